@@ -1,0 +1,159 @@
+package driver
+
+import "context"
+
+// GroupConfig names a group to connect.
+type GroupConfig struct {
+	// ID names the group: the same on every rank of it, and never used for another one.
+	ID string
+	// Ranks lists the world ranks of the group in group order.
+	Ranks []int
+	// Rank is this rank's place in Ranks.
+	Rank int
+	// Check makes the communicator compare every call's Digest across ranks before the call's
+	// result is used. It can be changed later by SetCheck.
+	Check bool
+}
+
+// Lane is a channel for small messages of a communicator. Lanes are independent of each other
+// and of the collectives that streams run.
+type Lane int
+
+// The lanes of a communicator.
+const (
+	// LaneControl carries agreements that the caller waits for.
+	LaneControl Lane = iota
+	// LaneBackground carries agreements that nobody waits for.
+	LaneBackground
+	// LaneFault is where ranks meet to find out why they failed. Using it marks the communicator
+	// as failed: every wait of every rank on it ends with ErrFault. Absent ranks do not block it.
+	LaneFault
+	// Lanes is their number.
+	Lanes
+)
+
+// Communicator joins the ranks of a group. States: open, then failed (after the first fault; it
+// only answers on LaneFault), then closed. Faults are final: a new group is the way on.
+//
+// Collective calls of one communicator must be made in the same order on every rank.
+type Communicator interface {
+	// Exchange sends payload to every rank and returns everybody's, by group rank. On LaneFault
+	// the entries of ranks that did not come in time, or are lost, are nil; on other lanes that
+	// is a TimeoutError or a RankLostError, and ErrFault when a peer has failed meanwhile.
+	// Payloads are at most MaxPayload bytes. One call at a time on each lane.
+	Exchange(ctx context.Context, lane Lane, payload []byte) ([][]byte, error)
+	// Register makes a window over a segment. It is collective. key names the segment: the same
+	// on every rank.
+	//
+	// Preconditions: all ranks have agreed on key and size.
+	// Postconditions: on an error this rank holds no window. A stream that captures gives
+	// ErrCapturing before anything else happens.
+	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
+	// Launch queues a collective on a stream. The call must not change afterwards. The returned
+	// error is about this call if the work was done at once; else it comes with Synchronize.
+	Launch(stream Stream, call *Call) error
+	// SetCheck switches the comparison of calls on or off, in the order of calls.
+	SetCheck(on bool)
+	// Failed is closed when the communicator fails; Cause then says why on this rank.
+	Failed() <-chan struct{}
+	// Cause returns the fault that this rank saw first, or nil.
+	Cause() error
+	// Abort fails the communicator for all its ranks: waits end with ErrAborted.
+	Abort()
+	// Close leaves the group. Windows are deregistered before. It waits for nobody.
+	Close() error
+}
+
+// MaxPayload is the largest payload of an exchange in bytes.
+const MaxPayload = 1 << 20
+
+// SegmentKey names a segment across ranks.
+type SegmentKey struct {
+	// Pool and Ordinal name the segment; Generation tells apart segments that had one name.
+	Pool, Ordinal, Generation uint32
+}
+
+// Window is one segment registered with one communicator.
+type Window interface {
+	// Deregister takes the registration back on this rank.
+	//
+	// Preconditions: no queued work and no live graph uses the window.
+	Deregister() error
+}
+
+// Operation is a collective operation.
+type Operation uint8
+
+// The collective operations. Counts are in elements and mean what NCCL's mean: for AllGather
+// and ReduceScatter the count of one rank's part, for AllToAll the count for one peer.
+const (
+	AllReduce Operation = iota
+	AllGather
+	ReduceScatter
+	Broadcast
+	Reduce
+	AllToAll
+	Send
+	Recv
+	Barrier
+	operations
+)
+
+var operationNames = [operations]string{
+	"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll",
+	"Send", "Recv", "Barrier",
+}
+
+// String returns the operation's name.
+func (o Operation) String() string {
+	if o < operations {
+		return operationNames[o]
+	}
+	return "Operation(?)"
+}
+
+// PointToPoint tells whether the operation involves two ranks only.
+func (o Operation) PointToPoint() bool { return o == Send || o == Recv }
+
+// Path is the way a collective runs.
+type Path uint8
+
+// The paths.
+const (
+	// PathPlain works on any memory, by copies through shared staging.
+	PathPlain Path = iota
+	// PathWindow works on registered memory, which peers read and write directly.
+	PathWindow
+	// PathDirect runs kernels of our own over peers' memory; only GPUs have it.
+	PathDirect
+	// Paths is their number.
+	Paths
+)
+
+// String returns the path's name.
+func (p Path) String() string {
+	return [...]string{"plain", "window", "direct", "?"}[min(p, Paths)]
+}
+
+// Call is one collective call, resolved: addresses, windows and path are chosen. It is immutable
+// once launched and may be launched again.
+type Call struct {
+	// Operation, DataType and ReduceOp say what to do; ReduceOp matters where one is needed.
+	Operation Operation
+	DataType  DataType
+	ReduceOp  ReduceOp
+	// Path says how.
+	Path Path
+	// Root is the group rank of the root of Broadcast and Reduce, or the peer of Send and Recv.
+	Root int
+	// Count is in elements, not negative.
+	Count int64
+	// Send and Recv are this rank's buffers; Send may equal Recv (in place, as NCCL defines it).
+	Send, Recv uintptr
+	// SendWindow and RecvWindow hold the buffers on PathWindow; nil otherwise.
+	SendWindow, RecvWindow Window
+	// Digest stands for everything that must be alike on all ranks.
+	Digest uint64
+	// Keep holds what must stay reachable while the call is queued, such as a Go slice.
+	Keep any
+}

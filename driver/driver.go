@@ -1,0 +1,136 @@
+package driver
+
+import (
+	"context"
+	"time"
+)
+
+// Backend opens devices. It has no state of its own.
+type Backend interface {
+	// Name is the word users write to choose the backend, such as "host".
+	Name() string
+	// Open opens the device of this rank.
+	//
+	// Preconditions: cfg is valid; every rank of the world opens one device with the same Store.
+	// Postconditions: on an error nothing is left behind.
+	Open(ctx context.Context, cfg Config) (Device, error)
+}
+
+// Config says which rank a device is for and how ranks find each other.
+type Config struct {
+	// Rank and Size are this rank's number and the number of ranks in the world.
+	Rank, Size int
+	// LocalRank is this rank's number among those of its machine.
+	LocalRank int
+	// Store is shared by all ranks. It is used to get to know each other, never on a hot path.
+	Store Store
+	// Timeout bounds every wait for a peer that has no deadline of its own. It is positive.
+	Timeout time.Duration
+	// Scatter, if not 0, makes segments land at addresses drawn from this number instead of one
+	// after the other, as a GPU driver does. It shows mistakes; it never cures one.
+	Scatter uint64
+}
+
+// Store is a key-value store that all ranks of the world share.
+type Store interface {
+	// Set writes a value.
+	Set(ctx context.Context, key string, value []byte) error
+	// Get returns a value, and waits for it to be written first.
+	Get(ctx context.Context, key string) ([]byte, error)
+}
+
+// Info describes a device.
+type Info struct {
+	// Backend and Name say what the device is, for people.
+	Backend, Name string
+	// Granularity is the unit of segment sizes in bytes, a power of two.
+	Granularity int64
+	// CheckIsFree tells that comparing every collective across ranks costs nothing here, because
+	// the comparison rides in words that ranks exchange anyway.
+	CheckIsFree bool
+}
+
+// Device is one rank's memory and the queues that work on it.
+type Device interface {
+	// Info describes the device. It never changes.
+	Info() Info
+	// NewArena reserves a range of addresses; no memory is behind it yet.
+	NewArena(bytes int64) (Arena, error)
+	// NewStream makes an ordered, asynchronous queue of work.
+	NewStream() (Stream, error)
+	// NewEvent makes an event that no stream has recorded yet.
+	NewEvent() (Event, error)
+	// Connect joins a group. It is collective: every rank of the group calls it with the same
+	// id and ranks. On an error no communicator is left on this rank.
+	Connect(ctx context.Context, group GroupConfig) (Communicator, error)
+	// Close gives everything back. Communicators, arenas and streams are closed before.
+	Close() error
+}
+
+// Arena is a reserved range of addresses.
+type Arena interface {
+	// Address is the first address of the range.
+	Address() uintptr
+	// Map puts new memory at an offset of the arena (or, with Config.Scatter, elsewhere in it).
+	// The memory reads as zeros. It returns an OutOfMemoryError when the device has no more.
+	//
+	// Preconditions: offset and bytes are multiples of Granularity; the range is free.
+	Map(offset, bytes int64) (Segment, error)
+	// Close gives the addresses back. Segments are unmapped before.
+	Close() error
+}
+
+// Segment is one physical allocation, mapped whole.
+type Segment interface {
+	// Address is where the segment is mapped on this rank.
+	Address() uintptr
+	// Bytes is its size.
+	Bytes() int64
+	// Unmap gives the memory back.
+	//
+	// Preconditions: every window over the segment is deregistered and no work uses it.
+	Unmap() error
+}
+
+// Event marks a point in a stream.
+type Event interface {
+	// Done reports whether the last recorded point has been reached. An event that was never
+	// recorded is done.
+	Done() bool
+	// Synchronize waits until the last recorded point has been reached.
+	Synchronize(ctx context.Context) error
+}
+
+// Stream is an ordered queue of work. Methods return when the work is queued; a stream that is
+// idle may do the work before it returns. An error of queued work is returned by the next
+// Synchronize, once.
+type Stream interface {
+	// Copy copies bytes between device addresses.
+	Copy(dst, src uintptr, bytes int64) error
+	// Fill sets bytes.
+	Fill(dst uintptr, value byte, bytes int64) error
+	// Host runs a function of the host in stream order. It must not call into symmem.
+	Host(work func()) error
+	// Record marks the event's point: after everything queued so far.
+	Record(Event) error
+	// Wait makes later work wait for the point that the event marks now.
+	Wait(Event) error
+	// Synchronize waits until the stream is idle, and returns the first error of its work.
+	Synchronize(ctx context.Context) error
+	// BeginCapture starts to record work instead of running it.
+	BeginCapture() error
+	// EndCapture stops and returns what was recorded.
+	EndCapture() (Graph, error)
+	// Capturing tells whether work is being recorded.
+	Capturing() bool
+	// Close waits for the work, bounded by Config.Timeout.
+	Close() error
+}
+
+// Graph is recorded work that can be run again and again.
+type Graph interface {
+	// Launch queues the work on a stream.
+	Launch(Stream) error
+	// Close forgets the work. The memory it uses outlives it.
+	Close() error
+}

@@ -1,0 +1,88 @@
+package handoff
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Token is the secret that all ranks of one world share.
+type Token [sha256.Size]byte
+
+// Key names an exported descriptor: the name of a group or pool, hashed, and two numbers.
+type Key struct {
+	// Space keeps the keys of different owners apart; make it with Space.
+	Space uint64
+	// Number and Generation name one thing of that owner.
+	Number, Generation uint32
+}
+
+// Space hashes a name to the space of a Key.
+func Space(name string) uint64 {
+	sum := sha256.Sum256([]byte(name))
+	return binary.LittleEndian.Uint64(sum[:])
+}
+
+// ErrProtocol is returned when the other side does not speak this protocol.
+var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
+
+// ErrUnknownKey is returned when the peer has exported nothing under a key.
+var ErrUnknownKey = errors.New("peer has exported nothing under this key")
+
+// ErrRefused is returned when a peer is of another user or does not know the token.
+var ErrRefused = errors.New("peer refused")
+
+const (
+	magic        = 0x31304d53 // "SM01" in memory order; the last two characters are the version.
+	requestSize  = 4 + len(Token{}) + 16
+	responseSize = 4 + 4
+
+	statusFound   = 0
+	statusUnknown = 1
+	statusRefused = 2
+)
+
+func encodeRequest(token Token, key Key) []byte {
+	b := make([]byte, 0, requestSize)
+	b = binary.LittleEndian.AppendUint32(b, magic)
+	b = append(b, token[:]...)
+	b = binary.LittleEndian.AppendUint64(b, key.Space)
+	b = binary.LittleEndian.AppendUint32(b, key.Number)
+	return binary.LittleEndian.AppendUint32(b, key.Generation)
+}
+
+func decodeRequest(b []byte) (Token, Key, error) {
+	var token Token
+	if len(b) != requestSize || binary.LittleEndian.Uint32(b) != magic {
+		return token, Key{}, ErrProtocol
+	}
+	n := copy(token[:], b[4:])
+	rest := b[4+n:]
+	return token, Key{
+		Space:      binary.LittleEndian.Uint64(rest),
+		Number:     binary.LittleEndian.Uint32(rest[8:]),
+		Generation: binary.LittleEndian.Uint32(rest[12:]),
+	}, nil
+}
+
+func encodeResponse(status uint32) []byte {
+	b := binary.LittleEndian.AppendUint32(make([]byte, 0, responseSize), magic)
+	return binary.LittleEndian.AppendUint32(b, status)
+}
+
+func decodeResponse(b []byte) error {
+	if len(b) != responseSize || binary.LittleEndian.Uint32(b) != magic {
+		return ErrProtocol
+	}
+	switch status := binary.LittleEndian.Uint32(b[4:]); status {
+	case statusFound:
+		return nil
+	case statusUnknown:
+		return ErrUnknownKey
+	case statusRefused:
+		return ErrRefused
+	default:
+		return fmt.Errorf("status %d: %w", status, ErrProtocol)
+	}
+}

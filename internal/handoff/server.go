@@ -1,0 +1,151 @@
+package handoff
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"symmem/internal/sys"
+)
+
+// idleLimit is how long a connection may take to finish a request that it has begun.
+const idleLimit = 10 * time.Second
+
+// Server hands out what its process exports. It is safe for use by several goroutines.
+type Server struct {
+	token    Token
+	listener *net.UnixListener
+	serving  sync.WaitGroup
+
+	mu      sync.Mutex
+	exports map[Key]*os.File       // guarded by mu; the files stay their exporters'
+	open    map[*net.UnixConn]bool // guarded by mu
+	closed  bool                   // guarded by mu
+}
+
+// Listen starts a server on a fresh abstract socket.
+func Listen(token Token) (*Server, error) {
+	var name [16]byte
+	if _, err := rand.Read(name[:]); err != nil {
+		return nil, fmt.Errorf("naming the hand-off socket: %w", err)
+	}
+	address := &net.UnixAddr{Net: "unix", Name: "@symmem-" + hex.EncodeToString(name[:])}
+	listener, err := net.ListenUnix("unix", address)
+	if err != nil {
+		return nil, fmt.Errorf("opening the hand-off socket: %w", err)
+	}
+	s := &Server{
+		token: token, listener: listener,
+		exports: map[Key]*os.File{}, open: map[*net.UnixConn]bool{},
+	}
+	s.serving.Go(s.accept)
+	return s, nil
+}
+
+// Address is what peers dial.
+func (s *Server) Address() string { return s.listener.Addr().String() }
+
+// Export offers a file under a key until Withdraw. The file stays the caller's, who keeps it open
+// for as long.
+func (s *Server) Export(key Key, f *os.File) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.exports[key] = f
+}
+
+// Withdraw ends an export. Peers that have the descriptor keep it.
+func (s *Server) Withdraw(key Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.exports, key)
+}
+
+// Close stops the server and waits for its goroutines.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	for c := range s.open {
+		c.Close()
+	}
+	s.mu.Unlock()
+	err := s.listener.Close()
+	s.serving.Wait()
+	return err
+}
+
+func (s *Server) accept() {
+	for {
+		c, err := s.listener.AcceptUnix()
+		if err != nil {
+			return
+		}
+		if s.admit(c) {
+			s.serving.Go(func() { s.serve(c) })
+		}
+	}
+}
+
+func (s *Server) admit(c *net.UnixConn) bool {
+	peer, err := sys.PeerOf(c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil || peer.UID != os.Getuid() || s.closed {
+		c.Close()
+		return false
+	}
+	s.open[c] = true
+	return true
+}
+
+func (s *Server) serve(c *net.UnixConn) {
+	defer s.dismiss(c)
+	request := make([]byte, requestSize)
+	for {
+		// A peer may keep its connection for hours between requests: its end is how the other
+		// side sees this process die. Only a request that has begun is bounded.
+		c.SetReadDeadline(time.Time{})
+		if _, err := io.ReadFull(c, request[:1]); err != nil {
+			return
+		}
+		c.SetDeadline(time.Now().Add(idleLimit))
+		if _, err := io.ReadFull(c, request[1:]); err != nil {
+			return
+		}
+		if !s.answer(c, request) {
+			return
+		}
+	}
+}
+
+func (s *Server) answer(c *net.UnixConn, request []byte) bool {
+	token, key, err := decodeRequest(request)
+	if err != nil {
+		return false
+	}
+	if subtle.ConstantTimeCompare(token[:], s.token[:]) != 1 {
+		sys.SendFile(c, encodeResponse(statusRefused), nil)
+		return false
+	}
+	// The lock is held while sending, so that a file is not closed by Withdraw's caller between
+	// the look-up and the moment the kernel has taken its own reference.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, ok := s.exports[key]
+	if !ok {
+		return sys.SendFile(c, encodeResponse(statusUnknown), nil) == nil
+	}
+	return sys.SendFile(c, encodeResponse(statusFound), f) == nil
+}
+
+func (s *Server) dismiss(c *net.UnixConn) {
+	c.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, c)
+}

@@ -1,0 +1,113 @@
+package sys
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Mapping is a range of this process's address space: a reservation without memory, or shared
+// memory. It is owned by whoever made it; Close unmaps it, and a second Close returns ErrUnmapped.
+type Mapping struct {
+	base  unsafe.Pointer
+	bytes int64
+	// inside is set for memory mapped over a part of a reservation: closing it gives the range
+	// back to the reservation instead of leaving a hole that others could map into.
+	inside bool
+}
+
+// ErrUnmapped is returned by the second Close of a Mapping.
+var ErrUnmapped = errors.New("mapping is closed already")
+
+// Reserve sets aside address space without memory behind it. align is a power of two.
+func Reserve(bytes, align int64) (*Mapping, error) {
+	raw, err := mmap(nil, bytes+align, unix.PROT_NONE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1, 0)
+	if err != nil {
+		return nil, fmt.Errorf("reserving %d bytes of addresses: %w", bytes, err)
+	}
+	head := int64(-uintptr(raw) & uintptr(align-1))
+	base := unsafe.Add(raw, head)
+	unmap(raw, head)
+	unmap(unsafe.Add(base, bytes), align-head)
+	return &Mapping{base: base, bytes: bytes}, nil
+}
+
+// Map maps bytes of a shared file from offset on, readable and writable, at an address of the
+// kernel's choice aligned to PageSize.
+func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
+	r, err := Reserve(bytes, PageSize)
+	if err != nil {
+		return nil, err
+	}
+	if err := mapFixed(r.base, f, offset, bytes); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// MapAt maps a shared file over a part of the reservation r. The result is closed before r is.
+func (m *Mapping) MapAt(at int64, f *os.File, bytes int64) (*Mapping, error) {
+	if at < 0 || bytes <= 0 || at+bytes > m.bytes {
+		return nil, fmt.Errorf("mapping [%d, %d) into a reservation of %d bytes: %w",
+			at, at+bytes, m.bytes, unix.EINVAL)
+	}
+	base := unsafe.Add(m.base, at)
+	if err := mapFixed(base, f, 0, bytes); err != nil {
+		return nil, err
+	}
+	return &Mapping{base: base, bytes: bytes, inside: true}, nil
+}
+
+func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
+	_, err := mmap(base, bytes, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_FIXED, int(f.Fd()), offset)
+	if err != nil {
+		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
+	}
+	// Where the system offers transparent huge pages for shared memory this makes a fresh
+	// segment cost 512 times fewer page faults; elsewhere the kernel ignores it.
+	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
+	return nil
+}
+
+// Base returns the first address.
+func (m *Mapping) Base() unsafe.Pointer { return m.base }
+
+// Address returns the first address as a number.
+func (m *Mapping) Address() uintptr { return uintptr(m.base) }
+
+// Bytes returns the length in bytes.
+func (m *Mapping) Bytes() int64 { return m.bytes }
+
+// Close unmaps the range; one inside a reservation becomes reserved again.
+func (m *Mapping) Close() error {
+	if m.base == nil {
+		return ErrUnmapped
+	}
+	base := m.base
+	m.base = nil
+	if !m.inside {
+		return unmap(base, m.bytes)
+	}
+	_, err := mmap(base, m.bytes, unix.PROT_NONE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED, -1, 0)
+	return err
+}
+
+func mmap(at unsafe.Pointer, bytes int64, prot, flags, fd int, offset int64) (unsafe.Pointer, error) {
+	return unix.MmapPtr(fd, offset, at, uintptr(bytes), prot, flags)
+}
+
+func unmap(base unsafe.Pointer, bytes int64) error {
+	if bytes == 0 {
+		return nil
+	}
+	if err := unix.MunmapPtr(base, uintptr(bytes)); err != nil {
+		return fmt.Errorf("unmapping %d bytes: %w", bytes, err)
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package sys
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Pidfd opens a descriptor that becomes readable when the process ends. Unlike a process id it
+// can never come to mean another process.
+func Pidfd(pid int) (*os.File, error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, fmt.Errorf("watching process %d: %w", pid, err)
+	}
+	return os.NewFile(uintptr(fd), "pidfd"), nil
+}
+
+// WaitReadable waits until one of the files is readable (for a Pidfd: the process has ended) and
+// returns their indices, or none when the time is over.
+func WaitReadable(files []*os.File, d time.Duration) ([]int, error) {
+	polls := make([]unix.PollFd, len(files))
+	for i, f := range files {
+		polls[i] = unix.PollFd{Fd: int32(f.Fd()), Events: unix.POLLIN}
+	}
+	_, err := unix.Poll(polls, int(d.Milliseconds()))
+	if err == unix.EINTR {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("waiting for processes: %w", err)
+	}
+	var ready []int
+	for i := range polls {
+		if polls[i].Revents != 0 {
+			ready = append(ready, i)
+		}
+	}
+	return ready, nil
+}
+
+// BootID names this boot of this machine's kernel: two processes with the same one run on the
+// same machine, whatever their containers call it.
+func BootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("reading the machine's boot id: %w", err)
+	}
+	return string(b[:len(b)-1]), nil
+}
+
+// Namespace names the network namespace of this process; abstract sockets do not cross it.
+func Namespace() (string, error) {
+	s, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return "", fmt.Errorf("reading the network namespace: %w", err)
+	}
+	return s, nil
+}

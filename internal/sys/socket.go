@@ -1,0 +1,94 @@
+package sys
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Peer is what the kernel says of the process at the other end of a Unix socket.
+type Peer struct {
+	PID int
+	UID int
+}
+
+// PeerOf asks the kernel who is at the other end: it cannot be forged.
+func PeerOf(c *net.UnixConn) (Peer, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return Peer{}, fmt.Errorf("reading peer credentials: %w", err)
+	}
+	var cred *unix.Ucred
+	var inner error
+	err = raw.Control(func(fd uintptr) {
+		cred, inner = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err := errors.Join(err, inner); err != nil {
+		return Peer{}, fmt.Errorf("reading peer credentials: %w", err)
+	}
+	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
+}
+
+// SendFile sends one message and, if f is not nil, a descriptor with it. The file stays the
+// caller's.
+func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
+	var oob []byte
+	if f != nil {
+		oob = unix.UnixRights(int(f.Fd()))
+	}
+	if _, _, err := c.WriteMsgUnix(message, oob, nil); err != nil {
+		return fmt.Errorf("sending a descriptor: %w", err)
+	}
+	return nil
+}
+
+// ReceiveFile fills message and returns the descriptor that came with it, or nil. A message that
+// carries more than one descriptor is refused, and every one of them is closed.
+func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
+	oob := make([]byte, unix.CmsgSpace(4*4))
+	n, oobn, _, _, err := c.ReadMsgUnix(message, oob)
+	if err != nil {
+		return nil, fmt.Errorf("receiving a descriptor: %w", err)
+	}
+	f, err := single(oob[:oobn])
+	if err != nil {
+		return nil, err
+	}
+	if n != len(message) {
+		if f != nil {
+			f.Close()
+		}
+		return nil, fmt.Errorf("receiving a descriptor: message of %d bytes instead of %d",
+			n, len(message))
+	}
+	return f, nil
+}
+
+func single(oob []byte) (*os.File, error) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, fmt.Errorf("parsing a control message: %w", err)
+	}
+	var fds []int
+	for i := range messages {
+		got, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			continue
+		}
+		fds = append(fds, got...)
+	}
+	if len(fds) == 1 {
+		unix.CloseOnExec(fds[0])
+		return os.NewFile(uintptr(fds[0]), "received"), nil
+	}
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+	if len(fds) > 1 {
+		return nil, fmt.Errorf("receiving a descriptor: %d of them came at once", len(fds))
+	}
+	return nil, nil
+}
