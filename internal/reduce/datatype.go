@@ -1,0 +1,61 @@
+package reduce
+
+import "fmt"
+
+// DataType is the type of the elements of a collective. The zero value is Float32.
+type DataType uint8
+
+// The element types that every backend reduces.
+const (
+	Float32  DataType = iota // IEEE binary32
+	Float64                  // IEEE binary64
+	Float16                  // IEEE binary16
+	BFloat16                 // the upper half of a binary32
+	Int8
+	Uint8
+	Int32
+	Int64
+	dataTypes // the number of element types
+)
+
+var dataTypeNames = [dataTypes]string{
+	"float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64",
+}
+
+var dataTypeSizes = [dataTypes]uint8{4, 8, 2, 2, 1, 1, 4, 8}
+
+// DataTypes returns every element type in ascending order of its value.
+func DataTypes() []DataType {
+	all := make([]DataType, 0, dataTypes)
+	for t := range dataTypes {
+		all = append(all, t)
+	}
+	return all
+}
+
+// ParseDataType returns the element type whose String is name.
+func ParseDataType(name string) (DataType, error) {
+	for t := range dataTypes {
+		if dataTypeNames[t] == name {
+			return t, nil
+		}
+	}
+	return 0, fmt.Errorf("parsing data type %q: want one of %v", name, dataTypeNames)
+}
+
+// Valid reports whether t is one of the declared element types.
+func (t DataType) Valid() bool { return t < dataTypes }
+
+// Size returns the bytes of one element. It panics if t is not valid.
+func (t DataType) Size() int { return int(dataTypeSizes[t]) }
+
+// Float reports whether t is a floating-point type.
+func (t DataType) Float() bool { return t <= BFloat16 }
+
+// String returns the lower-case name, such as "bfloat16".
+func (t DataType) String() string {
+	if !t.Valid() {
+		return fmt.Sprintf("DataType(%d)", uint8(t))
+	}
+	return dataTypeNames[t]
+}

@@ -1,0 +1,33 @@
+// Package reduce is the arithmetic of the host backend: element-wise reductions of many sources
+// into many destinations, copies and fills over raw memory.
+//
+// # Order
+//
+// Element i of every destination is src[0][i] op src[1][i] op ... op src[n-1][i], evaluated from
+// left to right. Elements do not influence one another, so the bits of a result do not depend on
+// how a range is cut into slices, on which rank reduces which slice, or on the machine: the
+// AVX-512, AVX2 and portable implementations agree bit for bit on every input.
+//
+// # Values
+//
+//   - Integers wrap. Average truncates towards zero after a sum that wraps.
+//   - Float32 and Float64 round every operation to nearest, ties to even, with denormals.
+//   - Float16 and BFloat16 are widened to float32, accumulated there across all sources, divided
+//     there if an average is wanted, and rounded once, to nearest even. Overflow gives infinity.
+//   - Sum, Prod and the division of Average make NaNs by one rule, the one SSE and AVX follow: the
+//     left operand if it is a NaN, else the right one, made quiet; an invalid operation on numbers
+//     (inf-inf, 0*inf) gives the default NaN, which is quiet, negative and has no payload.
+//   - Min and Max are minimum and maximum of IEEE 754-2019: a NaN in any source gives a NaN (the
+//     first one, made quiet) and -0 is less than +0.
+//   - Narrowing a NaN keeps its sign and the top of its payload and leaves it quiet.
+//   - One source without a division is a copy: the bits do not change, signalling NaNs included.
+//
+// # Memory
+//
+// A destination may be the same memory as any source, index for index; no other overlap of a
+// destination with a source or with another destination is allowed. Pointers need no alignment.
+// Sources that no destination overlaps are never written, and no byte outside the ranges given is
+// read or written. Nothing here allocates, blocks or synchronises: ordering between ranks is the
+// caller's business, except that streamed stores are fenced before a call returns, so that a
+// release store which follows publishes them.
+package reduce

@@ -1,0 +1,61 @@
+package reduce
+
+import "math"
+
+const (
+	quietBit32   = 1 << 22    // tells a quiet float32 NaN from a signalling one
+	defaultNaN32 = 0xFFC00000 // what an invalid float32 operation on numbers gives
+	infinity32   = 0xFF << 23 // the bits of +inf as a float32
+
+	float16Infinity = 0x7C00
+	float16Quiet    = 0x0200
+)
+
+// Float16Value widens the binary16 number h. The result is exact; a signalling NaN becomes quiet.
+func Float16Value(h uint16) float32 {
+	sign := uint32(h&0x8000) << 16
+	exponent, mantissa := uint32(h>>10)&0x1F, uint32(h)&0x3FF
+	switch {
+	case exponent == 0x1F && mantissa != 0:
+		return math.Float32frombits(sign | infinity32 | quietBit32 | mantissa<<13)
+	case exponent == 0x1F:
+		return math.Float32frombits(sign | infinity32)
+	case exponent == 0: // Zero or a denormal: mantissa units of 2^-24, exact in a float32.
+		magnitude := float32(mantissa) * (1.0 / (1 << 24))
+		return math.Float32frombits(sign | math.Float32bits(magnitude))
+	}
+	return math.Float32frombits(sign | (exponent+127-15)<<23 | mantissa<<13)
+}
+
+// Float16Bits rounds f to binary16, to nearest even. Overflow gives infinity, a NaN stays a NaN.
+func Float16Bits(f float32) uint16 {
+	bits := math.Float32bits(f)
+	sign := uint16(bits >> 16 & 0x8000)
+	magnitude := bits & 0x7FFFFFFF
+	switch {
+	case magnitude > infinity32:
+		return sign | float16Infinity | float16Quiet | uint16(magnitude>>13&0x3FF)
+	case magnitude >= (127+16)<<23: // 65536 and more, infinity included
+		return sign | float16Infinity
+	case magnitude < (127-14)<<23: // below the smallest normal number
+		// Adding 0.5 leaves units of 2^-24 in the low bits, rounded to nearest even.
+		shifted := math.Float32frombits(magnitude) + 0.5
+		return sign | uint16(math.Float32bits(shifted)-math.Float32bits(0.5))
+	}
+	// Rounding may carry into the exponent, which is right, up to and including infinity.
+	rebiased := magnitude - (127-15)<<23
+	return sign | uint16((rebiased+0xFFF+rebiased>>13&1)>>13)
+}
+
+// BFloat16Value widens the bfloat16 number b. No bit changes, so a NaN keeps its quiet bit.
+func BFloat16Value(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
+
+// BFloat16Bits rounds f to bfloat16, to nearest even. Overflow gives infinity, a NaN stays a NaN
+// and becomes quiet.
+func BFloat16Bits(f float32) uint16 {
+	bits := math.Float32bits(f)
+	if bits&0x7FFFFFFF > infinity32 {
+		return uint16((bits | quietBit32) >> 16)
+	}
+	return uint16((bits + 0x7FFF + bits>>16&1) >> 16)
+}

@@ -1,0 +1,43 @@
+package reduce
+
+import "fmt"
+
+// Op is the operation that combines two elements. The zero value is Sum. An average is a Sum
+// whose result is divided: see Average.
+type Op uint8
+
+// The operations that every backend knows. The package comment states what they do with NaNs,
+// zeros and overflow.
+const (
+	Sum Op = iota
+	Prod
+	Min
+	Max
+	ops // the number of operations
+)
+
+var opNames = [ops]string{"sum", "prod", "min", "max"}
+
+// Ops returns every operation in ascending order of its value.
+func Ops() []Op { return []Op{Sum, Prod, Min, Max} }
+
+// ParseOp returns the operation whose String is name.
+func ParseOp(name string) (Op, error) {
+	for op := range ops {
+		if opNames[op] == name {
+			return op, nil
+		}
+	}
+	return 0, fmt.Errorf("parsing operation %q: want one of %v", name, opNames)
+}
+
+// Valid reports whether op is one of the declared operations.
+func (op Op) Valid() bool { return op < ops }
+
+// String returns the lower-case name, such as "sum".
+func (op Op) String() string {
+	if !op.Valid() {
+		return fmt.Sprintf("Op(%d)", uint8(op))
+	}
+	return opNames[op]
+}

@@ -1,0 +1,221 @@
+package reduce
+
+import (
+	"math"
+	"unsafe"
+)
+
+// gather is how many elements the portable code accumulates at a time. Sources are read before
+// destinations are written, so that a destination may be a source.
+const gather = 64
+
+type integer interface{ ~int8 | ~uint8 | ~int32 | ~int64 }
+
+// portable reduces the bytes from..to without vector instructions. It defines the results: the
+// kernels do the same.
+func (j *job) portable(from, to int) {
+	switch j.t {
+	case Float32:
+		foldFloats(j, from, to, nan32)
+	case Float64:
+		foldFloats(j, from, to, nan64)
+	case Float16, BFloat16:
+		foldHalves(j, from, to)
+	case Int8:
+		foldIntegers[int8](j, from, to)
+	case Uint8:
+		foldIntegers[uint8](j, from, to)
+	case Int32:
+		foldIntegers[int32](j, from, to)
+	case Int64:
+		foldIntegers[int64](j, from, to)
+	}
+}
+
+// elements returns the elements of p between two byte offsets.
+func elements[T any](p unsafe.Pointer, from, to int) []T {
+	var zero T
+	return unsafe.Slice((*T)(unsafe.Add(p, from)), (to-from)/int(unsafe.Sizeof(zero)))
+}
+
+func foldIntegers[T integer](j *job, from, to int) {
+	var room [gather]T
+	step := gather * int(unsafe.Sizeof(room[0]))
+	for ; from < to; from += step {
+		end := min(from+step, to)
+		acc := room[:copy(room[:], elements[T](j.srcs[0], from, end))]
+		for _, src := range j.srcs[1:] {
+			combineIntegers(j.op, acc, elements[T](src, from, end))
+		}
+		for _, dst := range j.dsts {
+			copy(elements[T](dst, from, end), acc)
+		}
+	}
+}
+
+func combineIntegers[T integer](op Op, acc, src []T) {
+	src = src[:len(acc)]
+	for i, x := range src {
+		switch op {
+		case Sum:
+			acc[i] += x
+		case Prod:
+			acc[i] *= x
+		case Min:
+			acc[i] = min(acc[i], x)
+		case Max:
+			acc[i] = max(acc[i], x)
+		}
+	}
+}
+
+func foldFloats[T float32 | float64](j *job, from, to int, nan func(a, b T) T) {
+	var room [gather]T
+	step := gather * int(unsafe.Sizeof(room[0]))
+	for ; from < to; from += step {
+		end := min(from+step, to)
+		acc := room[:copy(room[:], elements[T](j.srcs[0], from, end))]
+		for _, src := range j.srcs[1:] {
+			combineFloats(j.op, acc, elements[T](src, from, end), nan)
+		}
+		finish(j.final, acc, nan)
+		for _, dst := range j.dsts {
+			copy(elements[T](dst, from, end), acc)
+		}
+	}
+}
+
+func foldHalves(j *job, from, to int) {
+	var room, wide [gather]float32
+	var narrow [gather]uint16
+	for ; from < to; from += 2 * gather {
+		end := min(from+2*gather, to)
+		acc, out := room[:(end-from)/2], narrow[:(end-from)/2]
+		widen(j.t, acc, elements[uint16](j.srcs[0], from, end))
+		for _, src := range j.srcs[1:] {
+			next := wide[:len(acc)]
+			widen(j.t, next, elements[uint16](src, from, end))
+			combineFloats(j.op, acc, next, nan32)
+		}
+		finish(j.final, acc, nan32)
+		round(j.t, out, acc)
+		for _, dst := range j.dsts {
+			copy(elements[uint16](dst, from, end), out)
+		}
+	}
+}
+
+func widen(t DataType, wide []float32, narrow []uint16) {
+	for i, h := range narrow {
+		if t == Float16 {
+			wide[i] = Float16Value(h)
+		} else {
+			wide[i] = BFloat16Value(h)
+		}
+	}
+}
+
+func round(t DataType, narrow []uint16, wide []float32) {
+	for i, f := range wide {
+		if t == Float16 {
+			narrow[i] = Float16Bits(f)
+		} else {
+			narrow[i] = BFloat16Bits(f)
+		}
+	}
+}
+
+// combineFloats leaves NaNs to nan: which operand a compiler puts on the left of an addition is
+// its own choice, and processors differ in the NaN that an invalid operation makes.
+func combineFloats[T float32 | float64](op Op, acc, src []T, nan func(a, b T) T) {
+	src = src[:len(acc)]
+	for i, x := range src {
+		r := combine(op, acc[i], x)
+		if r != r {
+			r = nan(acc[i], x)
+		}
+		acc[i] = r
+	}
+}
+
+// combine returns any NaN where doc.go asks for a NaN. The built-in min and max order the zeros
+// and spread NaNs as IEEE 754-2019 does.
+func combine[T float32 | float64](op Op, a, b T) T {
+	switch op {
+	case Sum:
+		return a + b
+	case Prod:
+		return a * b
+	case Min:
+		return min(a, b)
+	default:
+		return max(a, b)
+	}
+}
+
+func finish[T float32 | float64](f final, acc []T, nan func(a, b T) T) {
+	if f.mode == finalNone {
+		return
+	}
+	value := T(math.Float32frombits(uint32(f.value)))
+	if unsafe.Sizeof(value) == 8 {
+		value = T(math.Float64frombits(f.value))
+	}
+	for i, a := range acc {
+		r := a * value
+		if f.mode == finalDivide {
+			r = a / value
+		}
+		if r != r {
+			r = nan(a, value)
+		}
+		acc[i] = r
+	}
+}
+
+// nan32 returns the NaN that a op b gives: the left operand, the right one, or the default.
+func nan32(a, b float32) float32 {
+	switch {
+	case a != a:
+		return math.Float32frombits(math.Float32bits(a) | quietBit32)
+	case b != b:
+		return math.Float32frombits(math.Float32bits(b) | quietBit32)
+	}
+	return math.Float32frombits(defaultNaN32)
+}
+
+// nan64 is nan32 for the wider type.
+func nan64(a, b float64) float64 {
+	const quietBit64, defaultNaN64 = 1 << 51, 0xFFF8000000000000
+	switch {
+	case a != a:
+		return math.Float64frombits(math.Float64bits(a) | quietBit64)
+	case b != b:
+		return math.Float64frombits(math.Float64bits(b) | quietBit64)
+	}
+	return math.Float64frombits(defaultNaN64)
+}
+
+// divide truncates in place. No quotient by a positive number overflows.
+func divide(t DataType, p unsafe.Pointer, count int, divisor int64) {
+	size := count * t.Size()
+	switch t {
+	case Int8:
+		divideIntegers[int8](p, size, divisor)
+	case Uint8:
+		divideIntegers[uint8](p, size, divisor)
+	case Int32:
+		divideIntegers[int32](p, size, divisor)
+	case Int64:
+		divideIntegers[int64](p, size, divisor)
+	default:
+		panic("reduce: dividing floats as integers")
+	}
+}
+
+func divideIntegers[T integer](p unsafe.Pointer, size int, divisor int64) {
+	all := elements[T](p, 0, size)
+	for i, x := range all {
+		all[i] = T(int64(x) / divisor)
+	}
+}

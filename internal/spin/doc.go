@@ -1,0 +1,27 @@
+// Package spin holds the few instructions with which ranks signal one another through shared
+// memory: release stores, acquire loads, waiting by polling, and a message of one cache line.
+//
+// # Memory model
+//
+// The other side is usually another process, of which the Go memory model says nothing, so what
+// counts is what the processor promises. On amd64 (total store order) stores become visible in
+// program order and loads are performed in program order; a plain MOV is therefore a release store
+// and an acquire load. The functions are assembly on amd64 so that the compiler can neither tear,
+// drop nor move them: a call to assembly is opaque to it, so every access that precedes the call in
+// the source is done before it, and every one that follows after it. Go's atomic store is an XCHG,
+// which also drains the store buffer; a release does not need that and it costs several times as
+// much. What a MOV does not do is order a store before a later load: an algorithm that needs this
+// (Dekker's, or "say that I sleep, then look once more") must use sync/atomic.
+//
+// Streamed stores are not ordered by a release store; package reduce fences them itself.
+//
+// On other processors everything is sync/atomic, which is sequentially consistent and thus at least
+// as strong.
+//
+// The race detector does not see assembly: it takes two goroutines that are ordered by this package
+// alone to be racing on the data in between. Tests under the detector hand over through sync/atomic
+// or channels instead, or touch such data from assembly or other processes only.
+//
+// Nothing here blocks in the kernel, and a call cannot be preempted by the Go scheduler: budgets of
+// more than some tens of microseconds belong into a loop around Until64.
+package spin
