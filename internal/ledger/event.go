@@ -1,0 +1,103 @@
+package ledger
+
+import "fmt"
+
+// Kind says what happened to a block or a segment.
+type Kind uint8
+
+// The kinds of events. The values go over the wire and never change their meaning.
+const (
+	// KindSegment: a segment was mapped at the next offset of the arena.
+	KindSegment Kind = iota + 1
+	// KindAlloc: a block was given to a caller.
+	KindAlloc
+	// KindFree: a caller gave a block back.
+	KindFree
+	// KindReturn: a block whose free had been put off, by another stream or by a pin, came back.
+	KindReturn
+	// KindPin: a block must outlive a captured graph.
+	KindPin
+	// KindUnpin: the graph that pinned a block was closed.
+	KindUnpin
+	// KindTrim: a segment left the pool.
+	KindTrim
+	// KindReserve: memory was made up front.
+	KindReserve
+
+	kindEnd
+)
+
+var kindNames = [kindEnd]string{
+	KindSegment: "segment",
+	KindAlloc:   "alloc",
+	KindFree:    "free",
+	KindReturn:  "return",
+	KindPin:     "pin",
+	KindUnpin:   "unpin",
+	KindTrim:    "trim",
+	KindReserve: "reserve",
+}
+
+// String returns the word for k, as it stands in reports.
+func (k Kind) String() string {
+	if !k.valid() {
+		return fmt.Sprintf("kind %d", uint8(k))
+	}
+	return kindNames[k]
+}
+
+func (k Kind) valid() bool { return k > 0 && k < kindEnd }
+
+// places reports whether an event of kind k gives a place, rather than names one given before.
+func (k Kind) places() bool {
+	return k == KindSegment || k == KindAlloc || k == KindReserve
+}
+
+// Event is one decision about placement. It holds no pointer and has a fixed size, so that a ring
+// of events costs the garbage collector nothing.
+type Event struct {
+	// Offset is the distance in bytes from the start of the segment.
+	Offset int64
+	// Size is what the block or segment occupies, in bytes.
+	Size int64
+	// Requested is what the caller asked for, in bytes.
+	Requested int64
+	// Stream numbers the stream on whose behalf it happened.
+	Stream uint32
+	// Segment is the ordinal of the segment, or -1 where the event concerns none.
+	Segment int32
+	// Site is the index of the call site in a [Sites] table, 0 if unknown. It is no part of the
+	// digest: ranks may reach the same placement from different lines.
+	Site uint32
+	// Kind says what happened.
+	Kind Kind
+}
+
+// String gives every field that the digest covers, so that different events read differently:
+//
+//	alloc 1048576 B (stream 0) -> segment 2 offset 0x100000
+//	free 1048576 B (asked 1000000 B, stream 0) at segment 2 offset 0x100000
+func (e Event) String() string {
+	arrow := "at"
+	if e.Kind.places() {
+		arrow = "->"
+	}
+	asked := ""
+	if e.Requested != e.Size {
+		asked = fmt.Sprintf("asked %d B, ", e.Requested)
+	}
+	return fmt.Sprintf("%s %d B (%sstream %d) %s segment %d offset %#x",
+		e.Kind, e.Size, asked, e.Stream, arrow, e.Segment, e.Offset)
+}
+
+// SameRequest reports whether e and o ask for the same thing, wherever it was placed.
+func (e Event) SameRequest(o Event) bool {
+	return e.Kind == o.Kind && e.Stream == o.Stream &&
+		e.Requested == o.Requested && e.Size == o.Size
+}
+
+// SamePlacement reports whether e and o are equal in everything that the digest covers.
+func (e Event) SamePlacement(o Event) bool {
+	o.Site = e.Site
+	return e == o
+}

@@ -1,0 +1,230 @@
+package ledger
+
+import (
+	"iter"
+	"math/bits"
+)
+
+const (
+	// DefaultKept is how many events a ledger keeps unless told otherwise. A decoding step of a
+	// large model makes some thousand events, so this is the last tens of steps, in 3 MiB.
+	DefaultKept = 1 << 16
+
+	// turn is how many events pass between two looks at growth and checkpoints. It is the least
+	// capacity of the ring and the first stride.
+	turn = 64
+
+	// maxCheckpoints bounds the table of older digests, at 8 KiB. After a doubling of the stride
+	// it is half full, so a history has between 512 and 1024 checkpoints.
+	maxCheckpoints = 1024
+)
+
+// Options adjusts a ledger. The zero value is valid.
+type Options struct {
+	// Kept is how many events are kept exactly, rounded up to a power of two; 0 is DefaultKept.
+	Kept int
+	// Sites resolves the call sites of events; nil leaves them unknown. It is shared, not owned.
+	Sites *Sites
+}
+
+// Ledger is the history of one pool. It only ever grows; its states are how much of the history is
+// still known:
+//
+//	position in [Floor, Position]    event and digest are kept exactly
+//	multiples of Stride below Floor  the digest is kept
+//	the agreed position              the digest is kept
+//	anything else below Floor        forgotten
+//
+// A ledger is guarded by the owner of its pool. The zero value is not usable; call [New].
+type Ledger struct {
+	position uint64
+	digest   uint64
+	// ring holds a power of two of entries; it doubles until it has kept entries, so that a small
+	// pool stays small. Event p is in ring[p mod len].
+	ring []entry
+	kept uint64
+
+	stride      uint64   // power of two
+	checkpoints []uint64 // digest at i*stride
+
+	agreed       uint64
+	agreedDigest uint64
+
+	sites *Sites
+}
+
+// entry holds the digest before the event, so that every kept event has both ends: the digest after
+// it stands in the next entry or is the current one.
+type entry struct {
+	event  Event
+	before uint64
+}
+
+// New returns an empty ledger.
+func New(o Options) *Ledger {
+	kept := o.Kept
+	if kept <= 0 {
+		kept = DefaultKept
+	}
+	kept = max(kept, turn)
+	return &Ledger{
+		digest:       Empty,
+		agreedDigest: Empty,
+		kept:         1 << bits.Len64(uint64(kept-1)),
+		stride:       turn,
+		sites:        o.Sites,
+	}
+}
+
+// Absorb appends e and returns its position. It allocates only while the ring still grows.
+func (l *Ledger) Absorb(e Event) uint64 {
+	p := l.position
+	if p%turn == 0 {
+		l.turn()
+	}
+	slot := &l.ring[p&uint64(len(l.ring)-1)]
+	slot.event = e
+	slot.before = l.digest
+	l.digest = absorb(l.digest, e)
+	l.position = p + 1
+	return p
+}
+
+// turn grows the ring if it is full and may grow, and notes a checkpoint if one is due. Both happen
+// only at multiples of turn, because capacities and strides are powers of two from turn upwards.
+func (l *Ledger) turn() {
+	if n := uint64(len(l.ring)); l.position == n && n < l.kept {
+		grown := make([]entry, max(2*n, turn))
+		copy(grown, l.ring)
+		l.ring = grown
+	}
+	if l.position%l.stride != 0 {
+		return
+	}
+	if len(l.checkpoints) == maxCheckpoints {
+		l.thin()
+	}
+	if l.position%l.stride == 0 {
+		l.checkpoints = append(l.checkpoints, l.digest)
+	}
+}
+
+// thin drops every other checkpoint.
+func (l *Ledger) thin() {
+	half := len(l.checkpoints) / 2
+	for i := range half {
+		l.checkpoints[i] = l.checkpoints[2*i]
+	}
+	l.checkpoints = l.checkpoints[:half]
+	l.stride *= 2
+}
+
+// Position returns the number of events absorbed.
+func (l *Ledger) Position() uint64 { return l.position }
+
+// Digest returns the digest of the whole history.
+func (l *Ledger) Digest() uint64 { return l.digest }
+
+// Floor returns the first position whose event is still kept.
+func (l *Ledger) Floor() uint64 {
+	if n := uint64(len(l.ring)); l.position > n {
+		return l.position - n
+	}
+	return 0
+}
+
+// DigestAt returns the digest of the first position events, and whether it is still known.
+func (l *Ledger) DigestAt(position uint64) (uint64, bool) {
+	switch {
+	case position > l.position:
+		return 0, false
+	case position == l.position:
+		return l.digest, true
+	case position >= l.Floor():
+		return l.ring[position&uint64(len(l.ring)-1)].before, true
+	case position == l.agreed:
+		return l.agreedDigest, true
+	case position%l.stride == 0:
+		return l.checkpoints[position/l.stride], true
+	}
+	return 0, false
+}
+
+// EventAt returns the event at position, and whether it is still kept.
+func (l *Ledger) EventAt(position uint64) (Event, bool) {
+	if position >= l.position || position < l.Floor() {
+		return Event{}, false
+	}
+	return l.ring[position&uint64(len(l.ring)-1)].event, true
+}
+
+// Since iterates over the kept events from position on, with their positions. The ledger must not
+// absorb while the iteration runs.
+func (l *Ledger) Since(position uint64) iter.Seq2[uint64, Event] {
+	return func(yield func(uint64, Event) bool) {
+		for p := max(position, l.Floor()); p < l.position; p++ {
+			e, _ := l.EventAt(p)
+			if !yield(p, e) {
+				return
+			}
+		}
+	}
+}
+
+// Nearest returns the last position not above the given one whose digest is known, and that
+// digest. There always is one, because the digest of the empty history is.
+func (l *Ledger) Nearest(position uint64) (at, digest uint64) {
+	at = min(position, l.position)
+	if at < l.Floor() {
+		below := at - at%l.stride
+		if l.agreed <= at {
+			below = max(below, l.agreed)
+		}
+		at = below
+	}
+	digest, _ = l.DigestAt(at)
+	return at, digest
+}
+
+// Agree notes that the first position events, with the given digest, were found equal on all ranks
+// of an agreement. What is agreed needs never be compared again. The mark only rises. Agree reports
+// whether the digest fits this history; a mark that does not fit is refused.
+func (l *Ledger) Agree(position, digest uint64) bool {
+	if position > l.position {
+		return false
+	}
+	if own, known := l.DigestAt(position); known && own != digest {
+		return false
+	}
+	if position > l.agreed {
+		l.agreed, l.agreedDigest = position, digest
+	}
+	return true
+}
+
+// Agreed returns the mark that [Ledger.Agree] set, with its digest. The digest travels with the mark because
+// two groups may have agreed at the same position on different histories.
+func (l *Ledger) Agreed() (position, digest uint64) { return l.agreed, l.agreedDigest }
+
+// Site returns the call site of e as file:line, or "" if it is unknown.
+func (l *Ledger) Site(e Event) string { return l.sites.At(e.Site) }
+
+// Snapshot is what an agreement needs to know of a ledger at one instant.
+type Snapshot struct {
+	// Position and Digest describe the whole history.
+	Position, Digest uint64
+	// Agreed and AgreedDigest are the mark of [Ledger.Agree].
+	Agreed, AgreedDigest uint64
+	// Floor is the first position whose event is kept. Below it only the digests at multiples
+	// of Stride are known.
+	Floor, Stride uint64
+}
+
+// Snapshot returns the state of l now.
+func (l *Ledger) Snapshot() Snapshot {
+	return Snapshot{
+		Position: l.position, Digest: l.digest,
+		Agreed: l.agreed, AgreedDigest: l.agreedDigest,
+		Floor: l.Floor(), Stride: l.stride,
+	}
+}

@@ -1,0 +1,76 @@
+package ledger
+
+// MaxSites bounds a [Sites] table. A program has some thousand places that allocate; a caller that
+// makes up new names for each call must not eat the memory.
+const MaxSites = 1 << 16
+
+// Sites interns the call sites of events. Index 0 stands for an unknown site.
+//
+// The caller finds the program counter, with runtime.Callers, and resolves it once; from then on
+// [Sites.Index] answers without an allocation. A nil *Sites knows no site. Sites is guarded by its
+// owner, as a [Ledger] is.
+type Sites struct {
+	names  []string          // names[i-1] belongs to index i
+	byName map[string]uint32 // two program counters of one line share an index
+	byPC   map[uintptr]uint32
+}
+
+// NewSites returns an empty table.
+func NewSites() *Sites {
+	return &Sites{byName: make(map[string]uint32), byPC: make(map[uintptr]uint32)}
+}
+
+// Index returns the index of a program counter interned before.
+func (s *Sites) Index(pc uintptr) (uint32, bool) {
+	if s == nil {
+		return 0, false
+	}
+	i, ok := s.byPC[pc]
+	return i, ok
+}
+
+// Intern notes that pc lies at site (file:line, capped to [MaxSiteBytes]) and returns its index.
+// A pc of 0 interns the name alone, for callers whose frames are not Go's. A full table
+// answers 0, the unknown site.
+func (s *Sites) Intern(pc uintptr, site string) uint32 {
+	if s == nil {
+		return 0
+	}
+	i := s.name(capSite(site))
+	if pc != 0 && len(s.byPC) < MaxSites {
+		s.byPC[pc] = i
+	}
+	return i
+}
+
+func (s *Sites) name(site string) uint32 {
+	if site == "" {
+		return 0
+	}
+	if i, ok := s.byName[site]; ok {
+		return i
+	}
+	if len(s.names) >= MaxSites {
+		return 0
+	}
+	s.names = append(s.names, site)
+	i := uint32(len(s.names))
+	s.byName[site] = i
+	return i
+}
+
+// At returns the site with the given index, or "" if there is none.
+func (s *Sites) At(index uint32) string {
+	if s == nil || index == 0 || int(index) > len(s.names) {
+		return ""
+	}
+	return s.names[index-1]
+}
+
+// Len returns the number of different sites.
+func (s *Sites) Len() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.names)
+}

@@ -1,0 +1,81 @@
+package ledger
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// ErrMalformed is returned for bytes that are no encoded event.
+var ErrMalformed = errors.New("malformed event")
+
+const (
+	// MaxSiteBytes caps a call site in a table and on the wire.
+	MaxSiteBytes = 160
+
+	// eventBytes is the encoded size of an event without its site: kind, stream, segment,
+	// offset, size, requested.
+	eventBytes = 1 + 4 + 4 + 8 + 8 + 8
+
+	// MaxEventBytes is the most that [AppendEvent] appends.
+	MaxEventBytes = eventBytes + MaxSiteBytes
+)
+
+// AppendEvent appends the encoding of e and its resolved call site to dst. The index of the site is
+// left out: it means nothing on another rank.
+func AppendEvent(dst []byte, e Event, site string) []byte {
+	dst = append(dst, byte(e.Kind))
+	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(e.Segment))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(e.Offset))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(e.Size))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(e.Requested))
+	return append(dst, capSite(site)...)
+}
+
+// DecodeEvent reads what [AppendEvent] wrote and nothing else: b must be exactly one event. The
+// event's Site is 0. Every error wraps [ErrMalformed].
+func DecodeEvent(b []byte) (Event, string, error) {
+	if len(b) < eventBytes || len(b) > MaxEventBytes {
+		return Event{}, "", fmt.Errorf("decoding event of %d bytes: %w", len(b), ErrMalformed)
+	}
+	e := Event{
+		Kind:      Kind(b[0]),
+		Stream:    binary.LittleEndian.Uint32(b[1:]),
+		Segment:   int32(binary.LittleEndian.Uint32(b[5:])),
+		Offset:    int64(binary.LittleEndian.Uint64(b[9:])),
+		Size:      int64(binary.LittleEndian.Uint64(b[17:])),
+		Requested: int64(binary.LittleEndian.Uint64(b[25:])),
+	}
+	if !e.Kind.valid() || e.Segment < -1 || e.Offset < 0 || e.Size < 0 || e.Requested < 0 {
+		return Event{}, "", fmt.Errorf("decoding event %+v: %w", e, ErrMalformed)
+	}
+	site := string(b[eventBytes:])
+	if site != capSite(site) {
+		return Event{}, "", fmt.Errorf("decoding call site %q: %w", site, ErrMalformed)
+	}
+	return e, site, nil
+}
+
+// capSite keeps the end of a site, where the file's name and the line stand, and replaces what
+// would garble a terminal: sites come from peers and end up in reports.
+func capSite(site string) string {
+	clean := func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}
+	site = strings.Map(clean, site)
+	if len(site) <= MaxSiteBytes {
+		return site
+	}
+	site = site[len(site)-MaxSiteBytes:]
+	for len(site) > 0 && !utf8.RuneStart(site[0]) {
+		site = site[1:]
+	}
+	return site
+}
