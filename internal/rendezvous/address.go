@@ -1,0 +1,74 @@
+package rendezvous
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"fmt"
+	"net"
+	"strings"
+)
+
+// unixScheme starts the addresses of Unix sockets; "unix:@name" is an abstract one, which needs
+// no file and is gone with its last process.
+const unixScheme = "unix:"
+
+// split gives the network and the address that package net wants for "unix:@name",
+// "unix:/path" or "host:port".
+func split(address string) (network, addr string, err error) {
+	if name, ok := strings.CutPrefix(address, unixScheme); ok {
+		if name == "" || name == "@" {
+			return "", "", fmt.Errorf("address %q has no name", address)
+		}
+		return "unix", name, nil
+	}
+	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+		return "", "", fmt.Errorf("address %q is neither host:port nor unix:@name", address)
+	}
+	return "tcp", address, nil
+}
+
+// Token is a secret that a client must show to a server. It prints as a placeholder so that it
+// does not end up in logs; convert it to a string to pass it on.
+type Token string
+
+// tokenKey starts the key of the CHECK query that carries a token. User keys start with a slash
+// and so never collide with it.
+const tokenKey = "symmem/token/"
+
+// maxTokenBytes bounds tokens, so that a server reads little from strangers.
+const maxTokenBytes = 1 << 10
+
+// NewToken returns a random token of 128 bits.
+func NewToken() Token { return Token(rand.Text()) }
+
+// String hides the token.
+func (t Token) String() string {
+	if t == "" {
+		return "(no token)"
+	}
+	return "(token)"
+}
+
+// GoString hides the token from %#v.
+func (t Token) GoString() string { return t.String() }
+
+// query is the request that proves that the sender has the token.
+func (t Token) query() *request {
+	return &request{query: queryCheck, keys: []string{tokenKey + string(t)}}
+}
+
+// shown reports whether r proves that its sender has the token, in constant time.
+func (t Token) shown(r *request) bool {
+	if r.query != queryCheck || len(r.keys) != 1 {
+		return false
+	}
+	return subtle.ConstantTimeCompare([]byte(r.keys[0]), []byte(tokenKey+string(t))) == 1
+}
+
+func (t Token) validate() error {
+	if len(t) > maxTokenBytes {
+		return fmt.Errorf("token of %d bytes, at most %d: %w",
+			len(t), maxTokenBytes, ErrTooLarge)
+	}
+	return nil
+}

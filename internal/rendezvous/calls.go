@@ -1,0 +1,166 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// userKeys adds the slash that PyTorch's clients put before every key of their user.
+func userKeys(keys ...string) []string {
+	long := make([]string, len(keys))
+	for i, key := range keys {
+		long[i] = "/" + key
+	}
+	return long
+}
+
+// call asks one request about one key, and adds to an error what was asked of whom.
+func (c *Client) call(ctx context.Context, r *request, read func(*decoder) error) error {
+	err := r.check()
+	if err == nil {
+		err = c.ask(ctx, r.append(nil), read)
+	}
+	return c.explain(r, err)
+}
+
+func (c *Client) explain(r *request, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("asking the store at %s for %s %.100q: %w",
+		c.addr, r.query, r.keys[0][1:], err)
+}
+
+// Set implements Store. It sends a PING behind the value: SET alone has no answer, and the next
+// call may use another connection.
+func (c *Client) Set(ctx context.Context, key string, value []byte) error {
+	r := &request{query: querySet, keys: userKeys(key), values: [][]byte{value}}
+	err := r.check()
+	if err == nil {
+		b, read := appendPing(r.append(nil))
+		err = c.ask(ctx, b, read)
+	}
+	return c.explain(r, err)
+}
+
+// Get implements Store.
+func (c *Client) Get(ctx context.Context, key string) ([]byte, error) {
+	values, err := c.MultiGet(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return values[0], nil
+}
+
+// MultiGet implements Store.
+func (c *Client) MultiGet(ctx context.Context, keys ...string) ([][]byte, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	if err := c.Wait(ctx, keys...); err != nil {
+		return nil, err
+	}
+	r := &request{query: queryMultiGet, keys: userKeys(keys...)}
+	if len(keys) == 1 {
+		r.query = queryGet
+	}
+	values := make([][]byte, len(keys))
+	err := c.call(ctx, r, func(d *decoder) (err error) {
+		for i := range values {
+			if values[i], err = readField(d); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return values, nil
+}
+
+// readField reads one value of a reply. What came before it costs it no budget.
+func readField(d *decoder) ([]byte, error) {
+	d.budget = maxRequestBytes
+	return d.field("value", maxValueBytes)
+}
+
+// Add implements Store.
+func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
+	r := &request{query: queryAdd, keys: userKeys(key), number: delta}
+	err = c.call(ctx, r, func(d *decoder) (err error) {
+		sum, err = d.number()
+		return err
+	})
+	return sum, err
+}
+
+// CompareSet implements Store.
+func (c *Client) CompareSet(
+	ctx context.Context, key string, expected, desired []byte,
+) (current []byte, err error) {
+	values := [][]byte{expected, desired}
+	r := &request{query: queryCompareSet, keys: userKeys(key), values: values}
+	err = c.call(ctx, r, func(d *decoder) (err error) {
+		current, err = readField(d)
+		return err
+	})
+	return current, err
+}
+
+// Delete implements Store.
+func (c *Client) Delete(ctx context.Context, key string) (bool, error) {
+	var deleted int64
+	r := &request{query: queryDelete, keys: userKeys(key)}
+	err := c.call(ctx, r, func(d *decoder) (err error) {
+		if deleted, err = d.number(); err == nil && deleted != 0 && deleted != 1 {
+			return d.wrong("one key was deleted %d times", deleted)
+		}
+		return err
+	})
+	return deleted == 1, err
+}
+
+// Wait implements Store.
+func (c *Client) Wait(ctx context.Context, keys ...string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	r := &request{query: queryWait, keys: userKeys(keys...)}
+	if err := r.check(); err != nil {
+		return c.explain(r, err)
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	l, err := c.acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("store at %s: %w", c.addr, &WaitError{Keys: keys, Err: err})
+	}
+	usable, err := l.wait(ctx, r.keys)
+	if usable {
+		c.release(l)
+	} else {
+		err = c.discard(l, err)
+	}
+	return c.explainWait(keys, err)
+}
+
+// explainWait gives a WaitError the keys as the caller named them, and the address.
+func (c *Client) explainWait(keys []string, err error) error {
+	if err == nil {
+		return nil
+	}
+	user := &WaitError{Keys: keys, Err: err}
+	var wait *WaitError
+	if errors.As(err, &wait) {
+		user.Err = wait.Err
+		if wait.Missing != nil {
+			user.Missing = make([]string, len(wait.Missing))
+			for i, key := range wait.Missing {
+				user.Missing[i] = key[1:]
+			}
+		}
+	}
+	return fmt.Errorf("store at %s: %w", c.addr, user)
+}

@@ -1,0 +1,146 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// idleLinks is how many unused connections a client keeps. One call at a time can use a
+// connection, and most programs have few that wait at once.
+const idleLinks = 4
+
+// Client is a Store over connections to one server. Each call takes an unused connection, or
+// makes a new one: the protocol allows one outstanding request a connection, and a call that
+// waits must not hold up the call that it waits for.
+type Client struct {
+	// addr and dial are immutable.
+	addr string
+	dial func(context.Context) (*link, error)
+
+	mu sync.Mutex
+	// Guarded by mu: all connections, those of them that no call uses, the state, and what
+	// else Close must end.
+	links  map[*link]bool
+	idle   []*link
+	closed bool
+	atEnd  func() error
+}
+
+var _ Store = (*Client)(nil)
+
+func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
+	return &Client{addr: addr, dial: dial, links: map[*link]bool{}}
+}
+
+// NewLocal returns a store for ranks that are goroutines of this process: a server without a
+// socket, and a client for all of them. Close ends both.
+func NewLocal() *Client {
+	server := newServer("this process", "")
+	c := server.Client()
+	c.atEnd = server.Close
+	return c
+}
+
+// Close ends all connections; calls in progress return ErrClosed. Closing twice is harmless.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	var errs []error
+	for l := range c.links {
+		errs = append(errs, l.conn.Close())
+	}
+	atEnd := c.atEnd
+	c.links, c.idle, c.closed, c.atEnd = map[*link]bool{}, nil, true, nil
+	c.mu.Unlock()
+	if atEnd != nil {
+		errs = append(errs, atEnd())
+	}
+	return errors.Join(errs...)
+}
+
+// acquire takes the connection that was used last, or makes one.
+func (c *Client) acquire(ctx context.Context) (*link, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if l, err := c.reuse(); l != nil || err != nil {
+		return l, err
+	}
+	l, err := c.dial(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil && !mayPass(err), errors.Is(err, ErrLost):
+		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrLost, err)
+	case !c.adopt(l):
+		l.conn.Close()
+		return nil, ErrClosed
+	}
+	return l, nil
+}
+
+func (c *Client) reuse() (*link, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	if len(c.idle) == 0 {
+		return nil, nil
+	}
+	l := c.idle[len(c.idle)-1]
+	c.idle = c.idle[:len(c.idle)-1]
+	return l, nil
+}
+
+// adopt makes Close responsible for a new connection, unless the client is closed.
+func (c *Client) adopt(l *link) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.links[l] = true
+	}
+	return !c.closed
+}
+
+// release makes a connection available to other calls.
+func (c *Client) release(l *link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || len(c.idle) == idleLinks {
+		delete(c.links, l)
+		l.conn.Close()
+		return
+	}
+	c.idle = append(c.idle, l)
+}
+
+// discard closes a connection after an error, and says ErrClosed where our Close caused it.
+func (c *Client) discard(l *link, err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.links, l)
+	l.conn.Close()
+	if c.closed {
+		return ErrClosed
+	}
+	return err
+}
+
+// ask sends the bytes of one request, already checked, and reads its reply.
+func (c *Client) ask(ctx context.Context, b []byte, read func(*decoder) error) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	l, err := c.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	if err := l.exchange(ctx, b, read); err != nil {
+		return c.discard(l, err)
+	}
+	c.release(l)
+	return nil
+}

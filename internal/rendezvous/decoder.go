@@ -1,0 +1,145 @@
+package rendezvous
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+)
+
+// decoder reads requests and replies. It never allocates much more than has arrived, so that an
+// absurd length costs its sender more than us. It is used by one goroutine at a time.
+type decoder struct {
+	r *bufio.Reader
+	// peer names the other end in errors.
+	peer string
+	// budget is how many bytes of keys and values the current request may still have.
+	budget int
+}
+
+func newDecoder(r io.Reader, peer string) *decoder {
+	return &decoder{r: bufio.NewReader(r), peer: peer, budget: maxRequestBytes}
+}
+
+func (d *decoder) wrong(format string, args ...any) error {
+	return &ProtocolError{Addr: d.peer, What: fmt.Sprintf(format, args...)}
+}
+
+// request reads one request with at most budget bytes of keys and values. At a clean end it
+// returns io.EOF.
+func (d *decoder) request(budget int) (*request, error) {
+	b, err := d.r.ReadByte()
+	if err != nil {
+		return nil, err
+	}
+	r := &request{query: query(b)}
+	if r.query >= queryCount {
+		return nil, d.wrong("no query has byte %#02x", b)
+	}
+	d.budget = budget
+	if err := d.fields(r, &shapes[r.query]); err != nil {
+		return nil, fmt.Errorf("reading a %s: %w", r.query, unexpected(err))
+	}
+	return r, nil
+}
+
+// unexpected turns an end in the middle of something into io.ErrUnexpectedEOF.
+func unexpected(err error) error {
+	if err == io.EOF { //nolint:errorlint // Readers return io.EOF itself.
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+func (d *decoder) fields(r *request, s *shape) (err error) {
+	if s.nonce {
+		if r.nonce, err = d.u32(); err != nil {
+			return err
+		}
+	}
+	count := uint64(s.keys)
+	if s.counted {
+		if count, err = d.length("number of keys", maxKeys); err != nil {
+			return err
+		}
+	}
+	for range count {
+		if err := d.entry(r, s.values); err != nil {
+			return err
+		}
+	}
+	if s.number {
+		r.number, err = d.number()
+	}
+	return err
+}
+
+// entry reads one key and its values.
+func (d *decoder) entry(r *request, values int) error {
+	key, err := d.field("key", maxKeyBytes)
+	if err != nil {
+		return err
+	}
+	r.keys = append(r.keys, string(key))
+	for range values {
+		value, err := d.field("value", maxValueBytes)
+		if err != nil {
+			return err
+		}
+		r.values = append(r.values, value)
+	}
+	return nil
+}
+
+func (d *decoder) u8() (byte, error) { return d.r.ReadByte() }
+
+func (d *decoder) u32() (uint32, error) {
+	var b [4]byte
+	_, err := io.ReadFull(d.r, b[:])
+	return binary.LittleEndian.Uint32(b[:]), err
+}
+
+func (d *decoder) u64() (uint64, error) {
+	var b [8]byte
+	_, err := io.ReadFull(d.r, b[:])
+	return binary.LittleEndian.Uint64(b[:]), err
+}
+
+func (d *decoder) number() (int64, error) {
+	n, err := d.u64()
+	return int64(n), err
+}
+
+func (d *decoder) length(what string, most uint64) (uint64, error) {
+	n, err := d.u64()
+	if err == nil && n > most {
+		return 0, d.wrong("%s %d is over the limit of %d", what, n, most)
+	}
+	return n, err
+}
+
+// field reads a length and that many bytes, which the caller owns.
+func (d *decoder) field(what string, most uint64) ([]byte, error) {
+	n, err := d.length("length of a "+what, most)
+	if err != nil {
+		return nil, err
+	}
+	// Eight bytes stand for the cost of an empty field, so that many of those end as well.
+	if d.budget -= int(n) + 8; d.budget < 0 {
+		return nil, d.wrong("the request is too long")
+	}
+	return d.bytes(int64(n))
+}
+
+func (d *decoder) bytes(n int64) ([]byte, error) {
+	const atOnce = 64 << 10
+	if n <= atOnce {
+		b := make([]byte, n)
+		_, err := io.ReadFull(d.r, b)
+		return b, unexpected(err)
+	}
+	var buf bytes.Buffer
+	_, err := io.CopyN(&buf, d.r, n)
+	return buf.Bytes(), unexpected(err)
+}

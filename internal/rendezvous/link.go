@@ -1,0 +1,210 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+// link is one connection of a Client, used by one call at a time. After an error it must be
+// closed, as a reply may still be on its way.
+type link struct {
+	conn net.Conn
+	addr string
+	d    *decoder
+	// trusted is set once the server has answered a query that needs a token, if any does.
+	trusted bool
+}
+
+// longAgo is a deadline that makes every read and write of a connection return.
+var longAgo = time.Unix(1, 0)
+
+// cancelWait is how long the server may take to confirm that a wait is cancelled, and to say
+// which keys are missing. It comes on top of the caller's deadline.
+const cancelWait = 2 * time.Second
+
+// guard makes the context end all I/O of the link until release is called.
+func (l *link) guard(ctx context.Context) (release func()) {
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		_ = l.conn.SetDeadline(longAgo)
+	})
+	return func() {
+		if !stop() {
+			<-done
+			_ = l.conn.SetDeadline(time.Time{})
+		}
+	}
+}
+
+// exchange sends bytes and reads the reply. It returns the context's cause if that was what
+// ended it, ErrLost if the server went away, and otherwise what read returns.
+func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error) error {
+	release := l.guard(ctx)
+	defer release()
+	_, err := l.conn.Write(b)
+	if err == nil {
+		err = read(l.d)
+	}
+	if err == nil {
+		l.trusted = true
+		return nil
+	}
+	return l.classify(ctx, err)
+}
+
+func (l *link) classify(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, ErrProtocol), errors.Is(err, ErrToken):
+		return err
+	case !l.trusted && hungUp(err):
+		return fmt.Errorf("%w: the server hung up at the first query, as one does that "+
+			"requires a token: %w", ErrToken, err)
+	}
+	return fmt.Errorf("%w: %w", ErrLost, err)
+}
+
+// hungUp reports whether the other end closed the connection, with or without reading all.
+func hungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, io.ErrClosedPipe)
+}
+
+// handshake makes a link of a new connection, or closes it.
+func handshake(ctx context.Context, conn net.Conn, to Endpoint) (*link, error) {
+	l := &link{conn: conn, addr: to.Address, d: newDecoder(conn, to.Address), trusted: true}
+	err := l.greet(ctx)
+	if err == nil && to.Token != "" {
+		err = l.prove(ctx, to.Token)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("greeting the store: %w", err)
+	}
+	// Without a token only the first query shows whether the server wanted one.
+	l.trusted = to.Token != ""
+	return l, nil
+}
+
+func (l *link) greet(ctx context.Context) error {
+	// Old LibUV servers close the connection when VALIDATE arrives in pieces.
+	b := (&request{query: queryValidate, nonce: magic}).append(nil)
+	b, read := appendPing(b)
+	return l.exchange(ctx, b, read)
+}
+
+// appendPing adds a PING to b; read takes its answer. Because a server works off a connection
+// in order, the answer says that all before it has taken effect.
+func appendPing(b []byte) (_ []byte, read func(*decoder) error) {
+	nonce := rand.Uint32()
+	b = (&request{query: queryPing, nonce: nonce}).append(b)
+	return b, func(d *decoder) error {
+		got, err := d.u32()
+		if err == nil && got != nonce {
+			return d.wrong("PING %#08x was answered with %#08x", nonce, got)
+		}
+		return err
+	}
+}
+
+func (l *link) prove(ctx context.Context, token Token) error {
+	return l.exchange(ctx, token.query().append(nil), func(d *decoder) error {
+		b, err := d.u8()
+		switch {
+		case err == nil && b == replyNotReady:
+			return ErrToken
+		case err == nil && b != replyReady:
+			return d.wrong("the token was answered with %#02x", b)
+		case err != nil && hungUp(err):
+			return fmt.Errorf("%w: %w", ErrToken, err)
+		}
+		return err
+	})
+}
+
+// wait sends WAIT and blocks until the keys are there. If the context ends first it cancels the
+// wait and returns a WaitError; the link then stays usable if usable is true.
+func (l *link) wait(ctx context.Context, keys []string) (usable bool, err error) {
+	r := request{query: queryWait, keys: keys}
+	sent := false
+	err = l.exchange(ctx, r.append(nil), func(d *decoder) error {
+		sent = true
+		return readStop(d)
+	})
+	if err == nil {
+		return true, nil
+	}
+	if !sent || ctx.Err() == nil || errors.Is(err, ErrLost) || errors.Is(err, ErrProtocol) {
+		return false, &WaitError{Keys: keys, Err: err}
+	}
+	return l.cancel(ctx, keys)
+}
+
+func readStop(d *decoder) error {
+	b, err := d.u8()
+	if err == nil && b != replyStop {
+		return d.wrong("WAIT was answered with %#02x", b)
+	}
+	return err
+}
+
+// cancel ends a wait whose context is done. The keys may have appeared at the last moment: that
+// is success.
+func (l *link) cancel(ctx context.Context, keys []string) (usable bool, err error) {
+	grace, done := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
+	defer done()
+	stopped := false
+	r := request{query: queryCancelWait}
+	err = l.exchange(grace, r.append(nil), func(d *decoder) error {
+		b, err := d.u8()
+		if err == nil && b == replyStop {
+			stopped = true
+			b, err = d.u8()
+		}
+		if err == nil && b != replyCanceled {
+			return d.wrong("CANCEL_WAIT was answered with %#02x", b)
+		}
+		return err
+	})
+	if err == nil && stopped {
+		return true, nil
+	}
+	wait := &WaitError{Keys: keys, Err: context.Cause(ctx)}
+	if err != nil {
+		wait.Err = errors.Join(wait.Err, err)
+		return false, wait
+	}
+	wait.Missing, err = l.missing(grace, keys)
+	return err == nil, wait
+}
+
+// missing asks for each key whether it is there. A server answers some 100 000 such questions a
+// second, so the grace is enough for jobs of any size seen so far; when it is not, the keys that
+// were not asked about are left out.
+func (l *link) missing(ctx context.Context, keys []string) ([]string, error) {
+	missing := []string{}
+	for _, key := range keys {
+		r := request{query: queryCheck, keys: []string{key}}
+		err := l.exchange(ctx, r.append(nil), func(d *decoder) error {
+			b, err := d.u8()
+			if err == nil && b == replyNotReady {
+				missing = append(missing, key)
+			}
+			return err
+		})
+		if err != nil {
+			return missing, err
+		}
+	}
+	return missing, nil
+}

@@ -1,0 +1,164 @@
+package rendezvous
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// query is the first byte of every request. Facts about the protocol come from PyTorch's
+// torch/csrc/distributed/c10d/TCPStoreBackend.hpp and its LibUV server.
+type query byte
+
+// The queries, in the order of their bytes. The client uses those up to queryPing except
+// queryAppend, so that every server since PyTorch 2.4 understands it.
+const (
+	queryValidate query = iota
+	querySet
+	queryCompareSet
+	queryGet
+	queryAdd
+	queryCheck
+	queryWait
+	queryNumKeys
+	queryDelete
+	queryAppend
+	queryMultiGet
+	queryMultiSet
+	queryCancelWait
+	queryPing
+	queryQueuePush
+	queryQueuePop
+	queryQueueLen
+	queryListKeys
+	queryBarrier
+	queryCount
+)
+
+// Limits of the LibUV server, and our own on one whole request, which it does not have.
+const (
+	maxKeyBytes     = 8 << 10
+	maxValueBytes   = 8 << 20
+	maxKeys         = 128 << 10
+	maxRequestBytes = 256 << 20
+)
+
+// magic is what the first request of a connection carries.
+const magic uint32 = 0x3C85F7CE
+
+// Answers of one byte.
+const (
+	replyReady    = 0 // CHECK: all keys are there.
+	replyNotReady = 1 // CHECK: some key is missing.
+	replyStop     = 0 // WAIT, BARRIER: go on.
+	replyCanceled = 1 // CANCEL_WAIT: the wait is over, whatever came before.
+)
+
+// shape says which fields follow the byte of a query, in this order: nonce, number of keys, then
+// each key with its values, then a number.
+type shape struct {
+	name    string
+	nonce   bool // u32
+	counted bool // u64 n, then n keys; otherwise as many keys as the next field says.
+	keys    int
+	values  int  // for each key
+	number  bool // i64
+}
+
+var shapes = [queryCount]shape{
+	queryValidate:   {name: "VALIDATE", nonce: true},
+	querySet:        {name: "SET", keys: 1, values: 1},
+	queryCompareSet: {name: "COMPARE_SET", keys: 1, values: 2},
+	queryGet:        {name: "GET", keys: 1},
+	queryAdd:        {name: "ADD", keys: 1, number: true},
+	queryCheck:      {name: "CHECK", counted: true},
+	queryWait:       {name: "WAIT", counted: true},
+	queryNumKeys:    {name: "GETNUMKEYS"},
+	queryDelete:     {name: "DELETE_KEY", keys: 1},
+	queryAppend:     {name: "APPEND", keys: 1, values: 1},
+	queryMultiGet:   {name: "MULTI_GET", counted: true},
+	queryMultiSet:   {name: "MULTI_SET", counted: true, values: 1},
+	queryCancelWait: {name: "CANCEL_WAIT"},
+	queryPing:       {name: "PING", nonce: true},
+	queryQueuePush:  {name: "QUEUE_PUSH", keys: 1, values: 1},
+	queryQueuePop:   {name: "QUEUE_POP", keys: 1},
+	queryQueueLen:   {name: "QUEUE_LEN", keys: 1},
+	queryListKeys:   {name: "LIST_KEYS"},
+	queryBarrier:    {name: "BARRIER", keys: 1, number: true},
+}
+
+// String gives the name that PyTorch uses.
+func (q query) String() string {
+	if q < queryCount {
+		return shapes[q].name
+	}
+	return fmt.Sprintf("query %d", byte(q))
+}
+
+// request is one query with the fields that its shape has; the others are zero.
+type request struct {
+	query  query
+	nonce  uint32
+	keys   []string
+	values [][]byte // shape.values for each key, side by side
+	number int64    // the delta of ADD, the number of ranks of BARRIER
+}
+
+// append encodes the request behind b.
+//
+// Preconditions: the numbers of keys and values are those of the shape.
+func (r *request) append(b []byte) []byte {
+	s := &shapes[r.query]
+	b = append(b, byte(r.query))
+	if s.nonce {
+		b = binary.LittleEndian.AppendUint32(b, r.nonce)
+	}
+	if s.counted {
+		b = binary.LittleEndian.AppendUint64(b, uint64(len(r.keys)))
+	}
+	for i, key := range r.keys {
+		b = appendField(b, key)
+		for _, value := range r.values[i*s.values : (i+1)*s.values] {
+			b = appendField(b, value)
+		}
+	}
+	if s.number {
+		b = appendNumber(b, r.number)
+	}
+	return b
+}
+
+// check returns ErrTooLarge if a server would close the connection over this request.
+func (r *request) check() error {
+	if len(r.keys) > maxKeys {
+		return fmt.Errorf("%d keys, at most %d: %w", len(r.keys), maxKeys, ErrTooLarge)
+	}
+	total := 0
+	for _, key := range r.keys {
+		if len(key) > maxKeyBytes {
+			return fmt.Errorf("key of %d bytes, at most %d: %w",
+				len(key), maxKeyBytes, ErrTooLarge)
+		}
+		total += len(key)
+	}
+	for _, value := range r.values {
+		if len(value) > maxValueBytes {
+			return fmt.Errorf("value of %d bytes, at most %d: %w",
+				len(value), maxValueBytes, ErrTooLarge)
+		}
+		total += len(value)
+	}
+	if total > maxRequestBytes {
+		return fmt.Errorf("request of %d bytes, at most %d: %w",
+			total, maxRequestBytes, ErrTooLarge)
+	}
+	return nil
+}
+
+func appendField[T string | []byte](b []byte, field T) []byte {
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(field)))
+	return append(b, field...)
+}
+
+func appendNumber(b []byte, number int64) []byte {
+	return binary.LittleEndian.AppendUint64(b, uint64(number))
+}

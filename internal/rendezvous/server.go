@@ -1,0 +1,202 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// Server serves one store to clients that speak the protocol of PyTorch's TCPStore: ours and
+// PyTorch's. It is safe for concurrent use.
+//
+// A Server is listening, then draining (no new clients), then closed. Drain and Close move it
+// on; there is no way back.
+type Server struct {
+	// listener, address, token and uid are immutable. listener is nil for a server that only
+	// this process reaches.
+	listener net.Listener
+	address  string
+	token    Token
+	uid      uint32
+	// sessions counts the goroutines of all sessions and of accept.
+	running sync.WaitGroup
+
+	mu sync.Mutex
+	// All below is guarded by mu. remote counts the sessions that came in by the listener;
+	// left is closed and replaced whenever one ends.
+	table    *table
+	sessions map[clientID]*session
+	last     clientID
+	remote   int
+	left     chan struct{}
+	closed   bool
+}
+
+// Listen serves a new store at address: "host:port" (port 0: any free one) or "unix:@name".
+// On TCP a token is required. On a Unix socket it may be empty: clients of other users are
+// turned away in any case. The caller must Close the server.
+func Listen(address string, token Token) (*Server, error) {
+	network, addr, err := split(address)
+	if err != nil {
+		return nil, err
+	}
+	if err := token.validate(); err != nil {
+		return nil, err
+	}
+	if network == "tcp" && token == "" {
+		return nil, fmt.Errorf("serving a store at %s: on TCP a token is required, or "+
+			"everybody who reaches the port could join", address)
+	}
+	listener, err := net.Listen(network, addr)
+	if err != nil {
+		return nil, fmt.Errorf("serving a store: %w", err)
+	}
+	s := newServer(address, token)
+	s.listener = listener
+	if network == "tcp" {
+		s.address = listener.Addr().String()
+	}
+	s.running.Go(s.accept)
+	return s, nil
+}
+
+func newServer(address string, token Token) *Server {
+	return &Server{
+		address:  address,
+		token:    token,
+		uid:      uint32(os.Geteuid()),
+		table:    newTable(),
+		sessions: map[clientID]*session{},
+		left:     make(chan struct{}),
+	}
+}
+
+// Address is where clients of this server dial, with the port filled in.
+func (s *Server) Address() string { return s.address }
+
+// Client returns a client of this server in the same process. It needs no token and does not
+// hold up Drain. It fails with ErrLost once the server is closed.
+func (s *Server) Client() *Client {
+	return newClient(s.address, func(ctx context.Context) (*link, error) {
+		ours, theirs := net.Pipe()
+		if !s.admit(theirs, false) {
+			return nil, errors.Join(ErrLost, ours.Close(), theirs.Close())
+		}
+		return handshake(ctx, ours, Endpoint{Address: s.address})
+	})
+}
+
+// accept takes clients in until the listener is closed.
+func (s *Server) accept() {
+	for {
+		conn, err := s.listener.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			// Out of descriptors, or a client that left again: both pass.
+			time.Sleep(acceptPause)
+			continue
+		}
+		if checkPeer(conn, s.address, s.uid) != nil || !s.admit(conn, true) {
+			conn.Close()
+		}
+	}
+}
+
+// acceptPause keeps a server without descriptors from spinning.
+const acceptPause = 10 * time.Millisecond
+
+// admit starts a session, unless the server is closed.
+func (s *Server) admit(conn net.Conn, remote bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.last++
+	n := &session{server: s, id: s.last, conn: conn, remote: remote, out: newOutbox()}
+	s.sessions[n.id] = n
+	if remote {
+		s.remote++
+	}
+	s.running.Go(n.run)
+	s.running.Go(func() { n.out.drain(conn); conn.Close() })
+	return true
+}
+
+// dismiss forgets a session that has ended.
+func (s *Server) dismiss(n *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, n.id)
+	s.table.leave(n.id)
+	if n.remote {
+		s.remote--
+		close(s.left)
+		s.left = make(chan struct{})
+	}
+}
+
+// handle applies a request and hands out the replies.
+func (s *Server) handle(from clientID, r *request) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	replies, err := s.table.apply(from, r)
+	for _, reply := range replies {
+		if n := s.sessions[reply.to]; n != nil {
+			n.out.post(reply.bytes)
+		}
+	}
+	return err
+}
+
+// Drain stops listening and returns when all clients from outside this process have left, or
+// with the context's error. The server keeps serving those that are left until Close.
+func (s *Server) Drain(ctx context.Context) error {
+	if s.listener != nil {
+		s.listener.Close()
+	}
+	for {
+		remote, left := s.remaining()
+		if remote == 0 {
+			return nil
+		}
+		select {
+		case <-left:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %d clients to leave: %w", remote, context.Cause(ctx))
+		}
+	}
+}
+
+func (s *Server) remaining() (int, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.remote, s.left
+}
+
+// Close ends all connections and waits for the server's goroutines. Closing twice is harmless.
+func (s *Server) Close() error {
+	var err error
+	if s.listener != nil {
+		err = s.listener.Close()
+	}
+	s.mu.Lock()
+	already := s.closed
+	s.closed = true
+	for _, n := range s.sessions {
+		n.conn.Close()
+		n.out.close()
+	}
+	s.mu.Unlock()
+	s.running.Wait()
+	if already || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}

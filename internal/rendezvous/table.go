@@ -1,0 +1,226 @@
+package rendezvous
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+)
+
+// clientID names one connection of a server. It is never used again.
+type clientID uint64
+
+// reply is bytes for one client. Replies to one client go out in order.
+type reply struct {
+	to    clientID
+	bytes []byte
+}
+
+// table is the state of a store without its connections: requests in, replies out. It does no
+// I/O, takes no lock and starts nothing; the Server calls it under its lock.
+//
+// A client is in one of two states. Ready: it may send any query. Waiting: it sent WAIT for keys
+// that are not all there, or BARRIER before the others. A waiting client becomes ready when its
+// last key appears (by whatever query of any client), when the barrier is full, by its own
+// CANCEL_WAIT, or by leave. Other queries of a waiting client are answered at once, as the LibUV
+// server does; only a second wait is an error, as no client could tell the answers apart.
+type table struct {
+	values map[string][]byte
+	// queues holds no empty queue.
+	queues   map[string][][]byte
+	barriers map[string]*barrier
+	// waiting has the clients in state Waiting.
+	waiting map[clientID]*waiter
+	// watched lists for every missing key who waits for it, in the order of their requests.
+	watched map[string][]*waiter
+	// out collects the replies of the current request.
+	out []reply
+}
+
+// waiter is a client in state Waiting. Missing is nil for a barrier.
+type waiter struct {
+	client  clientID
+	missing map[string]bool
+	barrier *barrier
+}
+
+// barrier counts arrivals for ever: a barrier that was full stays open, so each use needs a key
+// of its own.
+type barrier struct {
+	arrived int64
+	held    []clientID
+}
+
+var (
+	errTwoWaits     = errors.New("a second wait before the first has ended")
+	errNotANumber   = errors.New("ADD to a value that is not a number")
+	errMisplaced    = errors.New("VALIDATE after the handshake")
+	errAppendTooBig = errors.New("APPEND beyond the longest value")
+)
+
+func newTable() *table {
+	return &table{
+		values:   map[string][]byte{},
+		queues:   map[string][][]byte{},
+		barriers: map[string]*barrier{},
+		waiting:  map[clientID]*waiter{},
+		watched:  map[string][]*waiter{},
+	}
+}
+
+// apply takes one request in and returns the replies it causes, which are valid until the next
+// call. The table owns the request from here on. An error means that the connection of this
+// client must be closed; replies to others still count.
+func (t *table) apply(from clientID, r *request) ([]reply, error) {
+	t.out = t.out[:0]
+	err := t.dispatch(from, r)
+	return t.out, err
+}
+
+func (t *table) dispatch(from clientID, r *request) error {
+	switch r.query {
+	case querySet, queryMultiSet:
+		for i, key := range r.keys {
+			t.set(key, r.values[i])
+		}
+	case queryCompareSet:
+		t.answer(from, appendField(nil, t.compareSet(r.keys[0], r.values[0], r.values[1])))
+	case queryAdd:
+		return t.add(from, r.keys[0], r.number)
+	case queryAppend:
+		return t.appendTo(r.keys[0], r.values[0])
+	case queryWait:
+		return t.wait(from, r.keys)
+	case queryBarrier:
+		return t.enter(from, r.keys[0], r.number)
+	case queryCancelWait:
+		t.leave(from)
+		t.answer(from, []byte{replyCanceled})
+	case queryQueuePush:
+		t.push(r.keys[0], r.values[0])
+	case queryQueuePop:
+		t.pop(from, r.keys[0])
+	case queryDelete:
+		t.delete(from, r.keys[0])
+	case queryValidate:
+		return errMisplaced
+	default:
+		t.look(from, r)
+	}
+	return nil
+}
+
+// look answers the queries that change nothing.
+func (t *table) look(from clientID, r *request) {
+	var b []byte
+	switch r.query { //nolint:exhaustive // Dispatch has the others.
+	case queryGet, queryMultiGet:
+		for _, key := range r.keys {
+			b = appendField(b, t.values[key])
+		}
+	case queryCheck:
+		b = append(b, replyReady)
+		if slices.ContainsFunc(r.keys, t.lacks) {
+			b[0] = replyNotReady
+		}
+	case queryNumKeys:
+		b = appendNumber(b, int64(len(t.values)))
+	case queryPing:
+		b = (&request{query: queryPing, nonce: r.nonce}).append(b)[1:]
+	case queryQueueLen:
+		b = appendNumber(b, int64(len(t.queues[r.keys[0]])))
+	case queryListKeys:
+		b = appendNumber(b, int64(len(t.values)))
+		for _, key := range slices.Sorted(maps.Keys(t.values)) {
+			b = appendField(b, key)
+		}
+	}
+	// A MULTI_GET of no keys has an empty answer.
+	t.answer(from, b)
+}
+
+func (t *table) answer(to clientID, b []byte) {
+	if len(b) > 0 {
+		t.out = append(t.out, reply{to: to, bytes: b})
+	}
+}
+
+// lacks reports whether a WAIT for key must wait. Queues count as long as they hold something.
+func (t *table) lacks(key string) bool {
+	_, ok := t.values[key]
+	return !ok && len(t.queues[key]) == 0
+}
+
+func (t *table) set(key string, value []byte) {
+	t.values[key] = value
+	t.appeared(key)
+}
+
+func (t *table) compareSet(key string, expected, desired []byte) []byte {
+	current, ok := t.values[key]
+	switch {
+	case !ok && len(expected) > 0:
+		return expected
+	case ok && !bytes.Equal(current, expected):
+		return current
+	}
+	t.set(key, desired)
+	return desired
+}
+
+func (t *table) add(from clientID, key string, delta int64) error {
+	if current, ok := t.values[key]; ok {
+		number, err := strconv.ParseInt(string(current), 10, 64)
+		if err != nil {
+			return fmt.Errorf("%w: %q", errNotANumber, key)
+		}
+		delta += number
+	}
+	t.answer(from, appendNumber(nil, delta))
+	t.set(key, strconv.AppendInt(nil, delta, 10))
+	return nil
+}
+
+func (t *table) appendTo(key string, value []byte) error {
+	whole := append(t.values[key], value...)
+	if len(whole) > maxValueBytes {
+		return errAppendTooBig
+	}
+	t.set(key, whole)
+	return nil
+}
+
+func (t *table) delete(from clientID, key string) {
+	_, ok := t.values[key]
+	delete(t.values, key)
+	deleted := int64(0)
+	if ok {
+		deleted = 1
+	}
+	t.answer(from, appendNumber(nil, deleted))
+}
+
+func (t *table) push(key string, value []byte) {
+	t.queues[key] = append(t.queues[key], value)
+	// One value serves one client: waking all would send the others away empty.
+	if watching := t.watched[key]; len(watching) > 0 {
+		first := watching[0]
+		t.unwatch(first, key)
+		t.found(first, key)
+	}
+}
+
+func (t *table) pop(from clientID, key string) {
+	queue := t.queues[key]
+	b := appendNumber(nil, int64(len(queue)))
+	if len(queue) > 0 {
+		b = appendField(b, queue[0])
+		queue = queue[1:]
+	}
+	if t.queues[key] = queue; len(queue) == 0 {
+		delete(t.queues, key)
+	}
+	t.answer(from, b)
+}

@@ -1,0 +1,88 @@
+package rendezvous
+
+import "slices"
+
+// wait puts a client into state Waiting unless all keys are there.
+func (t *table) wait(from clientID, keys []string) error {
+	if t.waiting[from] != nil {
+		return errTwoWaits
+	}
+	w := &waiter{client: from, missing: map[string]bool{}}
+	for _, key := range keys {
+		if t.lacks(key) && !w.missing[key] {
+			w.missing[key] = true
+			t.watched[key] = append(t.watched[key], w)
+		}
+	}
+	if len(w.missing) == 0 {
+		t.answer(from, []byte{replyStop})
+		return nil
+	}
+	t.waiting[from] = w
+	return nil
+}
+
+// appeared tells all who wait for key that it is there.
+func (t *table) appeared(key string) {
+	watching := t.watched[key]
+	delete(t.watched, key)
+	for _, w := range watching {
+		t.found(w, key)
+	}
+}
+
+// found ends the wait of w if key was the last that it missed.
+func (t *table) found(w *waiter, key string) {
+	if delete(w.missing, key); len(w.missing) == 0 {
+		delete(t.waiting, w.client)
+		t.answer(w.client, []byte{replyStop})
+	}
+}
+
+func (t *table) unwatch(w *waiter, key string) {
+	left := slices.DeleteFunc(t.watched[key], func(x *waiter) bool { return x == w })
+	if t.watched[key] = left; len(left) == 0 {
+		delete(t.watched, key)
+	}
+}
+
+// enter counts an arrival at a barrier of world ranks, and lets all go when it is full.
+func (t *table) enter(from clientID, key string, world int64) error {
+	if t.waiting[from] != nil {
+		return errTwoWaits
+	}
+	b := t.barriers[key]
+	if b == nil {
+		b = &barrier{}
+		t.barriers[key] = b
+	}
+	b.arrived++
+	b.held = append(b.held, from)
+	t.waiting[from] = &waiter{client: from, barrier: b}
+	if b.arrived < world {
+		return nil
+	}
+	for _, client := range b.held {
+		delete(t.waiting, client)
+		t.answer(client, []byte{replyStop})
+	}
+	b.held = nil
+	return nil
+}
+
+// leave ends the wait of a client that cancelled it or went away. An arrival at a barrier keeps
+// counting, as the client did arrive.
+func (t *table) leave(client clientID) {
+	w := t.waiting[client]
+	if w == nil {
+		return
+	}
+	delete(t.waiting, client)
+	for key := range w.missing {
+		t.unwatch(w, key)
+	}
+	if w.barrier != nil {
+		w.barrier.held = slices.DeleteFunc(w.barrier.held,
+			func(c clientID) bool { return c == client })
+	}
+}
