@@ -1,0 +1,120 @@
+package alloc
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// demand allocates, mapping segments at made-up addresses as the Core asks.
+func demand(tb testing.TB, c *Core, size int64, stream Stream) Block {
+	tb.Helper()
+	for {
+		out, err := c.Alloc(size, stream)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if out.Grow.Bytes == 0 {
+			return out.Block
+		}
+		if _, err := c.AddSegment(out.Grow, uint64(c.counts.segments+1)<<40); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+func newCore(tb testing.TB, config Config) *Core {
+	tb.Helper()
+	c, err := New(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+func benchmarkPair(b *testing.B, c *Core, size int64) {
+	c.Free(demand(b, c, size, 1))
+	b.ReportAllocs()
+	for b.Loop() {
+		out, _ := c.Alloc(size, 1)
+		if _, err := c.Free(out.Block); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkPairFresh is one hot size on a pool that holds nothing else.
+func BenchmarkPairFresh(b *testing.B) {
+	benchmarkPair(b, newCore(b, Default()), 4096)
+}
+
+// BenchmarkPairLive is one hot size beside 10,000 live blocks, packed.
+func BenchmarkPairLive(b *testing.B) {
+	c := newCore(b, Default())
+	for range 10_000 {
+		demand(b, c, 4096, 1)
+	}
+	benchmarkPair(b, c, 4096)
+}
+
+// BenchmarkPairChurned is one hot size beside 10,000 live blocks of random sizes, after churn.
+func BenchmarkPairChurned(b *testing.B) {
+	c, _ := churned(b, Default(), 10_000)
+	benchmarkPair(b, c, 4096)
+}
+
+// BenchmarkPairEqual is one hot size beside 10,000 free blocks of that size.
+func BenchmarkPairEqual(b *testing.B) {
+	c := newCore(b, Default())
+	var odd []Block
+	for i := range 20_000 {
+		block := demand(b, c, 4096, 1)
+		if i%2 == 1 {
+			odd = append(odd, block)
+		}
+	}
+	for _, block := range odd {
+		c.Free(block)
+	}
+	benchmarkPair(b, c, 4096)
+}
+
+const draws = 1 << 14
+
+// churned returns a Core with live blocks of 512 B to 1 MiB after ten times as many exchanges.
+func churned(tb testing.TB, config Config, live int) (*Core, []Block) {
+	tb.Helper()
+	c := newCore(tb, config)
+	random := rand.New(rand.NewPCG(1, 2))
+	blocks := make([]Block, live)
+	for i := range blocks {
+		blocks[i] = demand(tb, c, Unit+random.Int64N(mib-Unit), 1)
+	}
+	for range 10 * live {
+		i := random.IntN(live)
+		c.Free(blocks[i])
+		blocks[i] = demand(tb, c, Unit+random.Int64N(mib-Unit), 1)
+	}
+	return c, blocks
+}
+
+// BenchmarkRandom frees a random one of 10,000 live blocks and allocates a random size.
+func BenchmarkRandom(b *testing.B) {
+	c, blocks := churned(b, Default(), 10_000)
+	random := rand.New(rand.NewPCG(3, 4))
+	var victims [draws]int
+	var sizes [draws]int64
+	for i := range draws {
+		victims[i], sizes[i] = random.IntN(len(blocks)), Unit+random.Int64N(mib-Unit)
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		v := victims[i%draws]
+		c.Free(blocks[v])
+		out, _ := c.Alloc(sizes[i%draws], 1)
+		if out.Grow.Bytes != 0 {
+			c.AddSegment(out.Grow, 0)
+			out, _ = c.Alloc(sizes[i%draws], 1)
+		}
+		blocks[v] = out.Block
+	}
+}

@@ -1,0 +1,139 @@
+package alloc
+
+import "fmt"
+
+// Units of size, in bytes.
+const (
+	kib = int64(1) << 10
+	mib = int64(1) << 20
+)
+
+// Unit is the granularity of blocks in bytes: every block starts at a multiple of it and is a
+// multiple of it long. 512 is what PyTorch uses, so kernels that rely on that alignment keep
+// working; it is a multiple of every vector width, of the 128-byte lines of a GPU's caches and
+// of the 256 bytes that cuMemAlloc promises; and it keeps the record of a block (64 bytes) at
+// an eighth of the smallest block.
+const Unit = 512
+
+const unitShift = 9
+
+// MaxSize is the largest request in bytes. It is half of the arena that a Core can number.
+const MaxSize = int64(1) << 46
+
+// Policy is the order in which equally large free blocks of a stream are taken.
+type Policy uint8
+
+// The policies.
+const (
+	// Creation takes the block with the lowest (segment ordinal, offset). It depends on the
+	// history of calls alone, so ranks with one history place alike.
+	Creation Policy = iota
+	// Address takes the block with the lowest address (segment address plus offset): the order
+	// of PyTorch up to 2.11. Addresses differ between ranks, so placements may too.
+	Address
+)
+
+// String returns "creation" or "address".
+func (p Policy) String() string {
+	if p == Address {
+		return "address"
+	}
+	return "creation"
+}
+
+// Sizing says how segments are sized and blocks split.
+type Sizing uint8
+
+// The sizings.
+const (
+	// Geometric rounds requests to Unit, splits whenever a unit remains, and makes each new
+	// segment as large as all before it together.
+	Geometric Sizing = iota
+	// Stepped is PyTorch's sizing: small and large requests in separate segments of 2 MiB,
+	// 20 MiB or a multiple of 2 MiB, and large blocks split only if more than 1 MiB remains.
+	Stepped
+)
+
+// Sizes of the Stepped sizing (c10/cuda/CUDACachingAllocator.cpp and AllocatorConfig.h).
+const (
+	smallLimit   = 1 * mib  // largest request of the small pool, and smallest large remainder
+	smallSegment = 2 * mib  // segment of the small pool
+	largeSegment = 20 * mib // segment of requests below largeLimit
+	largeLimit   = 10 * mib // requests from here on get segments of their own size
+	largeStep    = 2 * mib  // which is rounded up to this
+)
+
+// Config says how a Core places blocks. The zero value equals Default(). Ranks that shall place
+// alike need equal Configs.
+type Config struct {
+	Policy Policy // tie-break between equal sizes
+	Sizing Sizing // segment sizes and splitting
+
+	// Capacity is the most bytes that may be mapped at once; 0 means no limit.
+	Capacity int64
+
+	// First is the size of the first segment in bytes under Geometric sizing; 0 means 64 MiB:
+	// 4 GiB then need eight segments.
+	First int64
+	// Granularity is what segment sizes are rounded up to under Geometric sizing; 0 means
+	// 2 MiB, the page of a GPU's memory.
+	Granularity int64
+
+	// Divisions rounds requests up to the next of so many equal steps between powers of two
+	// (PyTorch's roundup_power2_divisions for all sizes); 0 and 1 mean off. A power of two.
+	Divisions int64
+	// MaxSplit stops blocks from this size on from being split or from serving smaller
+	// requests (Stepped only); 0 means off.
+	MaxSplit int64
+	// MaxNonSplitRounding is by how much an unsplit block may exceed a request that is itself
+	// at least MaxSplit (Stepped only); 0 means 20 MiB.
+	MaxNonSplitRounding int64
+	// NoSplit gives every block a whole segment.
+	NoSplit bool
+}
+
+// Default is best fit with ties by (segment ordinal, offset) over segments that double.
+func Default() Config {
+	return Config{First: 64 * mib, Granularity: 2 * mib, MaxNonSplitRounding: 20 * mib}
+}
+
+// PyTorch is the policy and sizing of PyTorch's caching allocator up to 2.11.
+func PyTorch() Config {
+	c := Default()
+	c.Policy, c.Sizing = Address, Stepped
+	return c
+}
+
+// ensureDefaults fills the fields that are zero.
+func (c *Config) ensureDefaults() {
+	if c.First == 0 {
+		c.First = 64 * mib
+	}
+	if c.Granularity == 0 {
+		c.Granularity = 2 * mib
+	}
+	if c.MaxNonSplitRounding == 0 {
+		c.MaxNonSplitRounding = 20 * mib
+	}
+}
+
+// Validate reports what contradicts itself; the error is an ErrConfig.
+func (c Config) Validate() error {
+	c.ensureDefaults()
+	switch {
+	case c.Policy > Address || c.Sizing > Stepped:
+		return fmt.Errorf("policy %d, sizing %d: %w", c.Policy, c.Sizing, ErrConfig)
+	case c.Capacity < 0 || c.Capacity > MaxSize:
+		return fmt.Errorf("capacity of %d bytes: %w", c.Capacity, ErrConfig)
+	case c.First < 0 || c.First > MaxSize:
+		return fmt.Errorf("first segment of %d bytes: %w", c.First, ErrConfig)
+	case c.Granularity < Unit || c.Granularity > MaxSize || c.Granularity&(c.Granularity-1) != 0:
+		return fmt.Errorf("granularity of %d bytes: %w", c.Granularity, ErrConfig)
+	case c.Divisions < 0 || c.Divisions&(c.Divisions-1) != 0:
+		return fmt.Errorf("%d divisions: %w", c.Divisions, ErrConfig)
+	case c.MaxSplit < 0 || c.MaxNonSplitRounding < 0:
+		return fmt.Errorf("splitting limits %d and %d: %w",
+			c.MaxSplit, c.MaxNonSplitRounding, ErrConfig)
+	}
+	return nil
+}

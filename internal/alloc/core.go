@@ -1,0 +1,229 @@
+package alloc
+
+import "fmt"
+
+// Core decides where blocks of one arena lie. It holds no lock, does no I/O and knows no clock:
+// the caller serialises calls, maps segments and records events. Make one with New.
+//
+// Every call that changes a Core is part of its history. Under the Creation policy, Cores with
+// equal Configs and equal histories (segment addresses aside) place every block alike.
+type Core struct {
+	config   Config
+	blocks   []block // by number; 0 is no block
+	vacant   int32   // first vacant record
+	classes  []class // by number; 0 is no class
+	unused   int32   // first unused class
+	segments []segment
+	homes    []*index // large, then small index of each stream, by number; nil until wanted
+	streams  []stream
+	numbers  map[Stream]int32 // number of each stream
+	recent   Stream           // stream of the latest lookup
+	current  int32            // its number, or -1
+	uses     []use            // by number; 0 is no use
+	spare    int32            // first spare use
+	marked   uint64           // Use calls so far
+	tickets  Ticket           // latest ticket
+	tail     uint64           // first unused arena position, in units
+	mapped   int64
+	counts   counts
+	reports  reports
+}
+
+// New returns an empty Core, or an ErrConfig.
+func New(config Config) (*Core, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config.ensureDefaults()
+	return &Core{
+		config:  config,
+		blocks:  make([]block, 1, 64),
+		classes: make([]class, 1, 64),
+		uses:    make([]use, 1),
+		numbers: map[Stream]int32{},
+		current: -1,
+	}, nil
+}
+
+// Config returns the configuration with its defaults filled in.
+func (c *Core) Config() Config { return c.config }
+
+// Growth asks for a segment. The caller maps one and hands both to AddSegment; it may raise
+// Bytes if the backend has only larger ones.
+type Growth struct {
+	Bytes int64 // size of the segment; 0 means that none is wanted
+	home  int32 // whose free memory the segment becomes
+}
+
+// Outcome is what Alloc decided: a block, or a wish for a segment when Grow.Bytes is not 0.
+type Outcome struct {
+	Block Block
+	Grow  Growth
+}
+
+// Alloc places size bytes for a stream. If the outcome asks for a segment, nothing was placed:
+// the caller maps it, calls AddSegment (or GrowFailed) and then Alloc again.
+//
+// Before it grows or fails, Alloc takes back deferred blocks of the stream, oldest first, until
+// one fits. Then, whatever the outcome, Waits and Returned say what the caller has to do.
+//
+// Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room, ErrExhausted.
+func (c *Core) Alloc(size int64, stream Stream) (Outcome, error) {
+	if c.reports.filled {
+		c.reports.clear()
+	}
+	if size <= 0 || size > MaxSize {
+		return Outcome{}, fmt.Errorf("allocating %d bytes: %w", size, ErrSize)
+	}
+	rounded := c.round(size)
+	home := c.homeFor(stream, rounded)
+	id := c.fit(home, rounded)
+	if id == 0 {
+		return c.press(size, rounded, home)
+	}
+	if c.vacant == 0 && len(c.blocks) >= maxBlocks {
+		return Outcome{}, fmt.Errorf("allocating %d bytes: %w", size, ErrExhausted)
+	}
+	return Outcome{Block: c.place(id, size, rounded)}, nil
+}
+
+// homeFor returns the number of the index that serves a stream and size.
+func (c *Core) homeFor(stream Stream, rounded int64) int32 {
+	if stream != c.recent || c.current < 0 {
+		c.current, c.recent = c.number(stream), stream
+	}
+	home := c.current * 2
+	if c.small(rounded) {
+		home++
+	}
+	return home
+}
+
+// fit returns the free block that serves a rounded size, or 0.
+func (c *Core) fit(home int32, rounded int64) int32 {
+	x := c.homes[home]
+	if x == nil {
+		return 0
+	}
+	k := c.find(x, uint64(rounded)>>unitShift)
+	if k == 0 || !c.suits(int64(c.classes[k].units)<<unitShift, rounded) {
+		return 0
+	}
+	return c.lowest(k)
+}
+
+// place gives out the front of a free block, or all of it if it must not be split.
+func (c *Core) place(id int32, size, rounded int64) Block {
+	if remainder := c.blocks[id].size - rounded; c.splits(rounded, remainder) {
+		id = c.split(id, rounded)
+	} else {
+		c.remove(id)
+	}
+	b := &c.blocks[id]
+	b.state = Live
+	b.requested = size
+	s := &c.segments[b.segment]
+	start := b.at - s.base
+	s.hints[start>>hintShift] = id
+	c.counts.live++
+	c.counts.requested += size
+	c.counts.used += b.size
+	c.counts.peak = max(c.counts.peak, c.counts.used)
+	return Block{
+		Segment:   b.segment,
+		Offset:    int64(start) << unitShift,
+		Size:      b.size,
+		Requested: size,
+		Handle:    makeHandle(id, b.generation),
+	}
+}
+
+// split cuts the front off a free block, whose record keeps the rest, and returns the front.
+func (c *Core) split(id int32, rounded int64) int32 {
+	front := c.grab()
+	b, f := &c.blocks[id], &c.blocks[front]
+	f.at, f.size, f.segment, f.home = b.at, rounded, b.segment, b.home
+	f.prev, f.next = b.prev, id
+	if b.prev != 0 {
+		c.blocks[b.prev].next = front
+	} else {
+		c.segments[b.segment].first = front
+	}
+	b.prev = front
+	b.at += uint64(rounded) >> unitShift
+	b.size -= rounded
+	c.refile(id)
+	return front
+}
+
+// press is the slow half of Alloc: nothing fits at once.
+func (c *Core) press(size, rounded int64, home int32) (Outcome, error) {
+	for s := &c.streams[home/2]; s.first != 0; {
+		c.takeBack(s.first)
+		if id := c.fit(home, rounded); id != 0 {
+			return Outcome{Block: c.place(id, size, rounded)}, nil
+		}
+	}
+	bytes := c.segmentSize(rounded)
+	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mapped {
+		bytes = c.remains(rounded)
+	}
+	if bytes == 0 {
+		return Outcome{}, c.outOfMemory(size, home)
+	}
+	return Outcome{Grow: Growth{Bytes: bytes, home: home}}, nil
+}
+
+// remains returns the largest segment that the capacity still allows, or 0 if it could not
+// hold rounded bytes. Stepped sizes are not shrunk.
+func (c *Core) remains(rounded int64) int64 {
+	left := (c.config.Capacity - c.mapped) &^ (c.config.Granularity - 1)
+	if left < rounded || c.config.Sizing == Stepped {
+		return 0
+	}
+	return left
+}
+
+// GrowFailed returns the *OutOfMemoryError for a request whose segment the backend could not
+// map. It changes nothing, so the request may be tried again after memory was freed.
+func (c *Core) GrowFailed(size int64, stream Stream) error {
+	if size <= 0 || size > MaxSize {
+		return fmt.Errorf("allocating %d bytes: %w", size, ErrSize)
+	}
+	return c.outOfMemory(size, c.homeFor(stream, c.round(size)))
+}
+
+func (c *Core) outOfMemory(size int64, home int32) error {
+	e := &OutOfMemoryError{Requested: size, Capacity: c.config.Capacity}
+	for _, h := range [2]int32{home &^ 1, home | 1} {
+		if x := c.homes[h]; x != nil {
+			e.Free += c.freeBytes(x)
+			e.LargestFree = max(e.LargestFree, c.largest(x))
+		}
+	}
+	return e
+}
+
+// Reserve asks for the segment after which so many more bytes can be placed for a stream
+// without growing: any requests whose block sizes sum to at most bytes. It asks for nothing if
+// one free block of the stream is that large already. The segment serves that stream alone, as
+// every segment does; under Stepped sizing it serves requests above 1 MiB only.
+//
+// Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room.
+func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
+	c.reports.clear()
+	if bytes <= 0 || bytes > MaxSize {
+		return Growth{}, fmt.Errorf("reserving %d bytes: %w", bytes, ErrSize)
+	}
+	home := c.homeFor(stream, MaxSize)
+	if x := c.homes[home]; x != nil && c.largest(x) >= roundUp(bytes, Unit) {
+		return Growth{}, nil
+	}
+	need := roundUp(bytes, c.config.Granularity)
+	if limit := c.config.Capacity; limit > 0 && need > limit-c.mapped {
+		if need = c.remains(roundUp(bytes, Unit)); need == 0 {
+			return Growth{}, c.outOfMemory(bytes, home)
+		}
+	}
+	return Growth{Bytes: need, home: home}, nil
+}

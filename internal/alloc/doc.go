@@ -1,0 +1,2 @@
+// Package alloc is the placement core of a pool.
+package alloc

@@ -1,0 +1,53 @@
+package alloc
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors that calls of a Core return, possibly wrapped.
+var (
+	// ErrOutOfMemory matches every *OutOfMemoryError.
+	ErrOutOfMemory = errors.New("out of memory")
+	// ErrSize means a byte count that is not positive, above MaxSize, or not a multiple of Unit
+	// where one is needed.
+	ErrSize = errors.New("bad size")
+	// ErrAddress means a segment address that is not a multiple of Unit or lies at or above
+	// 1<<47, the end of the user address space of x86-64. Only the Address policy can return it.
+	ErrAddress = errors.New("bad segment address")
+	// ErrExhausted means that the segments ever added span more than 1<<47 bytes of arena, or
+	// that a Core would hold more than 1<<26 blocks.
+	ErrExhausted = errors.New("arena exhausted")
+	// ErrConfig means a Config that contradicts itself.
+	ErrConfig = errors.New("bad allocator configuration")
+	// ErrDoubleFree means a block that was already freed.
+	ErrDoubleFree = errors.New("block freed twice")
+	// ErrForeign means a block that this Core never handed out.
+	ErrForeign = errors.New("block is not of this pool")
+	// ErrFreed means that a block is used or pinned after it was freed.
+	ErrFreed = errors.New("block was freed")
+	// ErrNotPinned means an Unpin without a Pin.
+	ErrNotPinned = errors.New("block is not pinned")
+)
+
+// OutOfMemoryError says that a request fits neither the free memory of its stream nor what may
+// still be mapped. All fields are bytes.
+type OutOfMemoryError struct {
+	Requested   int64 // what the caller asked for
+	Free        int64 // free blocks of the stream together
+	LargestFree int64 // largest single free block of the stream
+	Capacity    int64 // limit of the pool, 0 if it has none
+}
+
+// Error names the figures in bytes.
+func (e *OutOfMemoryError) Error() string {
+	limit := "no capacity set"
+	if e.Capacity > 0 {
+		limit = fmt.Sprintf("capacity %d", e.Capacity)
+	}
+	return fmt.Sprintf("out of memory: requested %d bytes, free %d, largest free block %d, %s",
+		e.Requested, e.Free, e.LargestFree, limit)
+}
+
+// Is reports whether target is ErrOutOfMemory.
+func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemory }

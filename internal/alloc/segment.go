@@ -1,0 +1,170 @@
+package alloc
+
+import (
+	"fmt"
+	"iter"
+)
+
+// hintShift makes one hint for each 128 units, which is 64 KiB.
+const hintShift = 7
+
+// Segment is one physical allocation of the arena as callers know it.
+type Segment struct {
+	Ordinal int32  // number in order of creation from 0, never given out again
+	Bytes   int64  // size
+	Address uint64 // where the caller said that it lies
+	Stream  Stream // the one stream whose blocks it holds
+}
+
+// segment is the record of a segment. A trimmed one keeps its ordinal and nothing else.
+type segment struct {
+	base    uint64 // position of its first unit: in order of creation, or by address
+	bytes   int64  // 0 once trimmed
+	address uint64
+	home    int32
+	first   int32 // block at offset 0
+	// hints name, for each 64 KiB, a block that was placed there some time ago. Neighbour
+	// links lead from any block of the segment to any other, so a hint that still names a
+	// block of this segment is right to start from, and a stale one is passed over.
+	hints []int32
+}
+
+// AddSegment adds a mapped segment of growth.Bytes at an address and returns its ordinal, which
+// is the number of segments added before. The address matters only to the Address policy.
+//
+// Errors: ErrSize if the bytes are no multiple of Unit or none are wanted, ErrAddress,
+// *OutOfMemoryError if Capacity would be passed, ErrExhausted.
+func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
+	c.reports.clear()
+	bytes, ordinal := growth.Bytes, int32(len(c.segments))
+	if bytes <= 0 || bytes > MaxSize || bytes%Unit != 0 || int(growth.home) >= len(c.homes) {
+		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrSize)
+	}
+	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mapped {
+		return 0, c.outOfMemory(bytes, growth.home)
+	}
+	base, err := c.baseFor(bytes, address)
+	if err != nil {
+		return 0, err
+	}
+	c.tail += uint64(bytes) >> unitShift
+	c.mapped += bytes
+	c.counts.segments++
+	c.counts.peakMapped = max(c.counts.peakMapped, c.mapped)
+	id := c.grab()
+	c.segments = append(c.segments, segment{
+		base: base, bytes: bytes, address: address, home: growth.home, first: id,
+		hints: make([]int32, (bytes>>unitShift+1<<hintShift-1)>>hintShift),
+	})
+	c.home(growth.home)
+	b := &c.blocks[id]
+	*b = block{
+		at: base, size: bytes, segment: ordinal, home: growth.home,
+		generation: b.generation, state: Free,
+	}
+	c.insert(id)
+	return ordinal, nil
+}
+
+// baseFor returns the position of a new segment in the order of the policy.
+func (c *Core) baseFor(bytes int64, address uint64) (uint64, error) {
+	units := uint64(bytes) >> unitShift
+	switch {
+	case c.tail+units > atLimit || len(c.blocks) >= maxBlocks:
+		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrExhausted)
+	case c.config.Policy == Creation:
+		return c.tail, nil
+	case address%Unit != 0 || address>>unitShift+units > atLimit:
+		return 0, fmt.Errorf("adding a segment at %#x: %w", address, ErrAddress)
+	}
+	return address >> unitShift, nil
+}
+
+// home returns an index, which it makes if need be.
+func (c *Core) home(n int32) *index {
+	if c.homes[n] == nil {
+		c.homes[n] = &index{stream: n / 2, small: n&1 == 1}
+	}
+	return c.homes[n]
+}
+
+// View is a block as seen from outside: free ones too.
+type View struct {
+	Block
+	State  State
+	Stream Stream
+	Pins   int32
+}
+
+func (c *Core) viewOf(id int32) View {
+	b := &c.blocks[id]
+	v := View{Block: c.view(id), State: b.state, Pins: b.pins, Stream: c.streamOf(b.home)}
+	if b.state == Free {
+		v.Handle, v.Requested = 0, 0
+	}
+	return v
+}
+
+// Segments yields the segments that were not trimmed, by ordinal. The Core must not change
+// meanwhile.
+func (c *Core) Segments() iter.Seq[Segment] {
+	return func(yield func(Segment) bool) {
+		for i := range c.segments {
+			if c.segments[i].bytes > 0 && !yield(c.segmentView(int32(i))) {
+				return
+			}
+		}
+	}
+}
+
+func (c *Core) segmentView(ordinal int32) Segment {
+	s := &c.segments[ordinal]
+	return Segment{ordinal, s.bytes, s.address, c.streamOf(s.home)}
+}
+
+// Blocks yields the blocks of a segment by offset, free ones too. It yields nothing for a
+// segment that was trimmed or never added. The Core must not change meanwhile.
+func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
+	return func(yield func(View) bool) {
+		if ordinal < 0 || int(ordinal) >= len(c.segments) {
+			return
+		}
+		for id := c.segments[ordinal].first; id != 0; id = c.blocks[id].next {
+			if !yield(c.viewOf(id)) {
+				return
+			}
+		}
+	}
+}
+
+// Lookup returns the block, free or not, that covers an offset of a segment. It starts from the
+// nearest hint at or before the offset, so it takes some steps, not one for each block.
+func (c *Core) Lookup(ordinal int32, offset int64) (View, bool) {
+	if ordinal < 0 || int(ordinal) >= len(c.segments) {
+		return View{}, false
+	}
+	s := &c.segments[ordinal]
+	if offset < 0 || offset >= s.bytes {
+		return View{}, false
+	}
+	at := s.base + uint64(offset)>>unitShift
+	id := c.near(s, ordinal, int(offset>>(unitShift+hintShift)))
+	for c.blocks[id].at > at {
+		id = c.blocks[id].prev
+	}
+	for c.blocks[id].at+uint64(c.blocks[id].size)>>unitShift <= at {
+		id = c.blocks[id].next
+	}
+	return c.viewOf(id), true
+}
+
+// near returns some block of a segment close to a hint.
+func (c *Core) near(s *segment, ordinal int32, hint int) int32 {
+	for ; hint >= 0; hint-- {
+		id := s.hints[hint]
+		if id != 0 && c.blocks[id].state != vacant && c.blocks[id].segment == ordinal {
+			return id
+		}
+	}
+	return s.first
+}

@@ -1,0 +1,74 @@
+package alloc
+
+import "math/bits"
+
+// roundUp returns the least multiple of step, a power of two, that is at least n.
+func roundUp(n, step int64) int64 { return (n + step - 1) &^ (step - 1) }
+
+// round returns the block size that serves a request of n bytes.
+func (c *Core) round(n int64) int64 {
+	if d := c.config.Divisions; d > 1 && n > Unit*d {
+		n = roundDivision(n, d)
+	}
+	return roundUp(n, Unit)
+}
+
+// roundDivision rounds n up to one of d equal steps between the powers of two around it.
+func roundDivision(n, d int64) int64 {
+	floor := int64(1) << (bits.Len64(uint64(n)) - 1)
+	if n == floor {
+		return n
+	}
+	return roundUp(n, floor/d)
+}
+
+// small reports whether a rounded size is served by the small segments of a stream.
+func (c *Core) small(rounded int64) bool {
+	return c.config.Sizing == Stepped && rounded <= smallLimit
+}
+
+// suits reports whether a free block may serve a request; MaxSplit keeps large blocks from
+// small requests and large requests from much larger blocks.
+func (c *Core) suits(block, rounded int64) bool {
+	limit := c.config.MaxSplit
+	if c.config.Sizing != Stepped || limit == 0 {
+		return true
+	}
+	if rounded < limit {
+		return block < limit
+	}
+	return block < rounded+c.config.MaxNonSplitRounding
+}
+
+// splits reports whether what remains of a free block becomes a block of its own.
+func (c *Core) splits(rounded, remainder int64) bool {
+	if remainder < Unit || c.config.NoSplit {
+		return false
+	}
+	if c.config.Sizing == Geometric || c.small(rounded) {
+		return true
+	}
+	if limit := c.config.MaxSplit; limit > 0 && rounded >= limit {
+		return false
+	}
+	return remainder > smallLimit
+}
+
+// segmentSize returns the bytes of the next segment, which shall hold rounded bytes, before
+// the capacity is looked at.
+func (c *Core) segmentSize(rounded int64) int64 {
+	if c.config.Sizing == Stepped {
+		switch {
+		case rounded <= smallLimit:
+			return smallSegment
+		case rounded < largeLimit:
+			return largeSegment
+		}
+		return roundUp(rounded, largeStep)
+	}
+	need := roundUp(rounded, c.config.Granularity)
+	if c.config.NoSplit {
+		return need
+	}
+	return max(need, roundUp(max(c.mapped, c.config.First), c.config.Granularity))
+}

@@ -1,0 +1,233 @@
+package alloc
+
+import "fmt"
+
+// Ticket numbers deferred blocks of a Core from 1 in the order in which they were freed.
+type Ticket uint64
+
+// Mark is a point on a stream: where the caller records the event of a ticket, or what the
+// owner stream must wait for.
+type Mark struct {
+	Ticket Ticket
+	Stream Stream
+}
+
+// Return is a block that came back to the pool later than its Free. Its ticket is 0 if it was
+// parked and not deferred.
+type Return struct {
+	Block  Block
+	Ticket Ticket
+}
+
+// stream is the record of a stream.
+type stream struct {
+	name   Stream
+	synced uint64 // uses up to this Use call are over
+	first  int32  // its deferred blocks, oldest first, linked by class and slot
+	last   int32
+}
+
+// use records that a block was used on a stream other than its own.
+type use struct {
+	mark   uint64 // Use call; the ticket once the block is deferred
+	stream int32
+	next   int32 // next use of the block, or next spare record
+}
+
+// reports are what the latest call tells beyond its result. The slices are reused.
+type reports struct {
+	filled   bool
+	marks    []Mark
+	waits    []Mark
+	returned []Return
+	trimmed  []Segment
+}
+
+func (r *reports) clear() {
+	r.filled = false
+	r.marks, r.waits = r.marks[:0], r.waits[:0]
+	r.returned, r.trimmed = r.returned[:0], r.trimmed[:0]
+}
+
+// Marks lists the events to record after the latest Free or Unpin deferred a block. It is valid
+// until the next call that changes the Core.
+func (c *Core) Marks() []Mark { return c.reports.marks }
+
+// Waits lists the events that the stream of the latest Alloc must wait for, on the device,
+// before any block placed by this or a later Alloc is used. Valid until the next change.
+func (c *Core) Waits() []Mark { return c.reports.waits }
+
+// Returned lists the blocks that came back during the latest Alloc, Synced or Unpin, in the
+// order in which they did. Valid until the next change.
+func (c *Core) Returned() []Return { return c.reports.returned }
+
+// number returns the number of a stream, which it gives out if need be.
+func (c *Core) number(name Stream) int32 {
+	n, known := c.numbers[name]
+	if !known {
+		n = int32(len(c.streams))
+		c.numbers[name] = n
+		c.streams = append(c.streams, stream{name: name})
+		c.homes = append(c.homes, nil, nil)
+	}
+	return n
+}
+
+func (c *Core) streamOf(home int32) Stream { return c.streams[home/2].name }
+
+// Use records that a block is used on a stream from now on until Free. Uses on the block's own
+// stream need no record and are ignored.
+//
+// Errors: ErrFreed, ErrForeign.
+func (c *Core) Use(v Block, on Stream) error {
+	c.reports.clear()
+	id, err := c.live(v)
+	if err != nil {
+		return fmt.Errorf("using block at segment %d offset %d: %w", v.Segment, v.Offset, err)
+	}
+	b := &c.blocks[id]
+	n := c.number(on)
+	if n == b.home/2 {
+		return nil
+	}
+	c.marked++
+	for u := b.uses; u != 0; u = c.uses[u].next {
+		if c.uses[u].stream == n {
+			c.uses[u].mark = c.marked
+			return nil
+		}
+	}
+	u := c.grabUse()
+	c.uses[u] = use{mark: c.marked, stream: n, next: b.uses}
+	b.uses = u
+	return nil
+}
+
+// Synced records that the program waited on the host for all work on a stream. Deferred blocks
+// whose uses are all over come back; see Returned. The order is by owner stream, in the order in
+// which the Core first met them, then by ticket. Time grows with the deferred blocks.
+func (c *Core) Synced(on Stream) {
+	c.reports.clear()
+	n, known := c.numbers[on]
+	if !known {
+		return
+	}
+	c.streams[n].synced = c.marked
+	for s := range c.streams {
+		for id := c.streams[s].first; id != 0; {
+			after := c.blocks[id].slot
+			if c.endUse(id, n) && c.blocks[id].uses == 0 {
+				c.unqueue(id)
+			}
+			id = after
+		}
+	}
+}
+
+// endUse forgets the use of a deferred block on a stream and reports whether there was one. If
+// it was the last, the return of the block is reported.
+func (c *Core) endUse(id, stream int32) bool {
+	for link := &c.blocks[id].uses; *link != 0; link = &c.uses[*link].next {
+		u := *link
+		if c.uses[u].stream != stream {
+			continue
+		}
+		ticket := Ticket(c.uses[u].mark)
+		*link = c.uses[u].next
+		c.dropUse(u)
+		if c.blocks[id].uses == 0 {
+			c.report(id, ticket)
+		}
+		return true
+	}
+	return false
+}
+
+// forgetSynced drops the uses of a block whose streams were synchronised since.
+func (c *Core) forgetSynced(id int32) {
+	for link := &c.blocks[id].uses; *link != 0; {
+		u := *link
+		if c.uses[u].mark > c.streams[c.uses[u].stream].synced {
+			link = &c.uses[u].next
+			continue
+		}
+		*link = c.uses[u].next
+		c.dropUse(u)
+	}
+}
+
+// postpone gives a freed block a ticket and appends it to the queue of its stream.
+func (c *Core) postpone(id int32) {
+	c.tickets++
+	c.reports.filled = true
+	b := &c.blocks[id]
+	for u := b.uses; u != 0; u = c.uses[u].next {
+		c.uses[u].mark = uint64(c.tickets)
+		c.reports.marks = append(c.reports.marks,
+			Mark{c.tickets, c.streams[c.uses[u].stream].name})
+	}
+	s := &c.streams[b.home/2]
+	b.state, b.class, b.slot = Deferred, s.last, 0
+	if s.last != 0 {
+		c.blocks[s.last].slot = id
+	} else {
+		s.first = id
+	}
+	s.last = id
+	c.counts.deferred += b.size
+}
+
+// unqueue takes a deferred block out of its queue and gives it back.
+func (c *Core) unqueue(id int32) {
+	b := &c.blocks[id]
+	s := &c.streams[b.home/2]
+	if b.class != 0 {
+		c.blocks[b.class].slot = b.slot
+	} else {
+		s.first = b.slot
+	}
+	if b.slot != 0 {
+		c.blocks[b.slot].class = b.class
+	} else {
+		s.last = b.class
+	}
+	c.counts.deferred -= b.size
+	c.giveBack(id)
+}
+
+// takeBack returns a deferred block before its uses are known to be over and reports the events
+// that its stream must wait for.
+func (c *Core) takeBack(id int32) {
+	var ticket Ticket
+	b := &c.blocks[id]
+	for b.uses != 0 {
+		u := b.uses
+		ticket = Ticket(c.uses[u].mark)
+		c.reports.waits = append(c.reports.waits,
+			Mark{ticket, c.streams[c.uses[u].stream].name})
+		b.uses = c.uses[u].next
+		c.dropUse(u)
+	}
+	c.report(id, ticket)
+	c.unqueue(id)
+}
+
+// report notes a late return. It must precede giveBack, which may end the record.
+func (c *Core) report(id int32, ticket Ticket) {
+	c.reports.filled = true
+	c.reports.returned = append(c.reports.returned, Return{c.view(id), ticket})
+}
+
+func (c *Core) grabUse() int32 {
+	if u := c.spare; u != 0 {
+		c.spare = c.uses[u].next
+		return u
+	}
+	c.uses = append(c.uses, use{})
+	return int32(len(c.uses) - 1)
+}
+
+func (c *Core) dropUse(u int32) {
+	c.uses[u].next = c.spare
+	c.spare = u
+}
