@@ -9,7 +9,9 @@ import (
 // destinations are written, so that a destination may be a source.
 const gather = 64
 
-type integer interface{ ~int8 | ~uint8 | ~int32 | ~int64 }
+type integer interface {
+	~int8 | ~uint8 | ~int32 | ~int64
+}
 
 // portable reduces the bytes from..to without vector instructions. It defines the results: the
 // kernels do the same.

@@ -23,7 +23,7 @@ const (
 type Hint struct {
 	// Stream writes past the caches. It saves the reading of lines that are overwritten, which pays
 	// for destinations that do not fit into the cache and that nobody reads soon. It takes effect
-	// if all destinations have the same address modulo 64.
+	// if all destinations are aligned to their elements and have the same address modulo 64.
 	Stream bool
 }
 
@@ -139,7 +139,7 @@ func averageIntegers(t DataType, dsts, srcs []unsafe.Pointer, count int, divisor
 // run reduces size bytes. With streaming it takes the bytes before the destinations' first line
 // boundary, and those after the last, through the caches.
 func run(j job, size int, hint Hint) {
-	if !hint.Stream || !canStream(j.dsts, size) {
+	if !hint.Stream || !j.canStream(size) {
 		j.walk(0, size, false)
 		return
 	}
@@ -151,14 +151,15 @@ func run(j job, size int, hint Hint) {
 	j.walk(head+body, size, false)
 }
 
-// canStream reports whether every destination reaches a line boundary at the same index.
-func canStream(dsts []unsafe.Pointer, size int) bool {
-	for _, dst := range dsts[1:] {
-		if (uintptr(dst)-uintptr(dsts[0]))%lineBytes != 0 {
+// canStream reports whether every destination reaches a line boundary at the same element.
+func (j *job) canStream(size int) bool {
+	first := uintptr(j.dsts[0])
+	for _, dst := range j.dsts[1:] {
+		if (uintptr(dst)-first)%lineBytes != 0 {
 			return false
 		}
 	}
-	return size >= 2*lineBytes
+	return size >= 2*lineBytes && first%uintptr(j.t.Size()) == 0
 }
 
 // walk reduces the bytes from..to in strides.

@@ -1,0 +1,75 @@
+package reduce
+
+import (
+	"fmt"
+	"testing"
+	"unsafe"
+)
+
+// sizeName prints whole kibibytes and mebibytes as such.
+func sizeName(size int) string {
+	switch {
+	case size >= 1<<20:
+		return fmt.Sprintf("%dMiB", size>>20)
+	case size >= 1<<10:
+		return fmt.Sprintf("%dKiB", size>>10)
+	}
+	return fmt.Sprintf("%dB", size)
+}
+
+// lines returns size bytes aligned to a page, written once.
+func lines(size int) unsafe.Pointer {
+	const page = 4096
+	all := make([]byte, size+page)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	return unsafe.Pointer(&all[-uintptr(unsafe.Pointer(&all[0]))%page])
+}
+
+func BenchmarkReduce(b *testing.B) {
+	for _, size := range []int{8, 1 << 10, 16 << 10, 1 << 20, 64 << 20} {
+		srcs := []unsafe.Pointer{lines(size), lines(size)}
+		dsts := []unsafe.Pointer{lines(size), lines(size)}
+		for _, t := range DataTypes() {
+			benchmark(b, fmt.Sprintf("sum/%v/%s/1dst", t, sizeName(size)), size, func() {
+				Reduce(Sum, t, dsts[:1], srcs, size/t.Size(), Hint{Stream: size >= 32<<20})
+			})
+		}
+		benchmark(b, fmt.Sprintf("sum/float32/%s/2dst", sizeName(size)), size, func() {
+			Reduce(Sum, Float32, dsts, srcs, size/4, Hint{Stream: size >= 32<<20})
+		})
+	}
+}
+
+func BenchmarkOperations(b *testing.B) {
+	const size = 16 << 10
+	srcs := []unsafe.Pointer{lines(size), lines(size)}
+	dsts := []unsafe.Pointer{lines(size)}
+	eachTypeAndOp(func(t DataType, op Op) {
+		benchmark(b, fmt.Sprintf("%v/%v", op, t), size, func() {
+			Reduce(op, t, dsts, srcs, size/t.Size(), Hint{})
+		})
+	})
+}
+
+func BenchmarkCopy(b *testing.B) {
+	for _, size := range []int{1 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20} {
+		dst, src := lines(size), lines(size)
+		for _, stream := range []bool{false, true} {
+			benchmark(b, fmt.Sprintf("%s/stream=%v", sizeName(size), stream), size, func() {
+				Copy(dst, src, size, Hint{Stream: stream})
+			})
+		}
+	}
+}
+
+func benchmark(b *testing.B, name string, size int, run func()) {
+	b.Run(name, func(b *testing.B) {
+		b.SetBytes(int64(size))
+		b.ReportAllocs()
+		for b.Loop() {
+			run()
+		}
+	})
+}

@@ -1,0 +1,165 @@
+package main
+
+import "fmt"
+
+// avx2 uses F16C besides.
+type avx2 struct{}
+
+func (avx2) name() string    { return "AVX2" }
+func (avx2) bytes() int      { return 32 }
+func (avx2) masks() bool     { return false }
+func (avx2) cleanUp() string { return "VZEROUPPER" }
+
+// v names register i of the plan in the command's comment, x its lower half.
+func v(i int) string { return fmt.Sprintf("Y%d", i) }
+func x(i int) string { return fmt.Sprintf("X%d", i) }
+
+// constant sets all lanes of register i to a value of 32 bits.
+func constant(p *program, value uint32, i int) {
+	p.op("MOVL", fmt.Sprintf("$%#x", value), "AX")
+	p.op("VMOVD", "AX", x(i))
+	p.op("VPBROADCASTD", x(i), v(i))
+}
+
+func (avx2) constants(p *program, k kernel) {
+	switch {
+	case k.elem.name == "BFloat16":
+		constant(p, 0xFFFF0000, 12)
+		constant(p, 1, 13)
+		constant(p, 0x7FFF, 14)
+	case k.op == "Prod" && k.elem.size == 1:
+		constant(p, 0xFF00FF00, 12)
+	}
+	if k.finalStep() {
+		p.op("VMOVQ", "DX", x(15))
+		suffix := map[bool]string{true: "Q", false: "D"}[k.elem.size == 8]
+		p.op("VPBROADCAST"+suffix, x(15), v(15))
+	}
+}
+
+// widen loads a vector of halves as avx512.widen does.
+func (avx2) widen(p *program, k kernel, address string, low, high int) {
+	if k.elem.name == "Float16" {
+		p.op("VCVTPH2PS", address, v(low))
+		p.op("VCVTPH2PS", above(address, 16), v(high))
+		return
+	}
+	p.op("VMOVDQU", address, v(high))
+	p.op("VPSLLD", "$16", v(high), v(low))
+	p.op("VPAND", v(12), v(high), v(high))
+}
+
+func (s avx2) load(p *program, k kernel, unit int, address string, _ manner) {
+	if k.elem.half {
+		s.widen(p, k, address, 2*unit, 2*unit+1)
+		return
+	}
+	p.op("VMOVDQU", address, v(unit))
+}
+
+func (s avx2) combine(p *program, k kernel, unit int, address string, _ manner) {
+	switch {
+	case k.elem.half:
+		s.widen(p, k, address, 8, 9)
+		s.lanes(p, k, v(8), 2*unit)
+		s.lanes(p, k, v(9), 2*unit+1)
+	case needsRegister(k) || k.elem.size == 8 && !k.elem.float && k.op != "Sum":
+		p.op("VMOVDQU", address, v(8))
+		s.lanes(p, k, v(8), unit)
+	default:
+		s.lanes(p, k, address, unit)
+	}
+}
+
+// lanes combines an operand with an accumulator, which is the left one.
+func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
+	switch {
+	case k.elem.float && (k.op == "Min" || k.op == "Max"):
+		s.extremes(p, k, operand, v(acc))
+	case k.op == "Prod" && k.elem.size == 1:
+		// As for AVX-512, with a blend by the upper bit of each byte of the mask.
+		p.op("VPMULLW", operand, v(acc), v(10))
+		p.op("VPSRLW", "$8", v(acc), v(acc))
+		p.op("VPAND", operand, v(12), operand)
+		p.op("VPMULLW", operand, v(acc), v(acc))
+		p.op("VPBLENDVB", v(12), v(acc), v(10), v(acc))
+	case k.elem.name == "Int64" && k.op == "Prod":
+		s.longProduct(p, operand, v(acc))
+	case k.elem.name == "Int64" && k.op == "Min":
+		p.op("VPCMPGTQ", operand, v(acc), v(10))
+		p.op("VBLENDVPD", v(10), operand, v(acc), v(acc))
+	case k.elem.name == "Int64" && k.op == "Max":
+		p.op("VPCMPGTQ", v(acc), operand, v(10))
+		p.op("VBLENDVPD", v(10), operand, v(acc), v(acc))
+	default:
+		p.op(simple(k), operand, v(acc), v(acc))
+	}
+}
+
+// extremes computes both orders, which differ for zeros alone: or gives -0, and gives +0. Lanes
+// with a NaN are added instead, which spreads the first NaN and makes it quiet.
+func (avx2) extremes(p *program, k kernel, operand, acc string) {
+	instruction := map[string]string{"Min": "VMIN", "Max": "VMAX"}[k.op] + k.elem.lane
+	merge := map[string]string{"Min": "VORPS", "Max": "VANDPS"}[k.op]
+	p.op(instruction, operand, acc, v(10))
+	p.op(instruction, acc, operand, v(11))
+	p.op(merge, v(11), v(10), v(10))
+	p.op("VCMP"+k.elem.lane, "$3", operand, acc, v(11))
+	p.op("VADD"+k.elem.lane, operand, acc, acc)
+	p.op("VBLENDV"+k.elem.lane, v(11), acc, v(10), acc)
+}
+
+// longProduct multiplies by halves: low*low + (low*high + high*low)<<32.
+func (avx2) longProduct(p *program, operand, acc string) {
+	p.op("VPSRLQ", "$32", acc, v(10))
+	p.op("VPMULUDQ", operand, v(10), v(10))
+	p.op("VPSRLQ", "$32", operand, v(11))
+	p.op("VPMULUDQ", acc, v(11), v(11))
+	p.op("VPADDQ", v(11), v(10), v(10))
+	p.op("VPSLLQ", "$32", v(10), v(10))
+	p.op("VPMULUDQ", operand, acc, acc)
+	p.op("VPADDQ", v(10), acc, acc)
+}
+
+func (avx2) final(p *program, k kernel, unit int, instruction string) {
+	if !k.elem.half {
+		p.op(instruction, v(15), v(unit), v(unit))
+		return
+	}
+	p.op(instruction, v(15), v(2*unit), v(2*unit))
+	p.op(instruction, v(15), v(2*unit+1), v(2*unit+1))
+}
+
+func (avx2) pack(p *program, k kernel, unit int) {
+	low, high := 2*unit, 2*unit+1
+	switch k.elem.name {
+	case "Float16":
+		p.op("VCVTPS2PH", "$0", v(low), x(low))
+		p.op("VCVTPS2PH", "$0", v(high), x(high))
+		p.op("VINSERTI128", "$1", x(high), v(low), v(low))
+	case "BFloat16":
+		// As for AVX-512, with a mask that clears the addend of NaNs.
+		for _, acc := range []int{low, high} {
+			p.op("VPSRLD", "$16", v(acc), v(8))
+			p.op("VPAND", v(13), v(8), v(8))
+			p.op("VPADDD", v(14), v(8), v(8))
+			p.op("VCMPPS", "$7", v(acc), v(acc), v(9))
+			p.op("VPAND", v(9), v(8), v(8))
+			p.op("VPADDD", v(8), v(acc), v(acc))
+		}
+		p.op("VPSRLD", "$16", v(low), v(low))
+		p.op("VPAND", v(12), v(high), v(high))
+		p.op("VPOR", v(high), v(low), v(low))
+	}
+}
+
+func (avx2) store(p *program, k kernel, unit int, address string, how manner) {
+	register, move := v(unit), "VMOVDQU"
+	if k.elem.half {
+		register = v(2 * unit)
+	}
+	if how == streamed {
+		move = "VMOVNTDQ"
+	}
+	p.op(move, register, address)
+}

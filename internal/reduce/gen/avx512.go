@@ -1,0 +1,187 @@
+package main
+
+import "fmt"
+
+// avx512 uses the subsets F, BW, VL and DQ, and BMI2.
+type avx512 struct{}
+
+func (avx512) name() string    { return "AVX512" }
+func (avx512) bytes() int      { return 64 }
+func (avx512) masks() bool     { return true }
+func (avx512) cleanUp() string { return "" }
+
+// z names register i of the plan in the command's comment, y its lower half.
+func z(i int) string { return fmt.Sprintf("Z%d", 16+i) }
+func y(i int) string { return fmt.Sprintf("Y%d", 16+i) }
+
+// broadcast sets a constant of the given width.
+func broadcast(p *program, lane string, value uint32, register string) {
+	p.op("MOVL", fmt.Sprintf("$%#x", value), "AX")
+	p.op("VPBROADCAST"+lane, "AX", register)
+}
+
+func (avx512) constants(p *program, k kernel) {
+	switch {
+	case k.elem.name == "BFloat16":
+		broadcast(p, "D", 0xFFFF0000, z(12))
+		broadcast(p, "D", 1, z(13))
+		broadcast(p, "D", 0x7FFF, z(14))
+	case k.op == "Prod" && k.elem.size == 1:
+		broadcast(p, "W", 0xFF00, z(12))
+	}
+	if k.finalStep() && k.elem.size == 8 {
+		p.op("VPBROADCASTQ", "DX", z(15))
+	} else if k.finalStep() {
+		p.op("VPBROADCASTD", "DX", z(15))
+	}
+}
+
+// fetch loads a vector of memory as it is.
+func (avx512) fetch(p *program, k kernel, address, register string, how manner) {
+	move := fmt.Sprintf("VMOVDQU%d", 8*k.elem.size)
+	if how == masked {
+		p.op(move+".Z", address, "K1", register)
+		return
+	}
+	p.op(move, address, register)
+}
+
+// widen loads a vector of halves into two registers of float32: the lower and upper half of the
+// memory for Float16; the even and odd elements for BFloat16, which need no shuffle that way.
+func (s avx512) widen(p *program, k kernel, address string, low, high int, how manner) {
+	if how == masked {
+		s.fetch(p, k, address, z(11), how)
+		address = z(11)
+	}
+	switch {
+	case k.elem.name == "BFloat16":
+		p.op("VPANDD", address, z(12), z(high))
+		p.op("VPSLLD", "$16", address, z(low))
+	case how == masked:
+		p.op("VCVTPH2PS", y(11), z(low))
+		p.op("VEXTRACTI64X4", "$1", z(11), y(11))
+		p.op("VCVTPH2PS", y(11), z(high))
+	default:
+		p.op("VCVTPH2PS", address, z(low))
+		p.op("VCVTPH2PS", above(address, 32), z(high))
+	}
+}
+
+// above adds bytes to the displacement of an address.
+func above(address string, bytes int) string {
+	var displacement int
+	var base string
+	if _, err := fmt.Sscanf(address, "%d%s", &displacement, &base); err != nil {
+		panic(fmt.Sprintf("address %q: %v", address, err))
+	}
+	return fmt.Sprintf("%d%s", displacement+bytes, base)
+}
+
+func (s avx512) load(p *program, k kernel, unit int, address string, how manner) {
+	if k.elem.half {
+		s.widen(p, k, address, 2*unit, 2*unit+1, how)
+		return
+	}
+	s.fetch(p, k, address, z(unit), how)
+}
+
+func (s avx512) combine(p *program, k kernel, unit int, address string, how manner) {
+	switch {
+	case k.elem.half:
+		s.widen(p, k, address, 8, 9, how)
+		s.lanes(p, k, z(8), 2*unit)
+		s.lanes(p, k, z(9), 2*unit+1)
+	case how == masked || needsRegister(k):
+		s.fetch(p, k, address, z(8), how)
+		s.lanes(p, k, z(8), unit)
+	default:
+		s.lanes(p, k, address, unit)
+	}
+}
+
+// needsRegister reports whether the operation reads its operand more than once.
+func needsRegister(k kernel) bool {
+	extreme := k.op == "Min" || k.op == "Max"
+	return extreme && k.elem.float || k.op == "Prod" && k.elem.size == 1
+}
+
+// lanes combines an operand with an accumulator, which is the left one.
+func (avx512) lanes(p *program, k kernel, operand string, acc int) {
+	switch {
+	case k.elem.float && (k.op == "Min" || k.op == "Max"):
+		// Bit 2 takes the sign from the result, which orders the zeros. Lanes with a NaN are added
+		// instead, which spreads the first NaN and makes it quiet.
+		choice := map[string]string{"Min": "$4", "Max": "$5"}[k.op]
+		p.op("VCMP"+k.elem.lane, "$3", operand, z(acc), "K2")
+		p.op("VRANGE"+k.elem.lane, choice, operand, z(acc), z(10))
+		p.op("VADD"+k.elem.lane, operand, z(acc), "K2", z(10))
+		p.op("VMOVAPS", z(10), z(acc))
+	case k.op == "Prod" && k.elem.size == 1:
+		// Words multiply the even bytes; shifted, they multiply the odd ones. The last instruction
+		// takes the even bytes of one product and adds the other's odd ones.
+		p.op("VPMULLW", operand, z(acc), z(10))
+		p.op("VPSRLW", "$8", z(acc), z(acc))
+		p.op("VPANDD", operand, z(12), operand)
+		p.op("VPMULLW", operand, z(acc), z(acc))
+		p.op("VPTERNLOGD", "$0xF4", z(12), z(10), z(acc))
+	default:
+		p.op(simple(k), operand, z(acc), z(acc))
+	}
+}
+
+// simple names the instruction that does the whole operation.
+func simple(k kernel) string {
+	if k.elem.float {
+		return map[string]string{"Sum": "VADD", "Prod": "VMUL"}[k.op] + k.elem.lane
+	}
+	sign := map[bool]string{true: "U", false: "S"}[k.elem.name == "Uint8"]
+	return map[string]string{
+		"Sum": "VPADD", "Prod": "VPMULL", "Min": "VPMIN" + sign, "Max": "VPMAX" + sign,
+	}[k.op] + k.elem.lane
+}
+
+func (avx512) final(p *program, k kernel, unit int, instruction string) {
+	if !k.elem.half {
+		p.op(instruction, z(15), z(unit), z(unit))
+		return
+	}
+	p.op(instruction, z(15), z(2*unit), z(2*unit))
+	p.op(instruction, z(15), z(2*unit+1), z(2*unit+1))
+}
+
+func (avx512) pack(p *program, k kernel, unit int) {
+	low, high := 2*unit, 2*unit+1
+	switch k.elem.name {
+	case "Float16":
+		p.op("VCVTPS2PH", "$0", z(low), y(low))
+		p.op("VCVTPS2PH", "$0", z(high), y(high))
+		p.op("VINSERTI64X4", "$1", y(high), z(low), z(low))
+	case "BFloat16":
+		// Rounding to even adds 0x7FFF and the last bit kept, except to NaNs, which are quiet
+		// already and are cut.
+		for _, acc := range []int{low, high} {
+			p.op("VPSRLD", "$16", z(acc), z(8))
+			p.op("VPANDD", z(13), z(8), z(8))
+			p.op("VPADDD", z(14), z(8), z(8))
+			p.op("VCMPPS", "$7", z(acc), z(acc), "K2")
+			p.op("VPADDD", z(8), z(acc), "K2", z(acc))
+		}
+		p.op("VPSRLD", "$16", z(low), z(low))
+		p.op("VPTERNLOGD", "$0xF8", z(12), z(high), z(low))
+	}
+}
+
+func (avx512) store(p *program, k kernel, unit int, address string, how manner) {
+	register, move := z(unit), fmt.Sprintf("VMOVDQU%d", 8*k.elem.size)
+	if k.elem.half {
+		register = z(2 * unit)
+	}
+	switch how {
+	case masked:
+		p.op(move, register, "K1", address)
+	case streamed:
+		p.op("VMOVNTDQ", register, address)
+	default:
+		p.op(move, register, address)
+	}
+}

@@ -1,0 +1,42 @@
+// Command gen writes the vector kernels of package reduce: for every instruction set one assembly
+// file with a kernel for each operation and element type, a table of them, and the function that
+// Go calls. Run it with "go generate" in the directory of package reduce; a test checks that the
+// files there are what it writes.
+//
+// # Shape of a kernel
+//
+// A kernel walks the byte offsets from..to. It loads a block of the first source into accumulators,
+// combines the same block of every further source with them in order, applies the final step, packs
+// the accumulators into the element type, and stores the block to every destination. Because a
+// block is read from all sources before it is stored, a destination may be a source. AVX-512 ends
+// with one masked line at a time; AVX2 is only given whole vectors.
+//
+// # Registers
+//
+//	DI, R8    destinations: array of pointers, number
+//	SI, R9    sources: array of pointers, number
+//	R10, R11  from (advanced), to
+//	R12       the last offset at which a block fits
+//	BX        flags: 1 stream, 2 multiply at the end, 4 divide at the end
+//	DX        the number for that, as bits
+//	AX        the current pointer; CX counts sources and destinations
+//	K1        lanes of the last line; K2 scratch
+//
+// Vector registers 0 to 7 are accumulators, 8 to 11 scratch, 12 to 15 constants. With AVX-512 they
+// are Z16 to Z31, which need no VZEROUPPER before the return.
+package main
+
+import (
+	"fmt"
+	"os"
+)
+
+func main() {
+	for _, set := range []vectors{avx512{}, avx2{}} {
+		name := fileName(set)
+		if err := os.WriteFile(name, assemble(set), 0o644); err != nil {
+			fmt.Fprintf(os.Stderr, "writing kernels: %v\n", err)
+			os.Exit(1)
+		}
+	}
+}

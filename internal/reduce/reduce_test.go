@@ -1,0 +1,313 @@
+package reduce
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"pgregory.net/rapid"
+)
+
+// A trial is one call with its buffers.
+type trial struct {
+	op        Op
+	t         DataType
+	sources   [][]byte // all of one size
+	divisor   int64    // 0 for Reduce
+	dsts      int
+	inPlace   int // the source that is the first destination, or -1
+	misplaced int // bytes between a line boundary and the destinations
+	staggered int // further bytes between each destination and the next
+	hint      Hint
+}
+
+func (tr trial) String() string {
+	return fmt.Sprintf("%v %v: %d sources of %d bytes, %d destinations, divisor %d, in place %d, "+
+		"%d+%d bytes off a line, %+v", tr.op, tr.t, len(tr.sources), len(tr.sources[0]), tr.dsts,
+		tr.divisor, tr.inPlace, tr.misplaced, tr.staggered, tr.hint)
+}
+
+// check runs the trial and compares with the wanted bytes.
+func (tr trial) check(t testing.TB, want []byte) {
+	t.Helper()
+	size := len(tr.sources[0])
+	var srcs, dsts []unsafe.Pointer
+	var inputs, outputs []guarded
+	for i, source := range tr.sources {
+		g := newGuarded(size, (tr.misplaced+3*i*tr.t.Size())%lineBytes)
+		copy(g.data, source)
+		inputs, srcs = append(inputs, g), append(srcs, g.pointer())
+	}
+	for i := range tr.dsts {
+		g := newGuarded(size, (tr.misplaced+i*tr.staggered)%lineBytes)
+		if i == 0 && tr.inPlace >= 0 {
+			g = inputs[tr.inPlace]
+		}
+		outputs, dsts = append(outputs, g), append(dsts, g.pointer())
+	}
+	if tr.divisor != 0 {
+		Average(tr.t, dsts, srcs, size/tr.t.Size(), tr.divisor, tr.hint)
+	} else {
+		Reduce(tr.op, tr.t, dsts, srcs, size/tr.t.Size(), tr.hint)
+	}
+	tr.compare(t, inputs, outputs, want)
+}
+
+func (tr trial) compare(t testing.TB, inputs, outputs []guarded, want []byte) {
+	t.Helper()
+	for d, g := range outputs {
+		if !g.intact() {
+			t.Fatalf("%v: bytes around destination %d changed", tr, d)
+		}
+		if !bytes.Equal(g.data, want) {
+			i := firstDifference(g.data, want) / tr.t.Size()
+			t.Fatalf("%v: destination %d element %d is %#x, want %#x", tr, d, i,
+				get(tr.t, g.data, i), get(tr.t, want, i))
+		}
+	}
+	for s, g := range inputs {
+		if s != tr.inPlace && !bytes.Equal(g.data, tr.sources[s]) || !g.intact() {
+			t.Fatalf("%v: source %d changed", tr, s)
+		}
+	}
+}
+
+func firstDifference(a, b []byte) int {
+	for i := range a {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return len(a)
+}
+
+// shortened cuts sources to a number of elements.
+func shortened(t DataType, sources [][]byte, count int) [][]byte {
+	short := make([][]byte, len(sources))
+	for i, source := range sources {
+		short[i] = source[:count*t.Size()]
+	}
+	return short
+}
+
+func eachTypeAndOp(run func(t DataType, op Op)) {
+	for _, t := range DataTypes() {
+		for _, op := range Ops() {
+			run(t, op)
+		}
+	}
+}
+
+func TestReduceAgreesWithReferenceAtEverySmallCount(t *testing.T) {
+	const counts = 130
+	eachLevel(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(1, 2))
+		eachTypeAndOp(func(typ DataType, op Op) {
+			for _, number := range []int{1, 2, 3, 4, 5, 8, 9} {
+				sources := randomBuffers(r, typ, number, counts)
+				want := reference(op, typ, sources, 0)
+				for count := range counts + 1 {
+					trial{
+						op: op, t: typ, sources: shortened(typ, sources, count),
+						dsts: 1 + count%3, inPlace: count%(number+1) - 1,
+						misplaced: count * 5 % 64 / typ.Size() * typ.Size(),
+						staggered: count % 2 * typ.Size(), hint: Hint{Stream: count%5 == 0},
+					}.check(t, want[:count*typ.Size()])
+				}
+			}
+		})
+	})
+}
+
+func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(3, 4))
+		eachTypeAndOp(func(typ DataType, op Op) {
+			count := (stride+stride/8)/typ.Size() + 77
+			sources := randomBuffers(r, typ, 2, 1021)
+			for i := range sources {
+				sources[i] = bytes.Repeat(sources[i], count/1021+1)[:count*typ.Size()]
+			}
+			want := reference(op, typ, sources, 0)
+			for _, stream := range []bool{false, true} {
+				trial{
+					op: op, t: typ, sources: sources, dsts: 2, inPlace: -1,
+					misplaced: 3 * typ.Size(), hint: Hint{Stream: stream},
+				}.check(t, want)
+			}
+		})
+	})
+}
+
+func TestStreamingAgreesWithReferenceAtEveryMisalignment(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(5, 6))
+		for _, typ := range DataTypes() {
+			sources := randomBuffers(r, typ, 3, 701)
+			want := reference(Sum, typ, sources, 0)
+			for misplaced := range lineBytes {
+				for _, staggered := range []int{0, 1, 16} {
+					trial{
+						op: Sum, t: typ, sources: sources, dsts: 2, inPlace: -1,
+						misplaced: misplaced, staggered: staggered, hint: Hint{Stream: true},
+					}.check(t, want)
+				}
+			}
+		}
+	})
+}
+
+func TestAverageAgreesWithReference(t *testing.T) {
+	divisors := []int64{1, 2, 3, 7, 8, 10, 64, 1<<24 + 1, 1 << 62, 1<<63 - 1}
+	eachLevel(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(7, 8))
+		for _, typ := range DataTypes() {
+			for _, number := range []int{1, 2, 5} {
+				for i, divisor := range divisors {
+					sources := randomBuffers(r, typ, number, 4500/typ.Size()+i)
+					trial{
+						op: Sum, t: typ, sources: sources, divisor: divisor, dsts: 1 + i%3,
+						inPlace: i%(number+1) - 1, hint: Hint{Stream: i%2 == 0},
+					}.check(t, reference(Sum, typ, sources, divisor))
+				}
+			}
+		}
+	})
+}
+
+func TestScaleDividesInPlace(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(9, 10))
+		for _, typ := range DataTypes() {
+			sources := randomBuffers(r, typ, 1, 99)
+			g := newGuarded(len(sources[0]), 0)
+			copy(g.data, sources[0])
+			Scale(typ, g.pointer(), 99, 3)
+			want := reference(Sum, typ, sources, 3)
+			if !bytes.Equal(g.data, want) || !g.intact() {
+				t.Errorf("%v: scaled to %x, want %x", typ, g.data, want)
+			}
+		}
+	})
+}
+
+// Every pair of the 2^16 halves with a special value, so that widening and narrowing see all.
+func TestHalvesAgreeWithReferenceForEveryValue(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		for _, typ := range []DataType{Float16, BFloat16} {
+			all := make([]byte, 2<<16)
+			for i := range 1 << 16 {
+				put(typ, all, i, uint64(i))
+			}
+			for _, partner := range []uint64{0, 0x8000, 1, 0x3C01, 0x3F81, 0x7C01} {
+				other := make([]byte, 2<<16)
+				for i := range 1 << 16 {
+					put(typ, other, i, partner)
+				}
+				for _, op := range Ops() {
+					sources := [][]byte{all, other}
+					trial{op: op, t: typ, sources: sources, dsts: 1, inPlace: -1}.
+						check(t, reference(op, typ, sources, 0))
+				}
+			}
+		}
+	})
+}
+
+func TestReduceHoldsForAnyShape(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			typ := rapid.SampledFrom(DataTypes()).Draw(rt, "type")
+			r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "values"), 0))
+			number := rapid.IntRange(1, MaxSources).Draw(rt, "sources")
+			sources := randomBuffers(r, typ, number, rapid.IntRange(0, 400).Draw(rt, "count"))
+			tr := trial{
+				op: rapid.SampledFrom(Ops()).Draw(rt, "op"), t: typ, sources: sources,
+				dsts:      rapid.IntRange(1, MaxDestinations).Draw(rt, "destinations"),
+				inPlace:   rapid.IntRange(-1, number-1).Draw(rt, "in place"),
+				misplaced: rapid.IntRange(0, 63).Draw(rt, "misplaced"),
+				staggered: rapid.SampledFrom([]int{0, 0, 1, 8}).Draw(rt, "staggered"),
+				hint:      Hint{Stream: rapid.Bool().Draw(rt, "stream")},
+			}
+			if rapid.Bool().Draw(rt, "average") {
+				tr.op, tr.divisor = Sum, rapid.Int64Range(1, 70).Draw(rt, "divisor")
+			}
+			tr.check(t, reference(tr.op, typ, sources, tr.divisor))
+		})
+	})
+}
+
+func TestResultDoesNotDependOnSlicing(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(11, 12))
+		eachTypeAndOp(func(typ DataType, op Op) {
+			const count = 333
+			sources := randomBuffers(r, typ, 3, count)
+			var whole, sliced [count * 8]byte
+			srcs := pointers(sources...)
+			Reduce(op, typ, pointers(whole[:]), srcs, count, Hint{})
+			for from := 0; from < count; {
+				n := min(1+r.IntN(70), count-from)
+				shifted := make([]unsafe.Pointer, len(srcs))
+				for i := range srcs {
+					shifted[i] = unsafe.Add(srcs[i], from*typ.Size())
+				}
+				Reduce(op, typ, pointers(sliced[from*typ.Size():]), shifted, n, Hint{})
+				from += n
+			}
+			if whole != sliced {
+				t.Errorf("%v %v: slices differ from the whole", op, typ)
+			}
+		})
+	})
+}
+
+func pointers(buffers ...[]byte) []unsafe.Pointer {
+	all := make([]unsafe.Pointer, len(buffers))
+	for i, b := range buffers {
+		all[i] = unsafe.Pointer(unsafe.SliceData(b))
+	}
+	return all
+}
+
+func TestReduceDoesNotAllocate(t *testing.T) {
+	var a, b, c [600]byte
+	eachLevel(t, func(t *testing.T) {
+		for _, typ := range DataTypes() {
+			allocations := testing.AllocsPerRun(10, func() {
+				srcs := [2]unsafe.Pointer{unsafe.Pointer(&a), unsafe.Pointer(&b)}
+				dsts := [1]unsafe.Pointer{unsafe.Pointer(&c)}
+				Reduce(Sum, typ, dsts[:], srcs[:], 600/typ.Size(), Hint{Stream: true})
+				Average(typ, dsts[:], srcs[:], 600/typ.Size(), 3, Hint{})
+			})
+			if allocations != 0 {
+				t.Errorf("%v: %v allocations, want none", typ, allocations)
+			}
+		}
+	})
+}
+
+func TestViolatedPreconditionsPanicBeforeMemoryIsTouched(t *testing.T) {
+	one := make([]unsafe.Pointer, 1)
+	cases := map[string]func(){
+		"no source":            func() { Reduce(Sum, Float32, one, nil, 1, Hint{}) },
+		"no destination":       func() { Reduce(Sum, Float32, nil, one, 1, Hint{}) },
+		"too many sources":     func() { Reduce(Sum, Float32, one, make([]unsafe.Pointer, 65), 1, Hint{}) },
+		"an unknown operation": func() { Reduce(ops, Float32, one, one, 1, Hint{}) },
+		"an unknown data type": func() { Reduce(Sum, dataTypes, one, one, 1, Hint{}) },
+		"a negative count":     func() { Reduce(Sum, Float32, one, one, -1, Hint{}) },
+		"a zero divisor":       func() { Average(Float32, one, one, 1, 0, Hint{}) },
+	}
+	for name, call := range cases {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if message, ok := recover().(string); !ok {
+					t.Errorf("panicked with %v, want a message", message)
+				}
+			}()
+			call()
+		})
+	}
+}

@@ -1,0 +1,311 @@
+package reduce
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"unsafe"
+)
+
+// The reference works on one element at a time, on its bits, and shares no arithmetic with the
+// package: halves are rounded by way of float64, and minimum and maximum are spelt out.
+
+// referenceElement reduces one element of each source. A divisor of 0 means none.
+func referenceElement(op Op, t DataType, sources []uint64, divisor int64) uint64 {
+	if len(sources) == 1 && divisor == 0 {
+		return sources[0]
+	}
+	switch t {
+	case Float32, Float16, BFloat16:
+		return referenceFloat32(op, t, sources, divisor)
+	case Float64:
+		return referenceFloat64(op, sources, divisor)
+	default:
+		return referenceInteger(op, t, sources, divisor)
+	}
+}
+
+func referenceInteger(op Op, t DataType, sources []uint64, divisor int64) uint64 {
+	acc := extend(t, sources[0])
+	for _, source := range sources[1:] {
+		x := extend(t, source)
+		switch {
+		case op == Sum:
+			acc += x
+		case op == Prod:
+			acc *= x
+		case op == Min && x < acc, op == Max && x > acc:
+			acc = x
+		}
+		acc = extend(t, uint64(acc))
+	}
+	if divisor != 0 {
+		acc /= divisor
+	}
+	return uint64(acc)
+}
+
+// extend cuts v to the type and extends it with its sign, or with zeros.
+func extend(t DataType, v uint64) int64 {
+	switch t {
+	case Int8:
+		return int64(int8(v))
+	case Uint8:
+		return int64(uint8(v))
+	case Int32:
+		return int64(int32(v))
+	default:
+		return int64(v)
+	}
+}
+
+func referenceFloat32(op Op, t DataType, sources []uint64, divisor int64) uint64 {
+	acc := referenceWiden(t, sources[0])
+	for _, source := range sources[1:] {
+		x := referenceWiden(t, source)
+		acc = referenceStep32(acc, x, referenceOperate(op, float64(acc), float64(x)))
+	}
+	if divisor != 0 {
+		by := float32(divisor)
+		acc = referenceStep32(acc, by, float64(acc/by))
+	}
+	return referenceRound(t, acc)
+}
+
+// referenceStep32 rounds a result of float64, which for one operation on two float32 is as good as
+// rounding the exact one, and replaces a NaN by what the package comment promises.
+func referenceStep32(a, b float32, result float64) float32 {
+	if !math.IsNaN(result) {
+		return float32(result)
+	}
+	bits := uint32(0xFFC00000)
+	if math.IsNaN(float64(a)) {
+		bits = math.Float32bits(a)
+	} else if math.IsNaN(float64(b)) {
+		bits = math.Float32bits(b)
+	}
+	return math.Float32frombits(bits | 0x00400000)
+}
+
+func referenceFloat64(op Op, sources []uint64, divisor int64) uint64 {
+	acc := sources[0]
+	step := func(b uint64, result float64) {
+		switch {
+		case !math.IsNaN(result):
+			acc = math.Float64bits(result)
+		case math.IsNaN(math.Float64frombits(acc)):
+			acc |= 1 << 51
+		case math.IsNaN(math.Float64frombits(b)):
+			acc = b | 1<<51
+		default:
+			acc = 0xFFF8000000000000
+		}
+	}
+	for _, source := range sources[1:] {
+		a, b := math.Float64frombits(acc), math.Float64frombits(source)
+		step(source, referenceOperate(op, a, b))
+	}
+	if divisor != 0 {
+		step(0, math.Float64frombits(acc)/float64(divisor))
+	}
+	return acc
+}
+
+func referenceOperate(op Op, a, b float64) float64 {
+	switch op {
+	case Sum:
+		return a + b
+	case Prod:
+		return a * b
+	case Min:
+		return -referenceMaximum(-a, -b)
+	default:
+		return referenceMaximum(a, b)
+	}
+}
+
+func referenceMaximum(a, b float64) float64 {
+	switch {
+	case math.IsNaN(a) || math.IsNaN(b):
+		return math.NaN()
+	case a > b || a == b && math.Signbit(b):
+		return a
+	}
+	return b
+}
+
+func referenceWiden(t DataType, v uint64) float32 {
+	switch t {
+	case BFloat16:
+		return math.Float32frombits(uint32(v) << 16)
+	case Float16:
+		return referenceFloat16(uint16(v))
+	default:
+		return math.Float32frombits(uint32(v))
+	}
+}
+
+func referenceFloat16(h uint16) float32 {
+	exponent, mantissa := int(h>>10&31), float64(h&0x3FF)
+	sign := uint32(h) >> 15 << 31
+	switch {
+	case exponent == 31 && mantissa != 0:
+		return math.Float32frombits(sign | 0x7FC00000 | uint32(h&0x3FF)<<13)
+	case exponent == 31:
+		return math.Float32frombits(sign | 0x7F800000)
+	case exponent == 0:
+		mantissa = math.Ldexp(mantissa, -24)
+	default:
+		mantissa = math.Ldexp(1024+mantissa, exponent-25)
+	}
+	return float32(math.Copysign(mantissa, 1-2*float64(h>>15)))
+}
+
+func referenceRound(t DataType, f float32) uint64 {
+	bits := math.Float32bits(f)
+	switch t {
+	case Float16:
+		return uint64(referenceNarrow(f, 10, -14, 15, uint16(bits>>13&0x3FF)))
+	case BFloat16:
+		return uint64(referenceNarrow(f, 7, -126, 127, uint16(bits>>16&0x7F)))
+	default:
+		return uint64(bits)
+	}
+}
+
+// referenceNarrow rounds to a format with the given width of mantissa and range of exponents.
+func referenceNarrow(f float32, width, least, most int, payload uint16) uint16 {
+	sign := uint16(math.Float32bits(f) >> 31 << 15)
+	infinity := uint16(2*most+1) << width
+	if math.IsNaN(float64(f)) {
+		return sign | infinity | 1<<(width-1) | payload
+	}
+	magnitude := math.Abs(float64(f))
+	if magnitude == 0 || math.IsInf(magnitude, 0) {
+		return sign | uint16(min(magnitude, 1))*infinity
+	}
+	_, exponent := math.Frexp(magnitude)
+	unit := max(exponent-1, least) - width // of the last place, as a power of two
+	places := math.RoundToEven(math.Ldexp(magnitude, -unit))
+	rounded := uint64(places) + uint64(unit+width-least)<<width
+	return sign | uint16(min(rounded, uint64(infinity)))
+}
+
+// specials are bit patterns where arithmetic has edges.
+var specials = map[DataType][]uint64{
+	Float32: {
+		0, 0x80000000, 1, 0x80000001, 0x007FFFFF, 0x00800000, 0x3F800000, 0xBF800000, 0x3F800001,
+		0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC01234, 0x7F800001,
+		0xFFA0BEEF, 0x33800000, 0x4B800000,
+	},
+	Float64: {
+		0, 1 << 63, 1, 1<<63 | 1, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x3FF0000000000000,
+		0xBFF0000000000001, 0x7FEFFFFFFFFFFFFF, 0xFFEFFFFFFFFFFFFF, 0x7FF0000000000000,
+		0xFFF0000000000000, 0x7FF8000000000000, 0xFFF8000000012345, 0x7FF0000000000001,
+		0xFFF4000000BEEF00, 0x3CA0000000000000,
+	},
+	Float16: {
+		0, 0x8000, 1, 0x8001, 0x03FF, 0x0400, 0x3C00, 0xBC00, 0x3C01, 0x7BFF, 0xFBFF, 0x7C00,
+		0xFC00, 0x7E00, 0xFE12, 0x7C01, 0xFD23, 0x1000,
+	},
+	BFloat16: {
+		0, 0x8000, 1, 0x8001, 0x007F, 0x0080, 0x3F80, 0xBF80, 0x3F81, 0x7F7F, 0xFF7F, 0x7F80,
+		0xFF80, 0x7FC0, 0xFFD2, 0x7F81, 0xFFA3, 0x3B80,
+	},
+	Int8:  {0, 1, 0xFF, 0x7F, 0x80, 0x81},
+	Uint8: {0, 1, 0xFF, 0x7F, 0x80, 0x81},
+	Int32: {0, 1, 0xFFFFFFFF, 0x7FFFFFFF, 0x80000000, 0x80000001, 0x10000},
+	Int64: {
+		0, 1, 1<<64 - 1, 1<<63 - 1, 1 << 63, 1<<63 | 1, 1 << 32, 0xFFFFFFFF, 0xFFFFFFFF00000000,
+	},
+}
+
+// draw returns an element: a special one, one near 1 whose operations round, or any bits.
+func draw(r *rand.Rand, t DataType) uint64 {
+	switch special := specials[t]; r.IntN(3) {
+	case 0:
+		return special[r.IntN(len(special))]
+	case 1:
+		f := math.Ldexp(r.NormFloat64(), r.IntN(12)-6)
+		switch t {
+		case Float32:
+			return uint64(math.Float32bits(float32(f)))
+		case Float64:
+			return math.Float64bits(f)
+		case Float16:
+			return uint64(Float16Bits(float32(f)))
+		case BFloat16:
+			return uint64(BFloat16Bits(float32(f)))
+		}
+	}
+	return r.Uint64()
+}
+
+// put and get access element i of a buffer by its bits.
+func put(t DataType, buffer []byte, i int, v uint64) {
+	var room [8]byte
+	binary.LittleEndian.PutUint64(room[:], v)
+	copy(buffer[i*t.Size():(i+1)*t.Size()], room[:])
+}
+
+func get(t DataType, buffer []byte, i int) uint64 {
+	var room [8]byte
+	copy(room[:], buffer[i*t.Size():(i+1)*t.Size()])
+	return binary.LittleEndian.Uint64(room[:])
+}
+
+// reference reduces whole buffers.
+func reference(op Op, t DataType, sources [][]byte, divisor int64) []byte {
+	out := make([]byte, len(sources[0]))
+	elements := make([]uint64, len(sources))
+	for i := range len(out) / t.Size() {
+		for s, source := range sources {
+			elements[s] = get(t, source, i)
+		}
+		put(t, out, i, referenceElement(op, t, elements, divisor))
+	}
+	return out
+}
+
+func randomBuffers(r *rand.Rand, t DataType, number, count int) [][]byte {
+	buffers := make([][]byte, number)
+	for b := range buffers {
+		buffers[b] = make([]byte, count*t.Size())
+		for i := range count {
+			put(t, buffers[b], i, draw(r, t))
+		}
+	}
+	return buffers
+}
+
+// A guarded buffer lies at a chosen distance from a line boundary between bytes that nothing may
+// change.
+type guarded struct {
+	all  []byte
+	data []byte
+}
+
+const guardByte, guardBytes = 0xA5, 2 * lineBytes
+
+func newGuarded(size, misalignment int) guarded {
+	all := make([]byte, size+3*guardBytes)
+	for i := range all {
+		all[i] = guardByte
+	}
+	start := guardBytes + misalignment
+	start += int(-uintptr(unsafe.Pointer(&all[0])) % lineBytes)
+	return guarded{all: all, data: all[start : start+size : start+size]}
+}
+
+func (g guarded) pointer() unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(g.data)) }
+
+// intact reports whether the bytes around the data are as they were.
+func (g guarded) intact() bool {
+	start := int(uintptr(g.pointer()) - uintptr(unsafe.Pointer(&g.all[0])))
+	for i, b := range g.all {
+		if (i < start || i >= start+len(g.data)) && b != guardByte {
+			return false
+		}
+	}
+	return true
+}
