@@ -9,14 +9,14 @@ import (
 func demand(tb testing.TB, c *Core, size int64, stream Stream) Block {
 	tb.Helper()
 	for {
-		out, err := c.Alloc(size, stream)
+		block, grow, err := c.Alloc(size, stream)
 		if err != nil {
 			tb.Fatal(err)
 		}
-		if out.Grow.Bytes == 0 {
-			return out.Block
+		if grow.Bytes == 0 {
+			return block
 		}
-		if _, err := c.AddSegment(out.Grow, uint64(c.counts.segments+1)<<40); err != nil {
+		if _, err := c.AddSegment(grow, uint64(c.counts.segments+1)<<40); err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -35,8 +35,8 @@ func benchmarkPair(b *testing.B, c *Core, size int64) {
 	c.Free(demand(b, c, size, 1))
 	b.ReportAllocs()
 	for b.Loop() {
-		out, _ := c.Alloc(size, 1)
-		if _, err := c.Free(out.Block); err != nil {
+		block, _, _ := c.Alloc(size, 1)
+		if _, err := c.Free(block); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -110,11 +110,11 @@ func BenchmarkRandom(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		v := victims[i%draws]
 		c.Free(blocks[v])
-		out, _ := c.Alloc(sizes[i%draws], 1)
-		if out.Grow.Bytes != 0 {
-			c.AddSegment(out.Grow, 0)
-			out, _ = c.Alloc(sizes[i%draws], 1)
+		block, grow, _ := c.Alloc(sizes[i%draws], 1)
+		if grow.Bytes != 0 {
+			c.AddSegment(grow, 0)
+			block, _, _ = c.Alloc(sizes[i%draws], 1)
 		}
-		blocks[v] = out.Block
+		blocks[v] = block
 	}
 }

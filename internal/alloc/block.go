@@ -13,12 +13,12 @@ func makeHandle(id int32, generation uint32) Handle {
 }
 
 // Block is a range of one segment that was given to a caller. It is a value: copies are equal.
+// It has four words, the most that the compiler keeps in registers; View knows more.
 type Block struct {
-	Segment   int32 // ordinal of the segment
-	Offset    int64 // bytes from the start of the segment
-	Size      int64 // bytes that the block covers
-	Requested int64 // bytes that the caller asked for
-	Handle    Handle
+	Segment int32 // ordinal of the segment
+	Offset  int64 // bytes from the start of the segment
+	Size    int64 // bytes that the block covers
+	Handle  Handle
 }
 
 // State is where a block stands.
@@ -86,11 +86,10 @@ func (c *Core) drop(id int32) {
 func (c *Core) view(id int32) Block {
 	b := &c.blocks[id]
 	return Block{
-		Segment:   b.segment,
-		Offset:    int64(b.at-c.segments[b.segment].base) << unitShift,
-		Size:      b.size,
-		Requested: b.requested,
-		Handle:    makeHandle(id, b.generation),
+		Segment: b.segment,
+		Offset:  int64(b.at-c.segments[b.segment].base) << unitShift,
+		Size:    b.size,
+		Handle:  makeHandle(id, b.generation),
 	}
 }
 

@@ -55,25 +55,19 @@ type Growth struct {
 	home  int32 // whose free memory the segment becomes
 }
 
-// Outcome is what Alloc decided: a block, or a wish for a segment when Grow.Bytes is not 0.
-type Outcome struct {
-	Block Block
-	Grow  Growth
-}
-
-// Alloc places size bytes for a stream. If the outcome asks for a segment, nothing was placed:
+// Alloc places size bytes for a stream. If the growth asks for a segment, nothing was placed:
 // the caller maps it, calls AddSegment (or GrowFailed) and then Alloc again.
 //
 // Before it grows or fails, Alloc takes back deferred blocks of the stream, oldest first, until
 // one fits. Then, whatever the outcome, Waits and Returned say what the caller has to do.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room, ErrExhausted.
-func (c *Core) Alloc(size int64, stream Stream) (Outcome, error) {
+func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	if c.reports.filled {
 		c.reports.clear()
 	}
-	if size <= 0 || size > MaxSize {
-		return Outcome{}, fmt.Errorf("allocating %d bytes: %w", size, ErrSize)
+	if uint64(size-1) >= uint64(MaxSize) {
+		return Block{}, Growth{}, badSize("allocating", size)
 	}
 	rounded := c.round(size)
 	home := c.homeFor(stream, rounded)
@@ -82,9 +76,13 @@ func (c *Core) Alloc(size int64, stream Stream) (Outcome, error) {
 		return c.press(size, rounded, home)
 	}
 	if c.vacant == 0 && len(c.blocks) >= maxBlocks {
-		return Outcome{}, fmt.Errorf("allocating %d bytes: %w", size, ErrExhausted)
+		return Block{}, Growth{}, fmt.Errorf("allocating a block: %w", ErrExhausted)
 	}
-	return Outcome{Block: c.place(id, size, rounded)}, nil
+	return c.place(id, size, rounded), Growth{}, nil
+}
+
+func badSize(doing string, size int64) error {
+	return fmt.Errorf("%s %d bytes: %w", doing, size, ErrSize)
 }
 
 // homeFor returns the number of the index that serves a stream and size.
@@ -92,11 +90,10 @@ func (c *Core) homeFor(stream Stream, rounded int64) int32 {
 	if stream != c.recent || c.current < 0 {
 		c.current, c.recent = c.number(stream), stream
 	}
-	home := c.current * 2
 	if c.small(rounded) {
-		home++
+		return c.current*2 + 1
 	}
-	return home
+	return c.current * 2
 }
 
 // fit returns the free block that serves a rounded size, or 0.
@@ -130,11 +127,10 @@ func (c *Core) place(id int32, size, rounded int64) Block {
 	c.counts.used += b.size
 	c.counts.peak = max(c.counts.peak, c.counts.used)
 	return Block{
-		Segment:   b.segment,
-		Offset:    int64(start) << unitShift,
-		Size:      b.size,
-		Requested: size,
-		Handle:    makeHandle(id, b.generation),
+		Segment: b.segment,
+		Offset:  int64(start) << unitShift,
+		Size:    b.size,
+		Handle:  makeHandle(id, b.generation),
 	}
 }
 
@@ -157,11 +153,11 @@ func (c *Core) split(id int32, rounded int64) int32 {
 }
 
 // press is the slow half of Alloc: nothing fits at once.
-func (c *Core) press(size, rounded int64, home int32) (Outcome, error) {
+func (c *Core) press(size, rounded int64, home int32) (Block, Growth, error) {
 	for s := &c.streams[home/2]; s.first != 0; {
 		c.takeBack(s.first)
 		if id := c.fit(home, rounded); id != 0 {
-			return Outcome{Block: c.place(id, size, rounded)}, nil
+			return c.place(id, size, rounded), Growth{}, nil
 		}
 	}
 	bytes := c.segmentSize(rounded)
@@ -169,9 +165,9 @@ func (c *Core) press(size, rounded int64, home int32) (Outcome, error) {
 		bytes = c.remains(rounded)
 	}
 	if bytes == 0 {
-		return Outcome{}, c.outOfMemory(size, home)
+		return Block{}, Growth{}, c.outOfMemory(size, home)
 	}
-	return Outcome{Grow: Growth{Bytes: bytes, home: home}}, nil
+	return Block{}, Growth{Bytes: bytes, home: home}, nil
 }
 
 // remains returns the largest segment that the capacity still allows, or 0 if it could not
@@ -188,7 +184,7 @@ func (c *Core) remains(rounded int64) int64 {
 // map. It changes nothing, so the request may be tried again after memory was freed.
 func (c *Core) GrowFailed(size int64, stream Stream) error {
 	if size <= 0 || size > MaxSize {
-		return fmt.Errorf("allocating %d bytes: %w", size, ErrSize)
+		return badSize("allocating", size)
 	}
 	return c.outOfMemory(size, c.homeFor(stream, c.round(size)))
 }
@@ -213,7 +209,7 @@ func (c *Core) outOfMemory(size int64, home int32) error {
 func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 	c.reports.clear()
 	if bytes <= 0 || bytes > MaxSize {
-		return Growth{}, fmt.Errorf("reserving %d bytes: %w", bytes, ErrSize)
+		return Growth{}, badSize("reserving", bytes)
 	}
 	home := c.homeFor(stream, MaxSize)
 	if x := c.homes[home]; x != nil && c.largest(x) >= roundUp(bytes, Unit) {

@@ -2,29 +2,27 @@ package alloc
 
 import "math/bits"
 
-// A key orders the free blocks of one size: arena position in units above, record below.
+// Sizes fall into bins: one size a bin below 1 MiB, 64 bins between powers of two above.
 const (
-	idBits   = 26
-	idMask   = 1<<idBits - 1
-	atLimit  = uint64(1) << (64 - idBits) // first position that no key can hold
-	inFront  = -1                         // slot of the block that a class holds in front
-	binShift = 7
-	subBins  = 1 << binShift // bins between two powers of two
-	binCount = 4096          // 64 words of 64 bits, so one word summarises them
+	exactBins = 2048 // units of the first bin that holds more than one size
+	exactLog  = 11   // its logarithm
+	subLog    = 6    // logarithm of the bins between two powers of two
+	binCount  = 4096 // 64 words of 64 bits, so that one word summarises them
 )
 
-// binOf returns the bin of a size in units. Bins hold one size each up to 255 units and up to
-// 1/128 of their size above.
+// binOf returns the bin of a size in units.
 func binOf(units uint64) int {
-	if units < subBins {
+	if units < exactBins {
 		return int(units)
 	}
-	shift := bits.Len64(units) - 1 - binShift
-	return (shift+1)<<binShift | int(units>>shift)&(subBins-1)
+	log := bits.Len64(units) - 1
+	sub := int(units>>(log-subLog)) & (1<<subLog - 1)
+	return exactBins + (log-exactLog)<<subLog + sub
 }
 
-// index finds the free blocks of one stream by size. Bins split the sizes; two levels of bits
-// say which bins hold any; a bin lists its classes, one for each size that occurs, by size.
+// index finds the free blocks of one stream by size. Two levels of bits say which bins hold
+// any. A bin lists its classes by size, one for each size that occurs; the class of a bin of
+// one size stays when it empties.
 type index struct {
 	stream  int32 // number of the stream in Core.streams
 	small   bool  // whether it serves the small segments of the stream
@@ -33,70 +31,69 @@ type index struct {
 	heads   [binCount]int32 // first class of each bin, 0 if none
 }
 
-// class holds the free blocks of one size of one index. The lowest key stands in front of the
-// heap. When it is taken the front stays empty until the next block is wanted: mostly the very
-// same block returns before, and the heap is not touched.
-type class struct {
-	front      uint64 // lowest key, or 0 if it was taken
-	heap       []uint64
-	units      uint64
-	prev, next int32 // neighbours in the bin; next also chains unused classes
+func (x *index) set(bin int) {
+	word := bin >> 6 & 63
+	x.words[word] |= 1 << (bin & 63)
+	x.summary |= 1 << word
 }
 
-// key returns the key of a block.
-func (b *block) key(id int32) uint64 { return b.at<<idBits | uint64(id) }
+func (x *index) reset(bin int) {
+	word := bin >> 6 & 63
+	x.words[word] &^= 1 << (bin & 63)
+	if x.words[word] == 0 {
+		x.summary &^= 1 << word
+	}
+}
+
+// from returns the first bin from the given one on that holds any block, or -1.
+func (x *index) from(bin int) int {
+	word := bin >> 6 & 63
+	if mask := x.words[word] >> (bin & 63) << (bin & 63); mask != 0 {
+		return word<<6 + bits.TrailingZeros64(mask)
+	}
+	summary := x.summary &^ (2<<word - 1)
+	if summary == 0 {
+		return -1
+	}
+	word = bits.TrailingZeros64(summary) & 63
+	return word<<6 + bits.TrailingZeros64(x.words[word])
+}
 
 // find returns the class of the smallest free blocks of at least so many units, or 0.
 func (c *Core) find(x *index, units uint64) int32 {
 	bin := binOf(units)
-	for k := x.heads[bin&(binCount-1)]; k != 0; k = c.classes[k].next {
-		if c.classes[k].units >= units {
-			return k
+	if bin >= exactBins {
+		for k := x.heads[bin&(binCount-1)]; k != 0; k = c.classes[k].next {
+			if c.classes[k].units >= units {
+				return k
+			}
 		}
+		bin++
 	}
-	word := bin >> 6
-	mask := x.words[word&63] &^ (2<<(bin&63) - 1)
-	if mask == 0 {
-		summary := x.summary &^ (2<<(word&63) - 1)
-		if summary == 0 {
-			return 0
-		}
-		word = bits.TrailingZeros64(summary)
-		mask = x.words[word&63]
+	if bin = x.from(bin); bin < 0 {
+		return 0
 	}
-	return x.heads[(word<<6+bits.TrailingZeros64(mask))&(binCount-1)]
-}
-
-// lowest returns the block of a class that comes first in the order of the policy.
-func (c *Core) lowest(k int32) int32 {
-	cl := &c.classes[k]
-	if cl.front == 0 {
-		cl.front = cl.heap[0]
-		cl.heap = c.pull(cl.heap, 0)
-		c.blocks[cl.front&idMask].slot = inFront
-	}
-	return int32(cl.front & idMask)
+	return x.heads[bin&(binCount-1)]
 }
 
 // insert files a free block.
 func (c *Core) insert(id int32) {
 	b := &c.blocks[id]
+	x := c.homes[b.home]
 	units := uint64(b.size) >> unitShift
-	k := c.classFor(c.homes[b.home], units)
-	b.class = k
-	key := b.key(id)
-	cl := &c.classes[k]
-	switch {
-	case cl.front == 0 && (len(cl.heap) == 0 || key < cl.heap[0]):
-		cl.front = key
-		b.slot = inFront
-		return
-	case key < cl.front:
-		cl.front, key = key, cl.front
-		b.slot = inFront
+	var k int32
+	if units < exactBins {
+		x.set(int(units))
+		k = x.heads[units]
 	}
-	cl.heap = append(cl.heap, key)
-	c.rise(cl.heap, len(cl.heap)-1, key)
+	if k == 0 {
+		k = c.classFor(x, units)
+	}
+	b.class = k
+	b.slot = c.classes[k].add(b.at<<idBits | uint64(id))
+	if b.slot == swapped {
+		c.demote(k, id)
+	}
 }
 
 // remove takes a free block out of its index.
@@ -104,12 +101,12 @@ func (c *Core) remove(id int32) {
 	b := &c.blocks[id]
 	cl := &c.classes[b.class]
 	if b.slot == inFront {
-		cl.front = 0
+		cl.low, cl.front = cl.front, 0
 	} else {
-		cl.heap = c.pull(cl.heap, int(b.slot))
+		c.pull(cl, int(b.slot))
 	}
-	if cl.front == 0 && len(cl.heap) == 0 {
-		c.unlink(c.homes[b.home], b.class)
+	if cl.front == 0 && len(cl.rest) == 0 {
+		c.empty(c.homes[b.home], b.class)
 	}
 }
 
@@ -119,11 +116,11 @@ func (c *Core) refile(id int32) {
 	b := &c.blocks[id]
 	cl := &c.classes[b.class]
 	units := uint64(b.size) >> unitShift
-	if len(cl.heap) == 0 && binOf(cl.units) == binOf(units) &&
+	if cl.units >= exactBins && len(cl.rest) == 0 && binOf(cl.units) == binOf(units) &&
 		(cl.prev == 0 || c.classes[cl.prev].units < units) &&
 		(cl.next == 0 || c.classes[cl.next].units > units) {
 		cl.units = units
-		cl.front = b.key(id)
+		cl.front = b.at<<idBits | uint64(id)
 		return
 	}
 	c.remove(id)
@@ -142,7 +139,7 @@ func (c *Core) classFor(x *index, units uint64) int32 {
 	}
 	k := c.grabClass()
 	cl := &c.classes[k]
-	cl.units, cl.prev, cl.next = units, prev, next
+	cl.units, cl.prev, cl.next, cl.low = units, prev, next, 0
 	if next != 0 {
 		c.classes[next].prev = k
 	}
@@ -151,8 +148,7 @@ func (c *Core) classFor(x *index, units uint64) int32 {
 		return k
 	}
 	x.heads[bin] = k
-	x.words[bin>>6] |= 1 << (bin & 63)
-	x.summary |= 1 << (bin >> 6)
+	x.set(bin)
 	return k
 }
 
@@ -166,32 +162,26 @@ func (c *Core) grabClass() int32 {
 	return int32(len(c.classes) - 1)
 }
 
-// unlink takes an empty class out of its bin. The class keeps the memory of its heap.
-func (c *Core) unlink(x *index, k int32) {
+// empty notes that a class holds no block any more. It keeps the memory of its rest.
+func (c *Core) empty(x *index, k int32) {
 	cl := &c.classes[k]
+	if cl.units < exactBins {
+		x.reset(int(cl.units))
+		return
+	}
 	if cl.next != 0 {
 		c.classes[cl.next].prev = cl.prev
 	}
 	if cl.prev != 0 {
 		c.classes[cl.prev].next = cl.next
+	} else if bin := binOf(cl.units); cl.next != 0 {
+		x.heads[bin] = cl.next
 	} else {
-		x.setHead(binOf(cl.units), cl.next)
+		x.heads[bin] = 0
+		x.reset(bin)
 	}
 	cl.next = c.unused
 	c.unused = k
-}
-
-// setHead makes a class the first of a bin; 0 empties the bin.
-func (x *index) setHead(bin int, k int32) {
-	x.heads[bin] = k
-	if k != 0 {
-		return
-	}
-	word := bin >> 6
-	x.words[word] &^= 1 << (bin & 63)
-	if x.words[word] == 0 {
-		x.summary &^= 1 << word
-	}
 }
 
 // largest returns the size in bytes of the largest free block of an index.

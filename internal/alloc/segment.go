@@ -91,16 +91,19 @@ func (c *Core) home(n int32) *index {
 // View is a block as seen from outside: free ones too.
 type View struct {
 	Block
-	State  State
-	Stream Stream
-	Pins   int32
+	Requested int64 // bytes that the caller asked for; 0 if free
+	State     State
+	Stream    Stream
+	Pins      int32
 }
 
 func (c *Core) viewOf(id int32) View {
 	b := &c.blocks[id]
 	v := View{Block: c.view(id), State: b.state, Pins: b.pins, Stream: c.streamOf(b.home)}
 	if b.state == Free {
-		v.Handle, v.Requested = 0, 0
+		v.Handle = 0
+	} else {
+		v.Requested = b.requested
 	}
 	return v
 }

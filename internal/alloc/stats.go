@@ -69,9 +69,9 @@ func (c *Core) freeBytes(x *index) int64 {
 // count returns how many blocks a class holds.
 func (cl *class) count() int {
 	if cl.front == 0 {
-		return len(cl.heap)
+		return len(cl.rest)
 	}
-	return len(cl.heap) + 1
+	return len(cl.rest) + 1
 }
 
 // eachClass yields the classes of an index by size.

@@ -1,0 +1,141 @@
+package alloc
+
+// A key orders the free blocks of one size: arena position in units above, record below.
+const (
+	idBits  = 26
+	idMask  = 1<<idBits - 1
+	atLimit = uint64(1) << (64 - idBits) // first position that no key can hold
+)
+
+// Slots of a block beside its place in the rest.
+const (
+	inFront = -1 // it stands in front
+	swapped = -2 // it took the front from another, which is now last of the rest
+)
+
+const arity = 4
+
+// class holds the free blocks of one size of one index. It sorts as late as it can: a block
+// that merges with a neighbour soon after was never compared with anything.
+//
+// The front is the lowest key, or 0 if that is not known now. The rest is a heap of sorted keys
+// with four children a node, then keys in no order. All of the rest is above low. When the
+// front was taken, low is what it was, so the same block coming back is the front again.
+type class struct {
+	front      uint64
+	low        uint64
+	rest       []uint64
+	units      uint64
+	sorted     int32
+	prev, next int32 // neighbours in the bin; next also chains unused classes
+}
+
+// add takes a key in and returns the slot for its block.
+func (cl *class) add(key uint64) int32 {
+	if cl.front == 0 && (key <= cl.low || len(cl.rest) == 0) {
+		cl.front = key
+		return inFront
+	}
+	slot := int32(len(cl.rest))
+	if key < cl.front {
+		key, cl.front = cl.front, key
+		slot = swapped
+	}
+	cl.rest = append(cl.rest, key)
+	return slot
+}
+
+// demote completes an add that answered swapped.
+func (c *Core) demote(k, id int32) {
+	rest := c.classes[k].rest
+	c.blocks[id].slot = inFront
+	c.put(rest, len(rest)-1, rest[len(rest)-1])
+}
+
+// lowest returns the block of a class that comes first in the order of the policy.
+func (c *Core) lowest(k int32) int32 {
+	cl := &c.classes[k]
+	if cl.front == 0 {
+		c.elect(cl)
+	}
+	return int32(cl.front & idMask)
+}
+
+// elect sorts the rest and moves its lowest key to the front.
+func (c *Core) elect(cl *class) {
+	for slot := int(cl.sorted); slot < len(cl.rest); slot++ {
+		c.rise(cl.rest, slot, cl.rest[slot])
+	}
+	cl.sorted = int32(len(cl.rest))
+	cl.front = cl.rest[0]
+	c.pull(cl, 0)
+	c.blocks[cl.front&idMask].slot = inFront
+}
+
+// pull takes the key at a slot out of the rest.
+func (c *Core) pull(cl *class, slot int) {
+	rest := cl.rest
+	last := len(rest) - 1
+	cl.rest = rest[:last]
+	if slot < int(cl.sorted) {
+		cl.sorted--
+		slot = c.mend(rest[:cl.sorted], slot, rest[cl.sorted])
+	}
+	if slot != last {
+		c.put(rest, slot, rest[last])
+	}
+}
+
+// mend fills an empty slot of a heap with the key that stood behind the heap, and returns the
+// slot where that key stood, empty now.
+func (c *Core) mend(heap []uint64, slot int, key uint64) int {
+	switch {
+	case slot == len(heap):
+	case slot > 0 && key < heap[(slot-1)/arity]:
+		c.rise(heap, slot, key)
+	default:
+		c.sink(heap, slot, key)
+	}
+	return len(heap)
+}
+
+// put stores a key at a slot and tells its block.
+func (c *Core) put(heap []uint64, slot int, key uint64) {
+	heap[slot] = key
+	c.blocks[key&idMask].slot = int32(slot)
+}
+
+// rise moves a key from an empty slot towards the root.
+func (c *Core) rise(heap []uint64, slot int, key uint64) {
+	for slot > 0 {
+		parent := (slot - 1) / arity
+		if heap[parent] < key {
+			break
+		}
+		c.put(heap, slot, heap[parent])
+		slot = parent
+	}
+	c.put(heap, slot, key)
+}
+
+// sink moves a key from an empty slot towards the leaves.
+func (c *Core) sink(heap []uint64, slot int, key uint64) {
+	for {
+		first := slot*arity + 1
+		if first >= len(heap) {
+			break
+		}
+		child := first
+		for i := first + 1; i < min(first+arity, len(heap)); i++ {
+			if heap[i] < heap[child] {
+				child = i
+			}
+		}
+		if key < heap[child] {
+			break
+		}
+		c.put(heap, slot, heap[child])
+		slot = child
+	}
+	c.put(heap, slot, key)
+}
