@@ -185,6 +185,9 @@ func (l *link) cancel(ctx context.Context, keys []string) (usable bool, err erro
 		return false, wait
 	}
 	wait.Missing, err = l.missing(grace, keys)
+	if err == nil && len(wait.Missing) == 0 {
+		return true, nil
+	}
 	return err == nil, wait
 }
 

@@ -1,0 +1,157 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// AbsentError means that not all ranks came to Connect in time.
+type AbsentError struct {
+	// Ranks are those that did not come, in ascending order.
+	Ranks []int
+	// Size is how many ranks the job has.
+	Size int
+	// Err is what ended the wait.
+	Err error
+}
+
+// Error names at most 16 ranks.
+func (e *AbsentError) Error() string {
+	const most = 16
+	ranks, more := e.Ranks, ""
+	if len(ranks) > most {
+		ranks, more = ranks[:most], fmt.Sprintf(" and %d more", len(ranks)-most)
+	}
+	return fmt.Sprintf("of %d ranks, ranks %v%s did not come: %v", e.Size, ranks, more, e.Err)
+}
+
+// Unwrap gives what ended the wait.
+func (e *AbsentError) Unwrap() error { return e.Err }
+
+// Connect finds the store of a world and returns once all ranks have called it, or with the
+// context's error (DefaultTimeout if it has no deadline); an AbsentError names the ranks that
+// did not come. All ranks must call it equally often.
+//
+// Keys of the Store are apart from those of other jobs, of earlier attempts of this job (as far
+// as the launcher counts them), and of other calls of Connect.
+//
+// The Closer leaves the job. On the rank that serves the store it waits until the others have
+// left, too, for at most 30 s: the others' store is lost after that.
+func Connect(ctx context.Context, w World) (Store, io.Closer, error) {
+	if problem := w.problem(); problem != "" {
+		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	m, err := connect(ctx, w)
+	if err != nil {
+		return nil, nil, fmt.Errorf("connecting rank %d of %d (%s, store %s): %w",
+			w.Rank, w.Size, w.Source, w.Route.Kind, err)
+	}
+	return m.store, m, nil
+}
+
+// connect tries again when the store is lost: it may have been one that rank 0 was about to
+// close, after an earlier Connect on the same address.
+func connect(ctx context.Context, w World) (*member, error) {
+	if w.Route.Kind == RoutePMI {
+		to, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)
+		if err != nil {
+			return nil, err
+		}
+		w.Route = Route{Kind: RouteServe, Endpoint: to}
+	}
+	for pause := backoffMin; ; pause = min(2*pause, backoffMax) {
+		m, err := attempt(ctx, w)
+		if err == nil || !errors.Is(err, ErrLost) {
+			return m, err
+		}
+		if !rest(ctx, pause) {
+			return nil, fmt.Errorf("%w; the last attempt: %w", context.Cause(ctx), err)
+		}
+	}
+}
+
+// attempt connects once.
+func attempt(ctx context.Context, w World) (*member, error) {
+	m := &member{world: w, linger: lingerWait}
+	if err := m.open(ctx); err != nil {
+		return nil, err
+	}
+	if err := m.arrive(ctx); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// open connects to the store, and serves it where that is this rank's part.
+func (m *member) open(ctx context.Context) (err error) {
+	route := m.world.Route
+	switch {
+	case route.Kind == RouteLocal:
+		m.client = NewLocal()
+		return nil
+	case route.Kind == RouteServe && m.world.Rank == 0:
+		if m.server, err = serve(ctx, route.Endpoint); err == nil {
+			m.client = m.server.Client()
+		}
+		return err
+	}
+	m.client, err = Dial(ctx, route.Endpoint)
+	if err != nil && ctx.Err() != nil && route.Kind == RouteServe {
+		return &AbsentError{Ranks: []int{0}, Size: m.world.Size, Err: err}
+	}
+	return err
+}
+
+// serve listens at an endpoint. An address that is in use may be that of our predecessor: the
+// rank 0 of an earlier attempt, which waits for its last clients.
+func serve(ctx context.Context, at Endpoint) (*Server, error) {
+	for pause := backoffMin; ; pause = min(2*pause, backoffMax) {
+		s, err := Listen(listenAddress(at.Address), at.Token)
+		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
+			return s, err
+		}
+		if !rest(ctx, pause) {
+			return nil, fmt.Errorf("%w: %w; if PyTorch serves its own store there, set %s=%s "+
+				"on all ranks to join it", context.Cause(ctx), err, EnvStore, at.Address)
+		}
+	}
+}
+
+// listenAddress is where to listen for clients of a TCP address. The name by which others reach
+// this machine need not be one of its own (in Kubernetes it is not), so unless it is the
+// loopback the server listens on all interfaces; the token keeps strangers out.
+func listenAddress(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || strings.HasPrefix(address, unixScheme) {
+		return address
+	}
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+		return address
+	}
+	return net.JoinHostPort("", port)
+}
+
+// lingerWait is how long rank 0 serves on for ranks that have not left.
+const lingerWait = 30 * time.Second
+
+// leaveWait is how long a rank tries to say that it leaves.
+const leaveWait = 2 * time.Second
+
+// ranksIn parses what rank 0 left: the absent ranks, with commas.
+func ranksIn(list string) (ranks []int) {
+	for word := range strings.SplitSeq(list, ",") {
+		if rank, err := strconv.Atoi(word); err == nil {
+			ranks = append(ranks, rank)
+		}
+	}
+	return ranks
+}

@@ -1,0 +1,190 @@
+package rendezvous
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// environment reads variables and remembers which, for errors.
+type environment struct {
+	lookup func(string) (string, bool)
+	source Source
+	seen   []Variable
+}
+
+// value returns a variable, or nothing if it is absent or empty: shells make empty ones easily.
+func (e *environment) value(name string) string {
+	value, ok := e.lookup(name)
+	set := ok && value != ""
+	e.seen = append(e.seen, Variable{Name: name, Value: value, Set: set})
+	return value
+}
+
+// secret returns a token; errors do not show its value.
+func (e *environment) secret(name string) Token {
+	value, _ := e.lookup(name)
+	shown := Variable{Name: name}
+	if value != "" {
+		shown.Value, shown.Set = "(hidden)", true
+	}
+	e.seen = append(e.seen, shown)
+	return Token(value)
+}
+
+func (e *environment) wrong(format string, args ...any) error {
+	return &EnvironmentError{
+		Source:    e.source,
+		Variables: e.seen,
+		Reason:    fmt.Sprintf(format, args...),
+	}
+}
+
+// number reads a decimal number that must be there.
+func (e *environment) number(name string) (int, error) {
+	value := e.value(name)
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 0 {
+		return 0, e.wrong("%s is not a number", name)
+	}
+	return n, nil
+}
+
+// family names the variables in which one launcher tells a process its ranks: rank, size, local
+// rank, local size. Launchers set all of them or none.
+type family struct {
+	source Source
+	names  [4]string
+	hint   string
+}
+
+var families = []family{
+	{
+		source: SourceTorchrun,
+		names:  [4]string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+		hint: "RANK and WORLD_SIZE alone may count machines, as Kubeflow's PyTorchJob sets " +
+			"them: start the processes by torchrun or symmem run",
+	},
+	{
+		source: SourceOpenMPI,
+		names: [4]string{
+			"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+			"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+		},
+		hint: "mpirun of Open MPI sets all four",
+	},
+	{
+		source: SourceMPICH,
+		names:  [4]string{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+		hint:   "mpiexec of MPICH and of Intel MPI sets all four",
+	},
+}
+
+// Discover tells which rank this process is and where the store is, from options and the
+// environment (os.LookupEnv). It opens nothing and talks to nobody. Its errors are
+// EnvironmentErrors, or say which option is wrong.
+func Discover(lookup func(string) (string, bool), o Options) (World, error) {
+	w, err := ranks(lookup, o)
+	if err != nil {
+		return World{}, err
+	}
+	e := &environment{lookup: lookup, source: w.Source}
+	if o.RunID != "" {
+		w.RunID = o.RunID
+	}
+	if err := route(e, o, &w); err != nil {
+		return World{}, err
+	}
+	return w, nil
+}
+
+// ranks asks the sources in their order.
+func ranks(lookup func(string) (string, bool), o Options) (World, error) {
+	if o.Size != 0 || o.Rank != 0 || o.LocalRank != 0 || o.LocalSize != 0 {
+		return fromOptions(o)
+	}
+	slurm := &environment{lookup: lookup, source: SourceSlurm}
+	step := inSlurmStep(slurm)
+	for i := range families {
+		e := &environment{lookup: lookup, source: families[i].source}
+		if w, ok, err := families[i].ranks(e, step); ok || err != nil {
+			return w, err
+		}
+	}
+	if step {
+		return fromSlurm(slurm)
+	}
+	return World{Size: 1, LocalSize: 1, Source: SourceAlone}, nil
+}
+
+func fromOptions(o Options) (World, error) {
+	w := World{
+		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
+		Source: SourceOptions,
+	}
+	if o.LocalSize == 0 {
+		if o.LocalRank != 0 {
+			return World{}, errors.New("finding this rank by options: a local rank " +
+				"without a local size")
+		}
+		w.LocalRank, w.LocalSize = w.Rank, w.Size
+	}
+	if problem := w.problem(); problem != "" {
+		return World{}, fmt.Errorf("finding this rank by options: %s", problem)
+	}
+	return w, nil
+}
+
+// ranks reads one family; ok is false if none of it is set, or if it is not the one to ask.
+func (f *family) ranks(e *environment, slurmStep bool) (w World, ok bool, err error) {
+	count, local := 0, 0
+	for i, name := range f.names {
+		if e.value(name) != "" {
+			count++
+			local += i / 2
+		}
+	}
+	switch {
+	case count == 0:
+		return World{}, false, nil
+	case f.source == SourceMPICH && slurmStep && local == 0:
+		// The PMI of srun has no local ranks; Slurm's own variables have.
+		return World{}, false, nil
+	case count < len(f.names):
+		return World{}, false, e.wrong("only some of the variables are set; %s", f.hint)
+	}
+	w, err = f.parse(&environment{lookup: e.lookup, source: f.source})
+	return w, true, err
+}
+
+func (f *family) parse(e *environment) (World, error) {
+	w := World{Source: f.source}
+	for i, to := range [...]*int{&w.Rank, &w.Size, &w.LocalRank, &w.LocalSize} {
+		n, err := e.number(f.names[i])
+		if err != nil {
+			return World{}, err
+		}
+		*to = n
+	}
+	if problem := w.problem(); problem != "" {
+		return World{}, e.wrong("%s", problem)
+	}
+	return w, identify(e, &w)
+}
+
+// identify fills in what the launcher says about the job.
+func identify(e *environment, w *World) (err error) {
+	switch w.Source {
+	case SourceTorchrun:
+		w.RunID = e.value("TORCHELASTIC_RUN_ID")
+		if e.value("TORCHELASTIC_RESTART_COUNT") != "" {
+			w.Restart, err = e.number("TORCHELASTIC_RESTART_COUNT")
+		}
+	case SourceOpenMPI:
+		if w.RunID = e.value("PMIX_NAMESPACE"); w.RunID == "" {
+			w.RunID = e.value("OMPI_MCA_ess_base_jobid")
+		}
+	case SourceOptions, SourceMPICH, SourceSlurm, SourceAlone:
+	}
+	return err
+}

@@ -1,0 +1,157 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// member is one rank's part in one Connect. It is in one of three states: opened, once it has a
+// client; present, once all ranks are there; and left, after Close.
+//
+// Its keys, all under one prefix: joined/<rank> and left/<rank> say what each rank did, and
+// ready says that rank 0 saw all come. The value of ready is empty, or the ranks that did not.
+type member struct {
+	// Immutable once opened. Server is nil unless this rank serves the store.
+	world  World
+	client *Client
+	server *Server
+	store  Store
+	linger time.Duration
+
+	leave sync.Once
+	err   error
+}
+
+// arrive makes the member present.
+func (m *member) arrive(ctx context.Context) error {
+	run := m.world.RunID
+	if run == "" {
+		run = "none"
+	}
+	base := fmt.Sprintf("symmem/%s/%d/%d", run, m.world.Restart, m.world.Size)
+	// Each rank counts its calls by itself. As all call equally often, the counts agree.
+	turn, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", base, m.world.Rank), 1)
+	if err != nil {
+		return err
+	}
+	m.store = WithPrefix(m.client, fmt.Sprintf("%s/%d", base, turn))
+	if err := m.store.Set(ctx, m.key("joined", m.world.Rank), nil); err != nil {
+		return err
+	}
+	if m.world.Rank == 0 {
+		return m.gather(ctx)
+	}
+	return m.await(ctx)
+}
+
+func (m *member) key(kind string, rank int) string {
+	return kind + "/" + strconv.Itoa(rank)
+}
+
+// others are the keys of one kind of all ranks but 0.
+func (m *member) others(kind string) []string {
+	keys := make([]string, 0, m.world.Size)
+	for rank := 1; rank < m.world.Size; rank++ {
+		keys = append(keys, m.key(kind, rank))
+	}
+	return keys
+}
+
+// gather is rank 0's part: it waits for the others, and tells them how that went.
+func (m *member) gather(ctx context.Context) error {
+	err := m.store.Wait(ctx, m.others("joined")...)
+	var wait *WaitError
+	if err == nil || !errors.As(err, &wait) || len(wait.Missing) == 0 {
+		return errors.Join(err, m.announce(ctx, nil))
+	}
+	absent := &AbsentError{Size: m.world.Size, Err: wait.Err}
+	for _, key := range wait.Missing {
+		absent.Ranks = append(absent.Ranks, ranksIn(strings.TrimPrefix(key, "joined/"))...)
+	}
+	return errors.Join(absent, m.announce(ctx, absent.Ranks))
+}
+
+// announce tells the others which ranks are absent. The deadline may have passed by now.
+func (m *member) announce(ctx context.Context, absent []int) error {
+	words := make([]string, len(absent))
+	for i, rank := range absent {
+		words[i] = strconv.Itoa(rank)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWait)
+	defer cancel()
+	return m.store.Set(ctx, "ready", []byte(strings.Join(words, ",")))
+}
+
+// await is the part of every other rank.
+func (m *member) await(ctx context.Context) error {
+	value, err := m.store.Get(ctx, "ready")
+	var wait *WaitError
+	switch {
+	case err == nil && len(value) == 0:
+		return nil
+	case err == nil:
+		return &AbsentError{
+			Ranks: ranksIn(string(value)), Size: m.world.Size,
+			Err: errors.New("rank 0 gave up waiting"),
+		}
+	case errors.As(err, &wait) && wait.Missing != nil:
+		return &AbsentError{Ranks: m.absent(ctx), Size: m.world.Size, Err: wait.Err}
+	}
+	return err
+}
+
+// absent asks which ranks have not joined, after the deadline.
+func (m *member) absent(ctx context.Context) (ranks []int) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWait)
+	defer cancel()
+	for rank := range m.world.Size {
+		// A comparison that stores nothing tells a missing key from an empty value.
+		probe := []byte("?")
+		got, err := m.store.CompareSet(ctx, m.key("joined", rank), probe, probe)
+		if err == nil && len(got) > 0 {
+			ranks = append(ranks, rank)
+		}
+	}
+	return ranks
+}
+
+// Close leaves the job. It may be called more than once, and by several goroutines.
+func (m *member) Close() error {
+	m.leave.Do(func() { m.err = m.close() })
+	return m.err
+}
+
+func (m *member) close() error {
+	if m.server != nil {
+		m.serveOut()
+		return errors.Join(m.client.Close(), m.server.Close())
+	}
+	if m.store != nil && m.world.Size > 1 {
+		ctx, cancel := context.WithTimeout(context.Background(), leaveWait)
+		defer cancel()
+		// Without a store there is nobody left to tell.
+		_ = m.store.Set(ctx, m.key("left", m.world.Rank), nil)
+	}
+	return m.client.Close()
+}
+
+// serveOut serves until every other rank has said that it leaves, or is gone, or time is up.
+// Ranks that are gone have no connection; those that have left may already have one more, for
+// their next Connect, which they will make again when this server closes.
+func (m *member) serveOut() {
+	ctx, cancel := context.WithTimeout(context.Background(), m.linger)
+	defer cancel()
+	if m.store != nil {
+		go func() {
+			if m.store.Wait(ctx, m.others("left")...) == nil {
+				cancel()
+			}
+		}()
+	}
+	_ = m.server.Drain(ctx)
+}

@@ -1,0 +1,173 @@
+package rendezvous
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// pmi is a client of PMI-1, the protocol between MPICH's process manager and its processes: one
+// line of words "name=value" each way, the first being the command. Facts come from MPICH's
+// src/pmi/src/pmi_v1.c. One exchange goes: init, get_maxes, get_my_kvsname, put by rank 0,
+// barrier_in, get, finalize.
+type pmi struct {
+	conn net.Conn
+	r    *bufio.Reader
+}
+
+// errPMI is what a process manager that breaks the protocol, or refuses a request, causes.
+var errPMI = errors.New("PMI failed")
+
+const (
+	pmiLineBytes = 4096
+	pmiKey       = "symmem-store"
+)
+
+// pmiExchanged keeps the result of the only exchange that a process can have: finalize ends the
+// conversation, and a program may connect again later.
+var pmiExchanged struct {
+	sync.Mutex
+	endpoints map[int]Endpoint
+}
+
+// pmiEndpoint gives the endpoint that rank 0 made up to all ranks. The descriptor stays open and
+// the caller's.
+func pmiEndpoint(ctx context.Context, fd int, leader bool) (Endpoint, error) {
+	pmiExchanged.Lock()
+	defer pmiExchanged.Unlock()
+	if to, ok := pmiExchanged.endpoints[fd]; ok {
+		return to, nil
+	}
+	conn, err := pmiConn(fd)
+	if err != nil {
+		return Endpoint{}, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(longAgo) })()
+	p := &pmi{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
+	to, err := p.exchange(leader)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("finding the store by PMI: %w", err)
+	}
+	if pmiExchanged.endpoints == nil {
+		pmiExchanged.endpoints = map[int]Endpoint{}
+	}
+	pmiExchanged.endpoints[fd] = to
+	return to, nil
+}
+
+// pmiConn makes a connection of a copy of the descriptor.
+func pmiConn(fd int) (net.Conn, error) {
+	copied, err := syscall.Dup(fd)
+	if err != nil {
+		return nil, fmt.Errorf("using descriptor %d of PMI_FD: %w", fd, err)
+	}
+	syscall.CloseOnExec(copied)
+	file := os.NewFile(uintptr(copied), "PMI_FD")
+	defer file.Close()
+	conn, err := net.FileConn(file)
+	if err != nil {
+		return nil, fmt.Errorf("using descriptor %d of PMI_FD: %w", fd, err)
+	}
+	return conn, nil
+}
+
+func (p *pmi) exchange(leader bool) (Endpoint, error) {
+	kvs, err := p.begin()
+	if err != nil {
+		return Endpoint{}, err
+	}
+	if leader {
+		value := rand.Text() + "-" + rand.Text()
+		put := fmt.Sprintf("put kvsname=%s key=%s value=%s", kvs, pmiKey, value)
+		if _, err := p.ask(put, "put_result"); err != nil {
+			return Endpoint{}, err
+		}
+	}
+	if _, err := p.ask("barrier_in", "barrier_out"); err != nil {
+		return Endpoint{}, err
+	}
+	got, err := p.ask(fmt.Sprintf("get kvsname=%s key=%s", kvs, pmiKey), "get_result")
+	if err != nil {
+		return Endpoint{}, err
+	}
+	name, token, ok := strings.Cut(got["value"], "-")
+	if !ok || name == "" || token == "" {
+		return Endpoint{}, fmt.Errorf("%w: rank 0 left %q", errPMI, got["value"])
+	}
+	_, err = p.ask("finalize", "finalize_ack")
+	return Endpoint{Address: unixScheme + "@symmem-" + name, Token: Token(token)}, err
+}
+
+// begin opens the conversation and returns the name of the job's key-value space.
+func (p *pmi) begin() (kvs string, err error) {
+	if _, err := p.ask("init pmi_version=1 pmi_subversion=1", "response_to_init"); err != nil {
+		return "", err
+	}
+	maxes, err := p.ask("get_maxes", "maxes")
+	if err != nil {
+		return "", err
+	}
+	for name, need := range map[string]int{"keylen_max": len(pmiKey) + 1, "vallen_max": 64} {
+		if n, err := strconv.Atoi(maxes[name]); err != nil || n < need {
+			return "", fmt.Errorf("%w: %s is %q, not at least %d",
+				errPMI, name, maxes[name], need)
+		}
+	}
+	mine, err := p.ask("get_my_kvsname", "my_kvsname")
+	if err != nil {
+		return "", err
+	}
+	if mine["kvsname"] == "" {
+		return "", fmt.Errorf("%w: the process manager names no key-value space", errPMI)
+	}
+	return mine["kvsname"], nil
+}
+
+// ask sends one line and reads its answer, which must be the command want with rc 0.
+func (p *pmi) ask(line, want string) (map[string]string, error) {
+	command, _, _ := strings.Cut(line, " ")
+	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {
+		return nil, fmt.Errorf("sending %s: %w", command, err)
+	}
+	answer, err := p.r.ReadSlice('\n')
+	if err != nil {
+		return nil, fmt.Errorf("reading the answer to %s: %w", command, unexpected(err))
+	}
+	words, err := pmiWords(string(answer))
+	if err != nil {
+		return nil, err
+	}
+	if words["cmd"] != want {
+		return nil, fmt.Errorf("%w: %s was answered with %q", errPMI, command, answer)
+	}
+	if rc, ok := words["rc"]; ok && rc != "0" {
+		return nil, fmt.Errorf("%w: %s was refused: rc=%q msg=%q",
+			errPMI, command, rc, words["msg"])
+	}
+	return words, nil
+}
+
+// pmiWords takes a line apart. Every word must be name=value, and no name may come twice.
+func pmiWords(line string) (map[string]string, error) {
+	words := map[string]string{}
+	for word := range strings.FieldsSeq(line) {
+		name, value, ok := strings.Cut(word, "=")
+		if _, twice := words[name]; !ok || name == "" || twice {
+			return nil, fmt.Errorf("%w: word %q of line %q", errPMI, word, line)
+		}
+		words[name] = value
+	}
+	return words, nil
+}

@@ -1,0 +1,121 @@
+package rendezvous
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Variables that belong to symmem. The launcher sets both for its ranks.
+const (
+	// EnvStore is the address of a store that somebody already serves.
+	EnvStore = "SYMMEM_STORE"
+	// EnvToken is the token of the store, for it and for one that rank 0 serves.
+	EnvToken = "SYMMEM_TOKEN"
+)
+
+// route chooses the way to the store. Every rank chooses alike, because the choice depends only
+// on what the launcher tells all of them, and on whether all ranks are on one machine.
+func route(e *environment, o Options, w *World) error {
+	if w.Size == 1 {
+		return nil
+	}
+	token := o.Token
+	if token == "" {
+		token = e.secret(EnvToken)
+	}
+	if o.Address != "" {
+		return serveAt(o.Address, token, w)
+	}
+	if address := e.value(EnvStore); address != "" {
+		if _, _, err := split(address); err != nil {
+			return e.wrong("%v", err)
+		}
+		w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address, Token: token}}
+		return nil
+	}
+	if w.Source == SourceTorchrun && e.value("TORCHELASTIC_USE_AGENT_STORE") == "True" {
+		address, err := master(e)
+		w.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: address}}
+		return err
+	}
+	if w.LocalSize == w.Size {
+		return oneMachine(e, token, w)
+	}
+	return manyMachines(e, token, w)
+}
+
+func serveAt(address string, token Token, w *World) error {
+	network, _, err := split(address)
+	if err == nil && network == "tcp" && token == "" {
+		err = fmt.Errorf("a store at %s requires a token: give one, or set %s",
+			address, EnvToken)
+	}
+	if err != nil {
+		return fmt.Errorf("finding the store by options: %w", err)
+	}
+	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
+	return nil
+}
+
+// oneMachine uses a private socket, which needs neither a port nor a token. Where the ranks have
+// no name for their job in common, only PMI can tell them the socket's.
+func oneMachine(e *environment, token Token, w *World) error {
+	if w.Source == SourceMPICH {
+		fd, err := e.number("PMI_FD")
+		w.Route = Route{Kind: RoutePMI, FD: fd}
+		return err
+	}
+	identity := []string{w.RunID, strconv.Itoa(w.Restart)}
+	if w.Source == SourceTorchrun || w.Source == SourceOptions {
+		port := e.value("MASTER_PORT")
+		// "none" is torchrun's name for a job to which nobody gave one.
+		if port == "" && (w.RunID == "" || w.RunID == "none") {
+			return e.wrong("the ranks of this job have no name in common for their store: "+
+				"set MASTER_PORT, a run id, or %s", EnvStore)
+		}
+		identity = append(identity, e.value("MASTER_ADDR"), port)
+	}
+	if w.RunID == "" && len(identity) == 2 {
+		return e.wrong("the launcher gave no name of the job: set %s", EnvStore)
+	}
+	address := privateSocket(w.Source, os.Geteuid(), identity)
+	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
+	return nil
+}
+
+// privateSocket names an abstract socket after a user and a job. A hash keeps the name within
+// the 107 bytes that a socket's name may have.
+func privateSocket(source Source, uid int, identity []string) string {
+	whole := string(source) + "\x00" + strings.Join(identity, "\x00")
+	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(whole)))
+}
+
+// manyMachines needs an address that all reach, and a token, because others reach it too.
+func manyMachines(e *environment, token Token, w *World) error {
+	address, err := master(e)
+	if err != nil {
+		return err
+	}
+	if token == "" {
+		return e.wrong("ranks on several machines need a token for their store: set %s to "+
+			"the same random text on all, for example of: openssl rand -hex 16", EnvToken)
+	}
+	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
+	return nil
+}
+
+// master reads the address that PyTorch's launchers give.
+func master(e *environment) (string, error) {
+	host, port := e.value("MASTER_ADDR"), e.value("MASTER_PORT")
+	if host == "" || port == "" {
+		return "", e.wrong("the store needs MASTER_ADDR and MASTER_PORT, or %s", EnvStore)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return "", e.wrong("MASTER_PORT is not a port")
+	}
+	return net.JoinHostPort(host, port), nil
+}

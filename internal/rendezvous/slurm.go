@@ -1,0 +1,85 @@
+package rendezvous
+
+import (
+	"strconv"
+	"strings"
+)
+
+// slurmReserved is the first of the step ids that Slurm keeps for itself: the script of sbatch,
+// the shell of salloc and the like. Those see SLURM_PROCID=0 without being a rank.
+const slurmReserved = 0xfffffff0
+
+// inSlurmStep reports whether srun started this process as a task of a step.
+func inSlurmStep(e *environment) bool {
+	id, err := strconv.ParseUint(e.value("SLURM_STEP_ID"), 10, 64)
+	return err == nil && id < slurmReserved
+}
+
+// fromSlurm reads the ranks of a task. The size of the step goes before that of the job, as one
+// job runs many steps.
+func fromSlurm(e *environment) (World, error) {
+	e.seen = nil
+	job := e.value("SLURM_JOB_ID")
+	if job == "" {
+		return World{}, e.wrong("a step without a job")
+	}
+	w := World{Source: SourceSlurm, RunID: job + "." + e.value("SLURM_STEP_ID")}
+	size := "SLURM_STEP_NUM_TASKS"
+	if e.value(size) == "" {
+		size = "SLURM_NTASKS"
+	}
+	var errs [4]error
+	w.Rank, errs[0] = e.number("SLURM_PROCID")
+	w.LocalRank, errs[1] = e.number("SLURM_LOCALID")
+	w.Size, errs[2] = e.number(size)
+	w.LocalSize, errs[3] = slurmLocalSize(e, w.Size)
+	for _, err := range errs {
+		if err != nil {
+			return World{}, err
+		}
+	}
+	if problem := w.problem(); problem != "" {
+		return World{}, e.wrong("%s", problem)
+	}
+	return w, nil
+}
+
+// slurmLocalSize finds how many tasks of the step run on this machine.
+func slurmLocalSize(e *environment, size int) (int, error) {
+	if e.value("SLURM_STEP_NUM_NODES") == "1" {
+		return size, nil
+	}
+	node, err := e.number("SLURM_NODEID")
+	if err != nil {
+		return 0, err
+	}
+	tasks := e.value("SLURM_STEP_TASKS_PER_NODE")
+	n, ok := tasksOn(tasks, node)
+	if !ok {
+		return 0, e.wrong("SLURM_STEP_TASKS_PER_NODE does not tell the tasks of node %d", node)
+	}
+	return n, nil
+}
+
+// tasksOn reads Slurm's short form of a list of numbers, such as "4(x2),3" for 4, 4, 3.
+func tasksOn(list string, node int) (tasks int, ok bool) {
+	for item := range strings.SplitSeq(list, ",") {
+		number, times, repeated := strings.Cut(item, "(x")
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 0 {
+			return 0, false
+		}
+		count := 1
+		if repeated {
+			digits, closed := strings.CutSuffix(times, ")")
+			if count, err = strconv.Atoi(digits); err != nil || !closed || count < 1 {
+				return 0, false
+			}
+		}
+		if node < count {
+			return n, true
+		}
+		node -= count
+	}
+	return 0, false
+}
