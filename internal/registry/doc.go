@@ -8,21 +8,21 @@
 //
 // A segment moves through these states:
 //
-//	            Track                 Registered (first group)
-//	  (none) ----------> tracked <------------------------> registered with n groups
-//	                       |  ^      Deregistered (last)       |   ^
-//	               Release |  | Retain                 Release |   | Retain
-//	                       v  |                                v   |
-//	                      releasing  <----------------------  releasing, n windows remain
-//	                       |            Deregistered (each)
-//	               Untrack v
-//	                      gone
+//	          Track                 Registered (first group)
+//	(none) ----------> tracked <------------------------> registered with n groups
+//	                     |  ^      Deregistered (last)       |   ^
+//	             Release |  | Retain                 Release |   | Retain
+//	                     v  |                                v   |
+//	                    releasing  <----------------------  releasing, n windows remain
+//	                     |            Deregistered (each)
+//	             Untrack v
+//	                    gone
 //
 // and a group through these:
 //
-//	  (none) --Join--> joined --Close, once no window remains--> closed
-//	                     |
-//	                     +-----Abort, all windows vanish-------> aborted
+//	(none) --Join--> joined --Close, once no window remains--> closed
+//	                   |
+//	                   +-----Abort, all windows vanish-------> aborted
 //
 // A releasing segment is pending for nobody and cannot be registered. A segment is registered at
 // most once with a group. A closed or aborted group answers everything with [ErrGroupGone] and

@@ -98,20 +98,26 @@ func (g *Group) wants(rec *record) bool {
 	return !ok
 }
 
-// Pending appends the segments that wait to be registered with g to dst, in the order in which all
-// ranks register them. It allocates only if dst is too small.
+// Pending appends the segments that wait to be registered with g to dst, in ordinal order, which is
+// the order in which all ranks register them. It allocates only if dst is too small.
 func (g *Group) Pending(dst []Segment) []Segment {
 	if !g.HasPending() {
 		return dst
 	}
-	log := g.registry.log
+	log, before := g.registry.log, len(dst)
 	for i := g.cursor; i < len(log); i++ {
 		if g.wants(&log[i]) {
 			dst = append(dst, log[i].segment)
 		}
 	}
+	// The log is in ordinal order except where an ordinal is in use for a second time.
+	if fresh := dst[before:]; !slices.IsSortedFunc(fresh, byOrdinal) {
+		slices.SortFunc(fresh, byOrdinal)
+	}
 	return dst
 }
+
+func byOrdinal(a, b Segment) int { return cmp.Compare(a.Ordinal, b.Ordinal) }
 
 // Registered reports that the backend has registered s with g as window w. The order is free; what
 // was skipped stays pending. Registering twice is refused, and so is a segment that began to be
@@ -183,9 +189,7 @@ func (g *Group) Windows() []Registration {
 		s, _ := g.registry.Segment(ordinal)
 		out = append(out, Registration{Group: g.key, Segment: s, Window: w})
 	}
-	slices.SortFunc(out, func(a, b Registration) int {
-		return cmp.Compare(a.Segment.Ordinal, b.Segment.Ordinal)
-	})
+	slices.SortFunc(out, func(a, b Registration) int { return byOrdinal(a.Segment, b.Segment) })
 	return out
 }
 

@@ -1,0 +1,90 @@
+package agreement
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// maxWord bounds each of the names in a call, in bytes.
+const maxWord = 32
+
+// CollectiveCall is what a rank asks of a collective: everything that must be the same on all
+// ranks. A field that ranks may choose for themselves, such as the place of a buffer on the plain
+// path, stays at its zero value.
+type CollectiveCall struct {
+	// Operation, Path, DataType and ReduceOp are names of at most 32 bytes.
+	Operation, Path, DataType, ReduceOp string
+	// Root is the root rank, where the operation has one.
+	Root int
+	// Count is the number of elements.
+	Count uint64
+	// SendSegment and RecvSegment are segment ordinals, -1 outside the pool; the offsets are in
+	// bytes from the start of the segment.
+	SendSegment, RecvSegment int32
+	SendOffset, RecvOffset   int64
+	// Sequence counts the collectives of the group.
+	Sequence uint64
+}
+
+// String says the call in words.
+func (c CollectiveCall) String() string {
+	op := ""
+	if c.ReduceOp != "" {
+		op = " " + c.ReduceOp
+	}
+	return fmt.Sprintf("%s%s of %d %s, root %d, path %s, send segment %d offset %#x, "+
+		"receive segment %d offset %#x, sequence %d", c.Operation, op, c.Count, c.DataType, c.Root,
+		c.Path, c.SendSegment, c.SendOffset, c.RecvSegment, c.RecvOffset, c.Sequence)
+}
+
+// Encode returns the call as bytes that are equal exactly for equal calls, names being cut to 32
+// bytes. A nil call gives no bytes.
+func (c *CollectiveCall) Encode() []byte {
+	if c == nil {
+		return nil
+	}
+	var b []byte
+	for _, word := range []string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
+		b = appendBytes(b, []byte(word)[:min(len(word), maxWord)])
+	}
+	b = appendWords(b, uint64(int64(c.Root)), c.Count, uint64(c.SendOffset), uint64(c.RecvOffset))
+	b = binary.LittleEndian.AppendUint32(b, uint32(c.SendSegment))
+	b = binary.LittleEndian.AppendUint32(b, uint32(c.RecvSegment))
+	return appendWords(b, c.Sequence)
+}
+
+// DecodeCall reads what [CollectiveCall.Encode] wrote and nothing else. No bytes give a nil call. An
+// error wraps [ErrProtocol].
+func DecodeCall(value []byte) (*CollectiveCall, error) {
+	if len(value) == 0 {
+		return nil, nil
+	}
+	r := &reader{b: value}
+	c := &CollectiveCall{}
+	for _, word := range []*string{&c.Operation, &c.Path, &c.DataType, &c.ReduceOp} {
+		*word = string(r.bytes(maxWord, "collective"))
+	}
+	c.Root, c.Count = int(int64(r.u64("root"))), r.u64("count")
+	c.SendOffset, c.RecvOffset = int64(r.u64("offset")), int64(r.u64("offset"))
+	segments := r.u64("segments")
+	c.SendSegment, c.RecvSegment = int32(uint32(segments)), int32(uint32(segments>>32))
+	c.Sequence = r.u64("sequence")
+	if len(r.b) > 0 {
+		r.fail("rest of a collective")
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
+	return c, nil
+}
+
+func callText(value []byte) (string, error) {
+	c, err := DecodeCall(value)
+	if err != nil {
+		return "", err
+	}
+	if c == nil {
+		return "no collective", nil
+	}
+	return c.String(), nil
+}

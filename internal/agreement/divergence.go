@@ -1,0 +1,283 @@
+package agreement
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"symmem/internal/ledger"
+)
+
+// Kind says what the ranks differ in.
+type Kind uint8
+
+// The kinds of divergence, in the order in which they are looked for.
+const (
+	// KindTag: the ranks are in different operations.
+	KindTag Kind = iota + 1
+	// KindLedgers: the ranks compare different pools.
+	KindLedgers
+	// KindPlacement: the histories of a pool differ.
+	KindPlacement
+	// KindPending: the histories agree, but not what is about to be registered.
+	KindPending
+	// KindCollective: the histories agree, but not the collective that is being called.
+	KindCollective
+)
+
+var kindNames = [...]string{"", "operation", "pools", "placement", "pending", "collective"}
+
+// String returns the word for k.
+func (k Kind) String() string {
+	if k == 0 || int(k) >= len(kindNames) {
+		return fmt.Sprintf("kind %d", uint8(k))
+	}
+	return kindNames[k]
+}
+
+// Variant is what some ranks have alike.
+type Variant struct {
+	// Ranks are those that have it.
+	Ranks RankSet
+	// What says it in words; for an event it is [ledger.Event.String].
+	What string
+	// Site is where it came from, as file:line, or "".
+	Site string
+	// Event is the event itself, if HasEvent.
+	Event    ledger.Event
+	HasEvent bool
+}
+
+// Observation is what one rank has.
+type Observation struct {
+	Event string `json:"event"`
+	Site  string `json:"site"`
+}
+
+// DivergenceError says that ranks which should be alike are not, and where. Its text is the same on
+// every rank of the agreement.
+type DivergenceError struct {
+	// Group names the group whose ranks differ.
+	Group string
+	// Kind says what they differ in.
+	Kind Kind
+	// Ledger is the id of the pool, for KindPlacement and KindPending.
+	Ledger uint64
+	// Position is that of the first differing event, for KindPlacement. If Last is greater, that
+	// part of the history is no longer kept and the event stands from Position to Last.
+	Position, Last uint64
+	// Variants has one entry for each different observation, ordered by lowest rank; at most 16.
+	Variants []Variant
+	// Others are ranks whose observations exceed that number.
+	Others RankSet
+	// Deviant are the ranks that differ from more than half of those that took part. It is empty
+	// if there is no such majority: no rank is right because of its number.
+	Deviant RankSet
+	// Why is a hint at the kind of difference, for KindPlacement.
+	Why Why
+	// Absent are the ranks that did not take part in every round.
+	Absent RankSet
+}
+
+// Ranks returns what each rank has.
+func (d *DivergenceError) Ranks() map[int]Observation {
+	out := make(map[int]Observation)
+	for _, v := range d.Variants {
+		for rank := range v.Ranks.All() {
+			out[rank] = Observation{Event: v.What, Site: v.Site}
+		}
+	}
+	return out
+}
+
+// Error says everything in one paragraph.
+func (d *DivergenceError) Error() string {
+	var b strings.Builder
+	b.WriteString(d.heading())
+	for i, v := range d.Variants {
+		b.WriteString([]string{": ", "; "}[min(i, 1)])
+		fmt.Fprintf(&b, "%s %s %q", v.Ranks.words(), v.Ranks.verb("has", "have"), v.What)
+		if v.Site != "" {
+			fmt.Fprintf(&b, " at %s", v.Site)
+		}
+	}
+	if len(d.Others) > 0 {
+		fmt.Fprintf(&b, "; %s %s something else again",
+			d.Others.words(), d.Others.verb("has", "have"))
+	}
+	b.WriteString(d.closing())
+	return b.String()
+}
+
+func (d *DivergenceError) heading() string {
+	switch d.Kind {
+	case KindTag:
+		return fmt.Sprintf("group %s: ranks are in different operations", d.Group)
+	case KindLedgers:
+		return fmt.Sprintf("group %s: ranks have different pools", d.Group)
+	case KindPending:
+		return fmt.Sprintf("group %s: ranks are about to register different segments of pool %d",
+			d.Group, d.Ledger)
+	case KindCollective:
+		return fmt.Sprintf("group %s: ranks call different collectives", d.Group)
+	case KindPlacement:
+	}
+	if d.Last > d.Position {
+		return fmt.Sprintf("group %s: ranks diverged in pool %d between events %d and %d, "+
+			"which are no longer kept", d.Group, d.Ledger, d.Position, d.Last)
+	}
+	return fmt.Sprintf("group %s: ranks diverged in pool %d at event %d",
+		d.Group, d.Ledger, d.Position)
+}
+
+// closing says who deviates and how, as far as that can be told.
+func (d *DivergenceError) closing() string {
+	out := ""
+	if usual, deviant := d.sides(); usual >= 0 && deviant >= 0 && d.Why != WhyUnknown {
+		out = "; " + d.Why.sentence(d.alike(deviant), d.alike(usual))
+	} else if len(d.Deviant) > 0 {
+		out = fmt.Sprintf("; %s %s from the majority",
+			d.Deviant.words(), d.Deviant.verb("deviates", "deviate"))
+	}
+	if len(d.Absent) > 0 {
+		out += fmt.Sprintf("; %s did not take part", d.Absent.words())
+	}
+	return out
+}
+
+// alike returns the ranks that have what variant i has, whatever their call sites.
+func (d *DivergenceError) alike(i int) RankSet {
+	var out RankSet
+	for _, v := range d.Variants {
+		if v.What == d.Variants[i].What {
+			out = out.union(v.Ranks)
+		}
+	}
+	return out
+}
+
+// sides returns the variant of the most ranks and the first one unlike it, or -1. Equally many
+// ranks are no majority; then the lower rank comes first, which only orders the words.
+func (d *DivergenceError) sides() (usual, deviant int) {
+	usual, deviant = -1, -1
+	most := 0
+	for i := range d.Variants {
+		if n := d.alike(i).Len(); n > most {
+			usual, most = i, n
+		}
+	}
+	for i := range d.Variants {
+		if d.Variants[i].What != d.Variants[usual].What {
+			return usual, i
+		}
+	}
+	return usual, deviant
+}
+
+// conclude fills in who deviates among the given number of ranks.
+func (d *DivergenceError) conclude(ranks int) {
+	usual, _ := d.sides()
+	if usual < 0 || 2*d.alike(usual).Len() <= ranks {
+		return
+	}
+	for i := range d.Variants {
+		if d.Variants[i].What != d.Variants[usual].What {
+			d.Deviant = d.Deviant.union(d.Variants[i].Ranks)
+		}
+	}
+	d.Deviant = d.Deviant.union(d.Others)
+}
+
+// MarshalJSON gives the report to machines:
+//
+//	{"kind":"placement","group":"world","pool":1,"position":47,
+//	 "ranks":{"0":{"event":"alloc ...","site":"train.py:88"}},"deviant":[3],"why":"extra event"}
+func (d *DivergenceError) MarshalJSON() ([]byte, error) {
+	ranks := make(map[string]Observation)
+	for rank, o := range d.Ranks() {
+		ranks[strconv.Itoa(rank)] = o
+	}
+	last := d.Last
+	if last == d.Position {
+		last = 0
+	}
+	list := func(s RankSet) []int {
+		out := make([]int, 0, s.Len())
+		for r := range s.All() {
+			out = append(out, r)
+		}
+		return out
+	}
+	return json.Marshal(struct {
+		Kind     string                 `json:"kind"`
+		Group    string                 `json:"group"`
+		Pool     uint64                 `json:"pool"`
+		Position uint64                 `json:"position"`
+		Last     uint64                 `json:"last,omitempty"`
+		Ranks    map[string]Observation `json:"ranks"`
+		Others   []int                  `json:"others,omitempty"`
+		Deviant  []int                  `json:"deviant"`
+		Absent   []int                  `json:"absent,omitempty"`
+		Why      string                 `json:"why"`
+		Message  string                 `json:"message"`
+	}{
+		Kind: d.Kind.String(), Group: d.Group, Pool: d.Ledger, Position: d.Position,
+		Last: last, Ranks: ranks, Others: list(d.Others), Deviant: list(d.Deviant),
+		Absent: list(d.Absent), Why: d.Why.String(), Message: d.Error(),
+	})
+}
+
+func (m *Machine) newDivergence(kind Kind, id uint64) *DivergenceError {
+	return &DivergenceError{Group: m.config.Group, Kind: kind, Ledger: id, Absent: m.absent}
+}
+
+// differ ends the agreement over contributions that the vote already showed to differ.
+func (m *Machine) differ(
+	kind Kind, id uint64, v variants, text func([]byte) (string, error),
+) ([]byte, *Verdict, error) {
+	d := m.newDivergence(kind, id)
+	ranks := v.others.Len()
+	for _, one := range v.list {
+		what, err := text(one.value)
+		if err != nil {
+			return nil, nil, err
+		}
+		d.Variants = append(d.Variants, Variant{Ranks: one.ranks, What: what})
+		ranks += one.ranks.Len()
+	}
+	d.Others = v.others
+	d.conclude(ranks)
+	return nil, &Verdict{Divergence: d, Absent: m.absent}, nil
+}
+
+func tagText(value []byte) (string, error) {
+	if len(value) < 1 || len(value) > 1+MaxTag || value[0] > byte(Prefix) {
+		return "", protocolError("decoding a tag")
+	}
+	return fmt.Sprintf("%s (%s)", value[1:], Mode(value[0])), nil
+}
+
+func idsText(value []byte) (string, error) {
+	if len(value)%8 != 0 {
+		return "", protocolError("decoding a list of pools")
+	}
+	if len(value) == 0 {
+		return "no pool", nil
+	}
+	ids := make([]string, 0, len(value)/8)
+	for _, id := range words(value) {
+		ids = append(ids, strconv.FormatUint(id, 10))
+	}
+	return "pools " + strings.Join(ids, ","), nil
+}
+
+func pendingText(value []byte) (string, error) {
+	if len(value) != 16 {
+		return "", protocolError("decoding pending segments")
+	}
+	count := binary.LittleEndian.Uint64(value)
+	return fmt.Sprintf("%d segments pending, digest %016x",
+		count, binary.LittleEndian.Uint64(value[8:])), nil
+}

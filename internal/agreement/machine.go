@@ -1,0 +1,326 @@
+package agreement
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"symmem/internal/ledger"
+)
+
+// Mode says how histories are compared.
+type Mode uint8
+
+const (
+	// Exact asks for equal positions, digests and pending segments of every ledger. It is for
+	// points that all ranks reach in the same place of their program: registration, Check.
+	Exact Mode = iota
+	// Prefix compares histories up to the least position among the ranks. It is for comparisons
+	// that run beside the program, and after a collective whose digests did not fit.
+	Prefix
+)
+
+// String returns the word for m.
+func (m Mode) String() string {
+	if m == Prefix {
+		return "prefix"
+	}
+	return "exact"
+}
+
+// Source is a history that an agreement reads. A [ledger.Ledger] is one; where a pool goes on
+// allocating meanwhile, its owner wraps the ledger with its lock.
+type Source interface {
+	// Snapshot returns the state of the history now.
+	Snapshot() ledger.Snapshot
+	// DigestAt returns the digest of the first position events, if it is known.
+	DigestAt(position uint64) (uint64, bool)
+	// EventAt returns the event at position, if it is kept.
+	EventAt(position uint64) (ledger.Event, bool)
+	// Site returns the call site of an event, or "".
+	Site(e ledger.Event) string
+}
+
+// frozen hides what a history gains after the agreement began, so that a rank which goes on
+// allocating does not testify to more than it voted for.
+type frozen struct {
+	Source
+	end uint64
+}
+
+// EventAt returns an event that was there at the start.
+func (f frozen) EventAt(position uint64) (ledger.Event, bool) {
+	if position >= f.end {
+		return ledger.Event{}, false
+	}
+	return f.Source.EventAt(position)
+}
+
+// Pending is what a rank is about to register from one pool, as a count and a digest. The zero
+// value is the empty list.
+type Pending struct {
+	Count  uint32
+	Digest uint64
+}
+
+// Add returns p with one more segment. Order matters, as it does for registration.
+func (p Pending) Add(ordinal int32, generation uint32, bytes int64) Pending {
+	place := uint64(generation)<<32 | uint64(uint32(ordinal))
+	return Pending{Count: p.Count + 1, Digest: ledger.Mix(p.Digest, place, uint64(bytes))}
+}
+
+// Ledger is one history in an agreement.
+type Ledger struct {
+	// ID is the number of the pool; it is the same on all ranks.
+	ID uint64
+	// Source is the history.
+	Source Source
+	// Pending is what is about to be registered. It is compared in mode [Exact] only.
+	Pending Pending
+	// Limit bounds what mode [Prefix] compares, as a position; 0 is no limit.
+	Limit uint64
+}
+
+// Config describes one rank's part in an agreement. All but Rank, and what the sources hold, must
+// be the same on all ranks; what is not is found and reported, except Group, which only words.
+type Config struct {
+	// Rank is this rank, from 0 to Ranks-1.
+	Rank, Ranks int
+	// Mode says how histories are compared.
+	Mode Mode
+	// Group names the group in reports.
+	Group string
+	// Tag says what this agreement is for, in at most [MaxTag] bytes. Ranks with different tags
+	// are at different places of their program.
+	Tag string
+	// Ledgers are compared in the order of their ids.
+	Ledgers []Ledger
+	// Call, if set, is compared once the ledgers agree.
+	Call *CollectiveCall
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.Ranks < 1 || c.Ranks > maxRanks || c.Rank < 0 || c.Rank >= c.Ranks:
+		return fmt.Errorf("starting an agreement as rank %d of %d: out of range", c.Rank, c.Ranks)
+	case c.Mode != Exact && c.Mode != Prefix:
+		return fmt.Errorf("starting an agreement in mode %d: unknown", c.Mode)
+	case len(c.Tag) > MaxTag:
+		return fmt.Errorf("starting an agreement with a tag of %d bytes: the most is %d",
+			len(c.Tag), MaxTag)
+	case len(c.Ledgers) > MaxLedgers:
+		return fmt.Errorf("starting an agreement over %d pools: the most is %d",
+			len(c.Ledgers), MaxLedgers)
+	}
+	return nil
+}
+
+// Machine is one rank's side of one agreement. It goes through the phases of the package comment,
+// from vote over probe and witness to done; a phase may be skipped but none is returned to. It
+// is not safe for concurrent use.
+type Machine struct {
+	config  Config
+	ledgers []Ledger // sorted by id
+
+	phase  phase
+	round  uint64
+	absent RankSet
+
+	// doubt holds the ledgers still in question, by id. At most the last one is known to differ.
+	doubt   []interval
+	asked   [][]uint64 // what the round in progress asks of each
+	pending []vote     // folded votes, kept until the ledgers are known to agree
+	calls   variants
+	marks   []Mark
+}
+
+// New returns a machine in its first round.
+func New(c Config) (*Machine, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	m := &Machine{config: c, ledgers: slices.Clone(c.Ledgers), phase: phaseVote}
+	slices.SortFunc(m.ledgers, func(a, b Ledger) int { return cmp.Compare(a.ID, b.ID) })
+	for i := 1; i < len(m.ledgers); i++ {
+		if m.ledgers[i].ID == m.ledgers[i-1].ID {
+			return nil, fmt.Errorf("starting an agreement: pool %d is there twice", m.ledgers[i].ID)
+		}
+	}
+	return m, nil
+}
+
+// Start returns the payload of the first round. Histories may grow from here on: what is compared
+// is what they were at this call.
+func (m *Machine) Start() ([]byte, error) {
+	rank := m.config.Rank
+	msg := m.message()
+	var ids []byte
+	for i, l := range m.ledgers {
+		now := l.Source.Snapshot()
+		m.ledgers[i].Source = frozen{l.Source, now.Position}
+		ids = appendWords(ids, l.ID)
+		msg.votes = append(msg.votes, newVote(rank, m.config.Mode, l, now))
+	}
+	msg.tags = oneVariant(rank, append([]byte{byte(m.config.Mode)}, m.config.Tag...), nil)
+	msg.ids = oneVariant(rank, ids, nil)
+	msg.calls = oneVariant(rank, m.config.Call.Encode(), nil)
+	return msg.encode()
+}
+
+func (m *Machine) message() *message {
+	return &message{phase: m.phase, round: m.round, ranks: ranksOf(m.config.Rank)}
+}
+
+// Step takes the summary of the round and returns either the payload of the next round or the
+// verdict. Every error wraps [ErrProtocol] and ends the agreement.
+func (m *Machine) Step(summary []byte) (next []byte, verdict *Verdict, err error) {
+	next, verdict, err = m.step(summary)
+	if err != nil || verdict != nil {
+		m.phase = phaseDone
+	}
+	return next, verdict, err
+}
+
+func (m *Machine) step(summary []byte) ([]byte, *Verdict, error) {
+	msg, err := decode(summary)
+	if err != nil {
+		return nil, nil, err
+	}
+	if msg.phase != m.phase || msg.round != m.round {
+		return nil, nil, protocolError("stepping round %d with round %d", m.round, msg.round)
+	}
+	last := msg.ranks[len(msg.ranks)-1].Last
+	if !msg.ranks.Contains(m.config.Rank) || last >= m.config.Ranks {
+		return nil, nil, protocolError("stepping with %s", msg.ranks.words())
+	}
+	m.absent = m.absent.union(msg.ranks.missing(m.config.Ranks))
+	m.round++
+	switch m.phase {
+	case phaseVote:
+		return m.afterVote(msg)
+	case phaseProbe:
+		return m.afterProbe(msg)
+	case phaseWitness:
+		return m.afterWitness(msg)
+	case phaseDone:
+	}
+	return nil, nil, protocolError("stepping an agreement that is over")
+}
+
+// afterVote settles what equal votes settle and puts the rest in doubt.
+func (m *Machine) afterVote(msg *message) ([]byte, *Verdict, error) {
+	if !msg.tags.equal() {
+		return m.differ(KindTag, 0, msg.tags, tagText)
+	}
+	if !msg.ids.equal() {
+		return m.differ(KindLedgers, 0, msg.ids, idsText)
+	}
+	if len(msg.votes) != len(m.ledgers) {
+		return nil, nil, protocolError("stepping with %d ledgers", len(msg.votes))
+	}
+	for i, v := range msg.votes {
+		if v.id != m.ledgers[i].ID {
+			return nil, nil, protocolError("stepping with ledger %d", v.id)
+		}
+		if v.same {
+			m.marks = append(m.marks, Mark{Ledger: v.id, Position: v.low, Digest: v.digest})
+			continue
+		}
+		in, err := v.interval(m.config.Mode)
+		if err != nil {
+			return nil, nil, err
+		}
+		m.doubt = append(m.doubt, in)
+	}
+	m.pending, m.calls = msg.votes, msg.calls
+	return m.advance()
+}
+
+// advance settles the ledgers that need no further digests and asks for those of the rest.
+func (m *Machine) advance() ([]byte, *Verdict, error) {
+	kept := m.doubt[:0]
+	m.asked = m.asked[:0]
+	for _, in := range m.doubt {
+		question := in.question()
+		if len(question) == 0 && !in.differs {
+			m.marks = append(m.marks, Mark{Ledger: in.id, Position: in.lo, Digest: in.loDigest})
+			continue
+		}
+		kept = append(kept, in)
+		m.asked = append(m.asked, question)
+		if in.differs {
+			break // Only the first difference counts.
+		}
+	}
+	m.doubt = kept
+	switch {
+	case len(m.doubt) == 0:
+		return m.agree()
+	case len(m.asked[0]) == 0:
+		return m.witness()
+	}
+	return m.probe()
+}
+
+func (m *Machine) probe() ([]byte, *Verdict, error) {
+	m.phase = phaseProbe
+	msg := m.message()
+	for i, in := range m.doubt {
+		p := probe{id: in.id}
+		source := m.history(in.id)
+		for _, at := range m.asked[i] {
+			digest, known := source.DigestAt(at)
+			if !known {
+				digest = 0
+			}
+			p.answers = append(p.answers,
+				answer{position: at, digest: digest, known: known, unknown: !known})
+		}
+		msg.probes = append(msg.probes, p)
+	}
+	b, err := msg.encode()
+	return b, nil, err
+}
+
+// history returns the history of a ledger as it was at the start.
+func (m *Machine) history(id uint64) frozen {
+	i := slices.IndexFunc(m.ledgers, func(l Ledger) bool { return l.ID == id })
+	return m.ledgers[i].Source.(frozen)
+}
+
+func (m *Machine) afterProbe(msg *message) ([]byte, *Verdict, error) {
+	if len(msg.probes) != len(m.doubt) {
+		return nil, nil, protocolError("stepping with %d probes", len(msg.probes))
+	}
+	for i, p := range msg.probes {
+		in := &m.doubt[i]
+		fits := p.id == in.id && slices.EqualFunc(p.answers, m.asked[i],
+			func(a answer, at uint64) bool { return a.position == at })
+		if !fits {
+			return nil, nil, protocolError("stepping with other probes than were asked for")
+		}
+		more, err := in.narrow(p)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !more {
+			// What a rank forgets while it is being asked is not worth another round.
+			in.floor, in.stride = maxPosition, maxPosition
+		}
+	}
+	return m.advance()
+}
+
+// agree ends an agreement over equal ledgers: what is left to compare are lists and calls.
+func (m *Machine) agree() ([]byte, *Verdict, error) {
+	for _, v := range m.pending {
+		if !v.pending.equal() {
+			return m.differ(KindPending, v.id, v.pending, pendingText)
+		}
+	}
+	if !m.calls.equal() {
+		return m.differ(KindCollective, 0, m.calls, callText)
+	}
+	slices.SortFunc(m.marks, func(a, b Mark) int { return cmp.Compare(a.Ledger, b.Ledger) })
+	return nil, &Verdict{Marks: m.marks, Absent: m.absent}, nil
+}

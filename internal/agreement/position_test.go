@@ -1,0 +1,219 @@
+package agreement
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"symmem/internal/ledger"
+)
+
+// rounds is the most that a history of n events may take: a vote, the search among n+1 outcomes,
+// and the events.
+func rounds(n int) int {
+	k := 0
+	for left := n + 1; left > 1; left = (left + maxProbes) / (maxProbes + 1) {
+		k++
+	}
+	return 1 + k + 1
+}
+
+// changes are the ways in which a history can differ from event p on.
+var changes = map[string]func([]ledger.Event, int) []ledger.Event{
+	"another size": func(h []ledger.Event, p int) []ledger.Event {
+		h[p].Size += 512
+		return h
+	},
+	"one event more": func(h []ledger.Event, p int) []ledger.Event {
+		return slices.Insert(h, p, ledger.Event{Kind: ledger.KindPin, Size: 1, Requested: 1})
+	},
+	"one event fewer": func(h []ledger.Event, p int) []ledger.Event {
+		return slices.Delete(h, p, p+1)
+	},
+	"nothing more": func(h []ledger.Event, p int) []ledger.Event { return h[:p] },
+}
+
+// firstDifference is the obvious way to find it.
+func firstDifference(a, b []ledger.Event) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return min(len(a), len(b))
+}
+
+func TestTheFirstDifferingEventIsFound(t *testing.T) {
+	names := slices.Sorted(func(yield func(string) bool) {
+		for name := range changes {
+			if !yield(name) {
+				return
+			}
+		}
+	})
+	rapid.Check(t, func(rt *rapid.T) {
+		n := rapid.IntRange(1, 9).Draw(rt, "ranks")
+		length := rapid.IntRange(1, 5000).Draw(rt, "events")
+		base := history(random(rapid.Uint64().Draw(rt, "history")), length)
+		at := rapid.IntRange(0, length-1).Draw(rt, "position")
+		rank := rapid.IntRange(0, n-1).Draw(rt, "rank")
+		change := rapid.SampledFrom(names).Draw(rt, "change")
+		mark := rapid.IntRange(0, at).Draw(rt, "mark")
+
+		other := changes[change](slices.Clone(base), at)
+		ledgers := make([]*ledger.Ledger, n)
+		for i := range ledgers {
+			events := base
+			if i == rank {
+				events = other
+			}
+			ledgers[i] = ledgerOf(ledger.Options{}, events)
+			digest, _ := ledgers[i].DigestAt(uint64(mark))
+			ledgers[i].Agree(uint64(mark), digest)
+		}
+		verdicts, took := drive(t, group(t, Exact, ledgers), nil)
+		for i := range verdicts {
+			if diff := cmp.Diff(verdicts[0], verdicts[i]); diff != "" {
+				rt.Fatalf("rank %d has another verdict than rank 0:\n%s", i, diff)
+			}
+		}
+		if want := rounds(length - mark); took > want {
+			rt.Fatalf("%d rounds for %d events, want at most %d", took, length-mark, want)
+		}
+		checkFirst(rt, verdicts[0], n, rank, firstDifference(base, other), base, other)
+	})
+}
+
+func checkFirst(
+	rt *rapid.T, v *Verdict, n, rank, at int, base, other []ledger.Event,
+) {
+	if n == 1 {
+		if !v.Agreed() {
+			rt.Fatalf("a rank alone diverged: %v", v.Err())
+		}
+		return
+	}
+	d := v.Divergence
+	if d == nil || d.Kind != KindPlacement || d.Position != uint64(at) || d.Last != d.Position {
+		rt.Fatalf("got %+v, want a divergence at event %d", d, at)
+	}
+	if n > 2 && !slices.Equal(d.Deviant, ranksOf(rank)) {
+		rt.Fatalf("deviant %v, want %d", d.Deviant, rank)
+	}
+	want := func(h []ledger.Event) string {
+		if at < len(h) {
+			return h[at].String()
+		}
+		return fmt.Sprintf("no event: history ends at %d", len(h))
+	}
+	for r, o := range d.Ranks() {
+		h := base
+		if r == rank {
+			h = other
+		}
+		if o.Event != want(h) {
+			rt.Fatalf("rank %d is said to have %q, want %q", r, o.Event, want(h))
+		}
+	}
+}
+
+func TestPrefixFindsADifferenceBeforeTheCommonPositionAndNoneAfter(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := rapid.IntRange(2, 6).Draw(rt, "ranks")
+		base := history(random(rapid.Uint64().Draw(rt, "history")), 3000)
+		at := rapid.IntRange(0, 2999).Draw(rt, "position")
+		ledgers := make([]*ledger.Ledger, n)
+		common := 3000
+		for i := range ledgers {
+			upTo := rapid.IntRange(0, 3000).Draw(rt, "length")
+			common = min(common, upTo)
+			events := slices.Clone(base[:upTo])
+			if i == 0 && at < upTo {
+				events[at].Offset++
+			}
+			ledgers[i] = ledgerOf(ledger.Options{}, events)
+		}
+		verdicts, _ := drive(t, group(t, Prefix, ledgers), nil)
+		v := verdicts[0]
+		if at >= common {
+			digest, _ := ledgers[0].DigestAt(uint64(common))
+			want := []Mark{{Ledger: 1, Position: uint64(common), Digest: digest}}
+			if diff := cmp.Diff(want, v.Marks); diff != "" || !v.Agreed() {
+				rt.Fatalf("verdict %v: %s", v.Err(), diff)
+			}
+			return
+		}
+		if v.Agreed() || v.Divergence.Position != uint64(at) {
+			rt.Fatalf("got %v, want a divergence at %d", v.Err(), at)
+		}
+	})
+}
+
+func TestAForgottenDifferenceGivesARangeThatHoldsIt(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		length := rapid.IntRange(200, 20000).Draw(rt, "events")
+		base := history(random(rapid.Uint64().Draw(rt, "history")), length)
+		at := rapid.IntRange(0, length-1).Draw(rt, "position")
+		other := slices.Clone(base)
+		other[at].Size++
+		ledgers := []*ledger.Ledger{
+			ledgerOf(ledger.Options{Kept: 64}, base),
+			ledgerOf(ledger.Options{Kept: 1024}, base),
+			ledgerOf(ledger.Options{Kept: 64}, other),
+		}
+		verdicts, took := drive(t, group(t, Exact, ledgers), nil)
+		d := verdicts[1].Divergence
+		if d == nil || d.Position > uint64(at) || d.Last < uint64(at) || d.Last-d.Position > 64 {
+			rt.Fatalf("got %+v, want a range around %d", d, at)
+		}
+		if !slices.Equal(d.Deviant, ranksOf(2)) || took > rounds(length) {
+			rt.Fatalf("deviant %v after %d rounds", d.Deviant, took)
+		}
+	})
+}
+
+func TestMarksOfOtherGroupsAreNotTrusted(t *testing.T) {
+	// Ranks 0 and 1 agreed with each other, and so did ranks 2 and 3, at the same position of
+	// different histories. The difference lies before the mark.
+	base := history(random(7), 500)
+	other := slices.Clone(base)
+	other[10].Size++
+	ledgers := make([]*ledger.Ledger, 4)
+	for i := range ledgers {
+		ledgers[i] = ledgerOf(ledger.Options{}, [][]ledger.Event{base, other}[i/2])
+		digest, _ := ledgers[i].DigestAt(400)
+		ledgers[i].Agree(400, digest)
+	}
+	verdicts, _ := drive(t, group(t, Exact, ledgers), nil)
+	if d := verdicts[3].Divergence; d == nil || d.Position != 10 || len(d.Deviant) != 0 {
+		t.Fatalf("got %+v, want event 10 without a majority", d)
+	}
+}
+
+func TestTheFirstPoolThatDiffersIsReportedAndTheOthersDoNotHideIt(t *testing.T) {
+	base := history(random(8), 300)
+	later := slices.Clone(base)
+	later[250].Size++
+	early := slices.Clone(base)
+	early[3].Size++
+	var machines []*Machine
+	for rank := range 3 {
+		histories := [][]ledger.Event{base, base, base}
+		if rank == 2 {
+			histories = [][]ledger.Event{base[:290], later, early}
+		}
+		c := Config{Rank: rank, Ranks: 3, Mode: Prefix, Group: "world"}
+		for i, h := range histories {
+			l := Ledger{ID: uint64(10 * (3 - i)), Source: ledgerOf(ledger.Options{}, h)}
+			c.Ledgers = append(c.Ledgers, l)
+		}
+		machines = append(machines, machineOf(t, c))
+	}
+	verdicts, _ := drive(t, machines, nil)
+	if d := verdicts[0].Divergence; d == nil || d.Ledger != 10 || d.Position != 3 {
+		t.Fatalf("got %+v, want pool 10 at event 3", d)
+	}
+}

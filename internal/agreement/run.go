@@ -1,0 +1,42 @@
+package agreement
+
+import (
+	"context"
+	"fmt"
+)
+
+// Exchange contributes a payload to a round and returns those of all ranks, by rank. A nil entry
+// stands for a rank that did not come; its own entry is never nil. It must honour the deadline of
+// ctx. The payloads are read only, until the next call.
+type Exchange func(ctx context.Context, payload []byte) ([][]byte, error)
+
+// Run takes m through its rounds over an exchange in which every rank reads all payloads. The
+// error is about the exchange itself; that ranks differ is in the verdict.
+func Run(ctx context.Context, exchange Exchange, m *Machine) (*Verdict, error) {
+	payload, err := m.Start()
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("agreeing in round %d: %w", m.round, err)
+		}
+		payloads, err := exchange(ctx, payload)
+		if err != nil {
+			return nil, fmt.Errorf("exchanging round %d: %w", m.round, err)
+		}
+		summary, err := FoldAll(payloads)
+		if err != nil {
+			return nil, fmt.Errorf("folding round %d: %w", m.round, err)
+		}
+		next, verdict, err := m.Step(summary)
+		if err != nil || verdict != nil {
+			return verdict, err
+		}
+		payload = next
+	}
+}
+
+func wrapRank(rank int, err error) error {
+	return fmt.Errorf("reading the payload of rank %d: %w", rank, err)
+}

@@ -1,0 +1,29 @@
+package agreement
+
+// Mark says that the first Position events of a ledger, with the given digest, are equal on all
+// ranks that took part. The caller passes it to [ledger.Ledger.Agree].
+type Mark struct {
+	Ledger, Position, Digest uint64
+}
+
+// Verdict ends an agreement. It is the same on every rank that got the same summaries.
+type Verdict struct {
+	// Marks has one entry for each ledger, by id, if the ranks agreed.
+	Marks []Mark
+	// Absent are the ranks that did not take part in every round. The verdict is about the
+	// others; whether it counts without them is for the caller to say.
+	Absent RankSet
+	// Divergence says where the ranks differ; nil if they agreed.
+	Divergence *DivergenceError
+}
+
+// Agreed reports whether the ranks that took part agreed.
+func (v *Verdict) Agreed() bool { return v.Divergence == nil }
+
+// Err returns the divergence as an error, or nil if the ranks agreed.
+func (v *Verdict) Err() error {
+	if v.Divergence == nil {
+		return nil
+	}
+	return v.Divergence
+}

@@ -1,0 +1,139 @@
+package agreement
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"symmem/internal/ledger"
+)
+
+// Why is the kind of difference at the first differing event: a hint for whoever reads the report,
+// not part of what was agreed.
+type Why uint8
+
+// The kinds of difference.
+const (
+	// WhyUnknown: there is nothing to tell it by.
+	WhyUnknown Why = iota
+	// WhyExtra: an event that the other ranks do not have.
+	WhyExtra
+	// WhyMissing: an event of the other ranks is not there.
+	WhyMissing
+	// WhySize: the same event with another size.
+	WhySize
+	// WhyPlace: the same request at another segment or offset.
+	WhyPlace
+	// WhyOrder: two events in the other order.
+	WhyOrder
+	// WhyStream: the same event on another stream.
+	WhyStream
+	// WhyEvent: another event altogether.
+	WhyEvent
+)
+
+var whyNames = [...]string{
+	"unknown", "extra event", "missing event", "different size", "different place",
+	"different order", "different stream", "different event",
+}
+
+// String returns the words for w.
+func (w Why) String() string {
+	if int(w) >= len(whyNames) {
+		return fmt.Sprintf("why %d", uint8(w))
+	}
+	return whyNames[w]
+}
+
+// sentence says w of the deviating ranks as against the others.
+func (w Why) sentence(deviant, usual RankSet) string {
+	have := deviant.verb("has", "have")
+	a, b := deviant.words(), usual.words()
+	switch w {
+	case WhyExtra:
+		return fmt.Sprintf("%s %s an event that %s %s not", a, have, b, usual.verb("has", "have"))
+	case WhyMissing:
+		return fmt.Sprintf("%s %s an event of %s", a, deviant.verb("lacks", "lack"), b)
+	case WhySize:
+		return fmt.Sprintf("%s %s another size than %s", a, have, b)
+	case WhyPlace:
+		return fmt.Sprintf("%s %s the same request at another place than %s", a, have, b)
+	case WhyOrder:
+		return fmt.Sprintf("%s %s the same events in another order than %s", a, have, b)
+	case WhyStream:
+		return fmt.Sprintf("%s %s the same event on another stream than %s", a, have, b)
+	case WhyEvent:
+		return fmt.Sprintf("%s %s another event than %s", a, have, b)
+	case WhyUnknown:
+	}
+	return ""
+}
+
+// explain compares the first deviating variant with the usual one.
+func explain(d *DivergenceError, w variants) Why {
+	usual, deviant := d.sides()
+	if usual < 0 || deviant < 0 {
+		return WhyUnknown
+	}
+	u, v := d.Variants[usual], d.Variants[deviant]
+	switch {
+	case u.HasEvent && !v.HasEvent:
+		return WhyMissing
+	case !u.HasEvent && v.HasEvent:
+		return WhyExtra
+	case !u.HasEvent:
+		return WhyUnknown
+	case u.Event.SameRequest(v.Event):
+		return WhyPlace
+	}
+	return shift(u.Event, v.Event, words(w.list[usual].note), words(w.list[deviant].note))
+}
+
+// shift lines the windows up in the four ways in which one slip explains them, and takes the way
+// with the most events that fit. A substitution wins ties: it claims least.
+func shift(u, v ledger.Event, usual, deviant []uint64) Why {
+	best, why := matches(usual, deviant, 1, 1), substitution(u, v)
+	if n := matches(usual, deviant, 0, 1); n > best {
+		best, why = n, WhyExtra
+	}
+	if n := matches(usual, deviant, 1, 0); n > best {
+		best, why = n, WhyMissing
+	}
+	swapped := len(usual) > 1 && len(deviant) > 1 &&
+		usual[0] == deviant[1] && usual[1] == deviant[0]
+	if swapped && 2+matches(usual, deviant, 2, 2) > best {
+		why = WhyOrder
+	}
+	return why
+}
+
+func substitution(u, v ledger.Event) Why {
+	switch {
+	case u.Kind != v.Kind:
+		return WhyEvent
+	case u.Stream != v.Stream && u.Size == v.Size && u.Requested == v.Requested:
+		return WhyStream
+	case u.Stream == v.Stream:
+		return WhySize
+	}
+	return WhyEvent
+}
+
+// matches counts the equal events of two windows from the given starts on.
+func matches(a, b []uint64, fromA, fromB int) int {
+	n := 0
+	for fromA < len(a) && fromB < len(b) {
+		if a[fromA] == b[fromB] {
+			n++
+		}
+		fromA, fromB = fromA+1, fromB+1
+	}
+	return n
+}
+
+func words(b []byte) []uint64 {
+	out := make([]uint64, len(b)/8)
+	for i := range out {
+		out[i] = binary.LittleEndian.Uint64(b[8*i:])
+	}
+	return out
+}
