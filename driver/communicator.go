@@ -49,9 +49,12 @@ type Communicator interface {
 	// Postconditions: on an error this rank holds no window. A stream that captures gives
 	// ErrCapturing before anything else happens.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
-	// Launch queues a collective on a stream. The call must not change afterwards. The returned
-	// error is about this call if the work was done at once; else it comes with Synchronize.
-	Launch(stream Stream, call *Call) error
+	// Prepare checks a call and works out all that is the same each time it runs. It returns
+	// ErrOutOfRange when a buffer runs past its window.
+	Prepare(call Call) (Plan, error)
+	// Launch queues a prepared collective on a stream. The returned error is about this call if
+	// the work was done at once; else it comes with Synchronize.
+	Launch(stream Stream, plan Plan) error
 	// SetCheck switches the comparison of calls on or off, in the order of calls.
 	SetCheck(on bool)
 	// Failed is closed when the communicator fails; Cause then says why on this rank.
@@ -69,8 +72,10 @@ const MaxPayload = 1 << 20
 
 // SegmentKey names a segment across ranks.
 type SegmentKey struct {
-	// Pool and Ordinal name the segment; Generation tells apart segments that had one name.
-	Pool, Ordinal, Generation uint32
+	// Pool is the pool's number, agreed by its domain.
+	Pool uint64
+	// Ordinal names the segment in the pool; Generation tells apart segments that had one name.
+	Ordinal, Generation uint32
 }
 
 // Window is one segment registered with one communicator.
@@ -135,8 +140,14 @@ func (p Path) String() string {
 	return [...]string{"plain", "window", "direct", "?"}[min(p, Paths)]
 }
 
-// Call is one collective call, resolved: addresses, windows and path are chosen. It is immutable
-// once launched and may be launched again.
+// Plan is a prepared call of one communicator. It is immutable, may be launched again and again,
+// and is valid as long as its windows are.
+type Plan interface {
+	// Prepared returns the call; it must not be changed.
+	Prepared() *Call
+}
+
+// Call is one collective call, resolved: addresses, windows and path are chosen.
 type Call struct {
 	// Operation, DataType and ReduceOp say what to do; ReduceOp matters where one is needed.
 	Operation Operation
@@ -156,4 +167,28 @@ type Call struct {
 	Digest uint64
 	// Keep holds what must stay reachable while the call is queued, such as a Go slice.
 	Keep any
+}
+
+// Spans returns the number of bytes that the call covers in its send and receive buffers, for a
+// group of the given number of ranks. Broadcast and Reduce count both buffers on every rank: over
+// windows, peers find the root's buffer by this rank's own offset.
+func (c *Call) Spans(ranks int) (send, recv int64) {
+	one := c.Count * int64(c.DataType.Size())
+	all := one * int64(ranks)
+	switch c.Operation {
+	case AllGather:
+		return one, all
+	case ReduceScatter:
+		return all, one
+	case AllToAll:
+		return all, all
+	case Send:
+		return one, 0
+	case Recv:
+		return 0, one
+	case Barrier:
+		return 0, 0
+	default:
+		return one, one
+	}
 }

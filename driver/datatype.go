@@ -1,6 +1,11 @@
 package driver
 
-import "symmem/internal/reduce"
+import (
+	"fmt"
+	"strings"
+
+	"symmem/internal/reduce"
+)
 
 // DataType is the type of the elements of a collective.
 type DataType = reduce.DataType
@@ -17,13 +22,40 @@ const (
 	Uint8    = reduce.Uint8
 )
 
-// ReduceOp is the operation that a reduction applies to elements.
-type ReduceOp = reduce.Op
+// ReduceOp is what a reduction applies to elements. Ranks are always combined in the order of the
+// group, so that every rank gets the same bits and so does every run. Float16 and BFloat16
+// accumulate in float32 and round once.
+type ReduceOp uint8
 
-// The reduce operations.
+// The reduce operations. The first four are those of package reduce, in its order.
 const (
-	Sum  = reduce.Sum
-	Prod = reduce.Prod
-	Min  = reduce.Min
-	Max  = reduce.Max
+	Sum  = ReduceOp(reduce.Sum)
+	Prod = ReduceOp(reduce.Prod)
+	Min  = ReduceOp(reduce.Min)
+	Max  = ReduceOp(reduce.Max)
+	// Avg is the sum divided by the number of ranks; integers truncate towards zero.
+	Avg = ReduceOp(4)
+	// ReduceOps is their number.
+	ReduceOps = 5
 )
+
+var reduceOpNames = [ReduceOps]string{"sum", "prod", "min", "max", "avg"}
+
+// String returns the operation's name, as nccl-tests writes it.
+func (op ReduceOp) String() string {
+	if op < ReduceOps {
+		return reduceOpNames[op]
+	}
+	return "redop(?)"
+}
+
+// ParseReduceOp reads a name as String writes it.
+func ParseReduceOp(name string) (ReduceOp, error) {
+	for i, n := range reduceOpNames {
+		if n == name {
+			return ReduceOp(i), nil
+		}
+	}
+	return 0, fmt.Errorf("unknown reduce operation %q: one of %s",
+		name, strings.Join(reduceOpNames[:], ", "))
+}

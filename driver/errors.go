@@ -95,7 +95,7 @@ func (e *StrayError) Error() string {
 	b.WriteString(e.Doing)
 	b.WriteString(" can never complete")
 	for _, r := range sortedRanks(e.Elsewhere) {
-		fmt.Fprintf(&b, "; rank %d is in %s", r, e.Elsewhere[r])
+		fmt.Fprintf(&b, "; rank %d: %s", r, e.Elsewhere[r])
 	}
 	return b.String()
 }

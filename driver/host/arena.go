@@ -1,0 +1,125 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"symmem/driver"
+	"symmem/internal/handoff"
+	"symmem/internal/sys"
+)
+
+// arena is a reserved range of addresses of this process.
+type arena struct {
+	device *Device
+	space  *sys.Mapping
+}
+
+// NewArena reserves addresses.
+func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
+	if bytes <= 0 || bytes%granularity != 0 {
+		return nil, fmt.Errorf("reserving an arena of %d bytes: not a multiple of %d",
+			bytes, granularity)
+	}
+	space, err := sys.Reserve(bytes, granularity)
+	if err != nil {
+		return nil, err
+	}
+	return &arena{device: d, space: space}, nil
+}
+
+// Address returns the arena's first address.
+func (a *arena) Address() uintptr { return a.space.Address() }
+
+// Close gives the addresses back.
+func (a *arena) Close() error { return a.space.Close() }
+
+// Map makes a segment.
+func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
+	if bytes <= 0 || bytes%granularity != 0 || offset < 0 || offset%granularity != 0 {
+		return nil, fmt.Errorf("mapping %d bytes at %d: not multiples of %d",
+			bytes, offset, granularity)
+	}
+	file, huge, err := segmentFile(bytes)
+	if err != nil {
+		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
+	}
+	at, err := a.device.scatter.draw(a.space, offset, bytes)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	memory, err := a.space.MapAt(at, file, bytes)
+	if err != nil {
+		err = &driver.OutOfMemoryError{Requested: bytes, Cause: err}
+		return nil, errors.Join(err, file.Close())
+	}
+	return &segment{device: a.device, file: file, memory: memory, huge: huge}, nil
+}
+
+// segmentFile makes the memory of a segment, of huge pages where the system has some to spare: a
+// fresh 64 MiB segment costs 32,768 page faults without them, 32 with.
+func segmentFile(bytes int64) (*os.File, bool, error) {
+	if f, err := sys.HugeMemfd("symmem-segment", bytes); err == nil {
+		return f, true, nil
+	}
+	f, err := sys.Memfd("symmem-segment", bytes)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := sys.SealSize(f); err != nil {
+		return nil, false, errors.Join(err, f.Close())
+	}
+	return f, false, nil
+}
+
+// segment is one shared file, mapped whole.
+type segment struct {
+	device *Device
+	file   *os.File
+	memory *sys.Mapping
+	huge   bool
+
+	mu       sync.Mutex
+	exported map[handoff.Key]bool // guarded by mu
+}
+
+// Address returns where the segment is mapped.
+func (s *segment) Address() uintptr { return s.memory.Address() }
+
+// Bytes returns the segment's size.
+func (s *segment) Bytes() int64 { return s.memory.Bytes() }
+
+// Huge tells whether huge pages are behind the segment.
+func (s *segment) Huge() bool { return s.huge }
+
+// export offers the segment to peers under a key.
+func (s *segment) export(key handoff.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.exported == nil {
+		s.exported = map[handoff.Key]bool{}
+	}
+	s.exported[key] = true
+	s.device.server.Export(key, s.file)
+}
+
+// Unmap gives the memory back.
+func (s *segment) Unmap() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.exported {
+		s.device.server.Withdraw(key)
+	}
+	s.exported = nil
+	err := s.memory.Close()
+	if errors.Is(err, sys.ErrUnmapped) {
+		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
+	}
+	if closeErr := s.file.Close(); !errors.Is(closeErr, syscall.EINVAL) {
+		err = errors.Join(err, closeErr)
+	}
+	return err
+}

@@ -1,0 +1,30 @@
+package host
+
+import (
+	"context"
+	"fmt"
+
+	"symmem/driver"
+)
+
+// Backend opens host devices.
+type Backend struct{}
+
+// Name returns "host".
+func (Backend) Name() string { return "host" }
+
+// Open opens this rank's device and makes it known to the other ranks of the machine.
+func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, error) {
+	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.Timeout <= 0 ||
+		cfg.Store == nil {
+		return nil, fmt.Errorf("opening a host device: rank %d of %d, timeout %v: invalid",
+			cfg.Rank, cfg.Size, cfg.Timeout)
+	}
+	d := &Device{cfg: cfg, info: info(), scatter: newScatter(cfg)}
+	if err := d.introduce(ctx); err != nil {
+		d.Close()
+		return nil, fmt.Errorf("opening a host device: %w", err)
+	}
+	return d, nil
+}
+

@@ -1,0 +1,121 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/reduce"
+	"symmem/internal/spin"
+)
+
+// begin posts the first step of a collective, whose turn it is.
+func (c *communicator) begin(call *plan) {
+	if call.windowed {
+		c.post(call.Digest, nil, 0)
+		return
+	}
+	c.contribute(call, 0)
+}
+
+// post makes one step: this rank's line, with up to 48 bytes in it.
+func (c *communicator) post(digest uint64, payload unsafe.Pointer, n int) {
+	c.step++
+	spin.PutLine(unsafe.Pointer(&c.me.lines[c.step&1]), c.step, digest, payload, n)
+	c.ring()
+}
+
+// arriveSoon waits for everybody's line for as long as a caller's own thread may be kept.
+func (c *communicator) arriveSoon() bool {
+	for _, b := range c.others {
+		word := &b.lines[c.step&1].step
+		if !spin.UntilAtLeast64(word, c.step, c.budget.tight, c.budget.paused) &&
+			!c.yields(word, c.step) {
+			return false
+		}
+	}
+	return true
+}
+
+// arrive waits for everybody's line.
+func (c *communicator) arrive(call *plan, ticket uint64) error {
+	for _, b := range c.others {
+		word := &b.lines[c.step&1].step
+		if spin.UntilAtLeast64(word, c.step, c.budget.tight, c.budget.paused) {
+			continue
+		}
+		if err := c.arriveLate(call, ticket); err != nil {
+			return err
+		}
+		break
+	}
+	return nil
+}
+
+func (c *communicator) arriveLate(call *plan, ticket uint64) error {
+	step := c.step
+	return c.linger(context.Background(), &waiting{
+		word: func(b *block) *uint64 { return &b.lines[step&1].step }, want: step,
+		from:       c.everybodyElse(),
+		collective: ticket, operation: call.Operation,
+		doing: func() string {
+			return fmt.Sprintf("%v %d of group %s", call.Operation, ticket, c.cfg.ID)
+		},
+	})
+}
+
+func (c *communicator) everybodyElse() []int {
+	var ranks []int
+	for r := range c.blocks {
+		if r != c.cfg.Rank {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+// compare checks the digests of the current step. Every rank sees every line, so if two differ
+// then every rank differs from somebody, and all of them stop here before anything is written.
+func (c *communicator) compare(call *plan, ticket uint64) error {
+	slot := c.step & 1
+	var differ uint64
+	for _, b := range c.others {
+		differ |= b.lines[slot].digest ^ call.Digest
+	}
+	if differ == 0 || !c.check.Load() {
+		return nil
+	}
+	var others []int
+	for r, b := range c.blocks {
+		if b.lines[slot].digest != call.Digest {
+			others = append(others, c.cfg.Ranks[r])
+		}
+	}
+	return &driver.MismatchError{Sequence: ticket, Call: &call.Call, Others: others}
+}
+
+// finish completes a collective after everybody's first line has arrived.
+func (c *communicator) finish(call *plan, ticket uint64) error {
+	if err := c.compare(call, ticket); err != nil {
+		return err
+	}
+	if !call.windowed {
+		return c.finishStaged(call, ticket)
+	}
+	c.move(call)
+	c.post(call.Digest, nil, 0)
+	return c.arrive(call, ticket)
+}
+
+// reduce combines n sources into m destinations, both already in place.
+func (c *communicator) reduce(call *plan, sources, destinations int, count, total int64) {
+	dsts, srcs := c.destinations[:destinations], c.sources[:sources]
+	hint := reduce.Hint{Stream: total >= streamBytes}
+	if call.ReduceOp == driver.Avg {
+		n := int64(len(c.blocks))
+		reduce.Average(call.DataType, dsts, srcs, int(count), n, hint)
+		return
+	}
+	reduce.Reduce(reduce.Op(call.ReduceOp), call.DataType, dsts, srcs, int(count), hint)
+}

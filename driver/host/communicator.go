@@ -1,0 +1,312 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/handoff"
+	"symmem/internal/reduce"
+	"symmem/internal/spin"
+	"symmem/internal/sys"
+)
+
+// communicator joins the ranks of a group through a control region.
+//
+// States: open; failed, after the first fault that this rank sees or causes; closed. Transitions
+// go one way only. A failed communicator ends every wait on it, tells its peers by the bell, and
+// answers on the fault lane alone.
+//
+// Collectives run one at a time, in the order of their tickets, which Launch hands out. The one
+// that runs owns step, sources and destinations.
+type communicator struct {
+	device *Device
+	cfg    driver.GroupConfig
+	peers  []*peer // by group rank; nil at this rank's own place
+	region *sys.Mapping
+	blocks []*block // by group rank
+	me     *block
+	others []*block // blocks without me, in group order
+	budget budget
+	space  uint64 // keys of this group's exports
+
+	check  atomic.Bool
+	fault  fault
+	lanes  [driver.Lanes]lane
+	pairs  []pairEnds // by group rank
+
+	mu        sync.Mutex
+	turn      sync.Cond // mu; signalled whenever completed moves
+	submitted uint64    // tickets handed out; guarded by mu
+	completed uint64    // tickets done; guarded by mu
+	users     int       // exchanges and transfers under way; guarded by mu
+	closed    bool      // guarded by mu
+	windows   map[driver.SegmentKey]*window
+
+	step         uint64 // last step posted
+	sources      [reduce.MaxSources]unsafe.Pointer
+	destinations [reduce.MaxDestinations]unsafe.Pointer
+}
+
+// fault is why a communicator failed.
+type fault struct {
+	set   atomic.Bool
+	ended chan struct{}
+	cause error // written before ended is closed
+}
+
+// Connect joins a group.
+func (d *Device) Connect(
+	ctx context.Context, group driver.GroupConfig,
+) (driver.Communicator, error) {
+	if n := len(group.Ranks); n < 1 || n > maxRanks || group.Rank < 0 || group.Rank >= n {
+		return nil, fmt.Errorf("connecting group %s: rank %d of %d ranks: want 1 to %d ranks",
+			group.ID, group.Rank, n, maxRanks)
+	}
+	ctx, cancel := d.bounded(ctx)
+	defer cancel()
+	c := newCommunicator(d, group)
+	if err := c.join(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("connecting group %s: %w", group.ID, err), c.release())
+	}
+	return c, nil
+}
+
+// bounded gives a context the device's timeout if it has no deadline.
+func (d *Device) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, has := ctx.Deadline(); has {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d.cfg.Timeout)
+}
+
+func newCommunicator(d *Device, group driver.GroupConfig) *communicator {
+	n := len(group.Ranks)
+	c := &communicator{
+		device: d, cfg: group,
+		peers:   make([]*peer, n),
+		pairs:   make([]pairEnds, n),
+		space:   handoff.Space("group/" + group.ID),
+		fault:   fault{ended: make(chan struct{})},
+		windows: map[driver.SegmentKey]*window{},
+	}
+	c.turn.L = &c.mu
+	c.check.Store(group.Check)
+	for i := range c.lanes {
+		c.lanes[i].absent = make([]bool, n)
+	}
+	return c
+}
+
+// join connects to the peers, maps the control region and meets the others in it.
+func (c *communicator) join(ctx context.Context) error {
+	if err := c.meetPeers(ctx); err != nil {
+		return err
+	}
+	if err := c.mapRegion(ctx); err != nil {
+		return err
+	}
+	c.budget = newBudget(c.device, len(c.blocks))
+	// After this everybody has mapped the region.
+	_, err := c.Exchange(ctx, driver.LaneControl, nil)
+	return err
+}
+
+func (c *communicator) meetPeers(ctx context.Context) error {
+	for i, rank := range c.cfg.Ranks {
+		if i == c.cfg.Rank {
+			continue
+		}
+		p, err := c.device.peerOf(ctx, rank)
+		if err != nil {
+			return c.absence(ctx, rank, err)
+		}
+		c.peers[i] = p
+	}
+	return nil
+}
+
+// absence turns the end of a wait for one rank into a TimeoutError that names it.
+func (c *communicator) absence(ctx context.Context, rank int, err error) error {
+	if !errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return err
+	}
+	return errors.Join(&driver.TimeoutError{
+		Doing: "connecting group " + c.cfg.ID, Waited: c.device.cfg.Timeout, Missing: []int{rank},
+	}, err)
+}
+
+// mapRegion makes the control region on the first rank and fetches it on the others.
+func (c *communicator) mapRegion(ctx context.Context) error {
+	bytes := regionBytes(len(c.cfg.Ranks))
+	key := handoff.Key{Space: c.space}
+	ready := "host/group/" + c.cfg.ID
+	if c.cfg.Rank == 0 {
+		f, err := sys.Memfd("symmem-group", bytes)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		c.device.server.Export(key, f)
+		defer c.device.server.Withdraw(key)
+		return c.publish(ctx, ready, func() error { return c.overlay(sys.Map(f, 0, bytes)) })
+	}
+	if _, err := c.device.cfg.Store.Get(ctx, ready); err != nil {
+		return c.absence(ctx, c.cfg.Ranks[0], err)
+	}
+	f, err := c.peers[0].Fetch(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if size, err := sys.FileSize(f); err != nil || size != bytes {
+		return errors.Join(err, fmt.Errorf("the control region has %d bytes instead of %d: "+
+			"ranks run different versions of symmem", size, bytes))
+	}
+	if err := c.overlay(sys.Map(f, 0, bytes)); err != nil {
+		return err
+	}
+	return c.device.cfg.Store.Set(ctx, fmt.Sprintf("%s/%d", ready, c.cfg.Rank), nil)
+}
+
+// publish offers the region and waits until every rank has fetched it, since the export ends with
+// mapRegion.
+func (c *communicator) publish(ctx context.Context, ready string, overlay func() error) error {
+	if err := overlay(); err != nil {
+		return err
+	}
+	if err := c.device.cfg.Store.Set(ctx, ready, nil); err != nil {
+		return err
+	}
+	for i := 1; i < len(c.cfg.Ranks); i++ {
+		if _, err := c.device.cfg.Store.Get(ctx, fmt.Sprintf("%s/%d", ready, i)); err != nil {
+			return c.absence(ctx, c.cfg.Ranks[i], err)
+		}
+	}
+	return nil
+}
+
+func (c *communicator) overlay(m *sys.Mapping, err error) error {
+	if err != nil {
+		return err
+	}
+	c.region = m
+	c.blocks = blocksIn(m.Base(), len(c.cfg.Ranks))
+	c.me = c.blocks[c.cfg.Rank]
+	for i, b := range c.blocks {
+		if i != c.cfg.Rank {
+			c.others = append(c.others, b)
+		}
+	}
+	return nil
+}
+
+// SetCheck switches the comparison of calls.
+func (c *communicator) SetCheck(on bool) { c.check.Store(on) }
+
+// Failed is closed when the communicator fails.
+func (c *communicator) Failed() <-chan struct{} { return c.fault.ended }
+
+// Cause returns the first fault.
+func (c *communicator) Cause() error {
+	if !c.fault.set.Load() {
+		return nil
+	}
+	<-c.fault.ended
+	return c.fault.cause
+}
+
+// Abort fails the communicator for all its ranks.
+func (c *communicator) Abort() { c.fail(driver.ErrAborted) }
+
+// fail records the first fault, tells the peers and returns the error it was given.
+func (c *communicator) fail(err error) error {
+	if c.end(err) {
+		atomic.StoreUint32(&c.me.bell.failed, 1)
+		c.alarm()
+	}
+	return err
+}
+
+// end moves the communicator out of its open state, once.
+func (c *communicator) end(err error) bool {
+	if !c.fault.set.CompareAndSwap(false, true) {
+		return false
+	}
+	c.fault.cause = err
+	close(c.fault.ended)
+	return true
+}
+
+// alarm wakes everybody, this rank's own threads included.
+func (c *communicator) alarm() {
+	for _, b := range c.blocks {
+		atomic.AddUint32(&b.bell.word, 1)
+		sys.FutexWake(&b.bell.word)
+	}
+}
+
+// ring wakes the peers that sleep. It is called after every post: see the package comment for
+// why no fence is needed in front of the load.
+func (c *communicator) ring() {
+	for _, b := range c.others {
+		if atomic.LoadInt32(&b.bell.sleeping) != 0 {
+			atomic.AddUint32(&b.bell.word, 1)
+			sys.FutexWake(&b.bell.word)
+		}
+	}
+}
+
+// enter counts a user of the region; leave ends it. Close waits for all of them.
+func (c *communicator) enter() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return fmt.Errorf("group %s: %w", c.cfg.ID, driver.ErrClosed)
+	}
+	c.users++
+	return nil
+}
+
+func (c *communicator) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.users--
+	c.turn.Broadcast()
+}
+
+// Close leaves the group.
+func (c *communicator) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	c.end(fmt.Errorf("group %s: %w", c.cfg.ID, driver.ErrClosed))
+	spin.StoreRelease64(&c.me.board.closed, 1)
+	c.alarm()
+	for c.completed != c.submitted || c.users > 0 {
+		c.turn.Wait()
+	}
+	c.mu.Unlock()
+	return c.release()
+}
+
+// release unmaps everything that the communicator maps.
+func (c *communicator) release() error {
+	var errs []error
+	for _, w := range c.windows {
+		errs = append(errs, w.unmap())
+	}
+	if c.region != nil {
+		errs = append(errs, c.region.Close())
+		c.region = nil
+	}
+	return errors.Join(errs...)
+}
+

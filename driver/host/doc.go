@@ -1,0 +1,31 @@
+// Package host is the backend that needs no GPU: each rank is a process of one machine (or, in
+// tests, a goroutine), device memory is shared memory, and collectives run on the processor.
+//
+// # Memory
+//
+// A segment is an anonymous shared file, mapped by its owner at the next offset of a reserved
+// range of addresses. A window maps the segments of all ranks of a group into each of them;
+// descriptors travel over a private Unix socket (package handoff). Peers are addressed as the
+// peer's window base plus the caller's own offset, as NCCL does it.
+//
+// # How ranks signal one another
+//
+// A group shares one control region, in which every rank owns a few cache lines. Collectives move
+// in steps. In step n every rank posts a line (step number, digest of its call, up to 48 bytes of
+// payload) and waits for the lines of step n of all others. There are two lines, used in turn: a
+// rank that has seen all lines of step n-1 knows that nobody still reads its line, or its
+// staging, of step n-2. So one step is a barrier, a comparison of calls and, for small messages,
+// the message itself; comparing calls therefore costs one compare of a word that is in a
+// register anyway.
+//
+// Waits spin briefly, then yield, then sleep on a futex. The sleeper raises a flag that posters
+// read; a wake-up lost in the race between the two costs one bounded slice of sleep, which is
+// what spares posters a full memory fence on every post. Every slow wait also looks for lost
+// processes (their pidfds), for peers that have failed, and at the clock.
+//
+// # Lock order
+//
+//	Stream.mu
+//	  communicator.mu
+//	    Device.mu
+package host

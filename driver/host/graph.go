@@ -1,0 +1,103 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"symmem/driver"
+)
+
+// graph is recorded work. Collectives get their tickets when they are launched, so replays and
+// eager calls of one communicator keep one order.
+type graph struct {
+	mu     sync.Mutex
+	steps  []work // guarded by mu
+	closed bool   // guarded by mu
+}
+
+func (g *graph) add(w work) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.steps = append(g.steps, w)
+}
+
+// run makes a plan recordable. It is never called: Launch issues plans instead.
+func (p *plan) run() error { return errors.New("a plan was queued without a ticket") }
+
+// BeginCapture starts to record work instead of running it.
+func (s *stream) BeginCapture() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if s.capture != nil {
+		return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
+	}
+	s.capture = &graph{}
+	s.device.capturing.Add(1)
+	return nil
+}
+
+// EndCapture stops and returns what was recorded.
+func (s *stream) EndCapture() (driver.Graph, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.capture == nil {
+		return nil, fmt.Errorf("ending a capture: %w", driver.ErrNotCapturing)
+	}
+	g := s.capture
+	s.capture = nil
+	s.device.capturing.Add(-1)
+	return g, nil
+}
+
+// Capturing tells whether work is being recorded.
+func (s *stream) Capturing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.capture != nil
+}
+
+// Launch queues the recorded work on a stream.
+func (g *graph) Launch(on driver.Stream) error {
+	s, err := own(on)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
+	}
+	for _, w := range g.steps {
+		if err := s.replay(w); err != nil {
+			return fmt.Errorf("launching a graph: %w", err)
+		}
+	}
+	return nil
+}
+
+// replay queues one recorded step.
+func (s *stream) replay(w work) error {
+	switch w := w.(type) {
+	case *plan:
+		if err := w.c.Cause(); err != nil {
+			return err
+		}
+		return s.launch(w)
+	case mark:
+		return s.Record(w.event)
+	default:
+		return s.submit(w, true)
+	}
+}
+
+// Close forgets the work.
+func (g *graph) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.steps, g.closed = nil, true
+	return nil
+}

@@ -1,0 +1,105 @@
+package host
+
+import (
+	"errors"
+
+	"symmem/driver"
+	"symmem/internal/spin"
+)
+
+// Launch queues a prepared collective on a stream.
+func (c *communicator) Launch(s driver.Stream, p driver.Plan) error {
+	st, ok := s.(*stream)
+	prepared, fits := p.(*plan)
+	if !ok || !fits || prepared.c != c {
+		return errors.New("launching a collective: the stream or the plan is of another " +
+			"backend or group")
+	}
+	if c.fault.set.Load() {
+		return c.Cause()
+	}
+	return st.launch(prepared)
+}
+
+// issued is a collective that has its ticket and waits for its turn. posted tells that the first
+// step was made already, on the caller's thread.
+type issued struct {
+	plan   *plan
+	ticket uint64
+	posted bool
+}
+
+// ticket hands out the next place in the order of collectives. c.mu is held.
+func (c *communicator) ticket() uint64 {
+	c.submitted++
+	spin.StoreRelease64(&c.me.board.submitted, c.submitted)
+	return c.submitted
+}
+
+// issue gives a collective its ticket.
+func (c *communicator) issue(p *plan) (*issued, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, c.Cause()
+	}
+	return &issued{plan: p, ticket: c.ticket()}, nil
+}
+
+// attempt runs a collective on the caller's thread if it is its turn and the peers come soon;
+// otherwise it returns what has to be queued.
+func (c *communicator) attempt(p *plan) (work, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fault.set.Load() {
+		return nil, c.Cause()
+	}
+	ticket := c.ticket()
+	if c.completed != ticket-1 {
+		return &issued{plan: p, ticket: ticket}, nil
+	}
+	c.begin(p)
+	if !c.arriveSoon() {
+		return &issued{plan: p, ticket: ticket, posted: true}, nil
+	}
+	err := c.finish(p, ticket)
+	c.completed = ticket
+	if err != nil {
+		c.fail(err)
+	}
+	return nil, err
+}
+
+// run waits for the collective's turn and completes it.
+func (i *issued) run() error {
+	c := i.plan.c
+	c.mu.Lock()
+	for c.completed != i.ticket-1 {
+		c.turn.Wait()
+	}
+	c.mu.Unlock()
+	err := c.complete(i)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.completed = i.ticket
+	c.turn.Broadcast()
+	return err
+}
+
+// complete runs a collective whose turn it is. c.mu is not held: nobody else has the turn.
+func (c *communicator) complete(i *issued) error {
+	if c.fault.set.Load() {
+		return c.Cause()
+	}
+	if !i.posted {
+		c.begin(i.plan)
+	}
+	err := c.arrive(i.plan, i.ticket)
+	if err == nil {
+		err = c.finish(i.plan, i.ticket)
+	}
+	if err != nil {
+		c.fail(err)
+	}
+	return err
+}

@@ -1,0 +1,110 @@
+package host
+
+import (
+	"fmt"
+
+	"symmem/driver"
+)
+
+// Sizes at which algorithms change, in bytes that a rank contributes. They depend on nothing but
+// the call and the number of ranks, so that all ranks choose alike. docs/benchmarks.md has the
+// measurements.
+const (
+	// eagerBytes is the largest message that goes through staging although windows are there: it
+	// saves the second barrier of the windowed algorithms, at the price of a copy.
+	eagerBytes = 8 << 10
+	// streamBytes is where results no longer fit into caches, so that stores go past them.
+	streamBytes = 16 << 20
+)
+
+// plan is a prepared call.
+type plan struct {
+	driver.Call
+	c *communicator
+	// send and recv are the windows of the buffers on the window path.
+	send, recv *window
+	// size is that of an element; parts is how many parts of Count elements this rank
+	// contributes, and bytes what that makes.
+	size, parts, bytes int64
+	// chunk is how many elements of each part go through staging in one step.
+	chunk int64
+	// windowed tells that the call works in peers' windows and not through staging.
+	windowed bool
+}
+
+// Prepared returns what was prepared.
+func (p *plan) Prepared() *driver.Call { return &p.Call }
+
+// Prepare checks a call and chooses its algorithm.
+func (c *communicator) Prepare(call driver.Call) (driver.Plan, error) {
+	p := &plan{Call: call, c: c, size: int64(call.DataType.Size()), parts: 1}
+	if err := p.validate(); err != nil {
+		return nil, fmt.Errorf("preparing %v of %d %v: %w",
+			call.Operation, call.Count, call.DataType, err)
+	}
+	if call.Operation == driver.ReduceScatter || call.Operation == driver.AllToAll {
+		p.parts = int64(len(c.blocks))
+	}
+	p.bytes = p.parts * call.Count * p.size
+	p.chunk = max(1, stageBytes/(p.parts*p.size))
+	if call.Path == driver.PathWindow && p.bytes > eagerBytes && !p.overwrites() {
+		p.windowed = true
+	}
+	return p, nil
+}
+
+// overwrites tells that a rank would overwrite what peers still read from its window.
+func (p *plan) overwrites() bool {
+	return p.Operation == driver.AllToAll && p.Send == p.Recv
+}
+
+func (p *plan) validate() error {
+	n := len(p.c.blocks)
+	switch {
+	case p.Operation > driver.Barrier || !p.DataType.Valid() || p.ReduceOp >= driver.ReduceOps:
+		return fmt.Errorf("operation, type or reduction is unknown: %w", driver.ErrUnsupported)
+	case p.Path >= driver.PathDirect:
+		return fmt.Errorf("path %v: %w", p.Path, driver.ErrUnsupported)
+	case p.Count < 0 || p.Count > maxCount:
+		return fmt.Errorf("count is not between 0 and %d", int64(maxCount))
+	case p.Root < 0 || p.Root >= n:
+		return fmt.Errorf("root or peer %d is not between 0 and %d", p.Root, n-1)
+	case p.Operation.PointToPoint() && p.Root == p.c.cfg.Rank:
+		return fmt.Errorf("rank %d cannot send to itself", p.Root)
+	case p.Path == driver.PathWindow:
+		return p.resolve()
+	}
+	return nil
+}
+
+// maxCount keeps the byte counts of all ranks together below 2^63.
+const maxCount = 1 << 48
+
+// resolve finds the windows of a call and checks that its buffers lie inside them.
+func (p *plan) resolve() error {
+	sendBytes, recvBytes := p.Spans(len(p.c.blocks))
+	var err error
+	if p.send, err = p.c.holding(p.SendWindow, p.Send, sendBytes); err != nil {
+		return fmt.Errorf("send buffer: %w", err)
+	}
+	if p.recv, err = p.c.holding(p.RecvWindow, p.Recv, recvBytes); err != nil {
+		return fmt.Errorf("receive buffer: %w", err)
+	}
+	return nil
+}
+
+// holding returns a window of this communicator that holds a buffer, or nil for no buffer.
+func (c *communicator) holding(w driver.Window, at uintptr, bytes int64) (*window, error) {
+	if bytes == 0 {
+		return nil, nil
+	}
+	own, ok := w.(*window)
+	if !ok || own.c != c {
+		return nil, fmt.Errorf("no window of group %s: %w", c.cfg.ID, driver.ErrOutOfRange)
+	}
+	if !own.holds(at, bytes) {
+		return nil, fmt.Errorf("%d bytes at offset %d of a window of %d bytes: %w", bytes,
+			at-uintptr(own.bases[c.cfg.Rank]), own.bytes, driver.ErrOutOfRange)
+	}
+	return own, nil
+}

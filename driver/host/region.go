@@ -1,0 +1,122 @@
+package host
+
+import (
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/reduce"
+	"symmem/internal/spin"
+)
+
+// The control region of a group is one shared file with a block for every rank. Only the owner
+// writes to its block, except for the bell, which others ring. Lines are 128 bytes apart, since
+// processors fetch lines in pairs. Memory that is never touched costs nothing, so blocks are
+// generous.
+const (
+	lineStride = 128
+	// maxRanks bounds the size of a group: what one reduction can read.
+	maxRanks = reduce.MaxSources
+	// stageBytes is the size of one of a rank's two staging buffers: large enough to amortise a
+	// step, small enough to stay in the second-level cache.
+	stageBytes = 512 << 10
+	// chunkBytes is what a lane carries in one step.
+	chunkBytes = 8 << 10
+	// faultSteps is how many steps the fault lane can take. Its slots are never used twice, so
+	// that a rank that comes late can still read everything.
+	faultSteps = 24
+)
+
+// line is what a rank posts in one step.
+type line struct {
+	step    uint64
+	digest  uint64
+	payload [spin.LinePayload]byte
+	_       [lineStride - spin.LineBytes]byte
+}
+
+// bell is how others reach a rank: word is its futex, sleeping says how many of its threads sleep
+// there, failed that it has left for the fault lane. Posters read it after every post, so it
+// shares its line with nothing that is written often.
+type bell struct {
+	word     uint32
+	sleeping int32
+	failed   uint32
+	_        [lineStride - 12]byte
+}
+
+// board says what a rank is doing, for the error messages of others and for the proof that two
+// ranks wait for each other in different places. It is written only by slow waits, except for
+// submitted.
+type board struct {
+	// submitted counts the collectives that the rank has launched.
+	submitted uint64
+	// inCollective is the number of the collective that the rank waits in, or 0.
+	inCollective uint64
+	// exchanges is the last step that the rank has posted on the control lane; inExchange is that
+	// step while the rank waits in it, or 0.
+	exchanges, inExchange uint64
+	// operation is the operation of the collective inCollective.
+	operation uint64
+	// since is when the wait began, in nanoseconds of the machine's monotonic clock.
+	since uint64
+	// closed is 1 once the rank has left the group.
+	closed uint64
+	_      [lineStride - 56]byte
+}
+
+// slot is one step of a lane.
+type slot struct {
+	step  uint64
+	total uint64
+	_     [lineStride - 16]byte
+	data  [chunkBytes]byte
+}
+
+// pair is the mailbox between two ranks for Send and Recv; it lies in the sender's block.
+type pair struct {
+	// posted is the number of the chunk that is in the sender's buffer, taken that of the last
+	// chunk that the receiver has read; the receiver writes taken.
+	posted uint64
+	digest uint64
+	_      [lineStride - 16]byte
+	taken  uint64
+	_      [lineStride - 8]byte
+	data   [pairBytes]byte
+}
+
+// pairBytes is what Send moves in one chunk.
+const pairBytes = 64 << 10
+
+// block is one rank's part of the control region.
+type block struct {
+	board board
+	bell  bell
+	lines [2]line
+	lanes [driver.LaneFault][2]slot
+	fault [faultSteps]slot
+	stage [2][stageBytes]byte
+}
+
+// regionBytes returns the size of the control region of a group, in whole pages.
+func regionBytes(ranks int) int64 {
+	bytes := int64(ranks)*int64(unsafe.Sizeof(block{})) +
+		int64(ranks*ranks)*int64(unsafe.Sizeof(pair{}))
+	return (bytes + pageMask) &^ pageMask
+}
+
+const pageMask = 4096 - 1
+
+// blocksIn lays the blocks of all ranks over a mapped control region.
+func blocksIn(base unsafe.Pointer, ranks int) []*block {
+	blocks := make([]*block, ranks)
+	for i := range blocks {
+		blocks[i] = (*block)(unsafe.Add(base, uintptr(i)*unsafe.Sizeof(block{})))
+	}
+	return blocks
+}
+
+// pairIn returns the mailbox from one rank to another in a mapped control region.
+func pairIn(base unsafe.Pointer, ranks, from, to int) *pair {
+	pairs := unsafe.Add(base, uintptr(ranks)*unsafe.Sizeof(block{}))
+	return (*pair)(unsafe.Add(pairs, uintptr(from*ranks+to)*unsafe.Sizeof(pair{})))
+}

@@ -1,0 +1,121 @@
+package host
+
+import (
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/reduce"
+	"symmem/internal/spin"
+)
+
+// Collectives through staging work on any memory. In each step every rank copies one chunk of
+// what it contributes into its staging buffer of that step (or, when it is small, into its line),
+// posts, waits for the others, and takes what it needs from their buffers. Two buffers in turn
+// make one barrier per step enough.
+
+// contributes tells whether this rank has anything to give.
+func (c *communicator) contributes(call *plan) bool {
+	switch call.Operation {
+	case driver.Broadcast:
+		return call.Root == c.cfg.Rank
+	case driver.Barrier:
+		return false
+	default:
+		return call.Count > 0
+	}
+}
+
+// contribute makes the step for the elements from `from` on.
+func (c *communicator) contribute(call *plan, from int64) {
+	if !c.contributes(call) {
+		c.post(call.Digest, nil, 0)
+		return
+	}
+	send := pointer(call.Send)
+	if bytes := call.bytes; bytes <= spin.LinePayload {
+		c.post(call.Digest, send, int(bytes))
+		return
+	}
+	size := call.size
+	count := min(call.chunk, call.Count-from)
+	stage := unsafe.Pointer(&c.me.stage[(c.step+1)&1])
+	for part := range call.parts {
+		reduce.Copy(unsafe.Add(stage, part*count*size),
+			unsafe.Add(send, (part*call.Count+from)*size), int(count*size), reduce.Hint{})
+	}
+	c.post(call.Digest, nil, 0)
+}
+
+// finishStaged takes the first chunk and moves all others.
+func (c *communicator) finishStaged(call *plan, ticket uint64) error {
+	c.take(call, 0)
+	for from := call.chunk; from < call.Count; from += call.chunk {
+		c.contribute(call, from)
+		if err := c.arrive(call, ticket); err != nil {
+			return err
+		}
+		if err := c.compare(call, ticket); err != nil {
+			return err
+		}
+		c.take(call, from)
+	}
+	return nil
+}
+
+// staged is where a rank has put its contribution of the current step.
+func (c *communicator) staged(call *plan, rank int) unsafe.Pointer {
+	b := c.blocks[rank]
+	if call.bytes <= spin.LinePayload {
+		return unsafe.Pointer(&b.lines[c.step&1].payload)
+	}
+	return unsafe.Pointer(&b.stage[c.step&1])
+}
+
+// take makes this rank's part of the result from everybody's chunk.
+func (c *communicator) take(call *plan, from int64) {
+	size := call.size
+	count := min(call.chunk, call.Count-from)
+	bytes := int(count * size)
+	recv := unsafe.Add(pointer(call.Recv), from*size)
+	switch call.Operation {
+	case driver.AllReduce:
+		c.takeReduced(call, recv, 0, count)
+	case driver.Reduce:
+		if call.Root == c.cfg.Rank {
+			c.takeReduced(call, recv, 0, count)
+		}
+	case driver.ReduceScatter:
+		c.takeReduced(call, recv, int64(c.cfg.Rank)*int64(bytes), count)
+	case driver.Broadcast:
+		reduce.Copy(recv, c.staged(call, call.Root), bytes, reduce.Hint{})
+	case driver.AllGather, driver.AllToAll:
+		mine := int64(0)
+		if call.Operation == driver.AllToAll {
+			mine = int64(c.cfg.Rank) * int64(bytes)
+		}
+		for r := range c.blocks {
+			reduce.Copy(unsafe.Add(recv, int64(r)*call.Count*size),
+				unsafe.Add(c.staged(call, r), mine), bytes, reduce.Hint{})
+		}
+	case driver.Barrier, driver.Send, driver.Recv:
+	}
+}
+
+func (c *communicator) takeReduced(
+	call *plan, recv unsafe.Pointer, offset, count int64,
+) {
+	if count == 0 {
+		return
+	}
+	for r := range c.blocks {
+		c.sources[r] = unsafe.Add(c.staged(call, r), offset)
+	}
+	c.destinations[0] = recv
+	c.reduce(call, len(c.blocks), 1, count, 0)
+}
+
+// pointer turns a device address into a pointer. Device memory is outside the Go heap, or kept
+// alive and in place by Call.Keep.
+func pointer(address uintptr) unsafe.Pointer {
+	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
+}

@@ -1,0 +1,213 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/reduce"
+)
+
+// stream is an ordered queue of work.
+//
+// States: idle (nothing queued, no worker), busy (a worker goroutine runs the queue), capturing
+// (work is recorded; a busy stream may capture, its queue goes on). An idle stream does its work
+// on the caller's thread, so that small messages cost no hand-over; work that would have to wait
+// for peers for long is queued instead. The worker ends when the queue is empty.
+type stream struct {
+	device *Device
+
+	mu      sync.Mutex
+	queue   []work        // guarded by mu
+	idle    chan struct{} // closed when the queue runs empty; nil while idle; guarded by mu
+	err     error         // first error since the last Synchronize; guarded by mu
+	capture *graph        // guarded by mu
+	closed  bool          // guarded by mu
+}
+
+// work is something that a stream does.
+type work interface {
+	// run does the work and waits for whatever it needs.
+	run() error
+}
+
+// NewStream makes a stream.
+func (d *Device) NewStream() (driver.Stream, error) { return &stream{device: d}, nil }
+
+// submit queues work, records it, or, on an idle stream, does it at once if it is quick.
+func (s *stream) submit(w work, quick bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if s.capture != nil {
+		s.capture.add(w)
+		return nil
+	}
+	if quick && s.idle == nil {
+		return w.run()
+	}
+	s.enqueue(w)
+	return nil
+}
+
+func (s *stream) usable() error {
+	if s.closed {
+		return fmt.Errorf("stream: %w", driver.ErrClosed)
+	}
+	return nil
+}
+
+// enqueue appends work and starts the worker. s.mu is held.
+func (s *stream) enqueue(w work) {
+	s.queue = append(s.queue, w)
+	if s.idle == nil {
+		s.idle = make(chan struct{})
+		go s.drain()
+	}
+}
+
+// drain is the worker.
+func (s *stream) drain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.queue) > 0 {
+		w := s.queue[0]
+		s.queue[0] = nil
+		s.queue = s.queue[1:]
+		s.mu.Unlock()
+		err := w.run()
+		s.mu.Lock()
+		if s.err == nil {
+			s.err = err
+		}
+	}
+	s.queue = nil
+	close(s.idle)
+	s.idle = nil
+}
+
+// launch runs or queues a collective. It is the hot path: an idle stream and an idle communicator
+// cost two uncontended locks.
+func (s *stream) launch(p *plan) error {
+	s.mu.Lock()
+	if s.idle != nil || s.capture != nil || s.closed || p.Operation.PointToPoint() {
+		s.mu.Unlock()
+		return s.launchLater(p)
+	}
+	queued, err := p.c.attempt(p)
+	if queued != nil {
+		s.enqueue(queued)
+	}
+	s.mu.Unlock()
+	return err
+}
+
+func (s *stream) launchLater(p *plan) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return s.usable()
+	case s.capture != nil:
+		s.capture.add(p)
+	case p.Operation.PointToPoint():
+		s.enqueue(p.c.transfer(p))
+	default:
+		w, err := p.c.issue(p)
+		if err != nil {
+			return err
+		}
+		s.enqueue(w)
+	}
+	return nil
+}
+
+// Copy copies bytes between device addresses.
+func (s *stream) Copy(dst, src uintptr, bytes int64) error {
+	if bytes < 0 {
+		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
+	}
+	return s.submit(hostWork(func() {
+		reduce.Copy(pointer(dst), pointer(src), int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
+	}), true)
+}
+
+// Fill sets bytes.
+func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
+	if bytes < 0 {
+		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
+	}
+	return s.submit(hostWork(func() {
+		b := unsafe.Slice((*byte)(pointer(dst)), bytes)
+		for i := range b {
+			b[i] = value
+		}
+	}), true)
+}
+
+// Host runs a function in stream order.
+func (s *stream) Host(f func()) error { return s.submit(hostWork(f), false) }
+
+// hostWork is a function of the host; a panic in it becomes the stream's error.
+type hostWork func()
+
+func (f hostWork) run() (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("work on a stream panicked: %v", r)
+		}
+	}()
+	f()
+	return nil
+}
+
+// Synchronize waits until the stream is idle.
+func (s *stream) Synchronize(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.idle != nil {
+		idle := s.idle
+		s.mu.Unlock()
+		select {
+		case <-idle:
+			s.mu.Lock()
+		case <-ctx.Done():
+			s.mu.Lock()
+			return fmt.Errorf("synchronizing a stream: %w", context.Cause(ctx))
+		}
+	}
+	err := s.err
+	s.err = nil
+	return err
+}
+
+// Close waits for the work, as long as the device's timeout allows.
+func (s *stream) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	if s.capture != nil {
+		s.device.capturing.Add(-1)
+		s.capture = nil
+	}
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.cfg.Timeout)
+	defer cancel()
+	return s.Synchronize(ctx)
+}
+
+// own returns the stream behind the interface.
+func own(s driver.Stream) (*stream, error) {
+	if h, ok := s.(*stream); ok && h != nil {
+		return h, nil
+	}
+	return nil, errors.New("the stream is of another backend")
+}

@@ -1,0 +1,256 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/spin"
+	"symmem/internal/sys"
+)
+
+// budget says how long a wait spins and yields before it sleeps.
+type budget struct {
+	// tight and paused are polls without and with a PAUSE in between.
+	tight, paused uint32
+	// yields are the turns given to others before the first sleep; brief is how many of them a
+	// caller's own thread may use up before the work goes to the stream's worker.
+	yields, brief int
+}
+
+// newBudget is generous where every rank has a processor of its own. Where ranks outnumber
+// processors the one that is waited for may be waiting for ours, so spinning is pure loss: 2,000
+// pauses instead of 20 make an all-reduce of 64 KiB on 4 ranks of 2 processors 17 times slower.
+func newBudget(d *Device, ranks int) budget {
+	b := budget{tight: 200, paused: 400, yields: 400, brief: 300}
+	if ranks > sys.Cores() {
+		b.tight, b.paused = 20, 5
+	}
+	if d.crowded.Load() {
+		b.tight, b.paused, b.yields, b.brief = 20, 5, 2000, 1000
+	}
+	return b
+}
+
+const (
+	firstSleep = 100 * time.Microsecond
+	longSleep  = 10 * time.Millisecond
+	// glances is how many yields pass between two looks for trouble.
+	glances = 64
+)
+
+// waiting describes a slow wait: every block's word must reach want.
+type waiting struct {
+	word func(*block) *uint64
+	want uint64
+	// from lists the group ranks that are waited for.
+	from []int
+	// doing names the wait for error messages.
+	doing func() string
+	// collective is the ticket of the collective that waits, or 0; exchange is set for the control
+	// lane. They are what a peer needs to know to prove that the two will never meet.
+	collective uint64
+	operation  driver.Operation
+	exchange   bool
+	// tolerant waits look neither for failed peers nor for stray ones.
+	tolerant bool
+	done     <-chan struct{}
+	deadline uint64
+}
+
+// linger is the slow part of a wait: it yields, then sleeps, and looks for trouble now and then.
+func (c *communicator) linger(ctx context.Context, w *waiting) error {
+	begin := sys.Monotonic()
+	w.deadline = begin + uint64(c.device.cfg.Timeout)
+	w.done = ctx.Done()
+	if at, ok := ctx.Deadline(); ok {
+		w.deadline = begin + uint64(max(0, time.Until(at)))
+	}
+	c.publishWait(w, begin)
+	defer c.publishWait(&waiting{}, begin)
+	for turn := 0; ; turn++ {
+		if len(c.missing(w)) == 0 {
+			return nil
+		}
+		if turn < c.budget.yields {
+			c.device.yield()
+			if turn%glances != 0 {
+				continue
+			}
+		} else {
+			c.sleep(w, turn-c.budget.yields)
+		}
+		if err := c.trouble(ctx, w, begin); err != nil {
+			return err
+		}
+	}
+}
+
+// yields gives other ranks a few turns and reports whether the wait ended by that.
+func (c *communicator) yields(word *uint64, want uint64) bool {
+	for range c.budget.brief {
+		c.device.yield()
+		if spin.LoadAcquire64(word) >= want {
+			return true
+		}
+	}
+	return false
+}
+
+// publishWait shows the wait on this rank's board; an empty one clears it.
+func (c *communicator) publishWait(w *waiting, begin uint64) {
+	b := &c.me.board
+	switch {
+	case w.collective != 0:
+		spin.StoreRelease64(&b.operation, uint64(w.operation))
+		spin.StoreRelease64(&b.since, begin)
+		spin.StoreRelease64(&b.inCollective, w.collective)
+	case w.exchange:
+		spin.StoreRelease64(&b.since, begin)
+		spin.StoreRelease64(&b.inExchange, spin.LoadAcquire64(&b.exchanges))
+	case w.word == nil:
+		spin.StoreRelease64(&b.inCollective, 0)
+		spin.StoreRelease64(&b.inExchange, 0)
+	}
+}
+
+// missing lists the group ranks whose word has not come yet.
+func (c *communicator) missing(w *waiting) []int {
+	var ranks []int
+	for _, r := range w.from {
+		if spin.LoadAcquire64(w.word(c.blocks[r])) < w.want {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+// sleep waits on this rank's bell for one slice, unless the wait has ended meanwhile.
+func (c *communicator) sleep(w *waiting, round int) {
+	word := atomic.LoadUint32(&c.me.bell.word)
+	atomic.AddInt32(&c.me.bell.sleeping, 1)
+	defer atomic.AddInt32(&c.me.bell.sleeping, -1)
+	if len(c.missing(w)) == 0 {
+		return
+	}
+	slice := min(firstSleep<<min(round, 10), longSleep)
+	sys.FutexWait(&c.me.bell.word, word, slice)
+}
+
+// trouble reports why the wait should end without success, or nil.
+func (c *communicator) trouble(ctx context.Context, w *waiting, begin uint64) error {
+	if c.fault.set.Load() && !w.tolerant {
+		return c.Cause()
+	}
+	missing := c.missing(w)
+	if lost := c.lost(missing); len(lost) > 0 && len(c.missing(w)) > 0 {
+		return &driver.RankLostError{Ranks: c.world(lost), Doing: w.doing()}
+	}
+	if !w.tolerant {
+		if err := c.hopeless(w, missing); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-w.done:
+		if now := sys.Monotonic(); now < w.deadline {
+			return fmt.Errorf("%s: %w", w.doing(), context.Cause(ctx))
+		}
+	default:
+	}
+	if now := sys.Monotonic(); now >= w.deadline {
+		return c.timeout(w, missing, now-begin)
+	}
+	return nil
+}
+
+func (c *communicator) timeout(w *waiting, missing []int, waited uint64) error {
+	activity := map[int]string{}
+	for _, r := range missing {
+		activity[c.cfg.Ranks[r]] = c.blocks[r].board.describe()
+	}
+	return &driver.TimeoutError{
+		Doing:    w.doing(),
+		Waited:   time.Duration(waited).Round(time.Millisecond),
+		Missing:  c.world(missing),
+		Activity: activity,
+	}
+}
+
+// lost lists those of the given group ranks whose processes have ended.
+func (c *communicator) lost(ranks []int) []int {
+	var lost []int
+	for _, r := range ranks {
+		if p := c.peers[r]; p != nil && p.lost.Load() {
+			lost = append(lost, r)
+		}
+	}
+	return lost
+}
+
+// hopeless reports a fault of a peer, or the proof that a peer will never come because it waits
+// for us in another place of the program.
+func (c *communicator) hopeless(w *waiting, missing []int) error {
+	for _, b := range c.others {
+		if atomic.LoadUint32(&b.bell.failed) != 0 {
+			return fmt.Errorf("%s: %w", w.doing(), driver.ErrFault)
+		}
+	}
+	elsewhere := map[int]string{}
+	for _, r := range missing {
+		b := &c.blocks[r].board
+		if c.stray(w, b) && len(c.missing(w)) > 0 {
+			elsewhere[c.cfg.Ranks[r]] = b.describe()
+		}
+	}
+	if len(elsewhere) == 0 {
+		return nil
+	}
+	return &driver.StrayError{Doing: w.doing(), Elsewhere: elsewhere}
+}
+
+// stray tells whether the owner of a board can never reach the wait w. A rank that waits for us in
+// an exchange launches nothing before we come, so if it has launched fewer collectives than the
+// one we are in, neither of us can go on; and the same the other way round.
+func (c *communicator) stray(w *waiting, b *board) bool {
+	if spin.LoadAcquire64(&b.closed) != 0 {
+		return true
+	}
+	if w.collective != 0 {
+		return spin.LoadAcquire64(&b.inExchange) > spin.LoadAcquire64(&c.me.board.exchanges) &&
+			spin.LoadAcquire64(&b.submitted) < w.collective
+	}
+	if w.exchange {
+		return spin.LoadAcquire64(&b.inCollective) > spin.LoadAcquire64(&c.me.board.submitted)
+	}
+	return false
+}
+
+// describe says what a rank is doing.
+func (b *board) describe() string {
+	launched := spin.LoadAcquire64(&b.submitted)
+	waited := time.Duration(sys.Monotonic() - spin.LoadAcquire64(&b.since)).
+		Round(time.Millisecond)
+	switch n := spin.LoadAcquire64(&b.inCollective); {
+	case spin.LoadAcquire64(&b.closed) != 0:
+		return "has left the group"
+	case n != 0:
+		return fmt.Sprintf("in %v %d for %v",
+			driver.Operation(spin.LoadAcquire64(&b.operation)), n, waited)
+	case spin.LoadAcquire64(&b.inExchange) != 0:
+		return fmt.Sprintf("in an agreement for %v, after %d collectives", waited, launched)
+	default:
+		return fmt.Sprintf("in no call of this group, after %d collectives", launched)
+	}
+}
+
+// world translates group ranks to world ranks.
+func (c *communicator) world(ranks []int) []int {
+	world := make([]int, len(ranks))
+	for i, r := range ranks {
+		world[i] = c.cfg.Ranks[r]
+	}
+	return world
+}
