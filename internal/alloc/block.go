@@ -75,8 +75,7 @@ func (c *Core) grab() int32 {
 }
 
 // drop makes a record vacant. Its generation stays, so stale handles are still told apart.
-func (c *Core) drop(id int32) {
-	b := &c.blocks[id]
+func (c *Core) drop(b *block, id int32) {
 	b.state = vacant
 	b.next = c.vacant
 	c.vacant = id

@@ -7,11 +7,8 @@ const (
 	atLimit = uint64(1) << (64 - idBits) // first position that no key can hold
 )
 
-// Slots of a block beside its place in the rest.
-const (
-	inFront = -1 // it stands in front
-	swapped = -2 // it took the front from another, which is now last of the rest
-)
+// inFront is the slot of the block that stands in front of its class.
+const inFront = -1
 
 const arity = 4
 
@@ -27,38 +24,21 @@ type class struct {
 	rest       []uint64
 	units      uint64
 	sorted     int32
+	bin        int32
 	prev, next int32 // neighbours in the bin; next also chains unused classes
 }
 
-// add takes a key in and returns the slot for its block.
-func (cl *class) add(key uint64) int32 {
-	if cl.front == 0 && (key <= cl.low || len(cl.rest) == 0) {
-		cl.front = key
-		return inFront
-	}
-	slot := int32(len(cl.rest))
+// add takes a key into the rest, or to the front, whose key then goes to the rest.
+func (c *Core) add(cl *class, b *block, key uint64) {
+	slot := len(cl.rest)
 	if key < cl.front {
+		b.slot = inFront
 		key, cl.front = cl.front, key
-		slot = swapped
+		c.blocks[key&idMask].slot = int32(slot)
+	} else {
+		b.slot = int32(slot)
 	}
 	cl.rest = append(cl.rest, key)
-	return slot
-}
-
-// demote completes an add that answered swapped.
-func (c *Core) demote(k, id int32) {
-	rest := c.classes[k].rest
-	c.blocks[id].slot = inFront
-	c.put(rest, len(rest)-1, rest[len(rest)-1])
-}
-
-// lowest returns the block of a class that comes first in the order of the policy.
-func (c *Core) lowest(k int32) int32 {
-	cl := &c.classes[k]
-	if cl.front == 0 {
-		c.elect(cl)
-	}
-	return int32(cl.front & idMask)
 }
 
 // elect sorts the rest and moves its lowest key to the front.

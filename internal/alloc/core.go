@@ -17,8 +17,8 @@ type Core struct {
 	homes    []*index // large, then small index of each stream, by number; nil until wanted
 	streams  []stream
 	numbers  map[Stream]int32 // number of each stream
-	recent   Stream           // stream of the latest lookup
-	current  int32            // its number, or -1
+	recent   Stream           // stream of the latest request
+	current  int32            // its large index
 	uses     []use            // by number; 0 is no use
 	spare    int32            // first spare use
 	marked   uint64           // Use calls so far
@@ -35,14 +35,15 @@ func New(config Config) (*Core, error) {
 		return nil, err
 	}
 	config.ensureDefaults()
-	return &Core{
+	c := &Core{
 		config:  config,
 		blocks:  make([]block, 1, 64),
 		classes: make([]class, 1, 64),
 		uses:    make([]use, 1),
 		numbers: map[Stream]int32{},
-		current: -1,
-	}, nil
+	}
+	c.turn(0)
+	return c, nil
 }
 
 // Config returns the configuration with its defaults filled in.
@@ -71,14 +72,14 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	}
 	rounded := c.round(size)
 	home := c.homeFor(stream, rounded)
-	id := c.fit(home, rounded)
-	if id == 0 {
+	k := c.fit(home, rounded)
+	if k == 0 {
 		return c.press(size, rounded, home)
 	}
 	if c.vacant == 0 && len(c.blocks) >= maxBlocks {
 		return Block{}, Growth{}, fmt.Errorf("allocating a block: %w", ErrExhausted)
 	}
-	return c.place(id, size, rounded), Growth{}, nil
+	return c.place(k, size, rounded), Growth{}, nil
 }
 
 func badSize(doing string, size int64) error {
@@ -87,35 +88,51 @@ func badSize(doing string, size int64) error {
 
 // homeFor returns the number of the index that serves a stream and size.
 func (c *Core) homeFor(stream Stream, rounded int64) int32 {
-	if stream != c.recent || c.current < 0 {
-		c.current, c.recent = c.number(stream), stream
+	if stream != c.recent {
+		c.turn(stream)
 	}
-	if c.small(rounded) {
-		return c.current*2 + 1
-	}
-	return c.current * 2
+	return c.current + c.smallBit(rounded)
 }
 
-// fit returns the free block that serves a rounded size, or 0.
+// turn makes a stream the one that is found at once.
+func (c *Core) turn(stream Stream) {
+	c.recent, c.current = stream, c.number(stream)*2
+}
+
+// fit returns the class of the free block that serves a rounded size, or 0.
 func (c *Core) fit(home int32, rounded int64) int32 {
 	x := c.homes[home]
 	if x == nil {
 		return 0
 	}
 	k := c.find(x, uint64(rounded)>>unitShift)
-	if k == 0 || !c.suits(int64(c.classes[k].units)<<unitShift, rounded) {
+	if c.config.MaxSplit != 0 && !c.suits(int64(c.classes[k].units)<<unitShift, rounded) {
 		return 0
 	}
-	return c.lowest(k)
+	return k
 }
 
-// place gives out the front of a free block, or all of it if it must not be split.
-func (c *Core) place(id int32, size, rounded int64) Block {
-	if remainder := c.blocks[id].size - rounded; c.splits(rounded, remainder) {
-		id = c.split(id, rounded)
-	} else {
-		c.remove(id)
+// place gives out the first part of the first block of a class, or all of it if it must not be
+// split.
+func (c *Core) place(k int32, size, rounded int64) Block {
+	cl := &c.classes[k]
+	if cl.front == 0 {
+		c.elect(cl)
 	}
+	id := int32(cl.front & idMask)
+	switch whole := int64(cl.units) << unitShift; {
+	case whole != rounded && c.splits(rounded, whole-rounded):
+		id = c.split(id, rounded)
+	case cl.bin < exactBins:
+		cl.low, cl.front = cl.front, 0
+	default:
+		c.remove(&c.blocks[id])
+	}
+	return c.issue(id, size)
+}
+
+// issue hands a block that is in no index to the caller.
+func (c *Core) issue(id int32, size int64) Block {
 	b := &c.blocks[id]
 	b.state = Live
 	b.requested = size
@@ -124,8 +141,11 @@ func (c *Core) place(id int32, size, rounded int64) Block {
 	s.hints[start>>hintShift] = id
 	c.counts.live++
 	c.counts.requested += size
-	c.counts.used += b.size
-	c.counts.peak = max(c.counts.peak, c.counts.used)
+	used := c.counts.used + b.size
+	c.counts.used = used
+	if used > c.counts.peak {
+		c.counts.peak = used
+	}
 	return Block{
 		Segment: b.segment,
 		Offset:  int64(start) << unitShift,
@@ -140,15 +160,14 @@ func (c *Core) split(id int32, rounded int64) int32 {
 	b, f := &c.blocks[id], &c.blocks[front]
 	f.at, f.size, f.segment, f.home = b.at, rounded, b.segment, b.home
 	f.prev, f.next = b.prev, id
-	if b.prev != 0 {
-		c.blocks[b.prev].next = front
-	} else {
+	c.blocks[b.prev].next = front
+	if b.prev == 0 {
 		c.segments[b.segment].first = front
 	}
 	b.prev = front
 	b.at += uint64(rounded) >> unitShift
 	b.size -= rounded
-	c.refile(id)
+	c.refile(b, id)
 	return front
 }
 
@@ -156,8 +175,8 @@ func (c *Core) split(id int32, rounded int64) int32 {
 func (c *Core) press(size, rounded int64, home int32) (Block, Growth, error) {
 	for s := &c.streams[home/2]; s.first != 0; {
 		c.takeBack(s.first)
-		if id := c.fit(home, rounded); id != 0 {
-			return c.place(id, size, rounded), Growth{}, nil
+		if k := c.fit(home, rounded); k != 0 {
+			return c.place(k, size, rounded), Growth{}, nil
 		}
 	}
 	bytes := c.segmentSize(rounded)

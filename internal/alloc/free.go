@@ -14,14 +14,14 @@ func (c *Core) Free(v Block) (State, error) {
 	if c.reports.filled {
 		c.reports.clear()
 	}
-	id, err := c.live(v)
-	if err != nil {
-		return vacant, freeing(v, err)
+	id := int32(uint32(v.Handle))
+	if !c.owns(v) {
+		return vacant, c.refuse(v)
 	}
 	b := &c.blocks[id]
 	c.counts.live--
 	if b.pins == 0 && b.uses == 0 {
-		c.giveBack(id)
+		c.giveBack(b, id)
 		return Free, nil
 	}
 	if b.pins > 0 {
@@ -32,8 +32,20 @@ func (c *Core) Free(v Block) (State, error) {
 	return c.release(id), nil
 }
 
-// freeing names the block in an error of Free.
-func freeing(v Block, err error) error {
+// owns reports whether a block is live.
+func (c *Core) owns(v Block) bool {
+	id := uint32(v.Handle)
+	if uint64(id) >= uint64(len(c.blocks)) {
+		return false
+	}
+	b := &c.blocks[id]
+	return b.state == Live && b.generation == uint32(v.Handle>>32) &&
+		b.size == v.Size && b.segment == v.Segment
+}
+
+// refuse says why a block that is not live cannot be freed.
+func (c *Core) refuse(v Block) error {
+	_, err := c.live(v)
 	if errors.Is(err, ErrFreed) {
 		err = ErrDoubleFree
 	}
@@ -47,58 +59,53 @@ func (c *Core) release(id int32) State {
 		c.postpone(id)
 		return Deferred
 	}
-	c.giveBack(id)
+	c.giveBack(&c.blocks[id], id)
 	return Free
 }
 
 // giveBack makes a block free and merges it with free neighbours. The record of a free
 // neighbour survives, so that its place in the index moves as little as possible.
-func (c *Core) giveBack(id int32) {
-	b := &c.blocks[id]
+func (c *Core) giveBack(b *block, id int32) {
 	c.counts.used -= b.size
 	c.counts.requested -= b.requested
 	b.generation++
-	prev, next := b.prev, b.next
-	before := prev != 0 && c.blocks[prev].state == Free
-	after := next != 0 && c.blocks[next].state == Free
+	b.state = Free
+	p, n := &c.blocks[b.prev], &c.blocks[b.next]
 	switch {
-	case before:
-		c.absorb(prev, id)
-		if after {
-			c.remove(next)
-			c.absorb(prev, next)
+	case p.state == Free:
+		prev := b.prev
+		c.absorb(p, b, prev, id)
+		if n.state == Free {
+			c.remove(n)
+			c.absorb(p, n, prev, p.next)
 		}
-		c.refile(prev)
-	case after:
-		c.lower(next, id)
-		c.refile(next)
+		c.refile(p, prev)
+	case n.state == Free:
+		next := b.next
+		c.lower(n, b, next, id)
+		c.refile(n, next)
 	default:
-		b.state = Free
-		c.insert(id)
+		c.insert(b, id)
 	}
 }
 
-// absorb lengthens a block by the one after it.
-func (c *Core) absorb(id, after int32) {
-	b, a := &c.blocks[id], &c.blocks[after]
-	b.size += a.size
-	b.next = a.next
-	if a.next != 0 {
-		c.blocks[a.next].prev = id
-	}
-	c.drop(after)
+// absorb lengthens block b by the one after it. Record 0 stands for no neighbour and takes
+// what is written to it.
+func (c *Core) absorb(b, after *block, id, afterID int32) {
+	b.size += after.size
+	b.next = after.next
+	c.blocks[after.next].prev = id
+	c.drop(after, afterID)
 }
 
-// lower lengthens a block by the one before it.
-func (c *Core) lower(id, before int32) {
-	b, a := &c.blocks[id], &c.blocks[before]
-	b.size += a.size
-	b.at = a.at
-	b.prev = a.prev
-	if a.prev != 0 {
-		c.blocks[a.prev].next = id
-	} else {
+// lower lengthens block b by the one before it.
+func (c *Core) lower(b, before *block, id, beforeID int32) {
+	b.size += before.size
+	b.at = before.at
+	b.prev = before.prev
+	c.blocks[before.prev].next = id
+	if before.prev == 0 {
 		c.segments[b.segment].first = id
 	}
-	c.drop(before)
+	c.drop(before, beforeID)
 }

@@ -2,27 +2,30 @@ package alloc
 
 import "math/bits"
 
-// Sizes fall into bins: one size a bin below 1 MiB, 64 bins between powers of two above.
+// Sizes fall into bins: one size a bin up to 1 MiB, 64 bins between powers of two above.
 const (
-	exactBins = 2048 // units of the first bin that holds more than one size
+	exactBins = 2048 // bins of one size; the largest of these sizes in units
 	exactLog  = 11   // its logarithm
 	subLog    = 6    // logarithm of the bins between two powers of two
 	binCount  = 4096 // 64 words of 64 bits, so that one word summarises them
 )
 
-// binOf returns the bin of a size in units.
+// binOf returns the bin of a size in units. A power of two is the last size of its bin, not the
+// first, so a fresh segment stays in its bin when the first blocks are cut off.
 func binOf(units uint64) int {
-	if units < exactBins {
-		return int(units)
+	last := units - 1
+	if last < exactBins {
+		return int(last)
 	}
-	log := bits.Len64(units) - 1
-	sub := int(units>>(log-subLog)) & (1<<subLog - 1)
-	return exactBins + (log-exactLog)<<subLog + sub
+	log := uint(bits.Len64(last)) - 1
+	sub := int(last>>((log-subLog)&63)) & (1<<subLog - 1)
+	return exactBins + int(log-exactLog)<<subLog + sub
 }
 
-// index finds the free blocks of one stream by size. Two levels of bits say which bins hold
-// any. A bin lists its classes by size, one for each size that occurs; the class of a bin of
-// one size stays when it empties.
+// index finds the free blocks of one stream by size. Two levels of bits say which bins may hold
+// any: bits are set at once and cleared when a search finds the bin empty, so a size that comes
+// and goes costs nothing. A bin lists its classes by size, one for each size that occurs; the
+// class of a bin of one size stays when it empties.
 type index struct {
 	stream  int32 // number of the stream in Core.streams
 	small   bool  // whether it serves the small segments of the stream
@@ -33,8 +36,10 @@ type index struct {
 
 func (x *index) set(bin int) {
 	word := bin >> 6 & 63
-	x.words[word] |= 1 << (bin & 63)
-	x.summary |= 1 << word
+	if x.words[word]>>(bin&63)&1 == 0 {
+		x.words[word] |= 1 << (bin & 63)
+		x.summary |= 1 << word
+	}
 }
 
 func (x *index) reset(bin int) {
@@ -45,7 +50,7 @@ func (x *index) reset(bin int) {
 	}
 }
 
-// from returns the first bin from the given one on that holds any block, or -1.
+// from returns the first bin from the given one on that may hold a block, or -1.
 func (x *index) from(bin int) int {
 	word := bin >> 6 & 63
 	if mask := x.words[word] >> (bin & 63) << (bin & 63); mask != 0 {
@@ -61,70 +66,86 @@ func (x *index) from(bin int) int {
 
 // find returns the class of the smallest free blocks of at least so many units, or 0.
 func (c *Core) find(x *index, units uint64) int32 {
-	bin := binOf(units)
-	if bin >= exactBins {
-		for k := x.heads[bin&(binCount-1)]; k != 0; k = c.classes[k].next {
-			if c.classes[k].units >= units {
-				return k
-			}
+	if units <= exactBins {
+		k := x.heads[units-1]
+		if c.classes[k].front != 0 {
+			return k
 		}
-		bin++
+		return c.scan(x, int(units)-1)
 	}
-	if bin = x.from(bin); bin < 0 {
-		return 0
+	bin := binOf(units) & (binCount - 1)
+	for k := x.heads[bin]; k != 0; k = c.classes[k].next {
+		if c.classes[k].units >= units {
+			return k
+		}
 	}
-	return x.heads[bin&(binCount-1)]
+	return c.scan(x, bin+1)
+}
+
+// scan returns the first class from a bin on that holds a block, or 0.
+func (c *Core) scan(x *index, bin int) int32 {
+	for {
+		if bin = x.from(bin); bin < 0 {
+			return 0
+		}
+		k := x.heads[bin&(binCount-1)]
+		if cl := &c.classes[k]; cl.front != 0 || len(cl.rest) != 0 {
+			return k
+		}
+		x.reset(bin)
+	}
 }
 
 // insert files a free block.
-func (c *Core) insert(id int32) {
-	b := &c.blocks[id]
+func (c *Core) insert(b *block, id int32) {
 	x := c.homes[b.home]
 	units := uint64(b.size) >> unitShift
 	var k int32
-	if units < exactBins {
-		x.set(int(units))
-		k = x.heads[units]
+	if units <= exactBins {
+		x.set(int(units) - 1)
+		k = x.heads[units-1]
 	}
 	if k == 0 {
 		k = c.classFor(x, units)
 	}
 	b.class = k
-	b.slot = c.classes[k].add(b.at<<idBits | uint64(id))
-	if b.slot == swapped {
-		c.demote(k, id)
+	key := b.at<<idBits | uint64(id)
+	cl := &c.classes[k]
+	if cl.front == 0 && (key <= cl.low || len(cl.rest) == 0) {
+		cl.front = key
+		b.slot = inFront
+		return
 	}
+	c.add(cl, b, key)
 }
 
 // remove takes a free block out of its index.
-func (c *Core) remove(id int32) {
-	b := &c.blocks[id]
+func (c *Core) remove(b *block) {
 	cl := &c.classes[b.class]
 	if b.slot == inFront {
 		cl.low, cl.front = cl.front, 0
 	} else {
 		c.pull(cl, int(b.slot))
 	}
-	if cl.front == 0 && len(cl.rest) == 0 {
-		c.empty(c.homes[b.home], b.class)
+	if cl.bin >= exactBins && cl.front == 0 && len(cl.rest) == 0 {
+		c.retire(c.homes[b.home], b.class)
 	}
 }
 
 // refile moves a free block whose size and position changed to its new place. A block that is
 // alone in its class takes the class along while the order in the bin allows it.
-func (c *Core) refile(id int32) {
-	b := &c.blocks[id]
+func (c *Core) refile(b *block, id int32) {
 	cl := &c.classes[b.class]
 	units := uint64(b.size) >> unitShift
-	if cl.units >= exactBins && len(cl.rest) == 0 && binOf(cl.units) == binOf(units) &&
+	if cl.bin >= exactBins && len(cl.rest) == 0 && int(cl.bin) == binOf(units) &&
 		(cl.prev == 0 || c.classes[cl.prev].units < units) &&
 		(cl.next == 0 || c.classes[cl.next].units > units) {
 		cl.units = units
 		cl.front = b.at<<idBits | uint64(id)
 		return
 	}
-	c.remove(id)
-	c.insert(id)
+	c.remove(b)
+	c.insert(b, id)
 }
 
 // classFor returns the class of a size, which it makes if need be.
@@ -139,7 +160,7 @@ func (c *Core) classFor(x *index, units uint64) int32 {
 	}
 	k := c.grabClass()
 	cl := &c.classes[k]
-	cl.units, cl.prev, cl.next, cl.low = units, prev, next, 0
+	cl.units, cl.bin, cl.prev, cl.next = units, int32(bin), prev, next
 	if next != 0 {
 		c.classes[next].prev = k
 	}
@@ -162,23 +183,17 @@ func (c *Core) grabClass() int32 {
 	return int32(len(c.classes) - 1)
 }
 
-// empty notes that a class holds no block any more. It keeps the memory of its rest.
-func (c *Core) empty(x *index, k int32) {
+// retire unlinks an empty class of a bin of several sizes. The class keeps the memory of its
+// rest.
+func (c *Core) retire(x *index, k int32) {
 	cl := &c.classes[k]
-	if cl.units < exactBins {
-		x.reset(int(cl.units))
-		return
-	}
 	if cl.next != 0 {
 		c.classes[cl.next].prev = cl.prev
 	}
 	if cl.prev != 0 {
 		c.classes[cl.prev].next = cl.next
-	} else if bin := binOf(cl.units); cl.next != 0 {
-		x.heads[bin] = cl.next
 	} else {
-		x.heads[bin] = 0
-		x.reset(bin)
+		x.heads[cl.bin] = cl.next
 	}
 	cl.next = c.unused
 	c.unused = k
@@ -186,13 +201,18 @@ func (c *Core) empty(x *index, k int32) {
 
 // largest returns the size in bytes of the largest free block of an index.
 func (c *Core) largest(x *index) int64 {
-	if x.summary == 0 {
-		return 0
+	for x.summary != 0 {
+		word := bits.Len64(x.summary) - 1
+		bin := word<<6 + bits.Len64(x.words[word]) - 1
+		k := x.heads[bin]
+		if c.classes[k].count() == 0 {
+			x.reset(bin)
+			continue
+		}
+		for c.classes[k].next != 0 {
+			k = c.classes[k].next
+		}
+		return int64(c.classes[k].units) << unitShift
 	}
-	word := bits.Len64(x.summary) - 1
-	k := x.heads[word<<6+bits.Len64(x.words[word])-1]
-	for c.classes[k].next != 0 {
-		k = c.classes[k].next
-	}
-	return int64(c.classes[k].units) << unitShift
+	return 0
 }

@@ -62,7 +62,7 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 		at: base, size: bytes, segment: ordinal, home: growth.home,
 		generation: b.generation, state: Free,
 	}
-	c.insert(id)
+	c.insert(b, id)
 	return ordinal, nil
 }
 

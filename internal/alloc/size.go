@@ -22,9 +22,12 @@ func roundDivision(n, d int64) int64 {
 	return roundUp(n, floor/d)
 }
 
-// small reports whether a rounded size is served by the small segments of a stream.
-func (c *Core) small(rounded int64) bool {
-	return c.config.Sizing == Stepped && rounded <= smallLimit
+// smallBit is 1 if a rounded size is served by the small segments of a stream, and 0 if not.
+func (c *Core) smallBit(rounded int64) int32 {
+	if c.config.Sizing == Stepped && rounded <= smallLimit {
+		return 1
+	}
+	return 0
 }
 
 // suits reports whether a free block may serve a request; MaxSplit keeps large blocks from
@@ -45,7 +48,7 @@ func (c *Core) splits(rounded, remainder int64) bool {
 	if remainder < Unit || c.config.NoSplit {
 		return false
 	}
-	if c.config.Sizing == Geometric || c.small(rounded) {
+	if c.config.Sizing == Geometric || c.smallBit(rounded) == 1 {
 		return true
 	}
 	if limit := c.config.MaxSplit; limit > 0 && rounded >= limit {

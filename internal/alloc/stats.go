@@ -82,7 +82,7 @@ func (c *Core) eachClass(x *index) func(yield func(int32) bool) {
 			for ; mask != 0; mask &= mask - 1 {
 				k := x.heads[w<<6+bits.TrailingZeros64(mask)]
 				for ; k != 0; k = c.classes[k].next {
-					if !yield(k) {
+					if c.classes[k].count() > 0 && !yield(k) {
 						return
 					}
 				}

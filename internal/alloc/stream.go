@@ -192,7 +192,7 @@ func (c *Core) unqueue(id int32) {
 		s.last = b.class
 	}
 	c.counts.deferred -= b.size
-	c.giveBack(id)
+	c.giveBack(b, id)
 }
 
 // takeBack returns a deferred block before its uses are known to be over and reports the events

@@ -12,8 +12,9 @@ func (c *Core) Trim(keep int64) []Segment {
 		}
 		c.reports.filled = true
 		c.reports.trimmed = append(c.reports.trimmed, c.segmentView(int32(ordinal)))
-		c.remove(s.first)
-		c.drop(s.first)
+		b := &c.blocks[s.first]
+		c.remove(b)
+		c.drop(b, s.first)
 		c.mapped -= s.bytes
 		c.counts.segments--
 		*s = segment{home: s.home}
