@@ -270,7 +270,7 @@ func idsText(value []byte) (string, error) {
 	for _, id := range words(value) {
 		ids = append(ids, strconv.FormatUint(id, 10))
 	}
-	return "pools " + strings.Join(ids, ","), nil
+	return plural(len(ids), "pool") + " " + strings.Join(ids, ","), nil
 }
 
 func pendingText(value []byte) (string, error) {
@@ -278,6 +278,13 @@ func pendingText(value []byte) (string, error) {
 		return "", protocolError("decoding pending segments")
 	}
 	count := binary.LittleEndian.Uint64(value)
-	return fmt.Sprintf("%d segments pending, digest %016x",
-		count, binary.LittleEndian.Uint64(value[8:])), nil
+	return fmt.Sprintf("%d %s pending, digest %016x", count, plural(int(count), "segment"),
+		binary.LittleEndian.Uint64(value[8:])), nil
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return noun
+	}
+	return noun + "s"
 }

@@ -1,0 +1,174 @@
+package agreement
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"symmem/internal/ledger"
+)
+
+func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
+	source := ledger.New(ledger.Options{})
+	cases := map[string]Config{
+		"no ranks":               {},
+		"a rank beyond the last": {Rank: 2, Ranks: 2},
+		"a negative rank":        {Rank: -1, Ranks: 2},
+		"an unknown mode":        {Ranks: 1, Mode: 7},
+		"a tag that is too long": {Ranks: 1, Tag: string(make([]byte, MaxTag+1))},
+		"one pool twice": {Ranks: 1, Ledgers: []Ledger{
+			{ID: 4, Source: source}, {ID: 4, Source: source},
+		}},
+		"too many pools": {Ranks: 1, Ledgers: make([]Ledger, MaxLedgers+1)},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if _, err := New(c); err == nil {
+				t.Fatal("got no error")
+			}
+		})
+	}
+}
+
+// restless absorbs an event whenever it is asked, as a pool does that goes on allocating.
+type restless struct{ *ledger.Ledger }
+
+func (r restless) DigestAt(position uint64) (uint64, bool) {
+	d, ok := r.Ledger.DigestAt(position)
+	r.Absorb(ledger.Event{Kind: ledger.KindFree, Size: 1})
+	return d, ok
+}
+
+func TestHistoriesThatGrowMeanwhileAreComparedAsTheyWere(t *testing.T) {
+	base := history(random(5), 1000)
+	for _, at := range []int{0, 500, 999} {
+		other := slices.Clone(base)
+		other[at].Stream = 3
+		var machines []*Machine
+		for rank := range 3 {
+			l := ledgerOf(ledger.Options{}, [][]ledger.Event{base, base[:at], other}[rank])
+			machines = append(machines, machineOf(t, Config{
+				Rank: rank, Ranks: 3, Ledgers: []Ledger{{ID: 1, Source: restless{l}}},
+			}))
+		}
+		verdicts, _ := drive(t, machines, nil)
+		d := verdicts[0].Divergence
+		if d == nil || d.Position != uint64(at) || len(d.Variants) != 3 ||
+			d.Variants[1].HasEvent {
+			t.Fatalf("got %+v, want three variants at %d, the second at its end", d, at)
+		}
+	}
+}
+
+// forgetful loses what it kept as soon as the search begins.
+type forgetful struct{ *ledger.Ledger }
+
+func (forgetful) DigestAt(uint64) (uint64, bool) { return 0, false }
+
+func TestARankThatForgetsWhileItIsAskedEndsTheSearchWithARange(t *testing.T) {
+	base := history(random(6), 900)
+	other := slices.Clone(base)
+	other[700].Size++
+	sources := []Source{
+		ledgerOf(ledger.Options{}, base), forgetful{ledgerOf(ledger.Options{}, other)},
+	}
+	var machines []*Machine
+	for rank, s := range sources {
+		machines = append(machines, machineOf(t, Config{
+			Rank: rank, Ranks: 2, Ledgers: []Ledger{{ID: 1, Source: s}},
+		}))
+	}
+	verdicts, rounds := drive(t, machines, nil)
+	d := verdicts[1].Divergence
+	if d == nil || d.Position > 700 || d.Last < 700 || rounds > 3 {
+		t.Fatalf("got %+v in %d rounds, want a range around 700", d, rounds)
+	}
+}
+
+func TestALimitKeepsWhatComesAfterItOut(t *testing.T) {
+	base := history(random(9), 100)
+	other := slices.Clone(base)
+	other[60].Size++
+	for limit, agreed := range map[uint64]bool{60: true, 61: false, 0: false} {
+		var machines []*Machine
+		for rank, h := range [][]ledger.Event{base, other} {
+			l := ledgerOf(ledger.Options{}, h)
+			machines = append(machines, machineOf(t, Config{
+				Rank: rank, Ranks: 2, Mode: Prefix,
+				Ledgers: []Ledger{{ID: 1, Source: l, Limit: limit}},
+			}))
+		}
+		verdicts, _ := drive(t, machines, nil)
+		if verdicts[0].Agreed() != agreed {
+			t.Errorf("limit %d: %v", limit, verdicts[0].Err())
+		}
+	}
+}
+
+func TestCallsGoOverTheWireUnchanged(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		word := rapid.StringMatching(`[a-z-]{0,32}`)
+		c := &CollectiveCall{
+			Operation: word.Draw(t, "operation"), Path: word.Draw(t, "path"),
+			DataType: word.Draw(t, "type"), ReduceOp: word.Draw(t, "op"),
+			Root: rapid.Int().Draw(t, "root"), Count: rapid.Uint64().Draw(t, "count"),
+			SendSegment: rapid.Int32().Draw(t, "send"), RecvSegment: rapid.Int32().Draw(t, "recv"),
+			SendOffset: rapid.Int64().Draw(t, "at"), RecvOffset: rapid.Int64().Draw(t, "to"),
+			Sequence: rapid.Uint64().Draw(t, "sequence"),
+		}
+		b := c.Encode()
+		back, err := DecodeCall(b)
+		if err != nil || *back != *c {
+			t.Fatalf("%+v came back as %+v: %v", c, back, err)
+		}
+		cut := rapid.IntRange(1, len(b)-1).Draw(t, "cut")
+		if _, err := DecodeCall(b[:cut]); !errors.Is(err, ErrProtocol) {
+			t.Fatalf("cut to %d bytes: got %v, want ErrProtocol", cut, err)
+		}
+	})
+}
+
+func TestRunEndsWithTheExchangeOrItsContext(t *testing.T) {
+	alone := func() *Machine {
+		l := ledger.New(ledger.Options{})
+		return machineOf(t, Config{Ranks: 1, Ledgers: []Ledger{{ID: 1, Source: l}}})
+	}
+	echo := func(_ context.Context, p []byte) ([][]byte, error) { return [][]byte{p}, nil }
+	v, err := Run(t.Context(), echo, alone())
+	if err != nil || !v.Agreed() {
+		t.Fatalf("alone: %v, %v", v, err)
+	}
+	broken := errors.New("broken")
+	_, err = Run(t.Context(), func(context.Context, []byte) ([][]byte, error) {
+		return nil, broken
+	}, alone())
+	if !errors.Is(err, broken) {
+		t.Errorf("exchange: got %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err = Run(ctx, echo, alone()); !errors.Is(err, context.Canceled) {
+		t.Errorf("context: got %v", err)
+	}
+	_, err = Run(t.Context(), func(context.Context, []byte) ([][]byte, error) {
+		return [][]byte{{9}}, nil
+	}, alone())
+	if !errors.Is(err, ErrProtocol) {
+		t.Errorf("garbage: got %v", err)
+	}
+}
+
+func TestPendingListsDifferByOrderAndContent(t *testing.T) {
+	var p Pending
+	ab, ba := p.Add(0, 0, 64).Add(1, 0, 64), p.Add(1, 0, 64).Add(0, 0, 64)
+	seen := map[Pending]bool{}
+	for _, one := range []Pending{p, ab, ba, p.Add(0, 0, 64), p.Add(0, 1, 64), p.Add(0, 0, 65)} {
+		if seen[one] {
+			t.Errorf("%v is there twice", one)
+		}
+		seen[one] = true
+	}
+}

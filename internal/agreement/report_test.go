@@ -1,0 +1,136 @@
+package agreement
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"symmem/internal/ledger"
+)
+
+// TestReports holds the words of every report. Each case is a group in which every line is one rank:
+//
+//	agree mode=exact
+//	alloc 512@0+0 free 512@0+0
+//	alloc 512@0+0
+//
+// An event is kind, size@segment+offset, with /stream and #site if need be. A line may begin with
+// tag=..., pending=n, pool=n, call=count; the word absent makes the rank stay away.
+func TestReports(t *testing.T) {
+	datadriven.RunTest(t, "testdata/reports", func(t *testing.T, d *datadriven.TestData) string {
+		mode := Exact
+		if d.HasArg("prefix") {
+			mode = Prefix
+		}
+		kept := 0
+		d.MaybeScanArgs(t, "kept", &kept)
+		lines := strings.Split(strings.TrimSpace(d.Input), "\n")
+		machines := make([]*Machine, len(lines))
+		absent := map[int]bool{}
+		for rank, line := range lines {
+			c := parseRank(t, line, kept)
+			c.Rank, c.Ranks, c.Mode, c.Group = rank, len(lines), mode, "world"
+			absent[rank] = line == "absent"
+			machines[rank] = machineOf(t, c)
+		}
+		verdicts, rounds := drive(t, machines, absent)
+		return report(t, verdicts, rounds, d.HasArg("json"))
+	})
+}
+
+// report prints the verdict, having checked that all ranks have the same text.
+func report(t *testing.T, verdicts []*Verdict, rounds int, asJSON bool) string {
+	t.Helper()
+	var first *Verdict
+	for _, v := range verdicts {
+		switch {
+		case v == nil:
+		case first == nil:
+			first = v
+		case fmt.Sprint(v.Err()) != fmt.Sprint(first.Err()):
+			t.Fatalf("two texts:\n%v\n%v", first.Err(), v.Err())
+		}
+	}
+	out := fmt.Sprintf("rounds: %d\n", rounds)
+	for _, m := range first.Marks {
+		out += fmt.Sprintf("pool %d agreed up to %d\n", m.Ledger, m.Position)
+	}
+	if len(first.Absent) > 0 {
+		out += fmt.Sprintf("absent: %v\n", first.Absent)
+	}
+	if first.Agreed() {
+		return out
+	}
+	out += first.Err().Error() + "\n"
+	var d *DivergenceError
+	if asJSON && errors.As(first.Err(), &d) {
+		b, err := json.MarshalIndent(d, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		out += string(b) + "\n"
+	}
+	return out
+}
+
+func parseRank(t *testing.T, line string, kept int) Config {
+	t.Helper()
+	c := Config{Tag: "scope end"}
+	sites := ledger.NewSites()
+	l := ledger.New(ledger.Options{Kept: kept, Sites: sites})
+	pool := Ledger{ID: 1, Source: l}
+	words := strings.Fields(line)
+	for i := 0; i < len(words); i++ {
+		name, value, _ := strings.Cut(words[i], "=")
+		var n int
+		_, _ = fmt.Sscan(value, &n) // Not every value is a number.
+		switch name {
+		case "absent":
+		case "tag":
+			c.Tag = value
+		case "pool":
+			pool.ID = uint64(n)
+		case "pending":
+			for k := range n {
+				pool.Pending = pool.Pending.Add(int32(k), 0, 1<<20)
+			}
+		case "call":
+			c.Call = &CollectiveCall{
+				Operation: "all-reduce", Path: "window", DataType: "float32", ReduceOp: "sum",
+				Count: uint64(n), SendOffset: 512, RecvOffset: 512, Sequence: 9,
+			}
+		case "repeat":
+			for range n {
+				l.Absorb(parseEvent(t, words[i+1], words[i+2], sites))
+			}
+			i += 2
+		default:
+			l.Absorb(parseEvent(t, name, words[i+1], sites))
+			i++
+		}
+	}
+	c.Ledgers = []Ledger{pool}
+	return c
+}
+
+var kinds = map[string]ledger.Kind{
+	"segment": ledger.KindSegment, "alloc": ledger.KindAlloc, "free": ledger.KindFree,
+	"pin": ledger.KindPin,
+}
+
+func parseEvent(t *testing.T, kind, place string, sites *ledger.Sites) ledger.Event {
+	t.Helper()
+	place, site, _ := strings.Cut(place, "#")
+	place, stream, _ := strings.Cut(place, "/")
+	e := ledger.Event{Kind: kinds[kind], Site: sites.Intern(0, site)}
+	if _, err := fmt.Sscanf(place, "%d@%d+%d", &e.Size, &e.Segment, &e.Offset); err != nil {
+		t.Fatalf("parsing %q: %v", place, err)
+	}
+	e.Requested = e.Size
+	_, _ = fmt.Sscan(stream, &e.Stream) // No stream is stream 0.
+	return e
+}
