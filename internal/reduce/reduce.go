@@ -34,13 +34,29 @@ type Hint struct {
 // sources and destinations; count is not negative.
 func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	check(op, t, dsts, srcs, count)
+	size := count * t.Size()
+	if active != levelAVX512 || hint.Stream || len(srcs) == 1 || size > stride {
+		reduceAny(op, t, dsts, srcs, size, hint)
+		return
+	}
+	// One kernel does it all, and making a job takes longer than reducing some hundred bytes.
+	reduceAVX512(kernel(op, t), unsafe.SliceData(dsts), len(dsts), unsafe.SliceData(srcs),
+		len(srcs), 0, size, 0, 0)
+}
+
+// reduceAny is Reduce without a short cut. It stays out of line to keep its job out of the frame of
+// Reduce.
+//
+//go:noinline
+func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hint) {
 	if len(srcs) == 1 {
 		for _, dst := range dsts {
-			Copy(dst, srcs[0], count*t.Size(), hint)
+			Copy(dst, srcs[0], size, hint)
 		}
 		return
 	}
-	run(job{op: op, t: t, dsts: dsts, srcs: srcs}, count*t.Size(), hint)
+	j := job{op: op, t: t, dsts: dsts, srcs: srcs}
+	j.run(size, hint)
 }
 
 // Average stores the sum of the sources divided by divisor into every destination. Floats are
@@ -57,8 +73,8 @@ func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, divisor int64, 
 		averageIntegers(t, dsts, srcs, count, divisor)
 		return
 	}
-	run(job{op: Sum, t: t, dsts: dsts, srcs: srcs, final: newFinal(t, divisor)},
-		count*t.Size(), hint)
+	j := job{op: Sum, t: t, dsts: dsts, srcs: srcs, final: newFinal(t, divisor)}
+	j.run(count*t.Size(), hint)
 }
 
 // Scale divides count elements at dst by divisor in place, as Average does with one source.
@@ -124,9 +140,9 @@ func newFinal(t DataType, divisor int64) final {
 func averageIntegers(t DataType, dsts, srcs []unsafe.Pointer, count int, divisor int64) {
 	const stretch = 4 << 10
 	size := count * t.Size()
+	j := job{op: Sum, t: t, dsts: dsts[:1], srcs: srcs}
 	for from := 0; from < size; from += stretch {
 		to := min(from+stretch, size)
-		j := job{op: Sum, t: t, dsts: dsts[:1], srcs: srcs}
 		j.walk(from, to, false)
 		first := unsafe.Add(dsts[0], from)
 		divide(t, first, (to-from)/t.Size(), divisor)
@@ -138,7 +154,7 @@ func averageIntegers(t DataType, dsts, srcs []unsafe.Pointer, count int, divisor
 
 // run reduces size bytes. With streaming it takes the bytes before the destinations' first line
 // boundary, and those after the last, through the caches.
-func run(j job, size int, hint Hint) {
+func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
 		j.walk(0, size, false)
 		return

@@ -138,13 +138,11 @@ func (avx2) pack(p *program, k kernel, unit int) {
 		p.op("VCVTPS2PH", "$0", v(high), x(high))
 		p.op("VINSERTI128", "$1", x(high), v(low), v(low))
 	case "BFloat16":
-		// As for AVX-512, with a mask that clears the addend of NaNs.
+		// As for AVX-512.
 		for _, acc := range []int{low, high} {
 			p.op("VPSRLD", "$16", v(acc), v(8))
 			p.op("VPAND", v(13), v(8), v(8))
 			p.op("VPADDD", v(14), v(8), v(8))
-			p.op("VCMPPS", "$7", v(acc), v(acc), v(9))
-			p.op("VPAND", v(9), v(8), v(8))
 			p.op("VPADDD", v(8), v(acc), v(acc))
 		}
 		p.op("VPSRLD", "$16", v(low), v(low))

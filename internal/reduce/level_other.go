@@ -1,0 +1,20 @@
+//go:build !amd64
+
+package reduce
+
+import "unsafe"
+
+// active is a constant here, so that the compiler drops every call to a kernel.
+const active = levelPortable
+
+func reduceAVX512(int, *unsafe.Pointer, int, *unsafe.Pointer, int, int, int, uint64, uint64) {}
+
+func reduceAVX2(int, *unsafe.Pointer, int, *unsafe.Pointer, int, int, int, uint64, uint64) {}
+
+// fence has nothing to order where nothing is streamed.
+func fence() {}
+
+// streamLines leaves the copy to the runtime.
+func streamLines(dst, src unsafe.Pointer, size int) {
+	copy(elements[byte](dst, 0, size), elements[byte](src, 0, size))
+}
