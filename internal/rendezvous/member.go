@@ -145,13 +145,15 @@ func (m *member) close() error {
 // their next Connect, which they will make again when this server closes.
 func (m *member) serveOut() {
 	ctx, cancel := context.WithTimeout(context.Background(), m.linger)
+	var watch sync.WaitGroup
+	defer watch.Wait()
 	defer cancel()
 	if m.store != nil {
-		go func() {
+		watch.Go(func() {
 			if m.store.Wait(ctx, m.others("left")...) == nil {
 				cancel()
 			}
-		}()
+		})
 	}
 	_ = m.server.Drain(ctx)
 }

@@ -29,42 +29,53 @@ var errPMI = errors.New("PMI failed")
 const (
 	pmiLineBytes = 4096
 	pmiKey       = "symmem-store"
+	// pmiMostBytes is more than our key and our value have, and less than any manager allows.
+	pmiMostBytes = 60
 )
 
-// pmiExchanged keeps the result of the only exchange that a process can have: finalize ends the
-// conversation, and a program may connect again later.
-var pmiExchanged struct {
+// pmiResult is the outcome of the only exchange that a process can have over one descriptor:
+// finalize ends the conversation, and a program may connect again later.
+type pmiResult struct {
 	sync.Mutex
-	endpoints map[int]Endpoint
+	known bool
+	to    Endpoint
 }
+
+// pmiResults has a *pmiResult for each descriptor.
+var pmiResults sync.Map
 
 // pmiEndpoint gives the endpoint that rank 0 made up to all ranks. The descriptor stays open and
 // the caller's.
 func pmiEndpoint(ctx context.Context, fd int, leader bool) (Endpoint, error) {
-	pmiExchanged.Lock()
-	defer pmiExchanged.Unlock()
-	if to, ok := pmiExchanged.endpoints[fd]; ok {
-		return to, nil
+	entry, _ := pmiResults.LoadOrStore(fd, &pmiResult{})
+	result := entry.(*pmiResult)
+	result.Lock()
+	defer result.Unlock()
+	if result.known {
+		return result.to, nil
 	}
 	conn, err := pmiConn(fd)
 	if err != nil {
 		return Endpoint{}, err
 	}
 	defer conn.Close()
+	to, err := pmiExchange(ctx, conn, leader)
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("finding the store by PMI: %w", err)
+	}
+	result.to, result.known = to, true
+	return to, nil
+}
+
+// pmiExchange has the whole conversation, until the context ends.
+func pmiExchange(ctx context.Context, conn net.Conn, leader bool) (Endpoint, error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(longAgo) })()
 	p := &pmi{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
 	to, err := p.exchange(leader)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
-	if err != nil {
-		return Endpoint{}, fmt.Errorf("finding the store by PMI: %w", err)
-	}
-	if pmiExchanged.endpoints == nil {
-		pmiExchanged.endpoints = map[int]Endpoint{}
-	}
-	pmiExchanged.endpoints[fd] = to
-	return to, nil
+	return to, err
 }
 
 // pmiConn makes a connection of a copy of the descriptor.
@@ -119,10 +130,10 @@ func (p *pmi) begin() (kvs string, err error) {
 	if err != nil {
 		return "", err
 	}
-	for name, need := range map[string]int{"keylen_max": len(pmiKey) + 1, "vallen_max": 64} {
-		if n, err := strconv.Atoi(maxes[name]); err != nil || n < need {
+	for _, name := range []string{"keylen_max", "vallen_max"} {
+		if n, err := strconv.Atoi(maxes[name]); err != nil || n < pmiMostBytes {
 			return "", fmt.Errorf("%w: %s is %q, not at least %d",
-				errPMI, name, maxes[name], need)
+				errPMI, name, maxes[name], pmiMostBytes)
 		}
 	}
 	mine, err := p.ask("get_my_kvsname", "my_kvsname")

@@ -1,0 +1,17 @@
+// Package launch starts the ranks of a job on this machine and looks after them until the last
+// is gone.
+//
+// Each rank gets the variables of torchrun, so that programs run unchanged under either, and the
+// address and token of a store that the launcher serves (package rendezvous). The port in
+// MASTER_PORT is for PyTorch programs; nothing of ours listens on it.
+//
+// # Processes
+//
+// Every rank leads a process group of its own. Signals go to whole groups, and when a rank ends,
+// what is left of its group is killed before the rank is reaped, while the number of the group
+// cannot have passed to others. A rank is killed by the kernel if the launcher dies, however it
+// dies; its children are not, unless they end with it.
+//
+// A process that leaves its group (setsid) is out of our reach. It holds up the launcher for two
+// seconds if it holds the rank's output open.
+package launch

@@ -1,0 +1,60 @@
+package launch
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"symmem/internal/rendezvous"
+)
+
+// environ is the environment of one rank: base, in which the variables of a rank replace those
+// of the same name. A launcher inside another one's rank must leave nothing of that.
+func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
+	own := s.variables(rank, store)
+	env := slices.DeleteFunc(slices.Clone(s.Env), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		_, ours := own[name]
+		return ours || name == "TORCHELASTIC_ERROR_FILE"
+	})
+	// OpenMP would start a thread for each core in each rank.
+	threads := func(entry string) bool { return strings.HasPrefix(entry, "OMP_NUM_THREADS=") }
+	if s.Ranks > 1 && !slices.ContainsFunc(env, threads) {
+		env = append(env, "OMP_NUM_THREADS=1")
+	}
+	for name, value := range own {
+		env = append(env, name+"="+value)
+	}
+	slices.Sort(env)
+	return env
+}
+
+// variables are those that torchrun sets for one machine, and the two of our store.
+// TORCHELASTIC_USE_AGENT_STORE is False, as no store of torchrun's listens on MASTER_PORT: rank
+// 0 of a PyTorch program opens its own there.
+func (s *Spec) variables(rank int, store rendezvous.Endpoint) map[string]string {
+	size := strconv.Itoa(s.Ranks)
+	return map[string]string{
+		"RANK":                         strconv.Itoa(rank),
+		"LOCAL_RANK":                   strconv.Itoa(rank),
+		"ROLE_RANK":                    strconv.Itoa(rank),
+		"WORLD_SIZE":                   size,
+		"LOCAL_WORLD_SIZE":             size,
+		"ROLE_WORLD_SIZE":              size,
+		"ROLE_NAME":                    "default",
+		"GROUP_RANK":                   "0",
+		"GROUP_WORLD_SIZE":             "1",
+		"MASTER_ADDR":                  "127.0.0.1",
+		"MASTER_PORT":                  strconv.Itoa(s.MasterPort),
+		"TORCHELASTIC_RUN_ID":          s.RunID,
+		"TORCHELASTIC_RESTART_COUNT":   "0",
+		"TORCHELASTIC_MAX_RESTARTS":    "0",
+		"TORCHELASTIC_USE_AGENT_STORE": "False",
+		rendezvous.EnvStore:            store.Address,
+		rendezvous.EnvToken:            string(store.Token),
+	}
+}
+
+// prefix is what goes before the lines of a rank.
+func prefix(rank int) string { return fmt.Sprintf("[%d] ", rank) }

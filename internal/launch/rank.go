@@ -1,0 +1,109 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// orphanWait is how long output is awaited that processes outside the rank's group hold open.
+const orphanWait = 2 * time.Second
+
+// rank is one started process. It runs until end has returned.
+type rank struct {
+	// Immutable once started.
+	number   int
+	cmd      *exec.Cmd
+	out, err *lines
+
+	mu sync.Mutex
+	// reaped is guarded by mu: after it the number of the process may belong to another.
+	reaped bool
+}
+
+// start starts the process.
+//
+// Preconditions: the calling goroutine is locked to a thread that outlives the process, as the
+// kernel sends SIGKILL to the process when that thread ends.
+func (r *rank) start(stdin io.Reader) error {
+	r.cmd.Stdout, r.cmd.Stderr = r.out, r.err
+	r.cmd.WaitDelay = orphanWait
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	var feed io.WriteCloser
+	if stdin != nil {
+		var err error
+		if feed, err = r.cmd.StdinPipe(); err != nil {
+			return fmt.Errorf("starting rank %d: %w", r.number, err)
+		}
+	}
+	if err := r.cmd.Start(); err != nil {
+		return fmt.Errorf("starting rank %d: %w", r.number, err)
+	}
+	if feed != nil {
+		// Nobody waits for this: the reader may block for good, and the end of the rank
+		// closes the pipe.
+		go func() {
+			_, _ = io.Copy(feed, stdin)
+			_ = feed.Close()
+		}()
+	}
+	return nil
+}
+
+// signal sends to the whole group, unless the rank has ended.
+func (r *rank) signal(s syscall.Signal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.reaped {
+		// It fails only for a group that is empty already.
+		_ = syscall.Kill(-r.cmd.Process.Pid, s)
+	}
+}
+
+// end waits for the rank to end, kills what is left of its group, and returns how it ended once
+// all of its output is out. Ended counts the ranks that have ended.
+func (r *rank) end(ended *atomic.Int64) Exit {
+	awaitExit(r.cmd.Process.Pid)
+	turn := ended.Add(1)
+	r.signal(syscall.SIGKILL)
+	r.mu.Lock()
+	r.reaped = true
+	r.mu.Unlock()
+	// The state is read below; other errors are those of outputs, which the sinks keep.
+	err := r.cmd.Wait()
+	if !errors.Is(err, exec.ErrWaitDelay) {
+		r.out.flush()
+		r.err.flush()
+	}
+	e := r.exit()
+	e.turn = turn
+	return e
+}
+
+// awaitExit blocks until the process has ended, without reaping it: its number stays taken, and
+// with it that of its group.
+func awaitExit(pid int) {
+	const byPID = 1 // P_PID of waitid(2)
+	for {
+		_, _, err := syscall.Syscall6(syscall.SYS_WAITID, byPID, uintptr(pid), 0,
+			syscall.WEXITED|syscall.WNOWAIT, 0, 0)
+		if err != syscall.EINTR {
+			return
+		}
+	}
+}
+
+func (r *rank) exit() Exit {
+	state := r.cmd.ProcessState
+	e := Exit{Rank: r.number, PID: state.Pid(), Code: state.ExitCode()}
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		e.Signal = status.Signal()
+		e.Code = 128 + int(e.Signal)
+	}
+	return e
+}

@@ -1,0 +1,191 @@
+package launch
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"symmem/internal/rendezvous"
+)
+
+// Run starts the ranks and returns when the last has ended. Failed ranks are no error: they are
+// in the Result. An error without ranks in the Result means that nothing runs. The end of the
+// context kills all ranks and is an error next to a whole Result, as is output that could not
+// be written.
+func Run(ctx context.Context, spec Spec) (Result, error) {
+	path, err := spec.prepare()
+	if err != nil {
+		return Result{First: -1}, fmt.Errorf("launching: %w", err)
+	}
+	if spec.RunID == "" {
+		spec.RunID = rand.Text()
+	}
+	token := rendezvous.NewToken()
+	store, err := rendezvous.Listen("unix:@symmem-run-"+rand.Text(), token)
+	if err != nil {
+		return Result{First: -1}, fmt.Errorf("launching: %w", err)
+	}
+	defer store.Close()
+	j := newJob(&spec)
+	at := rendezvous.Endpoint{Address: store.Address(), Token: token}
+	for number := range spec.Ranks {
+		j.add(number, path, at)
+	}
+	return j.run(ctx)
+}
+
+// job is the ranks of one Run.
+type job struct {
+	// Immutable once run.
+	spec       *Spec
+	ranks      []*rank
+	stdout     *sink
+	stderr     *sink
+	exits      chan Exit
+	supervisor *supervisor
+	// ended counts the ranks that have ended.
+	ended       atomic.Int64
+	releaseFork chan struct{}
+}
+
+func newJob(s *Spec) *job {
+	terminal := &sync.Mutex{}
+	return &job{
+		spec:        s,
+		stdout:      &sink{mu: terminal, w: s.Stdout},
+		stderr:      &sink{mu: terminal, w: s.Stderr},
+		exits:       make(chan Exit, s.Ranks),
+		supervisor:  newSupervisor(s),
+		releaseFork: make(chan struct{}),
+	}
+}
+
+func (j *job) add(number int, path string, store rendezvous.Endpoint) {
+	cmd := &exec.Cmd{
+		Path: path,
+		Args: j.spec.Command,
+		Dir:  j.spec.Dir,
+		Env:  j.spec.environ(number, store),
+	}
+	r := &rank{number: number, cmd: cmd}
+	r.out, r.err = j.outputs(number)
+	j.ranks = append(j.ranks, r)
+}
+
+func (j *job) outputs(number int) (out, err *lines) {
+	out, err = &lines{sink: j.stdout}, &lines{sink: j.stderr}
+	switch j.spec.Output {
+	case OutputPrefixed:
+		out.prefix, err.prefix = prefix(number), prefix(number)
+	case OutputRankZero:
+		if number != 0 {
+			out.sink = &sink{mu: &sync.Mutex{}, w: io.Discard}
+			err.prefix = prefix(number)
+		}
+	case OutputPlain:
+	}
+	return out, err
+}
+
+func (j *job) run(ctx context.Context) (Result, error) {
+	signals := j.spec.Signals
+	if signals == nil {
+		mine := make(chan os.Signal, 8)
+		signal.Notify(mine, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+		defer signal.Stop(mine)
+		signals = mine
+	}
+	defer close(j.releaseFork)
+	if err := j.start(); err != nil {
+		return Result{First: -1}, fmt.Errorf("launching: %w", err)
+	}
+	err := j.watch(ctx, signals)
+	for _, s := range []*sink{j.stdout, j.stderr} {
+		if s.err != nil {
+			err = errors.Join(err, fmt.Errorf("writing the output of the ranks: %w", s.err))
+		}
+	}
+	return j.supervisor.result(), err
+}
+
+// start starts all ranks, or none. They are forked by a thread that lives until run returns,
+// because the kernel takes the end of that thread for the end of the launcher.
+func (j *job) start() error {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		started <- j.fork()
+		<-j.releaseFork
+	}()
+	return <-started
+}
+
+func (j *job) fork() error {
+	for i, r := range j.ranks {
+		var stdin io.Reader
+		if i == 0 {
+			stdin = j.spec.Stdin
+		}
+		if err := r.start(stdin); err != nil {
+			for _, earlier := range j.ranks[:i] {
+				earlier.signal(syscall.SIGKILL)
+				earlier.end(&j.ended)
+			}
+			return err
+		}
+	}
+	for _, r := range j.ranks {
+		go func() { j.exits <- r.end(&j.ended) }()
+	}
+	return nil
+}
+
+// watch feeds the supervisor until all ranks have ended.
+func (j *job) watch(ctx context.Context, signals <-chan os.Signal) error {
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	defer timer.Stop()
+	var err error
+	ended := ctx.Done()
+	for j.supervisor.phase != done {
+		var o order
+		select {
+		case e := <-j.exits:
+			o = j.supervisor.exited(e)
+		case s := <-signals:
+			if s, ok := s.(syscall.Signal); ok {
+				o = j.supervisor.signaled(s)
+			}
+		case <-timer.C:
+			o = j.supervisor.expired()
+		case <-ended:
+			ended, err = nil, context.Cause(ctx)
+			o = j.supervisor.kill()
+		}
+		j.obey(o, timer)
+	}
+	return err
+}
+
+func (j *job) obey(o order, timer *time.Timer) {
+	if o.wait > 0 {
+		timer.Reset(o.wait)
+	}
+	if o.signal == 0 {
+		return
+	}
+	for _, r := range j.ranks {
+		r.signal(o.signal)
+	}
+}
