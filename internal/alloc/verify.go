@@ -1,0 +1,189 @@
+package alloc
+
+import "fmt"
+
+// audit collects what Verify counts while it walks a Core.
+type audit struct {
+	counts counts
+	mapped int64
+	free   map[int32]bool // free blocks that no class has named yet
+	queued map[int32]bool // deferred blocks that no queue has named yet
+}
+
+// Verify checks every invariant and returns the first that is broken: blocks tile each segment,
+// no two free neighbours, every free block filed once and in its class, every deferred block
+// queued once, counters equal to what a walk finds. Time grows with the number of blocks.
+func (c *Core) Verify() error {
+	a := audit{free: map[int32]bool{}, queued: map[int32]bool{}}
+	for ordinal := range c.segments {
+		if err := c.verifySegment(int32(ordinal), &a); err != nil {
+			return fmt.Errorf("segment %d: %w", ordinal, err)
+		}
+	}
+	for n, x := range c.homes {
+		if x == nil {
+			continue
+		}
+		if err := c.verifyIndex(int32(n), x, &a); err != nil {
+			return fmt.Errorf("index %d: %w", n, err)
+		}
+	}
+	for n := range c.streams {
+		if err := c.verifyQueue(int32(n), &a); err != nil {
+			return fmt.Errorf("queue of stream %d: %w", c.streams[n].name, err)
+		}
+	}
+	return c.verifyCounts(&a)
+}
+
+func (c *Core) verifySegment(ordinal int32, a *audit) error {
+	s := &c.segments[ordinal]
+	if s.bytes == 0 {
+		return nil
+	}
+	a.mapped += s.bytes
+	a.counts.segments++
+	at, prev := s.base, int32(0)
+	for id := s.first; id != 0; id = c.blocks[id].next {
+		b := &c.blocks[id]
+		switch {
+		case b.at != at || b.size <= 0 || b.size%Unit != 0:
+			return fmt.Errorf("block %d at unit %d, size %d, want it at %d", id, b.at, b.size, at)
+		case b.segment != ordinal || b.home != s.home || b.prev != prev:
+			return fmt.Errorf("block %d has segment %d, index %d, previous block %d",
+				id, b.segment, b.home, b.prev)
+		case b.state == Free && prev != 0 && c.blocks[prev].state == Free:
+			return fmt.Errorf("free blocks %d and %d are neighbours", prev, id)
+		}
+		if err := a.note(b, id); err != nil {
+			return err
+		}
+		at, prev = at+uint64(b.size)>>unitShift, id
+	}
+	if end := s.base + uint64(s.bytes)>>unitShift; at != end {
+		return fmt.Errorf("blocks end at unit %d, the segment at %d", at, end)
+	}
+	return nil
+}
+
+// note counts a block.
+func (a *audit) note(b *block, id int32) error {
+	switch b.state {
+	case Free:
+		a.free[id] = true
+	case Live:
+		a.counts.live++
+	case Parked:
+		a.counts.parked += b.size
+	case Deferred:
+		a.counts.deferred += b.size
+		a.queued[id] = true
+	default:
+		return fmt.Errorf("block %d is %s", id, b.state)
+	}
+	if b.state != Free {
+		a.counts.used += b.size
+		a.counts.requested += b.requested
+	}
+	if b.pins > 0 {
+		a.counts.pinned += b.size
+	}
+	mayPin, mayUse := b.state == Live || b.state == Parked, b.state != Free
+	if b.pins < 0 || b.pins > 0 && !mayPin || b.uses != 0 && !mayUse {
+		return fmt.Errorf("%s block %d has %d pins, first use %d", b.state, id, b.pins, b.uses)
+	}
+	return nil
+}
+
+func (c *Core) verifyIndex(home int32, x *index, a *audit) error {
+	last := uint64(0)
+	for k := range c.eachClass(x) {
+		cl := &c.classes[k]
+		if cl.units <= last || binOf(cl.units) != int(cl.bin) {
+			return fmt.Errorf("class of %d units in bin %d follows %d", cl.units, cl.bin, last)
+		}
+		last = cl.units
+		if err := c.verifyClass(home, k, a); err != nil {
+			return fmt.Errorf("class of %d units: %w", cl.units, err)
+		}
+	}
+	for id := range a.free {
+		if c.blocks[id].home == home {
+			return fmt.Errorf("free block %d is in no class", id)
+		}
+	}
+	return nil
+}
+
+func (c *Core) verifyClass(home, k int32, a *audit) error {
+	cl := &c.classes[k]
+	if cl.front != 0 {
+		if err := c.verifyKey(home, k, inFront, cl.front, a); err != nil {
+			return err
+		}
+	}
+	for slot, key := range cl.rest {
+		if err := c.verifyKey(home, k, int32(slot), key, a); err != nil {
+			return err
+		}
+		floor := cl.front
+		if floor == 0 {
+			floor = cl.low
+		}
+		if slot > 0 && slot < int(cl.sorted) {
+			floor = max(floor, cl.rest[(slot-1)/arity])
+		}
+		if key <= floor {
+			return fmt.Errorf("key %#x in slot %d is not above %#x", key, slot, floor)
+		}
+	}
+	return nil
+}
+
+func (c *Core) verifyKey(home, k, slot int32, key uint64, a *audit) error {
+	id := int32(key & idMask)
+	b := &c.blocks[id]
+	ok := a.free[id] && b.home == home && b.class == k && b.slot == slot &&
+		b.at == key>>idBits && uint64(b.size)>>unitShift == c.classes[k].units
+	if !ok {
+		return fmt.Errorf("key %#x in slot %d does not match block %d", key, slot, id)
+	}
+	delete(a.free, id)
+	return nil
+}
+
+func (c *Core) verifyQueue(n int32, a *audit) error {
+	prev, ticket := int32(0), uint64(0)
+	for id := c.streams[n].first; id != 0; id = c.blocks[id].slot {
+		b := &c.blocks[id]
+		if !a.queued[id] || b.class != prev || b.home/2 != n || b.uses == 0 {
+			return fmt.Errorf("block %d is queued wrongly", id)
+		}
+		if now := c.uses[b.uses].mark; now <= ticket {
+			return fmt.Errorf("ticket %d follows %d", now, ticket)
+		}
+		delete(a.queued, id)
+		prev, ticket = id, c.uses[b.uses].mark
+	}
+	if c.streams[n].last != prev {
+		return fmt.Errorf("queue ends at block %d, not %d", prev, c.streams[n].last)
+	}
+	return nil
+}
+
+func (c *Core) verifyCounts(a *audit) error {
+	want := c.counts
+	want.peak, want.peakMapped = 0, 0
+	switch {
+	case len(a.queued) > 0:
+		return fmt.Errorf("%d deferred blocks are in no queue", len(a.queued))
+	case a.counts != want:
+		return fmt.Errorf("counted %+v, kept %+v", a.counts, want)
+	case a.mapped != c.mapped || c.config.Capacity > 0 && a.mapped > c.config.Capacity:
+		return fmt.Errorf("counted %d bytes mapped, kept %d", a.mapped, c.mapped)
+	case c.counts.peak < c.counts.used || c.counts.peakMapped < c.mapped:
+		return fmt.Errorf("peaks %d and %d are below %d and %d",
+			c.counts.peak, c.counts.peakMapped, c.counts.used, c.mapped)
+	}
+	return nil
+}
