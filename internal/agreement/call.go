@@ -53,8 +53,8 @@ func (c *CollectiveCall) Encode() []byte {
 	return appendWords(b, c.Sequence)
 }
 
-// DecodeCall reads what [CollectiveCall.Encode] wrote and nothing else. No bytes give a nil call. An
-// error wraps [ErrProtocol].
+// DecodeCall reads what [CollectiveCall.Encode] wrote and nothing else. No bytes give a nil call.
+// An error wraps [ErrProtocol].
 func DecodeCall(value []byte) (*CollectiveCall, error) {
 	if len(value) == 0 {
 		return nil, nil

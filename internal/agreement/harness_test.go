@@ -7,8 +7,8 @@ import (
 	"symmem/internal/ledger"
 )
 
-// drive takes the machines of all ranks through an agreement and returns the verdict of each and the
-// number of rounds. Ranks for which absent is true contribute nothing.
+// drive takes the machines of all ranks through an agreement and returns the verdict of each and
+// the number of rounds. Ranks for which absent is true contribute nothing.
 func drive(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Verdict, int) {
 	t.Helper()
 	payloads := make([][]byte, len(machines))
@@ -88,7 +88,7 @@ func history(r *rand.Rand, n int) []ledger.Event {
 func ledgerOf(o ledger.Options, events []ledger.Event) *ledger.Ledger {
 	l := ledger.New(o)
 	for _, e := range events {
-		l.Absorb(e)
+		l.Absorb(&e)
 	}
 	return l
 }

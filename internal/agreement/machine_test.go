@@ -38,7 +38,7 @@ type restless struct{ *ledger.Ledger }
 
 func (r restless) DigestAt(position uint64) (uint64, bool) {
 	d, ok := r.Ledger.DigestAt(position)
-	r.Absorb(ledger.Event{Kind: ledger.KindFree, Size: 1})
+	r.Absorb(&ledger.Event{Kind: ledger.KindFree, Size: 1})
 	return d, ok
 }
 

@@ -12,7 +12,7 @@ import (
 	"symmem/internal/ledger"
 )
 
-// TestReports holds the words of every report. Each case is a group in which every line is one rank:
+// TestReports holds the words of every report. Each case is a group; every line is one rank:
 //
 //	agree mode=exact
 //	alloc 512@0+0 free 512@0+0
@@ -105,11 +105,13 @@ func parseRank(t *testing.T, line string, kept int) Config {
 			}
 		case "repeat":
 			for range n {
-				l.Absorb(parseEvent(t, words[i+1], words[i+2], sites))
+				e := parseEvent(t, words[i+1], words[i+2], sites)
+				l.Absorb(&e)
 			}
 			i += 2
 		default:
-			l.Absorb(parseEvent(t, name, words[i+1], sites))
+			e := parseEvent(t, name, words[i+1], sites)
+			l.Absorb(&e)
 			i++
 		}
 	}

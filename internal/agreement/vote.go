@@ -106,8 +106,9 @@ func (r *reader) vote(ranks RankSet) vote {
 	v.digest, v.agreedDigest = r.u64(what), r.u64(what)
 	v.same, v.agreedSame = r.bool(what), r.bool(what)
 	v.pending = r.variants(ranks, "pending segments")
-	if v.high > maxPosition || v.stride > maxPosition || v.low > v.high || v.top > v.low || v.agreed > v.low || v.floor > v.high ||
-		v.stride == 0 || v.stride&(v.stride-1) != 0 || v.same && v.low != v.high {
+	ordered := v.top <= v.low && v.agreed <= v.low && v.low <= v.high && v.floor <= v.high
+	stride := v.stride > 0 && v.stride&(v.stride-1) == 0
+	if !ordered || !stride || max(v.high, v.stride) > maxPosition || v.same && v.low != v.high {
 		r.fail(what)
 	}
 	return v

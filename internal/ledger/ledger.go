@@ -76,18 +76,32 @@ func New(o Options) *Ledger {
 	}
 }
 
-// Absorb appends e and returns its position. It allocates only while the ring still grows.
-func (l *Ledger) Absorb(e Event) uint64 {
+// Absorb appends a copy of e and returns its position. It allocates only while the ring still grows.
+// It takes a pointer, which does not escape, because a value of this size would go through the stack
+// twice.
+func (l *Ledger) Absorb(e *Event) uint64 {
 	p := l.position
 	if p%turn == 0 {
 		l.turn()
 	}
-	slot := &l.ring[p&uint64(len(l.ring)-1)]
-	slot.event = e
-	slot.before = l.digest
-	l.digest = absorb(l.digest, e)
+	before := l.digest
+	l.digest = roll(before, e.place(), e.amount())
 	l.position = p + 1
+	l.ring[p&uint64(len(l.ring)-1)].set(e, before)
 	return p
+}
+
+// set copies field by field. A copy of the whole struct moves wider words than the caller has just
+// stored, and the processor waits for them.
+func (s *entry) set(e *Event, before uint64) {
+	s.event.Offset = e.Offset
+	s.event.Size = e.Size
+	s.event.Requested = e.Requested
+	s.event.Stream = e.Stream
+	s.event.Segment = e.Segment
+	s.event.Site = e.Site
+	s.event.Kind = e.Kind
+	s.before = before
 }
 
 // turn grows the ring if it is full and may grow, and notes a checkpoint if one is due. Both happen
@@ -202,8 +216,8 @@ func (l *Ledger) Agree(position, digest uint64) bool {
 	return true
 }
 
-// Agreed returns the mark that [Ledger.Agree] set, with its digest. The digest travels with the mark because
-// two groups may have agreed at the same position on different histories.
+// Agreed returns the mark that [Ledger.Agree] set, with its digest. The digest travels with the mark
+// because two groups may have agreed at the same position on different histories.
 func (l *Ledger) Agreed() (position, digest uint64) { return l.agreed, l.agreedDigest }
 
 // Site returns the call site of e as file:line, or "" if it is unknown.

@@ -1,0 +1,243 @@
+package ledger
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func drawEvent(t *rapid.T) Event {
+	return Event{
+		Kind:      Kind(rapid.IntRange(1, int(kindEnd)-1).Draw(t, "kind")),
+		Stream:    rapid.Uint32Range(0, 3).Draw(t, "stream"),
+		Segment:   rapid.Int32Range(-1, 5).Draw(t, "segment"),
+		Offset:    rapid.Int64Range(0, 1<<40).Draw(t, "offset"),
+		Size:      rapid.Int64Range(0, 1<<40).Draw(t, "size"),
+		Requested: rapid.Int64Range(0, 1<<40).Draw(t, "requested"),
+		Site:      rapid.Uint32Range(0, 9).Draw(t, "site"),
+	}
+}
+
+// model remembers everything.
+type model struct {
+	events  []Event
+	digests []uint64 // digests[p] covers the first p events
+	agreed  uint64
+}
+
+// TestLedgerKnowsWhatItPromises runs a ledger beside a list of everything: what is kept is right,
+// what must be kept is there, and nothing else is answered.
+func TestLedgerKnowsWhatItPromises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		kept := rapid.SampledFrom([]int{1, 64, 100, 1024}).Draw(t, "kept")
+		l := New(Options{Kept: kept})
+		m := model{digests: []uint64{Empty}}
+		e := drawEvent(t)
+		for range rapid.IntRange(1, 5).Draw(t, "bursts") {
+			for range rapid.IntRange(0, 900).Draw(t, "events") {
+				e.Offset += 512
+				if p := l.Absorb(&e); p != uint64(len(m.events)) {
+					t.Fatalf("event %d was absorbed at %d", len(m.events), p)
+				}
+				m.events = append(m.events, e)
+				m.digests = append(m.digests, l.Digest())
+			}
+			at := rapid.Uint64Range(m.agreed, uint64(len(m.events))).Draw(t, "agreed")
+			if !l.Agree(at, m.digests[at]) {
+				t.Fatalf("the right digest at %d was refused", at)
+			}
+			m.agreed = max(m.agreed, at)
+		}
+		m.check(t, l, kept)
+	})
+}
+
+func (m *model) check(t *rapid.T, l *Ledger, kept int) {
+	s := l.Snapshot()
+	if n := uint64(len(m.events)); s.Position != n || s.Floor > n-min(n, uint64(kept)) {
+		t.Fatalf("%+v keeps too little of %d events", s, n)
+	}
+	if s.Agreed != m.agreed || s.AgreedDigest != m.digests[m.agreed] {
+		t.Fatalf("%+v agreed at %d", s, m.agreed)
+	}
+	for p := uint64(0); p <= s.Position+1; p++ {
+		digest, known := l.DigestAt(p)
+		want := p <= s.Position && (p >= s.Floor || p%s.Stride == 0 || p == s.Agreed)
+		if known != want || known && digest != m.digests[p] {
+			t.Fatalf("digest at %d: known %v, want %v, in %+v", p, known, want, s)
+		}
+		e, known := l.EventAt(p)
+		if want = p < s.Position && p >= s.Floor; known != want || known && e != m.events[p] {
+			t.Fatalf("event at %d: known %v, want %v, in %+v", p, known, want, s)
+		}
+		at, d := l.Nearest(p)
+		if at > p || d != m.digests[at] || p <= s.Position && p-at >= s.Stride {
+			t.Fatalf("nearest to %d is %d, in %+v", p, at, s)
+		}
+	}
+	next := s.Floor
+	for p, e := range l.Since(0) {
+		if p != next || e != m.events[p] {
+			t.Fatalf("iteration gave %d, want %d", p, next)
+		}
+		next++
+	}
+	if next != s.Position {
+		t.Fatalf("iteration ended at %d of %d", next, s.Position)
+	}
+}
+
+func TestAWrongMarkIsRefused(t *testing.T) {
+	l := New(Options{})
+	l.Absorb(&Event{Kind: KindAlloc})
+	if l.Agree(1, l.Digest()+1) {
+		t.Error("a digest that is not ours was taken")
+	}
+	if l.Agree(2, 0) {
+		t.Error("a position that is not there yet was taken")
+	}
+	if p, d := l.Agreed(); p != 0 || d != Empty {
+		t.Errorf("the mark moved to %d", p)
+	}
+}
+
+func TestTheStrideDoublesAndTheTableStaysBounded(t *testing.T) {
+	l := New(Options{Kept: 64})
+	for range maxCheckpoints * turn * 5 {
+		l.Absorb(&Event{Kind: KindAlloc})
+	}
+	if n := len(l.checkpoints); n > maxCheckpoints || n < maxCheckpoints/2 {
+		t.Errorf("%d checkpoints", n)
+	}
+	if l.stride != 8*turn || cap(l.checkpoints) > 2*maxCheckpoints || len(l.ring) != 64 {
+		t.Errorf("stride %d, table of %d, ring of %d", l.stride, cap(l.checkpoints), len(l.ring))
+	}
+}
+
+func TestASmallPoolStaysSmall(t *testing.T) {
+	l := New(Options{})
+	if len(l.ring) != 0 {
+		t.Fatalf("an empty ledger has a ring of %d", len(l.ring))
+	}
+	for range 100 {
+		l.Absorb(&Event{Kind: KindAlloc})
+	}
+	if len(l.ring) != 128 {
+		t.Fatalf("100 events take a ring of %d", len(l.ring))
+	}
+}
+
+func TestAbsorbDoesNotAllocateOnceTheRingIsFull(t *testing.T) {
+	l := New(Options{Kept: 1024})
+	for range maxCheckpoints * turn * 2 {
+		l.Absorb(&Event{Kind: KindAlloc})
+	}
+	n := testing.AllocsPerRun(10, func() {
+		for i := range int64(10_000) {
+			l.Absorb(&Event{Kind: KindAlloc, Offset: i})
+		}
+	})
+	if n != 0 {
+		t.Fatalf("%v allocations", n)
+	}
+}
+
+// mutations change one field each.
+var mutations = map[string]func(*Event){
+	"kind":      func(e *Event) { e.Kind = e.Kind%(kindEnd-1) + 1 },
+	"stream":    func(e *Event) { e.Stream++ },
+	"segment":   func(e *Event) { e.Segment++ },
+	"offset":    func(e *Event) { e.Offset++ },
+	"size":      func(e *Event) { e.Size++ },
+	"requested": func(e *Event) { e.Requested++ },
+}
+
+func TestEveryFieldButTheSiteIsInTheDigestAndTheText(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		e := drawEvent(t)
+		for name, mutate := range mutations {
+			o := e
+			mutate(&o)
+			if absorb(Empty, &e) == absorb(Empty, &o) {
+				t.Errorf("%s is not in the digest of %v", name, e)
+			}
+			if e.String() == o.String() {
+				t.Errorf("%s is not in the text %q", name, e)
+			}
+			if e.SamePlacement(o) {
+				t.Errorf("%s does not count for placement", name)
+			}
+			placed := name == "segment" || name == "offset"
+			if same := e.RequestDigest() == o.RequestDigest(); same != placed ||
+				e.SameRequest(o) != placed {
+				t.Errorf("%s: same request digest %v, want %v", name, same, placed)
+			}
+		}
+		o := e
+		o.Site++
+		if absorb(Empty, &e) != absorb(Empty, &o) || !e.SamePlacement(o) {
+			t.Error("the call site counts")
+		}
+	})
+}
+
+func TestOrderIsInTheDigest(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := drawEvent(t), drawEvent(t)
+		if a.SamePlacement(b) {
+			return
+		}
+		if absorb(absorb(Empty, &a), &b) == absorb(absorb(Empty, &b), &a) {
+			t.Fatalf("%v and %v commute", a, b)
+		}
+	})
+}
+
+// TestDigestsSpread absorbs events that differ in as little as those of a real pool do and looks for
+// collisions in the low and high 32 bits, of which chance allows a few: 2^17 digests make 2^33
+// pairs, so 2 collisions are expected in each half and 20 would be a flaw.
+func TestDigestsSpread(t *testing.T) {
+	low, high := map[uint32]bool{}, map[uint32]bool{}
+	const n = 1 << 17
+	for i := range int64(n) {
+		d := absorb(Empty, &Event{Kind: KindAlloc, Offset: i << 9, Size: 512, Requested: 512})
+		low[uint32(d)], high[uint32(d>>32)] = true, true
+	}
+	if lost := 2*n - len(low) - len(high); lost > 20 {
+		t.Fatalf("%d collisions in halves of digests", lost)
+	}
+}
+
+func TestEventsInWords(t *testing.T) {
+	cases := map[string]Event{
+		"alloc 1048576 B (stream 0) -> segment 2 offset 0x100000": {
+			Kind: KindAlloc, Size: 1 << 20, Requested: 1 << 20, Segment: 2, Offset: 1 << 20,
+		},
+		"free 512 B (asked 500 B, stream 7) at segment 0 offset 0x0": {
+			Kind: KindFree, Size: 512, Requested: 500, Stream: 7,
+		},
+		"kind 99 0 B (stream 0) at segment 0 offset 0x0": {Kind: 99},
+	}
+	for want, e := range cases {
+		if got := e.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func BenchmarkAbsorb(b *testing.B) {
+	for name, kept := range map[string]int{"kept=64Ki": DefaultKept, "kept=1Ki": 1024} {
+		b.Run(name, func(b *testing.B) {
+			l := New(Options{Kept: kept})
+			e := Event{Kind: KindAlloc, Size: 512, Requested: 512}
+			for range 2 * DefaultKept {
+				l.Absorb(&e)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				e.Offset += 512
+				l.Absorb(&e)
+			}
+		})
+	}
+}
