@@ -2,95 +2,12 @@ package reduce
 
 import (
 	"bytes"
-	"fmt"
 	"math/rand/v2"
 	"testing"
 	"unsafe"
 
 	"pgregory.net/rapid"
 )
-
-// A trial is one call with its buffers.
-type trial struct {
-	op        Op
-	t         DataType
-	sources   [][]byte // all of one size
-	divisor   int64    // 0 for Reduce
-	dsts      int
-	inPlace   int // the source that is the first destination, or -1
-	misplaced int // bytes between a line boundary and the destinations
-	staggered int // further bytes between each destination and the next
-	hint      Hint
-}
-
-func (tr trial) String() string {
-	return fmt.Sprintf("%v %v: %d sources of %d bytes, %d destinations, divisor %d, in place %d, "+
-		"%d+%d bytes off a line, %+v", tr.op, tr.t, len(tr.sources), len(tr.sources[0]), tr.dsts,
-		tr.divisor, tr.inPlace, tr.misplaced, tr.staggered, tr.hint)
-}
-
-// check runs the trial and compares with the wanted bytes.
-func (tr trial) check(t testing.TB, want []byte) {
-	t.Helper()
-	size := len(tr.sources[0])
-	var srcs, dsts []unsafe.Pointer
-	var inputs, outputs []guarded
-	for i, source := range tr.sources {
-		g := newGuarded(size, (tr.misplaced+3*i*tr.t.Size())%lineBytes)
-		copy(g.data, source)
-		inputs, srcs = append(inputs, g), append(srcs, g.pointer())
-	}
-	for i := range tr.dsts {
-		g := newGuarded(size, (tr.misplaced+i*tr.staggered)%lineBytes)
-		if i == 0 && tr.inPlace >= 0 {
-			g = inputs[tr.inPlace]
-		}
-		outputs, dsts = append(outputs, g), append(dsts, g.pointer())
-	}
-	if tr.divisor != 0 {
-		Average(tr.t, dsts, srcs, size/tr.t.Size(), tr.divisor, tr.hint)
-	} else {
-		Reduce(tr.op, tr.t, dsts, srcs, size/tr.t.Size(), tr.hint)
-	}
-	tr.compare(t, inputs, outputs, want)
-}
-
-func (tr trial) compare(t testing.TB, inputs, outputs []guarded, want []byte) {
-	t.Helper()
-	for d, g := range outputs {
-		if !g.intact() {
-			t.Fatalf("%v: bytes around destination %d changed", tr, d)
-		}
-		if !bytes.Equal(g.data, want) {
-			i := firstDifference(g.data, want) / tr.t.Size()
-			t.Fatalf("%v: destination %d element %d is %#x, want %#x", tr, d, i,
-				get(tr.t, g.data, i), get(tr.t, want, i))
-		}
-	}
-	for s, g := range inputs {
-		if s != tr.inPlace && !bytes.Equal(g.data, tr.sources[s]) || !g.intact() {
-			t.Fatalf("%v: source %d changed", tr, s)
-		}
-	}
-}
-
-func firstDifference(a, b []byte) int {
-	for i := range a {
-		if a[i] != b[i] {
-			return i
-		}
-	}
-	return len(a)
-}
-
-// shortened cuts sources to a number of elements.
-func shortened(t DataType, sources [][]byte, count int) [][]byte {
-	short := make([][]byte, len(sources))
-	for i, source := range sources {
-		short[i] = source[:count*t.Size()]
-	}
-	return short
-}
 
 func eachTypeAndOp(run func(t DataType, op Op)) {
 	for _, t := range DataTypes() {
@@ -270,44 +187,4 @@ func pointers(buffers ...[]byte) []unsafe.Pointer {
 		all[i] = unsafe.Pointer(unsafe.SliceData(b))
 	}
 	return all
-}
-
-func TestReduceDoesNotAllocate(t *testing.T) {
-	var a, b, c [600]byte
-	eachLevel(t, func(t *testing.T) {
-		for _, typ := range DataTypes() {
-			allocations := testing.AllocsPerRun(10, func() {
-				srcs := [2]unsafe.Pointer{unsafe.Pointer(&a), unsafe.Pointer(&b)}
-				dsts := [1]unsafe.Pointer{unsafe.Pointer(&c)}
-				Reduce(Sum, typ, dsts[:], srcs[:], 600/typ.Size(), Hint{Stream: true})
-				Average(typ, dsts[:], srcs[:], 600/typ.Size(), 3, Hint{})
-			})
-			if allocations != 0 {
-				t.Errorf("%v: %v allocations, want none", typ, allocations)
-			}
-		}
-	})
-}
-
-func TestViolatedPreconditionsPanicBeforeMemoryIsTouched(t *testing.T) {
-	one := make([]unsafe.Pointer, 1)
-	cases := map[string]func(){
-		"no source":            func() { Reduce(Sum, Float32, one, nil, 1, Hint{}) },
-		"no destination":       func() { Reduce(Sum, Float32, nil, one, 1, Hint{}) },
-		"too many sources":     func() { Reduce(Sum, Float32, one, make([]unsafe.Pointer, 65), 1, Hint{}) },
-		"an unknown operation": func() { Reduce(ops, Float32, one, one, 1, Hint{}) },
-		"an unknown data type": func() { Reduce(Sum, dataTypes, one, one, 1, Hint{}) },
-		"a negative count":     func() { Reduce(Sum, Float32, one, one, -1, Hint{}) },
-		"a zero divisor":       func() { Average(Float32, one, one, 1, 0, Hint{}) },
-	}
-	for name, call := range cases {
-		t.Run(name, func(t *testing.T) {
-			defer func() {
-				if message, ok := recover().(string); !ok {
-					t.Errorf("panicked with %v, want a message", message)
-				}
-			}()
-			call()
-		})
-	}
 }

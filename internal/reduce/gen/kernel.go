@@ -207,7 +207,10 @@ type stage struct {
 func (s *stage) write() {
 	s.op("MOVQ", "(SI)", "AX")
 	s.op("ADDQ", "R10", "AX")
-	s.each(func(unit int, address string) { s.set.load(s.program, s.kernel, unit, address, s.how) })
+	s.each(func(unit int, address string) {
+		s.ahead(address)
+		s.set.load(s.program, s.kernel, unit, address, s.how)
+	})
 	s.op("MOVL", "$1", "CX")
 	s.op("CMPQ", "CX", "R9")
 	s.op("JGE", s.prefix+"Final")
@@ -217,6 +220,7 @@ func (s *stage) write() {
 	s.op("ADDQ", "R10", "AX")
 	s.op("INCQ", "CX")
 	s.each(func(unit int, address string) {
+		s.ahead(address)
 		s.set.combine(s.program, s.kernel, unit, address, s.how)
 	})
 	s.op("CMPQ", "CX", "R9")
@@ -228,6 +232,15 @@ func (s *stage) write() {
 	}
 	s.each(func(unit int, _ string) { s.set.pack(s.program, s.kernel, unit) })
 	s.store()
+}
+
+// ahead fetches a line that a later block will load. Halves take so many instructions that the
+// processor does not look far enough ahead by itself; for other types it does, and asking costs.
+func (s *stage) ahead(address string) {
+	const distance = 1024
+	if s.kernel.elem.half && s.how == whole {
+		s.op("PREFETCHT0", above(address, distance))
+	}
 }
 
 // final writes the step after the accumulation, which is skipped unless BX asks for it.

@@ -1,0 +1,50 @@
+package reduce
+
+import (
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+func TestReduceDoesNotAllocate(t *testing.T) {
+	var a, b, c [600]byte
+	eachLevel(t, func(t *testing.T) {
+		for _, typ := range DataTypes() {
+			allocations := testing.AllocsPerRun(10, func() {
+				srcs := [2]unsafe.Pointer{unsafe.Pointer(&a), unsafe.Pointer(&b)}
+				dsts := [1]unsafe.Pointer{unsafe.Pointer(&c)}
+				Reduce(Sum, typ, dsts[:], srcs[:], 600/typ.Size(), Hint{Stream: true})
+				Average(typ, dsts[:], srcs[:], 600/typ.Size(), 3, Hint{})
+				Scale(typ, dsts[0], 600/typ.Size(), 2)
+			})
+			if allocations != 0 {
+				t.Errorf("%v: %v allocations, want none", typ, allocations)
+			}
+		}
+	})
+}
+
+func TestViolatedPreconditionsPanicBeforeMemoryIsTouched(t *testing.T) {
+	one, many := make([]unsafe.Pointer, 1), make([]unsafe.Pointer, MaxSources+1)
+	cases := map[string]func(){
+		"no source":             func() { Reduce(Sum, Float32, one, nil, 1, Hint{}) },
+		"no destination":        func() { Reduce(Sum, Float32, nil, one, 1, Hint{}) },
+		"too many sources":      func() { Reduce(Sum, Float32, one, many, 1, Hint{}) },
+		"too many destinations": func() { Reduce(Sum, Float32, many, one, 1, Hint{}) },
+		"an unknown operation":  func() { Reduce(ops, Float32, one, one, 1, Hint{}) },
+		"an unknown data type":  func() { Reduce(Sum, dataTypes, one, one, 1, Hint{}) },
+		"a negative count":      func() { Reduce(Sum, Float32, one, one, -1, Hint{}) },
+		"a zero divisor":        func() { Average(Float32, one, one, 1, 0, Hint{}) },
+	}
+	for name, call := range cases {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				reason := recover()
+				if text, ok := reason.(string); !ok || !strings.HasPrefix(text, "reduce: ") {
+					t.Errorf("recovered %v, want a panic with a reason", reason)
+				}
+			}()
+			call()
+		})
+	}
+}

@@ -1,0 +1,49 @@
+package reduce
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+)
+
+func TestCopyMovesExactlyTheRangeAtEveryMisalignment(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	sizes := []int{0, 1, 63, 64, 127, 128, 129, 191, 192, 1000, 4096, stride + 100}
+	for _, size := range sizes {
+		for misplaced := range lineBytes {
+			for _, stream := range []bool{false, true} {
+				src, dst := newGuarded(size, (3*misplaced)%lineBytes), newGuarded(size, misplaced)
+				for i := range src.data {
+					src.data[i] = byte(r.Uint32())
+				}
+				Copy(dst.pointer(), src.pointer(), size, Hint{Stream: stream})
+				if !bytes.Equal(src.data, dst.data) || !dst.intact() {
+					t.Fatalf("copying %d bytes %d off a line, stream %v: wrong bytes",
+						size, misplaced, stream)
+				}
+			}
+		}
+	}
+}
+
+func TestCopyOntoItselfChangesNothing(t *testing.T) {
+	g := newGuarded(500, 5)
+	copy(g.data, "the bytes that stay")
+	want := bytes.Clone(g.data)
+	Copy(g.pointer(), g.pointer(), len(g.data), Hint{Stream: true})
+	if !bytes.Equal(g.data, want) || !g.intact() {
+		t.Error("the bytes changed")
+	}
+}
+
+func TestFillSetsExactlyTheRange(t *testing.T) {
+	for _, size := range []int{0, 1, 2, 3, 63, 64, 65, 1000, 8 << 10, 8<<10 + 1, 100_003} {
+		for _, value := range []byte{0, 1, 0xFF} {
+			g := newGuarded(size, size%lineBytes)
+			Fill(g.pointer(), value, size)
+			if bytes.Count(g.data, []byte{value}) != size || !g.intact() {
+				t.Errorf("filling %d bytes with %#x: wrong bytes", size, value)
+			}
+		}
+	}
+}

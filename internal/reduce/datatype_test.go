@@ -1,0 +1,50 @@
+package reduce
+
+import "testing"
+
+func TestNamesOfDataTypesParseBack(t *testing.T) {
+	for _, want := range DataTypes() {
+		if got, err := ParseDataType(want.String()); err != nil || got != want {
+			t.Errorf("parsing %v gives %v, %v", want, got, err)
+		}
+	}
+	if _, err := ParseDataType("float8"); err == nil {
+		t.Error("an unknown name parses")
+	}
+}
+
+func TestNamesOfOperationsParseBack(t *testing.T) {
+	for _, want := range Ops() {
+		if got, err := ParseOp(want.String()); err != nil || got != want {
+			t.Errorf("parsing %v gives %v, %v", want, got, err)
+		}
+	}
+	if _, err := ParseOp("avg"); err == nil {
+		t.Error("an unknown name parses")
+	}
+}
+
+func TestInvalidValuesPrintTheirNumber(t *testing.T) {
+	if got := DataType(200).String(); got != "DataType(200)" {
+		t.Errorf("got %q", got)
+	}
+	if got := Op(9).String(); got != "Op(9)" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestSizesAndClassesOfDataTypes(t *testing.T) {
+	cases := map[DataType]struct {
+		size  int
+		float bool
+	}{
+		Float32: {4, true}, Float64: {8, true}, Float16: {2, true}, BFloat16: {2, true},
+		Int8: {1, false}, Uint8: {1, false}, Int32: {4, false}, Int64: {8, false},
+	}
+	for _, typ := range DataTypes() {
+		want, known := cases[typ]
+		if !known || typ.Size() != want.size || typ.Float() != want.float {
+			t.Errorf("%v: size %d, float %v, want %+v", typ, typ.Size(), typ.Float(), want)
+		}
+	}
+}

@@ -1,0 +1,31 @@
+package reduce
+
+import "testing"
+
+// FuzzReduce takes the sources from the input: one after the other, of equal size.
+func FuzzReduce(f *testing.F) {
+	one, nan, tiny := "\x00\x00\x80\x3f", "\x00\x00\xc0\xff", "\x01\x00\x00\x80"
+	f.Add([]byte(one+nan+tiny+one), uint16(0), uint16(1))
+	f.Add(make([]byte, 333), uint16(1<<4|9), uint16(3))
+	f.Add([]byte{0x01, 0x7C, 0x00, 0xFC, 0xFF, 0x7B, 0xFF, 0x7B}, uint16(2), uint16(2|5<<6))
+	f.Fuzz(func(t *testing.T, values []byte, kind, shape uint16) {
+		typ := DataType(kind % uint16(dataTypes))
+		op := Op(kind >> 4 % uint16(ops))
+		number := 1 + int(shape)%MaxSources
+		size := len(values) / number / typ.Size() * typ.Size()
+		sources := make([][]byte, number)
+		for i := range sources {
+			sources[i] = values[i*size : (i+1)*size]
+		}
+		tr := trial{
+			op: op, t: typ, sources: sources, dsts: 1 + int(kind>>8)%4,
+			inPlace: int(kind>>10)%(number+1) - 1, misplaced: int(shape>>6) % lineBytes,
+			hint: Hint{Stream: shape>>12&1 == 1},
+		}
+		if shape>>13&1 == 1 {
+			tr.op, tr.divisor = Sum, 1+int64(kind>>4)
+		}
+		want := reference(tr.op, typ, sources, tr.divisor)
+		eachLevel(t, func(t *testing.T) { tr.check(t, want) })
+	})
+}

@@ -1,0 +1,90 @@
+package reduce
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"unsafe"
+)
+
+// A trial is one call with its buffers.
+type trial struct {
+	op        Op
+	t         DataType
+	sources   [][]byte // all of one size
+	divisor   int64    // 0 for Reduce
+	dsts      int
+	inPlace   int // the source that is the first destination, or -1
+	misplaced int // bytes between a line boundary and the destinations
+	staggered int // further bytes between each destination and the next
+	hint      Hint
+}
+
+func (tr trial) String() string {
+	return fmt.Sprintf("%v %v: %d sources of %d bytes, %d destinations, divisor %d, in place %d, "+
+		"%d+%d bytes off a line, %+v", tr.op, tr.t, len(tr.sources), len(tr.sources[0]), tr.dsts,
+		tr.divisor, tr.inPlace, tr.misplaced, tr.staggered, tr.hint)
+}
+
+// check runs the trial and compares with the wanted bytes.
+func (tr trial) check(t testing.TB, want []byte) {
+	t.Helper()
+	size := len(tr.sources[0])
+	var srcs, dsts []unsafe.Pointer
+	var inputs, outputs []guarded
+	for i, source := range tr.sources {
+		g := newGuarded(size, (tr.misplaced+3*i*tr.t.Size())%lineBytes)
+		copy(g.data, source)
+		inputs, srcs = append(inputs, g), append(srcs, g.pointer())
+	}
+	for i := range tr.dsts {
+		g := newGuarded(size, (tr.misplaced+i*tr.staggered)%lineBytes)
+		if i == 0 && tr.inPlace >= 0 {
+			g = inputs[tr.inPlace]
+		}
+		outputs, dsts = append(outputs, g), append(dsts, g.pointer())
+	}
+	if tr.divisor != 0 {
+		Average(tr.t, dsts, srcs, size/tr.t.Size(), tr.divisor, tr.hint)
+	} else {
+		Reduce(tr.op, tr.t, dsts, srcs, size/tr.t.Size(), tr.hint)
+	}
+	tr.compare(t, inputs, outputs, want)
+}
+
+func (tr trial) compare(t testing.TB, inputs, outputs []guarded, want []byte) {
+	t.Helper()
+	for d, g := range outputs {
+		if !g.intact() {
+			t.Fatalf("%v: bytes around destination %d changed", tr, d)
+		}
+		if !bytes.Equal(g.data, want) {
+			i := firstDifference(g.data, want) / tr.t.Size()
+			t.Fatalf("%v: destination %d element %d is %#x, want %#x", tr, d, i,
+				get(tr.t, g.data, i), get(tr.t, want, i))
+		}
+	}
+	for s, g := range inputs {
+		if s != tr.inPlace && !bytes.Equal(g.data, tr.sources[s]) || !g.intact() {
+			t.Fatalf("%v: source %d changed", tr, s)
+		}
+	}
+}
+
+func firstDifference(a, b []byte) int {
+	for i := range a {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return len(a)
+}
+
+// shortened cuts sources to a number of elements.
+func shortened(t DataType, sources [][]byte, count int) [][]byte {
+	short := make([][]byte, len(sources))
+	for i, source := range sources {
+		short[i] = source[:count*t.Size()]
+	}
+	return short
+}

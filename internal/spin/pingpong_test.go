@@ -1,0 +1,58 @@
+//go:build !race
+
+package spin
+
+import (
+	"encoding/binary"
+	"runtime"
+	"testing"
+	"unsafe"
+)
+
+// A mailbox is a line in memory that one goroutine writes and one reads.
+type mailbox struct {
+	room [2 * LineBytes]byte
+}
+
+func (m *mailbox) line() unsafe.Pointer {
+	return unsafe.Pointer(&m.room[-uintptr(unsafe.Pointer(&m.room[0]))%LineBytes])
+}
+
+func (m *mailbox) sequence() *uint64 { return (*uint64)(m.line()) }
+
+// await waits for a sequence number, and lets the other side run where there is one processor.
+func (m *mailbox) await(sequence uint64) {
+	for !UntilAtLeast64(m.sequence(), sequence, 100, 100) {
+		runtime.Gosched()
+	}
+}
+
+// The payload is read after its sequence number, so it must be the one of that number. Between
+// goroutines the detector sees no order here, which is why this file is not built with it.
+func TestWhoSeesASequenceNumberSeesItsDigestAndPayload(t *testing.T) {
+	const rounds = 20000
+	there, back := new(mailbox), new(mailbox)
+	done := make(chan uint64)
+	go func() {
+		var wrong uint64
+		for i := uint64(1); i <= rounds; i++ {
+			there.await(i)
+			digest := LoadAcquire64((*uint64)(unsafe.Add(there.line(), 8)))
+			payload := LoadAcquire64((*uint64)(unsafe.Add(there.line(), 56)))
+			if digest != ^i || payload != 3*i {
+				wrong++
+			}
+			StoreRelease64(back.sequence(), i)
+		}
+		done <- wrong
+	}()
+	var payload [LinePayload]byte
+	for i := uint64(1); i <= rounds; i++ {
+		binary.LittleEndian.PutUint64(payload[40:], 3*i)
+		PutLine(there.line(), i, ^i, unsafe.Pointer(&payload[0]), len(payload))
+		back.await(i)
+	}
+	if wrong := <-done; wrong != 0 {
+		t.Errorf("%d of %d messages were torn", wrong, rounds)
+	}
+}

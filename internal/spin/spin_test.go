@@ -1,0 +1,125 @@
+package spin
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"testing"
+	"unsafe"
+)
+
+func TestStoresChangeTheirWordAndNothingElse(t *testing.T) {
+	words := [3]uint64{1, 2, 3}
+	StoreRelease64(&words[1], 0x1122334455667788)
+	if words != [3]uint64{1, 0x1122334455667788, 3} {
+		t.Errorf("64 bits: %#x", words)
+	}
+	halves := [3]uint32{1, 2, 3}
+	StoreRelease32(&halves[1], 0x99AABBCC)
+	if halves != [3]uint32{1, 0x99AABBCC, 3} {
+		t.Errorf("32 bits: %#x", halves)
+	}
+	if LoadAcquire64(&words[1]) != words[1] || LoadAcquire32(&halves[1]) != halves[1] {
+		t.Error("a load differs from the word")
+	}
+}
+
+func TestWaiting(t *testing.T) {
+	cases := map[string]struct {
+		value, want    uint64
+		tight, paused  uint32
+		exact, atLeast bool // what Until64 and UntilAtLeast64 return
+	}{
+		"a word that is there is found by tight polling":  {5, 5, 1, 0, true, true},
+		"a word that is there is found by paused polling": {5, 5, 0, 1, true, true},
+		"without a budget nothing is found":               {5, 5, 0, 0, false, false},
+		"a smaller word uses up both budgets":             {4, 5, 3, 3, false, false},
+		"a larger word is at least what is wanted":        {6, 5, 3, 0, false, true},
+		"a larger word is found by paused polling":        {6, 5, 0, 3, false, true},
+		"the comparison is without sign":                  {1 << 63, 1, 1, 1, false, true},
+		"nothing wraps around":                            {0, math.MaxUint64, 1, 1, false, false},
+		"all bits are compared":                           {1<<32 | 5, 5, 1, 1, false, true},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := Until64(&c.value, c.want, c.tight, c.paused); got != c.exact {
+				t.Errorf("Until64 returned %v, want %v", got, c.exact)
+			}
+			if got := UntilAtLeast64(&c.value, c.want, c.tight, c.paused); got != c.atLeast {
+				t.Errorf("UntilAtLeast64 returned %v, want %v", got, c.atLeast)
+			}
+		})
+	}
+}
+
+func TestPutLineWritesExactlyThePayload(t *testing.T) {
+	source := []byte("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+	for n := range LinePayload + 1 {
+		var room [3 * LineBytes]byte
+		for i := range room {
+			room[i] = 0xA5
+		}
+		want := room
+		from := int(-uintptr(unsafe.Pointer(&room[0])) % LineBytes)
+		binary.LittleEndian.PutUint64(want[from:], 0x0102030405060708)
+		binary.LittleEndian.PutUint64(want[from+8:], 0x1112131415161718)
+		copy(want[from+16:], source[:n])
+		PutLine(unsafe.Pointer(&room[from]), 0x0102030405060708, 0x1112131415161718,
+			unsafe.Pointer(&source[0]), n)
+		if !bytes.Equal(room[:], want[:]) {
+			t.Errorf("%d bytes: got %q, want %q", n, room, want)
+		}
+	}
+}
+
+func TestPutLineCutsAPayloadThatIsTooLong(t *testing.T) {
+	var room [3 * LineBytes]byte
+	var source [100]byte
+	for i := range source {
+		source[i] = 1
+	}
+	from := int(-uintptr(unsafe.Pointer(&room[0])) % LineBytes)
+	PutLine(unsafe.Pointer(&room[from]), 0, 0, unsafe.Pointer(&source[0]), len(source))
+	if got := bytes.Count(room[:], []byte{1}); got != LinePayload {
+		t.Errorf("wrote %d bytes of payload, want %d", got, LinePayload)
+	}
+}
+
+func TestPutLineOfNothingNeedsNoSource(t *testing.T) {
+	var room [2 * LineBytes]byte
+	from := int(-uintptr(unsafe.Pointer(&room[0])) % LineBytes)
+	PutLine(unsafe.Pointer(&room[from]), 1, 2, nil, 0)
+	if room[from] != 1 || room[from+8] != 2 {
+		t.Error("sequence number and digest are missing")
+	}
+}
+
+func TestTicksDoNotRunBackwards(t *testing.T) {
+	last := Ticks()
+	for range 1000 {
+		Pause(1)
+		now := Ticks()
+		if now < last {
+			t.Fatalf("%d came after %d", now, last)
+		}
+		last = now
+	}
+}
+
+func TestNothingAllocates(t *testing.T) {
+	allocations := testing.AllocsPerRun(10, func() {
+		var word uint64
+		var half uint32
+		var line [2 * LineBytes]byte
+		source := [LinePayload]byte{1}
+		StoreRelease64(&word, 1)
+		StoreRelease32(&half, uint32(LoadAcquire64(&word)))
+		UntilAtLeast64(&word, uint64(LoadAcquire32(&half)), 1, 1)
+		Until64(&word, 1, 1, 1)
+		from := -uintptr(unsafe.Pointer(&line[0])) % LineBytes
+		PutLine(unsafe.Pointer(&line[from]), 1, 2, unsafe.Pointer(&source[0]), len(source))
+	})
+	if allocations != 0 {
+		t.Errorf("%v allocations, want none", allocations)
+	}
+}
