@@ -45,43 +45,42 @@ func (a *answer) fold(o answer) {
 	}
 }
 
-// question picks the positions that cut the interval into equal parts, moved to where every rank
-// still knows the digest. It is empty if there is nothing left to ask.
+// question picks the positions that cut what is left into equal parts. Only positions count whose
+// digest every rank knows: multiples of the stride below the floor, and all from the floor on. It
+// is empty if there is nothing left to ask.
 func (in interval) question() []uint64 {
-	n := in.top - in.lo // candidates are lo+1 to top
-	if n == 0 {
-		return nil
-	}
+	coarse, dense, fine := in.candidates()
+	n := coarse + fine
 	k := min(n, maxProbes)
-	var out []uint64
+	out := make([]uint64, 0, k)
 	for i := uint64(1); i <= k; i++ {
-		at, ok := in.align(in.lo + cut(n+1, i, k+1))
-		if ok && (len(out) == 0 || out[len(out)-1] < at) {
-			out = append(out, at)
+		j := cut(n+1, i, k+1) // from 1 to n
+		if j <= coarse {
+			out = append(out, (in.lo/in.stride+j)*in.stride)
+		} else {
+			out = append(out, dense+j-coarse-1)
 		}
 	}
 	return out
+}
+
+// candidates counts the positions after lo and up to top that can be asked for: coarse multiples of
+// the stride, and fine consecutive ones from dense on.
+func (in interval) candidates() (coarse, dense, fine uint64) {
+	if below := min(in.floor, in.top+1); below > in.lo+1 {
+		coarse = (below-1)/in.stride - in.lo/in.stride
+	}
+	dense = max(in.floor, in.lo+1)
+	if dense <= in.top {
+		fine = in.top - dense + 1
+	}
+	return coarse, dense, fine
 }
 
 // cut returns i/parts of n, rounded up, without overflow for the small i and parts in use.
 func cut(n, i, parts uint64) uint64 {
 	whole, rest := n/parts, n%parts
 	return whole*i + (rest*i+parts-1)/parts
-}
-
-// align moves a candidate to a position whose digest all ranks know. It finds one whenever there is
-// one between lo and top.
-func (in interval) align(at uint64) (uint64, bool) {
-	if at >= in.floor {
-		return at, true
-	}
-	if down := at - at%in.stride; down > in.lo {
-		return down, true
-	}
-	if up := at - at%in.stride + in.stride; up <= in.top && up > at {
-		return up, true
-	}
-	return in.floor, in.floor <= in.top
 }
 
 // narrow applies the folded answers. It reports whether the search can go on: it cannot where a

@@ -2,11 +2,11 @@ package ledger
 
 import "math/bits"
 
-// Constants with about as many ones as zeros: the leading bits of the fractional parts of the square
-// roots of the first six primes. They keep zero fields from meeting zero fields, which a product
-// would swallow.
+// Constants with about as many ones as zeros: the leading bits of the fractional parts of the
+// square roots of the first six primes. They keep zero fields from meeting zero fields, which a
+// product would swallow.
 const (
-	keyPlace   = 0x6a09e667f3bcc909
+	keyPlace   = 0x6a09e667f3bcc908
 	keyOffset  = 0xbb67ae8584caa73b
 	keySize    = 0x3c6ef372fe94f82b
 	keyRequest = 0xa54ff53a5f1d36f1

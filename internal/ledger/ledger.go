@@ -76,9 +76,9 @@ func New(o Options) *Ledger {
 	}
 }
 
-// Absorb appends a copy of e and returns its position. It allocates only while the ring still grows.
-// It takes a pointer, which does not escape, because a value of this size would go through the stack
-// twice.
+// Absorb appends a copy of e and returns its position. It allocates only while the ring still
+// grows. It takes a pointer, which does not escape, because a value of this size would go through
+// the stack twice.
 func (l *Ledger) Absorb(e *Event) uint64 {
 	p := l.position
 	if p%turn == 0 {
@@ -216,8 +216,8 @@ func (l *Ledger) Agree(position, digest uint64) bool {
 	return true
 }
 
-// Agreed returns the mark that [Ledger.Agree] set, with its digest. The digest travels with the mark
-// because two groups may have agreed at the same position on different histories.
+// Agreed returns the mark that [Ledger.Agree] set, with its digest. The digest travels with the
+// mark because two groups may have agreed at the same position on different histories.
 func (l *Ledger) Agreed() (position, digest uint64) { return l.agreed, l.agreedDigest }
 
 // Site returns the call site of e as file:line, or "" if it is unknown.

@@ -193,7 +193,7 @@ func TestOrderIsInTheDigest(t *testing.T) {
 	})
 }
 
-// TestDigestsSpread absorbs events that differ in as little as those of a real pool do and looks for
+// TestDigestsSpread absorbs events that differ as little as those of a real pool do and looks for
 // collisions in the low and high 32 bits, of which chance allows a few: 2^17 digests make 2^33
 // pairs, so 2 collisions are expected in each half and 20 would be a flaw.
 func TestDigestsSpread(t *testing.T) {
