@@ -120,13 +120,19 @@ func (c *Core) place(k int32, size, rounded int64) Block {
 		c.elect(cl)
 	}
 	id := int32(cl.front & idMask)
-	switch whole := int64(cl.units) << unitShift; {
-	case whole != rounded && c.splits(rounded, whole-rounded):
-		id = c.split(id, rounded)
-	case cl.bin < exactBins:
+	if int64(cl.units)<<unitShift == rounded && cl.bin < exactBins {
 		cl.low, cl.front = cl.front, 0
-	default:
-		c.remove(&c.blocks[id])
+		return c.issue(id, size)
+	}
+	return c.cut(id, size, rounded)
+}
+
+// cut takes what a request needs from a free block.
+func (c *Core) cut(id int32, size, rounded int64) Block {
+	if b := &c.blocks[id]; c.splits(rounded, b.size-rounded) {
+		id = c.split(id, rounded)
+	} else {
+		c.remove(b)
 	}
 	return c.issue(id, size)
 }
@@ -171,8 +177,12 @@ func (c *Core) split(id int32, rounded int64) int32 {
 	return front
 }
 
-// press is the slow half of Alloc: nothing fits at once.
+// press is the slow half of Alloc: nothing fits at once. A segment that was just added serves
+// the request even where MaxSplit would keep its block for larger ones.
 func (c *Core) press(size, rounded int64, home int32) (Block, Growth, error) {
+	if id := c.untouched(home); c.blocks[id].size >= rounded {
+		return c.cut(id, size, rounded), Growth{}, nil
+	}
 	for s := &c.streams[home/2]; s.first != 0; {
 		c.takeBack(s.first)
 		if k := c.fit(home, rounded); k != 0 {
@@ -187,6 +197,19 @@ func (c *Core) press(size, rounded int64, home int32) (Block, Growth, error) {
 		return Block{}, Growth{}, c.outOfMemory(size, home)
 	}
 	return Block{}, Growth{Bytes: bytes, home: home}, nil
+}
+
+// untouched returns the block of the newest segment if that is wholly free and belongs to an
+// index; otherwise 0, the block without size.
+func (c *Core) untouched(home int32) int32 {
+	if len(c.segments) == 0 {
+		return 0
+	}
+	s := &c.segments[len(c.segments)-1]
+	if s.bytes == 0 || s.home != home || !c.whollyFree(s) {
+		return 0
+	}
+	return s.first
 }
 
 // remains returns the largest segment that the capacity still allows, or 0 if it could not

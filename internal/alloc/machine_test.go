@@ -1,0 +1,247 @@
+package alloc
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+)
+
+// machine drives a Core and its model with the same random calls.
+type machine struct {
+	core   *Core
+	model  *model
+	held   []*modelBlock // live or parked
+	stale  []Block       // freed handles
+	addend uint64
+}
+
+func newMachine(t *rapid.T) *machine {
+	config := Config{
+		Policy:      Policy(rapid.IntRange(0, 1).Draw(t, "policy")),
+		Sizing:      Sizing(rapid.IntRange(0, 1).Draw(t, "sizing")),
+		First:       rapid.SampledFrom([]int64{64 * kib, 4 * mib}).Draw(t, "first"),
+		Granularity: rapid.SampledFrom([]int64{Unit, 64 * kib}).Draw(t, "granularity"),
+		Capacity:    rapid.SampledFrom([]int64{0, 3 * mib, 64 * mib}).Draw(t, "capacity"),
+		Divisions:   rapid.SampledFrom([]int64{0, 4}).Draw(t, "divisions"),
+		MaxSplit:    rapid.SampledFrom([]int64{0, 0, 4 * mib}).Draw(t, "max split"),
+		NoSplit:     rapid.IntRange(0, 9).Draw(t, "no split") == 0,
+	}
+	c, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &machine{core: c, model: newModel(c)}
+}
+
+func drawStream(t *rapid.T) Stream { return Stream(rapid.IntRange(0, 3).Draw(t, "stream")) }
+
+func drawSize(t *rapid.T) int64 {
+	limit := rapid.SampledFrom([]int64{2 * kib, 64 * kib, 2 * mib, 24 * mib}).Draw(t, "limit")
+	return rapid.Int64Range(1, limit).Draw(t, "size")
+}
+
+// pick draws a block in one of the states.
+func (m *machine) pick(t *rapid.T, states ...State) *modelBlock {
+	var able []*modelBlock
+	for _, b := range m.held {
+		if slices.Contains(states, b.state) {
+			able = append(able, b)
+		}
+	}
+	if len(able) == 0 {
+		t.Skip("no block")
+	}
+	return rapid.SampledFrom(able).Draw(t, "block")
+}
+
+func (m *machine) Alloc(t *rapid.T) {
+	size, stream := drawSize(t), drawStream(t)
+	got, grow, err := m.core.Alloc(size, stream)
+	want, bytes := m.model.alloc(size, stream)
+	if grow.Bytes != bytes || (want == nil && bytes == 0) != errors.Is(err, ErrOutOfMemory) {
+		t.Fatalf("growth %d, error %v; model wants growth %d", grow.Bytes, err, bytes)
+	}
+	m.reported(t)
+	if want == nil && bytes == 0 {
+		return
+	}
+	if want == nil {
+		m.grown(t, grow, m.core.smallBit(m.core.round(size)) == 1)
+		got, _, err = m.core.Alloc(size, stream)
+		want, _ = m.model.alloc(size, stream)
+	}
+	if err != nil || want == nil {
+		t.Fatalf("block %+v, error %v; model wants %+v", got, err, want)
+	}
+	want.handle = got.Handle
+	m.held = append(m.held, want)
+	if got != want.block() {
+		t.Fatalf("placed %+v, model wants %+v", got, want.block())
+	}
+}
+
+// grown maps a segment at an address that falls and rises, so the two policies differ.
+func (m *machine) grown(t *rapid.T, grow Growth, small bool) {
+	address := uint64(1<<46) + m.addend
+	if rapid.Bool().Draw(t, "below") {
+		address = 1<<45 - m.addend
+	}
+	m.addend += 1 << 32
+	ordinal, err := m.core.AddSegment(grow, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.model.add(grow.Bytes, address, m.core.streamOf(grow.home), small, ordinal)
+}
+
+func (m *machine) Free(t *rapid.T) {
+	b := m.pick(t, Live)
+	v := b.block()
+	got, err := m.core.Free(v)
+	if want := m.model.free(b); err != nil || got != want {
+		t.Fatalf("freed to %s, error %v; model wants %s", got, err, want)
+	}
+	m.reported(t)
+	m.forget(b, v)
+}
+
+// forget moves a block that is free or deferred from the held to the stale ones.
+func (m *machine) forget(b *modelBlock, v Block) {
+	if b.state == Live || b.state == Parked {
+		return
+	}
+	m.held = slices.DeleteFunc(m.held, func(x *modelBlock) bool { return x == b })
+	m.stale = append(m.stale, v)
+}
+
+func (m *machine) FreeTwice(t *rapid.T) {
+	if len(m.stale) == 0 {
+		t.Skip("nothing freed yet")
+	}
+	v := rapid.SampledFrom(m.stale).Draw(t, "stale")
+	if _, err := m.core.Free(v); !errors.Is(err, ErrDoubleFree) {
+		t.Fatalf("freeing %+v again: %v", v, err)
+	}
+	if err := m.core.Pin(v); !errors.Is(err, ErrFreed) {
+		t.Fatalf("pinning freed %+v: %v", v, err)
+	}
+}
+
+func (m *machine) Use(t *rapid.T) {
+	b, on := m.pick(t, Live), drawStream(t)
+	if err := m.core.Use(b.block(), on); err != nil {
+		t.Fatal(err)
+	}
+	m.model.use(b, on)
+}
+
+func (m *machine) Synced(t *rapid.T) {
+	on := drawStream(t)
+	m.core.Synced(on)
+	m.model.sync(on)
+	m.reported(t)
+}
+
+func (m *machine) Pin(t *rapid.T) {
+	b := m.pick(t, Live)
+	if err := m.core.Pin(b.block()); err != nil {
+		t.Fatal(err)
+	}
+	b.pins++
+}
+
+func (m *machine) Unpin(t *rapid.T) {
+	b := m.pick(t, Live, Parked)
+	v := b.block()
+	if b.pins == 0 {
+		if _, err := m.core.Unpin(v); !errors.Is(err, ErrNotPinned) {
+			t.Fatalf("unpinning what is not pinned: %v", err)
+		}
+		return
+	}
+	got, err := m.core.Unpin(v)
+	if want := m.model.unpin(b); err != nil || got != want {
+		t.Fatalf("unpinned to %s, error %v; model wants %s", got, err, want)
+	}
+	m.reported(t)
+	m.forget(b, v)
+}
+
+func (m *machine) Trim(t *rapid.T) {
+	keep := rapid.SampledFrom([]int64{0, 1 * mib, 8 * mib}).Draw(t, "keep")
+	got, want := m.core.Trim(keep), m.model.trim(keep)
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Fatalf("trimmed (-model +core):\n%s", diff)
+	}
+}
+
+func (m *machine) Reserve(t *rapid.T) {
+	bytes, stream := drawSize(t), drawStream(t)
+	m.model.meet(stream)
+	grow, err := m.core.Reserve(bytes, stream)
+	if err != nil {
+		if !errors.Is(err, ErrOutOfMemory) || m.model.grow(roundUp(bytes, Unit)) != 0 &&
+			m.core.config.Sizing == Geometric {
+			t.Fatal(err)
+		}
+		return
+	}
+	if grow.Bytes > 0 {
+		m.grown(t, grow, false)
+	}
+	large := slices.ContainsFunc(m.model.each(), func(b *modelBlock) bool {
+		return b.state == Free && b.size >= bytes && b.segment.Stream == stream
+	})
+	if !large {
+		t.Fatalf("no free block of %d bytes after Reserve grew by %d", bytes, grow.Bytes)
+	}
+}
+
+// reported compares what the latest call told beyond its result.
+func (m *machine) reported(t *rapid.T) {
+	got := [3]any{m.core.Marks(), m.core.Waits(), m.core.Returned()}
+	want := [3]any{m.model.marks, m.model.waits, m.model.returned}
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Fatalf("reports (-model +core):\n%s", diff)
+	}
+}
+
+// Check compares the whole layout after each step.
+func (m *machine) Check(t *rapid.T) {
+	if err := m.core.Verify(); err != nil {
+		t.Fatal(err)
+	}
+	var got []View
+	for s := range m.core.Segments() {
+		got = slices.AppendSeq(got, m.core.Blocks(s.Ordinal))
+	}
+	want := m.model.views()
+	if !slices.Equal(got, want) {
+		t.Fatalf("layout (-model +core):\n%s", cmp.Diff(want, got))
+	}
+	for _, v := range got {
+		m.lookup(t, v)
+	}
+}
+
+func (m *machine) lookup(t *rapid.T, v View) {
+	for _, offset := range []int64{v.Offset, v.Offset + v.Size/2, v.Offset + v.Size - 1} {
+		if found, ok := m.core.Lookup(v.Segment, offset); !ok || found != v {
+			t.Fatalf("looking up %d:%d: %+v, %t; want %+v", v.Segment, offset, found, ok, v)
+		}
+	}
+}
+
+func TestCoreActsAsTheNaiveModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newMachine(t)
+		actions := rapid.StateMachineActions(m)
+		actions["Alloc again"] = m.Alloc
+		actions["Alloc more"] = m.Alloc
+		t.Repeat(actions)
+	})
+}

@@ -1,0 +1,294 @@
+package alloc
+
+import (
+	"cmp"
+	"slices"
+)
+
+// model is a Core in its plainest form: lists, searched from end to end. It borrows the sizing
+// rules, which have tables of their own, and nothing else.
+type model struct {
+	rules    *Core
+	newest   *modelSegment
+	segments []*modelSegment
+	met      []Stream // in the order in which they were first named
+	synced   map[Stream]int
+	marked   int
+	tickets  Ticket
+	marks    []Mark
+	waits    []Mark
+	returned []Return
+}
+
+type modelSegment struct {
+	Segment
+	small  bool
+	blocks []*modelBlock
+}
+
+type modelBlock struct {
+	segment   *modelSegment
+	offset    int64
+	size      int64
+	requested int64
+	state     State
+	pins      int32
+	uses      []modelUse
+	ticket    Ticket
+	handle    Handle // as the Core under test chose it
+}
+
+type modelUse struct {
+	stream Stream
+	mark   int
+}
+
+func newModel(rules *Core) *model {
+	return &model{rules: rules, met: []Stream{0}, synced: map[Stream]int{}}
+}
+
+func (m *model) begin() { m.marks, m.waits, m.returned = nil, nil, nil }
+
+func (m *model) meet(s Stream) {
+	if !slices.Contains(m.met, s) {
+		m.met = append(m.met, s)
+	}
+}
+
+func (m *model) mapped() (n int64) {
+	for _, s := range m.segments {
+		n += s.Bytes
+	}
+	return n
+}
+
+func (m *model) each() (all []*modelBlock) {
+	for _, s := range m.segments {
+		all = append(all, s.blocks...)
+	}
+	return all
+}
+
+// best returns the block that best fit chooses, by looking at all.
+func (m *model) best(rounded int64, stream Stream) *modelBlock {
+	small := m.rules.smallBit(rounded) == 1
+	var free []*modelBlock
+	for _, b := range m.each() {
+		if b.state == Free && b.segment.Stream == stream && b.segment.small == small &&
+			b.size >= rounded {
+			free = append(free, b)
+		}
+	}
+	if len(free) == 0 {
+		return nil
+	}
+	first := slices.MinFunc(free, m.compare)
+	if !m.rules.suits(first.size, rounded) {
+		return nil
+	}
+	return first
+}
+
+func (m *model) compare(a, b *modelBlock) int {
+	if m.rules.config.Policy == Address {
+		return cmp.Or(cmp.Compare(a.size, b.size), cmp.Compare(
+			a.segment.Address+uint64(a.offset), b.segment.Address+uint64(b.offset)))
+	}
+	return cmp.Or(cmp.Compare(a.size, b.size),
+		cmp.Compare(a.segment.Ordinal, b.segment.Ordinal), cmp.Compare(a.offset, b.offset))
+}
+
+// alloc returns a block, or nil and the bytes to grow by, which are 0 when out of memory.
+func (m *model) alloc(size int64, stream Stream) (*modelBlock, int64) {
+	m.begin()
+	m.meet(stream)
+	rounded := m.rules.round(size)
+	for {
+		if b := m.best(rounded, stream); b != nil {
+			return m.place(b, size, rounded), 0
+		}
+		if b := m.untouched(rounded, stream); b != nil {
+			return m.place(b, size, rounded), 0
+		}
+		queue := m.deferred(stream)
+		if len(queue) == 0 {
+			return nil, m.grow(rounded)
+		}
+		for _, u := range queue[0].uses {
+			m.waits = append(m.waits, Mark{queue[0].ticket, u.stream})
+		}
+		m.late(queue[0])
+	}
+}
+
+// untouched returns the block of the newest segment if it is whole, free and large enough.
+func (m *model) untouched(rounded int64, stream Stream) *modelBlock {
+	s := m.newest
+	small := m.rules.smallBit(rounded) == 1
+	if s == nil || s.blocks[0].state != Free || s.blocks[0].size != s.Bytes ||
+		s.Bytes < rounded || s.Stream != stream || s.small != small {
+		return nil
+	}
+	return s.blocks[0]
+}
+
+func (m *model) grow(rounded int64) int64 {
+	bytes, limit := m.rules.segmentSize(rounded), m.rules.config.Capacity
+	if left := limit - m.mapped(); limit > 0 && bytes > left {
+		bytes = left / m.rules.config.Granularity * m.rules.config.Granularity
+		if bytes < rounded || m.rules.config.Sizing == Stepped {
+			return 0
+		}
+	}
+	return bytes
+}
+
+func (m *model) add(bytes int64, address uint64, stream Stream, small bool, ordinal int32) {
+	s := &modelSegment{Segment: Segment{ordinal, bytes, address, stream}, small: small}
+	s.blocks = []*modelBlock{{segment: s, size: bytes, state: Free}}
+	m.segments = append(m.segments, s)
+	m.newest = s
+}
+
+func (m *model) place(b *modelBlock, size, rounded int64) *modelBlock {
+	if rest := b.size - rounded; m.rules.splits(rounded, rest) {
+		tail := &modelBlock{
+			segment: b.segment, offset: b.offset + rounded, size: rest, state: Free,
+		}
+		b.size = rounded
+		s := b.segment
+		s.blocks = slices.Insert(s.blocks, slices.Index(s.blocks, b)+1, tail)
+	}
+	b.state, b.requested = Live, size
+	return b
+}
+
+func (m *model) free(b *modelBlock) State {
+	m.begin()
+	if b.pins > 0 {
+		b.state = Parked
+		return Parked
+	}
+	return m.release(b)
+}
+
+func (m *model) release(b *modelBlock) State {
+	b.uses = slices.DeleteFunc(b.uses, func(u modelUse) bool {
+		return u.mark <= m.synced[u.stream]
+	})
+	if len(b.uses) == 0 {
+		m.merge(b)
+		return Free
+	}
+	m.tickets++
+	b.ticket, b.state = m.tickets, Deferred
+	for _, u := range b.uses {
+		m.marks = append(m.marks, Mark{b.ticket, u.stream})
+	}
+	return Deferred
+}
+
+func (m *model) use(b *modelBlock, on Stream) {
+	m.begin()
+	m.meet(on)
+	if on == b.segment.Stream {
+		return
+	}
+	m.marked++
+	i := slices.IndexFunc(b.uses, func(u modelUse) bool { return u.stream == on })
+	if i < 0 {
+		b.uses = slices.Insert(b.uses, 0, modelUse{on, m.marked})
+		return
+	}
+	b.uses[i].mark = m.marked
+}
+
+func (m *model) sync(on Stream) {
+	m.begin()
+	if slices.Contains(m.met, on) {
+		m.synced[on] = m.marked
+	}
+	for _, owner := range m.met {
+		for _, b := range m.deferred(owner) {
+			b.uses = slices.DeleteFunc(b.uses, func(u modelUse) bool { return u.stream == on })
+			if len(b.uses) == 0 {
+				m.late(b)
+			}
+		}
+	}
+}
+
+func (m *model) unpin(b *modelBlock) State {
+	m.begin()
+	if b.pins--; b.pins > 0 || b.state == Live {
+		return b.state
+	}
+	late := Return{Block: b.block()}
+	state := m.release(b)
+	if state == Free {
+		m.returned = append(m.returned, late)
+	}
+	return state
+}
+
+// deferred returns the deferred blocks of a stream, oldest first.
+func (m *model) deferred(stream Stream) (queue []*modelBlock) {
+	for _, b := range m.each() {
+		if b.state == Deferred && b.segment.Stream == stream {
+			queue = append(queue, b)
+		}
+	}
+	slices.SortFunc(queue, func(a, b *modelBlock) int { return cmp.Compare(a.ticket, b.ticket) })
+	return queue
+}
+
+func (m *model) late(b *modelBlock) {
+	m.returned = append(m.returned, Return{b.block(), b.ticket})
+	m.merge(b)
+}
+
+// merge frees a block and joins it with free neighbours.
+func (m *model) merge(b *modelBlock) {
+	b.state, b.uses, b.requested, b.handle = Free, nil, 0, 0
+	s := b.segment
+	i := slices.Index(s.blocks, b)
+	if i+1 < len(s.blocks) && s.blocks[i+1].state == Free {
+		b.size += s.blocks[i+1].size
+		s.blocks = slices.Delete(s.blocks, i+1, i+2)
+	}
+	if i > 0 && s.blocks[i-1].state == Free {
+		s.blocks[i-1].size += b.size
+		s.blocks = slices.Delete(s.blocks, i, i+1)
+	}
+}
+
+func (m *model) trim(keep int64) (gone []Segment) {
+	m.begin()
+	for i := len(m.segments) - 1; i >= 0; i-- {
+		s := m.segments[i]
+		whole := len(s.blocks) == 1 && s.blocks[0].state == Free
+		if whole && m.mapped()-s.Bytes >= keep {
+			gone = append(gone, s.Segment)
+			if s == m.newest {
+				m.newest = nil
+			}
+			m.segments = slices.Delete(m.segments, i, i+1)
+		}
+	}
+	return gone
+}
+
+func (b *modelBlock) block() Block {
+	return Block{b.segment.Ordinal, b.offset, b.size, b.handle}
+}
+
+// views lists all blocks in the form in which a Core shows them.
+func (m *model) views() (all []View) {
+	for _, b := range m.each() {
+		all = append(all, View{
+			Block: b.block(), Requested: b.requested, State: b.state,
+			Stream: b.segment.Stream, Pins: b.pins,
+		})
+	}
+	return all
+}
