@@ -8,7 +8,7 @@ import (
 
 func TestReduceDoesNotAllocate(t *testing.T) {
 	var a, b, c [600]byte
-	eachLevel(t, func(t *testing.T) {
+	eachLevel(func(name string) {
 		for _, typ := range DataTypes() {
 			allocations := testing.AllocsPerRun(10, func() {
 				srcs := [2]unsafe.Pointer{unsafe.Pointer(&a), unsafe.Pointer(&b)}
@@ -18,7 +18,7 @@ func TestReduceDoesNotAllocate(t *testing.T) {
 				Scale(typ, dsts[0], 600/typ.Size(), 2)
 			})
 			if allocations != 0 {
-				t.Errorf("%v: %v allocations, want none", typ, allocations)
+				t.Errorf("%s, %v: %v allocations, want none", name, typ, allocations)
 			}
 		}
 	})

@@ -8,14 +8,16 @@ import (
 
 func TestCopyMovesExactlyTheRangeAtEveryMisalignment(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
-	sizes := []int{0, 1, 63, 64, 127, 128, 129, 191, 192, 1000, 4096, stride + 100}
+	random := make([]byte, stride+100)
+	for i := range random {
+		random[i] = byte(r.Uint32())
+	}
+	sizes := []int{0, 1, 63, 64, 127, 128, 129, 191, 192, 1000, 4096, len(random)}
 	for _, size := range sizes {
 		for misplaced := range lineBytes {
 			for _, stream := range []bool{false, true} {
 				src, dst := newGuarded(size, (3*misplaced)%lineBytes), newGuarded(size, misplaced)
-				for i := range src.data {
-					src.data[i] = byte(r.Uint32())
-				}
+				copy(src.data, random)
 				Copy(dst.pointer(), src.pointer(), size, Hint{Stream: stream})
 				if !bytes.Equal(src.data, dst.data) || !dst.intact() {
 					t.Fatalf("copying %d bytes %d off a line, stream %v: wrong bytes",

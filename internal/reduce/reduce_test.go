@@ -19,172 +19,159 @@ func eachTypeAndOp(run func(t DataType, op Op)) {
 
 func TestReduceAgreesWithReferenceAtEverySmallCount(t *testing.T) {
 	const counts = 130
-	eachLevel(t, func(t *testing.T) {
-		r := rand.New(rand.NewPCG(1, 2))
-		eachTypeAndOp(func(typ DataType, op Op) {
-			for _, number := range []int{1, 2, 3, 4, 5, 8, 9} {
-				sources := randomBuffers(r, typ, number, counts)
-				want := reference(op, typ, sources, 0)
-				for count := range counts + 1 {
-					trial{
-						op: op, t: typ, sources: shortened(typ, sources, count),
-						dsts: 1 + count%3, inPlace: count%(number+1) - 1,
-						misplaced: count * 5 % 64 / typ.Size() * typ.Size(),
-						staggered: count % 2 * typ.Size(), hint: Hint{Stream: count%5 == 0},
-					}.check(t, want[:count*typ.Size()])
-				}
+	r := rand.New(rand.NewPCG(1, 2))
+	eachTypeAndOp(func(typ DataType, op Op) {
+		for _, number := range []int{1, 2, 3, 4, 5, 8, 9} {
+			sources := randomBuffers(r, typ, number, counts)
+			want := reference(op, typ, sources, 0)
+			for count := range counts + 1 {
+				trial{
+					op: op, t: typ, sources: shortened(typ, sources, count),
+					dsts: 1 + count%3, inPlace: count%(number+1) - 1,
+					misplaced: count * 5 % 64 / typ.Size() * typ.Size(),
+					staggered: count % 2 * typ.Size(), hint: Hint{Stream: count%5 == 0},
+				}.check(t, want[:count*typ.Size()])
 			}
-		})
+		}
 	})
 }
 
 func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
-	eachLevel(t, func(t *testing.T) {
-		r := rand.New(rand.NewPCG(3, 4))
-		eachTypeAndOp(func(typ DataType, op Op) {
-			count := (stride+stride/8)/typ.Size() + 77
-			sources := randomBuffers(r, typ, 2, 1021)
-			for i := range sources {
-				sources[i] = bytes.Repeat(sources[i], count/1021+1)[:count*typ.Size()]
-			}
-			want := reference(op, typ, sources, 0)
-			for _, stream := range []bool{false, true} {
-				trial{
-					op: op, t: typ, sources: sources, dsts: 2, inPlace: -1,
-					misplaced: 3 * typ.Size(), hint: Hint{Stream: stream},
-				}.check(t, want)
-			}
-		})
+	const period = 1021 // elements; no divisor of a stride, so that slices differ
+	r := rand.New(rand.NewPCG(3, 4))
+	eachTypeAndOp(func(typ DataType, op Op) {
+		count := (stride+stride/8)/typ.Size() + 77
+		sources := randomBuffers(r, typ, 2, period)
+		repeat := func(short []byte) []byte {
+			return bytes.Repeat(short, count/period+1)[:count*typ.Size()]
+		}
+		want := repeat(reference(op, typ, sources, 0))
+		for i := range sources {
+			sources[i] = repeat(sources[i])
+		}
+		for _, stream := range []bool{false, true} {
+			trial{
+				op: op, t: typ, sources: sources, dsts: 2, inPlace: -1,
+				misplaced: 3 * typ.Size(), hint: Hint{Stream: stream},
+			}.check(t, want)
+		}
 	})
 }
 
 func TestStreamingAgreesWithReferenceAtEveryMisalignment(t *testing.T) {
-	eachLevel(t, func(t *testing.T) {
-		r := rand.New(rand.NewPCG(5, 6))
-		for _, typ := range DataTypes() {
-			sources := randomBuffers(r, typ, 3, 701)
-			want := reference(Sum, typ, sources, 0)
-			for misplaced := range lineBytes {
-				for _, staggered := range []int{0, 1, 16} {
-					trial{
-						op: Sum, t: typ, sources: sources, dsts: 2, inPlace: -1,
-						misplaced: misplaced, staggered: staggered, hint: Hint{Stream: true},
-					}.check(t, want)
-				}
+	r := rand.New(rand.NewPCG(5, 6))
+	for _, typ := range DataTypes() {
+		sources := randomBuffers(r, typ, 3, 701)
+		want := reference(Sum, typ, sources, 0)
+		for misplaced := range lineBytes {
+			for _, staggered := range []int{0, 1, 16} {
+				trial{
+					op: Sum, t: typ, sources: sources, dsts: 2, inPlace: -1,
+					misplaced: misplaced, staggered: staggered, hint: Hint{Stream: true},
+				}.check(t, want)
 			}
 		}
-	})
+	}
 }
 
 func TestAverageAgreesWithReference(t *testing.T) {
 	divisors := []int64{1, 2, 3, 7, 8, 10, 64, 1<<24 + 1, 1 << 62, 1<<63 - 1}
-	eachLevel(t, func(t *testing.T) {
-		r := rand.New(rand.NewPCG(7, 8))
-		for _, typ := range DataTypes() {
-			for _, number := range []int{1, 2, 5} {
-				for i, divisor := range divisors {
-					sources := randomBuffers(r, typ, number, 4500/typ.Size()+i)
-					trial{
-						op: Sum, t: typ, sources: sources, divisor: divisor, dsts: 1 + i%3,
-						inPlace: i%(number+1) - 1, hint: Hint{Stream: i%2 == 0},
-					}.check(t, reference(Sum, typ, sources, divisor))
-				}
+	r := rand.New(rand.NewPCG(7, 8))
+	for _, typ := range DataTypes() {
+		for _, number := range []int{1, 2, 5} {
+			for i, divisor := range divisors {
+				sources := randomBuffers(r, typ, number, 4500/typ.Size()+i)
+				trial{
+					op: Sum, t: typ, sources: sources, divisor: divisor, dsts: 1 + i%3,
+					inPlace: i%(number+1) - 1, hint: Hint{Stream: i%2 == 0},
+				}.check(t, reference(Sum, typ, sources, divisor))
 			}
 		}
-	})
+	}
 }
 
 func TestScaleDividesInPlace(t *testing.T) {
-	eachLevel(t, func(t *testing.T) {
-		r := rand.New(rand.NewPCG(9, 10))
-		for _, typ := range DataTypes() {
-			sources := randomBuffers(r, typ, 1, 99)
-			g := newGuarded(len(sources[0]), 0)
-			copy(g.data, sources[0])
-			Scale(typ, g.pointer(), 99, 3)
-			want := reference(Sum, typ, sources, 3)
-			if !bytes.Equal(g.data, want) || !g.intact() {
-				t.Errorf("%v: scaled to %x, want %x", typ, g.data, want)
-			}
+	r := rand.New(rand.NewPCG(9, 10))
+	for _, typ := range DataTypes() {
+		sources := randomBuffers(r, typ, 1, 99)
+		g := newGuarded(len(sources[0]), 0)
+		copy(g.data, sources[0])
+		Scale(typ, g.pointer(), 99, 3)
+		want := reference(Sum, typ, sources, 3)
+		if !bytes.Equal(g.data, want) || !g.intact() {
+			t.Errorf("%v: scaled to %x, want %x", typ, g.data, want)
 		}
-	})
+	}
 }
 
-// Every pair of the 2^16 halves with a special value, so that widening and narrowing see all.
+// Every half meets some special values, so that widening and narrowing see all.
 func TestHalvesAgreeWithReferenceForEveryValue(t *testing.T) {
-	eachLevel(t, func(t *testing.T) {
-		for _, typ := range []DataType{Float16, BFloat16} {
-			all := make([]byte, 2<<16)
+	for _, typ := range []DataType{Float16, BFloat16} {
+		all := make([]byte, 2<<16)
+		for i := range 1 << 16 {
+			put(typ, all, i, uint64(i))
+		}
+		for _, partner := range []uint64{0, 0x8000, 1, 0x3C01, 0x3F81, 0x7C01} {
+			other := make([]byte, 2<<16)
 			for i := range 1 << 16 {
-				put(typ, all, i, uint64(i))
+				put(typ, other, i, partner)
 			}
-			for _, partner := range []uint64{0, 0x8000, 1, 0x3C01, 0x3F81, 0x7C01} {
-				other := make([]byte, 2<<16)
-				for i := range 1 << 16 {
-					put(typ, other, i, partner)
-				}
-				for _, op := range Ops() {
-					sources := [][]byte{all, other}
-					trial{op: op, t: typ, sources: sources, dsts: 1, inPlace: -1}.
-						check(t, reference(op, typ, sources, 0))
-				}
+			for _, op := range Ops() {
+				sources := [][]byte{all, other}
+				trial{op: op, t: typ, sources: sources, dsts: 1, inPlace: -1}.
+					check(t, reference(op, typ, sources, 0))
 			}
 		}
-	})
+	}
 }
 
 func TestReduceHoldsForAnyShape(t *testing.T) {
-	eachLevel(t, func(t *testing.T) {
-		rapid.Check(t, func(rt *rapid.T) {
-			typ := rapid.SampledFrom(DataTypes()).Draw(rt, "type")
-			r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "values"), 0))
-			number := rapid.IntRange(1, MaxSources).Draw(rt, "sources")
-			sources := randomBuffers(r, typ, number, rapid.IntRange(0, 400).Draw(rt, "count"))
-			tr := trial{
-				op: rapid.SampledFrom(Ops()).Draw(rt, "op"), t: typ, sources: sources,
-				dsts:      rapid.IntRange(1, MaxDestinations).Draw(rt, "destinations"),
-				inPlace:   rapid.IntRange(-1, number-1).Draw(rt, "in place"),
-				misplaced: rapid.IntRange(0, 63).Draw(rt, "misplaced"),
-				staggered: rapid.SampledFrom([]int{0, 0, 1, 8}).Draw(rt, "staggered"),
-				hint:      Hint{Stream: rapid.Bool().Draw(rt, "stream")},
-			}
-			if rapid.Bool().Draw(rt, "average") {
-				tr.op, tr.divisor = Sum, rapid.Int64Range(1, 70).Draw(rt, "divisor")
-			}
-			tr.check(t, reference(tr.op, typ, sources, tr.divisor))
-		})
+	rapid.Check(t, func(rt *rapid.T) {
+		typ := rapid.SampledFrom(DataTypes()).Draw(rt, "type")
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "values"), 0))
+		number := rapid.IntRange(1, MaxSources).Draw(rt, "sources")
+		sources := randomBuffers(r, typ, number, rapid.IntRange(0, 400).Draw(rt, "count"))
+		tr := trial{
+			op: rapid.SampledFrom(Ops()).Draw(rt, "op"), t: typ, sources: sources,
+			dsts:      rapid.IntRange(1, MaxDestinations).Draw(rt, "destinations"),
+			inPlace:   rapid.IntRange(-1, number-1).Draw(rt, "in place"),
+			misplaced: rapid.IntRange(0, 63).Draw(rt, "misplaced"),
+			staggered: rapid.SampledFrom([]int{0, 0, 1, 8}).Draw(rt, "staggered"),
+			hint:      Hint{Stream: rapid.Bool().Draw(rt, "stream")},
+		}
+		if rapid.Bool().Draw(rt, "average") {
+			tr.op, tr.divisor = Sum, rapid.Int64Range(1, 70).Draw(rt, "divisor")
+		}
+		tr.check(rt, reference(tr.op, typ, sources, tr.divisor))
 	})
 }
 
 func TestResultDoesNotDependOnSlicing(t *testing.T) {
-	eachLevel(t, func(t *testing.T) {
-		r := rand.New(rand.NewPCG(11, 12))
-		eachTypeAndOp(func(typ DataType, op Op) {
-			const count = 333
-			sources := randomBuffers(r, typ, 3, count)
-			var whole, sliced [count * 8]byte
-			srcs := pointers(sources...)
-			Reduce(op, typ, pointers(whole[:]), srcs, count, Hint{})
+	const count = 333
+	r := rand.New(rand.NewPCG(11, 12))
+	eachTypeAndOp(func(typ DataType, op Op) {
+		sources := randomBuffers(r, typ, 3, count)
+		want := reference(op, typ, sources, 0)
+		eachLevel(func(name string) {
+			got := make([]byte, len(want))
 			for from := 0; from < count; {
-				n := min(1+r.IntN(70), count-from)
-				shifted := make([]unsafe.Pointer, len(srcs))
-				for i := range srcs {
-					shifted[i] = unsafe.Add(srcs[i], from*typ.Size())
-				}
-				Reduce(op, typ, pointers(sliced[from*typ.Size():]), shifted, n, Hint{})
-				from += n
+				to := min(from+1+r.IntN(70), count)
+				reduceSlice(op, typ, got, sources, from, to)
+				from = to
 			}
-			if whole != sliced {
-				t.Errorf("%v %v: slices differ from the whole", op, typ)
+			if !bytes.Equal(got, want) {
+				t.Errorf("%s, %v %v: slices differ from the whole", name, op, typ)
 			}
 		})
 	})
 }
 
-func pointers(buffers ...[]byte) []unsafe.Pointer {
-	all := make([]unsafe.Pointer, len(buffers))
-	for i, b := range buffers {
-		all[i] = unsafe.Pointer(unsafe.SliceData(b))
+// reduceSlice reduces the elements from..to of whole buffers.
+func reduceSlice(op Op, t DataType, dst []byte, sources [][]byte, from, to int) {
+	srcs := make([]unsafe.Pointer, len(sources))
+	for i, source := range sources {
+		srcs[i] = unsafe.Pointer(&source[from*t.Size()])
 	}
-	return all
+	dsts := []unsafe.Pointer{unsafe.Pointer(&dst[from*t.Size()])}
+	Reduce(op, t, dsts, srcs, to-from, Hint{})
 }

@@ -1,6 +1,7 @@
 package reduce
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
@@ -288,10 +289,7 @@ type guarded struct {
 const guardByte, guardBytes = 0xA5, 2 * lineBytes
 
 func newGuarded(size, misalignment int) guarded {
-	all := make([]byte, size+3*guardBytes)
-	for i := range all {
-		all[i] = guardByte
-	}
+	all := bytes.Repeat([]byte{guardByte}, size+3*guardBytes)
 	start := guardBytes + misalignment
 	start += int(-uintptr(unsafe.Pointer(&all[0])) % lineBytes)
 	return guarded{all: all, data: all[start : start+size : start+size]}
@@ -302,10 +300,7 @@ func (g guarded) pointer() unsafe.Pointer { return unsafe.Pointer(unsafe.SliceDa
 // intact reports whether the bytes around the data are as they were.
 func (g guarded) intact() bool {
 	start := int(uintptr(g.pointer()) - uintptr(unsafe.Pointer(&g.all[0])))
-	for i, b := range g.all {
-		if (i < start || i >= start+len(g.data)) && b != guardByte {
-			return false
-		}
-	}
-	return true
+	before, after := g.all[:start], g.all[start+len(g.data):]
+	guard := []byte{guardByte}
+	return bytes.Count(before, guard) == len(before) && bytes.Count(after, guard) == len(after)
 }

@@ -3,7 +3,6 @@ package reduce
 import (
 	"bytes"
 	"fmt"
-	"testing"
 	"unsafe"
 )
 
@@ -26,8 +25,19 @@ func (tr trial) String() string {
 		tr.divisor, tr.inPlace, tr.misplaced, tr.staggered, tr.hint)
 }
 
-// check runs the trial and compares with the wanted bytes.
-func (tr trial) check(t testing.TB, want []byte) {
+// check runs the trial with every instruction set and compares with the wanted bytes.
+func (tr trial) check(t fataler, want []byte) {
+	t.Helper()
+	eachLevel(func(name string) { tr.checkActive(t, name, want) })
+}
+
+// A fataler is a testing.TB or a rapid.T.
+type fataler interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+func (tr trial) checkActive(t fataler, name string, want []byte) {
 	t.Helper()
 	size := len(tr.sources[0])
 	var srcs, dsts []unsafe.Pointer
@@ -49,24 +59,24 @@ func (tr trial) check(t testing.TB, want []byte) {
 	} else {
 		Reduce(tr.op, tr.t, dsts, srcs, size/tr.t.Size(), tr.hint)
 	}
-	tr.compare(t, inputs, outputs, want)
+	tr.compare(t, name, inputs, outputs, want)
 }
 
-func (tr trial) compare(t testing.TB, inputs, outputs []guarded, want []byte) {
+func (tr trial) compare(t fataler, name string, inputs, outputs []guarded, want []byte) {
 	t.Helper()
 	for d, g := range outputs {
 		if !g.intact() {
-			t.Fatalf("%v: bytes around destination %d changed", tr, d)
+			t.Fatalf("%s: %v: bytes around destination %d changed", name, tr, d)
 		}
 		if !bytes.Equal(g.data, want) {
 			i := firstDifference(g.data, want) / tr.t.Size()
-			t.Fatalf("%v: destination %d element %d is %#x, want %#x", tr, d, i,
+			t.Fatalf("%s: %v: destination %d element %d is %#x, want %#x", name, tr, d, i,
 				get(tr.t, g.data, i), get(tr.t, want, i))
 		}
 	}
 	for s, g := range inputs {
 		if s != tr.inPlace && !bytes.Equal(g.data, tr.sources[s]) || !g.intact() {
-			t.Fatalf("%v: source %d changed", tr, s)
+			t.Fatalf("%s: %v: source %d changed", name, tr, s)
 		}
 	}
 }
