@@ -1,0 +1,340 @@
+package alloc
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestRequestsAreRoundedToBlocks(t *testing.T) {
+	eighths := Config{Divisions: 8}
+	for _, row := range []struct {
+		name          string
+		config        Config
+		request, want int64
+	}{
+		{"one byte takes a unit", Default(), 1, 512},
+		{"a whole unit stays", Default(), 512, 512},
+		{"a byte more takes a second unit", Default(), 513, 1024},
+		{"PyTorch rounds like us without divisions", PyTorch(), 1_000_000, 1_000_448},
+		{"the largest request stays", Default(), MaxSize, MaxSize},
+		{"divisions leave small requests alone", eighths, 4096, 4096},
+		{"divisions leave powers of two alone", eighths, 8192, 8192},
+		{"divisions round to the next eighth", eighths, 8193, 9216},
+		{"divisions round the last eighth to the power of two", eighths, 16_383, 16_384},
+		{"divisions cannot pass the largest request", eighths, MaxSize - 1, MaxSize},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if got := newCore(t, row.config).round(row.request); got != row.want {
+				t.Errorf("round(%d) = %d, want %d", row.request, got, row.want)
+			}
+		})
+	}
+}
+
+func TestSegmentsHaveTheSizeOfTheRule(t *testing.T) {
+	for _, row := range []struct {
+		name            string
+		config          Config
+		mapped, request int64
+		want            int64
+	}{
+		{"the first segment is First", Default(), 0, 512, 64 * mib},
+		{"a large first request makes a large first segment", Default(), 0, 99 * mib, 100 * mib},
+		{"later segments double what is mapped", Default(), 128 * mib, 512, 128 * mib},
+		{"a request above that decides", Default(), 128 * mib, 200*mib + 1, 202 * mib},
+		{"NoSplit maps no more than the request", Config{NoSplit: true}, 64 * mib, 512, 2 * mib},
+		{"PyTorch: 1 MiB comes from 2 MiB", PyTorch(), 0, 1 * mib, 2 * mib},
+		{"PyTorch: above 1 MiB comes from 20 MiB", PyTorch(), 0, 1*mib + 512, 20 * mib},
+		{"PyTorch: below 10 MiB comes from 20 MiB", PyTorch(), 0, 10*mib - 512, 20 * mib},
+		{"PyTorch: 10 MiB has a segment of its own", PyTorch(), 0, 10 * mib, 10 * mib},
+		{"PyTorch: large segments are even MiB", PyTorch(), 0, 11 * mib, 12 * mib},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := newCore(t, row.config)
+			c.mapped = row.mapped
+			if got := c.segmentSize(row.request); got != row.want {
+				t.Errorf("segmentSize(%d) = %d, want %d", row.request, got, row.want)
+			}
+		})
+	}
+}
+
+func TestBlocksAreSplitByTheRule(t *testing.T) {
+	limited := PyTorch()
+	limited.MaxSplit = 30 * mib
+	for _, row := range []struct {
+		name             string
+		config           Config
+		rounded, remains int64
+		want             bool
+	}{
+		{"a unit that remains is a block", Default(), 9 * mib, 512, true},
+		{"nothing remains", Default(), 9 * mib, 0, false},
+		{"NoSplit never splits", Config{NoSplit: true}, 512, 9 * mib, false},
+		{"PyTorch splits small blocks to the unit", PyTorch(), 1 * mib, 512, true},
+		{"PyTorch keeps 1 MiB at large blocks", PyTorch(), 19 * mib, 1 * mib, false},
+		{"PyTorch splits more than 1 MiB off", PyTorch(), 9 * mib, 11 * mib, true},
+		{"MaxSplit keeps large requests whole", limited, 30 * mib, 11 * mib, false},
+		{"MaxSplit splits below it", limited, 29 * mib, 11 * mib, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if got := newCore(t, row.config).splits(row.rounded, row.remains); got != row.want {
+				t.Errorf("splits(%d, %d) = %t", row.rounded, row.remains, got)
+			}
+		})
+	}
+}
+
+func TestMaxSplitKeepsLargeBlocksForLargeRequests(t *testing.T) {
+	limited := PyTorch()
+	limited.MaxSplit = 30 * mib
+	for _, row := range []struct {
+		name           string
+		block, rounded int64
+		want           bool
+	}{
+		{"a small request passes a large block over", 30 * mib, 29 * mib, false},
+		{"a small request takes a smaller block", 29 * mib, 28 * mib, true},
+		{"a large request takes a block a little larger", 49 * mib, 30 * mib, true},
+		{"a large request passes one over by 20 MiB", 50 * mib, 30 * mib, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if got := newCore(t, limited).suits(row.block, row.rounded); got != row.want {
+				t.Errorf("suits(%d, %d) = %t", row.block, row.rounded, got)
+			}
+		})
+	}
+}
+
+func TestConfigsThatContradictThemselvesAreRefused(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		config Config
+	}{
+		{"an unknown policy", Config{Policy: 2}},
+		{"an unknown sizing", Config{Sizing: 2}},
+		{"a negative capacity", Config{Capacity: -1}},
+		{"a negative first segment", Config{First: -1}},
+		{"a granularity below the unit", Config{Granularity: 256}},
+		{"a granularity that is no power of two", Config{Granularity: 3 * mib}},
+		{"divisions that are no power of two", Config{Divisions: 3}},
+		{"a negative split limit", Config{MaxSplit: -1}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if _, err := New(row.config); !errors.Is(err, ErrConfig) {
+				t.Errorf("New: %v, want ErrConfig", err)
+			}
+		})
+	}
+}
+
+func TestTheZeroConfigIsTheDefault(t *testing.T) {
+	if got := newCore(t, Config{}).Config(); got != Default() {
+		t.Errorf("Config{} became %+v", got)
+	}
+}
+
+func TestSizesThatMakeNoSenseAreRefused(t *testing.T) {
+	c := newCore(t, Default())
+	for _, size := range []int64{0, -1, -1 << 63, MaxSize + 1, 1<<63 - 1} {
+		_, _, alloc := c.Alloc(size, 0)
+		_, reserve := c.Reserve(size, 0)
+		for _, err := range []error{alloc, reserve, c.GrowFailed(size, 0)} {
+			if !errors.Is(err, ErrSize) {
+				t.Errorf("size %d: %v, want ErrSize", size, err)
+			}
+		}
+	}
+	for _, bytes := range []int64{0, -512, 511, MaxSize + 512} {
+		if _, err := c.AddSegment(Growth{Bytes: bytes}, 0); !errors.Is(err, ErrSize) {
+			t.Errorf("segment of %d bytes: %v, want ErrSize", bytes, err)
+		}
+	}
+}
+
+func TestOutOfMemoryTellsWhatThereIs(t *testing.T) {
+	c := newCore(t, Config{Capacity: 8 * mib, Granularity: mib, First: 4 * mib})
+	first := demand(t, c, 3*mib, 7)
+	demand(t, c, 3*mib, 7)
+	if _, err := c.Free(first); err != nil {
+		t.Fatal(err)
+	}
+	want := OutOfMemoryError{Requested: 5 * mib, Free: 5 * mib, LargestFree: 4 * mib,
+		Capacity: 8 * mib}
+	_, _, exhausted := c.Alloc(5*mib, 7)
+	for _, err := range []error{exhausted, c.GrowFailed(5*mib, 7)} {
+		var got *OutOfMemoryError
+		if !errors.As(err, &got) || *got != want || !errors.Is(err, ErrOutOfMemory) {
+			t.Errorf("error %v, want %v", err, &want)
+		}
+	}
+	if text := want.Error(); !strings.Contains(text, "requested 5242880") {
+		t.Errorf("error text %q", text)
+	}
+	if err := c.Verify(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBadAddressesAreRefusedWhereTheyMatter(t *testing.T) {
+	for _, address := range []uint64{1, 511, 1 << 47, 1<<47 - 512, 1<<64 - 512} {
+		for _, policy := range []Policy{Creation, Address} {
+			c := newCore(t, Config{Policy: policy})
+			_, grow, _ := c.Alloc(1, 0)
+			_, err := c.AddSegment(grow, address)
+			if want := policy == Address; errors.Is(err, ErrAddress) != want {
+				t.Errorf("%s policy, address %#x: %v", policy, address, err)
+			}
+		}
+	}
+}
+
+func TestAnArenaEndsAtItsLastPosition(t *testing.T) {
+	c := newCore(t, Default())
+	for range 2 {
+		if _, err := c.AddSegment(Growth{Bytes: MaxSize}, 0); err != nil {
+			t.Fatal(err)
+		}
+		c.Trim(0)
+	}
+	if _, err := c.AddSegment(Growth{Bytes: Unit}, 0); !errors.Is(err, ErrExhausted) {
+		t.Errorf("segment beyond the arena: %v, want ErrExhausted", err)
+	}
+}
+
+func TestBlocksOfOthersAreForeign(t *testing.T) {
+	c := newCore(t, Default())
+	own := demand(t, c, 4096, 0)
+	resized, moved := own, own
+	resized.Size, moved.Segment = 8192, 3
+	later, beyond := own, own
+	later.Handle, beyond.Handle = makeHandle(1, 9), makeHandle(1000, 0)
+	for _, v := range []Block{{}, resized, moved, later, beyond} {
+		if _, err := c.Free(v); !errors.Is(err, ErrForeign) {
+			t.Errorf("Free(%+v): %v, want ErrForeign", v, err)
+		}
+		if err := c.Use(v, 1); !errors.Is(err, ErrForeign) {
+			t.Errorf("Use(%+v): %v, want ErrForeign", v, err)
+		}
+	}
+	if state, err := c.Free(own); state != Free || err != nil {
+		t.Errorf("Free of our own: %s, %v", state, err)
+	}
+}
+
+func TestOrdinalsOfTrimmedSegmentsAreNotGivenOutAgain(t *testing.T) {
+	c := newCore(t, Default())
+	if _, err := c.Free(demand(t, c, 1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if gone := c.Trim(0); len(gone) != 1 || gone[0].Ordinal != 0 {
+		t.Fatalf("trimmed %+v", gone)
+	}
+	if v := demand(t, c, 1, 0); v.Segment != 1 {
+		t.Errorf("block in segment %d, want 1", v.Segment)
+	}
+	if _, ok := c.Lookup(0, 0); ok {
+		t.Error("looking up a trimmed segment found a block")
+	}
+	if n := len(slices.Collect(c.Segments())); n != 1 {
+		t.Errorf("%d segments, want 1", n)
+	}
+}
+
+func TestFourGiBNeedAtMostEightSegments(t *testing.T) {
+	const limit = 8
+	for start := int64(2); start <= 48; start++ {
+		c := newCore(t, Default())
+		for size, held := start, int64(0); held < 4096; size = 2 + (size*7+3)%47 {
+			demand(t, c, size*mib, 0)
+			held += size
+		}
+		if n := c.Stats().Segments; n > limit {
+			t.Errorf("starting with %d MiB: %d segments, want at most %d", start, n, limit)
+		}
+	}
+}
+
+func TestTheLastSegmentTakesWhatTheCapacityLeaves(t *testing.T) {
+	c := newCore(t, Config{Capacity: 100*mib + 12345})
+	for range 9 {
+		demand(t, c, 10*mib, 0)
+	}
+	if s := c.Stats(); s.Mapped != 100*mib || s.Segments != 2 {
+		t.Errorf("%d bytes in %d segments, want 100 MiB in 2", s.Mapped, s.Segments)
+	}
+	if _, _, err := c.Alloc(10*mib, 0); !errors.Is(err, ErrOutOfMemory) {
+		t.Errorf("beyond the capacity: %v", err)
+	}
+	grow := Growth{Bytes: 2 * mib}
+	if _, err := c.AddSegment(grow, 0); !errors.Is(err, ErrOutOfMemory) {
+		t.Errorf("segment beyond the capacity: %v", err)
+	}
+}
+
+func TestReservedBytesAreServedWithoutGrowing(t *testing.T) {
+	c := newCore(t, Default())
+	grow, err := c.Reserve(300*mib, 5)
+	if err != nil || grow.Bytes != 300*mib {
+		t.Fatalf("Reserve: %d bytes, %v", grow.Bytes, err)
+	}
+	if _, err := c.AddSegment(grow, 0); err != nil {
+		t.Fatal(err)
+	}
+	if grow, _ := c.Reserve(300*mib, 5); grow.Bytes != 0 {
+		t.Errorf("a second Reserve wants %d bytes more", grow.Bytes)
+	}
+	for i := range int64(24) {
+		if _, grow, _ := c.Alloc((i+1)*mib, 5); grow.Bytes != 0 {
+			t.Fatalf("request %d grows by %d bytes", i, grow.Bytes)
+		}
+	}
+	if _, grow, _ := c.Alloc(512, 6); grow.Bytes == 0 {
+		t.Error("another stream was served from reserved memory")
+	}
+}
+
+func TestOperationsDoNotAllocateInSteadyState(t *testing.T) {
+	c, blocks := churned(t, Default(), 1000)
+	next := 0
+	step := func(size int64) Block {
+		next = (next + 617) % len(blocks)
+		c.Free(blocks[next])
+		blocks[next], _, _ = c.Alloc(size, 1)
+		if blocks[next].Size == 0 {
+			t.Fatal("the pool grew in steady state")
+		}
+		return blocks[next]
+	}
+	for _, row := range []struct {
+		name string
+		run  func()
+	}{
+		{"free and alloc", func() { step(4096) }},
+		{"uses, deferral and synchronisation", func() {
+			c.Use(step(8192), 2)
+			c.Free(blocks[next])
+			c.Synced(2)
+			blocks[next], _, _ = c.Alloc(8192, 1)
+		}},
+		{"pins", func() {
+			v := step(2048)
+			c.Pin(v)
+			c.Free(v)
+			c.Unpin(v)
+			blocks[next], _, _ = c.Alloc(2048, 1)
+		}},
+		{"lookup and stats", func() { c.Lookup(0, 12345); c.Stats() }},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if n := testing.AllocsPerRun(2000, row.run); n != 0 {
+				t.Errorf("%v allocations a run, want 0", n)
+			}
+		})
+	}
+	if err := c.Verify(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,52 @@
+package alloc
+
+import "testing"
+
+// FuzzHistories reads a history from bytes, two for each step, and verifies the Core after each.
+func FuzzHistories(f *testing.F) {
+	f.Add([]byte{0x00, 0x10, 0x01, 0x20, 0x02, 0x00})
+	f.Add([]byte{0x00, 0xff, 0x40, 0xff, 0x05, 0x01, 0x02, 0x00, 0x06, 0x01})
+	f.Add([]byte{0x80, 0x33, 0x03, 0x00, 0x02, 0x00, 0x04, 0x00, 0x07, 0x00})
+	f.Fuzz(func(t *testing.T, history []byte) {
+		for _, config := range []Config{{First: mib}, PyTorch()} {
+			run(t, newCore(t, config), history)
+		}
+	})
+}
+
+// run plays a history: the low bits of each first byte name the call, the high bits the stream.
+func run(t *testing.T, c *Core, history []byte) {
+	t.Helper()
+	var held []Block
+	for ; len(history) >= 2; history = history[2:] {
+		call, stream, n := history[0]&7, Stream(history[0]>>6), int(history[1])
+		if call > 1 && len(held) == 0 {
+			continue
+		}
+		i := n % max(len(held), 1)
+		switch call {
+		case 0, 1:
+			size := int64(n+1) << (4 + int(history[0]>>3&7)*2)
+			held = append(held, demand(t, c, size, stream))
+		case 2:
+			if _, err := c.Free(held[i]); err != nil {
+				t.Fatal(err)
+			}
+			c.Unpin(held[i]) // an error unless it was parked
+			held = append(held[:i], held[i+1:]...)
+		case 3:
+			c.Pin(held[i])
+		case 4:
+			c.Unpin(held[i])
+		case 5:
+			c.Use(held[i], stream)
+		case 6:
+			c.Synced(stream)
+		case 7:
+			c.Trim(int64(n) * mib)
+		}
+		if err := c.Verify(); err != nil {
+			t.Fatalf("after call %d of stream %d: %v", call, stream, err)
+		}
+	}
+}
