@@ -1,0 +1,187 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"symmem/internal/agreement"
+	"symmem/internal/ledger"
+)
+
+// ErrSplit means that two ranks of one agreement reached different verdicts, which must not happen.
+var ErrSplit = errors.New("ranks reached different verdicts")
+
+// Change turns the common history into that of a deviating rank.
+type Change func(history []ledger.Event, position int) []ledger.Event
+
+// Resize gives the event at position another size.
+func Resize(history []ledger.Event, position int) []ledger.Event {
+	history[position].Size += grain
+	return history
+}
+
+// Drop leaves the event at position out.
+func Drop(history []ledger.Event, position int) []ledger.Event {
+	return slices.Delete(history, position, position+1)
+}
+
+// Repeat does the event at position twice.
+func Repeat(history []ledger.Event, position int) []ledger.Event {
+	return slices.Insert(history, position, history[position])
+}
+
+// Stop ends the history before position.
+func Stop(history []ledger.Event, position int) []ledger.Event { return history[:position] }
+
+// Deviation makes some ranks differ from the others.
+type Deviation struct {
+	// Ranks are those that deviate. They share one ledger.
+	Ranks []int
+	// Position is where, as an index into the history.
+	Position int
+	// Change is how.
+	Change Change
+}
+
+// Scenario describes one agreement of a cluster.
+type Scenario struct {
+	// Ranks is the number of ranks.
+	Ranks int
+	// History is what the ranks have done; it is not modified.
+	History []ledger.Event
+	// Deviations apply to the history one by one, each for its own ranks.
+	Deviations []Deviation
+	// Missing are ranks that do not come.
+	Missing []int
+	// Kept is how many events a ledger keeps; 0 is [ledger.DefaultKept].
+	Kept int
+	// Mode says how histories are compared.
+	Mode agreement.Mode
+	// Arity is that of the tree; 0 is [DefaultArity].
+	Arity int
+}
+
+// Result is what an agreement came to and what it cost.
+type Result struct {
+	Ranks, Events, Rounds int
+	Traffic
+	// Verdict is that of every rank that came.
+	Verdict *agreement.Verdict
+	// Elapsed is left to the caller, who has a clock.
+	Elapsed time.Duration
+}
+
+// Agreement runs the scenario to its verdict and checks that all ranks reach the same.
+func Agreement(s Scenario) (Result, error) {
+	machines, err := s.machines()
+	if err != nil {
+		return Result{}, err
+	}
+	c := cluster{machines: machines, tree: Tree{Arity: s.Arity}}
+	if err := c.start(); err != nil {
+		return Result{}, err
+	}
+	r := Result{Ranks: s.Ranks, Events: len(s.History)}
+	for c.verdict == nil {
+		r.Rounds++
+		if err := c.round(); err != nil {
+			return Result{}, fmt.Errorf("stepping round %d: %w", r.Rounds, err)
+		}
+	}
+	r.Traffic, r.Verdict = c.tree.Traffic, c.verdict
+	return r, nil
+}
+
+// machines makes one machine a rank, nil for a missing one.
+func (s Scenario) machines() ([]*agreement.Machine, error) {
+	common := s.ledger(s.History)
+	own := make(map[int]*ledger.Ledger)
+	for _, d := range s.Deviations {
+		if d.Position < 0 || d.Position >= len(s.History) {
+			return nil, fmt.Errorf("deviating at event %d of %d: out of range",
+				d.Position, len(s.History))
+		}
+		l := s.ledger(d.Change(slices.Clone(s.History), d.Position))
+		for _, rank := range d.Ranks {
+			own[rank] = l
+		}
+	}
+	out := make([]*agreement.Machine, s.Ranks)
+	for rank := range out {
+		if slices.Contains(s.Missing, rank) {
+			continue
+		}
+		l := common
+		if other, ok := own[rank]; ok {
+			l = other
+		}
+		m, err := agreement.New(agreement.Config{
+			Rank: rank, Ranks: s.Ranks, Mode: s.Mode, Group: "world", Tag: "simulation",
+			Ledgers: []agreement.Ledger{{ID: 0, Source: l}},
+		})
+		if err != nil {
+			return nil, err
+		}
+		out[rank] = m
+	}
+	return out, nil
+}
+
+func (s Scenario) ledger(events []ledger.Event) *ledger.Ledger {
+	l := ledger.New(ledger.Options{Kept: s.Kept})
+	for i := range events {
+		l.Absorb(&events[i])
+	}
+	return l
+}
+
+// cluster is the ranks in the middle of an agreement.
+type cluster struct {
+	machines []*agreement.Machine // nil: missing
+	payloads [][]byte
+	tree     Tree
+	verdict  *agreement.Verdict
+}
+
+func (c *cluster) start() error {
+	c.payloads = make([][]byte, len(c.machines))
+	for rank, m := range c.machines {
+		if m == nil {
+			continue
+		}
+		p, err := m.Start()
+		if err != nil {
+			return fmt.Errorf("starting rank %d: %w", rank, err)
+		}
+		c.payloads[rank] = p
+	}
+	return nil
+}
+
+// round exchanges once and steps every rank. Either all ranks go on or all have the same verdict.
+func (c *cluster) round() error {
+	summary, err := c.tree.Round(c.payloads)
+	if err != nil {
+		return err
+	}
+	first := true
+	for rank, m := range c.machines {
+		if m == nil {
+			continue
+		}
+		next, verdict, err := m.Step(summary)
+		if err != nil {
+			return fmt.Errorf("stepping rank %d: %w", rank, err)
+		}
+		if first {
+			c.verdict, first = verdict, false
+		} else if !reflect.DeepEqual(c.verdict, verdict) {
+			return fmt.Errorf("stepping rank %d: %w", rank, ErrSplit)
+		}
+		c.payloads[rank] = next
+	}
+	return nil
+}

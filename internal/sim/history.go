@@ -1,0 +1,68 @@
+package sim
+
+import (
+	"math/rand/v2"
+
+	"symmem/internal/ledger"
+)
+
+const (
+	// segmentBytes is the size of the segments of a generated history.
+	segmentBytes = 64 << 20
+	// grain is what sizes are multiples of.
+	grain = 512
+	// liveBlocks is how many blocks a generated history has live before it frees as often as it
+	// allocates.
+	liveBlocks = 200
+)
+
+// History generates the events of a pool: segments when there is no room, blocks of 512 B to 1 MiB
+// one after the other, and frees of random live ones. The same arguments give the same events.
+func History(events int, seed uint64) []ledger.Event {
+	h := generator{random: rand.New(rand.NewPCG(seed, 0)), segment: -1, used: segmentBytes}
+	for len(h.events) < events {
+		h.step()
+	}
+	return h.events
+}
+
+type generator struct {
+	random  *rand.Rand
+	events  []ledger.Event
+	live    []ledger.Event
+	segment int32
+	used    int64
+}
+
+func (h *generator) step() {
+	if n := len(h.live); n > 0 && (n >= liveBlocks || h.random.IntN(3) == 0) {
+		h.free(h.random.IntN(n))
+		return
+	}
+	asked := 1 + h.random.Int64N(1<<20)
+	size := (asked + grain - 1) / grain * grain
+	if h.used+size > segmentBytes {
+		h.segment, h.used = h.segment+1, 0
+		h.events = append(h.events, ledger.Event{
+			Kind: ledger.KindSegment, Segment: h.segment,
+			Size: segmentBytes, Requested: segmentBytes,
+		})
+		return
+	}
+	e := ledger.Event{
+		Kind: ledger.KindAlloc, Stream: uint32(h.random.IntN(2)), Segment: h.segment,
+		Offset: h.used, Size: size, Requested: asked,
+	}
+	h.used += size
+	h.live = append(h.live, e)
+	h.events = append(h.events, e)
+}
+
+func (h *generator) free(i int) {
+	e := h.live[i]
+	last := len(h.live) - 1
+	h.live[i] = h.live[last]
+	h.live = h.live[:last]
+	e.Kind = ledger.KindFree
+	h.events = append(h.events, e)
+}

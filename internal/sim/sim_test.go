@@ -1,0 +1,229 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"symmem/internal/agreement"
+	"symmem/internal/ledger"
+)
+
+func run(t testing.TB, s Scenario) Result {
+	t.Helper()
+	r, err := Agreement(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// maxRounds is a vote, the search among events+1 outcomes and the events themselves.
+func maxRounds(events int) int {
+	n := 2
+	for left := events + 1; left > 1; left = (left + 15) / 16 {
+		n++
+	}
+	return n
+}
+
+func TestFourThousandRanksAgreeInOneRoundOfThreeHops(t *testing.T) {
+	r := run(t, Scenario{Ranks: 4096, History: History(100_000, 1)})
+	want := Traffic{Messages: 2 * 4095, Depth: 3, Bytes: r.Bytes, Largest: r.Largest}
+	if !r.Verdict.Agreed() || r.Rounds != 1 || r.Traffic != want {
+		t.Fatalf("got %+v, verdict %v", r, r.Verdict.Err())
+	}
+	if r.Largest > 200 {
+		t.Fatalf("a message of %d bytes for ranks that agree", r.Largest)
+	}
+}
+
+func TestOneDeviatingRankOfFourThousandIsNamedWithItsEvent(t *testing.T) {
+	history := History(100_000, 2)
+	for name, change := range map[string]Change{
+		"resize": Resize, "drop": Drop, "repeat": Repeat, "stop": Stop,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := run(t, Scenario{
+				Ranks: 4096, History: history,
+				Deviations: []Deviation{{Ranks: []int{3001}, Position: 77_777, Change: change}},
+			})
+			d := r.Verdict.Divergence
+			if d == nil || d.Kind != agreement.KindPlacement || d.Deviant.String() != "3001" {
+				t.Fatalf("got %v", r.Verdict.Err())
+			}
+			// Repeating an event differs one later, and dropping one of two equal ones does.
+			if at := d.Position; at != d.Last || at < 77_777 || at > 77_778 {
+				t.Fatalf("found at %d to %d", at, d.Last)
+			}
+			if r.Rounds > maxRounds(100_000) {
+				t.Fatalf("%d rounds", r.Rounds)
+			}
+		})
+	}
+}
+
+func TestADifferenceThatIsNoLongerKeptIsNarrowedToTheStride(t *testing.T) {
+	r := run(t, Scenario{
+		Ranks: 512, History: History(100_000, 3), Kept: 1024,
+		Deviations: []Deviation{{Ranks: []int{9}, Position: 5000, Change: Resize}},
+	})
+	d := r.Verdict.Divergence
+	if d == nil || d.Position > 5000 || d.Last < 5000 || d.Last-d.Position >= 128 {
+		t.Fatalf("got %v", r.Verdict.Err())
+	}
+}
+
+func TestMissingRanksAreNamed(t *testing.T) {
+	r := run(t, Scenario{Ranks: 1000, History: History(1000, 4), Missing: []int{0, 17, 18, 999}})
+	if got := r.Verdict.Absent.String(); got != "0,17-18,999" || !r.Verdict.Agreed() {
+		t.Fatalf("absent %q, %v", got, r.Verdict.Err())
+	}
+	r = run(t, Scenario{
+		Ranks: 1000, History: History(1000, 4), Missing: []int{5},
+		Deviations: []Deviation{{Ranks: []int{6}, Position: 10, Change: Drop}},
+	})
+	d := r.Verdict.Divergence
+	if d == nil || d.Absent.String() != "5" || d.Deviant.String() != "6" {
+		t.Fatalf("got %v", r.Verdict.Err())
+	}
+}
+
+func TestABrokenScenarioIsRefused(t *testing.T) {
+	if _, err := Agreement(Scenario{Ranks: 1, Missing: []int{0}}); !errors.Is(
+		err, agreement.ErrProtocol) {
+		t.Errorf("nobody came: got %v", err)
+	}
+	s := Scenario{Ranks: 1, Deviations: []Deviation{{Position: 1, Change: Drop}}}
+	if _, err := Agreement(s); err == nil {
+		t.Error("a deviation after the end was taken")
+	}
+	if _, err := Grow(Growth{Segments: 1, Groups: 1}); err == nil {
+		t.Error("a growth that does not grow was taken")
+	}
+}
+
+// TestAnyArityAndAnyDeviationsGiveTheSameVerdict compares trees with one another: the shape of the
+// exchange must not show.
+func TestAnyArityAndAnyDeviationsGiveTheSameVerdict(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		ranks := rapid.IntRange(2, 60).Draw(rt, "ranks")
+		s := Scenario{Ranks: ranks, History: History(rapid.IntRange(1, 800).Draw(rt, "events"), 5)}
+		for range rapid.IntRange(0, 4).Draw(rt, "deviations") {
+			s.Deviations = append(s.Deviations, Deviation{
+				Ranks:    []int{rapid.IntRange(0, ranks-1).Draw(rt, "rank")},
+				Position: rapid.IntRange(0, len(s.History)-1).Draw(rt, "position"),
+				Change:   Resize,
+			})
+		}
+		s.Missing = rapid.SliceOfNDistinct(
+			rapid.IntRange(0, ranks-1), 0, ranks-1, rapid.ID).Draw(rt, "missing")
+		var texts []string
+		for _, arity := range []int{2, 3, 16, 64} {
+			s.Arity = arity
+			r := run(t, s)
+			texts = append(texts, fmt.Sprint(r.Rounds, r.Verdict.Absent, r.Verdict.Err()))
+			if present := ranks - len(s.Missing); r.Messages != 2*r.Rounds*(present-1) {
+				rt.Fatalf("%d messages of %d ranks in %d rounds", r.Messages, present, r.Rounds)
+			}
+		}
+		if len(slices.Compact(texts)) != 1 {
+			rt.Fatalf("verdicts by arity: %q", texts)
+		}
+	})
+}
+
+func TestBytesGrowWithRanksAndRoundsWithTheLogarithmOfTheHistory(t *testing.T) {
+	rounds := map[int]int{10: 3, 100: 4, 1000: 5, 10_000: 6, 60_000: 6}
+	for events, want := range rounds {
+		r := run(t, Scenario{
+			Ranks: 64, History: History(events, 6),
+			Deviations: []Deviation{{Ranks: []int{1}, Position: events / 2, Change: Resize}},
+		})
+		if r.Rounds > want {
+			t.Errorf("%d events: %d rounds, want at most %d", events, r.Rounds, want)
+		}
+	}
+	perRank := func(ranks int) int {
+		return run(t, Scenario{Ranks: ranks, History: History(100, 7)}).Bytes / ranks
+	}
+	if small, large := perRank(16), perRank(4096); large > 2*small {
+		t.Errorf("%d bytes a rank for 4096 ranks, %d for 16", large, small)
+	}
+}
+
+func TestHistoriesAreReproducibleAndHaveEveryKindTheyClaim(t *testing.T) {
+	a, b := History(5000, 8), History(5000, 8)
+	if !slices.Equal(a, b) || slices.Equal(a, History(5000, 9)) {
+		t.Fatal("a history is not a function of its arguments")
+	}
+	count := map[ledger.Kind]int{}
+	for _, e := range a {
+		count[e.Kind]++
+	}
+	if len(a) != 5000 || count[ledger.KindSegment] == 0 || count[ledger.KindFree] < 1000 {
+		t.Fatalf("%d events: %v", len(a), count)
+	}
+}
+
+func TestEveryGroupRegistersEverySegmentOnce(t *testing.T) {
+	for _, g := range []Growth{
+		{Segments: 10, Groups: 1, PerScope: 1}, {Segments: 10, Groups: 64, PerScope: 4},
+		{Segments: 10_000, Groups: 64, PerScope: 100}, {Segments: 3, Groups: 2, PerScope: 100},
+	} {
+		r, err := Grow(g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		batches := (g.Segments + g.PerScope - 1) / g.PerScope
+		if r.Windows != g.Segments*g.Groups || r.Scopes != batches*g.Groups ||
+			r.LargestPending != min(g.PerScope, g.Segments) || int(r.Pending.Count) != r.Windows {
+			t.Errorf("%+v gave %+v", g, r)
+		}
+		again, _ := Grow(g)
+		if again != r {
+			t.Errorf("%+v gave %+v and then %+v", g, r, again)
+		}
+	}
+}
+
+func BenchmarkAgreement(b *testing.B) {
+	history := History(100_000, 1)
+	for _, ranks := range []int{8, 64, 512, 4096} {
+		for name, deviations := range map[string][]Deviation{
+			"agree":  nil,
+			"differ": {{Ranks: []int{ranks / 2}, Position: 70_000, Change: Resize}},
+		} {
+			b.Run(fmt.Sprintf("%s/ranks=%d", name, ranks), func(b *testing.B) {
+				var r Result
+				for b.Loop() {
+					r = run(b, Scenario{Ranks: ranks, History: history, Deviations: deviations})
+				}
+				b.ReportMetric(float64(r.Rounds), "rounds")
+				b.ReportMetric(float64(r.Messages), "messages")
+				b.ReportMetric(float64(r.Traffic.Bytes)/float64(ranks), "bytes/rank")
+				b.ReportMetric(float64(r.Depth), "hops")
+			})
+		}
+	}
+}
+
+func BenchmarkGrow(b *testing.B) {
+	for _, segments := range []int{10, 100, 1000, 10_000} {
+		for _, groups := range []int{1, 8, 64} {
+			g := Growth{Segments: segments, Groups: groups, PerScope: 10}
+			b.Run(fmt.Sprintf("segments=%d/groups=%d", segments, groups), func(b *testing.B) {
+				for b.Loop() {
+					if _, err := Grow(g); err != nil {
+						b.Fatal(err)
+					}
+				}
+				each := float64(b.Elapsed().Nanoseconds()) / float64(b.N*segments*groups)
+				b.ReportMetric(each, "ns/window")
+			})
+		}
+	}
+}
