@@ -75,6 +75,9 @@ type Config struct {
 	// First is the size of the first segment in bytes under Geometric sizing; 0 means 64 MiB:
 	// 4 GiB then need eight segments.
 	First int64
+	// GrowPercent is the size of a further segment in percent of all before it together, under
+	// Geometric sizing; 0 means 100. Less maps less ahead of need and makes more segments.
+	GrowPercent int64
 	// Granularity is what segment sizes are rounded up to under Geometric sizing; 0 means
 	// 2 MiB, the page of a GPU's memory.
 	Granularity int64
@@ -94,7 +97,9 @@ type Config struct {
 
 // Default is best fit with ties by (segment ordinal, offset) over segments that double.
 func Default() Config {
-	return Config{First: 64 * mib, Granularity: 2 * mib, MaxNonSplitRounding: 20 * mib}
+	var c Config
+	c.ensureDefaults()
+	return c
 }
 
 // PyTorch is the policy and sizing of PyTorch's caching allocator up to 2.11.
@@ -108,6 +113,9 @@ func PyTorch() Config {
 func (c *Config) ensureDefaults() {
 	if c.First == 0 {
 		c.First = 64 * mib
+	}
+	if c.GrowPercent == 0 {
+		c.GrowPercent = 100
 	}
 	if c.Granularity == 0 {
 		c.Granularity = 2 * mib
@@ -127,6 +135,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("capacity of %d bytes: %w", c.Capacity, ErrConfig)
 	case c.First < 0 || c.First > MaxSize:
 		return fmt.Errorf("first segment of %d bytes: %w", c.First, ErrConfig)
+	case c.GrowPercent < 0 || c.GrowPercent > 1000:
+		return fmt.Errorf("growing by %d percent: %w", c.GrowPercent, ErrConfig)
 	case c.Granularity < Unit || c.Granularity > MaxSize || c.Granularity&(c.Granularity-1) != 0:
 		return fmt.Errorf("granularity of %d bytes: %w", c.Granularity, ErrConfig)
 	case c.Divisions < 0 || c.Divisions&(c.Divisions-1) != 0:

@@ -12,8 +12,8 @@ import (
 
 // transcript plays the commands of a file in testdata; go test -rewrite writes the answers.
 //
-//	pool [pytorch] [policy=address] [capacity=N] [first=N] [granularity=N] [no-split]
-//	segment [at=ADDRESS]     address of the next segments: each below the one before
+//	pool [pytorch] [creation] [address] [no-split] [capacity=N] [first=N] [granularity=N]
+//	segment at=ADDRESS       where the next segments go: each right below the one before
 //	alloc NAME SIZE [stream=N]
 //	free NAME, pin NAME, unpin NAME, use NAME stream=N, synced stream=N
 //	trim [keep=N], reserve SIZE [stream=N], stats, map [width=N]

@@ -73,5 +73,6 @@ func (c *Core) segmentSize(rounded int64) int64 {
 	if c.config.NoSplit {
 		return need
 	}
-	return max(need, roundUp(max(c.mapped, c.config.First), c.config.Granularity))
+	ahead := max(c.mapped/100*c.config.GrowPercent, c.config.First)
+	return max(need, min(roundUp(ahead, c.config.Granularity), MaxSize))
 }
