@@ -1,1 +1,43 @@
+// Package symmem gives programs symmetric memory: every tensor lies at the same offset of the same
+// segment on every rank, by construction, and the system proves it. Collectives over such memory
+// read and write peers directly.
+//
+// # Concepts
+//
+// A [Runtime] is one rank. A [Group] is a set of ranks that communicate; the world is the first
+// one, and [Group.Split] makes more. A [Pool] hands out [Buffer]s from segments; its domain is the
+// group whose ranks promise to make the same allocations in the same order. A [Scope] is a section
+// of code whose allocations come from a pool and whose end registers new segments with a group: a
+// segment registered with a group is a window, and collectives on buffers in windows take the
+// window path. Memory outside windows works too, on the plain path.
+//
+// Work is queued on a [Stream] and may be captured into a [Graph].
+//
+// # Proof
+//
+// Placement is a pure function of the history of requests, which every pool keeps in a ledger with
+// a rolling digest. Ranks compare ledgers before they register anything, and, at level
+// [CheckEvery], compare every collective before its result is used. Ranks that differ all get the
+// same [DivergenceError], which names the first differing event of each side.
+//
+// # Faults
+//
+// Nothing waits for ever. A rank that does not come is a [TimeoutError] that says what it was
+// doing instead; a rank whose process has ended is a [RankLostError]. A fault is final for its
+// group: the calls of that group return it from then on, on every rank, and a new group is the way
+// on.
+//
+// # Caveats
+//
+// Collectives of one group, and everything that is called collective here, must be called in the
+// same order on every rank of the group. Buffers are values and may be copied; a copy that is used
+// after Free names memory that may belong to somebody else by then.
+//
+// # Lock order
+//
+//	Group.mu
+//	  Pool.mu
+//	    Runtime.mu
+//
+// No lock is held while a rank waits for another one.
 package symmem

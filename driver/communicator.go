@@ -39,7 +39,9 @@ const (
 type Communicator interface {
 	// Exchange sends payload to every rank and returns everybody's, by group rank. On LaneFault
 	// the entries of ranks that did not come in time, or are lost, are nil; on other lanes that
-	// is a TimeoutError or a RankLostError, and ErrFault when a peer has failed meanwhile.
+	// is a TimeoutError or a RankLostError, and ErrFault when a peer has failed meanwhile. An
+	// exchange on LaneControl that does not succeed fails the communicator, even when its context
+	// was cancelled; one on LaneBackground only ends the use of that lane.
 	// Payloads are at most MaxPayload bytes. One call at a time on each lane.
 	Exchange(ctx context.Context, lane Lane, payload []byte) ([][]byte, error)
 	// Register makes a window over a segment. It is collective. key names the segment: the same

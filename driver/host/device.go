@@ -44,6 +44,7 @@ func info() driver.Info {
 		Backend:     "host",
 		Name:        fmt.Sprintf("%d processors, %s", sys.Cores(), runtime.GOARCH),
 		Granularity: granularity,
+		Addressable: true,
 		CheckIsFree: true,
 	}
 }

@@ -42,7 +42,8 @@ func (c *communicator) Exchange(
 	defer l.mu.Unlock()
 	x := exchange{c: c, id: id, lane: l, payload: payload}
 	got, err := x.run(ctx)
-	if err != nil && id != driver.LaneFault && ctx.Err() == nil {
+	if err != nil && id == driver.LaneControl {
+		// The lane is out of step now, whatever ended the wait.
 		c.fail(err)
 	}
 	return got, err

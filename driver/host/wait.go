@@ -194,7 +194,9 @@ func (c *communicator) lost(ranks []int) []int {
 // for us in another place of the program.
 func (c *communicator) hopeless(w *waiting, missing []int) error {
 	for _, b := range c.others {
-		if atomic.LoadUint32(&b.bell.failed) != 0 {
+		// Looking once more after the flag was seen: what the peer had posted before it failed is
+		// visible now, and may be all that was missing.
+		if atomic.LoadUint32(&b.bell.failed) != 0 && len(c.missing(w)) > 0 {
 			return fmt.Errorf("%s: %w", w.doing(), driver.ErrFault)
 		}
 	}

@@ -97,15 +97,20 @@ func churned(tb testing.TB, config Config, live int) (*Core, []Block) {
 	return c, blocks
 }
 
+// randomDraws returns which block each step of a benchmark frees and how much it allocates.
+func randomDraws(live int) (victims []int, sizes []int64) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range draws {
+		victims = append(victims, random.IntN(live))
+		sizes = append(sizes, Unit+random.Int64N(mib-Unit))
+	}
+	return victims, sizes
+}
+
 // BenchmarkRandom frees a random one of 10,000 live blocks and allocates a random size.
 func BenchmarkRandom(b *testing.B) {
 	c, blocks := churned(b, Default(), 10_000)
-	random := rand.New(rand.NewPCG(3, 4))
-	var victims [draws]int
-	var sizes [draws]int64
-	for i := range draws {
-		victims[i], sizes[i] = random.IntN(len(blocks)), Unit+random.Int64N(mib-Unit)
-	}
+	victims, sizes := randomDraws(len(blocks))
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		v := victims[i%draws]

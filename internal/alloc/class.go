@@ -10,7 +10,10 @@ const (
 // inFront is the slot of the block that stands in front of its class.
 const inFront = -1
 
-const arity = 4
+const (
+	arity = 4
+	few   = 16 // longest rest that is searched and not sorted: two cache lines of keys
+)
 
 // class holds the free blocks of one size of one index. It sorts as late as it can: a block
 // that merges with a neighbour soon after was never compared with anything.
@@ -41,8 +44,12 @@ func (c *Core) add(cl *class, b *block, key uint64) {
 	cl.rest = append(cl.rest, key)
 }
 
-// elect sorts the rest and moves its lowest key to the front.
+// elect moves the lowest key of the rest to the front. Only a long rest is worth sorting.
 func (c *Core) elect(cl *class) {
+	if len(cl.rest) <= few && cl.sorted == 0 {
+		c.electOfFew(cl)
+		return
+	}
 	for slot := int(cl.sorted); slot < len(cl.rest); slot++ {
 		c.rise(cl.rest, slot, cl.rest[slot])
 	}
@@ -50,6 +57,24 @@ func (c *Core) elect(cl *class) {
 	cl.front = cl.rest[0]
 	c.pull(cl, 0)
 	c.blocks[cl.front&idMask].slot = inFront
+}
+
+// electOfFew is elect without sorting.
+func (c *Core) electOfFew(cl *class) {
+	rest := cl.rest
+	low, at := rest[0], 0
+	for slot, key := range rest {
+		if key < low {
+			low, at = key, slot
+		}
+	}
+	last := len(rest) - 1
+	cl.rest = rest[:last]
+	if at != last {
+		c.put(rest, at, rest[last])
+	}
+	cl.front = low
+	c.blocks[low&idMask].slot = inFront
 }
 
 // pull takes the key at a slot out of the rest.

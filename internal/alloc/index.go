@@ -127,8 +127,8 @@ func (c *Core) remove(b *block) {
 	} else {
 		c.pull(cl, int(b.slot))
 	}
-	if cl.bin >= exactBins && cl.front == 0 && len(cl.rest) == 0 {
-		c.retire(c.homes[b.home], b.class)
+	if cl.front|uint64(len(cl.rest)) == 0 {
+		c.retire(c.homes[b.home], cl, b.class)
 	}
 }
 
@@ -183,17 +183,20 @@ func (c *Core) grabClass() int32 {
 	return int32(len(c.classes) - 1)
 }
 
-// retire unlinks an empty class of a bin of several sizes. The class keeps the memory of its
-// rest.
-func (c *Core) retire(x *index, k int32) {
-	cl := &c.classes[k]
+// retire notes that a class is empty. In bins of several sizes it is unlinked and keeps nothing
+// but the memory of its rest.
+func (c *Core) retire(x *index, cl *class, k int32) {
+	if cl.bin < exactBins {
+		x.reset(int(cl.bin))
+		return
+	}
 	if cl.next != 0 {
 		c.classes[cl.next].prev = cl.prev
 	}
 	if cl.prev != 0 {
 		c.classes[cl.prev].next = cl.next
-	} else {
-		x.heads[cl.bin] = cl.next
+	} else if x.heads[cl.bin] = cl.next; cl.next == 0 {
+		x.reset(int(cl.bin))
 	}
 	cl.next = c.unused
 	c.unused = k

@@ -5,8 +5,8 @@ import (
 	"iter"
 )
 
-// hintShift makes one hint for each 128 units, which is 64 KiB.
-const hintShift = 7
+// hintShift makes one hint for each 512 units, which is 256 KiB.
+const hintShift = 9
 
 // Segment is one physical allocation of the arena as callers know it.
 type Segment struct {
@@ -23,7 +23,7 @@ type segment struct {
 	address uint64
 	home    int32
 	first   int32 // block at offset 0
-	// hints name, for each 64 KiB, a block that was placed there some time ago. Neighbour
+	// hints name, for each 256 KiB, a block that was placed there some time ago. Neighbour
 	// links lead from any block of the segment to any other, so a hint that still names a
 	// block of this segment is right to start from, and a stale one is passed over.
 	hints []int32

@@ -2,7 +2,6 @@ package rendezvous
 
 import (
 	"context"
-	"errors"
 	"fmt"
 )
 
@@ -133,34 +132,50 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	l, err := c.acquire(ctx)
-	if err != nil {
-		return fmt.Errorf("store at %s: %w", c.addr, &WaitError{Keys: keys, Err: err})
-	}
-	usable, err := l.wait(ctx, r.keys)
-	if usable {
-		c.release(l)
-	} else {
-		err = c.discard(l, err)
-	}
-	return c.explainWait(keys, err)
-}
-
-// explainWait gives a WaitError the keys as the caller named them, and the address.
-func (c *Client) explainWait(keys []string, err error) error {
+	err := c.wait(ctx, r.keys)
 	if err == nil {
 		return nil
 	}
-	user := &WaitError{Keys: keys, Err: err}
-	var wait *WaitError
-	if errors.As(err, &wait) {
-		user.Err = wait.Err
-		if wait.Missing != nil {
-			user.Missing = make([]string, len(wait.Missing))
-			for i, key := range wait.Missing {
-				user.Missing[i] = key[1:]
-			}
+	failed := &WaitError{Keys: keys, Err: err}
+	if ctx.Err() != nil {
+		if failed.Missing = c.missing(ctx, r.keys); failed.Missing != nil &&
+			len(failed.Missing) == 0 {
+			return nil // The last key came at the last moment.
 		}
 	}
-	return fmt.Errorf("store at %s: %w", c.addr, user)
+	return fmt.Errorf("store at %s: %w", c.addr, failed)
+}
+
+func (c *Client) wait(ctx context.Context, keys []string) error {
+	l, err := c.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	usable, err := l.wait(ctx, keys)
+	if !usable {
+		return c.discard(l, err)
+	}
+	c.release(l)
+	return err
+}
+
+// missing finds out which keys are not there, for the message of a wait whose context is done.
+// It returns nil if it cannot, and names without the slash.
+func (c *Client) missing(ctx context.Context, keys []string) []string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceWait)
+	defer cancel()
+	l, err := c.acquire(ctx)
+	if err != nil {
+		return nil
+	}
+	missing, err := l.missing(ctx, keys)
+	if err != nil {
+		_ = c.discard(l, err)
+		return nil
+	}
+	c.release(l)
+	for i := range missing {
+		missing[i] = missing[i][1:]
+	}
+	return missing
 }

@@ -25,9 +25,9 @@ type link struct {
 // longAgo is a deadline that makes every read and write of a connection return.
 var longAgo = time.Unix(1, 0)
 
-// cancelWait is how long the server may take to confirm that a wait is cancelled, and to say
+// graceWait is how long the server may take to confirm that a wait is cancelled, and to say
 // which keys are missing. It comes on top of the caller's deadline.
-const cancelWait = 2 * time.Second
+const graceWait = 2 * time.Second
 
 // guard makes the context end all I/O of the link until release is called.
 func (l *link) guard(ctx context.Context) (release func()) {
@@ -133,7 +133,7 @@ func (l *link) prove(ctx context.Context, token Token) error {
 }
 
 // wait sends WAIT and blocks until the keys are there. If the context ends first it cancels the
-// wait and returns a WaitError; the link then stays usable if usable is true.
+// wait and returns the cause. The link stays usable if usable is true.
 func (l *link) wait(ctx context.Context, keys []string) (usable bool, err error) {
 	r := request{query: queryWait, keys: keys}
 	sent := false
@@ -145,9 +145,9 @@ func (l *link) wait(ctx context.Context, keys []string) (usable bool, err error)
 		return true, nil
 	}
 	if !sent || ctx.Err() == nil || errors.Is(err, ErrLost) || errors.Is(err, ErrProtocol) {
-		return false, &WaitError{Keys: keys, Err: err}
+		return false, err
 	}
-	return l.cancel(ctx, keys)
+	return l.cancel(ctx)
 }
 
 func readStop(d *decoder) error {
@@ -160,8 +160,8 @@ func readStop(d *decoder) error {
 
 // cancel ends a wait whose context is done. The keys may have appeared at the last moment: that
 // is success.
-func (l *link) cancel(ctx context.Context, keys []string) (usable bool, err error) {
-	grace, done := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
+func (l *link) cancel(ctx context.Context) (usable bool, err error) {
+	grace, done := context.WithTimeout(context.WithoutCancel(ctx), graceWait)
 	defer done()
 	stopped := false
 	r := request{query: queryCancelWait}
@@ -176,37 +176,33 @@ func (l *link) cancel(ctx context.Context, keys []string) (usable bool, err erro
 		}
 		return err
 	})
-	if err == nil && stopped {
+	switch {
+	case err != nil:
+		return false, errors.Join(context.Cause(ctx), err)
+	case stopped:
 		return true, nil
 	}
-	wait := &WaitError{Keys: keys, Err: context.Cause(ctx)}
-	if err != nil {
-		wait.Err = errors.Join(wait.Err, err)
-		return false, wait
-	}
-	wait.Missing, err = l.missing(grace, keys)
-	if err == nil && len(wait.Missing) == 0 {
-		return true, nil
-	}
-	return err == nil, wait
+	return true, context.Cause(ctx)
 }
 
-// missing asks for each key whether it is there. A server answers some 100 000 such questions a
-// second, so the grace is enough for jobs of any size seen so far; when it is not, the keys that
-// were not asked about are left out.
+// missing asks for each key whether it is there. If the context ends before the last answer, it
+// returns an error and no keys.
 func (l *link) missing(ctx context.Context, keys []string) ([]string, error) {
 	missing := []string{}
 	for _, key := range keys {
 		r := request{query: queryCheck, keys: []string{key}}
 		err := l.exchange(ctx, r.append(nil), func(d *decoder) error {
 			b, err := d.u8()
-			if err == nil && b == replyNotReady {
+			switch {
+			case err == nil && b == replyNotReady:
 				missing = append(missing, key)
+			case err == nil && b != replyReady:
+				return d.wrong("CHECK was answered with %#02x", b)
 			}
 			return err
 		})
 		if err != nil {
-			return missing, err
+			return nil, err
 		}
 	}
 	return missing, nil

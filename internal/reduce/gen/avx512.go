@@ -67,16 +67,6 @@ func (s avx512) widen(p *program, k kernel, address string, low, high int, how m
 	}
 }
 
-// above adds bytes to the displacement of an address.
-func above(address string, bytes int) string {
-	var displacement int
-	var base string
-	if _, err := fmt.Sscanf(address, "%d%s", &displacement, &base); err != nil {
-		panic(fmt.Sprintf("address %q: %v", address, err))
-	}
-	return fmt.Sprintf("%d%s", displacement+bytes, base)
-}
-
 func (s avx512) load(p *program, k kernel, unit int, address string, how manner) {
 	if k.elem.half {
 		s.widen(p, k, address, 2*unit, 2*unit+1, how)

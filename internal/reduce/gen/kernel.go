@@ -152,7 +152,9 @@ func write(p *program, set vectors, k kernel) {
 	p.op("CMPQ", "R10", "R12")
 	p.op("JGT", "rest")
 
-	stage := stage{program: p, set: set, kernel: k, prefix: "block", units: k.units(), how: whole}
+	late := &program{}
+	stage := stage{p, late, set, k, "block", k.units(), whole}
+	stage.pair()
 	p.label("block")
 	stage.write()
 	p.op("ADDQ", fmt.Sprintf("$%d", block), "R10")
@@ -175,7 +177,7 @@ func write(p *program, set vectors, k kernel) {
 		p.op(set.cleanUp())
 	}
 	p.op("RET")
-	fmt.Fprintln(p)
+	fmt.Fprintln(p, late)
 }
 
 // lastLanes sets K1 to the lanes of one vector that lie before R11.
@@ -194,14 +196,49 @@ func lastLanes(p *program, set vectors, k kernel) {
 	p.op("KMOVQ", "AX", "K1")
 }
 
-// A stage takes some units from all sources to all destinations.
+// A stage is the text that takes some units from all sources to all destinations.
 type stage struct {
 	*program
+	late   *program // what goes behind the return
 	set    vectors
 	kernel kernel
 	prefix string // of labels
 	units  int
 	how    manner
+}
+
+// pair writes the loop over blocks for two sources and one destination, whose pointers stay in
+// registers: the most common shape, and up to a third faster in the nearest cache. It falls
+// through if the shape is another.
+func (s *stage) pair() {
+	s.op("CMPQ", "R9", "$2")
+	s.op("JNE", "block")
+	s.op("CMPQ", "R8", "$1")
+	s.op("JNE", "block")
+	s.op("TESTL", "BX", "BX")
+	s.op("JNE", "block")
+	s.op("MOVQ", "(SI)", "AX")
+	s.op("MOVQ", "8(SI)", "CX")
+	s.op("MOVQ", "(DI)", "R13")
+	s.label("pair")
+	for unit := range s.units {
+		left, right, result := s.indexed(unit, "AX"), s.indexed(unit, "CX"), s.indexed(unit, "R13")
+		s.ahead(left)
+		s.ahead(right)
+		s.set.load(s.program, s.kernel, unit, left, whole)
+		s.set.combine(s.program, s.kernel, unit, right, whole)
+		s.set.pack(s.program, s.kernel, unit)
+		s.set.store(s.program, s.kernel, unit, result, whole)
+	}
+	s.op("ADDQ", fmt.Sprintf("$%d", s.units*s.set.bytes()), "R10")
+	s.op("CMPQ", "R10", "R12")
+	s.op("JLE", "pair")
+	s.op("JMP", "rest")
+}
+
+// indexed returns the address of a unit at R10 bytes beyond a pointer.
+func (s *stage) indexed(unit int, pointer string) string {
+	return fmt.Sprintf("%d(%s)(R10*1)", unit*s.set.bytes(), pointer)
 }
 
 func (s *stage) write() {
@@ -243,18 +280,27 @@ func (s *stage) ahead(address string) {
 	}
 }
 
-// final writes the step after the accumulation, which is skipped unless BX asks for it.
+// final writes the step after the accumulation. What is seldom wanted lies behind the return, so
+// that a block without it takes no branch but the one to the next block.
 func (s *stage) final() {
 	s.op("TESTL", "$6", "BX")
-	s.op("JEQ", s.prefix+"Pack")
-	s.op("TESTL", "$4", "BX")
-	s.op("JNE", s.prefix+"Divide")
-	lane := s.kernel.elem.lane
-	s.each(func(unit int, _ string) { s.set.final(s.program, s.kernel, unit, "VMUL"+lane) })
-	s.op("JMP", s.prefix+"Pack")
-	s.label(s.prefix + "Divide")
-	s.each(func(unit int, _ string) { s.set.final(s.program, s.kernel, unit, "VDIV"+lane) })
+	s.op("JNE", s.prefix+"Multiply")
 	s.label(s.prefix + "Pack")
+
+	late := stage{s.late, s.late, s.set, s.kernel, s.prefix, s.units, s.how}
+	late.label(s.prefix + "Multiply")
+	late.op("TESTL", "$4", "BX")
+	late.op("JNE", s.prefix+"Divide")
+	late.finalAll("VMUL")
+	late.label(s.prefix + "Divide")
+	late.finalAll("VDIV")
+}
+
+func (s *stage) finalAll(instruction string) {
+	s.each(func(unit int, _ string) {
+		s.set.final(s.program, s.kernel, unit, instruction+s.kernel.elem.lane)
+	})
+	s.op("JMP", s.prefix+"Pack")
 }
 
 // store writes the loop over destinations. A streamed range consists of whole lines, so it needs no
@@ -267,17 +313,19 @@ func (s *stage) store() {
 	s.op("INCQ", "CX")
 	s.op("TESTL", "$1", "BX")
 	s.op("JNE", s.prefix+"Stream")
-	s.each(func(unit int, address string) { s.set.store(s.program, s.kernel, unit, address, s.how) })
-	s.op("CMPQ", "CX", "R8")
-	s.op("JLT", s.prefix+"Destination")
-	s.op("JMP", s.prefix+"Next")
-	s.label(s.prefix + "Stream")
-	s.each(func(unit int, address string) {
-		s.set.store(s.program, s.kernel, unit, address, streamed)
-	})
-	s.op("CMPQ", "CX", "R8")
-	s.op("JLT", s.prefix+"Destination")
+	s.storeAll(s.how)
 	s.label(s.prefix + "Next")
+
+	late := stage{s.late, s.late, s.set, s.kernel, s.prefix, s.units, s.how}
+	late.label(s.prefix + "Stream")
+	late.storeAll(streamed)
+	late.op("JMP", s.prefix+"Next")
+}
+
+func (s *stage) storeAll(how manner) {
+	s.each(func(unit int, address string) { s.set.store(s.program, s.kernel, unit, address, how) })
+	s.op("CMPQ", "CX", "R8")
+	s.op("JLT", s.prefix+"Destination")
 }
 
 // each calls emit for every unit with its address relative to AX.
@@ -285,4 +333,14 @@ func (s *stage) each(emit func(unit int, address string)) {
 	for unit := range s.units {
 		emit(unit, fmt.Sprintf("%d(AX)", unit*s.set.bytes()))
 	}
+}
+
+// above adds bytes to the displacement of an address.
+func above(address string, bytes int) string {
+	var displacement int
+	var base string
+	if _, err := fmt.Sscanf(address, "%d%s", &displacement, &base); err != nil {
+		panic(fmt.Sprintf("address %q: %v", address, err))
+	}
+	return fmt.Sprintf("%d%s", displacement+bytes, base)
 }

@@ -20,6 +20,7 @@
 //	BX        flags: 1 stream, 2 multiply at the end, 4 divide at the end
 //	DX        the number for that, as bits
 //	AX        the current pointer; CX counts sources and destinations
+//	R13       with two sources and one destination: the destination, beside AX and CX
 //	K1        lanes of the last line; K2 scratch
 //
 // Vector registers 0 to 7 are accumulators, 8 to 11 scratch, 12 to 15 constants. With AVX-512 they

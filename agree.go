@@ -1,0 +1,157 @@
+package symmem
+
+import (
+	"context"
+	"sort"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/agreement"
+	"symmem/internal/ledger"
+)
+
+// history is a pool's ledger as an agreement reads it: the pool goes on allocating meanwhile.
+type history struct{ pool *Pool }
+
+func (h history) Snapshot() ledger.Snapshot {
+	h.pool.mu.Lock()
+	defer h.pool.mu.Unlock()
+	return h.pool.ledger.Snapshot()
+}
+
+func (h history) DigestAt(position uint64) (uint64, bool) {
+	h.pool.mu.Lock()
+	defer h.pool.mu.Unlock()
+	return h.pool.ledger.DigestAt(position)
+}
+
+func (h history) EventAt(position uint64) (ledger.Event, bool) {
+	h.pool.mu.Lock()
+	defer h.pool.mu.Unlock()
+	return h.pool.ledger.EventAt(position)
+}
+
+func (h history) Site(e ledger.Event) string {
+	h.pool.mu.Lock()
+	defer h.pool.mu.Unlock()
+	return h.pool.ledger.Site(e)
+}
+
+// history is the pool's part in an agreement.
+func (p *Pool) history(pending agreement.Pending) agreement.Ledger {
+	return agreement.Ledger{ID: p.id, Source: history{p}, Pending: pending}
+}
+
+// histories are those of all pools whose domain holds the group.
+func (g *Group) histories() []agreement.Ledger {
+	var all []agreement.Ledger
+	for _, p := range g.rt.allPools() {
+		if p.domain != nil && p.domain.contains(g) && !p.isClosed() {
+			all = append(all, p.history(agreement.Pending{}))
+		}
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].ID < all[j].ID })
+	return all
+}
+
+func (p *Pool) isClosed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
+}
+
+// Check compares the histories of all pools whose domain holds the group, now, at any level but
+// CheckOff. It is collective: every rank calls it in the same place of its program, so that equal
+// histories have equal lengths, too.
+func (g *Group) Check(ctx context.Context) error {
+	if g.rt.level == CheckOff {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.agree(ctx, agreement.Exact, "check", g.histories()...)
+}
+
+// agree compares ledgers over the control lane. g.mu is held.
+func (g *Group) agree(
+	ctx context.Context, mode agreement.Mode, tag string, ledgers ...agreement.Ledger,
+) error {
+	if err := g.Err(); err != nil {
+		return err
+	}
+	verdict, err := g.compare(ctx, driver.LaneControl, agreement.Config{
+		Mode: mode, Tag: tag, Ledgers: ledgers,
+	})
+	if err != nil {
+		return g.settle(err)
+	}
+	return g.heed(verdict)
+}
+
+// compare runs an agreement over a lane.
+func (g *Group) compare(
+	ctx context.Context, lane driver.Lane, c agreement.Config,
+) (*agreement.Verdict, error) {
+	c.Rank, c.Ranks, c.Group = g.rank, len(g.ranks), g.id
+	machine, err := agreement.New(c)
+	if err != nil {
+		return nil, err
+	}
+	exchange := func(ctx context.Context, payload []byte) ([][]byte, error) {
+		return g.comm.Exchange(ctx, lane, payload)
+	}
+	return agreement.Run(ctx, exchange, machine)
+}
+
+// heed notes what was agreed, or fails the group with what was found. Every rank of the exchange
+// has the same verdict, so all of them fail alike.
+func (g *Group) heed(v *agreement.Verdict) error {
+	if err := v.Err(); err != nil {
+		g.fault.end(err)
+		g.comm.Abort()
+		return err
+	}
+	g.agreed.Add(1)
+	for _, p := range g.rt.allPools() {
+		p.noteAgreed(v.Marks, g)
+	}
+	return nil
+}
+
+// noteAgreed moves the mark of what needs never be compared again. Only the whole domain's
+// agreement counts: ranks outside a smaller group were not asked.
+func (p *Pool) noteAgreed(marks []agreement.Mark, g *Group) {
+	if p.domain == nil || !g.contains(p.domain) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range marks {
+		if m.Ledger == p.id {
+			p.ledger.Agree(m.Position, m.Digest)
+		}
+	}
+}
+
+// patrol compares histories in the background, so that a divergence is reported even if the
+// program never registers again. It ends with the group.
+func (g *Group) patrol() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	g.fault.onEnd(cancel)
+	timer := time.NewTicker(g.rt.opts.CheckInterval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-g.fault.ended:
+			return
+		}
+		verdict, err := g.compare(ctx, driver.LaneBackground, agreement.Config{
+			Mode: agreement.Prefix, Tag: "background", Ledgers: g.histories(),
+		})
+		if err != nil || g.heed(verdict) != nil {
+			return
+		}
+	}
+}

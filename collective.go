@@ -1,0 +1,147 @@
+package symmem
+
+import (
+	"context"
+
+	"symmem/driver"
+)
+
+// DataType is the type of the elements of a collective.
+type DataType = driver.DataType
+
+// The data types.
+const (
+	Float64  = driver.Float64
+	Float32  = driver.Float32
+	Float16  = driver.Float16
+	BFloat16 = driver.BFloat16
+	Int8     = driver.Int8
+	Int32    = driver.Int32
+	Int64    = driver.Int64
+	Uint8    = driver.Uint8
+)
+
+// ReduceOp is what a reduction applies to elements. See driver.ReduceOp for rounding and order.
+type ReduceOp = driver.ReduceOp
+
+// The reduce operations.
+const (
+	Sum  = driver.Sum
+	Prod = driver.Prod
+	Min  = driver.Min
+	Max  = driver.Max
+	Avg  = driver.Avg
+)
+
+// Collectives are queued on a stream; nil is the default stream. An idle stream runs small ones
+// before the call returns. Counts are in elements, as NCCL has them, and send may equal recv where
+// NCCL allows work in place. Every rank of the group makes the same calls in the same order.
+//
+// A call may register memory first: buffers of a pool that the group has not registered yet. The
+// context bounds that; the collective itself is bounded by the timeout of the Runtime.
+//
+// Errors: ErrOutOfRange and ErrInvalid before anything is queued; a fault of the group, from the
+// call itself or from the next Stream.Synchronize.
+
+// AllReduce combines count elements of every rank's send into every rank's recv.
+func (g *Group) AllReduce(
+	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, s *Stream,
+) error {
+	return g.run(ctx, s, request{
+		operation: driver.AllReduce, send: send, recv: recv, count: count, dataType: t, reduceOp: op,
+	})
+}
+
+// AllGather gathers count elements of every rank's send, in group order, into every rank's recv. In
+// place, send is this rank's part of recv.
+func (g *Group) AllGather(
+	ctx context.Context, send, recv Memory, count int64, t DataType, s *Stream,
+) error {
+	return g.run(ctx, s, request{
+		operation: driver.AllGather, send: send, recv: recv, count: count, dataType: t,
+	})
+}
+
+// ReduceScatter combines every rank's send, of count elements for each rank, and stores this
+// rank's part into recv. In place, recv is this rank's part of send.
+func (g *Group) ReduceScatter(
+	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, s *Stream,
+) error {
+	return g.run(ctx, s, request{
+		operation: driver.ReduceScatter, send: send, recv: recv, count: count, dataType: t,
+		reduceOp: op,
+	})
+}
+
+// Broadcast copies count elements of the root's send into every rank's recv. Every rank gives its
+// own send, although only the root's is read: that is where windows are found.
+func (g *Group) Broadcast(
+	ctx context.Context, send, recv Memory, count int64, t DataType, root int, s *Stream,
+) error {
+	return g.run(ctx, s, request{
+		operation: driver.Broadcast, send: send, recv: recv, count: count, dataType: t, root: root,
+	})
+}
+
+// Reduce combines count elements of every rank's send into the root's recv. Every rank gives its
+// own recv, although only the root's is written.
+func (g *Group) Reduce(
+	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, root int, s *Stream,
+) error {
+	return g.run(ctx, s, request{
+		operation: driver.Reduce, send: send, recv: recv, count: count, dataType: t, reduceOp: op,
+		root: root,
+	})
+}
+
+// AllToAll sends count elements of send to each rank, and gathers count elements of each into
+// recv.
+func (g *Group) AllToAll(
+	ctx context.Context, send, recv Memory, count int64, t DataType, s *Stream,
+) error {
+	return g.run(ctx, s, request{
+		operation: driver.AllToAll, send: send, recv: recv, count: count, dataType: t,
+	})
+}
+
+// Send sends count elements to a peer of the group, which calls Recv.
+func (g *Group) Send(
+	ctx context.Context, send Memory, count int64, t DataType, peer int, s *Stream,
+) error {
+	return g.run(ctx, s, request{
+		operation: driver.Send, send: send, count: count, dataType: t, root: peer,
+	})
+}
+
+// Recv receives count elements from a peer of the group, which calls Send.
+func (g *Group) Recv(
+	ctx context.Context, recv Memory, count int64, t DataType, peer int, s *Stream,
+) error {
+	return g.run(ctx, s, request{
+		operation: driver.Recv, recv: recv, count: count, dataType: t, root: peer,
+	})
+}
+
+// Barrier is a collective without data.
+func (g *Group) Barrier(ctx context.Context, s *Stream) error {
+	return g.run(ctx, s, request{operation: driver.Barrier, dataType: Uint8})
+}
+
+// run launches a collective.
+func (g *Group) run(ctx context.Context, s *Stream, r request) error {
+	if s == nil {
+		s = g.rt.stream
+	}
+	p, err := g.plan(ctx, &r)
+	if err != nil {
+		return err
+	}
+	if err := s.uses(r.send, r.recv); err != nil {
+		return err
+	}
+	g.taken[p.path].Add(1)
+	if err := g.comm.Launch(s.queue, p.plan); err != nil {
+		return g.settle(err)
+	}
+	return nil
+}

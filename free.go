@@ -1,0 +1,143 @@
+package symmem
+
+import (
+	"fmt"
+	"strings"
+
+	"symmem/internal/alloc"
+	"symmem/internal/ledger"
+)
+
+// ours tells whether a function belongs to this package, and not to its tests or examples.
+func ours(function string) bool {
+	rest, ok := strings.CutPrefix(function, "symmem.")
+	return ok && !strings.HasPrefix(rest, "Test") && !strings.HasPrefix(rest, "Example")
+}
+
+// absorb notes an event about a block. p.mu is held.
+func (p *Pool) absorb(kind ledger.Kind, b alloc.Block, stream alloc.Stream) {
+	p.ledger.Absorb(&ledger.Event{
+		Kind: kind, Stream: uint32(stream), Segment: b.Segment, Offset: b.Offset, Size: b.Size,
+	})
+}
+
+func (p *Pool) free(b Buffer) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return fmt.Errorf("pool: %w", ErrClosed)
+	}
+	state, err := p.core.Free(b.block)
+	if err != nil {
+		return fmt.Errorf("freeing a buffer: %w", err)
+	}
+	p.absorb(ledger.KindFree, b.block, b.stream)
+	tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, BlockEvent{b})
+	if state == alloc.Deferred {
+		return p.markUses()
+	}
+	return nil
+}
+
+func (p *Pool) use(b Buffer, s *Stream) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.core.Use(b.block, s.number); err != nil {
+		return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
+	}
+	return nil
+}
+
+func (p *Pool) pin(b Buffer) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.core.Pin(b.block); err != nil {
+		return fmt.Errorf("using a buffer in a capture: %w", err)
+	}
+	p.absorb(ledger.KindPin, b.block, b.stream)
+	return nil
+}
+
+func (p *Pool) unpin(b Buffer) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	state, err := p.core.Unpin(b.block)
+	if err != nil {
+		return fmt.Errorf("closing a graph: %w", err)
+	}
+	p.absorb(ledger.KindUnpin, b.block, b.stream)
+	if state == alloc.Deferred {
+		return p.markUses()
+	}
+	p.absorbReturns(b.stream)
+	return nil
+}
+
+// markUses records an event on every stream that used the block that was just deferred. p.mu is
+// held.
+func (p *Pool) markUses() error {
+	for _, m := range p.core.Marks() {
+		e, err := p.rt.device.NewEvent()
+		if err != nil {
+			return fmt.Errorf("freeing a buffer that other streams use: %w", err)
+		}
+		if err := p.rt.streamAt(m.Stream).queue.Record(e); err != nil {
+			return fmt.Errorf("freeing a buffer that other streams use: %w", err)
+		}
+		p.marks[m] = e
+	}
+	return nil
+}
+
+// takeBack completes the return of blocks under pressure: the stream that gets their memory waits,
+// on the device, for the uses that were recorded at their Free. p.mu is held.
+func (p *Pool) takeBack(s *Stream) error {
+	for _, m := range p.core.Waits() {
+		if err := p.await(s, m); err != nil {
+			return fmt.Errorf("taking back memory that another stream used: %w", err)
+		}
+	}
+	p.absorbReturns(s.number)
+	return nil
+}
+
+func (p *Pool) await(s *Stream, m alloc.Mark) error {
+	e, ok := p.marks[m]
+	if !ok {
+		return nil
+	}
+	delete(p.marks, m)
+	return s.queue.Wait(e)
+}
+
+// absorbReturns notes the blocks that came back in the latest call of the core. p.mu is held.
+func (p *Pool) absorbReturns(stream alloc.Stream) {
+	for _, r := range p.core.Returned() {
+		p.absorb(ledger.KindReturn, r.Block, stream)
+	}
+}
+
+// synced takes back what was deferred for the sake of a stream that is idle now.
+func (p *Pool) synced(s *Stream) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || len(p.marks) == 0 {
+		return
+	}
+	p.core.Synced(s.number)
+	p.absorbReturns(s.number)
+	for m := range p.marks {
+		if m.Stream == s.number {
+			delete(p.marks, m)
+		}
+	}
+}
+
+func (rt *Runtime) streamAt(number alloc.Stream) *Stream {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return rt.streams[number]
+}

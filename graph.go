@@ -1,0 +1,102 @@
+package symmem
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"symmem/driver"
+)
+
+// Graph is captured work that can be launched again and again.
+//
+// States: capturing (between Stream.BeginCapture and Stream.EndCapture), ready, closed. Buffers
+// that the capture used are pinned until Close: freed meanwhile, they come back to their pool only
+// then. Windows outlive the graphs captured over them: Group.Close and Pool.Trim come after Close.
+type Graph struct {
+	work driver.Graph
+
+	mu     sync.Mutex
+	pins   []Buffer // guarded by mu
+	closed bool     // guarded by mu
+}
+
+// BeginCapture starts to record the stream's work instead of running it. Until EndCapture nothing
+// can be registered on this rank: what would register returns ErrCapturing and leaves the capture
+// good. Memory that is not registered yet takes the plain path.
+func (s *Stream) BeginCapture() error {
+	if err := s.queue.BeginCapture(); err != nil {
+		return err
+	}
+	s.rt.mu.Lock()
+	defer s.rt.mu.Unlock()
+	s.rt.captures++
+	s.pins = nil
+	return nil
+}
+
+// EndCapture stops recording.
+func (s *Stream) EndCapture() (*Graph, error) {
+	work, err := s.queue.EndCapture()
+	if err != nil {
+		return nil, err
+	}
+	s.rt.mu.Lock()
+	defer s.rt.mu.Unlock()
+	s.rt.captures--
+	g := &Graph{work: work, pins: s.pins}
+	s.pins = nil
+	return g, nil
+}
+
+// capturing tells whether any stream of this rank records.
+func (rt *Runtime) capturing() bool {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return rt.captures > 0
+}
+
+// pin keeps a buffer for the graph that is being captured, once.
+func (s *Stream) pin(b Buffer) error {
+	s.rt.mu.Lock()
+	for _, have := range s.pins {
+		if have.pool == b.pool && have.block.Handle == b.block.Handle {
+			s.rt.mu.Unlock()
+			return nil
+		}
+	}
+	s.pins = append(s.pins, b)
+	s.rt.mu.Unlock()
+	return b.pool.pin(b)
+}
+
+// Launch queues the captured work on a stream.
+func (g *Graph) Launch(s *Stream) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return fmt.Errorf("launching a graph: %w", ErrClosed)
+	}
+	if err := g.work.Launch(s.queue); err != nil {
+		return s.rt.settled(err)
+	}
+	return nil
+}
+
+// Close forgets the work and unpins its buffers. The unpinning is an event of the pools'
+// histories, so ranks of a domain close graphs in the same places. No launch may be queued still.
+// A second Close does nothing.
+func (g *Graph) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil
+	}
+	g.closed = true
+	errs := []error{g.work.Close()}
+	for _, b := range g.pins {
+		errs = append(errs, b.pool.unpin(b))
+	}
+	g.pins = nil
+	return errors.Join(errs...)
+}

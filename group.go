@@ -1,0 +1,200 @@
+package symmem
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"sync"
+	"sync/atomic"
+
+	"symmem/driver"
+	"symmem/internal/handoff"
+	"symmem/internal/registry"
+)
+
+// Group is a set of ranks that communicate. Its ranks are numbered from 0 in group order.
+//
+// States: open; failed, after the first fault that any of its ranks sees (every call returns that
+// fault then, the same on every rank); closed. It is safe for concurrent use, but calls that are
+// collective must come in the same order on every rank.
+type Group struct {
+	rt    *Runtime
+	id    string
+	key   registry.GroupKey
+	ranks []int // world ranks in group order
+	rank  int
+	comm  driver.Communicator
+	fault *fault
+
+	mu     sync.Mutex // held during collective control calls
+	splits int        // guarded by mu
+
+	closing    sync.Once
+	closeErr   error
+	background sync.WaitGroup
+
+	state   sync.Mutex // guards the writers of what follows
+	members atomic.Pointer[[]memberEntry]
+	table   atomic.Pointer[windowTable]
+	epoch   atomic.Uint64 // counts changes of table
+	plans   [planSlots]atomic.Pointer[preparedPlan]
+
+	registered atomic.Uint64
+	agreed     atomic.Uint64
+	taken      [driver.Paths]atomic.Uint64
+}
+
+type memberEntry struct {
+	pool   *Pool
+	member *membership
+}
+
+// connect joins a group of world ranks.
+func (rt *Runtime) connect(
+	ctx context.Context, id string, ranks []int, rank int,
+) (*Group, error) {
+	comm, err := rt.device.Connect(ctx, driver.GroupConfig{
+		ID: id, Ranks: ranks, Rank: rank, Check: rt.level == CheckEvery,
+	})
+	if err != nil {
+		return nil, err
+	}
+	g := &Group{
+		rt: rt, id: id, ranks: ranks, rank: rank, comm: comm, fault: newFault(),
+		key: registry.GroupKey{ID: handoff.Space("group/" + id)},
+	}
+	g.table.Store(&windowTable{})
+	g.members.Store(&[]memberEntry{})
+	g.background.Go(g.watch)
+	if rt.level == CheckRegistration && rt.opts.CheckInterval > 0 && len(ranks) > 1 {
+		g.background.Go(g.patrol)
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.groups = append(rt.groups, g)
+	return g, nil
+}
+
+// ID names the group; it is the same on all of its ranks.
+func (g *Group) ID() string { return g.id }
+
+// Rank is this rank's number in the group.
+func (g *Group) Rank() int { return g.rank }
+
+// Size is the number of ranks.
+func (g *Group) Size() int { return len(g.ranks) }
+
+// Ranks lists the world ranks in group order.
+func (g *Group) Ranks() []int { return slices.Clone(g.ranks) }
+
+// contains tells whether all ranks of another group are in this one.
+func (g *Group) contains(other *Group) bool {
+	for _, r := range other.ranks {
+		if !slices.Contains(g.ranks, r) {
+			return false
+		}
+	}
+	return true
+}
+
+// Split makes groups of the ranks that give the same color, ordered by key and then by rank. It is
+// collective over g. A negative color takes part but joins no group: it gets nil.
+func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all, err := g.exchangeInts(ctx, int64(color), int64(key))
+	if err != nil {
+		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
+	}
+	g.splits++
+	if color < 0 {
+		return nil, nil
+	}
+	ranks, rank := subgroup(all, g.ranks, g.rank, int64(color))
+	id := fmt.Sprintf("%s/%d.%d", g.id, g.splits, color)
+	sub, err := g.rt.connect(ctx, id, ranks, rank)
+	if err != nil {
+		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
+	}
+	return sub, nil
+}
+
+// exchangeInts gathers two numbers of every rank. g.mu is held.
+func (g *Group) exchangeInts(ctx context.Context, a, b int64) ([][2]int64, error) {
+	if err := g.Err(); err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	if err := binary.Write(&out, binary.LittleEndian, [2]int64{a, b}); err != nil {
+		return nil, err
+	}
+	got, err := g.comm.Exchange(ctx, driver.LaneControl, out.Bytes())
+	if err != nil {
+		return nil, g.settle(err)
+	}
+	all := make([][2]int64, len(got))
+	for r, message := range got {
+		if err := binary.Read(bytes.NewReader(message), binary.LittleEndian, &all[r]); err != nil {
+			return nil, fmt.Errorf("message of rank %d: %w", g.ranks[r], err)
+		}
+	}
+	return all, nil
+}
+
+// subgroup picks the ranks of one color, and this rank's place among them.
+func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, rank int) {
+	var picked []int
+	for r := range all {
+		if all[r][0] == color {
+			picked = append(picked, r)
+		}
+	}
+	sort.SliceStable(picked, func(i, j int) bool { return all[picked[i]][1] < all[picked[j]][1] })
+	for i, r := range picked {
+		if r == me {
+			rank = i
+		}
+		ranks = append(ranks, parent[r])
+	}
+	return ranks, rank
+}
+
+// Abort fails the group on all its ranks: calls that wait return ErrAborted. It waits for nobody.
+func (g *Group) Abort() { g.comm.Abort() }
+
+// Close leaves the group: its windows are deregistered on this rank. Close the graphs captured
+// over it before. It waits for nobody but this rank's own work; a second Close does nothing.
+func (g *Group) Close() error {
+	g.closing.Do(func() {
+		g.fault.end(fmt.Errorf("group %s: %w", g.id, ErrClosed))
+		var errs []error
+		for _, p := range g.rt.allPools() {
+			errs = append(errs, p.leave(g))
+		}
+		errs = append(errs, g.comm.Close())
+		g.background.Wait()
+		g.closeErr = errors.Join(errs...)
+	})
+	return g.closeErr
+}
+
+// memberOf finds the group's part in a pool without a lock.
+func (g *Group) memberOf(p *Pool) *membership {
+	for _, e := range *g.members.Load() {
+		if e.pool == p {
+			return e.member
+		}
+	}
+	return nil
+}
+
+func (g *Group) remember(p *Pool, m *membership) {
+	g.state.Lock()
+	defer g.state.Unlock()
+	list := append(slices.Clone(*g.members.Load()), memberEntry{p, m})
+	g.members.Store(&list)
+}

@@ -1,0 +1,138 @@
+package symmem
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"symmem/internal/rendezvous"
+)
+
+// CheckLevel says how much ranks compare.
+type CheckLevel int
+
+// The check levels.
+const (
+	// CheckDefault is CheckEvery where that is free (the host backend), else CheckRegistration.
+	CheckDefault CheckLevel = iota
+	// CheckOff compares nothing. Ranks that differ compute wrong results without an error.
+	CheckOff
+	// CheckRegistration compares ledgers at registrations, at Check, and in the background at an
+	// interval: nothing is on the hot path, and a divergence is reported even if late.
+	CheckRegistration
+	// CheckEvery also compares every collective's operation, count, type, path and place before
+	// its result is used.
+	CheckEvery
+)
+
+var checkNames = []string{"default", "off", "registration", "every"}
+
+// String returns the level's name.
+func (l CheckLevel) String() string {
+	if l >= 0 && int(l) < len(checkNames) {
+		return checkNames[l]
+	}
+	return "CheckLevel(?)"
+}
+
+// ParseCheckLevel reads a name as String writes it.
+func ParseCheckLevel(name string) (CheckLevel, error) {
+	for i, n := range checkNames {
+		if n == name {
+			return CheckLevel(i), nil
+		}
+	}
+	return 0, invalid("check level %q is none of %s", name, strings.Join(checkNames, ", "))
+}
+
+// Options adjust Open. The zero value takes everything from the environment.
+type Options struct {
+	// Rank and Size say which rank this is. Size 0 looks for the variables of torchrun, Open MPI,
+	// MPICH and Slurm, in that order; without any this process is a world of its own.
+	Rank, Size int
+	// LocalRank and LocalSize count the ranks of this machine; LocalSize 0 means Rank and Size.
+	LocalRank, LocalSize int
+	// Store is where rank 0 serves the store through which ranks find each other: "host:port",
+	// which needs a Token, or "unix:@name". Empty leaves it to the environment.
+	Store string
+	// Token keeps strangers out of the store.
+	Token string
+	// Backend is "auto" or the name of a backend; empty means auto.
+	Backend string
+	// Check is how much ranks compare; every rank needs the same.
+	Check CheckLevel
+	// CheckInterval is how often CheckRegistration compares in the background. 0 means one
+	// second, and a negative value never.
+	CheckInterval time.Duration
+	// Timeout bounds every wait for another rank that has no deadline of its own; 0 means 30 s.
+	Timeout time.Duration
+	// CallSites notes the file and line of every allocation, for error messages. It costs about a
+	// microsecond an allocation.
+	CallSites bool
+	// Scatter, if not 0, makes segments land at addresses drawn from this number and the rank, as
+	// a GPU driver does: with Policy PlaceByAddress that shows what goes wrong without symmem.
+	Scatter uint64
+}
+
+const (
+	defaultTimeout  = 30 * time.Second
+	defaultInterval = time.Second
+)
+
+// withDefaults fills in what was left out and refuses what makes no sense.
+func (o Options) withDefaults() (Options, error) {
+	if o.Timeout == 0 {
+		o.Timeout = defaultTimeout
+	}
+	if o.CheckInterval == 0 {
+		o.CheckInterval = defaultInterval
+	}
+	if o.Backend == "" {
+		o.Backend = "auto"
+	}
+	if o.Timeout < 0 {
+		return o, invalid("timeout %v is negative", o.Timeout)
+	}
+	if o.Check < CheckDefault || o.Check > CheckEvery {
+		return o, invalid("check level %d is unknown", o.Check)
+	}
+	if o.Size < 0 || o.Size > 0 && (o.Rank < 0 || o.Rank >= o.Size) {
+		return o, invalid("rank %d of %d", o.Rank, o.Size)
+	}
+	return o, nil
+}
+
+func (o Options) rendezvous() rendezvous.Options {
+	return rendezvous.Options{
+		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
+		Address: o.Store, Token: rendezvous.Token(o.Token),
+	}
+}
+
+// resolve turns CheckDefault into a level.
+func (l CheckLevel) resolve(free bool) CheckLevel {
+	switch {
+	case l != CheckDefault:
+		return l
+	case free:
+		return CheckEvery
+	default:
+		return CheckRegistration
+	}
+}
+
+// chosenBackend finds a backend by name.
+func chosenBackend(name string) (backend, error) {
+	if name == "auto" {
+		return backends[0], nil
+	}
+	var names []string
+	for _, b := range backends {
+		if b.Name() == name {
+			return b, nil
+		}
+		names = append(names, b.Name())
+	}
+	return nil, fmt.Errorf("backend %q: one of auto, %s: %w",
+		name, strings.Join(names, ", "), ErrInvalid)
+}

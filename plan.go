@@ -1,0 +1,250 @@
+package symmem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"symmem/driver"
+	"symmem/internal/agreement"
+	"symmem/internal/ledger"
+)
+
+// request is what a caller asks of a collective.
+type request struct {
+	operation  driver.Operation
+	dataType   DataType
+	reduceOp   ReduceOp
+	root       int
+	count      int64
+	send, recv Memory
+}
+
+// preparedPlan is a request worked out. Engines make the same calls on the same buffers again and
+// again, so each group keeps the latest plans; a change of its windows makes them stale.
+type preparedPlan struct {
+	request request
+	epoch   uint64
+	path    driver.Path
+	plan    driver.Plan
+}
+
+// planSlots is the number of plans that a group keeps, a power of two.
+const planSlots = 256
+
+// same tells whether a plan answers a request. Foreign memory may hold another Go slice at the
+// same address, so its plans are not kept at all.
+func (p *preparedPlan) same(r *request, epoch uint64) bool {
+	q := &p.request
+	return p.epoch == epoch && q.send.address == r.send.address &&
+		q.recv.address == r.recv.address && q.count == r.count &&
+		q.operation == r.operation && q.dataType == r.dataType && q.reduceOp == r.reduceOp &&
+		q.root == r.root && q.send.bytes == r.send.bytes && q.recv.bytes == r.recv.bytes &&
+		q.send.buffer.block.Handle == r.send.buffer.block.Handle &&
+		q.recv.buffer.block.Handle == r.recv.buffer.block.Handle &&
+		q.send.buffer.pool == r.send.buffer.pool && q.recv.buffer.pool == r.recv.buffer.pool
+}
+
+func (r *request) slot() uint64 {
+	h := uint64(r.send.address)>>6 ^ uint64(r.recv.address)>>8 ^
+		uint64(r.count)<<2 ^ uint64(r.operation)
+	return (h * 0x9e3779b97f4a7c15) >> 56 & (planSlots - 1)
+}
+
+// plan finds or makes the plan of a request.
+func (g *Group) plan(ctx context.Context, r *request) (*preparedPlan, error) {
+	slot := &g.plans[r.slot()]
+	if p := slot.Load(); p != nil && p.same(r, g.epoch.Load()) {
+		return p, nil
+	}
+	p, err := g.prepare(ctx, r)
+	if err == nil && r.send.keep == nil && r.recv.keep == nil {
+		slot.Store(p)
+	}
+	return p, err
+}
+
+// prepare checks a request, registers what it needs and chooses its path.
+func (g *Group) prepare(ctx context.Context, r *request) (*preparedPlan, error) {
+	if err := g.check(r); err != nil {
+		return nil, fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
+	}
+	if err := g.takeOver(ctx, r); err != nil {
+		return nil, fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
+	}
+	epoch := g.epoch.Load()
+	call, why := g.route(r)
+	plan, err := g.comm.Prepare(call)
+	if err != nil {
+		return nil, fmt.Errorf("%w (%s)", g.settle(err), why)
+	}
+	kept := *r
+	kept.send.keep, kept.recv.keep = nil, nil
+	return &preparedPlan{request: kept, epoch: epoch, path: call.Path, plan: plan}, nil
+}
+
+// check refuses what no rank could do.
+func (g *Group) check(r *request) error {
+	if err := g.Err(); err != nil {
+		return err
+	}
+	if r.count < 0 || r.root < 0 || r.root >= len(g.ranks) || !r.dataType.Valid() ||
+		r.reduceOp >= driver.ReduceOps {
+		return invalid("count %d, type %d, reduction %d, root or peer %d of %d ranks",
+			r.count, r.dataType, r.reduceOp, r.root, len(g.ranks))
+	}
+	if r.count > maxElements {
+		return fmt.Errorf("count %d: %w", r.count, ErrOutOfRange)
+	}
+	call := driver.Call{Operation: r.operation, DataType: r.dataType, Count: r.count}
+	send, recv := call.Spans(len(g.ranks))
+	return errors.Join(
+		g.checkMemory("send", r.send, send, r.dataType),
+		g.checkMemory("receive", r.recv, recv, r.dataType))
+}
+
+// maxElements keeps byte counts of whole groups below 2^63.
+const maxElements = 1 << 48
+
+func (g *Group) checkMemory(what string, m Memory, bytes int64, t DataType) error {
+	if bytes == 0 {
+		return nil
+	}
+	if bytes > m.bytes {
+		return fmt.Errorf("%s buffer of %d bytes: the call needs %d: %w",
+			what, m.bytes, bytes, ErrOutOfRange)
+	}
+	if m.address%uintptr(t.Size()) != 0 {
+		return invalid("%s buffer at %#x is not aligned to %v", what, m.address, t)
+	}
+	if m.buffer.pool == nil {
+		return nil
+	}
+	return m.buffer.pool.alive(g, m.buffer)
+}
+
+// alive refuses a buffer that was freed, or that belongs to another runtime.
+func (p *Pool) alive(g *Group, b Buffer) error {
+	if p.rt != g.rt {
+		return fmt.Errorf("buffer of another runtime: %w", ErrForeign)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return fmt.Errorf("pool: %w", ErrClosed)
+	}
+	v, ok := p.core.Lookup(b.block.Segment, b.block.Offset)
+	if !ok || v.Block != b.block {
+		return fmt.Errorf("buffer was freed: %w", ErrForeign)
+	}
+	return nil
+}
+
+// takeOver registers the pools of a request's buffers where this group has not: its first
+// collective on their memory. During a capture it leaves that, and the call takes the plain path,
+// on all ranks alike.
+func (g *Group) takeOver(ctx context.Context, r *request) error {
+	if g.rt.capturing() || r.operation.PointToPoint() {
+		return nil
+	}
+	for _, m := range []Memory{r.send, r.recv} {
+		p := m.buffer.pool
+		if p == nil || p.domain == nil || !p.domain.contains(g) {
+			continue
+		}
+		if err := p.Register(ctx, g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// route chooses the path of a request and resolves it to a call; why says what decided. The choice
+// depends only on things that ledgers cover, so all ranks choose alike.
+func (g *Group) route(r *request) (call driver.Call, why string) {
+	call = driver.Call{
+		Operation: r.operation, DataType: r.dataType, ReduceOp: r.reduceOp, Root: r.root,
+		Count: r.count, Send: r.send.address, Recv: r.recv.address,
+		Keep: [2]any{r.send.keep, r.recv.keep},
+	}
+	send, recv, why := g.places(&call, r)
+	if why == "" {
+		call.Path = driver.PathWindow
+		call.SendWindow, call.RecvWindow = send.window, recv.window
+		why = "both buffers lie in windows of the group"
+	}
+	call.Digest = digest(g.describe(&call, 0))
+	return call, why
+}
+
+// places finds the windows of a call's buffers, or says why there is no window path.
+func (g *Group) places(call *driver.Call, r *request) (send, recv *windowPlace, why string) {
+	none := &windowPlace{}
+	if call.Operation.PointToPoint() || call.Operation == driver.Barrier || call.Count == 0 {
+		return none, none, "the operation works without windows"
+	}
+	table := g.table.Load()
+	sendBytes, recvBytes := call.Spans(len(g.ranks))
+	send, ok := table.find(call.Send, sendBytes)
+	if !ok {
+		return none, none, "the send buffer is in no window of the group"
+	}
+	recv, ok = table.find(call.Recv, recvBytes)
+	if !ok {
+		return none, none, "the receive buffer is in no window of the group"
+	}
+	return send, recv, ""
+}
+
+// describe says what must be alike on all ranks: on the window path also where the buffers lie.
+func (g *Group) describe(call *driver.Call, sequence uint64) *agreement.CollectiveCall {
+	c := &agreement.CollectiveCall{
+		Operation: call.Operation.String(), Path: call.Path.String(),
+		DataType: call.DataType.String(), ReduceOp: call.ReduceOp.String(),
+		Root: call.Root, Count: uint64(call.Count), Sequence: sequence,
+		SendSegment: -1, RecvSegment: -1,
+	}
+	if call.Operation.PointToPoint() {
+		// The two ends differ in operation, peer and place, and may.
+		c.Operation, c.Root = "SendRecv", 0
+		return c
+	}
+	if call.Path == driver.PathWindow {
+		c.SendSegment, c.SendOffset = g.placeOf(call.Send)
+		c.RecvSegment, c.RecvOffset = g.placeOf(call.Recv)
+	}
+	return c
+}
+
+// placeOf returns the segment ordinal and offset of an address in a window.
+func (g *Group) placeOf(address uintptr) (segment int32, offset int64) {
+	place, ok := g.table.Load().find(address, 0)
+	if !ok {
+		return -1, 0
+	}
+	return place.segment.key.Ordinal, int64(address - place.segment.memory.Address())
+}
+
+// digest condenses a description to the word that ranks compare.
+func digest(c *agreement.CollectiveCall) uint64 {
+	d := ledger.Empty
+	encoded := c.Encode()
+	for len(encoded) > 0 {
+		var word [2]uint64
+		for i := range min(len(encoded), 16) {
+			word[i/8] |= uint64(encoded[i]) << (i % 8 * 8)
+		}
+		d = ledger.Mix(d, word[0], word[1])
+		encoded = encoded[min(len(encoded), 16):]
+	}
+	return d
+}
+
+// callOf describes the call in which this rank differs from others, if that is what happened.
+func (g *Group) callOf(cause error) *agreement.CollectiveCall {
+	var mismatch *driver.MismatchError
+	if !errors.As(cause, &mismatch) {
+		return nil
+	}
+	return g.describe(mismatch.Call, mismatch.Sequence)
+}

@@ -1,0 +1,334 @@
+package symmem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"symmem/driver"
+	"symmem/internal/alloc"
+	"symmem/internal/ledger"
+	"symmem/internal/registry"
+)
+
+// Placement is the order in which equally large free blocks are taken.
+type Placement = alloc.Policy
+
+// The placements.
+const (
+	// PlaceByCreation takes the block with the lowest (segment ordinal, offset): the same on every
+	// rank that makes the same requests.
+	PlaceByCreation = alloc.Creation
+	// PlaceByAddress takes the block with the lowest address, as PyTorch did up to 2.11. Addresses
+	// differ between ranks, so placements may too: it is there to show that, and to replay traces.
+	PlaceByAddress = alloc.Address
+)
+
+// PoolOptions adjust NewPool. The zero value makes a pool of this rank's own.
+type PoolOptions struct {
+	// Domain is the group whose ranks promise to make the same requests of this pool in the same
+	// order. nil makes a pool whose memory is never registered.
+	Domain *Group
+	// Capacity is the most bytes the pool may map; 0 means no limit but the device's.
+	Capacity int64
+	// Placement is the order among equally large free blocks.
+	Placement Placement
+	// FirstSegment is the size of the first segment in bytes; 0 means 64 MiB. Each further one is
+	// as large as all before it together, so that n bytes make O(log n) segments.
+	FirstSegment int64
+	// PyTorch sizes segments and splits blocks as PyTorch's caching allocator does, for replays.
+	PyTorch bool
+}
+
+// Pool is a caching allocator of buffers over the segments of one arena.
+//
+// A segment goes: mapped (any Alloc may map one), pending for a group until the end of a scope or
+// the group's first collective on it, registered with that group (a window), and finally, by Trim
+// or Close, deregistered from all groups and unmapped.
+//
+// It is safe for concurrent use. Requests of several goroutines are ordered by who comes first, so
+// a program that wants symmetric buffers makes them from one goroutine, or orders them itself.
+// Allocation never waits for another rank.
+type Pool struct {
+	rt     *Runtime
+	id     uint64
+	domain *Group
+	arena  driver.Arena
+
+	mu       sync.Mutex
+	core     *alloc.Core                  // guarded by mu
+	ledger   *ledger.Ledger               // guarded by mu
+	sites    *ledger.Sites                // guarded by mu
+	registry registry.Registry            // guarded by mu
+	segments []*segment                   // by ordinal, nil once trimmed; guarded by mu
+	next     int64                        // arena offset of the next segment; guarded by mu
+	marks    map[alloc.Mark]driver.Event  // ends of foreign uses of deferred blocks; guarded by mu
+	members  map[*Group]*membership       // groups that register here; guarded by mu
+	windows  map[registry.Window]*binding // guarded by mu
+	tokens   registry.Window              // last token given to a window; guarded by mu
+	closed   bool                         // guarded by mu
+}
+
+// segment is a mapped segment.
+type segment struct {
+	memory driver.Segment
+	key    registry.Segment
+}
+
+// arenaBytes is how many addresses a pool reserves: more than any device has memory, since
+// addresses of trimmed segments are not used again.
+const arenaBytes = 1 << 40
+
+// NewPool makes a pool. With a domain it is collective in the sense that every rank of the domain
+// makes its pools in the same order; it waits for nobody.
+func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
+	if err := rt.usable(); err != nil {
+		return nil, err
+	}
+	if o.Domain != nil && o.Domain.rt != rt {
+		return nil, invalid("making a pool: its domain is a group of another runtime")
+	}
+	core, err := alloc.New(o.config(rt.device.Info().Granularity))
+	if err != nil {
+		return nil, fmt.Errorf("making a pool: %w", err)
+	}
+	arena, err := rt.device.NewArena(arenaBytes)
+	if err != nil {
+		return nil, fmt.Errorf("making a pool: %w", err)
+	}
+	sites := ledger.NewSites()
+	p := &Pool{
+		rt: rt, domain: o.Domain, arena: arena, core: core, sites: sites,
+		ledger:  ledger.New(ledger.Options{Sites: sites}),
+		marks:   map[alloc.Mark]driver.Event{},
+		members: map[*Group]*membership{},
+		windows: map[registry.Window]*binding{},
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	p.id = rt.poolID(o.Domain)
+	rt.pools = append(rt.pools, p)
+	return p, nil
+}
+
+func (o PoolOptions) config(granularity int64) alloc.Config {
+	c := alloc.Default()
+	if o.PyTorch {
+		c = alloc.PyTorch()
+	}
+	c.Policy, c.Capacity, c.First = o.Placement, o.Capacity, o.FirstSegment
+	c.Granularity = granularity
+	return c
+}
+
+// poolID numbers a pool: alike on all ranks of the domain. rt.mu is held.
+func (rt *Runtime) poolID(domain *Group) uint64 {
+	if domain == nil {
+		return 0
+	}
+	count := 0
+	for _, p := range rt.pools {
+		if p.domain == domain {
+			count++
+		}
+	}
+	return ledger.Mix(domain.key.ID, uint64(count), 1)
+}
+
+func (rt *Runtime) allPools() []*Pool {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return append([]*Pool(nil), rt.pools...)
+}
+
+// Domain is the group whose ranks make the same requests, or nil.
+func (p *Pool) Domain() *Group { return p.domain }
+
+// Alloc returns a buffer of at least so many bytes for use on the default stream. Its contents are
+// whatever was there before.
+//
+// Errors: ErrSize, OutOfMemoryError, ErrClosed.
+func (p *Pool) Alloc(bytes int64) (Buffer, error) { return p.AllocOn(p.rt.stream, bytes) }
+
+// AllocOn is Alloc for use on a given stream. The memory may still be in use by earlier work of
+// that stream.
+func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
+	if s.rt != p.rt {
+		return Buffer{}, invalid("allocating on a stream of another runtime")
+	}
+	var site uintptr
+	if p.rt.opts.CallSites {
+		site = caller()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return Buffer{}, fmt.Errorf("pool: %w", ErrClosed)
+	}
+	block, growth, err := p.core.Alloc(bytes, s.number)
+	if err != nil || growth.Bytes != 0 || p.tookBack() {
+		block, err = p.allocSlowly(s, bytes, block, growth, err)
+		if err != nil {
+			return Buffer{}, err
+		}
+	}
+	b := Buffer{
+		pool: p, block: block, stream: s.number,
+		address: p.segments[block.Segment].memory.Address() + uintptr(block.Offset),
+	}
+	p.ledger.Absorb(&ledger.Event{
+		Kind: ledger.KindAlloc, Stream: uint32(s.number), Segment: block.Segment,
+		Offset: block.Offset, Size: block.Size, Requested: bytes, Site: p.site(site),
+	})
+	tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Alloc }, BlockEvent{b})
+	return b, nil
+}
+
+// tookBack tells that the latest call of the core gave deferred blocks back.
+func (p *Pool) tookBack() bool { return len(p.core.Waits()) > 0 || len(p.core.Returned()) > 0 }
+
+// allocSlowly completes an allocation that needs more than a free block: blocks that come back
+// under pressure, or a new segment. p.mu is held.
+func (p *Pool) allocSlowly(
+	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error,
+) (alloc.Block, error) {
+	for {
+		if settleErr := p.takeBack(s); settleErr != nil {
+			return alloc.Block{}, settleErr
+		}
+		if err != nil {
+			return alloc.Block{}, fmt.Errorf("allocating %d bytes: %w", bytes, err)
+		}
+		if growth.Bytes == 0 {
+			return block, nil
+		}
+		if err := p.grow(s, growth); err != nil {
+			return alloc.Block{}, fmt.Errorf("allocating %d bytes: %w", bytes,
+				p.growFailed(s, bytes, err))
+		}
+		block, growth, err = p.core.Alloc(bytes, s.number)
+	}
+}
+
+// growFailed says what the pool has when the device has no more.
+func (p *Pool) growFailed(s *Stream, bytes int64, err error) error {
+	if !errors.Is(err, driver.ErrOutOfMemory) {
+		return err
+	}
+	return errors.Join(p.core.GrowFailed(bytes, s.number), err)
+}
+
+// grow maps a segment. p.mu is held.
+func (p *Pool) grow(s *Stream, growth alloc.Growth) error {
+	memory, err := p.arena.Map(p.next, growth.Bytes)
+	if err != nil {
+		return err
+	}
+	ordinal, err := p.core.AddSegment(growth, uint64(memory.Address()))
+	if err != nil {
+		return errors.Join(err, memory.Unmap())
+	}
+	key := registry.Segment{Ordinal: ordinal, Bytes: growth.Bytes}
+	if err := p.registry.Track(key); err != nil {
+		return err
+	}
+	p.next += growth.Bytes
+	p.segments = append(p.segments, &segment{memory: memory, key: key})
+	p.ledger.Absorb(&ledger.Event{
+		Kind: ledger.KindSegment, Stream: uint32(s.number), Segment: ordinal,
+		Size: growth.Bytes, Requested: growth.Bytes,
+	})
+	for _, m := range p.members {
+		m.pending.Store(true)
+	}
+	tell(p.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentAlloc },
+		p.segmentEvent(p.segments[ordinal]))
+	return nil
+}
+
+func (p *Pool) segmentEvent(s *segment) SegmentEvent {
+	return SegmentEvent{
+		Pool: p, Segment: int(s.key.Ordinal), Address: s.memory.Address(), Bytes: s.key.Bytes,
+	}
+}
+
+// Reserve makes and maps memory so that so many more bytes can be handed out on the default stream
+// without growing, and registers it with the group if that is not nil. It is collective then.
+func (p *Pool) Reserve(ctx context.Context, bytes int64, g *Group) error {
+	if err := p.reserve(bytes); err != nil {
+		return fmt.Errorf("reserving %d bytes: %w", bytes, err)
+	}
+	if g == nil {
+		return nil
+	}
+	return p.Register(ctx, g)
+}
+
+func (p *Pool) reserve(bytes int64) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return fmt.Errorf("pool: %w", ErrClosed)
+	}
+	growth, err := p.core.Reserve(bytes, p.rt.stream.number)
+	if err != nil {
+		return err
+	}
+	p.ledger.Absorb(&ledger.Event{
+		Kind: ledger.KindReserve, Segment: -1, Size: growth.Bytes, Requested: bytes,
+	})
+	if growth.Bytes == 0 {
+		return nil
+	}
+	if err := p.grow(p.rt.stream, growth); err != nil {
+		return p.growFailed(p.rt.stream, bytes, err)
+	}
+	return nil
+}
+
+// callerDepth skips runtime.Callers, caller, AllocOn and what calls it inside this package.
+const callerDepth = 16
+
+// caller finds the first frame outside this package.
+func caller() uintptr {
+	var pcs [callerDepth]uintptr
+	n := runtime.Callers(3, pcs[:])
+	for _, pc := range pcs[:n] {
+		if f := runtime.FuncForPC(pc - 1); f != nil && !ours(f.Name()) {
+			return pc
+		}
+	}
+	return 0
+}
+
+// site interns a call site. p.mu is held.
+func (p *Pool) site(pc uintptr) uint32 {
+	if pc == 0 {
+		return 0
+	}
+	if index, ok := p.sites.Index(pc); ok {
+		return index
+	}
+	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
+	return p.sites.Intern(pc, fmt.Sprintf("%s:%d", frame.File, frame.Line))
+}
+
+// Close deregisters and unmaps everything. The pool's buffers end with it. It waits for nobody; a
+// second Close does nothing.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	var errs []error
+	for _, s := range p.segments {
+		if s != nil {
+			errs = append(errs, p.deregister(s), p.unmap(s))
+		}
+	}
+	return errors.Join(append(errs, p.arena.Close())...)
+}

@@ -1,0 +1,255 @@
+package symmem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"sync/atomic"
+
+	"symmem/driver"
+	"symmem/internal/agreement"
+	"symmem/internal/ledger"
+	"symmem/internal/registry"
+)
+
+// membership is a group's part in a pool.
+type membership struct {
+	cursor *registry.Group // guarded by Pool.mu
+	// pending tells that segments were mapped since the group last registered. It is what the end
+	// of a scope looks at: one load, however many segments and groups there are.
+	pending atomic.Bool
+}
+
+// binding is a window with its place, for observers and teardown.
+type binding struct {
+	window  driver.Window
+	group   *Group
+	segment *segment
+}
+
+// joined returns the group's membership, and makes it at the group's first use of the pool. A new
+// member has all live segments pending. p.mu is held.
+func (p *Pool) joined(g *Group) (*membership, error) {
+	if m := p.members[g]; m != nil {
+		return m, nil
+	}
+	if p.domain == nil {
+		return nil, invalid("group %s: the pool has no domain, so its memory is never registered",
+			g.id)
+	}
+	if !p.domain.contains(g) {
+		return nil, invalid("group %s has ranks outside the pool's domain %s", g.id, p.domain.id)
+	}
+	cursor, err := p.registry.Join(g.key)
+	if err != nil {
+		return nil, err
+	}
+	m := &membership{cursor: cursor}
+	m.pending.Store(p.registry.Len() > 0)
+	p.members[g] = m
+	return m, nil
+}
+
+// Register registers with the group what it has not got yet. It is collective over the group, and
+// what the end of a scope does. With nothing new it returns at once, without asking other ranks.
+//
+// Errors: DivergenceError, TimeoutError, RankLostError, on every rank of the group, with nothing
+// registered; ErrCapturing, before anything happens.
+func (p *Pool) Register(ctx context.Context, g *Group) error {
+	m, err := p.member(g)
+	if err != nil {
+		return fmt.Errorf("registering: %w", err)
+	}
+	if !m.pending.Load() {
+		return nil
+	}
+	return p.registerPending(ctx, g, m)
+}
+
+func (p *Pool) member(g *Group) (*membership, error) {
+	if m := g.memberOf(p); m != nil {
+		return m, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, fmt.Errorf("pool: %w", ErrClosed)
+	}
+	m, err := p.joined(g)
+	if err == nil {
+		g.remember(p, m)
+	}
+	return m, err
+}
+
+func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) error {
+	if p.rt.capturing() {
+		return fmt.Errorf("registering with group %s: %w", g.id, ErrCapturing)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.Err(); err != nil {
+		return err
+	}
+	pending := p.pendingOf(m)
+	if len(pending) == 0 {
+		return nil
+	}
+	if err := g.agreeToRegister(ctx, p, pending); err != nil {
+		return err
+	}
+	for _, s := range pending {
+		if err := p.registerOne(ctx, g, m, s); err != nil {
+			return g.settle(err)
+		}
+	}
+	g.registered.Add(1)
+	return nil
+}
+
+// pendingOf copies the pending list, so that no lock is held while ranks wait for each other. What
+// is mapped meanwhile stays pending.
+func (p *Pool) pendingOf(m *membership) []*segment {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m.pending.Store(false)
+	var pending []*segment
+	for _, key := range m.cursor.Pending(nil) {
+		pending = append(pending, p.segments[key.Ordinal])
+	}
+	return pending
+}
+
+// agreeToRegister compares ledgers and pending segments. g.mu is held.
+func (g *Group) agreeToRegister(ctx context.Context, p *Pool, pending []*segment) error {
+	if g.rt.level == CheckOff {
+		return nil
+	}
+	var list agreement.Pending
+	for _, s := range pending {
+		list = list.Add(s.key.Ordinal, s.key.Generation, s.key.Bytes)
+	}
+	return g.agree(ctx, agreement.Exact, "registration", p.history(list))
+}
+
+func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segment) error {
+	key := driver.SegmentKey{
+		Pool: p.id, Ordinal: uint32(s.key.Ordinal), Generation: s.key.Generation,
+	}
+	w, err := g.comm.Register(ctx, key, s.memory)
+	if err != nil {
+		m.pending.Store(true)
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tokens++
+	if err := m.cursor.Registered(s.key, p.tokens); err != nil {
+		return errors.Join(err, w.Deregister())
+	}
+	p.windows[p.tokens] = &binding{window: w, group: g, segment: s}
+	g.addWindow(p, s, w)
+	tell(p.rt, func(o *Observer) func(WindowEvent) { return o.Register },
+		WindowEvent{p.segmentEvent(s), g})
+	return nil
+}
+
+// deregister takes all windows over a segment back. p.mu is held.
+func (p *Pool) deregister(s *segment) error {
+	windows, err := p.registry.Release(s.key)
+	errs := []error{err}
+	for _, r := range windows {
+		errs = append(errs, p.dropWindow(r))
+	}
+	return errors.Join(append(errs, p.registry.Untrack(s.key))...)
+}
+
+// dropWindow takes one window back. p.mu is held.
+func (p *Pool) dropWindow(r registry.Registration) error {
+	b := p.windows[r.Window]
+	delete(p.windows, r.Window)
+	tell(p.rt, func(o *Observer) func(WindowEvent) { return o.Deregister },
+		WindowEvent{p.segmentEvent(b.segment), b.group})
+	b.group.removeWindow(p, b.segment)
+	return errors.Join(b.window.Deregister(), p.members[b.group].cursor.Deregistered(r.Segment))
+}
+
+// unmap gives a segment's memory back. p.mu is held.
+func (p *Pool) unmap(s *segment) error {
+	tell(p.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree }, p.segmentEvent(s))
+	p.segments[s.key.Ordinal] = nil
+	return s.memory.Unmap()
+}
+
+// leave ends a group's part in the pool: its windows go.
+func (p *Pool) leave(g *Group) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.members[g]
+	if m == nil || p.closed {
+		return nil
+	}
+	var errs []error
+	for _, r := range m.cursor.Windows() {
+		errs = append(errs, p.dropWindow(r))
+	}
+	errs = append(errs, m.cursor.Close())
+	delete(p.members, g)
+	return errors.Join(errs...)
+}
+
+// Trim gives segments without live buffers back to the device, newest first, as long as at least
+// keep bytes stay mapped. It is collective over the domain: the ranks agree, all deregister, and
+// only then does any of them unmap. No graph over the memory may be live.
+func (p *Pool) Trim(ctx context.Context, keep int64) error {
+	if p.domain == nil {
+		return p.trimAlone(keep)
+	}
+	g := p.domain
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.agree(ctx, agreement.Exact, "trim", p.history(agreement.Pending{})); err != nil {
+		return err
+	}
+	idle := p.takeIdle(keep)
+	err := p.retire(idle, (*Pool).deregister)
+	// Peers may read a segment through their windows until they have deregistered it, too.
+	if _, waitErr := g.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
+		return errors.Join(err, g.settle(waitErr))
+	}
+	return errors.Join(err, p.retire(idle, (*Pool).unmap))
+}
+
+func (p *Pool) trimAlone(keep int64) error {
+	idle := p.takeIdle(keep)
+	return errors.Join(p.retire(idle, (*Pool).deregister), p.retire(idle, (*Pool).unmap))
+}
+
+// takeIdle takes the idle segments out of the core.
+func (p *Pool) takeIdle(keep int64) []*segment {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	var idle []*segment
+	for _, s := range p.core.Trim(keep) {
+		idle = append(idle, p.segments[s.Ordinal])
+		p.ledger.Absorb(&ledger.Event{
+			Kind: ledger.KindTrim, Stream: uint32(s.Stream), Segment: s.Ordinal, Size: s.Bytes,
+		})
+	}
+	sort.Slice(idle, func(i, j int) bool { return idle[i].key.Ordinal < idle[j].key.Ordinal })
+	return idle
+}
+
+func (p *Pool) retire(idle []*segment, step func(*Pool, *segment) error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for _, s := range idle {
+		errs = append(errs, step(p, s))
+	}
+	return errors.Join(errs...)
+}

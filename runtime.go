@@ -1,0 +1,205 @@
+package symmem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"symmem/driver"
+	"symmem/internal/rendezvous"
+)
+
+// Runtime is one rank: its device, its groups, pools and streams.
+//
+// States: open, closed. Everything made from a Runtime ends with it. It is safe for concurrent
+// use.
+type Runtime struct {
+	opts    Options
+	source  string
+	rank    int
+	size    int
+	device  driver.Device
+	store   rendezvous.Store
+	leave   io.Closer
+	level   CheckLevel
+	world   *Group
+	local   *Pool
+	stream  *Stream
+	observe atomic.Pointer[[]*Observer]
+
+	mu       sync.Mutex
+	groups   []*Group  // guarded by mu
+	pools    []*Pool   // guarded by mu
+	streams  []*Stream // by number; guarded by mu
+	captures int       // streams that capture; guarded by mu
+	closed   bool      // guarded by mu
+}
+
+// Open finds the ranks, opens this rank's device and joins the world. It is collective: it returns
+// when all ranks have called it, or with an error that names those that have not.
+func Open(ctx context.Context, opts Options) (*Runtime, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("opening symmem: %w", err)
+	}
+	w, err := rendezvous.Discover(os.LookupEnv, opts.rendezvous())
+	if err != nil {
+		return nil, fmt.Errorf("opening symmem: %w", err)
+	}
+	store, leave, err := rendezvous.Connect(ctx, w)
+	if err != nil {
+		return nil, fmt.Errorf("opening symmem: %w", err)
+	}
+	opts.LocalRank = w.LocalRank
+	rt := &Runtime{
+		opts: opts, source: string(w.Source), rank: w.Rank, size: w.Size, store: store, leave: leave,
+	}
+	return rt.start(ctx)
+}
+
+// OpenLocal opens a world of n ranks inside this process, for tests and examples: each Runtime is
+// to be driven by a goroutine of its own. They meet as processes do, and are as strict.
+func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
+	opts, err := opts.withDefaults()
+	if err != nil || n < 1 {
+		return nil, errors.Join(err, invalid("opening %d local ranks", n))
+	}
+	store := rendezvous.NewLocal()
+	members := &members{store: store, left: n}
+	runtimes, errs := make([]*Runtime, n), make([]error, n)
+	var opening sync.WaitGroup
+	for r := range n {
+		opening.Go(func() {
+			o := opts
+			o.Rank, o.Size, o.LocalRank = r, n, r
+			rt := &Runtime{
+				opts: o, source: "one process", rank: r, size: n, store: store, leave: members,
+			}
+			runtimes[r], errs[r] = rt.start(ctx)
+		})
+	}
+	opening.Wait()
+	if err := errors.Join(errs...); err != nil {
+		for _, rt := range runtimes {
+			if rt != nil {
+				rt.Close()
+			}
+		}
+		return nil, err
+	}
+	return runtimes, nil
+}
+
+// members closes the store of a local world when its last rank leaves.
+type members struct {
+	mu    sync.Mutex
+	store io.Closer
+	left  int
+}
+
+// Close counts a rank out.
+func (m *members) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.left--; m.left > 0 {
+		return nil
+	}
+	return m.store.Close()
+}
+
+// start opens the device and joins the world. It cleans up after itself when it fails.
+func (rt *Runtime) start(ctx context.Context) (*Runtime, error) {
+	if err := rt.open(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("opening rank %d of %d: %w", rt.rank, rt.size, err),
+			rt.Close())
+	}
+	return rt, nil
+}
+
+func (rt *Runtime) open(ctx context.Context) error {
+	b, err := chosenBackend(rt.opts.Backend)
+	if err != nil {
+		return err
+	}
+	rt.device, err = b.Open(ctx, driver.Config{
+		Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.LocalRank, Store: rt.store,
+		Timeout: rt.opts.Timeout, Scatter: rt.opts.Scatter,
+	})
+	if err != nil {
+		return err
+	}
+	rt.level = rt.opts.Check.resolve(rt.device.Info().CheckIsFree)
+	if rt.stream, err = rt.NewStream(); err != nil {
+		return err
+	}
+	all := make([]int, rt.size)
+	for r := range all {
+		all[r] = r
+	}
+	if rt.world, err = rt.connect(ctx, "world", all, rt.rank); err != nil {
+		return err
+	}
+	rt.local, err = rt.NewPool(PoolOptions{})
+	return err
+}
+
+// Rank is this rank's number in the world.
+func (rt *Runtime) Rank() int { return rt.rank }
+
+// Size is the number of ranks in the world.
+func (rt *Runtime) Size() int { return rt.size }
+
+// Source says where the ranks were found, such as "torchrun".
+func (rt *Runtime) Source() string { return rt.source }
+
+// World is the group of all ranks. It is closed with the Runtime.
+func (rt *Runtime) World() *Group { return rt.world }
+
+// Device describes the device.
+func (rt *Runtime) Device() driver.Info { return rt.device.Info() }
+
+// Check returns the level at which ranks compare.
+func (rt *Runtime) Check() CheckLevel { return rt.level }
+
+// Close leaves every group and gives all memory back. It waits for queued work, bounded by the
+// timeout, and for no other rank, except that the rank that serves the store waits a while for
+// the others to leave. A second Close does nothing.
+func (rt *Runtime) Close() error {
+	rt.mu.Lock()
+	if rt.closed {
+		rt.mu.Unlock()
+		return nil
+	}
+	rt.closed = true
+	groups, pools, streams := rt.groups, rt.pools, rt.streams
+	rt.mu.Unlock()
+	var errs []error
+	for _, s := range streams {
+		errs = append(errs, s.close())
+	}
+	for _, g := range slices.Backward(groups) {
+		errs = append(errs, g.Close())
+	}
+	for _, p := range pools {
+		errs = append(errs, p.Close())
+	}
+	if rt.device != nil {
+		errs = append(errs, rt.device.Close())
+	}
+	errs = append(errs, rt.leave.Close())
+	return errors.Join(errs...)
+}
+
+func (rt *Runtime) usable() error {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if rt.closed {
+		return fmt.Errorf("runtime: %w", ErrClosed)
+	}
+	return nil
+}

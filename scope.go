@@ -1,0 +1,92 @@
+package symmem
+
+import (
+	"context"
+	"fmt"
+)
+
+// Scope is a section of code whose allocations come from a pool and whose end registers what is
+// new with a group. Scopes nest: each End registers what its own group has not got.
+//
+//	s := pool.Begin(group)
+//	defer s.Abandon()
+//	b, err := s.Alloc(bytes)
+//	...
+//	return s.End(ctx)
+//
+// A scope that is abandoned, as by a panic or an early return, registers nothing: the other ranks
+// may not have come so far. What was allocated stays allocated, and is registered by the next end
+// of a scope that all ranks reach.
+//
+// States: open, ended. A Scope is not safe for concurrent use.
+type Scope struct {
+	pool   *Pool
+	group  *Group
+	member *membership
+	err    error
+	ended  bool
+}
+
+// Begin opens a scope for a group. A group that cannot register the pool's memory makes Alloc and
+// End return the reason.
+func (p *Pool) Begin(g *Group) Scope {
+	m, err := p.member(g)
+	return Scope{pool: p, group: g, member: m, err: err}
+}
+
+// BeginDisabled opens a scope whose allocations come from memory of this rank's own and are never
+// registered. It is for code that runs with symmetric memory on some calls and without on others,
+// such as where ranks have tensors of different shapes.
+func (p *Pool) BeginDisabled() Scope { return Scope{pool: p.rt.local} }
+
+// Enabled tells whether the scope's allocations are symmetric.
+func (s *Scope) Enabled() bool { return s.group != nil }
+
+// Alloc returns a buffer for use on the default stream. See Pool.Alloc.
+func (s *Scope) Alloc(bytes int64) (Buffer, error) { return s.AllocOn(s.pool.rt.stream, bytes) }
+
+// AllocOn returns a buffer for use on a stream. See Pool.AllocOn.
+func (s *Scope) AllocOn(on *Stream, bytes int64) (Buffer, error) {
+	if err := s.usable(); err != nil {
+		return Buffer{}, err
+	}
+	return s.pool.AllocOn(on, bytes)
+}
+
+func (s *Scope) usable() error {
+	if s.ended {
+		return fmt.Errorf("scope: %w", ErrClosed)
+	}
+	return s.err
+}
+
+// End ends the scope and registers what is new. It is collective over the group where something
+// is; with nothing new it costs some nanoseconds and asks nobody. See Pool.Register for errors. A
+// scope that has ended returns ErrClosed.
+func (s *Scope) End(ctx context.Context) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	s.ended = true
+	if s.member == nil || !s.member.pending.Load() {
+		return nil
+	}
+	return s.pool.registerPending(ctx, s.group, s.member)
+}
+
+// Abandon ends the scope without registering. After End it does nothing, so it can be deferred.
+func (s *Scope) Abandon() { s.ended = true }
+
+// With runs a function in a scope of the group and ends it: registers what is new if the function
+// returns nil, and abandons the scope if it returns an error or panics.
+func (p *Pool) With(ctx context.Context, g *Group, f func(*Scope) error) error {
+	s := p.Begin(g)
+	defer s.Abandon()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if err := f(&s); err != nil {
+		return err
+	}
+	return s.End(ctx)
+}

@@ -1,0 +1,105 @@
+package symmem
+
+import "symmem/driver"
+
+// PoolStats describes a pool at one moment. Sizes are in bytes.
+type PoolStats struct {
+	// Used is what callers hold, Requested what they asked for in it, and HighWater the most that
+	// Used ever was.
+	Used      int64 `json:"used"`
+	Requested int64 `json:"requested"`
+	HighWater int64 `json:"high_water"`
+	// Cached is free memory of the pool, and LargestFree its largest block.
+	Cached      int64 `json:"cached"`
+	LargestFree int64 `json:"largest_free"`
+	// Deferred waits for other streams, Pinned belongs to captured graphs. Both are part of Used.
+	Deferred int64 `json:"deferred"`
+	Pinned   int64 `json:"pinned"`
+	// Segments and Windows are numbers: windows are counted once for each group.
+	Segments int `json:"segments"`
+	Windows  int `json:"windows"`
+	// Events is the length of the ledger.
+	Events uint64 `json:"events"`
+}
+
+// Stats describes the pool.
+func (p *Pool) Stats() PoolStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.core.Stats()
+	return PoolStats{
+		Used: s.Used, Requested: s.Requested, HighWater: s.UsedPeak, Cached: s.Cached,
+		LargestFree: s.LargestFree, Deferred: s.Deferred, Pinned: s.Pinned,
+		Segments: s.Segments, Windows: len(p.windows), Events: p.ledger.Position(),
+	}
+}
+
+// Segments lists the pool's segments in the order of their ordinals.
+func (p *Pool) Segments() []SegmentEvent {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []SegmentEvent
+	for _, s := range p.segments {
+		if s != nil {
+			all = append(all, p.segmentEvent(s))
+		}
+	}
+	return all
+}
+
+// GroupStats counts what a group has done.
+type GroupStats struct {
+	// Windows is the number of windows now.
+	Windows int `json:"windows"`
+	// Registrations counts the calls that registered something, Agreements the comparisons of
+	// ledgers that found them equal.
+	Registrations uint64 `json:"registrations"`
+	Agreements    uint64 `json:"agreements"`
+	// Paths counts collectives by the path they took.
+	Paths map[string]uint64 `json:"paths"`
+}
+
+// Stats counts what the group has done.
+func (g *Group) Stats() GroupStats {
+	s := GroupStats{
+		Windows:       len(g.table.Load().starts),
+		Registrations: g.registered.Load(),
+		Agreements:    g.agreed.Load(),
+		Paths:         map[string]uint64{},
+	}
+	for path := range driver.Paths {
+		if n := g.taken[path].Load(); n > 0 {
+			s.Paths[path.String()] = n
+		}
+	}
+	return s
+}
+
+// Stats is everything that a Runtime knows about itself.
+type Stats struct {
+	Rank    int                   `json:"rank"`
+	Size    int                   `json:"size"`
+	Backend string                `json:"backend"`
+	Check   string                `json:"check"`
+	Pools   []PoolStats           `json:"pools"`
+	Groups  map[string]GroupStats `json:"groups"`
+}
+
+// Stats describes the Runtime, its pools in the order in which they were made, and its groups by
+// id. The first pool is that of disabled scopes.
+func (rt *Runtime) Stats() Stats {
+	rt.mu.Lock()
+	groups := append([]*Group(nil), rt.groups...)
+	rt.mu.Unlock()
+	s := Stats{
+		Rank: rt.rank, Size: rt.size, Backend: rt.device.Info().Backend,
+		Check: rt.level.String(), Groups: map[string]GroupStats{},
+	}
+	for _, p := range rt.allPools() {
+		s.Pools = append(s.Pools, p.Stats())
+	}
+	for _, g := range groups {
+		s.Groups[g.id] = g.Stats()
+	}
+	return s
+}

@@ -1,0 +1,148 @@
+package symmem
+
+import (
+	"context"
+	"fmt"
+
+	"symmem/driver"
+	"symmem/internal/alloc"
+)
+
+// Stream is an ordered, asynchronous queue of work. Its number counts the streams of its Runtime
+// in the order in which they were made, so ranks that make streams alike number them alike.
+//
+// A stream that is idle may do work before the call that queues it returns. It is safe for
+// concurrent use; the order of work is then that of the calls.
+type Stream struct {
+	rt     *Runtime
+	number alloc.Stream
+	queue  driver.Stream
+	// pins are the buffers that the capture under way has used; guarded by rt.mu.
+	pins []Buffer
+}
+
+// NewStream makes a stream. It is closed with the Runtime.
+func (rt *Runtime) NewStream() (*Stream, error) {
+	if err := rt.usable(); err != nil {
+		return nil, err
+	}
+	queue, err := rt.device.NewStream()
+	if err != nil {
+		return nil, fmt.Errorf("making a stream: %w", err)
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	s := &Stream{rt: rt, number: alloc.Stream(len(rt.streams)), queue: queue}
+	rt.streams = append(rt.streams, s)
+	return s, nil
+}
+
+// DefaultStream is the stream of calls that are given none.
+func (rt *Runtime) DefaultStream() *Stream { return rt.stream }
+
+// Number counts the streams of the Runtime from 0, the default stream.
+func (s *Stream) Number() int { return int(s.number) }
+
+// Copy copies the bytes of src to dst, which must be as long.
+func (s *Stream) Copy(dst, src Memory) error {
+	if dst.bytes != src.bytes {
+		return invalid("copying %d bytes into %d", src.bytes, dst.bytes)
+	}
+	if err := s.uses(dst, src); err != nil {
+		return err
+	}
+	return s.queue.Copy(dst.address, src.address, src.bytes)
+}
+
+// Fill sets every byte of dst.
+func (s *Stream) Fill(dst Memory, value byte) error {
+	if err := s.uses(dst); err != nil {
+		return err
+	}
+	return s.queue.Fill(dst.address, value, dst.bytes)
+}
+
+// Host runs a function of the host in stream order. It must not call into symmem. A panic in it
+// becomes the stream's error.
+func (s *Stream) Host(work func()) error { return s.queue.Host(work) }
+
+// Record marks the event's point: after everything queued so far.
+func (s *Stream) Record(e *Event) error { return s.queue.Record(e.mark) }
+
+// Wait makes later work of this stream wait for the event's point.
+func (s *Stream) Wait(e *Event) error { return s.queue.Wait(e.mark) }
+
+// Synchronize waits until the stream is idle and returns the first error of its work. A fault of a
+// group comes as that group's error.
+//
+// It is an event of every pool's history: buffers that were freed while this stream used them come
+// back to their pools here. Ranks of a domain therefore synchronize in the same places.
+func (s *Stream) Synchronize(ctx context.Context) error {
+	if err := s.queue.Synchronize(ctx); err != nil {
+		return s.rt.settled(err)
+	}
+	for _, p := range s.rt.allPools() {
+		p.synced(s)
+	}
+	return nil
+}
+
+func (s *Stream) close() error { return s.queue.Close() }
+
+// uses notes that this stream works on memory: buffers of other streams are kept until the work
+// is done, and buffers used in a capture are pinned.
+func (s *Stream) uses(memory ...Memory) error {
+	for _, m := range memory {
+		if m.buffer.pool == nil {
+			continue
+		}
+		if err := s.use(m.buffer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Stream) use(b Buffer) error {
+	if s.queue.Capturing() {
+		return s.pin(b)
+	}
+	if b.stream == s.number {
+		return nil
+	}
+	return b.UseOn(s)
+}
+
+// settled replaces a backend's error by what the ranks of its group have found out together.
+func (rt *Runtime) settled(err error) error {
+	rt.mu.Lock()
+	groups := append([]*Group(nil), rt.groups...)
+	rt.mu.Unlock()
+	for _, g := range groups {
+		if g.raised(err) {
+			return g.settle(err)
+		}
+	}
+	return err
+}
+
+// Event marks a point in a stream. It is safe for concurrent use.
+type Event struct{ mark driver.Event }
+
+// NewEvent makes an event that no stream has recorded yet; such an event is done.
+func (rt *Runtime) NewEvent() (*Event, error) {
+	if err := rt.usable(); err != nil {
+		return nil, err
+	}
+	mark, err := rt.device.NewEvent()
+	if err != nil {
+		return nil, fmt.Errorf("making an event: %w", err)
+	}
+	return &Event{mark: mark}, nil
+}
+
+// Done reports whether the last recorded point has been reached.
+func (e *Event) Done() bool { return e.mark.Done() }
+
+// Synchronize waits until the last recorded point has been reached.
+func (e *Event) Synchronize(ctx context.Context) error { return e.mark.Synchronize(ctx) }
