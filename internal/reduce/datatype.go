@@ -15,7 +15,7 @@ const (
 	Uint8
 	Int32
 	Int64
-	dataTypes // the number of element types
+	dataTypes = iota // the number of element types
 )
 
 var dataTypeNames = [dataTypes]string{
@@ -27,7 +27,7 @@ var dataTypeSizes = [dataTypes]uint8{4, 8, 2, 2, 1, 1, 4, 8}
 // DataTypes returns every element type in ascending order of its value.
 func DataTypes() []DataType {
 	all := make([]DataType, 0, dataTypes)
-	for t := range dataTypes {
+	for t := range DataType(dataTypes) {
 		all = append(all, t)
 	}
 	return all
@@ -35,9 +35,9 @@ func DataTypes() []DataType {
 
 // ParseDataType returns the element type whose String is name.
 func ParseDataType(name string) (DataType, error) {
-	for t := range dataTypes {
-		if dataTypeNames[t] == name {
-			return t, nil
+	for t, candidate := range dataTypeNames {
+		if candidate == name {
+			return DataType(t), nil
 		}
 	}
 	return 0, fmt.Errorf("parsing data type %q: want one of %v", name, dataTypeNames)

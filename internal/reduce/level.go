@@ -36,7 +36,7 @@ func (j *job) stretch(from, to int, stream bool) {
 }
 
 // kernel returns the place of an operation on a type in the tables of kernels.
-func kernel(op Op, t DataType) int { return int(op)*int(dataTypes) + int(t) }
+func kernel(op Op, t DataType) int { return int(op)*dataTypes + int(t) }
 
 // flagStream asks a kernel for streamed stores; its other flags are those of finalMode.
 const flagStream = 1

@@ -13,7 +13,7 @@ const (
 	Prod
 	Min
 	Max
-	ops // the number of operations
+	ops = iota // the number of operations
 )
 
 var opNames = [ops]string{"sum", "prod", "min", "max"}
@@ -23,9 +23,9 @@ func Ops() []Op { return []Op{Sum, Prod, Min, Max} }
 
 // ParseOp returns the operation whose String is name.
 func ParseOp(name string) (Op, error) {
-	for op := range ops {
-		if opNames[op] == name {
-			return op, nil
+	for op, candidate := range opNames {
+		if candidate == name {
+			return Op(op), nil
 		}
 	}
 	return 0, fmt.Errorf("parsing operation %q: want one of %v", name, opNames)

@@ -133,7 +133,7 @@ func combineFloats[T float32 | float64](op Op, acc, src []T, nan func(a, b T) T)
 	src = src[:len(acc)]
 	for i, x := range src {
 		r := combine(op, acc[i], x)
-		if r != r {
+		if math.IsNaN(float64(r)) {
 			r = nan(acc[i], x)
 		}
 		acc[i] = r
@@ -150,9 +150,10 @@ func combine[T float32 | float64](op Op, a, b T) T {
 		return a * b
 	case Min:
 		return min(a, b)
-	default:
+	case Max:
 		return max(a, b)
 	}
+	panic("reduce: invalid operation")
 }
 
 func finish[T float32 | float64](f final, acc []T, nan func(a, b T) T) {
@@ -168,7 +169,7 @@ func finish[T float32 | float64](f final, acc []T, nan func(a, b T) T) {
 		if f.mode == finalDivide {
 			r = a / value
 		}
-		if r != r {
+		if math.IsNaN(float64(r)) {
 			r = nan(a, value)
 		}
 		acc[i] = r
@@ -178,9 +179,9 @@ func finish[T float32 | float64](f final, acc []T, nan func(a, b T) T) {
 // nan32 returns the NaN that a op b gives: the left operand, the right one, or the default.
 func nan32(a, b float32) float32 {
 	switch {
-	case a != a:
+	case math.IsNaN(float64(a)):
 		return math.Float32frombits(math.Float32bits(a) | quietBit32)
-	case b != b:
+	case math.IsNaN(float64(b)):
 		return math.Float32frombits(math.Float32bits(b) | quietBit32)
 	}
 	return math.Float32frombits(defaultNaN32)
@@ -190,31 +191,15 @@ func nan32(a, b float32) float32 {
 func nan64(a, b float64) float64 {
 	const quietBit64, defaultNaN64 = 1 << 51, 0xFFF8000000000000
 	switch {
-	case a != a:
+	case math.IsNaN(a):
 		return math.Float64frombits(math.Float64bits(a) | quietBit64)
-	case b != b:
+	case math.IsNaN(b):
 		return math.Float64frombits(math.Float64bits(b) | quietBit64)
 	}
 	return math.Float64frombits(defaultNaN64)
 }
 
-// divide truncates in place. No quotient by a positive number overflows.
-func divide(t DataType, p unsafe.Pointer, count int, divisor int64) {
-	size := count * t.Size()
-	switch t {
-	case Int8:
-		divideIntegers[int8](p, size, divisor)
-	case Uint8:
-		divideIntegers[uint8](p, size, divisor)
-	case Int32:
-		divideIntegers[int32](p, size, divisor)
-	case Int64:
-		divideIntegers[int64](p, size, divisor)
-	default:
-		panic("reduce: dividing floats as integers")
-	}
-}
-
+// divideIntegers truncates in place. No quotient by a positive number overflows.
 func divideIntegers[T integer](p unsafe.Pointer, size int, divisor int64) {
 	all := elements[T](p, 0, size)
 	for i, x := range all {

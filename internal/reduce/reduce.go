@@ -69,12 +69,20 @@ func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, divisor int64, 
 	if divisor <= 0 {
 		panic("reduce: divisor is not positive")
 	}
-	if !t.Float() {
-		averageIntegers(t, dsts, srcs, count, divisor)
-		return
+	j, size := job{op: Sum, t: t, dsts: dsts, srcs: srcs}, count*t.Size()
+	switch t {
+	case Float32, Float64, Float16, BFloat16:
+		j.final = newFinal(t, divisor)
+		j.run(size, hint)
+	case Int8:
+		averageIntegers[int8](j, size, divisor)
+	case Uint8:
+		averageIntegers[uint8](j, size, divisor)
+	case Int32:
+		averageIntegers[int32](j, size, divisor)
+	case Int64:
+		averageIntegers[int64](j, size, divisor)
 	}
-	j := job{op: Sum, t: t, dsts: dsts, srcs: srcs, final: newFinal(t, divisor)}
-	j.run(count*t.Size(), hint)
 }
 
 // Scale divides count elements at dst by divisor in place, as Average does with one source.
@@ -137,15 +145,15 @@ func newFinal(t DataType, divisor int64) final {
 }
 
 // averageIntegers sums stretches that stay in the nearest cache and divides them there.
-func averageIntegers(t DataType, dsts, srcs []unsafe.Pointer, count int, divisor int64) {
+func averageIntegers[T integer](j job, size int, divisor int64) {
 	const stretch = 4 << 10
-	size := count * t.Size()
-	j := job{op: Sum, t: t, dsts: dsts[:1], srcs: srcs}
+	dsts := j.dsts
+	j.dsts = dsts[:1]
 	for from := 0; from < size; from += stretch {
 		to := min(from+stretch, size)
 		j.walk(from, to, false)
 		first := unsafe.Add(dsts[0], from)
-		divide(t, first, (to-from)/t.Size(), divisor)
+		divideIntegers[T](first, to-from, divisor)
 		for _, dst := range dsts[1:] {
 			Copy(unsafe.Add(dst, from), first, to-from, Hint{})
 		}

@@ -16,14 +16,13 @@ func referenceElement(op Op, t DataType, sources []uint64, divisor int64) uint64
 	if len(sources) == 1 && divisor == 0 {
 		return sources[0]
 	}
-	switch t {
-	case Float32, Float16, BFloat16:
-		return referenceFloat32(op, t, sources, divisor)
-	case Float64:
+	switch {
+	case t == Float64:
 		return referenceFloat64(op, sources, divisor)
-	default:
-		return referenceInteger(op, t, sources, divisor)
+	case t.Float():
+		return referenceFloat32(op, t, sources, divisor)
 	}
+	return referenceInteger(op, t, sources, divisor)
 }
 
 func referenceInteger(op Op, t DataType, sources []uint64, divisor int64) uint64 {
@@ -48,16 +47,11 @@ func referenceInteger(op Op, t DataType, sources []uint64, divisor int64) uint64
 
 // extend cuts v to the type and extends it with its sign, or with zeros.
 func extend(t DataType, v uint64) int64 {
-	switch t {
-	case Int8:
-		return int64(int8(v))
-	case Uint8:
-		return int64(uint8(v))
-	case Int32:
-		return int64(int32(v))
-	default:
-		return int64(v)
+	unused := 64 - 8*t.Size()
+	if t == Uint8 {
+		return int64(v << unused >> unused)
 	}
+	return int64(v<<unused) >> unused
 }
 
 func referenceFloat32(op Op, t DataType, sources []uint64, divisor int64) uint64 {
@@ -113,16 +107,15 @@ func referenceFloat64(op Op, sources []uint64, divisor int64) uint64 {
 }
 
 func referenceOperate(op Op, a, b float64) float64 {
-	switch op {
-	case Sum:
+	switch {
+	case op == Sum:
 		return a + b
-	case Prod:
+	case op == Prod:
 		return a * b
-	case Min:
+	case op == Min:
 		return -referenceMaximum(-a, -b)
-	default:
-		return referenceMaximum(a, b)
 	}
+	return referenceMaximum(a, b)
 }
 
 func referenceMaximum(a, b float64) float64 {
@@ -136,14 +129,13 @@ func referenceMaximum(a, b float64) float64 {
 }
 
 func referenceWiden(t DataType, v uint64) float32 {
-	switch t {
-	case BFloat16:
+	switch {
+	case t == BFloat16:
 		return math.Float32frombits(uint32(v) << 16)
-	case Float16:
+	case t == Float16:
 		return referenceFloat16(uint16(v))
-	default:
-		return math.Float32frombits(uint32(v))
 	}
+	return math.Float32frombits(uint32(v))
 }
 
 func referenceFloat16(h uint16) float32 {
@@ -164,14 +156,13 @@ func referenceFloat16(h uint16) float32 {
 
 func referenceRound(t DataType, f float32) uint64 {
 	bits := math.Float32bits(f)
-	switch t {
-	case Float16:
+	switch {
+	case t == Float16:
 		return uint64(referenceNarrow(f, 10, -14, 15, uint16(bits>>13&0x3FF)))
-	case BFloat16:
+	case t == BFloat16:
 		return uint64(referenceNarrow(f, 7, -126, 127, uint16(bits>>16&0x7F)))
-	default:
-		return uint64(bits)
 	}
+	return uint64(bits)
 }
 
 // referenceNarrow rounds to a format with the given width of mantissa and range of exponents.
@@ -228,15 +219,11 @@ func draw(r *rand.Rand, t DataType) uint64 {
 		return special[r.IntN(len(special))]
 	case 1:
 		f := math.Ldexp(r.NormFloat64(), r.IntN(12)-6)
-		switch t {
-		case Float32:
-			return uint64(math.Float32bits(float32(f)))
-		case Float64:
+		switch {
+		case t == Float64:
 			return math.Float64bits(f)
-		case Float16:
-			return uint64(Float16Bits(float32(f)))
-		case BFloat16:
-			return uint64(BFloat16Bits(float32(f)))
+		case t.Float():
+			return referenceRound(t, float32(f))
 		}
 	}
 	return r.Uint64()

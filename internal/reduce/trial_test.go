@@ -40,8 +40,8 @@ type fataler interface {
 func (tr trial) checkActive(t fataler, name string, want []byte) {
 	t.Helper()
 	size := len(tr.sources[0])
-	var srcs, dsts []unsafe.Pointer
-	var inputs, outputs []guarded
+	srcs, inputs := make([]unsafe.Pointer, 0, len(tr.sources)), make([]guarded, 0, len(tr.sources))
+	dsts, outputs := make([]unsafe.Pointer, 0, tr.dsts), make([]guarded, 0, tr.dsts)
 	for i, source := range tr.sources {
 		g := newGuarded(size, (tr.misplaced+3*i*tr.t.Size())%lineBytes)
 		copy(g.data, source)
