@@ -70,14 +70,14 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	if uint64(size-1) >= uint64(MaxSize) {
 		return Block{}, Growth{}, badSize("allocating", size)
 	}
+	if c.vacant == 0 && len(c.blocks) >= maxBlocks {
+		return Block{}, Growth{}, fmt.Errorf("allocating a block: %w", ErrExhausted)
+	}
 	rounded := c.round(size)
 	home := c.homeFor(stream, rounded)
 	k := c.fit(home, rounded)
 	if k == 0 {
 		return c.press(size, rounded, home)
-	}
-	if c.vacant == 0 && len(c.blocks) >= maxBlocks {
-		return Block{}, Growth{}, fmt.Errorf("allocating a block: %w", ErrExhausted)
 	}
 	return c.place(k, size, rounded), Growth{}, nil
 }
