@@ -32,7 +32,7 @@ func newCore(tb testing.TB, config Config) *Core {
 }
 
 func benchmarkPair(b *testing.B, c *Core, size int64) {
-	c.Free(demand(b, c, size, 1))
+	_, _ = c.Free(demand(b, c, size, 1))
 	b.ReportAllocs()
 	for b.Loop() {
 		block, _, _ := c.Alloc(size, 1)
@@ -73,7 +73,7 @@ func BenchmarkPairEqual(b *testing.B) {
 		}
 	}
 	for _, block := range odd {
-		c.Free(block)
+		_, _ = c.Free(block)
 	}
 	benchmarkPair(b, c, 4096)
 }
@@ -91,7 +91,7 @@ func churned(tb testing.TB, config Config, live int) (*Core, []Block) {
 	}
 	for range 10 * live {
 		i := random.IntN(live)
-		c.Free(blocks[i])
+		_, _ = c.Free(blocks[i])
 		blocks[i] = demand(tb, c, Unit+random.Int64N(mib-Unit), 1)
 	}
 	return c, blocks
@@ -114,10 +114,10 @@ func BenchmarkRandom(b *testing.B) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		v := victims[i%draws]
-		c.Free(blocks[v])
+		_, _ = c.Free(blocks[v])
 		block, grow, _ := c.Alloc(sizes[i%draws], 1)
 		if grow.Bytes != 0 {
-			c.AddSegment(grow, 0)
+			_, _ = c.AddSegment(grow, 0)
 			block, _, _ = c.Alloc(sizes[i%draws], 1)
 		}
 		blocks[v] = block

@@ -32,14 +32,14 @@ func run(t *testing.T, c *Core, history []byte) {
 			if _, err := c.Free(held[i]); err != nil {
 				t.Fatal(err)
 			}
-			c.Unpin(held[i]) // an error unless it was parked
+			_, _ = c.Unpin(held[i]) // an error unless it was parked
 			held = append(held[:i], held[i+1:]...)
 		case 3:
-			c.Pin(held[i])
+			_ = c.Pin(held[i])
 		case 4:
-			c.Unpin(held[i])
+			_, _ = c.Unpin(held[i])
 		case 5:
-			c.Use(held[i], stream)
+			_ = c.Use(held[i], stream)
 		case 6:
 			c.Synced(stream)
 		case 7:

@@ -23,12 +23,10 @@ func binOf(units uint64) int {
 }
 
 // index finds the free blocks of one stream by size. Two levels of bits say which bins may hold
-// any: bits are set at once and cleared when a search finds the bin empty, so a size that comes
-// and goes costs nothing. A bin lists its classes by size, one for each size that occurs; the
-// class of a bin of one size stays when it empties.
+// any. A bin lists its classes by size, one for each size that occurs. The class of a bin of one
+// size stays when it empties; when its last block was taken by a request of that very size even
+// the bits stay, until a search stumbles on them, so a size that comes and goes costs nothing.
 type index struct {
-	stream  int32 // number of the stream in Core.streams
-	small   bool  // whether it serves the small segments of the stream
 	summary uint64
 	words   [binCount / 64]uint64
 	heads   [binCount]int32 // first class of each bin, 0 if none

@@ -1,7 +1,6 @@
 package alloc
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 )
@@ -17,14 +16,15 @@ func (c *Core) Map(w io.Writer, width int) error {
 	if width < 1 {
 		width = 64
 	}
-	out := bufio.NewWriter(w)
 	cells := make([]byte, width)
+	var lines []byte
 	for s := range c.Segments() {
 		c.paint(cells, s)
-		fmt.Fprintf(out, "seg %d |%s|  %s, stream %d\n",
+		lines = fmt.Appendf(lines, "seg %d |%s|  %s, stream %d\n",
 			s.Ordinal, cells, formatBytes(s.Bytes), s.Stream)
 	}
-	return out.Flush()
+	_, err := w.Write(lines)
+	return err
 }
 
 // paint fills the cells of one segment.

@@ -56,7 +56,9 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 		base: base, bytes: bytes, address: address, home: growth.home, first: id,
 		hints: make([]int32, (bytes>>unitShift+1<<hintShift-1)>>hintShift),
 	})
-	c.home(growth.home)
+	if c.homes[growth.home] == nil {
+		c.homes[growth.home] = new(index)
+	}
 	b := &c.blocks[id]
 	*b = block{
 		at: base, size: bytes, segment: ordinal, home: growth.home,
@@ -78,14 +80,6 @@ func (c *Core) baseFor(bytes int64, address uint64) (uint64, error) {
 		return 0, fmt.Errorf("adding a segment at %#x: %w", address, ErrAddress)
 	}
 	return address >> unitShift, nil
-}
-
-// home returns an index, which it makes if need be.
-func (c *Core) home(n int32) *index {
-	if c.homes[n] == nil {
-		c.homes[n] = &index{stream: n / 2, small: n&1 == 1}
-	}
-	return c.homes[n]
 }
 
 // View is a block as seen from outside: free ones too.

@@ -96,6 +96,11 @@ func (a *audit) note(b *block, id int32) error {
 }
 
 func (c *Core) verifyIndex(home int32, x *index, a *audit) error {
+	for word := range x.words {
+		if x.words[word] != 0 != (x.summary>>word&1 == 1) {
+			return fmt.Errorf("word %d is %#x, summary %#x", word, x.words[word], x.summary)
+		}
+	}
 	last := uint64(0)
 	for k := range c.eachClass(x) {
 		cl := &c.classes[k]

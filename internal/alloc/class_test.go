@@ -1,0 +1,61 @@
+package alloc
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestEqualBlocksAreTakenInOrderOfPosition keeps up to 2,000 free blocks of one size, too many
+// to be searched, and takes, returns and merges them at random.
+func TestEqualBlocksAreTakenInOrderOfPosition(t *testing.T) {
+	const size, count = 4096, 4000
+	c := newCore(t, Default())
+	all := make([]Block, count)
+	for i := range all {
+		all[i] = demand(t, c, size, 0)
+	}
+	// The even blocks stay live, so that the odd ones never merge.
+	random := rand.New(rand.NewPCG(5, 6))
+	var free []int64
+	held := map[int64]Block{}
+	for i := 1; i < count; i += 2 {
+		held[all[i].Offset] = all[i]
+	}
+	offsets := make([]int64, 0, len(held))
+	for i := 1; i < count; i += 2 {
+		offsets = append(offsets, all[i].Offset)
+	}
+	for step := range 20_000 {
+		// Phases of 2,500 steps lean towards freeing, then towards taking.
+		lean := 3 + step/2500%2*4
+		if len(free) > 0 && random.IntN(10) < lean {
+			v := demand(t, c, size, 0)
+			if want := free[0]; v.Offset != want {
+				t.Fatalf("step %d: took offset %d, lowest is %d", step, v.Offset, want)
+			}
+			held[v.Offset] = v
+			free = free[1:]
+		} else if v, ok := held[offsets[random.IntN(len(offsets))]]; ok {
+			if _, err := c.Free(v); err != nil {
+				t.Fatal(err)
+			}
+			delete(held, v.Offset)
+			at, _ := slices.BinarySearch(free, v.Offset)
+			free = slices.Insert(free, at, v.Offset)
+		}
+		if step%500 == 0 {
+			if err := c.Verify(); err != nil {
+				t.Fatalf("step %d: %v", step, err)
+			}
+		}
+	}
+	for i := 0; i < count; i += 2 {
+		if _, err := c.Free(all[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Verify(); err != nil {
+		t.Fatal(err)
+	}
+}
