@@ -1,0 +1,50 @@
+package rendezvous
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds what a test waits for; passing tests never come near it.
+const patience = 30 * time.Second
+
+func testContext(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// closeLater closes c at the end of the test, and fails the test if that fails.
+func closeLater(t testing.TB, c interface{ Close() error }) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("closing: %v", err)
+		}
+	})
+}
+
+// serveOn gives a server and a client at address.
+func serveOn(t testing.TB, address string, token Token) (*Server, *Client) {
+	t.Helper()
+	s, err := Listen(address, token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, s)
+	c, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, c)
+	return s, c
+}
+
+// privateName is an abstract socket that no other test uses.
+func privateName() string { return "unix:@symmem-test-" + string(NewToken()) }

@@ -1,0 +1,210 @@
+package rendezvous
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// TestTable plays transcripts: "<client> <QUERY> words", the answer lines being "<client>: bytes".
+func TestTable(t *testing.T) {
+	datadriven.RunTest(t, "testdata/table", func(t *testing.T, d *datadriven.TestData) string {
+		tab := newTable()
+		var out strings.Builder
+		for line := range strings.Lines(d.Input) {
+			words := strings.Fields(line)
+			from := clientID(words[0][0])
+			out.WriteString(strings.TrimSpace(line) + "\n")
+			if words[1] == "leaves" {
+				tab.leave(from)
+				continue
+			}
+			replies, err := tab.apply(from, transcribed(t, words[1], words[2:]))
+			for _, r := range replies {
+				fmt.Fprintf(&out, "    %c: %q\n", rune(r.to), r.bytes)
+			}
+			if err != nil {
+				fmt.Fprintf(&out, "    %v\n", err)
+			}
+		}
+		fmt.Fprintf(&out, "waiting %d, watched %d\n", len(tab.waiting), len(tab.watched))
+		return out.String()
+	})
+}
+
+// transcribed makes a request of words: keys and values in their order, and a number if the
+// query has one, last.
+func transcribed(t *testing.T, name string, words []string) *request {
+	t.Helper()
+	q := slices.IndexFunc(shapes[:], func(s shape) bool { return s.name == name })
+	if q < 0 {
+		t.Fatalf("no query %q", name)
+	}
+	r := &request{query: query(q)}
+	s := shapes[q]
+	if s.number {
+		if _, err := fmt.Sscan(words[len(words)-1], &r.number); err != nil {
+			t.Fatal(err)
+		}
+		words = words[:len(words)-1]
+	}
+	for group := range slices.Chunk(words, 1+s.values) {
+		r.keys = append(r.keys, group[0])
+		for _, value := range group[1:] {
+			r.values = append(r.values, []byte(value))
+		}
+	}
+	return r
+}
+
+// drawRequest makes any request that a client could send.
+func drawRequest(t *rapid.T) *request {
+	r := &request{query: query(rapid.IntRange(0, int(queryCount)-1).Draw(t, "query"))}
+	s := shapes[r.query]
+	keys := s.keys
+	if s.counted {
+		keys = rapid.IntRange(0, 4).Draw(t, "keys")
+	}
+	for range keys {
+		r.keys = append(r.keys, rapid.StringN(0, 9, -1).Draw(t, "key"))
+		for range s.values {
+			r.values = append(r.values, rapid.SliceOfN(rapid.Byte(), 0, 9).Draw(t, "value"))
+		}
+	}
+	if s.nonce {
+		r.nonce = rapid.Uint32().Draw(t, "nonce")
+	}
+	if s.number {
+		r.number = rapid.Int64().Draw(t, "number")
+	}
+	return r
+}
+
+func TestRequestsSurviveTheWire(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := drawRequest(t)
+		d := newDecoder(bytes.NewReader(want.append(nil)), "test")
+		got, err := d.request(maxRequestBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(request{})); diff != "" {
+			t.Fatal(diff)
+		}
+		if _, err := d.request(maxRequestBytes); err != io.EOF { //nolint:errorlint // itself.
+			t.Fatalf("after the request: %v", err)
+		}
+	})
+}
+
+// checkTable fails unless the two indexes of waiters agree, and nobody waits for what is there.
+func checkTable(t *rapid.T, tab *table) {
+	pairs := 0
+	for key, watching := range tab.watched {
+		if len(watching) == 0 || !tab.lacks(key) && len(tab.queues[key]) == 0 {
+			t.Fatalf("%d clients watch %q", len(watching), key)
+		}
+		pairs += len(watching)
+	}
+	for client, w := range tab.waiting {
+		if w.client != client || len(w.missing) == 0 && w.barrier == nil {
+			t.Fatalf("client %d waits for nothing", client)
+		}
+		pairs -= len(w.missing)
+	}
+	if pairs != 0 {
+		t.Fatalf("%d more are watched than waited for", pairs)
+	}
+}
+
+// TestEveryWaitEndsOnce sends random requests of few clients about few keys, and checks that a
+// client gets exactly one STOP_WAITING for each WAIT that was neither cancelled nor left.
+func TestEveryWaitEndsOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tab := newTable()
+		key := rapid.SampledFrom([]string{"a", "b", "c"})
+		queries := []query{
+			querySet, queryDelete, queryWait, queryWait, queryCancelWait, queryAdd, queryQueuePush,
+			queryQueuePop, queryCompareSet, queryBarrier,
+		}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			from := clientID(rapid.IntRange(1, 4).Draw(t, "client"))
+			r := &request{query: rapid.SampledFrom(queries).Draw(t, "query"), number: 2}
+			r.keys = []string{key.Draw(t, "key"), key.Draw(t, "other key")}
+			if !shapes[r.query].counted {
+				r.keys = r.keys[:1]
+			}
+			r.values = [][]byte{[]byte("1"), []byte("2")}[:shapes[r.query].values]
+			before := tab.waiting[from] != nil
+			replies, err := tab.apply(from, r)
+			waits := r.query == queryWait || r.query == queryBarrier
+			if (err != nil) != (waits && before) {
+				t.Fatalf("%s while waiting is %v: %v", r.query, before, err)
+			}
+			stopped := slices.ContainsFunc(replies, func(x reply) bool {
+				return x.to == from && bytes.Equal(x.bytes, []byte{replyStop})
+			})
+			if waits && !before && stopped == (tab.waiting[from] != nil) {
+				t.Fatalf("%s: stopped is %v, and so is waiting", r.query, stopped)
+			}
+			checkTable(t, tab)
+		}
+	})
+}
+
+// FuzzServer feeds a server any bytes. It must neither panic nor keep a connection whose client
+// has gone.
+func FuzzServer(f *testing.F) {
+	for _, x := range exchanges {
+		f.Add(unhex(f, hello+x.send))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := newServer("fuzz", "")
+		ours, theirs := net.Pipe()
+		s.admit(theirs, true)
+		go func() { _, _ = io.Copy(io.Discard, ours) }()
+		_, _ = ours.Write(b)
+		ours.Close()
+		if err := s.Drain(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil || len(s.sessions) != 0 {
+			t.Fatalf("%d sessions left, %v", len(s.sessions), err)
+		}
+	})
+}
+
+// FuzzClient answers any bytes to a client, whose calls must end, with an error or without.
+func FuzzClient(f *testing.F) {
+	for _, x := range exchanges {
+		f.Add(unhex(f, x.want))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		calls := []func(c *Client) error{
+			func(c *Client) error { return c.Set(context.Background(), "k", nil) },
+			func(c *Client) error { return c.Wait(context.Background(), "k") },
+			func(c *Client) error { _, err := c.MultiGet(context.Background(), "a", "b"); return err },
+			func(c *Client) error { _, err := c.Add(context.Background(), "k", 1); return err },
+		}
+		for _, call := range calls {
+			ours, theirs := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, theirs) }()
+			go func() { _, _ = theirs.Write(b); theirs.Close() }()
+			l := &link{conn: ours, d: newDecoder(ours, "fuzz"), trusted: true}
+			c := newClient("fuzz", func(context.Context) (*link, error) { return nil, ErrLost })
+			c.adopt(l)
+			c.release(l)
+			_ = call(c)
+			c.Close()
+		}
+	})
+}

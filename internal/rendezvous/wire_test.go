@@ -1,0 +1,292 @@
+package rendezvous
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+)
+
+// unhex reads bytes as the tables write them: hexadecimal, with spaces, and text in quotes.
+func unhex(t testing.TB, text string) []byte {
+	t.Helper()
+	var b []byte
+	for i, part := range strings.Split(text, "'") {
+		if i%2 == 1 {
+			b = append(b, part...)
+			continue
+		}
+		piece, err := hex.DecodeString(strings.ReplaceAll(part, " ", ""))
+		if err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		b = append(b, piece...)
+	}
+	return b
+}
+
+const (
+	hello   = "00 cef7853c"
+	one64   = "0100000000000000"
+	two64   = "0200000000000000"
+	zero64  = "0000000000000000"
+	three64 = "0300000000000000"
+)
+
+// exchanges are the golden bytes of every query and its answer, in an order in which one server
+// gives all of them. The client's own calls are compared with the same bytes below.
+var exchanges = []struct{ name, send, want string }{
+	{"PING", "0d 78563412", "78563412"},
+	{"SET", "01" + two64 + "'/k'" + one64 + "'v'", ""},
+	{"GET", "03" + two64 + "'/k'", one64 + "'v'"},
+	{"GET of a missing key", "03" + two64 + "'/x'", zero64},
+	{"COMPARE_SET that matches", "02" + two64 + "'/k'" + one64 + "'v'" + one64 + "'w'", one64 + "'w'"},
+	{"COMPARE_SET that does not", "02" + two64 + "'/k'" + one64 + "'v'" + zero64, one64 + "'w'"},
+	{"COMPARE_SET of nothing", "02" + two64 + "'/x'" + one64 + "'e'" + one64 + "'d'", one64 + "'e'"},
+	{"ADD", "04" + two64 + "'/n' feffffffffffffff", "feffffffffffffff"},
+	{"ADD again", "04" + two64 + "'/n'" + three64, one64},
+	{"GET of a number", "03" + two64 + "'/n'", one64 + "'1'"},
+	{"CHECK that is ready", "05" + two64 + two64 + "'/k'" + two64 + "'/n'", "00"},
+	{"CHECK that is not", "05" + two64 + two64 + "'/k'" + two64 + "'/x'", "01"},
+	{"CHECK of no keys", "05" + zero64, "00"},
+	{"WAIT that is over", "06" + one64 + two64 + "'/k'", "00"},
+	{"WAIT", "06" + one64 + two64 + "'/x'", ""},
+	{"CANCEL_WAIT", "0c", "01"},
+	{"CANCEL_WAIT of nothing", "0c", "01"},
+	{"GETNUMKEYS", "07", two64},
+	{"DELETE_KEY", "08" + two64 + "'/n'", one64},
+	{"DELETE_KEY again", "08" + two64 + "'/n'", zero64},
+	{"APPEND", "09" + two64 + "'/k'" + one64 + "'x'", ""},
+	{"MULTI_GET", "0a" + two64 + two64 + "'/k'" + two64 + "'/x'", two64 + "'wx'" + zero64},
+	{"MULTI_GET of no keys", "0a" + zero64, ""},
+	{"MULTI_SET", "0b" + two64 + one64 + "'a'" + one64 + "'1'" + one64 + "'b'" + zero64, ""},
+	{"QUEUE_PUSH", "0e" + one64 + "'q'" + one64 + "'1'", ""},
+	{"QUEUE_PUSH again", "0e" + one64 + "'q'" + one64 + "'2'", ""},
+	{"QUEUE_LEN", "10" + one64 + "'q'", two64},
+	{"CHECK of a queue", "05" + one64 + one64 + "'q'", "00"},
+	{"QUEUE_POP", "0f" + one64 + "'q'", two64 + one64 + "'1'"},
+	{"QUEUE_POP of the last", "0f" + one64 + "'q'", one64 + one64 + "'2'"},
+	{"QUEUE_POP of nothing", "0f" + one64 + "'q'", zero64},
+	{"LIST_KEYS", "11", three64 + two64 + "'/k'" + one64 + "'a'" + one64 + "'b'"},
+	{"BARRIER of one", "12" + one64 + "'b'" + one64, "00"},
+	{"BARRIER of two", "12" + one64 + "'c'" + two64, ""},
+	{"CANCEL_WAIT at a barrier", "0c", "01"},
+}
+
+// rawConn is a client from outside that speaks no protocol of its own.
+func rawConn(t *testing.T, s *Server) net.Conn {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	if !s.admit(theirs, true) {
+		t.Fatal("the server is closed")
+	}
+	closeLater(t, ours)
+	return ours
+}
+
+func send(t *testing.T, conn io.Writer, text string) {
+	t.Helper()
+	if _, err := conn.Write(unhex(t, text)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func expect(t *testing.T, conn io.Reader, text string) {
+	t.Helper()
+	want := unhex(t, text)
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("got  % x (%v)\nwant % x", got[:n], err, want)
+	}
+}
+
+// TestServerAnswersEveryQueryByteForByte also proves that nothing comes after an answer: the
+// PING behind each query is answered next.
+func TestServerAnswersEveryQueryByteForByte(t *testing.T) {
+	s := newServer("test", "")
+	closeLater(t, s)
+	conn := rawConn(t, s)
+	send(t, conn, hello)
+	seen := map[byte]bool{0: true}
+	for _, x := range exchanges {
+		t.Log(x.name)
+		seen[unhex(t, x.send)[0]] = true
+		send(t, conn, x.send+"0d 01020304")
+		expect(t, conn, x.want+"01020304")
+	}
+	if len(seen) != int(queryCount) {
+		t.Fatalf("%d of %d queries have golden bytes", len(seen), queryCount)
+	}
+}
+
+// TestServerReadsBytesOneByOne sends the same, in the smallest pieces.
+func TestServerReadsBytesOneByOne(t *testing.T) {
+	s := newServer("test", "")
+	closeLater(t, s)
+	conn := rawConn(t, s)
+	all, want := hello, ""
+	for _, x := range exchanges {
+		all, want = all+x.send, want+x.want
+	}
+	go func() {
+		for _, b := range unhex(t, all) {
+			if _, err := conn.Write([]byte{b}); err != nil {
+				return
+			}
+		}
+	}()
+	expect(t, conn, want)
+}
+
+// TestServerHangsUp on everything that no client sends.
+func TestServerHangsUp(t *testing.T) {
+	rows := map[string]string{
+		"another first query":        "0d 01020304",
+		"the wrong magic":            "00 cef7853d",
+		"HTTP":                       "'GET / HTTP/1.1'",
+		"an unknown query":           hello + "13",
+		"VALIDATE twice":             hello + hello,
+		"a key over 8 KiB":           hello + "03 0120000000000000",
+		"a value over 8 MiB":         hello + "01" + one64 + "'k' 0100800000000000",
+		"a key without end":          hello + "03 ffffffffffffffff",
+		"more than 128 Ki keys":      hello + "05 0100020000000000",
+		"ADD to what is no number":   hello + "01" + one64 + "'k'" + one64 + "'v' 04" + one64 + "'k'" + one64,
+		"a second WAIT":              hello + "06" + one64 + one64 + "'x' 06" + one64 + one64 + "'y'",
+		"BARRIER during WAIT":        hello + "06" + one64 + one64 + "'x' 12" + one64 + "'y'" + one64,
+		"an APPEND beyond the limit": hello + "01" + one64 + "'k' 0000800000000000",
+	}
+	for name, text := range rows {
+		t.Run(name, func(t *testing.T) {
+			s := newServer("test", "")
+			closeLater(t, s)
+			conn := rawConn(t, s)
+			b := unhex(t, text)
+			if strings.HasPrefix(name, "an APPEND") {
+				b = append(b, make([]byte, maxValueBytes)...)
+				b = append(b, unhex(t, "09"+one64+"'k'"+one64+"'x'")...)
+			}
+			go func() { _, _ = conn.Write(b) }()
+			if rest, err := io.ReadAll(conn); err != nil || len(rest) != 0 {
+				t.Fatalf("got % x, %v; want the end", rest, err)
+			}
+		})
+	}
+}
+
+// scripted gives a client whose server reads and writes exactly what the script says, after a
+// handshake. In what it expects, "ping" stands for a PING, which it echoes after the reply.
+func scripted(t *testing.T, want, reply string) (*Client, <-chan error) {
+	t.Helper()
+	done := make(chan error, 1)
+	c := newClient("script", func(ctx context.Context) (*link, error) {
+		ours, theirs := net.Pipe()
+		go func() { done <- play(t, theirs, want, reply) }()
+		return handshake(ctx, ours, Endpoint{Address: "script"})
+	})
+	closeLater(t, c)
+	return c, done
+}
+
+func play(t *testing.T, conn net.Conn, want, reply string) error {
+	defer conn.Close()
+	if err := playPing(t, conn, hello, ""); err != nil {
+		return err
+	}
+	query, ping := strings.CutSuffix(want, "ping")
+	if ping {
+		return playPing(t, conn, query, reply)
+	}
+	return playQuery(t, conn, query, reply)
+}
+
+func playQuery(t *testing.T, conn net.Conn, want, reply string) error {
+	b := unhex(t, want)
+	got := make([]byte, len(b))
+	if _, err := io.ReadFull(conn, got); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, b) {
+		return errors.New("got " + hex.EncodeToString(got))
+	}
+	if reply == "" {
+		return nil // An empty write to a pipe waits for a reader.
+	}
+	_, err := conn.Write(unhex(t, reply))
+	return err
+}
+
+func playPing(t *testing.T, conn net.Conn, want, reply string) error {
+	if err := playQuery(t, conn, want+"0d", reply); err != nil {
+		return err
+	}
+	var nonce [4]byte
+	if _, err := io.ReadFull(conn, nonce[:]); err != nil {
+		return err
+	}
+	_, err := conn.Write(nonce[:])
+	return err
+}
+
+// TestClientSendsEveryQueryByteForByte compares what the calls send with golden bytes.
+func TestClientSendsEveryQueryByteForByte(t *testing.T) {
+	ctx := testContext(t)
+	k := two64 + "'/k'"
+	rows := []struct {
+		name, want, reply string
+		call              func(c *Client) error
+	}{
+		{"Set", "01" + k + one64 + "'v' ping", "", func(c *Client) error {
+			return c.Set(ctx, "k", []byte("v"))
+		}},
+		{"Add", "04" + k + three64, three64, func(c *Client) error {
+			_, err := c.Add(ctx, "k", 3)
+			return err
+		}},
+		{"CompareSet", "02" + k + one64 + "'e'" + zero64, zero64, func(c *Client) error {
+			_, err := c.CompareSet(ctx, "k", []byte("e"), nil)
+			return err
+		}},
+		{"Delete", "08" + k, one64, func(c *Client) error {
+			_, err := c.Delete(ctx, "k")
+			return err
+		}},
+		{"Wait", "06" + two64 + k + two64 + "'/l'", "00", func(c *Client) error {
+			return c.Wait(ctx, "k", "l")
+		}},
+	}
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
+			c, done := scripted(t, r.want, r.reply)
+			if err := errors.Join(r.call(c), <-done); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestClientReadsInTwoQueries has those calls that wait before they read.
+func TestClientReadsInTwoQueries(t *testing.T) {
+	ours, theirs := net.Pipe()
+	l := &link{conn: ours, d: newDecoder(ours, "script"), trusted: true}
+	c := newClient("script", nil)
+	closeLater(t, c)
+	c.adopt(l)
+	c.release(l)
+	k, both := two64+"'/k'", two64+two64+"'/k'"+two64+"'/l'"
+	done := make(chan error, 1)
+	go func() {
+		done <- errors.Join(
+			playQuery(t, theirs, "06"+one64+k, "00"), playQuery(t, theirs, "03"+k, one64+"'v'"),
+			playQuery(t, theirs, "06"+both, "00"),
+			playQuery(t, theirs, "0a"+both, one64+"'v'"+two64+"'ww'"), theirs.Close())
+	}()
+	wantValue(t, c, "k", "v")
+	values, err := c.MultiGet(testContext(t), "k", "l")
+	if err := errors.Join(err, <-done); err != nil || string(values[1]) != "ww" {
+		t.Fatalf("%q, %v", values, err)
+	}
+}
