@@ -96,6 +96,19 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 	if len(pending) == 0 {
 		return nil
 	}
+	if err := g.registerAll(ctx, p, m, pending); err != nil {
+		// What is not registered stays pending, so that the next call returns the fault, too.
+		m.pending.Store(true)
+		return err
+	}
+	g.registered.Add(1)
+	return nil
+}
+
+// registerAll agrees and registers. g.mu is held.
+func (g *Group) registerAll(
+	ctx context.Context, p *Pool, m *membership, pending []*segment,
+) error {
 	if err := g.agreeToRegister(ctx, p, pending); err != nil {
 		return err
 	}
@@ -104,7 +117,6 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 			return g.settle(err)
 		}
 	}
-	g.registered.Add(1)
 	return nil
 }
 
@@ -139,7 +151,6 @@ func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segm
 	}
 	w, err := g.comm.Register(ctx, key, s.memory)
 	if err != nil {
-		m.pending.Store(true)
 		return err
 	}
 	p.mu.Lock()
