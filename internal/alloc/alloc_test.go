@@ -228,6 +228,29 @@ func TestBlocksOfOthersAreForeign(t *testing.T) {
 	}
 }
 
+func TestAHandleAloneFindsAndFreesItsBlock(t *testing.T) {
+	c := newCore(t, Default())
+	demand(t, c, 512, 0)
+	own := demand(t, c, 4096, 0)
+	if v, err := c.Live(own.Handle); v != own || err != nil {
+		t.Errorf("Live: %+v, %v; want %+v", v, err, own)
+	}
+	if v, state, err := c.FreeHandle(own.Handle); v != own || state != Free || err != nil {
+		t.Errorf("FreeHandle: %+v, %s, %v; want %+v, free", v, state, err, own)
+	}
+	if _, err := c.Live(own.Handle); !errors.Is(err, ErrFreed) {
+		t.Errorf("Live of a freed block: %v, want ErrFreed", err)
+	}
+	if _, _, err := c.FreeHandle(own.Handle); !errors.Is(err, ErrDoubleFree) {
+		t.Errorf("FreeHandle again: %v, want ErrDoubleFree", err)
+	}
+	for _, h := range []Handle{0, makeHandle(1000, 0), makeHandle(1, 7)} {
+		if _, _, err := c.FreeHandle(h); !errors.Is(err, ErrForeign) {
+			t.Errorf("FreeHandle(%#x): %v, want ErrForeign", h, err)
+		}
+	}
+}
+
 func TestOrdinalsOfTrimmedSegmentsAreNotGivenOutAgain(t *testing.T) {
 	c := newCore(t, Default())
 	if _, err := c.Free(demand(t, c, 1, 0)); err != nil {

@@ -94,18 +94,26 @@ func (c *Core) view(id int32) Block {
 
 // resolve returns the record of a block that was not returned yet.
 func (c *Core) resolve(v Block) (int32, error) {
-	id := int32(uint32(v.Handle))
+	id, err := c.resolveHandle(v.Handle)
+	if err != nil {
+		return 0, err
+	}
+	if b := &c.blocks[id]; b.segment != v.Segment || b.size != v.Size {
+		return 0, ErrForeign
+	}
+	return id, nil
+}
+
+// resolveHandle is resolve for a handle alone.
+func (c *Core) resolveHandle(h Handle) (int32, error) {
+	id := int32(uint32(h))
 	if id <= 0 || int(id) >= len(c.blocks) {
 		return 0, ErrForeign
 	}
-	b := &c.blocks[id]
-	switch generation := uint32(v.Handle >> 32); {
-	case generation != b.generation:
-		if int32(generation-b.generation) < 0 {
-			return 0, ErrFreed
-		}
-		return 0, ErrForeign
-	case b.state < Live || b.segment != v.Segment || b.size != v.Size:
+	switch age := int32(uint32(h>>32) - c.blocks[id].generation); {
+	case age < 0:
+		return 0, ErrFreed
+	case age > 0 || c.blocks[id].state < Live:
 		return 0, ErrForeign
 	}
 	return id, nil
