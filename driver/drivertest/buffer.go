@@ -1,0 +1,104 @@
+package drivertest
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"symmem/driver"
+)
+
+// buffer is a segment, and its window if it is registered.
+type buffer struct {
+	segment driver.Segment
+	window  driver.Window
+}
+
+// at returns the address of an offset of the buffer.
+func (b buffer) at(offset int64) uintptr { return b.segment.Address() + uintptr(offset) }
+
+// newBuffer maps a segment of at least the given number of bytes.
+func (r *rank) newBuffer(atLeast int64) (buffer, error) {
+	g := r.granularity()
+	size := (atLeast + g - 1) / g * g
+	s, err := r.arena.Map(r.mapped, size)
+	if err != nil {
+		return buffer{}, err
+	}
+	r.mapped += size
+	r.later(s.Unmap)
+	return buffer{segment: s}, nil
+}
+
+// newWindow maps a segment and registers it with the world's group.
+func (r *rank) newWindow(atLeast int64) (buffer, error) {
+	b, err := r.newBuffer(atLeast)
+	if err != nil {
+		return b, err
+	}
+	b.window, err = r.group.Register(r.world.ctx, r.nextKey(), b.segment)
+	return b, err
+}
+
+// nextKey names the next segment, alike on all ranks that map in the same order.
+func (r *rank) nextKey() driver.SegmentKey {
+	r.windows++
+	return driver.SegmentKey{Pool: 7, Ordinal: r.windows, Generation: 1}
+}
+
+// write copies bytes of the host to the device.
+func (r *rank) write(at uintptr, data []byte) error {
+	if len(data) == 0 {
+		return nil
+	}
+	staging := r.world.harness.Host(len(data))
+	copy(staging, data)
+	if err := r.stream.Copy(at, address(staging), int64(len(data))); err != nil {
+		return fmt.Errorf("writing %d bytes: %w", len(data), err)
+	}
+	err := r.stream.Synchronize(r.world.ctx)
+	runtime.KeepAlive(staging)
+	return err
+}
+
+// read copies bytes of the device to the host.
+func (r *rank) read(at uintptr, n int64) ([]byte, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	staging := r.world.harness.Host(int(n))
+	if err := r.stream.Copy(address(staging), at, n); err != nil {
+		return nil, fmt.Errorf("reading %d bytes: %w", n, err)
+	}
+	err := r.stream.Synchronize(r.world.ctx)
+	return staging, err
+}
+
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// expect compares device memory with what should be there.
+func (r *rank) expect(at uintptr, want []byte) error {
+	got, err := r.read(at, int64(len(want)))
+	if err != nil {
+		return err
+	}
+	return difference(got, want)
+}
+
+// expectAll compares device memory with one byte repeated.
+func (r *rank) expectAll(at uintptr, value byte, n int64) error {
+	return r.expect(at, bytes.Repeat([]byte{value}, int(n)))
+}
+
+func difference(got, want []byte) error {
+	if bytes.Equal(got, want) {
+		return nil
+	}
+	for i := range min(len(got), len(want)) {
+		if got[i] != want[i] {
+			return fmt.Errorf("byte %d of %d is %#02x, want %#02x", i, len(want), got[i], want[i])
+		}
+	}
+	return fmt.Errorf("got %d bytes, want %d", len(got), len(want))
+}

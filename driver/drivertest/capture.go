@@ -1,0 +1,247 @@
+package drivertest
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"symmem/driver"
+)
+
+var captureContracts = []contract{
+	{"captures neither nest nor end twice", proveCaptureStates},
+	{"captured work is not done before its graph is launched", proveCapturedWaits},
+	{"a graph runs on any stream of its device, in stream order", proveGraphStreams},
+	{"an event in a graph is recorded by each launch", proveGraphEvents},
+	{"replays and eager calls of one group keep one order, 1,000 times", proveReplays},
+	{"registration during a capture gives ErrCapturing and the capture is still good",
+		proveRegisterCapturing},
+	{"closing a stream ends its capture", proveCloseCapturing},
+	{"a closed graph gives ErrClosed", proveGraphClosed},
+}
+
+func proveCaptureStates(t *testing.T, h Harness) {
+	s := newWorld(t, h, 1, options{apart: true}).ranks[0].stream
+	_, err := s.EndCapture()
+	wantError(t, "ending without a beginning", err, driver.ErrNotCapturing)
+	must(t, s.BeginCapture())
+	wantError(t, "beginning twice", s.BeginCapture(), driver.ErrCapturing)
+	if !s.Capturing() {
+		t.Error("the stream does not capture")
+	}
+	g, err := s.EndCapture()
+	must(t, err)
+	if s.Capturing() {
+		t.Error("the stream still captures")
+	}
+	_, err = s.EndCapture()
+	wantError(t, "ending twice", err, driver.ErrNotCapturing)
+	must(t, g.Launch(s))
+	must(t, g.Close())
+}
+
+// captured records what a function queues.
+func captured(s driver.Stream, queue func() error) (driver.Graph, error) {
+	if err := s.BeginCapture(); err != nil {
+		return nil, err
+	}
+	if err := queue(); err != nil {
+		return nil, err
+	}
+	return s.EndCapture()
+}
+
+func proveCapturedWaits(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{}).ranks[0]
+	b, err := r.newWindow(1)
+	must(t, err)
+	ran := 0
+	call := driver.Call{
+		Operation: driver.AllReduce, DataType: driver.Int8, Count: 64,
+		Send: b.at(0), Recv: b.at(128),
+	}
+	g, err := captured(r.stream, func() error {
+		must(t, r.stream.Fill(b.at(0), 9, 64))
+		must(t, r.stream.Copy(b.at(64), b.at(0), 64))
+		must(t, r.queue(r.group, r.stream, call))
+		return r.stream.Host(func() { ran++ })
+	})
+	must(t, err)
+	must(t, r.expectAll(b.at(0), 0, 192))
+	if ran != 0 {
+		t.Error("a captured function ran before launch")
+	}
+	for range 3 {
+		must(t, g.Launch(r.stream))
+	}
+	must(t, r.expectAll(b.at(0), 9, 192))
+	if ran != 3 {
+		t.Errorf("a function ran %d times in 3 launches", ran)
+	}
+	must(t, g.Close())
+}
+
+func proveGraphStreams(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	b, err := r.newBuffer(1)
+	must(t, err)
+	g, err := captured(r.stream, func() error { return r.stream.Copy(b.at(64), b.at(0), 64) })
+	must(t, err)
+	other := newStream(t, r)
+	held, err := r.hold(other)
+	must(t, err)
+	must(t, other.Fill(b.at(0), 5, 64))
+	must(t, g.Launch(other))
+	must(t, other.Fill(b.at(0), 6, 64))
+	must(t, r.expectAll(b.at(0), 0, 128))
+	held.open()
+	must(t, other.Synchronize(r.world.ctx))
+	must(t, r.expectAll(b.at(0), 6, 64))
+	must(t, r.expectAll(b.at(64), 5, 64))
+	must(t, g.Close())
+}
+
+func proveGraphEvents(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	e := newEvent(t, r)
+	g, err := captured(r.stream, func() error { return r.stream.Record(e) })
+	must(t, err)
+	if !e.Done() {
+		t.Error("capturing has recorded the event")
+	}
+	for range 3 {
+		held, err := r.hold(r.stream)
+		must(t, err)
+		must(t, g.Launch(r.stream))
+		if e.Done() {
+			t.Error("the event is done before its stream got there")
+		}
+		held.open()
+		must(t, e.Synchronize(r.world.ctx))
+	}
+	must(t, g.Close())
+}
+
+// proveReplays sums a counter of each rank in a graph and, eagerly between replays, that sum again
+// over the other path.
+func proveReplays(t *testing.T, h Harness) {
+	b := newBench(t, h, 3, 1<<20, options{check: true})
+	must(t, b.each(b.replay))
+}
+
+func (b *bench) replay(r *rank) error {
+	const launches = 1000
+	send, recv := b.send[r.number], b.recv[r.number]
+	sum := func(from, to int64, path driver.Path) driver.Call {
+		return driver.Call{
+			Operation: driver.AllReduce, DataType: driver.Int32, Count: 4000, Path: path,
+			Send: send.at(from), Recv: recv.at(to),
+			SendWindow: send.window, RecvWindow: recv.window, Digest: uint64(path) + 1,
+		}
+	}
+	var ran atomic.Int32
+	paths := b.harness.Paths
+	g, err := captured(r.stream, func() error {
+		if err := r.queue(r.group, r.stream, sum(0, 0, paths[len(paths)-1])); err != nil {
+			return err
+		}
+		return r.stream.Host(func() { ran.Add(1) })
+	})
+	if err != nil {
+		return err
+	}
+	for i := range launches {
+		if err := b.step(r, g, sum(0, 1<<16, paths[0]), i); err != nil {
+			return fmt.Errorf("launch %d: %w", i, err)
+		}
+	}
+	if err := r.stream.Synchronize(b.ctx); err != nil {
+		return err
+	}
+	if n := ran.Load(); n != launches {
+		return fmt.Errorf("a function ran %d times in %d launches", n, launches)
+	}
+	return g.Close()
+}
+
+// step changes the input, launches the graph, makes the eager call every third time and checks
+// both results now and then.
+func (b *bench) step(r *rank, g driver.Graph, eager driver.Call, i int) error {
+	value := byte(i%20 + r.number)
+	if err := r.stream.Fill(b.send[r.number].at(0), value, 16000); err != nil {
+		return err
+	}
+	if err := g.Launch(r.stream); err != nil {
+		return err
+	}
+	if i%3 == 0 {
+		if err := r.queue(r.group, r.stream, eager); err != nil {
+			return err
+		}
+	}
+	if i%30 != 0 {
+		return nil
+	}
+	sum := byte(3*(i%20) + 3)
+	if err := r.expectAll(b.recv[r.number].at(0), sum, 16000); err != nil {
+		return err
+	}
+	return r.expectAll(b.recv[r.number].at(1<<16), sum, 16000)
+}
+
+func proveRegisterCapturing(t *testing.T, h Harness) {
+	b := newBench(t, h, 2, 1<<20, options{check: true})
+	c := trial{operation: driver.AllReduce, dataType: driver.Float32, count: 5000}
+	c.prepare(h, 2)
+	must(t, b.each(func(r *rank) error {
+		fresh, err := r.newBuffer(1)
+		if err != nil {
+			return err
+		}
+		call := c.call(r, b.send[r.number], b.recv[r.number])
+		if err := r.write(call.Send, c.inputs[r.number]); err != nil {
+			return err
+		}
+		key := r.nextKey()
+		g, err := captured(r.stream, func() error {
+			if err := r.queue(r.group, r.stream, call); err != nil {
+				return err
+			}
+			_, err := r.group.Register(b.ctx, key, fresh.segment)
+			wantError(t, "registering", err, driver.ErrCapturing)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if err := g.Launch(r.stream); err != nil {
+			return err
+		}
+		if err := r.expect(call.Recv, c.wants[r.number]); err != nil {
+			return err
+		}
+		if err := g.Close(); err != nil {
+			return err
+		}
+		_, err = r.group.Register(b.ctx, key, fresh.segment)
+		return err
+	}))
+}
+
+func proveCloseCapturing(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{}).ranks[0]
+	s, err := r.device.NewStream()
+	must(t, err)
+	must(t, s.BeginCapture())
+	must(t, s.Close())
+	_, err = r.newWindow(1)
+	must(t, err)
+}
+
+func proveGraphClosed(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	g, err := captured(r.stream, func() error { return nil })
+	must(t, err)
+	must(t, g.Close())
+	wantError(t, "launching", g.Launch(r.stream), driver.ErrClosed)
+}

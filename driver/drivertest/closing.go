@@ -1,0 +1,153 @@
+package drivertest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"symmem/driver"
+)
+
+var closingContracts = []contract{
+	{"a closed group gives ErrClosed", proveGroupClosed},
+	{"Close ends the waits of its own rank", proveCloseOwnWaits},
+	{"Close ends the waits of other ranks", proveCloseOthersWaits},
+	{"Close and Abort may come while anything is under way", proveCloseAnytime},
+	{"a device can be opened and closed again and again", proveReopen},
+}
+
+func proveGroupClosed(t *testing.T, h Harness) {
+	w := newWorld(t, h, 1, options{})
+	r := w.ranks[0]
+	b, err := r.newBuffer(1)
+	must(t, err)
+	plan, err := r.group.Prepare(barrier)
+	must(t, err)
+	graph, err := captured(r.stream, func() error { return r.group.Launch(r.stream, plan) })
+	must(t, err)
+	must(t, r.group.Close())
+	must(t, r.group.Close())
+	<-r.group.Failed()
+	wantError(t, "Cause", r.group.Cause(), driver.ErrClosed)
+	wantError(t, "Launch", r.group.Launch(r.stream, plan), driver.ErrClosed)
+	wantError(t, "Launch of a graph", graph.Launch(r.stream), driver.ErrClosed)
+	for lane := range driver.Lanes {
+		_, err = r.group.Exchange(w.ctx, lane, nil)
+		wantError(t, fmt.Sprint("Exchange on lane ", lane), err, driver.ErrClosed)
+	}
+	_, err = r.group.Register(w.ctx, r.nextKey(), b.segment)
+	wantError(t, "Register", err, driver.ErrClosed)
+	r.group.Abort()
+	must(t, r.stream.Synchronize(w.ctx))
+}
+
+// waits are what a rank can be in while it waits for others.
+var waits = map[string]func(r *rank) error{
+	"a collective": func(r *rank) error { return r.launch(r.group, r.stream, barrier) },
+	"an agreement": func(r *rank) error {
+		_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
+		return err
+	},
+	"a background agreement": func(r *rank) error {
+		_, err := r.group.Exchange(r.world.ctx, driver.LaneBackground, nil)
+		return err
+	},
+	"a registration": func(r *rank) error {
+		b, err := r.newBuffer(1)
+		if err != nil {
+			return err
+		}
+		_, err = r.group.Register(r.world.ctx, r.nextKey(), b.segment)
+		return err
+	},
+}
+
+func proveCloseOwnWaits(t *testing.T, h Harness) {
+	for name, wait := range waits {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, h, 2, options{})
+			w.spoilt = true
+			ended := make(chan error)
+			go func() { ended <- wait(w.ranks[0]) }()
+			must(t, w.ranks[0].group.Close())
+			wantError(t, "the wait", <-ended, driver.ErrClosed)
+		})
+	}
+}
+
+func proveCloseOthersWaits(t *testing.T, h Harness) {
+	for name, wait := range waits {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, h, 2, options{})
+			w.spoilt = true
+			must(t, w.each(func(r *rank) error {
+				if r.number == 1 {
+					return r.group.Close()
+				}
+				err := wait(r)
+				var stray *driver.StrayError
+				if !errors.As(err, &stray) && !errors.Is(err, driver.ErrFault) {
+					return fmt.Errorf("got %w, want a StrayError or ErrFault", err)
+				}
+				return nil
+			}))
+		})
+	}
+}
+
+// proveCloseAnytime breaks groups at points that the scheduler chooses. All that counts is that
+// everything ends, and ends with an error.
+func proveCloseAnytime(t *testing.T, h Harness) {
+	w := newWorld(t, h, 2, options{apart: true})
+	w.spoilt = true
+	for round := range 60 {
+		must(t, w.each(func(r *rank) error { return r.breakGroup(fmt.Sprint("round ", round), round) }))
+	}
+}
+
+func (r *rank) breakGroup(id string, round int) error {
+	c, err := r.connect(id, numbers(2), true)
+	if err != nil {
+		return err
+	}
+	s, err := r.device.NewStream()
+	if err != nil {
+		return err
+	}
+	var users sync.WaitGroup
+	for _, use := range []func() error{
+		func() error { return r.queue(c, s, barrier) },
+		func() error { _, err := c.Exchange(r.world.ctx, driver.LaneControl, nil); return err },
+		func() error { _, err := c.Exchange(r.world.ctx, driver.LaneBackground, nil); return err },
+	} {
+		users.Go(func() {
+			for use() == nil {
+			}
+		})
+	}
+	if (round+r.number)%3 == 0 {
+		c.Abort()
+	}
+	err = c.Close()
+	users.Wait()
+	if s.Close() == nil && c.Cause() == nil {
+		return errors.New("a closed group has no cause")
+	}
+	return err
+}
+
+func proveReopen(t *testing.T, h Harness) {
+	for range 5 {
+		t.Run("open", func(t *testing.T) {
+			w := newWorld(t, h, 3, options{check: true})
+			must(t, w.each(func(r *rank) error {
+				b, err := r.newWindow(1)
+				if err != nil {
+					return err
+				}
+				return r.sumOver(r.group, b, 4)
+			}))
+		})
+	}
+}

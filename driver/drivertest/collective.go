@@ -1,0 +1,248 @@
+package drivertest
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"symmem/driver"
+	"symmem/internal/reduce"
+)
+
+var collectiveContracts = []contract{
+	{"one rank alone gets the same results", covers(1)},
+	{"two ranks get the sums of the reference", covers(2)},
+	{"three ranks get the sums of the reference", covers(3)},
+	{"four ranks get the sums of the reference", covers(4)},
+	{"five ranks get the sums of the reference", covers(5)},
+	{"every rank can be the root", proveRoots},
+	{"buffers need no alignment but that of their elements", proveSkew},
+	{"no rank leaves a barrier before all have entered it", proveBarrier},
+	{"several streams share one group", proveStreams},
+}
+
+// counts straddle everything at which an algorithm may change: nothing, one line, one slice, one
+// message that is small, and several steps.
+var counts = []int64{0, 1, 2, 3, 7, 12, 13, 47, 100, 1023, 4097, 70001}
+
+// bench is a world with a send and a receive buffer on every rank.
+type bench struct {
+	*world
+	t          *testing.T
+	send, recv []buffer
+}
+
+// newBench opens a world with two registered buffers of the given size on every rank.
+func newBench(t *testing.T, h Harness, n int, bytes int64, o options) *bench {
+	t.Helper()
+	b := &bench{
+		world: newWorld(t, h, n, o), t: t, send: make([]buffer, n), recv: make([]buffer, n),
+	}
+	must(t, b.each(func(r *rank) (err error) {
+		if b.send[r.number], err = r.newWindow(bytes); err != nil {
+			return err
+		}
+		b.recv[r.number], err = r.newWindow(bytes)
+		return err
+	}))
+	return b
+}
+
+// try performs a trial on all ranks. Its inputs are prepared.
+func (b *bench) try(c *trial) {
+	b.t.Helper()
+	err := b.each(func(r *rank) error {
+		return c.perform(r, b.send[r.number], b.recv[r.number])
+	})
+	if err != nil {
+		b.t.Fatalf("%v on %d ranks: %v", c, len(b.ranks), err)
+	}
+}
+
+// tryWays performs a trial in every way that the backend has: each path, in and out of place.
+func (b *bench) tryWays(c trial) {
+	b.t.Helper()
+	if !b.harness.has(c.operation) || !b.exact(&c) {
+		return
+	}
+	c.prepare(b.harness, len(b.ranks))
+	for _, c.path = range b.harness.Paths {
+		for _, c.inPlace = range []bool{false, true} {
+			b.try(&c)
+		}
+	}
+}
+
+// exact tells whether the backend's result is determined bit by bit.
+func (b *bench) exact(c *trial) bool {
+	n := len(b.ranks)
+	return !b.harness.Unordered || c.op != driver.Avg || n&(n-1) == 0
+}
+
+// covers proves all operations on n ranks: AllReduce thoroughly for three types, everything else
+// with every type, every count, and reduce operations in turn.
+func covers(n int) func(*testing.T, Harness) {
+	return func(t *testing.T, h Harness) {
+		b := newBench(t, h, n, 4<<20, options{check: true})
+		for _, dataType := range reduce.DataTypes() {
+			for i, count := range counts {
+				b.coverReduce(dataType, count, i)
+				b.coverOthers(dataType, count, i)
+			}
+		}
+	}
+}
+
+// coverReduce tries AllReduce of a type and count.
+func (b *bench) coverReduce(dataType driver.DataType, count int64, turn int) {
+	b.t.Helper()
+	for op := range driver.ReduceOp(driver.ReduceOps) {
+		switch dataType {
+		case driver.Float32, driver.BFloat16, driver.Int8:
+		default:
+			if int(op) != (turn+int(dataType))%driver.ReduceOps {
+				continue
+			}
+		}
+		b.tryWays(trial{operation: driver.AllReduce, dataType: dataType, op: op, count: count})
+	}
+}
+
+// coverOthers tries the other operations; the large count with one type of each size.
+func (b *bench) coverOthers(dataType driver.DataType, count int64, turn int) {
+	b.t.Helper()
+	op := driver.ReduceOp((turn + int(dataType)) % driver.ReduceOps)
+	root := (turn + int(dataType)) % len(b.ranks)
+	if count > 5000 && dataType != driver.Float64 && dataType != driver.Uint8 {
+		return
+	}
+	for _, o := range []driver.Operation{
+		driver.ReduceScatter, driver.Reduce, driver.AllGather, driver.Broadcast, driver.AllToAll,
+	} {
+		b.tryWays(trial{operation: o, dataType: dataType, op: op, count: count, root: root})
+	}
+}
+
+func proveRoots(t *testing.T, h Harness) {
+	const n = 4
+	b := newBench(t, h, n, 1<<20, options{check: true})
+	for root := range n {
+		for _, count := range []int64{3, 1000, 70001} {
+			for _, o := range []driver.Operation{driver.Broadcast, driver.Reduce} {
+				b.tryWays(trial{operation: o, dataType: driver.Int32, count: count, root: root})
+			}
+		}
+	}
+}
+
+func proveSkew(t *testing.T, h Harness) {
+	b := newBench(t, h, 3, 2<<20, options{check: true})
+	for _, skew := range []int64{1, 5, 31} {
+		for _, dataType := range []driver.DataType{driver.Float32, driver.Float16, driver.Int8} {
+			for _, count := range []int64{13, 1001, 40001} {
+				for o := range driver.Send {
+					b.tryWays(trial{
+						operation: o, dataType: dataType, count: count, skew: skew, root: 1,
+					})
+				}
+			}
+		}
+	}
+}
+
+// proveBarrier lets every rank say that it has entered, and look for the others afterwards.
+func proveBarrier(t *testing.T, h Harness) {
+	const n, rounds = 4, 200
+	b := newBench(t, h, n, 1<<20, options{check: true})
+	entered := make([][n]atomic.Bool, rounds)
+	must(t, b.each(func(r *rank) error {
+		for round := range rounds {
+			entered[round][r.number].Store(true)
+			call := driver.Call{Operation: driver.Barrier, Digest: 1}
+			if err := r.launch(r.group, r.stream, call); err != nil {
+				return err
+			}
+			if err := complete(entered[round][:]); err != nil {
+				return fmt.Errorf("round %d: %w", round, err)
+			}
+		}
+		return nil
+	}))
+}
+
+func complete(entered []atomic.Bool) error {
+	for r := range entered {
+		if !entered[r].Load() {
+			return fmt.Errorf("rank %d has not entered", r)
+		}
+	}
+	return nil
+}
+
+// proveStreams launches on two streams in turn. What one stream sends is what the other has
+// received, so their order must be that of the launches where events say so.
+func proveStreams(t *testing.T, h Harness) {
+	const n, count, rounds = 3, 3000, 20
+	b := newBench(t, h, n, 1<<20, options{check: true})
+	must(t, b.each(func(r *rank) error {
+		other, err := r.newStream()
+		if err != nil {
+			return err
+		}
+		return b.alternate(r, [2]driver.Stream{r.stream, other}, count, rounds)
+	}))
+}
+
+// alternate doubles a buffer's numbers by maxima and sums in turn, each on another stream.
+func (b *bench) alternate(r *rank, streams [2]driver.Stream, count int64, rounds int) error {
+	bufs := [2]buffer{b.send[r.number], b.recv[r.number]}
+	ones := memory[float64](int(count))
+	for i := range elements[float64](ones) {
+		elements[float64](ones)[i] = 1
+	}
+	if err := r.write(bufs[0].at(0), ones); err != nil {
+		return err
+	}
+	done, err := r.device.NewEvent()
+	if err != nil {
+		return err
+	}
+	for round := range rounds {
+		s, from, to := streams[round%2], bufs[round%2], bufs[(round+1)%2]
+		call := driver.Call{
+			Operation: driver.AllReduce, DataType: driver.Float64, Count: count,
+			Path: b.harness.Paths[round/2%len(b.harness.Paths)], Send: from.at(0), Recv: to.at(0),
+			SendWindow: from.window, RecvWindow: to.window, Digest: uint64(round),
+		}
+		if err := s.Wait(done); err != nil {
+			return err
+		}
+		if err := r.queue(r.group, s, call); err != nil {
+			return err
+		}
+		if err := s.Record(done); err != nil {
+			return err
+		}
+	}
+	return b.powers(r, bufs[rounds%2], streams, count, rounds)
+}
+
+// powers waits for both streams and looks for n to the power of the rounds.
+func (b *bench) powers(
+	r *rank, at buffer, streams [2]driver.Stream, count int64, rounds int,
+) error {
+	for _, s := range streams {
+		if err := s.Synchronize(b.ctx); err != nil {
+			return err
+		}
+	}
+	want := memory[float64](int(count))
+	power := 1.0
+	for range rounds {
+		power *= float64(len(b.ranks))
+	}
+	for i := range elements[float64](want) {
+		elements[float64](want)[i] = power
+	}
+	return r.expect(at.at(0), want)
+}

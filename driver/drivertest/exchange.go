@@ -1,0 +1,159 @@
+package drivertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"symmem/driver"
+)
+
+var exchangeContracts = []contract{
+	{"every rank gets everybody's payload, by group rank", provePayloads},
+	{"payloads may differ in size", provePayloadSizes},
+	{"a payload that is too large is an error and harms nothing", provePayloadTooLarge},
+	{"lanes do not wait for each other", proveLanes},
+	{"exchanges and collectives mix", proveMixed},
+	{"an exchange ends with its context, and the group with it", proveExchangeCancelled},
+}
+
+// payload is what a rank says in a round.
+func payload(rank, round, bytes int) []byte {
+	p := make([]byte, bytes)
+	for i := range p {
+		p[i] = byte(7*i + 31*rank + 101*round)
+	}
+	return p
+}
+
+// swap exchanges payloads of the given sizes by rank and checks what comes.
+func (r *rank) swap(lane driver.Lane, round int, sizes []int) error {
+	got, err := r.group.Exchange(r.world.ctx, lane, payload(r.number, round, sizes[r.number]))
+	if err != nil {
+		return err
+	}
+	if len(got) != len(sizes) {
+		return fmt.Errorf("got %d payloads, want %d", len(got), len(sizes))
+	}
+	for from, p := range got {
+		if want := payload(from, round, sizes[from]); !bytes.Equal(p, want) {
+			return fmt.Errorf("round %d: payload of rank %d has %d bytes, want %d, or differs",
+				round, from, len(p), len(want))
+		}
+	}
+	return nil
+}
+
+func provePayloads(t *testing.T, h Harness) {
+	w := newWorld(t, h, 3, options{})
+	for _, lane := range []driver.Lane{driver.LaneControl, driver.LaneBackground} {
+		must(t, w.each(func(r *rank) error {
+			for round, n := range []int{0, 1, 8 << 10, 8<<10 + 1, driver.MaxPayload, 100, 0} {
+				if err := r.swap(lane, round, []int{n, n, n}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+	fault := newWorld(t, h, 3, options{})
+	fault.spoilt = true
+	must(t, fault.each(func(r *rank) error {
+		for round, n := range []int{1, 8<<10 + 1} {
+			if err := r.swap(driver.LaneFault, round, []int{n, n, n}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+func provePayloadSizes(t *testing.T, h Harness) {
+	w := newWorld(t, h, 3, options{})
+	must(t, w.each(func(r *rank) error {
+		for round := range 30 {
+			sizes := []int{0, 1 << (round % 16), 3000 * (round % 7)}
+			if err := r.swap(driver.LaneControl, round, sizes); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+func provePayloadTooLarge(t *testing.T, h Harness) {
+	w := newWorld(t, h, 2, options{})
+	must(t, w.each(func(r *rank) error {
+		large := make([]byte, driver.MaxPayload+1)
+		if _, err := r.group.Exchange(w.ctx, driver.LaneControl, large); err == nil {
+			return errors.New("a payload above MaxPayload gave no error")
+		}
+		if _, err := r.group.Exchange(w.ctx, driver.Lanes, nil); err == nil {
+			return errors.New("a lane that does not exist gave no error")
+		}
+		return r.swap(driver.LaneControl, 1, []int{5, 5})
+	}))
+}
+
+// proveLanes lets rank 0 wait on the background lane until an exchange on the control lane and a
+// collective are over.
+func proveLanes(t *testing.T, h Harness) {
+	w := newWorld(t, h, 2, options{check: true})
+	over := make(chan struct{})
+	background := func(r *rank) error {
+		if r.number == 1 {
+			<-over
+		}
+		return r.swap(driver.LaneBackground, 1, []int{9, 10000})
+	}
+	must(t, w.each(func(r *rank) error {
+		result := make(chan error, 1)
+		go func() { result <- background(r) }()
+		for round := range 20 {
+			if err := r.swap(driver.LaneControl, round, []int{20000, 3}); err != nil {
+				return err
+			}
+			if err := r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}); err != nil {
+				return err
+			}
+		}
+		if r.number == 1 {
+			close(over)
+		}
+		return <-result
+	}))
+}
+
+func proveMixed(t *testing.T, h Harness) {
+	w := newWorld(t, h, 3, options{check: true})
+	must(t, w.each(func(r *rank) error {
+		for round := range 200 {
+			if err := r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}); err != nil {
+				return err
+			}
+			if err := r.swap(driver.LaneControl, round, []int{round, 3, 9000}); err != nil {
+				return err
+			}
+		}
+		return r.stream.Synchronize(w.ctx)
+	}))
+}
+
+// proveExchangeCancelled cancels an exchange in which rank 1 has not come. Rank 1 must not think
+// later that it has succeeded for all.
+func proveExchangeCancelled(t *testing.T, h Harness) {
+	w := newWorld(t, h, 2, options{})
+	w.spoilt = true
+	ctx, cancel := context.WithCancel(w.ctx)
+	cancel()
+	_, err := w.ranks[0].group.Exchange(ctx, driver.LaneControl, nil)
+	wantError(t, "the cancelled exchange", err, context.Canceled)
+	_, err = w.ranks[1].group.Exchange(w.ctx, driver.LaneControl, nil)
+	wantError(t, "the exchange of the other rank", err, driver.ErrFault)
+	_, err = w.ranks[0].group.Exchange(w.ctx, driver.LaneControl, nil)
+	if err == nil {
+		t.Error("an exchange after the cancelled one gave no error")
+	}
+}

@@ -1,0 +1,295 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"symmem/driver"
+)
+
+var faultContracts = []contract{
+	{"Abort ends the waits of all ranks", proveAbort},
+	{"a rank that does not come to a collective is named by all others", proveAbsentCollective},
+	{"a rank that does not come to an exchange is named by all others", proveAbsentExchange},
+	{"a rank that does not come to a registration is named by all others", proveAbsentRegister},
+	{"a sender without a receiver names it", proveAbsentReceiver},
+	{"ranks in different places of the program find out at once", proveStray},
+	{"ranks in different places find out while other lanes are busy", proveStrayBesideLane},
+	{"a rank that meets a fault on its own takes the others out of their waits", proveFaultLaneCalls},
+	{"ranks that do not come to the fault lane have no entry, and can read it later",
+		proveFaultLaneAbsent},
+	{"a failed group says why, and a new one works", proveNewGroup},
+}
+
+// barrier is a call that needs everybody.
+var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
+
+func proveAbort(t *testing.T, h Harness) {
+	w := newWorld(t, h, 3, options{})
+	w.spoilt = true
+	must(t, w.each(func(r *rank) error {
+		if r.number == 0 {
+			r.group.Abort()
+			_, err := r.group.Exchange(w.ctx, driver.LaneControl, nil)
+			wantError(t, "rank 0", err, driver.ErrAborted)
+			return nil
+		}
+		err := r.launch(r.group, r.stream, barrier)
+		if r.number == 2 {
+			_, err = r.group.Exchange(w.ctx, driver.LaneControl, nil)
+		}
+		if !errors.Is(err, driver.ErrFault) && !errors.Is(err, driver.ErrAborted) {
+			return fmt.Errorf("got %w, want ErrFault or ErrAborted", err)
+		}
+		<-r.group.Failed()
+		return nil
+	}))
+}
+
+// absence runs something on all ranks but the last, which must all name it, and then on the last.
+// The late rank may still find everything that it needs, but then its next call must fail.
+func absence(t *testing.T, w *world, call func(r *rank) error) {
+	t.Helper()
+	w.spoilt = true
+	late := len(w.ranks) - 1
+	must(t, w.each(func(r *rank) error {
+		if r.number == late {
+			return nil
+		}
+		var missed *driver.TimeoutError
+		if err := call(r); !errors.As(err, &missed) {
+			return fmt.Errorf("got %w, want a TimeoutError", err)
+		}
+		if !slices.Equal(missed.Missing, []int{late}) || missed.Activity[late] == "" {
+			return fmt.Errorf("%w: want rank %d and what it is doing", missed, late)
+		}
+		<-r.group.Failed()
+		return nil
+	}))
+	err := call(w.ranks[late])
+	if err == nil {
+		err = call(w.ranks[late])
+	}
+	if err == nil {
+		t.Error("the late rank was not told")
+	}
+}
+
+func proveAbsentCollective(t *testing.T, h Harness) {
+	for _, path := range h.Paths {
+		for _, count := range []int64{0, 5, 1 << 14} {
+			b := newBench(t, h, 3, 1<<20, options{timeout: short, check: true})
+			c := trial{operation: driver.AllReduce, count: count, path: path}
+			absence(t, b.world, func(r *rank) error {
+				return r.launch(r.group, r.stream, c.call(r, b.send[r.number], b.recv[r.number]))
+			})
+			late := b.ranks[2]
+			wantUntouched(t, b, late.number, count)
+		}
+	}
+}
+
+// wantUntouched checks that a rank that was told late has not written to the windows of others,
+// who may have put their memory to another use.
+func wantUntouched(t *testing.T, b *bench, late int, count int64) {
+	t.Helper()
+	for _, r := range b.ranks[:late] {
+		must(t, r.expectAll(b.recv[r.number].at(margin), 0, 4*count))
+	}
+}
+
+func proveAbsentExchange(t *testing.T, h Harness) {
+	for _, lane := range []driver.Lane{driver.LaneControl, driver.LaneBackground} {
+		w := newWorld(t, h, 3, options{timeout: short})
+		absence(t, w, func(r *rank) error {
+			_, err := r.group.Exchange(context.Background(), lane, []byte("here"))
+			return err
+		})
+	}
+	w := newWorld(t, h, 3, options{})
+	ctx, cancel := context.WithTimeout(w.ctx, short)
+	defer cancel()
+	absence(t, w, func(r *rank) error {
+		if r.number == 2 {
+			ctx = w.ctx
+		}
+		_, err := r.group.Exchange(ctx, driver.LaneControl, []byte("here"))
+		return err
+	})
+}
+
+func proveAbsentRegister(t *testing.T, h Harness) {
+	w := newWorld(t, h, 3, options{timeout: short})
+	absence(t, w, func(r *rank) error {
+		b, err := r.newBuffer(1)
+		if err != nil {
+			return err
+		}
+		_, err = r.group.Register(context.Background(), r.nextKey(), b.segment)
+		return err
+	})
+}
+
+func proveAbsentReceiver(t *testing.T, h Harness) {
+	if !h.has(driver.Send) {
+		t.Skip("the backend has no messages between pairs")
+	}
+	b := newBench(t, h, 2, 4<<20, options{timeout: short})
+	absence(t, b.world, func(r *rank) error {
+		call := message(driver.Send, 1-r.number, b.send[r.number], 3<<20, driver.PathPlain)
+		return r.launch(r.group, r.stream, call)
+	})
+}
+
+// proveStray has rank 0 in an exchange while the others are in a collective. Nothing but the
+// proof that they can never meet ends these waits before the test gives up.
+func proveStray(t *testing.T, h Harness) {
+	for _, alone := range []int{0, 2} {
+		w := newWorld(t, h, 3, options{})
+		w.spoilt = true
+		judgeStray(t, w.outcomes(func(r *rank) error { return r.astray(alone) }))
+	}
+}
+
+// astray puts one rank into an exchange and the others into a collective.
+func (r *rank) astray(alone int) error {
+	if r.number == alone {
+		_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
+		return err
+	}
+	return r.launch(r.group, r.stream, barrier)
+}
+
+func judgeStray(t *testing.T, errs []error) {
+	t.Helper()
+	found := 0
+	for _, err := range errs {
+		var stray *driver.StrayError
+		switch {
+		case errors.As(err, &stray):
+			found++
+			if len(stray.Elsewhere) == 0 || stray.Doing == "" {
+				t.Errorf("%#v does not say who is where", stray)
+			}
+		case !errors.Is(err, driver.ErrFault):
+			t.Errorf("got %v, want a StrayError or ErrFault", err)
+		}
+	}
+	if found == 0 {
+		t.Error("no rank has a StrayError")
+	}
+}
+
+// proveStrayBesideLane has waits on the background lane begin and end all the while, so that what
+// a rank says of one wait must not be lost with another.
+func proveStrayBesideLane(t *testing.T, h Harness) {
+	w := newWorld(t, h, 2, options{})
+	w.spoilt = true
+	judgeStray(t, w.outcomes(func(r *rank) error {
+		ended := make(chan error, 1)
+		go func() { ended <- r.astray(0) }()
+		for round := 0; ; round++ {
+			if r.swap(driver.LaneBackground, round, []int{1, 20000}) != nil {
+				return <-ended
+			}
+		}
+	}))
+}
+
+// proveFaultLaneCalls lets rank 0 go to the fault lane while the others wait elsewhere.
+func proveFaultLaneCalls(t *testing.T, h Harness) {
+	w := newWorld(t, h, 3, options{})
+	w.spoilt = true
+	must(t, w.each(func(r *rank) error {
+		var err error
+		switch r.number {
+		case 1:
+			err = r.launch(r.group, r.stream, barrier)
+		case 2:
+			_, err = r.group.Exchange(w.ctx, driver.LaneBackground, nil)
+		}
+		if r.number != 0 && !errors.Is(err, driver.ErrFault) {
+			return fmt.Errorf("got %w, want ErrFault", err)
+		}
+		for round := range 3 {
+			if err := r.swap(driver.LaneFault, round, []int{10, 9000, 40000}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+func proveFaultLaneAbsent(t *testing.T, h Harness) {
+	for _, size := range []int{7, 20000} {
+		w := newWorld(t, h, 3, options{})
+		w.spoilt = true
+		report := func(r *rank) ([][]byte, error) {
+			ctx, cancel := context.WithTimeout(w.ctx, short)
+			defer cancel()
+			return r.group.Exchange(ctx, driver.LaneFault, payload(r.number, 1, size))
+		}
+		must(t, w.each(func(r *rank) error {
+			if r.number == 2 {
+				return nil
+			}
+			return wantReports(report, r, size, []bool{true, true, false})
+		}))
+		must(t, wantReports(report, w.ranks[2], size, []bool{true, true, true}))
+	}
+}
+
+func wantReports(
+	report func(*rank) ([][]byte, error), r *rank, size int, present []bool,
+) error {
+	got, err := report(r)
+	if err != nil {
+		return err
+	}
+	for from, came := range present {
+		if !came && got[from] != nil {
+			return fmt.Errorf("rank %d has a report of rank %d, which is absent", r.number, from)
+		}
+		if came && !slices.Equal(got[from], payload(from, 1, size)) {
+			return fmt.Errorf("rank %d has a wrong report of rank %d: %d bytes of %d",
+				r.number, from, len(got[from]), size)
+		}
+	}
+	return nil
+}
+
+func proveNewGroup(t *testing.T, h Harness) {
+	w := newWorld(t, h, 2, options{})
+	w.spoilt = true
+	must(t, w.each(func(r *rank) error {
+		if err := r.group.Cause(); err != nil {
+			return err
+		}
+		select {
+		case <-r.group.Failed():
+			return errors.New("the group has failed at once")
+		default:
+		}
+		if r.number == 1 {
+			r.group.Abort()
+		} else if err := r.launch(r.group, r.stream, barrier); err == nil {
+			return errors.New("a collective of an aborted group gave no error")
+		}
+		<-r.group.Failed()
+		if r.group.Cause() == nil {
+			return errors.New("the group does not say why it failed")
+		}
+		b, err := r.newBuffer(1)
+		if err != nil {
+			return err
+		}
+		c, err := r.connect("anew", numbers(2), true)
+		if err != nil {
+			return err
+		}
+		return r.gather(c, numbers(2), b)
+	}))
+}

@@ -1,0 +1,127 @@
+package drivertest
+
+import (
+	"errors"
+	"testing"
+
+	"symmem/driver"
+)
+
+var memoryContracts = []contract{
+	{"a new segment reads as zeros, also where one was before", proveZeros},
+	{"a segment lies at its offset of the arena", proveAddresses},
+	{"an offset or a size that is no multiple of the granularity is an error", proveAlignment},
+	{"unmapping twice gives ErrClosed", proveUnmapTwice},
+	{"more memory than there is gives an OutOfMemoryError and harms nothing", proveOutOfMemory},
+	{"scattered segments lie in the arena and apart from each other", proveScatter},
+}
+
+func proveZeros(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	bytes := 2 * r.granularity()
+	for range 3 {
+		s, err := r.arena.Map(0, bytes)
+		must(t, err)
+		must(t, r.expectAll(s.Address(), 0, bytes))
+		must(t, r.stream.Fill(s.Address(), 0xFF, bytes))
+		must(t, r.expectAll(s.Address(), 0xFF, bytes))
+		must(t, s.Unmap())
+	}
+}
+
+func proveAddresses(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	g := r.granularity()
+	for i, bytes := range []int64{g, 3 * g, 2 * g} {
+		offset := int64(10*i) * g
+		s, err := r.arena.Map(offset, bytes)
+		must(t, err)
+		if want := r.arena.Address() + uintptr(offset); s.Address() != want {
+			t.Errorf("segment %d lies at %#x, want %#x", i, s.Address(), want)
+		}
+		if s.Bytes() != bytes {
+			t.Errorf("segment %d has %d bytes, want %d", i, s.Bytes(), bytes)
+		}
+		must(t, r.stream.Fill(s.Address(), byte(i+1), bytes))
+		defer func() { must(t, r.expectAll(s.Address(), byte(i+1), bytes)); must(t, s.Unmap()) }()
+	}
+}
+
+func proveAlignment(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	g := r.granularity()
+	if g <= 0 || g&(g-1) != 0 {
+		t.Fatalf("granularity %d is no power of two", g)
+	}
+	for _, c := range []struct{ offset, bytes int64 }{
+		{1, g}, {g / 2, g}, {-g, g}, {0, g + 1}, {0, 0}, {0, -g}, {0, g / 2},
+	} {
+		if s, err := r.arena.Map(c.offset, c.bytes); err == nil {
+			t.Errorf("mapping %d bytes at %d gave no error", c.bytes, c.offset)
+			must(t, s.Unmap())
+		}
+	}
+	for _, bytes := range []int64{0, -g, g + 1} {
+		if a, err := r.device.NewArena(bytes); err == nil {
+			t.Errorf("reserving %d bytes gave no error", bytes)
+			must(t, a.Close())
+		}
+	}
+}
+
+func proveUnmapTwice(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	s, err := r.arena.Map(0, r.granularity())
+	must(t, err)
+	must(t, s.Unmap())
+	wantError(t, "unmapping again", s.Unmap(), driver.ErrClosed)
+}
+
+// absurd is more memory than any machine has, and still fits into the addresses of a process.
+const absurd = 32 << 40
+
+func proveOutOfMemory(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	arena, err := r.device.NewArena(absurd)
+	must(t, err)
+	defer func() { must(t, arena.Close()) }()
+	s, err := arena.Map(0, absurd)
+	if err == nil {
+		must(t, s.Unmap())
+		t.Fatalf("mapping %d bytes gave no error", int64(absurd))
+	}
+	wantError(t, "mapping too much", err, driver.ErrOutOfMemory)
+	var oom *driver.OutOfMemoryError
+	if !errors.As(err, &oom) || oom.Requested != absurd {
+		t.Errorf("got %#v, want an OutOfMemoryError for %d bytes", err, int64(absurd))
+	}
+	s, err = arena.Map(0, r.granularity())
+	must(t, err)
+	must(t, r.expectAll(s.Address(), 0, r.granularity()))
+	must(t, s.Unmap())
+}
+
+func proveScatter(t *testing.T, h Harness) {
+	w := newWorld(t, h, 2, options{scatter: 4711, apart: true})
+	must(t, w.each(func(r *rank) error {
+		g := r.granularity()
+		for i := range 16 {
+			b, err := r.newBuffer(2 * g)
+			if err != nil {
+				return err
+			}
+			low, high := r.arena.Address(), r.arena.Address()+uintptr(arenaGranules*g)
+			if a := b.segment.Address(); a < low || a+uintptr(2*g) > high {
+				t.Errorf("rank %d: segment %d lies outside the arena", r.number, i)
+			}
+			// A segment on top of another one would not read as zeros.
+			if err := r.expectAll(b.at(0), 0, 2*g); err != nil {
+				return err
+			}
+			if err := r.stream.Fill(b.at(0), 0xEE, 2*g); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}

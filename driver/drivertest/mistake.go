@@ -1,0 +1,237 @@
+package drivertest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"symmem/driver"
+)
+
+var mistakeContracts = []contract{
+	{"unchecked buffers at different offsets give wrong sums and no error", proveHonestMistake},
+	{"checked buffers at different offsets give a MismatchError everywhere and nothing is written",
+		proveCheckedMistake},
+	{"ranks that launch different calls get a MismatchError and nothing is written",
+		proveDifferentCalls},
+	{"a MismatchError names the ranks that differ", proveMismatchNames},
+	{"without the check digests are ignored", proveCheckOff},
+	{"the check is switched in the order of calls", proveCheckOrder},
+	{"a receiver that expects another message gets a MismatchError", provePairMismatch},
+	{"after a mismatch the group is of no use", proveMismatchFinal},
+}
+
+// misplaced is a sum whose buffers lie at another offset on every rank.
+func (b *bench) misplaced(r *rank, path driver.Path, count int64) driver.Call {
+	at := int64(r.number) << 17
+	send, recv := b.send[r.number], b.recv[r.number]
+	return driver.Call{
+		Operation: driver.AllReduce, DataType: driver.Float32, Count: count, Path: path,
+		Send: send.at(at), Recv: recv.at(at), SendWindow: send.window, RecvWindow: recv.window,
+		Digest: uint64(at) + 1,
+	}
+}
+
+// proveHonestMistake fills each rank's window with numbers that depend on their place.
+func proveHonestMistake(t *testing.T, h Harness) {
+	if !slices.Contains(h.Paths, driver.PathWindow) {
+		t.Skip("the backend has no window path")
+	}
+	const n, count = 3, 1 << 14
+	b := newBench(t, h, n, 1<<20, options{})
+	right := make([][]byte, n)
+	for r := range right {
+		right[r] = input(h, driver.Float32, r, 1<<18)[r<<17:][:4*count]
+	}
+	sum := combined(driver.Float32, driver.Sum, right)
+	must(t, b.each(func(r *rank) error {
+		if err := r.write(b.send[r.number].at(0), input(h, driver.Float32, r.number, 1<<18)); err != nil {
+			return err
+		}
+		call := b.misplaced(r, driver.PathWindow, count)
+		if err := r.launch(r.group, r.stream, call); err != nil {
+			return err
+		}
+		got, err := r.read(call.Recv, 4*count)
+		if err == nil && bytes.Equal(got, sum) {
+			return errors.New("the sum is right, which hides the mistake")
+		}
+		return err
+	}))
+}
+
+// mismatch runs different calls on the ranks, after two good ones, and checks that every rank has
+// a MismatchError for the third and that no receive buffer was touched.
+func mismatch(t *testing.T, h Harness, call func(b *bench, r *rank) driver.Call) []*driver.MismatchError {
+	t.Helper()
+	b := newBench(t, h, 3, 1<<20, options{check: true})
+	b.spoilt = true
+	found := make([]*driver.MismatchError, len(b.ranks))
+	must(t, b.each(func(r *rank) error {
+		send, recv := b.send[r.number], b.recv[r.number]
+		for range 2 {
+			if err := r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}); err != nil {
+				return err
+			}
+		}
+		if err := r.stream.Fill(send.at(0), 1, send.segment.Bytes()); err != nil {
+			return err
+		}
+		if err := r.stream.Fill(recv.at(0), canary, recv.segment.Bytes()); err != nil {
+			return err
+		}
+		err := r.launch(r.group, r.stream, call(b, r))
+		if !errors.As(err, &found[r.number]) {
+			return fmt.Errorf("got %w, want a MismatchError", err)
+		}
+		if s := found[r.number].Sequence; s != 3 {
+			return fmt.Errorf("the sequence number is %d, want 3", s)
+		}
+		return nil
+	}))
+	must(t, b.each(func(r *rank) error {
+		recv := b.recv[r.number]
+		return r.expectAll(recv.at(0), canary, recv.segment.Bytes())
+	}))
+	return found
+}
+
+func proveCheckedMistake(t *testing.T, h Harness) {
+	for _, path := range h.Paths {
+		for _, count := range []int64{2, 100, 1 << 14} {
+			mismatch(t, h, func(b *bench, r *rank) driver.Call { return b.misplaced(r, path, count) })
+		}
+	}
+}
+
+func proveDifferentCalls(t *testing.T, h Harness) {
+	changes := map[string]func(*trial){
+		"count":            func(c *trial) { c.count++ },
+		"a smaller count":  func(c *trial) { c.count = 1 },
+		"no elements":      func(c *trial) { c.count = 0 },
+		"type":             func(c *trial) { c.dataType = driver.Float64 },
+		"reduction":        func(c *trial) { c.op = driver.Max },
+		"operation":        func(c *trial) { c.operation = driver.Broadcast },
+		"another exchange": func(c *trial) { c.operation = driver.Barrier },
+		"path":             func(c *trial) { c.path = h.Paths[0] },
+	}
+	if len(h.Paths) == 1 {
+		delete(changes, "path")
+	}
+	for row, change := range changes {
+		for _, count := range []int64{5, 1 << 14} {
+			t.Run(fmt.Sprint(row, " of ", count), func(t *testing.T) {
+				mismatch(t, h, func(b *bench, r *rank) driver.Call {
+					c := trial{operation: driver.AllReduce, count: count, path: h.Paths[len(h.Paths)-1]}
+					if r.number == 1 {
+						change(&c)
+					}
+					return c.call(r, b.send[r.number], b.recv[r.number])
+				})
+			})
+		}
+	}
+}
+
+func proveMismatchNames(t *testing.T, h Harness) {
+	found := mismatch(t, h, func(b *bench, r *rank) driver.Call {
+		c := trial{operation: driver.AllReduce, count: 9}
+		call := c.call(r, b.send[r.number], b.recv[r.number])
+		call.Digest = uint64(r.number % 2)
+		return call
+	})
+	for r, want := range [][]int{{1}, {0, 2}, {1}} {
+		if !slices.Equal(found[r].Others, want) {
+			t.Errorf("rank %d differs from %v, want %v", r, found[r].Others, want)
+		}
+		if found[r].Call == nil || found[r].Call.Count != 9 {
+			t.Errorf("rank %d: the error does not hold its call: %+v", r, found[r].Call)
+		}
+	}
+}
+
+func proveCheckOff(t *testing.T, h Harness) {
+	b := newBench(t, h, 2, 1<<20, options{check: true})
+	c := trial{operation: driver.AllReduce, count: 5000}
+	c.prepare(h, 2)
+	must(t, b.each(func(r *rank) error {
+		r.group.SetCheck(false)
+		call := c.call(r, b.send[r.number], b.recv[r.number])
+		call.Digest = uint64(r.number)
+		if err := r.write(call.Send, c.inputs[r.number]); err != nil {
+			return err
+		}
+		if err := r.launch(r.group, r.stream, call); err != nil {
+			return err
+		}
+		return r.expect(call.Recv, c.wants[r.number])
+	}))
+}
+
+// proveCheckOrder switches the check off while a call that was launched before is still queued.
+func proveCheckOrder(t *testing.T, h Harness) {
+	b := newBench(t, h, 2, 1<<20, options{check: true})
+	b.spoilt = true
+	must(t, b.each(func(r *rank) error {
+		g, err := r.hold(r.stream)
+		if err != nil {
+			return err
+		}
+		barrier := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
+		if err := r.queue(r.group, r.stream, barrier); err != nil {
+			return err
+		}
+		r.group.SetCheck(false)
+		g.open()
+		var differ *driver.MismatchError
+		if err := r.stream.Synchronize(b.ctx); !errors.As(err, &differ) {
+			return fmt.Errorf("got %w, want a MismatchError", err)
+		}
+		return nil
+	}))
+}
+
+func provePairMismatch(t *testing.T, h Harness) {
+	if !h.has(driver.Send) {
+		t.Skip("the backend has no messages between pairs")
+	}
+	b := newBench(t, h, 2, 1<<20, options{check: true})
+	b.spoilt = true
+	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
+	b.outcomes(func(r *rank) error {
+		if r.number == 0 {
+			return r.launch(r.group, r.stream, message(driver.Send, 1, b.send[0], 100, driver.PathPlain))
+		}
+		err := r.launch(r.group, r.stream, message(driver.Recv, 0, b.recv[1], 101, driver.PathPlain))
+		var differ *driver.MismatchError
+		if !errors.As(err, &differ) {
+			t.Errorf("got %v, want a MismatchError", err)
+		}
+		return nil
+	})
+	must(t, b.ranks[1].expectAll(b.recv[1].at(0), canary, 256))
+}
+
+func proveMismatchFinal(t *testing.T, h Harness) {
+	b := newBench(t, h, 2, 1<<20, options{check: true})
+	b.spoilt = true
+	must(t, b.each(func(r *rank) error {
+		call := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
+		first := r.launch(r.group, r.stream, call)
+		<-r.group.Failed()
+		var differ *driver.MismatchError
+		if !errors.As(r.group.Cause(), &differ) {
+			return fmt.Errorf("the cause is %w after %w", r.group.Cause(), first)
+		}
+		call.Digest = 0
+		if err := r.launch(r.group, r.stream, call); err == nil {
+			return errors.New("a launch after the mismatch gave no error")
+		}
+		if _, err := r.group.Exchange(b.ctx, driver.LaneControl, nil); err == nil {
+			return errors.New("an exchange after the mismatch gave no error")
+		}
+		return nil
+	}))
+}

@@ -1,0 +1,55 @@
+package drivertest
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// Store is a store in the memory of one process. The zero value is empty and ready for use by
+// several goroutines.
+type Store struct {
+	mu      sync.Mutex
+	values  map[string][]byte // guarded by mu
+	changed chan struct{}     // closed by the next Set; guarded by mu; nil if nobody waits
+}
+
+// Set writes a value and wakes everybody who waits.
+func (s *Store) Set(_ context.Context, key string, value []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.values == nil {
+		s.values = map[string][]byte{}
+	}
+	s.values[key] = slices.Clone(value)
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+	return nil
+}
+
+// Get returns a value as soon as it is there, or the reason why the context has ended.
+func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
+	for {
+		value, found, changed := s.look(key)
+		if found {
+			return value, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (s *Store) look(key string) (value []byte, found bool, changed chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	value, found = s.values[key]
+	if !found && s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	return slices.Clone(value), found, s.changed
+}

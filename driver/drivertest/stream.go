@@ -1,0 +1,155 @@
+package drivertest
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"symmem/driver"
+)
+
+var streamContracts = []contract{
+	{"work is done in the order in which it was queued", proveStreamOrder},
+	{"functions of the host run in order, whatever the stream is doing", proveHostOrder},
+	{"an error of queued work is returned by Synchronize, once", proveErrorOnce},
+	{"Synchronize ends with its context and the work goes on", proveSynchronizeContext},
+	{"Close waits for queued work", proveStreamClose},
+	{"a closed stream takes no work", proveStreamClosed},
+	{"a negative size is an error", proveNegativeSize},
+}
+
+func proveStreamOrder(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	b, err := r.newBuffer(1 << 20)
+	must(t, err)
+	g, err := r.hold(r.stream)
+	must(t, err)
+	const n = 100
+	for i := range byte(n) {
+		must(t, r.stream.Fill(b.at(0), i, 64))
+		must(t, r.stream.Copy(b.at(64*(int64(i)+1)), b.at(0), 64))
+	}
+	g.open()
+	must(t, r.stream.Synchronize(r.world.ctx))
+	for i := range byte(n) {
+		must(t, r.expectAll(b.at(64*(int64(i)+1)), i, 64))
+	}
+}
+
+func proveHostOrder(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	var ran []int
+	const n = 100
+	for i := range n {
+		must(t, r.stream.Host(func() { ran = append(ran, i) }))
+		if i%10 == 0 {
+			must(t, r.stream.Synchronize(r.world.ctx))
+		}
+	}
+	must(t, r.stream.Synchronize(r.world.ctx))
+	if !slices.Equal(ran, numbers(n)) {
+		t.Errorf("functions ran in the order %v", ran)
+	}
+}
+
+// proveErrorOnce spoils a collective that is queued already.
+func proveErrorOnce(t *testing.T, h Harness) {
+	w := newWorld(t, h, 1, options{})
+	w.spoilt = true
+	r := w.ranks[0]
+	g, err := r.hold(r.stream)
+	must(t, err)
+	must(t, r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+	ran := false
+	must(t, r.stream.Host(func() { ran = true }))
+	r.group.Abort()
+	g.open()
+	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
+	must(t, r.stream.Synchronize(w.ctx))
+	if !ran {
+		t.Error("work behind the error was not done")
+	}
+}
+
+func proveSynchronizeContext(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	must(t, r.stream.Synchronize(r.world.ctx))
+	g, err := r.hold(r.stream)
+	must(t, err)
+	ctx, cancel := context.WithCancel(r.world.ctx)
+	cancel()
+	wantError(t, "synchronizing", r.stream.Synchronize(ctx), context.Canceled)
+	ran := false
+	must(t, r.stream.Host(func() { ran = true }))
+	g.open()
+	must(t, r.stream.Synchronize(r.world.ctx))
+	if !ran {
+		t.Error("the stream has stopped")
+	}
+}
+
+func proveStreamClose(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	s, err := r.device.NewStream()
+	must(t, err)
+	g, err := r.hold(s)
+	must(t, err)
+	ran := false
+	must(t, s.Host(func() { ran = true }))
+	closed := make(chan error)
+	go func() { closed <- s.Close() }()
+	g.open()
+	must(t, <-closed)
+	if !ran {
+		t.Error("Close has not waited")
+	}
+}
+
+func proveStreamClosed(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{}).ranks[0]
+	b, err := r.newBuffer(1)
+	must(t, err)
+	e, err := r.device.NewEvent()
+	must(t, err)
+	must(t, r.stream.BeginCapture())
+	must(t, r.stream.Fill(b.at(0), 1, 1))
+	graph, err := r.stream.EndCapture()
+	must(t, err)
+	plan, err := r.group.Prepare(driver.Call{Operation: driver.Barrier})
+	must(t, err)
+	s, err := r.device.NewStream()
+	must(t, err)
+	must(t, s.Close())
+	_, end := s.EndCapture()
+	if end == nil {
+		t.Error("EndCapture gave no error")
+	}
+	for what, err := range map[string]error{
+		"Copy":              s.Copy(b.at(0), b.at(64), 64),
+		"Fill":              s.Fill(b.at(0), 1, 64),
+		"Host":              s.Host(func() { t.Error("a closed stream has run a function") }),
+		"Record":            s.Record(e),
+		"Wait":              s.Wait(e),
+		"BeginCapture":      s.BeginCapture(),
+		"Launch of a graph": graph.Launch(s),
+		"Launch of a plan":  r.group.Launch(s, plan),
+	} {
+		wantError(t, what, err, driver.ErrClosed)
+	}
+	must(t, r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+}
+
+func proveNegativeSize(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	b, err := r.newBuffer(1)
+	must(t, err)
+	if r.stream.Copy(b.at(0), b.at(64), -1) == nil {
+		t.Error("copying -1 bytes gave no error")
+	}
+	if r.stream.Fill(b.at(0), 1, -1) == nil {
+		t.Error("filling -1 bytes gave no error")
+	}
+	must(t, r.stream.Copy(b.at(0), b.at(64), 0))
+	must(t, r.stream.Fill(b.at(0), 1, 0))
+	must(t, r.expectAll(b.at(0), 0, 64))
+}

@@ -1,0 +1,176 @@
+package drivertest
+
+import (
+	"bytes"
+	"fmt"
+	"hash/fnv"
+	"slices"
+
+	"symmem/driver"
+)
+
+// trial is one collective with the result that it must have.
+type trial struct {
+	operation driver.Operation
+	dataType  driver.DataType
+	op        driver.ReduceOp
+	count     int64
+	root      int
+	path      driver.Path
+	inPlace   bool
+	// skew moves all buffers by so many elements, away from every alignment but their own.
+	skew int64
+
+	// inputs and wants are by rank: what is contributed, and what must be in the receive buffer.
+	// A nil want is a buffer that must not be written.
+	inputs, wants [][]byte
+}
+
+func (c *trial) String() string {
+	place := "out of place"
+	if c.inPlace {
+		place = "in place"
+	}
+	return fmt.Sprintf("%v %v %v of %d, root %d, path %v, %s, skew %d", c.operation, c.dataType,
+		c.op, c.count, c.root, c.path, place, c.skew)
+}
+
+// prepare makes inputs and results for n ranks.
+func (c *trial) prepare(h Harness, n int) {
+	send, _ := (&driver.Call{Operation: c.operation, Count: c.count, DataType: driver.Int8}).Spans(n)
+	c.inputs, c.wants = nil, make([][]byte, n)
+	for r := range n {
+		c.inputs = append(c.inputs, input(h, c.dataType, r, send))
+	}
+	part := c.count * int64(c.dataType.Size())
+	switch c.operation {
+	case driver.AllReduce:
+		all := combined(c.dataType, c.op, c.inputs)
+		c.share(func(int) []byte { return all })
+	case driver.Reduce:
+		c.wants[c.root] = combined(c.dataType, c.op, c.inputs)
+	case driver.ReduceScatter:
+		all := combined(c.dataType, c.op, c.inputs)
+		c.share(func(r int) []byte { return all[int64(r)*part : int64(r+1)*part] })
+	case driver.AllGather:
+		all := slices.Concat(c.inputs...)
+		c.share(func(int) []byte { return all })
+	case driver.Broadcast:
+		c.share(func(int) []byte { return c.inputs[c.root] })
+	case driver.AllToAll:
+		c.share(func(r int) []byte {
+			var parts [][]byte
+			for _, in := range c.inputs {
+				parts = append(parts, in[int64(r)*part:int64(r+1)*part])
+			}
+			return slices.Concat(parts...)
+		})
+	case driver.Barrier, driver.Send, driver.Recv:
+	}
+}
+
+func (c *trial) share(want func(r int) []byte) {
+	for r := range c.wants {
+		c.wants[r] = want(r)
+	}
+}
+
+// canary is what receive buffers hold before, and what must be around them afterwards.
+const (
+	canary = 0xA5
+	margin = 64
+)
+
+// call lays the trial into two buffers of a rank.
+func (c *trial) call(r *rank, send, recv buffer) driver.Call {
+	size := int64(c.dataType.Size())
+	part := c.count * size
+	call := driver.Call{
+		Operation: c.operation, DataType: c.dataType, ReduceOp: c.op, Path: c.path,
+		Root: c.root, Count: c.count,
+		Send: send.at(margin + c.skew*size), Recv: recv.at(margin + c.skew*size),
+		SendWindow: send.window, RecvWindow: recv.window,
+	}
+	switch {
+	case !c.inPlace:
+	case c.operation == driver.AllGather:
+		call.Send, call.SendWindow = call.Recv+uintptr(int64(r.number)*part), recv.window
+	case c.operation == driver.ReduceScatter:
+		call.Recv, call.RecvWindow = call.Send+uintptr(int64(r.number)*part), send.window
+	default:
+		call.Send, call.SendWindow = call.Recv, recv.window
+	}
+	call.Digest = digest(&call)
+	return call
+}
+
+// digest stands for what must be alike on all ranks.
+func digest(c *driver.Call) uint64 {
+	h := fnv.New64a()
+	fmt.Fprint(h, c.Operation, c.DataType, c.ReduceOp, c.Path, c.Count)
+	if !c.Operation.PointToPoint() {
+		fmt.Fprint(h, c.Root)
+	}
+	return h.Sum64()
+}
+
+// perform runs the trial on one rank and checks its receive buffer.
+func (c *trial) perform(r *rank, send, recv buffer) error {
+	call := c.call(r, send, recv)
+	_, span := call.Spans(len(r.world.ranks))
+	if err := r.stream.Fill(call.Recv-margin, canary, span+2*margin); err != nil {
+		return err
+	}
+	if err := r.write(call.Send, c.inputs[r.number]); err != nil {
+		return err
+	}
+	before := bytes.Repeat([]byte{canary}, int(span))
+	if c.inPlace {
+		var err error
+		if before, err = r.read(call.Recv, span); err != nil {
+			return err
+		}
+	}
+	if err := r.launch(r.group, r.stream, call); err != nil {
+		return err
+	}
+	return c.judge(r, call, before)
+}
+
+// judge compares the receive buffer, and what is around it, with what must be there.
+func (c *trial) judge(r *rank, call driver.Call, before []byte) error {
+	want := c.wants[r.number]
+	if want == nil {
+		want = before
+	}
+	if err := r.expect(call.Recv, want); err != nil {
+		return err
+	}
+	if c.inPlace {
+		return nil
+	}
+	if err := r.expectAll(call.Recv-margin, canary, margin); err != nil {
+		return fmt.Errorf("before the receive buffer: %w", err)
+	}
+	if err := r.expectAll(call.Recv+uintptr(len(want)), canary, margin); err != nil {
+		return fmt.Errorf("behind the receive buffer: %w", err)
+	}
+	return nil
+}
+
+// launch prepares and launches a call and waits for its end.
+func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) error {
+	if err := r.queue(c, s, call); err != nil {
+		return err
+	}
+	return s.Synchronize(r.world.ctx)
+}
+
+// queue prepares and launches a call.
+func (r *rank) queue(c driver.Communicator, s driver.Stream, call driver.Call) error {
+	plan, err := c.Prepare(call)
+	if err != nil {
+		return err
+	}
+	return c.Launch(s, plan)
+}
