@@ -37,11 +37,12 @@ func (p *plan) Prepared() *driver.Call { return &p.Call }
 
 // Prepare checks a call and chooses its algorithm.
 func (c *communicator) Prepare(call driver.Call) (driver.Plan, error) {
-	p := &plan{Call: call, c: c, size: int64(call.DataType.Size()), parts: 1}
+	p := &plan{Call: call, c: c, parts: 1}
 	if err := p.validate(); err != nil {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w",
 			call.Operation, call.Count, call.DataType, err)
 	}
+	p.size = int64(call.DataType.Size())
 	if call.Operation == driver.ReduceScatter || call.Operation == driver.AllToAll {
 		p.parts = int64(len(c.blocks))
 	}
