@@ -244,6 +244,14 @@ func TestAHandleAloneFindsAndFreesItsBlock(t *testing.T) {
 	if _, _, err := c.FreeHandle(own.Handle); !errors.Is(err, ErrDoubleFree) {
 		t.Errorf("FreeHandle again: %v, want ErrDoubleFree", err)
 	}
+	parked := demand(t, c, 4096, 0)
+	_ = c.Pin(parked)
+	if _, state, err := c.FreeHandle(parked.Handle); state != Parked || err != nil {
+		t.Errorf("FreeHandle of a pinned block: %s, %v; want parked", state, err)
+	}
+	if _, _, err := c.FreeHandle(parked.Handle); !errors.Is(err, ErrDoubleFree) {
+		t.Errorf("FreeHandle of a parked block: %v, want ErrDoubleFree", err)
+	}
 	for _, h := range []Handle{0, makeHandle(1000, 0), makeHandle(1, 7)} {
 		if _, _, err := c.FreeHandle(h); !errors.Is(err, ErrForeign) {
 			t.Errorf("FreeHandle(%#x): %v, want ErrForeign", h, err)

@@ -1,26 +1,31 @@
 package alloc
 
-// Live returns the live block of a handle, for callers that keep nothing but handles. Errors:
-// ErrFreed for one that was freed, ErrForeign for one that was never handed out.
+import (
+	"errors"
+	"fmt"
+)
+
+// Live returns the live block of a handle. Errors: ErrFreed, ErrForeign.
 func (c *Core) Live(h Handle) (Block, error) {
-	id, generation := uint32(h), uint32(h>>32)
-	if id == 0 || uint64(id) >= uint64(len(c.blocks)) {
-		return Block{}, ErrForeign
+	id, err := c.resolveHandle(h)
+	if err == nil && c.blocks[id].state != Live {
+		err = ErrFreed
 	}
-	switch b := &c.blocks[id]; {
-	case b.generation == generation && b.state == Live:
-		return c.view(int32(id)), nil
-	case b.generation == generation && b.state > Live || int32(generation-b.generation) < 0:
-		return Block{}, ErrFreed
+	if err != nil {
+		return Block{}, err
 	}
-	return Block{}, ErrForeign
+	return c.view(id), nil
 }
 
 // FreeHandle is Free for a caller that keeps nothing but the handle; it returns the block, too.
+// Errors: ErrDoubleFree, ErrForeign. Nothing changed then.
 func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 	v, err := c.Live(h)
+	if errors.Is(err, ErrFreed) {
+		err = ErrDoubleFree
+	}
 	if err != nil {
-		return v, vacant, c.refuse(Block{Handle: h})
+		return Block{}, vacant, fmt.Errorf("freeing a block by its handle: %w", err)
 	}
 	state, err := c.Free(v)
 	return v, state, err
