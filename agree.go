@@ -92,13 +92,18 @@ func (g *Group) agree(
 func (g *Group) compare(
 	ctx context.Context, lane driver.Lane, c agreement.Config,
 ) (*agreement.Verdict, error) {
+	return g.compareOn(ctx, func(ctx context.Context, payload []byte) ([][]byte, error) {
+		return g.comm.Exchange(ctx, lane, payload)
+	}, c)
+}
+
+func (g *Group) compareOn(
+	ctx context.Context, exchange agreement.Exchange, c agreement.Config,
+) (*agreement.Verdict, error) {
 	c.Rank, c.Ranks, c.Group = g.rank, len(g.ranks), g.id
 	machine, err := agreement.New(c)
 	if err != nil {
 		return nil, err
-	}
-	exchange := func(ctx context.Context, payload []byte) ([][]byte, error) {
-		return g.comm.Exchange(ctx, lane, payload)
 	}
 	return agreement.Run(ctx, exchange, machine)
 }

@@ -9,89 +9,124 @@ import (
 
 // Buffer is a block of a pool. It is a value: copies name the same block. The zero Buffer is no
 // buffer.
-type Buffer struct {
-	pool    *Pool
-	block   alloc.Block
-	address uintptr
-	stream  alloc.Stream
+type Buffer struct{ memory Memory }
+
+// Memory is a range of memory that work reads or writes: a part of a Buffer, or memory that is not
+// symmem's. It has four words, the most that the compiler keeps in registers, since every
+// allocation and every collective passes some.
+type Memory struct {
+	pool   *Pool        // nil for memory that is not symmem's
+	handle alloc.Handle // of the buffer's block
+	// start keeps a Go slice reachable; device memory is none of the garbage collector's.
+	start  unsafe.Pointer
+	extent extent
 }
+
+// extent packs a length in bytes and, for a Buffer's memory, the number of its stream.
+type extent uint64
+
+const (
+	streamBits = 16
+	maxStreams = 1 << streamBits
+	maxExtent  = 1<<(63-streamBits) - 1
+)
+
+func newExtent(bytes int64, stream alloc.Stream) extent {
+	return extent(bytes)<<streamBits | extent(stream)
+}
+
+func (e extent) bytes() int64         { return int64(e >> streamBits) }
+func (e extent) stream() alloc.Stream { return alloc.Stream(e & (maxStreams - 1)) }
 
 // Address is where the buffer lies on this rank.
-func (b Buffer) Address() uintptr { return b.address }
+func (b Buffer) Address() uintptr { return uintptr(b.memory.start) }
 
 // Size is the number of bytes that the buffer covers: what was asked for, rounded up.
-func (b Buffer) Size() int64 { return b.block.Size }
+func (b Buffer) Size() int64 { return b.memory.extent.bytes() }
 
-// Segment is the ordinal of the buffer's segment, the same on every rank of the pool's domain.
-func (b Buffer) Segment() int { return int(b.block.Segment) }
+// Segment is the ordinal of the buffer's segment, the same on every rank of the pool's domain. It
+// is -1 for a buffer that was freed.
+func (b Buffer) Segment() int {
+	segment, _ := b.place()
+	return segment
+}
 
 // Offset is the buffer's place in its segment in bytes, the same on every rank of the domain.
-func (b Buffer) Offset() int64 { return b.block.Offset }
+func (b Buffer) Offset() int64 {
+	_, offset := b.place()
+	return offset
+}
+
+func (b Buffer) place() (segment int, offset int64) {
+	if b.memory.pool == nil {
+		return -1, 0
+	}
+	block, err := b.memory.pool.blockOf(b.memory)
+	if err != nil {
+		return -1, 0
+	}
+	return int(block.Segment), block.Offset
+}
 
 // Pool is where the buffer comes from.
-func (b Buffer) Pool() *Pool { return b.pool }
+func (b Buffer) Pool() *Pool { return b.memory.pool }
 
 // Memory is the whole buffer as an argument of collectives and copies.
-func (b Buffer) Memory() Memory {
-	return Memory{buffer: b, address: b.address, bytes: b.block.Size}
-}
+func (b Buffer) Memory() Memory { return b.memory }
 
 // Free gives the buffer back to its pool. Work that was queued on the buffer's own stream is no
 // hindrance, since only that stream gets the memory next; see UseOn for other streams. It returns
 // ErrDoubleFree for a buffer that was freed before.
 func (b Buffer) Free() error {
-	if b.pool == nil {
+	if b.memory.pool == nil {
 		return fmt.Errorf("freeing the zero buffer: %w", ErrForeign)
 	}
-	return b.pool.free(b)
+	return b.memory.pool.free(b)
 }
 
 // UseOn notes that another stream uses the buffer: after Free the memory is kept until that use is
 // done. Collectives, Copy and Fill note it by themselves.
 func (b Buffer) UseOn(s *Stream) error {
-	if b.pool == nil {
+	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
 	}
-	return b.pool.use(b, s)
-}
-
-// Memory is a range of memory that work reads or writes: a part of a Buffer, or memory that is not
-// symmem's.
-type Memory struct {
-	buffer  Buffer
-	address uintptr
-	bytes   int64
-	keep    any
+	return b.memory.pool.use(b, s)
 }
 
 // Foreign is memory that symmem did not hand out, by its device address. The caller keeps it alive
-// until the work is done.
-func Foreign(address uintptr, bytes int64) Memory { return Memory{address: address, bytes: bytes} }
+// until the work is done. A length that is negative or absurd makes empty memory.
+func Foreign(address uintptr, bytes int64) Memory {
+	if bytes < 0 || bytes > maxExtent {
+		bytes = 0
+	}
+	start := *(*unsafe.Pointer)(unsafe.Pointer(&address))
+	return Memory{start: start, extent: newExtent(bytes, 0)}
+}
 
 // Host is the memory of a Go slice, on backends whose device is the processor. The slice is kept
 // reachable while work on it is queued.
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
-	return Memory{address: uintptr(unsafe.Pointer(unsafe.SliceData(s))), bytes: bytes, keep: s}
+	return Memory{start: unsafe.Pointer(unsafe.SliceData(s)), extent: newExtent(bytes, 0)}
 }
 
 // Slice is the part [from, from+bytes) of the memory. A range that is not inside is ErrOutOfRange.
 func (m Memory) Slice(from, bytes int64) (Memory, error) {
-	if from < 0 || bytes < 0 || from > m.bytes || bytes > m.bytes-from {
+	if from < 0 || bytes < 0 || from > m.Bytes() || bytes > m.Bytes()-from {
 		return Memory{}, fmt.Errorf("slicing [%d, %d+%d) of %d bytes: %w",
-			from, from, bytes, m.bytes, ErrOutOfRange)
+			from, from, bytes, m.Bytes(), ErrOutOfRange)
 	}
-	m.address += uintptr(from)
-	m.bytes = bytes
+	m.start = unsafe.Add(m.start, from)
+	m.extent = newExtent(bytes, m.extent.stream())
 	return m, nil
 }
 
 // Address is the first address.
-func (m Memory) Address() uintptr { return m.address }
+func (m Memory) Address() uintptr { return uintptr(m.start) }
 
 // Bytes is the length in bytes.
-func (m Memory) Bytes() int64 { return m.bytes }
+func (m Memory) Bytes() int64 { return m.extent.bytes() }
 
 // Element is what elements of memory can be in Go. Float16 and BFloat16 elements are uint16 there.
 type Element interface {
@@ -102,13 +137,12 @@ type Element interface {
 // else ErrUnsupported. The slice is valid until the buffer is freed; work that is queued on the
 // memory must be synchronized first.
 func View[T Element](b Buffer) ([]T, error) {
-	if b.pool == nil {
+	if b.memory.pool == nil {
 		return nil, fmt.Errorf("viewing the zero buffer: %w", ErrForeign)
 	}
-	if !b.pool.rt.device.Info().Addressable {
+	if !b.memory.pool.rt.device.Info().Addressable {
 		return nil, fmt.Errorf("viewing device memory: %w", ErrUnsupported)
 	}
 	var zero T
-	first := *(*unsafe.Pointer)(unsafe.Pointer(&b.address))
-	return unsafe.Slice((*T)(first), b.block.Size/int64(unsafe.Sizeof(zero))), nil
+	return unsafe.Slice((*T)(b.memory.start), b.Size()/int64(unsafe.Sizeof(zero))), nil
 }

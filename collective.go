@@ -47,7 +47,7 @@ const (
 func (g *Group) AllReduce(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, s *Stream,
 ) error {
-	return g.run(ctx, s, request{
+	return g.run(ctx, s, &request{
 		operation: driver.AllReduce, send: send, recv: recv, count: count, dataType: t, reduceOp: op,
 	})
 }
@@ -57,7 +57,7 @@ func (g *Group) AllReduce(
 func (g *Group) AllGather(
 	ctx context.Context, send, recv Memory, count int64, t DataType, s *Stream,
 ) error {
-	return g.run(ctx, s, request{
+	return g.run(ctx, s, &request{
 		operation: driver.AllGather, send: send, recv: recv, count: count, dataType: t,
 	})
 }
@@ -67,7 +67,7 @@ func (g *Group) AllGather(
 func (g *Group) ReduceScatter(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, s *Stream,
 ) error {
-	return g.run(ctx, s, request{
+	return g.run(ctx, s, &request{
 		operation: driver.ReduceScatter, send: send, recv: recv, count: count, dataType: t,
 		reduceOp: op,
 	})
@@ -78,7 +78,7 @@ func (g *Group) ReduceScatter(
 func (g *Group) Broadcast(
 	ctx context.Context, send, recv Memory, count int64, t DataType, root int, s *Stream,
 ) error {
-	return g.run(ctx, s, request{
+	return g.run(ctx, s, &request{
 		operation: driver.Broadcast, send: send, recv: recv, count: count, dataType: t, root: root,
 	})
 }
@@ -88,7 +88,7 @@ func (g *Group) Broadcast(
 func (g *Group) Reduce(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, root int, s *Stream,
 ) error {
-	return g.run(ctx, s, request{
+	return g.run(ctx, s, &request{
 		operation: driver.Reduce, send: send, recv: recv, count: count, dataType: t, reduceOp: op,
 		root: root,
 	})
@@ -99,7 +99,7 @@ func (g *Group) Reduce(
 func (g *Group) AllToAll(
 	ctx context.Context, send, recv Memory, count int64, t DataType, s *Stream,
 ) error {
-	return g.run(ctx, s, request{
+	return g.run(ctx, s, &request{
 		operation: driver.AllToAll, send: send, recv: recv, count: count, dataType: t,
 	})
 }
@@ -108,7 +108,7 @@ func (g *Group) AllToAll(
 func (g *Group) Send(
 	ctx context.Context, send Memory, count int64, t DataType, peer int, s *Stream,
 ) error {
-	return g.run(ctx, s, request{
+	return g.run(ctx, s, &request{
 		operation: driver.Send, send: send, count: count, dataType: t, root: peer,
 	})
 }
@@ -117,22 +117,22 @@ func (g *Group) Send(
 func (g *Group) Recv(
 	ctx context.Context, recv Memory, count int64, t DataType, peer int, s *Stream,
 ) error {
-	return g.run(ctx, s, request{
+	return g.run(ctx, s, &request{
 		operation: driver.Recv, recv: recv, count: count, dataType: t, root: peer,
 	})
 }
 
 // Barrier is a collective without data.
 func (g *Group) Barrier(ctx context.Context, s *Stream) error {
-	return g.run(ctx, s, request{operation: driver.Barrier, dataType: Uint8})
+	return g.run(ctx, s, &request{operation: driver.Barrier, dataType: Uint8})
 }
 
 // run launches a collective.
-func (g *Group) run(ctx context.Context, s *Stream, r request) error {
+func (g *Group) run(ctx context.Context, s *Stream, r *request) error {
 	if s == nil {
 		s = g.rt.stream
 	}
-	p, err := g.plan(ctx, &r)
+	p, err := g.plan(ctx, r)
 	if err != nil {
 		return err
 	}

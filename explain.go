@@ -66,7 +66,7 @@ func (g *Group) wouldRegister(r *request) bool {
 		return false
 	}
 	for _, m := range []Memory{r.send, r.recv} {
-		p := m.buffer.pool
+		p := m.pool
 		if p == nil || p.domain == nil || !p.domain.contains(g) {
 			return false
 		}

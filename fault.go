@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -133,7 +134,8 @@ func reportOf(cause error) report {
 	case errors.Is(cause, driver.ErrAborted):
 		return report{Kind: kindAborted}
 	case errors.Is(cause, driver.ErrFault):
-		return report{Kind: kindPeer}
+		doing := strings.TrimSuffix(cause.Error(), ": "+driver.ErrFault.Error())
+		return report{Kind: kindPeer, Doing: doing}
 	default:
 		return report{Kind: kindOther, Text: cause.Error()}
 	}
@@ -209,20 +211,19 @@ func merge(reports []report) (first report, ranks []int, activity map[int]string
 }
 
 // explainDivergence finds the first differing event of the pools' histories, or, where these are
-// equal, the collective in which the ranks differ.
+// equal, the collective in which the ranks differ, or at least where each of them is.
 func (g *Group) explainDivergence(cause error) error {
-	exchange := agreement.Exchange(g.meet)
-	config := agreement.Config{
-		Rank: g.rank, Ranks: len(g.ranks), Group: g.id, Mode: agreement.Prefix,
-		Ledgers: g.histories(), Call: g.callOf(cause),
-	}
-	for _, tag := range []string{"", reportOf(cause).Doing} {
-		config.Tag = tag[:min(len(tag), agreement.MaxTag)]
-		machine, err := agreement.New(config)
-		if err != nil {
-			return errors.Join(cause, err)
-		}
-		verdict, err := agreement.Run(context.Background(), exchange, machine)
+	here := reportOf(cause).Doing
+	here = here[:min(len(here), agreement.MaxTag)]
+	for _, c := range []agreement.Config{
+		{Mode: agreement.Prefix, Call: g.callOf(cause)},
+		// Ranks that wait for each other in different places have stopped, so what one of them
+		// has done beyond the others counts, too.
+		{Mode: agreement.Exact},
+		{Mode: agreement.Exact, Tag: here},
+	} {
+		c.Ledgers = g.histories()
+		verdict, err := g.compareOn(context.Background(), g.meet, c)
 		if err != nil {
 			return errors.Join(cause, err)
 		}

@@ -21,18 +21,36 @@ func (p *Pool) absorb(kind ledger.Kind, b alloc.Block, stream alloc.Stream) {
 	})
 }
 
-func (p *Pool) free(b Buffer) error {
+// blockOf finds the live block of a buffer.
+func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
+		return alloc.Block{}, fmt.Errorf("pool: %w", ErrClosed)
+	}
+	return p.core.Live(m.handle)
+}
+
+func (p *Pool) free(b Buffer) error {
+	p.mu.Lock()
+	err := p.freeLocked(b)
+	p.mu.Unlock()
+	return err
+}
+
+// freeLocked is free with p.mu held.
+func (p *Pool) freeLocked(b Buffer) error {
+	if p.closed {
 		return fmt.Errorf("pool: %w", ErrClosed)
 	}
-	state, err := p.core.Free(b.block)
+	block, state, err := p.core.FreeHandle(b.memory.handle)
 	if err != nil {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
-	p.absorb(ledger.KindFree, b.block, b.stream)
-	tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, BlockEvent{b})
+	p.absorb(ledger.KindFree, block, b.memory.extent.stream())
+	if p.rt.observed() {
+		tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, BlockEvent{b})
+	}
 	if state == alloc.Deferred {
 		return p.markUses()
 	}
@@ -42,37 +60,46 @@ func (p *Pool) free(b Buffer) error {
 func (p *Pool) use(b Buffer, s *Stream) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.core.Use(b.block, s.number); err != nil {
+	block, err := p.core.Live(b.memory.handle)
+	if err == nil {
+		err = p.core.Use(block, s.number)
+	}
+	if err != nil {
 		return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
 	}
 	return nil
 }
 
-func (p *Pool) pin(b Buffer) error {
+func (p *Pool) pin(m Memory) (alloc.Block, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.core.Pin(b.block); err != nil {
-		return fmt.Errorf("using a buffer in a capture: %w", err)
+	block, err := p.core.Live(m.handle)
+	if err == nil {
+		err = p.core.Pin(block)
 	}
-	p.absorb(ledger.KindPin, b.block, b.stream)
-	return nil
+	if err != nil {
+		return block, fmt.Errorf("using a buffer in a capture: %w", err)
+	}
+	p.absorb(ledger.KindPin, block, m.extent.stream())
+	return block, nil
 }
 
-func (p *Pool) unpin(b Buffer) error {
+func (p *Pool) unpin(held pin) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil
 	}
-	state, err := p.core.Unpin(b.block)
+	stream := held.memory.extent.stream()
+	state, err := p.core.Unpin(held.block)
 	if err != nil {
 		return fmt.Errorf("closing a graph: %w", err)
 	}
-	p.absorb(ledger.KindUnpin, b.block, b.stream)
+	p.absorb(ledger.KindUnpin, held.block, stream)
 	if state == alloc.Deferred {
 		return p.markUses()
 	}
-	p.absorbReturns(b.stream)
+	p.absorbReturns(stream)
 	return nil
 }
 

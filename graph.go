@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"symmem/driver"
+	"symmem/internal/alloc"
 )
 
 // Graph is captured work that can be launched again and again.
@@ -17,8 +18,8 @@ type Graph struct {
 	work driver.Graph
 
 	mu     sync.Mutex
-	pins   []Buffer // guarded by mu
-	closed bool     // guarded by mu
+	pins   []pin // guarded by mu
+	closed bool  // guarded by mu
 }
 
 // BeginCapture starts to record the stream's work instead of running it. Until EndCapture nothing
@@ -31,7 +32,8 @@ func (s *Stream) BeginCapture() error {
 	s.rt.mu.Lock()
 	defer s.rt.mu.Unlock()
 	s.rt.captures++
-	s.pins = nil
+	s.held = nil
+	s.capturing.Store(true)
 	return nil
 }
 
@@ -44,8 +46,9 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	s.rt.mu.Lock()
 	defer s.rt.mu.Unlock()
 	s.rt.captures--
-	g := &Graph{work: work, pins: s.pins}
-	s.pins = nil
+	s.capturing.Store(false)
+	g := &Graph{work: work, pins: s.held}
+	s.held = nil
 	return g, nil
 }
 
@@ -56,18 +59,27 @@ func (rt *Runtime) capturing() bool {
 	return rt.captures > 0
 }
 
-// pin keeps a buffer for the graph that is being captured, once.
-func (s *Stream) pin(b Buffer) error {
+// pin is a buffer that a graph keeps. Its block is noted, since a handle no longer finds it once
+// the buffer was freed.
+type pin struct {
+	memory Memory
+	block  alloc.Block
+}
+
+// pinned keeps a buffer for the graph that is being captured, once.
+func (s *Stream) pinned(m Memory) error {
 	s.rt.mu.Lock()
-	for _, have := range s.pins {
-		if have.pool == b.pool && have.block.Handle == b.block.Handle {
-			s.rt.mu.Unlock()
+	defer s.rt.mu.Unlock()
+	for _, have := range s.held {
+		if have.memory.pool == m.pool && have.memory.handle == m.handle {
 			return nil
 		}
 	}
-	s.pins = append(s.pins, b)
-	s.rt.mu.Unlock()
-	return b.pool.pin(b)
+	block, err := m.pool.pin(m)
+	if err == nil {
+		s.held = append(s.held, pin{m, block})
+	}
+	return err
 }
 
 // Launch queues the captured work on a stream.
@@ -94,8 +106,8 @@ func (g *Graph) Close() error {
 	}
 	g.closed = true
 	errs := []error{g.work.Close()}
-	for _, b := range g.pins {
-		errs = append(errs, b.pool.unpin(b))
+	for _, p := range g.pins {
+		errs = append(errs, p.memory.pool.unpin(p))
 	}
 	g.pins = nil
 	return errors.Join(errs...)

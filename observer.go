@@ -69,7 +69,10 @@ func (rt *Runtime) setObservers(list []*Observer) {
 	rt.observe.Store(&list)
 }
 
-// tell calls one function of every observer. Without observers it costs one load.
+// observed tells whether anybody listens. Hot paths ask before they make an event.
+func (rt *Runtime) observed() bool { return rt.observe.Load() != nil }
+
+// tell calls one function of every observer.
 func tell[E any](rt *Runtime, which func(*Observer) func(E), event E) {
 	list := rt.observe.Load()
 	if list == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"unsafe"
 
 	"symmem/driver"
 	"symmem/internal/agreement"
@@ -32,21 +33,16 @@ type preparedPlan struct {
 // planSlots is the number of plans that a group keeps, a power of two.
 const planSlots = 256
 
-// same tells whether a plan answers a request. Foreign memory may hold another Go slice at the
-// same address, so its plans are not kept at all.
+// same tells whether a plan answers a request.
 func (p *preparedPlan) same(r *request, epoch uint64) bool {
 	q := &p.request
-	return p.epoch == epoch && q.send.address == r.send.address &&
-		q.recv.address == r.recv.address && q.count == r.count &&
+	return p.epoch == epoch && q.send == r.send && q.recv == r.recv && q.count == r.count &&
 		q.operation == r.operation && q.dataType == r.dataType && q.reduceOp == r.reduceOp &&
-		q.root == r.root && q.send.bytes == r.send.bytes && q.recv.bytes == r.recv.bytes &&
-		q.send.buffer.block.Handle == r.send.buffer.block.Handle &&
-		q.recv.buffer.block.Handle == r.recv.buffer.block.Handle &&
-		q.send.buffer.pool == r.send.buffer.pool && q.recv.buffer.pool == r.recv.buffer.pool
+		q.root == r.root
 }
 
 func (r *request) slot() uint64 {
-	h := uint64(r.send.address)>>6 ^ uint64(r.recv.address)>>8 ^
+	h := uint64(r.send.Address())>>6 ^ uint64(r.recv.Address())>>8 ^
 		uint64(r.count)<<2 ^ uint64(r.operation)
 	return (h * 0x9e3779b97f4a7c15) >> 56 & (planSlots - 1)
 }
@@ -58,10 +54,14 @@ func (g *Group) plan(ctx context.Context, r *request) (*preparedPlan, error) {
 		return p, nil
 	}
 	p, err := g.prepare(ctx, r)
-	if err == nil && r.send.keep == nil && r.recv.keep == nil {
+	if err != nil {
+		return nil, err
+	}
+	// A plan that is kept would keep a Go slice, too.
+	if r.count == 0 || r.send.pool != nil || r.recv.pool != nil {
 		slot.Store(p)
 	}
-	return p, err
+	return p, nil
 }
 
 // prepare checks a request, registers what it needs and chooses its path.
@@ -78,9 +78,7 @@ func (g *Group) prepare(ctx context.Context, r *request) (*preparedPlan, error) 
 	if err != nil {
 		return nil, fmt.Errorf("%w (%s)", g.settle(err), why)
 	}
-	kept := *r
-	kept.send.keep, kept.recv.keep = nil, nil
-	return &preparedPlan{request: kept, epoch: epoch, path: call.Path, plan: plan}, nil
+	return &preparedPlan{request: *r, epoch: epoch, path: call.Path, plan: plan}, nil
 }
 
 // check refuses what no rank could do.
@@ -110,32 +108,21 @@ func (g *Group) checkMemory(what string, m Memory, bytes int64, t DataType) erro
 	if bytes == 0 {
 		return nil
 	}
-	if bytes > m.bytes {
+	if bytes > m.Bytes() {
 		return fmt.Errorf("%s buffer of %d bytes: the call needs %d: %w",
-			what, m.bytes, bytes, ErrOutOfRange)
+			what, m.Bytes(), bytes, ErrOutOfRange)
 	}
-	if m.address%uintptr(t.Size()) != 0 {
-		return invalid("%s buffer at %#x is not aligned to %v", what, m.address, t)
+	if m.Address()%uintptr(t.Size()) != 0 {
+		return invalid("%s buffer at %#x is not aligned to %v", what, m.Address(), t)
 	}
-	if m.buffer.pool == nil {
+	if m.pool == nil {
 		return nil
 	}
-	return m.buffer.pool.alive(g, m.buffer)
-}
-
-// alive refuses a buffer that was freed, or that belongs to another runtime.
-func (p *Pool) alive(g *Group, b Buffer) error {
-	if p.rt != g.rt {
-		return fmt.Errorf("buffer of another runtime: %w", ErrForeign)
+	if m.pool.rt != g.rt {
+		return fmt.Errorf("%s buffer of another runtime: %w", what, ErrForeign)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return fmt.Errorf("pool: %w", ErrClosed)
-	}
-	v, ok := p.core.Lookup(b.block.Segment, b.block.Offset)
-	if !ok || v.Block != b.block {
-		return fmt.Errorf("buffer was freed: %w", ErrForeign)
+	if _, err := m.pool.blockOf(m); err != nil {
+		return fmt.Errorf("%s buffer: %w", what, err)
 	}
 	return nil
 }
@@ -148,7 +135,7 @@ func (g *Group) takeOver(ctx context.Context, r *request) error {
 		return nil
 	}
 	for _, m := range []Memory{r.send, r.recv} {
-		p := m.buffer.pool
+		p := m.pool
 		if p == nil || p.domain == nil || !p.domain.contains(g) {
 			continue
 		}
@@ -164,8 +151,8 @@ func (g *Group) takeOver(ctx context.Context, r *request) error {
 func (g *Group) route(r *request) (call driver.Call, why string) {
 	call = driver.Call{
 		Operation: r.operation, DataType: r.dataType, ReduceOp: r.reduceOp, Root: r.root,
-		Count: r.count, Send: r.send.address, Recv: r.recv.address,
-		Keep: [2]any{r.send.keep, r.recv.keep},
+		Count: r.count, Send: r.send.Address(), Recv: r.recv.Address(),
+		Keep: [2]unsafe.Pointer{r.send.start, r.recv.start},
 	}
 	send, recv, why := g.places(&call, r)
 	if why == "" {
@@ -222,7 +209,7 @@ func (g *Group) placeOf(address uintptr) (segment int32, offset int64) {
 	if !ok {
 		return -1, 0
 	}
-	return place.segment.key.Ordinal, int64(address - place.segment.memory.Address())
+	return place.segment.key.Ordinal, int64(address - uintptr(place.segment.start))
 }
 
 // digest condenses a description to the word that ranks compare.

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
+	"unsafe"
 
 	"symmem/driver"
 	"symmem/internal/alloc"
 	"symmem/internal/ledger"
 	"symmem/internal/registry"
+	"symmem/internal/spin"
 )
 
 // Placement is the order in which equally large free blocks are taken.
@@ -57,7 +58,7 @@ type Pool struct {
 	domain *Group
 	arena  driver.Arena
 
-	mu       sync.Mutex
+	mu       spin.Lock
 	core     *alloc.Core                  // guarded by mu
 	ledger   *ledger.Ledger               // guarded by mu
 	sites    *ledger.Sites                // guarded by mu
@@ -74,6 +75,7 @@ type Pool struct {
 // segment is a mapped segment.
 type segment struct {
 	memory driver.Segment
+	start  unsafe.Pointer
 	key    registry.Segment
 }
 
@@ -163,7 +165,13 @@ func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 		site = caller()
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	b, err := p.allocLocked(s, bytes, site)
+	p.mu.Unlock()
+	return b, err
+}
+
+// allocLocked is AllocOn with p.mu held.
+func (p *Pool) allocLocked(s *Stream, bytes int64, site uintptr) (Buffer, error) {
 	if p.closed {
 		return Buffer{}, fmt.Errorf("pool: %w", ErrClosed)
 	}
@@ -174,15 +182,17 @@ func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 			return Buffer{}, err
 		}
 	}
-	b := Buffer{
-		pool: p, block: block, stream: s.number,
-		address: p.segments[block.Segment].memory.Address() + uintptr(block.Offset),
-	}
+	b := Buffer{Memory{
+		pool: p, handle: block.Handle, extent: newExtent(block.Size, s.number),
+		start: unsafe.Add(p.segments[block.Segment].start, block.Offset),
+	}}
 	p.ledger.Absorb(&ledger.Event{
 		Kind: ledger.KindAlloc, Stream: uint32(s.number), Segment: block.Segment,
 		Offset: block.Offset, Size: block.Size, Requested: bytes, Site: p.site(site),
 	})
-	tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Alloc }, BlockEvent{b})
+	if p.rt.observed() {
+		tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Alloc }, BlockEvent{b})
+	}
 	return b, nil
 }
 
@@ -235,7 +245,10 @@ func (p *Pool) grow(s *Stream, growth alloc.Growth) error {
 		return err
 	}
 	p.next += growth.Bytes
-	p.segments = append(p.segments, &segment{memory: memory, key: key})
+	address := memory.Address()
+	p.segments = append(p.segments, &segment{
+		memory: memory, start: *(*unsafe.Pointer)(unsafe.Pointer(&address)), key: key,
+	})
 	p.ledger.Absorb(&ledger.Event{
 		Kind: ledger.KindSegment, Stream: uint32(s.number), Segment: ordinal,
 		Size: growth.Bytes, Requested: growth.Bytes,
@@ -250,7 +263,7 @@ func (p *Pool) grow(s *Stream, growth alloc.Growth) error {
 
 func (p *Pool) segmentEvent(s *segment) SegmentEvent {
 	return SegmentEvent{
-		Pool: p, Segment: int(s.key.Ordinal), Address: s.memory.Address(), Bytes: s.key.Bytes,
+		Pool: p, Segment: int(s.key.Ordinal), Address: uintptr(s.start), Bytes: s.key.Bytes,
 	}
 }
 

@@ -2,7 +2,9 @@ package symmem
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"symmem/driver"
 	"symmem/internal/alloc"
@@ -17,8 +19,10 @@ type Stream struct {
 	rt     *Runtime
 	number alloc.Stream
 	queue  driver.Stream
-	// pins are the buffers that the capture under way has used; guarded by rt.mu.
-	pins []Buffer
+	// capturing mirrors the state of queue.
+	capturing atomic.Bool
+	// held are the buffers that the capture under way has used; guarded by rt.mu.
+	held []pin
 }
 
 // NewStream makes a stream. It is closed with the Runtime.
@@ -32,6 +36,9 @@ func (rt *Runtime) NewStream() (*Stream, error) {
 	}
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
+	if len(rt.streams) == maxStreams {
+		return nil, errors.Join(invalid("making a stream: there are %d", maxStreams), queue.Close())
+	}
 	s := &Stream{rt: rt, number: alloc.Stream(len(rt.streams)), queue: queue}
 	rt.streams = append(rt.streams, s)
 	return s, nil
@@ -45,21 +52,21 @@ func (s *Stream) Number() int { return int(s.number) }
 
 // Copy copies the bytes of src to dst, which must be as long.
 func (s *Stream) Copy(dst, src Memory) error {
-	if dst.bytes != src.bytes {
-		return invalid("copying %d bytes into %d", src.bytes, dst.bytes)
+	if dst.Bytes() != src.Bytes() {
+		return invalid("copying %d bytes into %d", src.Bytes(), dst.Bytes())
 	}
 	if err := s.uses(dst, src); err != nil {
 		return err
 	}
-	return s.queue.Copy(dst.address, src.address, src.bytes)
+	return s.queue.Copy(dst.Address(), src.Address(), src.Bytes())
 }
 
 // Fill sets every byte of dst.
 func (s *Stream) Fill(dst Memory, value byte) error {
-	if err := s.uses(dst); err != nil {
+	if err := s.uses(dst, dst); err != nil {
 		return err
 	}
-	return s.queue.Fill(dst.address, value, dst.bytes)
+	return s.queue.Fill(dst.Address(), value, dst.Bytes())
 }
 
 // Host runs a function of the host in stream order. It must not call into symmem. A panic in it
@@ -91,26 +98,23 @@ func (s *Stream) close() error { return s.queue.Close() }
 
 // uses notes that this stream works on memory: buffers of other streams are kept until the work
 // is done, and buffers used in a capture are pinned.
-func (s *Stream) uses(memory ...Memory) error {
-	for _, m := range memory {
-		if m.buffer.pool == nil {
-			continue
-		}
-		if err := s.use(m.buffer); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Stream) use(b Buffer) error {
-	if s.queue.Capturing() {
-		return s.pin(b)
-	}
-	if b.stream == s.number {
+func (s *Stream) uses(a, b Memory) error {
+	if !s.capturing.Load() && a.extent.stream() == s.number && b.extent.stream() == s.number {
 		return nil
 	}
-	return b.UseOn(s)
+	return errors.Join(s.use(a), s.use(b))
+}
+
+func (s *Stream) use(m Memory) error {
+	switch {
+	case m.pool == nil:
+		return nil
+	case s.capturing.Load():
+		return s.pinned(m)
+	case m.extent.stream() != s.number:
+		return m.pool.use(Buffer{m}, s)
+	}
+	return nil
 }
 
 // settled replaces a backend's error by what the ranks of its group have found out together.

@@ -52,10 +52,10 @@ func (g *Group) addWindow(p *Pool, s *segment, w driver.Window) {
 	defer g.state.Unlock()
 	old := g.table.Load()
 	at := sort.Search(len(old.starts), func(i int) bool {
-		return old.starts[i] >= s.memory.Address()
+		return old.starts[i] >= uintptr(s.start)
 	})
 	g.replace(&windowTable{
-		starts: slices.Insert(slices.Clone(old.starts), at, s.memory.Address()),
+		starts: slices.Insert(slices.Clone(old.starts), at, uintptr(s.start)),
 		places: slices.Insert(slices.Clone(old.places), at, windowPlace{p, s, w}),
 	})
 }

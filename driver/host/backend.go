@@ -27,4 +27,3 @@ func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, erro
 	}
 	return d, nil
 }
-

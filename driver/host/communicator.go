@@ -34,10 +34,10 @@ type communicator struct {
 	budget budget
 	space  uint64 // keys of this group's exports
 
-	check  atomic.Bool
-	fault  fault
-	lanes  [driver.Lanes]lane
-	pairs  []pairEnds // by group rank
+	check atomic.Bool
+	fault fault
+	lanes [driver.Lanes]lane
+	pairs []pairEnds // by group rank
 
 	mu        sync.Mutex
 	turn      sync.Cond // mu; signalled whenever completed moves
@@ -309,4 +309,3 @@ func (c *communicator) release() error {
 	}
 	return errors.Join(errs...)
 }
-
