@@ -28,7 +28,8 @@ func (c *communicator) move(call *plan) {
 		part := call.Count * size
 		for i := range c.blocks {
 			r := (c.cfg.Rank + i) % len(c.blocks)
-			c.pull(call, r, 0, int64(r)*part, part, part*int64(len(c.blocks)))
+			c.pull(call, r, c.gatheredAt(call, r), int64(r)*part, part,
+				part*int64(len(c.blocks)))
 		}
 	case driver.AllToAll:
 		part := call.Count * size
@@ -39,6 +40,16 @@ func (c *communicator) move(call *plan) {
 		}
 	case driver.Barrier, driver.Send, driver.Recv:
 	}
+}
+
+// gatheredAt is where a peer's part of an AllGather lies, as seen from this rank's send buffer. In
+// place, each rank's part lies where it belongs in the receive buffer.
+func (c *communicator) gatheredAt(call *plan, r int) int64 {
+	part := call.Count * call.size
+	if call.Send != call.Recv+uintptr(int64(c.cfg.Rank)*part) {
+		return 0
+	}
+	return int64(r-c.cfg.Rank) * part
 }
 
 // pull copies from a peer's send buffer to this rank's receive buffer.
