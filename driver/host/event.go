@@ -54,18 +54,17 @@ func (e *event) Synchronize(ctx context.Context) error {
 	}
 }
 
-// mark is the work of a Record.
-type mark struct{ event *event }
-
-// arm makes the new point; it is reached when run closes it.
-func (m mark) arm() *reached {
-	m.event.mu.Lock()
-	defer m.event.mu.Unlock()
-	m.event.point = make(chan struct{})
-	return &reached{point: m.event.point}
+// set makes a point the last recorded one.
+func (e *event) set(point chan struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.point = point
 }
 
-func (m mark) run() error { return m.arm().run() }
+// mark is a captured Record. Launch records the event anew instead of running it.
+type mark struct{ event *event }
+
+func (m mark) run() error { return errors.New("a captured Record was queued") }
 
 // reached is a point whose turn in the stream has come.
 type reached struct{ point chan struct{} }
@@ -84,7 +83,12 @@ func (s *stream) Record(e driver.Event) error {
 	if s.Capturing() {
 		return s.submit(mark{ev}, false)
 	}
-	return s.submit(mark{ev}.arm(), true)
+	r := &reached{point: make(chan struct{})}
+	if err := s.submit(r, true); err != nil {
+		return err
+	}
+	ev.set(r.point)
+	return nil
 }
 
 // hold is the work of a Wait: it keeps a stream until a point is reached.
@@ -113,8 +117,8 @@ func (s *stream) Wait(e driver.Event) error {
 		return errors.New("waiting for an event: it is of another backend")
 	}
 	point := ev.last()
-	if point == nil || ev.Done() {
-		return nil
+	if point == nil {
+		return s.submit(hostWork(func() {}), true)
 	}
-	return s.submit(&hold{device: s.device, point: point}, false)
+	return s.submit(&hold{device: s.device, point: point}, ev.Done())
 }
