@@ -98,6 +98,11 @@ type hold struct {
 }
 
 func (h *hold) run() error {
+	select {
+	case <-h.point:
+		return nil
+	default:
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), h.device.cfg.Timeout)
 	defer cancel()
 	select {

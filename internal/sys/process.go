@@ -41,6 +41,15 @@ func WaitReadable(files []*os.File, d time.Duration) ([]int, error) {
 	return ready, nil
 }
 
+// Memory returns how many bytes of main memory and swap space the machine has.
+func Memory() (int64, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0, fmt.Errorf("reading the size of memory: %w", err)
+	}
+	return int64(uint64(info.Totalram)+uint64(info.Totalswap)) * int64(info.Unit), nil
+}
+
 // BootID names this boot of this machine's kernel: two processes with the same one run on the
 // same machine, whatever their containers call it.
 func BootID() (string, error) {
