@@ -13,9 +13,11 @@
 //
 // # Few segments
 //
-// A new segment is as large as all mapped memory together, at least Config.First, and at least
-// the request. Mapped memory thus doubles: n bytes take about log2(n/First)+1 segments, plus
-// one where requests leave tails. The last segment under a Capacity takes what is left of it.
+// A new segment is as large as all mapped memory together (Config.GrowPercent of it), at least
+// Config.First, and at least the request. Mapped memory thus doubles: n bytes take about
+// log2(n/First)+1 segments, plus one where requests leave tails. The last segment under a
+// Capacity takes what is left of it. Without a Capacity doubling maps ahead of need, at most as
+// much again.
 //
 // # True best fit at the price of a good fit
 //
@@ -35,6 +37,11 @@
 //   - In bins above 1 MiB the classes are a list by size. It holds no more classes than the bin
 //     has sizes (1/64 of the size in units) nor more than blocks of that size fit the memory,
 //     so for 80 GiB some 1,600 at the very worst and in practice a few.
+//
+// What that costs beside a bare TLSF without streams, counters and checks of handles, which
+// tlsf_test.go has, in one run on a busy virtual machine at 2.3 GHz, alloc and free together: a
+// size that comes and goes 20 ns against 26; cut from a large block and merged back 35 against
+// 26; random sizes among 10,000 live blocks 134 against 72.
 //
 // Records are 64 bytes and free of pointers, in slabs that only grow; in steady state no call
 // allocates.
