@@ -27,8 +27,30 @@ type member struct {
 	err   error
 }
 
-// arrive makes the member present.
+// arrive makes the member present. If the context ends first it names the ranks that are absent.
 func (m *member) arrive(ctx context.Context) error {
+	err := m.join(ctx)
+	switch {
+	case err != nil:
+	case m.world.Rank == 0:
+		err = m.store.Wait(ctx, m.others("joined")...)
+	default:
+		err = m.await(ctx)
+	}
+	var absent []int
+	if err != nil && ctx.Err() != nil && m.store != nil {
+		if absent = m.absent(ctx); len(absent) > 0 {
+			err = &AbsentError{Ranks: absent, Size: m.world.Size, Err: context.Cause(ctx)}
+		}
+	}
+	if m.world.Rank == 0 && (err == nil || absent != nil) {
+		err = errors.Join(err, m.announce(ctx, absent))
+	}
+	return err
+}
+
+// join finds this call's keys, and says that this rank is there.
+func (m *member) join(ctx context.Context) error {
 	run := m.world.RunID
 	if run == "" {
 		run = "none"
@@ -40,13 +62,7 @@ func (m *member) arrive(ctx context.Context) error {
 		return err
 	}
 	m.store = WithPrefix(m.client, fmt.Sprintf("%s/%d", base, turn))
-	if err := m.store.Set(ctx, m.key("joined", m.world.Rank), nil); err != nil {
-		return err
-	}
-	if m.world.Rank == 0 {
-		return m.gather(ctx)
-	}
-	return m.await(ctx)
+	return m.store.Set(ctx, m.key("joined", m.world.Rank), nil)
 }
 
 func (m *member) key(kind string, rank int) string {
@@ -62,20 +78,6 @@ func (m *member) others(kind string) []string {
 	return keys
 }
 
-// gather is rank 0's part: it waits for the others, and tells them how that went.
-func (m *member) gather(ctx context.Context) error {
-	err := m.store.Wait(ctx, m.others("joined")...)
-	var wait *WaitError
-	if err == nil || !errors.As(err, &wait) || len(wait.Missing) == 0 {
-		return errors.Join(err, m.announce(ctx, nil))
-	}
-	absent := &AbsentError{Size: m.world.Size, Err: wait.Err}
-	for _, key := range wait.Missing {
-		absent.Ranks = append(absent.Ranks, ranksIn(strings.TrimPrefix(key, "joined/"))...)
-	}
-	return errors.Join(absent, m.announce(ctx, absent.Ranks))
-}
-
 // announce tells the others which ranks are absent. The deadline may have passed by now.
 func (m *member) announce(ctx context.Context, absent []int) error {
 	words := make([]string, len(absent))
@@ -87,29 +89,26 @@ func (m *member) announce(ctx context.Context, absent []int) error {
 	return m.store.Set(ctx, "ready", []byte(strings.Join(words, ",")))
 }
 
-// await is the part of every other rank.
+// await waits until rank 0 has seen all ranks, or has given up.
 func (m *member) await(ctx context.Context) error {
 	value, err := m.store.Get(ctx, "ready")
-	var wait *WaitError
-	switch {
-	case err == nil && len(value) == 0:
-		return nil
-	case err == nil:
-		return &AbsentError{
-			Ranks: ranksIn(string(value)), Size: m.world.Size,
-			Err: errors.New("rank 0 gave up waiting"),
-		}
-	case errors.As(err, &wait) && wait.Missing != nil:
-		return &AbsentError{Ranks: m.absent(ctx), Size: m.world.Size, Err: wait.Err}
+	if err != nil || len(value) == 0 {
+		return err
 	}
-	return err
+	return &AbsentError{
+		Ranks: ranksIn(string(value)), Size: m.world.Size,
+		Err: errors.New("rank 0 gave up waiting"),
+	}
 }
 
-// absent asks which ranks have not joined, after the deadline.
+// absent asks which other ranks have not joined. The deadline has passed by now.
 func (m *member) absent(ctx context.Context) (ranks []int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWait)
 	defer cancel()
 	for rank := range m.world.Size {
+		if rank == m.world.Rank {
+			continue
+		}
 		// A comparison that stores nothing tells a missing key from an empty value.
 		probe := []byte("?")
 		got, err := m.store.CompareSet(ctx, m.key("joined", rank), probe, probe)

@@ -1,0 +1,208 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// meet connects all worlds, lets their ranks exchange a value each, and closes them, the
+// serving rank first: it must wait for the others.
+func meet(t *testing.T, worlds []World) {
+	t.Helper()
+	ctx := testContext(t)
+	var all sync.WaitGroup
+	for _, w := range worlds {
+		all.Go(func() {
+			store, leave, err := Connect(ctx, w)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := errors.Join(greetAll(ctx, store, w), leave.Close(), leave.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func greetAll(ctx context.Context, s Store, w World) error {
+	if w.Rank != 0 {
+		// Rank 0 has closed by the time that these reads arrive, or waits for them.
+		if _, err := s.Add(ctx, "others", 1); err != nil {
+			return err
+		}
+	}
+	if err := s.Set(ctx, fmt.Sprint(w.Rank), fmt.Append(nil, w.Rank)); err != nil {
+		return err
+	}
+	for rank := range w.Size {
+		value, err := s.Get(ctx, fmt.Sprint(rank))
+		if err != nil {
+			return err
+		}
+		if string(value) != fmt.Sprint(rank) {
+			return fmt.Errorf("rank %d says it is %q", rank, value)
+		}
+	}
+	return nil
+}
+
+// worldsOf gives the worlds of all ranks of one machine on a route.
+func worldsOf(size int, route Route) []World {
+	worlds := make([]World, size)
+	for rank := range worlds {
+		worlds[rank] = World{
+			Rank: rank, Size: size, LocalRank: rank, LocalSize: size, Source: SourceOptions,
+			Route: route,
+		}
+	}
+	return worlds
+}
+
+func TestRanksMeetAgainAndAgain(t *testing.T) {
+	server, _ := serveOn(t, privateName(), "token")
+	tcp, err := port(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string][]World{
+		"on the launcher's store": worldsOf(4, Route{
+			Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
+		}),
+		"on a socket of rank 0": worldsOf(4, Route{
+			Kind: RouteServe, Endpoint: Endpoint{Address: privateName()},
+		}),
+		"on a port of rank 0": worldsOf(3, Route{
+			Kind: RouteServe, Endpoint: Endpoint{Address: tcp, Token: "token"},
+		}),
+		"alone": worldsOf(1, Route{}),
+	}
+	for name, worlds := range rows {
+		t.Run(name, func(t *testing.T) {
+			for range 3 {
+				meet(t, worlds)
+			}
+		})
+	}
+}
+
+// port finds an address that is free, on a server that is closed again.
+func port(t *testing.T) (string, error) {
+	t.Helper()
+	s, err := Listen("127.0.0.1:0", "x")
+	if err != nil {
+		return "", err
+	}
+	return s.Address(), s.Close()
+}
+
+// TestAbsentRanksAreNamed on every rank that came, rank 0 or not.
+func TestAbsentRanksAreNamed(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(testContext(t))
+	cause := errors.New("the deadline")
+	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
+	worlds := worldsOf(5, route)
+	came := []int{0, 2, 4}
+	errs := make(chan error, len(came))
+	for _, rank := range came {
+		go func() {
+			_, _, err := Connect(ctx, worlds[rank])
+			errs <- err
+		}()
+	}
+	// All three have come when their keys are there.
+	probe, err := Dial(ctx, route.Endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := "symmem/none/0/5/1/joined/"
+	if err := probe.Wait(ctx, base+"0", base+"2", base+"4"); err != nil {
+		t.Fatal(err)
+	}
+	if err := probe.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cancel(cause)
+	for range came {
+		err := <-errs
+		var absent *AbsentError
+		if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{1, 3}) {
+			t.Errorf("%v does not name ranks 1 and 3", err)
+		}
+	}
+}
+
+func TestRankZeroIsNamedWhenItDoesNotServe(t *testing.T) {
+	ctx, cancel := context.WithCancel(testContext(t))
+	cancel()
+	w := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})[1]
+	_, _, err := Connect(ctx, w)
+	var absent *AbsentError
+	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{0}) {
+		t.Fatal(err)
+	}
+	if !strings.Contains(err.Error(), "rank 1 of 2 (options, store served by rank 0)") {
+		t.Fatalf("the message does not say who and where: %v", err)
+	}
+}
+
+// TestRankZeroDoesNotWaitForTheDead closes rank 0 after another has gone without leaving.
+func TestRankZeroDoesNotWaitForTheDead(t *testing.T) {
+	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
+	ctx := testContext(t)
+	dead := make(chan io.Closer, 1)
+	go func() {
+		_, leave, err := Connect(ctx, worlds[1])
+		if err != nil {
+			t.Error(err)
+		}
+		dead <- leave
+	}()
+	_, leave, err := Connect(ctx, worlds[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The connections of a killed process close without a word.
+	if err := (<-dead).(*member).client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := leave.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s := leave.(*member).server; len(s.sessions) != 0 {
+		t.Fatalf("%d sessions are left", len(s.sessions))
+	}
+}
+
+func TestAttemptsOfAJobAreApart(t *testing.T) {
+	server, client := serveOn(t, privateName(), "")
+	for restart := range 2 {
+		worlds := worldsOf(2, Route{
+			Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address()},
+		})
+		for rank := range worlds {
+			worlds[rank].RunID, worlds[rank].Restart = "run", restart
+		}
+		meet(t, worlds)
+		wantValue(t, client, fmt.Sprintf("symmem/run/%d/2/1/others", restart), "1")
+	}
+}
+
+func TestListenAddress(t *testing.T) {
+	rows := map[string]string{
+		"localhost:1": "localhost:1", "127.0.0.1:1": "127.0.0.1:1", "[::1]:1": "[::1]:1",
+		"node7:1": ":1", "10.0.0.1:1": ":1", "unix:@a:b": "unix:@a:b",
+	}
+	for address, want := range rows {
+		if got := listenAddress(address); got != want {
+			t.Errorf("listenAddress(%q) = %q, want %q", address, got, want)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package rendezvous
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// manager is a process manager that speaks PMI-1 to ranks over socket pairs.
+type manager struct {
+	mu      sync.Mutex
+	values  map[string]string
+	barrier sync.WaitGroup
+}
+
+// serve answers one rank until it finalizes, and returns what it said.
+func (m *manager) serve(conn net.Conn) (said []string, err error) {
+	defer conn.Close()
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() {
+		words, err := pmiWords(lines.Text())
+		if err != nil {
+			return said, err
+		}
+		said = append(said, words["cmd"])
+		if _, err := fmt.Fprintln(conn, m.answer(words)); err != nil {
+			return said, err
+		}
+	}
+	return said, lines.Err()
+}
+
+func (m *manager) answer(words map[string]string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch words["cmd"] {
+	case "init":
+		return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0"
+	case "get_maxes":
+		return "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024"
+	case "get_my_kvsname":
+		return "cmd=my_kvsname kvsname=kvs_1"
+	case "put":
+		m.values[words["kvsname"]+words["key"]] = words["value"]
+		return "cmd=put_result rc=0 msg=success"
+	case "barrier_in":
+		m.barrier.Done()
+		m.mu.Unlock()
+		m.barrier.Wait()
+		m.mu.Lock()
+		return "cmd=barrier_out"
+	case "get":
+		return "cmd=get_result rc=0 msg=success value=" + m.values[words["kvsname"]+words["key"]]
+	case "finalize":
+		return "cmd=finalize_ack"
+	}
+	return "cmd=unknown rc=-1"
+}
+
+// socketPair gives the manager's end as a connection, and the rank's as a descriptor.
+func socketPair(t *testing.T) (net.Conn, int) {
+	t.Helper()
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(fds[0]), "manager")
+	defer file.Close()
+	conn, err := net.FileConn(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		pmiResults.Delete(fds[1])
+		syscall.Close(fds[1])
+	})
+	return conn, fds[1]
+}
+
+// TestRanksMeetByPMI connects three ranks twice, over one conversation with the manager.
+func TestRanksMeetByPMI(t *testing.T) {
+	const size = 3
+	m := &manager{values: map[string]string{}}
+	m.barrier.Add(size)
+	worlds := make([]World, size)
+	var managers sync.WaitGroup
+	for rank := range worlds {
+		conn, fd := socketPair(t)
+		worlds[rank] = World{
+			Rank: rank, Size: size, LocalRank: rank, LocalSize: size, Source: SourceMPICH,
+			Route: Route{Kind: RoutePMI, FD: fd},
+		}
+		managers.Go(func() {
+			said, err := m.serve(conn)
+			want := "init get_maxes get_my_kvsname barrier_in get finalize"
+			if rank == 0 {
+				want = strings.Replace(want, "barrier", "put barrier", 1)
+			}
+			if got := strings.Join(said, " "); got != want || err != nil {
+				t.Errorf("rank %d said %q, %v", rank, got, err)
+			}
+		})
+	}
+	for range 2 {
+		meet(t, worlds)
+	}
+	for rank := range worlds {
+		_ = syscall.Shutdown(worlds[rank].Route.FD, syscall.SHUT_RDWR)
+	}
+	managers.Wait()
+}
+
+// TestManagersThatBreakThePMI must cause errors, never endless waits.
+func TestManagersThatBreakThePMI(t *testing.T) {
+	const good = "cmd=response_to_init rc=0\n"
+	rows := map[string]struct{ says, want string }{
+		"hangs up":                  {"", "unexpected EOF"},
+		"refuses":                   {"cmd=response_to_init rc=-1 msg=no\n", `rc="-1" msg="no"`},
+		"answers something else":    {"cmd=maxes rc=0\n", "init was answered with"},
+		"says words without a name": {"cmd=response_to_init ok\n", `word "ok"`},
+		"says a word twice":         {"cmd=response_to_init rc=0 rc=0\n", `word "rc=0"`},
+		"has no room":               {good + "cmd=maxes keylen_max=8 vallen_max=64\n", "keylen_max"},
+		"gives no numbers":          {good + "cmd=maxes\n", `keylen_max is ""`},
+		"never ends its line":       {strings.Repeat("x", pmiLineBytes+1), "buffer full"},
+	}
+	for name, r := range rows {
+		t.Run(name, func(t *testing.T) {
+			conn, fd := socketPair(t)
+			go func() {
+				_, _ = conn.Write([]byte(r.says))
+				_ = conn.(*net.UnixConn).CloseWrite()
+			}()
+			defer conn.Close()
+			_, err := pmiEndpoint(testContext(t), fd, true)
+			if err == nil || !strings.Contains(err.Error(), r.want) {
+				t.Fatalf("%v does not say %q", err, r.want)
+			}
+		})
+	}
+}
+
+func TestSilentManagerIsLeftAtTheDeadline(t *testing.T) {
+	conn, fd := socketPair(t)
+	defer conn.Close()
+	ctx, cancel := context.WithCancelCause(testContext(t))
+	cause := errors.New("enough")
+	go func() {
+		// The first line shows that the client is waiting for the answer.
+		_, _ = bufio.NewReader(conn).ReadString('\n')
+		cancel(cause)
+	}()
+	if _, err := pmiEndpoint(ctx, fd, false); !errors.Is(err, cause) {
+		t.Fatal(err)
+	}
+	if _, err := pmiEndpoint(ctx, 1<<20, false); !errors.Is(err, syscall.EBADF) {
+		t.Fatalf("a descriptor that is not open: %v", err)
+	}
+}
