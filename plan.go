@@ -197,10 +197,25 @@ func (g *Group) describe(call *driver.Call, sequence uint64) *agreement.Collecti
 		return c
 	}
 	if call.Path == driver.PathWindow {
-		c.SendSegment, c.SendOffset = g.placeOf(call.Send)
-		c.RecvSegment, c.RecvOffset = g.placeOf(call.Recv)
+		send, recv := g.commonPlaces(call)
+		c.SendSegment, c.SendOffset = g.placeOf(send)
+		c.RecvSegment, c.RecvOffset = g.placeOf(recv)
 	}
 	return c
+}
+
+// commonPlaces returns the addresses of a call's buffers as they must be alike on all ranks. Work
+// in place uses this rank's own part of the larger buffer as the smaller one, so the larger one
+// stands for both.
+func (g *Group) commonPlaces(call *driver.Call) (send, recv uintptr) {
+	own := uintptr(int64(g.rank) * call.Count * int64(call.DataType.Size()))
+	switch {
+	case call.Operation == driver.AllGather && call.Send == call.Recv+own:
+		return call.Recv, call.Recv
+	case call.Operation == driver.ReduceScatter && call.Recv == call.Send+own:
+		return call.Send, call.Send
+	}
+	return call.Send, call.Recv
 }
 
 // placeOf returns the segment ordinal and offset of an address in a window.

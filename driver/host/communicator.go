@@ -32,6 +32,7 @@ type communicator struct {
 	me     *block
 	others []*block // blocks without me, in group order
 	budget budget
+	tuning tuning
 	space  uint64 // keys of this group's exports
 
 	check atomic.Bool
@@ -112,8 +113,20 @@ func (c *communicator) join(ctx context.Context) error {
 	}
 	c.budget = newBudget(c.device, len(c.blocks))
 	// After this everybody has mapped the region.
-	_, err := c.Exchange(ctx, driver.LaneControl, nil)
-	return err
+	all, err := c.Exchange(ctx, driver.LaneControl, []byte{byte(min(sys.Cores(), 255))})
+	if err != nil {
+		return err
+	}
+	fewest := 255
+	for r, message := range all {
+		if len(message) != 1 {
+			return fmt.Errorf("rank %d says how many processors it has in %d bytes instead of 1",
+				c.cfg.Ranks[r], len(message))
+		}
+		fewest = min(fewest, int(message[0]))
+	}
+	c.tuning = newTuning(len(c.blocks), fewest)
+	return nil
 }
 
 func (c *communicator) meetPeers(ctx context.Context) error {

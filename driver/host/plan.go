@@ -4,18 +4,33 @@ import (
 	"fmt"
 
 	"symmem/driver"
+	"symmem/internal/spin"
 )
 
-// Sizes at which algorithms change, in bytes that a rank contributes. They depend on nothing but
-// the call and the number of ranks, so that all ranks choose alike. docs/benchmarks.md has the
-// measurements.
-const (
-	// eagerBytes is the largest message that goes through staging although windows are there: it
+// tuning holds the sizes at which algorithms change, in bytes that a rank contributes. It depends
+// on the number of ranks and on the fewest processors that any of them has, so that all ranks
+// choose alike. docs/benchmarks.md has the measurements.
+type tuning struct {
+	// eager is the largest message that goes through staging although windows are there: that
 	// saves the second barrier of the windowed algorithms, at the price of a copy.
-	eagerBytes = 8 << 10
-	// streamBytes is where results no longer fit into caches, so that stores go past them.
-	streamBytes = 16 << 20
-)
+	eager int64
+	// oneShot is the largest all-reduce in which every rank reduces everything for itself. Up to
+	// there reading all inputs costs less than writing into all outputs, whose cache lines the
+	// peers have.
+	oneShot int64
+}
+
+// streamBytes is where results no longer fit into caches, so that stores go past them.
+const streamBytes = 8 << 20
+
+// newTuning chooses by whether every rank has a processor of its own. Where ranks take turns a
+// barrier costs as much as copying some ten thousand bytes.
+func newTuning(ranks, processors int) tuning {
+	if ranks > processors {
+		return tuning{eager: 16 << 10, oneShot: 32 << 10}
+	}
+	return tuning{eager: spin.LinePayload, oneShot: 32 << 10}
+}
 
 // plan is a prepared call.
 type plan struct {
@@ -28,8 +43,9 @@ type plan struct {
 	size, parts, bytes int64
 	// chunk is how many elements of each part go through staging in one step.
 	chunk int64
-	// windowed tells that the call works in peers' windows and not through staging.
-	windowed bool
+	// windowed tells that the call works in peers' windows and not through staging, oneShot that
+	// it is an all-reduce in which every rank reduces everything for itself.
+	windowed, oneShot bool
 }
 
 // Prepared returns what was prepared.
@@ -48,8 +64,10 @@ func (c *communicator) Prepare(call driver.Call) (driver.Plan, error) {
 	}
 	p.bytes = p.parts * call.Count * p.size
 	p.chunk = max(1, stageBytes/(p.parts*p.size))
-	if call.Path == driver.PathWindow && p.bytes > eagerBytes && !p.overwrites() {
+	if call.Path == driver.PathWindow && p.bytes > c.tuning.eager && !p.overwrites() {
 		p.windowed = true
+		p.oneShot = call.Operation == driver.AllReduce && p.bytes <= c.tuning.oneShot &&
+			call.Send != call.Recv
 	}
 	return p, nil
 }

@@ -15,7 +15,11 @@ func (c *communicator) move(call *plan) {
 	size := call.size
 	switch call.Operation {
 	case driver.AllReduce:
-		c.reduceSlice(call, len(c.blocks))
+		if call.oneShot {
+			c.reduceAll(call)
+		} else {
+			c.reduceSlice(call, len(c.blocks))
+		}
 	case driver.Reduce:
 		c.reduceSlice(call, 1)
 	case driver.ReduceScatter:
@@ -81,6 +85,15 @@ func (c *communicator) reduceSlice(call *plan, receivers int) {
 		}
 	}
 	c.reduce(call, len(c.blocks), receivers, count, call.Count*call.size)
+}
+
+// reduceAll reduces the whole buffer from all windows for this rank alone.
+func (c *communicator) reduceAll(call *plan) {
+	for r := range c.blocks {
+		c.sources[r] = call.send.at(r, call.Send)
+	}
+	c.destinations[0] = pointer(call.Recv)
+	c.reduce(call, len(c.blocks), 1, call.Count, 0)
 }
 
 // sliceBytes is what slices are cut to: two cache lines, so that ranks never write to one line.
