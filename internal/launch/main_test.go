@@ -1,0 +1,290 @@
+package launch
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"symmem/internal/rendezvous"
+)
+
+// roleVariable makes this test binary behave as one of the roles below instead.
+const roleVariable = "SYMMEM_TEST_ROLE"
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleVariable); role != "" {
+		os.Exit(roles[role](os.Getenv("RANK")))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// roles are what a rank can do. Each gets its rank and returns its exit code.
+var roles = map[string]func(rank string) int{
+	"environ":   roleEnviron,
+	"meet":      roleMeet,
+	"fail one":  roleFailOne,
+	"patient":   rolePatient,
+	"stubborn":  roleStubborn,
+	"parent":    roleParent,
+	"quitter":   roleQuitter,
+	"lines":     roleLines,
+	"cat":       roleCat,
+	"launch":    roleLaunch,
+	"lose rank": roleLoseRank,
+}
+
+// patience bounds what a test waits for; passing tests never come near it.
+const patience = 60 * time.Second
+
+// forever blocks until the process is killed.
+func forever() int { select {} }
+
+func roleEnviron(string) int {
+	for _, name := range []string{
+		"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
+		"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "OMP_NUM_THREADS",
+		"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
+	} {
+		fmt.Printf("%s=%s\n", name, os.Getenv(name))
+	}
+	return 0
+}
+
+func connectedRank() (rendezvous.World, rendezvous.Store, io.Closer, error) {
+	w, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
+	if err != nil {
+		return w, nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	store, leave, err := rendezvous.Connect(ctx, w)
+	return w, store, leave, err
+}
+
+func roleMeet(string) int {
+	w, store, leave, err := connectedRank()
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer leave.Close()
+	sum, err := store.Add(context.Background(), "sum", int64(w.Rank))
+	if err != nil || sum < 0 {
+		return 2
+	}
+	fmt.Println(w.Rank, w.Size, w.Source, w.Route.Kind)
+	return 0
+}
+
+// roleFailOne lets rank 1 fail once rank 0 has its handler, and rank 0 report what it gets.
+func roleFailOne(rank string) int {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM)
+	_, _, _, err := connectedRank()
+	if err != nil {
+		return 9
+	}
+	if rank == "1" {
+		return 7
+	}
+	fmt.Println("got", <-signals)
+	return 3
+}
+
+// rolePatient says that it is ready, and what signals come, until SIGTERM.
+func rolePatient(string) int {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals)
+	fmt.Println("ready", os.Getpid())
+	for s := range signals {
+		if s == syscall.SIGURG { // The Go runtime sends these to itself.
+			continue
+		}
+		fmt.Println("got", s)
+		if s == syscall.SIGTERM {
+			break
+		}
+	}
+	return 0
+}
+
+// roleStubborn ignores all that can be ignored.
+func roleStubborn(string) int {
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	fmt.Println("ready", os.Getpid())
+	return forever()
+}
+
+// roleParent has a child of its own and waits for ever.
+func roleParent(string) int {
+	if pid, err := child(); err == nil {
+		fmt.Println("ready", os.Getpid(), pid)
+	}
+	return forever()
+}
+
+// roleQuitter leaves its child behind.
+func roleQuitter(string) int {
+	pid, err := child()
+	fmt.Println("ready", os.Getpid(), pid)
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+// child starts a process that never ends by itself and holds our output open.
+func child() (int, error) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), roleVariable+"=stubborn")
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	return cmd.Process.Pid, nil
+}
+
+func roleLines(rank string) int {
+	fmt.Print("one of "+rank+"\ntwo\r\n\n", strings.Repeat("x", maxLine+3), "\nno end")
+	fmt.Fprint(os.Stderr, "error of "+rank+"\n")
+	return 0
+}
+
+func roleCat(string) int {
+	if _, err := io.Copy(os.Stdout, os.Stdin); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// roleLaunch is a launcher, to be killed.
+func roleLaunch(string) int {
+	spec := specOf("patient", 2, os.Stdout)
+	if _, err := Run(context.Background(), spec); err != nil {
+		fmt.Println(err)
+	}
+	return 0
+}
+
+// roleLoseRank reports on rank 0 that rank 1 was lost, as its program would.
+func roleLoseRank(rank string) int {
+	_, store, _, err := connectedRank()
+	if err != nil {
+		return 9
+	}
+	fmt.Println("ready", os.Getpid())
+	if rank == "1" {
+		return forever()
+	}
+	// The test sets this after its kill; a real program has a heartbeat.
+	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if err != nil || store == nil {
+		return 8
+	}
+	fmt.Print("rank 1 is lost: ", line)
+	return 5
+}
+
+// specOf starts ranks in a role, with all output in w.
+func specOf(role string, ranks int, w io.Writer) Spec {
+	return Spec{
+		Ranks: ranks, Command: []string{"/proc/self/exe"},
+		Env:    append(os.Environ(), roleVariable+"="+role),
+		Stdout: w, Stderr: w, Grace: patience, TermWait: patience,
+	}
+}
+
+// transcript is the output of a job: a writer that tests wait on.
+type transcript struct {
+	mu      sync.Mutex
+	text    strings.Builder
+	changed chan struct{}
+}
+
+func newTranscript() *transcript { return &transcript{changed: make(chan struct{})} }
+
+func (p *transcript) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.changed)
+	p.changed = make(chan struct{})
+	return p.text.Write(b)
+}
+
+func (p *transcript) read() (string, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String(), p.changed
+}
+
+// await returns the output once it has n lines that contain part.
+func (p *transcript) await(t *testing.T, n int, part string) string {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		text, changed := p.read()
+		if strings.Count(text, part) >= n {
+			return text
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("%q does not come %d times in %q", part, n, text)
+		}
+	}
+}
+
+// pids are the numbers behind "ready" in all lines.
+func pids(t *testing.T, text string) (all []int) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		_, numbers, ok := strings.Cut(line, "ready ")
+		if !ok {
+			continue
+		}
+		for word := range strings.FieldsSeq(numbers) {
+			pid, err := strconv.Atoi(word)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, pid)
+		}
+	}
+	return all
+}
+
+// awaitGone returns when no process has the number, or only a zombie that others must reap.
+func awaitGone(t *testing.T, pid int) {
+	t.Helper()
+	fd, _, errno := syscall.Syscall(sysPidfdOpen, uintptr(pid), 0, 0)
+	if errno == syscall.ESRCH {
+		return
+	}
+	if errno != 0 {
+		t.Fatalf("watching process %d: %v", pid, errno)
+	}
+	// A descriptor of a process is readable when it has ended.
+	file := os.NewFile(fd, "process")
+	defer file.Close()
+	set := &syscall.FdSet{}
+	set.Bits[fd/64] |= 1 << (fd % 64)
+	limit := syscall.NsecToTimeval(int64(patience))
+	if n, err := syscall.Select(int(fd)+1, set, nil, nil, &limit); n != 1 || err != nil {
+		t.Fatalf("process %d still runs: %d, %v", pid, n, err)
+	}
+}
+
+// sysPidfdOpen is pidfd_open(2), which has the same number on all machines.
+const sysPidfdOpen = 434

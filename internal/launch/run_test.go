@@ -1,0 +1,234 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// outcome is what Run returned.
+type outcome struct {
+	Result
+	err error
+}
+
+// begin runs a job in the background.
+func begin(ctx context.Context, spec Spec) <-chan outcome {
+	done := make(chan outcome, 1)
+	go func() {
+		result, err := Run(ctx, spec)
+		done <- outcome{result, err}
+	}()
+	return done
+}
+
+func testContext(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// finish runs a job that must not fail to run, and gives its sorted lines.
+func finish(t *testing.T, spec Spec) (Result, []string) {
+	t.Helper()
+	out := newTranscript()
+	spec.Stdout, spec.Stderr = out, out
+	result, err := Run(testContext(t), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := out.read()
+	lines := strings.SplitAfter(text, "\n")
+	slices.Sort(lines)
+	return result, lines[1:]
+}
+
+func TestRanksGetTheVariablesOfTorchrun(t *testing.T) {
+	spec := specOf("environ", 2, nil)
+	spec.MasterPort, spec.RunID = 12345, "job"
+	spec.Env = append(spec.Env, "RANK=7", "TORCHELASTIC_USE_AGENT_STORE=True",
+		"TORCHELASTIC_ERROR_FILE=/tmp/x")
+	spec.Env = slices.DeleteFunc(spec.Env, func(entry string) bool {
+		return strings.HasPrefix(entry, "OMP_NUM_THREADS=")
+	})
+	result, lines := finish(t, spec)
+	want := []string{}
+	for rank := range 2 {
+		for _, v := range []string{
+			fmt.Sprintf("RANK=%d", rank), fmt.Sprintf("LOCAL_RANK=%d", rank), "WORLD_SIZE=2",
+			"LOCAL_WORLD_SIZE=2", "GROUP_RANK=0", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=12345",
+			"TORCHELASTIC_RUN_ID=job", "TORCHELASTIC_RESTART_COUNT=0", "OMP_NUM_THREADS=1",
+			"TORCHELASTIC_USE_AGENT_STORE=False", "TORCHELASTIC_ERROR_FILE=",
+		} {
+			want = append(want, fmt.Sprintf("[%d] %s\n", rank, v))
+		}
+	}
+	slices.Sort(want)
+	if !slices.Equal(lines, want) {
+		t.Fatalf("got  %q\nwant %q", lines, want)
+	}
+	if result.Code != 0 || result.First != -1 || len(result.Exits) != 2 {
+		t.Fatalf("%+v", result)
+	}
+	if port, err := port(0); port == 0 || err != nil {
+		t.Fatalf("a free port is %d, %v", port, err)
+	}
+}
+
+func TestThreadsOfTheUserStay(t *testing.T) {
+	spec := specOf("environ", 2, nil)
+	spec.Env = append(spec.Env, "OMP_NUM_THREADS=5")
+	_, lines := finish(t, spec)
+	if !slices.Contains(lines, "[1] OMP_NUM_THREADS=5\n") {
+		t.Fatalf("%q", lines)
+	}
+}
+
+func TestRanksMeetInTheLaunchersStore(t *testing.T) {
+	result, lines := finish(t, specOf("meet", 3, nil))
+	want := []string{
+		"[0] 0 3 torchrun served by the launcher\n",
+		"[1] 1 3 torchrun served by the launcher\n",
+		"[2] 2 3 torchrun served by the launcher\n",
+	}
+	if !slices.Equal(lines, want) || result.Code != 0 {
+		t.Fatalf("%q, %+v", lines, result)
+	}
+}
+
+func TestLinesAreWholeAndPrefixed(t *testing.T) {
+	long := strings.Repeat("x", maxLine)
+	of := func(rank int, prefix string) []string {
+		return []string{
+			fmt.Sprintf("%sone of %d\n", prefix, rank), prefix + "two\r\n", prefix + "\n",
+			prefix + long + "\n", prefix + "xxx\n", prefix + "no end\n",
+		}
+	}
+	errorOf := func(rank int, prefix string) string {
+		return fmt.Sprintf("%serror of %d\n", prefix, rank)
+	}
+	rows := map[string]struct {
+		output Output
+		want   []string
+	}{
+		"prefixed": {OutputPrefixed, slices.Concat(of(0, "[0] "), of(1, "[1] "),
+			[]string{errorOf(0, "[0] "), errorOf(1, "[1] ")})},
+		"plain": {OutputPlain, slices.Concat(of(0, ""), of(1, ""),
+			[]string{errorOf(0, ""), errorOf(1, "")})},
+		"rank 0 alone": {OutputRankZero, append(of(0, ""),
+			errorOf(0, ""), errorOf(1, "[1] "))},
+	}
+	for name, r := range rows {
+		t.Run(name, func(t *testing.T) {
+			spec := specOf("lines", 2, nil)
+			spec.Output = r.output
+			_, got := finish(t, spec)
+			slices.Sort(r.want)
+			if !slices.Equal(got, r.want) {
+				t.Fatalf("got %d lines %.200q\nwant %d lines %.200q",
+					len(got), got, len(r.want), r.want)
+			}
+		})
+	}
+}
+
+func TestRankZeroAloneReads(t *testing.T) {
+	spec := specOf("cat", 2, nil)
+	spec.Stdin = strings.NewReader("hello\n")
+	result, lines := finish(t, spec)
+	if !slices.Equal(lines, []string{"[0] hello\n"}) || result.Code != 0 {
+		t.Fatalf("%q, %+v", lines, result)
+	}
+}
+
+func TestWrongSpecsStartNothing(t *testing.T) {
+	rows := []struct {
+		name string
+		spec Spec
+		want error
+	}{
+		{"no ranks", Spec{Command: []string{"true"}}, ErrRanks},
+		{"fewer than no ranks", Spec{Ranks: -1, Command: []string{"true"}}, ErrRanks},
+		{"more ranks than can be", Spec{Ranks: 5000, Command: []string{"true"}}, ErrRanks},
+		{"no command", Spec{Ranks: 1}, ErrNoCommand},
+		{"an empty command", Spec{Ranks: 1, Command: []string{""}}, ErrNoCommand},
+		{"a command that is not there", Spec{Ranks: 1, Command: []string{"no-such-symmem"}},
+			exec.ErrNotFound},
+		{"a directory that is not there",
+			Spec{Ranks: 2, Command: []string{"true"}, Dir: "/no/such"}, os.ErrNotExist},
+	}
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
+			result, err := Run(testContext(t), r.spec)
+			if !errors.Is(err, r.want) || len(result.Exits) != 0 {
+				t.Fatalf("%+v, %v; want %v", result, err, r.want)
+			}
+		})
+	}
+	for _, spec := range []Spec{
+		{Ranks: 1, Command: []string{"true"}, Output: 9},
+		{Ranks: 1, Command: []string{"true"}, MasterPort: 1 << 16},
+	} {
+		if _, err := Run(testContext(t), spec); err == nil {
+			t.Fatalf("%+v runs", spec)
+		}
+	}
+}
+
+func TestFailureEndsTheOthersByTerm(t *testing.T) {
+	spec := specOf("fail one", 2, nil)
+	spec.Grace = -1
+	result, lines := finish(t, spec)
+	if result.Code != 7 || result.First != 1 || result.Exits[0].Code != 3 {
+		t.Fatalf("%+v", result)
+	}
+	if !slices.Equal(lines, []string{"[0] got terminated\n"}) {
+		t.Fatalf("%q", lines)
+	}
+}
+
+// TestOthersReportTheRankThatWasKilled uses the grace for what it is for.
+func TestOthersReportTheRankThatWasKilled(t *testing.T) {
+	out := newTranscript()
+	spec := specOf("lose rank", 2, out)
+	stdin, feed, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	defer feed.Close()
+	spec.Stdin = stdin
+	done := begin(testContext(t), spec)
+	text := out.await(t, 2, "ready")
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "[1]") {
+			kill(t, pids(t, line)[0], syscall.SIGKILL)
+		}
+	}
+	// Rank 0 hears of it only now, and is still there to say so.
+	if _, err := feed.WriteString("killed\n"); err != nil {
+		t.Fatal(err)
+	}
+	end := <-done
+	if end.err != nil || end.First != 1 || end.Code != 128+9 || end.Exits[0].Code != 5 {
+		t.Fatalf("%+v", end)
+	}
+	if got := end.Exits[1].String(); !strings.Contains(got, "ended by signal 9, killed") {
+		t.Fatal(got)
+	}
+	out.await(t, 1, "[0] rank 1 is lost: killed\n")
+}
+
+func kill(t *testing.T, pid int, s syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(pid, s); err != nil {
+		t.Fatal(err)
+	}
+}

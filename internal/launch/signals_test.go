@@ -1,0 +1,153 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestSignalsReachAllRanks(t *testing.T) {
+	out := newTranscript()
+	spec := specOf("patient", 3, out)
+	signals := make(chan os.Signal)
+	spec.Signals = signals
+	done := begin(testContext(t), spec)
+	out.await(t, 3, "ready")
+	for _, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGINT} {
+		signals <- s
+		out.await(t, 3, "got "+s.String())
+	}
+	signals <- syscall.SIGTERM
+	if end := <-done; end.err != nil || end.Code != 0 {
+		t.Fatalf("%+v", end)
+	}
+	out.await(t, 3, "got terminated")
+}
+
+func TestOwnSignalsAreTaken(t *testing.T) {
+	out := newTranscript()
+	done := begin(testContext(t), specOf("patient", 2, out))
+	out.await(t, 2, "ready")
+	kill(t, os.Getpid(), syscall.SIGHUP)
+	out.await(t, 2, "got hangup")
+	kill(t, os.Getpid(), syscall.SIGTERM)
+	if end := <-done; end.err != nil || end.Code != 0 {
+		t.Fatalf("%+v", end)
+	}
+}
+
+func TestSecondInterruptKills(t *testing.T) {
+	out := newTranscript()
+	spec := specOf("stubborn", 2, out)
+	signals := make(chan os.Signal)
+	spec.Signals = signals
+	done := begin(testContext(t), spec)
+	out.await(t, 2, "ready")
+	signals <- syscall.SIGINT
+	signals <- syscall.SIGINT
+	end := <-done
+	if end.err != nil || end.Code != 128+9 || end.Exits[1].Signal != syscall.SIGKILL {
+		t.Fatalf("%+v", end)
+	}
+}
+
+func TestStubbornRanksAreKilledAfterAFailure(t *testing.T) {
+	out := newTranscript()
+	spec := specOf("stubborn", 2, out)
+	spec.Grace, spec.TermWait = -1, -1
+	done := begin(testContext(t), spec)
+	kill(t, pids(t, out.await(t, 2, "ready"))[0], syscall.SIGKILL)
+	if end := <-done; end.err != nil || end.Code != 128+9 {
+		t.Fatalf("%+v", end)
+	}
+}
+
+func TestEndOfTheContextKillsGrandchildrenToo(t *testing.T) {
+	out := newTranscript()
+	ctx, cancel := context.WithCancelCause(testContext(t))
+	done := begin(ctx, specOf("parent", 2, out))
+	all := pids(t, out.await(t, 2, "ready"))
+	if len(all) != 4 {
+		t.Fatalf("processes %v", all)
+	}
+	cause := errors.New("the user left")
+	cancel(cause)
+	end := <-done
+	if !errors.Is(end.err, cause) || end.Code != 128+9 || len(end.Exits) != 2 {
+		t.Fatalf("%+v", end)
+	}
+	for _, pid := range all {
+		awaitGone(t, pid)
+	}
+}
+
+func TestWhatARankLeavesBehindIsKilled(t *testing.T) {
+	out := newTranscript()
+	result, err := Run(testContext(t), specOf("quitter", 2, out))
+	if err != nil || result.Code != 0 {
+		t.Fatalf("%+v, %v", result, err)
+	}
+	text, _ := out.read()
+	all := pids(t, text)
+	if len(all) != 4 {
+		t.Fatalf("processes %v in %q", all, text)
+	}
+	for _, pid := range all {
+		awaitGone(t, pid)
+	}
+}
+
+// TestRanksDieWithTheLauncher kills a launcher that can do nothing about it.
+func TestRanksDieWithTheLauncher(t *testing.T) {
+	out := newTranscript()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), roleVariable+"=launch")
+	cmd.Stdout = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		_, _ = io.Copy(out, r)
+	}()
+	all := pids(t, out.await(t, 2, "ready"))
+	kill(t, cmd.Process.Pid, syscall.SIGKILL)
+	if err := cmd.Wait(); err == nil {
+		t.Fatal("the launcher ended well")
+	}
+	for _, pid := range all {
+		awaitGone(t, pid)
+	}
+	<-copied
+}
+
+func TestOutputThatCannotBeWrittenIsAnError(t *testing.T) {
+	spec := specOf("lines", 2, nil)
+	broken := errors.New("disk full")
+	spec.Stdout = writerFunc(func([]byte) (int, error) { return 0, broken })
+	spec.Stderr = io.Discard
+	result, err := Run(testContext(t), spec)
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "output of the ranks") {
+		t.Fatal(err)
+	}
+	if result.Code != 0 || len(result.Exits) != 2 {
+		t.Fatalf("the ranks felt it: %+v", result)
+	}
+}
+
+// writerFunc is a writer of one function.
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
