@@ -1,0 +1,153 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"symmem/internal/launch"
+)
+
+const launchLong = `launch starts a program on N ranks of this machine, with the variables that torchrun sets, and
+waits until the last has ended. Lines of the ranks go out whole, with "[rank] " before them.
+
+When a rank fails the others have 10 seconds to report, and are then ended; so are the processes
+that a rank leaves behind. Signals are passed on, and a second interrupt ends all at once.
+
+The exit code is that of the first rank that failed, 128 + n for signal n; 2 if nothing could be
+started.
+
+--json prints an object with each rank's exit code to standard output at the end, and then
+everything that ranks print goes to standard error. --summary writes it to a file instead.`
+
+const launchExample = `  symmem launch -n 4 -- python train.py --steps 10
+  symmem launch -n 8 --pin -- ./bench
+  symmem launch -n 2 --no-prefix -- symmem verify
+  symmem launch -n 4 --summary exits.json -- ./job`
+
+type launchFlags struct {
+	ranks    int
+	port     int
+	pin      bool
+	noPrefix bool
+	json     bool
+	summary  string
+}
+
+func newLaunchCommand() *cobra.Command {
+	f := &launchFlags{}
+	cmd := &cobra.Command{
+		Use:     "launch -n N [flags] -- command [argument ...]",
+		Short:   "Start the ranks of a program on this machine",
+		Long:    launchLong,
+		Example: launchExample,
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.launch(cmd, args)
+		},
+	}
+	flags := cmd.Flags()
+	// What follows the command's name is the command's own.
+	flags.SetInterspersed(false)
+	flags.IntVarP(&f.ranks, "ranks", "n", 0, "processes to start")
+	flags.IntVar(&f.port, "master-port", 0, "value of MASTER_PORT (default a free one)")
+	flags.BoolVar(&f.pin, "pin", false, "bind rank r to one processor, the r-th of those allowed")
+	flags.BoolVar(&f.noPrefix, "no-prefix", false, "pass lines on as they are")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object about the end of each rank")
+	flags.StringVar(&f.summary, "summary", "", "write that object to a file")
+	return cmd
+}
+
+// parse refuses what can be known to be wrong before anything starts.
+func (f *launchFlags) parse(args []string) error {
+	switch {
+	case f.ranks < 1 || f.ranks > maxRanks:
+		return fmt.Errorf("say how many ranks to start, from 1 to %d: -n N", maxRanks)
+	case len(args) == 0:
+		return fmt.Errorf("say what to start: symmem launch -n %d -- command", f.ranks)
+	case f.port < 0 || f.port > 65535:
+		return fmt.Errorf("master-port %d is not a port", f.port)
+	}
+	if _, err := exec.LookPath(args[0]); err != nil {
+		return exitWith(exitUsage, fmt.Errorf("finding the command: %w", err))
+	}
+	return nil
+}
+
+func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
+	if err := f.parse(args); err != nil {
+		return err
+	}
+	spec := launch.Spec{
+		Ranks: f.ranks, Command: args, MasterPort: f.port, Stdin: cmd.InOrStdin(),
+		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
+	}
+	if f.noPrefix {
+		spec.Output = launch.OutputPlain
+	}
+	if f.json {
+		spec.Stdout = spec.Stderr
+	}
+	if f.pin {
+		self, err := os.Executable()
+		if err != nil {
+			return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
+		}
+		spec.Command = slices.Concat([]string{self, pinName, "--"}, args)
+	}
+	result, err := launch.Run(cmd.Context(), spec)
+	if err != nil {
+		return exitWith(exitUsage, err)
+	}
+	if err := f.summarise(cmd, &result); err != nil {
+		return exitWith(exitUsage, err)
+	}
+	return launchVerdict(&result)
+}
+
+// launchVerdict says how the first rank failed, and exits as it did.
+func launchVerdict(result *launch.Result) error {
+	if result.First < 0 {
+		return nil
+	}
+	return exitWith(result.Code, fmt.Errorf("%v", result.Exits[result.First]))
+}
+
+// summary is how a launch ended, for machines.
+type summary struct {
+	Code  int           `json:"code"`
+	First int           `json:"first_failed"`
+	Ranks []rankSummary `json:"ranks"`
+}
+
+type rankSummary struct {
+	Rank   int `json:"rank"`
+	PID    int `json:"pid"`
+	Code   int `json:"code"`
+	Signal int `json:"signal,omitempty"`
+}
+
+func (f *launchFlags) summarise(cmd *cobra.Command, result *launch.Result) error {
+	s := summary{Code: result.Code, First: result.First}
+	for _, e := range result.Exits {
+		s.Ranks = append(s.Ranks, rankSummary{e.Rank, e.PID, e.Code, int(e.Signal)})
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("encoding the summary: %w", err)
+	}
+	text = append(text, '\n')
+	if f.summary != "" {
+		if err := os.WriteFile(f.summary, text, 0o644); err != nil {
+			return fmt.Errorf("writing the summary: %w", err)
+		}
+	}
+	if f.json {
+		_, err = cmd.OutOrStdout().Write(text)
+	}
+	return err
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"symmem/internal/sys"
+)
+
+// pinName is the hidden command that launch puts before a rank's own: it binds itself to the
+// rank's processor and becomes the command.
+const pinName = "pin-rank"
+
+func newPinCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    pinName + " -- command [argument ...]",
+		Short:  "Bind to the processor of LOCAL_RANK and become a command",
+		Hidden: true,
+		Args:   cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return exitWith(exitUsage, becomePinned(args))
+		},
+	}
+}
+
+// becomePinned returns only if it fails.
+func becomePinned(args []string) error {
+	path, err := exec.LookPath(args[0])
+	if err != nil {
+		return fmt.Errorf("finding the command: %w", err)
+	}
+	rank, err := strconv.Atoi(os.Getenv("LOCAL_RANK"))
+	if err != nil || rank < 0 {
+		return fmt.Errorf("LOCAL_RANK is %q, which is no rank", os.Getenv("LOCAL_RANK"))
+	}
+	// The thread that calls exec is the one that stays.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	processors, err := sys.Affinity()
+	if err != nil {
+		return err
+	}
+	if err := sys.SetAffinity(processors[rank%len(processors)]); err != nil {
+		return err
+	}
+	return fmt.Errorf("starting %s: %w", path, syscall.Exec(path, args, os.Environ()))
+}

@@ -1,0 +1,33 @@
+package main
+
+import "github.com/spf13/cobra"
+
+const rootLong = `symmem keeps buffers of collectives at the same place on every rank, and proves it.
+
+Exit codes: 0 all is well; 1 a sum was wrong or ranks differ; 2 the command could not run, or not
+to its end; 128 + n it was ended by signal n.`
+
+const rootExample = `  symmem verify                        # are sums right on this machine?
+  symmem launch -n 4 -- python train.py   # start ranks, as torchrun does
+  symmem completion bash               # completion for the shell`
+
+// newRootCommand makes the command tree. Errors are printed by run, once.
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "symmem",
+		Short:         "Symmetric memory for collectives",
+		Long:          rootLong,
+		Example:       rootExample,
+		Args:          cobra.NoArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.AddCommand(
+		newVerifyCommand(),
+		newLaunchCommand(),
+		newVersionCommand(),
+		newPinCommand(),
+	)
+	return root
+}

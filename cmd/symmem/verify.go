@@ -1,0 +1,265 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"symmem"
+	"symmem/internal/launch"
+	"symmem/internal/rendezvous"
+	"symmem/internal/verify"
+)
+
+const verifyLong = `verify all-reduces buffers of symmetric memory and checks every element on every rank.
+
+It starts the ranks itself, or, started by a launcher (symmem launch, torchrun, mpirun, srun), is
+one of them. Each round makes the cases, all live at once, fills them with values of their own,
+reduces them in place, checks them and frees them, so that later rounds reuse memory.
+
+--churn comes before the cases of each round: random allocations and frees, the same on every rank,
+with sums of live blocks along the way. --skew adds what real ranks have: memory of their own, and
+addresses that differ. With --placement address the same run shows what goes wrong when equally
+good blocks are chosen by address: wrong sums with --check off, else the first event at which
+ranks differ.
+
+--size is in float32 elements. SYMMEM_PROGRESS=lines writes progress to standard error.
+
+Exit codes: 0 every case passed; 1 a sum was wrong or ranks differ; 2 it could not run, or not to
+its end, as when a rank is lost; 128 + n it was ended by signal n. With code 2 there may be no
+table.`
+
+const verifyExample = `  symmem verify
+  symmem verify --ranks 8 --size 1Mi --churn 1000 --skew
+  symmem verify --placement address --skew --churn 200 --check off
+  symmem verify --groups 6 --churn 200 --json
+  torchrun --nproc-per-node 4 --no-python symmem verify`
+
+// verifyFlags are the flags of verify as they are given.
+type verifyFlags struct {
+	config    verify.Config
+	ranks     int
+	size      size
+	placement string
+	check     string
+	json      bool
+}
+
+func newVerifyCommand() *cobra.Command {
+	f := &verifyFlags{config: verify.Default()}
+	cmd := &cobra.Command{
+		Use:     "verify",
+		Short:   "Prove that collectives over symmetric memory give right sums",
+		Long:    verifyLong,
+		Example: verifyExample,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.parse(); err != nil {
+				return err
+			}
+			return f.verify(cmd)
+		},
+	}
+	f.register(cmd.Flags())
+	complete(cmd, "backend", backendNames...)
+	complete(cmd, "placement", placementNames...)
+	complete(cmd, "check", checkNames...)
+	return cmd
+}
+
+var (
+	backendNames   = []string{"auto", "host"}
+	placementNames = []string{"creation", "address"}
+	checkNames     = []string{"default", "off", "registration", "every"}
+)
+
+func (f *verifyFlags) register(flags *pflag.FlagSet) {
+	c := &f.config
+	f.size = size(c.Elements)
+	flags.IntVar(&f.ranks, "ranks", 4, "processes to start")
+	flags.IntVar(&c.Cases, "cases", c.Cases, "buffers that are live at once")
+	flags.IntVar(&c.Rounds, "rounds", c.Rounds, "how often the cases are made and freed")
+	flags.Var(&f.size, "size", "float32 elements of a case")
+	flags.StringVar(&c.Backend, "backend", c.Backend, "where memory comes from: auto or host")
+	flags.StringVar(&f.placement, "placement", "creation",
+		"order among equally large free blocks: creation or address")
+	flags.BoolVar(&c.Skew, "skew", false, "give each rank allocations and addresses of its own")
+	flags.IntVar(&c.Churn, "churn", 0, "random allocations and frees before each round's cases")
+	flags.Uint64Var(&c.Seed, "seed", c.Seed, "where churn and skew draw from")
+	flags.StringVar(&f.check, "check", "default",
+		"what ranks compare: off, registration, every, or the backend's default")
+	flags.IntVar(&c.Groups, "groups", c.Groups, "overlapping groups over one pool")
+	flags.DurationVar(&c.Timeout, "timeout", c.Timeout, "longest wait for another rank")
+	flags.BoolVar(&c.CallSites, "callsites", false, "note where each allocation was made")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+}
+
+// complete offers the values of a flag to the shell. The flag exists, so it cannot fail.
+func complete(cmd *cobra.Command, flag string, values ...string) {
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag,
+		cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
+}
+
+// maxRanks is what a launch takes.
+const maxRanks = 4096
+
+// parse checks all flags before anything starts.
+func (f *verifyFlags) parse() (err error) {
+	c := &f.config
+	c.Elements = int64(f.size)
+	if f.ranks < 1 || f.ranks > maxRanks {
+		return fmt.Errorf("ranks is %d, but must be from 1 to %d", f.ranks, maxRanks)
+	}
+	if c.Check, err = symmem.ParseCheckLevel(f.check); err != nil {
+		return err
+	}
+	switch f.placement {
+	case "creation":
+		c.Placement = symmem.PlaceByCreation
+	case "address":
+		c.Placement = symmem.PlaceByAddress
+	default:
+		return fmt.Errorf("placement %q is neither creation nor address", f.placement)
+	}
+	if !slices.Contains(backendNames, c.Backend) {
+		return fmt.Errorf("backend %q is neither auto nor host", c.Backend)
+	}
+	return c.Validate()
+}
+
+// verify is one rank, or starts the ranks if no launcher has.
+func (f *verifyFlags) verify(cmd *cobra.Command) error {
+	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
+	if err != nil {
+		return exitWith(exitUsage, err)
+	}
+	if world.Source == rendezvous.SourceAlone {
+		return f.start(cmd)
+	}
+	if cmd.Flags().Changed("ranks") && f.ranks != world.Size {
+		return fmt.Errorf("%s has started %d ranks, so leave --ranks %d out",
+			world.Source, world.Size, f.ranks)
+	}
+	return f.rank(cmd.Context(), world.Rank, cmd.OutOrStdout(), cmd.ErrOrStderr())
+}
+
+// start launches this program once for each rank, with the same flags.
+func (f *verifyFlags) start(cmd *cobra.Command) error {
+	self, err := os.Executable()
+	if err != nil {
+		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
+	}
+	command := []string{self, cmd.Name(), "--ranks=" + fmt.Sprint(f.ranks)}
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		command = append(command, "--"+flag.Name+"="+flag.Value.String())
+	})
+	spec := launch.Spec{
+		Ranks: f.ranks, Command: command, Env: os.Environ(), Output: launch.OutputPlain,
+		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
+	}
+	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
+	if isTerminal(cmd.ErrOrStderr()) {
+		spec.Stderr, spec.Env = counter, append(spec.Env, envProgress+"=lines")
+	}
+	result, err := launch.Run(cmd.Context(), spec)
+	counter.end()
+	if err != nil {
+		return exitWith(exitUsage, fmt.Errorf("verifying: %w", err))
+	}
+	return verdict(cmd.ErrOrStderr(), &result)
+}
+
+// verdict is the exit code of all ranks together: that of an interrupt, else the largest of theirs,
+// where a rank that was ended counts as one that could not run.
+func verdict(stderr io.Writer, result *launch.Result) error {
+	code := exitOK
+	for _, e := range result.Exits {
+		switch {
+		case e.Signal == syscall.SIGINT || e.Signal == syscall.SIGTERM:
+			return exitWith(128+int(e.Signal), nil)
+		case e.Signal != 0 || e.Code > exitUsage:
+			fmt.Fprintf(stderr, "symmem: %v\n", e)
+			code = exitUsage
+		default:
+			code = max(code, e.Code)
+		}
+	}
+	return exitWith(code, nil)
+}
+
+// rank runs the workload as one rank. Only rank 0 writes the report.
+func (f *verifyFlags) rank(ctx context.Context, rank int, stdout, stderr io.Writer) error {
+	prefix := fmt.Sprintf("[rank %d] ", rank)
+	fail := func(err error) error {
+		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
+		return exitWith(exitUsage, nil)
+	}
+	rt, err := symmem.Open(ctx, f.config.Options())
+	if err != nil {
+		return fail(err)
+	}
+	report, err := verify.Run(ctx, rt, f.config, f.progress(rank, stderr))
+	if report == nil {
+		return fail(errors.Join(err, rt.Close()))
+	}
+	if rank == 0 {
+		err = errors.Join(err, f.write(stdout, report))
+	}
+	err = errors.Join(err, tolerated(report, rt.Close()))
+	return f.exit(stderr, prefix, report, err)
+}
+
+// tolerated drops the error of a Close after a fault: it repeats the fault.
+func tolerated(r *verify.Report, err error) error {
+	if r.Divergence != nil || r.Fault != "" {
+		return nil
+	}
+	return err
+}
+
+// progress is how a rank tells how far it is, or nil.
+func (f *verifyFlags) progress(rank int, stderr io.Writer) func(done, all int) {
+	switch {
+	case rank != 0:
+		return nil
+	case os.Getenv(envProgress) == "lines":
+		return progressLines(stderr)
+	case isTerminal(stderr):
+		return progressLines(&progressCounter{terminal: stderr})
+	}
+	return nil
+}
+
+func (f *verifyFlags) write(w io.Writer, r *verify.Report) error {
+	if f.json {
+		return r.WriteJSON(w)
+	}
+	return r.WriteText(w)
+}
+
+// exit says on standard error what ended this rank's run, and gives the exit code.
+func (f *verifyFlags) exit(stderr io.Writer, prefix string, r *verify.Report, err error) error {
+	if r.Divergence != nil {
+		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)
+		return exitWith(exitWrong, nil)
+	}
+	if r.Fault != "" {
+		fmt.Fprintf(stderr, "%s%s\n", prefix, r.Fault)
+		return exitWith(exitUsage, nil)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
+		return exitWith(exitUsage, nil)
+	}
+	if !r.OK() {
+		return exitWith(exitWrong, nil)
+	}
+	return nil
+}

@@ -1,0 +1,33 @@
+package sys
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Affinity lists the processors on which the calling thread may run, ascending.
+func Affinity() ([]int, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, fmt.Errorf("reading the processors of this thread: %w", err)
+	}
+	var processors []int
+	for cpu := 0; len(processors) < set.Count(); cpu++ {
+		if set.IsSet(cpu) {
+			processors = append(processors, cpu)
+		}
+	}
+	return processors, nil
+}
+
+// SetAffinity binds the calling thread, and what it starts or becomes, to one processor. The
+// caller locks its goroutine to the thread.
+func SetAffinity(processor int) error {
+	var set unix.CPUSet
+	set.Set(processor)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return fmt.Errorf("binding this thread to processor %d: %w", processor, err)
+	}
+	return nil
+}

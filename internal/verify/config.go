@@ -1,0 +1,99 @@
+package verify
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"symmem"
+)
+
+// Config says what to run. Every rank needs the same.
+type Config struct {
+	// Cases is the number of buffers that are live at once, and Rounds how often they are made,
+	// reduced and freed, so that later rounds reuse memory.
+	Cases, Rounds int
+	// Elements is the length of each case in float32 elements.
+	Elements int64
+	// Placement is the order among equally large free blocks.
+	Placement symmem.Placement
+	// Skew makes each rank allocate memory of its own between the steps, at random, and lets
+	// segments land at addresses of the rank's own, as under a GPU driver.
+	Skew bool
+	// Churn is the number of random allocations and frees that come before the cases of each
+	// round, the same on every rank. Some live blocks are reduced and checked along the way.
+	Churn int
+	// Seed is where Churn and Skew draw from.
+	Seed uint64
+	// Groups is the number of groups over the one pool. The first is the world; with more than
+	// one, the others overlap. Each runs all cases.
+	Groups int
+	// Backend, Check, Timeout and CallSites are those of symmem.Options.
+	Backend   string
+	Check     symmem.CheckLevel
+	Timeout   time.Duration
+	CallSites bool
+}
+
+// Default is 2 rounds of 8 cases of 1 MiB.
+func Default() Config {
+	return Config{
+		Cases: 8, Rounds: 2, Elements: 256 << 10, Seed: 1, Groups: 1,
+		Backend: "auto", Timeout: 30 * time.Second,
+	}
+}
+
+// The limits of a Config. They keep a program's list of steps and a report's rows small enough to
+// be held and sent.
+const (
+	maxCases    = 1024
+	maxRounds   = 100_000
+	maxChurn    = 1_000_000
+	maxGroups   = 64
+	maxRows     = 1_000_000
+	maxElements = int64(1) << 32
+)
+
+// ErrConfig is wrapped by every error of Validate.
+var ErrConfig = errors.New("cannot verify")
+
+// Validate reports the first field that makes no sense.
+func (c *Config) Validate() error {
+	for _, f := range []struct {
+		name             string
+		value, low, high int64
+	}{
+		{"cases", int64(c.Cases), 1, maxCases},
+		{"rounds", int64(c.Rounds), 1, maxRounds},
+		{"size", c.Elements, 1, maxElements},
+		{"churn", int64(c.Churn), 0, maxChurn},
+		{"groups", int64(c.Groups), 1, maxGroups},
+	} {
+		if f.value < f.low || f.value > f.high {
+			return fmt.Errorf("%s is %d, but must be from %d to %d: %w",
+				f.name, f.value, f.low, f.high, ErrConfig)
+		}
+	}
+	if rows := c.Cases * c.Rounds * c.Groups; rows > maxRows {
+		return fmt.Errorf("cases x rounds x groups is %d, but may be %d at most: %w",
+			rows, maxRows, ErrConfig)
+	}
+	if c.Timeout <= 0 {
+		return fmt.Errorf("timeout is %v, but must be positive: %w", c.Timeout, ErrConfig)
+	}
+	return nil
+}
+
+// Options are what a rank opens its Runtime with. There is no comparison in the background: ranks
+// compare where the program registers and at its end, so that equal runs report alike.
+func (c *Config) Options() symmem.Options {
+	o := symmem.Options{
+		Backend: c.Backend, Check: c.Check, CheckInterval: -1, Timeout: c.Timeout,
+		CallSites: c.CallSites,
+	}
+	if c.Skew {
+		// Zero would turn scattering off.
+		o.Scatter = c.Seed<<1 | 1
+	}
+	return o
+}

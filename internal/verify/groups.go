@@ -1,0 +1,45 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+
+	"symmem"
+)
+
+// overlapping makes the groups of a run: the world, and then groups of neighbouring ranks, each a
+// little more than half of the world and one rank further on, so that every two overlap. The entry
+// of a group that this rank is not in is nil. It is collective over the world.
+func overlapping(
+	ctx context.Context, world *symmem.Group, count int,
+) ([]*symmem.Group, error) {
+	groups := []*symmem.Group{world}
+	for k := 1; k < count; k++ {
+		color := -1
+		if inGroup(k, world.Rank(), world.Size()) {
+			color = 0
+		}
+		g, err := world.Split(ctx, color, world.Rank())
+		if err != nil {
+			return groups, fmt.Errorf("making group %d: %w", k, err)
+		}
+		groups = append(groups, g)
+	}
+	return groups, nil
+}
+
+// inGroup tells whether a rank of n is in group k. Any two groups of more than half overlap.
+func inGroup(k, rank, n int) bool {
+	return k == 0 || (rank-(k-1)%n+n)%n < n/2+1
+}
+
+// membersOf lists the ranks of group k.
+func membersOf(k, n int) []int {
+	var members []int
+	for rank := range n {
+		if inGroup(k, rank, n) {
+			members = append(members, rank)
+		}
+	}
+	return members
+}

@@ -1,0 +1,196 @@
+package verify
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"symmem"
+)
+
+// Report is what all ranks found.
+type Report struct {
+	Backend string `json:"backend"`
+	Source  string `json:"source"`
+	Ranks   int    `json:"ranks"`
+	// Passed and Failed count cases whose all-reduce was done, NotRun the others.
+	Passed int `json:"passed"`
+	Failed int `json:"failed"`
+	NotRun int `json:"not_run"`
+	// Cases are the all-reduces in the order in which they were made.
+	Cases []Case `json:"cases"`
+	// Divergence says where ranks differed, or is nil.
+	Divergence *Divergence `json:"divergence"`
+	// Fault is what ended the run early, other than a divergence, or "".
+	Fault string `json:"fault,omitempty"`
+
+	Check     string  `json:"check"`
+	Placement string  `json:"placement"`
+	Skew      bool    `json:"skew"`
+	Churn     int     `json:"churn"`
+	Seed      uint64  `json:"seed"`
+	Rounds    int     `json:"rounds"`
+	Groups    int     `json:"groups"`
+	ElapsedMS float64 `json:"elapsed_ms"`
+}
+
+// The results of a Case.
+const (
+	Passed   = "PASS"
+	Failed   = "FAIL"
+	Diverged = "DIVERGED" // not run, because ranks differed before
+	NotRun   = "NOT RUN"
+)
+
+// Case is one all-reduce.
+type Case struct {
+	// Name is "round.case", or "round.churnN" for a block after N steps of churn.
+	Name string `json:"name"`
+	// Round counts from 1, Group from 0, the world.
+	Round int  `json:"round"`
+	Group int  `json:"group"`
+	Churn bool `json:"churn"`
+	// Ranks are the group's, by number in the world.
+	Ranks []int `json:"ranks"`
+	// Size is the number of elements.
+	Size  int64   `json:"size"`
+	Value float64 `json:"value"`
+	// Symmetric tells that the buffer lay in a window of the group on every rank.
+	Symmetric bool    `json:"symmetric"`
+	Expected  float64 `json:"expected"`
+	// MaxDiff and MeanDiff are those of the rank with the largest, WrongRanks the ranks that saw
+	// a wrong element.
+	MaxDiff    float64 `json:"max_diff"`
+	MeanDiff   float64 `json:"mean_diff"`
+	WrongRanks []int   `json:"wrong_ranks,omitempty"`
+	Result     string  `json:"result"`
+}
+
+// OK tells that every case passed and nothing ended the run early.
+func (r *Report) OK() bool {
+	return r.Failed == 0 && r.NotRun == 0 && r.Divergence == nil && r.Fault == ""
+}
+
+// blank is a Report of a run that has found nothing yet.
+func blank(rt *symmem.Runtime, c *Config) Report {
+	return Report{
+		Backend: rt.Device().Backend, Source: rt.Source(), Ranks: rt.Size(),
+		Check: rt.Check().String(), Placement: c.Placement.String(), Skew: c.Skew,
+		Churn: c.Churn, Seed: c.Seed, Rounds: c.Rounds, Groups: c.Groups,
+	}
+}
+
+// merge joins what ranks found. It is pure, so ranks that got the same accounts report the same.
+func merge(r Report, p *program, accounts []account) *Report {
+	worst := gravest(accounts)
+	missing := NotRun
+	switch worst.Ending {
+	case endDiverged:
+		missing = Diverged
+		r.Divergence = divergenceOf(worst)
+	case endedWell, endAborted, endLate, endError, endLost:
+		r.Fault = worst.Text
+	}
+	r.Cases = make([]Case, 0, len(p.rows))
+	for i := range p.rows {
+		r.add(caseOf(&p.rows[i], i, r.Ranks, accounts), missing)
+	}
+	return &r
+}
+
+// add counts a case.
+func (r *Report) add(c Case, missing string) {
+	switch c.Result {
+	case Passed:
+		r.Passed++
+	case Failed:
+		r.Failed++
+	default:
+		c.Result = missing
+		r.NotRun++
+	}
+	r.Cases = append(r.Cases, c)
+}
+
+// caseOf joins the findings of one row. A case that one rank has not finished has not run, unless
+// another saw it go wrong.
+func caseOf(w *row, at, ranks int, accounts []account) Case {
+	c := Case{
+		Name: w.name, Round: w.round, Group: w.group, Churn: w.churn,
+		Ranks: membersOf(w.group, ranks), Size: w.elements, Value: w.value,
+	}
+	c.Expected = expected(w.value, len(c.Ranks))
+	seen, finished, symmetric := 0, 0, 0
+	for i := range accounts {
+		if !inGroup(w.group, accounts[i].Rank, ranks) {
+			continue
+		}
+		f := accounts[i].Findings[at]
+		seen++
+		finished += count(f.Ran)
+		symmetric += count(f.Symmetric)
+		c.MaxDiff, c.MeanDiff = max(c.MaxDiff, f.MaxDiff), max(c.MeanDiff, f.MeanDiff)
+		if f.Wrong > 0 {
+			c.WrongRanks = append(c.WrongRanks, accounts[i].Rank)
+		}
+	}
+	c.Symmetric = seen > 0 && symmetric == seen
+	c.Result = result(len(c.WrongRanks) > 0, seen > 0 && finished == seen)
+	return c
+}
+
+func result(wrong, finished bool) string {
+	switch {
+	case wrong:
+		return Failed
+	case finished:
+		return Passed
+	}
+	return NotRun
+}
+
+func count(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Divergence is a symmem.DivergenceError as it is reported.
+type Divergence struct {
+	Kind     string `json:"kind"`
+	Group    string `json:"group"`
+	Pool     uint64 `json:"pool"`
+	Position uint64 `json:"position"`
+	// Ranks are what the ranks of the group have, by number in the group.
+	Ranks   map[string]Observation `json:"ranks"`
+	Deviant []int                  `json:"deviant"`
+	Why     string                 `json:"why"`
+	// Message says all in one paragraph.
+	Message string `json:"message"`
+	// Members are the group's ranks, by number in the world.
+	Members []int `json:"members"`
+}
+
+// Observation is what a rank has at the position.
+type Observation struct {
+	Event string `json:"event"`
+	Site  string `json:"site"`
+}
+
+func divergenceOf(a *account) *Divergence {
+	d := &Divergence{}
+	if err := json.Unmarshal(a.Divergence, d); err != nil {
+		d.Kind = "unknown"
+	}
+	d.Message, d.Members = a.Text, a.Members
+	return d
+}
+
+// WriteJSON writes the report for machines, as one object.
+func (r *Report) WriteJSON(w io.Writer) error {
+	if err := json.NewEncoder(w).Encode(r); err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,232 @@
+package verify
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"symmem"
+)
+
+// runner carries a program out on one rank.
+type runner struct {
+	rt       *symmem.Runtime
+	config   Config
+	program  *program
+	pool     *symmem.Pool
+	scope    symmem.Scope
+	groups   []*symmem.Group // nil where this rank is no member
+	slots    []symmem.Buffer
+	noise    *noise
+	data     []float32 // what is filled or read now
+	findings []finding
+	// progress, if set, is told how many steps of how many are done.
+	progress func(done, all int)
+}
+
+// Run carries the workload out on this rank and returns the same Report on every rank. It is
+// collective over the world.
+//
+// A fault of the workload is in the Report. An error means that there is no Report of all ranks: it
+// is this rank's own reason, and the Report, if not nil, has this rank's findings alone.
+func Run(
+	ctx context.Context, rt *symmem.Runtime, c Config, progress func(done, all int),
+) (*Report, error) {
+	start := time.Now()
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	desk, err := newDesk(ctx, rt)
+	if err != nil {
+		return nil, err
+	}
+	r := &runner{rt: rt, config: c, program: compose(c), progress: progress}
+	r.slots = make([]symmem.Buffer, r.program.slots)
+	r.findings = make([]finding, len(r.program.rows))
+	mine := r.account(ctx)
+	accounts, err := share(ctx, desk, mine)
+	if err != nil {
+		alone := merge(blank(rt, &c), r.program, []account{mine})
+		return alone, errors.Join(ownError(mine), err)
+	}
+	report := merge(blank(rt, &c), r.program, accounts)
+	report.ElapsedMS = float64(time.Since(start).Microseconds()) / 1000
+	return report, nil
+}
+
+// ownError is what the workload itself ended with, if it has not ended well.
+func ownError(a account) error {
+	if a.Ending == endedWell {
+		return nil
+	}
+	return errors.New(a.Text)
+}
+
+// share gathers all ranks' accounts.
+func share(ctx context.Context, d *desk, mine account) ([]account, error) {
+	message, err := json.Marshal(mine)
+	if err != nil {
+		return nil, fmt.Errorf("encoding this rank's report: %w", err)
+	}
+	messages, err := d.gather(ctx, message)
+	if err != nil {
+		return nil, err
+	}
+	accounts := make([]account, len(messages))
+	for r, m := range messages {
+		if err := json.Unmarshal(m, &accounts[r]); err != nil {
+			return nil, fmt.Errorf("report of rank %d: %w", r, err)
+		}
+		if len(accounts[r].Findings) != len(mine.Findings) {
+			return nil, fmt.Errorf("rank %d reports %d cases, this rank has %d: "+
+				"start all ranks with the same options", r, len(accounts[r].Findings),
+				len(mine.Findings))
+		}
+	}
+	return accounts, nil
+}
+
+// account runs the program and says how it ended.
+func (r *runner) account(ctx context.Context) account {
+	a := account{Rank: r.rt.Rank()}
+	err := r.run(ctx)
+	a.end(err, r.failedMembers(err))
+	a.Findings = r.findings
+	if err != nil {
+		r.abort()
+	}
+	return a
+}
+
+// failedMembers lists the world ranks of the group that an error ended.
+func (r *runner) failedMembers(err error) []int {
+	for _, g := range append(r.groups, r.rt.World()) {
+		if g != nil && err != nil && errors.Is(err, g.Err()) {
+			return g.Ranks()
+		}
+	}
+	return r.rt.World().Ranks()
+}
+
+// abort ends the groups that are still open, so that ranks outside a failed group do not wait for
+// this one.
+func (r *runner) abort() {
+	for _, g := range append(r.groups, r.rt.World()) {
+		if g != nil && g.Err() == nil {
+			g.Abort()
+		}
+	}
+}
+
+func (r *runner) run(ctx context.Context) error {
+	if err := r.prepare(ctx); err != nil {
+		return err
+	}
+	for i := range r.program.steps {
+		if err := r.step(ctx, &r.program.steps[i]); err != nil {
+			return err
+		}
+		if r.progress != nil {
+			r.progress(i+1, len(r.program.steps))
+		}
+	}
+	return r.rt.World().Check(ctx)
+}
+
+func (r *runner) prepare(ctx context.Context) (err error) {
+	r.groups, err = overlapping(ctx, r.rt.World(), r.config.Groups)
+	if err != nil {
+		return err
+	}
+	if r.noise, err = newNoise(r.rt, &r.config); err != nil {
+		return err
+	}
+	r.pool, err = r.rt.NewPool(symmem.PoolOptions{
+		Domain: r.rt.World(), Placement: r.config.Placement, FirstSegment: r.program.first,
+	})
+	return err
+}
+
+func (r *runner) step(ctx context.Context, s *step) (err error) {
+	switch s.action {
+	case doOpen:
+		r.scope = r.pool.Begin(r.rt.World())
+		return nil
+	case doEnd:
+		return r.scope.End(ctx)
+	case doAlloc:
+		r.slots[s.slot], err = r.scope.Alloc(s.elements * elementBytes)
+		return err
+	case doFree:
+		return r.slots[s.slot].Free()
+	case doNoise:
+		return r.noise.step()
+	case doFill:
+		return r.fill(ctx, s)
+	case doReduce:
+		return r.reduce(ctx, s)
+	}
+	return fmt.Errorf("step %d is unknown", s.action)
+}
+
+// fill writes this rank's values. Ranks outside the group have no part in the row.
+func (r *runner) fill(ctx context.Context, s *step) error {
+	what := &r.program.rows[s.row]
+	g := r.groups[what.group]
+	if g == nil {
+		return nil
+	}
+	fill(r.room(s.elements), what.value, g.Rank())
+	memory, err := r.memory(s)
+	if err != nil {
+		return err
+	}
+	if err := r.rt.DefaultStream().Copy(memory, symmem.Host(r.data)); err != nil {
+		return err
+	}
+	return r.rt.DefaultStream().Synchronize(ctx)
+}
+
+// reduce does a row's all-reduce in place and checks every element.
+func (r *runner) reduce(ctx context.Context, s *step) error {
+	what := &r.program.rows[s.row]
+	g := r.groups[what.group]
+	if g == nil {
+		return nil
+	}
+	memory, err := r.memory(s)
+	if err != nil {
+		return err
+	}
+	stream := r.rt.DefaultStream()
+	err = g.AllReduce(ctx, memory, memory, s.elements, symmem.Float32, symmem.Sum, stream)
+	if err != nil {
+		return err
+	}
+	if err := stream.Copy(symmem.Host(r.room(s.elements)), memory); err != nil {
+		return err
+	}
+	if err := stream.Synchronize(ctx); err != nil {
+		return err
+	}
+	found := compare(r.data, expected(what.value, g.Size()))
+	found.Symmetric = r.rt.IsSymmetric(memory.Address(), memory.Bytes(), g)
+	r.findings[s.row] = found
+	return nil
+}
+
+// memory is the slot's buffer without what rounding has added.
+func (r *runner) memory(s *step) (symmem.Memory, error) {
+	return r.slots[s.slot].Memory().Slice(0, s.elements*elementBytes)
+}
+
+// room makes data so many elements long.
+func (r *runner) room(elements int64) []float32 {
+	if int64(cap(r.data)) < elements {
+		r.data = make([]float32, elements)
+	}
+	r.data = r.data[:elements]
+	return r.data
+}

@@ -1,0 +1,135 @@
+package verify
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+)
+
+// WriteText writes the report for people: the table, its sums, and what ended the run early.
+func (r *Report) WriteText(w io.Writer) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s on the %s backend; check %s, placement %s\n\n",
+		plural(r.Ranks, "rank"), r.Backend, r.Check, r.Placement)
+	if err := r.table(&b); err != nil {
+		return fmt.Errorf("writing the table: %w", err)
+	}
+	fmt.Fprintf(&b, "\nTotal: %d | Passed: %d | Failed: %d", len(r.Cases), r.Passed, r.Failed)
+	if r.NotRun > 0 {
+		fmt.Fprintf(&b, " | Not run: %d", r.NotRun)
+	}
+	b.WriteByte('\n')
+	if r.Divergence != nil {
+		b.WriteByte('\n')
+		r.Divergence.draw(&b)
+	}
+	if r.Fault != "" {
+		fmt.Fprintf(&b, "\nThe run ended early: %s\n", r.Fault)
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func (r *Report) table(b *bytes.Buffer) error {
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	group := ""
+	if r.Groups > 1 {
+		group = "Group\t"
+	}
+	fmt.Fprintf(t, "TestCase\t%sSize\tValue\tSym\tExp\tMaxDiff\tMeanDiff\tResult\n", group)
+	for i := 0; i < len(r.Cases); {
+		n := r.alike(i)
+		if n > 1 {
+			r.folded(t, r.Cases[i:i+n])
+		} else {
+			r.line(t, &r.Cases[i])
+		}
+		i += n
+	}
+	return t.Flush()
+}
+
+// alike counts the blocks of churn from case i on that have the same result. A failure is never
+// folded away, nor are the cases themselves.
+func (r *Report) alike(i int) int {
+	first := &r.Cases[i]
+	if !first.Churn || first.Result == Failed {
+		return 1
+	}
+	n := 1
+	for i+n < len(r.Cases) && r.Cases[i+n].Churn && r.Cases[i+n].Result == first.Result {
+		n++
+	}
+	return n
+}
+
+func (r *Report) line(w io.Writer, c *Case) {
+	fmt.Fprintf(w, "%s\t%s%s\t%g\t%s\t%g\t%.8f\t%.8f\t%s\n",
+		c.Name, r.groupColumn(spans(c.Ranks)), thousands(c.Size), c.Value, yes(c.Symmetric),
+		c.Expected, c.MaxDiff, c.MeanDiff, c.Result)
+}
+
+// folded is one line for many blocks of churn.
+func (r *Report) folded(w io.Writer, cases []Case) {
+	size, worst, mean, symmetric := int64(0), 0.0, 0.0, true
+	for i := range cases {
+		size += cases[i].Size
+		worst, mean = max(worst, cases[i].MaxDiff), max(mean, cases[i].MeanDiff)
+		symmetric = symmetric && cases[i].Symmetric
+	}
+	fmt.Fprintf(w, "%s\t%s%s\t*\t%s\t*\t%.8f\t%.8f\t%s x %d\n",
+		cases[0].Name, r.groupColumn("*"), thousands(size), yes(symmetric), worst, mean,
+		cases[0].Result, len(cases))
+}
+
+func (r *Report) groupColumn(text string) string {
+	if r.Groups > 1 {
+		return text + "\t"
+	}
+	return ""
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// thousands writes 262144 as 262,144.
+func thousands(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	for at := len(digits) - 3; at > 0; at -= 3 {
+		digits = digits[:at] + "," + digits[at:]
+	}
+	return digits
+}
+
+// spans writes ascending numbers as 0-2,5.
+func spans(numbers []int) string {
+	text := ""
+	for i := 0; i < len(numbers); {
+		end := i
+		for end+1 < len(numbers) && numbers[end+1] == numbers[end]+1 {
+			end++
+		}
+		if text != "" {
+			text += ","
+		}
+		text += strconv.Itoa(numbers[i])
+		if end > i {
+			text += "-" + strconv.Itoa(numbers[end])
+		}
+		i = end + 1
+	}
+	return text
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
