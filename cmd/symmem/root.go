@@ -18,7 +18,6 @@ func newRootCommand() *cobra.Command {
 		Short:         "Symmetric memory for collectives",
 		Long:          rootLong,
 		Example:       rootExample,
-		Args:          cobra.NoArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

@@ -55,7 +55,7 @@ const (
 )
 
 // ErrConfig is wrapped by every error of Validate.
-var ErrConfig = errors.New("cannot verify")
+var ErrConfig = errors.New("no such workload")
 
 // Validate reports the first field that makes no sense.
 func (c *Config) Validate() error {
@@ -70,16 +70,16 @@ func (c *Config) Validate() error {
 		{"groups", int64(c.Groups), 1, maxGroups},
 	} {
 		if f.value < f.low || f.value > f.high {
-			return fmt.Errorf("%s is %d, but must be from %d to %d: %w",
-				f.name, f.value, f.low, f.high, ErrConfig)
+			return fmt.Errorf("%w: %s is %d, but must be from %d to %d",
+				ErrConfig, f.name, f.value, f.low, f.high)
 		}
 	}
 	if rows := c.Cases * c.Rounds * c.Groups; rows > maxRows {
-		return fmt.Errorf("cases x rounds x groups is %d, but may be %d at most: %w",
-			rows, maxRows, ErrConfig)
+		return fmt.Errorf("%w: cases x rounds x groups is %d, but may be %d at most",
+			ErrConfig, rows, maxRows)
 	}
 	if c.Timeout <= 0 {
-		return fmt.Errorf("timeout is %v, but must be positive: %w", c.Timeout, ErrConfig)
+		return fmt.Errorf("%w: timeout is %v, but must be positive", ErrConfig, c.Timeout)
 	}
 	return nil
 }

@@ -21,6 +21,9 @@ func (r *Report) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, " | Not run: %d", r.NotRun)
 	}
 	b.WriteByte('\n')
+	if r.Failed > 0 && r.Divergence == nil {
+		b.WriteString("\nSums were wrong, and nothing said so: --check every finds where ranks differ.\n")
+	}
 	if r.Divergence != nil {
 		b.WriteByte('\n')
 		r.Divergence.draw(&b)
@@ -66,22 +69,36 @@ func (r *Report) alike(i int) int {
 }
 
 func (r *Report) line(w io.Writer, c *Case) {
-	fmt.Fprintf(w, "%s\t%s%s\t%g\t%s\t%g\t%.8f\t%.8f\t%s\n",
-		c.Name, r.groupColumn(spans(c.Ranks)), thousands(c.Size), c.Value, yes(c.Symmetric),
-		c.Expected, c.MaxDiff, c.MeanDiff, c.Result)
+	symmetric, worst, mean := found(c.Result, c.Symmetric, c.MaxDiff, c.MeanDiff)
+	fmt.Fprintf(w, "%s\t%s%s\t%g\t%s\t%g\t%s\t%s\t%s\n",
+		c.Name, r.groupColumn(spans(c.Ranks)), thousands(c.Size), c.Value, symmetric,
+		c.Expected, worst, mean, c.Result)
 }
 
 // folded is one line for many blocks of churn.
 func (r *Report) folded(w io.Writer, cases []Case) {
-	size, worst, mean, symmetric := int64(0), 0.0, 0.0, true
+	size, symmetric, maxDiff, meanDiff := int64(0), true, 0.0, 0.0
 	for i := range cases {
 		size += cases[i].Size
-		worst, mean = max(worst, cases[i].MaxDiff), max(mean, cases[i].MeanDiff)
 		symmetric = symmetric && cases[i].Symmetric
+		maxDiff, meanDiff = max(maxDiff, cases[i].MaxDiff), max(meanDiff, cases[i].MeanDiff)
 	}
-	fmt.Fprintf(w, "%s\t%s%s\t*\t%s\t*\t%.8f\t%.8f\t%s x %d\n",
-		cases[0].Name, r.groupColumn("*"), thousands(size), yes(symmetric), worst, mean,
+	yes, worst, mean := found(cases[0].Result, symmetric, maxDiff, meanDiff)
+	fmt.Fprintf(w, "%s\t%s%s\t*\t%s\t*\t%s\t%s\t%s x %d\n",
+		cases[0].Name, r.groupColumn("*"), thousands(size), yes, worst, mean,
 		cases[0].Result, len(cases))
+}
+
+// found writes what only a case that has run can tell.
+func found(result string, symmetric bool, maxDiff, meanDiff float64) (yes, worst, mean string) {
+	if result != Passed && result != Failed {
+		return "-", "-", "-"
+	}
+	yes = "no"
+	if symmetric {
+		yes = "yes"
+	}
+	return yes, fmt.Sprintf("%.8f", maxDiff), fmt.Sprintf("%.8f", meanDiff)
 }
 
 func (r *Report) groupColumn(text string) string {
@@ -89,13 +106,6 @@ func (r *Report) groupColumn(text string) string {
 		return text + "\t"
 	}
 	return ""
-}
-
-func yes(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
 }
 
 // thousands writes 262144 as 262,144.
