@@ -40,30 +40,22 @@ type lines struct {
 
 // Write implements io.Writer. All lines that end in b go out in one piece.
 func (l *lines) Write(b []byte) (int, error) {
-	n := len(b)
 	l.whole = l.whole[:0]
-	for len(b) > 0 {
-		end := bytes.IndexByte(b, '\n')
-		text := b
-		if end >= 0 {
-			text = b[:end]
-		}
-		room := maxLine - len(l.partial)
-		cut := len(text) > room
-		if cut {
-			text, end = text[:room], room-1
+	for rest := b; len(rest) > 0; {
+		text, after, whole := bytes.Cut(rest, []byte{'\n'})
+		if room := maxLine - len(l.partial); len(text) > room {
+			text, after, whole = rest[:room], rest[room:], true
 		}
 		l.partial = append(l.partial, text...)
-		if end < 0 {
-			break
+		if whole {
+			l.end()
 		}
-		l.end()
-		b = b[end+1:]
+		rest = after
 	}
 	if len(l.whole) > 0 {
 		l.sink.write(l.whole)
 	}
-	return n, nil
+	return len(b), nil
 }
 
 // end moves the partial line to those that are whole.

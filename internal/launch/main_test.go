@@ -268,7 +268,7 @@ func pids(t *testing.T, text string) (all []int) {
 // awaitGone returns when no process has the number, or only a zombie that others must reap.
 func awaitGone(t *testing.T, pid int) {
 	t.Helper()
-	fd, _, errno := syscall.Syscall(sysPidfdOpen, uintptr(pid), 0, 0)
+	fd, _, errno := syscall.Syscall(pidfdOpen, uintptr(pid), 0, 0)
 	if errno == syscall.ESRCH {
 		return
 	}
@@ -285,6 +285,3 @@ func awaitGone(t *testing.T, pid int) {
 		t.Fatalf("process %d still runs: %d, %v", pid, n, err)
 	}
 }
-
-// sysPidfdOpen is pidfd_open(2), which has the same number on all machines.
-const sysPidfdOpen = 434

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os/exec"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -65,11 +64,10 @@ func (r *rank) signal(s syscall.Signal) {
 	}
 }
 
-// end waits for the rank to end, kills what is left of its group, and returns how it ended once
-// all of its output is out. Ended counts the ranks that have ended.
-func (r *rank) end(ended *atomic.Int64) Exit {
-	awaitExit(r.cmd.Process.Pid)
-	turn := ended.Add(1)
+// end kills what is left of the group of a rank that has ended, and returns how it ended once
+// all of its output is out. Turn is the place of this rank in the order of ends. The rank is not
+// reaped before the kill: until then its number, and with it that of its group, stays taken.
+func (r *rank) end(turn int) Exit {
 	r.signal(syscall.SIGKILL)
 	r.mu.Lock()
 	r.reaped = true
@@ -83,19 +81,6 @@ func (r *rank) end(ended *atomic.Int64) Exit {
 	e := r.exit()
 	e.turn = turn
 	return e
-}
-
-// awaitExit blocks until the process has ended, without reaping it: its number stays taken, and
-// with it that of its group.
-func awaitExit(pid int) {
-	const byPID = 1 // P_PID of waitid(2)
-	for {
-		_, _, err := syscall.Syscall6(syscall.SYS_WAITID, byPID, uintptr(pid), 0,
-			syscall.WEXITED|syscall.WNOWAIT, 0, 0)
-		if err != syscall.EINTR {
-			return
-		}
-	}
 }
 
 func (r *rank) exit() Exit {

@@ -24,7 +24,7 @@ type Exit struct {
 	Signal syscall.Signal
 	// turn counts the ends of ranks as they came. Exits arrive in another order, as the output
 	// of one rank takes longer than that of another.
-	turn int64
+	turn int
 }
 
 // String says in words how the rank ended.

@@ -11,7 +11,6 @@ import (
 	"os/signal"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -47,14 +46,12 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 // job is the ranks of one Run.
 type job struct {
 	// Immutable once run.
-	spec       *Spec
-	ranks      []*rank
-	stdout     *sink
-	stderr     *sink
-	exits      chan Exit
-	supervisor *supervisor
-	// ended counts the ranks that have ended.
-	ended       atomic.Int64
+	spec        *Spec
+	ranks       []*rank
+	stdout      *sink
+	stderr      *sink
+	exits       chan Exit
+	supervisor  *supervisor
 	releaseFork chan struct{}
 }
 
@@ -132,23 +129,54 @@ func (j *job) start() error {
 }
 
 func (j *job) fork() error {
+	d, err := newDeaths()
+	if err != nil {
+		return err
+	}
 	for i, r := range j.ranks {
 		var stdin io.Reader
 		if i == 0 {
 			stdin = j.spec.Stdin
 		}
-		if err := r.start(stdin); err != nil {
-			for _, earlier := range j.ranks[:i] {
-				earlier.signal(syscall.SIGKILL)
-				earlier.end(&j.ended)
-			}
-			return err
+		if err = r.start(stdin); err != nil {
+			j.undo(i)
+			break
+		}
+		if err = d.add(i, r.cmd.Process.Pid); err != nil {
+			j.undo(i + 1)
+			break
 		}
 	}
-	for _, r := range j.ranks {
-		go func() { j.exits <- r.end(&j.ended) }()
+	if err != nil {
+		d.close()
+		return err
 	}
+	go j.bury(d)
 	return nil
+}
+
+// undo kills and reaps the first n ranks.
+func (j *job) undo(n int) {
+	for _, r := range j.ranks[:n] {
+		r.end(0)
+	}
+}
+
+// bury reports all ranks as they end. Each has a goroutine of its own from there on, as its
+// output may take longer than that of the next.
+func (j *job) bury(d *deaths) {
+	defer d.close()
+	turn := 0
+	err := d.each(func(number int) {
+		turn++
+		go func(turn int) { j.exits <- j.ranks[number].end(turn) }(turn)
+	})
+	if err != nil {
+		// Only a broken descriptor table gets here. Without a watch nothing may go on.
+		for number := range d.watched {
+			go func() { j.exits <- j.ranks[number].end(turn + 1) }()
+		}
+	}
 }
 
 // watch feeds the supervisor until all ranks have ended.

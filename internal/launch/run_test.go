@@ -209,7 +209,9 @@ func TestOthersReportTheRankThatWasKilled(t *testing.T) {
 	text := out.await(t, 2, "ready")
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "[1]") {
-			kill(t, pids(t, line)[0], syscall.SIGKILL)
+			lost := pids(t, line)[0]
+			kill(t, lost, syscall.SIGKILL)
+			awaitGone(t, lost)
 		}
 	}
 	// Rank 0 hears of it only now, and is still there to say so.

@@ -79,9 +79,9 @@ func TestTokens(t *testing.T) {
 		if err := c.Set(testContext(t), "k", nil); err != nil {
 			t.Fatal(err)
 		}
-		_, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: token + "x"})
-		if !errors.Is(err, ErrToken) {
-			t.Fatalf("wrong token: %v", err)
+		_, wrong := Dial(testContext(t), Endpoint{Address: s.Address(), Token: token + "x"})
+		if !errors.Is(wrong, ErrToken) {
+			t.Fatalf("wrong token: %v", wrong)
 		}
 		stranger, err := Dial(testContext(t), Endpoint{Address: s.Address()})
 		if err != nil {
@@ -91,17 +91,10 @@ func TestTokens(t *testing.T) {
 		if err := stranger.Set(testContext(t), "k", nil); !errors.Is(err, ErrToken) {
 			t.Fatalf("no token: %v", err)
 		}
-		if strings.Contains(err2text(err)+token.String()+token.GoString(), string(token)) {
+		if strings.Contains(wrong.Error()+token.String()+token.GoString(), string(token)) {
 			t.Fatal("the token shows")
 		}
 	}
-}
-
-func err2text(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 func TestTokenOfAServerThatWantsNone(t *testing.T) {
@@ -146,18 +139,17 @@ func TestOtherUsersAreKeptOut(t *testing.T) {
 	}
 	strict := newServer(privateName(), "")
 	strict.uid = other
-	if strict.listener, err = net.Listen("unix", strings.TrimPrefix(strict.address, "unix:")); err != nil {
+	name := strings.TrimPrefix(strict.address, unixScheme)
+	if strict.listener, err = net.Listen("unix", name); err != nil {
 		t.Fatal(err)
 	}
 	strict.running.Go(strict.accept)
 	closeLater(t, strict)
-	ctx, cancel := context.WithCancel(testContext(t))
-	conn, err := net.Dial("unix", strings.TrimPrefix(strict.address, "unix:"))
+	conn, err := net.Dial("unix", name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer cancel()
-	_, err = handshake(ctx, conn, Endpoint{Address: strict.address})
+	_, err = handshake(testContext(t), conn, Endpoint{Address: strict.address})
 	if !errors.Is(err, ErrLost) {
 		t.Fatalf("the server talks to a client of another user: %v", err)
 	}
@@ -171,7 +163,7 @@ func TestStoreThatGoesAwayIsLost(t *testing.T) {
 	waiting := make(chan error, 1)
 	ctx := testContext(t)
 	go func() { waiting <- c.Wait(ctx, "never") }()
-	// The number of connections shows that the wait has begun, or is about to: either is lost.
+	// Whether the wait has reached the server or not, it is lost.
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +216,7 @@ func TestDialGivesUpWithTheLastError(t *testing.T) {
 	cause := errors.New("the user left")
 	cancel(cause)
 	_, err := Dial(ctx, Endpoint{Address: privateName()})
-	if !errors.Is(err, cause) || !strings.Contains(err2text(err), "the last attempt: dial unix") {
+	if !errors.Is(err, cause) || !strings.Contains(err.Error(), "the last attempt: dial unix") {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{"", "host", "host:", "unix:", "unix:@", ":"} {

@@ -145,16 +145,17 @@ func TestServerReadsBytesOneByOne(t *testing.T) {
 // TestServerHangsUp on everything that no client sends.
 func TestServerHangsUp(t *testing.T) {
 	rows := map[string]string{
-		"another first query":        "0d 01020304",
-		"the wrong magic":            "00 cef7853d",
-		"HTTP":                       "'GET / HTTP/1.1'",
-		"an unknown query":           hello + "13",
-		"VALIDATE twice":             hello + hello,
-		"a key over 8 KiB":           hello + "03 0120000000000000",
-		"a value over 8 MiB":         hello + "01" + one64 + "'k' 0100800000000000",
-		"a key without end":          hello + "03 ffffffffffffffff",
-		"more than 128 Ki keys":      hello + "05 0100020000000000",
-		"ADD to what is no number":   hello + "01" + one64 + "'k'" + one64 + "'v' 04" + one64 + "'k'" + one64,
+		"another first query":   "0d 01020304",
+		"the wrong magic":       "00 cef7853d",
+		"HTTP":                  "'GET / HTTP/1.1'",
+		"an unknown query":      hello + "13",
+		"VALIDATE twice":        hello + hello,
+		"a key over 8 KiB":      hello + "03 0120000000000000",
+		"a value over 8 MiB":    hello + "01" + one64 + "'k' 0100800000000000",
+		"a key without end":     hello + "03 ffffffffffffffff",
+		"more than 128 Ki keys": hello + "05 0100020000000000",
+		"ADD to what is no number": hello +
+			"01" + one64 + "'k'" + one64 + "'v' 04" + one64 + "'k'" + one64,
 		"a second WAIT":              hello + "06" + one64 + one64 + "'x' 06" + one64 + one64 + "'y'",
 		"BARRIER during WAIT":        hello + "06" + one64 + one64 + "'x' 12" + one64 + "'y'" + one64,
 		"an APPEND beyond the limit": hello + "01" + one64 + "'k' 0000800000000000",

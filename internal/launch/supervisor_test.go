@@ -1,0 +1,141 @@
+package launch
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func (o order) String() string {
+	var words []string
+	if o.signal != 0 {
+		words = append(words, o.signal.String())
+	}
+	if o.wait != 0 {
+		words = append(words, "wait "+o.wait.String())
+	}
+	return strings.Join(words, ", ")
+}
+
+// TestSupervisor plays events: "e2=1" is the exit of rank 2 with code 1, "x" the end of a wait,
+// "i" and "t" are SIGINT and SIGTERM from outside, "c" is the end of the context.
+func TestSupervisor(t *testing.T) {
+	rows := []struct {
+		name, events string
+		want         []string
+		code         int
+	}{
+		{"all end well", "e0=0 e1=0 e2=0", []string{"", "", ""}, 0},
+		{"a failure starts the grace", "e1=7 e0=0 e2=0", []string{"wait 1s", "", ""}, 7},
+		{"then TERM, then KILL", "e1=7 x x e0=143 e2=137",
+			[]string{"wait 1s", "terminated, wait 2s", "killed", "", ""}, 7},
+		{"a second failure does not start it again", "e1=7 e0=8 x e2=0",
+			[]string{"wait 1s", "", "terminated, wait 2s", ""}, 7},
+		{"signals pass through", "t i e0=0 e1=0 e2=0",
+			[]string{"terminated", "interrupt", "", "", ""}, 0},
+		{"a second interrupt kills", "i i e0=137 e1=137 e2=137",
+			[]string{"interrupt", "killed", "", "", ""}, 137},
+		{"the end of the context kills", "c e0=137 e1=137 e2=137",
+			[]string{"killed", "", "", ""}, 137},
+		{"a wait that is over too late does nothing", "e0=0 e1=0 e2=0 x c",
+			[]string{"", "", "", "", ""}, 0},
+	}
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
+			v := newSupervisor(&Spec{Ranks: 3, Grace: time.Second, TermWait: 2 * time.Second})
+			for i, event := range strings.Fields(r.events) {
+				if got := play(t, v, event, i).String(); got != r.want[i] {
+					t.Fatalf("event %d, %s: %q, want %q", i, event, got, r.want[i])
+				}
+			}
+			if v.phase != done || v.result().Code != r.code {
+				t.Fatalf("phase %d, %+v; want code %d", v.phase, v.result(), r.code)
+			}
+		})
+	}
+}
+
+func play(t *testing.T, v *supervisor, event string, turn int) order {
+	t.Helper()
+	switch event {
+	case "x":
+		return v.expired()
+	case "c":
+		return v.kill()
+	case "i":
+		return v.signaled(syscall.SIGINT)
+	case "t":
+		return v.signaled(syscall.SIGTERM)
+	}
+	e := Exit{turn: turn}
+	if _, err := fmt.Sscanf(event, "e%d=%d", &e.Rank, &e.Code); err != nil {
+		t.Fatal(err)
+	}
+	return v.exited(e)
+}
+
+// TestTheFirstFailureCounts, and not the one whose output was written first.
+func TestTheFirstFailureCounts(t *testing.T) {
+	v := newSupervisor(&Spec{Ranks: 3})
+	v.exited(Exit{Rank: 0, Code: 1, turn: 2})
+	v.exited(Exit{Rank: 1, Code: 7, turn: 1})
+	v.exited(Exit{Rank: 2, Code: 0, turn: 0})
+	if r := v.result(); r.First != 1 || r.Code != 7 {
+		t.Fatalf("%+v", r)
+	}
+}
+
+// memory is a sink's writer that counts lines that are not whole.
+type memory struct {
+	text   strings.Builder
+	broken int
+}
+
+func (m *memory) Write(b []byte) (int, error) {
+	if b[len(b)-1] != '\n' {
+		m.broken++
+	}
+	return m.text.Write(b)
+}
+
+// TestLinesLoseNothing writes pieces of random length, so that cuts fall everywhere, on the
+// limit too: what comes out is the same lines, with the prefix.
+func TestLinesLoseNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		length := rapid.SampledFrom([]int{0, 1, 2, maxLine / 2, maxLine - 1, maxLine, maxLine + 1})
+		m, text := &memory{}, ""
+		l := &lines{sink: &sink{mu: &sync.Mutex{}, w: m}, prefix: "> "}
+		for range rapid.IntRange(0, 4).Draw(t, "pieces") {
+			piece := strings.Repeat("y", length.Draw(t, "length")) +
+				rapid.SampledFrom([]string{"", "\n", "\n\n", "\r\nx"}).Draw(t, "end")
+			text += piece
+			if got, err := l.Write([]byte(piece)); got != len(piece) || err != nil {
+				t.Fatalf("Write = %d, %v", got, err)
+			}
+		}
+		l.flush()
+		if want := wholeLines(text); m.text.String() != want || m.broken != 0 {
+			t.Fatalf("%d bytes, not %d; %d writes end within a line",
+				m.text.Len(), len(want), m.broken)
+		}
+	})
+}
+
+// wholeLines is the plain way to say what lines shall do.
+func wholeLines(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		for len(line) > maxLine {
+			b.WriteString("> " + line[:maxLine] + "\n")
+			line = line[maxLine:]
+		}
+		b.WriteString("> " + line + "\n")
+	}
+	return b.String()
+}
