@@ -44,7 +44,10 @@ func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 		return nil, err
 	}
 	if err := mapFixed(r.base, f, offset, bytes); err != nil {
-		return nil, errors.Join(err, r.Close())
+		if reclaim(r.base, bytes) {
+			err = errors.Join(err, r.Close())
+		}
+		return nil, err
 	}
 	return r, nil
 }
@@ -57,6 +60,7 @@ func (m *Mapping) MapAt(at int64, f *os.File, bytes int64) (*Mapping, error) {
 	}
 	base := unsafe.Add(m.base, at)
 	if err := mapFixed(base, f, 0, bytes); err != nil {
+		reclaim(base, bytes)
 		return nil, err
 	}
 	return &Mapping{base: base, bytes: bytes, inside: true}, nil
@@ -72,6 +76,16 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	// segment cost 512 times fewer page faults; elsewhere the kernel ignores it.
 	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
 	return nil
+}
+
+// reclaim reserves a range again after a mapping over it has failed, and reports whether it is
+// this caller's for certain. The kernel may have unmapped the range before it failed; another
+// thread may then have mapped something there, which unmapping the range would destroy. A range
+// that is not for certain ours is given up: that costs addresses, not memory.
+func reclaim(base unsafe.Pointer, bytes int64) bool {
+	_, err := mmap(base, bytes, unix.PROT_NONE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE, -1, 0)
+	return err == nil
 }
 
 // Base returns the first address.

@@ -26,7 +26,8 @@ func HugeMemfd(name string, bytes int64) (*os.File, error) {
 		return nil, err
 	}
 	// Huge pages are reserved by mmap, not by ftruncate: without this probe the shortage would
-	// show as a failed mapping much later, or as SIGBUS at the first touch.
+	// show as a failed mapping much later, or as SIGBUS at the first touch. The file keeps the
+	// reservation when the mapping is gone.
 	if err := probe(f, bytes); err != nil {
 		f.Close()
 		return nil, err
@@ -47,12 +48,14 @@ func memfd(name string, bytes int64, flags int) (*os.File, error) {
 	return f, nil
 }
 
+// probe maps a file once, at an address of the kernel's choice: a mapping at a given address that
+// fails takes with it what was there before.
 func probe(f *os.File, bytes int64) error {
-	m, err := Map(f, 0, bytes)
+	base, err := mmap(nil, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, int(f.Fd()), 0)
 	if err != nil {
-		return err
+		return fmt.Errorf("mapping %d bytes of huge pages: %w", bytes, err)
 	}
-	return m.Close()
+	return unmap(base, bytes)
 }
 
 // FileSize returns the size of a file in bytes, as the kernel knows it. A descriptor that came
