@@ -125,7 +125,8 @@ func (o PoolOptions) config(granularity int64) alloc.Config {
 	return c
 }
 
-// poolID numbers a pool: alike on all ranks of the domain. rt.mu is held.
+// poolID numbers a pool: alike on all ranks of the domain, and unlike any pool of another one. The
+// pools of the world have small numbers, since those are in every report. rt.mu is held.
 func (rt *Runtime) poolID(domain *Group) uint64 {
 	if domain == nil {
 		return 0
@@ -136,7 +137,11 @@ func (rt *Runtime) poolID(domain *Group) uint64 {
 			count++
 		}
 	}
-	return ledger.Mix(domain.key.ID, uint64(count), 1)
+	if domain == rt.world {
+		return uint64(count)
+	}
+	const numbers = 1 << 16
+	return domain.key.ID&^(numbers-1) | uint64(count)
 }
 
 func (rt *Runtime) allPools() []*Pool {
