@@ -109,12 +109,12 @@ func (g *Group) compareOn(
 }
 
 // heed notes what was agreed, or fails the group with what was found. Every rank of the exchange
-// has the same verdict, so all of them fail alike.
+// has the same verdict, but may be interrupted by the failure of another before it knows: so the
+// ranks meet once more, as after any fault, and find the same again.
 func (g *Group) heed(v *agreement.Verdict) error {
 	if err := v.Err(); err != nil {
-		g.fault.end(err)
-		g.comm.Abort()
-		return err
+		g.comm.Abort(err)
+		return g.settle(g.comm.Cause())
 	}
 	g.agreed.Add(1)
 	for _, p := range g.rt.allPools() {

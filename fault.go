@@ -119,9 +119,12 @@ func reportOf(cause error) report {
 	var late *driver.TimeoutError
 	var mismatch *driver.MismatchError
 	var stray *driver.StrayError
+	var diverged *DivergenceError
 	switch {
 	case errors.As(cause, &lost):
 		return report{Kind: kindLost, Doing: lost.Doing, Ranks: lost.Ranks}
+	case errors.As(cause, &diverged):
+		return report{Kind: kindDiverged, Doing: "agreement"}
 	case errors.As(cause, &mismatch):
 		return report{Kind: kindDiverged, Doing: mismatch.Error()}
 	case errors.As(cause, &stray):

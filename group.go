@@ -164,7 +164,7 @@ func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, r
 }
 
 // Abort fails the group on all its ranks: calls that wait return ErrAborted. It waits for nobody.
-func (g *Group) Abort() { g.comm.Abort() }
+func (g *Group) Abort() { g.comm.Abort(nil) }
 
 // Close leaves the group: its windows are deregistered on this rank. Close the graphs captured
 // over it before. It waits for nobody but this rank's own work; a second Close does nothing.

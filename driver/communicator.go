@@ -63,8 +63,9 @@ type Communicator interface {
 	Failed() <-chan struct{}
 	// Cause returns the fault that this rank saw first, or nil.
 	Cause() error
-	// Abort fails the communicator for all its ranks: waits end with ErrAborted.
-	Abort()
+	// Abort fails the communicator for all its ranks. Waits on this rank end with the given cause
+	// (nil means ErrAborted), those of others with ErrFault.
+	Abort(cause error)
 	// Close leaves the group. Windows are deregistered before. It waits for nobody.
 	Close() error
 }

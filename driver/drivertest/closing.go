@@ -38,7 +38,7 @@ func proveGroupClosed(t *testing.T, h Harness) {
 	}
 	_, err = r.group.Register(w.ctx, r.nextKey(), b.segment)
 	wantError(t, "Register", err, driver.ErrClosed)
-	r.group.Abort()
+	r.group.Abort(nil)
 	must(t, r.stream.Synchronize(w.ctx))
 }
 
@@ -127,7 +127,7 @@ func (r *rank) breakGroup(id string, round int) error {
 		})
 	}
 	if (round+r.number)%3 == 0 {
-		c.Abort()
+		c.Abort(nil)
 	}
 	err = c.Close()
 	users.Wait()

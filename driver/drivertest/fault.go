@@ -32,7 +32,7 @@ func proveAbort(t *testing.T, h Harness) {
 	w.spoilt = true
 	must(t, w.each(func(r *rank) error {
 		if r.number == 0 {
-			r.group.Abort()
+			r.group.Abort(nil)
 			_, err := r.group.Exchange(w.ctx, driver.LaneControl, nil)
 			wantError(t, "rank 0", err, driver.ErrAborted)
 			return nil
@@ -274,7 +274,7 @@ func proveNewGroup(t *testing.T, h Harness) {
 		default:
 		}
 		if r.number == 1 {
-			r.group.Abort()
+			r.group.Abort(nil)
 		} else if err := r.launch(r.group, r.stream, barrier); err == nil {
 			return errors.New("a collective of an aborted group gave no error")
 		}

@@ -62,7 +62,7 @@ func proveErrorOnce(t *testing.T, h Harness) {
 	must(t, r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
 	ran := false
 	must(t, r.stream.Host(func() { ran = true }))
-	r.group.Abort()
+	r.group.Abort(nil)
 	g.open()
 	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
 	must(t, r.stream.Synchronize(w.ctx))

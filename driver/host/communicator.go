@@ -234,7 +234,12 @@ func (c *communicator) Cause() error {
 }
 
 // Abort fails the communicator for all its ranks.
-func (c *communicator) Abort() { c.fail(driver.ErrAborted) }
+func (c *communicator) Abort(cause error) {
+	if cause == nil {
+		cause = driver.ErrAborted
+	}
+	c.fail(cause)
+}
 
 // fail records the first fault, tells the peers and returns the error it was given.
 func (c *communicator) fail(err error) error {
