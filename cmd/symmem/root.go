@@ -25,6 +25,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(
 		newVerifyCommand(),
 		newLaunchCommand(),
+		newBenchCommand(),
 		newVersionCommand(),
 		newPinCommand(),
 	)

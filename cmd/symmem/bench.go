@@ -1,0 +1,126 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"symmem/internal/bench"
+)
+
+const benchLong = `bench measures symmem against baselines that run in the same process, in turns with it.
+
+Each figure is the median of several batches, with the least and the 10th and 90th percentile. A
+ratio is the baseline's median over ours: above 1 is faster. A bar is the most that the design
+allows itself; with --enforce a figure over its bar ends the command with code 1.
+
+--quick makes few short batches, for continuous integration. --json prints one object:
+{"bench", "machine", "results": [{"name", "params", "ns_per_op", "min_ns", "p10_ns", "p90_ns",
+"allocs_per_op", "baseline", "baseline_ns_per_op", "ratio", "bar_ns", "counts"}]}.`
+
+const benchExample = `  symmem bench alloc
+  symmem bench scope --json
+  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
+  symmem bench register --quick`
+
+// benchFlags are the flags of all benches.
+type benchFlags struct {
+	json    bool
+	quick   bool
+	enforce bool
+	batches int
+	batch   time.Duration
+}
+
+func newBenchCommand() *cobra.Command {
+	f := &benchFlags{}
+	cmd := &cobra.Command{
+		Use:     "bench",
+		Short:   "Measure allocation, scopes, queries, registration, collectives and scale",
+		Long:    benchLong,
+		Example: benchExample,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	flags := cmd.PersistentFlags()
+	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+	flags.BoolVar(&f.quick, "quick", false, "few short batches, for continuous integration")
+	flags.BoolVar(&f.enforce, "enforce", false, "exit with 1 if a figure is over its bar")
+	flags.IntVar(&f.batches, "batches", 0, "batches of each variant (default 21, quick 5)")
+	flags.DurationVar(&f.batch, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
+	cmd.AddCommand(
+		newBenchAllocCommand(f),
+		newBenchScopeCommand(f),
+		newBenchQueryCommand(f),
+		newBenchRegisterCommand(f),
+		newBenchCollectiveCommand(f),
+		newBenchScaleCommand(f),
+	)
+	return cmd
+}
+
+// plan says how long to measure.
+func (f *benchFlags) plan() (bench.Plan, error) {
+	p := bench.Full
+	if f.quick {
+		p = bench.Quick
+	}
+	if f.batches < 0 || f.batch < 0 {
+		return p, fmt.Errorf("batches is %d and batch is %v, but neither may be negative",
+			f.batches, f.batch)
+	}
+	if f.batches > 0 {
+		p.Batches = f.batches
+	}
+	if f.batch > 0 {
+		p.Batch = f.batch
+	}
+	return p, nil
+}
+
+// measure runs a bench and writes what it found.
+func (f *benchFlags) measure(
+	cmd *cobra.Command, run func(bench.Plan) (*bench.Report, error),
+) error {
+	p, err := f.plan()
+	if err != nil {
+		return err
+	}
+	report, err := run(p)
+	if err != nil {
+		return exitWith(exitUsage, fmt.Errorf("measuring: %w", err))
+	}
+	write := report.Table
+	if f.json {
+		write = report.JSON
+	}
+	if err := write(cmd.OutOrStdout()); err != nil {
+		return exitWith(exitUsage, err)
+	}
+	return f.verdict(report)
+}
+
+// verdict is an error if a bar is missed and that matters.
+func (f *benchFlags) verdict(report *bench.Report) error {
+	missed := report.Missed()
+	if !f.enforce || len(missed) == 0 {
+		return nil
+	}
+	return exitWith(exitWrong, errors.New(strings.Join(missed, "; ")))
+}
+
+// positive refuses numbers that no bench can use.
+func positive(what string, numbers []int) error {
+	for _, n := range numbers {
+		if n < 1 {
+			return fmt.Errorf("%s has %d, but must be positive", what, n)
+		}
+	}
+	if len(numbers) == 0 {
+		return fmt.Errorf("%s is empty", what)
+	}
+	return nil
+}

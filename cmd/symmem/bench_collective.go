@@ -1,0 +1,288 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"symmem"
+	"symmem/internal/bench"
+	"symmem/internal/launch"
+	"symmem/internal/reduce"
+	"symmem/internal/rendezvous"
+
+	"symmem/driver"
+)
+
+const benchCollectiveLong = `collective measures collectives between processes, in the columns of nccl-tests.
+
+It starts the ranks itself, or, started by a launcher (symmem launch, torchrun, mpirun, srun), is
+one of them. Rank r is bound to the r-th processor, modulo their number. A time is that of the
+slowest rank, in the median of several batches. The size counts the output of an all-gather and the
+input of a reduce-scatter, as in nccl-tests; it is rounded up to whole elements for each rank.
+
+--path says where buffers lie: window (registered before), plain (in no window), or auto (of a pool;
+the first collective registers them). --check both measures every against off in turns, and prints
+the ratio: that is what checking costs. #wrong counts elements that are wrong on any rank.
+
+The time of a round trip between two processors is taken before and after. On virtual machines it
+changes with the places of the virtual processors; figures compare only within one mode.`
+
+const benchCollectiveExample = `  symmem bench collective --ranks 2
+  symmem bench collective --ops all_reduce -b 8 -e 64M -f 2 --ranks 4
+  symmem bench collective --ops all --path plain --dtype bfloat16 --redop avg
+  symmem bench collective --check both -e 64K --json
+  mpirun -np 2 symmem bench collective --ops all_gather`
+
+// collectiveFlags are the flags of bench collective as they are given.
+type collectiveFlags struct {
+	*benchFlags
+	config     bench.Collective
+	ranks      int
+	first      bytesFlag
+	last       bytesFlag
+	operations []string
+	dataType   string
+	reduceOp   string
+	path       string
+	check      string
+	unbound    bool
+}
+
+func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
+	f := &collectiveFlags{benchFlags: shared, first: 8, last: 64 << 20}
+	cmd := &cobra.Command{
+		Use:     "collective",
+		Short:   "Measure collectives, in the columns of nccl-tests",
+		Long:    benchCollectiveLong,
+		Example: benchCollectiveExample,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.parse(cmd); err != nil {
+				return err
+			}
+			return f.run(cmd)
+		},
+	}
+	f.register(cmd.Flags())
+	complete(cmd, "ops", append([]string{"all"}, bench.OperationNames()...)...)
+	complete(cmd, "path", "window", "plain", "auto")
+	complete(cmd, "check", "off", "registration", "every", "both")
+	return cmd
+}
+
+func (f *collectiveFlags) register(flags *pflag.FlagSet) {
+	c := &f.config
+	flags.IntVar(&f.ranks, "ranks", 2, "processes to start")
+	flags.StringSliceVar(&f.operations, "ops",
+		[]string{"all_reduce", "all_gather", "reduce_scatter"}, "operations, or all")
+	flags.VarP(&f.first, "min-bytes", "b", "smallest size, such as 8 or 64K")
+	flags.VarP(&f.last, "max-bytes", "e", "largest size (quick 1M)")
+	flags.Int64VarP(&c.Factor, "factor", "f", 2, "each size is so many times the one before")
+	flags.StringVar(&f.dataType, "dtype", "float32", "type of elements")
+	flags.StringVar(&f.reduceOp, "redop", "sum", "reduction: sum, prod, min, max or avg")
+	flags.StringVar(&f.path, "path", "window", "where buffers lie: window, plain or auto")
+	flags.StringVar(&f.check, "check", "every",
+		"what ranks compare: off, registration, every, or both (every against off)")
+	flags.IntVar(&c.Iters, "iters", 0, "calls in a batch (default as many as fill it)")
+	flags.BoolVar(&c.InPlace, "in-place", true, "measure the in-place half, too")
+	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
+	flags.DurationVar(&c.Timeout, "timeout", 30*time.Second, "longest wait for another rank")
+}
+
+// parse checks all flags before anything starts.
+func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
+	c := &f.config
+	if c.Plan, err = f.plan(); err != nil {
+		return err
+	}
+	if !f.quick && f.batch == 0 {
+		c.Plan.Batch = 2 * bench.Full.Batch
+	}
+	if f.quick && !cmd.Flags().Changed("max-bytes") {
+		f.last = 1 << 20
+	}
+	c.MinBytes, c.MaxBytes = int64(f.first), int64(f.last)
+	switch {
+	case f.ranks < 1 || f.ranks > maxRanks:
+		return fmt.Errorf("ranks is %d, but must be from 1 to %d", f.ranks, maxRanks)
+	case c.MinBytes < 1 || c.MaxBytes < c.MinBytes:
+		return fmt.Errorf("sizes from %d to %d are none", c.MinBytes, c.MaxBytes)
+	case c.Factor < 2:
+		return fmt.Errorf("factor is %d, but must be 2 or more", c.Factor)
+	case c.Iters < 0:
+		return fmt.Errorf("iters is %d, but must not be negative", c.Iters)
+	}
+	return f.parseNames()
+}
+
+func (f *collectiveFlags) parseNames() (err error) {
+	c := &f.config
+	if c.Operations, err = bench.ParseOperations(f.operations); err != nil {
+		return err
+	}
+	if c.DataType, err = reduce.ParseDataType(f.dataType); err != nil {
+		return err
+	}
+	if c.ReduceOp, err = driver.ParseReduceOp(f.reduceOp); err != nil {
+		return err
+	}
+	c.Path = bench.Path(f.path)
+	if !slices.Contains([]bench.Path{bench.Window, bench.Plain, bench.Auto}, c.Path) {
+		return fmt.Errorf("path %q is none of window, plain, auto", f.path)
+	}
+	if f.check == "both" {
+		c.Checks = []symmem.CheckLevel{symmem.CheckOff, symmem.CheckEvery}
+		return nil
+	}
+	level, err := symmem.ParseCheckLevel(f.check)
+	c.Checks = []symmem.CheckLevel{level}
+	return err
+}
+
+// run is one rank, or starts the ranks if no launcher has.
+func (f *collectiveFlags) run(cmd *cobra.Command) error {
+	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
+	if err != nil {
+		return exitWith(exitUsage, err)
+	}
+	if world.Source == rendezvous.SourceAlone {
+		return f.start(cmd)
+	}
+	if cmd.Flags().Changed("ranks") && f.ranks != world.Size {
+		return fmt.Errorf("%s has started %d ranks, so leave --ranks %d out",
+			world.Source, world.Size, f.ranks)
+	}
+	if err := f.rank(cmd.Context(), world, cmd.OutOrStdout()); err != nil {
+		var coded *exitError
+		if errors.As(err, &coded) {
+			return err
+		}
+		return exitWith(exitUsage, fmt.Errorf("rank %d: %w", world.Rank, err))
+	}
+	return nil
+}
+
+// start launches this program once for each rank, with the same flags.
+func (f *collectiveFlags) start(cmd *cobra.Command) error {
+	self, err := os.Executable()
+	if err != nil {
+		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
+	}
+	command := []string{self, cmd.Parent().Name(), cmd.Name(), "--ranks=" + fmt.Sprint(f.ranks)}
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if list, ok := flag.Value.(pflag.SliceValue); ok {
+			for _, v := range list.GetSlice() {
+				command = append(command, "--"+flag.Name+"="+v)
+			}
+			return
+		}
+		command = append(command, "--"+flag.Name+"="+flag.Value.String())
+	})
+	result, err := launch.Run(cmd.Context(), launch.Spec{
+		Ranks: f.ranks, Command: command, Output: launch.OutputPlain,
+		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
+	})
+	if err != nil {
+		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))
+	}
+	return verdict(cmd.ErrOrStderr(), &result)
+}
+
+// rank measures as one rank, between two measurements of the round trip. Only rank 0 writes.
+func (f *collectiveFlags) rank(ctx context.Context, world rendezvous.World, out io.Writer) error {
+	if world.Rank != 0 {
+		out = io.Discard
+	}
+	p := probe(world)
+	before, err := roundTrip(p)
+	if err != nil {
+		return err
+	}
+	if !f.unbound {
+		if err := bench.BindRank(world.LocalRank); err != nil {
+			return err
+		}
+	}
+	text := &bench.NCCLTests{W: out}
+	if f.json {
+		text.W = io.Discard
+	}
+	fmt.Fprintf(text.W, "# symmem bench collective: %d ranks, %s path, check %s, round trip %.0f ns\n",
+		world.Size, f.config.Path, f.check, before)
+	report, wrong, err := f.rows(ctx, text)
+	if err != nil {
+		return err
+	}
+	after, err := roundTrip(p)
+	report.RoundTrip = bench.NewTrips(before, after)
+	if err := errors.Join(err, f.finish(out, text, report)); err != nil {
+		return err
+	}
+	if wrong > 0 && world.Rank == 0 {
+		return exitWith(exitWrong, fmt.Errorf("%g elements were wrong", wrong))
+	}
+	return nil
+}
+
+// rows measures and writes the rows, and counts what was wrong.
+func (f *collectiveFlags) rows(
+	ctx context.Context, text *bench.NCCLTests,
+) (report *bench.Report, wrong float64, err error) {
+	c := &f.config
+	report = bench.NewReport("collective")
+	err = c.Run(ctx, func(r *bench.Row) error {
+		for _, result := range r.Results(c) {
+			report.Results = append(report.Results, result)
+			wrong += result.Counts["wrong"]
+		}
+		return text.Row(c, r)
+	})
+	return report, wrong, err
+}
+
+// probe makes what measures the round trip: on rank 0 only, while the others wait for it or have
+// left, and before it is bound. It is nil on a machine with one processor.
+func probe(world rendezvous.World) *bench.Probe {
+	if world.Rank != 0 {
+		return nil
+	}
+	p, err := bench.NewProbe()
+	if err != nil {
+		return nil
+	}
+	return p
+}
+
+// roundTrip is in nanoseconds; 0 means unknown.
+func roundTrip(p *bench.Probe) (float64, error) {
+	if p == nil {
+		return 0, nil
+	}
+	return p.RoundTrip()
+}
+
+// finish writes what comes after the rows.
+func (f *collectiveFlags) finish(out io.Writer, text *bench.NCCLTests, r *bench.Report) error {
+	if f.json {
+		return r.JSON(out)
+	}
+	if err := text.Footer(); err != nil {
+		return err
+	}
+	if len(f.config.Checks) > 1 {
+		if err := r.CheckTable(out); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(out, "# round trip: %.0f ns before, %.0f ns after (%s)\n",
+		r.RoundTrip.Before, r.RoundTrip.After, r.RoundTrip.Mode)
+	return err
+}

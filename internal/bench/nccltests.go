@@ -1,0 +1,174 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+
+	"symmem"
+)
+
+// NCCLTests writes rows in the columns of nccl-tests, so that what reads its output reads ours. The
+// zero value with a writer is ready; W may be io.Discard.
+type NCCLTests struct {
+	W io.Writer
+	// last is the operation whose table is open.
+	last *Operation
+	// busSum and busCount make the average of the footer; wrong counts wrong elements.
+	busSum, wrong float64
+	busCount      int
+}
+
+// ncclNames are the types as nccl-tests writes them, where that differs.
+var ncclNames = map[symmem.DataType]string{
+	symmem.Float64: "double", symmem.Float32: "float", symmem.Float16: "half",
+	symmem.BFloat16: "bfloat16",
+}
+
+// TypeName is the name of a type in nccl-tests.
+func TypeName(t symmem.DataType) string {
+	if name, ok := ncclNames[t]; ok {
+		return name
+	}
+	return t.String()
+}
+
+const ncclHeader = `#
+#%s out-of-place %s in-place
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)              (us)  (GB/s)  (GB/s)
+`
+
+// Row writes one row, and before the first of an operation the header.
+func (n *NCCLTests) Row(o *Collective, r *Row) error {
+	if n.last != r.Operation {
+		if err := n.Footer(); err != nil {
+			return err
+		}
+		n.last = r.Operation
+		_, err := fmt.Fprintf(n.W, "# %s\n"+ncclHeader, r.Operation.Name,
+			fmt.Sprintf("%*s", 61, ""), fmt.Sprintf("%*s", 21, ""))
+		if err != nil {
+			return fmt.Errorf("writing the header: %w", err)
+		}
+	}
+	redop, root := "none", -1
+	if r.Operation.reduces {
+		redop = o.ReduceOp.String()
+	}
+	if r.Operation.rooted {
+		root = 0
+	}
+	_, err := fmt.Fprintf(n.W, "%12d  %12d  %8s  %6s  %6d%s%s\n", r.Bytes, r.Count,
+		TypeName(o.DataType), redop, root, n.half(r, r.OutOfPlace), n.half(r, r.InPlaceHalf))
+	if err != nil {
+		return fmt.Errorf("writing a row: %w", err)
+	}
+	return nil
+}
+
+func (n *NCCLTests) half(r *Row, h *Half) string {
+	if h == nil {
+		return fmt.Sprintf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A")
+	}
+	ns := h.Checked[len(h.Checked)-1].Median
+	algorithm, bus := r.bandwidths(ns)
+	n.busSum, n.wrong = n.busSum+bus, n.wrong+float64(h.Wrong)
+	n.busCount++
+	return fmt.Sprintf("  %7s  %6s  %6s  %6g", fitted(ns/1e3, 7), fitted(algorithm, 6),
+		fitted(bus, 6), float64(h.Wrong))
+}
+
+// bandwidths returns those of the algorithm and of the bus in GB/s.
+func (r *Row) bandwidths(ns float64) (algorithm, bus float64) {
+	algorithm = float64(r.Bytes) / max(ns, 1e-3)
+	return algorithm, algorithm * r.Operation.factor(float64(r.Ranks))
+}
+
+// fitted writes a number with two decimals, or with fewer where they would run over the width.
+func fitted(v float64, width int) string {
+	power := 0
+	if v >= 1 {
+		power = int(math.Log10(v)) + 1
+	}
+	decimals := min(max(width-1-power, 0), 2)
+	return strconv.FormatFloat(v, 'f', decimals, 64)
+}
+
+// Footer closes the table of an operation.
+func (n *NCCLTests) Footer() error {
+	if n.last == nil {
+		return nil
+	}
+	verdict := "OK"
+	if n.wrong > 0 {
+		verdict = "FAILED"
+	}
+	_, err := fmt.Fprintf(n.W,
+		"# Out of bounds values : %g %s\n# Avg bus bandwidth    : %g\n#\n",
+		n.wrong, verdict, n.busSum/float64(max(n.busCount, 1)))
+	*n = NCCLTests{W: n.W}
+	if err != nil {
+		return fmt.Errorf("writing the footer: %w", err)
+	}
+	return nil
+}
+
+// Results are the row's halves as figures of a report.
+func (r *Row) Results(o *Collective) []Result {
+	var results []Result
+	for _, h := range []*Half{r.OutOfPlace, r.InPlaceHalf} {
+		if h != nil {
+			results = append(results, r.result(o, h))
+		}
+	}
+	return results
+}
+
+func (r *Row) result(o *Collective, h *Half) Result {
+	last := len(h.Checked) - 1
+	algorithm, bus := r.bandwidths(h.Checked[last].Median)
+	result := Result{
+		Name: r.Operation.Name,
+		Params: map[string]any{
+			"bytes": r.Bytes, "count": r.Count, "type": TypeName(o.DataType), "ranks": r.Ranks,
+			"path": o.Path, "check": o.Checks[last].String(), "in_place": h == r.InPlaceHalf,
+		},
+		Summary: h.Checked[last],
+		Counts: map[string]float64{
+			"algbw_gbps": algorithm, "busbw_gbps": bus, "wrong": float64(h.Wrong),
+		},
+	}
+	if r.Operation.reduces {
+		result.Params["redop"] = o.ReduceOp.String()
+	}
+	if last > 0 {
+		result.against("check "+o.Checks[0].String(), h.Checked[0])
+	}
+	return result
+}
+
+// CheckTable writes what checking costs: the times of a run at two check levels, as comments behind
+// the columns of nccl-tests.
+func (r *Report) CheckTable(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "# %14s  %12s  %12s  %12s  %12s  %6s\n",
+		"operation", "size", "", "unchecked", "checked", "ratio")
+	for i := range r.Results {
+		result := &r.Results[i]
+		if result.Baseline == nil || err != nil {
+			continue
+		}
+		half := "out-of-place"
+		if result.Params["in_place"] == true {
+			half = "in-place"
+		}
+		_, err = fmt.Fprintf(w, "# %14s  %12v  %12s  %12s  %12s  %6s\n", result.Name,
+			result.Params["bytes"], half, duration(*result.BaselineMedian),
+			duration(result.Median), ratio(*result.Ratio))
+	}
+	if err != nil {
+		return fmt.Errorf("writing the table of checks: %w", err)
+	}
+	return nil
+}

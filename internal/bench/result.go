@@ -1,0 +1,114 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+
+	"symmem/internal/sys"
+)
+
+// Summary is the batches of one variant, in nanoseconds an operation.
+type Summary struct {
+	Median  float64 `json:"ns_per_op"`
+	Min     float64 `json:"min_ns"`
+	P10     float64 `json:"p10_ns"`
+	P90     float64 `json:"p90_ns"`
+	Batches int     `json:"batches"`
+}
+
+// dividedBy turns the time of an operation into that of its parts.
+func (s Summary) dividedBy(parts float64) Summary {
+	s.Median, s.Min, s.P10, s.P90 = s.Median/parts, s.Min/parts, s.P10/parts, s.P90/parts
+	return s
+}
+
+// Result is one figure of ours, against one baseline or none.
+type Result struct {
+	Name   string         `json:"name"`
+	Params map[string]any `json:"params"`
+	Summary
+	AllocsPerOp float64 `json:"allocs_per_op"`
+	// Baseline names what Ratio compares with; the three are nil where there is none.
+	Baseline       *string  `json:"baseline"`
+	BaselineMedian *float64 `json:"baseline_ns_per_op"`
+	// Ratio is the baseline over ours: above 1 is faster.
+	Ratio *float64 `json:"ratio"`
+	// Bar is the most nanoseconds allowed, or 0.
+	Bar float64 `json:"bar_ns,omitempty"`
+	// Counts are other things that were counted, by name.
+	Counts map[string]float64 `json:"counts,omitempty"`
+}
+
+// against sets the baseline.
+func (r *Result) against(name string, s Summary) {
+	ratio := 0.0
+	if r.Median > 0 {
+		ratio = s.Median / r.Median
+	}
+	r.Baseline, r.BaselineMedian, r.Ratio = &name, &s.Median, &ratio
+}
+
+// Missed tells that the figure is over its bar.
+func (r *Result) Missed() bool { return r.Bar > 0 && r.Median > r.Bar }
+
+// Machine says where figures come from.
+type Machine struct {
+	Go         string `json:"go"`
+	Arch       string `json:"arch"`
+	Processors int    `json:"processors"`
+}
+
+// ThisMachine describes the machine.
+func ThisMachine() Machine {
+	return Machine{Go: runtime.Version(), Arch: runtime.GOARCH, Processors: sys.Cores()}
+}
+
+// Report is everything that one bench found.
+type Report struct {
+	Bench   string   `json:"bench"`
+	Machine Machine  `json:"machine"`
+	Results []Result `json:"results"`
+	// RoundTrip is the round trip between two cores around the run; nil where it plays no part.
+	RoundTrip *Trips `json:"round_trip,omitempty"`
+}
+
+// NewReport starts the report of a bench.
+func NewReport(name string) *Report {
+	return &Report{Bench: name, Machine: ThisMachine(), Results: []Result{}}
+}
+
+// Add appends what Plan.Measure returned.
+func (r *Report) Add(results []Result, err error) error {
+	r.Results = append(r.Results, results...)
+	return err
+}
+
+// JSON writes the report as one object.
+func (r *Report) JSON(w io.Writer) error {
+	encoded, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encoding the report: %w", err)
+	}
+	if _, err := fmt.Fprintf(w, "%s\n", encoded); err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	return nil
+}
+
+// Missed lists the results that are over their bars, each once.
+func (r *Report) Missed() []string {
+	var missed []string
+	last := ""
+	for i := range r.Results {
+		result := &r.Results[i]
+		text := fmt.Sprintf("%s: %s, the bar is %s",
+			result.label(), duration(result.Median), duration(result.Bar))
+		if result.Missed() && text != last {
+			missed = append(missed, text)
+			last = text
+		}
+	}
+	return missed
+}

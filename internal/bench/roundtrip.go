@@ -1,0 +1,128 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+	"unsafe"
+
+	"symmem/internal/spin"
+	"symmem/internal/sys"
+)
+
+// Trips is the round trip between two cores before and after a run, in nanoseconds.
+type Trips struct {
+	Before float64 `json:"before_ns"`
+	After  float64 `json:"after_ns"`
+	// Mode is where both lie: "smt" (two threads of a core), "near" (one cache behind both), "far",
+	// or "mixed" if the machine changed during the run. A run of mode mixed compares with nothing.
+	Mode string `json:"mode"`
+}
+
+// NewTrips tags a run.
+func NewTrips(before, after float64) *Trips {
+	mode := modeOf(before)
+	if mode != modeOf(after) {
+		mode = "mixed"
+	}
+	return &Trips{Before: before, After: after, Mode: mode}
+}
+
+// modeOf classifies a round trip. The limits lie in the gaps between what machines show: threads of
+// one core take 46 to 82 ns, cores behind one cache 91 to 160, others 300 and more.
+func modeOf(ns float64) string {
+	switch {
+	case ns <= 0:
+		return "unknown"
+	case ns < 82:
+		return "smt"
+	case ns < 200:
+		return "near"
+	default:
+		return "far"
+	}
+}
+
+// ErrOneCore means that there is no second core to make a round trip to.
+var ErrOneCore = errors.New("this process may use one processor only")
+
+const (
+	tripsPerBatch = 4000
+	tripBatches   = 31
+	// farEnough keeps two words out of one another's pair of cache lines.
+	farEnough = 256
+)
+
+// Probe measures the round trip between two processors.
+type Probe struct{ ping, pong int }
+
+// NewProbe chooses the first two processors that this process may use. It is made before the
+// process is bound to one of them.
+func NewProbe() (*Probe, error) {
+	processors, err := sys.Affinity()
+	if err != nil {
+		return nil, err
+	}
+	if len(processors) < 2 {
+		return nil, ErrOneCore
+	}
+	return &Probe{ping: processors[0], pong: processors[1]}, nil
+}
+
+// RoundTrip returns the median time in nanoseconds in which a word goes from one processor to the
+// other and back. It takes some 20 ms.
+func (p *Probe) RoundTrip() (float64, error) {
+	words := make([]uint64, 3*farEnough/8)
+	base := unsafe.Pointer(unsafe.SliceData(words))
+	ping, pong := (*uint64)(base), (*uint64)(unsafe.Add(base, farEnough))
+	echoed, timed := make(chan error, 1), make(chan error, 1)
+	var batches []float64
+	go func() { echoed <- pinned(p.pong, func() { echo(ping, pong) }) }()
+	go func() { timed <- pinned(p.ping, func() { batches = drive(ping, pong) }) }()
+	err := errors.Join(<-timed, <-echoed)
+	runtime.KeepAlive(words)
+	if err != nil {
+		return 0, fmt.Errorf("measuring the round trip: %w", err)
+	}
+	return Summarize(batches).Median, nil
+}
+
+// pinned runs a function on a thread of its own that is bound to a processor. The thread ends with
+// the goroutine, which stays locked to it. A thread that cannot be bound runs the function all the
+// same, as the other side waits for it.
+func pinned(cpu int, f func()) error {
+	runtime.LockOSThread()
+	err := sys.SetAffinity(cpu)
+	f()
+	return err
+}
+
+func echo(ping, pong *uint64) {
+	for i := uint64(1); i <= tripsPerBatch*tripBatches; i++ {
+		await(ping, i)
+		spin.StoreRelease64(pong, i)
+	}
+}
+
+func drive(ping, pong *uint64) []float64 {
+	var batches []float64
+	next := uint64(0)
+	for range tripBatches {
+		begin := time.Now()
+		for range tripsPerBatch {
+			next++
+			spin.StoreRelease64(ping, next)
+			await(pong, next)
+		}
+		batches = append(batches, float64(time.Since(begin).Nanoseconds())/tripsPerBatch)
+	}
+	return batches
+}
+
+// await polls with a PAUSE between looks, for ever: the other side runs on a processor of its own.
+func await(word *uint64, want uint64) {
+	for !spin.Until64(word, want, 0, 4000) {
+		sys.Yield()
+	}
+}

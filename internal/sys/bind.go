@@ -1,0 +1,33 @@
+package sys
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// BindProcess binds all threads of this process to one processor, and with them those that they
+// start from now on. Cores keeps its answer as long as GOMAXPROCS was set explicitly before: Go
+// counts processors when a process starts.
+func BindProcess(processor int) error {
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return fmt.Errorf("listing the threads of this process: %w", err)
+	}
+	var set unix.CPUSet
+	set.Set(processor)
+	for _, t := range threads {
+		id, err := strconv.Atoi(t.Name())
+		if err != nil {
+			continue
+		}
+		// A thread may have ended since it was listed.
+		if err := unix.SchedSetaffinity(id, &set); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("binding thread %d to processor %d: %w", id, processor, err)
+		}
+	}
+	return nil
+}
