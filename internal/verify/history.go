@@ -21,15 +21,20 @@ type holding struct {
 	elements int64
 }
 
-// churnCases is how many cases' worth of memory a history keeps live at most.
-const churnCases = 8
+// The extent of a history: how many of its largest blocks may be live at once, and the least size
+// of those in elements. Small cases have churn as large as this, too, as it would fit into one
+// segment otherwise, where addresses and offsets have one order.
+const (
+	churnBlocks = 12
+	churnUnit   = 256 << 10
+)
 
 func newHistory(seed uint64, elements int64) *history {
-	quarter, half := max(elements/4, 1), max(elements/2, 1)
+	largest := max(elements, churnUnit)
 	return &history{
 		draws: rand.New(rand.NewPCG(seed, 0x636875726e)),
-		sizes: []int64{quarter, half, elements},
-		most:  churnCases * elements,
+		sizes: []int64{largest / 4, largest / 2, largest},
+		most:  churnBlocks * largest,
 	}
 }
 

@@ -81,18 +81,18 @@ func (w *composer) emit(s step) { w.program.steps = append(w.program.steps, s) }
 // firstSegment is small, so that a pool has several segments early.
 const firstSegment = 2 << 20
 
-// prepare maps twice the memory that the rest needs, in five segments, by allocating and freeing
-// blocks that fit no earlier one; the first two are small, so that blocks of one size soon lie in
+// prepare maps twice the memory that the rest needs, in six segments, by allocating and freeing
+// blocks that fit no earlier one; the first are small, so that blocks of one size soon lie in
 // several. From there on no rank maps any more: one that did where others did not would find its
 // registration refused, where a placement by address shall show wrong sums.
 func (w *composer) prepare() {
 	c := w.config
-	need := (int64(c.Cases) + churnCases) * c.Elements * elementBytes
-	part := (need/8 + firstSegment - 1) / firstSegment * firstSegment
+	need := (int64(c.Cases)*c.Elements + w.history.most) * elementBytes
+	part := (need/16 + firstSegment - 1) / firstSegment * firstSegment
 	w.program.first = part
 	w.emit(step{action: doOpen})
 	var slots []int
-	for _, parts := range []int64{1, 1, 2, 4, 8} {
+	for _, parts := range []int64{1, 1, 2, 4, 8, 16} {
 		slots = append(slots, w.alloc(parts*part/elementBytes))
 	}
 	w.emit(step{action: doEnd})

@@ -1,0 +1,60 @@
+package verify
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"symmem"
+)
+
+func TestAnErrorHasOneEnding(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		err  error
+		want ending
+	}{
+		{"no error ended well", nil, endedWell},
+		{"a wrapped divergence diverged",
+			fmt.Errorf("registering: %w", &symmem.DivergenceError{}), endDiverged},
+		{"a lost rank is lost", &symmem.RankLostError{Ranks: []int{1}}, endLost},
+		{"a late rank is late", &symmem.TimeoutError{Missing: []int{1}}, endLate},
+		{"a group aborted elsewhere is aborted", fmt.Errorf("x: %w", symmem.ErrAborted), endAborted},
+		{"anything else is an error", errors.New("disk on fire"), endError},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := endingOf(c.err); got != c.want {
+				t.Fatalf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestTheGravestAccountExplainsTheOthers(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		endings []ending
+		want    int // index of the account, or -1
+	}{
+		{"no account is grave if all ended well", []ending{endedWell, endedWell}, -1},
+		{"a divergence goes before what it made others abort",
+			[]ending{endAborted, endDiverged, endLate}, 1},
+		{"a lost rank goes before one that is late", []ending{endLate, endLost}, 1},
+		{"the lowest rank speaks among equals", []ending{endedWell, endLate, endLate}, 1},
+		{"a rank's own error goes before those who waited for it", []ending{endLate, endError}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			accounts := make([]account, len(c.endings))
+			for i, e := range c.endings {
+				accounts[i] = account{Rank: i, Ending: e, Text: "from " + fmt.Sprint(i)}
+			}
+			want := account{}
+			if c.want >= 0 {
+				want = accounts[c.want]
+			}
+			if got := gravest(accounts); got.Text != want.Text || got.Ending != want.Ending {
+				t.Fatalf("got %+v, want %+v", got, want)
+			}
+		})
+	}
+}

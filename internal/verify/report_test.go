@@ -1,0 +1,172 @@
+package verify
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var (
+	right   = finding{Ran: true, Symmetric: true}
+	wrong   = finding{Ran: true, Symmetric: true, Wrong: 3, MaxDiff: 9, MeanDiff: 1}
+	nothing = finding{}
+	plain   = finding{Ran: true}
+)
+
+func TestACaseIsAsBadAsItsWorstRank(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		findings []finding
+		want     Case
+	}{
+		{"all right passes", []finding{right, right, right}, Case{Symmetric: true, Result: Passed}},
+		{"one wrong rank fails and is named", []finding{right, wrong, right},
+			Case{Symmetric: true, MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{1}, Result: Failed}},
+		{"a rank that did not finish leaves it not run", []finding{right, nothing, right},
+			Case{Result: NotRun}},
+		{"a wrong sum counts even if another rank did not finish",
+			[]finding{wrong, nothing, right},
+			Case{MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{0}, Result: Failed}},
+		{"a rank without a window makes it not symmetric", []finding{right, right, plain},
+			Case{Result: Passed}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			accounts := make([]account, len(c.findings))
+			for r := range accounts {
+				accounts[r] = account{Rank: r, Findings: c.findings[r : r+1]}
+			}
+			got := caseOf(&row{name: "1.1", round: 1, elements: 4, value: 2}, 0, 3, accounts)
+			want := c.want
+			want.Name, want.Round, want.Size, want.Value = "1.1", 1, 4, 2
+			want.Ranks, want.Expected = []int{0, 1, 2}, 12
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatal(diff)
+			}
+		})
+	}
+}
+
+func TestARankOutsideTheGroupHasNoSayInItsCases(t *testing.T) {
+	accounts := []account{
+		{Rank: 0, Findings: []finding{right}}, {Rank: 1, Findings: []finding{right}},
+		{Rank: 2, Findings: []finding{right}}, {Rank: 3, Findings: []finding{nothing}},
+	}
+	if c := caseOf(&row{group: 1}, 0, 4, accounts); c.Result != Passed || !c.Symmetric {
+		t.Errorf("group 0-2: %+v", c)
+	}
+	if c := caseOf(&row{group: 1}, 0, 4, accounts[3:]); c.Result != NotRun || c.Symmetric {
+		t.Errorf("as rank 3 knows it alone: %+v", c)
+	}
+}
+
+// anyReport is a report with a row of each result.
+func anyReport(d *Divergence) *Report {
+	p := &program{rows: []row{
+		{name: "1.churn8", round: 1, churn: true, elements: 100, value: 998},
+		{name: "1.churn16", round: 1, churn: true, elements: 1000, value: 999},
+		{name: "1.churn24", round: 1, churn: true, elements: 100, value: 1000},
+		{name: "1.1", round: 1, elements: 262144, value: 1},
+		{name: "1.2", round: 1, elements: 262144, value: 2},
+	}}
+	accounts := []account{
+		{Rank: 0, Findings: []finding{right, right, wrong, right, nothing}},
+		{Rank: 1, Findings: []finding{right, right, right, right, nothing}},
+	}
+	if d != nil {
+		accounts[1].Ending, accounts[1].Text = endDiverged, d.Message
+		accounts[1].Members = d.Members
+		accounts[1].Divergence, _ = json.Marshal(d)
+	}
+	return merge(Report{
+		Backend: "host", Ranks: 2, Check: "every", Placement: "address", Groups: 1, Rounds: 1,
+	}, p, accounts)
+}
+
+func aDivergence() *Divergence {
+	a := Observation{Event: "alloc 512 B (stream 0) -> segment 0 offset 0x0", Site: "a.go:7"}
+	b := Observation{Event: "alloc 512 B (stream 0) -> segment 1 offset 0x0"}
+	return &Divergence{
+		Kind: "placement", Group: "world/1.0", Pool: 7, Position: 9, Deviant: []int{2},
+		Ranks: map[string]Observation{"0": a, "1": a, "2": b, "10": a},
+		Why:   "different place", Message: "all in one", Members: []int{1, 2, 3, 4},
+	}
+}
+
+func TestTheTextShowsEveryResult(t *testing.T) {
+	var b bytes.Buffer
+	if err := anyReport(aDivergence()).WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	want := `2 ranks on the host backend; check every, placement address
+
+TestCase   Size     Value  Sym  Exp   MaxDiff     MeanDiff    Result
+1.churn8   1,100    *      yes  *     0.00000000  0.00000000  PASS x 2
+1.churn24  100      1000   yes  3000  9.00000000  1.00000000  FAIL
+1.1        262,144  1      yes  3     0.00000000  0.00000000  PASS
+1.2        262,144  2      -    6     -           -           DIVERGED
+
+Total: 5 | Passed: 3 | Failed: 1 | Not run: 1
+
+Divergence in group world/1.0, pool 7, at event 9: all before it is the same on every rank.
+
+   rank  0 1 2 10
+    has  A A B  A
+             ^     deviates from the majority
+
+  A  ranks 0-1,10  alloc 512 B (stream 0) -> segment 0 offset 0x0  at a.go:7
+  B  rank 2        alloc 512 B (stream 0) -> segment 1 offset 0x0
+
+  kind of difference: different place
+
+  ranks are numbered in the group; in the world they are 1-4
+`
+	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(b.String(), "\n")); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
+func TestWrongSumsWithoutADivergencePointToChecks(t *testing.T) {
+	var b bytes.Buffer
+	r := anyReport(nil)
+	if err := r.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(b.String(), "--check every finds where") || r.OK() {
+		t.Fatal(b.String())
+	}
+}
+
+func TestTheJSONIsOneObjectThatReadsBack(t *testing.T) {
+	var b bytes.Buffer
+	r := anyReport(aDivergence())
+	if err := r.WriteJSON(&b); err != nil {
+		t.Fatal(err)
+	}
+	var back Report
+	decoder := json.NewDecoder(&b)
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&back); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(*r, back); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
+func TestSpansAndThousandsReadWell(t *testing.T) {
+	for want, numbers := range map[string][]int{
+		"": nil, "3": {3}, "0-2": {0, 1, 2}, "0,2-3,7": {0, 2, 3, 7},
+	} {
+		if got := spans(numbers); got != want {
+			t.Errorf("%v: %q, want %q", numbers, got, want)
+		}
+	}
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1 << 20: "1,048,576"} {
+		if got := thousands(n); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}

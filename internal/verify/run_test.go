@@ -1,0 +1,162 @@
+package verify
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"symmem"
+)
+
+// onAll runs a workload on every rank of a world in this process.
+func onAll(t *testing.T, ranks int, c Config) []*Report {
+	t.Helper()
+	runtimes, err := symmem.OpenLocal(t.Context(), ranks, c.Options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports := make([]*Report, ranks)
+	var running sync.WaitGroup
+	for r, rt := range runtimes {
+		running.Go(func() {
+			var err error
+			if reports[r], err = Run(t.Context(), rt, c, nil); err != nil {
+				t.Errorf("rank %d: %v", r, err)
+			}
+		})
+	}
+	running.Wait()
+	var closing sync.WaitGroup
+	for _, rt := range runtimes {
+		// After a divergence Close tells of it again.
+		closing.Go(func() { _ = rt.Close() })
+	}
+	closing.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return reports
+}
+
+// small is a workload that takes some milliseconds.
+func small() Config {
+	c := Default()
+	c.Elements, c.Cases, c.Churn, c.Skew = 1<<10, 3, 60, true
+	c.Timeout = 20 * time.Second
+	return c
+}
+
+func TestByCreationEveryCasePassesAtEveryLevel(t *testing.T) {
+	for _, level := range []symmem.CheckLevel{
+		symmem.CheckOff, symmem.CheckRegistration, symmem.CheckEvery,
+	} {
+		t.Run(level.String(), func(t *testing.T) {
+			c := small()
+			c.Check, c.Groups = level, 3
+			for _, r := range onAll(t, 3, c) {
+				if !r.OK() || r.Passed != len(r.Cases) || r.Passed < 18 {
+					t.Errorf("passed %d of %d: %s", r.Passed, len(r.Cases), r.Fault)
+				}
+				for _, one := range r.Cases {
+					if !one.Symmetric {
+						t.Errorf("case %s was not symmetric", one.Name)
+					}
+				}
+			}
+		})
+	}
+}
+
+// diverging has different places on different ranks from its first blocks on.
+func diverging() Config {
+	c := small()
+	c.Placement = symmem.PlaceByAddress
+	return c
+}
+
+func TestByAddressSumsAreWrongWithoutChecks(t *testing.T) {
+	c := diverging()
+	c.Check = symmem.CheckOff
+	for _, r := range onAll(t, 4, c) {
+		if r.Failed == 0 || r.Divergence != nil || r.OK() || r.NotRun != 0 {
+			t.Errorf("failed %d, not run %d, divergence %v", r.Failed, r.NotRun, r.Divergence)
+		}
+	}
+}
+
+func TestByAddressEveryRankReportsTheSameFirstEvent(t *testing.T) {
+	var first *Divergence
+	for _, level := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckRegistration} {
+		c := diverging()
+		c.Check = level
+		for rank, r := range onAll(t, 4, c) {
+			if r.Divergence == nil || r.OK() {
+				t.Fatalf("%v, rank %d: no divergence", level, rank)
+			}
+			if level == symmem.CheckEvery && r.Failed > 0 {
+				t.Errorf("rank %d: %d wrong sums got out", rank, r.Failed)
+			}
+			if first == nil {
+				first = r.Divergence
+			}
+			if diff := cmp.Diff(first, r.Divergence); diff != "" {
+				t.Errorf("%v, rank %d: %s", level, rank, diff)
+			}
+		}
+	}
+}
+
+func TestADivergenceInOneGroupReachesRanksOutsideIt(t *testing.T) {
+	c := diverging()
+	c.Check, c.Groups = symmem.CheckEvery, 4
+	reports := onAll(t, 4, c)
+	for rank, r := range reports {
+		if r.Divergence == nil || r.Divergence.Message != reports[0].Divergence.Message {
+			t.Errorf("rank %d: %+v", rank, r.Divergence)
+		}
+	}
+}
+
+func TestNoiseStaysWithinItsBlocks(t *testing.T) {
+	runtimes, err := symmem.OpenLocal(t.Context(), 1, symmem.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtimes[0].Close()
+	n, err := newNoise(runtimes[0], &Config{Skew: true, Seed: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := 0
+	for range 500 {
+		if err := n.step(); err != nil {
+			t.Fatal(err)
+		}
+		most = max(most, len(n.live))
+	}
+	if most == 0 || most > noiseBlocks {
+		t.Errorf("%d blocks live at most", most)
+	}
+}
+
+func TestAWorkloadThatMakesNoSenseIsRefused(t *testing.T) {
+	for name, spoil := range map[string]func(*Config){
+		"no cases":         func(c *Config) { c.Cases = 0 },
+		"no rounds":        func(c *Config) { c.Rounds = 0 },
+		"no elements":      func(c *Config) { c.Elements = 0 },
+		"negative churn":   func(c *Config) { c.Churn = -1 },
+		"too many groups":  func(c *Config) { c.Groups = maxGroups + 1 },
+		"too many rows":    func(c *Config) { c.Cases, c.Rounds = maxCases, maxRounds },
+		"negative timeout": func(c *Config) { c.Timeout = -1 },
+	} {
+		c := Default()
+		if err := c.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		if spoil(&c); c.Validate() == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
