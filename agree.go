@@ -2,6 +2,8 @@ package symmem
 
 import (
 	"context"
+	"encoding/binary"
+	"slices"
 	"sort"
 	"time"
 
@@ -52,6 +54,34 @@ func (g *Group) histories() []agreement.Ledger {
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].ID < all[j].ID })
 	return all
+}
+
+// shared are the histories of the pools that every rank has now. Ranks that are at different points
+// of their programs have made, or closed, different pools, and that is no divergence.
+func (g *Group) shared(
+	ctx context.Context, exchange agreement.Exchange,
+) ([]agreement.Ledger, error) {
+	mine := g.histories()
+	payload := make([]byte, 0, 8*len(mine))
+	for _, l := range mine {
+		payload = binary.LittleEndian.AppendUint64(payload, l.ID)
+	}
+	got, err := exchange(ctx, payload)
+	if err != nil {
+		return nil, err
+	}
+	ranks, holders := 0, map[uint64]int{}
+	for _, ids := range got {
+		if ids != nil {
+			ranks++
+		}
+		for ; len(ids) >= 8; ids = ids[8:] {
+			holders[binary.LittleEndian.Uint64(ids)]++
+		}
+	}
+	return slices.DeleteFunc(mine, func(l agreement.Ledger) bool {
+		return holders[l.ID] < ranks
+	}), nil
 }
 
 func (p *Pool) isClosed() bool {
@@ -152,11 +182,25 @@ func (g *Group) patrol() {
 		case <-g.fault.ended:
 			return
 		}
-		verdict, err := g.compare(ctx, driver.LaneBackground, agreement.Config{
-			Mode: agreement.Prefix, Tag: "background", Ledgers: g.histories(),
-		})
-		if err != nil || g.heed(verdict) != nil {
+		if err := g.compareInBackground(ctx); err != nil {
 			return
 		}
 	}
+}
+
+func (g *Group) compareInBackground(ctx context.Context) error {
+	exchange := func(ctx context.Context, payload []byte) ([][]byte, error) {
+		return g.comm.Exchange(ctx, driver.LaneBackground, payload)
+	}
+	ledgers, err := g.shared(ctx, exchange)
+	if err != nil {
+		return err
+	}
+	verdict, err := g.compareOn(ctx, exchange, agreement.Config{
+		Mode: agreement.Prefix, Tag: "background", Ledgers: ledgers,
+	})
+	if err != nil {
+		return err
+	}
+	return g.heed(verdict)
 }

@@ -213,11 +213,21 @@ func merge(reports []report) (first report, ranks []int, activity map[int]string
 	return reports[0], slices.Compact(ranks), activity
 }
 
+// comparable are the histories that ranks compare after a fault. Those that are still on their way
+// may have made different pools.
+func (g *Group) comparable(mode agreement.Mode) ([]agreement.Ledger, error) {
+	if mode == agreement.Prefix {
+		return g.shared(context.Background(), g.meet)
+	}
+	return g.histories(), nil
+}
+
 // explainDivergence finds the first differing event of the pools' histories, or, where these are
 // equal, the collective in which the ranks differ, or at least where each of them is.
 func (g *Group) explainDivergence(cause error) error {
 	here := reportOf(cause).Doing
 	here = here[:min(len(here), agreement.MaxTag)]
+	var err error
 	for _, c := range []agreement.Config{
 		{Mode: agreement.Prefix, Call: g.callOf(cause)},
 		// Ranks that wait for each other in different places have stopped, so what one of them
@@ -225,7 +235,9 @@ func (g *Group) explainDivergence(cause error) error {
 		{Mode: agreement.Exact},
 		{Mode: agreement.Exact, Tag: here},
 	} {
-		c.Ledgers = g.histories()
+		if c.Ledgers, err = g.comparable(c.Mode); err != nil {
+			return errors.Join(cause, err)
+		}
 		verdict, err := g.compareOn(context.Background(), g.meet, c)
 		if err != nil {
 			return errors.Join(cause, err)
