@@ -1,0 +1,170 @@
+package symmem_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// stray makes ranks allocate different sizes and then the same, so that every rank has a later
+// event in which it agrees with the others.
+func stray(r *rank, p *symmem.Pool) {
+	r.alloc(p, int64(512*(1+r.Rank())))
+	r.alloc(p, 4096)
+}
+
+func TestCheckLevelsHaveNames(t *testing.T) {
+	for level, name := range map[symmem.CheckLevel]string{
+		symmem.CheckDefault: "default", symmem.CheckOff: "off",
+		symmem.CheckRegistration: "registration", symmem.CheckEvery: "every",
+	} {
+		if got := level.String(); got != name {
+			t.Errorf("level %d is called %q, want %q", level, got, name)
+		}
+		if got, err := symmem.ParseCheckLevel(name); err != nil || got != level {
+			t.Errorf("%q is level %v, error %v", name, got, err)
+		}
+	}
+	if _, err := symmem.ParseCheckLevel("sometimes"); err == nil {
+		t.Error("a level that does not exist was read")
+	}
+	if got := symmem.CheckLevel(9).String(); got != "CheckLevel(?)" {
+		t.Errorf("level 9 is called %q", got)
+	}
+}
+
+func TestTheDefaultLevelComparesEveryCallOnTheHost(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		if r.Check() != symmem.CheckEvery || !r.Device().CheckIsFree {
+			r.failf("level %v", r.Check())
+		}
+	})
+}
+
+func TestLevelOffComparesNothing(t *testing.T) {
+	together(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
+		p := r.pool()
+		stray(r, p)
+		r.ok(p.Register(r.ctx, r.World()))
+		r.ok(r.World().Check(r.ctx))
+		m := symmem.Host(make([]float32, 8))
+		op := []symmem.ReduceOp{symmem.Min, symmem.Max}[r.Rank()]
+		r.ok(r.World().AllReduce(r.ctx, m, m, 8, symmem.Float32, op, nil))
+		r.synchronize()
+		if n := r.World().Stats().Agreements; n != 0 {
+			r.failf("%d agreements", n)
+		}
+	})
+}
+
+func TestLevelRegistrationComparesAtRegistrationAndCheck(t *testing.T) {
+	never := symmem.Options{Check: symmem.CheckRegistration, CheckInterval: -1}
+	for name, call := range map[string]func(*rank, *symmem.Pool) error{
+		"Register": func(r *rank, p *symmem.Pool) error { return p.Register(r.ctx, r.World()) },
+		"Reserve":  func(r *rank, p *symmem.Pool) error { return p.Reserve(r.ctx, mib, r.World()) },
+		"Trim":     func(r *rank, p *symmem.Pool) error { return p.Trim(r.ctx, 0) },
+		"Check":    func(r *rank, _ *symmem.Pool) error { return r.World().Check(r.ctx) },
+		"the first collective on the memory": func(r *rank, p *symmem.Pool) error {
+			return r.sum(r.World(), r.alloc(p, 4096))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var said answers
+			together(t, 2, never, func(r *rank) {
+				p := r.pool()
+				stray(r, p)
+				m := symmem.Host(make([]float32, 8))
+				op := []symmem.ReduceOp{symmem.Min, symmem.Max}[r.Rank()]
+				r.ok(r.World().AllReduce(r.ctx, m, m, 8, symmem.Float32, op, nil))
+				r.synchronize()
+				said.give(r, r.diverged(call(r, p)))
+			})
+			if text := said.alike(t, 2); !strings.Contains(text, "alloc 512 B") {
+				t.Errorf("%q does not name the first event", text)
+			}
+		})
+	}
+}
+
+func TestTheBackgroundReportsADivergenceThatNoCallWouldFind(t *testing.T) {
+	var said answers
+	together(t, 3, symmem.Options{
+		Check: symmem.CheckRegistration, CheckInterval: time.Millisecond,
+	}, func(r *rank) {
+		stray(r, r.pool())
+		// Barriers compare nothing at this level: what ends the loop comes from the background.
+		var err error
+		for err == nil && r.ctx.Err() == nil {
+			if err = r.World().Barrier(r.ctx, nil); err == nil {
+				err = r.DefaultStream().Synchronize(r.ctx)
+			}
+		}
+		said.give(r, r.diverged(err))
+		r.diverged(r.World().Err())
+	})
+	said.alike(t, 3)
+}
+
+func TestTheBackgroundAgreesWhileRanksAreAtDifferentEvents(t *testing.T) {
+	together(t, 2, symmem.Options{
+		Check: symmem.CheckRegistration, CheckInterval: time.Millisecond,
+	}, func(r *rank) {
+		p := r.pool()
+		before := r.World().Stats().Agreements
+		for r.World().Stats().Agreements < before+5 {
+			r.ok(r.alloc(p, 4096).Free())
+		}
+		r.ok(r.World().Err())
+	})
+}
+
+func TestCheckFindsWhatDiffersBeforeAnythingIsRegistered(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		r.alloc(p, 4096)
+		r.ok(r.World().Check(r.ctx))
+		if n := r.World().Stats().Agreements; n != 1 {
+			r.failf("%d agreements", n)
+		}
+		stray(r, p)
+		d := r.diverged(r.World().Check(r.ctx))
+		if d.Position != 2 || d.Group != r.World().ID() || len(d.Variants) != 2 {
+			r.failf("%+v", d)
+		}
+	})
+}
+
+func TestErrorsNameTheLineOfAnAllocation(t *testing.T) {
+	var said answers
+	together(t, 2, symmem.Options{CallSites: true}, func(r *rank) {
+		p := r.pool()
+		r.ok(p.With(r.ctx, r.World(), func(s *symmem.Scope) error {
+			_, err := s.Alloc(4096)
+			return err
+		}))
+		stray(r, p)
+		err := r.World().Check(r.ctx)
+		for number, has := range r.diverged(err).Ranks() {
+			if !strings.Contains(has.Site, "rank_test.go:") {
+				r.failf("rank %d allocated at %q", number, has.Site)
+			}
+		}
+		said.give(r, err)
+	})
+	if text := said.alike(t, 2); !strings.Contains(text, "rank_test.go:") {
+		t.Errorf("%q names no line", text)
+	}
+}
+
+func TestErrorsNameNoLineUnlessAsked(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		stray(r, r.pool())
+		for _, has := range r.diverged(r.World().Check(r.ctx)).Ranks() {
+			if has.Site != "" {
+				r.failf("site %q", has.Site)
+			}
+		}
+	})
+}

@@ -1,0 +1,17 @@
+package symmem_test
+
+import (
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// TestMain runs the tests and fails if any of them leaves a goroutine behind. In a process that a
+// test started as a rank it is that rank instead.
+func TestMain(m *testing.M) {
+	if os.Getenv(victimVariable) != "" {
+		os.Exit(beRank())
+	}
+	goleak.VerifyTestMain(m)
+}

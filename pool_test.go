@@ -1,0 +1,172 @@
+package symmem_test
+
+import (
+	"errors"
+	"testing"
+
+	"symmem"
+)
+
+func TestBuffersLieAtTheSamePlaceOnEveryRank(t *testing.T) {
+	var said answers
+	together(t, 3, symmem.Options{Scatter: misplacing}, func(r *rank) {
+		p := r.pool()
+		var places []string
+		var held []symmem.Buffer
+		for i := range 200 {
+			if i%3 == 2 {
+				r.ok(held[i/3].Free())
+			}
+			b := r.alloc(p, int64(512*(1+i*7%90)))
+			held = append(held, b)
+			places = append(places, place(b))
+		}
+		said.give(r, errors.New(join(places)))
+		r.ok(r.World().Check(r.ctx))
+	})
+	said.alike(t, 3)
+}
+
+func TestReserveMakesAndRegistersMemoryUpFront(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		r.ok(p.Reserve(r.ctx, 32*mib, r.World()))
+		before := r.World().Stats()
+		if before.Windows == 0 || before.Windows != p.Stats().Segments || p.Stats().Cached < 32*mib {
+			r.failf("%+v, %+v", before, p.Stats())
+		}
+		b := r.alloc(p, 32*mib)
+		s := p.Begin(r.World())
+		r.ok(s.End(r.ctx))
+		r.sums(r.World(), b)
+		if after := r.World().Stats(); after.Registrations != before.Registrations {
+			r.failf("registered again: %+v", after)
+		}
+		r.ok(b.Free())
+		r.ok(p.Reserve(r.ctx, mib, nil))
+		r.is(p.Reserve(r.ctx, -1, nil), symmem.ErrSize)
+	})
+}
+
+func TestAPoolMapsFewSegments(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		for range 128 {
+			r.alloc(p, mib)
+		}
+		// 4 + 4 + 8 + 16 + 32 + 64 MiB
+		if n := len(p.Segments()); n != 6 || n != p.Stats().Segments {
+			r.failf("%d segments", n)
+		}
+	})
+}
+
+func TestPoolStatsCountBytes(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		a, b := r.alloc(p, 1000), r.window(p, mib)
+		want := symmem.PoolStats{
+			Used: mib + 1024, Requested: mib + 1000, HighWater: mib + 1024,
+			Cached: 3*mib - 1024, LargestFree: 3*mib - 1024, Segments: 1, Windows: 1, Events: 3,
+		}
+		if got := p.Stats(); got != want {
+			r.failf("got %+v, want %+v", got, want)
+		}
+		r.ok(a.Free())
+		r.ok(b.Free())
+		want.Used, want.Requested, want.Cached, want.LargestFree = 0, 0, 4*mib, 4*mib
+		want.Events = 5
+		if got := p.Stats(); got != want {
+			r.failf("got %+v, want %+v", got, want)
+		}
+	})
+}
+
+func TestSizesThatCannotBeAreRefused(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		for _, bytes := range []int64{0, -1, 1 << 62} {
+			if _, err := p.Alloc(bytes); !errors.Is(err, symmem.ErrSize) {
+				r.failf("%d bytes: %v", bytes, err)
+			}
+		}
+		for _, o := range []symmem.PoolOptions{{Capacity: -1}, {FirstSegment: -1}, {Placement: 9}} {
+			if _, err := r.NewPool(o); err == nil {
+				r.failf("%+v made a pool", o)
+			}
+		}
+	})
+}
+
+func TestAPoolKeepsToItsCapacity(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{Capacity: 8 * mib, FirstSegment: 4 * mib})
+		a := r.alloc(p, 4*mib)
+		r.alloc(p, 3*mib)
+		_, err := p.Alloc(2 * mib)
+		var oom *symmem.OutOfMemoryError
+		if !errors.As(err, &oom) || !errors.Is(err, symmem.ErrOutOfMemory) {
+			r.failf("got %v, want an OutOfMemoryError", err)
+		}
+		if oom.Requested != 2*mib || oom.Free != mib || oom.Capacity != 8*mib {
+			r.failf("%+v", oom)
+		}
+		r.ok(a.Free())
+		r.alloc(p, 2*mib)
+	})
+}
+
+func TestTrimKeepsWhatIsUsedAndWhatItIsTold(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		a, b := r.alloc(p, 4*mib), r.alloc(p, 4*mib)
+		c := r.window(p, 8*mib)
+		r.ok(b.Free())
+		r.ok(c.Free())
+		r.ok(p.Trim(r.ctx, 8*mib))
+		if got := p.Stats(); got.Segments != 2 || got.Windows != 2 || got.Used != 4*mib {
+			r.failf("%+v", got)
+		}
+		r.sums(r.World(), a)
+		r.ok(p.Trim(r.ctx, 0))
+		if all := p.Segments(); len(all) != 1 || all[0].Segment != a.Segment() {
+			r.failf("%+v", all)
+		}
+		// Ordinals are not used again, so nobody takes new memory for old.
+		d := r.alloc(p, 4*mib)
+		if d.Segment() != 3 {
+			r.failf("the new segment is number %d", d.Segment())
+		}
+		r.sums(r.World(), d)
+	})
+}
+
+func TestAPoolOfOneRankTrimsAlone(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib})
+		if r.Rank() == 0 {
+			r.ok(r.alloc(p, mib).Free())
+			r.ok(p.Trim(r.ctx, 0))
+		}
+		if n := p.Stats().Segments; n != 0 || p.Domain() != nil {
+			r.failf("%d segments", n)
+		}
+	})
+}
+
+func TestAClosedPoolRefusesEverything(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.window(p, mib)
+		r.ok(p.Close())
+		r.ok(p.Close())
+		if n := r.World().Stats().Windows; n != 0 {
+			r.failf("%d windows outlive their pool", n)
+		}
+		_, err := p.Alloc(512)
+		r.is(err, symmem.ErrClosed)
+		r.is(b.Free(), symmem.ErrClosed)
+		r.is(p.Reserve(r.ctx, 512, nil), symmem.ErrClosed)
+		r.is(r.sum(r.World(), b), symmem.ErrClosed)
+	})
+}

@@ -1,0 +1,271 @@
+package symmem_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+const mib = int64(1) << 20
+
+// rank is one rank of a test. Its methods end the rank, and fail the test, where a call that must
+// succeed does not.
+type rank struct {
+	*symmem.Runtime
+	t   *testing.T
+	ctx context.Context
+}
+
+// together runs a function on every rank of a local world and closes it. A rank that fails aborts
+// the world, so that the others do not wait for it.
+func together(t *testing.T, n int, o symmem.Options, f func(r *rank)) {
+	t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = 20 * time.Second
+	}
+	runtimes, err := symmem.OpenLocal(t.Context(), n, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eachRank(runtimes, func(rt *symmem.Runtime) {
+		r := &rank{Runtime: rt, t: t, ctx: t.Context()}
+		finished := false
+		defer func() {
+			if !finished {
+				rt.World().Abort()
+			}
+		}()
+		f(r)
+		finished = true
+	})
+	eachRank(runtimes, func(rt *symmem.Runtime) {
+		if err := rt.Close(); err != nil && !t.Failed() {
+			t.Errorf("closing rank %d: %v", rt.Rank(), err)
+		}
+	})
+}
+
+// eachRank runs a function on all ranks at once.
+func eachRank(runtimes []*symmem.Runtime, f func(*symmem.Runtime)) {
+	var ranks sync.WaitGroup
+	for _, rt := range runtimes {
+		ranks.Go(func() { f(rt) })
+	}
+	ranks.Wait()
+}
+
+// ok ends the rank if there is an error.
+func (r *rank) ok(err error) {
+	if err != nil {
+		r.t.Helper()
+		r.failf("%v", err)
+	}
+}
+
+// failf fails the test and ends the rank.
+func (r *rank) failf(format string, args ...any) {
+	r.t.Helper()
+	r.t.Errorf("rank %d: "+format, append([]any{r.Rank()}, args...)...)
+	runtime.Goexit()
+}
+
+// is ends the rank unless the error is the wanted one.
+func (r *rank) is(err, want error) {
+	r.t.Helper()
+	if !errors.Is(err, want) {
+		r.failf("got %v, want %v", err, want)
+	}
+}
+
+// pool makes a pool of the world with small segments.
+func (r *rank) pool() *symmem.Pool {
+	r.t.Helper()
+	return r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 4 * mib})
+}
+
+func (r *rank) poolWith(o symmem.PoolOptions) *symmem.Pool {
+	r.t.Helper()
+	p, err := r.NewPool(o)
+	r.ok(err)
+	return p
+}
+
+func (r *rank) alloc(p *symmem.Pool, bytes int64) symmem.Buffer {
+	r.t.Helper()
+	b, err := p.Alloc(bytes)
+	r.ok(err)
+	return b
+}
+
+// window returns a buffer in a window of the world.
+func (r *rank) window(p *symmem.Pool, bytes int64) symmem.Buffer {
+	r.t.Helper()
+	b := r.alloc(p, bytes)
+	r.ok(p.Register(r.ctx, r.World()))
+	return b
+}
+
+func (r *rank) floats(b symmem.Buffer) []float32 {
+	r.t.Helper()
+	v, err := symmem.View[float32](b)
+	r.ok(err)
+	return v
+}
+
+// fill sets every element of a buffer.
+func (r *rank) fill(b symmem.Buffer, value float32) {
+	r.t.Helper()
+	for i, v := 0, r.floats(b); i < len(v); i++ {
+		v[i] = value
+	}
+}
+
+// holds ends the rank unless every element of a buffer is the given value.
+func (r *rank) holds(b symmem.Buffer, want float32) {
+	r.t.Helper()
+	for i, got := range r.floats(b) {
+		if got != want {
+			r.failf("element %d is %v, want %v", i, got, want)
+		}
+	}
+}
+
+// sum adds up a whole buffer over the group's ranks, in place, and waits for it.
+func (r *rank) sum(g *symmem.Group, b symmem.Buffer) error {
+	m := b.Memory()
+	err := g.AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, nil)
+	return errors.Join(err, r.DefaultStream().Synchronize(r.ctx))
+}
+
+// sums ends the rank unless the group adds up a buffer correctly.
+func (r *rank) sums(g *symmem.Group, b symmem.Buffer) {
+	r.t.Helper()
+	r.fill(b, float32(g.Rank()+1))
+	r.ok(r.sum(g, b))
+	r.holds(b, float32(g.Size()*(g.Size()+1)/2))
+}
+
+// split makes a group of the ranks that give one color.
+func (r *rank) split(g *symmem.Group, color int) *symmem.Group {
+	r.t.Helper()
+	sub, err := g.Split(r.ctx, color, 0)
+	r.ok(err)
+	return sub
+}
+
+// synchronize waits for the default stream.
+func (r *rank) synchronize() {
+	r.t.Helper()
+	r.ok(r.DefaultStream().Synchronize(r.ctx))
+}
+
+// within bounds a call that is expected to wait for a rank that does not come.
+func (r *rank) within(d time.Duration, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(r.ctx, d)
+	defer cancel()
+	return call(ctx)
+}
+
+// answers collects what each rank got, to compare it.
+type answers struct {
+	mu   sync.Mutex
+	text map[int]string // guarded by mu
+}
+
+// give notes a rank's error.
+func (a *answers) give(r *rank, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.text == nil {
+		a.text = map[int]string{}
+	}
+	a.text[r.Rank()] = err.Error()
+}
+
+// alike fails the test unless so many ranks have answered, all with one text, and returns it.
+func (a *answers) alike(t *testing.T, ranks int) string {
+	t.Helper()
+	different := map[string]bool{}
+	var text string
+	for _, text = range a.text {
+		different[text] = true
+	}
+	if len(a.text) != ranks || len(different) != 1 {
+		t.Fatalf("%d ranks must say the same: %v", ranks, a.text)
+	}
+	return text
+}
+
+// diverged ends the rank unless an error is a DivergenceError.
+func (r *rank) diverged(err error) *symmem.DivergenceError {
+	r.t.Helper()
+	var d *symmem.DivergenceError
+	if !errors.As(err, &d) {
+		r.failf("got %v, want a DivergenceError", err)
+	}
+	return d
+}
+
+// late ends the rank unless an error is a TimeoutError that names exactly these ranks.
+func (r *rank) late(err error, missing ...int) {
+	r.t.Helper()
+	var late *symmem.TimeoutError
+	if !errors.As(err, &late) {
+		r.failf("got %v, want a TimeoutError", err)
+	}
+	if !equalInts(late.Missing, missing) {
+		r.failf("%v names ranks %v, want %v", err, late.Missing, missing)
+	}
+}
+
+func equalInts(a, b []int) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// gate is a place where ranks of a test wait for each other outside symmem.
+type gate struct {
+	mu      sync.Mutex
+	waiting int           // guarded by mu
+	open    chan struct{} // replaced each time it opens; guarded by mu
+	size    int
+}
+
+func newGate(size int) *gate { return &gate{size: size, open: make(chan struct{})} }
+
+// pass returns when all ranks have come.
+func (g *gate) pass(r *rank) {
+	g.mu.Lock()
+	open := g.open
+	if g.waiting++; g.waiting == g.size {
+		g.waiting, g.open = 0, make(chan struct{})
+		close(open)
+	}
+	g.mu.Unlock()
+	select {
+	case <-open:
+	case <-time.After(time.Minute):
+		r.failf("the others do not come")
+	}
+}
+
+// place writes where a buffer lies.
+func place(b symmem.Buffer) string {
+	return fmt.Sprintf("%d:%#x+%d", b.Segment(), b.Offset(), b.Size())
+}
+
+func join(lines []string) string { return strings.Join(lines, "\n") }

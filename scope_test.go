@@ -1,0 +1,194 @@
+package symmem_test
+
+import (
+	"errors"
+	"testing"
+
+	"symmem"
+)
+
+func TestTheEndOfAScopeRegistersWhatIsNew(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		s := p.Begin(r.World())
+		b, err := s.Alloc(mib)
+		r.ok(err)
+		if !s.Enabled() || r.IsSymmetric(b.Address(), b.Size(), r.World()) {
+			r.failf("registered before the end")
+		}
+		r.ok(s.End(r.ctx))
+		r.sums(r.World(), b)
+		if stats := r.World().Stats(); stats.Registrations != 1 || stats.Paths["window"] != 1 {
+			r.failf("%+v", stats)
+		}
+	})
+}
+
+func TestAScopeWithNothingNewAsksNobody(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		r.window(p, mib)
+		agreed := r.World().Stats().Agreements
+		// Rank 1 does not take part at all.
+		for i := 0; i < 10 && r.Rank() == 0; i++ {
+			s := p.Begin(r.World())
+			r.ok(s.End(r.ctx))
+		}
+		if n := r.World().Stats().Agreements; n != agreed {
+			r.failf("%d agreements, had %d", n, agreed)
+		}
+	})
+}
+
+func TestScopesNest(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		half := r.split(r.World(), r.Rank())
+		outer := p.Begin(r.World())
+		a, err := outer.Alloc(mib)
+		r.ok(err)
+		inner := p.Begin(half)
+		b, err := inner.Alloc(8 * mib)
+		r.ok(err)
+		r.ok(inner.End(r.ctx))
+		for _, at := range []symmem.Buffer{a, b} {
+			if !r.IsSymmetric(at.Address(), at.Size(), half) {
+				r.failf("the inner scope's group has no window over segment %d", at.Segment())
+			}
+			if r.IsSymmetric(at.Address(), at.Size(), r.World()) {
+				r.failf("the outer scope's group has segment %d early", at.Segment())
+			}
+		}
+		r.ok(outer.End(r.ctx))
+		r.sums(r.World(), a)
+		r.sums(r.World(), b)
+		r.sums(half, b)
+	})
+}
+
+func TestAnEndedScopeIsClosed(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		for name, end := range map[string]func(s *symmem.Scope){
+			"End":     func(s *symmem.Scope) { r.ok(s.End(r.ctx)) },
+			"Abandon": func(s *symmem.Scope) { s.Abandon() },
+		} {
+			s := p.Begin(r.World())
+			end(&s)
+			s.Abandon()
+			r.is(s.End(r.ctx), symmem.ErrClosed)
+			if _, err := s.Alloc(512); !errors.Is(err, symmem.ErrClosed) {
+				r.failf("allocating after %s: %v", name, err)
+			}
+		}
+	})
+}
+
+func TestWhatAnAbandonedScopeAllocatedIsRegisteredByTheNextEnd(t *testing.T) {
+	wrong := errors.New("something else went wrong")
+	for _, row := range []struct {
+		name    string
+		abandon func(r *rank, p *symmem.Pool) symmem.Buffer
+	}{
+		{"by Abandon", func(r *rank, p *symmem.Pool) symmem.Buffer {
+			s := p.Begin(r.World())
+			defer s.Abandon()
+			b, err := s.Alloc(mib)
+			r.ok(err)
+			return b
+		}},
+		{"by an error in With", func(r *rank, p *symmem.Pool) (b symmem.Buffer) {
+			r.is(p.With(r.ctx, r.World(), func(s *symmem.Scope) (err error) {
+				b, err = s.Alloc(mib)
+				return errors.Join(err, wrong)
+			}), wrong)
+			return b
+		}},
+		{"by a panic in With", func(r *rank, p *symmem.Pool) (b symmem.Buffer) {
+			defer func() {
+				if recover() != any(wrong) {
+					r.failf("the panic was lost")
+				}
+			}()
+			r.ok(p.With(r.ctx, r.World(), func(s *symmem.Scope) (err error) {
+				b, err = s.Alloc(mib)
+				r.ok(err)
+				panic(wrong)
+			}))
+			return b
+		}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			together(t, 2, symmem.Options{}, func(r *rank) {
+				p := r.pool()
+				b := row.abandon(r, p)
+				if n := r.World().Stats().Windows; n != 0 {
+					r.failf("%d windows after an abandoned scope", n)
+				}
+				s := p.Begin(r.World())
+				r.ok(s.End(r.ctx))
+				if !r.IsSymmetric(b.Address(), b.Size(), r.World()) {
+					r.failf("the next end did not register")
+				}
+				r.sums(r.World(), b)
+			})
+		})
+	}
+}
+
+func TestADisabledScopeHandsOutMemoryOfTheRankAlone(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		s := p.BeginDisabled()
+		b, err := s.Alloc(int64(1+r.Rank()) * mib)
+		r.ok(err)
+		if s.Enabled() || b.Pool() == p || p.Stats().Used != 0 {
+			r.failf("the pool was used")
+		}
+		r.ok(s.End(r.ctx))
+		r.is(s.End(r.ctx), symmem.ErrClosed)
+		r.ok(r.World().Check(r.ctx))
+		m := b.Memory()
+		r.fill(b, 1)
+		r.ok(r.World().AllReduce(r.ctx, m, m, 1024, symmem.Float32, symmem.Sum, nil))
+		r.synchronize()
+		if v := r.floats(b); v[1023] != 2 || v[1024] != 1 {
+			r.failf("sums %v, %v", v[1023], v[1024])
+		}
+		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 0 {
+			r.failf("paths %v", paths)
+		}
+		r.ok(b.Free())
+	})
+}
+
+func TestAScopeOfAGroupThatCannotRegisterSaysSo(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		half := r.split(r.World(), r.Rank())
+		for name, p := range map[string]*symmem.Pool{
+			"a pool without a domain":     r.poolWith(symmem.PoolOptions{}),
+			"a pool of a smaller domain":  r.poolWith(symmem.PoolOptions{Domain: half}),
+			"a pool that has been closed": r.closedPool(),
+		} {
+			want := symmem.ErrInvalid
+			if name == "a pool that has been closed" {
+				want = symmem.ErrClosed
+			}
+			s := p.Begin(r.World())
+			if _, err := s.Alloc(512); !errors.Is(err, want) {
+				r.failf("allocating from %s: %v", name, err)
+			}
+			r.is(s.End(r.ctx), want)
+			r.is(p.Register(r.ctx, r.World()), want)
+			r.is(p.With(r.ctx, r.World(), func(*symmem.Scope) error {
+				panic("the function of a scope that cannot be was called")
+			}), want)
+		}
+	})
+}
+
+func (r *rank) closedPool() *symmem.Pool {
+	p := r.pool()
+	r.ok(p.Close())
+	return p
+}

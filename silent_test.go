@@ -1,0 +1,358 @@
+package symmem_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// The tests of this file are the faults that must never be silent. That of a rank whose process
+// ends is in lost_test.go.
+
+// soon is the deadline of calls in tests that wait for a rank that does not come.
+const soon = 300 * time.Millisecond
+
+func TestADifferentSizeOrOneBlockMoreIsADivergence(t *testing.T) {
+	for _, row := range []struct {
+		name, event, why string
+		allocate         func(r *rank, p *symmem.Pool)
+	}{
+		{
+			"rank 2 asks for another size", "alloc 8192 B", "rank 2 has another size than ranks 0-1",
+			func(r *rank, p *symmem.Pool) { r.alloc(p, 4096<<(r.Rank()/2)) },
+		},
+		{
+			"rank 2 makes one block more", "alloc 512 B", "rank 2 has an event that ranks 0-1 have not",
+			func(r *rank, p *symmem.Pool) {
+				if r.Rank() == 2 {
+					r.alloc(p, 512)
+				}
+				r.alloc(p, 4096)
+			},
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var said answers
+			together(t, 3, symmem.Options{}, func(r *rank) {
+				p := r.pool()
+				r.alloc(p, mib)
+				row.allocate(r, p)
+				err := p.Register(r.ctx, r.World())
+				r.diverged(err)
+				said.give(r, err)
+				if n := r.World().Stats().Windows; n != 0 {
+					r.failf("%d windows after a divergence", n)
+				}
+			})
+			text := said.alike(t, 3)
+			for _, want := range []string{row.event, row.why, "ranks 0-1 have", "rank 2 has"} {
+				if !strings.Contains(text, want) {
+					t.Errorf("%q does not say %q", text, want)
+				}
+			}
+		})
+	}
+}
+
+func TestSegmentsAreRegisteredInTheOrderOfTheirOrdinals(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		var order []int
+		r.Observe(symmem.Observer{Register: func(e symmem.WindowEvent) {
+			order = append(order, e.Segment)
+		}})
+		p := r.pool()
+		for range 20 {
+			r.alloc(p, mib)
+		}
+		r.ok(p.Register(r.ctx, r.World()))
+		if len(order) < 3 || !slices.IsSorted(order) {
+			r.failf("registered segments in the order %v", order)
+		}
+	})
+}
+
+func TestPoolsRegisteredInDifferentOrderAreADivergence(t *testing.T) {
+	var said answers
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		pools := []*symmem.Pool{r.pool(), r.pool()}
+		for _, p := range pools {
+			r.alloc(p, mib)
+		}
+		err := pools[r.Rank()].Register(r.ctx, r.World())
+		r.diverged(err)
+		said.give(r, err)
+	})
+	said.alike(t, 2)
+}
+
+func TestARankThatDoesNotReachTheRegistrationIsNamed(t *testing.T) {
+	var said answers
+	done := newGate(3)
+	together(t, 3, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		r.alloc(p, mib)
+		if r.Rank() != 1 {
+			err := r.within(soon, func(ctx context.Context) error {
+				return p.Register(ctx, r.World())
+			})
+			r.late(err, 1)
+			said.give(r, err)
+		}
+		done.pass(r)
+		r.late(p.Register(r.ctx, r.World()), 1)
+		r.late(r.World().Err(), 1)
+	})
+	if text := said.alike(t, 2); !strings.Contains(text, "rank 1") {
+		t.Errorf("%q does not name rank 1", text)
+	}
+}
+
+func TestGroupsRegisteredInDifferentOrderNameBothRanks(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		groups := []*symmem.Group{r.split(r.World(), 0), r.split(r.World(), 0)}
+		p := r.pool()
+		r.alloc(p, mib)
+		err := r.within(soon, func(ctx context.Context) error {
+			return p.Register(ctx, groups[r.Rank()])
+		})
+		r.late(err, 1-r.Rank())
+		if !strings.Contains(err.Error(), groups[r.Rank()].ID()) {
+			r.failf("%v does not name group %s", err, groups[r.Rank()].ID())
+		}
+	})
+}
+
+// displace returns a buffer in a window that lies at different places on the two ranks, although
+// the ranks make the same requests: blocks are placed by address, and segments land anywhere.
+func displace(r *rank) symmem.Buffer {
+	p := r.poolWith(symmem.PoolOptions{
+		Domain: r.World(), FirstSegment: 4 * mib, Placement: symmem.PlaceByAddress,
+	})
+	var all []symmem.Buffer
+	for range 64 {
+		all = append(all, r.alloc(p, mib/2))
+	}
+	r.ok(p.Register(r.ctx, r.World()))
+	for i := 0; i < len(all); i += 2 {
+		r.ok(all[i].Free())
+	}
+	return r.alloc(p, mib/2)
+}
+
+// misplacing is a number for which displace works; it draws the addresses of segments.
+const misplacing = 5
+
+func TestBuffersAtDifferentOffsets(t *testing.T) {
+	t.Run("are a divergence where every call is compared", func(t *testing.T) {
+		var said answers
+		together(t, 2, symmem.Options{Scatter: misplacing}, func(r *rank) {
+			b := displace(r)
+			err := r.sum(r.World(), b)
+			r.diverged(err)
+			said.give(r, err)
+		})
+		if text := said.alike(t, 2); !strings.Contains(text, "segment") {
+			t.Errorf("%q names no place", text)
+		}
+	})
+	t.Run("after a detour of one rank are one, too", func(t *testing.T) {
+		var said answers
+		together(t, 2, symmem.Options{}, func(r *rank) {
+			p := r.pool()
+			pair := []symmem.Buffer{r.alloc(p, mib), r.window(p, mib)}
+			r.ok(pair[r.Rank()].Free())
+			err := r.sum(r.World(), r.alloc(p, mib))
+			r.diverged(err)
+			said.give(r, err)
+		})
+		if text := said.alike(t, 2); !strings.Contains(text, "free") {
+			t.Errorf("%q does not name the free", text)
+		}
+	})
+	t.Run("give wrong sums with checks off", func(t *testing.T) {
+		var mu sync.Mutex
+		places, wrong := map[string]bool{}, 0
+		together(t, 2, symmem.Options{Scatter: misplacing, Check: symmem.CheckOff}, func(r *rank) {
+			b := displace(r)
+			r.fill(b, 1)
+			r.ok(r.World().Barrier(r.ctx, nil))
+			r.ok(r.sum(r.World(), b))
+			mu.Lock()
+			defer mu.Unlock()
+			places[fmt.Sprint(b.Segment(), b.Offset())] = true
+			if slices.ContainsFunc(r.floats(b), func(v float32) bool { return v != 2 }) {
+				wrong++
+			}
+		})
+		if len(places) != 2 || wrong == 0 {
+			t.Errorf("places %v, %d ranks with wrong sums", places, wrong)
+		}
+	})
+}
+
+func TestABufferThatRunsPastItsWindowIsRefusedBeforeLaunch(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.window(p, 4096)
+		if r.Rank() == 1 {
+			m := b.Memory()
+			err := r.World().AllReduce(r.ctx, m, m, 1025, symmem.Float32, symmem.Sum, nil)
+			r.is(err, symmem.ErrOutOfRange)
+			if paths := r.World().Stats().Paths; len(paths) != 0 {
+				r.failf("%v were launched", paths)
+			}
+		}
+		r.sums(r.World(), b)
+	})
+}
+
+func TestRegistrationDuringACaptureLeavesTheCaptureGood(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.window(p, mib)
+		r.fill(b, 1)
+		s := r.DefaultStream()
+		m := b.Memory()
+		r.ok(s.BeginCapture())
+		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
+		r.alloc(p, 8*mib)
+		r.is(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
+		scope := p.Begin(r.World())
+		r.is(scope.End(r.ctx), symmem.ErrCapturing)
+		g, err := s.EndCapture()
+		r.ok(err)
+		r.ok(g.Launch(s))
+		r.synchronize()
+		r.holds(b, 2)
+		r.ok(g.Close())
+		r.ok(p.Register(r.ctx, r.World()))
+		if n := r.World().Stats().Windows; n != p.Stats().Segments {
+			r.failf("%d windows of %d segments", n, p.Stats().Segments)
+		}
+	})
+}
+
+func TestFreedMemoryStaysRegisteredUntilTrimDeregistersIt(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		var order []string
+		note := func(what string, e symmem.SegmentEvent) {
+			order = append(order, fmt.Sprint(what, " ", e.Segment))
+		}
+		r.Observe(symmem.Observer{
+			Deregister:  func(e symmem.WindowEvent) { note("deregister", e.SegmentEvent) },
+			SegmentFree: func(e symmem.SegmentEvent) { note("unmap", e) },
+		})
+		p := r.pool()
+		b := r.window(p, mib)
+		r.ok(b.Free())
+		if len(order) != 0 || !r.IsSymmetric(b.Address(), b.Size(), r.World()) {
+			r.failf("a freed block left its window: %v", order)
+		}
+		again := r.alloc(p, mib)
+		if again.Address() != b.Address() {
+			r.failf("the block went to %#x, not back to the pool", again.Address())
+		}
+		r.sums(r.World(), again)
+		r.ok(again.Free())
+		r.ok(p.Trim(r.ctx, 0))
+		if !slices.Equal(order, []string{"deregister 0", "unmap 0"}) {
+			r.failf("trimming went %v", order)
+		}
+		if r.IsSymmetric(b.Address(), b.Size(), r.World()) {
+			r.failf("the window is still there")
+		}
+	})
+}
+
+func TestARankThatRunsOutOfMemoryAloneIsNamedByTheNextAgreement(t *testing.T) {
+	for _, row := range []struct {
+		name, says string
+		next       func(r *rank, p *symmem.Pool) error
+	}{
+		{"a check", "16777216 B", func(r *rank, _ *symmem.Pool) error {
+			return r.World().Check(r.ctx)
+		}},
+		{"a registration that one rank does not need", "16777216 B", func(r *rank, p *symmem.Pool) error {
+			if err := p.Register(r.ctx, r.World()); err != nil {
+				return err
+			}
+			return errors.Join(r.World().Barrier(r.ctx, nil), r.DefaultStream().Synchronize(r.ctx))
+		}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var said answers
+			together(t, 2, symmem.Options{}, func(r *rank) {
+				p := r.poolWith(symmem.PoolOptions{
+					Domain: r.World(), FirstSegment: 4 * mib, Capacity: int64(64>>(4*r.Rank())) * mib,
+				})
+				_, err := p.Alloc(16 * mib)
+				if r.Rank() == 1 {
+					var oom *symmem.OutOfMemoryError
+					if !errors.As(err, &oom) || oom.Capacity != 4*mib || oom.Requested != 16*mib {
+						r.failf("got %v, want an OutOfMemoryError", err)
+					}
+				} else {
+					r.ok(err)
+				}
+				err = row.next(r, p)
+				said.give(r, r.diverged(err))
+			})
+			if text := said.alike(t, 2); !strings.Contains(text, row.says) {
+				t.Errorf("%q does not say %q", text, row.says)
+			}
+		})
+	}
+}
+
+func TestCollectivesThatDifferAreADivergence(t *testing.T) {
+	for _, row := range []struct {
+		name, says string
+		call       func(r *rank, m symmem.Memory) error
+	}{
+		{"in their count", "of 5 float32", func(r *rank, m symmem.Memory) error {
+			return r.World().AllReduce(
+				r.ctx, m, m, int64(5+r.Rank()), symmem.Float32, symmem.Sum, nil)
+		}},
+		{"in their type", "bfloat16", func(r *rank, m symmem.Memory) error {
+			t := []symmem.DataType{symmem.Float16, symmem.BFloat16}[r.Rank()]
+			return r.World().AllReduce(r.ctx, m, m, 5, t, symmem.Sum, nil)
+		}},
+		{"in their reduction", "max", func(r *rank, m symmem.Memory) error {
+			op := []symmem.ReduceOp{symmem.Sum, symmem.Max}[r.Rank()]
+			return r.World().AllReduce(r.ctx, m, m, 5, symmem.Float32, op, nil)
+		}},
+		{"in their root", "root 1", func(r *rank, m symmem.Memory) error {
+			return r.World().Broadcast(r.ctx, m, m, 5, symmem.Float32, r.Rank(), nil)
+		}},
+		{"in their operation", "Barrier", func(r *rank, m symmem.Memory) error {
+			if r.Rank() == 1 {
+				return r.World().Barrier(r.ctx, nil)
+			}
+			return r.World().Broadcast(r.ctx, m, m, 5, symmem.Float32, 0, nil)
+		}},
+	} {
+		for _, windows := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, windows %v", row.name, windows), func(t *testing.T) {
+				var said answers
+				together(t, 2, symmem.Options{}, func(r *rank) {
+					m := symmem.Host(make([]float32, 64))
+					if windows {
+						m = r.window(r.pool(), 4096).Memory()
+					}
+					err := errors.Join(row.call(r, m), r.DefaultStream().Synchronize(r.ctx))
+					said.give(r, r.diverged(err))
+				})
+				if text := said.alike(t, 2); !strings.Contains(text, row.says) {
+					t.Errorf("%q does not say %q", text, row.says)
+				}
+			})
+		}
+	}
+}
