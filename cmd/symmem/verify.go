@@ -50,7 +50,12 @@ type verifyFlags struct {
 	placement string
 	check     string
 	json      bool
+	started   bool
 }
+
+// startedFlag is the hidden flag of the ranks that verify has started. Such a rank never starts
+// others, even if it has lost the environment that says which rank it is.
+const startedFlag = "started"
 
 func newVerifyCommand() *cobra.Command {
 	f := &verifyFlags{config: verify.Default()}
@@ -99,6 +104,8 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&c.Timeout, "timeout", c.Timeout, "longest wait for another rank")
 	flags.BoolVar(&c.CallSites, "callsites", false, "note where each allocation was made")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of a verify")
+	cobra.CheckErr(flags.MarkHidden(startedFlag))
 }
 
 // complete offers the values of a flag to the shell. The flag exists, so it cannot fail.
@@ -140,7 +147,11 @@ func (f *verifyFlags) verify(cmd *cobra.Command) error {
 	if err != nil {
 		return exitWith(exitUsage, err)
 	}
-	if world.Source == rendezvous.SourceAlone {
+	switch {
+	case world.Source != rendezvous.SourceAlone:
+	case f.started:
+		return exitWith(exitUsage, errors.New("this rank has lost the variables of its launcher"))
+	default:
 		return f.start(cmd)
 	}
 	if cmd.Flags().Changed("ranks") && f.ranks != world.Size {
@@ -156,7 +167,7 @@ func (f *verifyFlags) start(cmd *cobra.Command) error {
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
 	}
-	command := []string{self, cmd.Name(), "--ranks=" + fmt.Sprint(f.ranks)}
+	command := []string{self, cmd.Name(), "--" + startedFlag}
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		command = append(command, "--"+flag.Name+"="+flag.Value.String())
 	})

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+)
+
+func TestTheCounterKeepsToOneLineAndPassesOthersOn(t *testing.T) {
+	var terminal bytes.Buffer
+	c := &progressCounter{terminal: &terminal}
+	for _, lines := range []string{
+		"progress: 1 of 3 steps\n", "progress: 2 of 3 steps\n[rank 1] trouble\n",
+		"progress: 3 of 3 steps\n",
+	} {
+		if n, err := io.WriteString(c, lines); n != len(lines) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	c.end()
+	c.end()
+	want := "progress: 1 of 3 steps" + clearLine + "progress: 2 of 3 steps" + clearLine +
+		"[rank 1] trouble\n" + "progress: 3 of 3 steps" + clearLine
+	if terminal.String() != want {
+		t.Fatalf("got %q, want %q", terminal.String(), want)
+	}
+}
+
+func TestOnlyATerminalCounts(t *testing.T) {
+	if isTerminal(&bytes.Buffer{}) || isTerminal(io.Discard) {
+		t.Error("a buffer is no terminal")
+	}
+	t.Setenv(envProgress, "")
+	if (&verifyFlags{}).progress(0, &bytes.Buffer{}) != nil {
+		t.Error("progress without a terminal")
+	}
+	t.Setenv(envProgress, "lines")
+	if (&verifyFlags{}).progress(1, &bytes.Buffer{}) != nil {
+		t.Error("progress of a rank other than 0")
+	}
+	var log bytes.Buffer
+	(&verifyFlags{}).progress(0, &log)(5, 7)
+	if !strings.HasPrefix(log.String(), "progress: 5 of 7 ") {
+		t.Errorf("the first progress reads %q", log.String())
+	}
+}

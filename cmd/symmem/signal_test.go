@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"symmem/internal/sys"
+)
+
+// longRun is a verify that is under way and would take minutes.
+type longRun struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	stderr *bufio.Reader
+	stdout bytes.Buffer
+	ranks  map[int]int // pids by rank
+	store  string      // name of the store's socket
+}
+
+const longRanks = 3
+
+// startLong returns once rank 0 tells that many all-reduces are done: all ranks are in the midst of
+// them then.
+func startLong(t *testing.T) *longRun {
+	t.Helper()
+	r := &longRun{t: t, ranks: map[int]int{}}
+	r.cmd = exec.CommandContext(t.Context(), "symmem", "verify", "--cases=1", "--size=1Ki",
+		"--ranks="+strconv.Itoa(longRanks), "--rounds=100000")
+	r.cmd.Env = append(os.Environ(), envProgress+"=lines")
+	r.cmd.Stdout = &r.stdout
+	stderr, err := r.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.stderr = bufio.NewReader(stderr)
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for done := 0; done < 100; {
+		line, err := r.stderr.ReadString('\n')
+		if n, scanErr := fmt.Sscanf(line, progressPrefix+"%d", &done); n != 1 {
+			t.Fatalf("line %q: %v, %v", line, err, scanErr)
+		}
+	}
+	r.findRanks()
+	return r
+}
+
+// findRanks looks for the children of the command among all processes.
+func (r *longRun) findRanks() {
+	r.t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, path := range stats {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if parentOf(pid) != r.cmd.Process.Pid {
+			continue
+		}
+		env := environOf(pid)
+		rank, err := strconv.Atoi(env["RANK"])
+		if err != nil {
+			r.t.Fatalf("process %d has RANK %q", pid, env["RANK"])
+		}
+		r.ranks[rank], r.store = pid, strings.TrimPrefix(env["SYMMEM_STORE"], "unix:")
+	}
+	if len(r.ranks) != longRanks || !strings.HasPrefix(r.store, "@symmem-run-") {
+		r.t.Fatalf("found ranks %v with store %q", r.ranks, r.store)
+	}
+}
+
+// parentOf returns 0 for a process that has ended.
+func parentOf(pid int) int {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	// The name in parentheses may hold anything; after it come the state and the parent.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	parent, _ := strconv.Atoi(fields[1])
+	return parent
+}
+
+func environOf(pid int) map[string]string {
+	env := map[string]string{}
+	all, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	for _, entry := range strings.Split(string(all), "\x00") {
+		name, value, _ := strings.Cut(entry, "=")
+		env[name] = value
+	}
+	return env
+}
+
+// end waits for the command and returns its exit code and the rest of its standard error, less
+// the progress.
+func (r *longRun) end() (code int, stderr string) {
+	r.t.Helper()
+	rest, err := io.ReadAll(r.stderr)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	_ = r.cmd.Wait() // The code is what counts.
+	for line := range strings.Lines(string(rest)) {
+		if !strings.HasPrefix(line, progressPrefix) {
+			stderr += line
+		}
+	}
+	r.nothingLeft()
+	return r.cmd.ProcessState.ExitCode(), stderr
+}
+
+// nothingLeft demands that the run has left no process, no socket and no file in /dev/shm.
+func (r *longRun) nothingLeft() {
+	r.t.Helper()
+	for rank, pid := range r.ranks {
+		if env := environOf(pid); env["SYMMEM_STORE"] == "unix:"+r.store {
+			r.t.Errorf("rank %d, process %d, still runs", rank, pid)
+		}
+	}
+	sockets, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if bytes.Contains(sockets, []byte(r.store)) {
+		r.t.Errorf("the socket %s is still there", r.store)
+	}
+	if files, _ := filepath.Glob("/dev/shm/*symmem*"); len(files) > 0 {
+		r.t.Errorf("files are left: %v", files)
+	}
+}
+
+func TestAnInterruptEndsAllRanksAndLeavesNothing(t *testing.T) {
+	r := startLong(t)
+	if err := r.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if code, stderr := r.end(); code != 128+int(syscall.SIGINT) {
+		t.Errorf("exit code %d, standard error %q", code, stderr)
+	}
+}
+
+func TestTheOthersNameARankThatIsKilled(t *testing.T) {
+	for victim := range longRanks {
+		t.Run(strconv.Itoa(victim), func(t *testing.T) {
+			r := startLong(t)
+			if err := syscall.Kill(r.ranks[victim], syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			code, stderr := r.end()
+			if code != exitUsage {
+				t.Errorf("exit code %d", code)
+			}
+			for rank := range longRanks {
+				said := strings.Contains(stderr, fmt.Sprintf("[rank %d] ", rank))
+				if said == (rank == victim) {
+					t.Errorf("rank %d has reported: %v", rank, said)
+				}
+			}
+			if n := strings.Count(stderr, fmt.Sprintf(": rank %d lost: ", victim)); n != 2 {
+				t.Errorf("%d ranks name rank %d:\n%s", n, victim, stderr)
+			}
+			table := strings.Contains(r.stdout.String(), "The run ended early: ")
+			if table == (victim == 0) {
+				t.Errorf("rank 0 has reported: %v", table)
+			}
+		})
+	}
+}
+
+func TestRanksDoNotOutliveALauncherThatIsKilled(t *testing.T) {
+	r := startLong(t)
+	var ranks []*os.File
+	for _, pid := range r.ranks {
+		f, err := sys.Pidfd(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		ranks = append(ranks, f)
+	}
+	if err := r.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	// The kernel ends them, but not before it has ended the launcher.
+	for len(ranks) > 0 {
+		ended, err := sys.WaitReadable(ranks, 20*time.Second)
+		if err != nil || len(ended) == 0 {
+			t.Fatalf("%d ranks live on: %v", len(ranks), err)
+		}
+		for _, at := range slices.Backward(ended) {
+			ranks = slices.Delete(ranks, at, at+1)
+		}
+	}
+	r.end()
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"symmem/internal/launch"
+	"symmem/internal/verify"
+)
+
+// symmemRun runs the command and returns its exit code.
+func symmemRun(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), "symmem", args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+var rankPrefix = regexp.MustCompile(`^\[rank \d+\] divergence: `)
+
+// diverged runs the workload that goes wrong by address, and returns its report and the one text
+// that all ranks have written.
+func diverged(t *testing.T, check string) (report verify.Report, text string) {
+	t.Helper()
+	code, stdout, stderr := symmemRun(t, "verify", "--ranks=4", "--placement=address", "--skew",
+		"--churn=200", "--seed=1", "--callsites", "--json", "--check="+check)
+	if code != exitWrong {
+		t.Fatalf("check %s: exit code %d\n%s", check, code, stderr)
+	}
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
+		t.Fatalf("check %s: %v\n%s", check, err, stdout)
+	}
+	var texts []string
+	lines := strings.Split(strings.TrimSpace(stderr), "\n")
+	for _, line := range lines {
+		if !rankPrefix.MatchString(line) {
+			t.Errorf("check %s: standard error has %q", check, line)
+		}
+		texts = append(texts, rankPrefix.ReplaceAllString(line, ""))
+	}
+	if len(lines) != 4 || len(slices.Compact(texts)) != 1 {
+		t.Fatalf("check %s: ranks do not say the same, once each:\n%s", check, stderr)
+	}
+	return report, texts[0]
+}
+
+func TestEveryLevelThatChecksReportsTheSameFirstEvent(t *testing.T) {
+	every, everyText := diverged(t, "every")
+	late, lateText := diverged(t, "registration")
+	if every.Failed != 0 || every.NotRun == 0 || every.Passed+every.NotRun != len(every.Cases) {
+		t.Errorf("every: passed %d, failed %d, not run %d of %d",
+			every.Passed, every.Failed, every.NotRun, len(every.Cases))
+	}
+	if late.Failed == 0 {
+		t.Error("registration: no sum was wrong before the end, so this shows nothing")
+	}
+	if diff := cmp.Diff(every.Divergence, late.Divergence); diff != "" {
+		t.Error(diff)
+	}
+	if everyText != lateText || !strings.Contains(everyText, "internal/verify/run.go:") {
+		t.Errorf("texts:\n%s\n%s", everyText, lateText)
+	}
+}
+
+func TestTheReportOfARunThatPassesNamesItsOptions(t *testing.T) {
+	code, stdout, stderr := symmemRun(t, "verify", "--ranks=2", "--cases=2", "--rounds=1",
+		"--size=1Ki", "--churn=16", "--seed=9", "--json")
+	var report verify.Report
+	decoder := json.NewDecoder(strings.NewReader(stdout))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&report); err != nil || decoder.More() {
+		t.Fatalf("%v, more %v:\n%s", err, decoder.More(), stdout)
+	}
+	if code != exitOK || stderr != "" || report.ElapsedMS <= 0 {
+		t.Errorf("exit code %d, %v ms, standard error %q", code, report.ElapsedMS, stderr)
+	}
+	report.ElapsedMS, report.Cases = 0, nil
+	want := verify.Report{
+		Backend: "host", Source: "torchrun", Ranks: 2, Passed: 4, Check: "every",
+		Placement: "creation", Churn: 16, Seed: 9, Rounds: 1, Groups: 1,
+	}
+	if diff := cmp.Diff(want, report); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTheExitCodeOfAllRanksIsTheGravest(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		exits []launch.Exit
+		want  int
+		text  string
+	}{
+		{"all ranks well", []launch.Exit{{}, {}}, exitOK, ""},
+		{"a wrong sum on one rank", []launch.Exit{{}, {Code: 1}}, exitWrong, ""},
+		{"one rank that could not run outweighs wrong sums",
+			[]launch.Exit{{Code: 1}, {Code: 2}, {Code: 1}}, exitUsage, ""},
+		{"a rank that was killed could not run",
+			[]launch.Exit{{Code: 1}, {Rank: 1, Code: 137, Signal: syscall.SIGKILL}}, exitUsage,
+			"rank 1"},
+		{"an interrupt is passed on", []launch.Exit{
+			{Code: 2}, {Code: 130, Signal: syscall.SIGINT}}, 130, ""},
+		{"an unknown code is told", []launch.Exit{{Code: 66}}, exitUsage, "code 66"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var stderr bytes.Buffer
+			err := verdict(&stderr, &launch.Result{Exits: c.exits})
+			code := exitOK
+			var exit *exitError
+			if errors.As(err, &exit) {
+				code = exit.code
+			}
+			if code != c.want || !strings.Contains(stderr.String(), c.text) {
+				t.Fatalf("exit code %d, %q", code, stderr.String())
+			}
+			if c.text == "" && stderr.Len() > 0 {
+				t.Fatalf("standard error has %q", stderr.String())
+			}
+		})
+	}
+}
