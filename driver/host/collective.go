@@ -11,19 +11,23 @@ import (
 )
 
 // begin posts the first step of a collective, whose turn it is.
+//
+// If a peer has failed by now, it did not wait for us: the collective ends before it writes into
+// memory that the peer may have put to another use.
 func (c *communicator) begin(call *plan) {
 	if call.windowed {
-		c.post(call.Digest, nil, 0)
+		c.deserted = c.post(call.Digest, nil, 0)
 		return
 	}
-	c.contribute(call, 0)
+	c.deserted = c.contribute(call, 0)
 }
 
-// post makes one step: this rank's line, with up to 48 bytes in it.
-func (c *communicator) post(digest uint64, payload unsafe.Pointer, n int) {
+// post makes one step: this rank's line, with up to 48 bytes in it. It reports whether a peer has
+// failed.
+func (c *communicator) post(digest uint64, payload unsafe.Pointer, n int) (failed bool) {
 	c.step++
 	spin.PutLine(unsafe.Pointer(&c.me.lines[c.step&1]), c.step, digest, payload, n)
-	c.ring()
+	return c.ring()
 }
 
 // arriveSoon waits for everybody's line for as long as a caller's own thread may be kept.
@@ -83,7 +87,7 @@ func (c *communicator) compare(call *plan, ticket uint64) error {
 	for _, b := range c.others {
 		differ |= b.lines[slot].digest ^ call.Digest
 	}
-	if differ == 0 || !c.check.Load() {
+	if differ == 0 || !c.checking {
 		return nil
 	}
 	var others []int
@@ -99,6 +103,10 @@ func (c *communicator) compare(call *plan, ticket uint64) error {
 func (c *communicator) finish(call *plan, ticket uint64) error {
 	if err := c.compare(call, ticket); err != nil {
 		return err
+	}
+	if c.deserted {
+		return fmt.Errorf("%v %d of group %s: %w", call.Operation, ticket, c.cfg.ID,
+			driver.ErrFault)
 	}
 	if !call.windowed {
 		return c.finishStaged(call, ticket)

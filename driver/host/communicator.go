@@ -22,7 +22,7 @@ import (
 // answers on the fault lane alone.
 //
 // Collectives run one at a time, in the order of their tickets, which Launch hands out. The one
-// that runs owns step, sources and destinations.
+// that runs owns step, checking, deserted, sources and destinations.
 type communicator struct {
 	device *Device
 	cfg    driver.GroupConfig
@@ -49,6 +49,8 @@ type communicator struct {
 	windows   map[driver.SegmentKey]*window
 
 	step         uint64 // last step posted
+	checking     bool   // the collective that runs is compared
+	deserted     bool   // a peer had failed before the collective began
 	sources      [reduce.MaxSources]unsafe.Pointer
 	destinations [reduce.MaxDestinations]unsafe.Pointer
 }
@@ -98,7 +100,7 @@ func newCommunicator(d *Device, group driver.GroupConfig) *communicator {
 	c.turn.L = &c.mu
 	c.check.Store(group.Check)
 	for i := range c.lanes {
-		c.lanes[i].absent = make([]bool, n)
+		c.lanes[i].absent, c.lanes[i].read = make([]bool, n), map[*block]uint64{}
 	}
 	return c
 }
@@ -238,6 +240,10 @@ func (c *communicator) Abort(cause error) {
 	if cause == nil {
 		cause = driver.ErrAborted
 	}
+	if c.enter() != nil {
+		return
+	}
+	defer c.leave()
 	c.fail(cause)
 }
 
@@ -268,15 +274,17 @@ func (c *communicator) alarm() {
 	}
 }
 
-// ring wakes the peers that sleep. It is called after every post: see the package comment for
-// why no fence is needed in front of the load.
-func (c *communicator) ring() {
+// ring wakes the peers that sleep, and reports whether one has failed. It is called after every
+// post: see the package comment for why no fence is needed in front of the load.
+func (c *communicator) ring() (failed bool) {
 	for _, b := range c.others {
+		failed = failed || atomic.LoadUint32(&b.bell.failed) != 0
 		if atomic.LoadInt32(&b.bell.sleeping) != 0 {
 			atomic.AddUint32(&b.bell.word, 1)
 			sys.FutexWake(&b.bell.word)
 		}
 	}
+	return failed
 }
 
 // enter counts a user of the region; leave ends it. Close waits for all of them.

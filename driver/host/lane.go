@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 
@@ -14,8 +13,12 @@ import (
 type lane struct {
 	mu   sync.Mutex // one exchange at a time
 	step uint64     // last step posted; guarded by mu
+	// ended is why an exchange has failed: the lane is out of step then; guarded by mu.
+	ended error
 	// absent marks the group ranks that did not come to the fault lane; guarded by mu.
 	absent []bool
+	// read counts the slots that were read of each rank's log of faults; guarded by mu.
+	read map[*block]uint64
 }
 
 var laneNames = [driver.Lanes]string{"agreement", "background agreement", "fault report"}
@@ -41,9 +44,14 @@ func (c *communicator) Exchange(
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	x := exchange{c: c, id: id, lane: l, payload: payload}
+	if id == driver.LaneFault {
+		return x.report(ctx)
+	}
+	if l.ended != nil {
+		return nil, fmt.Errorf("%s after a fault: %w", x.doing(), l.ended)
+	}
 	got, err := x.run(ctx)
-	if err != nil && id == driver.LaneControl {
-		// The lane is out of step now, whatever ended the wait.
+	if l.ended = err; err != nil && id == driver.LaneControl {
 		c.fail(err)
 	}
 	return got, err
@@ -86,9 +94,6 @@ func (x *exchange) longest() uint64 {
 
 func (x *exchange) post(at int) error {
 	x.lane.step++
-	if x.id == driver.LaneFault && x.lane.step > faultSteps {
-		return fmt.Errorf("the fault lane has taken %d steps: %w", faultSteps, driver.ErrClosed)
-	}
 	s := x.slot(x.c.me)
 	copy(s.data[:], x.payload[min(at, len(x.payload)):])
 	spin.StoreRelease64(&s.total, uint64(len(x.payload)))
@@ -96,33 +101,40 @@ func (x *exchange) post(at int) error {
 		spin.StoreRelease64(&x.c.me.board.exchanges, x.lane.step)
 	}
 	spin.StoreRelease64(&s.step, x.lane.step)
-	x.c.ring()
+	if x.c.ring() {
+		return fmt.Errorf("%s: %w", x.doing(), driver.ErrFault)
+	}
 	return nil
 }
 
+func (x *exchange) doing() string { return laneNames[x.id] + " of group " + x.c.cfg.ID }
+
 // slot returns a rank's slot for the current step.
-func (x *exchange) slot(b *block) *slot {
-	if x.id == driver.LaneFault {
-		return &b.fault[x.lane.step-1]
-	}
-	return &b.lanes[x.id][x.lane.step&1]
-}
+func (x *exchange) slot(b *block) *slot { return &b.lanes[x.id][x.lane.step&1] }
 
 // collect waits for this step of everybody and takes what came.
 func (x *exchange) collect(ctx context.Context, first bool) error {
-	if err := x.await(ctx); err != nil {
+	err := x.c.await(ctx, &waiting{
+		word: func(b *block) *uint64 { return &x.slot(b).step }, want: x.lane.step,
+		from: x.c.everybodyElse(), exchange: x.id == driver.LaneControl, doing: x.doing,
+	})
+	if err != nil {
 		return err
 	}
 	for r, b := range x.c.blocks {
-		if x.lane.absent[r] {
-			x.got[r] = nil
-			continue
-		}
 		if err := x.take(r, x.slot(b), first); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// await is linger for what may be there already.
+func (c *communicator) await(ctx context.Context, w *waiting) error {
+	if len(c.missing(w)) == 0 {
+		return nil
+	}
+	return c.linger(ctx, w)
 }
 
 func (x *exchange) take(r int, s *slot, first bool) error {
@@ -137,54 +149,4 @@ func (x *exchange) take(r int, s *slot, first bool) error {
 	left := int(total) - len(x.got[r])
 	x.got[r] = append(x.got[r], s.data[:min(left, chunkBytes)]...)
 	return nil
-}
-
-// await waits for the slots of all ranks that are not absent. On the fault lane a rank that does
-// not come becomes absent instead of failing the exchange.
-func (x *exchange) await(ctx context.Context) error {
-	w := &waiting{
-		word: func(b *block) *uint64 { return &x.slot(b).step }, want: x.lane.step,
-		exchange: x.id == driver.LaneControl, tolerant: x.id == driver.LaneFault,
-		doing: func() string { return laneNames[x.id] + " of group " + x.c.cfg.ID },
-	}
-	for {
-		w.from = x.present()
-		if len(x.c.missing(w)) == 0 {
-			return nil
-		}
-		err := x.c.linger(ctx, w)
-		if err == nil || x.id != driver.LaneFault {
-			return err
-		}
-		if !x.excuse(err, x.c.missing(w)) {
-			return err
-		}
-	}
-}
-
-func (x *exchange) present() []int {
-	var ranks []int
-	for r := range x.c.blocks {
-		if r != x.c.cfg.Rank && !x.lane.absent[r] {
-			ranks = append(ranks, r)
-		}
-	}
-	return ranks
-}
-
-// excuse marks ranks as absent after a wait for them has failed, and reports whether the exchange
-// can go on without them.
-func (x *exchange) excuse(err error, missing []int) bool {
-	var lost *driver.RankLostError
-	var late *driver.TimeoutError
-	switch {
-	case errors.As(err, &lost):
-		missing = x.c.lost(missing)
-	case !errors.As(err, &late):
-		return false
-	}
-	for _, r := range missing {
-		x.lane.absent[r], x.totals[r] = true, 0
-	}
-	return true
 }

@@ -21,12 +21,13 @@ func (c *communicator) Launch(s driver.Stream, p driver.Plan) error {
 	return st.launch(prepared)
 }
 
-// issued is a collective that has its ticket and waits for its turn. posted tells that the first
-// step was made already, on the caller's thread.
+// issued is a collective that has its ticket and waits for its turn. check tells whether calls are
+// compared, as it was when the ticket was handed out; posted, that the first step was made already,
+// on the caller's thread.
 type issued struct {
-	plan   *plan
-	ticket uint64
-	posted bool
+	plan          *plan
+	ticket        uint64
+	check, posted bool
 }
 
 // ticket hands out the next place in the order of collectives. c.mu is held.
@@ -43,31 +44,43 @@ func (c *communicator) issue(p *plan) (*issued, error) {
 	if c.closed {
 		return nil, c.Cause()
 	}
-	return &issued{plan: p, ticket: c.ticket()}, nil
+	return &issued{plan: p, ticket: c.ticket(), check: c.check.Load()}, nil
 }
 
 // attempt runs a collective on the caller's thread if it is its turn and the peers come soon;
-// otherwise it returns what has to be queued.
+// otherwise it returns what has to be queued. c.mu is not held meanwhile, so that Close and Abort
+// can end the wait.
 func (c *communicator) attempt(p *plan) (work, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.fault.set.Load() {
+		c.mu.Unlock()
 		return nil, c.Cause()
 	}
-	ticket := c.ticket()
-	if c.completed != ticket-1 {
-		return &issued{plan: p, ticket: ticket}, nil
+	ticket, check := c.ticket(), c.check.Load()
+	ours := c.completed == ticket-1
+	c.mu.Unlock()
+	if !ours {
+		return &issued{plan: p, ticket: ticket, check: check}, nil
 	}
+	c.checking = check
 	c.begin(p)
 	if !c.arriveSoon() {
-		return &issued{plan: p, ticket: ticket, posted: true}, nil
+		return &issued{plan: p, ticket: ticket, check: check, posted: true}, nil
 	}
 	err := c.finish(p, ticket)
-	c.completed = ticket
 	if err != nil {
 		c.fail(err)
 	}
+	c.pass(ticket)
 	return nil, err
+}
+
+// pass ends the turn of a ticket.
+func (c *communicator) pass(ticket uint64) {
+	c.mu.Lock()
+	c.completed = ticket
+	c.mu.Unlock()
+	c.turn.Broadcast()
 }
 
 // run waits for the collective's turn and completes it.
@@ -78,12 +91,8 @@ func (i *issued) run() error {
 		c.turn.Wait()
 	}
 	c.mu.Unlock()
-	err := c.complete(i)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.completed = i.ticket
-	c.turn.Broadcast()
-	return err
+	defer c.pass(i.ticket)
+	return c.complete(i)
 }
 
 // complete runs a collective whose turn it is. c.mu is not held: nobody else has the turn.
@@ -91,6 +100,7 @@ func (c *communicator) complete(i *issued) error {
 	if c.fault.set.Load() {
 		return c.Cause()
 	}
+	c.checking = i.check
 	if !i.posted {
 		c.begin(i.plan)
 	}

@@ -28,20 +28,26 @@ type pairEnd struct {
 type transfer struct {
 	c     *communicator
 	plan  *plan
-	box   *pair
+	box   *pair // set by run, while the region cannot go away
 	end   *pairEnd
 	moved int64
 }
 
 func (c *communicator) transfer(p *plan) *transfer {
-	me, peer := c.cfg.Rank, p.Root
-	t := &transfer{c: c, plan: p, end: &c.pairs[peer].sends}
-	from, to := me, peer
+	end := &c.pairs[p.Root].sends
 	if p.Operation == driver.Recv {
-		t.end, from, to = &c.pairs[peer].receives, peer, me
+		end = &c.pairs[p.Root].receives
 	}
-	t.box = pairIn(c.region.Base(), len(c.blocks), from, to)
-	return t
+	return &transfer{c: c, plan: p, end: end}
+}
+
+// mailbox finds the mailbox between the two ranks.
+func (t *transfer) mailbox() *pair {
+	from, to := t.c.cfg.Rank, t.plan.Root
+	if t.plan.Operation == driver.Recv {
+		from, to = to, from
+	}
+	return pairIn(t.c.region.Base(), len(t.c.blocks), from, to)
 }
 
 // run moves the whole message.
@@ -50,6 +56,7 @@ func (t *transfer) run() error {
 		return err
 	}
 	defer t.c.leave()
+	t.box = t.mailbox()
 	t.end.mu.Lock()
 	defer t.end.mu.Unlock()
 	for first := true; first || t.moved < t.plan.bytes; first = false {

@@ -21,9 +21,9 @@ const (
 	stageBytes = 512 << 10
 	// chunkBytes is what a lane carries in one step.
 	chunkBytes = 8 << 10
-	// faultSteps is how many steps the fault lane can take. Its slots are never used twice, so
-	// that a rank that comes late can still read everything.
-	faultSteps = 24
+	// faultSlots is how many slots a rank's log of faults has: room for the largest payload and
+	// for a hundred small ones.
+	faultSlots = driver.MaxPayload/chunkBytes + 128
 )
 
 // line is what a rank posts in one step.
@@ -93,7 +93,7 @@ type block struct {
 	bell  bell
 	lines [2]line
 	lanes [driver.LaneFault][2]slot
-	fault [faultSteps]slot
+	fault [faultSlots]slot
 	stage [2][stageBytes]byte
 }
 

@@ -26,15 +26,13 @@ func (c *communicator) contributes(call *plan) bool {
 }
 
 // contribute makes the step for the elements from `from` on.
-func (c *communicator) contribute(call *plan, from int64) {
+func (c *communicator) contribute(call *plan, from int64) (failed bool) {
 	if !c.contributes(call) {
-		c.post(call.Digest, nil, 0)
-		return
+		return c.post(call.Digest, nil, 0)
 	}
 	send := pointer(call.Send)
 	if bytes := call.bytes; bytes <= spin.LinePayload {
-		c.post(call.Digest, send, int(bytes))
-		return
+		return c.post(call.Digest, send, int(bytes))
 	}
 	size := call.size
 	count := min(call.chunk, call.Count-from)
@@ -43,7 +41,7 @@ func (c *communicator) contribute(call *plan, from int64) {
 		reduce.Copy(unsafe.Add(stage, part*count*size),
 			unsafe.Add(send, (part*call.Count+from)*size), int(count*size), reduce.Hint{})
 	}
-	c.post(call.Digest, nil, 0)
+	return c.post(call.Digest, nil, 0)
 }
 
 // finishStaged takes the first chunk and moves all others.

@@ -69,7 +69,7 @@ func (c *communicator) linger(ctx context.Context, w *waiting) error {
 		w.deadline = begin + uint64(max(0, time.Until(at)))
 	}
 	c.publishWait(w, begin)
-	defer c.publishWait(&waiting{}, begin)
+	defer c.concealWait(w)
 	for turn := 0; ; turn++ {
 		if len(c.missing(w)) == 0 {
 			return nil
@@ -99,7 +99,7 @@ func (c *communicator) yields(word *uint64, want uint64) bool {
 	return false
 }
 
-// publishWait shows the wait on this rank's board; an empty one clears it.
+// publishWait shows the wait on this rank's board.
 func (c *communicator) publishWait(w *waiting, begin uint64) {
 	b := &c.me.board
 	switch {
@@ -110,9 +110,16 @@ func (c *communicator) publishWait(w *waiting, begin uint64) {
 	case w.exchange:
 		spin.StoreRelease64(&b.since, begin)
 		spin.StoreRelease64(&b.inExchange, spin.LoadAcquire64(&b.exchanges))
-	case w.word == nil:
-		spin.StoreRelease64(&b.inCollective, 0)
-		spin.StoreRelease64(&b.inExchange, 0)
+	}
+}
+
+// concealWait takes back what publishWait has shown of this wait, and nothing of others.
+func (c *communicator) concealWait(w *waiting) {
+	switch {
+	case w.collective != 0:
+		spin.StoreRelease64(&c.me.board.inCollective, 0)
+	case w.exchange:
+		spin.StoreRelease64(&c.me.board.inExchange, 0)
 	}
 }
 

@@ -1,0 +1,121 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"symmem/driver"
+	"symmem/internal/spin"
+)
+
+// On the fault lane every rank writes a log: its reports, one after the other, in slots that are
+// never used twice. Each rank reads the logs of the others at its own pace. So nobody has to be
+// there for a rank to report, ranks may differ about who is absent, and one that comes late reads
+// all that was said before.
+
+// report writes this rank's payload to its log and reads the next report of everybody else.
+func (x *exchange) report(ctx context.Context) ([][]byte, error) {
+	if err := x.file(); err != nil {
+		return nil, err
+	}
+	if err := x.meet(ctx); err != nil {
+		return nil, err
+	}
+	got := make([][]byte, len(x.c.blocks))
+	for r, b := range x.c.blocks {
+		if x.lane.absent[r] {
+			continue
+		}
+		var err error
+		if got[r], err = x.lane.next(b); err != nil {
+			return nil, fmt.Errorf("reading the report of rank %d: %w", x.c.cfg.Ranks[r], err)
+		}
+	}
+	return got, nil
+}
+
+// slotsOf is how many slots a report of so many bytes takes.
+func slotsOf(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
+
+// file writes a report. Its first slot comes last: whoever sees that one sees the whole report.
+func (x *exchange) file() error {
+	first, slots := x.lane.step, slotsOf(uint64(len(x.payload)))
+	if first+slots > faultSlots {
+		return fmt.Errorf("the log of faults is full after %d of %d slots: %w", first,
+			faultSlots, driver.ErrClosed)
+	}
+	for i := int(slots) - 1; i >= 0; i-- {
+		s := &x.c.me.fault[int(first)+i]
+		copy(s.data[:], x.payload[min(i*chunkBytes, len(x.payload)):])
+		spin.StoreRelease64(&s.total, uint64(len(x.payload)))
+		spin.StoreRelease64(&s.step, 1)
+	}
+	x.lane.step += slots
+	x.c.ring()
+	return nil
+}
+
+// meet waits for the next report of all ranks that are not absent. A rank that does not come in
+// time, or is lost, becomes absent.
+func (x *exchange) meet(ctx context.Context) error {
+	w := &waiting{
+		word: func(b *block) *uint64 { return &b.fault[x.lane.read[b]].step }, want: 1,
+		tolerant: true, doing: x.doing,
+	}
+	for {
+		w.from = x.present()
+		err := x.c.await(ctx, w)
+		if err == nil || !x.excuse(err, x.c.missing(w)) {
+			return err
+		}
+	}
+}
+
+// present lists the others that are not absent. A rank whose log is full can say nothing more.
+func (x *exchange) present() []int {
+	var ranks []int
+	for _, r := range x.c.everybodyElse() {
+		if x.lane.read[x.c.blocks[r]] == faultSlots {
+			x.lane.absent[r] = true
+		}
+		if !x.lane.absent[r] {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+// excuse marks ranks as absent after a wait for them has failed, and reports whether the exchange
+// can go on without them.
+func (x *exchange) excuse(err error, missing []int) bool {
+	var lost *driver.RankLostError
+	var late *driver.TimeoutError
+	switch {
+	case errors.As(err, &lost):
+		missing = x.c.lost(missing)
+	case !errors.As(err, &late):
+		return false
+	}
+	for _, r := range missing {
+		x.lane.absent[r] = true
+	}
+	return true
+}
+
+// next reads the next report of a rank's log, whose first slot is there.
+func (l *lane) next(b *block) ([]byte, error) {
+	first := l.read[b]
+	total := spin.LoadAcquire64(&b.fault[first].total)
+	slots := slotsOf(total)
+	if total > driver.MaxPayload || first+slots > faultSlots {
+		return nil, fmt.Errorf("it has %d bytes: at most %d", total, driver.MaxPayload)
+	}
+	report := make([]byte, 0, total)
+	for i := range slots {
+		left := int(total) - len(report)
+		report = append(report, b.fault[first+i].data[:min(left, chunkBytes)]...)
+	}
+	l.read[b] += slots
+	return report, nil
+}
