@@ -57,8 +57,9 @@ func (g *Group) plan(ctx context.Context, r *request) (*preparedPlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A plan that is kept would keep a Go slice, too.
-	if r.count == 0 || r.send.pool != nil || r.recv.pool != nil {
+	// A plan that is kept would keep a Go slice, too, and one made during a capture the plain path
+	// of memory that the next call registers.
+	if (r.count == 0 || r.send.pool != nil || r.recv.pool != nil) && !g.rt.capturing() {
 		slot.Store(p)
 	}
 	return p, nil
