@@ -1,0 +1,116 @@
+package symmem_test
+
+import (
+	"testing"
+
+	"symmem"
+)
+
+// capture records work on the default stream.
+func (r *rank) capture(work func(s *symmem.Stream)) *symmem.Graph {
+	r.t.Helper()
+	s := r.DefaultStream()
+	r.ok(s.BeginCapture())
+	work(s)
+	g, err := s.EndCapture()
+	r.ok(err)
+	return g
+}
+
+func TestBlocksOfACaptureAreNotHandedOutWhileTheGraphLives(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.window(p, mib)
+		m := b.Memory()
+		g := r.capture(func(s *symmem.Stream) {
+			for range 2 {
+				r.ok(r.World().AllReduce(r.ctx, m, m, 1024, symmem.Float32, symmem.Sum, s))
+			}
+		})
+		r.ok(b.Free())
+		if s := p.Stats(); s.Pinned != mib {
+			r.failf("%+v", s)
+		}
+		var others []symmem.Buffer
+		for range 8 {
+			c := r.alloc(p, mib)
+			if c.Address() == b.Address() {
+				r.failf("a pinned block was handed out")
+			}
+			others = append(others, c)
+		}
+		for _, c := range others {
+			r.ok(c.Free())
+		}
+		r.ok(g.Launch(r.DefaultStream()))
+		r.synchronize()
+		r.ok(g.Close())
+		r.ok(g.Close())
+		r.is(g.Launch(r.DefaultStream()), symmem.ErrClosed)
+		if c := r.alloc(p, mib); c.Address() != b.Address() || p.Stats().Pinned != 0 {
+			r.failf("the block did not come back: %+v", p.Stats())
+		}
+		r.ok(r.World().Check(r.ctx))
+	})
+}
+
+func TestAGraphIsReplayedAfterItsPoolHasGrown(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.window(p, mib)
+		m := b.Memory()
+		g := r.capture(func(s *symmem.Stream) {
+			r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
+		})
+		for range 3 {
+			r.sums(r.World(), r.window(p, 16*mib))
+			r.fill(b, 1)
+			r.ok(g.Launch(r.DefaultStream()))
+			r.sums(r.World(), r.alloc(p, 4096))
+			r.holds(b, 2)
+		}
+		r.ok(g.Close())
+	})
+}
+
+func TestACaptureOverMemoryWithoutAWindowTakesThePlainPath(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.alloc(p, 4096)
+		m := b.Memory()
+		g := r.capture(func(s *symmem.Stream) {
+			r.ok(r.World().AllReduce(r.ctx, m, m, 1024, symmem.Float32, symmem.Sum, s))
+		})
+		r.fill(b, 1)
+		r.ok(g.Launch(r.DefaultStream()))
+		r.synchronize()
+		r.holds(b, 2)
+		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 0 {
+			r.failf("paths %v", paths)
+		}
+		// Outside of the capture the first call registers the memory, and takes the window path.
+		r.sums(r.World(), b)
+		if paths := r.World().Stats().Paths; paths["window"] != 1 {
+			r.failf("paths %v", paths)
+		}
+		r.ok(g.Close())
+	})
+}
+
+func TestCapturesThatCannotBe(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		s := r.DefaultStream()
+		if _, err := s.EndCapture(); err == nil {
+			r.failf("a capture ended that never began")
+		}
+		r.ok(s.BeginCapture())
+		if err := s.BeginCapture(); err == nil {
+			r.failf("a capture began twice")
+		}
+		g, err := s.EndCapture()
+		r.ok(err)
+		r.ok(g.Launch(s))
+		r.synchronize()
+		r.ok(g.Close())
+	})
+}

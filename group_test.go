@@ -1,0 +1,160 @@
+package symmem_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"symmem"
+)
+
+func TestSplitMakesGroupsByColorInOrderOfKeys(t *testing.T) {
+	together(t, 4, symmem.Options{}, func(r *rank) {
+		g, err := r.World().Split(r.ctx, r.Rank()%2, -r.Rank())
+		r.ok(err)
+		want := [][]int{{2, 0}, {3, 1}}[r.Rank()%2]
+		if !slices.Equal(g.Ranks(), want) || g.Size() != 2 || want[g.Rank()] != r.Rank() {
+			r.failf("group of ranks %v, this is %d of %d", g.Ranks(), g.Rank(), g.Size())
+		}
+		p := r.poolWith(symmem.PoolOptions{Domain: g, FirstSegment: 2 * mib})
+		b := r.alloc(p, 4096)
+		r.ok(p.Register(r.ctx, g))
+		r.sums(g, b)
+		one := r.split(g, g.Rank())
+		r.sums(one, b)
+		r.sums(r.World(), r.window(r.pool(), 4096))
+	})
+}
+
+func TestANegativeColorTakesPartAndJoinsNoGroup(t *testing.T) {
+	together(t, 3, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), min(r.Rank(), 1)-1)
+		if (g == nil) != (r.Rank() == 0) {
+			r.failf("got group %v", g)
+		}
+		if g != nil && !slices.Equal(g.Ranks(), []int{1, 2}) {
+			r.failf("ranks %v", g.Ranks())
+		}
+	})
+}
+
+func TestGroupsOverOnePoolTakeItsMemoryOver(t *testing.T) {
+	together(t, 4, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.window(p, mib)
+		r.alloc(p, 8*mib)
+		half := r.split(r.World(), r.Rank()/2)
+		if r.IsSymmetric(b.Address(), b.Size(), half) {
+			r.failf("a new group has windows already")
+		}
+		r.sums(half, b)
+		if n := half.Stats().Windows; n != p.Stats().Segments || half.Stats().Paths["window"] != 1 {
+			r.failf("%+v of %d segments", half.Stats(), p.Stats().Segments)
+		}
+		r.sums(r.World(), b)
+		all := r.Stats().Groups
+		if len(all) != 2 || all[half.ID()].Windows != half.Stats().Windows {
+			r.failf("%+v", all)
+		}
+	})
+}
+
+func TestAGroupWithRanksOutsideTheDomainCannotRegister(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		half := r.split(r.World(), r.Rank())
+		p := r.poolWith(symmem.PoolOptions{Domain: half, FirstSegment: 2 * mib})
+		b := r.alloc(p, 4096)
+		r.is(p.Register(r.ctx, r.World()), symmem.ErrInvalid)
+		// Collectives of that group on the memory take the plain path.
+		r.sums(r.World(), b)
+		if paths := r.World().Stats().Paths; paths["plain"] != 1 {
+			r.failf("paths %v", paths)
+		}
+	})
+}
+
+func TestAPoolTakesNoGroupOfAnotherRuntime(t *testing.T) {
+	runtimes, err := symmem.OpenLocal(t.Context(), 2, symmem.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = runtimes[0].NewPool(symmem.PoolOptions{Domain: runtimes[1].World()})
+	if !errors.Is(err, symmem.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	eachRank(runtimes, func(rt *symmem.Runtime) {
+		if err := rt.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestANewGroupWorksOnTheMemoryOfOneThatEnded(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		end  func(r *rank, g *symmem.Group) error
+		want error
+	}{
+		{"closed", func(_ *rank, g *symmem.Group) error { return g.Close() }, symmem.ErrClosed},
+		{"aborted by one rank", func(r *rank, g *symmem.Group) error {
+			if r.Rank() == 1 {
+				g.Abort()
+			}
+			m := symmem.Host(make([]int32, 4))
+			err := errors.Join(g.AllReduce(r.ctx, m, m, 4, symmem.Int32, symmem.Sum, nil),
+				r.DefaultStream().Synchronize(r.ctx))
+			r.is(err, symmem.ErrAborted)
+			return nil
+		}, symmem.ErrAborted},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			together(t, 2, symmem.Options{}, func(r *rank) {
+				first := r.split(r.World(), 0)
+				p := r.pool()
+				b := r.alloc(p, mib)
+				r.sums(first, b)
+				r.ok(row.end(r, first))
+				r.is(first.Err(), row.want)
+				_, err := first.Split(r.ctx, 0, 0)
+				r.is(err, row.want)
+				r.is(first.Check(r.ctx), row.want)
+				r.is(r.sum(first, b), row.want)
+				r.ok(first.Close())
+				if n := first.Stats().Windows; n != 0 || p.Stats().Windows != 0 {
+					r.failf("%d windows, the pool has %d", n, p.Stats().Windows)
+				}
+				second := r.split(r.World(), 0)
+				if second.ID() == first.ID() {
+					r.failf("two groups are called %s", first.ID())
+				}
+				r.sums(second, b)
+				r.sums(r.World(), b)
+			})
+		})
+	}
+}
+
+func TestAFaultOfOneGroupLeavesOthersAlone(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		b := r.window(r.pool(), mib)
+		g.Abort()
+		r.sums(r.World(), b)
+		r.is(g.Check(r.ctx), symmem.ErrAborted)
+		r.ok(r.World().Err())
+	})
+}
+
+func TestACancelledContextEndsAWait(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		if r.Rank() == 1 {
+			return
+		}
+		ctx, cancel := context.WithCancel(r.ctx)
+		cancel()
+		if err := r.World().Check(ctx); err == nil {
+			r.failf("a check of one rank alone succeeded")
+		}
+	})
+}

@@ -1,0 +1,143 @@
+package symmem_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"symmem"
+)
+
+// stream makes a stream.
+func (r *rank) stream() *symmem.Stream {
+	r.t.Helper()
+	s, err := r.NewStream()
+	r.ok(err)
+	return s
+}
+
+// hold makes a stream busy until the returned function is called.
+func (r *rank) hold(s *symmem.Stream) (release func()) {
+	r.t.Helper()
+	released := make(chan struct{})
+	r.ok(s.Host(func() { <-released }))
+	return func() { close(released) }
+}
+
+func TestABlockThatAnotherStreamUsesComesBackWhenItIsDone(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		other := r.stream()
+		b := r.window(p, mib)
+		release := r.hold(other)
+		r.ok(other.Fill(b.Memory(), 7))
+		r.ok(b.Free())
+		if s := p.Stats(); s.Deferred != mib || s.Used != mib {
+			r.failf("%+v", s)
+		}
+		c := r.alloc(p, mib)
+		if c.Address() == b.Address() {
+			r.failf("the block was handed out while another stream uses it")
+		}
+		release()
+		r.ok(other.Synchronize(r.ctx))
+		if s := p.Stats(); s.Deferred != 0 || s.Used != mib {
+			r.failf("%+v", s)
+		}
+		d := r.alloc(p, mib)
+		if d.Address() != b.Address() {
+			r.failf("the block did not come back")
+		}
+		r.ok(r.World().Check(r.ctx))
+	})
+}
+
+func TestBlocksComeBackUnderPressureInTheSamePlacesWhateverTheTiming(t *testing.T) {
+	var said answers
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{
+			Domain: r.World(), FirstSegment: 4 * mib, Capacity: 4 * mib,
+		})
+		other := r.stream()
+		b, _ := r.alloc(p, 2*mib), r.alloc(p, 2*mib)
+		r.ok(p.Register(r.ctx, r.World()))
+		release := r.hold(other)
+		if r.Rank() == 1 {
+			// This rank's other stream is done long before.
+			release()
+		}
+		r.ok(other.Fill(b.Memory(), 7))
+		if r.Rank() == 1 {
+			e, err := r.NewEvent()
+			r.ok(err)
+			r.ok(other.Record(e))
+			r.ok(e.Synchronize(r.ctx))
+		}
+		r.ok(b.Free())
+		c := r.alloc(p, 2*mib)
+		r.ok(r.DefaultStream().Fill(c.Memory(), 9))
+		if r.Rank() == 0 {
+			release()
+		}
+		r.synchronize()
+		v, err := symmem.View[uint8](c)
+		r.ok(err)
+		if v[0] != 9 || v[len(v)-1] != 9 {
+			r.failf("the new owner holds %d: the old use came later", v[0])
+		}
+		said.give(r, errors.New(place(c)))
+		r.ok(r.World().Check(r.ctx))
+	})
+	said.alike(t, 2)
+}
+
+func TestWorkOfAStreamGoesInOrderAndWaitsForEvents(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		first, second := r.stream(), r.stream()
+		if first.Number() != 1 || second.Number() != 2 || r.DefaultStream().Number() != 0 {
+			r.failf("streams %d and %d", first.Number(), second.Number())
+		}
+		a, b := r.alloc(p, 4096), r.alloc(p, 4096)
+		e, err := r.NewEvent()
+		r.ok(err)
+		if !e.Done() {
+			r.failf("an event that was never recorded is not done")
+		}
+		release := r.hold(first)
+		r.ok(first.Fill(a.Memory(), 1))
+		r.ok(first.Record(e))
+		r.ok(second.Wait(e))
+		r.ok(second.Copy(b.Memory(), a.Memory()))
+		if e.Done() {
+			r.failf("the event is done before its work")
+		}
+		release()
+		r.ok(second.Synchronize(r.ctx))
+		v, err := symmem.View[uint8](b)
+		r.ok(err)
+		if v[0] != 1 || v[4095] != 1 || !e.Done() {
+			r.failf("copied %d", v[0])
+		}
+	})
+}
+
+func TestWhatAStreamCannotDoIsRefused(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		s := r.DefaultStream()
+		b := r.alloc(p, 4096)
+		half, err := b.Memory().Slice(0, 2048)
+		r.ok(err)
+		r.is(s.Copy(b.Memory(), half), symmem.ErrInvalid)
+		r.ok(s.Host(func() { panic("a host function that fails") }))
+		if err := s.Synchronize(r.ctx); err == nil || !strings.Contains(err.Error(), "that fails") {
+			r.failf("got %v", err)
+		}
+		r.synchronize()
+		r.ok(b.Free())
+		if err := s.Fill(b.Memory(), 1); err == nil && r.stream().Fill(b.Memory(), 1) == nil {
+			r.failf("a freed buffer was filled")
+		}
+	})
+}
