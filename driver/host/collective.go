@@ -15,19 +15,19 @@ import (
 // If a peer has failed by now, it did not wait for us: the collective ends before it writes into
 // memory that the peer may have put to another use.
 func (c *communicator) begin(call *plan) {
+	c.late = c.forsaken()
 	if call.windowed {
-		c.deserted = c.post(call.Digest, nil, 0)
+		c.post(call.Digest, nil, 0)
 		return
 	}
-	c.deserted = c.contribute(call, 0)
+	c.contribute(call, 0)
 }
 
-// post makes one step: this rank's line, with up to 48 bytes in it. It reports whether a peer has
-// failed.
-func (c *communicator) post(digest uint64, payload unsafe.Pointer, n int) (failed bool) {
+// post makes one step: this rank's line, with up to 48 bytes in it.
+func (c *communicator) post(digest uint64, payload unsafe.Pointer, n int) {
 	c.step++
 	spin.PutLine(unsafe.Pointer(&c.me.lines[c.step&1]), c.step, digest, payload, n)
-	return c.ring()
+	c.ring()
 }
 
 // arriveSoon waits for everybody's line for as long as a caller's own thread may be kept.
@@ -104,7 +104,7 @@ func (c *communicator) finish(call *plan, ticket uint64) error {
 	if err := c.compare(call, ticket); err != nil {
 		return err
 	}
-	if c.deserted {
+	if c.late {
 		return fmt.Errorf("%v %d of group %s: %w", call.Operation, ticket, c.cfg.ID,
 			driver.ErrFault)
 	}

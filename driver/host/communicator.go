@@ -22,7 +22,7 @@ import (
 // answers on the fault lane alone.
 //
 // Collectives run one at a time, in the order of their tickets, which Launch hands out. The one
-// that runs owns step, checking, deserted, sources and destinations.
+// that runs owns step, checking, late, sources and destinations.
 type communicator struct {
 	device *Device
 	cfg    driver.GroupConfig
@@ -50,7 +50,7 @@ type communicator struct {
 
 	step         uint64 // last step posted
 	checking     bool   // the collective that runs is compared
-	deserted     bool   // a peer had failed before the collective began
+	late         bool   // a peer had failed before the collective began
 	sources      [reduce.MaxSources]unsafe.Pointer
 	destinations [reduce.MaxDestinations]unsafe.Pointer
 }
@@ -274,17 +274,26 @@ func (c *communicator) alarm() {
 	}
 }
 
-// ring wakes the peers that sleep, and reports whether one has failed. It is called after every
-// post: see the package comment for why no fence is needed in front of the load.
-func (c *communicator) ring() (failed bool) {
+// forsaken tells whether a peer has failed. One that has before this rank posts a step did not
+// wait for it; one that fails afterwards may have completed the step.
+func (c *communicator) forsaken() bool {
 	for _, b := range c.others {
-		failed = failed || atomic.LoadUint32(&b.bell.failed) != 0
+		if atomic.LoadUint32(&b.bell.failed) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// ring wakes the peers that sleep. It is called after every post: see the package comment for
+// why no fence is needed in front of the load.
+func (c *communicator) ring() {
+	for _, b := range c.others {
 		if atomic.LoadInt32(&b.bell.sleeping) != 0 {
 			atomic.AddUint32(&b.bell.word, 1)
 			sys.FutexWake(&b.bell.word)
 		}
 	}
-	return failed
 }
 
 // enter counts a user of the region; leave ends it. Close waits for all of them.

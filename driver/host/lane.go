@@ -93,6 +93,9 @@ func (x *exchange) longest() uint64 {
 }
 
 func (x *exchange) post(at int) error {
+	if x.c.forsaken() {
+		return fmt.Errorf("%s: %w", x.doing(), driver.ErrFault)
+	}
 	x.lane.step++
 	s := x.slot(x.c.me)
 	copy(s.data[:], x.payload[min(at, len(x.payload)):])
@@ -101,9 +104,7 @@ func (x *exchange) post(at int) error {
 		spin.StoreRelease64(&x.c.me.board.exchanges, x.lane.step)
 	}
 	spin.StoreRelease64(&s.step, x.lane.step)
-	if x.c.ring() {
-		return fmt.Errorf("%s: %w", x.doing(), driver.ErrFault)
-	}
+	x.c.ring()
 	return nil
 }
 

@@ -26,13 +26,15 @@ func (c *communicator) contributes(call *plan) bool {
 }
 
 // contribute makes the step for the elements from `from` on.
-func (c *communicator) contribute(call *plan, from int64) (failed bool) {
+func (c *communicator) contribute(call *plan, from int64) {
 	if !c.contributes(call) {
-		return c.post(call.Digest, nil, 0)
+		c.post(call.Digest, nil, 0)
+		return
 	}
 	send := pointer(call.Send)
 	if bytes := call.bytes; bytes <= spin.LinePayload {
-		return c.post(call.Digest, send, int(bytes))
+		c.post(call.Digest, send, int(bytes))
+		return
 	}
 	size := call.size
 	count := min(call.chunk, call.Count-from)
@@ -41,7 +43,7 @@ func (c *communicator) contribute(call *plan, from int64) (failed bool) {
 		reduce.Copy(unsafe.Add(stage, part*count*size),
 			unsafe.Add(send, (part*call.Count+from)*size), int(count*size), reduce.Hint{})
 	}
-	return c.post(call.Digest, nil, 0)
+	c.post(call.Digest, nil, 0)
 }
 
 // finishStaged takes the first chunk and moves all others.
