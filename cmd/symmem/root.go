@@ -2,7 +2,7 @@ package main
 
 import "github.com/spf13/cobra"
 
-const rootLong = `symmem keeps buffers of collectives at the same place on every rank, and proves it.
+const rootLong = `symmem keeps buffers of collectives at one place on all ranks, and proves it.
 
 Exit codes: 0 all is well; 1 a sum was wrong or ranks differ; 2 the command could not run, or not
 to its end; 128 + n it was ended by signal n.`

@@ -18,7 +18,7 @@ import (
 	"symmem/internal/verify"
 )
 
-const verifyLong = `verify all-reduces buffers of symmetric memory and checks every element on every rank.
+const verifyLong = `verify all-reduces symmetric memory and checks every element on every rank.
 
 It starts the ranks itself, or, started by a launcher (symmem launch, torchrun, mpirun, srun), is
 one of them. Each round makes the cases, all live at once, fills them with values of their own,
