@@ -12,8 +12,8 @@ import (
 	"symmem/internal/launch"
 )
 
-const launchLong = `launch starts a program on N ranks of this machine, with torchrun's variables, and waits
-until the last has ended. Lines of the ranks go out whole, with "[rank] " before them.
+const launchLong = `launch starts N ranks of a program on this machine, with torchrun's variables.
+It waits until the last has ended. Lines of the ranks go out whole, with "[rank] " before them.
 
 When a rank fails the others have 10 seconds to report, and are then ended; so are the processes
 that a rank leaves behind. Signals are passed on, and a second interrupt ends all at once.
