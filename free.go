@@ -49,7 +49,9 @@ func (p *Pool) freeLocked(b Buffer) error {
 	}
 	p.absorb(ledger.KindFree, block, b.memory.extent.stream())
 	if p.rt.observed() {
-		tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, BlockEvent{b})
+		tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, BlockEvent{
+			Buffer: b, Segment: int(block.Segment), Offset: block.Offset, Bytes: block.Size,
+		})
 	}
 	if state == alloc.Deferred {
 		return p.markUses()

@@ -28,9 +28,13 @@ type WindowEvent struct {
 	Group *Group
 }
 
-// BlockEvent is about a block.
+// BlockEvent is about a block. It says where the block lies, because asking the Buffer would wait
+// for the pool, which is locked.
 type BlockEvent struct {
-	Buffer Buffer
+	Buffer  Buffer
+	Segment int
+	Offset  int64
+	Bytes   int64
 }
 
 // Observe adds an observer and returns what removes it. A new observer is not told of what is

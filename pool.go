@@ -196,7 +196,9 @@ func (p *Pool) allocLocked(s *Stream, bytes int64, site uintptr) (Buffer, error)
 		Offset: block.Offset, Size: block.Size, Requested: bytes, Site: p.site(site),
 	})
 	if p.rt.observed() {
-		tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Alloc }, BlockEvent{b})
+		tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Alloc }, BlockEvent{
+			Buffer: b, Segment: int(block.Segment), Offset: block.Offset, Bytes: block.Size,
+		})
 	}
 	return b, nil
 }
