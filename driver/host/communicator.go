@@ -40,7 +40,7 @@ type communicator struct {
 	lanes [driver.Lanes]lane
 	pairs []pairEnds // by group rank
 
-	mu        sync.Mutex
+	mu        spin.Lock
 	turn      sync.Cond // mu; signalled whenever completed moves
 	submitted uint64    // tickets handed out; guarded by mu
 	completed uint64    // tickets done; guarded by mu

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"unsafe"
 
 	"symmem/driver"
 	"symmem/internal/reduce"
+	"symmem/internal/spin"
 )
 
 // stream is an ordered queue of work.
@@ -20,7 +20,7 @@ import (
 type stream struct {
 	device *Device
 
-	mu      sync.Mutex
+	mu      spin.Lock
 	queue   []work        // guarded by mu
 	idle    chan struct{} // closed when the queue runs empty; nil while idle; guarded by mu
 	err     error         // first error since the last Synchronize; guarded by mu
