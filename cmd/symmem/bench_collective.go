@@ -48,6 +48,7 @@ type collectiveFlags struct {
 	ranks      int
 	first      bytesFlag
 	last       bytesFlag
+	sizes      []string
 	operations []string
 	dataType   string
 	reduceOp   string
@@ -86,6 +87,7 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.VarP(&f.first, "min-bytes", "b", "smallest size, such as 8 or 64K")
 	flags.VarP(&f.last, "max-bytes", "e", "largest size (quick 1M)")
 	flags.Int64VarP(&c.Factor, "factor", "f", 2, "each size is so many times the one before")
+	flags.StringSliceVar(&f.sizes, "sizes", nil, "these sizes instead, such as 8,64K,1M")
 	flags.StringVar(&f.dataType, "dtype", "float32", "type of elements")
 	flags.StringVar(&f.reduceOp, "redop", "sum", "reduction: sum, prod, min, max or avg")
 	flags.StringVar(&f.path, "path", "window", "where buffers lie: window, plain or auto")
@@ -110,6 +112,9 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 		f.last = 1 << 20
 	}
 	c.MinBytes, c.MaxBytes = int64(f.first), int64(f.last)
+	if err := f.parseSizes(); err != nil {
+		return err
+	}
 	switch {
 	case f.ranks < 1 || f.ranks > maxRanks:
 		return fmt.Errorf("ranks is %d, but must be from 1 to %d", f.ranks, maxRanks)
@@ -121,6 +126,22 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 		return fmt.Errorf("iters is %d, but must not be negative", c.Iters)
 	}
 	return f.parseNames()
+}
+
+// parseSizes reads a list of sizes.
+func (f *collectiveFlags) parseSizes() error {
+	c := &f.config
+	for _, text := range f.sizes {
+		var b bytesFlag
+		if err := b.Set(text); err != nil {
+			return err
+		}
+		c.List = append(c.List, int64(b))
+	}
+	if len(c.List) > 0 {
+		c.MinBytes, c.MaxBytes = slices.Min(c.List), slices.Max(c.List)
+	}
+	return nil
 }
 
 func (f *collectiveFlags) parseNames() (err error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"symmem"
@@ -14,9 +15,11 @@ type Collective struct {
 	Operations []Operation
 	// MinBytes to MaxBytes are the sizes, each Factor times the one before.
 	MinBytes, MaxBytes, Factor int64
-	DataType                   symmem.DataType
-	ReduceOp                   symmem.ReduceOp
-	Path                       Path
+	// List replaces those sizes if it is not empty. MaxBytes is its largest then.
+	List     []int64
+	DataType symmem.DataType
+	ReduceOp symmem.ReduceOp
+	Path     Path
 	// Checks are the check levels that take turns. With two, the last is ours and the first its
 	// baseline.
 	Checks []symmem.CheckLevel
@@ -31,6 +34,9 @@ type Collective struct {
 
 // Sizes lists the sizes in bytes.
 func (o *Collective) Sizes() []int64 {
+	if len(o.List) > 0 {
+		return o.List
+	}
 	var sizes []int64
 	for s := o.MinBytes; s <= o.MaxBytes; s *= o.Factor {
 		sizes = append(sizes, s)
@@ -155,6 +161,11 @@ func (o *Collective) half(
 				return nil, err
 			}
 		}
+		// Who went last goes first, so that being second is nobody's advantage.
+		slices.Reverse(runners)
+	}
+	if o.Plan.Batches%2 == 1 {
+		slices.Reverse(runners)
 	}
 	for _, r := range runners {
 		h.Checked = append(h.Checked, Summarize(r.perOp))

@@ -62,12 +62,15 @@ func (p Plan) Measure(c Case) ([]Result, error) {
 			return nil, fmt.Errorf("calibrating %s (%s): %w", c.Name, s.variant.Name, err)
 		}
 	}
+	turns := slices.Clone(samples)
 	for range p.Batches {
-		for _, s := range samples {
+		for _, s := range turns {
 			if err := s.batch(); err != nil {
 				return nil, fmt.Errorf("measuring %s (%s): %w", c.Name, s.variant.Name, err)
 			}
 		}
+		// Who went last goes first, so that being second is nobody's advantage.
+		slices.Reverse(turns)
 	}
 	return c.results(samples), nil
 }

@@ -76,7 +76,7 @@ func (n *NCCLTests) half(r *Row, h *Half) string {
 	algorithm, bus := r.bandwidths(ns)
 	n.busSum, n.wrong = n.busSum+bus, n.wrong+float64(h.Wrong)
 	n.busCount++
-	return fmt.Sprintf("  %7s  %6s  %6s  %6g", fitted(ns/1e3, 7), fitted(algorithm, 6),
+	return fmt.Sprintf("  %7s  %6s  %6s  %6.6g", fitted(ns/1e3, 7), fitted(algorithm, 6),
 		fitted(bus, 6), float64(h.Wrong))
 }
 
@@ -106,7 +106,7 @@ func (n *NCCLTests) Footer() error {
 		verdict = "FAILED"
 	}
 	_, err := fmt.Fprintf(n.W,
-		"# Out of bounds values : %g %s\n# Avg bus bandwidth    : %g\n#\n",
+		"# Out of bounds values : %.6g %s\n# Avg bus bandwidth    : %.6g\n#\n",
 		n.wrong, verdict, n.busSum/float64(max(n.busCount, 1)))
 	*n = NCCLTests{W: n.W}
 	if err != nil {

@@ -16,7 +16,8 @@ type Trips struct {
 	Before float64 `json:"before_ns"`
 	After  float64 `json:"after_ns"`
 	// Mode is where both lie: "smt" (two threads of a core), "near" (one cache behind both), "far",
-	// or "mixed" if the machine changed during the run. A run of mode mixed compares with nothing.
+	// "busy" (other work has the processors), "unknown" (there is one processor), or "mixed" if the
+	// machine changed during the run. Runs of modes busy and mixed compare with nothing.
 	Mode string `json:"mode"`
 }
 
@@ -30,7 +31,7 @@ func NewTrips(before, after float64) *Trips {
 }
 
 // modeOf classifies a round trip. The limits lie in the gaps between what machines show: threads of
-// one core take 46 to 82 ns, cores behind one cache 91 to 160, others 300 and more.
+// one core take 46 to 82 ns, cores behind one cache 91 to 160, others 230 to 540.
 func modeOf(ns float64) string {
 	switch {
 	case ns <= 0:
@@ -39,8 +40,10 @@ func modeOf(ns float64) string {
 		return "smt"
 	case ns < 200:
 		return "near"
-	default:
+	case ns < 700:
 		return "far"
+	default:
+		return "busy"
 	}
 }
 

@@ -1,0 +1,154 @@
+#!/bin/bash
+# peers.sh measures symmem side by side with what people use on one machine: Open MPI, MPICH and
+# gloo, and with limit.c, which has nothing around its loops. All run in turns, and every launch is
+# tagged with the round trip between two processors before and after it.
+#
+#   peers.sh install          Debian packages of the peers (needs root)
+#   peers.sh build            symmem, the drivers and the tools, into $BIN
+#   peers.sh run              $REPS repetitions into $OUT/rows.csv; adds to what is there
+#   peers.sh table            $OUT/table.md from $OUT/rows.csv
+#   peers.sh all              build, run, table
+#
+# A peer that is missing or cannot do something leaves a remark "# peer: reason" in the rows, where
+# reason is one of not-installed, index-unreachable, not-supported, failed, timed-out.
+set -u -o pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+
+BIN=${BIN:-$root/bin/bench-host}
+OUT=${OUT:-$root/bin/bench-host-results}
+REPS=${REPS:-4}
+RANKS=${RANKS:-2 4}
+OPS=${OPS:-all_reduce,all_gather,reduce_scatter}
+SIZES=${SIZES:-8,1024,65536,1048576,16777216,67108864}
+BATCHES=${BATCHES:-9}
+BATCH_MS=${BATCH_MS:-4}
+PEERS=${PEERS:-symmem limit ompi ompi-nocma ompi-tuned ompi-sm mpich gloo}
+LIMIT_S=${LIMIT_S:-60} # the longest that one launch may take
+
+install() {
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get update -q &&
+		apt-get install -q -y --no-install-recommends \
+			gcc libc6-dev openmpi-bin libopenmpi-dev mpich libmpich-dev || return 1
+	# The Debian package has gloo and is a tenth of the size of the wheel.
+	apt-get install -q -y --no-install-recommends python3-torch ||
+		python3 -m pip install -q torch --index-url https://download.pytorch.org/whl/cpu ||
+		echo "# gloo: index-unreachable"
+}
+
+build() {
+	mkdir -p "$BIN" || return 1
+	(cd "$root" && go build -o "$BIN/symmem" ./cmd/symmem &&
+		go build -o "$BIN/aggregate" ./bench/host/aggregate) || return 1
+	gcc -O2 -o "$BIN/rtt" "$here/rtt.c" || return 1
+	gcc -O3 -march=native -o "$BIN/limit" "$here/limit.c" || echo "limit: failed" >&2
+	for mpi in openmpi mpich; do
+		if command -v "mpicc.$mpi" >/dev/null; then
+			"mpicc.$mpi" -O3 -march=native -o "$BIN/mpibench.$mpi" "$here/mpibench.c" || return 1
+		fi
+	done
+}
+
+# torch_python prints a Python that has torch.
+torch_python() {
+	for python in /usr/bin/python3 python3; do
+		if "$python" -c 'import torch.distributed' 2>/dev/null; then
+			echo "$python"
+			return
+		fi
+	done
+	return 1
+}
+
+ompi() { # ranks, label, flags of mpirun
+	local ranks=$1 label=$2 idle=()
+	shift 2
+	# Where ranks outnumber processors they must give way to each other.
+	[ "$ranks" -gt "$(nproc)" ] && idle=(--oversubscribe --mca mpi_yield_when_idle 1)
+	OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+		mpirun.openmpi --bind-to none -np "$ranks" "${idle[@]}" "$@" \
+		"$BIN/mpibench.openmpi" "$label" "$OPS" "$SIZES" "$BATCHES" "$BATCH_MS"
+}
+
+# launch runs one peer once and prints its rows.
+launch() { # peer, ranks
+	local peer=$1 ranks=$2 nocma=(--mca btl_vader_single_copy_mechanism none)
+	case $peer in
+	symmem)
+		"$BIN/symmem" bench collective --ranks "$ranks" --ops "$OPS" --sizes "$SIZES" \
+			--batches "$BATCHES" --batch "${BATCH_MS}ms" --in-place=false --json |
+			"$BIN/aggregate" rows symmem
+		;;
+	limit) "$BIN/limit" "$ranks" limit "$OPS" "$SIZES" "$BATCHES" "$BATCH_MS" ;;
+	ompi) ompi "$ranks" ompi ;;
+	ompi-nocma) ompi "$ranks" ompi-nocma "${nocma[@]}" ;;
+	ompi-tuned)
+		ompi "$ranks" ompi-tuned "${nocma[@]}" --mca coll_tuned_use_dynamic_rules 1 \
+			--mca coll_tuned_allreduce_algorithm 1
+		;;
+	ompi-sm) ompi "$ranks" ompi-sm "${nocma[@]}" --mca coll_sm_priority 90 ;;
+	mpich)
+		mpirun.mpich -np "$ranks" \
+			"$BIN/mpibench.mpich" mpich "$OPS" "$SIZES" "$BATCHES" "$BATCH_MS"
+		;;
+	gloo)
+		OMP_NUM_THREADS=1 "$(torch_python)" "$here/gloobench.py" "$ranks" gloo "$OPS" "$SIZES" \
+			"$BATCHES" "$BATCH_MS"
+		;;
+	esac
+}
+
+# missing tells why a peer cannot be launched.
+missing() {
+	case $1 in
+	symmem | limit) [ -x "$BIN/$1" ] || echo not-built ;;
+	ompi*) [ -x "$BIN/mpibench.openmpi" ] || echo not-installed ;;
+	mpich) [ -x "$BIN/mpibench.mpich" ] || echo not-installed ;;
+	gloo) torch_python >/dev/null || echo not-installed ;;
+	*) echo unknown ;;
+	esac
+}
+
+# tagged runs one launch between two round trips and appends its rows.
+tagged() { # peer, ranks
+	local before after rows reason
+	reason=$(missing "$1")
+	if [ -n "$reason" ]; then
+		echo "# $1: $reason" >>"$OUT/rows.csv"
+		return
+	fi
+	before=$("$BIN/rtt")
+	rows=$(timeout "$LIMIT_S" "$here/peers.sh" launch "$1" "$2" 2>>"$OUT/errors.txt")
+	case $? in
+	0) ;;
+	124) echo "# $1, $2 ranks: timed-out" >>"$OUT/rows.csv" ;;
+	*) echo "# $1, $2 ranks: failed" >>"$OUT/rows.csv" ;;
+	esac
+	after=$("$BIN/rtt")
+	echo "$rows" | sed -e '/^#/!{/./s/$/,'"$before,$after"'/}' -e '/^$/d' >>"$OUT/rows.csv"
+	echo "$1, $2 ranks: round trip $before ns before, $after ns after" >&2
+}
+
+run() {
+	mkdir -p "$OUT" || return 1
+	for rep in $(seq "$REPS"); do
+		echo "repetition $rep of $REPS" >&2
+		for ranks in $RANKS; do
+			for peer in $PEERS; do
+				tagged "$peer" "$ranks"
+			done
+		done
+	done
+}
+
+table() {
+	"$BIN/aggregate" table "$OUT/rows.csv" >"$OUT/table.md" && cat "$OUT/table.md"
+}
+
+case ${1:-} in
+install | build | run | table) "$1" ;;
+launch) launch "$2" "$3" ;;
+all) build && run && table ;;
+*) sed -n '2,14s/^# \{0,1\}//p' "$0" && exit 2 ;;
+esac
