@@ -27,6 +27,8 @@ var (
 	ErrSize = alloc.ErrSize
 	// ErrDoubleFree is returned for a buffer that was freed before.
 	ErrDoubleFree = alloc.ErrDoubleFree
+	// ErrFreed is returned for the use of a buffer that was freed.
+	ErrFreed = alloc.ErrFreed
 	// ErrForeign is returned for a buffer that is not of the pool.
 	ErrForeign = alloc.ErrForeign
 )

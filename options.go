@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -100,6 +101,14 @@ func (o Options) withDefaults() (Options, error) {
 		return o, invalid("rank %d of %d", o.Rank, o.Size)
 	}
 	return o, nil
+}
+
+// bound gives a context without a deadline the one of the options.
+func (o Options) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, o.Timeout)
 }
 
 func (o Options) rendezvous() rendezvous.Options {

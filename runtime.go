@@ -51,6 +51,8 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening symmem: %w", err)
 	}
+	ctx, cancel := opts.bound(ctx)
+	defer cancel()
 	store, leave, err := rendezvous.Connect(ctx, w)
 	if err != nil {
 		return nil, fmt.Errorf("opening symmem: %w", err)
