@@ -1,0 +1,198 @@
+package host
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"symmem/internal/rendezvous"
+)
+
+// fleetPatience bounds what should not take long at all.
+const fleetPatience = 60 * time.Second
+
+// fleet is a set of ranks that are processes of their own.
+type fleet struct {
+	t         *testing.T
+	processes []*process
+}
+
+// process is one rank of a fleet, as its test sees it.
+type process struct {
+	t       *testing.T
+	rank    int
+	command *exec.Cmd
+	input   io.Closer
+	lines   *bufio.Scanner
+	address string
+}
+
+// newFleet starts ranks that play a scene, and waits until all of them are in it.
+func newFleet(t *testing.T, size int, scene string, timeout time.Duration) *fleet {
+	t.Helper()
+	socket := "unix:" + filepath.Join(t.TempDir(), "store")
+	server, err := rendezvous.Listen(socket, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	f := &fleet{t: t}
+	for rank := range size {
+		f.processes = append(f.processes, start(t, rank, []string{
+			sceneVariable + "=" + scene, storeVariable + "=" + socket,
+			fmt.Sprintf("%s=%d %d", rankVariable, rank, size),
+			timeoutVariable + "=" + timeout.String(),
+		}))
+	}
+	for _, p := range f.processes {
+		p.address = p.await("open").Address
+	}
+	for _, p := range f.processes {
+		p.await("running")
+	}
+	return f
+}
+
+// start runs this test's program as a rank. It is killed at the end of the test at the latest.
+func start(t *testing.T, rank int, environment []string) *process {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), fleetPatience)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(ctx, self)
+	command.Env = append(os.Environ(), environment...)
+	command.Stderr = os.Stderr
+	input, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, rank: rank, command: command, input: input, lines: bufio.NewScanner(output)}
+	t.Cleanup(func() {
+		cancel()
+		_ = input.Close()
+		_ = command.Wait()
+	})
+	return p
+}
+
+// await reads notices up to one with the given event.
+func (p *process) await(event string) notice {
+	p.t.Helper()
+	for p.lines.Scan() {
+		var n notice
+		if err := json.Unmarshal(p.lines.Bytes(), &n); err != nil {
+			p.t.Fatalf("rank %d says %q: %v", p.rank, p.lines.Text(), err)
+		}
+		if n.Event == event {
+			return n
+		}
+		if n.Event == "outcome" {
+			p.t.Fatalf("rank %d ended before %q: %+v", p.rank, event, n)
+		}
+	}
+	p.t.Fatalf("rank %d ended without %q: %v", p.rank, event, p.lines.Err())
+	return notice{}
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.command.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// wantNamed reads the outcomes of all ranks but one. At least one must name it with an error of
+// the given kind; the others may have heard of the fault before they noticed themselves. All must
+// have met on the fault lane without it.
+func (f *fleet) wantNamed(kind string, victim int) {
+	f.t.Helper()
+	named := 0
+	present := make([]bool, len(f.processes))
+	for r := range present {
+		present[r] = r != victim
+	}
+	for _, p := range f.processes {
+		if p.rank == victim {
+			continue
+		}
+		n := p.await("outcome")
+		switch {
+		case n.Kind == kind && slices.Equal(n.Ranks, []int{victim}):
+			named++
+		case n.Kind != "fault":
+			f.t.Errorf("rank %d ended by %s of %v (%s), want %s of rank %d",
+				p.rank, n.Kind, n.Ranks, n.Text, kind, victim)
+		}
+		if !slices.Equal(n.Present, present) {
+			f.t.Errorf("rank %d met %v on the fault lane, want %v", p.rank, n.Present, present)
+		}
+	}
+	if named == 0 {
+		f.t.Errorf("no rank has named rank %d", victim)
+	}
+}
+
+// wantNothingLeft waits for the end of all processes and looks for what they may have left.
+func (f *fleet) wantNothingLeft() {
+	f.t.Helper()
+	for _, p := range f.processes {
+		_ = p.command.Wait()
+		if err := p.command.Process.Signal(syscall.Signal(0)); err == nil {
+			f.t.Errorf("rank %d still lives", p.rank)
+		}
+	}
+	sockets, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, p := range f.processes {
+		if strings.Contains(string(sockets), p.address) {
+			f.t.Errorf("rank %d has left the socket %s", p.rank, p.address)
+		}
+	}
+	names, err := filepath.Glob("/dev/shm/*symmem*")
+	if err != nil || len(names) > 0 {
+		f.t.Errorf("shared memory is left: %v, %v", names, err)
+	}
+}
+
+func TestKilledRankIsNamedByTheOthers(t *testing.T) {
+	for scene := range scenes {
+		t.Run("inside "+scene, func(t *testing.T) {
+			f := newFleet(t, 3, scene, fleetPatience)
+			f.processes[1].signal(syscall.SIGKILL)
+			f.wantNamed("lost", 1)
+			f.wantNothingLeft()
+		})
+	}
+}
+
+func TestStoppedRankIsNamedAndGetsAnErrorWhenItGoesOn(t *testing.T) {
+	f := newFleet(t, 3, "collectives", 1500*time.Millisecond)
+	f.processes[2].signal(syscall.SIGSTOP)
+	f.wantNamed("late", 2)
+	f.processes[2].signal(syscall.SIGCONT)
+	if n := f.processes[2].await("outcome"); n.Kind == "close" || n.Kind == "start" {
+		t.Errorf("the late rank ended by %s (%s)", n.Kind, n.Text)
+	}
+	f.wantNothingLeft()
+}

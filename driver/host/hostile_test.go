@@ -1,0 +1,238 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/driver/drivertest"
+	"symmem/internal/handoff"
+	"symmem/internal/sys"
+)
+
+// duo is a world of two ranks in this process.
+type duo struct {
+	t       *testing.T
+	ctx     context.Context
+	store   *drivertest.Store
+	devices [2]*Device
+	groups  [2]driver.Communicator
+}
+
+// newDuo opens two devices.
+func newDuo(t *testing.T) *duo {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), fleetPatience)
+	d := &duo{t: t, ctx: ctx, store: &drivertest.Store{}}
+	for rank := range d.devices {
+		d.devices[rank] = d.open(rank)
+	}
+	t.Cleanup(func() {
+		defer cancel()
+		for rank, device := range d.devices {
+			if d.groups[rank] != nil {
+				check(t, d.groups[rank].Close())
+			}
+			check(t, device.Close())
+		}
+	})
+	return d
+}
+
+func (d *duo) open(rank int) *Device {
+	d.t.Helper()
+	device, err := Backend{}.Open(d.ctx, driver.Config{
+		Rank: rank, Size: 2, Store: d.store, Timeout: fleetPatience,
+	})
+	check(d.t, err)
+	return device.(*Device)
+}
+
+// both runs a function for each rank at once and returns the errors.
+func (d *duo) both(f func(rank int) error) [2]error {
+	other := make(chan error)
+	go func() { other <- f(1) }()
+	first := f(0)
+	return [2]error{first, <-other}
+}
+
+// connect joins the two ranks.
+func (d *duo) connect() {
+	d.t.Helper()
+	for _, err := range d.both(func(rank int) (err error) {
+		d.groups[rank], err = d.devices[rank].Connect(d.ctx, duoGroup(rank))
+		return err
+	}) {
+		check(d.t, err)
+	}
+}
+
+func duoGroup(rank int) driver.GroupConfig {
+	return driver.GroupConfig{ID: "duo", Ranks: []int{0, 1}, Rank: rank, Check: true}
+}
+
+// segment maps a segment of some granules on a rank.
+func (d *duo) segment(rank int, granules int64) *segment {
+	d.t.Helper()
+	arena, err := d.devices[rank].NewArena(granules * granularity)
+	check(d.t, err)
+	s, err := arena.Map(0, granules*granularity)
+	check(d.t, err)
+	d.t.Cleanup(func() {
+		check(d.t, s.Unmap())
+		check(d.t, arena.Close())
+	})
+	return s.(*segment)
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStrangersAtTheSocketGetNothingAndHoldUpNobody(t *testing.T) {
+	d := newDuo(t)
+	address := d.devices[0].server.Address()
+	wrong, err := handoff.Dial(d.ctx, address, handoff.Token{1})
+	check(t, err)
+	defer wrong.Close()
+	babbler, err := net.Dial("unix", address)
+	check(t, err)
+	defer babbler.Close()
+	_, err = babbler.Write([]byte(strings.Repeat("GET / HTTP/1.1\r\n", 100)))
+	check(t, err)
+	halting, err := net.Dial("unix", address)
+	check(t, err)
+	defer halting.Close()
+	_, err = halting.Write([]byte("SM01"))
+	check(t, err)
+
+	d.connect()
+	s := [2]*segment{d.segment(0, 1), d.segment(1, 1)}
+	key := driver.SegmentKey{Pool: 5, Ordinal: 6, Generation: 7}
+	for _, err := range d.both(func(rank int) error {
+		_, err := d.groups[rank].Register(d.ctx, key, s[rank])
+		return err
+	}) {
+		check(t, err)
+	}
+	held := d.groups[0].(*communicator).handoffKey(key)
+	if _, err := wrong.Fetch(d.ctx, held); !errors.Is(err, handoff.ErrRefused) {
+		t.Errorf("a stranger who guesses the key: got %v, want ErrRefused", err)
+	}
+	// Unread garbage makes the kernel reset the connection instead of ending it.
+	if n, err := babbler.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("the server has answered garbage: %d bytes, %v", n, err)
+	}
+}
+
+func TestControlRegionOfWrongSizeIsAnError(t *testing.T) {
+	d := newDuo(t)
+	small, err := sys.Memfd("small", 4096)
+	check(t, err)
+	defer small.Close()
+	key := handoff.Key{Space: handoff.Space("group/duo")}
+	d.devices[0].server.Export(key, small)
+	check(t, d.store.Set(d.ctx, "host/group/duo", nil))
+	_, err = d.devices[1].Connect(d.ctx, duoGroup(1))
+	if err == nil || !strings.Contains(err.Error(), "4096 bytes") {
+		t.Errorf("got %v, want an error about 4096 bytes", err)
+	}
+}
+
+func TestSegmentFileThatIsTooSmallIsAnErrorOnBothSides(t *testing.T) {
+	d := newDuo(t)
+	d.connect()
+	s := [2]*segment{d.segment(0, 2), d.segment(1, 2)}
+	small, err := sys.Memfd("small", granularity)
+	check(t, err)
+	s[0].file, small = small, s[0].file
+	defer small.Close()
+	key := driver.SegmentKey{Pool: 1}
+	for rank, err := range d.both(func(rank int) error {
+		_, err := d.groups[rank].Register(d.ctx, key, s[rank])
+		return err
+	}) {
+		if err == nil || !strings.Contains(err.Error(), "2097152 bytes instead of 4194304") {
+			t.Errorf("rank %d: got %v", rank, err)
+		}
+		if n := len(d.groups[rank].(*communicator).windows); n != 0 {
+			t.Errorf("rank %d holds %d windows after the error", rank, n)
+		}
+	}
+}
+
+func TestRankOfAnotherMachineIsAnError(t *testing.T) {
+	d := newDuo(t)
+	value, err := d.store.Get(d.ctx, rankKey(1))
+	check(t, err)
+	check(t, d.store.Set(d.ctx, rankKey(1), append(value, "elsewhere"...)))
+	_, err = d.devices[0].Connect(d.ctx, duoGroup(0))
+	if err == nil || !strings.Contains(err.Error(), "another machine") {
+		t.Errorf("got %v, want an error about another machine", err)
+	}
+}
+
+func TestStoreOfSomebodyElseIsAnError(t *testing.T) {
+	store := &drivertest.Store{}
+	check(t, store.Set(t.Context(), "host/token", []byte("short")))
+	_, err := Backend{}.Open(t.Context(), driver.Config{
+		Rank: 1, Size: 2, Store: store, Timeout: time.Second,
+	})
+	if err == nil || !strings.Contains(err.Error(), "5 bytes") {
+		t.Errorf("got %v, want an error about a token of 5 bytes", err)
+	}
+}
+
+func TestInvalidConfigurationIsAnError(t *testing.T) {
+	good := driver.Config{Rank: 0, Size: 1, Store: &drivertest.Store{}, Timeout: time.Second}
+	for row, change := range map[string]func(*driver.Config){
+		"rank below":  func(c *driver.Config) { c.Rank = -1 },
+		"rank above":  func(c *driver.Config) { c.Rank = 1 },
+		"no ranks":    func(c *driver.Config) { c.Size = 0 },
+		"no store":    func(c *driver.Config) { c.Store = nil },
+		"no deadline": func(c *driver.Config) { c.Timeout = 0 },
+	} {
+		cfg := good
+		change(&cfg)
+		if d, err := (Backend{}).Open(t.Context(), cfg); err == nil {
+			t.Errorf("%s: no error", row)
+			check(t, d.Close())
+		}
+	}
+}
+
+func TestClosedDeviceLeavesNoSocketAndNoDescriptor(t *testing.T) {
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		check(t, err)
+		return len(entries)
+	}
+	before, address := count(), ""
+	t.Run("world", func(t *testing.T) {
+		d := newDuo(t)
+		d.connect()
+		s := [2]*segment{d.segment(0, 1), d.segment(1, 1)}
+		for _, err := range d.both(func(rank int) error {
+			_, err := d.groups[rank].Register(d.ctx, driver.SegmentKey{}, s[rank])
+			return err
+		}) {
+			check(t, err)
+		}
+		address = d.devices[0].server.Address()
+	})
+	if conn, err := net.Dial("unix", address); err == nil {
+		t.Error("the socket is still there")
+		check(t, conn.Close())
+	}
+	if after := count(); after > before+1 {
+		t.Errorf("%d descriptors are open, %d before", after, before)
+	}
+}

@@ -1,0 +1,225 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/rendezvous"
+)
+
+// The environment of a rank that a test has started as a process.
+const (
+	sceneVariable   = "SYMMEM_HOST_TEST_SCENE"
+	rankVariable    = "SYMMEM_HOST_TEST_RANK"
+	storeVariable   = "SYMMEM_HOST_TEST_STORE"
+	timeoutVariable = "SYMMEM_HOST_TEST_TIMEOUT"
+)
+
+// notice is a line that a rank writes for its test.
+type notice struct {
+	// Event is "open" with the address of the hand-off socket, "running" once all ranks have taken
+	// part in the scene for a while, and "outcome" at the end.
+	Event   string
+	Address string
+	// Kind is how the scene ended; Ranks are those that the error names.
+	Kind  string
+	Ranks []int
+	Text  string
+	// Present tells which ranks came to the fault lane afterwards.
+	Present []bool
+}
+
+func (n notice) write() {
+	line, err := json.Marshal(n)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(string(line))
+}
+
+// actor is a rank in a process of its own.
+type actor struct {
+	rank, size int
+	device     *Device
+	group      driver.Communicator
+	stream     driver.Stream
+	segment    driver.Segment
+	window     driver.Window
+}
+
+// scenes are what ranks do, round after round, until a fault ends it.
+var scenes = map[string]func(a *actor, round int) error{
+	"collectives":   (*actor).collective,
+	"registrations": (*actor).registration,
+	"exchanges":     (*actor).exchange,
+	"messages":      (*actor).message,
+}
+
+// roundsToRun is how many rounds a rank takes part in before it says that it is running.
+const roundsToRun = 20
+
+// playRank is the main function of a rank.
+func playRank() int {
+	// The test holds the other end of standard input: when it is gone, so is this process.
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(3)
+	}()
+	a := &actor{}
+	if err := a.open(); err != nil {
+		notice{Event: "outcome", Kind: "start", Text: err.Error()}.write()
+		return 1
+	}
+	scene := scenes[os.Getenv(sceneVariable)]
+	for round := 0; ; round++ {
+		if round == roundsToRun {
+			notice{Event: "running"}.write()
+		}
+		if err := scene(a, round); err != nil {
+			a.explain(err)
+			return 0
+		}
+	}
+}
+
+func (a *actor) open() error {
+	if _, err := fmt.Sscan(os.Getenv(rankVariable), &a.rank, &a.size); err != nil {
+		return err
+	}
+	timeout, err := time.ParseDuration(os.Getenv(timeoutVariable))
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	store, err := rendezvous.Dial(ctx, rendezvous.Endpoint{Address: os.Getenv(storeVariable)})
+	if err != nil {
+		return err
+	}
+	d, err := Backend{}.Open(ctx, driver.Config{
+		Rank: a.rank, Size: a.size, Store: store, Timeout: timeout,
+	})
+	if err != nil {
+		return err
+	}
+	a.device = d.(*Device)
+	notice{Event: "open", Address: a.device.server.Address()}.write()
+	return a.join()
+}
+
+// join connects the ranks with a deadline that no test waits for.
+func (a *actor) join() (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), fleetPatience)
+	defer cancel()
+	ranks := make([]int, a.size)
+	for i := range ranks {
+		ranks[i] = i
+	}
+	if a.group, err = a.device.Connect(ctx, driver.GroupConfig{
+		ID: "world", Ranks: ranks, Rank: a.rank, Check: true,
+	}); err != nil {
+		return err
+	}
+	if a.stream, err = a.device.NewStream(); err != nil {
+		return err
+	}
+	arena, err := a.device.NewArena(16 << 20)
+	if err != nil {
+		return err
+	}
+	if a.segment, err = arena.Map(0, 8<<20); err != nil {
+		return err
+	}
+	a.window, err = a.group.Register(ctx, driver.SegmentKey{Pool: 1}, a.segment)
+	return err
+}
+
+// collective takes turns between the paths, and between sizes of one and of many steps.
+func (a *actor) collective(round int) error {
+	return a.launch(driver.Call{
+		Operation: driver.AllReduce, DataType: driver.Float32, Path: driver.Path(round % 2),
+		Count: []int64{4, 2000, 500_000}[round%3], Send: a.segment.Address(),
+		Recv: a.segment.Address() + 4<<20, SendWindow: a.window, RecvWindow: a.window,
+	})
+}
+
+func (a *actor) launch(call driver.Call) error {
+	plan, err := a.group.Prepare(call)
+	if err != nil {
+		return err
+	}
+	if err := a.group.Launch(a.stream, plan); err != nil {
+		return err
+	}
+	return a.stream.Synchronize(context.Background())
+}
+
+func (a *actor) registration(round int) error {
+	key := driver.SegmentKey{Pool: 2, Generation: uint32(round)}
+	w, err := a.group.Register(context.Background(), key, a.segment)
+	if err != nil {
+		return err
+	}
+	return w.Deregister()
+}
+
+func (a *actor) exchange(round int) error {
+	payload := make([]byte, 3000*round%40_000)
+	_, err := a.group.Exchange(context.Background(), driver.LaneControl, payload)
+	return err
+}
+
+// message goes round the ring: rank 0 sends first, the others receive first.
+func (a *actor) message(round int) error {
+	steps := []driver.Operation{driver.Recv, driver.Send}
+	if a.rank == 0 {
+		steps = []driver.Operation{driver.Send, driver.Recv}
+	}
+	for _, o := range steps {
+		peer := (a.rank + 1) % a.size
+		if o == driver.Recv {
+			peer = (a.rank + a.size - 1) % a.size
+		}
+		call := driver.Call{
+			Operation: o, Root: peer, Count: int64(50_000 * (round % 3)), Digest: 1,
+			Send: a.segment.Address(), Recv: a.segment.Address(),
+		}
+		if err := a.launch(call); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// explain reports an error, meets the others on the fault lane, and leaves.
+func (a *actor) explain(err error) {
+	n := notice{Event: "outcome", Kind: "other", Text: err.Error()}
+	var lost *driver.RankLostError
+	var late *driver.TimeoutError
+	switch {
+	case errors.As(err, &lost):
+		n.Kind, n.Ranks = "lost", lost.Ranks
+	case errors.As(err, &late):
+		n.Kind, n.Ranks = "late", late.Missing
+	case errors.Is(err, driver.ErrFault):
+		n.Kind = "fault"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), a.device.cfg.Timeout)
+	defer cancel()
+	reports, err := a.group.Exchange(ctx, driver.LaneFault, []byte("here"))
+	if err != nil {
+		n.Text += "; " + err.Error()
+	}
+	for _, r := range reports {
+		n.Present = append(n.Present, string(r) == "here")
+	}
+	if err := errors.Join(a.group.Close(), a.device.Close()); err != nil {
+		n.Kind, n.Text = "close", err.Error()
+	}
+	n.write()
+}
