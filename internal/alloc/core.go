@@ -24,6 +24,9 @@ type Core struct {
 	marked   uint64           // Use calls so far
 	tickets  Ticket           // latest ticket
 	tail     uint64           // first unused arena position, in units
+	last     int32            // block of the latest call if that was an Alloc, else 0; see hot.go
+	asked    int64            // rounded size of that Alloc
+	hot      int32            // block kept apart after its Free, or 0; see hot.go
 	mapped   int64
 	counts   counts
 	reports  reports
@@ -75,11 +78,19 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	}
 	rounded := c.round(size)
 	home := c.homeFor(stream, rounded)
+	if c.hot != 0 {
+		if b, ok := c.again(size, rounded, home); ok {
+			return b, Growth{}, nil
+		}
+	}
 	k := c.fit(home, rounded)
 	if k == 0 {
+		c.last = 0
 		return c.press(size, rounded, home)
 	}
-	return c.place(k, size, rounded), Growth{}, nil
+	b := c.place(k, size, rounded)
+	c.last, c.asked = int32(uint32(b.Handle)), rounded
+	return b, Growth{}, nil
 }
 
 func badSize(doing string, size int64) error {
@@ -228,6 +239,7 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 	if size <= 0 || size > MaxSize {
 		return badSize("allocating", size)
 	}
+	c.settle()
 	return c.outOfMemory(size, c.homeFor(stream, c.round(size)))
 }
 
@@ -249,6 +261,7 @@ func (c *Core) outOfMemory(size int64, home int32) error {
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room.
 func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
+	c.settle()
 	c.reports.clear()
 	if bytes <= 0 || bytes > MaxSize {
 		return Growth{}, badSize("reserving", bytes)

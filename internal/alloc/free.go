@@ -11,25 +11,37 @@ import (
 //
 // Errors: ErrDoubleFree, ErrForeign. Nothing changed then.
 func (c *Core) Free(v Block) (State, error) {
-	if c.reports.filled {
-		c.reports.clear()
-	}
-	id := int32(uint32(v.Handle))
 	if !c.owns(v) {
 		return vacant, c.refuse(v)
 	}
-	b := &c.blocks[id]
-	c.counts.live--
-	if b.pins == 0 && b.uses == 0 {
-		c.giveBack(b, id)
-		return Free, nil
+	return c.free(int32(uint32(v.Handle))), nil
+}
+
+// free gives a live block back.
+func (c *Core) free(id int32) State {
+	if c.reports.filled {
+		c.reports.clear()
 	}
+	b := &c.blocks[id]
+	if b.pins == 0 && b.uses == 0 {
+		c.counts.live--
+		c.expire(b)
+		if id == c.last {
+			c.hot, c.last = id, 0
+			return Free
+		}
+		c.settle()
+		c.merge(b, id)
+		return Free
+	}
+	c.settle()
+	c.counts.live--
 	if b.pins > 0 {
 		b.state = Parked
 		c.counts.parked += b.size
-		return Parked, nil
+		return Parked
 	}
-	return c.release(id), nil
+	return c.release(id)
 }
 
 // owns reports whether a block is live.
@@ -63,12 +75,23 @@ func (c *Core) release(id int32) State {
 	return Free
 }
 
-// giveBack makes a block free and merges it with free neighbours. The record of a free
-// neighbour survives, so that its place in the index moves as little as possible.
+// giveBack makes a block free and merges it with free neighbours.
 func (c *Core) giveBack(b *block, id int32) {
+	c.expire(b)
+	c.merge(b, id)
+}
+
+// expire ends the lifetime of a block, which is in no index yet.
+func (c *Core) expire(b *block) {
 	c.counts.used -= b.size
 	c.counts.requested -= b.requested
 	b.generation++
+	b.state = vacant
+}
+
+// merge puts an expired block among the free ones, joined with free neighbours. The record of a
+// free neighbour survives, so that its place in the index moves as little as possible.
+func (c *Core) merge(b *block, id int32) {
 	b.state = Free
 	p, n := &c.blocks[b.prev], &c.blocks[b.next]
 	switch {

@@ -20,13 +20,13 @@ func (c *Core) Live(h Handle) (Block, error) {
 // FreeHandle is Free for a caller that keeps nothing but the handle; it returns the block, too.
 // Errors: ErrDoubleFree, ErrForeign. Nothing changed then.
 func (c *Core) FreeHandle(h Handle) (Block, State, error) {
-	v, err := c.Live(h)
-	if errors.Is(err, ErrFreed) {
+	id, err := c.resolveHandle(h)
+	if err == nil && c.blocks[id].state != Live || errors.Is(err, ErrFreed) {
 		err = ErrDoubleFree
 	}
 	if err != nil {
 		return Block{}, vacant, fmt.Errorf("freeing a block by its handle: %w", err)
 	}
-	state, err := c.Free(v)
-	return v, state, err
+	v := c.view(id)
+	return v, c.free(id), nil
 }

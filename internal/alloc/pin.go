@@ -5,6 +5,7 @@ import "fmt"
 // Pin makes a block outlive its Free until as many Unpins followed: a captured graph refers to
 // its addresses. Errors: ErrFreed, ErrForeign.
 func (c *Core) Pin(v Block) error {
+	c.settle()
 	c.reports.clear()
 	id, err := c.live(v)
 	if err != nil {
@@ -22,6 +23,7 @@ func (c *Core) Pin(v Block) error {
 //
 // Errors: ErrNotPinned, ErrFreed, ErrForeign.
 func (c *Core) Unpin(v Block) (State, error) {
+	c.settle()
 	c.reports.clear()
 	id, err := c.resolve(v)
 	if err == nil && c.blocks[id].pins == 0 {

@@ -35,6 +35,7 @@ type segment struct {
 // Errors: ErrSize if the bytes are no multiple of Unit or none are wanted, ErrAddress,
 // *OutOfMemoryError if Capacity would be passed, ErrExhausted.
 func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
+	c.settle()
 	c.reports.clear()
 	bytes, ordinal := growth.Bytes, int32(len(c.segments))
 	if bytes <= 0 || bytes > MaxSize || bytes%Unit != 0 || int(growth.home) >= len(c.homes) {
@@ -105,6 +106,7 @@ func (c *Core) viewOf(id int32) View {
 // Segments yields the segments that were not trimmed, by ordinal. The Core must not change
 // meanwhile.
 func (c *Core) Segments() iter.Seq[Segment] {
+	c.settle()
 	return func(yield func(Segment) bool) {
 		for i := range c.segments {
 			if c.segments[i].bytes > 0 && !yield(c.segmentView(int32(i))) {
@@ -122,6 +124,7 @@ func (c *Core) segmentView(ordinal int32) Segment {
 // Blocks yields the blocks of a segment by offset, free ones too. It yields nothing for a
 // segment that was trimmed or never added. The Core must not change meanwhile.
 func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
+	c.settle()
 	return func(yield func(View) bool) {
 		if ordinal < 0 || int(ordinal) >= len(c.segments) {
 			return
@@ -137,6 +140,7 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 // Lookup returns the block, free or not, that covers an offset of a segment. It starts from the
 // nearest hint at or before the offset, so it takes some steps, not one for each block.
 func (c *Core) Lookup(ordinal int32, offset int64) (View, bool) {
+	c.settle()
 	if ordinal < 0 || int(ordinal) >= len(c.segments) {
 		return View{}, false
 	}

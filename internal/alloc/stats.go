@@ -33,6 +33,7 @@ type Stats struct {
 
 // Stats returns the counters. Its time grows with the number of streams.
 func (c *Core) Stats() Stats {
+	c.settle()
 	n := &c.counts
 	s := Stats{
 		Segments: n.segments, Live: n.live,

@@ -80,6 +80,7 @@ func (c *Core) streamOf(home int32) Stream { return c.streams[home/2].name }
 //
 // Errors: ErrFreed, ErrForeign.
 func (c *Core) Use(v Block, on Stream) error {
+	c.settle()
 	c.reports.clear()
 	id, err := c.live(v)
 	if err != nil {
@@ -107,6 +108,7 @@ func (c *Core) Use(v Block, on Stream) error {
 // whose uses are all over come back; see Returned. The order is by owner stream, in the order in
 // which the Core first met them, then by ticket. Time grows with the deferred blocks.
 func (c *Core) Synced(on Stream) {
+	c.settle()
 	c.reports.clear()
 	n, known := c.numbers[on]
 	if !known {

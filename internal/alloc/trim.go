@@ -4,6 +4,7 @@ package alloc
 // mapped, and returns them in that order for the caller to deregister and unmap. Their ordinals
 // are not given out again. The slice is valid until the next call that changes the Core.
 func (c *Core) Trim(keep int64) []Segment {
+	c.settle()
 	c.reports.clear()
 	for ordinal := len(c.segments) - 1; ordinal >= 0; ordinal-- {
 		s := &c.segments[ordinal]

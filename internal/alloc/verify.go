@@ -14,6 +14,7 @@ type audit struct {
 // no two free neighbours, every free block filed once and in its class, every deferred block
 // queued once, counters equal to what a walk finds. Time grows with the number of blocks.
 func (c *Core) Verify() error {
+	c.settle()
 	a := audit{free: map[int32]bool{}, queued: map[int32]bool{}}
 	for ordinal := range c.segments {
 		if err := c.verifySegment(int32(ordinal), &a); err != nil {
