@@ -11,7 +11,7 @@ import (
 	"symmem/internal/bench"
 )
 
-const benchLong = `bench measures symmem against baselines that run in the same process, in turns with it.
+const benchLong = `bench measures symmem against baselines that run in turns with it.
 
 Each figure is the median of several batches, with the least and the 10th and 90th percentile. A
 ratio is the baseline's median over ours: above 1 is faster. A bar is the most that the design

@@ -6,8 +6,9 @@ import (
 	"symmem/internal/bench"
 )
 
-const benchAllocLong = `alloc measures pairs of Pool.Alloc and Buffer.Free, with the ledger on as always: one size again
-and again, first in first out, random sizes with random victims, and the shape of training.
+const benchAllocLong = `alloc measures pairs of Pool.Alloc and Buffer.Free, with the ledger on as always:
+one size again and again, first in first out, random sizes with random victims, and the shape of
+training.
 
 The baselines are a naive best fit over a sorted list, and our placement core set to PyTorch's
 policy and sizing, without lock or ledger.`

@@ -21,12 +21,13 @@ import (
 	"symmem/driver"
 )
 
-const benchCollectiveLong = `collective measures collectives between processes, in the columns of nccl-tests.
+const benchCollectiveLong = `collective measures collectives between processes, as nccl-tests does.
 
 It starts the ranks itself, or, started by a launcher (symmem launch, torchrun, mpirun, srun), is
 one of them. Rank r is bound to the r-th processor, modulo their number. A time is that of the
 slowest rank, in the median of several batches. The size counts the output of an all-gather and the
 input of a reduce-scatter, as in nccl-tests; it is rounded up to whole elements for each rank.
+sendrecv goes around a ring, and is left out where there is one rank.
 
 --path says where buffers lie: window (registered before), plain (in no window), or auto (of a pool;
 the first collective registers them). --check both measures every against off in turns, and prints
@@ -55,6 +56,7 @@ type collectiveFlags struct {
 	path       string
 	check      string
 	unbound    bool
+	started    bool
 }
 
 func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
@@ -96,6 +98,8 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.IntVar(&c.Iters, "iters", 0, "calls in a batch (default as many as fill it)")
 	flags.BoolVar(&c.InPlace, "in-place", true, "measure the in-place half, too")
 	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
+	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of a bench")
+	cobra.CheckErr(flags.MarkHidden(startedFlag))
 	flags.DurationVar(&c.Timeout, "timeout", 30*time.Second, "longest wait for another rank")
 }
 
@@ -175,6 +179,10 @@ func (f *collectiveFlags) run(cmd *cobra.Command) error {
 		return exitWith(exitUsage, err)
 	}
 	if world.Source == rendezvous.SourceAlone {
+		if f.started {
+			return exitWith(exitUsage,
+				errors.New("this rank has lost the variables of its launcher"))
+		}
 		return f.start(cmd)
 	}
 	if cmd.Flags().Changed("ranks") && f.ranks != world.Size {
@@ -197,7 +205,7 @@ func (f *collectiveFlags) start(cmd *cobra.Command) error {
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
 	}
-	command := []string{self, cmd.Parent().Name(), cmd.Name(), "--ranks=" + fmt.Sprint(f.ranks)}
+	command := []string{self, cmd.Parent().Name(), cmd.Name(), "--" + startedFlag}
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		if list, ok := flag.Value.(pflag.SliceValue); ok {
 			for _, v := range list.GetSlice() {

@@ -8,9 +8,9 @@ import (
 	"symmem/internal/bench"
 )
 
-const benchRegisterLong = `register measures what it costs to register new segments, given how many are registered already,
-on ranks inside this process: from the call to its return on the slowest rank. The baseline is the
-first number of --there, so a ratio of 1 says that the cost does not grow.
+const benchRegisterLong = `register measures what it costs to register new segments, given how many are
+registered already, on ranks inside this process: from the call to its return on the slowest rank.
+The baseline is the first number of --there, so a ratio of 1 says that the cost does not grow.
 
 It also measures what the pages of a fresh segment cost when they are first touched: by the owner,
 against a plain shared file, and by a peer in the first broadcast over the window, against the

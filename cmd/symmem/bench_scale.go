@@ -6,9 +6,10 @@ import (
 	"symmem/internal/bench"
 )
 
-const benchScaleLong = `scale runs the agreement of whole clusters in this process, over the cores that real ranks run: the
-ranks agree on a history, or find the first event at which one of them differs. And it grows pools
-under many groups, and measures one registration, which must cost the same at any number.
+const benchScaleLong = `scale runs the agreement of whole clusters in this process, over the cores that
+real ranks run: the ranks agree on a history, or find the first event at which one of them differs.
+And it grows pools under many groups, and measures one registration, which must cost the same at
+any number.
 
 Messages, bytes, rounds and hops are exact. Times are those of all ranks together on one processor,
 and include that the ranks' histories are made.`

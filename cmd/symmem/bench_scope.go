@@ -6,8 +6,9 @@ import (
 	"symmem/internal/bench"
 )
 
-const benchScopeLong = `scope measures the beginning and end of a scope with nothing new to register, over pools whose
-segments are all registered with all groups. It must cost the same at any number of either.
+const benchScopeLong = `scope measures the beginning and end of a scope with nothing new to register, over
+pools whose segments are all registered with all groups. It must cost the same at any number of
+either.
 
 The baseline is a snapshot walk, as SGLang had before #21392: copy the list of all segments with
 their blocks and look each up in the map of those that are registered.

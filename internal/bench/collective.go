@@ -100,6 +100,10 @@ func (o *Collective) Run(ctx context.Context, emit func(*Row) error) error {
 func (o *Collective) run(ctx context.Context, lanes []*lane, emit func(*Row) error) error {
 	for i := range o.Operations {
 		op := &o.Operations[i]
+		if op.kind == symmem.OpSend && lanes[0].rt.Size() == 1 {
+			// A rank alone has no neighbour.
+			continue
+		}
 		for _, size := range o.sizesOf(op) {
 			row, err := o.row(ctx, lanes, op, size)
 			if err != nil {

@@ -21,9 +21,9 @@ const smallPage = 4096
 // touch is the time and the page faults of something.
 type touch struct{ ns, faults float64 }
 
-// Faults adds to a report what a fresh segment costs when its pages are first touched: by its owner,
-// against a plain shared file without huge pages, and by a peer in the first broadcast over the
-// window, against the second.
+// Faults adds to a report what a fresh segment costs when its pages are first touched: by its
+// owner, against a plain shared file without huge pages, and by a peer in the first broadcast over
+// the window, against the second.
 func Faults(ctx context.Context, p Plan, report *Report) error {
 	var ours, plain, first, second []touch
 	for range (p.Batches + 2) / 3 {

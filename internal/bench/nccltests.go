@@ -36,8 +36,10 @@ func TypeName(t symmem.DataType) string {
 
 const ncclHeader = `#
 #%s out-of-place %s in-place
-#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)              (us)  (GB/s)  (GB/s)
+#       size         count      type   redop    root` +
+	"     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong" + `
+#        (B)    (elements)                          ` +
+	"     (us)  (GB/s)  (GB/s)              (us)  (GB/s)  (GB/s)" + `
 `
 
 // Row writes one row, and before the first of an operation the header.

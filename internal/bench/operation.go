@@ -132,9 +132,10 @@ func ParseOperations(names []string) ([]Operation, error) {
 	return found, nil
 }
 
-// sized returns the count of a call for a size in bytes, and the size that it really has: nccl-tests
-// counts the output of an all-gather and the input of a reduce-scatter. A size that is no whole
-// number of elements for each rank is rounded up, so that the smallest rows mean something.
+// sized returns the count of a call for a size in bytes, and the size that it really has:
+// nccl-tests counts the output of an all-gather and the input of a reduce-scatter. A size that is
+// no whole number of elements for each rank is rounded up, so that the smallest rows mean
+// something.
 func (o *Operation) sized(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0

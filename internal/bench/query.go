@@ -57,8 +57,8 @@ func queryOne(p Plan, g *grown, hit bool, report *Report) error {
 	}))
 }
 
-// questions are addresses all over the windows, or as many outside of them: before the first, behind
-// the last, and so close to an end that the range runs over it.
+// questions are addresses all over the windows, or as many outside of them: before the first,
+// behind the last, and so close to an end that the range runs over it.
 func questions(g *grown, hit bool) []uintptr {
 	const many = 1 << 10
 	var addresses []uintptr

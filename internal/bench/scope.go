@@ -19,8 +19,8 @@ type ScopeSizes struct {
 var errNotRegistered = errors.New("a segment is not registered")
 
 // Scope measures the beginning and end of a scope with nothing new, over all segments and groups
-// given. The baseline is a snapshot walk, as SGLang had before #21392: copy the list of all segments
-// with their blocks, and look each up in the map of those that are registered.
+// given. The baseline is a snapshot walk, as SGLang had before #21392: copy the list of all
+// segments with their blocks, and look each up in the map of those that are registered.
 func Scope(ctx context.Context, p Plan, sizes ScopeSizes) (*Report, error) {
 	report := NewReport("scope")
 	for _, groups := range sizes.Groups {

@@ -55,7 +55,7 @@ func (r *Report) columns() []column {
 	}
 	for _, c := range []column{
 		{"bar", (*Result).barText},
-		{"baseline", func(r *Result) string { return or(r.Baseline, func(s string) string { return s }) }},
+		{"baseline", func(r *Result) string { return or(r.Baseline, strings.Clone) }},
 		{"its median", func(r *Result) string { return or(r.BaselineMedian, duration) }},
 		{"ratio", func(r *Result) string { return or(r.Ratio, ratio) }},
 	} {

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestAReportBecomesRowsOfItsOutOfPlaceHalf(t *testing.T) {
+	report := `{"bench":"collective","results":[
+		{"name":"all_reduce","params":{"bytes":67108864,"ranks":2,"in_place":false},
+		 "ns_per_op":1500,"p10_ns":1000,"p90_ns":2500},
+		{"name":"all_reduce","params":{"bytes":8,"ranks":2,"in_place":true},"ns_per_op":7}]}`
+	var out strings.Builder
+	if err := run([]string{"rows", "ours"}, strings.NewReader(report), &out); err != nil {
+		t.Fatal(err)
+	}
+	if want := "ours,2,all_reduce,67108864,1.5000,1.0000,2.5000\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+const launched = `symmem,2,all_reduce,8,0.5,0,0,105,110
+symmem,2,all_reduce,8,0.3,0,0,105,110
+symmem,2,all_reduce,8,0.4,0,0,105,110
+symmem,2,all_reduce,8,9,0,0,105,460
+limit,2,all_reduce,8,0.2,0,0,105,110
+# gloo: not-installed
+slow,2,all_reduce,8,4,0,0,105,110
+fast,2,all_reduce,8,0.8,0,0,105,110
+fast,2,all_reduce,8,3,0,0,260,300
+`
+
+func TestTheTableComparesMediansOfOneModeWithTheBestPeer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rows.csv")
+	if err := os.WriteFile(path, []byte(launched), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := run([]string{"table", path}, nil, &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"### all_reduce, 2 ranks, near: median in us (launches)",
+		"| bytes | symmem | limit | fast | slow | best peer | its time over ours |" +
+			" the limit's over ours |",
+		"| 8 | 0.4 (3) | 0.2 (1) | 0.8 (1) | 4 (1) | fast | 2.00 | 0.50 |",
+		"### all_reduce, 2 ranks, far: median in us (launches)",
+		"| 8 | - | - | 3 (1) | fast | | |",
+		"1 rows were dropped",
+	} {
+		if !strings.Contains(out.String(), line) {
+			t.Errorf("no line %q in:\n%s", line, out.String())
+		}
+	}
+}
+
+func TestBrokenInputIsRefused(t *testing.T) {
+	if err := run([]string{"rows"}, nil, nil); !errors.Is(err, errUsage) {
+		t.Errorf("too few arguments: %v", err)
+	}
+	if err := run([]string{"rows", "x"}, strings.NewReader("{"), nil); err == nil {
+		t.Error("half a report was taken")
+	}
+	for _, text := range []string{"a,b\n", "ours,2,all_reduce,8,fast,0,0,105,110\n"} {
+		if _, err := read(strings.NewReader(text)); err == nil {
+			t.Errorf("%q was taken", text)
+		}
+	}
+}
