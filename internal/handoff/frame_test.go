@@ -1,0 +1,91 @@
+package handoff
+
+import (
+	"errors"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestRequestsSurviveEncoding(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var token Token
+		copy(token[:], rapid.SliceOfN(rapid.Byte(), len(token), len(token)).Draw(t, "token"))
+		key := Key{
+			Space:      rapid.Uint64().Draw(t, "space"),
+			Number:     rapid.Uint32().Draw(t, "number"),
+			Generation: rapid.Uint32().Draw(t, "generation"),
+		}
+		gotToken, gotKey, err := decodeRequest(encodeRequest(token, key))
+		if err != nil || gotToken != token || gotKey != key {
+			t.Fatalf("got %v, %+v, %v", gotToken, gotKey, err)
+		}
+	})
+}
+
+func TestResponsesSayWhatTheStatusMeans(t *testing.T) {
+	for row, c := range map[string]struct {
+		frame []byte
+		want  error
+	}{
+		"a descriptor comes":       {encodeResponse(statusFound), nil},
+		"the key is unknown":       {encodeResponse(statusUnknown), ErrUnknownKey},
+		"the token is wrong":       {encodeResponse(statusRefused), ErrRefused},
+		"a status of another age":  {encodeResponse(77), ErrProtocol},
+		"the magic is another one": {make([]byte, responseSize), ErrProtocol},
+		"the frame is short":       {encodeResponse(statusFound)[:responseSize-1], ErrProtocol},
+		"the frame is long":        {append(encodeResponse(statusFound), 0), ErrProtocol},
+		"there is no frame":        {nil, ErrProtocol},
+	} {
+		if err := decodeResponse(c.frame); !errors.Is(err, c.want) {
+			t.Errorf("%s: got %v, want %v", row, err, c.want)
+		}
+	}
+}
+
+func TestSpacesOfDifferentNamesDiffer(t *testing.T) {
+	seen := map[uint64]string{}
+	for _, name := range []string{"", "group/0", "group/1", "group/10", "pool", "group/"} {
+		if other, ok := seen[Space(name)]; ok {
+			t.Errorf("%q and %q have one space", name, other)
+		}
+		seen[Space(name)] = name
+	}
+	if Space("pool") != Space("pool") {
+		t.Error("a name has two spaces")
+	}
+}
+
+func FuzzDecodeRequest(f *testing.F) {
+	good := encodeRequest(Token{1, 2, 3}, Key{Space: 4, Number: 5, Generation: 6})
+	f.Add(good)
+	f.Add(good[:len(good)-1])
+	f.Add(append(good, 0))
+	f.Add([]byte("GET / HTTP/1.1\r\n"))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		token, key, err := decodeRequest(frame)
+		if err != nil {
+			if !errors.Is(err, ErrProtocol) || token != (Token{}) || key != (Key{}) {
+				t.Fatalf("got %v, %+v with %v", token, key, err)
+			}
+			return
+		}
+		if string(encodeRequest(token, key)) != string(frame) {
+			t.Fatalf("%x does not encode to itself", frame)
+		}
+	})
+}
+
+func FuzzDecodeResponse(f *testing.F) {
+	for _, status := range []uint32{statusFound, statusUnknown, statusRefused, 1 << 31} {
+		f.Add(encodeResponse(status))
+	}
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		err := decodeResponse(frame)
+		if err == nil && string(frame) != string(encodeResponse(statusFound)) {
+			t.Fatalf("%x was taken for a descriptor", frame)
+		}
+	})
+}

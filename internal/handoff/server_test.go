@@ -1,0 +1,250 @@
+package handoff
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"symmem/internal/sys"
+)
+
+// patience bounds what should not take long at all.
+const patience = 30 * time.Second
+
+var token = Token{1, 2, 3}
+
+func newServer(t *testing.T) *Server {
+	t.Helper()
+	s, err := Listen(token)
+	check(t, err)
+	t.Cleanup(func() { check(t, s.Close()) })
+	return s
+}
+
+func newPeerOf(t *testing.T, s *Server, token Token) *Peer {
+	t.Helper()
+	p, err := Dial(t.Context(), s.Address(), token)
+	check(t, err)
+	t.Cleanup(func() { check(t, p.Close()) })
+	return p
+}
+
+// newMemory makes a shared file whose size tells it from others.
+func newMemory(t *testing.T, bytes int64) *os.File {
+	t.Helper()
+	f, err := sys.Memfd("test", bytes)
+	check(t, err)
+	t.Cleanup(func() { check(t, f.Close()) })
+	return f
+}
+
+// export offers a new file of the given size until the test ends.
+func export(t *testing.T, s *Server, key Key, bytes int64) *os.File {
+	t.Helper()
+	f := newMemory(t, bytes)
+	s.Export(key, f)
+	t.Cleanup(func() { s.Withdraw(key) })
+	return f
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fetchSize fetches a file and returns its size.
+func fetchSize(p *Peer, key Key) (int64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	f, err := p.Fetch(ctx, key)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	return sys.FileSize(f)
+}
+
+func TestExportsAreFetchedByTheirKey(t *testing.T) {
+	s := newServer(t)
+	p := newPeerOf(t, s, token)
+	keys := []Key{{Space: 1}, {Space: 2}, {Space: 1, Number: 1}, {Space: 1, Generation: 1}}
+	for i, key := range keys {
+		export(t, s, key, int64(4096*(i+1)))
+	}
+	for i, key := range keys {
+		if size, err := fetchSize(p, key); err != nil || size != int64(4096*(i+1)) {
+			t.Errorf("key %+v: %d bytes, %v", key, size, err)
+		}
+	}
+	if _, err := fetchSize(p, Key{Space: 9}); !errors.Is(err, ErrUnknownKey) {
+		t.Errorf("a key that was never exported: got %v, want ErrUnknownKey", err)
+	}
+	s.Withdraw(keys[0])
+	if _, err := fetchSize(p, keys[0]); !errors.Is(err, ErrUnknownKey) {
+		t.Errorf("a key that was withdrawn: got %v, want ErrUnknownKey", err)
+	}
+	if size, err := fetchSize(p, keys[1]); err != nil || size != 8192 {
+		t.Errorf("the connection has suffered: %d bytes, %v", size, err)
+	}
+}
+
+func TestFetchedFileIsTheSameMemory(t *testing.T) {
+	s := newServer(t)
+	f := export(t, s, Key{}, 4096)
+	got, err := newPeerOf(t, s, token).Fetch(t.Context(), Key{})
+	check(t, err)
+	defer got.Close()
+	_, err = f.WriteAt([]byte("shared"), 100)
+	check(t, err)
+	text := make([]byte, 6)
+	_, err = got.ReadAt(text, 100)
+	check(t, err)
+	if string(text) != "shared" {
+		t.Errorf("read %q", text)
+	}
+}
+
+func TestWrongTokenIsRefusedAndTheConnectionEnds(t *testing.T) {
+	s := newServer(t)
+	export(t, s, Key{}, 4096)
+	p := newPeerOf(t, s, Token{9})
+	if _, err := fetchSize(p, Key{}); !errors.Is(err, ErrRefused) {
+		t.Errorf("got %v, want ErrRefused", err)
+	}
+	if _, err := fetchSize(p, Key{}); err == nil {
+		t.Error("a refused peer may ask again")
+	}
+	if size, err := fetchSize(newPeerOf(t, s, token), Key{}); err != nil || size != 4096 {
+		t.Errorf("the next peer: %d bytes, %v", size, err)
+	}
+}
+
+func TestGarbageEndsTheConnectionWithoutAnAnswer(t *testing.T) {
+	s := newServer(t)
+	for row, text := range map[string]string{
+		"a request of another protocol": strings.Repeat("GET / HTTP/1.1\r\n", 4)[:requestSize],
+		"zeros":                         string(make([]byte, requestSize)),
+	} {
+		c, err := net.Dial("unix", s.Address())
+		check(t, err)
+		_, err = c.Write([]byte(text))
+		check(t, err)
+		if got, err := io.ReadAll(c); len(got) != 0 || err != nil {
+			t.Errorf("%s: got %q, %v", row, got, err)
+		}
+		check(t, c.Close())
+	}
+}
+
+func TestCloseEndsConnectionsThatAreOpenAndRequestsThatHaveBegun(t *testing.T) {
+	s, err := Listen(token)
+	check(t, err)
+	idle, err := Dial(t.Context(), s.Address(), token)
+	check(t, err)
+	defer idle.Close()
+	halting, err := net.Dial("unix", s.Address())
+	check(t, err)
+	defer halting.Close()
+	_, err = halting.Write(encodeRequest(token, Key{})[:5])
+	check(t, err)
+	check(t, s.Close())
+	if _, err := halting.Read(make([]byte, 1)); err == nil {
+		t.Error("a request that had begun was answered")
+	}
+	if _, err := fetchSize(idle, Key{}); err == nil {
+		t.Error("a closed server has answered")
+	}
+	if p, err := Dial(t.Context(), s.Address(), token); err == nil {
+		t.Error("a closed server was reached")
+		check(t, p.Close())
+	}
+}
+
+func TestFetchEndsWithItsContext(t *testing.T) {
+	// Nobody accepts here, so that no answer can come.
+	silent, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@symmem-test-silent"})
+	check(t, err)
+	defer silent.Close()
+	p, err := Dial(t.Context(), silent.Addr().String(), token)
+	check(t, err)
+	defer p.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Fetch(ctx, Key{}); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("got %v, want the end of the deadline", err)
+	}
+}
+
+func TestAnswersThatAreNoneAreErrors(t *testing.T) {
+	memory := newMemory(t, 4096)
+	for row, c := range map[string]struct {
+		answer []byte
+		file   *os.File
+		want   error
+	}{
+		"found, without a descriptor": {encodeResponse(statusFound), nil, ErrProtocol},
+		"another protocol":            {[]byte("HTTP/1.1"), nil, ErrProtocol},
+		"unknown, with a descriptor":  {encodeResponse(statusUnknown), memory, ErrUnknownKey},
+		"half an answer":              {encodeResponse(statusFound)[:4], memory, nil},
+	} {
+		server, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@symmem-test-odd"})
+		check(t, err)
+		p, err := Dial(t.Context(), server.Addr().String(), token)
+		check(t, err)
+		conn, err := server.AcceptUnix()
+		check(t, err)
+		check(t, sys.SendFile(conn, c.answer, c.file))
+		if _, err := fetchSize(p, Key{}); err == nil || c.want != nil && !errors.Is(err, c.want) {
+			t.Errorf("%s: got %v, want %v", row, err, c.want)
+		}
+		check(t, errors.Join(conn.Close(), p.Close(), server.Close()))
+	}
+}
+
+func TestPeerKnowsTheProcessAtTheOtherEnd(t *testing.T) {
+	p := newPeerOf(t, newServer(t), token)
+	if p.PID() != os.Getpid() {
+		t.Errorf("the peer is process %d, want %d", p.PID(), os.Getpid())
+	}
+	ended, err := sys.WaitReadable([]*os.File{p.Watch()}, 0)
+	if err != nil || len(ended) != 0 {
+		t.Errorf("a process that lives has ended: %v, %v", ended, err)
+	}
+}
+
+func TestManyPeersFetchAtOnceWhileExportsChange(t *testing.T) {
+	s := newServer(t)
+	stays, goes := Key{Number: 1}, Key{Number: 2}
+	export(t, s, stays, 4096)
+	memory := newMemory(t, 8192)
+	var all sync.WaitGroup
+	for range 8 {
+		p := newPeerOf(t, s, token)
+		for range 2 {
+			all.Go(func() {
+				for range 50 {
+					if size, err := fetchSize(p, stays); err != nil || size != 4096 {
+						t.Errorf("the export that stays: %d bytes, %v", size, err)
+					}
+					size, err := fetchSize(p, goes)
+					if !errors.Is(err, ErrUnknownKey) && size != 8192 {
+						t.Errorf("the export that comes and goes: %d bytes, %v", size, err)
+					}
+				}
+			})
+		}
+	}
+	for range 100 {
+		s.Export(goes, memory)
+		s.Withdraw(goes)
+	}
+	all.Wait()
+}
