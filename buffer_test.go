@@ -1,0 +1,151 @@
+package symmem_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"symmem"
+)
+
+func TestABufferKnowsItsPlace(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		a, b := r.alloc(p, 1000), r.alloc(p, 1)
+		if a.Size() != 1024 || b.Size() != 512 || b.Offset() != a.Offset()+1024 {
+			r.failf("placed %s and %s", place(a), place(b))
+		}
+		if b.Address() != a.Address()+1024 || a.Segment() != 0 || a.Pool() != p {
+			r.failf("addresses %#x and %#x", a.Address(), b.Address())
+		}
+		if m := a.Memory(); m.Address() != a.Address() || m.Bytes() != a.Size() {
+			r.failf("memory %#x, %d bytes", m.Address(), m.Bytes())
+		}
+		if v, err := symmem.View[float64](a); err != nil || len(v) != 128 {
+			r.failf("%d elements, %v", len(v), err)
+		}
+	})
+}
+
+func TestMisuseOfBuffersIsRefused(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.alloc(p, 4096)
+		r.ok(b.Free())
+		r.is(b.Free(), symmem.ErrDoubleFree)
+		c := r.alloc(p, 4096)
+		if c.Address() != b.Address() {
+			r.failf("placed elsewhere")
+		}
+		// The place is taken again, but not by that buffer.
+		if err := b.Free(); err == nil {
+			r.failf("a stale buffer freed the memory of another")
+		}
+		r.ok(c.Free())
+		zero := symmem.Buffer{}
+		r.is(zero.Free(), symmem.ErrForeign)
+		r.is(zero.UseOn(r.DefaultStream()), symmem.ErrForeign)
+		_, err := symmem.View[float32](zero)
+		r.is(err, symmem.ErrForeign)
+		if zero.Size() != 0 || zero.Address() != 0 || zero.Pool() != nil {
+			r.failf("the zero buffer is somewhere")
+		}
+	})
+}
+
+func TestSliceKeepsInsideTheMemory(t *testing.T) {
+	m := symmem.Foreign(0x1000, 100)
+	for _, row := range []struct {
+		name        string
+		from, bytes int64
+		ok          bool
+	}{
+		{"all of it", 0, 100, true},
+		{"nothing at the end", 100, 0, true},
+		{"the last byte", 99, 1, true},
+		{"a byte past the end", 99, 2, false},
+		{"from before the start", -1, 1, false},
+		{"a negative length", 1, -1, false},
+		{"a length that overflows", 1, 1<<63 - 1, false},
+		{"from far behind the end", 1<<63 - 1, 1, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			part, err := m.Slice(row.from, row.bytes)
+			if row.ok && (err != nil || part.Bytes() != row.bytes ||
+				part.Address() != m.Address()+uintptr(row.from)) {
+				t.Errorf("got %+v, %v", part, err)
+			}
+			if !row.ok && !errors.Is(err, symmem.ErrOutOfRange) {
+				t.Errorf("got %+v, %v", part, err)
+			}
+		})
+	}
+}
+
+func TestIsSymmetricAtTheEdgesOfWindows(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.window(p, 4*mib)
+		unregistered := r.alloc(p, 4*mib)
+		base, size := b.Address(), b.Size()
+		for _, row := range []struct {
+			name    string
+			address uintptr
+			bytes   int64
+			want    bool
+		}{
+			{"the whole window", base, size, true},
+			{"its last byte", base + uintptr(size) - 1, 1, true},
+			{"nothing inside it", base + 8, 0, true},
+			{"a byte past its end", base + uintptr(size) - 1, 2, false},
+			{"its end", base + uintptr(size), 1, false},
+			{"the byte before it", base - 1, 1, false},
+			{"across its start", base - 1, 2, false},
+			{"more bytes than there are addresses", base + 8, 1<<63 - 1, false},
+			{"a negative length", base, -1, false},
+			{"a segment that is not registered", unregistered.Address(), 1, false},
+			{"no address", 0, 1, false},
+		} {
+			if got := r.IsSymmetric(row.address, row.bytes, r.World()); got != row.want {
+				r.failf("%s: %v", row.name, got)
+			}
+		}
+		r.ok(p.Register(r.ctx, r.World()))
+		if !r.IsSymmetric(unregistered.Address(), 1, r.World()) {
+			r.failf("the second window is not found")
+		}
+	})
+}
+
+// where writes the place of a block as an observer is told it.
+func where(e symmem.BlockEvent) string {
+	return fmt.Sprintf(" %d:%#x+%d", e.Segment, e.Offset, e.Bytes)
+}
+
+func TestObserversAreToldInOrder(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		var told []string
+		note := func(what string) { told = append(told, what) }
+		remove := r.Observe(symmem.Observer{
+			SegmentAlloc: func(symmem.SegmentEvent) { note("map") },
+			SegmentFree:  func(symmem.SegmentEvent) { note("unmap") },
+			Register:     func(symmem.WindowEvent) { note("register") },
+			Deregister:   func(symmem.WindowEvent) { note("deregister") },
+			Alloc:        func(e symmem.BlockEvent) { note("alloc" + where(e)) },
+			Free:         func(e symmem.BlockEvent) { note("free" + where(e)) },
+		})
+		removeSilent := r.Observe(symmem.Observer{})
+		p := r.pool()
+		b := r.window(p, 4096)
+		r.ok(b.Free())
+		r.ok(p.Trim(r.ctx, 0))
+		remove()
+		removeSilent()
+		remove()
+		r.ok(r.alloc(p, 4096).Free())
+		want := []string{"map", "alloc 0:0x0+4096", "register", "free 0:0x0+4096", "deregister", "unmap"}
+		if join(told) != join(want) {
+			r.failf("told %s", join(told))
+		}
+	})
+}

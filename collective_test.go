@@ -1,0 +1,372 @@
+package symmem_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"symmem"
+)
+
+// operation is a collective with what it must leave in recv. The element i of rank k's send is
+// value(k, i).
+type operation struct {
+	name string
+	// send and recv are how many parts of count elements the buffers have, in a group of n.
+	parts func(n int) (send, recv int)
+	call  func(r *rank, send, recv symmem.Memory, count int64) error
+	// want is the element i of rank me's recv, and whether this rank has a result at all.
+	want func(n, me, i, count int) (float32, bool)
+	// inPlace is the part of the larger buffer where the smaller one lies in place.
+	inPlace func(me int) int
+}
+
+const root = 1
+
+func value(rank, i int) float32 { return float32((rank+1)*1000 + i%100) }
+
+func total(n, i int) (sum float32) {
+	for k := range n {
+		sum += value(k, i)
+	}
+	return sum
+}
+
+func one(int) (send, recv int) { return 1, 1 }
+
+func first(int) int { return 0 }
+
+var operations = []operation{
+	{
+		"AllReduce", one,
+		func(r *rank, send, recv symmem.Memory, count int64) error {
+			return r.World().AllReduce(r.ctx, send, recv, count, symmem.Float32, symmem.Sum, nil)
+		},
+		func(n, _, i, _ int) (float32, bool) { return total(n, i), true }, first,
+	},
+	{
+		"AllGather", func(n int) (int, int) { return 1, n },
+		func(r *rank, send, recv symmem.Memory, count int64) error {
+			return r.World().AllGather(r.ctx, send, recv, count, symmem.Float32, nil)
+		},
+		func(_, _, i, count int) (float32, bool) { return value(i/count, i%count), true },
+		func(me int) int { return me },
+	},
+	{
+		"ReduceScatter", func(n int) (int, int) { return n, 1 },
+		func(r *rank, send, recv symmem.Memory, count int64) error {
+			return r.World().ReduceScatter(r.ctx, send, recv, count, symmem.Float32, symmem.Sum, nil)
+		},
+		func(n, me, i, count int) (float32, bool) { return total(n, me*count+i), true },
+		func(me int) int { return me },
+	},
+	{
+		"Broadcast", one,
+		func(r *rank, send, recv symmem.Memory, count int64) error {
+			return r.World().Broadcast(r.ctx, send, recv, count, symmem.Float32, root, nil)
+		},
+		func(_, _, i, _ int) (float32, bool) { return value(root, i), true }, first,
+	},
+	{
+		"Reduce", one,
+		func(r *rank, send, recv symmem.Memory, count int64) error {
+			return r.World().Reduce(r.ctx, send, recv, count, symmem.Float32, symmem.Sum, root, nil)
+		},
+		func(n, me, i, _ int) (float32, bool) { return total(n, i), me == root }, first,
+	},
+	{
+		"AllToAll", func(n int) (int, int) { return n, n },
+		func(r *rank, send, recv symmem.Memory, count int64) error {
+			return r.World().AllToAll(r.ctx, send, recv, count, symmem.Float32, nil)
+		},
+		func(_, me, i, count int) (float32, bool) {
+			return value(i/count, me*count+i%count), true
+		}, nil,
+	},
+}
+
+// memories returns the send and receive memory of an operation, and their elements.
+type memories func(r *rank, sendLen, recvLen, at int) (
+	send, recv symmem.Memory, in, out []float32,
+)
+
+// windows are two ranges in windows, off the start of their buffers.
+func windows(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory, in, out []float32) {
+	p := r.pool()
+	const skip = 24
+	a := r.alloc(p, int64(4*(sendLen+skip)))
+	b := r.window(p, int64(4*(recvLen+skip)))
+	send, err := a.Memory().Slice(4*skip, int64(4*sendLen))
+	r.ok(err)
+	recv, err = b.Memory().Slice(4*skip, int64(4*recvLen))
+	r.ok(err)
+	return send, recv, r.floats(a)[skip:][:sendLen], r.floats(b)[skip:][:recvLen]
+}
+
+// inPlace is one buffer in a window; the smaller range is a part of the larger.
+func inPlace(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory, in, out []float32) {
+	b := r.window(r.pool(), int64(4*max(sendLen, recvLen)))
+	small := min(sendLen, recvLen)
+	part, err := b.Memory().Slice(int64(4*small*at), int64(4*small))
+	r.ok(err)
+	v := r.floats(b)
+	if sendLen > recvLen {
+		return b.Memory(), part, v[:sendLen], v[small*at:][:small]
+	}
+	return part, b.Memory(), v[small*at:][:small], v[:recvLen]
+}
+
+// slices of Go are no symmetric memory.
+func goSlices(_ *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory, in, out []float32) {
+	in, out = make([]float32, sendLen), make([]float32, recvLen)
+	return symmem.Host(in), symmem.Host(out), in, out
+}
+
+func TestCollectives(t *testing.T) {
+	for _, op := range operations {
+		for _, row := range []struct {
+			name, path string
+			memory     memories
+		}{
+			{"from window to window", "window", windows},
+			{"in place", "window", inPlace},
+			{"on Go slices", "plain", goSlices},
+		} {
+			if op.inPlace == nil && row.name == "in place" {
+				continue
+			}
+			t.Run(op.name+" "+row.name, func(t *testing.T) {
+				together(t, 3, symmem.Options{}, func(r *rank) { collect(r, &op, row.memory, row.path) })
+			})
+		}
+	}
+}
+
+// collect runs an operation with several counts and checks every element.
+func collect(r *rank, op *operation, memory memories, path string) {
+	n, me := r.Size(), r.Rank()
+	sendParts, recvParts := op.parts(n)
+	for _, count := range []int{1, 7, 4096, 50_000} {
+		at := 0
+		if op.inPlace != nil {
+			at = op.inPlace(me)
+		}
+		send, recv, in, out := memory(r, sendParts*count, recvParts*count, at)
+		for i := range in {
+			in[i] = value(me, i)
+		}
+		r.ok(op.call(r, send, recv, int64(count)))
+		r.synchronize()
+		for i, got := range out {
+			if want, any := op.want(n, me, i, count); any && got != want {
+				r.failf("count %d: element %d is %v, want %v", count, i, got, want)
+			}
+		}
+	}
+	if paths := r.World().Stats().Paths; paths[path] != 4 || len(paths) != 1 {
+		r.failf("paths %v, want 4 %s", paths, path)
+	}
+}
+
+func TestSendMeetsRecv(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		v := make([]int64, 100_000)
+		m := symmem.Host(v)
+		if r.Rank() == 0 {
+			for i := range v {
+				v[i] = int64(i) << 20
+			}
+			r.ok(r.World().Send(r.ctx, m, int64(len(v)), symmem.Int64, 1, nil))
+			r.synchronize()
+			return
+		}
+		r.ok(r.World().Recv(r.ctx, m, int64(len(v)), symmem.Int64, 0, nil))
+		r.synchronize()
+		for i := range v {
+			if v[i] != int64(i)<<20 {
+				r.failf("element %d is %d", i, v[i])
+			}
+		}
+	})
+}
+
+func TestABarrierWaitsForEverybody(t *testing.T) {
+	came := make(chan int, 3)
+	together(t, 3, symmem.Options{}, func(r *rank) {
+		came <- r.Rank()
+		r.ok(r.World().Barrier(r.ctx, nil))
+		r.synchronize()
+		if len(came) != 3 {
+			r.failf("passed when %d had come", len(came))
+		}
+	})
+}
+
+func TestReductionsAndTypes(t *testing.T) {
+	for op, want := range map[symmem.ReduceOp]int32{
+		symmem.Sum: 12, symmem.Prod: 48, symmem.Min: 2, symmem.Max: 6, symmem.Avg: 4,
+	} {
+		t.Run(op.String(), func(t *testing.T) {
+			together(t, 3, symmem.Options{}, func(r *rank) {
+				v := []int32{int32(2 * (r.Rank() + 1))}
+				m := symmem.Host(v)
+				r.ok(r.World().AllReduce(r.ctx, m, m, 1, symmem.Int32, op, nil))
+				r.synchronize()
+				if !slices.Equal(v, []int32{want}) {
+					r.failf("got %d, want %d", v[0], want)
+				}
+			})
+		})
+	}
+}
+
+func TestCollectivesOfNothingAreNoWork(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		none := symmem.Memory{}
+		r.ok(r.World().AllReduce(r.ctx, none, none, 0, symmem.Float32, symmem.Sum, nil))
+		r.ok(r.World().AllGather(r.ctx, none, none, 0, symmem.Float32, nil))
+		r.synchronize()
+	})
+}
+
+// TestWhatNoRankCouldDoIsRefused makes calls on one rank alone: they end before anything is
+// launched, so the other rank never hears of them.
+func TestWhatNoRankCouldDoIsRefused(t *testing.T) {
+	type call = func(r *rank, p *symmem.Pool, m symmem.Memory) error
+	sum := func(r *rank, m symmem.Memory, count int64, t symmem.DataType, op symmem.ReduceOp) error {
+		return r.World().AllReduce(r.ctx, m, m, count, t, op, nil)
+	}
+	for _, row := range []struct {
+		name string
+		want error
+		call call
+	}{
+		{"a negative count", symmem.ErrInvalid, func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+			return sum(r, m, -1, symmem.Float32, symmem.Sum)
+		}},
+		{"a count past the buffer", symmem.ErrOutOfRange,
+			func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+				return sum(r, m, m.Bytes()/4+1, symmem.Float32, symmem.Sum)
+			}},
+		{"a count whose bytes overflow", symmem.ErrOutOfRange,
+			func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+				return sum(r, m, 1<<62, symmem.Float64, symmem.Sum)
+			}},
+		{"a type that is none", symmem.ErrInvalid,
+			func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+				return sum(r, m, 1, symmem.DataType(99), symmem.Sum)
+			}},
+		{"a reduction that is none", symmem.ErrInvalid,
+			func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+				return sum(r, m, 1, symmem.Float32, symmem.ReduceOp(99))
+			}},
+		{"a root that is no rank", symmem.ErrInvalid,
+			func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+				return r.World().Broadcast(r.ctx, m, m, 1, symmem.Float32, 2, nil)
+			}},
+		{"a peer that is no rank", symmem.ErrInvalid,
+			func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+				return r.World().Send(r.ctx, m, 1, symmem.Float32, -1, nil)
+			}},
+		{"memory that is not aligned", symmem.ErrInvalid,
+			func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+				odd, err := m.Slice(2, 1024)
+				r.ok(err)
+				return sum(r, odd, 8, symmem.Float32, symmem.Sum)
+			}},
+		{"memory that is none", symmem.ErrOutOfRange,
+			func(r *rank, _ *symmem.Pool, _ symmem.Memory) error {
+				return sum(r, symmem.Memory{}, 1, symmem.Float32, symmem.Sum)
+			}},
+		{"a buffer that was freed", symmem.ErrFreed,
+			func(r *rank, p *symmem.Pool, _ symmem.Memory) error {
+				b := r.alloc(p, 512)
+				r.ok(b.Free())
+				return sum(r, b.Memory(), 1, symmem.Float32, symmem.Sum)
+			}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			together(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
+				p := r.pool()
+				b := r.window(p, 4096)
+				if r.Rank() == 1 {
+					r.is(row.call(r, p, b.Memory()), row.want)
+				}
+				r.sums(r.World(), b)
+			})
+		})
+	}
+}
+
+func TestABufferOfAnotherRuntimeIsForeign(t *testing.T) {
+	runtimes, err := symmem.OpenLocal(t.Context(), 2, symmem.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := runtimes[0].NewPool(symmem.PoolOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := p.Alloc(512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := b.Memory()
+	err = runtimes[1].World().AllReduce(t.Context(), m, m, 1, symmem.Float32, symmem.Sum, nil)
+	if !errors.Is(err, symmem.ErrForeign) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := p.AllocOn(runtimes[1].DefaultStream(), 512); !errors.Is(err, symmem.ErrInvalid) {
+		t.Errorf("allocating on another runtime's stream: %v", err)
+	}
+	eachRank(runtimes, func(rt *symmem.Runtime) {
+		if err := errors.Join(rt.Close(), rt.Close()); err != nil {
+			t.Error(err)
+		}
+		_, poolErr := rt.NewPool(symmem.PoolOptions{})
+		_, streamErr := rt.NewStream()
+		_, eventErr := rt.NewEvent()
+		for i, err := range []error{
+			poolErr, streamErr, eventErr, rt.World().Err(), rt.World().Check(t.Context()),
+			rt.World().Barrier(t.Context(), nil),
+		} {
+			if !errors.Is(err, symmem.ErrClosed) {
+				t.Errorf("call %d of a closed runtime: %v", i, err)
+			}
+		}
+	})
+}
+
+func TestExplainSaysWhichPathAndWhy(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b, foreign := r.alloc(p, 4096), symmem.Host(make([]float32, 1024))
+		explain := func(op symmem.Operation, send, recv symmem.Memory) string {
+			e, err := r.World().Explain(op, send, recv, 512, symmem.Float32)
+			r.ok(err)
+			return e.String()
+		}
+		m := b.Memory()
+		got := []string{explain(symmem.OpAllReduce, m, m), explain(symmem.OpAllReduce, m, foreign)}
+		r.sums(r.World(), b)
+		got = append(got, explain(symmem.OpAllReduce, m, m), explain(symmem.OpAllReduce, m, foreign),
+			explain(symmem.OpAllReduce, foreign, m), explain(symmem.OpSend, m, m))
+		want := []string{
+			"AllReduce: window path, after registering: both buffers are of pools that the group can register",
+			"AllReduce: plain path: the send buffer is in no window of the group",
+			"AllReduce: window path: both buffers lie in windows of the group",
+			"AllReduce: plain path: the receive buffer is in no window of the group",
+			"AllReduce: plain path: the send buffer is in no window of the group",
+			"Send: plain path: the operation works without windows",
+		}
+		if !slices.Equal(got, want) {
+			r.failf("got  %s\nwant %s", join(got), join(want))
+		}
+		_, err := r.World().Explain(symmem.OpAllReduce, m, m, 4096, symmem.Float32)
+		r.is(err, symmem.ErrOutOfRange)
+		if s := fmt.Sprint(symmem.OpBarrier); s != "Barrier" {
+			r.failf("operation %q", s)
+		}
+	})
+}

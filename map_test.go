@@ -1,0 +1,108 @@
+package symmem_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"symmem"
+)
+
+// TestTranscripts plays the files of testdata/maps; go test -rewrite writes the answers. Both ranks
+// of a world of two do what a file says, and are drawn below each other:
+//
+//	world placement=creation|address scatter=N
+//	run
+//	alloc NAME MIB
+//	free NAME
+//	sum NAME
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/maps", func(t *testing.T, path string) {
+		var world symmem.Options
+		var placement symmem.Placement
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			t.Helper()
+			if d.Cmd == "world" {
+				world, placement = worldOf(t, d)
+				return ""
+			}
+			return play(t, world, placement, strings.Split(d.Input, "\n"))
+		})
+	})
+}
+
+func worldOf(t *testing.T, d *datadriven.TestData) (symmem.Options, symmem.Placement) {
+	t.Helper()
+	var name string
+	var scatter uint64
+	d.ScanArgs(t, "placement", &name)
+	d.ScanArgs(t, "scatter", &scatter)
+	placement := symmem.PlaceByCreation
+	if name == symmem.PlaceByAddress.String() {
+		placement = symmem.PlaceByAddress
+	}
+	// Nothing is compared, so that what goes wrong is seen.
+	return symmem.Options{Check: symmem.CheckOff, Scatter: scatter}, placement
+}
+
+// play runs a program on both ranks and returns what each of them shows.
+func play(t *testing.T, o symmem.Options, placement symmem.Placement, program []string) string {
+	t.Helper()
+	var shown [2]strings.Builder
+	together(t, len(shown), o, func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{
+			Domain: r.World(), FirstSegment: 4 * mib, Placement: placement,
+		})
+		player := &player{rank: r, pool: p, out: &shown[r.Rank()], named: map[string]symmem.Buffer{}}
+		for _, line := range program {
+			player.play(strings.Fields(line))
+		}
+	})
+	return fmt.Sprintf("rank 0\n%srank 1\n%s", shown[0].String(), shown[1].String())
+}
+
+// player is one rank of a transcript.
+type player struct {
+	*rank
+	pool  *symmem.Pool
+	out   *strings.Builder
+	named map[string]symmem.Buffer
+}
+
+func (p *player) play(words []string) {
+	switch words[0] {
+	case "alloc":
+		var size int64
+		if _, err := fmt.Sscan(words[2], &size); err != nil {
+			p.failf("%q: %v", words, err)
+		}
+		p.named[words[1]] = p.alloc(p.pool, size*mib)
+	case "free":
+		p.ok(p.named[words[1]].Free())
+	case "register":
+		p.ok(p.pool.Register(p.ctx, p.World()))
+	case "map":
+		p.ok(p.pool.Map(p.out, 32))
+	case "sum":
+		p.sum(p.named[words[1]], words[1])
+	default:
+		p.failf("no command is called %q", words[0])
+	}
+}
+
+// sum adds up a buffer of ones, with a barrier before so that no rank reads what is not filled yet.
+func (p *player) sum(b symmem.Buffer, name string) {
+	p.fill(b, 1)
+	p.ok(p.World().Barrier(p.ctx, nil))
+	p.ok(p.rank.sum(p.World(), b))
+	verdict := "right"
+	for _, v := range p.floats(b) {
+		if v != 2 {
+			verdict = "wrong"
+		}
+	}
+	fmt.Fprintf(p.out, "%s lies at segment %d offset %#x: the sum is %s\n",
+		name, b.Segment(), b.Offset(), verdict)
+}

@@ -1,0 +1,134 @@
+package symmem_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// alone opens a world of one rank.
+func alone(tb testing.TB) *symmem.Runtime {
+	tb.Helper()
+	rt, err := symmem.Open(tb.Context(), symmem.Options{Size: 1})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := rt.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return rt
+}
+
+func TestOneProcessIsAWorldOfItsOwn(t *testing.T) {
+	rt := alone(t)
+	if rt.Rank() != 0 || rt.Size() != 1 || rt.World().Size() != 1 || rt.Source() != "options" {
+		t.Errorf("rank %d of %d from %s", rt.Rank(), rt.Size(), rt.Source())
+	}
+	if d := rt.Device(); d.Backend != "host" || !d.Addressable || d.Granularity <= 0 {
+		t.Errorf("device %+v", d)
+	}
+	s := rt.Stats()
+	if s.Size != 1 || s.Backend != "host" || s.Check != "every" || len(s.Pools) != 1 ||
+		len(s.Groups) != 1 {
+		t.Errorf("%+v", s)
+	}
+	v := []float32{1, 2}
+	m := symmem.Host(v)
+	w := rt.World()
+	if err := w.AllReduce(t.Context(), m, m, 2, symmem.Float32, symmem.Sum, nil); err != nil {
+		t.Error(err)
+	}
+	if err := rt.DefaultStream().Synchronize(t.Context()); err != nil || v[0] != 1 || v[1] != 2 {
+		t.Errorf("sums %v, %v", v, err)
+	}
+}
+
+func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		options symmem.Options
+	}{
+		{"a rank outside the world", symmem.Options{Rank: 2, Size: 2}},
+		{"a negative rank", symmem.Options{Rank: -1, Size: 2}},
+		{"a negative size", symmem.Options{Size: -1}},
+		{"a negative timeout", symmem.Options{Timeout: -time.Second}},
+		{"a level that is none", symmem.Options{Check: 17}},
+		{"a backend that is none", symmem.Options{Size: 1, Backend: "abacus"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if _, err := symmem.Open(t.Context(), row.options); !errors.Is(err, symmem.ErrInvalid) {
+				t.Errorf("got %v", err)
+			}
+			if row.options.Size != 0 {
+				return
+			}
+			if _, err := symmem.OpenLocal(t.Context(), 1, row.options); !errors.Is(err, symmem.ErrInvalid) {
+				t.Errorf("locally: %v", err)
+			}
+		})
+	}
+	if _, err := symmem.OpenLocal(t.Context(), 0, symmem.Options{}); !errors.Is(err, symmem.ErrInvalid) {
+		t.Errorf("no ranks: %v", err)
+	}
+}
+
+func TestOpenTellsWhichRankDoesNotCome(t *testing.T) {
+	_, err := symmem.Open(t.Context(), symmem.Options{
+		Rank: 0, Size: 2, Store: "unix:@symmem-test-" + rand.Text(), Timeout: soon,
+	})
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ranks [1]") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestHotCallsDoNotAllocate counts allocations of the Go heap, which would cost pauses.
+func TestHotCallsDoNotAllocate(t *testing.T) {
+	rt := alone(t)
+	ctx, w := t.Context(), rt.World()
+	p, err := rt.NewPool(symmem.PoolOptions{Domain: w, FirstSegment: 2 * mib})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := p.Alloc(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := b.Memory()
+	for name, call := range map[string]func() error{
+		"an allocation and its free": func() error {
+			x, err := p.Alloc(8192)
+			return errors.Join(err, x.Free())
+		},
+		"a scope with nothing new": func() error {
+			s := p.Begin(w)
+			return s.End(ctx)
+		},
+		"a query": func() error {
+			if !rt.IsSymmetric(b.Address(), b.Size(), w) {
+				return errors.New("not symmetric")
+			}
+			return nil
+		},
+		"a sum of 8 bytes": func() error {
+			return w.AllReduce(ctx, m, m, 2, symmem.Float32, symmem.Sum, nil)
+		},
+	} {
+		if err := p.Register(ctx, w); err != nil {
+			t.Fatal(err)
+		}
+		if n := testing.AllocsPerRun(100, func() {
+			if err := call(); err != nil {
+				t.Error(err)
+			}
+		}); n != 0 {
+			t.Errorf("%s makes %v allocations", name, n)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package symmem_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"symmem"
+)
+
+// step is one statement of a random program, which every rank runs.
+type step struct {
+	kind  stepKind
+	which int // the buffer, group or root, of as many as there are
+	bytes int64
+}
+
+type stepKind int
+
+const (
+	stepAlloc stepKind = iota
+	stepFree
+	stepScope
+	stepSum
+	stepGather
+	stepSplit
+	stepTrim
+	stepKinds
+)
+
+// drawProgram draws what the ranks do.
+func drawProgram(t *rapid.T) []step {
+	one := rapid.Custom(func(t *rapid.T) step {
+		return step{
+			kind:  stepKind(rapid.IntRange(0, int(stepKinds)-1).Draw(t, "kind")),
+			which: rapid.IntRange(0, 1000).Draw(t, "which"),
+			bytes: rapid.Int64Range(1, 3*mib).Draw(t, "bytes"),
+		}
+	})
+	return rapid.SliceOfN(one, 1, 40).Draw(t, "program")
+}
+
+// machine is a rank that runs a program.
+type machine struct {
+	*rank
+	pool    *symmem.Pool
+	live    []symmem.Buffer
+	groups  []*symmem.Group
+	history []string
+}
+
+func (m *machine) run(s step) {
+	m.history = append(m.history, fmt.Sprintf("%+v", s))
+	switch s.kind {
+	case stepAlloc:
+		m.live = append(m.live, m.alloc(m.pool, s.bytes))
+	case stepFree:
+		m.free(s.which)
+	case stepScope:
+		g := m.groups[s.which%len(m.groups)]
+		m.ok(m.pool.With(m.ctx, g, func(scope *symmem.Scope) error {
+			b, err := scope.Alloc(s.bytes)
+			m.live = append(m.live, b)
+			return err
+		}))
+	case stepSum, stepGather:
+		m.compute(s)
+	case stepSplit:
+		m.groups = append(m.groups, m.split(m.World(), m.Rank()%(1+s.which%3)))
+	case stepTrim:
+		m.ok(m.pool.Trim(m.ctx, s.bytes))
+	case stepKinds:
+	}
+}
+
+func (m *machine) free(which int) {
+	if len(m.live) == 0 {
+		return
+	}
+	i := which % len(m.live)
+	m.ok(m.live[i].Free())
+	m.live = append(m.live[:i], m.live[i+1:]...)
+}
+
+func (m *machine) compute(s step) {
+	if len(m.live) == 0 {
+		return
+	}
+	b, g := m.live[s.which%len(m.live)], m.groups[s.which%len(m.groups)]
+	m.history = append(m.history, place(b))
+	if s.kind == stepSum {
+		m.sums(g, b)
+		return
+	}
+	count := b.Size() / 4 / int64(g.Size())
+	part, err := b.Memory().Slice(int64(g.Rank())*count*4, count*4)
+	m.ok(err)
+	m.fill(b, float32(g.Rank()))
+	m.ok(g.AllGather(m.ctx, part, b.Memory(), count, symmem.Float32, nil))
+	m.synchronize()
+	for i, got := range m.floats(b)[:count*int64(g.Size())] {
+		if got != float32(int64(i)/count) {
+			m.failf("element %d is %v", i, got)
+		}
+	}
+}
+
+// TestRandomProgramsGiveRightSumsAndEqualPlaces runs random programs over segments that land at
+// random addresses. The generator prints the program that fails, as short as it can make it.
+func TestRandomProgramsGiveRightSumsAndEqualPlaces(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		ranks := rapid.IntRange(2, 4).Draw(rt, "ranks")
+		program := drawProgram(rt)
+		options := symmem.Options{
+			Scatter: rapid.Uint64Range(1, 1<<32).Draw(rt, "scatter"), Timeout: 20 * time.Second,
+		}
+		var said answers
+		passed := t.Run("", func(t *testing.T) {
+			together(t, ranks, options, func(r *rank) {
+				m := &machine{rank: r, pool: r.pool(), groups: []*symmem.Group{r.World()}}
+				for _, s := range program {
+					m.run(s)
+				}
+				r.ok(r.World().Check(r.ctx))
+				said.give(r, errors.New(join(m.history)))
+			})
+			said.alike(t, ranks)
+		})
+		if !passed {
+			rt.Fatal("the ranks disagree")
+		}
+	})
+}
