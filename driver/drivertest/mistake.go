@@ -64,7 +64,9 @@ func proveHonestMistake(t *testing.T, h Harness) {
 
 // mismatch runs different calls on the ranks, after two good ones, and checks that every rank has
 // a MismatchError for the third and that no receive buffer was touched.
-func mismatch(t *testing.T, h Harness, call func(b *bench, r *rank) driver.Call) []*driver.MismatchError {
+func mismatch(
+	t *testing.T, h Harness, call func(b *bench, r *rank) driver.Call,
+) []*driver.MismatchError {
 	t.Helper()
 	b := newBench(t, h, 3, 1<<20, options{check: true})
 	b.spoilt = true

@@ -86,7 +86,8 @@ func (b *bench) crossing(r *rank, to, from int, bytes int64) error {
 	}
 	send, recv := b.send[r.number], b.recv[r.number]
 	for round := range 5 {
-		if err := r.write(send.at(0), input(b.harness, driver.Uint8, r.number+n*round, bytes)); err != nil {
+		data := input(b.harness, driver.Uint8, r.number+n*round, bytes)
+		if err := r.write(send.at(0), data); err != nil {
 			return err
 		}
 		if err := r.queue(r.group, r.stream,

@@ -3,6 +3,7 @@ package handoff
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -58,6 +59,11 @@ func check(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// socketName is an address of this process's own.
+func socketName(name string) *net.UnixAddr {
+	return &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("@symmem-test-%d-%s", os.Getpid(), name)}
 }
 
 // fetchSize fetches a file and returns its size.
@@ -170,7 +176,7 @@ func TestCloseEndsConnectionsThatAreOpenAndRequestsThatHaveBegun(t *testing.T) {
 
 func TestFetchEndsWithItsContext(t *testing.T) {
 	// Nobody accepts here, so that no answer can come.
-	silent, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@symmem-test-silent"})
+	silent, err := net.ListenUnix("unix", socketName("silent"))
 	check(t, err)
 	defer silent.Close()
 	p, err := Dial(t.Context(), silent.Addr().String(), token)
@@ -195,7 +201,7 @@ func TestAnswersThatAreNoneAreErrors(t *testing.T) {
 		"unknown, with a descriptor":  {encodeResponse(statusUnknown), memory, ErrUnknownKey},
 		"half an answer":              {encodeResponse(statusFound)[:4], memory, nil},
 	} {
-		server, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@symmem-test-odd"})
+		server, err := net.ListenUnix("unix", socketName("odd"))
 		check(t, err)
 		p, err := Dial(t.Context(), server.Addr().String(), token)
 		check(t, err)
