@@ -1,0 +1,208 @@
+package symmem_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"sync"
+
+	"symmem"
+)
+
+// world runs a function on two ranks inside this process. Programs call symmem.Open in each of
+// their processes instead.
+func world(o symmem.Options, f func(ctx context.Context, rt *symmem.Runtime) error) {
+	ctx := context.Background()
+	runtimes, err := symmem.OpenLocal(ctx, 2, o)
+	if err != nil {
+		log.Fatal(err)
+	}
+	var ranks sync.WaitGroup
+	for _, rt := range runtimes {
+		ranks.Go(func() {
+			if err := errors.Join(f(ctx, rt), rt.Close()); err != nil {
+				log.Fatal(err)
+			}
+		})
+	}
+	ranks.Wait()
+}
+
+// In each process that torchrun, mpirun, srun or symmem run starts, Open finds the other ranks from
+// the environment. A process on its own is a world of one.
+func ExampleOpen() {
+	ctx := context.Background()
+	rt, err := symmem.Open(ctx, symmem.Options{Size: 1})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rt.Close()
+	fmt.Printf("rank %d of %d, ranks compare: %v\n", rt.Rank(), rt.Size(), rt.Check())
+	// Output: rank 0 of 1, ranks compare: every
+}
+
+// What is allocated in a scope is registered at its end, and lies at the same place on every rank.
+func ExamplePool_Begin() {
+	world(symmem.Options{}, func(ctx context.Context, rt *symmem.Runtime) error {
+		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+		if err != nil {
+			return err
+		}
+		scope := pool.Begin(rt.World())
+		defer scope.Abandon()
+		weights, err := scope.Alloc(1 << 20)
+		if err != nil {
+			return err
+		}
+		if err := scope.End(ctx); err != nil {
+			return err
+		}
+		if rt.Rank() == 1 {
+			fmt.Printf("segment %d, offset %d, symmetric: %v\n", weights.Segment(), weights.Offset(),
+				rt.IsSymmetric(weights.Address(), weights.Size(), rt.World()))
+		}
+		return weights.Free()
+	})
+	// Output: segment 0, offset 0, symmetric: true
+}
+
+// A buffer of a pool needs no scope: the first collective on it registers it.
+func ExampleGroup_AllReduce() {
+	world(symmem.Options{}, func(ctx context.Context, rt *symmem.Runtime) error {
+		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+		if err != nil {
+			return err
+		}
+		buffer, err := pool.Alloc(4096)
+		if err != nil {
+			return err
+		}
+		v, err := symmem.View[float32](buffer)
+		if err != nil {
+			return err
+		}
+		v[0], v[1] = float32(rt.Rank()+1), 10
+		m := buffer.Memory()
+		if err := rt.World().AllReduce(ctx, m, m, 2, symmem.Float32, symmem.Sum, nil); err != nil {
+			return err
+		}
+		if err := rt.DefaultStream().Synchronize(ctx); err != nil {
+			return err
+		}
+		if rt.Rank() == 0 {
+			fmt.Println(v[:2], rt.World().Stats().Paths)
+		}
+		return nil
+	})
+	// Output: [3 20] map[window:1]
+}
+
+// Groups are made from groups. Each registers the memory that it uses.
+func ExampleGroup_Split() {
+	world(symmem.Options{}, func(ctx context.Context, rt *symmem.Runtime) error {
+		reversed, err := rt.World().Split(ctx, 0, -rt.Rank())
+		if err != nil {
+			return err
+		}
+		if rt.Rank() == 0 {
+			fmt.Printf("group %s: ranks %v, this is number %d\n",
+				reversed.ID(), reversed.Ranks(), reversed.Rank())
+		}
+		return reversed.Close()
+	})
+	// Output: group world/1.0: ranks [1 0], this is number 1
+}
+
+// Work on a stream can be captured and launched again and again.
+func ExampleStream_BeginCapture() {
+	world(symmem.Options{}, func(ctx context.Context, rt *symmem.Runtime) error {
+		v := []int32{1}
+		m, s := symmem.Host(v), rt.DefaultStream()
+		if err := s.BeginCapture(); err != nil {
+			return err
+		}
+		if err := rt.World().AllReduce(ctx, m, m, 1, symmem.Int32, symmem.Sum, s); err != nil {
+			return err
+		}
+		graph, err := s.EndCapture()
+		if err != nil {
+			return err
+		}
+		for range 10 {
+			if err := graph.Launch(s); err != nil {
+				return err
+			}
+		}
+		if err := s.Synchronize(ctx); err != nil {
+			return err
+		}
+		if rt.Rank() == 0 {
+			fmt.Println(v[0])
+		}
+		return graph.Close()
+	})
+	// Output: 1024
+}
+
+// Explain tells why a collective is as fast as it is.
+func ExampleGroup_Explain() {
+	world(symmem.Options{}, func(_ context.Context, rt *symmem.Runtime) error {
+		m := symmem.Host(make([]float32, 8))
+		why, err := rt.World().Explain(symmem.OpAllReduce, m, m, 8, symmem.Float32)
+		if rt.Rank() == 0 {
+			fmt.Println(why)
+		}
+		return err
+	})
+	// Output: AllReduce: plain path: the send buffer is in no window of the group
+}
+
+// Ranks that should be alike are compared. All of them get the same error, which names the first
+// event in which they differ.
+func ExampleGroup_Check() {
+	world(symmem.Options{}, func(ctx context.Context, rt *symmem.Runtime) error {
+		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: 1 << 21})
+		if err != nil {
+			return err
+		}
+		if _, err := pool.Alloc(int64(4096 * (1 + rt.Rank()))); err != nil {
+			return err
+		}
+		var divergence *symmem.DivergenceError
+		if !errors.As(rt.World().Check(ctx), &divergence) {
+			return errors.New("nobody noticed")
+		}
+		if rt.Rank() == 0 {
+			fmt.Println(divergence.Kind, divergence.Position, divergence.Why)
+			for r := range rt.Size() {
+				fmt.Println(r, divergence.Ranks()[r].Event)
+			}
+		}
+		return nil
+	})
+	// Output:
+	// placement 1 different size
+	// 0 alloc 4096 B (stream 0) -> segment 0 offset 0x0
+	// 1 alloc 8192 B (stream 0) -> segment 0 offset 0x0
+}
+
+// An observer is told what happens to memory, in the order of events.
+func ExampleRuntime_Observe() {
+	world(symmem.Options{}, func(ctx context.Context, rt *symmem.Runtime) error {
+		if rt.Rank() == 0 {
+			defer rt.Observe(symmem.Observer{
+				SegmentAlloc: func(e symmem.SegmentEvent) { fmt.Println("mapped", e.Bytes>>20, "MiB") },
+				Register:     func(e symmem.WindowEvent) { fmt.Println("registered with", e.Group.ID()) },
+			})()
+		}
+		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+		if err != nil {
+			return err
+		}
+		return pool.Reserve(ctx, 100<<20, rt.World())
+	})
+	// Output:
+	// mapped 100 MiB
+	// registered with world
+}
