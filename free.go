@@ -31,32 +31,33 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.Live(m.handle)
 }
 
+// free is a hot path, too.
 func (p *Pool) free(b Buffer) error {
 	p.mu.Lock()
-	err := p.freeLocked(b)
-	p.mu.Unlock()
-	return err
-}
-
-// freeLocked is free with p.mu held.
-func (p *Pool) freeLocked(b Buffer) error {
 	if p.closed {
+		p.mu.Unlock()
 		return fmt.Errorf("pool: %w", ErrClosed)
 	}
 	block, state, err := p.core.FreeHandle(b.memory.handle)
 	if err != nil {
+		p.mu.Unlock()
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
-	p.absorb(ledger.KindFree, block, b.memory.extent.stream())
+	event := ledger.Event{
+		Kind: ledger.KindFree, Stream: uint32(b.memory.extent.stream()),
+		Segment: block.Segment, Offset: block.Offset, Size: block.Size,
+	}
+	p.ledger.Absorb(&event)
 	if p.rt.observed() {
 		tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, BlockEvent{
 			Buffer: b, Segment: int(block.Segment), Offset: block.Offset, Bytes: block.Size,
 		})
 	}
 	if state == alloc.Deferred {
-		return p.markUses()
+		err = p.markUses()
 	}
-	return nil
+	p.mu.Unlock()
+	return err
 }
 
 func (p *Pool) use(b Buffer, s *Stream) error {

@@ -169,21 +169,16 @@ func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 	if p.rt.opts.CallSites {
 		site = caller()
 	}
+	// No defer and no helper: this is the hot path of every allocation.
 	p.mu.Lock()
-	b, err := p.allocLocked(s, bytes, site)
-	p.mu.Unlock()
-	return b, err
-}
-
-// allocLocked is AllocOn with p.mu held.
-func (p *Pool) allocLocked(s *Stream, bytes int64, site uintptr) (Buffer, error) {
 	if p.closed {
+		p.mu.Unlock()
 		return Buffer{}, fmt.Errorf("pool: %w", ErrClosed)
 	}
 	block, growth, err := p.core.Alloc(bytes, s.number)
-	if err != nil || growth.Bytes != 0 || p.tookBack() {
-		block, err = p.allocSlowly(s, bytes, block, growth, err)
-		if err != nil {
+	if err != nil || growth.Bytes != 0 || p.core.Reported() {
+		if block, err = p.allocSlowly(s, bytes, block, growth, err); err != nil {
+			p.mu.Unlock()
 			return Buffer{}, err
 		}
 	}
@@ -191,20 +186,22 @@ func (p *Pool) allocLocked(s *Stream, bytes int64, site uintptr) (Buffer, error)
 		pool: p, handle: block.Handle, extent: newExtent(block.Size, s.number),
 		start: unsafe.Add(p.segments[block.Segment].start, block.Offset),
 	}}
-	p.ledger.Absorb(&ledger.Event{
+	event := ledger.Event{
 		Kind: ledger.KindAlloc, Stream: uint32(s.number), Segment: block.Segment,
-		Offset: block.Offset, Size: block.Size, Requested: bytes, Site: p.site(site),
-	})
+		Offset: block.Offset, Size: block.Size, Requested: bytes,
+	}
+	if site != 0 {
+		event.Site = p.site(site)
+	}
+	p.ledger.Absorb(&event)
 	if p.rt.observed() {
 		tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Alloc }, BlockEvent{
 			Buffer: b, Segment: int(block.Segment), Offset: block.Offset, Bytes: block.Size,
 		})
 	}
+	p.mu.Unlock()
 	return b, nil
 }
-
-// tookBack tells that the latest call of the core gave deferred blocks back.
-func (p *Pool) tookBack() bool { return len(p.core.Waits()) > 0 || len(p.core.Returned()) > 0 }
 
 // allocSlowly completes an allocation that needs more than a free block: blocks that come back
 // under pressure, or a new segment. p.mu is held.
@@ -325,9 +322,6 @@ func caller() uintptr {
 
 // site interns a call site. p.mu is held.
 func (p *Pool) site(pc uintptr) uint32 {
-	if pc == 0 {
-		return 0
-	}
 	if index, ok := p.sites.Index(pc); ok {
 		return index
 	}

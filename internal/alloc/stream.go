@@ -49,6 +49,9 @@ func (r *reports) clear() {
 	r.returned, r.trimmed = r.returned[:0], r.trimmed[:0]
 }
 
+// Reported tells whether the latest call left anything in Marks, Waits or Returned.
+func (c *Core) Reported() bool { return c.reports.filled }
+
 // Marks lists the events to record after the latest Free or Unpin deferred a block. It is valid
 // until the next call that changes the Core.
 func (c *Core) Marks() []Mark { return c.reports.marks }
