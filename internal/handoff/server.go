@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +17,9 @@ import (
 
 // idleLimit is how long a connection may take to finish a request that it has begun.
 const idleLimit = 10 * time.Second
+
+// acceptPause keeps a server without descriptors from spinning.
+const acceptPause = 10 * time.Millisecond
 
 // Server hands out what its process exports. It is safe for use by several goroutines.
 type Server struct {
@@ -82,8 +86,13 @@ func (s *Server) Close() error {
 func (s *Server) accept() {
 	for {
 		c, err := s.listener.AcceptUnix()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil {
+			// Out of descriptors, or a client that left again: both pass.
+			time.Sleep(acceptPause)
+			continue
 		}
 		if s.admit(c) {
 			s.serving.Go(func() { s.serve(c) })
