@@ -140,6 +140,7 @@ func TestControlRegionOfWrongSizeIsAnError(t *testing.T) {
 	defer small.Close()
 	key := handoff.Key{Space: handoff.Space("group/duo")}
 	d.devices[0].server.Export(key, small)
+	defer d.devices[0].server.Withdraw(key)
 	check(t, d.store.Set(d.ctx, "host/group/duo", nil))
 	_, err = d.devices[1].Connect(d.ctx, duoGroup(1))
 	if err == nil || !strings.Contains(err.Error(), "4096 bytes") {
