@@ -95,6 +95,8 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.path, "path", "window", "where buffers lie: window, plain or auto")
 	flags.StringVar(&f.check, "check", "every",
 		"what ranks compare: off, registration, every, or both (every against off)")
+	flags.IntVar(&c.Worlds, "worlds", 1,
+		"worlds at each check level, whose batches are taken together (both 3)")
 	flags.IntVar(&c.Iters, "iters", 0, "calls in a batch (default as many as fill it)")
 	flags.BoolVar(&c.InPlace, "in-place", true, "measure the in-place half, too")
 	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
@@ -126,10 +128,12 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 		return fmt.Errorf("sizes from %d to %d are none", c.MinBytes, c.MaxBytes)
 	case c.Factor < 2:
 		return fmt.Errorf("factor is %d, but must be 2 or more", c.Factor)
+	case c.Worlds < 1 || c.Worlds > 16:
+		return fmt.Errorf("worlds is %d, but must be from 1 to 16", c.Worlds)
 	case c.Iters < 0:
 		return fmt.Errorf("iters is %d, but must not be negative", c.Iters)
 	}
-	return f.parseNames()
+	return f.parseNames(cmd.Flags().Changed("worlds"))
 }
 
 // parseSizes reads a list of sizes.
@@ -148,7 +152,8 @@ func (f *collectiveFlags) parseSizes() error {
 	return nil
 }
 
-func (f *collectiveFlags) parseNames() (err error) {
+// parseNames reads what is chosen by name. Levels are compared over several worlds.
+func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
 	c := &f.config
 	if c.Operations, err = bench.ParseOperations(f.operations); err != nil {
 		return err
@@ -165,6 +170,9 @@ func (f *collectiveFlags) parseNames() (err error) {
 	}
 	if f.check == "both" {
 		c.Checks = []symmem.CheckLevel{symmem.CheckOff, symmem.CheckEvery}
+		if !worldsGiven {
+			c.Worlds = 3
+		}
 		return nil
 	}
 	level, err := symmem.ParseCheckLevel(f.check)

@@ -29,7 +29,8 @@ var ErrPath = errors.New("the collective takes another path")
 
 // lane is one rank's world at one check level, with its buffers.
 type lane struct {
-	check      symmem.CheckLevel
+	// level is the check level, as an index into Collective.Checks.
+	level      int
 	rt         *symmem.Runtime
 	second     *symmem.Stream
 	send, recv symmem.Buffer
@@ -49,13 +50,13 @@ func BindRank(rank int) error {
 }
 
 // openLane joins the world once more, at a check level, and makes both buffers.
-func openLane(ctx context.Context, o *Collective, check symmem.CheckLevel) (*lane, error) {
-	options := symmem.Options{Check: check, Timeout: o.Timeout}
+func openLane(ctx context.Context, o *Collective, level int) (*lane, error) {
+	options := symmem.Options{Check: o.Checks[level], Timeout: o.Timeout}
 	rt, err := symmem.Open(ctx, options)
 	if err != nil {
 		return nil, err
 	}
-	l := &lane{check: rt.Check(), rt: rt}
+	l := &lane{level: level, rt: rt}
 	if err := l.prepare(ctx, o); err != nil {
 		return nil, errors.Join(err, rt.Close())
 	}
