@@ -1,10 +1,152 @@
 package sys
 
 import (
+	"errors"
+	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newMemory makes a shared file that is closed when the test ends.
+func newMemory(t *testing.T, bytes int64) *os.File {
+	t.Helper()
+	f, err := Memfd("test", bytes)
+	check(t, err)
+	t.Cleanup(func() { check(t, f.Close()) })
+	return f
+}
+
+// bytesOf views a mapping.
+func bytesOf(m *Mapping) []byte { return unsafe.Slice((*byte)(m.Base()), m.Bytes()) }
+
+func TestReservationsAreAlignedAndOwnEveryAddress(t *testing.T) {
+	for _, align := range []int64{4096, PageSize, 64 << 20} {
+		for _, bytes := range []int64{4096, PageSize, 3*PageSize + 4096} {
+			r, err := Reserve(bytes, align)
+			check(t, err)
+			if r.Address()%uintptr(align) != 0 || r.Bytes() != bytes {
+				t.Errorf("%d bytes aligned to %d: %d bytes at %#x", bytes, align, r.Bytes(), r.Address())
+			}
+			check(t, r.Close())
+			if err := r.Close(); !errors.Is(err, ErrUnmapped) {
+				t.Errorf("closing twice: got %v, want ErrUnmapped", err)
+			}
+		}
+	}
+}
+
+func TestReservingMoreThanThereIsGivesTheSystemsError(t *testing.T) {
+	r, err := Reserve(1<<60, PageSize)
+	if !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("got %v, want ENOMEM", err)
+	}
+	if err == nil {
+		check(t, r.Close())
+	}
+}
+
+func TestTwoMappingsOfAFileAreTheSameMemory(t *testing.T) {
+	f := newMemory(t, 3*PageSize)
+	a, err := Map(f, 0, 3*PageSize)
+	check(t, err)
+	b, err := Map(f, PageSize, PageSize)
+	check(t, err)
+	if b.Address()%PageSize != 0 {
+		t.Errorf("the mapping lies at %#x, which is not aligned", b.Address())
+	}
+	bytesOf(a)[PageSize+5] = 42
+	if got := bytesOf(b)[5]; got != 42 {
+		t.Errorf("read %d, want 42", got)
+	}
+	check(t, a.Close())
+	check(t, b.Close())
+}
+
+func TestMappingInsideAReservationGivesItsRangeBack(t *testing.T) {
+	r, err := Reserve(8*PageSize, PageSize)
+	check(t, err)
+	defer func() { check(t, r.Close()) }()
+	for round := range 3 {
+		m, err := r.MapAt(2*PageSize, newMemory(t, PageSize), PageSize)
+		check(t, err)
+		if m.Address() != r.Address()+2*PageSize {
+			t.Errorf("mapped at %#x, want %#x", m.Address(), r.Address()+2*PageSize)
+		}
+		if bytesOf(m)[round] != 0 {
+			t.Error("the memory of an earlier file is still there")
+		}
+		bytesOf(m)[round] = 1
+		check(t, m.Close())
+		if !reserved(r, 8*PageSize) {
+			t.Error("closing a mapping has left a hole")
+		}
+	}
+}
+
+// reserved tells whether every address of a reservation is taken: nothing can be mapped there
+// without replacing it.
+func reserved(r *Mapping, bytes int64) bool {
+	for at := int64(0); at < bytes; at += PageSize {
+		if reclaim(unsafe.Add(r.base, at), PageSize) {
+			return false
+		}
+	}
+	return true
+}
+
+func TestMappingOutsideAReservationIsAnError(t *testing.T) {
+	r, err := Reserve(4*PageSize, PageSize)
+	check(t, err)
+	defer func() { check(t, r.Close()) }()
+	f := newMemory(t, 8*PageSize)
+	for _, c := range []struct{ at, bytes int64 }{
+		{-PageSize, PageSize}, {4 * PageSize, PageSize}, {3 * PageSize, 2 * PageSize},
+		{0, 0}, {0, -PageSize}, {0, 5 * PageSize},
+	} {
+		if m, err := r.MapAt(c.at, f, c.bytes); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("mapping %d bytes at %d: got %v, %v, want EINVAL", c.bytes, c.at, m, err)
+		}
+	}
+}
+
+// failing is a file whose mapping fails after the kernel has made room for it.
+func failing(t *testing.T) *os.File {
+	t.Helper()
+	f, err := memfd("test", 1<<45, unix.MFD_CLOEXEC|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
+	if err != nil {
+		t.Skipf("the system has no huge pages: %v", err)
+	}
+	t.Cleanup(func() { check(t, f.Close()) })
+	return f
+}
+
+func TestMappingThatFailsLeavesTheReservationWhole(t *testing.T) {
+	f := failing(t)
+	r, err := Reserve(64*PageSize, PageSize)
+	check(t, err)
+	defer func() { check(t, r.Close()) }()
+	if _, err := r.MapAt(0, f, 64*PageSize); err == nil {
+		t.Skip("the system has this many huge pages")
+	}
+	if !reserved(r, 64*PageSize) {
+		t.Error("the mapping that failed has left a hole")
+	}
+	m, err := r.MapAt(0, newMemory(t, PageSize), PageSize)
+	check(t, err)
+	bytesOf(m)[0] = 1
+	check(t, m.Close())
+}
 
 // TestMappingsSurviveHugePagesThatAreShort maps memory while others ask for huge pages that the
 // system has not got: a mapping that fails must not take the addresses of another with it.
@@ -13,30 +155,33 @@ func TestMappingsSurviveHugePagesThatAreShort(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			for range 1000 {
+			for range 500 {
 				if f, err := HugeMemfd("test", 64*PageSize); err == nil {
 					f.Close()
 				}
-				f, err := Memfd("test", bytes)
-				if err != nil {
+				if err := touch(bytes); err != nil {
 					t.Error(err)
 					return
-				}
-				m, err := Map(f, 0, bytes)
-				f.Close()
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				b := unsafe.Slice((*byte)(m.Base()), bytes)
-				for i := 0; i < bytes; i += 1<<20 {
-					b[i] = 1
-				}
-				if err := m.Close(); err != nil {
-					t.Error(err)
 				}
 			}
 		})
 	}
 	all.Wait()
+}
+
+// touch maps memory, writes to it and unmaps it.
+func touch(bytes int64) error {
+	f, err := Memfd("test", bytes)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	m, err := Map(f, 0, bytes)
+	if err != nil {
+		return err
+	}
+	for i := int64(0); i < bytes; i += 1 << 20 {
+		bytesOf(m)[i] = 1
+	}
+	return m.Close()
 }

@@ -1,0 +1,58 @@
+package sys
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// newWord maps a word twice, as two processes do.
+func newWord(t *testing.T) (ours, theirs *uint32) {
+	t.Helper()
+	f := newMemory(t, 4096)
+	a, err := Map(f, 0, 4096)
+	check(t, err)
+	b, err := Map(f, 0, 4096)
+	check(t, err)
+	t.Cleanup(func() {
+		check(t, a.Close())
+		check(t, b.Close())
+	})
+	return (*uint32)(unsafe.Pointer(a.Base())), (*uint32)(unsafe.Pointer(b.Base()))
+}
+
+func TestFutexDoesNotSleepOnAnotherValue(t *testing.T) {
+	word, _ := newWord(t)
+	atomic.StoreUint32(word, 2)
+	// A wait that sleeps ends by the limit of the whole test run only.
+	FutexWait(word, 1, time.Hour)
+}
+
+func TestFutexWaitEndsWithItsTime(t *testing.T) {
+	word, _ := newWord(t)
+	FutexWait(word, 0, time.Millisecond)
+	FutexWait(word, 0, 0)
+}
+
+// TestFutexWakesThroughAnotherMapping wakes until the sleeper has seen the new value. A sleep of
+// an hour that no wake-up ends shows as a test that never ends.
+func TestFutexWakesThroughAnotherMapping(t *testing.T) {
+	ours, theirs := newWord(t)
+	woken := make(chan struct{})
+	go func() {
+		defer close(woken)
+		for atomic.LoadUint32(ours) == 0 {
+			FutexWait(ours, 0, time.Hour)
+		}
+	}()
+	atomic.StoreUint32(theirs, 1)
+	FutexWake(theirs)
+	<-woken
+}
+
+func TestYieldReturns(t *testing.T) {
+	for range 100 {
+		Yield()
+	}
+}

@@ -1,0 +1,74 @@
+package sys
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+func TestMemfdHasItsSizeAndReadsAsZeros(t *testing.T) {
+	f := newMemory(t, 5*4096)
+	size, err := FileSize(f)
+	check(t, err)
+	if size != 5*4096 {
+		t.Errorf("the file has %d bytes, want %d", size, 5*4096)
+	}
+	m, err := Map(f, 0, 5*4096)
+	check(t, err)
+	for i, b := range bytesOf(m) {
+		if b != 0 {
+			t.Fatalf("byte %d is %d", i, b)
+		}
+	}
+	check(t, m.Close())
+}
+
+func TestSealedMemfdKeepsItsSize(t *testing.T) {
+	f := newMemory(t, 8192)
+	check(t, SealSize(f))
+	for _, bytes := range []int64{0, 4096, 16384} {
+		if err := f.Truncate(bytes); !errors.Is(err, syscall.EPERM) {
+			t.Errorf("truncating to %d bytes: got %v, want EPERM", bytes, err)
+		}
+	}
+	if size, err := FileSize(f); err != nil || size != 8192 {
+		t.Errorf("the file has %d bytes, %v", size, err)
+	}
+}
+
+func TestFileThatCannotBeSealedIsAnError(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "plain"))
+	check(t, err)
+	defer f.Close()
+	if err := SealSize(f); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("got %v, want EINVAL", err)
+	}
+}
+
+func TestSizeOfAClosedFileIsAnError(t *testing.T) {
+	f, err := Memfd("test", 4096)
+	check(t, err)
+	check(t, f.Close())
+	if _, err := FileSize(f); !errors.Is(err, syscall.EBADF) {
+		t.Errorf("got %v, want EBADF", err)
+	}
+}
+
+func TestNegativeSizeIsAnError(t *testing.T) {
+	if f, err := Memfd("test", -1); err == nil {
+		check(t, f.Close())
+		t.Error("a file of -1 bytes gave no error")
+	}
+}
+
+func TestHugePagesThatAreShortAreAnErrorAtOnce(t *testing.T) {
+	total, err := Memory()
+	check(t, err)
+	f, err := HugeMemfd("test", (2*total+PageSize-1)/PageSize*PageSize)
+	if err == nil {
+		check(t, f.Close())
+		t.Error("twice the machine's memory in huge pages gave no error")
+	}
+}

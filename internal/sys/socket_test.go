@@ -1,0 +1,109 @@
+package sys
+
+import (
+	"net"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// newPair makes two ends of a Unix socket.
+func newPair(t *testing.T) (a, b *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	check(t, err)
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "socket")
+		c, err := net.FileConn(f)
+		check(t, err)
+		check(t, f.Close())
+		ends[i] = c.(*net.UnixConn)
+		t.Cleanup(func() { c.Close() })
+	}
+	return ends[0], ends[1]
+}
+
+func TestKernelTellsWhoIsAtTheOtherEnd(t *testing.T) {
+	a, _ := newPair(t)
+	who, err := PeerOf(a)
+	check(t, err)
+	if who.PID != os.Getpid() || who.UID != os.Getuid() {
+		t.Errorf("got %+v, want process %d of user %d", who, os.Getpid(), os.Getuid())
+	}
+	check(t, a.Close())
+	if _, err := PeerOf(a); err == nil {
+		t.Error("a closed socket has a peer")
+	}
+}
+
+func TestDescriptorsTravelWithTheirMessage(t *testing.T) {
+	a, b := newPair(t)
+	message := make([]byte, 4)
+	check(t, SendFile(a, []byte("none"), nil))
+	f, err := ReceiveFile(b, message)
+	check(t, err)
+	if f != nil || string(message) != "none" {
+		t.Errorf("got %v with %q", f, message)
+	}
+	check(t, SendFile(a, []byte("file"), newMemory(t, 12288)))
+	f, err = ReceiveFile(b, message)
+	check(t, err)
+	if f == nil || string(message) != "file" {
+		t.Fatalf("got %v with %q", f, message)
+	}
+	defer f.Close()
+	if size, err := FileSize(f); err != nil || size != 12288 {
+		t.Errorf("the file has %d bytes, %v", size, err)
+	}
+	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
+	check(t, err)
+	if flags&unix.FD_CLOEXEC == 0 {
+		t.Error("a program that is started would inherit the file")
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	check(t, err)
+	return len(entries)
+}
+
+func TestMessagesThatAreOddAreErrorsAndLeaveNoDescriptor(t *testing.T) {
+	memory := newMemory(t, 4096)
+	fd := int(memory.Fd())
+	for row, c := range map[string]struct {
+		text string
+		oob  []byte
+	}{
+		"two descriptors":             {"four", unix.UnixRights(fd, fd)},
+		"more than there is room for": {"four", unix.UnixRights(fd, fd, fd, fd, fd, fd, fd, fd)},
+		"a short message":             {"two", unix.UnixRights(fd)},
+		"a short message with none":   {"two", nil},
+	} {
+		a, b := newPair(t)
+		before := openFiles(t)
+		_, _, err := a.WriteMsgUnix([]byte(c.text), c.oob, nil)
+		check(t, err)
+		if f, err := ReceiveFile(b, make([]byte, 4)); err == nil {
+			t.Errorf("%s: got %v without an error", row, f)
+		}
+		if after := openFiles(t); after != before {
+			t.Errorf("%s: %d files are open, %d before", row, after, before)
+		}
+	}
+}
+
+func TestEndOfTheConnectionIsAnError(t *testing.T) {
+	a, b := newPair(t)
+	check(t, a.Close())
+	if _, err := ReceiveFile(b, make([]byte, 4)); err == nil {
+		t.Error("receiving from a closed end gave no error")
+	}
+	check(t, b.Close())
+	if err := SendFile(b, []byte("four"), nil); err == nil {
+		t.Error("sending on a closed socket gave no error")
+	}
+}
