@@ -63,7 +63,7 @@ var families = []family{
 		source: SourceTorchrun,
 		names:  [4]string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
 		hint: "RANK and WORLD_SIZE alone may count machines, as Kubeflow's PyTorchJob sets " +
-			"them: start the processes by torchrun or symmem run",
+			"them: start the processes by torchrun or symmem launch",
 	},
 	{
 		source: SourceOpenMPI,

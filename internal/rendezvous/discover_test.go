@@ -102,7 +102,7 @@ func TestHalfSetEnvironments(t *testing.T) {
 		{"a node's RANK of Kubeflow", "RANK=0 WORLD_SIZE=4",
 			`by torchrun: only some of the variables are set; RANK and WORLD_SIZE alone may count ` +
 				`machines, as Kubeflow's PyTorchJob sets them: start the processes by torchrun or ` +
-				`symmem run (RANK="0", WORLD_SIZE="4", LOCAL_RANK is not set, ` +
+				`symmem launch (RANK="0", WORLD_SIZE="4", LOCAL_RANK is not set, ` +
 				`LOCAL_WORLD_SIZE is not set)`},
 		{"an empty variable", strings.Replace(envTorch, "RANK=1", "RANK=", 1), "RANK is not set"},
 		{"a rank that is no number", strings.Replace(envTorch, "RANK=1", "RANK=x", 1),
