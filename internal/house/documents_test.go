@@ -1,0 +1,132 @@
+package house
+
+import (
+	"go/ast"
+	"go/token"
+	"path"
+	"sort"
+	"strings"
+)
+
+var documentRules = []rule{
+	{
+		name:  "every package has a doc comment",
+		why:   "a reader starts with what a package is for",
+		check: undocumentedPackages,
+		bad:   []map[string]string{{"a/a.go": "package a\n"}},
+		good: []map[string]string{
+			{"a/a.go": "// Package a is documented.\npackage a\n", "a/b.go": "package a\n"},
+			{"a/a_test.go": "// Package a holds tests alone.\npackage a\n"},
+		},
+	},
+	{
+		name:  "every exported name is documented",
+		why:   "units, errors, ownership and thread safety are not in a signature",
+		check: each(undocumentedNames),
+		bad: []map[string]string{
+			{"a.go": "package a\n\nfunc F() {}\n"}, {"a.go": "package a\n\ntype T int\n"},
+			{"a.go": "package a\n\nconst C = 1\n"}, {"a.go": "package a\n\nvar (\n\tV int\n)\n"},
+			{"a.go": "package a\n\n// T is one.\ntype T int\n\nfunc (T) M() {}\n"},
+		},
+		good: []map[string]string{
+			{"a.go": "package a\n\n// Units.\nconst (\n\tC = 1\n\tD = 2\n)\n"},
+			{"a.go": "package a\n\ntype t int\n\nfunc (t) M() {}\n"},
+			{"a.go": "package a\n\n// E is one.\ntype E int\n\nfunc (E) Error() string { return \"\" }\n"},
+			{"a_test.go": "package a\n\nfunc TestF() {}\n"},
+		},
+	},
+}
+
+// undocumentedPackages finds packages none of whose files has a doc comment. Tests of another
+// package name belong to the package that they test.
+func undocumentedPackages(files []*file) []finding {
+	first, documented := map[string]*file{}, map[string]bool{}
+	for _, f := range files {
+		name := path.Join(f.folder(), strings.TrimSuffix(f.syntax.Name.Name, "_test"))
+		if have := first[name]; have == nil || f.path < have.path {
+			first[name] = f
+		}
+		if f.syntax.Doc != nil {
+			documented[name] = true
+		}
+	}
+	var all []finding
+	for name, f := range first {
+		if !documented[name] {
+			all = append(all, f.find(f.syntax.Package, "package %s has no doc comment", name))
+		}
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].path < all[j].path })
+	return all
+}
+
+// promised are methods that say what the interface says that they belong to.
+var promised = map[string]bool{"Error": true, "String": true, "Unwrap": true}
+
+func undocumentedNames(f *file) []finding {
+	if f.test() || f.generated() {
+		return nil
+	}
+	var all []finding
+	for _, d := range f.syntax.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if d.Doc == nil && visible(d) {
+				all = append(all, f.find(d.Pos(), "%s has no doc comment", d.Name.Name))
+			}
+		case *ast.GenDecl:
+			all = append(all, undocumentedSpecs(f, d)...)
+		}
+	}
+	return all
+}
+
+// visible tells whether a function is one that the package's users can call.
+func visible(d *ast.FuncDecl) bool {
+	if d.Recv == nil {
+		return d.Name.IsExported()
+	}
+	receiver := d.Recv.List[0].Type
+	for {
+		switch t := receiver.(type) {
+		case *ast.StarExpr:
+			receiver = t.X
+		case *ast.IndexExpr:
+			receiver = t.X
+		case *ast.Ident:
+			return t.IsExported() && d.Name.IsExported() && !promised[d.Name.Name]
+		default:
+			return false
+		}
+	}
+}
+
+func undocumentedSpecs(f *file, d *ast.GenDecl) []finding {
+	if d.Doc != nil || d.Tok == token.IMPORT {
+		return nil
+	}
+	var all []finding
+	for _, s := range d.Specs {
+		for _, name := range namesOf(s) {
+			if name.IsExported() {
+				all = append(all, f.find(name.Pos(), "%s has no doc comment", name.Name))
+			}
+		}
+	}
+	return all
+}
+
+// namesOf lists what a declaration without a comment of its own declares.
+func namesOf(s ast.Spec) []*ast.Ident {
+	switch s := s.(type) {
+	case *ast.TypeSpec:
+		if s.Doc == nil && s.Comment == nil {
+			return []*ast.Ident{s.Name}
+		}
+	case *ast.ValueSpec:
+		if s.Doc == nil && s.Comment == nil {
+			return s.Names
+		}
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+package house
+
+import (
+	"go/ast"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// link is one import.
+type link struct {
+	file *file
+	spec *ast.ImportSpec
+	path string
+}
+
+// own is the folder of an imported package of the module, if it is one.
+func (l link) own() (folder string, ok bool) {
+	if l.path == module {
+		return "", true
+	}
+	return strings.CutPrefix(l.path, module+"/")
+}
+
+// standard tells whether a package comes with Go: the others begin with a domain.
+func (l link) standard() bool {
+	first, _, _ := strings.Cut(l.path, "/")
+	_, own := l.own()
+	return !own && !strings.Contains(first, ".")
+}
+
+// forbid makes a rule's check of a predicate on imports.
+func forbid(forbidden func(link) bool) func([]*file) []finding {
+	return each(func(f *file) []finding {
+		var all []finding
+		for _, spec := range f.syntax.Imports {
+			name, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				continue
+			}
+			if forbidden(link{f, spec, name}) {
+				all = append(all, f.find(spec.Pos(), "imports %s", name))
+			}
+		}
+		return all
+	})
+}
+
+// below tells whether a folder is one of these, or inside.
+func below(folder string, roots ...string) bool {
+	return slices.ContainsFunc(roots, func(root string) bool {
+		return folder == root || strings.HasPrefix(folder, root+"/")
+	})
+}
+
+var cores = []string{
+	"internal/alloc", "internal/registry", "internal/ledger", "internal/agreement",
+}
+
+// above are the parts of internal that use the root package.
+var above = []string{"internal/bench", "internal/verify"}
+
+// forRoot are the layers that the root package is made of.
+var forRoot = append([]string{
+	"driver", "internal/rendezvous", "internal/handoff", "internal/spin",
+}, cores...)
+
+// forTests are the packages that tests may use beside those of the code.
+var forTests = []string{
+	"pgregory.net/rapid", "github.com/cockroachdb/datadriven", "github.com/google/go-cmp",
+	"go.uber.org/goleak", "github.com/rogpeppe/go-internal",
+}
+
+func source(name, imported string) map[string]string {
+	return map[string]string{name: "package p\n\nimport _ \"" + imported + "\"\n"}
+}
+
+var importRules = []rule{
+	{
+		name: "cores import the standard library alone",
+		why: "cores are pure state machines, so that the same code runs under every backend, in " +
+			"the simulator and in replays (agreement compares ledgers, so it knows them)",
+		check: forbid(func(l link) bool {
+			if l.file.test() || !below(l.file.folder(), cores...) || l.standard() {
+				return false
+			}
+			return !(l.file.folder() == "internal/agreement" && l.path == "symmem/internal/ledger")
+		}),
+		bad: []map[string]string{
+			source("internal/alloc/a.go", "symmem/driver"),
+			source("internal/ledger/a.go", "symmem/internal/agreement"),
+			source("internal/registry/a.go", "golang.org/x/exp/slices"),
+		},
+		good: []map[string]string{
+			source("internal/alloc/a.go", "math/bits"),
+			source("internal/agreement/a.go", "symmem/internal/ledger"),
+			source("internal/alloc/a_test.go", "pgregory.net/rapid"),
+		},
+	},
+	{
+		name: "cores do no I/O",
+		why:  "a core that reads a clock, a file or the network cannot be replayed",
+		check: forbid(func(l link) bool {
+			impure := []string{"os", "net", "time", "syscall", "math/rand", "math/rand/v2", "sync"}
+			return !l.file.test() && below(l.file.folder(), cores...) && slices.Contains(impure, l.path)
+		}),
+		bad:  []map[string]string{source("internal/alloc/a.go", "time")},
+		good: []map[string]string{source("internal/alloc/a_test.go", "time")},
+	},
+	{
+		name: "only internal/sys imports x/sys",
+		why:  "system calls are in one package, which owns every descriptor and mapping",
+		check: forbid(func(l link) bool {
+			return strings.HasPrefix(l.path, "golang.org/x/sys") && l.file.folder() != "internal/sys"
+		}),
+		bad:  []map[string]string{source("driver/host/a.go", "golang.org/x/sys/unix")},
+		good: []map[string]string{source("internal/sys/a.go", "golang.org/x/sys/unix")},
+	},
+	{
+		name: "nothing imports a command",
+		why:  "commands are the outermost layer",
+		check: forbid(func(l link) bool {
+			folder, ok := l.own()
+			return ok && below(folder, "cmd") && !below(l.file.folder(), "cmd")
+		}),
+		bad:  []map[string]string{source("internal/bench/a.go", "symmem/cmd/symmem")},
+		good: []map[string]string{source("cmd/symmem/a.go", "symmem")},
+	},
+	{
+		name: "the root imports cores and the seam, and a backend only in backend.go",
+		why:  "the root works with any backend; backend.go lists those that a program has",
+		check: forbid(func(l link) bool {
+			folder, own := l.own()
+			if l.file.folder() != "" || l.file.test() || l.standard() {
+				return false
+			}
+			backend := own && below(folder, "driver") && folder != "driver"
+			return !own || backend && l.file.path != "backend.go" ||
+				!backend && !slices.Contains(forRoot, folder)
+		}),
+		bad: []map[string]string{
+			source("pool.go", "symmem/driver/host"), source("pool.go", "symmem/internal/sys"),
+			source("pool.go", "github.com/spf13/cobra"),
+		},
+		good: []map[string]string{
+			source("backend.go", "symmem/driver/host"), source("pool.go", "symmem/driver"),
+		},
+	},
+	{
+		name: "a backend never imports the root or another backend",
+		why:  "arrows run one way: the root calls backends, and backends do not know each other",
+		check: forbid(func(l link) bool {
+			folder, ok := l.own()
+			if !ok || !below(l.file.folder(), "driver") {
+				return false
+			}
+			contract := l.file.test() && folder == "driver/drivertest"
+			return !contract && folder != "driver" && !below(folder, "internal")
+		}),
+		bad: []map[string]string{
+			source("driver/host/a.go", "symmem"), source("driver/nccl/a.go", "symmem/driver/host"),
+		},
+		good: []map[string]string{
+			source("driver/host/a.go", "symmem/internal/sys"),
+			source("driver/host/a_test.go", "symmem/driver/drivertest"),
+		},
+	},
+	{
+		name: "layers never import the root or the seam",
+		why:  "internal packages are what the root is made of, but for those that measure or try it",
+		check: forbid(func(l link) bool {
+			folder, ok := l.own()
+			return ok && below(l.file.folder(), "internal") && !below(l.file.folder(), above...) &&
+				(folder == "" || below(folder, "driver"))
+		}),
+		bad: []map[string]string{
+			source("internal/sim/a.go", "symmem"), source("internal/sys/a.go", "symmem/driver"),
+		},
+		good: []map[string]string{source("internal/verify/a.go", "symmem")},
+	},
+	{
+		name: "internal/reduce and internal/spin import nothing of ours",
+		why:  "they are kernels: words, lanes and instructions, whatever calls them",
+		check: forbid(func(l link) bool {
+			_, own := l.own()
+			return own && !l.file.test() && below(l.file.folder(), "internal/reduce", "internal/spin")
+		}),
+		bad:  []map[string]string{source("internal/spin/a.go", "symmem/internal/sys")},
+		good: []map[string]string{source("internal/spin/a.go", "sync/atomic")},
+	},
+	{
+		name: "only cmd/libsymmem uses cgo",
+		why:  "everything else builds without a C compiler",
+		check: forbid(func(l link) bool {
+			return l.path == "C" && l.file.folder() != "cmd/libsymmem"
+		}),
+		bad:  []map[string]string{source("driver/host/a.go", "C")},
+		good: []map[string]string{source("cmd/libsymmem/a.go", "C")},
+	},
+	{
+		name: "code outside commands has no foreign dependencies",
+		why:  "a library that brings nothing along is easy to adopt; tests use a known few",
+		check: forbid(func(l link) bool {
+			_, own := l.own()
+			if own || l.standard() || l.path == "C" || strings.HasPrefix(l.path, "golang.org/x/sys") {
+				return false
+			}
+			return !below(l.file.folder(), "cmd") && !(l.file.test() && below(l.path, forTests...))
+		}),
+		bad: []map[string]string{
+			source("driver/a.go", "github.com/google/go-cmp/cmp"),
+			source("driver/a_test.go", "github.com/stretchr/testify/assert"),
+		},
+		good: []map[string]string{
+			source("driver/a_test.go", "github.com/google/go-cmp/cmp"),
+			source("cmd/symmem/a.go", "github.com/spf13/cobra"),
+		},
+	},
+}

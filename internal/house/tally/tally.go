@@ -1,0 +1,131 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// event is a line of go test -json (go doc test2json).
+type event struct {
+	Action     string
+	Package    string
+	ImportPath string // of build output
+	Test       string // empty for the package itself
+	Output     string
+}
+
+// key names a test, or a package by an empty name.
+type key struct{ pkg, test string }
+
+func (k key) String() string {
+	if k.test == "" {
+		return k.pkg
+	}
+	return k.pkg + " " + k.test
+}
+
+// tally counts tests that end. A test with subtests is not counted beside them, and subtests
+// without a name, which are trials of one test, count as that one.
+type tally struct {
+	outcome map[key]string
+	output  map[key]*strings.Builder
+	parents map[key]bool
+}
+
+func run(in io.Reader, out io.Writer) (failed bool, err error) {
+	t := tally{map[key]string{}, map[key]*strings.Builder{}, map[key]bool{}}
+	lines := json.NewDecoder(in)
+	for {
+		var e event
+		err := lines.Decode(&e)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return true, fmt.Errorf("reading the events of go test: %w", err)
+		}
+		t.add(&e)
+	}
+	return t.report(out)
+}
+
+// trial is the name of a subtest that was given none.
+var trial = regexp.MustCompile(`^#[0-9]+$`)
+
+func (t *tally) add(e *event) {
+	k := key{e.Package, e.Test}
+	if e.Package == "" {
+		k.pkg = e.ImportPath
+	}
+	switch e.Action {
+	case "output", "build-output":
+		if t.output[k] == nil {
+			t.output[k] = &strings.Builder{}
+		}
+		t.output[k].WriteString(e.Output)
+	case "pass", "fail", "skip", "build-fail":
+		t.outcome[k] = e.Action
+		if parent := path.Dir(k.test); parent != "." && !trial.MatchString(path.Base(k.test)) {
+			t.parents[key{k.pkg, parent}] = true
+		}
+	}
+}
+
+// report writes the output of failures and the counts.
+func (t *tally) report(out io.Writer) (failed bool, err error) {
+	counts := map[string]int{}
+	for _, k := range t.ended() {
+		outcome := t.outcome[k]
+		if t.counts(k) {
+			counts[outcome]++
+		}
+		if strings.HasSuffix(outcome, "fail") {
+			failed = true
+			text := ""
+			if t.output[k] != nil {
+				text = t.output[k].String()
+			}
+			fmt.Fprintf(out, "FAILED %v\n%s\n", k, text)
+		}
+	}
+	if len(t.outcome) == 0 {
+		return true, errors.New("no test has run")
+	}
+	if counts["skip"] > 0 {
+		fmt.Fprintf(out, "%d skipped\n", counts["skip"])
+	}
+	_, err = fmt.Fprintf(out, "%d passed, %d failed\n", counts["pass"], counts["fail"])
+	return failed, err
+}
+
+// counts tells whether an outcome is one of a test: a package is one only if it failed by itself,
+// as by a panic or because it does not build.
+func (t *tally) counts(k key) bool {
+	if k.test != "" {
+		return !t.parents[k] && !trial.MatchString(path.Base(k.test))
+	}
+	if t.outcome[k] != "fail" {
+		return false
+	}
+	for other, outcome := range t.outcome {
+		if other.pkg == k.pkg && other.test != "" && outcome == "fail" {
+			return false
+		}
+	}
+	return true
+}
+
+func (t *tally) ended() []key {
+	var all []key
+	for k := range t.outcome {
+		all = append(all, k)
+	}
+	slices.SortFunc(all, func(a, b key) int { return strings.Compare(a.String(), b.String()) })
+	return all
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestTally(t *testing.T) {
+	for _, row := range []struct {
+		name, in, want string
+		failed         bool
+	}{
+		{
+			"a test with subtests is not counted beside them",
+			`{"Action":"pass","Package":"p","Test":"TestA/one"}
+			{"Action":"pass","Package":"p","Test":"TestA/two"}
+			{"Action":"pass","Package":"p","Test":"TestA"}
+			{"Action":"pass","Package":"p","Test":"TestB"}
+			{"Action":"pass","Package":"p"}`,
+			"3 passed, 0 failed\n", false,
+		},
+		{
+			"trials without a name count as their test",
+			`{"Action":"pass","Package":"p","Test":"TestA/#00"}
+			{"Action":"pass","Package":"p","Test":"TestA/#01"}
+			{"Action":"pass","Package":"p","Test":"TestA"}`,
+			"1 passed, 0 failed\n", false,
+		},
+		{
+			"what failed is shown",
+			`{"Action":"output","Package":"p","Test":"TestA","Output":"wrong sum\n"}
+			{"Action":"fail","Package":"p","Test":"TestA"}
+			{"Action":"skip","Package":"p","Test":"TestB"}
+			{"Action":"fail","Package":"p"}`,
+			"FAILED p\n\nFAILED p TestA\nwrong sum\n\n1 skipped\n0 passed, 1 failed\n", true,
+		},
+		{
+			"a package that does not build is a failure",
+			`{"ImportPath":"p","Action":"build-output","Output":"syntax error\n"}
+			{"ImportPath":"p","Action":"build-fail"}
+			{"Action":"fail","Package":"p"}`,
+			"FAILED p\nsyntax error\n\n0 passed, 1 failed\n", true,
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var out strings.Builder
+			failed, err := run(strings.NewReader(row.in), &out)
+			if err != nil || failed != row.failed || out.String() != row.want {
+				t.Errorf("failed %v, error %v, got\n%s\nwant\n%s", failed, err, out.String(), row.want)
+			}
+		})
+	}
+}
+
+func TestNoTestsAndNoEventsAreErrors(t *testing.T) {
+	for _, in := range []string{"", "ok symmem 1.2s"} {
+		if failed, err := run(strings.NewReader(in), &strings.Builder{}); err == nil || !failed {
+			t.Errorf("%q: failed %v, error %v", in, failed, err)
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package house
+
+import (
+	"go/ast"
+	"go/token"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+var (
+	vague = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}
+	// unfinished is cut in two, so that this file keeps its own rule.
+	unfinished = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
+	waits      = regexp.MustCompile(`(?i)(sleep|wait|pause|nap)`)
+)
+
+const preamble = "package a\n\nimport \"time\"\n\n"
+
+var wordRules = []rule{
+	{
+		name: "no package or file is called by what it is not",
+		why:  "such names say nothing, so everything ends up there; files are called by their noun",
+		check: each(func(f *file) []finding {
+			names := strings.Split(f.folder(), "/")
+			names = append(names, f.syntax.Name.Name)
+			names = append(names, strings.Split(strings.TrimSuffix(path.Base(f.path), ".go"), "_")...)
+			for _, name := range names {
+				if slices.Contains(vague, name) {
+					return []finding{f.find(f.syntax.Package, "%q is no noun of ours", name)}
+				}
+			}
+			return nil
+		}),
+		bad: []map[string]string{
+			{"internal/common/a.go": "package a\n"}, {"a/types.go": "package a\n"},
+			{"a/test_helpers.go": "package a\n"}, {"a/a.go": "package utils\n"},
+		},
+		good: []map[string]string{{"a/datatype.go": "package a\n"}},
+	},
+	{
+		name: "nothing is left to do",
+		why:  "what is unfinished is not merged; what is planned is in the documents",
+		check: each(func(f *file) []finding {
+			var all []finding
+			for i, line := range strings.Split(f.source, "\n") {
+				if found := unfinished.FindString(line); found != "" {
+					all = append(all, finding{f.path, i + 1, found})
+				}
+			}
+			return all
+		}),
+		bad:  []map[string]string{{"a.go": "package a // TO" + "DO: write it\n"}},
+		good: []map[string]string{{"a.go": "package a // It is done.\n"}},
+	},
+	{
+		name: "tests never sleep, and code only where it says for what",
+		why:  "a sleep hides a race, or makes everybody wait; events and deadlines do not",
+		check: each(func(f *file) []finding {
+			return callsOf(f, "time", "Sleep", func(c *ast.CallExpr, about string) string {
+				if named, ok := c.Args[0].(*ast.Ident); ok {
+					about += named.Name
+				}
+				if !f.test() && waits.MatchString(about) {
+					return ""
+				}
+				return "sleeps"
+			})
+		}),
+		bad: []map[string]string{
+			{"a.go": preamble + "func f() { time.Sleep(1) }\n"},
+			{"a_test.go": preamble + "// f sleeps.\nfunc f() { time.Sleep(1) }\n"},
+		},
+		good: []map[string]string{
+			{"a.go": preamble + "// f waits for the clock to move.\nfunc f() { time.Sleep(1) }\n"},
+			{"a.go": preamble + "func f() { time.Sleep(acceptPause) }\n"},
+			{"a.go": preamble + "func f() {\n\t// A nap lets the peer run.\n\ttime.Sleep(1)\n}\n"},
+		},
+	},
+	{
+		name:  "tests that are skipped say why",
+		why:   "a test that is silently skipped proves nothing",
+		check: each(silentSkips),
+		bad: []map[string]string{
+			{"a_test.go": "package a\n\nfunc f(t T) { t.Skip() }\n"},
+			{"a_test.go": "package a\n\nfunc f(t T) { t.SkipNow() }\n"},
+			{"a_test.go": "package a\n\nfunc f(t T) { t.Skipf(\"\") }\n"},
+		},
+		good: []map[string]string{
+			{"a_test.go": "package a\n\nfunc f(t T) { t.Skip(\"needs two GPUs\") }\n"},
+		},
+	},
+}
+
+// silentSkips finds calls of Skip, Skipf and SkipNow without a reason.
+func silentSkips(f *file) []finding {
+	var all []finding
+	for _, name := range []string{"Skip", "Skipf", "SkipNow"} {
+		all = append(all, callsOf(f, "", name, func(c *ast.CallExpr, _ string) string {
+			if len(c.Args) == 0 {
+				return "skips without a reason"
+			}
+			text, ok := c.Args[0].(*ast.BasicLit)
+			if ok && text.Kind == token.STRING && len(text.Value) < 5 {
+				return "skips without a reason"
+			}
+			return ""
+		})...)
+	}
+	return all
+}
+
+// callsOf judges the calls of a selector, such as time.Sleep; an empty receiver is any. The judge
+// is told the comments about a call: that of its function, and those inside it up to the call.
+func callsOf(
+	f *file, receiver, name string, judge func(c *ast.CallExpr, about string) string,
+) []finding {
+	var all []finding
+	about := ""
+	ast.Inspect(f.syntax, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			about = commentsIn(f, n)
+		case *ast.CallExpr:
+			s, ok := n.Fun.(*ast.SelectorExpr)
+			if !ok || s.Sel.Name != name {
+				return true
+			}
+			if x, ok := s.X.(*ast.Ident); receiver != "" && (!ok || x.Name != receiver) {
+				return true
+			}
+			if what := judge(n, about); what != "" {
+				all = append(all, f.find(n.Pos(), "%s", what))
+			}
+		}
+		return true
+	})
+	return all
+}
+
+// commentsIn joins the comments of a function and in it.
+func commentsIn(f *file, d *ast.FuncDecl) string {
+	text := d.Doc.Text()
+	for _, c := range f.syntax.Comments {
+		if c.Pos() >= d.Pos() && c.End() <= d.End() {
+			text += c.Text()
+		}
+	}
+	return text
+}
