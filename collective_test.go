@@ -353,7 +353,8 @@ func TestExplainSaysWhichPathAndWhy(t *testing.T) {
 		got = append(got, explain(symmem.OpAllReduce, m, m), explain(symmem.OpAllReduce, m, foreign),
 			explain(symmem.OpAllReduce, foreign, m), explain(symmem.OpSend, m, m))
 		want := []string{
-			"AllReduce: window path, after registering: both buffers are of pools that the group can register",
+			"AllReduce: window path, after registering: " +
+				"both buffers are of pools that the group can register",
 			"AllReduce: plain path: the send buffer is in no window of the group",
 			"AllReduce: window path: both buffers lie in windows of the group",
 			"AllReduce: plain path: the receive buffer is in no window of the group",

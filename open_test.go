@@ -69,7 +69,8 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 			if row.options.Size != 0 {
 				return
 			}
-			if _, err := symmem.OpenLocal(t.Context(), 1, row.options); !errors.Is(err, symmem.ErrInvalid) {
+			_, err := symmem.OpenLocal(t.Context(), 1, row.options)
+			if !errors.Is(err, symmem.ErrInvalid) {
 				t.Errorf("locally: %v", err)
 			}
 		})
