@@ -62,7 +62,7 @@ type GroupStats struct {
 // Stats counts what the group has done.
 func (g *Group) Stats() GroupStats {
 	s := GroupStats{
-		Windows:       len(g.table.Load().starts),
+		Windows:       g.table.Load().count,
 		Registrations: g.registered.Load(),
 		Agreements:    g.agreed.Load(),
 		Paths:         map[string]uint64{},

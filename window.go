@@ -1,18 +1,39 @@
 package symmem
 
 import (
+	"math/bits"
 	"slices"
-	"sort"
 
 	"symmem/driver"
 )
 
-// windowTable is an immutable snapshot of a group's windows, by address. Queries read it without a
-// lock; registrations replace it.
+// windowTable is an immutable snapshot of a group's windows. Queries read it without a lock;
+// registrations replace it.
+//
+// For each pool it divides the arena into granules, the unit of segments, and notes the window of
+// each one in chunks. A query is two look-ups, however many windows there are, and a registration
+// copies the chunks that the segment covers and the list of chunks, but nothing else.
 type windowTable struct {
-	starts []uintptr
-	places []windowPlace
+	pools []arenaTable
+	count int
 }
+
+// arenaTable is the part of one pool.
+type arenaTable struct {
+	pool   *Pool
+	base   uintptr
+	bytes  uintptr
+	shift  uint8 // log2 of the granule
+	chunks []*windowChunk
+}
+
+const (
+	chunkShift    = 9
+	chunkGranules = 1 << chunkShift
+)
+
+// windowChunk has the windows of consecutive granules.
+type windowChunk [chunkGranules]*windowPlace
 
 // windowPlace is one window of the table.
 type windowPlace struct {
@@ -23,21 +44,28 @@ type windowPlace struct {
 
 // find returns the window that holds a range, if one does.
 func (t *windowTable) find(address uintptr, bytes int64) (*windowPlace, bool) {
-	low, high := 0, len(t.starts)
-	for low < high {
-		middle := int(uint(low+high) >> 1)
-		if t.starts[middle] <= address {
-			low = middle + 1
-		} else {
-			high = middle
+	for i := range t.pools {
+		a := &t.pools[i]
+		at := address - a.base
+		if at >= a.bytes {
+			continue
 		}
-	}
-	if low == 0 {
+		granule := at >> a.shift
+		if chunk := granule >> chunkShift; chunk < uintptr(len(a.chunks)) && a.chunks[chunk] != nil {
+			return a.chunks[chunk][granule%chunkGranules].holding(address, bytes)
+		}
 		return nil, false
 	}
-	p := &t.places[low-1]
-	offset := int64(address - t.starts[low-1])
-	return p, bytes >= 0 && offset < p.segment.key.Bytes && bytes <= p.segment.key.Bytes-offset
+	return nil, false
+}
+
+// holding returns the place if a range that begins in it ends in it, too.
+func (p *windowPlace) holding(address uintptr, bytes int64) (*windowPlace, bool) {
+	if p == nil {
+		return nil, false
+	}
+	offset := int64(address - uintptr(p.segment.start))
+	return p, bytes >= 0 && bytes <= p.segment.key.Bytes-offset
 }
 
 // IsSymmetric tells whether a range of this rank's memory lies in one window of the group. It takes
@@ -48,33 +76,48 @@ func (rt *Runtime) IsSymmetric(address uintptr, bytes int64, g *Group) bool {
 }
 
 func (g *Group) addWindow(p *Pool, s *segment, w driver.Window) {
+	g.setWindow(p, s, &windowPlace{pool: p, segment: s, window: w}, 1)
+}
+
+func (g *Group) removeWindow(p *Pool, s *segment) { g.setWindow(p, s, nil, -1) }
+
+// setWindow publishes a table in which a segment's granules have another place, and makes every
+// prepared plan stale.
+func (g *Group) setWindow(p *Pool, s *segment, place *windowPlace, more int) {
 	g.state.Lock()
 	defer g.state.Unlock()
 	old := g.table.Load()
-	at := sort.Search(len(old.starts), func(i int) bool {
-		return old.starts[i] >= uintptr(s.start)
-	})
-	g.replace(&windowTable{
-		starts: slices.Insert(slices.Clone(old.starts), at, uintptr(s.start)),
-		places: slices.Insert(slices.Clone(old.places), at, windowPlace{p, s, w}),
-	})
-}
-
-func (g *Group) removeWindow(p *Pool, s *segment) {
-	g.state.Lock()
-	defer g.state.Unlock()
-	old, fresh := g.table.Load(), &windowTable{}
-	for i, place := range old.places {
-		if place.pool != p || place.segment != s {
-			fresh.starts = append(fresh.starts, old.starts[i])
-			fresh.places = append(fresh.places, place)
-		}
+	fresh := &windowTable{pools: slices.Clone(old.pools), count: old.count + more}
+	i := slices.IndexFunc(fresh.pools, func(a arenaTable) bool { return a.pool == p })
+	if i < 0 {
+		i = len(fresh.pools)
+		fresh.pools = append(fresh.pools, arenaTable{
+			pool: p, base: p.arena.Address(), bytes: arenaBytes,
+			shift: uint8(bits.TrailingZeros64(uint64(p.rt.device.Info().Granularity))),
+		})
 	}
-	g.replace(fresh)
+	fresh.pools[i].set(s, place)
+	g.table.Store(fresh)
+	g.epoch.Add(1)
 }
 
-// replace publishes a table and makes every prepared plan stale. g.state is held.
-func (g *Group) replace(t *windowTable) {
-	g.table.Store(t)
-	g.epoch.Add(1)
+// set gives the granules of a segment a place. The chunks it changes are copied first.
+func (a *arenaTable) set(s *segment, place *windowPlace) {
+	first := (uintptr(s.start) - a.base) >> a.shift
+	last := first + uintptr(s.key.Bytes-1)>>a.shift
+	a.chunks = slices.Clone(a.chunks)
+	for uintptr(len(a.chunks)) <= last>>chunkShift {
+		a.chunks = append(a.chunks, nil)
+	}
+	var chunk *windowChunk
+	for granule := first; granule <= last; granule++ {
+		if at := granule >> chunkShift; chunk == nil || granule%chunkGranules == 0 {
+			chunk = &windowChunk{}
+			if a.chunks[at] != nil {
+				*chunk = *a.chunks[at]
+			}
+			a.chunks[at] = chunk
+		}
+		chunk[granule%chunkGranules] = place
+	}
 }
