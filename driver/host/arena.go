@@ -60,7 +60,7 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 }
 
 // segmentFile makes the memory of a segment, of huge pages where the system has some to spare: a
-// fresh 64 MiB segment costs 32,768 page faults without them, 32 with.
+// fresh 64 MiB segment costs 16,384 page faults without them, 32 with.
 //
 // Shared files are sparse, so the system would agree to any size and end the process when the last
 // page of the machine is touched. What the machine can never hold is refused here.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -113,22 +114,43 @@ func (c *communicator) join(ctx context.Context) error {
 	if err := c.mapRegion(ctx); err != nil {
 		return err
 	}
-	c.budget = newBudget(c.device, len(c.blocks))
-	// After this everybody has mapped the region.
-	all, err := c.Exchange(ctx, driver.LaneControl, []byte{byte(min(sys.Cores(), 255))})
+	processors, err := c.countProcessors(ctx)
 	if err != nil {
 		return err
 	}
-	fewest := 255
-	for r, message := range all {
-		if len(message) != 1 {
-			return fmt.Errorf("rank %d says how many processors it has in %d bytes instead of 1",
-				c.cfg.Ranks[r], len(message))
-		}
-		fewest = min(fewest, int(message[0]))
-	}
-	c.tuning = newTuning(len(c.blocks), fewest)
+	c.budget = newBudget(c.device, len(c.blocks), processors)
+	c.tuning = newTuning(len(c.blocks), processors)
 	return nil
+}
+
+// countProcessors agrees on how many processors the ranks have between them: those that any of
+// them may run on, which also holds for ranks that are bound to one each. After this exchange
+// everybody has mapped the region.
+func (c *communicator) countProcessors(ctx context.Context) (int, error) {
+	c.budget = newBudget(c.device, len(c.blocks), 1)
+	own, err := sys.Processors()
+	if err != nil {
+		return 0, err
+	}
+	all, err := c.Exchange(ctx, driver.LaneControl, own)
+	if err != nil {
+		return 0, err
+	}
+	var union [sys.ProcessorBytes]byte
+	for r, mask := range all {
+		if len(mask) != len(union) {
+			return 0, fmt.Errorf("rank %d lists its processors in %d bytes instead of %d",
+				c.cfg.Ranks[r], len(mask), len(union))
+		}
+		for i := range union {
+			union[i] |= mask[i]
+		}
+	}
+	count := 0
+	for _, b := range union {
+		count += bits.OnesCount8(b)
+	}
+	return count, nil
 }
 
 func (c *communicator) meetPeers(ctx context.Context) error {

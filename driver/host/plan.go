@@ -8,7 +8,7 @@ import (
 )
 
 // tuning holds the sizes at which algorithms change, in bytes that a rank contributes. It depends
-// on the number of ranks and on the fewest processors that any of them has, so that all ranks
+// on the number of ranks and of the processors that they have between them, so that all ranks
 // choose alike. docs/benchmarks.md has the measurements.
 type tuning struct {
 	// eager is the largest message that goes through staging although windows are there: that

@@ -23,9 +23,9 @@ type budget struct {
 // newBudget is generous where every rank has a processor of its own. Where ranks outnumber
 // processors the one that is waited for may be waiting for ours, so spinning is pure loss: 2,000
 // pauses instead of 20 make an all-reduce of 64 KiB on 4 ranks of 2 processors 17 times slower.
-func newBudget(d *Device, ranks int) budget {
+func newBudget(d *Device, ranks, processors int) budget {
 	b := budget{tight: 200, paused: 400, yields: 400, brief: 300}
-	if ranks > sys.Cores() {
+	if ranks > processors {
 		b.tight, b.paused = 20, 5
 	}
 	if d.crowded.Load() {

@@ -31,3 +31,22 @@ func SetAffinity(processor int) error {
 	}
 	return nil
 }
+
+// ProcessorBytes is the length of a mask of processors: one bit for each of 1,024.
+const ProcessorBytes = 128
+
+// Processors returns the mask of the processors that this process may run on, bit n of byte n/8
+// for processor n.
+func Processors() ([]byte, error) {
+	allowed, err := Affinity()
+	if err != nil {
+		return nil, err
+	}
+	mask := make([]byte, ProcessorBytes)
+	for _, p := range allowed {
+		if p/8 < len(mask) {
+			mask[p/8] |= 1 << (p % 8)
+		}
+	}
+	return mask, nil
+}
