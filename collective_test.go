@@ -159,7 +159,7 @@ func collect(r *rank, op *operation, memory memories, path string) {
 		r.ok(op.call(r, send, recv, int64(count)))
 		r.synchronize()
 		for i, got := range out {
-			if want, any := op.want(n, me, i, count); any && got != want {
+			if want, ok := op.want(n, me, i, count); ok && got != want {
 				r.failf("count %d: element %d is %v, want %v", count, i, got, want)
 			}
 		}
@@ -230,62 +230,86 @@ func TestCollectivesOfNothingAreNoWork(t *testing.T) {
 	})
 }
 
+// impossible are calls that no rank could do.
+var impossible = []struct {
+	name string
+	want error
+	call func(r *rank, p *symmem.Pool, m symmem.Memory) error
+}{
+	{"a negative count", symmem.ErrInvalid, func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+		return reduce(r, m, -1, symmem.Float32, symmem.Sum)
+	}},
+	{
+		"a count past the buffer", symmem.ErrOutOfRange,
+		func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+			return reduce(r, m, m.Bytes()/4+1, symmem.Float32, symmem.Sum)
+		},
+	},
+	{
+		"a count whose bytes overflow", symmem.ErrOutOfRange,
+		func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+			return reduce(r, m, 1<<62, symmem.Float64, symmem.Sum)
+		},
+	},
+	{
+		"a type that is none", symmem.ErrInvalid,
+		func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+			return reduce(r, m, 1, symmem.DataType(99), symmem.Sum)
+		},
+	},
+	{
+		"a reduction that is none", symmem.ErrInvalid,
+		func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+			return reduce(r, m, 1, symmem.Float32, symmem.ReduceOp(99))
+		},
+	},
+	{
+		"a root that is no rank", symmem.ErrInvalid,
+		func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+			return r.World().Broadcast(r.ctx, m, m, 1, symmem.Float32, 2, nil)
+		},
+	},
+	{
+		"a peer that is no rank", symmem.ErrInvalid,
+		func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+			return r.World().Send(r.ctx, m, 1, symmem.Float32, -1, nil)
+		},
+	},
+	{
+		"memory that is not aligned", symmem.ErrInvalid,
+		func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
+			odd, err := m.Slice(2, 1024)
+			r.ok(err)
+			return reduce(r, odd, 8, symmem.Float32, symmem.Sum)
+		},
+	},
+	{
+		"memory that is none", symmem.ErrOutOfRange,
+		func(r *rank, _ *symmem.Pool, _ symmem.Memory) error {
+			return reduce(r, symmem.Memory{}, 1, symmem.Float32, symmem.Sum)
+		},
+	},
+	{
+		"a buffer that was freed", symmem.ErrFreed,
+		func(r *rank, p *symmem.Pool, _ symmem.Memory) error {
+			b := r.alloc(p, 512)
+			r.ok(b.Free())
+			return reduce(r, b.Memory(), 1, symmem.Float32, symmem.Sum)
+		},
+	},
+}
+
+// reduce all-reduces memory in place.
+func reduce(
+	r *rank, m symmem.Memory, count int64, t symmem.DataType, op symmem.ReduceOp,
+) error {
+	return r.World().AllReduce(r.ctx, m, m, count, t, op, nil)
+}
+
 // TestWhatNoRankCouldDoIsRefused makes calls on one rank alone: they end before anything is
 // launched, so the other rank never hears of them.
 func TestWhatNoRankCouldDoIsRefused(t *testing.T) {
-	type call = func(r *rank, p *symmem.Pool, m symmem.Memory) error
-	sum := func(r *rank, m symmem.Memory, count int64, t symmem.DataType, op symmem.ReduceOp) error {
-		return r.World().AllReduce(r.ctx, m, m, count, t, op, nil)
-	}
-	for _, row := range []struct {
-		name string
-		want error
-		call call
-	}{
-		{"a negative count", symmem.ErrInvalid, func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
-			return sum(r, m, -1, symmem.Float32, symmem.Sum)
-		}},
-		{"a count past the buffer", symmem.ErrOutOfRange,
-			func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
-				return sum(r, m, m.Bytes()/4+1, symmem.Float32, symmem.Sum)
-			}},
-		{"a count whose bytes overflow", symmem.ErrOutOfRange,
-			func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
-				return sum(r, m, 1<<62, symmem.Float64, symmem.Sum)
-			}},
-		{"a type that is none", symmem.ErrInvalid,
-			func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
-				return sum(r, m, 1, symmem.DataType(99), symmem.Sum)
-			}},
-		{"a reduction that is none", symmem.ErrInvalid,
-			func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
-				return sum(r, m, 1, symmem.Float32, symmem.ReduceOp(99))
-			}},
-		{"a root that is no rank", symmem.ErrInvalid,
-			func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
-				return r.World().Broadcast(r.ctx, m, m, 1, symmem.Float32, 2, nil)
-			}},
-		{"a peer that is no rank", symmem.ErrInvalid,
-			func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
-				return r.World().Send(r.ctx, m, 1, symmem.Float32, -1, nil)
-			}},
-		{"memory that is not aligned", symmem.ErrInvalid,
-			func(r *rank, _ *symmem.Pool, m symmem.Memory) error {
-				odd, err := m.Slice(2, 1024)
-				r.ok(err)
-				return sum(r, odd, 8, symmem.Float32, symmem.Sum)
-			}},
-		{"memory that is none", symmem.ErrOutOfRange,
-			func(r *rank, _ *symmem.Pool, _ symmem.Memory) error {
-				return sum(r, symmem.Memory{}, 1, symmem.Float32, symmem.Sum)
-			}},
-		{"a buffer that was freed", symmem.ErrFreed,
-			func(r *rank, p *symmem.Pool, _ symmem.Memory) error {
-				b := r.alloc(p, 512)
-				r.ok(b.Free())
-				return sum(r, b.Memory(), 1, symmem.Float32, symmem.Sum)
-			}},
-	} {
+	for _, row := range impossible {
 		t.Run(row.name, func(t *testing.T) {
 			together(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 				p := r.pool()

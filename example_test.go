@@ -12,9 +12,9 @@ import (
 
 // world runs a function on two ranks inside this process. Programs call symmem.Open in each of
 // their processes instead.
-func world(o symmem.Options, f func(ctx context.Context, rt *symmem.Runtime) error) {
+func world(f func(ctx context.Context, rt *symmem.Runtime) error) {
 	ctx := context.Background()
-	runtimes, err := symmem.OpenLocal(ctx, 2, o)
+	runtimes, err := symmem.OpenLocal(ctx, 2, symmem.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func ExampleOpen() {
 
 // What is allocated in a scope is registered at its end, and lies at the same place on every rank.
 func ExamplePool_Begin() {
-	world(symmem.Options{}, func(ctx context.Context, rt *symmem.Runtime) error {
+	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 		if err != nil {
 			return err
@@ -69,7 +69,7 @@ func ExamplePool_Begin() {
 
 // A buffer of a pool needs no scope: the first collective on it registers it.
 func ExampleGroup_AllReduce() {
-	world(symmem.Options{}, func(ctx context.Context, rt *symmem.Runtime) error {
+	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
 		if err != nil {
 			return err
@@ -100,7 +100,7 @@ func ExampleGroup_AllReduce() {
 
 // Groups are made from groups. Each registers the memory that it uses.
 func ExampleGroup_Split() {
-	world(symmem.Options{}, func(ctx context.Context, rt *symmem.Runtime) error {
+	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		reversed, err := rt.World().Split(ctx, 0, -rt.Rank())
 		if err != nil {
 			return err
@@ -116,7 +116,7 @@ func ExampleGroup_Split() {
 
 // Work on a stream can be captured and launched again and again.
 func ExampleStream_BeginCapture() {
-	world(symmem.Options{}, func(ctx context.Context, rt *symmem.Runtime) error {
+	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		v := []int32{1}
 		m, s := symmem.Host(v), rt.DefaultStream()
 		if err := s.BeginCapture(); err != nil {
@@ -147,7 +147,7 @@ func ExampleStream_BeginCapture() {
 
 // Explain tells why a collective is as fast as it is.
 func ExampleGroup_Explain() {
-	world(symmem.Options{}, func(_ context.Context, rt *symmem.Runtime) error {
+	world(func(_ context.Context, rt *symmem.Runtime) error {
 		m := symmem.Host(make([]float32, 8))
 		why, err := rt.World().Explain(symmem.OpAllReduce, m, m, 8, symmem.Float32)
 		if rt.Rank() == 0 {
@@ -161,7 +161,7 @@ func ExampleGroup_Explain() {
 // Ranks that should be alike are compared. All of them get the same error, which names the first
 // event in which they differ.
 func ExampleGroup_Check() {
-	world(symmem.Options{}, func(ctx context.Context, rt *symmem.Runtime) error {
+	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: 1 << 21})
 		if err != nil {
 			return err
@@ -189,7 +189,7 @@ func ExampleGroup_Check() {
 
 // An observer is told what happens to memory, in the order of events.
 func ExampleRuntime_Observe() {
-	world(symmem.Options{}, func(ctx context.Context, rt *symmem.Runtime) error {
+	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		if rt.Rank() == 0 {
 			defer rt.Observe(symmem.Observer{
 				SegmentAlloc: func(e symmem.SegmentEvent) { fmt.Println("mapped", e.Bytes>>20, "MiB") },

@@ -75,7 +75,8 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 			}
 		})
 	}
-	if _, err := symmem.OpenLocal(t.Context(), 0, symmem.Options{}); !errors.Is(err, symmem.ErrInvalid) {
+	_, err := symmem.OpenLocal(t.Context(), 0, symmem.Options{})
+	if !errors.Is(err, symmem.ErrInvalid) {
 		t.Errorf("no ranks: %v", err)
 	}
 }

@@ -6,7 +6,8 @@ import (
 	"symmem/internal/bench"
 )
 
-const benchAllocLong = `alloc measures pairs of Pool.Alloc and Buffer.Free, with the ledger on as always:
+const benchAllocLong = "" +
+	`alloc measures pairs of Pool.Alloc and Buffer.Free, with the ledger on as always:
 one size again and again, first in first out, random sizes with random victims, and the shape of
 training.
 

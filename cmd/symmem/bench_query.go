@@ -6,7 +6,8 @@ import (
 	"symmem/internal/bench"
 )
 
-const benchQueryLong = `query measures Runtime.IsSymmetric, which says whether a range lies in a window
+const benchQueryLong = "" +
+	`query measures Runtime.IsSymmetric, which says whether a range lies in a window
 of a group: for ranges that do, all over the windows, and for ranges that do not.
 
 The baseline is a walk over the list of windows.`

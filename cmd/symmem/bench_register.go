@@ -8,7 +8,8 @@ import (
 	"symmem/internal/bench"
 )
 
-const benchRegisterLong = `register measures what it costs to register new segments, given how many are
+const benchRegisterLong = "" +
+	`register measures what it costs to register new segments, given how many are
 registered already, on ranks inside this process: from the call to its return on the slowest rank.
 The baseline is the first number of --there, so a ratio of 1 says that the cost does not grow.
 

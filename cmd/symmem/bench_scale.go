@@ -6,7 +6,8 @@ import (
 	"symmem/internal/bench"
 )
 
-const benchScaleLong = `scale runs the agreement of whole clusters in this process, over the cores that
+const benchScaleLong = "" +
+	`scale runs the agreement of whole clusters in this process, over the cores that
 real ranks run: the ranks agree on a history, or find the first event at which one of them differs.
 And it grows pools under many groups, and measures one registration, which must cost the same at
 any number.

@@ -6,7 +6,8 @@ import (
 	"symmem/internal/bench"
 )
 
-const benchScopeLong = `scope measures the beginning and end of a scope with nothing new to register, over
+const benchScopeLong = "" +
+	`scope measures the beginning and end of a scope with nothing new to register, over
 pools whose segments are all registered with all groups. It must cost the same at any number of
 either.
 

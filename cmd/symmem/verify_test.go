@@ -108,13 +108,20 @@ func TestTheExitCodeOfAllRanksIsTheGravest(t *testing.T) {
 	}{
 		{"all ranks well", []launch.Exit{{}, {}}, exitOK, ""},
 		{"a wrong sum on one rank", []launch.Exit{{}, {Code: 1}}, exitWrong, ""},
-		{"one rank that could not run outweighs wrong sums",
-			[]launch.Exit{{Code: 1}, {Code: 2}, {Code: 1}}, exitUsage, ""},
-		{"a rank that was killed could not run",
-			[]launch.Exit{{Code: 1}, {Rank: 1, Code: 137, Signal: syscall.SIGKILL}}, exitUsage,
-			"rank 1"},
+		{
+			"one rank that could not run outweighs wrong sums",
+			[]launch.Exit{{Code: 1}, {Code: 2}, {Code: 1}},
+			exitUsage, "",
+		},
+		{
+			"a rank that was killed could not run",
+			[]launch.Exit{{Code: 1}, {Rank: 1, Code: 137, Signal: syscall.SIGKILL}},
+			exitUsage,
+			"rank 1",
+		},
 		{"an interrupt is passed on", []launch.Exit{
-			{Code: 2}, {Code: 130, Signal: syscall.SIGINT}}, 130, ""},
+			{Code: 2}, {Code: 130, Signal: syscall.SIGINT},
+		}, 130, ""},
 		{"an unknown code is told", []launch.Exit{{Code: 66}}, exitUsage, "code 66"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

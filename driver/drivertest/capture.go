@@ -14,8 +14,10 @@ var captureContracts = []contract{
 	{"a graph runs on any stream of its device, in stream order", proveGraphStreams},
 	{"an event in a graph is recorded by each launch", proveGraphEvents},
 	{"replays and eager calls of one group keep one order, 1,000 times", proveReplays},
-	{"registration during a capture gives ErrCapturing and the capture is still good",
-		proveRegisterCapturing},
+	{
+		"registration during a capture gives ErrCapturing and the capture is still good",
+		proveRegisterCapturing,
+	},
 	{"closing a stream ends its capture", proveCloseCapturing},
 	{"a closed graph gives ErrClosed", proveGraphClosed},
 }

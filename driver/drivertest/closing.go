@@ -123,6 +123,7 @@ func (r *rank) breakGroup(id string, round int) error {
 	} {
 		users.Go(func() {
 			for use() == nil {
+				continue
 			}
 		})
 	}

@@ -20,8 +20,10 @@ var faultContracts = []contract{
 	{"ranks in different places of the program find out at once", proveStray},
 	{"ranks in different places find out while other lanes are busy", proveStrayBesideLane},
 	{"a rank that meets a fault on its own takes the others out of their waits", proveFaultLaneCalls},
-	{"ranks that do not come to the fault lane have no entry, and can read it later",
-		proveFaultLaneAbsent},
+	{
+		"ranks that do not come to the fault lane have no entry, and can read it later",
+		proveFaultLaneAbsent,
+	},
 	{"a failed group says why, and a new one works", proveNewGroup},
 }
 

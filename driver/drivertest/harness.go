@@ -55,11 +55,18 @@ func Run(t *testing.T, h Harness) {
 	t.Helper()
 	h = h.withDefaults()
 	chapters := []chapter{
-		{"memory", memoryContracts}, {"streams", streamContracts}, {"events", eventContracts},
-		{"capture", captureContracts}, {"collectives", collectiveContracts},
-		{"groups", groupContracts}, {"pairs", pairContracts}, {"windows", windowContracts},
-		{"mistakes", mistakeContracts}, {"exchange", exchangeContracts},
-		{"faults", faultContracts}, {"closing", closingContracts},
+		{"memory", memoryContracts},
+		{"streams", streamContracts},
+		{"events", eventContracts},
+		{"capture", captureContracts},
+		{"collectives", collectiveContracts},
+		{"groups", groupContracts},
+		{"pairs", pairContracts},
+		{"windows", windowContracts},
+		{"mistakes", mistakeContracts},
+		{"exchange", exchangeContracts},
+		{"faults", faultContracts},
+		{"closing", closingContracts},
 	}
 	for _, c := range chapters {
 		t.Run(c.name, func(t *testing.T) {

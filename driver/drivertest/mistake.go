@@ -12,10 +12,14 @@ import (
 
 var mistakeContracts = []contract{
 	{"unchecked buffers at different offsets give wrong sums and no error", proveHonestMistake},
-	{"checked buffers at different offsets give a MismatchError everywhere and nothing is written",
-		proveCheckedMistake},
-	{"ranks that launch different calls get a MismatchError and nothing is written",
-		proveDifferentCalls},
+	{
+		"checked buffers at different offsets give a MismatchError everywhere and nothing is written",
+		proveCheckedMistake,
+	},
+	{
+		"ranks that launch different calls get a MismatchError and nothing is written",
+		proveDifferentCalls,
+	},
 	{"a MismatchError names the ranks that differ", proveMismatchNames},
 	{"without the check digests are ignored", proveCheckOff},
 	{"the check is switched in the order of calls", proveCheckOrder},

@@ -16,8 +16,10 @@ var windowContracts = []contract{
 	{"registering a name twice is an error and harms nothing", proveRegisterTwice},
 	{"a buffer that runs past its window gives ErrOutOfRange before launch", proveOutOfRange},
 	{"what no backend can do is an error before launch", proveUnsupported},
-	{"segments of different size are an error on all ranks and nothing is registered",
-		proveSizesDiffer},
+	{
+		"segments of different size are an error on all ranks and nothing is registered",
+		proveSizesDiffer,
+	},
 	{"a segment can be registered with several groups", proveTwoGroups},
 	{"a group can have many windows", proveManyWindows},
 }

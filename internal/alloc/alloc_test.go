@@ -165,8 +165,10 @@ func TestOutOfMemoryTellsWhatThereIs(t *testing.T) {
 	if _, err := c.Free(first); err != nil {
 		t.Fatal(err)
 	}
-	want := OutOfMemoryError{Requested: 5 * mib, Free: 5 * mib, LargestFree: 4 * mib,
-		Capacity: 8 * mib}
+	want := OutOfMemoryError{
+		Requested: 5 * mib, Free: 5 * mib, LargestFree: 4 * mib,
+		Capacity: 8 * mib,
+	}
 	_, _, exhausted := c.Alloc(5*mib, 7)
 	for _, err := range []error{exhausted, c.GrowFailed(5*mib, 7)} {
 		var got *OutOfMemoryError

@@ -76,8 +76,10 @@ func trainingHistory(seed uint64) *history {
 		var kept [][]int
 		for range layers {
 			temporary := h.alloc(tokens * hidden * 4)
-			act := []int{h.alloc(tokens * hidden * 2), h.alloc(tokens * 4 * hidden * 2),
-				h.alloc(tokens * 8)}
+			act := []int{
+				h.alloc(tokens * hidden * 2), h.alloc(tokens * 4 * hidden * 2),
+				h.alloc(tokens * 8),
+			}
 			h.free(temporary)
 			kept = append(kept, act)
 		}

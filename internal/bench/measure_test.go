@@ -79,7 +79,7 @@ func TestAnErrorOfAVariantEndsTheCase(t *testing.T) {
 			if calls++; calls == fail {
 				return broken
 			}
-			time.Now()
+			_ = time.Now()
 			return nil
 		}}})
 		if !errors.Is(err, broken) || calls != fail {

@@ -51,7 +51,7 @@ func TestSpacesOfDifferentNamesDiffer(t *testing.T) {
 		}
 		seen[Space(name)] = name
 	}
-	if Space("pool") != Space("pool") {
+	if first, again := Space("pool"), Space("pool"); first != again {
 		t.Error("a name has two spaces")
 	}
 }

@@ -138,7 +138,8 @@ func (s *Server) answer(c *net.UnixConn, request []byte) bool {
 		return false
 	}
 	if subtle.ConstantTimeCompare(token[:], s.token[:]) != 1 {
-		sys.SendFile(c, encodeResponse(statusRefused), nil)
+		// The connection ends whether or not the stranger reads this.
+		_ = sys.SendFile(c, encodeResponse(statusRefused), nil)
 		return false
 	}
 	// The lock is held while sending, so that a file is not closed by Withdraw's caller between

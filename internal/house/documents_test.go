@@ -24,8 +24,10 @@ var documentRules = []rule{
 		why:   "units, errors, ownership and thread safety are not in a signature",
 		check: each(undocumentedNames),
 		bad: []map[string]string{
-			{"a.go": "package a\n\nfunc F() {}\n"}, {"a.go": "package a\n\ntype T int\n"},
-			{"a.go": "package a\n\nconst C = 1\n"}, {"a.go": "package a\n\nvar (\n\tV int\n)\n"},
+			{"a.go": "package a\n\nfunc F() {}\n"},
+			{"a.go": "package a\n\ntype T int\n"},
+			{"a.go": "package a\n\nconst C = 1\n"},
+			{"a.go": "package a\n\nvar (\n\tV int\n)\n"},
 			{"a.go": "package a\n\n// T is one.\ntype T int\n\nfunc (T) M() {}\n"},
 		},
 		good: []map[string]string{

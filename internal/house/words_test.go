@@ -34,8 +34,10 @@ var wordRules = []rule{
 			return nil
 		}),
 		bad: []map[string]string{
-			{"internal/common/a.go": "package a\n"}, {"a/types.go": "package a\n"},
-			{"a/test_helpers.go": "package a\n"}, {"a/a.go": "package utils\n"},
+			{"internal/common/a.go": "package a\n"},
+			{"a/types.go": "package a\n"},
+			{"a/test_helpers.go": "package a\n"},
+			{"a/a.go": "package utils\n"},
 		},
 		good: []map[string]string{{"a/datatype.go": "package a\n"}},
 	},

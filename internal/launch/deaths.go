@@ -46,7 +46,7 @@ func (d *deaths) each(died func(number int)) error {
 	for len(d.watched) > 0 {
 		var events [64]syscall.EpollEvent
 		n, err := syscall.EpollWait(d.epoll, events[:], -1)
-		if err != nil && err != syscall.EINTR { //nolint:errorlint // A plain number.
+		if err != nil && err != syscall.EINTR {
 			return fmt.Errorf("watching the ranks: %w", err)
 		}
 		for _, event := range events[:max(n, 0)] {

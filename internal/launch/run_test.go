@@ -159,10 +159,16 @@ func TestWrongSpecsStartNothing(t *testing.T) {
 		{"more ranks than can be", Spec{Ranks: 5000, Command: []string{"true"}}, ErrRanks},
 		{"no command", Spec{Ranks: 1}, ErrNoCommand},
 		{"an empty command", Spec{Ranks: 1, Command: []string{""}}, ErrNoCommand},
-		{"a command that is not there", Spec{Ranks: 1, Command: []string{"no-such-symmem"}},
-			exec.ErrNotFound},
-		{"a directory that is not there",
-			Spec{Ranks: 2, Command: []string{"true"}, Dir: "/no/such"}, os.ErrNotExist},
+		{
+			"a command that is not there",
+			Spec{Ranks: 1, Command: []string{"no-such-symmem"}},
+			exec.ErrNotFound,
+		},
+		{
+			"a directory that is not there",
+			Spec{Ranks: 2, Command: []string{"true"}, Dir: "/no/such"},
+			os.ErrNotExist,
+		},
 	}
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {

@@ -32,18 +32,36 @@ func TestSupervisor(t *testing.T) {
 	}{
 		{"all end well", "e0=0 e1=0 e2=0", []string{"", "", ""}, 0},
 		{"a failure starts the grace", "e1=7 e0=0 e2=0", []string{"wait 1s", "", ""}, 7},
-		{"then TERM, then KILL", "e1=7 x x e0=143 e2=137",
-			[]string{"wait 1s", "terminated, wait 2s", "killed", "", ""}, 7},
-		{"a second failure does not start it again", "e1=7 e0=8 x e2=0",
-			[]string{"wait 1s", "", "terminated, wait 2s", ""}, 7},
-		{"signals pass through", "t i e0=0 e1=0 e2=0",
-			[]string{"terminated", "interrupt", "", "", ""}, 0},
-		{"a second interrupt kills", "i i e0=137 e1=137 e2=137",
-			[]string{"interrupt", "killed", "", "", ""}, 137},
-		{"the end of the context kills", "c e0=137 e1=137 e2=137",
-			[]string{"killed", "", "", ""}, 137},
-		{"a wait that is over too late does nothing", "e0=0 e1=0 e2=0 x c",
-			[]string{"", "", "", "", ""}, 0},
+		{
+			"then TERM, then KILL", "e1=7 x x e0=143 e2=137",
+			[]string{"wait 1s", "terminated, wait 2s", "killed", "", ""},
+			7,
+		},
+		{
+			"a second failure does not start it again", "e1=7 e0=8 x e2=0",
+			[]string{"wait 1s", "", "terminated, wait 2s", ""},
+			7,
+		},
+		{
+			"signals pass through", "t i e0=0 e1=0 e2=0",
+			[]string{"terminated", "interrupt", "", "", ""},
+			0,
+		},
+		{
+			"a second interrupt kills", "i i e0=137 e1=137 e2=137",
+			[]string{"interrupt", "killed", "", "", ""},
+			137,
+		},
+		{
+			"the end of the context kills", "c e0=137 e1=137 e2=137",
+			[]string{"killed", "", "", ""},
+			137,
+		},
+		{
+			"a wait that is over too late does nothing", "e0=0 e1=0 e2=0 x c",
+			[]string{"", "", "", "", ""},
+			0,
+		},
 	}
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {

@@ -7,8 +7,9 @@ import (
 )
 
 const (
-	// MaxSources and MaxDestinations bound one call; a host has far fewer ranks.
-	MaxSources      = 64
+	// MaxSources bounds the sources of one call; a host has far fewer ranks.
+	MaxSources = 64
+	// MaxDestinations bounds the destinations of one call in the same way.
 	MaxDestinations = 64
 
 	// stride is how many bytes of a destination one call into the kernels covers. The runtime

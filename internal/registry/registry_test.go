@@ -262,8 +262,10 @@ func TestSegmentsThatCannotBeAreRefused(t *testing.T) {
 
 func TestWordsForStates(t *testing.T) {
 	for _, s := range []struct{ got, want string }{
-		{Releasing.String(), "releasing"}, {SegmentState(9).String(), "state 9"},
-		{Aborted.String(), "aborted"}, {GroupState(9).String(), "state 9"},
+		{Releasing.String(), "releasing"},
+		{SegmentState(9).String(), "state 9"},
+		{Aborted.String(), "aborted"},
+		{GroupState(9).String(), "state 9"},
 		{segment(3).String(), "segment 3 generation 0 (2097152 B)"},
 	} {
 		if s.got != s.want {

@@ -68,7 +68,7 @@ func connect(ctx context.Context, w World) (*member, error) {
 		}
 		w.Route = Route{Kind: RouteServe, Endpoint: to}
 	}
-	for pause := backoffMin; ; pause = min(2*pause, backoffMax) {
+	for pause := firstBackoff; ; pause = min(2*pause, longestBackoff) {
 		m, err := attempt(ctx, w)
 		if err == nil || !errors.Is(err, ErrLost) {
 			return m, err
@@ -114,7 +114,7 @@ func (m *member) open(ctx context.Context) (err error) {
 // serve listens at an endpoint. An address that is in use may be that of our predecessor: the
 // rank 0 of an earlier attempt, which waits for its last clients.
 func serve(ctx context.Context, at Endpoint) (*Server, error) {
-	for pause := backoffMin; ; pause = min(2*pause, backoffMax) {
+	for pause := firstBackoff; ; pause = min(2*pause, longestBackoff) {
 		s, err := Listen(listenAddress(at.Address), at.Token)
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
 			return s, err

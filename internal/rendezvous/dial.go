@@ -20,8 +20,8 @@ type Endpoint struct {
 }
 
 const (
-	backoffMin = 10 * time.Millisecond
-	backoffMax = 500 * time.Millisecond
+	firstBackoff   = 10 * time.Millisecond
+	longestBackoff = 500 * time.Millisecond
 )
 
 // Dial connects to the store at an endpoint, trying again until the server is there or the
@@ -81,7 +81,7 @@ func persist(
 	once func(context.Context) (*link, error),
 	retry func(error) bool,
 ) (*link, error) {
-	for pause := backoffMin; ; pause = min(2*pause, backoffMax) {
+	for pause := firstBackoff; ; pause = min(2*pause, longestBackoff) {
 		l, err := once(ctx)
 		if err == nil || !retry(err) {
 			return l, err

@@ -59,23 +59,43 @@ func TestDiscover(t *testing.T) {
 		{"the script of sbatch is no rank", envBatch, Options{}, alone},
 		{"nor is the shell of salloc", envBatch + "SLURM_STEP_ID=4294967290", Options{}, alone},
 		{"torchrun goes before Open MPI", envTorch + envOMPI, Options{}, torch},
-		{"the agent's store is joined without a token",
-			envTorch + "TORCHELASTIC_USE_AGENT_STORE=True SYMMEM_TOKEN=t", Options{}, agent},
-		{"our launcher's store goes before the agent's",
+		{
+			"the agent's store is joined without a token",
+			envTorch + "TORCHELASTIC_USE_AGENT_STORE=True SYMMEM_TOKEN=t",
+			Options{},
+			agent,
+		},
+		{
+			"our launcher's store goes before the agent's",
 			envTorch + "TORCHELASTIC_USE_AGENT_STORE=True SYMMEM_STORE=unix:@s SYMMEM_TOKEN=t",
-			Options{}, ours},
+			Options{},
+			ours,
+		},
 		{"Open MPI goes before Slurm", envOMPI + envSlurm, Options{}, two(SourceOpenMPI, "n1")},
 		{"MPICH finds its store by PMI", envMPICH, Options{}, pmi},
-		{"the PMI of srun is Slurm", "PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 " + envSlurm, Options{},
-			two(SourceSlurm, "77.0")},
-		{"Slurm on several machines needs an address and a token",
+		{
+			"the PMI of srun is Slurm", "PMI_RANK=1 PMI_SIZE=2 PMI_FD=9 " + envSlurm,
+			Options{},
+			two(SourceSlurm, "77.0"),
+		},
+		{
+			"Slurm on several machines needs an address and a token",
 			"SLURM_JOB_ID=77 SLURM_STEP_ID=2 SLURM_PROCID=5 SLURM_LOCALID=1 SLURM_NTASKS=8 " +
 				"SLURM_STEP_TASKS_PER_NODE=3,1,4(x2) SLURM_NODEID=2 " +
-				"MASTER_ADDR=::1 MASTER_PORT=1 SYMMEM_TOKEN=t", Options{}, far},
-		{"options go before all", envTorch, Options{Rank: 1, Size: 2, RunID: "j"},
-			two(SourceOptions, "j")},
-		{"one rank needs no store", envTorch, Options{Size: 1},
-			World{Size: 1, LocalSize: 1, Source: SourceOptions}},
+				"MASTER_ADDR=::1 MASTER_PORT=1 SYMMEM_TOKEN=t",
+			Options{},
+			far,
+		},
+		{
+			"options go before all", envTorch,
+			Options{Rank: 1, Size: 2, RunID: "j"},
+			two(SourceOptions, "j"),
+		},
+		{
+			"one rank needs no store", envTorch,
+			Options{Size: 1},
+			World{Size: 1, LocalSize: 1, Source: SourceOptions},
+		},
 	}
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {
@@ -84,10 +104,7 @@ func TestDiscover(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r.want.Route.Kind == RouteServe && r.want.Route.Endpoint.Address == "" {
-				if !strings.HasPrefix(got.Route.Endpoint.Address, "unix:@symmem-") {
-					t.Fatalf("route %v", got.Route)
-				}
-				got.Route.Endpoint = Endpoint{}
+				withoutOwnAddress(t, &got)
 			}
 			if diff := cmp.Diff(r.want, got); diff != "" {
 				t.Fatal(diff)
@@ -96,48 +113,81 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
+// withoutOwnAddress takes out the address that a rank draws for its own store.
+func withoutOwnAddress(t *testing.T, w *World) {
+	t.Helper()
+	if !strings.HasPrefix(w.Route.Endpoint.Address, "unix:@symmem-") {
+		t.Fatalf("route %v", w.Route)
+	}
+	w.Route.Endpoint = Endpoint{}
+}
+
 // TestHalfSetEnvironments has a piece that the message must show for each.
 func TestHalfSetEnvironments(t *testing.T) {
 	rows := []struct{ name, env, want string }{
-		{"a node's RANK of Kubeflow", "RANK=0 WORLD_SIZE=4",
+		{
+			"a node's RANK of Kubeflow", "RANK=0 WORLD_SIZE=4",
 			`by torchrun: only some of the variables are set; RANK and WORLD_SIZE alone may count ` +
 				`machines, as Kubeflow's PyTorchJob sets them: start the processes by torchrun or ` +
 				`symmem launch (RANK="0", WORLD_SIZE="4", LOCAL_RANK is not set, ` +
-				`LOCAL_WORLD_SIZE is not set)`},
+				`LOCAL_WORLD_SIZE is not set)`,
+		},
 		{"an empty variable", strings.Replace(envTorch, "RANK=1", "RANK=", 1), "RANK is not set"},
-		{"a rank that is no number", strings.Replace(envTorch, "RANK=1", "RANK=x", 1),
-			`RANK is not a number (RANK="x")`},
-		{"a rank beyond the size", strings.Replace(envTorch, "RANK=1", "RANK=2", 1),
-			"rank 2 is not below the size 2"},
+		{
+			"a rank that is no number", strings.Replace(envTorch, "RANK=1", "RANK=x", 1),
+			`RANK is not a number (RANK="x")`,
+		},
+		{
+			"a rank beyond the size", strings.Replace(envTorch, "RANK=1", "RANK=2", 1),
+			"rank 2 is not below the size 2",
+		},
 		{"a negative rank", strings.Replace(envTorch, "RANK=1", "RANK=-1", 1), "not a number"},
-		{"no ranks at all", "RANK=0 WORLD_SIZE=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=0",
-			"the size 0 is not between"},
-		{"more local ranks than ranks", strings.Replace(envTorch, "L_WORLD_SIZE=2", "L_WORLD_SIZE=3", 1),
-			"the local size 3 is not between 1 and the size 2"},
-		{"a restart count that is no number",
-			strings.Replace(envTorch, "COUNT=3", "COUNT=x", 1), "TORCHELASTIC_RESTART_COUNT is not"},
+		{
+			"no ranks at all", "RANK=0 WORLD_SIZE=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=0",
+			"the size 0 is not between",
+		},
+		{
+			"more local ranks than ranks", strings.Replace(envTorch, "L_WORLD_SIZE=2", "L_WORLD_SIZE=3", 1),
+			"the local size 3 is not between 1 and the size 2",
+		},
+		{
+			"a restart count that is no number",
+			strings.Replace(envTorch, "COUNT=3", "COUNT=x", 1), "TORCHELASTIC_RESTART_COUNT is not",
+		},
 		{"half of Open MPI", "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE is not set"},
-		{"Open MPI without a job", strings.Replace(envOMPI, "PMIX_NAMESPACE", "X", 1),
-			"the launcher gave no name of the job"},
+		{
+			"Open MPI without a job", strings.Replace(envOMPI, "PMIX_NAMESPACE", "X", 1),
+			"the launcher gave no name of the job",
+		},
 		{"half of MPICH", "PMI_RANK=0 PMI_SIZE=2", "MPI_LOCALRANKID is not set"},
-		{"MPICH without its descriptor", strings.Replace(envMPICH, "PMI_FD", "X", 1),
-			"PMI_FD is not a number"},
-		{"a step of Slurm without a rank", strings.Replace(envSlurm, "PROCID", "X", 1),
-			"SLURM_PROCID is not a number"},
-		{"a step of Slurm without its nodes", strings.Replace(envSlurm, "NODES=1", "NODES=2", 1),
-			"SLURM_NODEID is not a number"},
+		{
+			"MPICH without its descriptor", strings.Replace(envMPICH, "PMI_FD", "X", 1),
+			"PMI_FD is not a number",
+		},
+		{
+			"a step of Slurm without a rank", strings.Replace(envSlurm, "PROCID", "X", 1),
+			"SLURM_PROCID is not a number",
+		},
+		{
+			"a step of Slurm without its nodes", strings.Replace(envSlurm, "NODES=1", "NODES=2", 1),
+			"SLURM_NODEID is not a number",
+		},
 		{"tasks of Slurm that do not parse", strings.Replace(envSlurm, "NUM_NODES=1",
 			"TASKS_PER_NODE=2(x SLURM_NODEID=0", 1), "does not tell the tasks of node 0"},
 		{"the agent's store without a port", strings.Replace(envTorch, "MASTER_PORT", "X", 1) +
 			"TORCHELASTIC_USE_AGENT_STORE=True", "MASTER_PORT is not set"},
 		{"a port that is none", strings.Replace(envTorch, "29500", "0", 1) +
 			"TORCHELASTIC_USE_AGENT_STORE=True", "MASTER_PORT is not a port"},
-		{"a job of several machines without a token",
+		{
+			"a job of several machines without a token",
 			strings.ReplaceAll(envTorch, "LOCAL_WORLD_SIZE=2", "LOCAL_WORLD_SIZE=1") + "LOCAL_RANK=0",
-			"set SYMMEM_TOKEN to the same random text on all"},
+			"set SYMMEM_TOKEN to the same random text on all",
+		},
 		{"a store of ours that is no address", envTorch + "SYMMEM_STORE=here", "neither host:port"},
-		{"a job without any name", "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2",
-			"have no name in common"},
+		{
+			"a job without any name", "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2",
+			"have no name in common",
+		},
 	}
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {

@@ -50,14 +50,22 @@ func TestClientRefusesAbsurdReplies(t *testing.T) {
 		want, reply string
 		call        func(c *Client) error
 	}{
-		"a value without end": {"02" + k + zero64 + zero64, "ffffffffffffffff",
-			func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err }},
-		"a value over 8 MiB": {"02" + k + zero64 + zero64, "0100800000000000",
-			func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err }},
-		"one key deleted twice": {"08" + k, two64,
-			func(c *Client) error { _, err := c.Delete(ctx, "k"); return err }},
-		"WAIT that was never cancelled": {"06" + one64 + k, "01",
-			func(c *Client) error { return c.Wait(ctx, "k") }},
+		"a value without end": {
+			"02" + k + zero64 + zero64, "ffffffffffffffff",
+			func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err },
+		},
+		"a value over 8 MiB": {
+			"02" + k + zero64 + zero64, "0100800000000000",
+			func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err },
+		},
+		"one key deleted twice": {
+			"08" + k, two64,
+			func(c *Client) error { _, err := c.Delete(ctx, "k"); return err },
+		},
+		"WAIT that was never cancelled": {
+			"06" + one64 + k, "01",
+			func(c *Client) error { return c.Wait(ctx, "k") },
+		},
 	}
 	for name, r := range rows {
 		t.Run(name, func(t *testing.T) {

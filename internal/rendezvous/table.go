@@ -184,7 +184,7 @@ func (t *table) add(from clientID, key string, delta int64) error {
 }
 
 func (t *table) appendTo(key string, value []byte) error {
-	whole := append(t.values[key], value...)
+	whole := slices.Concat(t.values[key], value)
 	if len(whole) > maxValueBytes {
 		return errAppendTooBig
 	}

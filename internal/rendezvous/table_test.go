@@ -188,7 +188,7 @@ func FuzzClient(f *testing.F) {
 	for _, x := range exchanges {
 		f.Add(unhex(f, x.want))
 	}
-	f.Fuzz(func(t *testing.T, b []byte) {
+	f.Fuzz(func(_ *testing.T, b []byte) {
 		calls := []func(c *Client) error{
 			func(c *Client) error { return c.Set(context.Background(), "k", nil) },
 			func(c *Client) error { return c.Wait(context.Background(), "k") },

@@ -171,8 +171,10 @@ func TestHistoriesAreReproducibleAndHaveEveryKindTheyClaim(t *testing.T) {
 
 func TestEveryGroupRegistersEverySegmentOnce(t *testing.T) {
 	for _, g := range []Growth{
-		{Segments: 10, Groups: 1, PerScope: 1}, {Segments: 10, Groups: 64, PerScope: 4},
-		{Segments: 10_000, Groups: 64, PerScope: 100}, {Segments: 3, Groups: 2, PerScope: 100},
+		{Segments: 10, Groups: 1, PerScope: 1},
+		{Segments: 10, Groups: 64, PerScope: 4},
+		{Segments: 10_000, Groups: 64, PerScope: 100},
+		{Segments: 3, Groups: 2, PerScope: 100},
 	} {
 		r, err := Grow(g)
 		if err != nil {

@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
 )
 
 // newWord maps a word twice, as two processes do.
@@ -19,7 +18,7 @@ func newWord(t *testing.T) (ours, theirs *uint32) {
 		check(t, a.Close())
 		check(t, b.Close())
 	})
-	return (*uint32)(unsafe.Pointer(a.Base())), (*uint32)(unsafe.Pointer(b.Base()))
+	return (*uint32)(a.Base()), (*uint32)(b.Base())
 }
 
 func TestFutexDoesNotSleepOnAnotherValue(t *testing.T) {
@@ -51,7 +50,7 @@ func TestFutexWakesThroughAnotherMapping(t *testing.T) {
 	<-woken
 }
 
-func TestYieldReturns(t *testing.T) {
+func TestYieldReturns(_ *testing.T) {
 	for range 100 {
 		Yield()
 	}

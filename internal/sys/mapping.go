@@ -112,7 +112,9 @@ func (m *Mapping) Close() error {
 	return err
 }
 
-func mmap(at unsafe.Pointer, bytes int64, prot, flags, fd int, offset int64) (unsafe.Pointer, error) {
+func mmap(
+	at unsafe.Pointer, bytes int64, prot, flags, fd int, offset int64,
+) (unsafe.Pointer, error) {
 	return unix.MmapPtr(fd, offset, at, uintptr(bytes), prot, flags)
 }
 

@@ -111,8 +111,12 @@ func TestMappingOutsideAReservationIsAnError(t *testing.T) {
 	defer func() { check(t, r.Close()) }()
 	f := newMemory(t, 8*PageSize)
 	for _, c := range []struct{ at, bytes int64 }{
-		{-PageSize, PageSize}, {4 * PageSize, PageSize}, {3 * PageSize, 2 * PageSize},
-		{0, 0}, {0, -PageSize}, {0, 5 * PageSize},
+		{-PageSize, PageSize},
+		{4 * PageSize, PageSize},
+		{3 * PageSize, 2 * PageSize},
+		{0, 0},
+		{0, -PageSize},
+		{0, 5 * PageSize},
 	} {
 		if m, err := r.MapAt(c.at, f, c.bytes); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("mapping %d bytes at %d: got %v, %v, want EINVAL", c.bytes, c.at, m, err)

@@ -47,7 +47,7 @@ func Memory() (int64, error) {
 	if err := unix.Sysinfo(&info); err != nil {
 		return 0, fmt.Errorf("reading the size of memory: %w", err)
 	}
-	return int64(uint64(info.Totalram)+uint64(info.Totalswap)) * int64(info.Unit), nil
+	return int64(info.Totalram+info.Totalswap) * int64(info.Unit), nil
 }
 
 // BootID names this boot of this machine's kernel: two processes with the same one run on the

@@ -15,8 +15,10 @@ func TestAnErrorHasOneEnding(t *testing.T) {
 		want ending
 	}{
 		{"no error ended well", nil, endedWell},
-		{"a wrapped divergence diverged",
-			fmt.Errorf("registering: %w", &symmem.DivergenceError{}), endDiverged},
+		{
+			"a wrapped divergence diverged",
+			fmt.Errorf("registering: %w", &symmem.DivergenceError{}), endDiverged,
+		},
 		{"a lost rank is lost", &symmem.RankLostError{Ranks: []int{1}}, endLost},
 		{"a late rank is late", &symmem.TimeoutError{Missing: []int{1}}, endLate},
 		{"a group aborted elsewhere is aborted", fmt.Errorf("x: %w", symmem.ErrAborted), endAborted},
@@ -37,8 +39,11 @@ func TestTheGravestAccountExplainsTheOthers(t *testing.T) {
 		want    int // index of the account, or -1
 	}{
 		{"no account is grave if all ended well", []ending{endedWell, endedWell}, -1},
-		{"a divergence goes before what it made others abort",
-			[]ending{endAborted, endDiverged, endLate}, 1},
+		{
+			"a divergence goes before what it made others abort",
+			[]ending{endAborted, endDiverged, endLate},
+			1,
+		},
 		{"a lost rank goes before one that is late", []ending{endLate, endLost}, 1},
 		{"the lowest rank speaks among equals", []ending{endedWell, endLate, endLate}, 1},
 		{"a rank's own error goes before those who waited for it", []ending{endLate, endError}, 1},

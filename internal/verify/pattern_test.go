@@ -19,8 +19,12 @@ func TestCompareCountsWrongElements(t *testing.T) {
 		{"a small rounding is no mistake", []float32{1e6 + 1}, 1e6, 0, 1, 1},
 		{"a sum above is as wrong as one below", []float32{12, 8}, 10, 2, 2, 2},
 		{"not a number is far off", []float32{nan}, 1, 1, math.MaxFloat32, math.MaxFloat32},
-		{"infinity is far off", []float32{float32(math.Inf(-1))}, 1, 1,
-			math.MaxFloat32, math.MaxFloat32},
+		{
+			"infinity is far off",
+			[]float32{float32(math.Inf(-1))},
+			1, 1,
+			math.MaxFloat32, math.MaxFloat32,
+		},
 		{"zeros of fresh memory are wrong", []float32{0, 0}, 1, 2, 1, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {

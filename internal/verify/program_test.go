@@ -149,7 +149,8 @@ func TestNeighbouringRowsHaveDifferentValues(t *testing.T) {
 				t.Fatalf("row %s has value %v, which an earlier row of its kind has", r.name, v)
 			}
 		}
-		window := append(last[r.churn], r.value)
+		last[r.churn] = append(last[r.churn], r.value)
+		window := last[r.churn]
 		last[r.churn] = window[max(0, len(window)-c.Cases*c.Groups):]
 	}
 }

@@ -23,15 +23,26 @@ func TestACaseIsAsBadAsItsWorstRank(t *testing.T) {
 		want     Case
 	}{
 		{"all right passes", []finding{right, right, right}, Case{Symmetric: true, Result: Passed}},
-		{"one wrong rank fails and is named", []finding{right, wrong, right},
-			Case{Symmetric: true, MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{1}, Result: Failed}},
-		{"a rank that did not finish leaves it not run", []finding{right, nothing, right},
-			Case{Result: NotRun}},
-		{"a wrong sum counts even if another rank did not finish",
+		{
+			"one wrong rank fails and is named",
+			[]finding{right, wrong, right},
+			Case{Symmetric: true, MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{1}, Result: Failed},
+		},
+		{
+			"a rank that did not finish leaves it not run",
+			[]finding{right, nothing, right},
+			Case{Result: NotRun},
+		},
+		{
+			"a wrong sum counts even if another rank did not finish",
 			[]finding{wrong, nothing, right},
-			Case{MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{0}, Result: Failed}},
-		{"a rank without a window makes it not symmetric", []finding{right, right, plain},
-			Case{Result: Passed}},
+			Case{MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{0}, Result: Failed},
+		},
+		{
+			"a rank without a window makes it not symmetric",
+			[]finding{right, right, plain},
+			Case{Result: Passed},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			accounts := make([]account, len(c.findings))
@@ -51,8 +62,10 @@ func TestACaseIsAsBadAsItsWorstRank(t *testing.T) {
 
 func TestARankOutsideTheGroupHasNoSayInItsCases(t *testing.T) {
 	accounts := []account{
-		{Rank: 0, Findings: []finding{right}}, {Rank: 1, Findings: []finding{right}},
-		{Rank: 2, Findings: []finding{right}}, {Rank: 3, Findings: []finding{nothing}},
+		{Rank: 0, Findings: []finding{right}},
+		{Rank: 1, Findings: []finding{right}},
+		{Rank: 2, Findings: []finding{right}},
+		{Rank: 3, Findings: []finding{nothing}},
 	}
 	if c := caseOf(&row{group: 1}, 0, 4, accounts); c.Result != Passed || !c.Symmetric {
 		t.Errorf("group 0-2: %+v", c)

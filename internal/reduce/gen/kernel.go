@@ -129,8 +129,14 @@ func entry(p *program, set vectors) {
 		"srcs *unsafe.Pointer, nsrc int, from, to int, flags, value uint64)\n", set.name())
 	fmt.Fprintf(p, "TEXT ·reduce%s(SB), NOSPLIT, $0-72\n", set.name())
 	arguments := [][2]string{
-		{"kernel+0", "AX"}, {"dsts+8", "DI"}, {"ndst+16", "R8"}, {"srcs+24", "SI"},
-		{"nsrc+32", "R9"}, {"from+40", "R10"}, {"to+48", "R11"}, {"flags+56", "BX"},
+		{"kernel+0", "AX"},
+		{"dsts+8", "DI"},
+		{"ndst+16", "R8"},
+		{"srcs+24", "SI"},
+		{"nsrc+32", "R9"},
+		{"from+40", "R10"},
+		{"to+48", "R11"},
+		{"flags+56", "BX"},
 		{"value+64", "DX"},
 	}
 	for _, a := range arguments {
