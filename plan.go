@@ -155,7 +155,7 @@ func (g *Group) route(r *request) (call driver.Call, why string) {
 		Count: r.count, Send: r.send.Address(), Recv: r.recv.Address(),
 		Keep: [2]unsafe.Pointer{r.send.start, r.recv.start},
 	}
-	send, recv, why := g.places(&call, r)
+	send, recv, why := g.places(&call)
 	if why == "" {
 		call.Path = driver.PathWindow
 		call.SendWindow, call.RecvWindow = send.window, recv.window
@@ -166,7 +166,7 @@ func (g *Group) route(r *request) (call driver.Call, why string) {
 }
 
 // places finds the windows of a call's buffers, or says why there is no window path.
-func (g *Group) places(call *driver.Call, r *request) (send, recv *windowPlace, why string) {
+func (g *Group) places(call *driver.Call) (send, recv *windowPlace, why string) {
 	none := &windowPlace{}
 	if call.Operation.PointToPoint() || call.Operation == driver.Barrier || call.Count == 0 {
 		return none, none, "the operation works without windows"
