@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"unsafe"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/reduce"
@@ -95,6 +95,9 @@ func (s *stream) drain() {
 // cost two uncontended locks.
 func (s *stream) launch(p *plan) error {
 	s.mu.Lock()
+	if s.idle != nil && s.capture == nil {
+		s.catchUp()
+	}
 	if s.idle != nil || s.capture != nil || s.closed || p.Operation.PointToPoint() {
 		s.mu.Unlock()
 		return s.launchLater(p)
@@ -105,6 +108,24 @@ func (s *stream) launch(p *plan) error {
 	}
 	s.mu.Unlock()
 	return err
+}
+
+// patience is how long a launch waits for a busy stream before it queues behind it.
+const patience = time.Millisecond
+
+// catchUp gives the worker a moment to finish. A caller launches faster than a worker completes,
+// so without it a stream that was late once would keep its worker, and its growing queue, for as
+// long as the caller goes on. s.mu is held, but not during the wait.
+func (s *stream) catchUp() {
+	idle := s.idle
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
+	}
 }
 
 func (s *stream) launchLater(p *plan) error {
@@ -143,10 +164,7 @@ func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
 	return s.submit(hostWork(func() {
-		b := unsafe.Slice((*byte)(pointer(dst)), bytes)
-		for i := range b {
-			b[i] = value
-		}
+		reduce.Fill(pointer(dst), value, int(bytes))
 	}), true)
 }
 
