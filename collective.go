@@ -139,7 +139,6 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request) error {
 	if err := s.uses(r.send, r.recv); err != nil {
 		return err
 	}
-	g.taken[p.path].Add(1)
 	if err := g.comm.Launch(s.queue, p.plan); err != nil {
 		return g.settle(err)
 	}

@@ -45,7 +45,6 @@ type Group struct {
 
 	registered atomic.Uint64
 	agreed     atomic.Uint64
-	taken      [driver.Paths]atomic.Uint64
 }
 
 type memberEntry struct {

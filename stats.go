@@ -55,7 +55,7 @@ type GroupStats struct {
 	// ledgers that found them equal.
 	Registrations uint64 `json:"registrations"`
 	Agreements    uint64 `json:"agreements"`
-	// Paths counts collectives by the path they took.
+	// Paths counts collectives by the path they took, replays of graphs included.
 	Paths map[string]uint64 `json:"paths"`
 }
 
@@ -67,9 +67,9 @@ func (g *Group) Stats() GroupStats {
 		Agreements:    g.agreed.Load(),
 		Paths:         map[string]uint64{},
 	}
-	for path := range driver.Paths {
-		if n := g.taken[path].Load(); n > 0 {
-			s.Paths[path.String()] = n
+	for path, n := range g.comm.Launched() {
+		if n > 0 {
+			s.Paths[driver.Path(path).String()] = n
 		}
 	}
 	return s

@@ -57,6 +57,8 @@ type Communicator interface {
 	// Launch queues a prepared collective on a stream. The returned error is about this call if
 	// the work was done at once; else it comes with Synchronize.
 	Launch(stream Stream, plan Plan) error
+	// Launched counts the calls that were launched, by their path; replays of graphs count.
+	Launched() [Paths]uint64
 	// SetCheck switches the comparison of calls on or off, in the order of calls.
 	SetCheck(on bool)
 	// Failed is closed when the communicator fails; Cause then says why on this rank.

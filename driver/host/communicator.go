@@ -42,11 +42,14 @@ type communicator struct {
 	pairs []pairEnds // by group rank
 
 	mu        spin.Lock
-	turn      sync.Cond // mu; signalled whenever completed moves
-	submitted uint64    // tickets handed out; guarded by mu
-	completed uint64    // tickets done; guarded by mu
-	users     int       // exchanges and transfers under way; guarded by mu
-	closed    bool      // guarded by mu
+	left      sync.Cond            // mu; signalled when users falls
+	submitted uint64               // tickets handed out; guarded by mu
+	users     int                  // exchanges and transfers under way; guarded by mu
+	closed    bool                 // guarded by mu
+	launched  [driver.Paths]uint64 // guarded by mu
+	passed    chan struct{}        // closed when completed moves and somebody waits; guarded by mu
+	waiters   atomic.Int32         // for a turn
+	completed uint64               // tickets done; written by who has the turn
 	windows   map[driver.SegmentKey]*window
 
 	step         uint64 // last step posted
@@ -98,7 +101,7 @@ func newCommunicator(d *Device, group driver.GroupConfig) *communicator {
 		fault:   fault{ended: make(chan struct{})},
 		windows: map[driver.SegmentKey]*window{},
 	}
-	c.turn.L = &c.mu
+	c.left.L, c.passed = &c.mu, make(chan struct{})
 	c.check.Store(group.Check)
 	for i := range c.lanes {
 		c.lanes[i].absent, c.lanes[i].read = make([]bool, n), map[*block]uint64{}
@@ -242,6 +245,19 @@ func (c *communicator) overlay(m *sys.Mapping, err error) error {
 	return nil
 }
 
+func (c *communicator) count(p driver.Path) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.launched[p]++
+}
+
+// Launched counts the calls by their path.
+func (c *communicator) Launched() [driver.Paths]uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.launched
+}
+
 // SetCheck switches the comparison of calls.
 func (c *communicator) SetCheck(on bool) { c.check.Store(on) }
 
@@ -333,7 +349,7 @@ func (c *communicator) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.users--
-	c.turn.Broadcast()
+	c.left.Broadcast()
 }
 
 // Close leaves the group.
@@ -347,10 +363,12 @@ func (c *communicator) Close() error {
 	c.end(fmt.Errorf("group %s: %w", c.cfg.ID, driver.ErrClosed))
 	spin.StoreRelease64(&c.me.board.closed, 1)
 	c.alarm()
-	for c.completed != c.submitted || c.users > 0 {
-		c.turn.Wait()
+	for c.users > 0 {
+		c.left.Wait()
 	}
+	last := c.submitted
 	c.mu.Unlock()
+	c.awaitTurn(last + 1)
 	return c.release()
 }
 

@@ -2,6 +2,8 @@ package host
 
 import (
 	"errors"
+	"sync/atomic"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/spin"
@@ -44,6 +46,7 @@ func (c *communicator) issue(p *plan) (*issued, error) {
 	if c.closed {
 		return nil, c.Cause()
 	}
+	c.launched[p.Path]++
 	return &issued{plan: p, ticket: c.ticket(), check: c.check.Load()}, nil
 }
 
@@ -57,9 +60,9 @@ func (c *communicator) attempt(p *plan) (work, error) {
 		return nil, c.Cause()
 	}
 	ticket, check := c.ticket(), c.check.Load()
-	ours := c.completed == ticket-1
+	c.launched[p.Path]++
 	c.mu.Unlock()
-	if !ours {
+	if atomic.LoadUint64(&c.completed) != ticket-1 {
 		return &issued{plan: p, ticket: ticket, check: check}, nil
 	}
 	c.checking = check
@@ -75,22 +78,49 @@ func (c *communicator) attempt(p *plan) (work, error) {
 	return nil, err
 }
 
-// pass ends the turn of a ticket.
+// pass ends the turn of a ticket. It is a plain store, since a locked instruction would wait for
+// the post before it to reach the other ranks; turnSlice makes up for a waiter that it misses.
 func (c *communicator) pass(ticket uint64) {
+	spin.StoreRelease64(&c.completed, ticket)
+	if c.waiters.Load() == 0 {
+		return
+	}
 	c.mu.Lock()
-	c.completed = ticket
+	close(c.passed)
+	c.passed = make(chan struct{})
 	c.mu.Unlock()
-	c.turn.Broadcast()
+}
+
+// turnSlice bounds how late a waiter notices a turn whose end has missed it.
+const turnSlice = time.Millisecond
+
+// awaitTurn waits until all tickets before the given one have had their turn. Each of them ends by
+// the timeout at the latest.
+func (c *communicator) awaitTurn(ticket uint64) {
+	c.waiters.Add(1)
+	defer c.waiters.Add(-1)
+	timer := time.NewTicker(turnSlice)
+	defer timer.Stop()
+	for {
+		c.mu.Lock()
+		passed := c.passed
+		c.mu.Unlock()
+		if atomic.LoadUint64(&c.completed) == ticket-1 {
+			return
+		}
+		select {
+		case <-passed:
+		case <-timer.C:
+		}
+	}
 }
 
 // run waits for the collective's turn and completes it.
 func (i *issued) run() error {
 	c := i.plan.c
-	c.mu.Lock()
-	for c.completed != i.ticket-1 {
-		c.turn.Wait()
+	if atomic.LoadUint64(&c.completed) != i.ticket-1 {
+		c.awaitTurn(i.ticket)
 	}
-	c.mu.Unlock()
 	defer c.pass(i.ticket)
 	return c.complete(i)
 }
