@@ -43,11 +43,10 @@ func (p *Pool) free(b Buffer) error {
 		p.mu.Unlock()
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
-	event := ledger.Event{
+	p.ledger.Absorb(&ledger.Event{
 		Kind: ledger.KindFree, Stream: uint32(b.memory.extent.stream()),
 		Segment: block.Segment, Offset: block.Offset, Size: block.Size,
-	}
-	p.ledger.Absorb(&event)
+	})
 	if p.rt.observed() {
 		tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, BlockEvent{
 			Buffer: b, Segment: int(block.Segment), Offset: block.Offset, Bytes: block.Size,

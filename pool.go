@@ -186,14 +186,14 @@ func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 		pool: p, handle: block.Handle, extent: newExtent(block.Size, s.number),
 		start: unsafe.Add(p.segments[block.Segment].start, block.Offset),
 	}}
-	event := ledger.Event{
-		Kind: ledger.KindAlloc, Stream: uint32(s.number), Segment: block.Segment,
-		Offset: block.Offset, Size: block.Size, Requested: bytes,
-	}
 	if site != 0 {
-		event.Site = p.site(site)
+		p.absorbAt(block, s, bytes, site)
+	} else {
+		p.ledger.Absorb(&ledger.Event{
+			Kind: ledger.KindAlloc, Stream: uint32(s.number), Segment: block.Segment,
+			Offset: block.Offset, Size: block.Size, Requested: bytes,
+		})
 	}
-	p.ledger.Absorb(&event)
 	if p.rt.observed() {
 		tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Alloc }, BlockEvent{
 			Buffer: b, Segment: int(block.Segment), Offset: block.Offset, Bytes: block.Size,
@@ -201,6 +201,14 @@ func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 	}
 	p.mu.Unlock()
 	return b, nil
+}
+
+// absorbAt notes an allocation with its call site. p.mu is held.
+func (p *Pool) absorbAt(block alloc.Block, s *Stream, bytes int64, site uintptr) {
+	p.ledger.Absorb(&ledger.Event{
+		Kind: ledger.KindAlloc, Stream: uint32(s.number), Segment: block.Segment,
+		Offset: block.Offset, Size: block.Size, Requested: bytes, Site: p.site(site),
+	})
 }
 
 // allocSlowly completes an allocation that needs more than a free block: blocks that come back

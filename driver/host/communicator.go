@@ -52,9 +52,10 @@ type communicator struct {
 	completed uint64               // tickets done; written by who has the turn
 	windows   map[driver.SegmentKey]*window
 
-	step         uint64 // last step posted
-	checking     bool   // the collective that runs is compared
-	late         bool   // a peer had failed before the collective began
+	step         uint64  // last step posted
+	checking     bool    // the collective that runs is compared
+	late         bool    // a peer had failed before the collective began
+	inbox        []inbox // by group rank
 	sources      [reduce.MaxSources]unsafe.Pointer
 	destinations [reduce.MaxDestinations]unsafe.Pointer
 }
@@ -97,6 +98,7 @@ func newCommunicator(d *Device, group driver.GroupConfig) *communicator {
 		device: d, cfg: group,
 		peers:   make([]*peer, n),
 		pairs:   make([]pairEnds, n),
+		inbox:   make([]inbox, n),
 		space:   handoff.Space("group/" + group.ID),
 		fault:   fault{ended: make(chan struct{})},
 		windows: map[driver.SegmentKey]*window{},

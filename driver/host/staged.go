@@ -62,13 +62,33 @@ func (c *communicator) finishStaged(call *plan, ticket uint64) error {
 	return nil
 }
 
-// staged is where a rank has put its contribution of the current step.
+// staged is where a rank's contribution of the current step can be read.
 func (c *communicator) staged(call *plan, rank int) unsafe.Pointer {
-	b := c.blocks[rank]
-	if call.bytes <= spin.LinePayload {
-		return unsafe.Pointer(&b.lines[c.step&1].payload)
+	switch {
+	case call.bytes > spin.LinePayload:
+		return unsafe.Pointer(&c.blocks[rank].stage[c.step&1])
+	case rank == c.cfg.Rank:
+		return pointer(call.Send)
+	default:
+		return unsafe.Pointer(&c.inbox[rank])
 	}
-	return unsafe.Pointer(&b.stage[c.step&1])
+}
+
+// inbox is a peer's payload, copied out of its line.
+type inbox struct {
+	payload [spin.LinePayload]byte
+	_       [spin.LineBytes - spin.LinePayload]byte
+}
+
+// unpack copies the peers' payloads out of their lines. Kernels read whole vectors, and from a
+// line one would reach into the next, which its owner's processor may hold. This rank's own line
+// is never read back: the store to it is still on its way to the peers, and the load would wait.
+func (c *communicator) unpack() {
+	for r, b := range c.blocks {
+		if r != c.cfg.Rank {
+			c.inbox[r].payload = b.lines[c.step&1].payload
+		}
+	}
 }
 
 // take makes this rank's part of the result from everybody's chunk.
@@ -77,6 +97,9 @@ func (c *communicator) take(call *plan, from int64) {
 	count := min(call.chunk, call.Count-from)
 	bytes := int(count * size)
 	recv := unsafe.Add(pointer(call.Recv), from*size)
+	if call.bytes <= spin.LinePayload {
+		c.unpack()
+	}
 	switch call.Operation {
 	case driver.AllReduce:
 		c.takeReduced(call, recv, 0, count)

@@ -1,0 +1,135 @@
+//go:build !race && linux && amd64
+
+package spin
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Lock is a mutual exclusion lock for short sections that one goroutine enters again and again and
+// others seldom, such as those of an allocator or of a stream.
+//
+// It is biased: the goroutine that has taken it many times in a row takes it from then on by a
+// plain store and a load, without a locked instruction. That is worth more than the instruction
+// itself: a locked one waits until every store before it has reached the caches, and where these
+// are signals to other processors that is most of the time of a small collective.
+//
+// States: plain (bias is nil; taken by compare-and-swap of held), biased (bias names the owner,
+// which takes it by busy). Transitions: plain to biased at an Unlock, by its holder, after
+// biasAfter turns of one goroutine; biased to plain by anybody else who takes held: it withdraws
+// the bias, makes every processor that runs a thread of this process pass a memory barrier
+// (membarrier(2)), and waits until the owner is not busy. The owner raises busy first and looks at
+// the bias then, so after the barrier either the owner has seen the withdrawal or the other sees
+// busy. Each bias is a record of its own, so a late owner cannot disturb the next one.
+//
+// Where the system has no membarrier the Lock stays plain. Waiters yield, then sleep for moments:
+// nobody is parked who would have to be woken. The zero Lock is free. A Lock must not be copied
+// after first use, and its holder must not take it again.
+type Lock struct {
+	bias    atomic.Pointer[bias]
+	current *bias // how the holder has taken it; nil means by held; the holder's
+	held    uint32
+	streak  uint32  // turns of last in a row; the holder's
+	last    uintptr // goroutine of the latest turn by held; the holder's
+}
+
+// bias says that one goroutine owns a Lock.
+type bias struct {
+	owner uintptr
+	busy  uint32
+	_     [LineBytes]byte
+}
+
+const (
+	// biasAfter is how many turns in a row make an owner: enough that withdrawing a bias, some
+	// microseconds, is nothing against them.
+	biasAfter = 1000
+	// politeRounds is how often a waiter yields before it sleeps, and nap for how long then.
+	politeRounds = 100
+	nap          = 50 * time.Microsecond
+)
+
+// goroutine identifies the running goroutine among those that run.
+func goroutine() uintptr
+
+// Lock takes the lock.
+func (l *Lock) Lock() {
+	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
+		StoreRelease32(&b.busy, 1)
+		if l.bias.Load() == b {
+			l.current = b
+			return
+		}
+		StoreRelease32(&b.busy, 0)
+	}
+	l.lockHeld()
+}
+
+// Unlock frees the lock, which the caller holds.
+func (l *Lock) Unlock() {
+	if b := l.current; b != nil {
+		l.current = nil
+		StoreRelease32(&b.busy, 0)
+		return
+	}
+	l.unlockHeld()
+}
+
+func (l *Lock) lockHeld() {
+	for round := 0; !atomic.CompareAndSwapUint32(&l.held, 0, 1); round++ {
+		pause(round)
+	}
+	b := l.bias.Load()
+	if b == nil {
+		return
+	}
+	l.bias.Store(nil)
+	barrier()
+	for round := 0; atomic.LoadUint32(&b.busy) != 0; round++ {
+		pause(round)
+	}
+}
+
+func (l *Lock) unlockHeld() {
+	if g := goroutine(); g != l.last {
+		l.last, l.streak = g, 0
+	} else if l.streak++; l.streak == biasAfter && barriers() {
+		l.streak = 0
+		l.bias.Store(&bias{owner: g})
+	}
+	StoreRelease32(&l.held, 0)
+}
+
+func pause(round int) {
+	if round < politeRounds {
+		runtime.Gosched()
+		return
+	}
+	time.Sleep(nap)
+}
+
+// Commands of membarrier(2).
+const (
+	sysMembarrier           = 324
+	membarrierExpedited     = 1 << 3
+	membarrierRegisterForIt = 1 << 4
+)
+
+// barriers tells whether barrier works, and registers for it.
+var barriers = sync.OnceValue(func() bool {
+	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierRegisterForIt, 0, 0)
+	return errno == 0
+})
+
+// barrier makes every running thread of this process pass a full memory barrier. It is only used
+// once barriers has said that it works; a failure then would break mutual exclusion silently.
+func barrier() {
+	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierExpedited, 0, 0)
+	if errno != 0 {
+		panic("spin: membarrier failed: " + errno.Error())
+	}
+}
