@@ -25,6 +25,11 @@ func (p *Pool) absorb(kind ledger.Kind, b alloc.Block, stream alloc.Stream) {
 func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.live(m)
+}
+
+// live is blockOf with p.mu held.
+func (p *Pool) live(m Memory) (alloc.Block, error) {
 	if p.closed {
 		return alloc.Block{}, fmt.Errorf("pool: %w", ErrClosed)
 	}
@@ -62,7 +67,7 @@ func (p *Pool) free(b Buffer) error {
 func (p *Pool) use(b Buffer, s *Stream) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	block, err := p.core.Live(b.memory.handle)
+	block, err := p.live(b.memory)
 	if err == nil {
 		err = p.core.Use(block, s.number)
 	}
@@ -75,7 +80,7 @@ func (p *Pool) use(b Buffer, s *Stream) error {
 func (p *Pool) pin(m Memory) (alloc.Block, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	block, err := p.core.Live(m.handle)
+	block, err := p.live(m)
 	if err == nil {
 		err = p.core.Pin(block)
 	}

@@ -3,6 +3,7 @@ package symmem
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"symmem/driver"
@@ -16,6 +17,8 @@ import (
 // then. Windows outlive the graphs captured over them: Group.Close and Pool.Trim come after Close.
 type Graph struct {
 	work driver.Graph
+
+	pools []*Pool // of the pins, each once
 
 	mu     sync.Mutex
 	pins   []pin // guarded by mu
@@ -48,6 +51,11 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	s.rt.captures--
 	s.capturing.Store(false)
 	g := &Graph{work: work, pins: s.held}
+	for _, p := range s.held {
+		if !slices.Contains(g.pools, p.memory.pool) {
+			g.pools = append(g.pools, p.memory.pool)
+		}
+	}
 	s.held = nil
 	return g, nil
 }
@@ -82,12 +90,18 @@ func (s *Stream) pinned(m Memory) error {
 	return err
 }
 
-// Launch queues the captured work on a stream.
+// Launch queues the captured work on a stream. It returns ErrClosed where the graph, or a pool that
+// it uses, is closed.
 func (g *Graph) Launch(s *Stream) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
 		return fmt.Errorf("launching a graph: %w", ErrClosed)
+	}
+	for _, p := range g.pools {
+		if p.isClosed() {
+			return fmt.Errorf("launching a graph over a pool that is closed: %w", ErrClosed)
+		}
 	}
 	if err := g.work.Launch(s.queue); err != nil {
 		return s.rt.settled(err)

@@ -150,6 +150,12 @@ func (rt *Runtime) allPools() []*Pool {
 	return append([]*Pool(nil), rt.pools...)
 }
 
+func (rt *Runtime) allGroups() []*Group {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return append([]*Group(nil), rt.groups...)
+}
+
 // Domain is the group whose ranks make the same requests, or nil.
 func (p *Pool) Domain() *Group { return p.domain }
 
@@ -337,9 +343,16 @@ func (p *Pool) site(pc uintptr) uint32 {
 	return p.sites.Intern(pc, fmt.Sprintf("%s:%d", frame.File, frame.Line))
 }
 
-// Close deregisters and unmaps everything. The pool's buffers end with it. It waits for nobody; a
-// second Close does nothing.
+// Close deregisters and unmaps everything. The pool's buffers end with it. It waits for the work
+// that this rank has queued on any stream, bounded by the timeout, and for no other rank; a second
+// Close does nothing.
 func (p *Pool) Close() error {
+	if p.isClosed() {
+		return nil
+	}
+	if err := p.rt.drain(context.Background()); err != nil {
+		return fmt.Errorf("closing a pool: %w", err)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -351,6 +364,9 @@ func (p *Pool) Close() error {
 		if s != nil {
 			errs = append(errs, p.deregister(s), p.unmap(s))
 		}
+	}
+	for _, g := range p.rt.allGroups() {
+		g.forget(p)
 	}
 	return errors.Join(append(errs, p.arena.Close())...)
 }

@@ -55,16 +55,16 @@ func (s *Stream) Copy(dst, src Memory) error {
 	if dst.Bytes() != src.Bytes() {
 		return invalid("copying %d bytes into %d", src.Bytes(), dst.Bytes())
 	}
-	if err := s.uses(dst, src); err != nil {
-		return err
+	if err := s.touches(dst, src); err != nil {
+		return fmt.Errorf("copying: %w", err)
 	}
 	return s.queue.Copy(dst.Address(), src.Address(), src.Bytes())
 }
 
 // Fill sets every byte of dst.
 func (s *Stream) Fill(dst Memory, value byte) error {
-	if err := s.uses(dst, dst); err != nil {
-		return err
+	if err := s.touches(dst, dst); err != nil {
+		return fmt.Errorf("filling: %w", err)
 	}
 	return s.queue.Fill(dst.Address(), value, dst.Bytes())
 }
@@ -94,7 +94,54 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	return nil
 }
 
+// drain waits until no work that was queued so far runs on any stream: what it uses may be unmapped
+// then. The errors of that work stay with their streams. Streams that are closed have no work, and
+// what a capture records uses only memory that the graph pins.
+func (rt *Runtime) drain(ctx context.Context) error {
+	ctx, cancel := rt.opts.bound(ctx)
+	defer cancel()
+	rt.mu.Lock()
+	streams := append([]*Stream(nil), rt.streams...)
+	rt.mu.Unlock()
+	for _, s := range streams {
+		if err := s.drain(ctx); err != nil {
+			return fmt.Errorf("waiting for stream %d: %w", s.number, err)
+		}
+	}
+	return nil
+}
+
+func (s *Stream) drain(ctx context.Context) error {
+	if s.capturing.Load() {
+		return nil
+	}
+	mark, err := s.rt.device.NewEvent()
+	if err == nil {
+		err = s.queue.Record(mark)
+	}
+	if errors.Is(err, ErrClosed) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return mark.Synchronize(ctx)
+}
+
 func (s *Stream) close() error { return s.queue.Close() }
+
+// touches checks that memory is somebody's still, and notes that this stream works on it.
+func (s *Stream) touches(a, b Memory) error {
+	for _, m := range [...]Memory{a, b} {
+		if m.pool == nil {
+			continue
+		}
+		if _, err := m.pool.blockOf(m); err != nil {
+			return err
+		}
+	}
+	return s.uses(a, b)
+}
 
 // uses notes that this stream works on memory: buffers of other streams are kept until the work
 // is done, and buffers used in a capture are pinned.
@@ -119,10 +166,7 @@ func (s *Stream) use(m Memory) error {
 
 // settled replaces a backend's error by what the ranks of its group have found out together.
 func (rt *Runtime) settled(err error) error {
-	rt.mu.Lock()
-	groups := append([]*Group(nil), rt.groups...)
-	rt.mu.Unlock()
-	for _, g := range groups {
+	for _, g := range rt.allGroups() {
 		if g.raised(err) {
 			return g.settle(err)
 		}

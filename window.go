@@ -101,6 +101,25 @@ func (g *Group) setWindow(p *Pool, s *segment, place *windowPlace, more int) {
 	g.epoch.Add(1)
 }
 
+// forget drops a pool that is closed: the next arena may lie at the same addresses, and a plan of
+// the pool's memory would touch what is no longer mapped.
+func (g *Group) forget(p *Pool) {
+	g.state.Lock()
+	defer g.state.Unlock()
+	members := slices.DeleteFunc(slices.Clone(*g.members.Load()), func(e memberEntry) bool {
+		return e.pool == p
+	})
+	g.members.Store(&members)
+	old := g.table.Load()
+	g.table.Store(&windowTable{
+		pools: slices.DeleteFunc(slices.Clone(old.pools), func(a arenaTable) bool {
+			return a.pool == p
+		}),
+		count: old.count,
+	})
+	g.epoch.Add(1)
+}
+
 // set gives the granules of a segment a place. The chunks it changes are copied first.
 func (a *arenaTable) set(s *segment, place *windowPlace) {
 	first := (uintptr(s.start) - a.base) >> a.shift

@@ -1,0 +1,109 @@
+package symmem_test
+
+import (
+	"context"
+	"testing"
+
+	"symmem"
+)
+
+func TestAPoolAtTheAddressesOfAClosedOneHasItsWindows(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		for range 4 {
+			p := r.pool()
+			b := r.window(p, mib)
+			if !r.IsSymmetric(b.Address(), b.Size(), r.World()) {
+				r.failf("a registered buffer at %#x is in no window", b.Address())
+			}
+			r.sums(r.World(), b)
+			r.ok(p.Close())
+		}
+		if paths := r.World().Stats().Paths; paths["window"] != 4 || paths["plain"] != 0 {
+			r.failf("paths %v, want 4 over windows", paths)
+		}
+	})
+}
+
+func TestWorkOnMemoryOfAClosedPoolIsRefused(t *testing.T) {
+	for name, domain := range map[string]bool{"its windows are gone": true, "it had none": false} {
+		t.Run(name, func(t *testing.T) {
+			together(t, 2, symmem.Options{}, func(r *rank) {
+				o := symmem.PoolOptions{}
+				if domain {
+					o.Domain = r.World()
+				}
+				p := r.poolWith(o)
+				b := r.alloc(p, mib)
+				r.sums(r.World(), b)
+				r.ok(p.Close())
+				s := r.DefaultStream()
+				r.is(r.sum(r.World(), b), symmem.ErrClosed)
+				r.is(s.Fill(b.Memory(), 1), symmem.ErrClosed)
+				r.is(s.Copy(b.Memory(), b.Memory()), symmem.ErrClosed)
+				r.is(b.UseOn(s), symmem.ErrClosed)
+			})
+		})
+	}
+}
+
+func TestAGraphOverAClosedPoolDoesNotRun(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		m := r.window(p, mib).Memory()
+		s, err := r.NewStream()
+		r.ok(err)
+		r.ok(s.BeginCapture())
+		r.ok(r.World().AllReduce(r.ctx, m, m, 100, symmem.Float32, symmem.Sum, s))
+		g, err := s.EndCapture()
+		r.ok(err)
+		r.ok(p.Close())
+		r.is(g.Launch(s), symmem.ErrClosed)
+		r.ok(g.Close())
+	})
+}
+
+func TestMemoryIsUnmappedAfterTheWorkOnIt(t *testing.T) {
+	for name, end := range map[string]func(r *rank, p *symmem.Pool, b symmem.Buffer) error{
+		"by Close": func(_ *rank, p *symmem.Pool, _ symmem.Buffer) error { return p.Close() },
+		"by Trim": func(r *rank, p *symmem.Pool, b symmem.Buffer) error {
+			r.ok(b.Free())
+			return p.Trim(r.ctx, 0)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			together(t, 1, symmem.Options{}, func(r *rank) {
+				p := r.pool()
+				b := r.alloc(p, 4*mib)
+				s := r.DefaultStream()
+				ending, ended := make(chan struct{}), make(chan error, 1)
+				r.ok(s.Host(func() { <-ending }))
+				for range 100 {
+					r.ok(s.Fill(b.Memory(), 3))
+				}
+				go func() {
+					close(ending)
+					ended <- end(r, p, b)
+				}()
+				r.ok(<-ended)
+				r.ok(s.Synchronize(r.ctx))
+			})
+		})
+	}
+}
+
+func TestAPoolStaysOpenWhileItsWorkDoesNotEnd(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.alloc(p, mib)
+		s := r.DefaultStream()
+		gate := make(chan struct{})
+		r.ok(s.Host(func() { <-gate }))
+		r.ok(s.Fill(b.Memory(), 3))
+		ctx, cancel := context.WithCancel(r.ctx)
+		cancel()
+		r.is(p.Trim(ctx, 0), context.Canceled)
+		close(gate)
+		r.ok(s.Synchronize(r.ctx))
+		r.ok(p.Trim(r.ctx, 0))
+	})
+}
