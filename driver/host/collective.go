@@ -34,7 +34,7 @@ func (c *communicator) post(digest uint64, payload unsafe.Pointer, n int) {
 func (c *communicator) arriveSoon() bool {
 	for _, b := range c.others {
 		word := &b.lines[c.step&1].step
-		if !spin.UntilAtLeast64(word, c.step, c.budget.tight, c.budget.paused) &&
+		if !spin.UntilAtLeast64(word, c.step, 0, c.budget.polls) &&
 			!c.yields(word, c.step) {
 			return false
 		}
@@ -46,7 +46,7 @@ func (c *communicator) arriveSoon() bool {
 func (c *communicator) arrive(call *plan, ticket uint64) error {
 	for _, b := range c.others {
 		word := &b.lines[c.step&1].step
-		if spin.UntilAtLeast64(word, c.step, c.budget.tight, c.budget.paused) {
+		if spin.UntilAtLeast64(word, c.step, 0, c.budget.polls) {
 			continue
 		}
 		if err := c.arriveLate(call, ticket); err != nil {

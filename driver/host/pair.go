@@ -80,7 +80,7 @@ func (t *transfer) word() (word *uint64, want uint64) {
 
 func (t *transfer) await() error {
 	word, want := t.word()
-	if spin.UntilAtLeast64(word, want, t.c.budget.tight, t.c.budget.paused) {
+	if spin.UntilAtLeast64(word, want, 0, t.c.budget.polls) {
 		return nil
 	}
 	return t.c.linger(context.Background(), &waiting{

@@ -27,7 +27,7 @@ const streamBytes = 8 << 20
 // barrier costs as much as copying some ten thousand bytes.
 func newTuning(ranks, processors int) tuning {
 	if ranks > processors {
-		return tuning{eager: 16 << 10, oneShot: 32 << 10}
+		return tuning{eager: 4 << 10, oneShot: 32 << 10}
 	}
 	return tuning{eager: spin.LinePayload, oneShot: 32 << 10}
 }

@@ -13,8 +13,9 @@ import (
 
 // budget says how long a wait spins and yields before it sleeps.
 type budget struct {
-	// tight and paused are polls without and with a PAUSE in between.
-	tight, paused uint32
+	// polls are those with a PAUSE in between. Polling without one makes the line harder to get
+	// for who is about to write it.
+	polls uint32
 	// yields are the turns given to others before the first sleep; brief is how many of them a
 	// caller's own thread may use up before the work goes to the stream's worker.
 	yields, brief int
@@ -24,12 +25,12 @@ type budget struct {
 // processors the one that is waited for may be waiting for ours, so spinning is pure loss: 2,000
 // pauses instead of 20 make an all-reduce of 64 KiB on 4 ranks of 2 processors 17 times slower.
 func newBudget(d *Device, ranks, processors int) budget {
-	b := budget{tight: 200, paused: 400, yields: 400, brief: 300}
+	b := budget{polls: 500, yields: 400, brief: 300}
 	if ranks > processors {
-		b.tight, b.paused = 20, 5
+		b.polls = 5
 	}
 	if d.crowded.Load() {
-		b.tight, b.paused, b.yields, b.brief = 20, 5, 2000, 1000
+		b.polls, b.yields, b.brief = 5, 2000, 1000
 	}
 	return b
 }
