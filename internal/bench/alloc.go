@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"symmem"
 	"symmem/internal/alloc"
@@ -37,14 +38,45 @@ func allocOne(ctx context.Context, p Plan, w workload, report *Report) (err erro
 	if err != nil {
 		return err
 	}
-	return report.Add(p.Measure(Case{
+	c := Case{
 		Name: w.name, Params: w.params, Bar: w.bar,
 		Ours: Variant{Run: player[symmem.Buffer](w, poolAllocator{pool})},
 		Baselines: []Variant{
 			{Name: "naive best fit", Run: player[extent](w, naiveAllocator{newNaive(1 << 40)})},
 			{Name: "PyTorch's policy", Run: player[alloc.Block](w, coreAllocator{cores})},
 		},
-	}))
+	}
+	if w.live == 1 {
+		// So short a pair would mostly measure the player.
+		c.Ours.Run = func(pairs int) error { return hotPairs(pool, w.sizes[0], pairs) }
+		c.Baselines = append(c.Baselines, Variant{Name: "two sync.Mutex pairs", Run: mutexPairs})
+	}
+	return report.Add(p.Measure(c))
+}
+
+// hotPairs allocates and frees one size.
+func hotPairs(pool *symmem.Pool, bytes int64, pairs int) error {
+	for range pairs {
+		b, err := pool.Alloc(bytes)
+		if err != nil {
+			return fmt.Errorf("allocating %d bytes: %w", bytes, err)
+		}
+		if err := b.Free(); err != nil {
+			return fmt.Errorf("freeing %d bytes: %w", bytes, err)
+		}
+	}
+	return nil
+}
+
+// mutexPairs locks and unlocks a mutex twice, which is what a pair of calls that are safe for
+// concurrent use costs in Go before it does anything: a yardstick for the machine.
+func mutexPairs(pairs int) error {
+	var mu sync.Mutex
+	for range 2 * pairs {
+		mu.Lock()
+		mu.Unlock() //nolint:staticcheck // Locking is what is measured.
+	}
+	return nil
 }
 
 // allocator is what a workload is played on.
