@@ -1,7 +1,6 @@
 package symmem
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"symmem/driver"
+	"symmem/internal/agreement"
 	"symmem/internal/handoff"
 	"symmem/internal/registry"
 )
@@ -105,6 +105,10 @@ func (g *Group) contains(other *Group) bool {
 func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	// A rank that is in another operation would send something else, and no group would be right.
+	if err := g.agree(ctx, agreement.Exact, "split"); err != nil {
+		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
+	}
 	all, err := g.exchangeInts(ctx, int64(color), int64(key))
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
@@ -124,22 +128,20 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 
 // exchangeInts gathers two numbers of every rank. g.mu is held.
 func (g *Group) exchangeInts(ctx context.Context, a, b int64) ([][2]int64, error) {
-	if err := g.Err(); err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	if err := binary.Write(&out, binary.LittleEndian, [2]int64{a, b}); err != nil {
-		return nil, err
-	}
-	got, err := g.comm.Exchange(ctx, driver.LaneControl, out.Bytes())
+	mine := binary.LittleEndian.AppendUint64(nil, uint64(a))
+	mine = binary.LittleEndian.AppendUint64(mine, uint64(b))
+	got, err := g.comm.Exchange(ctx, driver.LaneControl, mine)
 	if err != nil {
 		return nil, g.settle(err)
 	}
 	all := make([][2]int64, len(got))
 	for r, message := range got {
-		if err := binary.Read(bytes.NewReader(message), binary.LittleEndian, &all[r]); err != nil {
-			return nil, fmt.Errorf("message of rank %d: %w", g.ranks[r], err)
+		if len(message) != len(mine) {
+			return nil, fmt.Errorf("message of rank %d has %d bytes instead of %d",
+				g.ranks[r], len(message), len(mine))
 		}
+		all[r][0] = int64(binary.LittleEndian.Uint64(message))
+		all[r][1] = int64(binary.LittleEndian.Uint64(message[8:]))
 	}
 	return all, nil
 }

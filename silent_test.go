@@ -356,3 +356,20 @@ func TestCollectivesThatDifferAreADivergence(t *testing.T) {
 		}
 	}
 }
+
+func TestARankThatSplitsWhileAnotherRegistersIsADivergence(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		r.alloc(p, 4096)
+		var err error
+		if r.Rank() == 0 {
+			err = p.Register(r.ctx, r.World())
+		} else {
+			_, err = r.World().Split(r.ctx, 0, 0)
+		}
+		var diverged *symmem.DivergenceError
+		if !errors.As(err, &diverged) {
+			r.failf("got %v", err)
+		}
+	})
+}
