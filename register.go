@@ -68,6 +68,9 @@ func (p *Pool) Register(ctx context.Context, g *Group) error {
 }
 
 func (p *Pool) member(g *Group) (*membership, error) {
+	if g == nil || g.rt != p.rt {
+		return nil, invalid("no group of the pool's runtime")
+	}
 	if m := g.memberOf(p); m != nil {
 		return m, nil
 	}
@@ -207,6 +210,8 @@ func (p *Pool) leave(g *Group) error {
 	}
 	errs = append(errs, m.cursor.Close())
 	delete(p.members, g)
+	// Who asks for a registration from now on finds something pending, and then a closed group.
+	m.pending.Store(true)
 	return errors.Join(errs...)
 }
 

@@ -192,3 +192,19 @@ func (r *rank) closedPool() *symmem.Pool {
 	r.ok(p.Close())
 	return p
 }
+
+func TestNoGroupAndAClosedOneAreRefused(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		none := p.Begin(nil)
+		r.is(none.End(r.ctx), symmem.ErrInvalid)
+		r.is(p.Register(r.ctx, nil), symmem.ErrInvalid)
+		g := r.split(r.World(), 0)
+		r.sums(g, r.alloc(p, 4096))
+		r.ok(g.Close())
+		s := p.Begin(g)
+		_, err := s.Alloc(8 * mib)
+		r.ok(err)
+		r.is(s.End(r.ctx), symmem.ErrClosed)
+	})
+}
