@@ -112,12 +112,17 @@ func Host[T Element](s []T) Memory {
 }
 
 // Slice is the part [from, from+bytes) of the memory. A range that is not inside is ErrOutOfRange.
+// An empty part has the address of the whole.
 func (m Memory) Slice(from, bytes int64) (Memory, error) {
 	if from < 0 || bytes < 0 || from > m.Bytes() || bytes > m.Bytes()-from {
 		return Memory{}, fmt.Errorf("slicing [%d, %d+%d) of %d bytes: %w",
 			from, from, bytes, m.Bytes(), ErrOutOfRange)
 	}
-	m.start = unsafe.Add(m.start, from)
+	if bytes > 0 {
+		// A pointer past the end of a Go slice may point at memory that is not in use, which the
+		// garbage collector takes for corruption.
+		m.start = unsafe.Add(m.start, from)
+	}
 	m.extent = newExtent(bytes, m.extent.stream())
 	return m, nil
 }

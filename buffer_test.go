@@ -56,23 +56,23 @@ func TestMisuseOfBuffersIsRefused(t *testing.T) {
 func TestSliceKeepsInsideTheMemory(t *testing.T) {
 	m := symmem.Foreign(0x1000, 100)
 	for _, row := range []struct {
-		name        string
-		from, bytes int64
-		ok          bool
+		name            string
+		from, bytes, at int64
+		ok              bool
 	}{
-		{"all of it", 0, 100, true},
-		{"nothing at the end", 100, 0, true},
-		{"the last byte", 99, 1, true},
-		{"a byte past the end", 99, 2, false},
-		{"from before the start", -1, 1, false},
-		{"a negative length", 1, -1, false},
-		{"a length that overflows", 1, 1<<63 - 1, false},
-		{"from far behind the end", 1<<63 - 1, 1, false},
+		{"all of it", 0, 100, 0, true},
+		{"nothing at the end, which points past nothing", 100, 0, 0, true},
+		{"the last byte", 99, 1, 99, true},
+		{"a byte past the end", 99, 2, 0, false},
+		{"from before the start", -1, 1, 0, false},
+		{"a negative length", 1, -1, 0, false},
+		{"a length that overflows", 1, 1<<63 - 1, 0, false},
+		{"from far behind the end", 1<<63 - 1, 1, 0, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			part, err := m.Slice(row.from, row.bytes)
 			if row.ok && (err != nil || part.Bytes() != row.bytes ||
-				part.Address() != m.Address()+uintptr(row.from)) {
+				part.Address() != m.Address()+uintptr(row.at)) {
 				t.Errorf("got %+v, %v", part, err)
 			}
 			if !row.ok && !errors.Is(err, symmem.ErrOutOfRange) {

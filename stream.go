@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 
 	"symmem/driver"
@@ -58,7 +59,10 @@ func (s *Stream) Copy(dst, src Memory) error {
 	if err := s.touches(dst, src); err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
-	return s.queue.Copy(dst.Address(), src.Address(), src.Bytes())
+	if err := s.queue.Copy(dst.Address(), src.Address(), src.Bytes()); err != nil {
+		return err
+	}
+	return s.keep(dst, src)
 }
 
 // Fill sets every byte of dst.
@@ -66,7 +70,33 @@ func (s *Stream) Fill(dst Memory, value byte) error {
 	if err := s.touches(dst, dst); err != nil {
 		return fmt.Errorf("filling: %w", err)
 	}
-	return s.queue.Fill(dst.Address(), value, dst.Bytes())
+	if err := s.queue.Fill(dst.Address(), value, dst.Bytes()); err != nil {
+		return err
+	}
+	return s.keep(dst, dst)
+}
+
+// keep keeps memory that may be a Go slice reachable, and off the caller's stack, until the work
+// just queued on it is done; for work in a capture, as long as the graph.
+func (s *Stream) keep(a, b Memory) error {
+	if a.pool != nil && b.pool != nil {
+		return nil
+	}
+	if !s.capturing.Load() {
+		done, err := s.rt.device.NewEvent()
+		if err == nil {
+			err = s.queue.Record(done)
+		}
+		if err != nil || done.Done() {
+			runtime.KeepAlive(a.start)
+			runtime.KeepAlive(b.start)
+			return err
+		}
+	}
+	return s.queue.Host(func() {
+		runtime.KeepAlive(a.start)
+		runtime.KeepAlive(b.start)
+	})
 }
 
 // Host runs a function of the host in stream order. It must not call into symmem. A panic in it

@@ -2,8 +2,10 @@ package symmem_test
 
 import (
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
+	"weak"
 
 	"symmem"
 )
@@ -139,5 +141,26 @@ func TestWhatAStreamCannotDoIsRefused(t *testing.T) {
 		if err := s.Fill(b.Memory(), 1); err == nil && r.stream().Fill(b.Memory(), 1) == nil {
 			r.failf("a freed buffer was filled")
 		}
+	})
+}
+
+func TestAGoSliceIsKeptWhileWorkOnItIsQueued(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.alloc(p, 1<<16)
+		s := r.DefaultStream()
+		release := r.hold(s)
+		source := make([]byte, 1<<16)
+		kept := weak.Make(&source[0])
+		r.ok(s.Copy(b.Memory(), symmem.Host(source)))
+		source = nil
+		runtime.GC()
+		runtime.GC()
+		if kept.Value() == nil {
+			release()
+			r.failf("the slice was collected before it was copied")
+		}
+		release()
+		r.ok(s.Synchronize(r.ctx))
 	})
 }
