@@ -71,6 +71,8 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	if err != nil || n < 1 {
 		return nil, errors.Join(err, invalid("opening %d local ranks", n))
 	}
+	ctx, cancel := opts.bound(ctx)
+	defer cancel()
 	store := rendezvous.NewLocal()
 	members := &members{store: store, left: n}
 	runtimes, errs := make([]*Runtime, n), make([]error, n)
