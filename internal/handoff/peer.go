@@ -13,44 +13,53 @@ import (
 )
 
 // Peer is a connection to another process's Server. It is safe for use by several goroutines.
+//
+// A request that ends without its answer, as by a deadline, ends the connection with it: the answer
+// may come yet, and must not be taken for that of the next request, which connects anew.
 type Peer struct {
-	token Token
-	pid   int
-	watch *os.File // pidfd of the process; becomes readable when it ends
+	address string
+	token   Token
+	pid     int
+	watch   *os.File // pidfd of the process; becomes readable when it ends
 
-	mu   sync.Mutex // one request at a time
-	conn *net.UnixConn
+	turn sync.Mutex // one request at a time
+
+	mu     sync.Mutex
+	conn   *net.UnixConn // nil between two connections; guarded by mu
+	closed bool          // guarded by mu
 }
 
 // Dial connects to a Server of the same user.
 func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
-	c, err := new(net.Dialer).DialContext(ctx, "unix", address)
+	conn, pid, err := connect(ctx, address)
 	if err != nil {
-		return nil, fmt.Errorf("connecting to a rank of this machine: %w", err)
+		return nil, err
 	}
-	conn := c.(*net.UnixConn)
-	p, err := newPeer(conn, token)
+	// The connection is open, so the process lives and the number is still its own.
+	watch, err := sys.Pidfd(pid)
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
-	return p, nil
+	return &Peer{address: address, token: token, pid: pid, watch: watch, conn: conn}, nil
 }
 
-func newPeer(conn *net.UnixConn, token Token) (*Peer, error) {
+// connect opens a connection and returns the process at its other end, which is of the same user.
+func connect(ctx context.Context, address string) (*net.UnixConn, int, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "unix", address)
+	if err != nil {
+		return nil, 0, fmt.Errorf("connecting to a rank of this machine: %w", err)
+	}
+	conn := c.(*net.UnixConn)
 	who, err := sys.PeerOf(conn)
+	if err == nil && who.UID != os.Getuid() {
+		err = fmt.Errorf("user %d answers on a rank's socket: %w", who.UID, ErrRefused)
+	}
 	if err != nil {
-		return nil, err
+		conn.Close()
+		return nil, 0, err
 	}
-	if who.UID != os.Getuid() {
-		return nil, fmt.Errorf("user %d answers on a rank's socket: %w", who.UID, ErrRefused)
-	}
-	// The connection is open, so the process lives and the number is still its own.
-	watch, err := sys.Pidfd(who.PID)
-	if err != nil {
-		return nil, err
-	}
-	return &Peer{token: token, pid: who.PID, watch: watch, conn: conn}, nil
+	return conn, who.PID, nil
 }
 
 // PID is the process id of the peer, as the kernel says.
@@ -61,21 +70,72 @@ func (p *Peer) Watch() *os.File { return p.watch }
 
 // Fetch asks for what the peer has exported under the key. The file is the caller's.
 func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	deadline, _ := ctx.Deadline()
-	p.conn.SetDeadline(deadline)
-	stop := context.AfterFunc(ctx, func() { p.conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if _, err := p.conn.Write(encodeRequest(p.token, key)); err != nil {
+	p.turn.Lock()
+	defer p.turn.Unlock()
+	conn, err := p.connection(ctx)
+	if err != nil {
 		return nil, fmt.Errorf("asking process %d for shared memory: %w", p.pid, err)
 	}
 	response := make([]byte, responseSize)
-	f, err := sys.ReceiveFile(p.conn, response)
+	f, err := ask(ctx, conn, encodeRequest(p.token, key), response)
 	if err != nil {
-		return nil, fmt.Errorf("getting shared memory from process %d: %w", p.pid, err)
+		// Nothing can be done about a connection that does not even close.
+		_ = p.hangUp()
+		return nil, fmt.Errorf("asking process %d for shared memory: %w", p.pid, err)
 	}
 	return p.accept(f, response)
+}
+
+// connection returns the connection, or a new one to the same process. It is this caller's turn.
+func (p *Peer) connection(ctx context.Context) (*net.UnixConn, error) {
+	p.mu.Lock()
+	conn, closed := p.conn, p.closed
+	p.mu.Unlock()
+	if closed {
+		return nil, net.ErrClosed
+	}
+	if conn != nil {
+		return conn, nil
+	}
+	conn, pid, err := connect(ctx, p.address)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pid != p.pid || p.closed {
+		conn.Close()
+		return nil, fmt.Errorf("process %d answers: %w", pid, ErrRefused)
+	}
+	p.conn = conn
+	return conn, nil
+}
+
+func (p *Peer) hangUp() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	conn := p.conn
+	p.conn = nil
+	if conn == nil {
+		return nil
+	}
+	return conn.Close()
+}
+
+// ask sends a request and fills in the response. The descriptor that came with it, if one did, is
+// the caller's.
+func ask(ctx context.Context, c *net.UnixConn, request, response []byte) (*os.File, error) {
+	deadline, _ := ctx.Deadline()
+	if err := c.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	// The error is that of a connection that was closed, which needs no deadline.
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if _, err := c.Write(request); err != nil {
+		return nil, err
+	}
+	return sys.ReceiveFile(c, response)
 }
 
 func (p *Peer) accept(f *os.File, response []byte) (*os.File, error) {
@@ -92,5 +152,10 @@ func (p *Peer) accept(f *os.File, response []byte) (*os.File, error) {
 	return nil, fmt.Errorf("getting shared memory from process %d: %w", p.pid, err)
 }
 
-// Close ends the connection.
-func (p *Peer) Close() error { return errors.Join(p.conn.Close(), p.watch.Close()) }
+// Close ends the connection, and with it a request that is under way.
+func (p *Peer) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	return errors.Join(p.hangUp(), p.watch.Close())
+}

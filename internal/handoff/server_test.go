@@ -254,3 +254,38 @@ func TestManyPeersFetchAtOnceWhileExportsChange(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// A late answer is one to a question that nobody asks any more. Taken for the answer to the next
+// one it would put the wrong memory behind a window.
+func TestAnAnswerThatComesTooLateIsNotTakenForTheNext(t *testing.T) {
+	server, err := net.ListenUnix("unix", socketName("late"))
+	check(t, err)
+	p, err := Dial(t.Context(), server.Addr().String(), token)
+	check(t, err)
+	first, err := server.AcceptUnix()
+	check(t, err)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Fetch(ended, Key{Number: 1}); err == nil {
+		t.Fatal("an answer came from nowhere")
+	}
+	// The peer may have hung up by now; if not, this answer waits for the next request.
+	_ = sys.SendFile(first, encodeResponse(statusFound), newMemory(t, 4096))
+	right := newMemory(t, 8192)
+	var answering sync.WaitGroup
+	answering.Go(func() {
+		second, err := server.AcceptUnix()
+		if err != nil {
+			return
+		}
+		defer second.Close()
+		if err := sys.SendFile(second, encodeResponse(statusFound), right); err != nil {
+			t.Error(err)
+		}
+	})
+	if size, err := fetchSize(p, Key{Number: 2}); err != nil || size != 8192 {
+		t.Errorf("got %d bytes, %v", size, err)
+	}
+	check(t, errors.Join(first.Close(), p.Close(), server.Close()))
+	answering.Wait()
+}
