@@ -172,11 +172,11 @@ func (g *Group) Abort() { g.comm.Abort(nil) }
 func (g *Group) Close() error {
 	g.closing.Do(func() {
 		g.fault.end(fmt.Errorf("group %s: %w", g.id, ErrClosed))
-		var errs []error
+		// The collectives of this rank end before the windows go in which they work.
+		errs := []error{g.comm.Close()}
 		for _, p := range g.rt.allPools() {
 			errs = append(errs, p.leave(g))
 		}
-		errs = append(errs, g.comm.Close())
 		g.background.Wait()
 		g.closeErr = errors.Join(errs...)
 	})

@@ -8,7 +8,7 @@ type Observer struct {
 	// all its windows are deregistered.
 	SegmentAlloc, SegmentFree func(SegmentEvent)
 	// Register is called after a segment was registered with a group, Deregister before the
-	// registration is taken back.
+	// registration is taken back, or, where the group was closed, after it has ended.
 	Register, Deregister func(WindowEvent)
 	// Alloc is called after a block was handed out, Free when its owner gives it back.
 	Alloc, Free func(BlockEvent)

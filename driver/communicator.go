@@ -68,7 +68,9 @@ type Communicator interface {
 	// Abort fails the communicator for all its ranks. Waits on this rank end with the given cause
 	// (nil means ErrAborted), those of others with ErrFault.
 	Abort(cause error)
-	// Close leaves the group. Windows are deregistered before. It waits for nobody.
+	// Close ends the collectives of this rank, waits for the one that runs, and leaves the group.
+	// Windows that are still registered end with it; to deregister one then does nothing. It waits
+	// for no other rank.
 	Close() error
 }
 

@@ -11,6 +11,7 @@ import (
 
 var closingContracts = []contract{
 	{"a closed group gives ErrClosed", proveGroupClosed},
+	{"windows end with their group", proveWindowsEnd},
 	{"Close ends the waits of its own rank", proveCloseOwnWaits},
 	{"Close ends the waits of other ranks", proveCloseOthersWaits},
 	{"Close and Abort may come while anything is under way", proveCloseAnytime},
@@ -40,6 +41,33 @@ func proveGroupClosed(t *testing.T, h Harness) {
 	wantError(t, "Register", err, driver.ErrClosed)
 	r.group.Abort(nil)
 	must(t, r.stream.Synchronize(w.ctx))
+}
+
+func proveWindowsEnd(t *testing.T, h Harness) {
+	w := newWorld(t, h, 2, options{})
+	must(t, w.each(func(r *rank) error {
+		c, err := r.connect("short", numbers(2), true)
+		if err != nil {
+			return err
+		}
+		b, err := r.newBuffer(1)
+		if err != nil {
+			return err
+		}
+		first, err := c.Register(w.ctx, r.nextKey(), b.segment)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(c.Close(), first.Deregister()); err != nil {
+			return err
+		}
+		// The segment is as good as before.
+		b.window, err = r.group.Register(w.ctx, r.nextKey(), b.segment)
+		if err != nil {
+			return err
+		}
+		return r.sumOver(r.group, b, 5)
+	}))
 }
 
 // waits are what a rank can be in while it waits for others.

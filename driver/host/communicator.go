@@ -376,6 +376,8 @@ func (c *communicator) Close() error {
 
 // release unmaps everything that the communicator maps.
 func (c *communicator) release() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	var errs []error
 	for _, w := range c.windows {
 		errs = append(errs, w.unmap())

@@ -37,6 +37,10 @@ func (c *communicator) Register(
 	if c.registered(key) {
 		return nil, fmt.Errorf("registering segment %d: it is registered already", key.Ordinal)
 	}
+	if err := c.enter(); err != nil {
+		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
+	}
+	defer c.leave()
 	ctx, cancel := c.device.bounded(ctx)
 	defer cancel()
 	own.export(c.handoffKey(key))
