@@ -376,14 +376,17 @@ func TestExplainSaysWhichPathAndWhy(t *testing.T) {
 		r.sums(r.World(), b)
 		got = append(got, explain(symmem.OpAllReduce, m, m), explain(symmem.OpAllReduce, m, foreign),
 			explain(symmem.OpAllReduce, foreign, m), explain(symmem.OpSend, m, m))
+		r.alloc(p, 8*mib)
+		got = append(got, explain(symmem.OpAllReduce, m, m))
 		want := []string{
 			"AllReduce: window path, after registering: " +
 				"both buffers are of pools that the group can register",
-			"AllReduce: plain path: the send buffer is in no window of the group",
+			"AllReduce: plain path, after registering: the send buffer is in no window of the group",
 			"AllReduce: window path: both buffers lie in windows of the group",
 			"AllReduce: plain path: the receive buffer is in no window of the group",
 			"AllReduce: plain path: the send buffer is in no window of the group",
 			"Send: plain path: the operation works without windows",
+			"AllReduce: window path, after registering: both buffers lie in windows of the group",
 		}
 		if !slices.Equal(got, want) {
 			r.failf("got  %s\nwant %s", join(got), join(want))

@@ -53,23 +53,23 @@ func (g *Group) Explain(
 	}
 	call, why := g.route(&r)
 	e := Explanation{Operation: op.String(), Path: call.Path.String(), Why: why}
-	if call.Path == driver.PathPlain && g.wouldRegister(&r) {
-		e.Registers, e.Path = true, driver.PathWindow.String()
+	if g.rt.capturing() || op.PointToPoint() {
+		return e, nil
+	}
+	e.Registers = g.wouldRegister(send.pool) || g.wouldRegister(recv.pool)
+	if call.Path == driver.PathPlain && count > 0 && g.serves(send.pool) && g.serves(recv.pool) {
+		e.Path = driver.PathWindow.String()
 		e.Why = "both buffers are of pools that the group can register"
 	}
 	return e, nil
 }
 
-// wouldRegister tells whether takeOver would make the window path possible.
-func (g *Group) wouldRegister(r *request) bool {
-	if g.rt.capturing() || r.operation.PointToPoint() || r.count == 0 {
-		return false
-	}
-	for _, m := range []Memory{r.send, r.recv} {
-		p := m.pool
-		if p == nil || p.domain == nil || !p.domain.contains(g) {
-			return false
-		}
-	}
-	return true
+// serves tells whether the group can register a pool's memory.
+func (g *Group) serves(p *Pool) bool {
+	return p != nil && p.domain != nil && p.domain.contains(g)
+}
+
+// wouldRegister tells whether takeOver would register memory of a pool.
+func (g *Group) wouldRegister(p *Pool) bool {
+	return g.serves(p) && (g.memberOf(p) == nil || g.owes(p))
 }

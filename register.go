@@ -86,6 +86,16 @@ func (p *Pool) member(g *Group) (*membership, error) {
 	return m, err
 }
 
+// owes tells whether memory of a pool that the group has joined waits to be registered with it. It
+// takes no lock.
+func (g *Group) owes(p *Pool) bool {
+	if p == nil {
+		return false
+	}
+	m := g.memberOf(p)
+	return m != nil && m.pending.Load()
+}
+
 func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) error {
 	if p.rt.capturing() {
 		return fmt.Errorf("registering with group %s: %w", g.id, ErrCapturing)
