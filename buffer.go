@@ -145,6 +145,9 @@ func View[T Element](b Buffer) ([]T, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("viewing the zero buffer: %w", ErrForeign)
 	}
+	if _, err := b.memory.pool.blockOf(b.memory); err != nil {
+		return nil, fmt.Errorf("viewing a buffer: %w", err)
+	}
 	if !b.memory.pool.rt.device.Info().Addressable {
 		return nil, fmt.Errorf("viewing device memory: %w", ErrUnsupported)
 	}

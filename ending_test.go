@@ -107,3 +107,58 @@ func TestAPoolStaysOpenWhileItsWorkDoesNotEnd(t *testing.T) {
 		r.ok(p.Trim(r.ctx, 0))
 	})
 }
+
+func TestAGroupThatIsClosedDuringACollectiveEndsItFirst(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.alloc(p, 16*mib)
+		for range 4 {
+			g, err := r.World().Split(r.ctx, 0, 0)
+			r.ok(err)
+			r.sums(g, b)
+			begun, ended := make(chan struct{}), make(chan error, 1)
+			go func() {
+				close(begun)
+				err := error(nil)
+				for err == nil {
+					err = r.sum(g, b)
+				}
+				ended <- err
+			}()
+			<-begun
+			r.ok(g.Close())
+			r.is(<-ended, symmem.ErrClosed)
+		}
+	})
+}
+
+func TestAViewIsOfMemoryThatIsStillThere(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		freed, kept := r.alloc(p, mib), r.alloc(p, mib)
+		r.ok(freed.Free())
+		_, err := symmem.View[float32](freed)
+		r.is(err, symmem.ErrFreed)
+		r.ok(p.Close())
+		_, err = symmem.View[float32](kept)
+		r.is(err, symmem.ErrClosed)
+	})
+}
+
+func TestClosedPoolsAndGroupsAreForgotten(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		before := r.Stats()
+		for range 3 {
+			g, err := r.World().Split(r.ctx, 0, 0)
+			r.ok(err)
+			p := r.poolWith(symmem.PoolOptions{Domain: g, FirstSegment: 4 * mib})
+			r.window(p, mib)
+			r.ok(p.Close())
+			r.ok(g.Close())
+		}
+		if after := r.Stats(); len(after.Pools) != len(before.Pools) ||
+			len(after.Groups) != len(before.Groups) {
+			r.failf("%d pools and %d groups are left", len(after.Pools), len(after.Groups))
+		}
+	})
+}

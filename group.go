@@ -30,6 +30,8 @@ type Group struct {
 	comm  driver.Communicator
 	fault *fault
 
+	poolsMade uint64 // pools that had this domain; guarded by rt.mu
+
 	mu     sync.Mutex // held during collective control calls
 	splits int        // guarded by mu
 
@@ -168,9 +170,11 @@ func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, r
 func (g *Group) Abort() { g.comm.Abort(nil) }
 
 // Close leaves the group: its windows are deregistered on this rank. Close the graphs captured
-// over it before. It waits for nobody but this rank's own work; a second Close does nothing.
+// over it before. Collectives that are under way end, or return ErrClosed; it waits for nobody but
+// this rank's own work. A second Close does nothing.
 func (g *Group) Close() error {
 	g.closing.Do(func() {
+		failed := g.fault.known() != nil
 		g.fault.end(fmt.Errorf("group %s: %w", g.id, ErrClosed))
 		// The collectives of this rank end before the windows go in which they work.
 		errs := []error{g.comm.Close()}
@@ -178,9 +182,22 @@ func (g *Group) Close() error {
 			errs = append(errs, p.leave(g))
 		}
 		g.background.Wait()
+		if !failed {
+			g.rt.forgetGroup(g)
+		}
 		g.closeErr = errors.Join(errs...)
 	})
 	return g.closeErr
+}
+
+// forgetGroup drops a group that is closed. Failed ones stay, since their streams may still have
+// an error that only they can explain.
+func (rt *Runtime) forgetGroup(g *Group) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if i := slices.Index(rt.groups, g); i >= 0 && !rt.closed {
+		rt.groups = slices.Delete(slices.Clone(rt.groups), i, i+1)
+	}
 }
 
 // memberOf finds the group's part in a pool without a lock.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"symmem/driver"
@@ -131,17 +132,13 @@ func (rt *Runtime) poolID(domain *Group) uint64 {
 	if domain == nil {
 		return 0
 	}
-	count := 0
-	for _, p := range rt.pools {
-		if p.domain == domain {
-			count++
-		}
-	}
+	count := domain.poolsMade
+	domain.poolsMade++
 	if domain == rt.world {
-		return uint64(count)
+		return count
 	}
 	const numbers = 1 << 16
-	return domain.key.ID&^(numbers-1) | uint64(count)
+	return domain.key.ID&^(numbers-1) | count%numbers
 }
 
 func (rt *Runtime) allPools() []*Pool {
@@ -368,5 +365,15 @@ func (p *Pool) Close() error {
 	for _, g := range p.rt.allGroups() {
 		g.forget(p)
 	}
+	p.rt.forgetPool(p)
 	return errors.Join(append(errs, p.arena.Close())...)
+}
+
+// forgetPool drops a pool that is closed.
+func (rt *Runtime) forgetPool(p *Pool) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if i := slices.Index(rt.pools, p); i >= 0 && !rt.closed {
+		rt.pools = slices.Delete(slices.Clone(rt.pools), i, i+1)
+	}
 }

@@ -86,11 +86,8 @@ type Stats struct {
 }
 
 // Stats describes the Runtime, its pools in the order in which they were made, and its groups by
-// id. The first pool is that of disabled scopes.
+// id, without those that were closed. The first pool is that of disabled scopes.
 func (rt *Runtime) Stats() Stats {
-	rt.mu.Lock()
-	groups := append([]*Group(nil), rt.groups...)
-	rt.mu.Unlock()
 	s := Stats{
 		Rank: rt.rank, Size: rt.size, Backend: rt.device.Info().Backend,
 		Check: rt.level.String(), Groups: map[string]GroupStats{},
@@ -98,7 +95,7 @@ func (rt *Runtime) Stats() Stats {
 	for _, p := range rt.allPools() {
 		s.Pools = append(s.Pools, p.Stats())
 	}
-	for _, g := range groups {
+	for _, g := range rt.allGroups() {
 		s.Groups[g.id] = g.Stats()
 	}
 	return s
