@@ -99,18 +99,17 @@ func (g *Group) Check(ctx context.Context) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.agree(ctx, agreement.Exact, "check", g.histories()...)
+	return g.agree(ctx, "check", g.histories()...)
 }
 
-// agree compares ledgers over the control lane. g.mu is held.
-func (g *Group) agree(
-	ctx context.Context, mode agreement.Mode, tag string, ledgers ...agreement.Ledger,
-) error {
+// agree compares ledgers over the control lane, at a point that all ranks reach in the same place
+// of their program. g.mu is held.
+func (g *Group) agree(ctx context.Context, tag string, ledgers ...agreement.Ledger) error {
 	if err := g.Err(); err != nil {
 		return err
 	}
 	verdict, err := g.compare(ctx, driver.LaneControl, agreement.Config{
-		Mode: mode, Tag: tag, Ledgers: ledgers,
+		Mode: agreement.Exact, Tag: tag, Ledgers: ledgers,
 	})
 	if err != nil {
 		return g.settle(err)

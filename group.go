@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 
 	"symmem/driver"
-	"symmem/internal/agreement"
 	"symmem/internal/handoff"
 	"symmem/internal/registry"
 )
@@ -108,7 +107,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	// A rank that is in another operation would send something else, and no group would be right.
-	if err := g.agree(ctx, agreement.Exact, "split"); err != nil {
+	if err := g.agree(ctx, "split"); err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
 	}
 	all, err := g.exchangeInts(ctx, int64(color), int64(key))

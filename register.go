@@ -155,7 +155,7 @@ func (g *Group) agreeToRegister(ctx context.Context, p *Pool, pending []*segment
 	for _, s := range pending {
 		list = list.Add(s.key.Ordinal, s.key.Generation, s.key.Bytes)
 	}
-	return g.agree(ctx, agreement.Exact, "registration", p.history(list))
+	return g.agree(ctx, "registration", p.history(list))
 }
 
 func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segment) error {
@@ -239,7 +239,7 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	g := p.domain
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.agree(ctx, agreement.Exact, "trim", p.history(agreement.Pending{})); err != nil {
+	if err := g.agree(ctx, "trim", p.history(agreement.Pending{})); err != nil {
 		return err
 	}
 	idle := p.takeIdle(keep)

@@ -150,10 +150,12 @@ func TestAGoSliceIsKeptWhileWorkOnItIsQueued(t *testing.T) {
 		b := r.alloc(p, 1<<16)
 		s := r.DefaultStream()
 		release := r.hold(s)
-		source := make([]byte, 1<<16)
-		kept := weak.Make(&source[0])
-		r.ok(s.Copy(b.Memory(), symmem.Host(source)))
-		source = nil
+		copied := func() weak.Pointer[byte] {
+			source := make([]byte, 1<<16)
+			r.ok(s.Copy(b.Memory(), symmem.Host(source)))
+			return weak.Make(&source[0])
+		}
+		kept := copied()
 		runtime.GC()
 		runtime.GC()
 		if kept.Value() == nil {

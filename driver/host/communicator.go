@@ -247,12 +247,6 @@ func (c *communicator) overlay(m *sys.Mapping, err error) error {
 	return nil
 }
 
-func (c *communicator) count(p driver.Path) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.launched[p]++
-}
-
 // Launched counts the calls by their path.
 func (c *communicator) Launched() [driver.Paths]uint64 {
 	c.mu.Lock()
