@@ -2,9 +2,12 @@ package symmem_test
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"testing"
 
 	"symmem"
+	"symmem/driver"
 )
 
 func TestAPoolAtTheAddressesOfAClosedOneHasItsWindows(t *testing.T) {
@@ -161,4 +164,33 @@ func TestClosedPoolsAndGroupsAreForgotten(t *testing.T) {
 			r.failf("%d pools and %d groups are left", len(after.Pools), len(after.Groups))
 		}
 	})
+}
+
+func TestRanksAgreeOnWhoLeftTheGroup(t *testing.T) {
+	var mu sync.Mutex
+	faults := map[string]bool{}
+	together(t, 3, symmem.Options{}, func(r *rank) {
+		g, err := r.World().Split(r.ctx, 0, 0)
+		r.ok(err)
+		p := r.pool()
+		b := r.alloc(p, mib)
+		r.sums(g, b)
+		if r.Rank() == 1 {
+			r.ok(g.Close())
+			return
+		}
+		for err == nil {
+			err = r.sum(g, b)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		faults[g.Err().Error()] = true
+		var stray *driver.StrayError
+		if !errors.As(err, &stray) || stray.Elsewhere[1] == "" {
+			t.Errorf("rank %d got %v, want that rank 1 is elsewhere", r.Rank(), err)
+		}
+	})
+	if len(faults) != 1 {
+		t.Errorf("ranks got different errors: %v", faults)
+	}
 }

@@ -128,7 +128,7 @@ func reportOf(cause error) report {
 	case errors.As(cause, &mismatch):
 		return report{Kind: kindDiverged, Doing: mismatch.Error()}
 	case errors.As(cause, &stray):
-		return report{Kind: kindDiverged, Doing: stray.Doing}
+		return report{Kind: kindDiverged, Doing: stray.Doing, Activity: stray.Elsewhere}
 	case errors.As(cause, &late):
 		return report{
 			Kind: kindLate, Doing: late.Doing, Waited: late.Waited, Ranks: late.Missing,
@@ -185,7 +185,13 @@ func (g *Group) conclude(cause error, reports map[string][]report) error {
 		first, ranks, _ := merge(reports[kindLost])
 		return &RankLostError{Ranks: ranks, Doing: first.Doing}
 	case len(reports[kindDiverged]) > 0:
-		return g.explainDivergence(cause)
+		if err := g.explainDivergence(cause); err != cause {
+			return err
+		}
+		// The histories are equal, as when a rank has left the group: then where each rank is.
+		if first, _, activity := merge(reports[kindDiverged]); len(activity) > 0 {
+			return &driver.StrayError{Doing: first.Doing, Elsewhere: activity}
+		}
 	case len(reports[kindLate]) > 0:
 		first, ranks, activity := merge(reports[kindLate])
 		return &TimeoutError{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"symmem/driver"
 	"symmem/internal/spin"
@@ -57,7 +58,7 @@ func (x *exchange) file() error {
 }
 
 // meet waits for the next report of all ranks that are not absent. A rank that does not come in
-// time, or is lost, becomes absent.
+// time, is lost or has left the group becomes absent.
 func (x *exchange) meet(ctx context.Context) error {
 	w := &waiting{
 		word: func(b *block) *uint64 { return &b.fault[x.lane.read[b]].step }, want: 1,
@@ -91,9 +92,14 @@ func (x *exchange) present() []int {
 func (x *exchange) excuse(err error, missing []int) bool {
 	var lost *driver.RankLostError
 	var late *driver.TimeoutError
+	var stray *driver.StrayError
 	switch {
 	case errors.As(err, &lost):
 		missing = x.c.lost(missing)
+	case errors.As(err, &stray):
+		missing = slices.DeleteFunc(missing, func(r int) bool {
+			return stray.Elsewhere[x.c.cfg.Ranks[r]] == ""
+		})
 	case !errors.As(err, &late):
 		return false
 	}

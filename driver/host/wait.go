@@ -157,9 +157,12 @@ func (c *communicator) trouble(ctx context.Context, w *waiting, begin uint64) er
 		return &driver.RankLostError{Ranks: c.world(lost), Doing: w.doing()}
 	}
 	if !w.tolerant {
-		if err := c.hopeless(w, missing); err != nil {
+		if err := c.peerFault(w); err != nil {
 			return err
 		}
+	}
+	if err := c.hopeless(w, missing); err != nil {
+		return err
 	}
 	select {
 	case <-w.done:
@@ -198,9 +201,8 @@ func (c *communicator) lost(ranks []int) []int {
 	return lost
 }
 
-// hopeless reports a fault of a peer, or the proof that a peer will never come because it waits
-// for us in another place of the program.
-func (c *communicator) hopeless(w *waiting, missing []int) error {
+// peerFault reports that a peer has seen a fault.
+func (c *communicator) peerFault(w *waiting) error {
 	for _, b := range c.others {
 		// Looking once more after the flag was seen: what the peer had posted before it failed is
 		// visible now, and may be all that was missing.
@@ -208,6 +210,12 @@ func (c *communicator) hopeless(w *waiting, missing []int) error {
 			return fmt.Errorf("%s: %w", w.doing(), driver.ErrFault)
 		}
 	}
+	return nil
+}
+
+// hopeless reports the proof that a peer will never come: it has left, or waits for us in another
+// place of the program.
+func (c *communicator) hopeless(w *waiting, missing []int) error {
 	elsewhere := map[int]string{}
 	for _, r := range missing {
 		b := &c.blocks[r].board
