@@ -8,3 +8,10 @@ func (p *Pool) Map(w io.Writer, width int) error {
 	defer p.mu.Unlock()
 	return p.core.Map(w, width)
 }
+
+// ForgetPlans empties the cache of plans, as other calls do in time.
+func ForgetPlans(g *Group) {
+	for i := range g.plans {
+		g.plans[i].Store(nil)
+	}
+}

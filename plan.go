@@ -50,7 +50,9 @@ func (r *request) slot() uint64 {
 // plan finds or makes the plan of a request.
 func (g *Group) plan(ctx context.Context, r *request) (*preparedPlan, error) {
 	slot := &g.plans[r.slot()]
-	if p := slot.Load(); p != nil && p.same(r, g.epoch.Load()) {
+	// Which plans are kept depends on addresses, and so on the rank; what is registered must not.
+	if p := slot.Load(); p != nil && p.same(r, g.epoch.Load()) &&
+		!g.owes(r.send.pool) && !g.owes(r.recv.pool) {
 		return p, nil
 	}
 	p, err := g.prepare(ctx, r)
@@ -199,8 +201,8 @@ func (g *Group) describe(call *driver.Call, sequence uint64) *agreement.Collecti
 	}
 	if call.Path == driver.PathWindow {
 		send, recv := g.commonPlaces(call)
-		c.SendSegment, c.SendOffset = g.placeOf(send)
-		c.RecvSegment, c.RecvOffset = g.placeOf(recv)
+		c.SendPool, c.SendSegment, c.SendOffset = g.placeOf(send)
+		c.RecvPool, c.RecvSegment, c.RecvOffset = g.placeOf(recv)
 	}
 	return c
 }
@@ -219,13 +221,14 @@ func (g *Group) commonPlaces(call *driver.Call) (send, recv uintptr) {
 	return call.Send, call.Recv
 }
 
-// placeOf returns the segment ordinal and offset of an address in a window.
-func (g *Group) placeOf(address uintptr) (segment int32, offset int64) {
+// placeOf returns the pool, segment ordinal and offset of an address in a window.
+func (g *Group) placeOf(address uintptr) (pool uint64, segment int32, offset int64) {
 	place, ok := g.table.Load().find(address, 0)
 	if !ok {
-		return -1, 0
+		return 0, -1, 0
 	}
-	return place.segment.key.Ordinal, int64(address - uintptr(place.segment.start))
+	return place.pool.id, place.segment.key.Ordinal,
+		int64(address - uintptr(place.segment.start))
 }
 
 // digest condenses a description to the word that ranks compare.

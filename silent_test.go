@@ -373,3 +373,38 @@ func TestARankThatSplitsWhileAnotherRegistersIsADivergence(t *testing.T) {
 		}
 	})
 }
+
+func TestBuffersOfDifferentPoolsAreADivergence(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		pools := []*symmem.Pool{r.pool(), r.pool()}
+		var b []symmem.Buffer
+		for _, p := range pools {
+			b = append(b, r.window(p, 1<<20))
+			r.fill(b[len(b)-1], float32(r.Rank()+1))
+		}
+		m := b[r.Rank()].Memory()
+		err := errors.Join(r.World().AllReduce(r.ctx, m, m, 1<<18, symmem.Float32, symmem.Sum, nil),
+			r.DefaultStream().Synchronize(r.ctx))
+		var diverged *symmem.DivergenceError
+		if !errors.As(err, &diverged) {
+			r.failf("got %v", err)
+		}
+	})
+}
+
+// One rank has forgotten the plan of a call and the other has not; both must register what is new.
+func TestRegistrationDoesNotDependOnTheKeptPlans(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.window(p, 4096)
+		r.sums(r.World(), b)
+		r.alloc(p, 8*mib)
+		if r.Rank() == 0 {
+			symmem.ForgetPlans(r.World())
+		}
+		r.sums(r.World(), b)
+		if n := r.World().Stats().Windows; n != 2 {
+			r.failf("%d windows", n)
+		}
+	})
+}

@@ -18,8 +18,9 @@ type CollectiveCall struct {
 	Root int
 	// Count is the number of elements.
 	Count uint64
-	// SendSegment and RecvSegment are segment ordinals, -1 outside the pool; the offsets are in
-	// bytes from the start of the segment.
+	// SendPool and RecvPool are ids of pools. SendSegment and RecvSegment are segment ordinals
+	// there, -1 outside of windows; the offsets are in bytes from the start of the segment.
+	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
 	// Sequence counts the collectives of the group.
@@ -32,9 +33,10 @@ func (c CollectiveCall) String() string {
 	if c.ReduceOp != "" {
 		op = " " + c.ReduceOp
 	}
-	return fmt.Sprintf("%s%s of %d %s, root %d, path %s, send segment %d offset %#x, "+
-		"receive segment %d offset %#x, sequence %d", c.Operation, op, c.Count, c.DataType, c.Root,
-		c.Path, c.SendSegment, c.SendOffset, c.RecvSegment, c.RecvOffset, c.Sequence)
+	return fmt.Sprintf("%s%s of %d %s, root %d, path %s, send pool %d segment %d offset %#x, "+
+		"receive pool %d segment %d offset %#x, sequence %d", c.Operation, op, c.Count, c.DataType,
+		c.Root, c.Path, c.SendPool, c.SendSegment, c.SendOffset, c.RecvPool, c.RecvSegment,
+		c.RecvOffset, c.Sequence)
 }
 
 // Encode returns the call as bytes that are equal exactly for equal calls, names being cut to 32
@@ -50,7 +52,7 @@ func (c *CollectiveCall) Encode() []byte {
 	b = appendWords(b, uint64(int64(c.Root)), c.Count, uint64(c.SendOffset), uint64(c.RecvOffset))
 	b = binary.LittleEndian.AppendUint32(b, uint32(c.SendSegment))
 	b = binary.LittleEndian.AppendUint32(b, uint32(c.RecvSegment))
-	return appendWords(b, c.Sequence)
+	return appendWords(b, c.SendPool, c.RecvPool, c.Sequence)
 }
 
 // DecodeCall reads what [CollectiveCall.Encode] wrote and nothing else. No bytes give a nil call.
@@ -68,6 +70,7 @@ func DecodeCall(value []byte) (*CollectiveCall, error) {
 	c.SendOffset, c.RecvOffset = int64(r.u64("offset")), int64(r.u64("offset"))
 	segments := r.u64("segments")
 	c.SendSegment, c.RecvSegment = int32(uint32(segments)), int32(uint32(segments>>32))
+	c.SendPool, c.RecvPool = r.u64("pool"), r.u64("pool")
 	c.Sequence = r.u64("sequence")
 	if len(r.b) > 0 {
 		r.fail("rest of a collective")
