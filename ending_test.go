@@ -130,7 +130,11 @@ func TestAGroupThatIsClosedDuringACollectiveEndsItFirst(t *testing.T) {
 			}()
 			<-begun
 			r.ok(g.Close())
-			r.is(<-ended, symmem.ErrClosed)
+			// Which rank closes first is open; the other may see that it has left.
+			var stray *driver.StrayError
+			if err := <-ended; !errors.Is(err, symmem.ErrClosed) && !errors.As(err, &stray) {
+				r.failf("got %v, want closed, or that the other rank has left", err)
+			}
 		}
 	})
 }
