@@ -90,6 +90,9 @@ func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
 	}
+	if s == nil || s.rt != b.memory.pool.rt {
+		return invalid("using a buffer on no stream, or on one of another runtime")
+	}
 	return b.memory.pool.use(b, s)
 }
 

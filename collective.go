@@ -132,6 +132,9 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request) error {
 	if s == nil {
 		s = g.rt.stream
 	}
+	if s.rt != g.rt {
+		return invalid("%v on group %s: the stream is of another runtime", r.operation, g.id)
+	}
 	p, err := g.plan(ctx, r)
 	if err != nil {
 		return err

@@ -48,6 +48,7 @@ func (p *Pool) free(b Buffer) error {
 		p.mu.Unlock()
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
+	p.frees.add()
 	p.ledger.Absorb(&ledger.Event{
 		Kind: ledger.KindFree, Stream: uint32(b.memory.extent.stream()),
 		Segment: block.Segment, Offset: block.Offset, Size: block.Size,
@@ -110,15 +111,11 @@ func (p *Pool) unpin(held pin) error {
 	return nil
 }
 
-// markUses records an event on every stream that used the block that was just deferred. p.mu is
-// held.
+// markUses notes an event on every stream that used the block that was just deferred. p.mu is held.
 func (p *Pool) markUses() error {
 	for _, m := range p.core.Marks() {
-		e, err := p.rt.device.NewEvent()
+		e, err := p.rt.streamAt(m.Stream).mark()
 		if err != nil {
-			return fmt.Errorf("freeing a buffer that other streams use: %w", err)
-		}
-		if err := p.rt.streamAt(m.Stream).queue.Record(e); err != nil {
 			return fmt.Errorf("freeing a buffer that other streams use: %w", err)
 		}
 		p.marks[m] = e

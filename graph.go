@@ -29,15 +29,36 @@ type Graph struct {
 // can be registered on this rank: what would register returns ErrCapturing and leaves the capture
 // good. Memory that is not registered yet takes the plain path.
 func (s *Stream) BeginCapture() error {
+	if s.capturing.Load() {
+		return fmt.Errorf("beginning a capture: %w", ErrCapturing)
+	}
+	begun, err := s.mark()
+	if err != nil {
+		return fmt.Errorf("beginning a capture: %w", err)
+	}
 	if err := s.queue.BeginCapture(); err != nil {
 		return err
 	}
+	s.begun = begun
 	s.rt.mu.Lock()
 	defer s.rt.mu.Unlock()
 	s.rt.captures++
 	s.held = nil
 	s.capturing.Store(true)
 	return nil
+}
+
+// mark records an event behind the work that the stream has been given to do. While it captures
+// that is the work from before: what it captures works on pinned buffers.
+func (s *Stream) mark() (driver.Event, error) {
+	if s.capturing.Load() {
+		return s.begun, nil
+	}
+	e, err := s.rt.device.NewEvent()
+	if err != nil {
+		return nil, err
+	}
+	return e, s.queue.Record(e)
 }
 
 // EndCapture stops recording.
@@ -95,6 +116,9 @@ func (s *Stream) pinned(m Memory) error {
 func (g *Graph) Launch(s *Stream) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if s == nil {
+		return invalid("launching a graph on no stream")
+	}
 	if g.closed {
 		return fmt.Errorf("launching a graph: %w", ErrClosed)
 	}

@@ -63,6 +63,9 @@ func (rt *Runtime) connect(
 	if err != nil {
 		return nil, err
 	}
+	if err := rt.sameLevel(ctx, comm, ranks); err != nil {
+		return nil, errors.Join(err, comm.Close())
+	}
 	g := &Group{
 		rt: rt, id: id, ranks: ranks, rank: rank, comm: comm, fault: newFault(),
 		key: registry.GroupKey{ID: handoff.Space("group/" + id)},
@@ -77,6 +80,22 @@ func (rt *Runtime) connect(
 	defer rt.mu.Unlock()
 	rt.groups = append(rt.groups, g)
 	return g, nil
+}
+
+// sameLevel refuses ranks that compare at different levels: one would wait for an agreement that
+// another skips.
+func (rt *Runtime) sameLevel(ctx context.Context, comm driver.Communicator, ranks []int) error {
+	all, err := comm.Exchange(ctx, driver.LaneControl, []byte(rt.level.String()))
+	if err != nil {
+		return err
+	}
+	for r, theirs := range all {
+		if string(theirs) != rt.level.String() {
+			return invalid("rank %d checks at level %.20q, rank %d at level %v", ranks[r], theirs,
+				rt.rank, rt.level)
+		}
+	}
+	return nil
 }
 
 // ID names the group; it is the same on all of its ranks.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 
 	"symmem/driver"
@@ -28,6 +29,9 @@ type preparedPlan struct {
 	epoch   uint64
 	path    driver.Path
 	plan    driver.Plan
+	// sendFrees and recvFrees are the counts of frees in the buffers' pools when the buffers were
+	// last found alive. While they stand nothing was freed, so nothing needs to be looked up.
+	sendFrees, recvFrees atomic.Uint64
 }
 
 // planSlots is the number of plans that a group keeps, a power of two.
@@ -39,6 +43,35 @@ func (p *preparedPlan) same(r *request, epoch uint64) bool {
 	return p.epoch == epoch && q.send == r.send && q.recv == r.recv && q.count == r.count &&
 		q.operation == r.operation && q.dataType == r.dataType && q.reduceOp == r.reduceOp &&
 		q.root == r.root
+}
+
+// alive refuses buffers that were freed since the plan was made. A new plan would refuse them, and
+// which plans are kept depends on the rank.
+func (p *preparedPlan) alive() error {
+	err := p.request.send.stillAlive(&p.sendFrees)
+	if err == nil {
+		err = p.request.recv.stillAlive(&p.recvFrees)
+	}
+	if err != nil {
+		return fmt.Errorf("%v: %w", p.request.operation, err)
+	}
+	return nil
+}
+
+// stillAlive looks a buffer up if its pool has seen a free since the count.
+func (m Memory) stillAlive(frees *atomic.Uint64) error {
+	if m.pool == nil {
+		return nil
+	}
+	now := m.pool.frees.Load()
+	if now == frees.Load() {
+		return nil
+	}
+	_, err := m.pool.blockOf(m)
+	if err == nil {
+		frees.Store(now)
+	}
+	return err
 }
 
 func (r *request) slot() uint64 {
@@ -53,7 +86,7 @@ func (g *Group) plan(ctx context.Context, r *request) (*preparedPlan, error) {
 	// Which plans are kept depends on addresses, and so on the rank; what is registered must not.
 	if p := slot.Load(); p != nil && p.same(r, g.epoch.Load()) &&
 		!g.owes(r.send.pool) && !g.owes(r.recv.pool) {
-		return p, nil
+		return p, p.alive()
 	}
 	p, err := g.prepare(ctx, r)
 	if err != nil {
@@ -72,6 +105,9 @@ func (g *Group) prepare(ctx context.Context, r *request) (*preparedPlan, error) 
 	if err := g.check(r); err != nil {
 		return nil, fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
 	}
+	if r.operation.PointToPoint() && r.root == g.rank {
+		return nil, invalid("%v on group %s: rank %d is its own peer", r.operation, g.id, r.root)
+	}
 	if err := g.takeOver(ctx, r); err != nil {
 		return nil, fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
 	}
@@ -89,6 +125,9 @@ func (g *Group) check(r *request) error {
 	if err := g.Err(); err != nil {
 		return err
 	}
+	if r.operation > driver.Barrier {
+		return invalid("operation %d", r.operation)
+	}
 	if r.count < 0 || r.root < 0 || r.root >= len(g.ranks) || !r.dataType.Valid() ||
 		r.reduceOp >= driver.ReduceOps {
 		return invalid("count %d, type %d, reduction %d, root or peer %d of %d ranks",
@@ -101,7 +140,29 @@ func (g *Group) check(r *request) error {
 	send, recv := call.Spans(len(g.ranks))
 	return errors.Join(
 		g.checkMemory("send", r.send, send, r.dataType),
-		g.checkMemory("receive", r.recv, recv, r.dataType))
+		g.checkMemory("receive", r.recv, recv, r.dataType),
+		g.checkOverlap(r, uintptr(send), uintptr(recv)))
+}
+
+// checkOverlap refuses buffers that overlap, except where NCCL defines work in place.
+func (g *Group) checkOverlap(r *request, sendBytes, recvBytes uintptr) error {
+	send, recv := r.send.Address(), r.recv.Address()
+	if send+sendBytes <= recv || recv+recvBytes <= send || sendBytes == 0 || recvBytes == 0 {
+		return nil
+	}
+	own := uintptr(int64(g.rank) * r.count * int64(r.dataType.Size()))
+	inPlace := send == recv
+	switch r.operation {
+	case driver.AllGather:
+		inPlace = send == recv+own
+	case driver.ReduceScatter:
+		inPlace = recv == send+own
+	default:
+	}
+	if !inPlace {
+		return invalid("send and receive buffers overlap, but not as in-place work does")
+	}
+	return nil
 }
 
 // maxElements keeps byte counts of whole groups below 2^63.
@@ -114,6 +175,9 @@ func (g *Group) checkMemory(what string, m Memory, bytes int64, t DataType) erro
 	if bytes > m.Bytes() {
 		return fmt.Errorf("%s buffer of %d bytes: the call needs %d: %w",
 			what, m.Bytes(), bytes, ErrOutOfRange)
+	}
+	if m.Address() == 0 {
+		return invalid("%s buffer has no address", what)
 	}
 	if m.Address()%uintptr(t.Size()) != 0 {
 		return invalid("%s buffer at %#x is not aligned to %v", what, m.Address(), t)

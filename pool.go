@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"syscall"
 	"unsafe"
 
 	"symmem/driver"
+	"symmem/internal/agreement"
 	"symmem/internal/alloc"
 	"symmem/internal/ledger"
 	"symmem/internal/registry"
@@ -58,6 +60,7 @@ type Pool struct {
 	id     uint64
 	domain *Group
 	arena  driver.Arena
+	space  int64 // bytes of the arena
 
 	mu       spin.Lock
 	core     *alloc.Core                  // guarded by mu
@@ -71,6 +74,8 @@ type Pool struct {
 	windows  map[registry.Window]*binding // guarded by mu
 	tokens   registry.Window              // last token given to a window; guarded by mu
 	closed   bool                         // guarded by mu
+	// frees counts the buffers freed; written with mu held, read without.
+	frees counter
 }
 
 // segment is a mapped segment.
@@ -80,9 +85,21 @@ type segment struct {
 	key    registry.Segment
 }
 
-// arenaBytes is how many addresses a pool reserves: more than any device has memory, since
-// addresses of trimmed segments are not used again.
-const arenaBytes = 1 << 40
+// arenaSizes are how many addresses a pool reserves, in bytes: the first is more than any device
+// has memory, since addresses of trimmed segments are not used again. Where addresses are rationed
+// (ulimit -v, many pools) it makes do with less.
+var arenaSizes = []int64{1 << 40, 1 << 34, 1 << 32, 1 << 30}
+
+// newArena reserves as many addresses as are to be had.
+func (rt *Runtime) newArena() (arena driver.Arena, bytes int64, err error) {
+	for _, bytes = range arenaSizes {
+		arena, err = rt.device.NewArena(bytes)
+		if !errors.Is(err, syscall.ENOMEM) {
+			break
+		}
+	}
+	return arena, bytes, err
+}
 
 // NewPool makes a pool. With a domain it is collective in the sense that every rank of the domain
 // makes its pools in the same order; it waits for nobody.
@@ -93,17 +110,21 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	if o.Domain != nil && o.Domain.rt != rt {
 		return nil, invalid("making a pool: its domain is a group of another runtime")
 	}
+	if o.Domain != nil && rt.poolsOf(o.Domain) >= agreement.MaxLedgers {
+		return nil, invalid("making a pool: group %s is the domain of %d already, as many as an "+
+			"agreement compares", o.Domain.id, agreement.MaxLedgers)
+	}
 	core, err := alloc.New(o.config(rt.device.Info().Granularity))
 	if err != nil {
 		return nil, fmt.Errorf("making a pool: %w", err)
 	}
-	arena, err := rt.device.NewArena(arenaBytes)
+	arena, space, err := rt.newArena()
 	if err != nil {
 		return nil, fmt.Errorf("making a pool: %w", err)
 	}
 	sites := ledger.NewSites()
 	p := &Pool{
-		rt: rt, domain: o.Domain, arena: arena, core: core, sites: sites,
+		rt: rt, domain: o.Domain, arena: arena, space: space, core: core, sites: sites,
 		ledger:  ledger.New(ledger.Options{Sites: sites}),
 		marks:   map[alloc.Mark]driver.Event{},
 		members: map[*Group]*membership{},
@@ -114,6 +135,17 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	p.id = rt.poolID(o.Domain)
 	rt.pools = append(rt.pools, p)
 	return p, nil
+}
+
+// poolsOf counts the pools of a domain.
+func (rt *Runtime) poolsOf(domain *Group) int {
+	count := 0
+	for _, p := range rt.allPools() {
+		if p.domain == domain {
+			count++
+		}
+	}
+	return count
 }
 
 func (o PoolOptions) config(granularity int64) alloc.Config {
@@ -165,7 +197,7 @@ func (p *Pool) Alloc(bytes int64) (Buffer, error) { return p.AllocOn(p.rt.stream
 // AllocOn is Alloc for use on a given stream. The memory may still be in use by earlier work of
 // that stream.
 func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
-	if s.rt != p.rt {
+	if s == nil || s.rt != p.rt {
 		return Buffer{}, invalid("allocating on a stream of another runtime")
 	}
 	var site uintptr
@@ -247,6 +279,9 @@ func (p *Pool) growFailed(s *Stream, bytes int64, err error) error {
 
 // grow maps a segment. p.mu is held.
 func (p *Pool) grow(s *Stream, growth alloc.Growth) error {
+	if growth.Bytes > p.space-p.next {
+		return &driver.OutOfMemoryError{Requested: growth.Bytes, Cause: syscall.ENOMEM}
+	}
 	memory, err := p.arena.Map(p.next, growth.Bytes)
 	if err != nil {
 		return err

@@ -22,6 +22,8 @@ type Stream struct {
 	queue  driver.Stream
 	// capturing mirrors the state of queue.
 	capturing atomic.Bool
+	// begun marks where the capture under way began; written before capturing is set.
+	begun driver.Event
 	// held are the buffers that the capture under way has used; guarded by rt.mu.
 	held []pin
 }
@@ -104,10 +106,20 @@ func (s *Stream) keep(a, b Memory) error {
 func (s *Stream) Host(work func()) error { return s.queue.Host(work) }
 
 // Record marks the event's point: after everything queued so far.
-func (s *Stream) Record(e *Event) error { return s.queue.Record(e.mark) }
+func (s *Stream) Record(e *Event) error {
+	if e == nil {
+		return invalid("recording no event")
+	}
+	return s.queue.Record(e.mark)
+}
 
 // Wait makes later work of this stream wait for the event's point.
-func (s *Stream) Wait(e *Event) error { return s.queue.Wait(e.mark) }
+func (s *Stream) Wait(e *Event) error {
+	if e == nil {
+		return invalid("waiting for no event")
+	}
+	return s.queue.Wait(e.mark)
+}
 
 // Synchronize waits until the stream is idle and returns the first error of its work. A fault of a
 // group comes as that group's error.

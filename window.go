@@ -92,7 +92,7 @@ func (g *Group) setWindow(p *Pool, s *segment, place *windowPlace, more int) {
 	if i < 0 {
 		i = len(fresh.pools)
 		fresh.pools = append(fresh.pools, arenaTable{
-			pool: p, base: p.arena.Address(), bytes: arenaBytes,
+			pool: p, base: p.arena.Address(), bytes: uintptr(p.space),
 			shift: uint8(bits.TrailingZeros64(uint64(p.rt.device.Info().Granularity))),
 		})
 	}

@@ -119,7 +119,9 @@ type Stream interface {
 	Wait(Event) error
 	// Synchronize waits until the stream is idle, and returns the first error of its work.
 	Synchronize(ctx context.Context) error
-	// BeginCapture starts to record work instead of running it.
+	// BeginCapture starts to record work instead of running it. Only this stream's work is
+	// recorded: a Wait in a capture is for the point that the event marks at the capture, and does
+	// not draw another stream into it.
 	BeginCapture() error
 	// EndCapture stops and returns what was recorded.
 	EndCapture() (Graph, error)

@@ -43,7 +43,10 @@ type TimeoutError struct {
 
 func (e *TimeoutError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: waited %v for %s", e.Doing, e.Waited, Ranks(e.Missing))
+	fmt.Fprintf(&b, "%s: waited %v", e.Doing, e.Waited)
+	if len(e.Missing) > 0 {
+		fmt.Fprintf(&b, " for %s", Ranks(e.Missing))
+	}
 	for _, r := range sortedRanks(e.Activity) {
 		fmt.Fprintf(&b, "; rank %d: %s", r, e.Activity[r])
 	}

@@ -16,7 +16,7 @@ func TestWorkloadsPlayOnEveryAllocatorWithoutAllocating(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(report.Results) != 10 {
+	if len(report.Results) != 12 {
 		t.Fatalf("%d results", len(report.Results))
 	}
 	for _, r := range report.Results {
