@@ -67,7 +67,8 @@ func NewProbe() (*Probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(processors) < 2 {
+	// Both sides spin, so each needs a P of its own, too.
+	if len(processors) < 2 || runtime.GOMAXPROCS(0) < 2 {
 		return nil, ErrOneCore
 	}
 	return &Probe{ping: processors[0], pong: processors[1]}, nil
