@@ -1,11 +1,9 @@
 package host
 
 import (
-	"errors"
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"symmem/internal/handoff"
 	"symmem/internal/sys"
@@ -18,12 +16,8 @@ type peer struct {
 	// lost is set when the process has ended. It never goes back.
 	lost atomic.Bool
 
-	stop    atomic.Bool
 	watcher sync.WaitGroup
 }
-
-// watchSlice is how often a watcher looks up from its process to see whether it should stop.
-const watchSlice = 50 * time.Millisecond
 
 func newPeer(rank int, h *handoff.Peer) *peer {
 	p := &peer{Peer: h, rank: rank}
@@ -33,20 +27,11 @@ func newPeer(rank int, h *handoff.Peer) *peer {
 	return p
 }
 
-// watch waits for the end of the process.
-func (p *peer) watch() {
-	files := []*os.File{p.Watch()}
-	for !p.stop.Load() {
-		ended, err := sys.WaitReadable(files, watchSlice)
-		if err != nil || len(ended) > 0 {
-			p.lost.Store(err == nil)
-			return
-		}
-	}
-}
+// watch waits for the end of the process, or of the watch.
+func (p *peer) watch() { p.lost.Store(sys.AwaitEnd(p.Watch()) == nil) }
 
 func (p *peer) close() error {
-	p.stop.Store(true)
+	err := p.Peer.Close()
 	p.watcher.Wait()
-	return errors.Join(p.Peer.Close())
+	return err
 }

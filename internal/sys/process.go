@@ -11,11 +11,29 @@ import (
 // Pidfd opens a descriptor that becomes readable when the process ends. Unlike a process id it
 // can never come to mean another process.
 func Pidfd(pid int) (*os.File, error) {
-	fd, err := unix.PidfdOpen(pid, 0)
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("watching process %d: %w", pid, err)
 	}
 	return os.NewFile(uintptr(fd), "pidfd"), nil
+}
+
+// AwaitEnd blocks until the process of a Pidfd has ended, or the file is closed, which is an error.
+// The Go runtime's poller does the waiting: a thread in a system call of its own would keep the
+// runtime's monitor awake, some thousand times a second, on the processors that ranks need.
+func AwaitEnd(pidfd *os.File) error {
+	raw, err := pidfd.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("watching a process: %w", err)
+	}
+	if err := raw.Read(func(fd uintptr) bool {
+		polls := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(polls, 0)
+		return err == nil && n > 0
+	}); err != nil {
+		return fmt.Errorf("watching a process: %w", err)
+	}
+	return nil
 }
 
 // WaitReadable waits until one of the files is readable (for a Pidfd: the process has ended) and
@@ -23,7 +41,16 @@ func Pidfd(pid int) (*os.File, error) {
 func WaitReadable(files []*os.File, d time.Duration) ([]int, error) {
 	polls := make([]unix.PollFd, len(files))
 	for i, f := range files {
-		polls[i] = unix.PollFd{Fd: int32(f.Fd()), Events: unix.POLLIN}
+		// Not Fd, which takes a file away from the poller.
+		raw, err := f.SyscallConn()
+		if err != nil {
+			return nil, fmt.Errorf("waiting for processes: %w", err)
+		}
+		if err := raw.Control(func(fd uintptr) {
+			polls[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
+		}); err != nil {
+			return nil, fmt.Errorf("waiting for processes: %w", err)
+		}
 	}
 	_, err := unix.Poll(polls, int(d.Milliseconds()))
 	if err == unix.EINTR {
