@@ -33,7 +33,7 @@ install() {
 			gcc libc6-dev openmpi-bin libopenmpi-dev mpich libmpich-dev || return 1
 	# The Debian package has gloo and is a tenth of the size of the wheel.
 	apt-get install -q -y --no-install-recommends python3-torch ||
-		python3 -m pip install -q torch --index-url https://download.pytorch.org/whl/cpu ||
+		python3 -m pip install -q torch ||
 		echo "# gloo: index-unreachable"
 }
 
