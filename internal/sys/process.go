@@ -29,6 +29,9 @@ func AwaitEnd(pidfd *os.File) error {
 	if err := raw.Read(func(fd uintptr) bool {
 		polls := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(polls, 0)
+		for err == unix.EINTR {
+			n, err = unix.Poll(polls, 0)
+		}
 		return err == nil && n > 0
 	}); err != nil {
 		return fmt.Errorf("watching a process: %w", err)
@@ -52,9 +55,12 @@ func WaitReadable(files []*os.File, d time.Duration) ([]int, error) {
 			return nil, fmt.Errorf("waiting for processes: %w", err)
 		}
 	}
+	deadline := time.Now().Add(d)
 	_, err := unix.Poll(polls, int(d.Milliseconds()))
-	if err == unix.EINTR {
-		return nil, nil
+	// The Go runtime interrupts system calls to preempt goroutines.
+	for err == unix.EINTR {
+		left := max(0, time.Until(deadline))
+		_, err = unix.Poll(polls, int(left.Milliseconds()))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("waiting for processes: %w", err)
