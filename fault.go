@@ -185,7 +185,7 @@ func (g *Group) conclude(cause error, reports map[string][]report) error {
 		first, ranks, _ := merge(reports[kindLost])
 		return &RankLostError{Ranks: ranks, Doing: first.Doing}
 	case len(reports[kindDiverged]) > 0:
-		if err := g.explainDivergence(cause); err != cause {
+		if err := g.explainDivergence(cause); !errors.Is(err, cause) {
 			return err
 		}
 		// The histories are equal, as when a rank has left the group: then where each rank is.

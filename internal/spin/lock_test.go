@@ -47,7 +47,7 @@ func TestALockAdmitsOneGoroutineAtATime(t *testing.T) {
 	}
 }
 
-func TestALockWorksAsTheLockerOfACondition(t *testing.T) {
+func TestALockWorksAsTheLockerOfACondition(_ *testing.T) {
 	var lock Lock
 	ready := sync.NewCond(&lock)
 	open := false // guarded by lock
