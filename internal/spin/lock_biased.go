@@ -14,9 +14,8 @@ import (
 // others seldom, such as those of an allocator or of a stream.
 //
 // It is biased: the goroutine that has taken it many times in a row takes it from then on by a
-// plain store and a load, without a locked instruction. That is worth more than the instruction
-// itself: a locked one waits until every store before it has reached the caches, and where these
-// are signals to other processors that is most of the time of a small collective.
+// plain store and a load, without a locked instruction, which would also wait until every store
+// before it has reached the caches.
 //
 // States: plain (bias is nil; taken by compare-and-swap of held), biased (bias names the owner,
 // which takes it by busy). Transitions: plain to biased at an Unlock, by its holder, after
