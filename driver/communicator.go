@@ -51,6 +51,10 @@ type Communicator interface {
 	// Postconditions: on an error this rank holds no window. A stream that captures gives
 	// ErrCapturing before anything else happens.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
+	// Windowed tells whether a call can take the window path when its buffers lie in windows: nil,
+	// or an error that matches ErrUnsupported and says why not. It looks at the operation, type,
+	// reduction and count alone, so all ranks of the group get the same answer.
+	Windowed(call *Call) error
 	// Prepare checks a call and works out all that is the same each time it runs. It returns
 	// ErrOutOfRange when a buffer runs past its window.
 	Prepare(call Call) (Plan, error)

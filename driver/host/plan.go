@@ -48,6 +48,9 @@ type plan struct {
 	windowed, oneShot bool
 }
 
+// Windowed tells that every operation can take the window path.
+func (c *communicator) Windowed(*driver.Call) error { return nil }
+
 // Prepared returns what was prepared.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
