@@ -1,0 +1,81 @@
+// Package control joins the ranks of a group for everything but their data.
+//
+// A backend that hands its data to somebody else, as the GPU backend does with NCCL, still has to
+// agree with the other ranks, compare calls with them, notice those that are lost and find out
+// together with them why they failed. It does that on a Plane. Two packages make planes:
+// driver/host over shared memory, for ranks of one machine, and internal/relay over TCP, for ranks
+// of several. Package controltest holds the contract that both pass.
+package control
+
+import (
+	"context"
+	"time"
+
+	"symmem/driver"
+)
+
+// Plane joins the ranks of a group. States: open; failed, after the first fault that this rank
+// sees or causes, when it only answers on LaneFault; closed. Transitions go one way only.
+//
+// Collectives are known by tickets: the n-th that a rank launches has ticket n, on every rank. The
+// data moves elsewhere; the plane knows which tickets each rank has submitted and which it waits
+// for, and proves from that who is missing and which ranks can never meet.
+//
+// Methods are safe for use by several goroutines at once unless they say otherwise.
+type Plane interface {
+	// Exchange is that of driver.Communicator.
+	Exchange(ctx context.Context, lane driver.Lane, payload []byte) ([][]byte, error)
+	// Submit takes the next ticket and shows it to the others. It costs a few nanoseconds, since
+	// every launch pays for it. The caller makes its calls one at a time.
+	Submit() uint64
+	// Compare waits until every rank has come to its n-th Compare, and compares the digests of
+	// the calls. If they differ, every rank gets a driver.MismatchError with the ticket as its
+	// Sequence. The wait is bounded by the device's timeout and ends as that of an exchange does.
+	// An error fails the plane. The caller makes its calls one at a time.
+	Compare(ticket uint64, call *driver.Call) error
+	// Await waits until w.Done returns true; this rank counts meanwhile as being in the collective
+	// w.Ticket, and a rank that has submitted fewer tickets is missing. The wait as such is
+	// bounded by ctx alone, since work that all ranks have submitted may take long; missing ranks
+	// have the device's timeout to come.
+	//
+	// If ctx ends first the result is its cause, and the plane has not failed. Any other error is
+	// a RankLostError, TimeoutError, StrayError or ErrFault of package driver, or the Cause, and
+	// the plane has failed with it.
+	Await(ctx context.Context, w Wait) error
+	// Trouble tells at once why the work of w, for which somebody waits since the given time, may
+	// never end: an error as Await returns it, or nil. The plane does not fail by it.
+	Trouble(w Wait, since time.Time) error
+	// Forsaken tells whether a peer has failed, or this plane was closed. It reads one word for
+	// each peer, since it is asked before every launch.
+	Forsaken() bool
+	// Fail records the first fault of this rank, takes the others out of their waits, which end
+	// with ErrFault, and returns err.
+	Fail(err error) error
+	// Failed is closed when the plane fails; Cause then says why on this rank.
+	Failed() <-chan struct{}
+	// Cause returns the fault that this rank saw first, or nil.
+	Cause() error
+	// Abort fails the plane for all its ranks. Waits on this rank end with the given cause (nil
+	// means driver.ErrAborted), those of others with driver.ErrFault.
+	Abort(cause error)
+	// Close ends the waits of this rank and leaves the group. It waits for no other rank. The
+	// others are told that this one has left.
+	Close() error
+}
+
+// Wait describes a wait of this rank for its own work.
+type Wait struct {
+	// Ticket is that of the last collective which the work needs; 0 is work that needs no other
+	// rank, which then only a fault of this rank ends.
+	Ticket uint64
+	// Operation is what that collective does, for the messages of others.
+	Operation driver.Operation
+	// Doing says what this rank waits for, in its own messages, such as "AllReduce 12 of group 0".
+	Doing func() string
+	// Done tells whether the work has ended. It is called again and again, from one goroutine, and
+	// may be nil for Trouble.
+	Done func() bool
+}
+
+// Ended tells whether the work is known to have ended.
+func (w *Wait) Ended() bool { return w.Done != nil && w.Done() }
