@@ -15,6 +15,15 @@ func (Backend) Name() string { return "host" }
 
 // Open opens this rank's device and makes it known to the other ranks of the machine.
 func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, error) {
+	d, err := Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Open is Backend.Open for backends that use the device for planes.
+func Open(ctx context.Context, cfg driver.Config) (*Device, error) {
 	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.Timeout <= 0 ||
 		cfg.Store == nil {
 		return nil, fmt.Errorf("opening a host device: rank %d of %d, timeout %v: invalid",

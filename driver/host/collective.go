@@ -43,7 +43,7 @@ func (c *communicator) arriveSoon() bool {
 }
 
 // arrive waits for everybody's line.
-func (c *communicator) arrive(call *plan, ticket uint64) error {
+func (c *communicator) arrive(call *driver.Call, ticket uint64) error {
 	for _, b := range c.others {
 		word := &b.lines[c.step&1].step
 		if spin.UntilAtLeast64(word, c.step, 0, c.budget.polls) {
@@ -57,7 +57,7 @@ func (c *communicator) arrive(call *plan, ticket uint64) error {
 	return nil
 }
 
-func (c *communicator) arriveLate(call *plan, ticket uint64) error {
+func (c *communicator) arriveLate(call *driver.Call, ticket uint64) error {
 	step := c.step
 	return c.linger(context.Background(), &waiting{
 		word: func(b *block) *uint64 { return &b.lines[step&1].step }, want: step,
@@ -81,7 +81,7 @@ func (c *communicator) everybodyElse() []int {
 
 // compare checks the digests of the current step. Every rank sees every line, so if two differ
 // then every rank differs from somebody, and all of them stop here before anything is written.
-func (c *communicator) compare(call *plan, ticket uint64) error {
+func (c *communicator) compare(call *driver.Call, ticket uint64) error {
 	slot := c.step & 1
 	var differ uint64
 	for _, b := range c.others {
@@ -96,12 +96,12 @@ func (c *communicator) compare(call *plan, ticket uint64) error {
 			others = append(others, c.cfg.Ranks[r])
 		}
 	}
-	return &driver.MismatchError{Sequence: ticket, Call: &call.Call, Others: others}
+	return &driver.MismatchError{Sequence: ticket, Call: call, Others: others}
 }
 
 // finish completes a collective after everybody's first line has arrived.
 func (c *communicator) finish(call *plan, ticket uint64) error {
-	if err := c.compare(call, ticket); err != nil {
+	if err := c.compare(&call.Call, ticket); err != nil {
 		return err
 	}
 	if c.late {
@@ -113,7 +113,7 @@ func (c *communicator) finish(call *plan, ticket uint64) error {
 	}
 	c.move(call)
 	c.post(call.Digest, nil, 0)
-	return c.arrive(call, ticket)
+	return c.arrive(&call.Call, ticket)
 }
 
 // reduce combines n sources into m destinations, both already in place.

@@ -45,6 +45,7 @@ type communicator struct {
 	left      sync.Cond            // mu; signalled when users falls
 	submitted uint64               // tickets handed out; guarded by mu
 	users     int                  // exchanges and transfers under way; guarded by mu
+	waits     []*waiting           // slow waits in collectives; guarded by mu
 	closed    bool                 // guarded by mu
 	launched  [driver.Paths]uint64 // guarded by mu
 	passed    chan struct{}        // closed when completed moves and somebody waits; guarded by mu
@@ -71,6 +72,14 @@ type fault struct {
 func (d *Device) Connect(
 	ctx context.Context, group driver.GroupConfig,
 ) (driver.Communicator, error) {
+	c, err := d.connect(ctx, group)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (d *Device) connect(ctx context.Context, group driver.GroupConfig) (*communicator, error) {
 	if n := len(group.Ranks); n < 1 || n > maxRanks || group.Rank < 0 || group.Rank >= n {
 		return nil, fmt.Errorf("connecting group %s: rank %d of %d ranks: want 1 to %d ranks",
 			group.ID, group.Rank, n, maxRanks)
@@ -350,10 +359,21 @@ func (c *communicator) leave() {
 
 // Close leaves the group.
 func (c *communicator) Close() error {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
+	last, left := c.depart()
+	if !left {
 		return nil
+	}
+	c.awaitTurn(last + 1)
+	return c.release()
+}
+
+// depart tells everybody that this rank leaves and waits for the users of the region. It returns
+// the last ticket, and whether this was the first call.
+func (c *communicator) depart() (last uint64, left bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return 0, false
 	}
 	c.closed = true
 	c.end(fmt.Errorf("group %s: %w", c.cfg.ID, driver.ErrClosed))
@@ -362,10 +382,7 @@ func (c *communicator) Close() error {
 	for c.users > 0 {
 		c.left.Wait()
 	}
-	last := c.submitted
-	c.mu.Unlock()
-	c.awaitTurn(last + 1)
-	return c.release()
+	return c.submitted, true
 }
 
 // release unmaps everything that the communicator maps.

@@ -134,7 +134,7 @@ func (c *communicator) complete(i *issued) error {
 	if !i.posted {
 		c.begin(i.plan)
 	}
-	err := c.arrive(i.plan, i.ticket)
+	err := c.arrive(&i.plan.Call, i.ticket)
 	if err == nil {
 		err = c.finish(i.plan, i.ticket)
 	}

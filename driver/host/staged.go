@@ -51,10 +51,10 @@ func (c *communicator) finishStaged(call *plan, ticket uint64) error {
 	c.take(call, 0)
 	for from := call.chunk; from < call.Count; from += call.chunk {
 		c.contribute(call, from)
-		if err := c.arrive(call, ticket); err != nil {
+		if err := c.arrive(&call.Call, ticket); err != nil {
 			return err
 		}
-		if err := c.compare(call, ticket); err != nil {
+		if err := c.compare(&call.Call, ticket); err != nil {
 			return err
 		}
 		c.take(call, from)

@@ -1,8 +1,10 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -21,12 +23,15 @@ type budget struct {
 	yields, brief int
 }
 
+// freePolls is how often a rank polls that has a processor of its own.
+const freePolls = 500
+
 // newBudget is generous where every rank has a processor of its own. Where ranks outnumber
 // processors the one that is waited for may be waiting for ours, so spinning is pure loss: in
 // a C program, 2,000 pauses instead of 20 made an all-reduce of 64 KiB on 4 ranks of 2 processors
 // 17 times slower.
 func newBudget(d *Device, ranks, processors int) budget {
-	b := budget{polls: 500, yields: 400, brief: 300}
+	b := budget{polls: freePolls, yields: 400, brief: 300}
 	if ranks > processors {
 		b.polls = 5
 	}
@@ -56,6 +61,8 @@ type waiting struct {
 	collective uint64
 	operation  driver.Operation
 	exchange   bool
+	// begin is when the wait was shown, by the machine's monotonic clock.
+	begin uint64
 	// tolerant waits look neither for failed peers nor for stray ones.
 	tolerant bool
 	done     <-chan struct{}
@@ -104,11 +111,13 @@ func (c *communicator) yields(word *uint64, want uint64) bool {
 // publishWait shows the wait on this rank's board.
 func (c *communicator) publishWait(w *waiting, begin uint64) {
 	b := &c.me.board
+	w.begin = begin
 	switch {
 	case w.collective != 0:
-		spin.StoreRelease64(&b.operation, uint64(w.operation))
-		spin.StoreRelease64(&b.since, begin)
-		spin.StoreRelease64(&b.inCollective, w.collective)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.waits = append(c.waits, w)
+		c.showLast()
 	case w.exchange:
 		spin.StoreRelease64(&b.since, begin)
 		spin.StoreRelease64(&b.inExchange, spin.LoadAcquire64(&b.exchanges))
@@ -119,10 +128,29 @@ func (c *communicator) publishWait(w *waiting, begin uint64) {
 func (c *communicator) concealWait(w *waiting) {
 	switch {
 	case w.collective != 0:
-		spin.StoreRelease64(&c.me.board.inCollective, 0)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.waits = slices.DeleteFunc(c.waits, func(o *waiting) bool { return o == w })
+		c.showLast()
 	case w.exchange:
 		spin.StoreRelease64(&c.me.board.inExchange, 0)
 	}
+}
+
+// showLast shows the last of the collectives in which this rank waits: it proves the most to
+// others. c.mu is held.
+func (c *communicator) showLast() {
+	b := &c.me.board
+	if len(c.waits) == 0 {
+		spin.StoreRelease64(&b.inCollective, 0)
+		return
+	}
+	last := slices.MaxFunc(c.waits, func(a, b *waiting) int {
+		return cmp.Compare(a.collective, b.collective)
+	})
+	spin.StoreRelease64(&b.operation, uint64(last.operation))
+	spin.StoreRelease64(&b.since, last.begin)
+	spin.StoreRelease64(&b.inCollective, last.collective)
 }
 
 // missing lists the group ranks whose word has not come yet.

@@ -1,0 +1,242 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/control"
+	"symmem/internal/spin"
+	"symmem/internal/sys"
+)
+
+// plane is a communicator whose collectives run elsewhere, as those of the GPU backend do.
+//
+// Its tickets count what was launched there, and its steps are the comparisons: the two are not
+// tied to each other, since calls may be launched without one.
+type plane struct{ *communicator }
+
+const (
+	// keen is how long Await polls without giving the processor away: the time of a small
+	// collective, so that the end of one is seen at once.
+	keen = 50 * time.Microsecond
+	// shortNap and longNap bound the sleeps of Await. Nobody rings when work elsewhere has ended,
+	// so a sleep is what the end of the wait may be late by.
+	shortNap, longNap = 20 * time.Microsecond, 100 * time.Microsecond
+)
+
+// Join joins a group for everything but data. It is collective, as Connect is, and needs all ranks
+// of the group on this machine. The device must be closed after the plane. GroupConfig.Check is not
+// looked at: the caller chooses which calls it compares, alike on all ranks.
+func (d *Device) Join(ctx context.Context, group driver.GroupConfig) (control.Plane, error) {
+	c, err := d.connect(ctx, group)
+	if err != nil {
+		return nil, err
+	}
+	c.checking = true
+	return &plane{c}, nil
+}
+
+// Together tells whether ranks of the world are all on the machine of this device, and in the same
+// container, so that they can Join. It waits for them to open their devices. All of them get the
+// same answer.
+func (d *Device) Together(ctx context.Context, ranks []int) (bool, error) {
+	ours, err := place()
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := d.bounded(ctx)
+	defer cancel()
+	for _, rank := range ranks {
+		value, err := d.cfg.Store.Get(ctx, rankKey(rank))
+		if err != nil {
+			return false, fmt.Errorf("asking where rank %d is: %w", rank, err)
+		}
+		if _, theirs, _ := strings.Cut(string(value), " "); theirs != ours {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// Submit takes the next ticket and shows it.
+func (p *plane) Submit() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		p.submitted++
+		return p.submitted
+	}
+	return p.ticket()
+}
+
+// Compare makes one step and compares the digests in it.
+func (p *plane) Compare(ticket uint64, call *driver.Call) error {
+	if err := p.enter(); err != nil {
+		return err
+	}
+	defer p.leave()
+	if err := p.Cause(); err != nil {
+		return err
+	}
+	p.late = p.forsaken()
+	p.post(call.Digest, nil, 0)
+	if err := p.judge(ticket, call); err != nil {
+		return p.fail(err)
+	}
+	return nil
+}
+
+// judge waits for everybody's line and compares. A peer that had failed before we came did not
+// wait for us, and may have seen another call than ours.
+func (p *plane) judge(ticket uint64, call *driver.Call) error {
+	if err := p.arrive(call, ticket); err != nil {
+		return err
+	}
+	if err := p.compare(call, ticket); err != nil {
+		return err
+	}
+	if p.late {
+		return fmt.Errorf("%v %d of group %s: %w", call.Operation, ticket, p.cfg.ID,
+			driver.ErrFault)
+	}
+	return nil
+}
+
+// Await waits until the work has ended.
+func (p *plane) Await(ctx context.Context, w control.Wait) error {
+	if p.soon(&w) {
+		return nil
+	}
+	if err := p.enter(); err != nil {
+		return err
+	}
+	defer p.leave()
+	notice := p.notice(&w)
+	p.publishWait(notice, sys.Monotonic())
+	defer p.concealWait(notice)
+	for begin, turn := time.Now(), 0; !w.Done(); turn++ {
+		if err := p.verdict(notice, begin); err != nil && !w.Done() {
+			return p.fail(err)
+		}
+		if ctx.Err() != nil && !w.Done() {
+			return fmt.Errorf("%s: %w", w.Doing(), context.Cause(ctx))
+		}
+		p.rest(&w, turn)
+	}
+	return nil
+}
+
+// soon polls for as long as the processor is well spent on it.
+func (p *plane) soon(w *control.Wait) bool {
+	if w.Done() {
+		return true
+	}
+	if p.budget.polls < freePolls {
+		return false
+	}
+	for begin := time.Now(); time.Since(begin) < keen; {
+		spin.Pause(1)
+		if w.Done() {
+			return true
+		}
+	}
+	return false
+}
+
+// rest passes the time between two looks for trouble: at first by yields, later by a sleep, out of
+// which a fault of this rank or of another wakes it.
+func (p *plane) rest(w *control.Wait, turn int) {
+	naps := turn - p.budget.yields/glances
+	if naps < 0 {
+		for range glances {
+			p.device.yield()
+			if w.Done() {
+				return
+			}
+		}
+		return
+	}
+	word := spin.LoadAcquire32(&p.me.bell.word)
+	if !p.fault.set.Load() {
+		sys.FutexWait(&p.me.bell.word, word, min(shortNap<<min(naps, 3), longNap))
+	}
+}
+
+// notice is the wait as others see it on the board: ranks that have submitted fewer tickets are
+// missing.
+func (p *plane) notice(w *control.Wait) *waiting {
+	return &waiting{
+		word: func(b *block) *uint64 { return &b.board.submitted }, want: w.Ticket,
+		from: p.everybodyElse(), collective: w.Ticket, operation: w.Operation, doing: w.Doing,
+	}
+}
+
+// verdict tells why the wait may never end, or nil.
+func (p *plane) verdict(n *waiting, since time.Time) error {
+	if err := p.Cause(); err != nil || n.collective == 0 {
+		return err
+	}
+	missing := p.missing(n)
+	if lost := p.deserters(missing); len(lost) > 0 {
+		return &driver.RankLostError{Ranks: p.world(lost), Doing: n.doing()}
+	}
+	if p.forsaken() {
+		return fmt.Errorf("%s: %w", n.doing(), driver.ErrFault)
+	}
+	if err := p.hopeless(n, missing); err != nil {
+		return err
+	}
+	if waited := time.Since(since); len(missing) > 0 && waited >= p.device.cfg.Timeout {
+		return p.timeout(n, missing, uint64(waited))
+	}
+	return nil
+}
+
+// deserters lists the lost ranks on which work may depend: all but those that had submitted what
+// was waited for and left the group before their processes ended.
+func (p *plane) deserters(missing []int) []int {
+	return slices.DeleteFunc(p.lost(p.everybodyElse()), func(r int) bool {
+		return spin.LoadAcquire64(&p.blocks[r].board.closed) != 0 && !slices.Contains(missing, r)
+	})
+}
+
+// Trouble tells without waiting why work may never end.
+func (p *plane) Trouble(w control.Wait, since time.Time) error {
+	if err := p.enter(); err != nil {
+		return err
+	}
+	defer p.leave()
+	err := p.verdict(p.notice(&w), since)
+	if err != nil && w.Ended() {
+		return nil
+	}
+	return err
+}
+
+// Forsaken tells whether a peer has failed.
+func (p *plane) Forsaken() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed || p.forsaken()
+}
+
+// Fail records the first fault and tells the others.
+func (p *plane) Fail(err error) error {
+	if p.enter() != nil {
+		return err
+	}
+	defer p.leave()
+	return p.fail(err)
+}
+
+// Close leaves the group. There are no collectives of ours to wait for.
+func (p *plane) Close() error {
+	if _, left := p.depart(); !left {
+		return nil
+	}
+	return p.release()
+}
