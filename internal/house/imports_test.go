@@ -60,10 +60,21 @@ var cores = []string{
 // above are the parts of internal that use the root package.
 var above = []string{"internal/bench", "internal/verify"}
 
+// joining are the layers that join ranks for a backend, in the words of the seam.
+var joining = []string{"internal/control", "internal/relay"}
+
 // forRoot are the layers that the root package is made of.
 var forRoot = append([]string{
 	"driver", "internal/rendezvous", "internal/handoff", "internal/spin",
 }, cores...)
+
+// forNCCL are what the GPU backend is made of.
+var forNCCL = []string{
+	"driver", "driver/host", "internal/control", "internal/relay", "internal/cuda",
+	"internal/nccl", "internal/dl", "internal/reduce", "internal/spin", "internal/sys",
+}
+
+const purego = "github.com/ebitengine/purego"
 
 // forTests are the packages that tests may use beside those of the code.
 var forTests = []string{
@@ -117,6 +128,70 @@ var importRules = []rule{
 		good: []map[string]string{source("internal/sys/a.go", "golang.org/x/sys/unix")},
 	},
 	{
+		name: "only internal/dl imports purego",
+		why:  "one package calls foreign code, and knows what may not be moved meanwhile",
+		check: forbid(func(l link) bool {
+			return below(l.path, purego) && l.file.folder() != "internal/dl"
+		}),
+		bad: []map[string]string{
+			source("internal/cuda/a.go", purego), source("driver/nccl/a_test.go", purego),
+		},
+		good: []map[string]string{source("internal/dl/a.go", purego)},
+	},
+	{
+		name: "internal/cuda and internal/nccl import internal/dl and the standard library alone",
+		why:  "bindings say what a library's functions are called, not what they are used for",
+		check: forbid(func(l link) bool {
+			return !l.file.test() && below(l.file.folder(), "internal/cuda", "internal/nccl") &&
+				!l.standard() && l.path != "symmem/internal/dl"
+		}),
+		bad: []map[string]string{
+			source("internal/cuda/a.go", "symmem/internal/sys"),
+			source("internal/nccl/a.go", "symmem/internal/cuda"),
+		},
+		good: []map[string]string{source("internal/nccl/a.go", "symmem/internal/dl")},
+	},
+	{
+		name: "driver/nccl imports what it is made of",
+		why:  "the backend is a thin layer over bindings and planes; more would be policy",
+		check: forbid(func(l link) bool {
+			folder, own := l.own()
+			return own && !l.file.test() && l.file.folder() == "driver/nccl" &&
+				!slices.Contains(forNCCL, folder)
+		}),
+		bad: []map[string]string{
+			source("driver/nccl/a.go", "symmem/internal/rendezvous"),
+			source("driver/nccl/a.go", "symmem/internal/ledger"),
+		},
+		good: []map[string]string{source("driver/nccl/a.go", "symmem/internal/relay")},
+	},
+	{
+		name: "internal/control imports the seam, internal/relay that and how to find ranks",
+		why:  "a plane joins ranks for any backend, and knows none of them",
+		check: forbid(func(l link) bool {
+			folder, own := l.own()
+			allowed := map[string][]string{
+				"internal/control": {"driver"},
+				"internal/relay":   {"driver", "internal/control", "internal/rendezvous"},
+			}[l.file.folder()]
+			return own && !l.file.test() && allowed != nil && !slices.Contains(allowed, folder)
+		}),
+		bad: []map[string]string{
+			source("internal/control/a.go", "symmem/internal/rendezvous"),
+			source("internal/relay/a.go", "symmem/internal/sys"),
+		},
+		good: []map[string]string{source("internal/relay/a.go", "symmem/internal/control")},
+	},
+	{
+		name: "only tests import driver/nccl/softgpu",
+		why:  "a GPU of software proves nothing about data in a program that is for real ones",
+		check: forbid(func(l link) bool {
+			return l.path == "symmem/driver/nccl/softgpu" && !l.file.test()
+		}),
+		bad:  []map[string]string{source("cmd/symmem/a.go", "symmem/driver/nccl/softgpu")},
+		good: []map[string]string{source("cmd/symmem/a_test.go", "symmem/driver/nccl/softgpu")},
+	},
+	{
 		name: "nothing imports a command",
 		why:  "commands are the outermost layer",
 		check: forbid(func(l link) bool {
@@ -127,7 +202,7 @@ var importRules = []rule{
 		good: []map[string]string{source("cmd/symmem/a.go", "symmem")},
 	},
 	{
-		name: "the root imports cores and the seam, and a backend only in backend.go",
+		name: "the root imports cores and the seam, and backends only in backend.go",
 		why:  "the root works with any backend; backend.go lists those that a program has",
 		check: forbid(func(l link) bool {
 			folder, own := l.own()
@@ -144,39 +219,52 @@ var importRules = []rule{
 		},
 		good: []map[string]string{
 			source("backend.go", "symmem/driver/host"), source("pool.go", "symmem/driver"),
+			source("backend.go", "symmem/driver/nccl"),
 		},
 	},
 	{
-		name: "a backend never imports the root or another backend",
-		why:  "arrows run one way: the root calls backends, and backends do not know each other",
+		name: "a backend never imports the root or another backend, but for nccl, which joins on host",
+		why: "arrows run one way: the root calls backends, and backends do not know each other; " +
+			"but the ranks of one machine agree through the same shared memory, whatever moves " +
+			"their data",
 		check: forbid(func(l link) bool {
 			folder, ok := l.own()
 			if !ok || !below(l.file.folder(), "driver") {
 				return false
 			}
 			contract := l.file.test() && folder == "driver/drivertest"
-			return !contract && folder != "driver" && !below(folder, "internal")
+			joins := l.file.folder() == "driver/nccl" && folder == "driver/host"
+			soft := l.file.test() && folder == "driver/nccl/softgpu"
+			return !contract && !joins && !soft && folder != "driver" && !below(folder, "internal")
 		}),
 		bad: []map[string]string{
-			source("driver/host/a.go", "symmem"), source("driver/nccl/a.go", "symmem/driver/host"),
+			source("driver/host/a.go", "symmem"), source("driver/host/a.go", "symmem/driver/nccl"),
+			source("driver/a.go", "symmem/driver/host"),
 		},
 		good: []map[string]string{
 			source("driver/host/a.go", "symmem/internal/sys"),
 			source("driver/host/a_test.go", "symmem/driver/drivertest"),
+			source("driver/nccl/a.go", "symmem/driver/host"),
+			source("driver/nccl/a_test.go", "symmem/driver/nccl/softgpu"),
 		},
 	},
 	{
 		name: "layers never import the root or the seam",
-		why:  "internal packages are what the root is made of, but for those that measure or try it",
+		why: "internal packages are what the root is made of, but for those that measure or try it " +
+			"and those that join ranks for a backend, which speak the words of the seam",
 		check: forbid(func(l link) bool {
 			folder, ok := l.own()
+			speaks := folder == "driver" && below(l.file.folder(), joining...)
 			return ok && below(l.file.folder(), "internal") && !below(l.file.folder(), above...) &&
-				(folder == "" || below(folder, "driver"))
+				(folder == "" || below(folder, "driver") && !speaks)
 		}),
 		bad: []map[string]string{
 			source("internal/sim/a.go", "symmem"), source("internal/sys/a.go", "symmem/driver"),
+			source("internal/relay/a.go", "symmem/driver/host"),
 		},
-		good: []map[string]string{source("internal/verify/a.go", "symmem")},
+		good: []map[string]string{
+			source("internal/verify/a.go", "symmem"), source("internal/relay/a.go", "symmem/driver"),
+		},
 	},
 	{
 		name: "internal/reduce and internal/spin import nothing of ours",
@@ -202,7 +290,8 @@ var importRules = []rule{
 		why:  "a library that brings nothing along is easy to adopt; tests use a known few",
 		check: forbid(func(l link) bool {
 			_, own := l.own()
-			if own || l.standard() || l.path == "C" || strings.HasPrefix(l.path, "golang.org/x/sys") {
+			if own || l.standard() || l.path == "C" || strings.HasPrefix(l.path, "golang.org/x/sys") ||
+				below(l.path, purego) {
 				return false
 			}
 			return !below(l.file.folder(), "cmd") && !(l.file.test() && below(l.path, forTests...))
