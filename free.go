@@ -16,9 +16,7 @@ func ours(function string) bool {
 
 // absorb notes an event about a block. p.mu is held.
 func (p *Pool) absorb(kind ledger.Kind, b alloc.Block, stream alloc.Stream) {
-	p.ledger.Absorb(&ledger.Event{
-		Kind: kind, Stream: uint32(stream), Segment: b.Segment, Offset: b.Offset, Size: b.Size,
-	})
+	p.ledger.Note(kind, uint32(stream), b.Segment, b.Offset, b.Size, 0)
 }
 
 // blockOf finds the live block of a buffer.
@@ -49,10 +47,8 @@ func (p *Pool) free(b Buffer) error {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
 	p.frees.add()
-	p.ledger.Absorb(&ledger.Event{
-		Kind: ledger.KindFree, Stream: uint32(b.memory.extent.stream()),
-		Segment: block.Segment, Offset: block.Offset, Size: block.Size,
-	})
+	p.ledger.Note(ledger.KindFree, uint32(b.memory.extent.stream()),
+		block.Segment, block.Offset, block.Size, 0)
 	if p.rt.observed() {
 		tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, BlockEvent{
 			Buffer: b, Segment: int(block.Segment), Offset: block.Offset, Bytes: block.Size,

@@ -224,10 +224,8 @@ func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 	if site != 0 {
 		p.absorbAt(block, s, bytes, site)
 	} else {
-		p.ledger.Absorb(&ledger.Event{
-			Kind: ledger.KindAlloc, Stream: uint32(s.number), Segment: block.Segment,
-			Offset: block.Offset, Size: block.Size, Requested: bytes,
-		})
+		p.ledger.Note(ledger.KindAlloc, uint32(s.number), block.Segment, block.Offset, block.Size,
+			bytes)
 	}
 	if p.rt.observed() {
 		tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Alloc }, BlockEvent{

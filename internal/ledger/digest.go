@@ -31,24 +31,23 @@ func Mix(digest, a, b uint64) uint64 {
 }
 
 // absorb returns the digest after e. The products of place and amount do not depend on the digest,
-// so a run of events is bounded by one multiplication each. The three parts are apart, and take a
-// pointer, so that the compiler puts them in line and copies no event.
+// so a run of events is bounded by one multiplication each.
 func absorb(digest uint64, e *Event) uint64 {
-	return roll(digest, e.place(), e.amount())
+	return roll(digest, place(where(e.Stream, e.Segment), e.Offset),
+		amount(e.Size, e.Requested, e.Kind))
 }
 
 func roll(digest, place, amount uint64) uint64 {
 	return fold(digest^place, amount^keyRoll)
 }
 
-func (e *Event) place() uint64 {
-	where := uint64(e.Stream)<<32 | uint64(uint32(e.Segment))
-	return fold(where^keyPlace, uint64(e.Offset)^keyOffset)
+func place(where uint64, offset int64) uint64 {
+	return fold(where^keyPlace, uint64(offset)^keyOffset)
 }
 
-func (e *Event) amount() uint64 {
-	what := uint64(e.Requested) ^ uint64(e.Kind)*keyKind
-	return fold(uint64(e.Size)^keySize, what^keyRequest)
+func amount(size, requested int64, kind Kind) uint64 {
+	what := uint64(requested) ^ uint64(kind)*keyKind
+	return fold(uint64(size)^keySize, what^keyRequest)
 }
 
 // RequestDigest covers what an event asks for and leaves out where it was placed, so that a later

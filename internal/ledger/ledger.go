@@ -53,11 +53,28 @@ type Ledger struct {
 	sites *Sites
 }
 
-// entry holds the digest before the event, so that every kept event has both ends: the digest after
-// it stands in the next entry or is the current one.
+// entry is an event as the ring keeps it, in 48 bytes, with the digest before it: so every kept event
+// has both ends, since the digest after it stands in the next entry or is the current one.
 type entry struct {
-	event  Event
-	before uint64
+	where                   uint64 // stream above, segment below
+	offset, size, requested int64
+	what                    uint64 // call site above, kind below
+	before                  uint64
+}
+
+// where packs the stream and the segment of an event.
+func where(stream uint32, segment int32) uint64 {
+	return uint64(stream)<<32 | uint64(uint32(segment))
+}
+
+const siteShift = 8
+
+func (s *entry) event() Event {
+	return Event{
+		Offset: s.offset, Size: s.size, Requested: s.requested,
+		Stream: uint32(s.where >> 32), Segment: int32(uint32(s.where)),
+		Site: uint32(s.what >> siteShift), Kind: Kind(s.what & (1<<siteShift - 1)),
+	}
 }
 
 // New returns an empty ledger.
@@ -77,31 +94,32 @@ func New(o Options) *Ledger {
 }
 
 // Absorb appends a copy of e and returns its position. It allocates only while the ring still
-// grows. It takes a pointer, which does not escape, because a value of this size would go through
-// the stack twice.
+// grows.
 func (l *Ledger) Absorb(e *Event) uint64 {
+	return l.append(where(e.Stream, e.Segment), e.Offset, e.Size, e.Requested,
+		uint64(e.Site)<<siteShift|uint64(e.Kind))
+}
+
+// Note is Absorb of an event whose call site is unknown, given in words, which the compiler keeps in
+// registers.
+func (l *Ledger) Note(
+	kind Kind, stream uint32, segment int32, offset, size, requested int64,
+) uint64 {
+	return l.append(where(stream, segment), offset, size, requested, uint64(kind))
+}
+
+func (l *Ledger) append(where uint64, offset, size, requested int64, what uint64) uint64 {
 	p := l.position
 	if p%turn == 0 {
 		l.turn()
 	}
 	before := l.digest
-	l.digest = roll(before, e.place(), e.amount())
+	l.digest = roll(before, place(where, offset), amount(size, requested, Kind(what)))
 	l.position = p + 1
-	l.ring[p&uint64(len(l.ring)-1)].set(e, before)
+	s := &l.ring[p&uint64(len(l.ring)-1)]
+	s.where, s.offset, s.size, s.requested = where, offset, size, requested
+	s.what, s.before = what, before
 	return p
-}
-
-// set copies field by field. A copy of the whole struct moves wider words than the caller has just
-// stored, and the processor waits for them.
-func (s *entry) set(e *Event, before uint64) {
-	s.event.Offset = e.Offset
-	s.event.Size = e.Size
-	s.event.Requested = e.Requested
-	s.event.Stream = e.Stream
-	s.event.Segment = e.Segment
-	s.event.Site = e.Site
-	s.event.Kind = e.Kind
-	s.before = before
 }
 
 // turn grows the ring if it is full and may grow, and notes a checkpoint if one is due. Both happen
@@ -169,7 +187,7 @@ func (l *Ledger) EventAt(position uint64) (Event, bool) {
 	if position >= l.position || position < l.Floor() {
 		return Event{}, false
 	}
-	return l.ring[position&uint64(len(l.ring)-1)].event, true
+	return l.ring[position&uint64(len(l.ring)-1)].event(), true
 }
 
 // Since iterates over the kept events from position on, with their positions. The ledger must not

@@ -30,7 +30,7 @@ import (
 // after first use, and its holder must not take it again.
 type Lock struct {
 	bias    atomic.Pointer[bias]
-	current *bias // how the holder has taken it; nil means by held; the holder's
+	current *bias // how it was taken last; nil means by held; the holder's
 	held    uint32
 	streak  uint32  // turns of last in a row; the holder's
 	last    uintptr // goroutine of the latest turn by held; the holder's
@@ -56,14 +56,20 @@ const (
 func goroutine() uintptr
 
 // Lock takes the lock.
+//
+// The busy word is stored plainly, here and in Unlock, which spares two calls into assembly. Go's
+// compiler keeps stores in program order, no load moves past a store behind it, and neither past an
+// atomic load or a call; amd64 makes stores visible in that order, after all loads before them.
 func (l *Lock) Lock() {
 	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
-		StoreRelease32(&b.busy, 1)
+		b.busy = 1
 		if l.bias.Load() == b {
-			l.current = b
+			if l.current != b {
+				l.current = b
+			}
 			return
 		}
-		StoreRelease32(&b.busy, 0)
+		b.busy = 0
 	}
 	l.lockHeld()
 }
@@ -71,8 +77,7 @@ func (l *Lock) Lock() {
 // Unlock frees the lock, which the caller holds.
 func (l *Lock) Unlock() {
 	if b := l.current; b != nil {
-		l.current = nil
-		StoreRelease32(&b.busy, 0)
+		b.busy = 0
 		return
 	}
 	l.unlockHeld()
@@ -84,6 +89,9 @@ func (l *Lock) lockHeld() {
 	}
 	b := l.bias.Load()
 	if b == nil {
+		if l.current != nil {
+			l.current = nil
+		}
 		return
 	}
 	l.bias.Store(nil)
@@ -91,6 +99,7 @@ func (l *Lock) lockHeld() {
 	for round := 0; atomic.LoadUint32(&b.busy) != 0; round++ {
 		pause(round)
 	}
+	l.current = nil
 }
 
 func (l *Lock) unlockHeld() {
