@@ -1,0 +1,189 @@
+package cuda
+
+import (
+	"runtime"
+	"unsafe"
+
+	"symmem/internal/dl"
+)
+
+// Handle is one physical allocation: CUmemGenericAllocationHandle. It has no address until it is
+// mapped. The memory lives until the handle is released and every mapping of it, in every
+// process, is gone.
+type Handle uint64
+
+// HandleTypes are the ways in which an allocation may be handed to another process:
+// CUmemAllocationHandleType.
+type HandleTypes int32
+
+// The handle types, which may be added.
+const (
+	HandlePosixFD HandleTypes = 1 // a file descriptor, within one machine
+	HandleFabric  HandleTypes = 8 // 64 bytes, within one NVLink fabric
+)
+
+// FabricHandle is an allocation handed over as bytes: CUmemFabricHandle.
+type FabricHandle [64]byte
+
+// LocationType says what an ordinal counts: CUmemLocationType.
+type LocationType int32
+
+// The location types.
+const (
+	LocationDevice   LocationType = 1
+	LocationHostNUMA LocationType = 3
+)
+
+// Location is where memory is, or who may use it: CUmemLocation, 8 bytes.
+type Location struct {
+	Type LocationType
+	ID   int32
+}
+
+// AllocationProp says what memory an allocation is to have: CUmemAllocationProp, 32 bytes with
+// the same layout on every 64-bit system.
+type AllocationProp struct {
+	// Type is CUmemAllocationType: 1, pinned, is the only one.
+	Type             int32
+	RequestedHandles HandleTypes
+	Location         Location
+	win32Metadata    uintptr
+	// CompressionType is 0 for memory that is not compressible.
+	CompressionType uint8
+	// GPUDirectRDMACapable is 1 for memory that network cards may read and write.
+	GPUDirectRDMACapable uint8
+	Usage                uint16
+	reserved             [4]uint8
+}
+
+// PinnedMemory describes memory of a device that may be handed over in the given ways.
+func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp {
+	p := AllocationProp{
+		Type:             1,
+		RequestedHandles: handles,
+		Location:         Location{LocationDevice, device.handle},
+	}
+	if rdma {
+		p.GPUDirectRDMACapable = 1
+	}
+	return p
+}
+
+// Granularity is the unit of the sizes and addresses of such allocations in bytes: the smallest
+// one that works, or the one that the driver recommends for speed. It needs no context.
+func (d *Driver) Granularity(prop AllocationProp, recommended bool) (int64, error) {
+	size, cell := dl.NewCell(int64(0)), dl.NewCell(prop)
+	option := uintptr(0) // CU_MEM_ALLOC_GRANULARITY_MINIMUM
+	if recommended {
+		option = 1
+	}
+	err := d.call(memGetAllocationGranularity, size.Address(), cell.Address(), option)
+	cell.Take()
+	return size.Take(), err
+}
+
+// AddressReserve sets aside a range of addresses without memory. The range belongs to no device
+// and is the same for all. align is a power of two, or 0 for the driver's choice.
+func (d *Driver) AddressReserve(bytes, align int64) (uintptr, error) {
+	address := dl.NewCell(uintptr(0))
+	err := d.call(memAddressReserve, address.Address(), uintptr(bytes), uintptr(align), 0, 0)
+	return address.Take(), err
+}
+
+// AddressFree gives a range back, as it was reserved.
+//
+// Preconditions: nothing is mapped in it.
+func (d *Driver) AddressFree(address uintptr, bytes int64) error {
+	return d.call(memAddressFree, address, uintptr(bytes))
+}
+
+// Create allocates physical memory; bytes is a multiple of the granularity. ErrOutOfMemory says
+// that the device has no more.
+func (d *Driver) Create(bytes int64, prop AllocationProp) (Handle, error) {
+	handle, cell := dl.NewCell(Handle(0)), dl.NewCell(prop)
+	err := d.call(memCreate, handle.Address(), uintptr(bytes), cell.Address(), 0)
+	cell.Take()
+	return handle.Take(), err
+}
+
+// Release gives a handle back. Mappings stay, and the memory with them.
+func (d *Driver) Release(handle Handle) error { return d.call(memRelease, uintptr(handle)) }
+
+// Map puts an allocation at a reserved address. Nobody may use it before SetAccess. offset is
+// where in the allocation the mapping begins; drivers so far want 0 and the whole.
+func (d *Driver) Map(address uintptr, bytes, offset int64, handle Handle) error {
+	return d.call(memMap, address, uintptr(bytes), uintptr(offset), uintptr(handle), 0)
+}
+
+// Unmap takes a mapping back; the addresses stay reserved. It waits for no work: that of all
+// streams on this memory is finished before.
+func (d *Driver) Unmap(address uintptr, bytes int64) error {
+	return d.call(memUnmap, address, uintptr(bytes))
+}
+
+// access is CUmemAccessDesc, 12 bytes.
+type access struct {
+	location Location
+	flags    int32
+}
+
+// readWrite is CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
+const readWrite = 3
+
+// SetAccess lets devices read and write a mapped range. It fails for a device that has no peer
+// access to where the memory is.
+func (d *Driver) SetAccess(address uintptr, bytes int64, devices ...Device) error {
+	if len(devices) == 0 {
+		return nil
+	}
+	grants := make([]access, len(devices))
+	for i, v := range devices {
+		grants[i] = access{Location{LocationDevice, v.handle}, readWrite}
+	}
+	err := d.call(memSetAccess, address, uintptr(bytes), dl.AddressOf(&grants[0]),
+		uintptr(len(grants)))
+	runtime.KeepAlive(grants)
+	return err
+}
+
+// ExportFD makes a file descriptor of an allocation, for another process of this machine. The
+// caller owns it and closes it; it keeps the memory.
+func (d *Driver) ExportFD(handle Handle) (int, error) {
+	fd := dl.NewCell(int32(-1))
+	err := d.call(memExportToShareableHandle,
+		fd.Address(), uintptr(handle), uintptr(HandlePosixFD), 0)
+	return int(fd.Take()), err
+}
+
+// ImportFD makes a handle of a file descriptor that another process exported. The descriptor stays
+// the caller's, who may close it afterwards.
+func (d *Driver) ImportFD(fd int) (Handle, error) {
+	return d.importHandle(uintptr(fd), HandlePosixFD)
+}
+
+// ExportFabric makes bytes of an allocation, for another process on the same NVLink fabric.
+func (d *Driver) ExportFabric(handle Handle) (FabricHandle, error) {
+	fabric := dl.NewCell(FabricHandle{})
+	err := d.call(memExportToShareableHandle,
+		fabric.Address(), uintptr(handle), uintptr(HandleFabric), 0)
+	return fabric.Take(), err
+}
+
+// ImportFabric makes a handle of bytes that another process exported.
+func (d *Driver) ImportFabric(fabric FabricHandle) (Handle, error) {
+	cell := dl.NewCell(fabric)
+	defer cell.Take()
+	return d.importHandle(cell.Address(), HandleFabric)
+}
+
+func (d *Driver) importHandle(shared uintptr, kind HandleTypes) (Handle, error) {
+	handle := dl.NewCell(Handle(0))
+	err := d.call(memImportFromShareableHandle, handle.Address(), shared, uintptr(kind))
+	return handle.Take(), err
+}
+
+// The layouts are those of cuda.h, or this does not compile.
+var (
+	_ [32]byte = [unsafe.Sizeof(AllocationProp{})]byte{}
+	_ [12]byte = [unsafe.Sizeof(access{})]byte{}
+)

@@ -1,0 +1,133 @@
+package cuda
+
+import (
+	"bytes"
+	"fmt"
+
+	"symmem/internal/dl"
+)
+
+// Device is one GPU. Its methods need no current context.
+type Device struct {
+	driver  *Driver
+	ordinal int32
+	handle  int32 // CUdevice
+}
+
+// DeviceCount is the number of GPUs that the process may see (CUDA_VISIBLE_DEVICES).
+func (d *Driver) DeviceCount() (int, error) {
+	count := dl.NewCell(int32(0))
+	err := d.call(deviceGetCount, count.Address())
+	return int(count.Take()), err
+}
+
+// Device returns the GPU of the given number, counted among those that the process may see.
+func (d *Driver) Device(ordinal int) (Device, error) {
+	handle := dl.NewCell(int32(0))
+	err := d.call(deviceGet, handle.Address(), uintptr(ordinal))
+	return Device{d, int32(ordinal), handle.Take()}, err
+}
+
+// Ordinal is the device's number.
+func (v Device) Ordinal() int { return int(v.ordinal) }
+
+// Name is what the vendor calls the device.
+func (v Device) Name() (string, error) {
+	text := dl.NewCell([128]byte{})
+	err := v.driver.call(deviceGetName, text.Address(), 128, uintptr(v.handle))
+	return untilZero(text.Take()), err
+}
+
+// PCIBusID is the device's place on the bus, such as 0000:1b:00.0.
+func (v Device) PCIBusID() (string, error) {
+	text := dl.NewCell([128]byte{})
+	err := v.driver.call(deviceGetPCIBusID, text.Address(), 128, uintptr(v.handle))
+	return untilZero(text.Take()), err
+}
+
+func untilZero(text [128]byte) string {
+	before, _, _ := bytes.Cut(text[:], []byte{0})
+	return string(before)
+}
+
+// UUID names the device everywhere, as nvidia-smi writes it without the prefix. Of a slice of a
+// GPU (MIG) it is the slice's if the driver is 11.4 or newer.
+func (v Device) UUID() (string, error) {
+	f := deviceGetUUID
+	if v.driver.symbols[deviceGetUUID2] != 0 {
+		f = deviceGetUUID2
+	}
+	cell := dl.NewCell([16]byte{})
+	err := v.driver.call(f, cell.Address(), uintptr(v.handle))
+	u := cell.Take()
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]), err
+}
+
+// TotalMem is the size of the device's memory in bytes.
+func (v Device) TotalMem() (int64, error) {
+	size := dl.NewCell(int64(0))
+	err := v.driver.call(deviceTotalMem, size.Address(), uintptr(v.handle))
+	return size.Take(), err
+}
+
+// Attribute is a property of a device: CUdevice_attribute of cuda.h.
+type Attribute int32
+
+// The attributes that symmem reads. Those that end in Supported are 0 or 1.
+const (
+	AttributeMaxThreadsPerBlock         Attribute = 1
+	AttributeClockRate                  Attribute = 13 // kHz
+	AttributeMultiprocessorCount        Attribute = 16
+	AttributeIntegrated                 Attribute = 18
+	AttributeComputeMode                Attribute = 20
+	AttributeMemoryClockRate            Attribute = 36 // kHz
+	AttributeMemoryBusWidth             Attribute = 37 // bits
+	AttributeL2CacheSize                Attribute = 38 // bytes
+	AttributeUnifiedAddressing          Attribute = 41
+	AttributeComputeCapabilityMajor     Attribute = 75
+	AttributeComputeCapabilityMinor     Attribute = 76
+	AttributeVMMSupported               Attribute = 102 // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+	AttributePosixFDSupported           Attribute = 103 // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+	AttributeRDMAWithVMMSupported       Attribute = 110 // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+	AttributeRDMASupported              Attribute = 116 // GPU_DIRECT_RDMA_SUPPORTED
+	AttributeClusterLaunch              Attribute = 120
+	AttributeStreamMemOps64BitSupported Attribute = 122 // CAN_USE_64_BIT_STREAM_MEM_OPS
+	AttributeDMABufSupported            Attribute = 124
+	AttributeFabricSupported            Attribute = 128 // HANDLE_TYPE_FABRIC_SUPPORTED
+	AttributeNUMAID                     Attribute = 131
+	AttributeMulticastSupported         Attribute = 132 // only reported: multicast stays off
+	AttributeHostNUMAID                 Attribute = 134
+)
+
+// Attribute reads a property. A driver that does not know it gives ErrInvalidValue.
+func (v Device) Attribute(attribute Attribute) (int, error) {
+	value := dl.NewCell(int32(0))
+	err := v.driver.call(deviceGetAttribute, value.Address(), uintptr(attribute), uintptr(v.handle))
+	return int(value.Take()), err
+}
+
+// CanAccessPeer tells whether kernels and copies of this device can reach the memory of another.
+func (v Device) CanAccessPeer(other Device) (bool, error) {
+	can := dl.NewCell(int32(0))
+	err := v.driver.call(
+		deviceCanAccessPeer, can.Address(), uintptr(v.handle), uintptr(other.handle))
+	return can.Take() != 0, err
+}
+
+// P2PAttribute is a property of a link: CUdevice_P2PAttribute of cuda.h.
+type P2PAttribute int32
+
+// The properties of links.
+const (
+	P2PPerformanceRank       P2PAttribute = 1 // smaller is faster
+	P2PAccessSupported       P2PAttribute = 2
+	P2PNativeAtomicSupported P2PAttribute = 3
+)
+
+// P2PAttribute reads a property of the link from this device to another.
+func (v Device) P2PAttribute(attribute P2PAttribute, other Device) (int, error) {
+	value := dl.NewCell(int32(0))
+	err := v.driver.call(deviceGetP2PAttribute, value.Address(), uintptr(attribute),
+		uintptr(v.handle), uintptr(other.handle))
+	return int(value.Take()), err
+}

@@ -1,0 +1,41 @@
+package cuda
+
+import "symmem/internal/dl"
+
+// Stream is an ordered queue of work on a device: CUstream, which is also cudaStream_t. 0 is the
+// legacy default stream, which others wait for unless they were made non-blocking.
+type Stream uintptr
+
+// StreamCreate makes a stream of the current context. A non-blocking one does not wait for the
+// default stream.
+func (d *Driver) StreamCreate(nonblocking bool) (Stream, error) {
+	flags := uintptr(0) // CU_STREAM_DEFAULT
+	if nonblocking {
+		flags = 1 // CU_STREAM_NON_BLOCKING
+	}
+	stream := dl.NewCell(Stream(0))
+	err := d.call(streamCreate, stream.Address(), flags)
+	return stream.Take(), err
+}
+
+// StreamDestroy gives a stream back. Queued work still runs; the call does not wait for it.
+func (d *Driver) StreamDestroy(stream Stream) error {
+	return d.call(streamDestroy, uintptr(stream))
+}
+
+// StreamQuery tells whether all queued work has run. It does not block or allocate.
+func (d *Driver) StreamQuery(stream Stream) (done bool, err error) {
+	return d.query(streamQuery, uintptr(stream))
+}
+
+// StreamSynchronize blocks the thread until all queued work has run. There is no deadline: a
+// caller that needs one records an event and asks for that.
+func (d *Driver) StreamSynchronize(stream Stream) error {
+	return d.call(streamSynchronize, uintptr(stream))
+}
+
+// StreamWaitEvent makes later work of a stream wait for the point that an event marks now. The
+// caller is not blocked.
+func (d *Driver) StreamWaitEvent(stream Stream, event Event) error {
+	return d.call(streamWaitEvent, uintptr(stream), uintptr(event), 0)
+}

@@ -1,0 +1,142 @@
+package cuda
+
+// function is a function of libcuda, by its place in names.
+type function uint8
+
+const (
+	initialize function = iota
+	driverGetVersion
+	getErrorName
+	getErrorString
+	deviceGetCount
+	deviceGet
+	deviceGetName
+	deviceGetUUID
+	deviceGetPCIBusID
+	deviceTotalMem
+	deviceGetAttribute
+	deviceCanAccessPeer
+	deviceGetP2PAttribute
+	devicePrimaryCtxRetain
+	devicePrimaryCtxRelease
+	ctxSetCurrent
+	ctxGetCurrent
+	memGetInfo
+	memGetAllocationGranularity
+	memAddressReserve
+	memAddressFree
+	memCreate
+	memRelease
+	memMap
+	memUnmap
+	memSetAccess
+	memExportToShareableHandle
+	memImportFromShareableHandle
+	memcpyAsync
+	memsetD8Async
+	memAllocHost
+	memFreeHost
+	memHostRegister
+	memHostUnregister
+	streamCreate
+	streamDestroy
+	streamQuery
+	streamSynchronize
+	streamWaitEvent
+	launchHostFunc
+	streamBeginCapture
+	streamEndCapture
+	streamIsCapturing
+	streamGetCaptureInfo
+	threadExchangeStreamCaptureMode
+	eventCreate
+	eventRecord
+	eventQuery
+	eventSynchronize
+	eventDestroy
+	eventElapsedTime
+	graphInstantiate
+	graphLaunch
+	graphExecDestroy
+	graphDestroy
+	moduleLoadData
+	moduleGetFunction
+	moduleUnload
+	launchKernel
+
+	// Those from here on are newer than what Load insists on.
+
+	deviceGetUUID2
+	streamGetCaptureInfo3
+	functions
+)
+
+// optional is the first function that a driver may lack.
+const optional = deviceGetUUID2
+
+// names are the names that libcuda exports. Where cuda.h has a macro that renames a function, the
+// new name is the one with the present signature (cuMemAlloc means cuMemAlloc_v2). Variants that
+// end in _ptsz or _ptds use another default stream and are not wanted.
+var names = [functions]string{
+	initialize:                      "cuInit",
+	driverGetVersion:                "cuDriverGetVersion",
+	getErrorName:                    "cuGetErrorName",
+	getErrorString:                  "cuGetErrorString",
+	deviceGetCount:                  "cuDeviceGetCount",
+	deviceGet:                       "cuDeviceGet",
+	deviceGetName:                   "cuDeviceGetName",
+	deviceGetUUID:                   "cuDeviceGetUuid",
+	deviceGetPCIBusID:               "cuDeviceGetPCIBusId",
+	deviceTotalMem:                  "cuDeviceTotalMem_v2",
+	deviceGetAttribute:              "cuDeviceGetAttribute",
+	deviceCanAccessPeer:             "cuDeviceCanAccessPeer",
+	deviceGetP2PAttribute:           "cuDeviceGetP2PAttribute",
+	devicePrimaryCtxRetain:          "cuDevicePrimaryCtxRetain",
+	devicePrimaryCtxRelease:         "cuDevicePrimaryCtxRelease_v2",
+	ctxSetCurrent:                   "cuCtxSetCurrent",
+	ctxGetCurrent:                   "cuCtxGetCurrent",
+	memGetInfo:                      "cuMemGetInfo_v2",
+	memGetAllocationGranularity:     "cuMemGetAllocationGranularity",
+	memAddressReserve:               "cuMemAddressReserve",
+	memAddressFree:                  "cuMemAddressFree",
+	memCreate:                       "cuMemCreate",
+	memRelease:                      "cuMemRelease",
+	memMap:                          "cuMemMap",
+	memUnmap:                        "cuMemUnmap",
+	memSetAccess:                    "cuMemSetAccess",
+	memExportToShareableHandle:      "cuMemExportToShareableHandle",
+	memImportFromShareableHandle:    "cuMemImportFromShareableHandle",
+	memcpyAsync:                     "cuMemcpyAsync",
+	memsetD8Async:                   "cuMemsetD8Async",
+	memAllocHost:                    "cuMemAllocHost_v2",
+	memFreeHost:                     "cuMemFreeHost",
+	memHostRegister:                 "cuMemHostRegister_v2",
+	memHostUnregister:               "cuMemHostUnregister",
+	streamCreate:                    "cuStreamCreate",
+	streamDestroy:                   "cuStreamDestroy_v2",
+	streamQuery:                     "cuStreamQuery",
+	streamSynchronize:               "cuStreamSynchronize",
+	streamWaitEvent:                 "cuStreamWaitEvent",
+	launchHostFunc:                  "cuLaunchHostFunc",
+	streamBeginCapture:              "cuStreamBeginCapture_v2",
+	streamEndCapture:                "cuStreamEndCapture",
+	streamIsCapturing:               "cuStreamIsCapturing",
+	streamGetCaptureInfo:            "cuStreamGetCaptureInfo_v2",
+	threadExchangeStreamCaptureMode: "cuThreadExchangeStreamCaptureMode",
+	eventCreate:                     "cuEventCreate",
+	eventRecord:                     "cuEventRecord",
+	eventQuery:                      "cuEventQuery",
+	eventSynchronize:                "cuEventSynchronize",
+	eventDestroy:                    "cuEventDestroy_v2",
+	eventElapsedTime:                "cuEventElapsedTime",
+	graphInstantiate:                "cuGraphInstantiateWithFlags",
+	graphLaunch:                     "cuGraphLaunch",
+	graphExecDestroy:                "cuGraphExecDestroy",
+	graphDestroy:                    "cuGraphDestroy",
+	moduleLoadData:                  "cuModuleLoadData",
+	moduleGetFunction:               "cuModuleGetFunction",
+	moduleUnload:                    "cuModuleUnload",
+	launchKernel:                    "cuLaunchKernel",
+	deviceGetUUID2:                  "cuDeviceGetUuid_v2",
+	streamGetCaptureInfo3:           "cuStreamGetCaptureInfo_v3",
+}
