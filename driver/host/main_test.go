@@ -5,10 +5,13 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"symmem/internal/control/controltest"
 )
 
 // TestMain runs the tests, or, in a process that a test has started, one rank of its fleet.
 func TestMain(m *testing.M) {
+	controltest.Main(joinAsGuest)
 	if os.Getenv(sceneVariable) != "" {
 		os.Exit(playRank())
 	}

@@ -1,0 +1,137 @@
+package controltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/control"
+)
+
+var awaitContracts = []contract{
+	{"work that has ended is not waited for", proveAwaitEnded},
+	{"a wait ends with its work", proveAwaitEnds},
+	{"a wait ends with its context, and the plane goes on", proveAwaitCancelled},
+	{"work that all ranks have submitted may take longer than the timeout", proveLongWork},
+	{"work that needs no other rank waits for none", proveOwnWork},
+	{"trouble is told at once, without a fault", proveTrouble},
+}
+
+func proveAwaitEnded(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	ctx, cancel := context.WithCancel(w.ctx)
+	cancel()
+	ended := never(w.planes[0].Submit())
+	ended.Done = func() bool { return true }
+	must(t, w.planes[0].Await(ctx, ended))
+}
+
+// proveAwaitEnds lets work end after so many looks at it that the wait has gone to sleep.
+func proveAwaitEnds(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	w.each(t, func(_ int, p control.Plane) error {
+		for _, looks := range []int{1, 100, 5000} {
+			wait := never(p.Submit())
+			wait.Done = func() bool { looks--; return looks <= 0 }
+			if err := p.Await(w.ctx, wait); err != nil {
+				return err
+			}
+		}
+		return wantOpen(p)
+	})
+}
+
+func proveAwaitCancelled(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	cause := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(w.ctx)
+	cancel(cause)
+	past, stop := context.WithDeadline(w.ctx, time.Now())
+	defer stop()
+	p := w.planes[0]
+	wantError(t, "the cancelled wait", p.Await(ctx, never(p.Submit())), cause)
+	wantError(t, "the late wait", p.Await(past, never(1)), context.DeadlineExceeded)
+	w.planes[1].Submit()
+	w.each(t, func(i int, p control.Plane) error {
+		return errors.Join(w.swap(i, driver.LaneControl, 1, []int{3, 4}), wantOpen(p))
+	})
+}
+
+func proveLongWork(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, short)
+	w.each(t, func(_ int, p control.Plane) error {
+		wait := never(p.Submit())
+		begin := time.Now()
+		wait.Done = func() bool { return time.Since(begin) > 3*short }
+		if err := p.Await(w.ctx, wait); err != nil {
+			return err
+		}
+		return wantOpen(p)
+	})
+}
+
+// proveOwnWork waits for work of this rank's own until its peer has failed, and beyond.
+func proveOwnWork(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	ended := atomic.Bool{}
+	own := never(0)
+	own.Done = ended.Load
+	result := make(chan error, 1)
+	go func() { result <- w.planes[0].Await(w.ctx, own) }()
+	w.planes[1].Abort(nil)
+	awaitForsaken(w.planes[0])
+	ended.Store(true)
+	must(t, <-result)
+	must(t, wantOpen(w.planes[0]))
+}
+
+// awaitForsaken waits until a plane has heard of a peer's fault.
+func awaitForsaken(p control.Plane) {
+	for !p.Forsaken() {
+		// One look at a plane is a wait for nothing, which lets others run.
+		_ = p.Trouble(never(0), time.Now())
+	}
+}
+
+func proveTrouble(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, short)
+	p := w.planes[0]
+	wait := never(p.Submit())
+	must(t, p.Trouble(wait, time.Now()))
+	long := time.Now().Add(-patience)
+	missed := p.Trouble(wait, long)
+	if wantAbsence(t, missed, ranksOf(2)[1]) == 0 {
+		t.Errorf("got %v, want a TimeoutError", missed)
+	}
+	must(t, wantOpen(p))
+	w.planes[1].Abort(nil)
+	awaitForsaken(p)
+	wantError(t, "after the peer's fault", p.Trouble(wait, time.Now()), driver.ErrFault)
+	must(t, wantOpen(p))
+	wait.Done = func() bool { return true }
+	must(t, p.Trouble(wait, long))
+	must(t, p.Trouble(never(0), long))
+	cause := errors.New("of our own")
+	wantError(t, "what Fail returns", p.Fail(cause), cause)
+	wantError(t, "after our own fault", p.Trouble(never(1), time.Now()), cause)
+}
+
+// wantAbsence judges the error of a rank that has waited, and returns 1 if it names the late one.
+func wantAbsence(t *testing.T, err error, late int) int {
+	t.Helper()
+	var missed *driver.TimeoutError
+	switch {
+	case errors.As(err, &missed):
+		if fmt.Sprint(missed.Missing) != fmt.Sprint([]int{late}) || missed.Activity[late] == "" {
+			t.Errorf("%v: want rank %d and what it is doing", missed, late)
+		}
+		return 1
+	case !errors.Is(err, driver.ErrFault):
+		t.Errorf("got %v, want a TimeoutError or ErrFault", err)
+	}
+	return 0
+}

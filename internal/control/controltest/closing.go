@@ -1,0 +1,66 @@
+package controltest
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/control"
+)
+
+var closingContracts = []contract{
+	{"a closed plane says so", proveClosed},
+	{"closing ends the waits of the rank", proveCloseEndsWaits},
+	{"ranks close in any order, again and again", proveCloseOrder},
+}
+
+func proveClosed(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	p := w.planes[0]
+	must(t, p.Close())
+	must(t, p.Close())
+	<-p.Failed()
+	wantError(t, "the cause", p.Cause(), driver.ErrClosed)
+	for name, wait := range waits {
+		wantError(t, name, wait(p), driver.ErrClosed)
+	}
+	_, err := p.Exchange(w.ctx, driver.LaneFault, nil)
+	wantError(t, "the fault lane", err, driver.ErrClosed)
+	wantError(t, "Trouble", p.Trouble(never(1), time.Now()), driver.ErrClosed)
+	if !p.Forsaken() {
+		t.Error("a closed plane is not forsaken")
+	}
+	cause := errors.New("late")
+	wantError(t, "Fail", p.Fail(cause), cause)
+	p.Abort(nil)
+	wantError(t, "the cause in the end", p.Cause(), driver.ErrClosed)
+}
+
+func proveCloseEndsWaits(t *testing.T, join Join) {
+	for name, wait := range waits {
+		w := newWorld(t, join, 2, patience)
+		p := w.planes[0]
+		ended := make(chan error, 1)
+		entered := make(chan struct{})
+		go func() {
+			close(entered)
+			ended <- wait(p)
+		}()
+		<-entered
+		must(t, p.Close())
+		wantError(t, name, <-ended, driver.ErrClosed)
+	}
+}
+
+func proveCloseOrder(t *testing.T, join Join) {
+	for first := range 3 {
+		w := newWorld(t, join, 3, patience)
+		w.each(t, func(_ int, p control.Plane) error {
+			return p.Compare(p.Submit(), &driver.Call{Digest: 4})
+		})
+		for i := range 3 {
+			must(t, w.planes[(first+i)%3].Close())
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package controltest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"symmem/driver"
+	"symmem/internal/control"
+)
+
+var compareContracts = []contract{
+	{"tickets count from 1 and cost no allocation", proveTickets},
+	{"calls that are alike compare equal, again and again", proveAlike},
+	{"calls that differ are an error on every rank, which names the others", proveDiffering},
+	{"ranks may launch without comparing", proveUncompared},
+	{"a difference wins over the fault that it makes of the plane", proveDifferingInHaste},
+}
+
+func proveTickets(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	p := w.planes[0]
+	for want := uint64(1); want <= 10; want++ {
+		if got := p.Submit(); got != want {
+			t.Fatalf("got ticket %d, want %d", got, want)
+		}
+	}
+	if n := testing.AllocsPerRun(1000, func() {
+		p.Submit()
+		if p.Forsaken() {
+			t.Error("the plane is forsaken")
+		}
+	}); n != 0 {
+		t.Errorf("a launch allocates %v times", n)
+	}
+}
+
+func proveAlike(t *testing.T, join Join) {
+	w := newWorld(t, join, 4, patience)
+	w.each(t, func(_ int, p control.Plane) error {
+		for round := range 100 {
+			call := driver.Call{Operation: driver.AllReduce, Digest: uint64(round) * 7}
+			if err := p.Compare(p.Submit(), &call); err != nil {
+				return fmt.Errorf("round %d: %w", round, err)
+			}
+		}
+		return wantOpen(p)
+	})
+}
+
+func proveDiffering(t *testing.T, join Join) {
+	rows := []struct {
+		digests []uint64
+		others  [][]int // group ranks
+	}{
+		{[]uint64{1, 1, 2}, [][]int{{2}, {2}, {0, 1}}},
+		{[]uint64{3, 2, 2}, [][]int{{1, 2}, {0}, {0}}},
+		{[]uint64{1, 2, 3}, [][]int{{1, 2}, {0, 2}, {0, 1}}},
+	}
+	for _, row := range rows {
+		w := newWorld(t, join, 3, patience)
+		w.each(t, func(i int, p control.Plane) error {
+			if err := p.Compare(p.Submit(), &driver.Call{Digest: 9}); err != nil {
+				return err
+			}
+			call := &driver.Call{Operation: driver.AllGather, Count: 5, Digest: row.digests[i]}
+			p.Submit()
+			return wantMismatch(p, p.Compare(p.Submit(), call), call, row.others[i])
+		})
+	}
+}
+
+// wantMismatch judges the error of the call with ticket 3.
+func wantMismatch(p control.Plane, err error, call *driver.Call, others []int) error {
+	var m *driver.MismatchError
+	if !errors.As(err, &m) {
+		return fmt.Errorf("got %w, want a MismatchError", err)
+	}
+	var world []int
+	for _, i := range others {
+		world = append(world, ranksOf(3)[i])
+	}
+	if m.Sequence != 3 || m.Call.Digest != call.Digest || m.Call.Count != call.Count ||
+		!slices.Equal(m.Others, world) {
+		return fmt.Errorf("got %+v of call %+v, want ticket 3, call %+v and ranks %v",
+			m, m.Call, call, world)
+	}
+	<-p.Failed()
+	if !errors.As(p.Cause(), &m) {
+		return fmt.Errorf("the cause is %w, want the MismatchError", p.Cause())
+	}
+	return nil
+}
+
+func proveUncompared(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	w.each(t, func(i int, p control.Plane) error {
+		for range 10 * (i + 1) {
+			p.Submit()
+		}
+		return p.Compare(100, &driver.Call{Digest: 5})
+	})
+}
+
+// proveDifferingInHaste has every rank fail its plane as soon as it knows: those that know later
+// must still get the difference.
+func proveDifferingInHaste(t *testing.T, join Join) {
+	for range 20 {
+		w := newWorld(t, join, 3, patience)
+		w.each(t, func(i int, p control.Plane) error {
+			err := p.Compare(p.Submit(), &driver.Call{Digest: uint64(i)})
+			var m *driver.MismatchError
+			if p.Abort(nil); !errors.As(err, &m) {
+				return fmt.Errorf("got %w, want a MismatchError", err)
+			}
+			return nil
+		})
+	}
+}

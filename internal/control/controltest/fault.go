@@ -1,0 +1,151 @@
+package controltest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"symmem/driver"
+	"symmem/internal/control"
+)
+
+var faultContracts = []contract{
+	{"Abort ends the waits of all ranks", proveAbort},
+	{"Fail takes the others out of their waits and returns its error", proveFail},
+	{"the first fault is the cause", proveFirst},
+	{"a rank on the fault lane takes the others out of their waits", proveFaultLaneCalls},
+	{"who does not come to the fault lane has no entry, and can read it later", proveFaultLaneAbsent},
+	{"a rank that has left does not hold up the fault lane", proveFaultLaneLeft},
+}
+
+// takenOut has rank 0 cause a fault while the others wait in all ways.
+func takenOut(t *testing.T, join Join, cause func(p control.Plane) error) *world {
+	t.Helper()
+	w := newWorld(t, join, 4, patience)
+	names := []string{"", "a comparison", "a wait for work", "an exchange"}
+	w.each(t, func(i int, p control.Plane) error {
+		if i == 0 {
+			return cause(p)
+		}
+		// Waits in different places may find that out first.
+		var stray *driver.StrayError
+		err := waits[names[i]](p)
+		if !errors.Is(err, driver.ErrFault) && !errors.As(err, &stray) {
+			return fmt.Errorf("%s: got %w, want ErrFault", names[i], err)
+		}
+		<-p.Failed()
+		return nil
+	})
+	return w
+}
+
+func proveAbort(t *testing.T, join Join) {
+	for _, cause := range []error{nil, errors.New("the user's")} {
+		want := cause
+		if cause == nil {
+			want = driver.ErrAborted
+		}
+		takenOut(t, join, func(p control.Plane) error {
+			p.Abort(cause)
+			<-p.Failed()
+			for name, wait := range waits {
+				if err := wait(p); !errors.Is(err, want) {
+					return fmt.Errorf("%s: got %w, want the cause", name, err)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+func proveFail(t *testing.T, join Join) {
+	cause := errors.New("a GPU has fallen off the bus")
+	takenOut(t, join, func(p control.Plane) error {
+		if err := p.Fail(cause); !errors.Is(err, cause) {
+			return fmt.Errorf("got %w, want the error itself", err)
+		}
+		<-p.Failed()
+		return nil
+	})
+}
+
+func proveFirst(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	p, first, second := w.planes[0], errors.New("first"), errors.New("second")
+	must(t, wantOpen(p))
+	wantError(t, "the first Fail", p.Fail(first), first)
+	wantError(t, "the second Fail", p.Fail(second), second)
+	p.Abort(nil)
+	wantError(t, "the cause", p.Cause(), first)
+	awaitForsaken(w.planes[1])
+}
+
+// proveFaultLaneCalls lets rank 0 go to the fault lane while the others wait elsewhere.
+func proveFaultLaneCalls(t *testing.T, join Join) {
+	w := newWorld(t, join, 3, patience)
+	w.each(t, func(i int, p control.Plane) error {
+		if i > 0 {
+			if err := waits["a comparison"](p); !errors.Is(err, driver.ErrFault) {
+				return fmt.Errorf("got %w, want ErrFault", err)
+			}
+		}
+		for round := range 3 {
+			if err := w.swap(i, driver.LaneFault, round, []int{10, 9000, 40000}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func proveFaultLaneAbsent(t *testing.T, join Join) {
+	for _, size := range []int{7, 20000} {
+		w := newWorld(t, join, 3, patience)
+		w.each(t, func(i int, _ control.Plane) error {
+			if i == 2 {
+				return nil
+			}
+			return w.wantReports(i, size, []bool{true, true, false})
+		})
+		must(t, w.wantReports(2, size, []bool{true, true, true}))
+	}
+}
+
+func (w *world) wantReports(i, size int, present []bool) error {
+	ctx, cancel := context.WithTimeout(w.ctx, short)
+	defer cancel()
+	got, err := w.planes[i].Exchange(ctx, driver.LaneFault, payload(i, 1, size))
+	if err != nil {
+		return err
+	}
+	for from, came := range present {
+		if !came && got[from] != nil {
+			return fmt.Errorf("rank %d has a report of rank %d, which is absent", i, from)
+		}
+		if came && !bytes.Equal(got[from], payload(from, 1, size)) {
+			return fmt.Errorf("rank %d has a wrong report of rank %d: %d bytes of %d",
+				i, from, len(got[from]), size)
+		}
+	}
+	return nil
+}
+
+func proveFaultLaneLeft(t *testing.T, join Join) {
+	w := newWorld(t, join, 3, patience)
+	must(t, w.planes[0].Close())
+	w.each(t, func(i int, p control.Plane) error {
+		if i == 0 {
+			return nil
+		}
+		got, err := p.Exchange(w.ctx, driver.LaneFault, []byte("here"))
+		if err != nil {
+			return err
+		}
+		if got[0] != nil || string(got[1]) != "here" || string(got[2]) != "here" {
+			return fmt.Errorf("got %q", got)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,61 @@
+package controltest
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+)
+
+var lostContracts = []contract{
+	{"a rank that is killed is named by the others, who meet without it", proveKilled},
+	{"a rank that is stopped is missing", proveStopped},
+}
+
+func proveKilled(t *testing.T, _ Join) {
+	for name := range waits {
+		for victim := range 2 {
+			t.Run(fmt.Sprintf("rank %d in %s", victim, name), func(t *testing.T) {
+				c := newCast(t, 3, name, patience)
+				c[victim].signal(syscall.SIGKILL)
+				c.wantNamed("lost", victim)
+			})
+		}
+	}
+}
+
+func proveStopped(t *testing.T, _ Join) {
+	c := newCast(t, 3, "a comparison", short)
+	c[2].signal(syscall.SIGSTOP)
+	c.wantNamed("late", 2)
+	c[2].signal(syscall.SIGCONT)
+	if o := c[2].await("outcome"); o.Kind == "start" {
+		t.Errorf("the stopped rank ended by %+v", o)
+	}
+}
+
+// wantNamed reads the outcomes of all ranks but one. At least one must name it with an error of
+// the given kind; the others may have heard of the fault before they noticed themselves. All must
+// have met on the fault lane without it.
+func (c cast) wantNamed(kind string, victim int) {
+	named := 0
+	for _, a := range c {
+		if a.rank == victim {
+			continue
+		}
+		o := a.await("outcome")
+		switch {
+		case o.Kind == kind && slices.Equal(o.Ranks, []int{victim}):
+			named++
+		case o.Kind != "fault":
+			a.t.Errorf("rank %d ended by %s of %v (%s), want %s of rank %d",
+				a.rank, o.Kind, o.Ranks, o.Text, kind, victim)
+		}
+		if want := []bool{victim != 0, victim != 1, victim != 2}; !slices.Equal(o.Present, want) {
+			a.t.Errorf("rank %d met %v on the fault lane, want %v", a.rank, o.Present, want)
+		}
+	}
+	if named == 0 {
+		c[victim].t.Errorf("no rank has named rank %d", victim)
+	}
+}

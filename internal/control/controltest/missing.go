@@ -1,0 +1,79 @@
+package controltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"symmem/driver"
+	"symmem/internal/control"
+)
+
+var missingContracts = []contract{
+	{"a rank that does not come is named", proveAbsent},
+	{"a rank that does not come before the context's deadline is named", proveDeadline},
+	{"who misses a rank says in which work that one is", proveActivity},
+}
+
+// proveAbsent lets all ranks but the last wait for it. The first that notices names it; others may
+// hear of the fault before they notice themselves. The late rank must be told in the end.
+func proveAbsent(t *testing.T, join Join) {
+	for name, wait := range waits {
+		t.Run("from "+name, func(t *testing.T) {
+			const late = 2
+			w := newWorld(t, join, late+1, short)
+			named := 0
+			for _, err := range w.outcomes(func(i int, p control.Plane) error {
+				if i == late {
+					return nil
+				}
+				defer func() { <-p.Failed() }()
+				return wait(p)
+			})[:late] {
+				named += wantAbsence(t, err, ranksOf(late + 1)[late])
+			}
+			if named == 0 {
+				t.Error("no rank has a TimeoutError")
+			}
+			if wait(w.planes[late]) == nil && wait(w.planes[late]) == nil {
+				t.Error("the late rank was not told")
+			}
+		})
+	}
+}
+
+func proveDeadline(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	ctx, cancel := context.WithTimeout(w.ctx, short)
+	defer cancel()
+	_, err := w.planes[0].Exchange(ctx, driver.LaneControl, nil)
+	if wantAbsence(t, err, ranksOf(2)[1]) == 0 {
+		t.Errorf("got %v, want a TimeoutError", err)
+	}
+}
+
+// proveActivity lets rank 1 be behind, in work of its own.
+func proveActivity(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, short)
+	errs := w.outcomes(func(i int, p control.Plane) error {
+		wait := never(p.Submit())
+		if i == 0 {
+			wait = never(p.Submit())
+		}
+		return p.Await(context.Background(), wait)
+	})
+	var late *driver.TimeoutError
+	if !errors.As(errs[0], &late) {
+		t.Fatalf("got %v, want a TimeoutError", errs[0])
+	}
+	rank := ranksOf(2)[1]
+	if doing := late.Activity[rank]; !strings.Contains(doing, "AllGather 1 for ") {
+		t.Errorf("got %q, want that rank %d is in AllGather 1", doing, rank)
+	}
+	if want := fmt.Sprint([]int{rank}); fmt.Sprint(late.Missing) != want || late.Waited < short {
+		t.Errorf("got %+v, want missing %s after %v or more", late, want, short)
+	}
+	wantError(t, "the rank behind", errs[1], driver.ErrFault)
+}

@@ -1,0 +1,143 @@
+package controltest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/control"
+	"symmem/internal/rendezvous"
+)
+
+// scriptVariable is set for a process that a test has started to play a rank, and holds its part.
+const scriptVariable = "SYMMEM_CONTROL_TEST_SCRIPT"
+
+// script is the part of one rank.
+type script struct {
+	Scene, Store string
+	Rank, Size   int
+	Timeout      time.Duration
+}
+
+// notice is a line that a rank writes for its test.
+type notice struct {
+	// Event is "running" once all ranks have played for a while, and "outcome" at the end.
+	Event string
+	// Kind is how the scene ended; Ranks are those that the error names.
+	Kind  string
+	Ranks []int
+	Text  string
+	// Present tells by rank who came to the fault lane afterwards.
+	Present []bool
+}
+
+func (n notice) write() {
+	line, err := json.Marshal(n)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(string(line))
+}
+
+// Main is called at the begin of TestMain. In a process that a test has started to play a rank it
+// plays it and ends the process, so that no test ever runs there; elsewhere it does nothing.
+func Main(join Join) {
+	text := os.Getenv(scriptVariable)
+	if text == "" {
+		return
+	}
+	// The test holds the other end of standard input: when it is gone, so is this process.
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(3)
+	}()
+	n := notice{Event: "outcome", Kind: "start"}
+	var s script
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		n.Text = err.Error()
+	} else {
+		n = s.play(join)
+	}
+	n.write()
+	os.Exit(0)
+}
+
+// roundsToRun is how many rounds a rank takes part in before it says that it is running.
+const roundsToRun = 10
+
+// play joins the others and plays round after round until a fault ends it.
+func (s script) play(join Join) notice {
+	p, err := s.join(join)
+	if err != nil {
+		return notice{Event: "outcome", Kind: "start", Text: err.Error()}
+	}
+	for round := 0; err == nil; round++ {
+		if round == roundsToRun {
+			notice{Event: "running"}.write()
+		}
+		err = s.round(p, round)
+	}
+	return s.explain(p, err)
+}
+
+// join joins with a deadline that no test waits for.
+func (s script) join(join Join) (control.Plane, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	store, err := rendezvous.Dial(ctx, rendezvous.Endpoint{Address: s.Store})
+	if err != nil {
+		return nil, err
+	}
+	ranks := make([]int, s.Size)
+	for i := range ranks {
+		ranks[i] = i
+	}
+	return join(ctx, Member{
+		Store: store, Timeout: s.Timeout,
+		Group: driver.GroupConfig{ID: "cast", Ranks: ranks, Rank: s.Rank},
+	})
+}
+
+// round plays one round. Work is only waited for once everybody is running: it never ends.
+func (s script) round(p control.Plane, round int) error {
+	if s.Scene == "a wait for work" && round < roundsToRun {
+		return waits["a comparison"](p)
+	}
+	return waits[s.Scene](p)
+}
+
+// explain reports an error, meets the others on the fault lane, and leaves.
+func (s script) explain(p control.Plane, err error) notice {
+	n := notice{Event: "outcome", Kind: "other", Text: err.Error()}
+	var lost *driver.RankLostError
+	var late *driver.TimeoutError
+	switch {
+	case errors.As(err, &lost):
+		n.Kind, n.Ranks = "lost", lost.Ranks
+	case errors.As(err, &late):
+		n.Kind, n.Ranks = "late", late.Missing
+	case errors.Is(err, driver.ErrFault):
+		n.Kind = "fault"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), meeting)
+	defer cancel()
+	reports, err := p.Exchange(ctx, driver.LaneFault, []byte("here"))
+	if err != nil {
+		n.Text += "; " + err.Error()
+	}
+	for _, r := range reports {
+		n.Present = append(n.Present, string(r) == "here")
+	}
+	if err := p.Close(); err != nil {
+		n.Kind, n.Text = "close", err.Error()
+	}
+	return n
+}
+
+// meeting bounds the wait on the fault lane for a rank that is stopped.
+const meeting = 3 * time.Second

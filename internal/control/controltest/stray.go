@@ -1,0 +1,106 @@
+package controltest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"symmem/driver"
+	"symmem/internal/control"
+)
+
+var strayContracts = []contract{
+	{"ranks in different places find out at once", proveStray},
+	{"ranks in different places find out while other lanes are busy", proveStrayBesideLane},
+	{"a rank that has left is not waited for", proveLeft},
+	{"a rank that has left after it had submitted all is not missed", proveLeftAfterwards},
+}
+
+// judgeStray wants that at least one rank knows where the others are. Nothing but the proof that
+// they can never meet ends these waits before the test gives up.
+func judgeStray(t *testing.T, errs []error) {
+	t.Helper()
+	found := 0
+	for _, err := range errs {
+		var stray *driver.StrayError
+		switch {
+		case errors.As(err, &stray):
+			found++
+			if len(stray.Elsewhere) == 0 || stray.Doing == "" {
+				t.Errorf("%#v does not say who is where", stray)
+			}
+		case !errors.Is(err, driver.ErrFault):
+			t.Errorf("got %v, want a StrayError or ErrFault", err)
+		}
+	}
+	if found == 0 {
+		t.Error("no rank has a StrayError")
+	}
+}
+
+func proveStray(t *testing.T, join Join) {
+	for _, name := range []string{"a comparison", "a wait for work"} {
+		for _, alone := range []int{0, 2} {
+			w := newWorld(t, join, 3, patience)
+			judgeStray(t, w.outcomes(func(i int, p control.Plane) error {
+				if i == alone {
+					return waits["an exchange"](p)
+				}
+				return waits[name](p)
+			}))
+		}
+	}
+}
+
+// proveStrayBesideLane has waits on the background lane begin and end all the while, so that what
+// a rank says of one wait must not be lost with another.
+func proveStrayBesideLane(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	judgeStray(t, w.outcomes(func(i int, p control.Plane) error {
+		ended := make(chan error, 1)
+		go func() {
+			if i == 0 {
+				ended <- waits["an exchange"](p)
+				return
+			}
+			ended <- waits["a wait for work"](p)
+		}()
+		for round := 0; ; round++ {
+			if w.swap(i, driver.LaneBackground, round, []int{1, 20000}) != nil {
+				return <-ended
+			}
+		}
+	}))
+}
+
+func proveLeft(t *testing.T, join Join) {
+	for name, wait := range waits {
+		w := newWorld(t, join, 2, patience)
+		must(t, w.planes[1].Close())
+		err := wait(w.planes[0])
+		var stray *driver.StrayError
+		if !errors.As(err, &stray) || !strings.Contains(err.Error(), "has left the group") {
+			t.Errorf("%s: got %v, want a StrayError of a rank that has left", name, err)
+		}
+	}
+}
+
+func proveLeftAfterwards(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	w.planes[1].Submit()
+	must(t, w.planes[1].Close())
+	p := w.planes[0]
+	wait := never(p.Submit())
+	ctx, cancel := context.WithCancel(w.ctx)
+	looks := 0
+	// By then the wait has looked for trouble again and again.
+	wait.Done = func() bool {
+		if looks++; looks == 5000 {
+			cancel()
+		}
+		return false
+	}
+	wantError(t, "the wait", p.Await(ctx, wait), context.Canceled)
+	must(t, wantOpen(p))
+}

@@ -1,0 +1,132 @@
+package controltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/control"
+	"symmem/internal/rendezvous"
+)
+
+const (
+	// patience bounds what should not take long at all; it is reached only when something hangs.
+	patience = 60 * time.Second
+	// short is a deadline that tests let pass.
+	short = 300 * time.Millisecond
+)
+
+// world is a group of planes in this process.
+type world struct {
+	ctx    context.Context
+	planes []control.Plane // by group rank
+}
+
+// newWorld joins n ranks and closes them when the test ends.
+func newWorld(t *testing.T, join Join, n int, timeout time.Duration) *world {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	store := rendezvous.NewLocal()
+	w := &world{ctx: ctx, planes: make([]control.Plane, n)}
+	t.Cleanup(func() {
+		defer cancel()
+		must(t, errors.Join(w.outcomes(func(_ int, p control.Plane) error {
+			if p == nil {
+				return nil
+			}
+			return p.Close()
+		})...))
+		must(t, store.Close())
+	})
+	must(t, errors.Join(w.outcomes(func(i int, _ control.Plane) (err error) {
+		w.planes[i], err = join(ctx, Member{
+			Store: store, Timeout: timeout,
+			Group: driver.GroupConfig{ID: "planes", Ranks: ranksOf(n), Rank: i},
+		})
+		return err
+	})...))
+	return w
+}
+
+// ranksOf gives the world ranks of a group of n: each is another than its group rank, so that no
+// test takes the one for the other.
+func ranksOf(n int) []int {
+	ranks := make([]int, n)
+	for i := range ranks {
+		ranks[i] = (i + 1) % n
+	}
+	return ranks
+}
+
+// outcomes runs a function on every rank at once and returns the errors by group rank.
+func (w *world) outcomes(f func(i int, p control.Plane) error) []error {
+	errs := make([]error, len(w.planes))
+	var all sync.WaitGroup
+	for i, p := range w.planes {
+		all.Go(func() {
+			if err := f(i, p); err != nil {
+				errs[i] = fmt.Errorf("group rank %d: %w", i, err)
+			}
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+// each runs a function on every rank at once, and fails the test on an error.
+func (w *world) each(t *testing.T, f func(i int, p control.Plane) error) {
+	t.Helper()
+	must(t, errors.Join(w.outcomes(f)...))
+}
+
+// never is work that does not end.
+func never(ticket uint64) control.Wait {
+	return control.Wait{
+		Ticket: ticket, Operation: driver.AllGather,
+		Doing: func() string { return fmt.Sprintf("work %d", ticket) },
+		Done:  func() bool { return false },
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantError fails the test unless err is the target.
+func wantError(t *testing.T, what string, err, target error) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Errorf("%s: got %v, want %v", what, err, target)
+	}
+}
+
+// wantOpen says how a plane that must not have failed has.
+func wantOpen(p control.Plane) error {
+	select {
+	case <-p.Failed():
+		return fmt.Errorf("the plane has failed: %w", p.Cause())
+	default:
+		return p.Cause()
+	}
+}
+
+// waits are the ways in which a rank waits for the others. Nothing but the timeout bounds them.
+var waits = map[string]func(p control.Plane) error{
+	"a comparison": func(p control.Plane) error {
+		return p.Compare(p.Submit(), &driver.Call{Operation: driver.Barrier, Digest: 1})
+	},
+	"a wait for work": func(p control.Plane) error {
+		return p.Await(context.Background(), never(p.Submit()))
+	},
+	"an exchange": func(p control.Plane) error {
+		_, err := p.Exchange(context.Background(), driver.LaneControl, []byte("here"))
+		return err
+	},
+}
