@@ -1,0 +1,42 @@
+// Package tuning chooses the path of collectives whose buffers lie in windows.
+//
+// A library that takes its window kernels whenever it can is slower with windows than without at
+// some sizes. So a [Table] says for an operation, on so many ranks of so many machines, up to which
+// size each path is the faster one. It is a pure function of things that all ranks of a group know
+// alike, and [Table.Digest] is what ranks compare to be sure that they have the same one.
+//
+// # Where tables come from
+//
+// [Derive] makes the rows of a table from measured times, by one stated rule; the command
+// "symmem tune" measures, and [Builtin] holds figures measured before. Where a table has no row,
+// its Otherwise decides, and the [Reason] says so.
+//
+// # Format
+//
+// [Table.Encode] writes JSON that people can read and edit, with the measured times beside each
+// row; [Decode] reads it, and refuses whatever it does not know:
+//
+//	{
+//	  "version": 1,
+//	  "about": "...",                what the format means, for who opens the file
+//	  "device": "NVIDIA H200",       as driver.Info names it
+//	  "library": "NCCL 2.28.9",      what ran the collectives
+//	  "date": "2026-11-20",
+//	  "source": "...",               who measured, and how
+//	  "otherwise": "plain",          the path where no rule applies
+//	  "rules": [
+//	    {"operation": "AllReduce", "ranks": 4, "machines": 1, "steps": [
+//	      {"up_to": "64KiB", "path": "window", "measured": [
+//	        {"bytes": "1KiB", "plain_us": 13, "window_us": 7.4, "noise_percent": 0.8}
+//	      ]},
+//	      {"path": "plain", "measured": []}
+//	    ]}
+//	  ]
+//	}
+//
+// Sizes count the larger buffer of a call: the output of an all-gather, the input of a
+// reduce-scatter, as nccl-tests has it. They are whole numbers of bytes, or such numbers with a
+// unit: B, KiB, MiB or GiB. A step holds sizes up to and including up_to; the last step has none
+// and holds all larger sizes. Only otherwise, the rules' heads and the steps' up_to and path
+// decide; everything else explains.
+package tuning

@@ -1,0 +1,64 @@
+package tuning
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Size is a number of bytes.
+type Size int64
+
+var sizeUnits = []struct {
+	name  string
+	bytes Size
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}}
+
+// String writes the size in the largest unit that divides it: 64KiB, 1792KiB, 100B.
+func (s Size) String() string {
+	for _, u := range sizeUnits {
+		if s != 0 && s%u.bytes == 0 {
+			return strconv.FormatInt(int64(s/u.bytes), 10) + u.name
+		}
+	}
+	return "0B"
+}
+
+// ParseSize reads a size as String writes it.
+func ParseSize(text string) (Size, error) {
+	for _, u := range sizeUnits {
+		digits, found := strings.CutSuffix(text, u.name)
+		if !found {
+			continue
+		}
+		n, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil || n < 0 || n > math.MaxInt64/int64(u.bytes) {
+			break
+		}
+		return Size(n) * u.bytes, nil
+	}
+	return 0, fmt.Errorf("%q is no size such as 100B, 64KiB or 1MiB", text)
+}
+
+// MarshalJSON writes the size as a string with its unit.
+func (s Size) MarshalJSON() ([]byte, error) {
+	return strconv.AppendQuote(nil, s.String()), nil
+}
+
+// UnmarshalJSON reads a string with a unit, or a whole number of bytes.
+func (s *Size) UnmarshalJSON(encoded []byte) error {
+	var text string
+	if err := json.Unmarshal(encoded, &text); err != nil {
+		n, err := strconv.ParseInt(string(encoded), 10, 64)
+		if err != nil || n < 0 {
+			return fmt.Errorf("%s is no size such as 65536 or \"64KiB\"", encoded)
+		}
+		*s = Size(n)
+		return nil
+	}
+	parsed, err := ParseSize(text)
+	*s = parsed
+	return err
+}

@@ -1,0 +1,99 @@
+package tuning
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// The transcripts in testdata play these commands; go test -rewrite writes the answers.
+//
+//	builtin backend=NAME device=(NAME)     use a built-in table
+//	decode                                 use the table of the input, or say why not
+//	encode                                 write the table
+//	choose OPERATION ranks=N [machines=N]  choose for each size of the input
+//	derive                                 steps from lines of bytes, plain, window, noise
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
+		var table *Table
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			t.Helper()
+			switch d.Cmd {
+			case "builtin":
+				table = Builtin(argument(d, "backend"), argument(d, "device"))
+				return fmt.Sprintf("%s: %d rules\n", table.Name(), len(table.Rules))
+			case "decode":
+				decoded, err := Decode([]byte(d.Input))
+				if err != nil {
+					return "error: " + err.Error() + "\n"
+				}
+				table = decoded
+				return fmt.Sprintf("%s: %d rules\n", table.Name(), len(table.Rules))
+			case "encode":
+				encoded, err := table.Encode()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(encoded)
+			case "choose":
+				return chosen(t, table, d)
+			case "derive":
+				return derived(t, d)
+			}
+			t.Fatalf("unknown command %q", d.Cmd)
+			return ""
+		})
+	})
+}
+
+func argument(d *datadriven.TestData, key string) string {
+	value := ""
+	for _, a := range d.CmdArgs {
+		if a.Key == key {
+			value = a.Vals[0]
+		}
+	}
+	return strings.ReplaceAll(value, "_", " ")
+}
+
+func chosen(t *testing.T, table *Table, d *datadriven.TestData) string {
+	t.Helper()
+	group := Shape{Machines: 1}
+	d.ScanArgs(t, "ranks", &group.Ranks)
+	d.MaybeScanArgs(t, "machines", &group.Machines)
+	var out strings.Builder
+	for _, text := range strings.Fields(d.Input) {
+		size, err := ParseSize(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path, why := table.Choose(d.CmdArgs[0].Key, group, int64(size))
+		fmt.Fprintf(&out, "%v: %s, as %v\n", size, path, why)
+	}
+	return out.String()
+}
+
+func derived(t *testing.T, d *datadriven.TestData) string {
+	t.Helper()
+	var points []Point
+	for line := range strings.Lines(d.Input) {
+		var p Point
+		var size string
+		_, err := fmt.Sscan(line, &size, &p.PlainUS, &p.WindowUS, &p.NoisePercent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Bytes, err = ParseSize(size); err != nil {
+			t.Fatal(err)
+		}
+		points = append(points, p)
+	}
+	r := Rule{Steps: Derive(points)}
+	var out strings.Builder
+	for i, s := range r.Steps {
+		fmt.Fprintf(&out, "%s %s (%d measured)\n", s.Path, r.reach(i), len(s.Measured))
+	}
+	return out.String()
+}
