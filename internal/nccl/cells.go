@@ -1,0 +1,33 @@
+package nccl
+
+import (
+	"sync"
+
+	"symmem/internal/dl"
+)
+
+// cells are places where NCCL leaves handles. Inside a group, and on communicators that do not
+// block, NCCL fills them after the call has returned, on a thread of its own. So a cell is never
+// used twice and never given back: 8 bytes for each communicator and each window.
+type cells struct {
+	mu     sync.Mutex
+	blocks [][]uintptr // guarded by mu; only the last one has room
+	used   int         // guarded by mu; of the last block
+}
+
+const cellsInBlock = 512
+
+// take returns a cell that holds 0. The library keeps it reachable.
+func (c *cells) take() *uintptr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.blocks) == 0 || c.used == cellsInBlock {
+		c.blocks, c.used = append(c.blocks, make([]uintptr, cellsInBlock)), 0
+	}
+	cell := &c.blocks[len(c.blocks)-1][c.used]
+	c.used++
+	return cell
+}
+
+// load reads a cell. The compiler cannot know that C wrote it; the call in between makes it read.
+func load(cell *uintptr) uintptr { return dl.Word(dl.AddressOf(cell), 0) }

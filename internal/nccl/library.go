@@ -1,0 +1,105 @@
+package nccl
+
+import (
+	"fmt"
+	"sync"
+
+	"symmem/internal/dl"
+)
+
+// Library is a loaded NCCL. Its methods follow the rules on threads in the package's comment; the
+// fields are immutable but for cells.
+type Library struct {
+	library *dl.Library
+	origin  string
+	symbols [functions]dl.Symbol
+	version int
+
+	// probed remembers answers of Has, by name.
+	probed sync.Map
+	cells  cells
+}
+
+// newLibrary probes all functions. Only the version must be there: what else is missing is an
+// error of the method that needs it.
+func newLibrary(library *dl.Library, origin string) (*Library, error) {
+	l := &Library{library: library, origin: origin}
+	for f := range functions {
+		l.symbols[f], _ = library.Find(table[f].name)
+	}
+	if l.symbols[getVersion] == 0 {
+		return nil, fmt.Errorf("%w: %s has no ncclGetVersion", ErrNoLibrary, library.Path())
+	}
+	version := dl.NewCell(int32(0))
+	err := l.call(getVersion, version.Address())
+	l.version = int(version.Take())
+	return l, err
+}
+
+// Version is the library's version, as a number (22809) and as people write it (2.28.9). Ranks
+// must all have the same.
+func (l *Library) Version() (code int, text string) { return l.version, VersionText(l.version) }
+
+// Path is the file of the library.
+func (l *Library) Path() string { return l.library.Path() }
+
+// Origin says in words where the search found the library.
+func (l *Library) Origin() string { return l.origin }
+
+// Has tells whether the library exports a function, whether this package uses it or not.
+func (l *Library) Has(name string) bool {
+	if known, ok := l.probed.Load(name); ok {
+		return known.(bool)
+	}
+	_, ok := l.library.Find(name)
+	l.probed.Store(name, ok)
+	return ok
+}
+
+// Windows tells whether the library can register windows: it is 2.27.3 or newer. Whether a
+// communicator can is another question, to which a registration that gives window 0 is the answer.
+func (l *Library) Windows() bool { return l.missing(commWindowRegister) == nil }
+
+// missing returns an error if the library lacks a function or is older than its first version.
+func (l *Library) missing(f function) error {
+	if need := table[f].first; l.symbols[f] == 0 || l.version < need {
+		return &VersionError{table[f].name, need, l.version, l.Path()}
+	}
+	return nil
+}
+
+// call calls a function and turns its result into an error. It does not allocate unless the
+// function fails.
+func (l *Library) call(f function, args ...uintptr) error {
+	symbol := l.symbols[f]
+	if symbol == 0 {
+		return l.missing(f)
+	}
+	if result := Result(symbol.Call(args...)); result != Success {
+		return l.newError(f, result)
+	}
+	return nil
+}
+
+func (l *Library) newError(f function, result Result) error {
+	return &Error{table[f].name, result, l.ErrorString(result), l.LastError()}
+}
+
+// ErrorString is what NCCL calls a result. It may be called by any thread.
+func (l *Library) ErrorString(result Result) string {
+	symbol := l.symbols[getErrorString]
+	if symbol == 0 {
+		return result.Error()
+	}
+	return dl.GoString(symbol.Call(uintptr(result)))
+}
+
+// LastError is the last warning that NCCL gave in this process, or "". It may be called by any
+// thread, but another one's failure may change the text at the same time.
+func (l *Library) LastError() string {
+	symbol := l.symbols[getLastError]
+	if symbol == 0 {
+		return ""
+	}
+	return dl.GoString(symbol.Call(0))
+}

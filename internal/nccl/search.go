@@ -1,0 +1,140 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"symmem/internal/dl"
+)
+
+// PathVariable names the variable of the environment that says which libnccl to open.
+const PathVariable = "SYMMEM_NCCL"
+
+// soname is the name that every NCCL 2 has for the loader.
+const soname = "libnccl.so.2"
+
+// wheel is where pip puts NCCL (package nvidia-nccl-cu12 or -cu13) below an installation's prefix.
+var wheels = []string{
+	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
+	"lib64/python3*/site-packages/nvidia/nccl/lib/" + soname,
+	"local/lib/python3*/dist-packages/nvidia/nccl/lib/" + soname,
+	"lib/python3*/dist-packages/nvidia/nccl/lib/" + soname,
+}
+
+// place is somewhere to look for the library.
+type place struct {
+	// origin says in words what the place is.
+	origin string
+	// resident is for the copy that the process has loaded already.
+	resident bool
+	// paths are files, or names for the loader, to be tried in this order.
+	paths []string
+}
+
+// Load opens NCCL. A path names the file and is the only place that is looked at; an empty one
+// searches, in this order: the copy that the process has loaded already, the file that SYMMEM_NCCL
+// names, the wheels of the Python environment ($VIRTUAL_ENV, $CONDA_PREFIX, the python3 of $PATH),
+// the system's loader. The first that opens is taken. Variables of the environment that NCCL reads
+// have to be set before.
+//
+// The error matches ErrNoLibrary, lists everything that was looked at, and says what to do.
+func Load(path string) (*Library, error) {
+	if path != "" {
+		return open([]place{{origin: "the given path", paths: []string{path}}})
+	}
+	return open(places(os.Getenv, pythonPrefixes(os.Getenv)))
+}
+
+// places lists where to look. A file that SYMMEM_NCCL names must be it: nothing else is tried
+// after it, lest a typing error goes unnoticed.
+func places(getenv func(string) string, prefixes []prefix) []place {
+	all := []place{{origin: "the copy that this process has loaded", resident: true,
+		paths: []string{soname}}}
+	if path := getenv(PathVariable); path != "" {
+		return append(all, place{origin: "$" + PathVariable, paths: []string{path}})
+	}
+	for _, p := range prefixes {
+		all = append(all, place{origin: p.origin, paths: p.libraries()})
+	}
+	return append(all, place{origin: "the system's loader", paths: []string{soname}})
+}
+
+// prefix is the folder of a Python installation.
+type prefix struct{ origin, folder string }
+
+// libraries lists the wheels' libraries below the prefix, those of the newest Python first; or the
+// pattern, for the message, if there are none.
+func (p prefix) libraries() []string {
+	var found []string
+	for _, pattern := range wheels {
+		// The only error is one of the pattern.
+		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern))
+		slices.SortFunc(matches, newestFirst)
+		found = append(found, matches...)
+	}
+	if found == nil {
+		return []string{filepath.Join(p.folder, wheels[0])}
+	}
+	return found
+}
+
+// newestFirst orders python3.9 after python3.12: a longer number is a larger one.
+func newestFirst(a, b string) int {
+	if len(a) != len(b) {
+		return len(b) - len(a)
+	}
+	return strings.Compare(b, a)
+}
+
+// pythonPrefixes lists the Python installations that the environment names. The python3 of a
+// virtual environment is a link: both its own folder and that of the file count.
+func pythonPrefixes(getenv func(string) string) []prefix {
+	all := []prefix{}
+	add := func(origin, folder string) {
+		known := slices.ContainsFunc(all, func(p prefix) bool { return p.folder == folder })
+		if folder != "" && !known {
+			all = append(all, prefix{origin, folder})
+		}
+	}
+	add("$VIRTUAL_ENV", getenv("VIRTUAL_ENV"))
+	add("$CONDA_PREFIX", getenv("CONDA_PREFIX"))
+	if python, err := exec.LookPath("python3"); err == nil {
+		add("the python3 of $PATH", filepath.Dir(filepath.Dir(python)))
+		if real, err := filepath.EvalSymlinks(python); err == nil {
+			add("the python3 of $PATH", filepath.Dir(filepath.Dir(real)))
+		}
+	}
+	return all
+}
+
+// open takes the first library that opens.
+func open(all []place) (*Library, error) {
+	var tried []error
+	for _, p := range all {
+		for _, path := range p.paths {
+			library, err := p.open(path)
+			if err == nil {
+				return newLibrary(library, p.origin)
+			}
+			tried = append(tried, fmt.Errorf("%s: %w", p.origin, err))
+		}
+	}
+	return nil, fmt.Errorf("%w: install it (pip install nvidia-nccl-cu12, or a package of the "+
+		"system), or name its file in $%s; looked at:\n%w",
+		ErrNoLibrary, PathVariable, errors.Join(tried...))
+}
+
+func (p place) open(path string) (*dl.Library, error) {
+	if !p.resident {
+		return dl.Open(path)
+	}
+	if library, ok := dl.Resident(path); ok {
+		return library, nil
+	}
+	return nil, fmt.Errorf("%s is not loaded", path)
+}

@@ -1,0 +1,76 @@
+package nccl
+
+import (
+	"symmem/internal/dl"
+)
+
+// Window is memory registered with all ranks of a communicator: ncclWindow_t. It is an address on
+// the device or 0, and only compared.
+type Window uintptr
+
+// WindowFlags say what a window is for: NCCL_WIN_... of nccl.h.
+type WindowFlags int32
+
+// The flags.
+const (
+	WindowDefault        WindowFlags = 0
+	WindowSymmetric      WindowFlags = 1 // the same offset means the same tensor on all ranks
+	WindowStrictOrdering WindowFlags = 2 // from 2.29.7 on
+)
+
+// WindowAlignment is what a window's offset in its mapping is a multiple of, from 2.28.3 on
+// (NCCL_WIN_REQUIRED_ALIGNMENT of nccl.h). 2.27 wants multiples of 2 MiB.
+const WindowAlignment = 4096
+
+// WindowRegister registers memory with all ranks. It is collective, in the same order and with the
+// same size and flags on every rank, and blocks without a deadline; a few milliseconds is normal.
+// Window 0 without an error is legal: the communicator does not support windows, and its
+// collectives take other kernels. It is refused with a VersionError below NCCL 2.27.3.
+//
+// Preconditions: the memory was made by cuMemCreate with a handle that can be exported, is mapped
+// whole, and no other window of the communicator overlaps it; the thread has no group open (the
+// window would be known only after GroupEnd); no stream is captured unless NCCL is 2.30.7 or newer.
+func (l *Library) WindowRegister(
+	comm Comm, address uintptr, bytes int64, flags WindowFlags,
+) (Window, error) {
+	if err := l.missing(commWindowRegister); err != nil {
+		return 0, err
+	}
+	window := l.cells.take()
+	err := l.call(commWindowRegister, uintptr(comm), address, uintptr(bytes),
+		dl.AddressOf(window), uintptr(flags))
+	return Window(load(window)), err
+}
+
+// WindowDeregister takes a window back on this rank: local, and waits for no rank and no stream.
+// Window 0 is none and costs nothing.
+//
+// Preconditions: no rank has work under way on the window; all ranks deregister in one order.
+func (l *Library) WindowDeregister(comm Comm, window Window) error {
+	if window == 0 {
+		return nil
+	}
+	if err := l.missing(commWindowDeregister); err != nil {
+		return err
+	}
+	return l.call(commWindowDeregister, uintptr(comm), uintptr(window))
+}
+
+// Registration is memory registered with a communicator on this rank alone: the handle of
+// ncclCommRegister. It is not a Window and must not be mixed up with one.
+type Registration uintptr
+
+// Register tells a communicator about memory, so that collectives need not copy through buffers of
+// NCCL's: local, and blocks for no rank. It needs NCCL 2.19.1.
+func (l *Library) Register(comm Comm, address uintptr, bytes int64) (Registration, error) {
+	handle := l.cells.take()
+	err := l.call(commRegister, uintptr(comm), address, uintptr(bytes), dl.AddressOf(handle))
+	return Registration(load(handle)), err
+}
+
+// Deregister takes Register back: local. It may leave another device current on the thread.
+//
+// Preconditions: this rank has no work under way on the memory.
+func (l *Library) Deregister(comm Comm, registration Registration) error {
+	return l.call(commDeregister, uintptr(comm), uintptr(registration))
+}
