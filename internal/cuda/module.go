@@ -75,6 +75,16 @@ func pack[T uint32 | uint64 | uintptr | float32](p *Params, v T) {
 // MaxParams is the largest number of bytes of a kernel's arguments: what every device takes.
 const MaxParams = 4096
 
+func (p *Params) copyTo(to *[MaxParams]byte) (size int) {
+	if p == nil {
+		return 0
+	}
+	if len(p.packed) > MaxParams {
+		panic("cuda: too many arguments for a kernel")
+	}
+	return copy(to[:], p.packed)
+}
+
 // launch is what cuLaunchKernel reads: a list of options with their values.
 type launch struct {
 	options [5]uintptr
@@ -92,16 +102,13 @@ const (
 )
 
 // LaunchKernel queues a kernel with shared bytes of dynamic shared memory. The arguments are
-// copied before it returns. It panics if they have more than MaxParams bytes.
+// copied before it returns; nil is none. It panics if they have more than MaxParams bytes.
 func (d *Driver) LaunchKernel(
 	f Function, grid, block Dim, shared uint32, stream Stream, params *Params,
 ) error {
 	l := launches.Get().(*launch)
 	defer launches.Put(l)
-	l.size = uint64(copy(l.params[:], params.packed))
-	if len(params.packed) > MaxParams {
-		panic("cuda: too many arguments for a kernel")
-	}
+	l.size = uint64(params.copyTo(&l.params))
 	l.options = [5]uintptr{
 		launchParamPointer, dl.AddressOf(&l.params),
 		launchParamSize, dl.AddressOf(&l.size), launchParamEnd,

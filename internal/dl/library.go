@@ -84,7 +84,7 @@ func fileOf(handle uintptr, name string) string {
 		return name
 	}
 	// struct link_map begins with the load address and a pointer to the name (glibc's link.h).
-	path := GoString(Word(at, 1))
+	path := GoString(Load[[2]uintptr](at)[1])
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}

@@ -74,13 +74,6 @@ func pointer(address uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }
 
-// Word reads the word with the given index from an array of C's at an address.
-//
-// Preconditions: C's memory is readable there.
-func Word(address uintptr, index int) uintptr {
-	return *(*uintptr)(unsafe.Add(pointer(address), index*int(unsafe.Sizeof(address))))
-}
-
 // Bytes returns C's memory as a slice, which is valid for as long as C keeps that memory.
 //
 // Preconditions: C's memory is readable, and writable if the slice is written to.
@@ -99,3 +92,8 @@ func GoString(address uintptr) string {
 	}
 	return string(Bytes(address, length))
 }
+
+// Load copies a value of C's at an address.
+//
+// Preconditions: C's memory is readable there, and aligned for T.
+func Load[T any](address uintptr) T { return *(*T)(pointer(address)) }

@@ -1,10 +1,6 @@
 package nccl
 
-import (
-	"sync"
-
-	"symmem/internal/dl"
-)
+import "sync"
 
 // cells are places where NCCL leaves handles. Inside a group, and on communicators that do not
 // block, NCCL fills them after the call has returned, on a thread of its own. So a cell is never
@@ -28,6 +24,3 @@ func (c *cells) take() *uintptr {
 	c.used++
 	return cell
 }
-
-// load reads a cell. The compiler cannot know that C wrote it; the call in between makes it read.
-func load(cell *uintptr) uintptr { return dl.Word(dl.AddressOf(cell), 0) }

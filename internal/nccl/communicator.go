@@ -37,7 +37,7 @@ func (l *Library) CommInitRank(ranks, rank int, id UniqueID, config Config) (Com
 	if config.NonBlocking && errors.Is(err, ErrInProgress) {
 		err = nil
 	}
-	return Comm(load(comm)), err
+	return Comm(*comm), err
 }
 
 // CommFinalize ends the use of a communicator: collective, and blocks until the work of all ranks

@@ -8,6 +8,10 @@ import (
 // ErrNoLibrary is returned by Load when there is no libnccl, or it is not NCCL.
 var ErrNoLibrary = errors.New("no NCCL")
 
+// ErrTwoCopies is returned by Load when the process has loaded another copy of NCCL than the one
+// that is asked for: a communicator of one crashes in the other.
+var ErrTwoCopies = errors.New("the process has loaded another copy of NCCL")
+
 // ErrUnsupported is matched by every VersionError.
 var ErrUnsupported = errors.New("not supported by this NCCL")
 
@@ -65,6 +69,9 @@ type VersionError struct {
 }
 
 func (e *VersionError) Error() string {
+	if e.Have >= e.Need {
+		return fmt.Sprintf("%s (NCCL %s) has no %s", e.Path, VersionText(e.Have), e.Call)
+	}
 	return fmt.Sprintf("%s needs NCCL %s, and %s is %s",
 		e.Call, VersionText(e.Need), e.Path, VersionText(e.Have))
 }

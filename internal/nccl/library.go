@@ -33,7 +33,10 @@ func newLibrary(library *dl.Library, origin string) (*Library, error) {
 	version := dl.NewCell(int32(0))
 	err := l.call(getVersion, version.Address())
 	l.version = int(version.Take())
-	return l, err
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 // Version is the library's version, as a number (22809) and as people write it (2.28.9). Ranks

@@ -18,7 +18,7 @@ const PathVariable = "SYMMEM_NCCL"
 // soname is the name that every NCCL 2 has for the loader.
 const soname = "libnccl.so.2"
 
-// wheel is where pip puts NCCL (package nvidia-nccl-cu12 or -cu13) below an installation's prefix.
+// wheels are where pip puts NCCL (package nvidia-nccl-cu12 or -cu13) below an installation's prefix.
 var wheels = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
 	"lib64/python3*/site-packages/nvidia/nccl/lib/" + soname,
@@ -42,12 +42,28 @@ type place struct {
 // the system's loader. The first that opens is taken. Variables of the environment that NCCL reads
 // have to be set before.
 //
-// The error matches ErrNoLibrary, lists everything that was looked at, and says what to do.
+// The error matches ErrNoLibrary, lists everything that was looked at, and says what to do. It
+// matches ErrTwoCopies when a path is given and the process has loaded another file's NCCL.
 func Load(path string) (*Library, error) {
 	if path != "" {
+		if err := onlyCopy(path); err != nil {
+			return nil, err
+		}
 		return open([]place{{origin: "the given path", paths: []string{path}}})
 	}
 	return open(places(os.Getenv, pythonPrefixes(os.Getenv)))
+}
+
+// onlyCopy refuses a path that is not that of the copy which the process has loaded.
+func onlyCopy(path string) error {
+	have, ok := dl.Resident(soname)
+	if !ok {
+		return nil
+	}
+	if same, ok := dl.Resident(path); ok && same.Path() == have.Path() {
+		return nil
+	}
+	return fmt.Errorf("opening %s: %w: %s", path, ErrTwoCopies, have.Path())
 }
 
 // places lists where to look. A file that SYMMEM_NCCL names must be it: nothing else is tried

@@ -1,8 +1,6 @@
 package nccl
 
-import (
-	"symmem/internal/dl"
-)
+import "symmem/internal/dl"
 
 // Window is memory registered with all ranks of a communicator: ncclWindow_t. It is an address on
 // the device or 0, and only compared.
@@ -39,7 +37,7 @@ func (l *Library) WindowRegister(
 	window := l.cells.take()
 	err := l.call(commWindowRegister, uintptr(comm), address, uintptr(bytes),
 		dl.AddressOf(window), uintptr(flags))
-	return Window(load(window)), err
+	return Window(*window), err
 }
 
 // WindowDeregister takes a window back on this rank: local, and waits for no rank and no stream.
@@ -65,7 +63,7 @@ type Registration uintptr
 func (l *Library) Register(comm Comm, address uintptr, bytes int64) (Registration, error) {
 	handle := l.cells.take()
 	err := l.call(commRegister, uintptr(comm), address, uintptr(bytes), dl.AddressOf(handle))
-	return Registration(load(handle)), err
+	return Registration(*handle), err
 }
 
 // Deregister takes Register back: local. It may leave another device current on the thread.

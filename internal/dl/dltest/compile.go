@@ -1,0 +1,25 @@
+package dltest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Compile builds a shared object of a C source and returns its file, which has the given name in a
+// folder of the test's own. It fails the test where there is no gcc.
+func Compile(t testing.TB, name, source string, flags ...string) string {
+	t.Helper()
+	folder := t.TempDir()
+	code, path := filepath.Join(folder, "source.c"), filepath.Join(folder, name)
+	if err := os.WriteFile(code, []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	arguments := append([]string{"-shared", "-fPIC", "-w", "-O1", "-pthread", "-o", path, code}, flags...)
+	out, err := exec.CommandContext(t.Context(), "gcc", arguments...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("building %s with gcc: %v\n%s", name, err, out)
+	}
+	return path
+}
