@@ -42,8 +42,9 @@ const (
 	OpBarrier       = driver.Barrier
 )
 
-// Explain tells which path a collective on these buffers would take now, and why. It does nothing
-// and asks nobody.
+// Explain tells which path a collective on these buffers would take now, and why, with the limits
+// of the tuning table if that decides. A reduction is taken to be a Sum. It does nothing and asks
+// nobody.
 func (g *Group) Explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {
@@ -52,14 +53,16 @@ func (g *Group) Explain(
 		return Explanation{}, fmt.Errorf("explaining %v: %w", op, err)
 	}
 	call, why := g.route(&r)
-	e := Explanation{Operation: op.String(), Path: call.Path.String(), Why: why}
+	_, _, missing := g.places(&call)
+	e := Explanation{Operation: op.String(), Path: call.Path.String(), Why: why.String()}
 	if g.rt.capturing() || op.PointToPoint() {
 		return e, nil
 	}
 	e.Registers = g.wouldRegister(send.pool) || g.wouldRegister(recv.pool)
-	if call.Path == driver.PathPlain && count > 0 && g.serves(send.pool) && g.serves(recv.pool) {
-		e.Path = driver.PathWindow.String()
-		e.Why = "both buffers are of pools that the group can register"
+	if missing != "" && count > 0 && g.serves(send.pool) && g.serves(recv.pool) {
+		path, why := g.prefer(&call)
+		why.where = "both buffers are of pools that the group can register, "
+		e.Path, e.Why = path.String(), why.String()
 	}
 	return e, nil
 }

@@ -13,6 +13,7 @@ import (
 	"symmem/driver"
 	"symmem/internal/handoff"
 	"symmem/internal/registry"
+	"symmem/internal/tuning"
 )
 
 // Group is a set of ranks that communicate. Its ranks are numbered from 0 in group order.
@@ -28,6 +29,10 @@ type Group struct {
 	rank  int
 	comm  driver.Communicator
 	fault *fault
+	// tuning chooses paths, for a group of this shape; choice is a PathChoice.
+	tuning *tuning.Table
+	shape  tuning.Shape
+	choice atomic.Int32
 
 	poolsMade uint64 // pools that had this domain; guarded by rt.mu
 
@@ -63,13 +68,15 @@ func (rt *Runtime) connect(
 	if err != nil {
 		return nil, err
 	}
-	if err := rt.sameLevel(ctx, comm, ranks); err != nil {
+	table, shape, err := rt.comeToTerms(ctx, comm, ranks)
+	if err != nil {
 		return nil, errors.Join(err, comm.Close())
 	}
 	g := &Group{
 		rt: rt, id: id, ranks: ranks, rank: rank, comm: comm, fault: newFault(),
-		key: registry.GroupKey{ID: handoff.Space("group/" + id)},
+		key: registry.GroupKey{ID: handoff.Space("group/" + id)}, tuning: table, shape: shape,
 	}
+	g.choice.Store(int32(rt.opts.Path))
 	g.table.Store(&windowTable{})
 	g.members.Store(&[]memberEntry{})
 	g.background.Go(g.watch)
@@ -80,22 +87,6 @@ func (rt *Runtime) connect(
 	defer rt.mu.Unlock()
 	rt.groups = append(rt.groups, g)
 	return g, nil
-}
-
-// sameLevel refuses ranks that compare at different levels: one would wait for an agreement that
-// another skips.
-func (rt *Runtime) sameLevel(ctx context.Context, comm driver.Communicator, ranks []int) error {
-	all, err := comm.Exchange(ctx, driver.LaneControl, []byte(rt.level.String()))
-	if err != nil {
-		return err
-	}
-	for r, theirs := range all {
-		if string(theirs) != rt.level.String() {
-			return invalid("rank %d checks at level %.20q, rank %d at level %v", ranks[r], theirs,
-				rt.rank, rt.level)
-		}
-	}
-	return nil
 }
 
 // ID names the group; it is the same on all of its ranks.

@@ -3,6 +3,7 @@ package symmem
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -60,6 +61,13 @@ type Options struct {
 	Token string
 	// Backend is "auto" or the name of a backend; empty means auto.
 	Backend string
+	// Tuning is the file of the table that chooses between the plain and the window path, as symmem
+	// tune writes it; every rank needs the same table. Empty means SYMMEM_TUNING, else the file
+	// that TuningFile names if there is one, else the built-in table, as BuiltInTuning says
+	// outright.
+	Tuning string
+	// Path is who chooses the path of collectives; every rank needs the same.
+	Path PathChoice
 	// Check is how much ranks compare; every rank needs the same.
 	Check CheckLevel
 	// CheckInterval is how often CheckRegistration compares in the background. 0 means one
@@ -91,6 +99,12 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Backend == "" {
 		o.Backend = "auto"
 	}
+	if o.Tuning == "" {
+		o.Tuning = os.Getenv(envTuning)
+	}
+	if err := o.choosePath(); err != nil {
+		return o, err
+	}
 	if o.Timeout < 0 {
 		return o, invalid("timeout %v is negative", o.Timeout)
 	}
@@ -101,6 +115,22 @@ func (o Options) withDefaults() (Options, error) {
 		return o, invalid("rank %d of %d", o.Rank, o.Size)
 	}
 	return o, nil
+}
+
+// choosePath turns PathDefault into what the environment says.
+func (o *Options) choosePath() (err error) {
+	if o.Path < PathDefault || o.Path > PathWindow {
+		return invalid("path choice %d is unknown", o.Path)
+	}
+	if name := os.Getenv(envPath); o.Path == PathDefault && name != "" {
+		if o.Path, err = ParsePathChoice(name); err != nil {
+			return fmt.Errorf("%s: %w", envPath, err)
+		}
+	}
+	if o.Path == PathDefault {
+		o.Path = PathAuto
+	}
+	return nil
 }
 
 // bound gives a context without a deadline the one of the options.

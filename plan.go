@@ -115,7 +115,7 @@ func (g *Group) prepare(ctx context.Context, r *request) (*preparedPlan, error) 
 	call, why := g.route(r)
 	plan, err := g.comm.Prepare(call)
 	if err != nil {
-		return nil, fmt.Errorf("%w (%s)", g.settle(err), why)
+		return nil, fmt.Errorf("%w (%v)", g.settle(err), why)
 	}
 	return &preparedPlan{request: *r, epoch: epoch, path: call.Path, plan: plan}, nil
 }
@@ -213,19 +213,25 @@ func (g *Group) takeOver(ctx context.Context, r *request) error {
 	return nil
 }
 
-// route chooses the path of a request and resolves it to a call; why says what decided. The choice
-// depends only on things that ledgers cover, so all ranks choose alike.
-func (g *Group) route(r *request) (call driver.Call, why string) {
+// route chooses the path of a request and resolves it to a call; why says what decided. It is the
+// window path where both buffers lie in windows, the backend can take it, and the group prefers
+// it; else the plain path, on which windows play no part. The choice depends only on things that
+// ledgers and the group's terms cover, so all ranks choose alike.
+func (g *Group) route(r *request) (call driver.Call, why reason) {
 	call = driver.Call{
 		Operation: r.operation, DataType: r.dataType, ReduceOp: r.reduceOp, Root: r.root,
 		Count: r.count, Send: r.send.Address(), Recv: r.recv.Address(),
 		Keep: [2]unsafe.Pointer{r.send.start, r.recv.start},
 	}
-	send, recv, why := g.places(&call)
-	if why == "" {
-		call.Path = driver.PathWindow
+	send, recv, missing := g.places(&call)
+	if missing != "" {
+		why = reason{text: missing}
+	} else {
+		call.Path, why = g.prefer(&call)
+		why.where = "both buffers lie in windows of the group, "
+	}
+	if call.Path == driver.PathWindow {
 		call.SendWindow, call.RecvWindow = send.window, recv.window
-		why = "both buffers lie in windows of the group"
 	}
 	call.Digest = digest(g.describe(&call, 0))
 	return call, why

@@ -57,6 +57,8 @@ type GroupStats struct {
 	Agreements    uint64 `json:"agreements"`
 	// Paths counts collectives by the path they took, replays of graphs included.
 	Paths map[string]uint64 `json:"paths"`
+	// Tuning says what chooses their paths.
+	Tuning Tuning `json:"tuning"`
 }
 
 // Stats counts what the group has done.
@@ -66,6 +68,10 @@ func (g *Group) Stats() GroupStats {
 		Registrations: g.registered.Load(),
 		Agreements:    g.agreed.Load(),
 		Paths:         map[string]uint64{},
+		Tuning: Tuning{
+			Table: g.tuning.Name(), Digest: digestText(g.tuning),
+			Path: PathChoice(g.choice.Load()).String(), Machines: g.shape.Machines,
+		},
 	}
 	for path, n := range g.comm.Launched() {
 		if n > 0 {

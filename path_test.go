@@ -1,0 +1,319 @@
+package symmem_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"symmem"
+	"symmem/driver"
+)
+
+// tableOf writes a table in which sums take the window path up to a limit, and returns its file.
+func tableOf(t *testing.T, upTo string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "table.json")
+	writeTable(t, file, upTo)
+	return file
+}
+
+func writeTable(t *testing.T, file, upTo string) {
+	t.Helper()
+	text := fmt.Sprintf(`{"version": 1, "device": "box", "otherwise": "plain", "rules": [
+		{"operation": "AllReduce", "ranks": 2, "machines": 1, "steps": [
+			{"up_to": %q, "path": "window"}, {"path": "plain"}]}]}`, upTo)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// explained is why a sum of so many elements of a buffer takes its path.
+func (r *rank) explained(b symmem.Buffer, count int64) string {
+	r.t.Helper()
+	m := b.Memory()
+	e, err := r.World().Explain(symmem.OpAllReduce, m, m, count, symmem.Float32)
+	r.ok(err)
+	return e.String()
+}
+
+// taken runs a sum of the whole buffer and returns the path that it took.
+func (r *rank) taken(b symmem.Buffer) string {
+	r.t.Helper()
+	before := r.World().Stats().Paths
+	r.sums(r.World(), b)
+	for path, n := range r.World().Stats().Paths {
+		if n > before[path] {
+			return path
+		}
+	}
+	return "none"
+}
+
+func TestPathsFollowTheTable(t *testing.T) {
+	file := tableOf(t, "16KiB")
+	together(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
+		p := r.pool()
+		small, large := r.window(p, 16<<10), r.window(p, 64<<10)
+		if a, b := r.taken(small), r.taken(large); a != "window" || b != "plain" {
+			r.failf("16 KiB took the %s path and 64 KiB the %s path", a, b)
+		}
+		if a, b := r.taken(large), r.taken(small); a != "plain" || b != "window" {
+			r.failf("again, 64 KiB took the %s path and 16 KiB the %s path", a, b)
+		}
+		for count, want := range map[int64]string{
+			4096: "window path: both buffers lie in windows of the group, and the table " + file +
+				" of box says window up to 16KiB for AllReduce on 2 ranks",
+			4097: "plain path: both buffers lie in windows of the group, but the table " + file +
+				" of box says plain above 16KiB for AllReduce on 2 ranks",
+		} {
+			if got := r.explained(large, count); got != "AllReduce: "+want {
+				r.failf("of %d elements: %s", count, got)
+			}
+		}
+		m := large.Memory()
+		e, err := r.World().Explain(symmem.OpAllGather, m, m, 0, symmem.Float32)
+		r.ok(err)
+		if e.Why != "the operation works without windows" {
+			r.failf("a gather of nothing: %s", e.Why)
+		}
+		s := r.World().Stats().Tuning
+		if !strings.Contains(s.Table, file) || len(s.Digest) != 16 || s.Path != "auto" ||
+			s.Machines != 1 {
+			r.failf("tuning %+v", s)
+		}
+	})
+}
+
+func TestTheLargerBufferIsWhatTheTableLooksAt(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "table.json")
+	err := os.WriteFile(file, []byte(`{"version": 1, "device": "box", "otherwise": "plain", "rules": [
+		{"operation": "AllGather", "ranks": 2, "machines": 1, "steps": [
+			{"up_to": "8KiB", "path": "plain"}, {"path": "window"}]}]}`), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	together(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
+		p := r.pool()
+		send, recv := r.window(p, 64<<10).Memory(), r.window(p, 64<<10).Memory()
+		for count, want := range map[int64]string{1024: "plain", 1025: "window"} {
+			e, err := r.World().Explain(symmem.OpAllGather, send, recv, count, symmem.Float32)
+			r.ok(err)
+			if e.Path != want {
+				r.failf("a part of %d elements takes the %s path: %s", count, e.Path, e.Why)
+			}
+		}
+	})
+}
+
+func TestMemoryThatWouldBeRegisteredIsExplainedByTheTable(t *testing.T) {
+	together(t, 2, symmem.Options{Tuning: tableOf(t, "4KiB")}, func(r *rank) {
+		got := r.explained(r.alloc(r.pool(), 64<<10), 16<<10)
+		want := "plain path, after registering: both buffers are of pools that the group can register"
+		if !strings.Contains(got, want) || !strings.Contains(got, "says plain above 4KiB") {
+			r.failf("%s", got)
+		}
+	})
+}
+
+func TestAForcedPathGoesBeforeTheTable(t *testing.T) {
+	for _, row := range []struct {
+		path symmem.PathChoice
+		want string
+		why  string
+	}{
+		{symmem.PathPlain, "plain", "but the group is set to the plain path"},
+		{symmem.PathWindow, "window", "and the group is set to the window path"},
+		{symmem.PathAuto, "plain", "says plain above 4KiB"},
+	} {
+		t.Run(row.path.String(), func(t *testing.T) {
+			o := symmem.Options{Tuning: tableOf(t, "4KiB"), Path: row.path}
+			together(t, 2, o, func(r *rank) {
+				b := r.window(r.pool(), 64<<10)
+				if got := r.taken(b); got != row.want {
+					r.failf("took the %s path", got)
+				}
+				if got := r.explained(b, 16<<10); !strings.Contains(got, row.why) {
+					r.failf("%s", got)
+				}
+			})
+		})
+	}
+}
+
+func TestSetPathHoldsFromThenOn(t *testing.T) {
+	together(t, 2, symmem.Options{Tuning: symmem.BuiltInTuning}, func(r *rank) {
+		b := r.window(r.pool(), 64<<10)
+		for _, c := range []symmem.PathChoice{
+			symmem.PathPlain, symmem.PathWindow, symmem.PathPlain, symmem.PathAuto,
+		} {
+			want := strings.Replace(c.String(), "auto", "window", 1)
+			r.ok(r.World().SetPath(r.ctx, c))
+			if got := r.taken(b); got != want {
+				r.failf("set to %v, a sum took the %s path", c, got)
+			}
+			if got := r.World().Stats().Tuning.Path; got != c.String() {
+				r.failf("set to %v, the statistics say %s", c, got)
+			}
+		}
+		r.is(r.World().SetPath(r.ctx, symmem.PathDefault), symmem.ErrInvalid)
+		r.is(r.World().SetPath(r.ctx, 17), symmem.ErrInvalid)
+	})
+}
+
+func TestSettingDifferentPathsIsADivergence(t *testing.T) {
+	var said answers
+	together(t, 3, symmem.Options{}, func(r *rank) {
+		c := symmem.PathPlain
+		if r.Rank() == 1 {
+			c = symmem.PathWindow
+		}
+		err := r.World().SetPath(r.ctx, c)
+		r.diverged(err)
+		said.give(r, err)
+	})
+	if text := said.alike(t, 3); !strings.Contains(text, "path window") {
+		t.Error(text)
+	}
+}
+
+func TestACallWithoutAWindowPathTakesThePlainOne(t *testing.T) {
+	together(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
+		b := r.window(r.pool(), 64<<10)
+		symmem.Narrow(r.World(), func(call *driver.Call) error {
+			if call.ReduceOp == driver.Sum {
+				return fmt.Errorf("sums: %w", driver.ErrUnsupported)
+			}
+			return nil
+		})
+		if got := r.taken(b); got != "plain" {
+			r.failf("took the %s path", got)
+		}
+		want := "but they cannot take the window path: sums: not supported by this backend"
+		if got := r.explained(b, 16<<10); !strings.Contains(got, want) {
+			r.failf("%s", got)
+		}
+	})
+}
+
+// openApart opens a world of ranks that each have their own options, and returns their errors.
+func openApart(t *testing.T, options ...symmem.Options) []error {
+	t.Helper()
+	errs := make([]error, len(options))
+	store := "unix:@symmem-test-" + rand.Text()
+	var ranks sync.WaitGroup
+	for r, o := range options {
+		o.Rank, o.Size, o.Store, o.Timeout = r, len(options), store, soon
+		ranks.Go(func() {
+			rt, err := symmem.Open(t.Context(), o)
+			if errs[r] = err; err == nil {
+				errs[r] = rt.Close()
+			}
+		})
+	}
+	ranks.Wait()
+	return errs
+}
+
+func TestRanksThatWouldChooseDifferentlyDoNotConnect(t *testing.T) {
+	small, large := tableOf(t, "4KiB"), tableOf(t, "8KiB")
+	broken := filepath.Join(t.TempDir(), "broken.json")
+	if err := os.WriteFile(broken, []byte("{\n\"version\": 1,\n}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	plain := symmem.Options{Tuning: symmem.BuiltInTuning}
+	for _, row := range []struct {
+		name string
+		odd  symmem.Options
+		want []string
+	}{
+		{
+			"other tables", symmem.Options{Tuning: large},
+			[]string{"differ in their tuning table", "ranks 0, 2: table " + small, "rank 1: table " + large},
+		},
+		{
+			"another path", symmem.Options{Tuning: small, Path: symmem.PathPlain},
+			[]string{"differ in their path choice: ranks 0, 2: auto; rank 1: plain"},
+		},
+		{
+			"another level", symmem.Options{Tuning: small, Check: symmem.CheckOff},
+			[]string{"differ in their check level: ranks 0, 2: every; rank 1: off"},
+		},
+		{
+			"a table that cannot be read", symmem.Options{Tuning: broken},
+			[]string{"rank 1: reading the tuning table " + broken + ": line 3"},
+		},
+		{
+			"a table that is not there", symmem.Options{Tuning: broken + ".old"},
+			[]string{"rank 1: reading the tuning table: open " + broken + ".old"},
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			usual := plain
+			usual.Tuning = small
+			for r, err := range openApart(t, usual, row.odd, usual) {
+				if !errors.Is(err, symmem.ErrInvalid) {
+					t.Errorf("rank %d: %v", r, err)
+					continue
+				}
+				for _, want := range row.want {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("rank %d says %v, not %q", r, err, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestTablesAreFoundByDeviceAndRanks(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	file, err := symmem.TuningFile(alone(t).Device().Name, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeTable(t, file, "4KiB")
+	tableIs := func(r *rank, g *symmem.Group, want string) {
+		r.t.Helper()
+		if got := g.Stats().Tuning.Table; got != want {
+			r.failf("group %s: %s", g.ID(), got)
+		}
+	}
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		tableIs(r, r.World(), "table "+file+" of box")
+		tableIs(r, r.split(r.World(), r.Rank()), "built-in table of the host backend")
+	})
+	together(t, 2, symmem.Options{Tuning: symmem.BuiltInTuning}, func(r *rank) {
+		tableIs(r, r.World(), "built-in table of the host backend")
+	})
+}
+
+func TestTheEnvironmentSaysWhatOptionsLeaveOut(t *testing.T) {
+	file := tableOf(t, "4KiB")
+	t.Setenv("SYMMEM_TUNING", file)
+	t.Setenv("SYMMEM_PATH", "window")
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		if s := r.World().Stats().Tuning; !strings.Contains(s.Table, file) || s.Path != "window" {
+			r.failf("%+v", s)
+		}
+	})
+	o := symmem.Options{Tuning: symmem.BuiltInTuning, Path: symmem.PathAuto}
+	together(t, 2, o, func(r *rank) {
+		if s := r.World().Stats().Tuning; strings.Contains(s.Table, file) || s.Path != "auto" {
+			r.failf("%+v", s)
+		}
+	})
+	t.Setenv("SYMMEM_PATH", "sideways")
+	_, err := symmem.Open(t.Context(), symmem.Options{Size: 1})
+	want := `SYMMEM_PATH: path "sideways" is none of default, auto, plain, window`
+	if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,51 @@
+package symmem
+
+import (
+	"testing"
+
+	"symmem/internal/tuning"
+)
+
+func TestMachinesAreCountedByTheirNames(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		machines []string
+		want     tuning.Shape
+	}{
+		{"a rank alone", []string{"a"}, tuning.Shape{Ranks: 1, Machines: 1}},
+		{"ranks of one machine", []string{"a", "a"}, tuning.Shape{Ranks: 2, Machines: 1}},
+		{"ranks of two", []string{"a", "b", "a"}, tuning.Shape{Ranks: 3, Machines: 2}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var all []terms
+			for _, m := range c.machines {
+				all = append(all, terms{Machine: m})
+			}
+			if got := shapeOf(all); got != c.want {
+				t.Errorf("%v", got)
+			}
+		})
+	}
+}
+
+func TestFakeMachinesAreNamedAsNCCLNamesThem(t *testing.T) {
+	if a, b := machineName(), machineName(); a != b || a == "" {
+		t.Errorf("a machine has the names %q and %q", a, b)
+	}
+	t.Setenv("NCCL_HOSTID", "fake-1")
+	if got := machineName(); got != "fake-1" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestDevicesBecomePartsOfFileNames(t *testing.T) {
+	for device, want := range map[string]string{
+		"NVIDIA H100 80GB HBM3": "nvidia-h100-80gb-hbm3",
+		"../etc/passwd":         "etc-passwd",
+		"2 processors, amd64":   "2-processors-amd64",
+	} {
+		if got := slug(device); got != want {
+			t.Errorf("%q: %q", device, got)
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package symmem
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"symmem/driver"
+	"symmem/internal/tuning"
+)
+
+// BuiltInTuning as Options.Tuning keeps to the tables that symmem comes with.
+const BuiltInTuning = "built-in"
+
+// The environment of path choice; options go before it.
+const (
+	envTuning = "SYMMEM_TUNING"
+	envPath   = "SYMMEM_PATH"
+)
+
+// Tuning says which table chooses the paths of a group.
+type Tuning struct {
+	// Table names the table, with the file if it is of one.
+	Table string `json:"table"`
+	// Digest stands for everything in it that decides.
+	Digest string `json:"digest"`
+	// Path is "auto", or what the group is set to.
+	Path string `json:"path"`
+	// Machines is the number of machines that the group's ranks run on.
+	Machines int `json:"machines"`
+}
+
+// TuningFile is where symmem tune writes the table of a device and a number of ranks, and where
+// Open looks for it: below $XDG_CONFIG_HOME, or .config in the home directory.
+func TuningFile(device string, ranks int) (string, error) {
+	folder, err := os.UserConfigDir()
+	if err != nil {
+		return "", fmt.Errorf("finding the folder of tuning tables: %w", err)
+	}
+	return filepath.Join(folder, "symmem", fmt.Sprintf("tuning-%s-%d.json", slug(device), ranks)), nil
+}
+
+// slug turns the name of a device into a part of a file's name.
+func slug(device string) string {
+	parts := strings.FieldsFunc(strings.ToLower(device), func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
+	})
+	return strings.Join(parts, "-")
+}
+
+// Library names what runs the collectives and its version, such as "NCCL 2.28.9"; it is empty where
+// symmem itself does.
+func (rt *Runtime) Library() string {
+	if l, ok := rt.device.(interface{ Library() string }); ok {
+		return l.Library()
+	}
+	return ""
+}
+
+// tableFor finds the table of groups with so many ranks: that of the options, else the file that
+// symmem tune has written for this device and number, else the built-in one.
+func (rt *Runtime) tableFor(ranks int) (*tuning.Table, error) {
+	info, name := rt.device.Info(), rt.opts.Tuning
+	if name == "" {
+		file, err := TuningFile(info.Name, ranks)
+		if err == nil && exists(file) {
+			name = file
+		}
+	}
+	if name == "" || name == BuiltInTuning {
+		return tuning.Builtin(info.Backend, info.Name), nil
+	}
+	encoded, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("reading the tuning table: %w", err)
+	}
+	table, err := tuning.Decode(encoded)
+	if err != nil {
+		return nil, fmt.Errorf("reading the tuning table %s: %w", name, err)
+	}
+	table.Origin = "table " + name
+	return table, nil
+}
+
+// exists tells whether there is a file. One that cannot be looked at is there: reading it says why.
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// terms are what ranks must have in common to communicate, and where they run. Ranks exchange them
+// when they connect: one that compares at another level would wait for an agreement that another
+// rank skips, and ranks that choose paths by different tables would wait for each other in
+// different collectives.
+type terms struct {
+	Check  string `json:"check"`
+	Path   string `json:"path"`
+	Table  string `json:"table"`
+	Digest string `json:"digest"`
+	// Machine names the machine that the rank runs on.
+	Machine string `json:"machine"`
+	// Trouble is why this rank has no table.
+	Trouble string `json:"trouble,omitempty"`
+}
+
+// machineName is what sets machines apart, as NCCL has it: NCCL_HOSTID, or the host's name and the
+// number of its boot, since containers of one machine may have names of their own or share one.
+func machineName() string {
+	if id := os.Getenv("NCCL_HOSTID"); id != "" {
+		return id
+	}
+	host, hostErr := os.Hostname()
+	boot, bootErr := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if errors.Join(hostErr, bootErr) != nil {
+		return "this machine"
+	}
+	return host + " " + strings.TrimSpace(string(boot))
+}
+
+// comeToTerms compares the terms of all ranks. It is collective; every rank gets the same error.
+func (rt *Runtime) comeToTerms(
+	ctx context.Context, comm driver.Communicator, ranks []int,
+) (*tuning.Table, tuning.Shape, error) {
+	mine := terms{Check: rt.level.String(), Path: rt.opts.Path.String(), Machine: machineName()}
+	table, err := rt.tableFor(len(ranks))
+	if err != nil {
+		mine.Trouble = err.Error()
+	} else {
+		mine.Table, mine.Digest = table.Name(), digestText(table)
+	}
+	encoded, err := json.Marshal(mine)
+	if err != nil {
+		return nil, tuning.Shape{}, fmt.Errorf("encoding the terms of this rank: %w", err)
+	}
+	got, err := comm.Exchange(ctx, driver.LaneControl, encoded)
+	if err != nil {
+		return nil, tuning.Shape{}, err
+	}
+	all := make([]terms, len(got))
+	for r := range got {
+		if err := json.Unmarshal(got[r], &all[r]); err != nil {
+			return nil, tuning.Shape{}, invalid("terms of rank %d are %.40q", ranks[r], got[r])
+		}
+	}
+	return table, shapeOf(all), alike(all, ranks)
+}
+
+func digestText(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }
+
+// shapeOf counts ranks and machines.
+func shapeOf(all []terms) tuning.Shape {
+	machines := map[string]bool{}
+	for i := range all {
+		machines[all[i].Machine] = true
+	}
+	return tuning.Shape{Ranks: len(all), Machines: len(machines)}
+}
+
+// alike returns an error that names the ranks that differ, and in what.
+func alike(all []terms, ranks []int) error {
+	for i := range all {
+		if all[i].Trouble != "" {
+			return invalid("rank %d: %s", ranks[i], all[i].Trouble)
+		}
+	}
+	for _, term := range []struct {
+		what     string
+		of, text func(*terms) string
+	}{
+		{"check level", func(t *terms) string { return t.Check }, nil},
+		{"path choice", func(t *terms) string { return t.Path }, nil},
+		{
+			"tuning table", func(t *terms) string { return t.Digest },
+			func(t *terms) string { return fmt.Sprintf("%s (digest %s)", t.Table, t.Digest) },
+		},
+	} {
+		if text := differences(all, ranks, term.of, term.text); text != "" {
+			return invalid("ranks differ in their %s: %s", term.what, text)
+		}
+	}
+	return nil
+}
+
+// differences lists which ranks have which value, or nothing if all have the same.
+func differences(all []terms, ranks []int, of, text func(*terms) string) string {
+	if text == nil {
+		text = of
+	}
+	var values, texts []string
+	holders := map[string][]int{}
+	for i := range all {
+		v := of(&all[i])
+		if !slices.Contains(values, v) {
+			values, texts = append(values, v), append(texts, text(&all[i]))
+		}
+		holders[v] = append(holders[v], ranks[i])
+	}
+	if len(values) == 1 {
+		return ""
+	}
+	sides := make([]string, len(values))
+	for i, v := range values {
+		slices.Sort(holders[v])
+		sides[i] = fmt.Sprintf("%s: %.200s", driver.Ranks(holders[v]), texts[i])
+	}
+	return strings.Join(sides, "; ")
+}
