@@ -3,9 +3,29 @@ package symmem
 import (
 	"symmem/driver"
 	"symmem/driver/host"
+	"symmem/driver/nccl"
 )
 
 type backend = driver.Backend
 
 // backends are those that this program has, the one that "auto" prefers first.
-var backends = []backend{host.Backend{}}
+var backends = []backend{nccl.Backend{}, host.Backend{}}
+
+// Backends lists the names of the backends that this program has.
+func Backends() []string {
+	var names []string
+	for _, b := range backends {
+		names = append(names, b.Name())
+	}
+	return names
+}
+
+// automatic is the first backend that works on this machine.
+func automatic() backend {
+	for _, b := range backends {
+		if a, ok := b.(interface{ Available() error }); !ok || a.Available() == nil {
+			return b
+		}
+	}
+	return host.Backend{}
+}

@@ -163,7 +163,7 @@ func (l CheckLevel) resolve(free bool) CheckLevel {
 // chosenBackend finds a backend by name.
 func chosenBackend(name string) (backend, error) {
 	if name == "auto" {
-		return backends[0], nil
+		return automatic(), nil
 	}
 	var names []string
 	for _, b := range backends {

@@ -29,6 +29,10 @@ type Config struct {
 	// Scatter, if not 0, makes segments land at addresses drawn from this number instead of one
 	// after the other, as a GPU driver does. It shows mistakes; it never cures one.
 	Scatter uint64
+	// LocalRegistration makes a GPU backend register every segment with every communicator of its
+	// device as soon as it is mapped. That is local to the rank, makes no window, and lets the plain
+	// path do without copies where the library can.
+	LocalRegistration bool
 }
 
 // Store is a key-value store that all ranks of the world share.

@@ -39,3 +39,12 @@ func (d *Driver) StreamSynchronize(stream Stream) error {
 func (d *Driver) StreamWaitEvent(stream Stream, event Event) error {
 	return d.call(streamWaitEvent, uintptr(stream), uintptr(event), 0)
 }
+
+// waitExternal is CU_EVENT_WAIT_EXTERNAL.
+const waitExternal = 1
+
+// StreamWaitEventExternal makes a stream that is captured wait, in each launch of the graph, for an
+// event from outside of the capture: for the point that it marks at the launch.
+func (d *Driver) StreamWaitEventExternal(stream Stream, event Event) error {
+	return d.call(streamWaitEvent, uintptr(stream), uintptr(event), waitExternal)
+}

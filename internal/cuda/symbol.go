@@ -34,6 +34,8 @@ const (
 	memImportFromShareableHandle
 	memcpyAsync
 	memsetD8Async
+	memAllocAsync
+	memFreeAsync
 	memAllocHost
 	memFreeHost
 	memHostRegister
@@ -108,6 +110,8 @@ var names = [functions]string{
 	memImportFromShareableHandle:    "cuMemImportFromShareableHandle",
 	memcpyAsync:                     "cuMemcpyAsync",
 	memsetD8Async:                   "cuMemsetD8Async",
+	memAllocAsync:                   "cuMemAllocAsync",
+	memFreeAsync:                    "cuMemFreeAsync",
 	memAllocHost:                    "cuMemAllocHost_v2",
 	memFreeHost:                     "cuMemFreeHost",
 	memHostRegister:                 "cuMemHostRegister_v2",

@@ -43,3 +43,16 @@ func (d *Driver) MemHostRegister(address uintptr, bytes int64, flags HostRegiste
 func (d *Driver) MemHostUnregister(address uintptr) error {
 	return d.call(memHostUnregister, address)
 }
+
+// MemAllocAsync allocates memory in stream order, from the pool of the current device: work that
+// the stream is given later may use it. In a capture it becomes a part of the graph.
+func (d *Driver) MemAllocAsync(bytes int64, stream Stream) (uintptr, error) {
+	address := dl.NewCell(uintptr(0))
+	err := d.call(memAllocAsync, address.Address(), uintptr(bytes), uintptr(stream))
+	return address.Take(), err
+}
+
+// MemFreeAsync gives such memory back in stream order.
+func (d *Driver) MemFreeAsync(address uintptr, stream Stream) error {
+	return d.call(memFreeAsync, address, uintptr(stream))
+}

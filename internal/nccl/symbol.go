@@ -12,6 +12,7 @@ const (
 	commFinalize
 	commDestroy
 	commAbort
+	commRevoke
 	commGetAsyncError
 	commCount
 	commCuDevice
@@ -49,6 +50,7 @@ var table = [functions]struct {
 	commFinalize:         {"ncclCommFinalize", 21403},
 	commDestroy:          {"ncclCommDestroy", 0},
 	commAbort:            {"ncclCommAbort", 0},
+	commRevoke:           {"ncclCommRevoke", 22807},
 	commGetAsyncError:    {"ncclCommGetAsyncError", 0},
 	commCount:            {"ncclCommCount", 0},
 	commCuDevice:         {"ncclCommCuDevice", 0},

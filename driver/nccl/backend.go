@@ -1,0 +1,100 @@
+package nccl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"symmem/driver"
+	"symmem/driver/host"
+	"symmem/internal/cuda"
+	"symmem/internal/dl"
+	"symmem/internal/nccl"
+	"symmem/internal/scatter"
+)
+
+// Backend opens GPUs. The zero value finds the libraries by itself.
+type Backend struct {
+	// Library is the file of NCCL, as --nccl gives it; empty searches the process, Python's wheels
+	// and the system, in that order.
+	Library string
+}
+
+// Name returns "nccl".
+func (Backend) Name() string { return "nccl" }
+
+// Available tells whether this machine has a GPU and NCCL: nil, or an error that says what is
+// missing. It loads the libraries and makes no context.
+func (b Backend) Available() error {
+	driver, err := cuda.Load()
+	if err != nil {
+		return err
+	}
+	n, err := driver.DeviceCount()
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return errors.New("the driver shows no GPU")
+	}
+	_, err = b.load()
+	return err
+}
+
+// load opens NCCL. Connections are made when a communicator is, unless the user says otherwise:
+// made at the first collective, as newer versions do, they would keep a launch waiting for ranks
+// that have not come.
+func (b Backend) load() (*nccl.Library, error) {
+	const connect = "NCCL_RUNTIME_CONNECT"
+	if os.Getenv(connect) == "" {
+		if err := dl.Setenv(connect, "0"); err != nil {
+			return nil, err
+		}
+	}
+	return nccl.Load(b.Library)
+}
+
+// Open opens the GPU of this rank: that of its number among the ranks of its machine.
+func (b Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, error) {
+	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.LocalRank < 0 ||
+		cfg.Timeout <= 0 || cfg.Store == nil {
+		return nil, fmt.Errorf("opening a GPU: rank %d of %d, local rank %d, timeout %v: invalid",
+			cfg.Rank, cfg.Size, cfg.LocalRank, cfg.Timeout)
+	}
+	d := &Device{
+		cfg: cfg, segments: map[*segment]bool{}, graphs: map[*graph]struct{}{},
+		communicators: map[*communicator]struct{}{},
+	}
+	if err := d.open(ctx, b); err != nil {
+		return nil, errors.Join(fmt.Errorf("opening a GPU: %w", err), d.Close())
+	}
+	return d, nil
+}
+
+func (d *Device) open(ctx context.Context, b Backend) error {
+	var err error
+	if d.cuda, err = cuda.Load(); err != nil {
+		return err
+	}
+	if d.nccl, err = b.load(); err != nil {
+		return err
+	}
+	if err := d.choose(); err != nil {
+		return err
+	}
+	if d.context, err = d.gpu.RetainPrimary(); err != nil {
+		return err
+	}
+	d.retained = true
+	if err := d.describe(); err != nil {
+		return err
+	}
+	d.scatter = scatter.New(d.cfg.Scatter, d.cfg.Rank, d.info.Granularity)
+	control, err := host.Backend{}.Open(ctx, d.cfg)
+	if err != nil {
+		return err
+	}
+	d.control = control.(*host.Device)
+	return d.introduce(ctx)
+}

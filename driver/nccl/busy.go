@@ -1,0 +1,69 @@
+package nccl
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// busy knows which streams may have work of a communicator under way.
+//
+// A launch holds its stream's lock from note until CUDA has the work, and a stream whose lock is
+// taken does not count as idle. So no stream leaves while it is being given work.
+type busy struct {
+	// ticket is that of the last collective that was launched, operation what it does.
+	ticket    atomic.Uint64
+	operation atomic.Uint32
+	// recent is the stream that was noted last, as long as it is listed.
+	recent atomic.Pointer[stream]
+	// awake tells that the watcher is looking; wake makes it look.
+	awake atomic.Bool
+	wake  chan struct{}
+
+	mu   sync.Mutex
+	with []*stream // guarded by mu
+}
+
+// note records that a stream is about to get a collective. It is on the path of every launch.
+func (b *busy) note(s *stream, ticket uint64, operation uint32) {
+	b.ticket.Store(ticket)
+	b.operation.Store(operation)
+	if b.recent.Load() != s {
+		b.add(s)
+	}
+	if !b.awake.Load() {
+		b.awake.Store(true)
+		select {
+		case b.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (b *busy) add(s *stream) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !slices.Contains(b.with, s) {
+		b.with = append(b.with, s)
+	}
+	b.recent.Store(s)
+}
+
+// settle drops the streams that have become idle, and reports whether none is left.
+func (b *busy) settle() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before := len(b.with)
+	b.with = slices.DeleteFunc(b.with, (*stream).idle)
+	if len(b.with) < before {
+		b.recent.Store(nil)
+	}
+	return len(b.with) == 0
+}
+
+// streams lists the streams that may have work under way.
+func (b *busy) streams() []*stream {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.with)
+}

@@ -1,0 +1,287 @@
+package nccl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/control"
+	"symmem/internal/nccl"
+)
+
+// endingTime bounds the wait for NCCL's kernels to end after they were told to.
+const endingTime = 20 * time.Second
+
+// communicator joins the ranks of a group: NCCL's communicator for data, a plane for all else.
+//
+// States: open; failed, when its plane has failed (NCCL's part is then being aborted); closed. A
+// failed or closed one is torn down in the background, once nothing holds its work any more:
+// streams drained, graphs closed.
+type communicator struct {
+	device  *Device
+	cfg     driver.GroupConfig
+	number  uint64 // orders communicators of this rank
+	members []*member
+	plane   control.Plane
+	handle  nccl.Comm
+	kinds   support
+	check   atomic.Bool
+
+	graphs sync.WaitGroup // open graphs that hold work of this communicator
+
+	mu       sync.Mutex                     // held while NCCL is called: it wants one thread at a time
+	last     uint64                         // last ticket; guarded by mu
+	windows  map[driver.SegmentKey]*window  // guarded by mu
+	local    map[*segment]nccl.Registration // guarded by mu
+	barrier  *segment                       // what barriers add up; guarded by mu
+	launched [driver.Paths]atomic.Uint64
+	busy     busy
+
+	ending sync.Once
+	// ended is closed when the communicator has failed or is closed, quiet when its kernels have
+	// ended and its windows are gone, and tornDown when NCCL's part is gone.
+	ended, quiet, tornDown chan struct{}
+	tearing                error // why it did not go well; written before tornDown is closed
+	watcher                sync.WaitGroup
+}
+
+// communicators numbers the communicators of this process.
+var communicators atomic.Uint64
+
+// Connect joins a group.
+func (d *Device) Connect(
+	ctx context.Context, group driver.GroupConfig,
+) (driver.Communicator, error) {
+	if n := len(group.Ranks); n < 1 || group.Rank < 0 || group.Rank >= n {
+		return nil, fmt.Errorf("connecting group %s: rank %d of %d ranks", group.ID, group.Rank, n)
+	}
+	ctx, cancel := d.bounded(ctx)
+	defer cancel()
+	c := &communicator{
+		device: d, cfg: group, number: communicators.Add(1),
+		windows: map[driver.SegmentKey]*window{},
+		local:   map[*segment]nccl.Registration{},
+		busy:    busy{wake: make(chan struct{}, 1)},
+		ended:   make(chan struct{}), quiet: make(chan struct{}), tornDown: make(chan struct{}),
+	}
+	c.check.Store(group.Check)
+	if err := c.join(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("connecting group %s: %w", group.ID, err), c.discard())
+	}
+	d.mu.Lock()
+	d.communicators[c] = struct{}{}
+	d.mu.Unlock()
+	c.watcher.Go(c.watch)
+	return c, nil
+}
+
+// bounded gives a context the device's timeout if it has no deadline.
+func (d *Device) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, has := ctx.Deadline(); has {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d.cfg.Timeout)
+}
+
+func (c *communicator) join(ctx context.Context) error {
+	var err error
+	if c.members, err = c.device.meet(ctx, c.cfg.Ranks); err != nil {
+		return err
+	}
+	if c.plane, err = c.joinPlane(ctx); err != nil {
+		return err
+	}
+	id, err := c.shareID(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.agree(ctx, "connecting", c.connect(ctx, id)); err != nil {
+		return err
+	}
+	c.kinds = newSupport(c)
+	return c.adoptAll()
+}
+
+// joinPlane finds the way in which the ranks talk: shared memory on one machine, else TCP.
+func (c *communicator) joinPlane(ctx context.Context) (control.Plane, error) {
+	if machines(c.members) == 1 {
+		together, err := c.device.control.Together(ctx, c.cfg.Ranks)
+		if err != nil {
+			return nil, err
+		}
+		if together {
+			return c.device.control.Join(ctx, c.cfg)
+		}
+	}
+	return nil, errors.New("the ranks are on several machines")
+}
+
+// shareID has the first rank of the group make NCCL's unique id, and hands it to the others.
+func (c *communicator) shareID(ctx context.Context) (nccl.UniqueID, error) {
+	var id nccl.UniqueID
+	var mine []byte
+	var failed error
+	if c.cfg.Rank == 0 {
+		failed = c.device.do(func() (err error) {
+			id, err = c.device.nccl.UniqueID()
+			return err
+		})
+		if failed == nil {
+			mine = id[:]
+		}
+	}
+	all, err := c.plane.Exchange(ctx, driver.LaneControl, mine)
+	if err = errors.Join(failed, err); err != nil {
+		return id, err
+	}
+	if copy(id[:], all[0]) != len(id) {
+		return id, fmt.Errorf("rank %d made no NCCL id", c.cfg.Ranks[0])
+	}
+	return id, nil
+}
+
+// connect makes NCCL's communicator. NCCL waits for all ranks without a deadline, so it does that
+// on a goroutine of its own, which a rank that never comes leaves behind.
+func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
+	type outcome struct {
+		handle nccl.Comm
+		err    error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		var o outcome
+		o.err = c.device.do(func() (err error) {
+			o.handle, err = c.device.nccl.CommInitRank(len(c.cfg.Ranks), c.cfg.Rank, id, nccl.Config{})
+			return err
+		})
+		done <- o
+	}()
+	select {
+	case o := <-done:
+		c.handle = o.handle
+		return o.err
+	case <-c.plane.Failed():
+		return c.plane.Cause()
+	case <-ctx.Done():
+		return &driver.TimeoutError{
+			Doing: "connecting NCCL's communicator of group " + c.cfg.ID, Waited: c.device.cfg.Timeout,
+		}
+	}
+}
+
+// agree tells the others whether a step went well here, and returns an error unless it did
+// everywhere.
+func (c *communicator) agree(ctx context.Context, doing string, mine error) error {
+	var report []byte
+	if mine != nil {
+		report = []byte(mine.Error())
+	}
+	all, err := c.plane.Exchange(ctx, driver.LaneControl, report)
+	if mine != nil || err != nil {
+		return errors.Join(mine, err)
+	}
+	for r, theirs := range all {
+		if len(theirs) > 0 {
+			return fmt.Errorf("%s: rank %d could not: %s", doing, c.cfg.Ranks[r], theirs)
+		}
+	}
+	return nil
+}
+
+// discard takes back what a failed Connect has made.
+func (c *communicator) discard() error {
+	var errs []error
+	if c.plane != nil {
+		errs = append(errs, c.plane.Close())
+	}
+	if c.handle != 0 {
+		errs = append(errs, c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) }))
+	}
+	return errors.Join(errs...)
+}
+
+// Exchange sends payload to every rank and returns everybody's.
+func (c *communicator) Exchange(
+	ctx context.Context, lane driver.Lane, payload []byte,
+) ([][]byte, error) {
+	return c.plane.Exchange(ctx, lane, payload)
+}
+
+// Launched counts the calls by their path.
+func (c *communicator) Launched() [driver.Paths]uint64 {
+	var counts [driver.Paths]uint64
+	for path := range counts {
+		counts[path] = c.launched[path].Load()
+	}
+	return counts
+}
+
+// SetCheck switches the comparison of calls.
+func (c *communicator) SetCheck(on bool) { c.check.Store(on) }
+
+// Failed is closed when the communicator fails.
+func (c *communicator) Failed() <-chan struct{} { return c.plane.Failed() }
+
+// Cause returns the first fault.
+func (c *communicator) Cause() error { return c.plane.Cause() }
+
+// Abort fails the communicator for all its ranks.
+func (c *communicator) Abort(cause error) {
+	c.plane.Abort(cause)
+	c.end()
+}
+
+// end reacts to a fault or to Close, once: streams with work under way are told, and then NCCL's
+// kernels and blocked calls are ended.
+func (c *communicator) end() {
+	c.ending.Do(func() {
+		working := !c.idle()
+		for _, s := range c.busy.streams() {
+			s.fail(c.plane.Cause())
+		}
+		close(c.ended)
+		go c.tearDown(working)
+	})
+}
+
+// Close leaves the group. Work that all ranks have launched is waited for; other work ends with
+// ErrClosed.
+func (c *communicator) Close() error {
+	if c.plane.Cause() == nil {
+		c.finishWork()
+	}
+	err := c.plane.Close()
+	c.end()
+	c.watcher.Wait()
+	return err
+}
+
+// finishWork waits for the work of this rank's streams as long as it can be expected to end.
+func (c *communicator) finishWork() {
+	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
+	defer cancel()
+	poll(ctx, func() bool {
+		return c.busy.settle() || !c.complete(c.busy.ticket.Load()) || c.plane.Cause() != nil
+	})
+}
+
+// complete tells whether every rank has launched a collective, and nothing keeps it from its end.
+func (c *communicator) complete(ticket uint64) bool {
+	return c.plane.Trouble(c.waitFor(ticket, driver.Barrier), time.Time{}) == nil
+}
+
+// awaitEnd waits for a step of the teardown.
+func (c *communicator) awaitEnd(step chan struct{}) error {
+	select {
+	case <-step:
+		return nil
+	case <-time.After(endingTime):
+		return &driver.TimeoutError{
+			Doing: "ending NCCL's communicator of group " + c.cfg.ID, Waited: endingTime,
+		}
+	}
+}

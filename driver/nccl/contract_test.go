@@ -1,0 +1,39 @@
+package nccl
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"symmem/driver"
+	"symmem/driver/drivertest"
+	"symmem/internal/cuda"
+)
+
+// TestContract runs on the GPUs of the machine, or, where there are none, on the software GPU.
+func TestContract(t *testing.T) {
+	drivertest.Run(t, drivertest.Harness{
+		Open: Backend{}.Open, Ranks: devices(t), Unordered: true,
+		Without: []driver.Operation{driver.Send, driver.Recv},
+	})
+}
+
+func devices(t *testing.T) int {
+	t.Helper()
+	gpus, err := cuda.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := gpus.DeviceCount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestMain(m *testing.M) {
+	if err := (Backend{}).Available(); err != nil {
+		fmt.Println("no GPU:", err)
+	}
+	os.Exit(m.Run())
+}

@@ -1,0 +1,209 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"symmem/driver"
+	"symmem/driver/host"
+	"symmem/internal/cuda"
+	"symmem/internal/nccl"
+	"symmem/internal/scatter"
+)
+
+// Device is one rank's GPU.
+//
+// States: open; closed. A capture in progress forbids registration on the whole device.
+type Device struct {
+	cfg      driver.Config
+	cuda     *cuda.Driver
+	nccl     *nccl.Library
+	gpu      cuda.Device
+	context  cuda.Context
+	retained bool
+	info     driver.Info
+	prop     cuda.AllocationProp
+	// reach lists the GPUs that get access to this one's memory: itself and its peers.
+	reach []cuda.Device
+	// control carries what ranks of one machine tell each other.
+	control *host.Device
+	self    member
+	scatter *scatter.Scatter
+	// capturing counts the streams that record.
+	capturing atomic.Int32
+	events    eventPool
+	zeros     zeros
+	scratch   scratch
+
+	mu            sync.Mutex
+	members       map[int]*member            // by world rank; guarded by mu
+	arenas        []*arena                   // guarded by mu
+	segments      map[*segment]bool          // guarded by mu
+	communicators map[*communicator]struct{} // open ones and those being torn down; guarded by mu
+	graphs        map[*graph]struct{}        // open ones; guarded by mu
+}
+
+// Info describes the device.
+func (d *Device) Info() driver.Info { return d.info }
+
+// choose finds the GPU of this rank among those that the process may see.
+func (d *Device) choose() error {
+	n, err := d.cuda.DeviceCount()
+	if err != nil {
+		return err
+	}
+	ordinal := d.cfg.LocalRank
+	if n == 1 {
+		// Launchers often show each rank its own GPU alone.
+		ordinal = 0
+	}
+	if ordinal >= n {
+		return fmt.Errorf("local rank %d: the process sees %d GPUs; start fewer ranks on this "+
+			"machine, or show it more (CUDA_VISIBLE_DEVICES)", d.cfg.LocalRank, n)
+	}
+	d.gpu, err = d.cuda.Device(ordinal)
+	return err
+}
+
+// describe asks the GPU for what does not change.
+func (d *Device) describe() error {
+	name, err := d.gpu.Name()
+	if err != nil {
+		return err
+	}
+	if d.prop, err = d.properties(); err != nil {
+		return err
+	}
+	granularity, err := d.granularity()
+	if err != nil {
+		return err
+	}
+	if d.reach, err = d.peersOfMemory(); err != nil {
+		return err
+	}
+	d.info = driver.Info{Backend: "nccl", Name: name, Granularity: granularity}
+	return nil
+}
+
+// properties are those of every segment: NCCL's own allocator asks for the same, so what it makes
+// of a window works on ours. The context of the device must exist.
+func (d *Device) properties() (cuda.AllocationProp, error) {
+	vmm, err := d.gpu.Attribute(cuda.AttributeVMMSupported)
+	if err != nil {
+		return cuda.AllocationProp{}, err
+	}
+	if vmm == 0 {
+		return cuda.AllocationProp{}, fmt.Errorf("the GPU has no virtual memory management: %w",
+			driver.ErrUnsupported)
+	}
+	handles := cuda.HandlePosixFD
+	if d.has(cuda.AttributeFabricSupported) {
+		handles |= cuda.HandleFabric
+	}
+	return cuda.PinnedMemory(d.gpu, handles, d.has(cuda.AttributeRDMAWithVMMSupported)), nil
+}
+
+// has tells whether the GPU has what an attribute asks for. One that does not know it has not.
+func (d *Device) has(attribute cuda.Attribute) bool {
+	value, err := d.gpu.Attribute(attribute)
+	return err == nil && value != 0
+}
+
+// minGranularity is what windows need: NCCL 2.27 wants multiples of 2 MiB.
+const minGranularity = 2 << 20
+
+func (d *Device) granularity() (int64, error) {
+	g, err := d.cuda.Granularity(d.prop, true)
+	return max(g, minGranularity), err
+}
+
+// peersOfMemory lists the GPUs of this process's view that can reach this one's memory. Ranks of one
+// process read each other's memory in place; other processes map it anew.
+func (d *Device) peersOfMemory() ([]cuda.Device, error) {
+	n, err := d.cuda.DeviceCount()
+	if err != nil {
+		return nil, err
+	}
+	reach := []cuda.Device{d.gpu}
+	for ordinal := range n {
+		peer, err := d.cuda.Device(ordinal)
+		if err != nil {
+			return nil, err
+		}
+		if ordinal == d.gpu.Ordinal() {
+			continue
+		}
+		if can, err := peer.CanAccessPeer(d.gpu); err == nil && can {
+			reach = append(reach, peer)
+		}
+	}
+	return reach, nil
+}
+
+// enter locks the goroutine to its thread and makes the device's context current there; leave ends
+// that. CUDA calls are made in between.
+func (d *Device) enter() error {
+	runtime.LockOSThread()
+	if err := d.cuda.SetCurrent(d.context); err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	return nil
+}
+
+func (d *Device) leave() { runtime.UnlockOSThread() }
+
+// do runs CUDA calls on a thread of the device.
+func (d *Device) do(calls func() error) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	return calls()
+}
+
+// Close gives everything back. Graphs that are still open end here, since communicators cannot end
+// before the graphs that hold their work.
+func (d *Device) Close() error {
+	var errs []error
+	for _, g := range d.openGraphs() {
+		errs = append(errs, g.Close())
+	}
+	for _, c := range d.openCommunicators() {
+		errs = append(errs, c.Close(), c.awaitEnd(c.tornDown), c.tearing)
+	}
+	if d.control != nil {
+		errs = append(errs, d.control.Close())
+		d.control = nil
+	}
+	if d.retained {
+		errs = append(errs, d.do(func() error {
+			return errors.Join(d.events.drain(d.cuda), d.zeros.close(d.cuda), d.scratch.close())
+		}), d.gpu.ReleasePrimary())
+		d.retained = false
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Device) openGraphs() []*graph {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var open []*graph
+	for g := range d.graphs {
+		open = append(open, g)
+	}
+	return open
+}
+
+func (d *Device) openCommunicators() []*communicator {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var open []*communicator
+	for c := range d.communicators {
+		open = append(open, c)
+	}
+	return open
+}

@@ -1,0 +1,37 @@
+// Package nccl is the backend of NVIDIA GPUs: memory is CUDA virtual memory, collectives are
+// NCCL's, and ranks agree on a control plane of our own.
+//
+// It needs libcuda.so.1 and libnccl.so.2 (2.27.3 or later) at run time and nothing at build time.
+//
+// # Memory
+//
+// An arena is two reserved ranges of addresses of the same size. A segment is one physical
+// allocation that is mapped whole into both, at the same offset. Windows are registered over the
+// first mapping only, and callers hold addresses of the first. NCCL finds windows by address, so
+// the address it is given chooses the path: the first mapping's the window kernels, the second's
+// the plain ones. (NCCL takes its window kernels whenever it can, also where they are slower.)
+//
+// # Control plane
+//
+// NCCL has no deadlines, compares nothing, and says nothing about who is missing. So every group
+// has a control.Plane beside its NCCL communicator: shared memory where all of its ranks are on one
+// machine, TCP where they are not. Ranks agree there, compare calls there (CheckEvery: before the
+// collective is given to NCCL, so no buffer of a mismatched call is ever written), and find out
+// there why they failed.
+//
+// A watcher goroutine for each communicator looks after work that is under way. When a rank is
+// lost, late or has failed, it ends NCCL's kernels and blocked calls, and the streams that had such
+// work report the fault.
+//
+// # Threads
+//
+// CUDA's current context and NCCL's group state belong to an operating system thread. Every entry
+// locks its goroutine to its thread and makes the device's primary context current, which costs
+// less than handing work to an executor thread would.
+//
+// # Lock order
+//
+//	stream.mu
+//	  communicator.mu
+//	    Device.mu
+package nccl

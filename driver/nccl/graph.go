@@ -1,0 +1,202 @@
+package nccl
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
+)
+
+// graph is captured work. NCCL's kernels in it hold on to their communicators, which therefore
+// cannot end before the graph is closed.
+//
+// States: capturing (a stream writes to it); open; closed.
+type graph struct {
+	device *Device
+	// plans are the collectives in the order of capture; each launch gives them new tickets.
+	plans []*plan
+	// users are the communicators of plans, each once.
+	users []*communicator
+	// events are recorded after each launch; points are what captured waits wait for.
+	events, points []*event
+	functions      []cuda.HostFunc
+	// finished marks the end of the last launch.
+	finished *event
+
+	mu     sync.Mutex
+	exec   cuda.GraphExec // guarded by mu
+	source cuda.Graph     // guarded by mu
+	closed bool           // guarded by mu
+}
+
+// BeginCapture starts to record work instead of running it.
+func (s *stream) BeginCapture() error {
+	return s.submit(func() error {
+		if s.capture != nil {
+			return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
+		}
+		if err := s.device.cuda.BeginCapture(s.handle, cuda.CaptureRelaxed); err != nil {
+			return err
+		}
+		s.capture = &graph{device: s.device}
+		s.device.capturing.Add(1)
+		return nil
+	})
+}
+
+// EndCapture stops and returns what was recorded.
+func (s *stream) EndCapture() (driver.Graph, error) {
+	var g *graph
+	err := s.submit(func() error {
+		if s.capture == nil {
+			return fmt.Errorf("ending a capture: %w", driver.ErrNotCapturing)
+		}
+		g = s.capture
+		s.capture = nil
+		s.device.capturing.Add(-1)
+		return g.finish(s)
+	})
+	if err != nil {
+		if g != nil {
+			err = errors.Join(err, g.Close())
+		}
+		return nil, err
+	}
+	return g, nil
+}
+
+// finish ends CUDA's capture and makes the graph launchable.
+func (g *graph) finish(s *stream) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.device.mu.Lock()
+	g.device.graphs[g] = struct{}{}
+	g.device.mu.Unlock()
+	slices.SortFunc(g.users, func(a, b *communicator) int { return cmp.Compare(a.number, b.number) })
+	var err error
+	if g.finished, err = g.device.newEvent(); err != nil {
+		return err
+	}
+	if g.source, err = g.device.cuda.EndCapture(s.handle); err != nil {
+		return fmt.Errorf("ending a capture: %w", err)
+	}
+	if g.exec, err = g.device.cuda.GraphInstantiate(g.source); err != nil {
+		return fmt.Errorf("ending a capture: %w", err)
+	}
+	return nil
+}
+
+// Capturing tells whether work is being recorded.
+func (s *stream) Capturing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.capture != nil
+}
+
+// add notes a collective that NCCL has put into the capture.
+func (g *graph) add(p *plan) {
+	g.plans = append(g.plans, p)
+	for _, c := range g.users {
+		if c == p.c {
+			return
+		}
+	}
+	g.users = append(g.users, p.c)
+	p.c.graphs.Add(1)
+}
+
+// Launch queues the recorded work on a stream.
+func (g *graph) Launch(on driver.Stream) error {
+	s, err := g.device.own(on)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
+	}
+	if err := s.launchGraph(g); err != nil {
+		return fmt.Errorf("launching a graph: %w", err)
+	}
+	return nil
+}
+
+// launchGraph gives the graph's collectives their tickets and queues the graph. g.mu is held.
+func (s *stream) launchGraph(g *graph) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if s.capture != nil {
+		return fmt.Errorf("in a capture: %w", driver.ErrCapturing)
+	}
+	for _, c := range g.users {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+	}
+	for _, p := range g.plans {
+		if err := p.c.admit(s, p); err != nil {
+			return s.refuse(err)
+		}
+	}
+	return s.device.do(func() error {
+		if err := s.device.cuda.GraphLaunch(g.exec, s.handle); err != nil {
+			return err
+		}
+		for _, e := range append(g.events, g.finished) {
+			if err := e.record(s); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// awaitLaunches waits for the end of the last launch. g.mu is held.
+func (g *graph) awaitLaunches() error {
+	if g.finished == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), g.device.cfg.Timeout)
+	defer cancel()
+	return g.finished.Synchronize(ctx)
+}
+
+// Close forgets the work. Launches that are under way finish first.
+func (g *graph) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil
+	}
+	g.closed = true
+	d := g.device
+	ended := g.awaitLaunches()
+	err := d.do(func() error {
+		errs := []error{ended}
+		if g.exec != 0 {
+			errs = append(errs, d.cuda.GraphExecDestroy(g.exec))
+		}
+		if g.source != 0 {
+			errs = append(errs, d.cuda.GraphDestroy(g.source))
+		}
+		return errors.Join(errs...)
+	})
+	for _, f := range g.functions {
+		f.Release()
+	}
+	for _, c := range g.users {
+		c.graphs.Done()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.graphs, g)
+	return err
+}

@@ -1,0 +1,106 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+
+	"symmem/driver"
+)
+
+// Launch queues a prepared collective on a stream. With the check on it first waits until every
+// rank has come to the same call: what differs never reaches NCCL.
+func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
+	s, err := c.device.own(on)
+	if err != nil {
+		return err
+	}
+	prepared, ok := p.(*plan)
+	if !ok || prepared.c != c {
+		return errors.New("launching a collective: the plan is of another group")
+	}
+	return s.launch(prepared)
+}
+
+// launch queues a collective, or records it.
+func (s *stream) launch(p *plan) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	c := p.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.capture != nil {
+		return s.record(p)
+	}
+	if err := c.admit(s, p); err != nil {
+		return s.refuse(err)
+	}
+	return c.call(p, s)
+}
+
+// record puts a collective into the capture. It gets its tickets when the graph is launched.
+func (s *stream) record(p *plan) error {
+	if err := p.c.Cause(); err != nil {
+		return err
+	}
+	if err := p.c.call(p, s); err != nil {
+		return err
+	}
+	s.capture.add(p)
+	return nil
+}
+
+// admit gives a collective its ticket and, with the check on, compares it across ranks. s.mu and
+// c.mu are held.
+func (c *communicator) admit(s *stream, p *plan) error {
+	if c.plane.Forsaken() {
+		return c.forsaken()
+	}
+	ticket := c.plane.Submit()
+	c.busy.note(s, ticket, uint32(p.Operation))
+	s.last, s.ticket, s.operation = c, ticket, p.Operation
+	c.launched[p.Path].Add(1)
+	if !c.check.Load() {
+		return c.plane.Cause()
+	}
+	return c.plane.Compare(ticket, &p.Call)
+}
+
+// forsaken fails the communicator after a peer has failed, and says why this rank cannot go on.
+func (c *communicator) forsaken() error {
+	if err := c.plane.Cause(); err != nil {
+		return err
+	}
+	return c.plane.Fail(fmt.Errorf("launching on group %s: %w", c.cfg.ID, driver.ErrFault))
+}
+
+// refuse says that a collective was not launched: by Launch if the stream is idle, else, since it
+// would have come later, by Synchronize. s.mu is held.
+func (s *stream) refuse(err error) error {
+	if s.quiet() {
+		return err
+	}
+	s.fail(err)
+	return nil
+}
+
+// call gives a collective to NCCL. s.mu and c.mu are held.
+func (c *communicator) call(p *plan, s *stream) error {
+	if p.nothing() {
+		return nil
+	}
+	if err := c.device.enter(); err != nil {
+		return err
+	}
+	err := p.run(s.handle)
+	c.device.leave()
+	if err == nil {
+		return nil
+	}
+	if cause := c.plane.Cause(); cause != nil {
+		return cause // NCCL's call was ended by it
+	}
+	return c.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, c.cfg.ID, err))
+}

@@ -1,0 +1,135 @@
+package nccl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"symmem/driver"
+	"symmem/internal/nccl"
+	"symmem/internal/sys"
+)
+
+// member is what a rank tells the others of itself, through the store.
+type member struct {
+	// Machine is what NCCL tells machines apart by: the host's name and the number of its boot, or
+	// NCCL_HOSTID, with which ranks of one machine pass for ranks of several.
+	Machine string `json:"machine"`
+	// GPU is the unique number of the rank's GPU.
+	GPU string `json:"gpu"`
+	// Name is the model of the GPU.
+	Name string `json:"name"`
+	// NCCL is the version code of its NCCL.
+	NCCL int `json:"nccl"`
+}
+
+func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
+
+// introduce tells the others about this rank.
+func (d *Device) introduce(ctx context.Context) error {
+	machine, err := thisMachine()
+	if err != nil {
+		return err
+	}
+	uuid, err := d.gpu.UUID()
+	if err != nil {
+		return err
+	}
+	code, _ := d.nccl.Version()
+	d.self = member{Machine: machine, GPU: uuid, Name: d.info.Name, NCCL: code}
+	value, err := json.Marshal(&d.self)
+	if err != nil {
+		return err
+	}
+	return d.cfg.Store.Set(ctx, memberKey(d.cfg.Rank), value)
+}
+
+func thisMachine() (string, error) {
+	if id := os.Getenv("NCCL_HOSTID"); id != "" {
+		return id, nil
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "", err
+	}
+	boot, err := sys.BootID()
+	return name + " " + boot, err
+}
+
+// meet asks for the other ranks of a group, and refuses groups that cannot work.
+func (d *Device) meet(ctx context.Context, ranks []int) ([]*member, error) {
+	all := make([]*member, len(ranks))
+	for i, rank := range ranks {
+		m, err := d.memberOf(ctx, rank)
+		if err != nil {
+			return nil, d.absence(ctx, rank, err)
+		}
+		all[i] = m
+	}
+	return all, compatible(ranks, all)
+}
+
+// absence turns the end of a wait for one rank into a TimeoutError that names it.
+func (d *Device) absence(ctx context.Context, rank int, err error) error {
+	if !errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return err
+	}
+	return errors.Join(&driver.TimeoutError{
+		Doing: "meeting the ranks of a group", Waited: d.cfg.Timeout, Missing: []int{rank},
+	}, err)
+}
+
+func (d *Device) memberOf(ctx context.Context, rank int) (*member, error) {
+	d.mu.Lock()
+	known := d.members[rank]
+	d.mu.Unlock()
+	if known != nil {
+		return known, nil
+	}
+	value, err := d.cfg.Store.Get(ctx, memberKey(rank))
+	if err != nil {
+		return nil, err
+	}
+	m := &member{}
+	if err := json.Unmarshal(value, m); err != nil {
+		return nil, fmt.Errorf("reading what rank %d says of itself: %w", rank, err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.members == nil {
+		d.members = map[int]*member{}
+	}
+	d.members[rank] = m
+	return m, nil
+}
+
+// compatible refuses what NCCL would answer with an error that names nobody, or a hang: different
+// versions, and two ranks on one GPU.
+func compatible(ranks []int, all []*member) error {
+	users := map[string]int{}
+	for i, m := range all {
+		if m.NCCL != all[0].NCCL {
+			return fmt.Errorf("rank %d has NCCL %s, rank %d has %s: all ranks need the same; "+
+				"--nccl or SYMMEM_NCCL names one", ranks[0], nccl.VersionText(all[0].NCCL), ranks[i],
+				nccl.VersionText(m.NCCL))
+		}
+		at := m.Machine + " " + m.GPU
+		if first, used := users[at]; used && os.Getenv("NCCL_MULTI_RANK_GPU_ENABLE") != "1" {
+			return fmt.Errorf("ranks %d and %d use the same GPU, %s %s: give each rank its own "+
+				"local rank, or its own CUDA_VISIBLE_DEVICES", first, ranks[i], m.Name, m.GPU)
+		}
+		users[at] = ranks[i]
+	}
+	return nil
+}
+
+// machines counts the machines of a group.
+func machines(all []*member) int {
+	names := map[string]bool{}
+	for _, m := range all {
+		names[m.Machine] = true
+	}
+	return len(names)
+}

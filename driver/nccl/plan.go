@@ -1,0 +1,151 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
+	"symmem/internal/nccl"
+)
+
+// plan is a prepared call: the addresses choose NCCL's path.
+type plan struct {
+	driver.Call
+	c *communicator
+	// send and recv are what NCCL is given: addresses in windows for the window path, of the second
+	// mapping for the plain one.
+	send, recv uintptr
+	dataType   nccl.DataType
+	reduceOp   nccl.ReduceOp
+	// count is Count, but 1 for a barrier, which is a sum of one element.
+	count int64
+}
+
+// Prepared returns what was prepared.
+func (p *plan) Prepared() *driver.Call { return &p.Call }
+
+var dataTypes = [...]nccl.DataType{
+	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
+	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
+	driver.Int64: nccl.Int64, driver.Uint8: nccl.Uint8,
+}
+
+var reduceOps = [driver.ReduceOps]nccl.ReduceOp{
+	driver.Sum: nccl.Sum, driver.Prod: nccl.Prod, driver.Min: nccl.Min, driver.Max: nccl.Max,
+	driver.Avg: nccl.Avg,
+}
+
+// Prepare checks a call and chooses the addresses that NCCL is given.
+func (c *communicator) Prepare(call driver.Call) (driver.Plan, error) {
+	p := &plan{Call: call, c: c, count: call.Count}
+	err := call.Validate(len(c.cfg.Ranks), c.cfg.Rank)
+	if err == nil {
+		err = p.resolve()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("preparing %v of %d %v: %w", call.Operation, call.Count,
+			call.DataType, err)
+	}
+	p.dataType, p.reduceOp = dataTypes[call.DataType], reduceOps[call.ReduceOp]
+	return p, nil
+}
+
+func (p *plan) resolve() error {
+	switch {
+	case p.Operation.PointToPoint():
+		return fmt.Errorf("messages between two ranks: %w", driver.ErrUnsupported)
+	case p.Path == driver.PathDirect:
+		return fmt.Errorf("path %v: %w", p.Path, driver.ErrUnsupported)
+	case p.Operation == driver.Barrier:
+		return p.resolveBarrier()
+	case p.Path == driver.PathWindow:
+		if err := p.inWindows(); err != nil {
+			return err
+		}
+		if p.c.Windowed(&p.Call) == nil {
+			p.send, p.recv = p.Send, p.Recv
+			return nil
+		}
+	}
+	p.send, p.recv = p.c.device.aliasOf(p.Send), p.c.device.aliasOf(p.Recv)
+	return nil
+}
+
+// resolveBarrier makes a barrier a sum over a byte of each rank.
+func (p *plan) resolveBarrier() error {
+	at, err := p.c.barrierMemory()
+	p.send, p.recv, p.count, p.DataType = at, at, 1, driver.Uint8
+	return err
+}
+
+// inWindows checks that the buffers lie inside the windows that the call names.
+func (p *plan) inWindows() error {
+	send, recv := p.Spans(len(p.c.cfg.Ranks))
+	return errors.Join(
+		p.c.holds("send", p.SendWindow, p.Send, send),
+		p.c.holds("receive", p.RecvWindow, p.Recv, recv))
+}
+
+func (c *communicator) holds(what string, in driver.Window, at uintptr, bytes int64) error {
+	if bytes == 0 {
+		return nil
+	}
+	w, ok := in.(*window)
+	if !ok || w.c != c {
+		return fmt.Errorf("%s buffer: no window of group %s: %w", what, c.cfg.ID,
+			driver.ErrOutOfRange)
+	}
+	offset := at - w.segment.Address()
+	if at < w.segment.Address() || offset > uintptr(w.segment.bytes) ||
+		bytes > w.segment.bytes-int64(offset) {
+		return fmt.Errorf("%s buffer: %d bytes at offset %d of a window of %d bytes: %w", what,
+			bytes, int64(offset), w.segment.bytes, driver.ErrOutOfRange)
+	}
+	return nil
+}
+
+// nothing tells that a call moves nothing.
+func (p *plan) nothing() bool { return p.count == 0 }
+
+// run makes NCCL's call on a thread of the device.
+func (p *plan) run(on cuda.Stream) error {
+	n, c, root := p.c.device.nccl, p.c.handle, p.Root
+	switch p.Operation {
+	case driver.AllReduce, driver.Barrier:
+		return n.AllReduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, c, on)
+	case driver.AllGather:
+		return n.AllGather(p.send, p.recv, p.count, p.dataType, c, on)
+	case driver.ReduceScatter:
+		return n.ReduceScatter(p.send, p.recv, p.count, p.dataType, p.reduceOp, c, on)
+	case driver.Broadcast:
+		return n.Broadcast(p.send, p.recv, p.count, p.dataType, root, c, on)
+	case driver.Reduce:
+		return n.Reduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, root, c, on)
+	default:
+		return p.allToAll(on)
+	}
+}
+
+// allToAll works in place on a copy of its input, which NCCL itself does not offer.
+func (p *plan) allToAll(on cuda.Stream) error {
+	n, gpu := p.c.device.nccl, p.c.device.cuda
+	if p.send != p.recv {
+		return n.AlltoAll(p.send, p.recv, p.count, p.dataType, p.c.handle, on)
+	}
+	bytes := p.count * int64(p.DataType.Size()) * int64(len(p.c.cfg.Ranks))
+	input, err := gpu.MemAllocAsync(bytes, on)
+	if err != nil {
+		return err
+	}
+	err = gpu.MemcpyAsync(input, p.send, bytes, on)
+	if err == nil {
+		err = n.AlltoAll(input, p.recv, p.count, p.dataType, p.c.handle, on)
+	}
+	return errors.Join(err, gpu.MemFreeAsync(input, on))
+}
+
+// barrierMemory returns the byte that barriers add up, and makes it at first use.
+func (c *communicator) barrierMemory() (uintptr, error) {
+	return c.device.scratch.address(c.device)
+}

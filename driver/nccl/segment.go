@@ -1,0 +1,132 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
+)
+
+// segment is one physical allocation, mapped whole at two addresses.
+//
+// States: mapped; unmapped. While it is mapped it may be registered with communicators: as a
+// window, by agreement of all ranks (over the first mapping), and locally (over the second).
+type segment struct {
+	arena  *arena
+	offset int64
+	bytes  int64
+
+	mu       sync.Mutex
+	unmapped bool // guarded by mu
+}
+
+// Address returns where the segment is mapped.
+func (s *segment) Address() uintptr { return s.arena.base + uintptr(s.offset) }
+
+// Bytes returns the segment's size.
+func (s *segment) Bytes() int64 { return s.bytes }
+
+// plainAddress is where the segment is mapped without a window.
+func (s *segment) plainAddress() uintptr { return s.arena.alias + uintptr(s.offset) }
+
+// create allocates and maps the memory and sets it to zero: a driver hands back what this process
+// left in it.
+func (s *segment) create() error {
+	d := s.arena.device
+	handle, err := s.allocate()
+	if err != nil {
+		return err
+	}
+	// The mappings keep the memory; the handle is not needed any more.
+	defer d.cuda.Release(handle)
+	if err := s.mapAt(s.Address(), handle); err != nil {
+		return err
+	}
+	if err := s.mapAt(s.plainAddress(), handle); err != nil {
+		return errors.Join(err, d.cuda.Unmap(s.Address(), s.bytes))
+	}
+	if err := d.zeros.fill(d.cuda, s.Address(), s.bytes); err != nil {
+		return errors.Join(err, s.release())
+	}
+	return nil
+}
+
+// allocate makes physical memory. A GPU whose driver knows fabric handles may still refuse them,
+// where no fabric manager runs.
+func (s *segment) allocate() (cuda.Handle, error) {
+	d := s.arena.device
+	prop := d.prop
+	handle, err := d.cuda.Create(s.bytes, prop)
+	if err != nil && prop.RequestedHandles&cuda.HandleFabric != 0 &&
+		(errors.Is(err, cuda.ErrNotPermitted) || errors.Is(err, cuda.ErrNotSupported)) {
+		prop.RequestedHandles &^= cuda.HandleFabric
+		handle, err = d.cuda.Create(s.bytes, prop)
+	}
+	if errors.Is(err, cuda.ErrOutOfMemory) {
+		err = &driver.OutOfMemoryError{Requested: s.bytes, Cause: err}
+	}
+	return handle, err
+}
+
+func (s *segment) mapAt(address uintptr, handle cuda.Handle) error {
+	d := s.arena.device
+	if err := d.cuda.Map(address, s.bytes, 0, handle); err != nil {
+		return err
+	}
+	if err := d.cuda.SetAccess(address, s.bytes, d.reach...); err != nil {
+		return errors.Join(err, d.cuda.Unmap(address, s.bytes))
+	}
+	return nil
+}
+
+// release takes both mappings away, and with them the memory.
+func (s *segment) release() error {
+	d := s.arena.device
+	return errors.Join(d.cuda.Unmap(s.Address(), s.bytes),
+		d.cuda.Unmap(s.plainAddress(), s.bytes))
+}
+
+// Unmap gives the memory back, after the local registrations have ended.
+func (s *segment) Unmap() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unmapped {
+		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
+	}
+	s.unmapped = true
+	return errors.Join(s.arena.device.abandon(s), s.arena.device.do(s.release))
+}
+
+// zeros fills new memory on a stream of its own.
+type zeros struct {
+	mu     sync.Mutex
+	stream cuda.Stream // made at the first use; guarded by mu
+}
+
+func (z *zeros) fill(driver *cuda.Driver, address uintptr, bytes int64) error {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.stream == 0 {
+		var err error
+		if z.stream, err = driver.StreamCreate(true); err != nil {
+			return err
+		}
+	}
+	if err := driver.MemsetD8Async(address, 0, bytes, z.stream); err != nil {
+		return err
+	}
+	return driver.StreamSynchronize(z.stream)
+}
+
+func (z *zeros) close(driver *cuda.Driver) error {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.stream == 0 {
+		return nil
+	}
+	stream := z.stream
+	z.stream = 0
+	return driver.StreamDestroy(stream)
+}

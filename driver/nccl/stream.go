@@ -1,0 +1,223 @@
+package nccl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
+)
+
+// stream is a CUDA stream with what CUDA does not keep: whose collectives it has, and the first
+// fault that one of them met.
+//
+// States: open; capturing (work is recorded into a graph); closed. Captures use CUDA's relaxed
+// mode, since goroutines change threads.
+type stream struct {
+	device *Device
+	handle cuda.Stream
+
+	mu      sync.Mutex
+	capture *graph // guarded by mu
+	closed  bool   // guarded by mu
+	// last is the communicator that launched here most recently, ticket its collective.
+	last      *communicator    // guarded by mu
+	ticket    uint64           // guarded by mu
+	operation driver.Operation // guarded by mu
+
+	faults sync.Mutex
+	fault  error // first since the last Synchronize; guarded by faults
+}
+
+// NewStream makes a stream.
+func (d *Device) NewStream() (driver.Stream, error) {
+	s := &stream{device: d}
+	err := d.do(func() (err error) {
+		s.handle, err = d.cuda.StreamCreate(true)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making a stream: %w", err)
+	}
+	return s, nil
+}
+
+// submit makes CUDA calls on an open stream.
+func (s *stream) submit(calls func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	return s.device.do(calls)
+}
+
+// usable refuses a closed stream. s.mu is held.
+func (s *stream) usable() error {
+	if s.closed {
+		return fmt.Errorf("stream: %w", driver.ErrClosed)
+	}
+	return nil
+}
+
+// fail keeps the first fault for the next Synchronize.
+func (s *stream) fail(err error) {
+	s.faults.Lock()
+	defer s.faults.Unlock()
+	if s.fault == nil {
+		s.fault = err
+	}
+}
+
+// takeFault returns the fault that Synchronize reports, once.
+func (s *stream) takeFault() error {
+	s.faults.Lock()
+	defer s.faults.Unlock()
+	err := s.fault
+	s.fault = nil
+	return err
+}
+
+// Copy copies bytes between addresses of the device or the host.
+func (s *stream) Copy(dst, src uintptr, bytes int64) error {
+	if bytes < 0 {
+		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
+	}
+	return s.submit(func() error {
+		if bytes == 0 {
+			return nil
+		}
+		return s.device.cuda.MemcpyAsync(dst, src, bytes, s.handle)
+	})
+}
+
+// Fill sets bytes.
+func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
+	if bytes < 0 {
+		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
+	}
+	return s.submit(func() error {
+		if bytes == 0 {
+			return nil
+		}
+		return s.device.cuda.MemsetD8Async(dst, value, bytes, s.handle)
+	})
+}
+
+// idle tells whether all work is done. It does not wait for a call that is queueing some: then the
+// stream is not idle. Errors of the device count as done: nothing else will come.
+func (s *stream) idle() bool {
+	if !s.mu.TryLock() {
+		return false
+	}
+	defer s.mu.Unlock()
+	return s.quiet()
+}
+
+// quiet is idle with s.mu held. A stream that captures must not be asked; what it was given before
+// counts as done.
+func (s *stream) quiet() bool {
+	if s.closed || s.capture != nil {
+		return true
+	}
+	done, err := s.query()
+	return done || err != nil
+}
+
+// query asks CUDA whether all work is done. s.mu is held.
+func (s *stream) query() (done bool, err error) {
+	err = s.device.do(func() error {
+		done, err = s.device.cuda.StreamQuery(s.handle)
+		return err
+	})
+	return done, err
+}
+
+// Synchronize waits until the stream is idle.
+func (s *stream) Synchronize(ctx context.Context) error {
+	s.mu.Lock()
+	if s.capture != nil {
+		s.mu.Unlock()
+		return fmt.Errorf("synchronizing a stream: %w", driver.ErrCapturing)
+	}
+	c, ticket, operation := s.last, s.ticket, s.operation
+	s.mu.Unlock()
+	err := s.await(ctx, c, ticket, operation)
+	if fault := s.takeFault(); fault != nil {
+		return fault
+	}
+	if err != nil {
+		return fmt.Errorf("synchronizing a stream: %w", err)
+	}
+	return s.deviceError()
+}
+
+// await waits for the stream's work. If a communicator has work here, the wait looks for trouble
+// with its ranks; that of other communicators is seen by their watchers.
+func (s *stream) await(
+	ctx context.Context, c *communicator, ticket uint64, operation driver.Operation,
+) error {
+	if c == nil || s.idle() {
+		return poll(ctx, s.idle)
+	}
+	if err := c.awaitOn(ctx, s, ticket, operation); err == nil || ctx.Err() != nil {
+		return err
+	}
+	// The communicator has failed, and its kernels are being ended.
+	ended, cancel := context.WithTimeout(ctx, endingTime)
+	defer cancel()
+	return poll(ended, s.idle)
+}
+
+// deviceError reports what CUDA says of an idle stream.
+func (s *stream) deviceError() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.capture != nil {
+		return nil
+	}
+	_, err := s.query()
+	return err
+}
+
+// Close waits for the work, as long as the device's timeout allows, and ends a capture.
+func (s *stream) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	capture := s.capture
+	s.mu.Unlock()
+	var errs []error
+	if capture != nil {
+		g, err := s.EndCapture()
+		if err == nil {
+			err = g.Close()
+		}
+		errs = append(errs, err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.cfg.Timeout)
+	defer cancel()
+	errs = append(errs, s.Synchronize(ctx))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errors.Join(errs...)
+	}
+	s.closed = true
+	errs = append(errs, s.device.do(func() error {
+		return s.device.cuda.StreamDestroy(s.handle)
+	}))
+	return errors.Join(errs...)
+}
+
+// own returns the stream behind the interface.
+func (d *Device) own(on driver.Stream) (*stream, error) {
+	if s, ok := on.(*stream); ok && s != nil && s.device == d {
+		return s, nil
+	}
+	return nil, errors.New("the stream is of another device")
+}

@@ -1,0 +1,125 @@
+package nccl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/control"
+	"symmem/internal/nccl"
+)
+
+// glance is how often the watcher looks while work is under way.
+const glance = time.Millisecond
+
+// watch looks after work that is under way until the communicator ends: nobody may be waiting for
+// it, and whoever is may be waiting in CUDA.
+func (c *communicator) watch() {
+	for {
+		select {
+		case <-c.ended:
+			return
+		case <-c.plane.Failed():
+			c.end()
+			return
+		case <-c.busy.wake:
+			c.attend()
+		}
+	}
+}
+
+// attend looks again and again until nothing is under way or the plane has failed.
+func (c *communicator) attend() {
+	look := time.NewTicker(glance)
+	defer look.Stop()
+	probe := c.newProbe()
+	for {
+		select {
+		case <-c.ended:
+			return
+		case <-c.plane.Failed():
+			return
+		case <-look.C:
+		}
+		c.busy.awake.Store(false)
+		if c.idle() {
+			return
+		}
+		c.busy.awake.Store(true)
+		if err := c.examine(&probe); err != nil {
+			c.plane.Fail(err)
+			return
+		}
+	}
+}
+
+// idle tells whether no stream has work and no call is being made. A launch that comes meanwhile
+// wakes the watcher again, since it is not awake.
+func (c *communicator) idle() bool {
+	if !c.mu.TryLock() {
+		return false
+	}
+	c.mu.Unlock()
+	return c.busy.settle()
+}
+
+// probe is a collective that was the last one launched when the watcher looked, and since when.
+// Once every rank has launched it the next one is looked at.
+type probe struct {
+	ticket    uint64
+	operation driver.Operation
+	since     time.Time
+}
+
+func (c *communicator) newProbe() probe {
+	return probe{
+		ticket: c.busy.ticket.Load(), since: time.Now(),
+		operation: driver.Operation(c.busy.operation.Load()),
+	}
+}
+
+// examine asks why the probe may never end.
+func (c *communicator) examine(p *probe) error {
+	if err := c.plane.Trouble(c.waitFor(p.ticket, p.operation), p.since); err != nil {
+		return err
+	}
+	if err := c.asyncError(); err != nil {
+		return err
+	}
+	if c.busy.ticket.Load() != p.ticket && c.complete(p.ticket) {
+		*p = c.newProbe()
+	}
+	return nil
+}
+
+// asyncError asks NCCL whether something went wrong behind its calls.
+func (c *communicator) asyncError() error {
+	err := c.device.nccl.AsyncError(c.handle)
+	if err == nil || errors.Is(err, nccl.ErrInProgress) {
+		return nil
+	}
+	return fmt.Errorf("group %s: %w", c.cfg.ID, err)
+}
+
+// waitFor describes the wait for a collective.
+func (c *communicator) waitFor(ticket uint64, operation driver.Operation) control.Wait {
+	return control.Wait{
+		Ticket: ticket, Operation: operation,
+		Doing: func() string { return fmt.Sprintf("%v %d of group %s", operation, ticket, c.cfg.ID) },
+	}
+}
+
+// awaitOn waits for a stream whose last collective is the given one.
+func (c *communicator) awaitOn(
+	ctx context.Context, s *stream, ticket uint64, operation driver.Operation,
+) error {
+	w := c.waitFor(ticket, operation)
+	w.Done = s.idle
+	err := c.plane.Await(ctx, w)
+	if err != nil && c.plane.Cause() != nil {
+		c.end()
+	}
+	return err
+}

@@ -1,0 +1,192 @@
+package nccl
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"symmem/driver"
+	"symmem/internal/nccl"
+)
+
+// window is one segment registered with one communicator.
+//
+// States: registered; deregistered, by Deregister or because the communicator has ended. A handle
+// of 0 is what NCCL gives for a communicator that has no window kernels: it is not an error, and
+// there is nothing to deregister.
+type window struct {
+	c       *communicator
+	key     driver.SegmentKey
+	segment *segment
+	handle  nccl.Window
+}
+
+// noWindow is what ranks tell each other when NCCL has made no window.
+const noWindow = "no window"
+
+// Register makes a window over a segment.
+func (c *communicator) Register(
+	ctx context.Context, key driver.SegmentKey, s driver.Segment,
+) (driver.Window, error) {
+	w, err := c.register(ctx, key, s)
+	if err != nil {
+		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
+	}
+	return w, nil
+}
+
+func (c *communicator) register(
+	ctx context.Context, key driver.SegmentKey, s driver.Segment,
+) (*window, error) {
+	own, ok := s.(*segment)
+	switch {
+	case c.device.capturing.Load() > 0:
+		return nil, driver.ErrCapturing
+	case !ok || own.arena.device != c.device:
+		return nil, errors.New("it is of another device")
+	case c.registered(key):
+		return nil, errors.New("it is registered already")
+	}
+	ctx, cancel := c.device.bounded(ctx)
+	defer cancel()
+	if err := c.agreeOn(ctx, key, own.bytes); err != nil {
+		return nil, err
+	}
+	w := &window{c: c, key: key, segment: own}
+	if err := c.settleOn(ctx, w, w.make(ctx)); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+func (c *communicator) registered(key driver.SegmentKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.windows[key] != nil
+}
+
+// agreeOn compares what the ranks are about to register. NCCL pairs windows by their order alone,
+// and answers a difference with wrong sums or a hang.
+func (c *communicator) agreeOn(ctx context.Context, key driver.SegmentKey, bytes int64) error {
+	mine := binary.LittleEndian.AppendUint64(nil, key.Pool)
+	mine = binary.LittleEndian.AppendUint32(mine, key.Ordinal)
+	mine = binary.LittleEndian.AppendUint32(mine, key.Generation)
+	mine = binary.LittleEndian.AppendUint64(mine, uint64(bytes))
+	all, err := c.plane.Exchange(ctx, driver.LaneControl, mine)
+	if err != nil {
+		return err
+	}
+	var differ []int
+	for r, theirs := range all {
+		if string(theirs) != string(mine) {
+			differ = append(differ, c.cfg.Ranks[r])
+		}
+	}
+	if len(differ) > 0 {
+		return fmt.Errorf("%s registers another segment or size", driver.Ranks(differ))
+	}
+	return nil
+}
+
+// make has NCCL make the window. All ranks are here, and NCCL waits for all of them without a
+// deadline: the watcher ends the communicator, and with it the call, if one is lost meanwhile.
+func (w *window) make(ctx context.Context) error {
+	c := w.c
+	if c.kinds.none != "" {
+		return c.keep(w)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		c.plane.Fail(&driver.TimeoutError{
+			Doing: "registering a window with NCCL in group " + c.cfg.ID, Waited: c.device.cfg.Timeout,
+		})
+	})
+	defer stop()
+	c.busy.note(nil, c.busy.ticket.Load(), uint32(driver.Barrier))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.plane.Cause(); err != nil {
+		return err
+	}
+	// Known from here on, so that it is given back with the communicator if another rank fails.
+	c.windows[w.key] = w
+	err := c.device.do(func() (err error) {
+		w.handle, err = c.device.nccl.WindowRegister(c.handle, w.segment.Address(), w.segment.bytes,
+			nccl.WindowSymmetric)
+		return err
+	})
+	if cause := c.plane.Cause(); err != nil && cause != nil {
+		return cause
+	}
+	return err
+}
+
+// keep remembers a window that NCCL does not know.
+func (c *communicator) keep(w *window) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.windows[w.key] = w
+	return c.plane.Cause()
+}
+
+// settleOn makes registration all or nothing. A failure of NCCL's leaves its communicator in doubt,
+// so it ends the group. If NCCL has made no window on some rank, no rank uses windows.
+func (c *communicator) settleOn(ctx context.Context, w *window, failed error) error {
+	var report []byte
+	switch {
+	case failed != nil:
+		report = []byte(failed.Error())
+	case w.handle == 0:
+		report = []byte(noWindow)
+	}
+	all, err := c.plane.Exchange(ctx, driver.LaneControl, report)
+	if failed != nil || err != nil {
+		return errors.Join(failed, err)
+	}
+	for r, theirs := range all {
+		switch {
+		case string(theirs) == noWindow:
+			c.withoutWindows(c.cfg.Ranks[r])
+		case len(theirs) > 0:
+			return c.plane.Fail(fmt.Errorf("rank %d could not: %s", c.cfg.Ranks[r], theirs))
+		}
+	}
+	return nil
+}
+
+// withoutWindows notes that NCCL has no window kernels for this group.
+func (c *communicator) withoutWindows(rank int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kinds.none == "" {
+		_, text := c.device.nccl.Version()
+		c.kinds.none = fmt.Sprintf("NCCL %s made no window on rank %d: it has no window kernels for "+
+			"this group (symmem doctor tells why)", text, rank)
+	}
+}
+
+// Deregister takes the registration back on this rank.
+func (w *window) Deregister() error {
+	c := w.c
+	if c.plane.Cause() != nil {
+		// It ends with its communicator, whose kernels may still be at work on it.
+		return c.awaitEnd(c.quiet)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.windows[w.key] != w {
+		return fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, driver.ErrClosed)
+	}
+	delete(c.windows, w.key)
+	return w.drop()
+}
+
+// drop gives the window back to NCCL. c.mu is held.
+func (w *window) drop() error {
+	if w.handle == 0 {
+		return nil
+	}
+	c, handle := w.c, w.handle
+	w.handle = 0
+	return c.device.do(func() error { return c.device.nccl.WindowDeregister(c.handle, handle) })
+}
