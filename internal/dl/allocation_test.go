@@ -1,0 +1,46 @@
+package dl
+
+import "testing"
+
+func TestCallsDoNotAllocate(t *testing.T) {
+	if !pooled {
+		t.Skip("under the race detector sync.Pool drops what it holds")
+	}
+	getpid, _ := Default("getpid")
+	memcpy, _ := Default("memcpy")
+	from, to := new([64]byte), new([64]byte)
+	for name, call := range map[string]func(){
+		"without arguments":     func() { getpid.Call() },
+		"with arguments":        func() { memcpy.Call(AddressOf(to), AddressOf(from), 64) },
+		"with eleven arguments": func() { getpid.Call(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11) },
+		"with a result in a cell": func() {
+			cell := NewCell(uint64(7))
+			memcpy.Call(cell.Address(), AddressOf(from), 8)
+			cell.Take()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if n := testing.AllocsPerRun(1000, call); n != 0 {
+				t.Errorf("%v allocations", n)
+			}
+		})
+	}
+}
+
+func BenchmarkCall(b *testing.B) {
+	getpid, _ := Default("getpid")
+	memcpy, _ := Default("memcpy")
+	from, to := new([64]byte), new([64]byte)
+	b.Run("getpid", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			getpid.Call()
+		}
+	})
+	b.Run("memcpy", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			memcpy.Call(AddressOf(to), AddressOf(from), 64)
+		}
+	})
+}

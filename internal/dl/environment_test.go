@@ -1,0 +1,28 @@
+package dl_test
+
+import (
+	"os"
+	"runtime"
+	"testing"
+
+	"symmem/internal/dl"
+)
+
+func TestTheEnvironmentReachesLibc(t *testing.T) {
+	const name = "SYMMEM_TEST_OF_SETENV"
+	t.Setenv(name, "of Go")
+	for _, value := range []string{"of both", ""} {
+		if err := dl.Setenv(name, value); err != nil {
+			t.Fatal(err)
+		}
+		key := dl.CString(name)
+		at := libc(t, "getenv").Call(dl.AddressOf(key))
+		runtime.KeepAlive(key)
+		if at == 0 || dl.GoString(at) != value || os.Getenv(name) != value {
+			t.Errorf("libc has %q and Go has %q, want %q", dl.GoString(at), os.Getenv(name), value)
+		}
+	}
+	if err := dl.Setenv("", "nameless"); err == nil {
+		t.Error("a variable without a name was set")
+	}
+}

@@ -1,0 +1,136 @@
+package dl_test
+
+import (
+	"bytes"
+	"os"
+	"runtime"
+	"testing"
+
+	"symmem/internal/dl"
+	"symmem/internal/dl/dltest"
+)
+
+func TestLibcAnswers(t *testing.T) {
+	if got := int(libc(t, "getpid").Call()); got != os.Getpid() {
+		t.Errorf("getpid is %d, want %d", got, os.Getpid())
+	}
+	text := dl.CString("seven letters, or more")
+	length := libc(t, "strlen").Call(dl.AddressOf(text))
+	runtime.KeepAlive(text)
+	if length != 22 {
+		t.Errorf("strlen is %d, want 22", length)
+	}
+	if got := int32(libc(t, "abs").Call(uintptr(0xffff_ffff_ffff_fff9))); got != 7 {
+		t.Errorf("abs(-7) is %d", got)
+	}
+}
+
+func TestAllArgumentsArrive(t *testing.T) {
+	path := dltest.Compile(t, "libsum.so", `
+long sum(long a, long b, long c, long d, long e, long f, long g, long h, long i, long j,
+         long k, long l) {
+	return a+2*b+3*c+4*d+5*e+6*f+7*g+8*h+9*i+10*j+11*k+12*l;
+}`)
+	library, err := dl.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, _ := library.Find("sum")
+	got := sum.Call(1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11)
+	if got != 1320987654321 {
+		t.Errorf("the sum is %d", got)
+	}
+}
+
+func TestTooManyArgumentsPanic(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	libc(t, "getpid").Call(make([]uintptr, dl.MaxArguments+1)...)
+}
+
+func TestMemoryIsCopiedByC(t *testing.T) {
+	from, to := bytes.Repeat([]byte("symmem"), 9), make([]byte, 54)
+	libc(t, "memcpy").Call(dl.AddressOf(&to[0]), dl.AddressOf(&from[0]), 54)
+	runtime.KeepAlive(from)
+	if !bytes.Equal(from, to) {
+		t.Errorf("memcpy made %q", to)
+	}
+}
+
+// deepen makes the goroutine's stack grow, and so move.
+func deepen(n int) byte {
+	var frame [1024]byte
+	frame[n%len(frame)] = byte(n)
+	if n == 0 {
+		runtime.GC()
+		return frame[0]
+	}
+	return deepen(n-1) + frame[n%len(frame)]
+}
+
+func TestResultsSurviveAStackThatMoves(t *testing.T) {
+	path := dltest.Compile(t, "liblate.so", `
+void late(unsigned *out, unsigned *other, void (*meanwhile)(void *)) {
+	meanwhile(0);
+	*out = 0xee928bdf;
+	*other += 1;
+}`)
+	library, err := dl.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, _ := library.Find("late")
+	grown := dl.Callback(func(uintptr) { deepen(500) })
+	done := make(chan [2]uint32)
+	go func() { // a new goroutine, whose stack is small
+		var other uint32 = 41
+		out := dl.NewCell(uint32(0))
+		late.Call(out.Address(), dl.AddressOf(&other), grown)
+		done <- [2]uint32{out.Take(), other}
+	}()
+	if got := <-done; got != [2]uint32{0xee928bdf, 42} {
+		t.Errorf("C's results are %#x, want 0xee928bdf and 42", got)
+	}
+}
+
+func TestACellHoldsWhatItIsGiven(t *testing.T) {
+	type pair struct {
+		a uint64
+		b int32
+	}
+	first := dl.NewCell(pair{1, 2})
+	second := dl.NewCell([128]byte{127: 9})
+	if first.Address() == second.Address() || first.Address()%8 != 0 {
+		t.Errorf("the cells are at %#x and %#x", first.Address(), second.Address())
+	}
+	if got := dl.Load[pair](first.Address()); got != (pair{1, 2}) {
+		t.Errorf("C sees %v", got)
+	}
+	if a, b := first.Take(), second.Take(); a != (pair{1, 2}) || b[127] != 9 {
+		t.Errorf("the cells hold %v and %v", a, b)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a value of 129 bytes was taken")
+		}
+	}()
+	dl.NewCell([129]byte{})
+}
+
+func TestStringsOfC(t *testing.T) {
+	for name, text := range map[string]string{"a word": "word", "nothing": "", "bytes": "\xff\x01"} {
+		t.Run(name, func(t *testing.T) {
+			c := dl.CString(text)
+			if got := dl.GoString(dl.AddressOf(c)); got != text {
+				t.Errorf("it came back as %q", got)
+			}
+			runtime.KeepAlive(c)
+		})
+	}
+	if got := dl.GoString(0); got != "" {
+		t.Errorf("NULL is %q", got)
+	}
+}
