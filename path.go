@@ -79,7 +79,7 @@ func (r reason) String() string {
 }
 
 // prefer chooses the path of a call whose buffers lie in windows. The choice depends only on the
-// call, on what ranks have agreed on when they connected, and on SetPath, so all ranks choose alike.
+// call, on the terms that ranks connected on, and on SetPath, so all ranks choose alike.
 func (g *Group) prefer(call *driver.Call) (driver.Path, reason) {
 	if err := g.comm.Windowed(call); err != nil {
 		return driver.PathPlain, reason{text: "but they cannot take the window path: " + err.Error()}

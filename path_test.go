@@ -232,23 +232,30 @@ func TestRanksThatWouldChooseDifferentlyDoNotConnect(t *testing.T) {
 		want []string
 	}{
 		{
-			"other tables", symmem.Options{Tuning: large},
-			[]string{"differ in their tuning table", "ranks 0, 2: table " + small, "rank 1: table " + large},
+			"other tables",
+			symmem.Options{Tuning: large},
+			[]string{
+				"differ in their tuning table", "ranks 0, 2: table " + small, "rank 1: table " + large,
+			},
 		},
 		{
-			"another path", symmem.Options{Tuning: small, Path: symmem.PathPlain},
+			"another path",
+			symmem.Options{Tuning: small, Path: symmem.PathPlain},
 			[]string{"differ in their path choice: ranks 0, 2: auto; rank 1: plain"},
 		},
 		{
-			"another level", symmem.Options{Tuning: small, Check: symmem.CheckOff},
+			"another level",
+			symmem.Options{Tuning: small, Check: symmem.CheckOff},
 			[]string{"differ in their check level: ranks 0, 2: every; rank 1: off"},
 		},
 		{
-			"a table that cannot be read", symmem.Options{Tuning: broken},
+			"a table that cannot be read",
+			symmem.Options{Tuning: broken},
 			[]string{"rank 1: reading the tuning table " + broken + ": line 3"},
 		},
 		{
-			"a table that is not there", symmem.Options{Tuning: broken + ".old"},
+			"a table that is not there",
+			symmem.Options{Tuning: broken + ".old"},
 			[]string{"rank 1: reading the tuning table: open " + broken + ".old"},
 		},
 	} {

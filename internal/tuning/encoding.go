@@ -8,8 +8,8 @@ import (
 )
 
 // about is written into every table, for who opens it.
-const about = "A collective whose larger buffer has up to up_to bytes takes the path of that step, " +
-	"the last step holds all larger sizes, and otherwise is the path where there is no rule. " +
+const about = "A collective whose larger buffer has up to up_to bytes takes the path of that " +
+	"step, the last step holds all larger sizes, and otherwise is the path where there is no rule. " +
 	"Only these decide; measured says why. All ranks need the same table."
 
 // tableWire, ruleWire, stepWire and pointWire are what is in a file.
