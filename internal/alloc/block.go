@@ -43,26 +43,74 @@ func (s State) String() string {
 	return [...]string{"vacant", "free", "live", "parked", "deferred"}[s]
 }
 
-// block is the record of one block in the slab of a Core: one cache line without pointers, so
-// the garbage collector never scans it. Records link by their number in the slab; number 0 is
-// no block. All fields are guarded by whoever guards the Core.
+// Records are numbered by 26 bits, so that numbers share words with
+// positions and sizes. Record 0 is no block; segments are numbered alike.
+const (
+	idBits    = 26
+	idMask    = 1<<idBits - 1
+	maxBlocks = 1 << idBits
+)
+
+// block is the record of one block in the slab of a Core: half a cache line, because neighbours in
+// memory are strangers in the slab and nearly every record that is looked at is a miss; and without
+// pointers, so the garbage collector never scans it. All fields are guarded by whoever guards the
+// Core.
 type block struct {
-	at         uint64 // position in the arena, in units; see segment.base
-	size       int64  // bytes, a multiple of Unit
-	requested  int64  // bytes the caller asked for, while not free
-	segment    int32  // ordinal
-	prev, next int32  // neighbours in the segment; next also chains vacant records
-	home       int32  // index of the free blocks it belongs to
+	place      uint64 // position in the arena in units, see segment.base; below, the segment
+	span       uint64 // size in units; below, the block before it in the segment
+	next       int32  // block after it in the segment, or next vacant record
 	generation uint32 // raised when the block returns
-	pins       int32  // graphs that hold it
-	class      int32  // free: its class; deferred: the block before it in the queue
-	slot       int32  // free: place in the heap of its class; deferred: the block after it
-	uses       int32  // first of its uses on other streams
-	state      State
+	// rest has the state in its lowest bits, then one that says whether the side record matters.
+	// Above are, if the block is free, the links of its heap, and otherwise the bytes that the
+	// caller asked for.
+	rest uint64
 }
 
-// maxBlocks is how many records the low bits of an index key can number.
-const maxBlocks = 1 << idBits
+// Parts of block.rest.
+const (
+	stateMask   = 7
+	sided       = 8
+	askedShift  = 4
+	beforeShift = 4
+	afterShift  = beforeShift + idBits
+)
+
+// side is what few blocks need, kept apart from the records. Its number is that of the block.
+type side struct {
+	pins          int32 // graphs that hold it
+	uses          int32 // first of its uses on other streams
+	before, after int32 // neighbours in the queue of deferred blocks
+	child         int32 // first of those below it in the heap of its class; see heap.go
+}
+
+func (b *block) position() uint64 { return b.place >> idBits }
+func (b *block) segment() int32   { return int32(b.place & idMask) }
+func (b *block) units() uint64    { return b.span >> idBits }
+func (b *block) size() int64      { return int64(b.span>>idBits) << unitShift }
+func (b *block) prev() int32      { return int32(b.span & idMask) }
+func (b *block) setPrev(id int32) { b.span = b.span&^idMask | uint64(id) }
+func (b *block) state() State     { return State(b.rest & stateMask) }
+func (b *block) setState(s State) { b.rest = b.rest&^stateMask | uint64(s) }
+
+// requested is what the caller asked for a block that is not free.
+func (b *block) requested() int64 { return int64(b.rest >> askedShift) }
+
+// before and after are the neighbours of a free block in a list of its class.
+func (b *block) before() int32 { return int32(b.rest >> beforeShift & idMask) }
+func (b *block) after() int32  { return int32(b.rest >> afterShift & idMask) }
+
+func (b *block) setBefore(id int32) {
+	b.rest = b.rest&^(idMask<<beforeShift) | uint64(id)<<beforeShift
+}
+
+func (b *block) setAfter(id int32) {
+	b.rest = b.rest&^(idMask<<afterShift) | uint64(id)<<afterShift
+}
+
+// moveTo gives a block the start and segment of a place, and a size.
+func (b *block) moveTo(place, units uint64) {
+	b.place, b.span = place, units<<idBits|b.span&idMask
+}
 
 // grab returns the number of a vacant record. It may move the slab.
 func (c *Core) grab() int32 {
@@ -71,23 +119,29 @@ func (c *Core) grab() int32 {
 		return id
 	}
 	c.blocks = append(c.blocks, block{})
+	c.sides = append(c.sides, side{})
 	return int32(len(c.blocks) - 1)
 }
 
 // drop makes a record vacant. Its generation stays, so stale handles are still told apart.
 func (c *Core) drop(b *block, id int32) {
-	b.state = vacant
+	b.rest = uint64(vacant)
 	b.next = c.vacant
 	c.vacant = id
 }
 
+// homeOf returns the index that a block belongs to.
+func (c *Core) homeOf(b *block) int32 { return c.segments[b.segment()].home }
+
 // view returns the block as callers know it.
-func (c *Core) view(id int32) Block {
-	b := &c.blocks[id]
+func (c *Core) view(id int32) Block { return c.known(&c.blocks[id], id) }
+
+func (c *Core) known(b *block, id int32) Block {
+	segment := b.segment()
 	return Block{
-		Segment: b.segment,
-		Offset:  int64(b.at-c.segments[b.segment].base) << unitShift,
-		Size:    b.size,
+		Segment: segment,
+		Offset:  int64(b.position()-c.segments[segment].base) << unitShift,
+		Size:    b.size(),
 		Handle:  makeHandle(id, b.generation),
 	}
 }
@@ -98,7 +152,7 @@ func (c *Core) resolve(v Block) (int32, error) {
 	if err != nil {
 		return 0, err
 	}
-	if b := &c.blocks[id]; b.segment != v.Segment || b.size != v.Size {
+	if b := &c.blocks[id]; b.segment() != v.Segment || b.size() != v.Size {
 		return 0, ErrForeign
 	}
 	return id, nil
@@ -113,7 +167,7 @@ func (c *Core) resolveHandle(h Handle) (int32, error) {
 	switch age := int32(uint32(h>>32) - c.blocks[id].generation); {
 	case age < 0:
 		return 0, ErrFreed
-	case age > 0 || c.blocks[id].state < Live:
+	case age > 0 || c.blocks[id].state() < Live:
 		return 0, ErrForeign
 	}
 	return id, nil
@@ -122,7 +176,7 @@ func (c *Core) resolveHandle(h Handle) (int32, error) {
 // live is resolve for blocks that are still in the hands of a caller.
 func (c *Core) live(v Block) (int32, error) {
 	id, err := c.resolve(v)
-	if err == nil && c.blocks[id].state != Live {
+	if err == nil && c.blocks[id].state() != Live {
 		return 0, ErrFreed
 	}
 	return id, err

@@ -10,6 +10,7 @@ import "fmt"
 type Core struct {
 	config   Config
 	blocks   []block // by number; 0 is no block
+	sides    []side  // by number of the block
 	vacant   int32   // first vacant record
 	classes  []class // by number; 0 is no class
 	unused   int32   // first unused class
@@ -41,6 +42,7 @@ func New(config Config) (*Core, error) {
 	c := &Core{
 		config:  config,
 		blocks:  make([]block, 1, 64),
+		sides:   make([]side, 1, 64),
 		classes: make([]class, 1, 64),
 		uses:    make([]use, 1),
 		numbers: map[Stream]int32{},
@@ -83,12 +85,12 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 			return b, Growth{}, nil
 		}
 	}
-	k := c.fit(home, rounded)
-	if k == 0 {
+	id := c.fit(home, rounded)
+	if id == 0 {
 		c.last = 0
 		return c.press(size, rounded, home)
 	}
-	b := c.place(k, size, rounded)
+	b := c.cut(c.homes[home], id, size, rounded)
 	c.last, c.asked = int32(uint32(b.Handle)), rounded
 	return b, Growth{}, nil
 }
@@ -110,94 +112,68 @@ func (c *Core) turn(stream Stream) {
 	c.recent, c.current = stream, c.number(stream)*2
 }
 
-// fit returns the class of the free block that serves a rounded size, or 0.
+// fit returns the free block that serves a rounded size, or 0.
 func (c *Core) fit(home int32, rounded int64) int32 {
 	x := c.homes[home]
 	if x == nil {
 		return 0
 	}
-	k := c.find(x, uint64(rounded)>>unitShift)
-	if c.config.MaxSplit != 0 && !c.suits(int64(c.classes[k].units)<<unitShift, rounded) {
+	id := c.find(x, uint64(rounded)>>unitShift)
+	if c.config.MaxSplit != 0 && !c.suits(c.blocks[id].size(), rounded) {
 		return 0
 	}
-	return k
+	return id
 }
 
-// place gives out the first part of the first block of a class, or all of it if it must not be
-// split.
-func (c *Core) place(k int32, size, rounded int64) Block {
-	cl := &c.classes[k]
-	if cl.front == 0 {
-		c.elect(cl)
-	}
-	id := int32(cl.front & idMask)
-	if int64(cl.units)<<unitShift == rounded && cl.bin < exactBins {
-		cl.low, cl.front = cl.front, 0
-		return c.issue(id, size)
-	}
-	return c.cut(id, size, rounded)
-}
-
-// cut takes what a request needs from a free block.
-func (c *Core) cut(id int32, size, rounded int64) Block {
-	if b := &c.blocks[id]; c.splits(rounded, b.size-rounded) {
-		id = c.split(id, rounded)
+// cut takes what a request needs from a free block, or all of it if it must not be split.
+func (c *Core) cut(x *index, id int32, size, rounded int64) Block {
+	b := &c.blocks[id]
+	if c.splits(rounded, b.size()-rounded) {
+		id = c.split(x, id, uint64(rounded)>>unitShift)
+		b = &c.blocks[id]
 	} else {
-		c.remove(b)
+		c.remove(x, b, id)
 	}
-	return c.issue(id, size)
+	return c.issue(b, id, size)
 }
 
 // issue hands a block that is in no index to the caller.
-func (c *Core) issue(id int32, size int64) Block {
-	b := &c.blocks[id]
-	b.state = Live
-	b.requested = size
-	s := &c.segments[b.segment]
-	start := b.at - s.base
-	s.hints[start>>hintShift] = id
+func (c *Core) issue(b *block, id int32, size int64) Block {
+	b.rest = uint64(Live) | uint64(size)<<askedShift
+	v := c.known(b, id)
+	c.segments[v.Segment].hints[v.Offset>>(unitShift+hintShift)] = id
 	c.counts.live++
 	c.counts.requested += size
-	used := c.counts.used + b.size
+	used := c.counts.used + v.Size
 	c.counts.used = used
 	if used > c.counts.peak {
 		c.counts.peak = used
 	}
-	return Block{
-		Segment: b.segment,
-		Offset:  int64(start) << unitShift,
-		Size:    b.size,
-		Handle:  makeHandle(id, b.generation),
-	}
+	return v
 }
 
 // split cuts the front off a free block, whose record keeps the rest, and returns the front.
-func (c *Core) split(id int32, rounded int64) int32 {
+func (c *Core) split(x *index, id int32, units uint64) int32 {
 	front := c.grab()
 	b, f := &c.blocks[id], &c.blocks[front]
-	f.at, f.size, f.segment, f.home = b.at, rounded, b.segment, b.home
-	f.prev, f.next = b.prev, id
-	c.blocks[b.prev].next = front
-	if b.prev == 0 {
-		c.segments[b.segment].first = front
-	}
-	b.prev = front
-	b.at += uint64(rounded) >> unitShift
-	b.size -= rounded
-	c.refile(b, id)
+	prev, place := b.prev(), b.place
+	f.place, f.span, f.next = place, units<<idBits, id
+	c.follow(f, place, prev, front)
+	b.setPrev(front)
+	c.refile(x, b, id, place+units<<idBits, b.units()-units)
 	return front
 }
 
 // press is the slow half of Alloc: nothing fits at once. A segment that was just added serves
 // the request even where MaxSplit would keep its block for larger ones.
 func (c *Core) press(size, rounded int64, home int32) (Block, Growth, error) {
-	if id := c.untouched(home); c.blocks[id].size >= rounded {
-		return c.cut(id, size, rounded), Growth{}, nil
+	if id := c.untouched(home); c.blocks[id].size() >= rounded {
+		return c.cut(c.homes[home], id, size, rounded), Growth{}, nil
 	}
 	for s := &c.streams[home/2]; s.first != 0; {
 		c.takeBack(s.first)
-		if k := c.fit(home, rounded); k != 0 {
-			return c.place(k, size, rounded), Growth{}, nil
+		if id := c.fit(home, rounded); id != 0 {
+			return c.cut(c.homes[home], id, size, rounded), Growth{}, nil
 		}
 	}
 	bytes := c.segmentSize(rounded)

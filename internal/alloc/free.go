@@ -14,31 +14,35 @@ func (c *Core) Free(v Block) (State, error) {
 	if !c.owns(v) {
 		return vacant, c.refuse(v)
 	}
-	return c.free(int32(uint32(v.Handle))), nil
+	id := int32(uint32(v.Handle))
+	return c.free(&c.blocks[id], id), nil
 }
 
 // free gives a live block back.
-func (c *Core) free(id int32) State {
+func (c *Core) free(b *block, id int32) State {
 	if c.reports.filled {
 		c.reports.clear()
 	}
-	b := &c.blocks[id]
-	if b.pins == 0 && b.uses == 0 {
-		c.counts.live--
-		c.expire(b)
-		if id == c.last {
-			c.hot, c.last = id, 0
-			return Free
-		}
-		c.settle()
-		c.merge(b, id)
+	c.counts.live--
+	if b.rest&sided != 0 {
+		return c.freeHeld(b, id)
+	}
+	c.expire(b)
+	if id == c.last {
+		c.hot, c.last = id, 0
 		return Free
 	}
 	c.settle()
-	c.counts.live--
-	if b.pins > 0 {
-		b.state = Parked
-		c.counts.parked += b.size
+	c.merge(b, id)
+	return Free
+}
+
+// freeHeld is free for a block that a graph or another stream may hold.
+func (c *Core) freeHeld(b *block, id int32) State {
+	c.settle()
+	if c.sides[id].pins > 0 {
+		b.setState(Parked)
+		c.counts.parked += b.size()
 		return Parked
 	}
 	return c.release(id)
@@ -51,8 +55,8 @@ func (c *Core) owns(v Block) bool {
 		return false
 	}
 	b := &c.blocks[id]
-	return b.state == Live && b.generation == uint32(v.Handle>>32) &&
-		b.size == v.Size && b.segment == v.Segment
+	return b.state() == Live && b.generation == uint32(v.Handle>>32) &&
+		b.size() == v.Size && b.segment() == v.Segment
 }
 
 // refuse says why a block that is not live cannot be freed.
@@ -67,7 +71,7 @@ func (c *Core) refuse(v Block) error {
 // release returns a block that nothing pins, at once or after its uses.
 func (c *Core) release(id int32) State {
 	c.forgetSynced(id)
-	if c.blocks[id].uses != 0 {
+	if c.sides[id].uses != 0 {
 		c.postpone(id)
 		return Deferred
 	}
@@ -83,52 +87,46 @@ func (c *Core) giveBack(b *block, id int32) {
 
 // expire ends the lifetime of a block, which is in no index yet.
 func (c *Core) expire(b *block) {
-	c.counts.used -= b.size
-	c.counts.requested -= b.requested
+	c.counts.used -= b.size()
+	c.counts.requested -= b.requested()
 	b.generation++
-	b.state = vacant
+	b.rest = uint64(vacant)
 }
 
 // merge puts an expired block among the free ones, joined with free neighbours. The record of a
 // free neighbour survives, so that its place in the index moves as little as possible.
 func (c *Core) merge(b *block, id int32) {
-	b.state = Free
-	p, n := &c.blocks[b.prev], &c.blocks[b.next]
+	x := c.homes[c.homeOf(b)]
+	prev, next := b.prev(), b.next
+	p, n := &c.blocks[prev], &c.blocks[next]
 	switch {
-	case p.state == Free:
-		prev := b.prev
-		c.absorb(p, b, prev, id)
-		if n.state == Free {
-			c.remove(n)
-			c.absorb(p, n, prev, p.next)
+	case p.state() == Free:
+		units, after := b.units(), next
+		if n.state() == Free {
+			c.remove(x, n, next)
+			units += n.units()
+			after = n.next
+			c.drop(n, next)
 		}
-		c.refile(p, prev)
-	case n.state == Free:
-		next := b.next
-		c.lower(n, b, next, id)
-		c.refile(n, next)
+		p.next = after
+		c.blocks[after].setPrev(prev)
+		c.drop(b, id)
+		c.refile(x, p, prev, p.place, p.units()+units)
+	case n.state() == Free:
+		c.follow(n, b.place, prev, next)
+		c.drop(b, id)
+		c.refile(x, n, next, b.place, n.units()+b.units())
 	default:
-		c.insert(b, id)
+		c.insert(x, b, id)
 	}
 }
 
-// absorb lengthens block b by the one after it. Record 0 stands for no neighbour and takes
-// what is written to it.
-func (c *Core) absorb(b, after *block, id, afterID int32) {
-	b.size += after.size
-	b.next = after.next
-	c.blocks[after.next].prev = id
-	c.drop(after, afterID)
-}
-
-// lower lengthens block b by the one before it.
-func (c *Core) lower(b, before *block, id, beforeID int32) {
-	b.size += before.size
-	b.at = before.at
-	b.prev = before.prev
-	c.blocks[before.prev].next = id
-	if before.prev == 0 {
-		c.segments[b.segment].first = id
+// follow makes a block the one after prev, or the first at a place. Record 0 stands for no
+// neighbour and takes what is written to it.
+func (c *Core) follow(b *block, place uint64, prev, id int32) {
+	b.setPrev(prev)
+	c.blocks[prev].next = id
+	if prev == 0 {
+		c.segments[place&idMask].first = id
 	}
-	c.drop(before, beforeID)
 }

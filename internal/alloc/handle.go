@@ -8,7 +8,7 @@ import (
 // Live returns the live block of a handle. Errors: ErrFreed, ErrForeign.
 func (c *Core) Live(h Handle) (Block, error) {
 	id, err := c.resolveHandle(h)
-	if err == nil && c.blocks[id].state != Live {
+	if err == nil && c.blocks[id].state() != Live {
 		err = ErrFreed
 	}
 	if err != nil {
@@ -20,13 +20,21 @@ func (c *Core) Live(h Handle) (Block, error) {
 // FreeHandle is Free for a caller that keeps nothing but the handle; it returns the block, too.
 // Errors: ErrDoubleFree, ErrForeign. Nothing changed then.
 func (c *Core) FreeHandle(h Handle) (Block, State, error) {
-	id, err := c.resolveHandle(h)
-	if err == nil && c.blocks[id].state != Live || errors.Is(err, ErrFreed) {
+	if id := uint32(h); uint64(id) < uint64(len(c.blocks)) {
+		b := &c.blocks[id]
+		if b.state() == Live && b.generation == uint32(h>>32) {
+			v := c.known(b, int32(id))
+			return v, c.free(b, int32(id)), nil
+		}
+	}
+	return Block{}, vacant, c.refuseHandle(h)
+}
+
+// refuseHandle says why a handle cannot be freed.
+func (c *Core) refuseHandle(h Handle) error {
+	_, err := c.resolveHandle(h)
+	if err == nil || errors.Is(err, ErrFreed) {
 		err = ErrDoubleFree
 	}
-	if err != nil {
-		return Block{}, vacant, fmt.Errorf("freeing a block by its handle: %w", err)
-	}
-	v := c.view(id)
-	return v, c.free(id), nil
+	return fmt.Errorf("freeing a block by its handle: %w", err)
 }

@@ -9,19 +9,26 @@ package alloc
 // settle merges the block that was kept apart, if there is one.
 func (c *Core) settle() {
 	c.last = 0
-	if id := c.hot; id != 0 {
-		c.hot = 0
-		c.merge(&c.blocks[id], id)
+	if c.hot != 0 {
+		c.merge(c.cool())
 	}
+}
+
+// cool ends the time of the block that was kept apart.
+func (c *Core) cool() (*block, int32) {
+	id := c.hot
+	c.hot = 0
+	return &c.blocks[id], id
 }
 
 // again returns the block that was kept apart to a request like the one that it was freed from.
 func (c *Core) again(size, rounded int64, home int32) (Block, bool) {
 	id := c.hot
-	if c.asked != rounded || c.blocks[id].home != home {
+	b := &c.blocks[id]
+	if c.asked != rounded || c.homeOf(b) != home {
 		c.settle()
 		return Block{}, false
 	}
 	c.hot, c.last = 0, id
-	return c.issue(id, size), true
+	return c.issue(b, id, size), true
 }

@@ -22,33 +22,41 @@ func binOf(units uint64) int {
 	return exactBins + int(log-exactLog)<<subLog + sub
 }
 
-// index finds the free blocks of one stream by size. Two levels of bits say which bins may hold
-// any. A bin lists its classes by size, one for each size that occurs. The class of a bin of one
-// size stays when it empties; when its last block was taken by a request of that very size even
-// the bits stay, until a search stumbles on them, so a size that comes and goes costs nothing.
+// index finds the free blocks of one stream by size. Two levels of bits say which bins hold any.
+// A bin of one size is a class; a bin of several lists its classes by size, one for each size that
+// occurs.
 type index struct {
 	summary uint64
 	words   [binCount / 64]uint64
-	heads   [binCount]int32 // first class of each bin, 0 if none
+	heads   [binCount]int32 // head of the class, or first of the classes; 0 if there is none
 }
 
+// class is one of those of a bin of several sizes.
+type class struct {
+	units      uint64 // what its blocks have
+	head       int32  // its first block
+	prev, next int32  // neighbours in the bin; next also chains unused classes
+}
+
+// set says that a bin holds some.
 func (x *index) set(bin int) {
 	word := bin >> 6 & 63
-	if x.words[word]>>(bin&63)&1 == 0 {
-		x.words[word] |= 1 << (bin & 63)
-		x.summary |= 1 << word
-	}
+	x.words[word] |= 1 << (bin & 63)
+	x.summary |= 1 << word
 }
 
-func (x *index) reset(bin int) {
+// put says whether a bin holds any: it does unless held is 0.
+func (x *index) put(bin int, held uint64) {
 	word := bin >> 6 & 63
-	x.words[word] &^= 1 << (bin & 63)
-	if x.words[word] == 0 {
-		x.summary &^= 1 << word
-	}
+	w := x.words[word]&^(1<<(bin&63)) | some(held)<<(bin&63)
+	x.words[word] = w
+	x.summary = x.summary&^(1<<word) | some(w)<<word
 }
 
-// from returns the first bin from the given one on that may hold a block, or -1.
+// some is 1 unless n is 0, without a branch.
+func some(n uint64) uint64 { return (n | -n) >> 63 }
+
+// from returns the first bin from the given one on that holds a block, or -1.
 func (x *index) from(bin int) int {
 	word := bin >> 6 & 63
 	if mask := x.words[word] >> (bin & 63) << (bin & 63); mask != 0 {
@@ -62,116 +70,140 @@ func (x *index) from(bin int) int {
 	return word<<6 + bits.TrailingZeros64(x.words[word])
 }
 
-// find returns the class of the smallest free blocks of at least so many units, or 0.
+// find returns the first of the smallest free blocks of at least so many units, or 0.
 func (c *Core) find(x *index, units uint64) int32 {
-	if units <= exactBins {
-		k := x.heads[units-1]
-		if c.classes[k].front != 0 {
-			return k
+	bin := int(units) - 1
+	if units > exactBins {
+		bin = binOf(units)
+		for k := x.heads[bin&(binCount-1)]; k != 0; k = c.classes[k].next {
+			if c.classes[k].units >= units {
+				return c.lowest(&c.classes[k].head)
+			}
 		}
-		return c.scan(x, int(units)-1)
+		bin++
 	}
-	bin := binOf(units) & (binCount - 1)
-	for k := x.heads[bin]; k != 0; k = c.classes[k].next {
-		if c.classes[k].units >= units {
-			return k
-		}
+	if bin = x.from(bin); bin < 0 {
+		return 0
 	}
-	return c.scan(x, bin+1)
+	head := &x.heads[bin&(binCount-1)]
+	if bin >= exactBins {
+		head = &c.classes[*head].head
+	}
+	if c.blocks[*head].after() == 0 {
+		return *head
+	}
+	return c.lowest(head)
 }
 
-// scan returns the first class from a bin on that holds a block, or 0.
-func (c *Core) scan(x *index, bin int) int32 {
-	for {
-		if bin = x.from(bin); bin < 0 {
-			return 0
-		}
-		k := x.heads[bin&(binCount-1)]
-		if cl := &c.classes[k]; cl.front != 0 || len(cl.rest) != 0 {
-			return k
-		}
-		x.reset(bin)
+// lowest returns the first block of a class by position, which is its head then.
+func (c *Core) lowest(head *int32) int32 {
+	if c.blocks[*head].after() != 0 {
+		*head = c.join(*head)
 	}
+	return *head
 }
 
 // insert files a free block.
-func (c *Core) insert(b *block, id int32) {
-	x := c.homes[b.home]
-	units := uint64(b.size) >> unitShift
-	var k int32
-	if units <= exactBins {
-		x.set(int(units) - 1)
-		k = x.heads[units-1]
-	}
-	if k == 0 {
-		k = c.classFor(x, units)
-	}
-	b.class = k
-	key := b.at<<idBits | uint64(id)
-	cl := &c.classes[k]
-	if cl.front == 0 && (key <= cl.low || len(cl.rest) == 0) {
-		cl.front = key
-		b.slot = inFront
+func (c *Core) insert(x *index, b *block, id int32) {
+	last := b.units() - 1
+	if last >= exactBins {
+		cl := c.classFor(x, last+1)
+		c.push(b, id, cl.head)
+		cl.head = id
 		return
 	}
-	c.add(cl, b, key)
+	x.set(int(last))
+	first := x.heads[last]
+	x.heads[last] = id
+	c.push(b, id, first)
 }
 
 // remove takes a free block out of its index.
-func (c *Core) remove(b *block) {
-	cl := &c.classes[b.class]
-	if b.slot == inFront {
-		cl.low, cl.front = cl.front, 0
-	} else {
-		c.pull(cl, int(b.slot))
-	}
-	if cl.front|uint64(len(cl.rest)) == 0 {
-		c.retire(c.homes[b.home], cl, b.class)
-	}
-}
-
-// refile moves a free block whose size and position changed to its new place. A block that is
-// alone in its class takes the class along while the order in the bin allows it.
-func (c *Core) refile(b *block, id int32) {
-	cl := &c.classes[b.class]
-	units := uint64(b.size) >> unitShift
-	if cl.bin >= exactBins && len(cl.rest) == 0 && int(cl.bin) == binOf(units) &&
-		(cl.prev == 0 || c.classes[cl.prev].units < units) &&
-		(cl.next == 0 || c.classes[cl.next].units > units) {
-		cl.units = units
-		cl.front = b.at<<idBits | uint64(id)
+func (c *Core) remove(x *index, b *block, id int32) {
+	last := b.units() - 1
+	if b.rest&sided != 0 || last >= exactBins {
+		c.removeSlowly(x, b, id)
 		return
 	}
-	c.remove(b)
-	c.insert(b, id)
+	before, after := b.before(), b.after()
+	c.blocks[after].setBefore(before)
+	if before != 0 {
+		c.blocks[before].setAfter(after)
+		return
+	}
+	x.heads[last] = after
+	x.put(int(last), uint64(after))
 }
 
-// classFor returns the class of a size, which it makes if need be.
-func (c *Core) classFor(x *index, units uint64) int32 {
+// removeSlowly is remove for any block.
+func (c *Core) removeSlowly(x *index, b *block, id int32) {
+	units := b.units()
+	if units <= exactBins {
+		head := &x.heads[units-1]
+		*head = c.uproot(b, id, *head)
+		x.put(int(units)-1, uint64(*head))
+		return
+	}
+	k := c.classOf(x, units)
+	cl := &c.classes[k]
+	if cl.head = c.uproot(b, id, cl.head); cl.head == 0 {
+		c.retire(x, k)
+	}
+}
+
+// refile gives a free block a new place and size. A block that is alone in its class takes the
+// class along while the order in the bin allows it.
+func (c *Core) refile(x *index, b *block, id int32, place, units uint64) {
+	old := b.units()
+	if old > exactBins && units > exactBins && binOf(old) == binOf(units) {
+		cl := &c.classes[c.classOf(x, old)]
+		if b.rest == uint64(Free) && cl.head == id &&
+			(cl.prev == 0 || c.classes[cl.prev].units < units) &&
+			(cl.next == 0 || c.classes[cl.next].units > units) {
+			cl.units = units
+			b.moveTo(place, units)
+			return
+		}
+	}
+	c.remove(x, b, id)
+	b.moveTo(place, units)
+	c.insert(x, b, id)
+}
+
+// classOf returns the class of a size above 1 MiB that occurs.
+func (c *Core) classOf(x *index, units uint64) int32 {
+	k := x.heads[binOf(units)]
+	for c.classes[k].units != units {
+		k = c.classes[k].next
+	}
+	return k
+}
+
+// classFor returns the class of a size above 1 MiB, which it makes if need be.
+func (c *Core) classFor(x *index, units uint64) *class {
 	bin := binOf(units)
 	prev, next := int32(0), x.heads[bin]
 	for next != 0 && c.classes[next].units < units {
 		prev, next = next, c.classes[next].next
 	}
 	if next != 0 && c.classes[next].units == units {
-		return next
+		return &c.classes[next]
 	}
 	k := c.grabClass()
-	cl := &c.classes[k]
-	cl.units, cl.bin, cl.prev, cl.next = units, int32(bin), prev, next
+	c.classes[k] = class{units: units, prev: prev, next: next}
 	if next != 0 {
 		c.classes[next].prev = k
 	}
 	if prev != 0 {
 		c.classes[prev].next = k
-		return k
+	} else {
+		x.heads[bin] = k
+		x.set(bin)
 	}
-	x.heads[bin] = k
-	x.set(bin)
-	return k
+	return &c.classes[k]
 }
 
-// grabClass returns an unused class. It may move the classes.
+// grabClass returns the number of an unused class. It may move the classes.
 func (c *Core) grabClass() int32 {
 	if k := c.unused; k != 0 {
 		c.unused = c.classes[k].next
@@ -181,20 +213,18 @@ func (c *Core) grabClass() int32 {
 	return int32(len(c.classes) - 1)
 }
 
-// retire notes that a class is empty. In bins of several sizes it is unlinked and keeps nothing
-// but the memory of its rest.
-func (c *Core) retire(x *index, cl *class, k int32) {
-	if cl.bin < exactBins {
-		x.reset(int(cl.bin))
-		return
+// retire unlinks an empty class.
+func (c *Core) retire(x *index, k int32) {
+	cl := &c.classes[k]
+	if cl.prev != 0 {
+		c.classes[cl.prev].next = cl.next
+	} else {
+		bin := binOf(cl.units)
+		x.heads[bin] = cl.next
+		x.put(bin, uint64(cl.next))
 	}
 	if cl.next != 0 {
 		c.classes[cl.next].prev = cl.prev
-	}
-	if cl.prev != 0 {
-		c.classes[cl.prev].next = cl.next
-	} else if x.heads[cl.bin] = cl.next; cl.next == 0 {
-		x.reset(int(cl.bin))
 	}
 	cl.next = c.unused
 	c.unused = k
@@ -202,18 +232,17 @@ func (c *Core) retire(x *index, cl *class, k int32) {
 
 // largest returns the size in bytes of the largest free block of an index.
 func (c *Core) largest(x *index) int64 {
-	for x.summary != 0 {
-		word := bits.Len64(x.summary) - 1
-		bin := word<<6 + bits.Len64(x.words[word]) - 1
-		k := x.heads[bin]
-		if c.classes[k].count() == 0 {
-			x.reset(bin)
-			continue
-		}
-		for c.classes[k].next != 0 {
-			k = c.classes[k].next
-		}
-		return int64(c.classes[k].units) << unitShift
+	if x.summary == 0 {
+		return 0
 	}
-	return 0
+	word := bits.Len64(x.summary) - 1
+	bin := word<<6 + bits.Len64(x.words[word]) - 1
+	if bin < exactBins {
+		return int64(bin+1) << unitShift
+	}
+	k := x.heads[bin]
+	for c.classes[k].next != 0 {
+		k = c.classes[k].next
+	}
+	return int64(c.classes[k].units) << unitShift
 }

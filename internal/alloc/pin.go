@@ -11,10 +11,11 @@ func (c *Core) Pin(v Block) error {
 	if err != nil {
 		return fmt.Errorf("pinning block at segment %d offset %d: %w", v.Segment, v.Offset, err)
 	}
-	if c.blocks[id].pins == 0 {
-		c.counts.pinned += c.blocks[id].size
+	if c.sides[id].pins == 0 {
+		c.counts.pinned += c.blocks[id].size()
 	}
-	c.blocks[id].pins++
+	c.sides[id].pins++
+	c.blocks[id].rest |= sided
 	return nil
 }
 
@@ -26,22 +27,22 @@ func (c *Core) Unpin(v Block) (State, error) {
 	c.settle()
 	c.reports.clear()
 	id, err := c.resolve(v)
-	if err == nil && c.blocks[id].pins == 0 {
+	if err == nil && c.sides[id].pins == 0 {
 		err = ErrNotPinned
 	}
 	if err != nil {
 		return vacant, fmt.Errorf("unpinning block at segment %d offset %d: %w",
 			v.Segment, v.Offset, err)
 	}
-	b := &c.blocks[id]
-	if b.pins--; b.pins > 0 {
-		return b.state, nil
+	b, h := &c.blocks[id], &c.sides[id]
+	if h.pins--; h.pins > 0 {
+		return b.state(), nil
 	}
-	c.counts.pinned -= b.size
-	if b.state == Live {
+	c.counts.pinned -= b.size()
+	if b.state() == Live {
 		return Live, nil
 	}
-	c.counts.parked -= b.size
+	c.counts.parked -= b.size()
 	returned := Return{Block: c.view(id)}
 	state := c.release(id)
 	if state == Free {

@@ -62,10 +62,10 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	}
 	b := &c.blocks[id]
 	*b = block{
-		at: base, size: bytes, segment: ordinal, home: growth.home,
-		generation: b.generation, state: Free,
+		place: base<<idBits | uint64(ordinal), span: uint64(bytes) >> unitShift << idBits,
+		generation: b.generation,
 	}
-	c.insert(b, id)
+	c.insert(c.homes[growth.home], b, id)
 	return ordinal, nil
 }
 
@@ -73,7 +73,7 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 func (c *Core) baseFor(bytes int64, address uint64) (uint64, error) {
 	units := uint64(bytes) >> unitShift
 	switch {
-	case c.tail+units > atLimit || len(c.blocks) >= maxBlocks:
+	case c.tail+units > atLimit || len(c.blocks) >= maxBlocks || len(c.segments) >= maxBlocks:
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrExhausted)
 	case c.config.Policy == Creation:
 		return c.tail, nil
@@ -94,11 +94,11 @@ type View struct {
 
 func (c *Core) viewOf(id int32) View {
 	b := &c.blocks[id]
-	v := View{Block: c.view(id), State: b.state, Pins: b.pins, Stream: c.streamOf(b.home)}
-	if b.state == Free {
+	v := View{Block: c.view(id), State: b.state(), Pins: c.sides[id].pins, Stream: c.streamOf(c.homeOf(b))}
+	if b.state() == Free {
 		v.Handle = 0
 	} else {
-		v.Requested = b.requested
+		v.Requested = b.requested()
 	}
 	return v
 }
@@ -150,10 +150,10 @@ func (c *Core) Lookup(ordinal int32, offset int64) (View, bool) {
 	}
 	at := s.base + uint64(offset)>>unitShift
 	id := c.near(s, ordinal, int(offset>>(unitShift+hintShift)))
-	for c.blocks[id].at > at {
-		id = c.blocks[id].prev
+	for c.blocks[id].position() > at {
+		id = c.blocks[id].prev()
 	}
-	for c.blocks[id].at+uint64(c.blocks[id].size)>>unitShift <= at {
+	for c.blocks[id].position()+c.blocks[id].units() <= at {
 		id = c.blocks[id].next
 	}
 	return c.viewOf(id), true
@@ -163,7 +163,7 @@ func (c *Core) Lookup(ordinal int32, offset int64) (View, bool) {
 func (c *Core) near(s *segment, ordinal int32, hint int) int32 {
 	for ; hint >= 0; hint-- {
 		id := s.hints[hint]
-		if id != 0 && c.blocks[id].state != vacant && c.blocks[id].segment == ordinal {
+		if id != 0 && c.blocks[id].state() != vacant && c.blocks[id].segment() == ordinal {
 			return id
 		}
 	}

@@ -1,6 +1,9 @@
 package alloc
 
-import "math/bits"
+import (
+	"iter"
+	"math/bits"
+)
 
 // counts are kept up to date by every call; bytes unless said otherwise.
 type counts struct {
@@ -58,36 +61,40 @@ func (s Stats) Fragmentation() float64 {
 	return 1 - float64(s.LargestFree)/float64(s.Cached)
 }
 
-// freeBytes sums the free blocks of an index.
+// freeBytes sums the free blocks of an index. Its time grows with their number.
 func (c *Core) freeBytes(x *index) int64 {
 	var units uint64
-	for k := range c.eachClass(x) {
-		units += c.classes[k].units * uint64(c.classes[k].count())
+	for size, head := range c.eachClass(x) {
+		c.eachOf(head, func(int32) bool {
+			units += size
+			return true
+		})
 	}
 	return int64(units) << unitShift
 }
 
-// count returns how many blocks a class holds.
-func (cl *class) count() int {
-	if cl.front == 0 {
-		return len(cl.rest)
-	}
-	return len(cl.rest) + 1
-}
-
-// eachClass yields the classes of an index by size.
-func (c *Core) eachClass(x *index) func(yield func(int32) bool) {
-	return func(yield func(int32) bool) {
+// eachClass yields the classes of an index that hold blocks, as their sizes in units and their
+// heads, by size.
+func (c *Core) eachClass(x *index) iter.Seq2[uint64, int32] {
+	return func(yield func(uint64, int32) bool) {
 		for w := range x.words {
-			mask := x.words[w]
-			for ; mask != 0; mask &= mask - 1 {
-				k := x.heads[w<<6+bits.TrailingZeros64(mask)]
-				for ; k != 0; k = c.classes[k].next {
-					if c.classes[k].count() > 0 && !yield(k) {
-						return
-					}
+			for mask := x.words[w]; mask != 0; mask &= mask - 1 {
+				if !c.eachOfBin(x, w<<6+bits.TrailingZeros64(mask), yield) {
+					return
 				}
 			}
 		}
 	}
+}
+
+func (c *Core) eachOfBin(x *index, bin int, yield func(uint64, int32) bool) bool {
+	if bin < exactBins {
+		return yield(uint64(bin)+1, x.heads[bin])
+	}
+	for k := x.heads[bin]; k != 0; k = c.classes[k].next {
+		if !yield(c.classes[k].units, c.classes[k].head) {
+			return false
+		}
+	}
+	return true
 }

@@ -23,7 +23,7 @@ type Return struct {
 type stream struct {
 	name   Stream
 	synced uint64 // uses up to this Use call are over
-	first  int32  // its deferred blocks, oldest first, linked by class and slot
+	first  int32  // its deferred blocks, oldest first, linked by their side records
 	last   int32
 }
 
@@ -89,21 +89,21 @@ func (c *Core) Use(v Block, on Stream) error {
 	if err != nil {
 		return fmt.Errorf("using block at segment %d offset %d: %w", v.Segment, v.Offset, err)
 	}
-	b := &c.blocks[id]
-	n := c.number(on)
-	if n == b.home/2 {
+	h, n := &c.sides[id], c.number(on)
+	if n == c.homeOf(&c.blocks[id])/2 {
 		return nil
 	}
 	c.marked++
-	for u := b.uses; u != 0; u = c.uses[u].next {
+	for u := h.uses; u != 0; u = c.uses[u].next {
 		if c.uses[u].stream == n {
 			c.uses[u].mark = c.marked
 			return nil
 		}
 	}
 	u := c.grabUse()
-	c.uses[u] = use{mark: c.marked, stream: n, next: b.uses}
-	b.uses = u
+	c.uses[u] = use{mark: c.marked, stream: n, next: h.uses}
+	h.uses = u
+	c.blocks[id].rest |= sided
 	return nil
 }
 
@@ -120,8 +120,8 @@ func (c *Core) Synced(on Stream) {
 	c.streams[n].synced = c.marked
 	for s := range c.streams {
 		for id := c.streams[s].first; id != 0; {
-			after := c.blocks[id].slot
-			if c.endUse(id, n) && c.blocks[id].uses == 0 {
+			after := c.sides[id].after
+			if c.endUse(id, n) && c.sides[id].uses == 0 {
 				c.unqueue(id)
 			}
 			id = after
@@ -132,7 +132,7 @@ func (c *Core) Synced(on Stream) {
 // endUse forgets the use of a deferred block on a stream and reports whether there was one. If
 // it was the last, the return of the block is reported.
 func (c *Core) endUse(id, stream int32) bool {
-	for link := &c.blocks[id].uses; *link != 0; link = &c.uses[*link].next {
+	for link := &c.sides[id].uses; *link != 0; link = &c.uses[*link].next {
 		u := *link
 		if c.uses[u].stream != stream {
 			continue
@@ -140,7 +140,7 @@ func (c *Core) endUse(id, stream int32) bool {
 		ticket := Ticket(c.uses[u].mark)
 		*link = c.uses[u].next
 		c.dropUse(u)
-		if c.blocks[id].uses == 0 {
+		if c.sides[id].uses == 0 {
 			c.report(id, ticket)
 		}
 		return true
@@ -150,7 +150,7 @@ func (c *Core) endUse(id, stream int32) bool {
 
 // forgetSynced drops the uses of a block whose streams were synchronised since.
 func (c *Core) forgetSynced(id int32) {
-	for link := &c.blocks[id].uses; *link != 0; {
+	for link := &c.sides[id].uses; *link != 0; {
 		u := *link
 		if c.uses[u].mark > c.streams[c.uses[u].stream].synced {
 			link = &c.uses[u].next
@@ -165,38 +165,39 @@ func (c *Core) forgetSynced(id int32) {
 func (c *Core) postpone(id int32) {
 	c.tickets++
 	c.reports.filled = true
-	b := &c.blocks[id]
-	for u := b.uses; u != 0; u = c.uses[u].next {
+	b, h := &c.blocks[id], &c.sides[id]
+	for u := h.uses; u != 0; u = c.uses[u].next {
 		c.uses[u].mark = uint64(c.tickets)
 		c.reports.marks = append(c.reports.marks,
 			Mark{c.tickets, c.streams[c.uses[u].stream].name})
 	}
-	s := &c.streams[b.home/2]
-	b.state, b.class, b.slot = Deferred, s.last, 0
+	s := &c.streams[c.homeOf(b)/2]
+	b.setState(Deferred)
+	h.before, h.after = s.last, 0
 	if s.last != 0 {
-		c.blocks[s.last].slot = id
+		c.sides[s.last].after = id
 	} else {
 		s.first = id
 	}
 	s.last = id
-	c.counts.deferred += b.size
+	c.counts.deferred += b.size()
 }
 
 // unqueue takes a deferred block out of its queue and gives it back.
 func (c *Core) unqueue(id int32) {
-	b := &c.blocks[id]
-	s := &c.streams[b.home/2]
-	if b.class != 0 {
-		c.blocks[b.class].slot = b.slot
+	b, h := &c.blocks[id], &c.sides[id]
+	s := &c.streams[c.homeOf(b)/2]
+	if h.before != 0 {
+		c.sides[h.before].after = h.after
 	} else {
-		s.first = b.slot
+		s.first = h.after
 	}
-	if b.slot != 0 {
-		c.blocks[b.slot].class = b.class
+	if h.after != 0 {
+		c.sides[h.after].before = h.before
 	} else {
-		s.last = b.class
+		s.last = h.before
 	}
-	c.counts.deferred -= b.size
+	c.counts.deferred -= b.size()
 	c.giveBack(b, id)
 }
 
@@ -204,13 +205,13 @@ func (c *Core) unqueue(id int32) {
 // that its stream must wait for.
 func (c *Core) takeBack(id int32) {
 	var ticket Ticket
-	b := &c.blocks[id]
-	for b.uses != 0 {
-		u := b.uses
+	h := &c.sides[id]
+	for h.uses != 0 {
+		u := h.uses
 		ticket = Ticket(c.uses[u].mark)
 		c.reports.waits = append(c.reports.waits,
 			Mark{ticket, c.streams[c.uses[u].stream].name})
-		b.uses = c.uses[u].next
+		h.uses = c.uses[u].next
 		c.dropUse(u)
 	}
 	c.report(id, ticket)

@@ -14,7 +14,7 @@ func (c *Core) Trim(keep int64) []Segment {
 		c.reports.filled = true
 		c.reports.trimmed = append(c.reports.trimmed, c.segmentView(int32(ordinal)))
 		b := &c.blocks[s.first]
-		c.remove(b)
+		c.remove(c.homes[s.home], b, s.first)
 		c.drop(b, s.first)
 		c.mapped -= s.bytes
 		c.counts.segments--
@@ -26,5 +26,5 @@ func (c *Core) Trim(keep int64) []Segment {
 // whollyFree reports whether one free block covers a segment.
 func (c *Core) whollyFree(s *segment) bool {
 	b := &c.blocks[s.first]
-	return b.state == Free && b.size == s.bytes
+	return b.state() == Free && b.size() == s.bytes
 }

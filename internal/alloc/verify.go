@@ -48,18 +48,19 @@ func (c *Core) verifySegment(ordinal int32, a *audit) error {
 	for id := s.first; id != 0; id = c.blocks[id].next {
 		b := &c.blocks[id]
 		switch {
-		case b.at != at || b.size <= 0 || b.size%Unit != 0:
-			return fmt.Errorf("block %d at unit %d, size %d, want it at %d", id, b.at, b.size, at)
-		case b.segment != ordinal || b.home != s.home || b.prev != prev:
-			return fmt.Errorf("block %d has segment %d, index %d, previous block %d",
-				id, b.segment, b.home, b.prev)
-		case b.state == Free && prev != 0 && c.blocks[prev].state == Free:
+		case b.position() != at || b.units() == 0:
+			return fmt.Errorf("block %d at unit %d, size %d, want it at %d",
+				id, b.position(), b.size(), at)
+		case b.segment() != ordinal || b.prev() != prev:
+			return fmt.Errorf("block %d has segment %d, previous block %d",
+				id, b.segment(), b.prev())
+		case b.state() == Free && prev != 0 && c.blocks[prev].state() == Free:
 			return fmt.Errorf("free blocks %d and %d are neighbours", prev, id)
 		}
-		if err := a.note(b, id); err != nil {
+		if err := a.note(b, &c.sides[id], id); err != nil {
 			return err
 		}
-		at, prev = at+uint64(b.size)>>unitShift, id
+		at, prev = at+b.units(), id
 	}
 	if end := s.base + uint64(s.bytes)>>unitShift; at != end {
 		return fmt.Errorf("blocks end at unit %d, the segment at %d", at, end)
@@ -68,30 +69,33 @@ func (c *Core) verifySegment(ordinal int32, a *audit) error {
 }
 
 // note counts a block.
-func (a *audit) note(b *block, id int32) error {
-	switch b.state {
+func (a *audit) note(b *block, h *side, id int32) error {
+	switch b.state() {
 	case Free:
 		a.free[id] = true
 	case Live:
 		a.counts.live++
 	case Parked:
-		a.counts.parked += b.size
+		a.counts.parked += b.size()
 	case Deferred:
-		a.counts.deferred += b.size
+		a.counts.deferred += b.size()
 		a.queued[id] = true
 	default:
-		return fmt.Errorf("block %d is %s", id, b.state)
+		return fmt.Errorf("block %d is %s", id, b.state())
 	}
-	if b.state != Free {
-		a.counts.used += b.size
-		a.counts.requested += b.requested
+	if b.state() != Free {
+		a.counts.used += b.size()
+		a.counts.requested += b.requested()
 	}
-	if b.pins > 0 {
-		a.counts.pinned += b.size
+	if h.pins > 0 {
+		a.counts.pinned += b.size()
 	}
-	mayPin, mayUse := b.state == Live || b.state == Parked, b.state != Free
-	if b.pins < 0 || b.pins > 0 && !mayPin || b.uses != 0 && !mayUse {
-		return fmt.Errorf("%s block %d has %d pins, first use %d", b.state, id, b.pins, b.uses)
+	mayPin, mayUse := b.state() == Live || b.state() == Parked, b.state() != Free
+	if b.rest&sided == 0 && (h.pins != 0 || h.uses != 0 || h.child != 0) {
+		return fmt.Errorf("%s block %d has a side record unmarked: %+v", b.state(), id, *h)
+	}
+	if h.pins < 0 || h.pins > 0 && !mayPin || h.uses != 0 && !mayUse {
+		return fmt.Errorf("%s block %d has %d pins, first use %d", b.state(), id, h.pins, h.uses)
 	}
 	return nil
 }
@@ -103,73 +107,57 @@ func (c *Core) verifyIndex(home int32, x *index, a *audit) error {
 		}
 	}
 	last := uint64(0)
-	for k := range c.eachClass(x) {
-		cl := &c.classes[k]
-		if cl.units <= last || binOf(cl.units) != int(cl.bin) {
-			return fmt.Errorf("class of %d units in bin %d follows %d", cl.units, cl.bin, last)
+	for units, head := range c.eachClass(x) {
+		if units <= last || head == 0 {
+			return fmt.Errorf("class of %d units begins with block %d after %d", units, head, last)
 		}
-		last = cl.units
-		if err := c.verifyClass(home, k, a); err != nil {
-			return fmt.Errorf("class of %d units: %w", cl.units, err)
+		last = units
+		if err := c.verifyList(home, units, head, 0, a); err != nil {
+			return fmt.Errorf("class of %d units: %w", units, err)
 		}
 	}
 	for id := range a.free {
-		if c.blocks[id].home == home {
+		if c.homeOf(&c.blocks[id]) == home {
 			return fmt.Errorf("free block %d is in no class", id)
 		}
 	}
 	return nil
 }
 
-func (c *Core) verifyClass(home, k int32, a *audit) error {
-	cl := &c.classes[k]
-	if cl.front != 0 {
-		if err := c.verifyKey(home, k, inFront, cl.front, a); err != nil {
+// verifyList checks the trees of a list whose blocks are children of parent, if that is not 0.
+func (c *Core) verifyList(home int32, units uint64, first, parent int32, a *audit) error {
+	before := parent
+	for id := first; id != 0; id = c.blocks[id].after() {
+		b := &c.blocks[id]
+		switch {
+		case !a.free[id] || c.homeOf(b) != home || b.units() != units:
+			return fmt.Errorf("block %d does not belong here", id)
+		case b.before() != before:
+			return fmt.Errorf("block %d follows %d, not %d", id, b.before(), before)
+		case parent != 0 && (b.rest&sided == 0 || b.place <= c.blocks[parent].place):
+			return fmt.Errorf("block %d is below %d", id, parent)
+		}
+		delete(a.free, id)
+		if err := c.verifyList(home, units, c.sides[id].child, id, a); err != nil {
 			return err
 		}
+		before = id
 	}
-	for slot, key := range cl.rest {
-		if err := c.verifyKey(home, k, int32(slot), key, a); err != nil {
-			return err
-		}
-		floor := cl.front
-		if floor == 0 {
-			floor = cl.low
-		}
-		if slot > 0 && slot < int(cl.sorted) {
-			floor = max(floor, cl.rest[(slot-1)/arity])
-		}
-		if key <= floor {
-			return fmt.Errorf("key %#x in slot %d is not above %#x", key, slot, floor)
-		}
-	}
-	return nil
-}
-
-func (c *Core) verifyKey(home, k, slot int32, key uint64, a *audit) error {
-	id := int32(key & idMask)
-	b := &c.blocks[id]
-	ok := a.free[id] && b.home == home && b.class == k && b.slot == slot &&
-		b.at == key>>idBits && uint64(b.size)>>unitShift == c.classes[k].units
-	if !ok {
-		return fmt.Errorf("key %#x in slot %d does not match block %d", key, slot, id)
-	}
-	delete(a.free, id)
 	return nil
 }
 
 func (c *Core) verifyQueue(n int32, a *audit) error {
 	prev, ticket := int32(0), uint64(0)
-	for id := c.streams[n].first; id != 0; id = c.blocks[id].slot {
-		b := &c.blocks[id]
-		if !a.queued[id] || b.class != prev || b.home/2 != n || b.uses == 0 {
+	for id := c.streams[n].first; id != 0; id = c.sides[id].after {
+		b, h := &c.blocks[id], &c.sides[id]
+		if !a.queued[id] || h.before != prev || c.homeOf(b)/2 != n || h.uses == 0 {
 			return fmt.Errorf("block %d is queued wrongly", id)
 		}
-		if now := c.uses[b.uses].mark; now <= ticket {
+		if now := c.uses[h.uses].mark; now <= ticket {
 			return fmt.Errorf("ticket %d follows %d", now, ticket)
 		}
 		delete(a.queued, id)
-		prev, ticket = id, c.uses[b.uses].mark
+		prev, ticket = id, c.uses[h.uses].mark
 	}
 	if c.streams[n].last != prev {
 		return fmt.Errorf("queue ends at block %d, not %d", prev, c.streams[n].last)

@@ -12,25 +12,32 @@ func TestVerifyNamesWhatIsBroken(t *testing.T) {
 		want  string
 	}{
 		{"a block that leaves a gap", func(c *Core, live, _ int32) {
-			c.blocks[live].size -= Unit
+			c.blocks[live].span -= 1 << idBits
 		}, "want it at"},
 		{"a block that runs beyond the segment", func(c *Core, _, free int32) {
-			c.blocks[free].size += Unit
+			c.blocks[free].span += 1 << idBits
 		}, "blocks end at"},
-		{"a broken link", func(c *Core, _, free int32) { c.blocks[free].prev = 0 }, "previous block"},
+		{"a broken link", func(c *Core, _, free int32) { c.blocks[free].setPrev(0) }, "previous block"},
 		{"free neighbours", func(c *Core, live, _ int32) {
-			c.blocks[live].state = Free
+			c.blocks[live].setState(Free)
 		}, "neighbours"},
-		{"a pinned free block", func(c *Core, _, free int32) { c.blocks[free].pins = 1 }, "pins"},
+		{"a pinned free block", func(c *Core, _, free int32) {
+			c.sides[free].pins = 1
+			c.blocks[free].rest |= sided
+		}, "1 pins"},
+		{"a pin that is not marked", func(c *Core, live, _ int32) { c.sides[live].pins = 1 }, "unmarked"},
 		{"a free block in no class", func(c *Core, _, free int32) {
-			c.remove(&c.blocks[free])
+			c.remove(c.homes[0], &c.blocks[free], free)
 		}, "is in no class"},
-		{"a key of another place", func(c *Core, _, free int32) {
-			c.classes[c.blocks[free].class].front += 1 << idBits
-		}, "does not match block"},
+		{"a class of another size", func(c *Core, _, free int32) {
+			c.classes[c.classOf(c.homes[0], c.blocks[free].units())].units--
+		}, "does not belong here"},
+		{"a broken list", func(c *Core, live, free int32) {
+			c.blocks[free].setBefore(live)
+		}, "not 0"},
 		{"a bit without its summary", func(c *Core, _, _ int32) { c.homes[0].summary = 0 }, "summary"},
 		{"a deferred block in no queue", func(c *Core, live, _ int32) {
-			c.blocks[live].state = Deferred
+			c.blocks[live].setState(Deferred)
 		}, "no queue"},
 		{"a wrong counter", func(c *Core, _, _ int32) { c.counts.used += Unit }, "kept"},
 		{"a wrong sum of segments", func(c *Core, _, _ int32) { c.mapped += Unit }, "bytes mapped"},

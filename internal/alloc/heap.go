@@ -1,0 +1,99 @@
+package alloc
+
+// The free blocks of one size of one index, a class, are a pairing heap whose links are in the
+// records. It is a list of trees; no block of a tree lies before its root. A block that comes is a
+// tree of its own at the head of the list. One that goes, because it merges with a neighbour, is
+// unlinked from its list. Only the question for the lowest block compares any: it joins the trees
+// to one, and what was compared once is kept as tree. So a block that merges soon after it was
+// freed is never compared with anything, and a block that is taken and returned again and again
+// costs one comparison each time, however many lie behind it.
+//
+// The lists are linked both ways by block.before and block.after; the first child of a block has
+// that block before it, and the head of a class nothing. A block that is or was somebody's child or
+// parent is sided.
+
+// atLimit is the first position that a record cannot hold.
+const atLimit = uint64(1) << (64 - idBits)
+
+// push puts a free block at the head of a list that began with first.
+func (c *Core) push(b *block, id, first int32) {
+	b.rest = uint64(Free) | uint64(first)<<afterShift
+	c.blocks[first].setBefore(id)
+}
+
+// join makes one tree of the trees of a list and returns its root.
+func (c *Core) join(first int32) int32 {
+	pairs := int32(0)
+	for first != 0 {
+		tree, second := first, c.blocks[first].after()
+		first = c.blocks[second].after()
+		if second == 0 {
+			first = 0
+		} else {
+			tree = c.link(tree, second)
+		}
+		c.blocks[tree].setAfter(pairs)
+		pairs = tree
+	}
+	root, tree := pairs, c.blocks[pairs].after()
+	for tree != 0 {
+		following := c.blocks[tree].after()
+		root = c.link(root, tree)
+		tree = following
+	}
+	c.blocks[root].setBefore(0)
+	c.blocks[root].setAfter(0)
+	return root
+}
+
+// link makes the later of two roots the first child of the other, which it returns. The links of
+// that one to its neighbours are left alone.
+func (c *Core) link(root, child int32) int32 {
+	if c.blocks[root].place > c.blocks[child].place {
+		root, child = child, root
+	}
+	second := c.sides[root].child
+	c.sides[root].child = child
+	c.blocks[root].rest |= sided
+	b := &c.blocks[child]
+	b.rest |= sided
+	b.setBefore(root)
+	b.setAfter(second)
+	c.blocks[second].setBefore(child)
+	return root
+}
+
+// uproot takes a sided block out of the lists of its class; what is below it takes its stead. It
+// returns the head of the class, of which first was the head.
+func (c *Core) uproot(b *block, id, first int32) int32 {
+	before, after := b.before(), b.after()
+	heir := c.sides[id].child
+	c.sides[id].child = 0
+	if heir != 0 && (before != 0 || after != 0) {
+		heir = c.join(heir)
+		c.blocks[heir].setAfter(after)
+		c.blocks[after].setBefore(heir)
+	} else if heir == 0 {
+		heir = after
+	}
+	c.blocks[heir].setBefore(before)
+	switch {
+	case before == 0:
+		return heir
+	case c.sides[before].child == id:
+		c.sides[before].child = heir
+	default:
+		c.blocks[before].setAfter(heir)
+	}
+	return first
+}
+
+// eachOf calls yield for every block of the class with a head, until it returns false.
+func (c *Core) eachOf(head int32, yield func(id int32) bool) bool {
+	for id := head; id != 0; id = c.blocks[id].after() {
+		if !yield(id) || !c.eachOf(c.sides[id].child, yield) {
+			return false
+		}
+	}
+	return true
+}
