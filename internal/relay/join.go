@@ -1,0 +1,144 @@
+package relay
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"symmem/driver"
+)
+
+// Config says what to join.
+type Config struct {
+	// Store is shared by all ranks of the group.
+	Store driver.Store
+	// Group is the group; Check is not looked at.
+	Group driver.GroupConfig
+	// Timeout bounds waits for ranks that do not come. It is positive.
+	Timeout time.Duration
+	// Host is the name or address of this machine for the others; empty means the loopback, for
+	// ranks of one machine. See Towards.
+	Host string
+}
+
+// Towards returns the address of the interface by which this machine reaches another, such as that
+// of the store ("host:port"). A socket of this machine ("unix:...") is reached by the loopback.
+// Nothing is sent.
+func Towards(ctx context.Context, address string) (string, error) {
+	if strings.HasPrefix(address, "unix:") {
+		return loopback, nil
+	}
+	var dialer net.Dialer
+	c, err := dialer.DialContext(ctx, "udp", address)
+	if err != nil {
+		return "", fmt.Errorf("finding the way to %s: %w", address, err)
+	}
+	defer c.Close()
+	host, _, err := net.SplitHostPort(c.LocalAddr().String())
+	return host, err
+}
+
+const loopback = "127.0.0.1"
+
+// Join joins a group. It is collective, bounded by ctx or else by the timeout; a TimeoutError names
+// the ranks that did not come. On an error no plane is left on this rank.
+func Join(ctx context.Context, cfg Config) (*Plane, error) {
+	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
+		cfg.Timeout <= 0 || cfg.Store == nil {
+		return nil, fmt.Errorf("joining group %s: rank %d of %d, timeout %v: invalid",
+			g.ID, g.Rank, len(g.Ranks), cfg.Timeout)
+	}
+	ctx, cancel := bounded(ctx, cfg.Timeout)
+	defer cancel()
+	links, err := (&entry{cfg: cfg}).connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("joining group %s: %w", cfg.Group.ID, err)
+	}
+	p := newPlane(cfg, links)
+	if err := p.greet(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("joining group %s: %w", cfg.Group.ID, err), p.Close())
+	}
+	return p, nil
+}
+
+// bounded gives a context a deadline if it has none.
+func bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if _, has := ctx.Deadline(); has {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d)
+}
+
+// greet meets the others once. After it everybody is connected to everybody, and means the same
+// group.
+func (p *Plane) greet(ctx context.Context) error {
+	mine := fingerprint(p.cfg.Group)
+	all, err := p.Exchange(ctx, driver.LaneControl, mine)
+	if err != nil {
+		return err
+	}
+	var differ []int
+	for r, theirs := range all {
+		if string(theirs) != string(mine) {
+			differ = append(differ, p.cfg.Group.Ranks[r])
+		}
+	}
+	if len(differ) > 0 {
+		return p.Fail(fmt.Errorf("%s means other ranks by it", driver.Ranks(differ)))
+	}
+	return nil
+}
+
+// fingerprint stands for everything that must be alike on all ranks.
+func fingerprint(g driver.GroupConfig) []byte {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d %s %v", len(g.ID), g.ID, g.Ranks)
+	return h.Sum(nil)
+}
+
+// token is the secret of a group: who connects shows the first half, who is connected to the
+// other, so that each knows who is there before anything else is said.
+type token [32]byte
+
+const tokenHalf = len(token{}) / 2
+
+func (e *entry) key(name string) string {
+	return "relay/" + strconv.Quote(e.cfg.Group.ID) + "/" + name
+}
+
+// shareToken makes the token on the first rank and fetches it on the others.
+func (e *entry) shareToken(ctx context.Context) error {
+	if e.cfg.Group.Rank == 0 {
+		if _, err := rand.Read(e.token[:]); err != nil {
+			return fmt.Errorf("making the group's token: %w", err)
+		}
+		return e.cfg.Store.Set(ctx, e.key("token"), e.token[:])
+	}
+	got, err := e.cfg.Store.Get(ctx, e.key("token"))
+	if err != nil {
+		return fmt.Errorf("fetching the group's token from rank %d: %w", e.cfg.Group.Ranks[0], err)
+	}
+	if len(got) != len(e.token) {
+		return fmt.Errorf("the group's token has %d bytes: the store is not symmem's", len(got))
+	}
+	copy(e.token[:], got)
+	return nil
+}
+
+// hello is what the connecting end says first: a word that names protocol and version, the first
+// half of the token, and its group rank.
+const helloBytes = 8 + tokenHalf + 4
+
+const helloWord = "symrel01"
+
+func (e *entry) hello() []byte {
+	b := append([]byte(helloWord), e.token[:tokenHalf]...)
+	return binary.LittleEndian.AppendUint32(b, uint32(e.cfg.Group.Rank))
+}

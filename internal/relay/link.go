@@ -1,0 +1,118 @@
+package relay
+
+import (
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// silence is how long a machine may leave what was sent to it, or a probe, unanswered. It is
+	// the kernel that answers, so a process that is stopped is not silent.
+	silence = 5 * time.Second
+	// tcpUserTimeout is the option that says so, TCP_USER_TIMEOUT of linux/tcp.h.
+	tcpUserTimeout = 0x12
+)
+
+// link is a connection to one rank.
+//
+// What is to be sent is queued, so that nobody waits for a rank that does not read. The queue is
+// short by itself: no rank is more than a step ahead of another, and a board is made when it is
+// sent.
+type link struct {
+	rank int // group rank of the other end
+	conn *net.TCPConn
+
+	mu     sync.Mutex
+	queue  [][]byte      // guarded by mu
+	board  bool          // a board is due; guarded by mu
+	last   bool          // nothing follows; guarded by mu
+	wake   chan struct{} // has an entry when there is something to send
+	closed chan struct{} // closed when the reader has ended
+}
+
+func newLink(rank int, conn *net.TCPConn) *link {
+	return &link{
+		rank: rank, conn: conn, wake: make(chan struct{}, 1), closed: make(chan struct{}),
+	}
+}
+
+// watchful makes the kernel notice within seconds that the other machine no longer answers.
+func watchful(conn *net.TCPConn) error {
+	if err := conn.SetKeepAliveConfig(net.KeepAliveConfig{
+		Enable: true, Idle: time.Second, Interval: time.Second, Count: int(silence / time.Second),
+	}); err != nil {
+		return err
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout,
+			int(silence/time.Millisecond))
+	})
+	if err != nil {
+		return err
+	}
+	return failed
+}
+
+// send queues a frame. Nothing is queued behind the last.
+func (l *link) send(frame []byte, last bool) {
+	l.mu.Lock()
+	if !l.last {
+		l.queue, l.last = append(l.queue, frame), last
+	}
+	l.mu.Unlock()
+	l.ring()
+}
+
+// tell makes a board due.
+func (l *link) tell() {
+	l.mu.Lock()
+	l.board = true
+	l.mu.Unlock()
+	l.ring()
+}
+
+func (l *link) ring() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take empties the queue.
+func (l *link) take() (frames net.Buffers, board, last bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	frames, board, last = l.queue, l.board && !l.last, l.last
+	l.queue, l.board = nil, false
+	return frames, board, last
+}
+
+// write sends what is queued until the last frame or the end of the connection. Its errors are
+// those of the connection, which the reader gets too.
+func (l *link) write(board func() []byte) {
+	for {
+		select {
+		case <-l.wake:
+		case <-l.closed:
+			return
+		}
+		frames, due, last := l.take()
+		if due {
+			frames = append(frames, board())
+		}
+		if _, err := frames.WriteTo(l.conn); err != nil {
+			return
+		}
+		if last {
+			_ = l.conn.CloseWrite()
+			return
+		}
+	}
+}

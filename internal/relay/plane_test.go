@@ -1,0 +1,26 @@
+package relay
+
+import (
+	"context"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"symmem/internal/control"
+	"symmem/internal/control/controltest"
+)
+
+func TestMain(m *testing.M) {
+	controltest.Main(joinAsMember)
+	goleak.VerifyTestMain(m)
+}
+
+func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, error) {
+	p, err := Join(ctx, Config{Store: m.Store, Group: m.Group, Timeout: m.Timeout})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func TestPlanesKeepTheContract(t *testing.T) { controltest.Run(t, joinAsMember) }

@@ -1,0 +1,119 @@
+package relay
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"symmem/driver"
+)
+
+const (
+	// mostPosts is how many steps of a track can have come from a rank and not be taken yet: the
+	// one that this rank waits in, and the next, of a rank that has seen it complete.
+	mostPosts = 2
+	// mostReports and mostReported bound what a rank can say on the fault lane, in reports and in
+	// bytes: room for the largest payload and for a hundred small ones.
+	mostReports  = 128
+	mostReported = 2 * driver.MaxPayload
+)
+
+// row is what this rank knows of one rank. It is pure: messages go in, answers come out.
+//
+// States of the rank: present; failed; then left, after a goodbye, or lost, after the end of its
+// connection without one. Transitions go one way only, and nothing is believed of a rank that has
+// left.
+type row struct {
+	board
+	// came is the last step of each track that has come; posts are those not taken yet.
+	came  [tracks]uint64
+	posts [tracks][][]byte
+	// settled is the last step of each track that the rank had seen complete when it failed.
+	settled [tracks]uint64
+	// reports is the log of the fault lane, reported its bytes, and read how much of it this rank
+	// has read; absent ranks are no longer waited for there.
+	reports        [][]byte
+	reported, read int
+	absent         bool
+
+	failed, left, lost bool
+}
+
+// apply takes a message from the rank.
+func (r *row) apply(m message, now time.Time) error {
+	switch m.kind {
+	case kindPost:
+		return r.post(m)
+	case kindReport:
+		if err := r.report(m.payload); err != nil {
+			return fmt.Errorf("%w: %w", ErrProtocol, err)
+		}
+	case kindBoard:
+		r.board = decodeBoard(m.payload, now)
+	case kindFail:
+		r.failed = true
+		for t := range r.settled {
+			r.settled[t] = binary.LittleEndian.Uint64(m.payload[8*t:])
+		}
+	case kindBye:
+		r.board, r.left = decodeBoard(m.payload, now), true
+	}
+	return nil
+}
+
+// post takes one step of a track.
+func (r *row) post(m message) error {
+	if m.step != r.came[m.track]+1 || len(r.posts[m.track]) == mostPosts {
+		return fmt.Errorf("step %d of track %d after step %d, of which %d are not taken: %w",
+			m.step, m.track, r.came[m.track], len(r.posts[m.track]), ErrProtocol)
+	}
+	r.came[m.track] = m.step
+	r.posts[m.track] = append(r.posts[m.track], m.payload)
+	return nil
+}
+
+// take returns the oldest post of a track, which must be there.
+func (r *row) take(t track) []byte {
+	first := r.posts[t][0]
+	r.posts[t] = r.posts[t][1:]
+	return first
+}
+
+// report takes a report on the fault lane.
+func (r *row) report(payload []byte) error {
+	if !r.hasRoom(len(payload)) {
+		return fmt.Errorf("the log of faults is full after %d reports of %d bytes: %w",
+			len(r.reports), r.reported, driver.ErrClosed)
+	}
+	r.reports = append(r.reports, payload)
+	r.reported += len(payload)
+	return nil
+}
+
+func (r *row) hasRoom(bytes int) bool {
+	return len(r.reports) < mostReports && r.reported+bytes <= mostReported
+}
+
+// next returns the next report, if there is one.
+func (r *row) next() ([]byte, bool) {
+	if r.read == len(r.reports) {
+		return nil, false
+	}
+	r.read++
+	return r.reports[r.read-1], true
+}
+
+// describe says what the rank is doing.
+func (r *row) describe(now time.Time) string {
+	waited := now.Sub(r.since).Round(time.Millisecond)
+	switch {
+	case r.left:
+		return "has left the group"
+	case r.inCollective != 0:
+		return fmt.Sprintf("in %v %d for %v", r.operation, r.inCollective, waited)
+	case r.inExchange != 0:
+		return fmt.Sprintf("in an agreement for %v, after %d collectives", waited, r.submitted)
+	default:
+		return fmt.Sprintf("in no call of this group, after %d collectives", r.submitted)
+	}
+}
