@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"symmem/driver"
 )
@@ -49,9 +50,32 @@ func (p *Plane) Exchange(
 func (p *Plane) breakLane(lane driver.Lane, err error) error {
 	p.broken[lane] = err
 	if lane == driver.LaneControl {
-		return p.fail(err)
+		return p.concede(err)
 	}
 	return err
+}
+
+// concede fails the plane and waits until the others have heard of it: a rank that comes to the
+// step after this one has given up must not find it complete. p.mu is held, and given up meanwhile.
+func (p *Plane) concede(err error) error {
+	_ = p.fail(err)
+	timer := time.NewTimer(hearing)
+	defer timer.Stop()
+	for begin := time.Now(); !p.closed && p.unheard() && time.Since(begin) < hearing; {
+		p.pause(context.Background(), timer.C)
+	}
+	return err
+}
+
+// unheard tells whether somebody who goes on does not know of this rank's fault.
+func (p *Plane) unheard() bool {
+	for r := range p.rows {
+		row := &p.rows[r]
+		if r != p.me && !row.heard && !row.failed && !row.left && !row.lost {
+			return true
+		}
+	}
+	return false
 }
 
 // swap makes one step of a track: it posts this rank's payload, waits for everybody's and takes
@@ -93,7 +117,7 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	}
 	all, err := p.swap(context.Background(), binary.LittleEndian.AppendUint64(nil, call.Digest), w)
 	if err != nil {
-		return p.fail(err)
+		return p.concede(err)
 	}
 	var others []int
 	for r, digest := range all {

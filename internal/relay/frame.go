@@ -21,6 +21,7 @@ const (
 	kindReport                 // a report on the fault lane
 	kindBoard                  // what the rank is doing
 	kindFail                   // the rank has failed
+	kindHeard                  // the rank has heard that the other failed
 	kindBye                    // the rank leaves; holds its last board
 )
 
@@ -88,6 +89,8 @@ func (m *message) bounds() (least, most uint32, ok bool) {
 		return 0, driver.MaxPayload, true
 	case kindBoard, kindBye:
 		return boardBytes, boardBytes, true
+	case kindHeard:
+		return 0, 0, true
 	case kindFail:
 		return uint32(failBytes), uint32(failBytes), true
 	default:

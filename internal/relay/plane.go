@@ -16,6 +16,8 @@ import (
 const (
 	// tellInterval is how old what others know of a rank can be, beside the way of a message.
 	tellInterval = 100 * time.Millisecond
+	// hearing bounds how long a rank that has failed waits for others to hear of it.
+	hearing = 250 * time.Millisecond
 	// farewell bounds how long Close waits for goodbyes to be taken.
 	farewell = time.Second
 )
@@ -183,8 +185,10 @@ func (p *Plane) take(rank int, m message) (left bool, err error) {
 	if err := r.apply(m, time.Now()); err != nil {
 		return false, err
 	}
-	if r.failed {
+	if m.kind == kindFail {
 		p.forsaken.Store(true)
+		answer := message{kind: kindHeard}
+		p.links[rank].send(answer.encode(), false)
 	}
 	p.wakeAll()
 	return r.left, nil

@@ -37,6 +37,8 @@ type row struct {
 	absent         bool
 
 	failed, left, lost bool
+	// heard tells that the rank knows of this rank's fault.
+	heard bool
 }
 
 // apply takes a message from the rank.
@@ -55,6 +57,8 @@ func (r *row) apply(m message, now time.Time) error {
 		for t := range r.settled {
 			r.settled[t] = binary.LittleEndian.Uint64(m.payload[8*t:])
 		}
+	case kindHeard:
+		r.heard = true
 	case kindBye:
 		r.board, r.left = decodeBoard(m.payload, now), true
 	}
