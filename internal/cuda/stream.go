@@ -48,3 +48,22 @@ const waitExternal = 1
 func (d *Driver) StreamWaitEventExternal(stream Stream, event Event) error {
 	return d.call(streamWaitEvent, uintptr(stream), uintptr(event), waitExternal)
 }
+
+// WaitFlags say for what StreamWaitValue waits: CUstreamWaitValue_flags.
+type WaitFlags uint32
+
+// The flags.
+const (
+	// WaitGreaterOrEqual waits until int32(word-value) is not negative, so counters may wrap.
+	WaitGreaterOrEqual WaitFlags = 0
+	// WaitEqual waits until the word has the value.
+	WaitEqual WaitFlags = 1
+)
+
+// StreamWaitValue makes later work of a stream wait for a word of device memory, or of host memory
+// that MemAllocHost made. The stream looks at the word again and again; the caller is not blocked.
+func (d *Driver) StreamWaitValue(
+	stream Stream, word uintptr, value uint32, flags WaitFlags,
+) error {
+	return d.call(streamWaitValue32, uintptr(stream), word, uintptr(value), uintptr(flags))
+}

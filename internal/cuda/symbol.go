@@ -45,6 +45,7 @@ const (
 	streamQuery
 	streamSynchronize
 	streamWaitEvent
+	streamWaitValue32
 	launchHostFunc
 	streamBeginCapture
 	streamEndCapture
@@ -121,6 +122,7 @@ var names = [functions]string{
 	streamQuery:                     "cuStreamQuery",
 	streamSynchronize:               "cuStreamSynchronize",
 	streamWaitEvent:                 "cuStreamWaitEvent",
+	streamWaitValue32:               "cuStreamWaitValue32_v2",
 	launchHostFunc:                  "cuLaunchHostFunc",
 	streamBeginCapture:              "cuStreamBeginCapture_v2",
 	streamEndCapture:                "cuStreamEndCapture",

@@ -55,14 +55,16 @@ void *recorder_note(void) { return &note; }
 var declaration = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
 
 // Source writes the C source of a recorder: prelude holds the types that the declarations use, and
-// functions of the test's own. Declarations are those of the header, one a line; each function
-// returns an int.
+// functions of the test's own. Declarations are those of the header, each on a line of its own,
+// which goes on in the next one after a comma; the functions return an int.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var c strings.Builder
 	c.WriteString(recorder + prelude)
-	for line := range strings.Lines(declarations) {
-		line = strings.TrimSpace(line)
+	for line := range strings.Lines(strings.ReplaceAll(declarations, ",\n\t", ", ")) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
 		parts := declaration.FindStringSubmatch(line)
 		if parts == nil {
 			t.Fatalf("%q is no declaration", line)

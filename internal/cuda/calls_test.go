@@ -1,0 +1,170 @@
+package cuda
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+const (
+	// address has bits above the 32nd, so that an argument which is cut shows.
+	address uintptr = 0x7fab_cdef_0000
+	other   uintptr = 0x7012_3456_0000
+	big     int64   = 5 << 33
+	stream  Stream  = 0x7700_0000_0010
+	event   Event   = 0x7700_0000_0020
+	out             = int64(-1 << 62) // an address that the test does not know
+)
+
+// calls are what each method is to pass. Results are tested elsewhere.
+var calls = map[string]struct {
+	make func(d *Driver) error
+	name string
+	args []int64
+}{
+	"releasing a primary context": {
+		func(d *Driver) error { return device(d, 3).ReleasePrimary() },
+		"cuDevicePrimaryCtxRelease_v2", []int64{3},
+	},
+	"setting a context": {
+		func(d *Driver) error { return d.SetCurrent(Context(address)) },
+		"cuCtxSetCurrent", []int64{int64(address)},
+	},
+	"freeing addresses": {
+		func(d *Driver) error { return d.AddressFree(address, big) },
+		"cuMemAddressFree", []int64{int64(address), big},
+	},
+	"releasing an allocation": {
+		func(d *Driver) error { return d.Release(Handle(address)) },
+		"cuMemRelease", []int64{int64(address)},
+	},
+	"mapping": {
+		func(d *Driver) error { return d.Map(address, big, 2<<20, Handle(other)) },
+		"cuMemMap", []int64{int64(address), big, 2 << 20, int64(other), 0},
+	},
+	"unmapping": {
+		func(d *Driver) error { return d.Unmap(address, big) },
+		"cuMemUnmap", []int64{int64(address), big},
+	},
+	"copying": {
+		func(d *Driver) error { return d.MemcpyAsync(address, other, big, stream) },
+		"cuMemcpyAsync", []int64{int64(address), int64(other), big, int64(stream)},
+	},
+	"filling": {
+		func(d *Driver) error { return d.MemsetD8Async(address, 0xab, big, stream) },
+		"cuMemsetD8Async", []int64{int64(address), 0xab, big, int64(stream)},
+	},
+	"freeing memory in stream order": {
+		func(d *Driver) error { return d.MemFreeAsync(address, stream) },
+		"cuMemFreeAsync", []int64{int64(address), int64(stream)},
+	},
+	"freeing host memory": {
+		func(d *Driver) error { return d.MemFreeHost(address) },
+		"cuMemFreeHost", []int64{int64(address)},
+	},
+	"registering host memory": {
+		func(d *Driver) error {
+			return d.MemHostRegister(address, big, HostRegisterPortable|HostRegisterDeviceMap)
+		},
+		"cuMemHostRegister_v2", []int64{int64(address), big, 3},
+	},
+	"unregistering host memory": {
+		func(d *Driver) error { return d.MemHostUnregister(address) },
+		"cuMemHostUnregister", []int64{int64(address)},
+	},
+	"destroying a stream": {
+		func(d *Driver) error { return d.StreamDestroy(stream) },
+		"cuStreamDestroy_v2", []int64{int64(stream)},
+	},
+	"synchronizing a stream": {
+		func(d *Driver) error { return d.StreamSynchronize(stream) },
+		"cuStreamSynchronize", []int64{int64(stream)},
+	},
+	"asking for a stream": {
+		func(d *Driver) error { return done(d.StreamQuery(stream)) },
+		"cuStreamQuery", []int64{int64(stream)},
+	},
+	"making a stream wait": {
+		func(d *Driver) error { return d.StreamWaitEvent(stream, event) },
+		"cuStreamWaitEvent", []int64{int64(stream), int64(event), 0},
+	},
+	"making a graph wait": {
+		func(d *Driver) error { return d.StreamWaitEventExternal(stream, event) },
+		"cuStreamWaitEvent", []int64{int64(stream), int64(event), 1},
+	},
+	"beginning a capture": {
+		func(d *Driver) error { return d.BeginCapture(stream, CaptureRelaxed) },
+		"cuStreamBeginCapture_v2", []int64{int64(stream), 2},
+	},
+	"recording an event": {
+		func(d *Driver) error { return d.EventRecord(event, stream) },
+		"cuEventRecord", []int64{int64(event), int64(stream)},
+	},
+	"asking for an event": {
+		func(d *Driver) error { return done(d.EventQuery(event)) },
+		"cuEventQuery", []int64{int64(event)},
+	},
+	"synchronizing an event": {
+		func(d *Driver) error { return d.EventSynchronize(event) },
+		"cuEventSynchronize", []int64{int64(event)},
+	},
+	"destroying an event": {
+		func(d *Driver) error { return d.EventDestroy(event) },
+		"cuEventDestroy_v2", []int64{int64(event)},
+	},
+	"launching a graph": {
+		func(d *Driver) error { return d.GraphLaunch(GraphExec(address), stream) },
+		"cuGraphLaunch", []int64{int64(address), int64(stream)},
+	},
+	"destroying a runnable graph": {
+		func(d *Driver) error { return d.GraphExecDestroy(GraphExec(address)) },
+		"cuGraphExecDestroy", []int64{int64(address)},
+	},
+	"destroying a graph": {
+		func(d *Driver) error { return d.GraphDestroy(Graph(address)) },
+		"cuGraphDestroy", []int64{int64(address)},
+	},
+	"unloading a module": {
+		func(d *Driver) error { return d.ModuleUnload(Module(address)) },
+		"cuModuleUnload", []int64{int64(address)},
+	},
+	"launching a kernel": {
+		func(d *Driver) error {
+			return d.LaunchKernel(Function(address), Dim{1 << 20, 3, 4}, Dim{X: 512}, 48<<10, stream, nil)
+		},
+		"cuLaunchKernel",
+		[]int64{int64(address), 1 << 20, 3, 4, 512, 1, 1, 48 << 10, int64(stream), 0, out},
+	},
+}
+
+func device(d *Driver, handle int32) Device { return Device{d, handle, handle} }
+
+func done(ok bool, err error) error {
+	if err == nil && !ok {
+		return fmt.Errorf("it is not done")
+	}
+	return err
+}
+
+func TestArgumentsArriveInOrderAndWhole(t *testing.T) {
+	driver, recorder := load(t, declarations)
+	for name, c := range calls {
+		t.Run(name, func(t *testing.T) {
+			recorder.Reset()
+			if err := c.make(driver); err != nil {
+				t.Fatal(err)
+			}
+			got := recorder.Last()
+			same := slices.EqualFunc(got.Args, c.args, func(got, want int64) bool {
+				return got == want || want == out && got != 0
+			})
+			if got.Name != c.name || !same {
+				t.Errorf("called %s%#x, want %s%#x", got.Name, got.Args, c.name, c.args)
+			}
+			recorder.Result(2)
+			if err := c.make(driver); err == nil || err.(*Error).Call != c.name {
+				t.Errorf("the error is %v, want one of %s", err, c.name)
+			}
+		})
+	}
+}

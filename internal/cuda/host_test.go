@@ -1,0 +1,38 @@
+package cuda
+
+import "testing"
+
+func TestHostWorkRuns(t *testing.T) {
+	driver, recorder := load(t, declarations)
+	runHost, _ := driver.library.Find("run_host")
+	for name, c := range map[string]struct {
+		make func(func()) HostFunc
+		want int
+	}{
+		"work of a graph, at each launch": {NewHostFunc, 3},
+		"work of a stream, once":          {NewHostFuncOnce, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runs := 0
+			work := c.make(func() { runs++ })
+			if err := driver.LaunchHostFunc(stream, work); err != nil {
+				t.Fatal(err)
+			}
+			call := recorder.Last()
+			if call.Name != "cuLaunchHostFunc" || call.Args[0] != int64(stream) {
+				t.Fatalf("called %s%#x", call.Name, call.Args)
+			}
+			for range 3 {
+				runHost.Call(uintptr(call.Args[1]), uintptr(call.Args[2]))
+			}
+			if runs != c.want {
+				t.Errorf("it ran %d times, want %d", runs, c.want)
+			}
+			work.Release()
+			runHost.Call(uintptr(call.Args[1]), uintptr(call.Args[2]))
+			if runs != c.want || len(hosts.work) != 0 {
+				t.Errorf("after its release it ran %d times, %d are kept", runs, len(hosts.work))
+			}
+		})
+	}
+}

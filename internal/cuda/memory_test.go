@@ -1,0 +1,186 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"symmem/internal/dl"
+)
+
+func TestTheLayoutOfPropertiesIsThatOfC(t *testing.T) {
+	driver, _ := load(t, declarations)
+	at, _ := driver.library.Find("layout_of_prop")
+	var p AllocationProp
+	var a access
+	for i, want := range []uintptr{
+		unsafe.Sizeof(p), unsafe.Offsetof(p.Type), unsafe.Offsetof(p.RequestedHandles),
+		unsafe.Offsetof(p.Location), unsafe.Offsetof(p.win32Metadata),
+		unsafe.Offsetof(p.CompressionType), unsafe.Offsetof(p.GPUDirectRDMACapable),
+		unsafe.Offsetof(p.Usage), unsafe.Sizeof(a), unsafe.Offsetof(a.flags),
+	} {
+		if got := at.Call(uintptr(i)); got != want {
+			t.Errorf("number %d is %d in C and %d here", i, got, want)
+		}
+	}
+}
+
+func TestPropertiesArrive(t *testing.T) {
+	driver, recorder := load(t, declarations)
+	prop := PinnedMemory(device(driver, 3), HandlePosixFD|HandleFabric, true)
+	want := append(slices.Concat(half(1), half(9), half(1), half(3)), // type, handles, location
+		0, 0, 0, 0, 0, 0, 0, 0, // Windows only
+		0, 1, 0, 0, 0, 0, 0, 0) // RDMA
+	recorder.Input(1, 32)
+	recorder.Output(0, words(2<<20))
+	size, err := driver.Granularity(prop, true)
+	got := recorder.Last()
+	if size != 2<<20 || err != nil || got.Name != "cuMemGetAllocationGranularity" ||
+		got.Args[2] != 1 || !slices.Equal(got.Seen[1][:32], want) {
+		t.Errorf("%d, %v from %s%v with %v", size, err, got.Name, got.Args, got.Seen[1][:32])
+	}
+	if _, err := driver.Granularity(prop, false); err != nil || recorder.Last().Args[2] != 0 {
+		t.Errorf("the smallest granularity was asked with %v, %v", recorder.Last().Args, err)
+	}
+	recorder.Reset()
+	recorder.Input(2, 32)
+	recorder.Output(0, words(1<<40))
+	handle, err := driver.Create(big, prop)
+	got = recorder.Last()
+	if handle != 1<<40 || err != nil || got.Name != "cuMemCreate" || got.Args[1] != big ||
+		got.Args[3] != 0 || !slices.Equal(got.Seen[2][:32], want) {
+		t.Errorf("%d, %v from %s%v with %v", handle, err, got.Name, got.Args, got.Seen[2][:32])
+	}
+}
+
+func TestMemoryWithoutRDMASaysSo(t *testing.T) {
+	if p := PinnedMemory(Device{}, HandlePosixFD, false); p.GPUDirectRDMACapable != 0 {
+		t.Error("it claims RDMA")
+	}
+}
+
+func TestAccessIsGrantedToEachDevice(t *testing.T) {
+	driver, recorder := load(t, declarations)
+	recorder.Input(2, 24)
+	err := driver.SetAccess(address, big, device(driver, 3), device(driver, 5))
+	got := recorder.Last()
+	want := slices.Concat(half(1), half(3), half(3), half(1), half(5), half(3))
+	if err != nil || got.Name != "cuMemSetAccess" || got.Args[0] != int64(address) ||
+		got.Args[1] != big || got.Args[3] != 2 || !slices.Equal(got.Seen[2][:24], want) {
+		t.Errorf("%v from %s%v with %v", err, got.Name, got.Args, got.Seen[2][:24])
+	}
+	recorder.Reset()
+	if err := driver.SetAccess(address, big); err != nil || recorder.Last().Name != "" {
+		t.Errorf("nobody was granted access by %s, %v", recorder.Last().Name, err)
+	}
+}
+
+func TestFabricHandlesTravelAsBytes(t *testing.T) {
+	driver, recorder := load(t, declarations)
+	var fabric FabricHandle
+	for i := range fabric {
+		fabric[i] = byte(i)
+	}
+	recorder.Output(0, fabric[:])
+	exported, err := driver.ExportFabric(Handle(address))
+	if got := recorder.Last(); exported != fabric || err != nil || got.Args[2] != 8 {
+		t.Errorf("exported %v, %v by %v", exported, err, got.Args)
+	}
+	recorder.Reset()
+	recorder.Input(1, 64)
+	recorder.Output(0, words(1<<40))
+	handle, err := driver.ImportFabric(fabric)
+	got := recorder.Last()
+	if handle != 1<<40 || err != nil || got.Args[2] != 8 || [64]byte(got.Seen[1][:64]) != fabric {
+		t.Errorf("imported %d, %v by %v with %v", handle, err, got.Args, got.Seen[1][:64])
+	}
+}
+
+func TestErrorsAreTyped(t *testing.T) {
+	driver, recorder := load(t, declarations)
+	recorder.Result(2)
+	_, err := driver.Create(big, AllocationProp{})
+	var typed *Error
+	if !errors.Is(err, ErrOutOfMemory) || errors.Is(err, ErrNotReady) || !errors.As(err, &typed) {
+		t.Fatalf("the error is %v, want ErrOutOfMemory", err)
+	}
+	want := Error{"cuMemCreate", ErrOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}
+	if *typed != want {
+		t.Errorf("the error is %+v, want %+v", *typed, want)
+	}
+	if want := "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"; err.Error() != want {
+		t.Errorf("the text is %q, want %q", err, want)
+	}
+	recorder.Result(12345)
+	if err := driver.Unmap(0, 0); err.Error() != "cuMemUnmap: CUDA result 12345" {
+		t.Errorf("an unknown result reads %q", err)
+	}
+}
+
+func TestNotReadyIsNoError(t *testing.T) {
+	driver, recorder := load(t, declarations)
+	recorder.Result(600)
+	for name, query := range map[string]func() (bool, error){
+		"stream": func() (bool, error) { return driver.StreamQuery(stream) },
+		"event":  func() (bool, error) { return driver.EventQuery(event) },
+	} {
+		if done, err := query(); done || err != nil {
+			t.Errorf("the %s is %v, %v, want not done", name, done, err)
+		}
+	}
+	recorder.Result(700)
+	if done, err := driver.EventQuery(event); done || !errors.Is(err, ErrIllegalAddress) {
+		t.Errorf("a lost context is %v, %v", done, err)
+	}
+}
+
+func TestOnlyErrorsOfTheContextAreFatal(t *testing.T) {
+	for code, want := range map[Code]bool{
+		ErrIllegalAddress: true, ErrLaunchFailed: true, ErrOutOfMemory: false, ErrNotReady: false,
+		ErrCaptureInvalidated: false,
+	} {
+		if code.Fatal() != want {
+			t.Errorf("%v is fatal: %v", code, code.Fatal())
+		}
+	}
+}
+
+func TestKernelArgumentsArePackedAsInC(t *testing.T) {
+	var p Params
+	p.Uint32(0x11)
+	p.Address(address)
+	p.Float32(1.5)
+	p.Uint32(0x22)
+	p.Uint64(0x33)
+	want := slices.Concat(half(0x11), half(0), words(uint64(address)), half(0x3fc00000), half(0x22),
+		words(0x33))
+	driver, recorder := load(t, declarations)
+	recorder.Input(10, 40)
+	if err := driver.LaunchKernel(1, Dim{}, Dim{}, 0, 0, &p); err != nil {
+		t.Fatal(err)
+	}
+	seen := recorder.Last().Seen[10]
+	option := func(i int) uint64 { return binary.NativeEndian.Uint64(seen[8*i:]) }
+	if option(0) != 1 || option(2) != 2 || option(4) != 0 {
+		t.Fatalf("the options are %v", seen[:40])
+	}
+	// The launch is over, so its memory is only read because nobody else launches.
+	if size := dl.Load[uint64](uintptr(option(3))); size != uint64(len(want)) {
+		t.Errorf("the size is %d, want %d", size, len(want))
+	}
+	if got := dl.Load[[40]byte](uintptr(option(1))); !slices.Equal(got[:len(want)], want) {
+		t.Errorf("packed %v, want %v", got[:len(want)], want)
+	}
+	p.Reset()
+	defer func() {
+		if recover() == nil {
+			t.Error("too many arguments were launched")
+		}
+	}()
+	for range MaxParams/8 + 1 {
+		p.Uint64(0)
+	}
+	_ = driver.LaunchKernel(1, Dim{}, Dim{}, 0, 0, &p)
+}

@@ -1,0 +1,231 @@
+package cuda
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+)
+
+// words packs 64-bit results as C writes them.
+func words(values ...uint64) []byte {
+	var b []byte
+	for _, v := range values {
+		b = binary.NativeEndian.AppendUint64(b, v)
+	}
+	return b
+}
+
+func half(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+
+// given calls a method with two results and joins them, for comparison.
+func given[T any](v T, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprint(v)
+}
+
+// results are what each method makes of what C leaves behind its first argument that is an
+// address.
+var results = map[string]struct {
+	make   func(d *Driver) string
+	index  int
+	leaves []byte
+	want   string
+	name   string
+	args   []int64
+}{
+	"the version": {
+		func(d *Driver) string { return given(d.Version()) },
+		0, half(12090), "12090", "cuDriverGetVersion", []int64{out},
+	},
+	"the number of devices": {
+		func(d *Driver) string { return given(d.DeviceCount()) },
+		0, half(8), "8", "cuDeviceGetCount", []int64{out},
+	},
+	"a device": {
+		func(d *Driver) string {
+			v, err := d.Device(2)
+			return given([]int{v.Ordinal(), int(v.handle)}, err)
+		},
+		0, half(5), "[2 5]", "cuDeviceGet", []int64{out, 2},
+	},
+	"a name": {
+		func(d *Driver) string { return given(device(d, 3).Name()) },
+		0, []byte("NVIDIA H200\x00junk"), "NVIDIA H200", "cuDeviceGetName", []int64{out, 128, 3},
+	},
+	"a place on the bus": {
+		func(d *Driver) string { return given(device(d, 3).PCIBusID()) },
+		0, []byte("0000:1b:00.0\x00"), "0000:1b:00.0", "cuDeviceGetPCIBusId", []int64{out, 128, 3},
+	},
+	"a device's identity": {
+		func(d *Driver) string { return given(device(d, 3).UUID()) },
+		0, []byte("\x01\x23\x45\x67\x89\xab\xcd\xef\x00\x11\x22\x33\x44\x55\x66\x77"),
+		"01234567-89ab-cdef-0011-223344556677", "cuDeviceGetUuid", []int64{out, 3},
+	},
+	"a device's memory": {
+		func(d *Driver) string { return given(device(d, 3).TotalMem()) },
+		0, words(141 << 30), "151397597184", "cuDeviceTotalMem_v2", []int64{out, 3},
+	},
+	"an attribute": {
+		func(d *Driver) string { return given(device(d, 3).Attribute(AttributeFabricSupported)) },
+		0, half(1), "1", "cuDeviceGetAttribute", []int64{out, 128, 3},
+	},
+	"peer access": {
+		func(d *Driver) string { return given(device(d, 3).CanAccessPeer(device(d, 4))) },
+		0, half(1), "true", "cuDeviceCanAccessPeer", []int64{out, 3, 4},
+	},
+	"a property of a link": {
+		func(d *Driver) string {
+			return given(device(d, 3).P2PAttribute(P2PNativeAtomicSupported, device(d, 4)))
+		},
+		0, half(1), "1", "cuDeviceGetP2PAttribute", []int64{out, 3, 3, 4},
+	},
+	"a primary context": {
+		func(d *Driver) string { return given(device(d, 3).RetainPrimary()) },
+		0, words(1 << 40), "1099511627776", "cuDevicePrimaryCtxRetain", []int64{out, 3},
+	},
+	"the current context": {
+		func(d *Driver) string { return given(d.Current()) },
+		0, words(1 << 40), "1099511627776", "cuCtxGetCurrent", []int64{out},
+	},
+	"free memory": {
+		func(d *Driver) string { free, _, err := d.MemGetInfo(); return given(free, err) },
+		0, words(1 << 36), "68719476736", "cuMemGetInfo_v2", []int64{out, out},
+	},
+	"all memory": {
+		func(d *Driver) string { _, total, err := d.MemGetInfo(); return given(total, err) },
+		1, words(1 << 37), "137438953472", "cuMemGetInfo_v2", []int64{out, out},
+	},
+	"addresses": {
+		func(d *Driver) string { return given(d.AddressReserve(big, 2<<20)) },
+		0, words(1 << 46), "70368744177664", "cuMemAddressReserve", []int64{out, big, 2 << 20, 0, 0},
+	},
+	"a file descriptor": {
+		func(d *Driver) string { return given(d.ExportFD(Handle(address))) },
+		0, half(17), "17", "cuMemExportToShareableHandle", []int64{out, int64(address), 1, 0},
+	},
+	"an imported handle": {
+		func(d *Driver) string { return given(d.ImportFD(17)) },
+		0, words(1 << 40), "1099511627776", "cuMemImportFromShareableHandle", []int64{out, 17, 1},
+	},
+	"memory in stream order": {
+		func(d *Driver) string { return given(d.MemAllocAsync(big, stream)) },
+		0, words(1 << 40), "1099511627776", "cuMemAllocAsync", []int64{out, big, int64(stream)},
+	},
+	"host memory": {
+		func(d *Driver) string { return given(d.MemAllocHost(big)) },
+		0, words(1 << 40), "1099511627776", "cuMemAllocHost_v2", []int64{out, big},
+	},
+	"a stream": {
+		func(d *Driver) string { return given(d.StreamCreate(true)) },
+		0, words(1 << 40), "1099511627776", "cuStreamCreate", []int64{out, 1},
+	},
+	"a graph": {
+		func(d *Driver) string { return given(d.EndCapture(stream)) },
+		1, words(1 << 40), "1099511627776", "cuStreamEndCapture", []int64{int64(stream), out},
+	},
+	"a capture's state": {
+		func(d *Driver) string { return given(d.CaptureStatus(stream)) },
+		1, half(2), "2", "cuStreamIsCapturing", []int64{int64(stream), out},
+	},
+	"no number without a capture": {
+		func(d *Driver) string {
+			status, id, err := d.CaptureInfo(stream)
+			return given([]uint64{uint64(status), id}, err)
+		},
+		2, words(77), "[0 0]", "cuStreamGetCaptureInfo_v2",
+		[]int64{int64(stream), out, out, 0, 0, 0},
+	},
+	"the mode that was": {
+		func(d *Driver) string { return given(d.ThreadExchangeCaptureMode(CaptureRelaxed)) },
+		0, half(1), "1", "cuThreadExchangeStreamCaptureMode", []int64{out},
+	},
+	"an event": {
+		func(d *Driver) string { return given(d.EventCreate(EventDisableTiming | EventBlockingSync)) },
+		0, words(1 << 40), "1099511627776", "cuEventCreate", []int64{out, 3},
+	},
+	"a time": {
+		func(d *Driver) string { return given(d.EventElapsedTime(event, Event(other))) },
+		0, half(math.Float32bits(2.5)), (2500 * time.Microsecond).String(), "cuEventElapsedTime",
+		[]int64{out, int64(event), int64(other)},
+	},
+	"a runnable graph": {
+		func(d *Driver) string { return given(d.GraphInstantiate(Graph(address))) },
+		0, words(1 << 40), "1099511627776", "cuGraphInstantiateWithFlags",
+		[]int64{out, int64(address), 0},
+	},
+	"a module": {
+		func(d *Driver) string { return given(d.ModuleLoadData([]byte(".version 8.0"))) },
+		0, words(1 << 40), "1099511627776", "cuModuleLoadData", []int64{out, out},
+	},
+	"a kernel": {
+		func(d *Driver) string { return given(d.ModuleGetFunction(Module(address), "spin")) },
+		0, words(1 << 40), "1099511627776", "cuModuleGetFunction", []int64{out, int64(address), out},
+	},
+}
+
+func TestResultsComeBackWhole(t *testing.T) {
+	driver, recorder := load(t, declarations)
+	for name, c := range results {
+		t.Run(name, func(t *testing.T) {
+			recorder.Reset()
+			recorder.Output(c.index, c.leaves)
+			if got := c.make(driver); got != c.want {
+				t.Errorf("it is %s, want %s", got, c.want)
+			}
+			got := recorder.Last()
+			same := slices.EqualFunc(got.Args, c.args, func(got, want int64) bool {
+				return got == want || want == out && got != 0
+			})
+			if got.Name != c.name || !same {
+				t.Errorf("called %s%#x, want %s%#x", got.Name, got.Args, c.name, c.args)
+			}
+		})
+	}
+}
+
+func TestEveryFunctionIsTested(t *testing.T) {
+	tested := map[string]bool{
+		"cuInit": true, "cuGetErrorName": true, "cuGetErrorString": true, // by every test
+		"cuMemGetAllocationGranularity": true, "cuMemCreate": true, "cuMemSetAccess": true,
+		"cuLaunchHostFunc": true, "cuDeviceGetUuid_v2": true, "cuStreamGetCaptureInfo_v3": true,
+	}
+	for _, c := range calls {
+		tested[c.name] = true
+	}
+	for _, c := range results {
+		tested[c.name] = true
+	}
+	for _, name := range names {
+		if !tested[name] {
+			t.Errorf("no test calls %s", name)
+		}
+	}
+}
+
+func TestNewerFunctionsArePreferred(t *testing.T) {
+	driver, recorder := load(t, declarations+newer)
+	recorder.Output(1, half(1))
+	recorder.Output(2, words(77))
+	status, id, err := driver.CaptureInfo(stream)
+	if status != CaptureActive || id != 77 || err != nil {
+		t.Errorf("the capture is %v, %d, %v, want active and 77", status, id, err)
+	}
+	if got := recorder.Last(); got.Name != "cuStreamGetCaptureInfo_v3" ||
+		!slices.Equal(got.Args[3:], []int64{0, 0, 0, 0}) {
+		t.Errorf("called %s%v", got.Name, got.Args)
+	}
+	recorder.Reset()
+	recorder.Output(0, bytes.Repeat([]byte{0xab}, 16))
+	if got := given(device(driver, 0).UUID()); got != "abababab-abab-abab-abab-abababababab" {
+		t.Errorf("the identity is %s", got)
+	}
+	if got := recorder.Last().Name; got != "cuDeviceGetUuid_v2" {
+		t.Errorf("called %s", got)
+	}
+}
