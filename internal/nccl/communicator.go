@@ -53,9 +53,9 @@ func (l *Library) CommDestroy(comm Comm) error { return l.call(commDestroy, uint
 // which then fails.
 func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(comm)) }
 
-// CommRevoke ends the work on a communicator, kernels and blocked calls, and keeps the communicator:
-// it can do nothing more, but its windows can be deregistered before CommAbort gives it back. Any
-// thread may call it. It needs NCCL 2.28.7.
+// CommRevoke ends the work on a communicator, kernels and blocked calls, and keeps the
+// communicator: it can do nothing more, but its windows can be deregistered before CommAbort gives
+// it back. Any thread may call it. It needs NCCL 2.28.7.
 func (l *Library) CommRevoke(comm Comm) error { return l.call(commRevoke, uintptr(comm), 0) }
 
 // AsyncError tells how a communicator does: nil, ErrInProgress while a call that does not block is

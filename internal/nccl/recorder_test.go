@@ -1,0 +1,261 @@
+package nccl
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"symmem/internal/dl/dltest"
+)
+
+// prelude holds the types of nccl.h, the configuration as 2.27.3 declares it, and the functions
+// that return text.
+const prelude = `
+typedef struct ncclComm *ncclComm_t;
+typedef struct ncclWindow_vidmem *ncclWindow_t;
+typedef struct CUstream_st *cudaStream_t;
+typedef struct { char internal[128]; } ncclUniqueId;
+typedef enum { ncclSuccess } ncclResult_t;
+typedef enum { ncclInt8 } ncclDataType_t;
+typedef enum { ncclSum, ncclMaxRedOp = 0x7fffffff } ncclRedOp_t;
+typedef struct {
+	size_t size;
+	unsigned int magic;
+	unsigned int version;
+	int blocking;
+	int cgaClusterSize;
+	int minCTAs;
+	int maxCTAs;
+	const char *netName;
+	int splitShare;
+	int trafficClass;
+	const char *commName;
+	int collnetEnable;
+	int CTAPolicy;
+	int shrinkShare;
+	int nvlsCTAs;
+} ncclConfig_t;
+
+#define AT(name) offsetof(ncclConfig_t, name), sizeof(((ncclConfig_t *)0)->name)
+size_t layout(int i) {
+	size_t all[] = {
+		AT(size), AT(magic), AT(version), AT(blocking), AT(cgaClusterSize), AT(minCTAs), AT(maxCTAs),
+		AT(netName), AT(splitShare), AT(trafficClass), AT(commName), AT(collnetEnable),
+		AT(CTAPolicy), AT(shrinkShare), AT(nvlsCTAs), sizeof(ncclConfig_t),
+	};
+	return all[i];
+}
+#ifndef VERSION
+#define VERSION 22809
+#endif
+ncclResult_t ncclGetVersion(int *version) { *version = VERSION; return 0; }
+const char *ncclGetErrorString(ncclResult_t result) {
+	return result == 5 ? "invalid usage" : "some other error";
+}
+const char *ncclGetLastError(ncclComm_t comm) {
+	return comm ? "not the process's" : "Duplicate GPU detected";
+}
+`
+
+// declarations are those of nccl.h of 2.29.7.
+const declarations = `
+ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
+ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId,
+	ncclUniqueId *commIds, ncclConfig_t *config)
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
+ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle)
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
+ncclResult_t ncclGroupStart(void)
+ncclResult_t ncclGroupEnd(void)
+ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
+	ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
+	ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count,
+	ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
+	ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
+	ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer,
+	ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
+	ncclComm_t comm, cudaStream_t stream)`
+
+// newer are the functions that came with windows, and after them.
+const newer = `
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
+	int winFlags)
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
+ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
+	ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags)
+ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
+ncclResult_t ncclCommResume(ncclComm_t comm)`
+
+// compile builds an NCCL of the given version whose functions note down how they are called.
+func compile(t testing.TB, version, declarations string) string {
+	t.Helper()
+	return dltest.Compile(t, "libnccl_recorder.so", dltest.Source(t, prelude, declarations),
+		"-DVERSION="+version)
+}
+
+func load(t testing.TB, version, declarations string) (*Library, *dltest.Recorder) {
+	t.Helper()
+	path := compile(t, version, declarations)
+	library, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return library, dltest.Open(t, path)
+}
+
+const (
+	// The addresses and counts have bits above the 32nd, so that an argument which is cut shows.
+	address = 0x7fab_cdef_0000
+	other   = 0x7012_3456_0000
+	comm    = 0x5500_0000_0100
+	stream  = 0x7700_0000_0010
+	many    = 5 << 33
+	out     = int64(-1 << 62) // an address that the test does not know
+)
+
+// calls are what each method is to pass.
+var calls = map[string]struct {
+	make func(l *Library) error
+	name string
+	args []int64
+}{
+	"all-reduce": {
+		func(l *Library) error {
+			return l.AllReduce(address, other, many, Float32, Max, comm, stream)
+		},
+		"ncclAllReduce", []int64{address, other, many, 7, 2, comm, stream},
+	},
+	"all-gather": {
+		func(l *Library) error { return l.AllGather(address, other, many, BFloat16, comm, stream) },
+		"ncclAllGather", []int64{address, other, many, 9, comm, stream},
+	},
+	"reduce-scatter": {
+		func(l *Library) error {
+			return l.ReduceScatter(address, other, many, Float16, Avg, comm, stream)
+		},
+		"ncclReduceScatter", []int64{address, other, many, 6, 4, comm, stream},
+	},
+	"broadcast": {
+		func(l *Library) error {
+			return l.Broadcast(address, other, many, Float64, 3, comm, stream)
+		},
+		"ncclBroadcast", []int64{address, other, many, 8, 3, comm, stream},
+	},
+	"reduce, whose last two arguments are on the stack": {
+		func(l *Library) error {
+			return l.Reduce(address, other, many, Int64, Min, 3, comm, stream)
+		},
+		"ncclReduce", []int64{address, other, many, 4, 3, 3, comm, stream},
+	},
+	"all-to-all": {
+		func(l *Library) error { return l.AlltoAll(address, other, many, Uint8, comm, stream) },
+		"ncclAlltoAll", []int64{address, other, many, 1, comm, stream},
+	},
+	"send": {
+		func(l *Library) error { return l.Send(address, many, Int32, 5, comm, stream) },
+		"ncclSend", []int64{address, many, 2, 5, comm, stream},
+	},
+	"recv": {
+		func(l *Library) error { return l.Recv(address, many, Int8, 6, comm, stream) },
+		"ncclRecv", []int64{address, many, 0, 6, comm, stream},
+	},
+	"starting a group": {(*Library).GroupStart, "ncclGroupStart", []int64{}},
+	"ending a group":   {(*Library).GroupEnd, "ncclGroupEnd", []int64{}},
+	"finalizing": {
+		func(l *Library) error { return l.CommFinalize(comm) }, "ncclCommFinalize", []int64{comm},
+	},
+	"destroying": {
+		func(l *Library) error { return l.CommDestroy(comm) }, "ncclCommDestroy", []int64{comm},
+	},
+	"aborting": {
+		func(l *Library) error { return l.CommAbort(comm) }, "ncclCommAbort", []int64{comm},
+	},
+	"revoking": {
+		func(l *Library) error { return l.CommRevoke(comm) }, "ncclCommRevoke", []int64{comm, 0},
+	},
+	"suspending": {
+		func(l *Library) error { return l.CommSuspend(comm, SuspendMemory) },
+		"ncclCommSuspend", []int64{comm, 1},
+	},
+	"resuming": {
+		func(l *Library) error { return l.CommResume(comm) }, "ncclCommResume", []int64{comm},
+	},
+	"deregistering": {
+		func(l *Library) error { return l.Deregister(comm, address) },
+		"ncclCommDeregister", []int64{comm, address},
+	},
+	"deregistering a window": {
+		func(l *Library) error { return l.WindowDeregister(comm, address) },
+		"ncclCommWindowDeregister", []int64{comm, address},
+	},
+	"asking for errors": {
+		func(l *Library) error { return l.AsyncError(comm) },
+		"ncclCommGetAsyncError", []int64{comm, out},
+	},
+}
+
+func TestArgumentsArriveInOrderAndWhole(t *testing.T) {
+	library, recorder := load(t, "22907", declarations+newer)
+	for name, c := range calls {
+		t.Run(name, func(t *testing.T) {
+			recorder.Reset()
+			if err := c.make(library); err != nil {
+				t.Fatal(err)
+			}
+			got := recorder.Last()
+			same := slices.EqualFunc(got.Args, c.args, func(got, want int64) bool {
+				return got == want || want == out && got != 0
+			})
+			if got.Name != c.name || !same {
+				t.Errorf("called %s%#x, want %s%#x", got.Name, got.Args, c.name, c.args)
+			}
+			recorder.Result(5)
+			if err := c.make(library); err == nil || err.(*Error).Call != c.name {
+				t.Errorf("the error is %v, want one of %s", err, c.name)
+			}
+		})
+	}
+}
+
+func TestEveryFunctionIsTested(t *testing.T) {
+	tested := strings.Fields("ncclGetVersion ncclGetErrorString ncclGetLastError ncclGetUniqueId " +
+		"ncclCommInitRankScalable ncclCommCount ncclCommCuDevice ncclCommUserRank " +
+		"ncclCommRegister ncclCommWindowRegister")
+	for _, c := range calls {
+		tested = append(tested, c.name)
+	}
+	for _, f := range table {
+		if !slices.Contains(tested, f.name) {
+			t.Errorf("no test calls %s", f.name)
+		}
+	}
+}
+
+func TestTheLibraryTellsWhatItIs(t *testing.T) {
+	library, _ := load(t, "22809", declarations+newer)
+	if code, text := library.Version(); code != 22809 || text != "2.28.9" {
+		t.Errorf("the version is %d, %s", code, text)
+	}
+	if filepath.Base(library.Path()) != "libnccl_recorder.so" || library.Origin() != "the given path" {
+		t.Errorf("it is %s, from %s", library.Path(), library.Origin())
+	}
+	for range 2 { // the second answer is a remembered one
+		if !library.Has("ncclCommSuspend") || library.Has("ncclCommGrow") {
+			t.Error("it does not know what it has")
+		}
+	}
+}

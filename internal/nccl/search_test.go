@@ -1,0 +1,156 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"symmem/internal/dl/dltest"
+)
+
+func environment(variables map[string]string) func(string) string {
+	return func(name string) string { return variables[name] }
+}
+
+// wheel makes an empty file where pip would put NCCL below a folder.
+func wheel(t *testing.T, folder, python string) string {
+	t.Helper()
+	path := filepath.Join(folder, "lib", python, "site-packages/nvidia/nccl/lib", soname)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// interpreter makes a python3 in the folder bin below a prefix, or a link to one.
+func interpreter(t *testing.T, prefix, target string) string {
+	t.Helper()
+	path := filepath.Join(prefix, "bin/python3")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	err := os.WriteFile(path, nil, 0o700)
+	if target != "" {
+		err = errors.Join(os.Remove(path), os.Symlink(target, path))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestPlacesAreLookedAtInOrder(t *testing.T) {
+	root := t.TempDir()
+	venv, conda := filepath.Join(root, "venv"), filepath.Join(root, "conda")
+	old, recent := wheel(t, venv, "python3.9"), wheel(t, venv, "python3.12")
+	inConda := wheel(t, conda, "python3.11")
+	empty := filepath.Join(root, "empty")
+	prefixes := []prefix{{"$VIRTUAL_ENV", venv}, {"$CONDA_PREFIX", conda}, {"python3", empty}}
+	for name, c := range map[string]struct {
+		variables map[string]string
+		want      []string
+	}{
+		"without a name the wheels come before the system": {
+			nil,
+			[]string{
+				soname, recent, old, inConda,
+				filepath.Join(empty, "lib/python3*/site-packages/nvidia/nccl/lib", soname), soname,
+			},
+		},
+		"a name is final": {
+			map[string]string{PathVariable: "/opt/libnccl.so"}, []string{soname, "/opt/libnccl.so"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all := places(environment(c.variables), prefixes)
+			var got []string
+			for _, p := range all {
+				got = append(got, p.paths...)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("the places are\n%s\nwant\n%s",
+					strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+			}
+			if !all[0].resident || all[len(all)-1].resident {
+				t.Error("the process's own copy is not the first place")
+			}
+		})
+	}
+}
+
+func TestPythonIsFoundThroughItsLinks(t *testing.T) {
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, venv := filepath.Join(root, "base"), filepath.Join(root, "venv")
+	interpreter(t, venv, interpreter(t, base, ""))
+	t.Setenv("PATH", filepath.Join(venv, "bin"))
+	for name, c := range map[string]struct {
+		variables map[string]string
+		want      []string
+	}{
+		"of $PATH, with the file that the link leads to": {nil, []string{venv, base}},
+		"an environment that is active goes first, and once": {
+			map[string]string{"VIRTUAL_ENV": venv, "CONDA_PREFIX": "/opt/conda"},
+			[]string{venv, "/opt/conda", base},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, p := range pythonPrefixes(environment(c.variables)) {
+				got = append(got, p.folder)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("the prefixes are %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestTheErrorListsEverythingThatWasLookedAt(t *testing.T) {
+	folder := t.TempDir()
+	broken := wheel(t, folder, "python3.12")
+	_, err := open([]place{
+		{origin: "the copy of nobody", resident: true, paths: []string{"libnobody.so.2"}},
+		{origin: "a wheel", paths: []string{broken}},
+		{origin: "the loader", paths: []string{"libnobody.so.2"}},
+	})
+	if !errors.Is(err, ErrNoLibrary) {
+		t.Fatalf("the error is %v, want ErrNoLibrary", err)
+	}
+	for _, want := range []string{
+		"the copy of nobody: libnobody.so.2 is not loaded", "a wheel: opening " + broken,
+		"the loader: opening libnobody.so.2", "pip install", "$" + PathVariable,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error is %q, want %q in it", err, want)
+		}
+	}
+}
+
+func TestTheSearchGoesOnPastWhatDoesNotOpen(t *testing.T) {
+	broken, good := wheel(t, t.TempDir(), "python3.12"), compile(t, "22809", declarations)
+	library, err := open([]place{{origin: "wheels", paths: []string{broken, good}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if library.Path() != good || library.Origin() != "wheels" {
+		t.Errorf("loaded %s from %s", library.Path(), library.Origin())
+	}
+}
+
+func TestWhatIsNotNCCLIsRefused(t *testing.T) {
+	path := dltest.Compile(t, "libother.so", "int other(void) { return 1; }")
+	_, err := Load(path)
+	if !errors.Is(err, ErrNoLibrary) || !strings.Contains(fmt.Sprint(err), "no ncclGetVersion") {
+		t.Errorf("the error is %v, want ErrNoLibrary", err)
+	}
+}
