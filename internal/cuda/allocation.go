@@ -53,7 +53,7 @@ type AllocationProp struct {
 	// GPUDirectRDMACapable is 1 for memory that network cards may read and write.
 	GPUDirectRDMACapable uint8
 	Usage                uint16
-	reserved             [4]uint8
+	_                    [4]uint8
 }
 
 // PinnedMemory describes memory of a device that may be handed over in the given ways.

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -24,109 +25,140 @@ var calls = map[string]struct {
 }{
 	"releasing a primary context": {
 		func(d *Driver) error { return device(d, 3).ReleasePrimary() },
-		"cuDevicePrimaryCtxRelease_v2", []int64{3},
+		"cuDevicePrimaryCtxRelease_v2",
+		[]int64{3},
 	},
 	"setting a context": {
 		func(d *Driver) error { return d.SetCurrent(Context(address)) },
-		"cuCtxSetCurrent", []int64{int64(address)},
+		"cuCtxSetCurrent",
+		[]int64{int64(address)},
 	},
 	"freeing addresses": {
 		func(d *Driver) error { return d.AddressFree(address, big) },
-		"cuMemAddressFree", []int64{int64(address), big},
+		"cuMemAddressFree",
+		[]int64{int64(address), big},
 	},
 	"releasing an allocation": {
 		func(d *Driver) error { return d.Release(Handle(address)) },
-		"cuMemRelease", []int64{int64(address)},
+		"cuMemRelease",
+		[]int64{int64(address)},
 	},
 	"mapping": {
 		func(d *Driver) error { return d.Map(address, big, 2<<20, Handle(other)) },
-		"cuMemMap", []int64{int64(address), big, 2 << 20, int64(other), 0},
+		"cuMemMap",
+		[]int64{int64(address), big, 2 << 20, int64(other), 0},
 	},
 	"unmapping": {
 		func(d *Driver) error { return d.Unmap(address, big) },
-		"cuMemUnmap", []int64{int64(address), big},
+		"cuMemUnmap",
+		[]int64{int64(address), big},
 	},
 	"copying": {
 		func(d *Driver) error { return d.MemcpyAsync(address, other, big, stream) },
-		"cuMemcpyAsync", []int64{int64(address), int64(other), big, int64(stream)},
+		"cuMemcpyAsync",
+		[]int64{int64(address), int64(other), big, int64(stream)},
 	},
 	"filling": {
 		func(d *Driver) error { return d.MemsetD8Async(address, 0xab, big, stream) },
-		"cuMemsetD8Async", []int64{int64(address), 0xab, big, int64(stream)},
+		"cuMemsetD8Async",
+		[]int64{int64(address), 0xab, big, int64(stream)},
 	},
 	"freeing memory in stream order": {
 		func(d *Driver) error { return d.MemFreeAsync(address, stream) },
-		"cuMemFreeAsync", []int64{int64(address), int64(stream)},
+		"cuMemFreeAsync",
+		[]int64{int64(address), int64(stream)},
 	},
 	"freeing host memory": {
 		func(d *Driver) error { return d.MemFreeHost(address) },
-		"cuMemFreeHost", []int64{int64(address)},
+		"cuMemFreeHost",
+		[]int64{int64(address)},
 	},
 	"registering host memory": {
 		func(d *Driver) error {
 			return d.MemHostRegister(address, big, HostRegisterPortable|HostRegisterDeviceMap)
 		},
-		"cuMemHostRegister_v2", []int64{int64(address), big, 3},
+		"cuMemHostRegister_v2",
+		[]int64{int64(address), big, 3},
 	},
 	"unregistering host memory": {
 		func(d *Driver) error { return d.MemHostUnregister(address) },
-		"cuMemHostUnregister", []int64{int64(address)},
+		"cuMemHostUnregister",
+		[]int64{int64(address)},
 	},
 	"destroying a stream": {
 		func(d *Driver) error { return d.StreamDestroy(stream) },
-		"cuStreamDestroy_v2", []int64{int64(stream)},
+		"cuStreamDestroy_v2",
+		[]int64{int64(stream)},
 	},
 	"synchronizing a stream": {
 		func(d *Driver) error { return d.StreamSynchronize(stream) },
-		"cuStreamSynchronize", []int64{int64(stream)},
+		"cuStreamSynchronize",
+		[]int64{int64(stream)},
 	},
 	"asking for a stream": {
 		func(d *Driver) error { return done(d.StreamQuery(stream)) },
-		"cuStreamQuery", []int64{int64(stream)},
+		"cuStreamQuery",
+		[]int64{int64(stream)},
 	},
 	"making a stream wait": {
 		func(d *Driver) error { return d.StreamWaitEvent(stream, event) },
-		"cuStreamWaitEvent", []int64{int64(stream), int64(event), 0},
+		"cuStreamWaitEvent",
+		[]int64{int64(stream), int64(event), 0},
 	},
 	"making a graph wait": {
 		func(d *Driver) error { return d.StreamWaitEventExternal(stream, event) },
-		"cuStreamWaitEvent", []int64{int64(stream), int64(event), 1},
+		"cuStreamWaitEvent",
+		[]int64{int64(stream), int64(event), 1},
 	},
 	"beginning a capture": {
 		func(d *Driver) error { return d.BeginCapture(stream, CaptureRelaxed) },
-		"cuStreamBeginCapture_v2", []int64{int64(stream), 2},
+		"cuStreamBeginCapture_v2",
+		[]int64{int64(stream), 2},
+	},
+	"waiting for a word of memory": {
+		func(d *Driver) error { return d.StreamWaitValue(stream, address, 1<<31+5, WaitEqual) },
+		"cuStreamWaitValue32_v2",
+		[]int64{int64(stream), int64(address), 1<<31 + 5, 1},
 	},
 	"recording an event": {
 		func(d *Driver) error { return d.EventRecord(event, stream) },
-		"cuEventRecord", []int64{int64(event), int64(stream)},
+		"cuEventRecord",
+		[]int64{int64(event), int64(stream)},
 	},
 	"asking for an event": {
 		func(d *Driver) error { return done(d.EventQuery(event)) },
-		"cuEventQuery", []int64{int64(event)},
+		"cuEventQuery",
+		[]int64{int64(event)},
 	},
 	"synchronizing an event": {
 		func(d *Driver) error { return d.EventSynchronize(event) },
-		"cuEventSynchronize", []int64{int64(event)},
+		"cuEventSynchronize",
+		[]int64{int64(event)},
 	},
 	"destroying an event": {
 		func(d *Driver) error { return d.EventDestroy(event) },
-		"cuEventDestroy_v2", []int64{int64(event)},
+		"cuEventDestroy_v2",
+		[]int64{int64(event)},
 	},
 	"launching a graph": {
 		func(d *Driver) error { return d.GraphLaunch(GraphExec(address), stream) },
-		"cuGraphLaunch", []int64{int64(address), int64(stream)},
+		"cuGraphLaunch",
+		[]int64{int64(address), int64(stream)},
 	},
 	"destroying a runnable graph": {
 		func(d *Driver) error { return d.GraphExecDestroy(GraphExec(address)) },
-		"cuGraphExecDestroy", []int64{int64(address)},
+		"cuGraphExecDestroy",
+		[]int64{int64(address)},
 	},
 	"destroying a graph": {
 		func(d *Driver) error { return d.GraphDestroy(Graph(address)) },
-		"cuGraphDestroy", []int64{int64(address)},
+		"cuGraphDestroy",
+		[]int64{int64(address)},
 	},
 	"unloading a module": {
 		func(d *Driver) error { return d.ModuleUnload(Module(address)) },
-		"cuModuleUnload", []int64{int64(address)},
+		"cuModuleUnload",
+		[]int64{int64(address)},
 	},
 	"launching a kernel": {
 		func(d *Driver) error {
@@ -162,7 +194,8 @@ func TestArgumentsArriveInOrderAndWhole(t *testing.T) {
 				t.Errorf("called %s%#x, want %s%#x", got.Name, got.Args, c.name, c.args)
 			}
 			recorder.Result(2)
-			if err := c.make(driver); err == nil || err.(*Error).Call != c.name {
+			var typed *Error
+			if err := c.make(driver); !errors.As(err, &typed) || typed.Call != c.name {
 				t.Errorf("the error is %v, want one of %s", err, c.name)
 			}
 		})

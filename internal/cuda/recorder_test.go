@@ -128,6 +128,8 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *stat
 	cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out,
 	size_t *numDependencies_out)
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, unsigned int value,
+	unsigned int flags)
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 CUresult cuEventQuery(CUevent hEvent)

@@ -41,97 +41,119 @@ var results = map[string]struct {
 }{
 	"the version": {
 		func(d *Driver) string { return given(d.Version()) },
-		0, half(12090), "12090", "cuDriverGetVersion", []int64{out},
+		0, half(12090), "12090", "cuDriverGetVersion",
+		[]int64{out},
 	},
 	"the number of devices": {
 		func(d *Driver) string { return given(d.DeviceCount()) },
-		0, half(8), "8", "cuDeviceGetCount", []int64{out},
+		0, half(8), "8", "cuDeviceGetCount",
+		[]int64{out},
 	},
 	"a device": {
 		func(d *Driver) string {
 			v, err := d.Device(2)
 			return given([]int{v.Ordinal(), int(v.handle)}, err)
 		},
-		0, half(5), "[2 5]", "cuDeviceGet", []int64{out, 2},
+		0, half(5), "[2 5]", "cuDeviceGet",
+		[]int64{out, 2},
 	},
 	"a name": {
 		func(d *Driver) string { return given(device(d, 3).Name()) },
-		0, []byte("NVIDIA H200\x00junk"), "NVIDIA H200", "cuDeviceGetName", []int64{out, 128, 3},
+		0, []byte("NVIDIA H200\x00junk"), "NVIDIA H200", "cuDeviceGetName",
+		[]int64{out, 128, 3},
 	},
 	"a place on the bus": {
 		func(d *Driver) string { return given(device(d, 3).PCIBusID()) },
-		0, []byte("0000:1b:00.0\x00"), "0000:1b:00.0", "cuDeviceGetPCIBusId", []int64{out, 128, 3},
+		0, []byte("0000:1b:00.0\x00"), "0000:1b:00.0", "cuDeviceGetPCIBusId",
+		[]int64{out, 128, 3},
 	},
 	"a device's identity": {
 		func(d *Driver) string { return given(device(d, 3).UUID()) },
 		0, []byte("\x01\x23\x45\x67\x89\xab\xcd\xef\x00\x11\x22\x33\x44\x55\x66\x77"),
-		"01234567-89ab-cdef-0011-223344556677", "cuDeviceGetUuid", []int64{out, 3},
+		"01234567-89ab-cdef-0011-223344556677", "cuDeviceGetUuid",
+		[]int64{out, 3},
 	},
 	"a device's memory": {
 		func(d *Driver) string { return given(device(d, 3).TotalMem()) },
-		0, words(141 << 30), "151397597184", "cuDeviceTotalMem_v2", []int64{out, 3},
+		0, words(141 << 30), "151397597184", "cuDeviceTotalMem_v2",
+		[]int64{out, 3},
 	},
 	"an attribute": {
 		func(d *Driver) string { return given(device(d, 3).Attribute(AttributeFabricSupported)) },
-		0, half(1), "1", "cuDeviceGetAttribute", []int64{out, 128, 3},
+		0, half(1), "1", "cuDeviceGetAttribute",
+		[]int64{out, 128, 3},
 	},
 	"peer access": {
 		func(d *Driver) string { return given(device(d, 3).CanAccessPeer(device(d, 4))) },
-		0, half(1), "true", "cuDeviceCanAccessPeer", []int64{out, 3, 4},
+		0, half(1), "true", "cuDeviceCanAccessPeer",
+		[]int64{out, 3, 4},
 	},
 	"a property of a link": {
 		func(d *Driver) string {
 			return given(device(d, 3).P2PAttribute(P2PNativeAtomicSupported, device(d, 4)))
 		},
-		0, half(1), "1", "cuDeviceGetP2PAttribute", []int64{out, 3, 3, 4},
+		0, half(1), "1", "cuDeviceGetP2PAttribute",
+		[]int64{out, 3, 3, 4},
 	},
 	"a primary context": {
 		func(d *Driver) string { return given(device(d, 3).RetainPrimary()) },
-		0, words(1 << 40), "1099511627776", "cuDevicePrimaryCtxRetain", []int64{out, 3},
+		0, words(1 << 40), "1099511627776", "cuDevicePrimaryCtxRetain",
+		[]int64{out, 3},
 	},
 	"the current context": {
 		func(d *Driver) string { return given(d.Current()) },
-		0, words(1 << 40), "1099511627776", "cuCtxGetCurrent", []int64{out},
+		0, words(1 << 40), "1099511627776", "cuCtxGetCurrent",
+		[]int64{out},
 	},
 	"free memory": {
 		func(d *Driver) string { free, _, err := d.MemGetInfo(); return given(free, err) },
-		0, words(1 << 36), "68719476736", "cuMemGetInfo_v2", []int64{out, out},
+		0, words(1 << 36), "68719476736", "cuMemGetInfo_v2",
+		[]int64{out, out},
 	},
 	"all memory": {
 		func(d *Driver) string { _, total, err := d.MemGetInfo(); return given(total, err) },
-		1, words(1 << 37), "137438953472", "cuMemGetInfo_v2", []int64{out, out},
+		1, words(1 << 37), "137438953472", "cuMemGetInfo_v2",
+		[]int64{out, out},
 	},
 	"addresses": {
 		func(d *Driver) string { return given(d.AddressReserve(big, 2<<20)) },
-		0, words(1 << 46), "70368744177664", "cuMemAddressReserve", []int64{out, big, 2 << 20, 0, 0},
+		0, words(1 << 46), "70368744177664", "cuMemAddressReserve",
+		[]int64{out, big, 2 << 20, 0, 0},
 	},
 	"a file descriptor": {
 		func(d *Driver) string { return given(d.ExportFD(Handle(address))) },
-		0, half(17), "17", "cuMemExportToShareableHandle", []int64{out, int64(address), 1, 0},
+		0, half(17), "17", "cuMemExportToShareableHandle",
+		[]int64{out, int64(address), 1, 0},
 	},
 	"an imported handle": {
 		func(d *Driver) string { return given(d.ImportFD(17)) },
-		0, words(1 << 40), "1099511627776", "cuMemImportFromShareableHandle", []int64{out, 17, 1},
+		0, words(1 << 40), "1099511627776", "cuMemImportFromShareableHandle",
+		[]int64{out, 17, 1},
 	},
 	"memory in stream order": {
 		func(d *Driver) string { return given(d.MemAllocAsync(big, stream)) },
-		0, words(1 << 40), "1099511627776", "cuMemAllocAsync", []int64{out, big, int64(stream)},
+		0, words(1 << 40), "1099511627776", "cuMemAllocAsync",
+		[]int64{out, big, int64(stream)},
 	},
 	"host memory": {
 		func(d *Driver) string { return given(d.MemAllocHost(big)) },
-		0, words(1 << 40), "1099511627776", "cuMemAllocHost_v2", []int64{out, big},
+		0, words(1 << 40), "1099511627776", "cuMemAllocHost_v2",
+		[]int64{out, big},
 	},
 	"a stream": {
 		func(d *Driver) string { return given(d.StreamCreate(true)) },
-		0, words(1 << 40), "1099511627776", "cuStreamCreate", []int64{out, 1},
+		0, words(1 << 40), "1099511627776", "cuStreamCreate",
+		[]int64{out, 1},
 	},
 	"a graph": {
 		func(d *Driver) string { return given(d.EndCapture(stream)) },
-		1, words(1 << 40), "1099511627776", "cuStreamEndCapture", []int64{int64(stream), out},
+		1, words(1 << 40), "1099511627776", "cuStreamEndCapture",
+		[]int64{int64(stream), out},
 	},
 	"a capture's state": {
 		func(d *Driver) string { return given(d.CaptureStatus(stream)) },
-		1, half(2), "2", "cuStreamIsCapturing", []int64{int64(stream), out},
+		1, half(2), "2", "cuStreamIsCapturing",
+		[]int64{int64(stream), out},
 	},
 	"no number without a capture": {
 		func(d *Driver) string {
@@ -143,11 +165,13 @@ var results = map[string]struct {
 	},
 	"the mode that was": {
 		func(d *Driver) string { return given(d.ThreadExchangeCaptureMode(CaptureRelaxed)) },
-		0, half(1), "1", "cuThreadExchangeStreamCaptureMode", []int64{out},
+		0, half(1), "1", "cuThreadExchangeStreamCaptureMode",
+		[]int64{out},
 	},
 	"an event": {
 		func(d *Driver) string { return given(d.EventCreate(EventDisableTiming | EventBlockingSync)) },
-		0, words(1 << 40), "1099511627776", "cuEventCreate", []int64{out, 3},
+		0, words(1 << 40), "1099511627776", "cuEventCreate",
+		[]int64{out, 3},
 	},
 	"a time": {
 		func(d *Driver) string { return given(d.EventElapsedTime(event, Event(other))) },
@@ -161,11 +185,13 @@ var results = map[string]struct {
 	},
 	"a module": {
 		func(d *Driver) string { return given(d.ModuleLoadData([]byte(".version 8.0"))) },
-		0, words(1 << 40), "1099511627776", "cuModuleLoadData", []int64{out, out},
+		0, words(1 << 40), "1099511627776", "cuModuleLoadData",
+		[]int64{out, out},
 	},
 	"a kernel": {
 		func(d *Driver) string { return given(d.ModuleGetFunction(Module(address), "spin")) },
-		0, words(1 << 40), "1099511627776", "cuModuleGetFunction", []int64{out, int64(address), out},
+		0, words(1 << 40), "1099511627776", "cuModuleGetFunction",
+		[]int64{out, int64(address), out},
 	},
 }
 

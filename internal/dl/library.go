@@ -85,8 +85,8 @@ func fileOf(handle uintptr, name string) string {
 	}
 	// struct link_map begins with the load address and a pointer to the name (glibc's link.h).
 	path := GoString(Load[[2]uintptr](at)[1])
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
 	}
 	if absolute, err := filepath.Abs(path); err == nil && path != "" {
 		return absolute

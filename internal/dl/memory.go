@@ -2,6 +2,7 @@ package dl
 
 import (
 	"sync"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -45,10 +46,11 @@ func (c Cell[T]) Take() T {
 	return value
 }
 
-// never is false, which the compiler does not know.
+// never is false, which the compiler does not know; so it must expect sink to be given what it
+// could be given.
 var (
 	never bool
-	sink  any
+	sink  unsafe.Pointer
 )
 
 // AddressOf returns the address of a variable for C. The variable is moved to the heap at compile
@@ -56,7 +58,7 @@ var (
 // call or by a reference that lasts, for as long as C uses it.
 func AddressOf[T any](p *T) uintptr {
 	if never {
-		sink = p
+		atomic.StorePointer(&sink, unsafe.Pointer(p))
 	}
 	return uintptr(unsafe.Pointer(p))
 }

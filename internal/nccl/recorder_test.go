@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -137,41 +138,49 @@ var calls = map[string]struct {
 		func(l *Library) error {
 			return l.AllReduce(address, other, many, Float32, Max, comm, stream)
 		},
-		"ncclAllReduce", []int64{address, other, many, 7, 2, comm, stream},
+		"ncclAllReduce",
+		[]int64{address, other, many, 7, 2, comm, stream},
 	},
 	"all-gather": {
 		func(l *Library) error { return l.AllGather(address, other, many, BFloat16, comm, stream) },
-		"ncclAllGather", []int64{address, other, many, 9, comm, stream},
+		"ncclAllGather",
+		[]int64{address, other, many, 9, comm, stream},
 	},
 	"reduce-scatter": {
 		func(l *Library) error {
 			return l.ReduceScatter(address, other, many, Float16, Avg, comm, stream)
 		},
-		"ncclReduceScatter", []int64{address, other, many, 6, 4, comm, stream},
+		"ncclReduceScatter",
+		[]int64{address, other, many, 6, 4, comm, stream},
 	},
 	"broadcast": {
 		func(l *Library) error {
 			return l.Broadcast(address, other, many, Float64, 3, comm, stream)
 		},
-		"ncclBroadcast", []int64{address, other, many, 8, 3, comm, stream},
+		"ncclBroadcast",
+		[]int64{address, other, many, 8, 3, comm, stream},
 	},
 	"reduce, whose last two arguments are on the stack": {
 		func(l *Library) error {
 			return l.Reduce(address, other, many, Int64, Min, 3, comm, stream)
 		},
-		"ncclReduce", []int64{address, other, many, 4, 3, 3, comm, stream},
+		"ncclReduce",
+		[]int64{address, other, many, 4, 3, 3, comm, stream},
 	},
 	"all-to-all": {
 		func(l *Library) error { return l.AlltoAll(address, other, many, Uint8, comm, stream) },
-		"ncclAlltoAll", []int64{address, other, many, 1, comm, stream},
+		"ncclAlltoAll",
+		[]int64{address, other, many, 1, comm, stream},
 	},
 	"send": {
 		func(l *Library) error { return l.Send(address, many, Int32, 5, comm, stream) },
-		"ncclSend", []int64{address, many, 2, 5, comm, stream},
+		"ncclSend",
+		[]int64{address, many, 2, 5, comm, stream},
 	},
 	"recv": {
 		func(l *Library) error { return l.Recv(address, many, Int8, 6, comm, stream) },
-		"ncclRecv", []int64{address, many, 0, 6, comm, stream},
+		"ncclRecv",
+		[]int64{address, many, 0, 6, comm, stream},
 	},
 	"starting a group": {(*Library).GroupStart, "ncclGroupStart", []int64{}},
 	"ending a group":   {(*Library).GroupEnd, "ncclGroupEnd", []int64{}},
@@ -189,22 +198,26 @@ var calls = map[string]struct {
 	},
 	"suspending": {
 		func(l *Library) error { return l.CommSuspend(comm, SuspendMemory) },
-		"ncclCommSuspend", []int64{comm, 1},
+		"ncclCommSuspend",
+		[]int64{comm, 1},
 	},
 	"resuming": {
 		func(l *Library) error { return l.CommResume(comm) }, "ncclCommResume", []int64{comm},
 	},
 	"deregistering": {
 		func(l *Library) error { return l.Deregister(comm, address) },
-		"ncclCommDeregister", []int64{comm, address},
+		"ncclCommDeregister",
+		[]int64{comm, address},
 	},
 	"deregistering a window": {
 		func(l *Library) error { return l.WindowDeregister(comm, address) },
-		"ncclCommWindowDeregister", []int64{comm, address},
+		"ncclCommWindowDeregister",
+		[]int64{comm, address},
 	},
 	"asking for errors": {
 		func(l *Library) error { return l.AsyncError(comm) },
-		"ncclCommGetAsyncError", []int64{comm, out},
+		"ncclCommGetAsyncError",
+		[]int64{comm, out},
 	},
 }
 
@@ -224,7 +237,8 @@ func TestArgumentsArriveInOrderAndWhole(t *testing.T) {
 				t.Errorf("called %s%#x, want %s%#x", got.Name, got.Args, c.name, c.args)
 			}
 			recorder.Result(5)
-			if err := c.make(library); err == nil || err.(*Error).Call != c.name {
+			var typed *Error
+			if err := c.make(library); !errors.As(err, &typed) || typed.Call != c.name {
 				t.Errorf("the error is %v, want one of %s", err, c.name)
 			}
 		})

@@ -18,7 +18,8 @@ const PathVariable = "SYMMEM_NCCL"
 // soname is the name that every NCCL 2 has for the loader.
 const soname = "libnccl.so.2"
 
-// wheels are where pip puts NCCL (package nvidia-nccl-cu12 or -cu13) below an installation's prefix.
+// wheels are where pip puts NCCL (package nvidia-nccl-cu12 or -cu13) below an installation's
+// prefix.
 var wheels = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
 	"lib64/python3*/site-packages/nvidia/nccl/lib/" + soname,
@@ -69,8 +70,10 @@ func onlyCopy(path string) error {
 // places lists where to look. A file that SYMMEM_NCCL names must be it: nothing else is tried
 // after it, lest a typing error goes unnoticed.
 func places(getenv func(string) string, prefixes []prefix) []place {
-	all := []place{{origin: "the copy that this process has loaded", resident: true,
-		paths: []string{soname}}}
+	all := []place{{
+		origin: "the copy that this process has loaded", resident: true,
+		paths: []string{soname},
+	}}
 	if path := getenv(PathVariable); path != "" {
 		return append(all, place{origin: "$" + PathVariable, paths: []string{path}})
 	}
@@ -121,8 +124,8 @@ func pythonPrefixes(getenv func(string) string) []prefix {
 	add("$CONDA_PREFIX", getenv("CONDA_PREFIX"))
 	if python, err := exec.LookPath("python3"); err == nil {
 		add("the python3 of $PATH", filepath.Dir(filepath.Dir(python)))
-		if real, err := filepath.EvalSymlinks(python); err == nil {
-			add("the python3 of $PATH", filepath.Dir(filepath.Dir(real)))
+		if target, err := filepath.EvalSymlinks(python); err == nil {
+			add("the python3 of $PATH", filepath.Dir(filepath.Dir(target)))
 		}
 	}
 	return all
