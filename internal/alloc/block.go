@@ -107,6 +107,9 @@ func (b *block) setAfter(id int32) {
 	b.rest = b.rest&^(idMask<<afterShift) | uint64(id)<<afterShift
 }
 
+// key orders blocks by position and names them.
+func (b *block) key(id int32) uint64 { return b.place&^idMask | uint64(id) }
+
 // moveTo gives a block the start and segment of a place, and a size.
 func (b *block) moveTo(place, units uint64) {
 	b.place, b.span = place, units<<idBits|b.span&idMask

@@ -11,6 +11,7 @@ type Core struct {
 	config   Config
 	blocks   []block // by number; 0 is no block
 	sides    []side  // by number of the block
+	credit   int     // trees that searches may still look at; see heap.go
 	vacant   int32   // first vacant record
 	classes  []class // by number; 0 is no class
 	unused   int32   // first unused class

@@ -21,6 +21,33 @@ func (c *Core) push(b *block, id, first int32) {
 	c.blocks[first].setBefore(id)
 }
 
+// A search for the lowest block may look at a number of trees without joining them, since joining
+// writes to them all and most would merge with a neighbour soon anyhow. The number is what is left
+// of credit, to which each request adds: so the searches cost constant time in the mean.
+const (
+	creditStep = 4
+	maxCredit  = 4096
+)
+
+// lowest returns the first block of a class by position.
+func (c *Core) lowest(head *int32) int32 {
+	first := *head
+	low := c.blocks[first].key(first)
+	credit := min(c.credit, maxCredit)
+	for id := c.blocks[first].after(); id != 0; credit-- {
+		if credit <= 0 {
+			c.credit = 0
+			*head = c.join(first)
+			return *head
+		}
+		b := &c.blocks[id]
+		low = min(low, b.key(id))
+		id = b.after()
+	}
+	c.credit = credit
+	return int32(low & idMask)
+}
+
 // join makes one tree of the trees of a list and returns its root.
 func (c *Core) join(first int32) int32 {
 	pairs := int32(0)

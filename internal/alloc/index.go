@@ -72,6 +72,7 @@ func (x *index) from(bin int) int {
 
 // find returns the first of the smallest free blocks of at least so many units, or 0.
 func (c *Core) find(x *index, units uint64) int32 {
+	c.credit += creditStep
 	bin := int(units) - 1
 	if units > exactBins {
 		bin = binOf(units)
@@ -93,14 +94,6 @@ func (c *Core) find(x *index, units uint64) int32 {
 		return *head
 	}
 	return c.lowest(head)
-}
-
-// lowest returns the first block of a class by position, which is its head then.
-func (c *Core) lowest(head *int32) int32 {
-	if c.blocks[*head].after() != 0 {
-		*head = c.join(*head)
-	}
-	return *head
 }
 
 // insert files a free block.
