@@ -33,6 +33,7 @@ type benchFlags struct {
 	enforce bool
 	batches int
 	batch   time.Duration
+	backend string
 }
 
 func newBenchCommand() *cobra.Command {
@@ -51,6 +52,8 @@ func newBenchCommand() *cobra.Command {
 	flags.BoolVar(&f.enforce, "enforce", false, "exit with 1 if a figure is over its bar")
 	flags.IntVar(&f.batches, "batches", 0, "batches of each variant (default 21, quick 5)")
 	flags.DurationVar(&f.batch, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
+	flags.StringVar(&f.backend, "backend", "",
+		"where memory comes from: "+backendList()+" (default host, collective auto)")
 	cmd.AddCommand(
 		newBenchAllocCommand(f),
 		newBenchScopeCommand(f),
@@ -59,6 +62,7 @@ func newBenchCommand() *cobra.Command {
 		newBenchCollectiveCommand(f),
 		newBenchScaleCommand(f),
 	)
+	complete(cmd, "backend", backendNames()...)
 	return cmd
 }
 
@@ -68,6 +72,10 @@ func (f *benchFlags) plan() (bench.Plan, error) {
 	if f.quick {
 		p = bench.Quick
 	}
+	if err := checkBackend(f.backend); f.backend != "" && err != nil {
+		return p, err
+	}
+	p.Backend = f.backend
 	if f.batches < 0 || f.batch < 0 {
 		return p, fmt.Errorf("batches is %d and batch is %v, but neither may be negative",
 			f.batches, f.batch)

@@ -1,11 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"time"
 
@@ -14,7 +14,6 @@ import (
 
 	"symmem"
 	"symmem/internal/bench"
-	"symmem/internal/launch"
 	"symmem/internal/reduce"
 	"symmem/internal/rendezvous"
 
@@ -29,9 +28,15 @@ slowest rank, in the median of several batches. The size counts the output of an
 input of a reduce-scatter, as in nccl-tests; it is rounded up to whole elements for each rank.
 sendrecv goes around a ring, and is left out where there is one rank.
 
---path says where buffers lie: window (registered before), plain (in no window), or auto (of a pool;
-the first collective registers them). --check both measures every against off in turns, and prints
-the ratio: that is what checking costs. #wrong counts elements that are wrong on any rank.
+--path says where buffers lie: window (registered before, and the window path is taken always),
+plain (in no window), or auto (of a pool; the first collective registers them, and the tuning table
+chooses the path). --compare measures auto, plain and window in turns on the same buffers, and
+prints the better of the two over auto: 1 says that auto has chosen the better one. --check both
+measures every against off in turns, and prints the ratio: that is what checking costs. #wrong
+counts elements that are wrong on any rank.
+
+--graph captures calls into a graph, 20 or as many as it is given, and times replays; what a call
+costs the processor is not in these times. Without it calls are queued one by one.
 
 The time of a round trip between two processors is taken before and after. On virtual machines it
 changes with the places of the virtual processors; figures compare only within one mode.`
@@ -40,6 +45,8 @@ const benchCollectiveExample = `  symmem bench collective --ranks 2
   symmem bench collective --ops all_reduce -b 8 -e 64M -f 2 --ranks 4
   symmem bench collective --ops all --path plain --dtype bfloat16 --redop avg
   symmem bench collective --check both -e 64K --json
+  symmem bench collective --compare --graph -b 1K -e 256M --ranks 4
+  symmem bench collective --backend host --tuning table.json --graph=50
   mpirun -np 2 symmem bench collective --ops all_gather`
 
 // collectiveFlags are the flags of bench collective as they are given.
@@ -71,7 +78,9 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 			if err := f.parse(cmd); err != nil {
 				return err
 			}
-			return f.run(cmd)
+			return asRanks(cmd, f.ranks, f.started, func(w rendezvous.World) error {
+				return f.rank(cmd.Context(), w, cmd.OutOrStdout())
+			})
 		},
 	}
 	f.register(cmd.Flags())
@@ -84,6 +93,11 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	flags.IntVar(&f.ranks, "ranks", 2, "processes to start")
+	flags.BoolVar(&c.Compare, "compare", false, "measure auto against plain and window, in turns")
+	flags.IntVar(&c.GraphOps, "graph", 0, "time replays of graphs of so many calls")
+	flags.Lookup("graph").NoOptDefVal = "20"
+	flags.StringVar(&c.Tuning, "tuning", "",
+		"table that chooses paths: a file, or built-in (default as Open finds it)")
 	flags.StringSliceVar(&f.operations, "ops",
 		[]string{"all_reduce", "all_gather", "reduce_scatter"}, "operations, or all")
 	flags.VarP(&f.first, "min-bytes", "b", "smallest size, such as 8 or 64K")
@@ -92,7 +106,8 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&f.sizes, "sizes", nil, "these sizes instead, such as 8,64K,1M")
 	flags.StringVar(&f.dataType, "dtype", "float32", "type of elements")
 	flags.StringVar(&f.reduceOp, "redop", "sum", "reduction: sum, prod, min, max or avg")
-	flags.StringVar(&f.path, "path", "window", "where buffers lie: window, plain or auto")
+	flags.StringVar(&f.path, "path", "window",
+		"where buffers lie: window, plain or auto (default of --compare)")
 	flags.StringVar(&f.check, "check", "every",
 		"what ranks compare: off, registration, every, or both (every against off)")
 	flags.IntVar(&c.Worlds, "worlds", 1,
@@ -133,7 +148,34 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	case c.Iters < 0:
 		return fmt.Errorf("iters is %d, but must not be negative", c.Iters)
 	}
-	return f.parseNames(cmd.Flags().Changed("worlds"))
+	if err := f.parseNames(cmd.Flags().Changed("worlds")); err != nil {
+		return err
+	}
+	c.Backend = cmp.Or(f.backend, "auto")
+	return f.parsePaths(cmd.Flags().Changed("path"))
+}
+
+// maxGraphOps bounds what is captured into one graph.
+const maxGraphOps = 10_000
+
+// parsePaths reads what says which path is measured, and how.
+func (f *collectiveFlags) parsePaths(pathGiven bool) error {
+	c := &f.config
+	c.Path = bench.Path(f.path)
+	if c.Compare && !pathGiven {
+		c.Path = bench.Auto
+	}
+	switch {
+	case !slices.Contains([]bench.Path{bench.Window, bench.Plain, bench.Auto}, c.Path):
+		return fmt.Errorf("path %q is none of window, plain, auto", f.path)
+	case c.Compare && c.Path != bench.Auto:
+		return fmt.Errorf("compare measures all paths, so leave --path %s out", c.Path)
+	case c.Compare && len(c.Checks) > 1:
+		return errors.New("compare and check both cannot be measured in one run")
+	case c.GraphOps < 0 || c.GraphOps > maxGraphOps:
+		return fmt.Errorf("graph is %d, but must be from 1 to %d", c.GraphOps, maxGraphOps)
+	}
+	return nil
 }
 
 // parseSizes reads a list of sizes.
@@ -164,10 +206,6 @@ func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
 	if c.ReduceOp, err = driver.ParseReduceOp(f.reduceOp); err != nil {
 		return err
 	}
-	c.Path = bench.Path(f.path)
-	if !slices.Contains([]bench.Path{bench.Window, bench.Plain, bench.Auto}, c.Path) {
-		return fmt.Errorf("path %q is none of window, plain, auto", f.path)
-	}
 	if f.check == "both" {
 		c.Checks = []symmem.CheckLevel{symmem.CheckOff, symmem.CheckEvery}
 		if !worldsGiven {
@@ -178,59 +216,6 @@ func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
 	level, err := symmem.ParseCheckLevel(f.check)
 	c.Checks = []symmem.CheckLevel{level}
 	return err
-}
-
-// run is one rank, or starts the ranks if no launcher has.
-func (f *collectiveFlags) run(cmd *cobra.Command) error {
-	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
-	if err != nil {
-		return exitWith(exitUsage, err)
-	}
-	if world.Source == rendezvous.SourceAlone {
-		if f.started {
-			return exitWith(exitUsage,
-				errors.New("this rank has lost the variables of its launcher"))
-		}
-		return f.start(cmd)
-	}
-	if cmd.Flags().Changed("ranks") && f.ranks != world.Size {
-		return fmt.Errorf("%s has started %d ranks, so leave --ranks %d out",
-			world.Source, world.Size, f.ranks)
-	}
-	if err := f.rank(cmd.Context(), world, cmd.OutOrStdout()); err != nil {
-		var coded *exitError
-		if errors.As(err, &coded) {
-			return err
-		}
-		return exitWith(exitUsage, fmt.Errorf("rank %d: %w", world.Rank, err))
-	}
-	return nil
-}
-
-// start launches this program once for each rank, with the same flags.
-func (f *collectiveFlags) start(cmd *cobra.Command) error {
-	self, err := os.Executable()
-	if err != nil {
-		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
-	}
-	command := []string{self, cmd.Parent().Name(), cmd.Name(), "--" + startedFlag}
-	cmd.Flags().Visit(func(flag *pflag.Flag) {
-		if list, ok := flag.Value.(pflag.SliceValue); ok {
-			for _, v := range list.GetSlice() {
-				command = append(command, "--"+flag.Name+"="+v)
-			}
-			return
-		}
-		command = append(command, "--"+flag.Name+"="+flag.Value.String())
-	})
-	result, err := launch.Run(cmd.Context(), launch.Spec{
-		Ranks: f.ranks, Command: command, Output: launch.OutputPlain,
-		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
-	})
-	if err != nil {
-		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))
-	}
-	return verdict(cmd.ErrOrStderr(), &result)
 }
 
 // rank measures as one rank, between two measurements of the round trip. Only rank 0 writes.
@@ -282,6 +267,9 @@ func (f *collectiveFlags) rows(
 		}
 		return text.Row(c, r)
 	})
+	if c.Compare {
+		report.NoteWorst()
+	}
 	return report, wrong, err
 }
 
@@ -313,6 +301,11 @@ func (f *collectiveFlags) finish(out io.Writer, text *bench.NCCLTests, r *bench.
 	}
 	if err := text.Footer(); err != nil {
 		return err
+	}
+	if f.config.Compare {
+		if err := r.PathTable(out); err != nil {
+			return err
+		}
 	}
 	if len(f.config.Checks) > 1 {
 		if err := r.CheckTable(out); err != nil {

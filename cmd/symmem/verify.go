@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -73,14 +72,13 @@ func newVerifyCommand() *cobra.Command {
 		},
 	}
 	f.register(cmd.Flags())
-	complete(cmd, "backend", backendNames...)
+	complete(cmd, "backend", backendNames()...)
 	complete(cmd, "placement", placementNames...)
 	complete(cmd, "check", checkNames...)
 	return cmd
 }
 
 var (
-	backendNames   = []string{"auto", "host"}
 	placementNames = []string{"creation", "address"}
 	checkNames     = []string{"default", "off", "registration", "every"}
 )
@@ -92,7 +90,7 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.IntVar(&c.Cases, "cases", c.Cases, "buffers that are live at once")
 	flags.IntVar(&c.Rounds, "rounds", c.Rounds, "how often the cases are made and freed")
 	flags.Var(&f.size, "size", "float32 elements of a case")
-	flags.StringVar(&c.Backend, "backend", c.Backend, "where memory comes from: auto or host")
+	flags.StringVar(&c.Backend, "backend", c.Backend, "where memory comes from: "+backendList())
 	flags.StringVar(&f.placement, "placement", "creation",
 		"order among equally large free blocks: creation or address")
 	flags.BoolVar(&c.Skew, "skew", false, "give each rank allocations and addresses of its own")
@@ -135,8 +133,8 @@ func (f *verifyFlags) parse() (err error) {
 	default:
 		return fmt.Errorf("placement %q is neither creation nor address", f.placement)
 	}
-	if !slices.Contains(backendNames, c.Backend) {
-		return fmt.Errorf("backend %q is neither auto nor host", c.Backend)
+	if err := checkBackend(c.Backend); err != nil {
+		return err
 	}
 	return c.Validate()
 }

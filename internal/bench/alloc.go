@@ -24,7 +24,7 @@ func Alloc(ctx context.Context, p Plan, live int) (*Report, error) {
 }
 
 func allocOne(ctx context.Context, p Plan, w workload, report *Report) (err error) {
-	runtimes, err := symmem.OpenLocal(ctx, 1, symmem.Options{})
+	runtimes, err := symmem.OpenLocal(ctx, 1, p.options())
 	if err != nil {
 		return err
 	}

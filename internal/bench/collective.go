@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"symmem"
@@ -20,6 +19,13 @@ type Collective struct {
 	DataType symmem.DataType
 	ReduceOp symmem.ReduceOp
 	Path     Path
+	// Compare measures the path that is chosen against both paths forced, in turns on the same
+	// buffers. It needs Path Auto and one check level.
+	Compare bool
+	// GraphOps, if not 0, is how many calls are captured into a graph, whose replays are timed.
+	GraphOps int
+	// Backend and Tuning are those of symmem.Options.
+	Backend, Tuning string
 	// Checks are the check levels that take turns. With two, the last is ours and the first its
 	// baseline.
 	Checks []symmem.CheckLevel
@@ -28,7 +34,8 @@ type Collective struct {
 	Worlds int
 	// InPlace adds the in-place half where the operation has one.
 	InPlace bool
-	// Iters is the number of calls in a batch; 0 makes batches as long as the plan says.
+	// Iters is the number of calls, or of replays, in a batch; 0 makes batches as long as the plan
+	// says.
 	Iters int
 	// Timeout bounds every wait for another rank.
 	Timeout time.Duration
@@ -64,8 +71,15 @@ type Half struct {
 	// Checked are the times at each check level, in the order of Collective.Checks: those of the
 	// slowest rank, a batch each, in nanoseconds a call.
 	Checked []Summary
-	// Wrong is the number of wrong elements on all ranks, at any check level.
+	// Wrong is the number of wrong elements on all ranks, at any check level, on any path.
 	Wrong int64
+	// Took is the path that the calls took. Forced has, with Compare, the times on both paths, if
+	// there are two, Better is the faster one, and Ratio its time over ours: the median of the
+	// ratios of batches that were neighbours, which drift does not move.
+	Took   string
+	Forced map[Path]Summary
+	Better Path
+	Ratio  float64
 }
 
 // Row is one operation at one size.
@@ -135,142 +149,86 @@ func (o *Collective) row(
 	return row, err
 }
 
-// runner is a lane in the middle of a half.
-type runner struct {
-	*lane
-	call  *call
-	iters int
-	perOp []float64
-}
-
 func (o *Collective) half(
 	ctx context.Context, lanes []*lane, row *Row, inPlace bool,
-) (*Half, error) {
-	h := &Half{}
+) (h *Half, err error) {
+	h = &Half{}
 	var runners []*runner
+	defer func() { err = errors.Join(err, forget(runners)) }()
 	for _, l := range lanes {
-		c, err := l.call(o, row.Operation, row.Count, inPlace)
+		choices, err := o.choices(ctx, l, row, inPlace)
 		if err != nil {
 			return nil, err
 		}
-		r := &runner{lane: l, call: c}
-		if err := r.check(ctx, o, row, inPlace, h); err != nil {
-			return nil, err
-		}
-		if err := r.calibrate(ctx, o, row.Operation); err != nil {
-			return nil, err
-		}
-		runners = append(runners, r)
-	}
-	for range o.Plan.Batches {
-		for _, r := range runners {
-			if err := r.batch(ctx, row.Operation); err != nil {
+		for _, c := range choices {
+			r, err := o.runner(ctx, l, row, inPlace, c)
+			if err != nil {
 				return nil, err
 			}
+			runners = append(runners, r)
+			h.Wrong += r.wrongs
 		}
-		// Who went last goes first, so that being second is nobody's advantage.
-		slices.Reverse(runners)
 	}
-	perLevel := make([][]float64, len(o.Checks))
+	if err := o.play(ctx, runners, row.Operation); err != nil {
+		return nil, err
+	}
+	h.summarize(o, runners)
+	return h, nil
+}
+
+// choices are the path choices that take turns in a half.
+func (o *Collective) choices(
+	ctx context.Context, l *lane, row *Row, inPlace bool,
+) ([]symmem.PathChoice, error) {
+	if !o.Compare {
+		return []symmem.PathChoice{o.Path.choice()}, nil
+	}
+	can, err := l.canTakeWindows(ctx, o, row, inPlace)
+	if can {
+		return []symmem.PathChoice{symmem.PathAuto, symmem.PathPlain, symmem.PathWindow}, nil
+	}
+	// There is nothing to choose.
+	return []symmem.PathChoice{symmem.PathAuto}, err
+}
+
+// summarize joins the batches of runners that measured the same.
+func (h *Half) summarize(o *Collective, runners []*runner) {
+	perLevel, perPath := make([][]float64, len(o.Checks)), map[Path][]float64{}
 	for _, r := range runners {
-		perLevel[r.level] = append(perLevel[r.level], r.perOp...)
+		if r.choice == o.Path.choice() {
+			perLevel[r.level] = append(perLevel[r.level], r.perOp...)
+			h.Took = r.took
+		} else {
+			path := Path(r.choice.String())
+			perPath[path] = append(perPath[path], r.perOp...)
+		}
 	}
 	for _, perOp := range perLevel {
 		h.Checked = append(h.Checked, Summarize(perOp))
 	}
-	return h, nil
-}
-
-// check runs the operation once on a known pattern and looks at the path and the result.
-func (r *runner) check(
-	ctx context.Context, o *Collective, row *Row, inPlace bool, h *Half,
-) error {
-	op := row.Operation
-	if err := r.explain(o, op); err != nil {
-		return err
-	}
-	r.fill(o, op, row.Count, inPlace)
-	if err := r.meet(ctx); err != nil {
-		return err
-	}
-	if err := op.launch(ctx, r.rt.World(), r.call); err != nil {
-		return err
-	}
-	if err := r.finish(ctx); err != nil {
-		return err
-	}
-	all, err := r.gather(ctx, r.wrong(o, op, row.Count, inPlace))
-	for _, wrong := range all {
-		h.Wrong += wrong
-	}
-	return err
-}
-
-// explain refuses to measure another path than the one that was asked for.
-func (r *runner) explain(o *Collective, op *Operation) error {
-	if o.Path == Auto || op.kind == symmem.OpSend || op.kind == symmem.OpBarrier {
-		return nil
-	}
-	e, err := r.rt.World().Explain(
-		op.kind, r.call.send, r.call.recv, r.call.count, o.DataType)
-	if err == nil && (e.Path != string(o.Path) || e.Registers) {
-		err = fmt.Errorf("%v: %w", e, ErrPath)
-	}
-	return err
-}
-
-// calibrate finds the number of calls in a batch. Rank 0 decides, so that all make equally many.
-func (r *runner) calibrate(ctx context.Context, o *Collective, op *Operation) error {
-	if r.iters = o.Iters; r.iters > 0 {
-		_, err := r.timed(ctx, op)
-		return err
-	}
-	for r.iters = 1; ; r.iters *= 2 {
-		took, err := r.timed(ctx, op)
-		if err != nil {
-			return err
-		}
-		all, err := r.gather(ctx, took.Nanoseconds())
-		if err != nil {
-			return err
-		}
-		if got := time.Duration(all[0]); got >= o.Plan.Batch/2 || r.iters >= maxOps {
-			r.iters = max(1, int(float64(r.iters)*float64(o.Plan.Batch)/float64(max(got, 1))))
-			return nil
-		}
+	if len(perPath) > 0 {
+		h.compare(perLevel[0], perPath)
 	}
 }
 
-// timed runs a batch from a common start.
-func (r *runner) timed(ctx context.Context, op *Operation) (time.Duration, error) {
-	if err := r.meet(ctx); err != nil {
-		return 0, err
+// compare finds the better of the forced paths.
+func (h *Half) compare(ours []float64, perPath map[Path][]float64) {
+	h.Forced = map[Path]Summary{}
+	for path, perOp := range perPath {
+		h.Forced[path] = Summarize(perOp)
 	}
-	world := r.rt.World()
-	begin := time.Now()
-	for range r.iters {
-		if err := op.launch(ctx, world, r.call); err != nil {
-			return 0, err
-		}
+	h.Better = Plain
+	if h.Forced[Window].Median < h.Forced[Plain].Median {
+		h.Better = Window
 	}
-	err := r.finish(ctx)
-	return time.Since(begin), err
+	h.Ratio = Summarize(ratios(perPath[h.Better], ours)).Median
 }
 
-// batch keeps the time of the slowest rank.
-func (r *runner) batch(ctx context.Context, op *Operation) error {
-	took, err := r.timed(ctx, op)
-	if err != nil {
-		return err
+// ratios divides the batches of one runner by those of another, turn by turn.
+func ratios(over, under []float64) []float64 {
+	all := make([]float64, min(len(over), len(under)))
+	for i := range all {
+		all[i] = over[i] / under[i]
 	}
-	all, err := r.gather(ctx, took.Nanoseconds())
-	if err != nil {
-		return err
-	}
-	longest := int64(0)
-	for _, ns := range all {
-		longest = max(longest, ns)
-	}
-	r.perOp = append(r.perOp, float64(longest)/float64(r.iters))
-	return nil
+	return all
 }

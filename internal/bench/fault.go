@@ -23,7 +23,8 @@ type touch struct{ ns, faults float64 }
 
 // Faults adds to a report what a fresh segment costs when its pages are first touched: by its
 // owner, against a plain shared file without huge pages, and by a peer in the first broadcast over
-// the window, against the second.
+// the window, against the second. It uses the host backend, whose memory pages are, whatever the
+// plan says.
 func Faults(ctx context.Context, p Plan, report *Report) error {
 	var ours, plain, first, second []touch
 	for range (p.Batches + 2) / 3 {
@@ -118,7 +119,7 @@ type fresh struct{ owner, first, second touch }
 // freshWindow makes a segment on two ranks of this process, has the owner touch it, and broadcasts
 // it twice into memory that is warm.
 func freshWindow(ctx context.Context) (f fresh, err error) {
-	err = onLocalRanks(ctx, 2, symmem.Options{}, func(rt *symmem.Runtime) error {
+	err = onLocalRanks(ctx, 2, Plan{}.options(), func(rt *symmem.Runtime) error {
 		got, err := freshOnRank(ctx, rt)
 		if rt.Rank() == 0 {
 			f = got

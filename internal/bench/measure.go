@@ -1,10 +1,13 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
 	"time"
+
+	"symmem"
 )
 
 // Plan says how long to measure.
@@ -13,6 +16,13 @@ type Plan struct {
 	Batch time.Duration
 	// Batches is how many batches each variant gets.
 	Batches int
+	// Backend is where the memory of benches in this process comes from; empty means the host.
+	Backend string
+}
+
+// options are what benches in this process open their ranks with.
+func (p Plan) options() symmem.Options {
+	return symmem.Options{Backend: cmp.Or(p.Backend, "host")}
 }
 
 // Full is the plan for figures that people quote, Quick one for continuous integration.

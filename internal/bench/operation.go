@@ -30,7 +30,10 @@ type call struct {
 	count      int64
 	dataType   symmem.DataType
 	reduceOp   symmem.ReduceOp
-	// second is the stream of the receiving half of sendrecv.
+	// second is the stream of the receiving half of sendrecv. Without one both halves are on the
+	// default stream, and ranks take turns in which comes first: NCCL runs the work of one
+	// communicator in the order of calls, so that half a ring that waits on another stream would
+	// wait for ever, and a graph has one stream alone.
 	second *symmem.Stream
 }
 
@@ -82,10 +85,16 @@ var operations = []Operation{
 		Name: "sendrecv", kind: symmem.OpSend, factor: whole,
 		launch: func(ctx context.Context, g *symmem.Group, c *call) error {
 			next, previous := ring(g.Rank(), g.Size())
-			if err := g.Send(ctx, c.send, c.count, c.dataType, next, nil); err != nil {
-				return err
+			send := func() error {
+				return g.Send(ctx, c.send, c.count, c.dataType, next, nil)
 			}
-			return g.Recv(ctx, c.recv, c.count, c.dataType, previous, c.second)
+			recv := func() error {
+				return g.Recv(ctx, c.recv, c.count, c.dataType, previous, c.second)
+			}
+			if c.second == nil && g.Rank()%2 == 1 {
+				return inTurn(recv, send)
+			}
+			return inTurn(send, recv)
 		},
 	},
 	{
@@ -94,6 +103,13 @@ var operations = []Operation{
 			return g.Barrier(ctx, nil)
 		},
 	},
+}
+
+func inTurn(first, second func() error) error {
+	if err := first(); err != nil {
+		return err
+	}
+	return second()
 }
 
 // ring returns the neighbours of a rank.
@@ -146,6 +162,11 @@ func (o *Operation) sized(bytes int64, ranks int, t symmem.DataType) (count, siz
 	}
 	count = max(1, (bytes+unit-1)/unit)
 	return count, count * unit
+}
+
+// buffered tells whether the operation can work over windows at all.
+func (o *Operation) buffered() bool {
+	return o.kind != symmem.OpSend && o.kind != symmem.OpBarrier
 }
 
 // spans returns how many elements the send and receive buffers have.

@@ -1,11 +1,6 @@
 package bench
 
-import (
-	"fmt"
-
-	"symmem"
-	"symmem/internal/reduce"
-)
+import "symmem"
 
 // pattern says what every rank sends and what it must receive. Values are small whole numbers, so
 // that every type holds them and their sums exactly and any difference is a wrong result. They
@@ -83,67 +78,4 @@ func (p *pattern) wanted(rank, i int64) (int64, bool) {
 	default:
 		return 0, false
 	}
-}
-
-// elements is a buffer as elements of a type.
-type elements interface {
-	// fill writes n elements from element at on.
-	fill(at, n int64, value func(i int64) int64)
-	// wrong counts those of n elements from element at on that are not as wanted.
-	wrong(at, n int64, wanted func(i int64) int64) int64
-}
-
-// typed implements elements; encode turns a number into an element, rounding as the type does.
-type typed[T symmem.Element] struct {
-	view   []T
-	encode func(int64) T
-}
-
-func (e typed[T]) fill(at, n int64, value func(int64) int64) {
-	part := e.view[at : at+n]
-	for i := range part {
-		part[i] = e.encode(value(int64(i)))
-	}
-}
-
-func (e typed[T]) wrong(at, n int64, wanted func(int64) int64) (count int64) {
-	part := e.view[at : at+n]
-	for i := range part {
-		if part[i] != e.encode(wanted(int64(i))) {
-			count++
-		}
-	}
-	return count
-}
-
-// elementsOf views a buffer.
-func elementsOf(b symmem.Buffer, t symmem.DataType) (elements, error) {
-	switch t {
-	case symmem.Float64:
-		return view(b, func(v int64) float64 { return float64(v) })
-	case symmem.Float32:
-		return view(b, func(v int64) float32 { return float32(v) })
-	case symmem.Float16:
-		return view(b, func(v int64) uint16 { return reduce.Float16Bits(float32(v)) })
-	case symmem.BFloat16:
-		return view(b, func(v int64) uint16 { return reduce.BFloat16Bits(float32(v)) })
-	case symmem.Int8:
-		return view(b, func(v int64) int8 { return int8(v) })
-	case symmem.Uint8:
-		return view(b, func(v int64) uint8 { return uint8(v) })
-	case symmem.Int32:
-		return view(b, func(v int64) int32 { return int32(v) })
-	case symmem.Int64:
-		return view(b, func(v int64) int64 { return v })
-	default:
-		return nil, fmt.Errorf("data type %v: %w", t, symmem.ErrUnsupported)
-	}
-}
-
-func view[T symmem.Element](b symmem.Buffer, encode func(int64) T) (elements, error) {
-	v, err := symmem.View[T](b)
-	if err != nil {
-		return nil, err
-	}
-	return typed[T]{v, encode}, nil
 }

@@ -15,7 +15,7 @@ var errWrongAnswer = errors.New("a query was answered wrongly")
 // number of segments, against a walk over the list of windows.
 func Query(ctx context.Context, p Plan, segments []int) (*Report, error) {
 	report := NewReport("query")
-	err := onLocalRanks(ctx, 1, symmem.Options{}, func(rt *symmem.Runtime) error {
+	err := onLocalRanks(ctx, 1, p.options(), func(rt *symmem.Runtime) error {
 		g, err := newGrown(ctx, rt, 1)
 		if err != nil {
 			return err

@@ -26,7 +26,7 @@ func Register(ctx context.Context, p Plan, sizes RegisterSizes) (*Report, error)
 	report := NewReport("register")
 	worlds := make([]*registering, len(sizes.There))
 	for i, there := range sizes.There {
-		w, err := newRegistering(ctx, sizes.Ranks, there)
+		w, err := newRegistering(ctx, p, sizes.Ranks, there)
 		if err != nil {
 			return report, errors.Join(fmt.Errorf("registering %d segments: %w", there, err),
 				closeAll(worlds))
@@ -81,8 +81,8 @@ type registering struct {
 	pools    []*grown
 }
 
-func newRegistering(ctx context.Context, ranks, there int) (*registering, error) {
-	runtimes, err := symmem.OpenLocal(ctx, ranks, symmem.Options{})
+func newRegistering(ctx context.Context, p Plan, ranks, there int) (*registering, error) {
+	runtimes, err := symmem.OpenLocal(ctx, ranks, p.options())
 	if err != nil {
 		return nil, err
 	}

@@ -70,8 +70,17 @@ type Report struct {
 	Bench   string   `json:"bench"`
 	Machine Machine  `json:"machine"`
 	Results []Result `json:"results"`
+	// Worst is the least ratio of a comparison of paths; nil where there is none.
+	Worst *Worst `json:"worst,omitempty"`
 	// RoundTrip is the round trip between two cores around the run; nil where it plays no part.
 	RoundTrip *Trips `json:"round_trip,omitempty"`
+}
+
+// Worst is the result with the least ratio.
+type Worst struct {
+	Ratio float64 `json:"ratio"`
+	// Name says which result it is.
+	Name string `json:"name"`
 }
 
 // NewReport starts the report of a bench.

@@ -24,7 +24,7 @@ var errNotRegistered = errors.New("a segment is not registered")
 func Scope(ctx context.Context, p Plan, sizes ScopeSizes) (*Report, error) {
 	report := NewReport("scope")
 	for _, groups := range sizes.Groups {
-		err := onLocalRanks(ctx, 1, symmem.Options{}, func(rt *symmem.Runtime) error {
+		err := onLocalRanks(ctx, 1, p.options(), func(rt *symmem.Runtime) error {
 			g, err := newGrown(ctx, rt, groups)
 			if err != nil {
 				return err

@@ -10,19 +10,32 @@ import (
 	"symmem/internal/sys"
 )
 
-// Path is where the buffers of a collective lie.
+// Path is where the buffers of a collective lie, and who chooses its path.
 type Path string
 
 // The paths.
 const (
 	// Plain buffers are this rank's own: the collective takes the plain path.
 	Plain Path = "plain"
-	// Window buffers are registered before anything is measured; a collective that would not take
-	// the window path is an error.
+	// Window buffers are registered before anything is measured, and the group is set to the window
+	// path; a collective that would not take it is an error.
 	Window Path = "window"
-	// Auto buffers come from a pool, and the first collective registers them.
+	// Auto buffers come from a pool, and the first collective registers them; the tuning table
+	// chooses the path.
 	Auto Path = "auto"
 )
+
+// choice is what the groups of a path are set to.
+func (p Path) choice() symmem.PathChoice {
+	switch p {
+	case Plain:
+		return symmem.PathPlain
+	case Window:
+		return symmem.PathWindow
+	default:
+		return symmem.PathAuto
+	}
+}
 
 // ErrPath means that a collective would not take the path that was asked for.
 var ErrPath = errors.New("the collective takes another path")
@@ -34,8 +47,12 @@ type lane struct {
 	rt         *symmem.Runtime
 	second     *symmem.Stream
 	send, recv symmem.Buffer
-	// sent and received view the buffers.
+	// sent and received are the elements of the buffers.
 	sent, received elements
+	// desk is the pool of what ranks tell each other; none of it is registered.
+	desk *symmem.Pool
+	// set is what the world is set to.
+	set symmem.PathChoice
 }
 
 // BindRank binds this process to the processor of a rank, and keeps GOMAXPROCS as it is, so that
@@ -51,12 +68,15 @@ func BindRank(rank int) error {
 
 // openLane joins the world once more, at a check level, and makes both buffers.
 func openLane(ctx context.Context, o *Collective, level int) (*lane, error) {
-	options := symmem.Options{Check: o.Checks[level], Timeout: o.Timeout}
+	options := symmem.Options{
+		Backend: o.Backend, Tuning: o.Tuning, Path: o.Path.choice(), Check: o.Checks[level],
+		Timeout: o.Timeout,
+	}
 	rt, err := symmem.Open(ctx, options)
 	if err != nil {
 		return nil, err
 	}
-	l := &lane{level: level, rt: rt}
+	l := &lane{level: level, rt: rt, set: options.Path}
 	if err := l.prepare(ctx, o); err != nil {
 		return nil, errors.Join(err, rt.Close())
 	}
@@ -72,12 +92,22 @@ func (l *lane) prepare(ctx context.Context, o *Collective) (err error) {
 	if err := l.allocate(ctx, o.Path, bytes); err != nil {
 		return fmt.Errorf("making buffers of %d bytes: %w", bytes, err)
 	}
-	if l.sent, err = elementsOf(l.send, o.DataType); err != nil {
+	if l.desk, err = l.rt.NewPool(symmem.PoolOptions{FirstSegment: deskBytes}); err != nil {
 		return err
 	}
-	l.received, err = elementsOf(l.recv, o.DataType)
+	var mirror *symmem.Stream
+	if !l.rt.Device().Addressable {
+		mirror = l.rt.DefaultStream()
+	}
+	if l.sent, err = elementsOf(l.send, o.DataType, mirror); err != nil {
+		return err
+	}
+	l.received, err = elementsOf(l.recv, o.DataType, mirror)
 	return err
 }
+
+// deskBytes is plenty for what ranks tell each other.
+const deskBytes = 2 << 20
 
 func (l *lane) allocate(ctx context.Context, path Path, bytes int64) error {
 	pool, err := l.rt.NewPool(symmem.PoolOptions{Domain: l.rt.World()})
@@ -121,15 +151,79 @@ func (l *lane) meet(ctx context.Context) error {
 	return l.finish(ctx)
 }
 
-// gather tells every rank what the others have.
+// gather tells every rank what the others have. The memory is the device's, which the processor may
+// not be able to address.
 func (l *lane) gather(ctx context.Context, mine int64) ([]int64, error) {
-	send, all := []int64{mine}, make([]int64, l.rt.Size())
-	err := l.rt.World().AllGather(
-		ctx, symmem.Host(send), symmem.Host(all), 1, symmem.Int64, nil)
-	if err != nil {
+	all := make([]int64, l.rt.Size())
+	err := l.onDesk(8, int64(8*len(all)), func(send, recv symmem.Memory) error {
+		s := l.rt.DefaultStream()
+		if err := s.Copy(send, symmem.Host([]int64{mine})); err != nil {
+			return err
+		}
+		if err := l.rt.World().AllGather(ctx, send, recv, 1, symmem.Int64, s); err != nil {
+			return err
+		}
+		if err := s.Copy(symmem.Host(all), recv); err != nil {
+			return err
+		}
+		return l.finish(ctx)
+	})
+	return all, err
+}
+
+// share gives every rank the message of rank 0.
+func (l *lane) share(ctx context.Context, message []byte) ([]byte, error) {
+	lengths, err := l.gather(ctx, int64(len(message)))
+	if err != nil || lengths[0] == 0 {
 		return nil, err
 	}
-	return all, l.finish(ctx)
+	all := make([]byte, lengths[0])
+	copy(all, message)
+	err = l.onDesk(lengths[0], lengths[0], func(send, recv symmem.Memory) error {
+		s, n := l.rt.DefaultStream(), lengths[0]
+		if err := s.Copy(send, symmem.Host(all)); err != nil {
+			return err
+		}
+		err := l.rt.World().Broadcast(ctx, send, recv, n, symmem.Uint8, 0, s)
+		if err != nil {
+			return err
+		}
+		if err := s.Copy(symmem.Host(all), recv); err != nil {
+			return err
+		}
+		return l.finish(ctx)
+	})
+	return all, err
+}
+
+// onDesk runs a function on two buffers of the desk.
+func (l *lane) onDesk(
+	sendBytes, recvBytes int64, f func(send, recv symmem.Memory) error,
+) (err error) {
+	var parts [2]symmem.Memory
+	for i, bytes := range []int64{sendBytes, recvBytes} {
+		b, allocErr := l.desk.Alloc(bytes)
+		if allocErr != nil {
+			return allocErr
+		}
+		defer func() { err = errors.Join(err, b.Free()) }()
+		if parts[i], err = b.Memory().Slice(0, bytes); err != nil {
+			return err
+		}
+	}
+	return f(parts[0], parts[1])
+}
+
+// take sets the world to a path choice, if it is not set to it.
+func (l *lane) take(ctx context.Context, c symmem.PathChoice) error {
+	if c == l.set {
+		return nil
+	}
+	if err := l.rt.World().SetPath(ctx, c); err != nil {
+		return err
+	}
+	l.set = c
+	return nil
 }
 
 // call describes a collective of so many elements on this rank's buffers.
@@ -137,8 +231,11 @@ func (l *lane) call(o *Collective, op *Operation, count int64, inPlace bool) (*c
 	elt := int64(o.DataType.Size())
 	send, recv := op.spans(count, l.rt.Size())
 	c := &call{
-		count: count, dataType: o.DataType, reduceOp: o.ReduceOp, second: l.second,
+		count: count, dataType: o.DataType, reduceOp: o.ReduceOp,
 		send: l.send.Memory(), recv: l.recv.Memory(),
+	}
+	if o.GraphOps == 0 && l.rt.Device().Addressable {
+		c.second = l.second
 	}
 	if !inPlace {
 		return c, nil
@@ -157,39 +254,41 @@ func (l *lane) call(o *Collective, op *Operation, count int64, inPlace bool) (*c
 	return c, err
 }
 
-// fill writes this rank's input and spoils the output; start returns the first element of either.
-func (l *lane) fill(o *Collective, op *Operation, count int64, inPlace bool) {
+// fill writes this rank's input and spoils the output.
+func (l *lane) fill(
+	ctx context.Context, o *Collective, op *Operation, count int64, inPlace bool,
+) error {
 	rank := int64(l.rt.Rank())
 	p := o.pattern(op, count, l.rt.Size())
 	send, recv := op.spans(count, l.rt.Size())
 	value := func(i int64) int64 { return p.sent(rank, i) }
 	spoil := func(int64) int64 { return 99 }
 	if !inPlace {
-		l.sent.fill(0, send, value)
-		l.received.fill(0, recv, spoil)
-		return
+		return errors.Join(
+			l.sent.fill(ctx, 0, send, value), l.received.fill(ctx, 0, recv, spoil))
 	}
-	at := int64(0)
-	if send < recv {
-		l.received.fill(0, recv, spoil)
-		at = rank * count
+	if send >= recv {
+		return l.received.fill(ctx, 0, send, value)
 	}
-	l.received.fill(at, send, value)
+	return errors.Join(
+		l.received.fill(ctx, 0, recv, spoil), l.received.fill(ctx, rank*count, send, value))
 }
 
 // wrong counts the wrong elements of this rank's output.
-func (l *lane) wrong(o *Collective, op *Operation, count int64, inPlace bool) int64 {
+func (l *lane) wrong(
+	ctx context.Context, o *Collective, op *Operation, count int64, inPlace bool,
+) (int64, error) {
 	rank := int64(l.rt.Rank())
 	p := o.pattern(op, count, l.rt.Size())
 	send, recv := op.spans(count, l.rt.Size())
 	if _, has := p.wanted(rank, 0); !has {
-		return 0
+		return 0, nil
 	}
 	at := int64(0)
 	if inPlace && send > recv {
 		at = rank * count
 	}
-	return l.received.wrong(at, recv, func(i int64) int64 {
+	return l.received.wrong(ctx, at, recv, func(i int64) int64 {
 		want, _ := p.wanted(rank, i)
 		return want
 	})

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"symmem"
+	"symmem/internal/launch"
+	"symmem/internal/rendezvous"
+)
+
+// backendNames are what --backend takes.
+func backendNames() []string { return append([]string{"auto"}, symmem.Backends()...) }
+
+func backendList() string { return strings.Join(backendNames(), ", ") }
+
+// checkBackend refuses a backend that this program does not have.
+func checkBackend(name string) error {
+	if !slices.Contains(backendNames(), name) {
+		return fmt.Errorf("backend %q is none of %s", name, backendList())
+	}
+	return nil
+}
+
+// asRanks runs a command as one rank if a launcher has started this process, else starts so many
+// ranks of the same command.
+func asRanks(
+	cmd *cobra.Command, ranks int, started bool, rank func(rendezvous.World) error,
+) error {
+	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
+	if err != nil {
+		return exitWith(exitUsage, err)
+	}
+	if world.Source == rendezvous.SourceAlone {
+		if started {
+			return exitWith(exitUsage,
+				errors.New("this rank has lost the variables of its launcher"))
+		}
+		return startRanks(cmd, ranks)
+	}
+	if cmd.Flags().Changed("ranks") && ranks != world.Size {
+		return fmt.Errorf("%s has started %d ranks, so leave --ranks %d out",
+			world.Source, world.Size, ranks)
+	}
+	if err := rank(world); err != nil {
+		var coded *exitError
+		if errors.As(err, &coded) {
+			return err
+		}
+		return exitWith(exitUsage, fmt.Errorf("rank %d: %w", world.Rank, err))
+	}
+	return nil
+}
+
+// startRanks launches this program once for each rank, with the same flags.
+func startRanks(cmd *cobra.Command, ranks int) error {
+	self, err := os.Executable()
+	if err != nil {
+		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
+	}
+	command := append([]string{self}, strings.Fields(cmd.CommandPath())[1:]...)
+	command = append(command, "--"+startedFlag)
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if list, ok := flag.Value.(pflag.SliceValue); ok {
+			for _, v := range list.GetSlice() {
+				command = append(command, "--"+flag.Name+"="+v)
+			}
+			return
+		}
+		command = append(command, "--"+flag.Name+"="+flag.Value.String())
+	})
+	result, err := launch.Run(cmd.Context(), launch.Spec{
+		Ranks: ranks, Command: command, Output: launch.OutputPlain,
+		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
+	})
+	if err != nil {
+		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))
+	}
+	return verdict(cmd.ErrOrStderr(), &result)
+}

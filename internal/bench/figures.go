@@ -1,0 +1,120 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+)
+
+// Results are the row's halves as figures of a report.
+func (r *Row) Results(o *Collective) []Result {
+	var results []Result
+	for _, h := range []*Half{r.OutOfPlace, r.InPlaceHalf} {
+		if h != nil {
+			results = append(results, r.result(o, h))
+		}
+	}
+	return results
+}
+
+func (r *Row) result(o *Collective, h *Half) Result {
+	last := len(h.Checked) - 1
+	algorithm, bus := r.bandwidths(h.Checked[last].Median)
+	result := Result{
+		Name: r.Operation.Name,
+		Params: map[string]any{
+			"bytes": r.Bytes, "count": r.Count, "type": TypeName(o.DataType), "ranks": r.Ranks,
+			"path": o.Path, "check": o.Checks[last].String(), "in_place": h == r.InPlaceHalf,
+		},
+		Summary: h.Checked[last],
+		Counts: map[string]float64{
+			"algbw_gbps": algorithm, "busbw_gbps": bus, "wrong": float64(h.Wrong),
+		},
+	}
+	if r.Operation.reduces {
+		result.Params["redop"] = o.ReduceOp.String()
+	}
+	result.Params["took"] = h.Took
+	if o.GraphOps > 0 {
+		result.Params["graph_ops"] = o.GraphOps
+	}
+	if last > 0 {
+		result.against("check "+o.Checks[0].String(), h.Checked[0])
+	}
+	for path, forced := range h.Forced {
+		result.Counts[string(path)+"_ns"] = forced.Median
+	}
+	if h.Better != "" {
+		result.Params["better"] = h.Better
+		result.against("the better of plain and window", h.Forced[h.Better])
+		result.Ratio = &h.Ratio
+	}
+	return result
+}
+
+// half names the half of a row that a result is of.
+func (r *Result) half() string {
+	if r.Params["in_place"] == true {
+		return "in-place"
+	}
+	return "out-of-place"
+}
+
+// NoteWorst finds the least ratio among the results that have one.
+func (r *Report) NoteWorst() {
+	for i := range r.Results {
+		result := &r.Results[i]
+		if result.Ratio != nil && (r.Worst == nil || *result.Ratio < r.Worst.Ratio) {
+			r.Worst = &Worst{Ratio: *result.Ratio, Name: fmt.Sprintf("%s of %v bytes %s",
+				result.Name, result.Params["bytes"], result.half())}
+		}
+	}
+}
+
+// PathTable writes what the choice of paths wins and costs: the times on the path that was chosen
+// and on both, as comments behind the columns of nccl-tests.
+func (r *Report) PathTable(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "# %14s  %12s  %12s  %10s  %10s  %10s  %7s  %6s\n",
+		"operation", "size", "", "auto", "plain", "window", "took", "ratio")
+	for i := range r.Results {
+		result := &r.Results[i]
+		if result.Baseline == nil || err != nil {
+			continue
+		}
+		forced := func(path Path) string {
+			if ns, has := result.Counts[string(path)+"_ns"]; has {
+				return duration(ns)
+			}
+			return "none"
+		}
+		_, err = fmt.Fprintf(w, "# %14s  %12v  %12s  %10s  %10s  %10s  %7v  %6s\n",
+			result.Name, result.Params["bytes"], result.half(), duration(result.Median),
+			forced(Plain), forced(Window), result.Params["took"], ratio(*result.Ratio))
+	}
+	if err == nil && r.Worst != nil {
+		_, err = fmt.Fprintf(w, "# worst ratio: %.3f, %s\n", r.Worst.Ratio, r.Worst.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the table of paths: %w", err)
+	}
+	return nil
+}
+
+// CheckTable writes what checking costs: the times of a run at two check levels, as comments behind
+// the columns of nccl-tests.
+func (r *Report) CheckTable(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "# %14s  %12s  %12s  %12s  %12s  %6s\n",
+		"operation", "size", "", "unchecked", "checked", "ratio")
+	for i := range r.Results {
+		result := &r.Results[i]
+		if result.Baseline == nil || err != nil {
+			continue
+		}
+		_, err = fmt.Fprintf(w, "# %14s  %12v  %12s  %12s  %12s  %6s\n", result.Name,
+			result.Params["bytes"], result.half(), duration(*result.BaselineMedian),
+			duration(result.Median), ratio(*result.Ratio))
+	}
+	if err != nil {
+		return fmt.Errorf("writing the table of checks: %w", err)
+	}
+	return nil
+}

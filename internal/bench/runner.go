@@ -1,0 +1,240 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"symmem"
+)
+
+// runner measures one call of a lane at one path choice.
+type runner struct {
+	*lane
+	choice symmem.PathChoice
+	call   *call
+	// took is the path that the call takes, and wrongs the wrong elements on all ranks.
+	took   string
+	wrongs int64
+	// graph holds the captured calls, if they are; opsPerIter is how many.
+	graph      *symmem.Graph
+	opsPerIter int
+	// iters is the number of calls, or of replays, in a batch.
+	iters int
+	// perOp is nanoseconds a call on the slowest rank, a batch each.
+	perOp []float64
+}
+
+// runner makes a call ready to be measured: its result is checked, its work is captured if that is
+// wanted, and the length of its batches is found.
+func (o *Collective) runner(
+	ctx context.Context, l *lane, row *Row, inPlace bool, choice symmem.PathChoice,
+) (*runner, error) {
+	c, err := l.call(o, row.Operation, row.Count, inPlace)
+	if err != nil {
+		return nil, err
+	}
+	r := &runner{lane: l, choice: choice, call: c, opsPerIter: 1}
+	if err := l.take(ctx, choice); err != nil {
+		return nil, err
+	}
+	if err := r.check(ctx, o, row, inPlace); err != nil {
+		return nil, err
+	}
+	if err := r.capture(ctx, o, row.Operation); err != nil {
+		return nil, err
+	}
+	if err := r.calibrate(ctx, o, row.Operation); err != nil {
+		return nil, errors.Join(err, forget([]*runner{r}))
+	}
+	return r, nil
+}
+
+// canTakeWindows tells whether a call takes the window path if it is told to.
+func (l *lane) canTakeWindows(
+	ctx context.Context, o *Collective, row *Row, inPlace bool,
+) (bool, error) {
+	c, err := l.call(o, row.Operation, row.Count, inPlace)
+	if err != nil || !row.Operation.buffered() {
+		return false, err
+	}
+	if err := l.take(ctx, symmem.PathWindow); err != nil {
+		return false, err
+	}
+	e, err := l.explain(o, row.Operation, c)
+	return e.Path == symmem.PathWindow.String(), err
+}
+
+// check runs the operation once on a known pattern and looks at the path and the result.
+func (r *runner) check(ctx context.Context, o *Collective, row *Row, inPlace bool) error {
+	op := row.Operation
+	if err := r.look(o, op); err != nil {
+		return err
+	}
+	if err := r.fill(ctx, o, op, row.Count, inPlace); err != nil {
+		return err
+	}
+	if err := r.meet(ctx); err != nil {
+		return err
+	}
+	if err := op.launch(ctx, r.rt.World(), r.call); err != nil {
+		return err
+	}
+	if err := r.finish(ctx); err != nil {
+		return err
+	}
+	mine, err := r.wrong(ctx, o, op, row.Count, inPlace)
+	if err != nil {
+		return err
+	}
+	all, err := r.gather(ctx, mine)
+	for _, wrong := range all {
+		r.wrongs += wrong
+	}
+	return err
+}
+
+// look notes the path, and refuses to measure another one than what was asked for.
+func (r *runner) look(o *Collective, op *Operation) error {
+	if !op.buffered() {
+		r.took = string(Plain)
+		return nil
+	}
+	e, err := r.explain(o, op, r.call)
+	if r.took = e.Path; err != nil || r.choice == symmem.PathAuto {
+		return err
+	}
+	if e.Path != r.choice.String() || o.Path == Window && e.Registers {
+		return fmt.Errorf("%v: %w", e, ErrPath)
+	}
+	return nil
+}
+
+func (l *lane) explain(o *Collective, op *Operation, c *call) (symmem.Explanation, error) {
+	return l.rt.World().Explain(op.kind, c.send, c.recv, c.count, o.DataType)
+}
+
+// capture records calls into a graph, if that is wanted.
+func (r *runner) capture(ctx context.Context, o *Collective, op *Operation) error {
+	if o.GraphOps == 0 {
+		return nil
+	}
+	s := r.rt.DefaultStream()
+	if err := s.BeginCapture(); err != nil {
+		return fmt.Errorf("capturing %s: %w", op.Name, err)
+	}
+	var failed error
+	for range o.GraphOps {
+		if failed = op.launch(ctx, r.rt.World(), r.call); failed != nil {
+			break
+		}
+	}
+	graph, err := s.EndCapture()
+	if err := errors.Join(failed, err); err != nil {
+		return fmt.Errorf("capturing %s: %w", op.Name, err)
+	}
+	r.graph, r.opsPerIter = graph, o.GraphOps
+	return nil
+}
+
+// forget closes the graphs of runners.
+func forget(runners []*runner) error {
+	var errs []error
+	for _, r := range runners {
+		if r.graph != nil {
+			errs = append(errs, r.graph.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// calibrate finds the number of calls in a batch. Rank 0 decides, so that all make equally many.
+func (r *runner) calibrate(ctx context.Context, o *Collective, op *Operation) error {
+	if r.iters = o.Iters; r.iters > 0 {
+		_, err := r.timed(ctx, op)
+		return err
+	}
+	for r.iters = 1; ; r.iters *= 2 {
+		took, err := r.timed(ctx, op)
+		if err != nil {
+			return err
+		}
+		all, err := r.gather(ctx, took.Nanoseconds())
+		if err != nil {
+			return err
+		}
+		if got := time.Duration(all[0]); got >= o.Plan.Batch/2 || r.iters >= maxOps {
+			r.iters = max(1, int(float64(r.iters)*float64(o.Plan.Batch)/float64(max(got, 1))))
+			return nil
+		}
+	}
+}
+
+// timed runs a batch from a common start.
+func (r *runner) timed(ctx context.Context, op *Operation) (time.Duration, error) {
+	if err := r.meet(ctx); err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	for range r.iters {
+		if err := r.once(ctx, op); err != nil {
+			return 0, err
+		}
+	}
+	err := r.finish(ctx)
+	return time.Since(begin), err
+}
+
+// once makes one call, or one replay.
+func (r *runner) once(ctx context.Context, op *Operation) error {
+	if r.graph != nil {
+		return r.graph.Launch(r.rt.DefaultStream())
+	}
+	return op.launch(ctx, r.rt.World(), r.call)
+}
+
+// turn makes the path that of this runner. Plans are made anew after a change, by a call that is
+// not timed; graphs keep their paths.
+func (r *runner) turn(ctx context.Context, op *Operation) error {
+	if r.graph != nil || r.choice == r.set {
+		return nil
+	}
+	if err := r.take(ctx, r.choice); err != nil {
+		return err
+	}
+	return r.once(ctx, op)
+}
+
+// batch keeps the time of the slowest rank.
+func (r *runner) batch(ctx context.Context, op *Operation) error {
+	if err := r.turn(ctx, op); err != nil {
+		return err
+	}
+	took, err := r.timed(ctx, op)
+	if err != nil {
+		return err
+	}
+	all, err := r.gather(ctx, took.Nanoseconds())
+	if err != nil {
+		return err
+	}
+	r.perOp = append(r.perOp, float64(slices.Max(all))/float64(r.iters*r.opsPerIter))
+	return nil
+}
+
+// play runs the batches of all runners in turns.
+func (o *Collective) play(ctx context.Context, runners []*runner, op *Operation) error {
+	turns := slices.Clone(runners)
+	for range o.Plan.Batches {
+		for _, r := range turns {
+			if err := r.batch(ctx, op); err != nil {
+				return err
+			}
+		}
+		// Who went last goes first, so that being second is nobody's advantage.
+		slices.Reverse(turns)
+	}
+	return nil
+}
