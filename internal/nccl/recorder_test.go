@@ -162,10 +162,10 @@ var calls = map[string]struct {
 	},
 	"reduce, whose last two arguments are on the stack": {
 		func(l *Library) error {
-			return l.Reduce(address, other, many, Int64, Min, 3, comm, stream)
+			return l.Reduce(address, other, many, Int64, Min, 5, comm, stream)
 		},
 		"ncclReduce",
-		[]int64{address, other, many, 4, 3, 3, comm, stream},
+		[]int64{address, other, many, 4, 3, 5, comm, stream},
 	},
 	"all-to-all": {
 		func(l *Library) error { return l.AlltoAll(address, other, many, Uint8, comm, stream) },
