@@ -33,3 +33,5 @@ func joinAsGuest(ctx context.Context, m controltest.Member) (control.Plane, erro
 }
 
 func TestPlanesKeepTheContract(t *testing.T) { controltest.Run(t, joinAsGuest) }
+
+func BenchmarkPlane(b *testing.B) { controltest.Bench(b, joinAsGuest) }

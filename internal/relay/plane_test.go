@@ -24,3 +24,5 @@ func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, err
 }
 
 func TestPlanesKeepTheContract(t *testing.T) { controltest.Run(t, joinAsMember) }
+
+func BenchmarkPlane(b *testing.B) { controltest.Bench(b, joinAsMember) }

@@ -20,7 +20,7 @@ type cast []*actor
 
 // actor is one rank of a cast, as its test sees it.
 type actor struct {
-	t       *testing.T
+	t       testing.TB
 	rank    int
 	command *exec.Cmd
 	lines   *bufio.Scanner
@@ -29,10 +29,7 @@ type actor struct {
 // newCast starts ranks and waits until all of them have played the scene for a while.
 func newCast(t *testing.T, size int, scene string, timeout time.Duration) cast {
 	t.Helper()
-	socket := "unix:" + filepath.Join(t.TempDir(), "store")
-	server, err := rendezvous.Listen(socket, "")
-	must(t, err)
-	t.Cleanup(func() { _ = server.Close() })
+	socket := openStore(t)
 	var c cast
 	for rank := range size {
 		c = append(c, start(t, rank, script{
@@ -45,8 +42,18 @@ func newCast(t *testing.T, size int, scene string, timeout time.Duration) cast {
 	return c
 }
 
+// openStore serves a store for a cast.
+func openStore(t testing.TB) (address string) {
+	t.Helper()
+	address = "unix:" + filepath.Join(t.TempDir(), "store")
+	server, err := rendezvous.Listen(address, "")
+	must(t, err)
+	t.Cleanup(func() { _ = server.Close() })
+	return address
+}
+
 // start runs this test's program as a rank. It is killed at the end of the test at the latest.
-func start(t *testing.T, rank int, s script) *actor {
+func start(t testing.TB, rank int, s script) *actor {
 	t.Helper()
 	text, err := json.Marshal(s)
 	must(t, err)

@@ -27,7 +27,7 @@ type world struct {
 }
 
 // newWorld joins n ranks and closes them when the test ends.
-func newWorld(t *testing.T, join Join, n int, timeout time.Duration) *world {
+func newWorld(t testing.TB, join Join, n int, timeout time.Duration) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	store := rendezvous.NewLocal()
@@ -78,7 +78,7 @@ func (w *world) outcomes(f func(i int, p control.Plane) error) []error {
 }
 
 // each runs a function on every rank at once, and fails the test on an error.
-func (w *world) each(t *testing.T, f func(i int, p control.Plane) error) {
+func (w *world) each(t testing.TB, f func(i int, p control.Plane) error) {
 	t.Helper()
 	must(t, errors.Join(w.outcomes(f)...))
 }
@@ -92,7 +92,7 @@ func never(ticket uint64) control.Wait {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,80 @@
+package controltest
+
+import (
+	"testing"
+
+	"symmem/driver"
+	"symmem/internal/control"
+)
+
+// Bench measures what a launch pays for. In "crowded" the two ranks are goroutines of one process,
+// so that figures hold the Go scheduler's part, too; elsewhere the other is a process.
+func Bench(b *testing.B, join Join) {
+	b.Helper()
+	b.Run("submit", func(b *testing.B) {
+		p := newWorld(b, join, 2, patience).planes[0]
+		b.ReportAllocs()
+		for b.Loop() {
+			p.Submit()
+		}
+	})
+	b.Run("forsaken", func(b *testing.B) {
+		p := newWorld(b, join, 2, patience).planes[0]
+		b.ReportAllocs()
+		for b.Loop() {
+			if p.Forsaken() {
+				b.Fatal("the plane is forsaken")
+			}
+		}
+	})
+	b.Run("compare", func(b *testing.B) {
+		b.Run("crowded", func(b *testing.B) { benchCrowded(b, join, compareOnce) })
+		b.Run("processes", func(b *testing.B) { benchProcesses(b, join, "a comparison") })
+	})
+	b.Run("exchange", func(b *testing.B) {
+		b.Run("crowded", func(b *testing.B) { benchCrowded(b, join, waits["an exchange"]) })
+		b.Run("processes", func(b *testing.B) { benchProcesses(b, join, "an exchange") })
+	})
+}
+
+// benchCall is what every rank compares.
+var benchCall = driver.Call{Operation: driver.Barrier, Digest: 1}
+
+func compareOnce(p control.Plane) error { return p.Compare(p.Submit(), &benchCall) }
+
+func benchCrowded(b *testing.B, join Join, once func(control.Plane) error) {
+	w := newWorld(b, join, 2, patience)
+	b.ReportAllocs()
+	b.ResetTimer()
+	w.each(b, func(_ int, p control.Plane) error {
+		for range b.N {
+			if err := once(p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// benchProcesses plays a scene with a process that plays it for ever.
+func benchProcesses(b *testing.B, join Join, scene string) {
+	s := script{Scene: scene, Store: openStore(b), Rank: 1, Size: 2, Timeout: patience}
+	other := start(b, 1, s)
+	s.Rank = 0
+	p, err := s.join(join)
+	must(b, err)
+	for range roundsToRun {
+		must(b, waits[scene](p))
+	}
+	other.await("running")
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := waits[scene](p); err != nil {
+			b.Fatal(err)
+		}
+	}
+	must(b, p.Close())
+	if o := other.await("outcome"); o.Kind != "other" {
+		b.Errorf("the other process ended by %+v", o)
+	}
+}
