@@ -38,8 +38,7 @@ func (p *Pool) live(m Memory) (alloc.Block, error) {
 func (p *Pool) free(b Buffer) error {
 	p.mu.Lock()
 	if p.closed {
-		p.mu.Unlock()
-		return fmt.Errorf("pool: %w", ErrClosed)
+		return p.refuse()
 	}
 	block, state, err := p.core.FreeHandle(b.memory.handle)
 	if err != nil {
@@ -50,9 +49,7 @@ func (p *Pool) free(b Buffer) error {
 	p.ledger.Note(ledger.KindFree, uint32(b.memory.extent.stream()),
 		block.Segment, block.Offset, block.Size, 0)
 	if p.rt.observed() {
-		tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, BlockEvent{
-			Buffer: b, Segment: int(block.Segment), Offset: block.Offset, Bytes: block.Size,
-		})
+		p.tellFree(b, block)
 	}
 	if state == alloc.Deferred {
 		err = p.markUses()

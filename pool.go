@@ -204,11 +204,10 @@ func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 	if p.rt.opts.CallSites {
 		site = caller()
 	}
-	// No defer and no helper: this is the hot path of every allocation.
+	// No defer, and what is seldom called apart: this is the hot path of every allocation.
 	p.mu.Lock()
 	if p.closed {
-		p.mu.Unlock()
-		return Buffer{}, fmt.Errorf("pool: %w", ErrClosed)
+		return Buffer{}, p.refuse()
 	}
 	block, growth, err := p.core.Alloc(bytes, s.number)
 	if err != nil || growth.Bytes != 0 || p.core.Reported() {
@@ -221,19 +220,37 @@ func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 		pool: p, handle: block.Handle, extent: newExtent(block.Size, s.number),
 		start: unsafe.Add(p.segments[block.Segment].start, block.Offset),
 	}}
-	if site != 0 {
-		p.absorbAt(block, s, bytes, site)
-	} else {
+	if site == 0 {
 		p.ledger.Note(ledger.KindAlloc, uint32(s.number), block.Segment, block.Offset, block.Size,
 			bytes)
+	} else {
+		p.absorbAt(block, s, bytes, site)
 	}
 	if p.rt.observed() {
-		tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Alloc }, BlockEvent{
-			Buffer: b, Segment: int(block.Segment), Offset: block.Offset, Bytes: block.Size,
-		})
+		p.tellAlloc(b, block)
 	}
 	p.mu.Unlock()
 	return b, nil
+}
+
+// refuse gives back the lock of a pool that is closed.
+func (p *Pool) refuse() error {
+	p.mu.Unlock()
+	return fmt.Errorf("pool: %w", ErrClosed)
+}
+
+func (p *Pool) tellAlloc(b Buffer, block alloc.Block) {
+	tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Alloc }, blockEvent(b, block))
+}
+
+func (p *Pool) tellFree(b Buffer, block alloc.Block) {
+	tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, blockEvent(b, block))
+}
+
+func blockEvent(b Buffer, block alloc.Block) BlockEvent {
+	return BlockEvent{
+		Buffer: b, Segment: int(block.Segment), Offset: block.Offset, Bytes: block.Size,
+	}
 }
 
 // absorbAt notes an allocation with its call site. p.mu is held.

@@ -28,6 +28,7 @@ type Core struct {
 	tail     uint64           // first unused arena position, in units
 	last     int32            // block of the latest call if that was an Alloc, else 0; see hot.go
 	asked    int64            // rounded size of that Alloc
+	askedOf  int32            // index of that Alloc
 	hot      int32            // block kept apart after its Free, or 0; see hot.go
 	mapped   int64
 	counts   counts
@@ -92,7 +93,7 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 		return c.press(size, rounded, home)
 	}
 	b := c.cut(c.homes[home], id, size, rounded)
-	c.last, c.asked = int32(uint32(b.Handle)), rounded
+	c.last, c.asked, c.askedOf = int32(uint32(b.Handle)), rounded, home
 	return b, Growth{}, nil
 }
 

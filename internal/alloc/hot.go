@@ -23,12 +23,11 @@ func (c *Core) cool() (*block, int32) {
 
 // again returns the block that was kept apart to a request like the one that it was freed from.
 func (c *Core) again(size, rounded int64, home int32) (Block, bool) {
-	id := c.hot
-	b := &c.blocks[id]
-	if c.asked != rounded || c.homeOf(b) != home {
+	if c.asked != rounded || c.askedOf != home {
 		c.settle()
 		return Block{}, false
 	}
+	id := c.hot
 	c.hot, c.last = 0, id
-	return c.issue(b, id, size), true
+	return c.issue(&c.blocks[id], id, size), true
 }
