@@ -26,6 +26,7 @@ func newRootCommand() *cobra.Command {
 		newVerifyCommand(),
 		newLaunchCommand(),
 		newBenchCommand(),
+		newTuneCommand(),
 		newVersionCommand(),
 		newPinCommand(),
 	)

@@ -41,7 +41,7 @@ func h200(device string) *Table {
 	for _, m := range measuredH200 {
 		t.Rules = append(t.Rules, Rule{
 			Operation: m.operation, Shape: Shape{Ranks: m.ranks, Machines: 1},
-			Steps: Derive(m.points),
+			Steps: Derive(t.Otherwise, m.points),
 		})
 	}
 	return t

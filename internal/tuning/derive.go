@@ -7,18 +7,18 @@ import "math"
 const FloorPercent = 2.0
 
 // RuleOfDerive is what Derive does, for people.
-const RuleOfDerive = "from small sizes to large ones, starting with plain, the path changes only " +
-	"where the other one is faster by more than the noise and by more than 2 percent"
+const RuleOfDerive = "from small sizes to large ones, starting with otherwise, the path changes " +
+	"only where the other one is faster by more than the noise and by more than 2 percent"
 
 // Derive makes the steps of a rule from times at ascending sizes.
 //
-// It goes from the smallest size to the largest and starts with the plain path. The path changes
-// at a size where the other one is faster by more than the measurement's noise and by more than
-// FloorPercent; a smaller difference leaves what the size below takes. The limit lies where a
+// It goes from the smallest size to the largest and starts with the table's Otherwise. The path
+// changes at a size where the other one is faster by more than the measurement's noise and by more
+// than FloorPercent; a smaller difference leaves what the size below takes. The limit lies where a
 // straight line between the logarithms of the two ratios crosses 1, rounded down to a quarter of a
 // power of two; where the ratios do not cross, it is the size below.
-func Derive(points []Point) []Step {
-	path := Plain
+func Derive(otherwise Path, points []Point) []Step {
+	path := otherwise
 	var steps []Step
 	for i, p := range points {
 		next := prefer(path, p)
@@ -34,7 +34,7 @@ func Derive(points []Point) []Step {
 		last.Measured = append(last.Measured, p)
 	}
 	if len(steps) == 0 {
-		steps = []Step{{Path: Plain}}
+		steps = []Step{{Path: otherwise}}
 	}
 	return steps
 }

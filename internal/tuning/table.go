@@ -152,6 +152,15 @@ func (r *Rule) reach(step int) string {
 	}
 }
 
+// String describes the steps of a rule: "AllReduce on 4 ranks: window up to 64KiB, plain above 64KiB".
+func (r *Rule) String() string {
+	parts := make([]string, len(r.Steps))
+	for i, s := range r.Steps {
+		parts[i] = fmt.Sprintf("%s %s", s.Path, r.reach(i))
+	}
+	return fmt.Sprintf("%s on %v: %s", r.Operation, r.Shape, strings.Join(parts, ", "))
+}
+
 // Digest condenses everything that decides to one word. Tables that choose alike by the same rules
 // have the same digest, however they were measured and written.
 func (t *Table) Digest() uint64 {

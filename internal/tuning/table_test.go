@@ -36,7 +36,7 @@ func anyTable(t *rapid.T) *Table {
 		for ranks := range rapid.IntRange(0, 3).Draw(t, "rules") {
 			table.Rules = append(table.Rules, Rule{
 				Operation: operation, Shape: Shape{Ranks: ranks + 1, Machines: 1},
-				Steps: Derive(anyPoints(t)),
+				Steps: Derive(table.Otherwise, anyPoints(t)),
 			})
 		}
 	}
@@ -71,7 +71,7 @@ func TestEveryMeasuredSizeTakesThePathOfItsStep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		points := anyPoints(t)
 		group := Shape{Ranks: 2, Machines: 1}
-		rule := Rule{Operation: "AllReduce", Shape: group, Steps: Derive(points)}
+		rule := Rule{Operation: "AllReduce", Shape: group, Steps: Derive(Plain, points)}
 		table := &Table{Device: "box", Otherwise: Plain, Rules: []Rule{rule}}
 		if err := table.Validate(); err != nil {
 			t.Fatal(err)
@@ -96,7 +96,7 @@ func TestEveryMeasuredSizeTakesThePathOfItsStep(t *testing.T) {
 
 func TestNoMeasuredSizeTakesAPathThatIsSurelySlower(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		for _, s := range Derive(anyPoints(t)) {
+		for _, s := range Derive(Window, anyPoints(t)) {
 			for _, p := range s.Measured {
 				taken, other := p.PlainUS, p.WindowUS
 				if s.Path == Window {

@@ -14,7 +14,7 @@ import (
 //	decode                                 use the table of the input, or say why not
 //	encode                                 write the table
 //	choose OPERATION ranks=N [machines=N]  choose for each size of the input
-//	derive                                 steps from lines of bytes, plain, window, noise
+//	derive [otherwise=PATH]                steps from lines of bytes, plain, window, noise
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		var table *Table
@@ -90,7 +90,11 @@ func derived(t *testing.T, d *datadriven.TestData) string {
 		}
 		points = append(points, p)
 	}
-	r := Rule{Steps: Derive(points)}
+	otherwise := Plain
+	if path := argument(d, "otherwise"); path != "" {
+		otherwise = Path(path)
+	}
+	r := Rule{Steps: Derive(otherwise, points)}
 	var out strings.Builder
 	for i, s := range r.Steps {
 		fmt.Fprintf(&out, "%s %s (%d measured)\n", s.Path, r.reach(i), len(s.Measured))

@@ -1,0 +1,252 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"symmem"
+	"symmem/internal/bench"
+	"symmem/internal/reduce"
+	"symmem/internal/rendezvous"
+	"symmem/internal/tuning"
+)
+
+const tuneLong = `tune measures which path is the faster one, and writes the table that chooses.
+
+It measures each operation at sizes that double, on the plain path and on the window path in turns,
+on the same buffers, so that what changes with time hits both. Calls are captured into graphs, whose
+replays are timed, where the backend can capture. A time is that of the slowest rank, the median of
+several batches. Results are checked: a wrong sum ends the command.
+
+From small sizes to large ones the path changes only where the other one is faster by more than 2
+percent and by more than the noise; it starts with plain, on the host backend with window. The noise
+is twice the standard error of the median of the ratios of neighbouring batches, from their
+quartiles. The limit between two sizes lies where the line between the logarithms of their ratios
+crosses 1.
+
+The table is for this device and number of ranks. It goes where every program with them finds it,
+$XDG_CONFIG_HOME/symmem/tuning-DEVICE-RANKS.json (.config in the home directory without the
+variable), on every machine that has ranks; rules there for other operations or more machines stay.
+Options.Tuning and SYMMEM_TUNING name other files. All ranks of a program need the same table: they
+compare it when they connect. The file says itself what it means, and can be edited.
+
+tune starts the ranks itself, or, started by a launcher, is one of them. --json prints one object:
+{"file", "written", "skipped", "table"}.`
+
+const tuneExample = `  symmem tune --ranks 4
+  symmem tune --ranks 2 --max 16M --dry-run
+  symmem tune --ops all_reduce,all_gather --output table.json
+  SYMMEM_TUNING=table.json symmem bench collective --compare --ranks 2
+  torchrun --nproc-per-node 8 --no-python symmem tune`
+
+// tuneFlags are the flags of tune as they are given.
+type tuneFlags struct {
+	config     bench.Tune
+	ranks      int
+	first      bytesFlag
+	last       bytesFlag
+	operations []string
+	dataType   string
+	output     string
+	json       bool
+	dryRun     bool
+	quick      bool
+	unbound    bool
+	started    bool
+}
+
+func newTuneCommand() *cobra.Command {
+	f := &tuneFlags{first: 1 << 10, last: 256 << 20}
+	cmd := &cobra.Command{
+		Use:     "tune",
+		Short:   "Measure which path is faster, and write the table that chooses",
+		Long:    tuneLong,
+		Example: tuneExample,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.parse(cmd.Flags()); err != nil {
+				return err
+			}
+			return asRanks(cmd, f.ranks, f.started, func(w rendezvous.World) error {
+				return f.rank(cmd, w)
+			})
+		},
+	}
+	f.register(cmd.Flags())
+	complete(cmd, "ops", bench.OperationNames()...)
+	complete(cmd, "backend", backendNames()...)
+	return cmd
+}
+
+func (f *tuneFlags) register(flags *pflag.FlagSet) {
+	c := &f.config
+	c.Plan = bench.Full
+	flags.IntVar(&f.ranks, "ranks", 2, "processes to start")
+	flags.StringVar(&c.Options.Backend, "backend", "auto",
+		"where memory comes from: "+backendList())
+	flags.StringSliceVar(&f.operations, "ops",
+		[]string{"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall"},
+		"operations to measure")
+	flags.VarP(&f.first, "min", "b", "smallest size, such as 1K")
+	flags.VarP(&f.last, "max", "e", "largest size (quick 1M)")
+	flags.Int64VarP(&c.Factor, "factor", "f", 2, "each size is so many times the one before")
+	flags.StringVar(&f.dataType, "dtype", "bfloat16", "type of elements")
+	flags.IntVar(&c.GraphOps, "graph", 20, "calls that are captured into a graph")
+	flags.BoolVar(&c.Eager, "eager", false, "time calls one by one, not replays of graphs")
+	flags.BoolVar(&f.quick, "quick", false, "few short batches, to try the command")
+	flags.IntVar(&c.Plan.Batches, "batches", c.Plan.Batches, "batches on each path (quick 5)")
+	flags.DurationVar(&c.Plan.Batch, "batch", c.Plan.Batch, "length of a batch (quick 1ms)")
+	flags.StringVarP(&f.output, "output", "o", "", "file to write (default where Open finds it)")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "write no file")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
+	flags.DurationVar(&c.Options.Timeout, "timeout", 30*time.Second, "longest wait for another rank")
+	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of a tune")
+	cobra.CheckErr(flags.MarkHidden(startedFlag))
+}
+
+// parse checks all flags before anything starts.
+func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
+	c := &f.config
+	if f.quick {
+		f.hurry(flags)
+	}
+	c.MinBytes, c.MaxBytes = int64(f.first), int64(f.last)
+	switch {
+	case f.ranks < 2 || f.ranks > maxRanks:
+		return fmt.Errorf("ranks is %d, but must be from 2 to %d", f.ranks, maxRanks)
+	case c.MinBytes < 1 || c.MaxBytes < c.MinBytes:
+		return fmt.Errorf("sizes from %d to %d are none", c.MinBytes, c.MaxBytes)
+	case c.Factor < 2:
+		return fmt.Errorf("factor is %d, but must be 2 or more", c.Factor)
+	case c.GraphOps < 1 || c.GraphOps > maxGraphOps:
+		return fmt.Errorf("graph is %d, but must be from 1 to %d", c.GraphOps, maxGraphOps)
+	case c.Plan.Batches < 1 || c.Plan.Batch <= 0:
+		return fmt.Errorf("batches is %d and batch is %v, but both must be positive",
+			c.Plan.Batches, c.Plan.Batch)
+	}
+	if err := checkBackend(c.Options.Backend); err != nil {
+		return err
+	}
+	if c.Operations, err = bench.ParseOperations(f.operations); err != nil {
+		return err
+	}
+	c.DataType, err = reduce.ParseDataType(f.dataType)
+	return err
+}
+
+// hurry is --quick, except for what is given.
+func (f *tuneFlags) hurry(flags *pflag.FlagSet) {
+	if !flags.Changed("batches") {
+		f.config.Plan.Batches = bench.Quick.Batches
+	}
+	if !flags.Changed("batch") {
+		f.config.Plan.Batch = bench.Quick.Batch
+	}
+	if !flags.Changed("max") {
+		f.last = 1 << 20
+	}
+}
+
+// rank measures as one rank. Rank 0 prints, and the first rank of each machine writes.
+func (f *tuneFlags) rank(cmd *cobra.Command, world rendezvous.World) error {
+	if !f.unbound {
+		if err := bench.BindRank(world.LocalRank); err != nil {
+			return err
+		}
+	}
+	c := &f.config
+	c.Date = time.Now().Format(time.DateOnly)
+	c.Base = f.present
+	if world.Rank == 0 {
+		c.Progress = func(text string) { fmt.Fprintf(cmd.ErrOrStderr(), "measuring %s\n", text) }
+	}
+	tuned, err := c.Run(cmd.Context())
+	if err != nil {
+		return err
+	}
+	file, err := f.file(tuned.Device, tuned.Ranks)
+	if err != nil {
+		return err
+	}
+	write := !f.dryRun && len(tuned.Rules) > 0
+	if write && world.LocalRank == 0 {
+		if err := writeTable(file, tuned.Table); err != nil {
+			return err
+		}
+	}
+	if world.Rank != 0 {
+		return nil
+	}
+	return f.print(cmd.OutOrStdout(), tuned, file, write)
+}
+
+// file is where the table goes.
+func (f *tuneFlags) file(device string, ranks int) (string, error) {
+	if f.output != "" {
+		return f.output, nil
+	}
+	return symmem.TuningFile(device, ranks)
+}
+
+// present is the table that the file has now, if it is one of this device; it is replaced.
+func (f *tuneFlags) present(device string, ranks int) *tuning.Table {
+	file, err := f.file(device, ranks)
+	if err != nil {
+		return nil
+	}
+	encoded, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	table, err := tuning.Decode(encoded)
+	if err != nil || table.Device != device {
+		return nil
+	}
+	return table
+}
+
+// writeTable replaces a file at once, so that no program ever reads half a table.
+func writeTable(file string, table *tuning.Table) (err error) {
+	encoded, err := table.Encode()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return fmt.Errorf("writing the table: %w", err)
+	}
+	t, err := os.CreateTemp(filepath.Dir(file), ".tuning-*")
+	if err != nil {
+		return fmt.Errorf("writing the table: %w", err)
+	}
+	_, writeErr := t.Write(encoded)
+	err = errors.Join(writeErr, t.Chmod(0o644), t.Close())
+	if err == nil {
+		err = os.Rename(t.Name(), file)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the table: %w", errors.Join(err, os.Remove(t.Name())))
+	}
+	return nil
+}
+
+func (f *tuneFlags) print(w io.Writer, t *bench.Tuned, file string, written bool) error {
+	if f.json {
+		return t.JSON(w, file, written)
+	}
+	if err := t.Text(w); err != nil {
+		return err
+	}
+	if !written {
+		file = "nothing: " + file + " is as it was"
+	}
+	_, err := fmt.Fprintf(w, "written: %s\n", file)
+	return err
+}

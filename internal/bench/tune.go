@@ -1,0 +1,254 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"symmem"
+	"symmem/internal/tuning"
+)
+
+// Tune says what to measure for a tuning table. Every rank runs the same one.
+type Tune struct {
+	Operations []Operation
+	// MinBytes to MaxBytes are the sizes, each Factor times the one before.
+	MinBytes, MaxBytes, Factor int64
+	DataType                   symmem.DataType
+	// Eager measures calls one by one; else graphs of GraphOps calls are replayed, where the
+	// backend can capture.
+	Eager    bool
+	GraphOps int
+	// Options are what the world is opened with; its table is the built-in one.
+	Options symmem.Options
+	Plan    Plan
+	// Date is when rank 0 measures, and Base gives the table that it begins with, or nil for the
+	// built-in one. Those of the other ranks are not used.
+	Date string
+	Base func(device string, ranks int) *tuning.Table
+	// Progress, if set, is told what is measured.
+	Progress func(text string)
+}
+
+// Tuned is what a Tune has found: alike on all ranks.
+type Tuned struct {
+	// Table is the base with the new rules instead of its own for the same operations and ranks.
+	Table *tuning.Table
+	// Rules are the new ones, in the order of measurement, and Skipped says which operations have
+	// none and why.
+	Rules   []tuning.Rule
+	Skipped []string
+	// Device and Ranks are what the table's file is named by.
+	Device string
+	Ranks  int
+}
+
+// collective is the measurement of one call.
+func (o *Tune) collective() *Collective {
+	c := &Collective{
+		Operations: o.Operations, MinBytes: o.MinBytes, MaxBytes: o.MaxBytes, Factor: o.Factor,
+		DataType: o.DataType, ReduceOp: symmem.Sum, Path: Auto, Compare: true,
+		Checks: []symmem.CheckLevel{o.Options.Check}, Worlds: 1, Plan: o.Plan,
+		Backend: o.Options.Backend, Tuning: symmem.BuiltInTuning, Timeout: o.Options.Timeout,
+	}
+	if !o.Eager {
+		c.GraphOps = o.GraphOps
+	}
+	return c
+}
+
+// Run measures as one rank of a world that a launcher has started.
+func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
+	c := o.collective()
+	l, err := openLane(ctx, c, 0)
+	if err != nil {
+		return nil, fmt.Errorf("opening the world: %w", err)
+	}
+	defer func() { err = errors.Join(err, l.rt.Close()) }()
+	if err := l.withoutGraphs(c); err != nil {
+		return nil, err
+	}
+	tuned = &Tuned{Device: l.rt.Device().Name, Ranks: l.rt.Size()}
+	for i := range c.Operations {
+		op := &c.Operations[i]
+		points, err := o.points(ctx, c, l, op)
+		if err != nil {
+			return nil, fmt.Errorf("tuning %s: %w", op.Name, err)
+		}
+		if len(points) == 0 {
+			tuned.Skipped = append(tuned.Skipped,
+				op.Name+": there is no window path for it here, so there is nothing to choose")
+			continue
+		}
+		tuned.Rules = append(tuned.Rules, l.rule(op, points))
+	}
+	tuned.Table, err = o.table(ctx, c, l, tuned.Rules)
+	return tuned, err
+}
+
+// rule derives the rule of an operation. What the measurement does not decide stays as the built-in
+// table has it.
+func (l *lane) rule(op *Operation, points []tuning.Point) tuning.Rule {
+	info := l.rt.Device()
+	return tuning.Rule{
+		Operation: op.kind.String(),
+		Shape: tuning.Shape{
+			Ranks: l.rt.Size(), Machines: l.rt.World().Stats().Tuning.Machines,
+		},
+		Steps: tuning.Derive(tuning.Builtin(info.Backend, info.Name).Otherwise, points),
+	}
+}
+
+// withoutGraphs falls back to calls one by one where the backend cannot capture.
+func (l *lane) withoutGraphs(c *Collective) error {
+	if c.GraphOps == 0 {
+		return nil
+	}
+	s := l.rt.DefaultStream()
+	err := s.BeginCapture()
+	if errors.Is(err, symmem.ErrUnsupported) {
+		c.GraphOps = 0
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	graph, err := s.EndCapture()
+	if err != nil {
+		return err
+	}
+	return graph.Close()
+}
+
+// points measures one operation at all sizes, except where it has no window path.
+func (o *Tune) points(
+	ctx context.Context, c *Collective, l *lane, op *Operation,
+) (points []tuning.Point, err error) {
+	last := int64(0)
+	for _, size := range c.Sizes() {
+		row := &Row{Operation: op, Ranks: l.rt.Size()}
+		row.Count, row.Bytes = op.sized(size, row.Ranks, o.DataType)
+		if row.Bytes <= last {
+			continue
+		}
+		last = row.Bytes
+		can, err := l.canTakeWindows(ctx, c, row, false)
+		if err != nil {
+			return nil, err
+		}
+		if !can {
+			continue
+		}
+		o.tell("%s of %v", op.Name, tuning.Size(row.Bytes))
+		point, err := o.point(ctx, c, l, row)
+		if err != nil {
+			return nil, err
+		}
+		points = append(points, point)
+	}
+	return points, nil
+}
+
+func (o *Tune) tell(format string, args ...any) {
+	if o.Progress != nil {
+		o.Progress(fmt.Sprintf(format, args...))
+	}
+}
+
+// point measures both paths at one size.
+func (o *Tune) point(
+	ctx context.Context, c *Collective, l *lane, row *Row,
+) (point tuning.Point, err error) {
+	var runners []*runner
+	defer func() { err = errors.Join(err, forget(runners)) }()
+	for _, choice := range []symmem.PathChoice{symmem.PathPlain, symmem.PathWindow} {
+		r, err := c.runner(ctx, l, row, false, choice)
+		if err != nil {
+			return point, err
+		}
+		runners = append(runners, r)
+		if r.wrongs > 0 {
+			return point, fmt.Errorf("%d elements of %d bytes are wrong on the %v path",
+				r.wrongs, row.Bytes, choice)
+		}
+	}
+	if err := c.play(ctx, runners, row.Operation); err != nil {
+		return point, err
+	}
+	return newPoint(row.Bytes, runners[0].perOp, runners[1].perOp), nil
+}
+
+// newPoint condenses the batches of both paths, in nanoseconds, turn by turn.
+func newPoint(bytes int64, plain, window []float64) tuning.Point {
+	return tuning.Point{
+		Bytes:        tuning.Size(bytes),
+		PlainUS:      max(rounded(Summarize(plain).Median/1e3, 1e3), 1e-3),
+		WindowUS:     max(rounded(Summarize(window).Median/1e3, 1e3), 1e-3),
+		NoisePercent: rounded(noise(ratios(plain, window)), 10),
+	}
+}
+
+func rounded(v, unit float64) float64 { return math.Round(v*unit) / unit }
+
+// RuleOfNoise is what noise does, for people.
+const RuleOfNoise = "noise is twice the standard error of the median of the ratios of batches that " +
+	"were neighbours, from their quartiles"
+
+// noise is how far the median of ratios can be off by chance, in percent of it: twice its standard
+// error. For a normal distribution the quartiles lie 1.349 standard deviations apart, and the error
+// of the median is 1.253 deviations over the root of the number. Outliers, such as a processor that
+// was away for a while, do not move quartiles.
+func noise(ratios []float64) float64 {
+	sorted := slices.Sorted(slices.Values(ratios))
+	n := len(sorted)
+	if n == 0 {
+		return 0
+	}
+	deviation := (sorted[n-1-n/4] - sorted[n/4]) / 1.349
+	return 100 * 2 * 1.253 * deviation / math.Sqrt(float64(n)) / sorted[n/2]
+}
+
+// table makes the table on rank 0 and gives it to all ranks.
+func (o *Tune) table(
+	ctx context.Context, c *Collective, l *lane, rules []tuning.Rule,
+) (*tuning.Table, error) {
+	var encoded []byte
+	if l.rt.Rank() == 0 {
+		var err error
+		if encoded, err = o.describe(c, l.rt, rules).Encode(); err != nil {
+			return nil, err
+		}
+	}
+	encoded, err := l.share(ctx, encoded)
+	if err != nil {
+		return nil, fmt.Errorf("sharing the table: %w", err)
+	}
+	return tuning.Decode(encoded)
+}
+
+// describe puts the new rules into the base.
+func (o *Tune) describe(c *Collective, rt *symmem.Runtime, rules []tuning.Rule) *tuning.Table {
+	info := rt.Device()
+	var base *tuning.Table
+	if o.Base != nil {
+		base = o.Base(info.Name, rt.Size())
+	}
+	if base == nil {
+		base = tuning.Builtin(info.Backend, info.Name)
+	}
+	how := "calls one by one"
+	if c.GraphOps > 0 {
+		how = fmt.Sprintf("replays of graphs of %d calls", c.GraphOps)
+	}
+	table := base.Replace(rules...)
+	table.Device, table.Library, table.Date = info.Name, rt.Library(), o.Date
+	table.Source = fmt.Sprintf("symmem tune: %d batches of %v on each path in turns, %v, %s, medians "+
+		"of the slowest rank; %s; %s", c.Plan.Batches, c.Plan.Batch, o.DataType, how,
+		tuning.RuleOfDerive, RuleOfNoise)
+	if len(table.Rules) > len(rules) {
+		table.Source += "; rules of other operations and ranks were there before"
+	}
+	return table
+}

@@ -1,0 +1,138 @@
+package bench
+
+import (
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"symmem/internal/tuning"
+)
+
+func TestNoiseIsThatOfTheMedian(t *testing.T) {
+	if n := noise([]float64{2, 2, 2, 2}); n != 0 {
+		t.Errorf("equal ratios have %v percent of noise", n)
+	}
+	if n := noise(nil); n != 0 {
+		t.Errorf("no ratios have %v percent of noise", n)
+	}
+	// The median of n draws from a normal distribution is off by 1.253 deviations over the root of
+	// n, which is what noise must find from one sample, and its double covers 95 of 100 medians.
+	random := rand.New(rand.NewPCG(1, 2))
+	const trials, draws, deviation = 2000, 41, 0.05
+	covered, sum := 0, 0.0
+	for range trials {
+		sample := make([]float64, draws)
+		for i := range sample {
+			sample[i] = 1 + deviation*random.NormFloat64()
+		}
+		n := noise(sample)
+		sum += n
+		if 100*math.Abs(Summarize(sample).Median-1) <= n {
+			covered++
+		}
+	}
+	want := 100 * 2 * 1.253 * deviation / math.Sqrt(draws)
+	if mean := sum / trials; math.Abs(mean/want-1) > 0.1 {
+		t.Errorf("noise is %.3f percent, want %.3f", mean, want)
+	}
+	if share := float64(covered) / trials; share < 0.9 {
+		t.Errorf("%.3f of all medians lie within the noise", share)
+	}
+}
+
+func TestOutliersAreNoNoise(t *testing.T) {
+	sample := make([]float64, 21)
+	for i := range sample {
+		sample[i] = 1
+	}
+	sample[3], sample[17] = 50, 0.01
+	if n := noise(sample); n != 0 {
+		t.Errorf("two of 21 batches make %v percent", n)
+	}
+}
+
+func TestPointsPairTheBatchesOfOneTurn(t *testing.T) {
+	// Both paths drift by a factor of ten together, which their ratios do not show.
+	plain := []float64{2000, 4000, 8000, 20000, 2000}
+	window := []float64{1000, 2000, 4000, 10000, 1000}
+	got := newPoint(4096, plain, window)
+	want := tuning.Point{Bytes: 4096, PlainUS: 4, WindowUS: 2}
+	if got != want {
+		t.Errorf("got %+v", got)
+	}
+	if p := newPoint(1, []float64{0.1}, []float64{0.1}); p.PlainUS <= 0 || p.WindowUS <= 0 {
+		t.Errorf("times that no table takes: %+v", p)
+	}
+}
+
+// found is what a tune may find.
+func found() *Tuned {
+	points := []tuning.Point{
+		{Bytes: 1 << 10, PlainUS: 13, WindowUS: 7.4, NoisePercent: 1.5},
+		{Bytes: 128 << 10, PlainUS: 14.8, WindowUS: 17, NoisePercent: 0.4},
+	}
+	rule := tuning.Rule{
+		Operation: "AllReduce", Shape: tuning.Shape{Ranks: 4, Machines: 1},
+		Steps: tuning.Derive(tuning.Plain, points),
+	}
+	return &Tuned{
+		Table: &tuning.Table{Device: "box", Otherwise: tuning.Plain, Rules: []tuning.Rule{rule}},
+		Rules: []tuning.Rule{rule}, Skipped: []string{"broadcast: there is no window path"},
+		Device: "box", Ranks: 4,
+	}
+}
+
+func TestWhatWasChosenIsPrintedWithWhatItWins(t *testing.T) {
+	var out strings.Builder
+	if err := found().Text(&out); err != nil {
+		t.Fatal(err)
+	}
+	want := `  operation    size    plain   window  noise  chosen     wins
+  AllReduce    1KiB  13.0 us  7.40 us  1.5 %  window  +75.7 %
+  AllReduce  128KiB  14.8 us  17.0 us  0.4 %   plain  +14.9 %
+AllReduce on 4 ranks: window up to 48KiB, plain above 48KiB
+broadcast: there is no window path
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestTheJSONOfATuneHoldsTheTable(t *testing.T) {
+	var out strings.Builder
+	tuned := found()
+	if err := tuned.JSON(&out, "t.json", true); err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		File    string          `json:"file"`
+		Written bool            `json:"written"`
+		Skipped []string        `json:"skipped"`
+		Table   json.RawMessage `json:"table"`
+	}
+	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	table, err := tuning.Decode(got.Table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.File != "t.json" || !got.Written || len(got.Skipped) != 1 ||
+		table.Digest() != tuned.Table.Digest() || strings.Count(out.String(), "\n") != 1 {
+		t.Errorf("%s", out.String())
+	}
+}
+
+func TestRatiosAreOfTheSameTurn(t *testing.T) {
+	h := &Half{}
+	h.compare([]float64{10, 20, 40}, map[Path][]float64{
+		Plain: {12, 22, 44}, Window: {9, 19, 39},
+	})
+	if h.Better != Window || h.Ratio != 0.95 || h.Forced[Plain].Median != 22 {
+		t.Errorf("%+v", h)
+	}
+}
