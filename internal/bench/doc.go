@@ -5,8 +5,9 @@
 // the first is ours; each is calibrated to batches of equal length, and the batches of all variants
 // take turns. What is reported is the median of the batches with the least and the 10th and 90th
 // percentile, and the ratio of two medians of one run; paths of a collective, whose times differ
-// little, are compared by the median of the ratios of neighbouring batches. Collectives are tagged with the round trip
-// between two cores before and after ([RoundTrip]): two runs compare only if those agree.
+// little, are compared by the median of the ratios of neighbouring batches. Collectives are tagged
+// with the round trip between two cores before and after ([RoundTrip]): two runs compare only if
+// those agree.
 //
 // A figure can have a bar: the most nanoseconds that the design allows itself.
 //

@@ -193,8 +193,8 @@ func newPoint(bytes int64, plain, window []float64) tuning.Point {
 func rounded(v, unit float64) float64 { return math.Round(v*unit) / unit }
 
 // RuleOfNoise is what noise does, for people.
-const RuleOfNoise = "noise is twice the standard error of the median of the ratios of batches that " +
-	"were neighbours, from their quartiles"
+const RuleOfNoise = "noise is twice the standard error of the median of the ratios of batches " +
+	"that were neighbours, from their quartiles"
 
 // noise is how far the median of ratios can be off by chance, in percent of it: twice its standard
 // error. For a normal distribution the quartiles lie 1.349 standard deviations apart, and the error

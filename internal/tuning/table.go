@@ -152,7 +152,7 @@ func (r *Rule) reach(step int) string {
 	}
 }
 
-// String describes the steps of a rule: "AllReduce on 4 ranks: window up to 64KiB, plain above 64KiB".
+// String describes the steps of a rule, such as "AllReduce on 4 ranks: window at every size".
 func (r *Rule) String() string {
 	parts := make([]string, len(r.Steps))
 	for i, s := range r.Steps {
