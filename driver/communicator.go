@@ -53,7 +53,8 @@ type Communicator interface {
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
 	// Windowed tells whether a call can take the window path when its buffers lie in windows: nil,
 	// or an error that matches ErrUnsupported and says why not. It looks at the operation, type,
-	// reduction and count alone, so all ranks of the group get the same answer.
+	// reduction and count, and at how places in windows are aligned: all ranks whose buffers lie at
+	// the same places get the same answer.
 	Windowed(call *Call) error
 	// Prepare checks a call and works out all that is the same each time it runs. It returns
 	// ErrOutOfRange when a buffer runs past its window.

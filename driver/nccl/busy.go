@@ -31,6 +31,11 @@ func (b *busy) note(s *stream, ticket uint64, operation uint32) {
 	if b.recent.Load() != s {
 		b.add(s)
 	}
+	b.rouse()
+}
+
+// rouse makes the watcher look, if it is not looking already.
+func (b *busy) rouse() {
 	if !b.awake.Load() {
 		b.awake.Store(true)
 		select {

@@ -11,6 +11,7 @@ import (
 	"symmem/driver"
 	"symmem/internal/control"
 	"symmem/internal/nccl"
+	"symmem/internal/relay"
 )
 
 // endingTime bounds the wait for NCCL's kernels to end after they were told to.
@@ -117,7 +118,9 @@ func (c *communicator) joinPlane(ctx context.Context) (control.Plane, error) {
 			return c.device.control.Join(ctx, c.cfg)
 		}
 	}
-	return nil, errors.New("the ranks are on several machines")
+	return relay.Join(ctx, relay.Config{
+		Store: c.device.cfg.Store, Group: c.cfg, Timeout: c.device.cfg.Timeout,
+	})
 }
 
 // shareID has the first rank of the group make NCCL's unique id, and hands it to the others.
@@ -241,7 +244,7 @@ func (c *communicator) end() {
 	c.ending.Do(func() {
 		working := !c.idle()
 		for _, s := range c.busy.streams() {
-			s.fail(c.plane.Cause())
+			s.blame(c, c.plane.Cause())
 		}
 		close(c.ended)
 		go c.tearDown(working)

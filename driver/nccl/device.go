@@ -37,6 +37,7 @@ type Device struct {
 	events    eventPool
 	zeros     zeros
 	scratch   scratch
+	words     words
 
 	mu            sync.Mutex
 	members       map[int]*member            // by world rank; guarded by mu
@@ -181,7 +182,8 @@ func (d *Device) Close() error {
 	}
 	if d.retained {
 		errs = append(errs, d.do(func() error {
-			return errors.Join(d.events.drain(d.cuda), d.zeros.close(d.cuda), d.scratch.close())
+			return errors.Join(d.events.drain(d.cuda), d.zeros.close(d.cuda), d.scratch.close(),
+				d.words.close(d.cuda))
 		}), d.gpu.ReleasePrimary())
 		d.retained = false
 	}

@@ -25,6 +25,7 @@ type graph struct {
 	// events are recorded after each launch; points are what captured waits wait for.
 	events, points []*event
 	functions      []cuda.HostFunc
+	words          []*word
 	// finished marks the end of the last launch.
 	finished *event
 
@@ -143,7 +144,7 @@ func (s *stream) launchGraph(g *graph) error {
 	}
 	for _, p := range g.plans {
 		if err := p.c.admit(s, p); err != nil {
-			return s.refuse(err)
+			return s.refuse(p.c, err)
 		}
 	}
 	return s.device.do(func() error {
@@ -191,6 +192,9 @@ func (g *graph) Close() error {
 	})
 	for _, f := range g.functions {
 		f.Release()
+	}
+	if ended == nil {
+		d.words.put(g.words...)
 	}
 	for _, c := range g.users {
 		c.graphs.Done()

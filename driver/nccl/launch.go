@@ -35,7 +35,7 @@ func (s *stream) launch(p *plan) error {
 		return s.record(p)
 	}
 	if err := c.admit(s, p); err != nil {
-		return s.refuse(err)
+		return s.refuse(c, err)
 	}
 	return c.call(p, s)
 }
@@ -78,11 +78,12 @@ func (c *communicator) forsaken() error {
 
 // refuse says that a collective was not launched: by Launch if the stream is idle, else, since it
 // would have come later, by Synchronize. s.mu is held.
-func (s *stream) refuse(err error) error {
+func (s *stream) refuse(c *communicator, err error) error {
 	if s.quiet() {
+		s.tell(c)
 		return err
 	}
-	s.fail(err)
+	s.blame(c, err)
 	return nil
 }
 

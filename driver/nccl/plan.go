@@ -110,6 +110,9 @@ func (p *plan) nothing() bool { return p.count == 0 }
 
 // run makes NCCL's call on a thread of the device.
 func (p *plan) run(on cuda.Stream) error {
+	if len(p.c.cfg.Ranks) == 1 {
+		return p.copy(on)
+	}
 	n, c, root := p.c.device.nccl, p.c.handle, p.Root
 	switch p.Operation {
 	case driver.AllReduce, driver.Barrier:
@@ -125,6 +128,15 @@ func (p *plan) run(on cuda.Stream) error {
 	default:
 		return p.allToAll(on)
 	}
+}
+
+// copy is what every collective of a group of one comes to.
+func (p *plan) copy(on cuda.Stream) error {
+	if p.send == p.recv {
+		return nil
+	}
+	bytes := p.count * int64(p.DataType.Size())
+	return p.c.device.cuda.MemcpyAsync(p.recv, p.send, bytes, on)
 }
 
 // allToAll works in place on a copy of its input, which NCCL itself does not offer.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"symmem/driver"
@@ -26,9 +27,14 @@ type stream struct {
 	last      *communicator    // guarded by mu
 	ticket    uint64           // guarded by mu
 	operation driver.Operation // guarded by mu
+	// functions counts the host functions; word is what the last one that has run wrote.
+	functions uint32 // guarded by mu
+	word      *word  // guarded by mu; made at the first use
 
 	faults sync.Mutex
 	fault  error // first since the last Synchronize; guarded by faults
+	// blamed are the communicators whose fault this stream has told of.
+	blamed []*communicator // guarded by faults
 }
 
 // NewStream makes a stream.
@@ -69,6 +75,24 @@ func (s *stream) fail(err error) {
 	if s.fault == nil {
 		s.fault = err
 	}
+}
+
+// blame is fail for the fault of a communicator, which is told once.
+func (s *stream) blame(c *communicator, err error) {
+	if s.tell(c) {
+		s.fail(err)
+	}
+}
+
+// tell reports whether the fault of a communicator was not told yet.
+func (s *stream) tell(c *communicator) bool {
+	s.faults.Lock()
+	defer s.faults.Unlock()
+	if slices.Contains(s.blamed, c) {
+		return false
+	}
+	s.blamed = append(s.blamed, c)
+	return true
 }
 
 // takeFault returns the fault that Synchronize reports, once.
@@ -206,6 +230,9 @@ func (s *stream) Close() error {
 	defer s.mu.Unlock()
 	if s.closed {
 		return errors.Join(errs...)
+	}
+	if s.word != nil && s.quiet() {
+		s.device.words.put(s.word)
 	}
 	s.closed = true
 	errs = append(errs, s.device.do(func() error {

@@ -13,6 +13,11 @@ const (
 	noGroupsOfMachines = 22902
 	// averaging is the first version with window kernels for ReduceScatter with avg.
 	averaging = 23003
+	// shifting is the first version whose window kernels load elements of less than 4 bytes from
+	// addresses that are not multiples of 4 without spoiling every fourth byte or element: from
+	// 2.27.3 to 2.29.7 sums and gathers of such buffers are wrong, with result 0. Its function
+	// loadPack shifts the last word of a pack by what lies behind the pack.
+	shifting = 23003
 )
 
 // support knows which calls NCCL has window kernels for. It depends on NCCL's version and the
@@ -21,13 +26,16 @@ type support struct {
 	// none says why there are no window kernels at all; empty if there are. It is set before the
 	// first window is handed out.
 	none string
-	// average tells that ReduceScatter can average.
-	average bool
+	// average tells that ReduceScatter can average, shift that buffers need no alignment.
+	average, shift bool
+	rank           int
 }
 
 func newSupport(c *communicator) support {
 	code, text := c.device.nccl.Version()
-	s := support{average: code >= averaging}
+	s := support{
+		average: code >= averaging, shift: code >= shifting, rank: c.cfg.Rank,
+	}
 	switch m := machines(c.members); {
 	case !c.device.nccl.Windows():
 		s.none = fmt.Sprintf("NCCL %s has no windows: 2.27.3 is the first that has", text)
@@ -57,6 +65,9 @@ func (s *support) lacks(call *driver.Call) string {
 	if s.none != "" {
 		return s.none
 	}
+	if s.misaligned(call) {
+		return "NCCL before 2.30.3 gives wrong results in windows unless inputs are aligned to 4 bytes"
+	}
 	switch call.Operation {
 	case driver.AllGather:
 		return ""
@@ -75,4 +86,24 @@ func (s *support) lacks(call *driver.Call) string {
 		return fmt.Sprintf("NCCL has no window kernel for %v with %v", call.Operation, call.ReduceOp)
 	}
 	return ""
+}
+
+// wordBytes is what the window kernels load at once.
+const wordBytes = 4
+
+// misaligned tells whether a window kernel of this NCCL would load elements from addresses that it
+// cannot load from, on any rank. In place, the input of an AllGather is a part of its output, and
+// a rank reads each part of the input of a ReduceScatter somewhere.
+func (s *support) misaligned(call *driver.Call) bool {
+	if s.shift {
+		return false
+	}
+	part := uintptr(call.Count * int64(call.DataType.Size()))
+	switch {
+	case call.Operation == driver.AllGather && call.Send == call.Recv+uintptr(s.rank)*part:
+		return call.Recv%wordBytes != 0 || part%wordBytes != 0
+	case call.Operation == driver.ReduceScatter:
+		return call.Send%wordBytes != 0 || part%wordBytes != 0
+	}
+	return call.Send%wordBytes != 0
 }

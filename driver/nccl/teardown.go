@@ -32,9 +32,6 @@ func (c *communicator) tearDown(failed bool) {
 	close(c.quiet)
 	c.graphs.Wait()
 	c.tearing = errors.Join(c.tearing, d.do(func() error {
-		if failed {
-			return d.nccl.CommAbort(c.handle)
-		}
 		return d.nccl.CommDestroy(c.handle)
 	}))
 }

@@ -102,9 +102,9 @@ func (w *window) make(ctx context.Context) error {
 		})
 	})
 	defer stop()
-	c.busy.note(nil, c.busy.ticket.Load(), uint32(driver.Barrier))
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.busy.rouse()
 	if err := c.plane.Cause(); err != nil {
 		return err
 	}
