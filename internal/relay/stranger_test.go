@@ -1,0 +1,309 @@
+package relay
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/rendezvous"
+)
+
+// patience bounds what should not take long at all; it is reached only when something hangs.
+const patience = 60 * time.Second
+
+// impostor is group rank 1 of a group of two, by hand. It knows the token and speaks the protocol
+// as far as a test makes it.
+type impostor struct {
+	t     *testing.T
+	ctx   context.Context
+	store driver.Store
+	conn  net.Conn
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// duo is the group that an impostor joins.
+func duo(rank int) driver.GroupConfig {
+	return driver.GroupConfig{ID: "duo", Ranks: []int{4, 7}, Rank: rank}
+}
+
+func newImpostor(t *testing.T) *impostor {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	store := rendezvous.NewLocal()
+	t.Cleanup(func() {
+		cancel()
+		check(t, store.Close())
+	})
+	return &impostor{t: t, ctx: ctx, store: store}
+}
+
+// config is that of the rank whom the impostor deceives.
+func (i *impostor) config() Config {
+	return Config{Store: i.store, Group: duo(0), Timeout: patience}
+}
+
+// victim joins as rank 0 while the impostor plays rank 1.
+func (i *impostor) victim() *Plane {
+	i.t.Helper()
+	joined := make(chan error, 1)
+	var p *Plane
+	go func() {
+		var err error
+		p, err = Join(i.ctx, i.config())
+		joined <- err
+	}()
+	i.dial()
+	i.introduce(i.entry().token, 1)
+	i.send(kindPost, trackControl, 1, fingerprint(duo(1)))
+	check(i.t, <-joined)
+	i.t.Cleanup(func() {
+		_ = i.conn.Close()
+		check(i.t, p.Close())
+	})
+	if m := i.await(kindPost); string(m.payload) != string(fingerprint(duo(0))) {
+		i.t.Errorf("rank 0 introduces itself by %x", m.payload)
+	}
+	return p
+}
+
+// entry knows the token that rank 0 has left.
+func (i *impostor) entry() *entry {
+	i.t.Helper()
+	e := &entry{cfg: Config{Store: i.store, Group: duo(1)}}
+	check(i.t, e.shareToken(i.ctx))
+	return e
+}
+
+func (i *impostor) dial() {
+	i.t.Helper()
+	address, err := i.store.Get(i.ctx, i.entry().key("0"))
+	check(i.t, err)
+	i.conn, err = net.Dial("tcp", string(address))
+	check(i.t, err)
+	check(i.t, i.conn.SetDeadline(time.Now().Add(patience)))
+}
+
+// introduce shows the token and looks at the answer.
+func (i *impostor) introduce(secret token, rank int) {
+	i.t.Helper()
+	e := &entry{cfg: Config{Group: driver.GroupConfig{Rank: rank}}, token: secret}
+	_, err := i.conn.Write(e.hello())
+	check(i.t, err)
+	var answer [tokenHalf]byte
+	_, err = io.ReadFull(i.conn, answer[:])
+	check(i.t, err)
+	if string(answer[:]) != string(secret[tokenHalf:]) {
+		i.t.Fatalf("rank 0 shows %x instead of its half of the token", answer)
+	}
+}
+
+func (i *impostor) send(k kind, t track, step uint64, payload []byte) {
+	i.t.Helper()
+	m := message{kind: k, track: t, step: step, payload: payload}
+	_, err := i.conn.Write(m.encode())
+	check(i.t, err)
+}
+
+// await reads frames up to one of a kind.
+func (i *impostor) await(k kind) message {
+	i.t.Helper()
+	for {
+		m, err := receive(i.conn)
+		check(i.t, err)
+		if m.kind == k {
+			return m
+		}
+	}
+}
+
+// wantSentAway says that the other end closes the connection without a word.
+func (i *impostor) wantSentAway(who string) {
+	i.t.Helper()
+	if n, err := i.conn.Read(make([]byte, 1)); n != 0 || err == nil {
+		i.t.Errorf("%s was answered: %d bytes, %v", who, n, err)
+	}
+	check(i.t, i.conn.Close())
+}
+
+func TestStrangersGetNothingAndHoldUpNobody(t *testing.T) {
+	i := newImpostor(t)
+	joined := make(chan error, 1)
+	go func() {
+		p, err := Join(i.ctx, i.config())
+		if err == nil {
+			err = p.Close()
+		}
+		joined <- err
+	}()
+	known := i.entry().token
+	i.dial()
+	silent := i.conn
+	defer silent.Close()
+	strange := func(who string, hello []byte) {
+		i.dial()
+		_, err := i.conn.Write(hello)
+		check(t, err)
+		i.wantSentAway(who)
+	}
+	hello := func(secret token, rank int) []byte {
+		e := &entry{cfg: Config{Group: driver.GroupConfig{Rank: rank}}, token: secret}
+		return e.hello()
+	}
+	wrong := known
+	wrong[tokenHalf-1] ^= 1
+	strange("a browser", []byte(strings.Repeat("GET / HTTP/1.1\r\n", 2)[:helloBytes]))
+	strange("one with another token", hello(wrong, 1))
+	strange("one that is rank 0 itself", hello(known, 0))
+	strange("one that is no rank of the group", hello(known, 2))
+	strange("one that is no rank at all", hello(known, -1))
+	p, err := Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: patience})
+	check(t, err)
+	check(t, p.Close())
+	check(t, <-joined)
+}
+
+func TestServerThatDoesNotKnowTheTokenIsAnError(t *testing.T) {
+	i := newImpostor(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	defer l.Close()
+	e := &entry{cfg: i.config()}
+	check(t, e.shareToken(i.ctx))
+	check(t, i.store.Set(i.ctx, e.key("0"), []byte(l.Addr().String())))
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			_, _ = io.ReadFull(conn, make([]byte, helloBytes))
+			_, _ = conn.Write(make([]byte, tokenHalf))
+			_, _ = io.Copy(io.Discard, conn)
+			_ = conn.Close()
+		}
+	}()
+	_, err = Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: patience})
+	if !errors.Is(err, ErrProtocol) || !strings.Contains(err.Error(), "rank 4") {
+		t.Errorf("got %v, want an error about the token of rank 4", err)
+	}
+}
+
+func TestRankThatSaysNonsenseIsAnErrorWithItsName(t *testing.T) {
+	for row, say := range map[string]func(i *impostor){
+		"no frame": func(i *impostor) {
+			_, err := i.conn.Write([]byte(strings.Repeat("x", headerBytes)))
+			check(i.t, err)
+		},
+		"a step out of turn": func(i *impostor) { i.send(kindPost, trackControl, 7, nil) },
+	} {
+		t.Run(row, func(t *testing.T) {
+			i := newImpostor(t)
+			p := i.victim()
+			say(i)
+			<-p.Failed()
+			if err := p.Cause(); !errors.Is(err, ErrProtocol) ||
+				!strings.Contains(err.Error(), "rank 7") {
+				t.Errorf("got %v, want ErrProtocol of rank 7", err)
+			}
+		})
+	}
+}
+
+func TestEndOfTheConnectionIsALostRankUnlessItSaysGoodbye(t *testing.T) {
+	exchange := func(i *impostor, p *Plane) error {
+		_, err := p.Exchange(i.ctx, driver.LaneControl, nil)
+		return err
+	}
+	i := newImpostor(t)
+	p := i.victim()
+	check(t, i.conn.Close())
+	var lost *driver.RankLostError
+	if err := exchange(i, p); !errors.As(err, &lost) || len(lost.Ranks) != 1 || lost.Ranks[0] != 7 {
+		t.Errorf("got %v, want that rank 7 is lost", err)
+	}
+	i = newImpostor(t)
+	p = i.victim()
+	b := board{}
+	i.send(kindBye, 0, 0, b.encode(time.Now()))
+	check(t, i.conn.Close())
+	var stray *driver.StrayError
+	if err := exchange(i, p); !errors.As(err, &stray) {
+		t.Errorf("got %v, want that rank 7 has left", err)
+	}
+}
+
+// settled is what a failing rank says that it had seen complete.
+func settled(control uint64) []byte {
+	p := binary.LittleEndian.AppendUint64(nil, control)
+	return append(p, make([]byte, failBytes-len(p))...)
+}
+
+// TestStepThatWasCompleteForAPeerIsComplete lets the fault of a rank overtake what others have
+// sent before.
+func TestStepThatWasCompleteForAPeerIsComplete(t *testing.T) {
+	for row, c := range map[string]struct {
+		settled uint64
+		want    error
+	}{
+		"the peer had seen the step complete": {2, nil},
+		"the peer had seen the one before":    {1, driver.ErrFault},
+	} {
+		t.Run(row, func(t *testing.T) {
+			i := newImpostor(t)
+			p := i.victim()
+			result := make(chan error, 1)
+			go func() {
+				_, err := p.Exchange(i.ctx, driver.LaneControl, []byte("here"))
+				result <- err
+			}()
+			i.await(kindPost)
+			i.send(kindFail, 0, 0, settled(c.settled))
+			i.await(kindHeard)
+			i.send(kindPost, trackControl, 2, []byte("late"))
+			i.send(kindHeard, 0, 0, nil)
+			if err := <-result; !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+		})
+	}
+}
+
+func TestSubmissionsAreTold(t *testing.T) {
+	i := newImpostor(t)
+	p := i.victim()
+	for range 3 {
+		p.Submit()
+	}
+	for told := uint64(0); told < 3; {
+		m := i.await(kindBoard)
+		told = decodeBoard(m.payload, time.Now()).submitted
+	}
+}
+
+func TestMuteRankDoesNotHoldUpClosing(t *testing.T) {
+	i := newImpostor(t)
+	p := i.victim()
+	large := make([]byte, driver.MaxPayload)
+	ctx, cancel := context.WithCancel(i.ctx)
+	cancel()
+	// These never fit into the buffers of the connection: the other end does not read.
+	for range mostReported / driver.MaxPayload {
+		_, err := p.Exchange(ctx, driver.LaneFault, large)
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want that the exchange was cancelled", err)
+		}
+	}
+	if _, err := p.Exchange(ctx, driver.LaneFault, large); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("got %v, want that the log is full", err)
+	}
+	check(t, p.Close())
+}
