@@ -1,0 +1,110 @@
+/* Primary contexts: one a device, current on a thread. */
+#include "driver.h"
+
+static struct context contexts[MAX_DEVICES];
+static pthread_once_t contexts_once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t retained_lock = PTHREAD_MUTEX_INITIALIZER;
+_Thread_local struct context *current;
+
+static void make_contexts(void) {
+    for (int i = 0; i < MAX_DEVICES; i++) {
+        contexts[i].device = i;
+        pthread_mutex_init(&contexts[i].lock, NULL);
+        pthread_cond_init(&contexts[i].idle, NULL);
+    }
+}
+
+struct context *context_of(int device) {
+    pthread_once(&contexts_once, make_contexts);
+    return &contexts[device];
+}
+
+/* Counts works that are queued (positive) or done (negative). */
+void context_add(int device, long works) {
+    struct context *c = context_of(device);
+    pthread_mutex_lock(&c->lock);
+    c->pending += works;
+    if (c->pending == 0)
+        pthread_cond_broadcast(&c->idle);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void context_drain(int device) {
+    struct context *c = context_of(device);
+    pthread_mutex_lock(&c->lock);
+    while (c->pending > 0)
+        pthread_cond_wait(&c->idle, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void softgpu_fault(int device, CUresult code) {
+    int none = CUDA_SUCCESS;
+    atomic_compare_exchange_strong(&context_of(device)->error, &none, (int)code);
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    ENTER(CUDA_ERROR_OUT_OF_MEMORY);
+    if (!device_valid(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    *context = context_of(device);
+    pthread_mutex_lock(&retained_lock);
+    (*context)->retained++;
+    pthread_mutex_unlock(&retained_lock);
+    return CUDA_SUCCESS;
+}
+
+/* A context that nobody retains any more forgets its error, as one that is made anew does. */
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    if (!device_valid(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    struct context *c = context_of(device);
+    pthread_mutex_lock(&retained_lock);
+    bool held = c->retained > 0;
+    if (held && --c->retained == 0)
+        atomic_store(&c->error, CUDA_SUCCESS);
+    pthread_mutex_unlock(&retained_lock);
+    return held ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    if (!device_valid(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&retained_lock);
+    *active = context_of(device)->retained > 0;
+    pthread_mutex_unlock(&retained_lock);
+    *flags = 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext context) {
+    if (context != NULL && (context < contexts || context >= contexts + MAX_DEVICES))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    current = context;
+    ENTER(CUDA_ERROR_UNKNOWN);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *context) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    *context = current;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice *device) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    if (current == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *device = current->device;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize(void) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    if (current == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (capture_forbids())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    context_drain(current->device);
+    return (CUresult)atomic_load(&current->error);
+}

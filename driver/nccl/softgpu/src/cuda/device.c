@@ -1,0 +1,143 @@
+/* Devices: how many there are and what they say of themselves. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver.h"
+
+static int visible[MAX_DEVICES]; /* the machine's number of each device of this process */
+static int visible_count;
+static pthread_once_t visible_once = PTHREAD_ONCE_INIT;
+
+/* CUDA_VISIBLE_DEVICES is read as the driver reads numbers: up to the first that is not there. */
+static void read_visible(void) {
+    int machine = (int)environment_size("SOFTGPU_DEVICES", 4);
+    if (machine > MAX_DEVICES)
+        machine = MAX_DEVICES;
+    const char *text = getenv("CUDA_VISIBLE_DEVICES");
+    if (text == NULL) {
+        for (; visible_count < machine; visible_count++)
+            visible[visible_count] = visible_count;
+        return;
+    }
+    while (visible_count < MAX_DEVICES) {
+        char *end;
+        long number = strtol(text, &end, 10);
+        if (end == text || number < 0 || number >= machine)
+            return;
+        visible[visible_count++] = (int)number;
+        if (*end != ',')
+            return;
+        text = end + 1;
+    }
+}
+
+int device_count(void) {
+    pthread_once(&visible_once, read_visible);
+    return visible_count;
+}
+
+bool device_valid(CUdevice device) { return device >= 0 && device < device_count(); }
+
+int softgpu_physical(CUdevice device) { return device_valid(device) ? visible[device] : -1; }
+
+#define ENTER_DEVICE(device)                                                                       \
+    ENTER(CUDA_ERROR_UNKNOWN);                                                                     \
+    if (!device_valid(device))                                                                     \
+    return CUDA_ERROR_INVALID_DEVICE
+
+CUresult cuDeviceGetCount(int *count) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    if (count == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *count = device_count();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+    ENTER_DEVICE(ordinal);
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
+    ENTER_DEVICE(device);
+    snprintf(name, (size_t)length, "Software GPU");
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
+    ENTER_DEVICE(device);
+    memcpy(uuid->bytes, "software-gpu-", 13);
+    uuid->bytes[13] = 0;
+    uuid->bytes[14] = 0;
+    uuid->bytes[15] = (unsigned char)visible[device];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) { return cuDeviceGetUuid_v2(uuid, device); }
+
+CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device) {
+    ENTER_DEVICE(device);
+    if (length < 13)
+        return CUDA_ERROR_INVALID_VALUE;
+    snprintf(id, (size_t)length, "0000:%02X:00.0", visible[device] + 1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+    ENTER_DEVICE(device);
+    size_t unused;
+    memory_usage(device, &unused, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
+    ENTER_DEVICE(device);
+    if (value == NULL || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_LIMIT)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+        *value = 1024;
+        break;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+        *value = 32;
+        break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+        *value = 9;
+        break;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+        *value = visible[device] + 1;
+        break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+        *value = 1;
+        break;
+    default:
+        *value = 0;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
+    ENTER_DEVICE(device);
+    if (!device_valid(peer))
+        return CUDA_ERROR_INVALID_DEVICE;
+    *can = device != peer;
+    return CUDA_SUCCESS;
+}
+
+/* Attributes: 1 rank of performance (0 is best), 2 access, 3 native atomics, 4 arrays. */
+CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice from, CUdevice to) {
+    ENTER_DEVICE(from);
+    if (!device_valid(to) || from == to)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (value == NULL || attribute < 1 || attribute > 4)
+        return CUDA_ERROR_INVALID_VALUE;
+    *value = attribute != 1;
+    return CUDA_SUCCESS;
+}

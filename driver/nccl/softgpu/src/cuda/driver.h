@@ -1,0 +1,133 @@
+/* What the files of the software driver know of each other. */
+#ifndef SOFTGPU_DRIVER_H
+#define SOFTGPU_DRIVER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <time.h>
+
+#include "../abi/softgpu.h"
+
+enum { MAX_DEVICES = 64, GRANULARITY = 2 << 20 };
+
+/* Begins every entry point: the state of the driver, of this thread and of its device. */
+#define ENTER(otherwise)                                                                           \
+    do {                                                                                           \
+        CUresult refused_ = driver_enter(__func__, otherwise);                                     \
+        if (refused_ != CUDA_SUCCESS)                                                              \
+            return refused_;                                                                       \
+    } while (0)
+
+CUresult driver_enter(const char *entry, CUresult otherwise);
+extern _Thread_local bool in_host_function;
+size_t environment_size(const char *name, size_t otherwise);
+
+/* context.c */
+struct context {
+    int device;
+    int retained;
+    _Atomic int error; /* a CUresult; once set it stays */
+    struct stream *implicit; /* runs what is queued on no stream; guarded by lock */
+    long pending;            /* works queued and not done; guarded by lock */
+    pthread_mutex_t lock;
+    pthread_cond_t idle;
+};
+extern _Thread_local struct context *current;
+void context_add(int device, long works);
+void context_drain(int device);
+bool device_valid(CUdevice device);
+int device_count(void);
+struct context *context_of(int device);
+
+/* handle.c: which pointers are live objects. */
+enum kind { ALLOCATION, STREAM, EVENT, GRAPH, EXEC };
+void handle_add(enum kind kind, const void *object);
+bool handle_live(enum kind kind, const void *object);
+bool handle_remove(enum kind kind, const void *object);
+
+/* memory.c */
+struct allocation {
+    int references; /* of handles and mappings; guarded by memory_lock */
+    int fd;
+    int device; /* -1 when imported */
+    size_t bytes;
+    CUmemAllocationProp prop;
+};
+extern pthread_mutex_t memory_lock;
+void allocation_release_locked(struct allocation *a);
+bool memory_take(int device, size_t bytes);
+void memory_give(int device, size_t bytes);
+void memory_usage(int device, size_t *unused, size_t *total);
+
+/* mapping.c */
+struct mapping {
+    struct mapping *next;
+    uintptr_t base;
+    size_t bytes;
+    struct allocation *allocation;
+    uint64_t access; /* one bit a device */
+};
+struct mapping *mapping_find_locked(uintptr_t address);
+enum place { ELSEWHERE, MAPPED, FORBIDDEN };
+enum place mapping_place(uintptr_t address, size_t bytes, int device);
+
+/* plain.c: memory without handles. */
+enum plain { NOT_PLAIN, PLAIN_DEVICE, PLAIN_PINNED, PLAIN_REGISTERED };
+enum plain plain_kind(uintptr_t address, uintptr_t *base, size_t *bytes);
+
+/* work.c: a unit of work, shared by queues and graphs. */
+struct work {
+    _Atomic int references;
+    bool always; /* run even on a failed device, since others wait for it */
+    void (*run)(void *arg, int device);
+    void (*drop)(void *arg);
+    /* If set, a launch of a graph runs what this returns instead, made at the launch. */
+    struct work *(*arm)(void *arg);
+    void *arg;
+};
+struct work *work_new(void (*run)(void *, int), void (*drop)(void *), void *arg);
+struct work *work_keep(struct work *w);
+void work_release(struct work *w);
+void work_run(struct work *w, int device);
+
+/* stream.c */
+struct stream {
+    int device;
+    pthread_mutex_t lock;
+    pthread_cond_t more, moved;
+    struct entry *head, **tail;
+    unsigned long long pushed, done; /* works, ever */
+    bool closing;
+    struct capture *capture; /* with lane, guarded by capture_lock */
+    int lane;
+};
+CUresult stream_resolve(CUstream *stream);
+CUresult stream_queue(struct stream *s, struct work *w);
+void stream_push(struct stream *s, struct work *w);
+CUresult stream_drain(struct stream *s);
+
+/* capture.c */
+enum { MAX_LANES = 16 };
+struct frontier {
+    unsigned long long capture;
+    unsigned nodes[MAX_LANES];
+};
+extern pthread_mutex_t capture_lock;
+bool capture_forbids(void);
+CUresult capture_add_locked(struct stream *s, struct work *w);
+CUresult capture_wait_locked(struct stream *s, const struct frontier *reached);
+void capture_reached_locked(const struct stream *s, struct frontier *reached);
+void capture_spoil_locked(unsigned long long id);
+void capture_leave(struct stream *s);
+
+/* graph.c */
+struct graph {
+    struct work **nodes;
+    size_t count, room;
+};
+struct graph *graph_new(void);
+void graph_add(struct graph *g, struct work *w);
+void graph_free(struct graph *g);
+
+#endif

@@ -1,0 +1,185 @@
+/* Physical memory: allocations, each a memfd, counted against its device. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "driver.h"
+
+pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+static size_t used[MAX_DEVICES];
+static pthread_mutex_t used_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static size_t capacity(void) { return environment_size("SOFTGPU_MEMORY", (size_t)8 << 30); }
+
+bool memory_take(int device, size_t bytes) {
+    size_t all = capacity();
+    pthread_mutex_lock(&used_lock);
+    bool fits = bytes <= all && used[device] <= all - bytes;
+    if (fits)
+        used[device] += bytes;
+    pthread_mutex_unlock(&used_lock);
+    return fits;
+}
+
+void memory_give(int device, size_t bytes) {
+    pthread_mutex_lock(&used_lock);
+    used[device] -= bytes;
+    pthread_mutex_unlock(&used_lock);
+}
+
+void memory_usage(int device, size_t *unused, size_t *total) {
+    *total = capacity();
+    pthread_mutex_lock(&used_lock);
+    *unused = *total > used[device] ? *total - used[device] : 0;
+    pthread_mutex_unlock(&used_lock);
+}
+
+CUresult cuMemGetInfo_v2(size_t *unused, size_t *total) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    if (current == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    memory_usage(current->device, unused, total);
+    return CUDA_SUCCESS;
+}
+
+static CUresult check_prop(const CUmemAllocationProp *prop) {
+    int known = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC;
+    if (prop == NULL || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        (prop->requestedHandleTypes & ~known) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device_valid(prop->location.id))
+        return CUDA_ERROR_INVALID_DEVICE;
+    /* There is no fabric here: a driver without one refuses its handles so. */
+    if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
+        return CUDA_ERROR_NOT_PERMITTED;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop, int kind) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    if (bytes == NULL || kind < 0 || kind > 1)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult refused = check_prop(prop);
+    if (refused != CUDA_SUCCESS && refused != CUDA_ERROR_NOT_PERMITTED)
+        return refused;
+    *bytes = GRANULARITY;
+    return CUDA_SUCCESS;
+}
+
+static struct allocation *allocation_new(int fd, size_t bytes, int device) {
+    struct allocation *a = calloc(1, sizeof *a);
+    if (a == NULL)
+        return NULL;
+    *a = (struct allocation){.references = 1, .fd = fd, .device = device, .bytes = bytes};
+    handle_add(ALLOCATION, a);
+    return a;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
+                     const CUmemAllocationProp *prop, unsigned long long flags) {
+    ENTER(CUDA_ERROR_OUT_OF_MEMORY);
+    CUresult refused = check_prop(prop);
+    if (refused != CUDA_SUCCESS)
+        return refused;
+    if (handle == NULL || bytes == 0 || bytes % GRANULARITY != 0 || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!memory_take(prop->location.id, bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    int fd = memfd_create("softgpu-memory", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0) {
+        if (fd >= 0)
+            close(fd);
+        memory_give(prop->location.id, bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    struct allocation *a = allocation_new(fd, bytes, prop->location.id);
+    a->prop = *prop;
+    *handle = (CUmemGenericAllocationHandle)(uintptr_t)a;
+    return CUDA_SUCCESS;
+}
+
+void allocation_release_locked(struct allocation *a) {
+    if (--a->references > 0)
+        return;
+    handle_remove(ALLOCATION, a);
+    close(a->fd);
+    if (a->device >= 0)
+        memory_give(a->device, a->bytes);
+    free(a);
+}
+
+static struct allocation *allocation_of(CUmemGenericAllocationHandle handle) {
+    struct allocation *a = (struct allocation *)(uintptr_t)handle;
+    return handle_live(ALLOCATION, a) ? a : NULL;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    struct allocation *a = allocation_of(handle);
+    if (a == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&memory_lock);
+    allocation_release_locked(a);
+    pthread_mutex_unlock(&memory_lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
+                                                CUmemGenericAllocationHandle handle) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    struct allocation *a = allocation_of(handle);
+    if (a == NULL || prop == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *prop = a->prop;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type,
+                                      unsigned long long flags) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    struct allocation *a = allocation_of(handle);
+    if (a == NULL || out == NULL || flags != 0 ||
+        type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    if ((a->prop.requestedHandleTypes & type) == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    int fd = fcntl(a->fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0)
+        return CUDA_ERROR_UNKNOWN;
+    *(int *)out = fd;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *from,
+                                        int type) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    struct stat about;
+    int fd = (int)(intptr_t)from;
+    if (handle == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+        fstat(fd, &about) != 0 || about.st_size <= 0 || about.st_size % GRANULARITY != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (own < 0)
+        return CUDA_ERROR_UNKNOWN;
+    struct allocation *a = allocation_new(own, (size_t)about.st_size, -1);
+    a->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    a->prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    *handle = (CUmemGenericAllocationHandle)(uintptr_t)a;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    pthread_mutex_lock(&memory_lock);
+    struct mapping *m = mapping_find_locked((uintptr_t)address);
+    if (m != NULL) {
+        m->allocation->references++;
+        *handle = (CUmemGenericAllocationHandle)(uintptr_t)m->allocation;
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return m != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

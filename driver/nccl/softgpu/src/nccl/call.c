@@ -1,0 +1,110 @@
+/* Calls: which path they take, what must be connected for them, what is logged of them. */
+#include <stdlib.h>
+
+#include "comm.h"
+
+static const char *const names[] = {"AllReduce", "AllGather", "ReduceScatter", "Broadcast",
+                                    "Reduce",    "AlltoAll",  "Send",          "Recv"};
+static const char *const kernels[] = {"AllReduce_RSxLD_AGxST", "AllGather_ST", "ReduceScatter_LD"};
+
+/* Tells whether the window path has a kernel for a call. */
+static bool implemented(const struct call *call) {
+    bool half = call->type == ncclFloat16 || call->type == ncclBfloat16;
+    switch (call->operation) {
+    case ALL_GATHER:
+        return true;
+    case REDUCE_SCATTER:
+        if (call->op == ncclAvg && nccl_version() >= 23003)
+            return half || call->type == ncclFloat32;
+        /* fall through */
+    case ALL_REDUCE:
+        return call->op == ncclSum && (half || call->type == ncclFloat32);
+    default:
+        return false;
+    }
+}
+
+/* Which buffers must lie in windows: until 2.28 both; then only those that peers touch. */
+static bool registered(const struct call *call) {
+    bool send = call->send_window != NULL, recv = call->recv_window != NULL;
+    if (call->operation == ALL_REDUCE || nccl_version() < 22902)
+        return send && recv;
+    return call->operation == ALL_GATHER ? recv : send;
+}
+
+/* The larger of the bytes that a call sends and receives. */
+size_t call_bytes(const struct comm *c, const struct call *call) {
+    size_t bytes = call->count * type_bytes(call->type);
+    bool many = call->operation == ALL_GATHER || call->operation == REDUCE_SCATTER ||
+                call->operation == ALL_TO_ALL;
+    return many ? bytes * (size_t)c->nranks : bytes;
+}
+
+/* Chooses the path, by the addresses alone. */
+void call_plan(struct comm *c, struct call *call) {
+    if (c->symmetric && c->nranks > 1 && implemented(call)) {
+        call->send_window = window_find(c, call->send, &call->send_offset);
+        call->recv_window = window_find(c, call->recv, &call->recv_offset);
+    }
+    bool windowed = registered(call);
+    if (!windowed) {
+        window_release(call->send_window);
+        window_release(call->recv_window);
+        call->send_window = call->recv_window = NULL;
+    }
+    const char *name = names[call->operation];
+    if (windowed)
+        log_tuning(c, "%s [Symmetric]: %zu Bytes -> Kernel %s nchannels 7 nthreads 512 nWorks 1",
+                   name, call_bytes(c, call), kernels[call->operation]);
+    else if (call->operation < SEND)
+        log_tuning(c, "%s: %zu Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..7}", name,
+                   call_bytes(c, call));
+}
+
+void call_free(struct call *call) {
+    window_release(call->send_window);
+    window_release(call->recv_window);
+    free(call);
+}
+
+static struct flag *end_of(struct channel *channel, bool sender) {
+    return sender ? &channel->sender : &channel->receiver;
+}
+
+/* Says that this rank is at its end of a channel, or waits for the peer to be at the other. */
+static bool meet_peer(struct comm *c, const struct call *call, bool wait) {
+    bool sends = call->operation == SEND;
+    bool *met = sends ? &c->sends[call->root] : &c->receives[call->root];
+    int from = sends ? c->rank : call->root, to = sends ? call->root : c->rank;
+    struct channel *channel = shared_channel(c, from, to);
+    if (wait)
+        return flag_await(c, end_of(channel, !sends), 1);
+    if (!*met)
+        flag_raise(end_of(channel, sends));
+    *met = true;
+    return true;
+}
+
+static bool connect_pairs(struct comm *c, const struct call *calls) {
+    for (int wait = 0; wait < 2; wait++)
+        for (const struct call *call = calls; call != NULL; call = call->next)
+            if (call->operation >= SEND && !meet_peer(c, call, wait))
+                return false;
+    return true;
+}
+
+/* Connects what calls use for the first time. It blocks the host until the peers do the same. */
+ncclResult_t calls_connect(struct comm *c, const struct call *calls) {
+    bool ring = false;
+    char nothing = 0, all[MAX_RANKS];
+    for (const struct call *call = calls; call != NULL; call = call->next)
+        ring |= call->operation < SEND && !registered(call);
+    if (ring && !c->connected) {
+        if (!comm_exchange(c, &nothing, 1, all))
+            return report(ncclInternalError, "connecting the ring: aborted");
+        c->connected = true;
+    }
+    if (!connect_pairs(c, calls))
+        return report(ncclInternalError, "connecting to a peer: aborted");
+    return ncclSuccess;
+}

@@ -1,0 +1,131 @@
+/* Kernels: calls as work of a stream. Kernels of one communicator never overlap. Those that no
+ * graph holds run in the order of their launches, whatever their streams. */
+#include <stdlib.h>
+
+#include "comm.h"
+
+struct kernel {
+    struct comm *comm;
+    struct call *calls; /* one collective, or the sends and receives of a group */
+    int captured;
+    uint64_t ticket;
+};
+
+static void await_ticket(struct comm *c, uint64_t ticket) {
+    pthread_mutex_lock(&c->lock);
+    while (c->serving != ticket && !c->aborted)
+        pthread_cond_wait(&c->changed, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void serve_next(struct comm *c) {
+    pthread_mutex_lock(&c->lock);
+    c->serving++;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void run(struct comm *c, const struct call *calls, int device) {
+    if (calls->operation >= SEND)
+        pairs_run(c, calls);
+    else if (calls->send_window != NULL || calls->recv_window != NULL)
+        windowed_run(c, calls, device);
+    else
+        plain_run(c, calls);
+}
+
+static void kernel_run(void *arg, int device) {
+    struct kernel *k = arg;
+    if (!k->captured)
+        await_ticket(k->comm, k->ticket);
+    pthread_mutex_lock(&k->comm->turn);
+    if (!atomic_load(&k->comm->aborted))
+        run(k->comm, k->calls, device);
+    pthread_mutex_unlock(&k->comm->turn);
+    if (!k->captured)
+        serve_next(k->comm);
+}
+
+static void calls_free(struct call *calls) {
+    while (calls != NULL) {
+        struct call *next = calls->next;
+        call_free(calls);
+        calls = next;
+    }
+}
+
+static void kernel_drop(void *arg) {
+    struct kernel *k = arg;
+    struct comm *c = k->comm;
+    int *counter = k->captured ? &c->persistent : &c->pending;
+    calls_free(k->calls);
+    free(k);
+    comm_count(c, counter, -1);
+}
+
+/* Launches one kernel, which owns its calls from now on. */
+static ncclResult_t launch(struct comm *c, struct call *calls) {
+    struct kernel *k = calloc(1, sizeof *k);
+    if (k == NULL)
+        abort();
+    k->comm = c;
+    k->calls = calls;
+    CUresult result = softgpu_capturing(calls->stream, &k->captured);
+    comm_count(c, k->captured ? &c->persistent : &c->pending, 1);
+    if (!k->captured) {
+        pthread_mutex_lock(&c->lock);
+        k->ticket = c->tickets++;
+        pthread_mutex_unlock(&c->lock);
+    }
+    if (result == CUDA_SUCCESS)
+        result = softgpu_launch(calls->stream, kernel_run, kernel_drop, k);
+    if (result == CUDA_SUCCESS)
+        return ncclSuccess;
+    if (!k->captured) {
+        pthread_mutex_lock(&c->lock);
+        c->tickets--;
+        pthread_mutex_unlock(&c->lock);
+    }
+    kernel_drop(k);
+    return report(ncclUnhandledCudaError, "launching a kernel: cuda error %d", (int)result);
+}
+
+/* Takes the sends and receives of the first call's stream out of a list. */
+static struct call *take_batch(struct call **calls) {
+    struct call *batch = NULL, **end = &batch;
+    CUstream stream = (*calls)->stream;
+    for (struct call **at = calls; *at != NULL;) {
+        struct call *call = *at;
+        if (call->stream != stream) {
+            at = &call->next;
+            continue;
+        }
+        *at = call->next;
+        call->next = NULL;
+        *end = call;
+        end = &call->next;
+    }
+    return batch;
+}
+
+/* Launches collectives one by one, then sends and receives together. The calls are used up. */
+ncclResult_t calls_launch(struct comm *c, struct call *calls) {
+    struct call *pairs = NULL, **end = &pairs;
+    ncclResult_t result = ncclSuccess;
+    while (calls != NULL && result == ncclSuccess) {
+        struct call *call = calls;
+        calls = call->next;
+        call->next = NULL;
+        if (call->operation < SEND) {
+            result = launch(c, call);
+        } else {
+            *end = call;
+            end = &call->next;
+        }
+    }
+    while (pairs != NULL && result == ncclSuccess)
+        result = launch(c, take_batch(&pairs));
+    calls_free(calls);
+    calls_free(pairs);
+    return result;
+}

@@ -1,0 +1,96 @@
+/* The plain path: every rank puts a chunk into its stage, waits for the others' and takes what it
+ * needs. A stage has two halves, used in turn: when all have put the next chunk, all have done
+ * with the one before. No rank checks what the others do: with other counts, types or operations
+ * the data are wrong, or a rank waits for a chunk that never comes. */
+#include <string.h>
+
+#include "comm.h"
+
+struct chunk {
+    size_t offset, count; /* of elements in each part */
+    size_t piece;         /* bytes that a part of the chunk takes in a stage */
+    unsigned half;
+};
+
+static char *part(const struct comm *c, const struct chunk *k, int rank, int number) {
+    return shared_stage(c, rank, k->half) + (size_t)number * k->piece;
+}
+
+/* Puts this rank's chunk: one part, or a part for each rank. */
+static void put(struct comm *c, const struct call *call, const struct chunk *k) {
+    size_t element = type_bytes(call->type), bytes = k->count * element;
+    if (call->operation == BROADCAST && c->rank != call->root)
+        return;
+    bool many = call->operation == REDUCE_SCATTER || call->operation == ALL_TO_ALL;
+    for (int r = 0; r < (many ? c->nranks : 1); r++) {
+        size_t from = ((size_t)r * call->count + k->offset) * element;
+        memcpy(part(c, k, c->rank, r), call->send + from, bytes);
+    }
+}
+
+static bool meet(struct comm *c) {
+    c->steps++;
+    flag_raise(&shared_place(c, c->rank)->arrived);
+    for (int r = 0; r < c->nranks; r++)
+        if (!flag_await(c, &shared_place(c, r)->arrived, c->steps))
+            return false;
+    return true;
+}
+
+/* Reduces one part of all ranks' chunks. */
+static void gather_sum(struct comm *c, const struct call *call, const struct chunk *k, int number) {
+    const void *sources[MAX_RANKS];
+    for (int r = 0; r < c->nranks; r++)
+        sources[r] = part(c, k, r, number);
+    char *to = call->recv + k->offset * type_bytes(call->type);
+    reduce(to, sources, c->nranks, k->count, call->type, call->op);
+}
+
+/* Copies one part of each rank's chunk to that rank's place. */
+static void gather(struct comm *c, const struct call *call, const struct chunk *k, int number) {
+    size_t element = type_bytes(call->type);
+    for (int r = 0; r < c->nranks; r++) {
+        size_t to = ((size_t)r * call->count + k->offset) * element;
+        memcpy(call->recv + to, part(c, k, r, number), k->count * element);
+    }
+}
+
+static void get(struct comm *c, const struct call *call, const struct chunk *k) {
+    size_t element = type_bytes(call->type);
+    switch (call->operation) {
+    case ALL_REDUCE:
+        gather_sum(c, call, k, 0);
+        break;
+    case REDUCE:
+        if (c->rank == call->root)
+            gather_sum(c, call, k, 0);
+        break;
+    case REDUCE_SCATTER:
+        gather_sum(c, call, k, c->rank);
+        break;
+    case ALL_GATHER:
+        gather(c, call, k, 0);
+        break;
+    case ALL_TO_ALL:
+        gather(c, call, k, c->rank);
+        break;
+    default:
+        memcpy(call->recv + k->offset * element, part(c, k, call->root, 0), k->count * element);
+    }
+}
+
+/* Runs a call; false when the communicator was aborted. */
+bool plain_run(struct comm *c, const struct call *call) {
+    bool many = call->operation == REDUCE_SCATTER || call->operation == ALL_TO_ALL;
+    size_t piece = many ? STAGE_BYTES / (size_t)c->nranks & ~(size_t)15 : STAGE_BYTES;
+    size_t most = piece / type_bytes(call->type);
+    for (size_t at = 0; at < call->count; at += most) {
+        size_t n = call->count - at < most ? call->count - at : most;
+        struct chunk k = {.offset = at, .count = n, .piece = piece, .half = c->steps};
+        put(c, call, &k);
+        if (!meet(c))
+            return false;
+        get(c, call, &k);
+    }
+    return true;
+}

@@ -1,0 +1,174 @@
+/* Reductions, in the order of ranks. Half types are added in float32, integers in 64 bits. */
+#include <string.h>
+
+#include "comm.h"
+
+enum { BLOCK = 512 }; /* elements at a time */
+
+size_t type_bytes(ncclDataType_t type) {
+    static const size_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+    return bytes[type];
+}
+
+static float from_bfloat(uint16_t bits) {
+    uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+/* Rounds to nearest, ties to even; not-a-number stays so. */
+static uint16_t to_bfloat(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (value != value)
+        return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+#define LOAD(element)                                                                              \
+    for (size_t i = 0; i < n; i++)                                                                 \
+        out[i] = ((const element *)in)[at + i]
+#define STORE(element)                                                                             \
+    for (size_t i = 0; i < n; i++)                                                                 \
+        ((element *)out)[at + i] = (element)in[i]
+
+static void load_float(float *out, const void *in, size_t at, size_t n, ncclDataType_t type) {
+    if (type == ncclFloat32)
+        memcpy(out, (const float *)in + at, n * sizeof *out);
+    else if (type == ncclFloat16)
+        LOAD(_Float16);
+    else
+        for (size_t i = 0; i < n; i++)
+            out[i] = from_bfloat(((const uint16_t *)in)[at + i]);
+}
+
+static void store_float(void *out, size_t at, const float *in, size_t n, ncclDataType_t type) {
+    if (type == ncclFloat32)
+        memcpy((float *)out + at, in, n * sizeof *in);
+    else if (type == ncclFloat16)
+        STORE(_Float16);
+    else
+        for (size_t i = 0; i < n; i++)
+            ((uint16_t *)out)[at + i] = to_bfloat(in[i]);
+}
+
+static void load_double(double *out, const void *in, size_t at, size_t n, ncclDataType_t type) {
+    (void)type;
+    LOAD(double);
+}
+
+static void store_double(void *out, size_t at, const double *in, size_t n, ncclDataType_t type) {
+    (void)type;
+    STORE(double);
+}
+
+static void load_signed(int64_t *out, const void *in, size_t at, size_t n, ncclDataType_t type) {
+    if (type == ncclInt8)
+        LOAD(int8_t);
+    else if (type == ncclInt32)
+        LOAD(int32_t);
+    else
+        LOAD(int64_t);
+}
+
+static void store_signed(void *out, size_t at, const int64_t *in, size_t n, ncclDataType_t type) {
+    if (type == ncclInt8)
+        STORE(int8_t);
+    else if (type == ncclInt32)
+        STORE(int32_t);
+    else
+        STORE(int64_t);
+}
+
+static void load_unsigned(uint64_t *out, const void *in, size_t at, size_t n, ncclDataType_t type) {
+    if (type == ncclUint8)
+        LOAD(uint8_t);
+    else if (type == ncclUint32)
+        LOAD(uint32_t);
+    else
+        LOAD(uint64_t);
+}
+
+static void store_unsigned(void *out, size_t at, const uint64_t *in, size_t n,
+                           ncclDataType_t type) {
+    if (type == ncclUint8)
+        STORE(uint8_t);
+    else if (type == ncclUint32)
+        STORE(uint32_t);
+    else
+        STORE(uint64_t);
+}
+
+/* Defines the reduction in one accumulator. Sums of signed numbers wrap round, as on a GPU. An
+ * average scales floating-point numbers before it adds them, and divides the sum of integers, as
+ * NCCL does. */
+#define REDUCTION(name, number, wrapping, floating)                                                \
+    static void scale_##name(number *some, size_t n, int ranks) {                                  \
+        for (size_t i = 0; i < n; i++)                                                             \
+            some[i] = floating ? some[i] * (number)(1.0 / ranks) : some[i] / (number)ranks;        \
+    }                                                                                              \
+                                                                                                   \
+    static void combine_##name(number *sum, const number *next, size_t n, ncclRedOp_t op) {        \
+        for (size_t i = 0; i < n; i++)                                                             \
+            switch (op) {                                                                          \
+            case ncclProd:                                                                         \
+                sum[i] = (number)((wrapping)sum[i] * (wrapping)next[i]);                           \
+                break;                                                                             \
+            case ncclMax:                                                                          \
+                sum[i] = sum[i] < next[i] ? next[i] : sum[i];                                      \
+                break;                                                                             \
+            case ncclMin:                                                                          \
+                sum[i] = next[i] < sum[i] ? next[i] : sum[i];                                      \
+                break;                                                                             \
+            default:                                                                               \
+                sum[i] = (number)((wrapping)sum[i] + (wrapping)next[i]);                           \
+            }                                                                                      \
+    }                                                                                              \
+                                                                                                   \
+    static void reduce_##name(void *dst, const void *const *sources, int ranks, size_t count,      \
+                              ncclDataType_t type, ncclRedOp_t op) {                               \
+        number sum[BLOCK], next[BLOCK];                                                            \
+        for (size_t at = 0; at < count; at += BLOCK) {                                             \
+            size_t n = count - at < BLOCK ? count - at : BLOCK;                                    \
+            load_##name(sum, sources[0], at, n, type);                                             \
+            if (op == ncclAvg && floating)                                                         \
+                scale_##name(sum, n, ranks);                                                       \
+            for (int r = 1; r < ranks; r++) {                                                      \
+                load_##name(next, sources[r], at, n, type);                                        \
+                if (op == ncclAvg && floating)                                                     \
+                    scale_##name(next, n, ranks);                                                  \
+                combine_##name(sum, next, n, op);                                                  \
+            }                                                                                      \
+            if (op == ncclAvg && !(floating))                                                      \
+                scale_##name(sum, n, ranks);                                                       \
+            store_##name(dst, at, sum, n, type);                                                   \
+        }                                                                                          \
+    }
+
+REDUCTION(float, float, float, true)
+REDUCTION(double, double, double, true)
+REDUCTION(signed, int64_t, uint64_t, false)
+REDUCTION(unsigned, uint64_t, uint64_t, false)
+
+/* Reduces what n ranks have to say about the same elements. dst may be one of the sources. */
+void reduce(void *dst, const void *const *sources, int n, size_t count, ncclDataType_t type,
+            ncclRedOp_t op) {
+    switch (type) {
+    case ncclFloat64:
+        reduce_double(dst, sources, n, count, type, op);
+        break;
+    case ncclFloat16:
+    case ncclFloat32:
+    case ncclBfloat16:
+        reduce_float(dst, sources, n, count, type, op);
+        break;
+    case ncclInt8:
+    case ncclInt32:
+    case ncclInt64:
+        reduce_signed(dst, sources, n, count, type, op);
+        break;
+    default:
+        reduce_unsigned(dst, sources, n, count, type, op);
+    }
+}
