@@ -42,15 +42,28 @@ func (p *Pool) free(b Buffer) error {
 	}
 	block, state, err := p.core.FreeHandle(b.memory.handle)
 	if err != nil {
-		p.mu.Unlock()
-		return fmt.Errorf("freeing a buffer: %w", err)
+		return p.refuseFree(err)
 	}
-	p.frees.add()
 	p.ledger.Note(ledger.KindFree, uint32(b.memory.extent.stream()),
 		block.Segment, block.Offset, block.Size, 0)
-	if p.rt.observed() {
-		p.tellFree(b, block)
+	p.frees.add()
+	if state == alloc.Deferred || p.rt.observed() {
+		return p.freed(b, block, state)
 	}
+	p.mu.Unlock()
+	return nil
+}
+
+// refuseFree gives back the lock of a pool that cannot free a buffer.
+func (p *Pool) refuseFree(err error) error {
+	p.mu.Unlock()
+	return fmt.Errorf("freeing a buffer: %w", err)
+}
+
+// freed completes a free that somebody watches, or that other streams put off, and gives back the
+// lock.
+func (p *Pool) freed(b Buffer, block alloc.Block, state alloc.State) (err error) {
+	tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, blockEvent(b, block))
 	if state == alloc.Deferred {
 		err = p.markUses()
 	}

@@ -227,7 +227,7 @@ func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 		p.absorbAt(block, s, bytes, site)
 	}
 	if p.rt.observed() {
-		p.tellAlloc(b, block)
+		tellAlloc(b, block)
 	}
 	p.mu.Unlock()
 	return b, nil
@@ -239,12 +239,8 @@ func (p *Pool) refuse() error {
 	return fmt.Errorf("pool: %w", ErrClosed)
 }
 
-func (p *Pool) tellAlloc(b Buffer, block alloc.Block) {
-	tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Alloc }, blockEvent(b, block))
-}
-
-func (p *Pool) tellFree(b Buffer, block alloc.Block) {
-	tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, blockEvent(b, block))
+func tellAlloc(b Buffer, block alloc.Block) {
+	tell(b.memory.pool.rt, func(o *Observer) func(BlockEvent) { return o.Alloc }, blockEvent(b, block))
 }
 
 func blockEvent(b Buffer, block alloc.Block) BlockEvent {

@@ -81,10 +81,13 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 		return Block{}, Growth{}, fmt.Errorf("allocating a block: %w", ErrExhausted)
 	}
 	rounded := c.round(size)
-	home := c.homeFor(stream, rounded)
+	if stream != c.recent {
+		c.turn(stream)
+	}
+	home := c.current + c.smallBit(rounded)
 	if c.hot != 0 {
-		if b, ok := c.again(size, rounded, home); ok {
-			return b, Growth{}, nil
+		if b, id := c.again(rounded, home); b != nil {
+			return c.hand(b, id, size), Growth{}, nil
 		}
 	}
 	id := c.fit(home, rounded)
@@ -139,11 +142,17 @@ func (c *Core) cut(x *index, id int32, size, rounded int64) Block {
 	return c.issue(b, id, size)
 }
 
-// issue hands a block that is in no index to the caller.
+// issue hands a block that is in no index to the caller, and leaves a hint to it.
 func (c *Core) issue(b *block, id int32, size int64) Block {
+	v := c.hand(b, id, size)
+	c.segments[v.Segment].hints[v.Offset>>(unitShift+hintShift)] = id
+	return v
+}
+
+// hand is issue for a block to which the hint is there.
+func (c *Core) hand(b *block, id int32, size int64) Block {
 	b.rest = uint64(Live) | uint64(size)<<askedShift
 	v := c.known(b, id)
-	c.segments[v.Segment].hints[v.Offset>>(unitShift+hintShift)] = id
 	c.counts.live++
 	c.counts.requested += size
 	used := c.counts.used + v.Size

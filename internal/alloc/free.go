@@ -20,26 +20,25 @@ func (c *Core) Free(v Block) (State, error) {
 
 // free gives a live block back.
 func (c *Core) free(b *block, id int32) State {
+	if id == c.last {
+		c.keep(b)
+		return Free
+	}
 	if c.reports.filled {
 		c.reports.clear()
 	}
+	c.settle()
 	c.counts.live--
 	if b.rest&sided != 0 {
 		return c.freeHeld(b, id)
 	}
 	c.expire(b)
-	if id == c.last {
-		c.hot, c.last = id, 0
-		return Free
-	}
-	c.settle()
 	c.merge(b, id)
 	return Free
 }
 
 // freeHeld is free for a block that a graph or another stream may hold.
 func (c *Core) freeHeld(b *block, id int32) State {
-	c.settle()
 	if c.sides[id].pins > 0 {
 		b.setState(Parked)
 		c.counts.parked += b.size()

@@ -24,6 +24,10 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 		b := &c.blocks[id]
 		if b.state() == Live && b.generation == uint32(h>>32) {
 			v := c.known(b, int32(id))
+			if int32(id) == c.last {
+				c.keep(b)
+				return v, Free, nil
+			}
 			return v, c.free(b, int32(id)), nil
 		}
 	}

@@ -6,28 +6,35 @@ package alloc
 // unmerged and in no index: if the next call is an Alloc of the same size and stream it gets the
 // block back, and any other call first settles it. Placement is what it would be without.
 
+// keep frees the block of the latest Alloc, on which nothing was noted since, and keeps it apart.
+func (c *Core) keep(b *block) {
+	c.counts.live--
+	c.expire(b)
+	c.hot, c.last = c.last, 0
+}
+
 // settle merges the block that was kept apart, if there is one.
 func (c *Core) settle() {
 	c.last = 0
 	if c.hot != 0 {
-		c.merge(c.cool())
+		c.cool()
 	}
 }
 
-// cool ends the time of the block that was kept apart.
-func (c *Core) cool() (*block, int32) {
+// cool merges the block that was kept apart.
+func (c *Core) cool() {
 	id := c.hot
 	c.hot = 0
-	return &c.blocks[id], id
+	c.merge(&c.blocks[id], id)
 }
 
-// again returns the block that was kept apart to a request like the one that it was freed from.
-func (c *Core) again(size, rounded int64, home int32) (Block, bool) {
+// again tells whether a request is like the one that the block that was kept apart was freed from.
+// If so the block is its own; if not it is settled.
+func (c *Core) again(rounded int64, home int32) (*block, int32) {
 	if c.asked != rounded || c.askedOf != home {
-		c.settle()
-		return Block{}, false
+		c.cool()
+		return nil, 0
 	}
-	id := c.hot
-	c.hot, c.last = 0, id
-	return c.issue(&c.blocks[id], id, size), true
+	c.last, c.hot = c.hot, 0
+	return &c.blocks[c.last], c.last
 }

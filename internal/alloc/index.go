@@ -111,7 +111,8 @@ func (c *Core) insert(x *index, b *block, id int32) {
 	c.push(b, id, first)
 }
 
-// remove takes a free block out of its index.
+// remove takes a free block out of its index. Whether the block is the head of its class is
+// anybody's guess, so the head and the bit are written anyhow: no branch depends on it.
 func (c *Core) remove(x *index, b *block, id int32) {
 	last := b.units() - 1
 	if b.rest&sided != 0 || last >= exactBins {
@@ -119,13 +120,14 @@ func (c *Core) remove(x *index, b *block, id int32) {
 		return
 	}
 	before, after := b.before(), b.after()
+	c.blocks[before].setAfter(after)
 	c.blocks[after].setBefore(before)
-	if before != 0 {
-		c.blocks[before].setAfter(after)
-		return
+	head := x.heads[last]
+	if before == 0 {
+		head = after
 	}
-	x.heads[last] = after
-	x.put(int(last), uint64(after))
+	x.heads[last] = head
+	x.put(int(last), uint64(before|after))
 }
 
 // removeSlowly is remove for any block.
@@ -144,23 +146,29 @@ func (c *Core) removeSlowly(x *index, b *block, id int32) {
 	}
 }
 
-// refile gives a free block a new place and size. A block that is alone in its class takes the
-// class along while the order in the bin allows it.
+// refile gives a free block a new place and size.
 func (c *Core) refile(x *index, b *block, id int32, place, units uint64) {
-	old := b.units()
-	if old > exactBins && units > exactBins && binOf(old) == binOf(units) {
-		cl := &c.classes[c.classOf(x, old)]
-		if b.rest == uint64(Free) && cl.head == id &&
-			(cl.prev == 0 || c.classes[cl.prev].units < units) &&
-			(cl.next == 0 || c.classes[cl.next].units > units) {
-			cl.units = units
-			b.moveTo(place, units)
-			return
-		}
+	if b.units() > exactBins && c.stretch(x, b, id, place, units) {
+		return
 	}
 	c.remove(x, b, id)
 	b.moveTo(place, units)
 	c.insert(x, b, id)
+}
+
+// stretch is refile for a block that is alone in its class and takes the class along. It reports
+// false if the order in the bin does not allow it.
+func (c *Core) stretch(x *index, b *block, id int32, place, units uint64) bool {
+	cl := &c.classes[c.classOf(x, b.units())]
+	if b.rest != uint64(Free) || cl.head != id || units <= exactBins ||
+		binOf(b.units()) != binOf(units) ||
+		cl.prev != 0 && c.classes[cl.prev].units >= units ||
+		cl.next != 0 && c.classes[cl.next].units <= units {
+		return false
+	}
+	cl.units = units
+	b.moveTo(place, units)
+	return true
 }
 
 // classOf returns the class of a size above 1 MiB that occurs.
