@@ -38,6 +38,9 @@ type Plane interface {
 	// bounded by ctx alone, since work that all ranks have submitted may take long; missing ranks
 	// have the device's timeout to come.
 	//
+	// A peer that has failed without the ticket ends the wait at once; else the work still has Grace
+	// to end, since ranks mostly fail over the call that comes next.
+	//
 	// If ctx ends first the result is its cause, and the plane has not failed. Any other error is
 	// a RankLostError, TimeoutError, StrayError or ErrFault of package driver, or the Cause, and
 	// the plane has failed with it.

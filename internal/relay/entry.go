@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strconv"
 	"sync"
 	"time"
 
@@ -128,8 +127,8 @@ func (e *entry) listen(ctx context.Context) error {
 	if e.listener, err = config.Listen(ctx, "tcp", net.JoinHostPort(host, "0")); err != nil {
 		return err
 	}
-	address := e.listener.Addr().String()
-	if err := e.cfg.Store.Set(ctx, e.key(strconv.Itoa(e.cfg.Group.Rank)), []byte(address)); err != nil {
+	address := []byte(e.listener.Addr().String())
+	if err := e.cfg.Store.Set(ctx, e.addressKey(e.cfg.Group.Rank), address); err != nil {
 		return errors.Join(err, e.listener.Close())
 	}
 	return nil
@@ -161,7 +160,7 @@ func (e *entry) settle(l *link, err error) {
 
 // dial connects to a rank before this one.
 func (e *entry) dial(ctx context.Context, r int) (*link, error) {
-	address, err := e.cfg.Store.Get(ctx, e.key(strconv.Itoa(r)))
+	address, err := e.cfg.Store.Get(ctx, e.addressKey(r))
 	if err != nil {
 		return nil, fmt.Errorf("asking for the address of rank %d: %w", e.cfg.Group.Ranks[r], err)
 	}

@@ -113,6 +113,8 @@ func (e *entry) key(name string) string {
 	return "relay/" + strconv.Quote(e.cfg.Group.ID) + "/" + name
 }
 
+func (e *entry) addressKey(r int) string { return e.key(strconv.Itoa(r)) }
+
 // shareToken makes the token on the first rank and fetches it on the others.
 func (e *entry) shareToken(ctx context.Context) error {
 	if e.cfg.Group.Rank == 0 {

@@ -16,7 +16,9 @@ import (
 )
 
 // joinAll joins ranks of a group of the given size, those that come, and closes what they get.
-func joinAll(t *testing.T, ctx context.Context, size int, came []int, timeout time.Duration) []error {
+func joinAll(
+	ctx context.Context, t *testing.T, size int, came []int, timeout time.Duration,
+) []error {
 	t.Helper()
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
@@ -42,7 +44,7 @@ func joinAll(t *testing.T, ctx context.Context, size int, came []int, timeout ti
 }
 
 func TestRanksThatDoNotJoinAreNamed(t *testing.T) {
-	for at, err := range joinAll(t, context.Background(), 5, []int{0, 2, 4}, time.Second) {
+	for at, err := range joinAll(context.Background(), t, 5, []int{0, 2, 4}, time.Second) {
 		var late *driver.TimeoutError
 		if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{11, 13}) {
 			t.Errorf("rank %d: got %v, want that ranks 11 and 13 are missing", 2*at, err)
@@ -51,7 +53,7 @@ func TestRanksThatDoNotJoinAreNamed(t *testing.T) {
 }
 
 func TestFirstRankThatDoesNotJoinIsNamed(t *testing.T) {
-	err := joinAll(t, context.Background(), 2, []int{1}, 100*time.Millisecond)[0]
+	err := joinAll(context.Background(), t, 2, []int{1}, 100*time.Millisecond)[0]
 	var late *driver.TimeoutError
 	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{10}) {
 		t.Errorf("got %v, want that rank 10 is missing", err)
@@ -62,7 +64,7 @@ func TestJoiningEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cause := errors.New("enough")
 	cancel(cause)
-	for rank, err := range joinAll(t, ctx, 2, []int{0}, patience) {
+	for rank, err := range joinAll(ctx, t, 2, []int{0}, patience) {
 		if !errors.Is(err, cause) {
 			t.Errorf("rank %d: got %v, want the cause", rank, err)
 		}
@@ -74,7 +76,7 @@ func TestManyRanksJoin(t *testing.T) {
 	for r := range came {
 		came[r] = r
 	}
-	check(t, errors.Join(joinAll(t, context.Background(), len(came), came, patience)...))
+	check(t, errors.Join(joinAll(context.Background(), t, len(came), came, patience)...))
 }
 
 func TestInvalidConfigurationIsAnError(t *testing.T) {

@@ -83,8 +83,8 @@ func wantMismatch(p control.Plane, err error, call *driver.Call, others []int) e
 	}
 	if m.Sequence != 3 || m.Call.Digest != call.Digest || m.Call.Count != call.Count ||
 		!slices.Equal(m.Others, world) {
-		return fmt.Errorf("got %+v of call %+v, want ticket 3, call %+v and ranks %v",
-			m, m.Call, call, world)
+		return fmt.Errorf("got %w (%+v), want ticket 3, call %+v and ranks %v",
+			err, m.Call, call, world)
 	}
 	<-p.Failed()
 	if !errors.As(p.Cause(), &m) {

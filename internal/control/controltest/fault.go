@@ -21,7 +21,7 @@ var faultContracts = []contract{
 }
 
 // takenOut has rank 0 cause a fault while the others wait in all ways.
-func takenOut(t *testing.T, join Join, cause func(p control.Plane) error) *world {
+func takenOut(t *testing.T, join Join, cause func(p control.Plane) error) {
 	t.Helper()
 	w := newWorld(t, join, 4, patience)
 	names := []string{"", "a comparison", "a wait for work", "an exchange"}
@@ -38,7 +38,6 @@ func takenOut(t *testing.T, join Join, cause func(p control.Plane) error) *world
 		<-p.Failed()
 		return nil
 	})
-	return w
 }
 
 func proveAbort(t *testing.T, join Join) {

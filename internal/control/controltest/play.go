@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"time"
@@ -37,11 +36,9 @@ type notice struct {
 }
 
 func (n notice) write() {
-	line, err := json.Marshal(n)
-	if err != nil {
+	if err := json.NewEncoder(os.Stdout).Encode(n); err != nil {
 		panic(err)
 	}
-	fmt.Println(string(line))
 }
 
 // Main is called at the begin of TestMain. In a process that a test has started to play a rank it
