@@ -10,8 +10,22 @@ type narrow struct {
 
 func (n narrow) Windowed(call *driver.Call) error { return n.windowed(call) }
 
-// Narrow makes the group's communicator answer Windowed by a function.
-func Narrow(g *Group, windowed func(*driver.Call) error) {
-	g.comm = narrow{g.comm, windowed}
-	g.epoch.Add(1)
+// RouteOf is the path of a reduction in place, and why, on a group like this one whose communicator
+// answers Windowed by a function.
+func RouteOf(
+	g *Group, windowed func(*driver.Call) error, m Memory, count int64, op ReduceOp,
+) (path, why string) {
+	like := &Group{
+		rt: g.rt, id: g.id, ranks: g.ranks, rank: g.rank, tuning: g.tuning, shape: g.shape,
+		comm: narrow{g.comm, windowed},
+	}
+	like.choice.Store(g.choice.Load())
+	like.table.Store(g.table.Load())
+	call, reason := like.route(&request{
+		operation: driver.AllReduce, send: m, recv: m, count: count, dataType: Float32, reduceOp: op,
+	})
+	if call.Path == driver.PathPlain && (call.SendWindow != nil || call.RecvWindow != nil) {
+		return "plain with windows", reason.String()
+	}
+	return call.Path.String(), reason.String()
 }

@@ -183,19 +183,21 @@ func TestSettingDifferentPathsIsADivergence(t *testing.T) {
 
 func TestACallWithoutAWindowPathTakesThePlainOne(t *testing.T) {
 	together(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
-		b := r.window(r.pool(), 64<<10)
-		symmem.Narrow(r.World(), func(call *driver.Call) error {
+		m := r.window(r.pool(), 64<<10).Memory()
+		noSums := func(call *driver.Call) error {
 			if call.ReduceOp == driver.Sum {
 				return fmt.Errorf("sums: %w", driver.ErrUnsupported)
 			}
 			return nil
-		})
-		if got := r.taken(b); got != "plain" {
-			r.failf("took the %s path", got)
 		}
-		want := "but they cannot take the window path: sums: not supported by this backend"
-		if got := r.explained(b, 16<<10); !strings.Contains(got, want) {
-			r.failf("%s", got)
+		path, why := symmem.RouteOf(r.World(), noSums, m, 64, symmem.Sum)
+		want := "both buffers lie in windows of the group, but they cannot take the window path: " +
+			"sums: not supported by this backend"
+		if path != "plain" || why != want {
+			r.failf("a sum takes the %s path: %s", path, why)
+		}
+		if path, why := symmem.RouteOf(r.World(), noSums, m, 64, symmem.Max); path != "window" {
+			r.failf("a maximum takes the %s path: %s", path, why)
 		}
 	})
 }
