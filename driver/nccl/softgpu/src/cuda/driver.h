@@ -74,6 +74,8 @@ enum place mapping_place(uintptr_t address, size_t bytes, int device);
 
 /* plain.c: memory without handles. */
 enum plain { NOT_PLAIN, PLAIN_DEVICE, PLAIN_PINNED, PLAIN_REGISTERED };
+CUresult plain_new(enum plain kind, int device, size_t bytes, uintptr_t *base);
+bool plain_free(uintptr_t base);
 enum plain plain_kind(uintptr_t address, uintptr_t *base, size_t *bytes);
 
 /* work.c: a unit of work, shared by queues and graphs. */

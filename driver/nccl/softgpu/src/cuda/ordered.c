@@ -25,8 +25,10 @@ static CUresult queue_ordered(void (*run)(void *, int), void (*drop)(void *), vo
                               CUstream stream) {
     struct work *w = work_new(run, drop, arg);
     CUresult result = stream_queue(stream, w);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
+        w->drop = NULL;
         work_release(w);
+    }
     return result;
 }
 
@@ -42,20 +44,22 @@ CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr word, unsigned valu
     if (l == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *l = (struct look){.word = (_Atomic unsigned *)word, .value = value, .flags = flags};
-    return queue_ordered(look_run, free, l, stream);
+    result = queue_ordered(look_run, free, l, stream);
+    if (result != CUDA_SUCCESS)
+        free(l);
+    return result;
 }
 
-/* The memory is there at once; what is early here is still right. */
+/* The memory is there at once; what is early here is still right. Memory that a capture asks for
+ * is the same in each launch of the graph. */
 CUresult cuMemAllocAsync(CUdeviceptr *at, size_t bytes, CUstream stream) {
     ENTER(CUDA_ERROR_OUT_OF_MEMORY);
+    uintptr_t base = 0;
     CUresult result = stream_resolve(&stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    void *memory = bytes == 0 ? NULL : aligned_alloc(512, (bytes + 511) / 512 * 512);
-    if (memory == NULL)
-        return bytes == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
-    *at = (CUdeviceptr)(uintptr_t)memory;
-    return CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        result = plain_new(PLAIN_DEVICE, stream->device, bytes, &base);
+    *at = base;
+    return result;
 }
 
 static void nothing_run(void *arg, int device) {
@@ -63,11 +67,17 @@ static void nothing_run(void *arg, int device) {
     (void)device;
 }
 
+static void free_drop(void *arg) { plain_free((uintptr_t)arg); }
+
 /* The memory goes with the work that frees it: after it has run, or with its graph. */
 CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) {
     ENTER(CUDA_ERROR_UNKNOWN);
+    uintptr_t base = 0;
+    size_t bytes;
     CUresult result = stream_resolve(&stream);
     if (result != CUDA_SUCCESS)
         return result;
-    return queue_ordered(nothing_run, free, (void *)(uintptr_t)at, stream);
+    if (plain_kind((uintptr_t)at, &base, &bytes) != PLAIN_DEVICE || base != at)
+        return CUDA_ERROR_INVALID_VALUE;
+    return queue_ordered(nothing_run, free_drop, (void *)base, stream);
 }

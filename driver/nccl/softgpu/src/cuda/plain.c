@@ -60,61 +60,78 @@ static struct area *area_take(enum plain kind, uintptr_t base) {
     return found;
 }
 
-/* Takes pages of the process for an area. */
-static CUresult area_new(enum plain kind, size_t bytes, uintptr_t *base) {
+/* Takes pages of the process for an area; those of a device are counted. */
+CUresult plain_new(enum plain kind, int device, size_t bytes, uintptr_t *base) {
+    if (bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (kind == PLAIN_DEVICE && !memory_take(device, bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (pages != MAP_FAILED && area_add(kind, device, pages, bytes) == CUDA_SUCCESS) {
+        *base = (uintptr_t)pages;
+        return CUDA_SUCCESS;
+    }
+    if (pages != MAP_FAILED)
+        munmap(pages, bytes);
+    if (kind == PLAIN_DEVICE)
+        memory_give(device, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static void area_free(struct area *a) {
+    munmap((void *)a->base, a->bytes);
+    if (a->kind == PLAIN_DEVICE)
+        memory_give(a->device, a->bytes);
+    free(a);
+}
+
+/* Gives back memory of a device; false when there is none at the address. */
+bool plain_free(uintptr_t base) {
+    struct area *a = area_take(PLAIN_DEVICE, base);
+    if (a != NULL)
+        area_free(a);
+    return a != NULL;
+}
+
+/* Allocates as the calls do that captures forbid. */
+static CUresult allocate(enum plain kind, size_t bytes, uintptr_t *base) {
     if (current == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (capture_forbids())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    if (bytes == 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
-    if (pages == MAP_FAILED)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = area_add(kind, current->device, pages, bytes);
-    if (result != CUDA_SUCCESS)
-        munmap(pages, bytes);
-    *base = (uintptr_t)pages;
-    return result;
+    return plain_new(kind, current->device, bytes, base);
 }
 
-static CUresult area_free(enum plain kind, uintptr_t base) {
+/* Frees likewise. The driver waits for the device before it takes such memory away. */
+static CUresult deallocate(enum plain kind, uintptr_t base) {
     if (capture_forbids())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     struct area *a = area_take(kind, base);
     if (a == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    /* The driver waits for the device before it takes such memory away. */
     context_drain(a->device);
-    munmap((void *)a->base, a->bytes);
-    if (kind == PLAIN_DEVICE)
-        memory_give(a->device, a->bytes);
-    free(a);
+    area_free(a);
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *base, size_t bytes) {
     ENTER(CUDA_ERROR_OUT_OF_MEMORY);
-    if (current != NULL && !memory_take(current->device, bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
     uintptr_t at = 0;
-    CUresult result = area_new(PLAIN_DEVICE, bytes, &at);
-    if (result != CUDA_SUCCESS && current != NULL)
-        memory_give(current->device, bytes);
+    CUresult result = allocate(PLAIN_DEVICE, bytes, &at);
     *base = at;
     return result;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr base) {
     ENTER(CUDA_ERROR_UNKNOWN);
-    return base == 0 ? CUDA_SUCCESS : area_free(PLAIN_DEVICE, (uintptr_t)base);
+    return base == 0 ? CUDA_SUCCESS : deallocate(PLAIN_DEVICE, (uintptr_t)base);
 }
 
 CUresult cuMemAllocHost_v2(void **base, size_t bytes) {
     ENTER(CUDA_ERROR_OUT_OF_MEMORY);
     uintptr_t at = 0;
-    CUresult result = area_new(PLAIN_PINNED, bytes, &at);
+    CUresult result = allocate(PLAIN_PINNED, bytes, &at);
     *base = (void *)at;
     return result;
 }
@@ -125,7 +142,7 @@ CUresult cuMemHostAlloc(void **base, size_t bytes, unsigned flags) {
 
 CUresult cuMemFreeHost(void *base) {
     ENTER(CUDA_ERROR_UNKNOWN);
-    return area_free(PLAIN_PINNED, (uintptr_t)base);
+    return deallocate(PLAIN_PINNED, (uintptr_t)base);
 }
 
 CUresult cuMemHostRegister_v2(void *base, size_t bytes, unsigned flags) {
