@@ -23,6 +23,12 @@
 // what spares posters a full memory fence on every post. Every slow wait also looks for lost
 // processes (their pidfds), for peers that have failed, and at the clock.
 //
+// # Planes
+//
+// A backend whose data moves elsewhere joins groups of one machine by Device.Join: the same
+// region, in which steps compare calls and nothing else. The board says what has been submitted
+// elsewhere, so a slow wait there finds lost and missing ranks as one here does.
+//
 // # Lock order
 //
 //	Stream.mu

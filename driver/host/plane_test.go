@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"symmem/driver"
@@ -33,5 +34,28 @@ func joinAsGuest(ctx context.Context, m controltest.Member) (control.Plane, erro
 }
 
 func TestPlanesKeepTheContract(t *testing.T) { controltest.Run(t, joinAsGuest) }
+
+func TestRanksOfOneMachineAreTogether(t *testing.T) {
+	d := newDuo(t)
+	want := func(together bool) {
+		t.Helper()
+		got, err := d.devices[0].Together(d.ctx, []int{0, 1})
+		check(t, err)
+		if got != together {
+			t.Errorf("got %v, want %v", got, together)
+		}
+	}
+	want(true)
+	value, err := d.store.Get(d.ctx, rankKey(1))
+	check(t, err)
+	check(t, d.store.Set(d.ctx, rankKey(1), append(value, "elsewhere"...)))
+	want(false)
+	ctx, cancel := context.WithCancel(d.ctx)
+	cancel()
+	if _, err := d.devices[0].Together(ctx, []int{2}); err == nil ||
+		!strings.Contains(err.Error(), "rank 2") {
+		t.Errorf("got %v, want an error about rank 2, which has no device", err)
+	}
+}
 
 func BenchmarkPlane(b *testing.B) { controltest.Bench(b, joinAsGuest) }

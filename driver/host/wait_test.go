@@ -92,6 +92,19 @@ func TestWaitTakesBackOnlyItsOwnNotice(t *testing.T) {
 	if n := spin.LoadAcquire64(&board.inExchange); n != 0 {
 		t.Errorf("the board says exchange %d, want none", n)
 	}
+	later := &waiting{collective: 7, operation: driver.AllGather}
+	middle := &waiting{collective: 5}
+	c.publishWait(later, 5)
+	c.publishWait(middle, 6)
+	n, o := spin.LoadAcquire64(&board.inCollective), spin.LoadAcquire64(&board.operation)
+	if n != 7 || driver.Operation(o) != driver.AllGather {
+		t.Errorf("the board says %v %d, want the last of three", driver.Operation(o), n)
+	}
+	c.concealWait(middle)
+	c.concealWait(later)
+	if n := spin.LoadAcquire64(&board.inCollective); n != 3 {
+		t.Errorf("the board says collective %d, want 3 again", n)
+	}
 	c.concealWait(collective)
 	if n := spin.LoadAcquire64(&board.inCollective); n != 0 {
 		t.Errorf("the board says collective %d, want none", n)

@@ -84,21 +84,17 @@ func (p *Plane) Trouble(w control.Wait, since time.Time) error {
 func (p *Plane) judge(w *waiting) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.verdict(w)
+	return p.verdict(w, time.Now())
 }
 
 // verdict tells why the work may never end, or nil. Lost ranks count even if they had submitted
 // all that is waited for: their part of the work may be lost with them. p.mu is held.
-func (p *Plane) verdict(w *waiting) error {
+func (p *Plane) verdict(w *waiting, now time.Time) error {
 	if p.cause != nil || w.collective == 0 {
 		return p.cause
 	}
 	missing := p.missing(w)
-	var all []int
-	for r := range p.rows {
-		all = append(all, r)
-	}
-	if lost := p.lost(all); len(lost) > 0 {
+	if lost := p.lost(p.all); len(lost) > 0 {
 		return &driver.RankLostError{Ranks: p.world(lost), Doing: w.doing()}
 	}
 	if p.peerFailed() {
@@ -108,7 +104,6 @@ func (p *Plane) verdict(w *waiting) error {
 		return err
 	}
 	// What a rank has submitted in time may be told a little later.
-	now := time.Now()
 	if len(missing) > 0 && now.Sub(w.begin) >= p.cfg.Timeout+2*tellInterval {
 		return p.timeout(w, missing, now)
 	}

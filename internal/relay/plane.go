@@ -26,10 +26,11 @@ const (
 type Plane struct {
 	cfg     Config
 	me      int     // group rank
+	all     []int   // the group ranks
 	links   []*link // by group rank; nil at this rank's own place
 	quit    chan struct{}
 	tasks   sync.WaitGroup
-	running [driver.LaneFault + 1]sync.Mutex // one exchange at a time on each lane
+	running [driver.Lanes]sync.Mutex // one exchange at a time on each lane
 
 	submitted atomic.Uint64
 	forsaken  atomic.Bool   // a peer has failed, or this plane was closed
@@ -51,6 +52,9 @@ func newPlane(cfg Config, links []*link) *Plane {
 	p := &Plane{
 		cfg: cfg, me: cfg.Group.Rank, links: links,
 		quit: make(chan struct{}), ended: make(chan struct{}), rows: make([]row, len(links)),
+	}
+	for r := range links {
+		p.all = append(p.all, r)
 	}
 	p.tasks.Go(p.tell)
 	for _, l := range links {

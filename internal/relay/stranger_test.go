@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/control"
 	"symmem/internal/rendezvous"
 )
 
@@ -286,6 +287,35 @@ func TestSubmissionsAreTold(t *testing.T) {
 	for told := uint64(0); told < 3; {
 		m := i.await(kindBoard)
 		told = decodeBoard(m.payload, time.Now()).submitted
+	}
+}
+
+// TestRankIsMissedOnlyWhenItsSubmissionWouldHaveBeenTold asks about times that nobody waits for.
+func TestRankIsMissedOnlyWhenItsSubmissionWouldHaveBeenTold(t *testing.T) {
+	i := newImpostor(t)
+	p := i.victim()
+	begin := time.Now()
+	w := waitFor(control.Wait{
+		Ticket: p.Submit(), Doing: func() string { return "work" },
+	}, begin)
+	judge := func(waited time.Duration) error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.verdict(w, begin.Add(waited))
+	}
+	if err := judge(patience + tellInterval); err != nil {
+		t.Errorf("before it could be known: %v", err)
+	}
+	var late *driver.TimeoutError
+	if err := judge(patience + 2*tellInterval); !errors.As(err, &late) {
+		t.Errorf("got %v, want a TimeoutError", err)
+	}
+	b := board{submitted: 1}
+	i.send(kindBoard, 0, 0, b.encode(time.Now()))
+	i.send(kindFail, 0, 0, settled(0))
+	i.await(kindHeard)
+	if err := judge(2 * patience); !errors.Is(err, driver.ErrFault) {
+		t.Errorf("got %v, want that the rank, which has come, has failed", err)
 	}
 }
 

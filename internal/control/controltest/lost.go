@@ -10,6 +10,7 @@ import (
 var lostContracts = []contract{
 	{"a rank that is killed is named by the others, who meet without it", proveKilled},
 	{"a rank that is stopped is missing", proveStopped},
+	{"a rank whose process ends after it has left is not lost", proveEnded},
 }
 
 func proveKilled(t *testing.T, _ Join) {
@@ -31,6 +32,17 @@ func proveStopped(t *testing.T, _ Join) {
 	c[2].signal(syscall.SIGCONT)
 	if o := c[2].await("outcome"); o.Kind == "start" {
 		t.Errorf("the stopped rank ended by %+v", o)
+	}
+}
+
+// proveEnded waits for work that a rank had submitted before its process ended in good order.
+func proveEnded(t *testing.T, _ Join) {
+	c := newCast(t, 2, leaving, patience)
+	if err := c[1].command.Wait(); err != nil {
+		t.Error(err)
+	}
+	if o := c[0].await("outcome"); o.Kind != "cancelled" {
+		t.Errorf("the wait of the other rank ended by %+v", o)
 	}
 }
 

@@ -73,6 +73,10 @@ func (s script) play(join Join) notice {
 	if err != nil {
 		return notice{Event: "outcome", Kind: "start", Text: err.Error()}
 	}
+	if s.Scene == leaving {
+		notice{Event: "running"}.write()
+		return s.leave(p)
+	}
 	for round := 0; err == nil; round++ {
 		if round == roundsToRun {
 			notice{Event: "running"}.write()
@@ -108,6 +112,35 @@ func (s script) round(p control.Plane, round int) error {
 	return waits[s.Scene](p)
 }
 
+// leaving is the scene in which rank 1 submits work and leaves, and rank 0 waits for work of that
+// ticket, which takes longer than anybody needs to notice the end of a process.
+const leaving = "leaving"
+
+func (s script) leave(p control.Plane) notice {
+	ticket := p.Submit()
+	if s.Rank == 1 {
+		return s.farewell(p, "left")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), longWork)
+	defer cancel()
+	if err := p.Await(ctx, never(ticket)); !errors.Is(err, context.DeadlineExceeded) {
+		return s.explain(p, err)
+	}
+	return s.farewell(p, "cancelled")
+}
+
+// farewell leaves the group.
+func (script) farewell(p control.Plane, kind string) notice {
+	n := notice{Event: "outcome", Kind: kind}
+	if err := p.Close(); err != nil {
+		n.Kind, n.Text = "close", err.Error()
+	}
+	return n
+}
+
+// longWork is how long the work of rank 0 takes.
+const longWork = time.Second
+
 // explain reports an error, meets the others on the fault lane, and leaves.
 func (s script) explain(p control.Plane, err error) notice {
 	n := notice{Event: "outcome", Kind: "other", Text: err.Error()}
@@ -130,11 +163,11 @@ func (s script) explain(p control.Plane, err error) notice {
 	for _, r := range reports {
 		n.Present = append(n.Present, string(r) == "here")
 	}
-	if err := p.Close(); err != nil {
-		n.Kind, n.Text = "close", err.Error()
+	if bye := s.farewell(p, n.Kind); bye.Kind == "close" {
+		return bye
 	}
 	return n
 }
 
 // meeting bounds the wait on the fault lane for a rank that is stopped.
-const meeting = 3 * time.Second
+const meeting = 2 * time.Second
