@@ -122,6 +122,6 @@ func proveScatter(t *testing.T, h Harness) {
 				return err
 			}
 		}
-		return nil
+		return r.stream.Synchronize(w.ctx)
 	}))
 }

@@ -118,8 +118,13 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 	notice := p.notice(&w)
 	p.publishWait(notice, sys.Monotonic())
 	defer p.concealWait(notice)
+	var mourning control.Mourning
 	for begin, turn := time.Now(), 0; !w.Done(); turn++ {
-		if err := p.verdict(notice, begin); err != nil && !w.Done() {
+		err := p.verdict(notice, begin)
+		if err == nil && mourning.Over(w.Ticket != 0 && p.forsaken()) {
+			err = fmt.Errorf("%s: %w", w.Doing(), driver.ErrFault)
+		}
+		if err != nil && !w.Done() {
 			return p.fail(err)
 		}
 		if ctx.Err() != nil && !w.Done() {
@@ -184,7 +189,7 @@ func (p *plane) verdict(n *waiting, since time.Time) error {
 	if lost := p.deserters(missing); len(lost) > 0 {
 		return &driver.RankLostError{Ranks: p.world(lost), Doing: n.doing()}
 	}
-	if p.forsaken() {
+	if len(missing) > 0 && p.forsaken() {
 		return fmt.Errorf("%s: %w", n.doing(), driver.ErrFault)
 	}
 	if err := p.hopeless(n, missing); err != nil {

@@ -41,6 +41,8 @@ type communicator struct {
 	barrier  *segment                       // what barriers add up; guarded by mu
 	launched [driver.Paths]atomic.Uint64
 	busy     busy
+	// comparing tells that a launch compares calls, and so looks for trouble by itself.
+	comparing atomic.Bool
 
 	ending sync.Once
 	// ended is closed when the communicator has failed or is closed, quiet when its kernels have

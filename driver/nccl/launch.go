@@ -53,18 +53,21 @@ func (s *stream) record(p *plan) error {
 }
 
 // admit gives a collective its ticket and, with the check on, compares it across ranks. s.mu and
-// c.mu are held.
+// c.mu are held. A peer that has failed may have done so over this very call, which Compare tells.
 func (c *communicator) admit(s *stream, p *plan) error {
-	if c.plane.Forsaken() {
+	check := c.check.Load()
+	if !check && c.plane.Forsaken() {
 		return c.forsaken()
 	}
 	ticket := c.plane.Submit()
 	c.busy.note(s, ticket, uint32(p.Operation))
 	s.last, s.ticket, s.operation = c, ticket, p.Operation
 	c.launched[p.Path].Add(1)
-	if !c.check.Load() {
+	if !check {
 		return c.plane.Cause()
 	}
+	c.comparing.Store(true)
+	defer c.comparing.Store(false)
 	return c.plane.Compare(ticket, &p.Call)
 }
 
@@ -80,7 +83,7 @@ func (c *communicator) forsaken() error {
 // would have come later, by Synchronize. s.mu is held.
 func (s *stream) refuse(c *communicator, err error) error {
 	if s.quiet() {
-		s.tell(c)
+		s.told(c)
 		return err
 	}
 	s.blame(c, err)

@@ -33,8 +33,10 @@ type stream struct {
 
 	faults sync.Mutex
 	fault  error // first since the last Synchronize; guarded by faults
-	// blamed are the communicators whose fault this stream has told of.
-	blamed []*communicator // guarded by faults
+	// blamed are the communicators whose fault this stream has told of or will tell of; culprit is
+	// that of fault.
+	blamed  []*communicator // guarded by faults
+	culprit *communicator   // guarded by faults
 }
 
 // NewStream makes a stream.
@@ -79,20 +81,27 @@ func (s *stream) fail(err error) {
 
 // blame is fail for the fault of a communicator, which is told once.
 func (s *stream) blame(c *communicator, err error) {
-	if s.tell(c) {
-		s.fail(err)
-	}
-}
-
-// tell reports whether the fault of a communicator was not told yet.
-func (s *stream) tell(c *communicator) bool {
 	s.faults.Lock()
 	defer s.faults.Unlock()
 	if slices.Contains(s.blamed, c) {
-		return false
+		return
 	}
 	s.blamed = append(s.blamed, c)
-	return true
+	if s.fault == nil {
+		s.fault, s.culprit = err, c
+	}
+}
+
+// told notes that the caller knows of the fault of a communicator.
+func (s *stream) told(c *communicator) {
+	s.faults.Lock()
+	defer s.faults.Unlock()
+	if !slices.Contains(s.blamed, c) {
+		s.blamed = append(s.blamed, c)
+	}
+	if s.culprit == c {
+		s.fault, s.culprit = nil, nil
+	}
 }
 
 // takeFault returns the fault that Synchronize reports, once.
@@ -100,7 +109,7 @@ func (s *stream) takeFault() error {
 	s.faults.Lock()
 	defer s.faults.Unlock()
 	err := s.fault
-	s.fault = nil
+	s.fault, s.culprit = nil, nil
 	return err
 }
 

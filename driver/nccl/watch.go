@@ -68,6 +68,7 @@ func (c *communicator) idle() bool {
 // probe is a collective that was the last one launched when the watcher looked, and since when.
 // Once every rank has launched it the next one is looked at.
 type probe struct {
+	mourning  control.Mourning
 	ticket    uint64
 	operation driver.Operation
 	since     time.Time
@@ -82,6 +83,12 @@ func (c *communicator) newProbe() probe {
 
 // examine asks why the probe may never end.
 func (c *communicator) examine(p *probe) error {
+	if c.comparing.Load() {
+		return nil
+	}
+	if p.mourning.Over(c.plane.Forsaken()) {
+		return fmt.Errorf("%v %d of group %s: %w", p.operation, p.ticket, c.cfg.ID, driver.ErrFault)
+	}
 	if err := c.plane.Trouble(c.waitFor(p.ticket, p.operation), p.since); err != nil {
 		return err
 	}

@@ -46,7 +46,8 @@ type Plane interface {
 	// the plane has failed with it.
 	Await(ctx context.Context, w Wait) error
 	// Trouble tells at once why the work of w, for which somebody waits since the given time, may
-	// never end: an error as Await returns it, or nil. The plane does not fail by it.
+	// never end: an error as Await returns it, or nil. The plane does not fail by it. A peer that
+	// has failed after it submitted the ticket is no trouble yet: Forsaken tells of it.
 	Trouble(w Wait, since time.Time) error
 	// Forsaken tells whether a peer has failed, or this plane was closed. It reads one word for
 	// each peer, since it is asked before every launch.

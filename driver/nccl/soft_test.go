@@ -1,0 +1,32 @@
+package nccl
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"symmem/driver/nccl/softgpu"
+)
+
+// TestMain takes the machine's GPUs, or builds the software GPU where there are none.
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) int {
+	if (Backend{}).Available() == nil {
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "symmem-softgpu-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	cuda, nccl, err := softgpu.Build(dir)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	os.Setenv("SYMMEM_CUDA", cuda)
+	os.Setenv("SYMMEM_NCCL", nccl)
+	return m.Run()
+}
