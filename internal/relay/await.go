@@ -33,8 +33,13 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 		return err
 	}
 	defer p.exit(wait)
+	var mourning control.Mourning
 	for !w.Done() {
-		if err := p.judge(wait); err != nil && !w.Done() {
+		err := p.judge(wait)
+		if err == nil && mourning.Over(w.Ticket != 0 && p.Forsaken()) {
+			err = fmt.Errorf("%s: %w", w.Doing(), driver.ErrFault)
+		}
+		if err != nil && !w.Done() {
 			return p.Fail(err)
 		}
 		if ctx.Err() != nil && !w.Done() {
@@ -97,7 +102,7 @@ func (p *Plane) verdict(w *waiting, now time.Time) error {
 	if lost := p.lost(p.all); len(lost) > 0 {
 		return &driver.RankLostError{Ranks: p.world(lost), Doing: w.doing()}
 	}
-	if p.peerFailed() {
+	if len(missing) > 0 && p.peerFailed() {
 		return fmt.Errorf("%s: %w", w.doing(), driver.ErrFault)
 	}
 	if err := p.hopeless(w, missing); err != nil {

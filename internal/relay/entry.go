@@ -3,11 +3,12 @@ package relay
 import (
 	"context"
 	"crypto/subtle"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -113,25 +114,63 @@ func (e *entry) discard() {
 	}
 }
 
-// listen opens a port and leaves its address in the store.
+// listen opens a port and leaves its addresses in the store.
 func (e *entry) listen(ctx context.Context) error {
 	if err := e.shareToken(ctx); err != nil {
 		return err
 	}
-	host := e.cfg.Host
-	if host == "" {
-		host = loopback
-	}
 	var config net.ListenConfig
 	var err error
-	if e.listener, err = config.Listen(ctx, "tcp", net.JoinHostPort(host, "0")); err != nil {
+	e.listener, err = config.Listen(ctx, "tcp", net.JoinHostPort(e.cfg.Host, "0"))
+	if err != nil {
 		return err
 	}
-	address := []byte(e.listener.Addr().String())
-	if err := e.cfg.Store.Set(ctx, e.addressKey(e.cfg.Group.Rank), address); err != nil {
+	addresses, err := e.addresses()
+	if err == nil {
+		value := []byte(strings.Join(addresses, " "))
+		err = e.cfg.Store.Set(ctx, e.addressKey(e.cfg.Group.Rank), value)
+	}
+	if err != nil {
 		return errors.Join(err, e.listener.Close())
 	}
 	return nil
+}
+
+// addresses lists where others can reach the listener, the likeliest first: the loopback is for
+// machines that have nothing else.
+func (e *entry) addresses() ([]string, error) {
+	at := e.listener.Addr().(*net.TCPAddr)
+	if !at.IP.IsUnspecified() {
+		return []string{at.String()}, nil
+	}
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("listing this machine's addresses: %w", err)
+	}
+	var ips []net.IP
+	for _, a := range own {
+		if n, ok := a.(*net.IPNet); ok && (n.IP.IsGlobalUnicast() || n.IP.IsLoopback()) {
+			ips = append(ips, n.IP)
+		}
+	}
+	slices.SortStableFunc(ips, func(a, b net.IP) int { return likelihood(b) - likelihood(a) })
+	var list []string
+	for _, ip := range ips {
+		list = append(list, (&net.TCPAddr{IP: ip, Port: at.Port}).String())
+	}
+	return list, nil
+}
+
+// likelihood ranks addresses by how likely another machine is to reach them.
+func likelihood(ip net.IP) int {
+	switch {
+	case ip.IsLoopback():
+		return 0
+	case ip.To4() == nil:
+		return 1
+	default:
+		return 2
+	}
 }
 
 // settle enters a connection, or what has ended the joining.
@@ -158,21 +197,36 @@ func (e *entry) settle(l *link, err error) {
 	}
 }
 
-// dial connects to a rank before this one.
+// dial connects to a rank before this one, at the first of its addresses where it is.
 func (e *entry) dial(ctx context.Context, r int) (*link, error) {
-	address, err := e.cfg.Store.Get(ctx, e.addressKey(r))
+	value, err := e.cfg.Store.Get(ctx, e.addressKey(r))
 	if err != nil {
 		return nil, fmt.Errorf("asking for the address of rank %d: %w", e.cfg.Group.Ranks[r], err)
 	}
+	var errs []error
+	for _, address := range strings.Fields(string(value)) {
+		l, err := e.knock(ctx, r, address)
+		if err == nil {
+			return l, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("connecting to rank %d at %q: %w", e.cfg.Group.Ranks[r], value,
+		errors.Join(errs...))
+}
+
+// knock tries one address.
+func (e *entry) knock(ctx context.Context, r int, address string) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, introduction)
+	defer cancel()
 	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", string(address))
+	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("connecting to rank %d: %w", e.cfg.Group.Ranks[r], err)
+		return nil, err
 	}
 	l := newLink(r, conn.(*net.TCPConn))
 	if err := e.introduce(ctx, l); err != nil {
-		return nil, errors.Join(
-			fmt.Errorf("connecting to rank %d: %w", e.cfg.Group.Ranks[r], err), conn.Close())
+		return nil, errors.Join(err, conn.Close())
 	}
 	return l, nil
 }
@@ -184,7 +238,7 @@ func (e *entry) introduce(ctx context.Context, l *link) error {
 	if err := watchful(l.conn); err != nil {
 		return err
 	}
-	if _, err := l.conn.Write(e.hello()); err != nil {
+	if _, err := l.conn.Write(e.hello(l.rank)); err != nil {
 		return err
 	}
 	var answer [tokenHalf]byte
@@ -244,16 +298,4 @@ func (e *entry) admit(ctx context.Context, conn *net.TCPConn) *link {
 		return nil
 	}
 	return newLink(r, conn)
-}
-
-// decodeHello returns the group rank of who is at the other end.
-func (e *entry) decodeHello(b [helloBytes]byte) (int, error) {
-	shown := b[len(helloWord) : len(helloWord)+tokenHalf]
-	known := subtle.ConstantTimeCompare(shown, e.token[:tokenHalf]) == 1
-	r := binary.LittleEndian.Uint32(b[len(helloWord)+tokenHalf:])
-	if string(b[:len(helloWord)]) != helloWord || !known ||
-		r <= uint32(e.cfg.Group.Rank) || r >= uint32(len(e.cfg.Group.Ranks)) {
-		return 0, ErrProtocol
-	}
-	return int(r), nil
 }

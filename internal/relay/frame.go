@@ -20,7 +20,7 @@ const (
 	kindPost   kind = iota + 1 // one step of a track
 	kindReport                 // a report on the fault lane
 	kindBoard                  // what the rank is doing
-	kindFail                   // the rank has failed
+	kindFail                   // the rank has failed; holds its board and what it had seen complete
 	kindHeard                  // the rank has heard that the other failed
 	kindBye                    // the rank leaves; holds its last board
 )
@@ -42,7 +42,7 @@ const (
 	headerBytes = 16
 	boardBytes  = 5 * 8
 	digestBytes = 8
-	failBytes   = int(tracks) * 8
+	failBytes   = boardBytes + int(tracks)*8
 )
 
 // message is one frame.

@@ -4,12 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
-	"strings"
 	"time"
 
 	"symmem/driver"
@@ -23,29 +22,10 @@ type Config struct {
 	Group driver.GroupConfig
 	// Timeout bounds waits for ranks that do not come. It is positive.
 	Timeout time.Duration
-	// Host is the name or address of this machine for the others; empty means the loopback, for
-	// ranks of one machine. See Towards.
+	// Host is the address of this machine at which to listen; empty means all of its addresses,
+	// which the others try one after the other.
 	Host string
 }
-
-// Towards returns the address of the interface by which this machine reaches another, such as that
-// of the store ("host:port"). A socket of this machine ("unix:...") is reached by the loopback.
-// Nothing is sent.
-func Towards(ctx context.Context, address string) (string, error) {
-	if strings.HasPrefix(address, "unix:") {
-		return loopback, nil
-	}
-	var dialer net.Dialer
-	c, err := dialer.DialContext(ctx, "udp", address)
-	if err != nil {
-		return "", fmt.Errorf("finding the way to %s: %w", address, err)
-	}
-	defer c.Close()
-	host, _, err := net.SplitHostPort(c.LocalAddr().String())
-	return host, err
-}
-
-const loopback = "127.0.0.1"
 
 // Join joins a group. It is collective, bounded by ctx or else by the timeout; a TimeoutError names
 // the ranks that did not come. On an error no plane is left on this rank.
@@ -135,12 +115,28 @@ func (e *entry) shareToken(ctx context.Context) error {
 }
 
 // hello is what the connecting end says first: a word that names protocol and version, the first
-// half of the token, and its group rank.
-const helloBytes = 8 + tokenHalf + 4
+// half of the token, its own group rank and that of whom it wants to reach. The same address can
+// be that of different machines, such as that of a bridge for containers.
+const helloBytes = 8 + tokenHalf + 4 + 4
 
 const helloWord = "symrel01"
 
-func (e *entry) hello() []byte {
+func (e *entry) hello(to int) []byte {
 	b := append([]byte(helloWord), e.token[:tokenHalf]...)
-	return binary.LittleEndian.AppendUint32(b, uint32(e.cfg.Group.Rank))
+	b = binary.LittleEndian.AppendUint32(b, uint32(e.cfg.Group.Rank))
+	return binary.LittleEndian.AppendUint32(b, uint32(to))
+}
+
+// decodeHello returns the group rank of who is at the other end.
+func (e *entry) decodeHello(b [helloBytes]byte) (int, error) {
+	shown := b[len(helloWord) : len(helloWord)+tokenHalf]
+	known := subtle.ConstantTimeCompare(shown, e.token[:tokenHalf]) == 1
+	from := binary.LittleEndian.Uint32(b[len(helloWord)+tokenHalf:])
+	to := binary.LittleEndian.Uint32(b[len(helloWord)+tokenHalf+4:])
+	own := uint32(e.cfg.Group.Rank)
+	if string(b[:len(helloWord)]) != helloWord || !known ||
+		to != own || from <= own || from >= uint32(len(e.cfg.Group.Ranks)) {
+		return 0, ErrProtocol
+	}
+	return int(from), nil
 }

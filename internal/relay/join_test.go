@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -125,17 +126,68 @@ func TestStoreOfSomebodyElseIsAnError(t *testing.T) {
 	}
 }
 
-func TestWayToTheStore(t *testing.T) {
-	for address, want := range map[string]string{
-		"127.0.0.1:29500": "127.0.0.1", "[::1]:29500": "::1", "unix:@store": "127.0.0.1",
-	} {
-		if got, err := Towards(t.Context(), address); err != nil || got != want {
-			t.Errorf("towards %s: got %q, %v, want %q", address, got, err, want)
+func TestAddressIsTheOneThatIsChosenOrElseAny(t *testing.T) {
+	listen := func(host string) []string {
+		i := newImpostor(t)
+		e := &entry{cfg: i.config()}
+		e.cfg.Host = host
+		check(t, e.listen(i.ctx))
+		check(t, e.listener.Close())
+		value, err := i.store.Get(i.ctx, e.addressKey(0))
+		check(t, err)
+		return strings.Fields(string(value))
+	}
+	chosen := listen("127.0.0.1")
+	if len(chosen) != 1 || !strings.HasPrefix(chosen[0], "127.0.0.1:") {
+		t.Errorf("got %q, want 127.0.0.1 alone", chosen)
+	}
+	loopback := false
+	for _, address := range listen("") {
+		host, _, err := net.SplitHostPort(address)
+		check(t, err)
+		if now := net.ParseIP(host).IsLoopback(); loopback && !now {
+			t.Errorf("%s comes after the loopback", address)
+		} else {
+			loopback = now
 		}
 	}
-	if _, err := Towards(t.Context(), "nonsense"); err == nil {
-		t.Error("there is a way to nonsense")
+	if !loopback {
+		t.Error("the loopback is left out")
 	}
+}
+
+// TestRankIsFoundAtAnyOfItsAddresses puts addresses before the right one at which there is nobody,
+// and at which there is somebody else.
+func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
+	i := newImpostor(t)
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	check(t, nobody.Close())
+	go func() {
+		if conn, err := other.Accept(); err == nil {
+			_ = conn.Close()
+		}
+	}()
+	joined := make(chan error, 1)
+	go func() {
+		p, err := Join(i.ctx, i.config())
+		if err == nil {
+			err = p.Close()
+		}
+		joined <- err
+	}()
+	key := i.entry().addressKey(0)
+	right, err := i.store.Get(i.ctx, key)
+	check(t, err)
+	check(t, i.store.Set(i.ctx, key, fmt.Appendf(nil, "nowhere %s %s %s",
+		nobody.Addr(), other.Addr(), right)))
+	p, err := Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: patience})
+	check(t, err)
+	check(t, p.Close())
+	check(t, <-joined)
+	check(t, other.Close())
 }
 
 // TestKernelWatchesTheOtherMachine reads back what the kernel was told.

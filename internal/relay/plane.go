@@ -104,11 +104,12 @@ func (p *Plane) Fail(err error) error {
 // fail is Fail where p.mu is held.
 func (p *Plane) fail(err error) error {
 	if p.end(err) {
-		var settled []byte
+		b := p.board()
+		payload := b.encode(time.Now())
 		for _, step := range p.rows[p.me].settled {
-			settled = binary.LittleEndian.AppendUint64(settled, step)
+			payload = binary.LittleEndian.AppendUint64(payload, step)
 		}
-		p.broadcast(message{kind: kindFail, payload: settled}, false)
+		p.broadcast(message{kind: kindFail, payload: payload}, false)
 	}
 	return err
 }

@@ -53,9 +53,9 @@ func (r *row) apply(m message, now time.Time) error {
 	case kindBoard:
 		r.board = decodeBoard(m.payload, now)
 	case kindFail:
-		r.failed = true
+		r.board, r.failed = decodeBoard(m.payload, now), true
 		for t := range r.settled {
-			r.settled[t] = binary.LittleEndian.Uint64(m.payload[8*t:])
+			r.settled[t] = binary.LittleEndian.Uint64(m.payload[boardBytes+8*t:])
 		}
 	case kindHeard:
 		r.heard = true

@@ -66,7 +66,7 @@ func (i *impostor) victim() *Plane {
 		joined <- err
 	}()
 	i.dial()
-	i.introduce(i.entry().token, 1)
+	i.introduce(i.entry().token)
 	i.send(kindPost, trackControl, 1, fingerprint(duo(1)))
 	check(i.t, <-joined)
 	i.t.Cleanup(func() {
@@ -91,16 +91,15 @@ func (i *impostor) dial() {
 	i.t.Helper()
 	address, err := i.store.Get(i.ctx, i.entry().key("0"))
 	check(i.t, err)
-	i.conn, err = net.Dial("tcp", string(address))
+	i.conn, err = net.Dial("tcp", strings.Fields(string(address))[0])
 	check(i.t, err)
 	check(i.t, i.conn.SetDeadline(time.Now().Add(patience)))
 }
 
 // introduce shows the token and looks at the answer.
-func (i *impostor) introduce(secret token, rank int) {
+func (i *impostor) introduce(secret token) {
 	i.t.Helper()
-	e := &entry{cfg: Config{Group: driver.GroupConfig{Rank: rank}}, token: secret}
-	_, err := i.conn.Write(e.hello())
+	_, err := i.conn.Write(i.entry().hello(0))
 	check(i.t, err)
 	var answer [tokenHalf]byte
 	_, err = io.ReadFull(i.conn, answer[:])
@@ -158,17 +157,18 @@ func TestStrangersGetNothingAndHoldUpNobody(t *testing.T) {
 		check(t, err)
 		i.wantSentAway(who)
 	}
-	hello := func(secret token, rank int) []byte {
+	hello := func(secret token, rank, to int) []byte {
 		e := &entry{cfg: Config{Group: driver.GroupConfig{Rank: rank}}, token: secret}
-		return e.hello()
+		return e.hello(to)
 	}
 	wrong := known
 	wrong[tokenHalf-1] ^= 1
 	strange("a browser", []byte(strings.Repeat("GET / HTTP/1.1\r\n", 2)[:helloBytes]))
-	strange("one with another token", hello(wrong, 1))
-	strange("one that is rank 0 itself", hello(known, 0))
-	strange("one that is no rank of the group", hello(known, 2))
-	strange("one that is no rank at all", hello(known, -1))
+	strange("one with another token", hello(wrong, 1, 0))
+	strange("one that is rank 0 itself", hello(known, 0, 0))
+	strange("one that is no rank of the group", hello(known, 2, 0))
+	strange("one that is no rank at all", hello(known, -1, 0))
+	strange("one that wants to reach somebody else", hello(known, 1, 1))
 	p, err := Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: patience})
 	check(t, err)
 	check(t, p.Close())
@@ -244,7 +244,8 @@ func TestEndOfTheConnectionIsALostRankUnlessItSaysGoodbye(t *testing.T) {
 
 // settled is what a failing rank says that it had seen complete.
 func settled(control uint64) []byte {
-	p := binary.LittleEndian.AppendUint64(nil, control)
+	b := board{submitted: 1}
+	p := binary.LittleEndian.AppendUint64(b.encode(time.Now()), control)
 	return append(p, make([]byte, failBytes-len(p))...)
 }
 
@@ -310,12 +311,14 @@ func TestRankIsMissedOnlyWhenItsSubmissionWouldHaveBeenTold(t *testing.T) {
 	if err := judge(patience + 2*tellInterval); !errors.As(err, &late) {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
-	b := board{submitted: 1}
-	i.send(kindBoard, 0, 0, b.encode(time.Now()))
 	i.send(kindFail, 0, 0, settled(0))
 	i.await(kindHeard)
-	if err := judge(2 * patience); !errors.Is(err, driver.ErrFault) {
-		t.Errorf("got %v, want that the rank, which has come, has failed", err)
+	if err := judge(2 * patience); err != nil {
+		t.Errorf("a rank that has submitted the work before it failed is missed: %v", err)
+	}
+	w.collective++
+	if err := judge(0); !errors.Is(err, driver.ErrFault) {
+		t.Errorf("got %v, want that the rank, which has not come, has failed", err)
 	}
 }
 

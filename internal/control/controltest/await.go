@@ -19,6 +19,7 @@ var awaitContracts = []contract{
 	{"work that all ranks have submitted may take longer than the timeout", proveLongWork},
 	{"work that needs no other rank waits for none", proveOwnWork},
 	{"trouble is told at once, without a fault", proveTrouble},
+	{"work that a peer had submitted before it failed may still end", proveMourning},
 }
 
 func proveAwaitEnded(t *testing.T, join Join) {
@@ -118,6 +119,22 @@ func proveTrouble(t *testing.T, join Join) {
 	cause := errors.New("of our own")
 	wantError(t, "what Fail returns", p.Fail(cause), cause)
 	wantError(t, "after our own fault", p.Trouble(never(1), time.Now()), cause)
+}
+
+// proveMourning lets a peer fail after it has submitted what is waited for.
+func proveMourning(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	p := w.planes[0]
+	w.planes[1].Submit()
+	w.planes[1].Abort(nil)
+	awaitForsaken(p)
+	wait := never(p.Submit())
+	must(t, p.Trouble(wait, time.Now()))
+	begin := time.Now()
+	wait.Done = func() bool { return time.Since(begin) > control.Grace/5 }
+	must(t, p.Await(w.ctx, wait))
+	wantError(t, "work that never ends", p.Await(w.ctx, never(1)), driver.ErrFault)
+	wantError(t, "the cause", p.Cause(), driver.ErrFault)
 }
 
 // wantAbsence judges the error of a rank that has waited, and returns 1 if it names the late one.
