@@ -65,7 +65,7 @@ var joining = []string{"internal/control", "internal/relay"}
 
 // forRoot are the layers that the root package is made of.
 var forRoot = append([]string{
-	"driver", "internal/rendezvous", "internal/handoff", "internal/spin",
+	"driver", "internal/rendezvous", "internal/handoff", "internal/spin", "internal/tuning",
 }, cores...)
 
 // forNCCL are what the GPU backend is made of.
