@@ -1,0 +1,29 @@
+package nccl
+
+import (
+	"errors"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
+)
+
+// Handle is the stream's CUstream, for work of other libraries.
+func (s *stream) Handle() uintptr { return uintptr(s.handle) }
+
+// Current makes calls of other libraries, such as cuBLAS, on a thread on which the primary context
+// of the GPU is current that Open chooses for a rank: by its number among the ranks of its machine.
+// While that rank's device is open the context is the device's; else it ends with the calls.
+func Current(localRank int, calls func(*cuda.Driver) error) error {
+	library, err := cuda.Load()
+	if err != nil {
+		return err
+	}
+	d := &Device{cfg: driver.Config{LocalRank: localRank}, cuda: library}
+	if err := d.choose(); err != nil {
+		return err
+	}
+	if d.context, err = d.gpu.RetainPrimary(); err != nil {
+		return err
+	}
+	return errors.Join(d.do(func() error { return calls(library) }), d.gpu.ReleasePrimary())
+}
