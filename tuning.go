@@ -115,11 +115,9 @@ func machineName() string {
 	if id := os.Getenv("NCCL_HOSTID"); id != "" {
 		return id
 	}
-	host, hostErr := os.Hostname()
-	boot, bootErr := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if errors.Join(hostErr, bootErr) != nil {
-		return "this machine"
-	}
+	// Where one of the two cannot be read, the other one alone is the name.
+	host, _ := os.Hostname()
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return host + " " + strings.TrimSpace(string(boot))
 }
 

@@ -107,7 +107,7 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.dataType, "dtype", "float32", "type of elements")
 	flags.StringVar(&f.reduceOp, "redop", "sum", "reduction: sum, prod, min, max or avg")
 	flags.StringVar(&f.path, "path", "window",
-		"where buffers lie: window, plain or auto (default of --compare)")
+		"where buffers lie: window, plain, or auto, which --compare takes")
 	flags.StringVar(&f.check, "check", "every",
 		"what ranks compare: off, registration, every, or both (every against off)")
 	flags.IntVar(&c.Worlds, "worlds", 1,

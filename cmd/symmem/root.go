@@ -8,6 +8,7 @@ Exit codes: 0 all is well; 1 a sum was wrong or ranks differ; 2 the command coul
 to its end; 128 + n it was ended by signal n.`
 
 const rootExample = `  symmem verify                        # are sums right on this machine?
+  symmem tune                          # which path is faster here?
   symmem launch -n 4 -- python train.py   # start ranks, as torchrun does
   symmem completion bash               # completion for the shell`
 

@@ -24,6 +24,8 @@ type Collective struct {
 	Compare bool
 	// GraphOps, if not 0, is how many calls are captured into a graph, whose replays are timed.
 	GraphOps int
+	// fitGraphs captures fewer calls where GraphOps of them would take longer than a batch.
+	fitGraphs bool
 	// Backend and Tuning are those of symmem.Options.
 	Backend, Tuning string
 	// Checks are the check levels that take turns. With two, the last is ours and the first its

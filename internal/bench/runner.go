@@ -121,12 +121,16 @@ func (r *runner) capture(ctx context.Context, o *Collective, op *Operation) erro
 	if o.GraphOps == 0 {
 		return nil
 	}
+	ops, err := r.fitting(ctx, o, op)
+	if err != nil {
+		return err
+	}
 	s := r.rt.DefaultStream()
 	if err := s.BeginCapture(); err != nil {
 		return fmt.Errorf("capturing %s: %w", op.Name, err)
 	}
 	var failed error
-	for range o.GraphOps {
+	for range ops {
 		if failed = op.launch(ctx, r.rt.World(), r.call); failed != nil {
 			break
 		}
@@ -135,8 +139,25 @@ func (r *runner) capture(ctx context.Context, o *Collective, op *Operation) erro
 	if err := errors.Join(failed, err); err != nil {
 		return fmt.Errorf("capturing %s: %w", op.Name, err)
 	}
-	r.graph, r.opsPerIter = graph, o.GraphOps
+	r.graph, r.opsPerIter = graph, ops
 	return nil
+}
+
+// fitting is how many calls a graph holds. Rank 0 decides.
+func (r *runner) fitting(ctx context.Context, o *Collective, op *Operation) (int, error) {
+	if !o.fitGraphs {
+		return o.GraphOps, nil
+	}
+	r.iters = 1
+	took, err := r.timed(ctx, op)
+	if err != nil {
+		return 0, err
+	}
+	all, err := r.gather(ctx, took.Nanoseconds())
+	if err != nil {
+		return 0, err
+	}
+	return min(max(1, int(o.Plan.Batch.Nanoseconds()/max(all[0], 1))), o.GraphOps), nil
 }
 
 // forget closes the graphs of runners.

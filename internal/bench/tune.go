@@ -17,8 +17,8 @@ type Tune struct {
 	// MinBytes to MaxBytes are the sizes, each Factor times the one before.
 	MinBytes, MaxBytes, Factor int64
 	DataType                   symmem.DataType
-	// Eager measures calls one by one; else graphs of GraphOps calls are replayed, where the
-	// backend can capture.
+	// Eager measures calls one by one; else graphs of GraphOps calls, or of as many as fit into a
+	// batch, are replayed, where the backend can capture.
 	Eager    bool
 	GraphOps int
 	// Options are what the world is opened with; its table is the built-in one.
@@ -54,7 +54,7 @@ func (o *Tune) collective() *Collective {
 		Backend: o.Options.Backend, Tuning: symmem.BuiltInTuning, Timeout: o.Options.Timeout,
 	}
 	if !o.Eager {
-		c.GraphOps = o.GraphOps
+		c.GraphOps, c.fitGraphs = o.GraphOps, true
 	}
 	return c
 }
@@ -240,7 +240,7 @@ func (o *Tune) describe(c *Collective, rt *symmem.Runtime, rules []tuning.Rule) 
 	}
 	how := "calls one by one"
 	if c.GraphOps > 0 {
-		how = fmt.Sprintf("replays of graphs of %d calls", c.GraphOps)
+		how = fmt.Sprintf("replays of graphs of up to %d calls", c.GraphOps)
 	}
 	table := base.Replace(rules...)
 	table.Device, table.Library, table.Date = info.Name, rt.Library(), o.Date
