@@ -14,8 +14,8 @@ import (
 //go:embed src
 var sources embed.FS
 
-// Build compiles the software driver and the software NCCL into dir, which exists, and returns
-// the paths of the two libraries. It needs gcc. The sources are left in dir beside them.
+// Build compiles the software driver and the software NCCL into dir, which is made if need be, and
+// returns the paths of the two libraries. It needs gcc. The sources are left in dir beside them.
 //
 // The two belong together: the second finds the first by its soname, so a process must load this
 // cuda, by any path, and no other, before nccl.

@@ -112,6 +112,27 @@ static void scene_types(struct rank *r) {
         }
 }
 
+/* Halves of all bit patterns, against the compiler's own arithmetic. */
+static uint16_t pattern(unsigned i, int rank) { return (uint16_t)(rank == 0 ? i : i * 40503 + 7); }
+
+static void scene_halves(struct rank *r) {
+    uint16_t *send = (uint16_t *)(void *)bytes_at(r->segment.at), *recv = send + MIB / 2;
+    for (unsigned i = 0; i < 65536; i++)
+        send[i] = pattern(i, r->number);
+    MUST(ncclAllReduce(send, recv, 65536, ncclFloat16, ncclSum, r->comm, r->stream));
+    sync_rank(r);
+    for (unsigned i = 0; i < 65536; i++) {
+        _Float16 parts[2], sum, got;
+        for (int k = 0; k < 2; k++) {
+            uint16_t bits = pattern(i, k);
+            memcpy(&parts[k], &bits, 2);
+        }
+        sum = (_Float16)((float)parts[0] + (float)parts[1]);
+        memcpy(&got, &recv[i], 2);
+        CHECK(memcmp(&sum, &got, 2) == 0 || ((float)sum != (float)sum && (float)got != (float)got));
+    }
+}
+
 static void scene_rooted(struct rank *r) {
     int *send = (int *)(void *)bytes_at(r->segment.at), *recv = send + MIB / 4;
     int n = 200000, last = r->ranks - 1, rank = r->number;
@@ -136,7 +157,8 @@ static void scene_rooted(struct rank *r) {
 
 static void scene_pairs(struct rank *r) {
     int *send = (int *)(void *)bytes_at(r->segment.at), *recv = send + MIB / 4;
-    int n = 150000, next = (r->number + 1) % r->ranks, before = (r->number + r->ranks - 1) % r->ranks;
+    int n = 150000, next = (r->number + 1) % r->ranks;
+    int before = (r->number + r->ranks - 1) % r->ranks;
     for (int i = 0; i < n; i++)
         send[i] = i ^ r->number;
     for (int round = 0; round < 5; round++) {
@@ -200,6 +222,7 @@ static void scene_refused(struct rank *r) {
 int main(void) {
     play(RANKS, scene_paths, NULL);
     play(2, scene_types, NULL);
+    play(2, scene_halves, NULL);
     play(RANKS, scene_rooted, NULL);
     play(RANKS, scene_pairs, NULL);
     play(RANKS, scene_misplaced, NULL);

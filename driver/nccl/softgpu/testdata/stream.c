@@ -60,6 +60,30 @@ static void scene_host(struct rank *r) {
     CHECK(at[63] == 9 && host[63] == 9);
 }
 
+/* A word of pinned memory holds a stream up; memory in stream order is a device's. */
+static void scene_words(struct rank *r) {
+    CUdeviceptr memory;
+    size_t before, during, after, total;
+    unsigned *word;
+    MUST(cuMemAllocHost_v2((void **)&word, 64));
+    MUST(cuMemGetInfo_v2(&before, &total));
+    MUST(cuStreamWaitValue32_v2(r->stream, (CUdeviceptr)(uintptr_t)word, 5, 0));
+    MUST(cuMemAllocAsync(&memory, MIB, r->stream));
+    MUST(cuMemsetD8Async(memory, 6, MIB, r->stream));
+    MUST(cuMemcpyAsync(r->segment.at, memory, MIB, r->stream));
+    MUST(cuMemFreeAsync(memory, r->stream));
+    MUST(cuMemGetInfo_v2(&during, &total));
+    CHECK(before - during == MIB);
+    EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(r->stream));
+    __atomic_store_n(word, 6, __ATOMIC_SEQ_CST);
+    sync_rank(r);
+    CHECK(bytes_at(r->segment.at)[MIB - 1] == 6);
+    MUST(cuMemGetInfo_v2(&after, &total));
+    CHECK(after == before);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(memory, r->stream));
+    MUST(cuMemFreeHost(word));
+}
+
 static void scene_time(struct rank *r) {
     CUevent from, to;
     float milliseconds;
@@ -203,6 +227,7 @@ int main(void) {
     open_rank(&r);
     scene_order(&r);
     scene_host(&r);
+    scene_words(&r);
     scene_time(&r);
     scene_graph(&r);
     scene_capture_rules(&r);

@@ -1,4 +1,5 @@
 /* Reductions, in the order of ranks. Half types are added in float32, integers in 64 bits. */
+#pragma GCC optimize("O3")
 #include <string.h>
 
 #include "comm.h"
@@ -10,20 +11,43 @@ size_t type_bytes(ncclDataType_t type) {
     return bytes[type];
 }
 
-static float from_bfloat(uint16_t bits) {
-    uint32_t wide = (uint32_t)bits << 16;
+static float float_of(uint32_t bits) {
     float value;
-    memcpy(&value, &wide, sizeof value);
+    memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-/* Rounds to nearest, ties to even; not-a-number stays so. */
-static uint16_t to_bfloat(float value) {
+static uint32_t bits_of(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    if (value != value)
-        return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    return bits;
+}
+
+static float from_bfloat(uint16_t bits) { return float_of((uint32_t)bits << 16); }
+
+/* Rounds to nearest, ties to even, as all that follow do; not-a-number stays so. */
+static uint16_t to_bfloat(float value) {
+    uint32_t bits = bits_of(value);
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : rounded);
+}
+
+/* The exponent of a half is 112 less; a product with a power of two shifts it, even of numbers so
+ * small that they have none. In plain integers, since compilers turn that into vectors. */
+static float from_half(uint16_t half) {
+    uint32_t bits = bits_of(float_of((half & 0x7fffu) << 13) * 0x1p112f);
+    bits |= bits >= 0x47800000 ? 0x7f800000 : 0; /* 2 to the 16 and more: not finite */
+    return float_of(bits | (half & 0x8000u) << 16);
+}
+
+static uint16_t to_half(float value) {
+    uint32_t bits = bits_of(value), sign = bits & 0x80000000, size = bits ^ sign;
+    /* Added to one half, a number too small for an exponent leaves its units in the last bits. */
+    uint32_t small = bits_of(float_of(size) + 0.5f) - 0x3f000000;
+    uint32_t normal = (size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13;
+    uint32_t beyond = size > 0x7f800000 ? 0x7e00 : 0x7c00;
+    uint32_t half = size >= 0x47800000 ? beyond : size < 0x38800000 ? small : normal;
+    return (uint16_t)(half | sign >> 16);
 }
 
 #define LOAD(element)                                                                              \
@@ -37,7 +61,8 @@ static void load_float(float *out, const void *in, size_t at, size_t n, ncclData
     if (type == ncclFloat32)
         memcpy(out, (const float *)in + at, n * sizeof *out);
     else if (type == ncclFloat16)
-        LOAD(_Float16);
+        for (size_t i = 0; i < n; i++)
+            out[i] = from_half(((const uint16_t *)in)[at + i]);
     else
         for (size_t i = 0; i < n; i++)
             out[i] = from_bfloat(((const uint16_t *)in)[at + i]);
@@ -47,7 +72,8 @@ static void store_float(void *out, size_t at, const float *in, size_t n, ncclDat
     if (type == ncclFloat32)
         memcpy((float *)out + at, in, n * sizeof *in);
     else if (type == ncclFloat16)
-        STORE(_Float16);
+        for (size_t i = 0; i < n; i++)
+            ((uint16_t *)out)[at + i] = to_half(in[i]);
     else
         for (size_t i = 0; i < n; i++)
             ((uint16_t *)out)[at + i] = to_bfloat(in[i]);
@@ -110,20 +136,18 @@ static void store_unsigned(void *out, size_t at, const uint64_t *in, size_t n,
     }                                                                                              \
                                                                                                    \
     static void combine_##name(number *sum, const number *next, size_t n, ncclRedOp_t op) {        \
-        for (size_t i = 0; i < n; i++)                                                             \
-            switch (op) {                                                                          \
-            case ncclProd:                                                                         \
+        if (op == ncclProd)                                                                        \
+            for (size_t i = 0; i < n; i++)                                                         \
                 sum[i] = (number)((wrapping)sum[i] * (wrapping)next[i]);                           \
-                break;                                                                             \
-            case ncclMax:                                                                          \
+        else if (op == ncclMax)                                                                    \
+            for (size_t i = 0; i < n; i++)                                                         \
                 sum[i] = sum[i] < next[i] ? next[i] : sum[i];                                      \
-                break;                                                                             \
-            case ncclMin:                                                                          \
+        else if (op == ncclMin)                                                                    \
+            for (size_t i = 0; i < n; i++)                                                         \
                 sum[i] = next[i] < sum[i] ? next[i] : sum[i];                                      \
-                break;                                                                             \
-            default:                                                                               \
+        else                                                                                       \
+            for (size_t i = 0; i < n; i++)                                                         \
                 sum[i] = (number)((wrapping)sum[i] + (wrapping)next[i]);                           \
-            }                                                                                      \
     }                                                                                              \
                                                                                                    \
     static void reduce_##name(void *dst, const void *const *sources, int ranks, size_t count,      \

@@ -1,0 +1,247 @@
+package softgpu
+
+import (
+	"debug/elf"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// built are the libraries of one set of flags, with the programs that were linked to them.
+type built struct {
+	dir   string
+	flags []string
+}
+
+// plain are the libraries as Build makes them. Compiling takes seconds, so tests share them.
+var plain built
+
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "symmem-softgpu-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	plain.dir = filepath.Join(dir, "made")
+	if _, _, err := Build(plain.dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// program compiles one of testdata's programs.
+func (b built) program(t *testing.T, name string) string {
+	t.Helper()
+	out := filepath.Join(b.dir, name)
+	args := slices.Concat([]string{
+		"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread",
+		"-I" + filepath.Join(b.dir, "src", "abi"), filepath.Join("testdata", name+".c"), "-o", out,
+		"-L" + b.dir, "-l:libnccl.so.2", "-l:libcuda.so.1", "-Wl,-rpath," + b.dir,
+	}, b.flags)
+	if text, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+		t.Fatalf("compiling %s: %v\n%s", name, err, text)
+	}
+	return out
+}
+
+// scenes are the runs of the programs. Each program says at its beginning what it proves.
+var scenes = []struct {
+	name, program string
+	args, env     []string
+}{
+	{name: "memory has handles, mappings and access", program: "memory"},
+	{name: "streams, events and captures follow CUDA's rules", program: "stream"},
+	{name: "work that lags is still in order", program: "stream", env: []string{"SOFTGPU_LAG=200"}},
+	{name: "collectives are right, and wrong where NCCL's are", program: "collective"},
+	{
+		name: "collectives of a later version", program: "collective",
+		env: []string{"SOFTGPU_NCCL=22907"},
+	},
+	{name: "what hangs ends with an abort", program: "hang"},
+	{name: "ranks may be processes", program: "process", args: []string{"plain"}},
+	{
+		name: "ranks of several machines get no windows", program: "process",
+		args: []string{"nodes"},
+	},
+	{
+		name: "a communicator may be without windows", program: "process",
+		args: []string{"null"}, env: []string{"SOFTGPU_WINDOWS=null"},
+	},
+	{
+		name:    "the survivor of a killed rank hangs until it aborts",
+		program: "process", args: []string{"kill"},
+	},
+}
+
+func runScenes(t *testing.T, b built) {
+	programs := map[string]string{}
+	for _, s := range scenes {
+		if programs[s.program] == "" {
+			programs[s.program] = b.program(t, s.program)
+		}
+		t.Run(s.name, func(t *testing.T) {
+			before := sharedNames(t)
+			scratch := t.TempDir()
+			c := exec.Command(programs[s.program], s.args...)
+			c.Env = slices.Concat(os.Environ(), s.env, []string{"TMPDIR=" + scratch})
+			if text, err := c.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, text)
+			}
+			if left, _ := os.ReadDir(scratch); len(left) > 0 {
+				t.Errorf("%s is left in TMPDIR", left[0].Name())
+			}
+			for name := range sharedNames(t) {
+				if !before[name] {
+					t.Errorf("%s is left in /dev/shm", name)
+				}
+			}
+		})
+	}
+}
+
+// sharedNames lists what a software GPU could have left in /dev/shm.
+func sharedNames(t *testing.T) map[string]bool {
+	t.Helper()
+	entries, err := os.ReadDir("/dev/shm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, e := range entries {
+		if strings.Contains(e.Name(), "softgpu") {
+			names[e.Name()] = true
+		}
+	}
+	return names
+}
+
+func TestScenes(t *testing.T) { runScenes(t, plain) }
+
+// TestScenesWithoutRaces runs the same programs under the thread sanitizer, which fails them at
+// the first race that it sees.
+func TestScenesWithoutRaces(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles everything a second time")
+	}
+	checked := built{t.TempDir(), []string{"-fsanitize=thread"}}
+	if _, _, err := build(checked.dir, checked.flags...); err != nil {
+		t.Fatal(err)
+	}
+	runScenes(t, checked)
+}
+
+// TestInjectedFailure makes the second allocation fail, and only that.
+func TestInjectedFailure(t *testing.T) {
+	c := exec.Command(plain.program(t, "collective"))
+	c.Env = append(os.Environ(), "SOFTGPU_FAIL=cuMemCreate:2:2")
+	text, err := c.CombinedOutput()
+	if err == nil || !strings.Contains(string(text), "returned 2 ") {
+		t.Errorf("the program ended with %v\n%s", err, text)
+	}
+}
+
+var (
+	symmetric = regexp.MustCompile(
+		`\[0\] NCCL INFO AllReduce \[Symmetric\]: 400012 Bytes -> Kernel AllReduce_RSxLD_AGxST `)
+	ring = regexp.MustCompile(
+		`\[0\] NCCL INFO AllReduce: 400012 Bytes -> Algo RING proto SIMPLE channel`)
+)
+
+// TestLog looks for the lines that tell of both paths, of rank 0 alone.
+func TestLog(t *testing.T) {
+	pattern := filepath.Join(t.TempDir(), "log-%p")
+	c := exec.Command(plain.program(t, "collective"))
+	c.Env = append(os.Environ(), "NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,TUNING",
+		"NCCL_DEBUG_FILE="+pattern)
+	if text, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	log, err := os.ReadFile(strings.ReplaceAll(pattern, "%p", fmt.Sprint(c.Process.Pid)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !symmetric.Match(log) || !ring.Match(log) {
+		t.Errorf("a path is not told of in\n%s", log)
+	}
+	if strings.Contains(string(log), "[1] NCCL INFO") {
+		t.Error("rank 1 has written too")
+	}
+}
+
+// TestDocumentedEntryPoints compares README.md with what the libraries export.
+func TestDocumentedEntryPoints(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]bool{}
+	for _, name := range regexp.MustCompile(`\b(cu|nccl)[A-Z]\w+`).FindAllString(
+		section(t, string(readme), "## Entry points"), -1) {
+		documented[name] = true
+	}
+	exported := map[string]bool{}
+	for _, library := range []string{"libcuda.so.1", "libnccl.so.2"} {
+		maps.Copy(exported, exports(t, filepath.Join(plain.dir, library)))
+	}
+	for name := range exported {
+		if !documented[name] {
+			t.Errorf("README.md does not list %s", name)
+		}
+	}
+	for name := range documented {
+		if !exported[name] {
+			t.Errorf("README.md lists %s, which no library exports", name)
+		}
+	}
+}
+
+// section returns the text between a heading and the next.
+func section(t *testing.T, text, heading string) string {
+	t.Helper()
+	_, rest, found := strings.Cut(text, heading+"\n")
+	if !found {
+		t.Fatalf("there is no %q", heading)
+	}
+	rest, _, _ = strings.Cut(rest, "\n## ")
+	return rest
+}
+
+// exports lists the functions of a library that have names of CUDA's or NCCL's.
+func exports(t *testing.T, library string) map[string]bool {
+	t.Helper()
+	f, err := elf.Open(library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	symbols, err := f.DynamicSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, s := range symbols {
+		own := strings.HasPrefix(s.Name, "cu") || strings.HasPrefix(s.Name, "nccl")
+		if own && s.Section != elf.SHN_UNDEF {
+			names[s.Name] = true
+		}
+	}
+	return names
+}
+
+func TestBuildTellsWhatGccSaid(t *testing.T) {
+	_, _, err := build(t.TempDir(), "-fno-such-thing")
+	if err == nil || !strings.Contains(err.Error(), "compiling cuda: ") ||
+		!strings.Contains(err.Error(), "-fno-such-thing") {
+		t.Errorf("the error is %v", err)
+	}
+}
