@@ -61,6 +61,7 @@ func newBenchCommand() *cobra.Command {
 		newBenchRegisterCommand(f),
 		newBenchCollectiveCommand(f),
 		newBenchScaleCommand(f),
+		newBenchSubmitCommand(f),
 	)
 	complete(cmd, "backend", backendNames()...)
 	return cmd
