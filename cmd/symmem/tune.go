@@ -27,9 +27,9 @@ several batches. Results are checked: a wrong sum ends the command.
 
 From small sizes to large ones the path changes only where the other one is faster by more than 2
 percent and by more than the noise; it starts with plain, on the host backend with window. The noise
-is twice the standard error of the median of the ratios of neighbouring batches, from their
-quartiles. The limit between two sizes lies where the line between the logarithms of their ratios
-crosses 1.
+is twice the standard error of the median of the ratios of neighbouring batches, from the quartiles
+of their logarithms. The limit between two sizes lies where the line between the logarithms of their
+ratios crosses 1.
 
 The table is for this device and number of ranks. It goes where every program with them finds it,
 $XDG_CONFIG_HOME/symmem/tuning-DEVICE-RANKS.json (.config in the home directory without the

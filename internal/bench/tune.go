@@ -194,20 +194,21 @@ func rounded(v, unit float64) float64 { return math.Round(v*unit) / unit }
 
 // RuleOfNoise is what noise does, for people.
 const RuleOfNoise = "noise is twice the standard error of the median of the ratios of batches " +
-	"that were neighbours, from their quartiles"
+	"that were neighbours, from the quartiles of their logarithms"
 
 // noise is how far the median of ratios can be off by chance, in percent of it: twice its standard
 // error. For a normal distribution the quartiles lie 1.349 standard deviations apart, and the error
-// of the median is 1.253 deviations over the root of the number. Outliers, such as a processor that
-// was away for a while, do not move quartiles.
+// of the median is 1.253 deviations over the root of the number. Logarithms make a path that was
+// held up as far off as the other one would be, and outliers, such as a processor that was away for
+// a while, do not move quartiles.
 func noise(ratios []float64) float64 {
-	sorted := slices.Sorted(slices.Values(ratios))
-	n := len(sorted)
+	n := len(ratios)
 	if n == 0 {
 		return 0
 	}
-	deviation := (sorted[n-1-n/4] - sorted[n/4]) / 1.349
-	return 100 * 2 * 1.253 * deviation / math.Sqrt(float64(n)) / sorted[n/2]
+	sorted := slices.Sorted(slices.Values(ratios))
+	deviation := math.Log(sorted[n-1-n/4]/sorted[n/4]) / 1.349
+	return 100 * math.Expm1(2*1.253*deviation/math.Sqrt(float64(n)))
 }
 
 // table makes the table on rank 0 and gives it to all ranks.
