@@ -62,6 +62,7 @@ func newBenchCommand() *cobra.Command {
 		newBenchCollectiveCommand(f),
 		newBenchScaleCommand(f),
 		newBenchSubmitCommand(f),
+		newBenchWindowsCommand(f),
 	)
 	complete(cmd, "backend", backendNames()...)
 	return cmd
