@@ -1,0 +1,22 @@
+// Package proof finds out which kernels NCCL took, from NCCL's own log. No call of NCCL's interface
+// tells that, and a buffer in a window makes a window kernel possible, no more.
+//
+// A Recorder has NCCL write its log into a file, which Read parses; Log.Prove answers for the calls
+// that a program has made. Only rank 0 of a communicator logs (from 2.28 on), so it is the rank to
+// ask. A call is logged when it is queued, so one that a graph was captured with is logged once,
+// not with each replay.
+//
+// # Lines
+//
+// The lines are those of the tags 2.27.3 to 2.30.7 of NCCL, printed with the subsystem TUNING from
+// src/enqueue.cc, src/scheduler/symmetric_sched.cc and src/ce_coll.cc, after a prefix that ends
+// with "NCCL INFO" (src/debug.cc):
+//
+//	AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 4 nthreads 512 nWorks 1
+//	AllGather [Copy Engine]: 4096 Bytes -> cudaMemcpy
+//	AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}
+//
+// 2.27 leaves nWorks out, and all of its ranks log. Bytes are the count that the call was given
+// times the size of an element: one rank's part of an AllGather or a ReduceScatter. Calls that one
+// group joins share a line with the sum of their bytes.
+package proof

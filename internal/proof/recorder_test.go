@@ -1,0 +1,186 @@
+package proof
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestWhatUsersHaveSetStays(t *testing.T) {
+	tests := map[string]struct {
+		env     map[string]string
+		set     string
+		pattern string
+		kept    bool
+		trouble string
+	}{
+		"nothing is set": {
+			set:     "NCCL_DEBUG_FILE=/tmp/f/nccl-%p.log NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=" + parts,
+			pattern: "/tmp/f/nccl-%p.log",
+		},
+		"the user wants a log in a file of his own": {
+			env: map[string]string{
+				"NCCL_DEBUG": "info", "NCCL_DEBUG_SUBSYS": "init,tuning", "NCCL_DEBUG_FILE": "/x.%h",
+			},
+			pattern: "/x.%h", kept: true,
+		},
+		"the user wants a log on standard output, and finds it in a file": {
+			env:     map[string]string{"NCCL_DEBUG": "TRACE"},
+			set:     "NCCL_DEBUG_FILE=/tmp/f/nccl-%p.log NCCL_DEBUG_SUBSYS=" + parts,
+			pattern: "/tmp/f/nccl-%p.log", kept: true,
+		},
+		"the user wants warnings alone": {
+			env:     map[string]string{"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL"},
+			set:     "NCCL_DEBUG_FILE=/tmp/f/nccl-%p.log",
+			pattern: "/tmp/f/nccl-%p.log",
+			trouble: "NCCL_DEBUG is WARN, so",
+		},
+		"the user wants other parts": {
+			env:     map[string]string{"NCCL_DEBUG_SUBSYS": "INIT,NET"},
+			set:     "NCCL_DEBUG_FILE=/tmp/f/nccl-%p.log NCCL_DEBUG=INFO",
+			pattern: "/tmp/f/nccl-%p.log",
+			trouble: "NCCL_DEBUG_SUBSYS is INIT,NET, so",
+		},
+		"the user wants all but what chooses": {
+			env:     map[string]string{"NCCL_DEBUG_SUBSYS": "^TUNING"},
+			set:     "NCCL_DEBUG_FILE=/tmp/f/nccl-%p.log NCCL_DEBUG=INFO",
+			pattern: "/tmp/f/nccl-%p.log",
+			trouble: "add TUNING",
+		},
+		"the user wants all but something else": {
+			env:     map[string]string{"NCCL_DEBUG_SUBSYS": "^NET"},
+			set:     "NCCL_DEBUG_FILE=/tmp/f/nccl-%p.log NCCL_DEBUG=INFO",
+			pattern: "/tmp/f/nccl-%p.log",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := plan(func(name string) string { return tt.env[name] }, "/tmp/f")
+			var set []string
+			for _, v := range p.set {
+				set = append(set, v.name+"="+v.value)
+			}
+			if got := strings.Join(set, " "); got != tt.set {
+				t.Errorf("sets %q, not %q", got, tt.set)
+			}
+			if p.pattern != tt.pattern || p.kept != tt.kept {
+				t.Errorf("pattern %q, kept %v", p.pattern, p.kept)
+			}
+			if !strings.Contains(p.trouble, tt.trouble) || tt.trouble == "" && p.trouble != "" {
+				t.Errorf("trouble is %q, not %q", p.trouble, tt.trouble)
+			}
+		})
+	}
+}
+
+func TestNamesExpandAsNCCLHasThem(t *testing.T) {
+	for pattern, want := range map[string]string{
+		"/tmp/nccl.%h.%p": "/tmp/nccl.gpu7.42", "100%%.%p": "100%.42", "%d%p": "%d42", "a%": "a%",
+		"%%h": "%h",
+	} {
+		if got := expand(pattern, "gpu7.cluster.example", 42); got != want {
+			t.Errorf("%q becomes %q, not %q", pattern, got, want)
+		}
+	}
+	if got := expand("%h", "odd%name/x", 1); got != "odd-name-x" {
+		t.Errorf("an odd host becomes %q", got)
+	}
+	if got := expand(escape("/tmp/50%/a"), "h", 1); got != "/tmp/50%/a" {
+		t.Errorf("an escaped folder becomes %q", got)
+	}
+}
+
+// clearVariables makes the variables of the log empty, and as they were after the test.
+func clearVariables(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{levelVariable, partsVariable, fileVariable} {
+		t.Setenv(name, "")
+	}
+}
+
+func TestARecorderReadsWhatIsWritten(t *testing.T) {
+	clearVariables(t)
+	t.Setenv("TMPDIR", t.TempDir())
+	r, err := Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if log, err := r.Read(); err != nil || log.Lines != 0 {
+		t.Errorf("before the first line: %+v, %v", log, err)
+	}
+	line := "h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R " +
+		"nchannels 1 nthreads 512 nWorks 1\n"
+	if err := os.WriteFile(r.File(), []byte(line), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, err := r.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := log.Write(&out, "# ", Wanted("all_reduce", 2, 4), Wanted("AllReduce", 4, 4)); err != nil {
+		t.Fatal(err)
+	}
+	want := "# AllReduce 8 B: symmetric kernel AllReduce_AGxLL_R\n" +
+		"# AllReduce 16 B: not in NCCL's log\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("got other lines (-want +got):\n%s", diff)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Dir(r.File())); !os.IsNotExist(err) {
+		t.Errorf("the folder is still there: %v", err)
+	}
+}
+
+func TestALogThatTheUserWantsStays(t *testing.T) {
+	clearVariables(t)
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv(levelVariable, "INFO")
+	r, err := Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(r.File(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(r.File()); err != nil {
+		t.Errorf("the user's log is gone: %v", err)
+	}
+}
+
+func TestALogThatCannotBeReadBackIsTold(t *testing.T) {
+	clearVariables(t)
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv(fileVariable, "/dev/null")
+	r, err := Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(r.Trouble(), "/dev/null, which cannot be read back") {
+		t.Errorf("trouble is %q", r.Trouble())
+	}
+	left, err := os.ReadDir(os.Getenv("TMPDIR"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestOperationsHaveTheNamesOfNCCL(t *testing.T) {
+	for operation, want := range map[string]string{
+		"all_reduce": "AllReduce", "ReduceScatter": "ReduceScatter", "AllToAll": "AlltoAll",
+		"alltoall": "AlltoAll", "broadcast": "Broadcast", "Barrier": "Barrier",
+	} {
+		if got := Wanted(operation, 3, 2); got != (Call{want, 6}) {
+			t.Errorf("%s becomes %v", operation, got)
+		}
+	}
+}
