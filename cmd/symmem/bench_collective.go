@@ -86,7 +86,7 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 	f.register(cmd.Flags())
 	complete(cmd, "ops", append([]string{"all"}, bench.OperationNames()...)...)
 	complete(cmd, "path", "window", "plain", "auto")
-	complete(cmd, "check", "off", "registration", "every", "both")
+	complete(cmd, "check", "default", "off", "registration", "every", "both")
 	return cmd
 }
 
@@ -108,8 +108,9 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.reduceOp, "redop", "sum", "reduction: sum, prod, min, max or avg")
 	flags.StringVar(&f.path, "path", "window",
 		"where buffers lie: window, plain, or auto, which --compare takes")
-	flags.StringVar(&f.check, "check", "every",
-		"what ranks compare: off, registration, every, or both (every against off)")
+	flags.StringVar(&f.check, "check", "default",
+		"what ranks compare: off, registration, every, the backend's default, or both: "+
+			"every against off")
 	flags.IntVar(&c.Worlds, "worlds", 1,
 		"worlds at each check level, whose batches are taken together (both 3)")
 	flags.IntVar(&c.Iters, "iters", 0, "calls in a batch (default as many as fill it)")

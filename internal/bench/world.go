@@ -76,6 +76,7 @@ func openLane(ctx context.Context, o *Collective, level int) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.Checks[level] = rt.Check() // what the backend's default is
 	l := &lane{level: level, rt: rt, set: options.Path}
 	if err := l.prepare(ctx, o); err != nil {
 		return nil, errors.Join(err, rt.Close())
