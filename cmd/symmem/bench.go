@@ -61,6 +61,7 @@ func newBenchCommand() *cobra.Command {
 		newBenchRegisterCommand(f),
 		newBenchCollectiveCommand(f),
 		newBenchScaleCommand(f),
+		newBenchDecodeCommand(f),
 		newBenchSubmitCommand(f),
 		newBenchWindowsCommand(f),
 	)

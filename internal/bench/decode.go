@@ -1,0 +1,174 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"symmem"
+	backend "symmem/driver/nccl"
+	"symmem/internal/cuda"
+	"symmem/internal/rendezvous"
+)
+
+// Decode says what bench decode measures: a layer of a model that answers, split over ranks as
+// tensor parallelism does it: a matrix product by cuBLAS, then an all-reduce. Every rank runs the
+// same one.
+type Decode struct {
+	// Hidden is the width of the model, Layers how many layers are captured into one graph.
+	Hidden, Layers int
+	// Sequences are how many sequences are answered at once.
+	Sequences []int
+	// Backend, Tuning and Timeout are those of symmem.Options.
+	Backend, Tuning string
+	Timeout         time.Duration
+	Plan            Plan
+}
+
+// The bars of a layer: auto takes at most so many times what plain takes, except for one sequence on
+// four GPUs, where it is to be faster by a quarter.
+const (
+	decodeSlower = 1.02
+	decodeFaster = 1 / 1.25
+)
+
+// collective describes the world and the buffers of the measurement.
+func (o *Decode) collective() *Collective {
+	return &Collective{
+		DataType: symmem.BFloat16, ReduceOp: symmem.Sum, Path: Window,
+		MaxBytes: int64(slices.Max(o.Sequences)) * int64(o.Hidden) * bfloat16Bytes,
+		Checks:   []symmem.CheckLevel{symmem.CheckRegistration}, Backend: o.Backend,
+		Tuning: o.Tuning, Timeout: o.Timeout, Plan: o.Plan,
+	}
+}
+
+// Run measures as one rank of a world that a launcher has started. Every rank gets the same report.
+func (o *Decode) Run(ctx context.Context) (report *Report, err error) {
+	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
+	if err != nil {
+		return nil, err
+	}
+	c := o.collective()
+	l, err := openLane(ctx, c, 0)
+	if err != nil {
+		return nil, fmt.Errorf("opening the world: %w", err)
+	}
+	defer func() { err = errors.Join(err, l.rt.Close()) }()
+	if l.rt.DefaultStream().Handle() == 0 {
+		return nil, fmt.Errorf("backend %s has no streams for cuBLAS: %w",
+			l.rt.Device().Backend, symmem.ErrUnsupported)
+	}
+	report = NewReport("decode")
+	// cuBLAS wants one thread, on which the GPU is current.
+	err = backend.Current(world.LocalRank, func(*cuda.Driver) error {
+		return o.run(ctx, c, l, report)
+	})
+	return report, err
+}
+
+func (o *Decode) run(
+	ctx context.Context, c *Collective, l *lane, report *Report,
+) (err error) {
+	model, err := newLayer(ctx, l, o.Hidden, slices.Max(o.Sequences))
+	if err != nil {
+		return fmt.Errorf("making a layer: %w", err)
+	}
+	defer func() { err = errors.Join(err, model.close()) }()
+	for _, n := range o.Sequences {
+		result, err := o.measure(ctx, c, l, model, n)
+		if err != nil {
+			return fmt.Errorf("measuring %d sequences: %w", n, err)
+		}
+		report.Results = append(report.Results, result)
+	}
+	return nil
+}
+
+// measure times the replays of graphs on all paths in turns.
+func (o *Decode) measure(
+	ctx context.Context, c *Collective, l *lane, model *layer, sequences int,
+) (result Result, err error) {
+	var runners []*runner
+	defer func() { err = errors.Join(err, forget(runners)) }()
+	op := operationOf(symmem.OpAllReduce)
+	for _, choice := range []symmem.PathChoice{
+		symmem.PathAuto, symmem.PathPlain, symmem.PathWindow,
+	} {
+		r := &runner{lane: l, choice: choice, opsPerIter: o.Layers, call: model.call(sequences)}
+		if err := o.capture(ctx, r, model, sequences); err != nil {
+			return result, err
+		}
+		runners = append(runners, r)
+		if err := r.calibrate(ctx, c, op); err != nil {
+			return result, err
+		}
+	}
+	if err := c.play(ctx, runners, op); err != nil {
+		return result, err
+	}
+	return o.result(l, sequences, runners), nil
+}
+
+// operationOf finds the operation of a kind.
+func operationOf(kind symmem.Operation) *Operation {
+	return &operations[slices.IndexFunc(operations, func(o Operation) bool { return o.kind == kind })]
+}
+
+// capture records the layers on a path, and checks what a replay computes.
+func (o *Decode) capture(ctx context.Context, r *runner, model *layer, sequences int) error {
+	if err := r.take(ctx, r.choice); err != nil {
+		return err
+	}
+	e, err := r.rt.World().Explain(
+		symmem.OpAllReduce, r.call.send, r.call.recv, r.call.count, symmem.BFloat16)
+	if err != nil {
+		return err
+	}
+	r.took = e.Path
+	s := r.rt.DefaultStream()
+	// What loads at the first product cannot be captured.
+	if err := errors.Join(model.multiply(0, sequences), s.Synchronize(ctx)); err != nil {
+		return err
+	}
+	if err := s.BeginCapture(); err != nil {
+		return err
+	}
+	var failed error
+	for i := range o.Layers {
+		failed = errors.Join(failed, model.run(ctx, i, r.call, sequences))
+	}
+	graph, err := s.EndCapture()
+	if err := errors.Join(failed, err); err != nil {
+		return fmt.Errorf("capturing %d layers: %w", o.Layers, err)
+	}
+	r.graph = graph
+	if err := r.meet(ctx); err != nil {
+		return err
+	}
+	return model.check(ctx, r, sequences)
+}
+
+func (o *Decode) result(l *lane, sequences int, runners []*runner) Result {
+	auto, plain, window := runners[0], runners[1], runners[2]
+	r := Result{
+		Name: "decode layer",
+		Params: map[string]any{
+			"batch": sequences, "bytes": sequences * o.Hidden * bfloat16Bytes, "ranks": l.rt.Size(),
+			"hidden": o.Hidden, "layers": o.Layers, "took": auto.took,
+		},
+		Summary: Summarize(auto.perOp), Counts: map[string]float64{},
+	}
+	base := Summarize(plain.perOp)
+	r.against("plain", base)
+	*r.Ratio = Summarize(ratios(plain.perOp, auto.perOp)).Median
+	r.Counts["gain %"] = 100 * (*r.Ratio - 1)
+	r.Counts["window us"] = Summarize(window.perOp).Median / 1e3
+	r.Bar = decodeSlower * base.Median
+	if sequences == 1 && l.rt.Size() == 4 {
+		r.Bar = decodeFaster * base.Median
+	}
+	return r
+}

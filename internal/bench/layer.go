@@ -1,0 +1,178 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"symmem"
+	"symmem/internal/cublas"
+	"symmem/internal/cuda"
+	"symmem/internal/reduce"
+)
+
+// bfloat16Bytes is the size of an element.
+const bfloat16Bytes = 2
+
+// layer is a rank's part of a layer: it has hidden/ranks rows of the weights, and as many columns
+// of the input. The product of both is this rank's share of every element of the output, which the
+// all-reduce adds up. Matrices are stored by rows.
+//
+// The weights are dense small numbers; an input has one element in each row that is not 0, so that
+// bfloat16 holds every sum exactly. How long a dense product takes does not depend on values.
+type layer struct {
+	library *cublas.Library
+	handle  cublas.Handle
+	lane    *lane
+	// width is hidden, depth hidden/ranks.
+	width, depth int
+	// weights are those of two layers in turns, so that the second does not find its own in a cache.
+	weights [2]symmem.Buffer
+	input   symmem.Buffer
+}
+
+// newLayer makes the matrices and cuBLAS's handle on the lane's stream.
+func newLayer(ctx context.Context, l *lane, width, sequences int) (*layer, error) {
+	library, err := cublas.Load("")
+	if err != nil {
+		return nil, err
+	}
+	m := &layer{library: library, lane: l, width: width, depth: width / l.rt.Size()}
+	if err := m.matrices(ctx, sequences); err != nil {
+		return nil, err
+	}
+	if m.handle, err = library.Create(); err != nil {
+		return nil, err
+	}
+	if err := m.bind(); err != nil {
+		return nil, errors.Join(err, m.close())
+	}
+	return m, nil
+}
+
+// bind gives cuBLAS the lane's stream and a workspace.
+func (m *layer) bind() error {
+	stream := cuda.Stream(m.lane.rt.DefaultStream().Handle())
+	if err := m.library.SetStream(m.handle, stream); err != nil {
+		return err
+	}
+	workspace, err := m.lane.desk.Alloc(cublas.WorkspaceBytes)
+	if err != nil {
+		return err
+	}
+	return m.library.SetWorkspace(m.handle, workspace.Address(), cublas.WorkspaceBytes)
+}
+
+func (m *layer) matrices(ctx context.Context, sequences int) (err error) {
+	weight := func(row, column int) float32 { return float32(1 + (row+column)%4) }
+	for i := range m.weights {
+		if m.weights[i], err = m.matrix(ctx, m.depth, m.width, weight); err != nil {
+			return err
+		}
+	}
+	m.input, err = m.matrix(ctx, sequences, m.depth, func(row, column int) float32 {
+		if column != row%m.depth {
+			return 0
+		}
+		return float32(m.lane.rt.Rank() + 1 + row%4)
+	})
+	return err
+}
+
+// matrix makes a matrix of this rank's own.
+func (m *layer) matrix(
+	ctx context.Context, rows, columns int, value func(row, column int) float32,
+) (symmem.Buffer, error) {
+	values := make([]uint16, rows*columns)
+	for i := range values {
+		values[i] = reduce.BFloat16Bits(value(i/columns, i%columns))
+	}
+	b, err := m.lane.desk.Alloc(int64(len(values)) * bfloat16Bytes)
+	if err != nil {
+		return b, err
+	}
+	part, err := b.Memory().Slice(0, int64(len(values))*bfloat16Bytes)
+	if err != nil {
+		return b, err
+	}
+	s := m.lane.rt.DefaultStream()
+	return b, errors.Join(s.Copy(part, symmem.Host(values)), s.Synchronize(ctx))
+}
+
+// call is the all-reduce of a layer's output.
+func (m *layer) call(sequences int) *call {
+	return &call{
+		send: m.lane.send.Memory(), recv: m.lane.recv.Memory(),
+		count: int64(sequences * m.width), dataType: symmem.BFloat16, reduceOp: symmem.Sum,
+	}
+}
+
+// multiply queues the product of layer i.
+func (m *layer) multiply(i, sequences int) error {
+	matrix := func(at uintptr, leading int) cublas.Matrix {
+		return cublas.Matrix{Address: at, Leading: leading, Type: cublas.BFloat16}
+	}
+	return m.library.Gemm(m.handle, m.width, sequences, m.depth,
+		matrix(m.weights[i%len(m.weights)].Address(), m.width),
+		matrix(m.input.Address(), m.depth), matrix(m.lane.send.Address(), m.width))
+}
+
+// run queues layer i.
+func (m *layer) run(ctx context.Context, i int, c *call, sequences int) error {
+	if err := m.multiply(i, sequences); err != nil {
+		return err
+	}
+	return m.lane.rt.World().AllReduce(
+		ctx, c.send, c.recv, c.count, c.dataType, c.reduceOp, m.lane.rt.DefaultStream())
+}
+
+// wanted is an element of the output: every rank's input is its number, counted from 1, more than
+// the part that all have.
+func (m *layer) wanted(row, column int) float64 {
+	n := m.lane.rt.Size()
+	inputs := n*(n+1)/2 + n*(row%4)
+	return float64(inputs * (1 + (row%m.depth+column)%4))
+}
+
+// ErrWrong means that a layer has computed something else than it should.
+var ErrWrong = errors.New("wrong elements")
+
+// rounding is the relative error that bfloat16 may have once sums are over 256.
+const rounding = 1.0 / 64
+
+// check spoils the output, replays a runner's graph and looks at every element.
+func (m *layer) check(ctx context.Context, r *runner, sequences int) error {
+	s, got := r.rt.DefaultStream(), make([]uint16, sequences*m.width)
+	out, err := r.call.recv.Slice(0, int64(len(got))*bfloat16Bytes)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(s.Fill(out, 0xff), r.graph.Launch(s)); err != nil {
+		return err
+	}
+	if err := errors.Join(s.Copy(symmem.Host(got), out), s.Synchronize(ctx)); err != nil {
+		return err
+	}
+	wrong := int64(0)
+	for i, bits := range got {
+		value := float64(math.Float32frombits(uint32(bits) << 16))
+		want := m.wanted(i/m.width, i%m.width)
+		if !(math.Abs(value-want) <= rounding*max(0, want-256)) {
+			wrong++
+		}
+	}
+	all, err := m.lane.gather(ctx, wrong)
+	if err != nil {
+		return err
+	}
+	for rank, n := range all {
+		if n > 0 {
+			return fmt.Errorf("%d of %d on rank %d, path %s: %w", n, len(got), rank, r.took, ErrWrong)
+		}
+	}
+	return nil
+}
+
+// close gives cuBLAS's handle back. The matrices end with the lane.
+func (m *layer) close() error { return m.library.Destroy(m.handle) }
