@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// demand allocates, mapping segments at made-up addresses as the Core asks.
+// demand allocates, mapping segments at made-up addresses, 64 GiB apart, as the Core asks.
 func demand(tb testing.TB, c *Core, size int64, stream Stream) Block {
 	tb.Helper()
 	for {
@@ -16,7 +16,7 @@ func demand(tb testing.TB, c *Core, size int64, stream Stream) Block {
 		if grow.Bytes == 0 {
 			return block
 		}
-		if _, err := c.AddSegment(grow, uint64(c.counts.segments+1)<<40); err != nil {
+		if _, err := c.AddSegment(grow, uint64(len(c.segments)+1)<<36); err != nil {
 			tb.Fatal(err)
 		}
 	}

@@ -11,8 +11,8 @@ const (
 // Unit is the granularity of blocks in bytes: every block starts at a multiple of it and is a
 // multiple of it long. 512 is what PyTorch uses, so kernels that rely on that alignment keep
 // working; it is a multiple of every vector width, of the 128-byte lines of a GPU's caches and
-// of the 256 bytes that cuMemAlloc promises; and it keeps the record of a block (64 bytes) at
-// an eighth of the smallest block.
+// of the 256 bytes that cuMemAlloc promises; and it keeps the records of a block (52 bytes) at
+// a tenth of the smallest block.
 const Unit = 512
 
 const unitShift = 9

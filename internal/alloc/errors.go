@@ -15,8 +15,8 @@ var (
 	// ErrAddress means a segment address that is not a multiple of Unit or lies at or above
 	// 1<<47, the end of the user address space of x86-64. Only the Address policy can return it.
 	ErrAddress = errors.New("bad segment address")
-	// ErrExhausted means that the segments ever added span more than 1<<47 bytes of arena, or
-	// that a Core would hold more than 1<<26 blocks.
+	// ErrExhausted means that the segments ever added span more than 1<<47 bytes of arena or
+	// number more than 1<<26, or that a Core would hold more than 1<<26 blocks.
 	ErrExhausted = errors.New("arena exhausted")
 	// ErrConfig means a Config that contradicts itself.
 	ErrConfig = errors.New("bad allocator configuration")

@@ -115,12 +115,10 @@ func (c *Core) uproot(b *block, id, first int32) int32 {
 	return first
 }
 
-// eachOf calls yield for every block of the class with a head, until it returns false.
-func (c *Core) eachOf(head int32, yield func(id int32) bool) bool {
-	for id := head; id != 0; id = c.blocks[id].after() {
-		if !yield(id) || !c.eachOf(c.sides[id].child, yield) {
-			return false
-		}
+// count returns how many blocks the trees of a list hold.
+func (c *Core) count(first int32) (n int64) {
+	for id := first; id != 0; id = c.blocks[id].after() {
+		n += 1 + c.count(c.sides[id].child)
 	}
-	return true
+	return n
 }

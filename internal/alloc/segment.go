@@ -94,7 +94,10 @@ type View struct {
 
 func (c *Core) viewOf(id int32) View {
 	b := &c.blocks[id]
-	v := View{Block: c.view(id), State: b.state(), Pins: c.sides[id].pins, Stream: c.streamOf(c.homeOf(b))}
+	v := View{
+		Block: c.known(b, id), State: b.state(), Pins: c.sides[id].pins,
+		Stream: c.streamOf(c.homeOf(b)),
+	}
 	if b.state() == Free {
 		v.Handle = 0
 	} else {

@@ -63,14 +63,11 @@ func (s Stats) Fragmentation() float64 {
 
 // freeBytes sums the free blocks of an index. Its time grows with their number.
 func (c *Core) freeBytes(x *index) int64 {
-	var units uint64
+	var units int64
 	for size, head := range c.eachClass(x) {
-		c.eachOf(head, func(int32) bool {
-			units += size
-			return true
-		})
+		units += int64(size) * c.count(head)
 	}
-	return int64(units) << unitShift
+	return units << unitShift
 }
 
 // eachClass yields the classes of an index that hold blocks, as their sizes in units and their

@@ -53,8 +53,8 @@ type Ledger struct {
 	sites *Sites
 }
 
-// entry is an event as the ring keeps it, in 48 bytes, with the digest before it: so every kept event
-// has both ends, since the digest after it stands in the next entry or is the current one.
+// entry is an event as the ring keeps it, in 48 bytes, with the digest before it: so every kept
+// event has both ends, since the digest after it stands in the next entry or is the current one.
 type entry struct {
 	where                   uint64 // stream above, segment below
 	offset, size, requested int64
@@ -100,8 +100,8 @@ func (l *Ledger) Absorb(e *Event) uint64 {
 		uint64(e.Site)<<siteShift|uint64(e.Kind))
 }
 
-// Note is Absorb of an event whose call site is unknown, given in words, which the compiler keeps in
-// registers.
+// Note is Absorb of an event whose call site is unknown, given in words, which the compiler keeps
+// in registers.
 func (l *Ledger) Note(
 	kind Kind, stream uint32, segment int32, offset, size, requested int64,
 ) uint64 {
