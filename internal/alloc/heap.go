@@ -26,7 +26,7 @@ func (c *Core) push(b *block, id, first int32) {
 // of credit, to which each request adds: so the searches cost constant time in the mean.
 const (
 	creditStep = 4
-	maxCredit  = 4096
+	maxCredit  = 1024
 )
 
 // lowest returns the first block of a class by position.
