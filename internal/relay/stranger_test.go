@@ -279,6 +279,53 @@ func TestStepThatWasCompleteForAPeerIsComplete(t *testing.T) {
 	}
 }
 
+// TestOneBoardProvesThatRanksAreAstray tells each side alone where the other is.
+func TestOneBoardProvesThatRanksAreAstray(t *testing.T) {
+	exchange := func(i *impostor, p *Plane) error {
+		_, err := p.Exchange(i.ctx, driver.LaneControl, nil)
+		return err
+	}
+	work := func(i *impostor, p *Plane) error {
+		return p.Await(i.ctx, control.Wait{
+			Ticket: p.Submit(), Doing: func() string { return "work" },
+			Done: func() bool { return false },
+		})
+	}
+	for row, c := range map[string]struct {
+		there board
+		here  func(i *impostor, p *Plane) error
+	}{
+		"here in an exchange, there in work": {board{submitted: 1, inCollective: 1}, exchange},
+		"here in work, there in an exchange": {board{inExchange: 2}, work},
+	} {
+		t.Run(row, func(t *testing.T) {
+			i := newImpostor(t)
+			p := i.victim()
+			i.send(kindBoard, 0, 0, c.there.encode(time.Now()))
+			var stray *driver.StrayError
+			if err := c.here(i, p); !errors.As(err, &stray) {
+				t.Errorf("got %v, want a StrayError", err)
+			}
+		})
+	}
+}
+
+func TestBoardShowsBothWaitsOfARank(t *testing.T) {
+	now := time.Now()
+	exchange := &waiting{exchange: true, step: 3, begin: now}
+	work := &waiting{collective: 4, operation: driver.AllGather, begin: now.Add(-time.Second)}
+	earlier := &waiting{collective: 2, begin: now}
+	want := board{0, 4, driver.AllGather, 3, work.begin}
+	for _, waits := range [][]*waiting{
+		{exchange, work, earlier}, {work, exchange, earlier}, {earlier, work, exchange},
+	} {
+		p := Plane{waits: waits}
+		if got := p.board(); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	}
+}
+
 func TestSubmissionsAreTold(t *testing.T) {
 	i := newImpostor(t)
 	p := i.victim()
