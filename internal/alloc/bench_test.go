@@ -78,6 +78,21 @@ func BenchmarkPairEqual(b *testing.B) {
 	benchmarkPair(b, c, 4096)
 }
 
+// BenchmarkReplace frees the oldest of 1,000 live blocks of one size and allocates another.
+func BenchmarkReplace(b *testing.B) {
+	c := newCore(b, Default())
+	blocks := make([]Block, 1000)
+	for i := range blocks {
+		blocks[i] = demand(b, c, 4096, 1)
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		oldest := &blocks[i%len(blocks)]
+		_, _ = c.Free(*oldest)
+		*oldest, _, _ = c.Alloc(4096, 1)
+	}
+}
+
 const draws = 1 << 14
 
 // churned returns a Core with live blocks of 512 B to 1 MiB after ten times as many exchanges.

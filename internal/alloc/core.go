@@ -30,6 +30,7 @@ type Core struct {
 	asked    int64            // rounded size of that Alloc
 	askedOf  int32            // index of that Alloc
 	hot      int32            // block kept apart after its Free, or 0; see hot.go
+	undone   bool             // that Free undid the call before it
 	mapped   int64
 	counts   counts
 	reports  reports

@@ -15,25 +15,24 @@ func (c *Core) Free(v Block) (State, error) {
 		return vacant, c.refuse(v)
 	}
 	id := int32(uint32(v.Handle))
+	if id == c.last {
+		c.keep(&c.blocks[id], id, true)
+		return Free, nil
+	}
 	return c.free(&c.blocks[id], id), nil
 }
 
 // free gives a live block back.
 func (c *Core) free(b *block, id int32) State {
-	if id == c.last {
-		c.keep(b)
-		return Free
-	}
 	if c.reports.filled {
 		c.reports.clear()
 	}
 	c.settle()
-	c.counts.live--
 	if b.rest&sided != 0 {
+		c.counts.live--
 		return c.freeHeld(b, id)
 	}
-	c.expire(b)
-	c.merge(b, id)
+	c.keep(b, id, false)
 	return Free
 }
 

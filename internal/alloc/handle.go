@@ -25,7 +25,7 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 		if b.state() == Live && b.generation == uint32(h>>32) {
 			v := c.known(b, int32(id))
 			if int32(id) == c.last {
-				c.keep(b)
+				c.keep(b, int32(id), true)
 				return v, Free, nil
 			}
 			return v, c.free(b, int32(id)), nil

@@ -1,17 +1,12 @@
 package alloc
 
 // A Free that undoes the Alloc right before it restores the very state in which that Alloc was
-// decided, so the same request would be placed in the same block again. Programs do this all the
-// time: a temporary is made, used and dropped. Such a block therefore stays apart for one call,
-// unmerged and in no index: if the next call is an Alloc of the same size and stream it gets the
-// block back, and any other call first settles it. Placement is what it would be without.
-
-// keep frees the block of the latest Alloc, on which nothing was noted since, and keeps it apart.
-func (c *Core) keep(b *block) {
-	c.counts.live--
-	c.expire(b)
-	c.hot, c.last = c.last, 0
-}
+// decided, so the same request would be placed in the same block again. And a request for the size
+// of the block freed right before it gets that block if it merges with no neighbour and no other
+// block of that size is free. Programs do both all the time: a temporary is made, used and dropped;
+// an old value is dropped for a new one. So a freed block stays apart for one call, unmerged and in
+// no index: if the next call is an Alloc that would get it, it does, and any other call first
+// settles it. Placement is what it would be without.
 
 // settle merges the block that was kept apart, if there is one.
 func (c *Core) settle() {
@@ -28,13 +23,32 @@ func (c *Core) cool() {
 	c.merge(&c.blocks[id], id)
 }
 
-// again tells whether a request is like the one that the block that was kept apart was freed from.
-// If so the block is its own; if not it is settled.
+// keep frees a block that nothing holds and keeps it apart; undone says that the latest call
+// was its Alloc.
+func (c *Core) keep(b *block, id int32, undone bool) {
+	c.counts.live--
+	c.expire(b)
+	c.hot, c.last, c.undone = id, 0, undone
+}
+
+// again returns the block that was kept apart if a request would get it, and settles it if not.
 func (c *Core) again(rounded int64, home int32) (*block, int32) {
-	if c.asked != rounded || c.askedOf != home {
-		c.cool()
-		return nil, 0
+	id := c.hot
+	b := &c.blocks[id]
+	if c.undone && c.asked == rounded && c.askedOf == home ||
+		!c.undone && b.size() == rounded && c.alone(b, home) {
+		c.last, c.hot = id, 0
+		c.asked, c.askedOf = rounded, home
+		return b, id
 	}
-	c.last, c.hot = c.hot, 0
-	return &c.blocks[c.last], c.last
+	c.cool()
+	return nil, 0
+}
+
+// alone tells whether an expired block belongs to an index and would be the only one of its class,
+// merged with none.
+func (c *Core) alone(b *block, home int32) bool {
+	last := b.units() - 1
+	return last < exactBins && c.homeOf(b) == home && c.homes[home].heads[last] == 0 &&
+		c.blocks[b.prev()].state() != Free && c.blocks[b.next].state() != Free
 }
