@@ -25,6 +25,7 @@ func newRootCommand() *cobra.Command {
 	}
 	root.AddCommand(
 		newVerifyCommand(),
+		newDoctorCommand(),
 		newLaunchCommand(),
 		newBenchCommand(),
 		newTuneCommand(),

@@ -61,9 +61,9 @@ func (a *Answer) Windowed() bool {
 	})
 }
 
-// String is one line for people, such as
-// "AllReduce 262144 B: symmetric kernel AllReduce_RSxLD_AGxST".
-func (a Answer) String() string {
+// What says what was taken, such as "symmetric kernel AllReduce_RSxLD_AGxST"; with how often, if it
+// was not always the same.
+func (a *Answer) What() string {
 	parts := make([]string, len(a.Taken))
 	for i, t := range a.Taken {
 		parts[i] = t.What
@@ -72,10 +72,14 @@ func (a Answer) String() string {
 		}
 	}
 	if len(parts) == 0 {
-		return a.Call.String() + ": not in NCCL's log"
+		return "not in NCCL's log"
 	}
-	return a.Call.String() + ": " + strings.Join(parts, "; ")
+	return strings.Join(parts, "; ")
 }
+
+// String is one line for people, such as
+// "AllReduce 262144 B: symmetric kernel AllReduce_RSxLD_AGxST".
+func (a Answer) String() string { return a.Call.String() + ": " + a.What() }
 
 // Prove answers for each different call, in the order in which they are given.
 func (l *Log) Prove(calls ...Call) []Answer {

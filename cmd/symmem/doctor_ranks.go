@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"symmem/internal/doctor"
+	"symmem/internal/launch"
+	"symmem/internal/rendezvous"
+)
+
+// startTrial starts the ranks of a trial and collects what they tell.
+func (f *doctorFlags) startTrial(cmd *cobra.Command, facts *doctor.Facts) *doctor.Trial {
+	ranks := f.ranks
+	switch {
+	case ranks > 0:
+	case facts.Backend == "nccl":
+		ranks = max(1, len(facts.GPUs))
+	default:
+		ranks = 2
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return doctor.Join(ranks, nil, fmt.Errorf("finding this program: %w", err))
+	}
+	ctx, cancel := f.patience(cmd.Context())
+	defer cancel()
+	var told bytes.Buffer
+	result, err := launch.Run(ctx, launch.Spec{
+		Ranks: ranks, Env: os.Environ(), Output: launch.OutputPlain,
+		Command: []string{
+			self, cmd.Name(), "--" + startedFlag, "--backend=" + facts.Backend,
+			"--timeout=" + f.timeout.String(),
+		},
+		Stdout: &told, Stderr: cmd.ErrOrStderr(),
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = errors.New("the trial took too long, and its ranks were killed")
+	}
+	accounts := collect(told.Bytes())
+	trial := doctor.Join(ranks, accounts, errors.Join(err, untold(&result, accounts)))
+	trial.Source = "started by doctor"
+	return trial
+}
+
+// accountMark begins the lines that are accounts. NCCL may print lines of its own.
+const accountMark = "account: "
+
+// tell runs the trial as one rank that startTrial has started.
+func (f *doctorFlags) tell(cmd *cobra.Command, world rendezvous.World) error {
+	account := runTrial(cmd.Context(), world, f.backend, f.timeout)
+	encoded, err := json.Marshal(account)
+	if err != nil {
+		return exitWith(exitUsage, fmt.Errorf("encoding what this rank found: %w", err))
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s%s\n", accountMark, encoded)
+	return exitWith(exitOK, err)
+}
+
+// collect finds the accounts among what ranks have written.
+func collect(written []byte) []doctor.Account {
+	accounts := []doctor.Account{}
+	for line := range bytes.Lines(written) {
+		encoded, ok := bytes.CutPrefix(line, []byte(accountMark))
+		var account doctor.Account
+		if ok && json.Unmarshal(encoded, &account) == nil {
+			accounts = append(accounts, account)
+		}
+	}
+	return accounts
+}
+
+// untold names the ranks that ended without an account.
+func untold(result *launch.Result, accounts []doctor.Account) error {
+	var errs []error
+	for _, e := range result.Exits {
+		told := slices.ContainsFunc(accounts, func(a doctor.Account) bool { return a.Rank == e.Rank })
+		if !told {
+			errs = append(errs, fmt.Errorf("%v, and told nothing", e))
+		}
+	}
+	return errors.Join(errs...)
+}

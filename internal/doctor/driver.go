@@ -1,0 +1,138 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+
+	"symmem/internal/cuda"
+)
+
+// Driver is NVIDIA's driver.
+type Driver struct {
+	// Path is the file of libcuda, and CUDA the newest version of CUDA that it supports, such as
+	// 12090.
+	Path string `json:"path,omitempty"`
+	CUDA int    `json:"cuda,omitempty"`
+	// Version is that of the driver, such as 580.159; empty if that is not known.
+	Version string `json:"version,omitempty"`
+	// Error says why there is no driver, or no GPU. None tells that there is nothing of CUDA at all,
+	// and Code is CUDA's result otherwise.
+	Error string `json:"error,omitempty"`
+	None  bool   `json:"none,omitempty"`
+	Code  int    `json:"code,omitempty"`
+}
+
+// cudaVersion is the first one whose driver NCCL uses virtual memory management with, 12.0.
+const cudaVersion = 12000
+
+// LookAtDriver loads CUDA and lists the GPUs. It makes no context.
+func LookAtDriver() (Driver, []GPU) {
+	d := Driver{Version: kernelModule()}
+	library, err := cuda.Load()
+	if err != nil {
+		d.fail(err)
+		return d, nil
+	}
+	d.Path = library.Path()
+	if d.Version == "" {
+		d.Version = nvmlVersion()
+	}
+	if d.CUDA, err = library.Version(); err != nil {
+		d.fail(err)
+	}
+	gpus, err := lookAtGPUs(library)
+	if err != nil {
+		d.fail(err)
+	}
+	return d, gpus
+}
+
+func (d *Driver) fail(err error) {
+	d.Error, d.None = err.Error(), errors.Is(err, cuda.ErrNoDriver)
+	var code cuda.Code
+	if errors.As(err, &code) {
+		d.Code = int(code)
+	}
+}
+
+// moduleVersion finds the version in the text of the kernel's module.
+var moduleVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
+
+// kernelModule is the version of the driver as the kernel's module tells it.
+func kernelModule() string {
+	text, err := os.ReadFile("/proc/driver/nvidia/version")
+	if err != nil {
+		return ""
+	}
+	found := moduleVersion.FindSubmatch(text)
+	if found == nil {
+		return ""
+	}
+	return string(found[1])
+}
+
+// nvmlVersion is the version of the driver as NVML tells it, for containers without the kernel's
+// files.
+func nvmlVersion() string {
+	m, err := openNVML()
+	if err != nil {
+		return ""
+	}
+	defer m.close()
+	version, err := m.driverVersion()
+	if err != nil {
+		return ""
+	}
+	return version
+}
+
+// cudaText writes a version as people do: 12090 is 12.9.
+func cudaText(version int) string {
+	return fmt.Sprintf("%d.%d", version/1000, version%1000/10)
+}
+
+// startingAdvice says what to do about results of cuInit.
+var startingAdvice = map[cuda.Code]string{
+	cuda.ErrNoDevice: "see whether nvidia-smi shows a GPU, whether the container was started with " +
+		"GPUs, and what CUDA_VISIBLE_DEVICES says",
+	cuda.ErrSystemNotReady: "start the fabric manager (systemctl start nvidia-fabricmanager), whose " +
+		"version is that of the driver",
+	cuda.ErrSystemDriverMismatch: "libcuda and the kernel's module have different versions: restart " +
+		"the machine after a change of drivers, or repair the container's mounts",
+	cuda.ErrStubLibrary: "the loader finds the stub of the CUDA toolkit: take its folder off " +
+		"LD_LIBRARY_PATH",
+	cuda.ErrCompatNotSupportedOnDevice: "take the folder of CUDA's compatibility package off " +
+		"LD_LIBRARY_PATH: this GPU needs the driver's own libcuda",
+}
+
+func judgeDriver(f *Facts, s *Section) {
+	d := &f.Driver
+	level := Fail
+	if f.Asked == "auto" && len(f.GPUs) == 0 {
+		level = Warn
+	}
+	switch {
+	case d.None:
+		s.add(level, "install NVIDIA's driver, or start the container with GPUs; symmem --backend "+
+			"host needs none", "no GPU can be used: %s", d.Error)
+		return
+	case d.Error != "":
+		advice, ok := startingAdvice[cuda.Code(d.Code)]
+		if !ok {
+			advice = "see what nvidia-smi and the kernel's log (dmesg) say about the GPUs"
+		}
+		s.add(level, advice, "the driver shows no GPU that works: %s", d.Error)
+		return
+	}
+	version := "of unknown version"
+	if d.Version != "" {
+		version = d.Version
+	}
+	s.ok("driver %s for CUDA %s, %s", version, cudaText(d.CUDA), d.Path)
+	if d.CUDA < cudaVersion {
+		s.add(Warn, "install a driver for CUDA 12.0 or newer", "NCCL makes no windows with a driver "+
+			"for CUDA %s: it does not use virtual memory management there", cudaText(d.CUDA))
+	}
+}

@@ -1,0 +1,160 @@
+package doctor
+
+import (
+	"fmt"
+
+	"symmem/internal/cuda"
+)
+
+// GPU is a device that the process may see. Attributes that the driver does not know are false.
+type GPU struct {
+	Ordinal int    `json:"ordinal"`
+	Name    string `json:"name"`
+	UUID    string `json:"uuid"`
+	PCI     string `json:"pci"`
+	Memory  int64  `json:"memory"`
+	// Major and Minor are the compute capability.
+	Major int `json:"major"`
+	Minor int `json:"minor"`
+	// VMM is virtual memory management, PosixFD and Fabric the ways of handing memory to other
+	// processes, RDMA that network cards reach such memory. Multicast is only reported: symmem never
+	// uses it.
+	VMM       bool `json:"vmm"`
+	PosixFD   bool `json:"posix_fd"`
+	Fabric    bool `json:"fabric"`
+	RDMA      bool `json:"rdma"`
+	Multicast bool `json:"multicast"`
+	// Granularity is the unit of segments, 0 if the driver does not tell.
+	Granularity int64 `json:"granularity"`
+	// Exclusive tells that only one process may use the GPU, Prohibited that none may.
+	Exclusive  bool `json:"exclusive,omitempty"`
+	Prohibited bool `json:"prohibited,omitempty"`
+}
+
+// Compute modes: CUcomputemode of cuda.h.
+const (
+	modeProhibited = 2
+	modeExclusive  = 3
+)
+
+func lookAtGPUs(driver *cuda.Driver) ([]GPU, error) {
+	n, err := driver.DeviceCount()
+	if err != nil {
+		return nil, err
+	}
+	gpus := []GPU{}
+	for ordinal := range n {
+		device, err := driver.Device(ordinal)
+		if err != nil {
+			return gpus, err
+		}
+		gpu, err := lookAtGPU(driver, device)
+		if err != nil {
+			return gpus, fmt.Errorf("looking at GPU %d: %w", ordinal, err)
+		}
+		gpus = append(gpus, gpu)
+	}
+	return gpus, nil
+}
+
+func lookAtGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
+	g := GPU{Ordinal: device.Ordinal()}
+	var err error
+	if g.Name, err = device.Name(); err != nil {
+		return g, err
+	}
+	if g.UUID, err = device.UUID(); err != nil {
+		return g, err
+	}
+	if g.PCI, err = device.PCIBusID(); err != nil {
+		return g, err
+	}
+	if g.Memory, err = device.TotalMem(); err != nil {
+		return g, err
+	}
+	attribute := func(a cuda.Attribute) int {
+		value, err := device.Attribute(a)
+		if err != nil {
+			return 0
+		}
+		return value
+	}
+	g.Major = attribute(cuda.AttributeComputeCapabilityMajor)
+	g.Minor = attribute(cuda.AttributeComputeCapabilityMinor)
+	g.VMM = attribute(cuda.AttributeVMMSupported) != 0
+	g.PosixFD = attribute(cuda.AttributePosixFDSupported) != 0
+	g.Fabric = attribute(cuda.AttributeFabricSupported) != 0
+	g.RDMA = attribute(cuda.AttributeRDMAWithVMMSupported) != 0
+	g.Multicast = attribute(cuda.AttributeMulticastSupported) != 0
+	mode := attribute(cuda.AttributeComputeMode)
+	g.Exclusive, g.Prohibited = mode == modeExclusive, mode == modeProhibited
+	if g.VMM {
+		prop := cuda.PinnedMemory(device, cuda.HandlePosixFD, g.RDMA)
+		if g.Granularity, err = driver.Granularity(prop, true); err != nil {
+			g.Granularity = 0
+		}
+	}
+	return g, nil
+}
+
+// windowCapability is the first compute capability whose kernels for windows NCCL builds, 7.0.
+const windowCapability = 7
+
+func judgeGPUs(f *Facts, s *Section) {
+	for i := range f.GPUs {
+		f.GPUs[i].judge(s)
+	}
+	for i := range f.GPUs {
+		if f.GPUs[i].Name != f.GPUs[0].Name {
+			s.add(Warn, "show programs GPUs of one kind (CUDA_VISIBLE_DEVICES)", "the GPUs are of "+
+				"different kinds: collectives wait for the slowest")
+			return
+		}
+	}
+}
+
+func (g *GPU) judge(s *Section) {
+	s.ok("%d: %s, compute capability %d.%d, %s, %s, %s", g.Ordinal, g.Name, g.Major, g.Minor,
+		size(g.Memory), g.PCI, g.UUID)
+	s.ok("%d: virtual memory management %s (granularity %s), file descriptor handles %s, fabric "+
+		"handles %s, RDMA %s, multicast %s (never used)", g.Ordinal, has(g.VMM), size(g.Granularity),
+		has(g.PosixFD), has(g.Fabric), has(g.RDMA), has(g.Multicast))
+	switch {
+	case !g.VMM:
+		s.add(Fail, "use a GPU and a driver with virtual memory management; under a hypervisor that "+
+			"is a matter of its configuration", "%d: no virtual memory management: the nccl backend "+
+			"cannot make segments", g.Ordinal)
+	case !g.PosixFD:
+		s.add(Fail, "use a GPU and a driver whose memory can be exported as a file descriptor",
+			"%d: memory cannot be handed to other processes: no windows", g.Ordinal)
+	case g.Prohibited:
+		s.add(Fail, "nvidia-smi -c DEFAULT, as root", "%d: the compute mode forbids its use",
+			g.Ordinal)
+	case g.Exclusive:
+		s.add(Warn, "nvidia-smi -c DEFAULT, as root, unless each GPU has one process alone",
+			"%d: only one process at a time may use it", g.Ordinal)
+	case g.Major < windowCapability:
+		s.add(Warn, "use a GPU of compute capability 7.0 or newer", "%d: NCCL has no kernels over "+
+			"windows for compute capability %d.%d", g.Ordinal, g.Major, g.Minor)
+	}
+}
+
+func has(there bool) string {
+	if there {
+		return "yes"
+	}
+	return "no"
+}
+
+// size writes bytes in the largest unit below them.
+func size(bytes int64) string {
+	for _, unit := range []struct {
+		name  string
+		bytes int64
+	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if bytes >= unit.bytes {
+			return fmt.Sprintf("%.4g %s", float64(bytes)/float64(unit.bytes), unit.name)
+		}
+	}
+	return fmt.Sprintf("%d B", bytes)
+}

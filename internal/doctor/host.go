@@ -1,0 +1,200 @@
+package doctor
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"symmem/internal/sys"
+)
+
+// Host is the machine itself, as the host backend and the control plane of ranks use it.
+type Host struct {
+	Kernel string `json:"kernel"`
+	// Cores is how many processors this process may use, Memory that of the machine in bytes.
+	Cores  int   `json:"cores"`
+	Memory int64 `json:"memory"`
+	// HugePages and HugePagesFree count huge pages of 2 MiB.
+	HugePages     int `json:"huge_pages"`
+	HugePagesFree int `json:"huge_pages_free"`
+	// MaxMaps is vm.max_map_count, the number of mappings that a process may have; 0 if unknown.
+	MaxMaps int `json:"max_map_count"`
+	// The system's calls: empty if they work, else why not.
+	Memfd      string `json:"memfd_error,omitempty"`
+	Futex      string `json:"futex_error,omitempty"`
+	Membarrier string `json:"membarrier_error,omitempty"`
+	Pidfd      string `json:"pidfd_error,omitempty"`
+	Sockets    string `json:"abstract_sockets_error,omitempty"`
+}
+
+// LookAtHost asks the system, and tries its calls.
+func LookAtHost() Host {
+	h := Host{Kernel: firstLine("/proc/sys/kernel/osrelease"), Cores: sys.Cores()}
+	if bytes, err := sys.Memory(); err == nil {
+		h.Memory = bytes
+	}
+	const pages = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
+	h.HugePages = number(pages + "nr_hugepages")
+	h.HugePagesFree = number(pages + "free_hugepages")
+	h.MaxMaps = number("/proc/sys/vm/max_map_count")
+	h.Memfd, h.Futex, h.Membarrier = tell(tryMemfd()), tell(tryFutex()), tell(tryMembarrier())
+	h.Pidfd, h.Sockets = tell(tryPidfd()), tell(trySockets())
+	return h
+}
+
+func tell(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// firstLine reads a file of the system's; it is empty if that cannot be read.
+func firstLine(file string) string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	return strings.TrimSpace(line)
+}
+
+func number(file string) int {
+	n, err := strconv.Atoi(firstLine(file))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func tryMemfd() error {
+	f, err := sys.Memfd("symmem-doctor", sys.PageSize)
+	if err != nil {
+		return err
+	}
+	m, err := sys.Map(f, 0, sys.PageSize)
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	return errors.Join(m.Close(), f.Close())
+}
+
+// futexWake is FUTEX_WAKE of futex(2), for words that processes share.
+const futexWake = 1
+
+func tryFutex() error {
+	word := new(uint32)
+	_, _, errno := syscall.Syscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, 1,
+		0, 0, 0)
+	runtime.KeepAlive(word)
+	return errorOf(errno)
+}
+
+// membarriers are the numbers of membarrier(2), which package syscall does not have.
+var membarriers = map[string]uintptr{"amd64": 324, "arm64": 283}
+
+// tryMembarrier asks which kinds of barriers there are (MEMBARRIER_CMD_QUERY is 0).
+func tryMembarrier() error {
+	call, ok := membarriers[runtime.GOARCH]
+	if !ok {
+		return fmt.Errorf("not looked for on %s", runtime.GOARCH)
+	}
+	const private = 1 << 3 // MEMBARRIER_CMD_PRIVATE_EXPEDITED
+	kinds, _, errno := syscall.Syscall(call, 0, 0, 0)
+	if errno == 0 && kinds&private == 0 {
+		return errors.New("the kernel has no expedited one")
+	}
+	return errorOf(errno)
+}
+
+func errorOf(errno syscall.Errno) error {
+	if errno == 0 {
+		return nil
+	}
+	return errno
+}
+
+func tryPidfd() error {
+	f, err := sys.Pidfd(os.Getpid())
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// trySockets listens on an abstract address, which needs no file.
+func trySockets() error {
+	l, err := net.Listen("unix", "@symmem-doctor-"+rand.Text())
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// fewMaps is what a rank of a large world may need: each segment of each rank is a mapping.
+const fewMaps = 65530
+
+func judgeHost(f *Facts, s *Section) {
+	h := &f.Host
+	s.ok("%d processors, %s of memory and swap space, Linux %s", h.Cores, size(h.Memory), h.Kernel)
+	for _, call := range []struct {
+		name, err string
+		level     Level
+		advice    string
+	}{
+		{"anonymous shared memory (memfd)", h.Memfd, Fail, "allow memfd_create in the container's " +
+			"seccomp profile, and give the container memory"},
+		{"futexes", h.Futex, Fail, "allow futex in the container's seccomp profile"},
+		{
+			"process descriptors (pidfd)", h.Pidfd, Fail, "use Linux 5.3 or newer, and allow " +
+				"pidfd_open in the container's seccomp profile",
+		},
+		{"abstract sockets", h.Sockets, Fail, "allow Unix sockets in the container's profile"},
+		{
+			"membarrier", h.Membarrier, Warn, "allow membarrier in the container's seccomp " +
+				"profile: allocation is a little faster with it",
+		},
+	} {
+		if call.err != "" {
+			s.add(call.level, call.advice, "%s: %s", call.name, call.err)
+		} else {
+			s.ok("%s: there", call.name)
+		}
+	}
+	if h.MaxMaps > 0 && h.MaxMaps < fewMaps {
+		s.add(Warn, "sysctl -w vm.max_map_count=65530, as root", "a process may have %d mappings: "+
+			"worlds of many ranks and segments need more", h.MaxMaps)
+	}
+	h.judgePages(f, s)
+}
+
+// judgePages looks at huge pages and processors, which only the host backend cares about.
+func (h *Host) judgePages(f *Facts, s *Section) {
+	if f.nccl() {
+		return
+	}
+	if h.HugePages > 0 {
+		s.ok("huge pages: %d of %d free", h.HugePagesFree, h.HugePages)
+	} else {
+		s.ok("huge pages: none set aside; the host backend is somewhat faster with some (sysctl " +
+			"vm.nr_hugepages)")
+	}
+	if f.Trial != nil && f.Trial.Ranks > h.Cores {
+		s.add(Warn, "start as many ranks as there are processors", "%d ranks share %d processors: "+
+			"they wait for each other's turns", f.Trial.Ranks, h.Cores)
+	}
+}
+
+func countOf(n int64) string {
+	if n < 0 {
+		return "no limit"
+	}
+	return strconv.FormatInt(n, 10)
+}

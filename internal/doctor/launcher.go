@@ -1,0 +1,67 @@
+package doctor
+
+import (
+	"symmem/internal/rendezvous"
+)
+
+// Launcher is what the environment says about ranks.
+type Launcher struct {
+	// Source is the launcher, such as "torchrun", or "one process".
+	Source    string `json:"source"`
+	Rank      int    `json:"rank"`
+	Size      int    `json:"size"`
+	LocalRank int    `json:"local_rank"`
+	LocalSize int    `json:"local_size"`
+	// Store says who serves the store, Address where, if that is known.
+	Store   string `json:"store"`
+	Address string `json:"address,omitempty"`
+	// Error says why the variables make no sense.
+	Error string `json:"error,omitempty"`
+	// Index is JOB_COMPLETION_INDEX, which Kubernetes sets for the pods of an indexed job.
+	Index string `json:"job_completion_index,omitempty"`
+}
+
+// LookAtLauncher finds ranks and store as symmem.Open does. It talks to nobody.
+func LookAtLauncher(lookup func(string) (string, bool)) Launcher {
+	index, _ := lookup("JOB_COMPLETION_INDEX")
+	w, err := rendezvous.Discover(lookup, rendezvous.Options{})
+	if err != nil {
+		return Launcher{Error: err.Error(), Index: index}
+	}
+	return Launcher{
+		Source: string(w.Source), Rank: w.Rank, Size: w.Size, LocalRank: w.LocalRank,
+		LocalSize: w.LocalSize, Store: w.Route.Kind.String(), Address: w.Route.Endpoint.Address,
+		Index: index,
+	}
+}
+
+func judgeLauncher(f *Facts, s *Section) {
+	l := &f.Launcher
+	alone := l.Source == string(rendezvous.SourceAlone)
+	switch {
+	case l.Error != "":
+		s.add(Fail, "set all variables of a launcher or none; examples/README.md lists them",
+			"the variables of a launcher make no sense: %s", l.Error)
+		return
+	case alone && l.Index != "":
+		s.add(Warn, "set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT "+
+			"and SYMMEM_TOKEN, as examples/kubernetes does", "JOB_COMPLETION_INDEX=%s, but nothing "+
+			"says which rank this is: each pod is a world of its own", l.Index)
+		return
+	case alone:
+		s.ok("no launcher: this process is a world of its own, and doctor starts ranks by itself")
+		return
+	}
+	s.ok("%s: rank %d of %d, local rank %d of %d", l.Source, l.Rank, l.Size, l.LocalRank, l.LocalSize)
+	if l.Size > 1 {
+		where := ""
+		if l.Address != "" {
+			where = " at " + l.Address
+		}
+		s.ok("store: %s%s", l.Store, where)
+	}
+	if n := len(f.GPUs); f.nccl() && n > 1 && l.LocalSize > n {
+		s.add(Fail, "start fewer ranks on a machine, or show them more GPUs (CUDA_VISIBLE_DEVICES)",
+			"%d ranks on this machine, but only %d GPUs", l.LocalSize, n)
+	}
+}

@@ -1,0 +1,173 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"symmem/internal/cuda"
+)
+
+// Links are the ways between GPUs.
+type Links struct {
+	// Up counts the NVLinks of each GPU that are up, by ordinal; nil if that is not known.
+	Up []int `json:"nvlinks_up"`
+	// Pairs are all ordered pairs of GPUs.
+	Pairs []Pair `json:"pairs"`
+	// Error says why NVML tells nothing.
+	Error string `json:"nvml_error,omitempty"`
+}
+
+// Pair is the way from one GPU to the memory of another.
+type Pair struct {
+	From int `json:"from"`
+	To   int `json:"to"`
+	// Access tells that kernels reach it, Atomics that atomic operations do, too. Rank orders links
+	// by speed: 0 is the fastest.
+	Access  bool `json:"access"`
+	Atomics bool `json:"atomics"`
+	Rank    int  `json:"rank"`
+	// NVLink is "yes", "no", or "unknown".
+	NVLink string `json:"nvlink"`
+}
+
+// LookAtLinks asks CUDA about each pair of GPUs, and NVML about NVLink.
+func LookAtLinks(gpus []GPU) Links {
+	l := Links{Pairs: []Pair{}}
+	if len(gpus) < 2 {
+		return l
+	}
+	if driver, err := cuda.Load(); err == nil {
+		l.pairs(driver, len(gpus))
+	}
+	if err := l.askNVML(gpus); err != nil {
+		l.Error = err.Error()
+	}
+	return l
+}
+
+func (l *Links) pairs(driver *cuda.Driver, n int) {
+	for from := range n {
+		for to := range n {
+			a, errA := driver.Device(from)
+			b, errB := driver.Device(to)
+			if from == to || errA != nil || errB != nil {
+				continue
+			}
+			p := Pair{From: from, To: to, NVLink: "unknown"}
+			can, err := a.CanAccessPeer(b)
+			p.Access = err == nil && can
+			value := func(attribute cuda.P2PAttribute) int {
+				v, err := a.P2PAttribute(attribute, b)
+				if err != nil {
+					return 0
+				}
+				return v
+			}
+			p.Atomics = value(cuda.P2PNativeAtomicSupported) != 0
+			p.Rank = value(cuda.P2PPerformanceRank)
+			l.Pairs = append(l.Pairs, p)
+		}
+	}
+}
+
+// askNVML adds what NVML knows of links. What it does not tell stays unknown.
+func (l *Links) askNVML(gpus []GPU) error {
+	m, err := openNVML()
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	devices := make([]nvmlDevice, len(gpus))
+	for i := range gpus {
+		if devices[i], err = m.device(gpus[i].PCI); err != nil {
+			return fmt.Errorf("finding GPU %d: %w", i, err)
+		}
+	}
+	for i := range l.Pairs {
+		p := &l.Pairs[i]
+		joined, err := m.joined(devices[p.From], devices[p.To])
+		switch {
+		case errors.Is(err, errNVMLUnsupported):
+		case err != nil:
+			return fmt.Errorf("asking about the link of GPUs %d and %d: %w", p.From, p.To, err)
+		default:
+			p.NVLink = has(joined)
+		}
+	}
+	for _, d := range devices {
+		l.Up = append(l.Up, m.linksUp(d))
+	}
+	return nil
+}
+
+func judgeLinks(f *Facts, s *Section) {
+	l := &f.Links
+	if len(f.GPUs) < 2 {
+		return
+	}
+	count := len(l.Pairs)
+	blocked := l.list(func(p *Pair) bool { return !p.Access })
+	if len(blocked) > 0 {
+		s.add(Warn, "see nvidia-smi topo -p2p r; on PCI Express the ACS of bridges, and under a "+
+			"hypervisor its settings, stand in the way", "%d of %d pairs of GPUs have no peer access, "+
+			"so groups over them have no windows: %s", len(blocked), count, some(blocked))
+	} else {
+		s.ok("peer access: all %d pairs of GPUs", count)
+	}
+	apart := l.list(func(p *Pair) bool { return p.NVLink == "no" })
+	unknown := l.list(func(p *Pair) bool { return p.NVLink == "unknown" })
+	switch {
+	case len(unknown) > 0:
+		s.ok("NVLink: unknown (%s)", reasonOf(l.Error))
+	case len(apart) > 0:
+		s.add(Warn, "join ranks of GPUs that NVLink joins into one group; see nvidia-smi topo -m",
+			"%d of %d pairs of GPUs are not joined by NVLink, and NCCL has window kernels only for "+
+				"groups that are: %s", len(apart), count, some(apart))
+	default:
+		s.ok("NVLink: all %d pairs of GPUs, links up on each GPU: %s", count, numbers(l.Up))
+	}
+	if len(l.Up) > 0 && slices.Max(l.Up) != slices.Min(l.Up) {
+		s.add(Warn, "see nvidia-smi nvlink --status", "the GPUs have different numbers of NVLinks "+
+			"up: %s", numbers(l.Up))
+	}
+}
+
+func reasonOf(text string) string {
+	if text == "" {
+		return "NVML does not tell"
+	}
+	return text
+}
+
+// list names the pairs that are such.
+func (l *Links) list(such func(*Pair) bool) []string {
+	var all []string
+	for i := range l.Pairs {
+		if p := &l.Pairs[i]; such(p) {
+			all = append(all, fmt.Sprintf("%d to %d", p.From, p.To))
+		}
+	}
+	return all
+}
+
+// some shortens a list for people.
+func some(list []string) string {
+	const most = 8
+	if len(list) > most {
+		return strings.Join(list[:most], ", ") + ", ..."
+	}
+	return strings.Join(list, ", ")
+}
+
+func numbers(list []int) string {
+	if len(list) == 0 {
+		return "unknown"
+	}
+	texts := make([]string, len(list))
+	for i, n := range list {
+		texts[i] = fmt.Sprint(n)
+	}
+	return strings.Join(texts, " ")
+}

@@ -1,0 +1,111 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"symmem/internal/dl"
+)
+
+// nvmlVariable names the variable of the environment that says which NVML to open.
+const nvmlVariable = "SYMMEM_NVML"
+
+// nvml is NVIDIA's management library. States: open, closed.
+type nvml struct {
+	library *dl.Library
+}
+
+// nvmlDevice is nvmlDevice_t: a pointer of NVML's.
+type nvmlDevice uintptr
+
+// Numbers of nvml.h.
+const (
+	nvmlSuccess      = 0
+	nvmlNotSupported = 3  // NVML_ERROR_NOT_SUPPORTED
+	nvmlLinks        = 18 // NVML_NVLINK_MAX_LINKS
+	nvmlCapsNVLink   = 2  // NVML_P2P_CAPS_INDEX_NVLINK
+	nvmlStatusOK     = 0  // NVML_P2P_STATUS_OK
+)
+
+// errNVMLUnsupported is what NVML says of questions that make no sense for a device.
+var errNVMLUnsupported = errors.New("NVML does not support it")
+
+// openNVML opens and initialises NVML.
+func openNVML() (*nvml, error) {
+	name := os.Getenv(nvmlVariable)
+	if name == "" {
+		name = "libnvidia-ml.so.1"
+	}
+	library, err := dl.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("NVML is not there: %w", err)
+	}
+	m := &nvml{library}
+	if err := m.call("nvmlInit_v2"); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *nvml) close() { _ = m.call("nvmlShutdown") }
+
+// call calls a function. One that the library lacks is not supported.
+func (m *nvml) call(name string, args ...uintptr) error {
+	f, ok := m.library.Find(name)
+	if !ok {
+		return fmt.Errorf("%s: %w", name, errNVMLUnsupported)
+	}
+	switch code := int32(f.Call(args...)); code {
+	case nvmlSuccess:
+		return nil
+	case nvmlNotSupported:
+		return fmt.Errorf("%s: %w", name, errNVMLUnsupported)
+	default:
+		return fmt.Errorf("%s: NVML's result is %d", name, code)
+	}
+}
+
+// device finds a GPU by its place on the bus.
+func (m *nvml) device(pci string) (nvmlDevice, error) {
+	text, handle := dl.CString(pci), dl.NewCell(uintptr(0))
+	err := m.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(text), handle.Address())
+	runtime.KeepAlive(text)
+	return nvmlDevice(handle.Take()), err
+}
+
+// joined tells whether NVLink joins two GPUs.
+func (m *nvml) joined(a, b nvmlDevice) (bool, error) {
+	status := dl.NewCell(int32(-1))
+	err := m.call("nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), nvmlCapsNVLink,
+		status.Address())
+	return status.Take() == nvmlStatusOK, err
+}
+
+// linksUp counts the NVLinks of a GPU that are up. Numbers that it does not have count as down.
+func (m *nvml) linksUp(d nvmlDevice) int {
+	up := 0
+	for link := range uintptr(nvmlLinks) {
+		active := dl.NewCell(int32(0))
+		err := m.call("nvmlDeviceGetNvLinkState", uintptr(d), link, active.Address())
+		if on := active.Take() != 0; err == nil && on {
+			up++
+		}
+	}
+	return up
+}
+
+// driverVersion is that of the driver, such as 580.159.
+func (m *nvml) driverVersion() (string, error) {
+	// NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE is 80.
+	text := dl.NewCell([80]byte{})
+	err := m.call("nvmlSystemGetDriverVersion", text.Address(), 80)
+	bytes := text.Take()
+	for i, b := range bytes {
+		if b == 0 {
+			return string(bytes[:i]), err
+		}
+	}
+	return "", err
+}

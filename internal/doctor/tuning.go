@@ -1,0 +1,81 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"symmem/internal/tuning"
+)
+
+// Tuning is the table that chooses between the plain and the window path.
+type Tuning struct {
+	// Name is how reasons and errors call it, and Digest stands for what decides in it.
+	Name   string `json:"name"`
+	Digest string `json:"digest"`
+	// File is where a table of this machine's own is looked for.
+	File string `json:"file"`
+	// Rules counts the rules for so many ranks of one machine, Ranks. Measured is when it was made,
+	// with Library; empty if it was not.
+	Rules    int    `json:"rules"`
+	Ranks    int    `json:"ranks"`
+	Measured string `json:"measured,omitempty"`
+	Library  string `json:"library,omitempty"`
+	// Error says why the file is of no use.
+	Error string `json:"error,omitempty"`
+}
+
+// LookAtTuning reads the table of a device and a number of ranks: the file if there is one, or if
+// it is required, else the built-in one.
+func LookAtTuning(backend, device string, ranks int, file string, required bool) Tuning {
+	t := Tuning{File: file, Ranks: ranks}
+	table := tuning.Builtin(backend, device)
+	encoded, err := os.ReadFile(file)
+	switch {
+	case err == nil:
+		if table, err = tuning.Decode(encoded); err != nil {
+			t.Error = err.Error()
+			return t
+		}
+		table.Origin = "table " + file
+	case required || !errors.Is(err, fs.ErrNotExist):
+		t.Error = err.Error()
+		return t
+	}
+	t.Name, t.Digest = table.Name(), fmt.Sprintf("%016x", table.Digest())
+	t.Measured, t.Library = table.Date, table.Library
+	for i := range table.Rules {
+		if table.Rules[i].Ranks == ranks && table.Rules[i].Machines == 1 {
+			t.Rules++
+		}
+	}
+	return t
+}
+
+func judgeTuning(f *Facts, s *Section) {
+	t := &f.Tuning
+	switch {
+	case t.Error != "":
+		s.add(Fail, "repair the file, remove it, or measure anew: symmem tune",
+			"symmem.Open refuses the tuning table: %s", t.Error)
+		return
+	case t.Name == "":
+		return
+	}
+	s.ok("%s, digest %s", t.Name, t.Digest)
+	if !f.nccl() || t.Ranks < 2 {
+		return
+	}
+	ours := "NCCL " + f.Library.Text
+	switch {
+	case t.Rules == 0:
+		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "it has no rule for %d ranks: "+
+			"everything takes the plain path", t.Ranks)
+	case t.Library != "" && t.Library != ours:
+		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "its %d rules for %d ranks were "+
+			"measured with %s, and this is %s", t.Rules, t.Ranks, t.Library, ours)
+	default:
+		s.ok("%d rules for %d ranks", t.Rules, t.Ranks)
+	}
+}
