@@ -200,10 +200,10 @@ func (f *doctorFlags) table(facts *doctor.Facts) doctor.Tuning {
 	}
 	file := os.Getenv("SYMMEM_TUNING")
 	switch {
-	case device == "" || file == symmem.BuiltInTuning:
-		return doctor.LookAtTuning(facts.Backend, device, ranks, os.DevNull+"/", false)
-	case file != "":
+	case file != "" && file != symmem.BuiltInTuning:
 		return doctor.LookAtTuning(facts.Backend, device, ranks, file, true)
+	case file != "" || device == "":
+		return doctor.LookAtTuning(facts.Backend, device, ranks, "", false)
 	}
 	file, err := symmem.TuningFile(device, ranks)
 	if err != nil {

@@ -152,7 +152,9 @@ var concerns = []concern{
 			"slow, and ranks that wait for each other may hang", "leave it out",
 	},
 	{
-		"CUDA_VISIBLE_DEVICES", []string{"", "-1", "NoDevFiles"}, "hides every GPU",
+		"CUDA_VISIBLE_DEVICES",
+		[]string{"", "-1", "NoDevFiles"},
+		"hides every GPU",
 		"leave it out, or name GPUs",
 	},
 }

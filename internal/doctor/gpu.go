@@ -117,8 +117,8 @@ func (g *GPU) judge(s *Section) {
 	s.ok("%d: %s, compute capability %d.%d, %s, %s, %s", g.Ordinal, g.Name, g.Major, g.Minor,
 		size(g.Memory), g.PCI, g.UUID)
 	s.ok("%d: virtual memory management %s (granularity %s), file descriptor handles %s, fabric "+
-		"handles %s, RDMA %s, multicast %s (never used)", g.Ordinal, has(g.VMM), size(g.Granularity),
-		has(g.PosixFD), has(g.Fabric), has(g.RDMA), has(g.Multicast))
+		"handles %s, RDMA %s, multicast %s (symmem never uses it)", g.Ordinal, has(g.VMM),
+		size(g.Granularity), has(g.PosixFD), has(g.Fabric), has(g.RDMA), has(g.Multicast))
 	switch {
 	case !g.VMM:
 		s.add(Fail, "use a GPU and a driver with virtual memory management; under a hypervisor that "+

@@ -9,9 +9,9 @@ import (
 
 // Trial is what ranks found that opened the backend and all-reduced windows.
 type Trial struct {
-	Ranks   int    `json:"ranks"`
-	Source  string `json:"source"`
-	Device  string `json:"device"`
+	Ranks  int    `json:"ranks"`
+	Source string `json:"source"`
+	Device string `json:"device"`
 	// Error says why ranks could not be started, or did not come to an end.
 	Error string `json:"error,omitempty"`
 	// Accounts are those of ranks that could tell, by rank.

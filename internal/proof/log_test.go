@@ -107,7 +107,7 @@ func TestPrintedChoicesAreRead(t *testing.T) {
 			Collective: name.Draw(t, "collective"), Works: 1,
 			Bytes: rapid.Int64Range(0, 1<<50).Draw(t, "bytes"),
 		}
-		message := ""
+		var message string
 		if rapid.Bool().Draw(t, "windowed") {
 			want.Engine, want.Kernel = Symmetric, name.Draw(t, "kernel")
 			want.Channels, want.Threads = number.Draw(t, "channels"), number.Draw(t, "threads")

@@ -150,8 +150,8 @@ func logs(subsystems string) bool {
 func escape(name string) string { return strings.ReplaceAll(name, "%", "%%") }
 
 // expand fills in a file's name as NCCL does (ncclDebugInit in src/debug.cc): %h is the host's name
-// up to the first dot, with dashes for what cannot be in a file's name, %p the process, %% a percent
-// sign, and everything else itself.
+// up to the first dot, with dashes for what cannot be in a file's name, %p the process, %% a
+// percent sign, and everything else itself.
 func expand(pattern, host string, pid int) string {
 	host, _, _ = strings.Cut(host, ".")
 	host = strings.NewReplacer("%", "-", "/", "-").Replace(host)

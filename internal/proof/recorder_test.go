@@ -122,7 +122,8 @@ func TestARecorderReadsWhatIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := log.Write(&out, "# ", Wanted("all_reduce", 2, 4), Wanted("AllReduce", 4, 4)); err != nil {
+	err = log.Write(&out, "# ", Wanted("all_reduce", 2, 4), Wanted("AllReduce", 4, 4))
+	if err != nil {
 		t.Fatal(err)
 	}
 	want := "# AllReduce 8 B: symmetric kernel AllReduce_AGxLL_R\n" +

@@ -1,0 +1,159 @@
+package doctor
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestTheBackendIsChosenAsOpenDoes(t *testing.T) {
+	gpus := []GPU{{}}
+	for name, tt := range map[string]struct {
+		facts Facts
+		want  string
+	}{
+		"GPUs and NCCL":       {Facts{Asked: "auto", GPUs: gpus}, "nccl"},
+		"GPUs without NCCL":   {Facts{Asked: "auto", GPUs: gpus, Library: Library{Error: "x"}}, "host"},
+		"NCCL without GPUs":   {Facts{Asked: "auto"}, "host"},
+		"what was asked for":  {Facts{Asked: "nccl"}, "nccl"},
+		"the host in any way": {Facts{Asked: "host", GPUs: gpus}, "host"},
+	} {
+		if tt.facts.Choose(); tt.facts.Backend != tt.want {
+			t.Errorf("%s: chose %s, not %s", name, tt.facts.Backend, tt.want)
+		}
+	}
+}
+
+func TestVariablesThatMatterAreListed(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("NCCL_CONF_FILE", "")
+	conf := filepath.Join(home, ".nccl.conf")
+	text := "#NCCL_ALGO=TREE\nNCCL_WIN_ENABLE=0\nNCCL_DEBUG=INFO\nnothing\n"
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := LookAtVariables([]string{
+		"PATH=/bin", "SYMMEM_TOKEN=hush", "NCCL_DEBUG=WARN", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
+		"CUDA_VISIBLE_DEVICES=", "MYNCCL_X=1",
+	})
+	want := []Variable{
+		{Name: "CUDA_VISIBLE_DEVICES"},
+		{Name: "NCCL_DEBUG", Value: "WARN"},
+		{Name: "NCCL_WIN_ENABLE", Value: "0", File: conf},
+		{Name: "SYMMEM_TOKEN", Value: "(hidden)"},
+		{Name: "TORCH_NCCL_ASYNC_ERROR_HANDLING", Value: "1"},
+	}
+	// The machine may have a file of its own, which comes last.
+	got = withoutFile(got, "/etc/nccl.conf")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("other variables (-want +got):\n%s", diff)
+	}
+}
+
+func withoutFile(all []Variable, file string) []Variable {
+	var left []Variable
+	for _, v := range all {
+		if v.File != file {
+			left = append(left, v)
+		}
+	}
+	return left
+}
+
+func TestTheLauncherIsThatOfDiscover(t *testing.T) {
+	environment := map[string]string{
+		"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_LOCALID": "1",
+		"SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "1", "JOB_COMPLETION_INDEX": "1",
+	}
+	lookup := func(name string) (string, bool) { v, ok := environment[name]; return v, ok }
+	got := LookAtLauncher(lookup)
+	if got.Source != "Slurm" || got.Rank != 1 || got.Size != 2 || got.Index != "1" ||
+		got.Address == "" || got.Error != "" {
+		t.Errorf("got %+v", got)
+	}
+	delete(environment, "SLURM_LOCALID")
+	if got := LookAtLauncher(lookup); !strings.Contains(got.Error, "SLURM_LOCALID") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestTheTableIsThatOfTheFileIfThereIsOne(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "table.json")
+	if got := LookAtTuning("nccl", "NVIDIA H200", 4, file, false); got.Rules == 0 || got.Error != "" ||
+		got.Library != "NCCL 2.28.9" {
+		t.Errorf("without a file: %+v", got)
+	}
+	if got := LookAtTuning("nccl", "NVIDIA H200", 4, file, true); got.Error == "" || got.Name != "" {
+		t.Errorf("without the file that is required: %+v", got)
+	}
+	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := LookAtTuning("nccl", "NVIDIA H200", 4, file, false); got.Error == "" {
+		t.Errorf("with a file that is none: %+v", got)
+	}
+	table := `{"version": 1, "about": "", "device": "D", "library": "L", "date": "", "source": "",
+		"otherwise": "plain", "rules": [{"operation": "AllReduce", "ranks": 4, "machines": 1,
+		"steps": [{"path": "window", "measured": []}]}]}`
+	if err := os.WriteFile(file, []byte(table), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := LookAtTuning("nccl", "D", 4, file, true)
+	if got.Error != "" || got.Rules != 1 || !strings.Contains(got.Name, file) || got.Library != "L" {
+		t.Errorf("with a file: %+v", got)
+	}
+}
+
+func TestThisMachineIsFitForTests(t *testing.T) {
+	h := LookAtHost()
+	if h.Cores < 1 || h.Memory < 1 || h.Kernel == "" || h.Memfd+h.Futex+h.Pidfd+h.Sockets != "" {
+		t.Errorf("got %+v", h)
+	}
+	if l := LookAtLimits(); l.Files == 0 || l.Locked < -1 || l.Addresses < -1 {
+		t.Errorf("got %+v", l)
+	}
+}
+
+func TestTheVersionOfTheKernelsModuleIsFound(t *testing.T) {
+	for text, want := range map[string]string{
+		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.03  Wed\nGCC version:\n": "580.159.03",
+		"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  R\n":         "580.95.05",
+	} {
+		if found := moduleVersion.FindStringSubmatch(text); found == nil || found[1] != want {
+			t.Errorf("found %q, not %s", found, want)
+		}
+	}
+}
+
+func TestATrialIsOrderedByRankAndTakesTheWordOfRankZero(t *testing.T) {
+	two := Account{Rank: 2}
+	zero := Account{Rank: 0, Source: "torchrun", Device: "D", Logged: true, Trouble: "t"}
+	trial := Join(3, []Account{two, zero}, errors.New("rank 1 told nothing"))
+	encoded, err := json.Marshal(trial.Accounts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if trial.Device != "D" || !trial.Logged || trial.Trouble != "t" || trial.Accounts[1].Rank != 2 ||
+		trial.Error != "rank 1 told nothing" {
+		t.Errorf("got %+v with %s", trial, encoded)
+	}
+	if none := Join(3, []Account{two}, nil); none.Device != "" || none.Error != "" {
+		t.Errorf("without rank 0: %+v", none)
+	}
+}
+
+func TestSizesAreReadable(t *testing.T) {
+	for bytes, want := range map[int64]string{
+		0: "0 B", 1023: "1023 B", 4 << 10: "4 KiB", 150754820096: "140.4 GiB", 3 << 40: "3 TiB",
+	} {
+		if got := size(bytes); got != want {
+			t.Errorf("%d is %q, not %q", bytes, got, want)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package doctor
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"symmem/internal/dl/dltest"
+)
+
+// management is an NVML of three GPUs: the first two are joined by NVLink, the third has none and
+// does not know the question.
+const management = `
+#include <stdint.h>
+#include <string.h>
+typedef struct gpu { int number; } *nvmlDevice_t;
+static struct gpu gpus[] = {{0}, {1}, {2}};
+static int started;
+int nvmlInit_v2(void) { started++; return 0; }
+int nvmlShutdown(void) { started--; return 0; }
+int nvmlSystemGetDriverVersion(char *version, unsigned length) {
+	if (!started) return 1;
+	if (length != 80) return 2;
+	strcpy(version, "580.159.03");
+	return 0;
+}
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, nvmlDevice_t *device) {
+	for (int i = 0; i < 3; i++) {
+		char name[] = "0000:00:00.0";
+		name[6] = '1' + i;
+		if (strcmp(bus, name) == 0) { *device = &gpus[i]; return 0; }
+	}
+	return 6;
+}
+int nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, int index, int *status) {
+	if (index != 2) return 2;
+	if (a->number == 2 || b->number == 2) return 3;
+	*status = 0;
+	return 0;
+}
+int nvmlDeviceGetNvLinkState(nvmlDevice_t d, unsigned link, int *active) {
+	if (d->number == 2) return 3;
+	*active = link < 12u + d->number;
+	return 0;
+}
+`
+
+func gpusAt(places ...string) []GPU {
+	all := make([]GPU, len(places))
+	for i, p := range places {
+		all[i] = GPU{Ordinal: i, PCI: p}
+	}
+	return all
+}
+
+func TestNVMLTellsOfLinks(t *testing.T) {
+	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", management))
+	l := Links{Pairs: []Pair{
+		{From: 0, To: 1, NVLink: "unknown"}, {From: 1, To: 2, NVLink: "unknown"},
+	}}
+	if err := l.askNVML(gpusAt("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")); err != nil {
+		t.Fatal(err)
+	}
+	want := Links{Up: []int{12, 13, 0}, Pairs: []Pair{
+		{From: 0, To: 1, NVLink: "yes"}, {From: 1, To: 2, NVLink: "unknown"},
+	}}
+	if diff := cmp.Diff(want, l); diff != "" {
+		t.Errorf("other links (-want +got):\n%s", diff)
+	}
+	if got := nvmlVersion(); got != "580.159.03" {
+		t.Errorf("the driver's version is %q", got)
+	}
+	if err := l.askNVML(gpusAt("0000:09:00.0")); err == nil {
+		t.Error("a GPU that NVML does not know is no error")
+	}
+}
+
+func TestWithoutNVMLLinksAreUnknown(t *testing.T) {
+	t.Setenv(nvmlVariable, "/nowhere/libnvidia-ml.so.1")
+	l := Links{Pairs: []Pair{{From: 0, To: 1, NVLink: "unknown"}}}
+	if err := l.askNVML(gpusAt("0000:01:00.0")); err == nil {
+		t.Error("no error")
+	}
+	if l.Up != nil || l.Pairs[0].NVLink != "unknown" {
+		t.Errorf("made up: %+v", l)
+	}
+	if got := nvmlVersion(); got != "" {
+		t.Errorf("the driver's version is %q", got)
+	}
+}
+
+func TestAnNVMLThatIsTooOldIsNotSupported(t *testing.T) {
+	source := "int nvmlInit_v2(void) { return 0; } int nvmlShutdown(void) { return 0; }"
+	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", source))
+	var l Links
+	if err := l.askNVML(gpusAt("0000:01:00.0")); err == nil || l.Up != nil {
+		t.Errorf("got %+v and error %v", l, err)
+	}
+}

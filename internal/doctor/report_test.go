@@ -1,0 +1,147 @@
+package doctor
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// The transcripts in testdata judge the facts of testdata/h200.json after a change, and print the
+// whole report or one section; go test -rewrite writes the answers.
+//
+//	examine [section=NAME]   judge after the change of the input
+func TestReports(t *testing.T) {
+	datadriven.Walk(t, "testdata/reports", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			t.Helper()
+			if d.Cmd != "examine" {
+				t.Fatalf("unknown command %q", d.Cmd)
+			}
+			report := Examine(changed(t, d.Input))
+			if d.HasArg("section") {
+				var name string
+				d.ScanArgs(t, "section", &name)
+				report.Sections = slices.DeleteFunc(report.Sections, func(s Section) bool {
+					return s.Name != name
+				})
+			}
+			var out bytes.Buffer
+			if err := report.WriteText(&out); err != nil {
+				t.Fatal(err)
+			}
+			return out.String()
+		})
+	})
+}
+
+// changed are the facts of the file after a change: what it does not name stays, and lists are
+// replaced.
+func changed(t *testing.T, change string) *Facts {
+	t.Helper()
+	text, err := os.ReadFile("testdata/h200.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts := &Facts{}
+	decode(t, text, facts)
+	lists := Facts{}
+	if change != "" {
+		decode(t, []byte(change), &lists)
+		replace(facts, &lists)
+		decode(t, []byte(change), facts)
+	}
+	return facts
+}
+
+// replace forgets the lists that a change names, whose elements would be merged otherwise.
+func replace(facts, by *Facts) {
+	if by.GPUs != nil {
+		facts.GPUs = nil
+	}
+	if by.Links.Pairs != nil {
+		facts.Links.Pairs = nil
+	}
+	if by.Trial != nil && by.Trial.Accounts != nil {
+		facts.Trial.Accounts = nil
+	}
+}
+
+func decode(t *testing.T, text []byte, to *Facts) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAVerdictIsThatOfTheWorstFinding(t *testing.T) {
+	for change, want := range map[string]Level{
+		"":                               OK,
+		`{"limits": {"files": 10}}`:      Warn,
+		`{"trial": {"error": "killed"}}`: Fail,
+		`{"limits": {"files": 10}, "host": {"memfd_error": "x"}}`: Fail,
+	} {
+		if got := Examine(changed(t, change)).Verdict; got != want {
+			t.Errorf("%s: the verdict is %s, not %s", change, got, want)
+		}
+	}
+}
+
+func TestEveryFindingThatIsNotWellSaysWhatToDo(t *testing.T) {
+	r := Examine(&Facts{Asked: "nccl", Backend: "nccl", Trial: &Trial{Error: "x"}})
+	all := 0
+	for _, s := range r.Sections {
+		for _, f := range s.Findings {
+			if f.Level != OK {
+				all++
+			}
+			if (f.Level == OK) != (f.Advice == "") {
+				t.Errorf("%s: %+v", s.Name, f)
+			}
+		}
+	}
+	if all == 0 {
+		t.Error("nothing is wrong with nothing")
+	}
+}
+
+func TestJSONHasEverythingAndIsOneLine(t *testing.T) {
+	facts := changed(t, "")
+	var out bytes.Buffer
+	if err := Examine(facts).WriteJSON(&out); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(out.String(), "\n") != 1 {
+		t.Error("more than one line")
+	}
+	var back Report
+	if err := json.Unmarshal(out.Bytes(), &back); err != nil {
+		t.Fatal(err)
+	}
+	again := Examine(&back.Facts)
+	if again.Verdict != back.Verdict || len(again.Sections) != len(back.Sections) {
+		t.Error("the facts of a report give another report")
+	}
+}
+
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, errors.New("the pipe is closed") }
+
+func TestAReportThatCannotBeWrittenIsAnError(t *testing.T) {
+	r := Examine(changed(t, ""))
+	for name, err := range map[string]error{
+		"text": r.WriteText(broken{}), "json": r.WriteJSON(broken{}),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "the pipe is closed") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
