@@ -47,8 +47,9 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	if err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
-	at, err := a.device.scatter.draw(a.space, offset, bytes)
+	at, err := a.device.scatter.Draw(a.space.Address(), a.space.Bytes(), offset, bytes)
 	if err != nil {
+		err = &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 		return nil, errors.Join(err, file.Close())
 	}
 	memory, err := a.space.MapAt(at, file, bytes)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"symmem/driver"
+	"symmem/internal/scatter"
 )
 
 // Backend opens host devices.
@@ -29,7 +30,7 @@ func Open(ctx context.Context, cfg driver.Config) (*Device, error) {
 		return nil, fmt.Errorf("opening a host device: rank %d of %d, timeout %v: invalid",
 			cfg.Rank, cfg.Size, cfg.Timeout)
 	}
-	d := &Device{cfg: cfg, info: info(), scatter: newScatter(cfg)}
+	d := &Device{cfg: cfg, info: info(), scatter: scatter.New(cfg.Scatter, cfg.Rank, granularity)}
 	if err := d.introduce(ctx); err != nil {
 		d.Close()
 		return nil, fmt.Errorf("opening a host device: %w", err)

@@ -13,6 +13,7 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/handoff"
+	"symmem/internal/scatter"
 	"symmem/internal/sys"
 )
 
@@ -28,7 +29,7 @@ type Device struct {
 	info     driver.Info
 	server   *handoff.Server
 	identity handoff.Token
-	scatter  *scatter
+	scatter  *scatter.Scatter
 	// capturing counts the streams that record.
 	capturing atomic.Int32
 	// crowded is set when another rank is a goroutine of this process: then a waiting rank must

@@ -81,26 +81,17 @@ func (p *plan) overwrites() bool {
 }
 
 func (p *plan) validate() error {
-	n := len(p.c.blocks)
-	switch {
-	case p.Operation > driver.Barrier || !p.DataType.Valid() || p.ReduceOp >= driver.ReduceOps:
-		return fmt.Errorf("operation, type or reduction is unknown: %w", driver.ErrUnsupported)
-	case p.Path >= driver.PathDirect:
+	if err := p.Validate(len(p.c.blocks), p.c.cfg.Rank); err != nil {
+		return err
+	}
+	switch p.Path {
+	case driver.PathDirect:
 		return fmt.Errorf("path %v: %w", p.Path, driver.ErrUnsupported)
-	case p.Count < 0 || p.Count > maxCount:
-		return fmt.Errorf("count is not between 0 and %d", int64(maxCount))
-	case p.Root < 0 || p.Root >= n:
-		return fmt.Errorf("root or peer %d is not between 0 and %d", p.Root, n-1)
-	case p.Operation.PointToPoint() && p.Root == p.c.cfg.Rank:
-		return fmt.Errorf("rank %d cannot send to itself", p.Root)
-	case p.Path == driver.PathWindow:
+	case driver.PathWindow:
 		return p.resolve()
 	}
 	return nil
 }
-
-// maxCount keeps the byte counts of all ranks together below 2^63.
-const maxCount = 1 << 48
 
 // resolve finds the windows of a call and checks that its buffers lie inside them.
 func (p *plan) resolve() error {

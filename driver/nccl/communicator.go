@@ -34,17 +34,18 @@ type communicator struct {
 
 	graphs sync.WaitGroup // open graphs that hold work of this communicator
 
-	mu       sync.Mutex                     // held while NCCL is called: it wants one thread at a time
-	last     uint64                         // last ticket; guarded by mu
-	windows  map[driver.SegmentKey]*window  // guarded by mu
-	local    map[*segment]nccl.Registration // guarded by mu
-	barrier  *segment                       // what barriers add up; guarded by mu
-	launched [driver.Paths]atomic.Uint64
-	busy     busy
+	// mu is held while NCCL is called: it wants one thread at a time.
+	mu        sync.Mutex
+	windows   map[driver.SegmentKey]*window  // guarded by mu
+	local     map[*segment]nccl.Registration // guarded by mu
+	launched  [driver.Paths]atomic.Uint64
+	busy      busy
+	messages  messages
+	mailboxes mailboxes
 	// comparing tells that a launch compares calls, and so looks for trouble by itself.
 	comparing atomic.Bool
 
-	ending sync.Once
+	ending, settled sync.Once
 	// ended is closed when the communicator has failed or is closed, quiet when its kernels have
 	// ended and its windows are gone, and tornDown when NCCL's part is gone.
 	ended, quiet, tornDown chan struct{}
@@ -106,7 +107,7 @@ func (c *communicator) join(ctx context.Context) error {
 		return err
 	}
 	c.kinds = newSupport(c)
-	return c.adoptAll()
+	return errors.Join(c.openMailboxes(), c.adoptAll())
 }
 
 // joinPlane finds the way in which the ranks talk: shared memory on one machine, else TCP.
@@ -203,6 +204,7 @@ func (c *communicator) discard() error {
 	if c.plane != nil {
 		errs = append(errs, c.plane.Close())
 	}
+	errs = append(errs, c.mailboxes.close())
 	if c.handle != 0 {
 		errs = append(errs, c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) }))
 	}
@@ -270,7 +272,8 @@ func (c *communicator) finishWork() {
 	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
 	defer cancel()
 	poll(ctx, func() bool {
-		return c.busy.settle() || !c.complete(c.busy.ticket.Load()) || c.plane.Cause() != nil
+		return c.busy.settle() || !c.complete(c.busy.ticket.Load()) || c.unanswered() ||
+			c.plane.Cause() != nil
 	})
 }
 

@@ -3,7 +3,6 @@ package nccl
 import (
 	"testing"
 
-	"symmem/driver"
 	"symmem/driver/drivertest"
 	"symmem/internal/cuda"
 )
@@ -12,7 +11,6 @@ import (
 func TestContract(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{
 		Open: Backend{}.Open, Ranks: devices(t), Unordered: true,
-		Without: []driver.Operation{driver.Send, driver.Recv},
 	})
 }
 

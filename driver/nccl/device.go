@@ -35,7 +35,7 @@ type Device struct {
 	// capturing counts the streams that record.
 	capturing atomic.Int32
 	events    eventPool
-	zeros     zeros
+	aside     aside
 	scratch   scratch
 	words     words
 
@@ -49,6 +49,12 @@ type Device struct {
 
 // Info describes the device.
 func (d *Device) Info() driver.Info { return d.info }
+
+// Library says which NCCL the device uses.
+func (d *Device) Library() string {
+	_, text := d.nccl.Version()
+	return "NCCL " + text
+}
 
 // choose finds the GPU of this rank among those that the process may see.
 func (d *Device) choose() error {
@@ -121,8 +127,8 @@ func (d *Device) granularity() (int64, error) {
 	return max(g, minGranularity), err
 }
 
-// peersOfMemory lists the GPUs of this process's view that can reach this one's memory. Ranks of one
-// process read each other's memory in place; other processes map it anew.
+// peersOfMemory lists the GPUs in this process's view that can reach this one's memory. Ranks of
+// one process read each other's memory in place; other processes map it anew.
 func (d *Device) peersOfMemory() ([]cuda.Device, error) {
 	n, err := d.cuda.DeviceCount()
 	if err != nil {
@@ -182,7 +188,7 @@ func (d *Device) Close() error {
 	}
 	if d.retained {
 		errs = append(errs, d.do(func() error {
-			return errors.Join(d.events.drain(d.cuda), d.zeros.close(d.cuda), d.scratch.close(),
+			return errors.Join(d.events.drain(d.cuda), d.aside.close(d.cuda), d.scratch.close(),
 				d.words.close(d.cuda))
 		}), d.gpu.ReleasePrimary())
 		d.retained = false

@@ -18,8 +18,10 @@ import (
 // States: capturing (a stream writes to it); open; closed.
 type graph struct {
 	device *Device
-	// plans are the collectives in the order of capture; each launch gives them new tickets.
+	// plans are the collectives and messages in the order of capture; each launch gives them new
+	// tickets and numbers. tags are what the messages were captured with.
 	plans []*plan
+	tags  []uint32
 	// users are the communicators of plans, each once.
 	users []*communicator
 	// events are recorded after each launch; points are what captured waits wait for.
@@ -100,8 +102,8 @@ func (s *stream) Capturing() bool {
 }
 
 // add notes a collective that NCCL has put into the capture.
-func (g *graph) add(p *plan) {
-	g.plans = append(g.plans, p)
+func (g *graph) add(p *plan, tag uint32) {
+	g.plans, g.tags = append(g.plans, p), append(g.tags, tag)
 	for _, c := range g.users {
 		if c == p.c {
 			return
@@ -142,14 +144,27 @@ func (s *stream) launchGraph(g *graph) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 	}
-	for _, p := range g.plans {
-		if err := p.c.admit(s, p); err != nil {
+	var sent []*message
+	for i, p := range g.plans {
+		if p.Operation.PointToPoint() {
+			m, err := p.c.offer(s, p)
+			if err != nil {
+				return err
+			}
+			m.tag = g.tags[i]
+			sent = append(sent, m)
+		} else if err := p.c.admit(s, p); err != nil {
 			return s.refuse(p.c, err)
 		}
 	}
 	return s.device.do(func() error {
 		if err := s.device.cuda.GraphLaunch(g.exec, s.handle); err != nil {
 			return err
+		}
+		for _, m := range sent {
+			if err := m.plan.c.track(s, m); err != nil {
+				return err
+			}
 		}
 		for _, e := range append(g.events, g.finished) {
 			if err := e.record(s); err != nil {

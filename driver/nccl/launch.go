@@ -31,8 +31,11 @@ func (s *stream) launch(p *plan) error {
 	c := p.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.capture != nil {
+	switch {
+	case s.capture != nil:
 		return s.record(p)
+	case p.Operation.PointToPoint():
+		return c.transfer(s, p)
 	}
 	if err := c.admit(s, p); err != nil {
 		return s.refuse(c, err)
@@ -45,11 +48,16 @@ func (s *stream) record(p *plan) error {
 	if err := p.c.Cause(); err != nil {
 		return err
 	}
-	if err := p.c.call(p, s); err != nil {
-		return err
+	if !p.Operation.PointToPoint() {
+		if err := p.c.call(p, s); err != nil {
+			return err
+		}
+		s.capture.add(p, 0)
+		return nil
 	}
-	s.capture.add(p)
-	return nil
+	tag := tagOf(p, p.c.check.Load())
+	s.capture.add(p, tag)
+	return s.device.do(func() error { return p.c.move(p, tag, s.handle) })
 }
 
 // admit gives a collective its ticket and, with the check on, compares it across ranks. s.mu and

@@ -53,8 +53,8 @@ func (c *communicator) Prepare(call driver.Call) (driver.Plan, error) {
 
 func (p *plan) resolve() error {
 	switch {
-	case p.Operation.PointToPoint():
-		return fmt.Errorf("messages between two ranks: %w", driver.ErrUnsupported)
+	case p.Operation.PointToPoint() && p.c.messages.known == nil:
+		return fmt.Errorf("messages between ranks of several machines: %w", driver.ErrUnsupported)
 	case p.Path == driver.PathDirect:
 		return fmt.Errorf("path %v: %w", p.Path, driver.ErrUnsupported)
 	case p.Operation == driver.Barrier:
@@ -104,6 +104,9 @@ func (c *communicator) holds(what string, in driver.Window, at uintptr, bytes in
 	}
 	return nil
 }
+
+// bytes is the size of a message.
+func (p *plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }
 
 // nothing tells that a call moves nothing.
 func (p *plan) nothing() bool { return p.count == 0 }

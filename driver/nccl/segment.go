@@ -47,7 +47,7 @@ func (s *segment) create() error {
 	if err := s.mapAt(s.plainAddress(), handle); err != nil {
 		return errors.Join(err, d.cuda.Unmap(s.Address(), s.bytes))
 	}
-	if err := d.zeros.fill(d.cuda, s.Address(), s.bytes); err != nil {
+	if err := d.aside.zero(d.cuda, s.Address(), s.bytes); err != nil {
 		return errors.Join(err, s.release())
 	}
 	return nil
@@ -97,36 +97,4 @@ func (s *segment) Unmap() error {
 	}
 	s.unmapped = true
 	return errors.Join(s.arena.device.abandon(s), s.arena.device.do(s.release))
-}
-
-// zeros fills new memory on a stream of its own.
-type zeros struct {
-	mu     sync.Mutex
-	stream cuda.Stream // made at the first use; guarded by mu
-}
-
-func (z *zeros) fill(driver *cuda.Driver, address uintptr, bytes int64) error {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	if z.stream == 0 {
-		var err error
-		if z.stream, err = driver.StreamCreate(true); err != nil {
-			return err
-		}
-	}
-	if err := driver.MemsetD8Async(address, 0, bytes, z.stream); err != nil {
-		return err
-	}
-	return driver.StreamSynchronize(z.stream)
-}
-
-func (z *zeros) close(driver *cuda.Driver) error {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	if z.stream == 0 {
-		return nil
-	}
-	stream := z.stream
-	z.stream = 0
-	return driver.StreamDestroy(stream)
 }

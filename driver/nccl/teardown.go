@@ -14,26 +14,31 @@ import (
 func (c *communicator) tearDown(failed bool) {
 	defer close(c.tornDown)
 	defer c.forget()
-	d := c.device
+	end := c.device.nccl.CommDestroy
 	if failed && !c.revoke() {
-		defer close(c.quiet)
-		c.tearing = d.do(func() error { return d.nccl.CommAbort(c.handle) })
+		end = c.device.nccl.CommAbort
+	} else if c.drain() == nil {
+		c.mu.Lock()
+		c.tearing = c.device.do(c.deregisterAll)
+		c.mu.Unlock()
+		c.settled.Do(func() { close(c.quiet) })
 		c.graphs.Wait()
-		return
 	}
+	err := c.device.do(func() error { return end(c.handle) })
+	c.graphs.Wait()
+	c.tearing = errors.Join(c.tearing, err, c.drain(), c.mailboxes.close())
+	c.settled.Do(func() { close(c.quiet) })
+}
+
+// drain waits until no stream has work of the communicator any more, and ends messages that nobody
+// answers.
+func (c *communicator) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), endingTime)
 	defer cancel()
-	stuck := poll(ctx, c.busy.settle)
-	c.mu.Lock()
-	if stuck == nil {
-		c.tearing = d.do(c.deregisterAll)
-	}
-	c.mu.Unlock()
-	close(c.quiet)
-	c.graphs.Wait()
-	c.tearing = errors.Join(c.tearing, d.do(func() error {
-		return d.nccl.CommDestroy(c.handle)
-	}))
+	return poll(ctx, func() bool {
+		c.releaseMessages()
+		return c.busy.settle()
+	})
 }
 
 // revoke ends the kernels and blocked calls of the communicator, if this NCCL can.

@@ -86,6 +86,9 @@ func (c *communicator) examine(p *probe) error {
 	if c.comparing.Load() {
 		return nil
 	}
+	if err := c.examineMessages(); err != nil {
+		return err
+	}
 	if p.mourning.Over(c.plane.Forsaken()) {
 		return fmt.Errorf("%v %d of group %s: %w", p.operation, p.ticket, c.cfg.ID, driver.ErrFault)
 	}

@@ -120,6 +120,11 @@ var calls = map[string]struct {
 		"cuStreamWaitValue32_v2",
 		[]int64{int64(stream), int64(address), 1<<31 + 5, 1},
 	},
+	"writing a word of memory": {
+		func(d *Driver) error { return d.StreamWriteValue(stream, address, 1<<31+7) },
+		"cuStreamWriteValue32_v2",
+		[]int64{int64(stream), int64(address), 1<<31 + 7, 0},
+	},
 	"recording an event": {
 		func(d *Driver) error { return d.EventRecord(event, stream) },
 		"cuEventRecord",

@@ -130,6 +130,8 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *stat
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, unsigned int value,
 	unsigned int flags)
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, unsigned int value,
+	unsigned int flags)
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 CUresult cuEventQuery(CUevent hEvent)

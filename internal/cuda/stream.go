@@ -67,3 +67,9 @@ func (d *Driver) StreamWaitValue(
 ) error {
 	return d.call(streamWaitValue32, uintptr(stream), word, uintptr(value), uintptr(flags))
 }
+
+// StreamWriteValue makes a stream write a word of memory that it can reach, of a peer device too,
+// after all work queued before, whose writes are seen by whoever sees the word.
+func (d *Driver) StreamWriteValue(stream Stream, word uintptr, value uint32) error {
+	return d.call(streamWriteValue32, uintptr(stream), word, uintptr(value), 0)
+}

@@ -46,6 +46,7 @@ const (
 	streamSynchronize
 	streamWaitEvent
 	streamWaitValue32
+	streamWriteValue32
 	launchHostFunc
 	streamBeginCapture
 	streamEndCapture
@@ -123,6 +124,7 @@ var names = [functions]string{
 	streamSynchronize:               "cuStreamSynchronize",
 	streamWaitEvent:                 "cuStreamWaitEvent",
 	streamWaitValue32:               "cuStreamWaitValue32_v2",
+	streamWriteValue32:              "cuStreamWriteValue32_v2",
 	launchHostFunc:                  "cuLaunchHostFunc",
 	streamBeginCapture:              "cuStreamBeginCapture_v2",
 	streamEndCapture:                "cuStreamEndCapture",

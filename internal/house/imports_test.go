@@ -58,7 +58,7 @@ var cores = []string{
 }
 
 // above are the parts of internal that use the root package.
-var above = []string{"internal/bench", "internal/verify"}
+var above = []string{"internal/bench", "internal/doctor", "internal/soak", "internal/verify"}
 
 // joining are the layers that join ranks for a backend, in the words of the seam.
 var joining = []string{"internal/control", "internal/relay"}
@@ -71,7 +71,7 @@ var forRoot = append([]string{
 // forNCCL are what the GPU backend is made of.
 var forNCCL = []string{
 	"driver", "driver/host", "internal/control", "internal/relay", "internal/cuda",
-	"internal/nccl", "internal/dl", "internal/reduce", "internal/scatter",
+	"internal/nccl", "internal/dl", "internal/handoff", "internal/reduce", "internal/scatter",
 	"internal/spin", "internal/sys",
 }
 

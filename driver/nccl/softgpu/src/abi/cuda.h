@@ -184,6 +184,8 @@ API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);
 API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn work, void *data);
 API CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr word, unsigned value,
                                     unsigned flags);
+API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr word, unsigned value,
+                                     unsigned flags);
 API CUresult cuMemAllocAsync(CUdeviceptr *at, size_t bytes, CUstream stream);
 API CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream);
 API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode);

@@ -50,6 +50,35 @@ CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr word, unsigned valu
     return result;
 }
 
+struct mark {
+    _Atomic unsigned *word;
+    unsigned value;
+};
+
+static void mark_run(void *arg, int device) {
+    struct mark *m = arg;
+    (void)device;
+    atomic_store(m->word, m->value);
+}
+
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr word, unsigned value,
+                                 unsigned flags) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    CUresult result = stream_resolve(&stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (word % 4 != 0 || flags > 1)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct mark *m = malloc(sizeof *m);
+    if (m == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *m = (struct mark){.word = (_Atomic unsigned *)word, .value = value};
+    result = queue_ordered(mark_run, free, m, stream);
+    if (result != CUDA_SUCCESS)
+        free(m);
+    return result;
+}
+
 /* The memory is there at once; what is early here is still right. Memory that a capture asks for
  * is the same in each launch of the graph. */
 CUresult cuMemAllocAsync(CUdeviceptr *at, size_t bytes, CUstream stream) {

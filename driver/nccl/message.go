@@ -1,0 +1,168 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/control"
+	"symmem/internal/cuda"
+)
+
+// message is one end of a message that is under way.
+type message struct {
+	plan   *plan
+	number uint64
+	tag    uint32
+	check  bool
+	since  time.Time
+	// done is recorded behind the message's work.
+	done *event
+	// differs tells that the sender's end is another call; guarded by messages.mu.
+	differs bool
+}
+
+// messages are those under way.
+type messages struct {
+	known control.Messages // nil if the plane has none
+
+	mu  sync.Mutex
+	all []*message // guarded by mu
+}
+
+// prune forgets the messages that have gone. mu is held.
+func (m *messages) prune() {
+	m.all = slices.DeleteFunc(m.all, func(m *message) bool { return m.done.Done() })
+}
+
+// openMailboxes makes messages possible where the ranks are on one machine.
+func (c *communicator) openMailboxes() error {
+	known, ok := c.plane.(control.Messages)
+	if !ok || len(c.cfg.Ranks) == 1 {
+		return nil
+	}
+	c.messages.known = known
+	return c.mailboxes.open(c)
+}
+
+// tagOf is what fills a slot: what stands for the call, never 0.
+func tagOf(p *plan, check bool) uint32 {
+	if !check {
+		return 1
+	}
+	return uint32(p.Digest^p.Digest>>32) | 1
+}
+
+// offer shows this rank's end of a message to the peer. s.mu and c.mu are held.
+func (c *communicator) offer(s *stream, p *plan) (*message, error) {
+	if c.plane.Forsaken() {
+		return nil, c.forsaken()
+	}
+	if err := c.plane.Cause(); err != nil {
+		return nil, err
+	}
+	done, err := c.device.newEvent()
+	if err != nil {
+		return nil, err
+	}
+	check := c.check.Load()
+	m := &message{
+		plan: p, number: c.messages.known.Offer(&p.Call), check: check, tag: tagOf(p, check),
+		since: time.Now(), done: done,
+	}
+	c.launched[p.Path].Add(1)
+	ticket := c.busy.ticket.Load()
+	c.busy.note(s, ticket, uint32(p.Operation))
+	s.last, s.ticket, s.operation = c, ticket, p.Operation
+	return m, nil
+}
+
+// track has the watcher look after a message whose work is queued. It is called on a thread of the
+// device; s.mu is held.
+func (c *communicator) track(s *stream, m *message) error {
+	err := m.done.record(s)
+	c.messages.mu.Lock()
+	defer c.messages.mu.Unlock()
+	c.messages.all = append(c.messages.all, m)
+	return err
+}
+
+// transfer queues one end of a message. s.mu and c.mu are held.
+func (c *communicator) transfer(s *stream, p *plan) error {
+	m, err := c.offer(s, p)
+	if err != nil {
+		return err
+	}
+	return c.device.do(func() error {
+		return errors.Join(c.move(p, m.tag, s.handle), c.track(s, m))
+	})
+}
+
+// move queues the copies of a message, eagerly or in a capture.
+func (c *communicator) move(p *plan, tag uint32, on cuda.Stream) error {
+	if p.Operation == driver.Send {
+		return c.mailboxes.send(p, tag, on)
+	}
+	return c.mailboxes.receive(p, tag, on)
+}
+
+// examineMessages asks why messages may never end.
+func (c *communicator) examineMessages() error {
+	c.messages.mu.Lock()
+	defer c.messages.mu.Unlock()
+	c.messages.prune()
+	for _, m := range c.messages.all {
+		if err := c.examineMessage(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *communicator) examineMessage(m *message) error {
+	p, peer := m.plan, c.cfg.Ranks[m.plan.Root]
+	doing := fmt.Sprintf("%v %d with rank %d of group %s", p.Operation, m.number, peer, c.cfg.ID)
+	answered := c.messages.known.Answered(&p.Call, m.number)
+	switch {
+	case answered && m.check && c.messages.known.Differs(&p.Call, m.number):
+		m.differs = true
+		return &driver.MismatchError{Sequence: m.number, Call: &p.Call, Others: []int{peer}}
+	case c.messages.known.Lost(p.Root):
+		return &driver.RankLostError{Ranks: []int{peer}, Doing: doing}
+	case !answered && time.Since(m.since) >= c.device.cfg.Timeout:
+		return &driver.TimeoutError{
+			Doing: doing, Waited: time.Since(m.since).Round(time.Millisecond), Missing: []int{peer},
+			Activity: map[int]string{peer: fmt.Sprintf("has not launched its end of message %d",
+				m.number)},
+		}
+	}
+	return nil
+}
+
+// releaseMessages ends the waits of messages that will not be answered. It is called again and
+// again, since a message of many parts waits many times.
+func (c *communicator) releaseMessages() {
+	c.messages.mu.Lock()
+	defer c.messages.mu.Unlock()
+	c.messages.prune()
+	for _, m := range c.messages.all {
+		if m.differs {
+			m.differs = false
+			c.mailboxes.refuse(m.plan, m.tag)
+		}
+		c.mailboxes.release(m.plan, m.tag)
+	}
+}
+
+// unanswered tells whether a message waits for its other end.
+func (c *communicator) unanswered() bool {
+	c.messages.mu.Lock()
+	defer c.messages.mu.Unlock()
+	c.messages.prune()
+	return slices.ContainsFunc(c.messages.all, func(m *message) bool {
+		return !c.messages.known.Answered(&m.plan.Call, m.number)
+	})
+}
