@@ -29,6 +29,7 @@ func newRootCommand() *cobra.Command {
 		newLaunchCommand(),
 		newBenchCommand(),
 		newTuneCommand(),
+		newSoakCommand(),
 		newVersionCommand(),
 		newPinCommand(),
 	)

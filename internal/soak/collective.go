@@ -1,0 +1,146 @@
+package soak
+
+import (
+	"context"
+	"math"
+	"slices"
+
+	"symmem"
+	"symmem/internal/reduce"
+
+	"symmem/driver"
+)
+
+// operations are what calls are drawn from, by weight.
+var operations = []symmem.Operation{
+	symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllGather,
+	symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpReduceScatter, symmem.OpBroadcast,
+	symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend,
+}
+
+// inPlace are those that NCCL defines in place.
+var inPlace = []symmem.Operation{
+	symmem.OpAllReduce, symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpBroadcast,
+	symmem.OpReduce,
+}
+
+// drawCall draws a call on two buffers of so many bytes, in group number at.
+func (r *round) drawCall(at int, capacity int64) *exchange {
+	e := &exchange{
+		pattern: pattern{
+			operation: one(r, operations), dataType: one(r, reduce.DataTypes()),
+			reduceOp: symmem.ReduceOp(r.draws.IntN(driver.ReduceOps)), tag: r.draws.Uint64(),
+			ranks: r.rt.Size(),
+		},
+		group: r.groups[at],
+	}
+	if e.operation == symmem.OpSend && r.silent {
+		e.operation = symmem.OpAllReduce
+	}
+	root := r.draws.IntN(r.rt.Size())
+	// Groups may have other sizes on other ranks, so what is drawn fits the world.
+	longest := capacity / int64(e.dataType.Size()*r.rt.Size())
+	e.count = max(1, int64(math.Exp(r.draws.Float64()*math.Log(float64(longest)))))
+	if r.chance(3) {
+		e.count = longest
+	}
+	if e.group != nil {
+		e.ranks = e.group.Size()
+	}
+	e.root = root % e.ranks
+	return e
+}
+
+// collective runs one checked call on live buffers.
+func (r *round) collective(ctx context.Context) error {
+	e, err := r.drawExchange(r.pick(2))
+	if err != nil || e == nil {
+		return err
+	}
+	e.from, e.on = one(r, r.streams), one(r, r.streams)
+	return r.checked(ctx, e)
+}
+
+// pick draws so many different live buffers, or none if there are fewer.
+func (r *round) pick(n int) []holding {
+	order := r.draws.Perm(len(r.live))
+	if len(order) < n {
+		return nil
+	}
+	var picked []holding
+	for _, i := range order[:n] {
+		picked = append(picked, r.live[i])
+	}
+	return picked
+}
+
+// drawExchange draws a call on two buffers, at drawn places in them.
+func (r *round) drawExchange(on []holding) (*exchange, error) {
+	if on == nil {
+		return nil, nil
+	}
+	capacity := min(on[0].bytes, on[1].bytes)
+	e := r.drawCall(r.draws.IntN(len(r.groups)), capacity)
+	var parts [2]symmem.Memory
+	for i, h := range on {
+		whole, err := h.memory()
+		if err != nil {
+			return nil, err
+		}
+		if parts[i], err = r.within(e, whole); err != nil {
+			return nil, err
+		}
+	}
+	e.sender = on[0].buffer
+	if slices.Contains(inPlace, e.operation) && r.chance(2) {
+		parts[1] = parts[0]
+	}
+	return e, e.place(parts[0], parts[1])
+}
+
+// within draws where in a buffer the memory of a call begins: often not at its start.
+func (r *round) within(e *exchange, whole symmem.Memory) (symmem.Memory, error) {
+	size := int64(e.dataType.Size())
+	slack := (whole.Bytes() - e.count*size*int64(r.rt.Size())) / size
+	from := int64(0)
+	if slack > 0 && !r.chance(2) {
+		from = r.draws.Int64N(slack+1) * size
+	}
+	return whole.Slice(from, whole.Bytes()-from)
+}
+
+// burstCalls is how many calls are queued at once at most.
+const burstCalls = 4
+
+// burst queues several calls on drawn streams before it waits for any, and frees some of the
+// buffers meanwhile.
+func (r *round) burst(ctx context.Context) error {
+	on := r.pick(2 * (1 + r.draws.IntN(burstCalls)))
+	var queued []*exchange
+	for i := 0; i < len(on); i += 2 {
+		e, err := r.drawExchange(on[i : i+2])
+		if err != nil {
+			return err
+		}
+		e.from, e.on = one(r, r.streams), one(r, r.streams)
+		if err := r.queue(ctx, e); err != nil {
+			return err
+		}
+		queued = append(queued, e)
+	}
+	for _, h := range on {
+		if r.chance(3) {
+			same := func(other holding) bool { return other.buffer == h.buffer }
+			if err := r.drop(slices.IndexFunc(r.live, same)); err != nil {
+				return err
+			}
+		}
+	}
+	if err := r.settle(ctx); err != nil {
+		return err
+	}
+	for _, e := range queued {
+		r.verify(e, "at once with others, ")
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package soak
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"symmem"
+)
+
+// Config says what to run. Every rank needs the same.
+type Config struct {
+	// Seed is where all draws come from.
+	Seed uint64
+	// From is the number of the first round, counted from 1. Rounds is how many there are; 0 means
+	// as many as begin within Duration.
+	From, Rounds int
+	Duration     time.Duration
+	// Steps is the number of steps of a round.
+	Steps int
+	// MaxBytes is the longest message of a rank in bytes.
+	MaxBytes int64
+	// Placement is the order among equally large free blocks.
+	Placement symmem.Placement
+	// Skew makes each rank allocate memory of its own between the steps, and lets segments land at
+	// addresses of the rank's own, as under a GPU driver.
+	Skew bool
+	// Check is how much ranks compare; CheckDefault takes all levels in turns, a round each.
+	Check symmem.CheckLevel
+	// Backend and Timeout are those of symmem.Options.
+	Backend string
+	Timeout time.Duration
+	// RoundTimeout bounds a round.
+	RoundTimeout time.Duration
+}
+
+// Default is 20 minutes of skewed rounds.
+func Default() Config {
+	return Config{
+		Seed: 1, From: 1, Duration: 20 * time.Minute, Steps: 200, MaxBytes: 4 << 20, Skew: true,
+		Backend: "auto", Timeout: 30 * time.Second, RoundTimeout: 2 * time.Minute,
+	}
+}
+
+// The limits of a Config.
+const (
+	maxSteps   = 1_000_000
+	minMessage = 4 << 10
+	maxMessage = int64(1) << 30
+)
+
+// ErrConfig is wrapped by every error of Validate.
+var ErrConfig = errors.New("no such soak")
+
+// Validate reports the first field that makes no sense.
+func (c *Config) Validate() error {
+	switch {
+	case c.From < 1:
+		return fmt.Errorf("%w: the first round is %d, but they count from 1", ErrConfig, c.From)
+	case c.Rounds < 0:
+		return fmt.Errorf("%w: rounds is %d, but must not be negative", ErrConfig, c.Rounds)
+	case c.Rounds == 0 && c.Duration <= 0:
+		return fmt.Errorf("%w: duration is %v, but must be positive", ErrConfig, c.Duration)
+	case c.Steps < 1 || c.Steps > maxSteps:
+		return fmt.Errorf("%w: steps is %d, but must be from 1 to %d", ErrConfig, c.Steps, maxSteps)
+	case c.MaxBytes < minMessage || c.MaxBytes > maxMessage:
+		return fmt.Errorf("%w: the longest message has %d bytes, but must have %d to %d", ErrConfig,
+			c.MaxBytes, minMessage, maxMessage)
+	case c.Timeout <= 0 || c.RoundTimeout <= 0:
+		return fmt.Errorf("%w: timeouts are %v and %v, but must be positive", ErrConfig, c.Timeout,
+			c.RoundTimeout)
+	}
+	return nil
+}
+
+// levels are the check levels that rounds take in turns.
+func (c *Config) levels() []symmem.CheckLevel {
+	if c.Check != symmem.CheckDefault {
+		return []symmem.CheckLevel{c.Check}
+	}
+	return []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckRegistration, symmem.CheckOff}
+}
+
+// options are what the Runtime of a level is opened with.
+func (c *Config) options(level symmem.CheckLevel) symmem.Options {
+	o := symmem.Options{Backend: c.Backend, Check: level, Timeout: c.Timeout}
+	if c.Skew {
+		// Zero would turn scattering off.
+		o.Scatter = c.Seed<<1 | 1
+	}
+	return o
+}
+
+// more tells whether another round comes, when so many are done after a time.
+func (c *Config) more(done int, took time.Duration) bool {
+	if c.Rounds > 0 {
+		return done < c.Rounds
+	}
+	return took < c.Duration
+}

@@ -1,0 +1,94 @@
+package soak
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+
+	"symmem"
+	"symmem/internal/reduce"
+)
+
+// encode appends a number as an element. Numbers are at most 120, which every type holds.
+func encode(to []byte, t symmem.DataType, value float64) []byte {
+	order := binary.NativeEndian
+	switch t {
+	case symmem.Float64:
+		return order.AppendUint64(to, math.Float64bits(value))
+	case symmem.Float32:
+		return order.AppendUint32(to, math.Float32bits(float32(value)))
+	case symmem.Float16:
+		return order.AppendUint16(to, reduce.Float16Bits(float32(value)))
+	case symmem.BFloat16:
+		return order.AppendUint16(to, reduce.BFloat16Bits(float32(value)))
+	case symmem.Int64:
+		return order.AppendUint64(to, uint64(int64(value)))
+	case symmem.Int32:
+		return order.AppendUint32(to, uint32(int32(value)))
+	default:
+		return append(to, byte(value))
+	}
+}
+
+// decode reads an element.
+func decode(from []byte, t symmem.DataType) float64 {
+	order := binary.NativeEndian
+	switch t {
+	case symmem.Float64:
+		return math.Float64frombits(order.Uint64(from))
+	case symmem.Float32:
+		return float64(math.Float32frombits(order.Uint32(from)))
+	case symmem.Float16:
+		return float64(reduce.Float16Value(order.Uint16(from)))
+	case symmem.BFloat16:
+		return float64(reduce.BFloat16Value(order.Uint16(from)))
+	case symmem.Int64:
+		return float64(int64(order.Uint64(from)))
+	case symmem.Int32:
+		return float64(int32(order.Uint32(from)))
+	case symmem.Int8:
+		return float64(int8(from[0]))
+	default:
+		return float64(from[0])
+	}
+}
+
+// floating tells whether a type rounds.
+func floating(t symmem.DataType) bool {
+	switch t {
+	case symmem.Float64, symmem.Float32, symmem.Float16, symmem.BFloat16:
+		return true
+	default:
+		return false
+	}
+}
+
+// difference is what a comparison found.
+type difference struct {
+	// wrong is the number of wrong elements, first the index of the first one, got and want what
+	// is and should be there.
+	wrong, first int64
+	got, want    float64
+}
+
+// compare looks at every element. tolerance is the relative error that is no mistake.
+func compare(got, want []byte, t symmem.DataType, tolerance float64) (d difference) {
+	if bytes.Equal(got, want) {
+		return d
+	}
+	size := t.Size()
+	for i := 0; i < len(want); i += size {
+		if bytes.Equal(got[i:i+size], want[i:i+size]) {
+			continue
+		}
+		g, w := decode(got[i:], t), decode(want[i:], t)
+		if math.Abs(g-w) <= tolerance*math.Abs(w) {
+			continue
+		}
+		if d.wrong == 0 {
+			d.first, d.got, d.want = int64(i/size), g, w
+		}
+		d.wrong++
+	}
+	return d
+}

@@ -1,0 +1,194 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"symmem"
+)
+
+// exchange is one checked call: what this rank sends and receives, and where.
+type exchange struct {
+	pattern
+	// group is nil on ranks that are no members: they fill and read the same memory, so that their
+	// pools see the same uses.
+	group *symmem.Group
+	// The input is written on stream from, the call is on stream on.
+	from, on   *symmem.Stream
+	send, recv symmem.Memory
+	// sender is the buffer that send is a part of.
+	sender    symmem.Buffer
+	got, want []byte
+}
+
+// junk is what memory is spoiled with before a call.
+const junk = 0xa5
+
+// me is this rank's number in the group; 0 for who is no member.
+func (e *exchange) me() int {
+	if e.group == nil {
+		return 0
+	}
+	return e.group.Rank()
+}
+
+// place cuts the memory of the call out of two buffers, or of one where it is in place.
+func (e *exchange) place(send, recv symmem.Memory) (err error) {
+	size := int64(e.dataType.Size())
+	sent, received := e.spans()
+	part := int64(e.me()) * e.count * size
+	if send != recv {
+		if e.send, err = send.Slice(0, sent*size); err == nil {
+			e.recv, err = recv.Slice(0, received*size)
+		}
+		return err
+	}
+	sendAt, recvAt := int64(0), int64(0)
+	switch e.operation {
+	case symmem.OpAllGather:
+		sendAt = part
+	case symmem.OpReduceScatter:
+		recvAt = part
+	default:
+	}
+	if e.send, err = send.Slice(sendAt, sent*size); err == nil {
+		e.recv, err = send.Slice(recvAt, received*size)
+	}
+	return err
+}
+
+// fill spoils the output and writes the input.
+func (e *exchange) fill() error {
+	if err := e.from.Fill(e.recv, junk); err != nil {
+		return err
+	}
+	return e.from.Copy(e.send, symmem.Host(e.input(e.me())))
+}
+
+// launch makes the call, where this rank is a member.
+func (e *exchange) launch(ctx context.Context) error {
+	if e.group == nil || e.operation == symmem.OpSend && e.ranks == 1 {
+		return nil
+	}
+	g, s, n, t := e.group, e.on, e.count, e.dataType
+	e.want = e.output(g.Rank())
+	switch e.operation {
+	case symmem.OpAllReduce:
+		return g.AllReduce(ctx, e.send, e.recv, n, t, e.reduceOp, s)
+	case symmem.OpAllGather:
+		return g.AllGather(ctx, e.send, e.recv, n, t, s)
+	case symmem.OpReduceScatter:
+		return g.ReduceScatter(ctx, e.send, e.recv, n, t, e.reduceOp, s)
+	case symmem.OpBroadcast:
+		return g.Broadcast(ctx, e.send, e.recv, n, t, e.root, s)
+	case symmem.OpReduce:
+		return g.Reduce(ctx, e.send, e.recv, n, t, e.reduceOp, e.root, s)
+	case symmem.OpAllToAll:
+		return g.AllToAll(ctx, e.send, e.recv, n, t, s)
+	default:
+		return e.ring(ctx)
+	}
+}
+
+// ring sends to the next rank and receives from the one before. Ranks take turns in which comes
+// first: the calls of a group run in their order.
+func (e *exchange) ring(ctx context.Context) error {
+	rank, g := e.group.Rank(), e.group
+	send := func() error {
+		return g.Send(ctx, e.send, e.count, e.dataType, (rank+1)%e.ranks, e.on)
+	}
+	recv := func() error {
+		return g.Recv(ctx, e.recv, e.count, e.dataType, (rank+e.ranks-1)%e.ranks, e.on)
+	}
+	if rank%2 == 1 {
+		send, recv = recv, send
+	}
+	if err := send(); err != nil {
+		return err
+	}
+	return recv()
+}
+
+// read queues the copy of the output.
+func (e *exchange) read() error {
+	e.got = make([]byte, e.recv.Bytes())
+	return e.on.Copy(symmem.Host(e.got), e.recv)
+}
+
+// queue queues everything. If the streams differ, an event orders them.
+func (r *round) queue(ctx context.Context, e *exchange) error {
+	if err := e.fill(); err != nil {
+		return fmt.Errorf("writing the input: %w", err)
+	}
+	if e.from != e.on {
+		mark := r.events[e.from.Number()%len(r.events)]
+		if err := errors.Join(e.from.Record(mark), e.on.Wait(mark)); err != nil {
+			return err
+		}
+	}
+	// Only members make the call, but its use of the input is noted on every rank, lest the buffer
+	// comes back earlier on some.
+	if err := e.sender.UseOn(e.on); err != nil {
+		return err
+	}
+	err := e.launch(ctx)
+	switch {
+	case e.operation == symmem.OpSend && errors.Is(err, symmem.ErrUnsupported):
+		r.silent, e.want = true, nil
+	case err != nil:
+		return fmt.Errorf("%v: %w", e.describe(), err)
+	}
+	if err := e.read(); err != nil {
+		return fmt.Errorf("reading the output: %w", err)
+	}
+	return nil
+}
+
+// verify looks at the output of a call that is done.
+func (r *round) verify(e *exchange, how string) {
+	r.tally.calls++
+	if e.want == nil {
+		return
+	}
+	r.tally.bytes += int64(len(e.want))
+	d := compare(e.got, e.want, e.dataType, e.tolerance())
+	if d.wrong == 0 {
+		return
+	}
+	r.tally.wrong += d.wrong
+	r.tally.note(fmt.Sprintf("round %d, rank %d, %s%s: %d of %d elements are wrong, the first is %d: "+
+		"%v instead of %v", r.number, r.rt.Rank(), how, e.describe(), d.wrong,
+		len(e.want)/e.dataType.Size(), d.first, d.got, d.want))
+}
+
+// checked runs one call from the input to the check.
+func (r *round) checked(ctx context.Context, e *exchange) error {
+	if err := r.queue(ctx, e); err != nil {
+		return err
+	}
+	if err := e.on.Synchronize(ctx); err != nil {
+		return fmt.Errorf("%v: %w", e.describe(), err)
+	}
+	r.verify(e, "")
+	return nil
+}
+
+// describe names the call for people.
+func (e *exchange) describe() string {
+	name := e.operation.String()
+	if e.operation == symmem.OpSend {
+		name = "Send and Recv"
+	}
+	text := fmt.Sprintf("%s of %d %v", name, e.count, e.dataType)
+	if e.reduces() {
+		text += " " + e.reduceOp.String()
+	}
+	if e.group != nil {
+		text += " in group " + e.group.ID()
+	}
+	if e.send == e.recv {
+		text += " in place"
+	}
+	return text
+}

@@ -1,0 +1,72 @@
+package soak
+
+import (
+	"fmt"
+	"math/rand/v2"
+
+	"symmem"
+)
+
+// noise is what else a rank's program allocates: memory of its own, in sizes and numbers that no
+// other rank has.
+type noise struct {
+	pool  *symmem.Pool
+	draws *rand.Rand
+	live  []symmem.Buffer
+}
+
+// The extent of noise: how many blocks live at most, and the largest, in bytes.
+const (
+	noiseBlocks = 16
+	noiseBytes  = 3 << 20
+)
+
+// newNoise makes the noise of a round, or none without skew.
+func newNoise(rt *symmem.Runtime, c *Config, round int) (*noise, error) {
+	if !c.Skew {
+		return nil, nil
+	}
+	pool, err := rt.NewPool(symmem.PoolOptions{FirstSegment: first})
+	if err != nil {
+		return nil, fmt.Errorf("making the pool of skew: %w", err)
+	}
+	seed := hash(uint64(round), uint64(rt.Rank())+1, c.Seed)
+	return &noise{pool: pool, draws: rand.New(rand.NewPCG(seed, uint64(rt.Rank())))}, nil
+}
+
+// step allocates or frees up to three blocks. Without skew it does nothing.
+func (n *noise) step() error {
+	if n == nil {
+		return nil
+	}
+	for range n.draws.IntN(4) {
+		if err := n.once(); err != nil {
+			return fmt.Errorf("allocating memory of skew: %w", err)
+		}
+	}
+	return nil
+}
+
+func (n *noise) once() error {
+	if len(n.live) < noiseBlocks && n.draws.IntN(2) == 0 {
+		b, err := n.pool.Alloc(1 + n.draws.Int64N(noiseBytes))
+		n.live = append(n.live, b)
+		return err
+	}
+	if len(n.live) == 0 {
+		return nil
+	}
+	at := n.draws.IntN(len(n.live))
+	b := n.live[at]
+	n.live[at] = n.live[len(n.live)-1]
+	n.live = n.live[:len(n.live)-1]
+	return b.Free()
+}
+
+// end gives all of it back.
+func (n *noise) end() error {
+	if n == nil {
+		return nil
+	}
+	return n.pool.Close()
+}

@@ -1,0 +1,201 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"symmem"
+)
+
+// recording is a graph of calls. Each call reads memory that was written before the capture, and
+// its result is copied where the program finds it: the buffers of the calls themselves may be freed
+// while the graph lives, and must be nobody else's until it is closed.
+type recording struct {
+	graph *symmem.Graph
+	// number is that of the group, calls what is captured, outs where their results come.
+	number int
+	calls  []*exchange
+	outs   []symmem.Buffer
+	held   []symmem.Buffer
+}
+
+// capture records a graph of up to three calls.
+func (r *round) capture(ctx context.Context) error {
+	if len(r.graphs) >= liveGraphs {
+		return r.replay(ctx)
+	}
+	rec := &recording{number: r.draws.IntN(len(r.groups))}
+	s, p, calls := one(r, r.streams), one(r, r.pools), 1+r.draws.IntN(3)
+	register := r.chance(2)
+	for range calls {
+		if err := r.stage(rec, s, p); err != nil {
+			return err
+		}
+	}
+	if g := r.groups[rec.number]; g != nil && register {
+		if err := p.Register(ctx, g); err != nil {
+			return err
+		}
+	}
+	if err := s.Synchronize(ctx); err != nil {
+		return err
+	}
+	if err := rec.record(ctx, s); err != nil {
+		return err
+	}
+	r.graphs = append(r.graphs, rec)
+	r.tally.graphs++
+	return r.release(rec)
+}
+
+// stage makes the buffers of a call and writes its input.
+func (r *round) stage(rec *recording, s *symmem.Stream, p *symmem.Pool) error {
+	bytes := r.size()
+	e := r.drawCall(rec.number, bytes)
+	if e.operation == symmem.OpSend {
+		e.operation = symmem.OpAllGather
+	}
+	var made [3]symmem.Buffer
+	for i := range made {
+		var err error
+		if made[i], err = p.AllocOn(s, bytes); err != nil {
+			return err
+		}
+	}
+	if err := e.place(made[0].Memory(), made[1].Memory()); err != nil {
+		return err
+	}
+	e.from, e.on = s, s
+	rec.calls, rec.outs = append(rec.calls, e), append(rec.outs, made[2])
+	rec.held = append(rec.held, made[0], made[1])
+	return e.fill()
+}
+
+// record captures the calls.
+func (rec *recording) record(ctx context.Context, s *symmem.Stream) error {
+	if err := s.BeginCapture(); err != nil {
+		return err
+	}
+	var failed error
+	for i, e := range rec.calls {
+		failed = errors.Join(failed, rec.call(ctx, e, rec.outs[i], s))
+	}
+	graph, err := s.EndCapture()
+	if err := errors.Join(failed, err); err != nil {
+		return fmt.Errorf("capturing %d calls: %w", len(rec.calls), err)
+	}
+	rec.graph = graph
+	return nil
+}
+
+// call captures one call and the copy of its result.
+func (rec *recording) call(
+	ctx context.Context, e *exchange, out symmem.Buffer, s *symmem.Stream,
+) error {
+	to, err := out.Memory().Slice(0, e.recv.Bytes())
+	if err != nil {
+		return err
+	}
+	if err := e.touch(to, s); err != nil {
+		return err
+	}
+	if err := e.launch(ctx); err != nil {
+		return fmt.Errorf("%v: %w", e.describe(), err)
+	}
+	return s.Copy(to, e.recv)
+}
+
+// touch spoils the output, and copies a byte of the input over what the result replaces: so the graph
+// pins the same buffers, in the same order, on ranks that are no members.
+func (e *exchange) touch(to symmem.Memory, s *symmem.Stream) error {
+	from, fromErr := e.send.Slice(0, 1)
+	to, toErr := to.Slice(0, 1)
+	if err := errors.Join(fromErr, toErr); err != nil {
+		return err
+	}
+	return errors.Join(s.Fill(e.recv, junk), s.Copy(to, from))
+}
+
+// release frees some of the buffers that the graph pins.
+func (r *round) release(rec *recording) error {
+	kept := rec.held[:0]
+	for _, b := range rec.held {
+		if r.chance(2) {
+			kept = append(kept, b)
+		} else if err := b.Free(); err != nil {
+			return err
+		}
+	}
+	rec.held = kept
+	return nil
+}
+
+// replay launches a graph up to eight times and checks the results.
+func (r *round) replay(ctx context.Context) error {
+	if len(r.graphs) == 0 {
+		return nil
+	}
+	return r.replayOf(ctx, one(r, r.graphs), 1+r.draws.IntN(8))
+}
+
+func (r *round) replayOf(ctx context.Context, rec *recording, times int) error {
+	s := one(r, r.streams)
+	for _, out := range rec.outs {
+		if err := s.Fill(out.Memory(), ^byte(junk)); err != nil {
+			return err
+		}
+	}
+	for range times {
+		if err := rec.graph.Launch(s); err != nil {
+			return err
+		}
+	}
+	for i, e := range rec.calls {
+		from, err := rec.outs[i].Memory().Slice(0, e.recv.Bytes())
+		if err != nil {
+			return err
+		}
+		e.got = make([]byte, from.Bytes())
+		if err := s.Copy(symmem.Host(e.got), from); err != nil {
+			return err
+		}
+	}
+	if err := s.Synchronize(ctx); err != nil {
+		return fmt.Errorf("replaying %d calls: %w", len(rec.calls), err)
+	}
+	for _, e := range rec.calls {
+		r.verify(e, "replayed, ")
+	}
+	r.tally.replays += int64(times)
+	return nil
+}
+
+// closeGraph closes a graph, if there is one.
+func (r *round) closeGraph(ctx context.Context) error {
+	if len(r.graphs) == 0 {
+		return nil
+	}
+	drawn := one(r, r.graphs)
+	return r.closeGraphs(ctx, func(rec *recording) bool { return rec == drawn })
+}
+
+// closeGraphs closes those that are chosen, or all, and frees their buffers.
+func (r *round) closeGraphs(ctx context.Context, chosen func(*recording) bool) error {
+	if err := r.settle(ctx); err != nil {
+		return err
+	}
+	var errs []error
+	r.graphs = slices.DeleteFunc(r.graphs, func(rec *recording) bool {
+		if chosen != nil && !chosen(rec) {
+			return false
+		}
+		errs = append(errs, rec.graph.Close())
+		for _, b := range append(rec.outs, rec.held...) {
+			errs = append(errs, b.Free())
+		}
+		return true
+	})
+	return errors.Join(errs...)
+}

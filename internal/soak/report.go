@@ -1,0 +1,134 @@
+package soak
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"symmem"
+)
+
+// Report is what a soak has found: alike on all ranks, but for Findings, which are a rank's own.
+type Report struct {
+	Backend string `json:"backend"`
+	Ranks   int    `json:"ranks"`
+	Seed    uint64 `json:"seed"`
+	// From is the first round, Rounds how many were run to their end.
+	From   int `json:"from_round"`
+	Rounds int `json:"rounds"`
+	// Steps, Calls (checked calls, those in replays included), Replays, Graphs, Groups and Aborts
+	// count what each rank has done.
+	Steps   int64 `json:"steps"`
+	Calls   int64 `json:"calls"`
+	Replays int64 `json:"replays"`
+	Graphs  int64 `json:"graphs"`
+	Groups  int64 `json:"groups"`
+	Aborts  int64 `json:"aborts"`
+	// Wrong is the number of wrong elements, Bytes those of results that were checked, on all ranks.
+	Wrong int64 `json:"wrong"`
+	Bytes int64 `json:"bytes"`
+	// Peak is the most that the pools of a rank had mapped, in bytes.
+	Peak      int64   `json:"peak_bytes"`
+	ElapsedMS float64 `json:"elapsed_ms"`
+	// Resources are compared where there were rounds after those that warm up.
+	Resources []Resource `json:"resources"`
+	// Findings describes the first wrong results of this rank.
+	Findings []string `json:"findings"`
+	// FirstWrong is the round of the first wrong result, or 0.
+	FirstWrong int `json:"first_wrong_round"`
+}
+
+func newReport(rt *symmem.Runtime, c *Config) *Report {
+	return &Report{
+		Backend: rt.Device().Backend, Ranks: rt.Size(), Seed: c.Seed, From: c.From,
+		Resources: []Resource{}, Findings: []string{},
+	}
+}
+
+func (r *Report) take(t *tally) {
+	r.Steps, r.Calls, r.Replays, r.Graphs = t.steps, t.calls, t.replays, t.graphs
+	r.Groups, r.Aborts, r.Wrong, r.Bytes = t.groups, t.aborts, t.wrong, t.bytes
+	r.Peak = t.peak
+}
+
+// Lost lists what has not come back.
+func (r *Report) Lost() []Resource {
+	var lost []Resource
+	for _, resource := range r.Resources {
+		if resource.Lost() {
+			lost = append(lost, resource)
+		}
+	}
+	return lost
+}
+
+// OK tells that no result was wrong and that everything came back.
+func (r *Report) OK() bool { return r.Wrong == 0 && len(r.Lost()) == 0 }
+
+// WriteJSON writes the report as one object.
+func (r *Report) WriteJSON(w io.Writer) error {
+	encoded, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encoding the report: %w", err)
+	}
+	if _, err := fmt.Fprintf(w, "%s\n", encoded); err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	return nil
+}
+
+// WriteText writes the report for people. Of the resources it shows rank 0's and those that are
+// lost.
+func (r *Report) WriteText(w io.Writer) error {
+	text := fmt.Sprintf("%d rounds from %d, seed %d, %d ranks, backend %s, %.1f s\n"+
+		"%d steps, %d checked calls, %d replays of %d graphs, %d groups, %d aborts, %s checked, "+
+		"%s mapped at most\n", r.Rounds, r.From, r.Seed, r.Ranks, r.Backend, r.ElapsedMS/1000,
+		r.Steps, r.Calls, r.Replays, r.Graphs, r.Groups, r.Aborts, bytesText(r.Bytes),
+		bytesText(r.Peak))
+	for _, resource := range r.Resources {
+		if resource.Rank == 0 || resource.Lost() {
+			text += resource.String() + "\n"
+		}
+	}
+	text += r.verdict() + "\n"
+	if _, err := io.WriteString(w, text); err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	return nil
+}
+
+// String is one line for people.
+func (r *Resource) String() string {
+	verdict := "back"
+	if r.Lost() {
+		verdict = "LOST"
+	}
+	return fmt.Sprintf("rank %d, %s: %d at first, %d at the end, %d more allowed: %s", r.Rank, r.Name,
+		r.Start, r.End, r.Tolerance, verdict)
+}
+
+func (r *Report) verdict() string {
+	lost := "everything has come back"
+	switch n := len(r.Lost()); {
+	case len(r.Resources) == 0:
+		lost = "too few rounds to tell what comes back"
+	case n > 0:
+		lost = fmt.Sprintf("%d resources are lost", n)
+	}
+	if r.Wrong == 0 {
+		return "no wrong element, " + lost
+	}
+	return fmt.Sprintf("%d wrong elements, the first in round %d, %s", r.Wrong, r.FirstWrong, lost)
+}
+
+func bytesText(n int64) string {
+	for _, unit := range []struct {
+		bytes int64
+		name  string
+	}{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if n >= unit.bytes {
+			return fmt.Sprintf("%.1f %s", float64(n)/float64(unit.bytes), unit.name)
+		}
+	}
+	return fmt.Sprintf("%d B", n)
+}

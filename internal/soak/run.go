@@ -1,0 +1,230 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"symmem"
+)
+
+// Rank is this rank's surroundings.
+type Rank struct {
+	// Open opens its Runtimes, one for each check level.
+	Open Open
+	// Local is its number among the ranks of its machine.
+	Local int
+	// Progress, if set, is told about each round.
+	Progress func(line string)
+	// Hang is called when a round has gone on for well beyond its deadline: a call that should have
+	// returned has not. stacks says where all goroutines are.
+	Hang func(round int, stacks []byte)
+}
+
+// player runs the rounds of one rank.
+type player struct {
+	config Config
+	rank   Rank
+	worlds []*world
+	report *Report
+	tally  tally
+	begun  time.Time
+	// start is what there was after the rounds that warm up; warm tells that there was one.
+	start usage
+	warm  bool
+	done  int
+}
+
+// warming is how many rounds warm up: each check level has had one then, and what libraries make at
+// its first use is there.
+const warming = 3
+
+// RoundError is a round that could not run to its end.
+type RoundError struct {
+	// Round is its number, Seed what it was drawn from.
+	Round int
+	Seed  uint64
+	Cause error
+}
+
+// Error says which round it was.
+func (e *RoundError) Error() string {
+	return fmt.Sprintf("round %d of seed %d: %v", e.Round, e.Seed, e.Cause)
+}
+
+// Unwrap gives the cause.
+func (e *RoundError) Unwrap() error { return e.Cause }
+
+// Run runs the soak as one rank. It is collective over the world. It ends early at the first wrong
+// result. An error, which may be a *RoundError, means that it did not run to its end; the Report,
+// if not nil, has what was found before.
+func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	p := &player{config: c, rank: rank, begun: time.Now()}
+	defer func() {
+		for _, w := range p.worlds {
+			err = errors.Join(err, p.unlessFailed(err, w.rt.Close()))
+		}
+	}()
+	for _, level := range c.levels() {
+		w, err := newWorld(ctx, rank.Open, &c, level)
+		if err != nil {
+			return nil, fmt.Errorf("opening the world that compares %v: %w", level, err)
+		}
+		p.worlds = append(p.worlds, w)
+	}
+	p.report = newReport(p.worlds[0].rt, &c)
+	if err := p.play(ctx); err != nil {
+		for _, w := range p.worlds {
+			// The others are not to wait for this rank.
+			w.rt.World().Abort()
+		}
+		return p.report, err
+	}
+	return p.report, nil
+}
+
+// unlessFailed drops the error of a Close after a failure: it repeats that.
+func (p *player) unlessFailed(failed, err error) error {
+	if failed != nil {
+		return nil
+	}
+	return err
+}
+
+func (p *player) backend() string { return p.worlds[0].rt.Device().Backend }
+
+// play runs rounds until there are no more, or a result is wrong.
+func (p *player) play(ctx context.Context) error {
+	for more := true; more; {
+		number := p.config.From + p.done
+		w := p.worlds[number%len(p.worlds)]
+		if err := p.guarded(ctx, w, number); err != nil {
+			p.report.Findings = append(p.report.Findings, p.tally.findings...)
+			p.report.Wrong = p.tally.wrong
+			return &RoundError{Round: number, Seed: p.config.Seed, Cause: err}
+		}
+		var err error
+		if more, err = p.after(ctx, w, number); err != nil {
+			return &RoundError{Round: number, Seed: p.config.Seed, Cause: err}
+		}
+	}
+	return p.compare(ctx)
+}
+
+// overtime is how long after its deadline a round counts as hanging.
+const overtime = 30 * time.Second
+
+// guarded runs a round under its deadline.
+func (p *player) guarded(ctx context.Context, w *world, number int) error {
+	ctx, cancel := context.WithTimeout(ctx, p.config.RoundTimeout)
+	defer cancel()
+	if p.rank.Hang != nil {
+		alarm := time.AfterFunc(p.config.RoundTimeout+overtime, func() {
+			stacks := make([]byte, 1<<20)
+			p.rank.Hang(number, stacks[:runtime.Stack(stacks, true)])
+		})
+		defer alarm.Stop()
+	}
+	return newRound(w, &p.config, number, &p.tally).run(ctx)
+}
+
+// after tells the ranks what each has found in a round, and decides whether another comes: rank 0's
+// clock does.
+func (p *player) after(ctx context.Context, w *world, number int) (more bool, err error) {
+	p.done++
+	if p.config.more(p.done, time.Since(p.begun)) {
+		more = true
+	}
+	numbers := append([]int64{truth(more)}, p.tally.numbers()...)
+	all, err := w.gather(ctx, numbers)
+	if err != nil {
+		return false, err
+	}
+	more = all[0][0] != 0
+	for rank := range all {
+		all[rank] = all[rank][1:]
+	}
+	found := merged(all)
+	p.report.take(&found)
+	p.report.Rounds = p.done
+	p.report.ElapsedMS = float64(time.Since(p.begun).Microseconds()) / 1000
+	if found.wrong > 0 {
+		p.report.FirstWrong = number
+		p.report.Findings = append(p.report.Findings, p.tally.findings...)
+		more = false
+	}
+	return more, p.note(w, number, more)
+}
+
+func truth(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// note measures, while rounds warm up, and tells of the round.
+func (p *player) note(w *world, number int, more bool) error {
+	now, err := p.measure()
+	if err != nil {
+		return err
+	}
+	if more && p.done <= warming {
+		p.start, p.warm = now, true
+	}
+	if p.rank.Progress != nil {
+		r := p.report
+		p.rank.Progress(fmt.Sprintf("round %d: seed %d, check %v, %d steps, %d calls, %d replays, "+
+			"%d wrong, %s checked, %s mapped at most, %s in pools, %s of the device, %.0f s", number,
+			r.Seed, w.rt.Check(), r.Steps, r.Calls, r.Replays, r.Wrong, bytesText(r.Bytes),
+			bytesText(r.Peak), bytesText(now[poolBytes]), bytesText(now[deviceBytes]),
+			r.ElapsedMS/1000))
+	}
+	return nil
+}
+
+// compare tells the ranks what each has left over.
+func (p *player) compare(ctx context.Context) error {
+	if !p.warm || p.report.Wrong > 0 {
+		return nil
+	}
+	end, err := p.settled(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := p.worlds[0].gather(ctx, append(p.start[:], end[:]...))
+	if err != nil {
+		return err
+	}
+	allowed := tolerances(p.backend())
+	for rank, numbers := range all {
+		for kind := range resources {
+			p.report.Resources = append(p.report.Resources, Resource{
+				Name: resourceNames[kind], Rank: rank, Start: numbers[kind],
+				End: numbers[resources+kind], Tolerance: allowed[kind],
+			})
+		}
+	}
+	return nil
+}
+
+// Reproduce is the part of a command line that runs one round again, with as many ranks.
+func Reproduce(c *Config, round int) string {
+	text := fmt.Sprintf("--seed %d --from-round %d --rounds 1 --steps %d --max-bytes %d", c.Seed, round,
+		c.Steps, c.MaxBytes)
+	if c.Placement == symmem.PlaceByAddress {
+		text += " --placement address"
+	}
+	if c.Check != symmem.CheckDefault {
+		text += " --check " + c.Check.String()
+	}
+	if !c.Skew {
+		text += " --skew=false"
+	}
+	return text
+}

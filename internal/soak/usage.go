@@ -1,0 +1,136 @@
+package soak
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"symmem/driver/nccl"
+	"symmem/internal/cuda"
+)
+
+// usage is what a rank's process holds.
+type usage [resources]int64
+
+// resource is a kind of thing that comes back.
+type resource int
+
+const (
+	goroutines resource = iota
+	descriptors
+	mappings
+	poolBytes
+	deviceBytes
+	resources
+)
+
+var resourceNames = [resources]string{
+	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of the device",
+}
+
+// tolerances are how much more of each there may be at the end. On the host all of it is ours, so
+// nothing may be left. Under CUDA and NCCL two libraries open files and map queues when they first
+// need them, and load each kernel into device memory at its first launch, which may be in any
+// round; a pool, a window or a communicator that is lost in each round is more than that.
+func tolerances(backend string) usage {
+	if backend != "nccl" {
+		return usage{}
+	}
+	return usage{descriptors: 16, mappings: 16, deviceBytes: 64 << 20}
+}
+
+// Resource is a kind of thing that has to come back, on one rank.
+type Resource struct {
+	Name string `json:"name"`
+	Rank int    `json:"rank"`
+	// Start is how much there was after the rounds that warm up, End after the last.
+	Start int64 `json:"start"`
+	End   int64 `json:"end"`
+	// Tolerance is how much more there may be at the end.
+	Tolerance int64 `json:"tolerance"`
+}
+
+// Lost tells that more is left than may be.
+func (r *Resource) Lost() bool { return r.End > r.Start+r.Tolerance }
+
+// measure counts what the process holds now.
+func (p *player) measure() (u usage, err error) {
+	runtime.GC()
+	u[goroutines] = int64(runtime.NumGoroutine())
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return u, fmt.Errorf("counting file descriptors: %w", err)
+	}
+	u[descriptors] = int64(len(open))
+	if u[mappings], err = sharedMappings(); err != nil {
+		return u, fmt.Errorf("counting mappings: %w", err)
+	}
+	for _, w := range p.worlds {
+		u[poolBytes] += w.mapped()
+	}
+	if p.backend() == "nccl" {
+		err = nccl.Current(p.rank.Local, func(gpu *cuda.Driver) error {
+			free, total, err := gpu.MemGetInfo()
+			u[deviceBytes] = total - free
+			return err
+		})
+	}
+	return u, err
+}
+
+// sharedMappings counts those that are shared: segments and windows are, the Go runtime's own
+// memory and the stacks of threads are not.
+func sharedMappings() (count int64, err error) {
+	f, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		// A line is "from-to rwxs offset device inode path"; s stands for shared.
+		if fields := strings.Fields(lines.Text()); len(fields) > 1 && strings.HasSuffix(fields[1], "s") {
+			count++
+		}
+	}
+	return count, lines.Err()
+}
+
+// Communicators are torn down in the background, so what they hold may take a while to come back.
+const (
+	settleTime = 20 * time.Second
+	settlePoll = 20 * time.Millisecond
+)
+
+// settled measures until nothing is left over, or until that has taken too long.
+func (p *player) settled(ctx context.Context) (u usage, err error) {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	again := time.NewTicker(settlePoll)
+	defer again.Stop()
+	for {
+		if u, err = p.measure(); err != nil || p.fits(u) {
+			return u, err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return u, nil
+		}
+	}
+}
+
+// fits tells that nothing is left over.
+func (p *player) fits(u usage) bool {
+	allowed := tolerances(p.backend())
+	for kind := range resources {
+		if u[kind] > p.start[kind]+allowed[kind] {
+			return false
+		}
+	}
+	return true
+}
