@@ -20,6 +20,19 @@ func Backends() []string {
 	return names
 }
 
+// LocalRanks tells how many ranks of a backend this machine has room for; 0 is any number. The name
+// is that of Options.Backend.
+func LocalRanks(name string) (int, error) {
+	b, err := chosenBackend(name)
+	if err != nil {
+		return 0, err
+	}
+	if limited, ok := b.(interface{ LocalRanks() (int, error) }); ok {
+		return limited.LocalRanks()
+	}
+	return 0, nil
+}
+
 // automatic is the first backend that works on this machine.
 func automatic() backend {
 	for _, b := range backends {

@@ -84,3 +84,19 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	}
 	return verdict(cmd.ErrOrStderr(), &result)
 }
+
+// roomFor is how many ranks to start where so many are asked for, or are only the default: a machine
+// holds one rank of the GPU backend for each of its GPUs.
+func roomFor(ranks int, asked bool, backend string) (int, error) {
+	room, err := symmem.LocalRanks(backend)
+	switch {
+	case err != nil:
+		return 0, err
+	case room == 0 || ranks <= room:
+		return ranks, nil
+	case asked:
+		return 0, fmt.Errorf("%d ranks: this machine has %d GPUs, one for each rank; take "+
+			"--ranks %d, or --backend host", ranks, room, room)
+	}
+	return room, nil
+}

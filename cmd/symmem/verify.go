@@ -48,6 +48,7 @@ type verifyFlags struct {
 	size      size
 	placement string
 	check     string
+	path      string
 	json      bool
 	started   bool
 }
@@ -75,12 +76,14 @@ func newVerifyCommand() *cobra.Command {
 	complete(cmd, "backend", backendNames()...)
 	complete(cmd, "placement", placementNames...)
 	complete(cmd, "check", checkNames...)
+	complete(cmd, "path", pathNames...)
 	return cmd
 }
 
 var (
 	placementNames = []string{"creation", "address"}
 	checkNames     = []string{"default", "off", "registration", "every"}
+	pathNames      = []string{"auto", "plain", "window"}
 )
 
 func (f *verifyFlags) register(flags *pflag.FlagSet) {
@@ -98,6 +101,8 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.Uint64Var(&c.Seed, "seed", c.Seed, "where churn and skew draw from")
 	flags.StringVar(&f.check, "check", "default",
 		"what ranks compare: off, registration, every, or the backend's default")
+	flags.StringVar(&f.path, "path", "", "path of collectives: window, plain, or auto for what "+
+		"the tuning table says (default $SYMMEM_PATH, else window)")
 	flags.IntVar(&c.Groups, "groups", c.Groups, "overlapping groups over one pool")
 	flags.DurationVar(&c.Timeout, "timeout", c.Timeout, "longest wait for another rank")
 	flags.BoolVar(&c.CallSites, "callsites", false, "note where each allocation was made")
@@ -125,6 +130,9 @@ func (f *verifyFlags) parse() (err error) {
 	if c.Check, err = symmem.ParseCheckLevel(f.check); err != nil {
 		return err
 	}
+	if err := f.parsePath(); err != nil {
+		return err
+	}
 	switch f.placement {
 	case "creation":
 		c.Placement = symmem.PlaceByCreation
@@ -137,6 +145,23 @@ func (f *verifyFlags) parse() (err error) {
 		return err
 	}
 	return c.Validate()
+}
+
+// pathVariable is where Options.Path comes from unless a program gives it.
+const pathVariable = "SYMMEM_PATH"
+
+// parsePath takes the flag, else the variable, else what Default says.
+func (f *verifyFlags) parsePath() (err error) {
+	c := &f.config
+	switch value := os.Getenv(pathVariable); {
+	case f.path != "":
+		c.Path, err = symmem.ParsePathChoice(f.path)
+	case value != "":
+		if c.Path, err = symmem.ParsePathChoice(value); err != nil {
+			err = fmt.Errorf("%s: %w", pathVariable, err)
+		}
+	}
+	return err
 }
 
 // verify is one rank, or starts the ranks if no launcher has.
@@ -164,6 +189,9 @@ func (f *verifyFlags) start(cmd *cobra.Command) error {
 	self, err := os.Executable()
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
+	}
+	if f.ranks, err = roomFor(f.ranks, cmd.Flags().Changed("ranks"), f.config.Backend); err != nil {
+		return exitWith(exitUsage, err)
 	}
 	command := []string{self, cmd.Name(), "--" + startedFlag}
 	cmd.Flags().Visit(func(flag *pflag.Flag) {

@@ -42,6 +42,15 @@ func (b Backend) Available() error {
 	return err
 }
 
+// LocalRanks is the number of GPUs that this process may see.
+func (b Backend) LocalRanks() (int, error) {
+	driver, err := cuda.Load()
+	if err != nil {
+		return 0, err
+	}
+	return driver.DeviceCount()
+}
+
 // load opens NCCL. Connections are made when a communicator is, unless the user says otherwise:
 // made at the first collective, as newer versions do, they would keep a launch waiting for ranks
 // that have not come.

@@ -28,6 +28,9 @@ type Config struct {
 	// Groups is the number of groups over the one pool. The first is the world; with more than
 	// one, the others overlap. Each runs all cases.
 	Groups int
+	// Path says who chooses the path of collectives. PathWindow is what shows that memory is
+	// symmetric: the plain path is right wherever buffers lie.
+	Path symmem.PathChoice
 	// Backend, Check, Timeout and CallSites are those of symmem.Options.
 	Backend   string
 	Check     symmem.CheckLevel
@@ -39,7 +42,7 @@ type Config struct {
 func Default() Config {
 	return Config{
 		Cases: 8, Rounds: 2, Elements: 256 << 10, Seed: 1, Groups: 1,
-		Backend: "auto", Timeout: 30 * time.Second,
+		Path: symmem.PathWindow, Backend: "auto", Timeout: 30 * time.Second,
 	}
 }
 
@@ -89,7 +92,7 @@ func (c *Config) Validate() error {
 func (c *Config) Options() symmem.Options {
 	o := symmem.Options{
 		Backend: c.Backend, Check: c.Check, CheckInterval: -1, Timeout: c.Timeout,
-		CallSites: c.CallSites,
+		CallSites: c.CallSites, Path: c.Path,
 	}
 	if c.Skew {
 		// Zero would turn scattering off.

@@ -26,6 +26,7 @@ type Report struct {
 
 	Check     string  `json:"check"`
 	Placement string  `json:"placement"`
+	Path      string  `json:"path"`
 	Skew      bool    `json:"skew"`
 	Churn     int     `json:"churn"`
 	Seed      uint64  `json:"seed"`
@@ -75,7 +76,8 @@ func (r *Report) OK() bool {
 func blank(rt *symmem.Runtime, c *Config) Report {
 	return Report{
 		Backend: rt.Device().Backend, Source: rt.Source(), Ranks: rt.Size(),
-		Check: rt.Check().String(), Placement: c.Placement.String(), Skew: c.Skew,
+		Check: rt.Check().String(), Placement: c.Placement.String(), Path: c.Path.String(),
+		Skew:  c.Skew,
 		Churn: c.Churn, Seed: c.Seed, Rounds: c.Rounds, Groups: c.Groups,
 	}
 }
