@@ -94,7 +94,8 @@ func anyReport(d *Divergence) *Report {
 		accounts[1].Divergence, _ = json.Marshal(d)
 	}
 	return merge(Report{
-		Backend: "host", Ranks: 2, Check: "every", Placement: "address", Groups: 1, Rounds: 1,
+		Backend: "host", Ranks: 2, Check: "every", Placement: "address", Path: "window",
+		Groups: 1, Rounds: 1,
 	}, p, accounts)
 }
 
