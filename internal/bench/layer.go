@@ -156,7 +156,7 @@ func (m *layer) check(ctx context.Context, r *runner, sequences int) error {
 	}
 	wrong := int64(0)
 	for i, bits := range got {
-		value := float64(math.Float32frombits(uint32(bits) << 16))
+		value := float64(reduce.BFloat16Value(bits))
 		want := m.wanted(i/m.width, i%m.width)
 		if !(math.Abs(value-want) <= rounding*max(0, want-256)) {
 			wrong++

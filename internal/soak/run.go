@@ -16,6 +16,9 @@ type Rank struct {
 	Open Open
 	// Local is its number among the ranks of its machine.
 	Local int
+	// Shared tells that other ranks are in this process, so that what it holds says nothing about
+	// this one.
+	Shared bool
 	// Progress, if set, is told about each round.
 	Progress func(line string)
 	// Hang is called when a round has gone on for well beyond its deadline: a call that should have
@@ -174,7 +177,7 @@ func (p *player) note(w *world, number int, more bool) error {
 	if err != nil {
 		return err
 	}
-	if more && p.done <= warming {
+	if more && p.done <= warming && !p.rank.Shared {
 		p.start, p.warm = now, true
 	}
 	if p.rank.Progress != nil {

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"symmem/driver/nccl/softgpu"
+	"symmem/internal/bench"
+	"symmem/internal/dl/dltest"
+	"symmem/internal/soak"
+)
+
+// softly lets the commands of a test find the software GPU, and a cuBLAS over it.
+func softly(t *testing.T) {
+	t.Helper()
+	cuda, nccl, err := softgpu.Build(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile(filepath.Join("../../internal/cublas/testdata/softblas.c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SYMMEM_CUDA", cuda)
+	t.Setenv("SYMMEM_NCCL", nccl)
+	t.Setenv("SYMMEM_CUBLAS", dltest.Compile(t, "libcublas_soft.so", string(source)))
+}
+
+// soaking runs soak and reads its report.
+func soaking(t *testing.T, args ...string) (code int, report soak.Report, stderr string) {
+	t.Helper()
+	args = append([]string{"soak", "--json", "--max-bytes=64K", "--ranks=2"}, args...)
+	code, stdout, stderr := symmemRun(t, args...)
+	if stdout == "" {
+		t.Fatalf("exit code %d\n%s", code, stderr)
+	}
+	decoder := json.NewDecoder(strings.NewReader(stdout))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&report); err != nil || decoder.More() {
+		t.Fatalf("%v, more %v:\n%s", err, decoder.More(), stdout)
+	}
+	return code, report, stderr
+}
+
+// back demands that a soak was right and that what it used has come back.
+func back(t *testing.T, code int, r soak.Report, stderr string) {
+	t.Helper()
+	if code != exitOK || r.Wrong != 0 || r.Rounds != 5 || r.Aborts == 0 || r.Replays == 0 {
+		t.Errorf("exit code %d, %+v\n%s", code, r, stderr)
+	}
+	if len(r.Resources) == 0 || len(r.Lost()) > 0 {
+		t.Errorf("resources %v", r.Resources)
+	}
+	if lines := strings.Count(stderr, "round "); lines != 5 {
+		t.Errorf("%d lines of progress for 5 rounds:\n%s", lines, stderr)
+	}
+}
+
+func TestASoakOnTheHostIsRightAndGivesEverythingBack(t *testing.T) {
+	code, report, stderr := soaking(t, "--backend=host", "--rounds=5", "--seed=2")
+	back(t, code, report, stderr)
+}
+
+func TestASoakThatGoesWrongSaysHowToRunItsRoundAgain(t *testing.T) {
+	code, report, stderr := soaking(t, "--backend=host", "--placement=address", "--check=off",
+		"--rounds=5", "--seed=1")
+	again := "to run it again: symmem soak --ranks 2 --seed 1 --from-round"
+	if code != exitWrong || report.Wrong == 0 || !strings.Contains(stderr, again) {
+		t.Errorf("exit code %d, %d wrong elements\n%s", code, report.Wrong, stderr)
+	}
+}
+
+func TestASoakOfRanksThatDivergeEndsWithTheDivergence(t *testing.T) {
+	code, _, stderr := soaking(t, "--backend=host", "--placement=address", "--check=every",
+		"--rounds=5", "--seed=1")
+	if code != exitWrong || !strings.Contains(stderr, "ranks diverged in pool") {
+		t.Errorf("exit code %d\n%s", code, stderr)
+	}
+}
+
+// TestOnTheSoftwareGPU runs what needs GPUs. Its times say nothing.
+func TestOnTheSoftwareGPU(t *testing.T) {
+	softly(t)
+	t.Run("a soak is right and gives everything back", func(t *testing.T) {
+		code, report, stderr := soaking(t, "--backend=nccl", "--rounds=5", "--steps=100", "--seed=1")
+		back(t, code, report, stderr)
+	})
+	t.Run("a layer is right on all paths", func(t *testing.T) {
+		r := measured(t, "decode", "--hidden=256", "--batch-sizes=1,3", "--layers=4")
+		if len(r.Results) != 2 || r.Results[1].Params["batch"] != 3.0 ||
+			r.Results[0].Counts["window us"] <= 0 || *r.Results[0].Baseline != "plain" {
+			t.Errorf("results %+v", r.Results)
+		}
+	})
+	t.Run("a submission is compared with NCCL's own", func(t *testing.T) {
+		r := measured(t, "submit", "--calls=50")
+		if len(r.Results) != 2 || *r.Results[0].Baseline != "ncclAllReduce" ||
+			r.Results[0].Params["path"] != "plain" || r.Results[1].Params["path"] != "window" {
+			t.Errorf("results %+v", r.Results)
+		}
+	})
+	t.Run("memory that grows has few windows", func(t *testing.T) {
+		r := measured(t, "windows", "--bytes=256M")
+		if got := r.Results[0].Counts; got["windows"] > bench.MaxWindows || got["its windows"] < 6 {
+			t.Errorf("counts %v", got)
+		}
+	})
+}
+
+// measured runs a bench on two ranks of the nccl backend and reads its report.
+func measured(t *testing.T, args ...string) (report bench.Report) {
+	t.Helper()
+	args = append([]string{"bench"}, args...)
+	code, stdout, stderr := symmemRun(t, append(args, "--backend=nccl", "--quick", "--json")...)
+	if code != exitOK {
+		t.Fatalf("exit code %d\n%s", code, stderr)
+	}
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
+		t.Fatalf("%v:\n%s", err, stdout)
+	}
+	return report
+}

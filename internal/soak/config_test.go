@@ -1,0 +1,92 @@
+package soak
+
+import (
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+func TestWhatMakesNoSenseIsRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(*Config)
+		text  string
+	}{
+		"a round before the first":   {func(c *Config) { c.From = 0 }, "the first round is 0"},
+		"fewer than no rounds":       {func(c *Config) { c.Rounds = -1 }, "rounds is -1"},
+		"no time and no rounds":      {func(c *Config) { c.Duration = 0 }, "duration is 0s"},
+		"no steps":                   {func(c *Config) { c.Steps = 0 }, "steps is 0"},
+		"messages that are too long": {func(c *Config) { c.MaxBytes = 1 << 40 }, "the longest message"},
+		"no time for a round":        {func(c *Config) { c.RoundTimeout = 0 }, "timeouts are"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := Default()
+			c.spoil(&config)
+			err := config.Validate()
+			if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("got %v, want %q", err, c.text)
+			}
+		})
+	}
+	if config := Default(); config.Validate() != nil {
+		t.Error(config.Validate())
+	}
+}
+
+func TestRoundsEndWithTheirNumberOrTheirTime(t *testing.T) {
+	timed := Config{Duration: time.Minute}
+	if !timed.more(1000, 59*time.Second) || timed.more(1, time.Minute) {
+		t.Error("rounds without a number do not go by time")
+	}
+	counted := Config{Duration: time.Minute, Rounds: 3}
+	if !counted.more(2, time.Hour) || counted.more(3, 0) {
+		t.Error("rounds with a number do not go by it")
+	}
+}
+
+func TestTheCommandLineThatRunsARoundAgainHasAllThatItIsDrawnFrom(t *testing.T) {
+	c := Default()
+	c.Seed, c.Placement, c.Check, c.Skew = 9, symmem.PlaceByAddress, symmem.CheckOff, false
+	want := "--seed 9 --from-round 31 --rounds 1 --steps 200 --max-bytes 4194304 " +
+		"--placement address --check off --skew=false"
+	if got := Reproduce(&c, 31); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestEveryKindOfStepIsDrawnByItsWeight(t *testing.T) {
+	draws, counts, all := rand.New(rand.NewPCG(1, 2)), map[string]int{}, 0
+	for _, s := range steps {
+		all += s.weight
+	}
+	const per = 200
+	for range per * all {
+		counts[drawStep(draws).name]++
+	}
+	for _, s := range steps {
+		if n, want := counts[s.name], per*s.weight; n < want/2 || n > 2*want {
+			t.Errorf("%s: drawn %d times, want about %d", s.name, n, want)
+		}
+	}
+}
+
+func TestWhatIsLostIsMoreThanTheTolerance(t *testing.T) {
+	r := Report{Resources: []Resource{
+		{Name: "goroutines", Start: 10, End: 9},
+		{Name: "file descriptors", Start: 10, End: 26, Tolerance: 16},
+	}}
+	if !r.OK() {
+		t.Errorf("lost: %v", r.Lost())
+	}
+	r.Resources[1].End++
+	if lost := r.Lost(); r.OK() || len(lost) != 1 || lost[0].Name != "file descriptors" ||
+		!strings.HasSuffix(lost[0].String(), "LOST") {
+		t.Errorf("lost: %v", lost)
+	}
+	if r = (Report{Wrong: 1}); r.OK() {
+		t.Error("a wrong element is all right")
+	}
+}

@@ -1,0 +1,145 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+
+	"symmem"
+)
+
+// local hands out the ranks of worlds inside this process: the n-th Open of a rank is of world n.
+type local struct {
+	t     *testing.T
+	ranks int
+
+	mu     sync.Mutex
+	opened []int               // by rank; guarded by mu
+	worlds [][]*symmem.Runtime // guarded by mu
+}
+
+func (l *local) open(rank int) Open {
+	return func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		number := l.opened[rank]
+		l.opened[rank]++
+		if number == len(l.worlds) {
+			w, err := symmem.OpenLocal(ctx, l.ranks, o)
+			if err != nil {
+				return nil, err
+			}
+			l.worlds = append(l.worlds, w)
+		}
+		return l.worlds[number][rank], nil
+	}
+}
+
+// soaked runs a soak on ranks inside this process.
+func soaked(t *testing.T, c Config, ranks int) ([]*Report, []error) {
+	t.Helper()
+	l := &local{t: t, ranks: ranks, opened: make([]int, ranks)}
+	reports, errs := make([]*Report, ranks), make([]error, ranks)
+	var all sync.WaitGroup
+	for rank := range ranks {
+		all.Go(func() {
+			reports[rank], errs[rank] = Run(t.Context(), c, Rank{
+				Open: l.open(rank), Local: rank, Shared: true,
+			})
+		})
+	}
+	all.Wait()
+	return reports, errs
+}
+
+// short is a soak that takes a second.
+func short(seed uint64) Config {
+	c := Default()
+	c.Backend, c.Seed, c.Rounds, c.Steps, c.MaxBytes = "host", seed, 3, 80, 64<<10
+	return c
+}
+
+func TestRandomRoundsAreRightAndEveryRankReportsTheSame(t *testing.T) {
+	reports, errs := soaked(t, short(3), 3)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	for rank, r := range reports {
+		if r.Wrong != 0 || r.Rounds != 3 || r.Steps != 240 || r.Calls == 0 || r.Graphs == 0 {
+			t.Errorf("rank %d: %+v", rank, r)
+		}
+		// Each has its own clock and, by skew, memory.
+		r.ElapsedMS, r.Peak = 0, 0
+		if !reflect.DeepEqual(r, reports[0]) {
+			t.Errorf("rank %d reports %+v, rank 0 %+v", rank, r, reports[0])
+		}
+	}
+}
+
+func TestARoundIsTheSameByItself(t *testing.T) {
+	c := short(5)
+	c.Rounds = 1
+	first, errs := soaked(t, c, 2)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	c.Rounds = 2
+	both, errs := soaked(t, c, 2)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	c.Rounds, c.From = 1, 2
+	second, errs := soaked(t, c, 2)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	if first[0].Bytes+second[0].Bytes != both[0].Bytes ||
+		first[0].Calls+second[0].Calls != both[0].Calls {
+		t.Errorf("rounds 1 and 2 check %d and %d bytes, both together %d", first[0].Bytes,
+			second[0].Bytes, both[0].Bytes)
+	}
+}
+
+func TestBlocksThatAreChosenByAddressGiveWrongSums(t *testing.T) {
+	c := short(1)
+	c.Placement, c.Check, c.Rounds, c.Steps = symmem.PlaceByAddress, symmem.CheckOff, 5, 200
+	reports, errs := soaked(t, c, 3)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	r := reports[0]
+	if r.Wrong == 0 || r.OK() || r.FirstWrong != r.Rounds || r.FirstWrong == 0 {
+		t.Fatalf("no sum is wrong: %+v", r)
+	}
+	if len(r.Findings) == 0 || !strings.Contains(r.Findings[0], "elements are wrong") {
+		t.Errorf("findings %q", r.Findings)
+	}
+}
+
+func TestBlocksThatAreChosenByAddressAreADivergenceWhereRanksCompare(t *testing.T) {
+	c := short(1)
+	c.Placement, c.Check, c.Rounds, c.Steps = symmem.PlaceByAddress, symmem.CheckEvery, 5, 200
+	_, errs := soaked(t, c, 3)
+	for rank, err := range errs {
+		var round *RoundError
+		var diverged *symmem.DivergenceError
+		if !errors.As(err, &round) || !errors.As(err, &diverged) || round.Seed != 1 {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+func TestARoundEndsAtItsDeadline(t *testing.T) {
+	c := short(1)
+	c.RoundTimeout = 1
+	_, errs := soaked(t, c, 2)
+	for rank, err := range errs {
+		var round *RoundError
+		if !errors.As(err, &round) || round.Round != 1 {
+			t.Errorf("rank %d: %v, want an error of round 1", rank, err)
+		}
+	}
+}
