@@ -114,7 +114,7 @@ func TestTheTextShowsEveryResult(t *testing.T) {
 	if err := anyReport(aDivergence()).WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
-	want := `2 ranks on the host backend; check every, placement address
+	want := `2 ranks on the host backend; check every, placement address, path window
 
 TestCase   Size     Value  Sym  Exp   MaxDiff     MeanDiff    Result
 1.churn8   1,100    *      yes  *     0.00000000  0.00000000  PASS x 2
