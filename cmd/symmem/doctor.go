@@ -23,7 +23,8 @@ system's calls, the environment, the launcher's variables and the tuning table. 
 starts ranks that open the backend, register one segment and all-reduce 4 KiB and 16 MiB of it on
 the window path and on the plain one. Sums are checked, and NCCL's own log shows which kernels ran.
 Started by a launcher (torchrun, mpirun, srun), it is one rank of the trial, and rank 0 reports
-about its own machine; the other ranks say only what went wrong on them.
+about its own machine; the other ranks say only what went wrong on them. With --trial=false the
+first rank of each machine reports about it.
 
 Each finding is ok, warn (it works, but not as well as it could) or fail, with what to do. Without a
 GPU it says so, and examines the host backend. Multicast is reported, and never used.
@@ -130,12 +131,15 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 }
 
 // join takes part in the trial of a launcher's ranks. It comes before anything else is looked at,
-// since that loads NCCL, and rank 0 reports.
+// since that loads NCCL, and rank 0 reports. Without a trial the first rank of each machine does.
 func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
-	account := doctor.Account{Rank: world.Rank}
-	if f.trial {
-		account = runTrial(cmd.Context(), world, f.backend, f.timeout)
+	if !f.trial {
+		if world.LocalRank != 0 {
+			return nil
+		}
+		return f.examine(cmd, nil)
 	}
+	account := runTrial(cmd.Context(), world, f.backend, f.timeout)
 	if world.Rank == 0 {
 		return f.examine(cmd, func(*cobra.Command, *doctor.Facts) *doctor.Trial {
 			return doctor.Join(world.Size, []doctor.Account{account}, nil)

@@ -11,10 +11,15 @@ import (
 )
 
 // TestDoctorScripts runs doctor where there is no GPU, and on GPUs of software, which the scripts
-// that begin with gpu are given: $CUDA and $NCCL are their libraries.
+// are given: $CUDA and $NCCL are their libraries. It also starts ranks as the scripts in $EXAMPLES
+// do.
 func TestDoctorScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
+	}
+	examples, err := filepath.Abs("../../examples")
+	if err != nil {
+		t.Fatal(err)
 	}
 	cuda, nccl, err := softgpu.Build(t.TempDir())
 	if err != nil {
@@ -27,6 +32,7 @@ func TestDoctorScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("CUDA", cuda)
 			e.Setenv("NCCL", nccl)
+			e.Setenv("EXAMPLES", examples)
 			e.Setenv("TMPDIR", filepath.Join(e.WorkDir, "tmp"))
 			return os.MkdirAll(filepath.Join(e.WorkDir, "tmp"), 0o700)
 		},

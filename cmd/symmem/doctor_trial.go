@@ -11,12 +11,12 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// trialBytes are the sizes of the trial: one for latency, one for bandwidth. The last is that of
-// its segment.
-var trialBytes = []int64{4 << 10, 16 << 20}
-
-// trialRepeats is how many calls are timed, after as many that are not.
-const trialRepeats = 20
+// trialSizes are the sizes of the trial in bytes, one for latency and one for bandwidth, and how many
+// calls are timed, after as many that are not. The last is that of the segment.
+var trialSizes = []struct {
+	bytes   int64
+	repeats int
+}{{4 << 10, 50}, {16 << 20, 5}}
 
 // trial is one rank of a doctor's trial.
 type trial struct {
@@ -74,8 +74,8 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 		if err := t.rt.World().SetPath(ctx, choice); err != nil {
 			return err
 		}
-		for _, bytes := range trialBytes {
-			if err := t.call(ctx, choice, bytes); err != nil {
+		for _, size := range trialSizes {
+			if err := t.call(ctx, choice, size.bytes, size.repeats); err != nil {
 				return err
 			}
 		}
@@ -97,7 +97,7 @@ func (t *trial) introduce() {
 
 // register makes one segment and registers it.
 func (t *trial) register(ctx context.Context) error {
-	bytes := trialBytes[len(trialBytes)-1]
+	bytes := trialSizes[len(trialSizes)-1].bytes
 	pool, err := t.rt.NewPool(symmem.PoolOptions{Domain: t.rt.World(), FirstSegment: bytes})
 	if err != nil {
 		return err
@@ -111,7 +111,9 @@ func (t *trial) register(ctx context.Context) error {
 }
 
 // call all-reduces a part of the buffer in place, checks it and times it.
-func (t *trial) call(ctx context.Context, choice symmem.PathChoice, bytes int64) error {
+func (t *trial) call(
+	ctx context.Context, choice symmem.PathChoice, bytes int64, repeats int,
+) error {
 	m, err := t.buffer.Memory().Slice(0, bytes)
 	if err != nil {
 		return err
@@ -130,7 +132,7 @@ func (t *trial) call(ctx context.Context, choice symmem.PathChoice, bytes int64)
 		return err
 	}
 	t.prove(&c, seen)
-	if err := t.time(ctx, m, data, &c); err != nil {
+	if c.MicroS, err = t.time(ctx, m, data, repeats); err != nil {
 		return err
 	}
 	t.account.Calls = append(t.account.Calls, c)
@@ -177,23 +179,20 @@ func (t *trial) check(
 	return nil
 }
 
-// time measures calls on zeros, whose sums stay zeros.
+// time measures calls on zeros, whose sums stay zeros, in microseconds a call.
 func (t *trial) time(
-	ctx context.Context, m symmem.Memory, data []float32, c *doctor.TrialCall,
-) error {
+	ctx context.Context, m symmem.Memory, data []float32, repeats int,
+) (float64, error) {
 	clear(data)
 	if err := t.rt.DefaultStream().Copy(m, symmem.Host(data)); err != nil {
-		return err
+		return 0, err
 	}
-	if err := t.reduce(ctx, m, int64(len(data)), trialRepeats); err != nil {
-		return err
+	if err := t.reduce(ctx, m, int64(len(data)), repeats); err != nil {
+		return 0, err
 	}
 	start := time.Now()
-	if err := t.reduce(ctx, m, int64(len(data)), trialRepeats); err != nil {
-		return err
-	}
-	c.MicroS = float64(time.Since(start).Nanoseconds()) / 1e3 / trialRepeats
-	return nil
+	err := t.reduce(ctx, m, int64(len(data)), repeats)
+	return float64(time.Since(start).Nanoseconds()) / 1e3 / float64(repeats), err
 }
 
 // launches is the number of launches that NCCL has logged on this rank.
