@@ -11,7 +11,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// trialSizes are the sizes of the trial in bytes, one for latency and one for bandwidth, and how many
+// trialSizes are the sizes of the trial in bytes, for latency and for bandwidth, and how many
 // calls are timed, after as many that are not. The last is that of the segment.
 var trialSizes = []struct {
 	bytes   int64
