@@ -6,9 +6,9 @@ package symmem
 //
 // Foreign work is ordered with symmem's by the order of calls, Synchronize waits for it, and while
 // the stream captures it becomes a part of the capture. symmem does not see what memory it uses:
-// Buffer.UseOn notes that for buffers of another stream, and buffers of a capture stay allocated
-// until its graph is closed, unless a captured call of symmem uses them, too. The thread that queues
-// the work needs the GPU's primary context as its current one.
+// the caller notes that by Buffer.UseOn for buffers of another stream, and frees what a capture
+// uses only after its graph is closed. The thread that queues the work needs the GPU's primary
+// context as its current one.
 func (s *Stream) Handle() uintptr {
 	if native, ok := s.queue.(interface{ Handle() uintptr }); ok {
 		return native.Handle()

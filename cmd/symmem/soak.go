@@ -15,7 +15,8 @@ import (
 	"symmem/internal/soak"
 )
 
-const soakLong = `soak runs random programs for a long time and checks every element of every result.
+const soakLong = "" +
+	`soak runs random programs for a long time and checks every element of every result.
 
 It starts the ranks itself, or, started by a launcher, is one of them. A program is a sequence of
 rounds; each is drawn from the seed and its number alone, and is the same on all ranks: allocations
@@ -141,7 +142,8 @@ func (f *soakFlags) rank(
 // hang ends the process of a rank that hangs: its launcher ends the others.
 func (f *soakFlags) hang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
 	return func(round int, stacks []byte) {
-		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round, f.again(w, round), stacks)
+		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,
+			f.again(w, round), stacks)
 		os.Exit(exitUsage)
 	}
 }

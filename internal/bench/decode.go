@@ -28,8 +28,8 @@ type Decode struct {
 	Plan            Plan
 }
 
-// The bars of a layer: auto takes at most so many times what plain takes, except for one sequence on
-// four GPUs, where it is to be faster by a quarter.
+// The bars of a layer: auto takes at most so many times what plain takes, except for one sequence
+// on four GPUs, where it is to be faster by a quarter.
 const (
 	decodeSlower = 1.02
 	decodeFaster = 1 / 1.25

@@ -210,8 +210,8 @@ func (b *launches) submission(path symmem.PathChoice) (*submission, error) {
 	if path == symmem.PathWindow {
 		call.Path, call.SendWindow, call.RecvWindow = driver.PathWindow, b.window, b.window
 	}
-	if call.Path == driver.PathWindow && b.comm.Windowed(&call) != nil {
-		return nil, nil
+	if why := b.comm.Windowed(&call); why != nil && call.Path == driver.PathWindow {
+		return nil, b.unlessUnsupported(why)
 	}
 	plan, err := b.comm.Prepare(call)
 	if err != nil {
@@ -223,6 +223,14 @@ func (b *launches) submission(path symmem.PathChoice) (*submission, error) {
 		wait:   func() error { return b.stream.Synchronize(context.Background()) },
 		around: func(batch func() error) error { return batch() },
 	}, nil
+}
+
+// unlessUnsupported drops the error that says why there is no window path.
+func (b *launches) unlessUnsupported(err error) error {
+	if errors.Is(err, symmem.ErrUnsupported) {
+		return nil
+	}
+	return err
 }
 
 func (b *launches) close() error { return errors.Join(b.window.Deregister(), b.bare.close()) }

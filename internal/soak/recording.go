@@ -107,8 +107,8 @@ func (rec *recording) call(
 	return s.Copy(to, e.recv)
 }
 
-// touch spoils the output, and copies a byte of the input over what the result replaces: so the graph
-// pins the same buffers, in the same order, on ranks that are no members.
+// touch spoils the output, and copies a byte of the input over what the result replaces: so the
+// graph pins the same buffers, in the same order, on ranks that are no members.
 func (e *exchange) touch(to symmem.Memory, s *symmem.Stream) error {
 	from, fromErr := e.send.Slice(0, 1)
 	to, toErr := to.Slice(0, 1)

@@ -2,7 +2,6 @@ package soak
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"time"
@@ -70,7 +69,10 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	p := &player{config: c, rank: rank, begun: time.Now()}
 	defer func() {
 		for _, w := range p.worlds {
-			err = errors.Join(err, p.unlessFailed(err, w.rt.Close()))
+			if closing := w.rt.Close(); err == nil {
+				// After a failure it would repeat that.
+				err = closing
+			}
 		}
 	}()
 	for _, level := range c.levels() {
@@ -89,14 +91,6 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 		return p.report, err
 	}
 	return p.report, nil
-}
-
-// unlessFailed drops the error of a Close after a failure: it repeats that.
-func (p *player) unlessFailed(failed, err error) error {
-	if failed != nil {
-		return nil
-	}
-	return err
 }
 
 func (p *player) backend() string { return p.worlds[0].rt.Device().Backend }
@@ -218,8 +212,8 @@ func (p *player) compare(ctx context.Context) error {
 
 // Reproduce is the part of a command line that runs one round again, with as many ranks.
 func Reproduce(c *Config, round int) string {
-	text := fmt.Sprintf("--seed %d --from-round %d --rounds 1 --steps %d --max-bytes %d", c.Seed, round,
-		c.Steps, c.MaxBytes)
+	text := fmt.Sprintf("--seed %d --from-round %d --rounds 1 --steps %d --max-bytes %d",
+		c.Seed, round, c.Steps, c.MaxBytes)
 	if c.Placement == symmem.PlaceByAddress {
 		text += " --placement address"
 	}

@@ -43,8 +43,8 @@ func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel
 	return w, nil
 }
 
-// warm makes the memory of disabled scopes as large as rounds may need it: it is given back with the
-// Runtime only.
+// warm makes the memory of disabled scopes as large as rounds may need it: it is given back with
+// the Runtime only.
 func (w *world) warm(bytes int64) error {
 	s := w.desk.BeginDisabled()
 	defer s.Abandon()
