@@ -1,0 +1,74 @@
+package proof
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestAProverThatIsOffDoesNothing(t *testing.T) {
+	clearVariables(t)
+	var p Prover
+	var out bytes.Buffer
+	err := p.Start()
+	p.Called("AllReduce", 1, 4)
+	answers, answersErr := p.Answers()
+	if err := errors.Join(err, p.Write(&out, "# "), answersErr); err != nil {
+		t.Error(err)
+	}
+	p.Close(&err)
+	if out.Len() > 0 || answers != nil || err != nil || os.Getenv(levelVariable) != "" {
+		t.Errorf("wrote %q, answers %v, error %v", &out, answers, err)
+	}
+}
+
+func TestAProverAnswersOnceForEachCall(t *testing.T) {
+	clearVariables(t)
+	t.Setenv("TMPDIR", t.TempDir())
+	p := Prover{On: true}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		p.Called("all_gather", 8, 2)
+	}
+	line := "h:1:1 [0] NCCL INFO AllGather: 16 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n"
+	if err := os.WriteFile(p.recorder.File(), []byte(line), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := p.Write(&out, "# "); err != nil || out.String() != "# AllGather 16 B: plain RING/LL\n" {
+		t.Errorf("wrote %q, error %v", &out, err)
+	}
+	answers, err := p.Answers()
+	if err != nil || len(answers) != 1 || answers[0].Windowed() {
+		t.Errorf("answers %+v, error %v", answers, err)
+	}
+	p.Close(&err)
+	if left, readErr := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
+		t.Errorf("left behind %v: %v, %v", left, err, readErr)
+	}
+}
+
+func TestAProverWithoutALogSaysWhy(t *testing.T) {
+	clearVariables(t)
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv(levelVariable, "WARN")
+	p := Prover{On: true}
+	err := p.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close(&err)
+	var out bytes.Buffer
+	p.Called("AllReduce", 1, 4)
+	if err := p.Write(&out, "# "); err != nil ||
+		!strings.HasPrefix(out.String(), "# which kernels ran is not known: NCCL_DEBUG is WARN") {
+		t.Errorf("wrote %q, error %v", &out, err)
+	}
+	if answers, err := p.Answers(); err != nil || answers != nil {
+		t.Errorf("answers %v, error %v", answers, err)
+	}
+}
