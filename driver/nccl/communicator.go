@@ -44,6 +44,8 @@ type communicator struct {
 	mailboxes mailboxes
 	// comparing tells that a launch compares calls, and so looks for trouble by itself.
 	comparing atomic.Bool
+	// closing tells that Close has begun: nothing is launched any more.
+	closing atomic.Bool
 
 	ending, settled sync.Once
 	// ended is closed when the communicator has failed or is closed, quiet when its kernels have
@@ -258,6 +260,7 @@ func (c *communicator) end() {
 // Close leaves the group. Work that all ranks have launched is waited for; other work ends with
 // ErrClosed.
 func (c *communicator) Close() error {
+	c.closing.Store(true)
 	if c.plane.Cause() == nil {
 		c.finishWork()
 	}
@@ -272,7 +275,7 @@ func (c *communicator) finishWork() {
 	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
 	defer cancel()
 	poll(ctx, func() bool {
-		return c.busy.settle() || !c.complete(c.busy.ticket.Load()) || c.unanswered() ||
+		return c.idle() || !c.complete(c.busy.ticket.Load()) || c.unanswered() ||
 			c.plane.Cause() != nil
 	})
 }

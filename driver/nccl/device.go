@@ -68,8 +68,9 @@ func (d *Device) choose() error {
 		ordinal = 0
 	}
 	if ordinal >= n {
-		return fmt.Errorf("local rank %d: the process sees %d GPUs; start fewer ranks on this "+
-			"machine, or show it more (CUDA_VISIBLE_DEVICES)", d.cfg.LocalRank, n)
+		return fmt.Errorf("local rank %d: %w: the process sees %d GPUs; start fewer ranks on this "+
+			"machine, or show it more (CUDA_VISIBLE_DEVICES)", d.cfg.LocalRank,
+			driver.ErrUnsupported, n)
 	}
 	d.gpu, err = d.cuda.Device(ordinal)
 	return err

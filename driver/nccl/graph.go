@@ -144,6 +144,11 @@ func (s *stream) launchGraph(g *graph) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 	}
+	for _, c := range g.users {
+		if err := c.open(); err != nil {
+			return s.refuse(c, err)
+		}
+	}
 	var sent []*message
 	for i, p := range g.plans {
 		if p.Operation.PointToPoint() {

@@ -37,10 +37,28 @@ func (s *stream) launch(p *plan) error {
 	case p.Operation.PointToPoint():
 		return c.transfer(s, p)
 	}
-	if err := c.admit(s, p); err != nil {
+	err := c.open()
+	if err == nil {
+		err = c.admit(s, p)
+	}
+	if err == nil {
+		err = c.call(p, s)
+	}
+	if err != nil {
 		return s.refuse(c, err)
 	}
-	return c.call(p, s)
+	return nil
+}
+
+// open refuses new work once Close has begun. c.mu is held, so Close sees all work that was let in.
+func (c *communicator) open() error {
+	if !c.closing.Load() {
+		return nil
+	}
+	if cause := c.plane.Cause(); cause != nil {
+		return cause
+	}
+	return fmt.Errorf("launching on group %s: %w", c.cfg.ID, driver.ErrClosed)
 }
 
 // record puts a collective into the capture. It gets its tickets when the graph is launched.
@@ -65,7 +83,7 @@ func (s *stream) record(p *plan) error {
 func (c *communicator) admit(s *stream, p *plan) error {
 	check := c.check.Load()
 	if !check && c.plane.Forsaken() {
-		return c.forsaken()
+		return c.forsaken(p)
 	}
 	ticket := c.plane.Submit()
 	c.busy.note(s, ticket, uint32(p.Operation))
@@ -80,11 +98,13 @@ func (c *communicator) admit(s *stream, p *plan) error {
 }
 
 // forsaken fails the communicator after a peer has failed, and says why this rank cannot go on.
-func (c *communicator) forsaken() error {
+func (c *communicator) forsaken(p *plan) error {
 	if err := c.plane.Cause(); err != nil {
 		return err
 	}
-	return c.plane.Fail(fmt.Errorf("launching on group %s: %w", c.cfg.ID, driver.ErrFault))
+	// Worded as the wait for it would be: ranks compare where each of them is.
+	return c.plane.Fail(fmt.Errorf("%v %d of group %s: %w", p.Operation, c.busy.ticket.Load()+1,
+		c.cfg.ID, driver.ErrFault))
 }
 
 // refuse says that a collective was not launched: by Launch if the stream is idle, else, since it

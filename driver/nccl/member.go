@@ -117,8 +117,9 @@ func compatible(ranks []int, all []*member) error {
 		}
 		at := m.Machine + " " + m.GPU
 		if first, used := users[at]; used && os.Getenv("NCCL_MULTI_RANK_GPU_ENABLE") != "1" {
-			return fmt.Errorf("ranks %d and %d use the same GPU, %s %s: give each rank its own "+
-				"local rank, or its own CUDA_VISIBLE_DEVICES", first, ranks[i], m.Name, m.GPU)
+			return fmt.Errorf("ranks %d and %d use the same GPU, %s %s: %w: give each rank its own "+
+				"local rank, or its own CUDA_VISIBLE_DEVICES", first, ranks[i], m.Name, m.GPU,
+				driver.ErrUnsupported)
 		}
 		users[at] = ranks[i]
 	}
