@@ -21,8 +21,24 @@ func TestABufferKnowsItsPlace(t *testing.T) {
 		if m := a.Memory(); m.Address() != a.Address() || m.Bytes() != a.Size() {
 			r.failf("memory %#x, %d bytes", m.Address(), m.Bytes())
 		}
-		if v, err := symmem.View[float64](a); err != nil || len(v) != 128 {
-			r.failf("%d elements, %v", len(v), err)
+	})
+}
+
+func TestAViewIsForMemoryThatTheProcessorCanAddress(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		a := r.alloc(r.pool(), 1000)
+		v, err := symmem.View[float64](a)
+		if !r.Device().Addressable {
+			r.is(err, symmem.ErrUnsupported)
+			return
+		}
+		r.ok(err)
+		if len(v) != 128 {
+			r.failf("%d elements", len(v))
+		}
+		v[127] = 5
+		if got := read[float64](r, a.Memory()); got[127] != 5 {
+			r.failf("a view of other memory: %v", got[127])
 		}
 	})
 }

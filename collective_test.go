@@ -12,7 +12,9 @@ import (
 // operation is a collective with what it must leave in recv. The element i of rank k's send is
 // value(k, i).
 type operation struct {
-	name string
+	kind symmem.Operation
+	// everywhere tells that every backend has a window path for it.
+	everywhere bool
 	// send and recv are how many parts of count elements the buffers have, in a group of n.
 	parts func(n int) (send, recv int)
 	call  func(r *rank, send, recv symmem.Memory, count int64) error
@@ -39,14 +41,14 @@ func first(int) int { return 0 }
 
 var operations = []operation{
 	{
-		"AllReduce", one,
+		symmem.OpAllReduce, true, one,
 		func(r *rank, send, recv symmem.Memory, count int64) error {
 			return r.World().AllReduce(r.ctx, send, recv, count, symmem.Float32, symmem.Sum, nil)
 		},
 		func(n, _, i, _ int) (float32, bool) { return total(n, i), true }, first,
 	},
 	{
-		"AllGather", func(n int) (int, int) { return 1, n },
+		symmem.OpAllGather, true, func(n int) (int, int) { return 1, n },
 		func(r *rank, send, recv symmem.Memory, count int64) error {
 			return r.World().AllGather(r.ctx, send, recv, count, symmem.Float32, nil)
 		},
@@ -54,7 +56,7 @@ var operations = []operation{
 		func(me int) int { return me },
 	},
 	{
-		"ReduceScatter", func(n int) (int, int) { return n, 1 },
+		symmem.OpReduceScatter, true, func(n int) (int, int) { return n, 1 },
 		func(r *rank, send, recv symmem.Memory, count int64) error {
 			return r.World().ReduceScatter(r.ctx, send, recv, count, symmem.Float32, symmem.Sum, nil)
 		},
@@ -62,21 +64,21 @@ var operations = []operation{
 		func(me int) int { return me },
 	},
 	{
-		"Broadcast", one,
+		symmem.OpBroadcast, false, one,
 		func(r *rank, send, recv symmem.Memory, count int64) error {
 			return r.World().Broadcast(r.ctx, send, recv, count, symmem.Float32, root, nil)
 		},
 		func(_, _, i, _ int) (float32, bool) { return value(root, i), true }, first,
 	},
 	{
-		"Reduce", one,
+		symmem.OpReduce, false, one,
 		func(r *rank, send, recv symmem.Memory, count int64) error {
 			return r.World().Reduce(r.ctx, send, recv, count, symmem.Float32, symmem.Sum, root, nil)
 		},
 		func(n, me, i, _ int) (float32, bool) { return total(n, i), me == root }, first,
 	},
 	{
-		"AllToAll", func(n int) (int, int) { return n, n },
+		symmem.OpAllToAll, false, func(n int) (int, int) { return n, n },
 		func(r *rank, send, recv symmem.Memory, count int64) error {
 			return r.World().AllToAll(r.ctx, send, recv, count, symmem.Float32, nil)
 		},
@@ -86,41 +88,46 @@ var operations = []operation{
 	},
 }
 
-// memories returns the send and receive memory of an operation, and their elements.
-type memories func(r *rank, sendLen, recvLen, at int) (
-	send, recv symmem.Memory, in, out []float32,
-)
+// memories returns the send and receive memory of an operation.
+type memories func(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory)
 
 // windows are two ranges in windows, off the start of their buffers.
-func windows(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory, in, out []float32) {
+func windows(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
 	p := r.pool()
-	const skip = 24
-	a := r.alloc(p, int64(4*(sendLen+skip)))
-	b := r.window(p, int64(4*(recvLen+skip)))
-	send, err := a.Memory().Slice(4*skip, int64(4*sendLen))
-	r.ok(err)
-	recv, err = b.Memory().Slice(4*skip, int64(4*recvLen))
-	r.ok(err)
-	return send, recv, r.floats(a)[skip:][:sendLen], r.floats(b)[skip:][:recvLen]
+	const skip = 96
+	a := r.alloc(p, int64(4*sendLen+skip))
+	b := r.window(p, int64(4*recvLen+skip))
+	return r.part(a.Memory(), skip, 4*sendLen), r.part(b.Memory(), skip, 4*recvLen)
 }
 
 // inPlace is one buffer in a window; the smaller range is a part of the larger.
-func inPlace(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory, in, out []float32) {
-	b := r.window(r.pool(), int64(4*max(sendLen, recvLen)))
-	small := min(sendLen, recvLen)
-	part, err := b.Memory().Slice(int64(4*small*at), int64(4*small))
-	r.ok(err)
-	v := r.floats(b)
+func inPlace(r *rank, sendLen, recvLen, at int) (send, recv symmem.Memory) {
+	small, large := 4*min(sendLen, recvLen), 4*max(sendLen, recvLen)
+	m := r.window(r.pool(), int64(large)).Memory()
+	whole, part := r.part(m, 0, large), r.part(m, small*at, small)
 	if sendLen > recvLen {
-		return b.Memory(), part, v[:sendLen], v[small*at:][:small]
+		return whole, part
 	}
-	return part, b.Memory(), v[small*at:][:small], v[:recvLen]
+	return part, whole
 }
 
-// slices of Go are no symmetric memory.
-func goSlices(_ *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory, in, out []float32) {
-	in, out = make([]float32, sendLen), make([]float32, recvLen)
-	return symmem.Host(in), symmem.Host(out), in, out
+// unregistered is memory that no group registers.
+func unregistered(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
+	return r.plain(int64(4 * sendLen)), r.plain(int64(4 * recvLen))
+}
+
+// goSlices are no symmetric memory, and no memory at all for a device apart from the processor.
+func goSlices(r *rank, sendLen, recvLen, _ int) (send, recv symmem.Memory) {
+	r.needsAddressable()
+	return symmem.Host(make([]float32, sendLen)), symmem.Host(make([]float32, recvLen))
+}
+
+// part is Memory.Slice where it must succeed.
+func (r *rank) part(m symmem.Memory, from, bytes int) symmem.Memory {
+	r.t.Helper()
+	p, err := m.Slice(int64(from), int64(bytes))
+	r.ok(err)
+	return p
 }
 
 func TestCollectives(t *testing.T) {
@@ -131,12 +138,13 @@ func TestCollectives(t *testing.T) {
 		}{
 			{"from window to window", "window", windows},
 			{"in place", "window", inPlace},
+			{"on memory of no window", "plain", unregistered},
 			{"on Go slices", "plain", goSlices},
 		} {
 			if op.inPlace == nil && row.name == "in place" {
 				continue
 			}
-			t.Run(op.name+" "+row.name, func(t *testing.T) {
+			t.Run(op.kind.String()+" "+row.name, func(t *testing.T) {
 				together(t, 3, symmem.Options{}, func(r *rank) { collect(r, &op, row.memory, row.path) })
 			})
 		}
@@ -152,13 +160,19 @@ func collect(r *rank, op *operation, memory memories, path string) {
 		if op.inPlace != nil {
 			at = op.inPlace(me)
 		}
-		send, recv, in, out := memory(r, sendParts*count, recvParts*count, at)
+		send, recv := memory(r, sendParts*count, recvParts*count, at)
+		e, err := r.World().Explain(op.kind, send, recv, int64(count), symmem.Float32)
+		r.ok(err)
+		if path == "window" && refuses(e) && !op.everywhere {
+			path = "plain"
+		}
+		in := make([]float32, sendParts*count)
 		for i := range in {
 			in[i] = value(me, i)
 		}
+		write(r, send, in)
 		r.ok(op.call(r, send, recv, int64(count)))
-		r.synchronize()
-		for i, got := range out {
+		for i, got := range read[float32](r, recv) {
 			if want, ok := op.want(n, me, i, count); ok && got != want {
 				r.failf("count %d: element %d is %v, want %v", count, i, got, want)
 			}
@@ -172,21 +186,19 @@ func collect(r *rank, op *operation, memory memories, path string) {
 func TestSendMeetsRecv(t *testing.T) {
 	together(t, 2, symmem.Options{}, func(r *rank) {
 		v := make([]int64, 100_000)
-		m := symmem.Host(v)
+		for i := range v {
+			v[i] = int64(i) << 20
+		}
+		m, count := r.plain(int64(8*len(v))), int64(len(v))
 		if r.Rank() == 0 {
-			for i := range v {
-				v[i] = int64(i) << 20
-			}
-			r.ok(r.World().Send(r.ctx, m, int64(len(v)), symmem.Int64, 1, nil))
+			write(r, m, v)
+			r.supported(r.World().Send(r.ctx, m, count, symmem.Int64, 1, nil))
 			r.synchronize()
 			return
 		}
-		r.ok(r.World().Recv(r.ctx, m, int64(len(v)), symmem.Int64, 0, nil))
-		r.synchronize()
-		for i := range v {
-			if v[i] != int64(i)<<20 {
-				r.failf("element %d is %d", i, v[i])
-			}
+		r.supported(r.World().Recv(r.ctx, m, count, symmem.Int64, 0, nil))
+		if got := read[int64](r, m); !slices.Equal(got, v) {
+			r.failf("received %v...", got[:10])
 		}
 	})
 }
@@ -209,12 +221,11 @@ func TestReductionsAndTypes(t *testing.T) {
 	} {
 		t.Run(op.String(), func(t *testing.T) {
 			together(t, 3, symmem.Options{}, func(r *rank) {
-				v := []int32{int32(2 * (r.Rank() + 1))}
-				m := symmem.Host(v)
+				m := r.plain(4)
+				write(r, m, []int32{int32(2 * (r.Rank() + 1))})
 				r.ok(r.World().AllReduce(r.ctx, m, m, 1, symmem.Int32, op, nil))
-				r.synchronize()
-				if !slices.Equal(v, []int32{want}) {
-					r.failf("got %d, want %d", v[0], want)
+				if got := read[int32](r, m); got[0] != want {
+					r.failf("got %d, want %d", got[0], want)
 				}
 			})
 		})
@@ -324,10 +335,7 @@ func TestWhatNoRankCouldDoIsRefused(t *testing.T) {
 }
 
 func TestABufferOfAnotherRuntimeIsForeign(t *testing.T) {
-	runtimes, err := symmem.OpenLocal(t.Context(), 2, symmem.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	runtimes := open(t, 2, symmem.Options{})
 	p, err := runtimes[0].NewPool(symmem.PoolOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -363,9 +371,10 @@ func TestABufferOfAnotherRuntimeIsForeign(t *testing.T) {
 }
 
 func TestExplainSaysWhichPathAndWhy(t *testing.T) {
-	together(t, 2, symmem.Options{Tuning: symmem.BuiltInTuning}, func(r *rank) {
+	file := tableOf(t, "4KiB")
+	together(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
 		p := r.pool()
-		b, foreign := r.alloc(p, 4096), symmem.Host(make([]float32, 1024))
+		b, foreign := r.alloc(p, 4096), r.plain(4096)
 		explain := func(op symmem.Operation, send, recv symmem.Memory) string {
 			e, err := r.World().Explain(op, send, recv, 512, symmem.Float32)
 			r.ok(err)
@@ -378,17 +387,17 @@ func TestExplainSaysWhichPathAndWhy(t *testing.T) {
 			explain(symmem.OpAllReduce, foreign, m), explain(symmem.OpSend, m, m))
 		r.alloc(p, 8*mib)
 		got = append(got, explain(symmem.OpAllReduce, m, m))
-		const host = "and the built-in table of the host backend says window for everything"
+		table := "and the table " + file + " of box says window up to 4KiB for AllReduce on 2 ranks"
 		want := []string{
 			"AllReduce: window path, after registering: " +
-				"both buffers are of pools that the group can register, " + host,
+				"both buffers are of pools that the group can register, " + table,
 			"AllReduce: plain path, after registering: the send buffer is in no window of the group",
-			"AllReduce: window path: both buffers lie in windows of the group, " + host,
+			"AllReduce: window path: both buffers lie in windows of the group, " + table,
 			"AllReduce: plain path: the receive buffer is in no window of the group",
 			"AllReduce: plain path: the send buffer is in no window of the group",
 			"Send: plain path: the operation works without windows",
 			"AllReduce: window path, after registering: " +
-				"both buffers lie in windows of the group, " + host,
+				"both buffers lie in windows of the group, " + table,
 		}
 		if !slices.Equal(got, want) {
 			r.failf("got  %s\nwant %s", join(got), join(want))

@@ -11,10 +11,10 @@ import (
 )
 
 // world runs a function on two ranks inside this process. Programs call symmem.Open in each of
-// their processes instead.
+// their processes instead, and mostly name no backend.
 func world(f func(ctx context.Context, rt *symmem.Runtime) error) {
 	ctx := context.Background()
-	runtimes, err := symmem.OpenLocal(ctx, 2, symmem.Options{})
+	runtimes, err := symmem.OpenLocal(ctx, 2, symmem.Options{Backend: "host"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func world(f func(ctx context.Context, rt *symmem.Runtime) error) {
 // the environment. A process on its own is a world of one.
 func ExampleOpen() {
 	ctx := context.Background()
-	rt, err := symmem.Open(ctx, symmem.Options{Size: 1})
+	rt, err := symmem.Open(ctx, symmem.Options{Size: 1, Backend: "host"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -78,20 +78,21 @@ func ExampleGroup_AllReduce() {
 		if err != nil {
 			return err
 		}
-		v, err := symmem.View[float32](buffer)
+		m, err := buffer.Memory().Slice(0, 8)
 		if err != nil {
 			return err
 		}
-		v[0], v[1] = float32(rt.Rank()+1), 10
-		m := buffer.Memory()
-		if err := rt.World().AllReduce(ctx, m, m, 2, symmem.Float32, symmem.Sum, nil); err != nil {
-			return err
-		}
-		if err := rt.DefaultStream().Synchronize(ctx); err != nil {
+		v, s := []float32{float32(rt.Rank() + 1), 10}, rt.DefaultStream()
+		if err := errors.Join(
+			s.Copy(m, symmem.Host(v)),
+			rt.World().AllReduce(ctx, m, m, 2, symmem.Float32, symmem.Sum, s),
+			s.Copy(symmem.Host(v), m),
+			s.Synchronize(ctx),
+		); err != nil {
 			return err
 		}
 		if rt.Rank() == 0 {
-			fmt.Println(v[:2], rt.World().Stats().Paths)
+			fmt.Println(v, rt.World().Stats().Paths)
 		}
 		return nil
 	})

@@ -73,6 +73,46 @@ func TestAGraphIsReplayedAfterItsPoolHasGrown(t *testing.T) {
 	})
 }
 
+func TestAGraphIsReplayedAThousandTimesWhileItsPoolGrows(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		const replays, batch = 1000, 100
+		p, s := r.pool(), r.DefaultStream()
+		from, to := r.alloc(p, mib), r.window(p, mib)
+		r.fill(from, float32(r.Rank()+1))
+		g := r.capture(func(s *symmem.Stream) {
+			r.ok(r.World().AllReduce(r.ctx, from.Memory(), to.Memory(), mib/4, symmem.Float32,
+				symmem.Sum, s))
+		})
+		r.ok(from.Free())
+		r.ok(to.Free())
+		for range replays / batch {
+			r.ok(s.Fill(symmem.Foreign(to.Address(), mib), 0))
+			for range batch {
+				r.ok(g.Launch(s))
+			}
+			if v := read[float32](r, symmem.Foreign(to.Address(), mib)); v[0] != 3 || v[mib/4-1] != 3 {
+				r.failf("the sum is %v, %v", v[0], v[mib/4-1])
+			}
+			// The pool grows, and hands out none of the memory on which the graph works.
+			b := r.alloc(p, 3*mib)
+			for _, pinned := range []symmem.Buffer{from, to} {
+				if b.Address() < pinned.Address()+uintptr(mib) &&
+					pinned.Address() < b.Address()+uintptr(b.Size()) {
+					r.failf("%#x belongs to a graph", b.Address())
+				}
+			}
+			r.sums(r.World(), b)
+		}
+		if n := r.World().Stats().Paths["window"]; n != replays+replays/batch {
+			r.failf("%d collectives over windows", n)
+		}
+		if n := p.Stats().Segments; n < 3 {
+			r.failf("%d segments: the pool did not grow", n)
+		}
+		r.ok(g.Close())
+	})
+}
+
 func TestACaptureOverMemoryWithoutAWindowTakesThePlainPath(t *testing.T) {
 	together(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()

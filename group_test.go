@@ -75,11 +75,8 @@ func TestAGroupWithRanksOutsideTheDomainCannotRegister(t *testing.T) {
 }
 
 func TestAPoolTakesNoGroupOfAnotherRuntime(t *testing.T) {
-	runtimes, err := symmem.OpenLocal(t.Context(), 2, symmem.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = runtimes[0].NewPool(symmem.PoolOptions{Domain: runtimes[1].World()})
+	runtimes := open(t, 2, symmem.Options{})
+	_, err := runtimes[0].NewPool(symmem.PoolOptions{Domain: runtimes[1].World()})
 	if !errors.Is(err, symmem.ErrInvalid) {
 		t.Errorf("got %v", err)
 	}
@@ -101,7 +98,7 @@ func TestANewGroupWorksOnTheMemoryOfOneThatEnded(t *testing.T) {
 			if r.Rank() == 1 {
 				g.Abort()
 			}
-			m := symmem.Host(make([]int32, 4))
+			m := r.plain(16)
 			err := errors.Join(g.AllReduce(r.ctx, m, m, 4, symmem.Int32, symmem.Sum, nil),
 				r.DefaultStream().Synchronize(r.ctx))
 			r.is(err, symmem.ErrAborted)

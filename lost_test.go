@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -22,7 +23,7 @@ import (
 // Variables by which a test tells a process which rank of which world it is.
 const (
 	victimVariable = "SYMMEM_TEST_VICTIM" // the rank that kills itself
-	insideVariable = "SYMMEM_TEST_INSIDE" // what it is doing then
+	insideVariable = "SYMMEM_TEST_INSIDE" // what the ranks do then
 	rankVariable   = "SYMMEM_TEST_RANK"
 	storeVariable  = "SYMMEM_TEST_STORE"
 )
@@ -33,12 +34,23 @@ const (
 	roundsBefore = 5
 )
 
-// rounds are the things in which a rank dies. Each is done again and again by all ranks.
-var rounds = map[string]func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error{
-	"a collective": func(ctx context.Context, rt *symmem.Runtime, _ *symmem.Pool) error {
-		m := symmem.Host(make([]float32, 1<<20))
-		err := rt.World().AllReduce(ctx, m, m, 1<<20, symmem.Float32, symmem.Sum, nil)
-		return errors.Join(err, rt.DefaultStream().Synchronize(ctx))
+// round is something in which a rank dies. All ranks do it again and again.
+type round func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error
+
+var rounds = map[string]round{
+	"a collective on the plain path": collectiveRound(symmem.PathPlain),
+	"a collective over windows":      collectiveRound(symmem.PathWindow),
+	// What the victim's stream does before its part of the collective ends its process, so the
+	// others have their part under way and it never comes.
+	"a collective that it has launched": func(
+		ctx context.Context, rt *symmem.Runtime, p *symmem.Pool,
+	) error {
+		if isVictim() && rt.World().Stats().Paths["window"] >= roundsBefore {
+			if err := rt.DefaultStream().Host(die); err != nil {
+				return err
+			}
+		}
+		return collectiveRound(symmem.PathWindow)(ctx, rt, p)
 	},
 	"a registration": func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 		b, err := p.Alloc(8 * mib)
@@ -52,65 +64,119 @@ var rounds = map[string]func(ctx context.Context, rt *symmem.Runtime, p *symmem.
 	},
 }
 
-// testimony is what a rank that survived writes.
-type testimony struct {
-	Lost []int  `json:"lost"`
-	Text string `json:"text"`
+// collectiveRound adds up a buffer on a path.
+func collectiveRound(c symmem.PathChoice) round {
+	return func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
+		const count = 1 << 20
+		b, err := p.Alloc(4 * count)
+		if err != nil {
+			return err
+		}
+		m := b.Memory()
+		return errors.Join(
+			rt.World().SetPath(ctx, c),
+			rt.World().AllReduce(ctx, m, m, count, symmem.Float32, symmem.Sum, nil),
+			rt.DefaultStream().Synchronize(ctx),
+			b.Free())
+	}
 }
+
+// testimony is what a rank that survived writes: what it was told, and how it went on with the
+// other survivors.
+type testimony struct {
+	Lost  []int  `json:"lost"`
+	Text  string `json:"text"`
+	After string `json:"after"`
+}
+
+// isVictim tells whether this process is the rank that dies.
+func isVictim() bool { return os.Getenv(victimVariable) == os.Getenv(rankVariable) }
+
+// die is the sudden end of this process.
+func die() { syscall.Kill(os.Getpid(), syscall.SIGKILL) }
 
 // beRank is the main function of a rank: it works until a rank is lost, and says what it saw.
 func beRank() int {
-	number, _ := strconv.Atoi(os.Getenv(rankVariable))
-	victim, _ := strconv.Atoi(os.Getenv(victimVariable))
-	err := work(number, number == victim)
-	var lost *symmem.RankLostError
-	if !errors.As(err, &lost) {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	said, err := work(context.Background())
+	if err == nil {
+		err = json.NewEncoder(os.Stdout).Encode(said)
 	}
-	if err := json.NewEncoder(os.Stdout).Encode(testimony{lost.Ranks, err.Error()}); err != nil {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
 }
 
-func work(number int, victim bool) error {
-	ctx := context.Background()
-	rt, err := symmem.Open(ctx, symmem.Options{
-		Rank: number, Size: lostRanks, Store: os.Getenv(storeVariable), Timeout: time.Minute,
-	})
+// work does rounds until a rank is lost, and then goes on with those that are left.
+func work(ctx context.Context) (*testimony, error) {
+	number, err := strconv.Atoi(os.Getenv(rankVariable))
 	if err != nil {
-		return err
+		return nil, err
+	}
+	rt, err := symmem.Open(ctx, on(symmem.Options{
+		Rank: number, Size: lostRanks, Store: os.Getenv(storeVariable), Timeout: time.Minute,
+	}))
+	if err != nil {
+		return nil, err
 	}
 	defer rt.Close()
+	color := 0
+	if isVictim() {
+		color = -1
+	}
+	survivors, err := rt.World().Split(ctx, color, 0)
+	if err != nil {
+		return nil, err
+	}
 	p, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: 8 * mib})
 	if err != nil {
-		return err
+		return nil, err
 	}
+	err = untilLost(ctx, rt, p)
+	var lost *symmem.RankLostError
+	if !errors.As(err, &lost) {
+		return nil, err
+	}
+	said := &testimony{Lost: lost.Ranks, Text: err.Error(), After: "right sums"}
+	if err := symmetricSum(ctx, rt, survivors); err != nil || slices.Contains(lost.Ranks, 0) {
+		// Rank 0 serves the store, without which no group can be made.
+		return said, err
+	}
+	return said, goOn(ctx, rt, survivors)
+}
+
+// untilLost does rounds until one fails. The victim ends in the middle of one.
+func untilLost(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
+	inside := os.Getenv(insideVariable)
 	var done atomic.Int64
-	if victim {
+	if isVictim() && inside != "a collective that it has launched" {
 		go dieInRound(&done)
 	}
-	round := rounds[os.Getenv(insideVariable)]
 	for {
-		if err := round(ctx, rt, p); err != nil {
+		if err := rounds[inside](ctx, rt, p); err != nil {
 			return err
 		}
 		done.Add(1)
 	}
 }
 
-// dieInRound kills this process as soon as it has done enough rounds, in the middle of a later one.
+// dieInRound ends this process as soon as it has done enough rounds, in the middle of a later one.
 func dieInRound(done *atomic.Int64) {
 	for done.Load() < roundsBefore {
 		syscall.Syscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
 	}
-	syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	die()
 }
 
 func TestARankThatIsKilledIsNamedWithinSeconds(t *testing.T) {
+	needs(t, lostRanks)
+	victims := []int{2, 0}
+	if testing.Short() {
+		victims = victims[:1]
+	}
 	for inside := range rounds {
-		for _, victim := range []int{0, 2} {
+		for _, victim := range victims {
 			t.Run(fmt.Sprintf("rank %d in %s", victim, inside), func(t *testing.T) {
 				loseRank(t, inside, victim)
 			})
@@ -137,7 +203,8 @@ func loseRank(t *testing.T, inside string, victim int) {
 		}
 		err := c.Wait()
 		said := c.Stdout.(*bytes.Buffer).String()
-		if err != nil || !strings.Contains(said, fmt.Sprintf(`"lost":[%d]`, victim)) {
+		if err != nil || !strings.Contains(said, fmt.Sprintf(`"lost":[%d]`, victim)) ||
+			!strings.Contains(said, "right sums") {
 			t.Errorf("rank %d: %v: %s", number, err, said)
 		}
 	}

@@ -11,42 +11,22 @@ import (
 	"symmem"
 )
 
-// alone opens a world of one rank.
-func alone(tb testing.TB) *symmem.Runtime {
-	tb.Helper()
-	rt, err := symmem.Open(tb.Context(), symmem.Options{Size: 1})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := rt.Close(); err != nil {
-			tb.Error(err)
-		}
-	})
-	return rt
-}
-
 func TestOneProcessIsAWorldOfItsOwn(t *testing.T) {
 	rt := alone(t)
 	if rt.Rank() != 0 || rt.Size() != 1 || rt.World().Size() != 1 || rt.Source() != "options" {
 		t.Errorf("rank %d of %d from %s", rt.Rank(), rt.Size(), rt.Source())
 	}
-	if d := rt.Device(); d.Backend != "host" || !d.Addressable || d.Granularity <= 0 {
+	d := rt.Device()
+	if d.Backend != on(symmem.Options{}).Backend || d.Granularity <= 0 {
 		t.Errorf("device %+v", d)
 	}
 	s := rt.Stats()
-	if s.Size != 1 || s.Backend != "host" || s.Check != "every" || len(s.Pools) != 1 ||
-		len(s.Groups) != 1 {
+	if s.Size != 1 || s.Backend != d.Backend || s.Check != rt.Check().String() ||
+		len(s.Pools) != 1 || len(s.Groups) != 1 {
 		t.Errorf("%+v", s)
 	}
-	v := []float32{1, 2}
-	m := symmem.Host(v)
-	w := rt.World()
-	if err := w.AllReduce(t.Context(), m, m, 2, symmem.Float32, symmem.Sum, nil); err != nil {
+	if err := symmetricSum(t.Context(), rt, rt.World()); err != nil {
 		t.Error(err)
-	}
-	if err := rt.DefaultStream().Synchronize(t.Context()); err != nil || v[0] != 1 || v[1] != 2 {
-		t.Errorf("sums %v, %v", v, err)
 	}
 }
 
@@ -63,28 +43,28 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 		{"a backend that is none", symmem.Options{Size: 1, Backend: "abacus"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if _, err := symmem.Open(t.Context(), row.options); !errors.Is(err, symmem.ErrInvalid) {
+			if _, err := symmem.Open(t.Context(), on(row.options)); !errors.Is(err, symmem.ErrInvalid) {
 				t.Errorf("got %v", err)
 			}
 			if row.options.Size != 0 {
 				return
 			}
-			_, err := symmem.OpenLocal(t.Context(), 1, row.options)
+			_, err := symmem.OpenLocal(t.Context(), 1, on(row.options))
 			if !errors.Is(err, symmem.ErrInvalid) {
 				t.Errorf("locally: %v", err)
 			}
 		})
 	}
-	_, err := symmem.OpenLocal(t.Context(), 0, symmem.Options{})
+	_, err := symmem.OpenLocal(t.Context(), 0, on(symmem.Options{}))
 	if !errors.Is(err, symmem.ErrInvalid) {
 		t.Errorf("no ranks: %v", err)
 	}
 }
 
 func TestOpenTellsWhichRankDoesNotCome(t *testing.T) {
-	_, err := symmem.Open(t.Context(), symmem.Options{
+	_, err := symmem.Open(t.Context(), on(symmem.Options{
 		Rank: 0, Size: 2, Store: "unix:@symmem-test-" + rand.Text(), Timeout: soon,
-	})
+	}))
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ranks [1]") {
 		t.Errorf("got %v", err)
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,24 +23,28 @@ type rank struct {
 	*symmem.Runtime
 	t   *testing.T
 	ctx context.Context
+	// unable is why the backend cannot do the test.
+	unable *atomic.Pointer[string]
 }
 
 // together runs a function on every rank of a local world and closes it. A rank that fails aborts
-// the world, so that the others do not wait for it.
+// the world, so that the others do not wait for it. Where neither options nor the environment
+// choose the path of collectives it is the window path, as far as the backend has it.
 func together(t *testing.T, n int, o symmem.Options, f func(r *rank)) {
 	t.Helper()
 	if o.Timeout == 0 {
 		o.Timeout = 20 * time.Second
 	}
-	runtimes, err := symmem.OpenLocal(t.Context(), n, o)
-	if err != nil {
-		t.Fatal(err)
+	if o.Path == symmem.PathDefault && o.Tuning == "" && os.Getenv("SYMMEM_PATH") == "" {
+		o.Path = symmem.PathWindow
 	}
+	runtimes := open(t, n, o)
+	var unable atomic.Pointer[string]
 	eachRank(runtimes, func(rt *symmem.Runtime) {
-		r := &rank{Runtime: rt, t: t, ctx: t.Context()}
+		r := &rank{Runtime: rt, t: t, ctx: t.Context(), unable: &unable}
 		finished := false
 		defer func() {
-			if !finished {
+			if !finished && unable.Load() == nil {
 				rt.World().Abort()
 			}
 		}()
@@ -50,6 +56,9 @@ func together(t *testing.T, n int, o symmem.Options, f func(r *rank)) {
 			t.Errorf("closing rank %d: %v", rt.Rank(), err)
 		}
 	})
+	if why := unable.Load(); why != nil && !t.Failed() {
+		t.Skip(*why)
+	}
 }
 
 // eachRank runs a function on all ranks at once.
@@ -73,6 +82,13 @@ func (r *rank) ok(err error) {
 func (r *rank) failf(format string, args ...any) {
 	r.t.Helper()
 	r.t.Errorf("rank %d: "+format, append([]any{r.Rank()}, args...)...)
+	runtime.Goexit()
+}
+
+// skip ends the rank, and skips the test. All ranks do it.
+func (r *rank) skip(why string, err error) {
+	text := fmt.Sprintf("%s: %v", why, err)
+	r.unable.Store(&text)
 	runtime.Goexit()
 }
 
@@ -110,31 +126,6 @@ func (r *rank) window(p *symmem.Pool, bytes int64) symmem.Buffer {
 	b := r.alloc(p, bytes)
 	r.ok(p.Register(r.ctx, r.World()))
 	return b
-}
-
-func (r *rank) floats(b symmem.Buffer) []float32 {
-	r.t.Helper()
-	v, err := symmem.View[float32](b)
-	r.ok(err)
-	return v
-}
-
-// fill sets every element of a buffer.
-func (r *rank) fill(b symmem.Buffer, value float32) {
-	r.t.Helper()
-	for i, v := 0, r.floats(b); i < len(v); i++ {
-		v[i] = value
-	}
-}
-
-// holds ends the rank unless every element of a buffer is the given value.
-func (r *rank) holds(b symmem.Buffer, want float32) {
-	r.t.Helper()
-	for i, got := range r.floats(b) {
-		if got != want {
-			r.failf("element %d is %v, want %v", i, got, want)
-		}
-	}
 }
 
 // sum adds up a whole buffer over the group's ranks, in place, and waits for it.

@@ -87,13 +87,14 @@ func TestBuffersThatOverlapAreRefusedUnlessInPlace(t *testing.T) {
 }
 
 func TestRanksThatCheckAtDifferentLevelsAreRefused(t *testing.T) {
+	needs(t, 2)
 	store := fmt.Sprintf("unix:@symmem-levels-%d", os.Getpid())
 	var ranks sync.WaitGroup
 	for number, level := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckOff} {
 		ranks.Go(func() {
-			rt, err := symmem.Open(t.Context(), symmem.Options{
+			rt, err := symmem.Open(t.Context(), on(symmem.Options{
 				Rank: number, Size: 2, Store: store, Check: level, Timeout: 10 * time.Second,
-			})
+			}))
 			if !errors.Is(err, symmem.ErrInvalid) {
 				t.Errorf("rank %d: got %v, want ErrInvalid", number, err)
 			}

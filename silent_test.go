@@ -13,11 +13,14 @@ import (
 	"symmem"
 )
 
-// The tests of this file are the faults that must never be silent. That of a rank whose process
-// ends is in lost_test.go.
+// The tests of this file are the faults that must never be silent, and after each of which every
+// rank goes on with a new group. That of a rank whose process ends is in lost_test.go.
 
 // soon is the deadline of calls in tests that wait for a rank that does not come.
 const soon = 300 * time.Millisecond
+
+// every compares each call, which not every backend does unless it is told to.
+var every = symmem.Options{Check: symmem.CheckEvery}
 
 func TestADifferentSizeOrOneBlockMoreIsADivergence(t *testing.T) {
 	for _, row := range []struct {
@@ -40,7 +43,7 @@ func TestADifferentSizeOrOneBlockMoreIsADivergence(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var said answers
-			together(t, 3, symmem.Options{}, func(r *rank) {
+			endure(t, 3, symmem.Options{}, func(r *rank) {
 				p := r.pool()
 				r.alloc(p, mib)
 				row.allocate(r, p)
@@ -62,7 +65,7 @@ func TestADifferentSizeOrOneBlockMoreIsADivergence(t *testing.T) {
 }
 
 func TestSegmentsAreRegisteredInTheOrderOfTheirOrdinals(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	endure(t, 2, symmem.Options{}, func(r *rank) {
 		var order []int
 		r.Observe(symmem.Observer{Register: func(e symmem.WindowEvent) {
 			order = append(order, e.Segment)
@@ -80,7 +83,7 @@ func TestSegmentsAreRegisteredInTheOrderOfTheirOrdinals(t *testing.T) {
 
 func TestPoolsRegisteredInDifferentOrderAreADivergence(t *testing.T) {
 	var said answers
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	endure(t, 2, symmem.Options{}, func(r *rank) {
 		pools := []*symmem.Pool{r.pool(), r.pool()}
 		for _, p := range pools {
 			r.alloc(p, mib)
@@ -95,7 +98,7 @@ func TestPoolsRegisteredInDifferentOrderAreADivergence(t *testing.T) {
 func TestARankThatDoesNotReachTheRegistrationIsNamed(t *testing.T) {
 	var said answers
 	done := newGate(3)
-	together(t, 3, symmem.Options{}, func(r *rank) {
+	endure(t, 3, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		r.alloc(p, mib)
 		if r.Rank() != 1 {
@@ -115,7 +118,7 @@ func TestARankThatDoesNotReachTheRegistrationIsNamed(t *testing.T) {
 }
 
 func TestGroupsRegisteredInDifferentOrderNameBothRanks(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	endure(t, 2, symmem.Options{}, func(r *rank) {
 		groups := []*symmem.Group{r.split(r.World(), 0), r.split(r.World(), 0)}
 		p := r.pool()
 		r.alloc(p, mib)
@@ -152,7 +155,8 @@ const misplacing = 5
 func TestBuffersAtDifferentOffsets(t *testing.T) {
 	t.Run("are a divergence where every call is compared", func(t *testing.T) {
 		var said answers
-		together(t, 2, symmem.Options{Scatter: misplacing}, func(r *rank) {
+		o := symmem.Options{Scatter: misplacing, Check: symmem.CheckEvery}
+		endure(t, 2, o, func(r *rank) {
 			b := displace(r)
 			err := r.sum(r.World(), b)
 			r.diverged(err)
@@ -164,7 +168,7 @@ func TestBuffersAtDifferentOffsets(t *testing.T) {
 	})
 	t.Run("after a detour of one rank are one, too", func(t *testing.T) {
 		var said answers
-		together(t, 2, symmem.Options{}, func(r *rank) {
+		endure(t, 2, every, func(r *rank) {
 			p := r.pool()
 			pair := []symmem.Buffer{r.alloc(p, mib), r.window(p, mib)}
 			r.ok(pair[r.Rank()].Free())
@@ -179,7 +183,7 @@ func TestBuffersAtDifferentOffsets(t *testing.T) {
 	t.Run("give wrong sums with checks off", func(t *testing.T) {
 		var mu sync.Mutex
 		places, wrong := map[string]bool{}, 0
-		together(t, 2, symmem.Options{Scatter: misplacing, Check: symmem.CheckOff}, func(r *rank) {
+		endure(t, 2, symmem.Options{Scatter: misplacing, Check: symmem.CheckOff}, func(r *rank) {
 			b := displace(r)
 			r.fill(b, 1)
 			r.ok(r.World().Barrier(r.ctx, nil))
@@ -198,7 +202,7 @@ func TestBuffersAtDifferentOffsets(t *testing.T) {
 }
 
 func TestABufferThatRunsPastItsWindowIsRefusedBeforeLaunch(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	endure(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, 4096)
 		if r.Rank() == 1 {
@@ -214,7 +218,7 @@ func TestABufferThatRunsPastItsWindowIsRefusedBeforeLaunch(t *testing.T) {
 }
 
 func TestRegistrationDuringACaptureLeavesTheCaptureGood(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	endure(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
 		r.fill(b, 1)
@@ -240,7 +244,7 @@ func TestRegistrationDuringACaptureLeavesTheCaptureGood(t *testing.T) {
 }
 
 func TestFreedMemoryStaysRegisteredUntilTrimDeregistersIt(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	endure(t, 2, symmem.Options{}, func(r *rank) {
 		var order []string
 		note := func(what string, e symmem.SegmentEvent) {
 			order = append(order, fmt.Sprint(what, " ", e.Segment))
@@ -288,7 +292,7 @@ func TestARankThatRunsOutOfMemoryAloneIsNamedByTheNextAgreement(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var said answers
-			together(t, 2, symmem.Options{}, func(r *rank) {
+			endure(t, 2, symmem.Options{}, func(r *rank) {
 				p := r.poolWith(symmem.PoolOptions{
 					Domain: r.World(), FirstSegment: 4 * mib, Capacity: int64(64>>(4*r.Rank())) * mib,
 				})
@@ -341,8 +345,8 @@ func TestCollectivesThatDifferAreADivergence(t *testing.T) {
 		for _, windows := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, windows %v", row.name, windows), func(t *testing.T) {
 				var said answers
-				together(t, 2, symmem.Options{}, func(r *rank) {
-					m := symmem.Host(make([]float32, 64))
+				endure(t, 2, every, func(r *rank) {
+					m := r.plain(256)
 					if windows {
 						m = r.window(r.pool(), 4096).Memory()
 					}
@@ -358,7 +362,7 @@ func TestCollectivesThatDifferAreADivergence(t *testing.T) {
 }
 
 func TestARankThatSplitsWhileAnotherRegistersIsADivergence(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	endure(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		r.alloc(p, 4096)
 		var err error
@@ -375,7 +379,7 @@ func TestARankThatSplitsWhileAnotherRegistersIsADivergence(t *testing.T) {
 }
 
 func TestBuffersOfDifferentPoolsAreADivergence(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	endure(t, 2, every, func(r *rank) {
 		pools := []*symmem.Pool{r.pool(), r.pool()}
 		var b []symmem.Buffer
 		for _, p := range pools {
@@ -394,7 +398,7 @@ func TestBuffersOfDifferentPoolsAreADivergence(t *testing.T) {
 
 // One rank has forgotten the plan of a call and the other has not; both must register what is new.
 func TestRegistrationDoesNotDependOnTheKeptPlans(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	endure(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, 4096)
 		r.sums(r.World(), b)

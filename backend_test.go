@@ -1,0 +1,91 @@
+package symmem_test
+
+import (
+	"cmp"
+	"errors"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"symmem"
+)
+
+// backendVariable names the backend on which the tests run. Nothing else decides: every world of a
+// test is opened with the options that on returns.
+const backendVariable = "SYMMEM_TEST_BACKEND"
+
+// on gives options the backend of the tests.
+func on(o symmem.Options) symmem.Options {
+	if o.Backend == "" {
+		o.Backend = cmp.Or(os.Getenv(backendVariable), "host")
+	}
+	return o
+}
+
+// refusedRanks is the smallest local world that the backend has refused; 0 means none so far.
+// Asking again would take as long as the other ranks wait for the one without a device.
+var refusedRanks atomic.Int64
+
+// open opens a world of goroutines. A test that needs more ranks than the backend has devices for
+// is skipped.
+func open(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
+	t.Helper()
+	if least := refusedRanks.Load(); least != 0 && int64(n) >= least {
+		t.Skipf("the backend has no devices for %d ranks", n)
+	}
+	runtimes, err := symmem.OpenLocal(t.Context(), n, on(o))
+	if errors.Is(err, symmem.ErrUnsupported) {
+		refusedRanks.Store(int64(n))
+		t.Skipf("the backend has no devices for %d ranks: %v", n, err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runtimes
+}
+
+// needs skips a test that opens its worlds itself where there are too few devices for its ranks.
+func needs(t *testing.T, ranks int) {
+	t.Helper()
+	together(t, ranks, symmem.Options{}, func(*rank) {})
+}
+
+// alone opens a world of one rank, which every backend has a device for.
+func alone(tb testing.TB) *symmem.Runtime {
+	tb.Helper()
+	rt, err := symmem.Open(tb.Context(), on(symmem.Options{Size: 1}))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := rt.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return rt
+}
+
+// needsAddressable ends the rank, and skips the test, where the processor cannot read and write
+// device memory: there Go slices are no memory for collectives.
+func (r *rank) needsAddressable() {
+	if !r.Device().Addressable {
+		r.skip("the processor cannot address device memory", symmem.ErrUnsupported)
+	}
+}
+
+// supported ends the rank, and skips the test, if an error says that the backend cannot do
+// something. Any other error fails the test.
+func (r *rank) supported(err error) {
+	r.t.Helper()
+	if errors.Is(err, symmem.ErrUnsupported) {
+		r.skip("the backend cannot do this", err)
+	}
+	r.ok(err)
+}
+
+// refuses tells whether an explanation says that the backend cannot take the window path for a call
+// whose buffers lie in windows.
+func refuses(e symmem.Explanation) bool {
+	return e.Path == "plain" && strings.HasSuffix(e.Why, symmem.ErrUnsupported.Error())
+}
