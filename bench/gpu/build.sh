@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds what the other scripts of this folder run, into build/gpu: the command, and the tests of the
-# GPU backend. They need no Go, CUDA toolkit or C compiler where they run, so build where there is
-# Go, carry build/gpu, and run there.
+# Builds what the other scripts of this folder run, into build/gpu: the command, the tests of the GPU
+# backend, and the commit that they are of. They need no Go, CUDA toolkit or C compiler where they
+# run, so build where there is Go, carry build/gpu, and run there.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=build/gpu
@@ -10,4 +10,8 @@ export CGO_ENABLED=0
 go build -trimpath -o "$out/symmem" ./cmd/symmem
 go test -c -trimpath -o "$out/nccl.test" ./driver/nccl
 go test -c -trimpath -o "$out/symmem.test" .
+changed=
+[[ -z $(git status --porcelain) ]] || changed=', with changes'
+echo "$(git rev-parse HEAD)$changed" >"$out/COMMIT"
+cat "$out/COMMIT"
 ls -l "$out"

@@ -179,19 +179,13 @@ func (f *soakFlags) exit(
 		if errors.As(err, &round) && w.Rank == 0 {
 			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.again(w, round.Round))
 		}
-		return exitWith(codeOf(r, err), nil)
+		if r != nil && !r.OK() {
+			return exitWith(exitWrong, nil)
+		}
+		return exitWith(exitUsage, nil)
 	}
 	if !r.OK() {
 		return exitWith(exitWrong, nil)
 	}
 	return nil
-}
-
-// codeOf tells ranks that differ, and results that are wrong, from a run that broke off.
-func codeOf(r *soak.Report, err error) int {
-	var diverged *symmem.DivergenceError
-	if errors.As(err, &diverged) || errors.Is(err, soak.ErrInUse) || r != nil && r.Wrong > 0 {
-		return exitWrong
-	}
-	return exitUsage
 }

@@ -34,6 +34,10 @@ type Report struct {
 	Resources []Resource `json:"resources"`
 	// Findings describes the first wrong results of this rank.
 	Findings []string `json:"findings"`
+	// Broke is the round that could not run to its end, or 0.
+	Broke int `json:"broke_off_round"`
+	// Differs tells that ranks have diverged, or that memory was in use which nobody held.
+	Differs bool `json:"differs"`
 	// FirstWrong is the round of the first wrong result, or 0.
 	FirstWrong int `json:"first_wrong_round"`
 }
@@ -63,7 +67,7 @@ func (r *Report) Lost() []Resource {
 }
 
 // OK tells that no result was wrong and that everything came back.
-func (r *Report) OK() bool { return r.Wrong == 0 && len(r.Lost()) == 0 }
+func (r *Report) OK() bool { return r.Wrong == 0 && !r.Differs && len(r.Lost()) == 0 }
 
 // WriteJSON writes the report as one object.
 func (r *Report) WriteJSON(w io.Writer) error {
@@ -110,6 +114,10 @@ func (r *Resource) String() string {
 func (r *Report) verdict() string {
 	lost := "everything has come back"
 	switch n := len(r.Lost()); {
+	case r.Differs:
+		lost = fmt.Sprintf("and in round %d ranks differ", r.Broke)
+	case r.Broke > 0:
+		lost = fmt.Sprintf("but round %d broke off", r.Broke)
 	case len(r.Resources) == 0:
 		lost = "too few rounds to tell what comes back"
 	case n > 0:

@@ -69,6 +69,10 @@ func (r *round) run(ctx context.Context) (err error) {
 			return fmt.Errorf("making pool %d: %w", i, err)
 		}
 	}
+	// The path of the world is what the round before has left.
+	if err := r.rt.World().SetPath(ctx, one(r, choices)); err != nil {
+		return err
+	}
 	for n := range r.config.Steps {
 		step := drawStep(r.draws)
 		if err := errors.Join(r.noise.step(), step.run(r, ctx)); err != nil {
@@ -207,6 +211,15 @@ func (r *round) disabled(context.Context) error {
 	s := r.pools[0].BeginDisabled()
 	defer s.Abandon()
 	return r.several(1, nil, s.Alloc)
+}
+
+// abandon ends the groups that have not failed, so that no rank waits for this one.
+func (r *round) abandon() {
+	for _, g := range r.groups {
+		if g != nil && g.Err() == nil {
+			g.Abort()
+		}
+	}
 }
 
 // finish replays every graph once more, and gives everything back.

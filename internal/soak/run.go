@@ -2,6 +2,7 @@ package soak
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"time"
@@ -83,14 +84,7 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 		p.worlds = append(p.worlds, w)
 	}
 	p.report = newReport(p.worlds[0].rt, &c)
-	if err := p.play(ctx); err != nil {
-		for _, w := range p.worlds {
-			// The others are not to wait for this rank.
-			w.rt.World().Abort()
-		}
-		return p.report, err
-	}
-	return p.report, nil
+	return p.report, p.play(ctx)
 }
 
 func (p *player) backend() string { return p.worlds[0].rt.Device().Backend }
@@ -101,16 +95,36 @@ func (p *player) play(ctx context.Context) error {
 		number := p.config.From + p.done
 		w := p.worlds[number%len(p.worlds)]
 		if err := p.guarded(ctx, w, number); err != nil {
-			p.report.Findings = append(p.report.Findings, p.tally.findings...)
-			p.report.Wrong = p.tally.wrong
-			return &RoundError{Round: number, Seed: p.config.Seed, Cause: err}
+			return &RoundError{number, p.config.Seed, p.broken(ctx, w, number, err)}
 		}
 		var err error
 		if more, err = p.after(ctx, w, number); err != nil {
-			return &RoundError{Round: number, Seed: p.config.Seed, Cause: err}
+			return &RoundError{number, p.config.Seed, err}
 		}
 	}
 	return p.compare(ctx)
+}
+
+// broken tells the ranks what each of them has ended a round with: those that were not in the group
+// that failed have found only that others have left. It returns this rank's error.
+func (p *player) broken(ctx context.Context, w *world, number int, failed error) error {
+	var diverged *symmem.DivergenceError
+	p.report.Differs = errors.As(failed, &diverged) || errors.Is(failed, ErrInUse)
+	p.report.Findings = append(p.report.Findings, p.tally.findings...)
+	p.report.Wrong, p.report.Broke = p.tally.wrong, number
+	all, err := w.gather(ctx, []int64{truth(p.report.Differs), p.tally.wrong})
+	if err != nil {
+		return errors.Join(failed, err)
+	}
+	p.report.Wrong = 0
+	for _, numbers := range all {
+		p.report.Differs = p.report.Differs || numbers[0] != 0
+		p.report.Wrong += numbers[1]
+	}
+	if p.report.Wrong > 0 {
+		p.report.FirstWrong = number
+	}
+	return failed
 }
 
 // overtime is how long after its deadline a round counts as hanging.
@@ -127,7 +141,12 @@ func (p *player) guarded(ctx context.Context, w *world, number int) error {
 		})
 		defer alarm.Stop()
 	}
-	return newRound(w, &p.config, number, &p.tally).run(ctx)
+	r := newRound(w, &p.config, number, &p.tally)
+	err := r.run(ctx)
+	if err != nil {
+		r.abandon()
+	}
+	return err
 }
 
 // after tells the ranks what each has found in a round, and decides whether another comes: rank 0's

@@ -17,8 +17,10 @@ type world struct {
 	rt      *symmem.Runtime
 	streams []*symmem.Stream // the default one first
 	events  []*symmem.Event  // one for each stream
-	// desk is the pool of what ranks tell each other; none of it is registered.
-	desk *symmem.Pool
+	// What ranks tell each other goes over a group that programs do not use, so that it goes on when
+	// theirs have failed, and through a pool of which none is registered.
+	quiet *symmem.Group
+	desk  *symmem.Pool
 }
 
 // streams is how many streams a world has. They end with it only.
@@ -33,7 +35,9 @@ func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel
 		return nil, err
 	}
 	w := &world{rt: rt, streams: []*symmem.Stream{rt.DefaultStream()}}
-	err = w.equip()
+	if err = w.equip(); err == nil {
+		w.quiet, err = rt.World().Split(ctx, 0, rt.Rank())
+	}
 	if err == nil {
 		err = w.warm(2 * liveMessages * c.MaxBytes)
 	}
@@ -129,8 +133,7 @@ func (w *world) allGather(ctx context.Context, sent, received []byte) (err error
 	if err := s.Copy(parts[0], symmem.Host(sent)); err != nil {
 		return err
 	}
-	err = w.rt.World().AllGather(
-		ctx, parts[0], parts[1], int64(len(sent)), symmem.Uint8, s)
+	err = w.quiet.AllGather(ctx, parts[0], parts[1], int64(len(sent)), symmem.Uint8, s)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# The tests of the GPU backend, which hold the contract suite that the host backend passes, too.
+# shellcheck source-path=SCRIPTDIR source=machine.sh
+. "$(dirname "$0")/machine.sh"
+
+expect 0 "${SECONDS_MAX:-900}" "$BUILD/nccl.test" -test.v -test.timeout "${SECONDS_MAX:-900}s"
+finish

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# What it costs to submit a collective, against NCCL's own call (the bar is 300 ns over it), and to
+# end a scope with nothing new (50 ns).
+# shellcheck source-path=SCRIPTDIR source=machine.sh
+. "$(dirname "$0")/machine.sh"
+
+expect 0 300 symmem bench submit --backend "$BACKEND" --ranks "$RANKS" --enforce
+expect 0 300 symmem bench submit --backend "$BACKEND" --ranks "$RANKS" --check off
+expect 0 300 symmem bench scope --backend "$BACKEND" --segments 4,16 --groups 1,4 --enforce
+finish
