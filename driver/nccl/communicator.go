@@ -47,7 +47,7 @@ type communicator struct {
 	// closing tells that Close has begun: nothing is launched any more.
 	closing atomic.Bool
 
-	ending, settled sync.Once
+	ending sync.Once
 	// ended is closed when the communicator has failed or is closed, quiet when its kernels have
 	// ended and its windows are gone, and tornDown when NCCL's part is gone.
 	ended, quiet, tornDown chan struct{}

@@ -5,29 +5,36 @@ import (
 	"errors"
 )
 
-// tearDown ends NCCL's part. It runs on a goroutine of its own, since NCCL waits for graphs to be
-// closed.
+// tearDown ends NCCL's part. It runs on a goroutine of its own, since the kernels of graphs hold on
+// to it until the graphs are closed.
 //
-// After a fault the kernels that wait for others are told to end first. Where NCCL can do that
-// without giving up the communicator (Revoke, from 2.28.7), windows are deregistered then: Abort
-// alone leaks their memory until the process ends before 2.29.7.
-func (c *communicator) tearDown(failed bool) {
+// The end is always CommAbort. Kernels that wait for others end by it, which is what a fault needs;
+// and where nothing runs any more it does what CommDestroy does, but waits for no other rank.
+// (CommDestroy, and CommRevoke, which could end kernels and keep the communicator, join threads
+// that serve the ranks of the machine until those leave, too.)
+//
+// Windows are deregistered before, unless kernels may still be at work on them. Then they end with
+// the communicator; NCCL before 2.29.7 keeps their memory until the process ends.
+func (c *communicator) tearDown(working bool) {
 	defer close(c.tornDown)
 	defer c.forget()
-	end := c.device.nccl.CommDestroy
-	if failed && !c.revoke() {
-		end = c.device.nccl.CommAbort
-	} else if c.drain() == nil {
+	var errs []error
+	if !working {
+		errs = append(errs, c.drain())
 		c.mu.Lock()
-		c.tearing = c.device.do(c.deregisterAll)
+		errs = append(errs, c.device.do(c.deregisterAll))
 		c.mu.Unlock()
-		c.settled.Do(func() { close(c.quiet) })
+		close(c.quiet)
 		c.graphs.Wait()
+	} else {
+		defer close(c.quiet)
 	}
-	err := c.device.do(func() error { return end(c.handle) })
+	// NCCL waits for its kernels, and they may be queued behind messages that nobody answers.
+	drained := make(chan error, 1)
+	go func() { drained <- c.drain() }()
+	errs = append(errs, c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) }))
 	c.graphs.Wait()
-	c.tearing = errors.Join(c.tearing, err, c.drain(), c.mailboxes.close())
-	c.settled.Do(func() { close(c.quiet) })
+	c.tearing = errors.Join(append(errs, <-drained, c.mailboxes.close())...)
 }
 
 // drain waits until no stream has work of the communicator any more, and ends messages that nobody
@@ -41,21 +48,11 @@ func (c *communicator) drain() error {
 	})
 }
 
-// revoke ends the kernels and blocked calls of the communicator, if this NCCL can.
-func (c *communicator) revoke() bool {
-	d := c.device
-	return d.nccl.Has("ncclCommRevoke") &&
-		d.do(func() error { return d.nccl.CommRevoke(c.handle) }) == nil
-}
-
 // deregisterAll takes back windows and local registrations. c.mu is held.
 func (c *communicator) deregisterAll() error {
 	var errs []error
 	for _, w := range c.windows {
-		if w.handle != 0 {
-			errs = append(errs, c.device.nccl.WindowDeregister(c.handle, w.handle))
-			w.handle = 0
-		}
+		errs = append(errs, w.drop())
 	}
 	for s, registration := range c.local {
 		errs = append(errs, c.device.nccl.Deregister(c.handle, registration))
