@@ -97,8 +97,9 @@ func lookAtGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	return g, nil
 }
 
-// windowCapability is the first compute capability whose kernels for windows NCCL builds, 7.0.
-const windowCapability = 7
+// windowCapability is the first compute capability whose kernels for windows NCCL builds, 6.0
+// (src/device/symmetric/generate.py).
+const windowCapability = 6
 
 func judgeGPUs(f *Facts, s *Section) {
 	for i := range f.GPUs {
@@ -134,7 +135,7 @@ func (g *GPU) judge(s *Section) {
 		s.add(Warn, "nvidia-smi -c DEFAULT, as root, unless each GPU has one process alone",
 			"%d: only one process at a time may use it", g.Ordinal)
 	case g.Major < windowCapability:
-		s.add(Warn, "use a GPU of compute capability 7.0 or newer", "%d: NCCL has no kernels over "+
+		s.add(Warn, "use a GPU of compute capability 6.0 or newer", "%d: NCCL has no kernels over "+
 			"windows for compute capability %d.%d", g.Ordinal, g.Major, g.Minor)
 	}
 }

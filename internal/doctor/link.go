@@ -123,8 +123,8 @@ func judgeLinks(f *Facts, s *Section) {
 		s.ok("NVLink: unknown (%s)", reasonOf(l.Error))
 	case len(apart) > 0:
 		s.add(Warn, "join ranks of GPUs that NVLink joins into one group; see nvidia-smi topo -m",
-			"%d of %d pairs of GPUs are not joined by NVLink, and NCCL has window kernels only for "+
-				"groups that are: %s", len(apart), count, some(apart))
+			"%d of %d pairs of GPUs are not joined by NVLink, and from 2.29 on NCCL has window "+
+				"kernels only for groups that are: %s", len(apart), count, some(apart))
 	default:
 		s.ok("NVLink: all %d pairs of GPUs, links up on each GPU: %s", count, numbers(l.Up))
 	}
