@@ -14,6 +14,7 @@ import (
 
 	"symmem"
 	"symmem/internal/bench"
+	"symmem/internal/proof"
 	"symmem/internal/reduce"
 	"symmem/internal/rendezvous"
 
@@ -47,6 +48,7 @@ const benchCollectiveExample = `  symmem bench collective --ranks 2
   symmem bench collective --check both -e 64K --json
   symmem bench collective --compare --graph -b 1K -e 256M --ranks 4
   symmem bench collective --backend host --tuning table.json --graph=50
+  symmem bench collective --backend nccl --ranks 4 --prove -b 4K -e 16M
   mpirun -np 2 symmem bench collective --ops all_gather`
 
 // collectiveFlags are the flags of bench collective as they are given.
@@ -64,6 +66,7 @@ type collectiveFlags struct {
 	check      string
 	unbound    bool
 	started    bool
+	prove      proof.Prover
 }
 
 func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
@@ -92,6 +95,7 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 
 func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
+	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
 	flags.IntVar(&f.ranks, "ranks", 2, "processes to start")
 	flags.BoolVar(&c.Compare, "compare", false, "measure auto against plain and window, in turns")
 	flags.IntVar(&c.GraphOps, "graph", 0, "time replays of graphs of so many calls")
@@ -220,10 +224,16 @@ func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
 }
 
 // rank measures as one rank, between two measurements of the round trip. Only rank 0 writes.
-func (f *collectiveFlags) rank(ctx context.Context, world rendezvous.World, out io.Writer) error {
+func (f *collectiveFlags) rank(
+	ctx context.Context, world rendezvous.World, out io.Writer,
+) (err error) {
 	if world.Rank != 0 {
 		out = io.Discard
 	}
+	if err := f.prove.Start(); err != nil {
+		return err
+	}
+	defer f.prove.Close(&err)
 	p := probe(world)
 	before, err := roundTrip(p)
 	if err != nil {
@@ -246,6 +256,7 @@ func (f *collectiveFlags) rank(ctx context.Context, world rendezvous.World, out 
 	}
 	after, err := roundTrip(p)
 	report.RoundTrip = bench.NewTrips(before, after)
+	err = errors.Join(err, f.prove.Write(text.W, "# "))
 	if err := errors.Join(err, f.finish(out, text, report)); err != nil {
 		return err
 	}
@@ -266,6 +277,7 @@ func (f *collectiveFlags) rows(
 			report.Results = append(report.Results, result)
 			wrong += result.Counts["wrong"]
 		}
+		f.prove.Called(r.Operation.Name, r.Count, c.DataType.Size())
 		return text.Row(c, r)
 	})
 	if c.Compare {

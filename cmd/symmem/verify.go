@@ -13,6 +13,7 @@ import (
 
 	"symmem"
 	"symmem/internal/launch"
+	"symmem/internal/proof"
 	"symmem/internal/rendezvous"
 	"symmem/internal/verify"
 )
@@ -51,6 +52,7 @@ type verifyFlags struct {
 	path      string
 	json      bool
 	started   bool
+	prove     proof.Prover
 }
 
 // startedFlag is the hidden flag of the ranks that verify has started. Such a rank never starts
@@ -106,6 +108,7 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.IntVar(&c.Groups, "groups", c.Groups, "overlapping groups over one pool")
 	flags.DurationVar(&c.Timeout, "timeout", c.Timeout, "longest wait for another rank")
 	flags.BoolVar(&c.CallSites, "callsites", false, "note where each allocation was made")
+	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of a verify")
 	cobra.CheckErr(flags.MarkHidden(startedFlag))
@@ -232,12 +235,18 @@ func verdict(stderr io.Writer, result *launch.Result) error {
 }
 
 // rank runs the workload as one rank. Only rank 0 writes the report.
-func (f *verifyFlags) rank(ctx context.Context, rank int, stdout, stderr io.Writer) error {
+func (f *verifyFlags) rank(
+	ctx context.Context, rank int, stdout, stderr io.Writer,
+) (err error) {
 	prefix := fmt.Sprintf("[rank %d] ", rank)
 	fail := func(err error) error {
 		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
 		return exitWith(exitUsage, nil)
 	}
+	if err := f.prove.Start(); err != nil {
+		return fail(err)
+	}
+	defer f.prove.Close(&err)
 	rt, err := symmem.Open(ctx, f.config.Options())
 	if err != nil {
 		return fail(err)
@@ -247,10 +256,21 @@ func (f *verifyFlags) rank(ctx context.Context, rank int, stdout, stderr io.Writ
 		return fail(errors.Join(err, rt.Close()))
 	}
 	if rank == 0 {
-		err = errors.Join(err, f.write(stdout, report))
+		err = errors.Join(err, f.write(stdout, report), f.kernels(stdout, report))
 	}
 	err = errors.Join(err, tolerated(report, rt.Close()))
 	return f.exit(stderr, prefix, report, err)
+}
+
+// kernels prints which kernels NCCL took, if that is asked for.
+func (f *verifyFlags) kernels(w io.Writer, r *verify.Report) error {
+	if f.json {
+		return nil
+	}
+	for i := range r.Cases {
+		f.prove.Called("AllReduce", r.Cases[i].Size, 4)
+	}
+	return f.prove.Write(w, "")
 }
 
 // tolerated drops the error of a Close after a fault: it repeats the fault.

@@ -13,10 +13,8 @@ type Library struct {
 	// Version is the code, such as 22809, and Text what people write, such as 2.28.9.
 	Version int    `json:"version,omitempty"`
 	Text    string `json:"text,omitempty"`
-	// Windows tells that this version can register windows, Revoke that it can end work and keep
-	// the communicator.
+	// Windows tells that this version can register windows.
 	Windows bool `json:"windows"`
-	Revoke  bool `json:"revoke"`
 	// Error says why there is none, with all places that were looked at. Copies tells that the
 	// process has another copy.
 	Error  string `json:"error,omitempty"`
@@ -32,7 +30,7 @@ func LookAtLibrary(path string) Library {
 	version, text := l.Version()
 	return Library{
 		Path: l.Path(), Origin: l.Origin(), Version: version, Text: text,
-		Windows: l.Windows(), Revoke: l.Has("ncclCommRevoke"),
+		Windows: l.Windows(),
 	}
 }
 
@@ -97,14 +95,8 @@ const leaking = 22907
 
 // judgeAbort looks at what is left of windows after a fault.
 func (l *Library) judgeAbort(s *Section) {
-	const text = "known defect: an abort keeps the memory of windows until the process ends " +
-		"(right from 2.29.7 on)"
-	switch {
-	case l.Version >= leaking:
-	case l.Revoke:
-		s.ok("%s; symmem revokes the communicator and deregisters before", text)
-	default:
-		s.add(Warn, "install NCCL 2.28.7 or newer where programs go on after a fault",
-			"%s, and this version cannot revoke a communicator first", text)
+	if l.Version < leaking {
+		s.ok("known defect: after a fault that ends kernels, the memory of their windows stays until " +
+			"the process ends (right from 2.29.7 on)")
 	}
 }

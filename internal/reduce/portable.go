@@ -37,6 +37,11 @@ func (j *job) portable(from, to int) {
 // elements returns the elements of p between two byte offsets.
 func elements[T any](p unsafe.Pointer, from, to int) []T {
 	var zero T
+	if from == to {
+		// A pointer to the end of a Go slice may be one into memory that is not in use, which the
+		// garbage collector takes for corruption.
+		return nil
+	}
 	return unsafe.Slice((*T)(unsafe.Add(p, from)), (to-from)/int(unsafe.Sizeof(zero)))
 }
 

@@ -32,13 +32,8 @@ static bool registered(const struct call *call) {
     return call->operation == ALL_GATHER ? recv : send;
 }
 
-/* The larger of the bytes that a call sends and receives. */
-size_t call_bytes(const struct comm *c, const struct call *call) {
-    size_t bytes = call->count * type_bytes(call->type);
-    bool many = call->operation == ALL_GATHER || call->operation == REDUCE_SCATTER ||
-                call->operation == ALL_TO_ALL;
-    return many ? bytes * (size_t)c->nranks : bytes;
-}
+/* What NCCL logs: one rank's part of a gather or a scatter. */
+static size_t call_bytes(const struct call *call) { return call->count * type_bytes(call->type); }
 
 /* Chooses the path, by the addresses alone. */
 void call_plan(struct comm *c, struct call *call) {
@@ -55,10 +50,10 @@ void call_plan(struct comm *c, struct call *call) {
     const char *name = names[call->operation];
     if (windowed)
         log_tuning(c, "%s [Symmetric]: %zu Bytes -> Kernel %s nchannels 7 nthreads 512 nWorks 1",
-                   name, call_bytes(c, call), kernels[call->operation]);
+                   name, call_bytes(call), kernels[call->operation]);
     else if (call->operation < SEND)
         log_tuning(c, "%s: %zu Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..7}", name,
-                   call_bytes(c, call));
+                   call_bytes(call));
 }
 
 void call_free(struct call *call) {

@@ -137,7 +137,6 @@ bool pairs_run(struct comm *c, const struct call *calls);
 /* call.c, kernel.c: from a call to a kernel on a stream. */
 void call_plan(struct comm *c, struct call *call);
 void call_free(struct call *call);
-size_t call_bytes(const struct comm *c, const struct call *call);
 ncclResult_t calls_connect(struct comm *c, const struct call *calls);
 ncclResult_t calls_launch(struct comm *c, struct call *calls);
 
