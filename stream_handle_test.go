@@ -6,10 +6,17 @@ import (
 	"symmem"
 )
 
-func TestAStreamOfTheHostHasNoHandle(t *testing.T) {
+func TestStreamsHaveHandlesOfTheirOwnUnlessTheDeviceIsTheProcessor(t *testing.T) {
 	together(t, 1, symmem.Options{}, func(r *rank) {
-		if h := r.DefaultStream().Handle(); h != 0 {
-			r.failf("handle %#x, want none", h)
+		first, second := r.DefaultStream().Handle(), r.stream().Handle()
+		if r.Device().Addressable {
+			if first != 0 || second != 0 {
+				r.failf("handles %#x and %#x, want none", first, second)
+			}
+			return
+		}
+		if first == 0 || second == 0 || first == second || r.DefaultStream().Handle() != first {
+			r.failf("handles %#x and %#x", first, second)
 		}
 	})
 }
