@@ -44,6 +44,7 @@ type communicator struct {
 	mu        spin.Lock
 	left      sync.Cond            // mu; signalled when users falls
 	submitted uint64               // tickets handed out; guarded by mu
+	withdrawn bool                 // those from now on are not shown; guarded by mu
 	users     int                  // exchanges and transfers under way; guarded by mu
 	waits     []*waiting           // slow waits in collectives; guarded by mu
 	closed    bool                 // guarded by mu

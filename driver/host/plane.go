@@ -66,7 +66,7 @@ func (d *Device) Together(ctx context.Context, ranks []int) (bool, error) {
 func (p *plane) Submit() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.closed || p.withdrawn {
 		p.submitted++
 		return p.submitted
 	}
@@ -236,6 +236,22 @@ func (p *plane) Fail(err error) error {
 	}
 	defer p.leave()
 	return p.fail(err)
+}
+
+// Withdraw takes back the tickets that some rank has not submitted.
+func (p *plane) Withdraw() {
+	if p.enter() != nil {
+		return
+	}
+	defer p.leave()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	least := p.submitted
+	for _, b := range p.others {
+		least = min(least, spin.LoadAcquire64(&b.board.submitted))
+	}
+	p.withdrawn = true
+	spin.StoreRelease64(&p.me.board.submitted, least)
 }
 
 // Close leaves the group. There are no collectives of ours to wait for.

@@ -261,8 +261,10 @@ func (c *communicator) end() {
 // ErrClosed.
 func (c *communicator) Close() error {
 	c.closing.Store(true)
-	if c.plane.Cause() == nil {
-		c.finishWork()
+	if c.plane.Cause() == nil && !c.finishWork() {
+		// What is under way ends with NCCL's communicator, and ranks that come to it later must not
+		// take it for complete.
+		c.plane.Withdraw()
 	}
 	err := c.plane.Close()
 	c.end()
@@ -270,14 +272,16 @@ func (c *communicator) Close() error {
 	return err
 }
 
-// finishWork waits for the work of this rank's streams as long as it can be expected to end.
-func (c *communicator) finishWork() {
+// finishWork waits for the work of this rank's streams as long as it can be expected to end, and
+// tells whether it has ended.
+func (c *communicator) finishWork() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
 	defer cancel()
 	poll(ctx, func() bool {
 		return c.idle() || !c.complete(c.busy.ticket.Load()) || c.unanswered() ||
 			c.plane.Cause() != nil
 	})
+	return c.idle()
 }
 
 // complete tells whether every rank has launched a collective, and nothing keeps it from its end.

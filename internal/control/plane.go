@@ -62,6 +62,10 @@ type Plane interface {
 	// Abort fails the plane for all its ranks. Waits on this rank end with the given cause (nil
 	// means driver.ErrAborted), those of others with driver.ErrFault.
 	Abort(cause error)
+	// Withdraw takes back the tickets that, as far as is known here, some rank has not submitted:
+	// this rank's part in them ends unfinished, and who submits them later finds it missing instead
+	// of waiting for ever. Only Close follows; tickets that are taken meanwhile are not shown.
+	Withdraw()
 	// Close ends the waits of this rank and leaves the group. It waits for no other rank. The
 	// others are told that this one has left.
 	Close() error

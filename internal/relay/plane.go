@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,6 +43,7 @@ type Plane struct {
 	rows    []row                   // by group rank; guarded by mu
 	waits   []*waiting              // those that others should know of; guarded by mu
 	told    board                   // what others know; guarded by mu
+	limit   uint64                  // the last ticket that others are shown; guarded by mu
 	broken  [driver.LaneFault]error // why a lane is out of step; guarded by mu
 	changed chan struct{}           // closed when rows change; nil if nobody waits; guarded by mu
 }
@@ -52,6 +54,7 @@ func newPlane(cfg Config, links []*link) *Plane {
 	p := &Plane{
 		cfg: cfg, me: cfg.Group.Rank, links: links,
 		quit: make(chan struct{}), ended: make(chan struct{}), rows: make([]row, len(links)),
+		limit: math.MaxUint64,
 	}
 	for r := range links {
 		p.all = append(p.all, r)
@@ -233,7 +236,7 @@ func (p *Plane) stale() bool {
 // board is what this rank is doing. Of several collectives that it waits for it shows the last,
 // which proves the most to others. p.mu is held.
 func (p *Plane) board() board {
-	b := board{submitted: p.submitted.Load()}
+	b := board{submitted: min(p.submitted.Load(), p.limit)}
 	for _, w := range p.waits {
 		switch {
 		case w.collective > b.inCollective:
@@ -261,6 +264,19 @@ func (p *Plane) show(w *waiting) { p.waits = append(p.waits, w) }
 
 func (p *Plane) conceal(w *waiting) {
 	p.waits = slices.DeleteFunc(p.waits, func(o *waiting) bool { return o == w })
+}
+
+// Withdraw takes back the tickets that some rank is not known to have submitted. The others hear of
+// it with the goodbye.
+func (p *Plane) Withdraw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.limit = p.submitted.Load()
+	for r := range p.rows {
+		if r != p.me {
+			p.limit = min(p.limit, p.rows[r].submitted)
+		}
+	}
 }
 
 // Close says goodbye and leaves the group. A rank that takes no goodbye, because it is stopped or

@@ -15,6 +15,7 @@ var strayContracts = []contract{
 	{"ranks in different places find out while other lanes are busy", proveStrayBesideLane},
 	{"a rank that has left is not waited for", proveLeft},
 	{"a rank that has left after it had submitted all is not missed", proveLeftAfterwards},
+	{"a rank that has left and withdrawn what it had submitted is missed", proveWithdrawn},
 }
 
 // judgeStray wants that at least one rank knows where the others are. Nothing but the proof that
@@ -83,6 +84,33 @@ func proveLeft(t *testing.T, join Join) {
 		if !errors.As(err, &stray) || !strings.Contains(err.Error(), "has left the group") {
 			t.Errorf("%s: got %v, want a StrayError of a rank that has left", name, err)
 		}
+	}
+}
+
+// proveWithdrawn has a rank leave whose second collective the other one had not submitted: the
+// first has ended, and the second can never end.
+func proveWithdrawn(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	here, there := w.planes[0], w.planes[1]
+	there.Submit()
+	first := never(here.Submit())
+	first.Done = func() bool { return true }
+	must(t, here.Await(w.ctx, first))
+	// The exchange tells each of them what the other has submitted.
+	w.outcomes(func(_ int, p control.Plane) error {
+		_, err := p.Exchange(w.ctx, driver.LaneControl, nil)
+		return err
+	})
+	there.Submit()
+	there.Withdraw()
+	if late := there.Submit(); late == 0 {
+		t.Error("a ticket that is not shown has no number")
+	}
+	must(t, there.Close())
+	err := here.Await(w.ctx, never(here.Submit()))
+	var stray *driver.StrayError
+	if !errors.As(err, &stray) || !strings.Contains(err.Error(), "has left the group") {
+		t.Errorf("got %v, want a StrayError of a rank that has left", err)
 	}
 }
 
