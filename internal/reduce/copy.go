@@ -19,7 +19,10 @@ func Copy(dst, src unsafe.Pointer, size int, hint Hint) {
 		streamLines(unsafe.Add(dst, from), unsafe.Add(src, from), to-from)
 	}
 	fence()
-	copy(elements[byte](dst, end, size), elements[byte](src, end, size))
+	if end < size {
+		// A pointer past the end of a Go slice must not be made, not even to copy nothing.
+		copy(elements[byte](dst, end, size), elements[byte](src, end, size))
+	}
 }
 
 // Fill sets size bytes at dst to value.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"testing"
+	"unsafe"
 )
 
 func TestCopyMovesExactlyTheRangeAtEveryMisalignment(t *testing.T) {
@@ -25,6 +26,17 @@ func TestCopyMovesExactlyTheRangeAtEveryMisalignment(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestCopyOfAWholeAllocationStaysInIt ends at the end of a slice of Go, behind which another one
+// may lie. Under the race detector a pointer there ends the program.
+func TestCopyOfAWholeAllocationStaysInIt(t *testing.T) {
+	src, dst := make([]byte, 16<<20), make([]byte, 16<<20)
+	src[len(src)-1] = 7
+	Copy(unsafe.Pointer(&dst[0]), unsafe.Pointer(&src[0]), len(src), Hint{Stream: true})
+	if !bytes.Equal(src, dst) {
+		t.Error("wrong bytes")
 	}
 }
 
