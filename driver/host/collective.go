@@ -44,17 +44,10 @@ func (c *communicator) arriveSoon() bool {
 
 // arrive waits for everybody's line.
 func (c *communicator) arrive(call *driver.Call, ticket uint64) error {
-	for _, b := range c.others {
-		word := &b.lines[c.step&1].step
-		if spin.UntilAtLeast64(word, c.step, 0, c.budget.polls) {
-			continue
-		}
-		if err := c.arriveLate(call, ticket); err != nil {
-			return err
-		}
-		break
+	if c.arriveSoon() {
+		return nil
 	}
-	return nil
+	return c.arriveLate(call, ticket)
 }
 
 func (c *communicator) arriveLate(call *driver.Call, ticket uint64) error {
