@@ -55,13 +55,18 @@ func (b Backend) LocalRanks() (int, error) {
 // made at the first collective, as newer versions do, they would keep a launch waiting for ranks
 // that have not come.
 func (b Backend) load() (*nccl.Library, error) {
-	const connect = "NCCL_RUNTIME_CONNECT"
-	if os.Getenv(connect) == "" {
-		if err := dl.Setenv(connect, "0"); err != nil {
-			return nil, err
-		}
+	if err := setDefault("NCCL_RUNTIME_CONNECT", "0"); err != nil {
+		return nil, err
 	}
 	return nccl.Load(b.Library)
+}
+
+// setDefault sets a variable that CUDA or NCCL reads, unless the user has.
+func setDefault(name, value string) error {
+	if os.Getenv(name) != "" {
+		return nil
+	}
+	return dl.Setenv(name, value)
 }
 
 // Open opens the GPU of this rank: that of its number among the ranks of its machine.
@@ -82,7 +87,11 @@ func (b Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, er
 }
 
 func (d *Device) open(ctx context.Context, b Backend) error {
-	var err error
+	// With more queues, fewer streams share one with a kernel that does not end.
+	err := setDefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+	if err != nil {
+		return err
+	}
 	if d.cuda, err = cuda.Load(); err != nil {
 		return err
 	}

@@ -14,9 +14,6 @@ import (
 	"symmem/internal/relay"
 )
 
-// endingTime bounds the wait for NCCL's kernels to end after they were told to.
-const endingTime = 20 * time.Second
-
 // communicator joins the ranks of a group: NCCL's communicator for data, a plane for all else.
 //
 // States: open; failed, when its plane has failed (NCCL's part is then being aborted); closed. A
@@ -47,6 +44,8 @@ type communicator struct {
 	// closing tells that Close has begun: nothing is launched any more.
 	closing atomic.Bool
 
+	// stuck tells that a kernel of this communicator does not end, and so neither does its teardown.
+	stuck  atomic.Bool
 	ending sync.Once
 	// ended is closed when the communicator has failed or is closed, quiet when its kernels have
 	// ended and its windows are gone, and tornDown when NCCL's part is gone.
@@ -294,9 +293,9 @@ func (c *communicator) awaitEnd(step chan struct{}) error {
 	select {
 	case <-step:
 		return nil
-	case <-time.After(endingTime):
+	case <-time.After(2 * endingTime):
 		return &driver.TimeoutError{
-			Doing: "ending NCCL's communicator of group " + c.cfg.ID, Waited: endingTime,
+			Doing: "ending NCCL's communicator of group " + c.cfg.ID, Waited: 2 * endingTime,
 		}
 	}
 }

@@ -34,10 +34,12 @@ type Device struct {
 	scatter *scatter.Scatter
 	// capturing counts the streams that record.
 	capturing atomic.Int32
-	events    eventPool
-	aside     aside
-	scratch   scratch
-	words     words
+	// stuck tells that the GPU has a kernel which nothing but the end of the process ends.
+	stuck   atomic.Bool
+	events  eventPool
+	aside   aside
+	scratch scratch
+	words   words
 
 	mu            sync.Mutex
 	members       map[int]*member            // by world rank; guarded by mu
@@ -181,13 +183,16 @@ func (d *Device) Close() error {
 		errs = append(errs, g.Close())
 	}
 	for _, c := range d.openCommunicators() {
-		errs = append(errs, c.Close(), c.awaitEnd(c.tornDown), c.tearing)
+		errs = append(errs, c.Close())
+		if !c.stuck.Load() {
+			errs = append(errs, c.awaitEnd(c.tornDown), c.tearing)
+		}
 	}
 	if d.control != nil {
 		errs = append(errs, d.control.Close())
 		d.control = nil
 	}
-	if d.retained {
+	if d.retained && !d.stuck.Load() {
 		errs = append(errs, d.do(func() error {
 			return errors.Join(d.events.drain(d.cuda), d.aside.close(d.cuda), d.scratch.close(),
 				d.words.close(d.cuda))

@@ -179,7 +179,9 @@ func (m *mailboxes) close() error {
 	defer m.mu.Unlock()
 	var errs []error
 	if m.shared != nil {
-		m.c.device.control.Withdraw(m.key)
+		if control := m.c.device.control; control != nil {
+			control.Withdraw(m.key)
+		}
 		errs = append(errs, m.shared.Close())
 		m.shared = nil
 	}

@@ -198,10 +198,34 @@ func (s *stream) await(
 	if err := c.awaitOn(ctx, s, ticket, operation); err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The communicator has failed, and its kernels are being ended.
+	// The communicator has failed, and its kernels are being ended. The fault is told even if not
+	// all of them do.
 	ended, cancel := context.WithTimeout(ctx, endingTime)
 	defer cancel()
 	return poll(ended, s.idle)
+}
+
+// abandon goes on with another CUDA stream, if the present one has a kernel that does not end. What
+// is queued there is given up, with the kernel; so are the events that were recorded behind it. It
+// reports whether there was such a kernel.
+func (s *stream) abandon() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.quiet() {
+		return false
+	}
+	err := s.device.do(func() error {
+		handle, err := s.device.cuda.StreamCreate(true)
+		if err == nil {
+			s.handle, s.word, s.functions = handle, nil, 0
+			s.device.stuck.Store(true)
+		}
+		return err
+	})
+	if err != nil {
+		s.fail(fmt.Errorf("giving up a stream: %w", err))
+	}
+	return true
 }
 
 // deviceError reports what CUDA says of an idle stream.

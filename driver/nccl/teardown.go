@@ -3,7 +3,13 @@ package nccl
 import (
 	"context"
 	"errors"
+	"time"
+
+	"symmem/driver"
 )
+
+// endingTime bounds the wait for NCCL's kernels to end after they were told to.
+const endingTime = 2 * time.Second
 
 // tearDown ends NCCL's part. It runs on a goroutine of its own, since the kernels of graphs hold on
 // to it until the graphs are closed.
@@ -15,6 +21,10 @@ import (
 //
 // Windows are deregistered before, unless kernels may still be at work on them. Then they end with
 // the communicator; NCCL before 2.29.7 keeps their memory until the process ends.
+//
+// NCCL's window kernels do not look at the abort flag (2.27.3 to 2.30.7): one that waits for a rank
+// that is lost runs until the process ends. It occupies a few multiprocessors and its stream. The
+// stream object goes on with another CUDA stream then, and CommAbort never returns.
 func (c *communicator) tearDown(working bool) {
 	defer close(c.tornDown)
 	defer c.forget()
@@ -26,15 +36,31 @@ func (c *communicator) tearDown(working bool) {
 		c.mu.Unlock()
 		close(c.quiet)
 		c.graphs.Wait()
-	} else {
-		defer close(c.quiet)
 	}
-	// NCCL waits for its kernels, and they may be queued behind messages that nobody answers.
-	drained := make(chan error, 1)
-	go func() { drained <- c.drain() }()
-	errs = append(errs, c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) }))
-	c.graphs.Wait()
-	c.tearing = errors.Join(append(errs, <-drained, c.mailboxes.close())...)
+	aborted := make(chan error, 1)
+	go func() {
+		aborted <- c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) })
+	}()
+	if working {
+		// NCCL waits for its kernels, and they may be queued behind messages that nobody answers.
+		errs = append(errs, c.drain())
+		c.abandon()
+		close(c.quiet)
+		c.graphs.Wait()
+	}
+	c.tearing = errors.Join(append(errs, <-aborted, c.mailboxes.close())...)
+}
+
+// abandon gives up on the kernels that do not end.
+func (c *communicator) abandon() {
+	if c.launched[driver.PathWindow].Load() == 0 {
+		return
+	}
+	for _, s := range c.busy.streams() {
+		if s.abandon() {
+			c.stuck.Store(true)
+		}
+	}
 }
 
 // drain waits until no stream has work of the communicator any more, and ends messages that nobody

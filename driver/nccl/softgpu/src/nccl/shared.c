@@ -159,18 +159,22 @@ static bool reached(struct flag *f, uint32_t number, uint32_t *value) {
     return (int32_t)(*value - number) >= 0;
 }
 
+_Thread_local bool deaf;
+
+static bool hears_abort(const struct comm *c) { return !deaf && atomic_load(&c->aborted) != 0; }
+
 /* Waits, for ever if need be, until a flag reaches a number; false when the communicator has been
- * aborted on this rank. An abort is looked for every few milliseconds. */
+ * aborted on this rank. An abort is looked for every few milliseconds, unless the thread is deaf. */
 bool flag_await(struct comm *c, struct flag *f, uint32_t number) {
     uint32_t value;
     for (int spins = 0; spins < 64; spins++)
         if (reached(f, number, &value))
-            return atomic_load(&c->aborted) == 0;
+            return !hears_abort(c);
     atomic_fetch_add(&f->waiters, 1);
-    while (!reached(f, number, &value) && atomic_load(&c->aborted) == 0) {
+    while (!reached(f, number, &value) && !hears_abort(c)) {
         struct timespec limit = {.tv_nsec = 5000000};
         futex(&f->value, FUTEX_WAIT, value, &limit);
     }
     atomic_fetch_sub(&f->waiters, 1);
-    return atomic_load(&c->aborted) == 0;
+    return !hears_abort(c);
 }
