@@ -43,8 +43,8 @@ const (
 )
 
 // Explain tells which path a collective on these buffers would take now, and why, with the limits
-// of the tuning table if that decides. A reduction is taken to be a Sum. It does nothing and asks
-// nobody.
+// of the tuning table if that decides, which may have other ones for work in place. A reduction is
+// taken to be a Sum. It does nothing and asks nobody.
 func (g *Group) Explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {

@@ -79,7 +79,10 @@ func (r reason) String() string {
 }
 
 // prefer chooses the path of a call whose buffers lie in windows. The choice depends only on the
-// call, on the terms that ranks connected on, and on SetPath, so all ranks choose alike.
+// call, on the terms that ranks connected on, and on SetPath, so all ranks choose alike. Whether it
+// works in place is alike on all ranks, too, where its buffers lie at the same places: a part that
+// lies at one place on all ranks is in place on one rank at most, and check refuses the overlap on
+// the others.
 func (g *Group) prefer(call *driver.Call) (driver.Path, reason) {
 	if err := g.comm.Windowed(call); err != nil {
 		return driver.PathPlain, reason{text: "but they cannot take the window path: " + err.Error()}
@@ -92,7 +95,8 @@ func (g *Group) prefer(call *driver.Call) (driver.Path, reason) {
 	default:
 	}
 	send, recv := call.Spans(len(g.ranks))
-	path, why := g.tuning.Choose(call.Operation.String(), g.shape, max(send, recv))
+	path, why := g.tuning.Choose(
+		call.Operation.String(), g.inPlace(call), g.shape, max(send, recv))
 	if path == tuning.Window {
 		return driver.PathWindow, reason{text: "and ", table: &why}
 	}

@@ -111,6 +111,60 @@ func TestTheLargerBufferIsWhatTheTableLooksAt(t *testing.T) {
 	})
 }
 
+func TestWorkInPlaceFollowsARuleOfItsOwn(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "table.json")
+	rules := ""
+	for _, operation := range []string{"AllReduce", "AllGather", "ReduceScatter"} {
+		for _, half := range []string{
+			`false, "steps": [{"path": "window"}]`,
+			`true, "steps": [{"up_to": "4KiB", "path": "window"}, {"path": "plain"}]`,
+		} {
+			rules += fmt.Sprintf(`, {"operation": %q, "ranks": 2, "machines": 1, "in_place": %s}`,
+				operation, half)
+		}
+	}
+	text := `{"version": 1, "device": "box", "otherwise": "plain", "rules": [` + rules[1:] + `]}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	together(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
+		p := r.pool()
+		all, other := r.window(p, 64<<10).Memory(), r.window(p, 64<<10).Memory()
+		const count = 4096 // of 4 bytes, in each rank's part
+		own, err := all.Slice(int64(r.Rank())*4*count, 4*count)
+		r.ok(err)
+		for _, row := range []struct {
+			operation  symmem.Operation
+			send, recv symmem.Memory
+			want       string
+		}{
+			{symmem.OpAllReduce, all, all, "plain above 4KiB for AllReduce in place on 2 ranks"},
+			{symmem.OpAllReduce, all, other, "window at every size for AllReduce out of place on 2 ranks"},
+			{symmem.OpAllGather, own, all, "plain above 4KiB for AllGather in place on 2 ranks"},
+			{symmem.OpAllGather, other, all, "window at every size for AllGather out of place on 2 ranks"},
+			{symmem.OpReduceScatter, all, own, "plain above 4KiB for ReduceScatter in place on 2 ranks"},
+			{
+				symmem.OpReduceScatter, all, other,
+				"window at every size for ReduceScatter out of place on 2 ranks",
+			},
+		} {
+			e, err := r.World().Explain(row.operation, row.send, row.recv, count, symmem.Float32)
+			r.ok(err)
+			if !strings.HasSuffix(e.Why, " says "+row.want) || e.Path != strings.Fields(row.want)[0] {
+				r.failf("%v, want %s", e, row.want)
+			}
+		}
+		before := r.World().Stats().Paths
+		r.ok(r.World().AllGather(r.ctx, own, all, count, symmem.Float32, nil))
+		r.ok(r.World().AllGather(r.ctx, other, all, count, symmem.Float32, nil))
+		r.synchronize()
+		after := r.World().Stats().Paths
+		if after["plain"] != before["plain"]+1 || after["window"] != before["window"]+1 {
+			r.failf("before %v, after %v", before, after)
+		}
+	})
+}
+
 func TestMemoryThatWouldBeRegisteredIsExplainedByTheTable(t *testing.T) {
 	together(t, 2, symmem.Options{Tuning: tableOf(t, "4KiB")}, func(r *rank) {
 		got := r.explained(r.alloc(r.pool(), 64<<10), 16<<10)

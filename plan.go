@@ -136,33 +136,41 @@ func (g *Group) check(r *request) error {
 	if r.count > maxElements {
 		return fmt.Errorf("count %d: %w", r.count, ErrOutOfRange)
 	}
-	call := driver.Call{Operation: r.operation, DataType: r.dataType, Count: r.count}
+	call := driver.Call{
+		Operation: r.operation, DataType: r.dataType, Count: r.count,
+		Send: r.send.Address(), Recv: r.recv.Address(),
+	}
 	send, recv := call.Spans(len(g.ranks))
 	return errors.Join(
 		g.checkMemory("send", r.send, send, r.dataType),
 		g.checkMemory("receive", r.recv, recv, r.dataType),
-		g.checkOverlap(r, uintptr(send), uintptr(recv)))
+		g.checkOverlap(&call, uintptr(send), uintptr(recv)))
 }
 
 // checkOverlap refuses buffers that overlap, except where NCCL defines work in place.
-func (g *Group) checkOverlap(r *request, sendBytes, recvBytes uintptr) error {
-	send, recv := r.send.Address(), r.recv.Address()
+func (g *Group) checkOverlap(call *driver.Call, sendBytes, recvBytes uintptr) error {
+	send, recv := call.Send, call.Recv
 	if send+sendBytes <= recv || recv+recvBytes <= send || sendBytes == 0 || recvBytes == 0 {
 		return nil
 	}
-	own := uintptr(int64(g.rank) * r.count * int64(r.dataType.Size()))
-	inPlace := send == recv
-	switch r.operation {
-	case driver.AllGather:
-		inPlace = send == recv+own
-	case driver.ReduceScatter:
-		inPlace = recv == send+own
-	default:
-	}
-	if !inPlace {
+	if !g.inPlace(call) {
 		return invalid("send and receive buffers overlap, but not as in-place work does")
 	}
 	return nil
+}
+
+// inPlace tells whether a call works in place, as NCCL defines it: on one buffer, or with this
+// rank's own part of the larger buffer as the smaller one.
+func (g *Group) inPlace(call *driver.Call) bool {
+	own := uintptr(int64(g.rank) * call.Count * int64(call.DataType.Size()))
+	switch call.Operation {
+	case driver.AllGather:
+		return call.Send == call.Recv+own
+	case driver.ReduceScatter:
+		return call.Recv == call.Send+own
+	default:
+		return call.Send == call.Recv
+	}
 }
 
 // maxElements keeps byte counts of whole groups below 2^63.
@@ -281,14 +289,14 @@ func (g *Group) describe(call *driver.Call, sequence uint64) *agreement.Collecti
 // in place uses this rank's own part of the larger buffer as the smaller one, so the larger one
 // stands for both.
 func (g *Group) commonPlaces(call *driver.Call) (send, recv uintptr) {
-	own := uintptr(int64(g.rank) * call.Count * int64(call.DataType.Size()))
 	switch {
-	case call.Operation == driver.AllGather && call.Send == call.Recv+own:
+	case !g.inPlace(call):
+		return call.Send, call.Recv
+	case call.Operation == driver.AllGather:
 		return call.Recv, call.Recv
-	case call.Operation == driver.ReduceScatter && call.Recv == call.Send+own:
+	default:
 		return call.Send, call.Send
 	}
-	return call.Send, call.Recv
 }
 
 // placeOf returns the pool, segment ordinal and offset of an address in a window.

@@ -42,6 +42,8 @@ type Collective struct {
 	// Timeout bounds every wait for another rank.
 	Timeout time.Duration
 	Plan    Plan
+	// warm tells that something was measured before, so that the machine is up to its clock.
+	warm bool
 }
 
 // Sizes lists the sizes in bytes.
@@ -151,6 +153,7 @@ func (o *Collective) row(
 	return row, err
 }
 
+// half measures one half of a row: all path choices at all check levels, in turns.
 func (o *Collective) half(
 	ctx context.Context, lanes []*lane, row *Row, inPlace bool,
 ) (h *Half, err error) {

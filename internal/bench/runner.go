@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -149,15 +150,11 @@ func (r *runner) fitting(ctx context.Context, o *Collective, op *Operation) (int
 		return o.GraphOps, nil
 	}
 	r.iters = 1
-	took, err := r.timed(ctx, op)
+	took, err := r.quickest(ctx, op)
 	if err != nil {
 		return 0, err
 	}
-	all, err := r.gather(ctx, took.Nanoseconds())
-	if err != nil {
-		return 0, err
-	}
-	return min(max(1, int(o.Plan.Batch.Nanoseconds()/max(all[0], 1))), o.GraphOps), nil
+	return min(max(1, int(o.Plan.Batch/max(took, 1))), o.GraphOps), nil
 }
 
 // forget closes the graphs of runners.
@@ -178,19 +175,37 @@ func (r *runner) calibrate(ctx context.Context, o *Collective, op *Operation) er
 		return err
 	}
 	for r.iters = 1; ; r.iters *= 2 {
-		took, err := r.timed(ctx, op)
+		got, err := r.quickest(ctx, op)
 		if err != nil {
 			return err
 		}
-		all, err := r.gather(ctx, took.Nanoseconds())
-		if err != nil {
-			return err
-		}
-		if got := time.Duration(all[0]); got >= o.Plan.Batch/2 || r.iters >= maxOps {
+		if got >= o.Plan.Batch/2 || r.iters >= maxOps {
 			r.iters = max(1, int(float64(r.iters)*float64(o.Plan.Batch)/float64(max(got, 1))))
 			return nil
 		}
 	}
+}
+
+// coldTries is how often a batch is timed to know how long it takes. The first call of an
+// operation, and the first replay of a graph, can take a hundred times as long as others: judged by
+// it alone, a batch would have so few calls that starting and ending it would show in its time.
+const coldTries = 3
+
+// quickest is the time of the quickest of some batches on rank 0: the same on all ranks.
+func (r *runner) quickest(ctx context.Context, op *Operation) (time.Duration, error) {
+	least := time.Duration(math.MaxInt64)
+	for range coldTries {
+		took, err := r.timed(ctx, op)
+		if err != nil {
+			return 0, err
+		}
+		least = min(least, took)
+	}
+	all, err := r.gather(ctx, least.Nanoseconds())
+	if err != nil {
+		return 0, err
+	}
+	return time.Duration(all[0]), nil
 }
 
 // timed runs a batch from a common start.
@@ -228,34 +243,54 @@ func (r *runner) turn(ctx context.Context, op *Operation) error {
 	return r.once(ctx, op)
 }
 
-// batch keeps the time of the slowest rank.
-func (r *runner) batch(ctx context.Context, op *Operation) error {
+// batch returns nanoseconds a call on the slowest rank.
+func (r *runner) batch(ctx context.Context, op *Operation) (float64, error) {
 	if err := r.turn(ctx, op); err != nil {
-		return err
+		return 0, err
 	}
 	took, err := r.timed(ctx, op)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	all, err := r.gather(ctx, took.Nanoseconds())
 	if err != nil {
-		return err
+		return 0, err
 	}
-	r.perOp = append(r.perOp, float64(slices.Max(all))/float64(r.iters*r.opsPerIter))
+	return float64(slices.Max(all)) / float64(r.iters*r.opsPerIter), nil
+}
+
+// play runs the batches of all runners in turns. Some rounds go before those that are kept: one,
+// which takes the caches back from the row before, and before the first row as many as are kept,
+// since processors that were idle take long to come up to their clock.
+func (o *Collective) play(ctx context.Context, runners []*runner, op *Operation) error {
+	lead := 1
+	if !o.warm {
+		o.warm, lead = true, o.Plan.Batches
+	}
+	for round := range lead + o.Plan.Batches {
+		for _, i := range turns(len(runners), round) {
+			perOp, err := runners[i].batch(ctx, op)
+			if err != nil {
+				return err
+			}
+			if round >= lead {
+				runners[i].perOp = append(runners[i].perOp, perOp)
+			}
+		}
+	}
 	return nil
 }
 
-// play runs the batches of all runners in turns.
-func (o *Collective) play(ctx context.Context, runners []*runner, op *Operation) error {
-	turns := slices.Clone(runners)
-	for range o.Plan.Batches {
-		for _, r := range turns {
-			if err := r.batch(ctx, op); err != nil {
-				return err
-			}
-		}
-		// Who went last goes first, so that being second is nobody's advantage.
-		slices.Reverse(turns)
+// turns is the order of n runners in a round. It begins with another runner each time, and after
+// all have begun it goes backwards for as many rounds: so being first, or after a certain other
+// one, is nobody's advantage.
+func turns(n, round int) []int {
+	order := make([]int, n)
+	for i := range order {
+		order[i] = (round + i) % n
 	}
-	return nil
+	if round/n%2 == 1 {
+		slices.Reverse(order)
+	}
+	return order
 }

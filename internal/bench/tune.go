@@ -45,7 +45,7 @@ type Tuned struct {
 	Ranks  int
 }
 
-// collective is the measurement of one call.
+// collective is how calls are measured.
 func (o *Tune) collective() *Collective {
 	c := &Collective{
 		Operations: o.Operations, MinBytes: o.MinBytes, MaxBytes: o.MaxBytes, Factor: o.Factor,
@@ -73,32 +73,30 @@ func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
 	tuned = &Tuned{Device: l.rt.Device().Name, Ranks: l.rt.Size()}
 	for i := range c.Operations {
 		op := &c.Operations[i]
-		points, err := o.points(ctx, c, l, op)
+		halves, err := o.points(ctx, c, l, op)
 		if err != nil {
 			return nil, fmt.Errorf("tuning %s: %w", op.Name, err)
 		}
-		if len(points) == 0 {
+		rules := l.rules(op, halves)
+		if len(rules) == 0 {
 			tuned.Skipped = append(tuned.Skipped,
 				op.Name+": there is no window path for it here, so there is nothing to choose")
-			continue
 		}
-		tuned.Rules = append(tuned.Rules, l.rule(op, points))
+		tuned.Rules = append(tuned.Rules, rules...)
 	}
 	tuned.Table, err = o.table(ctx, c, l, tuned.Rules)
 	return tuned, err
 }
 
-// rule derives the rule of an operation. What the measurement does not decide stays as the built-in
-// table has it.
-func (l *lane) rule(op *Operation, points []tuning.Point) tuning.Rule {
+// rules derives the rules of an operation. What the measurement does not decide stays as the
+// built-in table has it.
+func (l *lane) rules(op *Operation, halves [2][]tuning.Point) []tuning.Rule {
 	info := l.rt.Device()
-	return tuning.Rule{
-		Operation: op.kind.String(),
-		Shape: tuning.Shape{
-			Ranks: l.rt.Size(), Machines: l.rt.World().Stats().Tuning.Machines,
-		},
-		Steps: tuning.Derive(tuning.Builtin(info.Backend, info.Name).Otherwise, points),
+	group := tuning.Shape{
+		Ranks: l.rt.Size(), Machines: l.rt.World().Stats().Tuning.Machines,
 	}
+	return tuning.DeriveRules(tuning.Builtin(info.Backend, info.Name).Otherwise,
+		op.kind.String(), group, halves[0], halves[1])
 }
 
 // withoutGraphs falls back to calls one by one where the backend cannot capture.
@@ -122,10 +120,11 @@ func (l *lane) withoutGraphs(c *Collective) error {
 	return graph.Close()
 }
 
-// points measures one operation at all sizes, except where it has no window path.
+// points measures one operation at all sizes, except where it has no window path: out of place, and
+// in place if it has that half.
 func (o *Tune) points(
 	ctx context.Context, c *Collective, l *lane, op *Operation,
-) (points []tuning.Point, err error) {
+) (halves [2][]tuning.Point, err error) {
 	last := int64(0)
 	for _, size := range c.Sizes() {
 		row := &Row{Operation: op, Ranks: l.rt.Size()}
@@ -134,21 +133,27 @@ func (o *Tune) points(
 			continue
 		}
 		last = row.Bytes
-		can, err := l.canTakeWindows(ctx, c, row, false)
-		if err != nil {
-			return nil, err
+		for i, h := range []tuning.Half{tuning.OutOfPlace, tuning.InPlace} {
+			inPlace := h == tuning.InPlace
+			if inPlace && !op.inPlace {
+				continue
+			}
+			can, err := l.canTakeWindows(ctx, c, row, inPlace)
+			if err != nil {
+				return halves, err
+			}
+			if !can {
+				continue
+			}
+			o.tell("%s of %v %s", op.Name, tuning.Size(row.Bytes), h)
+			point, err := o.point(ctx, c, l, row, inPlace)
+			if err != nil {
+				return halves, err
+			}
+			halves[i] = append(halves[i], point)
 		}
-		if !can {
-			continue
-		}
-		o.tell("%s of %v", op.Name, tuning.Size(row.Bytes))
-		point, err := o.point(ctx, c, l, row)
-		if err != nil {
-			return nil, err
-		}
-		points = append(points, point)
 	}
-	return points, nil
+	return halves, nil
 }
 
 func (o *Tune) tell(format string, args ...any) {
@@ -159,19 +164,19 @@ func (o *Tune) tell(format string, args ...any) {
 
 // point measures both paths at one size.
 func (o *Tune) point(
-	ctx context.Context, c *Collective, l *lane, row *Row,
+	ctx context.Context, c *Collective, l *lane, row *Row, inPlace bool,
 ) (point tuning.Point, err error) {
 	var runners []*runner
 	defer func() { err = errors.Join(err, forget(runners)) }()
 	for _, choice := range []symmem.PathChoice{symmem.PathPlain, symmem.PathWindow} {
-		r, err := c.runner(ctx, l, row, false, choice)
+		r, err := c.runner(ctx, l, row, inPlace, choice)
 		if err != nil {
 			return point, err
 		}
 		runners = append(runners, r)
 		if r.wrongs > 0 {
-			return point, fmt.Errorf("%d elements of %d bytes are wrong on the %v path",
-				r.wrongs, row.Bytes, choice)
+			return point, fmt.Errorf("%d elements of %d bytes are wrong on the %v path, in place %t",
+				r.wrongs, row.Bytes, choice, inPlace)
 		}
 	}
 	if err := c.play(ctx, runners, row.Operation); err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -69,19 +70,21 @@ func TestPointsPairTheBatchesOfOneTurn(t *testing.T) {
 	}
 }
 
-// found is what a tune may find.
+// found is what a tune may find: halves that agree, and halves that do not.
 func found() *Tuned {
 	points := []tuning.Point{
 		{Bytes: 1 << 10, PlainUS: 13, WindowUS: 7.4, NoisePercent: 1.5},
 		{Bytes: 128 << 10, PlainUS: 14.8, WindowUS: 17, NoisePercent: 0.4},
 	}
-	rule := tuning.Rule{
-		Operation: "AllReduce", Shape: tuning.Shape{Ranks: 4, Machines: 1},
-		Steps: tuning.Derive(tuning.Plain, points),
-	}
+	inPlace := []tuning.Point{{Bytes: 128 << 10, PlainUS: 15, WindowUS: 17, NoisePercent: 0.5}}
+	apart := []tuning.Point{{Bytes: 128 << 10, PlainUS: 15, WindowUS: 14, NoisePercent: 0.5}}
+	group := tuning.Shape{Ranks: 4, Machines: 1}
+	rules := slices.Concat(
+		tuning.DeriveRules(tuning.Plain, "AllReduce", group, points, inPlace),
+		tuning.DeriveRules(tuning.Plain, "AllGather", group, points, apart))
 	return &Tuned{
-		Table: &tuning.Table{Device: "box", Otherwise: tuning.Plain, Rules: []tuning.Rule{rule}},
-		Rules: []tuning.Rule{rule}, Skipped: []string{"broadcast: there is no window path"},
+		Table: &tuning.Table{Device: "box", Otherwise: tuning.Plain, Rules: rules},
+		Rules: rules, Skipped: []string{"broadcast: there is no window path"},
 		Device: "box", Ranks: 4,
 	}
 }
@@ -91,10 +94,16 @@ func TestWhatWasChosenIsPrintedWithWhatItWins(t *testing.T) {
 	if err := found().Text(&out); err != nil {
 		t.Fatal(err)
 	}
-	want := `  operation    size    plain   window  noise  chosen     wins
-  AllReduce    1KiB  13.0 us  7.40 us  1.5 %  window  +75.7 %
-  AllReduce  128KiB  14.8 us  17.0 us  0.4 %   plain  +14.9 %
+	want := `  operation    size                  plain   window  noise  chosen     wins
+  AllReduce    1KiB  out of place  13.0 us  7.40 us  1.5 %  window  +75.7 %
+  AllReduce  128KiB  out of place  14.8 us  17.0 us  0.4 %   plain  +14.9 %
+  AllReduce  128KiB      in place  15.0 us  17.0 us  0.5 %   plain  +13.3 %
+  AllGather    1KiB  out of place  13.0 us  7.40 us  1.5 %  window  +75.7 %
+  AllGather  128KiB  out of place  14.8 us  17.0 us  0.4 %   plain  +14.9 %
+  AllGather  128KiB      in place  15.0 us  14.0 us  0.5 %  window   +7.1 %
 AllReduce on 4 ranks: window up to 48KiB, plain above 48KiB
+AllGather out of place on 4 ranks: window up to 48KiB, plain above 48KiB
+AllGather in place on 4 ranks: window at every size
 broadcast: there is no window path
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
@@ -134,5 +143,32 @@ func TestRatiosAreOfTheSameTurn(t *testing.T) {
 	})
 	if h.Better != Window || h.Ratio != 0.95 || h.Forced[Plain].Median != 22 {
 		t.Errorf("%+v", h)
+	}
+}
+
+func TestEveryRunnerIsFirstLastAndAfterEachOtherEquallyOften(t *testing.T) {
+	for n := 1; n <= 3; n++ {
+		first, last, after := make([]int, n), make([]int, n), map[[2]int]int{}
+		for round := range 2 * n {
+			order := turns(n, round)
+			if slices.Compare(slices.Sorted(slices.Values(order)), []int{0, 1, 2}[:n]) != 0 {
+				t.Fatalf("round %d of %d runners is %v", round, n, order)
+			}
+			first[order[0]]++
+			last[order[n-1]]++
+			for i := 1; i < n; i++ {
+				after[[2]int{order[i-1], order[i]}]++
+			}
+		}
+		for i := range n {
+			if first[i] != 2 || last[i] != 2 {
+				t.Errorf("%d runners: first %v, last %v", n, first, last)
+			}
+			for j := range n {
+				if want := after[[2]int{0, 1}]; i != j && after[[2]int{i, j}] != want {
+					t.Errorf("%d runners: %v, want %d each", n, after, want)
+				}
+			}
+		}
 	}
 }

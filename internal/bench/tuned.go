@@ -9,17 +9,17 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Text writes what was measured and chosen for people: a line for each size, with how much faster
-// the chosen path is than the other one, and a line for each rule.
+// Text writes what was measured and chosen for people: a line for each size and half, with how much
+// faster the chosen path is than the other one, and a line for each rule.
 func (t *Tuned) Text(w io.Writer) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(out, "operation\tsize\tplain\twindow\tnoise\tchosen\twins\t\n")
+	fmt.Fprint(out, "operation\tsize\t\tplain\twindow\tnoise\tchosen\twins\t\n")
 	for _, r := range t.Rules {
 		for _, s := range r.Steps {
 			for _, p := range s.Measured {
-				fmt.Fprintf(out, "%s\t%v\t%s\t%s\t%.1f %%\t%s\t%+.1f %%\t\n", r.Operation, p.Bytes,
-					duration(p.PlainUS*1e3), duration(p.WindowUS*1e3), p.NoisePercent, s.Path,
-					100*(wins(s.Path, p)-1))
+				fmt.Fprintf(out, "%s\t%v\t%v\t%s\t%s\t%.1f %%\t%s\t%+.1f %%\t\n", r.Operation,
+					p.Bytes, r.HalfOf(p), duration(p.PlainUS*1e3), duration(p.WindowUS*1e3),
+					p.NoisePercent, s.Path, 100*(wins(s.Path, p)-1))
 			}
 		}
 	}

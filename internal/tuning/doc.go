@@ -1,9 +1,10 @@
 // Package tuning chooses the path of collectives whose buffers lie in windows.
 //
 // A library that takes its window kernels whenever it can is slower with windows than without at
-// some sizes. So a [Table] says for an operation, on so many ranks of so many machines, up to which
-// size each path is the faster one. It is a pure function of things that all ranks of a group know
-// alike, and [Table.Digest] is what ranks compare to be sure that they have the same one.
+// some sizes. So a [Table] says for an operation, on so many ranks of so many machines, in place or
+// not, up to which size each path is the faster one. It is a pure function of things that all ranks
+// of a group know alike, and [Table.Digest] is what ranks compare to be sure that they have the
+// same one.
 //
 // # Where tables come from
 //
@@ -30,13 +31,21 @@
 //	        {"bytes": "1KiB", "plain_us": 13, "window_us": 7.4, "noise_percent": 0.8}
 //	      ]},
 //	      {"path": "plain", "measured": []}
+//	    ]},
+//	    {"operation": "AllGather", "ranks": 4, "machines": 1, "in_place": true, "steps": [
+//	      {"path": "plain", "measured": []}
 //	    ]}
 //	  ]
 //	}
 //
+// A rule without in_place is about both halves of an operation: calls that work in place, and
+// calls that do not. With true or false it is about that half alone, and the other one has a rule
+// of its own, or none. Times in a rule about both halves that are of work in place say so, with
+// "in_place": true after the size. Tables from before there was in_place mean what they meant.
+//
 // Sizes count the larger buffer of a call: the output of an all-gather, the input of a
 // reduce-scatter, as nccl-tests has it. They are whole numbers of bytes, or such numbers with a
 // unit: B, KiB, MiB or GiB. A step holds sizes up to and including up_to; the last step has none
-// and holds all larger sizes. Only otherwise, the rules' heads and the steps' up_to and path
-// decide; everything else explains.
+// and holds all larger sizes. Only otherwise, what a rule has before its steps, and the steps'
+// up_to and path decide; everything else explains.
 package tuning

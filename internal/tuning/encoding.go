@@ -7,10 +7,11 @@ import (
 	"fmt"
 )
 
-// about is written into every table, for who opens it.
-const about = "A collective whose larger buffer has up to up_to bytes takes the path of that " +
+// meaning is written into every table, for who opens it.
+const meaning = "A collective whose larger buffer has up to up_to bytes takes the path of that " +
 	"step, the last step holds all larger sizes, and otherwise is the path where there is no rule. " +
-	"Only these decide; measured says why. All ranks need the same table."
+	"A rule with in_place is only about calls that work in place (true) or only about the others " +
+	"(false). Only these decide; measured says why. All ranks need the same table."
 
 // tableWire, ruleWire, stepWire and pointWire are what is in a file.
 type tableWire struct {
@@ -28,6 +29,7 @@ type ruleWire struct {
 	Operation string     `json:"operation"`
 	Ranks     int        `json:"ranks"`
 	Machines  int        `json:"machines"`
+	InPlace   Half       `json:"in_place"`
 	Steps     []stepWire `json:"steps"`
 }
 
@@ -42,6 +44,7 @@ type pointWire struct {
 	PlainUS      float64 `json:"plain_us"`
 	WindowUS     float64 `json:"window_us"`
 	NoisePercent float64 `json:"noise_percent,omitempty"`
+	InPlace      bool    `json:"in_place,omitempty"`
 }
 
 // Encode writes the table as JSON with one step and one measured size a line. The rules are sorted,
@@ -52,7 +55,7 @@ func (t *Table) Encode() ([]byte, error) {
 	}
 	w := &writer{}
 	w.raw("{\n  \"version\": ").value(Version)
-	w.raw(",\n  \"about\": ").value(about)
+	w.raw(",\n  \"about\": ").value(meaning)
 	w.raw(",\n  \"device\": ").value(t.Device)
 	w.raw(",\n  \"library\": ").value(t.Library)
 	w.raw(",\n  \"date\": ").value(t.Date)
@@ -94,6 +97,9 @@ func (w *writer) value(v any) *writer {
 func (w *writer) rule(r *Rule) {
 	w.raw(`{"operation": `).value(r.Operation)
 	w.raw(`, "ranks": `).value(r.Ranks).raw(`, "machines": `).value(r.Machines)
+	if r.Half != BothHalves {
+		w.raw(`, "in_place": `).value(r.Half == InPlace)
+	}
 	w.raw(`, "steps": [`)
 	for i := range r.Steps {
 		w.comma(i).raw("\n      ").step(&r.Steps[i])
@@ -118,6 +124,9 @@ func (w *writer) step(s *Step) {
 
 func (w *writer) point(p Point) {
 	w.raw(`{"bytes": `).value(p.Bytes)
+	if p.InPlace {
+		w.raw(`, "in_place": `).value(p.InPlace)
+	}
 	w.raw(`, "plain_us": `).value(p.PlainUS).raw(`, "window_us": `).value(p.WindowUS)
 	if p.NoisePercent != 0 {
 		w.raw(`, "noise_percent": `).value(p.NoisePercent)
@@ -179,7 +188,9 @@ func (w *tableWire) table() *Table {
 		Device: w.Device, Library: w.Library, Date: w.Date, Source: w.Source, Otherwise: w.Otherwise,
 	}
 	for _, r := range w.Rules {
-		rule := Rule{Operation: r.Operation, Shape: Shape{Ranks: r.Ranks, Machines: r.Machines}}
+		rule := Rule{
+			Operation: r.Operation, Shape: Shape{Ranks: r.Ranks, Machines: r.Machines}, Half: r.InPlace,
+		}
 		for _, s := range r.Steps {
 			step := Step{UpTo: s.UpTo, Path: s.Path}
 			for _, p := range s.Measured {

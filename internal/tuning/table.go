@@ -52,17 +52,18 @@ type Table struct {
 	Device, Library, Date, Source string
 	// Otherwise is the path where no rule applies.
 	Otherwise Path
-	// Rules are in no order; there is one at most for each operation and shape.
+	// Rules are in no order; there is one at most for each operation, shape and half.
 	Rules []Rule
 	// Origin says where the table was found, such as "built-in table"; it is not encoded.
 	Origin string
 }
 
-// Rule is about one operation on groups of one shape.
+// Rule is about one operation on groups of one shape, or about one half of its calls.
 type Rule struct {
 	// Operation is the name that driver has for it, such as "AllReduce".
 	Operation string
 	Shape
+	Half Half
 	// Steps ascend in UpTo; the last has none.
 	Steps []Step
 }
@@ -84,6 +85,8 @@ type Point struct {
 	// NoisePercent is how far the ratio of the two can be off by chance, in percent; 0 if that is
 	// not known.
 	NoisePercent float64
+	// InPlace tells, in a rule about both halves, that the calls worked in place.
+	InPlace bool
 }
 
 // Name is how reasons and errors call the table.
@@ -97,11 +100,14 @@ func (t *Table) Name() string {
 
 // Choose returns the path of a call whose larger buffer has so many bytes, and what decided. It
 // allocates nothing.
-func (t *Table) Choose(operation string, group Shape, bytes int64) (Path, Reason) {
-	why := Reason{table: t, operation: operation, group: group, step: -1}
+func (t *Table) Choose(
+	operation string, inPlace bool, group Shape, bytes int64,
+) (Path, Reason) {
+	half := halfOf(inPlace)
+	why := Reason{table: t, operation: operation, half: half, group: group, step: -1}
 	for i := range t.Rules {
 		r := &t.Rules[i]
-		if r.Shape != group || r.Operation != operation {
+		if !r.about(operation, half, group) {
 			continue
 		}
 		why.rule = r
@@ -121,6 +127,7 @@ type Reason struct {
 	rule      *Rule
 	step      int // of rule; -1 where no rule applied
 	operation string
+	half      Half
 	group     Shape
 }
 
@@ -130,12 +137,30 @@ func (r Reason) String() string {
 	case r.step < 0 && len(r.table.Rules) == 0 && r.table.Otherwise == Window:
 		return fmt.Sprintf("the %s says window for everything", r.table.Name())
 	case r.step < 0:
-		return fmt.Sprintf("the %s has no rule for %s on %v, and says %s otherwise",
-			r.table.Name(), r.operation, r.group, r.table.Otherwise)
+		return fmt.Sprintf("the %s has no rule for %s, and says %s otherwise",
+			r.table.Name(), about(r.operation, r.missing(), r.group), r.table.Otherwise)
 	}
-	return fmt.Sprintf("the %s says %s %s for %s on %v", r.table.Name(),
-		r.rule.Steps[r.step].Path, r.rule.reach(r.step), r.operation, r.group)
+	return fmt.Sprintf("the %s says %s %s for %s", r.table.Name(),
+		r.rule.Steps[r.step].Path, r.rule.reach(r.step), r.rule.head())
 }
+
+// missing is the half that has no rule: both, unless the other one has.
+func (r Reason) missing() Half {
+	for i := range r.table.Rules {
+		if r.table.Rules[i].about(r.operation, BothHalves, r.group) {
+			return r.half
+		}
+	}
+	return BothHalves
+}
+
+// about tells whether the rule is about some call of an operation, a half and a shape.
+func (r *Rule) about(operation string, h Half, group Shape) bool {
+	return r.Shape == group && r.Operation == operation && r.Half.overlaps(h)
+}
+
+// head names the calls that the rule is about.
+func (r *Rule) head() string { return about(r.Operation, r.Half, r.Shape) }
 
 // reach describes the sizes of a step.
 func (r *Rule) reach(step int) string {
@@ -158,7 +183,7 @@ func (r *Rule) String() string {
 	for i, s := range r.Steps {
 		parts[i] = fmt.Sprintf("%s %s", s.Path, r.reach(i))
 	}
-	return fmt.Sprintf("%s on %v: %s", r.Operation, r.Shape, strings.Join(parts, ", "))
+	return fmt.Sprintf("%s: %s", r.head(), strings.Join(parts, ", "))
 }
 
 // Digest condenses everything that decides to one word. Tables that choose alike by the same rules
@@ -170,6 +195,7 @@ func (t *Table) Digest() uint64 {
 		d.text(r.Operation)
 		d.word(uint64(r.Ranks))
 		d.word(uint64(r.Machines))
+		d.word(uint64(r.Half))
 		d.word(uint64(len(r.Steps)))
 		for _, s := range r.Steps {
 			d.word(uint64(s.UpTo))
@@ -199,21 +225,22 @@ func (d *digest) text(s string) {
 	}
 }
 
-// sorted is a copy of rules by operation, ranks and machines.
+// sorted is a copy of rules by operation, machines, ranks and half.
 func sorted(rules []Rule) []Rule {
 	return slices.SortedFunc(slices.Values(rules), func(a, b Rule) int {
 		return cmp.Or(strings.Compare(a.Operation, b.Operation),
-			cmp.Compare(a.Machines, b.Machines), cmp.Compare(a.Ranks, b.Ranks))
+			cmp.Compare(a.Machines, b.Machines), cmp.Compare(a.Ranks, b.Ranks),
+			cmp.Compare(a.Half, b.Half))
 	})
 }
 
-// Replace returns a copy of the table with these rules instead of its own for the same operations
-// and shapes.
+// Replace returns a copy of the table with these rules instead of its own that are about some of
+// the same calls.
 func (t *Table) Replace(rules ...Rule) *Table {
 	fresh := *t
 	fresh.Rules = slices.DeleteFunc(slices.Clone(t.Rules), func(old Rule) bool {
 		return slices.ContainsFunc(rules, func(r Rule) bool {
-			return r.Operation == old.Operation && r.Shape == old.Shape
+			return r.about(old.Operation, old.Half, old.Shape)
 		})
 	})
 	fresh.Rules = append(fresh.Rules, rules...)

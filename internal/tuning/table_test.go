@@ -25,6 +25,21 @@ func anyPoints(t *rapid.T) []Point {
 	return points
 }
 
+// anyHalves draws times of work out of place and in place, most of them at the same sizes.
+func anyHalves(t *rapid.T) (outOfPlace, inPlace []Point) {
+	outOfPlace = anyPoints(t)
+	for i, p := range anyPoints(t) {
+		if i < len(outOfPlace) {
+			p.Bytes = outOfPlace[i].Bytes
+			inPlace = append(inPlace, p)
+		}
+	}
+	if rapid.Bool().Draw(t, "apart") {
+		return outOfPlace, anyPoints(t)
+	}
+	return outOfPlace, inPlace
+}
+
 // anyTable draws a table that is valid.
 func anyTable(t *rapid.T) *Table {
 	table := &Table{
@@ -34,10 +49,10 @@ func anyTable(t *rapid.T) *Table {
 	}
 	for _, operation := range operations {
 		for ranks := range rapid.IntRange(0, 3).Draw(t, "rules") {
-			table.Rules = append(table.Rules, Rule{
-				Operation: operation, Shape: Shape{Ranks: ranks + 1, Machines: 1},
-				Steps: Derive(table.Otherwise, anyPoints(t)),
-			})
+			group := Shape{Ranks: ranks + 1, Machines: 1}
+			out, in := anyHalves(t)
+			table.Rules = append(
+				table.Rules, DeriveRules(table.Otherwise, operation, group, out, in)...)
 		}
 	}
 	return table
@@ -69,43 +84,78 @@ func TestATableIsReadAsItWasWritten(t *testing.T) {
 
 func TestEveryMeasuredSizeTakesThePathOfItsStep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		points := anyPoints(t)
+		out, in := anyHalves(t)
 		group := Shape{Ranks: 2, Machines: 1}
-		rule := Rule{Operation: "AllReduce", Shape: group, Steps: Derive(Plain, points)}
-		table := &Table{Device: "box", Otherwise: Plain, Rules: []Rule{rule}}
+		table := &Table{
+			Device: "box", Otherwise: Plain, Rules: DeriveRules(Plain, "AllReduce", group, out, in),
+		}
 		if err := table.Validate(); err != nil {
 			t.Fatal(err)
 		}
 		seen := 0
-		for i, s := range rule.Steps {
-			if i > 0 && s.Path == rule.Steps[i-1].Path {
-				t.Fatalf("steps %d and %d take one path", i-1, i)
-			}
-			for _, p := range s.Measured {
-				seen++
-				if path, _ := table.Choose("AllReduce", group, int64(p.Bytes)); path != s.Path {
-					t.Fatalf("%v was put with %s, but takes %s", p.Bytes, s.Path, path)
+		for _, r := range table.Rules {
+			for i, s := range r.Steps {
+				if i > 0 && s.Path == r.Steps[i-1].Path {
+					t.Fatalf("steps %d and %d take one path", i-1, i)
+				}
+				for _, p := range s.Measured {
+					seen++
+					inPlace := r.HalfOf(p) == InPlace
+					path, _ := table.Choose("AllReduce", inPlace, group, int64(p.Bytes))
+					if path != s.Path {
+						t.Fatalf("%v was put with %s, but takes %s", p.Bytes, s.Path, path)
+					}
 				}
 			}
 		}
-		if seen != len(points) {
-			t.Fatalf("%d of %d points are in steps", seen, len(points))
+		if seen != len(out)+len(in) {
+			t.Fatalf("%d of %d points are in steps", seen, len(out)+len(in))
 		}
 	})
 }
 
+// slower is how many times as long a path takes as the other one.
+func (p Point) slower(path Path) float64 {
+	if path == Window {
+		return p.WindowUS / p.PlainUS
+	}
+	return p.PlainUS / p.WindowUS
+}
+
+// counts is how much slower a path must be to be surely slower.
+func (p Point) counts() float64 { return 1 + max(p.NoisePercent, FloorPercent)/100 }
+
 func TestNoMeasuredSizeTakesAPathThatIsSurelySlower(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		for _, s := range Derive(Window, anyPoints(t)) {
-			for _, p := range s.Measured {
-				taken, other := p.PlainUS, p.WindowUS
-				if s.Path == Window {
-					taken, other = other, taken
-				}
-				if taken/other-1 > 1.001*max(p.NoisePercent, FloorPercent)/100 {
-					t.Fatalf("%+v takes %s", p, s.Path)
+		out, in := anyHalves(t)
+		for _, r := range DeriveRules(Window, "AllReduce", Shape{Ranks: 2, Machines: 1}, out, in) {
+			for _, s := range r.Steps {
+				for _, p := range s.Measured {
+					if p.slower(s.Path) > 1.00001*p.counts() {
+						t.Fatalf("%+v takes %s", p, s.Path)
+					}
 				}
 			}
+		}
+	})
+}
+
+func TestHalvesShareARuleUnlessASizeSetsThemApart(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		out, in := anyHalves(t)
+		want := min(1, len(out)) + min(1, len(in))
+		if want == 2 && !slices.ContainsFunc(out, func(o Point) bool {
+			return slices.ContainsFunc(in, func(i Point) bool {
+				return o.Bytes == i.Bytes &&
+					(o.slower(Plain) > o.counts() && i.slower(Window) > i.counts() ||
+						o.slower(Window) > o.counts() && i.slower(Plain) > i.counts())
+			})
+		}) {
+			want = 1
+		}
+		got := DeriveRules(Plain, "AllReduce", Shape{Ranks: 2, Machines: 1}, out, in)
+		if len(got) != want {
+			t.Fatalf("%d rules, want %d: %v", len(got), want, got)
 		}
 	})
 }
@@ -130,6 +180,7 @@ func TestTheDigestIsThatOfWhatDecides(t *testing.T) {
 		"a path":      func(t *Table) { t.Rules[0].Steps[0].Path = Plain },
 		"the ranks":   func(t *Table) { t.Rules[0].Ranks = 3 },
 		"machines":    func(t *Table) { t.Rules[0].Machines = 2 },
+		"the half":    func(t *Table) { t.Rules[0].Half = InPlace },
 		"a rule less": func(t *Table) { t.Rules = t.Rules[1:] },
 	} {
 		other := Builtin("nccl", "NVIDIA H200")
@@ -156,12 +207,50 @@ func TestRulesReplaceThoseOfTheSameOperationAndShape(t *testing.T) {
 		group Shape
 		want  Path
 	}{{Shape{2, 1}, Window}, {Shape{4, 1}, Plain}, {Shape{4, 2}, Window}} {
-		if path, _ := got.Choose("AllReduce", c.group, 256<<10); path != c.want {
+		if path, _ := got.Choose("AllReduce", false, c.group, 256<<10); path != c.want {
 			t.Errorf("%v takes %s", c.group, path)
 		}
 	}
-	if path, _ := table.Choose("AllReduce", Shape{2, 1}, 256<<10); path != Plain {
+	if path, _ := table.Choose("AllReduce", false, Shape{2, 1}, 256<<10); path != Plain {
 		t.Error("the old table has changed")
+	}
+}
+
+func TestARuleReplacesThoseAboutSomeOfItsCalls(t *testing.T) {
+	rule := func(h Half) Rule {
+		return Rule{
+			Operation: "AllGather", Shape: Shape{4, 1}, Half: h, Steps: []Step{{Path: Window}},
+		}
+	}
+	for _, row := range []struct {
+		name       string
+		old, fresh []Half
+		out, in    Path
+	}{
+		{"one for both replaces both", []Half{OutOfPlace, InPlace}, []Half{BothHalves}, Window, Window},
+		{"two replace one for both", []Half{BothHalves}, []Half{OutOfPlace, InPlace}, Window, Window},
+		{"one half replaces one for both", []Half{BothHalves}, []Half{InPlace}, Plain, Window},
+		{"one half leaves the other", []Half{OutOfPlace}, []Half{InPlace}, Window, Window},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			table := &Table{Device: "box", Otherwise: Plain}
+			for _, h := range row.old {
+				table.Rules = append(table.Rules, rule(h))
+			}
+			var fresh []Rule
+			for _, h := range row.fresh {
+				fresh = append(fresh, rule(h))
+			}
+			table = table.Replace(fresh...)
+			if err := table.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			out, _ := table.Choose("AllGather", false, Shape{4, 1}, 1)
+			in, _ := table.Choose("AllGather", true, Shape{4, 1}, 1)
+			if out != row.out || in != row.in {
+				t.Errorf("out of place %s, in place %s", out, in)
+			}
+		})
 	}
 }
 
@@ -169,7 +258,7 @@ func TestAChoiceAllocatesNothing(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	group := Shape{Ranks: 4, Machines: 1}
 	n := testing.AllocsPerRun(100, func() {
-		if path, _ := table.Choose("ReduceScatter", group, 1<<26); path != Plain {
+		if path, _ := table.Choose("ReduceScatter", true, group, 1<<26); path != Plain {
 			t.Error(path)
 		}
 	})
@@ -186,6 +275,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(encoded)
 	f.Add([]byte(`{"version": 1, "device": "d", "otherwise": "window", "rules": null}`))
 	f.Add([]byte(`{"version": 1, "device": "d", "otherwise": "plain", "rules": [{"steps": [{}]}]}`))
+	f.Add([]byte(`{"version": 1, "device": "d", "otherwise": "plain", "rules": [{"in_place": null}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		table, err := Decode(data)
 		if (table == nil) != (err != nil) {
@@ -210,6 +300,6 @@ func BenchmarkChoose(b *testing.B) {
 	group := Shape{Ranks: 4, Machines: 1}
 	b.ReportAllocs()
 	for b.Loop() {
-		table.Choose("ReduceScatter", group, 1<<26)
+		table.Choose("ReduceScatter", true, group, 1<<26)
 	}
 }

@@ -13,8 +13,10 @@ import (
 //	builtin backend=NAME device=(NAME)     use a built-in table
 //	decode                                 use the table of the input, or say why not
 //	encode                                 write the table
-//	choose OPERATION ranks=N [machines=N]  choose for each size of the input
-//	derive [otherwise=PATH]                steps from lines of bytes, plain, window, noise
+//	choose OPERATION ranks=N [machines=N] [in-place]
+//	                                       choose for each size of the input
+//	derive [otherwise=PATH]                rules from lines of bytes, plain, window, noise, and
+//	                                       in-place where it is so
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		var table *Table
@@ -69,7 +71,7 @@ func chosen(t *testing.T, table *Table, d *datadriven.TestData) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		path, why := table.Choose(d.CmdArgs[0].Key, group, int64(size))
+		path, why := table.Choose(d.CmdArgs[0].Key, d.HasArg("in-place"), group, int64(size))
 		fmt.Fprintf(&out, "%v: %s, as %v\n", size, path, why)
 	}
 	return out.String()
@@ -77,10 +79,11 @@ func chosen(t *testing.T, table *Table, d *datadriven.TestData) string {
 
 func derived(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
-	var points []Point
+	var halves [2][]Point
 	for line := range strings.Lines(d.Input) {
 		var p Point
 		var size string
+		line, inPlace := strings.CutSuffix(strings.TrimSpace(line), " in-place")
 		_, err := fmt.Sscan(line, &size, &p.PlainUS, &p.WindowUS, &p.NoisePercent)
 		if err != nil {
 			t.Fatal(err)
@@ -88,16 +91,20 @@ func derived(t *testing.T, d *datadriven.TestData) string {
 		if p.Bytes, err = ParseSize(size); err != nil {
 			t.Fatal(err)
 		}
-		points = append(points, p)
+		h := halfOf(inPlace) - OutOfPlace
+		halves[h] = append(halves[h], p)
 	}
 	otherwise := Plain
 	if path := argument(d, "otherwise"); path != "" {
 		otherwise = Path(path)
 	}
-	r := Rule{Steps: Derive(otherwise, points)}
+	rules := DeriveRules(otherwise, "AllGather", Shape{Ranks: 4, Machines: 1}, halves[0], halves[1])
 	var out strings.Builder
-	for i, s := range r.Steps {
-		fmt.Fprintf(&out, "%s %s (%d measured)\n", s.Path, r.reach(i), len(s.Measured))
+	for _, r := range rules {
+		fmt.Fprintf(&out, "%s:\n", r.head())
+		for i, s := range r.Steps {
+			fmt.Fprintf(&out, "  %s %s (%d measured)\n", s.Path, r.reach(i), len(s.Measured))
+		}
 	}
 	return out.String()
 }

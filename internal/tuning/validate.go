@@ -20,13 +20,13 @@ func (t *Table) Validate() error {
 	}
 	for i := range t.Rules {
 		if err := t.Rules[i].validate(); err != nil {
-			return fmt.Errorf("rule %d (%s on %v): %w", i+1, t.Rules[i].Operation, t.Rules[i].Shape, err)
+			return fmt.Errorf("rule %d (%s): %w", i+1, t.Rules[i].head(), err)
 		}
 		for j := range i {
 			a, b := &t.Rules[i], &t.Rules[j]
-			if a.Operation == b.Operation && a.Shape == b.Shape {
-				return fmt.Errorf("rules %d and %d are both about %s on %v",
-					j+1, i+1, a.Operation, a.Shape)
+			if a.about(b.Operation, b.Half, b.Shape) {
+				return fmt.Errorf("rules %d and %d are both about %s",
+					j+1, i+1, about(a.Operation, max(a.Half, b.Half), a.Shape))
 			}
 		}
 	}
@@ -42,12 +42,14 @@ func (r *Rule) validate() error {
 		return fmt.Errorf("ranks is %d, but must be from 1 to %d", r.Ranks, maxRanks)
 	case r.Machines < 1 || r.Machines > r.Ranks:
 		return fmt.Errorf("machines is %d, but must be from 1 to %d", r.Machines, r.Ranks)
+	case !r.Half.valid():
+		return fmt.Errorf("half %d is none", r.Half)
 	case len(r.Steps) == 0:
 		return fmt.Errorf("steps is empty")
 	}
 	below := Size(0)
 	for i := range r.Steps {
-		if err := r.Steps[i].validate(below, i == len(r.Steps)-1); err != nil {
+		if err := r.Steps[i].validate(below, i == len(r.Steps)-1, r.Half); err != nil {
 			return fmt.Errorf("step %d: %w", i+1, err)
 		}
 		below = r.Steps[i].UpTo
@@ -55,7 +57,7 @@ func (r *Rule) validate() error {
 	return nil
 }
 
-func (s *Step) validate(below Size, last bool) error {
+func (s *Step) validate(below Size, last bool, h Half) error {
 	switch {
 	case !s.Path.valid():
 		return fmt.Errorf("path is %q, but must be plain or window", s.Path)
@@ -68,6 +70,9 @@ func (s *Step) validate(below Size, last bool) error {
 		if p.Bytes <= 0 || !sensible(p.PlainUS) || !sensible(p.WindowUS) ||
 			!sensible(p.NoisePercent+1) {
 			return fmt.Errorf("measured %d: sizes and times must be positive", i+1)
+		}
+		if p.InPlace && h != BothHalves {
+			return fmt.Errorf("measured %d: in_place is what the rule says, and only it", i+1)
 		}
 	}
 	return nil
