@@ -155,8 +155,14 @@ func (d *Device) peersOfMemory() ([]cuda.Device, error) {
 
 // enter locks the goroutine to its thread and makes the device's context current there; leave ends
 // that. CUDA calls are made in between.
+//
+// Asking for the current context costs less than setting it, and goroutines mostly run where they
+// ran before.
 func (d *Device) enter() error {
 	runtime.LockOSThread()
+	if now, err := d.cuda.Current(); err == nil && now == d.context {
+		return nil
+	}
 	if err := d.cuda.SetCurrent(d.context); err != nil {
 		runtime.UnlockOSThread()
 		return err

@@ -24,6 +24,9 @@ var frames = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
 // alone: floating-point numbers go in other registers. Addresses of Go memory come from Cell or
 // AddressOf. Violating this is undefined, as in C; more than MaxArguments arguments panic.
 func (s Symbol) Call(args ...uintptr) uintptr {
+	if len(args) <= directArguments {
+		return direct(s, args)
+	}
 	if len(args) > MaxArguments {
 		panic("dl: too many arguments")
 	}

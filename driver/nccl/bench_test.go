@@ -1,0 +1,48 @@
+package nccl
+
+import (
+	"runtime"
+	"testing"
+
+	"symmem/internal/cuda"
+)
+
+// BenchmarkContext shows what each entry pays for having the device's context current.
+func BenchmarkContext(b *testing.B) {
+	gpus, err := cuda.Load()
+	if err != nil {
+		b.Fatal(err)
+	}
+	gpu, err := gpus.Device(0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	context, err := gpu.RetainPrimary()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		if err := gpu.ReleasePrimary(); err != nil {
+			b.Error(err)
+		}
+	}()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := gpus.SetCurrent(context); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("asking", func(b *testing.B) {
+		for b.Loop() {
+			if now, err := gpus.Current(); err != nil || now != context {
+				b.Fatal(now, err)
+			}
+		}
+	})
+	b.Run("setting", func(b *testing.B) {
+		for b.Loop() {
+			if err := gpus.SetCurrent(context); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
