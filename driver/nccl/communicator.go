@@ -44,8 +44,6 @@ type communicator struct {
 	// closing tells that Close has begun: nothing is launched any more.
 	closing atomic.Bool
 
-	// stuck tells that a kernel of this communicator does not end, and so neither does its teardown.
-	stuck  atomic.Bool
 	ending sync.Once
 	// ended is closed when the communicator has failed or is closed, quiet when its kernels have
 	// ended and its windows are gone, and tornDown when NCCL's part is gone.
@@ -288,14 +286,18 @@ func (c *communicator) complete(ticket uint64) bool {
 	return c.plane.Trouble(c.waitFor(ticket, driver.Barrier), time.Time{}) == nil
 }
 
-// awaitEnd waits for a step of the teardown.
-func (c *communicator) awaitEnd(step chan struct{}) error {
+// awaitEnd waits for a step of the teardown; not at all if that is hopeless.
+func (c *communicator) awaitEnd(step chan struct{}, hopeless bool) error {
+	patience := 4 * endingTime
+	if hopeless {
+		patience = 0
+	}
 	select {
 	case <-step:
 		return nil
-	case <-time.After(2 * endingTime):
+	case <-time.After(patience):
 		return &driver.TimeoutError{
-			Doing: "ending NCCL's communicator of group " + c.cfg.ID, Waited: 2 * endingTime,
+			Doing: "ending NCCL's communicator of group " + c.cfg.ID, Waited: patience,
 		}
 	}
 }

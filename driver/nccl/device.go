@@ -34,12 +34,10 @@ type Device struct {
 	scatter *scatter.Scatter
 	// capturing counts the streams that record.
 	capturing atomic.Int32
-	// stuck tells that the GPU has a kernel which nothing but the end of the process ends.
-	stuck   atomic.Bool
-	events  eventPool
-	aside   aside
-	scratch scratch
-	words   words
+	events    eventPool
+	aside     aside
+	scratch   scratch
+	words     words
 
 	mu            sync.Mutex
 	members       map[int]*member            // by world rank; guarded by mu
@@ -155,14 +153,8 @@ func (d *Device) peersOfMemory() ([]cuda.Device, error) {
 
 // enter locks the goroutine to its thread and makes the device's context current there; leave ends
 // that. CUDA calls are made in between.
-//
-// Asking for the current context costs less than setting it, and goroutines mostly run where they
-// ran before.
 func (d *Device) enter() error {
 	runtime.LockOSThread()
-	if now, err := d.cuda.Current(); err == nil && now == d.context {
-		return nil
-	}
 	if err := d.cuda.SetCurrent(d.context); err != nil {
 		runtime.UnlockOSThread()
 		return err
@@ -190,15 +182,15 @@ func (d *Device) Close() error {
 	}
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())
-		if !c.stuck.Load() {
-			errs = append(errs, c.awaitEnd(c.tornDown), c.tearing)
+		if ended := c.awaitEnd(c.tornDown, stuck.Load()); !stuck.Load() {
+			errs = append(errs, ended, c.tearing)
 		}
 	}
 	if d.control != nil {
 		errs = append(errs, d.control.Close())
 		d.control = nil
 	}
-	if d.retained && !d.stuck.Load() {
+	if d.retained && !stuck.Load() {
 		errs = append(errs, d.do(func() error {
 			return errors.Join(d.events.drain(d.cuda), d.aside.close(d.cuda), d.scratch.close(),
 				d.words.close(d.cuda))

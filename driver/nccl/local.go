@@ -79,7 +79,7 @@ func (c *communicator) registerLocally(s *segment) error {
 
 func (c *communicator) deregisterLocally(s *segment) error {
 	if c.plane.Cause() != nil {
-		return c.awaitEnd(c.quiet)
+		return c.awaitEnd(c.quiet, false)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -206,26 +206,24 @@ func (s *stream) await(
 }
 
 // abandon goes on with another CUDA stream, if the present one has a kernel that does not end. What
-// is queued there is given up, with the kernel; so are the events that were recorded behind it. It
-// reports whether there was such a kernel.
-func (s *stream) abandon() bool {
+// is queued there is given up, with the kernel; so are the events that were recorded behind it.
+func (s *stream) abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.quiet() {
-		return false
+		return
 	}
 	err := s.device.do(func() error {
 		handle, err := s.device.cuda.StreamCreate(true)
 		if err == nil {
 			s.handle, s.word, s.functions = handle, nil, 0
-			s.device.stuck.Store(true)
+			stuck.Store(true)
 		}
 		return err
 	})
 	if err != nil {
 		s.fail(fmt.Errorf("giving up a stream: %w", err))
 	}
-	return true
 }
 
 // deviceError reports what CUDA says of an idle stream.

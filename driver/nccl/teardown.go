@@ -3,13 +3,18 @@ package nccl
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"symmem/driver"
 )
 
 // endingTime bounds the wait for NCCL's kernels to end after they were told to.
-const endingTime = 2 * time.Second
+const endingTime = time.Second
+
+// stuck tells that a GPU of this process has a kernel which nothing but the end of the process ends.
+// Then NCCL may never be done with any communicator, since it waits for whole devices.
+var stuck atomic.Bool
 
 // tearDown ends NCCL's part. It runs on a goroutine of its own, since the kernels of graphs hold on
 // to it until the graphs are closed.
@@ -57,9 +62,7 @@ func (c *communicator) abandon() {
 		return
 	}
 	for _, s := range c.busy.streams() {
-		if s.abandon() {
-			c.stuck.Store(true)
-		}
+		s.abandon()
 	}
 }
 

@@ -170,7 +170,7 @@ func (w *window) Deregister() error {
 	c := w.c
 	if c.plane.Cause() != nil {
 		// It ends with its communicator, whose kernels may still be at work on it.
-		return c.awaitEnd(c.quiet)
+		return c.awaitEnd(c.quiet, false)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
