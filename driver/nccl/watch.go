@@ -12,7 +12,7 @@ import (
 )
 
 // glance is how often the watcher looks while work is under way.
-const glance = time.Millisecond
+const glance = 2 * time.Millisecond
 
 // watch looks after work that is under way until the communicator ends: nobody may be waiting for
 // it, and whoever is may be waiting in CUDA.
@@ -35,7 +35,7 @@ func (c *communicator) attend() {
 	look := time.NewTicker(glance)
 	defer look.Stop()
 	probe := c.newProbe()
-	for {
+	for seen := uint64(0); ; {
 		select {
 		case <-c.ended:
 			return
@@ -43,11 +43,12 @@ func (c *communicator) attend() {
 			return
 		case <-look.C:
 		}
-		c.busy.awake.Store(false)
-		if c.idle() {
+		// Asking a stream takes its lock, so a program that goes on launching is left alone.
+		if now := c.busy.ticket.Load(); now != seen {
+			seen = now
+		} else if c.rest() {
 			return
 		}
-		c.busy.awake.Store(true)
 		if err := c.examine(&probe); err != nil {
 			c.plane.Fail(err)
 			return
@@ -55,8 +56,18 @@ func (c *communicator) attend() {
 	}
 }
 
-// idle tells whether no stream has work and no call is being made. A launch that comes meanwhile
-// wakes the watcher again, since it is not awake.
+// rest reports whether the watcher may sleep. A launch that comes meanwhile wakes it again, since it
+// is not awake.
+func (c *communicator) rest() bool {
+	c.busy.awake.Store(false)
+	if c.idle() {
+		return true
+	}
+	c.busy.awake.Store(true)
+	return false
+}
+
+// idle tells whether no stream has work and no call is being made.
 func (c *communicator) idle() bool {
 	if !c.mu.TryLock() {
 		return false
