@@ -22,20 +22,23 @@ type Memory struct {
 	extent extent
 }
 
-// extent packs a length in bytes and, for a Buffer's memory, the number of its stream.
+// extent packs a length in bytes, whether the memory is a Go slice and, for a Buffer's memory, the
+// number of its stream.
 type extent uint64
 
 const (
 	streamBits = 16
 	maxStreams = 1 << streamBits
 	maxExtent  = 1<<(63-streamBits) - 1
+	// ofHost marks the memory of a Go slice.
+	ofHost extent = 1 << 63
 )
 
 func newExtent(bytes int64, stream alloc.Stream) extent {
 	return extent(bytes)<<streamBits | extent(stream)
 }
 
-func (e extent) bytes() int64         { return int64(e >> streamBits) }
+func (e extent) bytes() int64         { return int64(e &^ ofHost >> streamBits) }
 func (e extent) stream() alloc.Stream { return alloc.Stream(e & (maxStreams - 1)) }
 
 // Address is where the buffer lies on this rank.
@@ -106,12 +109,14 @@ func Foreign(address uintptr, bytes int64) Memory {
 	return Memory{start: start, extent: newExtent(bytes, 0)}
 }
 
-// Host is the memory of a Go slice, on backends whose device is the processor. The slice is kept
-// reachable while work on it is queued.
+// Host is the memory of a Go slice: something to copy from and to, and, on backends whose device is
+// the processor, an argument of collectives. The slice is kept reachable while work on it is queued.
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
-	return Memory{start: unsafe.Pointer(unsafe.SliceData(s)), extent: newExtent(bytes, 0)}
+	return Memory{
+		start: unsafe.Pointer(unsafe.SliceData(s)), extent: newExtent(bytes, 0) | ofHost,
+	}
 }
 
 // Slice is the part [from, from+bytes) of the memory. A range that is not inside is ErrOutOfRange.
@@ -126,7 +131,7 @@ func (m Memory) Slice(from, bytes int64) (Memory, error) {
 		// garbage collector takes for corruption.
 		m.start = unsafe.Add(m.start, from)
 	}
-	m.extent = newExtent(bytes, m.extent.stream())
+	m.extent = newExtent(bytes, m.extent.stream()) | m.extent&ofHost
 	return m, nil
 }
 

@@ -24,6 +24,25 @@ func TestABufferKnowsItsPlace(t *testing.T) {
 	})
 }
 
+func TestAGoSliceIsRefusedWhereTheDeviceCannotReachIt(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		a := symmem.Host(make([]float32, 8))
+		half, err := a.Slice(0, 16)
+		r.ok(err)
+		for _, m := range []symmem.Memory{a, half} {
+			err := r.World().AllReduce(r.ctx, m, m, 4, symmem.Float32, symmem.Sum, nil)
+			if r.Device().Addressable {
+				r.ok(err)
+			} else {
+				r.is(err, symmem.ErrUnsupported)
+			}
+		}
+		b := r.alloc(r.pool(), 16)
+		r.ok(r.DefaultStream().Copy(b.Memory(), half))
+		r.ok(r.DefaultStream().Synchronize(r.ctx))
+	})
+}
+
 func TestAViewIsForMemoryThatTheProcessorCanAddress(t *testing.T) {
 	together(t, 1, symmem.Options{}, func(r *rank) {
 		a := r.alloc(r.pool(), 1000)

@@ -187,6 +187,10 @@ func (g *Group) checkMemory(what string, m Memory, bytes int64, t DataType) erro
 	if m.Address() == 0 {
 		return invalid("%s buffer has no address", what)
 	}
+	if m.extent&ofHost != 0 && !g.rt.device.Info().Addressable {
+		return fmt.Errorf("%s buffer is a Go slice, which the device cannot reach: copy it to a "+
+			"buffer with Stream.Copy: %w", what, ErrUnsupported)
+	}
 	if m.Address()%uintptr(t.Size()) != 0 {
 		return invalid("%s buffer at %#x is not aligned to %v", what, m.Address(), t)
 	}
