@@ -37,8 +37,9 @@ func TestAGoSliceIsRefusedWhereTheDeviceCannotReachIt(t *testing.T) {
 				r.is(err, symmem.ErrUnsupported)
 			}
 		}
-		b := r.alloc(r.pool(), 16)
-		r.ok(r.DefaultStream().Copy(b.Memory(), half))
+		b, err := r.alloc(r.pool(), 16).Memory().Slice(0, 16)
+		r.ok(err)
+		r.ok(r.DefaultStream().Copy(b, half))
 		r.ok(r.DefaultStream().Synchronize(r.ctx))
 	})
 }
