@@ -31,11 +31,10 @@ func (c *communicator) post(digest uint64, payload unsafe.Pointer, n int) {
 }
 
 // arriveSoon waits for everybody's line for as long as a caller's own thread may be kept.
-func (c *communicator) arriveSoon() bool {
-	for _, b := range c.others {
-		word := &b.lines[c.step&1].step
-		if !spin.UntilAtLeast64(word, c.step, 0, c.budget.polls) &&
-			!c.yields(word, c.step) {
+func (c *communicator) arriveSoon(poll bool) bool {
+	for i, b := range c.others {
+		if spin.LoadAcquire64(&b.lines[c.step&1].step) < c.step &&
+			!c.comesSoon(c.others[i:], poll) {
 			return false
 		}
 	}
@@ -44,7 +43,7 @@ func (c *communicator) arriveSoon() bool {
 
 // arrive waits for everybody's line.
 func (c *communicator) arrive(call *driver.Call, ticket uint64) error {
-	if c.arriveSoon() {
+	if c.arriveSoon(true) {
 		return nil
 	}
 	return c.arriveLate(call, ticket)

@@ -67,7 +67,7 @@ func (c *communicator) attempt(p *plan) (work, error) {
 	}
 	c.checking = check
 	c.begin(p)
-	if !c.arriveSoon() {
+	if !c.arriveSoon(!p.givesWay) {
 		return &issued{plan: p, ticket: ticket, check: check, posted: true}, nil
 	}
 	err := c.finish(p, ticket)

@@ -75,6 +75,20 @@ func TestBellIsRungForSleepersOnly(t *testing.T) {
 	}
 }
 
+func TestRankIsAbsentUntilItPostsTheStep(t *testing.T) {
+	d := newDuo(t)
+	d.connect()
+	c := d.groups[0].(*communicator)
+	c.step++
+	if n := c.absent(c.others); n != 1 {
+		t.Errorf("%d ranks are absent of one that has posted nothing", n)
+	}
+	spin.StoreRelease64(&c.others[0].lines[c.step&1].step, c.step)
+	if n := c.absent(c.others); n != 0 {
+		t.Errorf("%d ranks are absent after the only one has posted", n)
+	}
+}
+
 func TestWaitTakesBackOnlyItsOwnNotice(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
