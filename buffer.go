@@ -110,7 +110,7 @@ func Foreign(address uintptr, bytes int64) Memory {
 }
 
 // Host is the memory of a Go slice: something to copy from and to, and, on backends whose device is
-// the processor, an argument of collectives. The slice is kept reachable while work on it is queued.
+// the processor, an argument of collectives. The slice stays reachable while work on it is queued.
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))

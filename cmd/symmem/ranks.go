@@ -85,7 +85,7 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	return verdict(cmd.ErrOrStderr(), &result)
 }
 
-// roomFor is how many ranks to start where so many are asked for, or are only the default: a machine
+// roomFor is how many ranks to start where so many are asked for, or are the default: a machine
 // holds one rank of the GPU backend for each of its GPUs.
 func roomFor(ranks int, asked bool, backend string) (int, error) {
 	room, err := symmem.LocalRanks(backend)

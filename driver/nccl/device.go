@@ -34,6 +34,9 @@ type Device struct {
 	scatter *scatter.Scatter
 	// capturing counts the streams that record.
 	capturing atomic.Int32
+	// order makes the order of streams one of Go's memory model: host functions read it before and
+	// add to it after their work, and who learns that work is done reads it.
+	order atomic.Uint64
 	events    eventPool
 	aside     aside
 	scratch   scratch

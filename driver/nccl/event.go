@@ -93,6 +93,7 @@ func (e *event) query() (done bool, err error) {
 		done, err = e.device.cuda.EventQuery(e.handle)
 		return err
 	})
+	e.device.order.Load()
 	return done, err
 }
 

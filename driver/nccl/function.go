@@ -59,10 +59,12 @@ func (s *stream) captureHost(work func()) error {
 
 // run does the work of a host function and lets its stream go on.
 func (s *stream) run(work func(), done *word, value uint32) {
+	s.device.order.Load()
 	defer func() {
 		if r := recover(); r != nil {
 			s.fail(fmt.Errorf("work on a stream panicked: %v", r))
 		}
+		s.device.order.Add(1)
 		done.set(value)
 	}()
 	work()

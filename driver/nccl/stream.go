@@ -165,6 +165,7 @@ func (s *stream) query() (done bool, err error) {
 		done, err = s.device.cuda.StreamQuery(s.handle)
 		return err
 	})
+	s.device.order.Load()
 	return done, err
 }
 

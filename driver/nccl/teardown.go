@@ -12,7 +12,7 @@ import (
 // endingTime bounds the wait for NCCL's kernels to end after they were told to.
 const endingTime = time.Second
 
-// stuck tells that a GPU of this process has a kernel which nothing but the end of the process ends.
+// stuck tells that a GPU of this process has a kernel that only the end of the process ends.
 // Then NCCL may never be done with any communicator, since it waits for whole devices.
 var stuck atomic.Bool
 

@@ -56,8 +56,8 @@ func (c *communicator) attend() {
 	}
 }
 
-// rest reports whether the watcher may sleep. A launch that comes meanwhile wakes it again, since it
-// is not awake.
+// rest reports whether the watcher may sleep. A launch that comes meanwhile wakes it again, since
+// it is not awake.
 func (c *communicator) rest() bool {
 	c.busy.awake.Store(false)
 	if c.idle() {

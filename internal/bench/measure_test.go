@@ -71,7 +71,9 @@ func TestVariantsTakeTurnsAndEachBaselineGetsItsResult(t *testing.T) {
 		t.Fatalf("results %+v", results)
 	}
 	for _, r := range results {
-		if *r.Ratio != *r.BaselineMedian/r.Median || r.Batches != 4 || r.AllocsPerOp != 1 {
+		// The runtime allocates now and then, too, which counts with so few operations.
+		few := r.AllocsPerOp >= 1 && r.AllocsPerOp <= 3
+		if *r.Ratio != *r.BaselineMedian/r.Median || r.Batches != 4 || !few {
 			t.Errorf("result %+v", r)
 		}
 	}
