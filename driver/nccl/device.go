@@ -36,11 +36,11 @@ type Device struct {
 	capturing atomic.Int32
 	// order makes the order of streams one of Go's memory model: host functions read it before and
 	// add to it after their work, and who learns that work is done reads it.
-	order atomic.Uint64
-	events    eventPool
-	aside     aside
-	scratch   scratch
-	words     words
+	order   atomic.Uint64
+	events  eventPool
+	aside   aside
+	scratch scratch
+	words   words
 
 	mu            sync.Mutex
 	members       map[int]*member            // by world rank; guarded by mu
