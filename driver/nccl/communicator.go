@@ -250,6 +250,7 @@ func (c *communicator) end() {
 			s.blame(c, c.plane.Cause())
 		}
 		close(c.ended)
+		c.tearing = c.mailboxes.withdraw()
 		go c.tearDown(working)
 	})
 }

@@ -170,21 +170,24 @@ func (m *mailboxes) of(peer int) (*mailbox, error) {
 	return m.boxes[peer], nil
 }
 
-// close gives everything back.
-func (m *mailboxes) close() error {
-	if m.c == nil {
-		return nil
-	}
+// withdraw ends the offer of this rank's own mailbox. Peers that have mapped it keep it.
+func (m *mailboxes) withdraw() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var errs []error
-	if m.shared != nil {
-		if control := m.c.device.control; control != nil {
-			control.Withdraw(m.key)
-		}
-		errs = append(errs, m.shared.Close())
-		m.shared = nil
+	if m.shared == nil {
+		return nil
 	}
+	m.c.device.control.Withdraw(m.key)
+	err := m.shared.Close()
+	m.shared = nil
+	return err
+}
+
+// close gives everything back.
+func (m *mailboxes) close() error {
+	errs := []error{m.withdraw()}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for i, box := range m.boxes {
 		if box != nil {
 			errs = append(errs, m.c.device.do(func() error { return m.unmap(box) }))

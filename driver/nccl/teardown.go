@@ -33,7 +33,7 @@ var stuck atomic.Bool
 func (c *communicator) tearDown(working bool) {
 	defer close(c.tornDown)
 	defer c.forget()
-	var errs []error
+	errs := []error{c.tearing}
 	if !working {
 		errs = append(errs, c.drain())
 		c.mu.Lock()
