@@ -101,6 +101,7 @@ type report struct {
 	Ranks    []int          `json:"ranks"`
 	Activity map[int]string `json:"activity"`
 	Text     string         `json:"text"`
+	rank     int            // whose report it is
 }
 
 // The kinds of a report, in the order in which one explains the others: a rank that is lost makes
@@ -163,8 +164,8 @@ func (g *Group) findOut() error {
 		return errors.Join(cause, err)
 	}
 	reports := map[string][]report{}
-	for _, m := range got {
-		var r report
+	for from, m := range got {
+		r := report{rank: g.ranks[from]}
 		if json.Unmarshal(m, &r) == nil {
 			reports[r.Kind] = append(reports[r.Kind], r)
 		}
@@ -200,7 +201,8 @@ func (g *Group) conclude(cause error, reports map[string][]report) error {
 	case len(reports[kindAborted]) > 0:
 		return fmt.Errorf("group %s: %w", g.id, ErrAborted)
 	case len(reports[kindOther]) > 0:
-		return fmt.Errorf("group %s failed: %s", g.id, reports[kindOther][0].Text)
+		first := reports[kindOther][0]
+		return fmt.Errorf("group %s failed on rank %d: %s", g.id, first.rank, first.Text)
 	}
 	return cause
 }

@@ -81,15 +81,20 @@ func (b Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, er
 		communicators: map[*communicator]struct{}{},
 	}
 	if err := d.open(ctx, b); err != nil {
-		return nil, errors.Join(fmt.Errorf("opening a GPU: %w", err), d.Close())
+		return nil, errors.Join(fmt.Errorf("opening a GPU: %w", err), d.excuse(ctx, err), d.Close())
 	}
 	return d, nil
 }
 
 func (d *Device) open(ctx context.Context, b Backend) error {
-	// With more queues, fewer streams share one with a kernel that does not end.
-	err := setDefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+	// This comes first, since ranks wait in it for rank 0, whose GPU may be the one that fails.
+	control, err := host.Backend{}.Open(ctx, d.cfg)
 	if err != nil {
+		return err
+	}
+	d.control = control.(*host.Device)
+	// With more queues, fewer streams share one with a kernel that does not end.
+	if err := setDefault("CUDA_DEVICE_MAX_CONNECTIONS", "32"); err != nil {
 		return err
 	}
 	if d.cuda, err = cuda.Load(); err != nil {
@@ -109,10 +114,5 @@ func (d *Device) open(ctx context.Context, b Backend) error {
 		return err
 	}
 	d.scatter = scatter.New(d.cfg.Scatter, d.cfg.Rank, d.info.Granularity)
-	control, err := host.Backend{}.Open(ctx, d.cfg)
-	if err != nil {
-		return err
-	}
-	d.control = control.(*host.Device)
 	return d.introduce(ctx)
 }

@@ -102,11 +102,12 @@ func (c *communicator) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.agree(ctx, "connecting", c.connect(ctx, id)); err != nil {
-		return err
+	failed := c.connect(ctx, id)
+	if failed == nil {
+		c.kinds = newSupport(c)
+		failed = errors.Join(c.openMailboxes(), c.adoptAll())
 	}
-	c.kinds = newSupport(c)
-	return errors.Join(c.openMailboxes(), c.adoptAll())
+	return c.agree(ctx, failed)
 }
 
 // joinPlane finds the way in which the ranks talk: shared memory on one machine, else TCP.
@@ -165,36 +166,54 @@ func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
 		})
 		done <- o
 	}()
-	select {
-	case o := <-done:
-		c.handle = o.handle
-		return o.err
-	case <-c.plane.Failed():
-		return c.plane.Cause()
-	case <-ctx.Done():
-		return &driver.TimeoutError{
-			Doing: "connecting NCCL's communicator of group " + c.cfg.ID, Waited: c.device.cfg.Timeout,
+	look := time.NewTicker(glance)
+	defer look.Stop()
+	for {
+		select {
+		case o := <-done:
+			c.handle = o.handle
+			return o.err
+		case <-look.C:
+			if c.plane.Forsaken() {
+				return fmt.Errorf("connecting NCCL's communicator: %w", driver.ErrFault)
+			}
+		case <-ctx.Done():
+			return &driver.TimeoutError{
+				Doing: "connecting NCCL's communicator of group " + c.cfg.ID, Waited: c.device.cfg.Timeout,
+			}
 		}
 	}
 }
 
-// agree tells the others whether a step went well here, and returns an error unless it did
-// everywhere.
-func (c *communicator) agree(ctx context.Context, doing string, mine error) error {
+// telling bounds how long ranks tell each other why a group could not be made.
+const telling = 2 * time.Second
+
+// agree makes a step all or nothing: it returns an error unless the step went well on all ranks. A
+// rank on which it failed does not let the others wait, and tells them why.
+func (c *communicator) agree(ctx context.Context, mine error) error {
+	if mine == nil {
+		_, mine = c.plane.Exchange(ctx, driver.LaneControl, nil)
+	}
+	if mine == nil {
+		return nil
+	}
+	_ = c.plane.Fail(mine)
 	var report []byte
-	if mine != nil {
+	if !errors.Is(mine, driver.ErrFault) {
 		report = []byte(mine.Error())
 	}
-	all, err := c.plane.Exchange(ctx, driver.LaneControl, report)
-	if mine != nil || err != nil {
-		return errors.Join(mine, err)
+	told, cancel := context.WithTimeout(context.WithoutCancel(ctx), telling)
+	defer cancel()
+	all, err := c.plane.Exchange(told, driver.LaneFault, report)
+	if report != nil || err != nil {
+		return mine
 	}
 	for r, theirs := range all {
 		if len(theirs) > 0 {
-			return fmt.Errorf("%s: rank %d could not: %s", doing, c.cfg.Ranks[r], theirs)
+			return fmt.Errorf("rank %d could not: %s", c.cfg.Ranks[r], theirs)
 		}
 	}
-	return nil
+	return mine
 }
 
 // discard takes back what a failed Connect has made.

@@ -23,6 +23,8 @@ type member struct {
 	Name string `json:"name"`
 	// NCCL is the version code of its NCCL.
 	NCCL int `json:"nccl"`
+	// Failed says why the rank could not open its GPU; all else is empty then.
+	Failed string `json:"failed,omitempty"`
 }
 
 func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
@@ -40,6 +42,15 @@ func (d *Device) introduce(ctx context.Context) error {
 	code, _ := d.nccl.Version()
 	d.self = member{Machine: machine, GPU: uuid, Name: d.info.Name, NCCL: code}
 	value, err := json.Marshal(&d.self)
+	if err != nil {
+		return err
+	}
+	return d.cfg.Store.Set(ctx, memberKey(d.cfg.Rank), value)
+}
+
+// excuse tells the others that this rank could not open its GPU, so that they do not wait for it.
+func (d *Device) excuse(ctx context.Context, failed error) error {
+	value, err := json.Marshal(&member{Failed: failed.Error()})
 	if err != nil {
 		return err
 	}
@@ -95,6 +106,9 @@ func (d *Device) memberOf(ctx context.Context, rank int) (*member, error) {
 	m := &member{}
 	if err := json.Unmarshal(value, m); err != nil {
 		return nil, fmt.Errorf("reading what rank %d says of itself: %w", rank, err)
+	}
+	if m.Failed != "" {
+		return nil, fmt.Errorf("rank %d could not open its GPU: %s", rank, m.Failed)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -40,24 +40,28 @@ func both(t *testing.T, f func(r int) error) {
 func (p *pairOfRanks) open(t *testing.T, timeout time.Duration) {
 	t.Helper()
 	store := &drivertest.Store{}
-	both(t, func(r int) (err error) {
-		me := &p[r]
-		me.device, err = Backend{}.Open(t.Context(), driver.Config{
-			Rank: r, Size: 2, LocalRank: r, Store: store, Timeout: timeout,
-		})
-		if err != nil {
-			return err
-		}
-		if me.stream, err = me.device.NewStream(); err != nil {
-			return err
-		}
-		arena, err := me.device.NewArena(me.device.Info().Granularity)
-		if err != nil {
-			return err
-		}
-		me.segment, err = arena.Map(0, me.device.Info().Granularity)
-		return errors.Join(err, p.connect(t.Context(), r, "first"))
+	both(t, func(r int) error { return p.openOne(t.Context(), r, store, timeout) })
+}
+
+func (p *pairOfRanks) openOne(
+	ctx context.Context, r int, store driver.Store, timeout time.Duration,
+) (err error) {
+	me := &p[r]
+	me.device, err = Backend{}.Open(ctx, driver.Config{
+		Rank: r, Size: 2, LocalRank: r, Store: store, Timeout: timeout,
 	})
+	if err != nil {
+		return err
+	}
+	if me.stream, err = me.device.NewStream(); err != nil {
+		return err
+	}
+	arena, err := me.device.NewArena(me.device.Info().Granularity)
+	if err != nil {
+		return err
+	}
+	me.segment, err = arena.Map(0, me.device.Info().Granularity)
+	return errors.Join(err, p.connect(ctx, r, "first"))
 }
 
 func (p *pairOfRanks) connect(ctx context.Context, r int, id string) (err error) {

@@ -54,7 +54,11 @@ func (c *communicator) register(
 		return nil, err
 	}
 	w := &window{c: c, key: key, segment: own}
-	if err := c.settleOn(ctx, w, w.make(ctx)); err != nil {
+	if err := w.make(ctx); err != nil {
+		// NCCL's communicator is in doubt, and the other ranks may be waiting in it for ever.
+		return nil, c.plane.Fail(err)
+	}
+	if err := c.settleOn(ctx, w); err != nil {
 		return nil, err
 	}
 	return w, nil
@@ -129,26 +133,20 @@ func (c *communicator) keep(w *window) error {
 	return c.plane.Cause()
 }
 
-// settleOn makes registration all or nothing. A failure of NCCL's leaves its communicator in doubt,
-// so it ends the group. If NCCL has made no window on some rank, no rank uses windows.
-func (c *communicator) settleOn(ctx context.Context, w *window, failed error) error {
+// settleOn makes registration all or nothing: it waits until NCCL has made the window everywhere.
+// If it has made none on some rank, no rank uses windows.
+func (c *communicator) settleOn(ctx context.Context, w *window) error {
 	var report []byte
-	switch {
-	case failed != nil:
-		report = []byte(failed.Error())
-	case w.handle == 0:
+	if w.handle == 0 {
 		report = []byte(noWindow)
 	}
 	all, err := c.plane.Exchange(ctx, driver.LaneControl, report)
-	if failed != nil || err != nil {
-		return errors.Join(failed, err)
+	if err != nil {
+		return err
 	}
 	for r, theirs := range all {
-		switch {
-		case string(theirs) == noWindow:
+		if string(theirs) == noWindow {
 			c.withoutWindows(c.cfg.Ranks[r])
-		case len(theirs) > 0:
-			return c.plane.Fail(fmt.Errorf("rank %d could not: %s", c.cfg.Ranks[r], theirs))
 		}
 	}
 	return nil

@@ -1,0 +1,112 @@
+package nccl
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/driver/drivertest"
+	"symmem/internal/cuda"
+)
+
+// failures are what can fail on one rank of two. The software GPU reads its failures once, so each
+// is a process of its own.
+var failures = []struct{ name, fail, want string }{
+	{
+		name: "a rank without a GPU keeps nobody waiting",
+		fail: "cuDevicePrimaryCtxRetain:2", want: "cuDevicePrimaryCtxRetain",
+	},
+	{
+		name: "a rank without a communicator keeps nobody waiting",
+		fail: "ncclCommInitRankScalable:2", want: "ncclCommInitRankScalable",
+	},
+	{
+		name: "a rank without memory for messages keeps nobody waiting",
+		fail: "cuMemCreate:4", want: "cuMemCreate",
+	},
+	{
+		name: "a rank without a window keeps nobody waiting",
+		fail: "ncclCommWindowRegister:2", want: "ncclCommWindowRegister",
+	},
+}
+
+// failing marks the processes of TestOneRankFails.
+const failing = "SYMMEM_TEST_FAILING"
+
+// TestOneRankFails looks for the reason on both ranks.
+func TestOneRankFails(t *testing.T) {
+	if want := os.Getenv(failing); want != "" {
+		failTogether(t, want)
+		return
+	}
+	if !soft(t) {
+		t.Skip("only the software GPU fails as it is told")
+	}
+	for _, f := range failures {
+		t.Run(f.name, func(t *testing.T) {
+			c := exec.CommandContext(t.Context(), os.Args[0],
+				"-test.run=^TestOneRankFails$", "-test.timeout=1m")
+			c.Env = append(os.Environ(), failing+"="+f.want, "SOFTGPU_FAIL="+f.fail)
+			if said, err := c.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, said)
+			}
+		})
+	}
+}
+
+// soft tells whether the GPUs are of software.
+func soft(t *testing.T) bool {
+	t.Helper()
+	gpus, err := cuda.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpu, err := gpus.Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, err := gpu.Name()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.HasPrefix(name, "Software")
+}
+
+// failTogether opens both ranks and registers. One of them fails by itself, and the other, whose
+// group has failed, finds its reason either in the error or on the fault lane.
+func failTogether(t *testing.T, want string) {
+	var p pairOfRanks
+	store, errs := &drivertest.Store{}, [2]error{}
+	var all sync.WaitGroup
+	for r := range errs {
+		all.Go(func() {
+			if errs[r] = p.openOne(t.Context(), r, store, 10*time.Second); errs[r] != nil {
+				errs[r] = p.reason(t, r, errs[r])
+			}
+		})
+	}
+	all.Wait()
+	for r, err := range errs {
+		var late *driver.TimeoutError
+		if err == nil || errors.As(err, &late) || !strings.Contains(err.Error(), want) {
+			t.Errorf("rank %d: got %v, want an error of %s", r, err, want)
+		}
+	}
+}
+
+// reason joins an error with what the ranks of an open group tell each other about it.
+func (p *pairOfRanks) reason(t *testing.T, r int, err error) error {
+	if p[r].group == nil {
+		return err
+	}
+	told, failed := p[r].group.Exchange(t.Context(), driver.LaneFault, []byte(err.Error()))
+	for _, text := range told {
+		err = errors.Join(err, errors.New(string(text)))
+	}
+	return errors.Join(err, failed)
+}
