@@ -67,6 +67,9 @@ func (a *arena) Close() error {
 		}
 	}
 	d.mu.Unlock()
+	if stuck.Load() {
+		return nil // segments are still mapped there; see segment.release
+	}
 	return d.do(func() error {
 		return errors.Join(d.cuda.AddressFree(a.base, a.bytes),
 			d.cuda.AddressFree(a.alias, a.bytes))

@@ -189,7 +189,7 @@ func (m *mailboxes) close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, box := range m.boxes {
-		if box != nil {
+		if box != nil && !stuck.Load() {
 			errs = append(errs, m.c.device.do(func() error { return m.unmap(box) }))
 			m.boxes[i] = nil
 		}

@@ -81,8 +81,12 @@ func (s *segment) mapAt(address uintptr, handle cuda.Handle) error {
 	return nil
 }
 
-// release takes both mappings away, and with them the memory.
+// release takes both mappings away, and with them the memory. While a kernel is stuck it keeps them
+// until the process ends: the driver may wait for the whole device before it unmaps.
 func (s *segment) release() error {
+	if stuck.Load() {
+		return nil
+	}
 	d := s.arena.device
 	return errors.Join(d.cuda.Unmap(s.Address(), s.bytes),
 		d.cuda.Unmap(s.plainAddress(), s.bytes))

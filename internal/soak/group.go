@@ -95,6 +95,13 @@ func (r *round) abort(ctx context.Context) error {
 			return err
 		}
 	}
+	if r.rt.Device().Backend == "nccl" {
+		// NCCL's window kernels do not look for an abort: one that waits for a rank which has aborted
+		// instead runs until the process ends.
+		if err := g.SetPath(ctx, symmem.PathPlain); err != nil {
+			return err
+		}
+	}
 	if err := r.aborted(ctx, g, s, b, who == g.Rank()); err != nil {
 		return err
 	}
