@@ -92,10 +92,10 @@ func (p *plan) validate() error {
 	if err := p.Validate(len(p.c.blocks), p.c.cfg.Rank); err != nil {
 		return err
 	}
-	switch p.Path {
-	case driver.PathDirect:
+	if p.Path == driver.PathDirect {
 		return fmt.Errorf("path %v: %w", p.Path, driver.ErrUnsupported)
-	case driver.PathWindow:
+	}
+	if p.Path == driver.PathWindow {
 		return p.resolve()
 	}
 	return nil

@@ -294,7 +294,7 @@ func (c *communicator) Close() error {
 func (c *communicator) finishWork() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
 	defer cancel()
-	poll(ctx, func() bool {
+	_ = poll(ctx, func() bool { // what counts is whether the work has ended
 		return c.idle() || !c.complete(c.busy.ticket.Load()) || c.unanswered() ||
 			c.plane.Cause() != nil
 	})

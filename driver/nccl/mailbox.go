@@ -87,7 +87,7 @@ func (m *mailboxes) open(c *communicator) error {
 		if err != nil {
 			return err
 		}
-		defer d.cuda.Release(handle)
+		defer d.release(handle)
 		own, err := m.mapAt(handle, bytes)
 		if err != nil {
 			return err
@@ -160,7 +160,7 @@ func (m *mailboxes) of(peer int) (*mailbox, error) {
 		if err != nil {
 			return err
 		}
-		defer d.cuda.Release(handle)
+		defer d.release(handle)
 		m.boxes[peer], err = m.mapAt(handle, mailboxBytes(len(m.boxes), d.info.Granularity))
 		return err
 	})

@@ -40,7 +40,7 @@ func (s *segment) create() error {
 		return err
 	}
 	// The mappings keep the memory; the handle is not needed any more.
-	defer d.cuda.Release(handle)
+	defer d.release(handle)
 	if err := s.mapAt(s.Address(), handle); err != nil {
 		return err
 	}
@@ -69,6 +69,9 @@ func (s *segment) allocate() (cuda.Handle, error) {
 	}
 	return handle, err
 }
+
+// release gives up a handle whose memory is kept by mappings, or not wanted.
+func (d *Device) release(handle cuda.Handle) { _ = d.cuda.Release(handle) }
 
 func (s *segment) mapAt(address uintptr, handle cuda.Handle) error {
 	d := s.arena.device

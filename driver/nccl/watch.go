@@ -50,7 +50,7 @@ func (c *communicator) attend() {
 			return
 		}
 		if err := c.examine(&probe); err != nil {
-			c.plane.Fail(err)
+			_ = c.plane.Fail(err)
 			return
 		}
 	}

@@ -101,7 +101,7 @@ func (w *window) make(ctx context.Context) error {
 		return c.keep(w)
 	}
 	stop := context.AfterFunc(ctx, func() {
-		c.plane.Fail(&driver.TimeoutError{
+		_ = c.plane.Fail(&driver.TimeoutError{
 			Doing: "registering a window with NCCL in group " + c.cfg.ID, Waited: c.device.cfg.Timeout,
 		})
 	})
