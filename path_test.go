@@ -308,7 +308,7 @@ func TestRanksThatWouldChooseDifferentlyDoNotConnect(t *testing.T) {
 		{
 			"a table that cannot be read",
 			symmem.Options{Tuning: broken},
-			[]string{"rank 1: reading the tuning table " + broken + ": line 3"},
+			[]string{"rank 1: reading the tuning table " + broken + " (repair it, remove it", "line 3"},
 		},
 		{
 			"a table that is not there",

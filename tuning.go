@@ -76,13 +76,14 @@ func (rt *Runtime) tableFor(ranks int) (*tuning.Table, error) {
 	if name == "" || name == BuiltInTuning {
 		return tuning.Builtin(info.Backend, info.Name), nil
 	}
-	encoded, err := os.ReadFile(name)
-	if err != nil {
+	table, err := tuning.ReadFile(name)
+	var system *fs.PathError
+	switch {
+	case errors.As(err, &system):
 		return nil, fmt.Errorf("reading the tuning table: %w", err)
-	}
-	table, err := tuning.Decode(encoded)
-	if err != nil {
-		return nil, fmt.Errorf("reading the tuning table %s: %w", name, err)
+	case err != nil:
+		return nil, fmt.Errorf("reading the tuning table %s (repair it, remove it, or measure anew with "+
+			"symmem tune): %w", name, err)
 	}
 	table.Origin = "table " + name
 	return table, nil

@@ -1,21 +1,16 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"symmem"
 	"symmem/internal/bench"
 	"symmem/internal/reduce"
 	"symmem/internal/rendezvous"
-	"symmem/internal/tuning"
 )
 
 const tuneLong = `tune measures which path is the faster one, and writes the table that chooses.
@@ -75,6 +70,9 @@ func newTuneCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.parse(cmd.Flags()); err != nil {
 				return err
+			}
+			if err := f.findPlace(); err != nil {
+				return exitWith(exitUsage, err)
 			}
 			return asRanks(cmd, f.ranks, f.started, func(w rendezvous.World) error {
 				return f.rank(cmd, w)
@@ -188,55 +186,6 @@ func (f *tuneFlags) rank(cmd *cobra.Command, world rendezvous.World) error {
 		return nil
 	}
 	return f.print(cmd.OutOrStdout(), tuned, file, write)
-}
-
-// file is where the table goes.
-func (f *tuneFlags) file(device string, ranks int) (string, error) {
-	if f.output != "" {
-		return f.output, nil
-	}
-	return symmem.TuningFile(device, ranks)
-}
-
-// present is the table that the file has now, if it is one of this device; it is replaced.
-func (f *tuneFlags) present(device string, ranks int) *tuning.Table {
-	file, err := f.file(device, ranks)
-	if err != nil {
-		return nil
-	}
-	encoded, err := os.ReadFile(file)
-	if err != nil {
-		return nil
-	}
-	table, err := tuning.Decode(encoded)
-	if err != nil || table.Device != device {
-		return nil
-	}
-	return table
-}
-
-// writeTable replaces a file at once, so that no program ever reads half a table.
-func writeTable(file string, table *tuning.Table) (err error) {
-	encoded, err := table.Encode()
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return fmt.Errorf("writing the table: %w", err)
-	}
-	t, err := os.CreateTemp(filepath.Dir(file), ".tuning-*")
-	if err != nil {
-		return fmt.Errorf("writing the table: %w", err)
-	}
-	_, writeErr := t.Write(encoded)
-	err = errors.Join(writeErr, t.Chmod(0o644), t.Close())
-	if err == nil {
-		err = os.Rename(t.Name(), file)
-	}
-	if err != nil {
-		return fmt.Errorf("writing the table: %w", errors.Join(err, os.Remove(t.Name())))
-	}
-	return nil
 }
 
 func (f *tuneFlags) print(w io.Writer, t *bench.Tuned, file string, written bool) error {

@@ -30,12 +30,18 @@ func (c *communicator) Register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (driver.Window, error) {
 	w, err := c.register(ctx, key, s)
-	if err != nil {
-		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
+	if err == nil {
+		return w, nil
 	}
-	return w, nil
+	err = fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
+	if w != nil {
+		// NCCL's communicator is in doubt, and the other ranks may be waiting in it for ever.
+		_ = c.plane.Fail(err)
+	}
+	return nil, err
 }
 
+// register returns a window and an error if NCCL has not made it.
 func (c *communicator) register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
@@ -55,8 +61,7 @@ func (c *communicator) register(
 	}
 	w := &window{c: c, key: key, segment: own}
 	if err := w.make(ctx); err != nil {
-		// NCCL's communicator is in doubt, and the other ranks may be waiting in it for ever.
-		return nil, c.plane.Fail(err)
+		return w, err
 	}
 	if err := c.settleOn(ctx, w); err != nil {
 		return nil, err

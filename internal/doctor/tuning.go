@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 
 	"symmem/internal/tuning"
 )
@@ -30,18 +29,15 @@ type Tuning struct {
 // it is required, else the built-in one.
 func LookAtTuning(backend, device string, ranks int, file string, required bool) Tuning {
 	t := Tuning{File: file, Ranks: ranks}
-	table := tuning.Builtin(backend, device)
-	encoded, err := os.ReadFile(file)
+	table, err := tuning.ReadFile(file)
 	switch {
 	case err == nil:
-		if table, err = tuning.Decode(encoded); err != nil {
-			t.Error = err.Error()
-			return t
-		}
 		table.Origin = "table " + file
 	case required || !errors.Is(err, fs.ErrNotExist):
 		t.Error = err.Error()
 		return t
+	default:
+		table = tuning.Builtin(backend, device)
 	}
 	t.Name, t.Digest = table.Name(), fmt.Sprintf("%016x", table.Digest())
 	t.Measured, t.Library = table.Date, table.Library

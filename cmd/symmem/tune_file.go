@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"symmem"
+	"symmem/internal/tuning"
+)
+
+// findPlace looks whether a table can be written, before minutes go into measuring it.
+func (f *tuneFlags) findPlace() error {
+	if f.dryRun {
+		return nil
+	}
+	// The name depends on the device, which no rank has opened yet, but the folder does not.
+	file, err := f.file("", 0)
+	if err == nil {
+		err = tryFolder(filepath.Dir(file))
+	}
+	if err == nil && f.output != "" {
+		err = tryFile(f.output)
+	}
+	if err != nil {
+		return fmt.Errorf("looking for a place for the table: %w; --output names another file, "+
+			"--dry-run writes none", err)
+	}
+	return nil
+}
+
+// tryFolder makes a folder if need be, and a file there that does not stay.
+func tryFolder(folder string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	t, err := os.CreateTemp(folder, ".tuning-*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(t.Close(), os.Remove(t.Name()))
+}
+
+// tryFile refuses to replace what is no file.
+func tryFile(file string) error {
+	info, err := os.Stat(file)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err == nil && !info.Mode().IsRegular():
+		return fmt.Errorf("%s is no file", file)
+	}
+	return err
+}
+
+// file is where the table goes.
+func (f *tuneFlags) file(device string, ranks int) (string, error) {
+	if f.output != "" {
+		return f.output, nil
+	}
+	return symmem.TuningFile(device, ranks)
+}
+
+// present is the table that the file has now, if it is one of this device; it is replaced.
+func (f *tuneFlags) present(device string, ranks int) *tuning.Table {
+	file, err := f.file(device, ranks)
+	if err != nil {
+		return nil
+	}
+	table, err := tuning.ReadFile(file)
+	if err != nil || table.Device != device {
+		return nil
+	}
+	return table
+}
+
+// writeTable replaces a file at once, so that no program ever reads half a table.
+func writeTable(file string, table *tuning.Table) (err error) {
+	encoded, err := table.Encode()
+	if err != nil {
+		return err
+	}
+	t, err := os.CreateTemp(filepath.Dir(file), ".tuning-*")
+	if err != nil {
+		return fmt.Errorf("writing the table: %w", err)
+	}
+	_, writeErr := t.Write(encoded)
+	err = errors.Join(writeErr, t.Chmod(0o644), t.Close())
+	if err == nil {
+		err = os.Rename(t.Name(), file)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the table: %w", errors.Join(err, os.Remove(t.Name())))
+	}
+	return nil
+}

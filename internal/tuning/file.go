@@ -1,0 +1,38 @@
+package tuning
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+)
+
+// maxFileBytes bounds what is read: a table has a few KiB.
+const maxFileBytes = 1 << 20
+
+// ReadFile reads a table from a file. Errors of the system can be told from those of the contents
+// by errors.As with fs.PathError. What is no file, such as a device or a pipe, is refused: it may
+// have no end, and every rank of a machine reads it.
+func ReadFile(name string) (*Table, error) {
+	// Opening a pipe would wait for its writer.
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no file", name)
+	}
+	encoded, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(encoded) > maxFileBytes:
+		return nil, fmt.Errorf("it has more than %d bytes, so it is no tuning table", maxFileBytes)
+	}
+	return Decode(encoded)
+}
