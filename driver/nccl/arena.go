@@ -105,5 +105,8 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	if err := d.do(s.create); err != nil {
 		return nil, fmt.Errorf("mapping %d bytes at %d: %w", bytes, offset, err)
 	}
-	return s, d.adopt(s)
+	if err := d.adopt(s); err != nil {
+		return nil, errors.Join(fmt.Errorf("mapping %d bytes at %d: %w", bytes, offset, err), s.Unmap())
+	}
+	return s, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 
 	"symmem/driver"
 	"symmem/driver/host"
@@ -27,7 +28,7 @@ func (Backend) Name() string { return "nccl" }
 // Available tells whether this machine has a GPU and NCCL: nil, or an error that says what is
 // missing. It loads the libraries and makes no context.
 func (b Backend) Available() error {
-	driver, err := cuda.Load()
+	driver, err := loadDriver()
 	if err != nil {
 		return err
 	}
@@ -44,24 +45,35 @@ func (b Backend) Available() error {
 
 // LocalRanks is the number of GPUs that this process may see.
 func (b Backend) LocalRanks() (int, error) {
-	driver, err := cuda.Load()
+	driver, err := loadDriver()
 	if err != nil {
 		return 0, err
 	}
 	return driver.DeviceCount()
 }
 
-// load opens NCCL. Connections are made when a communicator is, unless the user says otherwise:
-// made at the first collective, as newer versions do, they would keep a launch waiting for ranks
-// that have not come.
-func (b Backend) load() (*nccl.Library, error) {
-	if err := setDefault("NCCL_RUNTIME_CONNECT", "0"); err != nil {
+func (b Backend) load() (*nccl.Library, error) { return nccl.Load(b.Library) }
+
+// loadDriver opens CUDA, with the variables set that CUDA and NCCL read.
+func loadDriver() (*cuda.Driver, error) {
+	if err := setDefaults(); err != nil {
 		return nil, err
 	}
-	return nccl.Load(b.Library)
+	return cuda.Load()
 }
 
-// setDefault sets a variable that CUDA or NCCL reads, unless the user has.
+// setDefaults sets variables once, before any rank of the process is in a library that reads some:
+// libc's environment has no lock.
+//
+// NCCL makes connections when a communicator is made: made at the first collective, as newer
+// versions do, they would keep a launch waiting for ranks that have not come. And with more queues,
+// fewer streams share one with a kernel that does not end.
+var setDefaults = sync.OnceValue(func() error {
+	return errors.Join(
+		setDefault("NCCL_RUNTIME_CONNECT", "0"), setDefault("CUDA_DEVICE_MAX_CONNECTIONS", "32"))
+})
+
+// setDefault sets a variable unless the user has.
 func setDefault(name, value string) error {
 	if os.Getenv(name) != "" {
 		return nil
@@ -93,11 +105,7 @@ func (d *Device) open(ctx context.Context, b Backend) error {
 		return err
 	}
 	d.control = control.(*host.Device)
-	// With more queues, fewer streams share one with a kernel that does not end.
-	if err := setDefault("CUDA_DEVICE_MAX_CONNECTIONS", "32"); err != nil {
-		return err
-	}
-	if d.cuda, err = cuda.Load(); err != nil {
+	if d.cuda, err = loadDriver(); err != nil {
 		return err
 	}
 	if d.nccl, err = b.load(); err != nil {

@@ -75,9 +75,6 @@ func (d *Device) Connect(
 	if err := c.join(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("connecting group %s: %w", group.ID, err), c.discard())
 	}
-	d.mu.Lock()
-	d.communicators[c] = struct{}{}
-	d.mu.Unlock()
 	c.watcher.Go(c.watch)
 	return c, nil
 }
@@ -102,12 +99,24 @@ func (c *communicator) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	failed := c.connect(ctx, id)
-	if failed == nil {
-		c.kinds = newSupport(c)
-		failed = errors.Join(c.openMailboxes(), c.adoptAll())
+	// Peers fetch mailboxes from their first message on, so all are offered before anybody goes on.
+	return c.agree(ctx, c.equip(ctx, id))
+}
+
+// equip makes this rank's part of the communicator.
+func (c *communicator) equip(ctx context.Context, id nccl.UniqueID) error {
+	if err := c.connect(ctx, id); err != nil {
+		return err
 	}
-	return c.agree(ctx, failed)
+	c.kinds = newSupport(c)
+	if err := c.openMailboxes(); err != nil {
+		return err
+	}
+	// Known first: so no segment that comes or goes meanwhile is missed.
+	c.device.mu.Lock()
+	c.device.communicators[c] = struct{}{}
+	c.device.mu.Unlock()
+	return c.adoptAll()
 }
 
 // joinPlane finds the way in which the ranks talk: shared memory on one machine, else TCP.
@@ -151,20 +160,28 @@ func (c *communicator) shareID(ctx context.Context) (nccl.UniqueID, error) {
 }
 
 // connect makes NCCL's communicator. NCCL waits for all ranks without a deadline, so it does that
-// on a goroutine of its own, which a rank that never comes leaves behind.
+// on a goroutine of its own, which a rank that never comes leaves behind. A communicator that is
+// made too late is given back there.
 func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
 	type outcome struct {
 		handle nccl.Comm
 		err    error
 	}
-	done := make(chan outcome, 1)
+	done, gone, begin := make(chan outcome), make(chan struct{}), time.Now()
+	defer close(gone)
 	go func() {
 		var o outcome
 		o.err = c.device.do(func() (err error) {
 			o.handle, err = c.device.nccl.CommInitRank(len(c.cfg.Ranks), c.cfg.Rank, id, nccl.Config{})
 			return err
 		})
-		done <- o
+		select {
+		case done <- o:
+		case <-gone:
+			if o.handle != 0 {
+				_ = c.device.do(func() error { return c.device.nccl.CommAbort(o.handle) })
+			}
+		}
 	}()
 	look := time.NewTicker(glance)
 	defer look.Stop()
@@ -178,11 +195,17 @@ func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
 				return fmt.Errorf("connecting NCCL's communicator: %w", driver.ErrFault)
 			}
 		case <-ctx.Done():
-			return &driver.TimeoutError{
-				Doing: "connecting NCCL's communicator of group " + c.cfg.ID, Waited: c.device.cfg.Timeout,
-			}
+			return overdue(ctx, "connecting NCCL's communicator of group "+c.cfg.ID, begin)
 		}
 	}
+}
+
+// overdue says why a context has ended during a wait for NCCL, which does not tell who is missing.
+func overdue(ctx context.Context, doing string, begin time.Time) error {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("%s: %w", doing, context.Cause(ctx))
+	}
+	return &driver.TimeoutError{Doing: doing, Waited: time.Since(begin).Round(time.Millisecond)}
 }
 
 // telling bounds how long ranks tell each other why a group could not be made.
@@ -218,10 +241,14 @@ func (c *communicator) agree(ctx context.Context, mine error) error {
 
 // discard takes back what a failed Connect has made.
 func (c *communicator) discard() error {
+	c.forget()
+	defer close(c.quiet)
 	var errs []error
 	if c.plane != nil {
 		errs = append(errs, c.plane.Close())
 	}
+	c.mu.Lock() // a segment may be registering with it
+	defer c.mu.Unlock()
 	errs = append(errs, c.mailboxes.close())
 	if c.handle != 0 {
 		errs = append(errs, c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) }))

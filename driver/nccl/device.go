@@ -185,8 +185,12 @@ func (d *Device) Close() error {
 	}
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())
-		if ended := c.awaitEnd(c.tornDown, stuck.Load()); !stuck.Load() {
-			errs = append(errs, ended, c.tearing)
+		ended := c.awaitEnd(c.tornDown, stuck.Load())
+		if ended == nil {
+			ended = c.tearing
+		}
+		if !stuck.Load() {
+			errs = append(errs, ended)
 		}
 	}
 	if d.control != nil {

@@ -8,13 +8,17 @@ import (
 )
 
 // Handle is the stream's CUstream, for work of other libraries.
-func (s *stream) Handle() uintptr { return uintptr(s.handle) }
+func (s *stream) Handle() uintptr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return uintptr(s.handle)
+}
 
 // Current makes calls of other libraries, such as cuBLAS, on a thread on which the primary context
 // of the GPU is current that Open chooses for a rank: by its number among the ranks of its machine.
 // While that rank's device is open the context is the device's; else it ends with the calls.
 func Current(localRank int, calls func(*cuda.Driver) error) error {
-	library, err := cuda.Load()
+	library, err := loadDriver()
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,13 @@ func (d *Device) adopt(s *segment) error {
 	return errors.Join(errs...)
 }
 
+// live tells whether a segment is kept, that is, not about to be unmapped.
+func (d *Device) live(s *segment) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.segments[s]
+}
+
 // abandon forgets a segment, after its local registrations have ended.
 func (d *Device) abandon(s *segment) error {
 	d.mu.Lock()
@@ -63,7 +70,7 @@ func (c *communicator) adoptAll() error {
 func (c *communicator) registerLocally(s *segment) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.plane.Cause() != nil || c.local[s] != 0 {
+	if c.plane.Cause() != nil || c.local[s] != 0 || !c.device.live(s) {
 		return nil
 	}
 	var registration nccl.Registration

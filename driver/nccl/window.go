@@ -1,10 +1,12 @@
 package nccl
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/nccl"
@@ -105,10 +107,9 @@ func (w *window) make(ctx context.Context) error {
 	if c.kinds.none != "" {
 		return c.keep(w)
 	}
+	begin := time.Now()
 	stop := context.AfterFunc(ctx, func() {
-		_ = c.plane.Fail(&driver.TimeoutError{
-			Doing: "registering a window with NCCL in group " + c.cfg.ID, Waited: c.device.cfg.Timeout,
-		})
+		_ = c.plane.Fail(overdue(ctx, "registering a window with NCCL in group "+c.cfg.ID, begin))
 	})
 	defer stop()
 	c.mu.Lock()
@@ -182,6 +183,12 @@ func (w *window) Deregister() error {
 	}
 	delete(c.windows, w.key)
 	return w.drop()
+}
+
+// inOrder orders windows alike on all ranks.
+func inOrder(a, b *window) int {
+	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal),
+		cmp.Compare(a.key.Generation, b.key.Generation))
 }
 
 // drop gives the window back to NCCL. c.mu is held.
