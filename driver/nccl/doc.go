@@ -31,7 +31,14 @@
 //
 // # Lock order
 //
-//	stream.mu
-//	  communicator.mu
-//	    Device.mu
+//	graph.mu
+//	  stream.mu
+//	    communicator.mu, of several groups in the order of their numbers
+//	      messages.mu, busy.mu
+//	        mailboxes.mu, aside.mu, event.mu
+//	      Device.mu
+//
+// scratch.mu comes before communicator.mu. busy.mu is held when streams are asked whether they are
+// idle, which only tries stream.mu. EndCapture takes the lock of its graph under that of its
+// stream: nobody can launch that graph yet.
 package nccl

@@ -27,13 +27,14 @@ func (s *stream) Host(work func()) error {
 			}
 		}
 		s.functions++
-		turn := s.functions
-		f := cuda.NewHostFuncOnce(func() { go s.run(work, s.word, turn) })
+		// The word is this stream's of now: one that was given up has another one later.
+		word, turn := s.word, s.functions
+		f := cuda.NewHostFuncOnce(func() { go s.run(work, word, turn) })
 		if err := s.device.cuda.LaunchHostFunc(s.handle, f); err != nil {
 			f.Release()
 			return err
 		}
-		return s.device.cuda.StreamWaitValue(s.handle, s.word.address(), turn,
+		return s.device.cuda.StreamWaitValue(s.handle, word.address(), turn,
 			cuda.WaitGreaterOrEqual)
 	})
 }

@@ -24,6 +24,8 @@ type graph struct {
 	tags  []uint32
 	// users are the communicators of plans, each once.
 	users []*communicator
+	// before marks the end of what the stream had to do when the capture began; nil if nothing.
+	before *event
 	// events are recorded after each launch; points are what captured waits wait for.
 	events, points []*event
 	functions      []cuda.HostFunc
@@ -43,13 +45,29 @@ func (s *stream) BeginCapture() error {
 		if s.capture != nil {
 			return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
 		}
+		before, err := s.mark()
+		if err != nil {
+			return err
+		}
 		if err := s.device.cuda.BeginCapture(s.handle, cuda.CaptureRelaxed); err != nil {
 			return err
 		}
-		s.capture = &graph{device: s.device}
+		s.capture = &graph{device: s.device, before: before}
 		s.device.capturing.Add(1)
 		return nil
 	})
+}
+
+// mark returns an event behind what the stream has to do, or nil if it is idle. s.mu is held.
+func (s *stream) mark() (*event, error) {
+	if s.quiet() {
+		return nil, nil
+	}
+	e, err := s.device.newEvent()
+	if err != nil {
+		return nil, err
+	}
+	return e, e.record(s)
 }
 
 // EndCapture stops and returns what was recorded.
@@ -82,11 +100,11 @@ func (g *graph) finish(s *stream) error {
 	g.device.mu.Unlock()
 	slices.SortFunc(g.users, func(a, b *communicator) int { return cmp.Compare(a.number, b.number) })
 	var err error
-	if g.finished, err = g.device.newEvent(); err != nil {
-		return err
-	}
 	if g.source, err = g.device.cuda.EndCapture(s.handle); err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
+	}
+	if g.finished, err = g.device.newEvent(); err != nil {
+		return err
 	}
 	if g.exec, err = g.device.cuda.GraphInstantiate(g.source); err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
@@ -154,30 +172,49 @@ func (s *stream) launchGraph(g *graph) error {
 		if p.Operation.PointToPoint() {
 			m, err := p.c.offer(s, p)
 			if err != nil {
+				g.breakOff(i, err)
 				return err
 			}
 			m.tag = g.tags[i]
 			sent = append(sent, m)
 		} else if err := p.c.admit(s, p); err != nil {
+			g.breakOff(i, err)
 			return s.refuse(p.c, err)
 		}
 	}
-	return s.device.do(func() error {
-		if err := s.device.cuda.GraphLaunch(g.exec, s.handle); err != nil {
+	err := s.device.do(func() error { return g.queue(s, sent) })
+	if err != nil {
+		g.breakOff(len(g.plans), err)
+		for _, c := range g.users {
+			s.told(c)
+		}
+	}
+	return err
+}
+
+// queue gives the graph to CUDA. s.mu is held.
+func (g *graph) queue(s *stream, sent []*message) error {
+	if err := g.device.cuda.GraphLaunch(g.exec, s.handle); err != nil {
+		return err
+	}
+	for _, m := range sent {
+		if err := m.plan.c.track(s, m); err != nil {
 			return err
 		}
-		for _, m := range sent {
-			if err := m.plan.c.track(s, m); err != nil {
-				return err
-			}
+	}
+	for _, e := range append(g.events, g.finished) {
+		if err := e.record(s); err != nil {
+			return err
 		}
-		for _, e := range append(g.events, g.finished) {
-			if err := e.record(s); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	}
+	return nil
+}
+
+// breakOff fails the communicators of the first n plans, which others take for launched.
+func (g *graph) breakOff(n int, err error) {
+	for _, p := range g.plans[:n] {
+		_ = p.c.breakOff(p, err)
+	}
 }
 
 // awaitLaunches waits for the end of the last launch. g.mu is held.

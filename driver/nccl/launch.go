@@ -31,13 +31,13 @@ func (s *stream) launch(p *plan) error {
 	c := p.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case s.capture != nil:
+	if s.capture != nil {
 		return s.record(p)
-	case p.Operation.PointToPoint():
-		return c.transfer(s, p)
 	}
 	err := c.open()
+	if err == nil && p.Operation.PointToPoint() {
+		return c.transfer(s, p)
+	}
 	if err == nil {
 		err = c.admit(s, p)
 	}
@@ -63,7 +63,7 @@ func (c *communicator) open() error {
 
 // record puts a collective into the capture. It gets its tickets when the graph is launched.
 func (s *stream) record(p *plan) error {
-	if err := p.c.Cause(); err != nil {
+	if err := errors.Join(p.c.Cause(), p.c.open()); err != nil {
 		return err
 	}
 	if !p.Operation.PointToPoint() {
@@ -74,8 +74,11 @@ func (s *stream) record(p *plan) error {
 		return nil
 	}
 	tag := tagOf(p, p.c.check.Load())
+	if err := s.device.do(func() error { return p.c.move(p, tag, s.handle) }); err != nil {
+		return p.c.breakOff(p, err) // half a message is in the capture
+	}
 	s.capture.add(p, tag)
-	return s.device.do(func() error { return p.c.move(p, tag, s.handle) })
+	return nil
 }
 
 // admit gives a collective its ticket and, with the check on, compares it across ranks. s.mu and
@@ -131,8 +134,14 @@ func (c *communicator) call(p *plan, s *stream) error {
 	if err == nil {
 		return nil
 	}
+	return c.breakOff(p, err)
+}
+
+// breakOff fails the communicator over a call that others take for launched, and which this rank
+// could not queue: nothing else would end their waits for it.
+func (c *communicator) breakOff(p *plan, err error) error {
 	if cause := c.plane.Cause(); cause != nil {
-		return cause // NCCL's call was ended by it
+		return cause // by which NCCL's call was ended, too
 	}
 	return c.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, c.cfg.ID, err))
 }

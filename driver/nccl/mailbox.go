@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"time"
-	"unsafe"
 
 	"symmem/driver"
 	"symmem/internal/cuda"
+	"symmem/internal/dl"
 	"symmem/internal/handoff"
 )
 
@@ -20,12 +21,13 @@ import (
 // other and then receive, each on two streams, would wait for each other for ever.
 //
 // For each sender a rank has two slots of slotBytes. A message moves in parts, in slot 0 and slot 1
-// in turn, beginning with slot 0; a message of no bytes is one part. Two words belong to a slot:
+// in turn, beginning with slot 0; a message of no bytes is one part. Three words belong to a slot:
 //
 //	full    in the receiver's memory: the sender writes the message's tag when the slot is full, the
 //	        receiver takes it back to 0 before it empties the slot
 //	credit  in the sender's memory: the receiver writes 1 when the slot is empty, the sender takes
 //	        it back to 0 before it fills the slot
+//	ready   in the receiver's memory, with the check on: 1 while its stream waits for the slot
 //
 // Whoever waits for a word waits in memory of its own GPU. All values are constants of the message,
 // so captured messages can be replayed. With the check on, the tag stands for the digest of the
@@ -36,6 +38,8 @@ const (
 	slotBytes    = 1 << 20
 	// flagStride keeps words that different GPUs write in lines of their own.
 	flagStride = 128
+	// flagBytes is what the words of a sender take.
+	flagBytes = mailboxSlots * 3 * flagStride
 )
 
 // mailbox is one rank's memory for messages, as one of the ranks of the group sees it.
@@ -45,23 +49,26 @@ type mailbox struct {
 	ranks int
 }
 
-// mailboxBytes is the size of a rank's memory: for each rank two flags of each slot, and the slots.
+// mailboxBytes is the size of a rank's memory: for each rank the words of its slots, and the slots.
 func mailboxBytes(ranks int, granularity int64) int64 {
-	bytes := int64(ranks*mailboxSlots*2*flagStride) + int64(ranks*mailboxSlots)*slotBytes
+	bytes := int64(ranks) * (flagBytes + mailboxSlots*slotBytes)
 	return (bytes + granularity - 1) / granularity * granularity
 }
 
 // full is the word that says that a slot for a sender is full.
 func (m *mailbox) full(from, slot int) uintptr {
-	return m.base + uintptr((from*mailboxSlots+slot)*2*flagStride)
+	return m.base + uintptr(from*flagBytes+slot*3*flagStride)
 }
 
 // credit is the word that says that the slot for this rank at a receiver is empty.
 func (m *mailbox) credit(to, slot int) uintptr { return m.full(to, slot) + flagStride }
 
+// ready is the word that says that the stream of a receiver waits for a slot.
+func (m *mailbox) ready(from, slot int) uintptr { return m.full(from, slot) + 2*flagStride }
+
 // slot is where a sender's part lies.
 func (m *mailbox) slot(from, slot int) uintptr {
-	return m.base + uintptr(m.ranks*mailboxSlots*2*flagStride) +
+	return m.base + uintptr(m.ranks*flagBytes) +
 		uintptr(from*mailboxSlots+slot)*slotBytes
 }
 
@@ -130,45 +137,60 @@ func (m *mailboxes) unmap(box *mailbox) error {
 
 // clear makes every slot empty.
 func (m *mailboxes) clear(own *mailbox) error {
-	flags := make([]uint32, own.ranks*mailboxSlots*2*flagStride/4)
+	flags := make([]uint32, own.ranks*flagBytes/4)
 	for to := range own.ranks {
 		for slot := range mailboxSlots {
 			flags[(own.credit(to, slot)-own.base)/4] = 1
 		}
 	}
 	d := m.c.device
-	return d.aside.copy(d.cuda, own.base, uintptr(unsafe.Pointer(&flags[0])), int64(4*len(flags)))
+	err := d.aside.copy(d.cuda, own.base, dl.AddressOf(&flags[0]), int64(4*len(flags)))
+	runtime.KeepAlive(flags)
+	return err
 }
 
-// of returns the mailbox of a rank, which is mapped at the first message with it.
+// of returns the mailbox of a rank, which is mapped at the first message with it. c.mu is held: the
+// answer of the rank is waited for without m.mu, which the end of the communicator needs.
 func (m *mailboxes) of(peer int) (*mailbox, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.boxes[peer] != nil {
-		return m.boxes[peer], nil
+	if box := m.known(peer); box != nil {
+		return box, nil
 	}
-	d := m.c.device
+	d, rank := m.c.device, m.c.cfg.Ranks[peer]
 	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.Timeout)
 	defer cancel()
-	f, err := d.control.Fetch(ctx, m.c.cfg.Ranks[peer], m.key)
+	f, err := d.control.Fetch(ctx, rank, m.key)
 	if err != nil {
-		return nil, fmt.Errorf("fetching the mailbox of rank %d: %w", m.c.cfg.Ranks[peer], err)
+		return nil, fmt.Errorf("fetching the mailbox of rank %d: %w", rank, err)
 	}
 	defer f.Close()
+	var box *mailbox
 	err = d.do(func() error {
 		handle, err := d.cuda.ImportFD(int(f.Fd()))
 		if err != nil {
 			return err
 		}
 		defer d.release(handle)
-		m.boxes[peer], err = m.mapAt(handle, mailboxBytes(len(m.boxes), d.info.Granularity))
+		box, err = m.mapAt(handle, mailboxBytes(len(m.c.cfg.Ranks), d.info.Granularity))
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("mapping the mailbox of rank %d: %w", m.c.cfg.Ranks[peer], err)
+		return nil, fmt.Errorf("mapping the mailbox of rank %d: %w", rank, err)
 	}
-	return m.boxes[peer], nil
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.boxes[peer] = box
+	return box, nil
 }
+
+// known returns the mailbox of a rank if it is mapped, or nil.
+func (m *mailboxes) known(rank int) *mailbox {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.boxes[rank]
+}
+
+// own is this rank's mailbox.
+func (m *mailboxes) own() *mailbox { return m.known(m.c.cfg.Rank) }
 
 // withdraw ends the offer of this rank's own mailbox. Peers that have mapped it keep it.
 func (m *mailboxes) withdraw() error {
@@ -203,13 +225,16 @@ func (m *mailboxes) send(p *plan, tag uint32, on cuda.Stream) error {
 	if err != nil {
 		return err
 	}
-	me, own, gpu := m.c.cfg.Rank, m.boxes[m.c.cfg.Rank], m.c.device.cuda
+	me, own, gpu := m.c.cfg.Rank, m.own(), m.c.device.cuda
 	return inParts(p.bytes(), func(slot int, at uintptr, bytes int64) error {
-		return errors.Join(
-			gpu.StreamWaitValue(on, own.credit(p.Root, slot), 1, cuda.WaitEqual),
-			gpu.StreamWriteValue(on, own.credit(p.Root, slot), 0),
-			move(gpu, theirs.slot(me, slot), p.send+at, bytes, on),
-			gpu.StreamWriteValue(on, theirs.full(me, slot), tag))
+		err := take(gpu, own.credit(p.Root, slot), 1, on)
+		if err == nil {
+			err = move(gpu, theirs.slot(me, slot), p.send+at, bytes, on)
+		}
+		if err == nil {
+			err = gpu.StreamWriteValue(on, theirs.full(me, slot), tag)
+		}
+		return err
 	})
 }
 
@@ -219,25 +244,60 @@ func (m *mailboxes) receive(p *plan, tag uint32, on cuda.Stream) error {
 	if err != nil {
 		return err
 	}
-	me, own, gpu := m.c.cfg.Rank, m.boxes[m.c.cfg.Rank], m.c.device.cuda
+	me, own, gpu := m.c.cfg.Rank, m.own(), m.c.device.cuda
 	return inParts(p.bytes(), func(slot int, at uintptr, bytes int64) error {
-		return errors.Join(
-			gpu.StreamWaitValue(on, own.full(p.Root, slot), tag, cuda.WaitEqual),
-			gpu.StreamWriteValue(on, own.full(p.Root, slot), 0),
-			move(gpu, p.recv+at, own.slot(p.Root, slot), bytes, on),
-			gpu.StreamWriteValue(on, theirs.credit(me, slot), 1))
+		err := await(gpu, own, p.Root, slot, tag, on)
+		if err == nil {
+			err = move(gpu, p.recv+at, own.slot(p.Root, slot), bytes, on)
+		}
+		if err == nil {
+			err = gpu.StreamWriteValue(on, theirs.credit(me, slot), 1)
+		}
+		return err
 	})
 }
 
+// await makes a stream wait until a slot is full. With the check on others can see that it waits.
+func await(gpu *cuda.Driver, own *mailbox, from, slot int, tag uint32, on cuda.Stream) error {
+	full, ready := own.full(from, slot), own.ready(from, slot)
+	if tag == unchecked {
+		return take(gpu, full, tag, on)
+	}
+	err := gpu.StreamWriteValue(on, ready, 1)
+	if err == nil {
+		err = take(gpu, full, tag, on)
+	}
+	if err == nil {
+		err = gpu.StreamWriteValue(on, ready, 0)
+	}
+	return err
+}
+
+// take makes a stream wait until a word has a value, and takes it back to 0.
+func take(gpu *cuda.Driver, word uintptr, value uint32, on cuda.Stream) error {
+	if err := gpu.StreamWaitValue(on, word, value, cuda.WaitEqual); err != nil {
+		return err
+	}
+	return gpu.StreamWriteValue(on, word, 0)
+}
+
 // inParts cuts a message into parts for the slots.
-func inParts(bytes int64, part func(slot int, at uintptr, bytes int64) error) error {
-	for i, at := 0, int64(0); at < bytes || i == 0; i, at = i+1, at+slotBytes {
-		err := part(i%mailboxSlots, uintptr(at), min(slotBytes, bytes-at))
-		if err != nil {
+func inParts(bytes int64, do func(slot int, at uintptr, bytes int64) error) error {
+	for i := 0; ; i++ {
+		slot, at, part, ok := partOf(bytes, i)
+		if !ok {
+			return nil
+		}
+		if err := do(slot, at, part); err != nil {
 			return err
 		}
 	}
-	return nil
+}
+
+// partOf returns part i of a message, if it has so many.
+func partOf(bytes int64, i int) (slot int, at uintptr, part int64, ok bool) {
+	begin := int64(i) * slotBytes
+	return i % mailboxSlots, uintptr(begin), min(slotBytes, bytes-begin), i == 0 || begin < bytes
 }
 
 func move(gpu *cuda.Driver, dst, src uintptr, bytes int64, on cuda.Stream) error {
@@ -263,43 +323,35 @@ func (m *mailboxes) release(p *plan, tag uint32) {
 	}
 }
 
-func (m *mailboxes) own() *mailbox {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.boxes[m.c.cfg.Rank]
-}
+// patience is how long a slot is left to a sender that has yet to fill it.
+const patience = endingTime / 2
 
-// refuseTime bounds how long a stream may take to empty a slot.
-const refuseTime = time.Second
-
-// refuse lets a receiver's stream go on without writing to its buffer: the copies are queued, so
-// each slot is filled with what its part of the buffer holds already.
-func (m *mailboxes) refuse(p *plan, tag uint32) {
+// refuse lets a receiver's stream go on behind a part without a change of its buffer: the copy is
+// queued, so the slot is filled with what that part of the buffer holds already. It can be done,
+// and is, when the stream waits for the slot and the sender, which has another message, has filled
+// it or differs for longer than patience.
+func (m *mailboxes) refuse(p *plan, tag uint32, i int, differs time.Duration) (done bool) {
 	own, d := m.own(), m.c.device
-	if own == nil {
-		return
+	slot, at, bytes, ok := partOf(p.bytes(), i)
+	if own == nil || !ok {
+		return false
 	}
-	_ = inParts(p.bytes(), func(slot int, at uintptr, bytes int64) error {
-		full := own.full(p.Root, slot)
-		err := d.do(func() error {
-			return errors.Join(
-				d.aside.copy(d.cuda, own.slot(p.Root, slot), p.recv+at, bytes),
-				d.aside.write(d.cuda, full, tag))
-		})
+	full := own.full(p.Root, slot)
+	if m.word(own.ready(p.Root, slot)) == 0 || m.word(full) == 0 && differs < patience {
+		return false
+	}
+	return nil == d.do(func() error {
+		err := d.aside.copy(d.cuda, own.slot(p.Root, slot), p.recv+at, bytes)
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), refuseTime)
-		defer cancel()
-		return poll(ctx, func() bool { return m.word(full) == 0 })
+		return d.aside.write(d.cuda, full, tag)
 	})
 }
 
 // word reads a word of this GPU.
 func (m *mailboxes) word(at uintptr) uint32 {
-	d, value := m.c.device, make([]uint32, 1)
-	_ = d.do(func() error {
-		return d.aside.copy(d.cuda, uintptr(unsafe.Pointer(&value[0])), at, 4)
-	})
-	return value[0]
+	d, value := m.c.device, dl.NewCell(uint32(0))
+	_ = d.do(func() error { return d.aside.copy(d.cuda, value.Address(), at, 4) })
+	return value.Take()
 }

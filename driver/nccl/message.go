@@ -21,8 +21,10 @@ type message struct {
 	since  time.Time
 	// done is recorded behind the message's work.
 	done *event
-	// differs tells that the sender's end is another call; guarded by messages.mu.
-	differs bool
+	// differs is since when the sender's end is known to be another call, or zero; refused counts
+	// the parts that were refused since. Both are guarded by messages.mu.
+	differs time.Time
+	refused int
 }
 
 // messages are those under way.
@@ -48,12 +50,15 @@ func (c *communicator) openMailboxes() error {
 	return c.mailboxes.open(c)
 }
 
-// tagOf is what fills a slot: what stands for the call, never 0.
+// unchecked is the tag of messages that are not compared.
+const unchecked = 1
+
+// tagOf is what fills a slot: what stands for the call, never 0 nor unchecked.
 func tagOf(p *plan, check bool) uint32 {
 	if !check {
-		return 1
+		return unchecked
 	}
-	return uint32(p.Digest^p.Digest>>32) | 1
+	return uint32(p.Digest^p.Digest>>32) | 2
 }
 
 // offer shows this rank's end of a message to the peer. s.mu and c.mu are held.
@@ -96,9 +101,14 @@ func (c *communicator) transfer(s *stream, p *plan) error {
 	if err != nil {
 		return err
 	}
-	return c.device.do(func() error {
+	err = c.device.do(func() error {
 		return errors.Join(c.move(p, m.tag, s.handle), c.track(s, m))
 	})
+	if err != nil {
+		err = c.breakOff(p, err)
+		s.told(c)
+	}
+	return err
 }
 
 // move queues the copies of a message, eagerly or in a capture.
@@ -128,7 +138,7 @@ func (c *communicator) examineMessage(m *message) error {
 	answered := c.messages.known.Answered(&p.Call, m.number)
 	switch {
 	case answered && m.check && c.messages.known.Differs(&p.Call, m.number):
-		m.differs = true
+		m.differs = time.Now()
 		return &driver.MismatchError{Sequence: m.number, Call: &p.Call, Others: []int{peer}}
 	case c.messages.known.Lost(p.Root):
 		return &driver.RankLostError{Ranks: []int{peer}, Doing: doing}
@@ -149,11 +159,12 @@ func (c *communicator) releaseMessages() {
 	defer c.messages.mu.Unlock()
 	c.messages.prune()
 	for _, m := range c.messages.all {
-		if m.differs {
-			m.differs = false
-			c.mailboxes.refuse(m.plan, m.tag)
+		switch {
+		case m.differs.IsZero():
+			c.mailboxes.release(m.plan, m.tag)
+		case c.mailboxes.refuse(m.plan, m.tag, m.refused, time.Since(m.differs)):
+			m.refused++
 		}
-		c.mailboxes.release(m.plan, m.tag)
 	}
 }
 
@@ -165,4 +176,12 @@ func (c *communicator) unanswered() bool {
 	return slices.ContainsFunc(c.messages.all, func(m *message) bool {
 		return !c.messages.known.Answered(&m.plan.Call, m.number)
 	})
+}
+
+// carrying tells whether a message is still under way.
+func (c *communicator) carrying() bool {
+	c.messages.mu.Lock()
+	defer c.messages.mu.Unlock()
+	c.messages.prune()
+	return len(c.messages.all) > 0
 }

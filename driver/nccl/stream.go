@@ -149,11 +149,14 @@ func (s *stream) idle() bool {
 	return s.quiet()
 }
 
-// quiet is idle with s.mu held. A stream that captures must not be asked; what it was given before
-// counts as done.
+// quiet is idle with s.mu held. CUDA must not be asked about a stream that captures, but may be
+// about an event that was recorded there before.
 func (s *stream) quiet() bool {
-	if s.closed || s.capture != nil {
+	switch {
+	case s.closed:
 		return true
+	case s.capture != nil:
+		return s.capture.before == nil || s.capture.before.Done()
 	}
 	done, err := s.query()
 	return done || err != nil
@@ -211,7 +214,7 @@ func (s *stream) await(
 func (s *stream) abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.quiet() {
+	if s.capture != nil || s.quiet() {
 		return
 	}
 	err := s.device.do(func() error {

@@ -3,6 +3,8 @@ package nccl
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +35,7 @@ var stuck atomic.Bool
 func (c *communicator) tearDown(working bool) {
 	defer close(c.tornDown)
 	defer c.forget()
+	c.watcher.Wait() // which asks NCCL about the communicator
 	errs := []error{c.tearing}
 	if !working {
 		errs = append(errs, c.drain())
@@ -53,7 +56,18 @@ func (c *communicator) tearDown(working bool) {
 		close(c.quiet)
 		c.graphs.Wait()
 	}
-	c.tearing = errors.Join(append(errs, <-aborted, c.mailboxes.close())...)
+	c.tearing = errors.Join(append(errs, <-aborted, c.closeMailboxes())...)
+}
+
+// closeMailboxes gives the mailboxes back, unless a stream has yet to come to a message that it was
+// given: then they stay for as long as the process.
+func (c *communicator) closeMailboxes() error {
+	c.mu.Lock() // a message may be on its way into a stream
+	defer c.mu.Unlock()
+	if c.carrying() {
+		return nil
+	}
+	return c.mailboxes.close()
 }
 
 // abandon gives up on the kernels that do not end.
@@ -80,7 +94,7 @@ func (c *communicator) drain() error {
 // deregisterAll takes back windows and local registrations. c.mu is held.
 func (c *communicator) deregisterAll() error {
 	var errs []error
-	for _, w := range c.windows {
+	for _, w := range slices.SortedFunc(maps.Values(c.windows), inOrder) {
 		errs = append(errs, w.drop())
 	}
 	for s, registration := range c.local {

@@ -1,0 +1,183 @@
+package nccl
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/driver/drivertest"
+	"symmem/internal/cuda"
+)
+
+// apart runs the rest of a test in a process of its own, in which the software GPU fails as
+// SOFTGPU_FAIL says, and tells whether this is that process.
+func apart(t *testing.T, what string) bool {
+	t.Helper()
+	if !soft(t) {
+		t.Skip("only the software GPU fails as it is told")
+	}
+	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {
+		return true
+	}
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	c.Env = append(os.Environ(), "SYMMEM_TEST_APART="+t.Name(), "SOFTGPU_FAIL="+what)
+	if text, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, text)
+	}
+	return false
+}
+
+// ended checks that work of a rank ends because its peer has failed, long before the test does.
+func ended(t *testing.T, s driver.Stream) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := s.Synchronize(ctx); !errors.Is(err, driver.ErrFault) {
+		t.Errorf("the other rank got %v, want ErrFault", err)
+	}
+}
+
+func (p *pairOfRanks) closeAll(t *testing.T) {
+	t.Helper()
+	for r := range p {
+		if err := errors.Join(p[r].stream.Close(), p[r].device.Close()); err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+func TestAGraphThatCannotBeLaunchedIsNotWaitedFor(t *testing.T) {
+	if !apart(t, "cuGraphLaunch:1:2") {
+		return
+	}
+	var p pairOfRanks
+	p.open(t, 5*time.Second)
+	var graphs [2]driver.Graph
+	both(t, func(r int) error {
+		me := &p[r]
+		at := me.segment.Address()
+		plan, err := me.group.Prepare(driver.Call{
+			Operation: driver.AllReduce, DataType: driver.Float32, Count: 8, Send: at, Recv: at,
+		})
+		if err != nil {
+			return err
+		}
+		err = errors.Join(me.stream.BeginCapture(), me.group.Launch(me.stream, plan))
+		if err != nil {
+			return err
+		}
+		graphs[r], err = me.stream.EndCapture()
+		return err
+	})
+	if err := graphs[0].Launch(p[0].stream); !errors.Is(err, cuda.ErrOutOfMemory) {
+		t.Fatalf("got %v, want the injected failure", err)
+	}
+	// The launch may be refused already, or find out later.
+	if err := graphs[1].Launch(p[1].stream); err == nil {
+		ended(t, p[1].stream)
+	} else if !errors.Is(err, driver.ErrFault) {
+		t.Errorf("the other rank got %v, want ErrFault", err)
+	}
+	for _, g := range graphs {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	p.closeAll(t)
+}
+
+func TestAMessageThatCannotBeQueuedIsNotWaitedFor(t *testing.T) {
+	if !apart(t, "cuStreamWaitValue32_v2:2:2") {
+		return
+	}
+	var p pairOfRanks
+	p.open(t, 5*time.Second)
+	if err := p.message(1, driver.Recv, p[1].segment.Address(), 8, 0); err != nil {
+		t.Fatal(err)
+	}
+	err := p.message(0, driver.Send, p[0].segment.Address(), 8, 0)
+	if !errors.Is(err, cuda.ErrOutOfMemory) {
+		t.Fatalf("got %v, want the injected failure", err)
+	}
+	ended(t, p[1].stream)
+	p.closeAll(t)
+}
+
+func TestASegmentThatCannotBeRegisteredIsNotKept(t *testing.T) {
+	if !apart(t, "ncclCommRegister:1:1") {
+		return
+	}
+	d, err := Backend{}.Open(t.Context(), driver.Config{
+		Size: 1, Store: &drivertest.Store{}, Timeout: 5 * time.Second, LocalRegistration: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Connect(t.Context(), driver.GroupConfig{ID: "own", Ranks: []int{0}}); err != nil {
+		t.Fatal(err)
+	}
+	granularity := d.Info().Granularity
+	arena, err := d.NewArena(granularity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if segment, err := arena.Map(0, granularity); err == nil || segment != nil {
+		t.Errorf("got segment %v and %v, want the injected failure alone", segment, err)
+	}
+	segment, err := arena.Map(0, granularity)
+	if err != nil {
+		t.Fatalf("mapping at the same place: %v", err)
+	}
+	if err := errors.Join(segment.Unmap(), arena.Close(), d.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHostFunctionsOfAStreamThatWasGivenUpGoOn(t *testing.T) {
+	if !apart(t, "") {
+		return
+	}
+	d, err := Backend{}.Open(t.Context(), driver.Config{
+		Size: 1, Store: &drivertest.Store{}, Timeout: 5 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := d.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := made.(*stream)
+	begun, gate := make(chan struct{}), make(chan struct{})
+	err = errors.Join(s.Host(func() { close(begun); <-gate }), s.Host(func() {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	<-begun
+	word := s.word
+	s.abandon()
+	// The second function comes late, and must not count as one of the new stream's.
+	hold, ran := make(chan struct{}), make(chan struct{})
+	if err := s.Host(func() { <-hold; close(ran) }); err != nil {
+		t.Fatal(err)
+	}
+	close(gate)
+	if err := poll(ctx, func() bool { return atomic.LoadUint32(word.at) == 2 }); err != nil {
+		t.Fatalf("the second function has not ended where it was queued: %v", err)
+	}
+	if s.idle() {
+		t.Error("the new stream has passed a function that has not ended")
+	}
+	close(hold)
+	<-ran
+	if err := errors.Join(s.Close(), d.Close()); err != nil {
+		t.Error(err)
+	}
+}
