@@ -143,5 +143,8 @@ func (c *communicator) breakOff(p *plan, err error) error {
 	if cause := c.plane.Cause(); cause != nil {
 		return cause // by which NCCL's call was ended, too
 	}
+	if c.plane.Forsaken() {
+		return c.forsaken(p) // a peer that has failed has no mailbox any more
+	}
 	return c.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, c.cfg.ID, err))
 }
