@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,9 +30,10 @@ slowest rank, in the median of several batches. The size counts the output of an
 input of a reduce-scatter, as in nccl-tests; it is rounded up to whole elements for each rank.
 sendrecv goes around a ring, and is left out where there is one rank.
 
---path says where buffers lie: window (registered before, and the window path is taken always),
-plain (in no window), or auto (of a pool; the first collective registers them, and the tuning table
-chooses the path). --compare measures auto, plain and window in turns on the same buffers, and
+--path says where buffers lie: plain (in no window), auto (of a pool; the first collective registers
+them, and the tuning table chooses the path), or registered before, and the path of that name is
+taken wherever it can be; calls that cannot take it take what auto would, and their rows say so at
+the end. --compare measures auto, plain and window in turns on the same buffers, and
 prints the better of the two over auto: 1 says that auto has chosen the better one. --check both
 measures every against off in turns, and prints the ratio: that is what checking costs. #wrong
 counts elements that are wrong on any rank.
@@ -88,7 +90,7 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 	}
 	f.register(cmd.Flags())
 	complete(cmd, "ops", append([]string{"all"}, bench.OperationNames()...)...)
-	complete(cmd, "path", "window", "plain", "auto")
+	complete(cmd, "path", pathNames...)
 	complete(cmd, "check", "default", "off", "registration", "every", "both")
 	return cmd
 }
@@ -111,7 +113,8 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.dataType, "dtype", "float32", "type of elements")
 	flags.StringVar(&f.reduceOp, "redop", "sum", "reduction: sum, prod, min, max or avg")
 	flags.StringVar(&f.path, "path", "window",
-		"where buffers lie: window, plain, or auto, which --compare takes")
+		"path of the calls, and with it where buffers lie: "+strings.Join(pathNames, ", ")+
+			"; --compare takes auto")
 	flags.StringVar(&f.check, "check", "default",
 		"what ranks compare: off, registration, every, the backend's default, or both: "+
 			"every against off")
@@ -164,15 +167,15 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 const maxGraphOps = 10_000
 
 // parsePaths reads what says which path is measured, and how.
-func (f *collectiveFlags) parsePaths(pathGiven bool) error {
+func (f *collectiveFlags) parsePaths(pathGiven bool) (err error) {
 	c := &f.config
-	c.Path = bench.Path(f.path)
+	if c.Path, err = bench.ParsePath(f.path); err != nil {
+		return err
+	}
 	if c.Compare && !pathGiven {
 		c.Path = bench.Auto
 	}
 	switch {
-	case !slices.Contains([]bench.Path{bench.Window, bench.Plain, bench.Auto}, c.Path):
-		return fmt.Errorf("path %q is none of window, plain, auto", f.path)
 	case c.Compare && c.Path != bench.Auto:
 		return fmt.Errorf("compare measures all paths, so leave --path %s out", c.Path)
 	case c.Compare && len(c.Checks) > 1:

@@ -85,7 +85,8 @@ func newVerifyCommand() *cobra.Command {
 var (
 	placementNames = []string{"creation", "address"}
 	checkNames     = []string{"default", "off", "registration", "every"}
-	pathNames      = []string{"auto", "plain", "window"}
+	// pathNames offers the paths to shells. What is taken is what symmem.ParsePathChoice reads.
+	pathNames = []string{"auto", "plain", "window"}
 )
 
 func (f *verifyFlags) register(flags *pflag.FlagSet) {

@@ -77,10 +77,12 @@ type Half struct {
 	Checked []Summary
 	// Wrong is the number of wrong elements on all ranks, at any check level, on any path.
 	Wrong int64
-	// Took is the path that the calls took. Forced has, with Compare, the times on both paths, if
-	// there are two, Better is the faster one, and Ratio its time over ours: the median of the
-	// ratios of batches that were neighbours, which drift does not move.
-	Took   string
+	// Took is the path that the calls took, and Refused says why that is not the one that was asked
+	// for, if it is not.
+	Took, Refused string
+	// Forced has, with Compare, the times on both paths, if there are two, Better is the faster one,
+	// and Ratio its time over ours: the median of the ratios of batches that were neighbours, which
+	// drift does not move.
 	Forced map[Path]Summary
 	Better Path
 	Ratio  float64
@@ -161,7 +163,7 @@ func (o *Collective) half(
 	var runners []*runner
 	defer func() { err = errors.Join(err, forget(runners)) }()
 	for _, l := range lanes {
-		choices, err := o.choices(ctx, l, row, inPlace)
+		choices, err := o.choices(ctx, l, row, inPlace, h)
 		if err != nil {
 			return nil, err
 		}
@@ -181,26 +183,37 @@ func (o *Collective) half(
 	return h, nil
 }
 
-// choices are the path choices that take turns in a half.
+// choices are the path choices that take turns in a half. A call that cannot take the path that was
+// asked for takes the one that auto chooses, so that one operation without a kernel of that kind
+// does not end the measurement of the others.
 func (o *Collective) choices(
-	ctx context.Context, l *lane, row *Row, inPlace bool,
+	ctx context.Context, l *lane, row *Row, inPlace bool, h *Half,
 ) ([]symmem.PathChoice, error) {
-	if !o.Compare {
-		return []symmem.PathChoice{o.Path.choice()}, nil
+	asked := o.Path.choice()
+	switch {
+	case o.Compare:
+		asked = symmem.PathWindow
+	case asked == symmem.PathAuto || asked == symmem.PathPlain:
+		return []symmem.PathChoice{asked}, nil
 	}
-	can, err := l.canTakeWindows(ctx, o, row, inPlace)
-	if can {
-		return []symmem.PathChoice{symmem.PathAuto, symmem.PathPlain, symmem.PathWindow}, nil
+	why, err := l.refusal(ctx, o, row, inPlace, asked)
+	switch {
+	case err != nil:
+		return nil, err
+	case why != "":
+		h.Refused = why
+		return []symmem.PathChoice{symmem.PathAuto}, nil
+	case o.Compare:
+		return []symmem.PathChoice{symmem.PathAuto, symmem.PathPlain, asked}, nil
 	}
-	// There is nothing to choose.
-	return []symmem.PathChoice{symmem.PathAuto}, err
+	return []symmem.PathChoice{asked}, nil
 }
 
 // summarize joins the batches of runners that measured the same.
 func (h *Half) summarize(o *Collective, runners []*runner) {
 	perLevel, perPath := make([][]float64, len(o.Checks)), map[Path][]float64{}
 	for _, r := range runners {
-		if r.choice == o.Path.choice() {
+		if !o.Compare || r.choice == symmem.PathAuto {
 			perLevel[r.level] = append(perLevel[r.level], r.perOp...)
 			h.Took = r.took
 		} else {

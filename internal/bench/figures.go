@@ -34,6 +34,9 @@ func (r *Row) result(o *Collective, h *Half) Result {
 		result.Params["redop"] = o.ReduceOp.String()
 	}
 	result.Params["took"] = h.Took
+	if h.Refused != "" && !o.Compare {
+		result.Params["refused"] = h.Refused
+	}
 	if o.GraphOps > 0 {
 		result.Params["graph_ops"] = o.GraphOps
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 
 	"symmem"
@@ -18,6 +19,8 @@ type NCCLTests struct {
 	// busSum and busCount make the average of the footer; wrong counts wrong elements.
 	busSum, wrong float64
 	busCount      int
+	// refused are the reasons of rows that did not take the path that was asked for.
+	refused []string
 }
 
 // ncclNames are the types as nccl-tests writes them, where that differs.
@@ -62,12 +65,39 @@ func (n *NCCLTests) Row(o *Collective, r *Row) error {
 	if r.Operation.rooted {
 		root = 0
 	}
-	_, err := fmt.Fprintf(n.W, "%12d  %12d  %8s  %6s  %6d%s%s\n", r.Bytes, r.Count,
-		TypeName(o.DataType), redop, root, n.half(r, r.OutOfPlace), n.half(r, r.InPlaceHalf))
+	_, err := fmt.Fprintf(n.W, "%12d  %12d  %8s  %6s  %6d%s%s%s\n", r.Bytes, r.Count,
+		TypeName(o.DataType), redop, root, n.half(r, r.OutOfPlace), n.half(r, r.InPlaceHalf),
+		n.instead(o, r))
 	if err != nil {
 		return fmt.Errorf("writing a row: %w", err)
 	}
 	return nil
+}
+
+// instead is a comment at the end of a row whose halves did not take the path that was asked for.
+func (n *NCCLTests) instead(o *Collective, r *Row) string {
+	var took [2]string
+	for i, h := range []*Half{r.OutOfPlace, r.InPlaceHalf} {
+		if h == nil || h.Refused == "" || o.Compare {
+			continue
+		}
+		if took[i] = h.Took; !slices.Contains(n.refused, h.Refused) {
+			n.refused = append(n.refused, h.Refused)
+		}
+	}
+	switch {
+	case took[0] == took[1] && took[0] != "":
+		return "  # took " + took[0]
+	case took[0] != "" && took[1] != "":
+		return "  # took " + took[0] + ", in place " + took[1]
+	case took[1] != "":
+		return "  # took " + took[1] + " in place"
+	case took[0] != "" && r.InPlaceHalf == nil:
+		return "  # took " + took[0]
+	case took[0] != "":
+		return "  # took " + took[0] + " out of place"
+	}
+	return ""
 }
 
 func (n *NCCLTests) half(r *Row, h *Half) string {
@@ -110,6 +140,11 @@ func (n *NCCLTests) Footer() error {
 	_, err := fmt.Fprintf(n.W,
 		"# Out of bounds values : %.6g %s\n# Avg bus bandwidth    : %.6g\n#\n",
 		n.wrong, verdict, n.busSum/float64(max(n.busCount, 1)))
+	for _, why := range n.refused {
+		if err == nil {
+			_, err = fmt.Fprintf(n.W, "# not on the path that was asked for: %s\n#\n", why)
+		}
+	}
 	*n = NCCLTests{W: n.W}
 	if err != nil {
 		return fmt.Errorf("writing the footer: %w", err)

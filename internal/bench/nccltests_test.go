@@ -60,6 +60,16 @@ func TestRowsLookLikeThoseOfNCCLTests(t *testing.T) {
 			Operation: operationNamed(t, "broadcast"), Bytes: 8, Count: 2, Ranks: 2,
 			OutOfPlace: half(1234567.8e3, 12),
 		},
+		{
+			Operation: operationNamed(t, "reduce"), Bytes: 8, Count: 2, Ranks: 2,
+			OutOfPlace:  &Half{Checked: []Summary{{Median: 1e3}}, Took: "plain", Refused: "no kernel"},
+			InPlaceHalf: &Half{Checked: []Summary{{Median: 1e3}}, Took: "plain", Refused: "no kernel"},
+		},
+		{
+			Operation: operationNamed(t, "reduce"), Bytes: 8, Count: 2, Ranks: 2,
+			OutOfPlace:  half(1e3, 0),
+			InPlaceHalf: &Half{Checked: []Summary{{Median: 1e3}}, Took: "plain", Refused: "not aligned"},
+		},
 	} {
 		if err := table.Row(o, r); err != nil {
 			t.Fatal(err)
@@ -70,7 +80,7 @@ func TestRowsLookLikeThoseOfNCCLTests(t *testing.T) {
 	}
 	var rows []string
 	for line := range strings.Lines(out.String()) {
-		if !strings.HasPrefix(line, "#") || strings.Contains(line, " : ") {
+		if !strings.HasPrefix(line, "#") || strings.Contains(line, " : ") || strings.Contains(line, "not on") {
 			rows = append(rows, strings.TrimSuffix(line, "\n"))
 		}
 	}
@@ -83,6 +93,16 @@ func TestRowsLookLikeThoseOfNCCLTests(t *testing.T) {
 			"  1234568    0.00    0.00      12      N/A     N/A     N/A     N/A",
 		"# Out of bounds values : 12 FAILED",
 		"# Avg bus bandwidth    : 6.48e-09",
+		"           8             2     float     sum       0" +
+			"     1.00    0.01    0.01       0     1.00    0.01    0.01       0  # took plain",
+		"# Out of bounds values : 0 OK",
+		"# Avg bus bandwidth    : 0.008",
+		"# not on the path that was asked for: no kernel",
+		"           8             2     float     sum       0" +
+			"     1.00    0.01    0.01       0     1.00    0.01    0.01       0  # took plain in place",
+		"# Out of bounds values : 0 OK",
+		"# Avg bus bandwidth    : 0.008",
+		"# not on the path that was asked for: not aligned",
 	}
 	if diff := cmp.Diff(want, rows); diff != "" {
 		t.Errorf("rows differ (-want +got):\n%s", diff)

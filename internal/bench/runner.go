@@ -57,15 +57,29 @@ func (o *Collective) runner(
 func (l *lane) canTakeWindows(
 	ctx context.Context, o *Collective, row *Row, inPlace bool,
 ) (bool, error) {
-	c, err := l.call(o, row.Operation, row.Count, inPlace)
-	if err != nil || !row.Operation.buffered() {
-		return false, err
+	why, err := l.refusal(ctx, o, row, inPlace, symmem.PathWindow)
+	return err == nil && why == "", err
+}
+
+// refusal says why a call does not take a path if it is told to. It is empty if it does.
+func (l *lane) refusal(
+	ctx context.Context, o *Collective, row *Row, inPlace bool, choice symmem.PathChoice,
+) (string, error) {
+	if !row.Operation.buffered() {
+		return row.Operation.Name + " has no buffers that peers read", nil
 	}
-	if err := l.take(ctx, symmem.PathWindow); err != nil {
-		return false, err
+	c, err := l.call(o, row.Operation, row.Count, inPlace)
+	if err != nil {
+		return "", err
+	}
+	if err := l.take(ctx, choice); err != nil {
+		return "", err
 	}
 	e, err := l.explain(o, row.Operation, c)
-	return e.Path == symmem.PathWindow.String(), err
+	if err != nil || e.Path == choice.String() {
+		return "", err
+	}
+	return e.Why, nil
 }
 
 // check runs the operation once on a known pattern and looks at the path and the result.
@@ -107,7 +121,7 @@ func (r *runner) look(o *Collective, op *Operation) error {
 	if r.took = e.Path; err != nil || r.choice == symmem.PathAuto {
 		return err
 	}
-	if e.Path != r.choice.String() || o.Path == Window && e.Registers {
+	if e.Path != r.choice.String() || o.Path.registered() && e.Registers {
 		return fmt.Errorf("%v: %w", e, ErrPath)
 	}
 	return nil

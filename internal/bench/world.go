@@ -13,29 +13,38 @@ import (
 // Path is where the buffers of a collective lie, and who chooses its path.
 type Path string
 
-// The paths.
+// The paths whose buffers differ. Any other one that a group can be set to has buffers as Window.
 const (
 	// Plain buffers are this rank's own: the collective takes the plain path.
 	Plain Path = "plain"
 	// Window buffers are registered before anything is measured, and the group is set to the window
-	// path; a collective that would not take it is an error.
+	// path; a collective that cannot take it takes the path that Auto would.
 	Window Path = "window"
 	// Auto buffers come from a pool, and the first collective registers them; the tuning table
 	// chooses the path.
 	Auto Path = "auto"
 )
 
+// ParsePath reads the name of a path that groups can be set to.
+func ParsePath(name string) (Path, error) {
+	choice, err := symmem.ParsePathChoice(name)
+	if err == nil && choice == symmem.PathDefault {
+		err = fmt.Errorf("path %q is not one to measure", name)
+	}
+	return Path(name), err
+}
+
 // choice is what the groups of a path are set to.
 func (p Path) choice() symmem.PathChoice {
-	switch p {
-	case Plain:
-		return symmem.PathPlain
-	case Window:
-		return symmem.PathWindow
-	default:
+	choice, err := symmem.ParsePathChoice(string(p))
+	if err != nil {
 		return symmem.PathAuto
 	}
+	return choice
 }
+
+// registered tells whether buffers are registered before anything is measured.
+func (p Path) registered() bool { return p != Plain && p != Auto }
 
 // ErrPath means that a collective would not take the path that was asked for.
 var ErrPath = errors.New("the collective takes another path")
