@@ -1,0 +1,19 @@
+# The targets only call scripts; each can be called by itself.
+.PHONY: all lib wheel python-lint python-test ci
+
+all: wheel
+
+lib: ## libsymmem.so, beside the Python package
+	python/scripts/library.sh
+
+wheel: ## dist/symmem-*.whl, with the library inside; it needs Go and gcc, and no network
+	python/scripts/wheel.sh
+
+python-lint: ## ruff and mypy --strict
+	python/scripts/lint.sh
+
+python-test: ## pytest on the host backend, and the wheel in a clean environment
+	python/scripts/test.sh
+
+ci: ## everything that must hold before a change is merged
+	.ci/run

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# ruff and mypy --strict over the package, its tests and the GPU scripts. What is not installed is
+# said and left out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+failed=0
+check() {
+	local name=$1
+	shift
+	if ! "$python" -c "import $name" 2>/dev/null && ! command -v "$name" >/dev/null; then
+		echo "$name is not installed: left out" >&2
+		return
+	fi
+	"$python" -m "$name" "$@" || failed=1
+}
+check ruff check . ../bench/gpu/torch
+check ruff format --check . ../bench/gpu/torch
+check mypy
+exit "$failed"

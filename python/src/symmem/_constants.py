@@ -1,0 +1,143 @@
+"""The numbers of symmem.h, and what PyTorch calls the same things."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+ABI_MAJOR = 1
+
+OK = 0
+SHORT = 18
+NEVER_SEEN = -1
+"""No generation word has this value."""
+
+
+class Code(IntEnum):
+    """The results of calls into the library."""
+
+    INVALID = 1
+    CLOSED = 2
+    UNSUPPORTED = 3
+    OUT_OF_MEMORY = 4
+    SIZE = 5
+    DOUBLE_FREE = 6
+    FREED = 7
+    FOREIGN = 8
+    CAPTURING = 9
+    OUT_OF_RANGE = 10
+    ABORTED = 11
+    DIVERGENCE = 12
+    TIMEOUT = 13
+    RANK_LOST = 14
+    FORKED = 15
+    NOT_OPEN = 16
+    LIVE = 17
+    SHORT = 18
+    PANIC = 19
+    FAILED = 20
+
+
+class Word(IntEnum):
+    """The places of the shared words."""
+
+    PENDING = 0
+    WINDOWS = 1
+    FAULTS = 2
+    REFUSED = 3
+
+
+class Type(IntEnum):
+    """Element types."""
+
+    FLOAT64 = 0
+    FLOAT32 = 1
+    FLOAT16 = 2
+    BFLOAT16 = 3
+    INT8 = 4
+    INT32 = 5
+    INT64 = 6
+    UINT8 = 7
+
+
+class Reduction(IntEnum):
+    """What a reduction applies."""
+
+    SUM = 0
+    PROD = 1
+    MIN = 2
+    MAX = 3
+    AVG = 4
+
+
+class Operation(IntEnum):
+    """The collective operations."""
+
+    ALL_REDUCE = 0
+    ALL_GATHER = 1
+    REDUCE_SCATTER = 2
+    BROADCAST = 3
+    REDUCE = 4
+    ALL_TO_ALL = 5
+    SEND = 6
+    RECV = 7
+    BARRIER = 8
+
+
+class Path(IntEnum):
+    """Who chooses the path of a collective."""
+
+    DEFAULT = 0
+    AUTO = 1
+    PLAIN = 2
+    WINDOW = 3
+
+
+class Check(IntEnum):
+    """How much ranks compare."""
+
+    DEFAULT = 0
+    OFF = 1
+    REGISTRATION = 2
+    EVERY = 3
+
+
+TYPES: dict[str, Type] = {
+    "float64": Type.FLOAT64,
+    "float32": Type.FLOAT32,
+    "float16": Type.FLOAT16,
+    "bfloat16": Type.BFLOAT16,
+    "int8": Type.INT8,
+    "int32": Type.INT32,
+    "int64": Type.INT64,
+    "uint8": Type.UINT8,
+}
+"""The types that can be reduced, by PyTorch's names without the module."""
+
+BYTES = {1: Type.UINT8, 2: Type.FLOAT16, 4: Type.INT32, 8: Type.INT64}
+"""The types by which elements of so many bytes are moved when nothing is computed."""
+
+REDUCTIONS: dict[str, Reduction] = {
+    "sum": Reduction.SUM,
+    "product": Reduction.PROD,
+    "prod": Reduction.PROD,
+    "min": Reduction.MIN,
+    "max": Reduction.MAX,
+    "avg": Reduction.AVG,
+}
+"""The reductions by the names of torch.distributed.ReduceOp, in small letters."""
+
+
+def check_level(name: str) -> Check:
+    """Read a check level: off, registration, every or default."""
+    try:
+        return Check[name.upper()]
+    except KeyError:
+        raise ValueError(f"check level {name!r}: one of off, registration, every") from None
+
+
+def path_choice(name: str) -> Path:
+    """Read a path choice: auto, plain, window or default."""
+    try:
+        return Path[name.upper()]
+    except KeyError:
+        raise ValueError(f"path {name!r}: one of auto, plain, window") from None

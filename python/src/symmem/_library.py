@@ -1,0 +1,220 @@
+"""libsymmem.so, loaded by ctypes: one method for each function of symmem.h.
+
+The library is found in SYMMEM_LIBRARY, else beside this file. It is loaded on first use, once in a
+process, and stays until the process ends.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from symmem import errors
+from symmem._constants import ABI_MAJOR, OK, SHORT, Code
+
+ENV_LIBRARY = "SYMMEM_LIBRARY"
+POOLS = 16
+
+_CLASSES: dict[int, type[errors.SymmemError]] = {
+    Code.INVALID: errors.InvalidError,
+    Code.CLOSED: errors.ClosedError,
+    Code.UNSUPPORTED: errors.UnsupportedError,
+    Code.OUT_OF_MEMORY: errors.OutOfMemoryError,
+    Code.SIZE: errors.InvalidError,
+    Code.DOUBLE_FREE: errors.MemoryUseError,
+    Code.FREED: errors.MemoryUseError,
+    Code.FOREIGN: errors.MemoryUseError,
+    Code.CAPTURING: errors.CapturingError,
+    Code.OUT_OF_RANGE: errors.OutOfRangeError,
+    Code.ABORTED: errors.AbortedError,
+    Code.DIVERGENCE: errors.DivergenceError,
+    Code.TIMEOUT: errors.TimeoutError,
+    Code.RANK_LOST: errors.RankLostError,
+    Code.FORKED: errors.ForkedError,
+    Code.NOT_OPEN: errors.ClosedError,
+    Code.LIVE: errors.InvalidError,
+    Code.PANIC: errors.InternalError,
+}
+
+_u64, _i64, _int, _size, _ptr = c.c_uint64, c.c_int64, c.c_int, c.c_size_t, c.c_void_p
+_text_in = [_size, c.c_char_p]
+_text_out = [_size, c.c_char_p, c.POINTER(_size)]
+
+_STATUS: dict[str, list[Any]] = {
+    "symmem_last_error": _text_out,
+    "symmem_last_error_json": _text_out,
+    "symmem_open": _text_in,
+    "symmem_close": [_int],
+    "symmem_is_open": [],
+    "symmem_describe": _text_out,
+    "symmem_world": [c.POINTER(_u64)],
+    "symmem_group_open": [*_text_in, _size, c.POINTER(c.c_int32), c.POINTER(_u64)],
+    "symmem_group_close": [_u64],
+    "symmem_group_describe": [_u64, *_text_out],
+    "symmem_group_error": [_u64],
+    "symmem_group_abort": [_u64],
+    "symmem_group_set_path": [_u64, _int],
+    "symmem_pool_open": [_u64, *_text_in, c.POINTER(_int)],
+    "symmem_pool_close": [_int, _int],
+    "symmem_alloc": [_int, _size, _u64, c.POINTER(_ptr)],
+    "symmem_free": [_ptr],
+    "symmem_select": [_int],
+    "symmem_reserve": [_int, _size, _u64],
+    "symmem_trim": [_int, _size],
+    "symmem_scope_end": [_u64, _u64, c.POINTER(_i64)],
+    "symmem_register_pending": [_u64, _int, _u64],
+    "symmem_attach": [_u64, _u64, *_text_in, c.POINTER(_u64)],
+    "symmem_detach": [_u64, _int],
+    "symmem_is_symmetric": [_u64, _size, _ptr],
+    "symmem_windows": [_u64, _size, c.POINTER(_i64), c.POINTER(_size)],
+    "symmem_locate": [_ptr, *_text_out],
+    "symmem_explain": [_u64, _int, _i64, _int, _ptr, _ptr, *_text_out],
+    "symmem_stats": _text_out,
+    "symmem_check": [_u64],
+    "symmem_set_check": [_int],
+    "symmem_note": [_int, _i64, _i64],
+    "symmem_callsites": [],
+    "symmem_site": [*_text_in, c.POINTER(c.c_uint32)],
+    "symmem_collective": [_u64, _int, _i64, _int, _int, _int, _int, _ptr, _ptr, _u64],
+    "symmem_all_reduce": [_u64, _i64, _int, _int, _int, _ptr, _ptr, _u64],
+    "symmem_all_gather": [_u64, _i64, _int, _int, _ptr, _ptr, _u64],
+    "symmem_reduce_scatter": [_u64, _i64, _int, _int, _int, _ptr, _ptr, _u64],
+    "symmem_broadcast": [_u64, _i64, _int, _int, _int, _ptr, _ptr, _u64],
+    "symmem_all_to_all": [_u64, _i64, _int, _int, _ptr, _ptr, _u64],
+    "symmem_barrier": [_u64, _u64],
+    "symmem_stream_synchronize": [_u64],
+    "symmem_stream_forget": [_u64],
+    "nccl_allocator_register_segments_with_comm": [_u64],
+}
+
+
+def where() -> Path:
+    """Tell where the library is looked for."""
+    chosen = os.environ.get(ENV_LIBRARY)
+    return Path(chosen) if chosen else Path(__file__).with_name("libsymmem.so")
+
+
+def _open(path: Path) -> c.CDLL:
+    if not path.exists():
+        raise errors.LibraryError(
+            f"{path} does not exist: install the wheel, build it with `make lib`, or name the "
+            f"library in {ENV_LIBRARY}"
+        )
+    try:
+        return c.CDLL(str(path), mode=c.RTLD_LOCAL)
+    except OSError as e:
+        raise errors.LibraryError(
+            f"loading {path}: {e}. It needs Linux with glibc; on musl (Alpine) Go's shared "
+            "libraries cannot be loaded into a running process"
+        ) from e
+
+
+class Library:
+    """The loaded library. Methods raise what the result code stands for.
+
+    It is safe for concurrent use, as the library is; blocking calls let other Python threads run.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.raw = _open(path)
+        self._prepare()
+        self.words = self._shared_words()
+
+    def _prepare(self) -> None:
+        version = self.raw.symmem_abi_version
+        version.restype = c.c_uint32
+        if (found := version() // 1000) != ABI_MAJOR:
+            raise errors.LibraryError(
+                f"{self.path} has version {found} of the interface, this package needs {ABI_MAJOR}"
+            )
+        for name, arguments in _STATUS.items():
+            function = getattr(self.raw, name)
+            function.restype = _int
+            function.argtypes = arguments
+        self.raw.symmem_set_site.restype = c.c_uint32
+        self.raw.symmem_set_site.argtypes = [c.c_uint32]
+
+    def _shared_words(self) -> Any:
+        function = self.raw.symmem_generation
+        function.restype = c.POINTER(_i64)
+        address = c.cast(function(), _ptr).value
+        assert address is not None
+        return memoryview((_i64 * 4).from_address(address)).cast("B").cast("q")
+
+    def error(self, code: int) -> errors.SymmemError:
+        """Make the exception for a code that a call of this thread has just returned."""
+        data: dict[str, Any] = {}
+        try:
+            data = json.loads(self._text(self.raw.symmem_last_error_json, codes=False))
+        except ValueError:
+            data = {}
+        if data.get("code") != code:
+            data = {"code": code, "message": self._text(self.raw.symmem_last_error, codes=False)}
+        message = str(data.get("message") or f"symmem failed with code {code}")
+        if sides := sites(data):
+            message = f"{message}\n{sides}"
+        return _CLASSES.get(code, errors.SymmemError)(message, code=code, data=data)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function that returns a code, and raise if it is one of failure."""
+        if code := getattr(self.raw, name)(*arguments):
+            raise self.error(code)
+
+    def text(self, name: str, *arguments: Any) -> str:
+        """Call a function that returns text."""
+        return self._text(getattr(self.raw, name), *arguments)
+
+    def json(self, name: str, *arguments: Any) -> dict[str, Any]:
+        """Call a function that returns a JSON object."""
+        found: dict[str, Any] = json.loads(self.text(name, *arguments))
+        return found
+
+    def number(self, name: str, *arguments: Any) -> int:
+        """Call a function whose last parameter gets a handle or a number."""
+        kind = _STATUS[name][-1]._type_
+        out = kind(0)
+        self.call(name, *arguments, c.byref(out))
+        return int(out.value or 0)
+
+    def _text(self, function: Callable[..., int], *arguments: Any, codes: bool = True) -> str:
+        size = 4096
+        while True:
+            buffer = c.create_string_buffer(size)
+            length = _size(0)
+            code = function(*arguments, size, buffer, c.byref(length))
+            if length.value >= size and (code == SHORT or not codes):
+                size = length.value + 1
+                continue
+            if codes and code != OK:
+                raise self.error(code)
+            return buffer.value.decode("utf-8", "replace")
+
+
+def sites(data: dict[str, Any]) -> str:
+    """List what each side of a divergence did, with its lines of Python where they are known."""
+    lines = []
+    for variant in (data.get("divergence") or {}).get("variants") or []:
+        ranks = ", ".join(str(r) for r in variant.get("ranks") or [])
+        site = f" at {variant['site']}" if variant.get("site") else ""
+        lines.append(f"  ranks {ranks}: {variant.get('event', '')}{site}")
+    return "\n".join(lines)
+
+
+_lock = threading.Lock()
+_loaded: Library | None = None
+
+
+def library() -> Library:
+    """Load the library, once."""
+    global _loaded
+    if _loaded is None:
+        with _lock:
+            if _loaded is None:
+                _loaded = Library(where())
+    return _loaded

@@ -1,0 +1,102 @@
+"""What symmem raises.
+
+Every error is a `SymmemError`; many are an error of Python's own, too, so that code which knows
+nothing of symmem does right by them. `code` is the number that the C library gave.
+"""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+
+class SymmemError(RuntimeError):
+    """The base of everything that symmem raises.
+
+    Attributes:
+        code: the status of the C library, 0 where the error is of the Python package itself.
+        data: what the library knows beyond the message, such as both sides of a divergence.
+    """
+
+    code: int = 0
+
+    def __init__(self, message: str, *, code: int = 0, data: dict[str, Any] | None = None):
+        super().__init__(message)
+        self.code = code
+        self.data: dict[str, Any] = data or {}
+
+
+class InvalidError(SymmemError, ValueError):
+    """An argument that no state would make right."""
+
+
+class UnsupportedError(SymmemError, NotImplementedError):
+    """Something that the backend, this build or this PyTorch cannot do."""
+
+
+class ClosedError(SymmemError):
+    """Something was used that was closed: the runtime, a group, a pool."""
+
+
+class OutOfMemoryError(SymmemError, MemoryError):
+    """This rank cannot map more memory. The other ranks see a divergence at the next agreement."""
+
+
+class DivergenceError(SymmemError):
+    """Ranks that should be alike are not.
+
+    Every rank of the group gets the same error, before any wrong sum. The message names the first
+    event at which they differ, with what each rank has there, and the lines of Python that made
+    it when SYMMEM_CALLSITES=1.
+    """
+
+
+class TimeoutError(SymmemError, builtins.TimeoutError):
+    """Ranks did not come within the deadline; the message names them and what they were doing."""
+
+
+class RankLostError(SymmemError, ConnectionError):
+    """The processes of some ranks have ended."""
+
+
+class CapturingError(SymmemError):
+    """Something was asked for that may not happen while a CUDA graph is captured.
+
+    It is raised before anything is done, so the capture is still good.
+    """
+
+
+class OutOfRangeError(SymmemError, IndexError):
+    """A tensor is too short for a collective, or runs past its window."""
+
+
+class AbortedError(SymmemError):
+    """The group was aborted on one of its ranks."""
+
+
+class ForkedError(SymmemError):
+    """symmem was used in a child of `fork`. Start processes with spawn or forkserver."""
+
+
+class MemoryUseError(SymmemError):
+    """Memory was freed twice, used after it was freed, or is not symmem's."""
+
+
+class InternalError(SymmemError):
+    """The library failed in a way that is a bug of it. The message has the trace."""
+
+
+class LibraryError(SymmemError, ImportError):
+    """libsymmem.so cannot be loaded here; the message says what to do."""
+
+
+class TorchError(SymmemError, ImportError):
+    """What was asked for needs PyTorch, or a newer one."""
+
+
+class GrowthInCaptureWarning(UserWarning):
+    """Memory had to grow while a CUDA graph was captured, so it is not in windows yet.
+
+    The collectives that were captured over it take the plain path, on every rank alike. Reserve
+    more memory before the capture.
+    """
