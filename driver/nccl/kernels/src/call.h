@@ -1,0 +1,78 @@
+// A call as a kernel gets it, and the memory that ranks write to each other. The structures are those
+// of call.go and layout.go; a test compares their sizes and offsets.
+#pragma once
+#include <device.h>
+
+enum { MaxRanks = 8, MaxBlocks = 64 };
+
+// Call says what a rank does in a collective. A call moves parts of the same size: sums take part
+// r * sendStride of the input for rank r, copies put part r of rank r at r * recvStride.
+struct Call {
+	// The exchange memory of each rank, and for the bulk kernels their buffers, all as mapped here.
+	char* exchange[MaxRanks];
+	const char* sendAt[MaxRanks];
+	char* recvAt[MaxRanks];
+	// This rank's own buffers.
+	const char* send;
+	char* recv;
+	// A part, in bytes, and the distance of parts.
+	u64 bytes, sendStride, recvStride;
+	// What stands for the call: equal on all ranks, or the call fails.
+	u64 digest;
+	// How long peers are waited for, in nanoseconds.
+	u64 timeout;
+	// Where a fault is told to the host.
+	struct Report* report;
+	u32 rank, ranks;
+	// Sets of ranks, a bit each: whom this rank sends to, and whose parts it takes.
+	u32 sendTo, recvFrom;
+	// The reduction, and what an average is divided by (else 1).
+	u32 op, divisor;
+};
+
+enum Op { Sum, Min, Max };
+
+// Fault says why a call ended without a result.
+enum Fault { None, Aborted, TimedOut, Diverged };
+
+// Report is what the first thread that meets a fault tells the host. fault is written last.
+struct Report {
+	u64 digest, theirs;  // Diverged: of this rank and of the peer
+	u64 epoch;
+	u32 ranks;  // TimedOut: the set of those that did not come; Diverged: the peer
+	u32 fault;
+};
+
+// Control is what a rank's kernels keep between calls. Nobody else writes it, but for fault, which the
+// host sets to end what runs.
+struct Control {
+	// The number of calls so far, once for each block: block b of a grid of g reads entry b and
+	// writes the entries b, b+g, b+2g, ...: so no block waits for another.
+	u64 epochs[MaxBlocks];
+	u32 fault;
+};
+
+// Header is what a rank tells each other rank in every call, in both halves with the epoch, so that
+// it need not arrive at once.
+struct Header {
+	u64 low, high;
+	u64 unused[14];
+};
+
+// Exchange is the memory of a rank that others write. What calls of odd epochs write is apart from that
+// of even ones: a rank that is one call ahead disturbs nobody, and none can be two ahead, since
+// each call waits for all headers.
+struct Exchange {
+	Control control;
+	alignas(4096) Header headers[2][MaxRanks];
+	// done tells that a block of a rank is through with this rank's memory.
+	alignas(4096) u64 done[MaxBlocks][MaxRanks];
+};
+
+enum : u64 {
+	ExchangeBytes = 8 << 20,
+	HalfBytes = (ExchangeBytes - sizeof(Exchange)) / 2 / 4096 * 4096,
+};
+
+DEVICE Exchange* of(const Call& call, u32 rank) { return (Exchange*)call.exchange[rank]; }
+DEVICE Exchange* own(const Call& call) { return of(call, call.rank); }

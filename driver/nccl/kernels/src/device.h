@@ -1,0 +1,125 @@
+// What kernels ask of the device: inline PTX for compute_80 and later. A processor that plays a GPU
+// has a header of the same name before this one on its path (driver/nccl/softgpu).
+#pragma once
+
+#define KERNEL extern "C" __global__ void
+#define DEVICE static __device__ __forceinline__
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// Pack is 16 bytes, which move at once.
+struct alignas(16) Pack {
+	u64 a, b;
+};
+
+namespace dev {
+
+DEVICE u32 thread() { return threadIdx.x; }
+DEVICE u32 threads() { return blockDim.x; }
+DEVICE u32 block() { return blockIdx.x; }
+DEVICE u32 blocks() { return gridDim.x; }
+
+// sync_block and all_block are called by every thread of a block, all_warp, any_warp, load_line and
+// store_line by every thread of a warp.
+DEVICE void sync_block() { __syncthreads(); }
+DEVICE bool all_block(bool mine) { return __syncthreads_and(mine) != 0; }
+DEVICE bool all_warp(bool mine) { return __all_sync(~0u, mine) != 0; }
+DEVICE bool any_warp(bool mine) { return __any_sync(~0u, mine) != 0; }
+
+// sum_block adds up a number over a block, in one order always. Only kernels of whole warps use it.
+DEVICE float sum_block(float mine) {
+	__shared__ float sums[32];
+	for (int step = 16; step > 0; step /= 2) mine += __shfl_xor_sync(~0u, mine, step);
+	__syncthreads();
+	if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = mine;
+	__syncthreads();
+	float all = 0;
+	for (u32 i = 0; i < blockDim.x / 32; i++) all += sums[i];
+	return all;
+}
+
+// load_line and store_line move four lines of 128 bytes, 16 bytes a thread. The 128 bytes that eight
+// threads in a row move are one transaction, so who sees the last bytes of a line has the others.
+DEVICE Pack load_line(const Pack* at) {
+	Pack p;
+	asm volatile("ld.volatile.global.v2.u64 {%0,%1},[%2];" : "=l"(p.a), "=l"(p.b) : "l"(at) : "memory");
+	return p;
+}
+DEVICE void store_line(Pack* at, Pack p) {
+	asm volatile("st.volatile.global.v2.u64 [%0],{%1,%2};" ::"l"(at), "l"(p.a), "l"(p.b) : "memory");
+}
+
+// load_once and store_once move what is not read again soon, of this GPU or of a peer.
+DEVICE Pack load_once(const Pack* at) {
+	Pack p;
+	asm volatile("ld.global.L1::no_allocate.v2.u64 {%0,%1},[%2];" : "=l"(p.a), "=l"(p.b) : "l"(at) : "memory");
+	return p;
+}
+DEVICE void store_once(Pack* at, Pack p) {
+	asm volatile("st.global.v2.u64 [%0],{%1,%2};" ::"l"(at), "l"(p.a), "l"(p.b) : "memory");
+}
+
+// release makes all that happened before visible to who sees the value by acquire, on any GPU.
+DEVICE void release(u64* at, u64 value) {
+	asm volatile("st.release.sys.global.u64 [%0],%1;" ::"l"(at), "l"(value) : "memory");
+}
+DEVICE u64 acquire(const u64* at) {
+	u64 value;
+	asm volatile("ld.acquire.sys.global.u64 %0,[%1];" : "=l"(value) : "l"(at) : "memory");
+	return value;
+}
+
+// relaxed reads and writes words that others change, in no order.
+DEVICE u64 load_relaxed(const u64* at) { return *(const volatile u64*)at; }
+DEVICE u32 load_relaxed(const u32* at) { return *(const volatile u32*)at; }
+DEVICE void store_relaxed(u64* at, u64 value) { *(volatile u64*)at = value; }
+
+// swap_if puts next where expected was, and returns what was there.
+DEVICE u32 swap_if(u32* at, u32 expected, u32 next) { return atomicCAS(at, expected, next); }
+DEVICE void fence() { __threadfence_system(); }
+
+// clock is in nanoseconds.
+DEVICE u64 clock() {
+	u64 now;
+	asm volatile("mov.u64 %0,%globaltimer;" : "=l"(now));
+	return now;
+}
+
+// pause is called between two looks at something that others change.
+DEVICE void pause() {}
+
+DEVICE float from_bits(u32 bits) { return __uint_as_float(bits); }
+DEVICE u32 to_bits(float f) { return __float_as_uint(f); }
+
+DEVICE float minimum(float a, float b) {
+	float r;
+	asm("min.NaN.f32 %0,%1,%2;" : "=f"(r) : "f"(a), "f"(b));
+	return r;
+}
+DEVICE float maximum(float a, float b) {
+	float r;
+	asm("max.NaN.f32 %0,%1,%2;" : "=f"(r) : "f"(a), "f"(b));
+	return r;
+}
+DEVICE float from_half(u16 h) {
+	float r;
+	asm("cvt.f32.f16 %0,%1;" : "=f"(r) : "h"(h));
+	return r;
+}
+DEVICE u16 to_half(float f) {
+	u16 r;
+	asm("cvt.rn.f16.f32 %0,%1;" : "=h"(r) : "f"(f));
+	return r;
+}
+// to_bfloats rounds two numbers to nearest even; the first is the lower one.
+DEVICE u32 to_bfloats(float low, float high) {
+	u32 r;
+	asm("cvt.rn.bf16x2.f32 %0,%1,%2;" : "=r"(r) : "f"(high), "f"(low));
+	return r;
+}
+DEVICE float inverse_root(float f) { return rsqrtf(f); }
+
+}  // namespace dev

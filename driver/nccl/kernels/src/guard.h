@@ -1,0 +1,90 @@
+// Nothing waits for ever, and nothing that differs is taken for equal.
+#pragma once
+#include <call.h>
+
+// Guard bounds the waits of one thread. It looks at the fault word of its rank, which other threads
+// and the host set, and at the clock.
+struct Guard {
+	u32 looks = 0;
+	u64 since = 0;
+};
+
+// raise records the first fault of a rank, and ends what its other threads wait for.
+DEVICE void raise(const Call& call, u64 epoch, Fault fault, u32 ranks, u64 theirs) {
+	if (dev::swap_if(&own(call)->control.fault, None, fault) != None) return;
+	Report* report = call.report;
+	report->digest = call.digest;
+	report->theirs = theirs;
+	report->epoch = epoch;
+	report->ranks = ranks;
+	dev::fence();
+	*(volatile u32*)&report->fault = fault;
+	dev::fence();
+}
+
+DEVICE u64 half(u64 digest, u64 epoch) { return digest << 32 | (epoch & 0xffffffff); }
+
+DEVICE bool came(const Header* h, u64 epoch) {
+	u32 e = (u32)epoch;
+	return (u32)dev::load_relaxed(&h->low) == e && (u32)dev::load_relaxed(&h->high) == e;
+}
+
+// missing is the set of ranks whose header has not come.
+DEVICE u32 missing(const Call& call, u64 epoch) {
+	u32 set = 0;
+	for (u32 r = 0; r < call.ranks; r++)
+		if (r != call.rank && !came(&own(call)->headers[epoch & 1][r], epoch)) set |= 1u << r;
+	return set;
+}
+
+enum { LooksAtOnce = 128 };
+
+// go_on is asked between two looks, and tells whether to look again.
+DEVICE bool go_on(Guard& guard, const Call& call, u64 epoch) {
+	dev::pause();
+	if (++guard.looks % LooksAtOnce != 0) return true;
+	if (dev::load_relaxed(&own(call)->control.fault) != None) return false;
+	u64 now = dev::clock();
+	if (guard.since == 0) guard.since = now;
+	if (now - guard.since < call.timeout) return true;
+	raise(call, epoch, TimedOut, missing(call, epoch), 0);
+	return false;
+}
+
+// greet tells rank r which call this is.
+DEVICE void greet(const Call& call, u32 r, u64 epoch) {
+	Header* h = &of(call, r)->headers[epoch & 1][call.rank];
+	dev::store_relaxed(&h->low, half(call.digest, epoch));
+	dev::store_relaxed(&h->high, half(call.digest >> 32, epoch));
+}
+
+// meet waits until rank r has come to this call, and compares. It returns false if it has not, or
+// came to another call.
+DEVICE bool meet(const Call& call, u32 r, u64 epoch) {
+	const Header* h = &own(call)->headers[epoch & 1][r];
+	Guard guard;
+	u64 low, high;
+	do {
+		low = dev::acquire(&h->low);
+		high = dev::acquire(&h->high);
+		if ((u32)low == (u32)epoch && (u32)high == (u32)epoch) {
+			u64 theirs = low >> 32 | high >> 32 << 32;
+			if (theirs == call.digest) return true;
+			raise(call, epoch, Diverged, r, theirs);
+			return false;
+		}
+	} while (go_on(guard, call, epoch));
+	return false;
+}
+
+// begin is the epoch of this call, for the threads of this block.
+DEVICE u64 begin(const Call& call) {
+	return dev::load_relaxed(&own(call)->control.epochs[dev::block()]) + 1;
+}
+
+// finish counts the call. No thread of the block reads the epoch after it.
+DEVICE void finish(const Call& call, u64 epoch) {
+	dev::sync_block();
+	for (u32 i = dev::block() + dev::thread() * dev::blocks(); i < MaxBlocks; i += dev::threads() * dev::blocks())
+		own(call)->control.epochs[i] = epoch;
+}

@@ -1,0 +1,90 @@
+// How words of 8 bytes are added up. Sums of 16-bit types are made in float32, in the order of ranks.
+#pragma once
+#include <call.h>
+
+struct F32 {
+	typedef float Value;
+	typedef u32 Element;
+	enum { Values = 2 };
+	DEVICE void unpack(u64 word, float* v) {
+		v[0] = dev::from_bits((u32)word);
+		v[1] = dev::from_bits((u32)(word >> 32));
+	}
+	DEVICE u64 pack(const float* v) { return (u64)dev::to_bits(v[1]) << 32 | dev::to_bits(v[0]); }
+};
+
+struct F16 {
+	typedef float Value;
+	typedef u16 Element;
+	enum { Values = 4 };
+	DEVICE void unpack(u64 word, float* v) {
+		for (int i = 0; i < 4; i++) v[i] = dev::from_half((u16)(word >> 16 * i));
+	}
+	DEVICE u64 pack(const float* v) {
+		u64 word = 0;
+		for (int i = 0; i < 4; i++) word |= (u64)dev::to_half(v[i]) << 16 * i;
+		return word;
+	}
+};
+
+struct BF16 {
+	typedef float Value;
+	typedef u16 Element;
+	enum { Values = 4 };
+	DEVICE void unpack(u64 word, float* v) {
+		u32 low = (u32)word, high = (u32)(word >> 32);
+		v[0] = dev::from_bits(low << 16);
+		v[1] = dev::from_bits(low & 0xffff0000);
+		v[2] = dev::from_bits(high << 16);
+		v[3] = dev::from_bits(high & 0xffff0000);
+	}
+	DEVICE u64 pack(const float* v) {
+		return (u64)dev::to_bfloats(v[2], v[3]) << 32 | dev::to_bfloats(v[0], v[1]);
+	}
+};
+
+struct I32 {
+	typedef int Value;
+	typedef u32 Element;
+	enum { Values = 2 };
+	DEVICE void unpack(u64 word, int* v) {
+		v[0] = (int)(u32)word;
+		v[1] = (int)(u32)(word >> 32);
+	}
+	DEVICE u64 pack(const int* v) { return (u64)(u32)v[1] << 32 | (u32)v[0]; }
+};
+
+DEVICE float combine(u32 op, float a, float b) {
+	return op == Sum ? a + b : op == Min ? dev::minimum(a, b) : dev::maximum(a, b);
+}
+DEVICE int combine(u32 op, int a, int b) {
+	if (op == Sum) return (int)((u32)a + (u32)b);
+	return (a < b) == (op == Min) ? a : b;
+}
+
+// Total is the reduction of one word over ranks. Words come in the order of ranks.
+template <class N>
+struct Total {
+	typename N::Value v[N::Values];
+};
+
+template <class N>
+DEVICE void first(Total<N>& t, u64 word) {
+	N::unpack(word, t.v);
+}
+
+template <class N>
+DEVICE void next(Total<N>& t, u32 op, u64 word) {
+	typename N::Value w[N::Values];
+	N::unpack(word, w);
+#pragma unroll
+	for (int i = 0; i < N::Values; i++) t.v[i] = combine(op, t.v[i], w[i]);
+}
+
+template <class N>
+DEVICE u64 result(Total<N>& t, u32 divisor) {
+	if (divisor != 1)
+#pragma unroll
+		for (int i = 0; i < N::Values; i++) t.v[i] = t.v[i] / (typename N::Value)(int)divisor;
+	return N::pack(t.v);
+}
