@@ -1,0 +1,48 @@
+package driver
+
+import "context"
+
+// Adopter is what a device offers on which symmem works beside other libraries: it takes over what
+// they have made. What is adopted stays theirs, and is never destroyed here.
+type Adopter interface {
+	// AdoptStream makes a Stream of one that another library has made, by its handle: a CUstream,
+	// which is also a cudaStream_t. Handle 0 is CUDA's default stream. The owner keeps it until
+	// symmem has no work on it any more. A Close of the result would destroy the owner's stream, so
+	// nobody calls it.
+	AdoptStream(handle uintptr) (AdoptedStream, error)
+	// AdoptCommunicator makes a Guest of a communicator that another library has made, by its
+	// handle: an ncclComm_t, of the same copy of NCCL.
+	AdoptCommunicator(handle uintptr) (Guest, error)
+}
+
+// AdoptedStream is a stream of another library, which may capture it at any time.
+type AdoptedStream interface {
+	Stream
+	// Captured tells whether the owner, or symmem, is capturing the stream. While that is so only
+	// Recorder.Record may be used with it. It may be asked during any capture.
+	Captured() (bool, error)
+}
+
+// Recorder is a Communicator that can put collectives into captures of adopted streams.
+type Recorder interface {
+	// Record puts a prepared collective into the capture that the owner of the stream makes. Where
+	// calls are compared this one is, once; replays of the owner's graph are neither compared nor
+	// counted, since nobody tells of them. The owner destroys the graph before the communicator is
+	// closed.
+	Record(stream Stream, plan Plan) error
+}
+
+// Guest is a communicator of another library, in which symmem registers memory.
+//
+// One call at a time, and no collective of the owner's meanwhile.
+type Guest interface {
+	// Size and Rank are the communicator's number of ranks and this rank's number.
+	Size() int
+	Rank() int
+	// Exchange sends payload, of at most MaxPayload bytes, to every rank of the communicator and
+	// returns everybody's: collective.
+	Exchange(ctx context.Context, payload []byte) ([][]byte, error)
+	// Register makes a window of a segment: collective, in one order on all ranks. When the context
+	// ends first, or the library fails, the guest is of no use any more: the owner ends it.
+	Register(ctx context.Context, segment Segment) (Window, error)
+}

@@ -1,0 +1,70 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
+)
+
+// AdoptStream makes a stream of one that another library has made.
+func (d *Device) AdoptStream(handle uintptr) (driver.AdoptedStream, error) {
+	s := &stream{device: d, handle: cuda.Stream(handle)}
+	if _, err := s.Captured(); err != nil {
+		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
+	}
+	return s, nil
+}
+
+// Captured tells whether CUDA captures the stream. CUDA does not say it of its default stream while
+// another one is captured: then nothing may be asked of that stream either.
+func (s *stream) Captured() (bool, error) {
+	var status cuda.CaptureStatus
+	err := s.device.do(func() (err error) {
+		status, err = s.device.cuda.CaptureStatus(s.handle)
+		return err
+	})
+	if errors.Is(err, cuda.ErrCaptureImplicit) {
+		return true, nil
+	}
+	return status != cuda.CaptureNone, err
+}
+
+// Record puts a collective into a capture of the stream's owner.
+func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
+	s, err := c.device.own(on)
+	if err != nil {
+		return err
+	}
+	prepared, ok := p.(*plan)
+	if !ok || prepared.c != c {
+		return errors.New("recording a collective: the plan is of another group")
+	}
+	if prepared.Operation.PointToPoint() {
+		return fmt.Errorf("recording %v in a capture of another library: %w",
+			prepared.Operation, driver.ErrUnsupported)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := errors.Join(s.usable(), c.Cause(), c.open(), c.compareRecorded(prepared)); err != nil {
+		return err
+	}
+	c.launched[prepared.Path].Add(1)
+	return c.call(prepared, s)
+}
+
+// compareRecorded compares a call that is put into a capture. No stream is noted as having work:
+// nothing runs, and CUDA must not be asked about a stream that is captured. c.mu is held.
+func (c *communicator) compareRecorded(p *plan) error {
+	if !c.check.Load() {
+		return nil
+	}
+	ticket := c.plane.Submit()
+	c.busy.ticket.Store(ticket)
+	c.comparing.Store(true)
+	defer c.comparing.Store(false)
+	return c.plane.Compare(ticket, &p.Call)
+}

@@ -1,0 +1,200 @@
+package nccl
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
+	"symmem/internal/dl"
+	"symmem/internal/nccl"
+)
+
+// guest is a communicator that another library has made and will destroy.
+//
+// States: usable; stuck, once a call on it has not come back in time. NCCL cannot be called off
+// without ending the communicator, which is its owner's to do, so the call is left to a goroutine.
+type guest struct {
+	device     *Device
+	handle     nccl.Comm
+	size, rank int
+	stuck      error
+}
+
+// AdoptCommunicator makes a guest of a communicator of this device.
+func (d *Device) AdoptCommunicator(handle uintptr) (driver.Guest, error) {
+	if handle == 0 {
+		return nil, errors.New("adopting a communicator: its handle is 0")
+	}
+	g := &guest{device: d, handle: nccl.Comm(handle)}
+	err := d.do(func() error { return g.introduce() })
+	if err != nil {
+		return nil, fmt.Errorf("adopting communicator %#x: %w", handle, err)
+	}
+	return g, nil
+}
+
+// introduce asks NCCL what the communicator is.
+func (g *guest) introduce() (err error) {
+	if g.size, err = g.device.nccl.Count(g.handle); err != nil {
+		return err
+	}
+	if g.rank, err = g.device.nccl.UserRank(g.handle); err != nil {
+		return err
+	}
+	device, err := g.device.nccl.Device(g.handle)
+	if err == nil && device != g.device.gpu.Ordinal() {
+		err = fmt.Errorf("it is of GPU %d, and this rank's is %d", device, g.device.gpu.Ordinal())
+	}
+	return err
+}
+
+// Size is the number of ranks.
+func (g *guest) Size() int { return g.size }
+
+// Rank is this rank's number.
+func (g *guest) Rank() int { return g.rank }
+
+// within makes a call that waits for other ranks, and gives it up when the context ends.
+func (g *guest) within(ctx context.Context, doing string, call func() error) error {
+	if g.stuck != nil {
+		return g.stuck
+	}
+	ctx, cancel := g.device.bounded(ctx)
+	defer cancel()
+	begin, ended := time.Now(), make(chan error, 1)
+	go func() { ended <- g.device.do(call) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		g.stuck = &driver.TimeoutError{
+			Doing:  fmt.Sprintf("%s on communicator %#x of %d ranks", doing, uintptr(g.handle), g.size),
+			Waited: time.Since(begin).Round(time.Millisecond),
+		}
+		return g.stuck
+	}
+}
+
+// Register makes a window of a segment.
+func (g *guest) Register(ctx context.Context, s driver.Segment) (driver.Window, error) {
+	own, ok := s.(*segment)
+	if !ok || own.arena.device != g.device {
+		return nil, errors.New("registering with a communicator: the segment is of another device")
+	}
+	var handle nccl.Window
+	err := g.within(ctx, "registering a window", func() (err error) {
+		handle, err = g.device.nccl.WindowRegister(g.handle, own.Address(), own.bytes,
+			nccl.WindowSymmetric)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &guestWindow{guest: g, handle: handle}, nil
+}
+
+// guestWindow is one segment registered with a guest. Handle 0 is a success without a window: the
+// communicator has no window kernels.
+type guestWindow struct {
+	guest  *guest
+	handle nccl.Window
+}
+
+// Deregister takes the registration back on this rank. The communicator is alive.
+func (w *guestWindow) Deregister() error {
+	g := w.guest
+	if g.stuck != nil {
+		return nil // it ends with the communicator
+	}
+	return g.device.do(func() error { return g.device.nccl.WindowDeregister(g.handle, w.handle) })
+}
+
+// Exchange gathers the payloads of all ranks through the communicator itself: their lengths first,
+// and then as many bytes of each as the longest has.
+func (g *guest) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
+	mine := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
+	lengths, err := g.gather(ctx, mine)
+	if err != nil {
+		return nil, err
+	}
+	longest := 0
+	for _, l := range lengths {
+		n := binary.LittleEndian.Uint64(l)
+		if n > driver.MaxPayload {
+			return nil, fmt.Errorf("comparing on communicator %#x: a payload of %d bytes",
+				uintptr(g.handle), n)
+		}
+		longest = max(longest, int(n))
+	}
+	all, err := g.gather(ctx, append(append([]byte(nil), payload...),
+		make([]byte, longest-len(payload))...))
+	for r := range all {
+		all[r] = all[r][:binary.LittleEndian.Uint64(lengths[r])]
+	}
+	return all, err
+}
+
+// gather gathers equally many bytes of every rank. The bytes are copied out before it returns, so a
+// call that is given up writes to memory of its own.
+func (g *guest) gather(ctx context.Context, mine []byte) ([][]byte, error) {
+	got := make([]byte, len(mine)*g.size)
+	err := g.within(ctx, "comparing", func() error {
+		into := make([]byte, len(got))
+		err := g.gatherNow(mine, into)
+		copy(got, into)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := make([][]byte, g.size)
+	for r := range all {
+		all[r] = got[r*len(mine) : (r+1)*len(mine)]
+	}
+	return all, nil
+}
+
+// gatherNow is gather on a thread of the device. The stream is made for it: that of the device's
+// own work must not wait for other ranks.
+func (g *guest) gatherNow(mine, into []byte) error {
+	if len(mine) == 0 {
+		return nil
+	}
+	d := g.device
+	on, err := d.cuda.StreamCreate(true)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.cuda.StreamDestroy(on) }()
+	host, err := d.cuda.MemAllocHost(int64(len(mine) + len(into)))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.cuda.MemFreeHost(host) }()
+	copy(dl.Bytes(host, len(mine)), mine)
+	if err := g.gatherOn(on, host, int64(len(mine)), int64(len(into))); err != nil {
+		return err
+	}
+	copy(into, dl.Bytes(host+uintptr(len(mine)), len(into)))
+	return nil
+}
+
+// gatherOn moves a payload to the GPU, gathers, moves the result back and waits for that.
+func (g *guest) gatherOn(on cuda.Stream, host uintptr, mine, all int64) error {
+	d := g.device
+	memory, err := d.cuda.MemAllocAsync(mine+all, on)
+	if err != nil {
+		return err
+	}
+	gathered := memory + uintptr(mine)
+	err = errors.Join(
+		d.cuda.MemcpyAsync(memory, host, mine, on),
+		d.nccl.AllGather(memory, gathered, mine, nccl.Uint8, g.handle, on),
+		d.cuda.MemcpyAsync(host+uintptr(mine), gathered, all, on),
+		d.cuda.MemFreeAsync(memory, on))
+	return errors.Join(err, d.cuda.StreamSynchronize(on))
+}
