@@ -142,7 +142,7 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request) error {
 	if err := s.uses(r.send, r.recv); err != nil {
 		return err
 	}
-	if err := g.comm.Launch(s.queue, p.plan); err != nil {
+	if err := g.launch(s, p); err != nil {
 		return g.settle(err)
 	}
 	return nil

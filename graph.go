@@ -84,8 +84,9 @@ func (s *Stream) EndCapture() (*Graph, error) {
 // capturing tells whether any stream of this rank records.
 func (rt *Runtime) capturing() bool {
 	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	return rt.captures > 0
+	own, adopted := rt.captures > 0, rt.adopted
+	rt.mu.Unlock()
+	return own || slices.ContainsFunc(adopted, (*Stream).captured)
 }
 
 // pin is a buffer that a graph keeps. Its block is noted, since a handle no longer finds it once

@@ -37,6 +37,7 @@ type Runtime struct {
 	pools    []*Pool   // guarded by mu
 	streams  []*Stream // by number; guarded by mu
 	captures int       // streams that capture; guarded by mu
+	adopted  []*Stream // those of other libraries; replaced, never changed; guarded by mu
 	closed   bool      // guarded by mu
 }
 

@@ -26,25 +26,23 @@ type Stream struct {
 	begun driver.Event
 	// held are the buffers that the capture under way has used; guarded by rt.mu.
 	held []pin
+	// adopted is the queue if another library has made it; forgotten ends that.
+	adopted   driver.AdoptedStream
+	forgotten bool // guarded by rt.mu
+}
+
+func newStream(
+	rt *Runtime, number int, queue driver.Stream, adopted driver.AdoptedStream,
+) *Stream {
+	return &Stream{rt: rt, number: alloc.Stream(number), queue: queue, adopted: adopted}
 }
 
 // NewStream makes a stream. It is closed with the Runtime.
 func (rt *Runtime) NewStream() (*Stream, error) {
-	if err := rt.usable(); err != nil {
-		return nil, err
-	}
-	queue, err := rt.device.NewStream()
-	if err != nil {
-		return nil, fmt.Errorf("making a stream: %w", err)
-	}
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if len(rt.streams) == maxStreams {
-		return nil, errors.Join(invalid("making a stream: there are %d", maxStreams), queue.Close())
-	}
-	s := &Stream{rt: rt, number: alloc.Stream(len(rt.streams)), queue: queue}
-	rt.streams = append(rt.streams, s)
-	return s, nil
+	return rt.addStream(func() (driver.Stream, driver.AdoptedStream, error) {
+		queue, err := rt.device.NewStream()
+		return queue, nil, err
+	})
 }
 
 // DefaultStream is the stream of calls that are given none.
@@ -154,8 +152,11 @@ func (rt *Runtime) drain(ctx context.Context) error {
 }
 
 func (s *Stream) drain(ctx context.Context) error {
-	if s.capturing.Load() {
+	if s.capturing.Load() || s.gone() {
 		return nil
+	}
+	if s.captured() {
+		return ErrCapturing
 	}
 	mark, err := s.rt.device.NewEvent()
 	if err == nil {
@@ -170,7 +171,25 @@ func (s *Stream) drain(ctx context.Context) error {
 	return mark.Synchronize(ctx)
 }
 
-func (s *Stream) close() error { return s.queue.Close() }
+// close ends a stream. One of another library is its owner's to destroy.
+func (s *Stream) close() error {
+	if s.adopted == nil {
+		return s.queue.Close()
+	}
+	if s.gone() || s.captured() {
+		return nil
+	}
+	ctx, cancel := s.rt.opts.bound(context.Background())
+	defer cancel()
+	return s.queue.Synchronize(ctx)
+}
+
+// gone tells whether the stream was forgotten.
+func (s *Stream) gone() bool {
+	s.rt.mu.Lock()
+	defer s.rt.mu.Unlock()
+	return s.forgotten
+}
 
 // touches checks that memory is somebody's still, and notes that this stream works on it.
 func (s *Stream) touches(a, b Memory) error {

@@ -1,0 +1,113 @@
+package symmem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"symmem/driver"
+)
+
+// Join makes a group of world ranks that name it themselves, as other libraries do their groups: it
+// is collective over these ranks, and no others call it. The id is the same on all of them, and
+// never used for another group; ranks are in group order. Groups that have ranks in common are
+// joined in the same order there.
+func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
+	if err := rt.usable(); err != nil {
+		return nil, err
+	}
+	rank := slices.Index(ranks, rt.rank)
+	if id == "" || rank < 0 {
+		return nil, invalid("joining group %q of ranks %v as rank %d", id, ranks, rt.rank)
+	}
+	sorted := slices.Sorted(slices.Values(ranks))
+	if sorted[0] < 0 || sorted[len(sorted)-1] >= rt.size || len(slices.Compact(sorted)) != len(ranks) {
+		return nil, invalid("joining group %q: ranks %v of a world of %d", id, ranks, rt.size)
+	}
+	// Ids of our own have no blank in front.
+	g, err := rt.connect(ctx, " "+id, slices.Clone(ranks), rank)
+	if err != nil {
+		return nil, fmt.Errorf("joining group %q: %w", id, err)
+	}
+	return g, nil
+}
+
+// AdoptStream makes a Stream of one that another library has made, by its handle: a CUstream, which
+// is also a cudaStream_t; on the host any number. It is numbered as a stream that NewStream makes.
+//
+// The owner may capture the stream: collectives then become a part of the owner's capture, memory
+// that is not registered takes the plain path, and nothing can be registered on this rank. It
+// destroys such graphs before the group is closed, and keeps what memory they use. The stream must
+// live until Forget, or until the Runtime is closed.
+func (rt *Runtime) AdoptStream(handle uintptr) (*Stream, error) {
+	adopter, ok := rt.device.(driver.Adopter)
+	if !ok {
+		return nil, fmt.Errorf("adopting a stream: %w", ErrUnsupported)
+	}
+	return rt.addStream(func() (driver.Stream, driver.AdoptedStream, error) {
+		queue, err := adopter.AdoptStream(handle)
+		return queue, queue, err
+	})
+}
+
+// addStream makes a stream and numbers it.
+func (rt *Runtime) addStream(
+	open func() (driver.Stream, driver.AdoptedStream, error),
+) (*Stream, error) {
+	if err := rt.usable(); err != nil {
+		return nil, err
+	}
+	queue, adopted, err := open()
+	if err != nil {
+		return nil, fmt.Errorf("making a stream: %w", err)
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if len(rt.streams) == maxStreams {
+		err := invalid("making a stream: there are %d", maxStreams)
+		if adopted == nil {
+			err = errors.Join(err, queue.Close())
+		}
+		return nil, err
+	}
+	s := newStream(rt, len(rt.streams), queue, adopted)
+	rt.streams = append(rt.streams, s)
+	if adopted != nil {
+		rt.adopted = append(slices.Clone(rt.adopted), s)
+	}
+	return s, nil
+}
+
+// Forget ends the use of an adopted stream, whose work is done and whose owner may destroy it now.
+// Other streams it leaves alone. Its number is not used again.
+func (s *Stream) Forget() {
+	s.rt.mu.Lock()
+	defer s.rt.mu.Unlock()
+	s.forgotten = s.adopted != nil
+	s.rt.adopted = slices.DeleteFunc(slices.Clone(s.rt.adopted), func(other *Stream) bool {
+		return other == s
+	})
+}
+
+// captured tells whether the owner of an adopted stream captures it. Where that cannot be told
+// nothing is done that would spoil a capture.
+func (s *Stream) captured() bool {
+	if s.adopted == nil {
+		return false
+	}
+	is, err := s.adopted.Captured()
+	return is || err != nil
+}
+
+// launch queues a plan, or puts it into the capture of the stream's owner.
+func (g *Group) launch(s *Stream, p *preparedPlan) error {
+	if s.adopted == nil || s.capturing.Load() || !s.captured() {
+		return g.comm.Launch(s.queue, p.plan)
+	}
+	recorder, ok := g.comm.(driver.Recorder)
+	if !ok {
+		return fmt.Errorf("%v in a capture of another library: %w", p.request.operation, ErrUnsupported)
+	}
+	return recorder.Record(s.queue, p.plan)
+}
