@@ -58,6 +58,8 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening symmem: %w", err)
 	}
+	ctx, stop := rendezvous.Guard(ctx, leave)
+	defer stop()
 	opts.LocalRank = w.LocalRank
 	rt := &Runtime{
 		opts: opts, source: string(w.Source), rank: w.Rank, size: w.Size, store: store, leave: leave,

@@ -42,7 +42,8 @@ GPU it says so, and examines the host backend. Multicast is reported, and never 
 Sections without findings are left out. Sizes are in bytes, times in microseconds; trial is null if
 no ranks were started. Variables that hold secrets are not shown.
 
-Exit codes: 0 nothing failed; 1 something failed; 2 doctor itself could not run.`
+Exit codes: 0 nothing failed; 1 something failed; 2 doctor itself could not run; 128 + n it was
+ended by signal n.`
 
 const doctorExample = `  symmem doctor
   symmem doctor --backend nccl --ranks 2 --json
@@ -141,8 +142,8 @@ func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 	}
 	account := runTrial(cmd.Context(), world, f.backend, f.timeout)
 	if world.Rank == 0 {
-		return f.examine(cmd, func(*cobra.Command, *doctor.Facts) *doctor.Trial {
-			return doctor.Join(world.Size, []doctor.Account{account}, nil)
+		return f.examine(cmd, func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error) {
+			return doctor.Join(world.Size, []doctor.Account{account}, nil), nil
 		})
 	}
 	if account.Error == "" {
@@ -154,12 +155,14 @@ func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 
 // examine looks at this machine, has the trial run, and reports.
 func (f *doctorFlags) examine(
-	cmd *cobra.Command, trial func(*cobra.Command, *doctor.Facts) *doctor.Trial,
-) error {
+	cmd *cobra.Command, trial func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error),
+) (err error) {
 	facts := f.look()
 	broken := facts.Backend == "nccl" && (facts.Driver.Error != "" || facts.Library.Error != "")
 	if f.trial && !broken && facts.Launcher.Error == "" {
-		facts.Trial = trial(cmd, facts)
+		if facts.Trial, err = trial(cmd, facts); err != nil {
+			return err
+		}
 	}
 	facts.Tuning = f.table(facts)
 	report := doctor.Examine(facts)

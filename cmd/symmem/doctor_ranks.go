@@ -16,8 +16,11 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// startTrial starts the ranks of a trial and collects what they tell.
-func (f *doctorFlags) startTrial(cmd *cobra.Command, facts *doctor.Facts) *doctor.Trial {
+// startTrial starts the ranks of a trial and collects what they tell. A signal that ends them is an
+// error: then there is nothing to report about this machine.
+func (f *doctorFlags) startTrial(
+	cmd *cobra.Command, facts *doctor.Facts,
+) (*doctor.Trial, error) {
 	ranks := f.ranks
 	switch {
 	case ranks > 0:
@@ -28,7 +31,7 @@ func (f *doctorFlags) startTrial(cmd *cobra.Command, facts *doctor.Facts) *docto
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return doctor.Join(ranks, nil, fmt.Errorf("finding this program: %w", err))
+		return doctor.Join(ranks, nil, fmt.Errorf("finding this program: %w", err)), nil
 	}
 	ctx, cancel := f.patience(cmd.Context())
 	defer cancel()
@@ -41,13 +44,16 @@ func (f *doctorFlags) startTrial(cmd *cobra.Command, facts *doctor.Facts) *docto
 		},
 		Stdout: &told, Stderr: cmd.ErrOrStderr(),
 	})
+	if interrupted(&result) {
+		return nil, exitWith(128+int(result.Signal), nil)
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errors.New("the trial took too long, and its ranks were killed")
 	}
 	accounts := collect(told.Bytes())
 	trial := doctor.Join(ranks, accounts, errors.Join(err, untold(&result, accounts)))
 	trial.Source = "started by doctor"
-	return trial
+	return trial, nil
 }
 
 // accountMark begins the lines that are accounts. NCCL may print lines of its own.

@@ -1,14 +1,71 @@
 package main
 
 import (
+	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"symmem/driver/nccl/softgpu"
 )
+
+// TestADoctorThatIsInterruptedSaysNothingAndLeavesNothing: its ranks make NCCL log, and are in the
+// midst of that.
+func TestADoctorThatIsInterruptedSaysNothingAndLeavesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles the software GPU")
+	}
+	cuda, nccl, err := softgpu.Build(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "symmem", "doctor", "--backend=nccl", "--ranks=2")
+	// Work that takes so long keeps the trial from ending.
+	cmd.Env = append(os.Environ(), "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl, "TMPDIR="+folder,
+		"SOFTGPU_LAG=1000000")
+	var stdout bytes.Buffer
+	cmd.Stdout = &stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; n < 2 && t.Context().Err() == nil; {
+		n = ranksWithLogs(cmd.Process.Pid)
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // The code is what counts.
+	if code := cmd.ProcessState.ExitCode(); code != 128+int(syscall.SIGINT) || stdout.Len() > 0 {
+		t.Errorf("exit code %d, standard output %q", code, &stdout)
+	}
+	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// ranksWithLogs counts the children of a process that have opened the log of NCCL: a file without a
+// name.
+func ranksWithLogs(parent int) (n int) {
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	children := map[string]bool{}
+	for _, link := range links {
+		child := filepath.Dir(filepath.Dir(link))
+		pid, _ := strconv.Atoi(filepath.Base(child))
+		target, _ := os.Readlink(link)
+		if parentOf(pid) == parent && strings.HasSuffix(target, " (deleted)") &&
+			!strings.HasPrefix(target, "/memfd:") {
+			children[child] = true
+		}
+	}
+	return len(children)
+}
 
 // TestDoctorScripts runs doctor where there is no GPU, and on GPUs of software, which the scripts
 // are given: $CUDA and $NCCL are their libraries. It also starts ranks as the scripts in $EXAMPLES

@@ -15,8 +15,10 @@ import (
 const launchLong = `launch starts N ranks of a program on this machine, with torchrun's variables.
 It waits until the last has ended. Lines of the ranks go out whole, with "[rank] " before them.
 
-When a rank fails the others have 10 seconds to report, and are then ended; so are the processes
-that a rank leaves behind. Signals are passed on, and a second interrupt ends all at once.
+When a rank fails the others have 10 seconds to report; then they get SIGTERM, and SIGKILL 5 seconds
+later. After 2 seconds it is said on standard error which are awaited, and which of them are stopped.
+What a rank leaves behind is killed when it ends. Signals (INT, TERM, HUP, QUIT) are passed on, also
+to ranks that are stopped, and a second interrupt ends all at once.
 
 The exit code is that of the first rank that failed, 128 + n for signal n; 2 if nothing could be
 started.

@@ -141,13 +141,19 @@ func (r *longRun) nothingLeft() {
 	}
 }
 
-func TestAnInterruptEndsAllRanksAndLeavesNothing(t *testing.T) {
-	r := startLong(t)
-	if err := r.cmd.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	if code, stderr := r.end(); code != 128+int(syscall.SIGINT) {
-		t.Errorf("exit code %d, standard error %q", code, stderr)
+func TestASignalEndsAllRanksAndLeavesNothing(t *testing.T) {
+	for _, s := range []syscall.Signal{
+		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
+	} {
+		t.Run(s.String(), func(t *testing.T) {
+			r := startLong(t)
+			if err := r.cmd.Process.Signal(s); err != nil {
+				t.Fatal(err)
+			}
+			if code, stderr := r.end(); code != 128+int(s) {
+				t.Errorf("exit code %d, standard error %q", code, stderr)
+			}
+		})
 	}
 }
 

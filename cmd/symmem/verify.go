@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -217,14 +216,16 @@ func (f *verifyFlags) start(cmd *cobra.Command) error {
 	return verdict(cmd.ErrOrStderr(), &result)
 }
 
-// verdict is the exit code of all ranks together: that of an interrupt, else the largest of theirs,
-// where a rank that was ended counts as one that could not run.
+// verdict is the exit code of all ranks together: that of a signal that was passed on to them and
+// that they did not survive, else the largest of theirs, where a rank that was ended counts as one
+// that could not run.
 func verdict(stderr io.Writer, result *launch.Result) error {
+	if interrupted(result) {
+		return exitWith(128+int(result.Signal), nil)
+	}
 	code := exitOK
 	for _, e := range result.Exits {
 		switch {
-		case e.Signal == syscall.SIGINT || e.Signal == syscall.SIGTERM:
-			return exitWith(128+int(e.Signal), nil)
 		case e.Signal != 0 || e.Code > exitUsage:
 			fmt.Fprintf(stderr, "symmem: %v\n", e)
 			code = exitUsage
@@ -234,6 +235,10 @@ func verdict(stderr io.Writer, result *launch.Result) error {
 	}
 	return exitWith(code, nil)
 }
+
+// interrupted tells whether a signal to this process has ended ranks. How they end by it is theirs:
+// a Go program ends with code 2 by SIGQUIT.
+func interrupted(result *launch.Result) bool { return result.Signal != 0 && result.First >= 0 }
 
 // rank runs the workload as one rank. Only rank 0 writes the report.
 func (f *verifyFlags) rank(

@@ -99,6 +99,40 @@ func TestTheReportOfARunThatPassesNamesItsOptions(t *testing.T) {
 	}
 }
 
+func TestASignalThatIsPassedOnIsTheExitCode(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		result launch.Result
+		want   int
+	}{
+		{"ranks end by it", launch.Result{
+			Signal: syscall.SIGHUP, Exits: []launch.Exit{{Code: 129, Signal: syscall.SIGHUP}},
+		}, 129},
+		{"ranks end by it in their own way", launch.Result{
+			Signal: syscall.SIGQUIT, Exits: []launch.Exit{{Code: 2}, {Code: 2}},
+		}, 131},
+		{"ranks end well in spite of it", launch.Result{
+			Signal: syscall.SIGTERM, First: -1, Exits: []launch.Exit{{}},
+		}, exitOK},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var stderr bytes.Buffer
+			if code := codeOf(verdict(&stderr, &c.result)); code != c.want || stderr.Len() > 0 {
+				t.Fatalf("exit code %d, %q", code, stderr.String())
+			}
+		})
+	}
+}
+
+// codeOf is the exit code of an error.
+func codeOf(err error) int {
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return exit.code
+	}
+	return exitOK
+}
+
 func TestTheExitCodeOfAllRanksIsTheGravest(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -119,19 +153,16 @@ func TestTheExitCodeOfAllRanksIsTheGravest(t *testing.T) {
 			exitUsage,
 			"rank 1",
 		},
-		{"an interrupt is passed on", []launch.Exit{
-			{Code: 2}, {Code: 130, Signal: syscall.SIGINT},
-		}, 130, ""},
+		{
+			"a rank that somebody else ended could not run, either",
+			[]launch.Exit{{Code: 2}, {Rank: 1, Code: 143, Signal: syscall.SIGTERM}},
+			exitUsage, "rank 1",
+		},
 		{"an unknown code is told", []launch.Exit{{Code: 66}}, exitUsage, "code 66"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var stderr bytes.Buffer
-			err := verdict(&stderr, &launch.Result{Exits: c.exits})
-			code := exitOK
-			var exit *exitError
-			if errors.As(err, &exit) {
-				code = exit.code
-			}
+			code := codeOf(verdict(&stderr, &launch.Result{Exits: c.exits}))
 			if code != c.want || !strings.Contains(stderr.String(), c.text) {
 				t.Fatalf("exit code %d, %q", code, stderr.String())
 			}

@@ -1,10 +1,13 @@
 package launch
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -81,6 +84,19 @@ func (r *rank) end(turn int) Exit {
 	e := r.exit()
 	e.turn = turn
 	return e
+}
+
+// describe names the rank and its process, and says so if that is stopped, as by SIGSTOP: it can
+// neither work nor end then.
+func (r *rank) describe() string {
+	pid := r.cmd.Process.Pid
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	// The name in parentheses may hold anything; the state comes after it.
+	_, state, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
+	if err == nil && strings.HasPrefix(state, "T") {
+		return fmt.Sprintf("rank %d, process %d, stopped", r.number, pid)
+	}
+	return fmt.Sprintf("rank %d, process %d", r.number, pid)
 }
 
 func (r *rank) exit() Exit {

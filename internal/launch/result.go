@@ -13,6 +13,8 @@ type Result struct {
 	First int
 	// Code is the exit code of the job: that of the first rank that failed, or 0.
 	Code int
+	// Signal is the first signal that came from outside and was passed on, or 0.
+	Signal syscall.Signal
 }
 
 // Exit is how one rank ended.

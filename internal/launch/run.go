@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -35,7 +36,7 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 		return Result{First: -1}, fmt.Errorf("launching: %w", err)
 	}
 	defer store.Close()
-	j := newJob(&spec)
+	j := newJob(&spec, store)
 	at := rendezvous.Endpoint{Address: store.Address(), Token: token}
 	for number := range spec.Ranks {
 		j.add(number, path, at)
@@ -51,13 +52,16 @@ type job struct {
 	stdout      *sink
 	stderr      *sink
 	exits       chan Exit
+	store       *rendezvous.Server
 	supervisor  *supervisor
 	releaseFork chan struct{}
 }
 
-func newJob(s *Spec) *job {
+func newJob(s *Spec, store *rendezvous.Server) *job {
 	terminal := &sync.Mutex{}
+	store.TellEnds()
 	return &job{
+		store:       store,
 		spec:        s,
 		stdout:      &sink{mu: terminal, w: s.Stdout},
 		stderr:      &sink{mu: terminal, w: s.Stderr},
@@ -190,6 +194,7 @@ func (j *job) watch(ctx context.Context, signals <-chan os.Signal) error {
 		var o order
 		select {
 		case e := <-j.exits:
+			j.store.Ended(e.Rank, e.String())
 			o = j.supervisor.exited(e)
 		case s := <-signals:
 			if s, ok := s.(syscall.Signal); ok {
@@ -210,10 +215,28 @@ func (j *job) obey(o order, timer *time.Timer) {
 	if o.wait > 0 {
 		timer.Reset(o.wait)
 	}
+	if o.say != "" {
+		j.stderr.write([]byte("symmem: " + o.say + " (" + j.awaited() + ")\n"))
+	}
 	if o.signal == 0 {
 		return
 	}
 	for _, r := range j.ranks {
 		r.signal(o.signal)
+		if o.signal != syscall.SIGKILL {
+			// A process that was stopped takes no other signal before it goes on.
+			r.signal(syscall.SIGCONT)
+		}
 	}
+}
+
+// awaited lists the ranks that have not ended, and which of them are stopped.
+func (j *job) awaited() string {
+	var texts []string
+	for i, r := range j.ranks {
+		if !j.supervisor.ended[i] {
+			texts = append(texts, r.describe())
+		}
+	}
+	return strings.Join(texts, ", ")
 }

@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -65,6 +66,33 @@ func TestStubbornRanksAreKilledAfterAFailure(t *testing.T) {
 	if end := <-done; end.err != nil || end.Code != 128+9 {
 		t.Fatalf("%+v", end)
 	}
+}
+
+// TestAStoppedRankIsNamedAndEnded: it takes SIGTERM once it goes on, and does not cost the time until
+// SIGKILL.
+func TestAStoppedRankIsNamedAndEnded(t *testing.T) {
+	out := newTranscript()
+	spec := specOf("patient", 2, out)
+	spec.Grace, spec.Output = -1, OutputPrefixed
+	done := begin(testContext(t), spec)
+	text := out.await(t, 2, "ready")
+	all := pids(t, text)
+	kill(t, all[0], syscall.SIGSTOP)
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(all[0], &status, syscall.WUNTRACED, nil); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, all[1], syscall.SIGKILL)
+	if end := <-done; end.err != nil || end.Code != 128+9 {
+		t.Fatalf("%+v", end)
+	}
+	text, _ = out.read()
+	want := fmt.Sprintf("process %d, stopped)", all[0])
+	if !strings.Contains(text, "symmem: their time is over: SIGTERM (rank ") ||
+		!strings.Contains(text, want) {
+		t.Errorf("%q is not in %q", want, text)
+	}
+	out.await(t, 1, "got terminated")
 }
 
 func TestEndOfTheContextKillsGrandchildrenToo(t *testing.T) {

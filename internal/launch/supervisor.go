@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"fmt"
 	"syscall"
 	"time"
 )
@@ -12,7 +13,8 @@ import (
 //
 //	running      some ranks run, none has failed
 //	grace        a rank has failed; the others may still report. From running, by a failure
-//	terminating  SIGTERM was sent. From grace, when the grace is over
+//	announced    the same, and it was said which ranks are awaited. From grace, after notice
+//	terminating  SIGTERM was sent. From grace or announced, when the grace is over
 //	killing      SIGKILL was sent. From terminating, when that time is over; from any phase by a
 //	             second SIGINT or the end of the context
 //	done         all ranks have ended. From any phase, by the last exit
@@ -24,39 +26,50 @@ type supervisor struct {
 	term  time.Duration
 	// left is how many ranks run.
 	left int
-	// interrupts counts SIGINT.
+	// interrupts counts SIGINT, and outside is the first signal from outside.
 	interrupts int
-	// exits are the results by rank; first is the rank that failed first, or -1.
+	outside    syscall.Signal
+	// exits are the results by rank; ended tells which of them are known. First is the rank that
+	// failed first, or -1.
 	exits []Exit
+	ended []bool
 	first int
 }
+
+// notice is how long the others have after a failure before it is said that they are awaited: most
+// ends take less.
+const notice = 2 * time.Second
 
 type phase int
 
 const (
 	running phase = iota
 	grace
+	announced
 	terminating
 	killing
 	done
 )
 
 // order is what Run shall do: send a signal to all ranks, and if wait is positive call expired
-// after that time, in place of an earlier wait.
+// after that time, in place of an earlier wait. A text is for people, about the ranks that have not
+// ended.
 type order struct {
 	signal syscall.Signal
 	wait   time.Duration
+	say    string
 }
 
 func newSupervisor(s *Spec) *supervisor {
 	return &supervisor{
-		grace: s.Grace, term: s.TermWait, left: s.Ranks, exits: make([]Exit, s.Ranks), first: -1,
+		grace: s.Grace, term: s.TermWait, left: s.Ranks, exits: make([]Exit, s.Ranks),
+		ended: make([]bool, s.Ranks), first: -1,
 	}
 }
 
 // exited takes in that a rank has ended.
 func (v *supervisor) exited(e Exit) order {
-	v.exits[e.Rank] = e
+	v.exits[e.Rank], v.ended[e.Rank] = e, true
 	v.left--
 	failed := e.Code != 0
 	if failed && (v.first < 0 || e.turn < v.exits[v.first].turn) {
@@ -67,23 +80,40 @@ func (v *supervisor) exited(e Exit) order {
 		v.phase = done
 	case failed && v.phase == running:
 		v.phase = grace
+		if v.grace > notice {
+			return order{wait: notice}
+		}
 		return v.after(v.grace)
 	}
 	return order{}
 }
 
+// announce says how long the others have.
+func (v *supervisor) announce() order {
+	v.phase = announced
+	rest := v.grace - notice
+	return order{wait: rest, say: fmt.Sprintf(
+		"%v; of the others some still run: they have %v more, then SIGTERM, and SIGKILL %v later",
+		v.exits[v.first], rest, max(v.term, 0))}
+}
+
 // expired takes in that the wait of the last order is over.
 func (v *supervisor) expired() order {
 	switch v.phase {
-	case grace:
+	case grace, announced:
+		if v.phase == grace && v.grace > notice {
+			return v.announce()
+		}
 		v.phase = terminating
 		o := v.after(v.term)
 		if v.phase == terminating {
-			o.signal = syscall.SIGTERM
+			o.signal, o.say = syscall.SIGTERM, "their time is over: SIGTERM"
 		}
 		return o
 	case terminating:
-		return v.kill()
+		o := v.kill()
+		o.say = "they have not ended: SIGKILL"
+		return o
 	case running, killing, done:
 	}
 	return order{}
@@ -99,6 +129,9 @@ func (v *supervisor) after(wait time.Duration) order {
 
 // signaled takes in a signal from outside.
 func (v *supervisor) signaled(s syscall.Signal) order {
+	if v.outside == 0 {
+		v.outside = s
+	}
 	if s == syscall.SIGINT {
 		v.interrupts++
 	}
@@ -119,7 +152,7 @@ func (v *supervisor) kill() order {
 
 // result sums up after the last exit.
 func (v *supervisor) result() Result {
-	r := Result{Exits: v.exits, First: v.first}
+	r := Result{Exits: v.exits, First: v.first, Signal: v.outside}
 	if v.first >= 0 {
 		r.Code = v.exits[v.first].Code
 	}

@@ -97,6 +97,43 @@ func play(t *testing.T, v *supervisor, event string, turn int) order {
 	return v.exited(e)
 }
 
+// TestPeopleAreToldForWhomALaunchWaits, once they wonder, and with what ends it.
+func TestPeopleAreToldForWhomALaunchWaits(t *testing.T) {
+	v := newSupervisor(&Spec{Ranks: 3, Grace: 10 * time.Second, TermWait: 5 * time.Second})
+	for i, want := range []order{
+		{wait: notice},
+		{},
+		{
+			wait: 8 * time.Second,
+			say: "rank 1 (process 0) failed with code 7; of the others some still run: they have 8s " +
+				"more, then SIGTERM, and SIGKILL 5s later",
+		},
+		{signal: syscall.SIGTERM, wait: 5 * time.Second, say: "their time is over: SIGTERM"},
+		{signal: syscall.SIGKILL, say: "they have not ended: SIGKILL"},
+	} {
+		event := strings.Fields("e1=7 e0=2 x x x")[i]
+		if got := play(t, v, event, i); got != want {
+			t.Fatalf("event %d, %s: %+v, want %+v", i, event, got, want)
+		}
+	}
+}
+
+// TestTheFirstSignalFromOutsideIsNoted, and not those that the launch sends itself.
+func TestTheFirstSignalFromOutsideIsNoted(t *testing.T) {
+	v := newSupervisor(&Spec{Ranks: 2, Grace: time.Second, TermWait: time.Second})
+	for i, event := range strings.Fields("e1=7 x") {
+		play(t, v, event, i)
+	}
+	if got := v.result().Signal; got != 0 {
+		t.Errorf("noted %v", got)
+	}
+	play(t, v, "i", 2)
+	play(t, v, "t", 3)
+	if got := v.result().Signal; got != syscall.SIGINT {
+		t.Errorf("noted %v", got)
+	}
+}
+
 // TestTheFirstFailureCounts, and not the one whose output was written first.
 func TestTheFirstFailureCounts(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3})

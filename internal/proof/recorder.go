@@ -6,16 +6,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"symmem/internal/dl"
 )
 
 // Recorder has NCCL write its log into a file. States: started, closed.
 type Recorder struct {
-	// file is the log, folder our own folder for it, empty if the user names the file.
-	file, folder string
-	// kept tells that the user has asked NCCL for a log: the file stays.
-	kept    bool
+	// file is the name by which the log is opened. Own tells that nobody but this process has asked
+	// for it.
+	file    string
+	own     bool
 	trouble string
 }
 
@@ -23,34 +24,74 @@ type Recorder struct {
 // NCCL's first call in this process, since NCCL remembers what it has read.
 //
 // Variables that are set already stay as they are. If they make NCCL write no such log, Trouble
-// says so. Where nothing names a file, it is one in a folder of this process's own, which Close
-// removes unless NCCL_DEBUG was set: then the file is the log that the user has asked for.
+// says so. Where nothing names a file, it is one that lies in no folder, so that nothing of it is
+// left however the process ends; unless NCCL_DEBUG was set: then it is the log that the user has
+// asked for, in a folder of its own, and stays.
 func Start() (*Recorder, error) {
-	folder, err := os.MkdirTemp("", "symmem-proof-")
-	if err != nil {
-		return nil, fmt.Errorf("making a folder for NCCL's log: %w", err)
+	p := plan(os.Getenv)
+	r := &Recorder{trouble: p.trouble}
+	if err := r.place(&p); err != nil {
+		return nil, fmt.Errorf("making a file for NCCL's log: %w", err)
 	}
+	for _, v := range p.set {
+		if err := dl.Setenv(v.name, v.value); err != nil {
+			return nil, errors.Join(fmt.Errorf("asking NCCL for a log: %w", err), r.Close())
+		}
+	}
+	if info, err := os.Stat(r.file); err == nil && !info.Mode().IsRegular() {
+		r.trouble = fmt.Sprintf("%s is %s, which cannot be read back: leave it out", fileVariable,
+			r.file)
+	}
+	return r, nil
+}
+
+// place finds the log's file, and makes it where nothing names one.
+func (r *Recorder) place(p *intent) (err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	p := plan(os.Getenv, folder)
-	for _, v := range p.set {
-		if err := dl.Setenv(v.name, v.value); err != nil {
-			return nil, errors.Join(fmt.Errorf("asking NCCL for a log: %w", err),
-				os.RemoveAll(folder))
+	switch {
+	case p.pattern != "":
+		r.file = expand(p.pattern, host, os.Getpid())
+		return nil
+	case p.kept:
+		folder, err := os.MkdirTemp("", "symmem-proof-")
+		if err != nil {
+			return err
 		}
+		r.file = filepath.Join(folder, fmt.Sprintf("nccl-%d.log", os.Getpid()))
+	default:
+		fd, err := unnamed(os.TempDir())
+		if err != nil {
+			return err
+		}
+		r.file, r.own = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), true
 	}
-	r := &Recorder{folder: folder, kept: p.kept, trouble: p.trouble}
-	if !p.own {
-		r.folder, err = "", os.Remove(folder)
+	p.set = append(p.set, variable{fileVariable, escape(r.file)})
+	return nil
+}
+
+// tmpfile is __O_TMPFILE of asm-generic/fcntl.h.
+const tmpfile = 0x400000
+
+// unnamed makes a file on the file system of a folder that lies in no folder. Where the file system
+// cannot, it is one whose name is removed at once.
+//
+// The descriptor stays open until the process ends: NCCL may open the log at any time, and empties
+// what it opens, which must not be another file that has got the same number since.
+func unnamed(folder string) (fd int, err error) {
+	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
+	fd, err = syscall.Open(folder, flags|tmpfile|syscall.O_DIRECTORY, 0o600)
+	if err == nil {
+		return fd, nil
 	}
-	r.file = expand(p.pattern, host, os.Getpid())
-	if info, statErr := os.Stat(r.file); statErr == nil && !info.Mode().IsRegular() {
-		r.trouble = fmt.Sprintf("%s is %s, which cannot be read back: leave it out", fileVariable,
-			r.file)
+	file, err := os.CreateTemp(folder, "symmem-proof-")
+	if err != nil {
+		return 0, err
 	}
-	return r, err
+	fd, err = syscall.Open(file.Name(), flags, 0)
+	return fd, errors.Join(err, os.Remove(file.Name()), file.Close())
 }
 
 // File is the file of the log. It does not exist before NCCL has something to say.
@@ -73,14 +114,14 @@ func (r *Recorder) Read() (*Log, error) {
 	return Parse(file)
 }
 
-// Close removes the file unless the user has asked for one. NCCL may go on writing into what is no
-// longer there.
+// Close empties the log, unless the user has asked for it. NCCL may go on writing into what nobody
+// reads any more.
 func (r *Recorder) Close() error {
-	if r.folder == "" || r.kept {
+	if !r.own {
 		return nil
 	}
-	if err := os.RemoveAll(r.folder); err != nil {
-		return fmt.Errorf("removing NCCL's log: %w", err)
+	if err := os.Truncate(r.file, 0); err != nil {
+		return fmt.Errorf("emptying NCCL's log: %w", err)
 	}
 	return nil
 }
@@ -101,21 +142,17 @@ type variable struct{ name, value string }
 // intent is what to change in the environment.
 type intent struct {
 	set []variable
-	// pattern is the file's name as NCCL_DEBUG_FILE has it; own tells that it is in our folder.
-	pattern   string
-	own, kept bool
-	trouble   string
+	// pattern is the file's name as the user has given it, in NCCL_DEBUG_FILE; kept tells that he
+	// has asked NCCL for a log.
+	pattern string
+	kept    bool
+	trouble string
 }
 
-// plan decides what to set, given what is set.
-func plan(getenv func(string) string, folder string) intent {
+// plan decides what to set, given what is set. The file is not among it where the user names none.
+func plan(getenv func(string) string) intent {
 	p := intent{pattern: getenv(fileVariable)}
 	level, subsystems := getenv(levelVariable), getenv(partsVariable)
-	if p.pattern == "" {
-		p.pattern = filepath.Join(escape(folder), "nccl-%p.log")
-		p.own = true
-		p.set = append(p.set, variable{fileVariable, p.pattern})
-	}
 	switch {
 	case level == "":
 		p.set = append(p.set, variable{levelVariable, "INFO"})
@@ -146,7 +183,7 @@ func logs(subsystems string) bool {
 	return inverted
 }
 
-// escape keeps a folder's name as it is when NCCL expands it.
+// escape keeps a file's name as it is when NCCL expands it.
 func escape(name string) string { return strings.ReplaceAll(name, "%", "%%") }
 
 // expand fills in a file's name as NCCL does (ncclDebugInit in src/debug.cc): %h is the host's name

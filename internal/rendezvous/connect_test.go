@@ -206,3 +206,82 @@ func TestListenAddress(t *testing.T) {
 		}
 	}
 }
+
+// TestARankThatHasEndedIsNotAwaited where the launcher serves the store and tells so.
+func TestARankThatHasEndedIsNotAwaited(t *testing.T) {
+	for _, gone := range []int{0, 1, 2} {
+		t.Run(fmt.Sprintf("rank %d", gone), func(t *testing.T) {
+			server, _ := serveOn(t, privateName(), "token")
+			server.TellEnds()
+			worlds := worldsOf(3, Route{
+				Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
+			})
+			var all sync.WaitGroup
+			for _, w := range worlds {
+				if w.Rank == gone {
+					continue
+				}
+				all.Go(func() {
+					_, _, err := Connect(testContext(t), w)
+					var absent *AbsentError
+					if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{gone}) {
+						t.Errorf("rank %d: %v", w.Rank, err)
+					}
+				})
+			}
+			server.Ended(gone, "it failed with code 3")
+			all.Wait()
+		})
+	}
+}
+
+// TestOthersMayEndOnceTheyHaveJoined: a short rank has ended before a slow one looks.
+func TestOthersMayEndOnceTheyHaveJoined(t *testing.T) {
+	server, _ := serveOn(t, privateName(), "token")
+	server.TellEnds()
+	worlds := worldsOf(3, Route{
+		Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
+	})
+	meet(t, worlds)
+	meet(t, worlds)
+}
+
+// TestAGuardEndsWhenARankDoes, and by its stop.
+func TestAGuardEndsWhenARankDoes(t *testing.T) {
+	server, _ := serveOn(t, privateName(), "token")
+	server.TellEnds()
+	worlds := worldsOf(2, Route{
+		Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
+	})
+	ctx := testContext(t)
+	var all sync.WaitGroup
+	for _, w := range worlds {
+		all.Go(func() {
+			store, leave, err := Connect(ctx, w)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			guarded, stop := Guard(ctx, leave)
+			stop()
+			guarded, stop = Guard(ctx, leave)
+			defer stop()
+			if w.Rank == 1 {
+				if err := leave.Close(); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			server.Ended(1, "it was ended by signal 9")
+			_, err = store.Get(guarded, "what rank 1 never sets")
+			var ended *EndedError
+			if !errors.As(err, &ended) || ended.Rank != 1 {
+				t.Errorf("%v", err)
+			}
+			if err := leave.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}

@@ -30,21 +30,36 @@ type member struct {
 // arrive makes the member present. If the context ends first it names the ranks that are absent.
 func (m *member) arrive(ctx context.Context) error {
 	err := m.join(ctx)
-	switch {
-	case err != nil:
-	case m.world.Rank == 0:
-		err = m.store.Wait(ctx, m.others("joined")...)
-	default:
-		err = m.await(ctx)
+	if err == nil {
+		err = m.meet(ctx)
 	}
-	var absent []int
 	if err != nil && ctx.Err() != nil && m.store != nil {
-		if absent = m.absent(ctx); len(absent) > 0 {
+		if absent := m.absent(ctx); len(absent) > 0 {
 			err = &AbsentError{Ranks: absent, Size: m.world.Size, Err: context.Cause(ctx)}
 		}
 	}
-	if m.world.Rank == 0 && (err == nil || absent != nil) {
-		err = errors.Join(err, m.announce(ctx, absent))
+	var missing *AbsentError
+	if m.world.Rank != 0 || err != nil && !errors.As(err, &missing) {
+		return err
+	}
+	var absent []int
+	if missing != nil {
+		absent = missing.Ranks
+	}
+	return errors.Join(err, m.announce(ctx, absent))
+}
+
+// meet waits until all ranks are there, or the launcher tells that one will not come.
+func (m *member) meet(ctx context.Context) (err error) {
+	watched, stop := m.watch(ctx, m.missed)
+	defer stop()
+	if m.world.Rank == 0 {
+		err = m.store.Wait(watched, m.others("joined")...)
+	} else {
+		err = m.await(watched)
+	}
+	if ended := m.ended(watched); err != nil && ended != nil {
+		return ended
 	}
 	return err
 }
@@ -109,10 +124,7 @@ func (m *member) absent(ctx context.Context) (ranks []int) {
 		if rank == m.world.Rank {
 			continue
 		}
-		// A comparison that stores nothing tells a missing key from an empty value.
-		probe := []byte("?")
-		got, err := m.store.CompareSet(ctx, m.key("joined", rank), probe, probe)
-		if err == nil && len(got) > 0 {
+		if there, err := m.has(ctx, m.store, m.key("joined", rank)); err == nil && !there {
 			ranks = append(ranks, rank)
 		}
 	}

@@ -27,11 +27,12 @@ type Server struct {
 
 	mu sync.Mutex
 	// All below is guarded by mu. remote counts the sessions that came in by the listener;
-	// left is closed and replaced whenever one ends.
+	// left is closed and replaced whenever one ends. Ends counts the calls of Ended.
 	table    *table
 	sessions map[clientID]*session
 	last     clientID
 	remote   int
+	ends     int
 	left     chan struct{}
 	closed   bool
 }
