@@ -51,6 +51,21 @@ func (rt *Runtime) AdoptStream(handle uintptr) (*Stream, error) {
 	})
 }
 
+// Captured tells whether a stream of another library is captured by its owner. Where that cannot be
+// told the answer is true, so that nothing is done that would spoil a capture.
+func (rt *Runtime) Captured(handle uintptr) bool {
+	adopter, ok := rt.device.(driver.Adopter)
+	if !ok {
+		return false
+	}
+	queue, err := adopter.AdoptStream(handle)
+	if err != nil {
+		return true
+	}
+	is, err := queue.Captured()
+	return is || err != nil
+}
+
 // addStream makes a stream and numbers it.
 func (rt *Runtime) addStream(
 	open func() (driver.Stream, driver.AdoptedStream, error),

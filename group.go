@@ -47,7 +47,9 @@ type Group struct {
 	members atomic.Pointer[[]memberEntry]
 	table   atomic.Pointer[windowTable]
 	epoch   atomic.Uint64 // counts changes of table
-	plans   [planSlots]atomic.Pointer[preparedPlan]
+	// patrolling tells that histories are compared in the background; guarded by state.
+	patrolling bool
+	plans      [planSlots]atomic.Pointer[preparedPlan]
 
 	registered atomic.Uint64
 	agreed     atomic.Uint64
@@ -63,7 +65,7 @@ func (rt *Runtime) connect(
 	ctx context.Context, id string, ranks []int, rank int,
 ) (*Group, error) {
 	comm, err := rt.device.Connect(ctx, driver.GroupConfig{
-		ID: id, Ranks: ranks, Rank: rank, Check: rt.level == CheckEvery,
+		ID: id, Ranks: ranks, Rank: rank, Check: rt.Check() == CheckEvery,
 	})
 	if err != nil {
 		return nil, err
@@ -80,9 +82,7 @@ func (rt *Runtime) connect(
 	g.table.Store(&windowTable{})
 	g.members.Store(&[]memberEntry{})
 	g.background.Go(g.watch)
-	if rt.level == CheckRegistration && rt.opts.CheckInterval > 0 && len(ranks) > 1 {
-		g.background.Go(g.patrol)
-	}
+	g.startPatrol()
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	rt.groups = append(rt.groups, g)

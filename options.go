@@ -54,6 +54,9 @@ type Options struct {
 	Rank, Size int
 	// LocalRank and LocalSize count the ranks of this machine; LocalSize 0 means Rank and Size.
 	LocalRank, LocalSize int
+	// Device is the ordinal of this rank's device among those that the process sees, plus 1; 0
+	// leaves it to the number of the rank among those of its machine.
+	Device int
 	// Store is where rank 0 serves the store through which ranks find each other: "host:port",
 	// which needs a Token, or "unix:@name". Empty leaves it to the environment.
 	Store string
@@ -111,6 +114,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Check < CheckDefault || o.Check > CheckEvery {
 		return o, invalid("check level %d is unknown", o.Check)
 	}
+	if o.Device < 0 {
+		return o, invalid("device %d", o.Device-1)
+	}
 	if o.Size < 0 || o.Size > 0 && (o.Rank < 0 || o.Rank >= o.Size) {
 		return o, invalid("rank %d of %d", o.Rank, o.Size)
 	}
@@ -131,6 +137,14 @@ func (o *Options) choosePath() (err error) {
 		o.Path = PathAuto
 	}
 	return nil
+}
+
+// ordinal is the number of the device to open.
+func (o Options) ordinal() int {
+	if o.Device > 0 {
+		return o.Device - 1
+	}
+	return o.LocalRank
 }
 
 // bound gives a context without a deadline the one of the options.

@@ -20,6 +20,8 @@ type request struct {
 	root       int
 	count      int64
 	send, recv Memory
+	// choice is who chooses the path of this call alone; PathDefault leaves it to the group.
+	choice PathChoice
 }
 
 // preparedPlan is a request worked out. Engines make the same calls on the same buffers again and
@@ -42,7 +44,7 @@ func (p *preparedPlan) same(r *request, epoch uint64) bool {
 	q := &p.request
 	return p.epoch == epoch && q.send == r.send && q.recv == r.recv && q.count == r.count &&
 		q.operation == r.operation && q.dataType == r.dataType && q.reduceOp == r.reduceOp &&
-		q.root == r.root
+		q.root == r.root && q.choice == r.choice
 }
 
 // alive refuses buffers that were freed since the plan was made. A new plan would refuse them, and
@@ -94,10 +96,16 @@ func (g *Group) plan(ctx context.Context, r *request) (*preparedPlan, error) {
 	}
 	// A plan that is kept would keep a Go slice, too, and one made during a capture the plain path
 	// of memory that the next call registers.
-	if (r.count == 0 || r.send.pool != nil || r.recv.pool != nil) && !g.rt.capturing() {
+	if r.keepable() && !g.rt.capturing() {
 		slot.Store(p)
 	}
 	return p, nil
+}
+
+// keepable tells whether a plan of the request may be kept: it would keep a Go slice reachable.
+func (r *request) keepable() bool {
+	return r.count == 0 || r.send.pool != nil || r.recv.pool != nil ||
+		(r.send.extent|r.recv.extent)&ofHost == 0
 }
 
 // prepare checks a request, registers what it needs and chooses its path.
@@ -239,7 +247,7 @@ func (g *Group) route(r *request) (call driver.Call, why reason) {
 	if missing != "" {
 		why = reason{text: missing}
 	} else {
-		call.Path, why = g.prefer(&call)
+		call.Path, why = g.preferFor(r.choice, &call)
 		why.where = "both buffers lie in windows of the group, "
 	}
 	if call.Path == driver.PathWindow {

@@ -197,12 +197,17 @@ func (p *Pool) Alloc(bytes int64) (Buffer, error) { return p.AllocOn(p.rt.stream
 // AllocOn is Alloc for use on a given stream. The memory may still be in use by earlier work of
 // that stream.
 func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
-	if s == nil || s.rt != p.rt {
-		return Buffer{}, invalid("allocating on a stream of another runtime")
-	}
 	var site uintptr
 	if p.rt.opts.CallSites {
 		site = caller()
+	}
+	return p.alloc(s, bytes, site)
+}
+
+// alloc allocates for a call site: a program counter, a Site, or 0.
+func (p *Pool) alloc(s *Stream, bytes int64, site uintptr) (Buffer, error) {
+	if s == nil || s.rt != p.rt {
+		return Buffer{}, invalid("allocating on a stream of another runtime")
 	}
 	// No defer, and what is seldom called apart: this is the hot path of every allocation.
 	p.mu.Lock()
@@ -331,7 +336,15 @@ func (p *Pool) segmentEvent(s *segment) SegmentEvent {
 // Reserve makes and maps memory so that so many more bytes can be handed out on the default stream
 // without growing, and registers it with the group if that is not nil. It is collective then.
 func (p *Pool) Reserve(ctx context.Context, bytes int64, g *Group) error {
-	if err := p.reserve(bytes); err != nil {
+	return p.ReserveOn(ctx, p.rt.stream, bytes, g)
+}
+
+// ReserveOn is Reserve for a given stream: free memory serves the stream that it was mapped for.
+func (p *Pool) ReserveOn(ctx context.Context, s *Stream, bytes int64, g *Group) error {
+	if s == nil || s.rt != p.rt {
+		return invalid("reserving memory on a stream of another runtime")
+	}
+	if err := p.reserve(s, bytes); err != nil {
 		return fmt.Errorf("reserving %d bytes: %w", bytes, err)
 	}
 	if g == nil {
@@ -340,24 +353,25 @@ func (p *Pool) Reserve(ctx context.Context, bytes int64, g *Group) error {
 	return p.Register(ctx, g)
 }
 
-func (p *Pool) reserve(bytes int64) error {
+func (p *Pool) reserve(s *Stream, bytes int64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return fmt.Errorf("pool: %w", ErrClosed)
 	}
-	growth, err := p.core.Reserve(bytes, p.rt.stream.number)
+	growth, err := p.core.Reserve(bytes, s.number)
 	if err != nil {
 		return err
 	}
 	p.ledger.Absorb(&ledger.Event{
-		Kind: ledger.KindReserve, Segment: -1, Size: growth.Bytes, Requested: bytes,
+		Kind: ledger.KindReserve, Stream: uint32(s.number), Segment: -1, Size: growth.Bytes,
+		Requested: bytes,
 	})
 	if growth.Bytes == 0 {
 		return nil
 	}
-	if err := p.grow(p.rt.stream, growth); err != nil {
-		return p.growFailed(p.rt.stream, bytes, err)
+	if err := p.grow(s, growth); err != nil {
+		return p.growFailed(s, bytes, err)
 	}
 	return nil
 }
@@ -377,10 +391,18 @@ func caller() uintptr {
 	return 0
 }
 
-// site interns a call site. p.mu is held.
+// Contains tells whether an address lies in the range that the pool maps its segments in.
+func (p *Pool) Contains(address uintptr) bool {
+	return address-p.arena.Address() < uintptr(p.space)
+}
+
+// site interns a call site: a program counter or a Site. p.mu is held.
 func (p *Pool) site(pc uintptr) uint32 {
-	if index, ok := p.sites.Index(pc); ok {
+	if index, ok := p.sites.Index(pc); ok || pc == 0 {
 		return index
+	}
+	if pc < ledger.MaxSites {
+		return p.sites.Intern(pc, p.rt.named(Site(pc)))
 	}
 	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
 	return p.sites.Intern(pc, fmt.Sprintf("%s:%d", frame.File, frame.Line))

@@ -148,7 +148,7 @@ func (p *Pool) pendingOf(m *membership) []*segment {
 
 // agreeToRegister compares ledgers and pending segments. g.mu is held.
 func (g *Group) agreeToRegister(ctx context.Context, p *Pool, pending []*segment) error {
-	if g.rt.level == CheckOff {
+	if g.rt.Check() == CheckOff {
 		return nil
 	}
 	var list agreement.Pending
@@ -182,7 +182,7 @@ func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segm
 // deregister takes all windows over a segment back. p.mu is held.
 func (p *Pool) deregister(s *segment) error {
 	windows, err := p.registry.Release(s.key)
-	errs := []error{err}
+	errs := []error{err, p.rt.leaveGuests(s)}
 	for _, r := range windows {
 		errs = append(errs, p.dropWindow(r))
 	}

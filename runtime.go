@@ -26,11 +26,12 @@ type Runtime struct {
 	device  driver.Device
 	store   rendezvous.Store
 	leave   io.Closer
-	level   CheckLevel
+	level   levelCell
 	world   *Group
 	local   *Pool
 	stream  *Stream
 	observe atomic.Pointer[[]*Observer]
+	sites   sites
 
 	mu       sync.Mutex
 	groups   []*Group  // guarded by mu
@@ -38,6 +39,7 @@ type Runtime struct {
 	streams  []*Stream // by number; guarded by mu
 	captures int       // streams that capture; guarded by mu
 	adopted  []*Stream // those of other libraries; replaced, never changed; guarded by mu
+	guests   []*Guest  // replaced, never changed; guarded by mu
 	closed   bool      // guarded by mu
 }
 
@@ -134,13 +136,13 @@ func (rt *Runtime) open(ctx context.Context) error {
 		return err
 	}
 	rt.device, err = b.Open(ctx, driver.Config{
-		Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.LocalRank, Store: rt.store,
+		Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.ordinal(), Store: rt.store,
 		Timeout: rt.opts.Timeout, Scatter: rt.opts.Scatter,
 	})
 	if err != nil {
 		return err
 	}
-	rt.level = rt.opts.Check.resolve(rt.device.Info().CheckIsFree)
+	rt.level.store(rt.opts.Check.resolve(rt.device.Info().CheckIsFree))
 	if rt.stream, err = rt.NewStream(); err != nil {
 		return err
 	}
@@ -171,7 +173,7 @@ func (rt *Runtime) World() *Group { return rt.world }
 func (rt *Runtime) Device() driver.Info { return rt.device.Info() }
 
 // Check returns the level at which ranks compare.
-func (rt *Runtime) Check() CheckLevel { return rt.level }
+func (rt *Runtime) Check() CheckLevel { return rt.level.load() }
 
 // Close leaves every group and gives all memory back. It waits for queued work, bounded by the
 // timeout, and for no other rank, except that the rank that serves the store waits a while for

@@ -23,6 +23,8 @@ const (
 	KindTrim
 	// KindReserve: memory was made up front.
 	KindReserve
+	// KindNote: the caller put a number of its own into the history.
+	KindNote
 
 	kindEnd
 )
@@ -36,6 +38,7 @@ var kindNames = [kindEnd]string{
 	KindUnpin:   "unpin",
 	KindTrim:    "trim",
 	KindReserve: "reserve",
+	KindNote:    "note",
 }
 
 // String returns the word for k, as it stands in reports.
@@ -77,7 +80,11 @@ type Event struct {
 //
 //	alloc 1048576 B (stream 0) -> segment 2 offset 0x100000
 //	free 1048576 B (asked 1000000 B, stream 0) at segment 2 offset 0x100000
+//	note 4096 of kind 7
 func (e Event) String() string {
+	if e.Kind == KindNote && e.Segment == -1 && e.Offset == 0 && e.Stream == 0 {
+		return fmt.Sprintf("note %d of kind %d", e.Size, e.Requested)
+	}
 	arrow := "at"
 	if e.Kind.places() {
 		arrow = "->"

@@ -1,0 +1,238 @@
+package symmem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"symmem/driver"
+	"symmem/internal/agreement"
+)
+
+// Guest is a communicator of another library in which pools of this rank are registered too, so
+// that its unchanged calls find their buffers in windows.
+//
+// It takes part in a group, whose ranks are its own in the same order: then what is registered is
+// what the group has as windows, once its ranks have agreed. Or it is alone: then its ranks compare
+// the histories of the pool through the communicator itself.
+//
+// States: open; failed, after the first error of a registration, which every further one returns;
+// detached. The owner makes no calls on the communicator while one of Register is under way, and
+// ends the Guest before the communicator. It is safe for concurrent use.
+type Guest struct {
+	rt     *Runtime
+	group  *Group // nil if it is alone
+	name   string
+	native driver.Guest
+
+	mu      sync.Mutex                 // held during registration
+	failed  error                      // guarded by mu
+	holding sync.Mutex                 // guards windows; taken last
+	windows map[*segment]driver.Window // guarded by holding
+}
+
+// Adopt makes a Guest of a communicator, by its handle: an ncclComm_t, of the copy of NCCL that
+// symmem uses. The name stands for it in errors and is compared: the same on all ranks. With a
+// group the ranks must be the group's, in the same order. It is local.
+//
+// Errors: ErrUnsupported on the host, ErrInvalid where ranks do not fit.
+func (rt *Runtime) Adopt(handle uintptr, name string, g *Group) (*Guest, error) {
+	if err := rt.usable(); err != nil {
+		return nil, err
+	}
+	adopter, ok := rt.device.(driver.Adopter)
+	if !ok {
+		return nil, fmt.Errorf("adopting communicator %q: %w", name, ErrUnsupported)
+	}
+	native, err := adopter.AdoptCommunicator(handle)
+	if err != nil {
+		return nil, fmt.Errorf("adopting communicator %q: %w", name, err)
+	}
+	if g != nil && (native.Size() != len(g.ranks) || native.Rank() != g.rank) {
+		return nil, invalid("adopting communicator %q: this is its rank %d of %d, but rank %d of %d "+
+			"in group %s", name, native.Rank(), native.Size(), g.rank, len(g.ranks), g.id)
+	}
+	guest := &Guest{
+		rt: rt, group: g, name: name, native: native, windows: map[*segment]driver.Window{},
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.guests = append(slices.Clone(rt.guests), guest)
+	return guest, nil
+}
+
+// Name is the name that Adopt was given.
+func (gu *Guest) Name() string { return gu.name }
+
+// Windows is the number of segments that are registered.
+func (gu *Guest) Windows() int {
+	gu.holding.Lock()
+	defer gu.holding.Unlock()
+	return len(gu.windows)
+}
+
+// Register registers what is new in a pool, in the order of the segments: collective if something
+// is. In a group it registers with the group first.
+//
+// Errors: DivergenceError on every rank, with nothing registered; TimeoutError, where a rank does
+// not come: the communicator is of no use any more then; ErrCapturing before anything happens.
+func (gu *Guest) Register(ctx context.Context, p *Pool) error {
+	if gu.group != nil {
+		if err := p.Register(ctx, gu.group); err != nil {
+			return err
+		}
+	}
+	gu.mu.Lock()
+	defer gu.mu.Unlock()
+	if gu.failed != nil {
+		return gu.failed
+	}
+	pending, err := gu.pending(p)
+	if err != nil || len(pending) == 0 {
+		return err
+	}
+	if gu.rt.capturing() {
+		return fmt.Errorf("registering with communicator %q: %w", gu.name, ErrCapturing)
+	}
+	if err := gu.agree(ctx, p, pending); err != nil {
+		return err
+	}
+	for _, s := range pending {
+		if err := gu.registerOne(ctx, s); err != nil {
+			gu.failed = fmt.Errorf("registering segment %d with communicator %q: %w",
+				s.key.Ordinal, gu.name, err)
+			return gu.failed
+		}
+	}
+	return nil
+}
+
+// pending lists what the guest has not got: segments that are windows of its group, so that all
+// ranks list the same, or, alone, all that are mapped.
+func (gu *Guest) pending(p *Pool) ([]*segment, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, fmt.Errorf("pool: %w", ErrClosed)
+	}
+	gu.holding.Lock()
+	defer gu.holding.Unlock()
+	var pending []*segment
+	for _, s := range p.segments {
+		if s == nil || gu.windows[s] != nil {
+			continue
+		}
+		if gu.group != nil {
+			if _, ok := gu.group.table.Load().find(uintptr(s.start), 0); !ok {
+				continue
+			}
+		}
+		pending = append(pending, s)
+	}
+	return pending, nil
+}
+
+// agree makes sure that all ranks are about to register the same.
+func (gu *Guest) agree(ctx context.Context, p *Pool, pending []*segment) error {
+	if gu.rt.Check() == CheckOff {
+		return nil
+	}
+	var list agreement.Pending
+	for _, s := range pending {
+		list = list.Add(s.key.Ordinal, s.key.Generation, s.key.Bytes)
+	}
+	tag := "communicator " + gu.name
+	tag = tag[:min(len(tag), agreement.MaxTag)]
+	if g := gu.group; g != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.agree(ctx, tag, p.history(list))
+	}
+	machine, err := agreement.New(agreement.Config{
+		Rank: gu.native.Rank(), Ranks: gu.native.Size(), Mode: agreement.Exact, Group: gu.name,
+		Tag: "communicator", Ledgers: []agreement.Ledger{p.history(list)},
+	})
+	if err != nil {
+		return err
+	}
+	verdict, err := agreement.Run(ctx, gu.native.Exchange, machine)
+	if err == nil {
+		err = verdict.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("comparing before a registration with communicator %q: %w", gu.name, err)
+	}
+	return nil
+}
+
+func (gu *Guest) registerOne(ctx context.Context, s *segment) error {
+	w, err := gu.native.Register(ctx, s.memory)
+	if err != nil {
+		return err
+	}
+	gu.holding.Lock()
+	defer gu.holding.Unlock()
+	gu.windows[s] = w
+	return nil
+}
+
+// Detach ends the Guest. If the communicator is alive still, its windows are deregistered on this
+// rank; else they have ended with it. It waits for no other rank; a second Detach does nothing.
+func (gu *Guest) Detach(alive bool) error {
+	gu.rt.mu.Lock()
+	gu.rt.guests = slices.DeleteFunc(slices.Clone(gu.rt.guests), func(other *Guest) bool {
+		return other == gu
+	})
+	gu.rt.mu.Unlock()
+	gu.mu.Lock()
+	defer gu.mu.Unlock()
+	if gu.failed == nil {
+		gu.failed = fmt.Errorf("communicator %q: %w", gu.name, ErrClosed)
+	}
+	gu.holding.Lock()
+	defer gu.holding.Unlock()
+	var errs []error
+	if alive {
+		for _, w := range gu.inOrder() {
+			errs = append(errs, w.Deregister())
+		}
+	}
+	clear(gu.windows)
+	return errors.Join(errs...)
+}
+
+// inOrder lists the windows in the order of their addresses' registration, as NCCL wants them taken
+// back. gu.holding is held.
+func (gu *Guest) inOrder() []driver.Window {
+	var segments []*segment
+	for s := range gu.windows {
+		segments = append(segments, s)
+	}
+	slices.SortFunc(segments, func(a, b *segment) int {
+		return int(a.key.Ordinal) - int(b.key.Ordinal)
+	})
+	var windows []driver.Window
+	for _, s := range segments {
+		windows = append(windows, gu.windows[s])
+	}
+	return windows
+}
+
+// leaveGuests takes a segment that is about to be trimmed from all guests.
+func (rt *Runtime) leaveGuests(s *segment) error {
+	rt.mu.Lock()
+	guests := rt.guests
+	rt.mu.Unlock()
+	var errs []error
+	for _, gu := range guests {
+		gu.holding.Lock()
+		if w := gu.windows[s]; w != nil {
+			delete(gu.windows, s)
+			errs = append(errs, w.Deregister())
+		}
+		gu.holding.Unlock()
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,53 @@
+package symmem
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+)
+
+// levelCell holds a CheckLevel that may change.
+type levelCell struct{ value atomic.Int32 }
+
+func (c *levelCell) load() CheckLevel { return CheckLevel(c.value.Load()) }
+
+func (c *levelCell) store(l CheckLevel) { c.value.Store(int32(l)) }
+
+// String returns the level's name.
+func (c *levelCell) String() string { return c.load().String() }
+
+// SetCheck changes the level at which ranks compare, for all groups. It is collective over the
+// world, and every rank gives the same level, in the same place among the collectives of each
+// group. What was not compared before stays so until the next comparison of histories.
+func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
+	if l <= CheckDefault || l > CheckEvery {
+		return invalid("check level %d", l)
+	}
+	g := rt.world
+	g.mu.Lock()
+	err := g.agree(ctx, "check level "+l.String())
+	g.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("setting the check level: %w", err)
+	}
+	rt.level.store(l)
+	for _, g := range rt.allGroups() {
+		g.comm.SetCheck(l == CheckEvery)
+		g.startPatrol()
+	}
+	return nil
+}
+
+// startPatrol begins the comparison in the background where the level asks for it. Once begun it
+// goes on, since ranks take turns in it, and what it finds is heeded unless the level is CheckOff.
+func (g *Group) startPatrol() {
+	if g.rt.Check() != CheckRegistration || g.rt.opts.CheckInterval <= 0 || len(g.ranks) < 2 {
+		return
+	}
+	g.state.Lock()
+	defer g.state.Unlock()
+	if !g.patrolling && g.Err() == nil {
+		g.patrolling = true
+		g.background.Go(g.patrol)
+	}
+}
