@@ -15,8 +15,8 @@ import (
 const launchLong = `launch starts N ranks of a program on this machine, with torchrun's variables.
 It waits until the last has ended. Lines of the ranks go out whole, with "[rank] " before them.
 
-When a rank fails the others have 10 seconds to report; then they get SIGTERM, and SIGKILL 5 seconds
-later. After 2 seconds it is said on standard error which are awaited, and which of them are stopped.
+When a rank fails the others have 10 seconds to report; then they get SIGTERM, and SIGKILL 5
+seconds later. After 2 seconds standard error says which are awaited, and which of them are stopped.
 What a rank leaves behind is killed when it ends. Signals (INT, TERM, HUP, QUIT) are passed on, also
 to ranks that are stopped, and a second interrupt ends all at once.
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -314,7 +315,8 @@ func (f *verifyFlags) exit(stderr io.Writer, prefix string, r *verify.Report, er
 		return exitWith(exitWrong, nil)
 	}
 	if r.Fault != "" {
-		fmt.Fprintf(stderr, "%s%s\n", prefix, r.Fault)
+		own := strings.Trim(prefix, "[] ") + ": "
+		fmt.Fprintf(stderr, "%s%s\n", prefix, strings.TrimPrefix(r.Fault, own))
 		return exitWith(exitUsage, nil)
 	}
 	if err != nil {

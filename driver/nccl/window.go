@@ -145,6 +145,9 @@ func (c *communicator) settleOn(ctx context.Context, w *window) error {
 	var report []byte
 	if w.handle == 0 {
 		report = []byte(noWindow)
+		if c.kinds.none == "" {
+			defer c.expectCompany(ctx)()
+		}
 	}
 	all, err := c.plane.Exchange(ctx, driver.LaneControl, report)
 	if err != nil {
@@ -156,6 +159,25 @@ func (c *communicator) settleOn(ctx context.Context, w *window) error {
 		}
 	}
 	return nil
+}
+
+// company is how long the other ranks may need for the call of NCCL that returned here without a
+// window. They need no time either, unless NCCL makes windows there.
+const company = 5 * time.Second
+
+// expectCompany fails the group if this rank stays alone without a window: NCCL has returned here
+// without meeting the others, and they wait in it for this one, for ever.
+func (c *communicator) expectCompany(ctx context.Context) (met func()) {
+	wait := company
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)/2)
+	}
+	alone := time.AfterFunc(wait, func() {
+		_ = c.plane.Fail(fmt.Errorf("NCCL made no window on rank %d, where it waits for nobody, and "+
+			"other ranks wait in it for this one: they are set up differently (symmem doctor)",
+			c.cfg.Ranks[c.cfg.Rank]))
+	})
+	return func() { alone.Stop() }
 }
 
 // withoutWindows notes that NCCL has no window kernels for this group.

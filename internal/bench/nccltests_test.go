@@ -68,7 +68,7 @@ func TestRowsLookLikeThoseOfNCCLTests(t *testing.T) {
 		{
 			Operation: operationNamed(t, "reduce"), Bytes: 8, Count: 2, Ranks: 2,
 			OutOfPlace:  half(1e3, 0),
-			InPlaceHalf: &Half{Checked: []Summary{{Median: 1e3}}, Took: "plain", Refused: "not aligned"},
+			InPlaceHalf: &Half{Checked: []Summary{{Median: 1e3}}, Took: "plain", Refused: "odd place"},
 		},
 	} {
 		if err := table.Row(o, r); err != nil {
@@ -102,7 +102,7 @@ func TestRowsLookLikeThoseOfNCCLTests(t *testing.T) {
 			"     1.00    0.01    0.01       0     1.00    0.01    0.01       0  # took plain in place",
 		"# Out of bounds values : 0 OK",
 		"# Avg bus bandwidth    : 0.008",
-		"# not on the path that was asked for: not aligned",
+		"# not on the path that was asked for: odd place",
 	}
 	if diff := cmp.Diff(want, rows); diff != "" {
 		t.Errorf("rows differ (-want +got):\n%s", diff)

@@ -68,8 +68,8 @@ func TestStubbornRanksAreKilledAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestAStoppedRankIsNamedAndEnded: it takes SIGTERM once it goes on, and does not cost the time until
-// SIGKILL.
+// TestAStoppedRankIsNamedAndEnded: it takes SIGTERM once it goes on, and does not cost the time
+// until SIGKILL.
 func TestAStoppedRankIsNamedAndEnded(t *testing.T) {
 	out := newTranscript()
 	spec := specOf("patient", 2, out)

@@ -31,6 +31,8 @@ type account struct {
 	Members    []int           `json:"members"`
 	Divergence json.RawMessage `json:"divergence"`
 	Findings   []finding       `json:"findings"`
+	// Paths are the paths that all-reduces took, each with why the first one did.
+	Paths map[string]string `json:"paths"`
 }
 
 // end notes how the program ended on this rank: by err, in a group with the given world ranks.

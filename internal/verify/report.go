@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strings"
 
 	"symmem"
 )
@@ -24,9 +27,13 @@ type Report struct {
 	// Fault is what ended the run early, other than a divergence, or "".
 	Fault string `json:"fault,omitempty"`
 
-	Check     string  `json:"check"`
-	Placement string  `json:"placement"`
+	Check     string `json:"check"`
+	Placement string `json:"placement"`
+	// Path is what was asked for, Took what the cases took, such as "plain, window", and Why says
+	// why that is another one.
 	Path      string  `json:"path"`
+	Took      string  `json:"took"`
+	Why       string  `json:"why,omitempty"`
 	Skew      bool    `json:"skew"`
 	Churn     int     `json:"churn"`
 	Seed      uint64  `json:"seed"`
@@ -90,14 +97,48 @@ func merge(r Report, p *program, accounts []account) *Report {
 	case endDiverged:
 		missing = Diverged
 		r.Divergence = divergenceOf(worst)
-	case endedWell, endAborted, endLate, endError, endLost:
+	case endedWell, endAborted, endLate, endLost:
 		r.Fault = worst.Text
+	case endError:
+		r.Fault = errorOf(worst, accounts)
 	}
+	r.tookPaths(accounts)
 	r.Cases = make([]Case, 0, len(p.rows))
 	for i := range p.rows {
 		r.add(caseOf(&p.rows[i], i, r.Ranks, accounts), missing)
 	}
 	return &r
+}
+
+// tookPaths joins the paths that ranks took. A choice such as auto or plain asks for nothing.
+func (r *Report) tookPaths(accounts []account) {
+	all := map[string]string{}
+	for i := range accounts {
+		for path, why := range accounts[i].Paths {
+			if _, known := all[path]; !known {
+				all[path] = why
+			}
+		}
+	}
+	names := slices.Sorted(maps.Keys(all))
+	r.Took = strings.Join(names, ", ")
+	for _, name := range names {
+		if name != r.Path && r.Path != symmem.PathAuto.String() && r.Why == "" {
+			r.Why = all[name]
+		}
+	}
+}
+
+// errorOf says whose error ended the run, unless several ranks have the same one: a group's.
+func errorOf(worst *account, accounts []account) string {
+	alike := 0
+	for i := range accounts {
+		alike += count(accounts[i].Text == worst.Text)
+	}
+	if alike > 1 || len(accounts) == 1 {
+		return worst.Text
+	}
+	return fmt.Sprintf("rank %d: %s", worst.Rank, worst.Text)
 }
 
 // add counts a case.

@@ -184,3 +184,55 @@ func TestSpansAndThousandsReadWell(t *testing.T) {
 		}
 	}
 }
+
+func TestTheErrorOfOneRankAloneIsCalledItsOwn(t *testing.T) {
+	full := account{Rank: 1, Ending: endError, Text: "out of memory"}
+	late := account{Rank: 0, Ending: endLate, Text: "waited"}
+	for _, c := range []struct {
+		name     string
+		accounts []account
+		want     string
+	}{
+		{"a rank of several", []account{late, full}, "rank 1: out of memory"},
+		{"the error of a group", []account{full, full}, "out of memory"},
+		{"what this rank knows alone", []account{full}, "out of memory"},
+		{"a late rank, whose error names others", []account{late, late}, "waited"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if r := merge(Report{}, &program{}, c.accounts); r.Fault != c.want {
+				t.Errorf("got %q, want %q", r.Fault, c.want)
+			}
+		})
+	}
+}
+
+func TestAReportSaysWhichPathWasTakenAndWhy(t *testing.T) {
+	windows := account{Paths: map[string]string{"window": "set to it"}}
+	none := account{Paths: map[string]string{"plain": "there are no windows"}}
+	for _, c := range []struct {
+		name, path string
+		accounts   []account
+		took, why  string
+	}{
+		{"the path that was asked for", "window", []account{windows, windows}, "window", ""},
+		{"another path", "window", []account{none, none}, "plain", "there are no windows"},
+		{"two paths", "window", []account{windows, none}, "plain, window", "there are no windows"},
+		{"nobody asked for one", "auto", []account{none, none}, "plain", ""},
+		{"nothing ran", "window", []account{{}, {}}, "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := merge(Report{Path: c.path}, &program{}, c.accounts)
+			if r.Took != c.took || r.Why != c.why {
+				t.Errorf("took %q, why %q", r.Took, r.Why)
+			}
+			var text strings.Builder
+			if err := r.WriteText(&text); err != nil {
+				t.Fatal(err)
+			}
+			said := strings.Contains(text.String(), "The path taken was "+c.took+": "+c.why+".\n")
+			if said != (c.why != "") {
+				t.Errorf("wrote\n%s", &text)
+			}
+		})
+	}
+}

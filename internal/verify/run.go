@@ -22,6 +22,7 @@ type runner struct {
 	noise    *noise
 	data     []float32 // what is filled or read now
 	findings []finding
+	paths    map[string]string // see account
 	// progress, if set, is told how many steps of how many are done.
 	progress func(done, all int)
 }
@@ -42,7 +43,9 @@ func Run(
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{rt: rt, config: c, program: compose(c), progress: progress}
+	r := &runner{
+		rt: rt, config: c, program: compose(c), progress: progress, paths: map[string]string{},
+	}
 	r.slots = make([]symmem.Buffer, r.program.slots)
 	r.findings = make([]finding, len(r.program.rows))
 	mine := r.account(ctx)
@@ -93,7 +96,7 @@ func (r *runner) account(ctx context.Context) account {
 	a := account{Rank: r.rt.Rank()}
 	err := r.run(ctx)
 	a.end(err, r.failedMembers(err))
-	a.Findings = r.findings
+	a.Findings, a.Paths = r.findings, r.paths
 	if err != nil {
 		r.abort()
 	}
@@ -214,6 +217,18 @@ func (r *runner) reduce(ctx context.Context, s *step) error {
 	found := compare(r.data, expected(what.value, g.Size()))
 	found.Symmetric = r.rt.IsSymmetric(memory.Address(), memory.Bytes(), g)
 	r.findings[s.row] = found
+	return r.notePath(g, memory, s.elements)
+}
+
+// notePath notes which path an all-reduce takes.
+func (r *runner) notePath(g *symmem.Group, m symmem.Memory, elements int64) error {
+	e, err := g.Explain(symmem.OpAllReduce, m, m, elements, symmem.Float32)
+	if err != nil {
+		return err
+	}
+	if _, known := r.paths[e.Path]; !known {
+		r.paths[e.Path] = e.Why
+	}
 	return nil
 }
 

@@ -11,8 +11,12 @@ import (
 // WriteText writes the report for people: the table, its sums, and what ended the run early.
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s on the %s backend; check %s, placement %s, path %s\n\n",
+	fmt.Fprintf(&b, "%s on the %s backend; check %s, placement %s, path %s\n",
 		plural(r.Ranks, "rank"), r.Backend, r.Check, r.Placement, r.Path)
+	if r.Why != "" {
+		fmt.Fprintf(&b, "The path taken was %s: %s.\n", r.Took, r.Why)
+	}
+	b.WriteByte('\n')
 	if err := r.table(&b); err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}
