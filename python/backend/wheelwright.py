@@ -51,7 +51,8 @@ def project() -> dict[str, Any]:
     if tomllib is not None:
         table: dict[str, Any] = tomllib.loads(text)["project"]
         return table
-    found = {k: v for k, v in re.findall(r'^(name|version|description|requires-python) = "(.*)"', text, re.M)}
+    fields = r'^(name|version|description|requires-python) = "(.*)"'
+    found = dict(re.findall(fields, text, re.M))
     extras = re.findall(r'^(torch|test) = \["(.*)"\]', text, re.M)
     scripts = re.findall(r'^(symmem-\w+) = "(.*)"', text, re.M)
     return {

@@ -1,0 +1,505 @@
+"""Symmetric GPU memory for collectives, for programs that use PyTorch.
+
+Tensors that are made in a scope lie at the same place on every rank, in memory that is registered
+with NCCL, so collectives on them read and write peers directly; and ranks that differ get an error
+that says where, instead of wrong sums or a hang.
+
+    import symmem
+
+    torch.distributed.init_process_group("nccl")
+    symmem.init()
+    with symmem.use():
+        x = torch.empty(1024, 8192, device="cuda", dtype=torch.bfloat16)
+    symmem.all_reduce(x)
+
+The guides are in `docs` beside the sources. `import symmem` imports neither torch nor the library.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from symmem import _collectives, _memory, _runtime
+from symmem._constants import check_level, path_choice
+from symmem._explain import Explanation, explain
+from symmem._group import Group
+from symmem._memory import Block
+from symmem._scope import Disabled, Nothing, Scope
+from symmem._torch import loaded, pytorch
+from symmem._version import __version__
+from symmem._work import Work
+from symmem.errors import (
+    AbortedError,
+    CapturingError,
+    ClosedError,
+    DivergenceError,
+    ForkedError,
+    GrowthInCaptureWarning,
+    InternalError,
+    InvalidError,
+    LibraryError,
+    MemoryUseError,
+    OutOfMemoryError,
+    OutOfRangeError,
+    RankLostError,
+    SymmemError,
+    TimeoutError,
+    TorchError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "AbortedError",
+    "Block",
+    "CapturingError",
+    "ClosedError",
+    "DivergenceError",
+    "Explanation",
+    "ForkedError",
+    "Group",
+    "GrowthInCaptureWarning",
+    "InternalError",
+    "InvalidError",
+    "LibraryError",
+    "MemoryUseError",
+    "OutOfMemoryError",
+    "OutOfRangeError",
+    "RankLostError",
+    "SymmemError",
+    "TimeoutError",
+    "TorchError",
+    "UnsupportedError",
+    "Work",
+    "__version__",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "all_to_all_single",
+    "alloc",
+    "attach",
+    "barrier",
+    "broadcast",
+    "check",
+    "detach",
+    "empty",
+    "empty_like",
+    "explain",
+    "finalize",
+    "group",
+    "init",
+    "is_initialized",
+    "is_symmetric",
+    "reduce_scatter_tensor",
+    "reserve",
+    "set_check",
+    "set_path",
+    "stats",
+    "synchronize",
+    "trim",
+    "use",
+    "world",
+]
+
+
+# ---- Opening and closing ---------------------------------------------------------------------
+
+
+def init(
+    process_group: Any = None,
+    *,
+    device: Any = None,
+    backend: str = "auto",
+    check: str | None = None,
+    path: str | None = None,
+    tuning: str | None = None,
+    timeout: float | None = None,
+    reserve: int = 0,
+    capacity: int = 0,
+    first_segment: int = 0,
+    callsites: bool | None = None,
+    options: dict[str, Any] | None = None,
+) -> Group:
+    """Open this process as one rank, and return the group of all ranks. Collective.
+
+    Where torch.distributed is initialised ranks and their meeting place come from it: from its
+    default process group, or from the one that is given. Else they come from the environment:
+    torchrun, Open MPI, MPICH, Slurm or `symmem launch`.
+
+    Args:
+        process_group: a process group of PyTorch whose ranks are to be symmem's world.
+        device: the CUDA device; PyTorch's current one unless given.
+        backend: "auto", "nccl" or "host".
+        check: how much ranks compare: "off", "registration" or "every". The default is "every"
+            where all ranks are on one machine, since PyTorch divides up our memory on its own: a
+            tensor too many on one rank moves tensors without our seeing it, until a collective on
+            them is compared. Elsewhere it is what the backend finds cheap.
+        path: who chooses the path of collectives: "auto" (the tuning table), "plain" or "window".
+        tuning: the file of a tuning table, as `symmem tune` writes it, or "built-in".
+        timeout: the longest wait for another rank, in seconds; 30 unless given.
+        reserve: bytes of the world's memory to make and register now, as `symmem.reserve` does.
+        capacity: the most bytes that the world's memory may grow to; 0 is no limit.
+        first_segment: the bytes of the first segment; each further one doubles the memory.
+        callsites: note the lines of Python that make tensors, for error messages, as
+            SYMMEM_CALLSITES=1 does, too.
+        options: further options of `symmem_open`, as symmem.h lists them.
+
+    Raises:
+        LibraryError: libsymmem.so cannot be loaded.
+        TimeoutError: ranks did not come; it names them.
+        InvalidError: symmem is open already.
+    """
+    given: dict[str, Any] = {"backend": backend, "tuning": tuning, "callsites": callsites}
+    if path is not None:
+        given["path"] = path_choice(path).name.lower()
+    if check is not None:
+        given["check"] = check_level(check).name.lower()
+    if timeout is not None:
+        given["timeout_ms"] = max(1, round(timeout * 1000))
+    pool = {"capacity": capacity, "first_segment": first_segment}
+    given["pool"] = {k: v for k, v in pool.items() if v} or None
+    runtime = _runtime.open_runtime(process_group, device, {**given, **(options or {})})
+    if reserve:
+        runtime.library.call("symmem_reserve", runtime.world.pool, reserve, runtime.world.handle)
+    return runtime.world
+
+
+def finalize(*, force: bool = False) -> None:
+    """Close this rank: leave all groups and give all memory back. Does nothing if not open.
+
+    It waits for work that is queued and for no other rank. A program need not call it before it
+    exits.
+
+    Args:
+        force: close although tensors are live. Their memory ends here, whoever uses it.
+
+    Raises:
+        InvalidError: tensors are live still.
+    """
+    _runtime.close_runtime(force)
+
+
+def is_initialized() -> bool:
+    """Tell whether symmem is open in this process."""
+    return _runtime.is_open()
+
+
+def world() -> Group:
+    """Return the group of all ranks."""
+    return _runtime.current().group()
+
+
+def group(which: Any = None, *, domain: Group | None = None, name: str | None = None) -> Group:
+    """Find a group; open it if this is its first use. Opening is collective over its ranks.
+
+    Every function that takes a group takes what this one takes, so groups need not be opened
+    beforehand unless they are to have a domain.
+
+    Args:
+        which: a process group of PyTorch, a sequence of world ranks, the name of a group that is
+            open, a group, or None for the world.
+        domain: the group whose memory its scopes use: it promises that all ranks of the domain make
+            the same tensors in these scopes. Unless given, a group shares the memory of groups with
+            the same ranks, and has memory of its own otherwise.
+        name: the name of a group that is given by ranks, where there are several with these ranks.
+    """
+    return _runtime.current().group(which, domain=domain, name=name)
+
+
+# ---- Memory ----------------------------------------------------------------------------------
+
+
+def use(
+    group: Any = None, disabled: bool = False, *, all_threads: bool = False
+) -> Scope | Disabled | Nothing:
+    """Open a scope: tensors that are made inside are symmetric among the ranks of the group.
+
+    All ranks of the group's domain make the same tensors inside, in the same order. The end of the
+    scope registers memory that is new; that is collective over the group, rare, and costs nothing
+    when nothing is new. A scope that is left by an exception registers nothing.
+
+    Scopes nest, of one group or several; the innermost counts. In the capture of a CUDA graph
+    tensors come from memory that belongs to the graph. On GPUs every tensor that PyTorch allocates
+    on this thread is meant; on the host backend those of `symmem.empty`, since PyTorch lets nobody
+    divert tensors of the processor.
+
+    Args:
+        group: as `symmem.group` takes it; the world unless given.
+        disabled: make ordinary tensors, even inside another scope. For code whose ranks have
+            tensors of different shapes on some calls.
+        all_threads: also for tensors that other threads make meanwhile, as `backward()` does. No
+            thread but one allocates at a time then, or the order differs between ranks.
+    """
+    if loaded() and pytorch().is_compiling():
+        return Nothing()
+    found = _runtime.current().group(group) if group.__class__ is not Group else group
+    if disabled:
+        return Disabled(found)
+    return Scope(found, all_threads)
+
+
+def empty(*shape: Any, dtype: torch.dtype | None = None, group: Any = None) -> torch.Tensor:
+    """Make an uninitialised symmetric tensor, on GPUs and on the host backend.
+
+    It is registered at the end of the next scope of its group, or by the first collective on it.
+
+    Args:
+        shape: the lengths, one by one or as a sequence.
+        dtype: the element type; PyTorch's default type unless given.
+        group: whose memory; that of the innermost scope, else the world's.
+    """
+    lengths = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+    runtime = _runtime.current()
+    scopes = runtime.current.groups or runtime.diverted()
+    found = None if group is None and scopes else runtime.group(group)
+    return _memory.empty(runtime, tuple(int(n) for n in lengths), dtype, found)
+
+
+def empty_like(tensor: torch.Tensor, *, group: Any = None) -> torch.Tensor:
+    """Make an uninitialised symmetric tensor of another one's shape and type."""
+    return empty(tuple(tensor.shape), dtype=tensor.dtype, group=group)
+
+
+def alloc(nbytes: int, group: Any = None) -> Block:
+    """Allocate symmetric bytes on the host backend, without PyTorch."""
+    runtime = _runtime.current()
+    found = None if group is None and runtime.current.groups else runtime.group(group)
+    return _memory.allocate(runtime, found, nbytes)
+
+
+def reserve(nbytes: int, group: Any = None) -> None:
+    """Make and register memory, so that so many more bytes need no growth. Collective.
+
+    What a CUDA graph needs is reserved before its capture, because nothing can be registered
+    meanwhile. Several CUDA graphs with private pools of their own need memory for each.
+    """
+    found = _collectives.find(group)
+    found.runtime.before_registration(found)
+    found.library.call("symmem_reserve", found.pool, nbytes, found.handle)
+
+
+def trim(keep: int = 0, group: Any = None) -> None:
+    """Give memory without tensors back to the device. Collective over the group's domain.
+
+    It waits for the device, and PyTorch's cache of the group's memory is emptied. CUDA graphs that
+    are captured over the memory are gone before.
+
+    Args:
+        keep: the bytes that stay mapped at least.
+        group: whose memory; the world's unless given.
+    """
+    found = _collectives.find(group)
+    runtime = found.runtime
+    if runtime.cuda is not None and found.router is not None:
+        from symmem._cuda import live_pools
+
+        runtime.cuda.torch.module.cuda.synchronize()
+        alive = live_pools(runtime.cuda.torch)
+        found.router.forget(lambda key: key in alive)
+        found.router.reset()
+        runtime.cuda.torch.module.cuda.empty_cache()
+    runtime.before_registration(found)
+    found.library.call("symmem_trim", found.pool, keep)
+
+
+def is_symmetric(tensor: torch.Tensor, group: Any = None) -> bool:
+    """Tell whether a tensor lies in a window of the group. It asks nobody and makes no call."""
+    table = (group if group.__class__ is Group else _collectives.find(group)).windows
+    if table.words[1] != table.seen:  # Word.WINDOWS
+        table.refresh()
+    address = tensor.data_ptr()
+    i = bisect_right(table.starts, address)
+    # What PyTorch's allocator hands out never crosses the end of a window, so the bytes of a tensor
+    # with gaps between its elements may be counted without the gaps.
+    return i > 0 and address + tensor.nbytes <= table.ends[i - 1]
+
+
+# ---- Collectives -----------------------------------------------------------------------------
+
+
+def all_reduce(
+    tensor: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False
+) -> Work | None:
+    """Combine a tensor over all ranks, in place: `torch.distributed.all_reduce`.
+
+    Args:
+        tensor: contiguous, on the rank's device; symmetric or not, which affects its speed alone.
+        op: a ReduceOp of torch.distributed, or its name; the sum unless given.
+        group: as `symmem.group` takes it; the world unless given.
+        async_op: return at once, with a Work to wait for.
+    """
+    if loaded() and pytorch().is_compiling():
+        from symmem import _ops
+
+        _ops.all_reduce_(tensor, op, group)
+        return None
+    return _collectives.all_reduce(tensor, op, group, async_op)
+
+
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Gather a tensor of each rank: `torch.distributed.all_gather_into_tensor`."""
+    if loaded() and pytorch().is_compiling():
+        from symmem import _ops
+
+        _ops.all_gather_into_tensor_(output_tensor, input_tensor, group)
+        return None
+    return _collectives.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
+
+
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    op: Any = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Combine and keep this rank's part: `torch.distributed.reduce_scatter_tensor`."""
+    if loaded() and pytorch().is_compiling():
+        from symmem import _ops
+
+        _ops.reduce_scatter_tensor_(output, input, op, group)
+        return None
+    return _collectives.reduce_scatter_tensor(output, input, op, group, async_op)
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    src: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None:
+    """Copy one rank's tensor to all: `torch.distributed.broadcast`.
+
+    Args:
+        tensor: what is read on the root and written elsewhere.
+        src: the root, by its number in torch.distributed.
+        group: as `symmem.group` takes it; the world unless given.
+        async_op: return at once, with a Work to wait for.
+        group_src: the root, by its number in the group; instead of src.
+    """
+    if loaded() and pytorch().is_compiling():
+        from symmem import _ops
+
+        _ops.broadcast_(tensor, src, group, group_src)
+        return None
+    return _collectives.broadcast(tensor, src, group, async_op, group_src)
+
+
+def all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_split_sizes: list[int] | None = None,
+    input_split_sizes: list[int] | None = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Send a part to each rank and gather the parts: `torch.distributed.all_to_all_single`.
+
+    Parts of different lengths go as messages, which work on one machine.
+    """
+    if loaded() and pytorch().is_compiling():
+        from symmem import _ops
+
+        _ops.all_to_all_single_(output, input, output_split_sizes, input_split_sizes, group)
+        return None
+    return _collectives.all_to_all_single(
+        output, input, output_split_sizes, input_split_sizes, group, async_op
+    )
+
+
+def barrier(group: Any = None) -> None:
+    """Wait until all ranks have come: on GPUs the current stream waits, on the host the caller."""
+    _collectives.barrier(group)
+
+
+def synchronize() -> None:
+    """Wait for the current stream, and raise the first error of symmem's work on it."""
+    runtime = _runtime.current()
+    runtime.require()
+    runtime.library.call("symmem_stream_synchronize", runtime.stream())
+
+
+def set_path(path: str, group: Any = None) -> None:
+    """Set who chooses the path of a group's collectives: auto, plain or window. Collective."""
+    _collectives.find(group).set_path(path_choice(path))
+
+
+# ---- PyTorch's own communicators -------------------------------------------------------------
+
+
+def attach(process_group: Any = None) -> Group:
+    """Register the group's memory with PyTorch's own communicator, too. Collective.
+
+    Calls of torch.distributed on this process group then run on windows wherever their tensors were
+    made in scopes of the group that is returned, without a change. NCCL decides by itself then:
+    symmem's tuning table and its comparison of calls do not apply.
+
+    The process group is on the "nccl" backend of PyTorch, and nothing is under way on it on other
+    streams. Detach it before it is destroyed.
+    """
+    runtime = _runtime.current()
+    runtime.require()
+    if runtime.device is None:
+        raise UnsupportedError("attach is for NCCL communicators; symmem runs on the host backend")
+    pg = pytorch().distributed.group.WORLD if process_group is None else process_group
+    found = runtime.group(pg)
+    runtime.attachments.attach(pg, found, runtime.device)
+    return found
+
+
+def detach(process_group: Any = None) -> bool:
+    """Undo `attach` on this rank, and tell whether there was anything to undo."""
+    pg = pytorch().distributed.group.WORLD if process_group is None else process_group
+    return _runtime.current().attachments.detach(pg)
+
+
+# ---- Questions -------------------------------------------------------------------------------
+
+
+def stats() -> dict[str, Any]:
+    """Count everything: pools with their bytes and windows, groups with paths, streams."""
+    runtime = _runtime.current()
+    runtime.require()
+    found = runtime.library.json("symmem_stats")
+    if runtime.cuda is not None:
+        found["lanes"] = {
+            pool: {str(key): len(lanes) for key, lanes in router.lanes.items()}
+            for pool, router in runtime.cuda.routers.items()
+        }
+    return found
+
+
+# ---- Comparison ------------------------------------------------------------------------------
+
+
+def check(group: Any = None) -> None:
+    """Compare what all ranks of the group have done so far. Collective.
+
+    On GPUs the place of every tensor that PyTorch made in the group's memory is compared, too.
+
+    Raises:
+        DivergenceError: ranks differ, with the first difference and both sides of it.
+    """
+    found = _collectives.find(group)
+    runtime = found.runtime
+    if runtime.cuda is not None:
+        from symmem._places import note_blocks
+
+        note_blocks(runtime.cuda, found)
+    found.library.call("symmem_check", found.handle)
+
+
+def set_check(level: str) -> None:
+    """Change how much ranks compare: off, registration or every. Collective over the world."""
+    runtime = _runtime.current()
+    runtime.require()
+    runtime.library.call("symmem_set_check", check_level(level))

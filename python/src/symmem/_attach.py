@@ -1,0 +1,111 @@
+"""Windows on communicators of PyTorch's own, for programs that do not change their calls."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from symmem import errors
+from symmem._library import Library
+from symmem._torch import pytorch
+
+if TYPE_CHECKING:
+    from symmem._group import Group
+
+
+@dataclass
+class Attachment:
+    """A process group's communicator that gets a window wherever a group of symmem's has one."""
+
+    process_group: Any
+    group: Group
+    handle: int
+    name: str
+
+
+def _alive(process_group: Any) -> bool:
+    """Tell whether torch.distributed still has the process group."""
+    return process_group in pytorch().distributed.distributed_c10d._world.pg_map
+
+
+def communicator(process_group: Any, device: int) -> int:
+    """Find the ncclComm_t of a process group, and have PyTorch make it if it has not yet."""
+    found = pytorch().module
+    backend = process_group._get_backend(found.device("cuda", device))
+    if not hasattr(backend, "_comm_ptr"):
+        raise errors.TorchError(
+            f"{type(backend).__name__} of PyTorch {found.__version__} does not tell its "
+            "communicator: attach needs the nccl backend of PyTorch 2.9 or newer"
+        )
+    address = _pointer(backend)
+    if not address:
+        pytorch().distributed.all_reduce(
+            found.zeros(1, device=f"cuda:{device}"), group=process_group
+        )
+        address = _pointer(backend)
+    if not address:
+        raise errors.UnsupportedError(f"{process_group!r} has no communicator on cuda:{device}")
+    return address
+
+
+def _pointer(backend: Any) -> int:
+    try:
+        return int(backend._comm_ptr() or 0)
+    except RuntimeError:
+        return 0  # PyTorch raises while the communicator is not made yet.
+
+
+@dataclass
+class Attachments:
+    """All attachments of this rank, by the process group's identity."""
+
+    library: Library
+    found: dict[int, Attachment] = field(default_factory=dict)
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def attach(self, process_group: Any, group: Group, device: int) -> Attachment:
+        """Attach a process group's communicator. Collective over the group."""
+        self.prune()
+        if known := self.found.get(id(process_group)):
+            return known
+        address = communicator(process_group, device)
+        pytorch().module.cuda.synchronize(device)
+        name = f"{process_group.group_name} {next(self.numbers)}"
+        text = name.encode()
+        handle = self.library.number("symmem_attach", group.handle, address, len(text), text)
+        made = Attachment(process_group, group, handle, name)
+        self.found[id(process_group)] = made
+        return made
+
+    def detach(self, process_group: Any) -> bool:
+        """Detach a process group, and tell whether it was attached."""
+        made = self.found.pop(id(process_group), None)
+        if made is None:
+            return False
+        self._end(made)
+        return True
+
+    def detach_all(self) -> None:
+        """Detach everything, the latest first."""
+        for key in reversed(list(self.found)):
+            self._end(self.found.pop(key))
+
+    def prune(self) -> None:
+        """Forget what torch.distributed has destroyed: its windows went with it."""
+        for key, made in list(self.found.items()):
+            if not _alive(made.process_group):
+                self._end(self.found.pop(key))
+
+    def settle(self, group: Group) -> None:
+        """Before windows are registered: nothing may run on the communicators that get them."""
+        if not self.found:
+            return
+        self.prune()
+        if any(a.group is group for a in self.found.values()):
+            found = pytorch()
+            if not found.is_capturing():
+                found.module.cuda.synchronize()
+
+    def _end(self, made: Attachment) -> None:
+        self.library.call("symmem_detach", made.handle, int(_alive(made.process_group)))

@@ -1,0 +1,70 @@
+"""Which path a collective takes, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from symmem import _collectives
+from symmem._constants import Operation
+from symmem._torch import pytorch
+from symmem.errors import InvalidError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which path a collective takes, and why.
+
+    Attributes:
+        operation: the collective's name.
+        path: "plain", "window" or "direct".
+        why: what decided.
+        registers: whether the call would register memory first.
+    """
+
+    operation: str
+    path: str
+    why: str
+    registers: bool
+
+    def __str__(self) -> str:
+        """Return one line for people."""
+        first = ", after registering" if self.registers else ""
+        return f"{self.operation}: {self.path} path{first}: {self.why}"
+
+
+def explain(
+    operation: str,
+    input: torch.Tensor,
+    output: torch.Tensor | None = None,
+    group: Any = None,
+) -> Explanation:
+    """Tell which path a collective on these tensors would take now. It does nothing, asks nobody.
+
+    Args:
+        operation: all_reduce, all_gather, reduce_scatter, broadcast or all_to_all, with or without
+            the rest of the name that torch.distributed gives it.
+        input: what is read.
+        output: what is written; the input unless given.
+        group: as `symmem.group` takes it; the world unless given.
+    """
+    found = _collectives.find(group)
+    name = operation.upper().removesuffix("_INTO_TENSOR").removesuffix("_TENSOR")
+    name = name.removesuffix("_SINGLE")
+    try:
+        code = Operation[name]
+    except KeyError:
+        raise InvalidError(f"operation {operation!r}: one of all_reduce, all_gather, ...") from None
+    target = input if output is None else output
+    count = {
+        Operation.REDUCE_SCATTER: target.numel(),
+        Operation.ALL_TO_ALL: input.numel() // found.size,
+    }.get(code, input.numel())
+    kind = pytorch().element(input.dtype)
+    data = found.library.json(
+        "symmem_explain", found.handle, code, count, kind, input.data_ptr(), target.data_ptr()
+    )
+    return Explanation(data["operation"], data["path"], data["why"], bool(data["registers"]))

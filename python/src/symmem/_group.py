@@ -1,0 +1,129 @@
+"""Groups: ranks that communicate, and the memory that they share."""
+
+from __future__ import annotations
+
+import ctypes as c
+from typing import TYPE_CHECKING, Any
+
+from symmem import errors
+from symmem._constants import NEVER_SEEN, Word
+from symmem._library import Library
+
+if TYPE_CHECKING:
+    from symmem._routing import Router
+    from symmem._runtime import Runtime
+
+
+class WindowTable:
+    """The windows of a group, copied, so that asking costs no call while they stand."""
+
+    __slots__ = ("_handle", "_library", "ends", "seen", "starts", "words")
+
+    def __init__(self, library: Library, handle: int):
+        self._library = library
+        self._handle = handle
+        self.words = library.words
+        self.seen = NEVER_SEEN
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+
+    def refresh(self) -> None:
+        """Copy the windows anew."""
+        seen = self.words[Word.WINDOWS]
+        pairs = self._read()
+        self.starts = [a for a, _ in pairs]
+        self.ends = [a + n for a, n in pairs]
+        self.seen = seen
+
+    def _read(self) -> list[tuple[int, int]]:
+        capacity = 64
+        while True:
+            pairs = (c.c_int64 * (2 * capacity))()
+            count = self._library.number("symmem_windows", self._handle, capacity, pairs)
+            if count <= capacity:
+                flat = list(pairs[: 2 * count])
+                return list(zip(flat[::2], flat[1::2], strict=True))
+            capacity = 2 * count
+
+
+class Group:
+    """Ranks that communicate; rank numbers count within the group.
+
+    Groups come from `symmem.init` and `symmem.group`, never from calling the class. A group whose
+    ranks are those of another group shares that one's memory; any other has memory of its own
+    unless it was given a `domain`.
+
+    Attributes:
+        name: the same on all of its ranks.
+        rank: this rank's number in the group.
+        ranks: the numbers in the world, in group order.
+        pool: the number of the pool that its scopes allocate from, as `stats` lists them.
+    """
+
+    def __init__(self, runtime: Runtime, handle: int, name: str, ranks: tuple[int, ...], pool: int):
+        self.runtime = runtime
+        self.library = runtime.library
+        self.handle = handle
+        self.name = name
+        self.ranks = ranks
+        self.rank = ranks.index(runtime.rank)
+        self.pool = pool
+        self.seen = NEVER_SEEN
+        self.warned = NEVER_SEEN
+        self.windows = WindowTable(self.library, handle)
+        self.router: Router | None = runtime.router(pool)
+        self.closed = False
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.ranks)
+
+    def __repr__(self) -> str:
+        """Describe the group for people."""
+        state = "closed " if self.closed else ""
+        return f"<{state}symmem.Group {self.name!r}: rank {self.rank} of {list(self.ranks)}>"
+
+    def end_scope(self, stream: int) -> None:
+        """Register what is new. Collective, if something is."""
+        self.seen = self.library.number("symmem_scope_end", self.handle, stream)
+
+    def pending(self) -> bool:
+        """Tell whether something may have to be registered; it costs no call."""
+        return bool(self.library.words[Word.PENDING] != self.seen)
+
+    def error(self) -> errors.SymmemError | None:
+        """Return the fault that has ended the group, or None while it is open."""
+        code = self.library.raw.symmem_group_error(self.handle)
+        return self.library.error(code) if code else None
+
+    def abort(self) -> None:
+        """Fail the group on all its ranks: calls that wait raise `AbortedError`."""
+        self.library.call("symmem_group_abort", self.handle)
+
+    def set_path(self, path: int) -> None:
+        """Set who chooses the path of collectives. Collective."""
+        self.library.call("symmem_group_set_path", self.handle, path)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the group as the library sees it."""
+        return self.library.json("symmem_group_describe", self.handle)
+
+    def close(self) -> None:
+        """Leave the group. Graphs that were captured over it are gone before. Waits for nobody."""
+        if not self.closed:
+            self.library.call("symmem_group_close", self.handle)
+            self.retire()
+            self.runtime.groups.pop(self.name, None)
+
+    def retire(self) -> None:
+        """Make scopes of the group raise instead of diverting."""
+        self.closed = True
+        self.router = None
+
+
+def open_group(library: Library, name: str, ranks: tuple[int, ...]) -> int:
+    """Open a group of world ranks, collective over them, and return its handle."""
+    text = name.encode()
+    array = (c.c_int32 * len(ranks))(*ranks)
+    return library.number("symmem_group_open", len(text), text, len(ranks), array)

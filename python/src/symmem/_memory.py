@@ -1,0 +1,113 @@
+"""Symmetric tensors, and symmetric memory without PyTorch."""
+
+from __future__ import annotations
+
+import ctypes as c
+import math
+from typing import TYPE_CHECKING, Any
+
+from symmem import errors
+from symmem._torch import pytorch
+
+if TYPE_CHECKING:
+    import torch
+
+    from symmem._group import Group
+    from symmem._runtime import Runtime
+
+
+class Block:
+    """A block of symmetric memory on the host backend, freed with its last view.
+
+    `view` is its bytes as a ctypes array, which exports the buffer protocol: memoryview(view),
+    numpy.frombuffer and torch.frombuffer all share the memory and keep it alive.
+    """
+
+    __slots__ = ("address", "nbytes", "view")
+
+    def __init__(self, runtime: Runtime, pool: int, nbytes: int):
+        raw = c.c_void_p(0)
+        runtime.library.call("symmem_alloc", pool, max(nbytes, 1), 0, c.byref(raw))
+        assert raw.value is not None
+        self.address = raw.value
+        self.nbytes = nbytes
+        self.view = _owning(max(nbytes, 1)).from_address(self.address)
+        self.view.owner = _Owner(runtime, self.address)
+
+
+class _Owner:
+    """Frees a block when nobody refers to it any more."""
+
+    __slots__ = ("_address", "_runtime")
+
+    def __init__(self, runtime: Runtime, address: int):
+        self._runtime = runtime
+        self._address = address
+
+    def __del__(self) -> None:
+        runtime = self._runtime
+        if not runtime.closed and not runtime.forked:
+            # At the end of the interpreter nothing is left that could hear of a failure.
+            runtime.library.raw.symmem_free(self._address)
+
+
+def _owning(nbytes: int) -> Any:
+    """Make an array type whose instances have room for an attribute."""
+    return type("Bytes", (c.c_char * nbytes,), {})
+
+
+def allocate(runtime: Runtime, group: Group | None, nbytes: int) -> Block:
+    """Allocate from a group's pool, on the host backend."""
+    runtime.require()
+    if runtime.backend != "host":
+        raise errors.UnsupportedError("blocks are of the host backend; on GPUs make tensors")
+    return Block(runtime, _pool(runtime, group), nbytes)
+
+
+def _pool(runtime: Runtime, group: Group | None) -> int:
+    if group is not None:
+        return group.pool
+    scopes = runtime.current.groups
+    if not scopes:
+        return runtime.world.pool
+    innermost = scopes[-1]
+    return -1 if innermost is None else innermost.pool
+
+
+def empty(
+    runtime: Runtime,
+    shape: tuple[int, ...],
+    dtype: torch.dtype | None,
+    group: Group | None,
+) -> torch.Tensor:
+    """Make an uninitialised tensor in a group's memory."""
+    runtime.require()
+    module = pytorch().module
+    dtype = dtype or module.get_default_dtype()
+    if runtime.backend == "host":
+        return _empty_on_host(runtime, shape, dtype, group)
+    device = module.device("cuda", runtime.device)
+    if group is None or group.router is None:
+        made: torch.Tensor = module.empty(shape, dtype=dtype, device=device)
+        return made
+    lane = group.router.enter()
+    try:
+        made = module.empty(shape, dtype=dtype, device=device)
+        return made
+    finally:
+        if lane is not None:
+            group.router.leave(lane)
+
+
+def _empty_on_host(
+    runtime: Runtime, shape: tuple[int, ...], dtype: torch.dtype, group: Group | None
+) -> torch.Tensor:
+    module = pytorch().module
+    count = math.prod(shape)
+    pool = _pool(runtime, group)
+    if count == 0 or pool < 0:
+        plain: torch.Tensor = module.empty(shape, dtype=dtype)
+        return plain
+    block = Block(runtime, pool, count * dtype.itemsize)
+    made: torch.Tensor = module.frombuffer(block.view, dtype=dtype, count=count).view(shape)
+    return made

@@ -1,0 +1,195 @@
+"""Collectives as operators of PyTorch, so that torch.compile and graphs of it can hold them.
+
+`torch.ops.symmem` has, for each collective, one operator that writes its arguments, whose name ends
+in an underscore, and one that returns a new tensor. The new ones are symmetric. Groups are given by
+their names, which are the same on all ranks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from symmem import _collectives, _memory, _runtime, errors
+from symmem._constants import Reduction
+from symmem._torch import pytorch, reduction_of
+
+if TYPE_CHECKING:
+    import torch
+
+_SCHEMAS = {
+    "all_reduce_": "(Tensor(a!) tensor, str op, str group) -> ()",
+    "all_reduce": "(Tensor tensor, str op, str group) -> Tensor",
+    "all_gather_into_tensor_": "(Tensor(a!) output, Tensor input, str group) -> ()",
+    "all_gather_into_tensor": "(Tensor input, str group) -> Tensor",
+    "reduce_scatter_tensor_": "(Tensor(a!) output, Tensor input, str op, str group) -> ()",
+    "reduce_scatter_tensor": "(Tensor input, str op, str group) -> Tensor",
+    "broadcast_": "(Tensor(a!) tensor, int group_src, str group) -> ()",
+    "all_to_all_single_": (
+        "(Tensor(a!) output, Tensor input, int[]? output_split_sizes, "
+        "int[]? input_split_sizes, str group) -> ()"
+    ),
+}
+
+
+def _world_of(group: str) -> Any:
+    return _runtime.current().group(group)
+
+
+def _like(tensor: torch.Tensor, rows: int, group: str) -> torch.Tensor:
+    """Make a symmetric tensor that differs from another in its first length alone."""
+    shape = (rows, *tensor.shape[1:]) if tensor.dim() else ()
+    return _memory.empty(_runtime.current(), shape, tensor.dtype, _world_of(group))
+
+
+def _rows(tensor: torch.Tensor) -> int:
+    return tensor.shape[0] if tensor.dim() else 1
+
+
+class Eager:
+    """What the operators do."""
+
+    @staticmethod
+    def all_reduce_(tensor: torch.Tensor, op: str, group: str) -> None:
+        """Combine in place."""
+        _collectives.all_reduce(tensor, op, group)
+
+    @staticmethod
+    def all_reduce(tensor: torch.Tensor, op: str, group: str) -> torch.Tensor:
+        """Combine into a new tensor."""
+        output = _like(tensor, _rows(tensor), group)
+        _collectives.all_reduce_out(output, tensor.contiguous(), op, group)
+        return output
+
+    @staticmethod
+    def all_gather_into_tensor_(output: torch.Tensor, input: torch.Tensor, group: str) -> None:
+        """Gather into a given tensor."""
+        _collectives.all_gather_into_tensor(output, input, group)
+
+    @staticmethod
+    def all_gather_into_tensor(input: torch.Tensor, group: str) -> torch.Tensor:
+        """Gather along the first dimension into a new tensor."""
+        output = _like(input, _rows(input) * _world_of(group).size, group)
+        _collectives.all_gather_into_tensor(output, input.contiguous(), group)
+        return output
+
+    @staticmethod
+    def reduce_scatter_tensor_(
+        output: torch.Tensor, input: torch.Tensor, op: str, group: str
+    ) -> None:
+        """Combine and scatter into a given tensor."""
+        _collectives.reduce_scatter_tensor(output, input, op, group)
+
+    @staticmethod
+    def reduce_scatter_tensor(input: torch.Tensor, op: str, group: str) -> torch.Tensor:
+        """Combine and scatter along the first dimension into a new tensor."""
+        output = _like(input, _divided(input, _world_of(group).size), group)
+        _collectives.reduce_scatter_tensor(output, input.contiguous(), op, group)
+        return output
+
+    @staticmethod
+    def broadcast_(tensor: torch.Tensor, group_src: int, group: str) -> None:
+        """Copy the root's tensor."""
+        _collectives.broadcast(tensor, None, group, False, group_src)
+
+    @staticmethod
+    def all_to_all_single_(
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_split_sizes: list[int] | None,
+        input_split_sizes: list[int] | None,
+        group: str,
+    ) -> None:
+        """Exchange parts."""
+        _collectives.all_to_all_single(output, input, output_split_sizes, input_split_sizes, group)
+
+
+class Fake:
+    """The shapes of what operators return, without doing anything."""
+
+    @staticmethod
+    def all_reduce(tensor: torch.Tensor, op: str, group: str) -> torch.Tensor:
+        """Have the input's shape."""
+        return tensor.new_empty(tensor.shape)
+
+    @staticmethod
+    def all_gather_into_tensor(input: torch.Tensor, group: str) -> torch.Tensor:
+        """Have as many times the rows as there are ranks."""
+        return input.new_empty((_rows(input) * _world_of(group).size, *input.shape[1:]))
+
+    @staticmethod
+    def reduce_scatter_tensor(input: torch.Tensor, op: str, group: str) -> torch.Tensor:
+        """Have a part of the rows."""
+        return input.new_empty((_divided(input, _world_of(group).size), *input.shape[1:]))
+
+
+def _divided(tensor: torch.Tensor, size: int) -> int:
+    if tensor.dim() == 0 or tensor.shape[0] % size:
+        raise errors.InvalidError(f"{tuple(tensor.shape)} has no rows for each of {size} ranks")
+    return tensor.shape[0] // size
+
+
+_library: Any = None
+
+
+def register() -> Any:
+    """Define the operators, once, and return torch.ops.symmem."""
+    global _library
+    module = pytorch().module
+    if _library is None:
+        made = module.library.Library("symmem", "DEF")
+        for name, schema in _SCHEMAS.items():
+            made.define(name + schema)
+            made.impl(name, getattr(Eager, name), "CompositeExplicitAutograd")
+            fake = getattr(Fake, name, _nothing)
+            module.library.register_fake(f"symmem::{name}", fake, lib=made)
+        _library = made
+    return module.ops.symmem
+
+
+def _nothing(*arguments: Any) -> None:
+    """Be the fake of an operator that returns nothing."""
+
+
+# ---- What the functions of the package do while PyTorch compiles -----------------------------
+
+
+def _op_name(op: Any) -> str:
+    return Reduction(reduction_of(op)).name.lower()
+
+
+def all_reduce_(tensor: torch.Tensor, op: Any, group: Any) -> None:
+    """Have the compiler call the operator."""
+    pytorch().module.ops.symmem.all_reduce_(tensor, _op_name(op), _collectives.find(group).name)
+
+
+def all_gather_into_tensor_(output: torch.Tensor, input: torch.Tensor, group: Any) -> None:
+    """Have the compiler call the operator."""
+    name = _collectives.find(group).name
+    pytorch().module.ops.symmem.all_gather_into_tensor_(output, input, name)
+
+
+def reduce_scatter_tensor_(output: torch.Tensor, input: torch.Tensor, op: Any, group: Any) -> None:
+    """Have the compiler call the operator."""
+    name = _collectives.find(group).name
+    pytorch().module.ops.symmem.reduce_scatter_tensor_(output, input, _op_name(op), name)
+
+
+def broadcast_(tensor: torch.Tensor, src: int | None, group: Any, group_src: int | None) -> None:
+    """Have the compiler call the operator."""
+    found = _collectives.find(group)
+    root = found.runtime.root(found, src, group_src)
+    pytorch().module.ops.symmem.broadcast_(tensor, root, found.name)
+
+
+def all_to_all_single_(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_split_sizes: list[int] | None,
+    input_split_sizes: list[int] | None,
+    group: Any,
+) -> None:
+    """Have the compiler call the operator."""
+    name = _collectives.find(group).name
+    pytorch().module.ops.symmem.all_to_all_single_(
+        output, input, output_split_sizes, input_split_sizes, name
+    )

@@ -1,0 +1,131 @@
+"""What symmem uses of PyTorch, looked up once, when it is first needed.
+
+Importing symmem does not import torch. The names with an underscore in front are PyTorch's own
+unofficial ones; all of them are here, so that a new release of PyTorch means one file to read.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from symmem import errors
+from symmem._constants import BYTES, REDUCTIONS, TYPES, Reduction, Type
+
+if TYPE_CHECKING:
+    import torch
+
+OLDEST = (2, 8)
+
+
+def loaded() -> bool:
+    """Tell whether the program has imported torch."""
+    return "torch" in sys.modules
+
+
+class Torch:
+    """PyTorch's functions and tables, as attributes.
+
+    Attributes:
+        module: torch itself.
+        distributed: torch.distributed, or None where PyTorch was built without it.
+        types: the element types that can be reduced.
+        raw_stream: the current stream of a device, as a number.
+        nested_pools: whether the innermost of nested pools gets allocations (PyTorch 2.10).
+    """
+
+    def __init__(self) -> None:
+        try:
+            import torch
+            import torch.distributed as dist
+        except ImportError as e:
+            raise errors.TorchError(f"this needs PyTorch: {e}") from e
+        self.version = _release(torch.__version__)
+        if self.version < OLDEST:
+            raise errors.TorchError(
+                f"PyTorch {torch.__version__} is older than {OLDEST[0]}.{OLDEST[1]}, whose pools "
+                "follow threads; install a newer one"
+            )
+        self.module: Any = torch
+        self.distributed: Any = dist if dist.is_available() else None
+        self.types = {getattr(torch, name): t for name, t in TYPES.items()}
+        self.strided = torch.strided
+        self.is_compiling = torch.compiler.is_compiling
+        c: Any = torch._C
+        self.raw_stream: Any = getattr(c, "_cuda_getCurrentRawStream", None)
+        self.is_capturing: Any = getattr(c, "_cuda_isCurrentStreamCapturing", None)
+        self.begin: Any = getattr(c, "_cuda_beginAllocateCurrentThreadToPool", None)
+        self.begin_all: Any = getattr(c, "_cuda_beginAllocateToPool", None)
+        self.end: Any = getattr(c, "_cuda_endAllocateToPool", None)
+        self.release: Any = getattr(c, "_cuda_releasePool", None)
+        self.nested_pools = self.version >= (2, 10)
+
+    def initialized(self) -> bool:
+        """Tell whether torch.distributed has a default process group."""
+        return self.distributed is not None and self.distributed.is_initialized()
+
+    def element(self, dtype: torch.dtype) -> Type:
+        """Find the type by which elements are moved when nothing is computed."""
+        found = self.types.get(dtype)
+        if found is None:
+            found = BYTES.get(dtype.itemsize)
+        if found is None:
+            raise errors.UnsupportedError(f"elements of {dtype} cannot be moved")
+        return found
+
+    def reduction(self, dtype: torch.dtype, op: Any) -> tuple[Type, Reduction]:
+        """Find the type and the reduction for `torch.distributed`'s op, or one by name."""
+        reduction = reduction_of(op)
+        if dtype is self.module.bool:
+            return _logical(reduction)
+        found = self.types.get(dtype)
+        if found is None:
+            raise errors.UnsupportedError(
+                f"{dtype} cannot be reduced: one of {', '.join(TYPES)}, or bool"
+            )
+        return found, reduction
+
+
+_OPS: dict[Any, Reduction] = {None: Reduction.SUM}
+
+
+def reduction_of(op: Any) -> Reduction:
+    """Find a reduction by `torch.distributed`'s op, or by name; None is the sum."""
+    try:
+        return _OPS[op]
+    except (KeyError, TypeError):
+        pass
+    inner = getattr(op, "op", op)
+    name = op if isinstance(op, str) else getattr(inner, "name", str(inner).rpartition(".")[2])
+    found = REDUCTIONS.get(str(name).lower())
+    if found is None:
+        raise errors.UnsupportedError(f"reduction {op}: one of sum, product, min, max, avg")
+    if isinstance(op, str) or inner is op:
+        _OPS[op] = found
+    return found
+
+
+def _logical(reduction: Reduction) -> tuple[Type, Reduction]:
+    """Turn a reduction of truth values, which are bytes of 0 or 1, into one of numbers."""
+    table = {
+        Reduction.SUM: Reduction.MAX,
+        Reduction.MAX: Reduction.MAX,
+        Reduction.PROD: Reduction.MIN,
+        Reduction.MIN: Reduction.MIN,
+    }
+    if reduction not in table:
+        raise errors.UnsupportedError("truth values have no average")
+    return Type.UINT8, table[reduction]
+
+
+def _release(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    digits = "".join(d for d in minor if d.isdigit())
+    return int(major), int(digits or 0)
+
+
+@cache
+def pytorch() -> Torch:
+    """Look PyTorch up, once; `TorchError` where there is none or it is too old."""
+    return Torch()
