@@ -61,6 +61,21 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 }
 
+func TestTheBackendIsThatOfTheOptionsElseOfTheEnvironment(t *testing.T) {
+	t.Setenv("SYMMEM_BACKEND", "abacus")
+	rt, err := symmem.Open(t.Context(), symmem.Options{Size: 1, Backend: "host"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rt.Close(); err != nil {
+		t.Error(err)
+	}
+	_, err = symmem.Open(t.Context(), symmem.Options{Size: 1})
+	if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), `"abacus"`) {
+		t.Errorf("opened with %v", err)
+	}
+}
+
 func TestOpenTellsWhichRankDoesNotCome(t *testing.T) {
 	_, err := symmem.Open(t.Context(), on(symmem.Options{
 		Rank: 0, Size: 2, Store: "unix:@symmem-test-" + rand.Text(), Timeout: soon,

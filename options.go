@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -62,7 +63,7 @@ type Options struct {
 	Store string
 	// Token keeps strangers out of the store.
 	Token string
-	// Backend is "auto" or the name of a backend; empty means auto.
+	// Backend is "auto" or the name of a backend; empty means SYMMEM_BACKEND, else auto.
 	Backend string
 	// Tuning is the file of the table that chooses between the plain and the window path, as symmem
 	// tune writes it; every rank needs the same table. Empty means SYMMEM_TUNING, else the file
@@ -86,6 +87,9 @@ type Options struct {
 	Scatter uint64
 }
 
+// envBackend names the backend where options do not.
+const envBackend = "SYMMEM_BACKEND"
+
 const (
 	defaultTimeout  = 30 * time.Second
 	defaultInterval = time.Second
@@ -100,7 +104,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.CheckInterval = defaultInterval
 	}
 	if o.Backend == "" {
-		o.Backend = "auto"
+		o.Backend = cmp.Or(os.Getenv(envBackend), "auto")
 	}
 	if o.Tuning == "" {
 		o.Tuning = os.Getenv(envTuning)

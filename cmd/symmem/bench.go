@@ -52,8 +52,7 @@ func newBenchCommand() *cobra.Command {
 	flags.BoolVar(&f.enforce, "enforce", false, "exit with 1 if a figure is over its bar")
 	flags.IntVar(&f.batches, "batches", 0, "batches of each variant (default 21, quick 5)")
 	flags.DurationVar(&f.batch, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
-	flags.StringVar(&f.backend, "backend", "",
-		"where memory comes from: "+backendList()+" (default host, collective auto)")
+	backendFlag(flags, &f.backend, "host, of ranks auto")
 	cmd.AddCommand(
 		newBenchAllocCommand(f),
 		newBenchScopeCommand(f),
@@ -75,7 +74,7 @@ func (f *benchFlags) plan() (bench.Plan, error) {
 	if f.quick {
 		p = bench.Quick
 	}
-	if err := checkBackend(f.backend); f.backend != "" && err != nil {
+	if err := chooseBackend(&f.backend, ""); err != nil {
 		return p, err
 	}
 	p.Backend = f.backend

@@ -83,7 +83,7 @@ func newDoctorCommand() *cobra.Command {
 }
 
 func (f *doctorFlags) register(flags *pflag.FlagSet) {
-	flags.StringVar(&f.backend, "backend", "auto", "what to examine: "+backendList())
+	backendFlag(flags, &f.backend, "auto")
 	flags.IntVar(&f.ranks, "ranks", 0, "ranks of the trial (default one for each GPU, host 2)")
 	flags.StringVar(&f.library, "nccl", "", "file of NCCL (default as symmem finds it)")
 	flags.DurationVar(&f.timeout, "timeout", 30*time.Second, "longest wait for another rank")
@@ -100,7 +100,7 @@ func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 	case f.timeout <= 0:
 		return fmt.Errorf("timeout is %v, but must be positive", f.timeout)
 	}
-	if err := checkBackend(f.backend); err != nil {
+	if err := chooseBackend(&f.backend, "auto"); err != nil {
 		return err
 	}
 	if f.library == "" {

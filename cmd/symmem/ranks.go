@@ -20,10 +20,28 @@ func backendNames() []string { return append([]string{"auto"}, symmem.Backends()
 
 func backendList() string { return strings.Join(backendNames(), ", ") }
 
-// checkBackend refuses a backend that this program does not have.
-func checkBackend(name string) error {
-	if !slices.Contains(backendNames(), name) {
-		return fmt.Errorf("backend %q is none of %s", name, backendList())
+// envBackend is where Options.Backend comes from unless a program gives it.
+const envBackend = "SYMMEM_BACKEND"
+
+// backendFlag adds the flag, whose value chooseBackend takes.
+func backendFlag(flags *pflag.FlagSet, value *string, otherwise string) {
+	flags.StringVar(value, "backend", "", "where memory comes from: "+backendList()+
+		" (default $"+envBackend+", else "+otherwise+")")
+}
+
+// chooseBackend takes the flag, else the variable, else what is named; it may be empty. It refuses
+// a backend that this program does not have.
+func chooseBackend(given *string, otherwise string) error {
+	from := ""
+	if *given == "" {
+		if *given = os.Getenv(envBackend); *given == "" {
+			*given = otherwise
+			return nil
+		}
+		from = envBackend + ": "
+	}
+	if !slices.Contains(backendNames(), *given) {
+		return fmt.Errorf("%sbackend %q is none of %s", from, *given, backendList())
 	}
 	return nil
 }

@@ -45,6 +45,7 @@ type soakFlags struct {
 	config    soak.Config
 	ranks     int
 	bytes     bytesFlag
+	backend   string
 	placement string
 	check     string
 	json      bool
@@ -85,7 +86,7 @@ func (f *soakFlags) register(flags *pflag.FlagSet) {
 	flags.IntVar(&c.From, "from-round", c.From, "number of the first round")
 	flags.IntVar(&c.Steps, "steps", c.Steps, "steps of a round")
 	flags.Var(&f.bytes, "max-bytes", "longest message of a rank, such as 4M")
-	flags.StringVar(&c.Backend, "backend", c.Backend, "where memory comes from: "+backendList())
+	backendFlag(flags, &f.backend, c.Backend)
 	flags.StringVar(&f.placement, "placement", "creation",
 		"order among equally large free blocks: creation or address")
 	flags.StringVar(&f.check, "check", "default",
@@ -113,9 +114,10 @@ func (f *soakFlags) parse() (err error) {
 	default:
 		return fmt.Errorf("placement %q is neither creation nor address", f.placement)
 	}
-	if err := checkBackend(c.Backend); err != nil {
+	if err := chooseBackend(&f.backend, c.Backend); err != nil {
 		return err
 	}
+	c.Backend = f.backend
 	// Sums of int8 must hold a part of each rank.
 	const most = 64
 	if f.ranks < 1 || f.ranks > most {

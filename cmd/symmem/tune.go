@@ -89,8 +89,7 @@ func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	c.Plan = bench.Full
 	flags.IntVar(&f.ranks, "ranks", 2, "processes to start")
-	flags.StringVar(&c.Options.Backend, "backend", "auto",
-		"where memory comes from: "+backendList())
+	backendFlag(flags, &c.Options.Backend, "auto")
 	flags.StringSliceVar(&f.operations, "ops",
 		[]string{"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall"},
 		"operations to measure")
@@ -132,7 +131,7 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 		return fmt.Errorf("batches is %d and batch is %v, but both must be positive",
 			c.Plan.Batches, c.Plan.Batch)
 	}
-	if err := checkBackend(c.Options.Backend); err != nil {
+	if err := chooseBackend(&c.Options.Backend, "auto"); err != nil {
 		return err
 	}
 	if c.Operations, err = bench.ParseOperations(f.operations); err != nil {

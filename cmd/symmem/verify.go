@@ -47,6 +47,7 @@ type verifyFlags struct {
 	config    verify.Config
 	ranks     int
 	size      size
+	backend   string
 	placement string
 	check     string
 	path      string
@@ -96,7 +97,7 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.IntVar(&c.Cases, "cases", c.Cases, "buffers that are live at once")
 	flags.IntVar(&c.Rounds, "rounds", c.Rounds, "how often the cases are made and freed")
 	flags.Var(&f.size, "size", "float32 elements of a case")
-	flags.StringVar(&c.Backend, "backend", c.Backend, "where memory comes from: "+backendList())
+	backendFlag(flags, &f.backend, c.Backend)
 	flags.StringVar(&f.placement, "placement", "creation",
 		"order among equally large free blocks: creation or address")
 	flags.BoolVar(&c.Skew, "skew", false, "give each rank allocations and addresses of its own")
@@ -145,9 +146,10 @@ func (f *verifyFlags) parse() (err error) {
 	default:
 		return fmt.Errorf("placement %q is neither creation nor address", f.placement)
 	}
-	if err := checkBackend(c.Backend); err != nil {
+	if err := chooseBackend(&f.backend, c.Backend); err != nil {
 		return err
 	}
+	c.Backend = f.backend
 	return c.Validate()
 }
 

@@ -75,21 +75,21 @@ func (d *Device) Connect(
 ) (driver.Communicator, error) {
 	c, err := d.connect(ctx, group)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("connecting group %s: %w", group.ID, err)
 	}
 	return c, nil
 }
 
+// connect leaves it to its caller to say what it is for.
 func (d *Device) connect(ctx context.Context, group driver.GroupConfig) (*communicator, error) {
 	if n := len(group.Ranks); n < 1 || n > maxRanks || group.Rank < 0 || group.Rank >= n {
-		return nil, fmt.Errorf("connecting group %s: rank %d of %d ranks: want 1 to %d ranks",
-			group.ID, group.Rank, n, maxRanks)
+		return nil, fmt.Errorf("rank %d of %d ranks: want 1 to %d ranks", group.Rank, n, maxRanks)
 	}
 	ctx, cancel := d.bounded(ctx)
 	defer cancel()
 	c := newCommunicator(d, group)
 	if err := c.join(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("connecting group %s: %w", group.ID, err), c.release())
+		return nil, errors.Join(err, c.release())
 	}
 	return c, nil
 }
@@ -188,7 +188,7 @@ func (c *communicator) absence(ctx context.Context, rank int, err error) error {
 		return err
 	}
 	return errors.Join(&driver.TimeoutError{
-		Doing: "connecting group " + c.cfg.ID, Waited: c.device.cfg.Timeout, Missing: []int{rank},
+		Doing: "meeting the ranks of group " + c.cfg.ID, Waited: c.device.cfg.Timeout, Missing: []int{rank},
 	}, err)
 }
 

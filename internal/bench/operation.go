@@ -129,6 +129,10 @@ func OperationNames() []string {
 // ParseOperations reads names as OperationNames lists them; "all" means all of them.
 func ParseOperations(names []string) ([]Operation, error) {
 	var found []Operation
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no operation is named: take all, or some of %s",
+			strings.Join(OperationNames(), ", "))
+	}
 	for _, name := range names {
 		if name == "all" {
 			return operations, nil

@@ -169,6 +169,7 @@ var notes = []concern{
 		name: "NCCL_NVLS_ENABLE", values: off,
 		text: "keeps NCCL from NVLink multicast, which symmem does not need",
 	},
+	{name: "SYMMEM_BACKEND", text: "names the backend"},
 	{name: "SYMMEM_TOKEN", text: "keeps strangers out of the store"},
 	{name: "SYMMEM_TUNING", text: "names the table that chooses paths"},
 	{

@@ -36,6 +36,9 @@ func LookAtTuning(backend, device string, ranks int, file string, required bool)
 	case required || !errors.Is(err, fs.ErrNotExist):
 		t.Error = err.Error()
 		return t
+	case device == "" && backend != "host":
+		// There is no device to have a table of.
+		return t
 	default:
 		table = tuning.Builtin(backend, device)
 	}

@@ -96,7 +96,7 @@ func (e *entry) absenceLocked(ctx context.Context, err error) error {
 		return errors.Join(err, context.Cause(ctx))
 	}
 	late := &driver.TimeoutError{
-		Doing: "joining group " + e.cfg.Group.ID, Waited: e.cfg.Timeout,
+		Doing: "meeting the ranks of group " + e.cfg.Group.ID, Waited: e.cfg.Timeout,
 	}
 	for r, l := range e.links {
 		if l == nil && r != e.cfg.Group.Rank {
