@@ -240,7 +240,7 @@ func exports(t *testing.T, library string) map[string]bool {
 
 func TestBuildTellsWhatGccSaid(t *testing.T) {
 	_, _, err := build(t.TempDir(), "-fno-such-thing")
-	if err == nil || !strings.Contains(err.Error(), "compiling cuda: ") ||
+	if err == nil || !strings.Contains(err.Error(), "compiling kernels: ") ||
 		!strings.Contains(err.Error(), "-fno-such-thing") {
 		t.Errorf("the error is %v", err)
 	}

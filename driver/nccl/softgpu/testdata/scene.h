@@ -121,7 +121,7 @@ struct part {
 };
 
 static inline void *play_part(void *arg) {
-    struct part *p = arg;
+    struct part *p = (struct part *)arg;
     open_rank(&p->rank);
     if (p->connected)
         connect_rank(&p->rank, p->id);

@@ -99,7 +99,28 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
         return CUDA_ERROR_INVALID_VALUE;
     switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-        *value = 1024;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
+        *value = MAX_THREADS;
+        break;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
+        *value = MAX_BLOCK_Z;
+        break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
+        *value = MAX_GRID_X;
+        break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
+        *value = MAX_GRID_YZ;
+        break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
+        *value = MAX_SHARED;
+        break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+        *value = 4;
+        break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+        *value = 2048;
         break;
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
         *value = 32;
@@ -110,7 +131,6 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
         *value = visible[device] + 1;
         break;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
@@ -123,11 +143,21 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
+/* What joins the devices of the machine, by SOFTGPU_LINK. */
+enum link { NO_LINK, PCIE, NVLINK };
+
+static enum link link_kind(void) {
+    const char *text = getenv("SOFTGPU_LINK");
+    if (text != NULL && strcmp(text, "none") == 0)
+        return NO_LINK;
+    return text != NULL && strcmp(text, "pcie") == 0 ? PCIE : NVLINK;
+}
+
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
     ENTER_DEVICE(device);
     if (!device_valid(peer))
         return CUDA_ERROR_INVALID_DEVICE;
-    *can = device != peer;
+    *can = device != peer && link_kind() != NO_LINK;
     return CUDA_SUCCESS;
 }
 
@@ -138,6 +168,7 @@ CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice from, CUdev
         return CUDA_ERROR_INVALID_DEVICE;
     if (value == NULL || attribute < 1 || attribute > 4)
         return CUDA_ERROR_INVALID_VALUE;
-    *value = attribute != 1;
+    enum link least = attribute == 3 ? NVLINK : PCIE;
+    *value = attribute != 1 && link_kind() >= least;
     return CUDA_SUCCESS;
 }

@@ -11,6 +11,15 @@
 
 enum { MAX_DEVICES = 64, GRANULARITY = 2 << 20 };
 
+/* Limits of launches: of the threads of a block, of sizes, and of shared memory in bytes. */
+enum {
+    MAX_THREADS = 1024,
+    MAX_BLOCK_Z = 64,
+    MAX_GRID_X = 0x7fffffff,
+    MAX_GRID_YZ = 65535,
+    MAX_SHARED = 48 << 10
+};
+
 /* Begins every entry point: the state of the driver, of this thread and of its device. */
 #define ENTER(otherwise)                                                                           \
     do {                                                                                           \
@@ -41,7 +50,7 @@ int device_count(void);
 struct context *context_of(int device);
 
 /* handle.c: which pointers are live objects. */
-enum kind { ALLOCATION, STREAM, EVENT, GRAPH, EXEC };
+enum kind { ALLOCATION, STREAM, EVENT, GRAPH, EXEC, MODULE };
 void handle_add(enum kind kind, const void *object);
 bool handle_live(enum kind kind, const void *object);
 bool handle_remove(enum kind kind, const void *object);

@@ -1,23 +1,18 @@
-/* Entry points of the true driver that have no meaning without a GPU: programs for it, and
- * multicast. They exist, so that a binding finds them, and say that they are not supported. */
+/* Entry points of the true driver that nobody needs here: other ways to programs, and multicast.
+ * They exist, so that a binding finds them, and say that they are not supported. */
 #include "../abi/cuda.h"
 
 #define UNSUPPORTED(name)                                                                          \
     API CUresult name(void);                                                                       \
     CUresult name(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 
-UNSUPPORTED(cuModuleLoadData)
 UNSUPPORTED(cuModuleLoadDataEx)
-UNSUPPORTED(cuModuleUnload)
-UNSUPPORTED(cuModuleGetFunction)
 UNSUPPORTED(cuModuleGetGlobal_v2)
 UNSUPPORTED(cuLibraryLoadData)
 UNSUPPORTED(cuLibraryUnload)
 UNSUPPORTED(cuLibraryGetKernel)
 UNSUPPORTED(cuKernelGetFunction)
 UNSUPPORTED(cuFuncSetAttribute)
-UNSUPPORTED(cuFuncGetAttribute)
-UNSUPPORTED(cuLaunchKernel)
 UNSUPPORTED(cuLaunchKernelEx)
 UNSUPPORTED(cuLaunchCooperativeKernel)
 UNSUPPORTED(cuOccupancyMaxActiveBlocksPerMultiprocessor)

@@ -1,0 +1,76 @@
+package softgpu
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// kernelsIn is where the sources of kernels are unpacked.
+func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
+
+// language are the flags with which kernels are compiled. The header that stands in for the device
+// comes before the kernels' own of the same name, and arithmetic is that of the device: nothing is
+// contracted. Warnings are left to who compiles kernels for GPUs.
+func language(dir string) []string {
+	return []string{
+		"-x", "c++", "-std=c++17", "-O2", "-g", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti",
+		"-fvisibility=hidden",
+		"-ffp-contract=off", "-fno-math-errno",
+		"-I" + filepath.Join(dir, "src", "gpu"), "-I" + filepath.Join(kernelsIn(dir), "src"),
+	}
+}
+
+// compileKernels makes an object of all kernels and a table of them, and returns its path.
+func compileKernels(dir string, flags []string) (string, error) {
+	files, err := filepath.Glob(filepath.Join(kernelsIn(dir), "src", "*.cu"))
+	if err != nil {
+		return "", fmt.Errorf("listing the kernels: %w", err)
+	}
+	all := includes(files)
+	list := filepath.Join(dir, "list.cc")
+	if err := os.WriteFile(list, []byte(all), 0o644); err != nil {
+		return "", fmt.Errorf("listing the kernels: %w", err)
+	}
+	expanded, err := run("kernels", "g++",
+		slices.Concat(language(dir), []string{"-E", "-P", "-DKERNEL=" + mark, list}))
+	if err != nil {
+		return "", err
+	}
+	table := filepath.Join(dir, "table.cc")
+	if err := os.WriteFile(table, []byte(all+tableOf(expanded)), 0o644); err != nil {
+		return "", fmt.Errorf("writing the table of kernels: %w", err)
+	}
+	object := filepath.Join(dir, "kernels.o")
+	_, err = run("kernels", "g++",
+		slices.Concat(language(dir), flags, []string{"-c", "-o", object, table}))
+	return object, err
+}
+
+func includes(files []string) string {
+	var b strings.Builder
+	for _, file := range files {
+		fmt.Fprintf(&b, "#include <%s>\n", filepath.Base(file))
+	}
+	return b.String()
+}
+
+// mark stands before each kernel in what the preprocessor writes, where macros have made the names.
+const mark = "SOFTGPU_KERNEL"
+
+var kernelName = regexp.MustCompile(`\b` + mark + `\s+(\w+)\s*\(`)
+
+// tableOf writes the table of the kernels in preprocessed sources.
+func tableOf(expanded string) string {
+	var b strings.Builder
+	b.WriteString("#include <table.h>\nconst gpu_kernel gpu_kernels[] = {\n")
+	found := kernelName.FindAllStringSubmatch(expanded, -1)
+	for _, match := range found {
+		fmt.Fprintf(&b, "\tENTRY(%s),\n", match[1])
+	}
+	fmt.Fprintf(&b, "};\nconst size_t gpu_kernel_count = %d;\n", len(found))
+	return b.String()
+}

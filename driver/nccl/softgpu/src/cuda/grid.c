@@ -1,0 +1,240 @@
+/* Grids. A lane runs until it waits or pauses, then the next lane of its warp that is ready does,
+ * then the next warp. A round gives every ready lane its turn, so all make progress. Lanes that
+ * wait for a vote or a block are made ready by the last that comes; those that pause, by the next
+ * round. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "grid.h"
+#include "switch.h"
+
+__thread struct gpu_lane *gpu_self;
+
+static struct gpu_lane *take_ready(struct gpu_warp *w) {
+    struct gpu_lane *next = &w->lanes[__builtin_ctz(w->ready)];
+    w->ready &= w->ready - 1;
+    return next;
+}
+
+/* Lets somebody else run: another lane of the warp, or who runs the grid. */
+static void yield_lane(void) {
+    struct gpu_lane *self = gpu_self;
+    struct gpu_warp *w = self->warp;
+    if (w->ready == 0) {
+        switch_stack(&self->stack, w->block->grid->scheduler);
+        return;
+    }
+    struct gpu_lane *next = take_ready(w);
+    if (next == self)
+        return;
+    gpu_self = next;
+    switch_stack(&self->stack, next->stack);
+}
+
+void gpu_pause(void) {
+    struct gpu_lane *self = gpu_self;
+    self->warp->paused |= 1u << self->number;
+    yield_lane();
+}
+
+void gpu_moved(void) { gpu_self->warp->block->grid->moved = true; }
+
+uint64_t gpu_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* Ends a vote once all that live have come. */
+static void close_vote(struct gpu_warp *w) {
+    if (w->here == 0 || w->here != w->live)
+        return;
+    w->all = w->yes == w->here;
+    w->any = w->yes != 0;
+    w->ready |= w->here;
+    w->here = 0;
+    w->yes = 0;
+}
+
+void gpu_vote(bool mine) {
+    struct gpu_lane *self = gpu_self;
+    struct gpu_warp *w = self->warp;
+    w->here |= 1u << self->number;
+    w->yes |= (uint32_t)mine << self->number;
+    close_vote(w);
+    yield_lane();
+}
+
+/* Adds up as a device does: each warp by halves, then warp after warp. */
+static float add_up(const struct gpu_block *b) {
+    float all = 0;
+    for (uint32_t i = 0; i < b->warp_count; i++) {
+        float v[GPU_LANES];
+        for (int l = 0; l < GPU_LANES; l++)
+            v[l] = b->warps[i].lanes[l].value;
+        for (int step = GPU_LANES / 2; step > 0; step /= 2)
+            for (int l = 0; l < step; l++)
+                v[l] += v[l + step];
+        all += v[0];
+    }
+    return all;
+}
+
+/* Lets a block go on once all that live have come. */
+static void close_block(struct gpu_block *b) {
+    if (b->here == 0 || b->here != b->live)
+        return;
+    b->all = !b->no;
+    if (b->adds)
+        b->sum = add_up(b);
+    b->adds = false;
+    b->here = 0;
+    b->no = false;
+    b->grid->moved = true;
+    for (uint32_t i = 0; i < b->warp_count; i++)
+        b->warps[i].ready |= b->warps[i].live;
+}
+
+void gpu_sync(bool mine) {
+    struct gpu_block *b = gpu_self->warp->block;
+    b->here++;
+    b->no = b->no || !mine;
+    close_block(b);
+    yield_lane();
+}
+
+float gpu_sum(float mine) {
+    gpu_self->value = mine;
+    gpu_self->warp->block->adds = true;
+    gpu_sync(true);
+    return gpu_self->warp->block->sum;
+}
+
+/* Ends the lane, and says where to go on. */
+static void *lane_end(struct gpu_lane *self) {
+    struct gpu_warp *w = self->warp;
+    struct gpu_block *b = w->block;
+    if (*self->base != STACK_MARK) {
+        fprintf(stderr, "softgpu: a thread of a kernel needs more than %d bytes of stack\n", STACK);
+        abort();
+    }
+    w->live &= ~(1u << self->number);
+    b->live--;
+    b->grid->moved = true;
+    self->value = 0;
+    close_vote(w);
+    close_block(b);
+    if (w->ready == 0)
+        return b->grid->scheduler;
+    gpu_self = take_ready(w);
+    return gpu_self->stack;
+}
+
+/* Where lanes begin. The thread sanitizer counts calls against returns, and this never returns. */
+__attribute__((no_sanitize_thread)) static void lane_main(void) {
+    struct gpu_lane *self = gpu_self;
+    const struct gpu_grid *g = self->warp->block->grid;
+    g->run(g->params);
+    switch_stack(&self->stack, lane_end(self));
+}
+
+/* Stacks begin at different distances from a page, so that they do not share lines of a cache. */
+static void lane_start(struct gpu_warp *w, uint32_t number, uint32_t thread, char *bottom) {
+    struct gpu_lane *l = &w->lanes[number];
+    char *top = bottom + STACK - number % 16 * 64;
+    *l = (struct gpu_lane){.base = (uint32_t *)(void *)bottom, .warp = w, .number = number};
+    l->thread = thread;
+    *l->base = STACK_MARK;
+    l->stack = switch_prepare(bottom, top, lane_main);
+}
+
+static void warp_start(struct gpu_grid *g, struct gpu_warp *w, uint32_t first) {
+    struct gpu_block *b = w->block;
+    uint32_t lanes = b->live - first < GPU_LANES ? b->live - first : GPU_LANES;
+    char *stacks = g->stacks + (size_t)(w - g->warps) * GPU_LANES * STACK;
+    w->live = w->ready = lanes == GPU_LANES ? ~0u : (1u << lanes) - 1;
+    w->paused = w->here = w->yes = 0;
+    memset(w->loaded, 0, sizeof w->loaded);
+    for (uint32_t l = 0; l < GPU_LANES; l++)
+        w->lanes[l].value = 0;
+    for (uint32_t l = 0; l < lanes; l++)
+        lane_start(w, l, (first + l) % g->block.x, stacks + (size_t)l * STACK);
+}
+
+/* Starts the next block of the grid in a place, if there is one. */
+static void block_start(struct gpu_grid *g, struct gpu_block *b) {
+    if (g->started == g->count)
+        return;
+    b->number = (uint32_t)(g->started++ % g->grid.x);
+    b->blocks = g->grid.x;
+    b->threads = g->block.x;
+    b->live = g->block.x * g->block.y * g->block.z;
+    b->here = 0;
+    b->no = b->adds = false;
+    for (uint32_t i = 0; i < b->warp_count; i++) {
+        b->warps[i].block = b;
+        warp_start(g, &b->warps[i], i * GPU_LANES);
+    }
+}
+
+/* Gives each lane of a warp that is ready its turn. */
+static void warp_turn(struct gpu_grid *g, struct gpu_warp *w) {
+    w->ready |= w->paused;
+    w->paused = 0;
+    while (w->ready != 0) {
+        gpu_self = take_ready(w);
+        switch_stack(&g->scheduler, gpu_self->stack);
+    }
+}
+
+static void block_turn(struct gpu_grid *g, struct gpu_block *b) {
+    if (b->live == 0)
+        return;
+    for (uint32_t i = 0; i < b->warp_count; i++)
+        warp_turn(g, &b->warps[i]);
+    if (b->live > 0)
+        return;
+    g->ended++;
+    block_start(g, b);
+}
+
+/* Leaves the processor to other ranks when nothing has moved for so many rounds. */
+static void wait_for_others(unsigned rounds) {
+    static const struct timespec nap = {.tv_nsec = 20000};
+    if (rounds < 256)
+        sched_yield();
+    else
+        nanosleep(&nap, NULL);
+}
+
+void grid_run(void (*run)(const void *params), const void *params, struct extent grid,
+              struct extent block) {
+    uint64_t count = (uint64_t)grid.x * grid.y * grid.z;
+    uint32_t threads = block.x * block.y * block.z, warps = (threads + GPU_LANES - 1) / GPU_LANES;
+    size_t places = count < WARPS / warps ? count : WARPS / warps;
+    struct gpu_grid *g = grid_take(places * warps);
+    g->run = run;
+    g->params = params;
+    g->grid = grid;
+    g->block = block;
+    g->count = count;
+    g->started = g->ended = 0;
+    for (size_t i = 0; i < places; i++) {
+        g->blocks[i] = (struct gpu_block){.grid = g, .warps = &g->warps[i * warps]};
+        g->blocks[i].warp_count = warps;
+        block_start(g, &g->blocks[i]);
+    }
+    for (unsigned still = 0; g->ended < count;) {
+        g->moved = false;
+        for (size_t i = 0; i < places; i++)
+            block_turn(g, &g->blocks[i]);
+        still = g->moved ? 0 : still + 1;
+        if (still > 0)
+            wait_for_others(still);
+    }
+    grid_give(g);
+}

@@ -1,0 +1,11 @@
+/* Launches of kernels. */
+#ifndef SOFTGPU_LAUNCH_H
+#define SOFTGPU_LAUNCH_H
+
+#include "../abi/cuda.h"
+#include "grid.h"
+
+/* Tells whether a handle is one of a kernel. */
+bool function_valid(CUfunction function);
+
+#endif

@@ -1,0 +1,144 @@
+// What kernels ask of the device, for one that is a processor. It stands in for the header of the
+// same name beside the kernels; what the functions promise is written there.
+#pragma once
+#include "lane.h"
+
+// Build defines KERNEL otherwise where it lists the kernels.
+#ifndef KERNEL
+#define KERNEL extern "C" __attribute__((visibility("hidden"))) void
+#endif
+#define DEVICE static inline
+#define NOINLINE static __attribute__((noinline, unused))
+#define __grid_constant__
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+struct alignas(16) Pack {
+	u64 a, b;
+};
+
+namespace dev {
+
+DEVICE u32 thread() { return gpu_self->thread; }
+DEVICE u32 threads() { return gpu_self->warp->block->threads; }
+DEVICE u32 block() { return gpu_self->warp->block->number; }
+DEVICE u32 blocks() { return gpu_self->warp->block->blocks; }
+
+DEVICE void sync_block() { gpu_sync(true); }
+DEVICE bool all_block(bool mine) {
+	gpu_sync(mine);
+	return gpu_self->warp->block->all;
+}
+DEVICE bool all_warp(bool mine) {
+	gpu_vote(mine);
+	return gpu_self->warp->all;
+}
+DEVICE bool any_warp(bool mine) {
+	gpu_vote(mine);
+	return gpu_self->warp->any;
+}
+DEVICE float sum_block(float mine) { return gpu_sum(mine); }
+
+// Lines move 8 or 16 bytes a thread.
+template <class Part>
+DEVICE Part load_line(const Part* at) {
+	uint64_t words[sizeof(Part) / 8];
+	gpu_load_line(at, words, sizeof(Part) / 8);
+	Part p;
+	__builtin_memcpy(&p, words, sizeof(Part));
+	return p;
+}
+template <class Part>
+DEVICE void store_line(Part* at, Part p) {
+	uint64_t words[sizeof(Part) / 8];
+	__builtin_memcpy(words, &p, sizeof(Part));
+	gpu_store_line(at, words, sizeof(Part) / 8);
+}
+
+DEVICE Pack load_once(const Pack* at) { return *at; }
+DEVICE void store_once(Pack* at, Pack p) { *at = p; }
+
+DEVICE void release(u64* at, u64 value) {
+	__atomic_store_n(at, value, __ATOMIC_RELEASE);
+	gpu_moved();
+}
+DEVICE u64 acquire(const u64* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+
+// The thread sanitizer does not understand fences, so for it words in no order are in order.
+#ifdef __SANITIZE_THREAD__
+enum { Load = __ATOMIC_ACQUIRE, Store = __ATOMIC_RELEASE };
+#else
+enum { Load = __ATOMIC_RELAXED, Store = __ATOMIC_RELAXED };
+#endif
+DEVICE u64 load_relaxed(const u64* at) { return __atomic_load_n(at, Load); }
+DEVICE u32 load_relaxed(const u32* at) { return __atomic_load_n(at, Load); }
+DEVICE void store_relaxed(u64* at, u64 value) { __atomic_store_n(at, value, Store); }
+
+DEVICE u32 swap_if(u32* at, u32 expected, u32 next) {
+	__atomic_compare_exchange_n(at, &expected, next, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	return expected;
+}
+DEVICE void fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+DEVICE u64 clock() { return gpu_clock(); }
+DEVICE void pause() { gpu_pause(); }
+
+DEVICE float from_bits(u32 bits) {
+	float f;
+	__builtin_memcpy(&f, &bits, 4);
+	return f;
+}
+DEVICE u32 to_bits(float f) {
+	u32 bits;
+	__builtin_memcpy(&bits, &f, 4);
+	return bits;
+}
+
+// What instructions of the device give instead of a number has these bits, whatever they were given.
+DEVICE float nan() { return from_bits(0x7fffffff); }
+DEVICE bool is_nan(float f) { return f != f; }
+
+// minimum and maximum are those of IEEE 754-2019: a NaN wins, and -0 is less than 0.
+DEVICE float minimum(float a, float b) {
+	if (is_nan(a) || is_nan(b)) return nan();
+	if (a == b) return to_bits(a) >> 31 ? a : b;
+	return a < b ? a : b;
+}
+DEVICE float maximum(float a, float b) {
+	if (is_nan(a) || is_nan(b)) return nan();
+	if (a == b) return to_bits(a) >> 31 ? b : a;
+	return a > b ? a : b;
+}
+
+// shift_even divides by a power of two and rounds to nearest, ties to even.
+DEVICE u32 shift_even(u32 v, u32 bits) {
+	u32 half = 1u << (bits - 1), rest = v & ((1u << bits) - 1), whole = v >> bits;
+	return whole + (rest > half || (rest == half && (whole & 1)));
+}
+
+DEVICE float from_half(u16 h) {
+	u32 sign = (u32)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
+	if (exponent == 31) return fraction != 0 ? nan() : from_bits(sign | 0x7f800000);
+	if (exponent != 0) return from_bits(sign | (exponent + 112) << 23 | fraction << 13);
+	float small = (float)fraction * 0x1p-24f;
+	return sign != 0 ? -small : small;
+}
+DEVICE u16 to_half(float f) {
+	u32 bits = to_bits(f), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
+	if (is_nan(f)) return 0x7fff;
+	if (size >= 0x477ff000) return (u16)(sign | 0x7c00);  // 65520 and more
+	if (size >= 0x38800000) return (u16)(sign | (shift_even(size, 13) - (112 << 10)));
+	u32 shift = 126 - (size >> 23);  // of the fraction, to units of 2^-24
+	if (shift > 24) return (u16)sign;
+	return (u16)(sign | shift_even((size & 0x7fffff) | 0x800000, shift));
+}
+DEVICE u32 to_bfloat(float f) { return is_nan(f) ? 0x7fff : shift_even(to_bits(f), 16); }
+DEVICE u32 to_bfloats(float low, float high) { return to_bfloat(high) << 16 | to_bfloat(low); }
+
+// inverse_root is exact to half a unit, the device's to two.
+DEVICE float inverse_root(float f) { return (float)(1 / __builtin_sqrt((double)f)); }
+
+}  // namespace dev

@@ -1,0 +1,360 @@
+// The collectives of package kernels, launched as they are, against plain loops: all kernels, types
+// and reductions, sizes that are no multiple of anything, buffers that lie anywhere. Ranks are
+// threads. The arguments are the number of ranks, that of cases, and the largest grid.
+#include <call.h>
+extern "C" {
+#include "scene.h"
+}
+
+namespace {
+
+typedef unsigned __int128 u128;
+
+enum Operation { AllReduce, ReduceScatter, Reduce, AllGather, Broadcast, AllToAll };
+enum Type { Float, Half, BFloat, Int };
+const char* const type_names[] = {"f32", "f16", "bf16", "i32"};
+const u64 type_bytes[] = {4, 2, 2, 4};
+
+// Case is what all ranks do in a round. It follows from the number of the round.
+struct Case {
+	u64 round;
+	const char* kernel;
+	bool copies;
+	Operation operation;
+	Type type;
+	u32 op, divisor, root, grid, block;
+	u64 bytes;      // of a part
+	u64 from, to;   // where the buffers begin
+	bool in_place;
+	bool wild;      // any bits at all, else small numbers
+};
+
+// Shared is what ranks know of each other.
+struct Shared {
+	u64 rounds;
+	u32 max_grid;
+	pthread_barrier_t all;
+	struct segment buffers[MaxRanks], exchange[MaxRanks];
+};
+
+u64 scramble(u64 x) {
+	x ^= x >> 30;
+	x *= 0xbf58476d1ce4e5b9;
+	x ^= x >> 27;
+	x *= 0x94d049bb133111eb;
+	return x ^ x >> 31;
+}
+
+struct Dice {
+	u64 state;
+	u64 below(u64 n) { return scramble(state += 0x9e3779b97f4a7c15) % n; }
+};
+
+u64 size_of_case(Dice& dice, u64 element) {
+	u64 most = dice.below(16) == 0 ? 200000 : 5000;
+	return dice.below(most / element + 1) * element;
+}
+
+Case case_of(u64 round, u32 ranks, u32 max_grid) {
+	static const struct {
+		const char* kernel;
+		Operation operation;
+	} kinds[] = {
+		{"line_sum", AllReduce},      {"line_sum", ReduceScatter},  {"line_sum", Reduce},
+		{"line_two_shot", AllReduce}, {"line_copy", AllGather},     {"line_copy", Broadcast},
+		{"line_copy", AllToAll},      {"bulk_two_shot", AllReduce}, {"bulk_sum", ReduceScatter},
+		{"bulk_copy", AllGather},     {"bulk_copy", Broadcast},     {"bulk_copy", AllToAll},
+	};
+	Dice dice = {round * 1000};
+	Case c = {};
+	c.round = round;
+	c.kernel = kinds[round % 12].kernel;
+	c.operation = kinds[round % 12].operation;
+	c.copies = c.operation >= AllGather;
+	c.type = (Type)dice.below(4);
+	c.op = (u32)dice.below(3);
+	c.divisor = c.op == Sum && dice.below(3) == 0 ? ranks : 1;
+	c.root = (u32)dice.below(ranks);
+	c.grid = 1 + (u32)dice.below(max_grid);
+	c.block = 32 * (2 + (u32)dice.below(dice.below(4) == 0 ? 15 : 3));
+	u64 element = c.copies ? 1 : type_bytes[c.type];
+	c.bytes = size_of_case(dice, element);
+	c.from = 4096 + dice.below(3) * element;
+	c.to = 4096 + dice.below(16 / element) * element + dice.below(2) * 112;
+	if (dice.below(2) == 0) c.to = c.from;
+	c.in_place = c.operation != AllToAll && dice.below(3) == 0;
+	c.wild = dice.below(4) == 0;
+	return c;
+}
+
+bool lines(const Case& c) { return strncmp(c.kernel, "line", 4) == 0; }
+
+// Places of a rank's buffers.
+struct Place {
+	u64 send, recv, sent, received;
+};
+
+Place place_of(const Case& c, u32 rank, u32 ranks) {
+	Place p = {c.from, c.to + 2 * MIB, c.bytes, c.bytes};
+	if (c.operation == ReduceScatter || c.operation == AllToAll) p.sent *= ranks;
+	if (c.operation == AllGather || c.operation == AllToAll) p.received *= ranks;
+	if (!c.in_place) return p;
+	if (c.operation == ReduceScatter) p.recv = p.send + rank * c.bytes;
+	else if (c.operation == AllGather) p.send = p.recv + rank * c.bytes;
+	else p.recv = p.send;
+	return p;
+}
+
+// word is a 4-byte piece of a rank's input, of the element's bits.
+u32 element_bits(const Case& c, u32 rank, u64 i) {
+	u32 any = (u32)scramble(c.round << 40 ^ (u64)rank << 32 ^ i);
+	float number = (float)((int)(any % 2001) - 1000) / 8;
+	if (c.type == Int || c.wild) return any;
+	if (c.type == Float) return dev::to_bits(number);
+	if (c.type == BFloat) return dev::to_bits(number) >> 16;
+	_Float16 half = (_Float16)number;
+	u16 bits;
+	memcpy(&bits, &half, 2);
+	return bits;
+}
+
+u64 element_of(const Case& c) { return c.copies ? 1 : type_bytes[c.type]; }
+
+void fill(const Case& c, char* at, u32 rank, u64 bytes) {
+	u64 size = element_of(c);
+	for (u64 i = 0; i < bytes / size; i++) {
+		u32 bits = element_bits(c, rank, i);
+		memcpy(at + i * size, &bits, size);
+	}
+}
+
+float number_of(const Case& c, u32 bits) {
+	_Float16 half;
+	u16 low = (u16)bits;
+	memcpy(&half, &low, 2);
+	if (c.type == Half) return (float)half;
+	return dev::from_bits(c.type == BFloat ? bits << 16 : bits);
+}
+
+u32 bits_of(const Case& c, float number) {
+	_Float16 half = (_Float16)number;
+	u32 bits = dev::to_bits(number);
+	u16 low;
+	if (c.type == Float) return bits;
+	memcpy(&low, &half, 2);
+	if (c.type == Half) return low;
+	return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+float reduce_floats(u32 op, float a, float b) {
+	if (op == Sum) return a + b;
+	if (a != a || b != b) return a + b;
+	if (a == b) return __builtin_signbit(a) == (op == Min) ? a : b;
+	return (a < b) == (op == Min) ? a : b;
+}
+
+int reduce_ints(u32 op, int a, int b) {
+	if (op == Sum) return (int)((u32)a + (u32)b);
+	return (a < b) == (op == Min) ? a : b;
+}
+
+// reduced is element i of the reduction over all ranks.
+u32 reduced(const Case& c, u32 ranks, u64 i) {
+	u32 mask = type_bytes[c.type] == 2 ? 0xffff : ~0u;
+	u32 first = element_bits(c, 0, i) & mask;
+	int whole = (int)first;
+	float number = number_of(c, first);
+	for (u32 r = 1; r < ranks; r++) {
+		u32 bits = element_bits(c, r, i) & mask;
+		if (c.type == Int) whole = reduce_ints(c.op, whole, (int)bits);
+		else number = reduce_floats(c.op, number, number_of(c, bits));
+	}
+	if (c.type == Int) return (u32)(whole / (int)c.divisor);
+	return bits_of(c, number / (float)c.divisor) & mask;
+}
+
+bool same(const Case& c, u32 a, u32 b) {
+	if (a == b) return true;
+	if (c.type == Int || c.copies) return false;
+	float x = number_of(c, a), y = number_of(c, b);
+	return x != x && y != y;
+}
+
+// expected is byte or element i of a rank's output.
+u32 expected(const Case& c, u32 rank, u32 ranks, u64 i) {
+	u64 count = c.bytes / element_of(c);
+	switch (c.operation) {
+	case AllGather: return element_bits(c, (u32)(i / count), i % count) & 0xff;
+	case Broadcast: return element_bits(c, c.root, i) & 0xff;
+	case AllToAll: return element_bits(c, (u32)(i / count), rank * count + i % count) & 0xff;
+	case ReduceScatter: return reduced(c, ranks, rank * count + i);
+	default: return reduced(c, ranks, i);
+	}
+}
+
+[[noreturn]] void wrong(const Case& c, u32 rank, u32 ranks, const char* what, u64 at) {
+	fprintf(stderr,
+		"round %llu: rank %u of %u: %s at %llu: %s %s operation %d op %u divisor %u root %u, "
+		"%llu bytes from %llu to %llu%s%s, grid %u of %u\n",
+		c.round, rank, ranks, what, at, c.kernel, type_names[c.type], c.operation, c.op, c.divisor,
+		c.root, c.bytes, c.from, c.to, c.in_place ? " in place" : "", c.wild ? " any bits" : "",
+		c.grid, c.block);
+	exit(1);
+}
+
+enum { Margin = 256, Untouched = 0x5a };
+
+// verify compares what a rank got, and what lies around it.
+void verify(const Case& c, const char* recv, const Place& p, u32 rank, u32 ranks) {
+	u64 size = element_of(c);
+	for (u64 i = 0; i < p.received / size; i++) {
+		u32 got = 0;
+		memcpy(&got, recv + i * size, size);
+		if (!same(c, got, expected(c, rank, ranks, i))) wrong(c, rank, ranks, "a wrong element", i);
+	}
+	if (c.in_place) return;
+	for (u64 i = 1; i <= Margin; i++)
+		if (recv[-(long)i] != Untouched || recv[p.received + i - 1] != Untouched)
+			wrong(c, rank, ranks, "a write outside", i);
+}
+
+void call_case(const Case& c, const Shared& s, u32 rank, u32 ranks, Call& call) {
+	Place p = place_of(c, rank, ranks);
+	u32 all = (1u << ranks) - 1;
+	for (u32 r = 0; r < ranks; r++) {
+		Place there = place_of(c, r, ranks);
+		call.sendAt[r] = (const char*)s.buffers[r].at + there.send;
+		call.recvAt[r] = (char*)s.buffers[r].at + there.recv;
+		call.exchange[r] = (char*)s.exchange[r].at;
+	}
+	call.send = call.sendAt[rank];
+	call.recv = call.recvAt[rank];
+	call.bytes = c.bytes;
+	call.digest = scramble(c.round);
+	call.timeout = 60ull * 1000 * 1000 * 1000;
+	call.rank = rank;
+	call.ranks = ranks;
+	call.sendTo = call.recvFrom = all;
+	call.op = c.op;
+	call.divisor = c.divisor;
+	if (c.operation == ReduceScatter || c.operation == AllToAll) call.sendStride = c.bytes;
+	if (c.operation == AllGather || c.operation == AllToAll) call.recvStride = c.bytes;
+	if (c.operation == AllReduce && c.kernel[5] == 't')
+		call.sendStride = ((c.bytes + ranks - 1) / ranks + 15) / 16 * 16;
+	if (c.operation == Reduce) call.sendTo = 1u << c.root;
+	if (c.operation == Reduce && rank != c.root) call.recvFrom = 0;
+	if (c.operation == Broadcast) call.recvFrom = 1u << c.root;
+	if (c.operation == Broadcast && rank != c.root) call.sendTo = 0;
+}
+
+CUfunction function_of(CUmodule module, const Case& c, u32 ranks) {
+	char name[64];
+	u32 wide = ranks <= 2 ? 2 : ranks <= 4 ? 4 : 8;
+	if (c.copies) snprintf(name, sizeof name, "%s_%u", c.kernel, wide);
+	else snprintf(name, sizeof name, "%s_%s_%u", c.kernel, type_names[c.type], wide);
+	CUfunction function;
+	MUST(cuModuleGetFunction(&function, module, name));
+	return function;
+}
+
+void launch(CUfunction function, u32 grid, u32 block, CUstream stream, Call& call) {
+	size_t size = sizeof call;
+	void* extra[] = {(void*)1, &call, (void*)2, &size, NULL};
+	MUST(cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, NULL, extra));
+}
+
+void play_case(struct rank* r, CUmodule module, Shared& s, const Case& c, Report* report) {
+	u32 rank = (u32)r->number, ranks = (u32)r->ranks;
+	Place p = place_of(c, rank, ranks);
+	char* base = (char*)s.buffers[rank].at;
+	if (!c.in_place) memset(base + p.recv - Margin, Untouched, p.received + 2 * Margin);
+	fill(c, base + p.send, rank, p.sent);
+	Call call = {};
+	call_case(c, s, rank, ranks, call);
+	call.report = report;
+	launch(function_of(module, c, ranks), c.grid, c.block, r->stream, call);
+	sync_rank(r);
+	if (report->fault != None) wrong(c, rank, ranks, "a fault", report->fault);
+	if (c.operation != Reduce || rank == c.root) verify(c, base + p.recv, p, rank, ranks);
+}
+
+// play_diverged makes calls that differ; both ranks are told. What they keep is of no use then.
+void play_diverged(struct rank* r, CUmodule module, Shared& s, Report* report) {
+	Case c = case_of(0, 2, 1);
+	Call call = {};
+	call_case(c, s, (u32)r->number, 2, call);
+	call.report = report;
+	call.digest += (u64)r->number;
+	launch(function_of(module, c, 2), c.grid, c.block, r->stream, call);
+	sync_rank(r);
+	CHECK(report->fault == Diverged);
+	CHECK(report->digest == call.digest);
+	CHECK(report->theirs == scramble(0) + (u64)(1 - r->number));
+}
+
+// play_alone is a call to which the other rank does not come.
+void play_alone(struct rank* r, CUmodule module, Shared& s, Report* report, const char* kernel) {
+	Case c = case_of(0, 2, 1);
+	Call call = {};
+	c.kernel = kernel;
+	call_case(c, s, (u32)r->number, 2, call);
+	call.report = report;
+	call.timeout = 1000 * 1000;
+	launch(function_of(module, c, 2), 4, 128, r->stream, call);
+	sync_rank(r);
+	CHECK(report->fault == TimedOut);
+	CHECK(report->ranks == 1u << (1 - r->number));
+}
+
+void open_shared(struct rank* r, Shared& s) {
+	s.buffers[r->number] = r->segment;
+	s.exchange[r->number] = make_segment(r->number, ExchangeBytes);
+	memset((void*)s.exchange[r->number].at, 0, ExchangeBytes);
+	pthread_barrier_wait(&s.all);
+}
+
+// forget begins anew after a fault: memory that ranks write to each other is as at first.
+void forget(struct rank* r, Shared& s, Report* report) {
+	pthread_barrier_wait(&s.all);
+	memset((void*)s.exchange[r->number].at, 0, sizeof(Exchange));
+	*report = Report{};
+	pthread_barrier_wait(&s.all);
+}
+
+void scene_kernels(struct rank* r) {
+	Shared& s = *(Shared*)r->argument;
+	CUmodule module;
+	void* pinned;
+	open_shared(r, s);
+	MUST(cuModuleLoadData(&module, "any image"));
+	MUST(cuMemHostAlloc(&pinned, sizeof(Report), 0));
+	Report* report = (Report*)pinned;
+	for (u64 round = 0; round < s.rounds; round++)
+		play_case(r, module, s, case_of(round, (u32)r->ranks, s.max_grid), report);
+	if (r->ranks == 2) {
+		forget(r, s, report);
+		play_diverged(r, module, s, report);
+		const char* const kernels[] = {"line_sum", "line_two_shot", "bulk_two_shot"};
+		for (const char* kernel : kernels) {
+			forget(r, s, report);
+			if (r->number == 1) play_alone(r, module, s, report, kernel);
+		}
+	}
+	pthread_barrier_wait(&s.all);
+	MUST(cuMemFreeHost(pinned));
+	MUST(cuModuleUnload(module));
+	free_segment(s.exchange[r->number], ExchangeBytes);
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+	CHECK(count == 4);
+	static Shared s;
+	int ranks = atoi(words[1]);
+	s.rounds = strtoull(words[2], NULL, 10);
+	s.max_grid = (u32)atoi(words[3]);
+	pthread_barrier_init(&s.all, NULL, (unsigned)ranks);
+	play(ranks, scene_kernels, &s);
+	return 0;
+}
