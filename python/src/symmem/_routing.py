@@ -211,12 +211,11 @@ class Router:
         """Take the lowest free lane of a key, and make one if there is none."""
         with self._lock:
             lanes = self.lanes.setdefault(key, [])
-            for lane in lanes:
-                if lane.acquire(blocking=False):
-                    return lane
-            lane = Lane(self.hooks.new_pool(), key, self)
-            lane.acquire()
-            lanes.append(lane)
-            if key is EAGER and len(lanes) == 1:
-                self._first = lane
+            lane = next((one for one in lanes if one.acquire(blocking=False)), None)
+            if lane is None:
+                lane = Lane(self.hooks.new_pool(), key, self)
+                lane.acquire()
+                lanes.append(lane)
+            if key is EAGER:
+                self._first = lanes[0]
             return lane

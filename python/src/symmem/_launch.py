@@ -1,0 +1,75 @@
+"""Starts ranks on this machine, for the programs of the package."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+CANNOT_RUN = 2
+STARTED = "SYMMEM_STARTED"
+"""The variable by which a process knows that it was started as a rank by this module."""
+
+
+def launched() -> bool:
+    """Tell whether a launcher has started this process as a rank."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def free_port() -> int:
+    """Find a port that nobody listens on now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """Write the variables that torchrun would set."""
+    return {
+        **os.environ,
+        STARTED: "1",
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+
+
+def start(module: str, arguments: Sequence[str], ranks: int) -> int:
+    """Run a module of the package on so many ranks, and return the exit code of them together.
+
+    That is the largest of theirs, where a rank that a signal has ended counts as one that could not
+    run; and 128 + n where signal n was sent to this process.
+    """
+    port = free_port()
+    command = [sys.executable, "-m", module, *arguments]
+    children = [subprocess.Popen(command, env=environment(r, ranks, port)) for r in range(ranks)]
+    passed: list[int] = []
+
+    def forward(number: int, _: FrameType | None) -> None:
+        passed.append(number)
+        for child in children:
+            if child.poll() is None:
+                child.send_signal(number)
+
+    before = {n: signal.signal(n, forward) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        codes = [child.wait() for child in children]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+    if passed:
+        return 128 + passed[0]
+    return max(c if 0 <= c <= CANNOT_RUN else CANNOT_RUN for c in codes)
