@@ -184,11 +184,13 @@ func (c *communicator) meetPeers(ctx context.Context) error {
 
 // absence turns the end of a wait for one rank into a TimeoutError that names it.
 func (c *communicator) absence(ctx context.Context, rank int, err error) error {
-	if !errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+	if !errors.Is(err, context.DeadlineExceeded) &&
+		!errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return err
 	}
 	return errors.Join(&driver.TimeoutError{
-		Doing: "meeting the ranks of group " + c.cfg.ID, Waited: c.device.cfg.Timeout, Missing: []int{rank},
+		Doing:  "meeting the ranks of group " + c.cfg.ID,
+		Waited: c.device.cfg.Timeout, Missing: []int{rank},
 	}, err)
 }
 

@@ -84,7 +84,8 @@ func (d *Device) meet(ctx context.Context, ranks []int) ([]*member, error) {
 
 // absence turns the end of a wait for one rank into a TimeoutError that names it.
 func (d *Device) absence(ctx context.Context, rank int, err error) error {
-	if !errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+	if !errors.Is(err, context.DeadlineExceeded) &&
+		!errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return err
 	}
 	return errors.Join(&driver.TimeoutError{

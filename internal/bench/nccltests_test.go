@@ -80,7 +80,8 @@ func TestRowsLookLikeThoseOfNCCLTests(t *testing.T) {
 	}
 	var rows []string
 	for line := range strings.Lines(out.String()) {
-		if !strings.HasPrefix(line, "#") || strings.Contains(line, " : ") || strings.Contains(line, "not on") {
+		if !strings.HasPrefix(line, "#") || strings.Contains(line, " : ") ||
+			strings.Contains(line, "not on") {
 			rows = append(rows, strings.TrimSuffix(line, "\n"))
 		}
 	}

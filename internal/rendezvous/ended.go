@@ -105,7 +105,7 @@ func (m *member) missed(ctx context.Context, rank int) bool {
 
 // mourningWait is how long Guard goes on after the end of a rank: what that has left behind may be
 // all that is needed.
-const mourningWait = 2 * time.Second
+const mourningWait = time.Second
 
 // Guard returns a context for what needs all ranks, such as the making of a first group: it ends
 // soon after any of them has ended, with an EndedError, where the launcher tells that. The leave is
