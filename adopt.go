@@ -126,3 +126,12 @@ func (g *Group) launch(s *Stream, p *preparedPlan) error {
 	}
 	return recorder.Record(s.queue, p.plan)
 }
+
+// Ordinal is the number of this rank's device among those that the process sees, or -1 where
+// devices have no numbers, as on the host.
+func (rt *Runtime) Ordinal() int {
+	if numbered, ok := rt.device.(interface{ Ordinal() int }); ok {
+		return numbered.Ordinal()
+	}
+	return -1
+}

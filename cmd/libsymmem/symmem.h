@@ -130,8 +130,9 @@ uint32_t symmem_abi_version(void);
 int symmem_last_error(size_t size, char *text, size_t *length);
 
 /* The latest error of this thread as JSON: {"code", "name", "message"} and, where known,
- *   divergence: {"group", "kind", "pool", "position", "last", "deviant": [ranks], "absent": [ranks],
- *                "why", "variants": [{"ranks": [..], "event": text, "site": "file:line"|""}]}
+ *   divergence: {"group", "kind", "pool", "position", "last", "deviant": [ranks],
+ *                "absent": [ranks], "why", "variants": [{"ranks": [..], "event": text, "site": "file:line"|""}]}
+ *               and "elsewhere": {"rank": text} where ranks wait for each other in different places
  *   timeout:    {"doing", "waited_ms", "missing": [ranks], "activity": {"rank": text}}
  *   rank_lost:  {"doing", "ranks": [..]}
  *   memory:     {"requested", ...} in bytes. */
@@ -144,9 +145,11 @@ int symmem_last_error_json(size_t size, char *text, size_t *length);
  * The options are a JSON object; an empty text takes everything from the environment (torchrun,
  * Open MPI, MPICH, Slurm, symmem launch). Unknown names are refused. All are optional:
  *
- *   rank, size, local_rank, local_size   numbers; local_rank is also the ordinal of the CUDA device
- *   store          "host:port" of the store (PyTorch's TCPStore protocol, rank 0 serves it unless
- *                  the environment says that somebody does), or "unix:@name"
+ *   rank, size, local_rank, local_size   numbers
+ *   device         the ordinal of the CUDA device that is this rank's; default: local_rank
+ *   store          "host:port" or "unix:@name", where rank 0 serves the store. To join one that
+ *                  somebody serves, such as a TCPStore of PyTorch, leave this out and give its
+ *                  "host:port" as SYMMEM_STORE in the environment
  *   token          keeps strangers out of the store; "host:port" needs one
  *   backend        "auto", "host" or "nccl"
  *   tuning         file of a tuning table, or "built-in"
@@ -177,7 +180,7 @@ int symmem_close(int force);
 int symmem_is_open(void);
 
 /* Describes the open rank as JSON: {"rank", "size", "source", "backend", "device", "library",
- * "check", "granularity", "version", "abi"}. */
+ * "check", "granularity", "alone", "pid"}. */
 int symmem_describe(size_t size, char *text, size_t *length);
 
 /* The shared words: an array of SYMMEM_WORDS numbers that symmem changes and anybody reads, without
@@ -214,8 +217,9 @@ int symmem_world(uint64_t *group);
 int symmem_group_open(size_t name_length, const char *name, size_t count, const int32_t *ranks,
                       uint64_t *group);
 
-/* Leaves a group: detaches its communicators and deregisters its windows on this rank. Graphs that
- * were captured over it are closed before. It waits for no other rank. The world cannot be closed. */
+/* Leaves a group: its windows are deregistered on this rank, and the communicators that are
+ * attached to it are forgotten, as by symmem_detach(attachment, 0). Graphs that were captured over it are
+ * destroyed before. It waits for no other rank. The world cannot be closed. */
 int symmem_group_close(uint64_t group);
 
 /* Describes a group as JSON: {"id", "name", "rank", "size", "ranks", "error": text or null}. */
@@ -228,7 +232,8 @@ int symmem_group_error(uint64_t group);
 /* Fails the group on all its ranks: calls that wait return SYMMEM_ERR_ABORTED. */
 int symmem_group_abort(uint64_t group);
 
-/* Sets who chooses the path of the group's collectives from now on (SYMMEM_PATH_...). Collective. */
+/* Sets who chooses the path of the group's collectives from now on (SYMMEM_PATH_...).
+ * Collective. */
 int symmem_group_set_path(uint64_t group, int path);
 
 /* ---- Pools and allocation ------------------------------------------------------------------- */
@@ -298,6 +303,9 @@ int symmem_select(int pool);
  * Every rank of the pool's domain reserves alike. */
 int symmem_reserve(int pool, size_t bytes, uint64_t group);
 
+/* The same for a stream: free memory serves the stream that it was mapped for. */
+int symmem_reserve_on(int pool, size_t bytes, uint64_t stream, uint64_t group);
+
 /* Gives segments without live buffers back to the device, newest first, as long as at least `keep`
  * bytes stay mapped. Collective over the pool's domain. No graph over the memory may be live. */
 int symmem_trim(int pool, size_t keep);
@@ -342,8 +350,9 @@ int symmem_is_symmetric(uint64_t group, size_t bytes, const void *address);
  * *count is the number of windows, of which the first `capacity` are written. */
 int symmem_windows(uint64_t group, size_t capacity, int64_t *pairs, size_t *count);
 
-/* Where an address lies: JSON {"pool", "segment", "offset", "bytes", "live", "site"} of the buffer
- * that holds it, the same on every rank but for the site; SYMMEM_ERR_FOREIGN if none does. */
+/* Where an address lies: JSON {"pool", "segment", "offset", "bytes", "live", "address"}. segment
+ * and offset are the same on every rank; bytes and address are those of the buffer that holds it, or 0
+ * and the segment's with "live" false. SYMMEM_ERR_FOREIGN if it is in no segment. */
 int symmem_locate(const void *address, size_t size, char *text, size_t *length);
 
 /* Says which path a collective would take now, and why: JSON {"operation", "path", "why",
@@ -354,8 +363,10 @@ int symmem_explain(uint64_t group, int operation, int64_t count, int type, const
 /* Everything that is counted, as JSON: {"rank", "size", "backend", "check", "open",
  * "pools": [{"pool", "domain", "used", "requested", "high_water", "cached", "largest_free",
  *            "deferred", "pinned", "mapped", "segments", "windows", "events", "live"}],
- * "groups": {id: {"name", "windows", "registrations", "agreements", "paths": {...}, "tuning": {...},
- *            "attachments": [{"name", "windows"}]}}, "streams", "refused"}. Sizes are in bytes. */
+ * "groups": {id: {"handle", "name", "windows", "registrations", "agreements",
+ *            "paths": {...}, "tuning": {...},
+ *            "attachments": [{"handle", "name", "windows"}]}},
+ * "streams", "refused"}. Sizes are in bytes. */
 int symmem_stats(size_t size, char *text, size_t *length);
 
 /* ---- Comparison ------------------------------------------------------------------------------ */
@@ -383,14 +394,15 @@ int symmem_site(size_t text_length, const char *text, uint32_t *site);
  * Enters no Go code. */
 uint32_t symmem_set_site(uint32_t site);
 
-/* ---- Collectives ------------------------------------------------------------------------------ */
+/* ---- Collectives --------------------------------------------------------------------------- */
 
 /* All collectives are queued on the stream and return; counts and meanings are NCCL's. In a
  * capture they become a part of it. They are called in the same order on every rank of the group.
  *
  * Memory of a pool that is not registered with the group yet is registered first (collective),
- * except during a capture: then the call takes the plain path. The path is SYMMEM_PATH_DEFAULT or
- * who chooses for this call only, the same on all ranks.
+ * except during a capture: then the call takes the plain path. The path is SYMMEM_PATH_DEFAULT,
+ * or SYMMEM_PATH_PLAIN or SYMMEM_PATH_WINDOW for this call only, the same on all ranks;
+ * SYMMEM_PATH_AUTO is as the default here.
  *
  * An error that comes after queueing is the result of the next call on the group, and of
  * symmem_stream_synchronize. */
@@ -427,7 +439,7 @@ int symmem_stream_synchronize(uint64_t stream);
 /* Forgets a stream that is about to be destroyed. Its work is done. */
 int symmem_stream_forget(uint64_t stream);
 
-/* ---- SGLang's allocator ----------------------------------------------------------------------- */
+/* ---- SGLang's allocator -------------------------------------------------------------------- */
 
 /* What SGLang's pynccl_allocator.py (since sglang #21392) loads from the library that it compiles,
  * so that it runs on this one unchanged. If symmem is not open, the first allocation opens it for
@@ -437,11 +449,16 @@ int symmem_stream_forget(uint64_t stream);
  * nccl_alloc_plug and nccl_free_plug are symmem_torch_alloc and symmem_torch_free.
  * nccl_allocator_register_segments_with_comm registers what a communicator has not got, in the
  * order in which it was mapped, and returns 0, or an ncclResult_t and says why on stderr. It is
- * collective over the communicator if something is new. Communicators whose pointers come back
- * after their end are told apart by their unique hash. */
+ * collective over the communicator if something is new. During a capture it registers nothing and
+ * returns 0, with a warning on stderr if there was something: that takes the plain path in the
+ * graph, and is registered by the next call. */
 void *nccl_alloc_plug(size_t size, int device, void *stream);
 void nccl_free_plug(void *ptr, size_t size, int device, void *stream);
 int nccl_allocator_register_segments_with_comm(uintptr_t comm);
+
+/* Forgets a communicator of nccl_allocator_register_segments_with_comm that is destroyed. It needs
+ * to be called only where another one may come to lie at the same address. */
+int symmem_plug_forget(uintptr_t comm);
 
 #ifdef __cplusplus
 }

@@ -68,3 +68,6 @@ func (c *communicator) compareRecorded(p *plan) error {
 	defer c.comparing.Store(false)
 	return c.plane.Compare(ticket, &p.Call)
 }
+
+// Ordinal is the number of the GPU among those that the process sees.
+func (d *Device) Ordinal() int { return d.gpu.Ordinal() }

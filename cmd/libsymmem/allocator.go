@@ -1,0 +1,77 @@
+package main
+
+// #include "shim.h"
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"unsafe"
+
+	"symmem/internal/torch"
+)
+
+// allocated returns what an allocator function returns: null for a failure.
+func allocated(alloc func() (uintptr, error)) uintptr {
+	var at uintptr
+	if guarded(func() (err error) { at, err = alloc(); return err }) != C.SYMMEM_OK {
+		return 0
+	}
+	return at
+}
+
+//export goTorchAlloc
+func goTorchAlloc(
+	pool C.int, size C.size_t, device C.int, stream unsafe.Pointer, site C.uint32_t,
+) C.uintptr_t {
+	return C.uintptr_t(allocated(func() (uintptr, error) {
+		if err := library.DeviceFits(int(device)); err != nil {
+			return 0, err
+		}
+		return library.Alloc(int(pool), uint64(size), uintptr(stream), uint32(site))
+	}))
+}
+
+//export goTorchFree
+func goTorchFree(address unsafe.Pointer) {
+	err := recovering(func() error {
+		if !library.IsOpen() {
+			return nil // the memory went with Close
+		}
+		return library.Free(uintptr(address), true)
+	})
+	if err != nil {
+		result(err)
+		(*torch.Words)(unsafe.Pointer(&C.symmem_words)).Refused.Add(1)
+	}
+}
+
+//export goPlugAlloc
+func goPlugAlloc(
+	pool C.int, size C.size_t, device C.int, stream unsafe.Pointer, site C.uint32_t,
+) C.uintptr_t {
+	at := allocated(func() (uintptr, error) {
+		at, err := library.PlugAlloc(
+			int(pool), uint64(size), int(device), uintptr(stream), uint32(site))
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "symmem: allocating %d bytes on device %d: %v\n", size, device, err)
+		}
+		return at, err
+	})
+	return C.uintptr_t(at)
+}
+
+//export goPlugRegister
+func goPlugRegister(comm C.uintptr_t) C.int {
+	err := recovering(func() error { return library.PlugRegister(uintptr(comm)) })
+	if err != nil {
+		result(err)
+		fmt.Fprintf(os.Stderr, "symmem: registering with communicator %#x: %v\n", comm, err)
+	}
+	return C.int(torch.PlugResult(err))
+}
+
+//export goPlugForget
+func goPlugForget(comm C.uintptr_t) C.int {
+	return guarded(func() error { return library.PlugForget(uintptr(comm)) })
+}

@@ -1,0 +1,41 @@
+/* The collectives of symmem.h: one function in Go does them all. */
+#include "_cgo_export.h"
+#include "shim.h"
+#include "state.h"
+
+API int symmem_collective(uint64_t group, int operation, int64_t count, int type, int op, int root,
+                          int path, const void *send, void *recv, uint64_t stream) {
+	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
+	return goCollective(group, operation, count, type, op, root, path, (void *)send, recv, stream);
+}
+
+API int symmem_all_reduce(uint64_t group, int64_t count, int type, int op, int path,
+                          const void *send, void *recv, uint64_t stream) {
+	return symmem_collective(group, SYMMEM_ALL_REDUCE, count, type, op, 0, path, send, recv, stream);
+}
+
+API int symmem_all_gather(uint64_t group, int64_t count, int type, int path, const void *send,
+                          void *recv, uint64_t stream) {
+	return symmem_collective(group, SYMMEM_ALL_GATHER, count, type, 0, 0, path, send, recv, stream);
+}
+
+API int symmem_reduce_scatter(uint64_t group, int64_t count, int type, int op, int path,
+                              const void *send, void *recv, uint64_t stream) {
+	return symmem_collective(group, SYMMEM_REDUCE_SCATTER, count, type, op, 0, path, send, recv,
+	                         stream);
+}
+
+API int symmem_broadcast(uint64_t group, int64_t count, int type, int root, int path,
+                         const void *send, void *recv, uint64_t stream) {
+	return symmem_collective(group, SYMMEM_BROADCAST, count, type, 0, root, path, send, recv, stream);
+}
+
+API int symmem_all_to_all(uint64_t group, int64_t count, int type, int path, const void *send,
+                          void *recv, uint64_t stream) {
+	return symmem_collective(group, SYMMEM_ALL_TO_ALL, count, type, 0, 0, path, send, recv, stream);
+}
+
+API int symmem_barrier(uint64_t group, uint64_t stream) {
+	return symmem_collective(group, SYMMEM_BARRIER, 0, SYMMEM_UINT8, 0, 0, SYMMEM_PATH_DEFAULT, 0, 0,
+	                         stream);
+}

@@ -1,0 +1,34 @@
+package main
+
+// #include "shim.h"
+import "C"
+
+import (
+	"unsafe"
+
+	"symmem/internal/torch"
+)
+
+//export goCollective
+func goCollective(
+	group C.uint64_t, operation C.int, count C.int64_t, dataType, op, root, path C.int,
+	send, recv unsafe.Pointer, stream C.uint64_t,
+) C.int {
+	return guarded(func() error {
+		return library.Do(uint64(group), &torch.Call{
+			Operation: int(operation), Count: int64(count), Type: int(dataType), Op: int(op),
+			Root: int(root), Path: int(path), Send: uintptr(send), Recv: uintptr(recv),
+			Stream: uintptr(stream),
+		})
+	})
+}
+
+//export goSynchronize
+func goSynchronize(stream C.uint64_t) C.int {
+	return guarded(func() error { return library.Synchronize(uintptr(stream)) })
+}
+
+//export goForget
+func goForget(stream C.uint64_t) C.int {
+	return guarded(func() error { return library.Forget(uintptr(stream)) })
+}

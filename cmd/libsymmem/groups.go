@@ -1,0 +1,82 @@
+package main
+
+// #include "shim.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"symmem"
+)
+
+//export goWorld
+func goWorld(group *C.uint64_t) C.int {
+	return guarded(func() error {
+		if group == nil {
+			return missing("the group")
+		}
+		handle, err := library.World()
+		if err == nil {
+			*group = C.uint64_t(handle)
+		}
+		return err
+	})
+}
+
+// maxRanks is more than any job has.
+const maxRanks = 1 << 20
+
+//export goGroupOpen
+func goGroupOpen(
+	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t, group *C.uint64_t,
+) C.int {
+	return guarded(func() error {
+		text, err := textOf(length, name)
+		if err != nil {
+			return err
+		}
+		if group == nil || ranks == nil {
+			return missing("the ranks or the group")
+		}
+		if count > maxRanks {
+			return fmt.Errorf("opening a group of %d ranks: %w", count, symmem.ErrInvalid)
+		}
+		var list []int
+		for _, r := range unsafe.Slice(ranks, int(count)) {
+			list = append(list, int(r))
+		}
+		handle, err := library.OpenGroup(text, list)
+		if err == nil {
+			*group = C.uint64_t(handle)
+		}
+		return err
+	})
+}
+
+//export goGroupClose
+func goGroupClose(group C.uint64_t) C.int {
+	return guarded(func() error { return library.CloseGroup(uint64(group)) })
+}
+
+//export goGroupDescribe
+func goGroupDescribe(group C.uint64_t, size C.size_t, text *C.char, length *C.size_t) C.int {
+	return give(size, text, length, func() (string, error) {
+		return library.DescribeGroup(uint64(group))
+	})
+}
+
+//export goGroupError
+func goGroupError(group C.uint64_t) C.int {
+	return guarded(func() error { return library.GroupError(uint64(group)) })
+}
+
+//export goGroupAbort
+func goGroupAbort(group C.uint64_t) C.int {
+	return guarded(func() error { return library.AbortGroup(uint64(group)) })
+}
+
+//export goGroupSetPath
+func goGroupSetPath(group C.uint64_t, path C.int) C.int {
+	return guarded(func() error { return library.SetPath(uint64(group), int(path)) })
+}

@@ -1,0 +1,83 @@
+package main
+
+// #include "shim.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime/debug"
+	"unsafe"
+
+	"symmem"
+	"symmem/internal/torch"
+)
+
+// recovered is deferred by all that is called from C: a panic must not cross into it.
+func recovered(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("%w: %v\n%s", torch.ErrPanic, r, debug.Stack())
+	}
+}
+
+// guarded makes a call and notes its error for the thread.
+func guarded(call func() error) C.int {
+	return result(recovering(call))
+}
+
+func recovering(call func() error) (err error) {
+	defer recovered(&err)
+	return call()
+}
+
+// result returns the code of an error, and notes its words for the thread.
+func result(err error) C.int {
+	if err == nil {
+		return C.SYMMEM_OK
+	}
+	code := torch.CodeOf(err)
+	text, detail := code.Words(err), torch.Detail(code, err)
+	C.symmem_note_error(C.int(code),
+		C.size_t(len(text)), (*C.char)(unsafe.Pointer(unsafe.StringData(text))),
+		C.size_t(len(detail)), (*C.char)(unsafe.Pointer(unsafe.StringData(detail))))
+	return C.int(code)
+}
+
+// maxText bounds what callers pass in: options, names, call sites.
+const maxText = 1 << 20
+
+// textOf copies text of C's.
+func textOf(length C.size_t, text *C.char) (string, error) {
+	if length == 0 {
+		return "", nil
+	}
+	if text == nil || length > maxText {
+		return "", fmt.Errorf("text of %d bytes at %p: %w", length, text, symmem.ErrInvalid)
+	}
+	return C.GoStringN(text, C.int(length)), nil
+}
+
+// give copies text out to C, as symmem.h says.
+func give(size C.size_t, to *C.char, length *C.size_t, make func() (string, error)) C.int {
+	code := C.int(C.SYMMEM_OK)
+	failed := guarded(func() error {
+		text, err := make()
+		if err != nil {
+			return err
+		}
+		if length == nil && to == nil {
+			return missing("a place for the text")
+		}
+		code = C.symmem_give(C.size_t(len(text)),
+			(*C.char)(unsafe.Pointer(unsafe.StringData(text))), size, to, length)
+		return nil
+	})
+	if failed != C.SYMMEM_OK {
+		return failed
+	}
+	return code
+}
+
+// missing refuses a null pointer.
+func missing(what string) error {
+	return fmt.Errorf("%s is a null pointer: %w", what, symmem.ErrInvalid)
+}

@@ -1,0 +1,30 @@
+// Command libsymmem is the C interface of symmem, for programs that are not written in Go: it is
+// built with -buildmode=c-shared, and symmem.h says what it offers. README.md tells how to build it
+// and what Go in a foreign process takes care of.
+//
+// The C files have what must work without Go: the look for forks, the state of threads, the shared
+// words. Functions in Go decode their arguments, call package torch, and encode the result.
+package main
+
+/*
+#cgo CFLAGS: -std=c11 -Wall -Wextra -Wno-unused-parameter -fvisibility=hidden -O2
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"unsafe"
+
+	"symmem/internal/torch"
+)
+
+// library is the one of the process.
+var library = torch.New(
+	(*torch.Words)(unsafe.Pointer(&C.symmem_words)),
+	func(text string) { fmt.Fprintln(os.Stderr, text) },
+)
+
+// main is never called: a shared library has none.
+func main() {}

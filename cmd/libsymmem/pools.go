@@ -1,0 +1,62 @@
+package main
+
+// #include "shim.h"
+import "C"
+
+import "unsafe"
+
+//export goPoolOpen
+func goPoolOpen(domain C.uint64_t, length C.size_t, options *C.char, pool *C.int) C.int {
+	return guarded(func() error {
+		text, err := textOf(length, options)
+		if err != nil {
+			return err
+		}
+		if pool == nil {
+			return missing("the pool")
+		}
+		number, err := library.OpenPool(uint64(domain), []byte(text))
+		if err == nil {
+			*pool = C.int(number)
+		}
+		return err
+	})
+}
+
+//export goPoolClose
+func goPoolClose(pool, force C.int) C.int {
+	return guarded(func() error { return library.ClosePool(int(pool), force != 0) })
+}
+
+//export goAlloc
+func goAlloc(
+	pool C.int, bytes C.size_t, stream C.uint64_t, site C.uint32_t, address *unsafe.Pointer,
+) C.int {
+	return guarded(func() error {
+		if address == nil {
+			return missing("the address")
+		}
+		at, err := library.Alloc(int(pool), uint64(bytes), uintptr(stream), uint32(site))
+		if err == nil {
+			*(*uintptr)(unsafe.Pointer(address)) = at
+		}
+		return err
+	})
+}
+
+//export goFree
+func goFree(address unsafe.Pointer) C.int {
+	return guarded(func() error { return library.Free(uintptr(address), false) })
+}
+
+//export goReserve
+func goReserve(pool C.int, bytes C.size_t, stream, group C.uint64_t) C.int {
+	return guarded(func() error {
+		return library.Reserve(int(pool), uint64(bytes), uintptr(stream), uint64(group))
+	})
+}
+
+//export goTrim
+func goTrim(pool C.int, keep C.size_t) C.int {
+	return guarded(func() error { return library.Trim(int(pool), uint64(keep)) })
+}

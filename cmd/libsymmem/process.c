@@ -1,0 +1,33 @@
+/* What belongs to the process: the words, forks, the end. */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "shim.h"
+#include "state.h"
+
+extern char **environ;
+
+_Alignas(64) int64_t symmem_words[SYMMEM_WORDS];
+volatile int symmem_forked;
+volatile int symmem_exiting;
+
+static void in_child(void) { symmem_forked = 1; }
+
+/* Registered when the library is loaded, so that no fork is missed. It calls no Go. */
+__attribute__((constructor)) static void watch_forks(void) {
+	(void)pthread_atfork(NULL, NULL, in_child);
+}
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void at_exit(void) { symmem_exiting = 1; }
+
+static void register_exit(void) { (void)atexit(at_exit); }
+
+void symmem_watch_exit(void) { (void)pthread_once(&once, register_exit); }
+
+char **symmem_environment(void) { return environ; }
+
+API uint32_t symmem_abi_version(void) { return SYMMEM_ABI_VERSION; }
+
+API const volatile int64_t *symmem_generation(void) { return symmem_words; }

@@ -1,0 +1,63 @@
+package main
+
+// #include "shim.h"
+import "C"
+
+import (
+	"unsafe"
+
+	"symmem/internal/torch"
+)
+
+//export goIsSymmetric
+func goIsSymmetric(group C.uint64_t, bytes C.size_t, address unsafe.Pointer) C.int {
+	return truth(func() bool {
+		return library.IsSymmetric(uint64(group), uint64(bytes), uintptr(address))
+	})
+}
+
+//export goWindows
+func goWindows(
+	group C.uint64_t, capacity C.size_t, pairs *C.int64_t, count *C.size_t,
+) C.int {
+	return guarded(func() error {
+		if count == nil || pairs == nil && capacity > 0 {
+			return missing("the count or the pairs")
+		}
+		windows, err := library.Windows(uint64(group))
+		if err != nil {
+			return err
+		}
+		fits := min(len(windows), int(min(capacity, 1<<30)))
+		if fits > 0 {
+			copy(unsafe.Slice((*torch.Window)(unsafe.Pointer(pairs)), fits), windows)
+		}
+		*count = C.size_t(len(windows))
+		return nil
+	})
+}
+
+//export goLocate
+func goLocate(address unsafe.Pointer, size C.size_t, text *C.char, length *C.size_t) C.int {
+	return give(size, text, length, func() (string, error) {
+		return library.Locate(uintptr(address))
+	})
+}
+
+//export goExplain
+func goExplain(
+	group C.uint64_t, operation C.int, count C.int64_t, dataType C.int, send, recv unsafe.Pointer,
+	size C.size_t, text *C.char, length *C.size_t,
+) C.int {
+	return give(size, text, length, func() (string, error) {
+		return library.Explain(uint64(group), &torch.Call{
+			Operation: int(operation), Count: int64(count), Type: int(dataType),
+			Send: uintptr(send), Recv: uintptr(recv),
+		})
+	})
+}
+
+//export goStats
+func goStats(size C.size_t, text *C.char, length *C.size_t) C.int {
+	return give(size, text, length, library.Stats)
+}

@@ -1,0 +1,47 @@
+package main
+
+// #include "shim.h"
+import "C"
+
+//export goScopeEnd
+func goScopeEnd(group, stream C.uint64_t, seen *C.int64_t) C.int {
+	return guarded(func() error {
+		value, err := library.ScopeEnd(uint64(group), uintptr(stream))
+		if err == nil && seen != nil {
+			*seen = C.int64_t(value)
+		}
+		return err
+	})
+}
+
+//export goRegisterPending
+func goRegisterPending(group C.uint64_t, pool C.int, stream C.uint64_t) C.int {
+	return guarded(func() error {
+		return library.RegisterPending(uint64(group), int(pool), uintptr(stream))
+	})
+}
+
+//export goAttach
+func goAttach(
+	group, comm C.uint64_t, length C.size_t, name *C.char, attachment *C.uint64_t,
+) C.int {
+	return guarded(func() error {
+		text, err := textOf(length, name)
+		if err != nil {
+			return err
+		}
+		if attachment == nil {
+			return missing("the attachment")
+		}
+		handle, err := library.Attach(uint64(group), uintptr(comm), text)
+		if err == nil {
+			*attachment = C.uint64_t(handle)
+		}
+		return err
+	})
+}
+
+//export goDetach
+func goDetach(attachment C.uint64_t, alive C.int) C.int {
+	return guarded(func() error { return library.Detach(uint64(attachment), alive != 0) })
+}

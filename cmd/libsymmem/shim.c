@@ -1,0 +1,115 @@
+/* The functions of symmem.h that are made in Go. Each looks for a fork first, because Go cannot run
+ * in the child, and then calls its part there. */
+#include "_cgo_export.h"
+#include "shim.h"
+#include "state.h"
+
+#define CALL(call) (__builtin_expect(symmem_forked, 0) ? SYMMEM_ERR_FORKED : (call))
+
+API int symmem_open(size_t n, const char *options) { return CALL(goOpen(n, (char *)options)); }
+
+API int symmem_close(int force) { return CALL(goClose(force)); }
+
+API int symmem_is_open(void) { return symmem_forked ? 0 : goIsOpen(); }
+
+API int symmem_callsites(void) { return symmem_forked ? 0 : goCallSites(); }
+
+API int symmem_describe(size_t size, char *text, size_t *length) {
+	return CALL(goDescribe(size, text, length));
+}
+
+API int symmem_world(uint64_t *group) { return CALL(goWorld(group)); }
+
+API int symmem_group_open(size_t n, const char *name, size_t count, const int32_t *ranks,
+                          uint64_t *group) {
+	return CALL(goGroupOpen(n, (char *)name, count, (int32_t *)ranks, group));
+}
+
+API int symmem_group_close(uint64_t group) { return CALL(goGroupClose(group)); }
+
+API int symmem_group_describe(uint64_t group, size_t size, char *text, size_t *length) {
+	return CALL(goGroupDescribe(group, size, text, length));
+}
+
+API int symmem_group_error(uint64_t group) { return CALL(goGroupError(group)); }
+
+API int symmem_group_abort(uint64_t group) { return CALL(goGroupAbort(group)); }
+
+API int symmem_group_set_path(uint64_t group, int path) {
+	return CALL(goGroupSetPath(group, path));
+}
+
+API int symmem_pool_open(uint64_t domain, size_t n, const char *options, int *pool) {
+	return CALL(goPoolOpen(domain, n, (char *)options, pool));
+}
+
+API int symmem_pool_close(int pool, int force) { return CALL(goPoolClose(pool, force)); }
+
+API int symmem_alloc(int pool, size_t bytes, uint64_t stream, void **address) {
+	return CALL(goAlloc(pool, bytes, stream, symmem_current_site(), address));
+}
+
+API int symmem_free(void *address) { return CALL(goFree(address)); }
+
+API int symmem_reserve(int pool, size_t bytes, uint64_t group) {
+	return CALL(goReserve(pool, bytes, 0, group));
+}
+
+API int symmem_reserve_on(int pool, size_t bytes, uint64_t stream, uint64_t group) {
+	return CALL(goReserve(pool, bytes, stream, group));
+}
+
+API int symmem_trim(int pool, size_t keep) { return CALL(goTrim(pool, keep)); }
+
+API int symmem_scope_end(uint64_t group, uint64_t stream, int64_t *seen) {
+	return CALL(goScopeEnd(group, stream, seen));
+}
+
+API int symmem_register_pending(uint64_t group, int pool, uint64_t stream) {
+	return CALL(goRegisterPending(group, pool, stream));
+}
+
+API int symmem_attach(uint64_t group, uint64_t comm, size_t n, const char *name,
+                      uint64_t *attachment) {
+	return CALL(goAttach(group, comm, n, (char *)name, attachment));
+}
+
+API int symmem_detach(uint64_t attachment, int alive) { return CALL(goDetach(attachment, alive)); }
+
+API int symmem_is_symmetric(uint64_t group, size_t bytes, const void *address) {
+	return symmem_forked ? 0 : goIsSymmetric(group, bytes, (void *)address);
+}
+
+API int symmem_windows(uint64_t group, size_t capacity, int64_t *pairs, size_t *count) {
+	return CALL(goWindows(group, capacity, pairs, count));
+}
+
+API int symmem_locate(const void *address, size_t size, char *text, size_t *length) {
+	return CALL(goLocate((void *)address, size, text, length));
+}
+
+API int symmem_explain(uint64_t group, int operation, int64_t count, int type, const void *send,
+                       const void *recv, size_t size, char *text, size_t *length) {
+	return CALL(goExplain(group, operation, count, type, (void *)send, (void *)recv, size, text,
+	                      length));
+}
+
+API int symmem_stats(size_t size, char *text, size_t *length) {
+	return CALL(goStats(size, text, length));
+}
+
+API int symmem_check(uint64_t group) { return CALL(goCheck(group)); }
+
+API int symmem_set_check(int level) { return CALL(goSetCheck(level)); }
+
+API int symmem_note(int pool, int64_t kind, int64_t value) {
+	return CALL(goNote(pool, kind, value, symmem_current_site()));
+}
+
+API int symmem_site(size_t n, const char *text, uint32_t *site) {
+	return CALL(goSite(n, (char *)text, site));
+}
+
+API int symmem_stream_synchronize(uint64_t stream) { return CALL(goSynchronize(stream)); }
+
+API int symmem_stream_forget(uint64_t stream) { return CALL(goForget(stream)); }

@@ -1,0 +1,23 @@
+/* What the C part and the Go part of the library share. symmem.h is for everybody else. */
+#ifndef SYMMEM_SHIM_H
+#define SYMMEM_SHIM_H
+
+#include "symmem.h"
+
+/* The words of symmem_generation. */
+extern int64_t symmem_words[SYMMEM_WORDS];
+
+/* Notes the latest error of the calling thread; the texts are copied. */
+void symmem_note_error(int code, size_t text_length, const char *text, size_t detail_length,
+                       const char *detail);
+
+/* Copies text out as symmem.h says. */
+int symmem_give(size_t from_length, const char *from, size_t size, char *text, size_t *length);
+
+/* From now on frees do nothing once the process exits. */
+void symmem_watch_exit(void);
+
+/* The environment as C has it now. */
+char **symmem_environment(void);
+
+#endif

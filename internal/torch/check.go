@@ -1,0 +1,62 @@
+package torch
+
+import (
+	"context"
+	"fmt"
+
+	"symmem"
+)
+
+// Check compares the histories of the pools whose domain holds a group: collective.
+func (l *Library) Check(handle uint64) error {
+	r, g, err := l.find(handle)
+	if err != nil {
+		return err
+	}
+	for _, p := range r.all() {
+		if err := p.settled(); err != nil {
+			return err
+		}
+	}
+	return g.Check(context.Background())
+}
+
+// SetCheck changes how much ranks compare: collective over the world.
+func (l *Library) SetCheck(level int) error {
+	r, err := l.current()
+	if err != nil {
+		return err
+	}
+	return r.rt.SetCheck(context.Background(), symmem.CheckLevel(level))
+}
+
+// Note puts numbers of the caller's into the history of a pool, for a call site.
+func (l *Library) Note(number int, kind, value int64, site uint32) error {
+	r, err := l.current()
+	if err != nil {
+		return err
+	}
+	p, err := r.pool(number)
+	if err != nil {
+		return err
+	}
+	if err := p.settled(); err != nil {
+		return err
+	}
+	return p.Note(kind, value, symmem.Site(site))
+}
+
+// maxSite is the most bytes that a call site may have.
+const maxSite = 1 << 12
+
+// Site returns the number of a call site.
+func (l *Library) Site(text string) (uint32, error) {
+	r, err := l.current()
+	if err != nil {
+		return 0, err
+	}
+	if len(text) > maxSite {
+		return 0, fmt.Errorf("a call site of %d bytes: %w", len(text), symmem.ErrInvalid)
+	}
+	return uint32(r.rt.Site(text)), nil
+}

@@ -1,0 +1,134 @@
+package torch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"symmem"
+	"symmem/driver"
+	"symmem/internal/rendezvous"
+)
+
+// Code is the result of a call as C has it: SYMMEM_... of symmem.h.
+type Code int
+
+// The codes. Their values are part of the interface.
+const (
+	OK Code = iota
+	Invalid
+	Closed
+	Unsupported
+	OutOfMemory
+	Size
+	DoubleFree
+	Freed
+	Foreign
+	Capturing
+	OutOfRange
+	Aborted
+	Divergence
+	Timeout
+	RankLost
+	Forked
+	NotOpen
+	Live
+	Short
+	Panic
+	Failed
+	codes
+)
+
+var codeNames = [codes]string{
+	"OK", "INVALID", "CLOSED", "UNSUPPORTED", "OUT_OF_MEMORY", "SIZE", "DOUBLE_FREE", "FREED",
+	"FOREIGN", "CAPTURING", "OUT_OF_RANGE", "ABORTED", "DIVERGENCE", "TIMEOUT", "RANK_LOST",
+	"FORKED", "NOT_OPEN", "LIVE", "SHORT", "PANIC", "FAILED",
+}
+
+// String returns the code's name without its prefix.
+func (c Code) String() string {
+	if c >= 0 && c < codes {
+		return codeNames[c]
+	}
+	return fmt.Sprintf("code %d", int(c))
+}
+
+// Errors of this package. They are wrapped; use errors.Is.
+var (
+	// ErrNotOpen is returned before Open and after Close.
+	ErrNotOpen = errors.New("symmem is not open: call symmem_open (symmem.init in Python) first")
+	// ErrLive is returned by what would end memory that is in use.
+	ErrLive = errors.New("buffers are live still: free them first, or force it")
+	// ErrPanic is a mistake inside symmem.
+	ErrPanic = errors.New("mistake inside symmem")
+)
+
+// sentinels are the errors that stand for codes, in the order in which they are asked for: the
+// cause of a fault before what came of it.
+var sentinels = []struct {
+	err  error
+	code Code
+}{
+	{ErrPanic, Panic},
+	{ErrNotOpen, NotOpen},
+	{ErrLive, Live},
+	{symmem.ErrCapturing, Capturing},
+	{symmem.ErrOutOfMemory, OutOfMemory},
+	{driver.ErrOutOfMemory, OutOfMemory},
+	{symmem.ErrSize, Size},
+	{symmem.ErrDoubleFree, DoubleFree},
+	{symmem.ErrFreed, Freed},
+	{symmem.ErrForeign, Foreign},
+	{symmem.ErrOutOfRange, OutOfRange},
+	{symmem.ErrAborted, Aborted},
+	{symmem.ErrClosed, Closed},
+	{symmem.ErrUnsupported, Unsupported},
+	{symmem.ErrInvalid, Invalid},
+	{context.DeadlineExceeded, Timeout},
+}
+
+// CodeOf returns the code of an error.
+func CodeOf(err error) Code {
+	if err == nil {
+		return OK
+	}
+	var diverged *symmem.DivergenceError
+	var stray *driver.StrayError
+	var lost *symmem.RankLostError
+	var late *symmem.TimeoutError
+	var absent *rendezvous.AbsentError
+	switch {
+	case errors.As(err, &diverged), errors.As(err, &stray):
+		return Divergence
+	case errors.As(err, &lost):
+		return RankLost
+	case errors.As(err, &late), errors.As(err, &absent):
+		return Timeout
+	}
+	for _, s := range sentinels {
+		if errors.Is(err, s.err) {
+			return s.code
+		}
+	}
+	return Failed
+}
+
+// hints say what to do about an error, where its own words do not.
+var hints = map[Code]string{
+	OutOfMemory: "free memory, give the pool more capacity, or reserve it before others take it",
+	DoubleFree:  "this pointer was freed before, or never handed out",
+	Capturing:   "register or reserve before the capture begins",
+	Divergence: "ranks must make the same allocations and calls in the same order; set " +
+		"SYMMEM_CALLSITES=1 to see the lines",
+	Timeout:  "find out why those ranks did not come, or raise timeout_ms",
+	RankLost: "look at the output of those ranks; the groups that they were in are over",
+	Panic:    "please report this, with the text",
+}
+
+// Words returns the text of an error, with what to do about it.
+func (c Code) Words(err error) string {
+	if hint := hints[c]; hint != "" {
+		return err.Error() + "; " + hint
+	}
+	return err.Error()
+}

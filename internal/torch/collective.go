@@ -1,0 +1,97 @@
+package torch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"symmem"
+	"symmem/driver"
+)
+
+// Call is a collective as C asks for it.
+type Call struct {
+	Operation, Type, Op, Root, Path int
+	Count                           int64
+	Send, Recv                      uintptr
+	Stream                          uintptr
+}
+
+// Do queues a collective on a foreign stream.
+func (l *Library) Do(handle uint64, c *Call) error {
+	r, g, err := l.find(handle)
+	if err != nil {
+		return err
+	}
+	call, err := c.resolve(g)
+	if err != nil {
+		return err
+	}
+	s, err := r.stream(c.Stream)
+	if err != nil {
+		return err
+	}
+	if err := r.takeOver(g, c); err != nil {
+		return err
+	}
+	return g.Do(context.Background(), call, s)
+}
+
+// resolve checks what the types of Go would narrow, and finds the lengths of the buffers.
+func (c *Call) resolve(g *group) (symmem.Call, error) {
+	const most = 1 << 44
+	if c.Operation < 0 || c.Operation > int(symmem.OpBarrier) || c.Type < 0 || c.Type > 7 ||
+		c.Op < 0 || c.Op > int(symmem.Avg) || c.Count < 0 {
+		return symmem.Call{}, fmt.Errorf("operation %d on %d elements of type %d, reduction %d: %w",
+			c.Operation, c.Count, c.Type, c.Op, symmem.ErrInvalid)
+	}
+	if c.Count > most/int64(g.Size()) {
+		return symmem.Call{}, fmt.Errorf("count %d: %w", c.Count, symmem.ErrOutOfRange)
+	}
+	call := symmem.Call{
+		Operation: symmem.Operation(c.Operation), Type: symmem.DataType(c.Type),
+		Op: symmem.ReduceOp(c.Op), Root: c.Root, Count: c.Count, Path: symmem.PathChoice(c.Path),
+	}
+	resolved := driver.Call{Operation: call.Operation, DataType: call.Type, Count: call.Count}
+	send, recv := resolved.Spans(g.Size())
+	call.Send, call.Recv = symmem.Foreign(c.Send, send), symmem.Foreign(c.Recv, recv)
+	return call, nil
+}
+
+// takeOver registers the pools of the buffers where the group has not yet. During a capture it
+// leaves that, and the call takes the plain path, on all ranks alike.
+func (r *rank) takeOver(g *group, c *Call) error {
+	for _, address := range [...]uintptr{c.Send, c.Recv} {
+		p := r.owner(address)
+		if p == nil || !g.holds(p) {
+			continue
+		}
+		err := p.Register(context.Background(), g.Group)
+		if err != nil && !errors.Is(err, symmem.ErrCapturing) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Explain says which path a collective would take now, and why, as JSON.
+func (l *Library) Explain(handle uint64, c *Call) (string, error) {
+	r, g, err := l.find(handle)
+	if err != nil {
+		return "", err
+	}
+	call, err := c.resolve(g)
+	if err != nil {
+		return "", err
+	}
+	e, err := g.Explain(call.Operation, call.Send, call.Recv, call.Count, call.Type)
+	if err != nil {
+		return "", err
+	}
+	for _, address := range [...]uintptr{c.Send, c.Recv} {
+		if p := r.owner(address); p != nil && g.holds(p) && !r.complete(g, p) {
+			e.Registers = true
+		}
+	}
+	return encode(e)
+}

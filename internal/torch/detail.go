@@ -1,0 +1,119 @@
+package torch
+
+import (
+	"encoding/json"
+	"errors"
+
+	"symmem"
+	"symmem/driver"
+	"symmem/internal/rendezvous"
+)
+
+// detail is an error as JSON has it.
+type detail struct {
+	Code       int               `json:"code"`
+	Name       string            `json:"name"`
+	Message    string            `json:"message"`
+	Divergence *divergenceDetail `json:"divergence,omitempty"`
+	Timeout    *timeoutDetail    `json:"timeout,omitempty"`
+	RankLost   *lostDetail       `json:"rank_lost,omitempty"`
+	Memory     *memoryDetail     `json:"memory,omitempty"`
+}
+
+type divergenceDetail struct {
+	Group    string          `json:"group"`
+	Kind     string          `json:"kind"`
+	Pool     uint64          `json:"pool"`
+	Position uint64          `json:"position"`
+	Last     uint64          `json:"last"`
+	Deviant  []int           `json:"deviant"`
+	Absent   []int           `json:"absent"`
+	Why      string          `json:"why"`
+	Variants []variantDetail `json:"variants"`
+	// Elsewhere says where ranks wait, if they wait for each other in different places.
+	Elsewhere map[int]string `json:"elsewhere,omitempty"`
+}
+
+type variantDetail struct {
+	Ranks []int  `json:"ranks"`
+	Event string `json:"event"`
+	Site  string `json:"site"`
+}
+
+type timeoutDetail struct {
+	Doing    string         `json:"doing"`
+	WaitedMS int64          `json:"waited_ms"`
+	Missing  []int          `json:"missing"`
+	Activity map[int]string `json:"activity"`
+}
+
+type lostDetail struct {
+	Doing string `json:"doing"`
+	Ranks []int  `json:"ranks"`
+}
+
+type memoryDetail struct {
+	Requested int64 `json:"requested"`
+}
+
+// Detail returns an error as JSON: the code, its name, the words and what is known of it.
+func Detail(code Code, err error) string {
+	d := detail{Code: int(code), Name: code.String(), Message: code.Words(err)}
+	d.fill(err)
+	text, err := json.Marshal(d)
+	if err != nil {
+		return "{}"
+	}
+	return string(text)
+}
+
+func (d *detail) fill(err error) {
+	var diverged *symmem.DivergenceError
+	var stray *driver.StrayError
+	var lost *symmem.RankLostError
+	var late *symmem.TimeoutError
+	var absent *rendezvous.AbsentError
+	var memory *symmem.OutOfMemoryError
+	switch {
+	case errors.As(err, &diverged):
+		d.Divergence = divergenceOf(diverged)
+	case errors.As(err, &stray):
+		d.Divergence = &divergenceDetail{Kind: "place", Elsewhere: stray.Elsewhere,
+			Deviant: []int{}, Absent: []int{}, Variants: []variantDetail{}}
+	case errors.As(err, &lost):
+		d.RankLost = &lostDetail{Doing: lost.Doing, Ranks: ranks(lost.Ranks)}
+	case errors.As(err, &late):
+		d.Timeout = &timeoutDetail{
+			Doing: late.Doing, WaitedMS: late.Waited.Milliseconds(), Missing: ranks(late.Missing),
+			Activity: late.Activity,
+		}
+	case errors.As(err, &absent):
+		d.Timeout = &timeoutDetail{Doing: "opening", Missing: ranks(absent.Ranks)}
+	case errors.As(err, &memory):
+		d.Memory = &memoryDetail{Requested: memory.Requested}
+	}
+}
+
+func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
+	d := &divergenceDetail{
+		Group: e.Group, Kind: e.Kind.String(), Pool: e.Ledger, Position: e.Position, Last: e.Last,
+		Why: e.Why.String(), Deviant: []int{}, Absent: []int{},
+	}
+	for r := range e.Deviant.All() {
+		d.Deviant = append(d.Deviant, r)
+	}
+	for r := range e.Absent.All() {
+		d.Absent = append(d.Absent, r)
+	}
+	for _, v := range e.Variants {
+		variant := variantDetail{Event: v.What, Site: v.Site}
+		for r := range v.Ranks.All() {
+			variant.Ranks = append(variant.Ranks, r)
+		}
+		d.Variants = append(d.Variants, variant)
+	}
+	return d
+}
+
+// ranks makes an empty list of no list, as JSON tells the two apart.
+func ranks(list []int) []int { return append([]int{}, list...) }

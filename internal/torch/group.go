@@ -1,0 +1,188 @@
+package torch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"symmem"
+)
+
+// group is a group with its handle and the communicators that are attached to it.
+type group struct {
+	*symmem.Group
+	handle uint64
+	name   string
+	guests []*attachment // guarded by rank.mu
+}
+
+// addGroup gives a group a handle and watches for its end.
+func (r *rank) addGroup(g *symmem.Group, name string) *group {
+	added := &group{Group: g, handle: r.library.handles.Add(1), name: name}
+	r.mu.Lock()
+	r.groups[added.handle] = added
+	r.mu.Unlock()
+	r.watchers.Go(func() {
+		<-g.Ended()
+		w := r.library.words
+		if !errors.Is(g.Err(), symmem.ErrClosed) {
+			w.Faults.Add(1)
+		}
+		w.Pending.Add(1)
+		w.Windows.Add(1)
+	})
+	r.library.words.Pending.Add(1)
+	return added
+}
+
+// group finds a group by its handle.
+func (r *rank) group(handle uint64) (*group, error) {
+	r.mu.RLock()
+	g := r.groups[handle]
+	r.mu.RUnlock()
+	switch {
+	case g != nil:
+		return g, nil
+	case handle == 0 || handle > r.library.handles.Load():
+		return nil, fmt.Errorf("group %d: there never was one: %w", handle, symmem.ErrInvalid)
+	}
+	return nil, fmt.Errorf("group %d: %w", handle, symmem.ErrClosed)
+}
+
+// find returns the open rank and a group of it.
+func (l *Library) find(handle uint64) (*rank, *group, error) {
+	r, err := l.current()
+	if err != nil {
+		return nil, nil, err
+	}
+	g, err := r.group(handle)
+	return r, g, err
+}
+
+// World returns the handle of the group of all ranks.
+func (l *Library) World() (uint64, error) {
+	r, err := l.current()
+	if err != nil {
+		return 0, err
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for handle, g := range r.groups {
+		if g.Group == r.rt.World() {
+			return handle, nil
+		}
+	}
+	return 0, ErrNotOpen
+}
+
+// OpenGroup joins a group: collective over its ranks.
+func (l *Library) OpenGroup(name string, ranks []int) (uint64, error) {
+	r, err := l.current()
+	if err != nil {
+		return 0, err
+	}
+	if name == "" || len(ranks) == 0 {
+		return 0, fmt.Errorf("opening group %q of %d ranks: %w", name, len(ranks), symmem.ErrInvalid)
+	}
+	// Ranks of one group have opened groups of its name equally often. Those of others with the
+	// same name, such as every pair's, are told apart by their ranks.
+	id := fmt.Sprintf("%s %v", name, ranks)
+	r.mu.Lock()
+	r.names[id]++
+	id = fmt.Sprintf("%s #%d", id, r.names[id])
+	r.mu.Unlock()
+	g, err := r.rt.Join(context.Background(), id, ranks)
+	if err != nil {
+		return 0, err
+	}
+	return r.addGroup(g, name).handle, nil
+}
+
+// CloseGroup leaves a group. Communicators that are attached are forgotten: their windows end with
+// them.
+func (l *Library) CloseGroup(handle uint64) error {
+	r, g, err := l.find(handle)
+	if err != nil {
+		return err
+	}
+	if g.Group == r.rt.World() {
+		return fmt.Errorf("closing the world: symmem_close does that: %w", symmem.ErrInvalid)
+	}
+	r.mu.Lock()
+	delete(r.groups, handle)
+	guests := g.guests
+	g.guests = nil
+	for _, a := range guests {
+		delete(r.guests, a.handle)
+	}
+	r.mu.Unlock()
+	var errs []error
+	for _, a := range guests {
+		errs = append(errs, a.guest.Detach(false))
+	}
+	return errors.Join(append(errs, g.Close())...)
+}
+
+// groupDescription is what DescribeGroup returns.
+type groupDescription struct {
+	ID    string  `json:"id"`
+	Name  string  `json:"name"`
+	Rank  int     `json:"rank"`
+	Size  int     `json:"size"`
+	Ranks []int   `json:"ranks"`
+	Error *string `json:"error"`
+}
+
+// DescribeGroup returns a group as JSON.
+func (l *Library) DescribeGroup(handle uint64) (string, error) {
+	_, g, err := l.find(handle)
+	if err != nil {
+		return "", err
+	}
+	d := groupDescription{
+		ID: g.ID(), Name: g.name, Rank: g.Rank(), Size: g.Size(), Ranks: g.Ranks(),
+	}
+	if fault := g.Err(); fault != nil {
+		text := fault.Error()
+		d.Error = &text
+	}
+	return encode(d)
+}
+
+// GroupError returns the fault that ended a group, or nil.
+func (l *Library) GroupError(handle uint64) error {
+	_, g, err := l.find(handle)
+	if err != nil {
+		return err
+	}
+	return g.Err()
+}
+
+// AbortGroup fails a group on all its ranks.
+func (l *Library) AbortGroup(handle uint64) error {
+	_, g, err := l.find(handle)
+	if err == nil {
+		g.Abort()
+	}
+	return err
+}
+
+// SetPath sets who chooses the path of a group's collectives: collective.
+func (l *Library) SetPath(handle uint64, path int) error {
+	_, g, err := l.find(handle)
+	if err != nil {
+		return err
+	}
+	return g.SetPath(context.Background(), symmem.PathChoice(path))
+}
+
+// holds tells whether a pool's memory can be registered with the group.
+func (g *group) holds(p *pool) bool {
+	domain := p.Domain()
+	if domain == nil {
+		return false
+	}
+	all := domain.Ranks()
+	return !slices.ContainsFunc(g.Ranks(), func(r int) bool { return !slices.Contains(all, r) })
+}

@@ -1,0 +1,202 @@
+package torch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"symmem"
+)
+
+// Library is symmem as one process sees it through C: closed, or open as one rank.
+type Library struct {
+	words *Words
+	// warn is told, once each, what no caller can be told.
+	warn func(text string)
+
+	opening sync.Mutex // held by Open and Close
+	rank    atomic.Pointer[rank]
+	// handles are numbered through, so that one of an earlier rank is never taken for another.
+	handles atomic.Uint64
+}
+
+// rank is what a Library has while it is open.
+type rank struct {
+	library *Library
+	rt      *symmem.Runtime
+	alone   bool
+	sites   bool
+
+	mu       sync.RWMutex
+	groups   map[uint64]*group          // guarded by mu
+	guests   map[uint64]*attachment     // by handle; guarded by mu
+	pools    [Pools]*pool               // guarded by mu
+	streams  map[uintptr]*symmem.Stream // by the foreign handle; guarded by mu
+	plugs    map[uintptr]*symmem.Guest  // by communicator; guarded by mu
+	names    map[string]int             // how often groups of a name were opened; guarded by mu
+	pinning  atomic.Bool                // the warning about registration in captures was given
+	local    *pool                      // memory of this rank's own, made at the first use; guarded by mu
+	watchers sync.WaitGroup
+}
+
+// New makes a closed Library over words that callers read. warn gets a line for people when
+// something happens that no caller can be told.
+func New(words *Words, warn func(text string)) *Library {
+	return &Library{words: words, warn: warn}
+}
+
+// Open opens this rank with the options of symmem.h. Collective over all ranks of the job.
+func (l *Library) Open(text []byte) error {
+	var o Options
+	if err := decode(text, &o); err != nil {
+		return fmt.Errorf("opening symmem: %w", err)
+	}
+	return l.open(&o, false)
+}
+
+func (l *Library) open(o *Options, alone bool) error {
+	l.opening.Lock()
+	defer l.opening.Unlock()
+	if l.rank.Load() != nil {
+		return fmt.Errorf("opening symmem: it is open already; symmem_close comes first: %w",
+			symmem.ErrInvalid)
+	}
+	if err := o.setEnvironment(); err != nil {
+		return err
+	}
+	o.limit()
+	options, err := o.runtime()
+	if err != nil {
+		return fmt.Errorf("opening symmem: %w", err)
+	}
+	rt, err := symmem.Open(context.Background(), options)
+	if err != nil {
+		return err
+	}
+	r := &rank{
+		library: l, rt: rt, alone: alone, sites: o.callSites(),
+		groups: map[uint64]*group{}, guests: map[uint64]*attachment{},
+		streams: map[uintptr]*symmem.Stream{}, plugs: map[uintptr]*symmem.Guest{},
+		names: map[string]int{},
+	}
+	r.observe()
+	if err := r.start(o.Pool); err != nil {
+		return errors.Join(fmt.Errorf("opening symmem: %w", err), rt.Close())
+	}
+	l.rank.Store(r)
+	l.words.Pending.Add(1)
+	return nil
+}
+
+// start makes the handle of the world and pool 0.
+func (r *rank) start(o PoolOptions) error {
+	options, err := o.pool(r.rt.World())
+	if err != nil {
+		return err
+	}
+	p, err := r.newPool(options)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.pools[0] = p
+	r.mu.Unlock()
+	r.addGroup(r.rt.World(), "world")
+	return nil
+}
+
+// observe keeps the words true.
+func (r *rank) observe() {
+	w := r.library.words
+	r.rt.Observe(symmem.Observer{
+		SegmentAlloc: func(symmem.SegmentEvent) { w.Pending.Add(1) },
+		SegmentFree:  func(symmem.SegmentEvent) { w.Windows.Add(1) },
+		Register:     func(symmem.WindowEvent) { w.Windows.Add(1) },
+		Deregister:   func(symmem.WindowEvent) { w.Windows.Add(1) },
+	})
+}
+
+// Close leaves the job and gives all memory back. It refuses while buffers are live, unless forced.
+func (l *Library) Close(force bool) error {
+	l.opening.Lock()
+	defer l.opening.Unlock()
+	r := l.rank.Load()
+	if r == nil {
+		return nil
+	}
+	if count, bytes := r.live(); count > 0 && !force {
+		return fmt.Errorf("closing symmem: %d buffers of %d bytes: %w", count, bytes, ErrLive)
+	}
+	l.rank.Store(nil)
+	// The communicators of others may have ended before. Their windows end with them.
+	r.mu.Lock()
+	guests, plugs := r.guests, r.plugs
+	r.guests, r.plugs = map[uint64]*attachment{}, map[uintptr]*symmem.Guest{}
+	r.mu.Unlock()
+	var errs []error
+	for _, a := range guests {
+		errs = append(errs, a.guest.Detach(false))
+	}
+	for _, g := range plugs {
+		errs = append(errs, g.Detach(false))
+	}
+	errs = append(errs, r.rt.Close())
+	r.watchers.Wait()
+	l.words.Pending.Add(1)
+	l.words.Windows.Add(1)
+	return errors.Join(errs...)
+}
+
+// IsOpen tells whether the library is open.
+func (l *Library) IsOpen() bool { return l.rank.Load() != nil }
+
+// CallSites tells whether it is open with call sites on.
+func (l *Library) CallSites() bool {
+	r := l.rank.Load()
+	return r != nil && r.sites
+}
+
+// current returns the open rank.
+func (l *Library) current() (*rank, error) {
+	if r := l.rank.Load(); r != nil {
+		return r, nil
+	}
+	return nil, ErrNotOpen
+}
+
+// description is what Describe returns.
+type description struct {
+	Rank        int    `json:"rank"`
+	Size        int    `json:"size"`
+	Source      string `json:"source"`
+	Backend     string `json:"backend"`
+	Device      string `json:"device"`
+	Library     string `json:"library"`
+	Check       string `json:"check"`
+	Granularity int64  `json:"granularity"`
+	Alone       bool   `json:"alone"`
+	PID         int    `json:"pid"`
+}
+
+// Describe returns the open rank as JSON.
+func (l *Library) Describe() (string, error) {
+	r, err := l.current()
+	if err != nil {
+		return "", err
+	}
+	device := r.rt.Device()
+	return encode(description{
+		Rank: r.rt.Rank(), Size: r.rt.Size(), Source: r.rt.Source(), Backend: device.Backend,
+		Device: device.Name, Library: r.rt.Library(), Check: r.rt.Check().String(),
+		Granularity: device.Granularity, Alone: r.alone, PID: os.Getpid(),
+	})
+}
+
+func encode(value any) (string, error) {
+	text, err := json.Marshal(value)
+	return string(text), err
+}

@@ -1,0 +1,126 @@
+package torch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"symmem"
+	"symmem/driver"
+)
+
+// PlugAlloc is Alloc for engines that open nothing: it opens this process as a job of its own, on
+// the device that is given, if the library is not open. Their communicators join the ranks.
+func (l *Library) PlugAlloc(
+	number int, bytes uint64, device int, stream uintptr, site uint32,
+) (uintptr, error) {
+	if l.rank.Load() == nil {
+		err := l.open(&Options{Size: 1, Device: &device, Backend: "nccl"}, true)
+		if err != nil && l.rank.Load() == nil {
+			return 0, err
+		}
+	}
+	return l.Alloc(number, bytes, stream, site)
+}
+
+// The results of NCCL that PlugRegister returns.
+const (
+	ncclSystemError     = 2
+	ncclInternalError   = 3
+	ncclInvalidArgument = 4
+	ncclInvalidUsage    = 5
+	ncclRemoteError     = 6
+)
+
+// PlugResult returns the ncclResult_t of an error.
+func PlugResult(err error) int {
+	switch CodeOf(err) {
+	case OK:
+		return 0
+	case Panic:
+		return ncclInternalError
+	case Invalid, Unsupported:
+		return ncclInvalidArgument
+	case Divergence, NotOpen, Closed, Forked:
+		return ncclInvalidUsage
+	case Timeout, RankLost, Aborted:
+		return ncclRemoteError
+	default:
+		return ncclSystemError
+	}
+}
+
+// PlugRegister registers what a communicator has not got of pool 0: collective over it if something
+// is new. During a capture it leaves that to the next call, and warns once: until then the memory
+// is in no window, on all ranks alike.
+func (l *Library) PlugRegister(comm uintptr) error {
+	r, err := l.current()
+	if err != nil {
+		return err
+	}
+	guest, err := r.plug(comm)
+	if err != nil {
+		return err
+	}
+	p, err := r.pool(0)
+	if err != nil {
+		return err
+	}
+	if err := p.settled(); err != nil {
+		return err
+	}
+	err = guest.Register(context.Background(), p.Pool)
+	if !errors.Is(err, symmem.ErrCapturing) {
+		return err
+	}
+	if r.pinning.CompareAndSwap(false, true) {
+		l.warn("symmem: the pool has grown while a graph is captured: what is new takes the plain " +
+			"path in that graph; allocate as much before the capture")
+	}
+	return nil
+}
+
+// plug returns the guest of a communicator, by its address.
+func (r *rank) plug(comm uintptr) (*symmem.Guest, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if guest := r.plugs[comm]; guest != nil {
+		return guest, nil
+	}
+	guest, err := r.rt.Adopt(comm, fmt.Sprintf("%#x", comm), nil)
+	if err != nil {
+		return nil, err
+	}
+	r.plugs[comm] = guest
+	return guest, nil
+}
+
+// PlugForget drops a communicator that has ended, or is about to, so that another one at its
+// address is a new one.
+func (l *Library) PlugForget(comm uintptr) error {
+	r, err := l.current()
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	guest := r.plugs[comm]
+	delete(r.plugs, comm)
+	r.mu.Unlock()
+	if guest == nil {
+		return fmt.Errorf("communicator %#x: %w", comm, symmem.ErrForeign)
+	}
+	return guest.Detach(false)
+}
+
+// DeviceFits refuses an allocation for another device than this rank's.
+func (l *Library) DeviceFits(device int) error {
+	r, err := l.current()
+	if err != nil {
+		return err
+	}
+	if own := r.rt.Ordinal(); own >= 0 && device != own {
+		return fmt.Errorf("allocating on device %d: this rank's is %d: %w",
+			device, own, driver.ErrUnsupported)
+	}
+	return nil
+}

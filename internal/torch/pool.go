@@ -1,0 +1,298 @@
+package torch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"symmem"
+)
+
+// Pools is how many pools there can be at a time: each has allocator functions of its own in C.
+const Pools = 16
+
+// Local selects memory of this rank's own, which is never registered.
+const Local = -1
+
+// pool is a pool with what is live of it, by address.
+type pool struct {
+	*symmem.Pool
+
+	mu    sync.Mutex
+	live  map[uintptr]symmem.Buffer // guarded by mu
+	freed []symmem.Buffer           // frees that have not taken effect; guarded by mu
+}
+
+func (r *rank) newPool(o symmem.PoolOptions) (*pool, error) {
+	p, err := r.rt.NewPool(o)
+	if err != nil {
+		return nil, err
+	}
+	return &pool{Pool: p, live: map[uintptr]symmem.Buffer{}}, nil
+}
+
+// pool finds a pool by its number.
+func (r *rank) pool(number int) (*pool, error) {
+	if number == Local {
+		return r.localPool()
+	}
+	if number < 0 || number >= Pools {
+		return nil, fmt.Errorf("pool %d: numbers are from 0 to %d: %w",
+			number, Pools-1, symmem.ErrInvalid)
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if p := r.pools[number]; p != nil {
+		return p, nil
+	}
+	return nil, fmt.Errorf("pool %d: there is none: %w", number, symmem.ErrClosed)
+}
+
+// localPool returns the pool of memory of this rank's own.
+func (r *rank) localPool() (p *pool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.local == nil {
+		r.local, err = r.newPool(symmem.PoolOptions{})
+	}
+	return r.local, err
+}
+
+// all lists the open pools in the order of their numbers.
+func (r *rank) all() []*pool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var all []*pool
+	for _, p := range r.pools {
+		if p != nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// owner finds the pool in whose range an address lies.
+func (r *rank) owner(address uintptr) *pool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, p := range r.pools {
+		if p != nil && p.Contains(address) {
+			return p
+		}
+	}
+	if r.local != nil && r.local.Contains(address) {
+		return r.local
+	}
+	return nil
+}
+
+// live counts the buffers that callers hold.
+func (r *rank) live() (count int, bytes int64) {
+	pools := r.all()
+	r.mu.RLock()
+	if r.local != nil {
+		pools = append(pools, r.local)
+	}
+	r.mu.RUnlock()
+	for _, p := range pools {
+		c, b := p.held()
+		count, bytes = count+c, bytes+b
+	}
+	return count, bytes
+}
+
+func (p *pool) held() (count int, bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range p.live {
+		bytes += b.Size()
+	}
+	return len(p.live), bytes
+}
+
+// OpenPool makes a pool whose domain is a group, and returns its number.
+func (l *Library) OpenPool(domain uint64, text []byte) (int, error) {
+	r, g, err := l.find(domain)
+	if err != nil {
+		return 0, err
+	}
+	var o PoolOptions
+	if err := decode(text, &o); err != nil {
+		return 0, err
+	}
+	options, err := o.pool(g.Group)
+	if err != nil {
+		return 0, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	number := slices.Index(r.pools[:], nil)
+	if number < 0 {
+		return 0, fmt.Errorf("opening a pool: there are %d already: %w", Pools, symmem.ErrInvalid)
+	}
+	if r.pools[number], err = r.newPool(options); err != nil {
+		return 0, err
+	}
+	l.words.Pending.Add(1)
+	return number, nil
+}
+
+// ClosePool gives a pool's memory back.
+func (l *Library) ClosePool(number int, force bool) error {
+	r, err := l.current()
+	if err != nil {
+		return err
+	}
+	p, err := r.pool(number)
+	if err != nil {
+		return err
+	}
+	if number <= 0 {
+		return fmt.Errorf("closing pool %d: symmem_close does that: %w", number, symmem.ErrInvalid)
+	}
+	if count, bytes := p.held(); count > 0 && !force {
+		return fmt.Errorf("closing pool %d: %d buffers of %d bytes: %w", number, count, bytes, ErrLive)
+	}
+	r.mu.Lock()
+	r.pools[number] = nil
+	r.mu.Unlock()
+	return p.Close()
+}
+
+// Alloc allocates from a pool on a foreign stream, for a call site.
+func (l *Library) Alloc(number int, bytes uint64, stream uintptr, site uint32) (uintptr, error) {
+	r, err := l.current()
+	if err != nil {
+		return 0, err
+	}
+	p, err := r.pool(number)
+	if err != nil {
+		return 0, err
+	}
+	if bytes > maxBytes {
+		return 0, fmt.Errorf("allocating %d bytes: %w", bytes, symmem.ErrSize)
+	}
+	s, err := r.stream(stream)
+	if err != nil {
+		return 0, err
+	}
+	return p.alloc(s, int64(bytes), symmem.Site(site))
+}
+
+// maxBytes is more than any device has.
+const maxBytes = 1 << 46
+
+func (p *pool) alloc(s *symmem.Stream, bytes int64, site symmem.Site) (uintptr, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.settle(); err != nil {
+		return 0, err
+	}
+	b, err := p.AllocAt(s, bytes, site)
+	if err != nil {
+		return 0, err
+	}
+	p.live[b.Address()] = b
+	return b.Address(), nil
+}
+
+// Free gives a buffer back. With later it takes effect at the next event that ranks have in common.
+func (l *Library) Free(address uintptr, later bool) error {
+	r, err := l.current()
+	if err != nil {
+		return err
+	}
+	p := r.owner(address)
+	if p == nil {
+		return fmt.Errorf("freeing %#x: %w", address, symmem.ErrForeign)
+	}
+	return p.free(address, later)
+}
+
+func (p *pool) free(address uintptr, later bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b, ok := p.live[address]
+	if !ok {
+		return fmt.Errorf("freeing %#x: %w", address, symmem.ErrDoubleFree)
+	}
+	delete(p.live, address)
+	p.freed = append(p.freed, b)
+	if later {
+		return nil
+	}
+	return p.settle()
+}
+
+// settle makes the frees so far take effect, ordered by place: the order in which they came may
+// differ between ranks. p.mu is held.
+func (p *pool) settle() error {
+	if len(p.freed) == 0 {
+		return nil
+	}
+	slices.SortFunc(p.freed, inOrder)
+	var errs []error
+	for _, b := range p.freed {
+		errs = append(errs, b.Free())
+	}
+	clear(p.freed)
+	p.freed = p.freed[:0]
+	return errors.Join(errs...)
+}
+
+// settled is settle for callers that do not hold p.mu.
+func (p *pool) settled() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.settle()
+}
+
+// inOrder compares buffers by their places.
+func inOrder(a, b symmem.Buffer) int {
+	return cmp.Or(cmp.Compare(a.Segment(), b.Segment()), cmp.Compare(a.Offset(), b.Offset()))
+}
+
+// Reserve makes memory up front for a stream, and registers it with a group unless that is 0.
+func (l *Library) Reserve(number int, bytes uint64, stream uintptr, handle uint64) error {
+	r, err := l.current()
+	if err != nil {
+		return err
+	}
+	p, err := r.pool(number)
+	if err != nil {
+		return err
+	}
+	if bytes > maxBytes {
+		return fmt.Errorf("reserving %d bytes: %w", bytes, symmem.ErrSize)
+	}
+	s, err := r.stream(stream)
+	if err != nil {
+		return err
+	}
+	if err := p.settled(); err != nil {
+		return err
+	}
+	if err := p.ReserveOn(context.Background(), s, int64(bytes), nil); err != nil || handle == 0 {
+		return err
+	}
+	return l.RegisterPending(handle, number, stream)
+}
+
+// Trim gives segments without live buffers back: collective over the pool's domain.
+func (l *Library) Trim(number int, keep uint64) error {
+	r, err := l.current()
+	if err != nil {
+		return err
+	}
+	p, err := r.pool(number)
+	if err != nil {
+		return err
+	}
+	if err := p.settled(); err != nil {
+		return err
+	}
+	return p.Trim(context.Background(), int64(min(keep, maxBytes)))
+}

@@ -1,0 +1,146 @@
+package torch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"symmem"
+)
+
+// attachment is a communicator of another library that takes part in a group.
+type attachment struct {
+	handle uint64
+	comm   uintptr
+	guest  *symmem.Guest
+	group  *group
+}
+
+// ScopeEnd registers with a group, and with the communicators attached to it, what is new in all
+// pools whose domain holds it. seen is the value of Words.Pending up to which it has everything.
+func (l *Library) ScopeEnd(handle uint64, stream uintptr) (seen int64, err error) {
+	r, g, err := l.find(handle)
+	if err != nil {
+		return 0, err
+	}
+	seen = l.words.Pending.Load()
+	for _, p := range r.all() {
+		if !g.holds(p) {
+			continue
+		}
+		if err := r.register(g, p, stream); err != nil {
+			return 0, err
+		}
+	}
+	return seen, nil
+}
+
+// RegisterPending is ScopeEnd for one pool.
+func (l *Library) RegisterPending(handle uint64, number int, stream uintptr) error {
+	r, g, err := l.find(handle)
+	if err != nil {
+		return err
+	}
+	p, err := r.pool(number)
+	if err != nil {
+		return err
+	}
+	return r.register(g, p, stream)
+}
+
+// register registers what is new of a pool with a group and its communicators.
+func (r *rank) register(g *group, p *pool, stream uintptr) error {
+	if err := g.Err(); err != nil {
+		return err
+	}
+	if err := p.settled(); err != nil {
+		return err
+	}
+	if r.rt.Captured(stream) {
+		if r.complete(g, p) {
+			return nil
+		}
+		return fmt.Errorf("registering with group %s: %w", g.ID(), symmem.ErrCapturing)
+	}
+	ctx := context.Background()
+	if err := p.Register(ctx, g.Group); err != nil {
+		return err
+	}
+	for _, a := range r.attached(g) {
+		if err := a.guest.Register(ctx, p.Pool); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// complete tells whether all of a pool is registered already.
+func (r *rank) complete(g *group, p *pool) bool {
+	segments := p.Segments()
+	for _, s := range segments {
+		if !r.rt.IsSymmetric(s.Address, s.Bytes, g.Group) {
+			return false
+		}
+	}
+	return true
+}
+
+// attached lists the communicators of a group, in the order in which they came.
+func (r *rank) attached(g *group) []*attachment {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Clone(g.guests)
+}
+
+// Attach makes a communicator of another library take part in a group, and registers what the
+// group has with it: collective over the group.
+func (l *Library) Attach(handle uint64, comm uintptr, name string) (uint64, error) {
+	r, g, err := l.find(handle)
+	if err != nil {
+		return 0, err
+	}
+	for _, a := range r.attached(g) {
+		if a.comm == comm && a.guest.Name() == name {
+			return a.handle, nil
+		}
+	}
+	guest, err := r.rt.Adopt(comm, name, g.Group)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range r.all() {
+		if !g.holds(p) {
+			continue
+		}
+		if err := errors.Join(p.settled(), guest.Register(context.Background(), p.Pool)); err != nil {
+			return 0, errors.Join(err, guest.Detach(false))
+		}
+	}
+	a := &attachment{handle: l.handles.Add(1), comm: comm, guest: guest, group: g}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.guests[a.handle] = a
+	g.guests = append(g.guests, a)
+	return a.handle, nil
+}
+
+// Detach ends the part of a communicator, which is alive still or not.
+func (l *Library) Detach(handle uint64, alive bool) error {
+	r, err := l.current()
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	a := r.guests[handle]
+	if a != nil {
+		delete(r.guests, handle)
+		a.group.guests = slices.DeleteFunc(slices.Clone(a.group.guests),
+			func(other *attachment) bool { return other == a })
+	}
+	r.mu.Unlock()
+	if a == nil {
+		return fmt.Errorf("attachment %d: %w", handle, symmem.ErrClosed)
+	}
+	return a.guest.Detach(alive)
+}

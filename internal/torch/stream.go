@@ -1,0 +1,60 @@
+package torch
+
+import (
+	"context"
+	"fmt"
+
+	"symmem"
+)
+
+// stream returns the Stream of a foreign handle, and adopts it at its first use.
+func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
+	r.mu.RLock()
+	s := r.streams[handle]
+	r.mu.RUnlock()
+	if s != nil {
+		return s, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.streams[handle]; s != nil {
+		return s, nil
+	}
+	s, err := r.rt.AdoptStream(handle)
+	if err != nil {
+		return nil, err
+	}
+	r.streams[handle] = s
+	return s, nil
+}
+
+// Synchronize waits until a stream is idle, and returns the first error of its work.
+func (l *Library) Synchronize(handle uintptr) error {
+	r, err := l.current()
+	if err != nil {
+		return err
+	}
+	if r.rt.Captured(handle) {
+		return fmt.Errorf("synchronizing stream %#x: %w", handle, symmem.ErrCapturing)
+	}
+	s, err := r.stream(handle)
+	if err != nil {
+		return err
+	}
+	return s.Synchronize(context.Background())
+}
+
+// Forget drops a stream that its owner is about to destroy.
+func (l *Library) Forget(handle uintptr) error {
+	r, err := l.current()
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.streams[handle]; s != nil {
+		s.Forget()
+		delete(r.streams, handle)
+	}
+	return nil
+}
