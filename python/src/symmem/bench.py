@@ -18,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import symmem
@@ -149,8 +150,8 @@ class Bench:
                 ours = symmem.empty(count, dtype=dtype)
             theirs = self.torch.ones(count, dtype=dtype, device=self.device)
             ours.fill_(1)
-            mine = self.timed(lambda t=ours: symmem.all_reduce(t))
-            stock = self.timed(lambda t=theirs: self.dist.all_reduce(t))
+            mine = self.timed(partial(symmem.all_reduce, ours))
+            stock = self.timed(partial(self.dist.all_reduce, theirs))
             path = symmem.explain("all_reduce", ours).path
             self.say(f"{size} | {stock:.1f} | {mine:.1f} | {stock / mine:.2f} | {path}")
             size *= 4
@@ -178,7 +179,7 @@ class Bench:
             for _ in range(calls):
                 call()
         self.dist.barrier()
-        found = []
+        found: list[float] = []
         for _ in range(rounds):
             begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
             begin.record()

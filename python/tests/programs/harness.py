@@ -1,0 +1,44 @@
+"""Runs the checks of a program, in the same order on every rank, and prints a line for each."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+RANK = int(os.environ.get("RANK", "0"))
+SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+
+checks: list[Callable[[], None]] = []
+
+
+def check(function: Callable[[], None]) -> Callable[[], None]:
+    """Register a check. Its name is the function's."""
+    checks.append(function)
+    return function
+
+
+def main(only: list[str] | None = None) -> None:
+    """Run all checks; a failure is told and the next one runs, so that ranks stay together."""
+    failed = False
+    for function in checks:
+        if only and function.__name__ not in only:
+            continue
+        try:
+            function()
+            outcome = "ok"
+        except BaseException:
+            outcome = traceback.format_exc().replace("\n", "\\n")
+            failed = True
+        print(f"CHECK {function.__name__} {outcome}", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+def raises(kind: type[BaseException], function: Callable[[], object]) -> BaseException:
+    """Expect an exception, and return it."""
+    try:
+        found = function()
+    except kind as e:
+        return e
+    raise AssertionError(f"{kind.__name__} was not raised; the result is {found!r}")

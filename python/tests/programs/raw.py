@@ -1,0 +1,241 @@
+"""The layer below PyTorch: blocks of bytes, scopes, groups, collectives by address."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import gc
+import os
+import sys
+import threading
+
+from harness import RANK, SIZE, check, main, raises
+
+import symmem
+from symmem._constants import Path, Reduction, Type
+
+COUNT = 1 << 14
+
+
+def floats(block: symmem.Block) -> memoryview:
+    return memoryview(block.view).cast("B").cast("f")
+
+
+def all_reduce(block: symmem.Block, group: symmem.Group, count: int = COUNT) -> None:
+    group.library.call(
+        "symmem_all_reduce",
+        group.handle,
+        count,
+        Type.FLOAT32,
+        Reduction.SUM,
+        Path.DEFAULT,
+        block.address,
+        block.address,
+        0,
+    )
+    group.library.call("symmem_stream_synchronize", 0)
+
+
+@check
+def the_world_has_all_ranks() -> None:
+    assert "torch" not in sys.modules, "importing symmem imports torch"
+    world = symmem.init(backend="host", timeout=20)
+    assert (world.rank, world.size) == (RANK, SIZE)
+    assert symmem.is_initialized()
+    raises(symmem.InvalidError, lambda: symmem.init(backend="host"))
+
+
+@check
+def sums_of_blocks_are_right_on_windows() -> None:
+    world = symmem.world()
+    with symmem.use(world) as group:
+        block = symmem.alloc(4 * COUNT)
+    values = floats(block)
+    values[:] = memoryview(array.array("f", [RANK + 1.0] * COUNT))
+    all_reduce(block, group)
+    assert set(values) == {SIZE * (SIZE + 1) / 2}
+    group.windows.refresh()
+    assert group.windows.starts, "the end of the scope has registered nothing"
+
+
+@check
+def a_scope_with_nothing_new_makes_no_call() -> None:
+    world = symmem.world()
+    with symmem.use(world):
+        pass
+    assert not world.pending()
+    before = symmem.stats()["groups"]
+    for _ in range(100):
+        with symmem.use(world):
+            pass
+    assert symmem.stats()["groups"] == before
+
+
+@check
+def a_block_is_freed_with_its_last_view() -> None:
+    pool = symmem.world().pool
+    gc.collect()
+    used = symmem.stats()["pools"][pool]["used"]
+    block = symmem.alloc(1 << 20)
+    view = memoryview(block.view)[5:9]
+    del block
+    gc.collect()
+    assert symmem.stats()["pools"][pool]["used"] > used
+    del view
+    gc.collect()
+    symmem.check()
+    assert symmem.stats()["pools"][pool]["used"] == used
+
+
+@check
+def scopes_nest_and_exceptions_leave_them() -> None:
+    world = symmem.world()
+
+    def broken() -> None:
+        with symmem.use(world), symmem.use(world):
+            symmem.alloc(4096)
+            raise KeyError("inside")
+
+    raises(KeyError, broken)
+    assert symmem.stats()["pools"][world.pool]["live"] >= 0
+    with symmem.use(world):
+        with symmem.use(world, disabled=True):
+            own = symmem.alloc(1 << 16)
+        block = symmem.alloc(1 << 16)
+    world.windows.refresh()
+
+    def inside(address: int) -> bool:
+        table = world.windows
+        return any(a <= address < b for a, b in zip(table.starts, table.ends, strict=True))
+
+    assert inside(block.address)
+    assert not inside(own.address)
+
+
+@check
+def groups_have_memory_of_their_own_unless_they_have_a_domain() -> None:
+    world = symmem.world()
+    everyone = list(range(SIZE))
+    again = symmem.group(everyone, name="again")
+    assert again.pool == world.pool, "groups with the same ranks share memory"
+    pair = [r for r in everyone if r // 2 == RANK // 2]
+    mine = symmem.group(pair, name=f"pair {pair}")
+    assert (mine.pool == world.pool) == (SIZE == 2)
+    shared = symmem.group(pair, domain=world, name=f"shared {pair}")
+    assert shared.pool == world.pool
+    assert symmem.group(f"pair {pair}") is mine
+    with symmem.use(mine):
+        block = symmem.alloc(4 * COUNT)
+    floats(block)[:] = memoryview(array.array("f", [RANK + 1.0] * COUNT))
+    all_reduce(block, mine)
+    assert set(floats(block)) == {float(sum(r + 1 for r in pair))}
+    raises(symmem.InvalidError, lambda: symmem.group([(RANK + 1) % SIZE], name="others"))
+    raises(symmem.InvalidError, lambda: symmem.group("nobody"))
+
+
+@check
+def threads_allocate_at_once() -> None:
+    world = symmem.world()
+    # Threads in any order are no symmetric program, so they use memory of this rank's own.
+    found: list[int] = []
+
+    def worker() -> None:
+        with symmem.use(world, disabled=True):
+            for _ in range(50):
+                found.append(symmem.alloc(4096).address)
+
+    threads = [threading.Thread(target=worker) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(found) == 400
+    symmem.check()
+
+
+@check
+def mistakes_have_names() -> None:
+    world, lib = symmem.world(), symmem.world().library
+    block = symmem.alloc(4096)
+    error = raises(
+        symmem.OutOfRangeError,
+        lambda: lib.call(
+            "symmem_all_reduce", world.handle, 1 << 40, 1, 0, 0, block.address, block.address, 0
+        ),
+    )
+    assert isinstance(error, IndexError)
+    assert str(error)
+    raises(symmem.MemoryUseError, lambda: lib.call("symmem_free", 4096))
+    raises(
+        symmem.InvalidError,
+        lambda: lib.call("symmem_alloc", 0, 0, 0, ctypes.byref(ctypes.c_void_p())),
+    )
+    raises(symmem.SymmemError, lambda: lib.call("symmem_group_close", 987654321))
+    raises(ValueError, lambda: symmem.set_check("sometimes"))
+
+
+@check
+def a_child_of_fork_is_told_and_the_parent_goes_on() -> None:
+    world = symmem.world()
+    block = symmem.alloc(4 * COUNT)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with symmem.use(world):
+                pass
+            outcome = b"a scope"
+        except symmem.ForkedError:
+            try:
+                world.library.call("symmem_check", world.handle)
+                outcome = b"a call"
+            except symmem.ForkedError as e:
+                outcome = b"ok" if "fork" in str(e) else str(e).encode()
+        del block
+        gc.collect()
+        os.write(writing, outcome)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert pipe.read() == b"ok"
+    os.waitpid(child, 0)
+    floats(block)[:] = memoryview(array.array("f", [1.0] * COUNT))
+    all_reduce(block, world)
+    assert floats(block)[0] == SIZE
+
+
+@check
+def memory_is_reserved_and_trimmed() -> None:
+    world = symmem.world()
+    before = symmem.stats()["pools"][world.pool]["mapped"]
+    symmem.reserve(256 << 20)
+    grown = symmem.stats()["pools"][world.pool]["mapped"]
+    assert grown > before
+    assert not world.pending()
+    symmem.trim()
+    assert symmem.stats()["pools"][world.pool]["mapped"] < grown
+
+
+@check
+def levels_of_comparison_change() -> None:
+    for level in ("off", "registration", "every"):
+        symmem.set_check(level)
+        assert symmem.stats()["check"] == level
+    symmem.check()
+
+
+@check
+def live_blocks_stop_a_close_that_is_not_forced() -> None:
+    block = symmem.alloc(4096)
+    raises(symmem.InvalidError, symmem.finalize)
+    assert symmem.is_initialized()
+    symmem.finalize(force=True)
+    assert not symmem.is_initialized()
+    raises(symmem.ClosedError, symmem.world)
+    raises(symmem.ClosedError, lambda: symmem.alloc(1))
+    symmem.finalize()
+    del block
+
+
+if __name__ == "__main__":
+    main()
