@@ -56,6 +56,11 @@ type Communicator interface {
 	// reduction and count, and at how places in windows are aligned: all ranks whose buffers lie at
 	// the same places get the same answer.
 	Windowed(call *Call) error
+	// Direct tells whether a call can take the direct path: nil, or an error that matches
+	// ErrUnsupported and says why not. It looks at the operation, type, reduction and count, and at
+	// whether SendWindow and RecvWindow are set, without which only messages that fit into the
+	// group's exchange memory can: all ranks with alike calls get the same answer.
+	Direct(call *Call) error
 	// Prepare checks a call and works out all that is the same each time it runs. It returns
 	// ErrOutOfRange when a buffer runs past its window.
 	Prepare(call Call) (Plan, error)
@@ -173,7 +178,8 @@ type Call struct {
 	Count int64
 	// Send and Recv are this rank's buffers; Send may equal Recv (in place, as NCCL defines it).
 	Send, Recv uintptr
-	// SendWindow and RecvWindow hold the buffers on PathWindow; nil otherwise.
+	// SendWindow and RecvWindow hold the buffers on PathWindow, and on PathDirect if both lie in
+	// windows; nil otherwise.
 	SendWindow, RecvWindow Window
 	// Digest stands for everything that must be alike on all ranks.
 	Digest uint64

@@ -58,6 +58,11 @@ type plan struct {
 // Windowed tells that every operation can take the window path.
 func (c *communicator) Windowed(*driver.Call) error { return nil }
 
+// Direct tells that no operation can take the direct path.
+func (c *communicator) Direct(*driver.Call) error {
+	return fmt.Errorf("the host backend has no kernels of a GPU: %w", driver.ErrUnsupported)
+}
+
 // Prepared returns what was prepared.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
