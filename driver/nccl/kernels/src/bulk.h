@@ -7,7 +7,7 @@
 
 // enter waits until all ranks have come: their input is there and their output may be written. All
 // threads of all blocks call it.
-DEVICE bool enter(const Call& call, u64 epoch) {
+DEVICE bool enter(const Bulk& call, u64 epoch) {
 	u32 r = dev::thread();
 	bool peer = r < call.ranks && r != call.rank;
 	if (peer && dev::block() == 0) {
@@ -15,11 +15,11 @@ DEVICE bool enter(const Call& call, u64 epoch) {
 		dev::release(&h->low, half(call.digest, epoch));
 		dev::store_relaxed(&h->high, half(call.digest >> 32, epoch));
 	}
-	return dev::all_block(!peer || meet(call, r, epoch));
+	return dev::all_block(!peer || meet<true>(call, r, epoch));
 }
 
 // leave waits until no rank needs this rank's memory any more: the same block of every rank is done.
-DEVICE void leave(const Call& call, u64 epoch) {
+DEVICE void leave(const Bulk& call, u64 epoch) {
 	dev::sync_block();
 	u32 r = dev::thread();
 	if (r >= call.ranks || r == call.rank) return;
@@ -58,7 +58,7 @@ DEVICE Pack pack_total(Total<N>& a, Total<N>& b, u32 divisor) {
 
 // Element is a reduction of one element over ranks.
 template <class N>
-DEVICE typename N::Element element_total(const Call& call, u64 offset) {
+DEVICE typename N::Element element_total(const Bulk& call, u64 offset) {
 	Total<N> t;
 	for (u32 r = 0; r < call.ranks; r++) {
 		u64 word = *(const volatile typename N::Element*)(call.sendAt[r] + offset);
@@ -71,7 +71,7 @@ DEVICE typename N::Element element_total(const Call& call, u64 offset) {
 // pull reads a pack of each rank and reduces them in the order of ranks. It asks the peers in an order
 // of its own, so that not all ranks ask one at once.
 template <int W>
-DEVICE void pull(const Call& call, u64 offset, Pack* got) {
+DEVICE void pull(const Bulk& call, u64 offset, Pack* got) {
 #pragma unroll
 	for (int k = 0; k < W; k++) {
 		u32 r = (call.rank + k) % W;
@@ -80,7 +80,7 @@ DEVICE void pull(const Call& call, u64 offset, Pack* got) {
 }
 
 template <class N, int W>
-DEVICE Pack reduce(const Call& call, const Pack* got) {
+DEVICE Pack reduce(const Bulk& call, const Pack* got) {
 	Total<N> a, b;
 #pragma unroll
 	for (int r = 0; r < W; r++) {
@@ -102,37 +102,57 @@ DEVICE Pack reduce(const Call& call, const Pack* got) {
 	return pack_total(a, b, call.divisor);
 }
 
-DEVICE void push(const Call& call, u32 W, u64 offset, Pack p) {
-#pragma unroll
-	for (u32 k = 0; k < W; k++) {
-		u32 r = (call.rank + k) % W;
-		if (r < call.ranks) dev::store_once((Pack*)(call.recvAt[r] + offset), p);
-	}
-}
-
 template <class N>
-DEVICE void push_element(const Call& call, u64 offset, typename N::Element e) {
+DEVICE void push_element(const Bulk& call, u64 offset, typename N::Element e) {
 	for (u32 r = 0; r < call.ranks; r++) *(volatile typename N::Element*)(call.recvAt[r] + offset) = e;
 }
 
-// bulk_two_shot is AllReduce: each rank pulls and reduces one part, and pushes it to all.
+// reduce_part pulls a part of every input, reduces it and stores it. Both begin so many bytes from the
+// inputs and the output of this rank.
 template <class N, int W, int U>
-DEVICE void bulk_two_shot(const Call& call) {
-	u64 epoch = begin(call);
-	if (!enter(call, epoch)) return finish(call, epoch);
-	Span s = span_of(call.bytes, (u64)call.send, (u64)call.recv);
-	u64 part = (s.packs + call.ranks - 1) / call.ranks, begin = part * call.rank;
-	u64 end = begin + part < s.packs ? begin + part : s.packs;
-	for (u64 i = begin + index(); i < end; i += stride() * U) {
+DEVICE void reduce_part(const Bulk& call, u64 from, u64 to, u64 packs) {
+	for (u64 i = index(); i < packs; i += stride() * U) {
 		Pack got[U][W];
 #pragma unroll
 		for (int u = 0; u < U; u++)
-			if (i + u * stride() < end) pull<W>(call, s.head + (i + u * stride()) * 16, got[u]);
+			if (i + u * stride() < packs) pull<W>(call, from + (i + u * stride()) * 16, got[u]);
 #pragma unroll
 		for (int u = 0; u < U; u++)
-			if (i + u * stride() < end)
-				push(call, W, s.head + (i + u * stride()) * 16, reduce<N, W>(call, got[u]));
+			if (i + u * stride() < packs)
+				dev::store_once((Pack*)(call.recv + to) + i + u * stride(), reduce<N, W>(call, got[u]));
 	}
+}
+
+// share_part pushes a part of this rank's output to the others. A thread pushes what it has stored.
+template <int W, int U>
+DEVICE void share_part(const Bulk& call, u64 at, u64 packs) {
+	for (u64 i = index(); i < packs; i += stride() * U) {
+		Pack sum[U];
+#pragma unroll
+		for (int u = 0; u < U; u++)
+			if (i + u * stride() < packs) sum[u] = dev::load_once((const Pack*)(call.recv + at) + i + u * stride());
+#pragma unroll
+		for (int u = 0; u < U; u++)
+			if (i + u * stride() < packs)
+#pragma unroll
+				for (int k = 1; k < W; k++) {
+					u32 r = (call.rank + k) % W;
+					if (r < call.ranks) dev::store_once((Pack*)(call.recvAt[r] + at) + i + u * stride(), sum[u]);
+				}
+	}
+}
+
+// bulk_two_shot is AllReduce in two steps: each rank reduces one part, and then pushes it to all. It is
+// faster than to push each pack at once: links carry reads and writes better one after the other.
+template <class N, int W>
+DEVICE void bulk_two_shot(const Bulk& call) {
+	u64 epoch = begin(call);
+	if (!enter(call, epoch)) return finish(call, epoch);
+	Span s = span_of(call.bytes, (u64)call.send, (u64)call.recv);
+	u64 part = (s.packs + call.ranks - 1) / call.ranks, first = part * call.rank;
+	u64 packs = first >= s.packs ? 0 : s.packs - first < part ? s.packs - first : part;
+	reduce_part<N, W, 2>(call, s.head + first * 16, s.head + first * 16, packs);
+	share_part<W, 4>(call, s.head + first * 16, packs);
 	u64 size = sizeof(typename N::Element), inner = s.head + 16 * s.packs;
 	for (u64 i = (index() * call.ranks + call.rank) * size; i < s.bytes - 16 * s.packs; i += stride() * call.ranks * size) {
 		u64 offset = i < s.head ? i : i - s.head + inner;
@@ -143,22 +163,13 @@ DEVICE void bulk_two_shot(const Call& call) {
 }
 
 // bulk_sum is ReduceScatter: each rank pulls its part of every input.
-template <class N, int W, int U>
-DEVICE void bulk_sum(const Call& call) {
+template <class N, int W>
+DEVICE void bulk_sum(const Bulk& call) {
 	u64 epoch = begin(call);
 	if (!enter(call, epoch)) return finish(call, epoch);
 	u64 part = call.rank * call.sendStride;
 	Span s = span_of(call.bytes, (u64)call.send + part, (u64)call.recv);
-	for (u64 i = index(); i < s.packs; i += stride() * U) {
-		Pack got[U][W];
-#pragma unroll
-		for (int u = 0; u < U; u++)
-			if (i + u * stride() < s.packs) pull<W>(call, part + s.head + (i + u * stride()) * 16, got[u]);
-#pragma unroll
-		for (int u = 0; u < U; u++)
-			if (i + u * stride() < s.packs)
-				dev::store_once((Pack*)(call.recv + s.head + (i + u * stride()) * 16), reduce<N, W>(call, got[u]));
-	}
+	reduce_part<N, W, 2>(call, part + s.head, s.head, s.packs);
 	u64 size = sizeof(typename N::Element), inner = s.head + 16 * s.packs;
 	for (u64 i = index() * size; i < s.bytes - 16 * s.packs; i += stride() * size) {
 		u64 offset = i < s.head ? i : i - s.head + inner;
@@ -168,9 +179,9 @@ DEVICE void bulk_sum(const Call& call) {
 	finish(call, epoch);
 }
 
-// push_part copies a part into the output of one rank, or of all ranks of a set at once.
+// push_part copies a part into the outputs of a set of ranks.
 template <int W, int U>
-DEVICE void push_part(const Call& call, const char* from, u64 to, u32 set) {
+DEVICE void push_part(const Bulk& call, const char* from, u64 to, u32 set) {
 	Span s = span_of(call.bytes, (u64)from, (u64)call.recv + to);
 	for (u64 i = index(); i < s.packs; i += stride() * U) {
 		Pack got[U];
@@ -197,19 +208,19 @@ DEVICE void push_part(const Call& call, const char* from, u64 to, u32 set) {
 
 // bulk_copy is AllGather, Broadcast and AllToAll: each rank pushes its parts. In place, what a rank
 // would push to itself is there already.
-template <int W, int U>
-DEVICE void bulk_copy(const Call& call) {
+template <int W>
+DEVICE void bulk_copy(const Bulk& call) {
 	u64 epoch = begin(call);
 	if (!enter(call, epoch)) return finish(call, epoch);
 	u64 to = call.rank * call.recvStride;
 	if (call.sendStride == 0) {
 		u32 set = call.sendTo;
 		if (call.send == call.recv + to) set = set & ~(1u << call.rank);
-		push_part<W, U>(call, call.send, to, set);
+		push_part<W, 4>(call, call.send, to, set);
 	} else {
 		for (u32 k = 0; k < call.ranks; k++) {
 			u32 r = (call.rank + k) % call.ranks;
-			push_part<W, U>(call, call.send + r * call.sendStride, to, 1u << r);
+			push_part<W, 4>(call, call.send + r * call.sendStride, to, 1u << r);
 		}
 	}
 	leave(call, epoch);

@@ -1,33 +1,37 @@
 // A call as a kernel gets it, and the memory that ranks write to each other. The structures are those
-// of call.go and layout.go; a test compares their sizes and offsets.
+// of call.go; a test compares their sizes and offsets.
 #pragma once
 #include <device.h>
 
-enum { MaxRanks = 8, MaxBlocks = 64 };
+enum { MaxRanks = 8, MaxBlocks = 128 };
 
 // Call says what a rank does in a collective. A call moves parts of the same size: sums take part
-// r * sendStride of the input for rank r, copies put part r of rank r at r * recvStride.
+// r * sendStride of the input for rank r, copies put part r of rank r at r * recvStride. What small
+// messages need comes first: the processor's cache of arguments is cold in every launch.
 struct Call {
-	// The exchange memory of each rank, and for the bulk kernels their buffers, all as mapped here.
-	char* exchange[MaxRanks];
-	const char* sendAt[MaxRanks];
-	char* recvAt[MaxRanks];
-	// This rank's own buffers.
-	const char* send;
-	char* recv;
-	// A part, in bytes, and the distance of parts.
-	u64 bytes, sendStride, recvStride;
-	// What stands for the call: equal on all ranks, or the call fails.
-	u64 digest;
-	// How long peers are waited for, in nanoseconds.
-	u64 timeout;
-	// Where a fault is told to the host.
-	struct Report* report;
 	u32 rank, ranks;
 	// Sets of ranks, a bit each: whom this rank sends to, and whose parts it takes.
 	u32 sendTo, recvFrom;
 	// The reduction, and what an average is divided by (else 1).
 	u32 op, divisor;
+	// What stands for the call: equal on all ranks, or the call fails.
+	u64 digest;
+	// This rank's own buffers.
+	const char* send;
+	char* recv;
+	// A part, in bytes, and the distance of parts.
+	u64 bytes, sendStride, recvStride;
+	// The exchange memory of each rank as mapped here.
+	char* exchange[MaxRanks];
+	// How long peers are waited for, in nanoseconds, and where a fault is told to the host.
+	u64 timeout;
+	struct Report* report;
+};
+
+// Bulk is a call whose buffers peers read and write: those of each rank as mapped here.
+struct Bulk : Call {
+	const char* sendAt[MaxRanks];
+	char* recvAt[MaxRanks];
 };
 
 enum Op { Sum, Min, Max };

@@ -3,19 +3,19 @@
 #include <bulk.h>
 #include <line.h>
 
-#define REDUCTIONS(type, N, ranks)                                                                        \
-	KERNEL line_sum_##type##_##ranks(const __grid_constant__ Call call) { line_sum<N, ranks>(call); }           \
+#define REDUCTIONS(type, N, ranks) \
+	KERNEL line_sum_##type##_##ranks(const __grid_constant__ Call call) { line_sum<N, ranks>(call); } \
 	KERNEL line_two_shot_##type##_##ranks(const __grid_constant__ Call call) { line_two_shot<N, ranks>(call); } \
-	KERNEL bulk_sum_##type##_##ranks(const __grid_constant__ Call call) { bulk_sum<N, ranks, 2>(call); }        \
-	KERNEL bulk_two_shot_##type##_##ranks(const __grid_constant__ Call call) { bulk_two_shot<N, ranks, 2>(call); }
+	KERNEL bulk_sum_##type##_##ranks(const __grid_constant__ Bulk call) { bulk_sum<N, ranks>(call); } \
+	KERNEL bulk_two_shot_##type##_##ranks(const __grid_constant__ Bulk call) { bulk_two_shot<N, ranks>(call); }
 
-#define COLLECTIVES(ranks)                                                                    \
-	REDUCTIONS(f32, F32, ranks)                                                               \
-	REDUCTIONS(f16, F16, ranks)                                                               \
-	REDUCTIONS(bf16, BF16, ranks)                                                             \
-	REDUCTIONS(i32, I32, ranks)                                                               \
+#define COLLECTIVES(ranks) \
+	REDUCTIONS(f32, F32, ranks) \
+	REDUCTIONS(f16, F16, ranks) \
+	REDUCTIONS(bf16, BF16, ranks) \
+	REDUCTIONS(i32, I32, ranks) \
 	KERNEL line_copy_##ranks(const __grid_constant__ Call call) { line_copy<ranks>(call); } \
-	KERNEL bulk_copy_##ranks(const __grid_constant__ Call call) { bulk_copy<ranks, 4>(call); }
+	KERNEL bulk_copy_##ranks(const __grid_constant__ Bulk call) { bulk_copy<ranks>(call); }
 
 COLLECTIVES(2)
 COLLECTIVES(4)

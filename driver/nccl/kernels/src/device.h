@@ -4,6 +4,7 @@
 
 #define KERNEL extern "C" __global__ void
 #define DEVICE static __device__ __forceinline__
+#define NOINLINE static __device__ __noinline__
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -41,15 +42,15 @@ DEVICE float sum_block(float mine) {
 	return all;
 }
 
-// load_line and store_line move four lines of 128 bytes, 16 bytes a thread. The 128 bytes that eight
-// threads in a row move are one transaction, so who sees the last bytes of a line has the others.
-DEVICE Pack load_line(const Pack* at) {
-	Pack p;
-	asm volatile("ld.volatile.global.v2.u64 {%0,%1},[%2];" : "=l"(p.a), "=l"(p.b) : "l"(at) : "memory");
-	return p;
+// load_line and store_line move two lines of 128 bytes, 8 bytes a thread. The 128 bytes of half a warp
+// are one transaction, so who sees the last word of a line has the others.
+DEVICE u64 load_line(const u64* at) {
+	u64 word;
+	asm volatile("ld.volatile.global.u64 %0,[%1];" : "=l"(word) : "l"(at) : "memory");
+	return word;
 }
-DEVICE void store_line(Pack* at, Pack p) {
-	asm volatile("st.volatile.global.v2.u64 [%0],{%1,%2};" ::"l"(at), "l"(p.a), "l"(p.b) : "memory");
+DEVICE void store_line(u64* at, u64 word) {
+	asm volatile("st.volatile.global.u64 [%0],%1;" ::"l"(at), "l"(word) : "memory");
 }
 
 // load_once and store_once move what is not read again soon, of this GPU or of a peer.

@@ -59,14 +59,15 @@ DEVICE void greet(const Call& call, u32 r, u64 epoch) {
 }
 
 // meet waits until rank r has come to this call, and compares. It returns false if it has not, or
-// came to another call.
+// came to another call. With Acquire, what r wrote before it came can be read then.
+template <bool Acquire>
 DEVICE bool meet(const Call& call, u32 r, u64 epoch) {
 	const Header* h = &own(call)->headers[epoch & 1][r];
 	Guard guard;
 	u64 low, high;
 	do {
-		low = dev::acquire(&h->low);
-		high = dev::acquire(&h->high);
+		low = Acquire ? dev::acquire(&h->low) : dev::load_relaxed(&h->low);
+		high = Acquire ? dev::acquire(&h->high) : dev::load_relaxed(&h->high);
 		if ((u32)low == (u32)epoch && (u32)high == (u32)epoch) {
 			u64 theirs = low >> 32 | high >> 32 << 32;
 			if (theirs == call.digest) return true;

@@ -54,13 +54,12 @@ struct I32 {
 	DEVICE u64 pack(const int* v) { return (u64)(u32)v[1] << 32 | (u32)v[0]; }
 };
 
-DEVICE float combine(u32 op, float a, float b) {
-	return op == Sum ? a + b : op == Min ? dev::minimum(a, b) : dev::maximum(a, b);
-}
-DEVICE int combine(u32 op, int a, int b) {
-	if (op == Sum) return (int)((u32)a + (u32)b);
-	return (a < b) == (op == Min) ? a : b;
-}
+DEVICE float add(float a, float b) { return a + b; }
+DEVICE float minimum(float a, float b) { return dev::minimum(a, b); }
+DEVICE float maximum(float a, float b) { return dev::maximum(a, b); }
+DEVICE int add(int a, int b) { return (int)((u32)a + (u32)b); }
+DEVICE int minimum(int a, int b) { return a < b ? a : b; }
+DEVICE int maximum(int a, int b) { return a > b ? a : b; }
 
 // Total is the reduction of one word over ranks. Words come in the order of ranks.
 template <class N>
@@ -77,8 +76,16 @@ template <class N>
 DEVICE void next(Total<N>& t, u32 op, u64 word) {
 	typename N::Value w[N::Values];
 	N::unpack(word, w);
+	// All threads take the same branch.
+	if (op == Sum)
 #pragma unroll
-	for (int i = 0; i < N::Values; i++) t.v[i] = combine(op, t.v[i], w[i]);
+		for (int i = 0; i < N::Values; i++) t.v[i] = add(t.v[i], w[i]);
+	else if (op == Min)
+#pragma unroll
+		for (int i = 0; i < N::Values; i++) t.v[i] = minimum(t.v[i], w[i]);
+	else
+#pragma unroll
+		for (int i = 0; i < N::Values; i++) t.v[i] = maximum(t.v[i], w[i]);
 }
 
 template <class N>
