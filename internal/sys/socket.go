@@ -46,16 +46,20 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 }
 
 // ReceiveFile fills message and returns the descriptor that came with it, or nil. A message that
-// carries more than one descriptor is refused, and every one of them is closed.
+// carries more than one descriptor is refused, and every one of them is closed. The kernel drops a
+// descriptor for which this process has no number left: that is EMFILE.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	oob := make([]byte, unix.CmsgSpace(4*4))
-	n, oobn, _, _, err := c.ReadMsgUnix(message, oob)
+	n, oobn, flags, _, err := c.ReadMsgUnix(message, oob)
 	if err != nil {
 		return nil, fmt.Errorf("receiving a descriptor: %w", err)
 	}
 	f, err := single(oob[:oobn])
 	if err != nil {
 		return nil, err
+	}
+	if f == nil && flags&unix.MSG_CTRUNC != 0 {
+		return nil, fmt.Errorf("receiving a descriptor: %w", unix.EMFILE)
 	}
 	if n != len(message) {
 		if f != nil {

@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"errors"
 	"net"
 	"os"
 	"testing"
@@ -105,5 +106,20 @@ func TestEndOfTheConnectionIsAnError(t *testing.T) {
 	check(t, b.Close())
 	if err := SendFile(b, []byte("four"), nil); err == nil {
 		t.Error("sending on a closed socket gave no error")
+	}
+}
+
+func TestADescriptorForWhichThereIsNoNumberIsMissed(t *testing.T) {
+	a, b := newPair(t)
+	check(t, SendFile(a, []byte("file"), newMemory(t, 4096)))
+	var limit unix.Rlimit
+	check(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	none := limit
+	none.Cur = 3
+	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &none))
+	_, err := ReceiveFile(b, make([]byte, 4))
+	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	if !errors.Is(err, unix.EMFILE) {
+		t.Errorf("got %v", err)
 	}
 }
