@@ -131,7 +131,8 @@ int symmem_last_error(size_t size, char *text, size_t *length);
 
 /* The latest error of this thread as JSON: {"code", "name", "message"} and, where known,
  *   divergence: {"group", "kind", "pool", "position", "last", "deviant": [ranks],
- *                "absent": [ranks], "why", "variants": [{"ranks": [..], "event": text, "site": "file:line"|""}]}
+ *                "absent": [ranks], "why",
+ *                "variants": [{"ranks": [..], "event": text, "site": "file:line"|""}]}
  *               and "elsewhere": {"rank": text} where ranks wait for each other in different places
  *   timeout:    {"doing", "waited_ms", "missing": [ranks], "activity": {"rank": text}}
  *   rank_lost:  {"doing", "ranks": [..]}
@@ -218,8 +219,8 @@ int symmem_group_open(size_t name_length, const char *name, size_t count, const 
                       uint64_t *group);
 
 /* Leaves a group: its windows are deregistered on this rank, and the communicators that are
- * attached to it are forgotten, as by symmem_detach(attachment, 0). Graphs that were captured over it are
- * destroyed before. It waits for no other rank. The world cannot be closed. */
+ * attached to it are forgotten, as by symmem_detach(attachment, 0). Graphs that were captured
+ * over it are destroyed before. It waits for no other rank. The world cannot be closed. */
 int symmem_group_close(uint64_t group);
 
 /* Describes a group as JSON: {"id", "name", "rank", "size", "ranks", "error": text or null}. */
@@ -351,8 +352,8 @@ int symmem_is_symmetric(uint64_t group, size_t bytes, const void *address);
 int symmem_windows(uint64_t group, size_t capacity, int64_t *pairs, size_t *count);
 
 /* Where an address lies: JSON {"pool", "segment", "offset", "bytes", "live", "address"}. segment
- * and offset are the same on every rank; bytes and address are those of the buffer that holds it, or 0
- * and the segment's with "live" false. SYMMEM_ERR_FOREIGN if it is in no segment. */
+ * and offset are the same on every rank; bytes and address are those of the buffer that holds it,
+ * or 0 and the segment's with "live" false. SYMMEM_ERR_FOREIGN if it is in no segment. */
 int symmem_locate(const void *address, size_t size, char *text, size_t *length);
 
 /* Says which path a collective would take now, and why: JSON {"operation", "path", "why",

@@ -27,7 +27,11 @@ func (l *Library) SetCheck(level int) error {
 	if err != nil {
 		return err
 	}
-	return r.rt.SetCheck(context.Background(), symmem.CheckLevel(level))
+	to, err := term("check level", levels, level)
+	if err != nil {
+		return err
+	}
+	return r.rt.SetCheck(context.Background(), to)
 }
 
 // Note puts numbers of the caller's into the history of a pool, for a call site.

@@ -40,17 +40,22 @@ func (l *Library) Do(handle uint64, c *Call) error {
 // resolve checks what the types of Go would narrow, and finds the lengths of the buffers.
 func (c *Call) resolve(g *group) (symmem.Call, error) {
 	const most = 1 << 44
-	if c.Operation < 0 || c.Operation > int(symmem.OpBarrier) || c.Type < 0 || c.Type > 7 ||
-		c.Op < 0 || c.Op > int(symmem.Avg) || c.Count < 0 {
-		return symmem.Call{}, fmt.Errorf("operation %d on %d elements of type %d, reduction %d: %w",
-			c.Operation, c.Count, c.Type, c.Op, symmem.ErrInvalid)
+	call := symmem.Call{Root: c.Root, Count: c.Count}
+	var errs [4]error
+	call.Operation, errs[0] = term("operation", operations, c.Operation)
+	call.Type, errs[1] = term("element type", types, c.Type)
+	call.Op, errs[2] = term("reduction", reductions, c.Op)
+	call.Path, errs[3] = term("path", paths, c.Path)
+	for _, err := range errs {
+		if err != nil {
+			return call, err
+		}
+	}
+	if c.Count < 0 {
+		return call, fmt.Errorf("count %d: %w", c.Count, symmem.ErrInvalid)
 	}
 	if c.Count > most/int64(g.Size()) {
-		return symmem.Call{}, fmt.Errorf("count %d: %w", c.Count, symmem.ErrOutOfRange)
-	}
-	call := symmem.Call{
-		Operation: symmem.Operation(c.Operation), Type: symmem.DataType(c.Type),
-		Op: symmem.ReduceOp(c.Op), Root: c.Root, Count: c.Count, Path: symmem.PathChoice(c.Path),
+		return call, fmt.Errorf("count %d: %w", c.Count, symmem.ErrOutOfRange)
 	}
 	resolved := driver.Call{Operation: call.Operation, DataType: call.Type, Count: call.Count}
 	send, recv := resolved.Spans(g.Size())

@@ -174,7 +174,11 @@ func (l *Library) SetPath(handle uint64, path int) error {
 	if err != nil {
 		return err
 	}
-	return g.SetPath(context.Background(), symmem.PathChoice(path))
+	choice, err := term("path", paths, path)
+	if err != nil {
+		return err
+	}
+	return g.SetPath(context.Background(), choice)
 }
 
 // holds tells whether a pool's memory can be registered with the group.

@@ -1,0 +1,73 @@
+/* What the parts of the test program share. Each part is a scenario that one rank runs. */
+#ifndef DRIVE_H
+#define DRIVE_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "symmem.h"
+
+/* fail ends the program with the place and the latest error of the thread. */
+_Noreturn static inline void fail(const char *file, int line, const char *what, int got) {
+	char text[4096];
+	int code = symmem_last_error(sizeof text, text, NULL);
+	fprintf(stderr, "%s:%d: %s gives %d; latest error %d: %s\n", file, line, what, got, code, text);
+	_Exit(1);
+}
+
+#define WANT(code, call)                                                                           \
+	do {                                                                                           \
+		int got_ = (call);                                                                         \
+		if (got_ != (code)) fail(__FILE__, __LINE__, #call, got_);                                 \
+	} while (0)
+#define DO(call) WANT(SYMMEM_OK, call)
+#define TRUE(what)                                                                                 \
+	do {                                                                                           \
+		if (!(what)) fail(__FILE__, __LINE__, #what, 0);                                           \
+	} while (0)
+
+/* contains looks for words in a text that a function gives. */
+#define CONTAINS(words, ...)                                                                       \
+	do {                                                                                           \
+		char text_[1 << 16];                                                                       \
+		size_t length_ = 0;                                                                        \
+		(void)(__VA_ARGS__);                                                                       \
+		if (!strstr(text_, words)) {                                                               \
+			fprintf(stderr, "%s\n", text_);                                                        \
+			fail(__FILE__, __LINE__, "no " #words " in " #__VA_ARGS__, 0);                      \
+		}                                                                                          \
+		TRUE(length_ == strlen(text_));                                                            \
+	} while (0)
+
+/* open_with opens this rank with options as JSON, and returns the world. */
+static inline uint64_t open_with(const char *options) {
+	uint64_t world;
+	DO(symmem_open(strlen(options), options));
+	DO(symmem_world(&world));
+	return world;
+}
+
+extern int rank, size;
+
+void sums(void);
+void groups(void);
+void pools(void);
+void misuse(void);
+void freed_order(void);
+void diverge(void);
+void late(void);
+void lost(void);
+void forks(void);
+void threads(void);
+void signals(void);
+void exit_live(void);
+void exit_waiting(void);
+void reopen(void);
+void plug(void);
+void attach(void);
+void capture(void);
+void speed(void);
+
+#endif

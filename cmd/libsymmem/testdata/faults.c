@@ -1,0 +1,151 @@
+/* What must never be silent: misuse, and ranks that differ, come late, or end. */
+#include <signal.h>
+#include <unistd.h>
+
+#include "drive.h"
+
+void misuse(void) {
+	char text[64];
+	size_t length = 99;
+	void *at = (void *)7;
+	uint64_t group = 7;
+	int pool = 7;
+	TRUE(symmem_abi_version() == SYMMEM_ABI_VERSION && !symmem_is_open());
+	TRUE(symmem_last_error(sizeof text, text, &length) == SYMMEM_OK && length == 0 && !text[0]);
+	WANT(SYMMEM_ERR_NOT_OPEN, symmem_alloc(0, 8, 0, &at));
+	TRUE(!symmem_torch_alloc(2 << 20, 0, NULL) && at == (void *)7);
+	WANT(SYMMEM_ERR_NOT_OPEN, symmem_world(&group));
+	DO(symmem_close(0));
+	WANT(SYMMEM_ERR_INVALID, symmem_open(7, "{\"a\": 1"));
+	WANT(SYMMEM_ERR_INVALID, symmem_open(10, "{\"rnak\": 1}"));
+	WANT(SYMMEM_ERR_INVALID, symmem_open(5, NULL));
+	WANT(SYMMEM_ERR_INVALID, symmem_open((size_t)-1, "{}"));
+	WANT(SYMMEM_ERR_INVALID, symmem_open(21, "{\"backend\": \"quantum\"}"));
+	WANT(SYMMEM_ERR_INVALID, symmem_open(19, "{\"timeout_ms\": -100}"));
+	uint64_t world = open_with("");
+	WANT(SYMMEM_ERR_INVALID, symmem_open(0, NULL));
+	CONTAINS("open already", symmem_last_error(sizeof text_, text_, &length_));
+	TRUE(symmem_describe(8, text, &length) == SYMMEM_ERR_SHORT && length > 8 && strlen(text) == 7);
+	DO(symmem_describe(0, NULL, &length));
+	WANT(SYMMEM_ERR_INVALID, symmem_describe(0, NULL, NULL));
+	WANT(SYMMEM_ERR_SIZE, symmem_alloc(0, 0, 0, &at));
+	WANT(SYMMEM_ERR_SIZE, symmem_alloc(0, (size_t)-1, 0, &at));
+	WANT(SYMMEM_ERR_SIZE, symmem_alloc(0, (size_t)1 << 63, 0, &at));
+	WANT(SYMMEM_ERR_OUT_OF_MEMORY, symmem_alloc(0, (size_t)1 << 45, 0, &at));
+	WANT(SYMMEM_ERR_SIZE, symmem_reserve(0, (size_t)-1, world));
+	WANT(SYMMEM_ERR_INVALID, symmem_alloc(0, 8, 0, NULL));
+	WANT(SYMMEM_ERR_INVALID, symmem_alloc(SYMMEM_POOLS, 8, 0, &at));
+	WANT(SYMMEM_ERR_CLOSED, symmem_alloc(3, 8, 0, &at));
+	TRUE(at == (void *)7);
+	DO(symmem_alloc(0, 4096, 0, &at));
+	WANT(SYMMEM_ERR_FOREIGN, symmem_free(&at));
+	WANT(SYMMEM_ERR_FOREIGN, symmem_free(NULL));
+	WANT(SYMMEM_ERR_DOUBLE_FREE, symmem_free((char *)at + 512)); /* inside, but nobody's */
+	DO(symmem_free(at));
+	WANT(SYMMEM_ERR_DOUBLE_FREE, symmem_free(at));
+	DO(symmem_alloc(0, 4096, 0, &at));
+	WANT(SYMMEM_ERR_INVALID, symmem_barrier(0, 0));
+	WANT(SYMMEM_ERR_INVALID, symmem_barrier(12345678, 0));
+	WANT(SYMMEM_ERR_INVALID, symmem_group_close(world));
+	WANT(SYMMEM_ERR_INVALID, symmem_pool_close(0, 1));
+	int32_t bad[2] = {0, 1000000};
+	WANT(SYMMEM_ERR_INVALID, symmem_group_open(1, "g", 2, bad, &group));
+	WANT(SYMMEM_ERR_INVALID, symmem_group_open(1, "g", (size_t)-1, bad, &group));
+	WANT(SYMMEM_ERR_INVALID, symmem_group_open(1, "g", 1, NULL, &group));
+	WANT(SYMMEM_ERR_INVALID, symmem_pool_open(world, 14, "{\"capacity\": x}", &pool));
+	WANT(SYMMEM_ERR_INVALID, symmem_collective(world, 99, 1, 0, 0, 0, 0, at, at, 0));
+	WANT(SYMMEM_ERR_INVALID, symmem_all_reduce(world, -1, 0, 0, 0, at, at, 0));
+	WANT(SYMMEM_ERR_INVALID, symmem_all_reduce(world, 1, 99, 0, 0, at, at, 0));
+	WANT(SYMMEM_ERR_INVALID, symmem_all_reduce(world, 1, 0, 256, 0, at, at, 0));
+	WANT(SYMMEM_ERR_INVALID, symmem_all_reduce(world, 1, 0, 0, 99, at, at, 0));
+	WANT(SYMMEM_ERR_OUT_OF_RANGE, symmem_all_reduce(world, INT64_MAX, 0, 0, 0, at, at, 0));
+	WANT(SYMMEM_ERR_INVALID, symmem_all_reduce(world, 1, 0, 0, 0, NULL, NULL, 0));
+	WANT(SYMMEM_ERR_INVALID, symmem_broadcast(world, 1, 0, 1000, 0, at, at, 0));
+	WANT(SYMMEM_ERR_INVALID, symmem_set_check(99));
+	WANT(SYMMEM_ERR_INVALID, symmem_note(0, -1, 0));
+	WANT(SYMMEM_ERR_UNSUPPORTED, symmem_attach(world, 1234, 1, "c", &group));
+	WANT(SYMMEM_ERR_CLOSED, symmem_detach(1234, 1));
+	WANT(SYMMEM_ERR_FOREIGN, symmem_locate(&at, 0, NULL, &length));
+	WANT(SYMMEM_ERR_FOREIGN, symmem_plug_forget(1));
+	TRUE(nccl_allocator_register_segments_with_comm(0) != 0);
+	WANT(SYMMEM_ERR_INVALID, symmem_windows(world, 4, NULL, &length));
+	TRUE(!symmem_is_symmetric(world, (size_t)-1, at) && group == 7 && pool == 7);
+	DO(symmem_barrier(world, 0)); /* none of it has hurt */
+	DO(symmem_close(1));
+	WANT(SYMMEM_ERR_NOT_OPEN, symmem_barrier(world, 0));
+}
+
+/* at_line says for which line of an imaginary Python program the thread works. */
+static void at_line(const char *line) {
+	uint32_t site = 0;
+	DO(symmem_site(strlen(line), line, &site));
+	(void)symmem_set_site(site);
+}
+
+void diverge(void) {
+	uint64_t world = open_with("{\"callsites\": true, \"check_interval_ms\": -1}");
+	void *at;
+	TRUE(symmem_callsites());
+	at_line("model.py:10");
+	DO(symmem_alloc(0, 4096, 0, &at));
+	DO(symmem_scope_end(world, 0, NULL));
+	at_line(rank ? "model.py:20" : "model.py:30");
+	DO(symmem_note(0, 7, rank ? 4096 : 512));
+	WANT(SYMMEM_ERR_DIVERGENCE, symmem_check(world));
+	CONTAINS("model.py:20", symmem_last_error(sizeof text_, text_, &length_));
+	CONTAINS("\"site\":\"model.py:30\"", symmem_last_error_json(sizeof text_, text_, &length_));
+	CONTAINS("note 4096 of kind 7", symmem_last_error_json(sizeof text_, text_, &length_));
+	WANT(SYMMEM_ERR_DIVERGENCE, symmem_barrier(world, 0)); /* for good, on all ranks */
+	WANT(SYMMEM_ERR_DIVERGENCE, symmem_group_error(world));
+	DO(symmem_close(1));
+	TRUE(symmem_generation()[SYMMEM_WORD_FAULTS] == 1);
+}
+
+void late(void) {
+	uint64_t world = open_with("{\"timeout_ms\": 500}");
+	static int64_t mine, first;
+	void *at;
+	mine = getpid();
+	DO(symmem_broadcast(world, 1, SYMMEM_INT64, 0, 0, &mine, &first, 0));
+	DO(symmem_stream_synchronize(0));
+	DO(symmem_alloc(0, 4096, 0, &at));
+	if (rank > 0) {
+		while (kill((pid_t)first, 0) == 0) usleep(1000);
+		int code = symmem_barrier(world, 0);
+		TRUE(code == SYMMEM_ERR_TIMEOUT || code == SYMMEM_ERR_RANK_LOST);
+	} else {
+		WANT(SYMMEM_ERR_TIMEOUT, symmem_scope_end(world, 0, NULL));
+		CONTAINS("\"missing\":[1", symmem_last_error_json(sizeof text_, text_, &length_));
+		TRUE(symmem_generation()[SYMMEM_WORD_FAULTS] == 1);
+		WANT(SYMMEM_ERR_TIMEOUT, symmem_barrier(world, 0));
+	}
+	DO(symmem_close(1));
+}
+
+void lost(void) {
+	uint64_t world = open_with("{}");
+	if (rank == 1) _exit(0);
+	int code = symmem_barrier(world, 0);
+	if (code == SYMMEM_OK) code = symmem_stream_synchronize(0);
+	TRUE(code == SYMMEM_ERR_RANK_LOST);
+	CONTAINS("\"rank_lost\":{", symmem_last_error_json(sizeof text_, text_, &length_));
+	DO(symmem_close(1));
+}
+
+void reopen(void) {
+	for (int i = 0; i < 3; i++) {
+		char key[32], options[96];
+		/* A variable that is set after the library was loaded counts. */
+		snprintf(key, sizeof key, "%d", i % 2);
+		setenv("SYMMEM_CALLSITES", key, 1);
+		snprintf(options, sizeof options, "{\"environment\": {\"SYMMEM_PATH\": \"%s\"}}",
+		         i % 2 ? "plain" : "window");
+		uint64_t world = open_with(options);
+		TRUE(symmem_callsites() == i % 2);
+		CONTAINS(i % 2 ? "\"path\":\"plain\"" : "\"path\":\"window\"",
+		         symmem_stats(sizeof text_, text_, &length_));
+		DO(symmem_barrier(world, 0));
+		DO(symmem_stream_synchronize(0));
+		DO(symmem_close(0));
+	}
+}

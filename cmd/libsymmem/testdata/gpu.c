@@ -1,0 +1,165 @@
+/* What only a GPU has: streams and communicators of other libraries, captures, SGLang's symbols. The
+ * libraries are opened by the names that symmem is given, too, so this runs on the software GPU. */
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include "drive.h"
+#include "gpu.h"
+
+static void *cuda, *nccl;
+
+static void *symbol(void *library, const char *name) {
+	void *at = dlsym(library, name);
+	if (!at) fail(__FILE__, __LINE__, name, 0);
+	return at;
+}
+
+#define CUDA(name, ...) TRUE(((int (*)())symbol(cuda, name))(__VA_ARGS__) == 0)
+#define NCCL(name, ...) TRUE(((int (*)())symbol(nccl, name))(__VA_ARGS__) == 0)
+
+/* start makes the context of this rank's GPU current, as PyTorch does. */
+static void start(void) {
+	TRUE(cuda = dlopen(getenv("SYMMEM_CUDA"), RTLD_NOW | RTLD_GLOBAL));
+	TRUE(nccl = dlopen(getenv("SYMMEM_NCCL"), RTLD_NOW | RTLD_GLOBAL));
+	int device;
+	void *context;
+	CUDA("cuInit", 0u);
+	CUDA("cuDeviceGet", &device, rank);
+	CUDA("cuDevicePrimaryCtxRetain", &context, device);
+	CUDA("cuCtxSetCurrent", context);
+}
+
+static void *new_stream(void) {
+	void *stream;
+	CUDA("cuStreamCreate", &stream, 1u);
+	return stream;
+}
+
+/* connect makes a communicator of all ranks. The id goes through a file. */
+static void *connect(const char *name) {
+	struct unique id;
+	char path[4096], written[4200];
+	snprintf(path, sizeof path, "%s/%s", getenv("DRIVE_DIR"), name);
+	snprintf(written, sizeof written, "%s.new", path);
+	if (rank == 0) {
+		NCCL("ncclGetUniqueId", &id);
+		FILE *f = fopen(written, "w");
+		TRUE(f && fwrite(&id, sizeof id, 1, f) == 1 && !fclose(f) && !rename(written, path));
+	}
+	FILE *f;
+	while (!(f = fopen(path, "r"))) usleep(1000);
+	TRUE(fread(&id, sizeof id, 1, f) == 1);
+	fclose(f);
+	int (*make)(void **, int, struct unique, int) =
+		(int (*)(void **, int, struct unique, int))symbol(nccl, "ncclCommInitRank");
+	void *comm;
+	TRUE(make(&comm, size, id, rank) == 0);
+	return comm;
+}
+
+/* reduces lets the communicator's own all-reduce run over memory, as an engine does. */
+static void reduces(void *comm, float *at, void *stream) {
+	at[0] = (float)(rank + 1); /* the software GPU's memory is that of the host */
+	NCCL("ncclAllReduce", at, at, (size_t)1, 7, 0, comm, stream);
+	CUDA("cuStreamSynchronize", stream);
+	TRUE(at[0] == (float)(size * (size + 1) / 2));
+}
+
+void plug(void) {
+	start();
+	void *stream = new_stream(), *a = connect("a"), *b = connect("b");
+	float *first = nccl_alloc_plug(2 << 20, rank, stream);
+	TRUE(first && symmem_is_open());
+	CONTAINS("\"alone\":true", symmem_describe(sizeof text_, text_, &length_));
+	TRUE(nccl_allocator_register_segments_with_comm((uintptr_t)a) == 0);
+	reduces(a, first, stream);
+	float *second = nccl_alloc_plug(200 << 20, rank, stream); /* the pool grows */
+	TRUE(second);
+	TRUE(nccl_allocator_register_segments_with_comm((uintptr_t)b) == 0);
+	TRUE(nccl_allocator_register_segments_with_comm((uintptr_t)a) == 0);
+	reduces(a, second, stream);
+	reduces(b, first, stream);
+	reduces(b, second + 4096, stream);
+	TRUE(!nccl_alloc_plug(2 << 20, rank + 1, stream)); /* another rank's GPU */
+	/* A rank that allocates one more is found out before anything is registered. */
+	if (rank == 1) TRUE(nccl_alloc_plug(4 << 20, rank, stream));
+	TRUE(nccl_alloc_plug(400 << 20, rank, stream));
+	TRUE(nccl_allocator_register_segments_with_comm((uintptr_t)a) == 5);
+	TRUE(symmem_last_error(0, NULL, NULL) == SYMMEM_ERR_DIVERGENCE);
+	CONTAINS("alloc 4194304 B", symmem_last_error(sizeof text_, text_, &length_));
+	nccl_free_plug(first, 2 << 20, rank, stream);
+	DO(symmem_plug_forget((uintptr_t)b));
+	NCCL("ncclCommAbort", a);
+	NCCL("ncclCommAbort", b);
+}
+
+void attach(void) {
+	start();
+	char options[64];
+	snprintf(options, sizeof options, "{\"backend\": \"nccl\", \"device\": %d}", rank);
+	uint64_t world = open_with(options), attachment, again;
+	void *stream = new_stream(), *comm = connect("torch");
+	float *a, *b;
+	DO(symmem_alloc(0, 2 << 20, (uint64_t)(uintptr_t)stream, (void **)&a));
+	DO(symmem_attach(world, (uint64_t)(uintptr_t)comm, 2, "pg", &attachment));
+	DO(symmem_attach(world, (uint64_t)(uintptr_t)comm, 2, "pg", &again));
+	TRUE(attachment == again && symmem_is_symmetric(world, 2 << 20, a));
+	CONTAINS("\"name\":\"pg\",\"windows\":1", symmem_stats(sizeof text_, text_, &length_));
+	DO(symmem_alloc(0, 200 << 20, (uint64_t)(uintptr_t)stream, (void **)&b));
+	DO(symmem_scope_end(world, (uint64_t)(uintptr_t)stream, NULL));
+	CONTAINS("\"name\":\"pg\",\"windows\":2", symmem_stats(sizeof text_, text_, &length_));
+	reduces(comm, a, stream);
+	reduces(comm, b, stream);
+	DO(symmem_free(b));
+	DO(symmem_trim(0, 2 << 20));
+	CONTAINS("\"name\":\"pg\",\"windows\":1", symmem_stats(sizeof text_, text_, &length_));
+	reduces(comm, a, stream);
+	DO(symmem_detach(attachment, 1));
+	WANT(SYMMEM_ERR_CLOSED, symmem_detach(attachment, 1));
+	DO(symmem_attach(world, (uint64_t)(uintptr_t)comm, 2, "pg", &attachment));
+	NCCL("ncclCommAbort", comm); /* the engine ends its communicator first */
+	DO(symmem_free(a));
+	DO(symmem_close(0));
+}
+
+/* wrong is a capture in which something that was not there before must be registered. */
+void capture(void) {
+	start();
+	char options[64];
+	snprintf(options, sizeof options, "{\"backend\": \"nccl\", \"device\": %d}", rank);
+	uint64_t world = open_with(options);
+	void *stream = new_stream(), *graph, *ready;
+	uint64_t on = (uint64_t)(uintptr_t)stream;
+	float *a, *late;
+	DO(symmem_alloc(0, 2 << 20, on, (void **)&a));
+	DO(symmem_scope_end(world, on, NULL));
+	DO(symmem_all_reduce(world, 1, SYMMEM_FLOAT32, SYMMEM_SUM, 0, a, a, on)); /* as warm-ups do */
+	DO(symmem_stream_synchronize(on));
+	CUDA("cuStreamBeginCapture_v2", stream, 2);
+	DO(symmem_all_reduce(world, 1, SYMMEM_FLOAT32, SYMMEM_SUM, 0, a, a, on));
+	DO(symmem_alloc(0, 200 << 20, on, (void **)&late));
+	WANT(SYMMEM_ERR_CAPTURING, symmem_scope_end(world, on, NULL));
+	WANT(SYMMEM_ERR_CAPTURING, symmem_stream_synchronize(on));
+	CONTAINS("\"path\":\"plain\"", symmem_explain(world, SYMMEM_ALL_REDUCE, 1, SYMMEM_FLOAT32, late,
+	                                              late, sizeof text_, text_, &length_));
+	DO(symmem_all_reduce(world, 1, SYMMEM_FLOAT32, SYMMEM_SUM, 0, late, late, on));
+	CUDA("cuStreamEndCapture", stream, &graph);
+	CUDA("cuGraphInstantiateWithFlags", &ready, graph, 0ULL);
+	for (int i = 0; i < 10; i++) {
+		a[0] = late[0] = 1;
+		CUDA("cuGraphLaunch", ready, stream);
+		CUDA("cuStreamSynchronize", stream);
+		TRUE(a[0] == (float)size && late[0] == (float)size);
+	}
+	DO(symmem_scope_end(world, on, NULL));
+	TRUE(symmem_is_symmetric(world, 200 << 20, late));
+	CUDA("cuGraphExecDestroy", ready);
+	CUDA("cuGraphDestroy", graph);
+	DO(symmem_free(a));
+	DO(symmem_free(late));
+	DO(symmem_stream_forget(on));
+	CUDA("cuStreamDestroy_v2", stream);
+	DO(symmem_barrier(world, 0));
+	DO(symmem_stream_synchronize(0));
+	DO(symmem_close(0));
+}
