@@ -27,7 +27,7 @@ from symmem._explain import Explanation, explain
 from symmem._group import Group
 from symmem._memory import Block
 from symmem._scope import Disabled, Nothing, Scope
-from symmem._torch import loaded, pytorch
+from symmem._torch import compiling, pytorch
 from symmem._version import __version__
 from symmem._work import Work
 from symmem.errors import (
@@ -233,7 +233,7 @@ def use(
         all_threads: also for tensors that other threads make meanwhile, as `backward()` does. No
             thread but one allocates at a time then, or the order differs between ranks.
     """
-    if loaded() and pytorch().is_compiling():
+    if compiling():
         return Nothing()
     found = _runtime.current().group(group) if group.__class__ is not Group else group
     if disabled:
@@ -331,7 +331,7 @@ def all_reduce(
         group: as `symmem.group` takes it; the world unless given.
         async_op: return at once, with a Work to wait for.
     """
-    if loaded() and pytorch().is_compiling():
+    if compiling():
         from symmem import _ops
 
         _ops.all_reduce_(tensor, op, group)
@@ -346,7 +346,7 @@ def all_gather_into_tensor(
     async_op: bool = False,
 ) -> Work | None:
     """Gather a tensor of each rank: `torch.distributed.all_gather_into_tensor`."""
-    if loaded() and pytorch().is_compiling():
+    if compiling():
         from symmem import _ops
 
         _ops.all_gather_into_tensor_(output_tensor, input_tensor, group)
@@ -362,7 +362,7 @@ def reduce_scatter_tensor(
     async_op: bool = False,
 ) -> Work | None:
     """Combine and keep this rank's part: `torch.distributed.reduce_scatter_tensor`."""
-    if loaded() and pytorch().is_compiling():
+    if compiling():
         from symmem import _ops
 
         _ops.reduce_scatter_tensor_(output, input, op, group)
@@ -386,7 +386,7 @@ def broadcast(
         async_op: return at once, with a Work to wait for.
         group_src: the root, by its number in the group; instead of src.
     """
-    if loaded() and pytorch().is_compiling():
+    if compiling():
         from symmem import _ops
 
         _ops.broadcast_(tensor, src, group, group_src)
@@ -406,7 +406,7 @@ def all_to_all_single(
 
     Parts of different lengths go as messages, which work on one machine.
     """
-    if loaded() and pytorch().is_compiling():
+    if compiling():
         from symmem import _ops
 
         _ops.all_to_all_single_(output, input, output_split_sizes, input_split_sizes, group)

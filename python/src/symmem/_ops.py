@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from symmem import _collectives, _memory, _runtime, errors
-from symmem._constants import Reduction
-from symmem._torch import pytorch, reduction_of
+from symmem._torch import modules, pytorch
 
 if TYPE_CHECKING:
     import torch
@@ -154,31 +153,39 @@ def _nothing(*arguments: Any) -> None:
 
 
 def _op_name(op: Any) -> str:
-    return Reduction(reduction_of(op)).name.lower()
+    """Name a reduction in a way that the compiler can follow: it hashes no ReduceOp."""
+    if op is None:
+        return "sum"
+    return op if isinstance(op, str) else str(op.name).lower()
+
+
+def _operators() -> Any:
+    """Find the operators, in a way that the compiler can follow."""
+    return modules["torch"].ops.symmem
 
 
 def all_reduce_(tensor: torch.Tensor, op: Any, group: Any) -> None:
     """Have the compiler call the operator."""
-    pytorch().module.ops.symmem.all_reduce_(tensor, _op_name(op), _collectives.find(group).name)
+    _operators().all_reduce_(tensor, _op_name(op), _collectives.find(group).name)
 
 
 def all_gather_into_tensor_(output: torch.Tensor, input: torch.Tensor, group: Any) -> None:
     """Have the compiler call the operator."""
     name = _collectives.find(group).name
-    pytorch().module.ops.symmem.all_gather_into_tensor_(output, input, name)
+    _operators().all_gather_into_tensor_(output, input, name)
 
 
 def reduce_scatter_tensor_(output: torch.Tensor, input: torch.Tensor, op: Any, group: Any) -> None:
     """Have the compiler call the operator."""
     name = _collectives.find(group).name
-    pytorch().module.ops.symmem.reduce_scatter_tensor_(output, input, _op_name(op), name)
+    _operators().reduce_scatter_tensor_(output, input, _op_name(op), name)
 
 
 def broadcast_(tensor: torch.Tensor, src: int | None, group: Any, group_src: int | None) -> None:
     """Have the compiler call the operator."""
     found = _collectives.find(group)
     root = found.runtime.root(found, src, group_src)
-    pytorch().module.ops.symmem.broadcast_(tensor, root, found.name)
+    _operators().broadcast_(tensor, root, found.name)
 
 
 def all_to_all_single_(
@@ -190,6 +197,4 @@ def all_to_all_single_(
 ) -> None:
     """Have the compiler call the operator."""
     name = _collectives.find(group).name
-    pytorch().module.ops.symmem.all_to_all_single_(
-        output, input, output_split_sizes, input_split_sizes, name
-    )
+    _operators().all_to_all_single_(output, input, output_split_sizes, input_split_sizes, name)

@@ -7,7 +7,6 @@ unofficial ones; all of them are here, so that a new release of PyTorch means on
 from __future__ import annotations
 
 import sys
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
@@ -19,9 +18,20 @@ if TYPE_CHECKING:
 OLDEST = (2, 8)
 
 
+modules = sys.modules
+
+
 def loaded() -> bool:
     """Tell whether the program has imported torch."""
-    return "torch" in sys.modules
+    return "torch" in modules
+
+
+def compiling() -> bool:
+    """Tell whether PyTorch traces the caller for torch.compile.
+
+    A program that never compiles pays for one look into a dictionary.
+    """
+    return "torch._dynamo" in modules and bool(modules["torch"].compiler.is_compiling())
 
 
 class Torch:
@@ -50,8 +60,6 @@ class Torch:
         self.module: Any = torch
         self.distributed: Any = dist if dist.is_available() else None
         self.types = {getattr(torch, name): t for name, t in TYPES.items()}
-        self.strided = torch.strided
-        self.is_compiling = torch.compiler.is_compiling
         c: Any = torch._C
         self.raw_stream: Any = getattr(c, "_cuda_getCurrentRawStream", None)
         self.is_capturing: Any = getattr(c, "_cuda_isCurrentStreamCapturing", None)
@@ -125,7 +133,12 @@ def _release(version: str) -> tuple[int, int]:
     return int(major), int(digits or 0)
 
 
-@cache
+_found: Torch | None = None
+
+
 def pytorch() -> Torch:
     """Look PyTorch up, once; `TorchError` where there is none or it is too old."""
-    return Torch()
+    global _found
+    if _found is None:
+        _found = Torch()
+    return _found

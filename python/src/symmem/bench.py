@@ -194,7 +194,9 @@ def parser() -> argparse.ArgumentParser:
     """Describe the flags."""
     p = argparse.ArgumentParser(prog="python -m symmem.bench", description=__doc__)
     p.formatter_class = argparse.RawDescriptionHelpFormatter
-    p.add_argument("parts", nargs="*", default=["all"], choices=[*PARTS, "all"])
+    p.add_argument(
+        "parts", nargs="*", metavar="part", help="scope, query, windows, collective, all"
+    )
     p.add_argument("--ranks", type=int, default=0, help="processes to start (2, or as GPUs)")
     p.add_argument("--backend", default="auto", choices=["auto", "nccl", "host"])
     p.add_argument("--check", default=None, choices=["off", "registration", "every"])
@@ -209,7 +211,7 @@ def run(flags: argparse.Namespace) -> int:
     """Be one rank."""
     bench = Bench(flags)
     for part in PARTS:
-        if part in flags.parts or "all" in flags.parts:
+        if not flags.parts or part in flags.parts or "all" in flags.parts:
             getattr(bench, part)()
     bench.dist.barrier()
     symmem.finalize(force=True)
@@ -221,6 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     flags = parser().parse_args(given)
+    if unknown := set(flags.parts) - {*PARTS, "all"}:
+        parser().error(f"no such part: {', '.join(sorted(unknown))}")
     try:
         if _launch.launched():
             return run(flags)

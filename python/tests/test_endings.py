@@ -1,0 +1,67 @@
+"""How programs end, on real processes: no hang, no crash, clear messages."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Start
+
+pytestmark = [pytest.mark.library, pytest.mark.torch]
+
+PROGRAM = "endings.py"
+LOST = "Fatal Python error"
+
+
+def test_a_program_ends_with_live_tensors(start: Start) -> None:
+    for result in start(PROGRAM, 2, "live_tensors"):
+        assert (result.code, result.out) == (0, "END 2.0\n"), result
+        assert LOST not in result.err
+        assert "fatal error" not in result.err
+
+
+def test_a_program_ends_inside_of_a_scope(start: Start) -> None:
+    for result in start(PROGRAM, 2, "open_scope"):
+        assert (result.code, result.out) == (7, "END\n"), result
+        assert "fatal error" not in result.err
+
+
+def test_an_exception_in_a_scope_reaches_the_others_as_a_lost_rank(start: Start) -> None:
+    first, second = start(PROGRAM, 2, "exception")
+    assert second.code == 1
+    assert "KeyError: 'a mistake of rank 1'" in second.err
+    assert first.code == 3, first
+    assert "END RankLostError" in first.out
+    assert "1" in first.out
+
+
+def test_an_interrupt_is_not_swallowed(start: Start) -> None:
+    first, _ = start(PROGRAM, 2, "interrupt")
+    assert "END KeyboardInterrupt" in first.out or first.code != 0, first
+    assert "fatal error" not in first.err
+
+
+def test_signal_handlers_of_the_program_go_on(start: Start) -> None:
+    for result in start(PROGRAM, 2, "handler"):
+        assert (result.code, result.out) == (0, "END True\n"), result
+
+
+def test_the_process_group_may_be_destroyed_first(start: Start) -> None:
+    for result in start(PROGRAM, 2, "group_first"):
+        assert (result.code, result.out) == (0, "END\n"), result
+
+
+@pytest.mark.parametrize("level", ["registration", "every"])
+def test_a_tensor_too_many_is_a_divergence_that_names_the_line(start: Start, level: str) -> None:
+    for result in start(PROGRAM, 2, "diverge", level):
+        assert "END DivergenceError True" in result.out, result
+
+
+def test_workers_of_a_data_loader_are_told(start: Start) -> None:
+    for result in start(PROGRAM, 2, "loader"):
+        assert (result.code, result.out) == (0, "END True True\n"), result
+
+
+def test_a_rank_that_does_not_come_is_named(start: Start) -> None:
+    first, second = start(PROGRAM, 2, "late")
+    assert "END TimeoutError" in first.out, first
+    assert "1" in first.out
+    assert second.code == 0, second

@@ -1,0 +1,165 @@
+"""What needs neither the library nor PyTorch."""
+
+from __future__ import annotations
+
+import builtins
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import SOURCE
+
+import symmem
+from symmem import _library, _rendezvous, errors
+from symmem._constants import Code, check_level, path_choice
+
+HEADER = SOURCE.parent.parent / "cmd" / "libsymmem" / "symmem.h"
+
+
+def test_importing_loads_neither_torch_nor_the_library() -> None:
+    words = "import sys, symmem; from symmem import _library; print('torch' in sys.modules, "
+    done = subprocess.run(
+        [sys.executable, "-c", words + "_library._loaded)"],
+        env={"PYTHONPATH": str(SOURCE), "SYMMEM_LIBRARY": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "False None\n"
+
+
+def test_everything_public_has_a_docstring() -> None:
+    for name in symmem.__all__:
+        thing = getattr(symmem, name)
+        assert name == "__version__" or thing.__doc__, name
+
+
+def test_a_missing_library_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(errors.LibraryError, match="make lib"):
+        _library.Library(tmp_path / "libsymmem.so")
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(b"not a library")
+    with pytest.raises(errors.LibraryError, match="glibc"):
+        _library.Library(broken)
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [
+        (errors.TimeoutError, builtins.TimeoutError),
+        (errors.OutOfMemoryError, MemoryError),
+        (errors.InvalidError, ValueError),
+        (errors.OutOfRangeError, IndexError),
+        (errors.UnsupportedError, NotImplementedError),
+        (errors.RankLostError, ConnectionError),
+        (errors.TorchError, ImportError),
+    ],
+)
+def test_errors_are_python_s_own_too(error: type[Exception], builtin: type[Exception]) -> None:
+    raised = error("words")
+    assert isinstance(raised, builtin)
+    assert isinstance(raised, errors.SymmemError)
+    assert isinstance(raised, RuntimeError)
+    assert str(raised) == "words"
+
+
+def test_every_code_has_a_class() -> None:
+    general = {Code.SHORT, Code.FAILED}
+    assert set(_library._CLASSES) == set(Code) - general
+
+
+@pytest.mark.skipif(not HEADER.exists(), reason="the header is not beside the package")
+def test_numbers_are_those_of_the_header() -> None:
+    import re
+
+    from symmem import _constants as k
+
+    text = HEADER.read_text()
+    numbers = {n: int(v) for n, v in re.findall(r"SYMMEM_(\w+) = (\d+)", text)}
+    for code in Code:
+        assert numbers[f"ERR_{code.name}"] == code
+    for kind, prefix in (
+        (k.Type, ""),
+        (k.Reduction, ""),
+        (k.Operation, ""),
+        (k.Path, "PATH_"),
+        (k.Check, "CHECK_"),
+        (k.Word, "WORD_"),
+    ):
+        for member in kind:
+            assert numbers[prefix + member.name] == member, member
+    functions = set(re.findall(r"\b(symmem_\w+|nccl_\w+)\(", text))
+    missing = {f for f in _library._STATUS if f not in functions}
+    assert not missing
+
+
+def test_levels_and_paths_are_read_by_name() -> None:
+    assert check_level("every") == 3
+    assert path_choice("window") == 3
+    with pytest.raises(ValueError, match="sometimes"):
+        check_level("sometimes")
+    with pytest.raises(ValueError, match="scenic"):
+        path_choice("scenic")
+
+
+def test_sides_of_a_divergence_are_listed_with_their_lines() -> None:
+    variants = [
+        {"ranks": [0, 2], "event": "alloc 4096 B", "site": "model.py:7"},
+        {"ranks": [1], "event": "nothing", "site": ""},
+    ]
+    text = _library.sites({"divergence": {"variants": variants}})
+    assert text == "  ranks 0, 2: alloc 4096 B at model.py:7\n  ranks 1: nothing"
+    assert _library.sites({}) == ""
+
+
+class PaperStore:
+    """A store of torch.distributed, of paper."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.changed = threading.Condition()
+
+    def set(self, key: str, value: str) -> None:
+        with self.changed:
+            self.values[key] = value.encode()
+            self.changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self.changed:
+            assert self.changed.wait_for(lambda: key in self.values, timeout=10)
+            return self.values[key]
+
+
+def meet(machines: list[str], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    store, found = PaperStore(), {}
+    local = threading.local()
+    monkeypatch.setattr(_rendezvous, "machine", lambda: local.machine)
+    monkeypatch.setattr(_rendezvous, "_rounds", iter([0] * len(machines)))
+
+    def rank(number: int) -> None:
+        local.machine = machines[number]
+        found[number] = _rendezvous.options(store, number, len(machines))
+
+    threads = [threading.Thread(target=rank, args=(r,)) for r in range(len(machines))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return [found[r] for r in range(len(machines))]
+
+
+def test_ranks_of_one_machine_meet_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = meet(["a", "a", "a"], monkeypatch)
+    assert len({(f["store"], f["token"]) for f in found}) == 1
+    assert found[0]["store"].startswith("unix:@symmem-")
+    assert [(f["local_rank"], f["local_size"]) for f in found] == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_ranks_of_two_machines_meet_at_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "10.1.2.3")
+    found = meet(["a", "b", "a", "b"], monkeypatch)
+    assert found[0]["store"].startswith("10.1.2.3:")
+    assert [(f["local_rank"], f["local_size"]) for f in found] == [(0, 2), (0, 2), (1, 2), (1, 2)]

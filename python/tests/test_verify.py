@@ -1,0 +1,136 @@
+"""`python -m symmem.verify` and `python -m symmem.bench`, on the host backend."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from conftest import SOURCE
+
+from symmem import _report
+from symmem._workload import Action, Config, Program, expected, in_group, members
+
+
+def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+    return subprocess.run(
+        [sys.executable, "-m", module, "--backend", "host", *arguments],
+        env={**env, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=80,
+        check=False,
+    )
+
+
+@pytest.mark.library
+@pytest.mark.torch
+def test_the_table_is_that_of_the_command() -> None:
+    done = run("symmem.verify", "--ranks", "2", "--cases", "3", "--rounds", "1", "--size", "64Ki")
+    assert done.returncode == 0, done
+    assert done.stdout.splitlines() == [
+        "2 ranks on the host backend; check every, placement creation, path window",
+        "",
+        "TestCase  Size    Value  Sym  Exp  MaxDiff     MeanDiff    Result",
+        "1.1       65,536  1      yes  3    0.00000000  0.00000000  PASS",
+        "1.2       65,536  2      yes  6    0.00000000  0.00000000  PASS",
+        "1.3       65,536  3      yes  9    0.00000000  0.00000000  PASS",
+        "",
+        "Total: 3 | Passed: 3 | Failed: 0",
+    ]
+
+
+@pytest.mark.library
+@pytest.mark.torch
+def test_the_bug_is_shown_and_caught() -> None:
+    bug = ["--ranks", "2", "--skew", "--churn", "200", "--seed", "1", "--json"]
+    shown = run("symmem.verify", *bug, "--placement", "address", "--check", "off")
+    assert shown.returncode == 1, shown
+    assert json.loads(shown.stdout)["failed"] > 0
+    caught = run("symmem.verify", *bug, "--placement", "address", "--check", "every")
+    report = json.loads(caught.stdout)
+    assert (caught.returncode, report["failed"]) == (1, 0)
+    assert report["divergence"]["message"]
+    cured = run("symmem.verify", *bug, "--groups", "2")
+    assert cured.returncode == 0, cured
+
+
+@pytest.mark.library
+@pytest.mark.torch
+def test_what_cannot_run_is_code_2() -> None:
+    assert run("symmem.verify", "--ranks", "0").returncode == 2
+    refused = run("symmem.verify", "--ranks", "1", "--backend", "nccl")
+    assert refused.returncode == 2, refused
+    assert refused.stderr
+
+
+@pytest.mark.library
+@pytest.mark.torch
+def test_the_benchmarks_run() -> None:
+    done = run("symmem.bench", "--ranks", "2", "--max", "4096", "--bytes", str(96 << 20))
+    assert done.returncode == 0, done
+    for words in ("scope with nothing new", "is_symmetric", "windows in", "torch.distributed us"):
+        assert words in done.stdout
+
+
+def test_a_workload_is_the_same_wherever_it_is_composed() -> None:
+    config = Config(churn=100, groups=3, seed=5)
+    one, two = Program.compose(config), Program.compose(config)
+    assert one.steps == two.steps
+    assert one.rows == two.rows
+    live = 0
+    for step in one.steps:
+        live += {Action.MAKE: 1, Action.DROP: -1}.get(step.action, 0)
+    assert live == 0, "a workload drops all that it makes"
+
+
+def test_groups_of_more_than_half_overlap() -> None:
+    for ranks in range(2, 9):
+        for k in range(1, 2 * ranks):
+            assert len(members(k, ranks)) == ranks // 2 + 1
+            assert all(in_group(k, r, ranks) for r in members(k, ranks))
+            assert set(members(k, ranks)) & set(members(k + 1, ranks))
+
+
+def account(wrong: int, **more: Any) -> dict[str, Any]:
+    finding = {"symmetric": True, "wrong": wrong, "max_diff": float(wrong), "mean_diff": 0.0}
+    base = {"divergence": None, "fault": None, "paths": ["window"], "findings": [finding]}
+    return {**base, **more}
+
+
+@pytest.mark.parametrize(
+    ("name", "accounts", "result", "code"),
+    [
+        ("all are right", [account(0), account(0)], "PASS", 0),
+        ("one rank is wrong", [account(0), account(3)], "FAIL", 1),
+        ("one has not come", [account(0), account(0, findings=[None])], "NOT RUN", 1),
+        (
+            "ranks differ",
+            [account(0, divergence={"message": "m"}, findings=[None])] * 2,
+            "DIVERGED",
+            1,
+        ),
+        ("one ended early", [account(0, fault="f", findings=[None]), account(0)], "NOT RUN", 2),
+    ],
+)
+def test_a_case_is_as_bad_as_its_worst_rank(
+    name: str, accounts: list[dict[str, Any]], result: str, code: int
+) -> None:
+    rows = Program.compose(Config(cases=1, rounds=1)).rows
+    report = _report.merge({"ranks": 2, "groups": 1}, rows, accounts)
+    assert report["cases"][0]["result"] == result, name
+    assert _report.exit_code(report) == code, name
+
+
+def test_numbers_are_written_as_spans() -> None:
+    assert _report.spans([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+    assert _report.spans([3]) == "3"
+    assert _report.spans([]) == ""
+
+
+def test_values_are_exact() -> None:
+    assert expected(3, 4) == 30
