@@ -20,6 +20,9 @@ func (l *Library) PlugAlloc(
 			return 0, err
 		}
 	}
+	if err := l.DeviceFits(device); err != nil {
+		return 0, err
+	}
 	return l.Alloc(number, bytes, stream, site)
 }
 
