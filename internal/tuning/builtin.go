@@ -12,9 +12,13 @@ const BuiltinOrigin = "built-in table"
 // predecessor with the same links.
 var sxm = []string{"NVIDIA H200", "NVIDIA H100 80GB HBM3"}
 
+// ampere are devices that have the same kind of links, half as fast.
+var ampere = []string{"NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"}
+
 // Builtin returns the table of a device that nobody has tuned, by the names of its backend and of
 // itself. The host backend takes the window path always; a device of which nothing is known takes
-// the plain path, which is never slower than no windows at all.
+// the plain path, which is never slower than no windows at all. GPUs that are joined by NVLink go
+// direct.
 func Builtin(backend, device string) *Table {
 	switch {
 	case backend == "host":
@@ -24,6 +28,11 @@ func Builtin(backend, device string) *Table {
 		}
 	case slices.Contains(sxm, device):
 		return h200(device)
+	case slices.Contains(ampere, device):
+		return &Table{
+			Origin: BuiltinOrigin, Device: device, Otherwise: Plain, Rules: h200(device).General(),
+			Source: "nothing was measured on this device; symmem tune does it; direct as on the H200",
+		}
 	default:
 		return &Table{
 			Origin: BuiltinOrigin, Device: device, Otherwise: Plain,

@@ -10,21 +10,69 @@ import (
 // measurement was: less is gone the next time that anything changes.
 const FloorPercent = 2.0
 
-// RuleOfDerive is what Derive and DeriveRules do, for people.
+// RuleOfDerive is what DeriveRules and DeriveDirect do, for people.
 const RuleOfDerive = "from small sizes to large ones, starting with otherwise, the path changes " +
 	"only where the other one is faster by more than the noise and by more than 2 percent; in place " +
-	"and out of place share a rule unless they differ by that much about the faster path at some size"
+	"and out of place share a rule unless they differ by that much about the faster path at some " +
+	"size; direct is compared with the better of the others, and starts with them"
 
-// DeriveRules makes the rules of an operation from times of both its halves at ascending sizes. It
-// is one rule where the halves agree: where no size has the one half faster on one path and the
-// other half on the other, by as much as Derive asks for. Else it is one for each. A half that was
-// not measured has no rule.
+// contest is a choice between two answers, by the times of a Point.
+type contest struct {
+	// before is what tables start with, and no and yes are the answers.
+	before, no, yes Path
+	// us returns the times on both, in microseconds.
+	us func(Point) (no, yes float64)
+}
+
+// windows is the choice between the plain and the window path.
+func windows(otherwise Path) contest {
+	return contest{otherwise, Plain, Window, func(p Point) (plain, window float64) {
+		return p.PlainUS, p.WindowUS
+	}}
+}
+
+// directs is the choice between the direct path and the better of the others.
+var directs = contest{Other, Other, Direct, func(p Point) (other, direct float64) {
+	return p.OtherUS(), p.DirectUS
+}}
+
+// OtherUS is the time on the better of the plain and the window path.
+func (p Point) OtherUS() float64 {
+	if p.WindowUS == 0 {
+		return p.PlainUS
+	}
+	return min(p.PlainUS, p.WindowUS)
+}
+
+// DeriveRules makes the rules of an operation about the plain and the window path from times of both
+// its halves at ascending sizes. It is one rule where the halves agree: where no size has the one
+// half faster on one path and the other half on the other, by as much as counts. Else it is one for
+// each. A half that was not measured has no rule.
+//
+// A rule goes from the smallest size to the largest and starts with the table's Otherwise. The path
+// changes at a size where the other one is faster by more than the measurement's noise and by more
+// than FloorPercent; a smaller difference leaves what the size below takes. The limit lies where a
+// straight line between the logarithms of the two ratios crosses 1, rounded down to a quarter of a
+// power of two; where the ratios do not cross, it is the size below.
 func DeriveRules(
 	otherwise Path, operation string, group Shape, outOfPlace, inPlace []Point,
 ) []Rule {
-	rule := Rule{Operation: operation, Shape: group}
+	return windows(otherwise).rules(Rule{Operation: operation, Shape: group}, outOfPlace, inPlace)
+}
+
+// DeriveDirect makes the rules of an operation about the direct path, for buffers in a memory, as
+// DeriveRules makes those about the others: against the better of the others, with which it starts.
+func DeriveDirect(
+	operation string, group Shape, memory Memory, outOfPlace, inPlace []Point,
+) []Rule {
+	return directs.rules(
+		Rule{Operation: operation, Shape: group, Memory: memory}, outOfPlace, inPlace)
+}
+
+// rules gives a rule its steps, or makes one for each half of it.
+func (c contest) rules(rule Rule, outOfPlace, inPlace []Point) []Rule {
 	if len(outOfPlace) > 0 && len(inPlace) > 0 {
-		steps, agree := derive(otherwise, bySize(outOfPlace, inPlace))
+		steps, agree := c.derive(bySize(outOfPlace, inPlace))
 		if agree {
 			rule.Steps = steps
 			return []Rule{rule}
@@ -33,23 +81,12 @@ func DeriveRules(
 	var rules []Rule
 	for i, points := range [][]Point{outOfPlace, inPlace} {
 		if len(points) > 0 {
-			rule.Half, rule.Steps = halfOf(i == 1), Derive(otherwise, points)
+			rule.Half = halfOf(i == 1)
+			rule.Steps, _ = c.derive(bySize(points, nil))
 			rules = append(rules, rule)
 		}
 	}
 	return rules
-}
-
-// Derive makes the steps of a rule about one half from times at ascending sizes.
-//
-// It goes from the smallest size to the largest and starts with the table's Otherwise. The path
-// changes at a size where the other one is faster by more than the measurement's noise and by more
-// than FloorPercent; a smaller difference leaves what the size below takes. The limit lies where a
-// straight line between the logarithms of the two ratios crosses 1, rounded down to a quarter of a
-// power of two; where the ratios do not cross, it is the size below.
-func Derive(otherwise Path, points []Point) []Step {
-	steps, _ := derive(otherwise, bySize(points, nil))
-	return steps
 }
 
 // times are those at one size: of one half, or of both.
@@ -73,18 +110,18 @@ func bySize(outOfPlace, inPlace []Point) (sizes []times) {
 	return sizes
 }
 
-// derive is Derive over times of both halves, and tells whether they agree at every size. The
-// limits go by the mean of what both gain.
-func derive(otherwise Path, sizes []times) (steps []Step, agree bool) {
-	path, agree := otherwise, true
+// derive makes the steps from times of one half or of both, and tells whether these agree at every
+// size. The limits go by the mean of what both gain.
+func (c contest) derive(sizes []times) (steps []Step, agree bool) {
+	path, agree := c.before, true
 	for i, t := range sizes {
-		next, one := t.prefer(path)
+		next, one := c.prefer(t, path)
 		agree = agree && one
 		switch {
 		case i == 0:
 			steps = append(steps, Step{Path: next})
 		case next != path:
-			steps[len(steps)-1].UpTo = limit(sizes[i-1], t)
+			steps[len(steps)-1].UpTo = c.limit(sizes[i-1], t)
 			steps = append(steps, Step{Path: next})
 		}
 		path = next
@@ -92,29 +129,28 @@ func derive(otherwise Path, sizes []times) (steps []Step, agree bool) {
 		last.Measured = append(last.Measured, t...)
 	}
 	if len(steps) == 0 {
-		steps = []Step{{Path: otherwise}}
+		steps = []Step{{Path: c.before}}
 	}
 	return steps, agree
 }
 
 func (t times) bytes() Size { return t[0].Bytes }
 
-// gain is how much faster the window path is, as the mean of logarithms: above 0 it is the faster
-// one.
-func (t times) gain() float64 {
+// mean is the mean gain of the halves.
+func (c contest) mean(t times) float64 {
 	sum := 0.0
 	for _, p := range t {
-		sum += p.gain()
+		sum += c.gain(p)
 	}
 	return sum / float64(len(t))
 }
 
 // prefer is the path at a size where the size below takes another, and whether the halves agree
 // about it.
-func (t times) prefer(below Path) (next Path, agree bool) {
+func (c contest) prefer(t times, below Path) (next Path, agree bool) {
 	var faster Path
 	for _, p := range t {
-		switch path := p.faster(); {
+		switch path := c.faster(p); {
 		case path == "" || path == faster:
 		case faster != "":
 			return below, false
@@ -125,24 +161,28 @@ func (t times) prefer(below Path) (next Path, agree bool) {
 	return cmp.Or(faster, below), true
 }
 
-func (p Point) gain() float64 { return math.Log(p.PlainUS / p.WindowUS) }
+// gain is how much faster the path of yes is, as a logarithm: above 0 it is the faster one.
+func (c contest) gain(p Point) float64 {
+	no, yes := c.us(p)
+	return math.Log(no / yes)
+}
 
 // faster is the path that is faster by as much as counts, or empty.
-func (p Point) faster() Path {
+func (c contest) faster(p Point) Path {
 	margin := math.Log1p(max(p.NoisePercent, FloorPercent) / 100)
-	switch gain := p.gain(); {
+	switch gain := c.gain(p); {
 	case gain > margin:
-		return Window
+		return c.yes
 	case gain < -margin:
-		return Plain
+		return c.no
 	default:
 		return ""
 	}
 }
 
 // limit is the largest size that takes the path of the lower of two sizes.
-func limit(lower, upper times) Size {
-	from, to := lower.gain(), upper.gain()
+func (c contest) limit(lower, upper times) Size {
+	from, to := c.mean(lower), c.mean(upper)
 	low, high := lower.bytes(), upper.bytes()
 	if from*to >= 0 {
 		return low

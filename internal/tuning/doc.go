@@ -1,16 +1,22 @@
-// Package tuning chooses the path of collectives whose buffers lie in windows.
+// Package tuning chooses the path of collectives.
 //
 // A library that takes its window kernels whenever it can is slower with windows than without at
-// some sizes. So a [Table] says for an operation, on so many ranks of so many machines, in place or
-// not, up to which size each path is the faster one. It is a pure function of things that all ranks
-// of a group know alike, and [Table.Digest] is what ranks compare to be sure that they have the
-// same one.
+// some sizes, and kernels of our own have limits, too. So a [Table] says for an operation, on so many
+// ranks of so many machines, in place or not, up to which size each path is the faster one. It is a
+// pure function of things that all ranks of a group know alike, and [Table.Digest] is what ranks
+// compare to be sure that they have the same one.
+//
+// There are two decisions, which rules of two kinds make. [Table.ChooseDirect] comes first, whether
+// a call takes the direct path, if it can: by rules that say for which memory they are, symmetric
+// buffers (both lie in windows) or any others. [Table.Choose] says which of the plain and the window
+// path a call on symmetric buffers takes that does not go direct.
 //
 // # Where tables come from
 //
-// [Derive] makes the rows of a table from measured times, by one stated rule; the command
-// "symmem tune" measures, and [Builtin] holds figures measured before. Where a table has no row,
-// its Otherwise decides, and the [Reason] says so.
+// [DeriveRules] and [DeriveDirect] make the rules of a table from measured times, by one stated rule;
+// the command "symmem tune" measures, and [Builtin] holds figures measured before. Where a table has
+// no rule, a general one decides about the direct path, and its Otherwise about the other two; the
+// [Reason] says so.
 //
 // # Format
 //
@@ -18,7 +24,7 @@
 // row; [Decode] reads it, and refuses whatever it does not know:
 //
 //	{
-//	  "version": 1,
+//	  "version": 2,
 //	  "about": "...",                what the format means, for who opens the file
 //	  "device": "NVIDIA H200",       as driver.Info names it
 //	  "library": "NCCL 2.28.9",      what ran the collectives
@@ -26,6 +32,13 @@
 //	  "source": "...",               who measured, and how
 //	  "otherwise": "plain",          the path where no rule applies
 //	  "rules": [
+//	    {"memory": "any", "steps": [{"path": "other", "measured": []}]},
+//	    {"operation": "AllReduce", "ranks": 4, "machines": 1, "memory": "symmetric", "steps": [
+//	      {"up_to": "1MiB", "path": "direct", "measured": [
+//	        {"bytes": "1KiB", "plain_us": 13, "window_us": 7.4, "direct_us": 3.1}
+//	      ]},
+//	      {"path": "other", "measured": []}
+//	    ]},
 //	    {"operation": "AllReduce", "ranks": 4, "machines": 1, "steps": [
 //	      {"up_to": "64KiB", "path": "window", "measured": [
 //	        {"bytes": "1KiB", "plain_us": 13, "window_us": 7.4, "noise_percent": 0.8}
@@ -37,6 +50,10 @@
 //	    ]}
 //	  ]
 //	}
+//
+// A rule with memory is about the direct path. One without operation, ranks and machines is about all
+// operations and groups that have none of their own for that memory. Without any rule for it a call
+// does not go direct. Version 1 had no such rules, and is read as it was.
 //
 // A rule without in_place is about both halves of an operation: calls that work in place, and
 // calls that do not. With true or false it is about that half alone, and the other one has a rule

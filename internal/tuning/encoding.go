@@ -10,6 +10,9 @@ import (
 // meaning is written into every table, for who opens it.
 const meaning = "A collective whose larger buffer has up to up_to bytes takes the path of that " +
 	"step, the last step holds all larger sizes, and otherwise is the path where there is no rule. " +
+	"Rules with memory are asked first, whether a call on symmetric or on any buffers goes direct, " +
+	"if it can; one without operation is about all that have none of their own, and other leaves " +
+	"it to the rules without memory. " +
 	"A rule with in_place is only about calls that work in place (true) or only about the others " +
 	"(false). Only these decide; measured says why. All ranks need the same table."
 
@@ -29,6 +32,7 @@ type ruleWire struct {
 	Operation string     `json:"operation"`
 	Ranks     int        `json:"ranks"`
 	Machines  int        `json:"machines"`
+	Memory    Memory     `json:"memory"`
 	InPlace   Half       `json:"in_place"`
 	Steps     []stepWire `json:"steps"`
 }
@@ -43,6 +47,7 @@ type pointWire struct {
 	Bytes        Size    `json:"bytes"`
 	PlainUS      float64 `json:"plain_us"`
 	WindowUS     float64 `json:"window_us"`
+	DirectUS     float64 `json:"direct_us"`
 	NoisePercent float64 `json:"noise_percent,omitempty"`
 	InPlace      bool    `json:"in_place,omitempty"`
 }
@@ -95,12 +100,18 @@ func (w *writer) value(v any) *writer {
 }
 
 func (w *writer) rule(r *Rule) {
-	w.raw(`{"operation": `).value(r.Operation)
-	w.raw(`, "ranks": `).value(r.Ranks).raw(`, "machines": `).value(r.Machines)
-	if r.Half != BothHalves {
-		w.raw(`, "in_place": `).value(r.Half == InPlace)
+	w.raw("{")
+	if !r.calls().general() {
+		w.raw(`"operation": `).value(r.Operation)
+		w.raw(`, "ranks": `).value(r.Ranks).raw(`, "machines": `).value(r.Machines).raw(", ")
 	}
-	w.raw(`, "steps": [`)
+	if r.Memory != "" {
+		w.raw(`"memory": `).value(r.Memory).raw(", ")
+	}
+	if r.Half != BothHalves {
+		w.raw(`"in_place": `).value(r.Half == InPlace).raw(", ")
+	}
+	w.raw(`"steps": [`)
 	for i := range r.Steps {
 		w.comma(i).raw("\n      ").step(&r.Steps[i])
 	}
@@ -127,7 +138,13 @@ func (w *writer) point(p Point) {
 	if p.InPlace {
 		w.raw(`, "in_place": `).value(p.InPlace)
 	}
-	w.raw(`, "plain_us": `).value(p.PlainUS).raw(`, "window_us": `).value(p.WindowUS)
+	w.raw(`, "plain_us": `).value(p.PlainUS)
+	if p.WindowUS != 0 {
+		w.raw(`, "window_us": `).value(p.WindowUS)
+	}
+	if p.DirectUS != 0 {
+		w.raw(`, "direct_us": `).value(p.DirectUS)
+	}
 	if p.NoisePercent != 0 {
 		w.raw(`, "noise_percent": `).value(p.NoisePercent)
 	}
@@ -148,8 +165,8 @@ func Decode(encoded []byte) (*Table, error) {
 	switch {
 	case format.Version == nil:
 		return nil, errors.New("no version is given, so this is no tuning table")
-	case *format.Version != Version:
-		return nil, fmt.Errorf("version is %d, but this program reads version %d",
+	case *format.Version < 1 || *format.Version > Version:
+		return nil, fmt.Errorf("version is %d, but this program reads 1 to %d",
 			*format.Version, Version)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(encoded))
@@ -189,7 +206,8 @@ func (w *tableWire) table() *Table {
 	}
 	for _, r := range w.Rules {
 		rule := Rule{
-			Operation: r.Operation, Shape: Shape{Ranks: r.Ranks, Machines: r.Machines}, Half: r.InPlace,
+			Operation: r.Operation, Shape: Shape{Ranks: r.Ranks, Machines: r.Machines},
+			Memory: r.Memory, Half: r.InPlace,
 		}
 		for _, s := range r.Steps {
 			step := Step{UpTo: s.UpTo, Path: s.Path}

@@ -65,11 +65,3 @@ func (r *Rule) HalfOf(p Point) Half {
 	}
 	return r.Half
 }
-
-// about names calls for people: "AllGather on 4 ranks", "AllGather in place on 4 ranks".
-func about(operation string, h Half, group Shape) string {
-	if h == BothHalves {
-		return fmt.Sprintf("%s on %v", operation, group)
-	}
-	return fmt.Sprintf("%s %v on %v", operation, h, group)
-}

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Version is the version of the format that this package writes and reads.
-const Version = 1
+// Version is the version of the format that this package writes. It reads version 1, too, which had
+// no rules about the direct path.
+const Version = 2
 
 // Path is the way a collective runs.
 type Path string
@@ -17,13 +18,19 @@ type Path string
 const (
 	Plain  Path = "plain"
 	Window Path = "window"
+	Direct Path = "direct"
+	// Other, in a rule about the direct path, is what the rules about the other two paths say.
+	Other Path = "other"
 )
 
-// valid tells whether a path is one of the two.
-func (p Path) valid() bool { return p == Plain || p == Window }
+// windowed tells whether a path is one that windows are about.
+func (p Path) windowed() bool { return p == Plain || p == Window }
 
-// operations are those that a rule can be about, as driver names them: the others have no window
-// path.
+// directed tells whether a path is an answer to whether a call goes direct.
+func (p Path) directed() bool { return p == Direct || p == Other }
+
+// operations are those that a rule can be about, as driver names them: for the others size plays
+// no part.
 var operations = []string{
 	"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll",
 }
@@ -50,20 +57,24 @@ func (s Shape) String() string {
 type Table struct {
 	// Device, Library, Date and Source say what was measured, when, and by whom, for people.
 	Device, Library, Date, Source string
-	// Otherwise is the path where no rule applies.
+	// Otherwise is the path where no rule applies; without one about the direct path, that is not
+	// taken.
 	Otherwise Path
-	// Rules are in no order; there is one at most for each operation, shape and half.
+	// Rules are in no order; there is one at most for each operation, shape, memory and half.
 	Rules []Rule
 	// Origin says where the table was found, such as "built-in table"; it is not encoded.
 	Origin string
 }
 
-// Rule is about one operation on groups of one shape, or about one half of its calls.
+// Rule is about one operation on groups of one shape, or about one half of its calls. A rule without
+// operation and shape is about all operations that have no rule of their own.
 type Rule struct {
 	// Operation is the name that driver has for it, such as "AllReduce".
 	Operation string
 	Shape
-	Half Half
+	// Memory makes it a rule about the direct path, for calls on such buffers.
+	Memory Memory
+	Half   Half
 	// Steps ascend in UpTo; the last has none.
 	Steps []Step
 }
@@ -77,13 +88,15 @@ type Step struct {
 	Measured []Point
 }
 
-// Point is both paths measured at one size, in turns.
+// Point is paths measured at one size, in turns.
 type Point struct {
 	Bytes Size
-	// PlainUS and WindowUS are medians in microseconds for a call, on the slowest rank.
-	PlainUS, WindowUS float64
-	// NoisePercent is how far the ratio of the two can be off by chance, in percent; 0 if that is
-	// not known.
+	// PlainUS, WindowUS and DirectUS are medians in microseconds for a call, on the slowest rank.
+	// The last is 0 in rules that are not about the direct path; in those that are, WindowUS is 0
+	// where there is no window path.
+	PlainUS, WindowUS, DirectUS float64
+	// NoisePercent is how far the ratio of the two that are compared can be off by chance, in
+	// percent; 0 if that is not known.
 	NoisePercent float64
 	// InPlace tells, in a rule about both halves, that the calls worked in place.
 	InPlace bool
@@ -98,69 +111,101 @@ func (t *Table) Name() string {
 	return origin + " of " + t.Device
 }
 
-// Choose returns the path of a call whose larger buffer has so many bytes, and what decided. It
-// allocates nothing.
+// Choose returns which of the plain and the window path a call takes whose larger buffer has so many
+// bytes, and what decided. It allocates nothing.
 func (t *Table) Choose(
 	operation string, inPlace bool, group Shape, bytes int64,
 ) (Path, Reason) {
-	half := halfOf(inPlace)
-	why := Reason{table: t, operation: operation, half: half, group: group, step: -1}
+	why := t.decide(calls{operation: operation, half: halfOf(inPlace), group: group}, bytes)
+	if why.step < 0 {
+		return t.Otherwise, why
+	}
+	return why.rule.Steps[why.step].Path, why
+}
+
+// ChooseDirect tells whether a call takes the direct path if it can, and what decided: the rule of
+// its operation and shape, else that of all operations, else nothing, which is no. Symmetric tells
+// that both buffers lie in windows. It allocates nothing.
+func (t *Table) ChooseDirect(
+	operation string, inPlace, symmetric bool, group Shape, bytes int64,
+) (bool, Reason) {
+	memory := Anywhere
+	if symmetric {
+		memory = Symmetric
+	}
+	asked := calls{operation: operation, memory: memory, half: halfOf(inPlace), group: group}
+	why := t.decide(asked, bytes)
+	if why.step < 0 {
+		general := t.decide(calls{memory: memory, half: asked.half}, bytes)
+		why.rule, why.step = general.rule, general.step
+	}
+	return why.step >= 0 && why.rule.Steps[why.step].Path == Direct, why
+}
+
+// decide finds the rule and the step of a call.
+func (t *Table) decide(asked calls, bytes int64) Reason {
+	why := Reason{table: t, asked: asked, step: -1}
 	for i := range t.Rules {
 		r := &t.Rules[i]
-		if !r.about(operation, half, group) {
+		if !r.calls().overlap(asked) {
 			continue
 		}
 		why.rule = r
 		for s := range r.Steps {
 			if limit := int64(r.Steps[s].UpTo); bytes <= limit || limit == 0 {
 				why.step = s
-				return r.Steps[s].Path, why
+				return why
 			}
 		}
 	}
-	return t.Otherwise, why
+	return why
 }
 
 // Reason is what decided in a choice. It is made without work; String does it.
 type Reason struct {
-	table     *Table
-	rule      *Rule
-	step      int // of rule; -1 where no rule applied
-	operation string
-	half      Half
-	group     Shape
+	table *Table
+	rule  *Rule
+	step  int // of rule; -1 where no rule applied
+	asked calls
 }
+
+// Ruled tells that a rule has decided.
+func (r Reason) Ruled() bool { return r.step >= 0 }
 
 // String says what decided, with the limits of the step, as part of a sentence.
 func (r Reason) String() string {
 	switch {
-	case r.step < 0 && len(r.table.Rules) == 0 && r.table.Otherwise == Window:
+	case r.Ruled():
+		return fmt.Sprintf("the %s says %s %s for %v", r.table.Name(),
+			r.rule.Steps[r.step].Path.answer(), r.rule.reach(r.step), r.rule.calls())
+	case r.asked.memory != "":
+		return fmt.Sprintf("the %s has no rule for %v", r.table.Name(), r.missing())
+	case len(r.table.Rules) == 0 && r.table.Otherwise == Window:
 		return fmt.Sprintf("the %s says window for everything", r.table.Name())
-	case r.step < 0:
-		return fmt.Sprintf("the %s has no rule for %s, and says %s otherwise",
-			r.table.Name(), about(r.operation, r.missing(), r.group), r.table.Otherwise)
 	}
-	return fmt.Sprintf("the %s says %s %s for %s", r.table.Name(),
-		r.rule.Steps[r.step].Path, r.rule.reach(r.step), r.rule.head())
+	return fmt.Sprintf("the %s has no rule for %v, and says %s otherwise",
+		r.table.Name(), r.missing(), r.table.Otherwise)
 }
 
-// missing is the half that has no rule: both, unless the other one has.
-func (r Reason) missing() Half {
+// answer is how sentences call the path of a step.
+func (p Path) answer() string {
+	if p == Other {
+		return "another path than direct"
+	}
+	return string(p)
+}
+
+// missing are the calls that have no rule: of both halves, unless the other one has.
+func (r Reason) missing() calls {
+	both := r.asked
+	both.half = BothHalves
 	for i := range r.table.Rules {
-		if r.table.Rules[i].about(r.operation, BothHalves, r.group) {
-			return r.half
+		if r.table.Rules[i].calls().overlap(both) {
+			return r.asked
 		}
 	}
-	return BothHalves
+	return both
 }
-
-// about tells whether the rule is about some call of an operation, a half and a shape.
-func (r *Rule) about(operation string, h Half, group Shape) bool {
-	return r.Shape == group && r.Operation == operation && r.Half.overlaps(h)
-}
-
-// head names the calls that the rule is about.
-func (r *Rule) head() string { return about(r.Operation, r.Half, r.Shape) }
 
 // reach describes the sizes of a step.
 func (r *Rule) reach(step int) string {
@@ -181,9 +226,9 @@ func (r *Rule) reach(step int) string {
 func (r *Rule) String() string {
 	parts := make([]string, len(r.Steps))
 	for i, s := range r.Steps {
-		parts[i] = fmt.Sprintf("%s %s", s.Path, r.reach(i))
+		parts[i] = fmt.Sprintf("%s %s", s.Path.answer(), r.reach(i))
 	}
-	return fmt.Sprintf("%s: %s", r.head(), strings.Join(parts, ", "))
+	return fmt.Sprintf("%v: %s", r.calls(), strings.Join(parts, ", "))
 }
 
 // Digest condenses everything that decides to one word. Tables that choose alike by the same rules
@@ -192,6 +237,9 @@ func (t *Table) Digest() uint64 {
 	d := newDigest()
 	d.text(string(t.Otherwise))
 	for _, r := range sorted(t.Rules) {
+		if r.Memory != "" {
+			d.text(string(r.Memory))
+		}
 		d.text(r.Operation)
 		d.word(uint64(r.Ranks))
 		d.word(uint64(r.Machines))
@@ -225,13 +273,24 @@ func (d *digest) text(s string) {
 	}
 }
 
-// sorted is a copy of rules by operation, machines, ranks and half.
+// sorted is a copy of rules by operation, machines, ranks, memory and half.
 func sorted(rules []Rule) []Rule {
 	return slices.SortedFunc(slices.Values(rules), func(a, b Rule) int {
 		return cmp.Or(strings.Compare(a.Operation, b.Operation),
 			cmp.Compare(a.Machines, b.Machines), cmp.Compare(a.Ranks, b.Ranks),
-			cmp.Compare(a.Half, b.Half))
+			strings.Compare(string(a.Memory), string(b.Memory)), cmp.Compare(a.Half, b.Half))
 	})
+}
+
+// General lists the rules about all operations that have none of their own.
+func (t *Table) General() []Rule {
+	var general []Rule
+	for _, r := range t.Rules {
+		if r.calls().general() {
+			general = append(general, r)
+		}
+	}
+	return general
 }
 
 // Replace returns a copy of the table with these rules instead of its own that are about some of
@@ -240,7 +299,7 @@ func (t *Table) Replace(rules ...Rule) *Table {
 	fresh := *t
 	fresh.Rules = slices.DeleteFunc(slices.Clone(t.Rules), func(old Rule) bool {
 		return slices.ContainsFunc(rules, func(r Rule) bool {
-			return r.about(old.Operation, old.Half, old.Shape)
+			return r.calls().overlap(old.calls())
 		})
 	})
 	fresh.Rules = append(fresh.Rules, rules...)

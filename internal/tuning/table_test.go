@@ -25,6 +25,18 @@ func anyPoints(t *rapid.T) []Point {
 	return points
 }
 
+// anyTimes draws times of all paths, with the window path or without.
+func anyTimes(t *rapid.T) []Point {
+	points, windows := anyPoints(t), rapid.Bool().Draw(t, "windows")
+	for i := range points {
+		points[i].DirectUS = rapid.Float64Range(1, 1000).Draw(t, "direct")
+		if !windows {
+			points[i].WindowUS = 0
+		}
+	}
+	return points
+}
+
 // anyHalves draws times of work out of place and in place, most of them at the same sizes.
 func anyHalves(t *rapid.T) (outOfPlace, inPlace []Point) {
 	outOfPlace = anyPoints(t)
@@ -53,7 +65,13 @@ func anyTable(t *rapid.T) *Table {
 			out, in := anyHalves(t)
 			table.Rules = append(
 				table.Rules, DeriveRules(table.Otherwise, operation, group, out, in)...)
+			memory := rapid.SampledFrom([]Memory{Symmetric, Anywhere}).Draw(t, "memory")
+			table.Rules = append(table.Rules,
+				DeriveDirect(operation, group, memory, anyTimes(t), anyTimes(t))...)
 		}
+	}
+	if rapid.Bool().Draw(t, "general") {
+		table.Rules = append(table.Rules, Rule{Memory: Anywhere, Steps: []Step{{Path: Direct}}})
 	}
 	return table
 }
@@ -140,6 +158,35 @@ func TestNoMeasuredSizeTakesAPathThatIsSurelySlower(t *testing.T) {
 	})
 }
 
+func TestDirectIsTakenOnlyWhereNoOtherPathIsSurelyFaster(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		group := Shape{Ranks: 2, Machines: 1}
+		out, in := anyTimes(t), anyTimes(t)
+		table := &Table{
+			Device: "box", Otherwise: Plain,
+			Rules: DeriveDirect("AllReduce", group, Symmetric, out, in),
+		}
+		if err := table.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		for i, points := range [][]Point{out, in} {
+			for _, p := range points {
+				direct, why := table.ChooseDirect("AllReduce", i == 1, true, group, int64(p.Bytes))
+				ratio := p.DirectUS / p.OtherUS()
+				if !direct {
+					ratio = 1 / ratio
+				}
+				if !why.Ruled() || ratio > 1.00001*p.counts() {
+					t.Fatalf("%+v: direct %v, as %v", p, direct, why)
+				}
+				if direct, _ := table.ChooseDirect("AllReduce", i == 1, false, group, 1); direct {
+					t.Fatal("a rule about symmetric buffers sends others direct")
+				}
+			}
+		}
+	})
+}
+
 func TestHalvesShareARuleUnlessASizeSetsThemApart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		out, in := anyHalves(t)
@@ -181,6 +228,7 @@ func TestTheDigestIsThatOfWhatDecides(t *testing.T) {
 		"the ranks":   func(t *Table) { t.Rules[0].Ranks = 3 },
 		"machines":    func(t *Table) { t.Rules[0].Machines = 2 },
 		"the half":    func(t *Table) { t.Rules[0].Half = InPlace },
+		"the memory":  func(t *Table) { t.Rules[0].Memory = "" },
 		"a rule less": func(t *Table) { t.Rules = t.Rules[1:] },
 	} {
 		other := Builtin("nccl", "NVIDIA H200")
@@ -261,6 +309,9 @@ func TestAChoiceAllocatesNothing(t *testing.T) {
 		if path, _ := table.Choose("ReduceScatter", true, group, 1<<26); path != Plain {
 			t.Error(path)
 		}
+		if direct, _ := table.ChooseDirect("Barrier", true, true, group, 1<<26); !direct {
+			t.Error("not direct")
+		}
 	})
 	if n != 0 {
 		t.Errorf("%v allocations", n)
@@ -276,6 +327,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"version": 1, "device": "d", "otherwise": "window", "rules": null}`))
 	f.Add([]byte(`{"version": 1, "device": "d", "otherwise": "plain", "rules": [{"steps": [{}]}]}`))
 	f.Add([]byte(`{"version": 1, "device": "d", "otherwise": "plain", "rules": [{"in_place": null}]}`))
+	f.Add([]byte(`{"version": 2, "device": "d", "otherwise": "plain", "rules": [{"memory": "any"}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		table, err := Decode(data)
 		if (table == nil) != (err != nil) {

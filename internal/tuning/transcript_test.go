@@ -2,6 +2,7 @@ package tuning
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,8 +16,11 @@ import (
 //	encode                                 write the table
 //	choose OPERATION ranks=N [machines=N] [in-place]
 //	                                       choose for each size of the input
-//	derive [otherwise=PATH]                rules from lines of bytes, plain, window, noise, and
-//	                                       in-place where it is so
+//	direct OPERATION ranks=N [machines=N] [in-place] [symmetric]
+//	                                       whether each size of the input goes direct
+//	derive [otherwise=PATH] [memory=MEMORY]
+//	                                       rules from lines of bytes, plain, window, with a memory
+//	                                       direct, noise, and in-place where it is so
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		var table *Table
@@ -39,7 +43,7 @@ func TestTranscripts(t *testing.T) {
 					t.Fatal(err)
 				}
 				return string(encoded)
-			case "choose":
+			case "choose", "direct":
 				return chosen(t, table, d)
 			case "derive":
 				return derived(t, d)
@@ -71,20 +75,33 @@ func chosen(t *testing.T, table *Table, d *datadriven.TestData) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		path, why := table.Choose(d.CmdArgs[0].Key, d.HasArg("in-place"), group, int64(size))
-		fmt.Fprintf(&out, "%v: %s, as %v\n", size, path, why)
+		operation, inPlace := d.CmdArgs[0].Key, d.HasArg("in-place")
+		var answer any
+		var why Reason
+		if d.Cmd == "choose" {
+			answer, why = table.Choose(operation, inPlace, group, int64(size))
+		} else {
+			answer, why = table.ChooseDirect(
+				operation, inPlace, d.HasArg("symmetric"), group, int64(size))
+		}
+		fmt.Fprintf(&out, "%v: %v, as %v\n", size, answer, why)
 	}
 	return out.String()
 }
 
 func derived(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
+	memory := Memory(argument(d, "memory"))
 	var halves [2][]Point
 	for line := range strings.Lines(d.Input) {
 		var p Point
 		var size string
 		line, inPlace := strings.CutSuffix(strings.TrimSpace(line), " in-place")
-		_, err := fmt.Sscan(line, &size, &p.PlainUS, &p.WindowUS, &p.NoisePercent)
+		fields := []any{&size, &p.PlainUS, &p.WindowUS, &p.DirectUS, &p.NoisePercent}
+		if memory == "" {
+			fields = slices.Delete(fields, 3, 4)
+		}
+		_, err := fmt.Sscan(line, fields...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,10 +115,14 @@ func derived(t *testing.T, d *datadriven.TestData) string {
 	if path := argument(d, "otherwise"); path != "" {
 		otherwise = Path(path)
 	}
-	rules := DeriveRules(otherwise, "AllGather", Shape{Ranks: 4, Machines: 1}, halves[0], halves[1])
+	group := Shape{Ranks: 4, Machines: 1}
+	rules := DeriveRules(otherwise, "AllGather", group, halves[0], halves[1])
+	if memory != "" {
+		rules = DeriveDirect("AllGather", group, memory, halves[0], halves[1])
+	}
 	var out strings.Builder
 	for _, r := range rules {
-		fmt.Fprintf(&out, "%s:\n", r.head())
+		fmt.Fprintf(&out, "%v:\n", r.calls())
 		for i, s := range r.Steps {
 			fmt.Fprintf(&out, "  %s %s (%d measured)\n", s.Path, r.reach(i), len(s.Measured))
 		}

@@ -15,18 +15,18 @@ func (t *Table) Validate() error {
 	if t.Device == "" {
 		return fmt.Errorf("device is empty")
 	}
-	if !t.Otherwise.valid() {
+	if !t.Otherwise.windowed() {
 		return fmt.Errorf("otherwise is %q, but must be plain or window", t.Otherwise)
 	}
 	for i := range t.Rules {
 		if err := t.Rules[i].validate(); err != nil {
-			return fmt.Errorf("rule %d (%s): %w", i+1, t.Rules[i].head(), err)
+			return fmt.Errorf("rule %d (%v): %w", i+1, t.Rules[i].calls(), err)
 		}
 		for j := range i {
-			a, b := &t.Rules[i], &t.Rules[j]
-			if a.about(b.Operation, b.Half, b.Shape) {
-				return fmt.Errorf("rules %d and %d are both about %s",
-					j+1, i+1, about(a.Operation, max(a.Half, b.Half), a.Shape))
+			both, b := t.Rules[i].calls(), t.Rules[j].calls()
+			if both.overlap(b) {
+				both.half = max(both.half, b.half)
+				return fmt.Errorf("rules %d and %d are both about %v", j+1, i+1, both)
 			}
 		}
 	}
@@ -34,14 +34,24 @@ func (t *Table) Validate() error {
 }
 
 func (r *Rule) validate() error {
+	all := r.Memory != "" && r.calls().general()
 	switch {
-	case !slices.Contains(operations, r.Operation):
+	case !r.Memory.valid():
+		return fmt.Errorf("memory is %q, but must be symmetric or any", r.Memory)
+	case !all && !slices.Contains(operations, r.Operation):
 		return fmt.Errorf("operation %q is none of %s",
 			r.Operation, strings.Join(operations, ", "))
+	case all:
 	case r.Ranks < 1 || r.Ranks > maxRanks:
 		return fmt.Errorf("ranks is %d, but must be from 1 to %d", r.Ranks, maxRanks)
 	case r.Machines < 1 || r.Machines > r.Ranks:
 		return fmt.Errorf("machines is %d, but must be from 1 to %d", r.Machines, r.Ranks)
+	}
+	return r.validateSteps()
+}
+
+func (r *Rule) validateSteps() error {
+	switch {
 	case !r.Half.valid():
 		return fmt.Errorf("half %d is none", r.Half)
 	case len(r.Steps) == 0:
@@ -49,7 +59,7 @@ func (r *Rule) validate() error {
 	}
 	below := Size(0)
 	for i := range r.Steps {
-		if err := r.Steps[i].validate(below, i == len(r.Steps)-1, r.Half); err != nil {
+		if err := r.Steps[i].validate(below, i == len(r.Steps)-1, r); err != nil {
 			return fmt.Errorf("step %d: %w", i+1, err)
 		}
 		below = r.Steps[i].UpTo
@@ -57,23 +67,35 @@ func (r *Rule) validate() error {
 	return nil
 }
 
-func (s *Step) validate(below Size, last bool, h Half) error {
+func (s *Step) validate(below Size, last bool, r *Rule) error {
 	switch {
-	case !s.Path.valid():
+	case r.Memory == "" && !s.Path.windowed():
 		return fmt.Errorf("path is %q, but must be plain or window", s.Path)
+	case r.Memory != "" && !s.Path.directed():
+		return fmt.Errorf("path is %q, but must be direct or other, as the rule says memory", s.Path)
 	case last && s.UpTo != 0:
 		return fmt.Errorf("up_to is %v, but the last step holds all larger sizes and has none", s.UpTo)
 	case !last && s.UpTo <= below:
 		return fmt.Errorf("up_to is %v, but must be above %v", s.UpTo, below)
 	}
 	for i, p := range s.Measured {
-		if p.Bytes <= 0 || !sensible(p.PlainUS) || !sensible(p.WindowUS) ||
-			!sensible(p.NoisePercent+1) {
-			return fmt.Errorf("measured %d: sizes and times must be positive", i+1)
+		if err := p.validate(r); err != nil {
+			return fmt.Errorf("measured %d: %w", i+1, err)
 		}
-		if p.InPlace && h != BothHalves {
-			return fmt.Errorf("measured %d: in_place is what the rule says, and only it", i+1)
-		}
+	}
+	return nil
+}
+
+func (p *Point) validate(r *Rule) error {
+	direct := r.Memory != ""
+	switch {
+	case p.Bytes <= 0, !sensible(p.PlainUS), !sensible(p.NoisePercent + 1),
+		!sensible(p.WindowUS) && !(direct && p.WindowUS == 0), direct && !sensible(p.DirectUS):
+		return fmt.Errorf("sizes and times must be positive")
+	case !direct && p.DirectUS != 0:
+		return fmt.Errorf("direct_us is of no use in a rule that does not say memory")
+	case p.InPlace && r.Half != BothHalves:
+		return fmt.Errorf("in_place is what the rule says, and only it")
 	}
 	return nil
 }
