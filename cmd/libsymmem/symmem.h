@@ -181,7 +181,7 @@ int symmem_close(int force);
 int symmem_is_open(void);
 
 /* Describes the open rank as JSON: {"rank", "size", "source", "backend", "device", "library",
- * "check", "granularity", "alone", "pid"}. */
+ * "check", "granularity", "machines", "alone", "pid"}. */
 int symmem_describe(size_t size, char *text, size_t *length);
 
 /* The shared words: an array of SYMMEM_WORDS numbers that symmem changes and anybody reads, without

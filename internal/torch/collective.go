@@ -31,7 +31,7 @@ func (l *Library) Do(handle uint64, c *Call) error {
 	if err != nil {
 		return err
 	}
-	if err := r.takeOver(g, c); err != nil {
+	if err := r.takeOver(g, call.Send, call.Recv); err != nil {
 		return err
 	}
 	return g.Do(context.Background(), call, s)
@@ -63,12 +63,22 @@ func (c *Call) resolve(g *group) (symmem.Call, error) {
 	return call, nil
 }
 
-// takeOver registers the pools of the buffers where the group has not yet. During a capture it
-// leaves that, and the call takes the plain path, on all ranks alike.
-func (r *rank) takeOver(g *group, c *Call) error {
-	for _, address := range [...]uintptr{c.Send, c.Recv} {
-		p := r.owner(address)
-		if p == nil || !g.holds(p) {
+// takeOver looks at the buffers that lie in pools: they must be inside what was handed out, and the
+// pools are registered where the group has not yet. During a capture it leaves that, and the call
+// takes the plain path, on all ranks alike.
+func (r *rank) takeOver(g *group, memory ...symmem.Memory) error {
+	for _, m := range memory {
+		if m.Bytes() == 0 {
+			continue
+		}
+		p := r.owner(m.Address())
+		if p == nil {
+			continue
+		}
+		if err := p.covers(m); err != nil {
+			return err
+		}
+		if !g.holds(p) {
 			continue
 		}
 		err := p.Register(context.Background(), g.Group)
@@ -77,6 +87,13 @@ func (r *rank) takeOver(g *group, c *Call) error {
 		}
 	}
 	return nil
+}
+
+// covers refuses memory that was not handed out, or not as long.
+func (p *pool) covers(m symmem.Memory) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.live.covers(m.Address(), m.Bytes())
 }
 
 // Explain says which path a collective would take now, and why, as JSON.

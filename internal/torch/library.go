@@ -39,7 +39,7 @@ type rank struct {
 	plugs    map[uintptr]*symmem.Guest  // by communicator; guarded by mu
 	names    map[string]int             // how often groups of a name were opened; guarded by mu
 	pinning  atomic.Bool                // the warning about registration in captures was given
-	local    *pool                      // memory of this rank's own, made at the first use; guarded by mu
+	local    *pool                      // of this rank's own, made when needed; guarded by mu
 	watchers sync.WaitGroup
 }
 
@@ -178,6 +178,7 @@ type description struct {
 	Library     string `json:"library"`
 	Check       string `json:"check"`
 	Granularity int64  `json:"granularity"`
+	Machines    int    `json:"machines"`
 	Alone       bool   `json:"alone"`
 	PID         int    `json:"pid"`
 }
@@ -192,7 +193,8 @@ func (l *Library) Describe() (string, error) {
 	return encode(description{
 		Rank: r.rt.Rank(), Size: r.rt.Size(), Source: r.rt.Source(), Backend: device.Backend,
 		Device: device.Name, Library: r.rt.Library(), Check: r.rt.Check().String(),
-		Granularity: device.Granularity, Alone: r.alone, PID: os.Getpid(),
+		Granularity: device.Granularity, Alone: r.alone,
+		Machines: r.rt.World().Stats().Tuning.Machines, PID: os.Getpid(),
 	})
 }
 

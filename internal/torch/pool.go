@@ -17,13 +17,13 @@ const Pools = 16
 // Local selects memory of this rank's own, which is never registered.
 const Local = -1
 
-// pool is a pool with what is live of it, by address.
+// pool is a pool with what callers hold of it.
 type pool struct {
 	*symmem.Pool
 
 	mu    sync.Mutex
-	live  map[uintptr]symmem.Buffer // guarded by mu
-	freed []symmem.Buffer           // frees that have not taken effect; guarded by mu
+	live  live            // guarded by mu
+	freed []symmem.Buffer // frees that have not taken effect; guarded by mu
 }
 
 func (r *rank) newPool(o symmem.PoolOptions) (*pool, error) {
@@ -31,7 +31,7 @@ func (r *rank) newPool(o symmem.PoolOptions) (*pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pool{Pool: p, live: map[uintptr]symmem.Buffer{}}, nil
+	return &pool{Pool: p}, nil
 }
 
 // pool finds a pool by its number.
@@ -107,10 +107,10 @@ func (r *rank) live() (count int, bytes int64) {
 func (p *pool) held() (count int, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, b := range p.live {
+	for _, b := range p.live.buffers {
 		bytes += b.Size()
 	}
-	return len(p.live), bytes
+	return len(p.live.buffers), bytes
 }
 
 // OpenPool makes a pool whose domain is a group, and returns its number.
@@ -195,7 +195,7 @@ func (p *pool) alloc(s *symmem.Stream, bytes int64, site symmem.Site) (uintptr, 
 	if err != nil {
 		return 0, err
 	}
-	p.live[b.Address()] = b
+	p.live.add(b)
 	return b.Address(), nil
 }
 
@@ -215,11 +215,10 @@ func (l *Library) Free(address uintptr, later bool) error {
 func (p *pool) free(address uintptr, later bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b, ok := p.live[address]
+	b, ok := p.live.take(address)
 	if !ok {
 		return fmt.Errorf("freeing %#x: %w", address, symmem.ErrDoubleFree)
 	}
-	delete(p.live, address)
 	p.freed = append(p.freed, b)
 	if later {
 		return nil

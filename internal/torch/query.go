@@ -45,7 +45,7 @@ type place struct {
 	Address uint64 `json:"address"`
 }
 
-// Locate says where an address lies, as JSON: the buffer that holds it, or the segment if none does.
+// Locate says where an address lies, as JSON: in which buffer, or in which segment if in none.
 func (l *Library) Locate(address uintptr) (string, error) {
 	r, err := l.current()
 	if err != nil {
@@ -82,12 +82,7 @@ func (r *rank) number(p *pool) int {
 func (p *pool) holding(address uintptr) (symmem.Buffer, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for start, b := range p.live {
-		if address-start < uintptr(b.Size()) {
-			return b, true
-		}
-	}
-	return symmem.Buffer{}, false
+	return p.live.holding(address)
 }
 
 // poolStats describe one pool.

@@ -60,6 +60,9 @@ void misuse(void) {
 	WANT(SYMMEM_ERR_INVALID, symmem_all_reduce(world, 1, 0, 0, 99, at, at, 0));
 	WANT(SYMMEM_ERR_OUT_OF_RANGE, symmem_all_reduce(world, INT64_MAX, 0, 0, 0, at, at, 0));
 	WANT(SYMMEM_ERR_INVALID, symmem_all_reduce(world, 1, 0, 0, 0, NULL, NULL, 0));
+	WANT(SYMMEM_ERR_OUT_OF_RANGE, symmem_all_reduce(world, 513, 0, 0, 0, at, at, 0));
+	WANT(SYMMEM_ERR_OUT_OF_RANGE, symmem_all_reduce(world, (int64_t)1 << 40, 0, 0, 0, at, at, 0));
+	WANT(SYMMEM_ERR_FREED, symmem_all_reduce(world, 1, 0, 0, 0, (char *)at + 4096, at, 0));
 	WANT(SYMMEM_ERR_INVALID, symmem_broadcast(world, 1, 0, 1000, 0, at, at, 0));
 	WANT(SYMMEM_ERR_INVALID, symmem_set_check(99));
 	WANT(SYMMEM_ERR_INVALID, symmem_note(0, -1, 0));
