@@ -32,60 +32,123 @@ func runTests(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	plain.dir = filepath.Join(dir, "made")
-	if _, _, err := Build(plain.dir); err != nil {
+	if err := plain.make(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()
 }
 
+// make builds the libraries, with the probes of testdata as further kernels.
+func (b built) make() error {
+	to := filepath.Join(kernelsIn(b.dir), "src")
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"probe.cu", "probe.h"} {
+		text, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(to, name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	_, _, err := build(b.dir, b.flags...)
+	return err
+}
+
 // program compiles one of testdata's programs.
 func (b built) program(t *testing.T, name string) string {
 	t.Helper()
-	out := filepath.Join(b.dir, name)
-	args := slices.Concat([]string{
-		"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread",
-		"-I" + filepath.Join(b.dir, "src", "abi"), filepath.Join("testdata", name+".c"), "-o", out,
+	out := filepath.Join(b.dir, name+".run")
+	compiler, language := "gcc", []string{"-std=gnu11"}
+	if filepath.Ext(name) == ".cc" {
+		compiler, language = "g++", includingKernels(b.dir)
+	}
+	args := slices.Concat(language, []string{
+		"-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread",
+		"-I" + filepath.Join(b.dir, "src", "abi"), filepath.Join("testdata", name), "-o", out,
 		"-L" + b.dir, "-l:libnccl.so.2", "-l:libcuda.so.1", "-Wl,-rpath," + b.dir,
 	}, b.flags)
-	if text, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+	if text, err := exec.Command(compiler, args...).CombinedOutput(); err != nil {
 		t.Fatalf("compiling %s: %v\n%s", name, err, text)
 	}
 	return out
+}
+
+// includingKernels are flags for programs that include the kernels' headers, which are not theirs to
+// warn of.
+func includingKernels(dir string) []string {
+	return []string{
+		"-std=c++17", "-Wno-missing-field-initializers", "-Wno-unused-function",
+		"-I" + filepath.Join(dir, "src", "gpu"),
+		"-isystem", filepath.Join(kernelsIn(dir), "src"),
+	}
 }
 
 // scenes are the runs of the programs. Each program says at its beginning what it proves.
 var scenes = []struct {
 	name, program string
 	args, env     []string
+	long          bool // not run under a sanitizer
 }{
-	{name: "memory has handles, mappings and access", program: "memory"},
-	{name: "streams, events and captures follow CUDA's rules", program: "stream"},
-	{name: "work that lags is still in order", program: "stream", env: []string{"SOFTGPU_LAG=200"}},
-	{name: "collectives are right, and wrong where NCCL's are", program: "collective"},
+	{name: "memory has handles, mappings and access", program: "memory.c"},
+	{name: "streams, events and captures follow CUDA's rules", program: "stream.c"},
+	{name: "work that lags is still in order", program: "stream.c", env: []string{"SOFTGPU_LAG=200"}},
+	{name: "collectives are right, and wrong where NCCL's are", program: "collective.c"},
 	{
-		name: "collectives of a later version", program: "collective",
+		name: "collectives of a later version", program: "collective.c",
 		env: []string{"SOFTGPU_NCCL=22907"},
 	},
-	{name: "what hangs ends with an abort", program: "hang"},
-	{name: "ranks may be processes", program: "process", args: []string{"plain"}},
+	{name: "what hangs ends with an abort", program: "hang.c"},
+	{name: "ranks may be processes", program: "process.c", args: []string{"plain"}},
 	{
-		name: "ranks of several machines get no windows", program: "process",
+		name: "ranks of several machines get no windows", program: "process.c",
 		args: []string{"nodes"},
 	},
 	{
-		name: "a communicator may be without windows", program: "process",
+		name: "a communicator may be without windows", program: "process.c",
 		args: []string{"null"}, env: []string{"SOFTGPU_WINDOWS=null"},
 	},
 	{
 		name:    "the survivor of a killed rank hangs until it aborts",
-		program: "process", args: []string{"kill"},
+		program: "process.c", args: []string{"kill"},
+	},
+	{name: "the device does what kernels ask of it", program: "device.cc"},
+	{
+		name:    "kernels of two ranks",
+		program: "kernels.cc", args: []string{"2", "120", "4"},
+	},
+	{
+		name:    "kernels of four ranks",
+		program: "kernels.cc", args: []string{"4", "60", "2"},
+	},
+	{
+		name:    "many kernels of two ranks",
+		program: "kernels.cc", args: []string{"2", "600", "32"}, long: true,
+	},
+	{
+		name:    "kernels of three ranks",
+		program: "kernels.cc", args: []string{"3", "120", "6"}, long: true,
+	},
+	{
+		name:    "many kernels of four ranks",
+		program: "kernels.cc", args: []string{"4", "600", "6"}, long: true,
+	},
+	{
+		name:    "kernels of eight ranks",
+		program: "kernels.cc", args: []string{"8", "60", "3"}, env: []string{"SOFTGPU_DEVICES=8"},
+		long: true,
 	},
 }
 
 func runScenes(t *testing.T, b built) {
 	programs := map[string]string{}
 	for _, s := range scenes {
+		if s.long && len(b.flags) > 0 {
+			continue
+		}
 		if programs[s.program] == "" {
 			programs[s.program] = b.program(t, s.program)
 		}
@@ -133,8 +196,8 @@ func TestScenesWithoutRaces(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles everything a second time")
 	}
-	checked := built{t.TempDir(), []string{"-fsanitize=thread"}}
-	if _, _, err := build(checked.dir, checked.flags...); err != nil {
+	checked := built{t.TempDir(), []string{"-fsanitize=thread", "-Wno-tsan"}}
+	if err := checked.make(); err != nil {
 		t.Fatal(err)
 	}
 	runScenes(t, checked)
@@ -142,7 +205,7 @@ func TestScenesWithoutRaces(t *testing.T) {
 
 // TestInjectedFailure makes the second allocation fail, and only that.
 func TestInjectedFailure(t *testing.T) {
-	c := exec.Command(plain.program(t, "collective"))
+	c := exec.Command(plain.program(t, "collective.c"))
 	c.Env = append(os.Environ(), "SOFTGPU_FAIL=cuMemCreate:2:2")
 	text, err := c.CombinedOutput()
 	if err == nil || !strings.Contains(string(text), "returned 2 ") {
@@ -160,7 +223,7 @@ var (
 // TestLog looks for the lines that tell of both paths, of rank 0 alone.
 func TestLog(t *testing.T) {
 	pattern := filepath.Join(t.TempDir(), "log-%p")
-	c := exec.Command(plain.program(t, "collective"))
+	c := exec.Command(plain.program(t, "collective.c"))
 	c.Env = append(os.Environ(), "NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,TUNING",
 		"NCCL_DEBUG_FILE="+pattern)
 	if text, err := c.CombinedOutput(); err != nil {

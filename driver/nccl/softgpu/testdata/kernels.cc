@@ -8,8 +8,6 @@ extern "C" {
 
 namespace {
 
-typedef unsigned __int128 u128;
-
 enum Operation { AllReduce, ReduceScatter, Reduce, AllGather, Broadcast, AllToAll };
 enum Type { Float, Half, BFloat, Int };
 const char* const type_names[] = {"f32", "f16", "bf16", "i32"};
@@ -105,7 +103,7 @@ Place place_of(const Case& c, u32 rank, u32 ranks) {
 	return p;
 }
 
-// word is a 4-byte piece of a rank's input, of the element's bits.
+// element_bits are those of element i of a rank's input; what is above its size means nothing.
 u32 element_bits(const Case& c, u32 rank, u64 i) {
 	u32 any = (u32)scramble(c.round << 40 ^ (u64)rank << 32 ^ i);
 	float number = (float)((int)(any % 2001) - 1000) / 8;
@@ -218,8 +216,7 @@ void verify(const Case& c, const char* recv, const Place& p, u32 rank, u32 ranks
 			wrong(c, rank, ranks, "a write outside", i);
 }
 
-void call_case(const Case& c, const Shared& s, u32 rank, u32 ranks, Call& call) {
-	Place p = place_of(c, rank, ranks);
+void call_case(const Case& c, const Shared& s, u32 rank, u32 ranks, Bulk& call) {
 	u32 all = (1u << ranks) - 1;
 	for (u32 r = 0; r < ranks; r++) {
 		Place there = place_of(c, r, ranks);
@@ -257,10 +254,11 @@ CUfunction function_of(CUmodule module, const Case& c, u32 ranks) {
 	return function;
 }
 
-void launch(CUfunction function, u32 grid, u32 block, CUstream stream, Call& call) {
-	size_t size = sizeof call;
+// launch gives each kernel as much of a call as it takes.
+void launch(CUfunction function, const Case& c, CUstream stream, Bulk& call) {
+	size_t size = lines(c) ? sizeof(Call) : sizeof(Bulk);
 	void* extra[] = {(void*)1, &call, (void*)2, &size, NULL};
-	MUST(cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, NULL, extra));
+	MUST(cuLaunchKernel(function, c.grid, 1, 1, c.block, 1, 1, 0, stream, NULL, extra));
 }
 
 void play_case(struct rank* r, CUmodule module, Shared& s, const Case& c, Report* report) {
@@ -269,10 +267,10 @@ void play_case(struct rank* r, CUmodule module, Shared& s, const Case& c, Report
 	char* base = (char*)s.buffers[rank].at;
 	if (!c.in_place) memset(base + p.recv - Margin, Untouched, p.received + 2 * Margin);
 	fill(c, base + p.send, rank, p.sent);
-	Call call = {};
+	Bulk call = {};
 	call_case(c, s, rank, ranks, call);
 	call.report = report;
-	launch(function_of(module, c, ranks), c.grid, c.block, r->stream, call);
+	launch(function_of(module, c, ranks), c, r->stream, call);
 	sync_rank(r);
 	if (report->fault != None) wrong(c, rank, ranks, "a fault", report->fault);
 	if (c.operation != Reduce || rank == c.root) verify(c, base + p.recv, p, rank, ranks);
@@ -281,11 +279,11 @@ void play_case(struct rank* r, CUmodule module, Shared& s, const Case& c, Report
 // play_diverged makes calls that differ; both ranks are told. What they keep is of no use then.
 void play_diverged(struct rank* r, CUmodule module, Shared& s, Report* report) {
 	Case c = case_of(0, 2, 1);
-	Call call = {};
+	Bulk call = {};
 	call_case(c, s, (u32)r->number, 2, call);
 	call.report = report;
 	call.digest += (u64)r->number;
-	launch(function_of(module, c, 2), c.grid, c.block, r->stream, call);
+	launch(function_of(module, c, 2), c, r->stream, call);
 	sync_rank(r);
 	CHECK(report->fault == Diverged);
 	CHECK(report->digest == call.digest);
@@ -295,12 +293,14 @@ void play_diverged(struct rank* r, CUmodule module, Shared& s, Report* report) {
 // play_alone is a call to which the other rank does not come.
 void play_alone(struct rank* r, CUmodule module, Shared& s, Report* report, const char* kernel) {
 	Case c = case_of(0, 2, 1);
-	Call call = {};
+	Bulk call = {};
 	c.kernel = kernel;
+	c.grid = 4;
+	c.block = 128;
 	call_case(c, s, (u32)r->number, 2, call);
 	call.report = report;
 	call.timeout = 1000 * 1000;
-	launch(function_of(module, c, 2), 4, 128, r->stream, call);
+	launch(function_of(module, c, 2), c, r->stream, call);
 	sync_rank(r);
 	CHECK(report->fault == TimedOut);
 	CHECK(report->ranks == 1u << (1 - r->number));
