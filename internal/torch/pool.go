@@ -233,13 +233,15 @@ func (p *pool) settle() error {
 		return nil
 	}
 	slices.SortFunc(p.freed, inOrder)
-	var errs []error
+	var failed error
 	for _, b := range p.freed {
-		errs = append(errs, b.Free())
+		if err := b.Free(); err != nil {
+			failed = errors.Join(failed, err)
+		}
 	}
 	clear(p.freed)
 	p.freed = p.freed[:0]
-	return errors.Join(errs...)
+	return failed
 }
 
 // settled is settle for callers that do not hold p.mu.
