@@ -1,11 +1,6 @@
 package symmem
 
-import (
-	"context"
-	"fmt"
-
-	"symmem/driver"
-)
+import "context"
 
 // Call is a collective as a value, for callers that pass calls on. The methods of Group say what
 // the operations mean.
@@ -20,14 +15,14 @@ type Call struct {
 	Count int64
 	// Send and Recv are this rank's buffers.
 	Send, Recv Memory
-	// Path is who chooses the path of this call alone: PathPlain or PathWindow; else the group's
-	// choice stands. It is the same on all ranks.
+	// Path is who chooses the path of this call alone: PathPlain, PathWindow or PathDirect; else the
+	// group's choice stands. It is the same on all ranks.
 	Path PathChoice
 }
 
 // Do queues a collective. See AllReduce and its like for errors.
 func (g *Group) Do(ctx context.Context, c Call, s *Stream) error {
-	if c.Path < PathDefault || c.Path > PathWindow {
+	if c.Path < PathDefault || c.Path > PathDirect {
 		return invalid("%v on group %s: path choice %d", c.Operation, g.id, c.Path)
 	}
 	if c.Path == PathAuto {
@@ -37,20 +32,4 @@ func (g *Group) Do(ctx context.Context, c Call, s *Stream) error {
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
 		send: c.Send, recv: c.Recv, choice: c.Path,
 	})
-}
-
-// preferFor is prefer for a call that may choose for itself.
-func (g *Group) preferFor(choice PathChoice, call *driver.Call) (driver.Path, reason) {
-	switch choice {
-	case PathPlain:
-		return driver.PathPlain, reason{text: "but the call asks for the plain path"}
-	case PathWindow:
-		if err := g.comm.Windowed(call); err != nil {
-			return driver.PathPlain,
-				reason{text: fmt.Sprintf("but they cannot take the window path: %v", err)}
-		}
-		return driver.PathWindow, reason{text: "and the call asks for the window path"}
-	default:
-		return g.prefer(call)
-	}
 }

@@ -10,9 +10,9 @@ import (
 type Explanation struct {
 	// Operation is the operation's name.
 	Operation string `json:"operation"`
-	// Path is "plain" or "window".
+	// Path is "plain", "window" or "direct".
 	Path string `json:"path"`
-	// Why says what decided.
+	// Why says what decided; and, if the call was to go direct or could, why it does not.
 	Why string `json:"why"`
 	// Registers tells that the call would register memory first.
 	Registers bool `json:"registers"`
@@ -60,12 +60,19 @@ func (g *Group) Explain(
 	}
 	e.Registers = g.wouldRegister(send.pool) || g.wouldRegister(recv.pool)
 	if missing != "" && count > 0 && g.serves(send.pool) && g.serves(recv.pool) {
-		path, why := g.prefer(&call)
-		why.where = "both buffers are of pools that the group can register, "
+		call.SendWindow, call.RecvWindow = windowToBe{}, windowToBe{}
+		path, why := g.prefer(r.choice, &call, true,
+			"both buffers are of pools that the group can register")
 		e.Path, e.Why = path.String(), why.String()
 	}
 	return e, nil
 }
+
+// windowToBe stands for a window that a call would have once its memory is registered.
+type windowToBe struct{}
+
+// Deregister does nothing.
+func (windowToBe) Deregister() error { return nil }
 
 // serves tells whether the group can register a pool's memory.
 func (g *Group) serves(p *Pool) bool {

@@ -65,8 +65,8 @@ type Options struct {
 	Token string
 	// Backend is "auto" or the name of a backend; empty means SYMMEM_BACKEND, else auto.
 	Backend string
-	// Tuning is the file of the table that chooses between the plain and the window path, as symmem
-	// tune writes it; every rank needs the same table. Empty means SYMMEM_TUNING, else the file
+	// Tuning is the file of the table that chooses the path of collectives, as symmem tune writes it;
+	// every rank needs the same table. Empty means SYMMEM_TUNING, else the file
 	// that TuningFile names if there is one, else the built-in table, as BuiltInTuning says
 	// outright.
 	Tuning string
@@ -129,7 +129,7 @@ func (o Options) withDefaults() (Options, error) {
 
 // choosePath turns PathDefault into what the environment says.
 func (o *Options) choosePath() (err error) {
-	if o.Path < PathDefault || o.Path > PathWindow {
+	if o.Path < PathDefault || o.Path > PathDirect {
 		return invalid("path choice %d is unknown", o.Path)
 	}
 	if name := os.Getenv(envPath); o.Path == PathDefault && name != "" {

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/tuning"
 )
 
-// PathChoice says who chooses the path of collectives whose buffers lie in windows.
+// PathChoice says who chooses the path of collectives.
 type PathChoice int
 
 // The path choices.
@@ -20,11 +20,14 @@ const (
 	PathAuto
 	// PathPlain takes the plain path always.
 	PathPlain
-	// PathWindow takes the window path wherever it can be taken.
+	// PathWindow takes the window path wherever it can be taken, else the plain one.
 	PathWindow
+	// PathDirect takes the direct path wherever it can be taken, else what PathAuto takes where there
+	// is no direct path.
+	PathDirect
 )
 
-var pathNames = []string{"default", "auto", "plain", "window"}
+var pathNames = []string{"default", "auto", "plain", "window", "direct"}
 
 // String returns the choice's name.
 func (c PathChoice) String() string {
@@ -48,7 +51,7 @@ func ParsePathChoice(name string) (PathChoice, error) {
 // for finding out what is slow; Options.Path is what a group starts with. Graphs that were captured
 // before keep their paths. It is collective over the group, and every rank gives the same choice.
 func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
-	if c <= PathDefault || c > PathWindow {
+	if c <= PathDefault || c > PathDirect {
 		return invalid("path choice %v on group %s", c, g.id)
 	}
 	g.mu.Lock()
@@ -65,38 +68,122 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 
 // reason is what decided on a path. It is made without work; String does it.
 type reason struct {
-	where string         // where the buffers lie, if they lie in windows
+	where string         // where the buffers lie
 	text  string         // the rest, or what links it to the table's
 	table *tuning.Reason // if the table decided
+	// direct is why a call does not go direct that was asked to, or could.
+	direct *reason
 }
 
 // String is the reason as a sentence.
 func (r reason) String() string {
-	if r.table == nil {
-		return r.where + r.text
+	s := r.where
+	if r.text != "" && s != "" {
+		s += ", "
 	}
-	return r.where + r.text + r.table.String()
+	s += r.text
+	if r.table != nil {
+		s += r.table.String()
+	}
+	if r.direct != nil {
+		s += "; not direct: " + r.direct.String()
+	}
+	return s
 }
 
-// prefer chooses the path of a call whose buffers lie in windows. The choice depends only on the
-// call, on the terms that ranks connected on, and on SetPath, so all ranks choose alike. Whether it
-// works in place is alike on all ranks, too, where its buffers lie at the same places: a part that
-// lies at one place on all ranks is in place on one rank at most, and check refuses the overlap on
-// the others.
-func (g *Group) prefer(call *driver.Call) (driver.Path, reason) {
+// prefer chooses the path of a call on the buffers that where describes, with windows if both lie in
+// some, by the choice of the call or else of the group. It depends only on the call, on the terms
+// that ranks connected on, and on SetPath, so all ranks choose alike. Whether it works in place is
+// alike on all ranks, too, where its buffers lie at the same places: a part that lies at one place on
+// all ranks is in place on one rank at most, and check refuses the overlap on the others.
+func (g *Group) prefer(
+	choice PathChoice, call *driver.Call, windows bool, where string,
+) (driver.Path, reason) {
+	who := "the call asks for"
+	if choice <= PathAuto {
+		choice, who = PathChoice(g.choice.Load()), "the group is set to"
+	}
+	var refused *reason
+	if mayGoDirect(choice, call) {
+		direct, why := g.direct(choice, call, windows, who)
+		if direct {
+			why.where = where
+			return driver.PathDirect, *why
+		}
+		refused = why
+	}
+	path, why := driver.PathPlain, reason{}
+	if windows {
+		path, why = g.windowed(choice, call, who)
+	}
+	why.where, why.direct = where, refused
+	return path, why
+}
+
+// mayGoDirect tells whether the direct path is to be looked at: a choice may rule it out, and
+// messages between two ranks and calls that move nothing have none.
+func mayGoDirect(choice PathChoice, call *driver.Call) bool {
+	if choice == PathPlain || choice == PathWindow || call.Operation.PointToPoint() {
+		return false
+	}
+	return call.Count > 0 || call.Operation == driver.Barrier
+}
+
+// direct tells whether a call goes direct, and what decided. If it does not, that is nil unless
+// somebody wants to know: it was to, or it could.
+//
+// A barrier goes wherever it can: it has no size for a table to look at, and a kernel of our own
+// waits for the peers alone, where NCCL adds up bytes.
+func (g *Group) direct(
+	choice PathChoice, call *driver.Call, windows bool, who string,
+) (bool, *reason) {
+	refusal := g.comm.Direct(call)
+	wanted, why := true, &reason{text: "and " + who + " the direct path"}
+	switch {
+	case choice == PathDirect:
+	case call.Operation == driver.Barrier:
+		why.text = "and barriers go direct wherever they can"
+		if refusal != nil {
+			return false, nil
+		}
+	default:
+		var table tuning.Reason
+		wanted, table = g.tuning.ChooseDirect(
+			call.Operation.String(), g.inPlace(call), windows, g.shape, g.larger(call))
+		why = &reason{text: "and ", table: &table}
+	}
+	switch {
+	case wanted && refusal == nil:
+		return true, why
+	case wanted:
+		return false, &reason{text: refusal.Error()}
+	case refusal == nil:
+		why.text = ""
+		return false, why
+	}
+	return false, nil
+}
+
+// larger is the size of a call's larger buffer in bytes, which is what tables go by.
+func (g *Group) larger(call *driver.Call) int64 {
+	send, recv := call.Spans(len(g.ranks))
+	return max(send, recv)
+}
+
+// windowed chooses between the plain and the window path for a call whose buffers lie in windows.
+func (g *Group) windowed(choice PathChoice, call *driver.Call, who string) (driver.Path, reason) {
 	if err := g.comm.Windowed(call); err != nil {
 		return driver.PathPlain, reason{text: "but they cannot take the window path: " + err.Error()}
 	}
-	switch choice := PathChoice(g.choice.Load()); choice {
+	switch choice {
 	case PathPlain:
-		return driver.PathPlain, reason{text: "but the group is set to the plain path"}
+		return driver.PathPlain, reason{text: "but " + who + " the plain path"}
 	case PathWindow:
-		return driver.PathWindow, reason{text: "and the group is set to the window path"}
+		return driver.PathWindow, reason{text: "and " + who + " the window path"}
 	default:
 	}
-	send, recv := call.Spans(len(g.ranks))
 	path, why := g.tuning.Choose(
-		call.Operation.String(), g.inPlace(call), g.shape, max(send, recv))
+		call.Operation.String(), g.inPlace(call), g.shape, g.larger(call))
 	if path == tuning.Window {
 		return driver.PathWindow, reason{text: "and ", table: &why}
 	}

@@ -245,13 +245,16 @@ func TestACallWithoutAWindowPathTakesThePlainOne(t *testing.T) {
 			}
 			return nil
 		}
-		path, why := symmem.RouteOf(r.World(), noSums, m, 64, symmem.Sum)
+		g := symmem.Narrowed(r.World(), noSums, nil)
+		call := symmem.Call{Type: symmem.Float32, Count: 64, Send: m, Recv: m}
+		path, why, _ := symmem.Route(g, call)
 		want := "both buffers lie in windows of the group, but they cannot take the window path: " +
 			"sums: not supported by this backend"
 		if path != "plain" || why != want {
 			r.failf("a sum takes the %s path: %s", path, why)
 		}
-		if path, why := symmem.RouteOf(r.World(), noSums, m, 64, symmem.Max); path != "window" {
+		call.Op = symmem.Max
+		if path, why, _ := symmem.Route(g, call); path != "window" {
 			r.failf("a maximum takes the %s path: %s", path, why)
 		}
 	})

@@ -94,8 +94,8 @@ func (g *Group) plan(ctx context.Context, r *request) (*preparedPlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A plan that is kept would keep a Go slice, too, and one made during a capture the plain path
-	// of memory that the next call registers.
+	// A plan that is kept would keep a Go slice, too, and one made during a capture the path without
+	// windows of memory that the next call registers.
 	if r.keepable() && !g.rt.capturing() {
 		slot.Store(p)
 	}
@@ -215,8 +215,8 @@ func (g *Group) checkMemory(what string, m Memory, bytes int64, t DataType) erro
 }
 
 // takeOver registers the pools of a request's buffers where this group has not: its first
-// collective on their memory. During a capture it leaves that, and the call takes the plain path,
-// on all ranks alike.
+// collective on their memory. During a capture it leaves that, and the call takes a path that needs
+// no windows, on all ranks alike.
 func (g *Group) takeOver(ctx context.Context, r *request) error {
 	if g.rt.capturing() || r.operation.PointToPoint() {
 		return nil
@@ -233,31 +233,34 @@ func (g *Group) takeOver(ctx context.Context, r *request) error {
 	return nil
 }
 
+// bothInWindows is where the buffers of a call lie that has windows.
+const bothInWindows = "both buffers lie in windows of the group"
+
 // route chooses the path of a request and resolves it to a call; why says what decided. It is the
-// window path where both buffers lie in windows, the backend can take it, and the group prefers
-// it; else the plain path, on which windows play no part. The choice depends only on things that
-// ledgers and the group's terms cover, so all ranks choose alike.
+// direct path where the backend can take it and the group prefers it, with windows if both buffers
+// lie in some, else with none; the window path where both do, the backend can take it, and the group
+// prefers it; else the plain path, on which windows play no part. The choice depends only on things
+// that ledgers and the group's terms cover, so all ranks choose alike.
 func (g *Group) route(r *request) (call driver.Call, why reason) {
 	call = driver.Call{
 		Operation: r.operation, DataType: r.dataType, ReduceOp: r.reduceOp, Root: r.root,
 		Count: r.count, Send: r.send.Address(), Recv: r.recv.Address(),
 		Keep: [2]unsafe.Pointer{r.send.start, r.recv.start},
 	}
-	send, recv, missing := g.places(&call)
-	if missing != "" {
-		why = reason{text: missing}
-	} else {
-		call.Path, why = g.preferFor(r.choice, &call)
-		why.where = "both buffers lie in windows of the group, "
+	send, recv, where := g.places(&call)
+	windows := where == ""
+	if windows {
+		call.SendWindow, call.RecvWindow, where = send.window, recv.window, bothInWindows
 	}
-	if call.Path == driver.PathWindow {
-		call.SendWindow, call.RecvWindow = send.window, recv.window
+	call.Path, why = g.prefer(r.choice, &call, windows, where)
+	if call.Path == driver.PathPlain {
+		call.SendWindow, call.RecvWindow = nil, nil
 	}
 	call.Digest = digest(g.describe(&call, 0))
 	return call, why
 }
 
-// places finds the windows of a call's buffers, or says why there is no window path.
+// places finds the windows of a call's buffers, or says why it has none.
 func (g *Group) places(call *driver.Call) (send, recv *windowPlace, why string) {
 	none := &windowPlace{}
 	if call.Operation.PointToPoint() || call.Operation == driver.Barrier || call.Count == 0 {
@@ -276,7 +279,8 @@ func (g *Group) places(call *driver.Call) (send, recv *windowPlace, why string) 
 	return send, recv, ""
 }
 
-// describe says what must be alike on all ranks: on the window path also where the buffers lie.
+// describe says what must be alike on all ranks: over windows also where the buffers lie. On the
+// direct path the ranks that have no windows lie nowhere, so that they differ from those that have.
 func (g *Group) describe(call *driver.Call, sequence uint64) *agreement.CollectiveCall {
 	c := &agreement.CollectiveCall{
 		Operation: call.Operation.String(), Path: call.Path.String(),
@@ -289,7 +293,7 @@ func (g *Group) describe(call *driver.Call, sequence uint64) *agreement.Collecti
 		c.Operation, c.Root = "SendRecv", 0
 		return c
 	}
-	if call.Path == driver.PathWindow {
+	if call.SendWindow != nil && call.RecvWindow != nil {
 		send, recv := g.commonPlaces(call)
 		c.SendPool, c.SendSegment, c.SendOffset = g.placeOf(send)
 		c.RecvPool, c.RecvSegment, c.RecvOffset = g.placeOf(recv)

@@ -44,8 +44,8 @@ func (p Point) OtherUS() float64 {
 	return min(p.PlainUS, p.WindowUS)
 }
 
-// DeriveRules makes the rules of an operation about the plain and the window path from times of both
-// its halves at ascending sizes. It is one rule where the halves agree: where no size has the one
+// DeriveRules makes the rules of an operation about the plain and the window path from times of its
+// halves at ascending sizes. It is one rule where the halves agree: where no size has the one
 // half faster on one path and the other half on the other, by as much as counts. Else it is one for
 // each. A half that was not measured has no rule.
 //
@@ -62,6 +62,7 @@ func DeriveRules(
 
 // DeriveDirect makes the rules of an operation about the direct path, for buffers in a memory, as
 // DeriveRules makes those about the others: against the better of the others, with which it starts.
+// For any buffers there is one rule for both halves, since ranks need not be alike in that there.
 func DeriveDirect(
 	operation string, group Shape, memory Memory, outOfPlace, inPlace []Point,
 ) []Rule {
@@ -71,9 +72,10 @@ func DeriveDirect(
 
 // rules gives a rule its steps, or makes one for each half of it.
 func (c contest) rules(rule Rule, outOfPlace, inPlace []Point) []Rule {
-	if len(outOfPlace) > 0 && len(inPlace) > 0 {
+	one := rule.Memory == Anywhere && len(outOfPlace)+len(inPlace) > 0
+	if one || len(outOfPlace) > 0 && len(inPlace) > 0 {
 		steps, agree := c.derive(bySize(outOfPlace, inPlace))
-		if agree {
+		if one || agree {
 			rule.Steps = steps
 			return []Rule{rule}
 		}

@@ -1,22 +1,22 @@
 // Package tuning chooses the path of collectives.
 //
 // A library that takes its window kernels whenever it can is slower with windows than without at
-// some sizes, and kernels of our own have limits, too. So a [Table] says for an operation, on so many
-// ranks of so many machines, in place or not, up to which size each path is the faster one. It is a
-// pure function of things that all ranks of a group know alike, and [Table.Digest] is what ranks
-// compare to be sure that they have the same one.
+// some sizes, and kernels of our own have limits, too. So a [Table] says for an operation, on so
+// many ranks of so many machines, in place or not, up to which size each path is the faster one. It
+// is a pure function of things that all ranks of a group know alike, and [Table.Digest] is what
+// ranks compare to be sure that they have the same one.
 //
 // There are two decisions, which rules of two kinds make. [Table.ChooseDirect] comes first, whether
 // a call takes the direct path, if it can: by rules that say for which memory they are, symmetric
-// buffers (both lie in windows) or any others. [Table.Choose] says which of the plain and the window
-// path a call on symmetric buffers takes that does not go direct.
+// buffers (both lie in windows) or any others. [Table.Choose] says which of the plain and the
+// window path a call on symmetric buffers takes that does not go direct.
 //
 // # Where tables come from
 //
-// [DeriveRules] and [DeriveDirect] make the rules of a table from measured times, by one stated rule;
-// the command "symmem tune" measures, and [Builtin] holds figures measured before. Where a table has
-// no rule, a general one decides about the direct path, and its Otherwise about the other two; the
-// [Reason] says so.
+// [DeriveRules] and [DeriveDirect] make the rules of a table from measured times, by one stated
+// rule; the command "symmem tune" measures, and [Builtin] holds figures measured before. Where a
+// table has no rule, a general one decides about the direct path, and its Otherwise about the other
+// two; the [Reason] says so.
 //
 // # Format
 //
@@ -51,9 +51,9 @@
 //	  ]
 //	}
 //
-// A rule with memory is about the direct path. One without operation, ranks and machines is about all
-// operations and groups that have none of their own for that memory. Without any rule for it a call
-// does not go direct. Version 1 had no such rules, and is read as it was.
+// A rule with memory is about the direct path. One without operation, ranks and machines is about
+// all operations and groups that have none of their own for that memory. Without any rule for it a
+// call does not go direct. Version 1 had no such rules, and is read as it was.
 //
 // A rule without in_place is about both halves of an operation: calls that work in place, and
 // calls that do not. With true or false it is about that half alone, and the other one has a rule

@@ -66,8 +66,8 @@ type Table struct {
 	Origin string
 }
 
-// Rule is about one operation on groups of one shape, or about one half of its calls. A rule without
-// operation and shape is about all operations that have no rule of their own.
+// Rule is about one operation on groups of one shape, or about one half of its calls. A rule
+// without operation and shape is about all operations that have no rule of their own.
 type Rule struct {
 	// Operation is the name that driver has for it, such as "AllReduce".
 	Operation string
@@ -111,8 +111,8 @@ func (t *Table) Name() string {
 	return origin + " of " + t.Device
 }
 
-// Choose returns which of the plain and the window path a call takes whose larger buffer has so many
-// bytes, and what decided. It allocates nothing.
+// Choose returns which of the plain and the window path a call takes whose larger buffer has so
+// many bytes, and what decided. It allocates nothing.
 func (t *Table) Choose(
 	operation string, inPlace bool, group Shape, bytes int64,
 ) (Path, Reason) {
@@ -125,18 +125,18 @@ func (t *Table) Choose(
 
 // ChooseDirect tells whether a call takes the direct path if it can, and what decided: the rule of
 // its operation and shape, else that of all operations, else nothing, which is no. Symmetric tells
-// that both buffers lie in windows. It allocates nothing.
+// that both buffers lie in windows; where they do not, it plays no part whether a rank works in
+// place, since another one need not. It allocates nothing.
 func (t *Table) ChooseDirect(
 	operation string, inPlace, symmetric bool, group Shape, bytes int64,
 ) (bool, Reason) {
-	memory := Anywhere
+	asked := calls{operation: operation, memory: Anywhere, group: group}
 	if symmetric {
-		memory = Symmetric
+		asked.memory, asked.half = Symmetric, halfOf(inPlace)
 	}
-	asked := calls{operation: operation, memory: memory, half: halfOf(inPlace), group: group}
 	why := t.decide(asked, bytes)
 	if why.step < 0 {
-		general := t.decide(calls{memory: memory, half: asked.half}, bytes)
+		general := t.decide(calls{memory: asked.memory, half: asked.half}, bytes)
 		why.rule, why.step = general.rule, general.step
 	}
 	return why.step >= 0 && why.rule.Steps[why.step].Path == Direct, why

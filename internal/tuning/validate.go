@@ -54,6 +54,8 @@ func (r *Rule) validateSteps() error {
 	switch {
 	case !r.Half.valid():
 		return fmt.Errorf("half %d is none", r.Half)
+	case r.Memory == Anywhere && r.Half != BothHalves:
+		return fmt.Errorf("in_place is of no use with any memory, where ranks need not be alike in it")
 	case len(r.Steps) == 0:
 		return fmt.Errorf("steps is empty")
 	}
