@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from symmem._routing import EAGER, Key, Nesting, Router
+from symmem._routing import EAGER, Calls, Key, Lane, Nesting, Router
+from symmem._scope import Scopes
 
 GRAPH: Key = (7, 0)
 
@@ -36,11 +37,13 @@ class Paper:
         self.made += 1
         return Pool((0, self.made))
 
-    def begin(self, pool_id: Key) -> None:
-        self._begin(pool_id, threading.get_ident())
-
-    def begin_all(self, pool_id: Key) -> None:
-        self._begin(pool_id, None)
+    def bind(self, pool_id: Key) -> Calls:
+        return Calls(
+            lambda: self._begin(pool_id, threading.get_ident()),
+            lambda: self._begin(pool_id, None),
+            lambda: self._end(pool_id),
+            lambda: self._drop(pool_id),
+        )
 
     def _begin(self, pool_id: Key, thread: int | None) -> None:
         if self.broken:
@@ -49,9 +52,11 @@ class Paper:
         self.diverting.append((pool_id, thread))
         self.references[pool_id] = self.references.get(pool_id, 0) + 1
 
-    def end(self, pool_id: Key) -> None:
+    def _end(self, pool_id: Key) -> None:
         at = [p for p, _ in self.diverting].index(pool_id)
         del self.diverting[at]
+
+    def _drop(self, pool_id: Key) -> None:
         self.references[pool_id] -= 1
 
     def capture_key(self) -> Key:
@@ -72,6 +77,14 @@ class Paper:
         return None
 
 
+def entered(router: Router, all_threads: bool = False) -> Lane:
+    """Enter a scope and return the lane that it has come to."""
+    router.enter(all_threads)
+    lane = router.nesting.stack[-1]
+    assert lane is not None
+    return lane
+
+
 @pytest.fixture
 def paper() -> Paper:
     return Paper()
@@ -84,10 +97,9 @@ def router(paper: Paper) -> Router:
 
 def test_a_scope_diverts_and_leaves_nothing_behind(paper: Paper, router: Router) -> None:
     for _ in range(3):
-        lane = router.enter()
-        assert lane is not None
+        entered(router)
         assert paper.target() == (0, 1)
-        router.leave(lane)
+        router.leave()
         assert paper.target() is None
     assert paper.made == 1
     assert paper.references == {(0, 1): 0}
@@ -96,44 +108,42 @@ def test_a_scope_diverts_and_leaves_nothing_behind(paper: Paper, router: Router)
 def test_a_scope_inside_one_of_the_same_domain_has_nothing_to_leave(
     paper: Paper, router: Router
 ) -> None:
-    outer = router.enter()
-    assert router.enter() is None
+    entered(router)
+    entered(router)
     assert paper.target() == (0, 1)
-    assert outer is not None
-    router.leave(outer)
+    router.leave()
+    assert paper.target() == (0, 1)
+    router.leave()
     assert paper.target() is None
+    assert paper.made == 1
 
 
 def test_the_innermost_of_two_domains_counts_and_the_outer_comes_back(paper: Paper) -> None:
     nesting = Nesting()
     tensor, expert = Router(paper, nesting), Router(paper, nesting)
-    outer = tensor.enter()
-    inner = expert.enter()
+    entered(tensor)
+    entered(expert)
     assert paper.target() == (0, 2)
-    again = tensor.enter()
+    entered(tensor)
     assert paper.target() == (0, 3), "the outer scope's lane is held, so the next one is taken"
-    assert outer is not None
-    assert inner is not None
-    assert again is not None
-    tensor.leave(again)
+    tensor.leave()
     assert paper.target() == (0, 2)
-    expert.leave(inner)
+    expert.leave()
     assert paper.target() == (0, 1)
-    tensor.leave(outer)
+    tensor.leave()
     assert paper.target() is None
 
 
 def test_a_second_thread_gets_a_lane_of_its_own_and_gives_it_back(
     paper: Paper, router: Router
 ) -> None:
-    outer = router.enter()
+    entered(router)
     seen: list[Any] = []
 
     def backward() -> None:
-        lane = router.enter()
+        entered(router)
         seen.append(paper.target())
-        assert lane is not None
-        router.leave(lane)
+        router.leave()
         seen.append(paper.target())
 
     for _ in range(2):
@@ -141,106 +151,180 @@ def test_a_second_thread_gets_a_lane_of_its_own_and_gives_it_back(
         thread.start()
         thread.join()
     assert seen == [(0, 2), None, (0, 2), None]
-    assert outer is not None
-    router.leave(outer)
+    router.leave()
 
 
 def test_all_threads_are_diverted_when_that_is_asked_for(paper: Paper, router: Router) -> None:
-    lane = router.enter(all_threads=True)
+    entered(router, all_threads=True)
     seen: list[Any] = []
     thread = threading.Thread(target=lambda: seen.append(paper.target()))
     thread.start()
     thread.join()
     assert seen == [(0, 1)]
-    assert lane is not None
-    router.leave(lane)
+    router.leave()
 
 
 def test_a_disabled_scope_pauses_the_one_around_it(paper: Paper, router: Router) -> None:
-    assert not router.pause(), "there is nothing to pause outside of scopes"
-    lane = router.enter()
-    assert router.pause()
+    router.pause()
+    router.unpause()
+    lane = entered(router)
+    router.pause()
     assert paper.target() is None
-    assert not router.pause(), "a disabled scope inside a disabled one"
-    inner = router.enter()
-    assert inner is not None
+    router.pause()
+    router.unpause()
+    assert paper.target() is None, "a disabled scope inside a disabled one"
+    inner = entered(router)
     assert inner is not lane
     assert paper.target() == inner.pool_id
-    router.leave(inner)
+    router.leave()
     assert paper.target() is None
     router.unpause()
     assert paper.target() == (0, 1)
-    assert lane is not None
-    router.leave(lane)
+    router.leave()
     assert paper.target() is None
 
 
 def test_a_graph_has_lanes_of_its_own(paper: Paper, router: Router) -> None:
-    eager = router.enter()
-    assert eager is not None
-    router.leave(eager)
+    eager = entered(router)
+    router.leave()
     paper.graph = GRAPH
-    captured = router.enter()
-    assert captured is not None
+    captured = entered(router)
     assert paper.target() == (0, 2)
     assert paper.paused == [GRAPH], "the graph's pool would win before PyTorch 2.10"
-    router.leave(captured)
+    router.leave()
     assert paper.paused == []
-    again = router.enter()
+    again = entered(router)
     assert again is captured, "graphs with one private pool share lanes"
-    router.leave(captured)
+    router.leave()
     paper.graph = None
-    back = router.enter()
+    back = entered(router)
     assert back is eager, "eager code never gets the memory of graphs"
-    router.leave(eager)
+    router.leave()
 
 
 def test_a_capture_inside_of_a_scope_goes_to_the_graph(paper: Paper, router: Router) -> None:
-    eager = router.enter()
+    entered(router)
     paper.graph = GRAPH
-    inner = router.enter()
-    assert inner is not None
+    inner = entered(router)
     assert inner.key == GRAPH
-    router.leave(inner)
+    router.leave()
     paper.graph = None
     assert paper.target() == (0, 1)
-    assert eager is not None
-    router.leave(eager)
+    router.leave()
 
 
 def test_lanes_of_dead_graphs_are_forgotten(paper: Paper, router: Router) -> None:
     for graph in (GRAPH, (8, 0)):
         paper.graph = graph
-        lane = router.enter()
-        assert lane is not None
-        router.leave(lane)
+        entered(router)
+        router.leave()
     assert router.forget(lambda key: key == GRAPH) == 1
     assert set(router.lanes) == {GRAPH}
     assert EAGER not in router.lanes
 
 
 def test_a_lane_that_could_not_be_entered_is_free_again(paper: Paper, router: Router) -> None:
-    lane = router.enter()
-    assert lane is not None
-    router.leave(lane)
+    lane = entered(router)
+    router.leave()
     paper.broken = True
     with pytest.raises(RuntimeError, match="out of pools"):
         router.enter()
     paper.broken = False
-    assert router.enter() is lane
-    router.leave(lane)
+    assert entered(router) is lane
+    router.leave()
     assert paper.diverting == []
 
 
 def test_reset_drops_the_lanes_that_nobody_holds(paper: Paper, router: Router) -> None:
-    lane = router.enter()
+    lane = entered(router)
     router.reset()
     assert router.lanes[EAGER] == [lane], "an open scope keeps its lane"
-    assert lane is not None
-    router.leave(lane)
+    router.leave()
     router.reset()
     assert EAGER not in router.lanes
-    fresh = router.enter()
+    fresh = entered(router)
     assert fresh is not lane
-    assert fresh is not None
-    router.leave(fresh)
+    router.leave()
+
+
+@dataclass
+class PaperGroup:
+    """What a scope needs of a group."""
+
+    seen: int = 0
+    ended: int = 0
+    words: list[int] = field(default_factory=lambda: [0])
+
+    @property
+    def library(self) -> Any:
+        return self
+
+    @property
+    def runtime(self) -> Any:
+        return self
+
+    def require(self) -> None:
+        pass
+
+    def stream(self) -> int:
+        return 0
+
+    def before_registration(self, group: Any) -> None:
+        assert group is self
+
+    def end_scope(self, stream: int) -> None:
+        self.ended += 1
+        self.seen = self.words[0]
+
+
+def test_a_scope_registers_only_when_something_is_new(paper: Paper, router: Router) -> None:
+    group = PaperGroup()
+    scope = Scopes.of(cast(Any, group), router, sited=False).plain
+    for _ in range(3):
+        with scope:
+            assert paper.target() == (0, 1)
+            with scope:
+                assert paper.target() == (0, 1)
+    assert group.ended == 0
+    group.words[0] = 7
+    with pytest.raises(KeyError), scope:
+        raise KeyError
+    assert group.ended == 0, "a scope that is left by an exception registers nothing"
+    with scope:
+        pass
+    assert group.ended == 1
+    assert paper.target() is None
+    assert paper.references == {(0, 1): 0}
+
+
+def test_scopes_of_two_threads_take_two_lanes(paper: Paper, router: Router) -> None:
+    scopes = Scopes.of(cast(Any, PaperGroup()), router, sited=False)
+    seen: list[Any] = []
+
+    def backward() -> None:
+        with scopes.plain:
+            seen.append(paper.target())
+            with scopes.disabled:
+                seen.append(paper.target())
+
+    with scopes.plain:
+        thread = threading.Thread(target=backward)
+        thread.start()
+        thread.join()
+        assert paper.target() == (0, 1)
+    with scopes.threads:
+        assert paper.target() == (0, 1)
+    assert seen == [(0, 2), None]
+    assert paper.diverting == []
+
+
+def test_a_scope_in_a_capture_goes_to_the_graph(paper: Paper, router: Router) -> None:
+    scope = Scopes.of(cast(Any, PaperGroup()), router, sited=False).plain
+    with scope:
+        pass
+    paper.graph = GRAPH
+    with scope:
+        assert paper.target() == (0, 2)
+    paper.graph = None
+    with scope:
+        assert paper.target() == (0, 1)

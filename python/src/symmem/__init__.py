@@ -26,8 +26,8 @@ from symmem._constants import check_level, path_choice
 from symmem._explain import Explanation, explain
 from symmem._group import Group
 from symmem._memory import Block
-from symmem._scope import Disabled, Nothing, Scope
-from symmem._torch import compiling, pytorch
+from symmem._scope import AnyScope, Nothing
+from symmem._torch import compiling, modules, pytorch
 from symmem._version import __version__
 from symmem._work import Work
 from symmem.errors import (
@@ -163,7 +163,7 @@ def init(
     given["pool"] = {k: v for k, v in pool.items() if v} or None
     runtime = _runtime.open_runtime(process_group, device, {**given, **(options or {})})
     if reserve:
-        runtime.library.call("symmem_reserve", runtime.world.pool, reserve, runtime.world.handle)
+        runtime.reserve(runtime.world, reserve, runtime.stream())
     return runtime.world
 
 
@@ -214,7 +214,7 @@ def group(which: Any = None, *, domain: Group | None = None, name: str | None = 
 
 def use(
     group: Any = None, disabled: bool = False, *, all_threads: bool = False
-) -> Scope | Disabled | Nothing:
+) -> AnyScope | Nothing:
     """Open a scope: tensors that are made inside are symmetric among the ranks of the group.
 
     All ranks of the group's domain make the same tensors inside, in the same order. The end of the
@@ -233,12 +233,12 @@ def use(
         all_threads: also for tensors that other threads make meanwhile, as `backward()` does. No
             thread but one allocates at a time then, or the order differs between ranks.
     """
-    if compiling():
+    if "torch._dynamo" in modules and compiling():
         return Nothing()
-    found = _runtime.current().group(group) if group.__class__ is not Group else group
+    scopes = (group if group.__class__ is Group else _collectives.find(group)).scopes
     if disabled:
-        return Disabled(found)
-    return Scope(found, all_threads)
+        return scopes.disabled
+    return scopes.threads if all_threads else scopes.plain
 
 
 def empty(*shape: Any, dtype: torch.dtype | None = None, group: Any = None) -> torch.Tensor:
@@ -270,15 +270,25 @@ def alloc(nbytes: int, group: Any = None) -> Block:
     return _memory.allocate(runtime, found, nbytes)
 
 
-def reserve(nbytes: int, group: Any = None) -> None:
+def reserve(nbytes: int, group: Any = None, *, stream: Any = None) -> None:
     """Make and register memory, so that so many more bytes need no growth. Collective.
 
-    What a CUDA graph needs is reserved before its capture, because nothing can be registered
-    meanwhile. Several CUDA graphs with private pools of their own need memory for each.
+    Memory belongs to a stream, as PyTorch's does, so this is for tensors that are made on that
+    stream. What a CUDA graph needs is reserved before its capture, on the stream of the capture,
+    because nothing can be registered meanwhile. Graphs with private pools of their own need memory
+    for each. PyTorch asks for 2 MiB for tensors up to 1 MiB, 20 MiB for those up to 10 MiB.
+
+    Args:
+        nbytes: how many more bytes.
+        group: whose memory; the world's unless given.
+        stream: a CUDA stream; the current one unless given.
     """
     found = _collectives.find(group)
-    found.runtime.before_registration(found)
-    found.library.call("symmem_reserve", found.pool, nbytes, found.handle)
+    runtime = found.runtime
+    runtime.require()
+    runtime.before_registration(found)
+    number = runtime.stream() if stream is None else int(stream.cuda_stream)
+    runtime.reserve(found, nbytes, number)
 
 
 def trim(keep: int = 0, group: Any = None) -> None:

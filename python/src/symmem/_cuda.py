@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes as c
 import inspect
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from symmem import errors
 from symmem._library import POOLS, Library
-from symmem._routing import Key, Nesting, Router
+from symmem._routing import Calls, Key, Nesting, Router
 from symmem._torch import Torch
 
 NO_POOL = -2
@@ -51,27 +51,16 @@ class TorchHooks:
         self.device = device
         self.allocator = allocator
         self.capturing = torch.is_capturing
-        self._begin = torch.begin
-        self._end = torch.end
-        self._release = torch.release
         self._capture: tuple[int, Key] | None = None
 
     def new_pool(self) -> Any:
         """Make a MemPool over symmem's memory."""
         return self.torch.module.cuda.MemPool(self.allocator.allocator())
 
-    def begin(self, pool_id: Key) -> None:
-        """Divert this thread's allocations to a pool."""
-        self._begin(self.device, pool_id)
-
-    def begin_all(self, pool_id: Key) -> None:
-        """Divert the allocations of all threads to a pool."""
-        self.torch.begin_all(self.device, pool_id)
-
-    def end(self, pool_id: Key) -> None:
-        """Stop diverting to a pool, and drop the reference that beginning took."""
-        self._end(self.device, pool_id)
-        self._release(self.device, pool_id)
+    def bind(self, pool_id: Key) -> Calls:
+        """Bind the calls that divert to a pool."""
+        names = self.torch.begin, self.torch.begin_all, self.torch.end, self.torch.release
+        return Calls(*(partial(call, self.device, pool_id) for call in names))
 
     def capture_key(self) -> Key:
         """Name the private pool of the capture that is under way.
@@ -98,13 +87,13 @@ class TorchHooks:
     def pause_graph(self, key: Key) -> None:
         """Before PyTorch 2.10 the outermost of nested pools wins, so the graph's is ended."""
         if not self.torch.nested_pools and key[0] != NO_POOL:
-            self._end(self.device, key)
+            self.torch.end(self.device, key)
 
     def resume_graph(self, key: Key) -> None:
         """Undo `pause_graph`; the reference that beginning takes is given back."""
         if not self.torch.nested_pools and key[0] != NO_POOL:
-            self._begin(self.device, key)
-            self._release(self.device, key)
+            self.torch.begin(self.device, key)
+            self.torch.release(self.device, key)
 
 
 def snapshot(torch: Torch) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from symmem import errors
 from symmem._constants import NEVER_SEEN, Word
 from symmem._library import Library
+from symmem._scope import Scopes
 
 if TYPE_CHECKING:
     from symmem._routing import Router
@@ -72,6 +73,7 @@ class Group:
         self.warned = NEVER_SEEN
         self.windows = WindowTable(self.library, handle)
         self.router: Router | None = runtime.router(pool)
+        self.scopes = Scopes.of(self, self.router, runtime.callsites)
         self.closed = False
 
     @property
@@ -119,7 +121,8 @@ class Group:
     def retire(self) -> None:
         """Make scopes of the group raise instead of diverting."""
         self.closed = True
-        self.router = None
+        if self.router is not None:
+            self.router.first = None
 
 
 def open_group(library: Library, name: str, ranks: tuple[int, ...]) -> int:

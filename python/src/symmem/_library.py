@@ -64,7 +64,7 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_alloc": [_int, _size, _u64, c.POINTER(_ptr)],
     "symmem_free": [_ptr],
     "symmem_select": [_int],
-    "symmem_reserve": [_int, _size, _u64],
+    "symmem_reserve_on": [_int, _size, _u64, _u64],
     "symmem_trim": [_int, _size],
     "symmem_scope_end": [_u64, _u64, c.POINTER(_i64)],
     "symmem_register_pending": [_u64, _int, _u64],

@@ -87,16 +87,16 @@ def empty(
     if runtime.backend == "host":
         return _empty_on_host(runtime, shape, dtype, group)
     device = module.device("cuda", runtime.device)
+    made: torch.Tensor
     if group is None or group.router is None:
-        made: torch.Tensor = module.empty(shape, dtype=dtype, device=device)
-        return made
-    lane = group.router.enter()
-    try:
         made = module.empty(shape, dtype=dtype, device=device)
         return made
+    group.router.enter()
+    try:
+        made = module.empty(shape, dtype=dtype, device=device)
     finally:
-        if lane is not None:
-            group.router.leave(lane)
+        group.router.leave()
+    return made
 
 
 def _empty_on_host(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Key = tuple[int, int]
 """The private pool of a graph, by PyTorch's id, or EAGER."""
@@ -29,20 +29,14 @@ EAGER: Key = (-1, -1)
 class Hooks(Protocol):
     """What routing needs of PyTorch. Tests give their own."""
 
-    capturing: Callable[[], bool]
+    capturing: Callable[[], Any]
     """Tells whether this thread's current stream is being captured."""
 
     def new_pool(self) -> Any:
         """Make a MemPool over symmem's memory; it has an attribute `id`."""
 
-    def begin(self, pool_id: Key) -> None:
-        """Divert this thread's allocations to a pool."""
-
-    def begin_all(self, pool_id: Key) -> None:
-        """Divert the allocations of all threads to a pool."""
-
-    def end(self, pool_id: Key) -> None:
-        """Stop diverting to a pool, and drop the reference that beginning took."""
+    def bind(self, pool_id: Key) -> Calls:
+        """Bind the calls that divert to a pool, so that making them costs no more than need be."""
 
     def capture_key(self) -> Key:
         """Name the private pool of the capture that is under way."""
@@ -54,29 +48,76 @@ class Hooks(Protocol):
         """Divert to a graph's private pool again."""
 
 
+class Calls(NamedTuple):
+    """The calls that divert allocations to one pool and stop that."""
+
+    begin: Callable[[], Any]
+    """Diverts this thread's allocations, and takes a reference to the pool."""
+    begin_all: Callable[[], Any]
+    """The same for all threads."""
+    end: Callable[[], Any]
+    """Stops diverting."""
+    drop: Callable[[], Any]
+    """Drops the reference."""
+
+
 class Lane:
     """One MemPool of PyTorch's, which the open scopes of at most one thread divert to.
 
-    States: free; held, from `acquire` to `release`.
+    States: free; held, from `acquire` to `release`. A free lane has a token, which is taken and put
+    back by operations that are atomic in Python and cost a quarter of what a lock does.
     """
 
-    __slots__ = ("_lock", "acquire", "all_threads", "key", "owner", "pool", "pool_id", "release")
+    __slots__ = (
+        "all_threads",
+        "begin",
+        "begin_all",
+        "drop",
+        "end",
+        "key",
+        "owner",
+        "pool",
+        "pool_id",
+        "token",
+    )
 
-    def __init__(self, pool: Any, key: Key, owner: Router):
-        self.pool = pool
-        self.pool_id: Key = pool.id
+    def __init__(self, owner: Router, key: Key):
+        self.pool = owner.hooks.new_pool()
+        self.pool_id: Key = self.pool.id
+        self.begin, self.begin_all, self.end, self.drop = owner.hooks.bind(self.pool_id)
         self.key = key
         self.owner = owner
         self.all_threads = False
-        self._lock = threading.Lock()
-        self.acquire = self._lock.acquire
-        self.release = self._lock.release
+        self.token: list[None] = [None]
+
+    def acquire(self) -> bool:
+        """Take the lane if it is free, and tell whether it was."""
+        try:
+            self.token.pop()
+        except IndexError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Give the lane back."""
+        self.token.append(None)
+
+    def divert(self) -> None:
+        """Divert the thread that holds the lane, or all."""
+        (self.begin_all if self.all_threads else self.begin)()
+
+    def restore(self) -> None:
+        """Undo `divert`."""
+        self.end()
+        self.drop()
 
 
 class Nesting(threading.local):
     """What this thread's open scopes divert to, outermost first; None is ordinary memory.
 
-    All domains of a device share one, since a thread diverts to one pool at a time.
+    A lane that stands directly above itself was diverted to already, so that leaving the upper one
+    changes nothing. All domains of a device share one nesting, since a thread diverts to one pool
+    at a time.
     """
 
     def __init__(self) -> None:
@@ -84,68 +125,78 @@ class Nesting(threading.local):
 
 
 class Router:
-    """The lanes of one domain on one device. It is safe for concurrent use."""
+    """The lanes of one domain on one device. It is safe for concurrent use.
+
+    Attributes:
+        first: the lane that eager scopes take unless something is special; None before there is one
+            and after `close`, which makes every scope go through `enter`.
+    """
 
     def __init__(self, hooks: Hooks, nesting: Nesting):
         self.hooks = hooks
         self.nesting = nesting
+        self.capturing = hooks.capturing
         self.lanes: dict[Key, list[Lane]] = {}
-        self._capturing = hooks.capturing
-        self._begin = hooks.begin
-        self._end = hooks.end
+        self.first: Lane | None = None
         self._lock = threading.Lock()
-        self._first: Lane | None = None
 
-    def enter(self, all_threads: bool = False) -> Lane | None:
-        """Divert this thread to the domain's memory, and return what `leave` wants.
-
-        None means that the thread is diverted there already: there is nothing to leave.
-        """
+    def enter(self, all_threads: bool = False) -> None:
+        """Divert this thread to the domain's memory."""
         stack = self.nesting.stack
-        lane = self._first
+        key = self.hooks.capture_key() if self.capturing() else EAGER
+        held = stack[-1] if stack else None
         if (
-            lane is None
-            or stack
-            or all_threads
-            or self._capturing()
-            or not lane.acquire(blocking=False)
+            held is not None
+            and held.owner is self
+            and held.key == key
+            and held.all_threads >= all_threads
         ):
-            return self._enter_slowly(stack, all_threads)
+            stack.append(held)
+            return
+        lane = self._take(key)
+        lane.all_threads = all_threads
+        if held is not None:
+            held.restore()
+        elif key is not EAGER:
+            self.hooks.pause_graph(key)
         try:
-            self._begin(lane.pool_id)
+            lane.divert()
         except BaseException:
             lane.release()
+            self._resume(key, stack)
             raise
         stack.append(lane)
-        return lane
 
-    def leave(self, lane: Lane) -> None:
+    def leave(self) -> None:
         """Undo `enter`: the thread is diverted to what it was diverted to before."""
         stack = self.nesting.stack
-        stack.pop()
-        self._end(lane.pool_id)
+        lane = stack.pop()
+        assert lane is not None
+        if stack and stack[-1] is lane:
+            return
+        lane.restore()
+        key = lane.key
         lane.release()
-        if stack or lane.key is not EAGER:
-            self._resume(lane.key, stack)
+        self._resume(key, stack)
 
-    def pause(self) -> bool:
-        """Let this thread allocate ordinary memory, and tell whether `unpause` has to follow."""
+    def pause(self) -> None:
+        """Let this thread allocate ordinary memory."""
         stack = self.nesting.stack
         held = stack[-1] if stack else None
-        if held is None:
-            return False
-        self._end(held.pool_id)
         stack.append(None)
-        self._resume_graph(held.key)
-        return True
+        if held is not None:
+            held.restore()
+            self._resume_graph(held.key)
 
     def unpause(self) -> None:
         """Undo `pause`."""
         stack = self.nesting.stack
         stack.pop()
-        held = stack[-1]
+        held = stack[-1] if stack else None
         if held is not None:
-            self._divert(held)
+            if held.key is not EAGER:
+                self.hooks.pause_graph(held.key)
+            held.divert()
 
     def forget(self, alive: Callable[[Key], bool]) -> int:
         """Drop the lanes of graphs that are gone, and return how many those were.
@@ -162,45 +213,17 @@ class Router:
         Segments without tensors go back at once, others when their last tensor is gone.
         """
         with self._lock:
-            self._first = None
-            kept = [lane for lane in self.lanes.pop(EAGER, []) if not lane.acquire(blocking=False)]
+            self.first = None
+            kept = [lane for lane in self.lanes.pop(EAGER, []) if not lane.acquire()]
             if kept:
                 self.lanes[EAGER] = kept
-
-    def _enter_slowly(self, stack: list[Lane | None], all_threads: bool) -> Lane | None:
-        key = self.hooks.capture_key() if self._capturing() else EAGER
-        held = stack[-1] if stack else None
-        if (
-            held is not None
-            and held.owner is self
-            and held.key == key
-            and held.all_threads >= all_threads
-        ):
-            return None
-        lane = self._take(key)
-        lane.all_threads = all_threads
-        if held is not None:
-            self._end(held.pool_id)
-        elif key is not EAGER:
-            self.hooks.pause_graph(key)
-        try:
-            self._divert(lane)
-        except BaseException:
-            lane.release()
-            self._resume(key, stack)
-            raise
-        stack.append(lane)
-        return lane
-
-    def _divert(self, lane: Lane) -> None:
-        (self.hooks.begin_all if lane.all_threads else self._begin)(lane.pool_id)
 
     def _resume(self, key: Key, stack: list[Lane | None]) -> None:
         """Divert again to what stands on top of the stack."""
         held = stack[-1] if stack else None
         if held is not None:
-            self._divert(held)
-        elif not stack:
+            held.divert()
+        else:
             self._resume_graph(key)
 
     def _resume_graph(self, key: Key) -> None:
@@ -211,11 +234,11 @@ class Router:
         """Take the lowest free lane of a key, and make one if there is none."""
         with self._lock:
             lanes = self.lanes.setdefault(key, [])
-            lane = next((one for one in lanes if one.acquire(blocking=False)), None)
+            lane = next((one for one in lanes if one.acquire()), None)
             if lane is None:
-                lane = Lane(self.hooks.new_pool(), key, self)
+                lane = Lane(self, key)
                 lane.acquire()
                 lanes.append(lane)
             if key is EAGER:
-                self._first = lanes[0]
+                self.first = lanes[0]
             return lane

@@ -109,6 +109,10 @@ class Runtime:
             raise errors.InvalidError(f"rank {src} is not in {group!r}")
         return group.ranks.index(world)
 
+    def reserve(self, group: Group, nbytes: int, stream: int) -> None:
+        """Make and register memory for a stream."""
+        self.library.call("symmem_reserve_on", group.pool, nbytes, stream, group.handle)
+
     def site(self, text: str) -> int:
         """Number a call site."""
         found = self._sites.get(text)
@@ -225,7 +229,8 @@ def _in_child() -> None:
     if _runtime is not None:
         _runtime.forked = True
         for group in _runtime.groups.values():
-            group.router = None
+            if group.router is not None:
+                group.router.first = None
 
 
 os.register_at_fork(after_in_child=_in_child)
@@ -243,6 +248,8 @@ def open_runtime(process_group: Any, device: Any, options: dict[str, Any]) -> Ru
     if found is not None and (process_group is not None or found.initialized()):
         ranks = _meet(found, process_group, options)
     ordinal = _ordinal(found, device, options)
+    if ordinal is not None:
+        options.setdefault("device", ordinal)
     if options.get("check") is None and _on_one_machine(options):
         options["check"] = "every"
     # The library freezes what the environment was when it was loaded.

@@ -7,87 +7,65 @@ import sys
 import threading
 import warnings
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from symmem import errors
 
 if TYPE_CHECKING:
     from symmem._group import Group
-    from symmem._routing import Lane
+    from symmem._routing import Router
     from symmem._runtime import Runtime
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class Current(threading.local):
-    """The groups of this thread's open scopes, innermost last; None for a disabled one."""
+    """What this thread's open scopes on the host backend allocate from, innermost last.
+
+    None is a disabled scope. `sites` are the call sites that scopes will restore, on any backend.
+    """
 
     def __init__(self) -> None:
         self.groups: list[Group | None] = []
+        self.sites: list[int] = []
 
 
 class Scope:
-    """What `symmem.use` returns. It can be entered again after it was left, by the same thread."""
+    """A scope of a group, on GPUs. What is open is kept for each thread, so one object serves all.
 
-    __slots__ = ("_all_threads", "_group", "_lane", "_site", "_words")
+    Entering and leaving are written out here, rather than in Router, because they are on the path
+    of every layer of a model.
+    """
 
-    def __init__(self, group: Group, all_threads: bool):
+    __slots__ = ("_capturing", "_group", "_nesting", "_router", "_words")
+
+    def __init__(self, group: Group, router: Router):
         self._group = group
-        self._all_threads = all_threads
+        self._router = router
+        self._nesting = router.nesting
+        self._capturing = router.capturing
         self._words = group.library.words
-        self._lane: Lane | None = None
-        self._site: int | None = None
 
     def __enter__(self) -> Group:
-        group = self._group
-        if group.runtime.callsites:
-            self._site = set_site(group.runtime)
-        router = group.router
-        if router is not None:
-            self._lane = router.enter(self._all_threads)
-        else:
-            group.runtime.require()
-            group.runtime.current.groups.append(group)
-        return group
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        group = self._group
-        router = group.router
-        if router is None:
-            group.runtime.current.groups.pop()
-        elif self._lane is not None:
-            router.leave(self._lane)
-            self._lane = None
+        lane = self._router.first
+        stack = self._nesting.stack
+        if lane is None or stack or self._capturing():
+            return self._enter_slowly()
         try:
-            # The other ranks may not have come as far as an exception has let this one.
-            if kind is None and self._words[0] != group.seen:  # Word.PENDING
-                end(group)
-        finally:
-            if self._site is not None:
-                group.library.raw.symmem_set_site(self._site)
-                self._site = None
+            lane.token.pop()
+        except IndexError:  # Another thread holds the lane.
+            return self._enter_slowly()
+        try:
+            lane.begin()
+        except BaseException:
+            lane.release()
+            raise
+        stack.append(lane)
+        return self._group
 
-
-class Disabled:
-    """A scope whose tensors are ordinary, also inside of one whose tensors are symmetric."""
-
-    __slots__ = ("_group", "_paused")
-
-    def __init__(self, group: Group):
-        self._group = group
-        self._paused = False
-
-    def __enter__(self) -> Group:
-        router = self._group.router
-        if router is not None:
-            self._paused = router.pause()
-        else:
-            self._group.runtime.current.groups.append(None)
+    def _enter_slowly(self) -> Group:
+        self._group.runtime.require()
+        self._router.enter()
         return self._group
 
     def __exit__(
@@ -96,12 +74,129 @@ class Disabled:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        router = self._group.router
-        if router is None:
-            self._group.runtime.current.groups.pop()
-        elif self._paused:
-            self._paused = False
-            router.unpause()
+        stack = self._nesting.stack
+        lane = stack.pop()
+        if stack or lane is None or lane is not self._router.first:
+            stack.append(lane)
+            self._router.leave()
+        else:
+            lane.end()
+            lane.drop()
+            lane.token.append(None)
+        # The other ranks may not have come as far as an exception has let this one.
+        if self._words[0] != self._group.seen and kind is None:  # Word.PENDING
+            end(self._group)
+
+
+class ThreadsScope(Scope):
+    """A scope on GPUs that counts for all threads."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Group:
+        self._group.runtime.require()
+        self._router.enter(all_threads=True)
+        return self._group
+
+
+class HostScope:
+    """A scope on the host backend, of a group or disabled."""
+
+    __slots__ = ("_chosen", "_group")
+
+    def __init__(self, group: Group, disabled: bool):
+        self._group = group
+        self._chosen = None if disabled else group
+
+    def __enter__(self) -> Group:
+        runtime = self._group.runtime
+        runtime.require()
+        runtime.current.groups.append(self._chosen)
+        return self._group
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        group = self._group
+        group.runtime.current.groups.pop()
+        if kind is None and self._chosen is not None and group.pending():
+            end(group)
+
+
+class Disabled:
+    """A scope on GPUs whose tensors are ordinary, also inside of one where they are symmetric."""
+
+    __slots__ = ("_group", "_router")
+
+    def __init__(self, group: Group, router: Router):
+        self._group = group
+        self._router = router
+
+    def __enter__(self) -> Group:
+        self._router.pause()
+        return self._group
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._router.unpause()
+
+
+class Sited:
+    """Another scope, with the line of Python that opens it as the call site of what is inside."""
+
+    __slots__ = ("_group", "_inner")
+
+    def __init__(self, group: Group, inner: AnyScope):
+        self._group = group
+        self._inner = inner
+
+    def __enter__(self) -> Group:
+        runtime = self._group.runtime
+        runtime.current.sites.append(set_site(runtime))
+        try:
+            return self._inner.__enter__()
+        except BaseException:
+            runtime.library.raw.symmem_set_site(runtime.current.sites.pop())
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        runtime = self._group.runtime
+        try:
+            self._inner.__exit__(kind, error, trace)
+        finally:
+            runtime.library.raw.symmem_set_site(runtime.current.sites.pop())
+
+
+AnyScope = Scope | HostScope | Disabled | Sited
+
+
+class Scopes(NamedTuple):
+    """The scopes of a group, by what `symmem.use` is asked for."""
+
+    plain: AnyScope
+    disabled: AnyScope
+    threads: AnyScope
+
+    @classmethod
+    def of(cls, group: Group, router: Router | None, sited: bool) -> Scopes:
+        """Make the scopes of a group."""
+        host = HostScope(group, False)
+        made: list[AnyScope] = [host, HostScope(group, True), host]
+        if router is not None:
+            made = [Scope(group, router), Disabled(group, router), ThreadsScope(group, router)]
+        return cls(*(Sited(group, one) for one in made)) if sited else cls(*made)
 
 
 class Nothing:
