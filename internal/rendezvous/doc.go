@@ -21,6 +21,10 @@
 // where one was meant. Connect turns the World into a Store, and returns once every rank is
 // there, or with an error that names the ranks that did not come.
 //
+// A launcher that serves the store also tells in it which of its ranks have ended. Connect does not
+// wait for those, and Guard ends what needs all ranks soon after one has: other launchers end the
+// whole job themselves, and where nobody does the timeout is what is left.
+//
 // # Caveats
 //
 // Some platforms (Kubeflow's PyTorchJob, and those that copied it) set RANK and WORLD_SIZE per
