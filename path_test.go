@@ -380,7 +380,7 @@ func TestTheEnvironmentSaysWhatOptionsLeaveOut(t *testing.T) {
 	})
 	t.Setenv("SYMMEM_PATH", "sideways")
 	_, err := symmem.Open(t.Context(), on(symmem.Options{Size: 1}))
-	want := `SYMMEM_PATH: path "sideways" is none of default, auto, plain, window`
+	want := `SYMMEM_PATH: path "sideways" is none of default, auto, plain, window, direct`
 	if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v", err)
 	}
