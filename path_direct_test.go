@@ -176,6 +176,8 @@ func TestBarriersGoDirectWhereverTheyCan(t *testing.T) {
 func TestPlacesAreComparedOnTheDirectPathOverWindowsAlone(t *testing.T) {
 	together(t, 2, symmem.Options{}, func(r *rank) {
 		p, other := r.pool(), r.pool()
+		a, b := r.window(p, 4096).Memory(), r.window(p, 4096).Memory()
+		c, d := r.alloc(other, 4096).Memory(), r.alloc(other, 4096).Memory()
 		g := symmem.Narrowed(r.World(), everything, everything)
 		digest := func(send, recv symmem.Memory) uint64 {
 			path, _, d := symmem.Route(g, symmem.Call{
@@ -186,8 +188,6 @@ func TestPlacesAreComparedOnTheDirectPathOverWindowsAlone(t *testing.T) {
 			}
 			return d
 		}
-		a, b := r.window(p, 4096).Memory(), r.window(p, 4096).Memory()
-		c, d := r.alloc(other, 4096).Memory(), r.alloc(other, 4096).Memory()
 		if digest(a, b) == digest(b, a) || digest(a, b) == digest(a, a) {
 			r.failf("other places in windows have one digest")
 		}
