@@ -112,6 +112,7 @@ class Runtime:
     def reserve(self, group: Group, nbytes: int, stream: int) -> None:
         """Make and register memory for a stream."""
         self.library.call("symmem_reserve_on", group.pool, nbytes, stream, group.handle)
+        group.end_scope(stream)
 
     def site(self, text: str) -> int:
         """Number a call site."""
