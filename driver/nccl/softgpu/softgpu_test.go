@@ -117,6 +117,15 @@ var scenes = []struct {
 	},
 	{name: "the device does what kernels ask of it", program: "device.cc"},
 	{
+		name:    "threads may run in another order",
+		program: "device.cc", env: []string{"SOFTGPU_ORDER=down"}, long: true,
+	},
+	{
+		name:    "kernels do not depend on the order of threads",
+		program: "kernels.cc", args: []string{"4", "240", "4"}, env: []string{"SOFTGPU_ORDER=down"},
+		long: true,
+	},
+	{
 		name:    "kernels of two ranks",
 		program: "kernels.cc", args: []string{"2", "120", "4"},
 	},

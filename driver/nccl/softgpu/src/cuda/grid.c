@@ -3,6 +3,7 @@
  * wait for a vote or a block are made ready by the last that comes; those that pause, by the next
  * round. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +15,19 @@
 
 __thread struct gpu_lane *gpu_self;
 
+static bool backward;
+static pthread_once_t backward_once = PTHREAD_ONCE_INIT;
+
+/* SOFTGPU_ORDER=down turns the order of lanes, warps and blocks around: nothing may depend on it. */
+static void read_order(void) {
+    const char *text = getenv("SOFTGPU_ORDER");
+    backward = text != NULL && strcmp(text, "down") == 0;
+}
+
 static struct gpu_lane *take_ready(struct gpu_warp *w) {
-    struct gpu_lane *next = &w->lanes[__builtin_ctz(w->ready)];
-    w->ready &= w->ready - 1;
-    return next;
+    int next = backward ? 31 - __builtin_clz(w->ready) : __builtin_ctz(w->ready);
+    w->ready &= ~(1u << next);
+    return &w->lanes[next];
 }
 
 /* Lets somebody else run: another lane of the warp, or who runs the grid. */
@@ -114,11 +124,18 @@ float gpu_sum(float mine) {
     return gpu_self->warp->block->sum;
 }
 
-/* Ends the lane, and says where to go on. */
+/* The lowest word of a lane's stack. */
+static uint32_t *stack_of(const struct gpu_grid *g, const struct gpu_warp *w, uint32_t number) {
+    size_t lane = (size_t)(w - g->warps) * GPU_LANES + number;
+    return (uint32_t *)(void *)(g->stacks + lane * STACK);
+}
+
+/* Ends the lane, and says where to go on. All lanes do alike, so the stack of the first tells whether
+ * it is large enough: to look at the end of each would cost a page. */
 static void *lane_end(struct gpu_lane *self) {
     struct gpu_warp *w = self->warp;
     struct gpu_block *b = w->block;
-    if (*self->base != STACK_MARK) {
+    if (self->number == 0 && *stack_of(b->grid, w, 0) != STACK_MARK) {
         fprintf(stderr, "softgpu: a thread of a kernel needs more than %d bytes of stack\n", STACK);
         abort();
     }
@@ -143,26 +160,26 @@ __attribute__((no_sanitize_thread)) static void lane_main(void) {
 }
 
 /* Stacks begin at different distances from a page, so that they do not share lines of a cache. */
-static void lane_start(struct gpu_warp *w, uint32_t number, uint32_t thread, char *bottom) {
+static void lane_start(struct gpu_grid *g, struct gpu_warp *w, uint32_t number, uint32_t thread) {
     struct gpu_lane *l = &w->lanes[number];
-    char *top = bottom + STACK - number % 16 * 64;
-    *l = (struct gpu_lane){.base = (uint32_t *)(void *)bottom, .warp = w, .number = number};
-    l->thread = thread;
-    *l->base = STACK_MARK;
+    uint32_t *bottom = stack_of(g, w, number);
+    char *top = (char *)bottom + STACK - number % 16 * 64;
+    *l = (struct gpu_lane){.warp = w, .number = number, .thread = thread};
+    if (number == 0)
+        *bottom = STACK_MARK;
     l->stack = switch_prepare(bottom, top, lane_main);
 }
 
 static void warp_start(struct gpu_grid *g, struct gpu_warp *w, uint32_t first) {
     struct gpu_block *b = w->block;
     uint32_t lanes = b->live - first < GPU_LANES ? b->live - first : GPU_LANES;
-    char *stacks = g->stacks + (size_t)(w - g->warps) * GPU_LANES * STACK;
     w->live = w->ready = lanes == GPU_LANES ? ~0u : (1u << lanes) - 1;
     w->paused = w->here = w->yes = 0;
     memset(w->loaded, 0, sizeof w->loaded);
     for (uint32_t l = 0; l < GPU_LANES; l++)
         w->lanes[l].value = 0;
     for (uint32_t l = 0; l < lanes; l++)
-        lane_start(w, l, (first + l) % g->block.x, stacks + (size_t)l * STACK);
+        lane_start(g, w, l, (first + l) % g->block.x);
 }
 
 /* Starts the next block of the grid in a place, if there is one. */
@@ -195,7 +212,7 @@ static void block_turn(struct gpu_grid *g, struct gpu_block *b) {
     if (b->live == 0)
         return;
     for (uint32_t i = 0; i < b->warp_count; i++)
-        warp_turn(g, &b->warps[i]);
+        warp_turn(g, &b->warps[backward ? b->warp_count - 1 - i : i]);
     if (b->live > 0)
         return;
     g->ended++;
@@ -216,6 +233,7 @@ void grid_run(void (*run)(const void *params), const void *params, struct extent
     uint64_t count = (uint64_t)grid.x * grid.y * grid.z;
     uint32_t threads = block.x * block.y * block.z, warps = (threads + GPU_LANES - 1) / GPU_LANES;
     size_t places = count < WARPS / warps ? count : WARPS / warps;
+    pthread_once(&backward_once, read_order);
     struct gpu_grid *g = grid_take(places * warps);
     g->run = run;
     g->params = params;
@@ -231,7 +249,7 @@ void grid_run(void (*run)(const void *params), const void *params, struct extent
     for (unsigned still = 0; g->ended < count;) {
         g->moved = false;
         for (size_t i = 0; i < places; i++)
-            block_turn(g, &g->blocks[i]);
+            block_turn(g, &g->blocks[backward ? places - 1 - i : i]);
         still = g->moved ? 0 : still + 1;
         if (still > 0)
             wait_for_others(still);

@@ -18,7 +18,11 @@ static void *pages(size_t bytes) {
     return at;
 }
 
-static void grow(struct gpu_grid *g, size_t warps) {
+/* Doubles, so that pages are touched for the first time only a few times. */
+static void grow(struct gpu_grid *g, size_t least) {
+    size_t warps = 16;
+    while (warps < least)
+        warps *= 2;
     if (g->room > 0) {
         munmap(g->stacks, g->room * GPU_LANES * STACK);
         munmap(g->warps, g->room * sizeof *g->warps);

@@ -21,8 +21,7 @@ enum {
 };
 
 struct gpu_lane {
-    void *stack;    /* where the lane goes on */
-    uint32_t *base; /* the lowest word of its stack, which stays as it is */
+    void *stack; /* where the lane goes on */
     struct gpu_warp *warp;
     uint32_t number;        /* in the warp */
     uint32_t thread;        /* in the block, along x */
