@@ -14,8 +14,8 @@
 // dies; its children are not, unless they end with it.
 //
 // After the first failure the others have a grace, then SIGTERM, then SIGKILL: 15 s at most. A
-// process that is stopped cannot end, so SIGCONT follows every signal, and standard error says after
-// 2 s for whom the launch still waits.
+// process that is stopped cannot end, so SIGCONT follows every signal, and standard error says
+// after 2 s for whom the launch still waits.
 //
 // A process that leaves its group (setsid) is out of our reach. It holds up the launcher for two
 // seconds if it holds the rank's output open.

@@ -262,9 +262,9 @@ func TestAGuardEndsWhenARankDoes(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			guarded, stop := Guard(ctx, leave)
+			_, stop := Guard(ctx, leave)
 			stop()
-			guarded, stop = Guard(ctx, leave)
+			guarded, stop := Guard(ctx, leave)
 			defer stop()
 			if w.Rank == 1 {
 				if err := leave.Close(); err != nil {

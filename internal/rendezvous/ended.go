@@ -56,30 +56,33 @@ func (m *member) watch(
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if e := m.firstEnd(watched, fatal); e != nil {
+		// Without a store that tells of ends, or with its end or the context's, there is none.
+		if e, err := m.firstEnd(watched, fatal); err == nil {
 			cancel(e)
 		}
 	}()
 	return watched, func() { cancel(nil); <-done }
 }
 
-// firstEnd waits for an end that is fatal. It returns nil where the launcher tells of none, and
-// when the context or the store ends.
+// errUntold means that nobody tells of ends in this store.
+var errUntold = errors.New("nobody tells of the ends of ranks")
+
+// firstEnd waits for an end that is fatal.
 func (m *member) firstEnd(
 	ctx context.Context, fatal func(ctx context.Context, rank int) bool,
-) *EndedError {
+) (*EndedError, error) {
 	if there, err := m.has(ctx, m.client, endsKey); err != nil || !there {
-		return nil
+		return nil, errors.Join(err, errUntold)
 	}
 	for n := 0; ; n++ {
 		value, err := m.client.Get(ctx, endKey(n))
 		if err != nil {
-			return nil
+			return nil, err
 		}
 		number, how, _ := strings.Cut(string(value), " ")
 		rank, err := strconv.Atoi(number)
 		if err == nil && rank != m.world.Rank && fatal(ctx, rank) {
-			return &EndedError{Rank: rank, How: how}
+			return &EndedError{Rank: rank, How: how}, nil
 		}
 	}
 }
