@@ -176,6 +176,7 @@ func (s *Stream) close() error {
 	if s.adopted == nil {
 		return s.queue.Close()
 	}
+	defer s.Forget()
 	if s.gone() || s.captured() {
 		return nil
 	}

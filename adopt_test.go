@@ -1,0 +1,196 @@
+package symmem_test
+
+import (
+	"fmt"
+	"testing"
+
+	"symmem"
+)
+
+func TestRanksJoinGroupsByName(t *testing.T) {
+	together(t, 4, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.window(p, mib)
+		// The ranks of a pair, in the other order; nobody else calls.
+		pair := []int{r.Rank() | 1, r.Rank() &^ 1}
+		g, err := r.Join(r.ctx, fmt.Sprintf("pair %d", r.Rank()/2), pair)
+		r.ok(err)
+		if g.Rank() != 1-r.Rank()%2 || g.Size() != 2 {
+			r.failf("rank %d of %d", g.Rank(), g.Size())
+		}
+		r.sums(g, b)
+		r.ok(g.Close())
+		select {
+		case <-g.Ended():
+		default:
+			r.failf("the group was closed and has not ended")
+		}
+		for _, ranks := range [][]int{nil, {r.Rank(), r.Rank()}, {r.Rank(), 99}, {r.Rank(), -1},
+			{(r.Rank() + 1) % 4}} {
+			_, err := r.Join(r.ctx, "wrong", ranks)
+			r.is(err, symmem.ErrInvalid)
+		}
+		_, err = r.Join(r.ctx, "", []int{r.Rank()})
+		r.is(err, symmem.ErrInvalid)
+	})
+}
+
+func TestAStreamOfAnotherLibraryIsWorkedOn(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.window(p, mib)
+		theirs := r.stream()
+		s, err := r.AdoptStream(theirs.Handle())
+		r.ok(err)
+		r.fill(b, float32(r.Rank()+1))
+		m := b.Memory()
+		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
+		r.ok(s.Synchronize(r.ctx))
+		r.holds(b, 3)
+		if r.Captured(theirs.Handle()) {
+			r.failf("nobody captures")
+		}
+		s.Forget()
+	})
+}
+
+func TestCollectivesBecomePartOfTheCaptureOfAnotherLibrary(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		if r.Device().Addressable {
+			r.skip("no other library captures here", symmem.ErrUnsupported)
+		}
+		p := r.pool()
+		b := r.window(p, mib)
+		theirs := r.stream()
+		s, err := r.AdoptStream(theirs.Handle())
+		r.ok(err)
+		m := b.Memory()
+		r.ok(theirs.BeginCapture())
+		if !r.Captured(theirs.Handle()) {
+			r.failf("the capture is not seen")
+		}
+		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
+		r.alloc(p, 64*mib)
+		r.is(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
+		r.is(p.Trim(r.ctx, 0), symmem.ErrCapturing)
+		graph, err := theirs.EndCapture()
+		r.ok(err)
+		for range 3 {
+			r.fill(b, float32(r.Rank()+1))
+			r.ok(graph.Launch(theirs))
+			r.ok(theirs.Synchronize(r.ctx))
+			r.holds(b, 3)
+		}
+		r.ok(graph.Close())
+		r.ok(p.Register(r.ctx, r.World()))
+		s.Forget()
+	})
+}
+
+func TestSitesOfOtherLanguagesAreNamed(t *testing.T) {
+	var said answers
+	together(t, 2, symmem.Options{CheckInterval: -1}, func(r *rank) {
+		p := r.pool()
+		site := r.Site(fmt.Sprintf("model.py:%d", r.Rank()+1))
+		if site == 0 || site != r.Site(fmt.Sprintf("model.py:%d", r.Rank()+1)) {
+			r.failf("site %d", site)
+		}
+		_, err := p.AllocAt(r.DefaultStream(), mib, site)
+		r.ok(err)
+		r.ok(p.Note(1, 2, site))
+		r.is(p.Note(-1, 2, site), symmem.ErrInvalid)
+		r.ok(r.World().Check(r.ctx))
+		r.ok(p.Note(7, int64(4096+r.Rank()), site))
+		d := r.diverged(r.World().Check(r.ctx))
+		for rank, o := range d.Ranks() {
+			event := fmt.Sprintf("note %d of kind 7", 4096+rank)
+			line := fmt.Sprintf("model.py:%d", rank+1)
+			if o.Event != event || o.Site != line {
+				r.failf("rank %d: %+v", rank, o)
+			}
+		}
+		said.give(r, d)
+	})
+	said.alike(t, 2)
+}
+
+func TestTheCheckLevelChanges(t *testing.T) {
+	together(t, 2, symmem.Options{Check: symmem.CheckOff, CheckInterval: -1}, func(r *rank) {
+		p := r.pool()
+		r.ok(r.SetCheck(r.ctx, symmem.CheckEvery))
+		if r.Check() != symmem.CheckEvery {
+			r.failf("the level is %v", r.Check())
+		}
+		b := r.window(p, mib)
+		r.is(r.SetCheck(r.ctx, symmem.CheckDefault), symmem.ErrInvalid)
+		m := b.Memory()
+		count := int64(1 + r.Rank())
+		err := r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
+		if err == nil {
+			err = r.DefaultStream().Synchronize(r.ctx)
+		}
+		r.diverged(err)
+	})
+}
+
+func TestTheComparisonInTheBackgroundBeginsWithItsLevel(t *testing.T) {
+	o := symmem.Options{Check: symmem.CheckOff, CheckInterval: 1e6}
+	together(t, 2, o, func(r *rank) {
+		p := r.pool()
+		r.alloc(p, mib*int64(1+r.Rank()))
+		r.ok(r.SetCheck(r.ctx, symmem.CheckRegistration))
+		<-r.World().Ended()
+		r.diverged(r.World().Err())
+	})
+}
+
+func TestACallChoosesItsOwnPath(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		b := r.window(r.pool(), mib)
+		m := b.Memory()
+		for _, choice := range []symmem.PathChoice{
+			symmem.PathPlain, symmem.PathWindow, symmem.PathAuto, symmem.PathDefault,
+		} {
+			r.fill(b, 1)
+			call := symmem.Call{
+				Operation: symmem.OpAllReduce, Type: symmem.Float32, Count: b.Size() / 4,
+				Send: m, Recv: m, Path: choice,
+			}
+			r.ok(r.World().Do(r.ctx, call, nil))
+			r.synchronize()
+			r.holds(b, 2)
+		}
+		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 3 {
+			r.failf("%v", paths)
+		}
+		r.is(r.World().Do(r.ctx, symmem.Call{Path: 99}, nil), symmem.ErrInvalid)
+	})
+}
+
+func TestMemoryIsReservedForAStream(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p, s := r.pool(), r.stream()
+		r.ok(p.ReserveOn(r.ctx, s, 32*mib, r.World()))
+		segments := p.Stats().Segments
+		b, err := p.AllocOn(s, 32*mib)
+		r.ok(err)
+		if p.Stats().Segments != segments || !p.Contains(b.Address()) ||
+			!r.IsSymmetric(b.Address(), b.Size(), r.World()) {
+			r.failf("%d segments, had %d", p.Stats().Segments, segments)
+		}
+		r.is(p.ReserveOn(r.ctx, nil, mib, nil), symmem.ErrInvalid)
+	})
+}
+
+func TestCommunicatorsOfOthersNeedALibrary(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		if !r.Device().Addressable {
+			r.skip("this device has such a library", symmem.ErrUnsupported)
+		}
+		_, err := r.Adopt(1234, "theirs", r.World())
+		r.is(err, symmem.ErrUnsupported)
+		if r.Ordinal() != -1 {
+			r.failf("device %d", r.Ordinal())
+		}
+	})
+}
