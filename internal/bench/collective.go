@@ -19,8 +19,10 @@ type Collective struct {
 	DataType symmem.DataType
 	ReduceOp symmem.ReduceOp
 	Path     Path
-	// Compare measures the path that is chosen against both paths forced, in turns on the same
-	// buffers. It needs Path Auto and one check level.
+	// Apart puts the buffers into no window on any path. Path Plain does that anyway.
+	Apart bool
+	// Compare measures the path that is chosen against all paths forced that the call can take, in
+	// turns on the same buffers. It needs Path Auto and one check level.
 	Compare bool
 	// GraphOps, if not 0, is how many calls are captured into a graph, whose replays are timed.
 	GraphOps int
@@ -80,7 +82,7 @@ type Half struct {
 	// Took is the path that the calls took, and Refused says why that is not the one that was asked
 	// for, if it is not.
 	Took, Refused string
-	// Forced has, with Compare, the times on both paths, if there are two, Better is the faster one,
+	// Forced has, with Compare, the times on all paths, if there are several, Better is the fastest,
 	// and Ratio its time over ours: the median of the ratios of batches that were neighbours, which
 	// drift does not move.
 	Forced map[Path]Summary
@@ -192,21 +194,38 @@ func (o *Collective) choices(
 	asked := o.Path.choice()
 	switch {
 	case o.Compare:
-		asked = symmem.PathWindow
+		return o.forced(ctx, l, row, inPlace, h)
 	case asked == symmem.PathAuto || asked == symmem.PathPlain:
 		return []symmem.PathChoice{asked}, nil
 	}
 	why, err := l.refusal(ctx, o, row, inPlace, asked)
-	switch {
-	case err != nil:
-		return nil, err
-	case why != "":
-		h.Refused = why
-		return []symmem.PathChoice{symmem.PathAuto}, nil
-	case o.Compare:
-		return []symmem.PathChoice{symmem.PathAuto, symmem.PathPlain, asked}, nil
+	if h.Refused = why; why != "" {
+		asked = symmem.PathAuto
 	}
-	return []symmem.PathChoice{asked}, nil
+	return []symmem.PathChoice{asked}, err
+}
+
+// forced are the choices of a comparison: auto against the paths that the call can take, if there
+// are several.
+func (o *Collective) forced(
+	ctx context.Context, l *lane, row *Row, inPlace bool, h *Half,
+) ([]symmem.PathChoice, error) {
+	choices := []symmem.PathChoice{symmem.PathAuto, symmem.PathPlain}
+	for _, c := range []symmem.PathChoice{symmem.PathWindow, symmem.PathDirect} {
+		why, err := l.refusal(ctx, o, row, inPlace, c)
+		if err != nil {
+			return nil, err
+		}
+		if why == "" {
+			choices = append(choices, c)
+		} else {
+			h.Refused = why
+		}
+	}
+	if len(choices) == 2 {
+		choices = choices[:1]
+	}
+	return choices, nil
 }
 
 // summarize joins the batches of runners that measured the same.
@@ -229,15 +248,17 @@ func (h *Half) summarize(o *Collective, runners []*runner) {
 	}
 }
 
-// compare finds the better of the forced paths.
+// compare finds the best of the forced paths.
 func (h *Half) compare(ours []float64, perPath map[Path][]float64) {
 	h.Forced = map[Path]Summary{}
 	for path, perOp := range perPath {
 		h.Forced[path] = Summarize(perOp)
 	}
 	h.Better = Plain
-	if h.Forced[Window].Median < h.Forced[Plain].Median {
-		h.Better = Window
+	for _, path := range []Path{Window, Direct} {
+		if s, has := h.Forced[path]; has && s.Median < h.Forced[h.Better].Median {
+			h.Better = path
+		}
 	}
 	h.Ratio = Summarize(ratios(perPath[h.Better], ours)).Median
 }

@@ -30,6 +30,9 @@ func (r *Row) result(o *Collective, h *Half) Result {
 			"algbw_gbps": algorithm, "busbw_gbps": bus, "wrong": float64(h.Wrong),
 		},
 	}
+	if o.Apart {
+		result.Params["buffers"] = "any"
+	}
 	if r.Operation.reduces {
 		result.Params["redop"] = o.ReduceOp.String()
 	}
@@ -48,7 +51,7 @@ func (r *Row) result(o *Collective, h *Half) Result {
 	}
 	if h.Better != "" {
 		result.Params["better"] = h.Better
-		result.against("the better of plain and window", h.Forced[h.Better])
+		result.against("the best path", h.Forced[h.Better])
 		result.Ratio = &h.Ratio
 	}
 	return result
@@ -74,10 +77,10 @@ func (r *Report) NoteWorst() {
 }
 
 // PathTable writes what the choice of paths wins and costs: the times on the path that was chosen
-// and on both, as comments behind the columns of nccl-tests.
+// and on each, as comments behind the columns of nccl-tests.
 func (r *Report) PathTable(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "# %14s  %12s  %12s  %10s  %10s  %10s  %7s  %6s\n",
-		"operation", "size", "", "auto", "plain", "window", "took", "ratio")
+	_, err := fmt.Fprintf(w, "# %14s  %12s  %12s  %10s  %10s  %10s  %10s  %7s  %6s\n",
+		"operation", "size", "", "auto", "plain", "window", "direct", "took", "ratio")
 	for i := range r.Results {
 		result := &r.Results[i]
 		if result.Baseline == nil || err != nil {
@@ -89,9 +92,9 @@ func (r *Report) PathTable(w io.Writer) error {
 			}
 			return "none"
 		}
-		_, err = fmt.Fprintf(w, "# %14s  %12v  %12s  %10s  %10s  %10s  %7v  %6s\n",
-			result.Name, result.Params["bytes"], result.half(), duration(result.Median),
-			forced(Plain), forced(Window), result.Params["took"], ratio(*result.Ratio))
+		_, err = fmt.Fprintf(w, "# %14s  %12v  %12s  %10s  %10s  %10s  %10s  %7v  %6s\n",
+			result.Name, result.Params["bytes"], result.half(), duration(result.Median), forced(Plain),
+			forced(Window), forced(Direct), result.Params["took"], ratio(*result.Ratio))
 	}
 	if err == nil && r.Worst != nil {
 		_, err = fmt.Fprintf(w, "# worst ratio: %.3f, %s\n", r.Worst.Ratio, r.Worst.Name)

@@ -53,11 +53,11 @@ func (o *Collective) runner(
 	return r, nil
 }
 
-// canTakeWindows tells whether a call takes the window path if it is told to.
-func (l *lane) canTakeWindows(
-	ctx context.Context, o *Collective, row *Row, inPlace bool,
+// can tells whether a call takes a path if it is told to.
+func (l *lane) can(
+	ctx context.Context, o *Collective, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (bool, error) {
-	why, err := l.refusal(ctx, o, row, inPlace, symmem.PathWindow)
+	why, err := l.refusal(ctx, o, row, inPlace, choice)
 	return err == nil && why == "", err
 }
 
@@ -248,7 +248,7 @@ func (r *runner) once(ctx context.Context, op *Operation) error {
 // turn makes the path that of this runner. Plans are made anew after a change, by a call that is
 // not timed; graphs keep their paths.
 func (r *runner) turn(ctx context.Context, op *Operation) error {
-	if r.graph != nil || r.choice == r.set {
+	if r.graph != nil || r.choice == *r.set {
 		return nil
 	}
 	if err := r.take(ctx, r.choice); err != nil {
@@ -297,11 +297,16 @@ func (o *Collective) play(ctx context.Context, runners []*runner, op *Operation)
 
 // turns is the order of n runners in a round. It begins with another runner each time, and after
 // all have begun it goes backwards for as many rounds: so being first, or after a certain other
-// one, is nobody's advantage.
+// one, is nobody's advantage. Steps of 1, -2, 3, -4 and so on make each pair of runners neighbours
+// equally often.
 func turns(n, round int) []int {
 	order := make([]int, n)
 	for i := range order {
-		order[i] = (round + i) % n
+		step := (i + 1) / 2
+		if i%2 == 0 {
+			step = n - step
+		}
+		order[i] = (round + step) % n
 	}
 	if round/n%2 == 1 {
 		slices.Reverse(order)

@@ -70,17 +70,20 @@ func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
 	if err := l.withoutGraphs(c); err != nil {
 		return nil, err
 	}
+	t := &tuner{Tune: o, c: c, in: l}
+	if t.out, err = l.outside(ctx, c); err != nil {
+		return nil, err
+	}
 	tuned = &Tuned{Device: l.rt.Device().Name, Ranks: l.rt.Size()}
 	for i := range c.Operations {
 		op := &c.Operations[i]
-		halves, err := o.points(ctx, c, l, op)
+		found, err := t.measure(ctx, op)
 		if err != nil {
 			return nil, fmt.Errorf("tuning %s: %w", op.Name, err)
 		}
-		rules := l.rules(op, halves)
+		rules := l.rules(op, found)
 		if len(rules) == 0 {
-			tuned.Skipped = append(tuned.Skipped,
-				op.Name+": there is no window path for it here, so there is nothing to choose")
+			tuned.Skipped = append(tuned.Skipped, skipped(op))
 		}
 		tuned.Rules = append(tuned.Rules, rules...)
 	}
@@ -88,15 +91,27 @@ func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
 	return tuned, err
 }
 
+// skipped says why an operation has no rule.
+func skipped(op *Operation) string {
+	if !op.buffered() {
+		return op.Name + " has no buffers that peers read, so there is nothing to choose"
+	}
+	return op.Name + " has one path here, so there is nothing to choose"
+}
+
 // rules derives the rules of an operation. What the measurement does not decide stays as the
 // built-in table has it.
-func (l *lane) rules(op *Operation, halves [2][]tuning.Point) []tuning.Rule {
-	info := l.rt.Device()
+func (l *lane) rules(op *Operation, found *points) []tuning.Rule {
+	info, name := l.rt.Device(), op.kind.String()
 	group := tuning.Shape{
 		Ranks: l.rt.Size(), Machines: l.rt.World().Stats().Tuning.Machines,
 	}
-	return tuning.DeriveRules(tuning.Builtin(info.Backend, info.Name).Otherwise,
-		op.kind.String(), group, halves[0], halves[1])
+	otherwise := tuning.Builtin(info.Backend, info.Name).Otherwise
+	w, d := &found.windows, &found.direct
+	return slices.Concat(
+		tuning.DeriveRules(otherwise, name, group, w[0], w[1]),
+		tuning.DeriveDirect(name, group, tuning.Symmetric, d[0], d[1]),
+		tuning.DeriveDirect(name, group, tuning.Anywhere, found.anywhere, nil))
 }
 
 // withoutGraphs falls back to calls one by one where the backend cannot capture.
@@ -120,82 +135,13 @@ func (l *lane) withoutGraphs(c *Collective) error {
 	return graph.Close()
 }
 
-// points measures one operation at all sizes, except where it has no window path: out of place, and
-// in place if it has that half.
-func (o *Tune) points(
-	ctx context.Context, c *Collective, l *lane, op *Operation,
-) (halves [2][]tuning.Point, err error) {
-	last := int64(0)
-	for _, size := range c.Sizes() {
-		row := &Row{Operation: op, Ranks: l.rt.Size()}
-		row.Count, row.Bytes = op.sized(size, row.Ranks, o.DataType)
-		if row.Bytes <= last {
-			continue
-		}
-		last = row.Bytes
-		for i, h := range []tuning.Half{tuning.OutOfPlace, tuning.InPlace} {
-			inPlace := h == tuning.InPlace
-			if inPlace && !op.inPlace {
-				continue
-			}
-			can, err := l.canTakeWindows(ctx, c, row, inPlace)
-			if err != nil {
-				return halves, err
-			}
-			if !can {
-				continue
-			}
-			o.tell("%s of %v %s", op.Name, tuning.Size(row.Bytes), h)
-			point, err := o.point(ctx, c, l, row, inPlace)
-			if err != nil {
-				return halves, err
-			}
-			halves[i] = append(halves[i], point)
-		}
-	}
-	return halves, nil
-}
+func rounded(v, unit float64) float64 { return math.Round(v*unit) / unit }
 
 func (o *Tune) tell(format string, args ...any) {
 	if o.Progress != nil {
 		o.Progress(fmt.Sprintf(format, args...))
 	}
 }
-
-// point measures both paths at one size.
-func (o *Tune) point(
-	ctx context.Context, c *Collective, l *lane, row *Row, inPlace bool,
-) (point tuning.Point, err error) {
-	var runners []*runner
-	defer func() { err = errors.Join(err, forget(runners)) }()
-	for _, choice := range []symmem.PathChoice{symmem.PathPlain, symmem.PathWindow} {
-		r, err := c.runner(ctx, l, row, inPlace, choice)
-		if err != nil {
-			return point, err
-		}
-		runners = append(runners, r)
-		if r.wrongs > 0 {
-			return point, fmt.Errorf("%d elements of %d bytes are wrong on the %v path, in place %t",
-				r.wrongs, row.Bytes, choice, inPlace)
-		}
-	}
-	if err := c.play(ctx, runners, row.Operation); err != nil {
-		return point, err
-	}
-	return newPoint(row.Bytes, runners[0].perOp, runners[1].perOp), nil
-}
-
-// newPoint condenses the batches of both paths, in nanoseconds, turn by turn.
-func newPoint(bytes int64, plain, window []float64) tuning.Point {
-	return tuning.Point{
-		Bytes:        tuning.Size(bytes),
-		PlainUS:      max(rounded(Summarize(plain).Median/1e3, 1e3), 1e-3),
-		WindowUS:     max(rounded(Summarize(window).Median/1e3, 1e3), 1e-3),
-		NoisePercent: rounded(noise(ratios(plain, window)), 10),
-	}
-}
-
-func rounded(v, unit float64) float64 { return math.Round(v*unit) / unit }
 
 // RuleOfNoise is what noise does, for people.
 const RuleOfNoise = "noise is twice the standard error of the median of the ratios of batches " +
@@ -248,12 +194,16 @@ func (o *Tune) describe(c *Collective, rt *symmem.Runtime, rules []tuning.Rule) 
 	if c.GraphOps > 0 {
 		how = fmt.Sprintf("replays of graphs of up to %d calls", c.GraphOps)
 	}
+	if len(base.General()) == 0 {
+		// A file from before there was a direct path says nothing about it.
+		base = base.Replace(tuning.Builtin(info.Backend, info.Name).General()...)
+	}
 	table := base.Replace(rules...)
 	table.Device, table.Library, table.Date = info.Name, rt.Library(), o.Date
 	table.Source = fmt.Sprintf("symmem tune: %d batches of %v on each path in turns, %v, %s, medians "+
 		"of the slowest rank; %s; %s", c.Plan.Batches, c.Plan.Batch, o.DataType, how,
 		tuning.RuleOfDerive, RuleOfNoise)
-	if len(table.Rules) > len(rules) {
+	if len(table.Rules) > len(rules)+len(table.General()) {
 		table.Source += "; rules of other operations and ranks were there before"
 	}
 	return table

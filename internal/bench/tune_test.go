@@ -60,12 +60,28 @@ func TestPointsPairTheBatchesOfOneTurn(t *testing.T) {
 	// Both paths drift by a factor of ten together, which their ratios do not show.
 	plain := []float64{2000, 4000, 8000, 20000, 2000}
 	window := []float64{1000, 2000, 4000, 10000, 1000}
-	got := newPoint(4096, plain, window)
-	want := tuning.Point{Bytes: 4096, PlainUS: 4, WindowUS: 2}
-	if got != want {
-		t.Errorf("got %+v", got)
+	direct := []float64{500, 1000, 2000, 5000, 500}
+	noisy := []float64{3000, 9000, 40000, 8000, 4000}
+	steady := []float64{2000, 2000, 2000, 2000, 2000}
+	for _, row := range []struct {
+		name                  string
+		plain, window, direct []float64
+		want                  tuning.Point
+	}{
+		{"plain and window", plain, window, nil, tuning.Point{PlainUS: 4, WindowUS: 2}},
+		{"direct against both", plain, window, direct, tuning.Point{PlainUS: 4, WindowUS: 2, DirectUS: 1}},
+		{"direct against plain", plain, nil, direct, tuning.Point{PlainUS: 4, DirectUS: 1}},
+		{
+			"the noise of a path that does not decide is none", noisy, steady, steady,
+			tuning.Point{PlainUS: 8, WindowUS: 2, DirectUS: 2},
+		},
+	} {
+		row.want.Bytes = 4096
+		if got := newPoint(4096, row.plain, row.window, row.direct); got != row.want {
+			t.Errorf("%s: %+v", row.name, got)
+		}
 	}
-	if p := newPoint(1, []float64{0.1}, []float64{0.1}); p.PlainUS <= 0 || p.WindowUS <= 0 {
+	if p := newPoint(1, []float64{0.1}, []float64{0.1}, nil); p.PlainUS <= 0 || p.WindowUS <= 0 {
 		t.Errorf("times that no table takes: %+v", p)
 	}
 }
@@ -79,9 +95,16 @@ func found() *Tuned {
 	inPlace := []tuning.Point{{Bytes: 128 << 10, PlainUS: 15, WindowUS: 17, NoisePercent: 0.5}}
 	apart := []tuning.Point{{Bytes: 128 << 10, PlainUS: 15, WindowUS: 14, NoisePercent: 0.5}}
 	group := tuning.Shape{Ranks: 4, Machines: 1}
+	direct := []tuning.Point{
+		{Bytes: 1 << 10, PlainUS: 13, WindowUS: 7.4, DirectUS: 3.1, NoisePercent: 1.5},
+		{Bytes: 1 << 20, PlainUS: 20, WindowUS: 18, DirectUS: 24, NoisePercent: 0.4},
+	}
+	anywhere := []tuning.Point{{Bytes: 1 << 10, PlainUS: 13, DirectUS: 6.5, NoisePercent: 1.5}}
 	rules := slices.Concat(
 		tuning.DeriveRules(tuning.Plain, "AllReduce", group, points, inPlace),
-		tuning.DeriveRules(tuning.Plain, "AllGather", group, points, apart))
+		tuning.DeriveRules(tuning.Plain, "AllGather", group, points, apart),
+		tuning.DeriveDirect("AllReduce", group, tuning.Symmetric, direct, nil),
+		tuning.DeriveDirect("AllReduce", group, tuning.Anywhere, anywhere, nil))
 	return &Tuned{
 		Table: &tuning.Table{Device: "box", Otherwise: tuning.Plain, Rules: rules},
 		Rules: rules, Skipped: []string{"broadcast: there is no window path"},
@@ -94,16 +117,22 @@ func TestWhatWasChosenIsPrintedWithWhatItWins(t *testing.T) {
 	if err := found().Text(&out); err != nil {
 		t.Fatal(err)
 	}
-	want := `  operation    size                  plain   window  noise  chosen     wins
-  AllReduce    1KiB  out of place  13.0 us  7.40 us  1.5 %  window  +75.7 %
-  AllReduce  128KiB  out of place  14.8 us  17.0 us  0.4 %   plain  +14.9 %
-  AllReduce  128KiB      in place  15.0 us  17.0 us  0.5 %   plain  +13.3 %
-  AllGather    1KiB  out of place  13.0 us  7.40 us  1.5 %  window  +75.7 %
-  AllGather  128KiB  out of place  14.8 us  17.0 us  0.4 %   plain  +14.9 %
-  AllGather  128KiB      in place  15.0 us  14.0 us  0.5 %  window   +7.1 %
+	want := `  operation    size                  buffers    plain   window   direct  noise  chosen      wins
+  AllReduce    1KiB  out of place  symmetric  13.0 us  7.40 us        -  1.5 %  window   +75.7 %
+  AllReduce  128KiB  out of place  symmetric  14.8 us  17.0 us        -  0.4 %   plain   +14.9 %
+  AllReduce  128KiB      in place  symmetric  15.0 us  17.0 us        -  0.5 %   plain   +13.3 %
+  AllGather    1KiB  out of place  symmetric  13.0 us  7.40 us        -  1.5 %  window   +75.7 %
+  AllGather  128KiB  out of place  symmetric  14.8 us  17.0 us        -  0.4 %   plain   +14.9 %
+  AllGather  128KiB      in place  symmetric  15.0 us  14.0 us        -  0.5 %  window    +7.1 %
+  AllReduce    1KiB  out of place  symmetric  13.0 us  7.40 us  3.10 us  1.5 %  direct  +138.7 %
+  AllReduce    1MiB  out of place  symmetric  20.0 us  18.0 us  24.0 us  0.4 %   other   +33.3 %
+  AllReduce    1KiB  out of place        any  13.0 us        -  6.50 us  1.5 %  direct  +100.0 %
 AllReduce on 4 ranks: window up to 48KiB, plain above 48KiB
 AllGather out of place on 4 ranks: window up to 48KiB, plain above 48KiB
 AllGather in place on 4 ranks: window at every size
+AllReduce out of place on 4 ranks, symmetric buffers: direct up to 160KiB, ` +
+		`another path than direct above 160KiB
+AllReduce on 4 ranks, any buffers: direct at every size
 broadcast: there is no window path
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
@@ -136,6 +165,41 @@ func TestTheJSONOfATuneHoldsTheTable(t *testing.T) {
 	}
 }
 
+func TestWhatASizeDecidesGoesByWhatWasMeasured(t *testing.T) {
+	some := []float64{1000}
+	at := []tuning.Point{{Bytes: 64, PlainUS: 1, WindowUS: 1}}
+	direct := []tuning.Point{{Bytes: 64, PlainUS: 1, WindowUS: 1, DirectUS: 1}}
+	alone := []tuning.Point{{Bytes: 64, PlainUS: 1, DirectUS: 1}}
+	for _, row := range []struct {
+		name  string
+		perOp [kinds][]float64
+		want  points
+	}{
+		{"plain alone decides nothing", [kinds][]float64{onPlain: some}, points{}},
+		{
+			"both old paths", [kinds][]float64{onPlain: some, onWindow: some},
+			points{windows: [2][]tuning.Point{1: at}},
+		},
+		{
+			"direct without a window path", [kinds][]float64{onPlain: some, onDirect: some},
+			points{direct: [2][]tuning.Point{1: alone}},
+		},
+		{
+			"everything",
+			[kinds][]float64{onPlain: some, onWindow: some, onDirect: some, onDirectAnywhere: some},
+			points{
+				windows: [2][]tuning.Point{1: at}, direct: [2][]tuning.Point{1: direct}, anywhere: alone,
+			},
+		},
+	} {
+		var got points
+		got.add(64, 1, row.perOp)
+		if diff := cmp.Diff(row.want, got, cmp.AllowUnexported(points{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.name, diff)
+		}
+	}
+}
+
 func TestRatiosAreOfTheSameTurn(t *testing.T) {
 	h := &Half{}
 	h.compare([]float64{10, 20, 40}, map[Path][]float64{
@@ -144,14 +208,20 @@ func TestRatiosAreOfTheSameTurn(t *testing.T) {
 	if h.Better != Window || h.Ratio != 0.95 || h.Forced[Plain].Median != 22 {
 		t.Errorf("%+v", h)
 	}
+	h.compare([]float64{10, 20, 40}, map[Path][]float64{
+		Plain: {12, 22, 44}, Window: {9, 19, 39}, Direct: {5, 10, 20},
+	})
+	if h.Better != Direct || h.Ratio != 0.5 {
+		t.Errorf("with direct: %+v", h)
+	}
 }
 
 func TestEveryRunnerIsFirstLastAndAfterEachOtherEquallyOften(t *testing.T) {
-	for n := 1; n <= 3; n++ {
+	for n := 1; n <= 5; n++ {
 		first, last, after := make([]int, n), make([]int, n), map[[2]int]int{}
 		for round := range 2 * n {
 			order := turns(n, round)
-			if slices.Compare(slices.Sorted(slices.Values(order)), []int{0, 1, 2}[:n]) != 0 {
+			if slices.Compare(slices.Sorted(slices.Values(order)), []int{0, 1, 2, 3, 4}[:n]) != 0 {
 				t.Fatalf("round %d of %d runners is %v", round, n, order)
 			}
 			first[order[0]]++

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,13 +14,14 @@ import (
 // faster the chosen path is than the other one, and a line for each rule.
 func (t *Tuned) Text(w io.Writer) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(out, "operation\tsize\t\tplain\twindow\tnoise\tchosen\twins\t\n")
+	fmt.Fprint(out, "operation\tsize\t\tbuffers\tplain\twindow\tdirect\tnoise\tchosen\twins\t\n")
 	for _, r := range t.Rules {
 		for _, s := range r.Steps {
 			for _, p := range s.Measured {
-				fmt.Fprintf(out, "%s\t%v\t%v\t%s\t%s\t%.1f %%\t%s\t%+.1f %%\t\n", r.Operation,
-					p.Bytes, r.HalfOf(p), duration(p.PlainUS*1e3), duration(p.WindowUS*1e3),
-					p.NoisePercent, s.Path, 100*(wins(s.Path, p)-1))
+				fmt.Fprintf(out, "%s\t%v\t%v\t%s\t%s\t%s\t%s\t%.1f %%\t%s\t%+.1f %%\t\n", r.Operation,
+					p.Bytes, r.HalfOf(p), cmp.Or(r.Memory, tuning.Symmetric), measured(p.PlainUS),
+					measured(p.WindowUS), measured(p.DirectUS), p.NoisePercent, s.Path,
+					100*(wins(s.Path, p)-1))
 			}
 		}
 	}
@@ -39,12 +41,26 @@ func (t *Tuned) Text(w io.Writer) error {
 	return nil
 }
 
-// wins is the time on the other path over that on the chosen one.
-func wins(chosen tuning.Path, p tuning.Point) float64 {
-	if chosen == tuning.Window {
-		return p.PlainUS / p.WindowUS
+// measured writes a time in microseconds; 0 is one that was not measured.
+func measured(us float64) string {
+	if us == 0 {
+		return "-"
 	}
-	return p.WindowUS / p.PlainUS
+	return duration(us * 1e3)
+}
+
+// wins is the time on the path that was not chosen over that on the chosen one.
+func wins(chosen tuning.Path, p tuning.Point) float64 {
+	switch chosen {
+	case tuning.Window:
+		return p.PlainUS / p.WindowUS
+	case tuning.Direct:
+		return p.OtherUS() / p.DirectUS
+	case tuning.Other:
+		return p.DirectUS / p.OtherUS()
+	default:
+		return p.WindowUS / p.PlainUS
+	}
 }
 
 // JSON writes one object: the table, its file, whether that was written, and what was skipped.

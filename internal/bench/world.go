@@ -13,10 +13,13 @@ import (
 // Path is where the buffers of a collective lie, and who chooses its path.
 type Path string
 
-// The paths whose buffers differ. Any other one that a group can be set to has buffers as Window.
+// The paths that are measured.
 const (
 	// Plain buffers are this rank's own: the collective takes the plain path.
 	Plain Path = "plain"
+	// Direct buffers are as Window's, and the group is set to the direct path; a collective that
+	// cannot take it takes the path that Auto would without it.
+	Direct Path = "direct"
 	// Window buffers are registered before anything is measured, and the group is set to the window
 	// path; a collective that cannot take it takes the path that Auto would.
 	Window Path = "window"
@@ -60,8 +63,8 @@ type lane struct {
 	sent, received elements
 	// desk is the pool of what ranks tell each other; none of it is registered.
 	desk *symmem.Pool
-	// set is what the world is set to.
-	set symmem.PathChoice
+	// set is what the world is set to. Lanes over one world share it.
+	set *symmem.PathChoice
 }
 
 // BindRank binds this process to the processor of a rank, and keeps GOMAXPROCS as it is, so that
@@ -86,7 +89,7 @@ func openLane(ctx context.Context, o *Collective, level int) (*lane, error) {
 		return nil, err
 	}
 	o.Checks[level] = rt.Check() // what the backend's default is
-	l := &lane{level: level, rt: rt, set: options.Path}
+	l := &lane{level: level, rt: rt, set: &options.Path}
 	if err := l.prepare(ctx, o); err != nil {
 		return nil, errors.Join(err, rt.Close())
 	}
@@ -99,12 +102,17 @@ func (l *lane) prepare(ctx context.Context, o *Collective) (err error) {
 	}
 	// Sizes are rounded up to whole elements of all ranks.
 	bytes := o.MaxBytes + int64(l.rt.Size()*o.DataType.Size())
-	if err := l.allocate(ctx, o.Path, bytes); err != nil {
+	if err := l.allocate(ctx, o, bytes); err != nil {
 		return fmt.Errorf("making buffers of %d bytes: %w", bytes, err)
 	}
 	if l.desk, err = l.rt.NewPool(symmem.PoolOptions{FirstSegment: deskBytes}); err != nil {
 		return err
 	}
+	return l.look(o)
+}
+
+// look makes both buffers elements.
+func (l *lane) look(o *Collective) (err error) {
 	var mirror *symmem.Stream
 	if !l.rt.Device().Addressable {
 		mirror = l.rt.DefaultStream()
@@ -119,22 +127,32 @@ func (l *lane) prepare(ctx context.Context, o *Collective) (err error) {
 // deskBytes is plenty for what ranks tell each other.
 const deskBytes = 2 << 20
 
-func (l *lane) allocate(ctx context.Context, path Path, bytes int64) error {
+func (l *lane) allocate(ctx context.Context, o *Collective, bytes int64) error {
 	pool, err := l.rt.NewPool(symmem.PoolOptions{Domain: l.rt.World()})
 	if err != nil {
 		return err
 	}
-	if path == Plain {
+	if o.Path == Plain || o.Apart {
 		s := pool.BeginDisabled()
 		defer s.Abandon()
 		return l.both(&s, bytes)
 	}
 	s := pool.Begin(l.rt.World())
 	defer s.Abandon()
-	if err := l.both(&s, bytes); err != nil || path == Auto {
+	if err := l.both(&s, bytes); err != nil || o.Path == Auto {
 		return err
 	}
 	return s.End(ctx)
+}
+
+// apart is a lane over the same world whose buffers lie in no window.
+func (l *lane) apart(ctx context.Context, o *Collective, bytes int64) (*lane, error) {
+	own, config := *l, *o
+	config.Apart = true
+	if err := own.allocate(ctx, &config, bytes); err != nil {
+		return nil, fmt.Errorf("making buffers of %d bytes outside windows: %w", bytes, err)
+	}
+	return &own, own.look(o)
 }
 
 func (l *lane) both(s *symmem.Scope, bytes int64) (err error) {
@@ -226,13 +244,13 @@ func (l *lane) onDesk(
 
 // take sets the world to a path choice, if it is not set to it.
 func (l *lane) take(ctx context.Context, c symmem.PathChoice) error {
-	if c == l.set {
+	if c == *l.set {
 		return nil
 	}
 	if err := l.rt.World().SetPath(ctx, c); err != nil {
 		return err
 	}
-	l.set = c
+	*l.set = c
 	return nil
 }
 
