@@ -15,6 +15,9 @@ type Call struct {
 	Count int64
 	// Send and Recv are this rank's buffers.
 	Send, Recv Memory
+	// At is the place for which the call is made. Where ranks call different collectives the error
+	// has the place of the latest call of each.
+	At Site
 	// Path is who chooses the path of this call alone: PathPlain, PathWindow or PathDirect; else the
 	// group's choice stands. It is the same on all ranks.
 	Path PathChoice
@@ -27,6 +30,9 @@ func (g *Group) Do(ctx context.Context, c Call, s *Stream) error {
 	}
 	if c.Path == PathAuto {
 		c.Path = PathDefault
+	}
+	if c.At != 0 {
+		g.site.Store(uint32(c.At))
 	}
 	return g.run(ctx, s, &request{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,

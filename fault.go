@@ -237,7 +237,7 @@ func (g *Group) explainDivergence(cause error) error {
 	here = here[:min(len(here), agreement.MaxTag)]
 	var err error
 	for _, c := range []agreement.Config{
-		{Mode: agreement.Prefix, Call: g.callOf(cause)},
+		{Mode: agreement.Prefix, Call: g.callOf(cause), Site: g.latestSite()},
 		// Ranks that wait for each other in different places have stopped, so what one of them
 		// has done beyond the others counts, too.
 		{Mode: agreement.Exact},

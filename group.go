@@ -52,6 +52,7 @@ type Group struct {
 	plans      [planSlots]atomic.Pointer[preparedPlan]
 
 	registered atomic.Uint64
+	site       atomic.Uint32 // a Site: that of the latest call that came with one
 	agreed     atomic.Uint64
 }
 

@@ -36,6 +36,9 @@ func (rt *Runtime) named(s Site) string {
 	return rt.sites.names.At(uint32(s))
 }
 
+// latestSite is the place of the group's latest call that came with one.
+func (g *Group) latestSite() string { return g.rt.named(Site(g.site.Load())) }
+
 // AllocAt is AllocOn with the place for which it is done, for error messages.
 func (p *Pool) AllocAt(s *Stream, bytes int64, at Site) (Buffer, error) {
 	// No code of Go's lies below MaxSites, so numbers of Sites and program counters share a table.

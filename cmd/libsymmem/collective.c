@@ -6,7 +6,8 @@
 API int symmem_collective(uint64_t group, int operation, int64_t count, int type, int op, int root,
                           int path, const void *send, void *recv, uint64_t stream) {
 	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
-	return goCollective(group, operation, count, type, op, root, path, (void *)send, recv, stream);
+	return goCollective(group, operation, count, type, op, root, path, (void *)send, recv, stream,
+	                    symmem_current_site());
 }
 
 API int symmem_all_reduce(uint64_t group, int64_t count, int type, int op, int path,

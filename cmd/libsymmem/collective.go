@@ -12,13 +12,13 @@ import (
 //export goCollective
 func goCollective(
 	group C.uint64_t, operation C.int, count C.int64_t, dataType, op, root, path C.int,
-	send, recv unsafe.Pointer, stream C.uint64_t,
+	send, recv unsafe.Pointer, stream C.uint64_t, site C.uint32_t,
 ) C.int {
 	return guarded(func() error {
 		return library.Do(uint64(group), &torch.Call{
 			Operation: int(operation), Count: int64(count), Type: int(dataType), Op: int(op),
 			Root: int(root), Path: int(path), Send: uintptr(send), Recv: uintptr(recv),
-			Stream: uintptr(stream),
+			Stream: uintptr(stream), Site: uint32(site),
 		})
 	})
 }

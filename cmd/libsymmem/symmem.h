@@ -107,7 +107,8 @@ enum {
 	SYMMEM_PATH_DEFAULT = 0, /* what the group is set to; a group starts with that of symmem_open */
 	SYMMEM_PATH_AUTO = 1,    /* the tuning table */
 	SYMMEM_PATH_PLAIN = 2,   /* plain, always */
-	SYMMEM_PATH_WINDOW = 3   /* window, wherever both buffers lie in windows */
+	SYMMEM_PATH_WINDOW = 3,  /* window, wherever both buffers lie in windows */
+	SYMMEM_PATH_DIRECT = 4   /* symmem's own kernels, wherever they can do it */
 };
 
 /* How much ranks compare. */
@@ -154,7 +155,7 @@ int symmem_last_error_json(size_t size, char *text, size_t *length);
  *   token          keeps strangers out of the store; "host:port" needs one
  *   backend        "auto", "host" or "nccl"
  *   tuning         file of a tuning table, or "built-in"
- *   path           "auto", "plain" or "window"
+ *   path           "auto", "plain", "window" or "direct"
  *   check          "off", "registration" or "every"
  *   check_interval_ms   how often registration compares in the background; negative: never
  *   timeout_ms     bounds every wait for other ranks; 30000
@@ -399,11 +400,12 @@ uint32_t symmem_set_site(uint32_t site);
 
 /* All collectives are queued on the stream and return; counts and meanings are NCCL's. In a
  * capture they become a part of it. They are called in the same order on every rank of the group.
+ * A buffer that begins in a pool must lie in one piece of memory that the pool has handed out.
  *
  * Memory of a pool that is not registered with the group yet is registered first (collective),
  * except during a capture: then the call takes the plain path. The path is SYMMEM_PATH_DEFAULT,
- * or SYMMEM_PATH_PLAIN or SYMMEM_PATH_WINDOW for this call only, the same on all ranks;
- * SYMMEM_PATH_AUTO is as the default here.
+ * or SYMMEM_PATH_PLAIN, SYMMEM_PATH_WINDOW or SYMMEM_PATH_DIRECT for this call only, the same on
+ * all ranks; SYMMEM_PATH_AUTO is as the default here.
  *
  * An error that comes after queueing is the result of the next call on the group, and of
  * symmem_stream_synchronize. */

@@ -244,7 +244,8 @@ func (m *Machine) differ(
 		if err != nil {
 			return nil, nil, err
 		}
-		d.Variants = append(d.Variants, Variant{Ranks: one.ranks, What: what})
+		d.Variants = append(d.Variants,
+			Variant{Ranks: one.ranks, What: what, Site: string(one.note)})
 		ranks += one.ranks.Len()
 	}
 	d.Others = v.others

@@ -97,6 +97,16 @@ type Config struct {
 	Ledgers []Ledger
 	// Call, if set, is compared once the ledgers agree.
 	Call *CollectiveCall
+	// Site is the place in the program for which the call is made, or "". It is not compared.
+	Site string
+}
+
+// note is the call site as it rides along with the call, cut to what a ledger keeps of one.
+func (c Config) note() []byte {
+	if c.Call == nil {
+		return nil
+	}
+	return []byte(c.Site[:min(len(c.Site), ledger.MaxSiteBytes)])
 }
 
 func (c Config) validate() error {
@@ -163,7 +173,7 @@ func (m *Machine) Start() ([]byte, error) {
 	}
 	msg.tags = oneVariant(rank, append([]byte{byte(m.config.Mode)}, m.config.Tag...), nil)
 	msg.ids = oneVariant(rank, ids, nil)
-	msg.calls = oneVariant(rank, m.config.Call.Encode(), nil)
+	msg.calls = oneVariant(rank, m.config.Call.Encode(), m.config.note())
 	return msg.encode()
 }
 

@@ -11,8 +11,8 @@ import (
 // difference it is.
 const maxWindow = 9
 
-// maxNote bounds the note of a witness: the request digests of a window.
-const maxNote = 8 * maxWindow
+// maxNote bounds a note: the request digests of a window, or the site of a call.
+const maxNote = max(8*maxWindow, ledger.MaxSiteBytes)
 
 // The kinds of testimony, as the first byte of a witness.
 const (

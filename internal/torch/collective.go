@@ -15,6 +15,8 @@ type Call struct {
 	Count                           int64
 	Send, Recv                      uintptr
 	Stream                          uintptr
+	// Site is the number of the call site, or 0.
+	Site uint32
 }
 
 // Do queues a collective on a foreign stream.
@@ -40,7 +42,7 @@ func (l *Library) Do(handle uint64, c *Call) error {
 // resolve checks what the types of Go would narrow, and finds the lengths of the buffers.
 func (c *Call) resolve(g *group) (symmem.Call, error) {
 	const most = 1 << 44
-	call := symmem.Call{Root: c.Root, Count: c.Count}
+	call := symmem.Call{Root: c.Root, Count: c.Count, At: symmem.Site(c.Site)}
 	var errs [4]error
 	call.Operation, errs[0] = term("operation", operations, c.Operation)
 	call.Type, errs[1] = term("element type", types, c.Type)

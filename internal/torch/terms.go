@@ -21,6 +21,7 @@ var (
 	}
 	paths = []symmem.PathChoice{
 		symmem.PathDefault, symmem.PathAuto, symmem.PathPlain, symmem.PathWindow,
+		symmem.PathDirect,
 	}
 	levels = []symmem.CheckLevel{
 		symmem.CheckDefault, symmem.CheckOff, symmem.CheckRegistration, symmem.CheckEvery,

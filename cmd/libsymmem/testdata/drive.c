@@ -12,7 +12,7 @@ static const struct {
 	{"late", late},       {"lost", lost},               {"forks", forks},
 	{"threads", threads}, {"signals", signals},         {"exit-live", exit_live},
 	{"reopen", reopen},   {"exit-waiting", exit_waiting}, {"plug", plug},
-	{"speed", speed},       {"attach", attach},           {"capture", capture},
+	{"mismatch", mismatch}, {"speed", speed},       {"attach", attach},           {"capture", capture},
 };
 
 int main(int argc, char **argv) {

@@ -58,6 +58,7 @@ void misuse(void);
 void freed_order(void);
 void diverge(void);
 void late(void);
+void mismatch(void);
 void lost(void);
 void forks(void);
 void threads(void);

@@ -104,6 +104,26 @@ void diverge(void) {
 	TRUE(symmem_generation()[SYMMEM_WORD_FAULTS] == 1);
 }
 
+void mismatch(void) {
+	uint64_t world = open_with("{\"check\": \"every\"}");
+	char *at;
+	DO(symmem_alloc(0, 1 << 20, 0, (void **)&at));
+	DO(symmem_scope_end(world, 0, NULL));
+	at_line(rank ? "layer.py:7" : "layer.py:8");
+	/* The same call, on memory that lies elsewhere on one rank: nothing is written. */
+	memset(at, 1, 1 << 20);
+	char *out = at + (rank ? 4096 : 8192);
+	int code =
+		symmem_all_reduce(world, 4, SYMMEM_FLOAT32, SYMMEM_SUM, SYMMEM_PATH_WINDOW, out, out, 0);
+	if (code == SYMMEM_OK) code = symmem_stream_synchronize(0);
+	TRUE(code == SYMMEM_ERR_DIVERGENCE);
+	CONTAINS("\"kind\":\"collective\"", symmem_last_error_json(sizeof text_, text_, &length_));
+	CONTAINS("layer.py:7", symmem_last_error(sizeof text_, text_, &length_));
+	CONTAINS("layer.py:8", symmem_last_error(sizeof text_, text_, &length_));
+	for (int i = 0; i < 1 << 20; i++) TRUE(at[i] == 1);
+	DO(symmem_close(1));
+}
+
 void late(void) {
 	uint64_t world = open_with("{\"timeout_ms\": 500}");
 	static int64_t mine, first;
