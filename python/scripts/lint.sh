@@ -14,7 +14,7 @@ check() {
 	fi
 	"$python" -m "$name" "$@" || failed=1
 }
-check ruff check . ../bench/gpu/torch
-check ruff format --check . ../bench/gpu/torch
+check ruff check --config pyproject.toml . ../bench/gpu/torch
+check ruff format --check --config pyproject.toml . ../bench/gpu/torch
 check mypy
 exit "$failed"

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from symmem import errors
+from symmem._places import note_layout
 
 if TYPE_CHECKING:
     from symmem._group import Group
@@ -174,6 +175,10 @@ class Sited:
     ) -> None:
         runtime = self._group.runtime
         try:
+            if kind is None and runtime.cuda is not None:
+                # PyTorch's tensors are no events of ours. Who wants to know the line at which ranks
+                # begin to differ pays for a look at all of them after every scope.
+                note_layout(runtime.cuda, self._group)
             self._inner.__exit__(kind, error, trace)
         finally:
             runtime.library.raw.symmem_set_site(runtime.current.sites.pop())

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# symmem under PyTorch on GPUs: each part is a program of its own in bench/gpu/torch, has a time of
+# its own, and says PASS or FAIL with figures. A part that fails does not stop the others. Build
+# with torch-build.sh. With 2 GPUs everything takes less than five minutes.
+#
+#   RANKS           how many ranks, a GPU each (4)
+#   PARTS           which parts, of those listed below
+#   PYTHON          the interpreter that has PyTorch (python3)
+#   SYMMEM_SGLANG   a checkout of SGLang, whose own files the part `sglang` runs then
+# shellcheck source-path=SCRIPTDIR source=machine.sh
+. "$(dirname "$0")/machine.sh"
+here=$(cd "$(dirname "$0")/torch" && pwd)
+python=${PYTHON:-python3}
+export PYTHONPATH="$BUILD/python:$here" PYTHONDONTWRITEBYTECODE=1
+"$python" -c 'import torch; print("# PyTorch", torch.__version__, "NCCL", torch.cuda.nccl.version())'
+
+# part SECONDS PROGRAM [ARGUMENT]... runs a program on all ranks.
+part() {
+	local seconds=$1 code=0
+	shift
+	bounded "$((seconds + 15))" "$python" "$here/launch.py" "$RANKS" "$seconds" "$@" || code=$?
+	((code == 0)) || fail "$*"
+}
+
+run_part() {
+	case $1 in
+	rounds) part 40 -m symmem.verify --callsites ;;
+	skew) part 60 -m symmem.verify --churn 200 --skew --groups 3 --rounds 1 ;;
+	stock) part 60 "$here/churn.py" stock ;;
+	churn) part 75 "$here/churn.py" symmem ;;
+	diverge)
+		part 30 "$here/diverge.py" segment
+		part 30 "$here/diverge.py" tensor
+		part 30 "$here/diverge.py" check
+		;;
+	ops) part 40 "$here/ops.py" ;;
+	graph) part 50 "$here/graph.py" ;;
+	cost) part 50 "$here/cost.py" ;;
+	decode) part 75 "$here/decode.py" ;;
+	model) part 75 "$here/model.py" ;;
+	attach) part 40 "$here/attach.py" ;;
+	endings)
+		for way in live scope group loader interrupt; do
+			part 30 "$here/endings.py" "$way"
+		done
+		;;
+	sglang)
+		if [[ -n ${SYMMEM_SGLANG:-} ]]; then
+			part 60 "$here/sglang_files.py" "$SYMMEM_SGLANG"
+		else
+			echo "SKIP sglang: SYMMEM_SGLANG names no checkout"
+		fi
+		;;
+	*) fail "no part is named $1" ;;
+	esac
+}
+
+for name in ${PARTS:-rounds skew stock churn diverge ops graph cost decode model attach endings sglang}; do
+	begin=$SECONDS
+	run_part "$name"
+	echo "# part $name took $((SECONDS - begin)) s"
+done
+finish

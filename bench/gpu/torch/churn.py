@@ -1,0 +1,101 @@
+"""All-reduces on symmetric tensors while each rank also makes tensors of its own.
+
+churn.py stock    PyTorch's own symmetric pool: wrong sums, and no error
+churn.py symmem   the same histories, then 20 longer ones, on symmem: none may be wrong
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import common
+import torch
+import torch.distributed as dist
+from common import DEVICE, RANK, SUM, Noise, attempt, gather, history, say, verdict
+
+import symmem
+
+
+def churn(
+    seed: int, steps: int, scope: Callable[[], Any], reduce: Callable[[Any], Any]
+) -> list[int]:
+    """Run one history; return how many sums were made, and how many were wrong."""
+    noise, live, made, wrong = Noise(seed), [], 0, 0
+    for action, value in history(seed, steps):
+        if action == "drop":
+            live.pop(value)
+            continue
+        noise.step()
+        with scope():
+            tensor = torch.empty(value // 4, device=DEVICE)
+        live.append(tensor)
+        tensor.fill_(RANK + 1)
+        reduce(tensor)
+        torch.cuda.synchronize()
+        made += 1
+        wrong += int(not bool((tensor == SUM).all()))
+    return [made, wrong]
+
+
+def total(found: list[list[int]]) -> tuple[int, int]:
+    """Sum up over histories; a sum is wrong if it is on any rank."""
+    made = sum(f[0] for f in found)
+    return made, max(gather(sum(f[1] for f in found)))
+
+
+def stock() -> None:
+    """Run four histories of 100 on PyTorch's own pool, each with a process group of its own."""
+    found = []
+    for seed in range(4):
+        group = dist.new_group(backend="nccl")
+        backend = group._get_backend(DEVICE)
+        dist.all_reduce(torch.ones(1, device=DEVICE), group=group)
+        pool = torch.cuda.MemPool(backend.mem_allocator)
+        backend.register_mem_pool(pool, symm=True)
+        scope = lambda p=pool: torch.cuda.use_mem_pool(p)  # noqa: E731
+        found.append(churn(seed, 100, scope, lambda t, g=group: dist.all_reduce(t, group=g)))
+    made, wrong = total(found)
+    # Without a wrong sum the machine has only been lucky, so this is not a verdict.
+    say(f"INFO stock churn: {wrong} wrong of {made}")
+
+
+def ours() -> None:
+    """Run the same histories on symmem, over windows wherever there are any."""
+    world = common.start(path="window")
+    scope = lambda: symmem.use(world)  # noqa: E731
+    found = [churn(seed, 100, scope, symmem.all_reduce) for seed in range(4)]
+    made, wrong = total(found)
+    verdict("churn, the four histories of stock", wrong == 0, f"{wrong} wrong of {made}")
+    begin = time.monotonic()
+    found = [churn(seed, 200, scope, symmem.all_reduce) for seed in range(10, 30)]
+    made, wrong = total(found)
+    took = time.monotonic() - begin
+    verdict("churn, 20 longer histories", wrong == 0, f"{wrong} wrong of {made} in {took:.0f} s")
+    paths = symmem.stats()["groups"]["world"]["paths"]
+    verdict("churn ran over windows", paths.get("window", 0) > 0, paths)
+    attempt("churn with unchanged calls", unchanged)
+
+
+def unchanged() -> None:
+    """Run the histories with torch.distributed's own calls, after attach."""
+    group = symmem.attach()
+    found = [churn(seed, 100, lambda: symmem.use(group), dist.all_reduce) for seed in range(4)]
+    made, wrong = total(found)
+    verdict("churn, dist.all_reduce after attach", wrong == 0, f"{wrong} wrong of {made}")
+    symmem.check()
+    verdict("all ranks agree where every tensor was", True)
+    with contextlib.suppress(symmem.SymmemError):
+        symmem.detach()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "stock":
+        common.distributed()
+        attempt("stock churn", stock)
+    else:
+        attempt("churn", ours)
+    common.leave()

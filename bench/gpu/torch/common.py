@@ -1,0 +1,167 @@
+"""What the programs of this folder have in common: opening, verdicts, timing."""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import symmem
+
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+SUM = SIZE * (SIZE + 1) / 2
+MIB = 1 << 20
+
+failed = False
+_control: Any = None
+
+
+def start(**options: Any) -> symmem.Group:
+    """Open PyTorch's NCCL process group and symmem over it."""
+    distributed()
+    return symmem.init(**{"timeout": 15, **options})
+
+
+def distributed() -> None:
+    """Open PyTorch's NCCL process group, and one of gloo for verdicts."""
+    global _control
+    torch.cuda.set_device(DEVICE)
+    wait = timedelta(seconds=30)
+    dist.init_process_group("nccl", device_id=DEVICE, timeout=wait)
+    _control = dist.new_group(backend="gloo", timeout=wait)
+
+
+def say(*words: object) -> None:
+    """Print on rank 0."""
+    if RANK == 0:
+        print(*words, flush=True)
+
+
+def gather(value: Any) -> list[Any]:
+    """Exchange a value between all ranks, over gloo."""
+    found: list[Any] = [None] * SIZE
+    dist.all_gather_object(found, value, group=_control)
+    return found
+
+
+def verdict(name: str, ok: bool, figures: object = "") -> bool:
+    """Print PASS or FAIL; a part passes if it does on all ranks."""
+    global failed
+    wrong = [r for r, one in enumerate(gather(bool(ok))) if not one]
+    failed = failed or bool(wrong)
+    where = f" (ranks {wrong})" if wrong else ""
+    say(f"{'FAIL' if wrong else 'PASS'} {name}{where}: {figures}")
+    return not wrong
+
+
+def attempt(name: str, part: Callable[[], None]) -> None:
+    """Run a part; an exception is its failure, and what comes after it still runs."""
+    global failed
+    try:
+        part()
+    except Exception as e:
+        failed = True
+        print(f"FAIL {name} (rank {RANK}): {type(e).__name__}: {e}", flush=True)
+
+
+def leave() -> None:
+    """End the program with the exit code of its verdicts.
+
+    The process ends without Python's tidying up, which is the matter of endings.py.
+    """
+    torch.cuda.synchronize()
+    gather(None)
+    sys.stdout.flush()
+    os._exit(1 if failed else 0)
+
+
+def settle() -> None:
+    """Let all ranks come to the same point with idle devices."""
+    torch.cuda.synchronize()
+    dist.barrier(group=_control)
+
+
+_stream: torch.cuda.Stream | None = None
+
+
+def capture_stream() -> torch.cuda.Stream:
+    """Find the stream that captures use, so that memory can be reserved on it."""
+    global _stream
+    if _stream is None:
+        _stream = torch.cuda.Stream()
+    return _stream
+
+
+def capture(work: Callable[[], Any], times: int = 1) -> torch.cuda.CUDAGraph:
+    """Capture work that has run before."""
+    settle()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=capture_stream(), capture_error_mode="thread_local"):
+        for _ in range(times):
+            work()
+    settle()
+    return graph
+
+
+def replayed(graph: torch.cuda.CUDAGraph, rounds: int = 30) -> float:
+    """Time a replay in microseconds: the median."""
+    found = []
+    for _ in range(rounds):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(begin.elapsed_time(end) * 1000)
+    return statistics.median(found)
+
+
+def in_turns(graphs: dict[str, torch.cuda.CUDAGraph], turns: int = 5) -> dict[str, float]:
+    """Time graphs in turns, so that all see the same machine: the least of the medians of each."""
+    found: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(turns):
+        for name, graph in graphs.items():
+            settle()
+            found[name].append(replayed(graph))
+    return {name: max(gather(min(times))) for name, times in found.items()}
+
+
+SIZES = [n * MIB for n in (1, 2, 5, 12, 20, 24, 48)]
+
+
+def history(seed: int, steps: int) -> Iterator[tuple[str, int]]:
+    """Draw what a program does with symmetric tensors: ("make", bytes) or ("drop", index)."""
+    draws = random.Random(seed)
+    live = 0
+    for _ in range(steps):
+        if live and draws.random() < 0.45:
+            yield "drop", draws.randrange(live)
+            live -= 1
+        yield "make", draws.choice(SIZES)
+        live += 1
+
+
+class Noise:
+    """What else a rank's program allocates: tensors of its own, as no other rank has them."""
+
+    def __init__(self, seed: int):
+        self.draws = random.Random(100 * seed + RANK)
+        self.live: list[torch.Tensor] = []
+
+    def step(self) -> None:
+        """Make or drop something, sometimes."""
+        if self.draws.random() < 0.3:
+            size = self.draws.randrange(1, 64) * MIB
+            self.live.append(torch.empty(size, dtype=torch.uint8, device=DEVICE))
+        if len(self.live) > 6:
+            self.live.pop(self.draws.randrange(len(self.live)))
+        if self.draws.random() < 0.05:
+            torch.cuda.empty_cache()

@@ -1,0 +1,138 @@
+"""What scopes, questions and windows cost, beside what PyTorch and NCCL ask for the same."""
+
+from __future__ import annotations
+
+import time
+
+import common
+import torch
+import torch.distributed as dist
+from common import DEVICE, MIB, attempt, gather, say, settle, verdict
+
+import symmem
+from symmem._cuda import snapshot
+from symmem._torch import pytorch
+from symmem.bench import best
+
+BAR = 0.5
+"""Microseconds that a scope may cost over PyTorch's own begin and end, and that a question may."""
+
+WINDOWS = 8
+GIB = 1 << 30
+
+
+def scopes() -> None:
+    """Compare a scope with nothing new with PyTorch's own begin and end of a pool."""
+    world = symmem.world()
+    with symmem.use(world):
+        kept = torch.empty(MIB, device=DEVICE)
+    found, index = pytorch(), torch.cuda.current_device()
+    pool = torch.cuda.MemPool()
+    register = world.library.raw.nccl_allocator_register_segments_with_comm
+
+    def bare() -> None:
+        found.begin(index, pool.id)
+        found.end(index, pool.id)
+        found.release(index, pool.id)
+
+    def ours() -> None:
+        with symmem.use(world):
+            pass
+
+    def manager() -> None:
+        with torch.cuda.use_mem_pool(pool):
+            pass
+
+    scope, theirs = best(ours, 5000), best(bare, 5000)
+    over = scope - theirs
+    shot = best(lambda: snapshot(found), 50, 5)
+    verdict(
+        "scope over begin and end",
+        over <= BAR,
+        f"{over:+.2f} us (bar {BAR}): scope {scope:.2f}, begin and end {theirs:.2f}, "
+        f"use_mem_pool {best(manager):.2f}, snapshot {shot:.1f}",
+    )
+    comm = group_pointer()
+    if comm:
+        register(comm)
+        say(f"INFO SGLang's register call with nothing new: {best(lambda: register(comm)):.2f} us")
+    say(f"INFO {kept.numel()} elements live")
+
+
+def group_pointer() -> int:
+    """Find PyTorch's communicator, for SGLang's call."""
+    backend = dist.group.WORLD._get_backend(DEVICE)
+    return int(backend._comm_ptr()) if hasattr(backend, "_comm_ptr") else 0
+
+
+def questions() -> None:
+    """Ask whether tensors are symmetric, with 1,000 segments."""
+    world = symmem.world()
+    with symmem.use(world):
+        inside = torch.empty(MIB, device=DEVICE)
+    outside = torch.empty(MIB, device=DEVICE)
+    ask, table = symmem.is_symmetric, world.windows
+    assert ask(inside, world)
+    assert not ask(outside, world)
+    few, have = best(lambda: ask(inside, world), 5000), len(table.starts)
+    far = 1 << 60
+    table.starts += [far + i * 4096 for i in range(1000 - have)]
+    table.ends += [far + i * 4096 + 4096 for i in range(1000 - have)]
+    yes, no = best(lambda: ask(inside, world), 5000), best(lambda: ask(outside, world), 5000)
+    table.refresh()
+    figures = f"{yes:.2f} us (bar {BAR}), no {no:.2f} us; with {have} windows {few:.2f} us"
+    verdict("is_symmetric with 1000 segments", yes <= BAR and no <= BAR, figures)
+
+
+def windows() -> None:
+    """Make 4 GiB of tensors in PyTorch's segments and count windows."""
+    ours, tensors = timed_ours()
+    pool = symmem.stats()["pools"][0]
+    verdict(
+        "windows after 4 GiB",
+        pool["windows"] <= WINDOWS,
+        f"{pool['windows']} windows (bar {WINDOWS}) for {len(tensors)} segments of PyTorch's, "
+        f"{pool['mapped'] / GIB:.1f} GiB mapped",
+    )
+    del tensors
+    say(f"INFO start-up: {ours:.2f} s; one window a segment: {timed_stock():.2f} s")
+
+
+def timed_ours() -> tuple[float, list[torch.Tensor]]:
+    """Make 4 GiB in tensors of 24 MiB on symmem."""
+    settle()
+    begin = time.monotonic()
+    tensors = []
+    for _ in range(4 * GIB // (24 * MIB)):
+        with symmem.use():
+            tensors.append(torch.empty(24 * MIB, dtype=torch.uint8, device=DEVICE))
+    settle()
+    return max(gather(time.monotonic() - begin)), tensors
+
+
+def timed_stock() -> float:
+    """Make the same on PyTorch's own pool, which registers every segment."""
+    group = dist.new_group(backend="nccl")
+    dist.all_reduce(torch.ones(1, device=DEVICE), group=group)
+    backend = group._get_backend(DEVICE)
+    pool = torch.cuda.MemPool(backend.mem_allocator)
+    settle()
+    begin = time.monotonic()
+    with torch.cuda.use_mem_pool(pool):
+        tensors = [
+            torch.empty(24 * MIB, dtype=torch.uint8, device=DEVICE)
+            for _ in range(4 * GIB // (24 * MIB))
+        ]
+    backend.register_mem_pool(pool, symm=True)
+    settle()
+    took = max(gather(time.monotonic() - begin))
+    backend.deregister_mem_pool(pool)
+    del tensors
+    return took
+
+
+if __name__ == "__main__":
+    common.start()
+    for part in (scopes, questions, windows):
+        attempt(part.__name__, part)
+    common.leave()

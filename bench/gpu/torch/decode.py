@@ -1,0 +1,77 @@
+"""A tensor-parallel decode layer, batch 1 to 256: symmem's choice of paths against PyTorch's NCCL.
+
+A layer is what follows attention or the MLP: a product whose result is a partial sum, and the
+all-reduce of it. Graphs are replayed in turns, so both see the same machine.
+"""
+
+from __future__ import annotations
+
+import common
+import torch
+import torch.distributed as dist
+from common import DEVICE, SIZE, attempt, capture, in_turns, say, verdict
+
+import symmem
+
+HIDDEN, LAYERS = 8192, 16
+SLOWER = 0.02
+"""The part by which symmem may be slower than plain anywhere."""
+
+
+class Layer:
+    """The weights, and one batch of inputs."""
+
+    def __init__(self, batch: int, weights: list[torch.Tensor]):
+        self.weights = weights
+        shape = (batch, HIDDEN // SIZE)
+        self.x = torch.randn(shape, device=DEVICE, dtype=torch.bfloat16)
+
+    def plain(self) -> torch.Tensor:
+        """Run the layers as a program without symmem does."""
+        for n in range(LAYERS):
+            out = torch.matmul(self.x, self.weights[n % 2])
+            dist.all_reduce(out)
+        return out
+
+    def ours(self) -> torch.Tensor:
+        """Run them with the products in symmetric memory."""
+        for n in range(LAYERS):
+            with symmem.use():
+                out = torch.matmul(self.x, self.weights[n % 2])
+            symmem.all_reduce(out)
+        return out
+
+
+def weights() -> list[torch.Tensor]:
+    """Make this rank's part of two weights."""
+    shape = (HIDDEN // SIZE, HIDDEN)
+    return [torch.randn(shape, device=DEVICE, dtype=torch.bfloat16) * 0.01 for _ in range(2)]
+
+
+def batches() -> None:
+    """Compare all batches."""
+    made = weights()
+    worst = 0.0
+    say("batch | bytes | PyTorch us | symmem us | gain | path")
+    for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        layer = Layer(batch, made)
+        want, found = layer.plain(), layer.ours()
+        if not torch.allclose(want.float(), found.float(), 0.05, 0.05):
+            raise AssertionError(f"batch {batch}: results differ")
+        path = symmem.explain("all_reduce", found).path
+        graphs = {"plain": capture(layer.plain), "ours": capture(layer.ours)}
+        times = in_turns(graphs)
+        plain, ours = times["plain"] / LAYERS, times["ours"] / LAYERS
+        gain = plain / ours - 1
+        worst = min(worst, gain)
+        size = batch * HIDDEN * 2
+        say(f"{batch} | {size} | {plain:.1f} | {ours:.1f} | {gain:+.1%} | {path}")
+        del graphs, want, found
+    verdict("decode layer", worst >= -SLOWER, f"worst {worst:+.1%} (bar {-SLOWER:.0%})")
+
+
+if __name__ == "__main__":
+    common.start(reserve=64 << 20)
+    symmem.reserve(1 << 30, stream=common.capture_stream())
+    attempt("decode layer", batches)
+    common.leave()

@@ -1,0 +1,111 @@
+"""How programs on GPUs end: no hang, no crash, clear words. The argument says which way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+import common
+import torch
+import torch.distributed as dist
+from common import DEVICE, MIB, RANK, SIZE, say
+
+import symmem
+
+LIVE: list[Any] = []
+
+
+def live() -> None:
+    """The interpreter ends by itself, with live tensors and work under way."""
+    with symmem.use(common.start()):
+        LIVE.append(torch.ones(64 * MIB, device=DEVICE))
+    for _ in range(20):
+        symmem.all_reduce(LIVE[0])
+    say("PASS exit with live tensors, if the exit codes are 0")
+
+
+def scope() -> None:
+    """One rank raises inside of a scope; the others are told that it is gone."""
+    world = common.start()
+    say("EXPECT", *[1 if r == SIZE - 1 else 3 for r in range(SIZE)])
+    try:
+        with symmem.use(world):
+            x = torch.ones(MIB, device=DEVICE)
+            if RANK == SIZE - 1:
+                raise KeyError("a mistake of the last rank")
+        for _ in range(3):
+            symmem.all_reduce(x)
+            symmem.synchronize()
+    except (symmem.RankLostError, symmem.TimeoutError) as e:
+        say("PASS exception in a scope:", type(e).__name__, e)
+        sys.stdout.flush()
+        os._exit(3)
+    except KeyError:
+        os._exit(1)
+
+
+def group() -> None:
+    """The process group is destroyed first, then symmem is closed with live tensors."""
+    with symmem.use(common.start()):
+        x = torch.ones(MIB, device=DEVICE)
+    symmem.attach()
+    dist.destroy_process_group()
+    symmem.all_reduce(x)
+    torch.cuda.synchronize()
+    ok = bool((x == SIZE).all())
+    del x
+    torch.cuda.empty_cache()
+    symmem.finalize(force=True)
+    say("PASS" if ok else "FAIL", "process group first, then finalize")
+
+
+class Squares(torch.utils.data.Dataset[int]):
+    """Items that are made in forked workers, which try symmem."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        try:
+            symmem.check()
+        except symmem.ForkedError:
+            return index * index
+        return -1
+
+
+def loader() -> None:
+    """A DataLoader forks workers while symmem is open."""
+    with symmem.use(common.start()):
+        x = torch.ones(MIB, device=DEVICE)
+    data = torch.utils.data.DataLoader(
+        Squares(), batch_size=2, num_workers=2, multiprocessing_context="fork", timeout=15
+    )
+    found = [n for batch in data for n in batch.tolist()]
+    symmem.all_reduce(x)
+    torch.cuda.synchronize()
+    ok = found == [n * n for n in range(8)] and bool((x == SIZE).all())
+    say("PASS" if ok else "FAIL", "fork in a DataLoader:", found)
+
+
+def interrupt() -> None:
+    """A SIGINT comes between collectives."""
+    with symmem.use(common.start()):
+        x = torch.ones(MIB, device=DEVICE)
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    done = 0
+    try:
+        while True:
+            symmem.barrier()
+            torch.cuda.synchronize()
+            done += 1
+    except (KeyboardInterrupt, symmem.SymmemError) as e:
+        say(f"PASS SIGINT: {type(e).__name__} after {done} barriers, {x.numel()} elements live")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

@@ -1,0 +1,123 @@
+"""CUDA graphs: what a graph writes is nobody else's, and growth in a capture is told.
+
+The sentinel is the test that shows the fault of pools without graphs of their own: a collective on
+a symmetric tensor inside a graph, then a tensor made outside that fills with 7.0, then replays. If
+the graph's tensor had been handed out again, replays would write over the sentinel.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import common
+import torch
+from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, settle, verdict
+
+import symmem
+
+SIZES = [2 << 10, 12 << 10, 96 << 10, MIB, 24 * MIB]
+
+
+def stream() -> torch.cuda.Stream:
+    """Make the stream that captures use, and reserve on it."""
+    made = torch.cuda.Stream()
+    symmem.reserve(256 * MIB, stream=made)
+    return made
+
+
+def step(source: torch.Tensor, out: torch.Tensor) -> None:
+    """Reduce a symmetric tensor that lives no longer than this."""
+    with symmem.use():
+        inside = source * 2
+    symmem.all_reduce(inside)
+    out.copy_(inside)
+
+
+def sentinel() -> None:
+    """Capture, make sentinels, replay ten times."""
+    on = stream()
+    intact, right = [], []
+    for nbytes in SIZES:
+        count = nbytes // 4
+        source, out = torch.ones(count, device=DEVICE), torch.empty(count, device=DEVICE)
+        step(source, out)
+        settle()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=on, capture_error_mode="thread_local"):
+            step(source, out)
+        with symmem.use():
+            sentinels = [torch.full((count,), 7.0, device=DEVICE) for _ in range(8)]
+        for n in range(10):
+            source.fill_((RANK + 1) * (n + 1))
+            graph.replay()
+            torch.cuda.synchronize()
+            right.append(bool((out == 2 * SUM * (n + 1)).all()))
+        intact.append(all(bool((s == 7.0).all()) for s in sentinels))
+        del graph, sentinels
+    verdict("graph sentinel", all(intact), f"intact for {SIZES} bytes: {intact}")
+    verdict("graph replays", all(right), f"{sum(right)} of {len(right)} right")
+
+
+def shared() -> None:
+    """Share a private pool between two graphs, as engines do, and replay them in turns."""
+    on, handle = stream(), torch.cuda.graph_pool_handle()
+    graphs, sources, outs = [], [], []
+    for n in range(3):
+        source = torch.full((MIB,), float(n + 1), device=DEVICE)
+        out = torch.empty(MIB, device=DEVICE)
+        step(source, out)
+        settle()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=handle, stream=on, capture_error_mode="thread_local"):
+            step(source, out)
+        graphs.append(graph)
+        sources.append(source)
+        outs.append(out)
+    ok = True
+    for turn in range(5):
+        for n in (0, 2, 1):
+            sources[n].fill_(turn + n)
+            graphs[n].replay()
+        torch.cuda.synchronize()
+        ok = ok and all(bool((outs[n] == 2 * SIZE * (turn + n)).all()) for n in range(3))
+    lanes = symmem.stats()["lanes"][0]
+    verdict("graphs with one pool", ok, f"lanes {lanes}")
+
+
+def growth() -> None:
+    """Need memory in a capture that nobody has reserved."""
+    world = symmem.world()
+    count = 512 * MIB // 4
+    source, out = torch.ones(count, device=DEVICE), torch.empty(count, device=DEVICE)
+    settle()
+    graph, fresh = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with torch.cuda.graph(graph, stream=fresh, capture_error_mode="thread_local"):
+            step(source, out)
+    told = [w for w in seen if issubclass(w.category, symmem.GrowthInCaptureWarning)]
+    graph.replay()
+    torch.cuda.synchronize()
+    right = bool((out == 2 * SIZE).all())
+    with symmem.use(world):
+        pass
+    verdict("growth in a capture", right and len(told) > 0, f"{len(told)} warnings, right: {right}")
+
+
+def forgotten() -> None:
+    """Give the memory of graphs back that are gone."""
+    before = symmem.stats()["pools"][0]["mapped"]
+    settle()
+    symmem.trim()
+    after = symmem.stats()["pools"][0]["mapped"]
+    lanes = symmem.stats()["lanes"][0]
+    verdict(
+        "trim after graphs", after < before, f"{before / MIB:.0f} to {after / MIB:.0f} MiB {lanes}"
+    )
+
+
+if __name__ == "__main__":
+    common.start(path="window", reserve=64 * MIB)
+    for part in (sentinel, shared, growth, forgotten):
+        attempt(part.__name__, part)
+    common.leave()

@@ -1,0 +1,105 @@
+"""Runs a program on all GPUs of this machine: launch.py RANKS SECONDS PROGRAM [ARGUMENT]...
+
+Every rank has the variables that torchrun would set. All are ended when the time is over, or some
+seconds after one has failed. The exit code is the largest of theirs; 124 when the time was over. A
+program may be one that ends ranks on purpose: with EXPECT in its last line of output, as in
+"EXPECT 0 3", those codes are right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import IO
+
+from symmem import _launch
+
+GRACE = 12.0
+"""How long the other ranks may go on after one has failed, in seconds."""
+
+
+def ended(children: list[subprocess.Popen[bytes]], seconds: float) -> bool:
+    """Wait for all, and tell whether they ended in time."""
+    deadline = time.monotonic() + seconds
+    while any(child.poll() is None for child in children):
+        if time.monotonic() > deadline:
+            return False
+        if any(child.returncode for child in children):
+            deadline = min(deadline, time.monotonic() + GRACE)
+            children = [c for c in children if c.returncode in (None, 0)]
+        time.sleep(0.05)
+    return True
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """End a rank with all that it has started."""
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def show(rank: int, code: int, out: IO[bytes]) -> str:
+    """Print what a rank has written: all of rank 0, the end of others that failed."""
+    out.seek(0)
+    text = out.read().decode(errors="replace")
+    if rank == 0:
+        print(text, end="", flush=True)
+    elif code:
+        print(f"--- rank {rank}, exit code {code}", text[-3000:], sep="\n", flush=True)
+    return text
+
+
+def expected(text: str, ranks: int) -> list[int]:
+    """Read the exit codes that a program announces."""
+    lines = [line.split() for line in text.splitlines() if line.startswith("EXPECT ")]
+    codes = [int(c) for c in lines[-1][1:]] if lines else []
+    return codes if len(codes) == ranks else [0] * ranks
+
+
+def main() -> int:
+    """Run the program."""
+    ranks, seconds = int(sys.argv[1]), float(sys.argv[2])
+    command = [sys.executable, "-u", *sys.argv[3:]]
+    port = _launch.free_port()
+    with contextlib.ExitStack() as stack:
+        outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
+        return watch(command, ranks, seconds, port, outputs)
+
+
+def watch(
+    command: list[str], ranks: int, seconds: float, port: int, outputs: list[IO[bytes]]
+) -> int:
+    """Start the ranks, wait for them, and judge their exit codes."""
+    children = [
+        subprocess.Popen(
+            command,
+            env=_launch.environment(rank, ranks, port),
+            stdout=outputs[rank],
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        in_time = ended(list(children), seconds)
+    finally:
+        for child in children:
+            end(child)
+    codes = [child.returncode for child in children]
+    texts = [show(r, codes[r], outputs[r]) for r in range(ranks)]
+    if not in_time:
+        print(f"FAIL {' '.join(command[2:])}: no end within {seconds:.0f} s, codes {codes}")
+        return 124
+    if codes == expected(texts[0], ranks):
+        return 0
+    print(f"FAIL {' '.join(command[2:])}: exit codes {codes}")
+    return max((c if c > 0 else 2) for c in codes if c) if any(codes) else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

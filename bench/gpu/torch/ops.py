@@ -1,0 +1,149 @@
+"""All-reduce, all-gather and reduce-scatter against torch.distributed, and what else is promised.
+
+The first three check what vLLM's tests of its symmetric operators check: 4 Mi elements of bfloat16,
+symmetric buffers, results beside those of torch.distributed.
+"""
+
+from __future__ import annotations
+
+import common
+import torch
+import torch.distributed as dist
+from common import DEVICE, RANK, SIZE, attempt, verdict
+
+import symmem
+
+COUNT = 4 << 20
+
+
+def random(seed: int, count: int) -> torch.Tensor:
+    """Draw elements that differ between ranks."""
+    generator = torch.Generator(device=DEVICE).manual_seed(1000 * seed + RANK)
+    return torch.randn(count, device=DEVICE, dtype=torch.float32, generator=generator).bfloat16()
+
+
+def symmetric(like: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor into symmetric memory."""
+    with symmem.use():
+        made = torch.empty_like(like)
+    return made.copy_(like)
+
+
+def all_reduce() -> None:
+    """Compare all-reduces."""
+    source = random(1, COUNT)
+    mine, theirs = symmetric(source), source.clone()
+    symmem.all_reduce(mine)
+    dist.all_reduce(theirs)
+    close = torch.allclose(mine.float(), theirs.float(), atol=2.5, rtol=0.1)
+    worst = (mine.float() - theirs.float()).abs().max().item()
+    path = symmem.explain("all_reduce", mine).path
+    verdict("all_reduce", close and symmem.is_symmetric(mine), f"differs by {worst}, path {path}")
+
+
+def all_gather() -> None:
+    """Compare all-gathers, which must be equal."""
+    source = symmetric(random(2, COUNT // SIZE))
+    with symmem.use():
+        mine = torch.empty(COUNT, device=DEVICE, dtype=torch.bfloat16)
+    theirs = torch.empty_like(mine)
+    symmem.all_gather_into_tensor(mine, source)
+    dist.all_gather_into_tensor(theirs, source.clone())
+    verdict("all_gather_into_tensor", torch.equal(mine, theirs))
+
+
+def reduce_scatter() -> None:
+    """Compare reduce-scatters."""
+    source = symmetric(random(3, COUNT))
+    with symmem.use():
+        mine = torch.empty(COUNT // SIZE, device=DEVICE, dtype=torch.bfloat16)
+    theirs = torch.empty(COUNT // SIZE, device=DEVICE, dtype=torch.bfloat16)
+    symmem.reduce_scatter_tensor(mine, source)
+    dist.reduce_scatter_tensor(theirs, source.clone())
+    verdict("reduce_scatter_tensor", torch.allclose(mine.float(), theirs.float(), 0.1, 2.5))
+
+
+def others() -> None:
+    """Compare broadcast and all-to-all."""
+    tensor = symmetric(random(4, COUNT))
+    symmem.broadcast(tensor, src=SIZE - 1)
+    theirs = random(4, COUNT)
+    dist.broadcast(theirs, src=SIZE - 1)
+    verdict("broadcast", torch.equal(tensor, theirs))
+    source = symmetric(random(5, COUNT))
+    mine, out = symmetric(source), torch.empty_like(source)
+    symmem.all_to_all_single(mine, source)
+    dist.all_to_all_single(out, source.clone())
+    verdict("all_to_all_single", torch.equal(mine, out))
+
+
+def asynchronous() -> None:
+    """Overlap collectives with work on the current stream."""
+    tensors = [symmetric(random(6 + i, COUNT)) for i in range(4)]
+    sums = [t.clone() for t in tensors]
+    works = [symmem.all_reduce(t, async_op=True) for t in tensors]
+    busy = torch.randn(2048, 2048, device=DEVICE)
+    for _ in range(20):
+        busy = busy @ busy / 2048
+    ok = True
+    for tensor, want, work in zip(tensors, sums, works, strict=True):
+        assert work is not None
+        work.wait()
+        dist.all_reduce(want)
+        ok = ok and torch.allclose(tensor.float(), want.float(), 0.1, 2.5)
+    verdict("async_op", ok)
+
+
+def backward() -> None:
+    """Make symmetric tensors on autograd's threads, with a scope open around backward."""
+    seen = []
+
+    class Reduced(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+            with symmem.use() as world:
+                out = grad * 2
+            seen.append(symmem.is_symmetric(out, world))
+            symmem.all_reduce(out)
+            return out
+
+    x = torch.ones(1 << 20, device=DEVICE, requires_grad=True)
+    with symmem.use():
+        Reduced.apply(x).sum().backward()
+    assert x.grad is not None
+    verdict("backward", seen == [True] and bool((x.grad == 2 * SIZE).all()), f"symmetric: {seen}")
+    made = []
+    x.register_hook(lambda g: made.append(symmem.is_symmetric(g)))
+    with symmem.use(all_threads=True):
+        (x * 3).sum().backward()
+    verdict("backward with all_threads", made == [True], f"symmetric: {made}")
+
+
+def compiled() -> None:
+    """Compile a function with collectives inside."""
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        symmem.all_reduce(y)
+        return torch.ops.symmem.all_reduce(y + 1, "sum", "world")
+
+    x = torch.ones(4096, device=DEVICE)
+    want = SIZE * (2 * SIZE + 1)
+    found = torch.compile(layer, backend="aot_eager", fullgraph=True)(x)
+    verdict("torch.compile, aot_eager", bool((found == want).all()))
+    try:
+        found = torch.compile(layer, fullgraph=True)(x)
+        common.say(f"INFO torch.compile, inductor: {bool((found == want).all())}")
+    except Exception as e:
+        common.say(f"INFO torch.compile, inductor: {type(e).__name__}: {str(e)[:200]}")
+
+
+if __name__ == "__main__":
+    common.start()
+    for part in (all_reduce, all_gather, reduce_scatter, others, asynchronous, backward, compiled):
+        attempt(part.__name__, part)
+    common.leave()
