@@ -10,8 +10,10 @@
 // points, the variables of the environment, and what is not emulated.
 //
 // Device memory is a memfd for each allocation, mapped where the program says. Each stream is a
-// thread with a queue; captured work becomes a graph of the same units of work. The ranks of a
-// communicator meet in a memfd of the process that made the unique id, opened through /proc, so
-// nothing has a name that could be left behind. Facts about interfaces are from cuda.h (CUDA 12
-// and 13), nccl.h (2.27 to 2.30) and from what was seen on GPUs with NCCL 2.28.9.
+// thread with a queue; captured work becomes a graph of the same units of work. Kernels are the
+// sources of package kernels, compiled for the processor: their threads are coroutines on the
+// stream's thread. The ranks of a communicator meet in a memfd of the process that made the
+// unique id, opened through /proc, so nothing has a name that could be left behind. Facts about
+// interfaces are from cuda.h (CUDA 12 and 13), nccl.h (2.27 to 2.30) and from what was seen on
+// GPUs with NCCL 2.28.9.
 package softgpu

@@ -14,8 +14,8 @@ func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
 // language are the flags with which kernels are compiled. The header that stands in for the device
 // comes before the kernels' own of the same name, and arithmetic is that of the device: nothing is
-// contracted, and an access that is not aligned ends all. Warnings are left to who compiles kernels for
-// GPUs.
+// contracted, and an access that is not aligned ends the process. Warnings are left to who compiles
+// kernels for GPUs.
 func language(dir string) []string {
 	return []string{
 		"-x", "c++", "-std=c++17", "-O2", "-g", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti",

@@ -77,8 +77,8 @@ func (b built) program(t *testing.T, name string) string {
 	return out
 }
 
-// includingKernels are flags for programs that include the kernels' headers, which are not theirs to
-// warn of.
+// includingKernels are flags for programs that include the kernels' headers, of which nothing is
+// to be said here.
 func includingKernels(dir string) []string {
 	return []string{
 		"-std=c++17", "-Wno-missing-field-initializers", "-Wno-unused-function",
@@ -116,6 +116,14 @@ var scenes = []struct {
 		program: "process.c", args: []string{"kill"},
 	},
 	{name: "the device does what kernels ask of it", program: "device.cc"},
+	{
+		name:    "links without native atomics",
+		program: "device.cc", env: []string{"SOFTGPU_LINK=pcie"}, long: true,
+	},
+	{
+		name:    "devices without links",
+		program: "device.cc", env: []string{"SOFTGPU_LINK=none"}, long: true,
+	},
 	{
 		name:    "threads may run in another order",
 		program: "device.cc", env: []string{"SOFTGPU_ORDER=down"}, long: true,

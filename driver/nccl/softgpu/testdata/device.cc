@@ -1,4 +1,4 @@
-// The device that kernels run on: places, barriers, votes, lines, numbers; and how they are launched.
+// The device that kernels run on: places, barriers, votes, lines, numbers; and how it is told to.
 extern "C" {
 #include "scene.h"
 }
@@ -197,10 +197,9 @@ void check_packed(const Bench& b) {
 	Probe p = {b.out, 3};
 	size_t size = sizeof p, wrong = size - 8;
 	CUfunction f = find(b, "probe_wait");
-	void* good[] = {(void*)CU_LAUNCH_PARAM_BUFFER_POINTER, &p, (void*)CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
-	                (void*)CU_LAUNCH_PARAM_END};
-	void* bad[] = {(void*)CU_LAUNCH_PARAM_BUFFER_POINTER, &p, (void*)CU_LAUNCH_PARAM_BUFFER_SIZE, &wrong,
-	               (void*)CU_LAUNCH_PARAM_END};
+	void *pointer = (void*)CU_LAUNCH_PARAM_BUFFER_POINTER, *bytes = (void*)CU_LAUNCH_PARAM_BUFFER_SIZE;
+	void* good[] = {pointer, &p, bytes, &size, (void*)CU_LAUNCH_PARAM_END};
+	void* bad[] = {pointer, &p, bytes, &wrong, (void*)CU_LAUNCH_PARAM_END};
 	void* params[] = {&p};
 	memset(b.out, 0, 1024);
 	b.out[1024] = 1;
@@ -242,6 +241,22 @@ void check_modules(const Bench& b) {
 	CHECK(value == 4);
 }
 
+// What devices say of the link between them is what SOFTGPU_LINK says.
+void check_links(void) {
+	const char* link = getenv("SOFTGPU_LINK");
+	bool none = link != NULL && strcmp(link, "none") == 0;
+	bool pcie = link != NULL && strcmp(link, "pcie") == 0;
+	int can, access, atomics;
+	MUST(cuDeviceCanAccessPeer(&can, 0, 1));
+	MUST(cuDeviceGetP2PAttribute(&access, 2, 0, 1));
+	MUST(cuDeviceGetP2PAttribute(&atomics, 3, 0, 1));
+	CHECK(can == !none);
+	CHECK(access == !none);
+	CHECK(atomics == (!none && !pcie));
+	MUST(cuDeviceCanAccessPeer(&can, 1, 1));
+	CHECK(can == 0);
+}
+
 // A captured launch on a stream whose capture is lost keeps nothing.
 void check_lost_capture(const Bench& b) {
 	CUgraph graph;
@@ -268,6 +283,7 @@ void scene_device(struct rank* r) {
 	check_packed(b);
 	check_lost_capture(b);
 	check_modules(b);
+	check_links();
 	MUST(cuModuleUnload(b.module));
 }
 

@@ -4,7 +4,8 @@
 DEVICE u64& mine(const Probe& p) { return p.out[dev::block() * dev::threads() + dev::thread()]; }
 
 KERNEL probe_place(const __grid_constant__ Probe p) {
-	mine(p) = (u64)dev::block() << 48 | (u64)dev::blocks() << 32 | dev::threads() << 16 | dev::thread();
+	u64 blocks = (u64)dev::block() << 48 | (u64)dev::blocks() << 32;
+	mine(p) = blocks | dev::threads() << 16 | dev::thread();
 }
 
 // Each thread hands a number to the next of its block, so often that each has had that of all.
@@ -41,8 +42,8 @@ KERNEL probe_sum(const __grid_constant__ Probe p) {
 
 enum { Rounds = 50, Ahead = 20 };
 
-// pass_lines hands lines from the first block to the second, many at once, again and again, and back
-// a word that they have come. A line is its round in all words.
+// pass_lines hands lines from the first block to the second, many at once, again and again, and
+// back a word that they have come. A line is its round in all words.
 template <class Part, class Make, class Number>
 DEVICE void pass_lines(const Probe& p, Make make, Number number) {
 	u32 lane = dev::thread() % 32, warp = dev::thread() / 32, warps = dev::threads() / 32;
@@ -96,7 +97,8 @@ KERNEL probe_to_bfloat(const __grid_constant__ Probe p) {
 
 // Thread (a, b) of 8 times 8 compares two of the numbers that are hard to compare.
 KERNEL probe_extremes(const __grid_constant__ Probe p) {
-	const u32 hard[] = {0x80000000, 0, 0x7f800000, 0xff800000, 0x3f800000, 0xbf800000, 0x7fc00000, 0xff812345};
+	const u32 hard[] = {0x80000000, 0,          0x7f800000, 0xff800000,
+	                    0x3f800000, 0xbf800000, 0x7fc00000, 0xff812345};
 	float a = dev::from_bits(hard[dev::thread() / 8]), b = dev::from_bits(hard[dev::thread() % 8]);
 	mine(p) = (u64)dev::to_bits(dev::minimum(a, b)) << 32 | dev::to_bits(dev::maximum(a, b));
 }

@@ -18,7 +18,7 @@ __thread struct gpu_lane *gpu_self;
 static bool backward;
 static pthread_once_t backward_once = PTHREAD_ONCE_INIT;
 
-/* SOFTGPU_ORDER=down turns the order of lanes, warps and blocks around: nothing may depend on it. */
+/* SOFTGPU_ORDER=down turns the order of lanes, warps and blocks around for all grids. */
 static void read_order(void) {
     const char *text = getenv("SOFTGPU_ORDER");
     backward = text != NULL && strcmp(text, "down") == 0;
@@ -130,8 +130,8 @@ static uint32_t *stack_of(const struct gpu_grid *g, const struct gpu_warp *w, ui
     return (uint32_t *)(void *)(g->stacks + lane * STACK);
 }
 
-/* Ends the lane, and says where to go on. All lanes do alike, so the stack of the first tells whether
- * it is large enough: to look at the end of each would cost a page. */
+/* Ends the lane, and says where to go on. All lanes do alike, so the stack of the first tells
+ * whether stacks are large enough: to look at the end of each would cost a page. */
 static void *lane_end(struct gpu_lane *self) {
     struct gpu_warp *w = self->warp;
     struct gpu_block *b = w->block;

@@ -97,7 +97,7 @@ DEVICE u32 to_bits(float f) {
 	return bits;
 }
 
-// What instructions of the device give instead of a number has these bits, whatever they were given.
+// What the device gives instead of a number has these bits, whatever it was given.
 DEVICE float nan() { return from_bits(0x7fffffff); }
 DEVICE bool is_nan(float f) { return f != f; }
 
