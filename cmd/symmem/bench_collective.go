@@ -31,12 +31,13 @@ input of a reduce-scatter, as in nccl-tests; it is rounded up to whole elements 
 sendrecv goes around a ring, and is left out where there is one rank.
 
 --path says where buffers lie: plain (in no window), auto (of a pool; the first collective registers
-them, and the tuning table chooses the path), or registered before, and the path of that name is
-taken wherever it can be; calls that cannot take it take what auto would, and their rows say so at
-the end. --compare measures auto, plain and window in turns on the same buffers, and
-prints the better of the two over auto: 1 says that auto has chosen the better one. --check both
-measures every against off in turns, and prints the ratio: that is what checking costs. #wrong
-counts elements that are wrong on any rank.
+them, and the tuning table chooses the path), or, for window and direct, registered before, and the
+path of that name is taken wherever it can be; calls that cannot take it take what auto would, and
+their rows say so at the end. --buffers any puts them into no window on any path: small messages can
+go direct all the same. --compare measures auto, plain, window and direct in turns on the same
+buffers, as far as calls can take them, and prints the best over auto: 1 says that auto has chosen
+it. --check both measures every against off in turns, and prints the ratio: that is what checking
+costs. #wrong counts elements that are wrong on any rank.
 
 --graph captures calls into a graph, 20 or as many as it is given, and times replays; what a call
 costs the processor is not in these times. Without it calls are queued one by one.
@@ -49,6 +50,7 @@ const benchCollectiveExample = `  symmem bench collective --ranks 2
   symmem bench collective --ops all --path plain --dtype bfloat16 --redop avg
   symmem bench collective --check both -e 64K --json
   symmem bench collective --compare --graph -b 1K -e 256M --ranks 4
+  symmem bench collective --path direct --buffers any --graph -b 1K -e 1M --ranks 4
   symmem bench collective --backend host --tuning table.json --graph=50
   symmem bench collective --backend nccl --ranks 4 --prove -b 4K -e 16M
   mpirun -np 2 symmem bench collective --ops all_gather`
@@ -65,6 +67,7 @@ type collectiveFlags struct {
 	dataType   string
 	reduceOp   string
 	path       string
+	buffers    string
 	check      string
 	unbound    bool
 	started    bool
@@ -91,6 +94,7 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 	f.register(cmd.Flags())
 	complete(cmd, "ops", append([]string{"all"}, bench.OperationNames()...)...)
 	complete(cmd, "path", pathNames...)
+	complete(cmd, "buffers", buffersNames...)
 	complete(cmd, "check", "default", "off", "registration", "every", "both")
 	return cmd
 }
@@ -99,7 +103,7 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
 	flags.IntVar(&f.ranks, "ranks", 2, "processes to start")
-	flags.BoolVar(&c.Compare, "compare", false, "measure auto against plain and window, in turns")
+	flags.BoolVar(&c.Compare, "compare", false, "measure auto against all paths, in turns")
 	flags.IntVar(&c.GraphOps, "graph", 0, "time replays of graphs of so many calls")
 	flags.Lookup("graph").NoOptDefVal = "20"
 	flags.StringVar(&c.Tuning, "tuning", "",
@@ -115,6 +119,8 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.path, "path", "window",
 		"path of the calls, and with it where buffers lie: "+strings.Join(pathNames, ", ")+
 			"; --compare takes auto")
+	flags.StringVar(&f.buffers, "buffers", buffersNames[0],
+		"where buffers lie: symmetric (in windows, as the path says) or any (in none)")
 	flags.StringVar(&f.check, "check", "default",
 		"what ranks compare: off, registration, every, the backend's default, or both: "+
 			"every against off")
@@ -163,6 +169,9 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	return f.parsePaths(cmd.Flags().Changed("path"))
 }
 
+// buffersNames are what --buffers takes.
+var buffersNames = []string{"symmetric", "any"}
+
 // maxGraphOps bounds what is captured into one graph.
 const maxGraphOps = 10_000
 
@@ -175,7 +184,11 @@ func (f *collectiveFlags) parsePaths(pathGiven bool) (err error) {
 	if c.Compare && !pathGiven {
 		c.Path = bench.Auto
 	}
+	c.Apart = f.buffers == "any"
 	switch {
+	case !slices.Contains(buffersNames, f.buffers):
+		return fmt.Errorf("buffers are %q, but must be %s", f.buffers,
+			strings.Join(buffersNames, " or "))
 	case c.Compare && c.Path != bench.Auto:
 		return fmt.Errorf("compare measures all paths, so leave --path %s out", c.Path)
 	case c.Compare && len(c.Checks) > 1:

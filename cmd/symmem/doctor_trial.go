@@ -70,7 +70,7 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 	if err := t.register(ctx); err != nil {
 		return err
 	}
-	for _, choice := range []symmem.PathChoice{symmem.PathWindow, symmem.PathPlain} {
+	for _, choice := range t.choices() {
 		if err := t.rt.World().SetPath(ctx, choice); err != nil {
 			return err
 		}
@@ -81,6 +81,15 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 		}
 	}
 	return nil
+}
+
+// choices are the paths that are tried. The host has no direct one.
+func (t *trial) choices() []symmem.PathChoice {
+	choices := []symmem.PathChoice{symmem.PathWindow, symmem.PathPlain}
+	if t.rt.Device().Backend == "nccl" {
+		choices = append(choices, symmem.PathDirect)
+	}
+	return choices
 }
 
 // introduce fills in what only rank 0 tells.
@@ -209,7 +218,7 @@ func (t *trial) launches() int {
 
 // prove notes what NCCL has logged of the call since so many launches.
 func (t *trial) prove(c *doctor.TrialCall, seen int) {
-	if !t.account.Logged {
+	if !t.account.Logged || c.Path == symmem.PathDirect.String() {
 		return
 	}
 	log, err := t.recorder.Read()

@@ -15,18 +15,23 @@ import (
 
 const tuneLong = `tune measures which path is the faster one, and writes the table that chooses.
 
-It measures each operation at sizes that double, out of place and in place, on the plain path and on
-the window path in turns, on the same buffers, so that what changes with time hits both. Calls are
+It measures each operation at sizes that double, out of place and in place, on the plain, the window
+and the direct path in turns, on the same buffers, so that what changes with time hits all. Where a
+call on buffers outside of windows can go direct, that is measured too, out of place. Calls are
 captured into graphs, whose replays are timed, where the backend can capture. A time is that of the
 slowest rank, the median of several batches; as many that are not kept go before the first size.
 Results are checked: a wrong sum ends the command.
 
-From small sizes to large ones the path changes only where the other one is faster by more than 2
-percent and by more than the noise; it starts with plain, on the host backend with window. The noise
-is twice the standard error of the median of the ratios of neighbouring batches, from the quartiles
-of their logarithms. The limit between two sizes lies where the line between the logarithms of their
-ratios crosses 1. Out of place and in place share a rule, unless they differ by that much about the
-faster path at some size: then each has one.
+The table has rules of two kinds. Those with a memory, symmetric buffers or any, say whether a call
+goes direct; the others say which of plain and window it takes else. From small sizes to large ones
+the path changes only where the other one is faster by more than 2 percent and by more than the
+noise; it starts with plain, on the host backend with window, and without direct, which is compared
+with the better of the others. The noise is twice the standard error of the median of the ratios of
+neighbouring batches, from the quartiles of their logarithms. The limit between two sizes lies where
+the line between the logarithms of their ratios crosses 1. Out of place and in place share a rule,
+unless they differ by that much about the faster path at some size: then each has one.
+
+--factor 4 halves the time. Results of 256 MiB take longest to check: --max 64M halves it again.
 
 The table is for this device and number of ranks. It goes where every program with them finds it,
 $XDG_CONFIG_HOME/symmem/tuning-DEVICE-RANKS.json (.config in the home directory without the
@@ -38,6 +43,7 @@ tune starts the ranks itself, or, started by a launcher, is one of them. --json 
 {"file", "written", "skipped", "table"}.`
 
 const tuneExample = `  symmem tune --ranks 4
+  symmem tune --ranks 4 --ops all_reduce,all_gather,reduce_scatter --factor 4
   symmem tune --ranks 2 --max 16M --dry-run
   symmem tune --ops all_reduce,all_gather --output table.json
   SYMMEM_TUNING=table.json symmem bench collective --compare --ranks 2

@@ -30,6 +30,10 @@ addresses that differ. With --placement address the same run shows what goes wro
 good blocks are chosen by address: wrong sums with --check off, else the first event at which
 ranks differ.
 
+--path says how sums are made: over windows, plain, or direct, by kernels of our own over the peers'
+memory. The report says which paths were taken, and why that is not the one that was asked for.
+--prove is about NCCL's kernels alone: what goes direct does not show in its log.
+
 --size is in float32 elements. SYMMEM_PROGRESS=lines writes progress to standard error.
 
 Exit codes: 0 every case passed; 1 a sum was wrong or ranks differ; 2 it could not run, or not to
@@ -40,6 +44,7 @@ const verifyExample = `  symmem verify
   symmem verify --ranks 8 --size 1Mi --churn 1000 --skew
   symmem verify --placement address --skew --churn 200 --check off
   symmem verify --groups 6 --churn 200 --json
+  symmem verify --path direct --churn 200
   torchrun --nproc-per-node 4 --no-python symmem verify`
 
 // verifyFlags are the flags of verify as they are given.
@@ -87,7 +92,7 @@ var (
 	placementNames = []string{"creation", "address"}
 	checkNames     = []string{"default", "off", "registration", "every"}
 	// pathNames offers the paths to shells. What is taken is what symmem.ParsePathChoice reads.
-	pathNames = []string{"auto", "plain", "window"}
+	pathNames = []string{"auto", "plain", "window", "direct"}
 )
 
 func (f *verifyFlags) register(flags *pflag.FlagSet) {
@@ -105,8 +110,8 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.Uint64Var(&c.Seed, "seed", c.Seed, "where churn and skew draw from")
 	flags.StringVar(&f.check, "check", "default",
 		"what ranks compare: off, registration, every, or the backend's default")
-	flags.StringVar(&f.path, "path", "", "path of collectives: window, plain, or auto for what "+
-		"the tuning table says (default $SYMMEM_PATH, else window)")
+	flags.StringVar(&f.path, "path", "", "path of collectives: window, plain, direct, or auto for "+
+		"what the tuning table says (default $SYMMEM_PATH, else window)")
 	flags.IntVar(&c.Groups, "groups", c.Groups, "overlapping groups over one pool")
 	flags.DurationVar(&c.Timeout, "timeout", c.Timeout, "longest wait for another rank")
 	flags.BoolVar(&c.CallSites, "callsites", false, "note where each allocation was made")

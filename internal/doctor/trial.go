@@ -112,6 +112,7 @@ func judgeTrial(f *Facts, s *Section) {
 	for i := range first.Calls {
 		t.judgeCall(f, s, i)
 	}
+	t.judgeDirect(s)
 	t.judgeLog(s)
 	for _, c := range t.Copies {
 		s.ok("copy from GPU %d to GPU %d: %.0f GB/s", c.From, c.To, c.GBps)
@@ -141,6 +142,8 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 		return
 	}
 	switch {
+	case c.Asked == direct && c.Asked != c.Path:
+		// judgeDirect says so once.
 	case c.Asked != c.Path && t.Ranks == 1:
 		s.ok("%s: %s", text, c.Why)
 	case c.Asked != c.Path:
@@ -151,6 +154,26 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 			"lie in a window, and NCCL took no kernel for windows", text)
 	default:
 		s.ok("%s", text)
+	}
+}
+
+// direct is the name of the direct path.
+const direct = "direct"
+
+// judgeDirect says why sums did not go direct, if they did not.
+func (t *Trial) judgeDirect(s *Section) {
+	for _, c := range t.Accounts[0].Calls {
+		switch {
+		case c.Asked != direct || c.Path == direct:
+			continue
+		case t.Ranks == 1:
+			s.ok("no direct path: %s", c.Why)
+		default:
+			s.add(Warn, "the other paths serve, small messages are slower; it takes 2 to 8 GPUs of one "+
+				"machine that all reach each other over NVLink, and ranks that see each other's "+
+				"processes", "no direct path, for all-reduce of %s or at all: %s", size(c.Bytes), c.Why)
+		}
+		return
 	}
 }
 
@@ -171,7 +194,7 @@ func (t *Trial) judgeLog(s *Section) {
 	if !t.Logged || t.Ranks == 1 {
 		return
 	}
-	silent := func(c TrialCall) bool { return c.Kernel == "" }
+	silent := func(c TrialCall) bool { return c.Kernel == "" && c.Path != direct }
 	switch {
 	case t.Trouble != "":
 		s.add(Warn, "run doctor without that variable", "which kernels ran is not known: %s", t.Trouble)

@@ -8,7 +8,7 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Tuning is the table that chooses between the plain and the window path.
+// Tuning is the table that chooses between the paths.
 type Tuning struct {
 	// Name is how reasons and errors call it, and Digest stands for what decides in it.
 	Name   string `json:"name"`
@@ -17,7 +17,9 @@ type Tuning struct {
 	File string `json:"file"`
 	// Rules counts the rules for so many ranks of one machine, Ranks. Measured is when it was made,
 	// with Library; empty if it was not.
-	Rules    int    `json:"rules"`
+	Rules int `json:"rules"`
+	// Direct tells that some rule for so many ranks, or for all operations, is about the direct path.
+	Direct   bool   `json:"direct"`
 	Ranks    int    `json:"ranks"`
 	Measured string `json:"measured,omitempty"`
 	Library  string `json:"library,omitempty"`
@@ -45,7 +47,9 @@ func LookAtTuning(backend, device string, ranks int, file string, required bool)
 	t.Name, t.Digest = table.Name(), fmt.Sprintf("%016x", table.Digest())
 	t.Measured, t.Library = table.Date, table.Library
 	for i := range table.Rules {
-		if table.Rules[i].Ranks == ranks && table.Rules[i].Machines == 1 {
+		r := &table.Rules[i]
+		ours := r.Ranks == ranks && r.Machines == 1
+		if t.Direct = t.Direct || r.Memory != "" && (ours || r.Ranks == 0); ours {
 			t.Rules++
 		}
 	}
@@ -70,11 +74,23 @@ func judgeTuning(f *Facts, s *Section) {
 	switch {
 	case t.Rules == 0:
 		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "it has no rule for %d ranks: "+
-			"everything takes the plain path", t.Ranks)
+			"%s", t.Ranks, t.without())
 	case t.Library != "" && t.Library != ours:
 		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "its %d rules for %d ranks were "+
 			"measured with %s, and this is %s", t.Rules, t.Ranks, t.Library, ours)
 	default:
 		s.ok("%d rules for %d ranks", t.Rules, t.Ranks)
 	}
+	if t.Rules > 0 && !t.Direct {
+		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks),
+			"it says nothing about the direct path, which no collective but a barrier takes therefore")
+	}
+}
+
+// without says what collectives without a rule of their own do.
+func (t *Tuning) without() string {
+	if t.Direct {
+		return "what cannot go direct takes the plain path"
+	}
+	return "everything takes the plain path"
 }

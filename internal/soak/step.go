@@ -50,9 +50,11 @@ func drawStep(draws *rand.Rand) *step {
 	return &steps[i]
 }
 
-// choices are what the path of a group is set to, by weight: over windows mistakes show.
+// choices are what the path of a group is set to, by weight: over windows mistakes show, and on the
+// direct path, which works over windows, too. Where there is none it is as auto.
 var choices = []symmem.PathChoice{
-	symmem.PathWindow, symmem.PathWindow, symmem.PathAuto, symmem.PathPlain,
+	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
+	symmem.PathPlain,
 }
 
 // choosePath sets the path of a group.
