@@ -81,9 +81,6 @@ func (b Buffer) Memory() Memory { return b.memory }
 // hindrance, since only that stream gets the memory next; see UseOn for other streams. It returns
 // ErrDoubleFree for a buffer that was freed before.
 func (b Buffer) Free() error {
-	if b.memory.pool == nil {
-		return fmt.Errorf("freeing the zero buffer: %w", ErrForeign)
-	}
 	return b.memory.pool.free(b)
 }
 

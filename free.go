@@ -34,8 +34,11 @@ func (p *Pool) live(m Memory) (alloc.Block, error) {
 	return p.core.Live(m.handle)
 }
 
-// free is a hot path, too.
+// free is a hot path, too. The zero buffer has no pool.
 func (p *Pool) free(b Buffer) error {
+	if p == nil {
+		return fmt.Errorf("freeing the zero buffer: %w", ErrForeign)
+	}
 	p.mu.Lock()
 	if p.closed {
 		return p.refuse()

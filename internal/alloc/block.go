@@ -51,6 +51,9 @@ const (
 	maxBlocks = 1 << idBits
 )
 
+// atLimit is the first position that a record cannot hold.
+const atLimit = uint64(1) << (64 - idBits)
+
 // block is the record of one block in the slab of a Core: half a cache line, because neighbours in
 // memory are strangers in the slab and nearly every record that is looked at is a miss; and without
 // pointers, so the garbage collector never scans it. All fields are guarded by whoever guards the
@@ -61,18 +64,17 @@ type block struct {
 	next       int32  // block after it in the segment, or next vacant record
 	generation uint32 // raised when the block returns
 	// rest has the state in its lowest bits, then one that says whether the side record matters.
-	// Above are, if the block is free, the links of its heap, and otherwise the bytes that the
-	// caller asked for.
+	// Above are, if the block is free, its slot in the bag of its size, and otherwise the bytes
+	// that the caller asked for.
 	rest uint64
 }
 
 // Parts of block.rest.
 const (
-	stateMask   = 7
-	sided       = 8
-	askedShift  = 4
-	beforeShift = 4
-	afterShift  = beforeShift + idBits
+	stateMask  = 7
+	sided      = 8
+	askedShift = 4
+	slotShift  = 4
 )
 
 // side is what few blocks need, kept apart from the records. Its number is that of the block.
@@ -80,7 +82,6 @@ type side struct {
 	pins          int32 // graphs that hold it
 	uses          int32 // first of its uses on other streams
 	before, after int32 // neighbours in the queue of deferred blocks
-	child         int32 // first of those below it in the heap of its class; see heap.go
 }
 
 func (b *block) position() uint64 { return b.place >> idBits }
@@ -95,17 +96,8 @@ func (b *block) setState(s State) { b.rest = b.rest&^stateMask | uint64(s) }
 // requested is what the caller asked for a block that is not free.
 func (b *block) requested() int64 { return int64(b.rest >> askedShift) }
 
-// before and after are the neighbours of a free block in a list of its class.
-func (b *block) before() int32 { return int32(b.rest >> beforeShift & idMask) }
-func (b *block) after() int32  { return int32(b.rest >> afterShift & idMask) }
-
-func (b *block) setBefore(id int32) {
-	b.rest = b.rest&^(idMask<<beforeShift) | uint64(id)<<beforeShift
-}
-
-func (b *block) setAfter(id int32) {
-	b.rest = b.rest&^(idMask<<afterShift) | uint64(id)<<afterShift
-}
+// slot is where a free block stands in its bag.
+func (b *block) slot() uint32 { return uint32(b.rest >> slotShift) }
 
 // key orders blocks by position and names them.
 func (b *block) key(id int32) uint64 { return b.place&^idMask | uint64(id) }

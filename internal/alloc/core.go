@@ -9,12 +9,14 @@ import "fmt"
 // equal Configs and equal histories (segment addresses aside) place every block alike.
 type Core struct {
 	config   Config
-	blocks   []block // by number; 0 is no block
-	sides    []side  // by number of the block
-	credit   int     // trees that searches may still look at; see heap.go
-	vacant   int32   // first vacant record
-	classes  []class // by number; 0 is no class
-	unused   int32   // first unused class
+	blocks   []block    // by number; 0 is no block
+	sides    []side     // by number of the block
+	keys     []uint64   // of the bags; the first is none's
+	rooms    [32]uint32 // first unused room of each size in keys, by its logarithm
+	credit   int        // keys that searches may still look at; see bag.go
+	vacant   int32      // first vacant record
+	classes  []class    // by number; 0 is no class
+	unused   int32      // first unused class
 	segments []segment
 	homes    []*index // large, then small index of each stream, by number; nil until wanted
 	streams  []stream
@@ -46,6 +48,7 @@ func New(config Config) (*Core, error) {
 		config:  config,
 		blocks:  make([]block, 1, 64),
 		sides:   make([]side, 1, 64),
+		keys:    make([]uint64, 1, 64),
 		classes: make([]class, 1, 64),
 		uses:    make([]use, 1),
 		numbers: map[Stream]int32{},
@@ -86,12 +89,18 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 		c.turn(stream)
 	}
 	home := c.current + c.smallBit(rounded)
-	if c.hot != 0 {
-		if b, id := c.again(rounded, home); b != nil {
-			return c.hand(b, id, size), Growth{}, nil
-		}
+	var id int32
+	switch {
+	case c.hot == 0:
+		id = c.fit(home, rounded)
+	case (c.undone || c.blocks[c.hot].size() == rounded) && c.again(rounded, home):
+		id = c.hot
+		c.last, c.hot = id, 0
+		c.asked, c.askedOf = rounded, home
+		return c.hand(&c.blocks[id], id, size), Growth{}, nil
+	default:
+		id = c.fitBeside(home, uint64(rounded)>>unitShift)
 	}
-	id := c.fit(home, rounded)
 	if id == 0 {
 		c.last = 0
 		return c.press(size, rounded, home)
@@ -131,36 +140,41 @@ func (c *Core) fit(home int32, rounded int64) int32 {
 	return id
 }
 
-// cut takes what a request needs from a free block, or all of it if it must not be split.
+// cut takes what a request needs from a free block, or all of it if it must not be split, and hands
+// that to the caller.
 func (c *Core) cut(x *index, id int32, size, rounded int64) Block {
 	b := &c.blocks[id]
 	if c.splits(rounded, b.size()-rounded) {
 		id = c.split(x, id, uint64(rounded)>>unitShift)
 		b = &c.blocks[id]
 	} else {
-		c.remove(x, b, id)
+		c.remove(x, b)
 	}
-	return c.issue(b, id, size)
-}
-
-// issue hands a block that is in no index to the caller, and leaves a hint to it.
-func (c *Core) issue(b *block, id int32, size int64) Block {
-	v := c.hand(b, id, size)
-	c.segments[v.Segment].hints[v.Offset>>(unitShift+hintShift)] = id
-	return v
-}
-
-// hand is issue for a block to which the hint is there.
-func (c *Core) hand(b *block, id int32, size int64) Block {
 	b.rest = uint64(Live) | uint64(size)<<askedShift
-	v := c.known(b, id)
+	ordinal, bytes := b.segment(), b.size()
+	s := &c.segments[ordinal]
+	offset := b.position() - s.base
+	s.hints[offset>>hintShift] = id
+	c.count(size, bytes)
+	return Block{ordinal, int64(offset) << unitShift, bytes, makeHandle(id, b.generation)}
+}
+
+// count notes a block that was handed out.
+func (c *Core) count(size, bytes int64) {
 	c.counts.live++
 	c.counts.requested += size
-	used := c.counts.used + v.Size
+	used := c.counts.used + bytes
 	c.counts.used = used
 	if used > c.counts.peak {
 		c.counts.peak = used
 	}
+}
+
+// hand gives the block that was kept apart to the caller again.
+func (c *Core) hand(b *block, id int32, size int64) Block {
+	b.rest = uint64(Live) | uint64(size)<<askedShift
+	v := c.known(b, id)
+	c.count(size, v.Size)
 	return v
 }
 
@@ -168,11 +182,17 @@ func (c *Core) hand(b *block, id int32, size int64) Block {
 func (c *Core) split(x *index, id int32, units uint64) int32 {
 	front := c.grab()
 	b, f := &c.blocks[id], &c.blocks[front]
-	prev, place := b.prev(), b.place
+	prev, place, rest := b.prev(), b.place, b.units()-units
 	f.place, f.span, f.next = place, units<<idBits, id
 	c.follow(f, place, prev, front)
 	b.setPrev(front)
-	c.refile(x, b, id, place+units<<idBits, b.units()-units)
+	place += units << idBits
+	if b.units() > exactBins && c.stretch(x, b, id, place, rest) {
+		return front
+	}
+	c.remove(x, b)
+	b.moveTo(place, rest)
+	c.insert(x, b, id)
 	return front
 }
 

@@ -11,29 +11,40 @@ import (
 //
 // Errors: ErrDoubleFree, ErrForeign. Nothing changed then.
 func (c *Core) Free(v Block) (State, error) {
-	if !c.owns(v) {
-		return vacant, c.refuse(v)
+	id := uint32(v.Handle)
+	if uint64(id) < uint64(len(c.blocks)) {
+		b := &c.blocks[id]
+		if b.state() == Live && b.generation == uint32(v.Handle>>32) &&
+			b.size() == v.Size && b.segment() == v.Segment {
+			return c.free(b, int32(id)), nil
+		}
 	}
-	id := int32(uint32(v.Handle))
-	if id == c.last {
-		c.keep(&c.blocks[id], id, true)
-		return Free, nil
-	}
-	return c.free(&c.blocks[id], id), nil
+	return vacant, c.refuse(v)
 }
 
 // free gives a live block back.
 func (c *Core) free(b *block, id int32) State {
-	if c.reports.filled {
-		c.reports.clear()
+	undone := id == c.last
+	if c.hot != 0 || c.reports.filled {
+		c.settleFree()
 	}
-	c.settle()
 	if b.rest&sided != 0 {
+		c.last = 0
 		c.counts.live--
 		return c.freeHeld(b, id)
 	}
-	c.keep(b, id, false)
+	c.keep(b, id, undone)
 	return Free
+}
+
+// settleFree merges the block that was kept apart and forgets reports, as any Free does.
+func (c *Core) settleFree() {
+	if c.reports.filled {
+		c.reports.clear()
+	}
+	if c.hot != 0 {
+		c.cool(c.homes[c.homeOf(&c.blocks[c.hot])])
+	}
 }
 
 // freeHeld is free for a block that a graph or another stream may hold.
@@ -44,17 +55,6 @@ func (c *Core) freeHeld(b *block, id int32) State {
 		return Parked
 	}
 	return c.release(id)
-}
-
-// owns reports whether a block is live.
-func (c *Core) owns(v Block) bool {
-	id := uint32(v.Handle)
-	if uint64(id) >= uint64(len(c.blocks)) {
-		return false
-	}
-	b := &c.blocks[id]
-	return b.state() == Live && b.generation == uint32(v.Handle>>32) &&
-		b.size() == v.Size && b.segment() == v.Segment
 }
 
 // refuse says why a block that is not live cannot be freed.
@@ -80,7 +80,7 @@ func (c *Core) release(id int32) State {
 // giveBack makes a block free and merges it with free neighbours.
 func (c *Core) giveBack(b *block, id int32) {
 	c.expire(b)
-	c.merge(b, id)
+	c.merge(c.homes[c.homeOf(b)], b, id)
 }
 
 // expire ends the lifetime of a block, which is in no index yet.
@@ -91,17 +91,47 @@ func (c *Core) expire(b *block) {
 	b.rest = uint64(vacant)
 }
 
-// merge puts an expired block among the free ones, joined with free neighbours. The record of a
-// free neighbour survives, so that its place in the index moves as little as possible.
-func (c *Core) merge(b *block, id int32) {
-	x := c.homes[c.homeOf(b)]
-	prev, next := b.prev(), b.next
+// merge puts an expired block among the free ones of its index, joined with free neighbours, and
+// returns how many units that makes.
+func (c *Core) merge(x *index, b *block, id int32) uint64 {
+	prev, next, units := b.prev(), b.next, b.units()
+	p, n := &c.blocks[prev], &c.blocks[next]
+	if (p.span|n.span)>>idBits > exactBins { // Either has more, or, seldom, both together do.
+		return c.mergeLarge(x, b, id)
+	}
+	if n.state() == Free {
+		c.remove(x, n)
+		units += n.units()
+		after := n.next
+		c.drop(n, next)
+		b.next = after
+		c.blocks[after].setPrev(id)
+	}
+	if p.state() == Free {
+		c.remove(x, p)
+		units += p.units()
+		after := b.next
+		p.next = after
+		c.blocks[after].setPrev(prev)
+		c.drop(b, id)
+		b, id = p, prev
+	}
+	b.span = units<<idBits | b.span&idMask
+	c.insert(x, b, id)
+	return units
+}
+
+// mergeLarge is merge for any neighbours. The record of a free one survives, so that its place in
+// the index moves as little as possible.
+func (c *Core) mergeLarge(x *index, b *block, id int32) uint64 {
+	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &c.blocks[prev], &c.blocks[next]
 	switch {
 	case p.state() == Free:
-		units, after := b.units(), next
+		units += p.units()
+		after := next
 		if n.state() == Free {
-			c.remove(x, n, next)
+			c.remove(x, n)
 			units += n.units()
 			after = n.next
 			c.drop(n, next)
@@ -109,14 +139,16 @@ func (c *Core) merge(b *block, id int32) {
 		p.next = after
 		c.blocks[after].setPrev(prev)
 		c.drop(b, id)
-		c.refile(x, p, prev, p.place, p.units()+units)
+		c.refile(x, p, prev, p.place, units)
 	case n.state() == Free:
+		units += n.units()
 		c.follow(n, b.place, prev, next)
 		c.drop(b, id)
-		c.refile(x, n, next, b.place, n.units()+b.units())
+		c.refile(x, n, next, b.place, units)
 	default:
 		c.insert(x, b, id)
 	}
+	return units
 }
 
 // follow makes a block the one after prev, or the first at a place. Record 0 stands for no

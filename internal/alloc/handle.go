@@ -20,15 +20,22 @@ func (c *Core) Live(h Handle) (Block, error) {
 // FreeHandle is Free for a caller that keeps nothing but the handle; it returns the block, too.
 // Errors: ErrDoubleFree, ErrForeign. Nothing changed then.
 func (c *Core) FreeHandle(h Handle) (Block, State, error) {
-	if id := uint32(h); uint64(id) < uint64(len(c.blocks)) {
+	id := int32(uint32(h))
+	if uint64(uint32(h)) < uint64(len(c.blocks)) {
 		b := &c.blocks[id]
-		if b.state() == Live && b.generation == uint32(h>>32) {
-			v := c.known(b, int32(id))
-			if int32(id) == c.last {
-				c.keep(b, int32(id), true)
-				return v, Free, nil
+		// Nearly all blocks are plain: no graph and no other stream has to do with them.
+		if b.rest&(stateMask|sided) == uint64(Live) && b.generation == uint32(h>>32) {
+			undone := id == c.last
+			if c.hot != 0 || c.reports.filled {
+				c.settleFree()
 			}
-			return v, c.free(b, int32(id)), nil
+			c.keep(b, id, undone)
+			v := c.known(b, id)
+			v.Handle = h
+			return v, Free, nil
+		}
+		if b.state() == Live && b.generation == uint32(h>>32) {
+			return c.known(b, id), c.free(b, id), nil
 		}
 	}
 	return Block{}, vacant, c.refuseHandle(h)

@@ -12,15 +12,16 @@ package alloc
 func (c *Core) settle() {
 	c.last = 0
 	if c.hot != 0 {
-		c.cool()
+		c.cool(c.homes[c.homeOf(&c.blocks[c.hot])])
 	}
 }
 
-// cool merges the block that was kept apart.
-func (c *Core) cool() {
+// cool merges the block that was kept apart with those of its index, and returns how many units
+// that makes.
+func (c *Core) cool(x *index) uint64 {
 	id := c.hot
 	c.hot = 0
-	c.merge(&c.blocks[id], id)
+	return c.merge(x, &c.blocks[id], id)
 }
 
 // keep frees a block that nothing holds and keeps it apart; undone says that the latest call
@@ -31,24 +32,39 @@ func (c *Core) keep(b *block, id int32, undone bool) {
 	c.hot, c.last, c.undone = id, 0, undone
 }
 
-// again returns the block that was kept apart if a request would get it, and settles it if not.
-func (c *Core) again(rounded int64, home int32) (*block, int32) {
-	id := c.hot
-	b := &c.blocks[id]
-	if c.undone && c.asked == rounded && c.askedOf == home ||
-		!c.undone && b.size() == rounded && c.alone(b, home) {
-		c.last, c.hot = id, 0
-		c.asked, c.askedOf = rounded, home
-		return b, id
+// again tells whether a request would get the block that was kept apart.
+func (c *Core) again(rounded int64, home int32) bool {
+	if c.undone {
+		return c.asked == rounded && c.askedOf == home
 	}
-	c.cool()
-	return nil, 0
+	b := &c.blocks[c.hot]
+	return b.size() == rounded && c.alone(b, home)
 }
 
 // alone tells whether an expired block belongs to an index and would be the only one of its class,
 // merged with none.
 func (c *Core) alone(b *block, home int32) bool {
 	last := b.units() - 1
-	return last < exactBins && c.homeOf(b) == home && c.homes[home].heads[last] == 0 &&
+	return last < exactBins && c.homeOf(b) == home && c.homes[home].bags[last].count == 0 &&
 		c.blocks[b.prev()].state() != Free && c.blocks[b.next].state() != Free
+}
+
+// fitBeside is fit while a block is kept apart, which it merges. It searches first and merges
+// then, so that neither has to wait for the other, and searches again in the rare case that what
+// was merged is part of what was found, or fits as well or better.
+func (c *Core) fitBeside(home int32, units uint64) int32 {
+	x := c.homes[home]
+	of := c.homeOf(&c.blocks[c.hot])
+	if x == nil || of != home || c.config.MaxSplit != 0 {
+		c.cool(c.homes[of])
+		return c.fit(home, int64(units)<<unitShift)
+	}
+	id := c.find(x, units)
+	b := &c.blocks[id]
+	found := b.units()
+	merged := c.cool(x)
+	if merged-units <= found-units || b.units() != found || b.state() != Free {
+		return c.find(x, units)
+	}
+	return id
 }

@@ -23,19 +23,20 @@ func binOf(units uint64) int {
 }
 
 // index finds the free blocks of one stream by size. Two levels of bits say which bins hold any.
-// A bin of one size is a class; a bin of several lists its classes by size, one for each size that
+// A bin of one size is a bag; a bin of several lists its classes by size, one for each size that
 // occurs.
 type index struct {
+	bags    [exactBins]bag // first, so that none lies across two cache lines
 	summary uint64
 	words   [binCount / 64]uint64
-	heads   [binCount]int32 // head of the class, or first of the classes; 0 if there is none
+	lists   [binCount - exactBins]int32 // first of the classes of a bin; 0 if there is none
 }
 
 // class is one of those of a bin of several sizes.
 type class struct {
 	units      uint64 // what its blocks have
-	head       int32  // its first block
-	prev, next int32  // neighbours in the bin; next also chains unused classes
+	blocks     bag
+	prev, next int32 // neighbours in the bin; next also chains unused classes
 }
 
 // set says that a bin holds some.
@@ -73,75 +74,85 @@ func (x *index) from(bin int) int {
 // find returns the first of the smallest free blocks of at least so many units, or 0.
 func (c *Core) find(x *index, units uint64) int32 {
 	c.credit += creditStep
-	bin := int(units) - 1
 	if units > exactBins {
-		bin = binOf(units)
-		for k := x.heads[bin&(binCount-1)]; k != 0; k = c.classes[k].next {
-			if c.classes[k].units >= units {
-				return c.lowest(&c.classes[k].head)
-			}
-		}
-		bin++
+		return c.findLarge(x, units)
 	}
-	if bin = x.from(bin); bin < 0 {
-		return 0
+	bin := x.from(int(units) - 1)
+	if uint(bin) >= exactBins {
+		return c.firstOf(x, bin)
 	}
-	head := &x.heads[bin&(binCount-1)]
-	if bin >= exactBins {
-		head = &c.classes[*head].head
-	}
-	if c.blocks[*head].after() == 0 {
-		return *head
-	}
-	return c.lowest(head)
+	return c.first(&x.bags[bin])
 }
 
-// insert files a free block.
+// findLarge is find for more than 1 MiB.
+func (c *Core) findLarge(x *index, units uint64) int32 {
+	bin := binOf(units)
+	for k := *x.list(bin); k != 0; k = c.classes[k].next {
+		if c.classes[k].units >= units {
+			return c.first(&c.classes[k].blocks)
+		}
+	}
+	return c.firstOf(x, x.from(bin+1))
+}
+
+// firstOf returns the first of the smallest blocks of a bin of several sizes, or 0 for bin -1.
+func (c *Core) firstOf(x *index, bin int) int32 {
+	if bin < 0 {
+		return 0
+	}
+	return c.first(&c.classes[*x.list(bin)].blocks)
+}
+
+// list is where the first class of a bin of several sizes stands.
+func (x *index) list(bin int) *int32 { return &x.lists[(bin-exactBins)&(binCount-exactBins-1)] }
+
+// insert files a free block. It spells out the common case of add, as remove does with take: calls
+// are a good part of what placement costs.
 func (c *Core) insert(x *index, b *block, id int32) {
 	last := b.units() - 1
 	if last >= exactBins {
-		cl := c.classFor(x, last+1)
-		c.push(b, id, cl.head)
-		cl.head = id
+		c.add(&c.classes[c.classFor(x, last+1)].blocks, b, id)
 		return
 	}
 	x.set(int(last))
-	first := x.heads[last]
-	x.heads[last] = id
-	c.push(b, id, first)
-}
-
-// remove takes a free block out of its index. Whether the block is the head of its class is
-// anybody's guess, so the head and the bit are written anyhow: no branch depends on it.
-func (c *Core) remove(x *index, b *block, id int32) {
-	last := b.units() - 1
-	if b.rest&sided != 0 || last >= exactBins {
-		c.removeSlowly(x, b, id)
+	g := &x.bags[last]
+	slot := g.count
+	if slot == g.room {
+		c.add(g, b, id)
 		return
 	}
-	before, after := b.before(), b.after()
-	c.blocks[before].setAfter(after)
-	c.blocks[after].setBefore(before)
-	head := x.heads[last]
-	if before == 0 {
-		head = after
-	}
-	x.heads[last] = head
-	x.put(int(last), uint64(before|after))
+	g.count = slot + 1
+	c.keys[g.start+slot] = b.key(id)
+	b.rest = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// removeSlowly is remove for any block.
-func (c *Core) removeSlowly(x *index, b *block, id int32) {
+// remove takes a free block out of its index. Whether it is the only one of its bin is anybody's
+// guess, so the bits are written anyhow: no branch depends on it.
+func (c *Core) remove(x *index, b *block) {
 	units := b.units()
-	if units <= exactBins {
-		head := &x.heads[units-1]
-		*head = c.uproot(b, id, *head)
-		x.put(int(units)-1, uint64(*head))
+	if units > exactBins {
+		c.removeLarge(x, b)
 		return
 	}
-	k := c.classOf(x, units)
-	cl := &c.classes[k]
-	if cl.head = c.uproot(b, id, cl.head); cl.head == 0 {
+	g, slot := &x.bags[units-1], b.slot()
+	last := g.count - 1
+	g.count = last
+	x.put(int(units)-1, uint64(last))
+	if slot < g.heaped || last+1 < g.room/4 {
+		c.takeSlowly(g, slot)
+		return
+	}
+	keys := c.keys
+	key := keys[g.start+last]
+	keys[g.start+slot] = key
+	c.blocks[key&idMask].rest = uint64(Free) | uint64(slot)<<slotShift
+}
+
+// removeLarge is remove for a block above 1 MiB.
+func (c *Core) removeLarge(x *index, b *block) {
+	k := c.classOf(x, b.units())
+	g := &c.classes[k].blocks
+	if c.take(g, b.slot()); g.count == 0 {
 		c.retire(x, k)
 	}
 }
@@ -151,7 +162,7 @@ func (c *Core) refile(x *index, b *block, id int32, place, units uint64) {
 	if b.units() > exactBins && c.stretch(x, b, id, place, units) {
 		return
 	}
-	c.remove(x, b, id)
+	c.remove(x, b)
 	b.moveTo(place, units)
 	c.insert(x, b, id)
 }
@@ -160,7 +171,7 @@ func (c *Core) refile(x *index, b *block, id int32, place, units uint64) {
 // false if the order in the bin does not allow it.
 func (c *Core) stretch(x *index, b *block, id int32, place, units uint64) bool {
 	cl := &c.classes[c.classOf(x, b.units())]
-	if b.rest != uint64(Free) || cl.head != id || units <= exactBins ||
+	if cl.blocks.count != 1 || units <= exactBins ||
 		binOf(b.units()) != binOf(units) ||
 		cl.prev != 0 && c.classes[cl.prev].units >= units ||
 		cl.next != 0 && c.classes[cl.next].units <= units {
@@ -168,12 +179,13 @@ func (c *Core) stretch(x *index, b *block, id int32, place, units uint64) bool {
 	}
 	cl.units = units
 	b.moveTo(place, units)
+	c.keys[cl.blocks.start] = b.key(id)
 	return true
 }
 
 // classOf returns the class of a size above 1 MiB that occurs.
 func (c *Core) classOf(x *index, units uint64) int32 {
-	k := x.heads[binOf(units)]
+	k := *x.list(binOf(units))
 	for c.classes[k].units != units {
 		k = c.classes[k].next
 	}
@@ -181,30 +193,32 @@ func (c *Core) classOf(x *index, units uint64) int32 {
 }
 
 // classFor returns the class of a size above 1 MiB, which it makes if need be.
-func (c *Core) classFor(x *index, units uint64) *class {
+func (c *Core) classFor(x *index, units uint64) int32 {
 	bin := binOf(units)
-	prev, next := int32(0), x.heads[bin]
+	prev, next := int32(0), *x.list(bin)
 	for next != 0 && c.classes[next].units < units {
 		prev, next = next, c.classes[next].next
 	}
 	if next != 0 && c.classes[next].units == units {
-		return &c.classes[next]
+		return next
 	}
 	k := c.grabClass()
-	c.classes[k] = class{units: units, prev: prev, next: next}
+	cl := &c.classes[k]
+	cl.units, cl.prev, cl.next = units, prev, next
 	if next != 0 {
 		c.classes[next].prev = k
 	}
 	if prev != 0 {
 		c.classes[prev].next = k
 	} else {
-		x.heads[bin] = k
+		*x.list(bin) = k
 		x.set(bin)
 	}
-	return &c.classes[k]
+	return k
 }
 
-// grabClass returns the number of an unused class. It may move the classes.
+// grabClass returns the number of an unused class, which has kept its room if it was used before.
+// It may move the classes.
 func (c *Core) grabClass() int32 {
 	if k := c.unused; k != 0 {
 		c.unused = c.classes[k].next
@@ -221,7 +235,7 @@ func (c *Core) retire(x *index, k int32) {
 		c.classes[cl.prev].next = cl.next
 	} else {
 		bin := binOf(cl.units)
-		x.heads[bin] = cl.next
+		*x.list(bin) = cl.next
 		x.put(bin, uint64(cl.next))
 	}
 	if cl.next != 0 {
@@ -241,7 +255,7 @@ func (c *Core) largest(x *index) int64 {
 	if bin < exactBins {
 		return int64(bin+1) << unitShift
 	}
-	k := x.heads[bin]
+	k := *x.list(bin)
 	for c.classes[k].next != 0 {
 		k = c.classes[k].next
 	}

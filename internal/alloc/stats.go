@@ -64,16 +64,16 @@ func (s Stats) Fragmentation() float64 {
 // freeBytes sums the free blocks of an index. Its time grows with their number.
 func (c *Core) freeBytes(x *index) int64 {
 	var units int64
-	for size, head := range c.eachClass(x) {
-		units += int64(size) * c.count(head)
+	for size, g := range c.eachClass(x) {
+		units += int64(size) * int64(g.count)
 	}
 	return units << unitShift
 }
 
 // eachClass yields the classes of an index that hold blocks, as their sizes in units and their
-// heads, by size.
-func (c *Core) eachClass(x *index) iter.Seq2[uint64, int32] {
-	return func(yield func(uint64, int32) bool) {
+// bags, by size.
+func (c *Core) eachClass(x *index) iter.Seq2[uint64, *bag] {
+	return func(yield func(uint64, *bag) bool) {
 		for w := range x.words {
 			for mask := x.words[w]; mask != 0; mask &= mask - 1 {
 				if !c.eachOfBin(x, w<<6+bits.TrailingZeros64(mask), yield) {
@@ -84,12 +84,12 @@ func (c *Core) eachClass(x *index) iter.Seq2[uint64, int32] {
 	}
 }
 
-func (c *Core) eachOfBin(x *index, bin int, yield func(uint64, int32) bool) bool {
+func (c *Core) eachOfBin(x *index, bin int, yield func(uint64, *bag) bool) bool {
 	if bin < exactBins {
-		return yield(uint64(bin)+1, x.heads[bin])
+		return yield(uint64(bin)+1, &x.bags[bin])
 	}
-	for k := x.heads[bin]; k != 0; k = c.classes[k].next {
-		if !yield(c.classes[k].units, c.classes[k].head) {
+	for k := *x.list(bin); k != 0; k = c.classes[k].next {
+		if !yield(c.classes[k].units, &c.classes[k].blocks) {
 			return false
 		}
 	}

@@ -91,7 +91,7 @@ func (a *audit) note(b *block, h *side, id int32) error {
 		a.counts.pinned += b.size()
 	}
 	mayPin, mayUse := b.state() == Live || b.state() == Parked, b.state() != Free
-	if b.rest&sided == 0 && (h.pins != 0 || h.uses != 0 || h.child != 0) {
+	if b.rest&sided == 0 && (h.pins != 0 || h.uses != 0) {
 		return fmt.Errorf("%s block %d has a side record unmarked: %+v", b.state(), id, *h)
 	}
 	if h.pins < 0 || h.pins > 0 && !mayPin || h.uses != 0 && !mayUse {
@@ -107,12 +107,12 @@ func (c *Core) verifyIndex(home int32, x *index, a *audit) error {
 		}
 	}
 	last := uint64(0)
-	for units, head := range c.eachClass(x) {
-		if units <= last || head == 0 {
-			return fmt.Errorf("class of %d units begins with block %d after %d", units, head, last)
+	for units, g := range c.eachClass(x) {
+		if units <= last || g.count == 0 {
+			return fmt.Errorf("class of %d units holds %d blocks after %d", units, g.count, last)
 		}
 		last = units
-		if err := c.verifyList(home, units, head, 0, a); err != nil {
+		if err := c.verifyBag(home, units, g, a); err != nil {
 			return fmt.Errorf("class of %d units: %w", units, err)
 		}
 	}
@@ -124,24 +124,24 @@ func (c *Core) verifyIndex(home int32, x *index, a *audit) error {
 	return nil
 }
 
-// verifyList checks the trees of a list whose blocks are children of parent, if that is not 0.
-func (c *Core) verifyList(home int32, units uint64, first, parent int32, a *audit) error {
-	before := parent
-	for id := first; id != 0; id = c.blocks[id].after() {
+// verifyBag checks the keys of a class.
+func (c *Core) verifyBag(home int32, units uint64, g *bag, a *audit) error {
+	if g.heaped > g.count || g.count > g.room {
+		return fmt.Errorf("%d blocks, %d of them a heap, in room for %d", g.count, g.heaped, g.room)
+	}
+	keys := c.keys[g.start : g.start+g.count]
+	for slot, key := range keys {
+		id := int32(key & idMask)
 		b := &c.blocks[id]
 		switch {
 		case !a.free[id] || c.homeOf(b) != home || b.units() != units:
 			return fmt.Errorf("block %d does not belong here", id)
-		case b.before() != before:
-			return fmt.Errorf("block %d follows %d, not %d", id, b.before(), before)
-		case parent != 0 && (b.rest&sided == 0 || b.place <= c.blocks[parent].place):
-			return fmt.Errorf("block %d is below %d", id, parent)
+		case b.slot() != uint32(slot) || b.key(id) != key:
+			return fmt.Errorf("block %d has slot %d, not %d, or key %#x", id, b.slot(), slot, key)
+		case slot > 0 && slot < int(g.heaped) && keys[(slot-1)/2] > key:
+			return fmt.Errorf("block %d lies before the one above it", id)
 		}
 		delete(a.free, id)
-		if err := c.verifyList(home, units, c.sides[id].child, id, a); err != nil {
-			return err
-		}
-		before = id
 	}
 	return nil
 }

@@ -27,14 +27,14 @@ func TestVerifyNamesWhatIsBroken(t *testing.T) {
 		}, "1 pins"},
 		{"a pin that is not marked", func(c *Core, live, _ int32) { c.sides[live].pins = 1 }, "unmarked"},
 		{"a free block in no class", func(c *Core, _, free int32) {
-			c.remove(c.homes[0], &c.blocks[free], free)
+			c.remove(c.homes[0], &c.blocks[free])
 		}, "is in no class"},
 		{"a class of another size", func(c *Core, _, free int32) {
 			c.classes[c.classOf(c.homes[0], c.blocks[free].units())].units--
 		}, "does not belong here"},
-		{"a broken list", func(c *Core, live, free int32) {
-			c.blocks[free].setBefore(live)
-		}, "not 0"},
+		{"a slot of another block", func(c *Core, _, free int32) {
+			c.blocks[free].rest += 1 << slotShift
+		}, "has slot 1, not 0"},
 		{"a bit without its summary", func(c *Core, _, _ int32) { c.homes[0].summary = 0 }, "summary"},
 		{"a deferred block in no queue", func(c *Core, live, _ int32) {
 			c.blocks[live].setState(Deferred)

@@ -59,3 +59,34 @@ func TestEqualBlocksAreTakenInOrderOfPosition(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestBagsGiveRoomBack makes 2,000 free blocks of one size after the other: the room of one bag
+// serves the next.
+func TestBagsGiveRoomBack(t *testing.T) {
+	c := newCore(t, Default())
+	const count = 2000
+	round := func(size int64) {
+		all := make([]Block, 2*count)
+		for i := range all {
+			all[i] = demand(t, c, size, 0)
+		}
+		for half := range 2 {
+			for i := half; i < len(all); i += 2 {
+				if _, err := c.Free(all[i]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := c.Verify(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	round(Unit)
+	keys := len(c.keys)
+	for size := int64(2); size < 20; size++ {
+		round(size * Unit)
+	}
+	if grown := len(c.keys) - keys; grown > keys {
+		t.Errorf("eighteen more sizes took %d more keys than %d", grown, keys)
+	}
+}
