@@ -403,7 +403,7 @@ uint32_t symmem_set_site(uint32_t site);
  * A buffer that begins in a pool must lie in one piece of memory that the pool has handed out.
  *
  * Memory of a pool that is not registered with the group yet is registered first (collective),
- * except during a capture: then the call takes the plain path. The path is SYMMEM_PATH_DEFAULT,
+ * except during a capture: then the call takes a path that needs no windows. The path is SYMMEM_PATH_DEFAULT,
  * or SYMMEM_PATH_PLAIN, SYMMEM_PATH_WINDOW or SYMMEM_PATH_DIRECT for this call only, the same on
  * all ranks; SYMMEM_PATH_AUTO is as the default here.
  *
@@ -453,8 +453,8 @@ int symmem_stream_forget(uint64_t stream);
  * nccl_allocator_register_segments_with_comm registers what a communicator has not got, in the
  * order in which it was mapped, and returns 0, or an ncclResult_t and says why on stderr. It is
  * collective over the communicator if something is new. During a capture it registers nothing and
- * returns 0, with a warning on stderr if there was something: that takes the plain path in the
- * graph, and is registered by the next call. */
+ * returns 0, with a warning on stderr if there was something: that takes a path without windows in
+ * the graph, and is registered by the next call. */
 void *nccl_alloc_plug(size_t size, int device, void *stream);
 void nccl_free_plug(void *ptr, size_t size, int device, void *stream);
 int nccl_allocator_register_segments_with_comm(uintptr_t comm);

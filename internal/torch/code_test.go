@@ -23,7 +23,8 @@ func header(t *testing.T) map[string]int {
 		t.Fatal(err)
 	}
 	names := map[string]int{}
-	for _, m := range regexp.MustCompile(`SYMMEM_(\w+) = (-?\d+)`).FindAllStringSubmatch(string(text), -1) {
+	pairs := regexp.MustCompile(`SYMMEM_(\w+) = (-?\d+)`)
+	for _, m := range pairs.FindAllStringSubmatch(string(text), -1) {
 		if names[m[1]], err = strconv.Atoi(m[2]); err != nil {
 			t.Fatal(err)
 		}

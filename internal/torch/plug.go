@@ -77,8 +77,8 @@ func (l *Library) PlugRegister(comm uintptr) error {
 		return err
 	}
 	if r.pinning.CompareAndSwap(false, true) {
-		l.warn("symmem: the pool has grown while a graph is captured: what is new takes the plain " +
-			"path in that graph; allocate as much before the capture")
+		l.warn("symmem: the pool has grown while a graph is captured: what is new is in no " +
+			"window there; allocate as much before the capture")
 	}
 	return nil
 }

@@ -1,5 +1,6 @@
-/* What only a GPU has: streams and communicators of other libraries, captures, SGLang's symbols. The
- * libraries are opened by the names that symmem is given, too, so this runs on the software GPU. */
+/* What only a GPU has: streams and communicators of other libraries, captures, SGLang's symbols.
+ * The libraries are opened by the names that symmem is given, too, so this runs on the software
+ * GPU. */
 #include <dlfcn.h>
 #include <unistd.h>
 

@@ -168,7 +168,9 @@ void pools(void) {
 void freed_order(void) {
 	uint64_t world = open_with("{}");
 	void *at[8];
-	for (int i = 0; i < 8; i++) TRUE(at[i] = symmem_torch_alloc(2 << 20, 0, (void *)(uintptr_t)(i % 2)));
+	for (int i = 0; i < 8; i++) {
+		TRUE(at[i] = symmem_torch_alloc(2 << 20, 0, (void *)(uintptr_t)(i % 2)));
+	}
 	/* PyTorch gives segments back in an order that depends on addresses. */
 	for (int i = 0; i < 8; i++) symmem_torch_free(at[rank % 2 ? 7 - i : i], 2 << 20, 0, NULL);
 	TRUE(at[0] = symmem_torch_alloc(4 << 20, 0, NULL));
