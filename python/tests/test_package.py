@@ -105,14 +105,14 @@ def test_levels_and_paths_are_read_by_name() -> None:
         path_choice("scenic")
 
 
-def test_sides_of_a_divergence_are_listed_with_their_lines() -> None:
-    variants = [
-        {"ranks": [0, 2], "event": "alloc 4096 B", "site": "model.py:7"},
-        {"ranks": [1], "event": "nothing", "site": ""},
-    ]
-    text = _library.sites({"divergence": {"variants": variants}})
-    assert text == "  ranks 0, 2: alloc 4096 B at model.py:7\n  ranks 1: nothing"
-    assert _library.sites({}) == ""
+def test_notes_about_tensors_are_written_out() -> None:
+    place = (3 << 44) + 512
+    text = f'rank 0 has "note {place} of kind {0x70530001}"; rank 1 has "note 7 of kind 8"'
+    found = _library.readable(text)
+    assert 'rank 0 has "a tensor of PyTorch\'s at segment 3 offset 0x200"' in found
+    assert 'rank 1 has "note 7 of kind 8"' in found
+    assert "4096 bytes" in _library.readable(f"note 4096 of kind {0x70530004}")
+    assert "way ffff" in _library.readable(f"note -1 of kind {0x70530005}")
 
 
 class PaperStore:

@@ -137,7 +137,8 @@ def init(
             where all ranks are on one machine, since PyTorch divides up our memory on its own: a
             tensor too many on one rank moves tensors without our seeing it, until a collective on
             them is compared. Elsewhere it is what the backend finds cheap.
-        path: who chooses the path of collectives: "auto" (the tuning table), "plain" or "window".
+        path: who chooses the path of collectives: "auto" (the tuning table), or one of "plain",
+            "window" and "direct", to be taken wherever it can be.
         tuning: the file of a tuning table, as `symmem tune` writes it, or "built-in".
         timeout: the longest wait for another rank, in seconds; 30 unless given.
         reserve: bytes of the world's memory to make and register now, as `symmem.reserve` does.
@@ -439,7 +440,7 @@ def synchronize() -> None:
 
 
 def set_path(path: str, group: Any = None) -> None:
-    """Set who chooses the path of a group's collectives: auto, plain or window. Collective."""
+    """Set who chooses a group's paths: auto, plain, window or direct. Collective."""
     _collectives.find(group).set_path(path_choice(path))
 
 

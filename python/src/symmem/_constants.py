@@ -90,6 +90,7 @@ class Path(IntEnum):
     AUTO = 1
     PLAIN = 2
     WINDOW = 3
+    DIRECT = 4
 
 
 class Check(IntEnum):
@@ -100,6 +101,22 @@ class Check(IntEnum):
     REGISTRATION = 2
     EVERY = 3
 
+
+class Note(IntEnum):
+    """Kinds of notes about PyTorch's tensors, which are no events of the library's by themselves.
+
+    A place is one number: the ordinal of a segment, above SEGMENT_SHIFT bits of offset. Free memory
+    in PyTorch's cache is noted, too, since it decides where the next tensor goes.
+    """
+
+    TENSOR_AT = 0x7053_0001
+    TENSOR_BYTES = 0x7053_0002
+    FREE_AT = 0x7053_0003
+    FREE_BYTES = 0x7053_0004
+    LAYOUT = 0x7053_0005
+
+
+SEGMENT_SHIFT = 44
 
 TYPES: dict[str, Type] = {
     "float64": Type.FLOAT64,
@@ -136,8 +153,8 @@ def check_level(name: str) -> Check:
 
 
 def path_choice(name: str) -> Path:
-    """Read a path choice: auto, plain, window or default."""
+    """Read a path choice: auto, plain, window, direct or default."""
     try:
         return Path[name.upper()]
     except KeyError:
-        raise ValueError(f"path {name!r}: one of auto, plain, window") from None
+        raise ValueError(f"path {name!r}: one of auto, plain, window, direct") from None

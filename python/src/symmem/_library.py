@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes as c
 import json
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from symmem import errors
-from symmem._constants import ABI_MAJOR, OK, SHORT, Code
+from symmem._constants import ABI_MAJOR, OK, SEGMENT_SHIFT, SHORT, Code, Note
 
 ENV_LIBRARY = "SYMMEM_LIBRARY"
 POOLS = 16
@@ -156,9 +157,7 @@ class Library:
             data = {}
         if data.get("code") != code:
             data = {"code": code, "message": self._text(self.raw.symmem_last_error, codes=False)}
-        message = str(data.get("message") or f"symmem failed with code {code}")
-        if sides := sites(data):
-            message = f"{message}\n{sides}"
+        message = readable(str(data.get("message") or f"symmem failed with code {code}"))
         return _CLASSES.get(code, errors.SymmemError)(message, code=code, data=data)
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -196,14 +195,28 @@ class Library:
             return buffer.value.decode("utf-8", "replace")
 
 
-def sites(data: dict[str, Any]) -> str:
-    """List what each side of a divergence did, with its lines of Python where they are known."""
-    lines = []
-    for variant in (data.get("divergence") or {}).get("variants") or []:
-        ranks = ", ".join(str(r) for r in variant.get("ranks") or [])
-        site = f" at {variant['site']}" if variant.get("site") else ""
-        lines.append(f"  ranks {ranks}: {variant.get('event', '')}{site}")
-    return "\n".join(lines)
+_NOTE = re.compile(r"note (-?\d+) of kind (\d+)")
+_NOTES = {
+    Note.TENSOR_AT: "a tensor of PyTorch's at {place}",
+    Note.TENSOR_BYTES: "{value} bytes of a tensor of PyTorch's",
+    Note.FREE_AT: "free memory of PyTorch's cache at {place}",
+    Note.FREE_BYTES: "{value} bytes of free memory of PyTorch's cache",
+    Note.LAYOUT: "PyTorch's tensors laid out in way {value:x}",
+}
+
+
+def readable(message: str) -> str:
+    """Say what the notes are that a message names, where they are this package's."""
+
+    def words(found: re.Match[str]) -> str:
+        value, kind = int(found[1]), int(found[2])
+        if kind not in _NOTES:
+            return found[0]
+        segment, offset = value >> SEGMENT_SHIFT, value & ((1 << SEGMENT_SHIFT) - 1)
+        place = f"segment {segment} offset {offset:#x}"
+        return _NOTES[Note(kind)].format(value=value & (1 << 64) - 1, place=place)
+
+    return _NOTE.sub(words, message)
 
 
 _lock = threading.Lock()

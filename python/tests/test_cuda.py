@@ -1,0 +1,274 @@
+"""The side that faces CUDA, on a PyTorch of paper: what it asks for, and what it makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from symmem import _attach, _cuda, _places, errors
+from symmem._constants import Note
+from symmem._routing import EAGER
+
+
+def segment(address: int, size: int, pool: tuple[int, int], *blocks: tuple[int, str]) -> Any:
+    made, at = [], address
+    for nbytes, state in blocks:
+        made.append({"address": at, "size": nbytes, "state": state})
+        at += nbytes
+    return {"address": address, "total_size": size, "segment_pool_id": pool, "blocks": made}
+
+
+@dataclass
+class PaperTorch:
+    """The parts of PyTorch that the CUDA side uses."""
+
+    segments: list[Any] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
+    nested_pools: bool = True
+    landed: int = 0
+
+    @property
+    def module(self) -> Any:
+        def memory_snapshot(mempool_id: Any = None, include_traces: bool = True) -> Any:
+            self.calls.append(("snapshot", include_traces))
+            return self.segments
+
+        cuda = SimpleNamespace(
+            memory_snapshot=memory_snapshot,
+            empty_cache=lambda: self.calls.append("empty_cache"),
+            MemPool=lambda allocator: SimpleNamespace(id=(0, 7), allocator=allocator),
+            memory=SimpleNamespace(
+                CUDAPluggableAllocator=lambda *names: SimpleNamespace(allocator=lambda: names)
+            ),
+        )
+        element = SimpleNamespace(data_ptr=lambda: self.landed)
+        return SimpleNamespace(
+            cuda=cuda,
+            uint8="uint8",
+            empty=lambda *_, **__: element,
+        )
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def begin(self, device: int, pool: Any) -> None:
+        self.calls.append(("begin", device, pool))
+
+    def begin_all(self, device: int, pool: Any) -> None:
+        self.calls.append(("begin_all", device, pool))
+
+    def end(self, device: int, pool: Any) -> None:
+        self.calls.append(("end", device, pool))
+
+    def release(self, device: int, pool: Any) -> None:
+        self.calls.append(("release", device, pool))
+
+    def raw_stream(self, device: int) -> int:
+        return 100 + device
+
+
+def pools(paper: PaperTorch) -> _cuda.CudaPools:
+    return _cuda.CudaPools(cast(Any, paper), cast(Any, SimpleNamespace(path="/lib.so")), 3)
+
+
+def test_a_lane_calls_pytorch_with_its_device_and_pool() -> None:
+    paper = PaperTorch()
+    router = pools(paper).router(2)
+    router.enter(all_threads=True)
+    router.leave()
+    router.enter()
+    router.leave()
+    pool = (0, 7)
+    done = [("end", 3, pool), ("release", 3, pool)]
+    assert paper.calls == [("begin_all", 3, pool), *done, ("begin", 3, pool), *done]
+
+
+def test_each_pool_has_its_own_allocator() -> None:
+    found = pools(PaperTorch())
+    one, two = found.router(0), found.router(15)
+    one.enter()
+    two.enter()
+    names = [r.lanes[EAGER][0].pool.allocator for r in (one, two)]
+    assert names == [
+        ("/lib.so", "symmem_torch_alloc_0", "symmem_torch_free"),
+        ("/lib.so", "symmem_torch_alloc_15", "symmem_torch_free"),
+    ]
+    assert found.router(0) is one
+    with pytest.raises(errors.UnsupportedError):
+        found.router(16)
+
+
+@pytest.mark.parametrize(
+    ("name", "landed", "key"),
+    [
+        ("in the graph's pool", 4096 + 512, (9, 0)),
+        ("in no private pool", 100, (_cuda.NO_POOL, 5)),
+        ("nowhere that is listed", 1 << 40, (_cuda.NO_POOL, 5)),
+    ],
+)
+def test_a_capture_is_known_by_where_an_element_lands(
+    name: str, landed: int, key: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paper = PaperTorch(landed=landed)
+    paper.segments = [segment(0, 4096, (0, 0)), segment(4096, 4096, (9, 0))]
+    numbers = iter([5, 5, 6])
+    monkeypatch.setattr(_cuda, "capture_id", lambda stream: next(numbers))
+    hooks = _cuda.TorchHooks(cast(Any, paper), 0, None)
+    assert hooks.capture_key() == key, name
+    assert hooks.capture_key() == key
+    assert paper.calls == [("snapshot", False)], "one look for a capture, without the history"
+    hooks.capture_key()
+    assert len(paper.calls) == 2, "another capture is looked at anew"
+
+
+def test_the_graph_is_paused_only_where_it_would_win() -> None:
+    for nested in (True, False):
+        paper = PaperTorch(nested_pools=nested)
+        hooks = _cuda.TorchHooks(cast(Any, paper), 0, None)
+        hooks.pause_graph((9, 0))
+        hooks.resume_graph((9, 0))
+        again = [("end", 0, (9, 0)), ("begin", 0, (9, 0)), ("release", 0, (9, 0))]
+        assert paper.calls == ([] if nested else again)
+
+
+def test_pools_that_have_memory_are_alive() -> None:
+    paper = PaperTorch(segments=[segment(0, 1, (0, 0)), segment(1, 1, (4, 0))])
+    assert _cuda.live_pools(cast(Any, paper)) == {(0, 0), (4, 0)}
+    assert paper.calls[0] == "empty_cache"
+
+
+class PaperLibrary:
+    """What notes are made of."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[int, int]] = []
+
+    def json(self, name: str, address: int) -> dict[str, int]:
+        assert name == "symmem_locate"
+        return {"segment": address // 10_000, "offset": address % 10_000}
+
+    def call(self, name: str, pool: int, kind: int, value: int) -> None:
+        assert (name, pool) == ("symmem_note", 0)
+        self.notes.append((kind, value))
+
+
+def layout(*addresses: int) -> list[tuple[int, int]]:
+    """Note tensors in segments at these addresses: the second half of each is free."""
+    paper = PaperTorch()
+    found = pools(paper)
+    found.router(0).enter()
+    paper.segments = [segment(77, 4096, (5, 5), (4096, "active_allocated"))]
+    for address in addresses:
+        blocks = [(512, "active_allocated"), (512, "inactive")]
+        paper.segments.append(segment(address, 1024, (0, 7), *blocks))
+    library = PaperLibrary()
+    group = SimpleNamespace(library=library, pool=0)
+    _places.note_blocks(found, cast(Any, group))
+    _places.note_layout(found, cast(Any, group))
+    return library.notes
+
+
+def test_every_block_is_noted_by_its_place() -> None:
+    notes = layout(10_000)
+    assert notes[:4] == [
+        (Note.TENSOR_AT, 1 << 44),
+        (Note.TENSOR_BYTES, 512),
+        (Note.FREE_AT, (1 << 44) + 512),
+        (Note.FREE_BYTES, 512),
+    ]
+    assert notes[4][0] == Note.LAYOUT
+    assert len(notes) == 5
+    assert layout(10_000, 20_000)[-1] == layout(20_000, 10_000)[-1], "the order is that of places"
+    assert layout(10_000, 20_000)[-1] != layout(10_000, 20_512)[-1]
+
+
+@dataclass
+class PaperComm:
+    """A process group with a communicator that is made on first use."""
+
+    group_name: str = "tp"
+    pointer: int = 0
+
+    def _get_backend(self, device: Any) -> Any:
+        def pointer() -> int:
+            if not self.pointer:
+                raise RuntimeError("not initialized")
+            return self.pointer
+
+        return SimpleNamespace(_comm_ptr=pointer)
+
+
+class PaperWorld:
+    """torch.distributed, and the library's side of attachments."""
+
+    def __init__(self) -> None:
+        self.pg_map: dict[Any, Any] = {}
+        self.calls: list[Any] = []
+        self.synchronized = 0
+
+    @property
+    def torch(self) -> Any:
+        def synchronize(device: Any = None) -> None:
+            self.synchronized += 1
+
+        def all_reduce(tensor: Any, group: Any) -> None:
+            group.pointer = 0xABC
+
+        module = SimpleNamespace(
+            device=lambda *_: None,
+            zeros=lambda *_, **__: None,
+            cuda=SimpleNamespace(synchronize=synchronize),
+            __version__="2.11",
+        )
+        distributed = SimpleNamespace(
+            distributed_c10d=SimpleNamespace(_world=self), all_reduce=all_reduce
+        )
+        return lambda: SimpleNamespace(
+            module=module, distributed=distributed, is_capturing=lambda: False
+        )
+
+    def number(self, name: str, *arguments: Any) -> int:
+        self.calls.append((name, *arguments))
+        return len(self.calls)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        self.calls.append((name, *arguments))
+
+
+class Unhashed(PaperComm):
+    __hash__ = object.__hash__
+
+
+def test_a_communicator_is_attached_once_and_forgotten_when_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, first, second = PaperWorld(), Unhashed("tp"), Unhashed("dp", 0xDEF)
+    world.pg_map = {first: 1, second: 1}
+    monkeypatch.setattr(_attach, "pytorch", world.torch)
+    group = SimpleNamespace(handle=42)
+    attachments = _attach.Attachments(cast(Any, world))
+    made = attachments.attach(first, cast(Any, group), 0)
+    assert attachments.attach(first, cast(Any, group), 0) is made
+    attachments.attach(second, cast(Any, group), 0)
+    assert world.calls == [
+        ("symmem_attach", 42, 0xABC, 4, b"tp 0"),
+        ("symmem_attach", 42, 0xDEF, 4, b"dp 1"),
+    ]
+    del world.pg_map[second]
+    before = world.synchronized
+    attachments.settle(cast(Any, group))
+    assert world.calls[-1] == ("symmem_detach", 2, 0), "it was destroyed without a detach"
+    assert world.synchronized == before + 1
+    assert attachments.detach(first)
+    assert not attachments.detach(first)
+    assert world.calls[-1] == ("symmem_detach", 1, 1)
+
+
+def test_a_backend_without_a_communicator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_attach, "pytorch", PaperWorld().torch)
+    gloo = SimpleNamespace(_get_backend=lambda device: SimpleNamespace())
+    with pytest.raises(errors.TorchError, match="does not tell its communicator"):
+        _attach.communicator(gloo, 0)
