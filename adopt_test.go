@@ -25,8 +25,9 @@ func TestRanksJoinGroupsByName(t *testing.T) {
 		default:
 			r.failf("the group was closed and has not ended")
 		}
-		for _, ranks := range [][]int{nil, {r.Rank(), r.Rank()}, {r.Rank(), 99}, {r.Rank(), -1},
-			{(r.Rank() + 1) % 4}} {
+		for _, ranks := range [][]int{
+			nil, {r.Rank(), r.Rank()}, {r.Rank(), 99}, {r.Rank(), -1}, {(r.Rank() + 1) % 4},
+		} {
 			_, err := r.Join(r.ctx, "wrong", ranks)
 			r.is(err, symmem.ErrInvalid)
 		}

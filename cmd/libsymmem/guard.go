@@ -57,10 +57,10 @@ func textOf(length C.size_t, text *C.char) (string, error) {
 }
 
 // give copies text out to C, as symmem.h says.
-func give(size C.size_t, to *C.char, length *C.size_t, make func() (string, error)) C.int {
+func give(size C.size_t, to *C.char, length *C.size_t, compose func() (string, error)) C.int {
 	code := C.int(C.SYMMEM_OK)
 	failed := guarded(func() error {
-		text, err := make()
+		text, err := compose()
 		if err != nil {
 			return err
 		}

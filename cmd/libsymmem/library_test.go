@@ -48,8 +48,9 @@ func build(t *testing.T) built {
 			command: filepath.Join(building.folder, "symmem"),
 		}
 		sources, _ := filepath.Glob("testdata/*.c")
-		compile := append([]string{"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I.",
-			"-o", b.drive}, sources...)
+		compile := append([]string{
+			"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I.", "-o", b.drive,
+		}, sources...)
 		for _, c := range []*exec.Cmd{
 			exec.Command("./build.sh", b.library),
 			exec.Command("go", "build", "-o", b.command, "symmem/cmd/symmem"),

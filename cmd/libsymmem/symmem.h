@@ -403,7 +403,8 @@ uint32_t symmem_set_site(uint32_t site);
  * A buffer that begins in a pool must lie in one piece of memory that the pool has handed out.
  *
  * Memory of a pool that is not registered with the group yet is registered first (collective),
- * except during a capture: then the call takes a path that needs no windows. The path is SYMMEM_PATH_DEFAULT,
+ * except during a capture: then the call takes a path that needs no windows. The path is
+ * SYMMEM_PATH_DEFAULT,
  * or SYMMEM_PATH_PLAIN, SYMMEM_PATH_WINDOW or SYMMEM_PATH_DIRECT for this call only, the same on
  * all ranks; SYMMEM_PATH_AUTO is as the default here.
  *

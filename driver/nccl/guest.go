@@ -107,7 +107,7 @@ type guestWindow struct {
 // Deregister takes the registration back on this rank. The communicator is alive.
 func (w *guestWindow) Deregister() error {
 	g := w.guest
-	if g.stuck != nil {
+	if stuck := g.stuck != nil; stuck {
 		return nil // it ends with the communicator
 	}
 	return g.device.do(func() error { return g.device.nccl.WindowDeregister(g.handle, w.handle) })

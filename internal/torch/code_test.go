@@ -74,21 +74,33 @@ func TestErrorsHaveCodes(t *testing.T) {
 		json string
 	}{
 		{"nothing is fine", nil, OK, ""},
-		{"a divergence names both sides", &symmem.DivergenceError{Group: "world"}, Divergence,
-			`"divergence":{"group":"world"`},
-		{"ranks in different places diverge, too",
+		{
+			"a divergence names both sides", &symmem.DivergenceError{Group: "world"}, Divergence,
+			`"divergence":{"group":"world"`,
+		},
+		{
+			"ranks in different places diverge, too",
 			&driver.StrayError{Elsewhere: map[int]string{1: "a check"}}, Divergence,
-			`"elsewhere":{"1":"a check"}`},
+			`"elsewhere":{"1":"a check"}`,
+		},
 		{"a late rank is named", &symmem.TimeoutError{Missing: []int{3}}, Timeout, `"missing":[3]`},
-		{"an absent rank is named", &rendezvous.AbsentError{Ranks: []int{2}}, Timeout,
-			`"missing":[2]`},
+		{
+			"an absent rank is named", &rendezvous.AbsentError{Ranks: []int{2}}, Timeout,
+			`"missing":[2]`,
+		},
 		{"a lost rank is named", &symmem.RankLostError{Ranks: []int{1}}, RankLost, `"ranks":[1]`},
-		{"what a lost rank broke is about that rank",
-			errors.Join(symmem.ErrClosed, &symmem.RankLostError{}), RankLost, `"ranks":[]`},
-		{"memory tells how much", &symmem.OutOfMemoryError{Requested: 7}, OutOfMemory,
-			`"requested":7`},
-		{"a panic is one whatever it wraps", fmt.Errorf("%w: %w", ErrPanic, symmem.ErrClosed), Panic,
-			`"name":"PANIC"`},
+		{
+			"what a lost rank broke is about that rank",
+			errors.Join(symmem.ErrClosed, &symmem.RankLostError{}), RankLost, `"ranks":[]`,
+		},
+		{
+			"memory tells how much", &symmem.OutOfMemoryError{Requested: 7}, OutOfMemory,
+			`"requested":7`,
+		},
+		{
+			"a panic is one whatever it wraps", fmt.Errorf("%w: %w", ErrPanic, symmem.ErrClosed), Panic,
+			`"name":"PANIC"`,
+		},
 		{"what was closed is closed", symmem.ErrClosed, Closed, ""},
 		{"what has no code has failed", errors.New("cuda error 999"), Failed, "cuda error 999"},
 	} {

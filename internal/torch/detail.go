@@ -78,8 +78,10 @@ func (d *detail) fill(err error) {
 	case errors.As(err, &diverged):
 		d.Divergence = divergenceOf(diverged)
 	case errors.As(err, &stray):
-		d.Divergence = &divergenceDetail{Kind: "place", Elsewhere: stray.Elsewhere,
-			Deviant: []int{}, Absent: []int{}, Variants: []variantDetail{}}
+		d.Divergence = &divergenceDetail{
+			Kind: "place", Elsewhere: stray.Elsewhere, Deviant: []int{}, Absent: []int{},
+			Variants: []variantDetail{},
+		}
 	case errors.As(err, &lost):
 		d.RankLost = &lostDetail{Doing: lost.Doing, Ranks: ranks(lost.Ranks)}
 	case errors.As(err, &late):
