@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import symmem
 from symmem import _library, _rendezvous, errors
 from symmem._constants import Code, check_level, path_choice
 
+DOCS = SOURCE.parent / "docs"
 HEADER = SOURCE.parent.parent / "cmd" / "libsymmem" / "symmem.h"
 
 
@@ -35,6 +37,15 @@ def test_everything_public_has_a_docstring() -> None:
     for name in symmem.__all__:
         thing = getattr(symmem, name)
         assert name == "__version__" or thing.__doc__, name
+
+
+def test_the_guides_name_only_what_there_is() -> None:
+    modules = {"verify", "bench", "errors", "so", "h"}
+    for guide in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]:
+        names = set(re.findall(r"(?<![\w/])symmem\.(\w+)", guide.read_text()))
+        assert names <= {*symmem.__all__, *modules}, guide
+        for target in re.findall(r"\]\((\w[\w/]*\.md)\)", guide.read_text()):
+            assert (guide.parent / target).exists(), f"{guide}: {target}"
 
 
 def test_a_missing_library_says_what_to_do(tmp_path: Path) -> None:
@@ -73,8 +84,6 @@ def test_every_code_has_a_class() -> None:
 
 @pytest.mark.skipif(not HEADER.exists(), reason="the header is not beside the package")
 def test_numbers_are_those_of_the_header() -> None:
-    import re
-
     from symmem import _constants as k
 
     text = HEADER.read_text()

@@ -25,6 +25,7 @@ from symmem import _collectives, _memory, _runtime
 from symmem._constants import check_level, path_choice
 from symmem._explain import Explanation, explain
 from symmem._group import Group
+from symmem._library import where
 from symmem._memory import Block
 from symmem._scope import AnyScope, Nothing
 from symmem._torch import compiling, modules, pytorch
@@ -93,6 +94,7 @@ __all__ = [
     "init",
     "is_initialized",
     "is_symmetric",
+    "library_path",
     "reduce_scatter_tensor",
     "reserve",
     "set_check",
@@ -186,6 +188,15 @@ def finalize(*, force: bool = False) -> None:
 def is_initialized() -> bool:
     """Tell whether symmem is open in this process."""
     return _runtime.is_open()
+
+
+def library_path() -> str:
+    """Name the file of the C library, for programs that load it themselves; symmem.h describes it.
+
+    Its `nccl_alloc_plug`, `nccl_free_plug` and `nccl_allocator_register_segments_with_comm` are
+    those of the library that SGLang compiles.
+    """
+    return str(where())
 
 
 def world() -> Group:
