@@ -52,6 +52,9 @@ func (g *guest) introduce() (err error) {
 	return err
 }
 
+// usable tells whether no call was given up.
+func (g *guest) usable() bool { return g.stuck == nil }
+
 // Size is the number of ranks.
 func (g *guest) Size() int { return g.size }
 
@@ -107,7 +110,7 @@ type guestWindow struct {
 // Deregister takes the registration back on this rank. The communicator is alive.
 func (w *guestWindow) Deregister() error {
 	g := w.guest
-	if stuck := g.stuck != nil; stuck {
+	if !g.usable() {
 		return nil // it ends with the communicator
 	}
 	return g.device.do(func() error { return g.device.nccl.WindowDeregister(g.handle, w.handle) })
