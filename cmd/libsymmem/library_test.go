@@ -97,19 +97,22 @@ var scenarios = []struct {
 }{
 	{
 		"sums are right on every path, and words and windows tell of memory", "sums",
-		[]int{1, 2, 4}, all,
+		[]int{1, 2, 4},
+		all,
 	},
 	{"groups are named by their ranks, and handles do not come back", "groups", []int{2, 4}, all},
 	{
 		"PyTorch's segments share windows, and pools have functions of their own", "pools",
-		[]int{1, 2}, all,
+		[]int{1, 2},
+		all,
 	},
 	{"misuse is refused, and hurts nothing", "misuse", []int{1, 2}, all},
 	{"frees in another order are the same history", "freed-order", []int{2, 4}, all},
 	{"ranks that differ are told the lines of both", "diverge", []int{2, 4}, all},
 	{
 		"buffers at other places are found out before a sum, with the lines", "mismatch",
-		[]int{2, 4}, all,
+		[]int{2, 4},
+		all,
 	},
 	{"a rank that does not come is named", "late", []int{2, 4}, all},
 	{"a rank that has ended is named", "lost", []int{2, 4}, allButOne},
