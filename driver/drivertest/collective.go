@@ -19,6 +19,7 @@ var collectiveContracts = []contract{
 	{"buffers need no alignment but that of their elements", proveSkew},
 	{"no rank leaves a barrier before all have entered it", proveBarrier},
 	{"several streams share one group", proveStreams},
+	{"what goes direct is prepared, and what does not is unsupported, on all ranks alike", proveDirect},
 }
 
 // counts straddle everything at which an algorithm may change: nothing, one line, one slice, one
@@ -59,7 +60,8 @@ func (b *bench) try(c *trial) {
 	}
 }
 
-// tryWays performs a trial in every way that the backend has: each path, in and out of place.
+// tryWays performs a trial in every way that the backend has: each path, in and out of place, and
+// direct also outside of windows.
 func (b *bench) tryWays(c trial) {
 	b.t.Helper()
 	if !b.harness.has(c.operation) || !b.exact(&c) {
@@ -68,9 +70,22 @@ func (b *bench) tryWays(c trial) {
 	c.prepare(b.harness, len(b.ranks))
 	for _, c.path = range b.harness.Paths {
 		for _, c.inPlace = range []bool{false, true} {
-			b.try(&c)
+			for _, c.loose = range []bool{false, true} {
+				if b.worthwhile(&c) {
+					b.try(&c)
+				}
+			}
 		}
 	}
+}
+
+// worthwhile tells whether a trial shows something: buffers outside of windows go with the direct
+// path, which calls are to be able to take.
+func (b *bench) worthwhile(c *trial) bool {
+	if c.path != driver.PathDirect {
+		return !c.loose
+	}
+	return c.call(b.ranks[0], b.send[0], b.recv[0]).Path == driver.PathDirect
 }
 
 // exact tells whether the backend's result is determined bit by bit.
@@ -217,7 +232,7 @@ func (b *bench) alternate(r *rank, streams [2]driver.Stream, count int64, rounds
 		if err := s.Wait(done); err != nil {
 			return err
 		}
-		if err := r.queue(r.group, s, call); err != nil {
+		if err := r.queue(r.group, s, r.able(call)); err != nil {
 			return err
 		}
 		if err := s.Record(done); err != nil {

@@ -16,7 +16,8 @@ type Harness struct {
 	Host func(bytes int) []byte
 	// Ranks is the size of the largest world that can be opened. Tests that need more are skipped.
 	Ranks int
-	// Paths lists the paths that collectives can take; nil means plain and window.
+	// Paths lists the paths that collectives can take; nil means plain and window. With the direct
+	// path what Direct refuses takes the first one.
 	Paths []driver.Path
 	// Without lists the collective operations that the backend does not have.
 	Without []driver.Operation

@@ -58,7 +58,8 @@ func (b *bench) transmit(r *rank, to int, data []byte, path driver.Path) error {
 	if err := r.write(buf.at(0), data); err != nil {
 		return err
 	}
-	return r.launch(r.group, r.stream, message(driver.Send, to, buf, int64(len(data)), path))
+	call := r.able(message(driver.Send, to, buf, int64(len(data)), path))
+	return r.launch(r.group, r.stream, call)
 }
 
 func (b *bench) receive(r *rank, from int, data []byte, path driver.Path) error {
@@ -67,7 +68,7 @@ func (b *bench) receive(r *rank, from int, data []byte, path driver.Path) error 
 	if err := r.stream.Fill(buf.at(0), canary, bytes+margin); err != nil {
 		return err
 	}
-	call := message(driver.Recv, from, buf, bytes, path)
+	call := r.able(message(driver.Recv, from, buf, bytes, path))
 	if err := r.launch(r.group, r.stream, call); err != nil {
 		return err
 	}

@@ -18,6 +18,8 @@ type trial struct {
 	root      int
 	path      driver.Path
 	inPlace   bool
+	// loose leaves the windows out.
+	loose bool
 	// skew moves all buffers by so many elements, away from every alignment but their own.
 	skew int64
 
@@ -30,6 +32,9 @@ func (c *trial) String() string {
 	place := "out of place"
 	if c.inPlace {
 		place = "in place"
+	}
+	if c.loose {
+		place += " outside windows"
 	}
 	return fmt.Sprintf("%v %v %v of %d, root %d, path %v, %s, skew %d", c.operation, c.dataType,
 		c.op, c.count, c.root, c.path, place, c.skew)
@@ -100,7 +105,19 @@ func (c *trial) call(r *rank, send, recv buffer) driver.Call {
 	default:
 		call.Send, call.SendWindow = call.Recv, recv.window
 	}
+	if c.loose {
+		call.SendWindow, call.RecvWindow = nil, nil
+	}
+	call = r.able(call)
 	call.Digest = digest(&call)
+	return call
+}
+
+// able is a call on a path that it can take: on the first one if it cannot go direct.
+func (r *rank) able(call driver.Call) driver.Call {
+	if call.Path == driver.PathDirect && r.group.Direct(&call) != nil {
+		call.Path = r.world.harness.Paths[0]
+	}
 	return call
 }
 
