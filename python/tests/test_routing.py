@@ -190,7 +190,7 @@ def test_a_graph_has_lanes_of_its_own(paper: Paper, router: Router) -> None:
     paper.graph = GRAPH
     captured = entered(router)
     assert paper.target() == (0, 2)
-    assert paper.paused == [GRAPH], "the graph's pool would win before PyTorch 2.10"
+    assert paper.paused == [GRAPH], "the graph's pool would win before PyTorch 2.11"
     router.leave()
     assert paper.paused == []
     again = entered(router)

@@ -101,7 +101,7 @@ def interrupt() -> None:
             symmem.barrier()
             torch.cuda.synchronize()
             done += 1
-    except (KeyboardInterrupt, symmem.SymmemError) as e:
+    except (KeyboardInterrupt, RuntimeError) as e:
         say(f"PASS SIGINT: {type(e).__name__} after {done} barriers, {x.numel()} elements live")
     sys.stdout.flush()
     os._exit(0)

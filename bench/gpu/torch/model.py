@@ -1,4 +1,4 @@
-"""A small transformer, tensor parallel: prefill, then decode by CUDA graph, with and without symmem.
+"""A small transformer, tensor parallel: prefill, decode by CUDA graph, with and without symmem.
 
 Eight layers of attention and a gated MLP, bfloat16, random weights; each layer has two all-reduces.
 What is reported is the gain of the whole, beside the +4.7 % that sglang #8934 has told of a large

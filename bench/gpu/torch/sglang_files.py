@@ -1,8 +1,8 @@
 """SGLang's own files on symmem's library: sglang_files.py CHECKOUT.
 
 Its pynccl_wrapper.py, pynccl.py and pynccl_allocator.py are loaded from the checkout, with stubs
-for what they import; only the library that its allocator would compile is ours. Nothing of SGLang is
-part of symmem.
+for what they import; only the library that its allocator would compile is ours. Nothing of SGLang
+is part of symmem.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Value:
     """What a stub gives: something to call, with any attribute, and false."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Return another one."""
         return Value()
 
     def __getattr__(self, name: str) -> Any:

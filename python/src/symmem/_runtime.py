@@ -153,6 +153,8 @@ class Runtime:
                 "torch.distributed: call symmem.init after init_process_group"
             )
         dist = pytorch().distributed
+        if process_group is dist.GroupMember.NON_GROUP_MEMBER:
+            raise errors.InvalidError("this rank is not in the process group")
         members = dist.get_process_group_ranks(process_group)
         missing = [r for r in members if r not in self._torch_ranks]
         if missing:
@@ -189,19 +191,26 @@ class Runtime:
     def close(self, force: bool) -> None:
         """Close the library and everything that was made from it."""
         self.attachments.detach_all()
-        if self.cuda is not None and not force:
-            self._give_back()
+        if self.cuda is not None:
+            self._give_back(force)
         self.library.call("symmem_close", int(force))
         self.retire()
 
-    def _give_back(self) -> None:
-        """Let PyTorch give back the segments that hold no tensors."""
+    def _give_back(self, force: bool) -> None:
+        """Let PyTorch give back the segments that hold no tensors, and forget all pools of its.
+
+        A forced close comes after faults, too, when a kernel may hang: then nothing waits for the
+        device, as PyTorch's empty_cache does.
+        """
         assert self.cuda is not None
-        self.cuda.torch.module.cuda.synchronize()
+        cuda = self.cuda.torch.module.cuda
+        if not force:
+            cuda.synchronize()
         for router in self.cuda.routers.values():
             router.forget(lambda _: False)
             router.reset()
-        self.cuda.torch.module.cuda.empty_cache()
+        if not force:
+            cuda.empty_cache()
 
     def retire(self) -> None:
         """Make everything that uses this rank raise."""

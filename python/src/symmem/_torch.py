@@ -42,7 +42,7 @@ class Torch:
         distributed: torch.distributed, or None where PyTorch was built without it.
         types: the element types that can be reduced.
         raw_stream: the current stream of a device, as a number.
-        nested_pools: whether the innermost of nested pools gets allocations (PyTorch 2.10).
+        nested_pools: whether the innermost of nested pools gets allocations (PyTorch 2.11).
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Torch:
         self.begin_all: Any = getattr(c, "_cuda_beginAllocateToPool", None)
         self.end: Any = getattr(c, "_cuda_endAllocateToPool", None)
         self.release: Any = getattr(c, "_cuda_releasePool", None)
-        self.nested_pools = self.version >= (2, 10)
+        self.nested_pools = self.version >= (2, 11)
 
     def initialized(self) -> bool:
         """Tell whether torch.distributed has a default process group."""

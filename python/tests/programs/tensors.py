@@ -157,6 +157,9 @@ def scopes_nest_by_group_and_may_be_disabled() -> None:
     pair = [r for r in range(SIZE) if r // 2 == RANK // 2]
     mine = symmem.group(dist.new_group([0, 1]) if SIZE == 2 else _pair_groups()[RANK // 2])
     assert list(mine.ranks) == pair
+    outside = dist.new_group([SIZE - 1])
+    if RANK != SIZE - 1:
+        raises(symmem.InvalidError, lambda: symmem.group(outside))
     with symmem.use(world):
         a = symmem.empty(1000)
         with symmem.use(mine):
