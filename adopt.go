@@ -37,9 +37,9 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 // is also a cudaStream_t; on the host any number. It is numbered as a stream that NewStream makes.
 //
 // The owner may capture the stream: collectives then become a part of the owner's capture, memory
-// that is not registered takes the plain path, and nothing can be registered on this rank. It
-// destroys such graphs before the group is closed, and keeps what memory they use. The stream must
-// live until Forget, or until the Runtime is closed.
+// that is not registered takes a path that needs no windows, and nothing can be registered on this
+// rank. It destroys such graphs before the group is closed, and keeps what memory they use. The
+// stream must live until Forget, or until the Runtime is closed.
 func (rt *Runtime) AdoptStream(handle uintptr) (*Stream, error) {
 	adopter, ok := rt.device.(driver.Adopter)
 	if !ok {

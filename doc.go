@@ -8,8 +8,10 @@
 // one, and [Group.Split] makes more. A [Pool] hands out [Buffer]s from segments; its domain is the
 // group whose ranks promise to make the same allocations in the same order. A [Scope] is a section
 // of code whose allocations come from a pool and whose end registers new segments with a group: a
-// segment registered with a group is a window, and collectives on buffers in windows take the
-// window path. Memory outside windows works too, on the plain path.
+// segment registered with a group is a window, and collectives on buffers in windows can take the
+// window path, and on GPUs the direct one. Memory outside windows works too, on the plain path or,
+// if messages are small, on the direct one. A table says which path is taken, and [Group.Explain]
+// tells.
 //
 // Work is queued on a [Stream] and may be captured into a [Graph].
 //

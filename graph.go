@@ -27,7 +27,7 @@ type Graph struct {
 
 // BeginCapture starts to record the stream's work instead of running it. Until EndCapture nothing
 // can be registered on this rank: what would register returns ErrCapturing and leaves the capture
-// good. Memory that is not registered yet takes the plain path.
+// good. Memory that is not registered yet takes a path that needs no windows.
 func (s *Stream) BeginCapture() error {
 	if s.capturing.Load() {
 		return fmt.Errorf("beginning a capture: %w", ErrCapturing)

@@ -91,11 +91,12 @@ func (r reason) String() string {
 	return s
 }
 
-// prefer chooses the path of a call on the buffers that where describes, with windows if both lie in
-// some, by the choice of the call or else of the group. It depends only on the call, on the terms
-// that ranks connected on, and on SetPath, so all ranks choose alike. Whether it works in place is
-// alike on all ranks, too, where its buffers lie at the same places: a part that lies at one place on
-// all ranks is in place on one rank at most, and check refuses the overlap on the others.
+// prefer chooses the path of a call on the buffers that where describes, with windows if both lie
+// in some, by the choice of the call or else of the group. It depends only on the call, on the
+// terms that ranks connected on, and on SetPath, so all ranks choose alike. Whether it works in
+// place is alike on all ranks, too, where its buffers lie at the same places: a part that lies at
+// one place on all ranks is in place on one rank at most, and check refuses the overlap on the
+// others. Where they lie in no windows it is not looked at.
 func (g *Group) prefer(
 	choice PathChoice, call *driver.Call, windows bool, where string,
 ) (driver.Path, reason) {

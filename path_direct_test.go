@@ -44,92 +44,102 @@ func exchange(call *driver.Call) error {
 // everything can take a path.
 func everything(*driver.Call) error { return nil }
 
+// directRow is a call, the path that it takes and why; TABLE stands for what the table says.
+type directRow struct {
+	name   string
+	choice symmem.PathChoice
+	// windows tells that both buffers lie in some.
+	windows   bool
+	op        symmem.ReduceOp
+	bytes     int64
+	path, why string
+}
+
+const (
+	inside  = "both buffers lie in windows of the group, "
+	outside = "the send buffer is in no window of the group"
+	says    = "TABLE says "
+	none    = ": not supported by this backend"
+)
+
+var directRows = []directRow{
+	{
+		"symmetric buffers up to the limit", symmem.PathDefault, true, symmem.Sum, 16 << 10, "direct",
+		inside + "and " + says + "direct up to 16KiB for AllReduce on 2 ranks, symmetric buffers",
+	},
+	{
+		"symmetric buffers above it take the best of the others, and it is told that they could",
+		symmem.PathDefault, true, symmem.Sum, 32 << 10, "window",
+		inside + "and " + says + "window up to 32KiB for AllReduce on 2 ranks; not direct: " +
+			says + "another path than direct above 16KiB for AllReduce on 2 ranks, symmetric buffers",
+	},
+	{
+		"any buffers have a limit of their own", symmem.PathDefault, false, symmem.Sum, 4 << 10,
+		"direct", outside + ", and " + says + "direct up to 4KiB for all operations, any buffers",
+	},
+	{
+		"above it they take the plain path", symmem.PathDefault, false, symmem.Sum, 5 << 10, "plain",
+		outside + "; not direct: " + says + "another path than direct above 4KiB for all " +
+			"operations, any buffers",
+	},
+	{
+		"a call that cannot go takes the others, and it is told why", symmem.PathDefault, true,
+		symmem.Prod, 4 << 10, "window", inside + "and " + says +
+			"window up to 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + none,
+	},
+	{
+		"a call that neither should nor can go says nothing of it", symmem.PathDefault, true,
+		symmem.Prod, 32 << 10, "window",
+		inside + "and " + says + "window up to 32KiB for AllReduce on 2 ranks",
+	},
+	{
+		"a call that asks for it goes where the table would not", symmem.PathDirect, true, symmem.Sum,
+		64 << 10, "direct", inside + "and the call asks for the direct path",
+	},
+	{
+		"on any buffers, too", symmem.PathDirect, false, symmem.Sum, 8 << 10, "direct",
+		outside + ", and the call asks for the direct path",
+	},
+	{
+		"a call that asks in vain takes what auto takes without it", symmem.PathDirect, true,
+		symmem.Prod, 64 << 10, "plain", inside + "but " + says +
+			"plain above 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + none,
+	},
+	{
+		"and outside of windows the plain path", symmem.PathDirect, false, symmem.Sum, 16 << 10,
+		"plain", outside + "; not direct: 8KiB of exchange memory" + none,
+	},
+	{
+		"the window path is what it was", symmem.PathWindow, true, symmem.Sum, 4 << 10, "window",
+		inside + "and the call asks for the window path",
+	},
+	{
+		"and the plain path", symmem.PathPlain, true, symmem.Sum, 4 << 10, "plain",
+		inside + "but the call asks for the plain path",
+	},
+	{
+		"nothing moves on the plain path", symmem.PathDirect, true, symmem.Sum, 0, "plain",
+		"the operation works without windows",
+	},
+}
+
 func TestTheDirectPathIsChosenFirst(t *testing.T) {
 	file := directTable(t)
-	says := "the table " + file + " of box says "
-	const (
-		windows = "both buffers lie in windows of the group, "
-		outside = "the send buffer is in no window of the group"
-		none    = ": not supported by this backend"
-	)
 	together(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
-		p := r.pool()
-		in := r.window(p, 128<<10).Memory()
+		in := r.window(r.pool(), 128<<10).Memory()
 		out := r.alloc(r.pool(), 128<<10).Memory()
 		g := symmem.Narrowed(r.World(), everything, exchange)
-		for _, row := range []struct {
-			name   string
-			choice symmem.PathChoice
-			of     symmem.Memory
-			op     symmem.ReduceOp
-			bytes  int64
-			path   string
-			why    string
-		}{
-			{
-				"symmetric buffers up to the limit", symmem.PathDefault, in, symmem.Sum, 16 << 10, "direct",
-				windows + "and " + says + "direct up to 16KiB for AllReduce on 2 ranks, symmetric buffers",
-			},
-			{
-				"symmetric buffers above it take the best of the others, and it is told that they could",
-				symmem.PathDefault, in, symmem.Sum, 32 << 10, "window",
-				windows + "and " + says + "window up to 32KiB for AllReduce on 2 ranks; not direct: " +
-					says + "another path than direct above 16KiB for AllReduce on 2 ranks, symmetric buffers",
-			},
-			{
-				"any buffers have a limit of their own", symmem.PathDefault, out, symmem.Sum, 4 << 10,
-				"direct", outside + ", and " + says + "direct up to 4KiB for all operations, any buffers",
-			},
-			{
-				"above it they take the plain path", symmem.PathDefault, out, symmem.Sum, 5 << 10, "plain",
-				outside + "; not direct: " + says + "another path than direct above 4KiB for all " +
-					"operations, any buffers",
-			},
-			{
-				"a call that cannot go takes the others, and it is told why", symmem.PathDefault, in,
-				symmem.Prod, 4 << 10, "window", windows + "and " + says +
-					"window up to 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + none,
-			},
-			{
-				"a call that neither should nor can go says nothing of it", symmem.PathDefault, in,
-				symmem.Prod, 32 << 10, "window",
-				windows + "and " + says + "window up to 32KiB for AllReduce on 2 ranks",
-			},
-			{
-				"a call that asks for it goes where the table would not", symmem.PathDirect, in, symmem.Sum,
-				64 << 10, "direct", windows + "and the call asks for the direct path",
-			},
-			{
-				"on any buffers, too", symmem.PathDirect, out, symmem.Sum, 8 << 10, "direct",
-				outside + ", and the call asks for the direct path",
-			},
-			{
-				"a call that asks in vain takes what auto takes without it", symmem.PathDirect, in,
-				symmem.Prod, 64 << 10, "plain", windows + "but " + says +
-					"plain above 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + none,
-			},
-			{
-				"and outside of windows the plain path", symmem.PathDirect, out, symmem.Sum, 16 << 10,
-				"plain", outside + "; not direct: 8KiB of exchange memory" + none,
-			},
-			{
-				"the window path is what it was", symmem.PathWindow, in, symmem.Sum, 4 << 10, "window",
-				windows + "and the call asks for the window path",
-			},
-			{
-				"and the plain path", symmem.PathPlain, in, symmem.Sum, 4 << 10, "plain",
-				windows + "but the call asks for the plain path",
-			},
-			{
-				"nothing moves on the plain path", symmem.PathDirect, in, symmem.Sum, 0, "plain",
-				"the operation works without windows",
-			},
-		} {
+		for _, row := range directRows {
+			m := out
+			if row.windows {
+				m = in
+			}
 			path, why, _ := symmem.Route(g, symmem.Call{
-				Type: symmem.Float32, Op: row.op, Count: row.bytes / 4, Send: row.of, Recv: row.of,
+				Type: symmem.Float32, Op: row.op, Count: row.bytes / 4, Send: m, Recv: m,
 				Path: row.choice,
 			})
-			if path != row.path || why != row.why {
+			want := strings.ReplaceAll(row.why, "TABLE", "the table "+file+" of box")
+			if path != row.path || why != want {
 				r.failf("%s: the %s path: %s", row.name, path, why)
 			}
 		}

@@ -238,9 +238,9 @@ const bothInWindows = "both buffers lie in windows of the group"
 
 // route chooses the path of a request and resolves it to a call; why says what decided. It is the
 // direct path where the backend can take it and the group prefers it, with windows if both buffers
-// lie in some, else with none; the window path where both do, the backend can take it, and the group
-// prefers it; else the plain path, on which windows play no part. The choice depends only on things
-// that ledgers and the group's terms cover, so all ranks choose alike.
+// lie in some, else with none; the window path where both do, the backend can take it, and the
+// group prefers it; else the plain path, on which windows play no part. The choice depends only on
+// things that ledgers and the group's terms cover, so all ranks choose alike.
 func (g *Group) route(r *request) (call driver.Call, why reason) {
 	call = driver.Call{
 		Operation: r.operation, DataType: r.dataType, ReduceOp: r.reduceOp, Root: r.root,

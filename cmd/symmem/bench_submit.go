@@ -20,7 +20,7 @@ time is that of the slowest rank.
 
 The baseline runs in turns with it. On GPUs it is NCCL's own ncclAllReduce on a communicator of the
 same kind over the same ranks, from one thread that keeps its device; on the host the launch of a
-prepared call below symmem. On the direct path, which NCCL has not, the baseline is NCCL's plain one.
+prepared call below symmem. On the direct path, which NCCL has not, the baseline is its plain one.
 The bar is 300 ns over the baseline, on the direct path 5 us.
 
 It starts the ranks itself, or, started by a launcher, is one of them.`

@@ -19,7 +19,7 @@ var collectiveContracts = []contract{
 	{"buffers need no alignment but that of their elements", proveSkew},
 	{"no rank leaves a barrier before all have entered it", proveBarrier},
 	{"several streams share one group", proveStreams},
-	{"what goes direct is prepared, and what does not is unsupported, on all ranks alike", proveDirect},
+	{"what goes direct is prepared, what does not is unsupported, on all ranks alike", proveDirect},
 }
 
 // counts straddle everything at which an algorithm may change: nothing, one line, one slice, one

@@ -28,8 +28,9 @@ type Decode struct {
 	Plan            Plan
 }
 
-// decodeBar is how many times what plain takes auto may take: a little more, except for one sequence
-// on four GPUs, where it is to be faster by a quarter, or by 60 percent where it can go direct.
+// decodeBar is how many times what plain takes auto may take: a little more, except for one
+// sequence on four GPUs, where it is to be faster by a quarter, or by 60 percent where it can go
+// direct.
 func decodeBar(sequences, ranks int, direct bool) float64 {
 	switch {
 	case sequences != 1 || ranks != 4:

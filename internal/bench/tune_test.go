@@ -69,7 +69,10 @@ func TestPointsPairTheBatchesOfOneTurn(t *testing.T) {
 		want                  tuning.Point
 	}{
 		{"plain and window", plain, window, nil, tuning.Point{PlainUS: 4, WindowUS: 2}},
-		{"direct against both", plain, window, direct, tuning.Point{PlainUS: 4, WindowUS: 2, DirectUS: 1}},
+		{
+			"direct against both", plain, window, direct,
+			tuning.Point{PlainUS: 4, WindowUS: 2, DirectUS: 1},
+		},
 		{"direct against plain", plain, nil, direct, tuning.Point{PlainUS: 4, DirectUS: 1}},
 		{
 			"the noise of a path that does not decide is none", noisy, steady, steady,
@@ -117,7 +120,8 @@ func TestWhatWasChosenIsPrintedWithWhatItWins(t *testing.T) {
 	if err := found().Text(&out); err != nil {
 		t.Fatal(err)
 	}
-	want := `  operation    size                  buffers    plain   window   direct  noise  chosen      wins
+	want := `  operation    size                  buffers    ` +
+		`plain   window   direct  noise  chosen      wins
   AllReduce    1KiB  out of place  symmetric  13.0 us  7.40 us        -  1.5 %  window   +75.7 %
   AllReduce  128KiB  out of place  symmetric  14.8 us  17.0 us        -  0.4 %   plain   +14.9 %
   AllReduce  128KiB      in place  symmetric  15.0 us  17.0 us        -  0.5 %   plain   +13.3 %

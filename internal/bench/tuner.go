@@ -167,9 +167,9 @@ func (p *points) add(bytes int64, half int, perOp [kinds][]float64) {
 	}
 }
 
-// newPoint condenses the batches of paths, in nanoseconds, turn by turn: of the plain and the window
-// path, or of the direct one and those of the other two that were measured. The noise is that of
-// the ratio which decides.
+// newPoint condenses the batches of paths, in nanoseconds, turn by turn: of the plain and the
+// window path, or of the direct one and those of the other two that were measured. The noise is
+// that of the ratio which decides.
 func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	p := tuning.Point{
 		Bytes: tuning.Size(bytes), PlainUS: microseconds(plain), WindowUS: microseconds(window),
