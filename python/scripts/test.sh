@@ -7,4 +7,4 @@ python=${PYTHON:-python3}
 python/scripts/library.sh
 go build -o python/.build/symmem ./cmd/symmem
 cd python
-SYMMEM_COMMAND=$PWD/.build/symmem PYTHONPATH=src exec "$python" -m pytest -q "$@"
+SYMMEM_COMMAND=$PWD/.build/symmem exec "$python" -m pytest -q "$@"

@@ -41,7 +41,7 @@ def _like(tensor: torch.Tensor, rows: int, group: str) -> torch.Tensor:
 
 
 def _rows(tensor: torch.Tensor) -> int:
-    return tensor.shape[0] if tensor.dim() else 1
+    return int(tensor.shape[0]) if tensor.dim() else 1
 
 
 class Eager:
@@ -124,7 +124,7 @@ class Fake:
 def _divided(tensor: torch.Tensor, size: int) -> int:
     if tensor.dim() == 0 or tensor.shape[0] % size:
         raise errors.InvalidError(f"{tuple(tensor.shape)} has no rows for each of {size} ranks")
-    return tensor.shape[0] // size
+    return int(tensor.shape[0]) // size
 
 
 _library: Any = None

@@ -232,7 +232,7 @@ def ranks_to_start(flags: argparse.Namespace) -> int:
     import torch
 
     if flags.backend != "host" and torch.cuda.is_available():
-        return torch.cuda.device_count()
+        return int(torch.cuda.device_count())
     return 4
 
 

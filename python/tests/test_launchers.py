@@ -1,0 +1,42 @@
+"""The launchers that people use start ranks of the package."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import PROGRAMS, SOURCE
+from test_raw import names
+
+COMMAND = os.environ.get("SYMMEM_COMMAND", "")
+
+pytestmark = pytest.mark.library
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a launcher, without the variables of another one."""
+    env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    env["PYTHONPATH"] = os.pathsep.join([str(SOURCE), str(PROGRAMS)])
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=80, check=False)
+
+
+@pytest.mark.skipif(not COMMAND, reason="SYMMEM_COMMAND names no symmem command")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_symmem_launch(ranks: int) -> None:
+    program = str(PROGRAMS / "raw.py")
+    done = run(COMMAND, "launch", "-n", str(ranks), "--", sys.executable, program)
+    assert done.returncode == 0, done
+    found = re.findall(r"CHECK (\w+) ok", done.stdout)
+    assert sorted(found) == sorted(names("raw.py") * ranks)
+
+
+@pytest.mark.torch
+def test_torchrun() -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+    flags = ["--backend", "host", "--cases", "2", "--rounds", "1", "--size", "4Ki"]
+    done = run(*launcher, "-m", "symmem.verify", *flags)
+    assert done.returncode == 0, done
+    assert "Total: 2 | Passed: 2 | Failed: 0" in done.stdout
