@@ -65,7 +65,7 @@ func (l *lane) can(
 func (l *lane) refusal(
 	ctx context.Context, o *Collective, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (string, error) {
-	if !row.Operation.buffered() {
+	if row.Operation.kind == symmem.OpSend {
 		return row.Operation.Name + " has no buffers that peers read", nil
 	}
 	c, err := l.call(o, row.Operation, row.Count, inPlace)
@@ -113,7 +113,7 @@ func (r *runner) check(ctx context.Context, o *Collective, row *Row, inPlace boo
 
 // look notes the path, and refuses to measure another one than what was asked for.
 func (r *runner) look(o *Collective, op *Operation) error {
-	if !op.buffered() {
+	if op.kind == symmem.OpSend {
 		r.took = string(Plain)
 		return nil
 	}

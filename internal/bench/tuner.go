@@ -47,6 +47,9 @@ func (l *lane) outside(ctx context.Context, o *Collective) (*lane, error) {
 // measure takes the times of one operation, out of place, and in place if it has that half.
 func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 	found, last := &points{}, int64(0)
+	if !op.buffered() {
+		return found, nil
+	}
 	for _, size := range t.c.Sizes() {
 		row := &Row{Operation: op, Ranks: t.in.rt.Size()}
 		row.Count, row.Bytes = op.sized(size, row.Ranks, t.DataType)
