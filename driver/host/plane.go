@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -85,9 +86,21 @@ func (p *plane) Compare(ticket uint64, call *driver.Call) error {
 	p.late = p.forsaken()
 	p.post(call.Digest, nil, 0)
 	if err := p.judge(ticket, call); err != nil {
-		return p.fail(err)
+		return p.fail(p.blame(err, ticket, call))
 	}
 	return nil
+}
+
+// blame finds a better reason than the fault of another rank: one that compares in another way has
+// announced another call.
+func (p *plane) blame(err error, ticket uint64, call *driver.Call) error {
+	if !errors.Is(err, driver.ErrFault) {
+		return err
+	}
+	if others := p.Differing(ticket, call.Digest); len(others) > 0 {
+		return &driver.MismatchError{Sequence: ticket, Call: call, Others: p.world(others)}
+	}
+	return err
 }
 
 // judge waits for everybody's line and compares. A peer that had failed before we came did not
@@ -125,7 +138,7 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 			err = fmt.Errorf("%s: %w", w.Doing(), driver.ErrFault)
 		}
 		if err != nil && !w.Done() {
-			return p.fail(err)
+			return p.fail(w.Blame(err))
 		}
 		if ctx.Err() != nil && !w.Done() {
 			return fmt.Errorf("%s: %w", w.Doing(), context.Cause(ctx))
@@ -219,7 +232,7 @@ func (p *plane) Trouble(w control.Wait, since time.Time) error {
 	if err != nil && w.Ended() {
 		return nil
 	}
-	return err
+	return w.Blame(err)
 }
 
 // Forsaken tells whether a peer has failed.

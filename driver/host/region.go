@@ -102,9 +102,12 @@ type block struct {
 	_     [pageBytes - lineStride]byte
 	board board
 	_     [pageBytes - lineStride]byte
-	lanes [driver.LaneFault][2]slot
-	fault [faultSlots]slot
-	stage [2][stageBytes]byte
+	// announced holds the latest tickets of a rank whose data moves elsewhere.
+	announced [announcements]announcement
+	_         [pageBytes - announcements*16]byte
+	lanes     [driver.LaneFault][2]slot
+	fault     [faultSlots]slot
+	stage     [2][stageBytes]byte
 }
 
 // regionBytes returns the size of the control region of a group, in whole pages.

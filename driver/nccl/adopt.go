@@ -10,7 +10,7 @@ import (
 
 // AdoptStream makes a stream of one that another library has made.
 func (d *Device) AdoptStream(handle uintptr) (driver.AdoptedStream, error) {
-	s := &stream{device: d, handle: cuda.Stream(handle)}
+	s := &stream{device: d, handle: cuda.Stream(handle), adopted: true}
 	if _, err := s.Captured(); err != nil {
 		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
 	}
@@ -53,19 +53,24 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 		return err
 	}
 	c.launched[prepared.Path].Add(1)
+	if prepared.kernel != nil {
+		c.direct.history.note(prepared, 0)
+	}
+	s.recording = true
+	defer func() { s.recording = false }()
 	return c.call(prepared, s)
 }
 
 // compareRecorded compares a call that is put into a capture. No stream is noted as having work:
 // nothing runs, and CUDA must not be asked about a stream that is captured. c.mu is held.
 func (c *communicator) compareRecorded(p *plan) error {
-	if !c.check.Load() {
+	if !c.check.Load() || p.kernel != nil {
 		return nil
 	}
 	ticket := c.plane.Submit()
 	c.busy.ticket.Store(ticket)
-	c.comparing.Store(true)
-	defer c.comparing.Store(false)
+	c.comparing.Store(&p.Call)
+	defer c.comparing.Store(nil)
 	return c.plane.Compare(ticket, &p.Call)
 }
 

@@ -39,8 +39,9 @@ type communicator struct {
 	busy      busy
 	messages  messages
 	mailboxes mailboxes
-	// comparing tells that a launch compares calls, and so looks for trouble by itself.
-	comparing atomic.Bool
+	direct    direct
+	// comparing is the call that a launch compares, which looks for trouble by itself, or nil.
+	comparing atomic.Pointer[driver.Call]
 	// closing tells that Close has begun: nothing is launched any more.
 	closing atomic.Bool
 
@@ -95,6 +96,7 @@ func (c *communicator) join(ctx context.Context) error {
 	if c.plane, err = c.joinPlane(ctx); err != nil {
 		return err
 	}
+	c.direct.shown, _ = c.plane.(control.Announcements)
 	id, err := c.shareID(ctx)
 	if err != nil {
 		return err
@@ -116,7 +118,10 @@ func (c *communicator) equip(ctx context.Context, id nccl.UniqueID) error {
 	c.device.mu.Lock()
 	c.device.communicators[c] = struct{}{}
 	c.device.mu.Unlock()
-	return c.adoptAll()
+	if err := c.adoptAll(); err != nil {
+		return err
+	}
+	return c.openExchange(ctx)
 }
 
 // joinPlane finds the way in which the ranks talk: shared memory on one machine, else TCP.
@@ -249,7 +254,7 @@ func (c *communicator) discard() error {
 	}
 	c.mu.Lock() // a segment may be registering with it
 	defer c.mu.Unlock()
-	errs = append(errs, c.mailboxes.close())
+	errs = append(errs, c.mailboxes.close(), c.direct.exchange.close(c.device))
 	if c.handle != 0 {
 		errs = append(errs, c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) }))
 	}

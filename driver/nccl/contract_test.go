@@ -3,6 +3,7 @@ package nccl
 import (
 	"testing"
 
+	"symmem/driver"
 	"symmem/driver/drivertest"
 	"symmem/internal/cuda"
 )
@@ -11,6 +12,7 @@ import (
 func TestContract(t *testing.T) {
 	drivertest.Run(t, drivertest.Harness{
 		Open: Backend{}.Open, Ranks: devices(t), Unordered: true,
+		Paths: []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathDirect},
 	})
 }
 

@@ -41,6 +41,8 @@ type Device struct {
 	aside   aside
 	scratch scratch
 	words   words
+	reports reports
+	code    code
 
 	mu            sync.Mutex
 	members       map[int]*member            // by world rank; guarded by mu
@@ -200,7 +202,7 @@ func (d *Device) Close() error {
 	if d.retained && !stuck.Load() {
 		errs = append(errs, d.do(func() error {
 			return errors.Join(d.events.drain(d.cuda), d.aside.close(d.cuda), d.scratch.close(),
-				d.words.close(d.cuda))
+				d.words.close(d.cuda), d.reports.close(d.cuda), d.code.unload(d))
 		}), d.gpu.ReleasePrimary())
 		d.retained = false
 	}

@@ -2,11 +2,156 @@ package nccl
 
 import (
 	"fmt"
+	"math/bits"
 
 	"symmem/driver"
+	"symmem/driver/nccl/kernels"
+	"symmem/internal/control"
+	"symmem/internal/cuda"
+	"symmem/internal/dl"
 )
 
+// direct runs collectives of a group by kernels of our own (package kernels).
+type direct struct {
+	// none says why the group has none; empty if it has. It is set before the group is used.
+	none     string
+	exchange exchange
+	turns    turns
+	// shown is where ranks see what others have launched.
+	shown   control.Announcements
+	history history
+}
+
 // Direct tells whether a kernel of our own can run a call.
-func (c *communicator) Direct(*driver.Call) error {
-	return fmt.Errorf("the group has no exchange memory: %w", driver.ErrUnsupported)
+func (c *communicator) Direct(call *driver.Call) error {
+	if c.direct.none != "" {
+		return fmt.Errorf("%s: %w", c.direct.none, driver.ErrUnsupported)
+	}
+	if _, err := kernels.Choose(c.request(call)); err != nil {
+		return fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
+	}
+	return nil
+}
+
+func (c *communicator) request(call *driver.Call) *kernels.Request {
+	return &kernels.Request{
+		Operation: call.Operation, DataType: call.DataType, ReduceOp: call.ReduceOp,
+		Root: call.Root, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Count: call.Count,
+		Symmetric: c.peersReach(call.SendWindow) && c.peersReach(call.RecvWindow),
+		InPlace:   call.Send == call.Recv, Blocks: c.direct.exchange.blocks,
+	}
+}
+
+// peersReach tells whether the ranks have mapped each other's segments under a window.
+func (c *communicator) peersReach(in driver.Window) bool {
+	w, ok := in.(*window)
+	return ok && w != nil && w.c == c && w.reached
+}
+
+// kernel is a prepared launch.
+type kernel struct {
+	function cuda.Function
+	grid     cuda.Dim
+	block    cuda.Dim
+	params   cuda.Params
+}
+
+// prepareDirect works out the launch of a kernel.
+func (p *plan) prepareDirect() error {
+	c := p.c
+	request := c.request(&p.Call)
+	launch, err := kernels.Choose(request)
+	if err != nil {
+		return err
+	}
+	a := kernels.Arguments{
+		Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Digest: p.Digest, Send: p.Send, Recv: p.Recv,
+		Exchange: c.direct.exchange.at, Timeout: c.device.cfg.Timeout,
+		Report: dl.AddressOf(c.direct.exchange.report),
+	}
+	if launch.Bulk {
+		p.SendWindow.(*window).locate(p.Send, &a.SendAt)
+		p.RecvWindow.(*window).locate(p.Recv, &a.RecvAt)
+	}
+	k := &kernel{
+		grid: cuda.Dim{X: uint32(launch.Blocks)}, block: cuda.Dim{X: uint32(launch.Threads)},
+		params: launch.Params(&a),
+	}
+	err = c.device.do(func() error {
+		k.function, err = c.device.code.function(c.device, launch.Kernel)
+		return err
+	})
+	p.kernel = k
+	return err
+}
+
+// launchKernel queues the kernel of a plan, after the kernels of the group on other streams. s.mu and
+// c.mu are held, on a thread of the device.
+func (c *communicator) launchKernel(p *plan, s *stream) error {
+	d, k := c.device, p.kernel
+	if s.capture == nil && !s.recording {
+		if err := c.direct.turns.take(c, s); err != nil {
+			return err
+		}
+	}
+	err := d.cuda.LaunchKernel(k.function, k.grid, k.block, 0, s.handle, &k.params)
+	if err == nil && s.adopted && !s.recording {
+		err = c.direct.turns.mark(c)
+	}
+	return err
+}
+
+// differing returns the error of a call that other ranks have launched otherwise, or nil.
+func (c *communicator) differing(call *driver.Call, ticket uint64) error {
+	if c.direct.shown == nil {
+		return nil
+	}
+	ranks := c.direct.shown.Differing(ticket, call.Digest)
+	if len(ranks) == 0 {
+		return nil
+	}
+	e := &driver.MismatchError{Sequence: ticket, Call: call}
+	for _, r := range ranks {
+		e.Others = append(e.Others, c.cfg.Ranks[r])
+	}
+	return e
+}
+
+// strayed tells whether other ranks have launched something else under a ticket of this rank.
+func (c *communicator) strayed(ticket uint64) error {
+	p := c.direct.history.of(ticket)
+	if p == nil || !c.check.Load() {
+		return nil
+	}
+	return c.differing(&p.Call, ticket)
+}
+
+// faulted tells what a kernel has reported, as an error, or nil.
+func (c *communicator) faulted() error {
+	report, any := c.direct.exchange.reported()
+	if !any {
+		return nil
+	}
+	p, sequence := c.direct.history.culprit(&report)
+	switch report.Fault() {
+	case kernels.Diverged:
+		if err := c.differing(&p.Call, sequence); err != nil {
+			return err // which knows of all ranks
+		}
+		return &driver.MismatchError{
+			Sequence: sequence, Call: &p.Call, Others: []int{c.cfg.Ranks[report.Ranks]},
+		}
+	case kernels.TimedOut:
+		e := &driver.TimeoutError{
+			Doing:  fmt.Sprintf("%v %d of group %s", p.Operation, sequence, c.cfg.ID),
+			Waited: c.device.cfg.Timeout,
+		}
+		for set := report.Ranks; set != 0; set &= set - 1 {
+			e.Missing = append(e.Missing, c.cfg.Ranks[bits.TrailingZeros32(set)])
+		}
+		return e
+	default:
+		return fmt.Errorf("%v %d of group %s: a kernel reports fault %d", p.Operation, sequence,
+			c.cfg.ID, report.Fault())
+	}
 }

@@ -85,6 +85,7 @@ type words struct {
 	free  []*word   // guarded by mu
 }
 
+// pageBytes is what is asked of the host at once.
 const pageBytes = 4096
 
 // take hands out a word that is 0. It is called on a thread of the device.

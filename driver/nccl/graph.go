@@ -45,6 +45,9 @@ func (s *stream) BeginCapture() error {
 		if s.capture != nil {
 			return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
 		}
+		if err := s.leave(); err != nil {
+			return err
+		}
 		before, err := s.mark()
 		if err != nil {
 			return err
@@ -194,6 +197,14 @@ func (s *stream) launchGraph(g *graph) error {
 
 // queue gives the graph to CUDA. s.mu is held.
 func (g *graph) queue(s *stream, sent []*message) error {
+	for _, p := range g.plans {
+		if p.kernel == nil {
+			continue
+		}
+		if err := p.c.direct.turns.take(p.c, s); err != nil {
+			return err
+		}
+	}
 	if err := g.device.cuda.GraphLaunch(g.exec, s.handle); err != nil {
 		return err
 	}

@@ -92,11 +92,24 @@ func (c *communicator) admit(s *stream, p *plan) error {
 	c.busy.note(s, ticket, uint32(p.Operation))
 	s.last, s.ticket, s.operation = c, ticket, p.Operation
 	c.launched[p.Path].Add(1)
+	c.direct.history.note(p, ticket)
 	if !check {
 		return c.plane.Cause()
 	}
-	c.comparing.Store(true)
-	defer c.comparing.Store(false)
+	return c.compare(p, ticket)
+}
+
+// compare makes sure that all ranks launch the same call. Kernels of our own do that themselves, but a
+// rank whose call is another one may take another path, so all show what they launch.
+func (c *communicator) compare(p *plan, ticket uint64) error {
+	if c.direct.shown != nil {
+		c.direct.shown.Announce(ticket, p.Digest)
+	}
+	if p.kernel != nil {
+		return c.plane.Cause()
+	}
+	c.comparing.Store(&p.Call)
+	defer c.comparing.Store(nil)
 	return c.plane.Compare(ticket, &p.Call)
 }
 
@@ -129,7 +142,7 @@ func (c *communicator) call(p *plan, s *stream) error {
 	if err := c.device.enter(); err != nil {
 		return err
 	}
-	err := p.run(s.handle)
+	err := p.run(s)
 	c.device.leave()
 	if err == nil {
 		return nil

@@ -95,44 +95,18 @@ func (m *mailboxes) open(c *communicator) error {
 			return err
 		}
 		defer d.release(handle)
-		own, err := m.mapAt(handle, bytes)
+		at, err := d.mapShared(handle, bytes)
 		if err != nil {
 			return err
 		}
+		own := &mailbox{base: at, bytes: bytes, ranks: len(c.cfg.Ranks)}
 		m.boxes[c.cfg.Rank] = own
 		if err := m.clear(own); err != nil {
 			return err
 		}
-		fd, err := d.cuda.ExportFD(handle)
-		if err != nil {
-			return err
-		}
-		m.shared = os.NewFile(uintptr(fd), "mailbox")
-		d.control.Export(m.key, m.shared)
-		return nil
+		m.shared, err = d.offer(m.key, handle)
+		return err
 	})
-}
-
-// mapAt maps a mailbox for this GPU.
-func (m *mailboxes) mapAt(handle cuda.Handle, bytes int64) (*mailbox, error) {
-	d := m.c.device
-	at, err := d.cuda.AddressReserve(bytes, d.info.Granularity)
-	if err != nil {
-		return nil, err
-	}
-	if err := d.cuda.Map(at, bytes, 0, handle); err != nil {
-		return nil, errors.Join(err, d.cuda.AddressFree(at, bytes))
-	}
-	box := &mailbox{base: at, bytes: bytes, ranks: len(m.c.cfg.Ranks)}
-	if err := d.cuda.SetAccess(at, bytes, d.gpu); err != nil {
-		return nil, errors.Join(err, m.unmap(box))
-	}
-	return box, nil
-}
-
-func (m *mailboxes) unmap(box *mailbox) error {
-	d := m.c.device
-	return errors.Join(d.cuda.Unmap(box.base, box.bytes), d.cuda.AddressFree(box.base, box.bytes))
 }
 
 // clear makes every slot empty.
@@ -158,24 +132,12 @@ func (m *mailboxes) of(peer int) (*mailbox, error) {
 	d, rank := m.c.device, m.c.cfg.Ranks[peer]
 	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.Timeout)
 	defer cancel()
-	f, err := d.control.Fetch(ctx, rank, m.key)
+	bytes := mailboxBytes(len(m.c.cfg.Ranks), d.info.Granularity)
+	at, err := d.fetch(ctx, rank, m.key, bytes)
 	if err != nil {
-		return nil, fmt.Errorf("fetching the mailbox of rank %d: %w", rank, err)
+		return nil, fmt.Errorf("opening the mailbox of a peer: %w", err)
 	}
-	defer f.Close()
-	var box *mailbox
-	err = d.do(func() error {
-		handle, err := d.cuda.ImportFD(int(f.Fd()))
-		if err != nil {
-			return err
-		}
-		defer d.release(handle)
-		box, err = m.mapAt(handle, mailboxBytes(len(m.c.cfg.Ranks), d.info.Granularity))
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("mapping the mailbox of rank %d: %w", rank, err)
-	}
+	box := &mailbox{base: at, bytes: bytes, ranks: len(m.c.cfg.Ranks)}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.boxes[peer] = box
@@ -199,8 +161,7 @@ func (m *mailboxes) withdraw() error {
 	if m.shared == nil {
 		return nil
 	}
-	m.c.device.control.Withdraw(m.key)
-	err := m.shared.Close()
+	err := m.c.device.withdraw(m.key, m.shared)
 	m.shared = nil
 	return err
 }
@@ -212,7 +173,9 @@ func (m *mailboxes) close() error {
 	defer m.mu.Unlock()
 	for i, box := range m.boxes {
 		if box != nil && !stuck.Load() {
-			errs = append(errs, m.c.device.do(func() error { return m.unmap(box) }))
+			errs = append(errs, m.c.device.do(func() error {
+				return m.c.device.unmapShared(box.base, box.bytes)
+			}))
 			m.boxes[i] = nil
 		}
 	}

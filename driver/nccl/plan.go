@@ -20,6 +20,8 @@ type plan struct {
 	reduceOp   nccl.ReduceOp
 	// count is Count, but 1 for a barrier, which is a sum of one element.
 	count int64
+	// kernel is our own, or nil for NCCL's.
+	kernel *kernel
 }
 
 // Prepared returns what was prepared.
@@ -55,8 +57,11 @@ func (p *plan) resolve() error {
 	switch {
 	case p.Operation.PointToPoint() && p.c.messages.known == nil:
 		return fmt.Errorf("messages between ranks of several machines: %w", driver.ErrUnsupported)
-	case p.Path == driver.PathDirect:
-		return fmt.Errorf("path %v: %w", p.Path, driver.ErrUnsupported)
+	case p.Path == driver.PathDirect && p.c.Direct(&p.Call) == nil:
+		if err := p.inBounds(); err != nil {
+			return err
+		}
+		return p.prepareDirect()
 	case p.Operation == driver.Barrier:
 		return p.resolveBarrier()
 	case p.Path == driver.PathWindow:
@@ -87,6 +92,14 @@ func (p *plan) inWindows() error {
 		p.c.holds("receive", p.RecvWindow, p.Recv, recv))
 }
 
+// inBounds is inWindows for those that the call names.
+func (p *plan) inBounds() error {
+	if p.SendWindow == nil || p.RecvWindow == nil {
+		return nil
+	}
+	return p.inWindows()
+}
+
 func (c *communicator) holds(what string, in driver.Window, at uintptr, bytes int64) error {
 	if bytes == 0 {
 		return nil
@@ -109,10 +122,18 @@ func (c *communicator) holds(what string, in driver.Window, at uintptr, bytes in
 func (p *plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }
 
 // nothing tells that a call moves nothing.
-func (p *plan) nothing() bool { return p.count == 0 }
+func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil }
 
-// run makes NCCL's call on a thread of the device.
-func (p *plan) run(on cuda.Stream) error {
+// run queues the call, on a thread of the device. s.mu and c.mu are held.
+func (p *plan) run(s *stream) error {
+	if p.kernel != nil {
+		return p.c.launchKernel(p, s)
+	}
+	return p.call(s.handle)
+}
+
+// call makes NCCL's call.
+func (p *plan) call(on cuda.Stream) error {
 	if len(p.c.cfg.Ranks) == 1 {
 		return p.copy(on)
 	}

@@ -30,6 +30,12 @@ type stream struct {
 	// functions counts the host functions; word is what the last one that has run wrote.
 	functions uint32 // guarded by mu
 	word      *word  // guarded by mu; made at the first use
+	// carries are the groups whose kernels were launched here.
+	carries []*communicator // guarded by mu
+	// adopted tells that another library made the stream, and may capture or end it at any time.
+	adopted bool
+	// recording tells that the owner of an adopted stream captures it. Guarded by mu.
+	recording bool
 
 	faults sync.Mutex
 	fault  error // first since the last Synchronize; guarded by faults
@@ -182,6 +188,7 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	c, ticket, operation := s.last, s.ticket, s.operation
 	s.mu.Unlock()
 	err := s.await(ctx, c, ticket, operation)
+	s.heed()
 	if fault := s.takeFault(); fault != nil {
 		return fault
 	}
@@ -220,6 +227,7 @@ func (s *stream) abandon() {
 	err := s.device.do(func() error {
 		handle, err := s.device.cuda.StreamCreate(true)
 		if err == nil {
+			s.forsake()
 			s.handle, s.word, s.functions = handle, nil, 0
 			stuck.Store(true)
 		}
@@ -270,7 +278,7 @@ func (s *stream) Close() error {
 		s.device.words.put(s.word)
 	}
 	s.closed = true
-	errs = append(errs, s.device.do(func() error {
+	errs = append(errs, s.leave(), s.device.do(func() error {
 		return s.device.cuda.StreamDestroy(s.handle)
 	}))
 	return errors.Join(errs...)

@@ -50,13 +50,28 @@ func (c *communicator) tearDown(working bool) {
 		aborted <- c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) })
 	}()
 	if working {
+		errs = append(errs, c.direct.exchange.stop(c))
 		// NCCL waits for its kernels, and they may be queued behind messages that nobody answers.
 		errs = append(errs, c.drain())
 		c.abandon()
 		close(c.quiet)
 		c.graphs.Wait()
 	}
-	c.tearing = errors.Join(append(errs, <-aborted, c.closeMailboxes())...)
+	c.tearing = errors.Join(append(errs, <-aborted, c.closeMailboxes(), c.closeDirect())...)
+}
+
+// closeDirect gives the memory of the group's own kernels back, unless one may still be at work.
+func (c *communicator) closeDirect() error {
+	if !c.busy.settle() {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var errs []error
+	for _, w := range c.windows {
+		errs = append(errs, w.part())
+	}
+	return errors.Join(append(errs, c.direct.exchange.close(c.device))...)
 }
 
 // closeMailboxes gives the mailboxes back, unless a stream has yet to come to a message that it was

@@ -83,6 +83,24 @@ type probe struct {
 	ticket    uint64
 	operation driver.Operation
 	since     time.Time
+	// doubt is since when a call that is being compared is known to differ from others; else zero.
+	doubt time.Time
+}
+
+// settling is how long a comparison gets to find all ranks that differ, before it ends over those that
+// are known.
+const settling = 100 * time.Millisecond
+
+func (p *probe) doubts(err error) error {
+	switch {
+	case err == nil:
+		p.doubt = time.Time{}
+	case p.doubt.IsZero():
+		p.doubt = time.Now()
+	case time.Since(p.doubt) > settling:
+		return err
+	}
+	return nil
 }
 
 func (c *communicator) newProbe() probe {
@@ -94,10 +112,16 @@ func (c *communicator) newProbe() probe {
 
 // examine asks why the probe may never end.
 func (c *communicator) examine(p *probe) error {
-	if c.comparing.Load() {
-		return nil
+	if call := c.comparing.Load(); call != nil {
+		return p.doubts(c.differing(call, c.busy.ticket.Load()))
+	}
+	if err := c.faulted(); err != nil {
+		return err
 	}
 	if err := c.examineMessages(); err != nil {
+		return err
+	}
+	if err := c.strayed(p.ticket); err != nil {
 		return err
 	}
 	if p.mourning.Over(c.plane.Forsaken()) {
@@ -129,6 +153,13 @@ func (c *communicator) waitFor(ticket uint64, operation driver.Operation) contro
 	return control.Wait{
 		Ticket: ticket, Operation: operation,
 		Doing: func() string { return fmt.Sprintf("%v %d of group %s", operation, ticket, c.cfg.ID) },
+		Why: func() error {
+			// Reports come first: they end what waits.
+			if err := c.faulted(); err != nil {
+				return err
+			}
+			return c.strayed(ticket)
+		},
 	}
 }
 

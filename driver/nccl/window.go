@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -22,10 +23,14 @@ type window struct {
 	key     driver.SegmentKey
 	segment *segment
 	handle  nccl.Window
+	peers
 }
 
 // noWindow is what ranks tell each other when NCCL has made no window.
 const noWindow = "no window"
+
+// noPeers is what they tell when one could not map the segments of the others.
+const noPeers = "no peers"
 
 // Register makes a window over a segment.
 func (c *communicator) Register(
@@ -58,6 +63,11 @@ func (c *communicator) register(
 	}
 	ctx, cancel := c.device.bounded(ctx)
 	defer cancel()
+	withdraw, err := c.offerSegment(key, own)
+	if err != nil {
+		return nil, err
+	}
+	defer withdraw()
 	if err := c.agreeOn(ctx, key, own.bytes); err != nil {
 		return nil, err
 	}
@@ -65,6 +75,7 @@ func (c *communicator) register(
 	if err := w.make(ctx); err != nil {
 		return w, err
 	}
+	w.reached = w.reach(ctx) == nil
 	if err := c.settleOn(ctx, w); err != nil {
 		return nil, err
 	}
@@ -143,8 +154,11 @@ func (c *communicator) keep(w *window) error {
 // If it has made none on some rank, no rank uses windows.
 func (c *communicator) settleOn(ctx context.Context, w *window) error {
 	var report []byte
+	if !w.reached {
+		report = append(report, noPeers...)
+	}
 	if w.handle == 0 {
-		report = []byte(noWindow)
+		report = append(report, noWindow...)
 		if c.kinds.none == "" {
 			defer c.expectCompany(ctx)()
 		}
@@ -154,8 +168,11 @@ func (c *communicator) settleOn(ctx context.Context, w *window) error {
 		return err
 	}
 	for r, theirs := range all {
-		if string(theirs) == noWindow {
+		if bytes.Contains(theirs, []byte(noWindow)) {
 			c.withoutWindows(c.cfg.Ranks[r])
+		}
+		if bytes.Contains(theirs, []byte(noPeers)) {
+			w.reached = false
 		}
 	}
 	return nil
@@ -196,7 +213,7 @@ func (w *window) Deregister() error {
 	c := w.c
 	if c.plane.Cause() != nil {
 		// It ends with its communicator, whose kernels may still be at work on it.
-		return c.awaitEnd(c.quiet, false)
+		return errors.Join(c.awaitEnd(c.quiet, false), w.part())
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,7 +221,7 @@ func (w *window) Deregister() error {
 		return fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, driver.ErrClosed)
 	}
 	delete(c.windows, w.key)
-	return w.drop()
+	return errors.Join(w.drop(), w.part())
 }
 
 // inOrder orders windows alike on all ranks.

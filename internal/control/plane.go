@@ -9,6 +9,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"symmem/driver"
@@ -80,6 +81,9 @@ type Wait struct {
 	Operation driver.Operation
 	// Doing says what this rank waits for, in its own messages, such as "AllReduce 12 of group 0".
 	Doing func() string
+	// Why, if set, is asked before the fault of another rank is given as the reason that the work will not
+	// end: this rank may know a better one.
+	Why func() error
 	// Done tells whether the work has ended. It is called again and again, from one goroutine, and
 	// may be nil for Trouble.
 	Done func() bool
@@ -87,3 +91,14 @@ type Wait struct {
 
 // Ended tells whether the work is known to have ended.
 func (w *Wait) Ended() bool { return w.Done != nil && w.Done() }
+
+// Blame returns a better reason than the fault of another rank, if there is one.
+func (w *Wait) Blame(err error) error {
+	if w.Why == nil || !errors.Is(err, driver.ErrFault) {
+		return err
+	}
+	if better := w.Why(); better != nil {
+		return better
+	}
+	return err
+}

@@ -109,6 +109,13 @@ func (d *Driver) Create(bytes int64, prop AllocationProp) (Handle, error) {
 // Release gives a handle back. Mappings stay, and the memory with them.
 func (d *Driver) Release(handle Handle) error { return d.call(memRelease, uintptr(handle)) }
 
+// Retain returns one more handle of the allocation that is mapped at an address. Release ends it.
+func (d *Driver) Retain(address uintptr) (Handle, error) {
+	handle := dl.NewCell(Handle(0))
+	err := d.call(memRetainAllocationHandle, handle.Address(), address)
+	return handle.Take(), err
+}
+
 // Map puts an allocation at a reserved address. Nobody may use it before SetAccess. offset is
 // where in the allocation the mapping begins; drivers so far want 0 and the whole.
 func (d *Driver) Map(address uintptr, bytes, offset int64, handle Handle) error {

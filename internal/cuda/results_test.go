@@ -120,6 +120,11 @@ var results = map[string]struct {
 		0, words(1 << 46), "70368744177664", "cuMemAddressReserve",
 		[]int64{out, big, 2 << 20, 0, 0},
 	},
+	"the handle of a mapping": {
+		func(d *Driver) string { return given(d.Retain(uintptr(address))) },
+		0, words(1 << 40), "1099511627776", "cuMemRetainAllocationHandle",
+		[]int64{out, int64(address)},
+	},
 	"a file descriptor": {
 		func(d *Driver) string { return given(d.ExportFD(Handle(address))) },
 		0, half(17), "17", "cuMemExportToShareableHandle",

@@ -27,6 +27,7 @@ const (
 	memAddressFree
 	memCreate
 	memRelease
+	memRetainAllocationHandle
 	memMap
 	memUnmap
 	memSetAccess
@@ -105,6 +106,7 @@ var names = [functions]string{
 	memAddressFree:                  "cuMemAddressFree",
 	memCreate:                       "cuMemCreate",
 	memRelease:                      "cuMemRelease",
+	memRetainAllocationHandle:       "cuMemRetainAllocationHandle",
 	memMap:                          "cuMemMap",
 	memUnmap:                        "cuMemUnmap",
 	memSetAccess:                    "cuMemSetAccess",

@@ -162,13 +162,13 @@ DEVICE void bulk_two_shot(const Bulk& call) {
 	finish(call, epoch);
 }
 
-// bulk_sum is ReduceScatter: each rank pulls its part of every input.
+// bulk_sum is ReduceScatter and Reduce: each rank, or the root alone, pulls its part of every input.
 template <class N, int W>
 DEVICE void bulk_sum(const Bulk& call) {
 	u64 epoch = begin(call);
 	if (!enter(call, epoch)) return finish(call, epoch);
 	u64 part = call.rank * call.sendStride;
-	Span s = span_of(call.bytes, (u64)call.send + part, (u64)call.recv);
+	Span s = span_of(call.recvFrom == 0 ? 0 : call.bytes, (u64)call.send + part, (u64)call.recv);
 	reduce_part<N, W, 2>(call, part + s.head, s.head, s.packs);
 	u64 size = sizeof(typename N::Element), inner = s.head + 16 * s.packs;
 	for (u64 i = index() * size; i < s.bytes - 16 * s.packs; i += stride() * size) {
@@ -216,7 +216,7 @@ DEVICE void bulk_copy(const Bulk& call) {
 	if (call.sendStride == 0) {
 		u32 set = call.sendTo;
 		if (call.send == call.recv + to) set = set & ~(1u << call.rank);
-		push_part<W, 4>(call, call.send, to, set);
+		if (set != 0) push_part<W, 4>(call, call.send, to, set);
 	} else {
 		for (u32 k = 0; k < call.ranks; k++) {
 			u32 r = (call.rank + k) % call.ranks;

@@ -1,6 +1,7 @@
 // Kernels whose data carry their own flags. A rank writes lines of 128 bytes into the exchange memory
-// of its peers: 120 bytes of data and the epoch of the call. Who finds the epoch has the data, so there
-// is no barrier and one way over the link. Buffers may be any memory: peers never touch them.
+// of its peers: 120 bytes of data and a flag, which stands for the call. Who finds the flag has the data,
+// so there is no barrier and one way over the link; and data of another call are never taken. Buffers may
+// be any memory: peers never touch them.
 #pragma once
 #include <guard.h>
 #include <number.h>
@@ -24,12 +25,18 @@ struct Worker {
 	u32 at;        // of the thread's 8 bytes in a chunk of lines
 	u32 offset;    // of the thread's word in a chunk of data
 	u64 epoch;
+	u64 flag;
 };
+
+// flag_of tells calls apart by 40 bits of the epoch and 24 of the digest. What an earlier call of the same
+// flag has left was overwritten long ago, or is 38 days old at 3 us a call.
+DEVICE u64 flag_of(u64 epoch, u64 digest) { return (epoch & 0xffffffffff) | digest << 40; }
 
 DEVICE Worker worker(const Call& call) {
 	Worker w;
 	u32 warps = dev::threads() / 32;
 	w.epoch = begin(call);
+	w.flag = flag_of(w.epoch, call.digest);
 	w.lane = dev::thread() % 32;
 	w.warp = dev::block() * warps + dev::thread() / 32;
 	w.warps = dev::blocks() * warps - 1;
@@ -51,10 +58,10 @@ DEVICE char* slot(const Call& call, u32 rank, const Worker& w, u32 offset) {
 	return call.exchange[rank] + sizeof(Exchange) + (w.epoch & 1) * HalfBytes + offset + w.at;
 }
 
-// read waits for the epoch after it has asked for the data.
+// read waits for the flag after it has asked for the data.
 DEVICE u64 read(const char* buffer, u32 bytes, u32 unit, const Worker& w, u32 chunk) {
 	u64 word = load_word(buffer, chunk * ChunkData + w.offset, w.flagged ? 0 : bytes, unit);
-	return w.flagged ? w.epoch : word;
+	return w.flagged ? w.flag : word;
 }
 
 DEVICE void write(char* buffer, u32 bytes, u32 unit, const Worker& w, u32 chunk, u64 word) {
@@ -73,7 +80,7 @@ DEVICE bool collect(const Call& call, const Worker& w, u32 from, const char* lin
 			if (from >> r & 1) got[r] = dev::load_line((const u64*)(lines + r * stride));
 #pragma unroll
 		for (int r = 0; r < W; r++)
-			if (from >> r & 1) ready = ready && (!w.flagged || got[r] == w.epoch);
+			if (from >> r & 1) ready = ready && (!w.flagged || got[r] == w.flag);
 		if (dev::all_warp(ready)) return true;
 		if (dev::any_warp(!go_on(guard, call, w.epoch))) return false;
 	}
@@ -90,7 +97,7 @@ DEVICE u64 total(const Call& call, const Worker& w, u64 mine, const u64* got) {
 		if (r == 0) first(t, word);
 		else next(t, call.op, word);
 	}
-	return w.flagged ? w.epoch : result(t, call.divisor);
+	return w.flagged ? w.flag : result(t, call.divisor);
 }
 
 // others is a set without this rank.
@@ -137,8 +144,9 @@ DEVICE void line_copy(const Call& call) {
 	u32 bytes = (u32)call.bytes, chunks = chunks_of(bytes), stride = chunks * ChunkBytes;
 	const char* part = call.send + call.rank * call.sendStride;
 	u32 from = unit(part), to = unit((const void*)((u64)call.recv | call.recvStride));
+	bool gives = (call.sendTo | (call.recvFrom >> call.rank & 1)) != 0;
 	for (u32 chunk = w.warp; w.warp < w.warps && chunk < chunks; chunk += w.warps) {
-		u64 mine = read(part, bytes, from, w, chunk), got[W];
+		u64 mine = read(part, gives ? bytes : 0, from, w, chunk), got[W];
 		send_parts<W>(call, w, chunk, stride, mine);
 		const char* lines = slot(call, call.rank, w, 0) + chunk * ChunkBytes;
 		if (!collect<W>(call, w, others(call, call.recvFrom), lines, stride, got)) break;

@@ -1,0 +1,70 @@
+package nccl
+
+import (
+	"errors"
+	"sync"
+
+	"symmem/driver/nccl/kernels"
+	"symmem/internal/cuda"
+)
+
+// code is what a device has loaded of the kernels. Its methods are called on a thread of the device.
+type code struct {
+	mu        sync.Mutex
+	module    cuda.Module              // guarded by mu; loaded at the first use
+	functions map[string]cuda.Function // guarded by mu
+}
+
+// load brings the kernels onto the GPU.
+func (k *code) load(d *Device) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.module != 0 {
+		return nil
+	}
+	major, err := d.gpu.Attribute(cuda.AttributeComputeCapabilityMajor)
+	if err != nil {
+		return err
+	}
+	minor, err := d.gpu.Attribute(cuda.AttributeComputeCapabilityMinor)
+	if err != nil {
+		return err
+	}
+	object, err := kernels.Object(major, minor)
+	if err != nil {
+		return err
+	}
+	k.module, err = d.cuda.ModuleLoadData(object)
+	k.functions = map[string]cuda.Function{}
+	return err
+}
+
+// function finds a kernel by its name.
+func (k *code) function(d *Device, name string) (cuda.Function, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f, known := k.functions[name]
+	if known {
+		return f, nil
+	}
+	if k.module == 0 {
+		return 0, errors.New("the kernels are not loaded")
+	}
+	f, err := d.cuda.ModuleGetFunction(k.module, name)
+	if err == nil {
+		k.functions[name] = f
+	}
+	return f, err
+}
+
+// unload gives the kernels back.
+func (k *code) unload(d *Device) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.module == 0 {
+		return nil
+	}
+	module := k.module
+	k.module, k.functions = 0, nil
+	return d.cuda.ModuleUnload(module)
+}

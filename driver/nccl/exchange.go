@@ -1,0 +1,197 @@
+package nccl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"symmem/driver"
+	"symmem/driver/nccl/kernels"
+	"symmem/internal/cuda"
+	"symmem/internal/handoff"
+)
+
+// exchange is the memory of a group that the ranks' kernels write to each other, as this rank has it
+// mapped, and where its kernels report faults.
+type exchange struct {
+	at [kernels.MaxRanks]uintptr // by group rank
+	// blocks is the largest grid that fits on the GPU of every rank.
+	blocks int
+
+	mu sync.Mutex
+	// report is where kernels write; once it is given back, last is what it said. Both are guarded by mu.
+	report *kernels.Report
+	last   kernels.Report
+}
+
+// reported returns what a kernel has reported, and tells whether one has.
+func (x *exchange) reported() (kernels.Report, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.report != nil {
+		return x.report.Read()
+	}
+	return x.last.Read()
+}
+
+// equipment is what a rank tells the others before a group gets its exchange memory.
+type equipment struct {
+	// Why says why the rank has none; empty if it has.
+	Why string `json:"why,omitempty"`
+	// Multiprocessors is how many its GPU has.
+	Multiprocessors int `json:"multiprocessors,omitempty"`
+}
+
+// openExchange makes the exchange memory of the group: on all ranks or on none. It returns an error only
+// if the ranks could not agree; a group without has its reason. Groups that cannot have any for
+// reasons that all ranks know alike skip the exchanges.
+func (c *communicator) openExchange(ctx context.Context) error {
+	ranks := len(c.cfg.Ranks)
+	switch m := machines(c.members); {
+	case ranks == 1:
+		c.direct.none = "the group has one rank"
+		return nil
+	case ranks > kernels.MaxRanks:
+		c.direct.none = fmt.Sprintf("the group has %d ranks: %d are the most", ranks, kernels.MaxRanks)
+		return nil
+	case m > 1:
+		c.direct.none = fmt.Sprintf("the ranks are on %d machines", m)
+		return nil
+	}
+	key := handoff.Key{Space: handoff.Space("exchange/" + c.cfg.ID)}
+	mine, withdraw := c.prepareExchange(key)
+	defer withdraw()
+	if err := c.agreeOnExchange(ctx, &mine); err != nil || c.direct.none != "" {
+		return err
+	}
+	mine.Why = ""
+	if err := c.mapExchange(ctx, key); err != nil {
+		mine.Why = err.Error()
+	}
+	return c.agreeOnExchange(ctx, &mine)
+}
+
+// agreeOnExchange tells the others what this rank has, and takes the first reason against it.
+func (c *communicator) agreeOnExchange(ctx context.Context, mine *equipment) error {
+	encoded, err := json.Marshal(mine)
+	if err != nil {
+		return err
+	}
+	all, err := c.plane.Exchange(ctx, driver.LaneControl, encoded)
+	if err != nil {
+		return err
+	}
+	c.direct.exchange.blocks = mine.Multiprocessors
+	for r := range all {
+		var theirs equipment
+		if err := json.Unmarshal(all[r], &theirs); err != nil {
+			return fmt.Errorf("reading what rank %d has: %w", c.cfg.Ranks[r], err)
+		}
+		if theirs.Why != "" && c.direct.none == "" {
+			c.direct.none = fmt.Sprintf("rank %d: %s", c.cfg.Ranks[r], theirs.Why)
+		}
+		c.direct.exchange.blocks = min(c.direct.exchange.blocks, theirs.Multiprocessors)
+	}
+	return nil
+}
+
+// prepareExchange makes this rank's own memory and offers it to the others until withdraw is called.
+func (c *communicator) prepareExchange(key handoff.Key) (mine equipment, withdraw func()) {
+	d, x := c.device, &c.direct.exchange
+	withdraw = func() {}
+	err := d.linked(c.members)
+	if err == nil {
+		err = d.do(func() (err error) {
+			if err = d.code.load(d); err != nil {
+				return err
+			}
+			if mine.Multiprocessors, err = d.gpu.Attribute(
+				cuda.AttributeMultiprocessorCount); err != nil {
+				return err
+			}
+			report, err := d.reports.take(d.cuda)
+			if err != nil {
+				return err
+			}
+			x.mu.Lock()
+			x.report = report
+			x.mu.Unlock()
+			handle, err := d.cuda.Create(kernels.ExchangeBytes,
+				cuda.PinnedMemory(d.gpu, cuda.HandlePosixFD, false))
+			if err != nil {
+				return err
+			}
+			defer d.release(handle)
+			if x.at[c.cfg.Rank], err = d.mapShared(handle, kernels.ExchangeBytes); err != nil {
+				return err
+			}
+			if err := d.aside.zero(d.cuda, x.at[c.cfg.Rank], kernels.ExchangeBytes); err != nil {
+				return err
+			}
+			f, err := d.offer(key, handle)
+			if err == nil {
+				withdraw = func() { _ = d.withdraw(key, f) } // which only closes a descriptor
+			}
+			return err
+		})
+	}
+	if err != nil {
+		mine.Why = err.Error()
+	}
+	return mine, withdraw
+}
+
+// mapExchange maps the memory of the other ranks.
+func (c *communicator) mapExchange(ctx context.Context, key handoff.Key) error {
+	x := &c.direct.exchange
+	for r, rank := range c.cfg.Ranks {
+		if r == c.cfg.Rank {
+			continue
+		}
+		at, err := c.device.fetch(ctx, rank, key, kernels.ExchangeBytes)
+		if err != nil {
+			return err
+		}
+		x.at[r] = at
+	}
+	return nil
+}
+
+// close gives the memory back. No kernel of the group runs any more, nor will one.
+func (x *exchange) close(d *Device) error {
+	if stuck.Load() {
+		return nil
+	}
+	err := d.do(func() error {
+		var errs []error
+		for _, at := range x.at {
+			if at != 0 {
+				errs = append(errs, d.unmapShared(at, kernels.ExchangeBytes))
+			}
+		}
+		return errors.Join(errs...)
+	})
+	x.at = [kernels.MaxRanks]uintptr{}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.report != nil {
+		x.last, _ = x.report.Read()
+		d.reports.put(x.report)
+		x.report = nil
+	}
+	return err
+}
+
+// stop ends the kernels of this rank that wait for others, and those to come.
+func (x *exchange) stop(c *communicator) error {
+	own := x.at[c.cfg.Rank]
+	if own == 0 {
+		return nil
+	}
+	d := c.device
+	return d.do(func() error {
+		return d.aside.write(d.cuda, own+kernels.FaultOffset, uint32(kernels.Aborted))
+	})
+}

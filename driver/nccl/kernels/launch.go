@@ -1,0 +1,242 @@
+package kernels
+
+import (
+	"errors"
+	"fmt"
+
+	"symmem/driver"
+)
+
+// MaxRanks is the largest number of ranks that the kernels know.
+const MaxRanks = 8
+
+// The sizes of exchange memory, as src/call.h has them.
+const (
+	// ExchangeBytes is the exchange memory of one rank in one group. It begins as zeros.
+	ExchangeBytes = 8 << 20
+	pageBytes     = 4096
+	// halfBytes is the memory for the lines of a call.
+	halfBytes = (ExchangeBytes - exchangeHeader) / 2 / pageBytes * pageBytes
+	// exchangeHeader is sizeof(Exchange).
+	exchangeHeader = 4096 + 4096 + maxBlocks*MaxRanks*8
+	// FaultOffset is where the word lies that ends a rank's kernels: a 32-bit number that is not 0.
+	FaultOffset = maxBlocks * 8
+
+	maxBlocks = 128
+)
+
+// A line of 128 bytes has 120 bytes of data; a warp moves two lines at once.
+const (
+	chunkBytes = 256
+	chunkData  = 240
+	warp       = 32
+)
+
+// Request is a call to find a kernel for. It holds only what is alike on all ranks, but for Rank.
+type Request struct {
+	Operation driver.Operation
+	DataType  driver.DataType
+	ReduceOp  driver.ReduceOp
+	// Root is the group rank of the root.
+	Root, Rank, Ranks int
+	// Count is in elements.
+	Count int64
+	// Symmetric tells that both buffers are, and InPlace that they are one.
+	Symmetric, InPlace bool
+	// Blocks is the largest grid that fits on every rank's GPU.
+	Blocks int
+}
+
+// Launch says how to run a call.
+type Launch struct {
+	// Kernel is the name of the kernel, Blocks and Threads its grid.
+	Kernel          string
+	Blocks, Threads int
+	// Bulk tells that the kernel needs the buffers of all ranks.
+	Bulk bool
+	// bytes, sendStride and recvStride are those of the parts; sendTo and recvFrom sets of ranks.
+	bytes, sendStride, recvStride int64
+	sendTo, recvFrom              uint32
+	op, divisor                   uint32
+}
+
+// errNone is what Choose wraps: there is no kernel for the call.
+var errNone = errors.New("no kernel of symmem's own")
+
+// Choose finds the kernel of a call, or says why there is none. All ranks get the same answer, but
+// for the sets.
+func Choose(r *Request) (Launch, error) {
+	if r.Ranks < 2 || r.Ranks > MaxRanks {
+		return Launch{}, fmt.Errorf("%w for %d ranks", errNone, r.Ranks)
+	}
+	l, err := r.parts()
+	if err != nil {
+		return Launch{}, err
+	}
+	if l.lines(r) {
+		return l, nil
+	}
+	if !r.Symmetric {
+		return Launch{}, fmt.Errorf("%w for %v of %d bytes: they do not fit into exchange memory, and "+
+			"the buffers do not lie in windows", errNone, r.Operation, l.bytes)
+	}
+	if r.Operation == driver.AllToAll && r.InPlace {
+		return Launch{}, fmt.Errorf("%w for %v in place of parts of %d bytes", errNone, r.Operation,
+			l.bytes)
+	}
+	l.bulk(r)
+	return l, nil
+}
+
+// parts works out who sends what to whom.
+func (r *Request) parts() (Launch, error) {
+	size := r.Count * int64(r.DataType.Size())
+	all, root := uint32(1)<<r.Ranks-1, uint32(1)<<r.Root
+	l := Launch{bytes: size, sendTo: all, recvFrom: all, divisor: 1}
+	switch r.Operation {
+	case driver.AllReduce:
+		return l, r.reduction(&l)
+	case driver.ReduceScatter:
+		l.sendStride = size
+		return l, r.reduction(&l)
+	case driver.Reduce:
+		l.sendTo, l.recvFrom = root, 0
+		if r.Rank == r.Root {
+			l.sendTo, l.recvFrom = 0, all
+		}
+		return l, r.reduction(&l)
+	case driver.AllGather:
+		l.recvStride = size
+	case driver.AllToAll:
+		l.sendStride, l.recvStride = size, size
+	case driver.Broadcast:
+		l.recvFrom = root
+		if r.Rank != r.Root {
+			l.sendTo = 0
+		}
+	case driver.Barrier:
+		l.bytes, l.sendTo, l.recvFrom = 0, 0, 0
+	default:
+		return l, fmt.Errorf("%w for %v", errNone, r.Operation)
+	}
+	return l, nil
+}
+
+// typeNames are the types that kernels reduce.
+var typeNames = map[driver.DataType]string{
+	driver.Float32: "f32", driver.Float16: "f16", driver.BFloat16: "bf16", driver.Int32: "i32",
+}
+
+// The reductions of the kernels: enum Op of call.h.
+const (
+	opSum = iota
+	opMin
+	opMax
+)
+
+func (r *Request) reduction(l *Launch) error {
+	if typeNames[r.DataType] == "" {
+		return fmt.Errorf("%w for %v of %v", errNone, r.Operation, r.DataType)
+	}
+	switch r.ReduceOp {
+	case driver.Sum:
+		l.op = opSum
+	case driver.Avg:
+		l.op, l.divisor = opSum, uint32(r.Ranks)
+	case driver.Min:
+		l.op = opMin
+	case driver.Max:
+		l.op = opMax
+	default:
+		return fmt.Errorf("%w for %v with %v", errNone, r.Operation, r.ReduceOp)
+	}
+	return nil
+}
+
+// reduces tells whether the operation does.
+func (r *Request) reduces() bool {
+	switch r.Operation {
+	case driver.AllReduce, driver.ReduceScatter, driver.Reduce:
+		return true
+	default:
+		return false
+	}
+}
+
+// kernel is the name of a kernel for the request. Kernels are there for 2 and 4 ranks, and for any
+// number up to 8.
+func (r *Request) kernel(family string) string {
+	ranks := 8
+	if r.Ranks == 2 || r.Ranks == 4 {
+		ranks = r.Ranks
+	}
+	if r.reduces() {
+		return fmt.Sprintf("%s_%s_%d", family, typeNames[r.DataType], ranks)
+	}
+	return fmt.Sprintf("%s_%d", family, ranks)
+}
+
+// One step sends every rank everything, two steps send less and take longer: measured on H200, the
+// limit lies between 128 and 256 KiB for 2 and for 4 ranks.
+const (
+	oneStep      = 192 << 10
+	oneStepTotal = 512 << 10 // of what a rank sends
+)
+
+// lines chooses a line kernel, if the call fits into exchange memory.
+func (l *Launch) lines(r *Request) bool {
+	family := "line_copy"
+	switch {
+	case r.Operation == driver.AllReduce && l.bytes > min(oneStep, oneStepTotal/int64(r.Ranks-1)):
+		family = "line_two_shot"
+		l.sendStride = (l.bytes/int64(r.Ranks) + 7) / 8 * 8
+		if int64(r.Ranks)*l.sendStride < l.bytes {
+			l.sendStride += 8
+		}
+		if int64(r.Ranks)*chunks(l.sendStride)*chunkBytes > halfBytes/2 {
+			l.sendStride = 0
+			return false
+		}
+		l.grid(r, chunks(l.sendStride))
+	case int64(r.Ranks)*chunks(l.bytes)*chunkBytes > halfBytes:
+		return false
+	default:
+		if r.reduces() {
+			family = "line_sum"
+		}
+		l.grid(r, chunks(l.bytes))
+	}
+	l.Kernel = r.kernel(family)
+	return true
+}
+
+func chunks(bytes int64) int64 { return (bytes + chunkData - 1) / chunkData }
+
+// grid gives every chunk a warp as long as there are enough, and one warp to the words that ranks
+// exchange. Many small blocks are faster than few large ones until all are there.
+func (l *Launch) grid(r *Request, chunks int64) {
+	const blocks = 48
+	most := int64(min(blocks, r.Blocks))
+	warps := chunks + 1
+	l.Threads = 128
+	for l.Threads < 512 && warps > most*int64(l.Threads/warp) {
+		l.Threads *= 2
+	}
+	per := int64(l.Threads / warp)
+	l.Blocks = int(min((warps+per-1)/per, most))
+}
+
+// bulk chooses a bulk kernel.
+func (l *Launch) bulk(r *Request) {
+	family := "bulk_copy"
+	switch {
+	case r.Operation == driver.AllReduce:
+		family = "bulk_two_shot"
+	case r.reduces():
+		family = "bulk_sum"
+	}
+	l.Kernel, l.Bulk, l.Threads, l.Blocks = r.kernel(family), true, 512, min(64, r.Blocks)
+	if total := l.bytes; total >= 8<<20 || max(l.sendStride, l.recvStride)*int64(r.Ranks) >= 8<<20 {
+		l.Blocks = min(maxBlocks, r.Blocks)
+	}
+}

@@ -1,0 +1,46 @@
+package kernels
+
+import (
+	"bytes"
+	"compress/gzip"
+	"embed"
+	"fmt"
+	"io"
+)
+
+// objects are what make.sh made of the sources, by architecture.
+//
+//go:embed objects
+var objects embed.FS
+
+// Object returns the code for a GPU of a compute capability, such as 9, 0: a binary if there is one of its
+// generation, else PTX, which the driver compiles. GPUs before 8.0 are too old.
+func Object(major, minor int) ([]byte, error) {
+	if major < 8 {
+		return nil, fmt.Errorf("%w for GPUs of compute capability %d.%d: 8.0 is the first", errNone,
+			major, minor)
+	}
+	// Binaries run on later GPUs of the same generation alone.
+	name := "compute_80"
+	switch major {
+	case 8, 9:
+		name = fmt.Sprintf("sm_%d0", major)
+	}
+	return unpack("objects/" + name + ".gz")
+}
+
+func unpack(name string) ([]byte, error) {
+	packed, err := objects.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("reading a kernel object: %w", err)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, fmt.Errorf("unpacking %s: %w", name, err)
+	}
+	object, err := io.ReadAll(z)
+	if err != nil {
+		return nil, fmt.Errorf("unpacking %s: %w", name, err)
+	}
+	return object, nil
+}

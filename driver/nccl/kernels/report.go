@@ -1,0 +1,49 @@
+package kernels
+
+import "sync/atomic"
+
+// Fault says why a kernel ended without a result: enum Fault of src/call.h.
+type Fault uint32
+
+// The faults.
+const (
+	None Fault = iota
+	// Aborted is what the host writes to end kernels.
+	Aborted
+	// TimedOut: ranks did not come in time.
+	TimedOut
+	// Diverged: a rank came to another call.
+	Diverged
+)
+
+// Report is what the first thread that met a fault has written: struct Report of src/call.h. It lies in
+// host memory that the device writes. All but fault may be read once fault is not None.
+type Report struct {
+	// Digest and Theirs are those of this rank's call and of the other one.
+	Digest, Theirs uint64
+	// Epoch is the number of the call among those of the group that kernels ran, from 1.
+	Epoch uint64
+	// Ranks is the set of those that did not come (a bit each), or the one that came to another call.
+	Ranks uint32
+	fault uint32
+}
+
+// ReportBytes is the size of a Report.
+const ReportBytes = 32
+
+// Fault returns what has happened. It may be called while kernels run.
+func (r *Report) Fault() Fault { return Fault(atomic.LoadUint32(&r.fault)) }
+
+// Read returns a copy, and tells whether there is a fault in it. It may be called while kernels run.
+func (r *Report) Read() (Report, bool) {
+	fault := r.Fault()
+	if fault == None {
+		return Report{}, false
+	}
+	return Report{
+		Digest: r.Digest, Theirs: r.Theirs, Epoch: r.Epoch, Ranks: r.Ranks, fault: uint32(fault),
+	}, true
+}
+
+// Clear makes a report ready for use.
+func (r *Report) Clear() { *r = Report{} }
