@@ -22,17 +22,37 @@ part() {
 	((code == 0)) || fail "$*"
 }
 
+# together SECONDS PROGRAM-AND-ARGUMENTS... runs programs at the same time, on all ranks each; none
+# of them is measured.
+together() {
+	local seconds=$1 out i code pids=()
+	shift
+	out=$(mktemp -d)
+	for ((i = 1; i <= $#; i++)); do
+		local words
+		read -ra words <<<"${!i}"
+		timeout --kill-after=30 "$((seconds + 15))" "$python" "$here/launch.py" "$RANKS" "$seconds" \
+			"$here/${words[0]}" "${words[@]:1}" >"$out/$i" 2>&1 &
+		pids+=($!)
+	done
+	for ((i = 1; i <= $#; i++)); do
+		code=0
+		wait "${pids[i - 1]}" || code=$?
+		printf '\n$ %s\n' "${!i}"
+		cat "$out/$i"
+		echo "# exit code $code"
+		((code == 0)) || fail "${!i}"
+	done
+	rm -rf "$out"
+}
+
 run_part() {
 	case $1 in
 	rounds) part 40 -m symmem.verify --callsites ;;
 	skew) part 60 -m symmem.verify --churn 200 --skew --groups 3 --rounds 1 ;;
 	stock) part 60 "$here/churn.py" stock ;;
 	churn) part 75 "$here/churn.py" symmem ;;
-	diverge)
-		part 30 "$here/diverge.py" segment
-		part 30 "$here/diverge.py" tensor
-		part 30 "$here/diverge.py" check
-		;;
+	diverge) together 45 "diverge.py segment" "diverge.py tensor" "diverge.py check" ;;
 	ops) part 40 "$here/ops.py" ;;
 	graph) part 50 "$here/graph.py" ;;
 	cost) part 50 "$here/cost.py" ;;
@@ -40,9 +60,8 @@ run_part() {
 	model) part 75 "$here/model.py" ;;
 	attach) part 40 "$here/attach.py" ;;
 	endings)
-		for way in live scope group loader interrupt; do
-			part 30 "$here/endings.py" "$way"
-		done
+		together 50 "endings.py live" "endings.py scope" "endings.py group" "endings.py loader" \
+			"endings.py interrupt"
 		;;
 	sglang)
 		if [[ -n ${SYMMEM_SGLANG:-} ]]; then

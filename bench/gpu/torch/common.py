@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import statistics
@@ -22,6 +23,8 @@ MIB = 1 << 20
 
 failed = False
 _control: Any = None
+_parts = 0
+_rounds = 0
 
 
 def start(**options: Any) -> symmem.Group:
@@ -46,10 +49,14 @@ def say(*words: object) -> None:
 
 
 def gather(value: Any) -> list[Any]:
-    """Exchange a value between all ranks, over gloo."""
-    found: list[Any] = [None] * SIZE
-    dist.all_gather_object(found, value, group=_control)
-    return found
+    """Exchange a value between all ranks, through the store of torch.distributed."""
+    global _rounds
+    _rounds += 1
+    store = dist.distributed_c10d._get_default_store()
+    keys = [f"gather/{_rounds}/{rank}" for rank in range(SIZE)]
+    store.set(keys[RANK], json.dumps(value))
+    store.wait(keys, timedelta(seconds=30))
+    return [json.loads(store.get(key).decode()) for key in keys]
 
 
 def verdict(name: str, ok: bool, figures: object = "") -> bool:
@@ -63,8 +70,13 @@ def verdict(name: str, ok: bool, figures: object = "") -> bool:
 
 
 def attempt(name: str, part: Callable[[], None]) -> None:
-    """Run a part; an exception is its failure, and what comes after it still runs."""
-    global failed
+    """Run a part; an exception is its failure, and what comes after it still runs.
+
+    Exchanges are numbered from part to part, so that ranks meet again after one that failed alone.
+    """
+    global failed, _parts, _rounds
+    _parts += 1
+    _rounds = _parts * 1000
     try:
         part()
     except Exception as e:
@@ -78,7 +90,12 @@ def leave() -> None:
     The process ends without Python's tidying up, which is the matter of endings.py.
     """
     torch.cuda.synchronize()
-    gather(None)
+    store = dist.distributed_c10d._get_default_store()
+    if RANK:
+        store.set(f"left/{RANK}", "yes")
+    else:
+        # Rank 0 serves the store, so it is the last one to leave.
+        store.wait([f"left/{r}" for r in range(1, SIZE)], timedelta(seconds=30))
     sys.stdout.flush()
     os._exit(1 if failed else 0)
 

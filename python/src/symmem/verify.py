@@ -188,15 +188,26 @@ class Rank:
         }
 
 
-def gather(name: str, account: dict[str, Any], rank: int, ranks: int) -> list[dict[str, Any]]:
+def gather(account: dict[str, Any], rank: int, ranks: int) -> list[dict[str, Any]]:
     """Exchange accounts through the store of torch.distributed, which outlives every fault."""
     import torch.distributed as dist
 
     store: Any = dist.distributed_c10d._get_default_store()
-    store.set(f"verify/{name}/{rank}", json.dumps(account))
-    keys = [f"verify/{name}/{r}" for r in range(ranks)]
+    store.set(f"verify/{rank}", json.dumps(account))
+    keys = [f"verify/{r}" for r in range(ranks)]
     store.wait(keys, timedelta(seconds=60))
     return [json.loads(store.get(k).decode()) for k in keys]
+
+
+def leave(rank: int, ranks: int) -> None:
+    """Make rank 0 the last one to leave, since it may serve the store."""
+    import torch.distributed as dist
+
+    store: Any = dist.distributed_c10d._get_default_store()
+    if rank:
+        store.set(f"verify/left/{rank}", "yes")
+    elif ranks > 1:
+        store.wait([f"verify/left/{r}" for r in range(1, ranks)], timedelta(seconds=60))
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -213,13 +224,12 @@ def run(flags: argparse.Namespace) -> int:
     begin = time.monotonic()
     me.run()
     head = me.head(time.monotonic() - begin)
-    accounts = gather("found", me.account, rank, ranks)
+    accounts = gather(me.account, rank, ranks)
     report = _report.merge(head, me.program.rows, accounts)
     if rank == 0:
         sys.stdout.write(_report.as_json(report) + "\n" if flags.json else _report.as_text(report))
         sys.stdout.flush()
-    # Nobody leaves before all have read, since rank 0 serves the store.
-    gather("done", {}, rank, ranks)
+    leave(rank, ranks)
     me.live.clear()
     symmem.finalize(force=True)
     return _report.exit_code(report)
