@@ -11,6 +11,7 @@ import (
 // AdoptStream makes a stream of one that another library has made.
 func (d *Device) AdoptStream(handle uintptr) (driver.AdoptedStream, error) {
 	s := &stream{device: d, handle: cuda.Stream(handle), adopted: true}
+	d.guests.Store(true)
 	if _, err := s.Captured(); err != nil {
 		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
 	}

@@ -34,6 +34,8 @@ type Device struct {
 	scatter *scatter.Scatter
 	// capturing counts the streams that record.
 	capturing atomic.Int32
+	// guests tells that streams of another library were adopted.
+	guests atomic.Bool
 	// order makes the order of streams one of Go's memory model: host functions read it before and
 	// add to it after their work, and who learns that work is done reads it.
 	order   atomic.Uint64
@@ -157,24 +159,45 @@ func (d *Device) peersOfMemory() ([]cuda.Device, error) {
 }
 
 // enter locks the goroutine to its thread and makes the device's context current there; leave ends
-// that. CUDA calls are made in between.
-func (d *Device) enter() error {
+// that. CUDA calls are made in between. Beside another library, whose captures some calls of any
+// thread would spoil, the thread is set to spoil none.
+func (d *Device) enter() (visit, error) {
 	runtime.LockOSThread()
 	if err := d.cuda.SetCurrent(d.context); err != nil {
 		runtime.UnlockOSThread()
-		return err
+		return visit{}, err
 	}
-	return nil
+	v := visit{guest: d.guests.Load()}
+	if v.guest {
+		var err error
+		if v.mode, err = d.cuda.ThreadExchangeCaptureMode(cuda.CaptureRelaxed); err != nil {
+			runtime.UnlockOSThread()
+			return visit{}, err
+		}
+	}
+	return v, nil
 }
 
-func (d *Device) leave() { runtime.UnlockOSThread() }
+// visit is what a thread was set to before.
+type visit struct {
+	guest bool
+	mode  cuda.CaptureMode
+}
+
+func (d *Device) leave(v visit) {
+	if v.guest {
+		_, _ = d.cuda.ThreadExchangeCaptureMode(v.mode) // it has just worked
+	}
+	runtime.UnlockOSThread()
+}
 
 // do runs CUDA calls on a thread of the device.
 func (d *Device) do(calls func() error) error {
-	if err := d.enter(); err != nil {
+	v, err := d.enter()
+	if err != nil {
 		return err
 	}
-	defer d.leave()
+	defer d.leave(v)
 	return calls()
 }
 

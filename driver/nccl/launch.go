@@ -139,11 +139,12 @@ func (c *communicator) call(p *plan, s *stream) error {
 	if p.nothing() {
 		return nil
 	}
-	if err := c.device.enter(); err != nil {
+	v, err := c.device.enter()
+	if err != nil {
 		return err
 	}
-	err := p.run(s)
-	c.device.leave()
+	err = p.run(s)
+	c.device.leave(v)
 	if err == nil {
 		return nil
 	}

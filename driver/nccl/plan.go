@@ -57,8 +57,8 @@ func (p *plan) resolve() error {
 	switch {
 	case p.Operation.PointToPoint() && p.c.messages.known == nil:
 		return fmt.Errorf("messages between ranks of several machines: %w", driver.ErrUnsupported)
-	case p.Path == driver.PathDirect && p.c.Direct(&p.Call) == nil:
-		if err := p.inBounds(); err != nil {
+	case p.Path == driver.PathDirect:
+		if err := errors.Join(p.c.Direct(&p.Call), p.inBounds()); err != nil {
 			return err
 		}
 		return p.prepareDirect()

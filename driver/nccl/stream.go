@@ -124,12 +124,39 @@ func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
+	if s.pageable(dst, src, bytes) {
+		s.expire()
+	}
 	return s.submit(func() error {
 		if bytes == 0 {
 			return nil
 		}
 		return s.device.cuda.MemcpyAsync(dst, src, bytes, s.handle)
 	})
+}
+
+// staged is what CUDA copies from pageable memory of the host without a wait for the stream.
+const staged = 64 << 10
+
+// pageable tells whether CUDA would keep a copy waiting for the stream.
+func (s *stream) pageable(dst, src uintptr, bytes int64) bool {
+	return bytes > 0 && (!s.device.knows(dst) || bytes > staged && !s.device.knows(src))
+}
+
+// knows tells whether CUDA has mapped an address.
+func (d *Device) knows(address uintptr) bool {
+	return nil == d.do(func() error { return d.cuda.MemRange(address) })
+}
+
+// expire waits for the stream as CUDA would in a copy to pageable memory, but where the fault of a group
+// can end the wait: in the call, with the stream locked, it would hold up everything.
+func (s *stream) expire() {
+	if s.Capturing() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 4*s.device.cfg.Timeout)
+	defer cancel()
+	_ = poll(ctx, s.idle) // after which CUDA waits itself
 }
 
 // Fill sets bytes.
@@ -168,8 +195,14 @@ func (s *stream) quiet() bool {
 	return done || err != nil
 }
 
-// query asks CUDA whether all work is done. s.mu is held.
+// query asks CUDA whether all work is done. s.mu is held. A stream that its owner captures must not be
+// asked, and has nothing else to do for us.
 func (s *stream) query() (done bool, err error) {
+	if s.adopted {
+		if captured, err := s.Captured(); captured || err != nil {
+			return captured, err
+		}
+	}
 	err = s.device.do(func() error {
 		done, err = s.device.cuda.StreamQuery(s.handle)
 		return err
@@ -221,7 +254,8 @@ func (s *stream) await(
 func (s *stream) abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.capture != nil || s.quiet() {
+	// What becomes of a stream of another library is not ours to say.
+	if s.adopted || s.capture != nil || s.quiet() {
 		return
 	}
 	err := s.device.do(func() error {

@@ -90,6 +90,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 CUresult cuCtxSetCurrent(CUcontext ctx)
 CUresult cuCtxGetCurrent(CUcontext *pctx)
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
 	CUmemAllocationGranularity_flags option)
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,

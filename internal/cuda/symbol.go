@@ -22,6 +22,7 @@ const (
 	ctxSetCurrent
 	ctxGetCurrent
 	memGetInfo
+	memGetAddressRange
 	memGetAllocationGranularity
 	memAddressReserve
 	memAddressFree
@@ -101,6 +102,7 @@ var names = [functions]string{
 	ctxSetCurrent:                   "cuCtxSetCurrent",
 	ctxGetCurrent:                   "cuCtxGetCurrent",
 	memGetInfo:                      "cuMemGetInfo_v2",
+	memGetAddressRange:              "cuMemGetAddressRange_v2",
 	memGetAllocationGranularity:     "cuMemGetAllocationGranularity",
 	memAddressReserve:               "cuMemAddressReserve",
 	memAddressFree:                  "cuMemAddressFree",
