@@ -77,6 +77,19 @@ def test_errors_are_python_s_own_too(error: type[Exception], builtin: type[Excep
     assert str(raised) == "words"
 
 
+def test_errors_carry_what_the_library_knows() -> None:
+    variants = [
+        {"ranks": [0, 2], "event": "alloc 4096 B", "site": "model.py:7"},
+        {"ranks": [1], "event": "nothing", "site": None},
+    ]
+    divergence = errors.DivergenceError("m", data={"divergence": {"variants": variants}})
+    assert divergence.sides[0] == ((0, 2), "alloc 4096 B", "model.py:7")
+    assert divergence.sides[1].site == ""
+    assert errors.DivergenceError("m").sides == []
+    assert errors.TimeoutError("m", data={"timeout": {"missing": [3]}}).missing == [3]
+    assert errors.RankLostError("m", data={"rank_lost": {"ranks": [1, 2]}}).ranks == [1, 2]
+
+
 def test_every_code_has_a_class() -> None:
     general = {Code.SHORT, Code.FAILED}
     assert set(_library._CLASSES) == set(Code) - general

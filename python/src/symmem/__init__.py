@@ -247,10 +247,10 @@ def use(
     """
     if "torch._dynamo" in modules and compiling():
         return Nothing()
-    scopes = (group if group.__class__ is Group else _collectives.find(group)).scopes
+    found = group if group.__class__ is Group else _collectives.find(group)
     if disabled:
-        return scopes.disabled
-    return scopes.threads if all_threads else scopes.plain
+        return found.scopes.disabled
+    return found.scopes.threads if all_threads else found.scope
 
 
 def empty(*shape: Any, dtype: torch.dtype | None = None, group: Any = None) -> torch.Tensor:

@@ -22,10 +22,10 @@ _AUTO = int(Path.DEFAULT)
 
 def find(group: Any) -> Group:
     """Find the group of a call; None is the world."""
-    runtime = _runtime.current()
-    if group is None and not runtime.forked:
+    runtime = _runtime._runtime
+    if group is None and runtime is not None and not runtime.forked:
         return runtime.world
-    return runtime.group(group)
+    return _runtime.current().group(group)
 
 
 def _flat(group: Group, name: str, tensor: torch.Tensor) -> torch.Tensor:

@@ -74,6 +74,7 @@ class Group:
         self.windows = WindowTable(self.library, handle)
         self.router: Router | None = runtime.router(pool)
         self.scopes = Scopes.of(self, self.router, runtime.callsites)
+        self.scope = self.scopes.plain
         self.closed = False
 
     @property

@@ -7,7 +7,7 @@ nothing of symmem does right by them. `code` is the number that the C library ga
 from __future__ import annotations
 
 import builtins
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class SymmemError(RuntimeError):
@@ -42,6 +42,20 @@ class OutOfMemoryError(SymmemError, MemoryError):
     """This rank cannot map more memory. The other ranks see a divergence at the next agreement."""
 
 
+class Side(NamedTuple):
+    """What some ranks have where others have something else.
+
+    Attributes:
+        ranks: their numbers in the group.
+        event: what they did.
+        site: the line of Python that did it, "file:line"; empty without SYMMEM_CALLSITES=1.
+    """
+
+    ranks: tuple[int, ...]
+    event: str
+    site: str
+
+
 class DivergenceError(SymmemError):
     """Ranks that should be alike are not.
 
@@ -50,13 +64,29 @@ class DivergenceError(SymmemError):
     it when SYMMEM_CALLSITES=1.
     """
 
+    @property
+    def sides(self) -> list[Side]:
+        """What each side has at the first difference."""
+        found = self.data.get("divergence", {}).get("variants") or []
+        return [Side(tuple(v["ranks"]), v["event"], v.get("site") or "") for v in found]
+
 
 class TimeoutError(SymmemError, builtins.TimeoutError):
     """Ranks did not come within the deadline; the message names them and what they were doing."""
 
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that did not come."""
+        return list(self.data.get("timeout", {}).get("missing") or [])
+
 
 class RankLostError(SymmemError, ConnectionError):
     """The processes of some ranks have ended."""
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those ranks."""
+        return list(self.data.get("rank_lost", {}).get("ranks") or [])
 
 
 class CapturingError(SymmemError):

@@ -51,7 +51,7 @@ def exception() -> None:
                 raise KeyError("a mistake of rank 1")
         symmem.all_reduce(x)
     except symmem.RankLostError as e:
-        print("END RankLostError", e)
+        print("END RankLostError", e.ranks, e)
         sys.exit(3)
 
 
@@ -115,7 +115,8 @@ def diverge(level: str) -> None:
         symmem.all_reduce(c)
         print("END no error", a.numel(), b.numel() if RANK == 1 else 0)
     except symmem.DivergenceError as e:
-        print("END DivergenceError", "endings.py" in str(e), len(e.data["divergence"]["variants"]))
+        lines = [side.site.rpartition("/")[2].split(":")[0] for side in e.sides]
+        print("END DivergenceError", "endings.py" in str(e), lines)
         print(e)
 
 
@@ -159,7 +160,7 @@ def late() -> None:
     try:
         symmem.all_reduce(x)
     except symmem.TimeoutError as e:
-        print("END TimeoutError", e)
+        print("END TimeoutError", e.missing, e)
     store.set("heard", "yes")
 
 
