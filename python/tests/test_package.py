@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -181,7 +182,16 @@ def test_ranks_of_one_machine_meet_on_it(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_ranks_of_two_machines_meet_at_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MASTER_ADDR", "10.1.2.3")
+    monkeypatch.setattr(_rendezvous, "reachable", lambda: "10.1.2.3")
     found = meet(["a", "b", "a", "b"], monkeypatch)
     assert found[0]["store"].startswith("10.1.2.3:")
     assert [(f["local_rank"], f["local_size"]) for f in found] == [(0, 2), (0, 2), (1, 2), (1, 2)]
+
+
+def test_a_machine_is_reached_by_its_address_towards_the_master(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert _rendezvous.reachable() == "127.0.0.1"
+    monkeypatch.setenv("MASTER_ADDR", "no such machine")
+    assert _rendezvous.reachable() == socket.gethostname()

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from symmem import _scope
 from symmem._routing import EAGER, Calls, Key, Lane, Nesting, Router
 from symmem._scope import Scopes
 
@@ -295,6 +296,26 @@ def test_a_scope_registers_only_when_something_is_new(paper: Paper, router: Rout
     assert group.ended == 1
     assert paper.target() is None
     assert paper.references == {(0, 1): 0}
+
+
+def test_scopes_with_sites_note_where_tensors_lie_unless_they_are_disabled(
+    paper: Paper, router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[Any] = []
+    monkeypatch.setattr(_scope, "set_site", lambda runtime: 0)
+    monkeypatch.setattr(_scope, "note_layout", lambda cuda, group: noted.append(paper.target()))
+    group = cast(Any, PaperGroup())
+    group.current, group.cuda = _scope.Current(), "cuda"
+    group.raw = group
+    group.symmem_set_site = lambda site: site
+    scopes = Scopes.of(group, router, sited=True)
+    with scopes.plain, scopes.disabled:
+        pass
+    assert noted == [(0, 1)]
+    with pytest.raises(KeyError), scopes.threads:
+        raise KeyError
+    assert noted == [(0, 1)], "ranks need not share what an exception has left"
+    assert group.current.sites == []
 
 
 def test_scopes_of_two_threads_take_two_lanes(paper: Paper, router: Router) -> None:

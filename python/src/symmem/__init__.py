@@ -316,11 +316,12 @@ def trim(keep: int = 0, group: Any = None) -> None:
     found = _collectives.find(group)
     runtime = found.runtime
     if runtime.cuda is not None and found.router is not None:
-        from symmem._cuda import live_pools
+        from symmem._cuda import NO_POOL, live_pools
 
         runtime.cuda.torch.module.cuda.synchronize()
         alive = live_pools(runtime.cuda.torch)
-        found.router.forget(lambda key: key in alive)
+        # Whether a graph without a private pool lives cannot be seen, so it is taken to.
+        found.router.forget(lambda key: key in alive or key[0] == NO_POOL)
         found.router.reset()
         runtime.cuda.torch.module.cuda.empty_cache()
     runtime.before_registration(found)

@@ -27,11 +27,27 @@ def machine() -> str:
         return text
 
 
+def reachable() -> str:
+    """Name this machine as others reach it: by the address that it has towards MASTER_ADDR.
+
+    Rank 0 of a process group need not be on the machine of MASTER_ADDR.
+    """
+    master = os.environ.get("MASTER_ADDR", "")
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as s:
+            s.connect(target)  # A datagram socket sends nothing by that.
+            found: str = s.getsockname()[0]
+            return found
+    except OSError:
+        return socket.gethostname()
+
+
 def address(world: list[str]) -> str:
     """Choose where rank 0 serves the store: a socket of the machine, or a port for several."""
     if len(set(world)) == 1:
         return f"unix:@symmem-{secrets.token_hex(12)}"
-    host = os.environ.get("MASTER_ADDR") or socket.gethostname()
+    host = reachable()
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
         s.bind(("", 0))
         port = s.getsockname()[1]

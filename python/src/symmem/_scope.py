@@ -175,7 +175,8 @@ class Sited:
     ) -> None:
         runtime = self._group.runtime
         try:
-            if kind is None and runtime.cuda is not None:
+            # Ranks need not share disabled scopes, so these leave no trace.
+            if kind is None and runtime.cuda is not None and isinstance(self._inner, Scope):
                 # PyTorch's tensors are no events of ours. Who wants to know the line at which ranks
                 # begin to differ pays for a look at all of them after every scope.
                 note_layout(runtime.cuda, self._group)
