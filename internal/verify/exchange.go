@@ -28,6 +28,10 @@ func newDesk(ctx context.Context, rt *symmem.Runtime) (*desk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the pool of reports: %w", err)
 	}
+	// The workload may take all memory, and what comes of that is to be reported.
+	if err := pool.Reserve(ctx, firstSegment, nil); err != nil {
+		return nil, fmt.Errorf("reserving memory for reports: %w", err)
+	}
 	return &desk{rt: rt, group: group, pool: pool}, nil
 }
 
