@@ -48,8 +48,8 @@ together() {
 
 run_part() {
 	case $1 in
-	rounds) part 40 -m symmem.verify --callsites ;;
-	skew) part 60 -m symmem.verify --churn 200 --skew --groups 3 --rounds 1 ;;
+	rounds) part 40 -m symmem.verify --backend "$BACKEND" --callsites ;;
+	skew) part 60 -m symmem.verify --backend "$BACKEND" --churn 200 --skew --groups 3 --rounds 1 ;;
 	stock) part 60 "$here/churn.py" stock ;;
 	churn) part 75 "$here/churn.py" symmem ;;
 	diverge) together 45 "diverge.py segment" "diverge.py tensor" "diverge.py check" ;;

@@ -30,7 +30,7 @@ _rounds = 0
 def start(**options: Any) -> symmem.Group:
     """Open PyTorch's NCCL process group and symmem over it."""
     distributed()
-    return symmem.init(**{"timeout": 15, **options})
+    return symmem.init(**{"backend": "nccl", "timeout": 15, **options})
 
 
 def distributed() -> None:
