@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from symmem import _collectives, _memory, _runtime
 from symmem._constants import check_level, path_choice
-from symmem._explain import Explanation, explain
 from symmem._group import Group
 from symmem._library import where
 from symmem._memory import Block
+from symmem._questions import Explanation, check, explain, set_check, stats
 from symmem._scope import AnyScope, Nothing
 from symmem._torch import compiling, modules, pytorch
 from symmem._version import __version__
@@ -483,46 +483,3 @@ def detach(process_group: Any = None) -> bool:
     """Undo `attach` on this rank, and tell whether there was anything to undo."""
     pg = pytorch().distributed.group.WORLD if process_group is None else process_group
     return _runtime.current().attachments.detach(pg)
-
-
-# ---- Questions -------------------------------------------------------------------------------
-
-
-def stats() -> dict[str, Any]:
-    """Count everything: pools with their bytes and windows, groups with paths, streams."""
-    runtime = _runtime.current()
-    runtime.require()
-    found = runtime.library.json("symmem_stats")
-    if runtime.cuda is not None:
-        found["lanes"] = {
-            pool: {str(key): len(lanes) for key, lanes in router.lanes.items()}
-            for pool, router in runtime.cuda.routers.items()
-        }
-    return found
-
-
-# ---- Comparison ------------------------------------------------------------------------------
-
-
-def check(group: Any = None) -> None:
-    """Compare what all ranks of the group have done so far. Collective.
-
-    On GPUs the place of every tensor that PyTorch made in the group's memory is compared, too.
-
-    Raises:
-        DivergenceError: ranks differ, with the first difference and both sides of it.
-    """
-    found = _collectives.find(group)
-    runtime = found.runtime
-    if runtime.cuda is not None:
-        from symmem._places import note_blocks
-
-        note_blocks(runtime.cuda, found)
-    found.library.call("symmem_check", found.handle)
-
-
-def set_check(level: str) -> None:
-    """Change how much ranks compare: off, registration or every. Collective over the world."""
-    runtime = _runtime.current()
-    runtime.require()
-    runtime.library.call("symmem_set_check", check_level(level))

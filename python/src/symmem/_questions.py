@@ -1,12 +1,12 @@
-"""Which path a collective takes, and why."""
+"""Questions that a program asks: which path, how much, and are the ranks alike?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from symmem import _collectives
-from symmem._constants import Operation
+from symmem import _collectives, _runtime
+from symmem._constants import Operation, check_level
 from symmem._torch import pytorch
 from symmem.errors import InvalidError
 
@@ -68,3 +68,40 @@ def explain(
         "symmem_explain", found.handle, code, count, kind, input.data_ptr(), target.data_ptr()
     )
     return Explanation(data["operation"], data["path"], data["why"], bool(data["registers"]))
+
+
+def stats() -> dict[str, Any]:
+    """Count everything: pools with their bytes and windows, groups with paths, streams."""
+    runtime = _runtime.current()
+    runtime.require()
+    found = runtime.library.json("symmem_stats")
+    if runtime.cuda is not None:
+        found["lanes"] = {
+            pool: {str(key): len(lanes) for key, lanes in router.lanes.items()}
+            for pool, router in runtime.cuda.routers.items()
+        }
+    return found
+
+
+def check(group: Any = None) -> None:
+    """Compare what all ranks of the group have done so far. Collective.
+
+    On GPUs the place of every tensor that PyTorch made in the group's memory is compared, too.
+
+    Raises:
+        DivergenceError: ranks differ, with the first difference and both sides of it.
+    """
+    found = _collectives.find(group)
+    runtime = found.runtime
+    if runtime.cuda is not None:
+        from symmem._places import note_blocks
+
+        note_blocks(runtime.cuda, found)
+    found.library.call("symmem_check", found.handle)
+
+
+def set_check(level: str) -> None:
+    """Change how much ranks compare: off, registration or every. Collective over the world."""
+    runtime = _runtime.current()
+    runtime.require()
+    runtime.library.call("symmem_set_check", check_level(level))
