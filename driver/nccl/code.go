@@ -8,7 +8,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// code is what a device has loaded of the kernels. Its methods are called on a thread of the device.
+// code is what a device has loaded of the kernels. Its methods are called on a thread of the
+// device.
 type code struct {
 	mu        sync.Mutex
 	module    cuda.Module              // guarded by mu; loaded at the first use

@@ -3,6 +3,7 @@ package nccl
 import (
 	"fmt"
 	"math/bits"
+	"time"
 
 	"symmem/driver"
 	"symmem/driver/nccl/kernels"
@@ -56,6 +57,10 @@ type kernel struct {
 	params   cuda.Params
 }
 
+// belated is how much longer than the watcher a kernel waits for ranks that do not come: the
+// watcher knows what they are doing instead.
+const belated = 2 * time.Second
+
 // prepareDirect works out the launch of a kernel.
 func (p *plan) prepareDirect() error {
 	c := p.c
@@ -66,7 +71,7 @@ func (p *plan) prepareDirect() error {
 	}
 	a := kernels.Arguments{
 		Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Digest: p.Digest, Send: p.Send, Recv: p.Recv,
-		Exchange: c.direct.exchange.at, Timeout: c.device.cfg.Timeout,
+		Exchange: c.direct.exchange.at, Timeout: c.device.cfg.Timeout + belated,
 		Report: dl.AddressOf(c.direct.exchange.report),
 	}
 	if launch.Bulk {
@@ -85,8 +90,8 @@ func (p *plan) prepareDirect() error {
 	return err
 }
 
-// launchKernel queues the kernel of a plan, after the kernels of the group on other streams. s.mu and
-// c.mu are held, on a thread of the device.
+// launchKernel queues the kernel of a plan, after the kernels of the group on other streams.
+// s.mu and c.mu are held, on a thread of the device.
 func (c *communicator) launchKernel(p *plan, s *stream) error {
 	d, k := c.device, p.kernel
 	if s.capture == nil && !s.recording {

@@ -13,15 +13,16 @@ import (
 	"symmem/internal/handoff"
 )
 
-// exchange is the memory of a group that the ranks' kernels write to each other, as this rank has it
-// mapped, and where its kernels report faults.
+// exchange is the memory of a group that the ranks' kernels write to each other, as this rank
+// has it mapped, and where its kernels report faults.
 type exchange struct {
 	at [kernels.MaxRanks]uintptr // by group rank
 	// blocks is the largest grid that fits on the GPU of every rank.
 	blocks int
 
 	mu sync.Mutex
-	// report is where kernels write; once it is given back, last is what it said. Both are guarded by mu.
+	// report is where kernels write; once it is given back, last is what it said. Both are
+	// guarded by mu.
 	report *kernels.Report
 	last   kernels.Report
 }
@@ -44,9 +45,9 @@ type equipment struct {
 	Multiprocessors int `json:"multiprocessors,omitempty"`
 }
 
-// openExchange makes the exchange memory of the group: on all ranks or on none. It returns an error only
-// if the ranks could not agree; a group without has its reason. Groups that cannot have any for
-// reasons that all ranks know alike skip the exchanges.
+// openExchange makes the exchange memory of the group: on all ranks or on none. It returns an
+// error only if the ranks could not agree; a group without has its reason. Groups that cannot
+// have any for reasons that all ranks know alike skip the exchanges.
 func (c *communicator) openExchange(ctx context.Context) error {
 	ranks := len(c.cfg.Ranks)
 	switch m := machines(c.members); {
@@ -97,7 +98,8 @@ func (c *communicator) agreeOnExchange(ctx context.Context, mine *equipment) err
 	return nil
 }
 
-// prepareExchange makes this rank's own memory and offers it to the others until withdraw is called.
+// prepareExchange makes this rank's own memory and offers it to the others until withdraw is
+// called.
 func (c *communicator) prepareExchange(key handoff.Key) (mine equipment, withdraw func()) {
 	d, x := c.device, &c.direct.exchange
 	withdraw = func() {}

@@ -9,8 +9,9 @@ import (
 // history knows the latest calls of a group, so that faults find theirs. The zero value is ready.
 type history struct {
 	mu sync.Mutex
-	// tickets holds the call of each ticket at ticket % remembered, kernels the n-th launch of a kernel,
-	// from 1, at n % remembered. Both are guarded by mu, as is launches, the number of those.
+	// tickets holds the call of each ticket at ticket % remembered, kernels the n-th launch of
+	// a kernel, from 1, at n % remembered. Both are guarded by mu, as is launches, the number
+	// of those.
 	tickets, kernels [remembered]launched
 	launches         uint64
 }
@@ -47,8 +48,8 @@ func (h *history) of(ticket uint64) *plan {
 	return nil
 }
 
-// culprit finds the call of a report and its ticket. Kernels count calls, and so does this rank; only
-// if another library replays captures they do not agree, and the digest has to do.
+// culprit finds the call of a report and its ticket. Kernels count calls, and so does this
+// rank; only if another library replays captures they do not agree, and the digest has to do.
 func (h *history) culprit(report *kernels.Report) (p *plan, ticket uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -99,8 +99,9 @@ func (c *communicator) admit(s *stream, p *plan) error {
 	return c.compare(p, ticket)
 }
 
-// compare makes sure that all ranks launch the same call. Kernels of our own do that themselves, but a
-// rank whose call is another one may take another path, so all show what they launch.
+// compare makes sure that all ranks launch the same call. Kernels of our own do that
+// themselves, but a rank whose call is another one may take another path, so all show what they
+// launch.
 func (c *communicator) compare(p *plan, ticket uint64) error {
 	if c.direct.shown != nil {
 		c.direct.shown.Announce(ticket, p.Digest)

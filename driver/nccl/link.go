@@ -7,9 +7,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// linked returns an error unless this GPU reaches those of all members over NVLink, in both directions.
-// Kernels over PCIe would work on most machines; but the lines of the kernels must arrive whole, which
-// NVLink promises and PCIe does not.
+// linked returns an error unless this GPU reaches those of all members over NVLink, in both
+// directions. Kernels over PCIe would work on most machines; but the lines of the kernels must
+// arrive whole, which NVLink promises and PCIe does not.
 func (d *Device) linked(members []*member) error {
 	for _, m := range members {
 		if m.GPU == d.self.GPU {

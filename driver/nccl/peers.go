@@ -5,19 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 
 	"symmem/driver"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/handoff"
 )
 
-// peers are the segments of the other ranks under a window, as this rank has them mapped: for kernels
-// of our own, which need no window of NCCL's.
+// peers are the segments of the other ranks under a window, as this rank has them mapped: for
+// kernels of our own, which need no window of NCCL's.
 type peers struct {
 	// at are the segments by group rank; this rank's own is where it always is.
 	at [kernels.MaxRanks]uintptr
-	// reached tells that every rank has mapped the segments of all.
+	// reached tells that every rank has mapped the segments of all. It is settled when the
+	// window is made.
 	reached bool
+
+	parting sync.Mutex // held while the mappings are given back
 }
 
 func peersKey(c *communicator, key driver.SegmentKey) handoff.Key {
@@ -26,7 +30,9 @@ func peersKey(c *communicator, key driver.SegmentKey) handoff.Key {
 }
 
 // offerSegment offers a segment to the other ranks of the group, until withdraw is called.
-func (c *communicator) offerSegment(key driver.SegmentKey, s *segment) (withdraw func(), err error) {
+func (c *communicator) offerSegment(
+	key driver.SegmentKey, s *segment,
+) (withdraw func(), err error) {
 	if c.direct.none != "" {
 		return func() {}, nil
 	}
@@ -69,7 +75,8 @@ func (w *window) reach(ctx context.Context) error {
 
 // part gives the mappings of the other ranks' segments back.
 func (w *window) part() error {
-	w.reached = false
+	w.parting.Lock()
+	defer w.parting.Unlock()
 	if stuck.Load() {
 		return nil
 	}

@@ -10,8 +10,8 @@ import (
 	"symmem/internal/handoff"
 )
 
-// Ranks of one machine give each other memory by descriptors, which go over the private socket of the
-// host backend. Who has mapped it keeps it, whatever becomes of the rank that gave it.
+// Ranks of one machine give each other memory by descriptors, which go over the private socket
+// of the host backend. Who has mapped it keeps it, whatever becomes of the rank that gave it.
 
 // offer exports an allocation under a key until the descriptor that it returns is withdrawn. It is
 // called on a thread of the device.
@@ -55,8 +55,8 @@ func (d *Device) fetch(
 	return at, nil
 }
 
-// mapShared maps an allocation for this GPU alone, at addresses of its own. It is called on a thread
-// of the device.
+// mapShared maps an allocation for this GPU alone, at addresses of its own. It is called on a
+// thread of the device.
 func (d *Device) mapShared(handle cuda.Handle, bytes int64) (uintptr, error) {
 	at, err := d.cuda.AddressReserve(bytes, d.info.Granularity)
 	if err != nil {

@@ -148,8 +148,9 @@ func (d *Device) knows(address uintptr) bool {
 	return nil == d.do(func() error { return d.cuda.MemRange(address) })
 }
 
-// expire waits for the stream as CUDA would in a copy to pageable memory, but where the fault of a group
-// can end the wait: in the call, with the stream locked, it would hold up everything.
+// expire waits for the stream as CUDA would in a copy to pageable memory, but where the fault
+// of a group can end the wait: in the call, with the stream locked, it would hold up
+// everything.
 func (s *stream) expire() {
 	if s.Capturing() {
 		return
@@ -195,8 +196,8 @@ func (s *stream) quiet() bool {
 	return done || err != nil
 }
 
-// query asks CUDA whether all work is done. s.mu is held. A stream that its owner captures must not be
-// asked, and has nothing else to do for us.
+// query asks CUDA whether all work is done. s.mu is held. A stream that its owner captures must
+// not be asked, and has nothing else to do for us.
 func (s *stream) query() (done bool, err error) {
 	if s.adopted {
 		if captured, err := s.Captured(); captured || err != nil {

@@ -63,8 +63,8 @@ func (s *stream) carry(c *communicator) {
 	s.carries = append(s.carries, c)
 }
 
-// leave is called before a stream captures or ends, after which groups must not record events on it.
-// s.mu is held.
+// leave is called before a stream captures or ends, after which groups must not record events
+// on it. s.mu is held.
 func (s *stream) leave() error {
 	for _, c := range s.carries {
 		if err := s.leaveGroup(c, (*turns).mark); err != nil {

@@ -87,8 +87,8 @@ type probe struct {
 	doubt time.Time
 }
 
-// settling is how long a comparison gets to find all ranks that differ, before it ends over those that
-// are known.
+// settling is how long a comparison gets to find all ranks that differ, before it ends over
+// those that are known.
 const settling = 100 * time.Millisecond
 
 func (p *probe) doubts(err error) error {

@@ -213,7 +213,10 @@ func (w *window) Deregister() error {
 	c := w.c
 	if c.plane.Cause() != nil {
 		// It ends with its communicator, whose kernels may still be at work on it.
-		return errors.Join(c.awaitEnd(c.quiet, false), w.part())
+		if err := c.awaitEnd(c.quiet, false); err != nil {
+			return err
+		}
+		return w.part()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,8 +1,9 @@
 package control
 
-// Announcements is what a Plane can do besides if its ranks are on one machine: it shows what each rank
-// has launched under its latest tickets, and keeps nobody waiting. So ranks that compare in different
-// ways, one before its launch and one by its kernel, still find out that they differ.
+// Announcements is what a Plane can do besides if its ranks are on one machine: it shows what
+// each rank has launched under its latest tickets, and keeps nobody waiting. So ranks that
+// compare in different ways, one before its launch and one by its kernel, still find out that
+// they differ.
 type Announcements interface {
 	// Announce shows the digest of the call of a ticket of this rank.
 	Announce(ticket, digest uint64)

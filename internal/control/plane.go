@@ -39,8 +39,8 @@ type Plane interface {
 	// bounded by ctx alone, since work that all ranks have submitted may take long; missing ranks
 	// have the device's timeout to come.
 	//
-	// A peer that has failed without the ticket ends the wait at once; else the work still has Grace
-	// to end, since ranks mostly fail over the call that comes next.
+	// A peer that has failed without the ticket ends the wait at once; else the work still has
+	// Grace to end, since ranks mostly fail over the call that comes next.
 	//
 	// If ctx ends first the result is its cause, and the plane has not failed. Any other error is
 	// a RankLostError, TimeoutError, StrayError or ErrFault of package driver, or the Cause, and
@@ -81,8 +81,8 @@ type Wait struct {
 	Operation driver.Operation
 	// Doing says what this rank waits for, in its own messages, such as "AllReduce 12 of group 0".
 	Doing func() string
-	// Why, if set, is asked before the fault of another rank is given as the reason that the work will not
-	// end: this rank may know a better one.
+	// Why, if set, is asked before the fault of another rank is given as the reason that the
+	// work will not end: this rank may know a better one.
 	Why func() error
 	// Done tells whether the work has ended. It is called again and again, from one goroutine, and
 	// may be nil for Trouble.

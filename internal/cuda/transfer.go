@@ -8,8 +8,8 @@ func (d *Driver) MemcpyAsync(dst, src uintptr, bytes int64, stream Stream) error
 	return d.call(memcpyAsync, dst, src, uintptr(bytes), uintptr(stream))
 }
 
-// MemRange returns an error unless an address is of memory that the driver has mapped: of a device, or
-// of the host and registered.
+// MemRange returns an error unless an address is of memory that the driver has mapped: of a
+// device, or of the host and registered.
 func (d *Driver) MemRange(address uintptr) error {
 	base := dl.NewCell(uintptr(0))
 	defer base.Take()

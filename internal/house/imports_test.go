@@ -72,7 +72,8 @@ var forRoot = append([]string{
 
 // forNCCL are what the GPU backend is made of.
 var forNCCL = []string{
-	"driver", "driver/host", "internal/control", "internal/relay", "internal/cuda",
+	"driver", "driver/host", "driver/nccl/kernels", "internal/control", "internal/relay",
+	"internal/cuda",
 	"internal/nccl", "internal/dl", "internal/handoff", "internal/reduce", "internal/scatter",
 	"internal/spin", "internal/sys",
 }
@@ -239,7 +240,10 @@ var importRules = []rule{
 			contract := l.file.test() && folder == "driver/drivertest"
 			joins := l.file.folder() == "driver/nccl" && folder == "driver/host"
 			soft := l.file.test() && folder == "driver/nccl/softgpu"
-			return !contract && !joins && !soft && folder != "driver" && !below(folder, "internal")
+			// The kernels' sources are what the software GPU compiles.
+			kernels := folder == "driver/nccl/kernels" && below(l.file.folder(), "driver/nccl")
+			return !contract && !joins && !soft && !kernels && folder != "driver" &&
+				!below(folder, "internal")
 		}),
 		bad: []map[string]string{
 			source("driver/host/a.go", "symmem"), source("driver/host/a.go", "symmem/driver/nccl"),

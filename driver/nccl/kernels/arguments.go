@@ -11,8 +11,8 @@ type Arguments struct {
 	Rank, Ranks int
 	// Digest stands for the call: kernels fail where ranks differ in it.
 	Digest uint64
-	// Send and Recv are this rank's buffers, SendAt and RecvAt those of all ranks as mapped here, which
-	// bulk kernels need.
+	// Send and Recv are this rank's buffers, SendAt and RecvAt those of all ranks as mapped
+	// here, which bulk kernels need.
 	Send, Recv     uintptr
 	SendAt, RecvAt [MaxRanks]uintptr
 	// Exchange is the exchange memory of each rank as mapped here.

@@ -4,29 +4,32 @@
 //
 // There are two families (folder src, CUDA C++).
 //
-//   - Line kernels copy through exchange memory, in lines of 128 bytes that carry a flag, which stands
-//     for the call: who finds the flag has the data, so a message takes one way over the link and no
-//     barrier. Buffers may be any memory. They serve what fits into the exchange memory.
+//   - Line kernels copy through exchange memory, in lines of 128 bytes that carry a flag, which
+//     stands for the call: who finds the flag has the data, so a message takes one way over the
+//     link and no barrier. Buffers may be any memory. They serve what fits into the exchange
+//     memory.
 //   - Bulk kernels read and write the peers' buffers in place, between two barriers. Buffers are
 //     symmetric. They serve what is larger.
 //
-// Sums are made in the order of ranks, 16-bit types in float32: every rank gets the same bits, in every
-// run. Averages divide the sum. Minimum and maximum are those of IEEE 754-2019, as on the host backend.
+// Sums are made in the order of ranks, 16-bit types in float32: every rank gets the same bits,
+// in every run. Averages divide the sum. Minimum and maximum are those of IEEE 754-2019, as on
+// the host backend.
 //
-// In every call each rank tells each other rank the digest of its call, in words beside the data. So a
-// kernel whose peers came to another call fails instead of mixing the two; and since every rank
-// waits for a word of every other, none is ever two calls ahead, which is what lets two halves of
-// exchange memory take turns. Calls of one group must not overlap on a GPU.
+// In every call each rank tells each other rank the digest of its call, in words beside the
+// data. So a kernel whose peers came to another call fails instead of mixing the two; and since
+// every rank waits for a word of every other, none is ever two calls ahead, which is what lets
+// two halves of exchange memory take turns. Calls of one group must not overlap on a GPU.
 //
-// Every wait looks at a word that the host sets to end it and at the clock of the GPU. What went wrong
-// first on a rank is in its Report.
+// Every wait looks at a word that the host sets to end it and at the clock of the GPU. What
+// went wrong first on a rank is in its Report.
 //
 // # Progress
 //
-// Blocks wait for blocks of other ranks, never for blocks of their own grid, and all ranks launch grids of
-// the same size. A grid has at most one block of 512 threads for each multiprocessor, a quarter of what is
-// there: beside other work, which ends by itself, every block gets its place. Four groups at once fit for
-// certain; more do as long as their messages are small.
+// Blocks wait for blocks of other ranks, never for blocks of their own grid, and all ranks
+// launch grids of the same size. A grid has at most one block of 512 threads for each
+// multiprocessor, a quarter of what is there: beside other work, which ends by itself, every
+// block gets its place. Four groups at once fit for certain; more do as long as their messages
+// are small.
 //
 // # Objects
 //

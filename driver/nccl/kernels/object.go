@@ -13,8 +13,8 @@ import (
 //go:embed objects
 var objects embed.FS
 
-// Object returns the code for a GPU of a compute capability, such as 9, 0: a binary if there is one of its
-// generation, else PTX, which the driver compiles. GPUs before 8.0 are too old.
+// Object returns the code for a GPU of a compute capability, such as 9, 0: a binary if there is
+// one of its generation, else PTX, which the driver compiles. GPUs before 8.0 are too old.
 func Object(major, minor int) ([]byte, error) {
 	if major < 8 {
 		return nil, fmt.Errorf("%w for GPUs of compute capability %d.%d: 8.0 is the first", errNone,

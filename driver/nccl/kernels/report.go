@@ -16,14 +16,15 @@ const (
 	Diverged
 )
 
-// Report is what the first thread that met a fault has written: struct Report of src/call.h. It lies in
-// host memory that the device writes. All but fault may be read once fault is not None.
+// Report is what the first thread that met a fault has written: struct Report of src/call.h. It
+// lies in host memory that the device writes. All but fault may be read once fault is not None.
 type Report struct {
 	// Digest and Theirs are those of this rank's call and of the other one.
 	Digest, Theirs uint64
 	// Epoch is the number of the call among those of the group that kernels ran, from 1.
 	Epoch uint64
-	// Ranks is the set of those that did not come (a bit each), or the one that came to another call.
+	// Ranks is the set of those that did not come (a bit each), or the one that came to another
+	// call.
 	Ranks uint32
 	fault uint32
 }
@@ -34,7 +35,8 @@ const ReportBytes = 32
 // Fault returns what has happened. It may be called while kernels run.
 func (r *Report) Fault() Fault { return Fault(atomic.LoadUint32(&r.fault)) }
 
-// Read returns a copy, and tells whether there is a fault in it. It may be called while kernels run.
+// Read returns a copy, and tells whether there is a fault in it. It may be called while kernels
+// run.
 func (r *Report) Read() (Report, bool) {
 	fault := r.Fault()
 	if fault == None {
