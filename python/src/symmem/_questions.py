@@ -1,4 +1,4 @@
-"""Questions that a program asks: which path, how much, and are the ranks alike?"""
+"""What a program may ask: which path a call takes, what is counted, whether ranks are alike."""
 
 from __future__ import annotations
 
