@@ -1,0 +1,156 @@
+package kernels
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// layout prints what of the structures must be as Go has it: a name, an offset and a size a line.
+const layout = `#include <call.h>
+#include <cstddef>
+#include <cstdio>
+#define FIELD(type, name) \
+	std::printf("%s.%s %zu %zu\n", #type, #name, offsetof(type, name), sizeof(((type*)nullptr)->name));
+#define WHOLE(type) std::printf("%s 0 %zu\n", #type, sizeof(type));
+int main() {
+	WHOLE(Call) WHOLE(Bulk) WHOLE(Report) WHOLE(Exchange)
+	FIELD(Bulk, rank) FIELD(Bulk, ranks) FIELD(Bulk, sendTo) FIELD(Bulk, recvFrom) FIELD(Bulk, op)
+	FIELD(Bulk, divisor) FIELD(Bulk, digest) FIELD(Bulk, send) FIELD(Bulk, recv) FIELD(Bulk, bytes)
+	FIELD(Bulk, sendStride) FIELD(Bulk, recvStride) FIELD(Bulk, exchange) FIELD(Bulk, timeout)
+	FIELD(Bulk, report) FIELD(Bulk, sendAt) FIELD(Bulk, recvAt)
+	FIELD(Report, digest) FIELD(Report, theirs) FIELD(Report, epoch) FIELD(Report, ranks)
+	FIELD(Report, fault)
+	FIELD(Exchange, control.fault)
+	std::printf("ExchangeBytes 0 %llu\nHalfBytes 0 %llu\n", (u64)ExchangeBytes, (u64)HalfBytes);
+	std::printf("MaxRanks 0 %d\nMaxBlocks 0 %d\n", MaxRanks, MaxBlocks);
+	std::printf("Ops %d %d\nLast %d %d\n", Sum, Min, Max, Diverged);
+	std::printf("Faults %d %d\n", Aborted, TimedOut);
+}
+`
+
+// place is where something lies in a structure.
+type place struct{ offset, size int }
+
+// places compiles the program against the headers of the kernels, and runs it.
+func places(t *testing.T) map[string]place {
+	t.Helper()
+	if _, err := exec.LookPath("g++"); err != nil {
+		t.Skipf("the headers are compiled: %v", err)
+	}
+	dir := t.TempDir()
+	source, program := filepath.Join(dir, "layout.cc"), filepath.Join(dir, "layout")
+	if err := os.WriteFile(source, []byte(layout), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command("g++", "-std=c++17", "-w", "-I"+filepath.Join("..", "softgpu", "src", "gpu"),
+		"-Isrc", source, "-o", program)
+	if text, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	text, err := exec.Command(program).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]place{}
+	for line := range strings.Lines(string(text)) {
+		var name string
+		var p place
+		if _, err := fmt.Sscan(line, &name, &p.offset, &p.size); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		found[name] = p
+	}
+	return found
+}
+
+func TestSizesAreThoseOfTheSources(t *testing.T) {
+	var r Report
+	want := map[string]place{
+		"Report":                 {0, ReportBytes},
+		"Exchange":               {0, exchangeHeader},
+		"Exchange.control.fault": {FaultOffset, 4},
+		"ExchangeBytes":          {0, ExchangeBytes},
+		"HalfBytes":              {0, halfBytes},
+		"MaxRanks":               {0, MaxRanks},
+		"MaxBlocks":              {0, maxBlocks},
+		"Ops":                    {opSum, opMin},
+		"Last":                   {opMax, int(Diverged)},
+		"Faults":                 {int(Aborted), int(TimedOut)},
+		"Report.digest":          {int(unsafe.Offsetof(r.Digest)), int(unsafe.Sizeof(r.Digest))},
+		"Report.theirs":          {int(unsafe.Offsetof(r.Theirs)), int(unsafe.Sizeof(r.Theirs))},
+		"Report.epoch":           {int(unsafe.Offsetof(r.Epoch)), int(unsafe.Sizeof(r.Epoch))},
+		"Report.ranks":           {int(unsafe.Offsetof(r.Ranks)), int(unsafe.Sizeof(r.Ranks))},
+		"Report.fault":           {int(unsafe.Offsetof(r.fault)), int(unsafe.Sizeof(r.fault))},
+	}
+	if got := int(unsafe.Sizeof(r)); got != ReportBytes {
+		t.Errorf("a Report has %d bytes, ReportBytes is %d", got, ReportBytes)
+	}
+	found := places(t)
+	for name, p := range want {
+		if found[name] != p {
+			t.Errorf("%s: offset and size are %v in the sources, %v in Go", name, found[name], p)
+		}
+	}
+}
+
+// packed returns what a kernel is given.
+func packed(l *Launch, a *Arguments) []byte {
+	p := l.Params(a)
+	return reflect.ValueOf(p).FieldByName("packed").Bytes()
+}
+
+// TestArgumentsLieWhereKernelsReadThem packs a number of its own for each field.
+func TestArgumentsLieWhereKernelsReadThem(t *testing.T) {
+	l := Launch{
+		Bulk: true, bytes: 110, sendStride: 111, recvStride: 112, sendTo: 103, recvFrom: 104, op: 105,
+		divisor: 106,
+	}
+	a := Arguments{
+		Rank: 101, Ranks: 102, Digest: 107, Send: 108, Recv: 109, Timeout: 113 * time.Nanosecond,
+		Report: 114,
+	}
+	for i := range uintptr(MaxRanks) {
+		a.Exchange[i], a.SendAt[i], a.RecvAt[i] = 200+i, 300+i, 400+i
+	}
+	want := map[string]uint64{
+		"rank": 101, "ranks": 102, "sendTo": 103, "recvFrom": 104, "op": 105, "divisor": 106,
+		"digest": 107, "send": 108, "recv": 109, "bytes": 110, "sendStride": 111, "recvStride": 112,
+		"timeout": 113, "report": 114, "exchange": 200, "sendAt": 300, "recvAt": 400,
+	}
+	found, bulk := places(t), packed(&l, &a)
+	for name, value := range want {
+		p, known := found["Bulk."+name]
+		if !known {
+			t.Errorf("%s is not in the sources", name)
+		}
+		step := min(p.size, 8) // addresses of all ranks follow each other
+		for at := p.offset; at < p.offset+p.size; at, value = at+step, value+1 {
+			if got := read(bulk[at : at+step]); got != value {
+				t.Errorf("%s: %d lies at %d, not %d", name, got, at, value)
+			}
+		}
+	}
+	if len(bulk) != found["Bulk"].size {
+		t.Errorf("%d bytes are packed for a Bulk of %d", len(bulk), found["Bulk"].size)
+	}
+	l.Bulk = false
+	call := packed(&l, &a)
+	if len(call) != found["Call"].size || string(call) != string(bulk[:len(call)]) {
+		t.Errorf("%d bytes are packed for a Call of %d, or others", len(call), found["Call"].size)
+	}
+}
+
+func read(b []byte) uint64 {
+	if len(b) == 4 {
+		return uint64(binary.LittleEndian.Uint32(b))
+	}
+	return binary.LittleEndian.Uint64(b)
+}

@@ -1,0 +1,181 @@
+package kernels
+
+import (
+	"strings"
+	"testing"
+
+	"symmem/driver"
+)
+
+// kib and mib are sizes in elements of one byte.
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+)
+
+// choices tell which kernel a call gets. Sizes are those of a part, in bytes.
+var choices = []struct {
+	sentence  string
+	operation driver.Operation
+	dataType  driver.DataType
+	op        driver.ReduceOp
+	ranks     int
+	bytes     int64
+	symmetric bool
+	inPlace   bool
+	kernel    string // or what is wrong
+}{
+	{
+		"a small sum goes in one step", driver.AllReduce, driver.BFloat16, driver.Sum, 4,
+		8 * kib, true, false, "line_sum_bf16_4",
+	},
+	{
+		"as it does outside of windows", driver.AllReduce, driver.BFloat16, driver.Sum, 4,
+		8 * kib, false, false, "line_sum_bf16_4",
+	},
+	{
+		"and in place", driver.AllReduce, driver.Float16, driver.Max, 2, 2, false, true,
+		"line_sum_f16_2",
+	},
+	{
+		"and of nothing", driver.AllReduce, driver.Float32, driver.Sum, 2, 0, false, false,
+		"line_sum_f32_2",
+	},
+	{
+		"two ranks take one step up to 192 KiB", driver.AllReduce, driver.Float32, driver.Sum, 2,
+		192 * kib, true, false, "line_sum_f32_2",
+	},
+	{
+		"and two above", driver.AllReduce, driver.Float32, driver.Sum, 2, 192*kib + 4, true, false,
+		"line_two_shot_f32_2",
+	},
+	{
+		"more ranks take two steps earlier, since one sends more", driver.AllReduce, driver.Float32,
+		driver.Sum, 8, 80 * kib, true, false, "line_two_shot_f32_8",
+	},
+	{
+		"what does not fit in two steps goes over the buffers", driver.AllReduce, driver.Int32,
+		driver.Min, 4, 2 * mib, true, false, "bulk_two_shot_i32_4",
+	},
+	{
+		"unless they are not symmetric", driver.AllReduce, driver.Int32, driver.Min, 4, 2 * mib, false,
+		false, "do not fit into exchange memory",
+	},
+	{
+		"three ranks have the kernel of up to eight", driver.AllReduce, driver.BFloat16, driver.Avg, 3,
+		kib, true, false, "line_sum_bf16_8",
+	},
+	{
+		"parts of a reduce-scatter go through exchange memory", driver.ReduceScatter, driver.Float32,
+		driver.Sum, 2, mib, false, false, "line_sum_f32_2",
+	},
+	{
+		"larger ones over the buffers", driver.ReduceScatter, driver.Float32, driver.Sum, 4, mib, true,
+		false, "bulk_sum_f32_4",
+	},
+	{
+		"so do sums at a root", driver.Reduce, driver.Float16, driver.Sum, 4, mib, true, false,
+		"bulk_sum_f16_4",
+	},
+	{
+		"copies do not look at the type", driver.AllGather, driver.Float64, driver.Sum, 4, 8 * kib,
+		false, false, "line_copy_4",
+	},
+	{
+		"nor at the reduction", driver.Broadcast, driver.Uint8, driver.Prod, 5, 7, false, false,
+		"line_copy_8",
+	},
+	{
+		"large copies go over the buffers", driver.AllGather, driver.Int64, driver.Sum, 2, 4 * mib,
+		true, false, "bulk_copy_2",
+	},
+	{
+		"also in place", driver.AllGather, driver.Int64, driver.Sum, 2, 4 * mib, true, true,
+		"bulk_copy_2",
+	},
+	{
+		"an all-to-all does so out of place", driver.AllToAll, driver.Uint8, driver.Sum, 4, 4 * mib,
+		true, false, "bulk_copy_4",
+	},
+	{
+		"but not in place, where a part would be lost", driver.AllToAll, driver.Uint8, driver.Sum, 4,
+		4 * mib, true, true, "in place of parts",
+	},
+	{
+		"a small all-to-all may be in place", driver.AllToAll, driver.Uint8, driver.Sum, 4, kib, false,
+		true, "line_copy_4",
+	},
+	{
+		"a barrier is a copy of nothing", driver.Barrier, driver.Uint8, driver.Sum, 4, 0, false, false,
+		"line_copy_4",
+	},
+	{
+		"products have no kernel", driver.AllReduce, driver.Float32, driver.Prod, 2, kib, true, false,
+		"no kernel of symmem's own for AllReduce with",
+	},
+	{
+		"nor have doubles", driver.Reduce, driver.Float64, driver.Sum, 2, kib, true, false,
+		"no kernel of symmem's own for Reduce of",
+	},
+	{
+		"nor have messages", driver.Send, driver.Uint8, driver.Sum, 2, kib, true, false,
+		"no kernel of symmem's own for Send",
+	},
+	{
+		"nor has one rank", driver.AllReduce, driver.Float32, driver.Sum, 1, kib, true, false,
+		"for 1 ranks",
+	},
+	{
+		"nor have nine", driver.AllReduce, driver.Float32, driver.Sum, 9, kib, true, false,
+		"for 9 ranks",
+	},
+}
+
+func TestChoose(t *testing.T) {
+	for _, c := range choices {
+		t.Run(c.sentence, func(t *testing.T) {
+			l, err := Choose(&Request{
+				Operation: c.operation, DataType: c.dataType, ReduceOp: c.op, Ranks: c.ranks,
+				Count: c.bytes / int64(c.dataType.Size()), Symmetric: c.symmetric, InPlace: c.inPlace,
+				Blocks: 132,
+			})
+			switch {
+			case err != nil && !strings.Contains(err.Error(), c.kernel):
+				t.Errorf("got %v, want %s", err, c.kernel)
+			case err == nil && l.Kernel != c.kernel:
+				t.Errorf("got %s, want %s", l.Kernel, c.kernel)
+			case l.Bulk != strings.HasPrefix(l.Kernel, "bulk_"):
+				t.Errorf("%s: bulk is %v", l.Kernel, l.Bulk)
+			}
+		})
+	}
+}
+
+func TestGridsGrowWithTheMessage(t *testing.T) {
+	request := Request{
+		DataType: driver.Uint8, Operation: driver.AllGather, Ranks: 2, Symmetric: true, Blocks: 132,
+	}
+	for _, c := range []struct {
+		sentence        string
+		count           int64
+		blocks, threads int
+	}{
+		{"a chunk has one warp, and the words between ranks one", 240, 1, 128},
+		{"three chunks fill a block", 720, 1, 128},
+		{"a fourth begins the next", 721, 2, 128},
+		{"48 small blocks come before larger ones", 191 * 240, 48, 128},
+		{"then blocks grow", 192 * 240, 25, 256},
+		{"up to 48 of 512 threads", mib, 48, 512},
+		{"buffers of peers get more", 4 * mib, 128, 512},
+	} {
+		request.Count = c.count
+		l, err := Choose(&request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Blocks != c.blocks || l.Threads != c.threads {
+			t.Errorf("%s: got %d blocks of %d threads, want %d of %d", c.sentence, l.Blocks, l.Threads,
+				c.blocks, c.threads)
+		}
+	}
+}

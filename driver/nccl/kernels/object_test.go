@@ -1,0 +1,175 @@
+package kernels
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"debug/elf"
+	"embed"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"symmem/driver"
+	"symmem/internal/reduce"
+)
+
+// kernelNames lists all that Choose can give.
+func kernelNames() map[string]bool {
+	names := map[string]bool{}
+	for ranks := 2; ranks <= MaxRanks; ranks++ {
+		for operation := range driver.Barrier + 1 {
+			for _, dataType := range reduce.DataTypes() {
+				for _, count := range []int64{0, 1 << 10, 1 << 17, 1 << 24} {
+					l, err := Choose(&Request{
+						Operation: operation, DataType: dataType, Ranks: ranks, Count: count,
+						Symmetric: true, Blocks: 132,
+					})
+					if err == nil {
+						names[l.Kernel] = true
+					}
+				}
+			}
+		}
+	}
+	return names
+}
+
+func TestEveryKernelIsInEveryObject(t *testing.T) {
+	names := kernelNames()
+	if len(names) != 3*(4*4+2) {
+		t.Errorf("Choose gives %d kernels: %v", len(names), names)
+	}
+	for capability, in := range map[[2]int]func(*testing.T, []byte) map[string]bool{
+		{8, 0}: inBinary, {8, 9}: inBinary, {9, 0}: inBinary, {10, 0}: inText, {12, 0}: inText,
+	} {
+		object, err := Object(capability[0], capability[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := in(t, object)
+		for name := range names {
+			if !found[name] {
+				t.Errorf("%s is not in the object for %v", name, capability)
+			}
+		}
+		if len(found) != len(names) {
+			t.Errorf("the object for %v has %d kernels, of which Choose gives %d", capability,
+				len(found), len(names))
+		}
+	}
+}
+
+// cudaMachine is the machine of ELF files for NVIDIA's GPUs.
+const cudaMachine = 190
+
+func inBinary(t *testing.T, object []byte) map[string]bool {
+	t.Helper()
+	// NVIDIA has versions of its own, which package elf does not take.
+	object = bytes.Clone(object)
+	binary.LittleEndian.PutUint32(object[20:], uint32(elf.EV_CURRENT))
+	f, err := elf.NewFile(bytes.NewReader(object))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Machine != cudaMachine {
+		t.Errorf("the machine is %v", f.Machine)
+	}
+	found := map[string]bool{}
+	for _, s := range f.Sections {
+		if name, is := strings.CutPrefix(s.Name, ".text."); is && s.Type == elf.SHT_PROGBITS {
+			found[name] = true
+		}
+	}
+	return found
+}
+
+var (
+	ptxVersion = regexp.MustCompile(`(?m)^\.version ([0-9]+)\.([0-9]+)$`)
+	ptxTarget  = regexp.MustCompile(`(?m)^\.target sm_80$`)
+	ptxEntry   = regexp.MustCompile(`(?m)^\.visible \.entry (\w+)\(`)
+)
+
+// inText also looks at the version of PTX: drivers from 535 on, of CUDA 12.2, know 8.2.
+func inText(t *testing.T, object []byte) map[string]bool {
+	t.Helper()
+	version := ptxVersion.FindSubmatch(object)
+	if version == nil || !ptxTarget.Match(object) {
+		t.Fatal("the object is no PTX for sm_80")
+	}
+	major, _ := strconv.Atoi(string(version[1]))
+	minor, _ := strconv.Atoi(string(version[2]))
+	if major > 8 || major == 8 && minor > 2 {
+		t.Errorf("PTX %d.%d is too new for drivers of CUDA 12.2", major, minor)
+	}
+	found := map[string]bool{}
+	for _, entry := range ptxEntry.FindAllSubmatch(object, -1) {
+		found[string(entry[1])] = true
+	}
+	return found
+}
+
+func TestOldGPUsHaveNoObject(t *testing.T) {
+	for _, major := range []int{5, 7} {
+		if _, err := Object(major, 5); err == nil || !strings.Contains(err.Error(), "8.0 is the first") {
+			t.Errorf("%d.5: got %v", major, err)
+		}
+	}
+}
+
+// TestSourcesAndObjectsBelongTogether compares both with what make.sh has written of them.
+func TestSourcesAndObjectsBelongTogether(t *testing.T) {
+	const remedy = "run driver/nccl/kernels/make.sh, and keep what it writes"
+	manifest, err := objects.ReadFile("objects/MANIFEST")
+	if err != nil {
+		t.Fatal(err)
+	}
+	noted := map[string]string{}
+	first, rest, _ := strings.Cut(string(manifest), "\n")
+	if !strings.HasPrefix(first, "NVRTC ") {
+		t.Errorf("MANIFEST begins with %q; %s", first, remedy)
+	}
+	for line := range strings.Lines(rest) {
+		var sum, name string
+		if _, err := fmt.Sscan(line, &sum, &name); err != nil {
+			t.Fatalf("MANIFEST: %q: %v", line, err)
+		}
+		noted[name] = sum
+	}
+	present := map[string]string{}
+	sums(t, Sources, "src", present)
+	sums(t, objects, "objects", present)
+	delete(present, "MANIFEST")
+	for name, sum := range present {
+		if noted[name] != sum {
+			t.Errorf("%s is not the one that was compiled; %s", name, remedy)
+		}
+	}
+	for name := range noted {
+		if present[name] == "" {
+			t.Errorf("%s was compiled, but is gone; %s", name, remedy)
+		}
+	}
+}
+
+// sums adds the sums of the files of a folder.
+func sums(t *testing.T, from embed.FS, folder string, to map[string]string) {
+	t.Helper()
+	entries, err := fs.ReadDir(from, folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		data, err := from.ReadFile(path.Join(folder, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := sha256.Sum256(data)
+		to[e.Name()] = hex.EncodeToString(sum[:])
+	}
+}

@@ -1,0 +1,126 @@
+package kernels
+
+import (
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"symmem/driver"
+	"symmem/internal/reduce"
+)
+
+// drawRequest draws a call of rank 0. Counts are spread over all sizes.
+func drawRequest(t *rapid.T) Request {
+	ranks := rapid.IntRange(2, MaxRanks).Draw(t, "ranks")
+	size := int64(1) << rapid.IntRange(0, 30).Draw(t, "power")
+	return Request{
+		Operation: driver.Operation(rapid.IntRange(0, int(driver.Barrier)).Draw(t, "operation")),
+		DataType:  rapid.SampledFrom(reduce.DataTypes()).Draw(t, "type"),
+		ReduceOp:  driver.ReduceOp(rapid.IntRange(0, driver.ReduceOps-1).Draw(t, "reduction")),
+		Root:      rapid.IntRange(0, ranks-1).Draw(t, "root"),
+		Ranks:     ranks,
+		Count:     rapid.Int64Range(0, size).Draw(t, "count"),
+		Symmetric: rapid.Bool().Draw(t, "symmetric"),
+		InPlace:   rapid.Bool().Draw(t, "in place"),
+		Blocks:    rapid.IntRange(1, 200).Draw(t, "blocks"),
+	}
+}
+
+// chooseAll chooses on all ranks, which must find the same or nothing.
+func chooseAll(t *rapid.T, request Request) []Launch {
+	var all []Launch
+	var refusal string
+	for request.Rank = range request.Ranks {
+		l, err := Choose(&request)
+		if err == nil {
+			all = append(all, l)
+		} else if request.Rank > 0 && err.Error() != refusal {
+			t.Fatalf("rank %d: %v, but the ranks before: %q", request.Rank, err, refusal)
+		} else {
+			refusal = err.Error()
+		}
+	}
+	if len(all) != 0 && len(all) != request.Ranks {
+		t.Fatalf("%d of %d ranks have a kernel", len(all), request.Ranks)
+	}
+	return all
+}
+
+func TestAllRanksLaunchTheSame(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		all := chooseAll(t, drawRequest(t))
+		for r, l := range all {
+			l.sendTo, l.recvFrom = all[0].sendTo, all[0].recvFrom
+			if l != all[0] {
+				t.Fatalf("rank %d launches %+v, but rank 0 %+v", r, l, all[0])
+			}
+		}
+	})
+}
+
+// TestWhoIsSentToWaits: lines that nobody reads would be overwritten in time, but a rank that waits
+// for lines that nobody sends waits for ever.
+func TestWhoIsSentToWaits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		all := chooseAll(t, drawRequest(t))
+		for from := range all {
+			for to := range all {
+				sends, waits := all[from].sendTo>>to&1, all[to].recvFrom>>from&1
+				if from != to && sends != waits {
+					t.Fatalf("rank %d sends to %d: %v; %d waits for %d: %v", from, to, sends, to, from,
+						waits)
+				}
+			}
+		}
+	})
+}
+
+// TestLinesFitIntoExchangeMemory: what a call writes lies in its half.
+func TestLinesFitIntoExchangeMemory(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		request := drawRequest(t)
+		for _, l := range chooseAll(t, request) {
+			room, part := int64(halfBytes), l.bytes
+			if strings.HasPrefix(l.Kernel, "line_two_shot") {
+				room, part = halfBytes/2, l.sendStride
+				if part%8 != 0 || part*int64(request.Ranks) < l.bytes {
+					t.Fatalf("%d ranks have parts of %d of %d bytes", request.Ranks, part, l.bytes)
+				}
+			}
+			if need := int64(request.Ranks) * chunks(part) * chunkBytes; !l.Bulk && need > room {
+				t.Fatalf("%s of %d bytes needs %d of %d", l.Kernel, l.bytes, need, room)
+			}
+		}
+	})
+}
+
+func TestGridsFitOnTheGPU(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		request := drawRequest(t)
+		for _, l := range chooseAll(t, request) {
+			if l.Blocks < 1 || l.Blocks > min(request.Blocks, maxBlocks) {
+				t.Fatalf("%d blocks of at most %d", l.Blocks, request.Blocks)
+			}
+			// One warp speaks, and one has data.
+			if l.Threads%warp != 0 || l.Threads < 2*warp || l.Threads > 512 {
+				t.Fatalf("%d threads", l.Threads)
+			}
+		}
+	})
+}
+
+// TestOnlyLargeCallsNeedWindows: small ones go on any memory.
+func TestOnlyLargeCallsNeedWindows(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		request := drawRequest(t)
+		all := chooseAll(t, request)
+		if len(all) == 0 || all[0].Bulk {
+			return
+		}
+		request.Symmetric, request.InPlace = !request.Symmetric, !request.InPlace
+		if again := chooseAll(t, request); len(again) == 0 || again[0] != all[0] {
+			t.Fatalf("in other memory: %+v, not %+v", again, all[0])
+		}
+	})
+}
