@@ -31,12 +31,20 @@ var stuck atomic.Bool
 //
 // NCCL's window kernels do not look at the abort flag (2.27.3 to 2.30.7): one that waits for a rank
 // that is lost runs until the process ends. It occupies a few multiprocessors and its stream. The
-// stream object goes on with another CUDA stream then, and CommAbort never returns.
+// stream object goes on with another CUDA stream then. CommAbort would wait for the kernel for
+// ever, with locks of CUDA's that every call of the process needs, so it is not called.
 func (c *communicator) tearDown(working bool) {
 	defer close(c.tornDown)
 	defer c.forget()
 	c.watcher.Wait() // which asks NCCL about the communicator
 	errs := []error{c.tearing}
+	if working {
+		errs = append(errs, c.direct.exchange.stop(c))
+		if c.giveUp() {
+			c.tearing = errors.Join(errs...)
+			return
+		}
+	}
 	if !working {
 		errs = append(errs, c.drain())
 		c.mu.Lock()
@@ -50,10 +58,8 @@ func (c *communicator) tearDown(working bool) {
 		aborted <- c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) })
 	}()
 	if working {
-		errs = append(errs, c.direct.exchange.stop(c))
 		// NCCL waits for its kernels, and they may be queued behind messages that nobody answers.
 		errs = append(errs, c.drain())
-		c.abandon()
 		close(c.quiet)
 		c.graphs.Wait()
 	}
@@ -85,14 +91,17 @@ func (c *communicator) closeMailboxes() error {
 	return c.mailboxes.close()
 }
 
-// abandon gives up on the kernels that do not end.
-func (c *communicator) abandon() {
-	if c.launched[driver.PathWindow].Load() == 0 {
-		return
+// giveUp gives up on window kernels that do not end, and with them on NCCL's communicator. It tells
+// whether there are any.
+func (c *communicator) giveUp() bool {
+	if c.launched[driver.PathWindow].Load() == 0 || c.drain() == nil {
+		return false
 	}
 	for _, s := range c.busy.streams() {
 		s.abandon()
 	}
+	close(c.quiet)
+	return true
 }
 
 // drain waits until no stream has work of the communicator any more, and ends messages that nobody

@@ -40,5 +40,5 @@ def note_blocks(cuda: CudaPools, group: Group) -> None:
 
 def note_layout(cuda: CudaPools, group: Group) -> None:
     """Note a digest of all blocks, so that a comparison names the scope after which they differ."""
-    digest = hash(tuple(places(cuda, group)))
+    digest = hash(tuple(places(cuda, group))) & (1 << 63) - 1  # notes are not negative
     group.library.call("symmem_note", group.pool, Note.LAYOUT, digest)
