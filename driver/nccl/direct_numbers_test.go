@@ -1,0 +1,146 @@
+package nccl
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"symmem/driver"
+	"symmem/internal/reduce"
+)
+
+// tile is so many elements, which repeat themselves in memory: a prime, so that nothing that moves
+// by a round number of bytes falls on its like.
+const tile = 65521
+
+// numbers makes the elements of a rank. Those of floating-point types have all signs, exponents as
+// far as sums of eight do not overflow, denormals and zeros; others are any bits.
+func numbers(t driver.DataType, draws *rand.Rand) []byte {
+	out := make([]byte, tile*t.Size())
+	wide := map[driver.DataType][2]int{
+		driver.Float32: {-149, 110}, driver.BFloat16: {-133, 110}, driver.Float16: {-24, 11},
+	}[t]
+	if wide == [2]int{} {
+		for i := range out {
+			out[i] = byte(draws.Uint32())
+		}
+		return out
+	}
+	for i := range tile {
+		v := draws.Float64()*4 - 2
+		switch draws.IntN(8) {
+		case 0:
+			v = math.Ldexp(v, wide[0]+draws.IntN(wide[1]-wide[0]))
+		case 1:
+			v = math.Copysign(0, v)
+		}
+		put(t, out, i, float32(v))
+	}
+	return out
+}
+
+func value(t driver.DataType, in []byte, i int) float32 {
+	switch t {
+	case driver.Float16:
+		return reduce.Float16Value(binary.LittleEndian.Uint16(in[2*i:]))
+	case driver.BFloat16:
+		return reduce.BFloat16Value(binary.LittleEndian.Uint16(in[2*i:]))
+	default:
+		return math.Float32frombits(binary.LittleEndian.Uint32(in[4*i:]))
+	}
+}
+
+func put(t driver.DataType, out []byte, i int, v float32) {
+	switch t {
+	case driver.Float16:
+		binary.LittleEndian.PutUint16(out[2*i:], reduce.Float16Bits(v))
+	case driver.BFloat16:
+		binary.LittleEndian.PutUint16(out[2*i:], reduce.BFloat16Bits(v))
+	default:
+		binary.LittleEndian.PutUint32(out[4*i:], math.Float32bits(v))
+	}
+}
+
+// reduced is what kernels must make of the elements of all ranks, to the bit: float32, rank after
+// rank, rounded once.
+func reduced(t driver.DataType, op driver.ReduceOp, inputs [][]byte) []byte {
+	out := make([]byte, len(inputs[0]))
+	for i := range tile {
+		if t == driver.Int32 {
+			putWhole(out, i, totalOf(op, inputs, func(in []byte) int32 {
+				return int32(binary.LittleEndian.Uint32(in[4*i:]))
+			}))
+		} else {
+			put(t, out, i, totalOf(op, inputs, func(in []byte) float32 { return value(t, in, i) }))
+		}
+	}
+	return out
+}
+
+func putWhole(out []byte, i int, v int32) { binary.LittleEndian.PutUint32(out[4*i:], uint32(v)) }
+
+// totalOf reduces one element. Sums are rounded after each step.
+func totalOf[T int32 | float32 | float64](
+	op driver.ReduceOp, inputs [][]byte, at func(in []byte) T,
+) T {
+	total := at(inputs[0])
+	for _, in := range inputs[1:] {
+		switch v := at(in); op {
+		case driver.Min:
+			total = min(total, v)
+		case driver.Max:
+			total = max(total, v)
+		default:
+			total = T(total + v)
+		}
+	}
+	if op == driver.Avg {
+		total /= T(len(inputs))
+	}
+	return total
+}
+
+// near compares the results with those of float64. A sum of n numbers in float32 is off by at most
+// (n-1)u/(1-(n-1)u) times the sum of their magnitudes, where u is 2^-24 (Higham, Accuracy and
+// Stability of Numerical Algorithms, 4.2), a quotient and the last rounding by half a unit of their
+// type, and never by less than half the smallest denormal. float64's own error is 2^-29 of that.
+func near(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results []byte) error {
+	const u = 0x1p-24
+	last := map[driver.DataType]struct{ relative, least float64 }{
+		driver.Float32: {u, 0x1p-150}, driver.Float16: {0x1p-11, 0x1p-25},
+		driver.BFloat16: {0x1p-8, 0x1p-134},
+	}[t]
+	steps := float64(len(inputs) - 1)
+	growth := steps * u / (1 - steps*u)
+	for i := range tile {
+		exact := totalOf(op, inputs, func(in []byte) float64 { return float64(value(t, in, i)) })
+		magnitudes := 0.0
+		for _, in := range inputs {
+			magnitudes += math.Abs(float64(value(t, in, i)))
+		}
+		bound := 0.0
+		if op == driver.Sum || op == driver.Avg {
+			bound = growth * magnitudes
+		}
+		if op == driver.Avg {
+			bound = bound/float64(len(inputs)) + u*(math.Abs(exact)+bound) + 0x1p-150
+		}
+		bound += last.relative*(math.Abs(exact)+bound) + last.least
+		got := float64(value(t, results, i))
+		if off := math.Abs(got - exact); !(off <= bound*(1+0x1p-20)) {
+			return fmt.Errorf("%v of %v, element %d: %g is off by %g from %g; %g are allowed", op, t, i,
+				got, off, exact, bound)
+		}
+	}
+	return nil
+}
+
+// repeat writes elements of a tile that is repeated, from one on, over all of to. Both are in bytes.
+func repeat(to, of []byte, from int64) {
+	at := int(from % int64(len(of)))
+	for len(to) > 0 {
+		n := copy(to, of[at:])
+		to, at = to[n:], 0
+	}
+}

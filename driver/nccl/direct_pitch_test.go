@@ -1,0 +1,286 @@
+package nccl
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/dl"
+)
+
+// pitch is a team with memory for trials on every rank, and what lies there.
+type pitch struct {
+	*team
+	sources
+	size   int64 // of symmetric memory, in bytes
+	calls  uint64
+	tested int
+	draws  *rand.Rand
+	// memory is that of each rank of the world: inputs and outputs, in windows and in none.
+	memory []struct{ send, recv, looseSend, looseRecv *stretch }
+	wants  [][]byte
+}
+
+// looseSize is the size of memory in no windows: more than goes through exchange memory.
+const looseSize = 6 << 20
+
+// newPitch opens a team with so much symmetric memory on each rank.
+func newPitch(t *testing.T, ranks int, size int64, draws *rand.Rand) *pitch {
+	t.Helper()
+	p := &pitch{team: newTeam(t, ranks, time.Minute), size: size, draws: draws}
+	p.memory = make([]struct{ send, recv, looseSend, looseRecv *stretch }, ranks)
+	p.wants = make([][]byte, ranks)
+	p.must(func(m *mate) (err error) {
+		own := &p.memory[m.number]
+		p.wants[m.number] = make([]byte, pinnedBytes)
+		for _, s := range []struct {
+			of   **stretch
+			size int64
+		}{
+			{&own.send, size}, {&own.recv, size}, {&own.looseSend, looseSize},
+			{&own.looseRecv, looseSize},
+		} {
+			if *s.of, err = m.grow(s.size); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return p
+}
+
+// enroll makes a group of some ranks, with windows over their symmetric memory.
+func (p *pitch) enroll(numbers ...int) {
+	p.t.Helper()
+	p.play(numbers...)
+	p.must(func(m *mate) error {
+		own := &p.memory[m.number]
+		return errors.Join(m.register(p.team, own.send, 1), m.register(p.team, own.recv, 2))
+	})
+	if none := p.playing[0].group.(*communicator).direct.none; none != "" {
+		p.t.Skip(none)
+	}
+}
+
+// fields are where the elements of a way lie on a rank. Where memory need not be symmetric ranks
+// differ.
+func (p *pitch) fields(m *mate, w way) (send, recv field) {
+	own, size := &p.memory[m.number], int64(w.dataType.Size())
+	if w.loose {
+		return field{own.looseSend, lead + size*int64(3*m.rank+1)},
+			field{own.looseRecv, lead + size*int64(5*m.rank%7)}
+	}
+	return field{own.send, lead}, field{own.recv, lead}
+}
+
+// room is how many elements the output has room for.
+func (p *pitch) room(w way) int64 {
+	size := p.size
+	if w.loose {
+		size = looseSize
+	}
+	return (size-2*lead)/int64(w.dataType.Size()) - 64
+}
+
+// sow draws the elements of a type for all ranks, and repeats them over the inputs.
+func (p *pitch) sow(t driver.DataType) {
+	p.t.Helper()
+	p.inputs = nil
+	for range p.playing {
+		p.inputs = append(p.inputs, numbers(t, p.draws))
+	}
+	p.must(func(m *mate) error {
+		for _, loose := range []bool{false, true} {
+			w := way{dataType: t, loose: loose}
+			send, _ := p.fields(m, w)
+			if err := m.spread(send, p.inputs[m.rank], p.room(w)*int64(t.Size())); err != nil {
+				return err
+			}
+		}
+		return m.stream.Synchronize(p.t.Context())
+	})
+}
+
+// spread repeats a tile over so many bytes of a field.
+func (m *mate) spread(f field, of []byte, bytes int64) error {
+	at, done := f.memory.segment.Address()+uintptr(f.base), min(int64(len(of)), bytes)
+	copy(m.pinned, of)
+	err := m.stream.Copy(at, dl.AddressOf(&m.pinned[0]), done)
+	for err == nil && done < bytes {
+		more := min(done, bytes-done)
+		err = m.stream.Copy(at+uintptr(done), at, more)
+		done += more
+	}
+	return err
+}
+
+// batch is a number of calls whose outputs lie one behind the other in memory, which is poisoned
+// before, or holds the inputs.
+type batch struct {
+	way
+	trials []trial
+	end    int64 // behind the last output, in elements
+}
+
+// add puts a trial behind the others, if there is room and a kernel.
+func (p *pitch) add(b *batch, c trial) (full bool) {
+	c.way, c.to = b.way, b.end+1+p.draws.Int64N(40)
+	c.from = p.draws.Int64N(40)
+	if c.inPlace {
+		c.from = c.to
+	}
+	send, _ := c.spans(len(p.playing))
+	room, end := p.room(b.way), c.to+c.extent(len(p.playing))
+	if end > room || c.from+send > room {
+		return true
+	}
+	m := p.playing[0]
+	from, to := p.fields(m, c.way)
+	call := c.call(0, from, to)
+	if err := m.group.Direct(&call); err != nil {
+		p.allowed(&c, err)
+		return false
+	}
+	p.calls++
+	c.digest = p.calls * 0x9e3779b97f4a7c15
+	b.trials, b.end = append(b.trials, c), end
+	return false
+}
+
+// allowed ends the test if a call that has no kernel should have one.
+func (p *pitch) allowed(c *trial, err error) {
+	p.t.Helper()
+	send, recv := c.spans(len(p.playing))
+	large := max(send, recv)*int64(c.dataType.Size()) > 1<<20
+	if !large || !c.loose && !(c.operation == driver.AllToAll && c.inPlace) {
+		p.t.Fatalf("%v: %v", c, err)
+	}
+}
+
+// run performs a batch on all ranks and compares all that it should have written, and not, with
+// what lies there; of large batches some of it, unless whole is set.
+func (p *pitch) run(b *batch, whole bool) {
+	p.t.Helper()
+	if len(b.trials) == 0 {
+		return
+	}
+	p.must(func(m *mate) error {
+		if err := p.perform(m, b); err != nil {
+			return err
+		}
+		return p.judge(m, b, whole)
+	})
+	p.tested += len(b.trials)
+}
+
+// perform makes the outputs ready and queues the calls.
+func (p *pitch) perform(m *mate, b *batch) error {
+	send, recv := p.fields(m, b.way)
+	if err := p.poison(m, b, send, recv); err != nil {
+		return err
+	}
+	for i := range b.trials {
+		c := &b.trials[i]
+		if err := m.launch(m.stream, c.call(m.rank, send, recv)); err != nil {
+			return fmt.Errorf("%v: %w", c, err)
+		}
+	}
+	return nil
+}
+
+func (p *pitch) poison(m *mate, b *batch, send, recv field) error {
+	begin, size := recv.memory.segment.Address(), int64(b.dataType.Size())
+	bytes := (b.end + 64) * size
+	if !b.inPlace {
+		return m.stream.Fill(begin, 0xff, recv.base+bytes)
+	}
+	return errors.Join(m.stream.Fill(begin, 0xff, recv.base),
+		m.stream.Copy(recv.at(0, b.dataType), send.at(0, b.dataType), bytes))
+}
+
+// judge reads the output and compares.
+func (p *pitch) judge(m *mate, b *batch, whole bool) error {
+	_, recv := p.fields(m, b.way)
+	end := recv.base + (b.end+64)*int64(b.dataType.Size())
+	for _, s := range p.samples(b, recv.base, end, whole) {
+		got, err := m.copied(p.team, recv.memory.segment.Address()+uintptr(s[0]), s[1]-s[0])
+		if err != nil {
+			return err
+		}
+		want := p.wants[m.number][:len(got)]
+		p.draw(m, b, recv, s[0], want)
+		if !bytes.Equal(got, want) {
+			return p.differ(m, b, recv, s[0], got, want)
+		}
+	}
+	return nil
+}
+
+// sampled is how much memory is compared whole.
+const sampled = pinnedBytes
+
+// samples chooses what of the memory up to an end is compared: the beginning, the end, both sides
+// of the borders between parts, and places between.
+func (p *pitch) samples(b *batch, base, end int64, whole bool) [][2]int64 {
+	const some = 64 << 10
+	var all [][2]int64
+	if whole || end <= sampled {
+		for at := int64(0); at < end; at += pinnedBytes {
+			all = append(all, [2]int64{at, min(at+pinnedBytes, end)})
+		}
+		return all
+	}
+	const places = 12
+	step := (end - base) / places
+	for i := range int64(places) {
+		all = append(all, [2]int64{base + i*step, base + i*step + some})
+	}
+	for r := range int64(len(p.playing)) {
+		border := base + (end-base)/int64(len(p.playing))*r
+		all = append(all, [2]int64{max(0, border-some/2), border + some/2})
+	}
+	return append(all, [2]int64{end - some, end})
+}
+
+// draw writes what must lie in memory from a place on.
+func (p *pitch) draw(m *mate, b *batch, recv field, from int64, want []byte) {
+	size := int64(b.dataType.Size())
+	for i := range want {
+		want[i] = 0xff
+	}
+	if b.inPlace {
+		skip := max(0, recv.base-from)
+		repeat(want[min(skip, int64(len(want))):], p.inputs[m.rank], from+skip-recv.base)
+	}
+	for i := range b.trials {
+		for _, w := range b.trials[i].pieces(m.rank, &p.sources) {
+			begin, end := recv.base+w.to*size-from, recv.base+(w.to+w.count)*size-from
+			cut := max(0, -begin)
+			if end = min(end, int64(len(want))); begin+cut < end {
+				repeat(want[begin+cut:end], w.of, w.from*size+cut)
+			}
+		}
+	}
+}
+
+// differ says what is wrong, and after which call.
+func (p *pitch) differ(m *mate, b *batch, recv field, from int64, got, want []byte) error {
+	at := 0
+	for got[at] == want[at] {
+		at++
+	}
+	element := (from + int64(at) - recv.base) / int64(b.dataType.Size())
+	last := &b.trials[0]
+	for i := range b.trials {
+		if b.trials[i].to <= element {
+			last = &b.trials[i]
+		}
+	}
+	return fmt.Errorf("%v on %d ranks, group rank %d: byte %d of memory, element %d of the call, is "+
+		"%#02x, want %#02x", last, len(p.playing), m.rank, from+int64(at), element-last.to, got[at],
+		want[at])
+}

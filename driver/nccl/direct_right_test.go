@@ -1,0 +1,155 @@
+package nccl
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/reduce"
+)
+
+// full tells that tests of the direct path are to run in full, which takes minutes on GPUs. Else they
+// try a sample, which is another one in each run.
+func full() bool { return os.Getenv("SYMMEM_TEST_FULL") == "1" }
+
+// drawing makes random numbers, and tells their beginning if the test fails.
+func drawing(t *testing.T) *rand.Rand {
+	t.Helper()
+	begin := rand.Uint64()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("drawn from %#x", begin)
+		}
+	})
+	return rand.New(rand.NewPCG(begin, 1))
+}
+
+// casts are the groups that are tried: two ranks, four, and three of four that are not neighbors.
+func casts(t *testing.T) [][]int {
+	t.Helper()
+	if devices(t) < 4 {
+		return [][]int{{0, 1}}
+	}
+	return [][]int{{0, 1}, {0, 2, 3}, {0, 1, 2, 3}}
+}
+
+// TestDirectIsRight compares every byte that collectives write, and those around them, with what
+// is computed here: sums in float32 in the order of ranks, to the bit and on all ranks, which is
+// near what float64 gives.
+func TestDirectIsRight(t *testing.T) {
+	size := int64(5 << 20)
+	if full() {
+		size = 256<<20 + 1<<20
+	}
+	ranks := min(4, devices(t))
+	p := newPitch(t, ranks, size, drawing(t))
+	for _, cast := range casts(t) {
+		p.enroll(cast...)
+		for _, dataType := range reduce.DataTypes() {
+			began, before := time.Now(), p.tested
+			p.sow(dataType)
+			p.proveCopies(dataType)
+			if reduces(dataType) {
+				p.proveReductions(dataType)
+			}
+			if full() {
+				fmt.Printf("ranks %v, %v: %d calls are right, after %v\n", cast, dataType,
+					p.tested-before, time.Since(began).Round(time.Millisecond))
+			}
+		}
+	}
+	t.Logf("%d calls", p.tested)
+}
+
+func reduces(t driver.DataType) bool {
+	return slices.Contains([]driver.DataType{
+		driver.Float32, driver.Float16, driver.BFloat16, driver.Int32,
+	}, t)
+}
+
+func (p *pitch) proveCopies(t driver.DataType) {
+	p.t.Helper()
+	for _, o := range []driver.Operation{driver.AllGather, driver.Broadcast, driver.AllToAll} {
+		p.prove(trial{way: way{dataType: t}, operation: o})
+	}
+}
+
+func (p *pitch) proveReductions(t driver.DataType) {
+	p.t.Helper()
+	for _, op := range []driver.ReduceOp{driver.Sum, driver.Avg, driver.Min, driver.Max} {
+		p.reduced = reduced(t, op, p.inputs)
+		if t != driver.Int32 {
+			if err := near(t, op, p.inputs, p.reduced); err != nil {
+				p.t.Fatal(err)
+			}
+		}
+		for _, o := range []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce} {
+			p.prove(trial{way: way{dataType: t}, operation: o, op: op})
+		}
+	}
+}
+
+// prove tries an operation in every way.
+func (p *pitch) prove(c trial) {
+	p.t.Helper()
+	for _, c.inPlace = range []bool{false, true} {
+		for _, c.loose = range []bool{false, true} {
+			p.proveSmall(c)
+			p.proveLarge(c)
+		}
+	}
+}
+
+// proveSmall tries small counts: in full all.
+func (p *pitch) proveSmall(c trial) {
+	p.t.Helper()
+	b := batch{way: c.way}
+	for _, c.count = range p.smallCounts() {
+		c.root = p.draws.IntN(len(p.playing))
+		if p.add(&b, c) {
+			p.run(&b, true)
+			b = batch{way: c.way}
+			p.add(&b, c)
+		}
+	}
+	p.run(&b, true)
+}
+
+// mostSmall is the largest of the counts that are all tried.
+const mostSmall = 4097
+
+func (p *pitch) smallCounts() []int64 {
+	var counts []int64
+	if full() {
+		for count := range int64(mostSmall + 1) {
+			counts = append(counts, count)
+		}
+		return counts
+	}
+	return []int64{p.draws.Int64N(16), p.draws.Int64N(mostSmall + 1)}
+}
+
+// proveLarge tries counts that make messages of powers of two, and one element more and less. Those
+// that do not fit are left out.
+func (p *pitch) proveLarge(c trial) {
+	p.t.Helper()
+	ranks := len(p.playing)
+	c.count = 1
+	send, recv := c.spans(ranks)
+	one := max(send, recv) * int64(c.dataType.Size())
+	for bytes := int64(8 << 10); bytes <= 256<<20; bytes *= 2 {
+		for _, c.count = range []int64{bytes/one - 1, bytes / one, bytes/one + 1} {
+			if !full() && p.draws.IntN(1000) > 2 {
+				continue
+			}
+			b := batch{way: c.way}
+			c.root = p.draws.IntN(ranks)
+			p.add(&b, c)
+			p.run(&b, bytes == 256<<20 && c.dataType == driver.BFloat16 && c.op == driver.Sum)
+		}
+	}
+}

@@ -1,0 +1,219 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/driver/drivertest"
+	"symmem/internal/dl"
+)
+
+// team is a world of ranks that are goroutines, each with a GPU, and a group of some of them.
+type team struct {
+	t     *testing.T
+	mates []*mate
+	// playing are those of the group, by group rank.
+	playing []*mate
+	groups  int
+	maps    uint32
+}
+
+// mate is a rank of a team.
+type mate struct {
+	number int // in the world
+	device *Device
+	arena  driver.Arena
+	mapped int64
+	stream driver.Stream
+
+	rank  int // in the group
+	group driver.Communicator
+	// pinned is memory of the host that the device writes quickly.
+	pinned []byte
+	owned  []*stretch
+}
+
+// stretch is memory of a rank, and its window in the group if it has one.
+type stretch struct {
+	segment driver.Segment
+	window  driver.Window
+}
+
+// pinnedBytes is how much of device memory is read at once.
+const pinnedBytes = 16 << 20
+
+// newTeam opens n ranks, which wait for each other for so long. A machine with fewer GPUs skips the
+// test.
+func newTeam(t *testing.T, n int, timeout time.Duration) *team {
+	t.Helper()
+	if n > devices(t) {
+		t.Skipf("needs %d devices", n)
+	}
+	w := &team{t: t}
+	for number := range n {
+		w.mates = append(w.mates, &mate{number: number})
+	}
+	w.playing = w.mates
+	store := &drivertest.Store{}
+	t.Cleanup(func() { w.must(func(m *mate) error { return m.close() }) })
+	w.must(func(m *mate) error {
+		return m.open(t, driver.Config{
+			Rank: m.number, Size: n, LocalRank: m.number, Store: store, Timeout: timeout,
+		})
+	})
+	return w
+}
+
+func (m *mate) open(t *testing.T, cfg driver.Config) error {
+	d, err := Backend{}.Open(t.Context(), cfg)
+	if err != nil {
+		return err
+	}
+	m.device = d.(*Device)
+	if m.arena, err = d.NewArena(1 << 40); err != nil {
+		return err
+	}
+	if m.stream, err = d.NewStream(); err != nil {
+		return err
+	}
+	return m.device.do(func() error {
+		at, err := m.device.cuda.MemAllocHost(pinnedBytes)
+		if err == nil {
+			m.pinned = dl.Bytes(at, pinnedBytes)
+		}
+		return err
+	})
+}
+
+// close gives everything back; what a failed test has not made is left out.
+func (m *mate) close() error {
+	var errs []error
+	if m.stream != nil {
+		errs = append(errs, m.stream.Close())
+	}
+	if m.group != nil {
+		errs = append(errs, m.leave())
+	}
+	for _, s := range m.owned {
+		errs = append(errs, s.segment.Unmap())
+	}
+	if m.arena != nil {
+		errs = append(errs, m.arena.Close())
+	}
+	if m.pinned != nil {
+		errs = append(errs, m.device.do(func() error {
+			return m.device.cuda.MemFreeHost(dl.AddressOf(&m.pinned[0]))
+		}))
+	}
+	if m.device != nil {
+		errs = append(errs, m.device.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// leave ends the group of a rank, and waits until it has ended.
+func (m *mate) leave() error {
+	var errs []error
+	for _, s := range m.owned {
+		if s.window != nil {
+			errs = append(errs, s.window.Deregister())
+			s.window = nil
+		}
+	}
+	c := m.group.(*communicator)
+	m.group = nil
+	errs = append(errs, c.Close())
+	<-c.tornDown
+	return errors.Join(append(errs, c.tearing)...)
+}
+
+// each runs a function for every rank of the group at once, and returns the errors by group rank.
+func (w *team) each(f func(m *mate) error) []error {
+	errs := make([]error, len(w.playing))
+	var all sync.WaitGroup
+	for r, m := range w.playing {
+		all.Go(func() { errs[r] = f(m) })
+	}
+	all.Wait()
+	return errs
+}
+
+// must is each, and ends the test if a rank has an error.
+func (w *team) must(f func(m *mate) error) {
+	w.t.Helper()
+	for r, err := range w.each(f) {
+		if err != nil {
+			w.t.Errorf("rank %d: %v", w.playing[r].number, err)
+		}
+	}
+	if w.t.Failed() {
+		w.t.FailNow()
+	}
+}
+
+// play makes a group of some ranks, which leave the one that they had.
+func (w *team) play(numbers ...int) {
+	w.t.Helper()
+	w.must(func(m *mate) error {
+		if m.group == nil {
+			return nil
+		}
+		return m.leave()
+	})
+	w.groups++
+	id := fmt.Sprintf("group %d", w.groups)
+	w.playing = nil
+	for _, number := range numbers {
+		w.playing = append(w.playing, w.mates[number])
+	}
+	w.must(func(m *mate) (err error) {
+		m.rank = slices.Index(numbers, m.number)
+		m.group, err = m.device.Connect(w.t.Context(), driver.GroupConfig{
+			ID: id, Ranks: numbers, Rank: m.rank, Check: true,
+		})
+		return err
+	})
+}
+
+// grow maps memory on a rank.
+func (m *mate) grow(bytes int64) (*stretch, error) {
+	g := m.device.Info().Granularity
+	bytes = (bytes + g - 1) / g * g
+	segment, err := m.arena.Map(m.mapped, bytes)
+	if err != nil {
+		return nil, err
+	}
+	m.mapped += bytes
+	s := &stretch{segment: segment}
+	m.owned = append(m.owned, s)
+	return s, nil
+}
+
+// register makes a window of memory in the group: collective. Names tell windows apart.
+func (m *mate) register(w *team, s *stretch, name uint32) (err error) {
+	s.window, err = m.group.Register(w.t.Context(), driver.SegmentKey{Pool: 1, Ordinal: name},
+		s.segment)
+	return err
+}
+
+// launch queues a call on the direct path.
+func (m *mate) launch(on driver.Stream, call driver.Call) error {
+	call.Path = driver.PathDirect
+	p, err := m.group.Prepare(call)
+	if err != nil {
+		return err
+	}
+	return m.group.Launch(on, p)
+}
+
+// copied reads device memory, at most pinnedBytes, and waits for it.
+func (m *mate) copied(w *team, at uintptr, bytes int64) ([]byte, error) {
+	err := errors.Join(m.stream.Copy(dl.AddressOf(&m.pinned[0]), at, bytes),
+		m.stream.Synchronize(w.t.Context()))
+	return m.pinned[:bytes], err
+}

@@ -1,0 +1,138 @@
+package nccl
+
+import (
+	"fmt"
+
+	"symmem/driver"
+)
+
+// trial is a call of all ranks. Positions and counts are in elements.
+type trial struct {
+	way
+	operation driver.Operation
+	op        driver.ReduceOp
+	root      int
+	count     int64
+	// from is where the input begins, to where the output does: in place they are one.
+	from, to int64
+	digest   uint64
+}
+
+// way is how the buffers of a call lie.
+type way struct {
+	dataType driver.DataType
+	inPlace  bool
+	// loose buffers lie in no windows, and elsewhere on each rank.
+	loose bool
+}
+
+func (c *trial) String() string {
+	return fmt.Sprintf("%v %v of %d %v, root %d, in place: %v, any memory: %v, from %d to %d",
+		c.operation, c.op, c.count, c.dataType, c.root, c.inPlace, c.loose, c.from, c.to)
+}
+
+// spans is how many elements the buffers have.
+func (c *trial) spans(ranks int) (send, recv int64) {
+	call := driver.Call{Operation: c.operation, Count: c.count, DataType: driver.Uint8}
+	return call.Spans(ranks)
+}
+
+// extent is how many elements are touched in the memory of the output.
+func (c *trial) extent(ranks int) int64 {
+	send, recv := c.spans(ranks)
+	if c.inPlace {
+		return max(send, recv)
+	}
+	return recv
+}
+
+// piece is what a call must have written: elements of a repeated tile, from one on.
+type piece struct {
+	to, count int64
+	of        []byte
+	from      int64
+}
+
+// sources are the elements of each rank, and what becomes of them.
+type sources struct {
+	inputs  [][]byte
+	reduced []byte
+}
+
+// pieces lists what must be written on a rank of the group.
+func (c *trial) pieces(rank int, s *sources) []piece {
+	mine := int64(rank) * c.count
+	switch c.operation {
+	case driver.AllReduce:
+		return []piece{{c.to, c.count, s.reduced, c.from}}
+	case driver.Reduce:
+		if rank != c.root {
+			return nil
+		}
+		return []piece{{c.to, c.count, s.reduced, c.from}}
+	case driver.ReduceScatter:
+		if c.inPlace {
+			return []piece{{c.to + mine, c.count, s.reduced, c.from + mine}}
+		}
+		return []piece{{c.to, c.count, s.reduced, c.from + mine}}
+	case driver.Broadcast:
+		return []piece{{c.to, c.count, s.inputs[c.root], c.from}}
+	default:
+		return c.parts(mine, s)
+	}
+}
+
+// parts lists what AllGather and AllToAll write: a part of each rank.
+func (c *trial) parts(mine int64, s *sources) []piece {
+	var all []piece
+	for r, of := range s.inputs {
+		at := int64(r) * c.count
+		from := c.from
+		switch {
+		case c.operation == driver.AllToAll:
+			from += mine
+		case c.inPlace:
+			from += at
+		}
+		all = append(all, piece{c.to + at, c.count, of, from})
+	}
+	return all
+}
+
+// lead is so far from the beginning of memory to its first element, at least: what lies there must
+// not change.
+const lead = 256
+
+// field is where a rank's elements of a way lie.
+type field struct {
+	memory *stretch
+	base   int64 // of the first element, in bytes
+}
+
+func (f field) at(element int64, t driver.DataType) uintptr {
+	return f.memory.segment.Address() + uintptr(f.base+element*int64(t.Size()))
+}
+
+// call lays a trial into the memory of a rank.
+func (c *trial) call(rank int, send, recv field) driver.Call {
+	call := driver.Call{
+		Operation: c.operation, DataType: c.dataType, ReduceOp: c.op, Root: c.root, Count: c.count,
+		Path: driver.PathDirect, Digest: c.digest,
+		Send: send.at(c.from, c.dataType), Recv: recv.at(c.to, c.dataType),
+	}
+	mine := int64(rank) * c.count
+	if c.inPlace {
+		send = recv
+		call.Send = call.Recv
+		switch c.operation {
+		case driver.AllGather:
+			call.Send = recv.at(c.to+mine, c.dataType)
+		case driver.ReduceScatter:
+			call.Recv = recv.at(c.to+mine, c.dataType)
+		}
+	}
+	if !c.loose && c.operation != driver.Barrier {
+		call.SendWindow, call.RecvWindow = send.memory.window, recv.memory.window
+	}
+	return call
+}
