@@ -154,8 +154,7 @@ func (p *pitch) add(b *batch, c trial) (full bool) {
 // allowed ends the test if a call that has no kernel should have one.
 func (p *pitch) allowed(c *trial, err error) {
 	p.t.Helper()
-	send, recv := c.spans(len(p.playing))
-	large := max(send, recv)*int64(c.dataType.Size()) > 1<<20
+	large := c.count*int64(c.dataType.Size()*len(p.playing)) > 3<<20
 	if !large || !c.loose && !(c.operation == driver.AllToAll && c.inPlace) {
 		p.t.Fatalf("%v: %v", c, err)
 	}

@@ -36,6 +36,7 @@ func TestDirectRepeats(t *testing.T) {
 				err = p.judge(m, &batches[i], true)
 			}
 			if err != nil {
+				m.group.Abort(err) // so that nobody waits for this rank
 				return fmt.Errorf("batch %d: %w", i, err)
 			}
 		}

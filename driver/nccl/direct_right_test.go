@@ -143,7 +143,7 @@ func (p *pitch) proveLarge(c trial) {
 	one := max(send, recv) * int64(c.dataType.Size())
 	for bytes := int64(8 << 10); bytes <= 256<<20; bytes *= 2 {
 		for _, c.count = range []int64{bytes/one - 1, bytes / one, bytes/one + 1} {
-			if !full() && p.draws.IntN(1000) > 2 {
+			if !full() && p.draws.IntN(250) != 0 {
 				continue
 			}
 			b := batch{way: c.way}
