@@ -78,11 +78,8 @@ DEVICE bool meet(const Call& call, u32 r, u64 epoch) {
 	return false;
 }
 
-// begin waits for the work before, and returns the epoch of this call, for the threads of this block. All
-// threads call it first.
+// begin is the epoch of this call, for the threads of this block.
 DEVICE u64 begin(const Call& call) {
-	dev::next_may_launch();
-	dev::await_previous();
 	return dev::load_relaxed(&own(call)->control.epochs[dev::block()]) + 1;
 }
 
