@@ -14,7 +14,13 @@ type code struct {
 	mu        sync.Mutex
 	module    cuda.Module              // guarded by mu; loaded at the first use
 	functions map[string]cuda.Function // guarded by mu
+	// overlaps tells that kernels can be started before those ahead of them have ended. It is set
+	// by load.
+	overlaps bool
 }
+
+// overlapping is the first CUDA that captures launches which overlap.
+const overlapping = 12030
 
 // load brings the kernels onto the GPU.
 func (k *code) load(d *Device) error {
@@ -31,6 +37,11 @@ func (k *code) load(d *Device) error {
 	if err != nil {
 		return err
 	}
+	version, err := d.cuda.Version()
+	if err != nil {
+		return err
+	}
+	k.overlaps = major >= 9 && version >= overlapping
 	object, err := kernels.Object(major, minor)
 	if err != nil {
 		return err

@@ -39,7 +39,7 @@ func (c *communicator) request(call *driver.Call) *kernels.Request {
 		Operation: call.Operation, DataType: call.DataType, ReduceOp: call.ReduceOp,
 		Root: call.Root, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Count: call.Count,
 		Symmetric: c.peersReach(call.SendWindow) && c.peersReach(call.RecvWindow),
-		InPlace:   call.Send == call.Recv, Blocks: c.direct.exchange.blocks,
+		InPlace:   call.Send == call.Recv, Blocks: c.direct.exchange.blocks, Norm: call.Norm,
 	}
 }
 
@@ -55,6 +55,8 @@ type kernel struct {
 	grid     cuda.Dim
 	block    cuda.Dim
 	params   cuda.Params
+	// overlaps tells that it may start before those ahead of it in the stream have ended.
+	overlaps bool
 }
 
 // belated is how much longer than the watcher a kernel waits for ranks that do not come: the
@@ -72,7 +74,7 @@ func (p *plan) prepareDirect() error {
 	a := kernels.Arguments{
 		Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Digest: p.Digest, Send: p.Send, Recv: p.Recv,
 		Exchange: c.direct.exchange.at, Timeout: c.device.cfg.Timeout + belated,
-		Report: dl.AddressOf(c.direct.exchange.report),
+		Report: dl.AddressOf(c.direct.exchange.report), Norm: p.Norm,
 	}
 	if launch.Bulk {
 		p.SendWindow.(*window).locate(p.Send, &a.SendAt)
@@ -80,7 +82,7 @@ func (p *plan) prepareDirect() error {
 	}
 	k := &kernel{
 		grid: cuda.Dim{X: uint32(launch.Blocks)}, block: cuda.Dim{X: uint32(launch.Threads)},
-		params: launch.Params(&a),
+		params: launch.Params(&a), overlaps: c.device.code.overlaps && !launch.Bulk,
 	}
 	err = c.device.do(func() error {
 		k.function, err = c.device.code.function(c.device, launch.Kernel)
@@ -99,7 +101,12 @@ func (c *communicator) launchKernel(p *plan, s *stream) error {
 			return err
 		}
 	}
-	err := d.cuda.LaunchKernel(k.function, k.grid, k.block, 0, s.handle, &k.params)
+	var err error
+	if k.overlaps {
+		err = d.cuda.LaunchOverlapping(k.function, k.grid, k.block, s.handle, &k.params)
+	} else {
+		err = d.cuda.LaunchKernel(k.function, k.grid, k.block, 0, s.handle, &k.params)
+	}
 	if err == nil && s.adopted && !s.recording {
 		err = c.direct.turns.mark(c)
 	}

@@ -165,6 +165,13 @@ var calls = map[string]struct {
 		"cuModuleUnload",
 		[]int64{int64(address)},
 	},
+	"launching a kernel that overlaps": {
+		func(d *Driver) error {
+			return d.LaunchOverlapping(Function(address), Dim{X: 7}, Dim{X: 512}, stream, nil)
+		},
+		"cuLaunchKernelEx",
+		[]int64{out, int64(address), 0, out},
+	},
 	"launching a kernel": {
 		func(d *Driver) error {
 			return d.LaunchKernel(Function(address), Dim{1 << 20, 3, 4}, Dim{X: 512}, 48<<10, stream, nil)

@@ -41,8 +41,11 @@ func (d *Driver) ModuleUnload(module Module) error { return d.call(moduleUnload,
 // Dim is a size of a grid or block of threads; a 0 counts as 1.
 type Dim struct{ X, Y, Z uint32 }
 
+func (m Dim) three() [3]uint32 { return [3]uint32{max(m.X, 1), max(m.Y, 1), max(m.Z, 1)} }
+
 func (m Dim) words() (x, y, z uintptr) {
-	return uintptr(max(m.X, 1)), uintptr(max(m.Y, 1)), uintptr(max(m.Z, 1))
+	all := m.three()
+	return uintptr(all[0]), uintptr(all[1]), uintptr(all[2])
 }
 
 // Params are the arguments of a kernel, packed as C packs a structure. The zero value is a kernel
@@ -90,6 +93,17 @@ type launch struct {
 	options [5]uintptr
 	size    uint64
 	params  [MaxParams]byte
+
+	config    launchConfig
+	attribute launchAttribute
+}
+
+func (l *launch) pack(params *Params) {
+	l.size = uint64(params.copyTo(&l.params))
+	l.options = [5]uintptr{
+		launchParamPointer, dl.AddressOf(&l.params),
+		launchParamSize, dl.AddressOf(&l.size), launchParamEnd,
+	}
 }
 
 var launches = sync.Pool{New: func() any { return new(launch) }}
@@ -101,6 +115,47 @@ const (
 	launchParamSize    = 2
 )
 
+// launchConfig is CUlaunchConfig of cuda.h, and attribute CUlaunchAttribute.
+type launchConfig struct {
+	grid, block [3]uint32
+	shared, _   uint32
+	stream      Stream
+	attributes  uintptr
+	count, _    uint32
+}
+
+type launchAttribute struct {
+	id, _ uint32
+	value [64]byte
+}
+
+// attributeProgrammatic lets a kernel begin while the one before it in the stream still runs:
+// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
+const attributeProgrammatic = 6
+
+// The layouts are those of cuda.h, or this does not compile.
+var (
+	_ [56]byte = [unsafe.Sizeof(launchConfig{})]byte{}
+	_ [72]byte = [unsafe.Sizeof(launchAttribute{})]byte{}
+)
+
+// LaunchOverlapping is LaunchKernel without shared memory, for a kernel that may be started before
+// the kernels ahead of it in the stream have ended, and waits for their end by itself
+// (griddepcontrol.wait of PTX). It takes CUDA 12.3, for captures, and compute capability 9.0.
+func (d *Driver) LaunchOverlapping(
+	f Function, grid, block Dim, stream Stream, params *Params,
+) error {
+	l := launches.Get().(*launch)
+	defer launches.Put(l)
+	l.pack(params)
+	l.attribute = launchAttribute{id: attributeProgrammatic, value: [64]byte{1}}
+	l.config = launchConfig{
+		grid: grid.three(), block: block.three(), stream: stream,
+		attributes: dl.AddressOf(&l.attribute), count: 1,
+	}
+	return d.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), 0, dl.AddressOf(&l.options))
+}
+
 // LaunchKernel queues a kernel with shared bytes of dynamic shared memory. The arguments are
 // copied before it returns; nil is none. It panics if they have more than MaxParams bytes.
 func (d *Driver) LaunchKernel(
@@ -108,11 +163,7 @@ func (d *Driver) LaunchKernel(
 ) error {
 	l := launches.Get().(*launch)
 	defer launches.Put(l)
-	l.size = uint64(params.copyTo(&l.params))
-	l.options = [5]uintptr{
-		launchParamPointer, dl.AddressOf(&l.params),
-		launchParamSize, dl.AddressOf(&l.size), launchParamEnd,
-	}
+	l.pack(params)
 	gx, gy, gz := grid.words()
 	bx, by, bz := block.words()
 	return d.call(launchKernel, uintptr(f), gx, gy, gz, bx, by, bz, uintptr(shared),

@@ -23,6 +23,7 @@ typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct { char bytes[16]; } CUuuid;
+typedef struct { char bytes[56]; } CUlaunchConfig;
 typedef enum { CU_A = 1 } CUdevice_attribute, CUdevice_P2PAttribute, CUstreamCaptureMode,
 	CUstreamCaptureStatus;
 typedef enum { CU_LOCATION_DEVICE = 1 } CUmemLocationType;
@@ -148,6 +149,8 @@ CUresult cuGraphDestroy(CUgraph hGraph)
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 CUresult cuModuleUnload(CUmodule hmod)
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
+	void **extra)
 CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
 	unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 	unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)`

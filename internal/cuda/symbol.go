@@ -69,6 +69,7 @@ const (
 	moduleGetFunction
 	moduleUnload
 	launchKernel
+	launchKernelEx
 
 	// Those from here on are newer than what Load insists on.
 
@@ -149,6 +150,7 @@ var names = [functions]string{
 	moduleGetFunction:               "cuModuleGetFunction",
 	moduleUnload:                    "cuModuleUnload",
 	launchKernel:                    "cuLaunchKernel",
+	launchKernelEx:                  "cuLaunchKernelEx",
 	deviceGetUUID2:                  "cuDeviceGetUuid_v2",
 	streamGetCaptureInfo3:           "cuStreamGetCaptureInfo_v3",
 }

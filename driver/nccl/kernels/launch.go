@@ -45,6 +45,8 @@ type Request struct {
 	Symmetric, InPlace bool
 	// Blocks is the largest grid that fits on every rank's GPU.
 	Blocks int
+	// Norm is that of the call.
+	Norm *driver.Norm
 }
 
 // Launch says how to run a call.
@@ -58,6 +60,8 @@ type Launch struct {
 	bytes, sendStride, recvStride int64
 	sendTo, recvFrom              uint32
 	op, divisor                   uint32
+	// norm tells that the kernel has rows.
+	norm bool
 }
 
 // errNone is what Choose wraps: there is no kernel for the call.
@@ -68,6 +72,9 @@ var errNone = errors.New("no kernel of symmem's own")
 func Choose(r *Request) (Launch, error) {
 	if r.Ranks < 2 || r.Ranks > MaxRanks {
 		return Launch{}, fmt.Errorf("%w for %d ranks", errNone, r.Ranks)
+	}
+	if r.Operation == driver.AllReduceRMSNorm {
+		return r.rows()
 	}
 	l, err := r.parts()
 	if err != nil {
@@ -156,7 +163,7 @@ func (r *Request) reduction(l *Launch) error {
 // reduces tells whether the operation does.
 func (r *Request) reduces() bool {
 	switch r.Operation {
-	case driver.AllReduce, driver.ReduceScatter, driver.Reduce:
+	case driver.AllReduce, driver.ReduceScatter, driver.Reduce, driver.AllReduceRMSNorm:
 		return true
 	default:
 		return false

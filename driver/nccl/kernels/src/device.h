@@ -82,6 +82,20 @@ DEVICE void store_relaxed(u64* at, u64 value) { *(volatile u64*)at = value; }
 DEVICE u32 swap_if(u32* at, u32 expected, u32 next) { return atomicCAS(at, expected, next); }
 DEVICE void fence() { __threadfence_system(); }
 
+// next_may_launch lets the blocks of the stream's next kernel come while this one still runs, if that
+// was launched to overlap; await_previous waits until the kernels before have ended and what they wrote
+// is there: nothing is read or written before it. GPUs before 9.0 overlap nothing.
+DEVICE void next_may_launch() {
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+DEVICE void await_previous() {
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // clock is in nanoseconds.
 DEVICE u64 clock() {
 	u64 now;

@@ -78,8 +78,11 @@ DEVICE bool meet(const Call& call, u32 r, u64 epoch) {
 	return false;
 }
 
-// begin is the epoch of this call, for the threads of this block.
+// begin waits for the work before, and returns the epoch of this call, for the threads of this block. All
+// threads call it first.
 DEVICE u64 begin(const Call& call) {
+	dev::next_may_launch();
+	dev::await_previous();
 	return dev::load_relaxed(&own(call)->control.epochs[dev::block()]) + 1;
 }
 

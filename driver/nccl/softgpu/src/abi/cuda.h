@@ -255,4 +255,18 @@ API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_
                             unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                             CUstream stream, void **params, void **extra);
 
+typedef struct {
+    unsigned id, unused;
+    char value[64];
+} CUlaunchAttribute;
+typedef struct {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared;
+    CUstream stream;
+    CUlaunchAttribute *attributes;
+    unsigned count;
+} CUlaunchConfig;
+enum { CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
+API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params,
+                              void **extra);
+
 #endif

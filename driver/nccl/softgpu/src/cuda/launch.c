@@ -70,3 +70,16 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
         free(l);
     return result;
 }
+
+/* Attributes that let launches overlap change nothing here; others are not known. */
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params,
+                          void **extra) {
+    if (config == NULL || (config->count > 0 && config->attributes == NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < config->count; i++)
+        if (config->attributes[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+            return CUDA_ERROR_NOT_SUPPORTED;
+    return cuLaunchKernel(function, config->grid_x, config->grid_y, config->grid_z, config->block_x,
+                          config->block_y, config->block_z, config->shared, config->stream, params,
+                          extra);
+}

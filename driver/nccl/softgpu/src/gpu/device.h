@@ -40,6 +40,10 @@ DEVICE bool any_warp(bool mine) {
 	gpu_vote(mine);
 	return gpu_self->warp->any;
 }
+// Kernels do not overlap here.
+DEVICE void next_may_launch() {}
+DEVICE void await_previous() {}
+
 DEVICE float sum_block(float mine) { return gpu_sum(mine); }
 
 // Lines move 8 or 16 bytes a thread.
