@@ -1,0 +1,115 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"symmem/driver"
+)
+
+// sizes are those of a call in lines and of one over the buffers, in numbers.
+var sizes = map[string]int64{"lines": 1000, "buffers": 1 << 20}
+
+// TestARankThatNeverComesIsNamed leaves kernels waiting for one rank until the deadline. Their group
+// is lost; its memory is not, nor are the GPUs.
+func TestARankThatNeverComesIsNamed(t *testing.T) {
+	for kind, count := range sizes {
+		t.Run(kind, func(t *testing.T) {
+			w := newTeam(t, min(4, devices(t)), 2*time.Second)
+			var named atomic.Int32
+			w.desert(count, func(m *mate, p *power) error {
+				err := p.raise(m.group, m.stream, driver.PathDirect)
+				if err == nil {
+					err = m.stream.Synchronize(t.Context())
+				}
+				var late *driver.TimeoutError
+				switch {
+				case errors.As(err, &late) && slices.Equal(late.Missing, []int{len(w.mates) - 1}):
+					named.Add(1)
+				case !errors.Is(err, driver.ErrFault): // a peer was faster, and knows
+					return fmt.Errorf("got %w, want a TimeoutError that names the last rank", err)
+				}
+				return nil
+			})
+			if named.Load() == 0 {
+				t.Error("no rank names the one that is missing")
+			}
+		})
+	}
+}
+
+var errGivenUp = errors.New("this rank gives up")
+
+// TestAbortEndsKernels has one rank give up while the kernels of all wait for another.
+func TestAbortEndsKernels(t *testing.T) {
+	for kind, count := range sizes {
+		t.Run(kind, func(t *testing.T) {
+			w := newTeam(t, min(4, devices(t)), time.Minute)
+			w.desert(count, func(m *mate, p *power) error {
+				if err := p.raise(m.group, m.stream, driver.PathDirect); err != nil {
+					return err
+				}
+				want := driver.ErrFault
+				if m.rank == 0 {
+					m.group.Abort(errGivenUp)
+					want = errGivenUp
+				}
+				if err := m.stream.Synchronize(t.Context()); !errors.Is(err, want) {
+					return fmt.Errorf("got %w, want %w", err, want)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// desert makes a group in which a call works, and one after it that the last rank does not come
+// to. Then everything is given back, and all ranks go on in a new group over new memory.
+func (w *team) desert(count int64, alone func(m *mate, p *power) error) {
+	w.t.Helper()
+	everybody := make([]int, len(w.mates))
+	for r := range everybody {
+		everybody[r] = r
+	}
+	absent := everybody[len(everybody)-1]
+	w.play(everybody...)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, count)
+		if err != nil {
+			return err
+		}
+		if err := p.raise(m.group, m.stream, driver.PathDirect); err != nil {
+			return err
+		}
+		if err := m.check(w, p, m.stream); err != nil {
+			return err
+		}
+		if m.rank == absent {
+			return nil
+		}
+		return alone(m, p)
+	})
+	w.must(func(m *mate) error {
+		err := m.leave()
+		for _, s := range m.owned {
+			err = errors.Join(err, s.segment.Unmap())
+		}
+		m.owned, m.mapped = nil, 0
+		return err
+	})
+	w.play(everybody...)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, count)
+		if err != nil {
+			return err
+		}
+		if err := p.raise(m.group, m.stream, driver.PathDirect); err != nil {
+			return err
+		}
+		return m.check(w, p, m.stream)
+	})
+}

@@ -1,0 +1,75 @@
+package nccl
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/dl"
+)
+
+// TestGroupsWithoutNVLinkHaveNoDirectPath: they say why, on all ranks, and the rest works.
+func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
+	if !soft(t) {
+		t.Skip("only the software GPU has the links that it is told")
+	}
+	for _, row := range []struct{ sentence, link, why string }{
+		{"over PCIe lines may come in pieces", "pcie", "are not joined by NVLink"},
+		{"without a link nothing comes", "none", "cannot reach the memory of GPU"},
+	} {
+		t.Run(row.sentence, func(t *testing.T) {
+			if err := dl.Setenv("SOFTGPU_LINK", row.link); err != nil {
+				t.Fatal(err)
+			}
+			defer dl.Setenv("SOFTGPU_LINK", "")
+			w := newTeam(t, 3, time.Minute)
+			w.play(0, 1, 2)
+			said := make([]string, len(w.playing))
+			w.must(func(m *mate) (err error) {
+				said[m.rank], err = m.doWithout(w)
+				return err
+			})
+			if !strings.Contains(said[0], row.why) || len(slices.Compact(said)) != 1 {
+				t.Errorf("the ranks say %q, want %s", said, row.why)
+			}
+		})
+	}
+}
+
+// doWithout shows that a rank has no direct path but the others, and returns why.
+func (m *mate) doWithout(w *team) (string, error) {
+	p, err := m.newPower(w, 1, 1000)
+	if err != nil {
+		return "", err
+	}
+	call := p.call(driver.PathDirect)
+	refusal := m.group.Direct(&call)
+	if !errors.Is(refusal, driver.ErrUnsupported) {
+		return "", errors.Join(errors.New("the direct path is open"), refusal)
+	}
+	if _, err := m.group.Prepare(call); !errors.Is(err, driver.ErrUnsupported) {
+		return "", errors.Join(errors.New("a call on the direct path was prepared"), err)
+	}
+	for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathPlain} {
+		if err := p.raise(m.group, m.stream, path); err != nil {
+			return "", err
+		}
+	}
+	return refusal.Error(), m.check(w, p, m.stream)
+}
+
+// TestAGPUThatIsNotSeenIsNotReached: how it is joined is not known.
+func TestAGPUThatIsNotSeenIsNotReached(t *testing.T) {
+	w := newTeam(t, 1, time.Minute)
+	w.must(func(m *mate) error {
+		err := m.device.linked([]*member{{GPU: m.device.self.GPU}, {GPU: "GPU-of-another-machine"}})
+		if !errors.Is(err, driver.ErrUnsupported) ||
+			!strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES") {
+			t.Errorf("got %v", err)
+		}
+		return m.device.linked([]*member{{GPU: m.device.self.GPU}})
+	})
+}

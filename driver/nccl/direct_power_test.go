@@ -1,0 +1,86 @@
+package nccl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"symmem/driver"
+	"symmem/internal/dl"
+)
+
+// power is a buffer of whole numbers on a rank, each of which a call multiplies by the number of
+// ranks: it adds them up in place. That of three ranks is odd for ever, so that every call that
+// ran shows, and one that ran twice, too.
+type power struct {
+	*stretch
+	count int64
+	// want is what the numbers are once all calls have run.
+	want uint32
+}
+
+// newPower makes such a buffer, in a window of the group. It is collective.
+func (m *mate) newPower(w *team, name uint32, count int64) (*power, error) {
+	s, err := m.grow(4 * count)
+	if err != nil {
+		return nil, err
+	}
+	p := &power{stretch: s, count: count, want: 1}
+	return p, errors.Join(m.register(w, s, name), m.reset(w, p))
+}
+
+// reset makes all numbers 1.
+func (m *mate) reset(w *team, p *power) error {
+	p.want = 1
+	for at := int64(0); at < 4*p.count; at += pinnedBytes {
+		piece := m.pinned[:min(pinnedBytes, 4*p.count-at)]
+		for i := 0; i < len(piece); i += 4 {
+			binary.LittleEndian.PutUint32(piece[i:], 1)
+		}
+		err := errors.Join(
+			m.stream.Copy(p.segment.Address()+uintptr(at), dl.AddressOf(&piece[0]), int64(len(piece))),
+			m.stream.Synchronize(w.t.Context()))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// call is the call that multiplies.
+func (p *power) call(path driver.Path) driver.Call {
+	return driver.Call{
+		Operation: driver.AllReduce, DataType: driver.Int32, Count: p.count, Path: path, Digest: 3,
+		Send: p.segment.Address(), Recv: p.segment.Address(), SendWindow: p.window,
+		RecvWindow: p.window,
+	}
+}
+
+// raise queues a call of a group and counts it.
+func (p *power) raise(c driver.Communicator, on driver.Stream, path driver.Path) error {
+	plan, err := c.Prepare(p.call(path))
+	if err != nil {
+		return err
+	}
+	p.want *= uint32(len(c.(*communicator).cfg.Ranks))
+	return c.Launch(on, plan)
+}
+
+// check compares the numbers, once a stream has done its work.
+func (m *mate) check(w *team, p *power, behind ...driver.Stream) error {
+	for _, s := range behind {
+		if err := s.Synchronize(w.t.Context()); err != nil {
+			return err
+		}
+	}
+	got, err := m.copied(w, p.segment.Address(), 4*p.count)
+	if err != nil {
+		return err
+	}
+	for i := range p.count {
+		if v := binary.LittleEndian.Uint32(got[4*i:]); v != p.want {
+			return fmt.Errorf("number %d is %d, want %d", i, v, p.want)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,253 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
+)
+
+// odd opens a team of three ranks, whose powers are odd.
+func odd(t *testing.T) *team {
+	t.Helper()
+	w := newTeam(t, 3, time.Minute)
+	w.play(0, 1, 2)
+	return w
+}
+
+// TestStreamsTakeTurns launches on several streams of a rank without an event between them: calls of
+// one group run one after the other whatever stream they are on.
+func TestStreamsTakeTurns(t *testing.T) {
+	w := odd(t)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		streams := []driver.Stream{m.stream}
+		for range 2 {
+			s, err := m.device.NewStream()
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			streams = append(streams, s)
+		}
+		for i := range 300 {
+			// Ranks take their streams in orders of their own.
+			if err := p.raise(m.group, streams[(i+i/7*m.rank)%3], driver.PathDirect); err != nil {
+				return err
+			}
+		}
+		return m.check(w, p, streams...)
+	})
+}
+
+// TestPathsMix takes all paths in turn over the same memory.
+func TestPathsMix(t *testing.T) {
+	w := odd(t)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 5000)
+		for i := range 200 {
+			if err == nil {
+				err = p.raise(m.group, m.stream, driver.Path(i%int(driver.Paths)))
+			}
+		}
+		return errors.Join(err, m.check(w, p, m.stream))
+	})
+}
+
+// TestEagerAndCapturedCallsMix replays a graph 1,000 times, with calls between that are in none.
+// The graph goes over lines and over the buffers of peers.
+func TestEagerAndCapturedCallsMix(t *testing.T) {
+	const replays = 1000
+	w := odd(t)
+	w.must(func(m *mate) error {
+		small, err := m.newPower(w, 1, 500)
+		if err != nil {
+			return err
+		}
+		other, err := m.device.NewStream()
+		if err != nil {
+			return err
+		}
+		defer other.Close()
+		g, err := m.capture(small, 3)
+		if err != nil {
+			return err
+		}
+		for i := range replays {
+			on := []driver.Stream{m.stream, other}[i/10%2]
+			err = g.Launch(on)
+			small.want *= 27
+			if err == nil && i%3 == 0 {
+				err = small.raise(m.group, on, driver.PathDirect)
+			}
+			if err != nil {
+				return fmt.Errorf("replay %d: %w", i, err)
+			}
+		}
+		return errors.Join(m.check(w, small, m.stream, other), g.Close())
+	})
+}
+
+// capture records calls of the group, which do not run.
+func (m *mate) capture(p *power, calls int) (driver.Graph, error) {
+	want := p.want
+	defer func() { p.want = want }()
+	err := m.stream.BeginCapture()
+	for range calls {
+		err = errors.Join(err, p.raise(m.group, m.stream, driver.PathDirect))
+	}
+	g, end := m.stream.EndCapture()
+	return g, errors.Join(err, end)
+}
+
+// TestLargeCallsAreCaptured: those over the buffers of peers.
+func TestLargeCallsAreCaptured(t *testing.T) {
+	w := odd(t)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 600_000)
+		if err != nil {
+			return err
+		}
+		g, err := m.capture(p, 2)
+		if err != nil {
+			return err
+		}
+		for range 3 {
+			err = errors.Join(err, g.Launch(m.stream), p.raise(m.group, m.stream, driver.PathDirect))
+			p.want *= 9
+		}
+		return errors.Join(err, m.check(w, p, m.stream), g.Close())
+	})
+}
+
+// TestGroupsWorkAtOnce launches in two groups of the same ranks and in pairs, each on a stream of its
+// own, and in orders that differ from rank to rank.
+func TestGroupsWorkAtOnce(t *testing.T) {
+	const rounds = 200
+	w := odd(t)
+	w.must(func(m *mate) error {
+		groups := []driver.Communicator{m.group}
+		second, err := m.device.Connect(t.Context(), driver.GroupConfig{
+			ID: "second", Ranks: []int{2, 0, 1}, Rank: (m.rank + 1) % 3, Check: true,
+		})
+		if err != nil {
+			return err
+		}
+		groups = append(groups, second)
+		powers, streams := make([]*power, 2), []driver.Stream{m.stream, nil}
+		if streams[1], err = m.device.NewStream(); err != nil {
+			return err
+		}
+		first := m.group
+		for i, g := range groups {
+			m.group = g
+			powers[i], err = m.newPower(w, uint32(i+1), 700)
+			if err != nil {
+				return err
+			}
+		}
+		m.group = first
+		for round := range rounds {
+			for i := range groups {
+				at := (i + round*m.rank) % len(groups)
+				if err := powers[at].raise(groups[at], streams[at], driver.PathDirect); err != nil {
+					return err
+				}
+			}
+		}
+		for _, p := range powers {
+			err = errors.Join(err, m.check(w, p, streams...))
+		}
+		err = errors.Join(err, powers[1].window.Deregister(), streams[1].Close(), second.Close())
+		powers[1].window = nil
+		return err
+	})
+}
+
+// TestStreamsOfOthersTakeTurns works on streams that another library has made, beside one of our own,
+// also while their owner captures them.
+func TestStreamsOfOthersTakeTurns(t *testing.T) {
+	w := odd(t)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		theirs, adopted, err := m.adopt(2)
+		if err != nil {
+			return err
+		}
+		streams := append(slices.Clone(adopted), m.stream)
+		for i := range 100 {
+			if err := p.raise(m.group, streams[i%len(streams)], driver.PathDirect); err != nil {
+				return err
+			}
+		}
+		if err := m.check(w, p, streams...); err != nil {
+			return err
+		}
+		err = m.replayOwned(w, p, theirs[0], adopted[0])
+		return errors.Join(err, m.device.do(func() error {
+			return errors.Join(m.device.cuda.StreamDestroy(theirs[0]),
+				m.device.cuda.StreamDestroy(theirs[1]))
+		}))
+	})
+}
+
+// adopt makes streams as another library does, and adopts them.
+func (m *mate) adopt(n int) (theirs []cuda.Stream, adopted []driver.Stream, err error) {
+	for range n {
+		var handle cuda.Stream
+		err := m.device.do(func() (err error) {
+			handle, err = m.device.cuda.StreamCreate(true)
+			return err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		s, err := m.device.AdoptStream(uintptr(handle))
+		if err != nil {
+			return nil, nil, err
+		}
+		theirs, adopted = append(theirs, handle), append(adopted, s)
+	}
+	return theirs, adopted, nil
+}
+
+// replayOwned puts calls into a capture of a stream's owner, who replays it.
+func (m *mate) replayOwned(w *team, p *power, theirs cuda.Stream, s driver.Stream) error {
+	plan, err := m.group.Prepare(p.call(driver.PathDirect))
+	if err != nil {
+		return err
+	}
+	d, recorder := m.device, m.group.(driver.Recorder)
+	var graph cuda.Graph
+	var exec cuda.GraphExec
+	err = d.do(func() error { return d.cuda.BeginCapture(theirs, cuda.CaptureRelaxed) })
+	err = errors.Join(err, recorder.Record(s, plan), recorder.Record(s, plan))
+	err = errors.Join(err, d.do(func() (err error) {
+		if graph, err = d.cuda.EndCapture(theirs); err != nil {
+			return err
+		}
+		exec, err = d.cuda.GraphInstantiate(graph)
+		return err
+	}))
+	if err != nil {
+		return err
+	}
+	for range 50 {
+		p.want *= 9
+		err = errors.Join(err, d.do(func() error { return d.cuda.GraphLaunch(exec, theirs) }),
+			p.raise(m.group, s, driver.PathDirect))
+	}
+	return errors.Join(err, m.check(w, p, s), d.do(func() error {
+		return errors.Join(d.cuda.GraphExecDestroy(exec), d.cuda.GraphDestroy(graph))
+	}))
+}
