@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/cuda"
@@ -243,8 +244,14 @@ func (s *stream) await(
 	if err := c.awaitOn(ctx, s, ticket, operation); err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The communicator has failed, and its kernels are being ended. The fault is told even if not
-	// all of them do.
+	// The communicator has failed, and its kernels are being ended. A stream with one that does not
+	// end is given up with all that is queued, so the caller, who will queue more, is told after that.
+	// The fault is told even if the stream has other work that goes on.
+	select {
+	case <-c.quiet:
+	case <-ctx.Done():
+	case <-time.After(4 * endingTime):
+	}
 	ended, cancel := context.WithTimeout(ctx, endingTime)
 	defer cancel()
 	return poll(ended, s.idle)
