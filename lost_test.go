@@ -34,53 +34,6 @@ const (
 	roundsBefore = 5
 )
 
-// round is something in which a rank dies. All ranks do it again and again.
-type round func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error
-
-var rounds = map[string]round{
-	"a collective on the plain path": collectiveRound(symmem.PathPlain),
-	"a collective over windows":      collectiveRound(symmem.PathWindow),
-	// What the victim's stream does before its part of the collective ends its process, so the
-	// others have their part under way and it never comes.
-	"a collective that it has launched": func(
-		ctx context.Context, rt *symmem.Runtime, p *symmem.Pool,
-	) error {
-		if isVictim() && rt.World().Stats().Paths["window"] >= roundsBefore {
-			if err := rt.DefaultStream().Host(die); err != nil {
-				return err
-			}
-		}
-		return collectiveRound(symmem.PathWindow)(ctx, rt, p)
-	},
-	"a registration": func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
-		b, err := p.Alloc(8 * mib)
-		if err != nil {
-			return err
-		}
-		return errors.Join(p.Register(ctx, rt.World()), b.Free(), p.Trim(ctx, 0))
-	},
-	"an agreement": func(ctx context.Context, rt *symmem.Runtime, _ *symmem.Pool) error {
-		return rt.World().Check(ctx)
-	},
-}
-
-// collectiveRound adds up a buffer on a path.
-func collectiveRound(c symmem.PathChoice) round {
-	return func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
-		const count = 1 << 20
-		b, err := p.Alloc(4 * count)
-		if err != nil {
-			return err
-		}
-		m := b.Memory()
-		return errors.Join(
-			rt.World().SetPath(ctx, c),
-			rt.World().AllReduce(ctx, m, m, count, symmem.Float32, symmem.Sum, nil),
-			rt.DefaultStream().Synchronize(ctx),
-			b.Free())
-	}
-}
-
 // testimony is what a rank that survived writes: what it was told, and how it went on with the
 // other survivors.
 type testimony struct {
@@ -134,6 +87,9 @@ func work(ctx context.Context) (*testimony, error) {
 		return nil, err
 	}
 	err = untilLost(ctx, rt, p)
+	if rounds[os.Getenv(insideVariable)].direct && rt.World().Stats().Paths["direct"] == 0 {
+		return nil, errors.New("nothing went direct")
+	}
 	var lost *symmem.RankLostError
 	if !errors.As(err, &lost) {
 		return nil, err
@@ -150,11 +106,11 @@ func work(ctx context.Context) (*testimony, error) {
 func untilLost(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	inside := os.Getenv(insideVariable)
 	var done atomic.Int64
-	if isVictim() && inside != "a collective that it has launched" {
+	if isVictim() && !rounds[inside].itself {
 		go dieInRound(&done)
 	}
 	for {
-		if err := rounds[inside](ctx, rt, p); err != nil {
+		if err := rounds[inside].do(ctx, rt, p); err != nil {
 			return err
 		}
 		done.Add(1)
@@ -170,12 +126,16 @@ func dieInRound(done *atomic.Int64) {
 }
 
 func TestARankThatIsKilledIsNamedWithinSeconds(t *testing.T) {
-	needs(t, lostRanks)
+	var direct atomic.Bool
+	together(t, lostRanks, symmem.Options{}, func(r *rank) { direct.Store(!r.Device().Addressable) })
 	victims := []int{2, 0}
 	if testing.Short() {
 		victims = victims[:1]
 	}
-	for inside := range rounds {
+	for inside, round := range rounds {
+		if round.direct && !direct.Load() {
+			continue
+		}
 		for _, victim := range victims {
 			t.Run(fmt.Sprintf("rank %d in %s", victim, inside), func(t *testing.T) {
 				loseRank(t, inside, victim)

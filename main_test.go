@@ -10,6 +10,9 @@ import (
 // TestMain runs the tests and fails if any of them leaves a goroutine behind. In a process that a
 // test started as a rank it is that rank instead.
 func TestMain(m *testing.M) {
+	if os.Getenv(aloneVariable) != "" {
+		os.Exit(beAlone())
+	}
 	if os.Getenv(victimVariable) != "" {
 		os.Exit(beRank())
 	}
