@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# The direct path: every operation, type, reduction and count compared with what is computed on the
+# host, to the bit; 100,000 calls in a row; links, streams, captures and ranks that never come; ranks
+# that are killed before, inside and after kernels; and all paths in turns, replayed from graphs. With
+# 4 GPUs it takes less than ten minutes. PARTS are those to run (right streams killed bench); OUT is
+# where the JSON of the bench goes (a folder that goes away), SIZES the largest message of it.
+# shellcheck source-path=SCRIPTDIR source=machine.sh
+. "$(dirname "$0")/machine.sh"
+
+out=${OUT:-}
+if [[ -z $out ]]; then
+	out=$(mktemp -d)
+	trap 'rm -rf "$out"' EXIT
+fi
+mkdir -p "$out"
+
+right() {
+	SYMMEM_TEST_FULL=1 expect 0 "${SECONDS_MAX:-300}" "$BUILD/nccl.test" -test.v \
+		-test.timeout "${SECONDS_MAX:-300}s" -test.run '^TestDirect'
+}
+
+streams() {
+	expect 0 200 "$BUILD/nccl.test" -test.v -test.timeout 200s -test.run \
+		'Turns$|^TestPathsMix|^TestEager|^TestLargeCalls|^TestGroups|^TestARankThatNever|^TestAbort|GivenUp$|Told$'
+}
+
+killed() {
+	SYMMEM_TEST_BACKEND=$BACKEND SYMMEM_PATH=direct expect 0 200 "$BUILD/symmem.test" -test.v \
+		-test.timeout 200s -test.run '^TestARankThatIsKilled|^TestRanksThatSee'
+}
+
+# bench measures 2 ranks, and all if there are more.
+bench() {
+	local ranks
+	for ranks in 2 "$RANKS"; do
+		expect 0 300 symmem bench collective --backend "$BACKEND" --ranks "$ranks" \
+			--ops all_reduce,all_gather,reduce_scatter --compare --graph -b 1K -e "${SIZES:-64M}" \
+			--dtype bfloat16
+		expect 0 120 symmem bench collective --backend "$BACKEND" --ranks "$ranks" --ops all_reduce \
+			--path direct --graph -b 1K -e "${SIZES:-64M}" --dtype bfloat16 --json >"$out/$ranks.txt"
+		grep '^{' "$out/$ranks.txt" || fail "the bench has printed no JSON"
+		((RANKS > 2)) || break
+	done
+}
+
+for part in ${PARTS:-right streams killed bench}; do
+	begin=$SECONDS
+	case $part in
+	right | streams | killed | bench) "$part" ;;
+	*) fail "no part is named $part" ;;
+	esac
+	echo "# part $part took $((SECONDS - begin)) s"
+done
+finish
