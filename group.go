@@ -82,6 +82,9 @@ func (rt *Runtime) connect(
 	g.choice.Store(int32(rt.opts.Path))
 	g.table.Store(&windowTable{})
 	g.members.Store(&[]memberEntry{})
+	if err := g.useWindows(ctx); err != nil {
+		return nil, errors.Join(err, comm.Close())
+	}
 	g.background.Go(g.watch)
 	g.startPatrol()
 	rt.mu.Lock()

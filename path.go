@@ -60,6 +60,9 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 		return fmt.Errorf("setting the path of group %s: %w", g.id, err)
 	}
 	g.choice.Store(int32(c))
+	if err := g.useWindows(ctx); err != nil {
+		return fmt.Errorf("setting the path of group %s: %w", g.id, g.settle(err))
+	}
 	g.state.Lock()
 	defer g.state.Unlock()
 	g.epoch.Add(1) // every prepared plan is stale

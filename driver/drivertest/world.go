@@ -136,6 +136,9 @@ func (r *rank) connect(id string, ranks []int, check bool) (driver.Communicator,
 	if err == nil {
 		r.later(c.Close)
 	}
+	if lazy, ok := c.(driver.LazyWindows); ok && err == nil {
+		err = lazy.UseWindows(r.world.ctx)
+	}
 	return c, err
 }
 

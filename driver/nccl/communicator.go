@@ -28,6 +28,8 @@ type communicator struct {
 	handle  nccl.Comm
 	kinds   support
 	check   atomic.Bool
+	// wanted tells that NCCL makes windows, although kernels of our own serve the group.
+	wanted atomic.Bool
 
 	graphs sync.WaitGroup // open graphs that hold work of this communicator
 

@@ -70,6 +70,9 @@ func (p *pairOfRanks) connect(ctx context.Context, r int, id string) (err error)
 	if err != nil {
 		return err
 	}
+	if err := me.group.(driver.LazyWindows).UseWindows(ctx); err != nil {
+		return err
+	}
 	me.window, err = me.group.Register(ctx, driver.SegmentKey{Pool: 1}, me.segment)
 	return err
 }

@@ -53,6 +53,10 @@ func (c *communicator) Windowed(call *driver.Call) error {
 	c.mu.Lock()
 	kinds := c.kinds
 	c.mu.Unlock()
+	if kinds.none == "" && c.unwanted() {
+		return fmt.Errorf("the group has no windows of NCCL's, since its table takes none (setting "+
+			"it to the window path makes them): %w", driver.ErrUnsupported)
+	}
 	if why := kinds.lacks(call); why != "" {
 		return fmt.Errorf("%s: %w", why, driver.ErrUnsupported)
 	}

@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"symmem/driver"
@@ -111,11 +113,39 @@ func (c *communicator) agreeOn(ctx context.Context, key driver.SegmentKey, bytes
 	return nil
 }
 
+// UseWindows has NCCL make windows, if the group can do without so far.
+func (c *communicator) UseWindows(ctx context.Context) error {
+	if c.device.capturing.Load() > 0 {
+		return driver.ErrCapturing
+	}
+	ctx, cancel := c.device.bounded(ctx)
+	defer cancel()
+	if c.wanted.Swap(true) {
+		return nil
+	}
+	c.mu.Lock()
+	windows := slices.SortedFunc(maps.Values(c.windows), inOrder)
+	c.mu.Unlock()
+	for _, w := range windows {
+		err := w.make(ctx)
+		if err == nil {
+			err = c.settleOn(ctx, w)
+		}
+		if err != nil {
+			return c.plane.Fail(fmt.Errorf("making a window of segment %d: %w", w.key.Ordinal, err))
+		}
+	}
+	return nil
+}
+
+// unwanted tells that NCCL makes no windows, since kernels of our own serve the group.
+func (c *communicator) unwanted() bool { return c.direct.none == "" && !c.wanted.Load() }
+
 // make has NCCL make the window. All ranks are here, and NCCL waits for all of them without a
 // deadline: the watcher ends the communicator, and with it the call, if one is lost meanwhile.
 func (w *window) make(ctx context.Context) error {
 	c := w.c
-	if c.kinds.none != "" {
+	if c.kinds.none != "" || c.unwanted() {
 		return c.keep(w)
 	}
 	begin := time.Now()
@@ -157,7 +187,7 @@ func (c *communicator) settleOn(ctx context.Context, w *window) error {
 	if !w.reached {
 		report = append(report, noPeers...)
 	}
-	if w.handle == 0 {
+	if w.handle == 0 && !c.unwanted() {
 		report = append(report, noWindow...)
 		if c.kinds.none == "" {
 			defer c.expectCompany(ctx)()

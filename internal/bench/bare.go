@@ -66,6 +66,11 @@ func (b *bare) open(ctx context.Context, backend driver.Backend, c driver.Config
 	if err != nil {
 		return err
 	}
+	if lazy, ok := b.comm.(driver.LazyWindows); ok {
+		if err := lazy.UseWindows(ctx); err != nil {
+			return err
+		}
+	}
 	if b.arena, err = b.device.NewArena(bareArena); err != nil {
 		return err
 	}

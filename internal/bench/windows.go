@@ -56,6 +56,10 @@ func (o *Windows) Run(ctx context.Context) (report *Report, err error) {
 		return nil, fmt.Errorf("opening the world: %w", err)
 	}
 	defer func() { err = errors.Join(err, l.rt.Close()) }()
+	// A group that can do without windows makes none otherwise.
+	if err := l.rt.World().SetPath(ctx, symmem.PathWindow); err != nil {
+		return nil, err
+	}
 	b, err := openBare(ctx, l.rt, o.Timeout)
 	if err != nil {
 		return nil, err

@@ -80,6 +80,11 @@ func Choose(r *Request) (Launch, error) {
 	if err != nil {
 		return Launch{}, err
 	}
+	inPlace := r.Operation == driver.AllToAll && r.InPlace
+	if r.Symmetric && !inPlace && r.Operation != driver.AllReduce && l.bytes >= bulkFrom {
+		l.bulk(r)
+		return l, nil
+	}
 	if l.lines(r) {
 		return l, nil
 	}
@@ -87,7 +92,7 @@ func Choose(r *Request) (Launch, error) {
 		return Launch{}, fmt.Errorf("%w for %v of %d bytes: they do not fit into exchange memory, and "+
 			"the buffers do not lie in windows", errNone, r.Operation, l.bytes)
 	}
-	if r.Operation == driver.AllToAll && r.InPlace {
+	if inPlace {
 		return Launch{}, fmt.Errorf("%w for %v in place of parts of %d bytes", errNone, r.Operation,
 			l.bytes)
 	}
@@ -189,6 +194,10 @@ const (
 	oneStep      = 192 << 10
 	oneStepTotal = 512 << 10 // of what a rank sends
 )
+
+// bulkFrom is the part from which on lines are slower than symmetric buffers, where they would still
+// fit into exchange memory: on 2 H200, parts of 1 MiB.
+const bulkFrom = 768 << 10
 
 // lines chooses a line kernel, if the call fits into exchange memory.
 func (l *Launch) lines(r *Request) bool {

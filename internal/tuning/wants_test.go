@@ -1,0 +1,35 @@
+package tuning
+
+import "testing"
+
+func TestTakesWindows(t *testing.T) {
+	four := Shape{Ranks: 4, Machines: 1}
+	windows := Rule{Operation: "AllReduce", Shape: four, Steps: []Step{
+		{UpTo: 1 << 20, Path: Window}, {Path: Plain},
+	}}
+	upTo := func(bytes Size) Rule {
+		return Rule{Operation: "AllReduce", Shape: four, Memory: Symmetric, Steps: []Step{
+			{UpTo: bytes, Path: Direct}, {Path: Other},
+		}}
+	}
+	for name, row := range map[string]struct {
+		rules  []Rule
+		direct bool
+		want   bool
+	}{
+		"a rule says window":                            {[]Rule{windows}, false, true},
+		"direct goes before it at every such size":      {[]Rule{windows, upTo(1 << 20)}, true, false},
+		"direct ends below the end of the window's":     {[]Rule{windows, upTo(1 << 19)}, true, true},
+		"direct would go before it, but does not exist": {[]Rule{windows, upTo(1 << 20)}, false, true},
+		"no rule": {nil, true, false},
+	} {
+		table := &Table{Device: "x", Otherwise: Plain, Rules: row.rules}
+		if got := table.TakesWindows(four, row.direct); got != row.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	everything := &Table{Device: "x", Otherwise: Window}
+	if !everything.TakesWindows(four, true) {
+		t.Error("a table that says window otherwise takes none")
+	}
+}
