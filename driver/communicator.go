@@ -118,12 +118,14 @@ const (
 	Send
 	Recv
 	Barrier
+	// AllReduceRMSNorm is AllReduce, residual and norm in one: see Norm. Only GPUs have it.
+	AllReduceRMSNorm
 	operations
 )
 
 var operationNames = [operations]string{
 	"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll",
-	"Send", "Recv", "Barrier",
+	"Send", "Recv", "Barrier", "AllReduceRMSNorm",
 }
 
 // String returns the operation's name.
@@ -181,6 +183,8 @@ type Call struct {
 	// SendWindow and RecvWindow hold the buffers on PathWindow, and on PathDirect if both lie in
 	// windows; nil otherwise.
 	SendWindow, RecvWindow Window
+	// Norm is what AllReduceRMSNorm has besides; nil for others.
+	Norm *Norm
 	// Digest stands for everything that must be alike on all ranks.
 	Digest uint64
 	// Keep holds what must stay reachable while the call is queued, such as a Go slice.

@@ -20,6 +20,8 @@ func (c *Call) Validate(ranks, rank int) error {
 		return fmt.Errorf("root or peer %d is not between 0 and %d", c.Root, ranks-1)
 	case c.Operation.PointToPoint() && c.Root == rank:
 		return fmt.Errorf("rank %d cannot send to itself", c.Root)
+	case c.Operation == AllReduceRMSNorm:
+		return c.Norm.validate(c)
 	}
 	return nil
 }
