@@ -21,7 +21,7 @@ right() {
 
 streams() {
 	expect 0 200 "$BUILD/nccl.test" -test.v -test.timeout 200s -test.run \
-		'Turns$|^TestPathsMix|^TestEager|^TestLargeCalls|^TestGroups|^TestARankThatNever|^TestAbort|GivenUp$|Told$'
+		'Turns$|^TestPathsMix|^TestEager|^TestLargeCalls|^TestGroups|^TestARankThatNever|^TestAbort'
 }
 
 killed() {
@@ -33,12 +33,10 @@ killed() {
 bench() {
 	local ranks
 	for ranks in 2 "$RANKS"; do
-		expect 0 300 symmem bench collective --backend "$BACKEND" --ranks "$ranks" \
+		expect 0 400 symmem bench collective --backend "$BACKEND" --ranks "$ranks" \
 			--ops all_reduce,all_gather,reduce_scatter --compare --graph -b 1K -e "${SIZES:-64M}" \
-			--dtype bfloat16
-		expect 0 120 symmem bench collective --backend "$BACKEND" --ranks "$ranks" --ops all_reduce \
-			--path direct --graph -b 1K -e "${SIZES:-64M}" --dtype bfloat16 --json >"$out/$ranks.txt"
-		grep '^{' "$out/$ranks.txt" || fail "the bench has printed no JSON"
+			--dtype bfloat16 --json >"$out/direct-$ranks.txt"
+		cat "$out/direct-$ranks.txt"
 		((RANKS > 2)) || break
 	done
 }

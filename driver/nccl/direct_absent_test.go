@@ -14,8 +14,8 @@ import (
 // sizes are those of a call in lines and of one over the buffers, in numbers.
 var sizes = map[string]int64{"lines": 1000, "buffers": 1 << 20}
 
-// TestARankThatNeverComesIsNamed leaves kernels waiting for one rank until the deadline. Their group
-// is lost; its memory is not, nor are the GPUs.
+// TestARankThatNeverComesIsNamed leaves kernels waiting for one rank until the deadline. Their
+// group is lost; its memory is not, nor are the GPUs.
 func TestARankThatNeverComesIsNamed(t *testing.T) {
 	for kind, count := range sizes {
 		t.Run(kind, func(t *testing.T) {

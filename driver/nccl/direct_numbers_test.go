@@ -92,7 +92,7 @@ func totalOf[T int32 | float32 | float64](
 		case driver.Max:
 			total = max(total, v)
 		default:
-			total = T(total + v)
+			total += v
 		}
 	}
 	if op == driver.Avg {
@@ -136,7 +136,7 @@ func near(t driver.DataType, op driver.ReduceOp, inputs [][]byte, results []byte
 	return nil
 }
 
-// repeat writes elements of a tile that is repeated, from one on, over all of to. Both are in bytes.
+// repeat writes a tile again and again over all of to, from a byte of it on.
 func repeat(to, of []byte, from int64) {
 	at := int(from % int64(len(of)))
 	for len(to) > 0 {

@@ -41,7 +41,9 @@ func newPitch(t *testing.T, ranks int, size int64, draws *rand.Rand) *pitch {
 			of   **stretch
 			size int64
 		}{
-			{&own.send, size}, {&own.recv, size}, {&own.looseSend, looseSize},
+			{&own.send, size},
+			{&own.recv, size},
+			{&own.looseSend, looseSize},
 			{&own.looseRecv, looseSize},
 		} {
 			if *s.of, err = m.grow(s.size); err != nil {
@@ -205,7 +207,7 @@ func (p *pitch) poison(m *mate, b *batch, send, recv field) error {
 func (p *pitch) judge(m *mate, b *batch, whole bool) error {
 	_, recv := p.fields(m, b.way)
 	end := recv.base + (b.end+64)*int64(b.dataType.Size())
-	for _, s := range p.samples(b, recv.base, end, whole) {
+	for _, s := range p.samples(recv.base, end, whole) {
 		got, err := m.copied(p.team, recv.memory.segment.Address()+uintptr(s[0]), s[1]-s[0])
 		if err != nil {
 			return err
@@ -224,7 +226,7 @@ const sampled = pinnedBytes
 
 // samples chooses what of the memory up to an end is compared: the beginning, the end, both sides
 // of the borders between parts, and places between.
-func (p *pitch) samples(b *batch, base, end int64, whole bool) [][2]int64 {
+func (p *pitch) samples(base, end int64, whole bool) [][2]int64 {
 	const some = 64 << 10
 	var all [][2]int64
 	if whole || end <= sampled {

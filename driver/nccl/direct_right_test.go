@@ -12,8 +12,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// full tells that tests of the direct path are to run in full, which takes minutes on GPUs. Else they
-// try a sample, which is another one in each run.
+// full tells that tests of the direct path are to run in full, which takes minutes on GPUs. Else
+// they try a sample, which is another one in each run.
 func full() bool { return os.Getenv("SYMMEM_TEST_FULL") == "1" }
 
 // drawing makes random numbers, and tells their beginning if the test fails.

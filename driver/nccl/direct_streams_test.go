@@ -19,8 +19,8 @@ func odd(t *testing.T) *team {
 	return w
 }
 
-// TestStreamsTakeTurns launches on several streams of a rank without an event between them: calls of
-// one group run one after the other whatever stream they are on.
+// TestStreamsTakeTurns launches on several streams of a rank without an event between them: calls
+// of one group run one after the other whatever stream they are on.
 func TestStreamsTakeTurns(t *testing.T) {
 	w := odd(t)
 	w.must(func(m *mate) error {
@@ -127,8 +127,8 @@ func TestLargeCallsAreCaptured(t *testing.T) {
 	})
 }
 
-// TestGroupsWorkAtOnce launches in two groups of the same ranks and in pairs, each on a stream of its
-// own, and in orders that differ from rank to rank.
+// TestGroupsWorkAtOnce launches in two groups of the same ranks, each on a stream of its own, in
+// orders that differ from rank to rank.
 func TestGroupsWorkAtOnce(t *testing.T) {
 	const rounds = 200
 	w := odd(t)
@@ -171,8 +171,8 @@ func TestGroupsWorkAtOnce(t *testing.T) {
 	})
 }
 
-// TestStreamsOfOthersTakeTurns works on streams that another library has made, beside one of our own,
-// also while their owner captures them.
+// TestStreamsOfOthersTakeTurns works on streams that another library has made, beside one of our
+// own, also while their owner captures them.
 func TestStreamsOfOthersTakeTurns(t *testing.T) {
 	w := odd(t)
 	w.must(func(m *mate) error {

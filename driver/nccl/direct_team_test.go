@@ -20,7 +20,6 @@ type team struct {
 	// playing are those of the group, by group rank.
 	playing []*mate
 	groups  int
-	maps    uint32
 }
 
 // mate is a rank of a team.

@@ -129,6 +129,7 @@ func (c *trial) call(rank int, send, recv field) driver.Call {
 			call.Send = recv.at(c.to+mine, c.dataType)
 		case driver.ReduceScatter:
 			call.Recv = recv.at(c.to+mine, c.dataType)
+		default: // the buffers are one
 		}
 	}
 	if !c.loose && c.operation != driver.Barrier {

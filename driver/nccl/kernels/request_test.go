@@ -33,11 +33,12 @@ func chooseAll(t *rapid.T, request Request) []Launch {
 	var refusal string
 	for request.Rank = range request.Ranks {
 		l, err := Choose(&request)
-		if err == nil {
+		switch {
+		case err == nil:
 			all = append(all, l)
-		} else if request.Rank > 0 && err.Error() != refusal {
+		case request.Rank > 0 && err.Error() != refusal:
 			t.Fatalf("rank %d: %v, but the ranks before: %q", request.Rank, err, refusal)
-		} else {
+		default:
 			refusal = err.Error()
 		}
 	}
