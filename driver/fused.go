@@ -6,9 +6,10 @@ import "fmt"
 // residual, which all ranks keep, and each row of the result is divided by the root of the mean of
 // its squares and multiplied by weights.
 //
-// The Call's Count is Rows*Hidden, its DataType BFloat16, its ReduceOp Sum and its Path PathDirect;
-// Send is the input, Recv the output, which may be the input. It needs no windows. Residual, Rows *
-// Hidden elements, and Weight, Hidden elements, overlap nothing. All lie on addresses of NormAlign.
+// The Call's Count is Rows*Hidden, its DataType BFloat16, its ReduceOp Sum and its Path
+// PathDirect; Send is the input, Recv the output, which may be the input. It needs no windows.
+// Residual, Rows * Hidden elements, and Weight, Hidden elements, overlap nothing. All lie on
+// addresses of NormAlign.
 type Norm struct {
 	// Rows and Hidden are the number of rows and of elements in each, a multiple of NormUnit.
 	Rows, Hidden int64

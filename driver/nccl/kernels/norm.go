@@ -19,7 +19,7 @@ func (r *Request) rows() (Launch, error) {
 		op: opSum, divisor: 1,
 	}
 	family, blocks := "norm_one_shot", n.Rows
-	if n.Rows*l.bytes > min(oneStep, oneStepTotal/int64(r.Ranks-1)) {
+	if inOne, _ := r.rowLimits(n.Hidden); n.Rows > inOne {
 		family, blocks = "norm_two_shot", r.sets(n.Rows)
 	}
 	if limit := r.RowLimit(n.Hidden); n.Rows > limit {
@@ -43,14 +43,21 @@ func (r *Request) sets(rows int64) int64 {
 
 // RowLimit is how many rows of so many elements a call may have.
 func (r *Request) RowLimit(hidden int64) int64 {
-	ranks, bytes := int64(r.Ranks), hidden*int64(driver.BFloat16.Size())
-	perRow := chunks(bytes) * chunkBytes
-	inOne := min(halfBytes/(ranks*perRow), min(oneStep, oneStepTotal/(ranks-1))/bytes)
-	return max(inOne, halfBytes/2/(ranks*perRow)*ranks)
+	inOne, inTwo := r.rowLimits(hidden)
+	return max(inOne, inTwo)
 }
 
-// Local is what is left to do after an all-reduce of its own, on one GPU: the residual gets the sums
-// added, and is normalized. Buffers lie on addresses of 16.
+// rowLimits are those in one step and in two. In one, rows must be few enough for it to be the
+// faster way, and fit.
+func (r *Request) rowLimits(hidden int64) (inOne, inTwo int64) {
+	ranks, bytes := int64(r.Ranks), hidden*int64(driver.BFloat16.Size())
+	perRow := ranks * chunks(bytes) * chunkBytes
+	quick := min(oneStep, oneStepTotal/(ranks-1)) / bytes
+	return min(quick, halfBytes/perRow), halfBytes / 2 / perRow * ranks
+}
+
+// Local is what is left to do after an all-reduce of its own, on one GPU: the residual gets the
+// sums added, and is normalized. Buffers lie on addresses of 16.
 type Local struct {
 	driver.Norm
 	// Send are the sums, Recv is the output.

@@ -173,11 +173,15 @@ DEVICE bool norm_row(const Norm& call, const Place& p, u64 row, Sums sums) {
 }
 
 // hail is what the last warp of the grid does before it waits with its block. It returns false if there
-// is to be no result.
+// is to be no result, to all threads of a warp alike.
 DEVICE bool hail(const Norm& call, const Place& p) {
-	if (!p.speaks || p.lane >= call.ranks || p.lane == call.rank) return true;
-	greet(call, p.lane, p.epoch);
-	return meet<false>(call, p.lane, p.epoch);
+	if (!p.speaks) return true;
+	bool met = true;
+	if (p.lane < call.ranks && p.lane != call.rank) {
+		greet(call, p.lane, p.epoch);
+		met = meet<false>(call, p.lane, p.epoch);
+	}
+	return dev::all_warp(met);
 }
 
 // norm_one_shot gives every rank everything. A block has whole rows.

@@ -1,0 +1,333 @@
+package nccl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/driver/nccl/kernels"
+	"symmem/internal/dl"
+	"symmem/internal/reduce"
+)
+
+// A thread adds up the squares of up to 10 words of 4 elements, a warp those of its threads in 5
+// steps, a block those of up to 16 warps: with the square itself so many roundings to an element
+// at most. All terms are positive, so their sum is off by as many units of float32 (u, 2^-24),
+// relative to itself; the mean and the addition of epsilon round once each. The root halves what
+// is relative, and is itself off by 2 units in the last place (4u); the two products round once
+// each. So before its last rounding an element is off by normError of itself, in first order of u.
+const (
+	normSteps = 10*4 + 5 + 16 + 1
+	normError = ((normSteps+2)/2.0 + 4 + 2) * 0x1p-24
+)
+
+// sheet is what all ranks need of a norm to try it, and what must come out.
+type sheet struct {
+	rows, hidden     int
+	epsilon          float32
+	inPlace          bool
+	inputs           [][]float32 // of each rank
+	residual, weight []float32
+	sums             []float32 // what the residual becomes
+}
+
+// newSheet draws a sheet of some shape.
+func newSheet(draws *rand.Rand, ranks, rows, hidden int) *sheet {
+	s := &sheet{
+		rows: rows, hidden: hidden, epsilon: float32(draws.Float64() * 1e-5),
+		inPlace: draws.IntN(2) == 0,
+	}
+	for range ranks {
+		s.inputs = append(s.inputs, drawn(draws, rows*hidden))
+	}
+	s.residual, s.weight = drawn(draws, rows*hidden), drawn(draws, hidden)
+	s.sums = make([]float32, rows*hidden)
+	for i := range s.sums {
+		sum := s.inputs[0][i]
+		for _, in := range s.inputs[1:] {
+			sum += in[i]
+		}
+		s.sums[i] = rounded(rounded(sum) + s.residual[i])
+	}
+	return s
+}
+
+// anySheet draws the shape, too.
+func anySheet(draws *rand.Rand, ranks int) *sheet {
+	hidden := driver.NormUnit * (1 + draws.IntN(600))
+	switch draws.IntN(4) {
+	case 0:
+		hidden = driver.MaxHidden >> draws.IntN(5)
+	case 1:
+		hidden = driver.NormUnit * (1 + draws.IntN(driver.MaxHidden/driver.NormUnit))
+	}
+	r := kernels.Request{Ranks: ranks}
+	rows := min(draws.IntN(1<<draws.IntN(8)+1), int(r.RowLimit(int64(hidden))))
+	return newSheet(draws, ranks, rows, hidden)
+}
+
+func (s *sheet) String() string {
+	return fmt.Sprintf("%d rows of %d on %d ranks, in place: %v", s.rows, s.hidden, len(s.inputs),
+		s.inPlace)
+}
+
+func rounded(v float32) float32 { return reduce.BFloat16Value(reduce.BFloat16Bits(v)) }
+
+func drawn(draws *rand.Rand, n int) []float32 {
+	values := make([]float32, n)
+	for i := range values {
+		values[i] = rounded(float32(draws.NormFloat64()))
+	}
+	return values
+}
+
+func packed(values []float32) []byte {
+	out := make([]byte, 2*len(values))
+	for i, v := range values {
+		put(driver.BFloat16, out, i, v)
+	}
+	return out
+}
+
+// judge compares an output with the sums' norms in float64.
+func (s *sheet) judge(got []byte) error {
+	for row := range s.rows {
+		sums := s.sums[row*s.hidden:][:s.hidden]
+		squares := 0.0
+		for _, v := range sums {
+			squares += float64(v) * float64(v)
+		}
+		scale := 1 / math.Sqrt(squares/float64(s.hidden)+float64(s.epsilon))
+		for i, v := range sums {
+			exact := float64(v) * scale * float64(s.weight[i])
+			a, b := rounded(float32(exact*(1-normError))), rounded(float32(exact*(1+normError)))
+			had := value(driver.BFloat16, got, row*s.hidden+i)
+			if had != a && had != b {
+				return fmt.Errorf("%v: row %d, element %d is %g, want %g to %g", s, row, i, had, a, b)
+			}
+		}
+	}
+	return nil
+}
+
+// desk is where a rank has its buffers: in no windows, and elsewhere on each rank.
+type desk struct {
+	send, residual, weight, recv uintptr
+	bytes                        int64
+}
+
+// deskBytes is the size of the largest buffer.
+const deskBytes = 6 << 20
+
+func newDesk(m *mate) (d desk, err error) {
+	s, err := m.grow(4*deskBytes + 4096)
+	if err != nil {
+		return d, err
+	}
+	at := s.segment.Address() + uintptr(16*(3*m.number+1))
+	return desk{
+		send: at, residual: at + deskBytes, weight: at + 2*deskBytes, recv: at + 3*deskBytes + 8,
+	}, nil
+}
+
+// write brings memory of the host to the device.
+func (m *mate) write(at uintptr, values []byte) error {
+	if len(values) == 0 {
+		return nil
+	}
+	copy(m.pinned, values)
+	return errors.Join(m.stream.Copy(at, dl.AddressOf(&m.pinned[0]), int64(len(values))),
+		m.stream.Synchronize(context.Background()))
+}
+
+// lay brings what a sheet needs to a rank, and returns the call.
+func (d *desk) lay(m *mate, s *sheet) (driver.Call, error) {
+	call := driver.Call{
+		Operation: driver.AllReduceRMSNorm, DataType: driver.BFloat16, Digest: 77,
+		Count: int64(s.rows * s.hidden), Send: d.send, Recv: d.recv, Path: driver.PathDirect,
+		Norm: &driver.Norm{
+			Rows: int64(s.rows), Hidden: int64(s.hidden), Epsilon: s.epsilon, Residual: d.residual,
+			Weight: d.weight,
+		},
+	}
+	if s.inPlace {
+		call.Recv = d.send
+	}
+	return call, errors.Join(
+		m.stream.Fill(call.Recv-8, 0xff, 2*call.Count+16),
+		m.write(d.send, packed(s.inputs[m.rank])), m.write(d.residual, packed(s.residual)),
+		m.write(d.weight, packed(s.weight)))
+}
+
+// look reads what a call has written, and compares.
+func (d *desk) look(w *team, m *mate, s *sheet, call *driver.Call) ([]byte, error) {
+	sums, err := m.copied(w, d.residual, 2*call.Count)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(sums, packed(s.sums)) {
+		return nil, fmt.Errorf("%v: the residual is wrong", s)
+	}
+	around, err := m.copied(w, call.Recv-8, 2*call.Count+16)
+	if err != nil {
+		return nil, err
+	}
+	if n := len(around); !bytes.Equal(around[:8], poison) || !bytes.Equal(around[n-8:], poison) {
+		return nil, fmt.Errorf("%v: something beside the output was written", s)
+	}
+	out := bytes.Clone(around[8 : len(around)-8])
+	return out, s.judge(out)
+}
+
+var poison = bytes.Repeat([]byte{0xff}, 8)
+
+// TestNormsAreRight compares residuals to the bit with what float32 gives, outputs with float64
+// within their bound, and all ranks with each other.
+func TestNormsAreRight(t *testing.T) {
+	draws := drawing(t)
+	trials := 12
+	if full() {
+		trials = 400
+	}
+	w, desks := newDesks(t, min(4, devices(t)), time.Minute)
+	for _, cast := range casts(t) {
+		w.play(cast...)
+		for range trials {
+			s := anySheet(draws, len(cast))
+			outs := make([][]byte, len(cast))
+			w.must(func(m *mate) error {
+				d := &desks[m.number]
+				call, err := d.lay(m, s)
+				if err == nil {
+					err = m.launch(m.stream, call)
+				}
+				if err == nil {
+					outs[m.rank], err = d.look(w, m, s, &call)
+				}
+				return err
+			})
+			for r, out := range outs {
+				if !bytes.Equal(out, outs[0]) {
+					t.Fatalf("%v: rank %d has another output than rank 0", s, r)
+				}
+			}
+		}
+	}
+}
+
+// newDesks opens the team of a test with a desk for each rank.
+func newDesks(t *testing.T, ranks int, timeout time.Duration) (*team, []desk) {
+	t.Helper()
+	w := newTeam(t, ranks, timeout)
+	desks := make([]desk, len(w.mates))
+	w.must(func(m *mate) (err error) {
+		desks[m.number], err = newDesk(m)
+		return err
+	})
+	return w, desks
+}
+
+func TestNormsAreCaptured(t *testing.T) {
+	const replays = 5
+	draws := drawing(t)
+	w, desks := newDesks(t, 2, time.Minute)
+	w.play(0, 1)
+	sheets := []*sheet{newSheet(draws, 2, 3, 1024), newSheet(draws, 2, 300, 512)}
+	for _, s := range sheets {
+		s.inPlace = false
+		w.must(func(m *mate) error {
+			d := &desks[m.number]
+			call, err := d.lay(m, s)
+			if err != nil {
+				return err
+			}
+			err = errors.Join(m.stream.BeginCapture(), m.launch(m.stream, call))
+			g, end := m.stream.EndCapture()
+			if err = errors.Join(err, end); err != nil {
+				return err
+			}
+			for range replays {
+				// A residual is what a call starts from and leaves.
+				if _, err := d.lay(m, s); err != nil {
+					return err
+				}
+				if err := g.Launch(m.stream); err != nil {
+					return err
+				}
+				if _, err := d.look(w, m, s, &call); err != nil {
+					return err
+				}
+			}
+			return g.Close()
+		})
+	}
+}
+
+// TestNormsThatDifferFail launches other shapes on the ranks, under the digests that stand for
+// them.
+func TestNormsThatDifferFail(t *testing.T) {
+	draws := drawing(t)
+	w, desks := newDesks(t, 2, time.Minute)
+	sheets := [][2]*sheet{
+		{newSheet(draws, 2, 2, 1024), newSheet(draws, 2, 1, 2048)},
+		{newSheet(draws, 2, 100, 2048), newSheet(draws, 2, 200, 1024)},
+		{newSheet(draws, 2, 0, 1024), newSheet(draws, 2, 1, 1024)},
+	}
+	for _, pair := range sheets {
+		w.play(0, 1)
+		for r, err := range w.each(func(m *mate) error {
+			s := pair[m.rank]
+			s.inPlace = false
+			call, err := desks[m.number].lay(m, s)
+			if err != nil {
+				return err
+			}
+			call.Digest = uint64(s.rows)
+			if err := m.launch(m.stream, call); err != nil {
+				return err
+			}
+			return m.stream.Synchronize(t.Context())
+		}) {
+			var mismatch *driver.MismatchError
+			if !errors.As(err, &mismatch) || mismatch.Call.Norm.Rows != int64(pair[r].rows) {
+				t.Errorf("%v: rank %d got %v, want a MismatchError", pair[r], r, err)
+			}
+		}
+		w.must(func(m *mate) error {
+			out, err := m.copied(w, desks[m.number].recv, 64)
+			if err == nil && !bytes.Equal(out, bytes.Repeat(poison, 8)) && pair[m.rank].rows > 0 {
+				err = fmt.Errorf("%v: the output was written", pair[m.rank])
+			}
+			return err
+		})
+	}
+}
+
+func TestANormThatWaitsInVainEnds(t *testing.T) {
+	draws := drawing(t)
+	w, desks := newDesks(t, 2, time.Second)
+	for _, s := range []*sheet{newSheet(draws, 2, 1, 1024), newSheet(draws, 2, 200, 1024)} {
+		w.play(0, 1)
+		s.inPlace = false
+		errs := w.each(func(m *mate) error {
+			if m.rank == 1 {
+				return nil
+			}
+			call, err := desks[0].lay(m, s)
+			if err == nil {
+				err = m.launch(m.stream, call)
+			}
+			return errors.Join(err, m.stream.Synchronize(t.Context()))
+		})
+		var late *driver.TimeoutError
+		if !errors.As(errs[0], &late) || len(late.Missing) != 1 || late.Missing[0] != 1 {
+			t.Errorf("%v: got %v, want a TimeoutError about rank 1", s, errs[0])
+		}
+	}
+}
