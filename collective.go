@@ -142,6 +142,11 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request) error {
 	if err := s.uses(r.send, r.recv); err != nil {
 		return err
 	}
+	if r.operation == driver.AllReduceRMSNorm {
+		if err := s.uses(r.norm.residual, r.norm.weight); err != nil {
+			return err
+		}
+	}
 	if err := g.launch(s, p); err != nil {
 		return g.settle(err)
 	}

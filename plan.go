@@ -22,6 +22,7 @@ type request struct {
 	send, recv Memory
 	// choice is who chooses the path of this call alone; PathDefault leaves it to the group.
 	choice PathChoice
+	norm   normOf
 }
 
 // preparedPlan is a request worked out. Engines make the same calls on the same buffers again and
@@ -34,6 +35,8 @@ type preparedPlan struct {
 	// sendFrees and recvFrees are the counts of frees in the buffers' pools when the buffers were
 	// last found alive. While they stand nothing was freed, so nothing needs to be looked up.
 	sendFrees, recvFrees atomic.Uint64
+	// normFrees are those of a norm's residual and weight.
+	normFrees [2]atomic.Uint64
 }
 
 // planSlots is the number of plans that a group keeps, a power of two.
@@ -44,7 +47,8 @@ func (p *preparedPlan) same(r *request, epoch uint64) bool {
 	q := &p.request
 	return p.epoch == epoch && q.send == r.send && q.recv == r.recv && q.count == r.count &&
 		q.operation == r.operation && q.dataType == r.dataType && q.reduceOp == r.reduceOp &&
-		q.root == r.root && q.choice == r.choice
+		q.root == r.root && q.choice == r.choice &&
+		(r.operation != driver.AllReduceRMSNorm || q.norm == r.norm)
 }
 
 // alive refuses buffers that were freed since the plan was made. A new plan would refuse them, and
@@ -53,6 +57,9 @@ func (p *preparedPlan) alive() error {
 	err := p.request.send.stillAlive(&p.sendFrees)
 	if err == nil {
 		err = p.request.recv.stillAlive(&p.recvFrees)
+	}
+	if err == nil && p.request.operation == driver.AllReduceRMSNorm {
+		err = p.aliveNorm()
 	}
 	if err != nil {
 		return fmt.Errorf("%v: %w", p.request.operation, err)
@@ -78,7 +85,7 @@ func (m Memory) stillAlive(frees *atomic.Uint64) error {
 
 func (r *request) slot() uint64 {
 	h := uint64(r.send.Address())>>6 ^ uint64(r.recv.Address())>>8 ^
-		uint64(r.count)<<2 ^ uint64(r.operation)
+		uint64(r.count)<<2 ^ uint64(r.operation) ^ uint64(r.norm.weight.Address())>>5
 	return (h * 0x9e3779b97f4a7c15) >> 56 & (planSlots - 1)
 }
 
@@ -87,7 +94,8 @@ func (g *Group) plan(ctx context.Context, r *request) (*preparedPlan, error) {
 	slot := &g.plans[r.slot()]
 	// Which plans are kept depends on addresses, and so on the rank; what is registered must not.
 	if p := slot.Load(); p != nil && p.same(r, g.epoch.Load()) &&
-		!g.owes(r.send.pool) && !g.owes(r.recv.pool) {
+		(r.operation == driver.AllReduceRMSNorm ||
+			!g.owes(r.send.pool) && !g.owes(r.recv.pool)) {
 		return p, p.alive()
 	}
 	p, err := g.prepare(ctx, r)
@@ -121,6 +129,9 @@ func (g *Group) prepare(ctx context.Context, r *request) (*preparedPlan, error) 
 	}
 	epoch := g.epoch.Load()
 	call, why := g.route(r)
+	if err := g.refuseNorm(&call); err != nil {
+		return nil, fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
+	}
 	plan, err := g.comm.Prepare(call)
 	if err != nil {
 		return nil, fmt.Errorf("%w (%v)", g.settle(err), why)
@@ -133,7 +144,7 @@ func (g *Group) check(r *request) error {
 	if err := g.Err(); err != nil {
 		return err
 	}
-	if r.operation > driver.Barrier {
+	if r.operation > driver.AllReduceRMSNorm {
 		return invalid("operation %d", r.operation)
 	}
 	if r.count < 0 || r.root < 0 || r.root >= len(g.ranks) || !r.dataType.Valid() ||
@@ -143,6 +154,11 @@ func (g *Group) check(r *request) error {
 	}
 	if r.count > maxElements {
 		return fmt.Errorf("count %d: %w", r.count, ErrOutOfRange)
+	}
+	if r.operation == driver.AllReduceRMSNorm {
+		if err := g.checkNorm(r); err != nil {
+			return err
+		}
 	}
 	call := driver.Call{
 		Operation: r.operation, DataType: r.dataType, Count: r.count,
@@ -218,7 +234,7 @@ func (g *Group) checkMemory(what string, m Memory, bytes int64, t DataType) erro
 // collective on their memory. During a capture it leaves that, and the call takes a path that needs
 // no windows, on all ranks alike.
 func (g *Group) takeOver(ctx context.Context, r *request) error {
-	if g.rt.capturing() || r.operation.PointToPoint() {
+	if g.rt.capturing() || r.operation.PointToPoint() || r.operation == driver.AllReduceRMSNorm {
 		return nil
 	}
 	for _, m := range []Memory{r.send, r.recv} {
@@ -242,6 +258,9 @@ const bothInWindows = "both buffers lie in windows of the group"
 // group prefers it; else the plain path, on which windows play no part. The choice depends only on
 // things that ledgers and the group's terms cover, so all ranks choose alike.
 func (g *Group) route(r *request) (call driver.Call, why reason) {
+	if r.operation == driver.AllReduceRMSNorm {
+		return g.routeNorm(r)
+	}
 	call = driver.Call{
 		Operation: r.operation, DataType: r.dataType, ReduceOp: r.reduceOp, Root: r.root,
 		Count: r.count, Send: r.send.Address(), Recv: r.recv.Address(),
@@ -287,6 +306,10 @@ func (g *Group) describe(call *driver.Call, sequence uint64) *agreement.Collecti
 		DataType: call.DataType.String(), ReduceOp: call.ReduceOp.String(),
 		Root: call.Root, Count: uint64(call.Count), Sequence: sequence,
 		SendSegment: -1, RecvSegment: -1,
+	}
+	if call.Norm != nil {
+		describeNorm(c, call.Norm)
+		return c
 	}
 	if call.Operation.PointToPoint() {
 		// The two ends differ in operation, peer and place, and may.

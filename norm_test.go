@@ -1,0 +1,160 @@
+package symmem_test
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"symmem"
+	bits "symmem/internal/reduce"
+)
+
+// normRank is a rank with the tensors of a norm on its device.
+type normRank struct {
+	*rank
+	args symmem.NormArgs
+	pool *symmem.Pool
+}
+
+// norms runs a function on two ranks that may go direct; where they cannot, they must be told so.
+func norms(t *testing.T, f func(r *normRank)) {
+	together(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
+		n := &normRank{rank: r, pool: r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib})}
+		tensor := func(bytes int64) symmem.Memory { return r.alloc(n.pool, bytes).Memory() }
+		const rows, hidden = 3, 1024
+		n.args = symmem.NormArgs{
+			Input: tensor(2 * rows * hidden), Output: tensor(2 * rows * hidden),
+			Residual: tensor(2 * rows * hidden), Weight: tensor(2 * hidden),
+			Rows: rows, Hidden: hidden, Epsilon: 1e-5,
+		}
+		if r.Device().Backend == "host" {
+			err := r.World().AllReduceRMSNorm(r.ctx, n.args, nil)
+			r.is(err, symmem.ErrUnsupported)
+			if !strings.Contains(err.Error(), "no kernels of a GPU") {
+				r.failf("no reason: %v", err)
+			}
+			return
+		}
+		n.fill(n.args.Input, func(i int) float32 { return float32(i%7 - 3 + r.Rank()) })
+		n.fill(n.args.Residual, func(i int) float32 { return float32(i % 5) })
+		n.fill(n.args.Weight, func(i int) float32 { return float32(1 + i%3) })
+		f(n)
+	})
+}
+
+// fill writes numbers that bfloat16 holds.
+func (r *normRank) fill(m symmem.Memory, number func(i int) float32) {
+	values := make([]uint16, m.Bytes()/2)
+	for i := range values {
+		values[i] = bits.BFloat16Bits(number(i))
+	}
+	s := r.DefaultStream()
+	r.ok(errors.Join(s.Copy(m, symmem.Host(values)), s.Synchronize(r.ctx)))
+}
+
+func (r *normRank) numbers(m symmem.Memory) []float32 {
+	encoded := make([]uint16, r.args.Rows*r.args.Hidden)
+	part, err := m.Slice(0, int64(2*len(encoded)))
+	r.ok(err)
+	s := r.DefaultStream()
+	r.ok(errors.Join(s.Copy(symmem.Host(encoded), part), s.Synchronize(r.ctx)))
+	values := make([]float32, len(encoded))
+	for i := range encoded {
+		values[i] = bits.BFloat16Value(encoded[i])
+	}
+	return values
+}
+
+func TestANormIsWhatThreeStepsAre(t *testing.T) {
+	norms(t, func(r *normRank) {
+		r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil))
+		sums, norms := r.numbers(r.args.Residual), r.numbers(r.args.Output)
+		hidden := int(r.args.Hidden)
+		for row := range int(r.args.Rows) {
+			squares := 0.0
+			for i := row * hidden; i < (row+1)*hidden; i++ {
+				if want := float32(2*(i%7-3) + 1 + i%5); sums[i] != want {
+					r.failf("residual %d is %g, want %g", i, sums[i], want)
+				}
+				squares += float64(sums[i]) * float64(sums[i])
+			}
+			scale := 1 / math.Sqrt(squares/float64(hidden)+1e-5)
+			for i := row * hidden; i < (row+1)*hidden; i++ {
+				want := float64(sums[i]) * scale * float64(1+i%hidden%3)
+				if off := math.Abs(float64(norms[i]) - want); off > math.Abs(want)/256 {
+					r.failf("output %d is %g, want %g", i, norms[i], want)
+				}
+			}
+		}
+		if got := r.World().Stats().Paths["direct"]; got == 0 {
+			r.failf("no call went direct")
+		}
+	})
+}
+
+func TestNormsThatNoRankCanDoAreRefused(t *testing.T) {
+	norms(t, func(r *normRank) {
+		small, err := r.args.Residual.Slice(0, 2048)
+		r.ok(err)
+		odd, err := r.args.Output.Slice(2, 2)
+		r.ok(err)
+		for _, c := range []struct {
+			name   string
+			change func(a *symmem.NormArgs)
+			want   error
+		}{
+			{"rows of no vector", func(a *symmem.NormArgs) { a.Hidden = 1020 }, symmem.ErrInvalid},
+			{"rows of nothing", func(a *symmem.NormArgs) { a.Hidden = 0 }, symmem.ErrInvalid},
+			{"too long rows", func(a *symmem.NormArgs) { a.Hidden = 1 << 15 }, symmem.ErrInvalid},
+			{"fewer than no rows", func(a *symmem.NormArgs) { a.Rows = -1 }, symmem.ErrInvalid},
+			{"no number", func(a *symmem.NormArgs) { a.Epsilon = float32(math.NaN()) },
+				symmem.ErrInvalid},
+			{"an output that is the residual", func(a *symmem.NormArgs) { a.Output = a.Residual },
+				symmem.ErrInvalid},
+			{"a weight in the input", func(a *symmem.NormArgs) { a.Weight = a.Input },
+				symmem.ErrInvalid},
+			{"a small residual", func(a *symmem.NormArgs) { a.Residual = small }, symmem.ErrOutOfRange},
+			{"a small output", func(a *symmem.NormArgs) { a.Output = odd }, symmem.ErrOutOfRange},
+			{"an output on an odd place", func(a *symmem.NormArgs) {
+				a.Output, a.Rows, a.Hidden = odd, 0, 8
+			}, nil},
+		} {
+			a := r.args
+			c.change(&a)
+			if err := r.World().AllReduceRMSNorm(r.ctx, a, nil); !errors.Is(err, c.want) {
+				r.failf("%s: got %v, want %v", c.name, err, c.want)
+			}
+		}
+		r.ok(r.World().SetPath(r.ctx, symmem.PathPlain))
+		r.is(r.World().AllReduceRMSNorm(r.ctx, r.args, nil), symmem.ErrUnsupported)
+		_, err = r.World().Explain(symmem.OpAllReduceRMSNorm, r.args.Input, r.args.Output, 8,
+			symmem.BFloat16)
+		r.is(err, symmem.ErrInvalid)
+	})
+}
+
+func TestNormsThatDifferAreADivergence(t *testing.T) {
+	norms(t, func(r *normRank) {
+		r.args.Epsilon *= float32(1 + r.Rank())
+		err := r.World().AllReduceRMSNorm(r.ctx, r.args, nil)
+		if err == nil {
+			err = r.DefaultStream().Synchronize(r.ctx)
+		}
+		var diverged *symmem.DivergenceError
+		if !errors.As(err, &diverged) || !strings.Contains(err.Error(), "epsilon 2e-05") {
+			r.failf("got %v, want a DivergenceError", err)
+		}
+	})
+}
+
+func TestANormOnAFreedResidualIsRefused(t *testing.T) {
+	norms(t, func(r *normRank) {
+		b := r.alloc(r.pool, r.args.Residual.Bytes())
+		r.args.Residual = b.Memory()
+		r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil))
+		r.ok(r.DefaultStream().Synchronize(r.ctx))
+		r.ok(b.Free())
+		r.is(r.World().AllReduceRMSNorm(r.ctx, r.args, nil), symmem.ErrFreed)
+	})
+}
