@@ -61,6 +61,7 @@ func newBenchCommand() *cobra.Command {
 		newBenchCollectiveCommand(f),
 		newBenchScaleCommand(f),
 		newBenchDecodeCommand(f),
+		newBenchNormCommand(f),
 		newBenchSubmitCommand(f),
 		newBenchWindowsCommand(f),
 	)

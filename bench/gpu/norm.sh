@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# All-reduce, residual and RMSNorm in one kernel, against an all-reduce of the direct path and a kernel
+# that does the rest. NORM has more flags of the bench.
+# shellcheck source-path=SCRIPTDIR source=machine.sh
+. "$(dirname "$0")/machine.sh"
+
+read -ra more <<<"${NORM:-}"
+expect 0 600 symmem bench norm --backend "$BACKEND" --ranks "$RANKS" --enforce "${more[@]}"
+finish

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"symmem/driver"
+	"symmem/internal/bench"
+	"symmem/internal/rendezvous"
+)
+
+const benchNormLong = "" +
+	`norm measures the end of a layer whose rows are split over GPUs: an all-reduce of
+[rows, hidden] bfloat16, the addition of a residual and an RMSNorm, all in one kernel. The baseline,
+which runs in turns with it, is the all-reduce of the direct path and one kernel for the rest; "plain
+us" has NCCL's all-reduce instead. --graph-ops of each are captured into a graph, whose replays are
+timed; a time is that of one on the slowest rank.
+
+Before a shape is measured its residuals must be equal to the bit, and outputs up to one unit in the
+last place. The bar is the baseline. Rows that do not fit into exchange memory are not measured.
+
+It needs GPUs whose memory is within reach of each other. It starts the ranks itself, or, started by
+a launcher, is one of them.`
+
+const benchNormExample = `  symmem bench norm --ranks 4
+  symmem bench norm --ranks 2 --rows 1,16 --hidden 7168 --json --enforce`
+
+// normFlags are the flags of bench norm as they are given.
+type normFlags struct {
+	*benchFlags
+	config  bench.Norm
+	ranks   int
+	unbound bool
+	started bool
+}
+
+func newBenchNormCommand(shared *benchFlags) *cobra.Command {
+	f := &normFlags{benchFlags: shared}
+	cmd := &cobra.Command{
+		Use:     "norm",
+		Short:   "Measure all-reduce, residual and RMSNorm in one kernel against two",
+		Long:    benchNormLong,
+		Example: benchNormExample,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.parse(); err != nil {
+				return err
+			}
+			return asRanks(cmd, f.ranks, f.started, func(w rendezvous.World) error {
+				return f.run(cmd, w)
+			})
+		},
+	}
+	c, flags := &f.config, cmd.Flags()
+	flags.IntVar(&f.ranks, "ranks", 2, "processes to start")
+	flags.IntSliceVar(&c.Hidden, "hidden", []int{4096, 8192}, "elements of a row, multiples of 8")
+	flags.IntSliceVar(&c.Rows, "rows", []int{1, 2, 4, 8, 16, 32, 64, 128, 256}, "rows of a call")
+	flags.IntVar(&c.GraphOps, "graph-ops", 20, "calls that are captured into a graph")
+	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
+	flags.DurationVar(&c.Timeout, "timeout", 30*time.Second, "longest wait for another rank")
+	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of a bench")
+	cobra.CheckErr(flags.MarkHidden(startedFlag))
+	return cmd
+}
+
+// parse checks all flags before anything starts.
+func (f *normFlags) parse() (err error) {
+	c := &f.config
+	if c.Plan, err = f.plan(); err != nil {
+		return err
+	}
+	c.Backend = cmp.Or(f.backend, "auto")
+	if err := errors.Join(positive("rows", c.Rows), positive("hidden", c.Hidden)); err != nil {
+		return err
+	}
+	for _, n := range c.Rows {
+		if n > maxSequences {
+			return fmt.Errorf("rows has %d, but may have %d at most", n, maxSequences)
+		}
+	}
+	for _, n := range c.Hidden {
+		if n%driver.NormUnit != 0 || n > driver.MaxHidden {
+			return fmt.Errorf("hidden has %d, but must be multiples of %d up to %d", n, driver.NormUnit,
+				driver.MaxHidden)
+		}
+	}
+	if c.GraphOps < 1 || c.GraphOps > maxGraphOps {
+		return fmt.Errorf("graph-ops is %d, but must be from 1 to %d", c.GraphOps, maxGraphOps)
+	}
+	return checkRanks(f.ranks)
+}
+
+func (f *normFlags) run(cmd *cobra.Command, w rendezvous.World) error {
+	err := f.rank(cmd, w, f.unbound, func() (*bench.Report, error) {
+		return f.config.Run(cmd.Context())
+	})
+	if errors.Is(err, bench.ErrWrong) {
+		return exitWith(exitWrong, err)
+	}
+	return err
+}
