@@ -26,6 +26,8 @@ type NormArgs struct {
 	Rows, Hidden int64
 	// Epsilon is added to the mean of squares: from 0 to 1.
 	Epsilon float32
+	// At is as in Call.
+	At Site
 }
 
 // AllReduceRMSNorm is the end of a layer whose rows are split over ranks, in one kernel: an
@@ -51,6 +53,9 @@ func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) err
 	}
 	if a.Rows < 0 || a.Hidden < 1 || a.Hidden > driver.MaxHidden || a.Rows > maxElements/a.Hidden {
 		return invalid("%v on group %s: %d rows of %d elements", r.operation, g.id, a.Rows, a.Hidden)
+	}
+	if a.At != 0 {
+		g.site.Store(uint32(a.At))
 	}
 	r.count = a.Rows * a.Hidden
 	return g.run(ctx, s, &r)

@@ -36,6 +36,14 @@ API int symmem_all_to_all(uint64_t group, int64_t count, int type, int path, con
 	return symmem_collective(group, SYMMEM_ALL_TO_ALL, count, type, 0, 0, path, send, recv, stream);
 }
 
+API int symmem_all_reduce_rms_norm(uint64_t group, int64_t rows, int64_t hidden, float epsilon,
+                                   const void *input, void *residual, const void *weight,
+                                   void *output, uint64_t stream) {
+	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
+	return goNorm(group, rows, hidden, epsilon, (void *)input, residual, (void *)weight, output,
+	              stream, symmem_current_site());
+}
+
 API int symmem_barrier(uint64_t group, uint64_t stream) {
 	return symmem_collective(group, SYMMEM_BARRIER, 0, SYMMEM_UINT8, 0, 0, SYMMEM_PATH_DEFAULT, 0, 0,
 	                         stream);

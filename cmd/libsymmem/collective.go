@@ -23,6 +23,20 @@ func goCollective(
 	})
 }
 
+//export goNorm
+func goNorm(
+	group C.uint64_t, rows, hidden C.int64_t, epsilon C.float,
+	input, residual, weight, output unsafe.Pointer, stream C.uint64_t, site C.uint32_t,
+) C.int {
+	return guarded(func() error {
+		return library.Norm(uint64(group), &torch.Norm{
+			Rows: int64(rows), Hidden: int64(hidden), Epsilon: float32(epsilon),
+			Input: uintptr(input), Residual: uintptr(residual), Weight: uintptr(weight),
+			Output: uintptr(output), Stream: uintptr(stream), Site: uint32(site),
+		})
+	})
+}
+
 //export goSynchronize
 func goSynchronize(stream C.uint64_t) C.int {
 	return guarded(func() error { return library.Synchronize(uintptr(stream)) })

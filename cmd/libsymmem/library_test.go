@@ -149,6 +149,7 @@ func TestAProgramInCOnTheSoftwareGPU(t *testing.T) {
 		{"SGLang's symbols register with several communicators, once ranks agree", "plug"},
 		{"a communicator of another library takes part in a group", "attach"},
 		{"collectives become a part of the owner's capture", "capture"},
+		{"rows are summed, added and normalized in one", "norm"},
 	} {
 		for _, ranks := range []int{2, 4} {
 			t.Run(fmt.Sprintf("%s, on %d", s.sentence, ranks), func(t *testing.T) {

@@ -433,6 +433,18 @@ int symmem_broadcast(uint64_t group, int64_t count, int type, int root, int path
 int symmem_all_to_all(uint64_t group, int64_t count, int type, int path, const void *send,
                       void *recv, uint64_t stream);
 
+/* All-reduce, residual and RMSNorm in one kernel, of rows of bfloat16 on addresses of 8:
+ *   y = all-reduce of input; residual = y + residual;
+ *   output = residual / sqrt(mean(residual * residual) + epsilon) * weight
+ * each rounded to bfloat16, the mean over a row of `hidden` elements, a multiple of 8 up to 16384.
+ * input, residual and output are rows * hidden elements, weight is hidden; output may be input,
+ * nothing else overlaps. All ranks give the same residual, and get the same bits. It needs no
+ * windows, but the direct path: SYMMEM_ERR_UNSUPPORTED, on all ranks alike, where there is none or
+ * the rows do not fit; callers then do the three steps. */
+int symmem_all_reduce_rms_norm(uint64_t group, int64_t rows, int64_t hidden, float epsilon,
+                               const void *input, void *residual, const void *weight, void *output,
+                               uint64_t stream);
+
 /* A collective without data. */
 int symmem_barrier(uint64_t group, uint64_t stream);
 

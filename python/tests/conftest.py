@@ -47,9 +47,15 @@ def torch_is_here() -> bool:
     return importlib.util.find_spec("torch") is not None
 
 
+def gpus_here() -> int:
+    """Count the GPUs, by their files: CUDA must not start in the process that starts ranks."""
+    return len(list(Path("/dev").glob("nvidia[0-9]*")))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "torch: needs PyTorch")
     config.addinivalue_line("markers", "library: needs libsymmem.so")
+    config.addinivalue_line("markers", "gpus(n): needs so many GPUs of NVIDIA")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -60,6 +66,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(no_torch)
         if item.get_closest_marker("library") and not LIBRARY.exists():
             item.add_marker(no_library)
+        if (gpus := item.get_closest_marker("gpus")) and gpus_here() < gpus.args[0]:
+            item.add_marker(pytest.mark.skip(reason=f"DeviceError: {gpus.args[0]} GPUs are needed"))
 
 
 def run_ranks(

@@ -13,6 +13,7 @@ static const struct {
 	{"threads", threads}, {"signals", signals},         {"exit-live", exit_live},
 	{"reopen", reopen},   {"exit-waiting", exit_waiting}, {"plug", plug},
 	{"mismatch", mismatch}, {"speed", speed},       {"attach", attach},           {"capture", capture},
+	{"norm", norm},
 };
 
 int main(int argc, char **argv) {

@@ -69,6 +69,7 @@ void reopen(void);
 void plug(void);
 void attach(void);
 void capture(void);
+void norm(void);
 void speed(void);
 
 #endif

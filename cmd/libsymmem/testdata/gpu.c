@@ -123,6 +123,29 @@ void attach(void) {
 	DO(symmem_close(0));
 }
 
+/* norm adds up rows of ones, a residual of zeros, and divides by the root of the mean square. */
+void norm(void) {
+	start();
+	char options[64];
+	snprintf(options, sizeof options, "{\"backend\": \"nccl\", \"device\": %d}", rank);
+	uint64_t world = open_with(options);
+	void *stream = new_stream();
+	uint64_t on = (uint64_t)(uintptr_t)stream;
+	enum { ROWS = 3, HIDDEN = 256, ONE = 0x3f80 };
+	uint16_t *x, sum = size == 2 ? 0x4000 : 0x4080; /* 2 or 4 */
+	DO(symmem_alloc(0, 1 << 20, on, (void **)&x));
+	uint16_t *residual = x + ROWS * HIDDEN, *weight = residual + ROWS * HIDDEN;
+	CUDA("cuStreamSynchronize", stream);
+	for (int i = 0; i < ROWS * HIDDEN; i++) x[i] = ONE, residual[i] = 0, weight[i % HIDDEN] = ONE;
+	DO(symmem_all_reduce_rms_norm(world, ROWS, HIDDEN, 0, x, residual, weight, x, on));
+	DO(symmem_stream_synchronize(on));
+	for (int i = 0; i < ROWS * HIDDEN; i++) TRUE(residual[i] == sum && x[i] == ONE);
+	WANT(SYMMEM_ERR_INVALID,
+	     symmem_all_reduce_rms_norm(world, ROWS, HIDDEN, 0, x, x, weight, x, on));
+	DO(symmem_free(x));
+	DO(symmem_close(0));
+}
+
 /* capture lets the owner of a stream capture it, while the pool grows. */
 void capture(void) {
 	start();

@@ -79,6 +79,7 @@ __all__ = [
     "__version__",
     "all_gather_into_tensor",
     "all_reduce",
+    "all_reduce_rms_norm",
     "all_to_all_single",
     "alloc",
     "attach",
@@ -360,6 +361,45 @@ def all_reduce(
         _ops.all_reduce_(tensor, op, group)
         return None
     return _collectives.all_reduce(tensor, op, group, async_op)
+
+
+def all_reduce_rms_norm(
+    tensor: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    group: Any = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Combine rows over all ranks, add them to a residual and normalize it, in one kernel.
+
+    It does what these lines do, to the bit in the residual, up to the order of the sum in the norm:
+
+        y = all_reduce(tensor)
+        residual += y
+        r = residual.float()
+        return (r * torch.rsqrt(r.pow(2).mean(-1, keepdim=True) + eps) * weight.float()).bfloat16()
+
+    Args:
+        tensor: [..., hidden] of bfloat16, contiguous, symmetric or not; hidden is a multiple of 8
+            up to 16384.
+        residual: of the same shape, the same on all ranks; it is written.
+        weight: [hidden].
+        eps: what is added to the mean of squares.
+        group: as `symmem.group` takes it; the world unless given.
+        out: where the result goes, which may be `tensor`; a new tensor unless given.
+
+    Raises:
+        UnsupportedError: on all ranks alike, where there is no direct path or there are more rows
+            than it takes in one call: then these lines are the way.
+    """
+    if compiling():
+        from symmem import _ops
+
+        output = modules["torch"].empty_like(tensor) if out is None else out
+        _ops.all_reduce_rms_norm_(output, residual, tensor, weight, eps, group)
+        return output
+    return _collectives.all_reduce_rms_norm(tensor, residual, weight, eps, group, out)
 
 
 def all_gather_into_tensor(

@@ -122,6 +122,45 @@ def all_reduce_out(output: torch.Tensor, tensor: torch.Tensor, op: Any, group: A
     )
 
 
+def all_reduce_rms_norm(
+    tensor: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    group: Any = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Combine rows, add them to a residual and normalize it, in one kernel."""
+    g = find(group)
+    output = pytorch().module.empty_like(tensor) if out is None else out
+    named = {"tensor": tensor, "residual": residual, "weight": weight, "out": output}
+    bfloat16 = pytorch().module.bfloat16
+    for name, each in named.items():
+        if _flat(g, name, each).dtype is not bfloat16:
+            raise errors.InvalidError(f"{name} is of {each.dtype}: only bfloat16 can be normalized")
+    hidden = weight.numel()
+    if tensor.dim() == 0 or tensor.shape[-1] != hidden or weight.dim() != 1:
+        raise errors.InvalidError(
+            f"weight is {tuple(weight.shape)}, which are no rows of {tuple(tensor.shape)}"
+        )
+    for name in ("residual", "out"):
+        if named[name].shape != tensor.shape:
+            raise errors.InvalidError(
+                f"{name} is {tuple(named[name].shape)}, tensor is {tuple(tensor.shape)}"
+            )
+    Call(g, (tensor, residual, weight, output), [output], False).run(
+        "symmem_all_reduce_rms_norm",
+        tensor.numel() // max(hidden, 1),
+        hidden,
+        eps,
+        tensor.data_ptr(),
+        residual.data_ptr(),
+        weight.data_ptr(),
+        output.data_ptr(),
+    )
+    return output
+
+
 def all_gather_into_tensor(
     output: torch.Tensor, tensor: torch.Tensor, group: Any = None, async_op: bool = False
 ) -> Work | None:

@@ -87,6 +87,7 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_reduce_scatter": [_u64, _i64, _int, _int, _int, _ptr, _ptr, _u64],
     "symmem_broadcast": [_u64, _i64, _int, _int, _int, _ptr, _ptr, _u64],
     "symmem_all_to_all": [_u64, _i64, _int, _int, _ptr, _ptr, _u64],
+    "symmem_all_reduce_rms_norm": [_u64, _i64, _i64, c.c_float, _ptr, _ptr, _ptr, _ptr, _u64],
     "symmem_barrier": [_u64, _u64],
     "symmem_stream_synchronize": [_u64],
     "symmem_stream_forget": [_u64],

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 _SCHEMAS = {
     "all_reduce_": "(Tensor(a!) tensor, str op, str group) -> ()",
     "all_reduce": "(Tensor tensor, str op, str group) -> Tensor",
+    "all_reduce_rms_norm_": (
+        "(Tensor(a!) output, Tensor(b!) residual, Tensor input, Tensor weight, float eps, "
+        "str group) -> ()"
+    ),
     "all_gather_into_tensor_": "(Tensor(a!) output, Tensor input, str group) -> ()",
     "all_gather_into_tensor": "(Tensor input, str group) -> Tensor",
     "reduce_scatter_tensor_": "(Tensor(a!) output, Tensor input, str op, str group) -> ()",
@@ -58,6 +62,18 @@ class Eager:
         output = _like(tensor, _rows(tensor), group)
         _collectives.all_reduce_out(output, tensor.contiguous(), op, group)
         return output
+
+    @staticmethod
+    def all_reduce_rms_norm_(
+        output: torch.Tensor,
+        residual: torch.Tensor,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        group: str,
+    ) -> None:
+        """Combine, add and normalize."""
+        _collectives.all_reduce_rms_norm(input, residual, weight, eps, group, output)
 
     @staticmethod
     def all_gather_into_tensor_(output: torch.Tensor, input: torch.Tensor, group: str) -> None:
@@ -167,6 +183,19 @@ def _operators() -> Any:
 def all_reduce_(tensor: torch.Tensor, op: Any, group: Any) -> None:
     """Have the compiler call the operator."""
     _operators().all_reduce_(tensor, _op_name(op), _collectives.find(group).name)
+
+
+def all_reduce_rms_norm_(
+    output: torch.Tensor,
+    residual: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    group: Any,
+) -> None:
+    """Have the compiler call the operator."""
+    name = _collectives.find(group).name
+    _operators().all_reduce_rms_norm_(output, residual, input, weight, eps, name)
 
 
 def all_gather_into_tensor_(output: torch.Tensor, input: torch.Tensor, group: Any) -> None:
