@@ -3,6 +3,7 @@ package kernels
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,10 +12,14 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
 )
 
 // layout prints what of the structures must be as Go has it: a name, an offset and a size a line.
-const layout = `#include <call.h>
+const layout = `#include <norm.h>
+#include <local.h>
 #include <cstddef>
 #include <cstdio>
 #define FIELD(type, name) \
@@ -26,6 +31,11 @@ int main() {
 	FIELD(Bulk, divisor) FIELD(Bulk, digest) FIELD(Bulk, send) FIELD(Bulk, recv) FIELD(Bulk, bytes)
 	FIELD(Bulk, sendStride) FIELD(Bulk, recvStride) FIELD(Bulk, exchange) FIELD(Bulk, timeout)
 	FIELD(Bulk, report) FIELD(Bulk, sendAt) FIELD(Bulk, recvAt)
+	WHOLE(Norm) WHOLE(Local)
+	FIELD(Norm, residual) FIELD(Norm, weight) FIELD(Norm, rows) FIELD(Norm, hidden)
+	FIELD(Norm, epsilon)
+	FIELD(Local, send) FIELD(Local, recv) FIELD(Local, residual) FIELD(Local, weight)
+	FIELD(Local, rows) FIELD(Local, hidden) FIELD(Local, epsilon)
 	FIELD(Report, digest) FIELD(Report, theirs) FIELD(Report, epoch) FIELD(Report, ranks)
 	FIELD(Report, fault)
 	FIELD(Exchange, control.fault)
@@ -102,8 +112,7 @@ func TestSizesAreThoseOfTheSources(t *testing.T) {
 }
 
 // packed returns what a kernel is given.
-func packed(l *Launch, a *Arguments) []byte {
-	p := l.Params(a)
+func packed(p cuda.Params) []byte {
 	return reflect.ValueOf(p).FieldByName("packed").Bytes()
 }
 
@@ -125,7 +134,7 @@ func TestArgumentsLieWhereKernelsReadThem(t *testing.T) {
 		"digest": 107, "send": 108, "recv": 109, "bytes": 110, "sendStride": 111, "recvStride": 112,
 		"timeout": 113, "report": 114, "exchange": 200, "sendAt": 300, "recvAt": 400,
 	}
-	found, bulk := places(t), packed(&l, &a)
+	found, bulk := places(t), packed(l.Params(&a))
 	for name, value := range want {
 		p, known := found["Bulk."+name]
 		if !known {
@@ -142,7 +151,7 @@ func TestArgumentsLieWhereKernelsReadThem(t *testing.T) {
 		t.Errorf("%d bytes are packed for a Bulk of %d", len(bulk), found["Bulk"].size)
 	}
 	l.Bulk = false
-	call := packed(&l, &a)
+	call := packed(l.Params(&a))
 	if len(call) != found["Call"].size || string(call) != string(bulk[:len(call)]) {
 		t.Errorf("%d bytes are packed for a Call of %d, or others", len(call), found["Call"].size)
 	}
@@ -153,4 +162,30 @@ func read(b []byte) uint64 {
 		return uint64(binary.LittleEndian.Uint32(b))
 	}
 	return binary.LittleEndian.Uint64(b)
+}
+
+// TestNormsLieWhereKernelsReadThem does the same for the kernels of rows.
+func TestNormsLieWhereKernelsReadThem(t *testing.T) {
+	n := driver.Norm{Rows: 501, Hidden: 502, Epsilon: 0.5, Residual: 504, Weight: 505}
+	l := Launch{norm: true}
+	local := Local{Norm: n, Send: 506, Recv: 507}
+	want := map[string]uint64{
+		"rows": 501, "hidden": 502, "epsilon": uint64(math.Float32bits(0.5)), "residual": 504,
+		"weight": 505, "send": 506, "recv": 507,
+	}
+	found := places(t)
+	packedAs := map[string][]byte{
+		"Norm": packed(l.Params(&Arguments{Norm: &n})), "Local": packed(local.Params()),
+	}
+	for structure, bytes := range packedAs {
+		if len(bytes) != found[structure].size {
+			t.Errorf("%d bytes are packed for a %s of %d", len(bytes), structure, found[structure].size)
+		}
+		for name, value := range want {
+			p, known := found[structure+"."+name]
+			if known && read(bytes[p.offset:p.offset+p.size]) != value {
+				t.Errorf("%s of %s does not lie at %d", name, structure, p.offset)
+			}
+		}
+	}
 }

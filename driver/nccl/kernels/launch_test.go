@@ -86,6 +86,14 @@ var choices = []struct {
 		"line_copy_8",
 	},
 	{
+		"copies of symmetric buffers go over them earlier than they must", driver.AllGather,
+		driver.Uint8, driver.Sum, 2, mib, true, false, "bulk_copy_2",
+	},
+	{
+		"and others in lines", driver.AllGather, driver.Uint8, driver.Sum, 2, mib, false, false,
+		"line_copy_2",
+	},
+	{
 		"large copies go over the buffers", driver.AllGather, driver.Int64, driver.Sum, 2, 4 * mib,
 		true, false, "bulk_copy_2",
 	},
@@ -165,8 +173,9 @@ func TestGridsGrowWithTheMessage(t *testing.T) {
 		{"a fourth begins the next", 721, 2, 128},
 		{"48 small blocks come before larger ones", 191 * 240, 48, 128},
 		{"then blocks grow", 192 * 240, 25, 256},
-		{"up to 48 of 512 threads", mib, 48, 512},
-		{"buffers of peers get more", 4 * mib, 128, 512},
+		{"up to 48 of 512 threads", 767 * kib, 48, 512},
+		{"buffers of peers get more", mib, 64, 512},
+		{"and large ones most", 4 * mib, 128, 512},
 	} {
 		request.Count = c.count
 		l, err := Choose(&request)

@@ -15,7 +15,12 @@ func drawRequest(t *rapid.T) Request {
 	ranks := rapid.IntRange(2, MaxRanks).Draw(t, "ranks")
 	size := int64(1) << rapid.IntRange(0, 30).Draw(t, "power")
 	return Request{
-		Operation: driver.Operation(rapid.IntRange(0, int(driver.Barrier)).Draw(t, "operation")),
+		Operation: driver.Operation(
+			min(rapid.IntRange(0, 20).Draw(t, "operation"), int(driver.AllReduceRMSNorm))),
+		Norm: &driver.Norm{
+			Rows:   rapid.Int64Range(0, 10_000).Draw(t, "rows"),
+			Hidden: driver.NormUnit << rapid.IntRange(0, 11).Draw(t, "hidden"),
+		},
 		DataType:  rapid.SampledFrom(reduce.DataTypes()).Draw(t, "type"),
 		ReduceOp:  driver.ReduceOp(rapid.IntRange(0, driver.ReduceOps-1).Draw(t, "reduction")),
 		Root:      rapid.IntRange(0, ranks-1).Draw(t, "root"),
@@ -82,15 +87,23 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		request := drawRequest(t)
 		for _, l := range chooseAll(t, request) {
-			room, part := int64(halfBytes), l.bytes
-			if strings.HasPrefix(l.Kernel, "line_two_shot") {
-				room, part = halfBytes/2, l.sendStride
-				if part%8 != 0 || part*int64(request.Ranks) < l.bytes {
-					t.Fatalf("%d ranks have parts of %d of %d bytes", request.Ranks, part, l.bytes)
+			ranks, rows := int64(request.Ranks), request.Norm.Rows
+			room, need := int64(halfBytes), chunks(l.bytes)
+			switch {
+			case l.Bulk:
+				continue
+			case strings.HasPrefix(l.Kernel, "line_two_shot"):
+				room, need = halfBytes/2, chunks(l.sendStride)
+				if l.sendStride%8 != 0 || l.sendStride*ranks < l.bytes {
+					t.Fatalf("%d ranks have parts of %d of %d bytes", ranks, l.sendStride, l.bytes)
 				}
+			case strings.HasPrefix(l.Kernel, "norm_one_shot"):
+				need *= rows
+			case strings.HasPrefix(l.Kernel, "norm_two_shot"):
+				room, need = halfBytes/2, need*((rows+ranks-1)/ranks)
 			}
-			if need := int64(request.Ranks) * chunks(part) * chunkBytes; !l.Bulk && need > room {
-				t.Fatalf("%s of %d bytes needs %d of %d", l.Kernel, l.bytes, need, room)
+			if need *= ranks * chunkBytes; need > room {
+				t.Fatalf("%s of %d bytes, %d rows: %d of %d bytes", l.Kernel, l.bytes, rows, need, room)
 			}
 		}
 	})
@@ -120,7 +133,9 @@ func TestOnlyLargeCallsNeedWindows(t *testing.T) {
 			return
 		}
 		request.Symmetric, request.InPlace = !request.Symmetric, !request.InPlace
-		if again := chooseAll(t, request); len(again) == 0 || again[0] != all[0] {
+		again := chooseAll(t, request)
+		early := request.Symmetric && all[0].bytes >= bulkFrom
+		if len(again) == 0 || again[0] != all[0] && !(early && again[0].Bulk) {
 			t.Fatalf("in other memory: %+v, not %+v", again, all[0])
 		}
 	})
