@@ -176,15 +176,14 @@ func (g *Group) larger(call *driver.Call) int64 {
 
 // windowed chooses between the plain and the window path for a call whose buffers lie in windows.
 func (g *Group) windowed(choice PathChoice, call *driver.Call, who string) (driver.Path, reason) {
+	if choice == PathPlain {
+		return driver.PathPlain, reason{text: "but " + who + " the plain path"}
+	}
 	if err := g.comm.Windowed(call); err != nil {
 		return driver.PathPlain, reason{text: "but they cannot take the window path: " + err.Error()}
 	}
-	switch choice {
-	case PathPlain:
-		return driver.PathPlain, reason{text: "but " + who + " the plain path"}
-	case PathWindow:
+	if choice == PathWindow {
 		return driver.PathWindow, reason{text: "and " + who + " the window path"}
-	default:
 	}
 	path, why := g.tuning.Choose(
 		call.Operation.String(), g.inPlace(call), g.shape, g.larger(call))

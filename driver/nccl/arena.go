@@ -18,12 +18,20 @@ type arena struct {
 	closed      bool
 }
 
+// sparing is the largest arena once addresses do not come back any more; see Close. Callers ask for
+// fewer then.
+const sparing = 64 << 30
+
 // NewArena reserves addresses.
 func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
 	granularity := d.info.Granularity
 	if bytes <= 0 || bytes%granularity != 0 {
 		return nil, fmt.Errorf("reserving an arena of %d bytes: not a multiple of %d",
 			bytes, granularity)
+	}
+	if stuck.Load() && bytes > sparing {
+		return nil, fmt.Errorf("reserving an arena of %d bytes beside a kernel that does not end: %w",
+			bytes, syscall.ENOMEM)
 	}
 	a := &arena{device: d, bytes: bytes}
 	err := d.do(func() (err error) {

@@ -20,6 +20,9 @@ type busy struct {
 	awake atomic.Bool
 	wake  chan struct{}
 
+	// windows tells that what is under way may be a window kernel of NCCL's.
+	windows atomic.Bool
+
 	mu   sync.Mutex
 	with []*stream // guarded by mu
 }
@@ -63,7 +66,11 @@ func (b *busy) settle() bool {
 	if len(b.with) < before {
 		b.recent.Store(nil)
 	}
-	return len(b.with) == 0
+	if len(b.with) > 0 {
+		return false
+	}
+	b.windows.Store(false)
+	return true
 }
 
 // streams lists the streams that may have work under way.

@@ -92,6 +92,9 @@ func (c *communicator) admit(s *stream, p *plan) error {
 	c.busy.note(s, ticket, uint32(p.Operation))
 	s.last, s.ticket, s.operation = c, ticket, p.Operation
 	c.launched[p.Path].Add(1)
+	if p.Path == driver.PathWindow {
+		c.busy.windows.Store(true)
+	}
 	c.direct.history.note(p, ticket)
 	if !check {
 		return c.plane.Cause()

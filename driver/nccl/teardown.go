@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
-
-	"symmem/driver"
 )
 
 // endingTime bounds the wait for NCCL's kernels to end after they were told to.
@@ -94,7 +92,7 @@ func (c *communicator) closeMailboxes() error {
 // giveUp gives up on window kernels that do not end, and with them on NCCL's communicator. It tells
 // whether there are any.
 func (c *communicator) giveUp() bool {
-	if c.launched[driver.PathWindow].Load() == 0 || c.drain() == nil {
+	if !c.busy.windows.Load() || c.drain() == nil {
 		return false
 	}
 	for _, s := range c.busy.streams() {
