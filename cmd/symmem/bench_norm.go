@@ -16,9 +16,9 @@ import (
 const benchNormLong = "" +
 	`norm measures the end of a layer whose rows are split over GPUs: an all-reduce of
 [rows, hidden] bfloat16, the addition of a residual and an RMSNorm, all in one kernel. The baseline,
-which runs in turns with it, is the all-reduce of the direct path and one kernel for the rest; "plain
-us" has NCCL's all-reduce instead. --graph-ops of each are captured into a graph, whose replays are
-timed; a time is that of one on the slowest rank.
+which runs in turns with it, is the all-reduce of the direct path and one kernel for the rest;
+"plain us" has NCCL's all-reduce instead. --graph-ops of each are captured into a graph, whose
+replays are timed; a time is that of one on the slowest rank.
 
 Before a shape is measured its residuals must be equal to the bit, and outputs up to one unit in the
 last place. The bar is the baseline. Rows that do not fit into exchange memory are not measured.

@@ -17,7 +17,13 @@ type rest struct {
 	gpu      *cuda.Driver
 	module   cuda.Module
 	function cuda.Function
+	// overlaps tells that it may start before those ahead of it have ended, as those of the direct
+	// path do.
+	overlaps bool
 }
+
+// overlapping is the first CUDA that captures such launches.
+const overlapping = 12030
 
 func newRest(gpu *cuda.Driver, localRank int) (*rest, error) {
 	n, err := gpu.DeviceCount()
@@ -40,7 +46,11 @@ func newRest(gpu *cuda.Driver, localRank int) (*rest, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &rest{gpu: gpu}
+	version, err := gpu.Version()
+	if err != nil {
+		return nil, err
+	}
+	r := &rest{gpu: gpu, overlaps: major >= 9 && version >= overlapping}
 	if r.module, err = gpu.ModuleLoadData(object); err != nil {
 		return nil, err
 	}
@@ -52,8 +62,11 @@ func newRest(gpu *cuda.Driver, localRank int) (*rest, error) {
 func (r *rest) launch(on *symmem.Stream, l *kernels.Local) error {
 	blocks, threads := l.Grid()
 	params := l.Params()
-	return r.gpu.LaunchKernel(r.function, cuda.Dim{X: uint32(blocks)},
-		cuda.Dim{X: uint32(threads)}, 0, cuda.Stream(on.Handle()), &params)
+	grid, block := cuda.Dim{X: uint32(blocks)}, cuda.Dim{X: uint32(threads)}
+	if r.overlaps {
+		return r.gpu.LaunchOverlapping(r.function, grid, block, cuda.Stream(on.Handle()), &params)
+	}
+	return r.gpu.LaunchKernel(r.function, grid, block, 0, cuda.Stream(on.Handle()), &params)
 }
 
 func (r *rest) close() error { return r.gpu.ModuleUnload(r.module) }

@@ -2,7 +2,7 @@
 //
 // # Kernels
 //
-// There are two families (folder src, CUDA C++).
+// There are three families (folder src, CUDA C++).
 //
 //   - Line kernels copy through exchange memory, in lines of 128 bytes that carry a flag, which
 //     stands for the call: who finds the flag has the data, so a message takes one way over the
@@ -10,6 +10,10 @@
 //     memory.
 //   - Bulk kernels read and write the peers' buffers in place, between two barriers. Buffers are
 //     symmetric. They serve what is larger.
+//   - Norm kernels are line kernels with rows: they add the sum to a residual and normalize each
+//     row of it, which belongs to one block. In one step every rank gets every row, in two each
+//     rank reduces one row of each set and gives it to the others; all ranks normalize all rows,
+//     with the same bits, since the squares of a row are added up in one order everywhere.
 //
 // Sums are made in the order of ranks, 16-bit types in float32: every rank gets the same bits,
 // in every run. Averages divide the sum. Minimum and maximum are those of IEEE 754-2019, as on

@@ -19,6 +19,8 @@ enum : u32 { LocalRounds = 4 };
 
 // norm_local has a block for a row.
 DEVICE void norm_local(const Local& call) {
+	dev::next_may_launch();
+	dev::await_previous();
 	u32 packs = call.hidden / 8, me = dev::thread(), step = dev::threads();
 	for (u32 row = dev::block(); row < call.rows; row += dev::blocks()) {
 		u64 from = (u64)row * packs;
