@@ -61,7 +61,7 @@ func (p *pitch) mixed() batch {
 		if c.operation == driver.Barrier {
 			c.count = 0
 		}
-		if full() && p.draws.IntN(1000) == 0 {
+		if full() && c.operation != driver.Barrier && p.draws.IntN(1000) == 0 {
 			c.count = 300_000
 		}
 		if p.add(&b, c) {

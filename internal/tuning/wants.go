@@ -1,7 +1,7 @@
 package tuning
 
-// TakesWindows tells whether some call of a group on symmetric buffers takes the window path. direct
-// tells whether calls of the group can go direct.
+// TakesWindows tells whether some call of a group on symmetric buffers takes the window path.
+// direct tells whether calls of the group can go direct.
 func (t *Table) TakesWindows(group Shape, direct bool) bool {
 	sizes := []int64{1}
 	for i := range t.Rules {

@@ -195,8 +195,8 @@ const (
 	oneStepTotal = 512 << 10 // of what a rank sends
 )
 
-// bulkFrom is the part from which on lines are slower than symmetric buffers, where they would still
-// fit into exchange memory: on 2 H200, parts of 1 MiB.
+// bulkFrom is the part from which on lines are slower than symmetric buffers, where they would
+// still fit into exchange memory: on 2 H200, parts of 1 MiB.
 const bulkFrom = 768 << 10
 
 // lines chooses a line kernel, if the call fits into exchange memory.

@@ -16,10 +16,14 @@ python3 -m venv "$work/venv"
 	"nvidia-cuda-nvrtc-cu12==$version"
 nvrtc=$(echo "$work"/venv/lib/python3*/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12)
 export LD_LIBRARY_PATH=${nvrtc%/*}
+compiling=()
 for architecture in compute_80 sm_80 sm_90; do
 	"$work/venv/bin/python" compile.py "$nvrtc" src "$architecture" "$objects/$architecture.gz" &
+	compiling+=($!)
 done
-wait
+for one in "${compiling[@]}"; do
+	wait "$one"
+done
 {
 	echo "NVRTC $version"
 	(cd src && sha256sum -- *) 

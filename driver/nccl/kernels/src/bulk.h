@@ -107,6 +107,9 @@ DEVICE void push_element(const Bulk& call, u64 offset, typename N::Element e) {
 	for (u32 r = 0; r < call.ranks; r++) *(volatile typename N::Element*)(call.recvAt[r] + offset) = e;
 }
 
+// rounds is how many packs of each rank a thread has under way: as many as registers hold.
+DEVICE constexpr int rounds(int ranks) { return ranks > 4 ? 1 : 2; }
+
 // reduce_part pulls a part of every input, reduces it and stores it. Both begin so many bytes from the
 // inputs and the output of this rank.
 template <class N, int W, int U>
@@ -151,7 +154,7 @@ DEVICE void bulk_two_shot(const Bulk& call) {
 	Span s = span_of(call.bytes, (u64)call.send, (u64)call.recv);
 	u64 part = (s.packs + call.ranks - 1) / call.ranks, first = part * call.rank;
 	u64 packs = first >= s.packs ? 0 : s.packs - first < part ? s.packs - first : part;
-	reduce_part<N, W, 2>(call, s.head + first * 16, s.head + first * 16, packs);
+	reduce_part<N, W, rounds(W)>(call, s.head + first * 16, s.head + first * 16, packs);
 	share_part<W, 4>(call, s.head + first * 16, packs);
 	u64 size = sizeof(typename N::Element), inner = s.head + 16 * s.packs;
 	for (u64 i = (index() * call.ranks + call.rank) * size; i < s.bytes - 16 * s.packs; i += stride() * call.ranks * size) {
@@ -169,7 +172,7 @@ DEVICE void bulk_sum(const Bulk& call) {
 	if (!enter(call, epoch)) return finish(call, epoch);
 	u64 part = call.rank * call.sendStride;
 	Span s = span_of(call.recvFrom == 0 ? 0 : call.bytes, (u64)call.send + part, (u64)call.recv);
-	reduce_part<N, W, 2>(call, part + s.head, s.head, s.packs);
+	reduce_part<N, W, rounds(W)>(call, part + s.head, s.head, s.packs);
 	u64 size = sizeof(typename N::Element), inner = s.head + 16 * s.packs;
 	for (u64 i = index() * size; i < s.bytes - 16 * s.packs; i += stride() * size) {
 		u64 offset = i < s.head ? i : i - s.head + inner;

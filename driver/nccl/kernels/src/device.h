@@ -2,7 +2,8 @@
 // has a header of the same name before this one on its path (driver/nccl/softgpu).
 #pragma once
 
-#define KERNEL extern "C" __global__ void
+// Every kernel runs in blocks of up to 512 threads, and its registers have to do for that.
+#define KERNEL extern "C" __global__ void __launch_bounds__(512)
 #define DEVICE static __device__ __forceinline__
 #define NOINLINE static __device__ __noinline__
 
