@@ -36,6 +36,11 @@ func (c *communicator) tearDown(working bool) {
 	defer c.forget()
 	c.watcher.Wait() // which asks NCCL about the communicator
 	errs := []error{c.tearing}
+	if stuck.Load() {
+		// NCCL waits for whole devices before it is done with any communicator, see above.
+		c.tearing = errors.Join(append(errs, c.settle(working)...)...)
+		return
+	}
 	if working {
 		errs = append(errs, c.direct.exchange.stop(c))
 		if c.giveUp() {
@@ -62,6 +67,26 @@ func (c *communicator) tearDown(working bool) {
 		c.graphs.Wait()
 	}
 	c.tearing = errors.Join(append(errs, <-aborted, c.closeMailboxes(), c.closeDirect())...)
+}
+
+// settle ends what there is to end beside a kernel of another group that does not end.
+func (c *communicator) settle(working bool) (errs []error) {
+	defer close(c.quiet)
+	if working {
+		errs = append(errs, c.direct.exchange.stop(c))
+	}
+	if err := c.drain(); err != nil {
+		errs = append(errs, err)
+		c.abandon()
+	}
+	return errs
+}
+
+// abandon gives up on what streams have of the communicator's.
+func (c *communicator) abandon() {
+	for _, s := range c.busy.streams() {
+		s.abandon()
+	}
 }
 
 // closeDirect gives the memory of the group's own kernels back, unless one may still be at work.
@@ -95,9 +120,7 @@ func (c *communicator) giveUp() bool {
 	if !c.busy.windows.Load() || c.drain() == nil {
 		return false
 	}
-	for _, s := range c.busy.streams() {
-		s.abandon()
-	}
+	c.abandon()
 	close(c.quiet)
 	return true
 }
