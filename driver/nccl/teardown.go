@@ -77,6 +77,13 @@ func (c *communicator) settle(working bool) (errs []error) {
 	}
 	if err := c.drain(); err != nil {
 		errs = append(errs, err)
+		if !c.mu.TryLock() {
+			// A call of NCCL's waits for a rank, with the stream: only an abort ends it, which nobody
+			// waits for.
+			go c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) })
+		} else {
+			c.mu.Unlock()
+		}
 		c.abandon()
 	}
 	return errs
