@@ -118,7 +118,7 @@ const (
 	Send
 	Recv
 	Barrier
-	// AllReduceRMSNorm is AllReduce, residual and norm in one: see Norm. Only GPUs have it.
+	// AllReduceRMSNorm is AllReduce, residual and norm in one call: see Norm. Only GPUs have it.
 	AllReduceRMSNorm
 	operations
 )

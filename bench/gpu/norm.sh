@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All-reduce, residual and RMSNorm in one kernel, against an all-reduce of the direct path and a kernel
-# that does the rest. NORM has more flags of the bench.
+# All-reduce, residual and RMSNorm in one call, against three kernels: an all-reduce of the direct path,
+# an addition and an RMSNorm. NORM has more flags of the bench.
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
 

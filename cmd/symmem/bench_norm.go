@@ -15,9 +15,10 @@ import (
 
 const benchNormLong = "" +
 	`norm measures the end of a layer whose rows are split over GPUs: an all-reduce of
-[rows, hidden] bfloat16, the addition of a residual and an RMSNorm, all in one kernel. The baseline,
-which runs in turns with it, is the all-reduce of the direct path and one kernel for the rest;
-"plain us" has NCCL's all-reduce instead. --graph-ops of each are captured into a graph, whose
+[rows, hidden] bfloat16, the addition of a residual and an RMSNorm, in one call, which is two
+kernels: the second does what is left after the all-reduce. The baseline, which runs in turns with
+it, is three kernels: the all-reduce of the direct path, an addition and an RMSNorm; "plain us" has
+NCCL's all-reduce instead. --graph-ops of each are captured into a graph, whose
 replays are timed; a time is that of one on the slowest rank.
 
 Before a shape is measured its residuals must be equal to the bit, and outputs up to one unit in the
@@ -42,7 +43,7 @@ func newBenchNormCommand(shared *benchFlags) *cobra.Command {
 	f := &normFlags{benchFlags: shared}
 	cmd := &cobra.Command{
 		Use:     "norm",
-		Short:   "Measure all-reduce, residual and RMSNorm in one kernel against two",
+		Short:   "Measure all-reduce, residual and RMSNorm in one call against three",
 		Long:    benchNormLong,
 		Example: benchNormExample,
 		Args:    cobra.NoArgs,

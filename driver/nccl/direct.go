@@ -39,7 +39,7 @@ func (c *communicator) request(call *driver.Call) *kernels.Request {
 		Operation: call.Operation, DataType: call.DataType, ReduceOp: call.ReduceOp,
 		Root: call.Root, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Count: call.Count,
 		Symmetric: c.peersReach(call.SendWindow) && c.peersReach(call.RecvWindow),
-		InPlace:   call.Send == call.Recv, Blocks: c.direct.exchange.blocks, Norm: call.Norm,
+		InPlace:   call.Send == call.Recv, Blocks: c.direct.exchange.blocks,
 	}
 }
 
@@ -57,6 +57,8 @@ type kernel struct {
 	params   cuda.Params
 	// overlaps tells that it may start before those ahead of it in the stream have ended.
 	overlaps bool
+	// then is launched right behind it, and belongs to the same call, or is nil.
+	then *kernel
 }
 
 // belated is how much longer than the watcher a kernel waits for ranks that do not come: the
@@ -74,7 +76,7 @@ func (p *plan) prepareDirect() error {
 	a := kernels.Arguments{
 		Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Digest: p.Digest, Send: p.Send, Recv: p.Recv,
 		Exchange: c.direct.exchange.at, Timeout: c.device.cfg.Timeout + belated,
-		Report: dl.AddressOf(c.direct.exchange.report), Norm: p.Norm,
+		Report: dl.AddressOf(c.direct.exchange.report),
 	}
 	if launch.Bulk {
 		p.SendWindow.(*window).locate(p.Send, &a.SendAt)
@@ -84,28 +86,52 @@ func (p *plan) prepareDirect() error {
 		grid: cuda.Dim{X: uint32(launch.Blocks)}, block: cuda.Dim{X: uint32(launch.Threads)},
 		params: launch.Params(&a), overlaps: c.device.code.overlaps && !launch.Bulk,
 	}
-	err = c.device.do(func() error {
+	if p.Norm != nil {
+		k.then = p.rest(k.overlaps)
+	}
+	p.kernel = k
+	return c.device.do(func() error {
 		k.function, err = c.device.code.function(c.device, launch.Kernel)
+		if err == nil && k.then != nil {
+			k.then.function, err = c.device.code.function(c.device, kernels.LocalKernel)
+		}
 		return err
 	})
-	p.kernel = k
-	return err
 }
 
-// launchKernel queues the kernel of a plan, after the kernels of the group on other streams.
+// rest is what a norm has to do after the all-reduce, whose output it works on. It writes nothing
+// if that has failed.
+func (p *plan) rest(overlaps bool) *kernel {
+	x, rank := &p.c.direct.exchange, p.c.cfg.Rank
+	l := kernels.Local{
+		Norm: *p.Norm, Send: p.Recv, Recv: p.Recv, Fault: x.at[rank] + kernels.FaultOffset,
+	}
+	blocks, threads := l.Grid(x.blocks)
+	return &kernel{
+		grid: cuda.Dim{X: uint32(blocks)}, block: cuda.Dim{X: uint32(threads)}, params: l.Params(),
+		overlaps: overlaps,
+	}
+}
+
+// queue launches the kernel alone.
+func (k *kernel) queue(gpu *cuda.Driver, on cuda.Stream) error {
+	if k.overlaps {
+		return gpu.LaunchOverlapping(k.function, k.grid, k.block, on, &k.params)
+	}
+	return gpu.LaunchKernel(k.function, k.grid, k.block, 0, on, &k.params)
+}
+
+// launchKernel queues the kernels of a plan, after those of the group on other streams.
 // s.mu and c.mu are held, on a thread of the device.
 func (c *communicator) launchKernel(p *plan, s *stream) error {
-	d, k := c.device, p.kernel
 	if s.capture == nil && !s.recording {
 		if err := c.direct.turns.take(c, s); err != nil {
 			return err
 		}
 	}
 	var err error
-	if k.overlaps {
-		err = d.cuda.LaunchOverlapping(k.function, k.grid, k.block, s.handle, &k.params)
-	} else {
-		err = d.cuda.LaunchKernel(k.function, k.grid, k.block, 0, s.handle, &k.params)
+	for k := p.kernel; k != nil && err == nil; k = k.then {
+		err = k.queue(c.device.cuda, s.handle)
 	}
 	if err == nil && s.adopted && !s.recording {
 		err = c.direct.turns.mark(c)

@@ -16,14 +16,14 @@ import (
 	"symmem/internal/reduce"
 )
 
-// A thread adds up the squares of up to 10 words of 4 elements, a warp those of its threads in 5
+// A thread adds up the squares of up to 4 packs of 8 elements, a warp those of its threads in 5
 // steps, a block those of up to 16 warps: with the square itself so many roundings to an element
 // at most. All terms are positive, so their sum is off by as many units of float32 (u, 2^-24),
 // relative to itself; the mean and the addition of epsilon round once each. The root halves what
 // is relative, and is itself off by 2 units in the last place (4u); the two products round once
 // each. So before its last rounding an element is off by normError of itself, in first order of u.
 const (
-	normSteps = 10*4 + 5 + 16 + 1
+	normSteps = 4*8 + 5 + 16 + 1
 	normError = ((normSteps+2)/2.0 + 4 + 2) * 0x1p-24
 )
 
@@ -67,8 +67,7 @@ func anySheet(draws *rand.Rand, ranks int) *sheet {
 	case 1:
 		hidden = driver.NormUnit * (1 + draws.IntN(driver.MaxHidden/driver.NormUnit))
 	}
-	r := kernels.Request{Ranks: ranks}
-	rows := min(draws.IntN(1<<draws.IntN(8)+1), int(r.RowLimit(int64(hidden))))
+	rows := min(draws.IntN(1<<draws.IntN(8)+1), int(kernels.RowLimit(ranks, int64(hidden))))
 	return newSheet(draws, ranks, rows, hidden)
 }
 
@@ -132,7 +131,7 @@ func newDesk(m *mate) (d desk, err error) {
 	}
 	at := s.segment.Address() + uintptr(16*(3*m.number+1))
 	return desk{
-		send: at, residual: at + deskBytes, weight: at + 2*deskBytes, recv: at + 3*deskBytes + 8,
+		send: at, residual: at + deskBytes, weight: at + 2*deskBytes, recv: at + 3*deskBytes + 16,
 	}, nil
 }
 
@@ -304,9 +303,18 @@ func TestNormsThatDifferFail(t *testing.T) {
 			if err == nil && !bytes.Equal(out, bytes.Repeat(poison, 8)) && pair[m.rank].rows > 0 {
 				err = fmt.Errorf("%v: the output was written", pair[m.rank])
 			}
-			return err
+			return errors.Join(err, desks[m.number].spared(w, m, pair[m.rank]))
 		})
 	}
+}
+
+// spared makes sure that a call which failed has left the residual alone.
+func (d *desk) spared(w *team, m *mate, s *sheet) error {
+	got, err := m.copied(w, d.residual, int64(2*len(s.residual)))
+	if err == nil && !bytes.Equal(got, packed(s.residual)) {
+		err = fmt.Errorf("%v: the residual was written", s)
+	}
+	return err
 }
 
 func TestANormThatWaitsInVainEnds(t *testing.T) {
@@ -329,5 +337,11 @@ func TestANormThatWaitsInVainEnds(t *testing.T) {
 		if !errors.As(errs[0], &late) || len(late.Missing) != 1 || late.Missing[0] != 1 {
 			t.Errorf("%v: got %v, want a TimeoutError about rank 1", s, errs[0])
 		}
+		w.must(func(m *mate) error {
+			if m.rank == 1 {
+				return nil
+			}
+			return desks[0].spared(w, m, s)
+		})
 	}
 }

@@ -20,7 +20,7 @@ type plan struct {
 	reduceOp   nccl.ReduceOp
 	// count is Count, but 1 for a barrier, which is a sum of one element.
 	count int64
-	// kernel is our own, or nil for NCCL's.
+	// kernel is our own (the first of two for a norm), or nil for NCCL's.
 	kernel *kernel
 }
 

@@ -14,8 +14,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Norm says what bench norm measures: all-reduce, residual and RMSNorm in one kernel, against an
-// all-reduce and a kernel that does the rest. Every rank runs the same one.
+// Norm says what bench norm measures: all-reduce, residual and RMSNorm in one call, which is two
+// kernels, against three steps of a kernel each. Every rank runs the same one.
 type Norm struct {
 	// Hidden are the lengths of rows, Rows how many there are in a call.
 	Hidden, Rows []int
@@ -101,7 +101,7 @@ func (o *Norm) measure(
 ) (result Result, err error) {
 	var runners []*runner
 	defer func() { err = errors.Join(err, forget(runners)) }()
-	// In one kernel, in two, and in two with NCCL's all-reduce.
+	// In one call, in three, and in three with NCCL's all-reduce.
 	fused := func() error { return d.rt.World().AllReduceRMSNorm(ctx, d.args, nil) }
 	steps := func() error { return d.steps(ctx, rest) }
 	if err := d.compare(ctx, fused, steps); err != nil {
@@ -159,7 +159,7 @@ func (d *draft) result(runners []*runner) Result {
 		},
 	}
 	base := Summarize(steps.perOp)
-	r.against("all-reduce, then the rest", base)
+	r.against("all-reduce, add, norm", base)
 	*r.Ratio = Summarize(ratios(steps.perOp, fused.perOp)).Median
 	r.Counts["plain us"] = Summarize(plain.perOp).Median / 1e3
 	r.Bar = base.Median

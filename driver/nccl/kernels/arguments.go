@@ -3,7 +3,6 @@ package kernels
 import (
 	"time"
 
-	"symmem/driver"
 	"symmem/internal/cuda"
 )
 
@@ -21,11 +20,9 @@ type Arguments struct {
 	// Timeout bounds the wait for peers, Report is where a fault is told.
 	Timeout time.Duration
 	Report  uintptr
-	// Norm is what the kernels of rows need besides.
-	Norm *driver.Norm
 }
 
-// Params packs the arguments as struct Call or Bulk of src/call.h, or as Norm of src/norm.h.
+// Params packs the arguments as struct Call or Bulk of src/call.h.
 func (l *Launch) Params(a *Arguments) cuda.Params {
 	var p cuda.Params
 	for _, word := range []uint32{
@@ -46,20 +43,7 @@ func (l *Launch) Params(a *Arguments) cuda.Params {
 		addresses(&p, &a.SendAt)
 		addresses(&p, &a.RecvAt)
 	}
-	if l.norm {
-		p.Address(a.Norm.Residual)
-		p.Address(a.Norm.Weight)
-		packNorm(&p, a.Norm)
-	}
 	return p
-}
-
-// packNorm packs what struct Norm and struct Local end in.
-func packNorm(p *cuda.Params, n *driver.Norm) {
-	p.Uint32(uint32(n.Rows))
-	p.Uint32(uint32(n.Hidden))
-	p.Float32(n.Epsilon)
-	p.Uint32(0)
 }
 
 func addresses(p *cuda.Params, all *[MaxRanks]uintptr) {

@@ -18,7 +18,7 @@ import (
 )
 
 // layout prints what of the structures must be as Go has it: a name, an offset and a size a line.
-const layout = `#include <norm.h>
+const layout = `#include <bulk.h>
 #include <local.h>
 #include <cstddef>
 #include <cstdio>
@@ -31,11 +31,10 @@ int main() {
 	FIELD(Bulk, divisor) FIELD(Bulk, digest) FIELD(Bulk, send) FIELD(Bulk, recv) FIELD(Bulk, bytes)
 	FIELD(Bulk, sendStride) FIELD(Bulk, recvStride) FIELD(Bulk, exchange) FIELD(Bulk, timeout)
 	FIELD(Bulk, report) FIELD(Bulk, sendAt) FIELD(Bulk, recvAt)
-	WHOLE(Norm) WHOLE(Local)
-	FIELD(Norm, residual) FIELD(Norm, weight) FIELD(Norm, rows) FIELD(Norm, hidden)
-	FIELD(Norm, epsilon)
+	WHOLE(Local)
 	FIELD(Local, send) FIELD(Local, recv) FIELD(Local, residual) FIELD(Local, weight)
 	FIELD(Local, rows) FIELD(Local, hidden) FIELD(Local, epsilon)
+	FIELD(Local, fault)
 	FIELD(Report, digest) FIELD(Report, theirs) FIELD(Report, epoch) FIELD(Report, ranks)
 	FIELD(Report, fault)
 	FIELD(Exchange, control.fault)
@@ -164,28 +163,24 @@ func read(b []byte) uint64 {
 	return binary.LittleEndian.Uint64(b)
 }
 
-// TestNormsLieWhereKernelsReadThem does the same for the kernels of rows.
-func TestNormsLieWhereKernelsReadThem(t *testing.T) {
-	n := driver.Norm{Rows: 501, Hidden: 502, Epsilon: 0.5, Residual: 504, Weight: 505}
-	l := Launch{norm: true}
-	local := Local{Norm: n, Send: 506, Recv: 507}
+// TestLocalLiesWhereKernelsReadIt does the same for what is left of a norm.
+func TestLocalLiesWhereKernelsReadIt(t *testing.T) {
+	local := Local{
+		Norm: driver.Norm{Rows: 501, Hidden: 502, Epsilon: 0.5, Residual: 504, Weight: 505},
+		Send: 506, Recv: 507, Fault: 508,
+	}
 	want := map[string]uint64{
 		"rows": 501, "hidden": 502, "epsilon": uint64(math.Float32bits(0.5)), "residual": 504,
-		"weight": 505, "send": 506, "recv": 507,
+		"weight": 505, "send": 506, "recv": 507, "fault": 508,
 	}
-	found := places(t)
-	packedAs := map[string][]byte{
-		"Norm": packed(l.Params(&Arguments{Norm: &n})), "Local": packed(local.Params()),
+	found, bytes := places(t), packed(local.Params())
+	if len(bytes) != found["Local"].size {
+		t.Errorf("%d bytes are packed for a Local of %d", len(bytes), found["Local"].size)
 	}
-	for structure, bytes := range packedAs {
-		if len(bytes) != found[structure].size {
-			t.Errorf("%d bytes are packed for a %s of %d", len(bytes), structure, found[structure].size)
-		}
-		for name, value := range want {
-			p, known := found[structure+"."+name]
-			if known && read(bytes[p.offset:p.offset+p.size]) != value {
-				t.Errorf("%s of %s does not lie at %d", name, structure, p.offset)
-			}
+	for name, value := range want {
+		p, known := found["Local."+name]
+		if !known || read(bytes[p.offset:p.offset+p.size]) != value {
+			t.Errorf("%s of Local does not lie at %d", name, p.offset)
 		}
 	}
 }

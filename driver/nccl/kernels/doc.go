@@ -10,10 +10,12 @@
 //     memory.
 //   - Bulk kernels read and write the peers' buffers in place, between two barriers. Buffers are
 //     symmetric. They serve what is larger.
-//   - Norm kernels are line kernels with rows: they add the sum to a residual and normalize each
-//     row of it, which belongs to one block. In one step every rank gets every row, in two each
-//     rank reduces one row of each set and gives it to the others; all ranks normalize all rows,
-//     with the same bits, since the squares of a row are added up in one order everywhere.
+//   - The local kernel does what is left of a norm after the all-reduce: it adds the sums to a
+//     residual and normalizes each row of it, which belongs to one block. So a norm is two
+//     kernels, launched together, the second of which does what is left; measured faster than
+//     one, 5 us against 8 and more for a row of 4096 on 4 H200. All ranks normalize all rows,
+//     with the same bits, since the squares of a row are added up in one order everywhere. The
+//     kernel looks at the word that the first one sets if it fails, and then writes nothing.
 //
 // Sums are made in the order of ranks, 16-bit types in float32: every rank gets the same bits,
 // in every run. Averages divide the sum. Minimum and maximum are those of IEEE 754-2019, as on

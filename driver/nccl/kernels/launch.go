@@ -45,8 +45,6 @@ type Request struct {
 	Symmetric, InPlace bool
 	// Blocks is the largest grid that fits on every rank's GPU.
 	Blocks int
-	// Norm is that of the call.
-	Norm *driver.Norm
 }
 
 // Launch says how to run a call.
@@ -60,21 +58,21 @@ type Launch struct {
 	bytes, sendStride, recvStride int64
 	sendTo, recvFrom              uint32
 	op, divisor                   uint32
-	// norm tells that the kernel has rows.
-	norm bool
 }
 
 // errNone is what Choose wraps: there is no kernel for the call.
 var errNone = errors.New("no kernel of symmem's own")
 
 // Choose finds the kernel of a call, or says why there is none. All ranks get the same answer, but
-// for the sets.
+// for the sets. Of AllReduceRMSNorm it is the first kernel, the all-reduce; Local is the second.
 func Choose(r *Request) (Launch, error) {
 	if r.Ranks < 2 || r.Ranks > MaxRanks {
 		return Launch{}, fmt.Errorf("%w for %d ranks", errNone, r.Ranks)
 	}
 	if r.Operation == driver.AllReduceRMSNorm {
-		return r.rows()
+		sums := *r
+		sums.Operation = driver.AllReduce
+		return Choose(&sums)
 	}
 	l, err := r.parts()
 	if err != nil {
@@ -168,7 +166,7 @@ func (r *Request) reduction(l *Launch) error {
 // reduces tells whether the operation does.
 func (r *Request) reduces() bool {
 	switch r.Operation {
-	case driver.AllReduce, driver.ReduceScatter, driver.Reduce, driver.AllReduceRMSNorm:
+	case driver.AllReduce, driver.ReduceScatter, driver.Reduce:
 		return true
 	default:
 		return false
@@ -209,7 +207,7 @@ func (l *Launch) lines(r *Request) bool {
 		if int64(r.Ranks)*l.sendStride < l.bytes {
 			l.sendStride += 8
 		}
-		if int64(r.Ranks)*chunks(l.sendStride)*chunkBytes > halfBytes/2 {
+		if l.bytes > twoStepLimit(r.Ranks) {
 			l.sendStride = 0
 			return false
 		}
@@ -224,6 +222,12 @@ func (l *Launch) lines(r *Request) bool {
 	}
 	l.Kernel = r.kernel(family)
 	return true
+}
+
+// twoStepLimit is the largest sum of two steps, in bytes: each takes a half of the lines, in which
+// every rank has a part.
+func twoStepLimit(ranks int) int64 {
+	return int64(ranks) * (halfBytes / 2 / chunkBytes / int64(ranks)) * chunkData
 }
 
 func chunks(bytes int64) int64 { return (bytes + chunkData - 1) / chunkData }

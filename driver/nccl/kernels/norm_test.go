@@ -7,61 +7,91 @@ import (
 	"symmem/driver"
 )
 
-// norms tell which kernel rows get, and which grid.
+// norms tell which kernel the sums of rows get.
 var norms = []struct {
-	sentence        string
-	ranks           int
-	rows, hidden    int64
-	kernel          string // or what is wrong
-	blocks, threads int
+	sentence     string
+	ranks        int
+	rows, hidden int64
+	kernel       string // or what is wrong
 }{
-	{"a row has a block", 2, 1, 8192, "norm_one_shot_bf16_2", 1, 512},
-	{"short rows have small ones", 4, 3, 240, "norm_one_shot_bf16_4", 3, 96},
-	{"no rows have one that speaks alone", 4, 0, 1024, "norm_one_shot_bf16_4", 1, 320},
-	{"more bytes go in two steps", 4, 11, 8192, "norm_two_shot_bf16_4", 3, 512},
-	{"of two ranks later", 2, 12, 8192, "norm_one_shot_bf16_2", 12, 512},
-	{"three ranks have the kernel of up to eight", 3, 90, 2048, "norm_two_shot_bf16_8", 30, 512},
-	{"what does not fit is refused", 2, 1000, 8192, "exchange memory holds", 0, 0},
-	{"and nine ranks are", 9, 1, 8192, "for 9 ranks", 0, 0},
+	{"few rows are summed in one step", 2, 1, 8192, "line_sum_bf16_2"},
+	{"no rows, too", 4, 0, 1024, "line_sum_bf16_4"},
+	{"more in two", 4, 11, 8192, "line_two_shot_bf16_4"},
+	{"three ranks have the kernel of up to eight", 3, 90, 2048, "line_two_shot_bf16_8"},
+	{"what does not fit is refused", 2, 1000, 8192, "do not fit into exchange memory"},
+	{"and nine ranks are", 9, 1, 8192, "for 9 ranks"},
 }
 
 func TestChooseNorms(t *testing.T) {
 	for _, c := range norms {
-		l, err := Choose(&Request{
-			Operation: driver.AllReduceRMSNorm, DataType: driver.BFloat16, Ranks: c.ranks, Blocks: 132,
-			Count: c.rows * c.hidden, Norm: &driver.Norm{Rows: c.rows, Hidden: c.hidden},
-		})
+		l, err := Choose(normRequest(c.ranks, c.rows*c.hidden))
 		switch {
 		case err != nil && !strings.Contains(err.Error(), c.kernel):
 			t.Errorf("%s: got %v, want %s", c.sentence, err, c.kernel)
-		case err == nil && (l.Kernel != c.kernel || l.Blocks != c.blocks || l.Threads != c.threads):
-			t.Errorf("%s: got %s of %d blocks of %d threads", c.sentence, l.Kernel, l.Blocks, l.Threads)
+		case err == nil && l.Kernel != c.kernel:
+			t.Errorf("%s: got %s, want %s", c.sentence, l.Kernel, c.kernel)
 		}
 	}
 }
 
-// TestRowsFitUpToTheirLimit looks at both sides of the limit, and at the end of exchange memory
-// there.
+func normRequest(ranks int, count int64) *Request {
+	return &Request{
+		Operation: driver.AllReduceRMSNorm, DataType: driver.BFloat16, Ranks: ranks, Blocks: 132,
+		Count: count,
+	}
+}
+
+// TestNormsBeginAsSums compares with what the all-reduce of as many elements gets.
+func TestNormsBeginAsSums(t *testing.T) {
+	for _, count := range []int64{0, 8, 1 << 12, 1 << 17, 1 << 22} {
+		for _, symmetric := range []bool{false, true} {
+			r := normRequest(4, count)
+			r.Symmetric = symmetric
+			norm, refused := Choose(r)
+			r.Operation = driver.AllReduce
+			sum, err := Choose(r)
+			if norm != sum || (refused == nil) != (err == nil) {
+				t.Errorf("%d elements, symmetric %v: %+v (%v), want %+v (%v)", count, symmetric, norm,
+					refused, sum, err)
+			}
+		}
+	}
+}
+
+// TestRowsFitUpToTheirLimit looks at both sides of the limit.
 func TestRowsFitUpToTheirLimit(t *testing.T) {
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for hidden := int64(driver.NormUnit); hidden <= driver.MaxHidden; hidden *= 2 {
-			r := Request{
-				Operation: driver.AllReduceRMSNorm, DataType: driver.BFloat16, Ranks: ranks, Blocks: 132,
-			}
-			limit := r.RowLimit(hidden)
+			limit := RowLimit(ranks, hidden)
 			for rows, fits := range map[int64]bool{limit: true, limit + 1: false} {
-				r.Norm = &driver.Norm{Rows: rows, Hidden: hidden}
-				l, err := Choose(&r)
-				if (err == nil) != fits {
+				if _, err := Choose(normRequest(ranks, rows*hidden)); (err == nil) != fits {
 					t.Errorf("%d rows of %d on %d ranks: %v", rows, hidden, ranks, err)
 				}
-				perRow := int64(ranks) * chunks(2*hidden) * chunkBytes
-				twoShot := strings.Contains(l.Kernel, "two_shot") && r.sets(rows)*perRow > halfBytes/2
-				oneShot := strings.Contains(l.Kernel, "one_shot") && rows*perRow > halfBytes
-				if twoShot || oneShot {
-					t.Errorf("%s for %d rows of %d on %d ranks does not fit", l.Kernel, rows, hidden, ranks)
-				}
 			}
+		}
+	}
+}
+
+func TestGridsOfRows(t *testing.T) {
+	for _, c := range []struct {
+		sentence        string
+		rows, hidden    int64
+		blocks, threads int
+	}{
+		{"a row has a block", 1, 8192, 1, 512},
+		{"of a thread for 16 bytes", 3, 2048, 3, 256},
+		{"and whole warps", 3, 264, 3, 64},
+		{"no rows have one, too", 0, 1024, 1, 128},
+		{"large blocks are one for a multiprocessor at most", 1000, 4096, 132, 512},
+		{"small ones eight", 10_000, 8, 8 * 132, 32},
+	} {
+		l := Local{Norm: driver.Norm{Rows: c.rows, Hidden: c.hidden}}
+		if blocks, threads := l.Grid(132); blocks != c.blocks || threads != c.threads {
+			t.Errorf("%s: got %d blocks of %d threads", c.sentence, blocks, threads)
+		}
+		blocks, threads := l.AddGrid()
+		if packs := c.rows * c.hidden / 8; int64(blocks*threads) < packs {
+			t.Errorf("%s: %d blocks of %d threads add up %d packs", c.sentence, blocks, threads, packs)
 		}
 	}
 }

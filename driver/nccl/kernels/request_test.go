@@ -17,10 +17,6 @@ func drawRequest(t *rapid.T) Request {
 	return Request{
 		Operation: driver.Operation(
 			min(rapid.IntRange(0, 20).Draw(t, "operation"), int(driver.AllReduceRMSNorm))),
-		Norm: &driver.Norm{
-			Rows:   rapid.Int64Range(0, 10_000).Draw(t, "rows"),
-			Hidden: driver.NormUnit << rapid.IntRange(0, 11).Draw(t, "hidden"),
-		},
 		DataType:  rapid.SampledFrom(reduce.DataTypes()).Draw(t, "type"),
 		ReduceOp:  driver.ReduceOp(rapid.IntRange(0, driver.ReduceOps-1).Draw(t, "reduction")),
 		Root:      rapid.IntRange(0, ranks-1).Draw(t, "root"),
@@ -87,7 +83,7 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		request := drawRequest(t)
 		for _, l := range chooseAll(t, request) {
-			ranks, rows := int64(request.Ranks), request.Norm.Rows
+			ranks := int64(request.Ranks)
 			room, need := int64(halfBytes), chunks(l.bytes)
 			switch {
 			case l.Bulk:
@@ -97,13 +93,9 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 				if l.sendStride%8 != 0 || l.sendStride*ranks < l.bytes {
 					t.Fatalf("%d ranks have parts of %d of %d bytes", ranks, l.sendStride, l.bytes)
 				}
-			case strings.HasPrefix(l.Kernel, "norm_one_shot"):
-				need *= rows
-			case strings.HasPrefix(l.Kernel, "norm_two_shot"):
-				room, need = halfBytes/2, need*((rows+ranks-1)/ranks)
 			}
 			if need *= ranks * chunkBytes; need > room {
-				t.Fatalf("%s of %d bytes, %d rows: %d of %d bytes", l.Kernel, l.bytes, rows, need, room)
+				t.Fatalf("%s of %d bytes: %d of %d bytes", l.Kernel, l.bytes, need, room)
 			}
 		}
 	})

@@ -130,7 +130,7 @@ def all_reduce_rms_norm(
     group: Any = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Combine rows, add them to a residual and normalize it, in one kernel."""
+    """Combine rows, add them to a residual and normalize it, in two kernels."""
     g = find(group)
     output = pytorch().module.empty_like(tensor) if out is None else out
     named = {"tensor": tensor, "residual": residual, "weight": weight, "out": output}

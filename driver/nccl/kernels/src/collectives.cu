@@ -3,7 +3,6 @@
 #include <bulk.h>
 #include <line.h>
 #include <local.h>
-#include <norm.h>
 
 #define REDUCTIONS(type, N, ranks) \
 	KERNEL line_sum_##type##_##ranks(const __grid_constant__ Call call) { line_sum<N, ranks>(call); } \
@@ -17,12 +16,12 @@
 	REDUCTIONS(bf16, BF16, ranks) \
 	REDUCTIONS(i32, I32, ranks) \
 	KERNEL line_copy_##ranks(const __grid_constant__ Call call) { line_copy<ranks>(call); } \
-	KERNEL bulk_copy_##ranks(const __grid_constant__ Bulk call) { bulk_copy<ranks>(call); } \
-	KERNEL BLOCKS_OF_512 norm_one_shot_bf16_##ranks(const __grid_constant__ Norm call) { norm_one_shot<ranks>(call); } \
-	KERNEL BLOCKS_OF_512 norm_two_shot_bf16_##ranks(const __grid_constant__ Norm call) { norm_two_shot<ranks>(call); }
+	KERNEL bulk_copy_##ranks(const __grid_constant__ Bulk call) { bulk_copy<ranks>(call); }
 
 COLLECTIVES(2)
 COLLECTIVES(4)
 COLLECTIVES(8)
 
-KERNEL BLOCKS_OF_512 norm_local_bf16(const __grid_constant__ Local call) { norm_local(call); }
+KERNEL norm_local_bf16(const __grid_constant__ Local call) { norm_local(call); }
+KERNEL add_local_bf16(const __grid_constant__ Local call) { add_local(call); }
+KERNEL rms_local_bf16(const __grid_constant__ Local call) { rms_local(call); }

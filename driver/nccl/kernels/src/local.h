@@ -1,14 +1,18 @@
-// What is left to do after an all-reduce of its own: residual and RMSNorm on one GPU. It is what norm.h is
-// measured against, and works out the same numbers.
+// What is left to do after an all-reduce: residual and RMSNorm of rows of bfloat16, on one GPU. The residual
+// gets the sums added and is rounded; its norm times the weights is rounded. In between numbers are
+// float32.
 #pragma once
-#include <norm.h>
+#include <number.h>
 
-// Local are rows of sums, and what becomes of them. All buffers lie on addresses of 16.
+// Local are rows of sums, and what becomes of them. All buffers lie on addresses of 16, and rows are
+// multiples of 8 elements. The output may be the sums.
 struct Local {
 	const char* send;
 	char* residual;
 	const char* weight;
 	char* recv;
+	// The word that tells whether the all-reduce has failed: Control.fault.
+	const u32* fault;
 	u32 rows, hidden;
 	float epsilon;
 	u32 unused;
@@ -17,10 +21,38 @@ struct Local {
 // A thread has at most so many packs of a row, in registers: 512 threads have those of MaxHidden.
 enum : u32 { LocalRounds = 4 };
 
-// norm_local has a block for a row.
-DEVICE void norm_local(const Local& call) {
+DEVICE u64 add_words(u64 a, u64 b) {
+	float x[4], y[4];
+	BF16::unpack(a, x);
+	BF16::unpack(b, y);
+	for (int i = 0; i < 4; i++) x[i] += y[i];
+	return BF16::pack(x);
+}
+
+DEVICE Pack add_packs(Pack a, Pack b) { return {add_words(a.a, b.a), add_words(a.b, b.b)}; }
+
+DEVICE void add_squares(u64 word, float& squares) {
+	float x[4];
+	BF16::unpack(word, x);
+	for (int i = 0; i < 4; i++) squares += x[i] * x[i];
+}
+
+DEVICE u64 scale_word(u64 word, u64 weights, float scale) {
+	float x[4], w[4];
+	BF16::unpack(word, x);
+	BF16::unpack(weights, w);
+	for (int i = 0; i < 4; i++) x[i] = x[i] * scale * w[i];
+	return BF16::pack(x);
+}
+
+// norm_rows normalizes the rows of the residual. Adds tells that it first gets the sums, unless the
+// all-reduce has failed: then nothing is written. A fault that the host sets meanwhile may be seen by some
+// threads alone, so none of them skips what they do together.
+template <bool Adds>
+DEVICE void norm_rows(const Local& call) {
 	dev::next_may_launch();
 	dev::await_previous();
+	bool writes = !Adds || dev::load_relaxed(call.fault) == None;
 	u32 packs = call.hidden / 8, me = dev::thread(), step = dev::threads();
 	for (u32 row = dev::block(); row < call.rows; row += dev::blocks()) {
 		u64 from = (u64)row * packs;
@@ -29,7 +61,7 @@ DEVICE void norm_local(const Local& call) {
 		for (u32 k = 0; k < LocalRounds; k++) {
 			u32 i = me + k * step;
 			if (i >= packs) break;
-			sums[k] = ((const Pack*)call.send)[from + i];
+			if (Adds) sums[k] = ((const Pack*)call.send)[from + i];
 			kept[k] = ((const Pack*)call.residual)[from + i];
 			weights[k] = ((const Pack*)call.weight)[i];
 		}
@@ -38,18 +70,34 @@ DEVICE void norm_local(const Local& call) {
 		for (u32 k = 0; k < LocalRounds; k++) {
 			u32 i = me + k * step;
 			if (i >= packs) break;
-			kept[k].a = add_words(sums[k].a, kept[k].a, squares);
-			kept[k].b = add_words(sums[k].b, kept[k].b, squares);
-			((Pack*)call.residual)[from + i] = kept[k];
+			if (Adds) kept[k] = add_packs(sums[k], kept[k]);
+			add_squares(kept[k].a, squares);
+			add_squares(kept[k].b, squares);
+			if (Adds && writes) ((Pack*)call.residual)[from + i] = kept[k];
 		}
 		float scale = dev::inverse_root(dev::sum_block(squares) / (float)call.hidden + call.epsilon);
 #pragma unroll
 		for (u32 k = 0; k < LocalRounds; k++) {
 			u32 i = me + k * step;
-			if (i >= packs) break;
+			if (i >= packs || !writes) break;
 			kept[k].a = scale_word(kept[k].a, weights[k].a, scale);
 			kept[k].b = scale_word(kept[k].b, weights[k].b, scale);
 			((Pack*)call.recv)[from + i] = kept[k];
 		}
+	}
+}
+
+// norm_local is all that is left to do. add_local and rms_local are the two halves of it: what
+// norm_local is measured against.
+DEVICE void norm_local(const Local& call) { norm_rows<true>(call); }
+DEVICE void rms_local(const Local& call) { norm_rows<false>(call); }
+
+DEVICE void add_local(const Local& call) {
+	dev::next_may_launch();
+	dev::await_previous();
+	u64 packs = (u64)call.rows * call.hidden / 8, step = (u64)dev::blocks() * dev::threads();
+	for (u64 i = (u64)dev::block() * dev::threads() + dev::thread(); i < packs; i += step) {
+		Pack* kept = (Pack*)call.residual + i;
+		*kept = add_packs(((const Pack*)call.send)[i], *kept);
 	}
 }

@@ -12,11 +12,12 @@ import (
 	"symmem/internal/reduce"
 )
 
-// rest is the kernel for what is left to do after an all-reduce, on the current GPU.
+// rest are the kernels for the steps that are left to do after an all-reduce, on the current GPU.
 type rest struct {
-	gpu      *cuda.Driver
-	module   cuda.Module
-	function cuda.Function
+	gpu             *cuda.Driver
+	module          cuda.Module
+	add, norm       cuda.Function
+	multiprocessors int
 	// overlaps tells that it may start before those ahead of it have ended, as those of the direct
 	// path do.
 	overlaps bool
@@ -51,22 +52,35 @@ func newRest(gpu *cuda.Driver, localRank int) (*rest, error) {
 		return nil, err
 	}
 	r := &rest{gpu: gpu, overlaps: major >= 9 && version >= overlapping}
+	if r.multiprocessors, err = device.Attribute(cuda.AttributeMultiprocessorCount); err != nil {
+		return nil, err
+	}
 	if r.module, err = gpu.ModuleLoadData(object); err != nil {
 		return nil, err
 	}
-	r.function, err = gpu.ModuleGetFunction(r.module, kernels.LocalKernel)
+	if r.add, err = gpu.ModuleGetFunction(r.module, kernels.AddKernel); err != nil {
+		return nil, err
+	}
+	r.norm, err = gpu.ModuleGetFunction(r.module, kernels.NormKernel)
 	return r, err
 }
 
-// launch queues the kernel.
+// launch queues both kernels.
 func (r *rest) launch(on *symmem.Stream, l *kernels.Local) error {
-	blocks, threads := l.Grid()
 	params := l.Params()
-	grid, block := cuda.Dim{X: uint32(blocks)}, cuda.Dim{X: uint32(threads)}
-	if r.overlaps {
-		return r.gpu.LaunchOverlapping(r.function, grid, block, cuda.Stream(on.Handle()), &params)
+	queue := func(f cuda.Function, blocks, threads int) error {
+		grid, block := cuda.Dim{X: uint32(blocks)}, cuda.Dim{X: uint32(threads)}
+		if r.overlaps {
+			return r.gpu.LaunchOverlapping(f, grid, block, cuda.Stream(on.Handle()), &params)
+		}
+		return r.gpu.LaunchKernel(f, grid, block, 0, cuda.Stream(on.Handle()), &params)
 	}
-	return r.gpu.LaunchKernel(r.function, grid, block, 0, cuda.Stream(on.Handle()), &params)
+	blocks, threads := l.AddGrid()
+	if err := queue(r.add, blocks, threads); err != nil {
+		return err
+	}
+	blocks, threads = l.Grid(r.multiprocessors)
+	return queue(r.norm, blocks, threads)
 }
 
 func (r *rest) close() error { return r.gpu.ModuleUnload(r.module) }
@@ -108,7 +122,7 @@ func (d *draft) of(rows, hidden int) *draft {
 	return shaped
 }
 
-// steps queues the all-reduce, and the kernel for the rest.
+// steps queues the all-reduce, and the kernels for the rest.
 func (d *draft) steps(ctx context.Context, r *rest) error {
 	a, s := &d.args, d.rt.DefaultStream()
 	err := d.rt.World().AllReduce(ctx, a.Input, d.recv.Memory(), a.Rows*a.Hidden, symmem.BFloat16,
