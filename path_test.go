@@ -275,7 +275,7 @@ func openApart(t *testing.T, options ...symmem.Options) []error {
 	store := "unix:@symmem-test-" + rand.Text()
 	var ranks sync.WaitGroup
 	for r, o := range options {
-		o.Rank, o.Size, o.Store, o.Timeout = r, len(options), store, soon
+		o.Rank, o.Size, o.Store, o.Timeout = r, len(options), store, 20*soon
 		ranks.Go(func() {
 			rt, err := symmem.Open(t.Context(), on(o))
 			if errs[r] = err; err == nil {
