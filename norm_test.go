@@ -99,6 +99,8 @@ func TestNormsThatNoRankCanDoAreRefused(t *testing.T) {
 		r.ok(err)
 		odd, err := r.args.Output.Slice(2, 2)
 		r.ok(err)
+		between, err := r.args.Residual.Slice(8, 2048)
+		r.ok(err)
 		for _, c := range []struct {
 			name   string
 			change func(a *symmem.NormArgs)
@@ -116,6 +118,9 @@ func TestNormsThatNoRankCanDoAreRefused(t *testing.T) {
 				symmem.ErrInvalid},
 			{"a small residual", func(a *symmem.NormArgs) { a.Residual = small }, symmem.ErrOutOfRange},
 			{"a small output", func(a *symmem.NormArgs) { a.Output = odd }, symmem.ErrOutOfRange},
+			{"a residual between two vectors", func(a *symmem.NormArgs) {
+				a.Residual, a.Rows = between, 1
+			}, symmem.ErrInvalid},
 			{"an output on an odd place", func(a *symmem.NormArgs) {
 				a.Output, a.Rows, a.Hidden = odd, 0, 8
 			}, nil},

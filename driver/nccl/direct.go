@@ -106,10 +106,10 @@ func (p *plan) rest(overlaps bool) *kernel {
 	l := kernels.Local{
 		Norm: *p.Norm, Send: p.Recv, Recv: p.Recv, Fault: x.at[rank] + kernels.FaultOffset,
 	}
-	blocks, threads := l.Grid(x.blocks)
+	blocks, threads := l.Grid()
 	return &kernel{
 		grid: cuda.Dim{X: uint32(blocks)}, block: cuda.Dim{X: uint32(threads)}, params: l.Params(),
-		overlaps: overlaps,
+		overlaps: overlaps && l.Overlaps(x.blocks),
 	}
 }
 

@@ -269,7 +269,7 @@ func TestNormsAreCaptured(t *testing.T) {
 }
 
 // TestNormsThatDifferFail launches other shapes on the ranks, under the digests that stand for
-// them.
+// them, after a norm that is alike.
 func TestNormsThatDifferFail(t *testing.T) {
 	draws := drawing(t)
 	w, desks := newDesks(t, 2, time.Minute)
@@ -280,11 +280,17 @@ func TestNormsThatDifferFail(t *testing.T) {
 	}
 	for _, pair := range sheets {
 		w.play(0, 1)
+		pair[0].inPlace, pair[1].inPlace = false, false
 		for r, err := range w.each(func(m *mate) error {
-			s := pair[m.rank]
-			s.inPlace = false
-			call, err := desks[m.number].lay(m, s)
+			call, err := desks[m.number].lay(m, pair[0])
+			if err == nil {
+				err = m.launch(m.stream, call)
+			}
 			if err != nil {
+				return err
+			}
+			s := pair[m.rank]
+			if call, err = desks[m.number].lay(m, s); err != nil {
 				return err
 			}
 			call.Digest = uint64(s.rows)
@@ -294,8 +300,9 @@ func TestNormsThatDifferFail(t *testing.T) {
 			return m.stream.Synchronize(t.Context())
 		}) {
 			var mismatch *driver.MismatchError
-			if !errors.As(err, &mismatch) || mismatch.Call.Norm.Rows != int64(pair[r].rows) {
-				t.Errorf("%v: rank %d got %v, want a MismatchError", pair[r], r, err)
+			if !errors.As(err, &mismatch) || mismatch.Call.Norm.Rows != int64(pair[r].rows) ||
+				mismatch.Sequence != 2 {
+				t.Errorf("%v: rank %d got %v, want a MismatchError about the second call", pair[r], r, err)
 			}
 		}
 		w.must(func(m *mate) error {

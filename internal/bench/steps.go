@@ -14,10 +14,9 @@ import (
 
 // rest are the kernels for the steps that are left to do after an all-reduce, on the current GPU.
 type rest struct {
-	gpu             *cuda.Driver
-	module          cuda.Module
-	add, norm       cuda.Function
-	multiprocessors int
+	gpu       *cuda.Driver
+	module    cuda.Module
+	add, norm cuda.Function
 	// overlaps tells that it may start before those ahead of it have ended, as those of the direct
 	// path do.
 	overlaps bool
@@ -52,9 +51,6 @@ func newRest(gpu *cuda.Driver, localRank int) (*rest, error) {
 		return nil, err
 	}
 	r := &rest{gpu: gpu, overlaps: major >= 9 && version >= overlapping}
-	if r.multiprocessors, err = device.Attribute(cuda.AttributeMultiprocessorCount); err != nil {
-		return nil, err
-	}
 	if r.module, err = gpu.ModuleLoadData(object); err != nil {
 		return nil, err
 	}
@@ -79,7 +75,7 @@ func (r *rest) launch(on *symmem.Stream, l *kernels.Local) error {
 	if err := queue(r.add, blocks, threads); err != nil {
 		return err
 	}
-	blocks, threads = l.Grid(r.multiprocessors)
+	blocks, threads = l.Grid()
 	return queue(r.norm, blocks, threads)
 }
 

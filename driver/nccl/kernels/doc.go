@@ -35,7 +35,9 @@
 // launch grids of the same size. A grid has at most one block of 512 threads for each
 // multiprocessor, a quarter of what is there: beside other work, which ends by itself, every
 // block gets its place. Four groups at once fit for certain; more do as long as their messages
-// are small.
+// are small. The local kernel waits for no rank. But if it is small it is launched before the
+// all-reduce ahead of it has ended, and waits for that one in its places: on a quarter of the
+// multiprocessors at most, which leave room for the all-reduce of another group.
 //
 // # Objects
 //

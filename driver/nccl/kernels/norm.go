@@ -30,20 +30,21 @@ const (
 	NormKernel  = "rms_local_bf16"
 )
 
-// maxThreads is the size of the largest block, blocksOfQuarter a quarter of the blocks that a
-// multiprocessor holds.
-const (
-	maxThreads      = 512
-	blocksOfQuarter = 8
-)
+// maxThreads is the size of the largest block.
+const maxThreads = 512
 
-// Grid is how to launch LocalKernel and NormKernel: a block for a row, as far as a quarter of the
-// GPU goes. They may wait on it for kernels ahead of them, and those for other ranks.
-func (l *Local) Grid(multiprocessors int) (blocks, threads int) {
+// Grid is how to launch LocalKernel and NormKernel: a block for a row.
+func (l *Local) Grid() (blocks, threads int) {
 	warps := min((l.Hidden/driver.NormUnit+warp-1)/warp, maxThreads/warp)
-	threads = int(warps) * warp
-	most := multiprocessors * min(maxThreads/threads, blocksOfQuarter)
-	return int(min(max(l.Rows, 1), int64(most))), threads
+	return int(max(l.Rows, 1)), int(warps) * warp
+}
+
+// Overlaps tells whether the grid may be launched before the all-reduce has ended. While it waits
+// it takes places that kernels of other groups need, for which the all-reduce of another rank may
+// wait: so no more than a quarter of the GPU's multiprocessors, with the registers that it has.
+func (l *Local) Overlaps(multiprocessors int) bool {
+	blocks, threads := l.Grid()
+	return int64(blocks)*int64(threads) <= int64(multiprocessors)*maxThreads/4
 }
 
 // AddGrid is how to launch AddKernel: a thread has 16 bytes.

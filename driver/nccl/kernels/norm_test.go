@@ -77,17 +77,22 @@ func TestGridsOfRows(t *testing.T) {
 		sentence        string
 		rows, hidden    int64
 		blocks, threads int
+		overlaps        bool
 	}{
-		{"a row has a block", 1, 8192, 1, 512},
-		{"of a thread for 16 bytes", 3, 2048, 3, 256},
-		{"and whole warps", 3, 264, 3, 64},
-		{"no rows have one, too", 0, 1024, 1, 128},
-		{"large blocks are one for a multiprocessor at most", 1000, 4096, 132, 512},
-		{"small ones eight", 10_000, 8, 8 * 132, 32},
+		{"a row has a block", 1, 8192, 1, 512, true},
+		{"of a thread for 16 bytes", 3, 2048, 3, 256, true},
+		{"and whole warps", 3, 264, 3, 64, true},
+		{"no rows have one, too", 0, 1024, 1, 128, true},
+		{"a quarter of the GPU may wait", 33, 16384, 33, 512, true},
+		{"more has to come later", 34, 16384, 34, 512, false},
+		{"of small blocks more may wait", 132, 1024, 132, 128, true},
 	} {
 		l := Local{Norm: driver.Norm{Rows: c.rows, Hidden: c.hidden}}
-		if blocks, threads := l.Grid(132); blocks != c.blocks || threads != c.threads {
+		if blocks, threads := l.Grid(); blocks != c.blocks || threads != c.threads {
 			t.Errorf("%s: got %d blocks of %d threads", c.sentence, blocks, threads)
+		}
+		if l.Overlaps(132) != c.overlaps {
+			t.Errorf("%s: it may overlap: %v", c.sentence, !c.overlaps)
 		}
 		blocks, threads := l.AddGrid()
 		if packs := c.rows * c.hidden / 8; int64(blocks*threads) < packs {
