@@ -26,6 +26,9 @@ var collectiveContracts = []contract{
 // message that is small, and several steps.
 var counts = []int64{0, 1, 2, 3, 7, 12, 13, 47, 100, 1023, 4097, 70001}
 
+// dataTypes are those of the trials that go through all.
+var dataTypes = reduce.DataTypes()
+
 // bench is a world with a send and a receive buffer on every rank.
 type bench struct {
 	*world
@@ -99,7 +102,7 @@ func (b *bench) exact(c *trial) bool {
 func covers(n int) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		b := newBench(t, h, n, 4<<20, options{check: true})
-		for _, dataType := range reduce.DataTypes() {
+		for _, dataType := range dataTypes {
 			for i, count := range counts {
 				b.coverReduce(dataType, count, i)
 				b.coverOthers(dataType, count, i)
