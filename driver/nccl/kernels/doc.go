@@ -32,12 +32,16 @@
 // # Progress
 //
 // Blocks wait for blocks of other ranks, never for blocks of their own grid, and all ranks
-// launch grids of the same size. A grid has at most one block of 512 threads for each
-// multiprocessor, a quarter of what is there: beside other work, which ends by itself, every
-// block gets its place. Four groups at once fit for certain; more do as long as their messages
-// are small. The local kernel waits for no rank. But if it is small it is launched before the
+// launch grids of the same size: at most 48 blocks of line kernels and 128 of bulk kernels, and
+// no more than any rank's GPU has multiprocessors. A block has at most 512 threads and 92
+// registers for each, so every multiprocessor has room for one beside nothing else. Other work
+// ends by itself and makes room. What is certain to fit at once, on a GPU with 132
+// multiprocessors, is therefore two large calls of line kernels, or one of bulk kernels; small
+// calls take a few blocks, and many of them fit. Where more groups are at work at once than fit
+// and ranks start them in different orders, they may wait for each other, until the clock ends
+// them. The local kernel waits for no rank. But if it is small it is launched before the
 // all-reduce ahead of it has ended, and waits for that one in its places: on a quarter of the
-// multiprocessors at most, which leave room for the all-reduce of another group.
+// multiprocessors at most.
 //
 // # Objects
 //
