@@ -91,7 +91,9 @@ func (g *Group) checkNorm(r *request) error {
 		at    Memory
 		bytes int64
 	}{
-		{"residual", n.residual, rows}, {"weight", n.weight, row}, {"output", r.recv, rows},
+		{"residual", n.residual, rows},
+		{"weight", n.weight, row},
+		{"output", r.recv, rows},
 		{"input", r.send, rows},
 	}
 	for i, t := range tensors {

@@ -110,12 +110,18 @@ func TestNormsThatNoRankCanDoAreRefused(t *testing.T) {
 			{"rows of nothing", func(a *symmem.NormArgs) { a.Hidden = 0 }, symmem.ErrInvalid},
 			{"too long rows", func(a *symmem.NormArgs) { a.Hidden = 1 << 15 }, symmem.ErrInvalid},
 			{"fewer than no rows", func(a *symmem.NormArgs) { a.Rows = -1 }, symmem.ErrInvalid},
-			{"no number", func(a *symmem.NormArgs) { a.Epsilon = float32(math.NaN()) },
-				symmem.ErrInvalid},
-			{"an output that is the residual", func(a *symmem.NormArgs) { a.Output = a.Residual },
-				symmem.ErrInvalid},
-			{"a weight in the input", func(a *symmem.NormArgs) { a.Weight = a.Input },
-				symmem.ErrInvalid},
+			{
+				"no number", func(a *symmem.NormArgs) { a.Epsilon = float32(math.NaN()) },
+				symmem.ErrInvalid,
+			},
+			{
+				"an output that is the residual", func(a *symmem.NormArgs) { a.Output = a.Residual },
+				symmem.ErrInvalid,
+			},
+			{
+				"a weight in the input", func(a *symmem.NormArgs) { a.Weight = a.Input },
+				symmem.ErrInvalid,
+			},
 			{"a small residual", func(a *symmem.NormArgs) { a.Residual = small }, symmem.ErrOutOfRange},
 			{"a small output", func(a *symmem.NormArgs) { a.Output = odd }, symmem.ErrOutOfRange},
 			{"a residual between two vectors", func(a *symmem.NormArgs) {

@@ -62,5 +62,5 @@ func (b *bench) prepareDirect(r *rank, c *trial) (refusal, err error) {
 	if unsupported || refusal == nil && err == nil {
 		return refusal, nil
 	}
-	return refusal, fmt.Errorf("direct says %v, but prepare %v", refusal, err)
+	return refusal, fmt.Errorf("direct says %w, but prepare %w", refusal, err)
 }

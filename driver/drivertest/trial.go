@@ -70,7 +70,7 @@ func (c *trial) prepare(h Harness, n int) {
 			}
 			return slices.Concat(parts...)
 		})
-	case driver.Barrier, driver.Send, driver.Recv:
+	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm:
 	}
 }
 

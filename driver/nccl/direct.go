@@ -166,8 +166,8 @@ func (c *communicator) strayed(ticket uint64) error {
 
 // faulted tells what a kernel has reported, as an error, or nil.
 func (c *communicator) faulted() error {
-	report, any := c.direct.exchange.reported()
-	if !any {
+	report, found := c.direct.exchange.reported()
+	if !found {
 		return nil
 	}
 	p, sequence := c.direct.history.culprit(&report)

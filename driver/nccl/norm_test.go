@@ -118,7 +118,6 @@ func (s *sheet) judge(got []byte) error {
 // desk is where a rank has its buffers: in no windows, and elsewhere on each rank.
 type desk struct {
 	send, residual, weight, recv uintptr
-	bytes                        int64
 }
 
 // deskBytes is the size of the largest buffer.

@@ -80,7 +80,9 @@ func (c *communicator) settle(working bool) (errs []error) {
 		if !c.mu.TryLock() {
 			// A call of NCCL's waits for a rank, with the stream: only an abort ends it, which nobody
 			// waits for.
-			go c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) })
+			go func() {
+				_ = c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) })
+			}()
 		} else {
 			c.mu.Unlock()
 		}

@@ -98,7 +98,8 @@ func newDrafts(l *lane, largest int64, hidden int) (*draft, error) {
 		to    *symmem.Memory
 		bytes int64
 	}{
-		{&d.args.Output, largest}, {&d.args.Residual, largest},
+		{&d.args.Output, largest},
+		{&d.args.Residual, largest},
 		{&d.args.Weight, int64(hidden) * bfloat16Bytes},
 	} {
 		b, err := pool.Alloc(t.bytes)

@@ -181,11 +181,13 @@ func TestWhatASizeDecidesGoesByWhatWasMeasured(t *testing.T) {
 	}{
 		{"plain alone decides nothing", [kinds][]float64{onPlain: some}, points{}},
 		{
-			"both old paths", [kinds][]float64{onPlain: some, onWindow: some},
+			"both old paths",
+			[kinds][]float64{onPlain: some, onWindow: some},
 			points{windows: [2][]tuning.Point{1: at}},
 		},
 		{
-			"direct without a window path", [kinds][]float64{onPlain: some, onDirect: some},
+			"direct without a window path",
+			[kinds][]float64{onPlain: some, onDirect: some},
 			points{direct: [2][]tuning.Point{1: alone}},
 		},
 		{

@@ -118,7 +118,7 @@ const (
 // launchConfig is CUlaunchConfig of cuda.h, and attribute CUlaunchAttribute.
 type launchConfig struct {
 	grid, block [3]uint32
-	shared, _   uint32
+	_, _        uint32 // shared memory, and what aligns the next
 	stream      Stream
 	attributes  uintptr
 	count, _    uint32

@@ -121,12 +121,12 @@ var results = map[string]struct {
 		[]int64{out, big, 2 << 20, 0, 0},
 	},
 	"an address that is mapped": {
-		func(d *Driver) string { return given(true, d.MemRange(uintptr(address))) },
+		func(d *Driver) string { return given(true, d.MemRange(address)) },
 		0, words(1 << 40), "true", "cuMemGetAddressRange_v2",
 		[]int64{out, 0, int64(address)},
 	},
 	"the handle of a mapping": {
-		func(d *Driver) string { return given(d.Retain(uintptr(address))) },
+		func(d *Driver) string { return given(d.Retain(address)) },
 		0, words(1 << 40), "1099511627776", "cuMemRetainAllocationHandle",
 		[]int64{out, int64(address)},
 	},
