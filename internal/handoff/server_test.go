@@ -279,6 +279,9 @@ func TestAnAnswerThatComesTooLateIsNotTakenForTheNext(t *testing.T) {
 			return
 		}
 		defer second.Close()
+		if _, err := io.ReadFull(second, make([]byte, requestSize)); err != nil {
+			t.Error(err)
+		}
 		if err := sys.SendFile(second, encodeResponse(statusFound), right); err != nil {
 			t.Error(err)
 		}
