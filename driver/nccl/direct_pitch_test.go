@@ -63,9 +63,7 @@ func (p *pitch) enroll(numbers ...int) {
 		own := &p.memory[m.number]
 		return errors.Join(m.register(p.team, own.send, 1), m.register(p.team, own.recv, 2))
 	})
-	if none := p.playing[0].group.(*communicator).direct.none; none != "" {
-		p.t.Skip(none)
-	}
+	needDirect(p.t, p.playing[0].group)
 }
 
 // fields are where the elements of a way lie on a rank. Where memory need not be symmetric ranks

@@ -50,9 +50,7 @@ const pinnedBytes = 16 << 20
 // test.
 func newTeam(t *testing.T, n int, timeout time.Duration) *team {
 	t.Helper()
-	if n > devices(t) {
-		t.Skipf("needs %d devices", n)
-	}
+	needDevices(t, n)
 	w := &team{t: t}
 	for number := range n {
 		w.mates = append(w.mates, &mate{number: number})

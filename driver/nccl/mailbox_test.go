@@ -12,9 +12,7 @@ import (
 // TestAWordIsReadOnAnyStack reads a word on stacks of all sizes, of which some grow, and so move,
 // between the beginning of the reading and CUDA's call.
 func TestAWordIsReadOnAnyStack(t *testing.T) {
-	if devices(t) < 2 {
-		t.Skip("needs 2 devices")
-	}
+	needDevices(t, 2)
 	var p pairOfRanks
 	p.open(t, 10*time.Second)
 	boxes := &p[0].group.(*communicator).mailboxes
@@ -32,9 +30,7 @@ func TestAWordIsReadOnAnyStack(t *testing.T) {
 // TestARefusedMessageLeavesWhatComesBeforeIt refuses a message for which the receiver's stream does
 // not wait yet, since it has to fill the buffer first.
 func TestARefusedMessageLeavesWhatComesBeforeIt(t *testing.T) {
-	if devices(t) < 2 {
-		t.Skip("needs 2 devices")
-	}
+	needDevices(t, 2)
 	const bytes = 5 * slotBytes / 2
 	var p pairOfRanks
 	p.open(t, 10*time.Second)

@@ -110,9 +110,7 @@ func (p *pairOfRanks) sum(ctx context.Context, r int, value float32) (float32, e
 // TestAKernelThatDoesNotEndIsGivenUp leaves a window kernel waiting for a rank that never comes.
 // Such a kernel runs until the process ends; the process, its stream and its GPU go on.
 func TestAKernelThatDoesNotEndIsGivenUp(t *testing.T) {
-	if devices(t) < 2 {
-		t.Skip("needs 2 devices")
-	}
+	needDevices(t, 2)
 	if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
 		t.Fatal(err)
 	}

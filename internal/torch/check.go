@@ -36,15 +36,8 @@ func (l *Library) SetCheck(level int) error {
 
 // Note puts numbers of the caller's into the history of a pool, for a call site.
 func (l *Library) Note(number int, kind, value int64, site uint32) error {
-	r, err := l.current()
+	p, err := l.settledPool(number)
 	if err != nil {
-		return err
-	}
-	p, err := r.pool(number)
-	if err != nil {
-		return err
-	}
-	if err := p.settled(); err != nil {
 		return err
 	}
 	return p.Note(kind, value, symmem.Site(site))

@@ -282,17 +282,23 @@ func (l *Library) Reserve(number int, bytes uint64, stream uintptr, handle uint6
 	return l.RegisterPending(handle, number, stream)
 }
 
-// Trim gives segments without live buffers back: collective over the pool's domain.
-func (l *Library) Trim(number int, keep uint64) error {
+// settledPool finds a pool whose gathered frees are in its history.
+func (l *Library) settledPool(number int) (*pool, error) {
 	r, err := l.current()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	p, err := r.pool(number)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := p.settled(); err != nil {
+	return p, p.settled()
+}
+
+// Trim gives segments without live buffers back: collective over the pool's domain.
+func (l *Library) Trim(number int, keep uint64) error {
+	p, err := l.settledPool(number)
+	if err != nil {
 		return err
 	}
 	return p.Trim(context.Background(), int64(min(keep, maxBytes)))

@@ -150,23 +150,31 @@ def write(path: Path, files: dict[str, bytes]) -> None:
             z.writestr(entry, data)
 
 
-def build_wheel(
-    wheel_directory: str,
-    config_settings: dict[str, Any] | None = None,
-    metadata_directory: str | None = None,
-) -> str:
-    """Build the wheel into a directory and return its file name (PEP 517)."""
+def pack(directory: str, editable: bool) -> str:
+    """Build a wheel into a directory and return its file name."""
     build_library()
     p = project()
     tag = f"py3-none-{platform_tag()}"
     stem = f"{p['name']}-{p['version']}"
     info = f"{stem}.dist-info"
     files = members(p, tag, info)
+    if editable:
+        files = {n: d for n, d in files.items() if n.startswith(info)}
+        files["symmem.pth"] = f"{PACKAGE.parent}\n".encode()
     files[f"{info}/RECORD"] = record(files, info)
     name = f"{stem}-{tag}.whl"
-    os.makedirs(wheel_directory, exist_ok=True)
-    write(Path(wheel_directory) / name, files)
+    os.makedirs(directory, exist_ok=True)
+    write(Path(directory) / name, files)
     return name
+
+
+def build_wheel(
+    wheel_directory: str,
+    config_settings: dict[str, Any] | None = None,
+    metadata_directory: str | None = None,
+) -> str:
+    """Build the wheel into a directory and return its file name (PEP 517)."""
+    return pack(wheel_directory, editable=False)
 
 
 def build_editable(
@@ -175,17 +183,7 @@ def build_editable(
     metadata_directory: str | None = None,
 ) -> str:
     """Build a wheel that points back to the source tree (PEP 660)."""
-    build_library()
-    p = project()
-    tag = f"py3-none-{platform_tag()}"
-    stem = f"{p['name']}-{p['version']}"
-    info = f"{stem}.dist-info"
-    files = {n: d for n, d in members(p, tag, info).items() if n.startswith(info)}
-    files["symmem.pth"] = f"{PACKAGE.parent}\n".encode()
-    files[f"{info}/RECORD"] = record(files, info)
-    name = f"{stem}-{tag}.whl"
-    write(Path(wheel_directory) / name, files)
-    return name
+    return pack(wheel_directory, editable=True)
 
 
 def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:

@@ -1,0 +1,151 @@
+"""The collectives on tensors, as programs call them.
+
+Compiled code takes them as operators of PyTorch's; other code runs them at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from symmem import _collectives
+from symmem._torch import compiling, modules
+from symmem._work import Work
+
+if TYPE_CHECKING:
+    import torch
+
+
+def all_reduce(
+    tensor: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False
+) -> Work | None:
+    """Combine a tensor over all ranks, in place: `torch.distributed.all_reduce`.
+
+    Args:
+        tensor: contiguous, on the rank's device; symmetric or not, which affects its speed alone.
+        op: a ReduceOp of torch.distributed, or its name; the sum unless given.
+        group: as `symmem.group` takes it; the world unless given.
+        async_op: return at once, with a Work to wait for.
+    """
+    if compiling():
+        from symmem import _ops
+
+        _ops.all_reduce_(tensor, op, group)
+        return None
+    return _collectives.all_reduce(tensor, op, group, async_op)
+
+
+def all_reduce_rms_norm(
+    tensor: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    group: Any = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Combine rows over all ranks, add them to a residual and normalize it.
+
+    It is two kernels, the second of which does what is left; measured faster than one. It does
+    what these lines do, to the bit in the residual, up to the order of the sum in the norm:
+
+        y = all_reduce(tensor)
+        residual += y
+        r = residual.float()
+        return (r * torch.rsqrt(r.pow(2).mean(-1, keepdim=True) + eps) * weight.float()).bfloat16()
+
+    Args:
+        tensor: [..., hidden] of bfloat16, contiguous, symmetric or not; hidden is a multiple of 8
+            up to 16384. This and all other tensors lie on addresses of 16.
+        residual: of the same shape, the same on all ranks; it is written.
+        weight: [hidden].
+        eps: what is added to the mean of squares.
+        group: as `symmem.group` takes it; the world unless given.
+        out: where the result goes, which may be `tensor`; a new tensor unless given.
+
+    Raises:
+        UnsupportedError: on all ranks alike, where there is no direct path or there are more rows
+            than it takes in one call: then these lines are the way.
+    """
+    if compiling():
+        from symmem import _ops
+
+        output = modules["torch"].empty_like(tensor) if out is None else out
+        _ops.all_reduce_rms_norm_(output, residual, tensor, weight, eps, group)
+        return output
+    return _collectives.all_reduce_rms_norm(tensor, residual, weight, eps, group, out)
+
+
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Gather a tensor of each rank: `torch.distributed.all_gather_into_tensor`."""
+    if compiling():
+        from symmem import _ops
+
+        _ops.all_gather_into_tensor_(output_tensor, input_tensor, group)
+        return None
+    return _collectives.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
+
+
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    op: Any = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Combine and keep this rank's part: `torch.distributed.reduce_scatter_tensor`."""
+    if compiling():
+        from symmem import _ops
+
+        _ops.reduce_scatter_tensor_(output, input, op, group)
+        return None
+    return _collectives.reduce_scatter_tensor(output, input, op, group, async_op)
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    src: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None:
+    """Copy one rank's tensor to all: `torch.distributed.broadcast`.
+
+    Args:
+        tensor: what is read on the root and written elsewhere.
+        src: the root, by its number in torch.distributed.
+        group: as `symmem.group` takes it; the world unless given.
+        async_op: return at once, with a Work to wait for.
+        group_src: the root, by its number in the group; instead of src.
+    """
+    if compiling():
+        from symmem import _ops
+
+        _ops.broadcast_(tensor, src, group, group_src)
+        return None
+    return _collectives.broadcast(tensor, src, group, async_op, group_src)
+
+
+def all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_split_sizes: list[int] | None = None,
+    input_split_sizes: list[int] | None = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Send a part to each rank and gather the parts: `torch.distributed.all_to_all_single`.
+
+    Parts of different lengths go as messages, which work on one machine.
+    """
+    if compiling():
+        from symmem import _ops
+
+        _ops.all_to_all_single_(output, input, output_split_sizes, input_split_sizes, group)
+        return None
+    return _collectives.all_to_all_single(
+        output, input, output_split_sizes, input_split_sizes, group, async_op
+    )
