@@ -216,7 +216,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uintptr) (Buffer, error) {
 	}
 	block, growth, err := p.core.Alloc(bytes, s.number)
 	if err != nil || growth.Bytes != 0 || p.core.Reported() {
-		if block, err = p.allocSlowly(s, bytes, block, growth, err); err != nil {
+		if block, err = p.allocSlowly(s, bytes, block, growth, err, site); err != nil {
 			p.mu.Unlock()
 			return Buffer{}, err
 		}
@@ -265,7 +265,7 @@ func (p *Pool) absorbAt(block alloc.Block, s *Stream, bytes int64, site uintptr)
 // allocSlowly completes an allocation that needs more than a free block: blocks that come back
 // under pressure, or a new segment. p.mu is held.
 func (p *Pool) allocSlowly(
-	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error,
+	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uintptr,
 ) (alloc.Block, error) {
 	for {
 		if settleErr := p.takeBack(s); settleErr != nil {
@@ -277,7 +277,7 @@ func (p *Pool) allocSlowly(
 		if growth.Bytes == 0 {
 			return block, nil
 		}
-		if err := p.grow(s, growth); err != nil {
+		if err := p.grow(s, growth, site); err != nil {
 			return alloc.Block{}, fmt.Errorf("allocating %d bytes: %w", bytes,
 				p.growFailed(s, bytes, err))
 		}
@@ -293,8 +293,8 @@ func (p *Pool) growFailed(s *Stream, bytes int64, err error) error {
 	return errors.Join(p.core.GrowFailed(bytes, s.number), err)
 }
 
-// grow maps a segment. p.mu is held.
-func (p *Pool) grow(s *Stream, growth alloc.Growth) error {
+// grow maps a segment, for the call that needs it. p.mu is held.
+func (p *Pool) grow(s *Stream, growth alloc.Growth, site uintptr) error {
 	if growth.Bytes > p.space-p.next {
 		return &driver.OutOfMemoryError{Requested: growth.Bytes, Cause: syscall.ENOMEM}
 	}
@@ -317,7 +317,7 @@ func (p *Pool) grow(s *Stream, growth alloc.Growth) error {
 	})
 	p.ledger.Absorb(&ledger.Event{
 		Kind: ledger.KindSegment, Stream: uint32(s.number), Segment: ordinal,
-		Size: growth.Bytes, Requested: growth.Bytes,
+		Size: growth.Bytes, Requested: growth.Bytes, Site: p.site(site),
 	})
 	for _, m := range p.members {
 		m.pending.Store(true)
@@ -341,10 +341,21 @@ func (p *Pool) Reserve(ctx context.Context, bytes int64, g *Group) error {
 
 // ReserveOn is Reserve for a given stream: free memory serves the stream that it was mapped for.
 func (p *Pool) ReserveOn(ctx context.Context, s *Stream, bytes int64, g *Group) error {
+	var site uintptr
+	if p.rt.opts.CallSites {
+		site = caller()
+	}
+	return p.reserveFor(ctx, s, bytes, g, site)
+}
+
+// reserveFor reserves for a call site: a program counter, a Site, or 0.
+func (p *Pool) reserveFor(
+	ctx context.Context, s *Stream, bytes int64, g *Group, site uintptr,
+) error {
 	if s == nil || s.rt != p.rt {
 		return invalid("reserving memory on a stream of another runtime")
 	}
-	if err := p.reserve(s, bytes); err != nil {
+	if err := p.reserve(s, bytes, site); err != nil {
 		return fmt.Errorf("reserving %d bytes: %w", bytes, err)
 	}
 	if g == nil {
@@ -353,7 +364,7 @@ func (p *Pool) ReserveOn(ctx context.Context, s *Stream, bytes int64, g *Group) 
 	return p.Register(ctx, g)
 }
 
-func (p *Pool) reserve(s *Stream, bytes int64) error {
+func (p *Pool) reserve(s *Stream, bytes int64, site uintptr) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -365,12 +376,12 @@ func (p *Pool) reserve(s *Stream, bytes int64) error {
 	}
 	p.ledger.Absorb(&ledger.Event{
 		Kind: ledger.KindReserve, Stream: uint32(s.number), Segment: -1, Size: growth.Bytes,
-		Requested: bytes,
+		Requested: bytes, Site: p.site(site),
 	})
 	if growth.Bytes == 0 {
 		return nil
 	}
-	if err := p.grow(s, growth); err != nil {
+	if err := p.grow(s, growth, site); err != nil {
 		return p.growFailed(s, bytes, err)
 	}
 	return nil

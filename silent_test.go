@@ -64,6 +64,34 @@ func TestADifferentSizeOrOneBlockMoreIsADivergence(t *testing.T) {
 	}
 }
 
+func TestARankThatRegistersWhileOthersAreInACollectiveIsNamedByItsExtraEvent(t *testing.T) {
+	for _, path := range []symmem.PathChoice{symmem.PathAuto, symmem.PathPlain, symmem.PathWindow} {
+		t.Run(path.String(), func(t *testing.T) {
+			var said answers
+			o := symmem.Options{Check: symmem.CheckEvery, CallSites: true, Path: path}
+			endure(t, 3, o, func(r *rank) {
+				p := r.pool()
+				b := r.window(p, mib)
+				r.sums(r.World(), b)
+				if r.Rank() == 2 {
+					extra := r.alloc(p, 64*mib)
+					err := p.Register(r.ctx, r.World())
+					said.give(r, r.diverged(err))
+					r.is(extra.Free(), nil)
+					return
+				}
+				said.give(r, r.diverged(r.sum(r.World(), b)))
+			})
+			text := said.alike(t, 3)
+			for _, want := range []string{"segment 67108864 B", "rank_test.go", "ranks 0-1 have not"} {
+				if !strings.Contains(text, want) {
+					t.Errorf("%q does not say %q", text, want)
+				}
+			}
+		})
+	}
+}
+
 func TestSegmentsAreRegisteredInTheOrderOfTheirOrdinals(t *testing.T) {
 	endure(t, 2, symmem.Options{}, func(r *rank) {
 		var order []int

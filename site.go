@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"context"
 	"fmt"
 	"sync"
 
@@ -43,6 +44,13 @@ func (g *Group) latestSite() string { return g.rt.named(Site(g.site.Load())) }
 func (p *Pool) AllocAt(s *Stream, bytes int64, at Site) (Buffer, error) {
 	// No code of Go's lies below MaxSites, so numbers of Sites and program counters share a table.
 	return p.alloc(s, bytes, uintptr(at))
+}
+
+// ReserveAt is ReserveOn with the place for which it is done, for error messages.
+func (p *Pool) ReserveAt(
+	ctx context.Context, s *Stream, bytes int64, g *Group, at Site,
+) error {
+	return p.reserveFor(ctx, s, bytes, g, uintptr(at))
 }
 
 // Note puts something into the pool's history that the ranks of the domain must have alike, beyond

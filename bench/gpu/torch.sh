@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # symmem under PyTorch on GPUs: each part is a program of its own in bench/gpu/torch, has a time of
 # its own, and says PASS or FAIL with figures. A part that fails does not stop the others. Build
-# with torch-build.sh. With 2 GPUs everything takes less than five minutes.
+# with torch-build.sh. With 2 GPUs everything takes about seven minutes.
 #
 #   RANKS           how many ranks, a GPU each (4)
 #   PARTS           which parts, of those listed below
@@ -56,6 +56,7 @@ run_part() {
 	ops) part 40 "$here/ops.py" ;;
 	graph) part 50 "$here/graph.py" ;;
 	cost) part 50 "$here/cost.py" ;;
+	peers) part 150 "$here/peers.py" ;;
 	decode) part 75 "$here/decode.py" ;;
 	model) part 75 "$here/model.py" ;;
 	attach) part 40 "$here/attach.py" ;;
@@ -74,7 +75,7 @@ run_part() {
 	esac
 }
 
-for name in ${PARTS:-rounds skew stock churn diverge ops graph cost decode model attach endings sglang}; do
+for name in ${PARTS:-rounds skew stock churn diverge ops graph cost peers decode model attach endings sglang}; do
 	begin=$SECONDS
 	run_part "$name"
 	echo "# part $name took $((SECONDS - begin)) s"

@@ -50,9 +50,12 @@ func goFree(address unsafe.Pointer) C.int {
 }
 
 //export goReserve
-func goReserve(pool C.int, bytes C.size_t, stream, group C.uint64_t) C.int {
+func goReserve(
+	pool C.int, bytes C.size_t, stream, group C.uint64_t, site C.uint32_t,
+) C.int {
 	return guarded(func() error {
-		return library.Reserve(int(pool), uint64(bytes), uintptr(stream), uint64(group))
+		return library.Reserve(
+			int(pool), uint64(bytes), uintptr(stream), uint64(group), uint32(site))
 	})
 }
 

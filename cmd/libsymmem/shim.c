@@ -52,11 +52,11 @@ API int symmem_alloc(int pool, size_t bytes, uint64_t stream, void **address) {
 API int symmem_free(void *address) { return CALL(goFree(address)); }
 
 API int symmem_reserve(int pool, size_t bytes, uint64_t group) {
-	return CALL(goReserve(pool, bytes, 0, group));
+	return CALL(goReserve(pool, bytes, 0, group, symmem_current_site()));
 }
 
 API int symmem_reserve_on(int pool, size_t bytes, uint64_t stream, uint64_t group) {
-	return CALL(goReserve(pool, bytes, stream, group));
+	return CALL(goReserve(pool, bytes, stream, group, symmem_current_site()));
 }
 
 API int symmem_trim(int pool, size_t keep) { return CALL(goTrim(pool, keep)); }

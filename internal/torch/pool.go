@@ -256,8 +256,11 @@ func inOrder(a, b symmem.Buffer) int {
 	return cmp.Or(cmp.Compare(a.Segment(), b.Segment()), cmp.Compare(a.Offset(), b.Offset()))
 }
 
-// Reserve makes memory up front for a stream, and registers it with a group unless that is 0.
-func (l *Library) Reserve(number int, bytes uint64, stream uintptr, handle uint64) error {
+// Reserve makes memory up front for a stream and a call site, and registers it with a group unless
+// that is 0.
+func (l *Library) Reserve(
+	number int, bytes uint64, stream uintptr, handle uint64, site uint32,
+) error {
 	r, err := l.current()
 	if err != nil {
 		return err
@@ -276,7 +279,8 @@ func (l *Library) Reserve(number int, bytes uint64, stream uintptr, handle uint6
 	if err := p.settled(); err != nil {
 		return err
 	}
-	if err := p.ReserveOn(context.Background(), s, int64(bytes), nil); err != nil || handle == 0 {
+	err = p.ReserveAt(context.Background(), s, int64(bytes), nil, symmem.Site(site))
+	if err != nil || handle == 0 {
 		return err
 	}
 	return l.RegisterPending(handle, number, stream)

@@ -128,26 +128,29 @@ def capture(work: Callable[[], Any], times: int = 1) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def replayed(graph: torch.cuda.CUDAGraph, rounds: int = 30) -> float:
-    """Time a replay in microseconds: the median."""
+def replayed(graph: torch.cuda.CUDAGraph, rounds: int = 30, replays: int = 1) -> float:
+    """Time some replays in a row, in microseconds: the median."""
     found = []
     for _ in range(rounds):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
-        graph.replay()
+        for _ in range(replays):
+            graph.replay()
         end.record()
         torch.cuda.synchronize()
         found.append(begin.elapsed_time(end) * 1000)
     return statistics.median(found)
 
 
-def in_turns(graphs: dict[str, torch.cuda.CUDAGraph], turns: int = 5) -> dict[str, float]:
+def in_turns(
+    graphs: dict[str, torch.cuda.CUDAGraph], turns: int = 5, replays: int = 1
+) -> dict[str, float]:
     """Time graphs in turns, so that all see the same machine: the least of the medians of each."""
     found: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(turns):
         for name, graph in graphs.items():
             settle()
-            found[name].append(replayed(graph))
+            found[name].append(replayed(graph, replays=replays))
     return {name: max(gather(min(times))) for name, times in found.items()}
 
 

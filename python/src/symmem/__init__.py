@@ -35,7 +35,7 @@ from symmem._group import Group
 from symmem._library import where
 from symmem._memory import Block
 from symmem._questions import Explanation, check, explain, set_check, stats
-from symmem._scope import AnyScope, Nothing
+from symmem._scope import AnyScope, Nothing, set_site
 from symmem._torch import compiling, modules, pytorch
 from symmem._version import __version__
 from symmem._work import Work
@@ -309,7 +309,12 @@ def reserve(nbytes: int, group: Any = None, *, stream: Any = None) -> None:
     runtime.require()
     runtime.before_registration(found)
     number = runtime.stream() if stream is None else int(stream.cuda_stream)
-    runtime.reserve(found, nbytes, number)
+    previous = set_site(runtime) if runtime.callsites else None
+    try:
+        runtime.reserve(found, nbytes, number)
+    finally:
+        if previous is not None:
+            runtime.library.raw.symmem_set_site(previous)
 
 
 def trim(keep: int = 0, group: Any = None) -> None:
