@@ -94,15 +94,21 @@ func (rt *Runtime) addStream(
 	return s, nil
 }
 
-// Forget ends the use of an adopted stream, whose work is done and whose owner may destroy it now.
-// Other streams it leaves alone. Its number is not used again.
+// Forget ends the use of an adopted stream, whose work is done and whose owner may destroy it now;
+// calls on it return ErrClosed from then on. Other streams it leaves alone. Its number is not used
+// again.
 func (s *Stream) Forget() {
+	if s.adopted == nil {
+		return
+	}
 	s.rt.mu.Lock()
-	defer s.rt.mu.Unlock()
-	s.forgotten = s.adopted != nil
+	s.forgotten = true
 	s.rt.adopted = slices.DeleteFunc(slices.Clone(s.rt.adopted), func(other *Stream) bool {
 		return other == s
 	})
+	s.rt.mu.Unlock()
+	// A fault of its work is its group's, which tells it.
+	_ = s.adopted.Close()
 }
 
 // captured tells whether the owner of an adopted stream captures it. Where that cannot be told

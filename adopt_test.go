@@ -52,6 +52,9 @@ func TestAStreamOfAnotherLibraryIsWorkedOn(t *testing.T) {
 			r.failf("nobody captures")
 		}
 		s.Forget()
+		err = r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s)
+		r.is(err, symmem.ErrClosed)
+		r.sums(r.World(), b)
 	})
 }
 

@@ -6,9 +6,8 @@ import "context"
 // they have made. What is adopted stays theirs, and is never destroyed here.
 type Adopter interface {
 	// AdoptStream makes a Stream of one that another library has made, by its handle: a CUstream,
-	// which is also a cudaStream_t. Handle 0 is CUDA's default stream. The owner keeps it until
-	// symmem has no work on it any more. A Close of the result would destroy the owner's stream, so
-	// nobody calls it.
+	// which is also a cudaStream_t. Handle 0 is CUDA's default stream. The owner keeps it until the
+	// result is closed, which ends nothing but its use here.
 	AdoptStream(handle uintptr) (AdoptedStream, error)
 	// AdoptCommunicator makes a Guest of a communicator that another library has made, by its
 	// handle: an ncclComm_t, of the same copy of NCCL.

@@ -19,8 +19,12 @@ func (d *Device) AdoptStream(handle uintptr) (driver.AdoptedStream, error) {
 }
 
 // Captured tells whether CUDA captures the stream. CUDA does not say it of its default stream while
-// another one is captured: then nothing may be asked of that stream either.
+// another one is captured: then nothing may be asked of that stream either. A stream that is closed
+// may have been destroyed by its owner.
 func (s *stream) Captured() (bool, error) {
+	if s.closed.Load() {
+		return false, nil
+	}
 	var status cuda.CaptureStatus
 	err := s.device.do(func() (err error) {
 		status, err = s.device.cuda.CaptureStatus(s.handle)

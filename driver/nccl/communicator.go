@@ -340,11 +340,15 @@ func (c *communicator) complete(ticket uint64) bool {
 	return c.plane.Trouble(c.waitFor(ticket, driver.Barrier), time.Time{}) == nil
 }
 
-// awaitEnd waits for a step of the teardown; not at all if that is hopeless.
+// awaitEnd waits for a step of the teardown; not at all if that is hopeless. After a fault it is soon
+// done, or never; in order it may take what a busy machine makes of it.
 func (c *communicator) awaitEnd(step chan struct{}, hopeless bool) error {
 	patience := 4 * endingTime
-	if hopeless {
+	switch {
+	case hopeless:
 		patience = 0
+	case errors.Is(c.plane.Cause(), driver.ErrClosed):
+		patience = max(patience, c.device.cfg.Timeout)
 	}
 	select {
 	case <-step:

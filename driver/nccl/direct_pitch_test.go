@@ -77,13 +77,16 @@ func (p *pitch) fields(m *mate, w way) (send, recv field) {
 	return field{own.send, lead}, field{own.recv, lead}
 }
 
+// margin is how many elements behind the last output are compared, too.
+const margin = 64
+
 // room is how many elements the output has room for.
 func (p *pitch) room(w way) int64 {
 	size := p.size
 	if w.loose {
 		size = looseSize
 	}
-	return (size-2*lead)/int64(w.dataType.Size()) - 64
+	return (size-2*lead)/int64(w.dataType.Size()) - margin
 }
 
 // sow draws the elements of a type for all ranks, and repeats them over the inputs.
@@ -97,7 +100,8 @@ func (p *pitch) sow(t driver.DataType) {
 		for _, loose := range []bool{false, true} {
 			w := way{dataType: t, loose: loose}
 			send, _ := p.fields(m, w)
-			if err := m.spread(send, p.inputs[m.rank], p.room(w)*int64(t.Size())); err != nil {
+			bytes := (p.room(w) + margin) * int64(t.Size())
+			if err := m.spread(send, p.inputs[m.rank], bytes); err != nil {
 				return err
 			}
 		}
@@ -193,7 +197,7 @@ func (p *pitch) perform(m *mate, b *batch) error {
 
 func (p *pitch) poison(m *mate, b *batch, send, recv field) error {
 	begin, size := recv.memory.segment.Address(), int64(b.dataType.Size())
-	bytes := (b.end + 64) * size
+	bytes := (b.end + margin) * size
 	if !b.inPlace {
 		return m.stream.Fill(begin, 0xff, recv.base+bytes)
 	}
@@ -204,7 +208,7 @@ func (p *pitch) poison(m *mate, b *batch, send, recv field) error {
 // judge reads the output and compares.
 func (p *pitch) judge(m *mate, b *batch, whole bool) error {
 	_, recv := p.fields(m, b.way)
-	end := recv.base + (b.end+64)*int64(b.dataType.Size())
+	end := recv.base + (b.end+margin)*int64(b.dataType.Size())
 	for _, s := range p.samples(recv.base, end, whole) {
 		got, err := m.copied(p.team, recv.memory.segment.Address()+uintptr(s[0]), s[1]-s[0])
 		if err != nil {

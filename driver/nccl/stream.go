@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"symmem/driver"
@@ -23,7 +24,7 @@ type stream struct {
 
 	mu      sync.Mutex
 	capture *graph // guarded by mu
-	closed  bool   // guarded by mu
+	closed  atomic.Bool // changes with mu held
 	// last is the communicator that launched here most recently, ticket its collective.
 	last      *communicator    // guarded by mu
 	ticket    uint64           // guarded by mu
@@ -71,7 +72,7 @@ func (s *stream) submit(calls func() error) error {
 
 // usable refuses a closed stream. s.mu is held.
 func (s *stream) usable() error {
-	if s.closed {
+	if s.closed.Load() {
 		return fmt.Errorf("stream: %w", driver.ErrClosed)
 	}
 	return nil
@@ -188,7 +189,7 @@ func (s *stream) idle() bool {
 // about an event that was recorded there before.
 func (s *stream) quiet() bool {
 	switch {
-	case s.closed:
+	case s.closed.Load():
 		return true
 	case s.capture != nil:
 		return s.capture.before == nil || s.capture.before.Done()
@@ -284,17 +285,18 @@ func (s *stream) abandon() {
 func (s *stream) deviceError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.capture != nil {
+	if s.closed.Load() || s.capture != nil {
 		return nil
 	}
 	_, err := s.query()
 	return err
 }
 
-// Close waits for the work, as long as the device's timeout allows, and ends a capture.
+// Close waits for the work, as long as the device's timeout allows, and ends a capture. An adopted
+// stream is left to its owner, and CUDA is not asked about it any more.
 func (s *stream) Close() error {
 	s.mu.Lock()
-	if s.closed {
+	if s.closed.Load() {
 		s.mu.Unlock()
 		return nil
 	}
@@ -313,16 +315,19 @@ func (s *stream) Close() error {
 	errs = append(errs, s.Synchronize(ctx))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed.Load() {
 		return errors.Join(errs...)
 	}
 	if s.word != nil && s.quiet() {
 		s.device.words.put(s.word)
 	}
-	s.closed = true
-	errs = append(errs, s.leave(), s.device.do(func() error {
-		return s.device.cuda.StreamDestroy(s.handle)
-	}))
+	s.closed.Store(true)
+	errs = append(errs, s.leave())
+	if !s.adopted {
+		errs = append(errs, s.device.do(func() error {
+			return s.device.cuda.StreamDestroy(s.handle)
+		}))
+	}
 	return errors.Join(errs...)
 }
 

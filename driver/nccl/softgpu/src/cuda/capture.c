@@ -158,8 +158,7 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
     ENTER(CUDA_ERROR_UNKNOWN);
     if ((uintptr_t)stream <= 2)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    if (!handle_live(STREAM, stream))
-        return CUDA_ERROR_INVALID_HANDLE;
+    stream_check(stream);
     if (mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
     struct capture *c = calloc(1, sizeof *c);
@@ -195,8 +194,7 @@ static CUresult check_end_locked(const struct stream *s) {
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     ENTER(CUDA_ERROR_UNKNOWN);
-    if (!handle_live(STREAM, stream))
-        return CUDA_ERROR_INVALID_HANDLE;
+    stream_check(stream);
     *graph = NULL;
     pthread_mutex_lock(&capture_lock);
     CUresult result = check_end_locked(stream);
@@ -242,8 +240,7 @@ static CUresult inspect(CUstream s, CUstreamCaptureStatus *status, unsigned long
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
     if ((uintptr_t)s <= 2)
         return CUDA_SUCCESS;
-    if (!handle_live(STREAM, s))
-        return CUDA_ERROR_INVALID_HANDLE;
+    stream_check(s);
     *status = status_of(s, id, graph);
     return CUDA_SUCCESS;
 }

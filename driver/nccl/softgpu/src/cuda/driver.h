@@ -113,6 +113,7 @@ struct stream {
     struct capture *capture; /* with lane, guarded by capture_lock */
     int lane;
 };
+void stream_check(CUstream stream);
 CUresult stream_resolve(CUstream *stream);
 CUresult stream_queue(struct stream *s, struct work *w);
 void stream_push(struct stream *s, struct work *w);

@@ -1,6 +1,7 @@
 /* Streams: each a thread that takes works from a queue, one after the other. */
 #define _GNU_SOURCE
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -96,10 +97,20 @@ static struct stream *implicit_stream(struct context *c) {
     return s;
 }
 
-/* Turns the handles 0, 1 and 2 into the implicit stream, and refuses those that are not live. */
+/* Ends the process if a stream was destroyed: CUDA reads memory that is gone then. */
+void stream_check(CUstream stream) {
+    if (handle_live(STREAM, stream))
+        return;
+    fprintf(stderr, "software GPU: stream %p is used after it was destroyed\n", (void *)stream);
+    abort();
+}
+
+/* Turns the handles 0, 1 and 2 into the implicit stream. */
 CUresult stream_resolve(CUstream *stream) {
-    if ((uintptr_t)*stream > 2)
-        return handle_live(STREAM, *stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    if ((uintptr_t)*stream > 2) {
+        stream_check(*stream);
+        return CUDA_SUCCESS;
+    }
     if (current == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (capture_forbids())
