@@ -11,7 +11,7 @@ import sys
 
 import common
 import torch
-from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, gather, say, verdict
+from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, gather, verdict
 
 import symmem
 
@@ -22,15 +22,16 @@ def run(way: str) -> None:
     world = common.start(path="window", check=level, callsites=True)
     wrong = 0
     with symmem.use(world):
-        before = torch.empty(MIB, device=DEVICE)
-    before.fill_(RANK + 1)
-    symmem.all_reduce(before)
+        kept = [torch.empty(MIB, device=DEVICE)]
+    kept[0].fill_(RANK + 1)
+    symmem.all_reduce(kept[0])
     error = None
     try:
         with symmem.use(world):
             if RANK == SIZE - 1:
-                extra = torch.empty((24 if way == "segment" else 1) * MIB // 4, device=DEVICE)
-                say(extra.numel())
+                # PyTorch keeps tensors of 1 MiB and less apart from those that are reduced.
+                size = (256 if way == "segment" else 3) * MIB
+                kept.append(torch.empty(size // 4, device=DEVICE))
         for _ in range(3):
             with symmem.use(world):
                 tensor = torch.empty(2 * MIB, device=DEVICE)
@@ -40,6 +41,7 @@ def run(way: str) -> None:
             symmem.all_reduce(tensor)
             torch.cuda.synchronize()
             wrong += int(not bool((tensor == SUM).all()))
+        symmem.check(world)
     except symmem.DivergenceError as e:
         error = e
     text = str(error)
