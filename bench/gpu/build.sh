@@ -7,9 +7,9 @@ cd "$(dirname "$0")/../.."
 out=build/gpu
 mkdir -p "$out"
 export CGO_ENABLED=0
-go build -trimpath -o "$out/symmem" ./cmd/symmem
-go test -c -trimpath -o "$out/nccl.test" ./driver/nccl
-go test -c -trimpath -o "$out/symmem.test" .
+go build -trimpath -ldflags="-s -w" -o "$out/symmem" ./cmd/symmem
+go test -c -trimpath -ldflags="-s -w" -o "$out/nccl.test" ./driver/nccl
+go test -c -trimpath -ldflags="-s -w" -o "$out/symmem.test" .
 changed=
 [[ -z $(git status --porcelain) ]] || changed=', with changes'
 echo "$(git rev-parse HEAD)$changed" >"$out/COMMIT"
