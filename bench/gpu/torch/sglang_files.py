@@ -116,10 +116,15 @@ def prepare(checkout: Path) -> tuple[Any, Any]:
 
 
 def instead(*_: Any, name: str, build_directory: str, **__: Any) -> str:
-    """Be load_inline: put our library where SGLang looks for the one it compiles."""
+    """Be load_inline: put our library where SGLang looks for the one it compiles.
+
+    All ranks do so in one folder, at the same time.
+    """
     target = Path(build_directory) / f"{name}.so"
-    target.unlink(missing_ok=True)
-    target.symlink_to(_library.where().resolve())
+    own = target.with_suffix(f".{RANK}")
+    own.unlink(missing_ok=True)
+    own.symlink_to(_library.where().resolve())
+    own.replace(target)
     return str(target)
 
 

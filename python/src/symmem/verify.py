@@ -42,7 +42,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--churn", type=_from(0), default=0, help="tensors made and dropped before")
     p.add_argument("--groups", type=_from(1), default=1, help="overlapping groups over one pool")
     p.add_argument("--seed", type=_from(0), default=1, help="where churn and skew draw from")
-    p.add_argument("--skew", action="store_true", help="each rank has tensors of its own, too")
+    p.add_argument(
+        "--skew",
+        action="store_true",
+        help="each rank has tensors of its own, too; with address, drawn segments",
+    )
     p.add_argument("--backend", default="auto", choices=["auto", "nccl", "host"])
     p.add_argument("--placement", default="creation", choices=["creation", "address"])
     p.add_argument(
@@ -95,7 +99,9 @@ class Rank:
         flags = self.flags
         pool: dict[str, Any] = {"placement": flags.placement, "first_segment": 2 << 20}
         options: dict[str, Any] = {"check_interval_ms": -1, "pool": pool}
-        if flags.skew:
+        if flags.skew and flags.placement == "address":
+            # PyTorch orders its memory by addresses. With ours these are in order; scattered they
+            # lie as a driver puts segments, which is what "creation" is the cure for.
             options["scatter"] = flags.seed << 1 | 1
         world = symmem.init(
             backend=flags.backend,
