@@ -54,6 +54,7 @@ run_part() {
 	churn) part 75 "$here/churn.py" symmem ;;
 	diverge) together 45 "diverge.py segment" "diverge.py tensor" "diverge.py check" ;;
 	ops) part 40 "$here/ops.py" ;;
+	norms) part 60 "$here/../../../python/tests/programs/norms.py" ;;
 	graph) part 50 "$here/graph.py" ;;
 	cost) part 50 "$here/cost.py" ;;
 	peers) part 150 "$here/peers.py" ;;
@@ -75,7 +76,7 @@ run_part() {
 	esac
 }
 
-for name in ${PARTS:-rounds skew stock churn diverge ops graph cost peers decode model attach endings sglang}; do
+for name in ${PARTS:-rounds skew stock churn diverge ops norms graph cost peers decode model attach endings sglang}; do
 	begin=$SECONDS
 	run_part "$name"
 	echo "# part $name took $((SECONDS - begin)) s"

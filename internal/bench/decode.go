@@ -119,6 +119,11 @@ func (o *Decode) measure(
 			return result, err
 		}
 	}
+	alone, err := o.product(ctx, c, l, model, sequences)
+	runners = append(runners, alone)
+	if err != nil {
+		return result, err
+	}
 	if err := c.play(ctx, runners, op); err != nil {
 		return result, err
 	}
@@ -142,8 +147,36 @@ func (r *runner) aim(ctx context.Context) error {
 	return err
 }
 
+// product makes a runner of the layers' products alone, which no path can be faster than.
+func (o *Decode) product(
+	ctx context.Context, c *Collective, l *lane, model *layer, sequences int,
+) (*runner, error) {
+	r := &runner{lane: l, took: "product", opsPerIter: o.Layers, call: model.call(sequences)}
+	err := r.record(ctx, model, sequences, func(i int) error { return model.multiply(i, sequences) })
+	if err != nil {
+		return r, err
+	}
+	return r, r.calibrate(ctx, c, operationOf(symmem.OpAllReduce))
+}
+
 // capture records the layers on a path, and checks what a replay computes.
 func (o *Decode) capture(ctx context.Context, r *runner, model *layer, sequences int) error {
+	err := r.record(ctx, model, sequences, func(i int) error {
+		return model.run(ctx, i, r.call, sequences)
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.meet(ctx); err != nil {
+		return err
+	}
+	return model.check(ctx, r, sequences)
+}
+
+// record captures what every layer queues.
+func (r *runner) record(
+	ctx context.Context, model *layer, sequences int, queue func(layer int) error,
+) error {
 	s := r.rt.DefaultStream()
 	// What loads at the first product cannot be captured.
 	if err := errors.Join(model.multiply(0, sequences), s.Synchronize(ctx)); err != nil {
@@ -153,18 +186,15 @@ func (o *Decode) capture(ctx context.Context, r *runner, model *layer, sequences
 		return err
 	}
 	var failed error
-	for i := range o.Layers {
-		failed = errors.Join(failed, model.run(ctx, i, r.call, sequences))
+	for i := range r.opsPerIter {
+		failed = errors.Join(failed, queue(i))
 	}
 	graph, err := s.EndCapture()
-	if err := errors.Join(failed, err); err != nil {
-		return fmt.Errorf("capturing %d layers: %w", o.Layers, err)
-	}
 	r.graph = graph
-	if err := r.meet(ctx); err != nil {
-		return err
+	if err := errors.Join(failed, err); err != nil {
+		return fmt.Errorf("capturing %d layers: %w", r.opsPerIter, err)
 	}
-	return model.check(ctx, r, sequences)
+	return nil
 }
 
 func (o *Decode) result(l *lane, sequences int, runners []*runner) Result {

@@ -15,9 +15,10 @@ import (
 // bfloat16Bytes is the size of an element.
 const bfloat16Bytes = 2
 
-// layer is a rank's part of a layer: it has hidden/ranks rows of the weights, and as many columns
-// of the input. The product of both is this rank's share of every element of the output, which the
-// all-reduce adds up. Matrices are stored by rows.
+// layer is a rank's part of a layer: it has hidden/ranks inputs of every output's weights, and as many
+// columns of the input. The product of both is this rank's share of every element of the output,
+// which the all-reduce adds up. Matrices are stored by rows: the weights have one for each output,
+// as torch.nn.Linear and the engines keep them.
 //
 // The weights are dense small numbers; an input has one element in each row that is not 0, so that
 // bfloat16 holds every sum exactly. How long a dense product takes does not depend on values.
@@ -67,7 +68,7 @@ func (m *layer) bind() error {
 func (m *layer) matrices(ctx context.Context, sequences int) (err error) {
 	weight := func(row, column int) float32 { return float32(1 + (row+column)%4) }
 	for i := range m.weights {
-		if m.weights[i], err = m.matrix(ctx, m.depth, m.width, weight); err != nil {
+		if m.weights[i], err = m.matrix(ctx, m.width, m.depth, weight); err != nil {
 			return err
 		}
 	}
@@ -113,8 +114,9 @@ func (m *layer) multiply(i, sequences int) error {
 	matrix := func(at uintptr, leading int) cublas.Matrix {
 		return cublas.Matrix{Address: at, Leading: leading, Type: cublas.BFloat16}
 	}
-	return m.library.Gemm(m.handle, m.width, sequences, m.depth,
-		matrix(m.weights[i%len(m.weights)].Address(), m.width),
+	weights := matrix(m.weights[i%len(m.weights)].Address(), m.depth)
+	weights.Operation = cublas.Transposed
+	return m.library.Gemm(m.handle, m.width, sequences, m.depth, weights,
 		matrix(m.input.Address(), m.depth), matrix(m.lane.send.Address(), m.width))
 }
 
