@@ -23,7 +23,7 @@ type stream struct {
 	handle cuda.Stream
 
 	mu      sync.Mutex
-	capture *graph // guarded by mu
+	capture *graph      // guarded by mu
 	closed  atomic.Bool // changes with mu held
 	// last is the communicator that launched here most recently, ticket its collective.
 	last      *communicator    // guarded by mu
