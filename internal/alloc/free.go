@@ -15,25 +15,22 @@ func (c *Core) Free(v Block) (State, error) {
 	if uint64(id) < uint64(len(c.blocks)) {
 		b := &c.blocks[id]
 		if b.state() == Live && b.generation == uint32(v.Handle>>32) &&
-			b.size() == v.Size && b.segment() == v.Segment {
-			return c.free(b, int32(id)), nil
+			b.size() == v.Size && int32(b.segment()) == v.Segment {
+			return c.free(b, id), nil
 		}
 	}
 	return vacant, c.refuse(v)
 }
 
 // free gives a live block back.
-func (c *Core) free(b *block, id int32) State {
-	undone := id == c.last
-	if c.hot != 0 || c.reports.filled {
-		c.settleFree()
-	}
+func (c *Core) free(b *block, id uint32) State {
+	c.settleFree()
 	if b.rest&sided != 0 {
 		c.last = 0
 		c.counts.live--
 		return c.freeHeld(b, id)
 	}
-	c.keep(b, id, undone)
+	c.keep(b, id, c.homeOf(b))
 	return Free
 }
 
@@ -43,12 +40,12 @@ func (c *Core) settleFree() {
 		c.reports.clear()
 	}
 	if c.hot != 0 {
-		c.cool(c.homes[c.homeOf(&c.blocks[c.hot])])
+		c.cool(c.homes[c.hotOf])
 	}
 }
 
 // freeHeld is free for a block that a graph or another stream may hold.
-func (c *Core) freeHeld(b *block, id int32) State {
+func (c *Core) freeHeld(b *block, id uint32) State {
 	if c.sides[id].pins > 0 {
 		b.setState(Parked)
 		c.counts.parked += b.size()
@@ -67,7 +64,7 @@ func (c *Core) refuse(v Block) error {
 }
 
 // release returns a block that nothing pins, at once or after its uses.
-func (c *Core) release(id int32) State {
+func (c *Core) release(id uint32) State {
 	c.forgetSynced(id)
 	if c.sides[id].uses != 0 {
 		c.postpone(id)
@@ -78,7 +75,7 @@ func (c *Core) release(id int32) State {
 }
 
 // giveBack makes a block free and merges it with free neighbours.
-func (c *Core) giveBack(b *block, id int32) {
+func (c *Core) giveBack(b *block, id uint32) {
 	c.expire(b)
 	c.merge(c.homes[c.homeOf(b)], b, id)
 }
@@ -93,7 +90,7 @@ func (c *Core) expire(b *block) {
 
 // merge puts an expired block among the free ones of its index, joined with free neighbours, and
 // returns how many units that makes.
-func (c *Core) merge(x *index, b *block, id int32) uint64 {
+func (c *Core) merge(x *index, b *block, id uint32) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &c.blocks[prev], &c.blocks[next]
 	if (p.span|n.span)>>idBits > exactBins { // Either has more, or, seldom, both together do.
@@ -123,7 +120,7 @@ func (c *Core) merge(x *index, b *block, id int32) uint64 {
 
 // mergeLarge is merge for any neighbours. The record of a free one survives, so that its place in
 // the index moves as little as possible.
-func (c *Core) mergeLarge(x *index, b *block, id int32) uint64 {
+func (c *Core) mergeLarge(x *index, b *block, id uint32) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &c.blocks[prev], &c.blocks[next]
 	switch {
@@ -153,7 +150,7 @@ func (c *Core) mergeLarge(x *index, b *block, id int32) uint64 {
 
 // follow makes a block the one after prev, or the first at a place. Record 0 stands for no
 // neighbour and takes what is written to it.
-func (c *Core) follow(b *block, place uint64, prev, id int32) {
+func (c *Core) follow(b *block, place uint64, prev, id uint32) {
 	b.setPrev(prev)
 	c.blocks[prev].next = id
 	if prev == 0 {

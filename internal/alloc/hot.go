@@ -12,7 +12,7 @@ package alloc
 func (c *Core) settle() {
 	c.last = 0
 	if c.hot != 0 {
-		c.cool(c.homes[c.homeOf(&c.blocks[c.hot])])
+		c.cool(c.homes[c.hotOf])
 	}
 }
 
@@ -24,47 +24,26 @@ func (c *Core) cool(x *index) uint64 {
 	return c.merge(x, &c.blocks[id], id)
 }
 
-// keep frees a block that nothing holds and keeps it apart; undone says that the latest call
-// was its Alloc.
-func (c *Core) keep(b *block, id int32, undone bool) {
+// keep frees a block that nothing holds and keeps it apart; home is its index.
+func (c *Core) keep(b *block, id, home uint32) {
 	c.counts.live--
 	c.expire(b)
-	c.hot, c.last, c.undone = id, 0, undone
+	c.undone = id == c.last
+	c.hot, c.hotOf, c.last = id, home, 0
 }
 
 // again tells whether a request would get the block that was kept apart.
-func (c *Core) again(rounded int64, home int32) bool {
+func (c *Core) again(units uint64, home uint32) bool {
 	if c.undone {
-		return c.asked == rounded && c.askedOf == home
+		return c.asked == units && c.askedOf == home
 	}
+	return c.blocks[c.hot].units() == units && c.alone(home, units)
+}
+
+// alone tells whether the block that was kept apart, of so many units, belongs to an index and
+// would be the only one of its class, merged with none.
+func (c *Core) alone(home uint32, units uint64) bool {
 	b := &c.blocks[c.hot]
-	return b.size() == rounded && c.alone(b, home)
-}
-
-// alone tells whether an expired block belongs to an index and would be the only one of its class,
-// merged with none.
-func (c *Core) alone(b *block, home int32) bool {
-	last := b.units() - 1
-	return last < exactBins && c.homeOf(b) == home && c.homes[home].bags[last].count == 0 &&
+	return units <= exactBins && c.hotOf == home && c.homes[home].bags[units-1].count == 0 &&
 		c.blocks[b.prev()].state() != Free && c.blocks[b.next].state() != Free
-}
-
-// fitBeside is fit while a block is kept apart, which it merges. It searches first and merges
-// then, so that neither has to wait for the other, and searches again in the rare case that what
-// was merged is part of what was found, or fits as well or better.
-func (c *Core) fitBeside(home int32, units uint64) int32 {
-	x := c.homes[home]
-	of := c.homeOf(&c.blocks[c.hot])
-	if x == nil || of != home || c.config.MaxSplit != 0 {
-		c.cool(c.homes[of])
-		return c.fit(home, int64(units)<<unitShift)
-	}
-	id := c.find(x, units)
-	b := &c.blocks[id]
-	found := b.units()
-	merged := c.cool(x)
-	if merged-units <= found-units || b.units() != found || b.state() != Free {
-		return c.find(x, units)
-	}
-	return id
 }
