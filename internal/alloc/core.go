@@ -35,6 +35,7 @@ type Core struct {
 	hot      uint32            // block kept apart after its Free, or 0; see hot.go
 	hotOf    uint32            // its index
 	undone   bool              // that Free undid the call before it
+	beside   beside            // its neighbours
 	mapped   int64
 	counts   counts
 	reports  reports

@@ -77,7 +77,7 @@ func (c *Core) release(id uint32) State {
 // giveBack makes a block free and merges it with free neighbours.
 func (c *Core) giveBack(b *block, id uint32) {
 	c.expire(b)
-	c.merge(c.homes[c.homeOf(b)], b, id)
+	c.merge(c.homes[c.homeOf(b)], b, id, c.freeBeside(b))
 }
 
 // expire ends the lifetime of a block, which is in no index yet.
@@ -90,13 +90,13 @@ func (c *Core) expire(b *block) {
 
 // merge puts an expired block among the free ones of its index, joined with free neighbours, and
 // returns how many units that makes.
-func (c *Core) merge(x *index, b *block, id uint32) uint64 {
+func (c *Core) merge(x *index, b *block, id uint32, free beside) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &c.blocks[prev], &c.blocks[next]
 	if (p.span|n.span)>>idBits > exactBins { // Either has more, or, seldom, both together do.
-		return c.mergeLarge(x, b, id)
+		return c.mergeLarge(x, b, id, free)
 	}
-	if n.state() == Free {
+	if free.next {
 		c.remove(x, n)
 		units += n.units()
 		after := n.next
@@ -104,7 +104,7 @@ func (c *Core) merge(x *index, b *block, id uint32) uint64 {
 		b.next = after
 		c.blocks[after].setPrev(id)
 	}
-	if p.state() == Free {
+	if free.prev {
 		c.remove(x, p)
 		units += p.units()
 		after := b.next
@@ -120,14 +120,14 @@ func (c *Core) merge(x *index, b *block, id uint32) uint64 {
 
 // mergeLarge is merge for any neighbours. The record of a free one survives, so that its place in
 // the index moves as little as possible.
-func (c *Core) mergeLarge(x *index, b *block, id uint32) uint64 {
+func (c *Core) mergeLarge(x *index, b *block, id uint32, free beside) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &c.blocks[prev], &c.blocks[next]
 	switch {
-	case p.state() == Free:
+	case free.prev:
 		units += p.units()
 		after := next
-		if n.state() == Free {
+		if free.next {
 			c.remove(x, n)
 			units += n.units()
 			after = n.next
@@ -137,7 +137,7 @@ func (c *Core) mergeLarge(x *index, b *block, id uint32) uint64 {
 		c.blocks[after].setPrev(prev)
 		c.drop(b, id)
 		c.refile(x, p, prev, p.place, units)
-	case n.state() == Free:
+	case free.next:
 		units += n.units()
 		c.follow(n, b.place, prev, next)
 		c.drop(b, id)

@@ -6,7 +6,8 @@ package alloc
 // block of that size is free. Programs do both all the time: a temporary is made, used and dropped;
 // an old value is dropped for a new one. So a freed block stays apart for one call, unmerged and in
 // no index: if the next call is an Alloc that would get it, it does, and any other call first
-// settles it. Placement is what it would be without.
+// settles it. Placement is what it would be without. Which neighbours it will merge with is looked up
+// at the Free, so that their records are here when a call wants to know.
 
 // settle merges the block that was kept apart, if there is one.
 func (c *Core) settle() {
@@ -21,7 +22,14 @@ func (c *Core) settle() {
 func (c *Core) cool(x *index) uint64 {
 	id := c.hot
 	c.hot = 0
-	return c.merge(x, &c.blocks[id], id)
+	return c.merge(x, &c.blocks[id], id, c.beside)
+}
+
+// beside tells which neighbours of a block are free.
+type beside struct{ prev, next bool }
+
+func (c *Core) freeBeside(b *block) beside {
+	return beside{c.blocks[b.prev()].state() == Free, c.blocks[b.next].state() == Free}
 }
 
 // keep frees a block that nothing holds and keeps it apart; home is its index.
@@ -30,6 +38,7 @@ func (c *Core) keep(b *block, id, home uint32) {
 	c.expire(b)
 	c.undone = id == c.last
 	c.hot, c.hotOf, c.last = id, home, 0
+	c.beside = c.freeBeside(b)
 }
 
 // again tells whether a request would get the block that was kept apart.
@@ -43,7 +52,6 @@ func (c *Core) again(units uint64, home uint32) bool {
 // alone tells whether the block that was kept apart, of so many units, belongs to an index and
 // would be the only one of its class, merged with none.
 func (c *Core) alone(home uint32, units uint64) bool {
-	b := &c.blocks[c.hot]
 	return units <= exactBins && c.hotOf == home && c.homes[home].bags[units-1].count == 0 &&
-		c.blocks[b.prev()].state() != Free && c.blocks[b.next].state() != Free
+		c.beside == beside{}
 }
