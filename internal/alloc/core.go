@@ -99,11 +99,13 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	id := c.hot
 	if id != 0 && (c.undone || c.blocks[id].units() == units) && c.again(units, home) {
 		c.hot = 0
-	} else if id = c.fit(x, units, home); id != 0 {
-		id = c.cut(x, id, units)
 	} else {
-		c.last = 0
-		return c.press(size, units, home)
+		var found uint64
+		if id, found = c.fit(x, units, home); id == 0 {
+			c.last = 0
+			return c.press(size, units, home)
+		}
+		id = c.cut(x, id, units, found)
 	}
 	c.last, c.asked, c.askedOf = id, units, home
 	b := &c.blocks[id]
@@ -147,50 +149,48 @@ func (c *Core) turn(stream Stream) {
 	c.recent, c.current = stream, c.number(stream)*2
 }
 
-// fit returns the free block of an index that serves a request, or 0. A block that is kept apart
+// fit returns the free block of an index that serves a request and how many units it has, or 0 and
+// 0. A block that is kept apart
 // is merged. If it is of the same index, fit searches first and merges then, so that neither has to
 // wait for the other, and searches again in the rare case that what was merged is part of what was
 // found, or fits as well or better.
-func (c *Core) fit(x *index, units uint64, home uint32) uint32 {
+func (c *Core) fit(x *index, units uint64, home uint32) (id uint32, found uint64) {
 	if c.hot != 0 && c.hotOf != home {
 		c.cool(c.homes[c.hotOf])
 	}
 	if x == nil {
-		return 0
+		return 0, 0
 	}
-	id := c.find(x, units)
+	id, found = c.find(x, units)
 	if c.hot != 0 {
-		b := &c.blocks[id]
-		found := b.units()
 		merged := c.cool(x)
+		b := &c.blocks[id]
 		if merged-units <= found-units || b.units() != found || b.state() != Free {
-			id = c.find(x, units)
+			id, found = c.find(x, units)
 		}
 	}
-	if c.config.MaxSplit != 0 && !c.suits(c.blocks[id].size(), int64(units)<<unitShift) {
-		return 0
+	if c.config.MaxSplit != 0 && !c.suits(int64(found)<<unitShift, int64(units)<<unitShift) {
+		return 0, 0
 	}
-	return id
+	return id, found
 }
 
-// cut takes what a request needs off the front of a free block, whose record keeps the rest, or
-// all of it if it must not be split.
-func (c *Core) cut(x *index, id uint32, units uint64) uint32 {
-	b := &c.blocks[id]
-	rest := b.units() - units
+// cut takes what a request needs off the front of a free block of so many units, whose record
+// keeps the rest, or all of it if it must not be split.
+func (c *Core) cut(x *index, id uint32, units, found uint64) uint32 {
+	rest := found - units
 	if rest == 0 || !c.plain && !c.splits(int64(units)<<unitShift, int64(rest)<<unitShift) {
-		c.remove(x, b)
+		c.remove(x, &c.blocks[id])
 		return id
 	}
 	front := c.grab()
-	b = &c.blocks[id]
-	f := &c.blocks[front]
+	b, f := &c.blocks[id], &c.blocks[front]
 	prev, place := b.prev(), b.place
 	f.place, f.span, f.next = place, units<<idBits, id
 	c.follow(f, place, prev, front)
 	b.setPrev(front)
 	place += units << idBits
-	if b.units() > exactBins && c.stretch(x, b, id, place, rest) {
+	if found > exactBins && c.stretch(x, b, id, place, rest) {
 		return front
 	}
 	c.remove(x, b)
@@ -204,12 +204,12 @@ func (c *Core) cut(x *index, id uint32, units uint64) uint32 {
 func (c *Core) press(size int64, units uint64, home uint32) (Block, Growth, error) {
 	rounded := int64(units) << unitShift
 	if id := c.untouched(home); c.blocks[id].units() >= units {
-		return c.serve(home, id, size, units), Growth{}, nil
+		return c.serve(home, id, size, units, c.blocks[id].units()), Growth{}, nil
 	}
 	for s := &c.streams[home/2]; s.first != 0; {
 		c.takeBack(s.first)
-		if id := c.fit(c.homes[home], units, home); id != 0 {
-			return c.serve(home, id, size, units), Growth{}, nil
+		if id, found := c.fit(c.homes[home], units, home); id != 0 {
+			return c.serve(home, id, size, units, found), Growth{}, nil
 		}
 	}
 	bytes := c.segmentSize(rounded)
@@ -223,8 +223,8 @@ func (c *Core) press(size int64, units uint64, home uint32) (Block, Growth, erro
 }
 
 // serve gives the caller what a request needs of a free block.
-func (c *Core) serve(home, id uint32, size int64, units uint64) Block {
-	id = c.cut(c.homes[home], id, units)
+func (c *Core) serve(home, id uint32, size int64, units, found uint64) Block {
+	id = c.cut(c.homes[home], id, units, found)
 	b := &c.blocks[id]
 	b.rest = uint64(Live) | uint64(size)<<askedShift
 	v := c.segmentOf(b).view(b, id)

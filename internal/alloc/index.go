@@ -72,8 +72,10 @@ func (x *index) from(bin int) int {
 	return word<<6 + bits.TrailingZeros64(x.words[word])
 }
 
-// find returns the first of the smallest free blocks of at least so many units, or 0.
-func (c *Core) find(x *index, units uint64) uint32 {
+// find returns the first of the smallest free blocks of at least so many units, and how many it
+// has; 0 and 0 if there is none. The bin or class tells the size, so that nobody has to wait for
+// the record of the block to know what will be left of it.
+func (c *Core) find(x *index, units uint64) (id uint32, found uint64) {
 	c.credit += creditStep
 	if units > exactBins {
 		return c.findLarge(x, units)
@@ -82,26 +84,27 @@ func (c *Core) find(x *index, units uint64) uint32 {
 	if uint(bin) >= exactBins {
 		return c.firstOf(x, bin)
 	}
-	return c.first(&x.bags[bin])
+	return c.first(&x.bags[bin]), uint64(bin) + 1
 }
 
 // findLarge is find for more than 1 MiB.
-func (c *Core) findLarge(x *index, units uint64) uint32 {
+func (c *Core) findLarge(x *index, units uint64) (id uint32, found uint64) {
 	bin := binOf(units)
 	for k := *x.list(bin); k != 0; k = c.classes[k].next {
 		if c.classes[k].units >= units {
-			return c.first(&c.classes[k].blocks)
+			return c.first(&c.classes[k].blocks), c.classes[k].units
 		}
 	}
 	return c.firstOf(x, x.from(bin+1))
 }
 
 // firstOf returns the first of the smallest blocks of a bin of several sizes, or 0 for bin -1.
-func (c *Core) firstOf(x *index, bin int) uint32 {
+func (c *Core) firstOf(x *index, bin int) (id uint32, found uint64) {
 	if bin < 0 {
-		return 0
+		return 0, 0
 	}
-	return c.first(&c.classes[*x.list(bin)].blocks)
+	k := *x.list(bin)
+	return c.first(&c.classes[k].blocks), c.classes[k].units
 }
 
 // list is where the first class of a bin of several sizes stands.
