@@ -180,7 +180,7 @@ func (c *Core) fit(x *index, units uint64, home uint32) (id uint32, found uint64
 func (c *Core) cut(x *index, id uint32, units, found uint64) uint32 {
 	rest := found - units
 	if rest == 0 || !c.plain && !c.splits(int64(units)<<unitShift, int64(rest)<<unitShift) {
-		c.remove(x, &c.blocks[id])
+		c.remove(x, &c.blocks[id], found)
 		return id
 	}
 	front := c.grab()
@@ -193,9 +193,9 @@ func (c *Core) cut(x *index, id uint32, units, found uint64) uint32 {
 	if found > exactBins && c.stretch(x, b, id, place, rest) {
 		return front
 	}
-	c.remove(x, b)
+	c.remove(x, b, found)
 	b.moveTo(place, rest)
-	c.insert(x, b, id)
+	c.insert(x, b, id, rest)
 	return front
 }
 

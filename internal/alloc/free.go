@@ -97,16 +97,18 @@ func (c *Core) merge(x *index, b *block, id uint32, free beside) uint64 {
 		return c.mergeLarge(x, b, id, free)
 	}
 	if free.next {
-		c.remove(x, n)
-		units += n.units()
+		more := n.units()
+		c.remove(x, n, more)
+		units += more
 		after := n.next
 		c.drop(n, next)
 		b.next = after
 		c.blocks[after].setPrev(id)
 	}
 	if free.prev {
-		c.remove(x, p)
-		units += p.units()
+		more := p.units()
+		c.remove(x, p, more)
+		units += more
 		after := b.next
 		p.next = after
 		c.blocks[after].setPrev(prev)
@@ -114,7 +116,7 @@ func (c *Core) merge(x *index, b *block, id uint32, free beside) uint64 {
 		b, id = p, prev
 	}
 	b.span = units<<idBits | b.span&idMask
-	c.insert(x, b, id)
+	c.insert(x, b, id, units)
 	return units
 }
 
@@ -128,8 +130,9 @@ func (c *Core) mergeLarge(x *index, b *block, id uint32, free beside) uint64 {
 		units += p.units()
 		after := next
 		if free.next {
-			c.remove(x, n)
-			units += n.units()
+			more := n.units()
+			c.remove(x, n, more)
+			units += more
 			after = n.next
 			c.drop(n, next)
 		}
@@ -143,7 +146,7 @@ func (c *Core) mergeLarge(x *index, b *block, id uint32, free beside) uint64 {
 		c.drop(b, id)
 		c.refile(x, n, next, b.place, units)
 	default:
-		c.insert(x, b, id)
+		c.insert(x, b, id, units)
 	}
 	return units
 }

@@ -110,16 +110,17 @@ func (c *Core) firstOf(x *index, bin int) (id uint32, found uint64) {
 // list is where the first class of a bin of several sizes stands.
 func (x *index) list(bin int) *uint32 { return &x.lists[(bin-exactBins)&(binCount-exactBins-1)] }
 
-// insert files a free block. It spells out the common case of add, as remove does with take: calls
-// are a good part of what placement costs.
-func (c *Core) insert(x *index, b *block, id uint32) {
-	last := b.units() - 1
-	if last >= exactBins {
-		c.add(&c.classes[c.classFor(x, last+1)].blocks, b, id)
+// insert files a free block of so many units. It spells out the common case of add, as remove does
+// with take: calls are a good part of what placement costs. Both are told the size, which callers
+// know before the record of the block has come.
+func (c *Core) insert(x *index, b *block, id uint32, units uint64) {
+	bin := units - 1
+	if bin >= exactBins {
+		c.add(&c.classes[c.classFor(x, units)].blocks, b, id)
 		return
 	}
-	x.set(uint(last))
-	g := &x.bags[last]
+	x.set(uint(bin))
+	g := &x.bags[bin]
 	slot := g.count
 	if slot == g.room {
 		c.add(g, b, id)
@@ -130,12 +131,12 @@ func (c *Core) insert(x *index, b *block, id uint32) {
 	b.rest = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// remove takes a free block out of its index. Whether it is the only one of its bin is anybody's
-// guess, so the bits are written anyhow: no branch depends on it.
-func (c *Core) remove(x *index, b *block) {
-	bin := b.units() - 1
+// remove takes a free block of so many units out of its index. Whether it is the only one of its
+// bin is anybody's guess, so the bits are written anyhow: no branch depends on it.
+func (c *Core) remove(x *index, b *block, units uint64) {
+	bin := units - 1
 	if bin >= exactBins {
-		c.removeLarge(x, b)
+		c.removeLarge(x, b, units)
 		return
 	}
 	g, slot := &x.bags[bin], b.slot()
@@ -154,8 +155,8 @@ func (c *Core) remove(x *index, b *block) {
 }
 
 // removeLarge is remove for a block above 1 MiB.
-func (c *Core) removeLarge(x *index, b *block) {
-	k := c.classOf(x, b.units())
+func (c *Core) removeLarge(x *index, b *block, units uint64) {
+	k := c.classOf(x, units)
 	g := &c.classes[k].blocks
 	if c.take(g, b.slot()); g.count == 0 {
 		c.retire(x, k)
@@ -164,12 +165,13 @@ func (c *Core) removeLarge(x *index, b *block) {
 
 // refile gives a free block a new place and size.
 func (c *Core) refile(x *index, b *block, id uint32, place, units uint64) {
-	if b.units() > exactBins && c.stretch(x, b, id, place, units) {
+	was := b.units()
+	if was > exactBins && c.stretch(x, b, id, place, units) {
 		return
 	}
-	c.remove(x, b)
+	c.remove(x, b, was)
 	b.moveTo(place, units)
-	c.insert(x, b, id)
+	c.insert(x, b, id, units)
 }
 
 // stretch is refile for a block that is alone in its class and takes the class along. It reports

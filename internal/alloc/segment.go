@@ -57,7 +57,7 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 		place: base<<idBits | uint64(ordinal), span: uint64(bytes) >> unitShift << idBits,
 		generation: b.generation,
 	}
-	c.insert(c.homes[growth.home], b, id)
+	c.insert(c.homes[growth.home], b, id, b.units())
 	return ordinal, nil
 }
 

@@ -27,7 +27,7 @@ func TestVerifyNamesWhatIsBroken(t *testing.T) {
 		}, "1 pins"},
 		{"a pin that is not marked", func(c *Core, live, _ uint32) { c.sides[live].pins = 1 }, "unmarked"},
 		{"a free block in no class", func(c *Core, _, free uint32) {
-			c.remove(c.homes[0], &c.blocks[free])
+			c.remove(c.homes[0], &c.blocks[free], c.blocks[free].units())
 		}, "is in no class"},
 		{"a class of another size", func(c *Core, _, free uint32) {
 			c.classes[c.classOf(c.homes[0], c.blocks[free].units())].units--
