@@ -30,6 +30,7 @@ func (c *Core) free(b *block, id uint32) State {
 		c.counts.live--
 		return c.freeHeld(b, id)
 	}
+	c.beside = c.freeBeside(b)
 	c.keep(b, id, c.homeOf(b))
 	return Free
 }

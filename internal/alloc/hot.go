@@ -38,7 +38,6 @@ func (c *Core) keep(b *block, id, home uint32) {
 	c.expire(b)
 	c.undone = id == c.last
 	c.hot, c.hotOf, c.last = id, home, 0
-	c.beside = c.freeBeside(b)
 }
 
 // again tells whether a request would get the block that was kept apart.
