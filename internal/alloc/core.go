@@ -97,7 +97,7 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	}
 	x := c.homes[home]
 	id := c.hot
-	if id != 0 && (c.undone || c.blocks[id].units() == units) && c.again(units, home) {
+	if id != 0 && c.again(units, home) {
 		c.hot = 0
 	} else {
 		var found uint64
@@ -108,22 +108,22 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 		id = c.cut(x, id, units, found)
 	}
 	c.last, c.asked, c.askedOf = id, units, home
+	return c.hand(id, size), Growth{}, nil
+}
+
+// hand gives a block that is in no index to the caller.
+func (c *Core) hand(id uint32, size int64) Block {
 	b := &c.blocks[id]
 	b.rest = uint64(Live) | uint64(size)<<askedShift
 	v := c.segmentOf(b).view(b, id)
-	c.count(size, v.Size)
-	return v, Growth{}, nil
-}
-
-// count notes a block that was handed out.
-func (c *Core) count(size, bytes int64) {
 	c.counts.live++
 	c.counts.requested += size
-	used := c.counts.used + bytes
+	used := c.counts.used + v.Size
 	c.counts.used = used
 	if used > c.counts.peak {
 		c.counts.peak = used
 	}
+	return v
 }
 
 func badSize(doing string, size int64) error {
@@ -149,11 +149,10 @@ func (c *Core) turn(stream Stream) {
 	c.recent, c.current = stream, c.number(stream)*2
 }
 
-// fit returns the free block of an index that serves a request and how many units it has, or 0 and
-// 0. A block that is kept apart
-// is merged. If it is of the same index, fit searches first and merges then, so that neither has to
-// wait for the other, and searches again in the rare case that what was merged is part of what was
-// found, or fits as well or better.
+// fit returns the free block of an index that serves a request, and how many units it has; 0 and 0
+// if there is none. A block that is kept apart is merged. If it is of the same index, fit searches
+// first and merges then, so that neither has to wait for the other, and searches again in the rare
+// case that what was merged is part of what was found, or fits as well or better.
 func (c *Core) fit(x *index, units uint64, home uint32) (id uint32, found uint64) {
 	if c.hot != 0 && c.hotOf != home {
 		c.cool(c.homes[c.hotOf])
@@ -204,12 +203,13 @@ func (c *Core) cut(x *index, id uint32, units, found uint64) uint32 {
 func (c *Core) press(size int64, units uint64, home uint32) (Block, Growth, error) {
 	rounded := int64(units) << unitShift
 	if id := c.untouched(home); c.blocks[id].units() >= units {
-		return c.serve(home, id, size, units, c.blocks[id].units()), Growth{}, nil
+		id = c.cut(c.homes[home], id, units, c.blocks[id].units())
+		return c.hand(id, size), Growth{}, nil
 	}
 	for s := &c.streams[home/2]; s.first != 0; {
 		c.takeBack(s.first)
 		if id, found := c.fit(c.homes[home], units, home); id != 0 {
-			return c.serve(home, id, size, units, found), Growth{}, nil
+			return c.hand(c.cut(c.homes[home], id, units, found), size), Growth{}, nil
 		}
 	}
 	bytes := c.segmentSize(rounded)
@@ -220,16 +220,6 @@ func (c *Core) press(size int64, units uint64, home uint32) (Block, Growth, erro
 		return Block{}, Growth{}, c.outOfMemory(size, home)
 	}
 	return Block{}, Growth{Bytes: bytes, home: home}, nil
-}
-
-// serve gives the caller what a request needs of a free block.
-func (c *Core) serve(home, id uint32, size int64, units, found uint64) Block {
-	id = c.cut(c.homes[home], id, units, found)
-	b := &c.blocks[id]
-	b.rest = uint64(Live) | uint64(size)<<askedShift
-	v := c.segmentOf(b).view(b, id)
-	c.count(size, v.Size)
-	return v
 }
 
 // untouched returns the block of the newest segment if that is wholly free and belongs to an

@@ -6,8 +6,9 @@ package alloc
 // block of that size is free. Programs do both all the time: a temporary is made, used and dropped;
 // an old value is dropped for a new one. So a freed block stays apart for one call, unmerged and in
 // no index: if the next call is an Alloc that would get it, it does, and any other call first
-// settles it. Placement is what it would be without. Which neighbours it will merge with is looked up
-// at the Free, so that their records are here when a call wants to know.
+// settles it. Placement is what it would be without. Whether its neighbours are free is looked up
+// at the Free and not when it merges: their records have to come from far, and a wrong guess of the
+// processor costs least where what was guessed is at hand.
 
 // settle merges the block that was kept apart, if there is one.
 func (c *Core) settle() {
@@ -25,14 +26,15 @@ func (c *Core) cool(x *index) uint64 {
 	return c.merge(x, &c.blocks[id], id, c.beside)
 }
 
-// beside tells which neighbours of a block are free.
+// beside tells which neighbours of a block in its segment are free.
 type beside struct{ prev, next bool }
 
 func (c *Core) freeBeside(b *block) beside {
 	return beside{c.blocks[b.prev()].state() == Free, c.blocks[b.next].state() == Free}
 }
 
-// keep frees a block that nothing holds and keeps it apart; home is its index.
+// keep frees a block that nothing holds and keeps it apart; home is its index. The caller has noted
+// what is beside it, after it settled what was kept apart before.
 func (c *Core) keep(b *block, id, home uint32) {
 	c.counts.live--
 	c.expire(b)
