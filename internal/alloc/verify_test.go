@@ -25,7 +25,9 @@ func TestVerifyNamesWhatIsBroken(t *testing.T) {
 			c.sides[free].pins = 1
 			c.blocks[free].rest |= sided
 		}, "1 pins"},
-		{"a pin that is not marked", func(c *Core, live, _ uint32) { c.sides[live].pins = 1 }, "unmarked"},
+		{"a pin that is not marked", func(c *Core, live, _ uint32) {
+			c.sides[live].pins = 1
+		}, "unmarked"},
 		{"a free block in no class", func(c *Core, _, free uint32) {
 			c.remove(c.homes[0], &c.blocks[free], c.blocks[free].units())
 		}, "is in no class"},
