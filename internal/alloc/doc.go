@@ -37,7 +37,7 @@
 //     has sizes (1/64 of the size in units) nor more than blocks of that size fit the memory,
 //     so for 80 GiB some 1,600 at the very worst and in practice a few.
 //
-// What it costs is instructions, some 700 of them for a pair of random sizes, and the wait for
+// What it costs is instructions, some 800 of them for a pair of random sizes, and the wait for
 // records where the processor has guessed wrong what they hold: a wrong guess is found out when the
 // record has come from the second-level cache. So what the common case branches on is known early,
 // from what is at hand: a search tells the size of what it found from its bin, not from the record,
