@@ -44,34 +44,31 @@ func (p *Pool) free(b Buffer) error {
 		return p.refuse()
 	}
 	block, state, err := p.core.FreeHandle(b.memory.handle)
-	if err != nil {
-		return p.refuseFree(err)
+	if err != nil || state == alloc.Deferred || p.rt.observed() {
+		return p.freeSlowly(b, block, state, err)
 	}
 	p.ledger.Note(ledger.KindFree, uint32(b.memory.extent.stream()),
 		block.Segment, block.Offset, block.Size, 0)
 	p.frees.add()
-	if state == alloc.Deferred || p.rt.observed() {
-		return p.freed(b, block, state)
-	}
 	p.mu.Unlock()
 	return nil
 }
 
-// refuseFree gives back the lock of a pool that cannot free a buffer.
-func (p *Pool) refuseFree(err error) error {
-	p.mu.Unlock()
-	return fmt.Errorf("freeing a buffer: %w", err)
-}
-
-// freed completes a free that somebody watches, or that other streams put off, and gives back the
-// lock.
-func (p *Pool) freed(b Buffer, block alloc.Block, state alloc.State) (err error) {
+// freeSlowly completes a free that failed, that somebody watches, or that other streams put off,
+// and gives back the lock.
+func (p *Pool) freeSlowly(b Buffer, block alloc.Block, state alloc.State, err error) error {
+	defer p.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("freeing a buffer: %w", err)
+	}
+	p.ledger.Note(ledger.KindFree, uint32(b.memory.extent.stream()),
+		block.Segment, block.Offset, block.Size, 0)
+	p.frees.add()
 	tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, blockEvent(b, block))
 	if state == alloc.Deferred {
-		err = p.markUses()
+		return p.markUses()
 	}
-	p.mu.Unlock()
-	return err
+	return nil
 }
 
 func (p *Pool) use(b Buffer, s *Stream) error {

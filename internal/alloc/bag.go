@@ -11,6 +11,9 @@ import "math/bits"
 // at the end of the tail. Only the question for the lowest block compares any: it looks at the
 // first key and at the tail, or makes the tail part of the heap if that is too long. So a block
 // that merges soon after it was freed is never compared with anything.
+//
+// Slots that hold no key hold noKey, which is above all keys, so a bag in the least room, as most
+// are, is asked for its lowest block without a look at how many it has: that nobody could guess.
 type bag struct {
 	start  uint32 // of its room in Core.keys
 	room   uint32 // keys that fit into the room: a power of two, or 0 if it has none
@@ -21,6 +24,9 @@ type bag struct {
 // leastRoom is the smallest room; a smaller one would be outgrown at once.
 const leastRoom = 4
 
+// noKey is what unused slots hold.
+const noKey = ^uint64(0)
+
 // A search for the lowest block may look at a number of keys that are no heap, since a heap is dear
 // to those who leave it and most leave by merging. The number is what is left of credit, to which
 // each request adds: so the searches cost constant time in the mean, and that of a heap beyond.
@@ -30,7 +36,7 @@ const (
 )
 
 // add puts a free block into a bag.
-func (c *Core) add(g *bag, b *block, id int32) {
+func (c *Core) add(g *bag, b *block, id uint32) {
 	slot := g.count
 	if slot == g.room {
 		c.move(g, max(2*slot, leastRoom))
@@ -51,6 +57,7 @@ func (c *Core) take(g *bag, slot uint32) {
 	keys := c.keys
 	key := keys[g.start+last]
 	keys[g.start+slot] = key
+	keys[g.start+last] = noKey
 	c.blocks[key&idMask].rest = uint64(Free) | uint64(slot)<<slotShift
 }
 
@@ -61,6 +68,7 @@ func (c *Core) takeSlowly(g *bag, slot uint32) {
 	} else {
 		c.lodge(g, slot, c.keys[g.start+g.count])
 	}
+	c.keys[g.start+g.count] = noKey
 	if g.count+1 < g.room/4 {
 		c.move(g, g.room/2)
 	}
@@ -90,15 +98,16 @@ func (c *Core) lodge(g *bag, slot uint32, key uint64) {
 }
 
 // first returns the first block of a bag by position.
-func (c *Core) first(g *bag) int32 {
-	if g.count == 1 {
-		return int32(c.keys[g.start] & idMask)
+func (c *Core) first(g *bag) uint32 {
+	if g.room == leastRoom {
+		keys := (*[leastRoom]uint64)(c.keys[g.start:])
+		return uint32(min(keys[0], keys[1], keys[2], keys[3]) & idMask)
 	}
 	return c.lowest(g)
 }
 
-// lowest is first for a bag of several.
-func (c *Core) lowest(g *bag) int32 {
+// lowest is first for a bag in any room.
+func (c *Core) lowest(g *bag) uint32 {
 	tail := int(g.count - g.heaped)
 	c.credit = min(c.credit, maxCredit) - tail
 	if c.credit < 0 {
@@ -109,7 +118,7 @@ func (c *Core) lowest(g *bag) int32 {
 	for i := g.heaped; i < uint32(len(keys)); i++ {
 		low = min(low, keys[i])
 	}
-	return int32(low & idMask)
+	return uint32(low & idMask)
 }
 
 // heapAll makes the tail of a bag part of the heap.
@@ -153,7 +162,10 @@ func (c *Core) sink(g *bag, slot uint32, key uint64) {
 // move gives a bag a room of another size.
 func (c *Core) move(g *bag, room uint32) {
 	start := c.grabRoom(room)
-	copy(c.keys[start:], c.keys[g.start:g.start+g.count])
+	keys := c.keys[start : start+room]
+	for i := copy(keys, c.keys[g.start:g.start+g.count]); i < len(keys); i++ {
+		keys[i] = noKey
+	}
 	if g.room > 0 {
 		rooms := &c.rooms[bits.TrailingZeros32(g.room)&31]
 		c.keys[g.start] = uint64(*rooms)

@@ -8,8 +8,8 @@ type Stream int32
 // A handle is distinct from all others until its slot was reused 1<<32 times.
 type Handle uint64
 
-func makeHandle(id int32, generation uint32) Handle {
-	return Handle(generation)<<32 | Handle(uint32(id))
+func makeHandle(id, generation uint32) Handle {
+	return Handle(generation)<<32 | Handle(id)
 }
 
 // Block is a range of one segment that was given to a caller. It is a value: copies are equal.
@@ -61,7 +61,7 @@ const atLimit = uint64(1) << (64 - idBits)
 type block struct {
 	place      uint64 // position in the arena in units, see segment.base; below, the segment
 	span       uint64 // size in units; below, the block before it in the segment
-	next       int32  // block after it in the segment, or next vacant record
+	next       uint32 // block after it in the segment, or next vacant record
 	generation uint32 // raised when the block returns
 	// rest has the state in its lowest bits, then one that says whether the side record matters.
 	// Above are, if the block is free, its slot in the bag of its size, and otherwise the bytes
@@ -79,19 +79,19 @@ const (
 
 // side is what few blocks need, kept apart from the records. Its number is that of the block.
 type side struct {
-	pins          int32 // graphs that hold it
-	uses          int32 // first of its uses on other streams
-	before, after int32 // neighbours in the queue of deferred blocks
+	pins          int32  // graphs that hold it
+	uses          uint32 // first of its uses on other streams
+	before, after uint32 // neighbours in the queue of deferred blocks
 }
 
-func (b *block) position() uint64 { return b.place >> idBits }
-func (b *block) segment() int32   { return int32(b.place & idMask) }
-func (b *block) units() uint64    { return b.span >> idBits }
-func (b *block) size() int64      { return int64(b.span>>idBits) << unitShift }
-func (b *block) prev() int32      { return int32(b.span & idMask) }
-func (b *block) setPrev(id int32) { b.span = b.span&^idMask | uint64(id) }
-func (b *block) state() State     { return State(b.rest & stateMask) }
-func (b *block) setState(s State) { b.rest = b.rest&^stateMask | uint64(s) }
+func (b *block) position() uint64  { return b.place >> idBits }
+func (b *block) segment() uint32   { return uint32(b.place & idMask) }
+func (b *block) units() uint64     { return b.span >> idBits }
+func (b *block) size() int64       { return int64(b.span>>idBits) << unitShift }
+func (b *block) prev() uint32      { return uint32(b.span & idMask) }
+func (b *block) setPrev(id uint32) { b.span = b.span&^idMask | uint64(id) }
+func (b *block) state() State      { return State(b.rest & stateMask) }
+func (b *block) setState(s State)  { b.rest = b.rest&^stateMask | uint64(s) }
 
 // requested is what the caller asked for a block that is not free.
 func (b *block) requested() int64 { return int64(b.rest >> askedShift) }
@@ -100,7 +100,7 @@ func (b *block) requested() int64 { return int64(b.rest >> askedShift) }
 func (b *block) slot() uint32 { return uint32(b.rest >> slotShift) }
 
 // key orders blocks by position and names them.
-func (b *block) key(id int32) uint64 { return b.place&^idMask | uint64(id) }
+func (b *block) key(id uint32) uint64 { return b.place&^idMask | uint64(id) }
 
 // moveTo gives a block the start and segment of a place, and a size.
 func (b *block) moveTo(place, units uint64) {
@@ -108,55 +108,61 @@ func (b *block) moveTo(place, units uint64) {
 }
 
 // grab returns the number of a vacant record. It may move the slab.
-func (c *Core) grab() int32 {
+func (c *Core) grab() uint32 {
 	if id := c.vacant; id != 0 {
 		c.vacant = c.blocks[id].next
 		return id
 	}
 	c.blocks = append(c.blocks, block{})
 	c.sides = append(c.sides, side{})
-	return int32(len(c.blocks) - 1)
+	return uint32(len(c.blocks) - 1)
 }
 
 // drop makes a record vacant. Its generation stays, so stale handles are still told apart.
-func (c *Core) drop(b *block, id int32) {
+func (c *Core) drop(b *block, id uint32) {
 	b.rest = uint64(vacant)
 	b.next = c.vacant
 	c.vacant = id
 }
 
-// homeOf returns the index that a block belongs to.
-func (c *Core) homeOf(b *block) int32 { return c.segments[b.segment()].home }
+// segmentOf returns the record of the segment that a block lies in.
+func (c *Core) segmentOf(b *block) *segment { return &c.segments[b.segment()] }
+
+// homeOf returns the number of the index that a block belongs to.
+func (c *Core) homeOf(b *block) uint32 { return c.segmentOf(b).home }
 
 // view returns the block as callers know it.
-func (c *Core) view(id int32) Block { return c.known(&c.blocks[id], id) }
+func (c *Core) view(id uint32) Block {
+	b := &c.blocks[id]
+	return c.segmentOf(b).view(b, id)
+}
 
-func (c *Core) known(b *block, id int32) Block {
-	segment := b.segment()
+// view returns a block of the segment as callers know it.
+func (s *segment) view(b *block, id uint32) Block {
 	return Block{
-		Segment: segment,
-		Offset:  int64(b.position()-c.segments[segment].base) << unitShift,
+		Segment: int32(b.segment()),
+		Offset:  int64(b.position()-s.base) << unitShift,
 		Size:    b.size(),
 		Handle:  makeHandle(id, b.generation),
 	}
 }
 
 // resolve returns the record of a block that was not returned yet.
-func (c *Core) resolve(v Block) (int32, error) {
+func (c *Core) resolve(v Block) (uint32, error) {
 	id, err := c.resolveHandle(v.Handle)
 	if err != nil {
 		return 0, err
 	}
-	if b := &c.blocks[id]; b.segment() != v.Segment || b.size() != v.Size {
+	if b := &c.blocks[id]; int32(b.segment()) != v.Segment || b.size() != v.Size {
 		return 0, ErrForeign
 	}
 	return id, nil
 }
 
 // resolveHandle is resolve for a handle alone.
-func (c *Core) resolveHandle(h Handle) (int32, error) {
-	id := int32(uint32(h))
-	if id <= 0 || int(id) >= len(c.blocks) {
+func (c *Core) resolveHandle(h Handle) (uint32, error) {
+	id := uint32(h)
+	if id == 0 || int(id) >= len(c.blocks) {
 		return 0, ErrForeign
 	}
 	switch age := int32(uint32(h>>32) - c.blocks[id].generation); {
@@ -169,7 +175,7 @@ func (c *Core) resolveHandle(h Handle) (int32, error) {
 }
 
 // live is resolve for blocks that are still in the hands of a caller.
-func (c *Core) live(v Block) (int32, error) {
+func (c *Core) live(v Block) (uint32, error) {
 	id, err := c.resolve(v)
 	if err == nil && c.blocks[id].state() != Live {
 		return 0, ErrFreed

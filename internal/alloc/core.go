@@ -9,30 +9,33 @@ import "fmt"
 // equal Configs and equal histories (segment addresses aside) place every block alike.
 type Core struct {
 	config   Config
+	plain    bool       // requests are rounded to Unit and all that remains of a block is split off
 	blocks   []block    // by number; 0 is no block
 	sides    []side     // by number of the block
 	keys     []uint64   // of the bags; the first is none's
 	rooms    [32]uint32 // first unused room of each size in keys, by its logarithm
 	credit   int        // keys that searches may still look at; see bag.go
-	vacant   int32      // first vacant record
+	vacant   uint32     // first vacant record
 	classes  []class    // by number; 0 is no class
-	unused   int32      // first unused class
+	unused   uint32     // first unused class
 	segments []segment
 	homes    []*index // large, then small index of each stream, by number; nil until wanted
 	streams  []stream
-	numbers  map[Stream]int32 // number of each stream
-	recent   Stream           // stream of the latest request
-	current  int32            // its large index
-	uses     []use            // by number; 0 is no use
-	spare    int32            // first spare use
-	marked   uint64           // Use calls so far
-	tickets  Ticket           // latest ticket
-	tail     uint64           // first unused arena position, in units
-	last     int32            // block of the latest call if that was an Alloc, else 0; see hot.go
-	asked    int64            // rounded size of that Alloc
-	askedOf  int32            // index of that Alloc
-	hot      int32            // block kept apart after its Free, or 0; see hot.go
-	undone   bool             // that Free undid the call before it
+	numbers  map[Stream]uint32 // number of each stream
+	recent   Stream            // stream of the latest request
+	current  uint32            // its large index
+	uses     []use             // by number; 0 is no use
+	spare    uint32            // first spare use
+	marked   uint64            // Use calls so far
+	tickets  Ticket            // latest ticket
+	tail     uint64            // first unused arena position, in units
+	last     uint32            // block of the latest call if that was an Alloc, else 0; see hot.go
+	asked    uint64            // units of that Alloc
+	askedOf  uint32            // index of that Alloc
+	hot      uint32            // block kept apart after its Free, or 0; see hot.go
+	hotOf    uint32            // its index
+	undone   bool              // that Free undid the call before it
+	beside   beside            // its neighbours
 	mapped   int64
 	counts   counts
 	reports  reports
@@ -46,12 +49,13 @@ func New(config Config) (*Core, error) {
 	config.ensureDefaults()
 	c := &Core{
 		config:  config,
+		plain:   config.plain(),
 		blocks:  make([]block, 1, 64),
 		sides:   make([]side, 1, 64),
 		keys:    make([]uint64, 1, 64),
 		classes: make([]class, 1, 64),
 		uses:    make([]use, 1),
-		numbers: map[Stream]int32{},
+		numbers: map[Stream]uint32{},
 	}
 	c.turn(0)
 	return c, nil
@@ -63,8 +67,8 @@ func (c *Core) Config() Config { return c.config }
 // Growth asks for a segment. The caller maps one and hands both to AddSegment; it may raise
 // Bytes if the backend has only larger ones.
 type Growth struct {
-	Bytes int64 // size of the segment; 0 means that none is wanted
-	home  int32 // whose free memory the segment becomes
+	Bytes int64  // size of the segment; 0 means that none is wanted
+	home  uint32 // whose free memory the segment becomes
 }
 
 // Alloc places size bytes for a stream. If the growth asks for a segment, nothing was placed:
@@ -84,38 +88,56 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	if c.vacant == 0 && len(c.blocks) >= maxBlocks {
 		return Block{}, Growth{}, fmt.Errorf("allocating a block: %w", ErrExhausted)
 	}
-	rounded := c.round(size)
 	if stream != c.recent {
 		c.turn(stream)
 	}
-	home := c.current + c.smallBit(rounded)
-	var id int32
-	switch {
-	case c.hot == 0:
-		id = c.fit(home, rounded)
-	case (c.undone || c.blocks[c.hot].size() == rounded) && c.again(rounded, home):
-		id = c.hot
-		c.last, c.hot = id, 0
-		c.asked, c.askedOf = rounded, home
-		return c.hand(&c.blocks[id], id, size), Growth{}, nil
-	default:
-		id = c.fitBeside(home, uint64(rounded)>>unitShift)
+	units, home := uint64(size+Unit-1)>>unitShift, c.current
+	if !c.plain {
+		units, home = c.shape(size)
 	}
-	if id == 0 {
-		c.last = 0
-		return c.press(size, rounded, home)
+	x := c.homes[home]
+	id := c.hot
+	if id != 0 && c.again(units, home) {
+		c.hot = 0
+	} else {
+		var found uint64
+		if id, found = c.fit(x, units, home); id == 0 {
+			c.last = 0
+			return c.press(size, units, home)
+		}
+		id = c.cut(x, id, units, found)
 	}
-	b := c.cut(c.homes[home], id, size, rounded)
-	c.last, c.asked, c.askedOf = int32(uint32(b.Handle)), rounded, home
-	return b, Growth{}, nil
+	c.last, c.asked, c.askedOf = id, units, home
+	return c.hand(id, size), Growth{}, nil
+}
+
+// hand gives a block that is in no index to the caller.
+func (c *Core) hand(id uint32, size int64) Block {
+	b := &c.blocks[id]
+	b.rest = uint64(Live) | uint64(size)<<askedShift
+	v := c.segmentOf(b).view(b, id)
+	c.counts.live++
+	c.counts.requested += size
+	used := c.counts.used + v.Size
+	c.counts.used = used
+	if used > c.counts.peak {
+		c.counts.peak = used
+	}
+	return v
 }
 
 func badSize(doing string, size int64) error {
 	return fmt.Errorf("%s %d bytes: %w", doing, size, ErrSize)
 }
 
+// shape returns how many units serve a request, and the number of the index they come from.
+func (c *Core) shape(size int64) (units uint64, home uint32) {
+	rounded := c.round(size)
+	return uint64(rounded) >> unitShift, c.current + c.smallBit(rounded)
+}
+
 // homeFor returns the number of the index that serves a stream and size.
-func (c *Core) homeFor(stream Stream, rounded int64) int32 {
+func (c *Core) homeFor(stream Stream, rounded int64) uint32 {
 	if stream != c.recent {
 		c.turn(stream)
 	}
@@ -127,85 +149,67 @@ func (c *Core) turn(stream Stream) {
 	c.recent, c.current = stream, c.number(stream)*2
 }
 
-// fit returns the free block that serves a rounded size, or 0.
-func (c *Core) fit(home int32, rounded int64) int32 {
-	x := c.homes[home]
+// fit returns the free block of an index that serves a request, and how many units it has; 0 and 0
+// if there is none. A block that is kept apart is merged. If it is of the same index, fit searches
+// first and merges then, so that neither has to wait for the other, and searches again in the rare
+// case that what was merged is part of what was found, or fits as well or better.
+func (c *Core) fit(x *index, units uint64, home uint32) (id uint32, found uint64) {
+	if c.hot != 0 && c.hotOf != home {
+		c.cool(c.homes[c.hotOf])
+	}
 	if x == nil {
-		return 0
+		return 0, 0
 	}
-	id := c.find(x, uint64(rounded)>>unitShift)
-	if c.config.MaxSplit != 0 && !c.suits(c.blocks[id].size(), rounded) {
-		return 0
+	id, found = c.find(x, units)
+	if c.hot != 0 {
+		merged := c.cool(x)
+		b := &c.blocks[id]
+		if merged-units <= found-units || b.units() != found || b.state() != Free {
+			id, found = c.find(x, units)
+		}
 	}
-	return id
+	if c.config.MaxSplit != 0 && !c.suits(int64(found)<<unitShift, int64(units)<<unitShift) {
+		return 0, 0
+	}
+	return id, found
 }
 
-// cut takes what a request needs from a free block, or all of it if it must not be split, and hands
-// that to the caller.
-func (c *Core) cut(x *index, id int32, size, rounded int64) Block {
-	b := &c.blocks[id]
-	if c.splits(rounded, b.size()-rounded) {
-		id = c.split(x, id, uint64(rounded)>>unitShift)
-		b = &c.blocks[id]
-	} else {
-		c.remove(x, b)
+// cut takes what a request needs off the front of a free block of so many units, whose record
+// keeps the rest, or all of it if it must not be split.
+func (c *Core) cut(x *index, id uint32, units, found uint64) uint32 {
+	rest := found - units
+	if rest == 0 || !c.plain && !c.splits(int64(units)<<unitShift, int64(rest)<<unitShift) {
+		c.remove(x, &c.blocks[id], found)
+		return id
 	}
-	b.rest = uint64(Live) | uint64(size)<<askedShift
-	ordinal, bytes := b.segment(), b.size()
-	s := &c.segments[ordinal]
-	offset := b.position() - s.base
-	s.hints[offset>>hintShift] = id
-	c.count(size, bytes)
-	return Block{ordinal, int64(offset) << unitShift, bytes, makeHandle(id, b.generation)}
-}
-
-// count notes a block that was handed out.
-func (c *Core) count(size, bytes int64) {
-	c.counts.live++
-	c.counts.requested += size
-	used := c.counts.used + bytes
-	c.counts.used = used
-	if used > c.counts.peak {
-		c.counts.peak = used
-	}
-}
-
-// hand gives the block that was kept apart to the caller again.
-func (c *Core) hand(b *block, id int32, size int64) Block {
-	b.rest = uint64(Live) | uint64(size)<<askedShift
-	v := c.known(b, id)
-	c.count(size, v.Size)
-	return v
-}
-
-// split cuts the front off a free block, whose record keeps the rest, and returns the front.
-func (c *Core) split(x *index, id int32, units uint64) int32 {
 	front := c.grab()
 	b, f := &c.blocks[id], &c.blocks[front]
-	prev, place, rest := b.prev(), b.place, b.units()-units
+	prev, place := b.prev(), b.place
 	f.place, f.span, f.next = place, units<<idBits, id
 	c.follow(f, place, prev, front)
 	b.setPrev(front)
 	place += units << idBits
-	if b.units() > exactBins && c.stretch(x, b, id, place, rest) {
+	if found > exactBins && c.stretch(x, b, id, place, rest) {
 		return front
 	}
-	c.remove(x, b)
+	c.remove(x, b, found)
 	b.moveTo(place, rest)
-	c.insert(x, b, id)
+	c.insert(x, b, id, rest)
 	return front
 }
 
 // press is the slow half of Alloc: nothing fits at once. A segment that was just added serves
 // the request even where MaxSplit would keep its block for larger ones.
-func (c *Core) press(size, rounded int64, home int32) (Block, Growth, error) {
-	if id := c.untouched(home); c.blocks[id].size() >= rounded {
-		return c.cut(c.homes[home], id, size, rounded), Growth{}, nil
+func (c *Core) press(size int64, units uint64, home uint32) (Block, Growth, error) {
+	rounded := int64(units) << unitShift
+	if id := c.untouched(home); c.blocks[id].units() >= units {
+		id = c.cut(c.homes[home], id, units, c.blocks[id].units())
+		return c.hand(id, size), Growth{}, nil
 	}
 	for s := &c.streams[home/2]; s.first != 0; {
 		c.takeBack(s.first)
-		if id := c.fit(home, rounded); id != 0 {
-			return c.cut(c.homes[home], id, size, rounded), Growth{}, nil
+		if id, found := c.fit(c.homes[home], units, home); id != 0 {
+			return c.hand(c.cut(c.homes[home], id, units, found), size), Growth{}, nil
 		}
 	}
 	bytes := c.segmentSize(rounded)
@@ -220,7 +224,7 @@ func (c *Core) press(size, rounded int64, home int32) (Block, Growth, error) {
 
 // untouched returns the block of the newest segment if that is wholly free and belongs to an
 // index; otherwise 0, the block without size.
-func (c *Core) untouched(home int32) int32 {
+func (c *Core) untouched(home uint32) uint32 {
 	if len(c.segments) == 0 {
 		return 0
 	}
@@ -251,9 +255,9 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 	return c.outOfMemory(size, c.homeFor(stream, c.round(size)))
 }
 
-func (c *Core) outOfMemory(size int64, home int32) error {
+func (c *Core) outOfMemory(size int64, home uint32) error {
 	e := &OutOfMemoryError{Requested: size, Capacity: c.config.Capacity}
-	for _, h := range [2]int32{home &^ 1, home | 1} {
+	for _, h := range [2]uint32{home &^ 1, home | 1} {
 		if x := c.homes[h]; x != nil {
 			e.Free += c.freeBytes(x)
 			e.LargestFree = max(e.LargestFree, c.largest(x))

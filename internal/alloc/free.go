@@ -15,25 +15,23 @@ func (c *Core) Free(v Block) (State, error) {
 	if uint64(id) < uint64(len(c.blocks)) {
 		b := &c.blocks[id]
 		if b.state() == Live && b.generation == uint32(v.Handle>>32) &&
-			b.size() == v.Size && b.segment() == v.Segment {
-			return c.free(b, int32(id)), nil
+			b.size() == v.Size && int32(b.segment()) == v.Segment {
+			return c.free(b, id), nil
 		}
 	}
 	return vacant, c.refuse(v)
 }
 
 // free gives a live block back.
-func (c *Core) free(b *block, id int32) State {
-	undone := id == c.last
-	if c.hot != 0 || c.reports.filled {
-		c.settleFree()
-	}
+func (c *Core) free(b *block, id uint32) State {
+	c.settleFree()
 	if b.rest&sided != 0 {
 		c.last = 0
 		c.counts.live--
 		return c.freeHeld(b, id)
 	}
-	c.keep(b, id, undone)
+	c.beside = c.freeBeside(b)
+	c.keep(b, id, c.homeOf(b))
 	return Free
 }
 
@@ -43,12 +41,12 @@ func (c *Core) settleFree() {
 		c.reports.clear()
 	}
 	if c.hot != 0 {
-		c.cool(c.homes[c.homeOf(&c.blocks[c.hot])])
+		c.cool(c.homes[c.hotOf])
 	}
 }
 
 // freeHeld is free for a block that a graph or another stream may hold.
-func (c *Core) freeHeld(b *block, id int32) State {
+func (c *Core) freeHeld(b *block, id uint32) State {
 	if c.sides[id].pins > 0 {
 		b.setState(Parked)
 		c.counts.parked += b.size()
@@ -67,7 +65,7 @@ func (c *Core) refuse(v Block) error {
 }
 
 // release returns a block that nothing pins, at once or after its uses.
-func (c *Core) release(id int32) State {
+func (c *Core) release(id uint32) State {
 	c.forgetSynced(id)
 	if c.sides[id].uses != 0 {
 		c.postpone(id)
@@ -78,9 +76,9 @@ func (c *Core) release(id int32) State {
 }
 
 // giveBack makes a block free and merges it with free neighbours.
-func (c *Core) giveBack(b *block, id int32) {
+func (c *Core) giveBack(b *block, id uint32) {
 	c.expire(b)
-	c.merge(c.homes[c.homeOf(b)], b, id)
+	c.merge(c.homes[c.homeOf(b)], b, id, c.freeBeside(b))
 }
 
 // expire ends the lifetime of a block, which is in no index yet.
@@ -93,23 +91,25 @@ func (c *Core) expire(b *block) {
 
 // merge puts an expired block among the free ones of its index, joined with free neighbours, and
 // returns how many units that makes.
-func (c *Core) merge(x *index, b *block, id int32) uint64 {
+func (c *Core) merge(x *index, b *block, id uint32, free beside) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &c.blocks[prev], &c.blocks[next]
 	if (p.span|n.span)>>idBits > exactBins { // Either has more, or, seldom, both together do.
-		return c.mergeLarge(x, b, id)
+		return c.mergeLarge(x, b, id, free)
 	}
-	if n.state() == Free {
-		c.remove(x, n)
-		units += n.units()
+	if free.next {
+		more := n.units()
+		c.remove(x, n, more)
+		units += more
 		after := n.next
 		c.drop(n, next)
 		b.next = after
 		c.blocks[after].setPrev(id)
 	}
-	if p.state() == Free {
-		c.remove(x, p)
-		units += p.units()
+	if free.prev {
+		more := p.units()
+		c.remove(x, p, more)
+		units += more
 		after := b.next
 		p.next = after
 		c.blocks[after].setPrev(prev)
@@ -117,22 +117,23 @@ func (c *Core) merge(x *index, b *block, id int32) uint64 {
 		b, id = p, prev
 	}
 	b.span = units<<idBits | b.span&idMask
-	c.insert(x, b, id)
+	c.insert(x, b, id, units)
 	return units
 }
 
 // mergeLarge is merge for any neighbours. The record of a free one survives, so that its place in
 // the index moves as little as possible.
-func (c *Core) mergeLarge(x *index, b *block, id int32) uint64 {
+func (c *Core) mergeLarge(x *index, b *block, id uint32, free beside) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &c.blocks[prev], &c.blocks[next]
 	switch {
-	case p.state() == Free:
+	case free.prev:
 		units += p.units()
 		after := next
-		if n.state() == Free {
-			c.remove(x, n)
-			units += n.units()
+		if free.next {
+			more := n.units()
+			c.remove(x, n, more)
+			units += more
 			after = n.next
 			c.drop(n, next)
 		}
@@ -140,20 +141,20 @@ func (c *Core) mergeLarge(x *index, b *block, id int32) uint64 {
 		c.blocks[after].setPrev(prev)
 		c.drop(b, id)
 		c.refile(x, p, prev, p.place, units)
-	case n.state() == Free:
+	case free.next:
 		units += n.units()
 		c.follow(n, b.place, prev, next)
 		c.drop(b, id)
 		c.refile(x, n, next, b.place, units)
 	default:
-		c.insert(x, b, id)
+		c.insert(x, b, id, units)
 	}
 	return units
 }
 
 // follow makes a block the one after prev, or the first at a place. Record 0 stands for no
 // neighbour and takes what is written to it.
-func (c *Core) follow(b *block, place uint64, prev, id int32) {
+func (c *Core) follow(b *block, place uint64, prev, id uint32) {
 	b.setPrev(prev)
 	c.blocks[prev].next = id
 	if prev == 0 {

@@ -20,22 +20,22 @@ func (c *Core) Live(h Handle) (Block, error) {
 // FreeHandle is Free for a caller that keeps nothing but the handle; it returns the block, too.
 // Errors: ErrDoubleFree, ErrForeign. Nothing changed then.
 func (c *Core) FreeHandle(h Handle) (Block, State, error) {
-	id := int32(uint32(h))
-	if uint64(uint32(h)) < uint64(len(c.blocks)) {
+	id := uint32(h)
+	if uint64(id) < uint64(len(c.blocks)) {
 		b := &c.blocks[id]
-		// Nearly all blocks are plain: no graph and no other stream has to do with them.
-		if b.rest&(stateMask|sided) == uint64(Live) && b.generation == uint32(h>>32) {
-			undone := id == c.last
+		if b.generation == uint32(h>>32) && b.state() == Live {
+			s := c.segmentOf(b)
+			v := s.view(b, id)
+			// Nearly all blocks are plain: no graph and no other stream has to do with them.
+			if b.rest&sided != 0 {
+				return v, c.free(b, id), nil
+			}
 			if c.hot != 0 || c.reports.filled {
 				c.settleFree()
 			}
-			c.keep(b, id, undone)
-			v := c.known(b, id)
-			v.Handle = h
+			c.beside = c.freeBeside(b)
+			c.keep(b, id, s.home)
 			return v, Free, nil
-		}
-		if b.state() == Live && b.generation == uint32(h>>32) {
-			return c.known(b, id), c.free(b, id), nil
 		}
 	}
 	return Block{}, vacant, c.refuseHandle(h)

@@ -5,9 +5,6 @@ import (
 	"iter"
 )
 
-// hintShift makes one hint for each 512 units, which is 256 KiB.
-const hintShift = 9
-
 // Segment is one physical allocation of the arena as callers know it.
 type Segment struct {
 	Ordinal int32  // number in order of creation from 0, never given out again
@@ -21,12 +18,8 @@ type segment struct {
 	base    uint64 // position of its first unit: in order of creation, or by address
 	bytes   int64  // 0 once trimmed
 	address uint64
-	home    int32
-	first   int32 // block at offset 0
-	// hints name, for each 256 KiB, a block that was placed there some time ago. Neighbour
-	// links lead from any block of the segment to any other, so a hint that still names a
-	// block of this segment is right to start from, and a stale one is passed over.
-	hints []int32
+	home    uint32
+	first   uint32 // block at offset 0
 }
 
 // AddSegment adds a mapped segment of growth.Bytes at an address and returns its ordinal, which
@@ -55,7 +48,6 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	id := c.grab()
 	c.segments = append(c.segments, segment{
 		base: base, bytes: bytes, address: address, home: growth.home, first: id,
-		hints: make([]int32, (bytes>>unitShift+1<<hintShift-1)>>hintShift),
 	})
 	if c.homes[growth.home] == nil {
 		c.homes[growth.home] = new(index)
@@ -65,7 +57,7 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 		place: base<<idBits | uint64(ordinal), span: uint64(bytes) >> unitShift << idBits,
 		generation: b.generation,
 	}
-	c.insert(c.homes[growth.home], b, id)
+	c.insert(c.homes[growth.home], b, id, b.units())
 	return ordinal, nil
 }
 
@@ -92,10 +84,10 @@ type View struct {
 	Pins      int32
 }
 
-func (c *Core) viewOf(id int32) View {
+func (c *Core) viewOf(id uint32) View {
 	b := &c.blocks[id]
 	v := View{
-		Block: c.known(b, id), State: b.state(), Pins: c.sides[id].pins,
+		Block: c.view(id), State: b.state(), Pins: c.sides[id].pins,
 		Stream: c.streamOf(c.homeOf(b)),
 	}
 	if b.state() == Free {
@@ -138,37 +130,4 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 			}
 		}
 	}
-}
-
-// Lookup returns the block, free or not, that covers an offset of a segment. It starts from the
-// nearest hint at or before the offset, so it takes some steps, not one for each block.
-func (c *Core) Lookup(ordinal int32, offset int64) (View, bool) {
-	c.settle()
-	if ordinal < 0 || int(ordinal) >= len(c.segments) {
-		return View{}, false
-	}
-	s := &c.segments[ordinal]
-	if offset < 0 || offset >= s.bytes {
-		return View{}, false
-	}
-	at := s.base + uint64(offset)>>unitShift
-	id := c.near(s, ordinal, int(offset>>(unitShift+hintShift)))
-	for c.blocks[id].position() > at {
-		id = c.blocks[id].prev()
-	}
-	for c.blocks[id].position()+c.blocks[id].units() <= at {
-		id = c.blocks[id].next
-	}
-	return c.viewOf(id), true
-}
-
-// near returns some block of a segment close to a hint.
-func (c *Core) near(s *segment, ordinal int32, hint int) int32 {
-	for ; hint >= 0; hint-- {
-		id := s.hints[hint]
-		if id != 0 && c.blocks[id].state() != vacant && c.blocks[id].segment() == ordinal {
-			return id
-		}
-	}
-	return s.first
 }

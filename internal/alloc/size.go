@@ -23,7 +23,7 @@ func roundDivision(n, d int64) int64 {
 }
 
 // smallBit is 1 if a rounded size is served by the small segments of a stream, and 0 if not.
-func (c *Core) smallBit(rounded int64) int32 {
+func (c *Core) smallBit(rounded int64) uint32 {
 	if c.config.Sizing == Stepped && rounded <= smallLimit {
 		return 1
 	}

@@ -23,15 +23,15 @@ type Return struct {
 type stream struct {
 	name   Stream
 	synced uint64 // uses up to this Use call are over
-	first  int32  // its deferred blocks, oldest first, linked by their side records
-	last   int32
+	first  uint32 // its deferred blocks, oldest first, linked by their side records
+	last   uint32
 }
 
 // use records that a block was used on a stream other than its own.
 type use struct {
 	mark   uint64 // Use call; the ticket once the block is deferred
-	stream int32
-	next   int32 // next use of the block, or next spare record
+	stream uint32
+	next   uint32 // next use of the block, or next spare record
 }
 
 // reports are what the latest call tells beyond its result. The slices are reused.
@@ -65,10 +65,10 @@ func (c *Core) Waits() []Mark { return c.reports.waits }
 func (c *Core) Returned() []Return { return c.reports.returned }
 
 // number returns the number of a stream, which it gives out if need be.
-func (c *Core) number(name Stream) int32 {
+func (c *Core) number(name Stream) uint32 {
 	n, known := c.numbers[name]
 	if !known {
-		n = int32(len(c.streams))
+		n = uint32(len(c.streams))
 		c.numbers[name] = n
 		c.streams = append(c.streams, stream{name: name})
 		c.homes = append(c.homes, nil, nil)
@@ -76,7 +76,7 @@ func (c *Core) number(name Stream) int32 {
 	return n
 }
 
-func (c *Core) streamOf(home int32) Stream { return c.streams[home/2].name }
+func (c *Core) streamOf(home uint32) Stream { return c.streams[home/2].name }
 
 // Use records that a block is used on a stream from now on until Free. Uses on the block's own
 // stream need no record and are ignored.
@@ -131,7 +131,7 @@ func (c *Core) Synced(on Stream) {
 
 // endUse forgets the use of a deferred block on a stream and reports whether there was one. If
 // it was the last, the return of the block is reported.
-func (c *Core) endUse(id, stream int32) bool {
+func (c *Core) endUse(id, stream uint32) bool {
 	for link := &c.sides[id].uses; *link != 0; link = &c.uses[*link].next {
 		u := *link
 		if c.uses[u].stream != stream {
@@ -149,7 +149,7 @@ func (c *Core) endUse(id, stream int32) bool {
 }
 
 // forgetSynced drops the uses of a block whose streams were synchronised since.
-func (c *Core) forgetSynced(id int32) {
+func (c *Core) forgetSynced(id uint32) {
 	for link := &c.sides[id].uses; *link != 0; {
 		u := *link
 		if c.uses[u].mark > c.streams[c.uses[u].stream].synced {
@@ -162,7 +162,7 @@ func (c *Core) forgetSynced(id int32) {
 }
 
 // postpone gives a freed block a ticket and appends it to the queue of its stream.
-func (c *Core) postpone(id int32) {
+func (c *Core) postpone(id uint32) {
 	c.tickets++
 	c.reports.filled = true
 	b, h := &c.blocks[id], &c.sides[id]
@@ -184,7 +184,7 @@ func (c *Core) postpone(id int32) {
 }
 
 // unqueue takes a deferred block out of its queue and gives it back.
-func (c *Core) unqueue(id int32) {
+func (c *Core) unqueue(id uint32) {
 	b, h := &c.blocks[id], &c.sides[id]
 	s := &c.streams[c.homeOf(b)/2]
 	if h.before != 0 {
@@ -203,7 +203,7 @@ func (c *Core) unqueue(id int32) {
 
 // takeBack returns a deferred block before its uses are known to be over and reports the events
 // that its stream must wait for.
-func (c *Core) takeBack(id int32) {
+func (c *Core) takeBack(id uint32) {
 	var ticket Ticket
 	h := &c.sides[id]
 	for h.uses != 0 {
@@ -219,21 +219,21 @@ func (c *Core) takeBack(id int32) {
 }
 
 // report notes a late return. It must precede giveBack, which may end the record.
-func (c *Core) report(id int32, ticket Ticket) {
+func (c *Core) report(id uint32, ticket Ticket) {
 	c.reports.filled = true
 	c.reports.returned = append(c.reports.returned, Return{c.view(id), ticket})
 }
 
-func (c *Core) grabUse() int32 {
+func (c *Core) grabUse() uint32 {
 	if u := c.spare; u != 0 {
 		c.spare = c.uses[u].next
 		return u
 	}
 	c.uses = append(c.uses, use{})
-	return int32(len(c.uses) - 1)
+	return uint32(len(c.uses) - 1)
 }
 
-func (c *Core) dropUse(u int32) {
+func (c *Core) dropUse(u uint32) {
 	c.uses[u].next = c.spare
 	c.spare = u
 }

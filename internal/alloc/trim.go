@@ -14,7 +14,7 @@ func (c *Core) Trim(keep int64) []Segment {
 		c.reports.filled = true
 		c.reports.trimmed = append(c.reports.trimmed, c.segmentView(int32(ordinal)))
 		b := &c.blocks[s.first]
-		c.remove(c.homes[s.home], b)
+		c.remove(c.homes[s.home], b, b.units())
 		c.drop(b, s.first)
 		c.mapped -= s.bytes
 		c.counts.segments--

@@ -6,8 +6,8 @@ import "fmt"
 type audit struct {
 	counts counts
 	mapped int64
-	free   map[int32]bool // free blocks that no class has named yet
-	queued map[int32]bool // deferred blocks that no queue has named yet
+	free   map[uint32]bool // free blocks that no class has named yet
+	queued map[uint32]bool // deferred blocks that no queue has named yet
 }
 
 // Verify checks every invariant and returns the first that is broken: blocks tile each segment,
@@ -15,7 +15,7 @@ type audit struct {
 // queued once, counters equal to what a walk finds. Time grows with the number of blocks.
 func (c *Core) Verify() error {
 	c.settle()
-	a := audit{free: map[int32]bool{}, queued: map[int32]bool{}}
+	a := audit{free: map[uint32]bool{}, queued: map[uint32]bool{}}
 	for ordinal := range c.segments {
 		if err := c.verifySegment(int32(ordinal), &a); err != nil {
 			return fmt.Errorf("segment %d: %w", ordinal, err)
@@ -25,12 +25,12 @@ func (c *Core) Verify() error {
 		if x == nil {
 			continue
 		}
-		if err := c.verifyIndex(int32(n), x, &a); err != nil {
+		if err := c.verifyIndex(uint32(n), x, &a); err != nil {
 			return fmt.Errorf("index %d: %w", n, err)
 		}
 	}
 	for n := range c.streams {
-		if err := c.verifyQueue(int32(n), &a); err != nil {
+		if err := c.verifyQueue(uint32(n), &a); err != nil {
 			return fmt.Errorf("queue of stream %d: %w", c.streams[n].name, err)
 		}
 	}
@@ -44,14 +44,14 @@ func (c *Core) verifySegment(ordinal int32, a *audit) error {
 	}
 	a.mapped += s.bytes
 	a.counts.segments++
-	at, prev := s.base, int32(0)
+	at, prev := s.base, uint32(0)
 	for id := s.first; id != 0; id = c.blocks[id].next {
 		b := &c.blocks[id]
 		switch {
 		case b.position() != at || b.units() == 0:
 			return fmt.Errorf("block %d at unit %d, size %d, want it at %d",
 				id, b.position(), b.size(), at)
-		case b.segment() != ordinal || b.prev() != prev:
+		case int32(b.segment()) != ordinal || b.prev() != prev:
 			return fmt.Errorf("block %d has segment %d, previous block %d",
 				id, b.segment(), b.prev())
 		case b.state() == Free && prev != 0 && c.blocks[prev].state() == Free:
@@ -69,7 +69,7 @@ func (c *Core) verifySegment(ordinal int32, a *audit) error {
 }
 
 // note counts a block.
-func (a *audit) note(b *block, h *side, id int32) error {
+func (a *audit) note(b *block, h *side, id uint32) error {
 	switch b.state() {
 	case Free:
 		a.free[id] = true
@@ -100,7 +100,7 @@ func (a *audit) note(b *block, h *side, id int32) error {
 	return nil
 }
 
-func (c *Core) verifyIndex(home int32, x *index, a *audit) error {
+func (c *Core) verifyIndex(home uint32, x *index, a *audit) error {
 	for word := range x.words {
 		if x.words[word] != 0 != (x.summary>>word&1 == 1) {
 			return fmt.Errorf("word %d is %#x, summary %#x", word, x.words[word], x.summary)
@@ -125,13 +125,13 @@ func (c *Core) verifyIndex(home int32, x *index, a *audit) error {
 }
 
 // verifyBag checks the keys of a class.
-func (c *Core) verifyBag(home int32, units uint64, g *bag, a *audit) error {
+func (c *Core) verifyBag(home uint32, units uint64, g *bag, a *audit) error {
 	if g.heaped > g.count || g.count > g.room {
 		return fmt.Errorf("%d blocks, %d of them a heap, in room for %d", g.count, g.heaped, g.room)
 	}
 	keys := c.keys[g.start : g.start+g.count]
 	for slot, key := range keys {
-		id := int32(key & idMask)
+		id := uint32(key & idMask)
 		b := &c.blocks[id]
 		switch {
 		case !a.free[id] || c.homeOf(b) != home || b.units() != units:
@@ -146,8 +146,8 @@ func (c *Core) verifyBag(home int32, units uint64, g *bag, a *audit) error {
 	return nil
 }
 
-func (c *Core) verifyQueue(n int32, a *audit) error {
-	prev, ticket := int32(0), uint64(0)
+func (c *Core) verifyQueue(n uint32, a *audit) error {
+	prev, ticket := uint32(0), uint64(0)
 	for id := c.streams[n].first; id != 0; id = c.sides[id].after {
 		b, h := &c.blocks[id], &c.sides[id]
 		if !a.queued[id] || h.before != prev || c.homeOf(b)/2 != n || h.uses == 0 {
