@@ -26,7 +26,7 @@ type pitch struct {
 }
 
 // looseSize is the size of memory in no windows: more than goes through exchange memory.
-const looseSize = 6 << 20
+const looseSize = 9 << 20
 
 // newPitch opens a team with so much symmetric memory on each rank.
 func newPitch(t *testing.T, ranks int, size int64, draws *rand.Rand) *pitch {
@@ -158,7 +158,7 @@ func (p *pitch) add(b *batch, c trial) (full bool) {
 // allowed ends the test if a call that has no kernel should have one.
 func (p *pitch) allowed(c *trial, err error) {
 	p.t.Helper()
-	large := c.count*int64(c.dataType.Size()*len(p.playing)) > 3<<20
+	large := c.count*int64(c.dataType.Size()*len(p.playing)) > 7<<20
 	if !large || !c.loose && !(c.operation == driver.AllToAll && c.inPlace) {
 		p.t.Fatalf("%v: %v", c, err)
 	}

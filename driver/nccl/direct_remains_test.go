@@ -39,7 +39,7 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 	for range groups {
 		once()
 	}
-	// Ours is a descriptor and 8 MiB a rank and group; NCCL keeps caches of its own.
+	// Ours is a descriptor and 32 MiB a rank and group; NCCL keeps caches of its own.
 	if now := open(t); now-files >= groups {
 		t.Errorf("%d descriptors were open, now %d are", files, now)
 	}

@@ -12,8 +12,9 @@ const MaxRanks = 8
 
 // The sizes of exchange memory, as src/call.h has them.
 const (
-	// ExchangeBytes is the exchange memory of one rank in one group. It begins as zeros.
-	ExchangeBytes = 8 << 20
+	// ExchangeBytes is the exchange memory of one rank in one group. It begins as zeros. It holds
+	// sums of 7 MiB; NCCL's own communicator takes hundreds of MiB.
+	ExchangeBytes = 32 << 20
 	pageBytes     = 4096
 	// halfBytes is the memory for the lines of a call.
 	halfBytes = (ExchangeBytes - exchangeHeader) / 2 / pageBytes * pageBytes
@@ -79,7 +80,7 @@ func Choose(r *Request) (Launch, error) {
 		return Launch{}, err
 	}
 	inPlace := r.Operation == driver.AllToAll && r.InPlace
-	if r.Symmetric && !inPlace && r.Operation != driver.AllReduce && l.bytes >= bulkFrom {
+	if r.Symmetric && !inPlace && l.bytes >= r.bulkFrom() {
 		l.bulk(r)
 		return l, nil
 	}
@@ -186,65 +187,97 @@ func (r *Request) kernel(family string) string {
 	return fmt.Sprintf("%s_%d", family, ranks)
 }
 
-// One step sends every rank everything, two steps send less and take longer: measured on H200, the
-// limit lies between 128 and 256 KiB for 2 and for 4 ranks.
+// One step sends every rank everything, two steps send less and take longer, but for 2 ranks, where
+// they send as much. On 4 H200 one step is faster up to about 224 KiB, and two steps are faster than
+// symmetric buffers up to 2 MiB.
 const (
-	oneStep      = 192 << 10
-	oneStepTotal = 512 << 10 // of what a rank sends
+	oneStep  = 672 << 10 // of what a rank sends
+	twoSteps = 3 << 20   // the same
 )
 
-// bulkFrom is the part from which on lines are slower than symmetric buffers, where they would
-// still fit into exchange memory: on 2 H200, parts of 1 MiB.
-const bulkFrom = 768 << 10
+// partFrom is the part of the other operations from which on lines are slower than symmetric buffers:
+// on 2 H200, 1 MiB.
+const partFrom = 768 << 10
+
+// bulkFrom is the size of a part from which on symmetric buffers are faster than lines.
+func (r *Request) bulkFrom() int64 {
+	switch {
+	case r.Operation != driver.AllReduce:
+		return partFrom
+	case r.Ranks == 2:
+		return twoStepLimit(2) + 1
+	default:
+		ranks := int64(r.Ranks)
+		return twoSteps*ranks/(2*(ranks-1)) + 1
+	}
+}
 
 // lines chooses a line kernel, if the call fits into exchange memory.
 func (l *Launch) lines(r *Request) bool {
-	family := "line_copy"
-	switch {
-	case r.Operation == driver.AllReduce && l.bytes > min(oneStep, oneStepTotal/int64(r.Ranks-1)):
-		family = "line_two_shot"
-		l.sendStride = (l.bytes/int64(r.Ranks) + 7) / 8 * 8
-		if int64(r.Ranks)*l.sendStride < l.bytes {
-			l.sendStride += 8
-		}
-		if l.bytes > twoStepLimit(r.Ranks) {
-			l.sendStride = 0
-			return false
-		}
-		l.grid(r, chunks(l.sendStride))
-	case int64(r.Ranks)*chunks(l.bytes)*chunkBytes > halfBytes:
-		return false
-	default:
-		if r.reduces() {
-			family = "line_sum"
-		}
-		l.grid(r, chunks(l.bytes))
+	if r.Operation == driver.AllReduce && r.Ranks > 2 && l.bytes > oneStep/int64(r.Ranks-1) {
+		return l.inTwoSteps(r)
 	}
-	l.Kernel = r.kernel(family)
+	all := chunks(l.bytes)
+	if int64(r.Ranks)*all*chunkBytes > halfBytes {
+		return false
+	}
+	family := "line"
+	if l.grid(r, all); all > l.warps() {
+		family = "wide"
+	}
+	if r.reduces() {
+		l.Kernel = r.kernel(family + "_sum")
+	} else {
+		l.Kernel = r.kernel(family + "_copy")
+	}
+	return true
+}
+
+// inTwoSteps chooses the kernel that sums up in two steps, if the call fits.
+func (l *Launch) inTwoSteps(r *Request) bool {
+	if l.bytes > twoStepLimit(r.Ranks) {
+		return false
+	}
+	l.sendStride = (l.bytes/int64(r.Ranks) + 7) / 8 * 8
+	if int64(r.Ranks)*l.sendStride < l.bytes {
+		l.sendStride += 8
+	}
+	l.grid(r, chunks(l.sendStride))
+	l.Kernel = r.kernel("wide_two_shot")
 	return true
 }
 
 // twoStepLimit is the largest sum of two steps, in bytes: each takes a half of the lines, in which
-// every rank has a part.
+// every rank has a part. For 2 ranks it is that of one step, too.
 func twoStepLimit(ranks int) int64 {
 	return int64(ranks) * (halfBytes / 2 / chunkBytes / int64(ranks)) * chunkData
 }
 
 func chunks(bytes int64) int64 { return (bytes + chunkData - 1) / chunkData }
 
+// Many small blocks are faster than few large ones until there are narrowBlocks, and more blocks are
+// faster than several chunks in a warp until there are wideBlocks.
+const (
+	narrowBlocks = 48
+	wideBlocks   = 96
+)
+
 // grid gives every chunk a warp as long as there are enough, and one warp to the words that ranks
-// exchange. Many small blocks are faster than few large ones until all are there.
+// exchange.
 func (l *Launch) grid(r *Request, chunks int64) {
-	const blocks = 48
-	most := int64(min(blocks, r.Blocks))
-	warps := chunks + 1
-	l.Threads = 128
-	for l.Threads < 512 && warps > most*int64(l.Threads/warp) {
+	l.Blocks, l.Threads = min(narrowBlocks, r.Blocks), 128
+	for l.Threads < maxThreads && chunks > l.warps() {
 		l.Threads *= 2
 	}
+	if chunks > l.warps() {
+		l.Blocks = min(wideBlocks, r.Blocks)
+	}
 	per := int64(l.Threads / warp)
-	l.Blocks = int(min((warps+per-1)/per, most))
+	l.Blocks = int(min((chunks+per)/per, int64(l.Blocks)))
 }
+
+// warps is how many warps of the grid have data.
+func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
 
 // bulk chooses a bulk kernel.
 func (l *Launch) bulk(r *Request) {

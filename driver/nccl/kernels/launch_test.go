@@ -42,23 +42,47 @@ var choices = []struct {
 		"line_sum_f32_2",
 	},
 	{
-		"two ranks take one step up to 192 KiB", driver.AllReduce, driver.Float32, driver.Sum, 2,
-		192 * kib, true, false, "line_sum_f32_2",
+		"two ranks take one step while there is a warp for each chunk", driver.AllReduce,
+		driver.Float32, driver.Sum, 2, 359 * kib, true, false, "line_sum_f32_2",
 	},
 	{
-		"and two above", driver.AllReduce, driver.Float32, driver.Sum, 2, 192*kib + 4, true, false,
-		"line_two_shot_f32_2",
+		"and with several chunks in a warp", driver.AllReduce, driver.Float32, driver.Sum, 2, 360 * kib,
+		true, false, "wide_sum_f32_2",
 	},
 	{
-		"more ranks take two steps earlier, since one sends more", driver.AllReduce, driver.Float32,
-		driver.Sum, 8, 80 * kib, true, false, "line_two_shot_f32_8",
+		"as long as that fits", driver.AllReduce, driver.Float32, driver.Sum, 2, 7 * mib, true, false,
+		"wide_sum_f32_2",
 	},
 	{
-		"what does not fit in two steps goes over the buffers", driver.AllReduce, driver.Int32,
-		driver.Min, 4, 2 * mib, true, false, "bulk_two_shot_i32_4",
+		"then they go over the buffers", driver.AllReduce, driver.Float32, driver.Sum, 2, 8 * mib, true,
+		false, "bulk_two_shot_f32_2",
 	},
 	{
-		"unless they are not symmetric", driver.AllReduce, driver.Int32, driver.Min, 4, 2 * mib, false,
+		"four ranks take one step up to 224 KiB", driver.AllReduce, driver.Float32, driver.Sum, 4,
+		224 * kib, true, false, "line_sum_f32_4",
+	},
+	{
+		"and two above, which send less", driver.AllReduce, driver.Float32, driver.Sum, 4, 224*kib + 4,
+		true, false, "wide_two_shot_f32_4",
+	},
+	{
+		"more ranks do so earlier", driver.AllReduce, driver.Float32, driver.Sum, 8, 97 * kib, true,
+		false, "wide_two_shot_f32_8",
+	},
+	{
+		"two steps are for 2 MiB", driver.AllReduce, driver.Int32, driver.Min, 4, 2 * mib, true, false,
+		"wide_two_shot_i32_4",
+	},
+	{
+		"larger ones go over the buffers", driver.AllReduce, driver.Int32, driver.Min, 4, 2*mib + 4,
+		true, false, "bulk_two_shot_i32_4",
+	},
+	{
+		"unless they are not symmetric", driver.AllReduce, driver.Int32, driver.Min, 4, 7 * mib, false,
+		false, "wide_two_shot_i32_4",
+	},
+	{
+		"which ends with exchange memory", driver.AllReduce, driver.Int32, driver.Min, 4, 8 * mib, false,
 		false, "do not fit into exchange memory",
 	},
 	{
@@ -67,7 +91,7 @@ var choices = []struct {
 	},
 	{
 		"parts of a reduce-scatter go through exchange memory", driver.ReduceScatter, driver.Float32,
-		driver.Sum, 2, mib, false, false, "line_sum_f32_2",
+		driver.Sum, 2, mib, false, false, "wide_sum_f32_2",
 	},
 	{
 		"larger ones over the buffers", driver.ReduceScatter, driver.Float32, driver.Sum, 4, mib, true,
@@ -91,7 +115,7 @@ var choices = []struct {
 	},
 	{
 		"and others in lines", driver.AllGather, driver.Uint8, driver.Sum, 2, mib, false, false,
-		"line_copy_2",
+		"wide_copy_2",
 	},
 	{
 		"large copies go over the buffers", driver.AllGather, driver.Int64, driver.Sum, 2, 4 * mib,
@@ -173,7 +197,10 @@ func TestGridsGrowWithTheMessage(t *testing.T) {
 		{"a fourth begins the next", 721, 2, 128},
 		{"48 small blocks come before larger ones", 191 * 240, 48, 128},
 		{"then blocks grow", 192 * 240, 25, 256},
-		{"up to 48 of 512 threads", 767 * kib, 48, 512},
+		{"up to 512 threads", 767 * 240, 48, 512},
+		{"then there are more", 768 * 240, 49, 512},
+		{"up to 96", 1535 * 240, 96, 512},
+		{"also where warps have several chunks", 767 * kib, 96, 512},
 		{"buffers of peers get more", mib, 64, 512},
 		{"and large ones most", 4 * mib, 128, 512},
 	} {

@@ -25,7 +25,7 @@ func kernelNames() map[string]bool {
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for operation := range driver.Barrier + 1 {
 			for _, dataType := range reduce.DataTypes() {
-				for _, count := range []int64{0, 1 << 10, 1 << 17, 1 << 24} {
+				for _, count := range []int64{0, 1 << 10, 1 << 17, 1 << 18, 1 << 19, 1 << 24} {
 					l, err := Choose(&Request{
 						Operation: operation, DataType: dataType, Ranks: ranks, Count: count,
 						Symmetric: true, Blocks: 132,
@@ -42,7 +42,7 @@ func kernelNames() map[string]bool {
 
 func TestEveryKernelIsInEveryObject(t *testing.T) {
 	names := kernelNames()
-	if len(names) != 3*(4*4+2)+3 {
+	if len(names) != 3*(4*4+3)+2*4+3 {
 		t.Errorf("Choose gives %d kernels: %v", len(names), names)
 	}
 	for capability, in := range map[[2]int]func(*testing.T, []byte) map[string]bool{

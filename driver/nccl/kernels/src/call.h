@@ -74,7 +74,7 @@ struct Exchange {
 };
 
 enum : u64 {
-	ExchangeBytes = 8 << 20,
+	ExchangeBytes = 32 << 20,
 	HalfBytes = (ExchangeBytes - sizeof(Exchange)) / 2 / 4096 * 4096,
 };
 

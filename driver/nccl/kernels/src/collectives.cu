@@ -1,26 +1,35 @@
 // The kernels that symmem launches. Those that reduce are there for each type; all are there for 2 and
-// for 4 ranks, and for any number up to 8.
+// for 4 ranks, and for any number up to 8. Two steps are not for 2 ranks, where one sends no more.
 #include <bulk.h>
 #include <line.h>
 #include <local.h>
 
 #define REDUCTIONS(type, N, ranks) \
-	KERNEL line_sum_##type##_##ranks(const __grid_constant__ Call call) { line_sum<N, ranks>(call); } \
-	KERNEL line_two_shot_##type##_##ranks(const __grid_constant__ Call call) { line_two_shot<N, ranks>(call); } \
+	KERNEL line_sum_##type##_##ranks(const __grid_constant__ Call call) { line_sum<N, ranks, 1>(call); } \
+	KERNEL wide_sum_##type##_##ranks(const __grid_constant__ Call call) { line_sum<N, ranks, Wide<ranks>>(call); } \
 	KERNEL bulk_sum_##type##_##ranks(const __grid_constant__ Bulk call) { bulk_sum<N, ranks>(call); } \
 	KERNEL bulk_two_shot_##type##_##ranks(const __grid_constant__ Bulk call) { bulk_two_shot<N, ranks>(call); }
 
+#define TWO_SHOT(type, N, ranks) \
+	KERNEL wide_two_shot_##type##_##ranks(const __grid_constant__ Call call) { line_two_shot<N, ranks, Wide<ranks>>(call); }
+
+#define TYPES(which, ranks) \
+	which(f32, F32, ranks) \
+	which(f16, F16, ranks) \
+	which(bf16, BF16, ranks) \
+	which(i32, I32, ranks)
+
 #define COLLECTIVES(ranks) \
-	REDUCTIONS(f32, F32, ranks) \
-	REDUCTIONS(f16, F16, ranks) \
-	REDUCTIONS(bf16, BF16, ranks) \
-	REDUCTIONS(i32, I32, ranks) \
-	KERNEL line_copy_##ranks(const __grid_constant__ Call call) { line_copy<ranks>(call); } \
+	TYPES(REDUCTIONS, ranks) \
+	KERNEL line_copy_##ranks(const __grid_constant__ Call call) { line_copy<ranks, 1>(call); } \
+	KERNEL wide_copy_##ranks(const __grid_constant__ Call call) { line_copy<ranks, Wide<ranks>>(call); } \
 	KERNEL bulk_copy_##ranks(const __grid_constant__ Bulk call) { bulk_copy<ranks>(call); }
 
 COLLECTIVES(2)
 COLLECTIVES(4)
 COLLECTIVES(8)
+TYPES(TWO_SHOT, 4)
+TYPES(TWO_SHOT, 8)
 
 KERNEL norm_local_bf16(const __grid_constant__ Local call) { norm_local(call); }
 KERNEL add_local_bf16(const __grid_constant__ Local call) { add_local(call); }

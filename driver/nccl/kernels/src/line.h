@@ -2,6 +2,10 @@
 // of its peers: 120 bytes of data and a flag, which stands for the call. Who finds the flag has the data,
 // so there is no barrier and one way over the link; and data of another call are never taken. Buffers may
 // be any memory: peers never touch them.
+//
+// A warp has U chunks under way: what it reads of them, and then what it waits for, is asked for at once
+// and used after. Small messages have a warp for every chunk, so their U is 1. A warp has the same chunks
+// in all steps, w.warps apart, and has read one before it writes it: so the output may be the input.
 #pragma once
 #include <guard.h>
 #include <number.h>
@@ -12,6 +16,11 @@ enum : u32 {
 	ChunkBytes = 256,  // two lines: what a warp moves at once
 	ChunkData = 2 * LineData,
 };
+
+// Wide is how many chunks a warp of up to so many ranks has under way where there are more chunks than
+// warps: as many as there are registers for what comes from all ranks.
+template <int W>
+constexpr int Wide = W > 4 ? 2 : 4;
 
 // The sizes of messages of these kernels fit in 32 bits.
 DEVICE u32 chunks_of(u32 bytes) { return (bytes + ChunkData - 1) / ChunkData; }
@@ -58,32 +67,73 @@ DEVICE char* slot(const Call& call, u32 rank, const Worker& w, u32 offset) {
 	return call.exchange[rank] + sizeof(Exchange) + (w.epoch & 1) * HalfBytes + offset + w.at;
 }
 
-// read waits for the flag after it has asked for the data.
-DEVICE u64 read(const char* buffer, u32 bytes, u32 unit, const Worker& w, u32 chunk) {
-	u64 word = load_word(buffer, chunk * ChunkData + w.offset, w.flagged ? 0 : bytes, unit);
-	return w.flagged ? w.flag : word;
+// holds tells whether so many bytes have a chunk.
+DEVICE bool holds(u32 bytes, u32 chunk) { return chunk * ChunkData < bytes; }
+
+// read fetches words of U chunks. What lies whole and aligned is asked for without a branch between.
+template <int U>
+DEVICE void read(const char* buffer, u32 bytes, u32 unit, const Worker& w, u32 chunk, u64* words) {
+	bool odd = false;
+#pragma unroll
+	for (int u = 0; u < U; u++) {
+		u32 offset = (chunk + u * w.warps) * ChunkData + w.offset;
+		bool whole = unit == 8 && offset + 8 <= bytes;
+		words[u] = w.flagged ? w.flag : 0;
+		if (whole && !w.flagged) words[u] = *(const u64*)(buffer + offset);
+		odd = odd || (!whole && !w.flagged && offset < bytes);
+	}
+	if (!odd) return;
+#pragma unroll
+	for (int u = 0; u < U; u++) {
+		u32 offset = (chunk + u * w.warps) * ChunkData + w.offset;
+		if (!w.flagged && offset < bytes) words[u] = load_odd(buffer + offset, bytes - offset, unit);
+	}
 }
 
 DEVICE void write(char* buffer, u32 bytes, u32 unit, const Worker& w, u32 chunk, u64 word) {
 	if (!w.flagged) store_word(buffer, chunk * ChunkData + w.offset, bytes, unit, word);
 }
 
-// collect waits for a chunk of each rank of a set. The lines of rank r lie r * stride from the first.
-// It returns false if the wait is to end.
-template <int W>
-DEVICE bool collect(const Call& call, const Worker& w, u32 from, const char* lines, u32 stride, u64* got) {
+// give puts a chunk into the exchange memory of a rank.
+DEVICE void give(const Call& call, const Worker& w, u32 rank, u32 offset, u32 chunk, u64 word) {
+	dev::store_line((u64*)(slot(call, rank, w, offset) + chunk * ChunkBytes), word);
+}
+
+// collect waits for U chunks of sets of ranks. The lines of rank r lie r * stride from the first. What has
+// not come is asked for again. It returns false if the wait is to end.
+template <int W, int U>
+DEVICE bool collect(const Call& call, const Worker& w, const u32* from, const char* lines, u32 stride, u64 (*got)[W]) {
 	Guard guard;
+	bool here[U] = {};
 	for (;;) {
-		bool ready = true;
 #pragma unroll
-		for (int r = 0; r < W; r++)
-			if (from >> r & 1) got[r] = dev::load_line((const u64*)(lines + r * stride));
+		for (int u = 0; u < U; u++)
 #pragma unroll
-		for (int r = 0; r < W; r++)
-			if (from >> r & 1) ready = ready && (!w.flagged || got[r] == w.flag);
-		if (dev::all_warp(ready)) return true;
+			for (int r = 0; r < W; r++)
+				if (!here[u] && from[u] >> r & 1)
+					got[u][r] = dev::load_line((const u64*)(lines + r * stride + u * w.warps * ChunkBytes));
+		bool all = true;
+#pragma unroll
+		for (int u = 0; u < U; u++) {
+			bool ready = true;
+#pragma unroll
+			for (int r = 0; r < W; r++)
+				if (from[u] >> r & 1) ready = ready && (!w.flagged || got[u][r] == w.flag);
+			here[u] = dev::all_warp(ready);
+			all = all && here[u];
+		}
+		if (all) return true;
 		if (dev::any_warp(!go_on(guard, call, w.epoch))) return false;
 	}
+}
+
+// collect_same waits for U chunks of so many bytes that the same ranks send.
+template <int W, int U>
+DEVICE bool collect_same(const Call& call, const Worker& w, u32 set, u32 bytes, u32 chunk, u32 stride, u64 (*got)[W]) {
+	u32 from[U];
+#pragma unroll
+	for (int u = 0; u < U; u++) from[u] = holds(bytes, chunk + u * w.warps) ? set & ~(1u << call.rank) : 0;
+	return collect<W, U>(call, w, from, slot(call, call.rank, w, 0) + chunk * ChunkBytes, stride, got);
 }
 
 // total reduces what came and this rank's own word, in the order of ranks.
@@ -100,134 +150,156 @@ DEVICE u64 total(const Call& call, const Worker& w, u64 mine, const u64* got) {
 	return w.flagged ? w.flag : result(t, call.divisor);
 }
 
-// others is a set without this rank.
-DEVICE u32 others(const Call& call, u32 set) { return set & ~(1u << call.rank); }
+// send_same gives each rank of sendTo the same U chunks of so many bytes.
+template <int W, int U>
+DEVICE void send_same(const Call& call, const Worker& w, u32 bytes, u32 chunk, u32 offset, const u64* words) {
+#pragma unroll
+	for (int u = 0; u < U; u++)
+#pragma unroll
+		for (int k = 1; k < W; k++) {
+			u32 r = (call.rank + k) % W, at = chunk + u * w.warps;
+			if (holds(bytes, at) && call.sendTo >> r & 1) give(call, w, r, offset, at, words[u]);
+		}
+}
 
-// send_parts gives each rank of sendTo its part.
-template <int W>
-DEVICE void send_parts(const Call& call, const Worker& w, u32 chunk, u32 stride, u64 mine) {
+// part_bytes is the size of the part of a rank. In two steps parts lie sendStride apart, and the last
+// ones may be short or empty.
+template <bool TwoSteps>
+DEVICE u32 part_bytes(const Call& call, u32 r) {
+	u32 bytes = (u32)call.bytes, part = (u32)call.sendStride, begin = r * part;
+	if (!TwoSteps) return bytes;
+	return begin >= bytes ? 0 : bytes - begin < part ? bytes - begin : part;
+}
+
+// send_parts gives each rank of sendTo U chunks of its part. All are read before the first is stored,
+// since a load waits for what stands before it.
+template <int W, int U, bool TwoSteps>
+DEVICE void send_parts(const Call& call, const Worker& w, u32 chunk, u32 stride) {
 	u32 align = unit((const void*)((u64)call.send | call.sendStride));
+	u64 words[W][U];
 #pragma unroll
 	for (int k = 1; k < W; k++) {
-		u32 r = (call.rank + k) % W;
-		if (!(call.sendTo >> r & 1)) continue;
-		u64 word = mine;
-		if (call.sendStride != 0) word = read(call.send + r * call.sendStride, (u32)call.bytes, align, w, chunk);
-		dev::store_line((u64*)(slot(call, r, w, call.rank * stride) + chunk * ChunkBytes), word);
+		u32 r = (call.rank + k) % W, bytes = call.sendTo >> r & 1 ? part_bytes<TwoSteps>(call, r) : 0;
+		read<U>(call.send + r * call.sendStride, bytes, align, w, chunk, words[k]);
 	}
+#pragma unroll
+	for (int u = 0; u < U; u++)
+#pragma unroll
+		for (int k = 1; k < W; k++) {
+			u32 r = (call.rank + k) % W, at = chunk + u * w.warps;
+			if (call.sendTo >> r & 1 && holds(part_bytes<TwoSteps>(call, r), at))
+				give(call, w, r, call.rank * stride, at, words[k][u]);
+		}
+}
+
+// send gives each rank of sendTo what it needs of U chunks.
+template <int W, int U>
+DEVICE void send(const Call& call, const Worker& w, u32 chunk, u32 stride, const u64* mine) {
+	if (call.sendStride != 0) send_parts<W, U, false>(call, w, chunk, stride);
+	else send_same<W, U>(call, w, (u32)call.bytes, chunk, call.rank * stride, mine);
 }
 
 // line_sum is AllReduce in one step, ReduceScatter and Reduce.
-template <class N, int W>
+template <class N, int W, int U>
 DEVICE void line_sum(const Call& call) {
 	Worker w = worker(call);
 	if (w.warp == w.warps) speak(call, w);
-	u32 bytes = (u32)call.bytes, chunks = chunks_of(bytes), stride = chunks * ChunkBytes;
+	u32 bytes = (u32)call.bytes, stride = chunks_of(bytes) * ChunkBytes;
 	const char* part = call.send + call.rank * call.sendStride;
-	u32 from = unit(part), to = unit(call.recv);
-	for (u32 chunk = w.warp; w.warp < w.warps && chunk < chunks; chunk += w.warps) {
-		u64 mine = read(part, bytes, from, w, chunk), got[W];
-		send_parts<W>(call, w, chunk, stride, mine);
+	u32 align = unit(part), to = unit(call.recv);
+	for (u32 chunk = w.warp; w.warp < w.warps && holds(bytes, chunk); chunk += U * w.warps) {
+		u64 mine[U], got[U][W];
+		read<U>(part, bytes, align, w, chunk, mine);
+		send<W, U>(call, w, chunk, stride, mine);
 		if (call.recvFrom == 0) continue;
-		const char* lines = slot(call, call.rank, w, 0) + chunk * ChunkBytes;
-		if (!collect<W>(call, w, others(call, call.recvFrom), lines, stride, got)) break;
-		write(call.recv, bytes, to, w, chunk, total<N, W>(call, w, mine, got));
+		if (!collect_same<W, U>(call, w, call.recvFrom, bytes, chunk, stride, got)) break;
+#pragma unroll
+		for (int u = 0; u < U; u++)
+			if (holds(bytes, chunk + u * w.warps))
+				write(call.recv, bytes, to, w, chunk + u * w.warps, total<N, W>(call, w, mine[u], got[u]));
 	}
 	finish(call, w.epoch);
 }
 
 // line_copy is AllGather, Broadcast, AllToAll and Barrier.
-template <int W>
+template <int W, int U>
 DEVICE void line_copy(const Call& call) {
 	Worker w = worker(call);
 	if (w.warp == w.warps) speak(call, w);
-	u32 bytes = (u32)call.bytes, chunks = chunks_of(bytes), stride = chunks * ChunkBytes;
+	u32 bytes = (u32)call.bytes, stride = chunks_of(bytes) * ChunkBytes;
 	const char* part = call.send + call.rank * call.sendStride;
-	u32 from = unit(part), to = unit((const void*)((u64)call.recv | call.recvStride));
+	u32 align = unit(part), to = unit((const void*)((u64)call.recv | call.recvStride));
 	bool gives = (call.sendTo | (call.recvFrom >> call.rank & 1)) != 0;
-	for (u32 chunk = w.warp; w.warp < w.warps && chunk < chunks; chunk += w.warps) {
-		u64 mine = read(part, gives ? bytes : 0, from, w, chunk), got[W];
-		send_parts<W>(call, w, chunk, stride, mine);
-		const char* lines = slot(call, call.rank, w, 0) + chunk * ChunkBytes;
-		if (!collect<W>(call, w, others(call, call.recvFrom), lines, stride, got)) break;
+	for (u32 chunk = w.warp; w.warp < w.warps && holds(bytes, chunk); chunk += U * w.warps) {
+		u64 mine[U], got[U][W];
+		read<U>(part, gives ? bytes : 0, align, w, chunk, mine);
+		send<W, U>(call, w, chunk, stride, mine);
+		if (!collect_same<W, U>(call, w, call.recvFrom, bytes, chunk, stride, got)) break;
 #pragma unroll
-		for (int r = 0; r < W; r++)
-			if (call.recvFrom >> r & 1)
-				write(call.recv + r * call.recvStride, bytes, to, w, chunk, r == call.rank ? mine : got[r]);
+		for (int u = 0; u < U; u++)
+#pragma unroll
+			for (int r = 0; r < W; r++)
+				if (call.recvFrom >> r & 1)
+					write(call.recv + r * call.recvStride, bytes, to, w, chunk + u * w.warps,
+						r == call.rank ? mine[u] : got[u][r]);
 	}
 	finish(call, w.epoch);
 }
 
-// part_bytes is the size of the part of a rank in two steps; the last ones may be short or empty.
-DEVICE u32 part_bytes(const Call& call, u32 r) {
-	u32 begin = r * (u32)call.sendStride, bytes = (u32)call.bytes;
-	return begin >= bytes ? 0 : bytes - begin < call.sendStride ? bytes - begin : (u32)call.sendStride;
-}
-
-// scatter is the first step: each rank gets the others' inputs of its part.
-template <int W>
-DEVICE void scatter(const Call& call, const Worker& w, u32 chunks, u32 stride) {
-	u32 from = unit(call.send), part = (u32)call.sendStride;
-	for (u32 chunk = w.warp; chunk < chunks; chunk += w.warps)
+// share is the second of two steps: each rank reduces its part and gives it to the others.
+template <class N, int W, int U>
+DEVICE bool share(const Call& call, const Worker& w, u32 stride, u32 second) {
+	u32 begin = call.rank * (u32)call.sendStride, bytes = part_bytes<true>(call, call.rank);
+	u32 align = unit(call.send), to = unit(call.recv);
+	for (u32 chunk = w.warp; holds(bytes, chunk); chunk += U * w.warps) {
+		u64 words[U], got[U][W];
+		read<U>(call.send + begin, bytes, align, w, chunk, words);
+		if (!collect_same<W, U>(call, w, call.recvFrom, bytes, chunk, stride, got)) return false;
 #pragma unroll
-		for (int k = 1; k < W; k++) {
-			u32 r = (call.rank + k) % W;
-			if (r >= call.ranks || chunk * ChunkData >= part_bytes(call, r)) continue;
-			u64 word = read(call.send + r * part, part_bytes(call, r), from, w, chunk);
-			dev::store_line((u64*)(slot(call, r, w, call.rank * stride) + chunk * ChunkBytes), word);
-		}
-}
-
-// share is the second step: each rank reduces its part and gives it to the others.
-template <class N, int W>
-DEVICE bool share(const Call& call, const Worker& w, u32 chunks, u32 stride, u32 second) {
-	u32 begin = call.rank * (u32)call.sendStride, bytes = part_bytes(call, call.rank);
-	u32 from = unit(call.send), to = unit(call.recv), peers = others(call, (1u << call.ranks) - 1);
-	for (u32 chunk = w.warp; chunk < chunks && chunk * ChunkData < bytes; chunk += w.warps) {
-		u64 mine = read(call.send + begin, bytes, from, w, chunk), got[W];
-		const char* lines = slot(call, call.rank, w, 0) + chunk * ChunkBytes;
-		if (!collect<W>(call, w, peers, lines, stride, got)) return false;
-		u64 sum = total<N, W>(call, w, mine, got);
+		for (int u = 0; u < U; u++) words[u] = total<N, W>(call, w, words[u], got[u]);
+		send_same<W, U>(call, w, bytes, chunk, second + call.rank * stride, words);
 #pragma unroll
-		for (int k = 1; k < W; k++) {
-			u32 r = (call.rank + k) % W;
-			if (r < call.ranks)
-				dev::store_line((u64*)(slot(call, r, w, second + call.rank * stride) + chunk * ChunkBytes), sum);
-		}
-		write(call.recv + begin, bytes, to, w, chunk, sum);
+		for (int u = 0; u < U; u++) write(call.recv + begin, bytes, to, w, chunk + u * w.warps, words[u]);
 	}
 	return true;
 }
 
-// gather is the last step: each rank takes the parts of the others. A warp writes what it has itself
-// read in the first step, so the output may be the input.
-template <int W>
+// gather is the last step: each rank takes the parts of the others.
+template <int W, int U>
 DEVICE void gather(const Call& call, const Worker& w, u32 chunks, u32 stride, u32 second) {
 	u32 to = unit(call.recv), part = (u32)call.sendStride;
-	for (u32 chunk = w.warp; chunk < chunks; chunk += w.warps) {
-		u32 expected = 0;
+	for (u32 chunk = w.warp; chunk < chunks; chunk += U * w.warps) {
+		u32 from[U] = {};
+		u64 got[U][W];
 #pragma unroll
-		for (int r = 0; r < W; r++)
-			if (r < call.ranks && r != call.rank && chunk * ChunkData < part_bytes(call, r)) expected |= 1u << r;
-		u64 got[W];
+		for (int u = 0; u < U; u++)
+#pragma unroll
+			for (int r = 0; r < W; r++)
+				if (r != call.rank && r < call.ranks && holds(part_bytes<true>(call, r), chunk + u * w.warps))
+					from[u] |= 1u << r;
 		const char* lines = slot(call, call.rank, w, second) + chunk * ChunkBytes;
-		if (!collect<W>(call, w, expected, lines, stride, got)) return;
+		if (!collect<W, U>(call, w, from, lines, stride, got)) return;
 #pragma unroll
-		for (int r = 0; r < W; r++)
-			if (expected >> r & 1) write(call.recv + r * part, part_bytes(call, r), to, w, chunk, got[r]);
+		for (int u = 0; u < U; u++)
+#pragma unroll
+			for (int r = 0; r < W; r++)
+				if (from[u] >> r & 1)
+					write(call.recv + r * part, part_bytes<true>(call, r), to, w, chunk + u * w.warps, got[u][r]);
 	}
 }
 
-// line_two_shot is AllReduce in two steps, over parts of sendStride bytes, a multiple of 8.
-template <class N, int W>
+// line_two_shot is AllReduce in two steps, over parts of sendStride bytes, a multiple of 8. In the first
+// each rank gets the others' inputs of its part.
+template <class N, int W, int U>
 DEVICE void line_two_shot(const Call& call) {
 	Worker w = worker(call);
-	u32 all = chunks_of((u32)call.sendStride), stride = all * ChunkBytes, second = HalfBytes / 2;
+	u32 chunks = chunks_of((u32)call.sendStride), stride = chunks * ChunkBytes, second = HalfBytes / 2;
 	if (w.warp == w.warps) {
 		speak(call, w);
 	} else {
-		scatter<W>(call, w, all, stride);
-		if (share<N, W>(call, w, all, stride, second)) gather<W>(call, w, all, stride, second);
+		for (u32 chunk = w.warp; chunk < chunks; chunk += U * w.warps)
+			send_parts<W, U, true>(call, w, chunk, stride);
+		if (share<N, W, U>(call, w, stride, second)) gather<W, U>(call, w, chunks, stride, second);
 	}
 	finish(call, w.epoch);
 }

@@ -24,8 +24,9 @@ DEVICE void store_parts(char* at, u64 word, u32 bytes) {
 		if ((i + 1) * sizeof(E) <= bytes) ((E*)at)[i] = (E)(word >> 8 * sizeof(E) * i);
 }
 
-// load_odd and store_odd are for what does not lie on an address of 8 or at the end of a buffer. They are
-// apart, so that the common case is short.
+// load_odd and store_odd are for what does not lie on an address of 8 or at the end of a buffer, though
+// all words may be read so. What lies behind the buffer is 0. They are apart, so that the common case is
+// short.
 NOINLINE u64 load_odd(const char* at, u64 left, u32 unit) {
 	if (left >= 8 && unit == 4) return load_parts<u32>(at, 8);
 	if (left >= 8 && unit == 2) return load_parts<u16>(at, 8);
@@ -35,12 +36,6 @@ NOINLINE void store_odd(char* at, u64 word, u64 left, u32 unit) {
 	if (left >= 8 && unit == 4) return store_parts<u32>(at, word, 8);
 	if (left >= 8 && unit == 2) return store_parts<u16>(at, word, 8);
 	store_parts<u8>(at, word, left < 8 ? (u32)left : 8);
-}
-
-// load_word reads the word at an offset of a buffer of so many bytes; what lies behind it is 0.
-DEVICE u64 load_word(const char* buffer, u32 offset, u32 bytes, u32 unit) {
-	if (unit == 8 && offset + 8 <= bytes) return *(const u64*)(buffer + offset);
-	return offset < bytes ? load_odd(buffer + offset, bytes - offset, unit) : 0;
 }
 
 // store_word writes what of a word lies in the buffer.

@@ -48,10 +48,15 @@ struct Dice {
 	u64 below(u64 n) { return scramble(state += 0x9e3779b97f4a7c15) % n; }
 };
 
-u64 size_of_case(Dice& dice, u64 element) {
+// size_of_case draws sizes, half of them near where the warps of the grid have one more chunk each.
+u64 size_of_case(Dice& dice, u64 element, u64 warps) {
 	u64 most = dice.below(16) == 0 ? 200000 : 5000;
-	return dice.below(most / element + 1) * element;
+	if (dice.below(2) == 0) return dice.below(most / element + 1) * element;
+	u64 chunks = (1 + dice.below(9)) * warps + dice.below(3), bytes = chunks * 240 - dice.below(3) * element;
+	return (bytes < 200000 ? bytes : 200000) / element * element;
 }
+
+bool two_steps(const Case& c) { return strcmp(c.kernel + 4, "_two_shot") == 0; }
 
 Case case_of(u64 round, u32 ranks, u32 max_grid) {
 	static const struct {
@@ -59,15 +64,18 @@ Case case_of(u64 round, u32 ranks, u32 max_grid) {
 		Operation operation;
 	} kinds[] = {
 		{"line_sum", AllReduce},      {"line_sum", ReduceScatter},  {"line_sum", Reduce},
-		{"line_two_shot", AllReduce}, {"line_copy", AllGather},     {"line_copy", Broadcast},
-		{"line_copy", AllToAll},      {"bulk_two_shot", AllReduce}, {"bulk_sum", ReduceScatter},
+		{"line_copy", AllGather},     {"line_copy", Broadcast},     {"line_copy", AllToAll},
+		{"wide_sum", AllReduce},      {"wide_sum", ReduceScatter},  {"wide_sum", Reduce},
+		{"wide_copy", AllGather},     {"wide_copy", Broadcast},     {"wide_copy", AllToAll},
+		{"wide_two_shot", AllReduce}, {"bulk_two_shot", AllReduce}, {"bulk_sum", ReduceScatter},
 		{"bulk_copy", AllGather},     {"bulk_copy", Broadcast},     {"bulk_copy", AllToAll},
 	};
+	const u64 count = sizeof kinds / sizeof *kinds;
 	Dice dice = {round * 1000};
 	Case c = {};
 	c.round = round;
-	c.kernel = kinds[round % 12].kernel;
-	c.operation = kinds[round % 12].operation;
+	c.kernel = kinds[round % count].kernel;
+	c.operation = kinds[round % count].operation;
 	c.copies = c.operation >= AllGather;
 	c.type = (Type)dice.below(4);
 	c.op = (u32)dice.below(3);
@@ -76,7 +84,8 @@ Case case_of(u64 round, u32 ranks, u32 max_grid) {
 	c.grid = 1 + (u32)dice.below(max_grid);
 	c.block = 32 * (2 + (u32)dice.below(dice.below(4) == 0 ? 15 : 3));
 	u64 element = c.copies ? 1 : type_bytes[c.type];
-	c.bytes = size_of_case(dice, element);
+	c.bytes = size_of_case(dice, element, c.grid * c.block / 32 - 1);
+	if (two_steps(c)) c.bytes = c.bytes * ranks + dice.below(ranks) * element;
 	c.from = 4096 + dice.below(3) * element;
 	c.to = 4096 + dice.below(16 / element) * element + dice.below(2) * 112;
 	if (dice.below(2) == 0) c.to = c.from;
@@ -85,7 +94,7 @@ Case case_of(u64 round, u32 ranks, u32 max_grid) {
 	return c;
 }
 
-bool lines(const Case& c) { return strncmp(c.kernel, "line", 4) == 0; }
+bool bulk(const Case& c) { return strncmp(c.kernel, "bulk", 4) == 0; }
 
 // Places of a rank's buffers.
 struct Place {
@@ -236,7 +245,7 @@ void call_case(const Case& c, const Shared& s, u32 rank, u32 ranks, Bulk& call) 
 	call.divisor = c.divisor;
 	if (c.operation == ReduceScatter || c.operation == AllToAll) call.sendStride = c.bytes;
 	if (c.operation == AllGather || c.operation == AllToAll) call.recvStride = c.bytes;
-	if (c.operation == AllReduce && c.kernel[5] == 't')
+	if (two_steps(c))
 		call.sendStride = ((c.bytes + ranks - 1) / ranks + 15) / 16 * 16;
 	if (c.operation == Reduce) call.sendTo = 1u << c.root;
 	if (c.operation == Reduce && rank != c.root) call.recvFrom = 0;
@@ -246,9 +255,10 @@ void call_case(const Case& c, const Shared& s, u32 rank, u32 ranks, Bulk& call) 
 
 CUfunction function_of(CUmodule module, const Case& c, u32 ranks) {
 	char name[64];
-	u32 wide = ranks <= 2 ? 2 : ranks <= 4 ? 4 : 8;
-	if (c.copies) snprintf(name, sizeof name, "%s_%u", c.kernel, wide);
-	else snprintf(name, sizeof name, "%s_%s_%u", c.kernel, type_names[c.type], wide);
+	u32 most = ranks <= 2 ? 2 : ranks <= 4 ? 4 : 8;
+	if (most == 2 && two_steps(c) && !bulk(c)) most = 4;  // none is for two
+	if (c.copies) snprintf(name, sizeof name, "%s_%u", c.kernel, most);
+	else snprintf(name, sizeof name, "%s_%s_%u", c.kernel, type_names[c.type], most);
 	CUfunction function;
 	MUST(cuModuleGetFunction(&function, module, name));
 	return function;
@@ -256,7 +266,7 @@ CUfunction function_of(CUmodule module, const Case& c, u32 ranks) {
 
 // launch gives each kernel as much of a call as it takes.
 void launch(CUfunction function, const Case& c, CUstream stream, Bulk& call) {
-	size_t size = lines(c) ? sizeof(Call) : sizeof(Bulk);
+	size_t size = bulk(c) ? sizeof(Bulk) : sizeof(Call);
 	void* extra[] = {(void*)1, &call, (void*)2, &size, NULL};
 	MUST(cuLaunchKernel(function, c.grid, 1, 1, c.block, 1, 1, 0, stream, NULL, extra));
 }
@@ -334,7 +344,7 @@ void scene_kernels(struct rank* r) {
 	if (r->ranks == 2) {
 		forget(r, s, report);
 		play_diverged(r, module, s, report);
-		const char* const kernels[] = {"line_sum", "line_two_shot", "bulk_two_shot"};
+		const char* const kernels[] = {"line_sum", "wide_sum", "wide_two_shot", "bulk_two_shot"};
 		for (const char* kernel : kernels) {
 			forget(r, s, report);
 			if (r->number == 1) play_alone(r, module, s, report, kernel);
