@@ -7,7 +7,8 @@
 //   - Line kernels copy through exchange memory, in lines of 128 bytes that carry a flag, which
 //     stands for the call: who finds the flag has the data, so a message takes one way over the
 //     link and no barrier. Buffers may be any memory. They serve what fits into the exchange
-//     memory.
+//     memory. Where there are more lines than warps, wide kernels of this family serve: a warp
+//     has several loads under way at once, since each costs a latency otherwise.
 //   - Bulk kernels read and write the peers' buffers in place, between two barriers. Buffers are
 //     symmetric. They serve what is larger.
 //   - The local kernel does what is left of a norm after the all-reduce: it adds the sums to a
@@ -32,11 +33,11 @@
 // # Progress
 //
 // Blocks wait for blocks of other ranks, never for blocks of their own grid, and all ranks
-// launch grids of the same size: at most 48 blocks of line kernels and 128 of bulk kernels, and
-// no more than any rank's GPU has multiprocessors. A block has at most 512 threads and 92
+// launch grids of the same size: at most 96 blocks of line kernels and 128 of bulk kernels, and
+// no more than any rank's GPU has multiprocessors. A block has at most 512 threads and 128
 // registers for each, so every multiprocessor has room for one beside nothing else. Other work
 // ends by itself and makes room. What is certain to fit at once, on a GPU with 132
-// multiprocessors, is therefore two large calls of line kernels, or one of bulk kernels; small
+// multiprocessors, is therefore one large call, or two of line kernels of up to 180 KiB; small
 // calls take a few blocks, and many of them fit. Where more groups are at work at once than fit
 // and ranks start them in different orders, they may wait for each other, until the clock ends
 // them. The local kernel waits for no rank. But if it is small it is launched before the

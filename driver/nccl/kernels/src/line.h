@@ -3,9 +3,9 @@
 // so there is no barrier and one way over the link; and data of another call are never taken. Buffers may
 // be any memory: peers never touch them.
 //
-// A warp has U chunks under way: what it reads of them, and then what it waits for, is asked for at once
-// and used after. Small messages have a warp for every chunk, so their U is 1. A warp has the same chunks
-// in all steps, w.warps apart, and has read one before it writes it: so the output may be the input.
+// A warp has U chunks under way: it asks for all that it reads of them, or waits for, before it uses the
+// first. Small messages have a warp for every chunk, so their U is 1. A warp has the same chunks in all
+// steps, w.warps apart, and reads before it writes, so the output may be the input.
 #pragma once
 #include <guard.h>
 #include <number.h>
@@ -103,14 +103,13 @@ DEVICE void give(const Call& call, const Worker& w, u32 rank, u32 offset, u32 ch
 // not come is asked for again. It returns false if the wait is to end.
 template <int W, int U>
 DEVICE bool collect(const Call& call, const Worker& w, const u32* from, const char* lines, u32 stride, u64 (*got)[W]) {
-	Guard guard;
 	bool here[U] = {};
-	for (;;) {
+	for (Guard guard;;) {
 #pragma unroll
 		for (int u = 0; u < U; u++)
 #pragma unroll
 			for (int r = 0; r < W; r++)
-				if (!here[u] && from[u] >> r & 1)
+				if ((U == 1 || !here[u]) && from[u] >> r & 1)
 					got[u][r] = dev::load_line((const u64*)(lines + r * stride + u * w.warps * ChunkBytes));
 		bool all = true;
 #pragma unroll
@@ -162,41 +161,37 @@ DEVICE void send_same(const Call& call, const Worker& w, u32 bytes, u32 chunk, u
 		}
 }
 
-// part_bytes is the size of the part of a rank. In two steps parts lie sendStride apart, and the last
-// ones may be short or empty.
-template <bool TwoSteps>
+// part_bytes is the size of the part of a rank in two steps; the last ones may be short or empty.
 DEVICE u32 part_bytes(const Call& call, u32 r) {
-	u32 bytes = (u32)call.bytes, part = (u32)call.sendStride, begin = r * part;
-	if (!TwoSteps) return bytes;
+	u32 part = (u32)call.sendStride, begin = r * part, bytes = (u32)call.bytes;
 	return begin >= bytes ? 0 : bytes - begin < part ? bytes - begin : part;
 }
 
-// send_parts gives each rank of sendTo U chunks of its part. All are read before the first is stored,
-// since a load waits for what stands before it.
+// send_parts gives each rank of sendTo U chunks of its part, which has so many bytes, or what it has in
+// two steps. All are read before the first is stored, since no load overtakes a store.
 template <int W, int U, bool TwoSteps>
-DEVICE void send_parts(const Call& call, const Worker& w, u32 chunk, u32 stride) {
-	u32 align = unit((const void*)((u64)call.send | call.sendStride));
+DEVICE void send_parts(const Call& call, const Worker& w, u32 bytes, u32 chunk, u32 stride) {
+	u32 align = unit((const void*)((u64)call.send | call.sendStride)), has[W];
 	u64 words[W][U];
 #pragma unroll
 	for (int k = 1; k < W; k++) {
-		u32 r = (call.rank + k) % W, bytes = call.sendTo >> r & 1 ? part_bytes<TwoSteps>(call, r) : 0;
-		read<U>(call.send + r * call.sendStride, bytes, align, w, chunk, words[k]);
+		u32 r = (call.rank + k) % W;
+		has[k] = !(call.sendTo >> r & 1) ? 0 : TwoSteps ? part_bytes(call, r) : bytes;
+		read<U>(call.send + r * call.sendStride, has[k], align, w, chunk, words[k]);
 	}
 #pragma unroll
 	for (int u = 0; u < U; u++)
 #pragma unroll
-		for (int k = 1; k < W; k++) {
-			u32 r = (call.rank + k) % W, at = chunk + u * w.warps;
-			if (call.sendTo >> r & 1 && holds(part_bytes<TwoSteps>(call, r), at))
-				give(call, w, r, call.rank * stride, at, words[k][u]);
-		}
+		for (int k = 1; k < W; k++)
+			if (holds(has[k], chunk + u * w.warps))
+				give(call, w, (call.rank + k) % W, call.rank * stride, chunk + u * w.warps, words[k][u]);
 }
 
 // send gives each rank of sendTo what it needs of U chunks.
 template <int W, int U>
-DEVICE void send(const Call& call, const Worker& w, u32 chunk, u32 stride, const u64* mine) {
-	if (call.sendStride != 0) send_parts<W, U, false>(call, w, chunk, stride);
-	else send_same<W, U>(call, w, (u32)call.bytes, chunk, call.rank * stride, mine);
+DEVICE void send(const Call& call, const Worker& w, u32 bytes, u32 chunk, u32 stride, const u64* mine) {
+	if (call.sendStride != 0) send_parts<W, U, false>(call, w, bytes, chunk, stride);
+	else send_same<W, U>(call, w, bytes, chunk, call.rank * stride, mine);
 }
 
 // line_sum is AllReduce in one step, ReduceScatter and Reduce.
@@ -210,7 +205,7 @@ DEVICE void line_sum(const Call& call) {
 	for (u32 chunk = w.warp; w.warp < w.warps && holds(bytes, chunk); chunk += U * w.warps) {
 		u64 mine[U], got[U][W];
 		read<U>(part, bytes, align, w, chunk, mine);
-		send<W, U>(call, w, chunk, stride, mine);
+		send<W, U>(call, w, bytes, chunk, stride, mine);
 		if (call.recvFrom == 0) continue;
 		if (!collect_same<W, U>(call, w, call.recvFrom, bytes, chunk, stride, got)) break;
 #pragma unroll
@@ -233,7 +228,7 @@ DEVICE void line_copy(const Call& call) {
 	for (u32 chunk = w.warp; w.warp < w.warps && holds(bytes, chunk); chunk += U * w.warps) {
 		u64 mine[U], got[U][W];
 		read<U>(part, gives ? bytes : 0, align, w, chunk, mine);
-		send<W, U>(call, w, chunk, stride, mine);
+		send<W, U>(call, w, bytes, chunk, stride, mine);
 		if (!collect_same<W, U>(call, w, call.recvFrom, bytes, chunk, stride, got)) break;
 #pragma unroll
 		for (int u = 0; u < U; u++)
@@ -249,7 +244,7 @@ DEVICE void line_copy(const Call& call) {
 // share is the second of two steps: each rank reduces its part and gives it to the others.
 template <class N, int W, int U>
 DEVICE bool share(const Call& call, const Worker& w, u32 stride, u32 second) {
-	u32 begin = call.rank * (u32)call.sendStride, bytes = part_bytes<true>(call, call.rank);
+	u32 bytes = part_bytes(call, call.rank), begin = call.rank * (u32)call.sendStride;
 	u32 align = unit(call.send), to = unit(call.recv);
 	for (u32 chunk = w.warp; holds(bytes, chunk); chunk += U * w.warps) {
 		u64 words[U], got[U][W];
@@ -275,16 +270,15 @@ DEVICE void gather(const Call& call, const Worker& w, u32 chunks, u32 stride, u3
 		for (int u = 0; u < U; u++)
 #pragma unroll
 			for (int r = 0; r < W; r++)
-				if (r != call.rank && r < call.ranks && holds(part_bytes<true>(call, r), chunk + u * w.warps))
+				if (r != call.rank && r < call.ranks && holds(part_bytes(call, r), chunk + u * w.warps))
 					from[u] |= 1u << r;
-		const char* lines = slot(call, call.rank, w, second) + chunk * ChunkBytes;
-		if (!collect<W, U>(call, w, from, lines, stride, got)) return;
+		if (!collect<W, U>(call, w, from, slot(call, call.rank, w, second) + chunk * ChunkBytes, stride, got)) return;
 #pragma unroll
 		for (int u = 0; u < U; u++)
 #pragma unroll
 			for (int r = 0; r < W; r++)
 				if (from[u] >> r & 1)
-					write(call.recv + r * part, part_bytes<true>(call, r), to, w, chunk + u * w.warps, got[u][r]);
+					write(call.recv + r * part, part_bytes(call, r), to, w, chunk + u * w.warps, got[u][r]);
 	}
 }
 
@@ -298,7 +292,7 @@ DEVICE void line_two_shot(const Call& call) {
 		speak(call, w);
 	} else {
 		for (u32 chunk = w.warp; chunk < chunks; chunk += U * w.warps)
-			send_parts<W, U, true>(call, w, chunk, stride);
+			send_parts<W, U, true>(call, w, 0, chunk, stride);
 		if (share<N, W, U>(call, w, stride, second)) gather<W, U>(call, w, chunks, stride, second);
 	}
 	finish(call, w.epoch);
