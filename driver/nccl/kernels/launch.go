@@ -80,7 +80,7 @@ func Choose(r *Request) (Launch, error) {
 		return Launch{}, err
 	}
 	inPlace := r.Operation == driver.AllToAll && r.InPlace
-	if r.Symmetric && !inPlace && l.bytes >= r.bulkFrom() {
+	if r.Symmetric && !inPlace && l.bytes > r.largest() {
 		l.bulk(r)
 		return l, nil
 	}
@@ -188,27 +188,28 @@ func (r *Request) kernel(family string) string {
 }
 
 // One step sends every rank everything, two steps send less and take longer, but for 2 ranks, where
-// they send as much. On 4 H200 one step is faster up to about 224 KiB, and two steps are faster than
-// symmetric buffers up to 2 MiB.
+// they send as much. On 4 H200 one step is faster up to 256 KiB, and two steps are faster than
+// symmetric buffers up to 2 MiB. On 2 the one step is up to 4 MiB.
 const (
-	oneStep  = 672 << 10 // of what a rank sends
+	oneStep  = 768 << 10 // of what a rank sends
 	twoSteps = 3 << 20   // the same
+	pairSum  = 4 << 20
 )
 
-// partFrom is the part of the other operations from which on lines are slower than symmetric buffers:
-// on 2 H200, 1 MiB.
-const partFrom = 768 << 10
+// largestPart is the part of the other operations up to which lines are faster than symmetric buffers:
+// on 2 and on 4 H200, 2 MiB.
+const largestPart = 2 << 20
 
-// bulkFrom is the size of a part from which on symmetric buffers are faster than lines.
-func (r *Request) bulkFrom() int64 {
+// largest is the size of a part up to which lines are faster than symmetric buffers.
+func (r *Request) largest() int64 {
 	switch {
 	case r.Operation != driver.AllReduce:
-		return partFrom
+		return largestPart
 	case r.Ranks == 2:
-		return twoStepLimit(2) + 1
+		return pairSum
 	default:
 		ranks := int64(r.Ranks)
-		return twoSteps*ranks/(2*(ranks-1)) + 1
+		return twoSteps * ranks / (2 * (ranks - 1))
 	}
 }
 
@@ -243,7 +244,7 @@ func (l *Launch) inTwoSteps(r *Request) bool {
 		l.sendStride += 8
 	}
 	l.grid(r, chunks(l.sendStride))
-	l.Kernel = r.kernel("wide_two_shot")
+	l.Kernel = r.kernel("line_two_shot")
 	return true
 }
 

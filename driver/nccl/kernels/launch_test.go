@@ -50,28 +50,32 @@ var choices = []struct {
 		true, false, "wide_sum_f32_2",
 	},
 	{
-		"as long as that fits", driver.AllReduce, driver.Float32, driver.Sum, 2, 7 * mib, true, false,
+		"up to 4 MiB", driver.AllReduce, driver.Float32, driver.Sum, 2, 4 * mib, true, false,
 		"wide_sum_f32_2",
 	},
 	{
-		"then they go over the buffers", driver.AllReduce, driver.Float32, driver.Sum, 2, 8 * mib, true,
-		false, "bulk_two_shot_f32_2",
+		"then they go over the buffers", driver.AllReduce, driver.Float32, driver.Sum, 2, 4*mib + 4,
+		true, false, "bulk_two_shot_f32_2",
 	},
 	{
-		"four ranks take one step up to 224 KiB", driver.AllReduce, driver.Float32, driver.Sum, 4,
-		224 * kib, true, false, "line_sum_f32_4",
+		"unless these are not symmetric", driver.AllReduce, driver.Float32, driver.Sum, 2, 7 * mib,
+		false, false, "wide_sum_f32_2",
 	},
 	{
-		"and two above, which send less", driver.AllReduce, driver.Float32, driver.Sum, 4, 224*kib + 4,
-		true, false, "wide_two_shot_f32_4",
+		"four ranks take one step up to 256 KiB", driver.AllReduce, driver.Float32, driver.Sum, 4,
+		256 * kib, true, false, "line_sum_f32_4",
 	},
 	{
-		"more ranks do so earlier", driver.AllReduce, driver.Float32, driver.Sum, 8, 97 * kib, true,
-		false, "wide_two_shot_f32_8",
+		"and two above, which send less", driver.AllReduce, driver.Float32, driver.Sum, 4, 256*kib + 4,
+		true, false, "line_two_shot_f32_4",
+	},
+	{
+		"more ranks do so earlier", driver.AllReduce, driver.Float32, driver.Sum, 8, 110 * kib, true,
+		false, "line_two_shot_f32_8",
 	},
 	{
 		"two steps are for 2 MiB", driver.AllReduce, driver.Int32, driver.Min, 4, 2 * mib, true, false,
-		"wide_two_shot_i32_4",
+		"line_two_shot_i32_4",
 	},
 	{
 		"larger ones go over the buffers", driver.AllReduce, driver.Int32, driver.Min, 4, 2*mib + 4,
@@ -79,7 +83,7 @@ var choices = []struct {
 	},
 	{
 		"unless they are not symmetric", driver.AllReduce, driver.Int32, driver.Min, 4, 7 * mib, false,
-		false, "wide_two_shot_i32_4",
+		false, "line_two_shot_i32_4",
 	},
 	{
 		"which ends with exchange memory", driver.AllReduce, driver.Int32, driver.Min, 4, 8 * mib, false,
@@ -94,11 +98,11 @@ var choices = []struct {
 		driver.Sum, 2, mib, false, false, "wide_sum_f32_2",
 	},
 	{
-		"larger ones over the buffers", driver.ReduceScatter, driver.Float32, driver.Sum, 4, mib, true,
+		"larger ones over the buffers", driver.ReduceScatter, driver.Float32, driver.Sum, 4, 4 * mib, true,
 		false, "bulk_sum_f32_4",
 	},
 	{
-		"so do sums at a root", driver.Reduce, driver.Float16, driver.Sum, 4, mib, true, false,
+		"so do sums at a root", driver.Reduce, driver.Float16, driver.Sum, 4, 4 * mib, true, false,
 		"bulk_sum_f16_4",
 	},
 	{
@@ -111,7 +115,7 @@ var choices = []struct {
 	},
 	{
 		"copies of symmetric buffers go over them earlier than they must", driver.AllGather,
-		driver.Uint8, driver.Sum, 2, mib, true, false, "bulk_copy_2",
+		driver.Uint8, driver.Sum, 2, 2*mib + 1, true, false, "bulk_copy_2",
 	},
 	{
 		"and others in lines", driver.AllGather, driver.Uint8, driver.Sum, 2, mib, false, false,
@@ -201,7 +205,7 @@ func TestGridsGrowWithTheMessage(t *testing.T) {
 		{"then there are more", 768 * 240, 49, 512},
 		{"up to 96", 1535 * 240, 96, 512},
 		{"also where warps have several chunks", 767 * kib, 96, 512},
-		{"buffers of peers get more", mib, 64, 512},
+		{"buffers of peers get more", 2*mib + 1, 64, 512},
 		{"and large ones most", 4 * mib, 128, 512},
 	} {
 		request.Count = c.count

@@ -16,8 +16,8 @@ var norms = []struct {
 }{
 	{"few rows are summed in one step", 2, 1, 8192, "line_sum_bf16_2"},
 	{"no rows, too", 4, 0, 1024, "line_sum_bf16_4"},
-	{"more in two", 4, 15, 8192, "wide_two_shot_bf16_4"},
-	{"three ranks have the kernel of up to eight", 3, 85, 2048, "wide_two_shot_bf16_8"},
+	{"more in two", 4, 17, 8192, "line_two_shot_bf16_4"},
+	{"three ranks have the kernel of up to eight", 3, 100, 2048, "line_two_shot_bf16_8"},
 	{"what does not fit is refused", 2, 1000, 8192, "do not fit into exchange memory"},
 	{"and nine ranks are", 9, 1, 8192, "for 9 ranks"},
 }

@@ -88,7 +88,7 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 			switch {
 			case l.Bulk:
 				continue
-			case strings.HasPrefix(l.Kernel, "wide_two_shot"):
+			case strings.HasPrefix(l.Kernel, "line_two_shot"):
 				room, need = halfBytes/2, chunks(l.sendStride)
 				if l.sendStride%8 != 0 || l.sendStride*ranks < l.bytes {
 					t.Fatalf("%d ranks have parts of %d of %d bytes", ranks, l.sendStride, l.bytes)
@@ -126,7 +126,7 @@ func TestOnlyLargeCallsNeedWindows(t *testing.T) {
 		}
 		request.Symmetric, request.InPlace = !request.Symmetric, !request.InPlace
 		again := chooseAll(t, request)
-		early := request.Symmetric && all[0].bytes >= request.bulkFrom()
+		early := request.Symmetric && all[0].bytes > request.largest()
 		if len(again) == 0 || again[0] != all[0] && !(early && again[0].Bulk) {
 			t.Fatalf("in other memory: %+v, not %+v", again, all[0])
 		}

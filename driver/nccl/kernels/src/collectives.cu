@@ -6,12 +6,12 @@
 
 #define REDUCTIONS(type, N, ranks) \
 	KERNEL line_sum_##type##_##ranks(const __grid_constant__ Call call) { line_sum<N, ranks, 1>(call); } \
-	KERNEL wide_sum_##type##_##ranks(const __grid_constant__ Call call) { line_sum<N, ranks, Wide<ranks>>(call); } \
+	KERNEL wide_sum_##type##_##ranks(const __grid_constant__ Call call) { line_sum<N, ranks, Wide>(call); } \
 	KERNEL bulk_sum_##type##_##ranks(const __grid_constant__ Bulk call) { bulk_sum<N, ranks>(call); } \
 	KERNEL bulk_two_shot_##type##_##ranks(const __grid_constant__ Bulk call) { bulk_two_shot<N, ranks>(call); }
 
 #define TWO_SHOT(type, N, ranks) \
-	KERNEL wide_two_shot_##type##_##ranks(const __grid_constant__ Call call) { line_two_shot<N, ranks, Wide<ranks>>(call); }
+	KERNEL line_two_shot_##type##_##ranks(const __grid_constant__ Call call) { line_two_shot<N, ranks>(call); }
 
 #define TYPES(which, ranks) \
 	which(f32, F32, ranks) \
@@ -22,7 +22,7 @@
 #define COLLECTIVES(ranks) \
 	TYPES(REDUCTIONS, ranks) \
 	KERNEL line_copy_##ranks(const __grid_constant__ Call call) { line_copy<ranks, 1>(call); } \
-	KERNEL wide_copy_##ranks(const __grid_constant__ Call call) { line_copy<ranks, Wide<ranks>>(call); } \
+	KERNEL wide_copy_##ranks(const __grid_constant__ Call call) { line_copy<ranks, Wide>(call); } \
 	KERNEL bulk_copy_##ranks(const __grid_constant__ Bulk call) { bulk_copy<ranks>(call); }
 
 COLLECTIVES(2)

@@ -17,10 +17,10 @@ enum : u32 {
 	ChunkData = 2 * LineData,
 };
 
-// Wide is how many chunks a warp of up to so many ranks has under way where there are more chunks than
-// warps: as many as there are registers for what comes from all ranks.
-template <int W>
-constexpr int Wide = W > 4 ? 2 : 4;
+// Wide is how many chunks a warp has under way where there are more chunks than warps. More of them
+// take longer code, which is fetched anew in every launch, and registers that keep a second block of
+// 512 threads from a multiprocessor.
+constexpr int Wide = 2;
 
 // The sizes of messages of these kernels fit in 32 bits.
 DEVICE u32 chunks_of(u32 bytes) { return (bytes + ChunkData - 1) / ChunkData; }
@@ -242,58 +242,50 @@ DEVICE void line_copy(const Call& call) {
 }
 
 // share is the second of two steps: each rank reduces its part and gives it to the others.
-template <class N, int W, int U>
+template <class N, int W>
 DEVICE bool share(const Call& call, const Worker& w, u32 stride, u32 second) {
 	u32 bytes = part_bytes(call, call.rank), begin = call.rank * (u32)call.sendStride;
 	u32 align = unit(call.send), to = unit(call.recv);
-	for (u32 chunk = w.warp; holds(bytes, chunk); chunk += U * w.warps) {
-		u64 words[U], got[U][W];
-		read<U>(call.send + begin, bytes, align, w, chunk, words);
-		if (!collect_same<W, U>(call, w, call.recvFrom, bytes, chunk, stride, got)) return false;
-#pragma unroll
-		for (int u = 0; u < U; u++) words[u] = total<N, W>(call, w, words[u], got[u]);
-		send_same<W, U>(call, w, bytes, chunk, second + call.rank * stride, words);
-#pragma unroll
-		for (int u = 0; u < U; u++) write(call.recv + begin, bytes, to, w, chunk + u * w.warps, words[u]);
+	for (u32 chunk = w.warp; holds(bytes, chunk); chunk += w.warps) {
+		u64 word, got[1][W];
+		read<1>(call.send + begin, bytes, align, w, chunk, &word);
+		if (!collect_same<W, 1>(call, w, call.recvFrom, bytes, chunk, stride, got)) return false;
+		word = total<N, W>(call, w, word, got[0]);
+		send_same<W, 1>(call, w, bytes, chunk, second + call.rank * stride, &word);
+		write(call.recv + begin, bytes, to, w, chunk, word);
 	}
 	return true;
 }
 
 // gather is the last step: each rank takes the parts of the others.
-template <int W, int U>
+template <int W>
 DEVICE void gather(const Call& call, const Worker& w, u32 chunks, u32 stride, u32 second) {
 	u32 to = unit(call.recv), part = (u32)call.sendStride;
-	for (u32 chunk = w.warp; chunk < chunks; chunk += U * w.warps) {
-		u32 from[U] = {};
-		u64 got[U][W];
+	for (u32 chunk = w.warp; chunk < chunks; chunk += w.warps) {
+		u32 from = 0;
+		u64 got[1][W];
 #pragma unroll
-		for (int u = 0; u < U; u++)
+		for (int r = 0; r < W; r++)
+			if (r != call.rank && r < call.ranks && holds(part_bytes(call, r), chunk)) from |= 1u << r;
+		if (!collect<W, 1>(call, w, &from, slot(call, call.rank, w, second) + chunk * ChunkBytes, stride, got)) return;
 #pragma unroll
-			for (int r = 0; r < W; r++)
-				if (r != call.rank && r < call.ranks && holds(part_bytes(call, r), chunk + u * w.warps))
-					from[u] |= 1u << r;
-		if (!collect<W, U>(call, w, from, slot(call, call.rank, w, second) + chunk * ChunkBytes, stride, got)) return;
-#pragma unroll
-		for (int u = 0; u < U; u++)
-#pragma unroll
-			for (int r = 0; r < W; r++)
-				if (from[u] >> r & 1)
-					write(call.recv + r * part, part_bytes(call, r), to, w, chunk + u * w.warps, got[u][r]);
+		for (int r = 0; r < W; r++)
+			if (from >> r & 1) write(call.recv + r * part, part_bytes(call, r), to, w, chunk, got[0][r]);
 	}
 }
 
 // line_two_shot is AllReduce in two steps, over parts of sendStride bytes, a multiple of 8. In the first
-// each rank gets the others' inputs of its part.
-template <class N, int W, int U>
+// each rank gets the others' inputs of its part. A warp has one chunk under way in each: the steps of
+// other warps are between, and the code of several would be twice as long as what it does.
+template <class N, int W>
 DEVICE void line_two_shot(const Call& call) {
 	Worker w = worker(call);
 	u32 chunks = chunks_of((u32)call.sendStride), stride = chunks * ChunkBytes, second = HalfBytes / 2;
 	if (w.warp == w.warps) {
 		speak(call, w);
 	} else {
-		for (u32 chunk = w.warp; chunk < chunks; chunk += U * w.warps)
-			send_parts<W, U, true>(call, w, 0, chunk, stride);
-		if (share<N, W, U>(call, w, stride, second)) gather<W, U>(call, w, chunks, stride, second);
+		for (u32 chunk = w.warp; chunk < chunks; chunk += w.warps) send_parts<W, 1, true>(call, w, 0, chunk, stride);
+		if (share<N, W>(call, w, stride, second)) gather<W>(call, w, chunks, stride, second);
 	}
 	finish(call, w.epoch);
 }

@@ -67,7 +67,7 @@ Case case_of(u64 round, u32 ranks, u32 max_grid) {
 		{"line_copy", AllGather},     {"line_copy", Broadcast},     {"line_copy", AllToAll},
 		{"wide_sum", AllReduce},      {"wide_sum", ReduceScatter},  {"wide_sum", Reduce},
 		{"wide_copy", AllGather},     {"wide_copy", Broadcast},     {"wide_copy", AllToAll},
-		{"wide_two_shot", AllReduce}, {"bulk_two_shot", AllReduce}, {"bulk_sum", ReduceScatter},
+		{"line_two_shot", AllReduce}, {"bulk_two_shot", AllReduce}, {"bulk_sum", ReduceScatter},
 		{"bulk_copy", AllGather},     {"bulk_copy", Broadcast},     {"bulk_copy", AllToAll},
 	};
 	const u64 count = sizeof kinds / sizeof *kinds;
@@ -344,7 +344,7 @@ void scene_kernels(struct rank* r) {
 	if (r->ranks == 2) {
 		forget(r, s, report);
 		play_diverged(r, module, s, report);
-		const char* const kernels[] = {"line_sum", "wide_sum", "wide_two_shot", "bulk_two_shot"};
+		const char* const kernels[] = {"line_sum", "wide_sum", "line_two_shot", "bulk_two_shot"};
 		for (const char* kernel : kernels) {
 			forget(r, s, report);
 			if (r->number == 1) play_alone(r, module, s, report, kernel);
