@@ -11,6 +11,9 @@
 #
 # A peer that is missing or cannot do something leaves a remark "# peer: reason" in the rows, where
 # reason is one of not-installed, index-unreachable, not-supported, failed, timed-out.
+#
+# Any other name in $PEERS, say x, stands for a program $BIN/peer-x of yours: it is called like limit,
+# with RANKS LABEL OPS SIZES BATCHES BATCH_MS, and prints the same rows.
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -96,6 +99,7 @@ launch() { # peer, ranks
 		OMP_NUM_THREADS=1 "$(torch_python)" "$here/gloobench.py" "$ranks" gloo "$OPS" "$SIZES" \
 			"$BATCHES" "$BATCH_MS"
 		;;
+	*) "$BIN/peer-$peer" "$ranks" "$peer" "$OPS" "$SIZES" "$BATCHES" "$BATCH_MS" ;;
 	esac
 }
 
@@ -106,7 +110,7 @@ missing() {
 	ompi*) [ -x "$BIN/mpibench.openmpi" ] || echo not-installed ;;
 	mpich) [ -x "$BIN/mpibench.mpich" ] || echo not-installed ;;
 	gloo) torch_python >/dev/null || echo not-installed ;;
-	*) echo unknown ;;
+	*) [ -x "$BIN/peer-$1" ] || echo not-installed ;;
 	esac
 }
 
@@ -150,5 +154,5 @@ case ${1:-} in
 install | build | run | table) "$1" ;;
 launch) launch "$2" "$3" ;;
 all) build && run && table ;;
-*) sed -n '2,14s/^# \{0,1\}//p' "$0" && exit 2 ;;
+*) sed -n '2,17s/^# \{0,1\}//p' "$0" && exit 2 ;;
 esac
