@@ -1,7 +1,8 @@
 #!/bin/bash
 # peers.sh measures symmem side by side with what people use on one machine: Open MPI, MPICH and
 # gloo, and with limit.c, which has nothing around its loops. All run in turns, and every launch is
-# tagged with the round trip between two processors before and after it.
+# tagged with the round trip between two processors before and after it. A launch waits until the
+# machine is quiet, and is made again if other work has run beside it.
 #
 #   peers.sh install          Debian packages of the peers (needs root)
 #   peers.sh build            symmem, the drivers and the tools, into $BIN
@@ -11,6 +12,9 @@
 #
 # A peer that is missing or cannot do something leaves a remark "# peer: reason" in the rows, where
 # reason is one of not-installed, index-unreachable, not-supported, failed, timed-out.
+#
+# Any other name in $PEERS, say x, stands for a program $BIN/peer-x of yours: it is called like limit,
+# with RANKS LABEL OPS SIZES BATCHES BATCH_MS, and prints the same rows.
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -25,6 +29,9 @@ BATCHES=${BATCHES:-9}
 BATCH_MS=${BATCH_MS:-4}
 PEERS=${PEERS:-symmem limit ompi ompi-nocma ompi-tuned ompi-sm mpich gloo}
 LIMIT_S=${LIMIT_S:-60} # the longest that one launch may take
+QUIET_S=${QUIET_S:-120} # how long one waits for a quiet machine
+BESIDE=${BESIDE:-3}     # percent of the processors that other work may take
+TRIES=${TRIES:-4}       # launches until one counts although there was more
 
 install() {
 	export DEBIAN_FRONTEND=noninteractive
@@ -96,6 +103,7 @@ launch() { # peer, ranks
 		OMP_NUM_THREADS=1 "$(torch_python)" "$here/gloobench.py" "$ranks" gloo "$OPS" "$SIZES" \
 			"$BATCHES" "$BATCH_MS"
 		;;
+	*) "$BIN/peer-$peer" "$ranks" "$peer" "$OPS" "$SIZES" "$BATCHES" "$BATCH_MS" ;;
 	esac
 }
 
@@ -106,28 +114,68 @@ missing() {
 	ompi*) [ -x "$BIN/mpibench.openmpi" ] || echo not-installed ;;
 	mpich) [ -x "$BIN/mpibench.mpich" ] || echo not-installed ;;
 	gloo) torch_python >/dev/null || echo not-installed ;;
-	*) echo unknown ;;
+	*) [ -x "$BIN/peer-$1" ] || echo not-installed ;;
 	esac
+}
+
+# ticks prints the hundredths of seconds of processors that were used so far by anybody, and by
+# this script and what it has started and waited for.
+ticks() {
+	awk 'FNR == 1 && /^cpu / { all = $2 + $3 + $4 } FNR == 1 && !/^cpu / { own = $14 + $15 + $16 + $17 }
+		END { print all, own }' /proc/stat "/proc/$$/stat"
+}
+
+# beside prints the percentage of the processors that others took since the given ticks.
+beside() { # ticks of anybody, own ticks, seconds
+	local all own
+	read -r all own < <(ticks)
+	awk -v used=$((all - $1 - own + $2)) -v seconds="$3" -v n="$(nproc)" \
+		'BEGIN { printf("%d\n", used / seconds / n + 0.5) }'
+}
+
+# quiet waits until nobody else runs.
+quiet() {
+	local start until=$((SECONDS + QUIET_S))
+	while [ "$SECONDS" -lt "$until" ]; do
+		start=$(ticks)
+		sleep 0.5
+		# shellcheck disable=SC2086 # two numbers
+		[ "$(beside $start 0.5)" -le "$BESIDE" ] && return
+	done
 }
 
 # tagged runs one launch between two round trips and appends its rows.
 tagged() { # peer, ranks
-	local before after rows reason
+	local reason try
 	reason=$(missing "$1")
 	if [ -n "$reason" ]; then
 		echo "# $1: $reason" >>"$OUT/rows.csv"
 		return
 	fi
+	for try in $(seq "$TRIES"); do
+		quiet
+		attempt "$1" "$2" "$try" && return
+	done
+}
+
+# attempt is one launch. It fails if others ran beside it and there will be another.
+attempt() { # peer, ranks, try
+	local before after rows status start begin others
 	before=$("$BIN/rtt")
+	start=$(ticks) begin=$EPOCHREALTIME
 	rows=$(timeout "$LIMIT_S" "$here/peers.sh" launch "$1" "$2" 2>>"$OUT/errors.txt")
-	case $? in
+	status=$?
+	# shellcheck disable=SC2086 # two numbers
+	others=$(beside $start "$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }')")
+	after=$("$BIN/rtt")
+	echo "$1, $2 ranks: round trip $before ns before, $after ns after, $others % beside" >&2
+	[ "$others" -gt "$BESIDE" ] && [ "$3" -lt "$TRIES" ] && return 1
+	case $status in
 	0) ;;
 	124) echo "# $1, $2 ranks: timed-out" >>"$OUT/rows.csv" ;;
 	*) echo "# $1, $2 ranks: failed" >>"$OUT/rows.csv" ;;
 	esac
-	after=$("$BIN/rtt")
 	echo "$rows" | sed -e '/^#/!{/./s/$/,'"$before,$after"'/}' -e '/^$/d' >>"$OUT/rows.csv"
-	echo "$1, $2 ranks: round trip $before ns before, $after ns after" >&2
 }
 
 run() {
@@ -150,5 +198,5 @@ case ${1:-} in
 install | build | run | table) "$1" ;;
 launch) launch "$2" "$3" ;;
 all) build && run && table ;;
-*) sed -n '2,14s/^# \{0,1\}//p' "$0" && exit 2 ;;
+*) sed -n '2,18s/^# \{0,1\}//p' "$0" && exit 2 ;;
 esac

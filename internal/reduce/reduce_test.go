@@ -58,6 +58,25 @@ func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
 	})
 }
 
+// Two sources have loops of their own for one destination and for two.
+func TestPairsAgreeWithReference(t *testing.T) {
+	r := rand.New(rand.NewPCG(15, 16))
+	eachTypeAndOp(func(typ DataType, op Op) {
+		for _, bytes := range []int{512, 1536, 2000} {
+			sources := randomBuffers(r, typ, 2, bytes/typ.Size())
+			want := reference(op, typ, sources, 0)
+			for dsts := range 3 {
+				for inPlace := -1; inPlace < 2; inPlace++ {
+					trial{
+						op: op, t: typ, sources: sources, dsts: dsts + 1, inPlace: inPlace,
+						misplaced: 8, staggered: 24,
+					}.check(t, want)
+				}
+			}
+		}
+	})
+}
+
 func TestStreamingAgreesWithReferenceAtEveryMisalignment(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, typ := range DataTypes() {

