@@ -340,8 +340,8 @@ func (c *communicator) complete(ticket uint64) bool {
 	return c.plane.Trouble(c.waitFor(ticket, driver.Barrier), time.Time{}) == nil
 }
 
-// awaitEnd waits for a step of the teardown; not at all if that is hopeless. After a fault it is soon
-// done, or never; in order it may take what a busy machine makes of it.
+// awaitEnd waits for a step of the teardown; not at all if that is hopeless. After a fault it is
+// soon done, or never; in order it may take what a busy machine makes of it.
 func (c *communicator) awaitEnd(step chan struct{}, hopeless bool) error {
 	patience := 4 * endingTime
 	switch {

@@ -15,10 +15,10 @@ import (
 // bfloat16Bytes is the size of an element.
 const bfloat16Bytes = 2
 
-// layer is a rank's part of a layer: it has hidden/ranks inputs of every output's weights, and as many
-// columns of the input. The product of both is this rank's share of every element of the output,
-// which the all-reduce adds up. Matrices are stored by rows: the weights have one for each output,
-// as torch.nn.Linear and the engines keep them.
+// layer is a rank's part of a layer: it has hidden/ranks inputs of every output's weights, and as
+// many columns of the input. The product of both is this rank's share of every element of the
+// output, which the all-reduce adds up. Matrices are stored by rows: the weights have one for each
+// output, as torch.nn.Linear and the engines keep them.
 //
 // The weights are dense small numbers; an input has one element in each row that is not 0, so that
 // bfloat16 holds every sum exactly. How long a dense product takes does not depend on values.

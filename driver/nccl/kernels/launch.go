@@ -196,8 +196,8 @@ const (
 	pairSum  = 4 << 20
 )
 
-// largestPart is the part of the other operations up to which lines are faster than symmetric buffers:
-// on 2 and on 4 H200, 2 MiB.
+// largestPart is the part of the other operations up to which lines are faster than symmetric
+// buffers: on 2 and on 4 H200, 2 MiB.
 const largestPart = 2 << 20
 
 // largest is the size of a part up to which lines are faster than symmetric buffers.
@@ -256,8 +256,8 @@ func twoStepLimit(ranks int) int64 {
 
 func chunks(bytes int64) int64 { return (bytes + chunkData - 1) / chunkData }
 
-// Many small blocks are faster than few large ones until there are narrowBlocks, and more blocks are
-// faster than several chunks in a warp until there are wideBlocks.
+// Many small blocks are faster than few large ones until there are narrowBlocks, and more blocks
+// are faster than several chunks in a warp until there are wideBlocks.
 const (
 	narrowBlocks = 48
 	wideBlocks   = 96

@@ -98,8 +98,8 @@ var choices = []struct {
 		driver.Sum, 2, mib, false, false, "wide_sum_f32_2",
 	},
 	{
-		"larger ones over the buffers", driver.ReduceScatter, driver.Float32, driver.Sum, 4, 4 * mib, true,
-		false, "bulk_sum_f32_4",
+		"larger ones over the buffers", driver.ReduceScatter, driver.Float32, driver.Sum, 4, 4 * mib,
+		true, false, "bulk_sum_f32_4",
 	},
 	{
 		"so do sums at a root", driver.Reduce, driver.Float16, driver.Sum, 4, 4 * mib, true, false,
