@@ -21,8 +21,8 @@ type exchange struct {
 	blocks int
 
 	mu sync.Mutex
-	// report is where kernels write; once it is given back, last is what it said. Both are
-	// guarded by mu.
+	// report is where kernels and the host speak; once it is given back, last is what it said. Both
+	// are guarded by mu.
 	report *kernels.Report
 	last   kernels.Report
 }
@@ -186,14 +186,11 @@ func (x *exchange) close(d *Device) error {
 	return err
 }
 
-// stop ends the kernels of this rank that wait for others, and those to come.
-func (x *exchange) stop(c *communicator) error {
-	own := x.at[c.cfg.Rank]
-	if own == 0 {
-		return nil
+// stop ends the kernels of this rank that wait for others, and those to come. It waits for nothing.
+func (x *exchange) stop() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.report != nil {
+		x.report.End()
 	}
-	d := c.device
-	return d.do(func() error {
-		return d.aside.write(d.cuda, own+kernels.FaultOffset, uint32(kernels.Aborted))
-	})
 }

@@ -42,7 +42,7 @@ func (c *communicator) tearDown(working bool) {
 		return
 	}
 	if working {
-		errs = append(errs, c.direct.exchange.stop(c))
+		c.direct.exchange.stop()
 		if c.giveUp() {
 			c.tearing = errors.Join(errs...)
 			return
@@ -73,7 +73,7 @@ func (c *communicator) tearDown(working bool) {
 func (c *communicator) settle(working bool) (errs []error) {
 	defer close(c.quiet)
 	if working {
-		errs = append(errs, c.direct.exchange.stop(c))
+		c.direct.exchange.stop()
 	}
 	if err := c.drain(); err != nil {
 		errs = append(errs, err)

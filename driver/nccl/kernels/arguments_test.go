@@ -36,7 +36,7 @@ int main() {
 	FIELD(Local, rows) FIELD(Local, hidden) FIELD(Local, epsilon)
 	FIELD(Local, fault)
 	FIELD(Report, digest) FIELD(Report, theirs) FIELD(Report, epoch) FIELD(Report, ranks)
-	FIELD(Report, fault)
+	FIELD(Report, fault) FIELD(Report, end)
 	FIELD(Exchange, control.fault)
 	std::printf("ExchangeBytes 0 %llu\nHalfBytes 0 %llu\n", (u64)ExchangeBytes, (u64)HalfBytes);
 	std::printf("MaxRanks 0 %d\nMaxBlocks 0 %d\n", MaxRanks, MaxBlocks);
@@ -98,6 +98,7 @@ func TestSizesAreThoseOfTheSources(t *testing.T) {
 		"Report.epoch":           {int(unsafe.Offsetof(r.Epoch)), int(unsafe.Sizeof(r.Epoch))},
 		"Report.ranks":           {int(unsafe.Offsetof(r.Ranks)), int(unsafe.Sizeof(r.Ranks))},
 		"Report.fault":           {int(unsafe.Offsetof(r.fault)), int(unsafe.Sizeof(r.fault))},
+		"Report.end":             {int(unsafe.Offsetof(r.end)), int(unsafe.Sizeof(r.end))},
 	}
 	if got := int(unsafe.Sizeof(r)); got != ReportBytes {
 		t.Errorf("a Report has %d bytes, ReportBytes is %d", got, ReportBytes)

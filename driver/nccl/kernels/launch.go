@@ -20,7 +20,7 @@ const (
 	halfBytes = (ExchangeBytes - exchangeHeader) / 2 / pageBytes * pageBytes
 	// exchangeHeader is sizeof(Exchange).
 	exchangeHeader = 4096 + 4096 + maxBlocks*MaxRanks*8
-	// FaultOffset is where the word lies that ends a rank's kernels: a 32-bit number that is not 0.
+	// FaultOffset is where the word lies that is not 0 once a kernel of the rank has failed: 32 bits.
 	FaultOffset = maxBlocks * 8
 
 	maxBlocks = 128
@@ -203,7 +203,7 @@ const largestPart = 2 << 20
 // largest is the size of a part up to which lines are faster than symmetric buffers.
 func (r *Request) largest() int64 {
 	switch {
-	case r.Operation != driver.AllReduce:
+	case r.Operation != driver.AllReduce && r.Operation != driver.AllReduceRMSNorm:
 		return largestPart
 	case r.Ranks == 2:
 		return pairSum

@@ -8,7 +8,7 @@ type Fault uint32
 // The faults.
 const (
 	None Fault = iota
-	// Aborted is what the host writes to end kernels.
+	// Aborted: the host has ended the kernels, see Report.End.
 	Aborted
 	// TimedOut: ranks did not come in time.
 	TimedOut
@@ -16,8 +16,9 @@ const (
 	Diverged
 )
 
-// Report is what the first thread that met a fault has written: struct Report of src/call.h. It
-// lies in host memory that the device writes. All but fault may be read once fault is not None.
+// Report is what the first thread that met a fault has written, and by what the host ends kernels:
+// struct Report of src/call.h. It lies in host memory that the device reads and writes. All but fault
+// may be read once fault is not None.
 type Report struct {
 	// Digest and Theirs are those of this rank's call and of the other one.
 	Digest, Theirs uint64
@@ -27,10 +28,12 @@ type Report struct {
 	// call.
 	Ranks uint32
 	fault uint32
+	end   uint32
+	_     [7]uint32
 }
 
 // ReportBytes is the size of a Report.
-const ReportBytes = 32
+const ReportBytes = 64
 
 // Fault returns what has happened. It may be called while kernels run.
 func (r *Report) Fault() Fault { return Fault(atomic.LoadUint32(&r.fault)) }
@@ -46,6 +49,10 @@ func (r *Report) Read() (Report, bool) {
 		Digest: r.Digest, Theirs: r.Theirs, Epoch: r.Epoch, Ranks: r.Ranks, fault: uint32(fault),
 	}, true
 }
+
+// End ends the kernels that have this report, those that run and wait for other ranks and those to
+// come. It may be called while kernels run.
+func (r *Report) End() { atomic.StoreUint32(&r.end, 1) }
 
 // Clear makes a report ready for use.
 func (r *Report) Clear() { *r = Report{} }

@@ -39,20 +39,25 @@ enum Op { Sum, Min, Max };
 // Fault says why a call ended without a result.
 enum Fault { None, Aborted, TimedOut, Diverged };
 
-// Report is what the first thread that meets a fault tells the host. fault is written last.
+// Report is what a rank's kernels and its host tell each other, in memory of the host. What the first
+// thread that meets a fault says begins it; fault is written last. The host writes end to end what runs
+// and is yet to come: no stream carries that, since what is queued behind a kernel may hold up all of
+// them (CUDA_DEVICE_MAX_CONNECTIONS).
 struct Report {
 	u64 digest, theirs;  // Diverged: of this rank and of the peer
 	u64 epoch;
 	u32 ranks;  // TimedOut: the set of those that did not come; Diverged: the peer
 	u32 fault;
+	u32 end;
+	u32 unused[7];
 };
 
-// Control is what a rank's kernels keep between calls. Nobody else writes it, but for fault, which the
-// host sets to end what runs.
+// Control is what a rank's kernels keep between calls. Nobody else writes it.
 struct Control {
 	// The number of calls so far, once for each block: block b of a grid of g reads entry b and
 	// writes the entries b, b+g, b+2g, ...: so no block waits for another.
 	u64 epochs[MaxBlocks];
+	// The first fault, which ends what else runs.
 	u32 fault;
 };
 

@@ -3,7 +3,7 @@
 #include <call.h>
 
 // Guard bounds the waits of one thread. It looks at the fault word of its rank, which other threads
-// and the host set, and at the clock.
+// set, at the clock, and less often, since that is far away, at the word by which the host ends it.
 struct Guard {
 	u32 looks = 0;
 	u64 since = 0;
@@ -37,13 +37,21 @@ DEVICE u32 missing(const Call& call, u64 epoch) {
 	return set;
 }
 
-enum { LooksAtOnce = 128 };
+enum { LooksAtOnce = 128, LooksNearby = 8 * LooksAtOnce };
+
+// ended tells whether the host has ended this rank's kernels, and tells the other threads.
+DEVICE bool ended(const Call& call) {
+	if (dev::load_relaxed(&call.report->end) == 0) return false;
+	dev::swap_if(&own(call)->control.fault, None, Aborted);
+	return true;
+}
 
 // go_on is asked between two looks, and tells whether to look again.
 DEVICE bool go_on(Guard& guard, const Call& call, u64 epoch) {
 	dev::pause();
 	if (++guard.looks % LooksAtOnce != 0) return true;
 	if (dev::load_relaxed(&own(call)->control.fault) != None) return false;
+	if (guard.looks % LooksNearby == 0 && ended(call)) return false;
 	u64 now = dev::clock();
 	if (guard.since == 0) guard.since = now;
 	if (now - guard.since < call.timeout) return true;

@@ -10,7 +10,28 @@
 struct entry {
     struct entry *next;
     struct work *work;
+    unsigned long long ticket; /* its place in the queue of the device */
 };
+
+/* What leads from the processor to a device. With SOFTGPU_QUEUES=1 all streams have one, as with
+ * CUDA_DEVICE_MAX_CONNECTIONS=1: a work begins after all that were queued before it on any stream have
+ * begun, so one that waits for its stream holds up the others. */
+static struct queue {
+    pthread_mutex_t lock;
+    pthread_cond_t moved;
+    unsigned long long pushed, begun;
+} queues[MAX_DEVICES] = {[0 ... MAX_DEVICES - 1] = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0}};
+
+/* Waits for the turn of a work, and lets the next one begin. */
+static void queue_turn(struct queue *q, unsigned long long ticket) {
+    pthread_mutex_lock(&q->lock);
+    while (q->begun < ticket && environment_size("SOFTGPU_QUEUES", 0) == 1)
+        pthread_cond_wait(&q->moved, &q->lock);
+    if (q->begun <= ticket)
+        q->begun = ticket + 1;
+    pthread_cond_broadcast(&q->moved);
+    pthread_mutex_unlock(&q->lock);
+}
 
 /* Takes the next entry, or returns NULL when the stream is closed and empty. */
 static struct entry *take(struct stream *s) {
@@ -33,6 +54,7 @@ static void *stream_main(void *arg) {
     for (struct entry *e; (e = take(s)) != NULL; free(e)) {
         if (lag > 0)
             usleep(lag);
+        queue_turn(&queues[s->device], e->ticket);
         work_run(e->work, s->device);
         work_release(e->work);
         pthread_mutex_lock(&s->lock);
@@ -126,12 +148,16 @@ void stream_push(struct stream *s, struct work *w) {
         abort();
     *e = (struct entry){.work = w};
     context_add(s->device, 1);
+    struct queue *q = &queues[s->device];
+    pthread_mutex_lock(&q->lock);
     pthread_mutex_lock(&s->lock);
+    e->ticket = q->pushed++;
     *s->tail = e;
     s->tail = &e->next;
     s->pushed++;
     pthread_cond_signal(&s->more);
     pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&q->lock);
 }
 
 /* Queues a work, or records it if the stream captures. The reference is taken only on success. */
