@@ -22,6 +22,8 @@ func (d *Device) AdoptStream(handle uintptr) (driver.AdoptedStream, error) {
 // another one is captured: then nothing may be asked of that stream either. A stream that is closed
 // may have been destroyed by its owner.
 func (s *stream) Captured() (bool, error) {
+	s.questions.RLock()
+	defer s.questions.RUnlock()
 	if s.closed.Load() {
 		return false, nil
 	}

@@ -24,7 +24,7 @@ type stream struct {
 
 	mu      sync.Mutex
 	capture *graph      // guarded by mu
-	closed  atomic.Bool // changes with mu held
+	closed  atomic.Bool // changes with mu and questions held
 	// last is the communicator that launched here most recently, ticket its collective.
 	last      *communicator    // guarded by mu
 	ticket    uint64           // guarded by mu
@@ -36,6 +36,9 @@ type stream struct {
 	carries []*communicator // guarded by mu
 	// adopted tells that another library made the stream, and may capture or end it at any time.
 	adopted bool
+	// questions is held while CUDA is asked without mu whether the owner captures, so that Close
+	// returns after that: the owner may destroy the stream then. It is taken after mu.
+	questions sync.RWMutex
 	// recording tells that the owner of an adopted stream captures it. Guarded by mu.
 	recording bool
 
@@ -321,7 +324,9 @@ func (s *stream) Close() error {
 	if s.word != nil && s.quiet() {
 		s.device.words.put(s.word)
 	}
+	s.questions.Lock()
 	s.closed.Store(true)
+	s.questions.Unlock()
 	errs = append(errs, s.leave())
 	if !s.adopted {
 		errs = append(errs, s.device.do(func() error {
