@@ -143,6 +143,11 @@ func (c *Core) verifyBag(home uint32, units uint64, g *bag, a *audit) error {
 		}
 		delete(a.free, id)
 	}
+	for slot := g.count; slot < g.room; slot++ {
+		if key := c.keys[g.start+slot]; key != noKey {
+			return fmt.Errorf("slot %d holds key %#x of no block", slot, key)
+		}
+	}
 	return nil
 }
 

@@ -37,6 +37,11 @@ func TestVerifyNamesWhatIsBroken(t *testing.T) {
 		{"a slot of another block", func(c *Core, _, free uint32) {
 			c.blocks[free].rest += 1 << slotShift
 		}, "has slot 1, not 0"},
+		{"a key that nobody took along", func(c *Core, _, free uint32) {
+			b := &c.blocks[free]
+			g := &c.classes[c.classOf(c.homes[0], b.units())].blocks
+			c.keys[g.start+g.count] = b.key(free)
+		}, "of no block"},
 		{"a bit without its summary", func(c *Core, _, _ uint32) { c.homes[0].summary = 0 }, "summary"},
 		{"a deferred block in no queue", func(c *Core, live, _ uint32) {
 			c.blocks[live].setState(Deferred)
