@@ -51,10 +51,12 @@ func (l *Library) Forget(handle uintptr) error {
 		return err
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s := r.streams[handle]; s != nil {
+	s := r.streams[handle]
+	delete(r.streams, handle)
+	r.mu.Unlock()
+	// This may wait for work, which may need what ranks do on other streams.
+	if s != nil {
 		s.Forget()
-		delete(r.streams, handle)
 	}
 	return nil
 }
