@@ -94,21 +94,25 @@ func (rt *Runtime) addStream(
 	return s, nil
 }
 
-// Forget ends the use of an adopted stream, whose work is done and whose owner may destroy it now;
-// calls on it return ErrClosed from then on. Other streams it leaves alone. Its number is not used
+// Forget ends the use of an adopted stream, whose work is done and whose owner may destroy it once
+// Forget has returned; work that is not done is waited for, up to twice Options.Timeout. Calls on
+// the stream return ErrClosed from then on. Other streams it leaves alone. Its number is not used
 // again.
 func (s *Stream) Forget() {
-	if s.adopted == nil {
-		return
+	if s.adopted != nil {
+		_ = s.forget() // a fault of its work is its group's, which tells it
 	}
+}
+
+// forget is Forget with the first error of the stream's work.
+func (s *Stream) forget() error {
 	s.rt.mu.Lock()
 	s.forgotten = true
 	s.rt.adopted = slices.DeleteFunc(slices.Clone(s.rt.adopted), func(other *Stream) bool {
 		return other == s
 	})
 	s.rt.mu.Unlock()
-	// A fault of its work is its group's, which tells it.
-	_ = s.adopted.Close()
+	return s.adopted.Close()
 }
 
 // captured tells whether the owner of an adopted stream captures it. Where that cannot be told

@@ -176,13 +176,11 @@ func (s *Stream) close() error {
 	if s.adopted == nil {
 		return s.queue.Close()
 	}
-	defer s.Forget()
-	if s.gone() || s.captured() {
+	if s.captured() {
+		s.Forget()
 		return nil
 	}
-	ctx, cancel := s.rt.opts.bound(context.Background())
-	defer cancel()
-	return s.queue.Synchronize(ctx)
+	return s.forget()
 }
 
 // gone tells whether the stream was forgotten.
