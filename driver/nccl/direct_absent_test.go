@@ -69,8 +69,8 @@ func TestAbortEndsKernels(t *testing.T) {
 	}
 }
 
-// TestAbortEndsKernelsThatHoldUpTheDevice has work queued behind the kernels that wait, on a device with
-// one queue to all of its streams: what is sent to it then by any stream does not arrive.
+// TestAbortEndsKernelsThatHoldUpTheDevice has work queued behind the kernels that wait, on a device
+// with one queue to all of its streams: what is sent to it then by any stream does not arrive.
 func TestAbortEndsKernelsThatHoldUpTheDevice(t *testing.T) {
 	if !soft(t) && os.Getenv("CUDA_DEVICE_MAX_CONNECTIONS") != "1" {
 		t.Skip("CUDA_DEVICE_MAX_CONNECTIONS is not 1, so the GPU's streams have several queues")

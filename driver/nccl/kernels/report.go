@@ -17,8 +17,8 @@ const (
 )
 
 // Report is what the first thread that met a fault has written, and by what the host ends kernels:
-// struct Report of src/call.h. It lies in host memory that the device reads and writes. All but fault
-// may be read once fault is not None.
+// struct Report of src/call.h. It lies in host memory that the device reads and writes. All but
+// fault may be read once fault is not None.
 type Report struct {
 	// Digest and Theirs are those of this rank's call and of the other one.
 	Digest, Theirs uint64
