@@ -3,14 +3,20 @@ package symmem_test
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"symmem/driver/nccl/softgpu"
 )
 
+// racing tells that this run has the race detector.
+var racing bool
+
 // TestTheGPUBackendOnASoftwareGPU runs the tests of this package a second time, in short, in a
 // process whose libraries are those of the software GPU. That process has its backend from the
-// environment, and a process that has does not come here, so none starts itself again.
+// environment, and a process that has does not come here, so none starts itself again. It has no
+// race detector, which would take minutes: races of this package are looked for in the first run,
+// and those of the backend in its own tests.
 func TestTheGPUBackendOnASoftwareGPU(t *testing.T) {
 	if os.Getenv(backendVariable) != "" {
 		t.Skipf("%s has chosen the backend of this run", backendVariable)
@@ -22,10 +28,24 @@ func TestTheGPUBackendOnASoftwareGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := exec.CommandContext(t.Context(), os.Args[0],
+	c := exec.CommandContext(t.Context(), unraced(t),
 		"-test.short", "-test.timeout=5m", "-rapid.checks=20", "-rapid.nofailfile")
 	c.Env = append(os.Environ(), backendVariable+"=nccl", "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl)
 	if said, err := c.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, said)
 	}
+}
+
+// unraced returns a test binary of this package without the race detector.
+func unraced(t *testing.T) string {
+	t.Helper()
+	if !racing {
+		return os.Args[0]
+	}
+	path := filepath.Join(t.TempDir(), "symmem.test")
+	said, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", path, ".").CombinedOutput()
+	if err != nil {
+		t.Fatalf("building the tests without the race detector: %v\n%s", err, said)
+	}
+	return path
 }

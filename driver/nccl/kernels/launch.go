@@ -203,7 +203,7 @@ const largestPart = 2 << 20
 // largest is the size of a part up to which lines are faster than symmetric buffers.
 func (r *Request) largest() int64 {
 	switch {
-	case r.Operation != driver.AllReduce && r.Operation != driver.AllReduceRMSNorm:
+	case r.Operation != driver.AllReduce:
 		return largestPart
 	case r.Ranks == 2:
 		return pairSum

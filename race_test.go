@@ -1,0 +1,6 @@
+//go:build race
+
+package symmem_test
+
+// Races are looked for in this run.
+func init() { racing = true }
