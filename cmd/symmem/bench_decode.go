@@ -1,10 +1,7 @@
 package main
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,42 +29,28 @@ const benchDecodeExample = `  symmem bench decode --ranks 4
 
 // decodeFlags are the flags of bench decode as they are given.
 type decodeFlags struct {
-	*benchFlags
-	config  bench.Decode
-	ranks   int
-	unbound bool
-	started bool
+	worldFlags
+	config bench.Decode
 }
 
 func newBenchDecodeCommand(shared *benchFlags) *cobra.Command {
-	f := &decodeFlags{benchFlags: shared}
+	f := &decodeFlags{worldFlags: worldFlags{benchFlags: shared}}
 	cmd := &cobra.Command{
 		Use:     "decode",
 		Short:   "Measure decode layers: matrix product and all-reduce",
 		Long:    benchDecodeLong,
 		Example: benchDecodeExample,
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.parse(); err != nil {
-				return err
-			}
-			return asRanks(cmd, f.ranks, f.started, func(w rendezvous.World) error {
-				return f.run(cmd, w)
-			})
-		},
 	}
+	cmd.RunE = f.runs(f.parse, f.run)
 	c, flags := &f.config, cmd.Flags()
-	flags.IntVar(&f.ranks, "ranks", 2, "processes to start")
 	flags.IntVar(&c.Hidden, "hidden", 8192, "width of the model, a multiple of 8 for each rank")
 	flags.IntVar(&c.Layers, "layers", 20, "layers that are captured into a graph")
 	flags.IntSliceVar(&c.Sequences, "batch-sizes", []int{1, 2, 4, 8, 16, 32, 64, 128, 256},
 		"sequences that are answered at once")
 	flags.StringVar(&c.Tuning, "tuning", "",
 		"table that chooses paths: a file, or built-in (default as Open finds it)")
-	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
-	flags.DurationVar(&c.Timeout, "timeout", 30*time.Second, "longest wait for another rank")
-	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of a bench")
-	cobra.CheckErr(flags.MarkHidden(startedFlag))
+	f.register(flags, &c.Timeout)
 	return cmd
 }
 
@@ -75,12 +58,11 @@ func newBenchDecodeCommand(shared *benchFlags) *cobra.Command {
 const maxSequences = 1 << 16
 
 // parse checks all flags before anything starts.
-func (f *decodeFlags) parse() (err error) {
+func (f *decodeFlags) parse() error {
 	c := &f.config
-	if c.Plan, err = f.plan(); err != nil {
+	if err := f.settle(&c.Plan, &c.Backend); err != nil {
 		return err
 	}
-	c.Backend = cmp.Or(f.backend, "auto")
 	if err := positive("batch-sizes", c.Sequences); err != nil {
 		return err
 	}
@@ -92,7 +74,7 @@ func (f *decodeFlags) parse() (err error) {
 	if c.Layers < 1 || c.Layers > maxGraphOps {
 		return fmt.Errorf("layers is %d, but must be from 1 to %d", c.Layers, maxGraphOps)
 	}
-	return checkRanks(f.ranks)
+	return nil
 }
 
 func (f *decodeFlags) run(cmd *cobra.Command, w rendezvous.World) error {
@@ -101,11 +83,5 @@ func (f *decodeFlags) run(cmd *cobra.Command, w rendezvous.World) error {
 		return fmt.Errorf("hidden is %d, but must be a multiple of 8 for each of %d ranks",
 			c.Hidden, w.Size)
 	}
-	err := f.rank(cmd, w, f.unbound, func() (*bench.Report, error) {
-		return f.config.Run(cmd.Context())
-	})
-	if errors.Is(err, bench.ErrWrong) {
-		return exitWith(exitWrong, err)
-	}
-	return err
+	return f.play(cmd, w, func() (*bench.Report, error) { return f.config.Run(cmd.Context()) })
 }

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,49 +30,34 @@ const benchNormExample = `  symmem bench norm --ranks 4
 
 // normFlags are the flags of bench norm as they are given.
 type normFlags struct {
-	*benchFlags
-	config  bench.Norm
-	ranks   int
-	unbound bool
-	started bool
+	worldFlags
+	config bench.Norm
 }
 
 func newBenchNormCommand(shared *benchFlags) *cobra.Command {
-	f := &normFlags{benchFlags: shared}
+	f := &normFlags{worldFlags: worldFlags{benchFlags: shared}}
 	cmd := &cobra.Command{
 		Use:     "norm",
 		Short:   "Measure all-reduce, residual and RMSNorm in one call against three",
 		Long:    benchNormLong,
 		Example: benchNormExample,
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.parse(); err != nil {
-				return err
-			}
-			return asRanks(cmd, f.ranks, f.started, func(w rendezvous.World) error {
-				return f.run(cmd, w)
-			})
-		},
 	}
+	cmd.RunE = f.runs(f.parse, f.run)
 	c, flags := &f.config, cmd.Flags()
-	flags.IntVar(&f.ranks, "ranks", 2, "processes to start")
 	flags.IntSliceVar(&c.Hidden, "hidden", []int{4096, 8192}, "elements of a row, multiples of 8")
 	flags.IntSliceVar(&c.Rows, "rows", []int{1, 2, 4, 8, 16, 32, 64, 128, 256}, "rows of a call")
 	flags.IntVar(&c.GraphOps, "graph-ops", 20, "calls that are captured into a graph")
-	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
-	flags.DurationVar(&c.Timeout, "timeout", 30*time.Second, "longest wait for another rank")
-	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of a bench")
-	cobra.CheckErr(flags.MarkHidden(startedFlag))
+	f.register(flags, &c.Timeout)
 	return cmd
 }
 
 // parse checks all flags before anything starts.
-func (f *normFlags) parse() (err error) {
+func (f *normFlags) parse() error {
 	c := &f.config
-	if c.Plan, err = f.plan(); err != nil {
+	if err := f.settle(&c.Plan, &c.Backend); err != nil {
 		return err
 	}
-	c.Backend = cmp.Or(f.backend, "auto")
 	if err := errors.Join(positive("rows", c.Rows), positive("hidden", c.Hidden)); err != nil {
 		return err
 	}
@@ -92,15 +75,9 @@ func (f *normFlags) parse() (err error) {
 	if c.GraphOps < 1 || c.GraphOps > maxGraphOps {
 		return fmt.Errorf("graph-ops is %d, but must be from 1 to %d", c.GraphOps, maxGraphOps)
 	}
-	return checkRanks(f.ranks)
+	return nil
 }
 
 func (f *normFlags) run(cmd *cobra.Command, w rendezvous.World) error {
-	err := f.rank(cmd, w, f.unbound, func() (*bench.Report, error) {
-		return f.config.Run(cmd.Context())
-	})
-	if errors.Is(err, bench.ErrWrong) {
-		return exitWith(exitWrong, err)
-	}
-	return err
+	return f.play(cmd, w, func() (*bench.Report, error) { return f.config.Run(cmd.Context()) })
 }

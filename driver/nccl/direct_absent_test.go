@@ -3,14 +3,12 @@ package nccl
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"symmem/driver"
-	"symmem/internal/dl"
 )
 
 // sizes are those of a call in lines and of one over the buffers, in numbers.
@@ -72,13 +70,9 @@ func TestAbortEndsKernels(t *testing.T) {
 // TestAbortEndsKernelsThatHoldUpTheDevice has work queued behind the kernels that wait, on a device
 // with one queue to all of its streams: what is sent to it then by any stream does not arrive.
 func TestAbortEndsKernelsThatHoldUpTheDevice(t *testing.T) {
-	if !soft(t) && os.Getenv("CUDA_DEVICE_MAX_CONNECTIONS") != "1" {
-		t.Skip("CUDA_DEVICE_MAX_CONNECTIONS is not 1, so the GPU's streams have several queues")
+	if !within(t, "CUDA_DEVICE_MAX_CONNECTIONS=1", "SOFTGPU_QUEUES=1") {
+		return
 	}
-	if err := dl.Setenv("SOFTGPU_QUEUES", "1"); err != nil {
-		t.Fatal(err)
-	}
-	defer dl.Setenv("SOFTGPU_QUEUES", "0")
 	w := newTeam(t, min(4, devices(t)), time.Minute)
 	w.desert(sizes["lines"], func(m *mate, p *power) error {
 		for range 3 {

@@ -21,11 +21,18 @@ func apart(t *testing.T, what string) bool {
 	if !soft(t) {
 		t.Skip("only the software GPU fails as it is told")
 	}
+	return within(t, "SOFTGPU_FAIL="+what)
+}
+
+// within runs the rest of a test in a process of its own, in an environment that the libraries read
+// once, and tells whether this is that process.
+func within(t *testing.T, variables ...string) bool {
+	t.Helper()
 	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {
 		return true
 	}
 	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
-	c.Env = append(os.Environ(), "SYMMEM_TEST_APART="+t.Name(), "SOFTGPU_FAIL="+what)
+	c.Env = append(append(os.Environ(), "SYMMEM_TEST_APART="+t.Name()), variables...)
 	if text, err := c.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, text)
 	}

@@ -53,27 +53,35 @@ func (o *Decode) collective() *Collective {
 }
 
 // Run measures as one rank of a world that a launcher has started. Every rank gets the same report.
-func (o *Decode) Run(ctx context.Context) (report *Report, err error) {
+func (o *Decode) Run(ctx context.Context) (*Report, error) {
+	report, c := NewReport("decode"), o.collective()
+	// cuBLAS wants one thread, on which the GPU is current.
+	measure := func(l *lane, _ int, _ *cuda.Driver) error { return o.run(ctx, c, l, report) }
+	return report, c.onGPU(ctx, "has no streams for cuBLAS", measure)
+}
+
+// onGPU opens the world and runs a measurement on one thread, on which this rank's GPU is current.
+// It is given the rank's number on its machine. A backend without GPUs is refused with what it
+// lacks.
+func (o *Collective) onGPU(
+	ctx context.Context, lack string, measure func(l *lane, local int, gpu *cuda.Driver) error,
+) error {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	c := o.collective()
-	l, err := openLane(ctx, c, 0)
+	l, err := openLane(ctx, o, 0)
 	if err != nil {
-		return nil, fmt.Errorf("opening the world: %w", err)
+		return fmt.Errorf("opening the world: %w", err)
 	}
-	defer func() { err = errors.Join(err, l.rt.Close()) }()
 	if l.rt.DefaultStream().Handle() == 0 {
-		return nil, fmt.Errorf("backend %s has no streams for cuBLAS: %w",
-			l.rt.Device().Backend, symmem.ErrUnsupported)
+		err = fmt.Errorf("backend %s %s: %w", l.rt.Device().Backend, lack, symmem.ErrUnsupported)
+	} else {
+		err = backend.Current(world.LocalRank, func(gpu *cuda.Driver) error {
+			return measure(l, world.LocalRank, gpu)
+		})
 	}
-	report = NewReport("decode")
-	// cuBLAS wants one thread, on which the GPU is current.
-	err = backend.Current(world.LocalRank, func(*cuda.Driver) error {
-		return o.run(ctx, c, l, report)
-	})
-	return report, err
+	return errors.Join(err, l.rt.Close())
 }
 
 func (o *Decode) run(

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
 	"symmem"
-	backend "symmem/driver/nccl"
 	"symmem/internal/cuda"
-	"symmem/internal/rendezvous"
 )
 
 // Norm says what bench norm measures: all-reduce, residual and RMSNorm in one call, which is two
@@ -42,30 +39,15 @@ func (o *Norm) largest() int64 {
 }
 
 // Run measures as one rank of a world that a launcher has started. Every rank gets the same report.
-func (o *Norm) Run(ctx context.Context) (report *Report, err error) {
-	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
-	if err != nil {
-		return nil, err
-	}
-	c := o.collective()
-	l, err := openLane(ctx, c, 0)
-	if err != nil {
-		return nil, fmt.Errorf("opening the world: %w", err)
-	}
-	defer func() { err = errors.Join(err, l.rt.Close()) }()
-	if l.rt.DefaultStream().Handle() == 0 {
-		return nil, fmt.Errorf("backend %s runs no kernels: %w", l.rt.Device().Backend,
-			symmem.ErrUnsupported)
-	}
-	report = NewReport("norm")
-	err = backend.Current(world.LocalRank, func(gpu *cuda.Driver) error {
-		rest, err := newRest(gpu, world.LocalRank)
+func (o *Norm) Run(ctx context.Context) (*Report, error) {
+	report, c := NewReport("norm"), o.collective()
+	return report, c.onGPU(ctx, "runs no kernels", func(l *lane, local int, gpu *cuda.Driver) error {
+		rest, err := newRest(gpu, local)
 		if err != nil {
 			return err
 		}
 		return errors.Join(o.run(ctx, c, l, rest, report), rest.close())
 	})
-	return report, err
 }
 
 func (o *Norm) run(

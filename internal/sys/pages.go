@@ -26,8 +26,9 @@ func (h HugePages) Transparent() bool {
 }
 
 // LookAtHugePages asks the system. What cannot be read counts as nothing.
-func LookAtHugePages() HugePages {
-	const mm = "/sys/kernel/mm/"
+func LookAtHugePages() HugePages { return hugePagesIn("/sys/kernel/mm/") }
+
+func hugePagesIn(mm string) HugePages {
 	return HugePages{
 		SetAside: numberIn(mm + "hugepages/hugepages-2048kB/nr_hugepages"),
 		Free:     numberIn(mm + "hugepages/hugepages-2048kB/free_hugepages"),

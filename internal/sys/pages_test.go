@@ -2,8 +2,7 @@ package sys
 
 import (
 	"os"
-	"strconv"
-	"strings"
+	"path/filepath"
 	"testing"
 )
 
@@ -28,18 +27,23 @@ func TestPolicyOfSharedFiles(t *testing.T) {
 	}
 }
 
-func TestHugePagesAreCountedAsTheSystemDoes(t *testing.T) {
-	text, err := os.ReadFile("/proc/meminfo")
-	check(t, err)
-	if !strings.Contains(string(text), "\nHugepagesize:       2048 kB\n") {
-		t.Skip("the system's huge pages are of another size, or it has none")
+// TestHugePagesAreReadFromTheKernelsFiles gives the files as the kernel has them; one that is not
+// there counts as nothing.
+func TestHugePagesAreReadFromTheKernelsFiles(t *testing.T) {
+	mm := t.TempDir() + "/"
+	if got := hugePagesIn(mm); got != (HugePages{}) {
+		t.Errorf("without files: %+v", got)
 	}
-	_, after, _ := strings.Cut(string(text), "HugePages_Total:")
-	words := strings.Fields(after)
-	// Others may take pages at any time, so Free is only bounded.
-	found := LookAtHugePages()
-	if len(words) == 0 || words[0] != strconv.Itoa(found.SetAside) ||
-		found.Free < 0 || found.Free > found.SetAside {
-		t.Errorf("found %+v, not as in HugePages_Total:%.12q", found, after)
+	for name, text := range map[string]string{
+		"hugepages/hugepages-2048kB/nr_hugepages":   "320\n",
+		"hugepages/hugepages-2048kB/free_hugepages": "288\n",
+		"transparent_hugepage/shmem_enabled":        "always within_size [advise] never deny force\n",
+	} {
+		check(t, os.MkdirAll(filepath.Dir(mm+name), 0o700))
+		check(t, os.WriteFile(mm+name, []byte(text), 0o600))
+	}
+	want := HugePages{SetAside: 320, Free: 288, Shared: "advise"}
+	if got := hugePagesIn(mm); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
