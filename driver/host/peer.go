@@ -4,6 +4,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"symmem/internal/handoff"
 	"symmem/internal/sys"
@@ -13,14 +14,15 @@ import (
 type peer struct {
 	*handoff.Peer
 	rank int
-	// lost is set when the process has ended. It never goes back.
-	lost atomic.Bool
+	// lost is set when the process has ended, and ended is closed then. It never goes back.
+	lost  atomic.Bool
+	ended chan struct{}
 
 	watcher sync.WaitGroup
 }
 
 func newPeer(rank int, h *handoff.Peer) *peer {
-	p := &peer{Peer: h, rank: rank}
+	p := &peer{Peer: h, rank: rank, ended: make(chan struct{})}
 	if h.PID() != os.Getpid() {
 		p.watcher.Go(p.watch)
 	}
@@ -28,7 +30,26 @@ func newPeer(rank int, h *handoff.Peer) *peer {
 }
 
 // watch waits for the end of the process, or of the watch.
-func (p *peer) watch() { p.lost.Store(sys.AwaitEnd(p.Watch()) == nil) }
+func (p *peer) watch() {
+	if sys.AwaitEnd(p.Watch()) == nil {
+		p.lost.Store(true)
+		close(p.ended)
+	}
+}
+
+// endSeen is how long after its connections the end of a process may be seen at the latest.
+const endSeen = 200 * time.Millisecond
+
+// ends tells whether the process behind a connection that broke has ended. A process that is killed
+// loses its connections first.
+func (p *peer) ends() bool {
+	select {
+	case <-p.ended:
+		return true
+	case <-time.After(endSeen):
+		return false
+	}
+}
 
 func (p *peer) close() error {
 	err := p.Peer.Close()

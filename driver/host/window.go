@@ -123,7 +123,7 @@ func (c *communicator) mapPeer(
 ) (*sys.Mapping, error) {
 	f, err := c.peers[r].Fetch(ctx, c.handoffKey(key))
 	if err != nil {
-		if p := c.peers[r]; p.lost.Load() {
+		if p := c.peers[r]; p.ends() {
 			return nil, &driver.RankLostError{Ranks: []int{p.rank}, Doing: "registration"}
 		}
 		return nil, err
