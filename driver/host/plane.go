@@ -235,11 +235,21 @@ func (p *plane) Trouble(w control.Wait, since time.Time) error {
 	return w.Blame(err)
 }
 
-// Forsaken tells whether a peer has failed.
+// Forsaken tells whether a peer has failed or is lost.
 func (p *plane) Forsaken() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.closed || p.forsaken()
+	return p.closed || p.forsaken() || p.bereft()
+}
+
+// bereft tells whether a peer's process has ended before it left the group.
+func (p *plane) bereft() bool {
+	for r, peer := range p.peers {
+		if peer != nil && peer.lost.Load() && spin.LoadAcquire64(&p.blocks[r].board.closed) == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Fail records the first fault and tells the others.

@@ -3,6 +3,7 @@ package nccl
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"symmem/driver"
 )
@@ -123,8 +124,11 @@ func (c *communicator) forsaken(p *plan) error {
 		return err
 	}
 	// Worded as the wait for it would be: ranks compare where each of them is.
-	return c.plane.Fail(fmt.Errorf("%v %d of group %s: %w", p.Operation, c.busy.ticket.Load()+1,
-		c.cfg.ID, driver.ErrFault))
+	wait := c.waitFor(c.busy.ticket.Load()+1, p.Operation)
+	if err := c.plane.Trouble(wait, time.Now()); err != nil {
+		return c.plane.Fail(err)
+	}
+	return c.plane.Fail(fmt.Errorf("%s: %w", wait.Doing(), driver.ErrFault))
 }
 
 // refuse says that a collective was not launched: by Launch if the stream is idle, else, since it

@@ -50,8 +50,9 @@ type Plane interface {
 	// never end: an error as Await returns it, or nil. The plane does not fail by it. A peer that
 	// has failed after it submitted the ticket is no trouble yet: Forsaken tells of it.
 	Trouble(w Wait, since time.Time) error
-	// Forsaken tells whether a peer has failed, or this plane was closed. It reads one word for
-	// each peer, since it is asked before every launch.
+	// Forsaken tells whether a peer has failed or is lost, or this plane was closed. It reads a word
+	// or two for each peer, since it is asked before every launch: work that needs a rank which
+	// is lost may hold up a GPU for ever.
 	Forsaken() bool
 	// Fail records the first fault of this rank, takes the others out of their waits, which end
 	// with ErrFault, and returns err.

@@ -34,7 +34,7 @@ type Plane struct {
 	running [driver.Lanes]sync.Mutex // one exchange at a time on each lane
 
 	submitted atomic.Uint64
-	forsaken  atomic.Bool   // a peer has failed, or this plane was closed
+	forsaken  atomic.Bool   // a peer has failed or is lost, or this plane was closed
 	ended     chan struct{} // closed when cause is known
 
 	mu      sync.Mutex
@@ -76,7 +76,7 @@ func (p *Plane) Submit() uint64 {
 	return ticket
 }
 
-// Forsaken tells whether a peer has failed.
+// Forsaken tells whether a peer has failed or is lost.
 func (p *Plane) Forsaken() bool { return p.forsaken.Load() }
 
 // Failed is closed when the plane fails.
@@ -181,7 +181,10 @@ func (p *Plane) read(l *link) {
 	_ = l.conn.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.rows[l.rank].lost = !p.rows[l.rank].left
+	if !p.rows[l.rank].left {
+		p.rows[l.rank].lost = true
+		p.forsaken.Store(true)
+	}
 	p.wakeAll()
 }
 

@@ -9,6 +9,7 @@ import (
 
 var lostContracts = []contract{
 	{"a rank that is killed is named by the others, who meet without it", proveKilled},
+	{"a rank that is killed while nobody waits is known before the next launch", proveKilledIdle},
 	{"a rank that is stopped is missing", proveStopped},
 	{"a rank whose process ends after it has left is not lost", proveEnded},
 }
@@ -23,6 +24,12 @@ func proveKilled(t *testing.T, _ Join) {
 			})
 		}
 	}
+}
+
+func proveKilledIdle(t *testing.T, _ Join) {
+	c := newCast(t, 3, idling, patience)
+	c[2].signal(syscall.SIGKILL)
+	c.wantNamed("lost", 2)
 }
 
 func proveStopped(t *testing.T, _ Join) {

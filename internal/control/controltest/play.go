@@ -106,10 +106,29 @@ func (s script) join(join Join) (control.Plane, error) {
 
 // round plays one round. Work is only waited for once everybody is running: it never ends.
 func (s script) round(p control.Plane, round int) error {
-	if s.Scene == "a wait for work" && round < roundsToRun {
+	switch {
+	case s.Scene == "a wait for work" && round < roundsToRun:
+		return waits["a comparison"](p)
+	case s.Scene == idling:
+		return s.idle(p, round)
+	default:
+		return waits[s.Scene](p)
+	}
+}
+
+// idling is the scene in which ranks are in no wait, and ask before each launch whether all are there.
+const idling = "idling"
+
+func (s script) idle(p control.Plane, round int) error {
+	if round < roundsToRun {
 		return waits["a comparison"](p)
 	}
-	return waits[s.Scene](p)
+	awaitForsaken(p)
+	err := p.Trouble(never(p.Submit()), time.Now())
+	if err == nil {
+		err = errors.New("the plane is forsaken, and has no trouble")
+	}
+	return p.Fail(err)
 }
 
 // leaving is the scene in which rank 1 submits work and leaves, and rank 0 waits for work of that
