@@ -19,18 +19,22 @@ const (
 	// halfBytes is the memory for the lines of a call.
 	halfBytes = (ExchangeBytes - exchangeHeader) / 2 / pageBytes * pageBytes
 	// exchangeHeader is sizeof(Exchange).
-	exchangeHeader = 4096 + 4096 + maxBlocks*MaxRanks*8
+	exchangeHeader = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
 	// FaultOffset is where the word lies that is not 0 once a kernel of the rank has failed: 32 bits.
 	FaultOffset = maxBlocks * 8
 
-	maxBlocks = 128
+	maxBlocks     = 256
+	maxBulkBlocks = 128
 )
 
-// A line of 128 bytes has 120 bytes of data; a warp moves two lines at once.
+// A line of 128 bytes has 120 bytes of data. A warp moves a chunk of lines at once, 8 bytes a thread
+// in line kernels and 16 in wide ones.
 const (
-	chunkBytes = 256
-	chunkData  = 240
-	warp       = 32
+	lineBytes = 128
+	lineData  = 120
+	lineLines = 2
+	wideLines = 4
+	warp      = 32
 )
 
 // Request is a call to find a kernel for. It holds only what is alike on all ranks, but for Rank.
@@ -44,7 +48,7 @@ type Request struct {
 	Count int64
 	// Symmetric tells that both buffers are, and InPlace that they are one.
 	Symmetric, InPlace bool
-	// Blocks is the largest grid that fits on every rank's GPU.
+	// Blocks is how many multiprocessors every rank's GPU has at least.
 	Blocks int
 }
 
@@ -188,12 +192,12 @@ func (r *Request) kernel(family string) string {
 }
 
 // One step sends every rank everything, two steps send less and take longer, but for 2 ranks, where
-// they send as much. On 4 H200 one step is faster up to 256 KiB, and two steps are faster than
-// symmetric buffers up to 2 MiB. On 2 the one step is up to 4 MiB.
+// they send as much. On 4 H200 one step is faster up to 192 KiB, and two steps are faster than
+// symmetric buffers for all that fits into exchange memory. So is the one step of 2 ranks.
 const (
-	oneStep  = 768 << 10 // of what a rank sends
-	twoSteps = 3 << 20   // the same
-	pairSum  = 4 << 20
+	oneStep  = 640 << 10 // of what a rank sends
+	twoSteps = 9 << 20   // the same
+	pairSum  = 7 << 20
 )
 
 // largestPart is the part of the other operations up to which lines are faster than symmetric
@@ -218,13 +222,13 @@ func (l *Launch) lines(r *Request) bool {
 	if r.Operation == driver.AllReduce && r.Ranks > 2 && l.bytes > oneStep/int64(r.Ranks-1) {
 		return l.inTwoSteps(r)
 	}
-	all := chunks(l.bytes)
-	if int64(r.Ranks)*all*chunkBytes > halfBytes {
+	if int64(r.Ranks)*chunks(l.bytes, wideLines)*wideLines*lineBytes > halfBytes {
 		return false
 	}
-	family := "line"
-	if l.grid(r, all); all > l.warps() {
-		family = "wide"
+	family, all := "line", chunks(l.bytes, lineLines)
+	if l.grid(all, 2*r.Blocks, r.resident(family)); all > l.warps() {
+		family, all = "wide", chunks(l.bytes, wideLines)
+		l.grid(all, 0, r.resident(family))
 	}
 	if r.reduces() {
 		l.Kernel = r.kernel(family + "_sum")
@@ -243,7 +247,7 @@ func (l *Launch) inTwoSteps(r *Request) bool {
 	if int64(r.Ranks)*l.sendStride < l.bytes {
 		l.sendStride += 8
 	}
-	l.grid(r, chunks(l.sendStride))
+	l.grid(chunks(l.sendStride, lineLines), r.Blocks, r.resident("line_two_shot"))
 	l.Kernel = r.kernel("line_two_shot")
 	return true
 }
@@ -251,30 +255,42 @@ func (l *Launch) inTwoSteps(r *Request) bool {
 // twoStepLimit is the largest sum of two steps, in bytes: each takes a half of the lines, in which
 // every rank has a part. For 2 ranks it is that of one step, too.
 func twoStepLimit(ranks int) int64 {
-	return int64(ranks) * (halfBytes / 2 / chunkBytes / int64(ranks)) * chunkData
+	each := halfBytes / 2 / lineLines / lineBytes / int64(ranks)
+	return int64(ranks) * each * lineLines * lineData
 }
 
-func chunks(bytes int64) int64 { return (bytes + chunkData - 1) / chunkData }
+// chunks is how many chunks of so many lines hold a part.
+func chunks(bytes, lines int64) int64 { return (bytes + lines*lineData - 1) / (lines * lineData) }
 
-// Many small blocks are faster than few large ones until there are narrowBlocks, and more blocks
-// are faster than several chunks in a warp until there are wideBlocks.
-const (
-	narrowBlocks = 48
-	wideBlocks   = 96
-)
+// room is the largest grid of a kernel: how many blocks, and of how many threads. Every rank's GPU
+// holds all of it at once, and small calls of other groups besides.
+type room struct{ blocks, threads int }
+
+// resident is the room of a family. The kernels of the first have registers for two blocks on a
+// multiprocessor (KERNEL_OF of src/collectives.cu), those of the others for one.
+func (r *Request) resident(family string) room {
+	switch {
+	case family == "line_two_shot" && r.Ranks <= 4 && r.Ranks != 3:
+		return room{min(maxBlocks, r.Blocks*9/5), 512}
+	case r.Ranks == 2, r.Ranks == 4 && family == "line":
+		return room{min(maxBlocks, r.Blocks*9/5), 640}
+	default:
+		return room{min(maxBlocks, (3*r.Blocks+3)/4), 512}
+	}
+}
 
 // grid gives every chunk a warp as long as there are enough, and one warp to the words that ranks
-// exchange.
-func (l *Launch) grid(r *Request, chunks int64) {
-	l.Blocks, l.Threads = min(narrowBlocks, r.Blocks), 128
-	for l.Threads < maxThreads && chunks > l.warps() {
-		l.Threads *= 2
-	}
-	if chunks > l.warps() {
-		l.Blocks = min(wideBlocks, r.Blocks)
+// exchange. It has small blocks, which are faster than few large ones, up to so many; then as many
+// of the largest as needed.
+func (l *Launch) grid(chunks int64, small int, most room) {
+	small = min(small, most.blocks)
+	for l.Threads = 128; l.Threads < most.threads; l.Threads = min(2*l.Threads, most.threads) {
+		if l.Blocks = small; chunks <= l.warps() {
+			break
+		}
 	}
 	per := int64(l.Threads / warp)
-	l.Blocks = int(min((chunks+per)/per, int64(l.Blocks)))
+	l.Blocks = int(min((chunks+per)/per, int64(most.blocks)))
 }
 
 // warps is how many warps of the grid have data.
@@ -291,6 +307,6 @@ func (l *Launch) bulk(r *Request) {
 	}
 	l.Kernel, l.Bulk, l.Threads, l.Blocks = r.kernel(family), true, 512, min(64, r.Blocks)
 	if total := l.bytes; total >= 8<<20 || max(l.sendStride, l.recvStride)*int64(r.Ranks) >= 8<<20 {
-		l.Blocks = min(maxBlocks, r.Blocks)
+		l.Blocks = min(maxBulkBlocks, r.Blocks)
 	}
 }

@@ -43,30 +43,30 @@ var choices = []struct {
 	},
 	{
 		"two ranks take one step while there is a warp for each chunk", driver.AllReduce,
-		driver.Float32, driver.Sum, 2, 359 * kib, true, false, "line_sum_f32_2",
+		driver.Float32, driver.Sum, 2, 1110 * kib, true, false, "line_sum_f32_2",
 	},
 	{
-		"and with several chunks in a warp", driver.AllReduce, driver.Float32, driver.Sum, 2, 360 * kib,
+		"and of packs above", driver.AllReduce, driver.Float32, driver.Sum, 2, 1111 * kib,
 		true, false, "wide_sum_f32_2",
 	},
 	{
-		"up to 4 MiB", driver.AllReduce, driver.Float32, driver.Sum, 2, 4 * mib, true, false,
+		"up to 7 MiB", driver.AllReduce, driver.Float32, driver.Sum, 2, 7 * mib, true, false,
 		"wide_sum_f32_2",
 	},
 	{
-		"then they go over the buffers", driver.AllReduce, driver.Float32, driver.Sum, 2, 4*mib + 4,
+		"then they go over the buffers", driver.AllReduce, driver.Float32, driver.Sum, 2, 7*mib + 4,
 		true, false, "bulk_two_shot_f32_2",
 	},
 	{
-		"unless these are not symmetric", driver.AllReduce, driver.Float32, driver.Sum, 2, 7 * mib,
+		"unless these are not symmetric", driver.AllReduce, driver.Float32, driver.Sum, 2, 7*mib + 4,
 		false, false, "wide_sum_f32_2",
 	},
 	{
-		"four ranks take one step up to 256 KiB", driver.AllReduce, driver.Float32, driver.Sum, 4,
-		256 * kib, true, false, "line_sum_f32_4",
+		"four ranks take one step up to 213 KiB", driver.AllReduce, driver.Float32, driver.Sum, 4,
+		213 * kib, true, false, "line_sum_f32_4",
 	},
 	{
-		"and two above, which send less", driver.AllReduce, driver.Float32, driver.Sum, 4, 256*kib + 4,
+		"and two above, which send less", driver.AllReduce, driver.Float32, driver.Sum, 4, 214 * kib,
 		true, false, "line_two_shot_f32_4",
 	},
 	{
@@ -74,11 +74,11 @@ var choices = []struct {
 		false, "line_two_shot_f32_8",
 	},
 	{
-		"two steps are for 2 MiB", driver.AllReduce, driver.Int32, driver.Min, 4, 2 * mib, true, false,
+		"two steps are for 6 MiB", driver.AllReduce, driver.Int32, driver.Min, 4, 6 * mib, true, false,
 		"line_two_shot_i32_4",
 	},
 	{
-		"larger ones go over the buffers", driver.AllReduce, driver.Int32, driver.Min, 4, 2*mib + 4,
+		"larger ones go over the buffers", driver.AllReduce, driver.Int32, driver.Min, 4, 6*mib + 4,
 		true, false, "bulk_two_shot_i32_4",
 	},
 	{
@@ -95,7 +95,7 @@ var choices = []struct {
 	},
 	{
 		"parts of a reduce-scatter go through exchange memory", driver.ReduceScatter, driver.Float32,
-		driver.Sum, 2, mib, false, false, "wide_sum_f32_2",
+		driver.Sum, 2, 2 * mib, false, false, "wide_sum_f32_2",
 	},
 	{
 		"larger ones over the buffers", driver.ReduceScatter, driver.Float32, driver.Sum, 4, 4 * mib,
@@ -118,7 +118,7 @@ var choices = []struct {
 		driver.Uint8, driver.Sum, 2, 2*mib + 1, true, false, "bulk_copy_2",
 	},
 	{
-		"and others in lines", driver.AllGather, driver.Uint8, driver.Sum, 2, mib, false, false,
+		"and others in lines", driver.AllGather, driver.Uint8, driver.Sum, 2, 2 * mib, false, false,
 		"wide_copy_2",
 	},
 	{
@@ -199,12 +199,12 @@ func TestGridsGrowWithTheMessage(t *testing.T) {
 		{"a chunk has one warp, and the words between ranks one", 240, 1, 128},
 		{"three chunks fill a block", 720, 1, 128},
 		{"a fourth begins the next", 721, 2, 128},
-		{"48 small blocks come before larger ones", 191 * 240, 48, 128},
-		{"then blocks grow", 192 * 240, 25, 256},
-		{"up to 512 threads", 767 * 240, 48, 512},
-		{"then there are more", 768 * 240, 49, 512},
-		{"up to 96", 1535 * 240, 96, 512},
-		{"also where warps have several chunks", 767 * kib, 96, 512},
+		{"two small blocks a multiprocessor come before larger ones", 947 * 240, 237, 128},
+		{"then blocks grow", 948 * 240, 119, 256},
+		{"up to 640 threads", 3792 * 240, 190, 640},
+		{"of which nearly two have room on each", 4739 * 240, 237, 640},
+		{"packs need half as many", 4740 * 240, 119, 640},
+		{"and never more", 2 * mib, 219, 640},
 		{"buffers of peers get more", 2*mib + 1, 64, 512},
 		{"and large ones most", 4 * mib, 128, 512},
 	} {

@@ -25,7 +25,7 @@ func kernelNames() map[string]bool {
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for operation := range driver.Barrier + 1 {
 			for _, dataType := range reduce.DataTypes() {
-				for _, count := range []int64{0, 1 << 10, 1 << 17, 1 << 18, 1 << 19, 1 << 24} {
+				for _, count := range []int64{0, 1 << 10, 1 << 17, 1 << 18, 1 << 19, 1 << 20, 1 << 24} {
 					l, err := Choose(&Request{
 						Operation: operation, DataType: dataType, Ranks: ranks, Count: count,
 						Symmetric: true, Blocks: 132,

@@ -4,14 +4,26 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
+	"strings"
 	"testing"
 )
 
-// threads is the largest block that Choose asks for, and registers what a multiprocessor has.
-const (
-	threads   = 512
-	registers = 64 << 10
-)
+// registers is what a multiprocessor has. Threads get them by the eight.
+const registers = 64 << 10
+
+// resident is how many threads of a kernel are on a multiprocessor at once, as Request.resident
+// says.
+func resident(kernel string) int {
+	family, ranks := kernel[:4], kernel[len(kernel)-1:]
+	switch {
+	case strings.HasPrefix(kernel, "line_two_shot") && ranks == "4":
+		return 2 * 512
+	case family == "line" && (ranks == "2" || ranks == "4"), family == "wide" && ranks == "2":
+		return 2 * 640
+	default:
+		return 512
+	}
+}
 
 // The entries of .nv.info of a binary: format, attribute and size, and then so many bytes. That of
 // the registers has the number of the kernel's symbol and the number of registers.
@@ -54,9 +66,10 @@ func TestKernelsFitBlocks(t *testing.T) {
 			if format == sized && attribute == registerCount {
 				kernels++
 				symbol := symbols[binary.LittleEndian.Uint32(info[2:])-1]
-				if n := binary.LittleEndian.Uint32(info[6:]); n*threads > registers {
-					t.Errorf("sm_%d0: %s has %d registers, and blocks of %d threads", major, symbol.Name,
-						n, threads)
+				n := int(binary.LittleEndian.Uint32(info[6:])+7) / 8 * 8
+				if threads := resident(symbol.Name); n*threads > registers {
+					t.Errorf("sm_%d0: %s has %d registers, and %d threads on a multiprocessor", major,
+						symbol.Name, n, threads)
 				}
 			}
 			info = info[size:]

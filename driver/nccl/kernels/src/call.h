@@ -3,7 +3,7 @@
 #pragma once
 #include <device.h>
 
-enum { MaxRanks = 8, MaxBlocks = 128 };
+enum { MaxRanks = 8, MaxBlocks = 256, MaxBulkBlocks = 128 };
 
 // Call says what a rank does in a collective. A call moves parts of the same size: sums take part
 // r * sendStride of the input for rank r, copies put part r of rank r at r * recvStride. What small
@@ -55,7 +55,8 @@ struct Report {
 // Control is what a rank's kernels keep between calls. Nobody else writes it.
 struct Control {
 	// The number of calls so far, once for each block: block b of a grid of g reads entry b and
-	// writes the entries b, b+g, b+2g, ...: so no block waits for another.
+	// writes the entries b, b+g, b+2g, ...: so no block waits for another. There are as many as two
+	// blocks of the smallest grids have threads: more entries cost small calls 0.1 us.
 	u64 epochs[MaxBlocks];
 	// The first fault, which ends what else runs.
 	u32 fault;
@@ -74,8 +75,8 @@ struct Header {
 struct Exchange {
 	Control control;
 	alignas(4096) Header headers[2][MaxRanks];
-	// done tells that a block of a rank is through with this rank's memory.
-	alignas(4096) u64 done[MaxBlocks][MaxRanks];
+	// done tells that a block of a bulk kernel of a rank is through with this rank's memory.
+	alignas(4096) u64 done[MaxBulkBlocks][MaxRanks];
 };
 
 enum : u64 {

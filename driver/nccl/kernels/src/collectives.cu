@@ -4,14 +4,25 @@
 #include <line.h>
 #include <local.h>
 
+// Of these kernels a multiprocessor has room for two blocks and for a block of a small call of another
+// group besides, but for wide ones; of all others for one block.
+#define LINE_2 KERNEL_OF(640, 2)
+#define LINE_4 KERNEL_OF(640, 2)
+#define LINE_8 KERNEL
+#define WIDE_2 KERNEL_OF(640, 2)
+#define WIDE_4 KERNEL
+#define WIDE_8 KERNEL
+#define TWO_4 KERNEL_OF(576, 2)
+#define TWO_8 KERNEL
+
 #define REDUCTIONS(type, N, ranks) \
-	KERNEL line_sum_##type##_##ranks(const __grid_constant__ Call call) { line_sum<N, ranks, 1>(call); } \
-	KERNEL wide_sum_##type##_##ranks(const __grid_constant__ Call call) { line_sum<N, ranks, Wide>(call); } \
+	LINE_##ranks line_sum_##type##_##ranks(const __grid_constant__ Call call) { line<SumSteps<N, u64, ranks>>(call); } \
+	WIDE_##ranks wide_sum_##type##_##ranks(const __grid_constant__ Call call) { wide<SumSteps<N, Pack, ranks>>(call); } \
 	KERNEL bulk_sum_##type##_##ranks(const __grid_constant__ Bulk call) { bulk_sum<N, ranks>(call); } \
 	KERNEL bulk_two_shot_##type##_##ranks(const __grid_constant__ Bulk call) { bulk_two_shot<N, ranks>(call); }
 
 #define TWO_SHOT(type, N, ranks) \
-	KERNEL line_two_shot_##type##_##ranks(const __grid_constant__ Call call) { line_two_shot<N, ranks>(call); }
+	TWO_##ranks line_two_shot_##type##_##ranks(const __grid_constant__ Call call) { line_two_shot<N, u64, ranks>(call); }
 
 #define TYPES(which, ranks) \
 	which(f32, F32, ranks) \
@@ -21,8 +32,8 @@
 
 #define COLLECTIVES(ranks) \
 	TYPES(REDUCTIONS, ranks) \
-	KERNEL line_copy_##ranks(const __grid_constant__ Call call) { line_copy<ranks, 1>(call); } \
-	KERNEL wide_copy_##ranks(const __grid_constant__ Call call) { line_copy<ranks, Wide>(call); } \
+	LINE_##ranks line_copy_##ranks(const __grid_constant__ Call call) { line<CopySteps<u64, ranks>>(call); } \
+	WIDE_##ranks wide_copy_##ranks(const __grid_constant__ Call call) { wide<CopySteps<Pack, ranks>>(call); } \
 	KERNEL bulk_copy_##ranks(const __grid_constant__ Bulk call) { bulk_copy<ranks>(call); }
 
 COLLECTIVES(2)

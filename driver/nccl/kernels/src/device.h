@@ -2,9 +2,12 @@
 // has a header of the same name before this one on its path (driver/nccl/softgpu).
 #pragma once
 
-// Every kernel runs in blocks of up to 512 threads, and its registers have to do for that.
-#define KERNEL extern "C" __global__ void __launch_bounds__(512)
+// A KERNEL_OF runs in blocks of up to so many threads, and so many of them have room on a multiprocessor:
+// its registers have to do for that. Those are given out by the eight.
+#define KERNEL KERNEL_OF(512, 1)
+#define KERNEL_OF(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define DEVICE static __device__ __forceinline__
+#define MEMBER __device__ __forceinline__
 #define NOINLINE static __device__ __noinline__
 
 typedef unsigned char u8;
@@ -43,8 +46,8 @@ DEVICE float sum_block(float mine) {
 	return all;
 }
 
-// load_line and store_line move two lines of 128 bytes, 8 bytes a thread. The 128 bytes of half a warp
-// are one transaction, so who sees the last word of a line has the others.
+// load_line and store_line move lines of 128 bytes, 8 or 16 bytes a thread. What threads side by side
+// move of a line is one transaction, so who sees the last word of a line has the others.
 DEVICE u64 load_line(const u64* at) {
 	u64 word;
 	asm volatile("ld.volatile.global.u64 %0,[%1];" : "=l"(word) : "l"(at) : "memory");
@@ -52,6 +55,14 @@ DEVICE u64 load_line(const u64* at) {
 }
 DEVICE void store_line(u64* at, u64 word) {
 	asm volatile("st.volatile.global.u64 [%0],%1;" ::"l"(at), "l"(word) : "memory");
+}
+DEVICE Pack load_line(const Pack* at) {
+	Pack p;
+	asm volatile("ld.volatile.global.v2.u64 {%0,%1},[%2];" : "=l"(p.a), "=l"(p.b) : "l"(at) : "memory");
+	return p;
+}
+DEVICE void store_line(Pack* at, Pack p) {
+	asm volatile("st.volatile.global.v2.u64 [%0],{%1,%2};" ::"l"(at), "l"(p.a), "l"(p.b) : "memory");
 }
 
 // load_once and store_once move what is not read again soon, of this GPU or of a peer.

@@ -3,162 +3,212 @@
 // so there is no barrier and one way over the link; and data of another call are never taken. Buffers may
 // be any memory: peers never touch them.
 //
-// A warp has U chunks under way: it asks for all that it reads of them, or waits for, before it uses the
-// first. Small messages have a warp for every chunk, so their U is 1. A warp has the same chunks in all
-// steps, w.warps apart, and reads before it writes, so the output may be the input.
+// A warp moves a chunk at once, a T a thread: words, so that small messages have many warps, or packs, so
+// that large ones take few instructions. It reads before it writes, so the output may be the input.
 #pragma once
 #include <guard.h>
 #include <number.h>
 #include <word.h>
 
-enum : u32 {
-	LineData = 120,
-	ChunkBytes = 256,  // two lines: what a warp moves at once
-	ChunkData = 2 * LineData,
+enum : u32 { LineBytes = 128, LineData = 120 };
+
+// Chunk is what a warp moves at once. The last thread of a line has the flag, and of packs a word of data,
+// which lies behind those of the others: so all of them are aligned.
+template <class T>
+struct Chunk {
+	enum : u32 {
+		Bytes = 32 * sizeof(T),
+		Lines = Bytes / LineBytes,
+		Data = Lines * LineData,
+		Threads = 32 / Lines,  // of a line
+		Behind = (32 - Lines) * sizeof(T),
+		Rest = sizeof(T) - 8,
+	};
 };
 
-// Wide is how many chunks a warp has under way where there are more chunks than warps. More of them
-// take longer code, which is fetched anew in every launch, and registers that keep a second block of
-// 512 threads from a multiprocessor.
-constexpr int Wide = 2;
-
 // The sizes of messages of these kernels fit in 32 bits.
-DEVICE u32 chunks_of(u32 bytes) { return (bytes + ChunkData - 1) / ChunkData; }
+template <class T>
+DEVICE u32 chunks_of(u32 bytes) {
+	return (bytes + Chunk<T>::Data - 1) / Chunk<T>::Data;
+}
 
 // Worker is what a thread knows of its place. The last warp of the grid has no data: it speaks with the
 // other ranks about which call this is.
+template <class T>
 struct Worker {
 	u32 lane;
 	u32 warp, warps;
-	bool flagged;  // this thread moves the flag of a line, else a word
-	u32 at;        // of the thread's 8 bytes in a chunk of lines
-	u32 offset;    // of the thread's word in a chunk of data
+	bool flagged;  // this thread moves the flag of a line
+	u32 at;        // of the thread's T in a chunk of lines
+	u32 offset;    // of the thread's data in a chunk of data
+	u32 size;      // of them, in bytes
 	u64 epoch;
 	u64 flag;
 };
 
 // flag_of tells calls apart by 40 bits of the epoch and 24 of the digest. What an earlier call of the same
-// flag has left was overwritten long ago, or is 38 days old at 3 us a call.
+// flag has left was overwritten long ago, or is 38 days old at 3 us a call. Flags of words and of packs
+// have the same places in lines.
 DEVICE u64 flag_of(u64 epoch, u64 digest) { return (epoch & 0xffffffffff) | digest << 40; }
 
-DEVICE Worker worker(const Call& call) {
-	Worker w;
+template <class T>
+DEVICE Worker<T> worker(const Call& call) {
+	typedef Chunk<T> C;
+	Worker<T> w;
 	u32 warps = dev::threads() / 32;
 	w.epoch = begin(call);
 	w.flag = flag_of(w.epoch, call.digest);
 	w.lane = dev::thread() % 32;
 	w.warp = dev::block() * warps + dev::thread() / 32;
 	w.warps = dev::blocks() * warps - 1;
-	w.flagged = w.lane % 16 == 15;
-	w.at = w.lane * 8;
-	w.offset = (w.lane - w.lane / 16) * 8;
+	u32 line = w.lane / C::Threads;
+	w.flagged = w.lane % C::Threads == C::Threads - 1;
+	w.at = w.lane * sizeof(T);
+	w.offset = w.flagged ? C::Behind + line * C::Rest : (w.lane - line) * sizeof(T);
+	w.size = w.flagged ? C::Rest : sizeof(T);
 	return w;
 }
 
 // speak is the work of the last warp.
-DEVICE void speak(const Call& call, const Worker& w) {
+template <class T>
+DEVICE void speak(const Call& call, const Worker<T>& w) {
 	if (w.lane >= call.ranks || w.lane == call.rank) return;
 	greet(call, w.lane, w.epoch);
 	meet<false>(call, w.lane, w.epoch);
 }
 
 // slot is where lines of one rank lie in the exchange memory of another.
-DEVICE char* slot(const Call& call, u32 rank, const Worker& w, u32 offset) {
+template <class T>
+DEVICE char* slot(const Call& call, u32 rank, const Worker<T>& w, u32 offset) {
 	return call.exchange[rank] + sizeof(Exchange) + (w.epoch & 1) * HalfBytes + offset + w.at;
 }
 
 // holds tells whether so many bytes have a chunk.
-DEVICE bool holds(u32 bytes, u32 chunk) { return chunk * ChunkData < bytes; }
-
-// read fetches words of U chunks. What lies whole and aligned is asked for without a branch between.
-template <int U>
-DEVICE void read(const char* buffer, u32 bytes, u32 unit, const Worker& w, u32 chunk, u64* words) {
-	bool odd = false;
-#pragma unroll
-	for (int u = 0; u < U; u++) {
-		u32 offset = (chunk + u * w.warps) * ChunkData + w.offset;
-		bool whole = unit == 8 && offset + 8 <= bytes;
-		words[u] = w.flagged ? w.flag : 0;
-		if (whole && !w.flagged) words[u] = *(const u64*)(buffer + offset);
-		odd = odd || (!whole && !w.flagged && offset < bytes);
-	}
-	if (!odd) return;
-#pragma unroll
-	for (int u = 0; u < U; u++) {
-		u32 offset = (chunk + u * w.warps) * ChunkData + w.offset;
-		if (!w.flagged && offset < bytes) words[u] = load_odd(buffer + offset, bytes - offset, unit);
-	}
+template <class T>
+DEVICE bool holds(u32 bytes, u32 chunk) {
+	return chunk * Chunk<T>::Data < bytes;
 }
 
-DEVICE void write(char* buffer, u32 bytes, u32 unit, const Worker& w, u32 chunk, u64 word) {
-	if (!w.flagged) store_word(buffer, chunk * ChunkData + w.offset, bytes, unit, word);
+DEVICE u64 flag_in(u64 word) { return word; }
+DEVICE u64 flag_in(Pack pack) { return pack.b; }
+
+// blank is what a thread moves where there are no data.
+DEVICE void blank(u64& word, bool flagged, u64 flag) { word = flagged ? flag : 0; }
+DEVICE void blank(Pack& pack, bool flagged, u64 flag) { pack = {0, flagged ? flag : 0}; }
+
+// take and put move the data of a thread that lie whole and aligned, take_odd and put_odd those that need
+// not, or of which only some are there.
+DEVICE void take(u64& word, const char* at, bool flagged) {
+	if (!flagged) word = *(const u64*)at;
+}
+DEVICE void take(Pack& pack, const char* at, bool flagged) {
+	if (flagged) pack.a = *(const u64*)at;
+	else pack = *(const Pack*)at;
+}
+DEVICE void take_odd(u64& word, const char* at, u32 left, u32 unit, bool flagged) {
+	if (!flagged) word = load_odd(at, left, unit);
+}
+DEVICE void take_odd(Pack& pack, const char* at, u32 left, u32 unit, bool flagged) {
+	pack.a = load_odd(at, left, unit);
+	if (!flagged && left > 8) pack.b = load_odd(at + 8, left - 8, unit);
+}
+DEVICE void put(u64 word, char* at, bool flagged) {
+	if (!flagged) *(u64*)at = word;
+}
+DEVICE void put(Pack pack, char* at, bool flagged) {
+	if (flagged) *(u64*)at = pack.a;
+	else *(Pack*)at = pack;
+}
+DEVICE void put_odd(u64 word, char* at, u32 left, u32 unit, bool flagged) {
+	if (!flagged) store_odd(at, word, left, unit);
+}
+DEVICE void put_odd(Pack pack, char* at, u32 left, u32 unit, bool flagged) {
+	store_odd(at, pack.a, left, unit);
+	if (!flagged && left > 8) store_odd(at + 8, pack.b, left - 8, unit);
+}
+
+// read fetches a thread's part of a chunk.
+template <class T>
+DEVICE T read(const char* buffer, u32 bytes, u32 unit, const Worker<T>& w, u32 chunk) {
+	u32 offset = chunk * Chunk<T>::Data + w.offset;
+	bool whole = unit == sizeof(T) && offset + w.size <= bytes;
+	T part;
+	blank(part, w.flagged, w.flag);
+	if (whole) take(part, buffer + offset, w.flagged);
+	else if (offset < bytes) take_odd(part, buffer + offset, bytes - offset, unit, w.flagged);
+	return part;
+}
+
+template <class T>
+DEVICE void write(char* buffer, u32 bytes, u32 unit, const Worker<T>& w, u32 chunk, T part) {
+	u32 offset = chunk * Chunk<T>::Data + w.offset;
+	if (unit == sizeof(T) && offset + w.size <= bytes) put(part, buffer + offset, w.flagged);
+	else if (offset < bytes) put_odd(part, buffer + offset, bytes - offset, unit, w.flagged);
 }
 
 // give puts a chunk into the exchange memory of a rank.
-DEVICE void give(const Call& call, const Worker& w, u32 rank, u32 offset, u32 chunk, u64 word) {
-	dev::store_line((u64*)(slot(call, rank, w, offset) + chunk * ChunkBytes), word);
+template <class T>
+DEVICE void give(const Call& call, const Worker<T>& w, u32 rank, u32 offset, u32 chunk, T part) {
+	dev::store_line((T*)(slot(call, rank, w, offset) + chunk * Chunk<T>::Bytes), part);
 }
 
-// collect waits for U chunks of sets of ranks. The lines of rank r lie r * stride from the first. What has
-// not come is asked for again. It returns false if the wait is to end.
-template <int W, int U>
-DEVICE bool collect(const Call& call, const Worker& w, const u32* from, const char* lines, u32 stride, u64 (*got)[W]) {
-	bool here[U] = {};
+// collect waits for the chunks of a set of ranks. The lines of rank r lie r * stride from the first. It
+// returns false if the wait is to end.
+template <class T, int W>
+DEVICE bool collect(const Call& call, const Worker<T>& w, u32 from, const char* lines, u32 stride, T* got) {
 	for (Guard guard;;) {
 #pragma unroll
-		for (int u = 0; u < U; u++)
+		for (int r = 0; r < W; r++)
+			if (from >> r & 1) got[r] = dev::load_line((const T*)(lines + r * stride));
+		bool ready = true;
 #pragma unroll
-			for (int r = 0; r < W; r++)
-				if ((U == 1 || !here[u]) && from[u] >> r & 1)
-					got[u][r] = dev::load_line((const u64*)(lines + r * stride + u * w.warps * ChunkBytes));
-		bool all = true;
-#pragma unroll
-		for (int u = 0; u < U; u++) {
-			bool ready = true;
-#pragma unroll
-			for (int r = 0; r < W; r++)
-				if (from[u] >> r & 1) ready = ready && (!w.flagged || got[u][r] == w.flag);
-			here[u] = dev::all_warp(ready);
-			all = all && here[u];
-		}
-		if (all) return true;
+		for (int r = 0; r < W; r++)
+			if (from >> r & 1) ready = ready && (!w.flagged || flag_in(got[r]) == w.flag);
+		if (dev::all_warp(ready)) return true;
 		if (dev::any_warp(!go_on(guard, call, w.epoch))) return false;
 	}
 }
 
-// collect_same waits for U chunks of so many bytes that the same ranks send.
-template <int W, int U>
-DEVICE bool collect_same(const Call& call, const Worker& w, u32 set, u32 bytes, u32 chunk, u32 stride, u64 (*got)[W]) {
-	u32 from[U];
-#pragma unroll
-	for (int u = 0; u < U; u++) from[u] = holds(bytes, chunk + u * w.warps) ? set & ~(1u << call.rank) : 0;
-	return collect<W, U>(call, w, from, slot(call, call.rank, w, 0) + chunk * ChunkBytes, stride, got);
-}
+// peers is a set of ranks without this one.
+DEVICE u32 peers(const Call& call, u32 set) { return set & ~(1u << call.rank); }
 
-// total reduces what came and this rank's own word, in the order of ranks.
-template <class N, int W>
-DEVICE u64 total(const Call& call, const Worker& w, u64 mine, const u64* got) {
+DEVICE u64 word(u64 part, int) { return part; }
+DEVICE u64 word(Pack part, int i) { return i == 0 ? part.a : part.b; }
+
+// reduce makes the i-th word of what came and this rank's own, in the order of ranks.
+template <class N, class T, int W>
+DEVICE u64 reduce(const Call& call, T mine, const T* got, int i) {
 	Total<N> t;
 #pragma unroll
 	for (int r = 0; r < W; r++) {
 		if (r >= call.ranks) break;
-		u64 word = r == call.rank ? mine : got[r];
-		if (r == 0) first(t, word);
-		else next(t, call.op, word);
+		u64 one = word(r == call.rank ? mine : got[r], i);
+		if (r == 0) first(t, one);
+		else next(t, call.op, one);
 	}
-	return w.flagged ? w.flag : result(t, call.divisor);
+	return result(t, call.divisor);
 }
 
-// send_same gives each rank of sendTo the same U chunks of so many bytes.
-template <int W, int U>
-DEVICE void send_same(const Call& call, const Worker& w, u32 bytes, u32 chunk, u32 offset, const u64* words) {
+template <class N, int W>
+DEVICE u64 total(const Call& call, const Worker<u64>& w, u64 mine, const u64* got) {
+	u64 sum = reduce<N, u64, W>(call, mine, got, 0);
+	return w.flagged ? w.flag : sum;
+}
+template <class N, int W>
+DEVICE Pack total(const Call& call, const Worker<Pack>& w, Pack mine, const Pack* got) {
+	Pack sum = {reduce<N, Pack, W>(call, mine, got, 0), reduce<N, Pack, W>(call, mine, got, 1)};
+	if (w.flagged) sum.b = w.flag;
+	return sum;
+}
+
+// send_same gives each rank of sendTo a chunk of so many bytes.
+template <class T, int W>
+DEVICE void send_same(const Call& call, const Worker<T>& w, u32 bytes, u32 chunk, u32 offset, T part) {
 #pragma unroll
-	for (int u = 0; u < U; u++)
-#pragma unroll
-		for (int k = 1; k < W; k++) {
-			u32 r = (call.rank + k) % W, at = chunk + u * w.warps;
-			if (holds(bytes, at) && call.sendTo >> r & 1) give(call, w, r, offset, at, words[u]);
-		}
+	for (int k = 1; k < W; k++) {
+		u32 r = (call.rank + k) % W;
+		if (holds<T>(bytes, chunk) && call.sendTo >> r & 1) give(call, w, r, offset, chunk, part);
+	}
 }
 
 // part_bytes is the size of the part of a rank in two steps; the last ones may be short or empty.
@@ -167,125 +217,174 @@ DEVICE u32 part_bytes(const Call& call, u32 r) {
 	return begin >= bytes ? 0 : bytes - begin < part ? bytes - begin : part;
 }
 
-// send_parts gives each rank of sendTo U chunks of its part, which has so many bytes, or what it has in
+// send_parts gives each rank of sendTo a chunk of its part, which has so many bytes, or what it has in
 // two steps. All are read before the first is stored, since no load overtakes a store.
-template <int W, int U, bool TwoSteps>
-DEVICE void send_parts(const Call& call, const Worker& w, u32 bytes, u32 chunk, u32 stride) {
-	u32 align = unit((const void*)((u64)call.send | call.sendStride)), has[W];
-	u64 words[W][U];
+template <class T, int W, bool TwoSteps>
+DEVICE void send_parts(const Call& call, const Worker<T>& w, u32 bytes, u32 chunk, u32 stride) {
+	u32 align = unit<T>((const void*)((u64)call.send | call.sendStride)), has[W];
+	T parts[W];
 #pragma unroll
 	for (int k = 1; k < W; k++) {
 		u32 r = (call.rank + k) % W;
 		has[k] = !(call.sendTo >> r & 1) ? 0 : TwoSteps ? part_bytes(call, r) : bytes;
-		read<U>(call.send + r * call.sendStride, has[k], align, w, chunk, words[k]);
+		parts[k] = read(call.send + r * call.sendStride, has[k], align, w, chunk);
 	}
 #pragma unroll
-	for (int u = 0; u < U; u++)
-#pragma unroll
-		for (int k = 1; k < W; k++)
-			if (holds(has[k], chunk + u * w.warps))
-				give(call, w, (call.rank + k) % W, call.rank * stride, chunk + u * w.warps, words[k][u]);
+	for (int k = 1; k < W; k++)
+		if (holds<T>(has[k], chunk)) give(call, w, (call.rank + k) % W, call.rank * stride, chunk, parts[k]);
 }
 
-// send gives each rank of sendTo what it needs of U chunks.
-template <int W, int U>
-DEVICE void send(const Call& call, const Worker& w, u32 bytes, u32 chunk, u32 stride, const u64* mine) {
-	if (call.sendStride != 0) send_parts<W, U, false>(call, w, bytes, chunk, stride);
-	else send_same<W, U>(call, w, bytes, chunk, call.rank * stride, mine);
-}
+// Steps are what a warp does with a chunk in a call of one step: it gives its part away, then takes
+// those of others.
+template <class T, int W>
+struct Steps {
+	typedef T Part;
+	const Call& call;
+	Worker<T> w;
+	u32 bytes, stride, align;
+	const char* part;
 
-// line_sum is AllReduce in one step, ReduceScatter and Reduce.
-template <class N, int W, int U>
-DEVICE void line_sum(const Call& call) {
-	Worker w = worker(call);
-	if (w.warp == w.warps) speak(call, w);
-	u32 bytes = (u32)call.bytes, stride = chunks_of(bytes) * ChunkBytes;
-	const char* part = call.send + call.rank * call.sendStride;
-	u32 align = unit(part), to = unit(call.recv);
-	for (u32 chunk = w.warp; w.warp < w.warps && holds(bytes, chunk); chunk += U * w.warps) {
-		u64 mine[U], got[U][W];
-		read<U>(part, bytes, align, w, chunk, mine);
-		send<W, U>(call, w, bytes, chunk, stride, mine);
-		if (call.recvFrom == 0) continue;
-		if (!collect_same<W, U>(call, w, call.recvFrom, bytes, chunk, stride, got)) break;
-#pragma unroll
-		for (int u = 0; u < U; u++)
-			if (holds(bytes, chunk + u * w.warps))
-				write(call.recv, bytes, to, w, chunk + u * w.warps, total<N, W>(call, w, mine[u], got[u]));
+	MEMBER Steps(const Call& call) : call(call), w(worker<T>(call)) {
+		bytes = (u32)call.bytes;
+		stride = chunks_of<T>(bytes) * Chunk<T>::Bytes;
+		part = call.send + call.rank * call.sendStride;
+		align = unit<T>(part);
 	}
-	finish(call, w.epoch);
+
+	// has tells whether a chunk is one of this warp's. The last warp has none.
+	MEMBER bool has(u32 chunk) const { return w.warp < w.warps && holds<T>(bytes, chunk); }
+
+	// start fetches this rank's own part, if it is needed, and gives each rank what it needs.
+	MEMBER T start(u32 chunk, bool needed) const {
+		T mine = read(part, needed ? bytes : 0, align, w, chunk);
+		if (call.sendStride != 0) send_parts<T, W, false>(call, w, bytes, chunk, stride);
+		else send_same<T, W>(call, w, bytes, chunk, call.rank * stride, mine);
+		return mine;
+	}
+
+	MEMBER bool await(u32 chunk, T* got) const {
+		const char* lines = slot(call, call.rank, w, 0) + chunk * Chunk<T>::Bytes;
+		return collect<T, W>(call, w, peers(call, call.recvFrom), lines, stride, got);
+	}
+};
+
+// SumSteps are those of AllReduce in one step, ReduceScatter and Reduce.
+template <class N, class T, int W>
+struct SumSteps : Steps<T, W> {
+	u32 to;
+
+	MEMBER SumSteps(const Call& call) : Steps<T, W>(call), to(unit<T>(call.recv)) {}
+
+	MEMBER T give(u32 chunk) const { return this->start(chunk, true); }
+	MEMBER bool take(u32 chunk, T mine) const {
+		const Call& call = this->call;
+		T got[W];
+		if (call.recvFrom == 0) return true;
+		if (!this->await(chunk, got)) return false;
+		write(call.recv, this->bytes, to, this->w, chunk, total<N, W>(call, this->w, mine, got));
+		return true;
+	}
+};
+
+// CopySteps are those of AllGather, Broadcast, AllToAll and Barrier.
+template <class T, int W>
+struct CopySteps : Steps<T, W> {
+	u32 to;
+	bool needed;
+
+	MEMBER CopySteps(const Call& call) : Steps<T, W>(call) {
+		to = unit<T>((const void*)((u64)call.recv | call.recvStride));
+		needed = (call.sendTo | (call.recvFrom >> call.rank & 1)) != 0;
+	}
+
+	MEMBER T give(u32 chunk) const { return this->start(chunk, needed); }
+	MEMBER bool take(u32 chunk, T mine) const {
+		const Call& call = this->call;
+		T got[W];
+		if (!this->await(chunk, got)) return false;
+#pragma unroll
+		for (int r = 0; r < W; r++)
+			if (call.recvFrom >> r & 1)
+				write(call.recv + r * call.recvStride, this->bytes, to, this->w, chunk, r == call.rank ? mine : got[r]);
+		return true;
+	}
+};
+
+// line is a call whose warps have a chunk each. There is no loop, since code is fetched anew in every
+// launch.
+template <class S>
+DEVICE void line(const Call& call) {
+	S s(call);
+	if (s.w.warp == s.w.warps) speak(call, s.w);
+	if (s.has(s.w.warp)) s.take(s.w.warp, s.give(s.w.warp));
+	finish(call, s.w.epoch);
 }
 
-// line_copy is AllGather, Broadcast, AllToAll and Barrier.
-template <int W, int U>
-DEVICE void line_copy(const Call& call) {
-	Worker w = worker(call);
-	if (w.warp == w.warps) speak(call, w);
-	u32 bytes = (u32)call.bytes, stride = chunks_of(bytes) * ChunkBytes;
-	const char* part = call.send + call.rank * call.sendStride;
-	u32 align = unit(part), to = unit((const void*)((u64)call.recv | call.recvStride));
-	bool gives = (call.sendTo | (call.recvFrom >> call.rank & 1)) != 0;
-	for (u32 chunk = w.warp; w.warp < w.warps && holds(bytes, chunk); chunk += U * w.warps) {
-		u64 mine[U], got[U][W];
-		read<U>(part, gives ? bytes : 0, align, w, chunk, mine);
-		send<W, U>(call, w, bytes, chunk, stride, mine);
-		if (!collect_same<W, U>(call, w, call.recvFrom, bytes, chunk, stride, got)) break;
-#pragma unroll
-		for (int u = 0; u < U; u++)
-#pragma unroll
-			for (int r = 0; r < W; r++)
-				if (call.recvFrom >> r & 1)
-					write(call.recv + r * call.recvStride, bytes, to, w, chunk + u * w.warps,
-						r == call.rank ? mine[u] : got[u][r]);
+// wide is a call with more chunks than warps: those of a warp are w.warps apart. A warp gives a chunk
+// before it waits for the one before, so that the link is not idle meanwhile.
+template <class S>
+DEVICE void wide(const Call& call) {
+	S s(call);
+	if (s.w.warp == s.w.warps) speak(call, s.w);
+	u32 before = 0;
+	typename S::Part mine, next;
+	for (u32 chunk = s.w.warp;; chunk += s.w.warps) {
+		bool more = s.has(chunk);
+		if (more) next = s.give(chunk);
+		if (chunk != s.w.warp && !s.take(before, mine)) break;
+		if (!more) break;
+		mine = next;
+		before = chunk;
 	}
-	finish(call, w.epoch);
+	finish(call, s.w.epoch);
 }
 
 // share is the second of two steps: each rank reduces its part and gives it to the others.
-template <class N, int W>
-DEVICE bool share(const Call& call, const Worker& w, u32 stride, u32 second) {
+template <class N, class T, int W>
+DEVICE bool share(const Call& call, const Worker<T>& w, u32 stride, u32 second) {
 	u32 bytes = part_bytes(call, call.rank), begin = call.rank * (u32)call.sendStride;
-	u32 align = unit(call.send), to = unit(call.recv);
-	for (u32 chunk = w.warp; holds(bytes, chunk); chunk += w.warps) {
-		u64 word, got[1][W];
-		read<1>(call.send + begin, bytes, align, w, chunk, &word);
-		if (!collect_same<W, 1>(call, w, call.recvFrom, bytes, chunk, stride, got)) return false;
-		word = total<N, W>(call, w, word, got[0]);
-		send_same<W, 1>(call, w, bytes, chunk, second + call.rank * stride, &word);
-		write(call.recv + begin, bytes, to, w, chunk, word);
+	u32 align = unit<T>(call.send), to = unit<T>(call.recv);
+	for (u32 chunk = w.warp; holds<T>(bytes, chunk); chunk += w.warps) {
+		T got[W], part = read(call.send + begin, bytes, align, w, chunk);
+		const char* lines = slot(call, call.rank, w, 0) + chunk * Chunk<T>::Bytes;
+		if (!collect<T, W>(call, w, peers(call, call.recvFrom), lines, stride, got)) return false;
+		part = total<N, W>(call, w, part, got);
+		send_same<T, W>(call, w, bytes, chunk, second + call.rank * stride, part);
+		write(call.recv + begin, bytes, to, w, chunk, part);
 	}
 	return true;
 }
 
 // gather is the last step: each rank takes the parts of the others.
-template <int W>
-DEVICE void gather(const Call& call, const Worker& w, u32 chunks, u32 stride, u32 second) {
-	u32 to = unit(call.recv), part = (u32)call.sendStride;
+template <class T, int W>
+DEVICE void gather(const Call& call, const Worker<T>& w, u32 chunks, u32 stride, u32 second) {
+	u32 to = unit<T>(call.recv), part = (u32)call.sendStride;
 	for (u32 chunk = w.warp; chunk < chunks; chunk += w.warps) {
 		u32 from = 0;
-		u64 got[1][W];
+		T got[W];
 #pragma unroll
 		for (int r = 0; r < W; r++)
-			if (r != call.rank && r < call.ranks && holds(part_bytes(call, r), chunk)) from |= 1u << r;
-		if (!collect<W, 1>(call, w, &from, slot(call, call.rank, w, second) + chunk * ChunkBytes, stride, got)) return;
+			if (r != call.rank && r < call.ranks && holds<T>(part_bytes(call, r), chunk)) from |= 1u << r;
+		const char* lines = slot(call, call.rank, w, second) + chunk * Chunk<T>::Bytes;
+		if (!collect<T, W>(call, w, from, lines, stride, got)) return;
 #pragma unroll
 		for (int r = 0; r < W; r++)
-			if (from >> r & 1) write(call.recv + r * part, part_bytes(call, r), to, w, chunk, got[0][r]);
+			if (from >> r & 1) write(call.recv + r * part, part_bytes(call, r), to, w, chunk, got[r]);
 	}
 }
 
-// line_two_shot is AllReduce in two steps, over parts of sendStride bytes, a multiple of 8. In the first
-// each rank gets the others' inputs of its part. A warp has one chunk under way in each: the steps of
-// other warps are between, and the code of several would be twice as long as what it does.
-template <class N, int W>
+// line_two_shot is AllReduce in two steps, over parts of sendStride bytes, a multiple of those of a T.
+// In the first each rank gets the others' inputs of its part. A warp has the same chunks in all steps; the
+// steps of other warps are between.
+template <class N, class T, int W>
 DEVICE void line_two_shot(const Call& call) {
-	Worker w = worker(call);
-	u32 chunks = chunks_of((u32)call.sendStride), stride = chunks * ChunkBytes, second = HalfBytes / 2;
+	Worker<T> w = worker<T>(call);
+	u32 chunks = chunks_of<T>((u32)call.sendStride), stride = chunks * Chunk<T>::Bytes, second = HalfBytes / 2;
 	if (w.warp == w.warps) {
 		speak(call, w);
 	} else {
-		for (u32 chunk = w.warp; chunk < chunks; chunk += w.warps) send_parts<W, 1, true>(call, w, 0, chunk, stride);
-		if (share<N, W>(call, w, stride, second)) gather<W>(call, w, chunks, stride, second);
+		for (u32 chunk = w.warp; chunk < chunks; chunk += w.warps) send_parts<T, W, true>(call, w, 0, chunk, stride);
+		if (share<N, T, W>(call, w, stride, second)) gather<T, W>(call, w, chunks, stride, second);
 	}
 	finish(call, w.epoch);
 }

@@ -2,9 +2,10 @@
 #pragma once
 #include <device.h>
 
-// unit is the largest power of two up to 8 that an address is a multiple of.
+// unit is the largest power of two up to the size of T that an address is a multiple of.
+template <class T>
 DEVICE u32 unit(const void* at) {
-	u64 a = (u64)at | 8;
+	u64 a = (u64)at | sizeof(T);
 	return (u32)(a & (~a + 1));
 }
 
@@ -28,11 +29,13 @@ DEVICE void store_parts(char* at, u64 word, u32 bytes) {
 // all words may be read so. What lies behind the buffer is 0. They are apart, so that the common case is
 // short.
 NOINLINE u64 load_odd(const char* at, u64 left, u32 unit) {
+	if (left >= 8 && unit >= 8) return *(const u64*)at;
 	if (left >= 8 && unit == 4) return load_parts<u32>(at, 8);
 	if (left >= 8 && unit == 2) return load_parts<u16>(at, 8);
 	return load_parts<u8>(at, left < 8 ? (u32)left : 8);
 }
 NOINLINE void store_odd(char* at, u64 word, u64 left, u32 unit) {
+	if (left >= 8 && unit >= 8) return (void)(*(u64*)at = word);
 	if (left >= 8 && unit == 4) return store_parts<u32>(at, word, 8);
 	if (left >= 8 && unit == 2) return store_parts<u16>(at, word, 8);
 	store_parts<u8>(at, word, left < 8 ? (u32)left : 8);

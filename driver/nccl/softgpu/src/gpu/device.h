@@ -8,6 +8,8 @@
 #define KERNEL extern "C" __attribute__((visibility("hidden"))) void
 #endif
 #define DEVICE static inline
+#define KERNEL_OF(threads, blocks) KERNEL
+#define MEMBER inline
 #define NOINLINE static __attribute__((noinline, unused))
 #define __grid_constant__
 
