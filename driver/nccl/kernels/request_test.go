@@ -108,7 +108,7 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		request := drawRequest(t)
 		for _, l := range chooseAll(t, request) {
-			if l.Blocks < 1 || l.Blocks > min(request.Blocks, maxBlocks) {
+			if l.Blocks < 1 || l.Blocks > min(request.Blocks*9/5, maxBlocks) {
 				t.Fatalf("%d blocks of at most %d", l.Blocks, request.Blocks)
 			}
 			// One warp speaks, and one has data.
