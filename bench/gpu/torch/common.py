@@ -60,12 +60,15 @@ def gather(value: Any) -> list[Any]:
 
 
 def verdict(name: str, ok: bool, figures: object = "") -> bool:
-    """Print PASS or FAIL; a part passes if it does on all ranks."""
+    """Print PASS or FAIL and rank 0's figures; a part passes if it does on all ranks."""
     global failed
-    wrong = [r for r, one in enumerate(gather(bool(ok))) if not one]
+    found = gather([bool(ok), str(figures)])
+    wrong = [rank for rank, (passed, _) in enumerate(found) if not passed]
     failed = failed or bool(wrong)
     where = f" (ranks {wrong})" if wrong else ""
     say(f"{'FAIL' if wrong else 'PASS'} {name}{where}: {figures}")
+    for rank in wrong:
+        say(f"     rank {rank}: {found[rank][1]}")
     return not wrong
 
 

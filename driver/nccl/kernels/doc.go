@@ -7,8 +7,9 @@
 //   - Line kernels copy through exchange memory, in lines of 128 bytes that carry a flag, which
 //     stands for the call: who finds the flag has the data, so a message takes one way over the
 //     link and no barrier. Buffers may be any memory. They serve what fits into the exchange
-//     memory. Where there are more lines than warps, wide kernels of this family serve: a warp
-//     has several loads under way at once, since each costs a latency otherwise.
+//     memory. As long as each warp of the grid has one chunk of lines at most there is no loop,
+//     since code is fetched anew in every launch. For more there are wide kernels: a thread moves
+//     16 bytes instead of 8, and a warp gives its next chunk away before it waits for the last.
 //   - Bulk kernels read and write the peers' buffers in place, between two barriers. Buffers are
 //     symmetric. They serve what is larger.
 //   - The local kernel does what is left of a norm after the all-reduce: it adds the sums to a
@@ -33,16 +34,16 @@
 // # Progress
 //
 // Blocks wait for blocks of other ranks, never for blocks of their own grid, and all ranks
-// launch grids of the same size: at most 96 blocks of line kernels and 128 of bulk kernels, and
-// no more than any rank's GPU has multiprocessors. A block has at most 512 threads and 128
-// registers for each, so every multiprocessor has room for one beside nothing else. Other work
-// ends by itself and makes room. What is certain to fit at once, on a GPU with 132
-// multiprocessors, is therefore one large call, or two of line kernels of up to 180 KiB; small
-// calls take a few blocks, and many of them fit. Where more groups are at work at once than fit
-// and ranks start them in different orders, they may wait for each other, until the clock ends
-// them. The local kernel waits for no rank. But if it is small it is launched before the
-// all-reduce ahead of it has ended, and waits for that one in its places: on a quarter of the
-// multiprocessors at most.
+// launch grids of the same size, which every rank's GPU holds at once beside nothing else:
+// Request.resident says how many blocks those are, and a test reads from the objects that the
+// registers do. Other work ends by itself and makes room. Grids of several blocks to a
+// multiprocessor leave a fifth of these, or all, with room for blocks of small calls, so small
+// calls of other groups go on beside a large one. Two large calls, of more than 600 KiB on a GPU
+// with 132 multiprocessors, need not fit at once. If groups make them at the same time, ranks
+// have to start them in the same order, as NCCL demands of its communicators, too; else they may
+// wait for each other until the clock ends them. The local kernel waits for no rank. But if it is
+// small it is launched before the all-reduce ahead of it has ended, and waits for that one in its
+// places: on a quarter of the multiprocessors at most.
 //
 // # Objects
 //

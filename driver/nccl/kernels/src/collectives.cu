@@ -4,8 +4,7 @@
 #include <line.h>
 #include <local.h>
 
-// Of these kernels a multiprocessor has room for two blocks and for a block of a small call of another
-// group besides, but for wide ones; of all others for one block.
+// Of these a multiprocessor has room for two blocks, of all others for one (Request.resident).
 #define LINE_2 KERNEL_OF(640, 2)
 #define LINE_4 KERNEL_OF(640, 2)
 #define LINE_8 KERNEL
