@@ -258,10 +258,10 @@ func (g *graph) Close() error {
 		}
 		return errors.Join(errs...)
 	})
-	for _, f := range g.functions {
-		f.Release()
-	}
-	if ended == nil {
+	if ended == nil { // else a launch has yet to come to them
+		for _, f := range g.functions {
+			f.Release()
+		}
 		d.words.put(g.words...)
 	}
 	for _, c := range g.users {

@@ -25,6 +25,8 @@ type stream struct {
 	mu      sync.Mutex
 	capture *graph      // guarded by mu
 	closed  atomic.Bool // changes with mu and questions held
+	// remains is the end of what a closed stream has still to do; nil if that is nothing.
+	remains *event // guarded by mu
 	// last is the communicator that launched here most recently, ticket its collective.
 	last      *communicator    // guarded by mu
 	ticket    uint64           // guarded by mu
@@ -193,7 +195,7 @@ func (s *stream) idle() bool {
 func (s *stream) quiet() bool {
 	switch {
 	case s.closed.Load():
-		return true
+		return s.remains == nil || s.remains.Done()
 	case s.capture != nil:
 		return s.capture.before == nil || s.capture.before.Done()
 	}
@@ -270,6 +272,11 @@ func (s *stream) abandon() {
 	if s.adopted || s.capture != nil || s.quiet() {
 		return
 	}
+	if s.closed.Load() {
+		s.remains = nil
+		stuck.Store(true)
+		return
+	}
 	err := s.device.do(func() error {
 		handle, err := s.device.cuda.StreamCreate(true)
 		if err == nil {
@@ -295,8 +302,9 @@ func (s *stream) deviceError() error {
 	return err
 }
 
-// Close waits for the work, as long as the device's timeout allows, and ends a capture. An adopted
-// stream is left to its owner, and CUDA is not asked about it any more.
+// Close waits for the work, as long as the device's timeout allows, and ends a capture. Work that
+// has not ended then goes on, and the memory that it may use is not given back before it ends. An
+// adopted stream is left to its owner, and CUDA is not asked about it any more.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed.Load() {
@@ -321,19 +329,42 @@ func (s *stream) Close() error {
 	if s.closed.Load() {
 		return errors.Join(errs...)
 	}
-	if s.word != nil && s.quiet() {
+	return errors.Join(append(errs, s.end())...)
+}
+
+// end closes the stream. CUDA lets the work that is left finish. s.mu is held.
+func (s *stream) end() error {
+	err := s.markRemains()
+	if s.word != nil && s.remains == nil && err == nil {
 		s.device.words.put(s.word)
 	}
 	s.questions.Lock()
 	s.closed.Store(true)
 	s.questions.Unlock()
-	errs = append(errs, s.leave())
-	if !s.adopted {
-		errs = append(errs, s.device.do(func() error {
-			return s.device.cuda.StreamDestroy(s.handle)
-		}))
+	err = errors.Join(err, s.leave())
+	if s.adopted {
+		return err
 	}
-	return errors.Join(errs...)
+	return errors.Join(err, s.device.do(func() error {
+		return s.device.cuda.StreamDestroy(s.handle)
+	}))
+}
+
+// markRemains marks the end of what the stream has still to do, if it has. s.mu is held.
+func (s *stream) markRemains() error {
+	var end *event
+	err := s.device.do(func() (err error) {
+		end, err = s.mark()
+		return err
+	})
+	switch {
+	case err != nil:
+		stuck.Store(true) // nobody will know when it ends
+	case end != nil:
+		s.remains = end
+		s.device.remains.add(end)
+	}
+	return err
 }
 
 // own returns the stream behind the interface.

@@ -3,6 +3,7 @@ package nccl
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -100,8 +101,8 @@ func (c *communicator) abandon() {
 
 // closeDirect gives the memory of the group's own kernels back, unless one may still be at work.
 func (c *communicator) closeDirect() error {
-	if !c.busy.settle() {
-		return nil
+	if !stuck.Load() && !c.busy.settle() {
+		return c.device.remains.keep()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,8 +118,8 @@ func (c *communicator) closeDirect() error {
 func (c *communicator) closeMailboxes() error {
 	c.mu.Lock() // a message may be on its way into a stream
 	defer c.mu.Unlock()
-	if c.carrying() {
-		return nil
+	if !stuck.Load() && c.carrying() {
+		return c.device.remains.keep()
 	}
 	return c.mailboxes.close()
 }
@@ -139,10 +140,14 @@ func (c *communicator) giveUp() bool {
 func (c *communicator) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), endingTime)
 	defer cancel()
-	return poll(ctx, func() bool {
+	err := poll(ctx, func() bool {
 		c.releaseMessages()
 		return c.busy.settle()
 	})
+	if err != nil {
+		return fmt.Errorf("ending the work of group %s: %w", c.cfg.ID, err)
+	}
+	return nil
 }
 
 // deregisterAll takes back windows and local registrations. c.mu is held.
