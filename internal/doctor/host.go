@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime"
 	"strconv"
-	"strings"
 	"syscall"
 	"unsafe"
 
@@ -38,13 +37,13 @@ type Host struct {
 
 // LookAtHost asks the system, and tries its calls.
 func LookAtHost() Host {
-	h := Host{Kernel: firstLine("/proc/sys/kernel/osrelease"), Cores: sys.Cores()}
+	h := Host{Kernel: sys.TextIn("/proc/sys/kernel/osrelease"), Cores: sys.Cores()}
 	if bytes, err := sys.Memory(); err == nil {
 		h.Memory = bytes
 	}
 	pages := sys.LookAtHugePages()
 	h.HugePages, h.HugePagesFree, h.SharedPages = pages.SetAside, pages.Free, pages.Shared
-	h.MaxMaps = number("/proc/sys/vm/max_map_count")
+	h.MaxMaps = sys.NumberIn("/proc/sys/vm/max_map_count")
 	h.Memfd, h.Futex, h.Membarrier = tell(tryMemfd()), tell(tryFutex()), tell(tryMembarrier())
 	h.Pidfd, h.Sockets = tell(tryPidfd()), tell(trySockets())
 	return h
@@ -55,24 +54,6 @@ func tell(err error) string {
 		return ""
 	}
 	return err.Error()
-}
-
-// firstLine reads a file of the system's; it is empty if that cannot be read.
-func firstLine(file string) string {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return ""
-	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	return strings.TrimSpace(line)
-}
-
-func number(file string) int {
-	n, err := strconv.Atoi(firstLine(file))
-	if err != nil {
-		return 0
-	}
-	return n
 }
 
 func tryMemfd() error {

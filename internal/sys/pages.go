@@ -30,9 +30,9 @@ func LookAtHugePages() HugePages { return hugePagesIn("/sys/kernel/mm/") }
 
 func hugePagesIn(mm string) HugePages {
 	return HugePages{
-		SetAside: numberIn(mm + "hugepages/hugepages-2048kB/nr_hugepages"),
-		Free:     numberIn(mm + "hugepages/hugepages-2048kB/free_hugepages"),
-		Shared:   chosen(textIn(mm + "transparent_hugepage/shmem_enabled")),
+		SetAside: NumberIn(mm + "hugepages/hugepages-2048kB/nr_hugepages"),
+		Free:     NumberIn(mm + "hugepages/hugepages-2048kB/free_hugepages"),
+		Shared:   chosen(TextIn(mm + "transparent_hugepage/shmem_enabled")),
 	}
 }
 
@@ -46,7 +46,8 @@ func chosen(text string) string {
 	return word
 }
 
-func textIn(file string) string {
+// TextIn reads a file of the system's, such as one of /proc. One that cannot be read is empty.
+func TextIn(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return ""
@@ -54,8 +55,9 @@ func textIn(file string) string {
 	return strings.TrimSpace(string(text))
 }
 
-func numberIn(file string) int {
-	n, err := strconv.Atoi(textIn(file))
+// NumberIn reads a file of the system's that has a number. One that cannot be read counts as 0.
+func NumberIn(file string) int {
+	n, err := strconv.Atoi(TextIn(file))
 	if err != nil {
 		return 0
 	}
