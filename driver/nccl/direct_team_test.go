@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -153,6 +154,12 @@ func (w *team) must(f func(m *mate) error) {
 	}
 }
 
+// connecting bounds the making of a group, which on a busy machine takes longer than what its ranks
+// wait for each other in some tests.
+func connecting(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, time.Minute)
+}
+
 // play makes a group of some ranks, which leave the one that they had.
 func (w *team) play(numbers ...int) {
 	w.t.Helper()
@@ -168,9 +175,11 @@ func (w *team) play(numbers ...int) {
 	for _, number := range numbers {
 		w.playing = append(w.playing, w.mates[number])
 	}
+	ctx, cancel := connecting(w.t.Context())
+	defer cancel()
 	w.must(func(m *mate) (err error) {
 		m.rank = slices.Index(numbers, m.number)
-		m.group, err = m.device.Connect(w.t.Context(), driver.GroupConfig{
+		m.group, err = m.device.Connect(ctx, driver.GroupConfig{
 			ID: id, Ranks: numbers, Rank: m.rank, Check: true,
 		})
 		return err

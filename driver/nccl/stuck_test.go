@@ -66,6 +66,8 @@ func (p *pairOfRanks) openOne(
 
 func (p *pairOfRanks) connect(ctx context.Context, r int, id string) (err error) {
 	me := &p[r]
+	ctx, cancel := connecting(ctx)
+	defer cancel()
 	me.group, err = me.device.Connect(ctx, driver.GroupConfig{ID: id, Ranks: []int{0, 1}, Rank: r})
 	if err != nil {
 		return err
