@@ -59,6 +59,37 @@ type RankLostError = driver.RankLostError
 // which they differ, with what each rank has there. Every rank of the group gets the same one.
 type DivergenceError = agreement.DivergenceError
 
+// once joins errors, and says once what several of them say: what keeps one stream or segment from
+// being given back often keeps others, too.
+func once(errs ...error) error {
+	var different []error
+	said := map[string]bool{}
+	for _, err := range parts(errors.Join(errs...)) {
+		if text := err.Error(); !said[text] {
+			said[text] = true
+			different = append(different, err)
+		}
+	}
+	return errors.Join(different...)
+}
+
+// parts takes errors that were joined apart again. An error that says more than its parts, as
+// those of fmt do, is one.
+func parts(err error) []error {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok || errors.Join(joined.Unwrap()...).Error() != err.Error() {
+		return []error{err}
+	}
+	var all []error
+	for _, part := range joined.Unwrap() {
+		all = append(all, parts(part)...)
+	}
+	return all
+}
+
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrInvalid)
 }

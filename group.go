@@ -198,7 +198,7 @@ func (g *Group) Close() error {
 		if !failed {
 			g.rt.forgetGroup(g)
 		}
-		g.closeErr = errors.Join(errs...)
+		g.closeErr = once(errs...)
 	})
 	return g.closeErr
 }

@@ -445,7 +445,7 @@ func (p *Pool) Close() error {
 		g.forget(p)
 	}
 	p.rt.forgetPool(p)
-	return errors.Join(append(errs, p.arena.Close())...)
+	return once(append(errs, p.arena.Close())...)
 }
 
 // forgetPool drops a pool that is closed.

@@ -177,7 +177,8 @@ func (rt *Runtime) Check() CheckLevel { return rt.level.load() }
 
 // Close leaves every group and gives all memory back. It waits for queued work, bounded by the
 // timeout, and for no other rank, except that the rank that serves the store waits a while for
-// the others to leave. A second Close does nothing.
+// the others to leave, and that a fault of a group which nobody was told of is found out together.
+// The error says it once, however many streams had it. A second Close does nothing.
 func (rt *Runtime) Close() error {
 	rt.mu.Lock()
 	if rt.closed {
@@ -189,7 +190,9 @@ func (rt *Runtime) Close() error {
 	rt.mu.Unlock()
 	var errs []error
 	for _, s := range streams {
-		errs = append(errs, s.close())
+		for _, err := range parts(s.close()) {
+			errs = append(errs, rt.settled(err))
+		}
 	}
 	for _, g := range slices.Backward(groups) {
 		errs = append(errs, g.Close())
@@ -201,7 +204,7 @@ func (rt *Runtime) Close() error {
 		errs = append(errs, rt.device.Close())
 	}
 	errs = append(errs, rt.leave.Close())
-	return errors.Join(errs...)
+	return once(errs...)
 }
 
 func (rt *Runtime) usable() error {

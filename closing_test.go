@@ -1,0 +1,45 @@
+package symmem_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// TestAFaultOfSeveralStreamsIsToldOnceByClose has three streams in a collective that the other rank
+// does not come to, since it gives up, and closes the Runtime without asking any of them.
+func TestAFaultOfSeveralStreamsIsToldOnceByClose(t *testing.T) {
+	runtimes := open(t, 2, symmem.Options{Timeout: 20 * time.Second})
+	launched, told := make(chan struct{}), make(chan error, 1)
+	eachRank(runtimes, func(rt *symmem.Runtime) {
+		r := &rank{Runtime: rt, t: t, ctx: t.Context()}
+		defer r.Close()
+		b := r.window(r.pool(), mib)
+		r.sums(r.World(), b) // NCCL's first call waits for all ranks
+		if r.Rank() == 1 {
+			<-launched
+			r.World().Abort()
+			<-r.World().Ended() // who has left tells nobody why
+			return
+		}
+		defer func() { told <- r.Close() }()
+		defer close(launched)
+		begin := make(chan struct{})
+		defer close(begin)
+		for range 3 {
+			s, err := r.NewStream()
+			r.ok(err)
+			// Behind a function of the host nothing is launched in the call itself.
+			r.ok(s.Host(func() { <-begin }))
+			m := b.Memory()
+			r.ok(r.World().AllReduce(r.ctx, m, m, 100, symmem.Float32, symmem.Sum, s))
+		}
+	})
+	err := <-told
+	if !errors.Is(err, symmem.ErrAborted) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("got %v, want once that the group is aborted", err)
+	}
+}
