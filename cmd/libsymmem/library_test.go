@@ -141,7 +141,7 @@ func TestAProgramInC(t *testing.T) {
 }
 
 func TestAProgramInCOnTheSoftwareGPU(t *testing.T) {
-	cuda, nccl, err := softgpu.Build(t.TempDir())
+	cuda, nccl, err := softgpu.Build()
 	if err != nil {
 		t.Fatal(err)
 	}

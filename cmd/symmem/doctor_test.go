@@ -21,7 +21,7 @@ func TestADoctorThatIsInterruptedSaysNothingAndLeavesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
 	}
-	cuda, nccl, err := softgpu.Build(t.TempDir())
+	cuda, nccl, err := softgpu.Build()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestDoctorScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cuda, nccl, err := softgpu.Build(t.TempDir())
+	cuda, nccl, err := softgpu.Build()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,36 +16,53 @@ import (
 //go:embed src
 var sources embed.FS
 
-// Build compiles the software driver, with the kernels of package kernels, and the software NCCL
-// into dir, which is made if need be, and returns the paths of the two libraries. It needs gcc and
-// g++. The sources are left in dir beside them.
+// Build returns the paths of the software driver, with the kernels of package kernels, and of the
+// software NCCL. Where they are not in the user's cache yet it compiles them, for which it needs
+// gcc and g++. The sources lie beside them.
 //
 // The two belong together: the second finds the first by its soname, so a process must load this
 // cuda, by any path, and no other, before nccl.
-func Build(dir string) (cuda, nccl string, err error) {
-	return build(dir)
+func Build() (cuda, nccl string, err error) {
+	dir, err := cached(nil, func(dir string) error { return build(dir) })
+	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), err
+}
+
+// The names of the libraries, which are their sonames.
+const (
+	cudaName = "libcuda.so.1"
+	ncclName = "libnccl.so.2"
+)
+
+// cached returns a folder of the user's cache with what fill makes of our sources, some flags and
+// further sources.
+func cached(flags []string, fill func(dir string) error, more ...fs.FS) (string, error) {
+	all, err := userCache()
+	if err != nil {
+		return "", err
+	}
+	key, err := keyOf(flags, append([]fs.FS{recipe, sources, kernels.Sources}, more...)...)
+	if err != nil {
+		return "", err
+	}
+	return all.take(key, fill)
 }
 
 // build compiles with more flags, such as those of a sanitizer.
-func build(dir string, flags ...string) (cuda, nccl string, err error) {
+func build(dir string, flags ...string) error {
 	for to, from := range map[string]embed.FS{dir: sources, kernelsIn(dir): kernels.Sources} {
 		if err := unpack(to, from); err != nil {
-			return "", "", fmt.Errorf("unpacking the software GPU: %w", err)
+			return fmt.Errorf("unpacking the software GPU: %w", err)
 		}
 	}
-	cuda, nccl = filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "libnccl.so.2")
 	object, err := compileKernels(dir, flags)
 	if err != nil {
-		return "", "", err
+		return err
 	}
-	if err := compile(dir, "cuda", cuda, append([]string{object}, flags...)); err != nil {
-		return "", "", err
+	if err := compile(dir, "cuda", cudaName, append([]string{object}, flags...)); err != nil {
+		return err
 	}
-	needs := []string{"-L" + dir, "-l:libcuda.so.1", "-Wl,-rpath,$ORIGIN"}
-	if err := compile(dir, "nccl", nccl, append(needs, flags...)); err != nil {
-		return "", "", err
-	}
-	return cuda, nccl, nil
+	needs := []string{"-L" + dir, "-l:" + cudaName, "-Wl,-rpath,$ORIGIN"}
+	return compile(dir, "nccl", ncclName, append(needs, flags...))
 }
 
 // unpack writes embedded sources below dir.
@@ -67,22 +84,26 @@ func unpack(dir string, from embed.FS) error {
 }
 
 // compile makes one library of a folder of sources. The flags that name libraries come last.
-func compile(dir, folder, out string, flags []string) error {
+func compile(dir, folder, library string, flags []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "src", folder, "*.c"))
 	if err != nil {
 		return fmt.Errorf("listing the sources of %s: %w", folder, err)
 	}
 	args := slices.Concat([]string{
 		"-std=gnu11", "-O2", "-g", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden",
-		"-Wall", "-Wextra", "-Werror", "-Wl,-soname," + filepath.Base(out), "-o", out,
+		"-Wall", "-Wextra", "-Werror", "-Wl,-soname," + library, "-o", filepath.Join(dir, library),
 	}, files, flags)
-	_, err = run(folder, "gcc", args)
+	_, err = run(dir, folder, "gcc", args)
 	return err
 }
 
-// run runs a compiler over a part, and returns what it has written.
-func run(part, compiler string, args []string) (string, error) {
+// run runs a compiler over a part, and returns what it has written. Its temporary files lie in dir,
+// where they are found if it is killed.
+func run(dir, part, compiler string, args []string) (string, error) {
 	c := exec.Command(compiler, args...)
+	if dir != "" {
+		c.Env = append(os.Environ(), "TMPDIR="+dir)
+	}
 	var text, complaints strings.Builder
 	c.Stdout, c.Stderr = &text, &complaints
 	if err := c.Run(); err != nil {

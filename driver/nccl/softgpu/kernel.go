@@ -37,7 +37,7 @@ func compileKernels(dir string, flags []string) (string, error) {
 	if err := os.WriteFile(list, []byte(all), 0o644); err != nil {
 		return "", fmt.Errorf("listing the kernels: %w", err)
 	}
-	expanded, err := run("kernels", "g++",
+	expanded, err := run(dir, "kernels", "g++",
 		slices.Concat(language(dir), []string{"-E", "-P", "-DKERNEL=" + mark, list}))
 	if err != nil {
 		return "", err
@@ -47,7 +47,7 @@ func compileKernels(dir string, flags []string) (string, error) {
 		return "", fmt.Errorf("writing the table of kernels: %w", err)
 	}
 	object := filepath.Join(dir, "kernels.o")
-	_, err = run("kernels", "g++",
+	_, err = run(dir, "kernels", "g++",
 		slices.Concat(language(dir), flags, []string{"-c", "-o", object, table}))
 	return object, err
 }

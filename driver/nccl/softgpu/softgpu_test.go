@@ -2,6 +2,8 @@ package softgpu
 
 import (
 	"debug/elf"
+	"embed"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -25,13 +27,6 @@ var plain built
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "symmem-softgpu-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	plain.dir = filepath.Join(dir, "made")
 	if err := plain.make(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -39,43 +34,56 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// make builds the libraries, with the probes of testdata as further kernels.
-func (b built) make() error {
-	to := filepath.Join(kernelsIn(b.dir), "src")
-	if err := os.MkdirAll(to, 0o755); err != nil {
-		return err
-	}
-	for _, name := range []string{"probe.cu", "probe.h"} {
-		text, err := os.ReadFile(filepath.Join("testdata", name))
-		if err != nil {
+// make builds the libraries, with the probes of testdata as further kernels, and its programs.
+func (b *built) make() (err error) {
+	b.dir, err = cached(b.flags, func(dir string) error {
+		to := filepath.Join(kernelsIn(dir), "src")
+		err := os.MkdirAll(to, 0o755)
+		for _, name := range []string{"probe.cu", "probe.h"} {
+			text, readErr := os.ReadFile(filepath.Join("testdata", name))
+			err = errors.Join(err, readErr, os.WriteFile(filepath.Join(to, name), text, 0o644))
+		}
+		if err := errors.Join(err, build(dir, b.flags...)); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(to, name), text, 0o644); err != nil {
-			return err
-		}
-	}
-	_, _, err := build(b.dir, b.flags...)
+		return compilePrograms(dir, b.flags)
+	}, os.DirFS("testdata"), thisTest)
 	return err
 }
 
-// program compiles one of testdata's programs.
-func (b built) program(t *testing.T, name string) string {
-	t.Helper()
-	out := filepath.Join(b.dir, name+".run")
-	compiler, language := "gcc", []string{"-std=gnu11"}
-	if filepath.Ext(name) == ".cc" {
-		compiler, language = "g++", includingKernels(b.dir)
+// thisTest tells how programs are compiled.
+//
+//go:embed softgpu_test.go
+var thisTest embed.FS
+
+// compilePrograms compiles testdata's programs.
+func compilePrograms(dir string, flags []string) error {
+	compiled := map[string]bool{}
+	for _, s := range scenes {
+		name := s.program
+		if compiled[name] || s.long && len(flags) > 0 {
+			continue
+		}
+		compiled[name] = true
+		compiler, language := "gcc", []string{"-std=gnu11"}
+		if filepath.Ext(name) == ".cc" {
+			compiler, language = "g++", includingKernels(dir)
+		}
+		args := slices.Concat(language, []string{
+			"-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread",
+			"-I" + filepath.Join(dir, "src", "abi"), filepath.Join("testdata", name),
+			"-o", filepath.Join(dir, name+".run"),
+			"-L" + dir, "-l:" + ncclName, "-l:" + cudaName, "-Wl,-rpath,$ORIGIN",
+		}, flags)
+		if _, err := run(dir, name, compiler, args); err != nil {
+			return err
+		}
 	}
-	args := slices.Concat(language, []string{
-		"-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread",
-		"-I" + filepath.Join(b.dir, "src", "abi"), filepath.Join("testdata", name), "-o", out,
-		"-L" + b.dir, "-l:libnccl.so.2", "-l:libcuda.so.1", "-Wl,-rpath," + b.dir,
-	}, b.flags)
-	if text, err := exec.Command(compiler, args...).CombinedOutput(); err != nil {
-		t.Fatalf("compiling %s: %v\n%s", name, err, text)
-	}
-	return out
+	return nil
 }
+
+// program is the path of one of testdata's programs.
+func (b built) program(name string) string { return filepath.Join(b.dir, name+".run") }
 
 // includingKernels are flags for programs that include the kernels' headers, of which nothing is
 // to be said here.
@@ -161,18 +169,14 @@ var scenes = []struct {
 }
 
 func runScenes(t *testing.T, b built) {
-	programs := map[string]string{}
 	for _, s := range scenes {
 		if s.long && len(b.flags) > 0 {
 			continue
 		}
-		if programs[s.program] == "" {
-			programs[s.program] = b.program(t, s.program)
-		}
 		t.Run(s.name, func(t *testing.T) {
 			before := sharedNames(t)
 			scratch := t.TempDir()
-			c := exec.Command(programs[s.program], s.args...)
+			c := exec.Command(b.program(s.program), s.args...)
 			c.Env = slices.Concat(os.Environ(), s.env, []string{"TMPDIR=" + scratch})
 			if text, err := c.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, text)
@@ -213,7 +217,7 @@ func TestScenesWithoutRaces(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles everything a second time")
 	}
-	checked := built{t.TempDir(), []string{"-fsanitize=thread", "-Wno-tsan"}}
+	checked := built{flags: []string{"-fsanitize=thread", "-Wno-tsan"}}
 	if err := checked.make(); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +226,7 @@ func TestScenesWithoutRaces(t *testing.T) {
 
 // TestInjectedFailure makes the second allocation fail, and only that.
 func TestInjectedFailure(t *testing.T) {
-	c := exec.Command(plain.program(t, "collective.c"))
+	c := exec.Command(plain.program("collective.c"))
 	c.Env = append(os.Environ(), "SOFTGPU_FAIL=cuMemCreate:2:2")
 	text, err := c.CombinedOutput()
 	if err == nil || !strings.Contains(string(text), "returned 2 ") {
@@ -240,7 +244,7 @@ var (
 // TestLog looks for the lines that tell of both paths, of rank 0 alone.
 func TestLog(t *testing.T) {
 	pattern := filepath.Join(t.TempDir(), "log-%p")
-	c := exec.Command(plain.program(t, "collective.c"))
+	c := exec.Command(plain.program("collective.c"))
 	c.Env = append(os.Environ(), "NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,TUNING",
 		"NCCL_DEBUG_FILE="+pattern)
 	if text, err := c.CombinedOutput(); err != nil {
@@ -270,7 +274,7 @@ func TestDocumentedEntryPoints(t *testing.T) {
 		documented[name] = true
 	}
 	exported := map[string]bool{}
-	for _, library := range []string{"libcuda.so.1", "libnccl.so.2"} {
+	for _, library := range []string{cudaName, ncclName} {
 		maps.Copy(exported, exports(t, filepath.Join(plain.dir, library)))
 	}
 	for name := range exported {
@@ -319,7 +323,7 @@ func exports(t *testing.T, library string) map[string]bool {
 }
 
 func TestBuildTellsWhatGccSaid(t *testing.T) {
-	_, _, err := build(t.TempDir(), "-fno-such-thing")
+	err := build(t.TempDir(), "-fno-such-thing")
 	if err == nil || !strings.Contains(err.Error(), "compiling kernels: ") ||
 		!strings.Contains(err.Error(), "-fno-such-thing") {
 		t.Errorf("the error is %v", err)

@@ -1,0 +1,138 @@
+package softgpu
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// recipe is how things are compiled: what it makes depends on it as on the sources.
+//
+//go:embed build.go kernel.go
+var recipe embed.FS
+
+// cache is a folder of what was compiled, one folder for each set of sources and flags. Tests that
+// are killed leave nothing elsewhere, and those to come need not compile.
+type cache struct{ dir string }
+
+const (
+	// begun begins the names of folders that are not complete.
+	begun = "begun-"
+	// unused is how long a folder stays that nobody asks for.
+	unused = 7 * 24 * time.Hour
+	// making bounds the wait for another process that compiles.
+	making = 10 * time.Minute
+)
+
+// userCache is the cache of this user.
+func userCache() (cache, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return cache{}, fmt.Errorf("looking for a place for the software GPU: %w", err)
+	}
+	return cache{filepath.Join(dir, "symmem-softgpu")}, nil
+}
+
+// take returns the folder of a key, and fills it first if nobody has.
+func (c cache) take(key string, fill func(dir string) error) (string, error) {
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return "", err
+	}
+	unlock, err := c.lock()
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	dir := filepath.Join(c.dir, key)
+	if _, err := os.Stat(dir); err == nil {
+		now := time.Now()
+		return dir, os.Chtimes(dir, now, now)
+	}
+	c.clean()
+	// Compilers may outlive a process that is killed, so no two write to one folder.
+	half, err := os.MkdirTemp(c.dir, begun)
+	if err == nil {
+		err = fill(half)
+	}
+	if err == nil {
+		err = os.Rename(half, dir)
+	}
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(half))
+	}
+	return dir, nil
+}
+
+// lock keeps other processes out. The system gives the lock back if this one is killed.
+func (c cache) lock() (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	locked := make(chan error, 1)
+	go func() { locked <- flock(f) }()
+	select {
+	case err := <-locked:
+		return func() { _ = f.Close() }, err
+	case <-time.After(making):
+		return nil, fmt.Errorf("waiting for another process that compiles the software GPU: %v have "+
+			"passed", making)
+	}
+}
+
+func flock(f *os.File) error {
+	for {
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
+}
+
+// clean removes what nobody has asked for in a while, and what processes that were killed have
+// begun. What a compiler still writes to goes another time.
+func (c cache) clean() {
+	entries, _ := os.ReadDir(c.dir)
+	for _, e := range entries {
+		info, err := e.Info()
+		left := err == nil && e.IsDir() &&
+			(strings.HasPrefix(e.Name(), begun) || time.Since(info.ModTime()) > unused)
+		if left {
+			_ = os.RemoveAll(filepath.Join(c.dir, e.Name()))
+		}
+	}
+}
+
+// keyOf stands for sources, the compilers that are here, and flags.
+func keyOf(flags []string, sources ...fs.FS) (string, error) {
+	sum := sha256.New()
+	for _, compiler := range []string{"gcc", "g++"} {
+		version, err := run("", compiler, compiler, []string{"--version"})
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(sum, "%q\n", version)
+	}
+	fmt.Fprintf(sum, "%q\n", flags)
+	for _, from := range sources {
+		err := fs.WalkDir(from, ".", func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			data, err := fs.ReadFile(from, name)
+			fmt.Fprintf(sum, "%q %q\n", name, data)
+			return err
+		})
+		if err != nil {
+			return "", fmt.Errorf("reading the sources of the software GPU: %w", err)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:32], nil
+}

@@ -1,0 +1,117 @@
+package softgpu
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+	"time"
+)
+
+// filling counts how often a folder is filled, with one file.
+type filling struct{ times atomic.Int32 }
+
+func (f *filling) fill(dir string) error {
+	f.times.Add(1)
+	return os.WriteFile(filepath.Join(dir, "library"), []byte("new"), 0o600)
+}
+
+// has fails the test unless a folder of the cache has exactly one file, of the right contents.
+func (c cache) has(t *testing.T, f *filling, key string) {
+	t.Helper()
+	dir, err := c.take(key, f.fill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "library"))
+	if err != nil || string(text) != "new" {
+		t.Errorf("the file has %q, %v", text, err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("the folder has %v, %v", entries, err)
+	}
+}
+
+func TestManyThatAskAtOnceGetWhatOneMakes(t *testing.T) {
+	c, f := cache{t.TempDir()}, &filling{}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if _, err := c.take("key", f.fill); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	c.has(t, f, "key")
+	if n := f.times.Load(); n != 1 {
+		t.Errorf("it was made %d times", n)
+	}
+}
+
+func TestWhatAKilledProcessHasBegunGoes(t *testing.T) {
+	c, f := cache{t.TempDir()}, &filling{}
+	half := filepath.Join(c.dir, begun+"1")
+	err := errors.Join(os.Mkdir(half, 0o700),
+		os.WriteFile(filepath.Join(half, "library"), []byte("half"), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.has(t, f, "key")
+	if _, err := os.Stat(half); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what was begun is there: %v", err)
+	}
+}
+
+func TestWhatCannotBeMadeLeavesNothing(t *testing.T) {
+	c, f := cache{t.TempDir()}, &filling{}
+	broken := errors.New("broken")
+	_, err := c.take("key", func(dir string) error { return errors.Join(f.fill(dir), broken) })
+	if !errors.Is(err, broken) {
+		t.Errorf("got %v, want %v", err, broken)
+	}
+	if left, err := os.ReadDir(c.dir); err != nil || len(left) != 1 || left[0].Name() != "lock" {
+		t.Errorf("%v is there, %v, want the lock alone", left, err)
+	}
+	c.has(t, f, "key")
+}
+
+func TestWhatNobodyAsksForGoes(t *testing.T) {
+	c, f := cache{t.TempDir()}, &filling{}
+	old := time.Now().Add(-unused - time.Hour)
+	c.has(t, f, "used")
+	c.has(t, f, "unused")
+	for _, key := range []string{"used", "unused"} {
+		if err := os.Chtimes(filepath.Join(c.dir, key), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.has(t, f, "used")
+	c.has(t, f, "another")
+	if _, err := os.Stat(filepath.Join(c.dir, "unused")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder is there: %v", err)
+	}
+	c.has(t, f, "used")
+	if n := f.times.Load(); n != 3 {
+		t.Errorf("they were made %d times, want once each", n)
+	}
+}
+
+func TestKeysTellSourcesAndFlagsApart(t *testing.T) {
+	keys := map[string]bool{}
+	for _, text := range []string{"int a;", "int b;"} {
+		for _, flags := range [][]string{nil, {"-O1"}, {"-O1 -g"}, {"-O1", "-g"}} {
+			key, err := keyOf(flags, fstest.MapFS{"a.c": {Data: []byte(text)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			keys[key] = true
+		}
+	}
+	if len(keys) != 8 {
+		t.Errorf("8 ways to compile have %d keys", len(keys))
+	}
+}
