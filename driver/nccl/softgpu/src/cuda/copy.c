@@ -1,6 +1,8 @@
 /* Works that move bytes, and those that call the host. */
+#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "driver.h"
 
@@ -87,9 +89,22 @@ struct fill {
     size_t count, width;
 };
 
+/* Makes a whole mapping zero by giving its pages back, so that memory to which nobody has written
+ * takes none. */
+static bool drop_pages(uintptr_t at, size_t bytes) {
+    pthread_mutex_lock(&memory_lock);
+    struct mapping *m = mapping_find_locked(at);
+    bool dropped = m != NULL && m->at.base == at && m->at.bytes == bytes &&
+                   madvise((void *)at, bytes, MADV_REMOVE) == 0;
+    pthread_mutex_unlock(&memory_lock);
+    return dropped;
+}
+
 static void fill_run(void *arg, int device) {
     struct fill *f = arg;
     if (!may_touch(f->dst, f->count * f->width, device))
+        return;
+    if (f->value == 0 && drop_pages(f->dst, f->count * f->width))
         return;
     if (f->width == 1)
         memset((void *)f->dst, (int)f->value, f->count);

@@ -70,10 +70,12 @@ void memory_give(int device, size_t bytes);
 void memory_usage(int device, size_t *unused, size_t *total);
 
 /* mapping.c */
-struct mapping {
-    struct mapping *next;
+struct range {
     uintptr_t base;
     size_t bytes;
+};
+struct mapping {
+    struct range at;
     struct allocation *allocation;
     uint64_t access; /* one bit a device */
 };

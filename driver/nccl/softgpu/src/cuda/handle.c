@@ -9,7 +9,7 @@ struct handle {
     const void *object;
 };
 
-enum { BUCKETS = 256 };
+enum { BUCKETS = 1 << 14 };
 static struct handle *buckets[BUCKETS];
 static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER;
 

@@ -1,43 +1,38 @@
 /* Virtual memory: reserved ranges, and allocations mapped in them. */
 #define _GNU_SOURCE
+#include <search.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "driver.h"
 
-struct reservation {
-    struct reservation *next;
-    uintptr_t base;
-    size_t bytes;
-};
+/* Trees of reservations, which are ranges, and of mappings, which begin with one. No two of a tree
+ * overlap, so ranges that do count as equal: what a range overlaps is found by it. */
+static void *reservations, *mappings;
 
-static struct reservation *reservations;
-static struct mapping *mappings;
-
-static bool inside(uintptr_t at, size_t bytes, uintptr_t base, size_t room) {
-    return at >= base && at - base <= room && bytes <= room - (at - base);
+static int compare(const void *left, const void *right) {
+    const struct range *a = left, *b = right;
+    if (a->base + a->bytes <= b->base)
+        return -1;
+    return b->base + b->bytes <= a->base;
 }
 
-static struct reservation *reservation_find_locked(uintptr_t at, size_t bytes) {
-    struct reservation *r = reservations;
-    while (r != NULL && !inside(at, bytes, r->base, r->bytes))
-        r = r->next;
-    return r;
+static void *find(void *const *tree, uintptr_t at, size_t bytes) {
+    struct range key = {at, bytes};
+    void *const *node = tfind(&key, tree, compare);
+    return node != NULL ? *node : NULL;
 }
 
-struct mapping *mapping_find_locked(uintptr_t at) {
-    struct mapping *m = mappings;
-    while (m != NULL && !inside(at, 1, m->base, m->bytes))
-        m = m->next;
-    return m;
+static bool inside(uintptr_t at, size_t bytes, const struct range *r) {
+    return at >= r->base && at - r->base <= r->bytes && bytes <= r->bytes - (at - r->base);
 }
 
-static bool mapping_overlaps_locked(uintptr_t at, size_t bytes) {
-    for (struct mapping *m = mappings; m != NULL; m = m->next)
-        if (at < m->base + m->bytes && m->base < at + bytes)
-            return true;
-    return false;
+static struct range *reservation_find_locked(uintptr_t at, size_t bytes) {
+    struct range *r = find(&reservations, at, 1);
+    return r != NULL && inside(at, bytes, r) ? r : NULL;
 }
+
+struct mapping *mapping_find_locked(uintptr_t at) { return find(&mappings, at, 1); }
 
 /* Tells where a range lies, for work of a device: all mapped with access, or at addresses of
  * devices that it may not touch, or elsewhere. */
@@ -48,7 +43,7 @@ enum place mapping_place(uintptr_t at, size_t bytes, int device) {
         uintptr_t end = at + bytes;
         struct mapping *m;
         while (at < end && (m = mapping_find_locked(at)) != NULL && (m->access >> device & 1))
-            at = m->base + m->bytes;
+            at = m->at.base + m->at.bytes;
         place = at < end ? FORBIDDEN : MAPPED;
     }
     pthread_mutex_unlock(&memory_lock);
@@ -75,6 +70,11 @@ static void *reserve(uintptr_t wish, size_t bytes, size_t alignment) {
     return wide + head;
 }
 
+static void insert(void **tree, void *range) {
+    if (tsearch(range, tree, compare) == NULL)
+        abort();
+}
+
 CUresult cuMemAddressReserve(CUdeviceptr *base, size_t bytes, size_t alignment, CUdeviceptr wish,
                              unsigned long long flags) {
     ENTER(CUDA_ERROR_OUT_OF_MEMORY);
@@ -83,15 +83,15 @@ CUresult cuMemAddressReserve(CUdeviceptr *base, size_t bytes, size_t alignment, 
     if (base == NULL || bytes == 0 || bytes % GRANULARITY != 0 || flags != 0 ||
         (alignment & (alignment - 1)) != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    struct reservation *r = malloc(sizeof *r);
+    struct range *r = malloc(sizeof *r);
     void *taken = r != NULL ? reserve((uintptr_t)wish, bytes, alignment) : NULL;
     if (taken == NULL) {
         free(r);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    *r = (struct range){(uintptr_t)taken, bytes};
     pthread_mutex_lock(&memory_lock);
-    *r = (struct reservation){.next = reservations, .base = (uintptr_t)taken, .bytes = bytes};
-    reservations = r;
+    insert(&reservations, r);
     pthread_mutex_unlock(&memory_lock);
     *base = (CUdeviceptr)(uintptr_t)taken;
     return CUDA_SUCCESS;
@@ -101,12 +101,10 @@ CUresult cuMemAddressFree(CUdeviceptr base, size_t bytes) {
     ENTER(CUDA_ERROR_UNKNOWN);
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&memory_lock);
-    struct reservation **at = &reservations;
-    while (*at != NULL && (*at)->base != base)
-        at = &(*at)->next;
-    struct reservation *found = *at;
-    if (found != NULL && found->bytes == bytes && !mapping_overlaps_locked(base, bytes)) {
-        *at = found->next;
+    struct range *found = find(&reservations, base, 1);
+    if (found != NULL && found->base == base && found->bytes == bytes &&
+        find(&mappings, base, bytes) == NULL) {
+        tdelete(found, &reservations, compare);
         munmap((void *)found->base, bytes);
         free(found);
         result = CUDA_SUCCESS;
@@ -116,7 +114,7 @@ CUresult cuMemAddressFree(CUdeviceptr base, size_t bytes) {
 }
 
 static CUresult map_locked(uintptr_t base, size_t bytes, struct allocation *a) {
-    if (reservation_find_locked(base, bytes) == NULL || mapping_overlaps_locked(base, bytes))
+    if (reservation_find_locked(base, bytes) == NULL || find(&mappings, base, bytes) != NULL)
         return CUDA_ERROR_INVALID_VALUE;
     struct mapping *m = calloc(1, sizeof *m);
     void *there = mmap((void *)base, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, a->fd, 0);
@@ -125,8 +123,8 @@ static CUresult map_locked(uintptr_t base, size_t bytes, struct allocation *a) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     a->references++;
-    *m = (struct mapping){.next = mappings, .base = base, .bytes = bytes, .allocation = a};
-    mappings = m;
+    *m = (struct mapping){.at = {base, bytes}, .allocation = a};
+    insert(&mappings, m);
     return CUDA_SUCCESS;
 }
 
@@ -149,9 +147,9 @@ static bool whole_locked(uintptr_t base, size_t bytes) {
     uintptr_t at = base;
     while (at < base + bytes) {
         struct mapping *m = mapping_find_locked(at);
-        if (m == NULL || m->base != at)
+        if (m == NULL || m->at.base != at)
             return false;
-        at += m->bytes;
+        at += m->at.bytes;
     }
     return bytes > 0 && at == base + bytes;
 }
@@ -159,15 +157,9 @@ static bool whole_locked(uintptr_t base, size_t bytes) {
 static void unmap_locked(uintptr_t base, size_t bytes) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     mmap((void *)base, bytes, PROT_NONE, flags, -1, 0);
-    for (struct mapping **at = &mappings; *at != NULL;) {
-        struct mapping *m = *at;
-        if (!inside(m->base, m->bytes, base, bytes)) {
-            at = &m->next;
-            continue;
-        }
-        *at = m->next;
+    for (struct mapping *m; (m = find(&mappings, base, bytes)) != NULL; free(m)) {
+        tdelete(m, &mappings, compare);
         allocation_release_locked(m->allocation);
-        free(m);
     }
 }
 
@@ -187,7 +179,7 @@ static void set_access_locked(struct mapping *m, const CUmemAccessDesc *d, size_
             m->access |= (uint64_t)1 << d[i].location.id;
         else
             m->access &= ~((uint64_t)1 << d[i].location.id);
-    mprotect((void *)m->base, m->bytes, m->access != 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
+    mprotect((void *)m->at.base, m->at.bytes, m->access != 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 /* Read-only access is refused: the driver does not offer it for device memory either. */
@@ -205,9 +197,11 @@ CUresult cuMemSetAccess(CUdeviceptr base, size_t bytes, const CUmemAccessDesc *d
     }
     pthread_mutex_lock(&memory_lock);
     bool whole = whole_locked((uintptr_t)base, bytes);
-    for (struct mapping *m = mappings; whole && m != NULL; m = m->next)
-        if (inside(m->base, m->bytes, (uintptr_t)base, bytes))
-            set_access_locked(m, descs, count);
+    for (uintptr_t at = (uintptr_t)base; whole && at < base + bytes;) {
+        struct mapping *m = mapping_find_locked(at);
+        set_access_locked(m, descs, count);
+        at += m->at.bytes;
+    }
     pthread_mutex_unlock(&memory_lock);
     return whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -232,8 +226,8 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr a
     pthread_mutex_lock(&memory_lock);
     struct mapping *m = mapping_find_locked((uintptr_t)address);
     if (m != NULL) {
-        start = m->base;
-        size = m->bytes;
+        start = m->at.base;
+        size = m->at.bytes;
     }
     pthread_mutex_unlock(&memory_lock);
     if (m == NULL && plain_kind((uintptr_t)address, &start, &size) == NOT_PLAIN)

@@ -73,7 +73,7 @@ struct comm {
     uint32_t steps, sweeps;         /* of kernels so far; guarded by turn */
     bool connected;                 /* the ring of the plain path */
     bool sends[MAX_RANKS], receives[MAX_RANKS];
-    struct window *windows; /* under lock */
+    struct window *windows, **windows_end; /* from the oldest to the newest; under lock */
     struct registration *registrations; /* under lock */
 };
 

@@ -68,7 +68,7 @@ struct window *window_find(struct comm *c, const void *address, size_t *offset) 
     struct window *best = NULL;
     pthread_mutex_lock(&c->lock);
     for (struct window *w = c->windows; w != NULL; w = w->next)
-        if (w->symmetric && w->user <= at && (best == NULL || w->user > best->user))
+        if (w->symmetric && w->user <= at && (best == NULL || w->user >= best->user))
             best = w;
     if (best != NULL && (size_t)(at - best->user) >= best->bytes)
         best = NULL;
@@ -92,10 +92,13 @@ static struct window *window_new(struct comm *c, void *buffer, size_t bytes) {
     return w;
 }
 
+/* Puts a window behind those before it: the oldest are the first that are taken back. */
 static void insert(struct comm *c, struct window *w) {
     pthread_mutex_lock(&c->lock);
-    w->next = c->windows;
-    c->windows = w;
+    if (c->windows == NULL)
+        c->windows_end = &c->windows;
+    *c->windows_end = w;
+    c->windows_end = &w->next;
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -233,6 +236,8 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
     bool found = *at != NULL;
     if (found)
         *at = window->next;
+    if (found && *at == NULL)
+        c->windows_end = at;
     pthread_mutex_unlock(&c->lock);
     if (found)
         window_end(window);
