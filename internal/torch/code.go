@@ -118,8 +118,7 @@ var hints = map[Code]string{
 	OutOfMemory: "free memory, give the pool more capacity, or reserve it before others take it",
 	DoubleFree:  "this pointer was freed before, or never handed out",
 	Capturing:   "register or reserve before the capture begins",
-	Divergence: "ranks must make the same allocations and calls in the same order; set " +
-		"SYMMEM_CALLSITES=1 to see the lines",
+	Divergence:  "ranks must make the same allocations and calls in the same order",
 	Timeout:  "find out why those ranks did not come, or raise timeout_ms",
 	RankLost: "look at the output of those ranks; the groups that they were in are over",
 	Panic:    "please report this, with the text",
@@ -127,8 +126,26 @@ var hints = map[Code]string{
 
 // Words returns the text of an error, with what to do about it.
 func (c Code) Words(err error) string {
+	text := err.Error()
 	if hint := hints[c]; hint != "" {
-		return err.Error() + "; " + hint
+		text += "; " + hint
 	}
-	return err.Error()
+	if c == Divergence && !hasSites(err) {
+		text += "; set SYMMEM_CALLSITES=1 to see the lines"
+	}
+	return text
+}
+
+// hasSites tells whether a divergence has the call sites of its ranks.
+func hasSites(err error) bool {
+	var d *symmem.DivergenceError
+	if !errors.As(err, &d) {
+		return false
+	}
+	for _, v := range d.Variants {
+		if v.Site != "" {
+			return true
+		}
+	}
+	return false
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -116,6 +117,19 @@ func TestErrorsHaveCodes(t *testing.T) {
 				t.Errorf("%s, want %s", text, row.json)
 			}
 		})
+	}
+}
+
+func TestADivergenceAsksForCallSitesOnlyIfItHasNone(t *testing.T) {
+	var d symmem.DivergenceError
+	d.Variants = slices.Grow(d.Variants, 1)[:1]
+	const asks = "SYMMEM_CALLSITES=1"
+	if text := Divergence.Words(&d); !strings.Contains(text, asks) {
+		t.Errorf("without sites: %s", text)
+	}
+	d.Variants[0].Site = "model.py:7"
+	if text := Divergence.Words(&d); strings.Contains(text, asks) {
+		t.Errorf("with a site: %s", text)
 	}
 }
 
