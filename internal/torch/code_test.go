@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"os"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"symmem"
 	"symmem/driver"
+	"symmem/internal/agreement"
 	"symmem/internal/rendezvous"
 )
 
@@ -121,8 +121,10 @@ func TestErrorsHaveCodes(t *testing.T) {
 }
 
 func TestADivergenceAsksForCallSitesOnlyIfItHasNone(t *testing.T) {
-	var d symmem.DivergenceError
-	d.Variants = slices.Grow(d.Variants, 1)[:1]
+	d := symmem.DivergenceError{Variants: []agreement.Variant{
+		{Ranks: agreement.RankSet{{First: 0, Last: 0}}, What: "this"},
+		{Ranks: agreement.RankSet{{First: 1, Last: 1}}, What: "that"},
+	}}
 	const asks = "SYMMEM_CALLSITES=1"
 	if text := Divergence.Words(&d); !strings.Contains(text, asks) {
 		t.Errorf("without sites: %s", text)
