@@ -15,9 +15,9 @@ import (
 // memoryVariable is how many bytes each device of the software GPU has.
 const memoryVariable = "SOFTGPU_MEMORY"
 
-// TestThousandsOfSegments grows a pool on two ranks segment by segment, registers them all after one
-// agreement, adds up in the last one, and closes. That takes seconds; a step that takes longer for
-// each segment the more there are makes minutes of it.
+// TestThousandsOfSegments grows a pool on two ranks segment by segment, registers them all after
+// one agreement, adds up in the last one, and closes. That takes seconds; a step that takes longer
+// for each segment the more there are makes minutes of it.
 func TestThousandsOfSegments(t *testing.T) {
 	if os.Getenv(backendVariable) == "nccl" && os.Getenv(memoryVariable) == "" {
 		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$",

@@ -116,7 +116,8 @@ func (s script) round(p control.Plane, round int) error {
 	}
 }
 
-// idling is the scene in which ranks are in no wait, and ask before each launch whether all are there.
+// idling is the scene in which ranks are in no wait, and ask before each launch whether all are
+// there.
 const idling = "idling"
 
 func (s script) idle(p control.Plane, round int) error {
