@@ -75,8 +75,8 @@ func (a *arena) Close() error {
 		}
 	}
 	d.mu.Unlock()
-	if stuck.Load() || d.remains.keeps() {
-		return nil // segments may still be mapped there; see segment.Unmap
+	if stuck.Load() {
+		return nil // segments are still mapped there; see segment.release
 	}
 	return d.do(func() error {
 		return errors.Join(d.cuda.AddressFree(a.base, a.bytes),

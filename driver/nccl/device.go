@@ -45,7 +45,6 @@ type Device struct {
 	words   words
 	reports reports
 	code    code
-	remains remains
 
 	mu            sync.Mutex
 	members       map[int]*member            // by world rank; guarded by mu
@@ -224,26 +223,13 @@ func (d *Device) Close() error {
 		d.control = nil
 	}
 	if d.retained && !stuck.Load() {
-		errs = append(errs, d.free())
+		errs = append(errs, d.do(func() error {
+			return errors.Join(d.events.drain(d.cuda), d.aside.close(d.cuda), d.scratch.close(),
+				d.words.close(d.cuda), d.reports.close(d.cuda), d.code.unload(d))
+		}), d.gpu.ReleasePrimary())
 		d.retained = false
 	}
 	return errors.Join(errs...)
-}
-
-// free gives back what the device has for itself, and its context. CUDA would wait for the whole
-// device without a deadline where work is left.
-func (d *Device) free() error {
-	if d.remains.keeps() {
-		return errKept
-	}
-	if err := d.remains.spare(); err != nil {
-		return err
-	}
-	err := d.do(func() error {
-		return errors.Join(d.events.drain(d.cuda), d.aside.close(d.cuda), d.scratch.close(),
-			d.words.close(d.cuda), d.reports.close(d.cuda), d.code.unload(d))
-	})
-	return errors.Join(err, d.gpu.ReleasePrimary())
 }
 
 func (d *Device) openGraphs() []*graph {

@@ -38,8 +38,7 @@
 //	        mailboxes.mu, aside.mu, event.mu
 //	      Device.mu
 //
-// remains.mu comes after communicator.mu and before event.mu. scratch.mu comes before
-// communicator.mu. busy.mu is held when streams are asked whether they are idle, which only tries
-// stream.mu. EndCapture takes the lock of its graph under that of its stream: nobody can launch
-// that graph yet.
+// scratch.mu comes before communicator.mu. busy.mu is held when streams are asked whether they are
+// idle, which only tries stream.mu. EndCapture takes the lock of its graph under that of its
+// stream: nobody can launch that graph yet.
 package nccl

@@ -258,10 +258,10 @@ func (g *graph) Close() error {
 		}
 		return errors.Join(errs...)
 	})
-	if ended == nil { // else a launch has yet to come to them
-		for _, f := range g.functions {
-			f.Release()
-		}
+	for _, f := range g.functions {
+		f.Release()
+	}
+	if ended == nil {
 		d.words.put(g.words...)
 	}
 	for _, c := range g.users {

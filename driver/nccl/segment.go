@@ -20,8 +20,6 @@ type segment struct {
 
 	mu       sync.Mutex
 	unmapped bool // guarded by mu
-	// held tells that a window over it was not taken back, so that it stays mapped.
-	held bool // guarded by mu
 }
 
 // Address returns where the segment is mapped.
@@ -97,15 +95,7 @@ func (s *segment) release() error {
 		d.cuda.Unmap(s.plainAddress(), s.bytes))
 }
 
-// hold keeps the segment mapped until the process ends.
-func (s *segment) hold() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.held = true
-}
-
-// Unmap gives the memory back, after the local registrations have ended. Memory that work of closed
-// streams may use is kept.
+// Unmap gives the memory back, after the local registrations have ended.
 func (s *segment) Unmap() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,11 +103,5 @@ func (s *segment) Unmap() error {
 		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
 	}
 	s.unmapped = true
-	if s.held {
-		return errKept
-	}
-	if err := s.arena.device.remains.spare(); err != nil {
-		return err
-	}
 	return errors.Join(s.arena.device.abandon(s), s.arena.device.do(s.release))
 }

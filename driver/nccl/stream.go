@@ -25,8 +25,6 @@ type stream struct {
 	mu      sync.Mutex
 	capture *graph      // guarded by mu
 	closed  atomic.Bool // changes with mu and questions held
-	// remains is the end of what a closed stream has still to do; nil if that is nothing.
-	remains *event // guarded by mu
 	// last is the communicator that launched here most recently, ticket its collective.
 	last      *communicator    // guarded by mu
 	ticket    uint64           // guarded by mu
@@ -195,7 +193,7 @@ func (s *stream) idle() bool {
 func (s *stream) quiet() bool {
 	switch {
 	case s.closed.Load():
-		return s.remains == nil || s.remains.Done()
+		return true
 	case s.capture != nil:
 		return s.capture.before == nil || s.capture.before.Done()
 	}
@@ -272,11 +270,6 @@ func (s *stream) abandon() {
 	if s.adopted || s.capture != nil || s.quiet() {
 		return
 	}
-	if s.closed.Load() {
-		s.remains = nil
-		stuck.Store(true)
-		return
-	}
 	err := s.device.do(func() error {
 		handle, err := s.device.cuda.StreamCreate(true)
 		if err == nil {
@@ -302,9 +295,8 @@ func (s *stream) deviceError() error {
 	return err
 }
 
-// Close waits for the work, as long as the device's timeout allows, and ends a capture. Work that
-// has not ended then goes on, and the memory that it may use is not given back before it ends. An
-// adopted stream is left to its owner, and CUDA is not asked about it any more.
+// Close waits for the work, as long as the device's timeout allows, and ends a capture. An adopted
+// stream is left to its owner, and CUDA is not asked about it any more.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed.Load() {
@@ -329,42 +321,19 @@ func (s *stream) Close() error {
 	if s.closed.Load() {
 		return errors.Join(errs...)
 	}
-	return errors.Join(append(errs, s.end())...)
-}
-
-// end closes the stream. CUDA lets the work that is left finish. s.mu is held.
-func (s *stream) end() error {
-	err := s.markRemains()
-	if s.word != nil && s.remains == nil && err == nil {
+	if s.word != nil && s.quiet() {
 		s.device.words.put(s.word)
 	}
 	s.questions.Lock()
 	s.closed.Store(true)
 	s.questions.Unlock()
-	err = errors.Join(err, s.leave())
-	if s.adopted {
-		return err
+	errs = append(errs, s.leave())
+	if !s.adopted {
+		errs = append(errs, s.device.do(func() error {
+			return s.device.cuda.StreamDestroy(s.handle)
+		}))
 	}
-	return errors.Join(err, s.device.do(func() error {
-		return s.device.cuda.StreamDestroy(s.handle)
-	}))
-}
-
-// markRemains marks the end of what the stream has still to do, if it has. s.mu is held.
-func (s *stream) markRemains() error {
-	var end *event
-	err := s.device.do(func() (err error) {
-		end, err = s.mark()
-		return err
-	})
-	switch {
-	case err != nil:
-		stuck.Store(true) // nobody will know when it ends
-	case end != nil:
-		s.remains = end
-		s.device.remains.add(end)
-	}
-	return err
+	return errors.Join(errs...)
 }
 
 // own returns the stream behind the interface.

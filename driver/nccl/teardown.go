@@ -3,7 +3,6 @@ package nccl
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -101,8 +100,8 @@ func (c *communicator) abandon() {
 
 // closeDirect gives the memory of the group's own kernels back, unless one may still be at work.
 func (c *communicator) closeDirect() error {
-	if !stuck.Load() && !c.busy.settle() {
-		return c.device.remains.keep()
+	if !c.busy.settle() {
+		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,8 +117,8 @@ func (c *communicator) closeDirect() error {
 func (c *communicator) closeMailboxes() error {
 	c.mu.Lock() // a message may be on its way into a stream
 	defer c.mu.Unlock()
-	if !stuck.Load() && c.carrying() {
-		return c.device.remains.keep()
+	if c.carrying() {
+		return nil
 	}
 	return c.mailboxes.close()
 }
@@ -140,14 +139,10 @@ func (c *communicator) giveUp() bool {
 func (c *communicator) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), endingTime)
 	defer cancel()
-	err := poll(ctx, func() bool {
+	return poll(ctx, func() bool {
 		c.releaseMessages()
 		return c.busy.settle()
 	})
-	if err != nil {
-		return fmt.Errorf("ending the work of group %s: %w", c.cfg.ID, err)
-	}
-	return nil
 }
 
 // deregisterAll takes back windows and local registrations. c.mu is held.

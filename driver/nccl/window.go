@@ -246,19 +246,12 @@ func (w *window) Deregister() error {
 		if err := c.awaitEnd(c.quiet, false); err != nil {
 			return err
 		}
-		if !stuck.Load() && !c.busy.settle() {
-			return c.device.remains.keep()
-		}
 		return w.part()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.windows[w.key] != w {
 		return fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, driver.ErrClosed)
-	}
-	if err := c.device.remains.spare(); err != nil {
-		w.segment.hold()
-		return err
 	}
 	delete(c.windows, w.key)
 	return errors.Join(w.drop(), w.part())
