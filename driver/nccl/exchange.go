@@ -17,7 +17,7 @@ import (
 // has it mapped, and where its kernels report faults.
 type exchange struct {
 	at [kernels.MaxRanks]uintptr // by group rank
-	// blocks is the largest grid that fits on the GPU of every rank.
+	// blocks is how many multiprocessors the GPU of every rank has at least.
 	blocks int
 
 	mu sync.Mutex

@@ -40,9 +40,3 @@ NOINLINE void store_odd(char* at, u64 word, u64 left, u32 unit) {
 	if (left >= 8 && unit == 2) return store_parts<u16>(at, word, 8);
 	store_parts<u8>(at, word, left < 8 ? (u32)left : 8);
 }
-
-// store_word writes what of a word lies in the buffer.
-DEVICE void store_word(char* buffer, u32 offset, u32 bytes, u32 unit, u64 word) {
-	if (unit == 8 && offset + 8 <= bytes) *(u64*)(buffer + offset) = word;
-	else if (offset < bytes) store_odd(buffer + offset, word, bytes - offset, unit);
-}

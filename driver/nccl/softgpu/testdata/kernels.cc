@@ -48,15 +48,20 @@ struct Dice {
 	u64 below(u64 n) { return scramble(state += 0x9e3779b97f4a7c15) % n; }
 };
 
-// size_of_case draws sizes, half of them near where the warps of the grid have one more chunk each.
-u64 size_of_case(Dice& dice, u64 element, u64 warps) {
+// size_of_case draws sizes, half of them near where the warps of the grid have one more chunk each, which
+// has so much data.
+u64 size_of_case(Dice& dice, u64 element, u64 warps, u64 data) {
 	u64 most = dice.below(16) == 0 ? 200000 : 5000;
 	if (dice.below(2) == 0) return dice.below(most / element + 1) * element;
-	u64 chunks = (1 + dice.below(9)) * warps + dice.below(3), bytes = chunks * 240 - dice.below(3) * element;
+	u64 chunks = (1 + dice.below(9)) * warps + dice.below(3), bytes = chunks * data - dice.below(3) * element;
 	return (bytes < 200000 ? bytes : 200000) / element * element;
 }
 
 bool two_steps(const Case& c) { return strcmp(c.kernel + 4, "_two_shot") == 0; }
+bool wide(const Case& c) { return strncmp(c.kernel, "wide", 4) == 0; }
+
+// single tells that a warp has one chunk at most.
+bool single(const Case& c) { return strncmp(c.kernel, "line", 4) == 0 && !two_steps(c); }
 
 Case case_of(u64 round, u32 ranks, u32 max_grid) {
 	static const struct {
@@ -82,9 +87,11 @@ Case case_of(u64 round, u32 ranks, u32 max_grid) {
 	c.divisor = c.op == Sum && dice.below(3) == 0 ? ranks : 1;
 	c.root = (u32)dice.below(ranks);
 	c.grid = 1 + (u32)dice.below(max_grid);
-	c.block = 32 * (2 + (u32)dice.below(dice.below(4) == 0 ? 15 : 3));
+	c.block = 32 * (2 + (u32)dice.below(dice.below(4) == 0 ? 19 : 3));
 	u64 element = c.copies ? 1 : type_bytes[c.type];
-	c.bytes = size_of_case(dice, element, c.grid * c.block / 32 - 1);
+	u64 warps = c.grid * c.block / 32 - 1, most = warps * 240 / element * element;
+	c.bytes = size_of_case(dice, element, warps, wide(c) ? 480 : 240);
+	if (single(c) && c.bytes > most) c.bytes = most;
 	if (two_steps(c)) c.bytes = c.bytes * ranks + dice.below(ranks) * element;
 	c.from = 4096 + dice.below(3) * element;
 	c.to = 4096 + dice.below(16 / element) * element + dice.below(2) * 112;
