@@ -80,7 +80,10 @@ func parts(err error) []error {
 		return nil
 	}
 	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok || errors.Join(joined.Unwrap()...).Error() != err.Error() {
+	if !ok {
+		return []error{err}
+	}
+	if again := errors.Join(joined.Unwrap()...); again == nil || again.Error() != err.Error() {
 		return []error{err}
 	}
 	var all []error

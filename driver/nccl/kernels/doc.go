@@ -36,14 +36,18 @@
 // Blocks wait for blocks of other ranks, never for blocks of their own grid, and all ranks
 // launch grids of the same size, which every rank's GPU holds at once beside nothing else:
 // Request.resident says how many blocks those are, and a test reads from the objects that the
-// registers do. Other work ends by itself and makes room. Grids of several blocks to a
-// multiprocessor leave a fifth of these, or all, with room for blocks of small calls, so small
-// calls of other groups go on beside a large one. Two large calls, of more than 600 KiB on a GPU
-// with 132 multiprocessors, need not fit at once. If groups make them at the same time, ranks
-// have to start them in the same order, as NCCL demands of its communicators, too; else they may
-// wait for each other until the clock ends them. The local kernel waits for no rank. But if it is
-// small it is launched before the all-reduce ahead of it has ended, and waits for that one in its
-// places: on a quarter of the multiprocessors at most.
+// registers do. Other work ends by itself and makes room. A kernel that overlaps with the one
+// before it in its stream comes when all blocks of that one have come, and waits in its places.
+//
+// Calls of different groups need not all fit at once. What is certain on a GPU with 132
+// multiprocessors, with a call that waits behind each, is two calls of up to 128 KiB (or with
+// parts of that), and a larger one with one of up to 8 KiB. If two groups make larger calls at the
+// same time and ranks start them in different orders, they may wait for each other until the
+// clock ends them; NCCL's communicators may so for ever.
+//
+// The local kernel waits for no rank. But if it is small it is launched before the all-reduce ahead
+// of it has ended, and waits for that one in its places: on a quarter of the multiprocessors at
+// most.
 //
 // # Objects
 //

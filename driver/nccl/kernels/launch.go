@@ -27,8 +27,8 @@ const (
 	maxBulkBlocks = 128
 )
 
-// A line of 128 bytes has 120 bytes of data. A warp moves a chunk of lines at once, 8 bytes a thread
-// in line kernels and 16 in wide ones.
+// A line of 128 bytes has 120 bytes of data. A warp moves a chunk of lines at once, 8 bytes a
+// thread in line kernels and 16 in wide ones.
 const (
 	lineBytes = 128
 	lineData  = 120
@@ -228,7 +228,7 @@ func (l *Launch) lines(r *Request) bool {
 	family, all := "line", chunks(l.bytes, lineLines)
 	if l.grid(all, 2*r.Blocks, r.resident(family)); all > l.warps() {
 		family, all = "wide", chunks(l.bytes, wideLines)
-		l.grid(all, 0, r.resident(family))
+		l.grid(all, noSmall, r.resident(family))
 	}
 	if r.reduces() {
 		l.Kernel = r.kernel(family + "_sum")
@@ -263,14 +263,15 @@ func twoStepLimit(ranks int) int64 {
 func chunks(bytes, lines int64) int64 { return (bytes + lines*lineData - 1) / (lines * lineData) }
 
 // room is the largest grid of a kernel: how many blocks, and of how many threads. Every rank's GPU
-// holds all of it at once, and small calls of other groups besides.
+// holds all of it at once.
 type room struct{ blocks, threads int }
 
-// resident is the room of a family. The kernels of the first have registers for two blocks on a
-// multiprocessor (KERNEL_OF of src/collectives.cu), those of the others for one.
+// resident is the room of a family. Some kernels have registers for two blocks on a multiprocessor
+// (KERNEL_OF of src/collectives.cu), the others for one. Not all of it is taken, so that a small
+// call of another group finds a place.
 func (r *Request) resident(family string) room {
 	switch {
-	case family == "line_two_shot" && r.Ranks <= 4 && r.Ranks != 3:
+	case family == "line_two_shot" && r.Ranks == 4:
 		return room{min(maxBlocks, r.Blocks*9/5), 512}
 	case r.Ranks == 2, r.Ranks == 4 && family == "line":
 		return room{min(maxBlocks, r.Blocks*9/5), 640}
@@ -278,6 +279,9 @@ func (r *Request) resident(family string) room {
 		return room{min(maxBlocks, (3*r.Blocks+3)/4), 512}
 	}
 }
+
+// noSmall asks for the largest blocks at once.
+const noSmall = 0
 
 // grid gives every chunk a warp as long as there are enough, and one warp to the words that ranks
 // exchange. It has small blocks, which are faster than few large ones, up to so many; then as many

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -11,18 +12,25 @@ import (
 // registers is what a multiprocessor has. Threads get them by the eight.
 const registers = 64 << 10
 
-// resident is how many threads of a kernel are on a multiprocessor at once, as Request.resident
-// says.
-func resident(kernel string) int {
-	family, ranks := kernel[:4], kernel[len(kernel)-1:]
-	switch {
-	case strings.HasPrefix(kernel, "line_two_shot") && ranks == "4":
-		return 2 * 512
-	case family == "line" && (ranks == "2" || ranks == "4"), family == "wide" && ranks == "2":
-		return 2 * 640
-	default:
+// familyOf is what Choose calls the kernels of lines, or "".
+func familyOf(kernel string) string {
+	for _, family := range []string{"line_two_shot", "line", "wide"} {
+		if strings.HasPrefix(kernel, family+"_") {
+			return family
+		}
+	}
+	return ""
+}
+
+// residents is how many threads of a kernel are on a multiprocessor at once.
+func residents(kernel string) int {
+	ranks, err := strconv.Atoi(kernel[strings.LastIndex(kernel, "_")+1:])
+	if familyOf(kernel) == "" || err != nil {
 		return 512
 	}
+	const multiprocessors = 100
+	most := (&Request{Ranks: ranks, Blocks: multiprocessors}).resident(familyOf(kernel))
+	return (most.blocks + multiprocessors - 1) / multiprocessors * most.threads
 }
 
 // The entries of .nv.info of a binary: format, attribute and size, and then so many bytes. That of
@@ -67,7 +75,7 @@ func TestKernelsFitBlocks(t *testing.T) {
 				kernels++
 				symbol := symbols[binary.LittleEndian.Uint32(info[2:])-1]
 				n := int(binary.LittleEndian.Uint32(info[6:])+7) / 8 * 8
-				if threads := resident(symbol.Name); n*threads > registers {
+				if threads := residents(symbol.Name); n*threads > registers {
 					t.Errorf("sm_%d0: %s has %d registers, and %d threads on a multiprocessor", major,
 						symbol.Name, n, threads)
 				}

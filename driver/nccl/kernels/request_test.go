@@ -108,11 +108,15 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		request := drawRequest(t)
 		for _, l := range chooseAll(t, request) {
-			if l.Blocks < 1 || l.Blocks > min(request.Blocks*9/5, maxBlocks) {
-				t.Fatalf("%d blocks of at most %d", l.Blocks, request.Blocks)
+			most := room{min(request.Blocks, maxBulkBlocks), 512}
+			if !l.Bulk {
+				most = request.resident(familyOf(l.Kernel))
+			}
+			if l.Blocks < 1 || l.Blocks > most.blocks {
+				t.Fatalf("%d blocks of at most %d", l.Blocks, most.blocks)
 			}
 			// One warp speaks, and one has data.
-			if l.Threads%warp != 0 || l.Threads < 2*warp || l.Threads > 640 {
+			if l.Threads%warp != 0 || l.Threads < 2*warp || l.Threads > most.threads {
 				t.Fatalf("%d threads", l.Threads)
 			}
 		}

@@ -26,33 +26,50 @@ type cache struct{ dir string }
 const (
 	// begun begins the names of folders that are not complete.
 	begun = "begun-"
+	// complete is the last file of a folder.
+	complete = "complete"
 	// unused is how long a folder stays that nobody asks for.
 	unused = 7 * 24 * time.Hour
 	// making bounds the wait for another process that compiles.
 	making = 10 * time.Minute
 )
 
-// userCache is the cache of this user.
+// userCache is the cache of this user. One without a home, or whose home is read-only, has it among
+// temporary files, where nobody else may have made it.
 func userCache() (cache, error) {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return cache{}, fmt.Errorf("looking for a place for the software GPU: %w", err)
+	if dir, err := os.UserCacheDir(); err == nil {
+		c := cache{filepath.Join(dir, "symmem-softgpu")}
+		if os.MkdirAll(c.dir, 0o700) == nil && syscall.Access(c.dir, writable) == nil {
+			return c, nil
+		}
 	}
-	return cache{filepath.Join(dir, "symmem-softgpu")}, nil
+	c := cache{filepath.Join(os.TempDir(), fmt.Sprintf("symmem-softgpu-%d", os.Getuid()))}
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return cache{}, fmt.Errorf("making a place for the software GPU: %w", err)
+	}
+	info, err := os.Lstat(c.dir)
+	if err != nil {
+		return cache{}, fmt.Errorf("looking at the place for the software GPU: %w", err)
+	}
+	owner, known := info.Sys().(*syscall.Stat_t)
+	if !known || int(owner.Uid) != os.Getuid() || info.Mode() != fs.ModeDir|0o700 {
+		return cache{}, fmt.Errorf("%s is no folder that only this user can write to", c.dir)
+	}
+	return c, nil
 }
+
+// writable is W_OK of access(2).
+const writable = 2
 
 // take returns the folder of a key, and fills it first if nobody has.
 func (c cache) take(key string, fill func(dir string) error) (string, error) {
-	if err := os.MkdirAll(c.dir, 0o700); err != nil {
-		return "", err
-	}
 	unlock, err := c.lock()
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
 	dir := filepath.Join(c.dir, key)
-	if _, err := os.Stat(dir); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, complete)); err == nil {
 		now := time.Now()
 		return dir, os.Chtimes(dir, now, now)
 	}
@@ -61,6 +78,9 @@ func (c cache) take(key string, fill func(dir string) error) (string, error) {
 	half, err := os.MkdirTemp(c.dir, begun)
 	if err == nil {
 		err = fill(half)
+	}
+	if err == nil {
+		err = errors.Join(os.WriteFile(filepath.Join(half, complete), nil, 0o600), os.RemoveAll(dir))
 	}
 	if err == nil {
 		err = os.Rename(half, dir)
@@ -114,11 +134,13 @@ func (c cache) clean() {
 func keyOf(flags []string, sources ...fs.FS) (string, error) {
 	sum := sha256.New()
 	for _, compiler := range []string{"gcc", "g++"} {
-		version, err := run("", compiler, compiler, []string{"--version"})
-		if err != nil {
-			return "", err
+		for _, question := range []string{"--version", "-dumpmachine"} {
+			answer, err := run("", compiler, compiler, []string{question})
+			if err != nil {
+				return "", err
+			}
+			fmt.Fprintf(sum, "%q\n", answer)
 		}
-		fmt.Fprintf(sum, "%q\n", version)
 	}
 	fmt.Fprintf(sum, "%q\n", flags)
 	for _, from := range sources {

@@ -19,7 +19,7 @@ func (f *filling) fill(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "library"), []byte("new"), 0o600)
 }
 
-// has fails the test unless a folder of the cache has exactly one file, of the right contents.
+// has fails the test unless a folder of the cache has exactly the file and the mark.
 func (c cache) has(t *testing.T, f *filling, key string) {
 	t.Helper()
 	dir, err := c.take(key, f.fill)
@@ -30,8 +30,38 @@ func (c cache) has(t *testing.T, f *filling, key string) {
 	if err != nil || string(text) != "new" {
 		t.Errorf("the file has %q, %v", text, err)
 	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
-		t.Errorf("the folder has %v, %v", entries, err)
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
+		t.Errorf("the folder has %v, %v, want the library and the mark", entries, err)
+	}
+}
+
+// TestWithoutAHomeTheCacheIsAmongTemporaryFiles, and what another user may write to is refused.
+func TestWithoutAHomeTheCacheIsAmongTemporaryFiles(t *testing.T) {
+	t.Setenv("HOME", "")
+	t.Setenv("XDG_CACHE_HOME", "")
+	t.Setenv("TMPDIR", t.TempDir())
+	c, err := userCache()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.has(t, &filling{}, "key")
+	if err := os.Chmod(c.dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := userCache(); err == nil {
+		t.Error("a folder that all can write to was taken")
+	}
+}
+
+func TestAFolderWithoutItsMarkIsMadeAnew(t *testing.T) {
+	c, f := cache{t.TempDir()}, &filling{}
+	c.has(t, f, "key")
+	if err := os.Remove(filepath.Join(c.dir, "key", complete)); err != nil {
+		t.Fatal(err)
+	}
+	c.has(t, f, "key")
+	if n := f.times.Load(); n != 2 {
+		t.Errorf("it was made %d times", n)
 	}
 }
 
