@@ -12,7 +12,7 @@ import (
 )
 
 // sizes are those of a call in lines and of one over the buffers, in numbers.
-var sizes = map[string]int64{"lines": 1000, "buffers": 1 << 20}
+var sizes = map[string]int64{"lines": 1000, "buffers": 1 << 21}
 
 // TestARankThatNeverComesIsNamed leaves kernels waiting for one rank until the deadline. Their
 // group is lost; its memory is not, nor are the GPUs.
