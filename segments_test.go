@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"symmem"
+	"symmem/internal/sys"
 )
 
 // memoryVariable is how many bytes each device of the software GPU has.
@@ -58,13 +59,9 @@ func segmentsOf(t *testing.T) int {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile("/proc/sys/vm/max_map_count")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mappings, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Fatal(err)
+	mappings := sys.NumberIn("/proc/sys/vm/max_map_count")
+	if mappings == 0 {
+		t.Fatal("the system does not say how many mappings a process may have")
 	}
 	const others = 500
 	n := min(10_000, (int(min(files.Cur, 1<<20))-others)/4, (mappings-others)/6)

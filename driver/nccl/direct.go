@@ -39,7 +39,7 @@ func (c *communicator) request(call *driver.Call) *kernels.Request {
 		Operation: call.Operation, DataType: call.DataType, ReduceOp: call.ReduceOp,
 		Root: call.Root, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Count: call.Count,
 		Symmetric: c.peersReach(call.SendWindow) && c.peersReach(call.RecvWindow),
-		InPlace:   call.Send == call.Recv, Blocks: c.direct.exchange.blocks,
+		InPlace:   call.Send == call.Recv, Multiprocessors: c.direct.exchange.multiprocessors,
 	}
 }
 
@@ -109,7 +109,7 @@ func (p *plan) rest(overlaps bool) *kernel {
 	blocks, threads := l.Grid()
 	return &kernel{
 		grid: cuda.Dim{X: uint32(blocks)}, block: cuda.Dim{X: uint32(threads)}, params: l.Params(),
-		overlaps: overlaps && l.Overlaps(x.blocks),
+		overlaps: overlaps && l.Overlaps(x.multiprocessors),
 	}
 }
 

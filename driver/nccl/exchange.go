@@ -17,8 +17,8 @@ import (
 // has it mapped, and where its kernels report faults.
 type exchange struct {
 	at [kernels.MaxRanks]uintptr // by group rank
-	// blocks is how many multiprocessors the GPU of every rank has at least.
-	blocks int
+	// multiprocessors is how many the GPU of every rank has at least.
+	multiprocessors int
 
 	mu sync.Mutex
 	// report is where kernels and the host speak; once it is given back, last is what it said. Both
@@ -84,7 +84,7 @@ func (c *communicator) agreeOnExchange(ctx context.Context, mine *equipment) err
 	if err != nil {
 		return err
 	}
-	c.direct.exchange.blocks = mine.Multiprocessors
+	c.direct.exchange.multiprocessors = mine.Multiprocessors
 	for r := range all {
 		var theirs equipment
 		if err := json.Unmarshal(all[r], &theirs); err != nil {
@@ -93,7 +93,7 @@ func (c *communicator) agreeOnExchange(ctx context.Context, mine *equipment) err
 		if theirs.Why != "" && c.direct.none == "" {
 			c.direct.none = fmt.Sprintf("rank %d: %s", c.cfg.Ranks[r], theirs.Why)
 		}
-		c.direct.exchange.blocks = min(c.direct.exchange.blocks, theirs.Multiprocessors)
+		c.direct.exchange.multiprocessors = min(c.direct.exchange.multiprocessors, theirs.Multiprocessors)
 	}
 	return nil
 }

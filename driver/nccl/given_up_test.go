@@ -19,7 +19,7 @@ func TestAStreamThatIsGivenUpIsSoBeforeItsFaultIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	var p pairOfRanks
-	p.open(t, 5*time.Second)
+	p.open(t, time.Second)
 	both(t, func(r int) error {
 		_, err := p.sum(t.Context(), r, 1)
 		return err

@@ -118,7 +118,7 @@ func TestAKernelThatDoesNotEndIsGivenUp(t *testing.T) {
 	}
 	defer dl.Setenv("SOFTGPU_DEAF", "0")
 	var p pairOfRanks
-	p.open(t, 5*time.Second)
+	p.open(t, 2*time.Second)
 	both(t, func(r int) error {
 		got, err := p.sum(t.Context(), r, float32(r+1))
 		if err == nil && got != 3 {

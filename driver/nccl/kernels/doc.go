@@ -39,11 +39,11 @@
 // registers do. Other work ends by itself and makes room. A kernel that overlaps with the one
 // before it in its stream comes when all blocks of that one have come, and waits in its places.
 //
-// Calls of different groups need not all fit at once. What is certain on a GPU with 132
-// multiprocessors, with a call that waits behind each, is two calls of up to 128 KiB (or with
-// parts of that), and a larger one with one of up to 8 KiB. If two groups make larger calls at the
-// same time and ranks start them in different orders, they may wait for each other until the
-// clock ends them; NCCL's communicators may so for ever.
+// Calls of different groups need not all fit at once. By arithmetic over threads and registers
+// these do on a GPU with 132 multiprocessors, with a call that waits behind each: two calls of up
+// to 128 KiB (or with parts of that), and a larger one with one of up to 8 KiB. If two groups make
+// larger calls at the same time and ranks start them in different orders, they may wait for each
+// other until the clock ends them.
 //
 // The local kernel waits for no rank. But if it is small it is launched before the all-reduce ahead
 // of it has ended, and waits for that one in its places: on a quarter of the multiprocessors at

@@ -48,8 +48,8 @@ type Request struct {
 	Count int64
 	// Symmetric tells that both buffers are, and InPlace that they are one.
 	Symmetric, InPlace bool
-	// Blocks is how many multiprocessors every rank's GPU has at least.
-	Blocks int
+	// Multiprocessors is how many every rank's GPU has at least.
+	Multiprocessors int
 }
 
 // Launch says how to run a call.
@@ -226,7 +226,7 @@ func (l *Launch) lines(r *Request) bool {
 		return false
 	}
 	family, all := "line", chunks(l.bytes, lineLines)
-	if l.grid(all, 2*r.Blocks, r.resident(family)); all > l.warps() {
+	if l.grid(all, 2*r.Multiprocessors, r.resident(family)); all > l.warps() {
 		family, all = "wide", chunks(l.bytes, wideLines)
 		l.grid(all, noSmall, r.resident(family))
 	}
@@ -247,7 +247,7 @@ func (l *Launch) inTwoSteps(r *Request) bool {
 	if int64(r.Ranks)*l.sendStride < l.bytes {
 		l.sendStride += 8
 	}
-	l.grid(chunks(l.sendStride, lineLines), r.Blocks, r.resident("line_two_shot"))
+	l.grid(chunks(l.sendStride, lineLines), r.Multiprocessors, r.resident("line_two_shot"))
 	l.Kernel = r.kernel("line_two_shot")
 	return true
 }
@@ -272,11 +272,11 @@ type room struct{ blocks, threads int }
 func (r *Request) resident(family string) room {
 	switch {
 	case family == "line_two_shot" && r.Ranks == 4:
-		return room{min(maxBlocks, r.Blocks*9/5), 512}
+		return room{min(maxBlocks, r.Multiprocessors*9/5), 512}
 	case r.Ranks == 2, r.Ranks == 4 && family == "line":
-		return room{min(maxBlocks, r.Blocks*9/5), 640}
+		return room{min(maxBlocks, r.Multiprocessors*9/5), 640}
 	default:
-		return room{min(maxBlocks, (3*r.Blocks+3)/4), 512}
+		return room{min(maxBlocks, (3*r.Multiprocessors+3)/4), 512}
 	}
 }
 
@@ -309,8 +309,8 @@ func (l *Launch) bulk(r *Request) {
 	case r.reduces():
 		family = "bulk_sum"
 	}
-	l.Kernel, l.Bulk, l.Threads, l.Blocks = r.kernel(family), true, 512, min(64, r.Blocks)
+	l.Kernel, l.Bulk, l.Threads, l.Blocks = r.kernel(family), true, 512, min(64, r.Multiprocessors)
 	if total := l.bytes; total >= 8<<20 || max(l.sendStride, l.recvStride)*int64(r.Ranks) >= 8<<20 {
-		l.Blocks = min(maxBulkBlocks, r.Blocks)
+		l.Blocks = min(maxBulkBlocks, r.Multiprocessors)
 	}
 }

@@ -173,7 +173,7 @@ func TestChoose(t *testing.T) {
 			l, err := Choose(&Request{
 				Operation: c.operation, DataType: c.dataType, ReduceOp: c.op, Ranks: c.ranks,
 				Count: c.bytes / int64(c.dataType.Size()), Symmetric: c.symmetric, InPlace: c.inPlace,
-				Blocks: 132,
+				Multiprocessors: 132,
 			})
 			switch {
 			case err != nil && !strings.Contains(err.Error(), c.kernel):
@@ -189,7 +189,8 @@ func TestChoose(t *testing.T) {
 
 func TestGridsGrowWithTheMessage(t *testing.T) {
 	request := Request{
-		DataType: driver.Uint8, Operation: driver.AllGather, Ranks: 2, Symmetric: true, Blocks: 132,
+		DataType: driver.Uint8, Operation: driver.AllGather, Ranks: 2, Symmetric: true,
+		Multiprocessors: 132,
 	}
 	for _, c := range []struct {
 		sentence        string

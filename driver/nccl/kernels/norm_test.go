@@ -36,7 +36,7 @@ func TestChooseNorms(t *testing.T) {
 
 func normRequest(ranks int, count int64) *Request {
 	return &Request{
-		Operation: driver.AllReduceRMSNorm, DataType: driver.BFloat16, Ranks: ranks, Blocks: 132,
+		Operation: driver.AllReduceRMSNorm, DataType: driver.BFloat16, Ranks: ranks, Multiprocessors: 132,
 		Count: count,
 	}
 }

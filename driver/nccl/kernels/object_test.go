@@ -28,7 +28,7 @@ func kernelNames() map[string]bool {
 				for _, count := range []int64{0, 1 << 10, 1 << 17, 1 << 18, 1 << 19, 1 << 20, 1 << 24} {
 					l, err := Choose(&Request{
 						Operation: operation, DataType: dataType, Ranks: ranks, Count: count,
-						Symmetric: true, Blocks: 132,
+						Symmetric: true, Multiprocessors: 132,
 					})
 					if err == nil {
 						names[l.Kernel] = true

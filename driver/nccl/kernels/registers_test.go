@@ -29,7 +29,7 @@ func residents(kernel string) int {
 		return 512
 	}
 	const multiprocessors = 100
-	most := (&Request{Ranks: ranks, Blocks: multiprocessors}).resident(familyOf(kernel))
+	most := (&Request{Ranks: ranks, Multiprocessors: multiprocessors}).resident(familyOf(kernel))
 	return (most.blocks + multiprocessors - 1) / multiprocessors * most.threads
 }
 

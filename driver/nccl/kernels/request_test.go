@@ -17,14 +17,14 @@ func drawRequest(t *rapid.T) Request {
 	return Request{
 		Operation: driver.Operation(
 			min(rapid.IntRange(0, 20).Draw(t, "operation"), int(driver.AllReduceRMSNorm))),
-		DataType:  rapid.SampledFrom(reduce.DataTypes()).Draw(t, "type"),
-		ReduceOp:  driver.ReduceOp(rapid.IntRange(0, driver.ReduceOps-1).Draw(t, "reduction")),
-		Root:      rapid.IntRange(0, ranks-1).Draw(t, "root"),
-		Ranks:     ranks,
-		Count:     rapid.Int64Range(0, size).Draw(t, "count"),
-		Symmetric: rapid.Bool().Draw(t, "symmetric"),
-		InPlace:   rapid.Bool().Draw(t, "in place"),
-		Blocks:    rapid.IntRange(1, 200).Draw(t, "blocks"),
+		DataType:        rapid.SampledFrom(reduce.DataTypes()).Draw(t, "type"),
+		ReduceOp:        driver.ReduceOp(rapid.IntRange(0, driver.ReduceOps-1).Draw(t, "reduction")),
+		Root:            rapid.IntRange(0, ranks-1).Draw(t, "root"),
+		Ranks:           ranks,
+		Count:           rapid.Int64Range(0, size).Draw(t, "count"),
+		Symmetric:       rapid.Bool().Draw(t, "symmetric"),
+		InPlace:         rapid.Bool().Draw(t, "in place"),
+		Multiprocessors: rapid.IntRange(1, 200).Draw(t, "multiprocessors"),
 	}
 }
 
@@ -108,7 +108,7 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		request := drawRequest(t)
 		for _, l := range chooseAll(t, request) {
-			most := room{min(request.Blocks, maxBulkBlocks), 512}
+			most := room{min(request.Multiprocessors, maxBulkBlocks), 512}
 			if !l.Bulk {
 				most = request.resident(familyOf(l.Kernel))
 			}
