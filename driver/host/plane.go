@@ -66,7 +66,23 @@ func (d *Device) Together(ctx context.Context, ranks []int) (bool, error) {
 // Submit takes the next ticket and shows it.
 func (p *plane) Submit() uint64 {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	ticket := p.next()
+	p.mu.Unlock()
+	return ticket
+}
+
+// TrySubmit takes the next ticket unless a peer has failed or is lost.
+func (p *plane) TrySubmit() (ticket uint64, ok bool) {
+	p.mu.Lock()
+	if ok = !p.closed && !p.forsaken() && !p.bereft(); ok {
+		ticket = p.next()
+	}
+	p.mu.Unlock()
+	return ticket, ok
+}
+
+// next is the next ticket, shown unless the group has been left. p.mu is held.
+func (p *plane) next() uint64 {
 	if p.closed || p.withdrawn {
 		p.submitted++
 		return p.submitted

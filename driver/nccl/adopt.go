@@ -59,10 +59,7 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 	if err := errors.Join(s.usable(), c.Cause(), c.open(), c.compareRecorded(prepared)); err != nil {
 		return err
 	}
-	c.launched[prepared.Path].Add(1)
-	if prepared.kernel != nil {
-		c.direct.history.note(prepared, 0)
-	}
+	c.history.note(prepared, 0)
 	s.recording = true
 	defer func() { s.recording = false }()
 	return c.call(prepared, s)
@@ -75,7 +72,7 @@ func (c *communicator) compareRecorded(p *plan) error {
 		return nil
 	}
 	ticket := c.plane.Submit()
-	c.busy.ticket.Store(ticket)
+	c.history.reach(ticket)
 	c.comparing.Store(&p.Call)
 	defer c.comparing.Store(nil)
 	return c.plane.Compare(ticket, &p.Call)

@@ -11,9 +11,6 @@ import (
 // A launch holds its stream's lock from note until CUDA has the work, and a stream whose lock is
 // taken does not count as idle. So no stream leaves while it is being given work.
 type busy struct {
-	// ticket is that of the last collective that was launched, operation what it does.
-	ticket    atomic.Uint64
-	operation atomic.Uint32
 	// recent is the stream that was noted last, as long as it is listed.
 	recent atomic.Pointer[stream]
 	// awake tells that the watcher is looking; wake makes it look.
@@ -27,10 +24,8 @@ type busy struct {
 	with []*stream // guarded by mu
 }
 
-// note records that a stream is about to get a collective. It is on the path of every launch.
-func (b *busy) note(s *stream, ticket uint64, operation uint32) {
-	b.ticket.Store(ticket)
-	b.operation.Store(operation)
+// note records that a stream is about to get work. It is on the path of every launch.
+func (b *busy) note(s *stream) {
 	if b.recent.Load() != s {
 		b.add(s)
 	}

@@ -12,6 +12,7 @@ import (
 	"symmem/internal/control"
 	"symmem/internal/nccl"
 	"symmem/internal/relay"
+	"symmem/internal/spin"
 )
 
 // communicator joins the ranks of a group: NCCL's communicator for data, a plane for all else.
@@ -34,10 +35,10 @@ type communicator struct {
 	graphs sync.WaitGroup // open graphs that hold work of this communicator
 
 	// mu is held while NCCL is called: it wants one thread at a time.
-	mu        sync.Mutex
+	mu        spin.Lock
 	windows   map[driver.SegmentKey]*window  // guarded by mu
 	local     map[*segment]nccl.Registration // guarded by mu
-	launched  [driver.Paths]atomic.Uint64
+	history   history
 	busy      busy
 	messages  messages
 	mailboxes mailboxes
@@ -272,11 +273,7 @@ func (c *communicator) Exchange(
 
 // Launched counts the calls by their path.
 func (c *communicator) Launched() [driver.Paths]uint64 {
-	var counts [driver.Paths]uint64
-	for path := range counts {
-		counts[path] = c.launched[path].Load()
-	}
-	return counts
+	return c.history.launched()
 }
 
 // SetCheck switches the comparison of calls.
@@ -329,7 +326,8 @@ func (c *communicator) finishWork() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
 	defer cancel()
 	_ = poll(ctx, func() bool { // what counts is whether the work has ended
-		return c.idle() || !c.complete(c.busy.ticket.Load()) || c.unanswered() ||
+		ticket, _ := c.history.latest()
+		return c.idle() || !c.complete(ticket) || c.unanswered() ||
 			c.plane.Cause() != nil
 	})
 	return c.idle()

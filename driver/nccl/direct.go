@@ -19,8 +19,7 @@ type direct struct {
 	exchange exchange
 	turns    turns
 	// shown is where ranks see what others have launched.
-	shown   control.Announcements
-	history history
+	shown control.Announcements
 }
 
 // Direct tells whether a kernel of our own can run a call.
@@ -122,19 +121,19 @@ func (k *kernel) queue(gpu *cuda.Driver, on cuda.Stream) error {
 }
 
 // launchKernel queues the kernels of a plan, after those of the group on other streams.
-// s.mu and c.mu are held, on a thread of the device.
-func (c *communicator) launchKernel(p *plan, s *stream) error {
+// s.mu and c.mu are held.
+func (c *communicator) launchKernel(p *plan, s *stream, gpu *cuda.Driver) error {
 	if s.capture == nil && !s.recording {
-		if err := c.direct.turns.take(c, s); err != nil {
+		if err := c.direct.turns.take(c, s, gpu); err != nil {
 			return err
 		}
 	}
 	var err error
 	for k := p.kernel; k != nil && err == nil; k = k.then {
-		err = k.queue(c.device.cuda, s.handle)
+		err = k.queue(gpu, s.handle)
 	}
 	if err == nil && s.adopted && !s.recording {
-		err = c.direct.turns.mark(c)
+		err = c.direct.turns.mark(c, gpu)
 	}
 	return err
 }
@@ -157,7 +156,7 @@ func (c *communicator) differing(call *driver.Call, ticket uint64) error {
 
 // strayed tells whether other ranks have launched something else under a ticket of this rank.
 func (c *communicator) strayed(ticket uint64) error {
-	p := c.direct.history.of(ticket)
+	p := c.history.of(ticket)
 	if p == nil || !c.check.Load() {
 		return nil
 	}
@@ -170,7 +169,7 @@ func (c *communicator) faulted() error {
 	if !found {
 		return nil
 	}
-	p, sequence := c.direct.history.culprit(&report)
+	p, sequence := c.history.culprit(&report)
 	switch report.Fault() {
 	case kernels.Diverged:
 		if err := c.differing(&p.Call, sequence); err != nil {

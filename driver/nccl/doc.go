@@ -25,16 +25,17 @@
 //
 // # Threads
 //
-// CUDA's current context and NCCL's group state belong to an operating system thread. Every entry
-// locks its goroutine to its thread and makes the device's primary context current, which costs
-// less than handing work to an executor thread would.
+// CUDA's current context and NCCL's group state belong to an operating system thread. Single calls
+// make the device's primary context current in the same entry to C (Device.with); sequences that
+// rely on one thread lock their goroutine to it (Device.do). Both cost less than handing work to an
+// executor thread would.
 //
 // # Lock order
 //
 //	graph.mu
 //	  stream.mu
 //	    communicator.mu, of several groups in the order of their numbers
-//	      messages.mu, busy.mu
+//	      messages.mu, busy.mu, history.mu
 //	        mailboxes.mu, aside.mu, event.mu
 //	      Device.mu
 //

@@ -201,7 +201,7 @@ func (g *graph) queue(s *stream, sent []*message) error {
 		if p.kernel == nil {
 			continue
 		}
-		if err := p.c.direct.turns.take(p.c, s); err != nil {
+		if err := p.c.direct.turns.take(p.c, s, g.device.cuda); err != nil {
 			return err
 		}
 	}

@@ -86,21 +86,29 @@ func (s *stream) record(p *plan) error {
 // c.mu are held. A peer that has failed may have done so over this very call, which Compare tells.
 func (c *communicator) admit(s *stream, p *plan) error {
 	check := c.check.Load()
-	if !check && c.plane.Forsaken() {
+	ticket, ok := c.submit(check)
+	if !ok {
 		return c.forsaken(p)
 	}
-	ticket := c.plane.Submit()
-	c.busy.note(s, ticket, uint32(p.Operation))
-	s.last, s.ticket, s.operation = c, ticket, p.Operation
-	c.launched[p.Path].Add(1)
-	if p.Path == driver.PathWindow {
+	c.history.note(p, ticket)
+	c.busy.note(s)
+	if p.Path == driver.PathWindow && !c.busy.windows.Load() {
 		c.busy.windows.Store(true)
 	}
-	c.direct.history.note(p, ticket)
+	s.last, s.ticket, s.operation = c, ticket, p.Operation
 	if !check {
 		return c.plane.Cause()
 	}
 	return c.compare(p, ticket)
+}
+
+// submit takes a ticket. A call that is not compared needs all ranks there: NCCL may connect to
+// them, and wait for one that is gone for ever.
+func (c *communicator) submit(check bool) (ticket uint64, ok bool) {
+	if check {
+		return c.plane.Submit(), true
+	}
+	return c.plane.TrySubmit()
 }
 
 // compare makes sure that all ranks launch the same call. Kernels of our own do that
@@ -124,7 +132,8 @@ func (c *communicator) forsaken(p *plan) error {
 		return err
 	}
 	// Worded as the wait for it would be: ranks compare where each of them is.
-	wait := c.waitFor(c.busy.ticket.Load()+1, p.Operation)
+	ticket, _ := c.history.latest()
+	wait := c.waitFor(ticket+1, p.Operation)
 	if err := c.plane.Trouble(wait, time.Now()); err != nil {
 		return c.plane.Fail(err)
 	}
@@ -142,17 +151,12 @@ func (s *stream) refuse(c *communicator, err error) error {
 	return nil
 }
 
-// call gives a collective to NCCL. s.mu and c.mu are held.
+// call gives a collective to NCCL, or queues kernels. s.mu and c.mu are held.
 func (c *communicator) call(p *plan, s *stream) error {
 	if p.nothing() {
 		return nil
 	}
-	v, err := c.device.enter()
-	if err != nil {
-		return err
-	}
-	err = p.run(s)
-	c.device.leave(v)
+	err := c.device.with(func(in *libraries) error { return p.run(s, in) })
 	if err == nil {
 		return nil
 	}

@@ -78,9 +78,8 @@ func (c *communicator) offer(s *stream, p *plan) (*message, error) {
 		plan: p, number: c.messages.known.Offer(&p.Call), check: check, tag: tagOf(p, check),
 		since: time.Now(), done: done,
 	}
-	c.launched[p.Path].Add(1)
-	ticket := c.busy.ticket.Load()
-	c.busy.note(s, ticket, uint32(p.Operation))
+	ticket := c.history.message(p)
+	c.busy.note(s)
 	s.last, s.ticket, s.operation = c, ticket, p.Operation
 	return m, nil
 }

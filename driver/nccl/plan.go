@@ -124,20 +124,20 @@ func (p *plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }
 // nothing tells that a call moves nothing.
 func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil }
 
-// run queues the call, on a thread of the device. s.mu and c.mu are held.
-func (p *plan) run(s *stream) error {
+// run queues the call through libraries that are in the device's context. s.mu and c.mu are held.
+func (p *plan) run(s *stream, in *libraries) error {
 	if p.kernel != nil {
-		return p.c.launchKernel(p, s)
+		return p.c.launchKernel(p, s, in.cuda)
 	}
-	return p.call(s.handle)
+	return p.call(s.handle, in)
 }
 
 // call makes NCCL's call.
-func (p *plan) call(on cuda.Stream) error {
+func (p *plan) call(on cuda.Stream, in *libraries) error {
 	if len(p.c.cfg.Ranks) == 1 {
-		return p.copy(on)
+		return p.copy(on, in.cuda)
 	}
-	n, c, root := p.c.device.nccl, p.c.handle, p.Root
+	n, c, root := in.nccl, p.c.handle, p.Root
 	switch p.Operation {
 	case driver.AllReduce, driver.Barrier:
 		return n.AllReduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, c, on)
@@ -150,22 +150,22 @@ func (p *plan) call(on cuda.Stream) error {
 	case driver.Reduce:
 		return n.Reduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, root, c, on)
 	default:
-		return p.allToAll(on)
+		return p.allToAll(on, in)
 	}
 }
 
 // copy is what every collective of a group of one comes to.
-func (p *plan) copy(on cuda.Stream) error {
+func (p *plan) copy(on cuda.Stream, gpu *cuda.Driver) error {
 	if p.send == p.recv {
 		return nil
 	}
 	bytes := p.count * int64(p.DataType.Size())
-	return p.c.device.cuda.MemcpyAsync(p.recv, p.send, bytes, on)
+	return gpu.MemcpyAsync(p.recv, p.send, bytes, on)
 }
 
 // allToAll works in place on a copy of its input, which NCCL itself does not offer.
-func (p *plan) allToAll(on cuda.Stream) error {
-	n, gpu := p.c.device.nccl, p.c.device.cuda
+func (p *plan) allToAll(on cuda.Stream, in *libraries) error {
+	n, gpu := in.nccl, in.cuda
 	if p.send != p.recv {
 		return n.AlltoAll(p.send, p.recv, p.count, p.dataType, p.c.handle, on)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/cuda"
+	"symmem/internal/spin"
 )
 
 // stream is a CUDA stream with what CUDA does not keep: whose collectives it has, and the first
@@ -22,7 +23,7 @@ type stream struct {
 	device *Device
 	handle cuda.Stream
 
-	mu      sync.Mutex
+	mu      spin.Lock
 	capture *graph      // guarded by mu
 	closed  atomic.Bool // changes with mu and questions held
 	// last is the communicator that launched here most recently, ticket its collective.
@@ -209,8 +210,8 @@ func (s *stream) query() (done bool, err error) {
 			return captured, err
 		}
 	}
-	err = s.device.do(func() error {
-		done, err = s.device.cuda.StreamQuery(s.handle)
+	err = s.device.with(func(in *libraries) error {
+		done, err = in.cuda.StreamQuery(s.handle)
 		return err
 	})
 	s.device.order.Load()

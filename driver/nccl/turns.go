@@ -9,7 +9,7 @@ import (
 // turns keeps the kernels of a group in the order of their launches, whatever streams they are on:
 // each begins when the one before has ended. It is what NCCL does for its own.
 //
-// Methods are called with the communicator's mu held, on a thread of the device.
+// Methods are called with the communicator's mu held, and with a driver that is in the context.
 type turns struct {
 	// handle is the CUDA stream of the latest launch; 0 before the first.
 	handle cuda.Stream
@@ -21,17 +21,17 @@ type turns struct {
 }
 
 // take makes a stream wait for the latest launch on another one.
-func (t *turns) take(c *communicator, s *stream) error {
+func (t *turns) take(c *communicator, s *stream, gpu *cuda.Driver) error {
 	if t.handle == s.handle && (t.open == s || t.marked) {
 		return nil
 	}
 	if t.open != nil {
-		if err := t.mark(c); err != nil {
+		if err := t.mark(c, gpu); err != nil {
 			return err
 		}
 	}
 	if t.marked {
-		if err := c.device.cuda.StreamWaitEvent(s.handle, t.tail.handle); err != nil {
+		if err := gpu.StreamWaitEvent(s.handle, t.tail.handle); err != nil {
 			return err
 		}
 	}
@@ -41,13 +41,13 @@ func (t *turns) take(c *communicator, s *stream) error {
 }
 
 // mark puts the tail behind what the latest stream has to do.
-func (t *turns) mark(c *communicator) (err error) {
+func (t *turns) mark(c *communicator, gpu *cuda.Driver) (err error) {
 	if t.tail == nil {
 		if t.tail, err = c.device.newEvent(); err != nil {
 			return err
 		}
 	}
-	if err := c.device.cuda.EventRecord(t.tail.handle, t.handle); err != nil {
+	if err := gpu.EventRecord(t.tail.handle, t.handle); err != nil {
 		return err
 	}
 	t.open, t.marked = nil, true
@@ -77,20 +77,22 @@ func (s *stream) leave() error {
 // forsake is leave for a CUDA stream that is given up with its work, for which nobody waits then.
 func (s *stream) forsake() {
 	for _, c := range s.carries {
-		_ = s.leaveGroup(c, func(t *turns, _ *communicator) error {
+		_ = s.leaveGroup(c, func(t *turns, _ *communicator, _ *cuda.Driver) error {
 			*t = turns{tail: t.tail}
 			return nil
 		})
 	}
 }
 
-func (s *stream) leaveGroup(c *communicator, do func(*turns, *communicator) error) error {
+func (s *stream) leaveGroup(
+	c *communicator, do func(*turns, *communicator, *cuda.Driver) error,
+) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.direct.turns.open != s {
 		return nil
 	}
-	return s.device.do(func() error { return do(&c.direct.turns, c) })
+	return s.device.do(func() error { return do(&c.direct.turns, c, s.device.cuda) })
 }
 
 // heed fails the groups whose kernels have reported a fault: the stream must not be taken for done

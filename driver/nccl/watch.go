@@ -44,7 +44,7 @@ func (c *communicator) attend() {
 		case <-look.C:
 		}
 		// Asking a stream takes its lock, so a program that goes on launching is left alone.
-		if now := c.busy.ticket.Load(); now != seen {
+		if now, _ := c.history.latest(); now != seen {
 			seen = now
 		} else if c.rest() {
 			return
@@ -104,16 +104,15 @@ func (p *probe) doubts(err error) error {
 }
 
 func (c *communicator) newProbe() probe {
-	return probe{
-		ticket: c.busy.ticket.Load(), since: time.Now(),
-		operation: driver.Operation(c.busy.operation.Load()),
-	}
+	ticket, operation := c.history.latest()
+	return probe{ticket: ticket, operation: operation, since: time.Now()}
 }
 
 // examine asks why the probe may never end.
 func (c *communicator) examine(p *probe) error {
+	latest, _ := c.history.latest()
 	if call := c.comparing.Load(); call != nil {
-		return p.doubts(c.differing(call, c.busy.ticket.Load()))
+		return p.doubts(c.differing(call, latest))
 	}
 	if err := c.faulted(); err != nil {
 		return err
@@ -133,7 +132,7 @@ func (c *communicator) examine(p *probe) error {
 	if err := c.asyncError(); err != nil {
 		return err
 	}
-	if c.busy.ticket.Load() != p.ticket && c.complete(p.ticket) {
+	if latest != p.ticket && c.complete(p.ticket) {
 		*p = c.newProbe()
 	}
 	return nil

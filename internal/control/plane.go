@@ -29,6 +29,8 @@ type Plane interface {
 	// Submit takes the next ticket and shows it to the others. It costs a few nanoseconds, since
 	// every launch pays for it. The caller makes its calls one at a time.
 	Submit() uint64
+	// TrySubmit is Submit as long as the plane is not Forsaken; else it takes no ticket.
+	TrySubmit() (ticket uint64, ok bool)
 	// Compare waits until every rank has come to its n-th Compare, and compares the digests of
 	// the calls. If they differ, every rank gets a driver.MismatchError with the ticket as its
 	// Sequence. The wait is bounded by the device's timeout and ends as that of an exchange does.
@@ -51,7 +53,7 @@ type Plane interface {
 	// has failed after it submitted the ticket is no trouble yet: Forsaken tells of it.
 	Trouble(w Wait, since time.Time) error
 	// Forsaken tells whether a peer has failed or is lost, or this plane was closed. It reads a word
-	// or two for each peer, since it is asked before every launch: work that needs a rank which
+	// or two for each peer, since TrySubmit asks it at every launch: work that needs a rank which
 	// is lost may hold up a GPU for ever.
 	Forsaken() bool
 	// Fail records the first fault of this rank, takes the others out of their waits, which end

@@ -25,6 +25,23 @@ func (d *Driver) SetCurrent(context Context) error {
 	return d.call(ctxSetCurrent, uintptr(context))
 }
 
+// In is the driver for use on any thread, which need not be locked for it: each call makes a
+// context current on its thread first. C is entered once for both, so that costs much less than
+// SetCurrent. Calls that rely on being on the thread of the one before do not go through it.
+func (d *Driver) In(context Context) *Driver {
+	in := *d
+	in.first = d.Entry(context)
+	return &in
+}
+
+// Entry is the step that makes a context current, for calls of libraries that work in one.
+func (d *Driver) Entry(context Context) dl.Step {
+	return dl.Step{
+		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),
+		Refused: func(status int32) error { return d.newError(ctxSetCurrent, Code(status)) },
+	}
+}
+
 // Current returns the context of the calling thread, or 0.
 func (d *Driver) Current() (Context, error) {
 	context := dl.NewCell(Context(0))

@@ -16,6 +16,8 @@ const PathVariable = "SYMMEM_CUDA"
 type Driver struct {
 	library *dl.Library
 	symbols [functions]dl.Symbol
+	// first is made right before each call; the zero value is none.
+	first dl.Step
 }
 
 // Load opens libcuda and initialises it. Without paths it opens the file that SYMMEM_CUDA names,
@@ -61,21 +63,30 @@ func (d *Driver) find() error {
 // call calls a function and turns its result into an error. It does not allocate unless the
 // function refuses.
 func (d *Driver) call(f function, args ...uintptr) error {
-	if code := Code(d.symbols[f].Call(args...)); code != Success {
-		return d.newError(f, code)
+	if status, ok := d.symbols[f].StatusAfter(&d.first, args...); !ok || Code(status) != Success {
+		return d.failure(f, status, ok)
 	}
 	return nil
 }
 
+// failure is the error of a call, or of the step before it if that is what did not go well.
+func (d *Driver) failure(f function, status int32, ok bool) error {
+	if !ok {
+		return d.first.Refused(status)
+	}
+	return d.newError(f, Code(status))
+}
+
 // query calls a function whose answer "not ready" is no failure.
 func (d *Driver) query(f function, handle uintptr) (done bool, err error) {
-	switch code := Code(d.symbols[f].Call(handle)); code {
-	case Success:
+	status, ok := d.symbols[f].StatusAfter(&d.first, handle)
+	switch {
+	case ok && Code(status) == Success:
 		return true, nil
-	case ErrNotReady:
+	case ok && Code(status) == ErrNotReady:
 		return false, nil
 	default:
-		return false, d.newError(f, code)
+		return false, d.failure(f, status, ok)
 	}
 }
 

@@ -10,8 +10,12 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	memcpy, _ := Default("memcpy")
 	from, to := new([64]byte), new([64]byte)
 	for name, call := range map[string]func(){
-		"without arguments":     func() { getpid.Call() },
-		"with arguments":        func() { memcpy.Call(AddressOf(to), AddressOf(from), 64) },
+		"without arguments": func() { getpid.Call() },
+		"with arguments":    func() { memcpy.Call(AddressOf(to), AddressOf(from), 64) },
+		"for a status":      func() { getpid.Status() },
+		"for a status, behind a step": func() {
+			getpid.StatusAfter(&Step{Function: getpid})
+		},
 		"with eleven arguments": func() { getpid.Call(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11) },
 		"with a result in a cell": func() {
 			cell := NewCell(uint64(7))
@@ -28,19 +32,23 @@ func TestCallsDoNotAllocate(t *testing.T) {
 }
 
 func BenchmarkCall(b *testing.B) {
-	getpid, _ := Default("getpid")
+	abs, _ := Default("abs")
 	memcpy, _ := Default("memcpy")
 	from, to := new([64]byte), new([64]byte)
-	b.Run("getpid", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			getpid.Call()
-		}
-	})
-	b.Run("memcpy", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			memcpy.Call(AddressOf(to), AddressOf(from), 64)
-		}
-	})
+	for _, c := range []struct {
+		name string
+		call func()
+	}{
+		{"abs", func() { abs.Call(1) }},
+		{"abs for a status", func() { abs.Status(1) }},
+		{"abs for a status behind a step", func() { abs.StatusAfter(&Step{Function: abs}, 1) }},
+		{"memcpy", func() { memcpy.Call(AddressOf(to), AddressOf(from), 64) }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				c.call()
+			}
+		})
+	}
 }

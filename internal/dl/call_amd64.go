@@ -14,17 +14,24 @@ const directArguments = 10
 type frame struct {
 	function  uintptr
 	arguments [directArguments]uintptr
-	result    uintptr
+	// first and argument are the call that is made before, if first is not 0.
+	first, argument uintptr
+	// result is where all 64 bits of the result go, or 0.
+	result uintptr
 }
 
-// frames are used again, so that calls do not allocate. They are not on the stack, which may move
+// refused marks the status of a first call that went wrong. It is above all statuses.
+const refused = 1 << 30
+
+// results are used again, so that calls do not allocate. They are not on the stack, which may move
 // when C calls back.
-var directFrames = sync.Pool{New: func() any { return new(frame) }}
+var results = sync.Pool{New: func() any { return new(uintptr) }}
 
 // cgocall runs a C function on a stack of the system and tells the scheduler about it. The runtime
 // keeps the name and the signature for packages that call C without cgo (go.dev/issue/67401).
 //
 //go:linkname cgocall runtime.cgocall
+//go:noescape
 func cgocall(function uintptr, argument unsafe.Pointer) int32
 
 // callABI0 is the address of call in call_amd64.s.
@@ -32,11 +39,24 @@ var callABI0 uintptr
 
 // direct makes a call with few arguments, in about half the time that one with many takes.
 func direct(s Symbol, args []uintptr) uintptr {
-	f := directFrames.Get().(*frame)
-	f.function = uintptr(s)
+	result := results.Get().(*uintptr)
+	f := frame{function: uintptr(s), result: uintptr(unsafe.Pointer(result))}
 	copy(f.arguments[:], args)
-	cgocall(callABI0, unsafe.Pointer(f))
-	result := f.result
-	directFrames.Put(f)
-	return result
+	cgocall(callABI0, unsafe.Pointer(&f))
+	value := *result
+	results.Put(result)
+	return value
+}
+
+// directStatus is direct for a status, which needs no memory but the stack.
+func directStatus(s Symbol, first *Step, args []uintptr) (status int32, ok bool) {
+	f := frame{
+		function: uintptr(s), first: uintptr(first.Function), argument: first.Argument,
+	}
+	copy(f.arguments[:], args)
+	status = cgocall(callABI0, unsafe.Pointer(&f))
+	if first.Function != 0 && status&refused != 0 {
+		return status &^ refused, false
+	}
+	return status, true
 }

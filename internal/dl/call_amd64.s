@@ -1,34 +1,56 @@
 //go:build linux
 
+#include "go_asm.h"
 #include "textflag.h"
 
 GLOBL ·callABI0(SB), NOPTR|RODATA, $8
 DATA ·callABI0(SB)/8, $call(SB)
 
-// call makes the call that a frame describes. It runs on a stack of the system, with the calling
-// convention of C (System V amd64 ABI): the frame's address comes in DI. The assembler adds a slot
-// for BP to the frame size, which aligns the stack to 16 bytes at the CALL.
+// call makes the call that a frame describes, and the one before it if there is one. It runs on a
+// stack of the system, with the calling convention of C (System V amd64 ABI): the frame's address
+// comes in DI. It returns the low 32 bits of what the last call has returned. The frame is not
+// touched after the call, since it may be on a stack of Go's, which moves if C calls back; where
+// all 64 bits are wanted the frame says where they go.
+//
+// The assembler adds a slot for BP to the frame size, which aligns the stack to 16 bytes at a CALL.
 TEXT call(SB), NOSPLIT, $64
-	MOVQ DI, 56(SP)
+	MOVQ frame_first(DI), R11
+	TESTQ R11, R11
+	JZ main
+	MOVQ DI, 48(SP)
+	MOVQ frame_argument(DI), DI
+	XORL AX, AX
+	CALL R11
+	TESTL AX, AX
+	JNZ refused
+	MOVQ 48(SP), DI
+main:
 	MOVQ DI, R11
-	MOVQ 56(R11), R10
+	MOVQ (frame_arguments+48)(R11), R10
 	MOVQ R10, 0(SP)
-	MOVQ 64(R11), R10
+	MOVQ (frame_arguments+56)(R11), R10
 	MOVQ R10, 8(SP)
-	MOVQ 72(R11), R10
+	MOVQ (frame_arguments+64)(R11), R10
 	MOVQ R10, 16(SP)
-	MOVQ 80(R11), R10
+	MOVQ (frame_arguments+72)(R11), R10
 	MOVQ R10, 24(SP)
-	MOVQ 8(R11), DI
-	MOVQ 16(R11), SI
-	MOVQ 24(R11), DX
-	MOVQ 32(R11), CX
-	MOVQ 40(R11), R8
-	MOVQ 48(R11), R9
-	MOVQ 0(R11), R11
+	MOVQ frame_result(R11), R10
+	MOVQ R10, 56(SP)
+	MOVQ (frame_arguments+0)(R11), DI
+	MOVQ (frame_arguments+8)(R11), SI
+	MOVQ (frame_arguments+16)(R11), DX
+	MOVQ (frame_arguments+24)(R11), CX
+	MOVQ (frame_arguments+32)(R11), R8
+	MOVQ (frame_arguments+40)(R11), R9
+	MOVQ frame_function(R11), R11
 	XORL AX, AX
 	CALL R11
 	MOVQ 56(SP), R11
-	MOVQ AX, 88(R11)
-	XORL AX, AX
+	TESTQ R11, R11
+	JZ done
+	MOVQ AX, 0(R11)
+done:
+	RET
+refused:
+	ORL $const_refused, AX
 	RET

@@ -2,7 +2,11 @@
 
 package dl
 
-// directArguments is 0: all calls take the general way.
-const directArguments = 0
+// directArguments is -1: all calls take the general way.
+const directArguments = -1
 
 func direct(Symbol, []uintptr) uintptr { panic("dl: no direct calls on this platform") }
+
+func directStatus(Symbol, *Step, []uintptr) (int32, bool) {
+	panic("dl: no direct calls on this platform")
+}

@@ -1,6 +1,7 @@
 package dl
 
 import (
+	"runtime"
 	"sync"
 
 	"github.com/ebitengine/purego"
@@ -12,9 +13,9 @@ const MaxArguments = 32
 // Symbol is the address of a C function. It is valid for as long as the process runs.
 type Symbol uintptr
 
-// frames hold the arguments of calls that are on their way. purego lets a list of arguments
+// lists hold the arguments of calls that are on their way. purego lets a list of arguments
 // escape to the heap; a list that is used again costs nothing.
-var frames = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
+var lists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
 
 // Call calls the function with the C calling convention and returns its result as a register
 // holds it: of a result that is narrower than 64 bits only the low bits count. It blocks the
@@ -27,12 +28,54 @@ func (s Symbol) Call(args ...uintptr) uintptr {
 	if len(args) <= directArguments {
 		return direct(s, args)
 	}
+	return general(s, args)
+}
+
+func general(s Symbol, args []uintptr) uintptr {
 	if len(args) > MaxArguments {
 		panic("dl: too many arguments")
 	}
-	f := frames.Get().(*[MaxArguments]uintptr)
+	f := lists.Get().(*[MaxArguments]uintptr)
 	n := copy(f[:], args)
 	result, _, _ := purego.SyscallN(uintptr(s), f[:n]...)
-	frames.Put(f)
+	lists.Put(f)
 	return result
+}
+
+// Status is Call for a function whose result is a status of 32 bits, and costs less.
+func (s Symbol) Status(args ...uintptr) int32 {
+	if len(args) <= directArguments {
+		status, _ := directStatus(s, &Step{}, args)
+		return status
+	}
+	return int32(general(s, args))
+}
+
+// Step is a call with one argument that returns a status, 0 if it went well, and that another call
+// needs: such as the one that makes a context current on the thread. The zero value is no call. It
+// is immutable.
+type Step struct {
+	Function Symbol
+	Argument uintptr
+	// Refused makes an error of the status of a step that did not go well.
+	Refused func(status int32) error
+}
+
+// StatusAfter is Status right behind a step on the same thread, for little more than one call
+// takes, since C is entered once. If ok is false the step did not go well, the status is its own,
+// and the function was not called.
+//
+// Preconditions: those of Call; no status of the step or the function is negative or has 2^30.
+func (s Symbol) StatusAfter(first *Step, args ...uintptr) (status int32, ok bool) {
+	if len(args) <= directArguments {
+		return directStatus(s, first, args)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if first.Function != 0 {
+		if status := int32(general(first.Function, []uintptr{first.Argument})); status != 0 {
+			return status, false
+		}
+	}
+	return int32(general(s, args)), true
 }

@@ -94,6 +94,73 @@ void late(unsigned *out, unsigned *other, void (*meanwhile)(void *)) {
 	if got := <-done; got != [2]uint32{0xee928bdf, 42} {
 		t.Errorf("C's results are %#x, want 0xee928bdf and 42", got)
 	}
+	go func() {
+		out, other := dl.NewCell(uint32(0)), uint32(41)
+		late.Status(out.Address(), dl.AddressOf(&other), grown)
+		done <- [2]uint32{out.Take(), other}
+	}()
+	if got := <-done; got != [2]uint32{0xee928bdf, 42} {
+		t.Errorf("beside a status C's results are %#x, want 0xee928bdf and 42", got)
+	}
+}
+
+func TestAStatusIsThatOfTheFunctionBehindTheStep(t *testing.T) {
+	path := dltest.Compile(t, "libstatus.so", `
+static __thread long entered;
+static int calls;
+int enter(long argument) { entered = argument; return argument < 0 ? 7 : 0; }
+int sum(long a, long b, long c, long d, long e, long f, long g, long h, long i, long j) {
+	calls++;
+	return entered+a+2*b+3*c+4*d+5*e+6*f+7*g+8*h+9*i+10*j;
+}
+int sum_of_more(long a, long b, long c, long d, long e, long f, long g, long h, long i, long j,
+                long k) {
+	return sum(a,b,c,d,e,f,g,h,i,j) + k;
+}
+int called(void) { return calls; }`)
+	library, err := dl.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, _ := library.Find("sum")
+	more, _ := library.Find("sum_of_more")
+	enter, _ := library.Find("enter")
+	called, _ := library.Find("called")
+	ten := []uintptr{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	for name, c := range map[string]struct {
+		function dl.Symbol
+		first    dl.Step
+		args     []uintptr
+		want     int32
+		ok       bool
+	}{
+		"no step":               {sum, dl.Step{}, ten, 385, true},
+		"a step that goes well": {sum, dl.Step{Function: enter, Argument: 1000}, ten, 1385, true},
+		"a step that does not": {
+			sum, dl.Step{Function: enter, Argument: ^uintptr(0)}, ten, 7, false,
+		},
+		"no step and eleven arguments": {more, dl.Step{}, append(ten[:10:10], 11), 396, true},
+		"a step and eleven arguments": {
+			more, dl.Step{Function: enter, Argument: 1000}, append(ten[:10:10], 11), 1396, true,
+		},
+		"a step that does not, and eleven arguments": {
+			more, dl.Step{Function: enter, Argument: ^uintptr(0)}, append(ten[:10:10], 11), 7, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			enter.Status(0)
+			before := called.Status()
+			status, ok := c.function.StatusAfter(&c.first, c.args...)
+			if status != c.want || ok != c.ok {
+				t.Errorf("status %d, %v, want %d, %v", status, ok, c.want, c.ok)
+			}
+			if (called.Status() > before) != c.ok {
+				t.Errorf("the function was called: %v", !c.ok)
+			}
+		})
+	}
 }
 
 func TestACellHoldsWhatItIsGiven(t *testing.T) {

@@ -14,16 +14,18 @@ type Library struct {
 	origin  string
 	symbols [functions]dl.Symbol
 	version int
+	// first is made right before each call; the zero value is none.
+	first dl.Step
 
 	// probed remembers answers of Has, by name.
-	probed sync.Map
-	cells  cells
+	probed *sync.Map
+	cells  *cells
 }
 
 // newLibrary probes all functions. Only the version must be there: what else is missing is an
 // error of the method that needs it.
 func newLibrary(library *dl.Library, origin string) (*Library, error) {
-	l := &Library{library: library, origin: origin}
+	l := &Library{library: library, origin: origin, probed: new(sync.Map), cells: new(cells)}
 	for f := range functions {
 		l.symbols[f], _ = library.Find(table[f].name)
 	}
@@ -37,6 +39,15 @@ func newLibrary(library *dl.Library, origin string) (*Library, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// After is the library for use on any thread, which need not be locked for it: a step precedes each
+// call on its thread, such as the one that makes a context current. Groups of calls, which NCCL
+// keeps for each thread, do not go through it.
+func (l *Library) After(first dl.Step) *Library {
+	after := *l
+	after.first = first
+	return &after
 }
 
 // Version is the library's version, as a number (22809) and as people write it (2.28.9). Ranks
@@ -78,10 +89,15 @@ func (l *Library) call(f function, args ...uintptr) error {
 	if symbol == 0 {
 		return l.missing(f)
 	}
-	if result := Result(symbol.Call(args...)); result != Success {
-		return l.newError(f, result)
+	status, ok := symbol.StatusAfter(&l.first, args...)
+	switch {
+	case !ok:
+		return l.first.Refused(status)
+	case Result(status) != Success:
+		return l.newError(f, Result(status))
+	default:
+		return nil
 	}
-	return nil
 }
 
 func (l *Library) newError(f function, result Result) error {

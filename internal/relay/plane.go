@@ -76,6 +76,14 @@ func (p *Plane) Submit() uint64 {
 	return ticket
 }
 
+// TrySubmit takes the next ticket unless a peer has failed or is lost.
+func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
+	if p.Forsaken() {
+		return 0, false
+	}
+	return p.Submit(), true
+}
+
 // Forsaken tells whether a peer has failed or is lost.
 func (p *Plane) Forsaken() bool { return p.forsaken.Load() }
 

@@ -61,17 +61,48 @@ func goroutine() uintptr
 // compiler keeps stores in program order, no load moves past a store behind it, and neither past an
 // atomic load or a call; amd64 makes stores visible in that order, after all loads before them.
 func (l *Lock) Lock() {
-	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
-		b.busy = 1
-		if l.bias.Load() == b {
-			if l.current != b {
-				l.current = b
-			}
-			return
-		}
-		b.busy = 0
+	if b := l.bias.Load(); b != nil && b.owner == goroutine() && l.lockBiased(b) {
+		return
 	}
 	l.lockHeld()
+}
+
+// TryLock takes the lock if it is free, and tells whether it has. It never waits, but withdraws the
+// bias of another goroutine to find out, which takes a microsecond or two.
+func (l *Lock) TryLock() bool {
+	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
+		if b.busy != 0 {
+			return false // held by the caller itself
+		}
+		if l.lockBiased(b) {
+			return true
+		}
+	}
+	if !atomic.CompareAndSwapUint32(&l.held, 0, 1) {
+		return false
+	}
+	b := l.withdraw()
+	if b == nil || atomic.LoadUint32(&b.busy) == 0 {
+		l.current = nil
+		return true
+	}
+	// Its owner has it by the bias, which must stand then: the next to take held looks at it.
+	l.bias.Store(b)
+	StoreRelease32(&l.held, 0)
+	return false
+}
+
+// lockBiased takes the lock for the owner of its bias, unless somebody is withdrawing that.
+func (l *Lock) lockBiased(b *bias) bool {
+	b.busy = 1
+	if l.bias.Load() != b {
+		b.busy = 0
+		return false
+	}
+	if l.current != b {
+		l.current = b
+	}
+	return true
 }
 
 // Unlock frees the lock, which the caller holds.
@@ -87,19 +118,25 @@ func (l *Lock) lockHeld() {
 	for round := 0; !atomic.CompareAndSwapUint32(&l.held, 0, 1); round++ {
 		pause(round)
 	}
-	b := l.bias.Load()
-	if b == nil {
-		if l.current != nil {
-			l.current = nil
+	if b := l.withdraw(); b != nil {
+		for round := 0; atomic.LoadUint32(&b.busy) != 0; round++ {
+			pause(round)
 		}
-		return
 	}
-	l.bias.Store(nil)
-	barrier()
-	for round := 0; atomic.LoadUint32(&b.busy) != 0; round++ {
-		pause(round)
+	if l.current != nil {
+		l.current = nil
 	}
-	l.current = nil
+}
+
+// withdraw takes the bias back, which the owner knows by its return: from then on busy tells whether
+// the owner is inside. It returns what was there, or nil. held is taken.
+func (l *Lock) withdraw() *bias {
+	b := l.bias.Load()
+	if b != nil {
+		l.bias.Store(nil)
+		barrier()
+	}
+	return b
 }
 
 func (l *Lock) unlockHeld() {

@@ -30,6 +30,9 @@ func (l *Lock) Lock() {
 	}
 }
 
+// TryLock takes the lock if it is free, and tells whether it has.
+func (l *Lock) TryLock() bool { return atomic.CompareAndSwapUint32(&l.held, 0, 1) }
+
 func (l *Lock) wait() {
 	for round := 0; ; round++ {
 		if atomic.LoadUint32(&l.held) == 0 && atomic.CompareAndSwapUint32(&l.held, 0, 1) {

@@ -47,6 +47,89 @@ func TestALockAdmitsOneGoroutineAtATime(t *testing.T) {
 	}
 }
 
+func TestALockThatIsTriedAdmitsOneGoroutineAtATime(t *testing.T) {
+	var lock Lock
+	var inside, count, tries int // guarded by lock
+	stop := make(chan struct{})
+	var owner, others sync.WaitGroup
+	enter := func() {
+		inside++
+		if inside != 1 {
+			t.Errorf("%d goroutines are inside", inside)
+		}
+	}
+	for range 3 {
+		others.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if lock.TryLock() {
+					enter()
+					tries++
+					inside--
+					lock.Unlock()
+				}
+				runtime.Gosched()
+			}
+		})
+	}
+	owner.Go(func() {
+		for range 10 * turns {
+			lock.Lock()
+			enter()
+			count++
+			inside--
+			lock.Unlock()
+		}
+	})
+	owner.Wait()
+	close(stop)
+	others.Wait()
+	if count != 10*turns {
+		t.Errorf("%d turns were counted of %d", count, 10*turns)
+	}
+	t.Logf("%d tries went well", tries)
+}
+
+func TestALockThatIsTakenCannotBeTaken(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		turns int
+	}{{"anew", 0}, {"by the goroutine that always takes it", 5000}} {
+		t.Run(c.name, func(t *testing.T) {
+			var lock Lock
+			for range c.turns {
+				lock.Lock()
+				lock.Unlock() //nolint:staticcheck // Taking it often is what makes the bias.
+			}
+			lock.Lock()
+			tries := make(chan bool)
+			try := func() { tries <- lock.TryLock() }
+			if lock.TryLock() {
+				t.Error("who has it has got it again")
+			}
+			for range 2 {
+				go try()
+				if <-tries {
+					t.Fatal("another goroutine has got it")
+				}
+			}
+			lock.Unlock()
+			if !lock.TryLock() {
+				t.Fatal("it cannot be taken again")
+			}
+			lock.Unlock()
+			go try()
+			if !<-tries {
+				t.Error("another goroutine cannot take it although it is free")
+			}
+		})
+	}
+}
+
 func TestALockWorksAsTheLockerOfACondition(_ *testing.T) {
 	var lock Lock
 	ready := sync.NewCond(&lock)

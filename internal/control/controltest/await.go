@@ -85,6 +85,9 @@ func proveOwnWork(t *testing.T, join Join) {
 	go func() { result <- w.planes[0].Await(w.ctx, own) }()
 	w.planes[1].Abort(nil)
 	awaitForsaken(w.planes[0])
+	if ticket, ok := w.planes[0].TrySubmit(); ok {
+		t.Errorf("a forsaken plane gives ticket %d", ticket)
+	}
 	ended.Store(true)
 	must(t, <-result)
 	must(t, wantOpen(w.planes[0]))

@@ -31,6 +31,9 @@ func proveClosed(t *testing.T, join Join) {
 	if !p.Forsaken() {
 		t.Error("a closed plane is not forsaken")
 	}
+	if ticket, ok := p.TrySubmit(); ok {
+		t.Errorf("a closed plane gives ticket %d", ticket)
+	}
 	cause := errors.New("late")
 	wantError(t, "Fail", p.Fail(cause), cause)
 	p.Abort(nil)

@@ -21,14 +21,17 @@ var compareContracts = []contract{
 func proveTickets(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p := w.planes[0]
-	for want := uint64(1); want <= 10; want++ {
+	for want := uint64(1); want <= 20; want += 2 {
 		if got := p.Submit(); got != want {
 			t.Fatalf("got ticket %d, want %d", got, want)
+		}
+		if got, ok := p.TrySubmit(); got != want+1 || !ok {
+			t.Fatalf("got ticket %d, %v, want %d", got, ok, want+1)
 		}
 	}
 	if n := testing.AllocsPerRun(1000, func() {
 		p.Submit()
-		if p.Forsaken() {
+		if _, ok := p.TrySubmit(); !ok {
 			t.Error("the plane is forsaken")
 		}
 	}); n != 0 {
