@@ -118,8 +118,8 @@ func (d *Device) open(ctx context.Context, b Backend) error {
 		return err
 	}
 	d.retained = true
-	d.outside = libraries{d.cuda, d.nccl}
-	d.inside = libraries{d.cuda.In(d.context), d.nccl.After(d.cuda.Entry(d.context))}
+	d.anywhere.cuda = d.cuda.In(d.context)
+	d.anywhere.nccl = d.nccl.After(d.cuda.Entry(d.context))
 	if err := d.describe(); err != nil {
 		return err
 	}

@@ -21,13 +21,17 @@ type Device struct {
 	cfg  driver.Config
 	cuda *cuda.Driver
 	nccl *nccl.Library
-	// inside are both libraries for calls of any thread, outside for those between enter and leave.
-	inside, outside libraries
-	gpu             cuda.Device
-	context         cuda.Context
-	retained        bool
-	info            driver.Info
-	prop            cuda.AllocationProp
+	// anywhere are both libraries for single calls of any thread; else calls are made between enter
+	// and leave.
+	anywhere struct {
+		cuda *cuda.Driver
+		nccl *nccl.Library
+	}
+	gpu      cuda.Device
+	context  cuda.Context
+	retained bool
+	info     driver.Info
+	prop     cuda.AllocationProp
 	// reach lists the GPUs that get access to this one's memory: itself and its peers.
 	reach []cuda.Device
 	// control carries what ranks of one machine tell each other.
@@ -54,12 +58,6 @@ type Device struct {
 	segments      map[*segment]bool          // guarded by mu
 	communicators map[*communicator]struct{} // open ones and those being torn down; guarded by mu
 	graphs        map[*graph]struct{}        // open ones; guarded by mu
-}
-
-// libraries are what a call is made of.
-type libraries struct {
-	cuda *cuda.Driver
-	nccl *nccl.Library
 }
 
 // Info describes the device.
@@ -199,12 +197,12 @@ func (d *Device) leave(v visit) {
 	runtime.UnlockOSThread()
 }
 
-// with makes calls each of which may be on a thread of its own, for less than do takes.
-func (d *Device) with(calls func(in *libraries) error) error {
+// with makes CUDA calls, each of which may be on a thread of its own, for less than do takes.
+func (d *Device) with(calls func(gpu *cuda.Driver) error) error {
 	if !d.guests.Load() {
-		return calls(&d.inside)
+		return calls(d.anywhere.cuda)
 	}
-	return d.do(func() error { return calls(&d.outside) })
+	return d.do(func() error { return calls(d.cuda) })
 }
 
 // do runs CUDA calls on a thread of the device.

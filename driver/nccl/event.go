@@ -89,8 +89,8 @@ func (e *event) query() (done bool, err error) {
 	if !recorded {
 		return true, nil
 	}
-	err = e.device.with(func(in *libraries) error {
-		done, err = in.cuda.EventQuery(e.handle)
+	err = e.device.with(func(gpu *cuda.Driver) error {
+		done, err = gpu.EventQuery(e.handle)
 		return err
 	})
 	e.device.order.Load()

@@ -194,9 +194,10 @@ func (g *guest) gatherOn(on cuda.Stream, host uintptr, mine, all int64) error {
 		return err
 	}
 	gathered := memory + uintptr(mine)
+	call := d.nccl.AllGather(memory, gathered, mine, nccl.Uint8, g.handle)
 	err = errors.Join(
 		d.cuda.MemcpyAsync(memory, host, mine, on),
-		d.nccl.AllGather(memory, gathered, mine, nccl.Uint8, g.handle, on),
+		call.On(on),
 		d.cuda.MemcpyAsync(host+uintptr(mine), gathered, all, on),
 		d.cuda.MemFreeAsync(memory, on))
 	return errors.Join(err, d.cuda.StreamSynchronize(on))

@@ -156,11 +156,10 @@ func (c *communicator) call(p *plan, s *stream) error {
 	if p.nothing() {
 		return nil
 	}
-	err := c.device.with(func(in *libraries) error { return p.run(s, in) })
-	if err == nil {
-		return nil
+	if err := p.queue(s); err != nil {
+		return c.breakOff(p, err)
 	}
-	return c.breakOff(p, err)
+	return nil
 }
 
 // breakOff fails the communicator over a call that others take for launched, and which this rank

@@ -20,6 +20,8 @@ type plan struct {
 	reduceOp   nccl.ReduceOp
 	// count is Count, but 1 for a barrier, which is a sum of one element.
 	count int64
+	// ready is NCCL's call, if it is a single one.
+	ready nccl.Call
 	// kernel is our own (the first of two for a norm), or nil for NCCL's.
 	kernel *kernel
 }
@@ -50,7 +52,36 @@ func (c *communicator) Prepare(call driver.Call) (driver.Plan, error) {
 			call.DataType, err)
 	}
 	p.dataType, p.reduceOp = dataTypes[call.DataType], reduceOps[call.ReduceOp]
+	if p.single() {
+		p.ready = p.collective()
+	}
 	return p, nil
+}
+
+// single tells whether a plan is one call of NCCL's. All-to-all in place works on a copy of its
+// input, which NCCL itself does not offer, and groups of one rank copy.
+func (p *plan) single() bool {
+	return p.kernel == nil && len(p.c.cfg.Ranks) > 1 && !p.Operation.PointToPoint() &&
+		!(p.Operation == driver.AllToAll && p.send == p.recv)
+}
+
+// collective is NCCL's call.
+func (p *plan) collective() nccl.Call {
+	n, c, root := p.c.device.anywhere.nccl, p.c.handle, p.Root
+	switch p.Operation {
+	case driver.AllReduce, driver.Barrier:
+		return n.AllReduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, c)
+	case driver.AllGather:
+		return n.AllGather(p.send, p.recv, p.count, p.dataType, c)
+	case driver.ReduceScatter:
+		return n.ReduceScatter(p.send, p.recv, p.count, p.dataType, p.reduceOp, c)
+	case driver.Broadcast:
+		return n.Broadcast(p.send, p.recv, p.count, p.dataType, root, c)
+	case driver.Reduce:
+		return n.Reduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, root, c)
+	default:
+		return n.AlltoAll(p.send, p.recv, p.count, p.dataType, c)
+	}
 }
 
 func (p *plan) resolve() error {
@@ -124,33 +155,29 @@ func (p *plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }
 // nothing tells that a call moves nothing.
 func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil }
 
-// run queues the call through libraries that are in the device's context. s.mu and c.mu are held.
-func (p *plan) run(s *stream, in *libraries) error {
-	if p.kernel != nil {
-		return p.c.launchKernel(p, s, in.cuda)
+// queue queues the plan. s.mu and c.mu are held.
+func (p *plan) queue(s *stream) error {
+	d := p.c.device
+	switch {
+	case p.ready.Prepared() && !d.guests.Load():
+		return p.ready.On(s.handle)
+	case p.ready.Prepared():
+		return d.do(func() error { return p.ready.On(s.handle) })
+	default:
+		return d.with(func(gpu *cuda.Driver) error { return p.run(s, gpu) })
 	}
-	return p.call(s.handle, in)
 }
 
-// call makes NCCL's call.
-func (p *plan) call(on cuda.Stream, in *libraries) error {
-	if len(p.c.cfg.Ranks) == 1 {
-		return p.copy(on, in.cuda)
-	}
-	n, c, root := in.nccl, p.c.handle, p.Root
-	switch p.Operation {
-	case driver.AllReduce, driver.Barrier:
-		return n.AllReduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, c, on)
-	case driver.AllGather:
-		return n.AllGather(p.send, p.recv, p.count, p.dataType, c, on)
-	case driver.ReduceScatter:
-		return n.ReduceScatter(p.send, p.recv, p.count, p.dataType, p.reduceOp, c, on)
-	case driver.Broadcast:
-		return n.Broadcast(p.send, p.recv, p.count, p.dataType, root, c, on)
-	case driver.Reduce:
-		return n.Reduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, root, c, on)
+// run queues what is not a single call of NCCL's, through a driver that is in the device's context.
+// s.mu and c.mu are held.
+func (p *plan) run(s *stream, gpu *cuda.Driver) error {
+	switch {
+	case p.kernel != nil:
+		return p.c.launchKernel(p, s, gpu)
+	case len(p.c.cfg.Ranks) == 1:
+		return p.copy(s.handle, gpu)
 	default:
-		return p.allToAll(on, in)
+		return p.allToAllInPlace(s.handle, gpu)
 	}
 }
 
@@ -163,12 +190,7 @@ func (p *plan) copy(on cuda.Stream, gpu *cuda.Driver) error {
 	return gpu.MemcpyAsync(p.recv, p.send, bytes, on)
 }
 
-// allToAll works in place on a copy of its input, which NCCL itself does not offer.
-func (p *plan) allToAll(on cuda.Stream, in *libraries) error {
-	n, gpu := in.nccl, in.cuda
-	if p.send != p.recv {
-		return n.AlltoAll(p.send, p.recv, p.count, p.dataType, p.c.handle, on)
-	}
+func (p *plan) allToAllInPlace(on cuda.Stream, gpu *cuda.Driver) error {
 	bytes := p.count * int64(p.DataType.Size()) * int64(len(p.c.cfg.Ranks))
 	input, err := gpu.MemAllocAsync(bytes, on)
 	if err != nil {
@@ -176,7 +198,8 @@ func (p *plan) allToAll(on cuda.Stream, in *libraries) error {
 	}
 	err = gpu.MemcpyAsync(input, p.send, bytes, on)
 	if err == nil {
-		err = n.AlltoAll(input, p.recv, p.count, p.dataType, p.c.handle, on)
+		call := p.c.device.anywhere.nccl.AlltoAll(input, p.recv, p.count, p.dataType, p.c.handle)
+		err = call.On(on)
 	}
 	return errors.Join(err, gpu.MemFreeAsync(input, on))
 }

@@ -210,8 +210,8 @@ func (s *stream) query() (done bool, err error) {
 			return captured, err
 		}
 	}
-	err = s.device.with(func(in *libraries) error {
-		done, err = in.cuda.StreamQuery(s.handle)
+	err = s.device.with(func(gpu *cuda.Driver) error {
+		done, err = gpu.StreamQuery(s.handle)
 		return err
 	})
 	s.device.order.Load()

@@ -117,13 +117,11 @@ func (n *native) submission(path symmem.PathChoice) (*submission, error) {
 			return nil, nil
 		}
 	}
+	call := n.library.AllReduce(send, recv, submitCount, nccl.Float32, nccl.Sum, n.comm)
 	return &submission{
-		name: "ncclAllReduce",
-		submit: func() error {
-			return n.library.AllReduce(
-				send, recv, submitCount, nccl.Float32, nccl.Sum, n.comm, n.stream)
-		},
-		wait: func() error { return n.driver.StreamSynchronize(n.stream) },
+		name:   "ncclAllReduce",
+		submit: func() error { return call.On(n.stream) },
+		wait:   func() error { return n.driver.StreamSynchronize(n.stream) },
 		around: func(batch func() error) error {
 			return backend.Current(n.localRank, func(*cuda.Driver) error { return batch() })
 		},

@@ -35,6 +35,7 @@ func BenchmarkCall(b *testing.B) {
 	abs, _ := Default("abs")
 	memcpy, _ := Default("memcpy")
 	from, to := new([64]byte), new([64]byte)
+	prepared := abs.Prepare(&Step{Function: abs}, 1)
 	for _, c := range []struct {
 		name string
 		call func()
@@ -42,6 +43,7 @@ func BenchmarkCall(b *testing.B) {
 		{"abs", func() { abs.Call(1) }},
 		{"abs for a status", func() { abs.Status(1) }},
 		{"abs for a status behind a step", func() { abs.StatusAfter(&Step{Function: abs}, 1) }},
+		{"abs prepared", func() { prepared.Status() }},
 		{"memcpy", func() { memcpy.Call(AddressOf(to), AddressOf(from), 64) }},
 	} {
 		b.Run(c.name, func(b *testing.B) {

@@ -7,18 +7,9 @@ import (
 	"unsafe"
 )
 
-// directArguments is how many arguments direct passes: six in registers, four on the stack.
+// directArguments is how many arguments a direct call can have: six in registers, four on the
+// stack.
 const directArguments = 10
-
-// frame is a call on its way, as call_amd64.s reads it.
-type frame struct {
-	function  uintptr
-	arguments [directArguments]uintptr
-	// first and argument are the call that is made before, if first is not 0.
-	first, argument uintptr
-	// result is where all 64 bits of the result go, or 0.
-	result uintptr
-}
 
 // refused marks the status of a first call that went wrong. It is above all statuses.
 const refused = 1 << 30
@@ -48,14 +39,10 @@ func direct(s Symbol, args []uintptr) uintptr {
 	return value
 }
 
-// directStatus is direct for a status, which needs no memory but the stack.
-func directStatus(s Symbol, first *Step, args []uintptr) (status int32, ok bool) {
-	f := frame{
-		function: uintptr(s), first: uintptr(first.Function), argument: first.Argument,
-	}
-	copy(f.arguments[:], args)
-	status = cgocall(callABI0, unsafe.Pointer(&f))
-	if first.Function != 0 && status&refused != 0 {
+// directStatus is direct for a status, which needs no memory but the frame.
+func directStatus(f *frame) (status int32, ok bool) {
+	status = cgocall(callABI0, unsafe.Pointer(f))
+	if f.first != 0 && status&refused != 0 {
 		return status &^ refused, false
 	}
 	return status, true

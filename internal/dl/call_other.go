@@ -7,6 +7,4 @@ const directArguments = -1
 
 func direct(Symbol, []uintptr) uintptr { panic("dl: no direct calls on this platform") }
 
-func directStatus(Symbol, *Step, []uintptr) (int32, bool) {
-	panic("dl: no direct calls on this platform")
-}
+func directStatus(*frame) (int32, bool) { panic("dl: no direct calls on this platform") }

@@ -45,7 +45,9 @@ func general(s Symbol, args []uintptr) uintptr {
 // Status is Call for a function whose result is a status of 32 bits, and costs less.
 func (s Symbol) Status(args ...uintptr) int32 {
 	if len(args) <= directArguments {
-		status, _ := directStatus(s, &Step{}, args)
+		f := frame{function: uintptr(s)}
+		copy(f.arguments[:], args)
+		status, _ := directStatus(&f)
 		return status
 	}
 	return int32(general(s, args))
@@ -68,12 +70,22 @@ type Step struct {
 // Preconditions: those of Call; no status of the step or the function is negative or has 2^30.
 func (s Symbol) StatusAfter(first *Step, args ...uintptr) (status int32, ok bool) {
 	if len(args) <= directArguments {
-		return directStatus(s, first, args)
+		f := frame{
+			function: uintptr(s), first: uintptr(first.Function), argument: first.Argument,
+		}
+		copy(f.arguments[:], args)
+		return directStatus(&f)
 	}
+	return generalAfter(uintptr(first.Function), first.Argument, s, args)
+}
+
+func generalAfter(
+	first, argument uintptr, s Symbol, args []uintptr,
+) (status int32, ok bool) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if first.Function != 0 {
-		if status := int32(general(first.Function, []uintptr{first.Argument})); status != 0 {
+	if first != 0 {
+		if status := int32(general(Symbol(first), []uintptr{argument})); status != 0 {
 			return status, false
 		}
 	}

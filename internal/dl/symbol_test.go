@@ -156,6 +156,14 @@ int called(void) { return calls; }`)
 			if status != c.want || ok != c.ok {
 				t.Errorf("status %d, %v, want %d, %v", status, ok, c.want, c.ok)
 			}
+			if len(c.args) <= 10 {
+				again := c.function.Prepare(&c.first, c.args...)
+				again.Set(9, 20)
+				status, ok := again.Status()
+				if want := c.want + 100; ok && status != want || ok != c.ok {
+					t.Errorf("prepared: status %d, %v, want %d, %v", status, ok, want, c.ok)
+				}
+			}
 			if (called.Status() > before) != c.ok {
 				t.Errorf("the function was called: %v", !c.ok)
 			}

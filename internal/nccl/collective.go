@@ -1,72 +1,104 @@
 package nccl
 
-import "symmem/internal/cuda"
+import (
+	"symmem/internal/cuda"
+	"symmem/internal/dl"
+)
+
+// Call is a collective, or one end of a message, that can be queued again and again. It is made
+// without a call of the library, which On makes, and is used by one goroutine at a time.
+type Call struct {
+	library    *Library
+	function   function
+	stream     int // the argument that is the stream, always the last one
+	invocation dl.Invocation
+}
+
+// prepare makes a call of its arguments but the stream.
+func (l *Library) prepare(f function, args ...uintptr) Call {
+	c := Call{library: l, function: f, stream: len(args)}
+	if symbol := l.symbols[f]; symbol != 0 {
+		c.invocation = symbol.Prepare(&l.first, args...)
+	}
+	return c
+}
+
+// Prepared tells a call from the zero value.
+func (c *Call) Prepared() bool { return c.library != nil }
+
+// On queues the call on a stream. It does not allocate unless the library refuses the call.
+func (c *Call) On(stream cuda.Stream) error {
+	if !c.invocation.Ready() {
+		return c.library.missing(c.function)
+	}
+	c.invocation.Set(c.stream, uintptr(stream))
+	status, ok := c.invocation.Status()
+	if !ok || Result(status) != Success {
+		return c.library.failure(c.function, status, ok)
+	}
+	return nil
+}
 
 // AllReduce reduces count elements of all ranks into recv on every rank; recv may be send.
 func (l *Library) AllReduce(
-	sendAt, recvAt uintptr, count int64, t DataType, op ReduceOp, comm Comm, stream cuda.Stream,
-) error {
-	return l.call(allReduce, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(op),
-		uintptr(comm), uintptr(stream))
+	sendAt, recvAt uintptr, count int64, t DataType, op ReduceOp, comm Comm,
+) Call {
+	return l.prepare(allReduce, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(op),
+		uintptr(comm))
 }
 
 // AllGather puts count elements of each rank one after the other into recv on every rank. In
 // place, send is this rank's part of recv.
 func (l *Library) AllGather(
-	sendAt, recvAt uintptr, count int64, t DataType, comm Comm, stream cuda.Stream,
-) error {
-	return l.call(allGather, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(comm),
-		uintptr(stream))
+	sendAt, recvAt uintptr, count int64, t DataType, comm Comm,
+) Call {
+	return l.prepare(allGather, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(comm))
 }
 
 // ReduceScatter reduces as many parts of count elements as there are ranks, and leaves each rank
 // its own. In place, recv is this rank's part of send.
 func (l *Library) ReduceScatter(
-	sendAt, recvAt uintptr, count int64, t DataType, op ReduceOp, comm Comm, stream cuda.Stream,
-) error {
-	return l.call(reduceScatter, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(op),
-		uintptr(comm), uintptr(stream))
+	sendAt, recvAt uintptr, count int64, t DataType, op ReduceOp, comm Comm,
+) Call {
+	return l.prepare(reduceScatter, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(op),
+		uintptr(comm))
 }
 
 // Broadcast copies count elements of the root's send into recv on every rank.
 func (l *Library) Broadcast(
-	sendAt, recvAt uintptr, count int64, t DataType, root int, comm Comm, stream cuda.Stream,
-) error {
-	return l.call(broadcast, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(root),
-		uintptr(comm), uintptr(stream))
+	sendAt, recvAt uintptr, count int64, t DataType, root int, comm Comm,
+) Call {
+	return l.prepare(broadcast, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(root),
+		uintptr(comm))
 }
 
 // Reduce reduces count elements of all ranks into the root's recv.
 func (l *Library) Reduce(
 	sendAt, recvAt uintptr, count int64, t DataType, op ReduceOp, root int, comm Comm,
-	stream cuda.Stream,
-) error {
-	return l.call(reduce, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(op), uintptr(root),
-		uintptr(comm), uintptr(stream))
+) Call {
+	return l.prepare(reduce, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(op), uintptr(root),
+		uintptr(comm))
 }
 
 // AlltoAll sends each rank its part of count elements and receives one from each. It is not in
 // place and needs NCCL 2.28.3; a group of Send and Recv does the same everywhere.
 func (l *Library) AlltoAll(
-	sendAt, recvAt uintptr, count int64, t DataType, comm Comm, stream cuda.Stream,
-) error {
-	return l.call(alltoAll, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(comm),
-		uintptr(stream))
+	sendAt, recvAt uintptr, count int64, t DataType, comm Comm,
+) Call {
+	return l.prepare(alltoAll, sendAt, recvAt, uintptr(count), uintptr(t), uintptr(comm))
 }
 
 // Send sends count elements to a peer, whose Recv has the same count and type. Send and Recv that
 // need each other to go on are put in one group.
 func (l *Library) Send(
-	at uintptr, count int64, t DataType, peer int, comm Comm, stream cuda.Stream,
-) error {
-	return l.call(send, at, uintptr(count), uintptr(t), uintptr(peer), uintptr(comm),
-		uintptr(stream))
+	at uintptr, count int64, t DataType, peer int, comm Comm,
+) Call {
+	return l.prepare(send, at, uintptr(count), uintptr(t), uintptr(peer), uintptr(comm))
 }
 
 // Recv receives count elements from a peer.
 func (l *Library) Recv(
-	at uintptr, count int64, t DataType, peer int, comm Comm, stream cuda.Stream,
-) error {
-	return l.call(recv, at, uintptr(count), uintptr(t), uintptr(peer), uintptr(comm),
-		uintptr(stream))
+	at uintptr, count int64, t DataType, peer int, comm Comm,
+) Call {
+	return l.prepare(recv, at, uintptr(count), uintptr(t), uintptr(peer), uintptr(comm))
 }

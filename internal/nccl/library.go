@@ -90,14 +90,18 @@ func (l *Library) call(f function, args ...uintptr) error {
 		return l.missing(f)
 	}
 	status, ok := symbol.StatusAfter(&l.first, args...)
-	switch {
-	case !ok:
-		return l.first.Refused(status)
-	case Result(status) != Success:
-		return l.newError(f, Result(status))
-	default:
-		return nil
+	if !ok || Result(status) != Success {
+		return l.failure(f, status, ok)
 	}
+	return nil
+}
+
+// failure is the error of a call, or of the step before it if that is what did not go well.
+func (l *Library) failure(f function, status int32, ok bool) error {
+	if !ok {
+		return l.first.Refused(status)
+	}
+	return l.newError(f, Result(status))
 }
 
 func (l *Library) newError(f function, result Result) error {

@@ -167,14 +167,14 @@ func TestVersionsDecideWhatThereIs(t *testing.T) {
 			if library.Windows() != c.windows {
 				t.Errorf("windows: %v, want %v", library.Windows(), c.windows)
 			}
-			if err := library.AllReduce(1, 2, 3, Float32, Sum, comm, 0); err != nil {
+			if err := queue(library.AllReduce(1, 2, 3, Float32, Sum, comm)); err != nil {
 				t.Errorf("the plain path gives %v", err)
 			}
 			recorder.Reset()
 			_, window := library.WindowRegister(comm, address, many, WindowSymmetric)
 			for call, err := range map[string]error{
 				"window": window, "deregister": library.WindowDeregister(comm, 1),
-				"alltoall": library.AlltoAll(1, 2, 3, Int8, comm, 0),
+				"alltoall": queue(library.AlltoAll(1, 2, 3, Int8, comm)),
 				"suspend":  library.CommSuspend(comm, SuspendMemory),
 			} {
 				want, refused := c.refused[call]

@@ -128,8 +128,8 @@ func (l *Lock) lockHeld() {
 	}
 }
 
-// withdraw takes the bias back, which the owner knows by its return: from then on busy tells whether
-// the owner is inside. It returns what was there, or nil. held is taken.
+// withdraw takes the bias back, which the owner knows by its return: from then on busy tells
+// whether the owner is inside. It returns what was there, or nil. held is taken.
 func (l *Lock) withdraw() *bias {
 	b := l.bias.Load()
 	if b != nil {
