@@ -125,9 +125,9 @@ func (s *Stream) captured() bool {
 	return is || err != nil
 }
 
-// launch queues a plan, or puts it into the capture of the stream's owner.
-func (g *Group) launch(s *Stream, p *preparedPlan) error {
-	if s.adopted == nil || s.capturing.Load() || !s.captured() {
+// launchAdopted queues a plan on an adopted stream, or puts it into the capture of the owner.
+func (g *Group) launchAdopted(s *Stream, p *preparedPlan) error {
+	if s.capturing.Load() || !s.captured() {
 		return g.comm.Launch(s.queue, p.plan)
 	}
 	recorder, ok := g.comm.(driver.Recorder)

@@ -147,7 +147,12 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request) error {
 			return err
 		}
 	}
-	if err := g.launch(s, p); err != nil {
+	if s.adopted != nil {
+		err = g.launchAdopted(s, p)
+	} else {
+		err = g.comm.Launch(s.queue, p.plan)
+	}
+	if err != nil {
 		return g.settle(err)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"symmem/driver"
@@ -74,8 +75,8 @@ func (p *plane) Submit() uint64 {
 // TrySubmit takes the next ticket unless a peer has failed or is lost.
 func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 	p.mu.Lock()
-	if ok = !p.closed && !p.forsaken() && !p.bereft(); ok {
-		ticket = p.next()
+	if !p.forsakenOrClosed() {
+		ticket, ok = p.next(), true
 	}
 	p.mu.Unlock()
 	return ticket, ok
@@ -83,11 +84,11 @@ func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 
 // next is the next ticket, shown unless the group has been left. p.mu is held.
 func (p *plane) next() uint64 {
-	if p.closed || p.withdrawn {
-		p.submitted++
-		return p.submitted
+	p.submitted++
+	if !p.closed && !p.withdrawn {
+		spin.StoreRelease64(&p.me.board.submitted, p.submitted)
 	}
-	return p.ticket()
+	return p.submitted
 }
 
 // Compare makes one step and compares the digests in it.
@@ -255,13 +256,20 @@ func (p *plane) Trouble(w control.Wait, since time.Time) error {
 func (p *plane) Forsaken() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.closed || p.forsaken() || p.bereft()
+	return p.forsakenOrClosed()
 }
 
-// bereft tells whether a peer's process has ended before it left the group.
-func (p *plane) bereft() bool {
+// forsakenOrClosed is Forsaken with p.mu held. A peer's process that has ended after it left the
+// group is not lost.
+func (p *plane) forsakenOrClosed() bool {
+	if p.closed {
+		return true
+	}
 	for r, peer := range p.peers {
-		if peer != nil && peer.lost.Load() && spin.LoadAcquire64(&p.blocks[r].board.closed) == 0 {
+		switch {
+		case peer == nil:
+		case atomic.LoadUint32(&p.blocks[r].bell.failed) != 0,
+			peer.lost.Load() && spin.LoadAcquire64(&p.blocks[r].board.closed) == 0:
 			return true
 		}
 	}

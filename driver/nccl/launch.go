@@ -10,6 +10,9 @@ import (
 
 // Launch queues a prepared collective on a stream. With the check on it first waits until every
 // rank has come to the same call: what differs never reaches NCCL.
+//
+// Between two launches the libraries fill a processor's caches with code of theirs, so that every
+// function on this path costs some ten nanoseconds: hence few do what more would show better.
 func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	s, err := c.device.own(on)
 	if err != nil {
@@ -19,36 +22,36 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	if !ok || prepared.c != c {
 		return errors.New("launching a collective: the plan is of another group")
 	}
-	return s.launch(prepared)
-}
-
-// launch queues a collective, or records it.
-func (s *stream) launch(p *plan) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.usable(); err != nil {
-		return err
-	}
-	c := p.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.capture != nil {
-		return s.record(p)
+	if s.closed.Load() || s.capture != nil || c.closing.Load() || prepared.Operation.PointToPoint() {
+		return s.launchOtherwise(prepared)
 	}
-	err := c.open()
-	if err == nil && p.Operation.PointToPoint() {
-		return c.transfer(s, p)
-	}
+	err = c.admit(s, prepared)
 	if err == nil {
-		err = c.admit(s, p)
-	}
-	if err == nil {
-		err = c.call(p, s)
+		err = c.call(prepared, s)
 	}
 	if err != nil {
 		return s.refuse(c, err)
 	}
 	return nil
+}
+
+// launchOtherwise records a call into the stream's capture, transfers a message, or refuses either.
+// s.mu and c.mu are held.
+func (s *stream) launchOtherwise(p *plan) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if s.capture != nil {
+		return s.record(p)
+	}
+	if err := p.c.open(); err != nil {
+		return s.refuse(p.c, err)
+	}
+	return p.c.transfer(s, p)
 }
 
 // open refuses new work once Close has begun. c.mu is held, so Close sees all work that was let in.
@@ -85,9 +88,12 @@ func (s *stream) record(p *plan) error {
 // admit gives a collective its ticket and, with the check on, compares it across ranks. s.mu and
 // c.mu are held. A peer that has failed may have done so over this very call, which Compare tells.
 func (c *communicator) admit(s *stream, p *plan) error {
-	check := c.check.Load()
-	ticket, ok := c.submit(check)
-	if !ok {
+	check, ok := c.check.Load(), true
+	var ticket uint64
+	if check {
+		ticket = c.plane.Submit()
+	} else if ticket, ok = c.plane.TrySubmit(); !ok {
+		// NCCL may connect to the ranks, and wait for one that is gone for ever.
 		return c.forsaken(p)
 	}
 	c.history.note(p, ticket)
@@ -100,15 +106,6 @@ func (c *communicator) admit(s *stream, p *plan) error {
 		return c.plane.Cause()
 	}
 	return c.compare(p, ticket)
-}
-
-// submit takes a ticket. A call that is not compared needs all ranks there: NCCL may connect to
-// them, and wait for one that is gone for ever.
-func (c *communicator) submit(check bool) (ticket uint64, ok bool) {
-	if check {
-		return c.plane.Submit(), true
-	}
-	return c.plane.TrySubmit()
 }
 
 // compare makes sure that all ranks launch the same call. Kernels of our own do that
