@@ -95,7 +95,7 @@ func (g *Group) plan(ctx context.Context, r *request) (*preparedPlan, error) {
 	// Which plans are kept depends on addresses, and so on the rank; what is registered must not.
 	if p := slot.Load(); p != nil && p.same(r, g.epoch.Load()) &&
 		(r.operation == driver.AllReduceRMSNorm ||
-			!g.owes(r.send.pool) && !g.owes(r.recv.pool)) {
+			!g.owes(r.send.pool) && (r.recv.pool == r.send.pool || !g.owes(r.recv.pool))) {
 		return p, p.alive()
 	}
 	p, err := g.prepare(ctx, r)

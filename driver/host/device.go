@@ -38,6 +38,8 @@ type Device struct {
 
 	mu    sync.Mutex
 	peers map[int]*peer // by world rank; guarded by mu
+	// ends counts the peers whose processes have ended.
+	ends atomic.Uint32
 }
 
 func info() driver.Info {
@@ -149,7 +151,7 @@ func (d *Device) dial(ctx context.Context, rank int) (*peer, error) {
 	if h.PID() == os.Getpid() {
 		d.crowded.Store(true)
 	}
-	return newPeer(rank, h), nil
+	return newPeer(rank, h, &d.ends), nil
 }
 
 // Close gives everything back.

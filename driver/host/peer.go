@@ -21,18 +21,20 @@ type peer struct {
 	watcher sync.WaitGroup
 }
 
-func newPeer(rank int, h *handoff.Peer) *peer {
+// newPeer watches over the life of a peer, and counts its end in ends.
+func newPeer(rank int, h *handoff.Peer, ends *atomic.Uint32) *peer {
 	p := &peer{Peer: h, rank: rank, ended: make(chan struct{})}
 	if h.PID() != os.Getpid() {
-		p.watcher.Go(p.watch)
+		p.watcher.Go(func() { p.watch(ends) })
 	}
 	return p
 }
 
 // watch waits for the end of the process, or of the watch.
-func (p *peer) watch() {
+func (p *peer) watch(ends *atomic.Uint32) {
 	if sys.AwaitEnd(p.Watch()) == nil {
 		p.lost.Store(true)
+		ends.Add(1)
 		close(p.ended)
 	}
 }

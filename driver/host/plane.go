@@ -19,7 +19,17 @@ import (
 //
 // Its tickets count what was launched there, and its steps are the comparisons: the two are not
 // tied to each other, since calls may be launched without one.
-type plane struct{ *communicator }
+type plane struct {
+	*communicator
+	calm signs // those of the latest look that found no trouble; guarded by mu
+}
+
+// signs are words of this rank's own that change before a peer is seen to have failed or to be
+// lost: they tell a launch that a look at every peer is not needed.
+type signs struct {
+	// bell is the bell that a peer which fails rings; ends counts the processes that have ended.
+	bell, ends uint32
+}
 
 const (
 	// keen is how long Await polls without giving the processor away: the time of a small
@@ -39,7 +49,7 @@ func (d *Device) Join(ctx context.Context, group driver.GroupConfig) (control.Pl
 		return nil, err
 	}
 	c.checking = true
-	return &plane{c}, nil
+	return &plane{communicator: c}, nil
 }
 
 // Together tells whether ranks of the world are all on the machine of this device, and in the same
@@ -259,17 +269,20 @@ func (p *plane) Forsaken() bool {
 	return p.forsakenOrClosed()
 }
 
-// forsakenOrClosed is Forsaken with p.mu held. A peer's process that has ended after it left the
-// group is not lost.
+// forsakenOrClosed is Forsaken with p.mu held.
 func (p *plane) forsakenOrClosed() bool {
-	if p.closed {
+	now := signs{atomic.LoadUint32(&p.me.bell.word), p.device.ends.Load()}
+	if p.closed || now != p.calm && (p.forsaken() || p.bereft()) {
 		return true
 	}
+	p.calm = now
+	return false
+}
+
+// bereft tells whether a peer's process has ended before it left the group.
+func (p *plane) bereft() bool {
 	for r, peer := range p.peers {
-		switch {
-		case peer == nil:
-		case atomic.LoadUint32(&p.blocks[r].bell.failed) != 0,
-			peer.lost.Load() && spin.LoadAcquire64(&p.blocks[r].board.closed) == 0:
+		if peer != nil && peer.lost.Load() && spin.LoadAcquire64(&p.blocks[r].board.closed) == 0 {
 			return true
 		}
 	}

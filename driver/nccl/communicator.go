@@ -21,32 +21,35 @@ import (
 // failed or closed one is torn down in the background, once nothing holds its work any more:
 // streams drained, graphs closed.
 type communicator struct {
-	device  *Device
+	// What every launch looks at comes first, side by side: few lines of a cache.
+
+	device *Device
+	plane  control.Plane
+	check  atomic.Bool
+	// closing tells that Close has begun: nothing is launched any more.
+	closing atomic.Bool
+	// comparing is the call that a launch compares, which looks for trouble by itself, or nil.
+	comparing atomic.Pointer[driver.Call]
+	// mu is held while NCCL is called: it wants one thread at a time.
+	mu      spin.Lock
+	busy    busy
+	history history
+
 	cfg     driver.GroupConfig
 	number  uint64 // orders communicators of this rank
 	members []*member
-	plane   control.Plane
 	handle  nccl.Comm
 	kinds   support
-	check   atomic.Bool
 	// wanted tells that NCCL makes windows, although kernels of our own serve the group.
 	wanted atomic.Bool
 
 	graphs sync.WaitGroup // open graphs that hold work of this communicator
 
-	// mu is held while NCCL is called: it wants one thread at a time.
-	mu        spin.Lock
 	windows   map[driver.SegmentKey]*window  // guarded by mu
 	local     map[*segment]nccl.Registration // guarded by mu
-	history   history
-	busy      busy
 	messages  messages
 	mailboxes mailboxes
 	direct    direct
-	// comparing is the call that a launch compares, which looks for trouble by itself, or nil.
-	comparing atomic.Pointer[driver.Call]
-	// closing tells that Close has begun: nothing is launched any more.
-	closing atomic.Bool
 
 	ending sync.Once
 	// ended is closed when the communicator has failed or is closed, quiet when its kernels have

@@ -18,8 +18,8 @@ type history struct {
 	// tickets holds the call of each ticket at ticket % remembered, kernels the n-th launch of
 	// a kernel, from 1, at n % remembered. Both are guarded by mu, as is launches, the number
 	// of those.
-	tickets, kernels [remembered]launched
 	launches         uint64
+	tickets, kernels [remembered]launched
 }
 
 // launched is a plan that was launched under a ticket, or 0 in a capture of another library.
