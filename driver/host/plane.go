@@ -269,10 +269,13 @@ func (p *plane) Forsaken() bool {
 	return p.forsakenOrClosed()
 }
 
-// forsakenOrClosed is Forsaken with p.mu held.
+// forsakenOrClosed is Forsaken with p.mu held. A plane that is closed has no bell any more.
 func (p *plane) forsakenOrClosed() bool {
+	if p.closed {
+		return true
+	}
 	now := signs{atomic.LoadUint32(&p.me.bell.word), p.device.ends.Load()}
-	if p.closed || now != p.calm && (p.forsaken() || p.bereft()) {
+	if now != p.calm && (p.forsaken() || p.bereft()) {
 		return true
 	}
 	p.calm = now
