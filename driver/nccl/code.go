@@ -19,9 +19,6 @@ type code struct {
 	overlaps bool
 }
 
-// overlapping is the first CUDA that captures launches which overlap.
-const overlapping = 12030
-
 // load brings the kernels onto the GPU.
 func (k *code) load(d *Device) error {
 	k.mu.Lock()
@@ -37,11 +34,9 @@ func (k *code) load(d *Device) error {
 	if err != nil {
 		return err
 	}
-	version, err := d.cuda.Version()
-	if err != nil {
+	if k.overlaps, err = d.gpu.LaunchesOverlap(); err != nil {
 		return err
 	}
-	k.overlaps = major >= 9 && version >= overlapping
 	object, err := kernels.Object(major, minor)
 	if err != nil {
 		return err

@@ -15,13 +15,13 @@ import (
 )
 
 // Decode says what bench decode measures: a layer of a model that answers, split over ranks as
-// tensor parallelism does it: a matrix product by cuBLAS, then an all-reduce. Every rank runs the
-// same one.
+// tensor parallelism does it: a matrix product, then an all-reduce. Every rank runs the same one.
 type Decode struct {
 	// Hidden is the width of the model, Layers how many layers are captured into one graph.
 	Hidden, Layers int
 	// Sequences are how many sequences are answered at once.
 	Sequences []int
+	Product   Product
 	// Backend, Tuning and Timeout are those of symmem.Options.
 	Backend, Tuning string
 	Timeout         time.Duration
@@ -56,8 +56,14 @@ func (o *Decode) collective() *Collective {
 func (o *Decode) Run(ctx context.Context) (*Report, error) {
 	report, c := NewReport("decode"), o.collective()
 	// cuBLAS wants one thread, on which the GPU is current.
-	measure := func(l *lane, _ int, _ *cuda.Driver) error { return o.run(ctx, c, l, report) }
-	return report, c.onGPU(ctx, "has no streams for cuBLAS", measure)
+	measure := func(l *lane, local int, gpu *cuda.Driver) error {
+		by, err := o.Product.multiplier(l, local, gpu)
+		if err != nil {
+			return fmt.Errorf("making products ready: %w", err)
+		}
+		return errors.Join(o.run(ctx, c, l, by, report), by.close())
+	}
+	return report, c.onGPU(ctx, "has no streams for products", measure)
 }
 
 // onGPU opens the world and runs a measurement on one thread, on which this rank's GPU is current.
@@ -85,13 +91,12 @@ func (o *Collective) onGPU(
 }
 
 func (o *Decode) run(
-	ctx context.Context, c *Collective, l *lane, report *Report,
-) (err error) {
-	model, err := newLayer(ctx, l, o.Hidden, slices.Max(o.Sequences))
+	ctx context.Context, c *Collective, l *lane, by multiplier, report *Report,
+) error {
+	model, err := newLayer(ctx, l, by, o.Hidden, slices.Max(o.Sequences))
 	if err != nil {
 		return fmt.Errorf("making a layer: %w", err)
 	}
-	defer func() { err = errors.Join(err, model.close()) }()
 	for _, n := range o.Sequences {
 		result, err := o.measure(ctx, c, l, model, n)
 		if err != nil {
@@ -160,7 +165,7 @@ func (o *Decode) product(
 	ctx context.Context, c *Collective, l *lane, model *layer, sequences int,
 ) (*runner, error) {
 	r := &runner{lane: l, took: "product", opsPerIter: o.Layers, call: model.call(sequences)}
-	err := r.record(ctx, model, sequences, func(i int) error { return model.multiply(i, sequences) })
+	err := r.record(ctx, model, sequences, func(i int) error { return model.product(i, sequences) })
 	if err != nil {
 		return r, err
 	}
@@ -187,7 +192,7 @@ func (r *runner) record(
 ) error {
 	s := r.rt.DefaultStream()
 	// What loads at the first product cannot be captured.
-	if err := errors.Join(model.multiply(0, sequences), s.Synchronize(ctx)); err != nil {
+	if err := errors.Join(model.product(0, sequences), s.Synchronize(ctx)); err != nil {
 		return err
 	}
 	if err := s.BeginCapture(); err != nil {
@@ -211,7 +216,7 @@ func (o *Decode) result(l *lane, sequences int, runners []*runner) Result {
 		Name: "decode layer",
 		Params: map[string]any{
 			"batch": sequences, "bytes": sequences * o.Hidden * bfloat16Bytes, "ranks": l.rt.Size(),
-			"hidden": o.Hidden, "layers": o.Layers, "took": auto.took,
+			"hidden": o.Hidden, "layers": o.Layers, "took": auto.took, "product": string(o.Product),
 		},
 		Summary: Summarize(auto.perOp), Counts: map[string]float64{},
 	}

@@ -7,8 +7,7 @@ import (
 	"math"
 
 	"symmem"
-	"symmem/internal/cublas"
-	"symmem/internal/cuda"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/reduce"
 )
 
@@ -23,9 +22,8 @@ const bfloat16Bytes = 2
 // The weights are dense small numbers; an input has one element in each row that is not 0, so that
 // bfloat16 holds every sum exactly. How long a dense product takes does not depend on values.
 type layer struct {
-	library *cublas.Library
-	handle  cublas.Handle
-	lane    *lane
+	multiplier
+	lane *lane
 	// width is hidden, depth hidden/ranks.
 	width, depth int
 	// weights are those of two layers in turns, so that the second does not find its own in a cache.
@@ -33,36 +31,12 @@ type layer struct {
 	input   symmem.Buffer
 }
 
-// newLayer makes the matrices and cuBLAS's handle on the lane's stream.
-func newLayer(ctx context.Context, l *lane, width, sequences int) (*layer, error) {
-	library, err := cublas.Load("")
-	if err != nil {
-		return nil, err
-	}
-	m := &layer{library: library, lane: l, width: width, depth: width / l.rt.Size()}
-	if err := m.matrices(ctx, sequences); err != nil {
-		return nil, err
-	}
-	if m.handle, err = library.Create(); err != nil {
-		return nil, err
-	}
-	if err := m.bind(); err != nil {
-		return nil, errors.Join(err, m.close())
-	}
-	return m, nil
-}
-
-// bind gives cuBLAS the lane's stream and a workspace.
-func (m *layer) bind() error {
-	stream := cuda.Stream(m.lane.rt.DefaultStream().Handle())
-	if err := m.library.SetStream(m.handle, stream); err != nil {
-		return err
-	}
-	workspace, err := m.lane.desk.Alloc(cublas.WorkspaceBytes)
-	if err != nil {
-		return err
-	}
-	return m.library.SetWorkspace(m.handle, workspace.Address(), cublas.WorkspaceBytes)
+// newLayer makes the matrices.
+func newLayer(
+	ctx context.Context, l *lane, by multiplier, width, sequences int,
+) (*layer, error) {
+	m := &layer{multiplier: by, lane: l, width: width, depth: width / l.rt.Size()}
+	return m, m.matrices(ctx, sequences)
 }
 
 func (m *layer) matrices(ctx context.Context, sequences int) (err error) {
@@ -109,20 +83,17 @@ func (m *layer) call(sequences int) *call {
 	}
 }
 
-// multiply queues the product of layer i.
-func (m *layer) multiply(i, sequences int) error {
-	matrix := func(at uintptr, leading int) cublas.Matrix {
-		return cublas.Matrix{Address: at, Leading: leading, Type: cublas.BFloat16}
-	}
-	weights := matrix(m.weights[i%len(m.weights)].Address(), m.depth)
-	weights.Operation = cublas.Transposed
-	return m.library.Gemm(m.handle, m.width, sequences, m.depth, weights,
-		matrix(m.input.Address(), m.depth), matrix(m.lane.send.Address(), m.width))
+// product queues the product of layer i.
+func (m *layer) product(i, sequences int) error {
+	return m.multiply(&kernels.Product{
+		Weights: m.weights[i%len(m.weights)].Address(), Input: m.input.Address(),
+		Output: m.lane.send.Address(), Rows: m.width, Depth: m.depth, Sequences: sequences,
+	})
 }
 
 // run queues layer i.
 func (m *layer) run(ctx context.Context, i int, c *call, sequences int) error {
-	if err := m.multiply(i, sequences); err != nil {
+	if err := m.product(i, sequences); err != nil {
 		return err
 	}
 	return m.lane.rt.World().AllReduce(
@@ -175,6 +146,3 @@ func (m *layer) check(ctx context.Context, r *runner, sequences int) error {
 	}
 	return nil
 }
-
-// close gives cuBLAS's handle back. The matrices end with the lane.
-func (m *layer) close() error { return m.library.Destroy(m.handle) }

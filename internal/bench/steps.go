@@ -12,74 +12,35 @@ import (
 	"symmem/internal/reduce"
 )
 
-// rest are the kernels for the steps that are left to do after an all-reduce, on the current GPU.
+// rest are the kernels for the steps that are left to do after an all-reduce.
 type rest struct {
-	gpu       *cuda.Driver
-	module    cuda.Module
+	*program
 	add, norm cuda.Function
-	// overlaps tells that it may start before those ahead of it have ended, as those of the direct
-	// path do.
-	overlaps bool
 }
 
-// overlapping is the first CUDA that captures such launches.
-const overlapping = 12030
-
 func newRest(gpu *cuda.Driver, localRank int) (*rest, error) {
-	n, err := gpu.DeviceCount()
+	p, err := loadProgram(gpu, localRank, kernels.Object)
 	if err != nil {
 		return nil, err
 	}
-	device, err := gpu.Device(localRank % n)
-	if err != nil {
+	r := &rest{program: p}
+	if r.add, err = gpu.ModuleGetFunction(p.module, kernels.AddKernel); err != nil {
 		return nil, err
 	}
-	major, err := device.Attribute(cuda.AttributeComputeCapabilityMajor)
-	if err != nil {
-		return nil, err
-	}
-	minor, err := device.Attribute(cuda.AttributeComputeCapabilityMinor)
-	if err != nil {
-		return nil, err
-	}
-	object, err := kernels.Object(major, minor)
-	if err != nil {
-		return nil, err
-	}
-	version, err := gpu.Version()
-	if err != nil {
-		return nil, err
-	}
-	r := &rest{gpu: gpu, overlaps: major >= 9 && version >= overlapping}
-	if r.module, err = gpu.ModuleLoadData(object); err != nil {
-		return nil, err
-	}
-	if r.add, err = gpu.ModuleGetFunction(r.module, kernels.AddKernel); err != nil {
-		return nil, err
-	}
-	r.norm, err = gpu.ModuleGetFunction(r.module, kernels.NormKernel)
+	r.norm, err = gpu.ModuleGetFunction(p.module, kernels.NormKernel)
 	return r, err
 }
 
 // launch queues both kernels.
 func (r *rest) launch(on *symmem.Stream, l *kernels.Local) error {
 	params := l.Params()
-	queue := func(f cuda.Function, blocks, threads int) error {
-		grid, block := cuda.Dim{X: uint32(blocks)}, cuda.Dim{X: uint32(threads)}
-		if r.overlaps {
-			return r.gpu.LaunchOverlapping(f, grid, block, cuda.Stream(on.Handle()), &params)
-		}
-		return r.gpu.LaunchKernel(f, grid, block, 0, cuda.Stream(on.Handle()), &params)
-	}
 	blocks, threads := l.AddGrid()
-	if err := queue(r.add, blocks, threads); err != nil {
+	if err := r.queue(r.add, blocks, threads, on, &params); err != nil {
 		return err
 	}
 	blocks, threads = l.Grid()
-	return queue(r.norm, blocks, threads)
+	return r.queue(r.norm, blocks, threads, on, &params)
 }
-
-func (r *rest) close() error { return r.gpu.ModuleUnload(r.module) }
 
 // draft is a rank's tensors of one shape. The input and the sums are the lane's buffers.
 type draft struct {

@@ -139,9 +139,22 @@ var (
 	_ [72]byte = [unsafe.Sizeof(launchAttribute{})]byte{}
 )
 
+// overlapping is the first CUDA that captures launches which overlap.
+const overlapping = 12030
+
+// LaunchesOverlap tells whether LaunchOverlapping can be used on a device.
+func (v Device) LaunchesOverlap() (bool, error) {
+	major, err := v.Attribute(AttributeComputeCapabilityMajor)
+	if err != nil {
+		return false, err
+	}
+	version, err := v.driver.Version()
+	return major >= 9 && version >= overlapping, err
+}
+
 // LaunchOverlapping is LaunchKernel without shared memory, for a kernel that may be started before
 // the kernels ahead of it in the stream have ended, and waits for their end by itself
-// (griddepcontrol.wait of PTX). It takes CUDA 12.3, for captures, and compute capability 9.0.
+// (griddepcontrol.wait of PTX). It takes what LaunchesOverlap tells of.
 func (d *Driver) LaunchOverlapping(
 	f Function, grid, block Dim, stream Stream, params *Params,
 ) error {

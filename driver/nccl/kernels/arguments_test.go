@@ -20,6 +20,7 @@ import (
 // layout prints what of the structures must be as Go has it: a name, an offset and a size a line.
 const layout = `#include <bulk.h>
 #include <local.h>
+#include <product.h>
 #include <cstddef>
 #include <cstdio>
 #define FIELD(type, name) \
@@ -35,6 +36,9 @@ int main() {
 	FIELD(Local, send) FIELD(Local, recv) FIELD(Local, residual) FIELD(Local, weight)
 	FIELD(Local, rows) FIELD(Local, hidden) FIELD(Local, epsilon)
 	FIELD(Local, fault)
+	WHOLE(Product)
+	FIELD(Product, weights) FIELD(Product, input) FIELD(Product, output)
+	FIELD(Product, rows) FIELD(Product, depth) FIELD(Product, sequences) FIELD(Product, passes)
 	FIELD(Report, digest) FIELD(Report, theirs) FIELD(Report, epoch) FIELD(Report, ranks)
 	FIELD(Report, fault) FIELD(Report, end)
 	FIELD(Exchange, control.fault)
@@ -182,6 +186,27 @@ func TestLocalLiesWhereKernelsReadIt(t *testing.T) {
 		p, known := found["Local."+name]
 		if !known || read(bytes[p.offset:p.offset+p.size]) != value {
 			t.Errorf("%s of Local does not lie at %d", name, p.offset)
+		}
+	}
+}
+
+// TestProductsLieWhereKernelsReadThem does the same for products.
+func TestProductsLieWhereKernelsReadThem(t *testing.T) {
+	product := Product{
+		Weights: 601, Input: 602, Output: 603, Rows: 604, Depth: 4096 + 8, Sequences: 606,
+	}
+	want := map[string]uint64{
+		"weights": 601, "input": 602, "output": 603, "rows": 604, "depth": 4096 + 8,
+		"sequences": 606, "passes": 2,
+	}
+	found, bytes := places(t), packed(product.Params())
+	if len(bytes) != found["Product"].size {
+		t.Errorf("%d bytes are packed for a Product of %d", len(bytes), found["Product"].size)
+	}
+	for name, value := range want {
+		p, known := found["Product."+name]
+		if !known || read(bytes[p.offset:p.offset+p.size]) != value {
+			t.Errorf("%s of Product does not lie at %d", name, p.offset)
 		}
 	}
 }

@@ -1,8 +1,8 @@
 """Compiles the kernels with NVRTC, NVIDIA's compiler as a library, which needs no GPU.
 
-    compile.py LIBNVRTC SOURCES ARCHITECTURE OUTPUT
+    compile.py LIBNVRTC SOURCE ARCHITECTURE OUTPUT
 
-ARCHITECTURE is compute_NN for PTX or sm_NN for a cubin. make.sh calls it.
+SOURCE lies beside what it includes. ARCHITECTURE is compute_NN for PTX or sm_NN for a cubin. make.sh calls it.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ import gzip
 import pathlib
 import sys
 
-ENTRY = "collectives.cu"
-
 
 class CompileError(Exception):
     """What NVRTC says of the sources."""
 
 
-def compile_kernels(library: str, sources: pathlib.Path, architecture: str) -> bytes:
+def compile_kernels(library: str, source: pathlib.Path, architecture: str) -> bytes:
     """Returns the object for an architecture."""
     nvrtc = ctypes.CDLL(library)
     program = ctypes.c_void_p()
-    text = (sources / ENTRY).read_bytes()
+    text = source.read_bytes()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, b"main.cu", 0, None, None)
-    options = [b"--gpu-architecture=" + architecture.encode(), b"-I" + str(sources).encode(),
+    options = [b"--gpu-architecture=" + architecture.encode(), b"-I" + str(source.parent).encode(),
                b"--std=c++17", b"-default-device"]
     code = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     if code != 0:
@@ -44,9 +42,9 @@ def output(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
 
 def main() -> None:
     """Writes the object, packed by gzip without a date: the same sources give the same bytes."""
-    library, sources, architecture, out = sys.argv[1:]
+    library, source, architecture, out = sys.argv[1:]
     try:
-        made = compile_kernels(library, pathlib.Path(sources), architecture)
+        made = compile_kernels(library, pathlib.Path(source), architecture)
     except CompileError as e:
         sys.exit(str(e))
     pathlib.Path(out).write_bytes(gzip.compress(made, 9, mtime=0))

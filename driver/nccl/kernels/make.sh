@@ -17,9 +17,12 @@ python3 -m venv "$work/venv"
 nvrtc=$(echo "$work"/venv/lib/python3*/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12)
 export LD_LIBRARY_PATH=${nvrtc%/*}
 compiling=()
-for architecture in compute_80 sm_80 sm_90; do
-	"$work/venv/bin/python" compile.py "$nvrtc" src "$architecture" "$objects/$architecture.gz" &
-	compiling+=($!)
+for source in src/*.cu; do
+	name=$(basename "$source" .cu)
+	for architecture in compute_80 sm_80 sm_90; do
+		"$work/venv/bin/python" compile.py "$nvrtc" "$source" "$architecture" "$objects/$name.$architecture.gz" &
+		compiling+=($!)
+	done
 done
 for one in "${compiling[@]}"; do
 	wait "$one"

@@ -8,25 +8,31 @@ import (
 	"io"
 )
 
-// objects are what make.sh made of the sources, by architecture.
+// objects are what make.sh made of each source, by architecture.
 //
 //go:embed objects
 var objects embed.FS
 
-// Object returns the code for a GPU of a compute capability, such as 9, 0: a binary if there is
-// one of its generation, else PTX, which the driver compiles. GPUs before 8.0 are too old.
-func Object(major, minor int) ([]byte, error) {
+// Object returns the code of the collectives for a GPU of a compute capability, such as 9, 0: a
+// binary if there is one of its generation, else PTX, which the driver compiles. GPUs before 8.0
+// are too old.
+func Object(major, minor int) ([]byte, error) { return objectOf("collectives", major, minor) }
+
+// ProductObject is Object for products.
+func ProductObject(major, minor int) ([]byte, error) { return objectOf("product", major, minor) }
+
+func objectOf(source string, major, minor int) ([]byte, error) {
 	if major < 8 {
 		return nil, fmt.Errorf("%w for GPUs of compute capability %d.%d: 8.0 is the first", errNone,
 			major, minor)
 	}
 	// Binaries run on later GPUs of the same generation alone.
-	name := "compute_80"
+	architecture := "compute_80"
 	switch major {
 	case 8, 9:
-		name = fmt.Sprintf("sm_%d0", major)
+		architecture = fmt.Sprintf("sm_%d0", major)
 	}
-	return unpack("objects/" + name + ".gz")
+	return unpack("objects/" + source + "." + architecture + ".gz")
 }
 
 func unpack(name string) ([]byte, error) {

@@ -45,10 +45,19 @@ func TestEveryKernelIsInEveryObject(t *testing.T) {
 	if len(names) != 3*(4*4+3)+2*4+3 {
 		t.Errorf("Choose gives %d kernels: %v", len(names), names)
 	}
+	hasKernels(t, Object, names)
+	hasKernels(t, ProductObject, productNames())
+}
+
+// hasKernels compares the kernels of objects with those that there are to be.
+func hasKernels(
+	t *testing.T, objectFor func(major, minor int) ([]byte, error), names map[string]bool,
+) {
+	t.Helper()
 	for capability, in := range map[[2]int]func(*testing.T, []byte) map[string]bool{
 		{8, 0}: inBinary, {8, 9}: inBinary, {9, 0}: inBinary, {10, 0}: inText, {12, 0}: inText,
 	} {
-		object, err := Object(capability[0], capability[1])
+		object, err := objectFor(capability[0], capability[1])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,8 +68,8 @@ func TestEveryKernelIsInEveryObject(t *testing.T) {
 			}
 		}
 		if len(found) != len(names) {
-			t.Errorf("the object for %v has %d kernels, of which Choose gives %d", capability,
-				len(found), len(names))
+			t.Errorf("the object for %v has %d kernels, of which %d are used", capability, len(found),
+				len(names))
 		}
 	}
 }
@@ -68,7 +77,8 @@ func TestEveryKernelIsInEveryObject(t *testing.T) {
 // cudaMachine is the machine of ELF files for NVIDIA's GPUs.
 const cudaMachine = 190
 
-func inBinary(t *testing.T, object []byte) map[string]bool {
+// binaryOf reads an object that is no PTX.
+func binaryOf(t *testing.T, object []byte) *elf.File {
 	t.Helper()
 	// NVIDIA has versions of its own, which package elf does not take.
 	object = bytes.Clone(object)
@@ -80,11 +90,30 @@ func inBinary(t *testing.T, object []byte) map[string]bool {
 	if f.Machine != cudaMachine {
 		t.Errorf("the machine is %v", f.Machine)
 	}
-	found := map[string]bool{}
-	for _, s := range f.Sections {
+	return f
+}
+
+// codeIn finds the instructions of each kernel of a binary.
+func codeIn(t *testing.T, object []byte) map[string][]byte {
+	t.Helper()
+	found := map[string][]byte{}
+	for _, s := range binaryOf(t, object).Sections {
 		if name, is := strings.CutPrefix(s.Name, ".text."); is && s.Type == elf.SHT_PROGBITS {
-			found[name] = true
+			code, err := s.Data()
+			if err != nil {
+				t.Fatal(err)
+			}
+			found[name] = code
 		}
+	}
+	return found
+}
+
+func inBinary(t *testing.T, object []byte) map[string]bool {
+	t.Helper()
+	found := map[string]bool{}
+	for name := range codeIn(t, object) {
+		found[name] = true
 	}
 	return found
 }

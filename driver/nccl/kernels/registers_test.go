@@ -1,8 +1,6 @@
 package kernels
 
 import (
-	"bytes"
-	"debug/elf"
 	"encoding/binary"
 	"strconv"
 	"strings"
@@ -44,46 +42,51 @@ const (
 // refuse to launch them.
 func TestKernelsFitBlocks(t *testing.T) {
 	for _, major := range []int{8, 9} {
-		object, err := Object(major, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// NVIDIA writes a version of its own, which the reader does not know.
-		object[elf.EI_VERSION] = byte(elf.EV_CURRENT)
-		binary.LittleEndian.PutUint32(object[20:], uint32(elf.EV_CURRENT))
-		f, err := elf.NewFile(bytes.NewReader(object))
-		if err != nil {
-			t.Fatal(err)
-		}
-		info, err := f.Section(".nv.info").Data()
-		if err != nil {
-			t.Fatal(err)
-		}
-		symbols, err := f.Symbols()
-		if err != nil {
-			t.Fatal(err)
-		}
-		kernels := 0
-		for len(info) >= 4 {
-			format, attribute := info[0], info[1]
-			info = info[2:]
-			size := 2
-			if format == sized {
-				size += int(binary.LittleEndian.Uint16(info))
+		for _, objectFor := range []func(major, minor int) ([]byte, error){Object, ProductObject} {
+			object, err := objectFor(major, 0)
+			if err != nil {
+				t.Fatal(err)
 			}
-			if format == sized && attribute == registerCount {
-				kernels++
-				symbol := symbols[binary.LittleEndian.Uint32(info[2:])-1]
-				n := int(binary.LittleEndian.Uint32(info[6:])+7) / 8 * 8
-				if threads := residents(symbol.Name); n*threads > registers {
+			counts := registersIn(t, object)
+			for kernel, count := range counts {
+				n := (count + 7) / 8 * 8
+				if threads := residents(kernel); n*threads > registers {
 					t.Errorf("sm_%d0: %s has %d registers, and %d threads on a multiprocessor", major,
-						symbol.Name, n, threads)
+						kernel, n, threads)
 				}
 			}
-			info = info[size:]
-		}
-		if kernels == 0 {
-			t.Errorf("sm_%d0: no kernel says how many registers it has", major)
+			if len(counts) == 0 {
+				t.Errorf("sm_%d0: no kernel says how many registers it has", major)
+			}
 		}
 	}
+}
+
+// registersIn reads how many each kernel of a binary has.
+func registersIn(t *testing.T, object []byte) map[string]int {
+	t.Helper()
+	f := binaryOf(t, object)
+	info, err := f.Section(".nv.info").Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	symbols, err := f.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for len(info) >= 4 {
+		format, attribute := info[0], info[1]
+		info = info[2:]
+		size := 2
+		if format == sized {
+			size += int(binary.LittleEndian.Uint16(info))
+		}
+		if format == sized && attribute == registerCount {
+			symbol := symbols[binary.LittleEndian.Uint32(info[2:])-1]
+			found[symbol.Name] = int(binary.LittleEndian.Uint32(info[6:]))
+		}
+		info = info[size:]
+	}
+	return found
 }
