@@ -82,10 +82,10 @@ func (p *plane) Submit() uint64 {
 	return ticket
 }
 
-// TrySubmit takes the next ticket unless a peer has failed or is lost.
+// TrySubmit takes the next ticket unless this rank or a peer has failed, or one is lost.
 func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 	p.mu.Lock()
-	if !p.forsakenOrClosed() {
+	if !p.fault.set.Load() && !p.forsakenOrClosed() {
 		ticket, ok = p.next(), true
 	}
 	p.mu.Unlock()

@@ -30,7 +30,13 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		return s.launchOtherwise(prepared)
 	}
 	err = c.admit(s, prepared)
-	if err == nil {
+	switch {
+	case err != nil:
+	case prepared.ready.Prepared() && !c.device.guests.Load():
+		if err = prepared.ready.On(s.handle); err != nil {
+			err = c.breakOff(prepared, err)
+		}
+	default:
 		err = c.call(prepared, s)
 	}
 	if err != nil {
@@ -86,14 +92,15 @@ func (s *stream) record(p *plan) error {
 }
 
 // admit gives a collective its ticket and, with the check on, compares it across ranks. s.mu and
-// c.mu are held. A peer that has failed may have done so over this very call, which Compare tells.
+// c.mu are held. A peer that has failed may have done so over this very call, which Compare tells;
+// a call that is not compared is refused then, since NCCL may connect to the ranks, and wait for one
+// that is gone for ever.
 func (c *communicator) admit(s *stream, p *plan) error {
 	check, ok := c.check.Load(), true
 	var ticket uint64
 	if check {
 		ticket = c.plane.Submit()
 	} else if ticket, ok = c.plane.TrySubmit(); !ok {
-		// NCCL may connect to the ranks, and wait for one that is gone for ever.
 		return c.forsaken(p)
 	}
 	c.history.note(p, ticket)
@@ -102,10 +109,10 @@ func (c *communicator) admit(s *stream, p *plan) error {
 		c.busy.windows.Store(true)
 	}
 	s.last, s.ticket, s.operation = c, ticket, p.Operation
-	if !check {
-		return c.plane.Cause()
+	if check {
+		return c.compare(p, ticket)
 	}
-	return c.compare(p, ticket)
+	return nil
 }
 
 // compare makes sure that all ranks launch the same call. Kernels of our own do that

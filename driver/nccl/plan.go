@@ -52,7 +52,7 @@ func (c *communicator) Prepare(call driver.Call) (driver.Plan, error) {
 			call.DataType, err)
 	}
 	p.dataType, p.reduceOp = dataTypes[call.DataType], reduceOps[call.ReduceOp]
-	if p.single() {
+	if p.single() && !p.nothing() {
 		p.ready = p.collective()
 	}
 	return p, nil

@@ -76,9 +76,9 @@ func (p *Plane) Submit() uint64 {
 	return ticket
 }
 
-// TrySubmit takes the next ticket unless a peer has failed or is lost.
+// TrySubmit takes the next ticket unless this rank or a peer has failed, or one is lost.
 func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
-	if p.Forsaken() {
+	if p.Forsaken() || p.Cause() != nil {
 		return 0, false
 	}
 	return p.Submit(), true

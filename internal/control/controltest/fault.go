@@ -49,6 +49,9 @@ func proveAbort(t *testing.T, join Join) {
 		takenOut(t, join, func(p control.Plane) error {
 			p.Abort(cause)
 			<-p.Failed()
+			if ticket, ok := p.TrySubmit(); ok {
+				return fmt.Errorf("a plane that has failed gives ticket %d", ticket)
+			}
 			for name, wait := range waits {
 				if err := wait(p); !errors.Is(err, want) {
 					return fmt.Errorf("%s: got %w, want the cause", name, err)
