@@ -92,9 +92,9 @@ func (s *stream) record(p *plan) error {
 }
 
 // admit gives a collective its ticket and, with the check on, compares it across ranks. s.mu and
-// c.mu are held. A peer that has failed may have done so over this very call, which Compare tells;
-// a call that is not compared is refused then, since NCCL may connect to the ranks, and wait for one
-// that is gone for ever.
+// c.mu are held. A peer that has failed may have done so over this very call, which Compare tells.
+// A call that is not compared is refused then: NCCL may connect to the ranks, and wait for one that
+// is gone for ever.
 func (c *communicator) admit(s *stream, p *plan) error {
 	check, ok := c.check.Load(), true
 	var ticket uint64

@@ -59,6 +59,20 @@ def gather(value: Any) -> list[Any]:
     return [json.loads(store.get(key).decode()) for key in keys]
 
 
+def alone(measure: Callable[[], Any]) -> Any:
+    """Measure on one rank after the other, while those whose turn it is not sleep.
+
+    Two ranks that the machine puts on the two threads of a core slow each other down, and a virtual
+    machine does not say which these are.
+    """
+    mine = None
+    for rank in range(SIZE):
+        if rank == RANK:
+            mine = measure()
+        gather(rank)
+    return mine
+
+
 def verdict(name: str, ok: bool, figures: object = "") -> bool:
     """Print PASS or FAIL and rank 0's figures; a part passes if it does on all ranks."""
     global failed
