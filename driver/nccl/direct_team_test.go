@@ -68,7 +68,9 @@ func newTeam(t *testing.T, n int, timeout time.Duration) *team {
 }
 
 func (m *mate) open(t *testing.T, cfg driver.Config) error {
-	d, err := Backend{}.Open(t.Context(), cfg)
+	ctx, cancel := connecting(t.Context())
+	defer cancel()
+	d, err := Backend{}.Open(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -154,8 +156,8 @@ func (w *team) must(f func(m *mate) error) {
 	}
 }
 
-// connecting bounds the making of a group, which on a busy machine takes longer than what its ranks
-// wait for each other in some tests.
+// connecting bounds the making of a device or a group, which on a busy machine takes longer than
+// what its ranks wait for each other in some tests.
 func connecting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Minute)
 }

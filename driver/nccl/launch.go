@@ -96,12 +96,15 @@ func (s *stream) record(p *plan) error {
 // A call that is not compared is refused then: NCCL may connect to the ranks, and wait for one that
 // is gone for ever.
 func (c *communicator) admit(s *stream, p *plan) error {
-	check, ok := c.check.Load(), true
+	check := c.check.Load()
 	var ticket uint64
 	if check {
 		ticket = c.plane.Submit()
-	} else if ticket, ok = c.plane.TrySubmit(); !ok {
-		return c.forsaken(p)
+	} else {
+		var ok bool
+		if ticket, ok = c.plane.TrySubmit(); !ok {
+			return c.forsaken(p)
+		}
 	}
 	c.history.note(p, ticket)
 	c.busy.note(s)

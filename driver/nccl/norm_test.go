@@ -325,7 +325,7 @@ func (d *desk) spared(w *team, m *mate, s *sheet) error {
 
 func TestANormThatWaitsInVainEnds(t *testing.T) {
 	draws := drawing(t)
-	w, desks := newDesks(t, 2, 3*time.Second)
+	w, desks := newDesks(t, 2, time.Second)
 	for _, s := range []*sheet{newSheet(draws, 2, 1, 1024), newSheet(draws, 2, 200, 1024)} {
 		w.play(0, 1)
 		s.inPlace = false
