@@ -12,7 +12,13 @@ import (
 )
 
 // The scripts and the other tests run the command as a process: this test binary under its name.
+// Under the race detector each of hundreds would sleep for a second before it ends, in which a race
+// might still come up; but what a command leaves running has no second either.
 func TestMain(m *testing.M) {
+	const options = "GORACE"
+	if os.Getenv(options) == "" {
+		os.Setenv(options, "atexit_sleep_ms=10")
+	}
 	testscript.Main(m, map[string]func(){
 		"symmem": func() {
 			os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))

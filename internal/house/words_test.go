@@ -11,8 +11,9 @@ import (
 
 var (
 	vague = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}
-	// unfinished is cut in two, so that this file keeps its own rule.
-	unfinished = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
+	// marks are cut in two, so that this file keeps its own rule.
+	marks      = []string{"TO" + "DO", "FIX" + "ME", "XX" + "X"}
+	unfinished = regexp.MustCompile(`\b(` + strings.Join(marks, "|") + `)\b`)
 	waits      = regexp.MustCompile(`(?i)(sleep|wait|pause|nap)`)
 )
 
@@ -45,6 +46,10 @@ var wordRules = []rule{
 		name: "nothing is left to do",
 		why:  "what is unfinished is not merged; what is planned is in the documents",
 		check: each(func(f *file) []finding {
+			marked := func(mark string) bool { return strings.Contains(f.source, mark) }
+			if !slices.ContainsFunc(marks, marked) {
+				return nil // as nearly all files, where the expression would take long
+			}
 			var all []finding
 			for i, line := range strings.Split(f.source, "\n") {
 				if found := unfinished.FindString(line); found != "" {

@@ -6,6 +6,7 @@ import (
 	"embed"
 	"fmt"
 	"io"
+	"sync"
 )
 
 // objects are what make.sh made of each source, by architecture.
@@ -15,7 +16,7 @@ var objects embed.FS
 
 // Object returns the code of the collectives for a GPU of a compute capability, such as 9, 0: a
 // binary if there is one of its generation, else PTX, which the driver compiles. GPUs before 8.0
-// are too old.
+// are too old. All who ask have the same bytes, which nobody may change.
 func Object(major, minor int) ([]byte, error) { return objectOf("collectives", major, minor) }
 
 // ProductObject is Object for products.
@@ -32,8 +33,17 @@ func objectOf(source string, major, minor int) ([]byte, error) {
 	case 8, 9:
 		architecture = fmt.Sprintf("sm_%d0", major)
 	}
-	return unpack("objects/" + source + "." + architecture + ".gz")
+	name := "objects/" + source + "." + architecture + ".gz"
+	object, _ := unpacked.LoadOrStore(name, sync.OnceValues(func() ([]byte, error) {
+		return unpack(name)
+	}))
+	return object.(func() ([]byte, error))()
 }
+
+// unpacked holds a function for each object that somebody asked for, which unpacks it once: that
+// takes 20 ms, in every rank of a process and every time that a device is opened anew, and a dozen
+// times as long under the race detector.
+var unpacked sync.Map
 
 func unpack(name string) ([]byte, error) {
 	packed, err := objects.ReadFile(name)

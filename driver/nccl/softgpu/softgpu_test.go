@@ -174,6 +174,10 @@ var scenes = []struct {
 	},
 }
 
+// promptEnd has programs under the thread sanitizer end without the second of sleep in which a race
+// might still come up: what a program leaves running has none either.
+const promptEnd = "TSAN_OPTIONS=atexit_sleep_ms=10"
+
 func runScenes(t *testing.T, b built) {
 	for _, s := range scenes {
 		if s.long && len(b.flags) > 0 {
@@ -183,7 +187,7 @@ func runScenes(t *testing.T, b built) {
 			before := sharedNames(t)
 			scratch := t.TempDir()
 			c := exec.Command(b.program(s.program), s.args...)
-			c.Env = slices.Concat(os.Environ(), s.env, []string{"TMPDIR=" + scratch})
+			c.Env = slices.Concat(os.Environ(), s.env, []string{"TMPDIR=" + scratch, promptEnd})
 			if text, err := c.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, text)
 			}
