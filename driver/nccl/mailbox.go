@@ -287,7 +287,7 @@ func (m *mailboxes) release(p *plan, tag uint32) {
 }
 
 // patience is how long a slot is left to a sender that has yet to fill it.
-const patience = endingTime / 2
+const patience = time.Second / 2
 
 // refuse lets a receiver's stream go on behind a part without a change of its buffer: the copy is
 // queued, so the slot is filled with what that part of the buffer holds already. It can be done,

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"symmem/driver/nccl/softgpu"
 )
@@ -20,6 +21,7 @@ func runTests(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	endingTime = 5 * time.Second
 	os.Setenv("SYMMEM_CUDA", cuda)
 	os.Setenv("SYMMEM_NCCL", nccl)
 	return m.Run()

@@ -7,10 +7,13 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"symmem/driver"
 )
 
-// endingTime bounds the wait for NCCL's kernels to end after they were told to.
-const endingTime = time.Second
+// endingTime bounds the wait for kernels to end after they were told to. Tests on the software GPU
+// have more: its kernels are threads, which wait for the machine's other work.
+var endingTime = time.Second
 
 // stuck tells that a GPU of this process has a kernel that only the end of the process ends.
 // Then NCCL may never be done with any communicator, since it waits for whole devices.
@@ -139,10 +142,16 @@ func (c *communicator) giveUp() bool {
 func (c *communicator) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), endingTime)
 	defer cancel()
-	return poll(ctx, func() bool {
+	settled := func() bool {
 		c.releaseMessages()
 		return c.busy.settle()
-	})
+	}
+	if poll(ctx, settled) != nil {
+		return &driver.TimeoutError{
+			Doing: "ending the kernels of group " + c.cfg.ID, Waited: endingTime,
+		}
+	}
+	return nil
 }
 
 // deregisterAll takes back windows and local registrations. c.mu is held.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -20,12 +22,18 @@ def launched() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def free_port() -> int:
-    """Find a port that nobody listens on now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+def free_port(host: str = "127.0.0.1") -> int:
+    """Find a port that nobody listens on now.
+
+    It is none of those that the system gives to connections (32768 and up, unless it was changed):
+    another program may get such a one before rank 0 listens.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in random.sample(range(20000, 32768), 100):
+        with socket.socket(family) as s, contextlib.suppress(OSError):
+            s.bind((host, port))
+            return port
+    raise OSError(f"none of 100 ports of {host} between 20000 and 32768 is free")
 
 
 def environment(rank: int, ranks: int, port: int) -> dict[str, str]:

@@ -14,6 +14,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from symmem import _launch
+
 _rounds = itertools.count()
 
 
@@ -48,9 +50,7 @@ def address(world: list[str]) -> str:
     if len(set(world)) == 1:
         return f"unix:@symmem-{secrets.token_hex(12)}"
     host = reachable()
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
-        s.bind(("", 0))
-        port = s.getsockname()[1]
+    port = _launch.free_port("::" if ":" in host else "0.0.0.0")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
