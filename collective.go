@@ -139,8 +139,11 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.uses(r.send, r.recv); err != nil {
-		return err
+	if s.capturing.Load() ||
+		r.send.extent.stream() != s.number || r.recv.extent.stream() != s.number {
+		if err := s.uses(r.send, r.recv); err != nil {
+			return err
+		}
 	}
 	if r.operation == driver.AllReduceRMSNorm {
 		if err := s.uses(r.norm.residual, r.norm.weight); err != nil {

@@ -51,6 +51,14 @@ func (p *preparedPlan) same(r *request, epoch uint64) bool {
 		(r.operation != driver.AllReduceRMSNorm || q.norm == r.norm)
 }
 
+// fresh tells that nothing was freed in the pools of the buffers, so that alive has nothing to do.
+func (p *preparedPlan) fresh() bool {
+	send, recv := p.request.send.pool, p.request.recv.pool
+	return p.request.operation != driver.AllReduceRMSNorm &&
+		(send == nil || send.frees.Load() == p.sendFrees.Load()) &&
+		(recv == nil || recv.frees.Load() == p.recvFrees.Load())
+}
+
 // alive refuses buffers that were freed since the plan was made. A new plan would refuse them, and
 // which plans are kept depends on the rank.
 func (p *preparedPlan) alive() error {
@@ -96,6 +104,9 @@ func (g *Group) plan(ctx context.Context, r *request) (*preparedPlan, error) {
 	if p := slot.Load(); p != nil && p.same(r, g.epoch.Load()) &&
 		(r.operation == driver.AllReduceRMSNorm ||
 			!g.owes(r.send.pool) && (r.recv.pool == r.send.pool || !g.owes(r.recv.pool))) {
+		if p.fresh() {
+			return p, nil
+		}
 		return p, p.alive()
 	}
 	p, err := g.prepare(ctx, r)

@@ -206,9 +206,6 @@ func (s *Stream) touches(a, b Memory) error {
 // uses notes that this stream works on memory: buffers of other streams are kept until the work
 // is done, and buffers used in a capture are pinned.
 func (s *Stream) uses(a, b Memory) error {
-	if !s.capturing.Load() && a.extent.stream() == s.number && b.extent.stream() == s.number {
-		return nil
-	}
 	return errors.Join(s.use(a), s.use(b))
 }
 

@@ -77,28 +77,27 @@ func (d *Device) Together(ctx context.Context, ranks []int) (bool, error) {
 // Submit takes the next ticket and shows it.
 func (p *plane) Submit() uint64 {
 	p.mu.Lock()
-	ticket := p.next()
-	p.mu.Unlock()
-	return ticket
+	defer p.mu.Unlock()
+	if p.closed || p.withdrawn {
+		p.submitted++
+		return p.submitted
+	}
+	return p.ticket()
 }
 
 // TrySubmit takes the next ticket unless this rank or a peer has failed, or one is lost.
 func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 	p.mu.Lock()
-	if !p.fault.set.Load() && !p.forsakenOrClosed() {
-		ticket, ok = p.next(), true
+	ok = !p.closed && !p.fault.set.Load() && (p.signs() == p.calm || !p.forsakenOrClosed())
+	if ok {
+		p.submitted++
+		ticket = p.submitted
+		if !p.withdrawn {
+			spin.StoreRelease64(&p.me.board.submitted, ticket)
+		}
 	}
 	p.mu.Unlock()
 	return ticket, ok
-}
-
-// next is the next ticket, shown unless the group has been left. p.mu is held.
-func (p *plane) next() uint64 {
-	p.submitted++
-	if !p.closed && !p.withdrawn {
-		spin.StoreRelease64(&p.me.board.submitted, p.submitted)
-	}
-	return p.submitted
 }
 
 // Compare makes one step and compares the digests in it.
@@ -274,12 +273,16 @@ func (p *plane) forsakenOrClosed() bool {
 	if p.closed {
 		return true
 	}
-	now := signs{atomic.LoadUint32(&p.me.bell.word), p.device.ends.Load()}
+	now := p.signs()
 	if now != p.calm && (p.forsaken() || p.bereft()) {
 		return true
 	}
 	p.calm = now
 	return false
+}
+
+func (p *plane) signs() signs {
+	return signs{atomic.LoadUint32(&p.me.bell.word), p.device.ends.Load()}
 }
 
 // bereft tells whether a peer's process has ended before it left the group.

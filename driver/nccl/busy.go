@@ -24,7 +24,8 @@ type busy struct {
 	with []*stream // guarded by mu
 }
 
-// note records that a stream is about to get work. It is on the path of every launch.
+// note records that a stream is about to get work, and has the watcher look. Nothing is to be noted
+// of the stream that was noted last while the watcher is awake.
 func (b *busy) note(s *stream) {
 	if b.recent.Load() != s {
 		b.add(s)

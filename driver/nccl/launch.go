@@ -20,7 +20,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	}
 	prepared, ok := p.(*plan)
 	if !ok || prepared.c != c {
-		return errors.New("launching a collective: the plan is of another group")
+		return errForeignPlan
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,6 +44,8 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	}
 	return nil
 }
+
+var errForeignPlan = errors.New("launching a collective: the plan is of another group")
 
 // launchOtherwise records a call into the stream's capture, transfers a message, or refuses either.
 // s.mu and c.mu are held.
@@ -107,7 +109,9 @@ func (c *communicator) admit(s *stream, p *plan) error {
 		}
 	}
 	c.history.note(p, ticket)
-	c.busy.note(s)
+	if c.busy.recent.Load() != s || !c.busy.awake.Load() {
+		c.busy.note(s)
+	}
 	if p.Path == driver.PathWindow && !c.busy.windows.Load() {
 		c.busy.windows.Store(true)
 	}

@@ -342,5 +342,7 @@ func (d *Device) own(on driver.Stream) (*stream, error) {
 	if s, ok := on.(*stream); ok && s != nil && s.device == d {
 		return s, nil
 	}
-	return nil, errors.New("the stream is of another device")
+	return nil, errForeignStream
 }
+
+var errForeignStream = errors.New("the stream is of another device")
