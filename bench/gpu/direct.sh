@@ -25,8 +25,8 @@ streams() {
 }
 
 killed() {
-	SYMMEM_TEST_BACKEND=$BACKEND SYMMEM_PATH=direct expect 0 200 "$BUILD/symmem.test" -test.v \
-		-test.timeout 200s -test.run '^TestARankThatIsKilled|^TestRanksThatSee'
+	SYMMEM_TEST_BACKEND=$BACKEND SYMMEM_PATH=direct expect 0 300 "$BUILD/symmem.test" -test.v \
+		-test.timeout 300s -test.run '^TestARankThatIsKilled|^TestRanksThatSee'
 }
 
 # bench measures 2 ranks, and all if there are more.

@@ -43,15 +43,9 @@ def scopes() -> None:
         with torch.cuda.use_mem_pool(pool):
             pass
 
-    scope, theirs, managed, shot = alone(
-        lambda: (
-            best(ours, 5000),
-            best(bare, 5000),
-            best(manager),
-            best(lambda: snapshot(found), 50, 5),
-        )
-    )
+    scope, theirs, managed = alone(lambda: (best(ours), best(bare), best(manager)))
     over = scope - theirs
+    shot = best(lambda: snapshot(found), 50, 5)
     verdict(
         "scope over begin and end",
         over <= BAR,
@@ -81,7 +75,7 @@ def questions() -> None:
     assert ask(inside, world)
     assert not ask(outside, world)
     have = len(table.starts)
-    few = alone(lambda: best(lambda: ask(inside, world), 5000))
+    (few,) = alone(lambda: (best(lambda: ask(inside, world), 5000),))
     far = 1 << 60
     table.starts += [far + i * 4096 for i in range(1000 - have)]
     table.ends += [far + i * 4096 + 4096 for i in range(1000 - have)]
