@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -21,13 +22,16 @@ import (
 // tied to each other, since calls may be launched without one.
 type plane struct {
 	*communicator
-	calm signs // those of the latest look that found no trouble; guarded by mu
+	// calm are the signs of the latest look that found no trouble, final the last ticket of those
+	// peers that had left the group then. Both are guarded by mu.
+	calm  signs
+	final uint64
 }
 
-// signs are words of this rank's own that change before a peer is seen to have failed or to be
-// lost: they tell a launch that a look at every peer is not needed.
+// signs are words of this rank's own that change before a peer is seen to have failed, to have left
+// or to be lost: they tell a launch that a look at every peer is not needed.
 type signs struct {
-	// bell is the bell that a peer which fails rings; ends counts the processes that have ended.
+	// bell is what a peer which fails or leaves rings; ends counts the processes that have ended.
 	bell, ends uint32
 }
 
@@ -49,7 +53,7 @@ func (d *Device) Join(ctx context.Context, group driver.GroupConfig) (control.Pl
 		return nil, err
 	}
 	c.checking = true
-	return &plane{communicator: c}, nil
+	return &plane{communicator: c, final: math.MaxUint64}, nil
 }
 
 // Together tells whether ranks of the world are all on the machine of this device, and in the same
@@ -85,11 +89,12 @@ func (p *plane) Submit() uint64 {
 	return p.ticket()
 }
 
-// TrySubmit takes the next ticket unless this rank or a peer has failed, or one is lost.
+// TrySubmit takes the next ticket unless this rank or a peer has failed, one is lost, or one has
+// left without that ticket.
 func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 	p.mu.Lock()
 	ok = !p.closed && !p.fault.set.Load() && (p.signs() == p.calm || !p.forsakenOrClosed())
-	if ok {
+	if ok = ok && p.submitted < p.final; ok {
 		p.submitted++
 		ticket = p.submitted
 		if !p.withdrawn {
@@ -274,10 +279,18 @@ func (p *plane) forsakenOrClosed() bool {
 		return true
 	}
 	now := p.signs()
-	if now != p.calm && (p.forsaken() || p.bereft()) {
+	if now == p.calm {
+		return false
+	}
+	if p.forsaken() || p.bereft() {
 		return true
 	}
 	p.calm = now
+	for _, b := range p.others {
+		if spin.LoadAcquire64(&b.board.closed) != 0 {
+			p.final = min(p.final, spin.LoadAcquire64(&b.board.submitted))
+		}
+	}
 	return false
 }
 

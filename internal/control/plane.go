@@ -29,8 +29,8 @@ type Plane interface {
 	// Submit takes the next ticket and shows it to the others. It costs a few nanoseconds, since
 	// every launch pays for it. The caller makes its calls one at a time.
 	Submit() uint64
-	// TrySubmit is Submit as long as the plane has not failed and is not Forsaken; else it takes no
-	// ticket.
+	// TrySubmit is Submit as long as the plane has not failed and is not Forsaken, and no peer has
+	// left without the next ticket, as far as is known here; else it takes none.
 	TrySubmit() (ticket uint64, ok bool)
 	// Compare waits until every rank has come to its n-th Compare, and compares the digests of
 	// the calls. If they differ, every rank gets a driver.MismatchError with the ticket as its

@@ -34,8 +34,10 @@ type Plane struct {
 	running [driver.Lanes]sync.Mutex // one exchange at a time on each lane
 
 	submitted atomic.Uint64
-	forsaken  atomic.Bool   // a peer has failed or is lost, or this plane was closed
-	ended     chan struct{} // closed when cause is known
+	// final is the last ticket of the peers that have left the group.
+	final    atomic.Uint64
+	forsaken atomic.Bool   // a peer has failed or is lost, or this plane was closed
+	ended    chan struct{} // closed when cause is known
 
 	mu      sync.Mutex
 	cause   error                   // why this rank failed; guarded by mu
@@ -56,6 +58,7 @@ func newPlane(cfg Config, links []*link) *Plane {
 		quit: make(chan struct{}), ended: make(chan struct{}), rows: make([]row, len(links)),
 		limit: math.MaxUint64,
 	}
+	p.final.Store(math.MaxUint64)
 	for r := range links {
 		p.all = append(p.all, r)
 	}
@@ -76,9 +79,10 @@ func (p *Plane) Submit() uint64 {
 	return ticket
 }
 
-// TrySubmit takes the next ticket unless this rank or a peer has failed, or one is lost.
+// TrySubmit takes the next ticket unless this rank or a peer has failed, one is lost, or one has
+// left without that ticket.
 func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
-	if p.Forsaken() || p.Cause() != nil {
+	if p.Forsaken() || p.Cause() != nil || p.submitted.Load() >= p.final.Load() {
 		return 0, false
 	}
 	return p.Submit(), true
@@ -203,6 +207,9 @@ func (p *Plane) take(rank int, m message) (left bool, err error) {
 	r := &p.rows[rank]
 	if err := r.apply(m, time.Now()); err != nil {
 		return false, err
+	}
+	if r.left {
+		p.final.Store(min(p.final.Load(), r.submitted))
 	}
 	if m.kind == kindFail {
 		p.forsaken.Store(true)

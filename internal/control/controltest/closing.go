@@ -12,6 +12,7 @@ import (
 var closingContracts = []contract{
 	{"a closed plane says so", proveClosed},
 	{"closing ends the waits of the rank", proveCloseEndsWaits},
+	{"a ticket that a rank which left has not got is not given", proveLeftWithoutTicket},
 	{"ranks close in any order, again and again", proveCloseOrder},
 }
 
@@ -38,6 +39,29 @@ func proveClosed(t *testing.T, join Join) {
 	wantError(t, "Fail", p.Fail(cause), cause)
 	p.Abort(nil)
 	wantError(t, "the cause in the end", p.Cause(), driver.ErrClosed)
+}
+
+func proveLeftWithoutTicket(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	here, there := w.planes[0], w.planes[1]
+	here.Submit()
+	there.Submit()
+	there.Submit()
+	must(t, there.Close())
+	// One look at a plane is a wait for nothing, which lets others run.
+	for here.Trouble(never(3), time.Now()) == nil {
+		_ = here.Trouble(never(0), time.Now())
+	}
+	if ticket, ok := here.TrySubmit(); ticket != 2 || !ok {
+		t.Errorf("got ticket %d, %v, want 2, which the rank that left has, too", ticket, ok)
+	}
+	if ticket, ok := here.TrySubmit(); ok {
+		t.Errorf("got ticket %d, which the rank that left has not", ticket)
+	}
+	if here.Forsaken() {
+		t.Error("a rank that has left makes the plane forsaken")
+	}
+	must(t, wantOpen(here))
 }
 
 func proveCloseEndsWaits(t *testing.T, join Join) {
