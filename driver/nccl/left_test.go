@@ -1,0 +1,42 @@
+package nccl
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"symmem/driver"
+)
+
+// TestALaunchThatARankWhichLeftHasNotMadeIsRefused has the last rank make one call fewer and leave.
+// The others are told so by the launch, on every path, and nothing waits.
+func TestALaunchThatARankWhichLeftHasNotMadeIsRefused(t *testing.T) {
+	for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathDirect} {
+		t.Run(path.String(), func(t *testing.T) {
+			w := newTeam(t, 2, time.Minute)
+			w.play(0, 1)
+			left := make(chan struct{})
+			w.must(func(m *mate) error {
+				p, err := m.newPower(w, 1, sizes["lines"])
+				if err == nil {
+					err = errors.Join(p.raise(m.group, m.stream, path), m.stream.Synchronize(t.Context()))
+				}
+				if err != nil {
+					return err
+				}
+				if m.rank == 1 {
+					defer close(left)
+					return m.leave()
+				}
+				<-left
+				m.group.SetCheck(false) // else the comparison finds it out
+				err = p.raise(m.group, m.stream, path)
+				var stray *driver.StrayError
+				if !errors.As(err, &stray) || stray.Elsewhere[1] == "" {
+					t.Errorf("got %v, want a StrayError about rank 1", err)
+				}
+				return nil
+			})
+		})
+	}
+}
