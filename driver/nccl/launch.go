@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/cuda"
 )
 
 // Launch queues a prepared collective on a stream. With the check on it first waits until every
@@ -33,6 +34,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	switch {
 	case err != nil:
 	case prepared.ready.Prepared() && !c.device.guests.Load():
+		// What call comes to then, with less on the way.
 		if err = prepared.ready.On(s.handle); err != nil {
 			err = c.breakOff(prepared, err)
 		}
@@ -167,7 +169,8 @@ func (c *communicator) call(p *plan, s *stream) error {
 	if p.nothing() {
 		return nil
 	}
-	if err := p.queue(s); err != nil {
+	err := c.device.with(func(gpu *cuda.Driver) error { return p.run(s, gpu) })
+	if err != nil {
 		return c.breakOff(p, err)
 	}
 	return nil

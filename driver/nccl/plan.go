@@ -155,23 +155,11 @@ func (p *plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }
 // nothing tells that a call moves nothing.
 func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil }
 
-// queue queues the plan. s.mu and c.mu are held.
-func (p *plan) queue(s *stream) error {
-	d := p.c.device
-	switch {
-	case p.ready.Prepared() && !d.guests.Load():
-		return p.ready.On(s.handle)
-	case p.ready.Prepared():
-		return d.do(func() error { return p.ready.On(s.handle) })
-	default:
-		return d.with(func(gpu *cuda.Driver) error { return p.run(s, gpu) })
-	}
-}
-
-// run queues what is not a single call of NCCL's, through a driver that is in the device's context.
-// s.mu and c.mu are held.
+// run queues the plan through a driver that is in the device's context. s.mu and c.mu are held.
 func (p *plan) run(s *stream, gpu *cuda.Driver) error {
 	switch {
+	case p.ready.Prepared():
+		return p.ready.On(s.handle)
 	case p.kernel != nil:
 		return p.c.launchKernel(p, s, gpu)
 	case len(p.c.cfg.Ranks) == 1:

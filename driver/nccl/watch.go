@@ -110,8 +110,8 @@ func (c *communicator) newProbe() probe {
 
 // examine asks why the probe may never end.
 func (c *communicator) examine(p *probe) error {
-	latest, _ := c.history.latest()
 	if call := c.comparing.Load(); call != nil {
+		latest, _ := c.history.latest()
 		return p.doubts(c.differing(call, latest))
 	}
 	if err := c.faulted(); err != nil {
@@ -132,7 +132,7 @@ func (c *communicator) examine(p *probe) error {
 	if err := c.asyncError(); err != nil {
 		return err
 	}
-	if latest != p.ticket && c.complete(p.ticket) {
+	if latest, _ := c.history.latest(); latest != p.ticket && c.complete(p.ticket) {
 		*p = c.newProbe()
 	}
 	return nil
