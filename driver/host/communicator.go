@@ -312,7 +312,8 @@ func (c *communicator) end(err error) bool {
 	return true
 }
 
-// alarm wakes everybody, this rank's own threads included.
+// alarm wakes everybody, this rank's own threads included. It rings every bell, whether somebody
+// sleeps there or not: planes take a bell that has not rung for peace.
 func (c *communicator) alarm() {
 	for _, b := range c.blocks {
 		atomic.AddUint32(&b.bell.word, 1)

@@ -22,8 +22,8 @@ import (
 // tied to each other, since calls may be launched without one.
 type plane struct {
 	*communicator
-	// calm are the signs of the latest look that found no trouble, final the last ticket of those
-	// peers that had left the group then. Both are guarded by mu.
+	// calm are the signs of the latest look that found no trouble, final the least of the last
+	// tickets of those peers that had left the group then. Both are guarded by mu.
 	calm  signs
 	final uint64
 }

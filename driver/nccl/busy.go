@@ -57,11 +57,10 @@ func (b *busy) add(s *stream) {
 func (b *busy) settle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	before := len(b.with)
+	// A launch that has read recent before this holds its stream's lock, so that stream is not idle;
+	// one that comes later waits for mu, and lists its stream anew.
+	b.recent.Store(nil)
 	b.with = slices.DeleteFunc(b.with, (*stream).idle)
-	if len(b.with) < before {
-		b.recent.Store(nil)
-	}
 	if len(b.with) > 0 {
 		return false
 	}

@@ -328,12 +328,13 @@ func (c *communicator) Close() error {
 func (c *communicator) finishWork() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
 	defer cancel()
+	ended := false
 	_ = poll(ctx, func() bool { // what counts is whether the work has ended
 		ticket, _ := c.history.latest()
-		return c.idle() || !c.complete(ticket) || c.unanswered() ||
-			c.plane.Cause() != nil
+		ended = c.idle()
+		return ended || !c.complete(ticket) || c.unanswered() || c.plane.Cause() != nil
 	})
-	return c.idle()
+	return ended || c.idle()
 }
 
 // complete tells whether every rank has launched a collective, and nothing keeps it from its end.

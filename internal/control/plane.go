@@ -27,7 +27,7 @@ type Plane interface {
 	// Exchange is that of driver.Communicator.
 	Exchange(ctx context.Context, lane driver.Lane, payload []byte) ([][]byte, error)
 	// Submit takes the next ticket and shows it to the others. It costs a few nanoseconds, since
-	// every launch pays for it. The caller makes its calls one at a time.
+	// launches pay for it. The caller makes its calls one at a time.
 	Submit() uint64
 	// TrySubmit is Submit as long as the plane has not failed and is not Forsaken, and no peer has
 	// left without the next ticket, as far as is known here; else it takes none.
@@ -53,9 +53,9 @@ type Plane interface {
 	// never end: an error as Await returns it, or nil. The plane does not fail by it. A peer that
 	// has failed after it submitted the ticket is no trouble yet: Forsaken tells of it.
 	Trouble(w Wait, since time.Time) error
-	// Forsaken tells whether a peer has failed or is lost, or this plane was closed. It reads a word
-	// or two for each peer, since TrySubmit asks it at every launch: work that needs a rank which
-	// is lost may hold up a GPU for ever.
+	// Forsaken tells whether a peer has failed or is lost, or this plane was closed. TrySubmit
+	// asks it at every launch, since work that needs a rank which is lost may hold up a GPU for
+	// ever, so it costs a few nanoseconds as long as nothing has changed.
 	Forsaken() bool
 	// Fail records the first fault of this rank, takes the others out of their waits, which end
 	// with ErrFault, and returns err.

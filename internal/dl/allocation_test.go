@@ -7,6 +7,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 		t.Skip("under the race detector sync.Pool drops what it holds")
 	}
 	getpid, _ := Default("getpid")
+	abs, _ := Default("abs")
 	memcpy, _ := Default("memcpy")
 	from, to := new([64]byte), new([64]byte)
 	for name, call := range map[string]func(){
@@ -14,9 +15,9 @@ func TestCallsDoNotAllocate(t *testing.T) {
 		"with arguments":    func() { memcpy.Call(AddressOf(to), AddressOf(from), 64) },
 		"for a status":      func() { getpid.Status() },
 		"for a status, behind a step": func() {
-			getpid.StatusAfter(&Step{Function: getpid})
+			getpid.StatusAfter(&Step{Function: abs})
 		},
-		"with eleven arguments": func() { getpid.Call(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11) },
+		"with thirteen arguments": func() { getpid.Call(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13) },
 		"with a result in a cell": func() {
 			cell := NewCell(uint64(7))
 			memcpy.Call(cell.Address(), AddressOf(from), 8)

@@ -7,9 +7,8 @@ import (
 	"unsafe"
 )
 
-// directArguments is how many arguments a direct call can have: six in registers, four on the
-// stack.
-const directArguments = 10
+// directArguments is how many arguments a direct call can have.
+const directArguments = maxPrepared
 
 // refused marks the status of a first call that went wrong. It is above all statuses.
 const refused = 1 << 30

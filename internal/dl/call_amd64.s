@@ -34,6 +34,10 @@ main:
 	MOVQ R10, 16(SP)
 	MOVQ (frame_arguments+72)(R11), R10
 	MOVQ R10, 24(SP)
+	MOVQ (frame_arguments+80)(R11), R10
+	MOVQ R10, 32(SP)
+	MOVQ (frame_arguments+88)(R11), R10
+	MOVQ R10, 40(SP)
 	MOVQ frame_result(R11), R10
 	MOVQ R10, 56(SP)
 	MOVQ (frame_arguments+0)(R11), DI

@@ -1,7 +1,8 @@
 package dl
 
-// maxPrepared is the largest number of arguments of an Invocation.
-const maxPrepared = 10
+// maxPrepared is the largest number of arguments of an Invocation, and of a direct call: six in
+// registers, six on the stack.
+const maxPrepared = 12
 
 // frame is a call on its way, as call_amd64.s reads it.
 type frame struct {
@@ -22,7 +23,7 @@ type Invocation struct {
 	count int
 }
 
-// Prepare makes an Invocation. It panics if there are more than ten arguments.
+// Prepare makes an Invocation. It panics if there are more than twelve arguments.
 //
 // Preconditions: those of StatusAfter, at each call.
 func (s Symbol) Prepare(first *Step, args ...uintptr) Invocation {

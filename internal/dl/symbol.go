@@ -67,7 +67,8 @@ type Step struct {
 // takes, since C is entered once. If ok is false the step did not go well, the status is its own,
 // and the function was not called.
 //
-// Preconditions: those of Call; no status of the step or the function is negative or has 2^30.
+// Preconditions: those of Call; no status of the step or the function is negative or has 2^30; and
+// the step does not call Go, which could move the stack that the arguments are on.
 func (s Symbol) StatusAfter(first *Step, args ...uintptr) (status int32, ok bool) {
 	if len(args) <= directArguments {
 		f := frame{

@@ -109,13 +109,14 @@ func TestAStatusIsThatOfTheFunctionBehindTheStep(t *testing.T) {
 static __thread long entered;
 static int calls;
 int enter(long argument) { entered = argument; return argument < 0 ? 7 : 0; }
-int sum(long a, long b, long c, long d, long e, long f, long g, long h, long i, long j) {
+int sum(long a, long b, long c, long d, long e, long f, long g, long h, long i, long j,
+        long k, long l) {
 	calls++;
-	return entered+a+2*b+3*c+4*d+5*e+6*f+7*g+8*h+9*i+10*j;
+	return entered+a+2*b+3*c+4*d+5*e+6*f+7*g+8*h+9*i+10*j+11*k+12*l;
 }
 int sum_of_more(long a, long b, long c, long d, long e, long f, long g, long h, long i, long j,
-                long k) {
-	return sum(a,b,c,d,e,f,g,h,i,j) + k;
+                long k, long l, long m) {
+	return sum(a,b,c,d,e,f,g,h,i,j,k,l) + 13*m;
 }
 int called(void) { return calls; }`)
 	library, err := dl.Open(path)
@@ -126,7 +127,8 @@ int called(void) { return calls; }`)
 	more, _ := library.Find("sum_of_more")
 	enter, _ := library.Find("enter")
 	called, _ := library.Find("called")
-	ten := []uintptr{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	twelve := []uintptr{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
+	thirteen := append(twelve[:12:12], 13)
 	for name, c := range map[string]struct {
 		function dl.Symbol
 		first    dl.Step
@@ -134,17 +136,17 @@ int called(void) { return calls; }`)
 		want     int32
 		ok       bool
 	}{
-		"no step":               {sum, dl.Step{}, ten, 385, true},
-		"a step that goes well": {sum, dl.Step{Function: enter, Argument: 1000}, ten, 1385, true},
+		"no step":               {sum, dl.Step{}, twelve, 650, true},
+		"a step that goes well": {sum, dl.Step{Function: enter, Argument: 1000}, twelve, 1650, true},
 		"a step that does not": {
-			sum, dl.Step{Function: enter, Argument: ^uintptr(0)}, ten, 7, false,
+			sum, dl.Step{Function: enter, Argument: ^uintptr(0)}, twelve, 7, false,
 		},
-		"no step and eleven arguments": {more, dl.Step{}, append(ten[:10:10], 11), 396, true},
-		"a step and eleven arguments": {
-			more, dl.Step{Function: enter, Argument: 1000}, append(ten[:10:10], 11), 1396, true,
+		"no step and thirteen arguments": {more, dl.Step{}, thirteen, 819, true},
+		"a step and thirteen arguments": {
+			more, dl.Step{Function: enter, Argument: 1000}, thirteen, 1819, true,
 		},
-		"a step that does not, and eleven arguments": {
-			more, dl.Step{Function: enter, Argument: ^uintptr(0)}, append(ten[:10:10], 11), 7, false,
+		"a step that does not, and thirteen arguments": {
+			more, dl.Step{Function: enter, Argument: ^uintptr(0)}, thirteen, 7, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -156,11 +158,11 @@ int called(void) { return calls; }`)
 			if status != c.want || ok != c.ok {
 				t.Errorf("status %d, %v, want %d, %v", status, ok, c.want, c.ok)
 			}
-			if len(c.args) <= 10 {
+			if len(c.args) <= 12 {
 				again := c.function.Prepare(&c.first, c.args...)
-				again.Set(9, 20)
+				again.Set(11, 22)
 				status, ok := again.Status()
-				if want := c.want + 100; ok && status != want || ok != c.ok {
+				if want := c.want + 120; ok && status != want || ok != c.ok {
 					t.Errorf("prepared: status %d, %v, want %d, %v", status, ok, want, c.ok)
 				}
 			}

@@ -34,7 +34,7 @@ type Plane struct {
 	running [driver.Lanes]sync.Mutex // one exchange at a time on each lane
 
 	submitted atomic.Uint64
-	// final is the last ticket of the peers that have left the group.
+	// final is the least of the last tickets of the peers that have left the group.
 	final    atomic.Uint64
 	forsaken atomic.Bool   // a peer has failed or is lost, or this plane was closed
 	ended    chan struct{} // closed when cause is known

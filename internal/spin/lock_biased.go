@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// Lock is a mutual exclusion lock for short sections that one goroutine enters again and again and
-// others seldom, such as those of an allocator or of a stream.
+// Lock is a mutual exclusion lock for sections that one goroutine enters again and again and others
+// seldom, such as those of an allocator or of a stream. They are mostly short; one that takes long
+// after all (mapping a segment, a call that waits for ranks) costs waiters little processor.
 //
 // It is biased: the goroutine that has taken it many times in a row takes it from then on by a
 // plain store and a load, without a locked instruction, which would also wait until every store
@@ -23,10 +24,12 @@ import (
 // the bias, makes every processor that runs a thread of this process pass a memory barrier
 // (membarrier(2)), and waits until the owner is not busy. The owner raises busy first and looks at
 // the bias then, so after the barrier either the owner has seen the withdrawal or the other sees
-// busy. Each bias is a record of its own, so a late owner cannot disturb the next one.
+// busy. A TryLock that sees busy puts the bias back before it frees held. Each bias is a record of
+// its own, so a late owner cannot disturb the next one.
 //
 // Where the system has no membarrier the Lock stays plain. Waiters yield, then sleep for moments:
-// nobody is parked who would have to be woken. The zero Lock is free. A Lock must not be copied
+// nobody is parked who would have to be woken. They get in within some thousand turns of others: by
+// then the lock is biased, and held is free. The zero Lock is free. A Lock must not be copied
 // after first use, and its holder must not take it again.
 type Lock struct {
 	bias    atomic.Pointer[bias]
@@ -47,9 +50,12 @@ const (
 	// biasAfter is how many turns in a row make an owner: enough that withdrawing a bias, some
 	// microseconds, is nothing against them.
 	biasAfter = 1000
-	// politeRounds is how often a waiter yields before it sleeps, and nap for how long then.
+	// politeRounds is how often a waiter yields before it sleeps, and nap for how long then; twice as
+	// long after every politeNaps, longest times.
 	politeRounds = 100
 	nap          = 50 * time.Microsecond
+	politeNaps   = 20
+	longest      = 4
 )
 
 // goroutine identifies the running goroutine among those that run.
@@ -67,8 +73,9 @@ func (l *Lock) Lock() {
 	l.lockHeld()
 }
 
-// TryLock takes the lock if it is free, and tells whether it has. It never waits, but withdraws the
-// bias of another goroutine to find out, which takes a microsecond or two.
+// TryLock takes the lock if it is free, and tells whether it has. It may also fail while another
+// goroutine tries. It never waits, but withdraws the bias of another goroutine to find out, which
+// takes a microsecond or two; if that goroutine is inside, the bias stays.
 func (l *Lock) TryLock() bool {
 	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
 		if b.busy != 0 {
@@ -149,12 +156,13 @@ func (l *Lock) unlockHeld() {
 	StoreRelease32(&l.held, 0)
 }
 
+// pause lets others run, and from some round on sleeps, since who is inside may be there for long.
 func pause(round int) {
 	if round < politeRounds {
 		runtime.Gosched()
 		return
 	}
-	time.Sleep(nap)
+	time.Sleep(nap << min((round-politeRounds)/politeNaps, longest))
 }
 
 // Commands of membarrier(2).

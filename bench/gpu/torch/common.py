@@ -71,19 +71,23 @@ def alone(measure: Callable[[], Sequence[float]]) -> Sequence[float]:
     turn it is not sleep.
     """
     mine: Sequence[float] = ()
-    allowed = os.sched_getaffinity(0)
     for rank in range(SIZE):
         if rank == RANK:
-            found = []
-            for processor in random.Random(rank).sample(
-                sorted(allowed), min(PROCESSORS, len(allowed))
-            ):
-                os.sched_setaffinity(0, {processor})
-                found.append(measure())
-            os.sched_setaffinity(0, allowed)
-            mine = min(found, key=sum)
+            mine = min(on_processors(measure), key=sum)
         gather(rank)
     return mine
+
+
+def on_processors(measure: Callable[[], Sequence[float]]) -> list[Sequence[float]]:
+    """Measure on some of the processors that this rank may use."""
+    allowed, found = os.sched_getaffinity(0), []
+    try:
+        for processor in random.sample(sorted(allowed), min(PROCESSORS, len(allowed))):
+            os.sched_setaffinity(0, {processor})
+            found.append(measure())
+    finally:
+        os.sched_setaffinity(0, allowed)
+    return found
 
 
 def verdict(name: str, ok: bool, figures: object = "") -> bool:

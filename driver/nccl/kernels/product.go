@@ -35,8 +35,8 @@ func (p *Product) Kernel() string {
 	return "product_bf16_8"
 }
 
-// Grid is how to launch it: all blocks are on the GPU at once. A block has warps for a whole row,
-// or, if that is too long, for an equal part of it in each pass.
+// Grid is how to launch it: in one wave on GPUs of compute capability 8.0 and 9.0. A block has
+// warps for a whole row, or, if that is too long, for an equal part of it in each pass.
 func (p *Product) Grid(multiprocessors int) (blocks, threads int) {
 	warps := up(up(p.Depth, tileColumns), p.passes())
 	return min(up(p.Rows, tileRows), multiprocessors*(productWarps/warps)), warps * warp

@@ -25,15 +25,16 @@ def launched() -> bool:
 def free_port(host: str = "127.0.0.1") -> int:
     """Find a port that nobody listens on now.
 
-    It is none of those that the system gives to connections (32768 and up, unless it was changed):
-    another program may get such a one before rank 0 listens.
+    It is none of those that the system gives to connections (32768 and up, unless it was changed),
+    since another program may get such a one before rank 0 listens, and none of Kubernetes' node
+    ports (30000 and up). The program's own random numbers are left alone.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for port in random.sample(range(20000, 32768), 100):
+    for port in random.SystemRandom().sample(range(20000, 30000), 100):
         with socket.socket(family) as s, contextlib.suppress(OSError):
             s.bind((host, port))
             return port
-    raise OSError(f"none of 100 ports of {host} between 20000 and 32768 is free")
+    raise OSError(f"none of 100 ports of {host} from 20000 to 29999 is free")
 
 
 def environment(rank: int, ranks: int, port: int) -> dict[str, str]:

@@ -9,7 +9,7 @@
 // lower rows and with those of the upper ones: four at once. The other half of the sums means nothing. That
 // way packs go into the tensor cores as they were loaded, and one sequence takes as long as four.
 //
-// A multiprocessor is filled with blocks that have their first weights in registers, 128 KiB of them, when
+// A multiprocessor is filled with blocks that have their first weights in registers, 64 or 128 KiB, when
 // the kernel ahead ends.
 #pragma once
 #include <device.h>
