@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"runtime"
+	"slices"
 	"testing"
 
 	"symmem/internal/dl"
@@ -128,7 +129,7 @@ int called(void) { return calls; }`)
 	enter, _ := library.Find("enter")
 	called, _ := library.Find("called")
 	twelve := []uintptr{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
-	thirteen := append(twelve[:12:12], 13)
+	thirteen := slices.Concat(twelve, []uintptr{13})
 	for name, c := range map[string]struct {
 		function dl.Symbol
 		first    dl.Step
