@@ -178,16 +178,7 @@ func TestLocalLiesWhereKernelsReadIt(t *testing.T) {
 		"rows": 501, "hidden": 502, "epsilon": uint64(math.Float32bits(0.5)), "residual": 504,
 		"weight": 505, "send": 506, "recv": 507, "fault": 508,
 	}
-	found, bytes := places(t), packed(local.Params())
-	if len(bytes) != found["Local"].size {
-		t.Errorf("%d bytes are packed for a Local of %d", len(bytes), found["Local"].size)
-	}
-	for name, value := range want {
-		p, known := found["Local."+name]
-		if !known || read(bytes[p.offset:p.offset+p.size]) != value {
-			t.Errorf("%s of Local does not lie at %d", name, p.offset)
-		}
-	}
+	checkPlaces(t, "Local", packed(local.Params()), want)
 }
 
 // TestProductsLieWhereKernelsReadThem does the same for products.
@@ -199,14 +190,20 @@ func TestProductsLieWhereKernelsReadThem(t *testing.T) {
 		"weights": 601, "input": 602, "output": 603, "rows": 604, "depth": 4096 + 8,
 		"sequences": 606, "passes": 2,
 	}
-	found, bytes := places(t), packed(product.Params())
-	if len(bytes) != found["Product"].size {
-		t.Errorf("%d bytes are packed for a Product of %d", len(bytes), found["Product"].size)
+	checkPlaces(t, "Product", packed(product.Params()), want)
+}
+
+// checkPlaces compares what is packed for a structure with the values that its members are to have.
+func checkPlaces(t *testing.T, structure string, bytes []byte, want map[string]uint64) {
+	t.Helper()
+	found := places(t)
+	if len(bytes) != found[structure].size {
+		t.Errorf("%d bytes are packed for a %s of %d", len(bytes), structure, found[structure].size)
 	}
 	for name, value := range want {
-		p, known := found["Product."+name]
+		p, known := found[structure+"."+name]
 		if !known || read(bytes[p.offset:p.offset+p.size]) != value {
-			t.Errorf("%s of Product does not lie at %d", name, p.offset)
+			t.Errorf("%s of %s does not lie at %d", name, structure, p.offset)
 		}
 	}
 }

@@ -5,6 +5,7 @@
 extern "C" {
 #include "scene.h"
 }
+#include "dice.h"
 
 namespace {
 
@@ -33,19 +34,6 @@ struct Shared {
 	u32 max_grid;
 	pthread_barrier_t all;
 	struct segment buffers[MaxRanks], exchange[MaxRanks];
-};
-
-u64 scramble(u64 x) {
-	x ^= x >> 30;
-	x *= 0xbf58476d1ce4e5b9;
-	x ^= x >> 27;
-	x *= 0x94d049bb133111eb;
-	return x ^ x >> 31;
-}
-
-struct Dice {
-	u64 state;
-	u64 below(u64 n) { return scramble(state += 0x9e3779b97f4a7c15) % n; }
 };
 
 // size_of_case draws sizes, half of them near where the warps of the grid have one more chunk each, which

@@ -4,6 +4,7 @@
 extern "C" {
 #include "scene.h"
 }
+#include "dice.h"
 
 namespace {
 
@@ -13,17 +14,9 @@ struct Case {
 	u32 rows, depth, sequences, grid, warps;
 };
 
-u64 scramble(u64 x) {
-	x ^= x >> 30;
-	x *= 0xbf58476d1ce4e5b9;
-	x ^= x >> 27;
-	x *= 0x94d049bb133111eb;
-	return x ^ x >> 31;
-}
-
 Case case_of(u64 round) {
-	u64 state = round * 1000;
-	auto below = [&](u64 n) { return (u32)(scramble(state += 0x9e3779b97f4a7c15) % n); };
+	Dice dice = {round * 1000};
+	auto below = [&](u64 n) { return (u32)dice.below(n); };
 	Case c = {round};
 	c.rows = 1 + below(below(2) == 0 ? 70 : 20);
 	c.depth = 8 * (1 + below(below(2) == 0 ? 100 : 40));
