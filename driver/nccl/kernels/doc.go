@@ -10,6 +10,7 @@
 //     memory. As long as each warp of the grid has one chunk of lines at most there is no loop,
 //     since code is fetched anew in every launch. For more there are wide kernels: a thread moves
 //     16 bytes instead of 8, and a warp gives its next chunk away before it waits for the last.
+//     Twin kernels, of sums of 2 ranks, give away two chunks for each warp and need no loop either.
 //   - Bulk kernels read and write the peers' buffers in place, between two barriers. Buffers are
 //     symmetric. They serve what is larger.
 //   - The local kernel does what is left of a norm after the all-reduce: it adds the sums to a

@@ -28,7 +28,7 @@ const (
 )
 
 // A line of 128 bytes has 120 bytes of data. A warp moves a chunk of lines at once, 8 bytes a
-// thread in line kernels and 16 in wide ones.
+// thread in line kernels and 16 in wide and twin ones.
 const (
 	lineBytes = 128
 	lineData  = 120
@@ -227,8 +227,7 @@ func (l *Launch) lines(r *Request) bool {
 	}
 	family, all := "line", chunks(l.bytes, lineLines)
 	if l.grid(all, 2*r.Multiprocessors, r.resident(family)); all > l.warps() {
-		family, all = "wide", chunks(l.bytes, wideLines)
-		l.grid(all, noSmall, r.resident(family))
+		family = l.packs(r)
 	}
 	if r.reduces() {
 		l.Kernel = r.kernel(family + "_sum")
@@ -236,6 +235,19 @@ func (l *Launch) lines(r *Request) bool {
 		l.Kernel = r.kernel(family + "_copy")
 	}
 	return true
+}
+
+// packs chooses the kernels of a call that has more chunks of words than the grid has warps. With
+// sums of 2 ranks twice as many chunks as warps need no loop.
+func (l *Launch) packs(r *Request) (family string) {
+	all, most := chunks(l.bytes, wideLines), r.resident("wide")
+	if l.grid(all, noSmall, most); all <= l.warps() || !r.reduces() || r.Ranks != 2 {
+		return "wide"
+	}
+	if l.grid((all+1)/2, most.blocks, most); all <= 2*l.warps() {
+		return "twin"
+	}
+	return "wide"
 }
 
 // inTwoSteps chooses the kernel that sums up in two steps, if the call fits.

@@ -50,6 +50,14 @@ var choices = []struct {
 		true, false, "wide_sum_f32_2",
 	},
 	{
+		"two for each warp if that is enough", driver.AllReduce, driver.Float32, driver.Sum, 2,
+		3 * mib, true, false, "twin_sum_f32_2",
+	},
+	{
+		"which ranks in any number have not", driver.ReduceScatter, driver.Float32, driver.Sum, 8, mib,
+		false, false, "wide_sum_f32_8",
+	},
+	{
 		"up to 7 MiB", driver.AllReduce, driver.Float32, driver.Sum, 2, 7 * mib, true, false,
 		"wide_sum_f32_2",
 	},

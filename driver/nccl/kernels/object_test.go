@@ -25,9 +25,10 @@ func kernelNames() map[string]bool {
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for operation := range driver.Barrier + 1 {
 			for _, dataType := range reduce.DataTypes() {
-				for _, count := range []int64{0, 1 << 10, 1 << 17, 1 << 18, 1 << 19, 1 << 20, 1 << 24} {
+				for _, bytes := range []int64{0, kib, 512 * kib, 2 * mib, 3 * mib, 5 * mib, 64 * mib} {
 					l, err := Choose(&Request{
-						Operation: operation, DataType: dataType, Ranks: ranks, Count: count,
+						Operation: operation, DataType: dataType, Ranks: ranks,
+						Count:     bytes / int64(dataType.Size()),
 						Symmetric: true, Multiprocessors: 132,
 					})
 					if err == nil {
@@ -42,7 +43,7 @@ func kernelNames() map[string]bool {
 
 func TestEveryKernelIsInEveryObject(t *testing.T) {
 	names := kernelNames()
-	if len(names) != 3*(4*4+3)+2*4+3 {
+	if len(names) != 3*(4*4+3)+3*4+3 {
 		t.Errorf("Choose gives %d kernels: %v", len(names), names)
 	}
 	hasKernels(t, Object, names)

@@ -12,7 +12,7 @@ const registers = 64 << 10
 
 // familyOf is what Choose calls the kernels of lines, or "".
 func familyOf(kernel string) string {
-	for _, family := range []string{"line_two_shot", "line", "wide"} {
+	for _, family := range []string{"line_two_shot", "line", "wide", "twin"} {
 		if strings.HasPrefix(kernel, family+"_") {
 			return family
 		}

@@ -88,7 +88,7 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 			switch {
 			case l.Bulk:
 				continue
-			case strings.HasPrefix(l.Kernel, "wide"):
+			case strings.HasPrefix(l.Kernel, "wide"), strings.HasPrefix(l.Kernel, "twin"):
 				lines = wideLines
 			case strings.HasPrefix(l.Kernel, "line_two_shot"):
 				room, part = halfBytes/2, l.sendStride

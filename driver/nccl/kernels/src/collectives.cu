@@ -1,5 +1,6 @@
 // The kernels that symmem launches. Those that reduce are there for each type; all are there for 2 and
-// for 4 ranks, and for any number up to 8. Two steps are not for 2 ranks, where one sends no more.
+// for 4 ranks, and for any number up to 8. Two steps are not for 2 ranks, where one sends no more; two
+// chunks without a loop are, whose sums are the only ones of that size in one step.
 #include <bulk.h>
 #include <line.h>
 #include <local.h>
@@ -24,6 +25,9 @@
 #define TWO_SHOT(type, N, ranks) \
 	TWO_##ranks line_two_shot_##type##_##ranks(const __grid_constant__ Call call) { line_two_shot<N, u64, ranks>(call); }
 
+#define TWIN(type, N, ranks) \
+	WIDE_##ranks twin_sum_##type##_##ranks(const __grid_constant__ Call call) { twin<SumSteps<N, Pack, ranks>>(call); }
+
 #define TYPES(which, ranks) \
 	which(f32, F32, ranks) \
 	which(f16, F16, ranks) \
@@ -39,6 +43,7 @@
 COLLECTIVES(2)
 COLLECTIVES(4)
 COLLECTIVES(8)
+TYPES(TWIN, 2)
 TYPES(TWO_SHOT, 4)
 TYPES(TWO_SHOT, 8)
 

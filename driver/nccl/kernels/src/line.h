@@ -320,6 +320,20 @@ DEVICE void line(const Call& call) {
 	finish(call, s.w.epoch);
 }
 
+// twin is a call with up to two chunks for each warp, w.warps apart. It gives both before it waits.
+template <class S>
+DEVICE void twin(const Call& call) {
+	S s(call);
+	if (s.w.warp == s.w.warps) speak(call, s.w);
+	u32 chunk = s.w.warp, behind = chunk + s.w.warps;
+	bool two = s.has(behind);
+	typename S::Part mine, next;
+	if (s.has(chunk)) mine = s.give(chunk);
+	if (two) next = s.give(behind);
+	if (s.has(chunk) && s.take(chunk, mine) && two) s.take(behind, next);
+	finish(call, s.w.epoch);
+}
+
 // wide is a call with more chunks than warps: those of a warp are w.warps apart. A warp gives a chunk
 // before it waits for the one before, so that the link is not idle meanwhile.
 template <class S>
