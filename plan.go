@@ -32,6 +32,9 @@ type preparedPlan struct {
 	epoch   uint64
 	path    driver.Path
 	plan    driver.Plan
+	// members are those of the group in the buffers' pools, or nil: what they have not registered is
+	// due before the call. A pool that the group joins later makes the plan stale.
+	members [2]*membership
 	// sendFrees and recvFrees are the counts of frees in the buffers' pools when the buffers were
 	// last found alive. While they stand nothing was freed, so nothing needs to be looked up.
 	sendFrees, recvFrees atomic.Uint64
@@ -49,6 +52,12 @@ func (p *preparedPlan) same(r *request, epoch uint64) bool {
 		q.operation == r.operation && q.dataType == r.dataType && q.reduceOp == r.reduceOp &&
 		q.root == r.root && q.choice == r.choice &&
 		(r.operation != driver.AllReduceRMSNorm || q.norm == r.norm)
+}
+
+// owes tells whether memory of the buffers' pools waits to be registered. It takes no lock.
+func (p *preparedPlan) owes() bool {
+	send, recv := p.members[0], p.members[1]
+	return send != nil && send.pending.Load() || recv != send && recv != nil && recv.pending.Load()
 }
 
 // fresh tells that nothing was freed in the pools of the buffers, so that alive has nothing to do.
@@ -102,8 +111,7 @@ func (g *Group) plan(ctx context.Context, r *request) (*preparedPlan, error) {
 	slot := &g.plans[r.slot()]
 	// Which plans are kept depends on addresses, and so on the rank; what is registered must not.
 	if p := slot.Load(); p != nil && p.same(r, g.epoch.Load()) &&
-		(r.operation == driver.AllReduceRMSNorm ||
-			!g.owes(r.send.pool) && (r.recv.pool == r.send.pool || !g.owes(r.recv.pool))) {
+		!p.owes() {
 		if p.fresh() {
 			return p, nil
 		}
@@ -147,7 +155,11 @@ func (g *Group) prepare(ctx context.Context, r *request) (*preparedPlan, error) 
 	if err != nil {
 		return nil, fmt.Errorf("%w (%v)", g.settle(err), why)
 	}
-	return &preparedPlan{request: *r, epoch: epoch, path: call.Path, plan: plan}, nil
+	p := &preparedPlan{request: *r, epoch: epoch, path: call.Path, plan: plan}
+	if r.operation != driver.AllReduceRMSNorm {
+		p.members = [2]*membership{g.memberOf(r.send.pool), g.memberOf(r.recv.pool)}
+	}
+	return p, nil
 }
 
 // check refuses what no rank could do.

@@ -13,8 +13,11 @@ import (
 const benchSubmitLong = "" +
 	`submit measures what it costs the processor to submit one all-reduce of 8 float32
 through a group: the calls alone, with a synchronisation after each --calls of them, which is not
-timed. It does so on the plain path and, where there are such, on the window and the direct path. A
-time is that of the slowest rank.
+timed. It does so on the plain path and, where there are such, on the window and the direct path.
+
+All ranks submit at the same time, each on --processors of its processors in turn, since those of a
+virtual machine need not be equally fast. A rank keeps the figures of its fastest one, and those of
+the rank that costs most over the baseline are shown.
 
 The baseline runs in turns with it. On GPUs it is NCCL's own ncclAllReduce on a communicator of the
 same kind over the same ranks, from one thread that keeps its device; on the host the launch of a
@@ -46,6 +49,7 @@ func newBenchSubmitCommand(shared *benchFlags) *cobra.Command {
 	cmd.RunE = f.runs(f.parse, f.run)
 	flags := cmd.Flags()
 	flags.IntVar(&f.config.Calls, "calls", 1000, "calls from one synchronisation to the next")
+	flags.IntVar(&f.config.Processors, "processors", 8, "on how many processors each rank measures")
 	flags.StringVar(&f.check, "check", "registration",
 		"what ranks compare: off, registration or every")
 	f.register(flags, &f.config.Timeout)
@@ -67,6 +71,9 @@ func (f *submitFlags) parse() (err error) {
 	}
 	if c.Calls < 1 || c.Calls > maxSubmitCalls {
 		return fmt.Errorf("calls is %d, but must be from 1 to %d", c.Calls, maxSubmitCalls)
+	}
+	if c.Processors < 1 {
+		return fmt.Errorf("processors is %d, but must be at least 1", c.Processors)
 	}
 	return nil
 }

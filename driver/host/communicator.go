@@ -25,29 +25,32 @@ import (
 // Collectives run one at a time, in the order of their tickets, which Launch hands out. The one
 // that runs owns step, checking, late, sources and destinations.
 type communicator struct {
-	device *Device
+	// What a ticket needs comes first, side by side: few lines of a cache.
+
+	device    *Device
+	me        *block
+	fault     fault
+	mu        spin.Lock
+	submitted uint64 // tickets handed out; guarded by mu
+	withdrawn bool   // those from now on are not shown; guarded by mu
+	closed    bool   // guarded by mu
+	check     atomic.Bool
+
 	cfg    driver.GroupConfig
 	peers  []*peer // by group rank; nil at this rank's own place
 	region *sys.Mapping
 	blocks []*block // by group rank
-	me     *block
 	others []*block // blocks without me, in group order
 	budget budget
 	tuning tuning
 	space  uint64 // keys of this group's exports
 
-	check atomic.Bool
-	fault fault
 	lanes [driver.Lanes]lane
 	pairs []pairEnds // by group rank
 
-	mu        spin.Lock
 	left      sync.Cond            // mu; signalled when users falls
-	submitted uint64               // tickets handed out; guarded by mu
-	withdrawn bool                 // those from now on are not shown; guarded by mu
 	users     int                  // exchanges and transfers under way; guarded by mu
 	waits     []*waiting           // slow waits in collectives; guarded by mu
-	closed    bool                 // guarded by mu
 	launched  [driver.Paths]uint64 // guarded by mu
 	passed    chan struct{}        // closed when completed moves and somebody waits; guarded by mu
 	waiters   atomic.Int32         // for a turn

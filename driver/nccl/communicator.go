@@ -330,7 +330,7 @@ func (c *communicator) finishWork() bool {
 	defer cancel()
 	ended := false
 	_ = poll(ctx, func() bool { // what counts is whether the work has ended
-		ticket, _ := c.history.latest()
+		ticket, _ := c.history.last()
 		ended = c.idle()
 		return ended || !c.complete(ticket) || c.unanswered() || c.plane.Cause() != nil
 	})

@@ -169,7 +169,7 @@ func (c *communicator) faulted() error {
 	if !found {
 		return nil
 	}
-	p, sequence := c.history.culprit(&report)
+	p, sequence := c.history.launches.culprit(&report)
 	switch report.Fault() {
 	case kernels.Diverged:
 		if err := c.differing(&p.Call, sequence); err != nil {

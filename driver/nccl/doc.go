@@ -35,7 +35,7 @@
 //	graph.mu
 //	  stream.mu
 //	    communicator.mu, of several groups in the order of their numbers
-//	      messages.mu, busy.mu, history.mu
+//	      messages.mu, busy.mu, launches.mu
 //	        mailboxes.mu, aside.mu, event.mu
 //	      Device.mu
 //

@@ -1,25 +1,101 @@
 package nccl
 
 import (
+	"sync/atomic"
+
 	"symmem/driver"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/spin"
 )
 
 // history knows what a group has launched: how much, and the latest calls, so that faults find
-// theirs. Each launch notes itself, so that one lock is all that it costs. The zero value is ready.
+// theirs. Each launch notes itself. The zero value is ready.
+//
+// Who notes holds the lock of the communicator, so there is one at a time; who reads may not wait
+// for that lock, which a launch holds as long as NCCL makes it wait. So a ticket's plan is stored
+// first and latest after it: a reader takes the plan, and believes it if its place was not to be
+// written anew up to then.
 type history struct {
-	mu spin.Lock
-	// ticket is that of the last collective, operation what it does, or a message since then. Both
-	// are guarded by mu, as are counts, of calls by their path.
-	ticket    uint64
-	operation driver.Operation
-	counts    [driver.Paths]uint64
-	// tickets holds the call of each ticket at ticket % remembered, kernels the n-th launch of
-	// a kernel, from 1, at n % remembered. Both are guarded by mu, as is launches, the number
-	// of those.
-	launches         uint64
-	tickets, kernels [remembered]launched
+	// latest is the ticket of the last collective, above operationBits of what it does, or a message
+	// since then.
+	latest atomic.Uint64
+	// counts are those of calls, by their path.
+	counts [driver.Paths]atomic.Uint64
+	// tickets holds the plan of each ticket at ticket % remembered, or nil if it has none.
+	tickets [remembered]atomic.Pointer[plan]
+
+	launches launches
+}
+
+// operationBits is how many bits of latest an operation has.
+const operationBits = 8
+
+// remembered is how many calls back are known, a power of two.
+const remembered = 256
+
+// note remembers the launch of a collective. Ticket 0 is a call in a capture of another library.
+// The communicator's lock is held.
+func (h *history) note(p *plan, ticket uint64) {
+	spin.Publish64(&h.counts[p.Path], h.counts[p.Path].Load()+1)
+	if ticket != 0 {
+		spin.Publish(&h.tickets[ticket%remembered], p)
+		spin.Publish64(&h.latest, ticket<<operationBits|uint64(p.Operation))
+	}
+	if p.kernel != nil {
+		h.launches.note(p, ticket)
+	}
+}
+
+// message remembers one end of a message, which comes after the last collective, and returns the
+// ticket of that. The communicator's lock is held.
+func (h *history) message(p *plan) (ticket uint64) {
+	ticket, _ = h.last()
+	h.counts[p.Path].Add(1)
+	h.latest.Store(ticket<<operationBits | uint64(p.Operation))
+	return ticket
+}
+
+// reach notes a ticket that is compared, for a call in a capture of another library. The
+// communicator's lock is held.
+func (h *history) reach(ticket uint64) {
+	_, operation := h.last()
+	h.tickets[ticket%remembered].Store(nil)
+	h.latest.Store(ticket<<operationBits | uint64(operation))
+}
+
+// last returns the ticket of the last collective, and what it or a message behind it does.
+func (h *history) last() (ticket uint64, operation driver.Operation) {
+	l := h.latest.Load()
+	return l >> operationBits, driver.Operation(l & (1<<operationBits - 1))
+}
+
+// launched counts the calls by their path.
+func (h *history) launched() (counts [driver.Paths]uint64) {
+	for path := range counts {
+		counts[path] = h.counts[path].Load()
+	}
+	return counts
+}
+
+// of returns the plan of a ticket, or nil.
+func (h *history) of(ticket uint64) *plan {
+	if last, _ := h.last(); ticket == 0 || ticket > last {
+		return nil
+	}
+	p := h.tickets[ticket%remembered].Load()
+	// The ticket that takes its place next is written when the one before that is the last.
+	if last, _ := h.last(); last-ticket >= remembered-1 {
+		return nil
+	}
+	return p
+}
+
+// launches are those of kernels, so that reports of kernels find theirs.
+type launches struct {
+	mu    spin.Lock
+	count uint64 // guarded by mu
+	// latest holds the n-th launch, from 1, at n % remembered; guarded by mu.
+	latest [remembered]launched
 }
 
 // launched is a plan that was launched under a ticket, or 0 in a capture of another library.
@@ -28,77 +104,25 @@ type launched struct {
 	ticket uint64
 }
 
-// remembered is how many calls back are known, a power of two.
-const remembered = 256
-
-// note remembers the launch of a collective. Ticket 0 is a call in a capture of another library.
-func (h *history) note(p *plan, ticket uint64) {
-	h.mu.Lock()
-	h.counts[p.Path]++
-	if ticket != 0 {
-		h.ticket, h.operation = ticket, p.Operation
-		h.tickets[ticket%remembered] = launched{p, ticket}
-	}
-	if p.kernel != nil {
-		h.launches++
-		h.kernels[h.launches%remembered] = launched{p, ticket}
-	}
-	h.mu.Unlock()
-}
-
-// message remembers one end of a message, which comes after the last collective, and returns the
-// ticket of that.
-func (h *history) message(p *plan) (ticket uint64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.counts[p.Path]++
-	h.operation = p.Operation
-	return h.ticket
-}
-
-// reach notes a ticket that is compared, for a call in a capture of another library.
-func (h *history) reach(ticket uint64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.ticket = ticket
-}
-
-// latest returns the ticket of the last collective, and what it or a message behind it does.
-func (h *history) latest() (ticket uint64, operation driver.Operation) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.ticket, h.operation
-}
-
-// launched counts the calls by their path.
-func (h *history) launched() [driver.Paths]uint64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.counts
-}
-
-// of returns the plan of a ticket, or nil.
-func (h *history) of(ticket uint64) *plan {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if at := h.tickets[ticket%remembered]; at.ticket == ticket {
-		return at.plan
-	}
-	return nil
+func (l *launches) note(p *plan, ticket uint64) {
+	l.mu.Lock()
+	l.count++
+	l.latest[l.count%remembered] = launched{p, ticket}
+	l.mu.Unlock()
 }
 
 // culprit finds the call of a report and its ticket. Kernels count calls, and so does this
 // rank; only if another library replays captures they do not agree, and the digest has to do.
-func (h *history) culprit(report *kernels.Report) (p *plan, ticket uint64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	at := h.kernels[report.Epoch%remembered]
+func (l *launches) culprit(report *kernels.Report) (p *plan, ticket uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.latest[report.Epoch%remembered]
 	if at.plan != nil && at.plan.Digest == report.Digest && at.ticket != 0 {
 		return at.plan, at.ticket
 	}
-	for _, l := range h.kernels {
-		if l.plan != nil && l.plan.Digest == report.Digest {
-			return l.plan, report.Epoch
+	for _, at := range l.latest {
+		if at.plan != nil && at.plan.Digest == report.Digest {
+			return at.plan, report.Epoch
 		}
 	}
 	return &plan{}, report.Epoch

@@ -24,22 +24,39 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		return errForeignPlan
 	}
 	s.mu.Lock()
+	c.mu.Lock()
+	if s.closed.Load() || s.capture != nil || c.closing.Load() || c.check.Load() ||
+		!prepared.ready.Prepared() || c.device.guests.Load() {
+		c.mu.Unlock()
+		s.mu.Unlock()
+		return c.launch(s, prepared)
+	}
+	// What launch comes to then, with less on the way.
+	if ticket, ok := c.plane.TrySubmit(); ok {
+		c.note(s, prepared, ticket)
+		if err = prepared.ready.On(s.handle); err != nil {
+			err = s.refuse(c, c.breakOff(prepared, err))
+		}
+	} else {
+		err = s.refuse(c, c.forsaken(prepared))
+	}
+	c.mu.Unlock()
+	s.mu.Unlock()
+	return err
+}
+
+// launch is Launch of any plan of the group, in any state.
+func (c *communicator) launch(s *stream, p *plan) error {
+	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.closed.Load() || s.capture != nil || c.closing.Load() || prepared.Operation.PointToPoint() {
-		return s.launchOtherwise(prepared)
+	if s.closed.Load() || s.capture != nil || c.closing.Load() || p.Operation.PointToPoint() {
+		return s.launchOtherwise(p)
 	}
-	err = c.admit(s, prepared)
-	switch {
-	case err != nil:
-	case prepared.ready.Prepared() && !c.device.guests.Load():
-		// What call comes to then, with less on the way.
-		if err = prepared.ready.On(s.handle); err != nil {
-			err = c.breakOff(prepared, err)
-		}
-	default:
-		err = c.call(prepared, s)
+	err := c.admit(s, p)
+	if err == nil {
+		err = c.call(p, s)
 	}
 	if err != nil {
 		return s.refuse(c, err)
@@ -110,6 +127,15 @@ func (c *communicator) admit(s *stream, p *plan) error {
 			return c.forsaken(p)
 		}
 	}
+	c.note(s, p, ticket)
+	if check {
+		return c.compare(p, ticket)
+	}
+	return nil
+}
+
+// note remembers a collective that is about to be queued on a stream. s.mu and c.mu are held.
+func (c *communicator) note(s *stream, p *plan, ticket uint64) {
 	c.history.note(p, ticket)
 	if c.busy.recent.Load() != s || !c.busy.awake.Load() {
 		c.busy.note(s)
@@ -118,10 +144,6 @@ func (c *communicator) admit(s *stream, p *plan) error {
 		c.busy.windows.Store(true)
 	}
 	s.last, s.ticket, s.operation = c, ticket, p.Operation
-	if check {
-		return c.compare(p, ticket)
-	}
-	return nil
 }
 
 // compare makes sure that all ranks launch the same call. Kernels of our own do that
@@ -145,7 +167,7 @@ func (c *communicator) forsaken(p *plan) error {
 		return err
 	}
 	// Worded as the wait for it would be: ranks compare where each of them is.
-	ticket, _ := c.history.latest()
+	ticket, _ := c.history.last()
 	wait := c.waitFor(ticket+1, p.Operation)
 	if err := c.plane.Trouble(wait, time.Now()); err != nil {
 		return c.plane.Fail(err)

@@ -14,6 +14,10 @@ import (
 // glance is how often the watcher looks while work is under way.
 const glance = 2 * time.Millisecond
 
+// unhurried is every how many glances a group is examined that goes on launching: each of its
+// launches finds by itself that a peer has failed.
+const unhurried = 16
+
 // watch looks after work that is under way until the communicator ends: nobody may be waiting for
 // it, and whoever is may be waiting in CUDA.
 func (c *communicator) watch() {
@@ -35,7 +39,8 @@ func (c *communicator) attend() {
 	look := time.NewTicker(glance)
 	defer look.Stop()
 	probe := c.newProbe()
-	for seen := uint64(0); ; {
+	seen := uint64(0)
+	for glances := 1; ; glances++ {
 		select {
 		case <-c.ended:
 			return
@@ -43,10 +48,14 @@ func (c *communicator) attend() {
 			return
 		case <-look.C:
 		}
-		// Asking a stream takes its lock, so a program that goes on launching is left alone.
-		if now, _ := c.history.latest(); now != seen {
-			seen = now
-		} else if c.rest() {
+		// A program that goes on launching is left alone, since asking takes its locks.
+		now, _ := c.history.last()
+		goesOn := now != seen
+		seen = now
+		if goesOn && glances%unhurried != 0 {
+			continue
+		}
+		if !goesOn && c.rest() {
 			return
 		}
 		if err := c.examine(&probe); err != nil {
@@ -104,14 +113,14 @@ func (p *probe) doubts(err error) error {
 }
 
 func (c *communicator) newProbe() probe {
-	ticket, operation := c.history.latest()
+	ticket, operation := c.history.last()
 	return probe{ticket: ticket, operation: operation, since: time.Now()}
 }
 
 // examine asks why the probe may never end.
 func (c *communicator) examine(p *probe) error {
 	if call := c.comparing.Load(); call != nil {
-		latest, _ := c.history.latest()
+		latest, _ := c.history.last()
 		return p.doubts(c.differing(call, latest))
 	}
 	if err := c.faulted(); err != nil {
@@ -132,7 +141,7 @@ func (c *communicator) examine(p *probe) error {
 	if err := c.asyncError(); err != nil {
 		return err
 	}
-	if latest, _ := c.history.latest(); latest != p.ticket && c.complete(p.ticket) {
+	if latest, _ := c.history.last(); latest != p.ticket && c.complete(p.ticket) {
 		*p = c.newProbe()
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"time"
@@ -21,7 +22,9 @@ type Submit struct {
 	Timeout time.Duration
 	// Calls is how many are submitted between two synchronisations, a batch.
 	Calls int
-	Plan  Plan
+	// Processors is on how many each rank measures; the figures are those of its fastest one.
+	Processors int
+	Plan       Plan
 }
 
 // SubmitOver is the most nanoseconds that a submission may cost over the library's own, and
@@ -41,8 +44,8 @@ type submission struct {
 	wait   func() error
 	// around runs a batch where the calls of this way can be made.
 	around func(batch func() error) error
-	perOp  []float64
-	allocs uint64
+	// allocs and calls count both over all batches.
+	allocs, calls uint64
 }
 
 // collective describes the world of the measurement.
@@ -128,57 +131,126 @@ func (l *lane) ours(ctx context.Context) *submission {
 	}
 }
 
-// compare measures both ways in turns.
+// sides are the times of one rank on one processor, in nanoseconds a call: a batch of ours beside
+// one of the baseline.
+type sides struct{ ours, theirs []float64 }
+
+// sum tells how fast a processor is.
+func (s *sides) sum() float64 { return Summarize(s.ours).Median + Summarize(s.theirs).Median }
+
+// over are the differences of neighbours, so that what the machine does besides is in both.
+func (s *sides) over() []float64 {
+	over := make([]float64, len(s.ours))
+	for i := range over {
+		over[i] = s.ours[i] - s.theirs[i]
+	}
+	return over
+}
+
+// compare measures both ways in turns, on one processor after the other, and reports the rank whose
+// submissions cost most over the baseline's.
 func (o *Submit) compare(
 	ctx context.Context, l *lane, path symmem.PathChoice, theirs *submission, report *Report,
 ) error {
 	ours := l.ours(ctx)
-	turns := []*submission{ours, theirs}
-	for batch := range o.Plan.Batches + 1 {
-		for _, s := range turns {
-			if err := s.around(func() error { return o.batch(ctx, l, s) }); err != nil {
-				return err
-			}
-		}
-		if batch == 0 {
-			// The first batches warm up.
-			ours.perOp, theirs.perOp, ours.allocs = nil, nil, 0
-		}
-		slices.Reverse(turns)
+	// The first calls may start threads, which are not bound yet.
+	if _, err := o.measure(ctx, l, ours, theirs, 1); err != nil {
+		return err
 	}
-	report.Results = append(report.Results, o.result(l, path, ours, theirs))
+	ours.allocs, ours.calls = 0, 0
+	on, err := processorsOf(l.rt.Rank(), l.rt.Size(), o.Processors)
+	if err != nil {
+		return err
+	}
+	var best *sides
+	err = on.each(func() error {
+		found, err := o.measure(ctx, l, ours, theirs, o.Plan.Batches)
+		if err == nil && (best == nil || found.sum() < best.sum()) {
+			best = found
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	allocs := ours.allocs / ours.calls
+	if err := best.share(ctx, l); err != nil {
+		return err
+	}
+	report.Results = append(report.Results, o.result(l, path, best, theirs.name, float64(allocs)))
 	return nil
 }
 
-// batch times the calls alone, and keeps the time of the slowest rank.
-func (o *Submit) batch(ctx context.Context, l *lane, s *submission) error {
+// measure makes batches of both in turns, after one of each that warms the processor up.
+func (o *Submit) measure(
+	ctx context.Context, l *lane, ours, theirs *submission, batches int,
+) (*sides, error) {
+	found := &sides{}
+	turns := []*submission{ours, theirs}
+	for range batches + 1 {
+		for _, s := range turns {
+			var took float64
+			err := s.around(func() (err error) {
+				took, err = o.batch(ctx, l, s)
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+			if s == ours {
+				found.ours = append(found.ours, took)
+			} else {
+				found.theirs = append(found.theirs, took)
+			}
+		}
+		slices.Reverse(turns)
+	}
+	found.ours, found.theirs = found.ours[1:], found.theirs[1:]
+	return found, nil
+}
+
+// batch times the calls alone, in nanoseconds a call.
+func (o *Submit) batch(ctx context.Context, l *lane, s *submission) (float64, error) {
 	if err := l.meet(ctx); err != nil {
-		return err
+		return 0, err
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	begin := time.Now()
 	for range o.Calls {
 		if err := s.submit(); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	took := time.Since(begin)
 	runtime.ReadMemStats(&after)
 	s.allocs += after.Mallocs - before.Mallocs
-	if err := s.wait(); err != nil {
-		return err
-	}
-	all, err := l.gather(ctx, took.Nanoseconds())
+	s.calls += uint64(o.Calls)
+	return float64(took.Nanoseconds()) / float64(o.Calls), s.wait()
+}
+
+// share replaces the times of this rank by those of the rank whose submissions cost most over the
+// baseline's.
+func (s *sides) share(ctx context.Context, l *lane) error {
+	over, err := l.gather(ctx, int64(Summarize(s.over()).Median))
 	if err != nil {
 		return err
 	}
-	s.perOp = append(s.perOp, float64(slices.Max(all))/float64(o.Calls))
+	most := slices.Index(over, slices.Max(over))
+	for _, times := range [][]float64{s.ours, s.theirs} {
+		for i, t := range times {
+			all, err := l.gather(ctx, int64(math.Float64bits(t)))
+			if err != nil {
+				return err
+			}
+			times[i] = math.Float64frombits(uint64(all[most]))
+		}
+	}
 	return nil
 }
 
 func (o *Submit) result(
-	l *lane, path symmem.PathChoice, ours, theirs *submission,
+	l *lane, path symmem.PathChoice, times *sides, baseline string, allocs float64,
 ) Result {
 	r := Result{
 		Name: "submit",
@@ -186,17 +258,11 @@ func (o *Submit) result(
 			"operation": "AllReduce", "count": submitCount, "ranks": l.rt.Size(),
 			"path": path.String(), "check": o.Check.String(), "calls": o.Calls,
 		},
-		Summary: Summarize(ours.perOp), Counts: map[string]float64{},
-		AllocsPerOp: float64(ours.allocs / uint64(o.Calls*len(ours.perOp))),
+		Summary: Summarize(times.ours), Counts: map[string]float64{}, AllocsPerOp: allocs,
 	}
-	base := Summarize(theirs.perOp)
-	r.against(theirs.name, base)
-	// Batches lie side by side, so that what the machine does besides is in both.
-	over := make([]float64, len(ours.perOp))
-	for i := range over {
-		over[i] = ours.perOp[i] - theirs.perOp[i]
-	}
-	r.Counts["ns over"] = Summarize(over).Median
+	base := Summarize(times.theirs)
+	r.against(baseline, base)
+	r.Counts["ns over"] = Summarize(times.over()).Median
 	r.Counts["ns over, least batches"] = r.Min - base.Min
 	if r.Bar = r.Median - r.Counts["ns over"] + SubmitOver; path == symmem.PathDirect {
 		r.Bar = SubmitDirect

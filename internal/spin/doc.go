@@ -13,6 +13,9 @@
 // much. What a MOV does not do is order a store before a later load: an algorithm that needs this
 // (Dekker's, or "say that I sleep, then look once more") must use sync/atomic.
 //
+// Publish and Publish64 are plain stores in Go, for goroutines of one process: the compiler inlines
+// them, and keeps them in the order of the stores and calls around them.
+//
 // Streamed stores are not ordered by a release store; package reduce fences them itself.
 //
 // On other processors everything is sync/atomic, which is sequentially consistent and thus at least

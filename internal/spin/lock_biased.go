@@ -47,9 +47,9 @@ type bias struct {
 }
 
 const (
-	// biasAfter is how many turns in a row make an owner: enough that withdrawing a bias, some
-	// microseconds, is nothing against them.
-	biasAfter = 1000
+	// biasAfter is how many turns in a row make an owner: enough to pay for withdrawing the bias, a
+	// microsecond or two.
+	biasAfter = 200
 	// politeRounds is how often a waiter yields before it sleeps, and nap for how long then; twice as
 	// long after every politeNaps, longest times.
 	politeRounds = 100

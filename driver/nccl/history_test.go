@@ -1,0 +1,87 @@
+package nccl
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"symmem/driver"
+)
+
+// TestHistoryFindsThePlanOfATicketOrNone reads while calls are noted, each of which has its ticket
+// as its count.
+func TestHistoryFindsThePlanOfATicketOrNone(t *testing.T) {
+	const calls, readers = 20 * remembered, 2
+	var h history
+	var group sync.WaitGroup
+	for seed := range uint64(readers) {
+		group.Go(func() {
+			r := rand.New(rand.NewPCG(seed, 0))
+			for last := uint64(0); last < calls; {
+				last, _ = h.last()
+				ticket := r.Uint64N(last + 2)
+				if p := h.of(ticket); p != nil && p.Count != int64(ticket) {
+					t.Errorf("seed %d: ticket %d has the plan of %d", seed, ticket, p.Count)
+					return
+				}
+			}
+		})
+	}
+	for ticket := uint64(1); ticket <= calls; ticket++ {
+		p := &plan{}
+		p.Operation, p.Count = driver.AllReduce, int64(ticket)
+		h.note(p, ticket)
+	}
+	group.Wait()
+}
+
+func TestHistory(t *testing.T) {
+	var h history
+	note := func(ticket uint64) {
+		p := &plan{}
+		p.Operation, p.Path, p.Count = driver.Broadcast, driver.PathWindow, int64(ticket)
+		h.note(p, ticket)
+	}
+	knows := func(t *testing.T, ticket uint64) bool {
+		t.Helper()
+		p := h.of(ticket)
+		if p != nil && p.Count != int64(ticket) {
+			t.Errorf("ticket %d has the plan of %d", ticket, p.Count)
+		}
+		return p != nil
+	}
+	for ticket := range uint64(2 * remembered) {
+		note(ticket + 1)
+	}
+	t.Run("knows the latest tickets", func(t *testing.T) {
+		if !knows(t, 2*remembered) || !knows(t, remembered+2) {
+			t.Error("one is not known")
+		}
+	})
+	t.Run("knows none that is forgotten or yet to come", func(t *testing.T) {
+		if knows(t, 0) || knows(t, 1) || knows(t, remembered) || knows(t, 2*remembered+1) {
+			t.Error("one is known")
+		}
+	})
+	t.Run("knows no plan of a ticket that has none", func(t *testing.T) {
+		h.reach(2*remembered + 1)
+		if knows(t, 2*remembered+1) || !knows(t, 2*remembered) {
+			t.Error("the ticket has a plan, or the one before has none")
+		}
+	})
+	t.Run("knows what a message behind the last ticket does", func(t *testing.T) {
+		p := &plan{}
+		p.Operation = driver.Send
+		ticket := h.message(p)
+		last, operation := h.last()
+		if ticket != 2*remembered+1 || last != ticket || operation != driver.Send {
+			t.Errorf("%v behind ticket %d, after %d", operation, last, ticket)
+		}
+	})
+	t.Run("counts calls by their path, and messages", func(t *testing.T) {
+		counts := h.launched()
+		if counts[driver.PathWindow] != 2*remembered || counts[driver.PathPlain] != 1 {
+			t.Errorf("counts are %v", counts)
+		}
+	})
+}
