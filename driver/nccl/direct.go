@@ -85,22 +85,23 @@ func (p *plan) prepareDirect() error {
 		grid: cuda.Dim{X: uint32(launch.Blocks)}, block: cuda.Dim{X: uint32(launch.Threads)},
 		params: launch.Params(&a), overlaps: c.device.code.overlaps && !launch.Bulk,
 	}
+	var then string
 	if p.Norm != nil {
-		k.then = p.rest(k.overlaps)
+		k.then, then = p.rest(k.overlaps)
 	}
 	p.kernel = k
 	return c.device.do(func() error {
 		k.function, err = c.device.code.function(c.device, launch.Kernel)
 		if err == nil && k.then != nil {
-			k.then.function, err = c.device.code.function(c.device, kernels.LocalKernel)
+			k.then.function, err = c.device.code.function(c.device, then)
 		}
 		return err
 	})
 }
 
-// rest is what a norm has to do after the all-reduce, whose output it works on. It writes nothing
-// if that has failed.
-func (p *plan) rest(overlaps bool) *kernel {
+// rest is what a norm has to do after the all-reduce, whose output it works on, and the name of the
+// kernel that does it. It writes nothing if the all-reduce has failed.
+func (p *plan) rest(overlaps bool) (k *kernel, name string) {
 	x, rank := &p.c.direct.exchange, p.c.cfg.Rank
 	l := kernels.Local{
 		Norm: *p.Norm, Send: p.Recv, Recv: p.Recv, Fault: x.at[rank] + kernels.FaultOffset,
@@ -109,7 +110,7 @@ func (p *plan) rest(overlaps bool) *kernel {
 	return &kernel{
 		grid: cuda.Dim{X: uint32(blocks)}, block: cuda.Dim{X: uint32(threads)}, params: l.Params(),
 		overlaps: overlaps && l.Overlaps(x.multiprocessors),
-	}
+	}, l.Kernel()
 }
 
 // queue launches the kernel alone.

@@ -13,12 +13,13 @@
 //     Twin kernels, of sums of 2 ranks, give away two chunks for each warp and need no loop either.
 //   - Bulk kernels read and write the peers' buffers in place, between two barriers. Buffers are
 //     symmetric. They serve what is larger.
-//   - The local kernel does what is left of a norm after the all-reduce: it adds the sums to a
-//     residual and normalizes each row of it, which belongs to one block. So a norm is two
+//   - The local kernels do what is left of a norm after the all-reduce: they add the sums to a
+//     residual and normalize each row of it, which belongs to one block. So a norm is two
 //     kernels, launched together, the second of which does what is left; measured faster than
 //     one, 5 us against 8 and more for a row of 4096 on 4 H200. All ranks normalize all rows,
-//     with the same bits, since the squares of a row are added up in one order everywhere. The
-//     kernel looks at the word that the first one sets if it fails, and then writes nothing.
+//     with the same bits, since the squares of a row are added up in one order everywhere. They
+//     look at the word that the first one sets if it fails, and then write nothing. For rows of
+//     up to 8192 there is one with fewer registers, so that a multiprocessor has two rows.
 //
 // Sums are made in the order of ranks, 16-bit types in float32: every rank gets the same bits,
 // in every run. Averages divide the sum. Minimum and maximum are those of IEEE 754-2019, as on
@@ -49,7 +50,7 @@
 // larger calls at the same time and ranks start them in different orders, they may wait for each
 // other until the clock ends them.
 //
-// The local kernel waits for no rank. But if it is small it is launched before the all-reduce ahead
+// A local kernel waits for no rank. But if it is small it is launched before the all-reduce ahead
 // of it has ended, and waits for that one in its places: on a quarter of the multiprocessors at
 // most. Products fill all of it while they wait, and so are for streams that are alone on a GPU.
 //

@@ -18,22 +18,36 @@ type Local struct {
 	// Send are the sums, Recv is the output, which may be the sums.
 	Send, Recv uintptr
 	// Fault is where the word lies that says whether the all-reduce has failed: FaultOffset into
-	// this rank's exchange memory. LocalKernel writes nothing then; the others do not look.
+	// this rank's exchange memory. Kernel writes nothing then; the others do not look.
 	Fault uintptr
 }
 
-// LocalKernel is the name of its kernel, AddKernel and NormKernel those of the two steps that it
-// is measured against: the sums are added to the residual, and the residual is normalized.
+// AddKernel and NormKernel are the two steps that Kernel is measured against: the sums are added to
+// the residual, and the residual is normalized.
 const (
-	LocalKernel = "norm_local_bf16"
-	AddKernel   = "add_local_bf16"
-	NormKernel  = "rms_local_bf16"
+	AddKernel  = "add_local_bf16"
+	NormKernel = "rms_local_bf16"
+
+	shortKernel = "norm_short_bf16"
+	longKernel  = "norm_long_bf16"
 )
 
 // maxThreads is the size of the largest block.
 const maxThreads = 512
 
-// Grid is how to launch LocalKernel and NormKernel: a block for a row.
+// long tells that threads have more of a row than those of which two blocks fit on a
+// multiprocessor.
+func (l *Local) long() bool { return l.Hidden > 2*maxThreads*driver.NormUnit }
+
+// Kernel is the name of its kernel.
+func (l *Local) Kernel() string {
+	if l.long() {
+		return longKernel
+	}
+	return shortKernel
+}
+
+// Grid is how to launch Kernel and NormKernel: a block for a row.
 func (l *Local) Grid() (blocks, threads int) {
 	warps := min((l.Hidden/driver.NormUnit+warp-1)/warp, maxThreads/warp)
 	return int(max(l.Rows, 1)), int(warps) * warp
@@ -44,7 +58,11 @@ func (l *Local) Grid() (blocks, threads int) {
 // wait: so no more than a quarter of the GPU's multiprocessors, with the registers that it has.
 func (l *Local) Overlaps(multiprocessors int) bool {
 	blocks, threads := l.Grid()
-	return int64(blocks)*int64(threads) <= int64(multiprocessors)*maxThreads/4
+	room := multiprocessors * maxThreads
+	if !l.long() {
+		room *= 2
+	}
+	return blocks*threads <= room/4
 }
 
 // AddGrid is how to launch AddKernel: a thread has 16 bytes.

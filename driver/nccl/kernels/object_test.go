@@ -21,7 +21,7 @@ import (
 
 // kernelNames lists all that Choose can give.
 func kernelNames() map[string]bool {
-	names := map[string]bool{LocalKernel: true, AddKernel: true, NormKernel: true}
+	names := map[string]bool{shortKernel: true, longKernel: true, AddKernel: true, NormKernel: true}
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for operation := range driver.Barrier + 1 {
 			for _, dataType := range reduce.DataTypes() {
@@ -43,7 +43,7 @@ func kernelNames() map[string]bool {
 
 func TestEveryKernelIsInEveryObject(t *testing.T) {
 	names := kernelNames()
-	if len(names) != 3*(4*4+3)+3*4+3 {
+	if len(names) != 3*(4*4+3)+3*4+4 {
 		t.Errorf("Choose gives %d kernels: %v", len(names), names)
 	}
 	hasKernels(t, Object, names)

@@ -23,8 +23,11 @@ func familyOf(kernel string) string {
 // residents is how many threads of a kernel are on a multiprocessor at once.
 func residents(kernel string) int {
 	ranks, err := strconv.Atoi(kernel[strings.LastIndex(kernel, "_")+1:])
-	if familyOf(kernel) == "" || err != nil {
-		return 512
+	switch {
+	case kernel == shortKernel:
+		return 2 * maxThreads
+	case familyOf(kernel) == "" || err != nil:
+		return maxThreads
 	}
 	const multiprocessors = 100
 	most := (&Request{Ranks: ranks, Multiprocessors: multiprocessors}).resident(familyOf(kernel))

@@ -5,7 +5,7 @@
 #include <line.h>
 #include <local.h>
 
-// Of these a multiprocessor has room for two blocks, of all others for one (Request.resident). Two steps
+// Of these a multiprocessor has room for two blocks, of all others of collectives for one (Request.resident). Two steps
 // run in blocks of 512; the bound of 576 leaves registers for a block of a small call besides.
 #define LINE_2 KERNEL_OF(640, 2)
 #define LINE_4 KERNEL_OF(640, 2)
@@ -47,6 +47,7 @@ TYPES(TWIN, 2)
 TYPES(TWO_SHOT, 4)
 TYPES(TWO_SHOT, 8)
 
-KERNEL norm_local_bf16(const __grid_constant__ Local call) { norm_local(call); }
+KERNEL_OF(512, 2) norm_short_bf16(const __grid_constant__ Local call) { norm_local<ShortRounds>(call); }
+KERNEL norm_long_bf16(const __grid_constant__ Local call) { norm_local<LongRounds>(call); }
 KERNEL add_local_bf16(const __grid_constant__ Local call) { add_local(call); }
 KERNEL rms_local_bf16(const __grid_constant__ Local call) { rms_local(call); }

@@ -18,8 +18,10 @@ struct Local {
 	u32 unused;
 };
 
-// A thread has at most so many packs of a row, in registers: 512 threads have those of MaxHidden.
-enum : u32 { LocalRounds = 4 };
+// A thread has at most so many packs of a row, in registers. With those of MaxHidden 512 threads have
+// registers for one block on a multiprocessor, with half of them for two, so that twice as many rows are
+// under way.
+enum : u32 { ShortRounds = 2, LongRounds = 4 };
 
 DEVICE u64 add_words(u64 a, u64 b) {
 	float x[4], y[4];
@@ -48,7 +50,7 @@ DEVICE u64 scale_word(u64 word, u64 weights, float scale) {
 // norm_rows normalizes the rows of the residual. Adds tells that it first gets the sums, unless the
 // all-reduce has failed: then nothing is written. A fault that the host sets meanwhile may be seen by some
 // threads alone, so none of them skips what they do together.
-template <bool Adds>
+template <bool Adds, u32 Rounds>
 DEVICE void norm_rows(const Local& call) {
 	dev::next_may_launch();
 	dev::await_previous();
@@ -56,9 +58,9 @@ DEVICE void norm_rows(const Local& call) {
 	u32 packs = call.hidden / 8, me = dev::thread(), step = dev::threads();
 	for (u32 row = dev::block(); row < call.rows; row += dev::blocks()) {
 		u64 from = (u64)row * packs;
-		Pack sums[LocalRounds], kept[LocalRounds], weights[LocalRounds];
+		Pack sums[Rounds], kept[Rounds], weights[Rounds];
 #pragma unroll
-		for (u32 k = 0; k < LocalRounds; k++) {
+		for (u32 k = 0; k < Rounds; k++) {
 			u32 i = me + k * step;
 			if (i >= packs) break;
 			if (Adds) sums[k] = ((const Pack*)call.send)[from + i];
@@ -67,7 +69,7 @@ DEVICE void norm_rows(const Local& call) {
 		}
 		float squares = 0;
 #pragma unroll
-		for (u32 k = 0; k < LocalRounds; k++) {
+		for (u32 k = 0; k < Rounds; k++) {
 			u32 i = me + k * step;
 			if (i >= packs) break;
 			if (Adds) kept[k] = add_packs(sums[k], kept[k]);
@@ -77,7 +79,7 @@ DEVICE void norm_rows(const Local& call) {
 		}
 		float scale = dev::inverse_root(dev::sum_block(squares) / (float)call.hidden + call.epsilon);
 #pragma unroll
-		for (u32 k = 0; k < LocalRounds; k++) {
+		for (u32 k = 0; k < Rounds; k++) {
 			u32 i = me + k * step;
 			if (i >= packs || !writes) break;
 			kept[k].a = scale_word(kept[k].a, weights[k].a, scale);
@@ -89,8 +91,9 @@ DEVICE void norm_rows(const Local& call) {
 
 // norm_local is all that is left to do. add_local and rms_local are the two halves of it: what
 // norm_local is measured against.
-DEVICE void norm_local(const Local& call) { norm_rows<true>(call); }
-DEVICE void rms_local(const Local& call) { norm_rows<false>(call); }
+template <u32 Rounds>
+DEVICE void norm_local(const Local& call) { norm_rows<true, Rounds>(call); }
+DEVICE void rms_local(const Local& call) { norm_rows<false, LongRounds>(call); }
 
 DEVICE void add_local(const Local& call) {
 	dev::next_may_launch();
