@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"fmt"
 	"sync"
 
 	"symmem/internal/cuda"
@@ -11,45 +12,52 @@ import (
 type aside struct {
 	mu     sync.Mutex
 	stream cuda.Stream // made at the first use; guarded by mu
+	before uint64      // the streams given up before it was made; guarded by mu
 }
 
-// run queues work and waits for it.
-func (a *aside) run(driver *cuda.Driver, queue func(on cuda.Stream) error) error {
+// run queues work and waits for it, up to the device's timeout.
+func (a *aside) run(d *Device, queue func(on cuda.Stream) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.stream == 0 {
-		var err error
-		if a.stream, err = driver.StreamCreate(true); err != nil {
+	// Kernels that do not end may hold it up since it was made.
+	if before := stuck.Load(); a.stream == 0 || before != a.before {
+		stream, err := d.createStream()
+		if err != nil {
 			return err
 		}
+		a.stream, a.before = stream, before
 	}
 	if err := queue(a.stream); err != nil {
 		return err
 	}
-	return driver.StreamSynchronize(a.stream)
+	err := d.within(d.cfg.Timeout, func() (bool, error) { return d.cuda.StreamQuery(a.stream) })
+	if err != nil {
+		return fmt.Errorf("waiting for a stream of the device's own: %w", err)
+	}
+	return nil
 }
 
 // zero fills memory with zeros.
-func (a *aside) zero(driver *cuda.Driver, address uintptr, bytes int64) error {
-	return a.run(driver, func(on cuda.Stream) error {
-		return driver.MemsetD8Async(address, 0, bytes, on)
+func (a *aside) zero(d *Device, address uintptr, bytes int64) error {
+	return a.run(d, func(on cuda.Stream) error {
+		return d.cuda.MemsetD8Async(address, 0, bytes, on)
 	})
 }
 
 // copy copies memory.
-func (a *aside) copy(driver *cuda.Driver, dst, src uintptr, bytes int64) error {
-	return a.run(driver, func(on cuda.Stream) error {
+func (a *aside) copy(d *Device, dst, src uintptr, bytes int64) error {
+	return a.run(d, func(on cuda.Stream) error {
 		if bytes == 0 {
 			return nil
 		}
-		return driver.MemcpyAsync(dst, src, bytes, on)
+		return d.cuda.MemcpyAsync(dst, src, bytes, on)
 	})
 }
 
 // write writes a word.
-func (a *aside) write(driver *cuda.Driver, word uintptr, value uint32) error {
-	return a.run(driver, func(on cuda.Stream) error {
-		return driver.StreamWriteValue(on, word, value)
+func (a *aside) write(d *Device, word uintptr, value uint32) error {
+	return a.run(d, func(on cuda.Stream) error {
+		return d.cuda.StreamWriteValue(on, word, value)
 	})
 }
 

@@ -110,7 +110,7 @@ func (p *plan) rest(overlaps bool) (k *kernel, name string) {
 	return &kernel{
 		grid: cuda.Dim{X: uint32(blocks)}, block: cuda.Dim{X: uint32(threads)}, params: l.Params(),
 		overlaps: overlaps && l.Overlaps(x.multiprocessors),
-	}, l.Kernel()
+	}, l.Kernel(x.multiprocessors)
 }
 
 // queue launches the kernel alone.

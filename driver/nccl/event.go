@@ -190,7 +190,7 @@ func (s *stream) waitCaptured(ev *event) error {
 	if err != nil {
 		return err
 	}
-	aside, err := d.cuda.StreamCreate(true)
+	aside, err := d.createStream()
 	if err != nil {
 		return err
 	}

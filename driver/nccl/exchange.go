@@ -129,7 +129,7 @@ func (c *communicator) prepareExchange(key handoff.Key) (mine equipment, withdra
 			if x.at[c.cfg.Rank], err = d.mapShared(handle, kernels.ExchangeBytes); err != nil {
 				return err
 			}
-			if err := d.aside.zero(d.cuda, x.at[c.cfg.Rank], kernels.ExchangeBytes); err != nil {
+			if err := d.aside.zero(d, x.at[c.cfg.Rank], kernels.ExchangeBytes); err != nil {
 				return err
 			}
 			f, err := d.offer(key, handle)
@@ -163,7 +163,7 @@ func (c *communicator) mapExchange(ctx context.Context, key handoff.Key) error {
 
 // close gives the memory back. No kernel of the group runs any more, nor will one.
 func (x *exchange) close(d *Device) error {
-	if stuck.Load() {
+	if stuck.Load() > 0 {
 		return nil
 	}
 	err := d.do(func() error {

@@ -118,7 +118,7 @@ func (m *mailboxes) clear(own *mailbox) error {
 		}
 	}
 	d := m.c.device
-	err := d.aside.copy(d.cuda, own.base, dl.AddressOf(&flags[0]), int64(4*len(flags)))
+	err := d.aside.copy(d, own.base, dl.AddressOf(&flags[0]), int64(4*len(flags)))
 	runtime.KeepAlive(flags)
 	return err
 }
@@ -172,7 +172,7 @@ func (m *mailboxes) close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, box := range m.boxes {
-		if box != nil && !stuck.Load() {
+		if box != nil && stuck.Load() == 0 {
 			errs = append(errs, m.c.device.do(func() error {
 				return m.c.device.unmapShared(box.base, box.bytes)
 			}))
@@ -282,7 +282,7 @@ func (m *mailboxes) release(p *plan, tag uint32) {
 		if p.Operation == driver.Recv {
 			word, value = own.full(p.Root, slot), tag
 		}
-		_ = d.do(func() error { return d.aside.write(d.cuda, word, value) })
+		_ = d.do(func() error { return d.aside.write(d, word, value) })
 	}
 }
 
@@ -304,17 +304,17 @@ func (m *mailboxes) refuse(p *plan, tag uint32, i int, differs time.Duration) (d
 		return false
 	}
 	return nil == d.do(func() error {
-		err := d.aside.copy(d.cuda, own.slot(p.Root, slot), p.recv+at, bytes)
+		err := d.aside.copy(d, own.slot(p.Root, slot), p.recv+at, bytes)
 		if err != nil {
 			return err
 		}
-		return d.aside.write(d.cuda, full, tag)
+		return d.aside.write(d, full, tag)
 	})
 }
 
 // word reads a word of this GPU.
 func (m *mailboxes) word(at uintptr) uint32 {
 	d, value := m.c.device, dl.NewCell(uint32(0))
-	_ = d.do(func() error { return d.aside.copy(d.cuda, value.Address(), at, 4) })
+	_ = d.do(func() error { return d.aside.copy(d, value.Address(), at, 4) })
 	return value.Take()
 }

@@ -47,7 +47,7 @@ func (s *segment) create() error {
 	if err := s.mapAt(s.plainAddress(), handle); err != nil {
 		return errors.Join(err, d.cuda.Unmap(s.Address(), s.bytes))
 	}
-	if err := d.aside.zero(d.cuda, s.Address(), s.bytes); err != nil {
+	if err := d.aside.zero(d, s.Address(), s.bytes); err != nil {
 		return errors.Join(err, s.release())
 	}
 	return nil
@@ -87,7 +87,7 @@ func (s *segment) mapAt(address uintptr, handle cuda.Handle) error {
 // release takes both mappings away, and with them the memory. While a kernel is stuck it keeps them
 // until the process ends: the driver may wait for the whole device before it unmaps.
 func (s *segment) release() error {
-	if stuck.Load() {
+	if stuck.Load() > 0 {
 		return nil
 	}
 	d := s.arena.device

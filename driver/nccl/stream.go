@@ -55,7 +55,7 @@ type stream struct {
 func (d *Device) NewStream() (driver.Stream, error) {
 	s := &stream{device: d}
 	err := d.do(func() (err error) {
-		s.handle, err = d.cuda.StreamCreate(true)
+		s.handle, err = d.createStream()
 		return err
 	})
 	if err != nil {
@@ -272,11 +272,11 @@ func (s *stream) abandon() {
 		return
 	}
 	err := s.device.do(func() error {
-		handle, err := s.device.cuda.StreamCreate(true)
+		stuck.Add(1)
+		handle, err := s.device.createStream()
 		if err == nil {
 			s.forsake()
 			s.handle, s.word, s.functions = handle, nil, 0
-			stuck.Store(true)
 		}
 		return err
 	})

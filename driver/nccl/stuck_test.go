@@ -3,6 +3,8 @@ package nccl
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -79,9 +81,20 @@ func (p *pairOfRanks) connect(ctx context.Context, r int, id string) (err error)
 	return err
 }
 
+// count is the number of elements of a sum.
+const count = 1 << 16
+
+// call is the sum of what lies at the beginning of each segment.
+func (p *pairOfRanks) call(r int) driver.Call {
+	at, w := p[r].segment.Address(), p[r].window
+	return driver.Call{
+		Operation: driver.AllReduce, DataType: driver.Float32, Count: count, Send: at,
+		Recv: at + 4*count, Path: driver.PathWindow, SendWindow: w, RecvWindow: w,
+	}
+}
+
 // sum adds a value of each rank over the window and returns what the first element became.
 func (p *pairOfRanks) sum(ctx context.Context, r int, value float32) (float32, error) {
-	const count = 1 << 16
 	me := &p[r]
 	input := make([]float32, count)
 	for i := range input {
@@ -92,10 +105,7 @@ func (p *pairOfRanks) sum(ctx context.Context, r int, value float32) (float32, e
 	if err := me.stream.Copy(at, host, 4*count); err != nil {
 		return 0, err
 	}
-	plan, err := me.group.Prepare(driver.Call{
-		Operation: driver.AllReduce, DataType: driver.Float32, Count: count, Send: at,
-		Recv: at + 4*count, Path: driver.PathWindow, SendWindow: me.window, RecvWindow: me.window,
-	})
+	plan, err := me.group.Prepare(p.call(r))
 	if err != nil {
 		return 0, err
 	}
@@ -109,28 +119,31 @@ func (p *pairOfRanks) sum(ctx context.Context, r int, value float32) (float32, e
 	return input[0], err
 }
 
-// TestAKernelThatDoesNotEndIsGivenUp leaves a window kernel waiting for a rank that never comes.
-// Such a kernel runs until the process ends; the process, its stream and its GPU go on.
-func TestAKernelThatDoesNotEndIsGivenUp(t *testing.T) {
-	needDevices(t, 2)
-	if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
+// desert has rank 0 wait in a window kernel for rank 1, which never comes, with work queued behind
+// that. Such a kernel runs until the process ends.
+func (p *pairOfRanks) desert(t *testing.T) {
+	t.Helper()
+	me := &p[0]
+	plan, err := me.group.Prepare(p.call(0))
+	if err == nil {
+		err = me.group.Launch(me.stream, plan)
+	}
+	if err == nil {
+		err = me.stream.Fill(me.segment.Address(), 0, 4)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer dl.Setenv("SOFTGPU_DEAF", "0")
-	var p pairOfRanks
-	p.open(t, 2*time.Second)
-	both(t, func(r int) error {
-		got, err := p.sum(t.Context(), r, float32(r+1))
-		if err == nil && got != 3 {
-			t.Errorf("rank %d: the sum is %v, want 3", r, got)
-		}
-		return err
-	})
-	_, err := p.sum(t.Context(), 0, 1)
 	var late *driver.TimeoutError
+	err = me.stream.Synchronize(t.Context())
 	if !errors.As(err, &late) || len(late.Missing) != 1 || late.Missing[0] != 1 {
 		t.Fatalf("got %v, want a TimeoutError that names rank 1", err)
 	}
+}
+
+// again adds up in another group.
+func (p *pairOfRanks) again(t *testing.T) {
+	t.Helper()
 	both(t, func(r int) error {
 		if err := p[r].window.Deregister(); err != nil {
 			return err
@@ -144,9 +157,70 @@ func TestAKernelThatDoesNotEndIsGivenUp(t *testing.T) {
 		}
 		return err
 	})
-	for r := range p {
-		if err := errors.Join(p[r].stream.Close(), p[r].device.Close()); err != nil {
-			t.Errorf("rank %d: %v", r, err)
-		}
+}
+
+// TestAKernelThatDoesNotEndIsGivenUp: the process, its stream and its GPU go on.
+func TestAKernelThatDoesNotEndIsGivenUp(t *testing.T) {
+	needDevices(t, 2)
+	if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
+		t.Fatal(err)
 	}
+	defer dl.Setenv("SOFTGPU_DEAF", "0")
+	p := firstSum(t)
+	p.desert(t)
+	p.again(t)
+	p.closeAll(t)
+}
+
+// TestAStreamThatIsGivenUpLeavesItsQueue has a device with few queues to its streams, one of which
+// is held up by what is queued behind a kernel that does not end. Which one the next stream gets
+// depends on how many there were before.
+func TestAStreamThatIsGivenUpLeavesItsQueue(t *testing.T) {
+	needDevices(t, 2)
+	const queues = 4
+	for before := range queues {
+		t.Run(fmt.Sprintf("after %d others", before), func(t *testing.T) {
+			if !within(t, "SOFTGPU_DEAF=1", fmt.Sprint("SOFTGPU_QUEUES=", queues),
+				fmt.Sprint("CUDA_DEVICE_MAX_CONNECTIONS=", queues)) {
+				return
+			}
+			p := firstSum(t)
+			for range before {
+				if _, err := p[0].device.NewStream(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.desert(t)
+			p.again(t)
+		})
+	}
+}
+
+// TestADeviceWithOneQueueSaysWhatHoldsItUp: nothing can go on there.
+func TestADeviceWithOneQueueSaysWhatHoldsItUp(t *testing.T) {
+	needDevices(t, 2)
+	if !within(t, "SOFTGPU_DEAF=1", "SOFTGPU_QUEUES=1", "CUDA_DEVICE_MAX_CONNECTIONS=1") {
+		return
+	}
+	p := firstSum(t)
+	p.desert(t)
+	_, err := p[0].device.NewStream()
+	if err == nil || !strings.Contains(err.Error(), "holds up all queues") {
+		t.Errorf("a new stream: %v", err)
+	}
+}
+
+// firstSum opens two ranks that have added up once.
+func firstSum(t *testing.T) *pairOfRanks {
+	t.Helper()
+	var p pairOfRanks
+	p.open(t, 2*time.Second)
+	both(t, func(r int) error {
+		got, err := p.sum(t.Context(), r, float32(r+1))
+		if err == nil && got != 3 {
+			t.Errorf("rank %d: the sum is %v, want 3", r, got)
+		}
+		return err
+	})
+	return &p
 }

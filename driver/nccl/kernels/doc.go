@@ -19,7 +19,8 @@
 //     one, 5 us against 8 and more for a row of 4096 on 4 H200. All ranks normalize all rows,
 //     with the same bits, since the squares of a row are added up in one order everywhere. They
 //     look at the word that the first one sets if it fails, and then write nothing. For rows of
-//     up to 8192 there is one with fewer registers, so that a multiprocessor has two rows.
+//     up to 8192 of which many come there is one with fewer registers, so that a multiprocessor
+//     has two rows.
 //
 // Sums are made in the order of ranks, 16-bit types in float32: every rank gets the same bits,
 // in every run. Averages divide the sum. Minimum and maximum are those of IEEE 754-2019, as on

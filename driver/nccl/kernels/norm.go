@@ -39,9 +39,11 @@ const maxThreads = 512
 // multiprocessor.
 func (l *Local) long() bool { return l.Hidden > 2*maxThreads*driver.NormUnit }
 
-// Kernel is the name of its kernel.
-func (l *Local) Kernel() string {
-	if l.long() {
+// Kernel is the name of its kernel on a GPU with so many multiprocessors. One that waits beside the
+// all-reduce has the registers of long rows, with which it gets multiprocessors for itself: for 32
+// rows of 8192 that is faster by 6 percent.
+func (l *Local) Kernel(multiprocessors int) string {
+	if l.long() || l.Overlaps(multiprocessors) {
 		return longKernel
 	}
 	return shortKernel
@@ -58,11 +60,7 @@ func (l *Local) Grid() (blocks, threads int) {
 // wait: so no more than a quarter of the GPU's multiprocessors, with the registers that it has.
 func (l *Local) Overlaps(multiprocessors int) bool {
 	blocks, threads := l.Grid()
-	room := multiprocessors * maxThreads
-	if !l.long() {
-		room *= 2
-	}
-	return blocks*threads <= room/4
+	return blocks*threads <= multiprocessors*maxThreads/4
 }
 
 // AddGrid is how to launch AddKernel: a thread has 16 bytes.

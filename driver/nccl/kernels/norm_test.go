@@ -80,16 +80,14 @@ func TestGridsOfRows(t *testing.T) {
 		overlaps        bool
 		kernel          string
 	}{
-		{"a row has a block", 1, 8192, 1, 512, true, shortKernel},
-		{"of a thread for 16 bytes", 3, 2048, 3, 256, true, shortKernel},
-		{"and whole warps", 3, 264, 3, 64, true, shortKernel},
-		{"no rows have one, too", 0, 1024, 1, 128, true, shortKernel},
-		{"a quarter of the GPU may wait", 66, 8192, 66, 512, true, shortKernel},
-		{"more has to come later", 67, 8192, 67, 512, false, shortKernel},
-		{"of small blocks more may wait", 264, 1024, 264, 128, true, shortKernel},
-		{"long rows have another kernel", 1, 8200, 1, 512, true, longKernel},
-		{"of which fewer blocks are a quarter of the GPU", 33, 16384, 33, 512, true, longKernel},
-		{"and more have to come later", 34, 16384, 34, 512, false, longKernel},
+		{"a row has a block", 1, 8192, 1, 512, true, longKernel},
+		{"of a thread for 16 bytes", 3, 2048, 3, 256, true, longKernel},
+		{"and whole warps", 3, 264, 3, 64, true, longKernel},
+		{"no rows have one, too", 0, 1024, 1, 128, true, longKernel},
+		{"a quarter of the GPU may wait", 33, 8192, 33, 512, true, longKernel},
+		{"more has to come later, two rows to a multiprocessor", 34, 8192, 34, 512, false, shortKernel},
+		{"or one if they are longer", 34, 8200, 34, 512, false, longKernel},
+		{"of small blocks more may wait", 132, 1024, 132, 128, true, longKernel},
 	} {
 		l := Local{Norm: driver.Norm{Rows: c.rows, Hidden: c.hidden}}
 		if blocks, threads := l.Grid(); blocks != c.blocks || threads != c.threads {
@@ -98,8 +96,8 @@ func TestGridsOfRows(t *testing.T) {
 		if l.Overlaps(132) != c.overlaps {
 			t.Errorf("%s: it may overlap: %v", c.sentence, !c.overlaps)
 		}
-		if l.Kernel() != c.kernel {
-			t.Errorf("%s: got %s", c.sentence, l.Kernel())
+		if kernel := l.Kernel(132); kernel != c.kernel {
+			t.Errorf("%s: got %s", c.sentence, kernel)
 		}
 		blocks, threads := l.AddGrid()
 		if packs := c.rows * c.hidden / 8; int64(blocks*threads) < packs {
