@@ -17,7 +17,8 @@ timed. It does so on the plain path and, where there are such, on the window and
 
 All ranks submit at the same time, each on --processors of its processors in turn, since those of a
 virtual machine need not be equally fast. A rank keeps the figures of its fastest one, and those of
-the rank that costs most over the baseline are shown.
+the rank that costs most over the baseline are shown (on the direct path, that costs most). With
+--unbound the system puts them where it likes.
 
 The baseline runs in turns with it. On GPUs it is NCCL's own ncclAllReduce on a communicator of the
 same kind over the same ranks, from one thread that keeps its device; on the host the launch of a
@@ -75,6 +76,10 @@ func (f *submitFlags) parse() (err error) {
 	if c.Processors < 1 {
 		return fmt.Errorf("processors is %d, but must be at least 1", c.Processors)
 	}
+	if f.unbound {
+		c.Processors = 0
+	}
+	f.unbound = true // a rank binds the thread that measures, not the others
 	return nil
 }
 

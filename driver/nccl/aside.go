@@ -1,8 +1,11 @@
 package nccl
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"symmem/internal/cuda"
 )
@@ -13,28 +16,52 @@ type aside struct {
 	mu     sync.Mutex
 	stream cuda.Stream // made at the first use; guarded by mu
 	before uint64      // the streams given up before it was made; guarded by mu
+	// doubtful tells that work on a stream before has not come; guarded by mu.
+	doubtful bool
 }
 
-// run queues work and waits for it, up to the device's timeout.
+// run queues work and waits for it, up to the device's timeout. A stream whose work does not come
+// in that time is left with it.
 func (a *aside) run(d *Device, queue func(on cuda.Stream) error) error {
+	return a.runFor(d, d.cfg.Timeout, queue)
+}
+
+func (a *aside) runFor(d *Device, limit time.Duration, queue func(on cuda.Stream) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// Kernels that do not end may hold it up since it was made.
-	if before := stuck.Load(); a.stream == 0 || before != a.before {
-		stream, err := d.createStream()
-		if err != nil {
-			return err
-		}
-		a.stream, a.before = stream, before
+	if err := a.renew(d); err != nil {
+		return err
 	}
 	if err := queue(a.stream); err != nil {
 		return err
 	}
-	err := d.within(d.cfg.Timeout, func() (bool, error) { return d.cuda.StreamQuery(a.stream) })
+	err := d.within(limit, func() (bool, error) { return d.cuda.StreamQuery(a.stream) })
+	if errors.Is(err, context.DeadlineExceeded) {
+		a.stream, a.doubtful = 0, true
+	}
 	if err != nil {
 		return fmt.Errorf("waiting for a stream of the device's own: %w", err)
 	}
 	return nil
+}
+
+// renew makes a stream if there is none, or if kernels that do not end may hold it up since it was
+// made. a.mu is held.
+func (a *aside) renew(d *Device) (err error) {
+	before := stuck.Load()
+	if a.stream != 0 && before == a.before {
+		return nil
+	}
+	var stream cuda.Stream
+	if a.doubtful {
+		stream, err = d.queues.find(d)
+	} else {
+		stream, err = d.createStream()
+	}
+	if err == nil {
+		a.stream, a.before = stream, before
+	}
+	return err
 }
 
 // zero fills memory with zeros.
@@ -54,11 +81,26 @@ func (a *aside) copy(d *Device, dst, src uintptr, bytes int64) error {
 	})
 }
 
-// write writes a word.
+// write writes a word. Where that does not come in the time that kernels get to end, the device is
+// held up.
 func (a *aside) write(d *Device, word uintptr, value uint32) error {
-	return a.run(d, func(on cuda.Stream) error {
+	return a.runFor(d, endingTime, func(on cuda.Stream) error {
 		return d.cuda.StreamWriteValue(on, word, value)
 	})
+}
+
+// read reads a word, by way of memory that the device can write to.
+func (a *aside) read(d *Device, at uintptr) (uint32, error) {
+	to, err := d.words.take(d.cuda)
+	if err != nil {
+		return 0, err
+	}
+	if err := a.copy(d, to.address(), at, 4); err != nil {
+		return 0, err // the device may write to it later
+	}
+	value := to.value()
+	d.words.put(to)
+	return value, nil
 }
 
 func (a *aside) close(driver *cuda.Driver) error {

@@ -49,6 +49,7 @@ type Device struct {
 	aside   aside
 	scratch scratch
 	words   words
+	queues  queues
 	reports reports
 	code    code
 

@@ -107,10 +107,11 @@ func (p *plan) rest(overlaps bool) (k *kernel, name string) {
 		Norm: *p.Norm, Send: p.Recv, Recv: p.Recv, Fault: x.at[rank] + kernels.FaultOffset,
 	}
 	blocks, threads := l.Grid()
+	overlaps = overlaps && l.Overlaps(x.multiprocessors)
 	return &kernel{
 		grid: cuda.Dim{X: uint32(blocks)}, block: cuda.Dim{X: uint32(threads)}, params: l.Params(),
-		overlaps: overlaps && l.Overlaps(x.multiprocessors),
-	}, l.Kernel(x.multiprocessors)
+		overlaps: overlaps,
+	}, l.Kernel(overlaps)
 }
 
 // queue launches the kernel alone.

@@ -76,6 +76,8 @@ type word struct{ at *uint32 }
 
 func (w *word) set(value uint32) { atomic.StoreUint32(w.at, value) }
 
+func (w *word) value() uint32 { return atomic.LoadUint32(w.at) }
+
 func (w *word) address() uintptr { return uintptr(unsafe.Pointer(w.at)) }
 
 // words hands out words of pages that the device can read.

@@ -23,10 +23,12 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	if !ok || prepared.c != c {
 		return errForeignPlan
 	}
+	if !prepared.ready.Prepared() || c.device.guests.Load() {
+		return c.launch(s, prepared)
+	}
 	s.mu.Lock()
 	c.mu.Lock()
-	if s.closed.Load() || s.capture != nil || c.closing.Load() || c.check.Load() ||
-		!prepared.ready.Prepared() || c.device.guests.Load() {
+	if s.closed.Load() || s.capture != nil || c.closing.Load() || c.check.Load() {
 		c.mu.Unlock()
 		s.mu.Unlock()
 		return c.launch(s, prepared)

@@ -312,9 +312,12 @@ func (m *mailboxes) refuse(p *plan, tag uint32, i int, differs time.Duration) (d
 	})
 }
 
-// word reads a word of this GPU.
-func (m *mailboxes) word(at uintptr) uint32 {
-	d, value := m.c.device, dl.NewCell(uint32(0))
-	_ = d.do(func() error { return d.aside.copy(d, value.Address(), at, 4) })
-	return value.Take()
+// word reads a word of this GPU, or returns 0 if that cannot be done.
+func (m *mailboxes) word(at uintptr) (value uint32) {
+	d := m.c.device
+	_ = d.do(func() (err error) {
+		value, err = d.aside.read(d, at)
+		return err
+	})
+	return value
 }

@@ -4,58 +4,110 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"symmem/driver"
 	"symmem/internal/cuda"
 )
 
-// CUDA has few queues from the processor to a device, which its streams get in turn: as many as
-// CUDA_DEVICE_MAX_CONNECTIONS says, or 8. What is queued behind a kernel that does not end holds up
-// its queue, and with it all other streams that have got it: nothing that is queued there arrives.
+// queues finds CUDA streams that are not held up. CUDA has few queues from the processor to a
+// device, which its streams get in turn: as many as CUDA_DEVICE_MAX_CONNECTIONS says, or 8. What is
+// queued behind a kernel that does not end holds up its queue, and with it all other streams that
+// have got it: nothing that is queued there arrives. The zero value is ready.
+type queues struct {
+	mu sync.Mutex
+	// candidates are streams that nobody has yet, each with an event on it that says whether its
+	// queue is held up; guarded by mu. They are kept: to destroy one that is might wait for the
+	// kernel.
+	candidates []candidate
+	// searched is the value of stuck for which all queues were found to be held up; guarded by mu.
+	searched uint64
+}
+
+type candidate struct {
+	stream  cuda.Stream
+	arrival cuda.Event
+}
 
 const (
 	// mostQueues is how many there may be at most.
 	mostQueues = 32
-	// arrival is how long what is queued on an idle stream may take to arrive. It takes microseconds.
-	arrival = 100 * time.Millisecond
+	// prompt is in what time an event on an idle stream arrives if nothing is in its way. It takes
+	// microseconds.
+	prompt = time.Millisecond
 )
 
-// createStream makes a CUDA stream, after a kernel was given up one whose queue is not held up.
-// Those that are held up are left: to destroy one might wait for that kernel. It is called on a
-// thread of the device.
+// createStream makes a CUDA stream, after a kernel was given up one that is not held up. It is
+// called on a thread of the device.
 func (d *Device) createStream() (cuda.Stream, error) {
 	if stuck.Load() == 0 {
 		return d.cuda.StreamCreate(true)
 	}
-	for range mostQueues {
-		stream, err := d.cuda.StreamCreate(true)
-		if err != nil {
+	return d.queues.find(d)
+}
+
+// find makes streams until one is not held up. If all are, it waits as long as kernels get to end,
+// once for each kernel that was given up: other work may be in the way, too.
+func (q *queues) find(d *Device) (cuda.Stream, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.candidates) < mostQueues {
+		if err := q.add(d); err != nil {
 			return 0, err
 		}
-		if moves, err := d.moves(stream); moves || err != nil {
+		if stream, err := q.await(d, prompt); stream != 0 || err != nil {
 			return stream, err
 		}
 	}
-	return 0, fmt.Errorf("a kernel that does not end holds up all queues to GPU %d; with "+
-		"CUDA_DEVICE_MAX_CONNECTIONS=%d there are more: %w", d.gpu.Ordinal(), mostQueues,
-		driver.ErrFault)
+	limit := prompt
+	if now := stuck.Load(); q.searched != now {
+		q.searched, limit = now, endingTime
+	}
+	if stream, err := q.await(d, limit); stream != 0 || err != nil {
+		return stream, err
+	}
+	return 0, fmt.Errorf("a kernel that does not end holds up all queues to GPU %d "+
+		"(CUDA_DEVICE_MAX_CONNECTIONS says how many there are): %w", d.gpu.Ordinal(), driver.ErrFault)
 }
 
-// moves tells whether what is queued on an idle stream arrives.
-func (d *Device) moves(stream cuda.Stream) (bool, error) {
+// add makes a candidate. q.mu is held.
+func (q *queues) add(d *Device) error {
+	stream, err := d.cuda.StreamCreate(true)
+	if err != nil {
+		return err
+	}
 	e, err := d.cuda.EventCreate(cuda.EventDisableTiming)
 	if err != nil {
-		return false, err
+		return errors.Join(err, d.cuda.StreamDestroy(stream))
 	}
-	err = d.cuda.EventRecord(e, stream)
-	if err == nil {
-		err = d.within(arrival, func() (bool, error) { return d.cuda.EventQuery(e) })
+	if err := d.cuda.EventRecord(e, stream); err != nil {
+		return errors.Join(err, d.cuda.EventDestroy(e), d.cuda.StreamDestroy(stream))
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	q.candidates = append(q.candidates, candidate{stream, e})
+	return nil
+}
+
+// await takes the first candidate that turns out not to be held up, or returns 0. q.mu is held.
+func (q *queues) await(d *Device, limit time.Duration) (stream cuda.Stream, err error) {
+	late := d.within(limit, func() (bool, error) {
+		for i, c := range q.candidates {
+			arrived, err := d.cuda.EventQuery(c.arrival)
+			if err != nil {
+				return false, err
+			}
+			if arrived {
+				q.candidates = append(q.candidates[:i], q.candidates[i+1:]...)
+				stream = c.stream
+				return true, d.cuda.EventDestroy(c.arrival)
+			}
+		}
 		return false, nil
+	})
+	if errors.Is(late, context.DeadlineExceeded) {
+		return 0, nil
 	}
-	return err == nil, errors.Join(err, d.cuda.EventDestroy(e))
+	return stream, late
 }
 
 // within asks again and again until the answer is yes, an error, or too late.

@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -47,10 +48,11 @@ func (s *segment) create() error {
 	if err := s.mapAt(s.plainAddress(), handle); err != nil {
 		return errors.Join(err, d.cuda.Unmap(s.Address(), s.bytes))
 	}
-	if err := d.aside.zero(d, s.Address(), s.bytes); err != nil {
-		return errors.Join(err, s.release())
+	err = d.aside.zero(d, s.Address(), s.bytes)
+	if err == nil || errors.Is(err, context.DeadlineExceeded) {
+		return err // by which the device may be about to write to the memory, so it stays
 	}
-	return nil
+	return errors.Join(err, s.release())
 }
 
 // allocate makes physical memory. A GPU whose driver knows fabric handles may still refuse them,

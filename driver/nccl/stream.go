@@ -35,6 +35,8 @@ type stream struct {
 	word      *word  // guarded by mu; made at the first use
 	// carries are the groups whose kernels were launched here.
 	carries []*communicator // guarded by mu
+	// counted tells that stuck counts the CUDA stream of now.
+	counted bool // guarded by mu
 	// adopted tells that another library made the stream, and may capture or end it at any time.
 	adopted bool
 	// questions is held while CUDA is asked without mu whether the owner captures, so that Close
@@ -271,12 +273,15 @@ func (s *stream) abandon() {
 	if s.adopted || s.capture != nil || s.quiet() {
 		return
 	}
-	err := s.device.do(func() error {
+	if !s.counted {
+		s.counted = true
 		stuck.Add(1)
+	}
+	err := s.device.do(func() error {
 		handle, err := s.device.createStream()
 		if err == nil {
 			s.forsake()
-			s.handle, s.word, s.functions = handle, nil, 0
+			s.handle, s.word, s.functions, s.counted = handle, nil, 0, false
 		}
 		return err
 	})

@@ -15,9 +15,8 @@ import (
 // have more: its kernels are threads, which wait for the machine's other work.
 var endingTime = time.Second
 
-// stuck counts the streams that were given up since GPUs of this process have kernels there that
-// only its end ends. If there are any, NCCL may never be done with any communicator, since it waits
-// for whole devices.
+// stuck counts the CUDA streams on which GPUs of this process have kernels that only its end ends.
+// If there are any, NCCL may never be done with any communicator, since it waits for whole devices.
 var stuck atomic.Uint64
 
 // tearDown ends NCCL's part. It runs on a goroutine of its own, since the kernels of graphs hold on

@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,8 +15,9 @@ import (
 // glance is how often the watcher looks while work is under way.
 const glance = 2 * time.Millisecond
 
-// unhurried is every how many glances a group is examined that goes on launching: each of its
-// launches finds by itself that a peer has failed.
+// unhurried is every how many glances a group that goes on launching is examined in full. Each of
+// its launches finds by itself that a peer has failed, and reports of kernels are looked for at
+// every glance.
 const unhurried = 16
 
 // watch looks after work that is under way until the communicator ends: nobody may be waiting for
@@ -39,7 +41,7 @@ func (c *communicator) attend() {
 	look := time.NewTicker(glance)
 	defer look.Stop()
 	probe := c.newProbe()
-	seen := uint64(0)
+	seen, _ := c.history.last()
 	for glances := 1; ; glances++ {
 		select {
 		case <-c.ended:
@@ -52,14 +54,21 @@ func (c *communicator) attend() {
 		now, _ := c.history.last()
 		goesOn := now != seen
 		seen = now
-		if goesOn && glances%unhurried != 0 {
-			continue
+		resting := !goesOn && c.rest()
+		var err error
+		switch {
+		case resting: // a last look at what the work has left
+			err = cmp.Or(c.faulted(), c.asyncError())
+		case goesOn && glances%unhurried != 0:
+			err = c.faulted()
+		default:
+			err = c.examine(&probe)
 		}
-		if !goesOn && c.rest() {
+		if err != nil {
+			_ = c.plane.Fail(err)
 			return
 		}
-		if err := c.examine(&probe); err != nil {
-			_ = c.plane.Fail(err)
+		if resting {
 			return
 		}
 	}

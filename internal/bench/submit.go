@@ -22,7 +22,8 @@ type Submit struct {
 	Timeout time.Duration
 	// Calls is how many are submitted between two synchronisations, a batch.
 	Calls int
-	// Processors is on how many each rank measures; the figures are those of its fastest one.
+	// Processors is on how many each rank measures, if it may use as many; the figures are those of
+	// its fastest one. With 0 it measures wherever the system puts it.
 	Processors int
 	Plan       Plan
 }
@@ -148,7 +149,7 @@ func (s *sides) over() []float64 {
 }
 
 // compare measures both ways in turns, on one processor after the other, and reports the rank whose
-// submissions cost most over the baseline's.
+// submissions cost most over the baseline's, or on the direct path most.
 func (o *Submit) compare(
 	ctx context.Context, l *lane, path symmem.PathChoice, theirs *submission, report *Report,
 ) error {
@@ -158,12 +159,8 @@ func (o *Submit) compare(
 		return err
 	}
 	ours.allocs, ours.calls = 0, 0
-	on, err := processorsOf(l.rt.Rank(), l.rt.Size(), o.Processors)
-	if err != nil {
-		return err
-	}
 	var best *sides
-	err = on.each(func() error {
+	err := o.tour(ctx, l, func() error {
 		found, err := o.measure(ctx, l, ours, theirs, o.Plan.Batches)
 		if err == nil && (best == nil || found.sum() < best.sum()) {
 			best = found
@@ -174,11 +171,31 @@ func (o *Submit) compare(
 		return err
 	}
 	allocs := ours.allocs / ours.calls
-	if err := best.share(ctx, l); err != nil {
+	cost := best.over()
+	if path == symmem.PathDirect {
+		cost = best.ours // since that has a bar of its own
+	}
+	if err := best.share(ctx, l, Summarize(cost).Median); err != nil {
 		return err
 	}
 	report.Results = append(report.Results, o.result(l, path, best, theirs.name, float64(allocs)))
 	return nil
+}
+
+// tour measures on as many processors as every rank has.
+func (o *Submit) tour(ctx context.Context, l *lane, measure func() error) error {
+	if o.Processors == 0 {
+		return measure()
+	}
+	mine, err := processorsOf(l.rt.Rank(), o.Processors)
+	if err != nil {
+		return err
+	}
+	counts, err := l.gather(ctx, int64(len(mine)))
+	if err != nil {
+		return err
+	}
+	return mine.each(int(slices.Min(counts)), measure)
 }
 
 // measure makes batches of both in turns, after one of each that warms the processor up.
@@ -229,14 +246,13 @@ func (o *Submit) batch(ctx context.Context, l *lane, s *submission) (float64, er
 	return float64(took.Nanoseconds()) / float64(o.Calls), s.wait()
 }
 
-// share replaces the times of this rank by those of the rank whose submissions cost most over the
-// baseline's.
-func (s *sides) share(ctx context.Context, l *lane) error {
-	over, err := l.gather(ctx, int64(Summarize(s.over()).Median))
+// share replaces the times of this rank by those of the rank with the highest cost.
+func (s *sides) share(ctx context.Context, l *lane, cost float64) error {
+	costs, err := l.gather(ctx, int64(cost))
 	if err != nil {
 		return err
 	}
-	most := slices.Index(over, slices.Max(over))
+	most := slices.Index(costs, slices.Max(costs))
 	for _, times := range [][]float64{s.ours, s.theirs} {
 		for i, t := range times {
 			all, err := l.gather(ctx, int64(math.Float64bits(t)))
@@ -257,6 +273,7 @@ func (o *Submit) result(
 		Params: map[string]any{
 			"operation": "AllReduce", "count": submitCount, "ranks": l.rt.Size(),
 			"path": path.String(), "check": o.Check.String(), "calls": o.Calls,
+			"processors": o.Processors,
 		},
 		Summary: Summarize(times.ours), Counts: map[string]float64{}, AllocsPerOp: allocs,
 	}

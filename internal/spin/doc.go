@@ -14,7 +14,8 @@
 // (Dekker's, or "say that I sleep, then look once more") must use sync/atomic.
 //
 // Publish and Publish64 are plain stores in Go, for goroutines of one process: the compiler inlines
-// them, and keeps them in the order of the stores and calls around them.
+// them, and keeps them in the order of the stores and calls around them (observed, not promised;
+// under the race detector they are atomic stores).
 //
 // Streamed stores are not ordered by a release store; package reduce fences them itself.
 //

@@ -28,7 +28,7 @@ import (
 // its own, so a late owner cannot disturb the next one.
 //
 // Where the system has no membarrier the Lock stays plain. Waiters yield, then sleep for moments:
-// nobody is parked who would have to be woken. They get in within some thousand turns of others: by
+// nobody is parked who would have to be woken. They get in within some hundred turns of others: by
 // then the lock is biased, and held is free. The zero Lock is free. A Lock must not be copied
 // after first use, and its holder must not take it again.
 type Lock struct {
@@ -48,7 +48,7 @@ type bias struct {
 
 const (
 	// biasAfter is how many turns in a row make an owner: enough to pay for withdrawing the bias, a
-	// microsecond or two.
+	// few microseconds.
 	biasAfter = 200
 	// politeRounds is how often a waiter yields before it sleeps, and nap for how long then; twice as
 	// long after every politeNaps, longest times.

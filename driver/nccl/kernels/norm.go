@@ -39,11 +39,11 @@ const maxThreads = 512
 // multiprocessor.
 func (l *Local) long() bool { return l.Hidden > 2*maxThreads*driver.NormUnit }
 
-// Kernel is the name of its kernel on a GPU with so many multiprocessors. One that waits beside the
-// all-reduce has the registers of long rows, with which it gets multiprocessors for itself: for 32
-// rows of 8192 that is faster by 6 percent.
-func (l *Local) Kernel(multiprocessors int) string {
-	if l.long() || l.Overlaps(multiprocessors) {
+// Kernel is the name of its kernel. One that overlaps with the all-reduce has the registers of long
+// rows, with which it gets multiprocessors for itself: for 32 rows of 8192 that is faster by 6
+// percent.
+func (l *Local) Kernel(overlaps bool) string {
+	if l.long() || overlaps {
 		return longKernel
 	}
 	return shortKernel

@@ -96,7 +96,7 @@ func TestGridsOfRows(t *testing.T) {
 		if l.Overlaps(132) != c.overlaps {
 			t.Errorf("%s: it may overlap: %v", c.sentence, !c.overlaps)
 		}
-		if kernel := l.Kernel(132); kernel != c.kernel {
+		if kernel := l.Kernel(c.overlaps); kernel != c.kernel {
 			t.Errorf("%s: got %s", c.sentence, kernel)
 		}
 		blocks, threads := l.AddGrid()
