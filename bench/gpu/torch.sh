@@ -52,7 +52,9 @@ run_part() {
 	skew) part 60 -m symmem.verify --backend "$BACKEND" --churn 200 --skew --groups 3 --rounds 1 ;;
 	stock) part 60 "$here/churn.py" stock ;;
 	churn) part 75 "$here/churn.py" symmem ;;
-	diverge) together 45 "diverge.py segment" "diverge.py tensor" "diverge.py check" ;;
+	diverge)
+		together 45 "diverge.py segment" "diverge.py tensor" "diverge.py check" "diverge.py size"
+		;;
 	ops) part 40 "$here/ops.py" ;;
 	norms) part 60 "$here/../../../python/tests/programs/norms.py" ;;
 	graph) part 50 "$here/graph.py" ;;

@@ -22,6 +22,9 @@ func open(t *testing.T) *elf.File {
 	return f
 }
 
+// comments matches those of C.
+var comments = regexp.MustCompile(`(?s)/\*.*?\*/`)
+
 // declared lists the functions of the header.
 func declared(t *testing.T) []string {
 	t.Helper()
@@ -29,7 +32,6 @@ func declared(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	comments := regexp.MustCompile(`(?s)/\*.*?\*/`)
 	calls := regexp.MustCompile(`\b((?:symmem|nccl)_\w+)\(`)
 	var names []string
 	for _, m := range calls.FindAllStringSubmatch(comments.ReplaceAllString(string(text), ""), -1) {
@@ -57,6 +59,20 @@ func TestTheLibraryShowsWhatTheHeaderDeclares(t *testing.T) {
 	}
 	if !slices.Equal(shown, want) {
 		t.Errorf("the library shows\n%v\nand the header declares\n%v", shown, want)
+	}
+}
+
+// A function that is new is tried in a forked child, too: testdata/forked.c names all of them.
+func TestAForkedChildCallsWhatTheHeaderDeclares(t *testing.T) {
+	text, err := os.ReadFile("testdata/forked.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(`\w+`).FindAllString(comments.ReplaceAllString(string(text), ""), -1)
+	for _, name := range declared(t) {
+		if !slices.Contains(named, name) {
+			t.Errorf("%s is not called", name)
+		}
 	}
 }
 

@@ -106,7 +106,13 @@ var scenarios = []struct {
 		[]int{1, 2},
 		all,
 	},
+	{
+		"what is new in one pool is registered, or ranks are told that they differ", "pending",
+		[]int{1, 2, 4},
+		all,
+	},
 	{"misuse is refused, and hurts nothing", "misuse", []int{1, 2}, all},
+	{"a panic is an error, and hurts nothing", "panics", []int{1, 2}, all},
 	{"frees in another order are the same history", "freed-order", []int{2, 4}, all},
 	{"ranks that differ are told the lines of both", "diverge", []int{2, 4}, all},
 	{
@@ -117,6 +123,11 @@ var scenarios = []struct {
 	{"a rank that does not come is named", "late", []int{2, 4}, all},
 	{"a rank that has ended is named", "lost", []int{2, 4}, allButOne},
 	{"a child of fork is refused everything, and the parent goes on", "forks", []int{2}, all},
+	{
+		"a thread allocates with a lock of its own, whatever other ranks do", "locked",
+		[]int{1, 2},
+		all,
+	},
 	{"threads allocate at once, and have errors of their own", "threads", []int{2}, all},
 	{"handlers of the program get their signals, also in a storm", "signals", []int{2}, all},
 	{"a process exits with live buffers", "exit-live", []int{2}, all},

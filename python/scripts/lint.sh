@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ruff and mypy --strict over the package, its tests and the GPU scripts. What is not installed is
-# said and left out.
+# ruff over the package, its tests and the GPU scripts; mypy --strict over the package and its build
+# backend, as pyproject.toml says. What is not installed is said and left out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}

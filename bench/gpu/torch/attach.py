@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
+import common
+import torch
+import torch.distributed as dist
+from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, is_symmetric_kernel, verdict
 
-LOG = Path(tempfile.gettempdir()) / f"symmem-attach-{os.getpid()}.log"
-# NCCL says which kernels it takes, on rank 0 of a communicator. It reads this once.
-os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="TUNING", NCCL_DEBUG_FILE=str(LOG))
-
-import common  # noqa: E402
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, gather, verdict  # noqa: E402
-
-import symmem  # noqa: E402
+import symmem
 
 
 def kernels(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> list[str]:
-    """Name what an all-reduce runs on: kernels by the profiler, and the lines of NCCL's log."""
-    torch.cuda.synchronize()
-    before = len(logged())
-    activities = [torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile:
-        dist.all_reduce(tensor, group=group)
-        torch.cuda.synchronize()
-    names = {event.key.split("(")[0] for event in profile.key_averages()}
-    seen = sorted(n for n in names if "nccl" in n.lower() and "Kernel" in n)
-    return sorted({name for rank in gather(seen + logged()[before:]) for name in rank})
-
-
-def logged() -> list[str]:
-    """Read the all-reduces in NCCL's log."""
-    if not LOG.exists():
-        return []
-    lines = (line.partition("NCCL INFO ")[2] for line in LOG.read_text().splitlines())
-    return [line for line in lines if line.startswith("AllReduce") and "Bytes ->" in line]
-
-
-def is_symmetric_kernel(names: list[str]) -> bool:
-    """Tell whether NCCL's kernels for symmetric memory are among them."""
-    return any("ncclSymk" in n or "[Symmetric]" in n for n in names)
+    """Name what an all-reduce of torch.distributed runs on."""
+    return common.kernels(lambda: dist.all_reduce(tensor, group=group))
 
 
 def world() -> None:
@@ -94,8 +65,8 @@ def destroyed() -> None:
 
 
 if __name__ == "__main__":
+    common.log_kernels()
     common.start()
     for part in (world, later, several, destroyed):
         attempt(part.__name__, part)
-    LOG.unlink(missing_ok=True)
     common.leave()

@@ -7,8 +7,10 @@ import os
 import random
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -124,6 +126,7 @@ def leave() -> None:
     The process ends without Python's tidying up, which is the matter of endings.py.
     """
     torch.cuda.synchronize()
+    LOG.unlink(missing_ok=True)
     store = dist.distributed_c10d._get_default_store()
     if RANK:
         store.set(f"left/{RANK}", "yes")
@@ -189,6 +192,43 @@ def in_turns(
             settle()
             found[name].append(replayed(graph, replays=replays))
     return {name: max(gather(min(times))) for name, times in found.items()}
+
+
+LOG = Path(tempfile.gettempdir()) / f"symmem-nccl-{os.getpid()}.log"
+
+
+def log_kernels() -> None:
+    """Have NCCL say which kernels it takes, on rank 0 of a communicator.
+
+    It reads this once: when its first communicator is made.
+    """
+    os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="TUNING", NCCL_DEBUG_FILE=str(LOG))
+
+
+def kernels(reduce: Callable[[], object]) -> list[str]:
+    """Name what an all-reduce runs on: kernels by the profiler, and the lines of NCCL's log."""
+    torch.cuda.synchronize()
+    before = len(logged())
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        reduce()
+        torch.cuda.synchronize()
+    names = {event.key.split("(")[0] for event in profile.key_averages()}
+    seen = sorted(n for n in names if "nccl" in n.lower() and "Kernel" in n)
+    return sorted({name for rank in gather(seen + logged()[before:]) for name in rank})
+
+
+def logged() -> list[str]:
+    """Read the all-reduces in NCCL's log."""
+    if not LOG.exists():
+        return []
+    lines = (line.partition("NCCL INFO ")[2] for line in LOG.read_text().splitlines())
+    return [line for line in lines if line.startswith("AllReduce") and "Bytes ->" in line]
+
+
+def is_symmetric_kernel(names: list[str]) -> bool:
+    """Tell whether NCCL's kernels for symmetric memory are among them."""
+    return any("ncclSymk" in n or "[Symmetric]" in n for n in names)
 
 
 SIZES = [n * MIB for n in (1, 2, 5, 12, 20, 24, 48)]

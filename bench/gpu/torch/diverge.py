@@ -1,8 +1,9 @@
-"""The last rank makes a tensor more than the others: an error on all ranks, before a wrong sum.
+"""The last rank makes another tensor than the others: an error on all ranks, before a wrong sum.
 
-diverge.py segment   a tensor that needs new memory, found when it is to be registered
-diverge.py tensor    a tensor from memory that PyTorch has cached, found by the next all-reduce
+diverge.py segment   one more, which needs new memory, found when it is to be registered
+diverge.py tensor    one more from memory that PyTorch has cached, found by the next all-reduce
 diverge.py check     the same at level "registration", found by symmem.check
+diverge.py size      one of another size, which needs new memory on all ranks
 """
 
 from __future__ import annotations
@@ -16,6 +17,15 @@ from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, gather, verdict
 import symmem
 
 
+def odd(way: str) -> int:
+    """Count the bytes of the tensor that is another one on the last rank; 0 for none."""
+    last = RANK == SIZE - 1
+    if way == "size":
+        return (384 if last else 256) * MIB
+    # PyTorch keeps tensors of 1 MiB and less apart from those that are reduced.
+    return (256 if way == "segment" else 3) * MIB if last else 0
+
+
 def run(way: str) -> None:
     """Make tensors until the ranks differ."""
     level = "registration" if way == "check" else "every"
@@ -25,12 +35,13 @@ def run(way: str) -> None:
         kept = [torch.empty(MIB, device=DEVICE)]
     kept[0].fill_(RANK + 1)
     symmem.all_reduce(kept[0])
-    error = None
+    error, place = None, "diverge.py"
     try:
+        if way == "size":
+            # The allocation is an event of its own, so the line is that of the scope around it.
+            place += f":{sys._getframe().f_lineno + 1}"
         with symmem.use(world):
-            if RANK == SIZE - 1:
-                # PyTorch keeps tensors of 1 MiB and less apart from those that are reduced.
-                size = (256 if way == "segment" else 3) * MIB
+            if size := odd(way):
                 kept.append(torch.empty(size // 4, device=DEVICE))
         for _ in range(3):
             with symmem.use(world):
@@ -45,7 +56,7 @@ def run(way: str) -> None:
     except symmem.DivergenceError as e:
         error = e
     text = str(error)
-    ok = error is not None and "diverge.py" in text and wrong == 0
+    ok = error is not None and place in text and wrong == 0
     kinds = {type(error).__name__, *gather(type(error).__name__)}
     verdict(f"divergence, {way}", ok and len(kinds) == 1, f"{wrong} wrong sums\n  {text}")
 

@@ -16,7 +16,7 @@ from typing import Any
 import common
 import torch
 import torch.distributed as dist
-from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, verdict
+from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, is_symmetric_kernel, kernels, verdict
 from torch.utils import cpp_extension
 
 from symmem import _library
@@ -150,9 +150,22 @@ def run(checkout: Path) -> None:
         raw.nccl_allocator_register_segments_with_comm(g.pynccl_comm.comm.value) for g in groups
     ]
     verdict("two communicators have everything", again == [0, 0], again)
+    for number, group in enumerate(groups):
+        # A library that registers nothing gives the same codes, but not the same kernels.
+        names = symmetric_sum(allocator, group)
+        verdict(f"communicator {number} runs a symmetric kernel", is_symmetric_kernel(names), names)
+
+
+def symmetric_sum(allocator: Any, group: Coordinator) -> list[str]:
+    """Name the kernels of one all-reduce on SGLang's communicator."""
+    with allocator.SymmetricMemoryContext(group):
+        x = torch.ones(4 * MIB, device=DEVICE, dtype=torch.bfloat16)
+    with group.pynccl_comm.change_state(enable=True):
+        return kernels(lambda: group.pynccl_comm.all_reduce(x))
 
 
 if __name__ == "__main__":
+    common.log_kernels()
     common.distributed()
     attempt("SGLang's files", lambda: run(Path(sys.argv[1])))
     common.leave()

@@ -13,7 +13,8 @@ static const struct {
 	{"threads", threads}, {"signals", signals},         {"exit-live", exit_live},
 	{"reopen", reopen},   {"exit-waiting", exit_waiting}, {"plug", plug},
 	{"mismatch", mismatch}, {"speed", speed},       {"attach", attach},           {"capture", capture},
-	{"norm", norm},
+	{"norm", norm},       {"pending", pending},         {"panics", panics},
+	{"locked", locked},
 };
 
 int main(int argc, char **argv) {

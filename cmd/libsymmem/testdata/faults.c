@@ -84,6 +84,24 @@ void misuse(void) {
 	WANT(SYMMEM_ERR_NOT_OPEN, symmem_barrier(world, 0));
 }
 
+/* An address in the first page makes the Go code that reads it panic, as a mistake of its own
+ * would. */
+void panics(void) {
+	uint64_t world = open_with("{}"), group = 7;
+	const int32_t *nowhere = (const int32_t *)(uintptr_t)64;
+	for (int i = 0; i < 3; i++) {
+		WANT(SYMMEM_ERR_PANIC, symmem_group_open(1, "g", 2, nowhere, &group));
+		CONTAINS("mistake inside symmem", symmem_last_error(sizeof text_, text_, &length_));
+		CONTAINS("\"name\":\"PANIC\"", symmem_last_error_json(sizeof text_, text_, &length_));
+		CONTAINS("goGroupOpen", symmem_last_error_json(sizeof text_, text_, &length_));
+		TRUE(group == 7);
+		DO(symmem_barrier(world, 0)); /* nothing is locked or lost */
+		DO(symmem_stream_synchronize(0));
+	}
+	DO(symmem_check(world));
+	DO(symmem_close(0));
+}
+
 /* at_line says for which line of an imaginary Python program the thread works. */
 static void at_line(const char *line) {
 	uint32_t site = 0;

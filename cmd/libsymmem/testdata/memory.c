@@ -165,6 +165,30 @@ void pools(void) {
 	TRUE(words[SYMMEM_WORD_REFUSED] == 0);
 }
 
+void pending(void) {
+	uint64_t world = open_with("{\"check_interval_ms\": -1}");
+	int pool = -1;
+	DO(symmem_pool_open(world, 0, NULL, &pool));
+	float *first = floats(0), *second = floats(pool);
+	DO(symmem_register_pending(world, pool, 0));
+	TRUE(symmem_is_symmetric(world, 4, second) && !symmem_is_symmetric(world, 4, first));
+	int64_t windows = symmem_generation()[SYMMEM_WORD_WINDOWS];
+	DO(symmem_register_pending(world, pool, 0)); /* nothing is new */
+	TRUE(symmem_generation()[SYMMEM_WORD_WINDOWS] == windows);
+	DO(symmem_register_pending(world, 0, 0));
+	TRUE(symmem_is_symmetric(world, 4, first));
+	WANT(SYMMEM_ERR_INVALID, symmem_register_pending(12345678, pool, 0));
+	WANT(SYMMEM_ERR_INVALID, symmem_register_pending(world, SYMMEM_POOLS, 0));
+	WANT(SYMMEM_ERR_CLOSED, symmem_register_pending(world, pool + 1, 0));
+	if (size > 1) {
+		void *other;
+		DO(symmem_alloc(pool, (size_t)(rank ? 512 : 256) << 20, 0, &other)); /* new on all ranks */
+		WANT(SYMMEM_ERR_DIVERGENCE, symmem_register_pending(world, pool, 0));
+		TRUE(!symmem_is_symmetric(world, 4, other));
+	}
+	DO(symmem_close(1));
+}
+
 void freed_order(void) {
 	uint64_t world = open_with("{}");
 	void *at[8];

@@ -7,25 +7,6 @@
 
 #include "drive.h"
 
-static void in_child(void *at, uint64_t world) {
-	int n = -1;
-	uint64_t group;
-	WANT(SYMMEM_ERR_FORKED, symmem_open(0, NULL));
-	WANT(SYMMEM_ERR_FORKED, symmem_close(1));
-	WANT(SYMMEM_ERR_FORKED, symmem_world(&group));
-	WANT(SYMMEM_ERR_FORKED, symmem_alloc(0, 8, 0, &at));
-	WANT(SYMMEM_ERR_FORKED, symmem_barrier(world, 0));
-	WANT(SYMMEM_ERR_FORKED, symmem_scope_end(world, 0, NULL));
-	WANT(SYMMEM_ERR_FORKED, symmem_pool_open(world, 0, NULL, &n));
-	TRUE(!symmem_is_open() && !symmem_is_symmetric(world, 4, at));
-	TRUE(!symmem_torch_alloc(2 << 20, 0, NULL) && !nccl_alloc_plug(2 << 20, 0, NULL));
-	TRUE(nccl_allocator_register_segments_with_comm(1) != 0);
-	symmem_torch_free(at, 4096, 0, NULL);
-	CONTAINS("fork", symmem_last_error(sizeof text_, text_, &length_));
-	CONTAINS("FORKED", symmem_last_error_json(sizeof text_, text_, &length_));
-	TRUE(symmem_generation()[SYMMEM_WORD_PENDING] > 0);
-}
-
 void forks(void) {
 	uint64_t world = open_with("{}");
 	void *at;
@@ -33,7 +14,7 @@ void forks(void) {
 	for (int i = 0; i < 3; i++) {
 		pid_t child = fork();
 		if (child == 0) {
-			in_child(at, world);
+			in_child(world, at);
 			exit(i); /* with exit handlers, as Python ends */
 		}
 		int status;
@@ -43,6 +24,45 @@ void forks(void) {
 		DO(symmem_stream_synchronize(0));
 	}
 	DO(symmem_free(at));
+	DO(symmem_close(0));
+}
+
+static pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER;
+static volatile int holding;
+
+static void *allocate_holding(void *p) {
+	(void)p;
+	const volatile int64_t *words = symmem_generation();
+	TRUE(!pthread_mutex_lock(&own));
+	holding = 1;
+	for (int i = 0; i < 4; i++) {
+		size_t bytes = (size_t)64 << (20 + i);
+		int64_t before = words[SYMMEM_WORD_PENDING];
+		void *at = symmem_torch_alloc(bytes, 0, NULL);
+		TRUE(at && words[SYMMEM_WORD_PENDING] > before); /* each maps a segment */
+		symmem_torch_free(at, bytes, 0, NULL);
+	}
+	TRUE(!pthread_mutex_unlock(&own));
+	return NULL;
+}
+
+/* PyTorch allocates with its allocator's lock held, which other threads want meanwhile. The other
+ * ranks do nothing at all. */
+void locked(void) {
+	uint64_t world = open_with("{}");
+	static int64_t mine, first;
+	mine = getpid();
+	DO(symmem_broadcast(world, 1, SYMMEM_INT64, 0, 0, &mine, &first, 0));
+	DO(symmem_stream_synchronize(0));
+	if (rank > 0) {
+		while (kill((pid_t)first, 0) == 0) usleep(1000);
+		return;
+	}
+	pthread_t thread;
+	TRUE(!pthread_create(&thread, NULL, allocate_holding, NULL));
+	while (!holding) usleep(100);
+	TRUE(!pthread_mutex_lock(&own));
+	TRUE(!pthread_join(thread, NULL));
 	DO(symmem_close(0));
 }
 
