@@ -28,6 +28,9 @@ type queues struct {
 type candidate struct {
 	stream  cuda.Stream
 	arrival cuda.Event
+	// stuck is the value of stuck when the event was recorded: since then a kernel may have been
+	// given up that holds up what had arrived.
+	stuck uint64
 }
 
 const (
@@ -52,6 +55,11 @@ func (d *Device) createStream() (cuda.Stream, error) {
 func (q *queues) find(d *Device) (cuda.Stream, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	for i := range q.candidates {
+		if err := q.candidates[i].record(d); err != nil {
+			return 0, err
+		}
+	}
 	for len(q.candidates) < mostQueues {
 		if err := q.add(d); err != nil {
 			return 0, err
@@ -81,11 +89,22 @@ func (q *queues) add(d *Device) error {
 	if err != nil {
 		return errors.Join(err, d.cuda.StreamDestroy(stream))
 	}
+	c := candidate{stream: stream, arrival: e, stuck: stuck.Load()}
 	if err := d.cuda.EventRecord(e, stream); err != nil {
 		return errors.Join(err, d.cuda.EventDestroy(e), d.cuda.StreamDestroy(stream))
 	}
-	q.candidates = append(q.candidates, candidate{stream, e})
+	q.candidates = append(q.candidates, c)
 	return nil
+}
+
+// record records the event anew, if a kernel was given up since it was recorded.
+func (c *candidate) record(d *Device) error {
+	now := stuck.Load()
+	if c.stuck == now {
+		return nil
+	}
+	c.stuck = now
+	return d.cuda.EventRecord(c.arrival, c.stream)
 }
 
 // await takes the first candidate that turns out not to be held up, or returns 0. q.mu is held.
