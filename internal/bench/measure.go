@@ -57,7 +57,8 @@ type sample struct {
 	// n is how many operations a batch has.
 	n int
 	// perOp are nanoseconds an operation, a batch each.
-	perOp  []float64
+	perOp []float64
+	// allocs are those of the batch with the fewest.
 	allocs uint64
 }
 
@@ -121,16 +122,16 @@ func (s *sample) batch() error {
 	err := s.variant.Run(s.n)
 	took := time.Since(begin)
 	runtime.ReadMemStats(&after)
-	s.allocs += after.Mallocs - before.Mallocs
+	if allocs := after.Mallocs - before.Mallocs; len(s.perOp) == 0 || allocs < s.allocs {
+		s.allocs = allocs
+	}
 	s.perOp = append(s.perOp, float64(took.Nanoseconds())/float64(s.n))
 	return err
 }
 
-// allocsPerOp is rounded down, as testing.AllocsPerRun does: what the runtime itself allocates now
-// and then is not the operation's.
-func (s *sample) allocsPerOp() float64 {
-	return float64(s.allocs / uint64(s.n*len(s.perOp)))
-}
+// allocsPerOp is that of the batch with the fewest, rounded down as testing.AllocsPerRun does: what
+// the runtime itself allocates now and then is not the operation's.
+func (s *sample) allocsPerOp() float64 { return float64(s.allocs / uint64(s.n)) }
 
 func (c Case) results(samples []*sample) []Result {
 	ours := samples[0]
