@@ -137,6 +137,19 @@ func poll(ctx context.Context, done func() bool) error {
 	}
 }
 
+// within asks again and again until the answer is yes, an error, or too late.
+func (d *Device) within(limit time.Duration, ask func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	var failed error
+	err := poll(ctx, func() bool {
+		done, err := ask()
+		failed = err
+		return done || err != nil
+	})
+	return errors.Join(err, failed)
+}
+
 // record marks the event's point on a stream. The stream's lock is held.
 func (e *event) record(on *stream) error {
 	e.mu.Lock()

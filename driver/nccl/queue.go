@@ -128,16 +128,3 @@ func (q *queues) await(d *Device, limit time.Duration) (stream cuda.Stream, err 
 	}
 	return stream, late
 }
-
-// within asks again and again until the answer is yes, an error, or too late.
-func (d *Device) within(limit time.Duration, ask func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	var failed error
-	err := poll(ctx, func() bool {
-		done, err := ask()
-		failed = err
-		return done || err != nil
-	})
-	return errors.Join(err, failed)
-}

@@ -1,5 +1,6 @@
 /* Go in a foreign process: forks, threads, signals, and the end. */
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -28,13 +29,13 @@ void forks(void) {
 }
 
 static pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER;
-static volatile int holding;
+static sem_t holding; /* raised once it is held */
 
 static void *allocate_holding(void *p) {
 	(void)p;
 	const volatile int64_t *words = symmem_generation();
 	TRUE(!pthread_mutex_lock(&own));
-	holding = 1;
+	TRUE(!sem_post(&holding));
 	for (int i = 0; i < 4; i++) {
 		size_t bytes = (size_t)64 << (20 + i);
 		int64_t before = words[SYMMEM_WORD_PENDING];
@@ -59,8 +60,9 @@ void locked(void) {
 		return;
 	}
 	pthread_t thread;
+	TRUE(!sem_init(&holding, 0, 0));
 	TRUE(!pthread_create(&thread, NULL, allocate_holding, NULL));
-	while (!holding) usleep(100);
+	TRUE(!sem_wait(&holding));
 	TRUE(!pthread_mutex_lock(&own));
 	TRUE(!pthread_join(thread, NULL));
 	DO(symmem_close(0));
