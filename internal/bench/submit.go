@@ -45,8 +45,9 @@ type submission struct {
 	wait   func() error
 	// around runs a batch where the calls of this way can be made.
 	around func(batch func() error) error
-	// allocs and calls count both over all batches.
-	allocs, calls uint64
+	// allocs are those of the batch with the fewest, and batches how many there were.
+	allocs  uint64
+	batches int
 }
 
 // collective describes the world of the measurement.
@@ -158,7 +159,7 @@ func (o *Submit) compare(
 	if _, err := o.measure(ctx, l, ours, theirs, 1); err != nil {
 		return err
 	}
-	ours.allocs, ours.calls = 0, 0
+	ours.batches = 0
 	var best *sides
 	err := o.tour(ctx, l, func() error {
 		found, err := o.measure(ctx, l, ours, theirs, o.Plan.Batches)
@@ -170,7 +171,6 @@ func (o *Submit) compare(
 	if err != nil {
 		return err
 	}
-	allocs := ours.allocs / ours.calls
 	cost := best.over()
 	if path == symmem.PathDirect {
 		cost = best.ours // since that has a bar of its own
@@ -178,7 +178,8 @@ func (o *Submit) compare(
 	if err := best.share(ctx, l, Summarize(cost).Median); err != nil {
 		return err
 	}
-	report.Results = append(report.Results, o.result(l, path, best, theirs.name, float64(allocs)))
+	allocs := float64(ours.allocs / uint64(o.Calls)) // rounded down, as a sample has it
+	report.Results = append(report.Results, o.result(l, path, best, theirs.name, allocs))
 	return nil
 }
 
@@ -241,8 +242,10 @@ func (o *Submit) batch(ctx context.Context, l *lane, s *submission) (float64, er
 	}
 	took := time.Since(begin)
 	runtime.ReadMemStats(&after)
-	s.allocs += after.Mallocs - before.Mallocs
-	s.calls += uint64(o.Calls)
+	if allocs := after.Mallocs - before.Mallocs; s.batches == 0 || allocs < s.allocs {
+		s.allocs = allocs
+	}
+	s.batches++
 	return float64(took.Nanoseconds()) / float64(o.Calls), s.wait()
 }
 
