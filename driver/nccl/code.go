@@ -29,7 +29,7 @@ func (k *code) load(d *Device) error {
 	switch {
 	case k.module != 0:
 		return nil
-	case stuck.Load() > 0:
+	case stuck.Load():
 		return fmt.Errorf("loading kernels beside one that does not end: %w", driver.ErrUnsupported)
 	}
 	major, err := d.gpu.Attribute(cuda.AttributeComputeCapabilityMajor)

@@ -3,8 +3,6 @@ package nccl
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -183,44 +181,6 @@ func TestOurKernelsRunBesideOneThatDoesNotEnd(t *testing.T) {
 	needDirect(t, p[0].group)
 	p.desert(t)
 	p.again(t, driver.PathDirect)
-}
-
-// TestAStreamThatIsGivenUpLeavesItsQueue has a device with few queues to its streams, one of which
-// is held up by what is queued behind a kernel that does not end. Which one the next stream gets
-// depends on how many there were before.
-func TestAStreamThatIsGivenUpLeavesItsQueue(t *testing.T) {
-	needDevices(t, 2)
-	const queues = 4
-	for before := range queues {
-		t.Run(fmt.Sprintf("after %d others", before), func(t *testing.T) {
-			if !within(t, "SOFTGPU_DEAF=1", fmt.Sprint("SOFTGPU_QUEUES=", queues),
-				fmt.Sprint("CUDA_DEVICE_MAX_CONNECTIONS=", queues)) {
-				return
-			}
-			p := firstSum(t)
-			for range before {
-				if _, err := p[0].device.NewStream(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			p.desert(t)
-			p.again(t, driver.PathWindow)
-		})
-	}
-}
-
-// TestADeviceWithOneQueueSaysWhatHoldsItUp: nothing can go on there.
-func TestADeviceWithOneQueueSaysWhatHoldsItUp(t *testing.T) {
-	needDevices(t, 2)
-	if !within(t, "SOFTGPU_DEAF=1", "SOFTGPU_QUEUES=1", "CUDA_DEVICE_MAX_CONNECTIONS=1") {
-		return
-	}
-	p := firstSum(t)
-	p.desert(t)
-	_, err := p[0].device.NewStream()
-	if err == nil || !strings.Contains(err.Error(), "holds up all queues") {
-		t.Errorf("a new stream: %v", err)
-	}
 }
 
 // firstSum opens two ranks that have added up once.

@@ -109,7 +109,6 @@ void work_run(struct work *w, int device);
 /* stream.c */
 struct stream {
     int device;
-    unsigned long queue; /* its number among those of the device */
     pthread_mutex_t lock;
     pthread_cond_t more, moved;
     struct entry *head, **tail;
