@@ -29,7 +29,7 @@ func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
 		return nil, fmt.Errorf("reserving an arena of %d bytes: not a multiple of %d",
 			bytes, granularity)
 	}
-	if stuck.Load() > 0 && bytes > sparing {
+	if stuck.Load() && bytes > sparing {
 		return nil, fmt.Errorf("reserving an arena of %d bytes beside a kernel that does not end: %w",
 			bytes, syscall.ENOMEM)
 	}
@@ -75,7 +75,7 @@ func (a *arena) Close() error {
 		}
 	}
 	d.mu.Unlock()
-	if stuck.Load() > 0 {
+	if stuck.Load() {
 		return nil // segments are still mapped there; see segment.release
 	}
 	return d.do(func() error {

@@ -15,9 +15,6 @@ import (
 type aside struct {
 	mu     sync.Mutex
 	stream cuda.Stream // made at the first use; guarded by mu
-	before uint64      // the streams given up before it was made; guarded by mu
-	// doubtful tells that work on a stream before has not come; guarded by mu.
-	doubtful bool
 }
 
 // run queues work and waits for it, up to the device's timeout. A stream whose work does not come
@@ -26,10 +23,11 @@ func (a *aside) run(d *Device, queue func(on cuda.Stream) error) error {
 	return a.runFor(d, d.cfg.Timeout, queue)
 }
 
+// runFor is run with a limit of its own.
 func (a *aside) runFor(d *Device, limit time.Duration, queue func(on cuda.Stream) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.renew(d); err != nil {
+	if err := a.open(d); err != nil {
 		return err
 	}
 	if err := queue(a.stream); err != nil {
@@ -37,7 +35,7 @@ func (a *aside) runFor(d *Device, limit time.Duration, queue func(on cuda.Stream
 	}
 	err := d.within(limit, func() (bool, error) { return d.cuda.StreamQuery(a.stream) })
 	if errors.Is(err, context.DeadlineExceeded) {
-		a.stream, a.doubtful = 0, true
+		a.stream = 0
 	}
 	if err != nil {
 		return fmt.Errorf("waiting for a stream of the device's own: %w", err)
@@ -45,21 +43,10 @@ func (a *aside) runFor(d *Device, limit time.Duration, queue func(on cuda.Stream
 	return nil
 }
 
-// renew makes a stream if there is none, or if kernels that do not end may hold it up since it was
-// made. a.mu is held.
-func (a *aside) renew(d *Device) (err error) {
-	before := stuck.Load()
-	if a.stream != 0 && before == a.before {
-		return nil
-	}
-	var stream cuda.Stream
-	if a.doubtful {
-		stream, err = d.queues.find(d)
-	} else {
-		stream, err = d.createStream()
-	}
-	if err == nil {
-		a.stream, a.before = stream, before
+// open makes a stream if there is none. a.mu is held.
+func (a *aside) open(d *Device) (err error) {
+	if a.stream == 0 {
+		a.stream, err = d.cuda.StreamCreate(true)
 	}
 	return err
 }
@@ -81,8 +68,7 @@ func (a *aside) copy(d *Device, dst, src uintptr, bytes int64) error {
 	})
 }
 
-// write writes a word. Where that does not come in the time that kernels get to end, the device is
-// held up.
+// write writes a word, for which streams wait that are to end: it has as long as their kernels.
 func (a *aside) write(d *Device, word uintptr, value uint32) error {
 	return a.runFor(d, endingTime, func(on cuda.Stream) error {
 		return d.cuda.StreamWriteValue(on, word, value)

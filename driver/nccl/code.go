@@ -2,8 +2,10 @@ package nccl
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 
+	"symmem/driver"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 )
@@ -19,12 +21,16 @@ type code struct {
 	overlaps bool
 }
 
-// load brings the kernels onto the GPU.
+// load brings the kernels onto the GPU: all of them, since one that came at its first launch could
+// wait for a kernel that does not end. Beside such a kernel it refuses: it could wait itself.
 func (k *code) load(d *Device) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.module != 0 {
+	switch {
+	case k.module != 0:
 		return nil
+	case stuck.Load():
+		return fmt.Errorf("loading kernels beside one that does not end: %w", driver.ErrUnsupported)
 	}
 	major, err := d.gpu.Attribute(cuda.AttributeComputeCapabilityMajor)
 	if err != nil {
@@ -41,9 +47,15 @@ func (k *code) load(d *Device) error {
 	if err != nil {
 		return err
 	}
-	k.module, err = d.cuda.ModuleLoadData(object)
-	k.functions = map[string]cuda.Function{}
-	return err
+	module, err := d.cuda.ModuleLoadData(object)
+	if err != nil {
+		return err
+	}
+	if err := d.cuda.ModuleLoadFunctions(module); err != nil {
+		return errors.Join(err, d.cuda.ModuleUnload(module))
+	}
+	k.module, k.functions = module, map[string]cuda.Function{}
+	return nil
 }
 
 // function finds a kernel by its name.

@@ -49,7 +49,6 @@ type Device struct {
 	aside   aside
 	scratch scratch
 	words   words
-	queues  queues
 	reports reports
 	code    code
 
@@ -225,11 +224,11 @@ func (d *Device) Close() error {
 	}
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())
-		ended := c.awaitEnd(c.tornDown, stuck.Load() > 0)
+		ended := c.awaitEnd(c.tornDown, stuck.Load())
 		if ended == nil {
 			ended = c.tearing
 		}
-		if stuck.Load() == 0 {
+		if !stuck.Load() {
 			errs = append(errs, ended)
 		}
 	}
@@ -237,7 +236,7 @@ func (d *Device) Close() error {
 		errs = append(errs, d.control.Close())
 		d.control = nil
 	}
-	if d.retained && stuck.Load() == 0 {
+	if d.retained && !stuck.Load() {
 		errs = append(errs, d.do(func() error {
 			return errors.Join(d.events.drain(d.cuda), d.aside.close(d.cuda), d.scratch.close(),
 				d.words.close(d.cuda), d.reports.close(d.cuda), d.code.unload(d))

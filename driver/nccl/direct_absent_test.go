@@ -47,35 +47,20 @@ var errGivenUp = errors.New("this rank gives up")
 // TestAbortEndsKernels has one rank give up while the kernels of all wait for another.
 func TestAbortEndsKernels(t *testing.T) {
 	for kind, count := range sizes {
-		t.Run(kind, func(t *testing.T) {
-			w := newTeam(t, min(4, devices(t)), time.Minute)
-			w.desert(count, func(m *mate, p *power) error {
-				if err := p.raise(m.group, m.stream, driver.PathDirect); err != nil {
-					return err
-				}
-				want := driver.ErrFault
-				if m.rank == 0 {
-					m.group.Abort(errGivenUp)
-					want = errGivenUp
-				}
-				if err := m.stream.Synchronize(t.Context()); !errors.Is(err, want) {
-					return fmt.Errorf("got %w, want %w", err, want)
-				}
-				return nil
-			})
-		})
+		t.Run(kind, func(t *testing.T) { newTeam(t, min(4, devices(t)), time.Minute).abort(count, 1) })
 	}
 }
 
-// TestAbortEndsKernelsThatHoldUpTheDevice has work queued behind the kernels that wait, on a device
-// with one queue to all of its streams: what is sent to it then by any stream does not arrive.
-func TestAbortEndsKernelsThatHoldUpTheDevice(t *testing.T) {
-	if !within(t, "CUDA_DEVICE_MAX_CONNECTIONS=1", "SOFTGPU_QUEUES=1") {
-		return
-	}
-	w := newTeam(t, min(4, devices(t)), time.Minute)
-	w.desert(sizes["lines"], func(m *mate, p *power) error {
-		for range 3 {
+// TestAbortEndsKernelsThatAreToCome has more of them queued behind those that wait.
+func TestAbortEndsKernelsThatAreToCome(t *testing.T) {
+	newTeam(t, min(4, devices(t)), time.Minute).abort(sizes["lines"], 3)
+}
+
+// abort has one rank give up after so many calls that another does not come to.
+func (w *team) abort(count int64, calls int) {
+	w.t.Helper()
+	w.desert(count, func(m *mate, p *power) error {
+		for range calls {
 			if err := p.raise(m.group, m.stream, driver.PathDirect); err != nil {
 				return err
 			}
@@ -85,7 +70,7 @@ func TestAbortEndsKernelsThatHoldUpTheDevice(t *testing.T) {
 			m.group.Abort(errGivenUp)
 			want = errGivenUp
 		}
-		if err := m.stream.Synchronize(t.Context()); !errors.Is(err, want) {
+		if err := m.stream.Synchronize(w.t.Context()); !errors.Is(err, want) {
 			return fmt.Errorf("got %w, want %w", err, want)
 		}
 		return nil

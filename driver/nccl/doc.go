@@ -37,7 +37,6 @@
 //	    communicator.mu, of several groups in the order of their numbers
 //	      messages.mu, busy.mu, launches.mu
 //	        mailboxes.mu, aside.mu, event.mu
-//	          queues.mu
 //	      Device.mu
 //
 // scratch.mu comes before communicator.mu. busy.mu is held when streams are asked whether they are

@@ -203,7 +203,7 @@ func (s *stream) waitCaptured(ev *event) error {
 	if err != nil {
 		return err
 	}
-	aside, err := d.createStream()
+	aside, err := d.cuda.StreamCreate(true)
 	if err != nil {
 		return err
 	}

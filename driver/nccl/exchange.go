@@ -163,7 +163,7 @@ func (c *communicator) mapExchange(ctx context.Context, key handoff.Key) error {
 
 // close gives the memory back. No kernel of the group runs any more, nor will one.
 func (x *exchange) close(d *Device) error {
-	if stuck.Load() > 0 {
+	if stuck.Load() {
 		return nil
 	}
 	err := d.do(func() error {

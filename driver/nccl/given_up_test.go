@@ -21,10 +21,10 @@ func TestAStreamThatIsGivenUpIsSoBeforeItsFaultIsTold(t *testing.T) {
 	var p pairOfRanks
 	p.open(t, time.Second)
 	both(t, func(r int) error {
-		_, err := p.sum(t.Context(), r, 1)
+		_, err := p.sum(t.Context(), r, driver.PathWindow, 1)
 		return err
 	})
-	_, err := p.sum(t.Context(), 0, 1)
+	_, err := p.sum(t.Context(), 0, driver.PathWindow, 1)
 	var late *driver.TimeoutError
 	if !errors.As(err, &late) {
 		t.Fatalf("got %v, want a TimeoutError", err)

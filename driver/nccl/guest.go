@@ -168,7 +168,7 @@ func (g *guest) gatherNow(mine, into []byte) error {
 		return nil
 	}
 	d := g.device
-	on, err := d.createStream()
+	on, err := d.cuda.StreamCreate(true)
 	if err != nil {
 		return err
 	}

@@ -172,7 +172,7 @@ func (m *mailboxes) close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, box := range m.boxes {
-		if box != nil && stuck.Load() == 0 {
+		if box != nil && !stuck.Load() {
 			errs = append(errs, m.c.device.do(func() error {
 				return m.c.device.unmapShared(box.base, box.bytes)
 			}))

@@ -77,7 +77,7 @@ func (w *window) reach(ctx context.Context) error {
 func (w *window) part() error {
 	w.parting.Lock()
 	defer w.parting.Unlock()
-	if stuck.Load() > 0 {
+	if stuck.Load() {
 		return nil
 	}
 	return w.c.device.do(func() error {

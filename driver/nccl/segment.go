@@ -89,7 +89,7 @@ func (s *segment) mapAt(address uintptr, handle cuda.Handle) error {
 // release takes both mappings away, and with them the memory. While a kernel is stuck it keeps them
 // until the process ends: the driver may wait for the whole device before it unmaps.
 func (s *segment) release() error {
-	if stuck.Load() > 0 {
+	if stuck.Load() {
 		return nil
 	}
 	d := s.arena.device

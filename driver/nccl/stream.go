@@ -35,8 +35,6 @@ type stream struct {
 	word      *word  // guarded by mu; made at the first use
 	// carries are the groups whose kernels were launched here.
 	carries []*communicator // guarded by mu
-	// counted tells that stuck counts the CUDA stream of now.
-	counted bool // guarded by mu
 	// adopted tells that another library made the stream, and may capture or end it at any time.
 	adopted bool
 	// questions is held while CUDA is asked without mu whether the owner captures, so that Close
@@ -57,7 +55,7 @@ type stream struct {
 func (d *Device) NewStream() (driver.Stream, error) {
 	s := &stream{device: d}
 	err := d.do(func() (err error) {
-		s.handle, err = d.createStream()
+		s.handle, err = d.cuda.StreamCreate(true)
 		return err
 	})
 	if err != nil {
@@ -273,15 +271,12 @@ func (s *stream) abandon() {
 	if s.adopted || s.capture != nil || s.quiet() {
 		return
 	}
-	if !s.counted {
-		s.counted = true
-		stuck.Add(1)
-	}
+	stuck.Store(true)
 	err := s.device.do(func() error {
-		handle, err := s.device.createStream()
+		handle, err := s.device.cuda.StreamCreate(true)
 		if err == nil {
 			s.forsake()
-			s.handle, s.word, s.functions, s.counted = handle, nil, 0, false
+			s.handle, s.word, s.functions = handle, nil, 0
 		}
 		return err
 	})

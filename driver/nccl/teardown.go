@@ -15,9 +15,9 @@ import (
 // have more: its kernels are threads, which wait for the machine's other work.
 var endingTime = time.Second
 
-// stuck counts the CUDA streams on which GPUs of this process have kernels that only its end ends.
-// If there are any, NCCL may never be done with any communicator, since it waits for whole devices.
-var stuck atomic.Uint64
+// stuck tells that a GPU of this process has a kernel that only the end of the process ends. Then
+// NCCL may never be done with any communicator, since it waits for whole devices.
+var stuck atomic.Bool
 
 // tearDown ends NCCL's part. It runs on a goroutine of its own, since the kernels of graphs hold on
 // to it until the graphs are closed.
@@ -39,7 +39,7 @@ func (c *communicator) tearDown(working bool) {
 	defer c.forget()
 	c.watcher.Wait() // which asks NCCL about the communicator
 	errs := []error{c.tearing}
-	if stuck.Load() > 0 {
+	if stuck.Load() {
 		// NCCL waits for whole devices before it is done with any communicator, see above.
 		c.tearing = errors.Join(append(errs, c.settle(working)...)...)
 		return

@@ -33,6 +33,30 @@ func (d *Driver) ModuleGetFunction(module Module, name string) (Function, error)
 	return function.Take(), err
 }
 
+// ModuleLoadFunctions brings all kernels of a module to the device. Else each comes at its first
+// launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2), and may wait there for all that
+// runs in the context: beside a kernel that does not end, for ever (CUDA C++ Programming Guide,
+// "Lazy Loading"). So may this call. With a driver before CUDA 12.4, which cannot, it does nothing.
+func (d *Driver) ModuleLoadFunctions(module Module) error {
+	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
+		if d.symbols[f] == 0 {
+			return nil
+		}
+	}
+	count := dl.NewCell(uint32(0))
+	err := d.call(moduleGetFunctionCount, count.Address(), uintptr(module))
+	n := count.Take()
+	if err != nil || n == 0 {
+		return err
+	}
+	kernels := make([]Function, n)
+	err = d.call(moduleEnumerateFunctions, dl.AddressOf(&kernels[0]), uintptr(n), uintptr(module))
+	for i := 0; i < len(kernels) && err == nil; i++ {
+		err = d.call(funcLoad, uintptr(kernels[i]))
+	}
+	return err
+}
+
 // ModuleUnload gives code back.
 //
 // Preconditions: no queued work and no graph uses it.

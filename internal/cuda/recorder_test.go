@@ -162,10 +162,11 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *stat
 	cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out,
 	const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)`
 
-// load opens a driver whose functions note down how they are called.
-func load(t testing.TB, declarations string) (*Driver, *dltest.Recorder) {
+// load opens a driver whose functions note down how they are called, but for the test's own.
+func load(t testing.TB, declarations string, own ...string) (*Driver, *dltest.Recorder) {
 	t.Helper()
-	path := dltest.Compile(t, "libcuda.so.1", dltest.Source(t, prelude, declarations))
+	source := dltest.Source(t, prelude+strings.Join(own, ""), declarations)
+	path := dltest.Compile(t, "libcuda.so.1", source)
 	recorder := dltest.Open(t, path)
 	driver, err := Load(path)
 	if err != nil {

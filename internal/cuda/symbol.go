@@ -75,6 +75,9 @@ const (
 
 	deviceGetUUID2
 	streamGetCaptureInfo3
+	moduleGetFunctionCount
+	moduleEnumerateFunctions
+	funcLoad
 	functions
 )
 
@@ -153,4 +156,7 @@ var names = [functions]string{
 	launchKernelEx:                  "cuLaunchKernelEx",
 	deviceGetUUID2:                  "cuDeviceGetUuid_v2",
 	streamGetCaptureInfo3:           "cuStreamGetCaptureInfo_v3",
+	moduleGetFunctionCount:          "cuModuleGetFunctionCount",
+	moduleEnumerateFunctions:        "cuModuleEnumerateFunctions",
+	funcLoad:                        "cuFuncLoad",
 }

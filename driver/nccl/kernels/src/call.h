@@ -41,8 +41,7 @@ enum Fault { None, Aborted, TimedOut, Diverged };
 
 // Report is what a rank's kernels and its host tell each other, in memory of the host. What the first
 // thread that meets a fault says begins it; fault is written last. The host writes end to end what runs
-// and is yet to come: no stream carries that, since what is queued behind a kernel may hold up all of
-// them (CUDA_DEVICE_MAX_CONNECTIONS).
+// and is yet to come: without a call of CUDA's, so it waits for nothing.
 struct Report {
 	u64 digest, theirs;  // Diverged: of this rank and of the peer
 	u64 epoch;

@@ -170,6 +170,29 @@ void check_asynchronous(const Bench& b) {
 	MUST(cuStreamDestroy_v2(other));
 }
 
+// A kernel comes to the device at its first launch, which waits until no other runs there. One that
+// was loaded before runs beside others.
+void check_loading(const Bench& b) {
+	struct rank ranks[] = {*b.rank, *b.rank};
+	for (auto& r : ranks) MUST(cuStreamCreate(&r.stream, CU_STREAM_NON_BLOCKING));
+	Bench late = {&ranks[0], b.module, b.out + 4096}, beside = {&ranks[1], b.module, b.out + 8192};
+	MUST(cuFuncLoad(find(b, "probe_sum")));
+	start(b, "probe_wait", 1, 1, 7);
+	while (__atomic_load_n(b.out, __ATOMIC_ACQUIRE) == 0) sched_yield();
+	start(late, "probe_place", 1, 1, 0);
+	for (u64 i = 0; i < 100; i++) {
+		start(beside, "probe_sum", 1, 64, i);
+		sync_rank(beside.rank);
+	}
+	EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(late.rank->stream));
+	__atomic_store_n(&b.out[1024], 1, __ATOMIC_RELEASE);
+	sync_rank(late.rank);
+	CHECK(late.out[0] == (1ull << 32 | 1 << 16));
+	sync_rank(b.rank);
+	CHECK(b.out[0] == 7);
+	for (auto& r : ranks) MUST(cuStreamDestroy_v2(r.stream));
+}
+
 // A node of a graph keeps the parameters of its launch, and runs at each launch of the graph.
 void check_graph(const Bench& b) {
 	CUgraph graph;
@@ -221,6 +244,24 @@ void check_packed(const Bench& b) {
 	EXPECT(400, try_launch(b, (CUfunction)((char*)f + 8), 1, 1, 0));
 }
 
+// check_functions looks for a kernel among those of the module.
+void check_functions(const Bench& b) {
+	unsigned count;
+	bool found = false;
+	MUST(cuModuleGetFunctionCount(&count, b.module));
+	CUfunction* all = (CUfunction*)calloc(count, sizeof *all);
+	MUST(cuModuleEnumerateFunctions(all, count, b.module));
+	for (unsigned i = 0; i < count; i++) {
+		MUST(cuFuncLoad(all[i]));
+		found = found || all[i] == find(b, "probe_place");
+	}
+	CHECK(found);
+	free(all);
+	EXPECT(400, cuFuncLoad((CUfunction)&count));
+	EXPECT(400, cuModuleGetFunctionCount(&count, NULL));
+	EXPECT(1, cuModuleEnumerateFunctions(NULL, count, b.module));
+}
+
 void check_modules(const Bench& b) {
 	CUmodule module;
 	CUfunction function;
@@ -269,6 +310,7 @@ void check_lost_capture(const Bench& b) {
 void scene_device(struct rank* r) {
 	Bench b = {r, NULL, (u64*)(uintptr_t)r->segment.at};
 	MUST(cuModuleLoadData(&b.module, "image"));
+	check_loading(b);
 	check_places(b);
 	check_sync(b);
 	check_votes(b);
@@ -282,6 +324,7 @@ void scene_device(struct rank* r) {
 	check_graph(b);
 	check_packed(b);
 	check_lost_capture(b);
+	check_functions(b);
 	check_modules(b);
 	check_links();
 	MUST(cuModuleUnload(b.module));

@@ -103,8 +103,10 @@ KERNEL probe_extremes(const __grid_constant__ Probe p) {
 	mine(p) = (u64)dev::to_bits(dev::minimum(a, b)) << 32 | dev::to_bits(dev::maximum(a, b));
 }
 
-// Waits for the word behind what threads write; once it is there, writes the argument.
+// Waits for the word behind what threads write, and tells of it by a 1; once it is there, writes the
+// argument.
 KERNEL probe_wait(const __grid_constant__ Probe p) {
+	dev::release(&mine(p), 1);
 	while (dev::acquire(&p.out[1024]) == 0) dev::pause();
 	mine(p) = p.argument;
 }

@@ -250,6 +250,9 @@ API CUresult cuGraphDestroy(CUgraph graph);
 API CUresult cuModuleLoadData(CUmodule *module, const void *image);
 API CUresult cuModuleUnload(CUmodule module);
 API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
+API CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module);
+API CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned count, CUmodule module);
+API CUresult cuFuncLoad(CUfunction function);
 API CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function);
 API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                             unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,

@@ -10,6 +10,10 @@
 API CUresult softgpu_launch(CUstream stream, void (*run)(void *arg, int device),
                             void (*drop)(void *arg), void *arg);
 
+/* Says that so many kernels more run on a device, or fewer. Those of the driver that have yet to come
+ * there wait until none runs. */
+API void softgpu_running(int device, int kernels);
+
 /* Tells whether work for the stream is recorded now instead of run. */
 API CUresult softgpu_capturing(CUstream stream, int *capturing);
 

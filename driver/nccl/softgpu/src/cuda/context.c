@@ -1,4 +1,7 @@
 /* Primary contexts: one a device, current on a thread. */
+#include <stdlib.h>
+
+#include "../gpu/lane.h"
 #include "driver.h"
 
 static struct context contexts[MAX_DEVICES];
@@ -11,6 +14,10 @@ static void make_contexts(void) {
         contexts[i].device = i;
         pthread_mutex_init(&contexts[i].lock, NULL);
         pthread_cond_init(&contexts[i].idle, NULL);
+        pthread_cond_init(&contexts[i].still, NULL);
+        contexts[i].loaded = calloc(gpu_kernel_count, sizeof(bool));
+        if (contexts[i].loaded == NULL)
+            abort();
     }
 }
 

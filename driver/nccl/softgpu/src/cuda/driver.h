@@ -39,8 +39,10 @@ struct context {
     _Atomic int error; /* a CUresult; once set it stays */
     struct stream *implicit; /* runs what is queued on no stream; guarded by lock */
     long pending;            /* works queued and not done; guarded by lock */
+    long running;            /* kernels; guarded by lock */
+    bool *loaded;            /* by the number of a kernel in the table; guarded by lock */
     pthread_mutex_t lock;
-    pthread_cond_t idle;
+    pthread_cond_t idle, still;
 };
 extern _Thread_local struct context *current;
 void context_add(int device, long works);
@@ -107,7 +109,6 @@ void work_run(struct work *w, int device);
 /* stream.c */
 struct stream {
     int device;
-    unsigned long queue; /* its number among those of the device */
     pthread_mutex_t lock;
     pthread_cond_t more, moved;
     struct entry *head, **tail;

@@ -14,8 +14,9 @@ struct kernel_launch {
 
 static void kernel_run(void *arg, int device) {
     struct kernel_launch *l = arg;
-    (void)device;
+    kernel_begin(device, l->function);
     grid_run(l->function->run, l->params, l->grid, l->block);
+    softgpu_running(device, -1);
 }
 
 static bool fits(struct extent grid, struct extent block, unsigned shared) {

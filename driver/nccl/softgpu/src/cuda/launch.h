@@ -8,4 +8,7 @@
 /* Tells whether a handle is one of a kernel. */
 bool function_valid(CUfunction function);
 
+/* load.c: counts a kernel among those that run on a device, once it has come there. */
+void kernel_begin(int device, CUfunction function);
+
 #endif

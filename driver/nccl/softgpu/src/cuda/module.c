@@ -49,6 +49,27 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     return CUDA_ERROR_NOT_FOUND;
 }
 
+CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    if (count == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!handle_live(MODULE, module))
+        return CUDA_ERROR_INVALID_HANDLE;
+    *count = (unsigned)gpu_kernel_count;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned count, CUmodule module) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    if (functions == NULL || count == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!handle_live(MODULE, module))
+        return CUDA_ERROR_INVALID_HANDLE;
+    for (unsigned i = 0; i < count && i < gpu_kernel_count; i++)
+        functions[i] = &gpu_kernels[i];
+    return CUDA_SUCCESS;
+}
+
 bool function_valid(CUfunction function) {
     size_t distance = (uintptr_t)function - (uintptr_t)gpu_kernels;
     return distance < gpu_kernel_count * sizeof *function && distance % sizeof *function == 0;

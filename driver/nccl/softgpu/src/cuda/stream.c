@@ -10,40 +10,7 @@
 struct entry {
     struct entry *next;
     struct work *work;
-    unsigned long long ticket; /* its place in the queue of the device */
 };
-
-enum { MAX_QUEUES = 32 };
-
-/* What leads from the processor to a device. With SOFTGPU_QUEUES=n streams get n of them in turn, as with
- * CUDA_DEVICE_MAX_CONNECTIONS=n: a work begins after all that were queued before it on any stream of its
- * queue have begun, so one that waits for its stream holds up the others. */
-static struct queue {
-    pthread_mutex_t lock;
-    pthread_cond_t moved;
-    unsigned long long pushed, begun;
-} queues[MAX_DEVICES][MAX_QUEUES] = {[0 ... MAX_DEVICES - 1] = {
-    [0 ... MAX_QUEUES - 1] = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0}}};
-static atomic_ulong streams_made[MAX_DEVICES];
-
-/* The number of queues of a device, or 0 if each stream goes its own way. */
-static unsigned long queue_count(void) {
-    unsigned long n = (unsigned long)environment_size("SOFTGPU_QUEUES", 0);
-    return n < MAX_QUEUES ? n : MAX_QUEUES;
-}
-
-static struct queue *queue_of(struct stream *s) { return &queues[s->device][s->queue]; }
-
-/* Waits for the turn of a work, and lets the next one begin. */
-static void queue_turn(struct queue *q, unsigned long long ticket) {
-    pthread_mutex_lock(&q->lock);
-    while (q->begun < ticket && queue_count() > 0)
-        pthread_cond_wait(&q->moved, &q->lock);
-    if (q->begun <= ticket)
-        q->begun = ticket + 1;
-    pthread_cond_broadcast(&q->moved);
-    pthread_mutex_unlock(&q->lock);
-}
 
 /* Takes the next entry, or returns NULL when the stream is closed and empty. */
 static struct entry *take(struct stream *s) {
@@ -66,7 +33,6 @@ static void *stream_main(void *arg) {
     for (struct entry *e; (e = take(s)) != NULL; free(e)) {
         if (lag > 0)
             usleep(lag);
-        queue_turn(queue_of(s), e->ticket);
         work_run(e->work, s->device);
         work_release(e->work);
         pthread_mutex_lock(&s->lock);
@@ -102,8 +68,6 @@ static struct stream *stream_new(int device) {
     if (s == NULL)
         return NULL;
     s->device = device;
-    if (queue_count() > 0)
-        s->queue = atomic_fetch_add(&streams_made[device], 1) % queue_count();
     s->tail = &s->head;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->more, NULL);
@@ -162,16 +126,12 @@ void stream_push(struct stream *s, struct work *w) {
         abort();
     *e = (struct entry){.work = w};
     context_add(s->device, 1);
-    struct queue *q = queue_of(s);
-    pthread_mutex_lock(&q->lock);
     pthread_mutex_lock(&s->lock);
-    e->ticket = q->pushed++;
     *s->tail = e;
     s->tail = &e->next;
     s->pushed++;
     pthread_cond_signal(&s->more);
     pthread_mutex_unlock(&s->lock);
-    pthread_mutex_unlock(&q->lock);
 }
 
 /* Queues a work, or records it if the stream captures. The reference is taken only on success. */

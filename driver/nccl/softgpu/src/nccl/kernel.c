@@ -39,8 +39,10 @@ static void kernel_run(void *arg, int device) {
     if (!k->captured)
         await_ticket(k->comm, k->ticket);
     pthread_mutex_lock(&k->comm->turn);
+    softgpu_running(device, 1);
     if (!atomic_load(&k->comm->aborted))
         run(k->comm, k->calls, device);
+    softgpu_running(device, -1);
     pthread_mutex_unlock(&k->comm->turn);
     if (!k->captured)
         serve_next(k->comm);

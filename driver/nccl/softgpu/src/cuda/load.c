@@ -1,0 +1,42 @@
+/* Loading. A kernel comes to a device at its first launch there, unless it is brought before. While
+ * other kernels run CUDA may keep that waiting (CUDA_MODULE_LOADING=LAZY); here it always does. */
+#include "driver.h"
+#include "launch.h"
+
+/* Brings a kernel to a device. The context's lock is held, but for the wait: whoever waits does not
+ * run, so two that come at once do not wait for each other. */
+static void load_locked(struct context *c, CUfunction function) {
+    bool *loaded = &c->loaded[function - gpu_kernels];
+    while (!*loaded && c->running > 0)
+        pthread_cond_wait(&c->still, &c->lock);
+    *loaded = true;
+}
+
+void kernel_begin(int device, CUfunction function) {
+    struct context *c = context_of(device);
+    pthread_mutex_lock(&c->lock);
+    load_locked(c, function);
+    c->running++;
+    pthread_mutex_unlock(&c->lock);
+}
+
+void softgpu_running(int device, int kernels) {
+    struct context *c = context_of(device);
+    pthread_mutex_lock(&c->lock);
+    c->running += kernels;
+    if (c->running == 0)
+        pthread_cond_broadcast(&c->still);
+    pthread_mutex_unlock(&c->lock);
+}
+
+CUresult cuFuncLoad(CUfunction function) {
+    ENTER(CUDA_ERROR_OUT_OF_MEMORY);
+    if (current == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!function_valid(function))
+        return CUDA_ERROR_INVALID_HANDLE;
+    pthread_mutex_lock(&current->lock);
+    load_locked(current, function);
+    pthread_mutex_unlock(&current->lock);
+    return CUDA_SUCCESS;
+}
