@@ -267,11 +267,13 @@ func (s *stream) await(
 func (s *stream) abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// What becomes of a stream of another library is not ours to say.
-	if s.adopted || s.capture != nil || s.quiet() {
+	if s.capture != nil || s.quiet() {
 		return
 	}
 	stuck.Store(true)
+	if s.adopted {
+		return // what becomes of a stream of another library is not ours to say
+	}
 	err := s.device.do(func() error {
 		handle, err := s.device.cuda.StreamCreate(true)
 		if err == nil {

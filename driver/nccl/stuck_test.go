@@ -10,6 +10,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/drivertest"
+	"symmem/internal/cuda"
 )
 
 // pairOfRanks are two ranks of this process, each with a window over a segment.
@@ -166,6 +167,37 @@ func TestAKernelThatDoesNotEndIsGivenUp(t *testing.T) {
 	}
 	p := firstSum(t)
 	p.desert(t)
+	p.again(t, driver.PathWindow)
+	p.closeAll(t)
+}
+
+// TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown: other groups go on and end beside it.
+func TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown(t *testing.T) {
+	needDevices(t, 2)
+	if !within(t, "SOFTGPU_DEAF=1") {
+		return
+	}
+	p := firstSum(t)
+	both(t, func(r int) (err error) {
+		d := p[r].device.(*Device)
+		var made cuda.Stream
+		err = d.do(func() (err error) {
+			made, err = d.cuda.StreamCreate(true)
+			return err
+		})
+		if err == nil {
+			p[r].stream, err = d.AdoptStream(uintptr(made))
+		}
+		return err
+	})
+	p.desert(t)
+	if !stuck.Load() {
+		t.Error("nobody knows of it")
+	}
+	both(t, func(r int) (err error) { // on streams of our own
+		p[r].stream, err = p[r].device.NewStream()
+		return err
+	})
 	p.again(t, driver.PathWindow)
 	p.closeAll(t)
 }
