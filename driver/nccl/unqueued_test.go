@@ -16,12 +16,12 @@ import (
 
 // apart runs the rest of a test in a process of its own, in which the software GPU fails as
 // SOFTGPU_FAIL says, and tells whether this is that process.
-func apart(t *testing.T, what string) bool {
+func apart(t *testing.T, what string, variables ...string) bool {
 	t.Helper()
 	if !soft(t) {
 		t.Skip("only the software GPU fails as it is told")
 	}
-	return within(t, "SOFTGPU_FAIL="+what)
+	return within(t, append(variables, "SOFTGPU_FAIL="+what)...)
 }
 
 // within runs the rest of a test in a process of its own, in an environment that the libraries read
@@ -31,7 +31,7 @@ func within(t *testing.T, variables ...string) bool {
 	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {
 		return true
 	}
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=2m")
 	c.Env = append(append(os.Environ(), "SYMMEM_TEST_APART="+t.Name()), variables...)
 	if text, err := c.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, text)
