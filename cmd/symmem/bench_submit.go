@@ -15,10 +15,11 @@ const benchSubmitLong = "" +
 through a group: the calls alone, with a synchronisation after each --calls of them, which is not
 timed. It does so on the plain path and, where there are such, on the window and the direct path.
 
-All ranks submit at the same time, each on --processors of its processors in turn, since those of a
-virtual machine need not be equally fast. A rank keeps the figures of its fastest one, and those of
-the rank that costs most over the baseline are shown (on the direct path, that costs most). With
---unbound the system puts them where it likes.
+All ranks submit at the same time. Each first tries --processors of its processors in turn, since
+those of a virtual machine need not be equally fast, and then measures on its fastest one, with
+eight times as many batches as a try has. The figures are those of the rank that costs most over the
+baseline (on the direct path, that costs most); how far the difference can be off by chance stands
+beside it as noise. With --unbound the system puts ranks where it likes.
 
 The baseline runs in turns with it. On GPUs it is NCCL's own ncclAllReduce on a communicator of the
 same kind over the same ranks, from one thread that keeps its device; on the host the launch of a
@@ -50,7 +51,7 @@ func newBenchSubmitCommand(shared *benchFlags) *cobra.Command {
 	cmd.RunE = f.runs(f.parse, f.run)
 	flags := cmd.Flags()
 	flags.IntVar(&f.config.Calls, "calls", 1000, "calls from one synchronisation to the next")
-	flags.IntVar(&f.config.Processors, "processors", 8, "on how many processors each rank measures")
+	flags.IntVar(&f.config.Processors, "processors", 8, "among how many processors each rank looks for its fastest")
 	flags.StringVar(&f.check, "check", "registration",
 		"what ranks compare: off, registration or every")
 	f.register(flags, &f.config.Timeout)

@@ -14,7 +14,7 @@ import (
 
 const (
 	// patience bounds what should not take long at all; it is reached only when something hangs.
-	patience = 60 * time.Second
+	patience = 2 * time.Minute
 	// short is a deadline that tests let pass.
 	short = 500 * time.Millisecond
 	// arenaGranules is the size of a rank's arena in granules.

@@ -12,6 +12,9 @@ import (
 // machine may be one thread of a core whose other thread is somebody else's, and half as fast then.
 type processors []int
 
+// anywhere is no processor: the system chooses.
+const anywhere = -1
+
 // processorsOf draws at most so many of those that this process may use. Ranks that may use the
 // same ones draw so that no two are on one at the same time, as long as there are enough.
 func processorsOf(rank, most int) (processors, error) {
@@ -44,7 +47,9 @@ func (p processors) each(many int, measure func() error) error {
 func (p processors) bound(many int, measure func() error) error {
 	var unbound error
 	for _, processor := range p[:many] {
-		unbound = errors.Join(unbound, sys.SetAffinity(processor))
+		if processor != anywhere {
+			unbound = errors.Join(unbound, sys.SetAffinity(processor))
+		}
 		if err := measure(); err != nil {
 			return errors.Join(err, unbound)
 		}

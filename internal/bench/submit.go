@@ -22,8 +22,8 @@ type Submit struct {
 	Timeout time.Duration
 	// Calls is how many are submitted between two synchronisations, a batch.
 	Calls int
-	// Processors is on how many each rank measures, if it may use as many; the figures are those of
-	// its fastest one. With 0 it measures wherever the system puts it.
+	// Processors is among how many each rank looks for its fastest one, if it may use as many; there
+	// it measures. With 0 it measures wherever the system puts it.
 	Processors int
 	Plan       Plan
 }
@@ -149,8 +149,8 @@ func (s *sides) over() []float64 {
 	return over
 }
 
-// compare measures both ways in turns, on one processor after the other, and reports the rank whose
-// submissions cost most over the baseline's, or on the direct path most.
+// compare measures both ways in turns, on the fastest processor of each rank, and reports the rank
+// whose submissions cost most over the baseline's, or on the direct path most.
 func (o *Submit) compare(
 	ctx context.Context, l *lane, path symmem.PathChoice, theirs *submission, report *Report,
 ) error {
@@ -159,44 +159,64 @@ func (o *Submit) compare(
 	if _, err := o.measure(ctx, l, ours, theirs, 1); err != nil {
 		return err
 	}
+	on, err := o.fastest(ctx, l, ours, theirs)
+	if err != nil {
+		return err
+	}
 	ours.batches = 0
-	var best *sides
-	err := o.tour(ctx, l, func() error {
-		found, err := o.measure(ctx, l, ours, theirs, o.Plan.Batches)
-		if err == nil && (best == nil || found.sum() < best.sum()) {
-			best = found
-		}
+	var times *sides
+	err = on.each(1, func() (err error) {
+		times, err = o.measure(ctx, l, ours, theirs, decisive*o.Plan.Batches)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	cost := best.over()
+	cost := times.over()
 	if path == symmem.PathDirect {
-		cost = best.ours // since that has a bar of its own
+		cost = times.ours // since that has a bar of its own
 	}
-	if err := best.share(ctx, l, Summarize(cost).Median); err != nil {
+	if err := times.share(ctx, l, Summarize(cost).Median); err != nil {
 		return err
 	}
 	allocs := float64(ours.allocs / uint64(o.Calls)) // rounded down, as a sample has it
-	report.Results = append(report.Results, o.result(l, path, best, theirs.name, allocs))
+	report.Results = append(report.Results, o.result(l, path, times, theirs.name, allocs))
 	return nil
 }
 
-// tour measures on as many processors as every rank has.
-func (o *Submit) tour(ctx context.Context, l *lane, measure func() error) error {
+// decisive is how many times as many batches are measured as a rank takes to find its fastest
+// processor: the difference of two times is known far less well than either.
+const decisive = 8
+
+// fastest finds the processor on which both ways together take this rank the least time. It tries
+// as many as every rank has, all ranks at once.
+func (o *Submit) fastest(
+	ctx context.Context, l *lane, ours, theirs *submission,
+) (processors, error) {
 	if o.Processors == 0 {
-		return measure()
+		return processors{anywhere}, nil
 	}
 	mine, err := processorsOf(l.rt.Rank(), o.Processors)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	counts, err := l.gather(ctx, int64(len(mine)))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return mine.each(int(slices.Min(counts)), measure)
+	var sums []float64
+	err = mine.each(int(slices.Min(counts)), func() error {
+		found, err := o.measure(ctx, l, ours, theirs, o.Plan.Batches)
+		if err == nil {
+			sums = append(sums, found.sum())
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	best := slices.Index(sums, slices.Min(sums))
+	return mine[best : best+1], nil
 }
 
 // measure makes batches of both in turns, after one of each that warms the processor up.
@@ -268,6 +288,13 @@ func (s *sides) share(ctx context.Context, l *lane, cost float64) error {
 	return nil
 }
 
+// doubt is how far the median of differences can be off by chance, as noise is for ratios.
+func doubt(differences []float64) float64 {
+	sorted, n := slices.Sorted(slices.Values(differences)), len(differences)
+	deviation := (sorted[n-1-n/4] - sorted[n/4]) / 1.349
+	return 2 * 1.253 * deviation / math.Sqrt(float64(n))
+}
+
 func (o *Submit) result(
 	l *lane, path symmem.PathChoice, times *sides, baseline string, allocs float64,
 ) Result {
@@ -280,9 +307,10 @@ func (o *Submit) result(
 		},
 		Summary: Summarize(times.ours), Counts: map[string]float64{}, AllocsPerOp: allocs,
 	}
-	base := Summarize(times.theirs)
+	base, over := Summarize(times.theirs), times.over()
 	r.against(baseline, base)
-	r.Counts["ns over"] = Summarize(times.over()).Median
+	r.Counts["ns over"] = Summarize(over).Median
+	r.Counts["ns over, noise"] = doubt(over)
 	r.Counts["ns over, least batches"] = r.Min - base.Min
 	if r.Bar = r.Median - r.Counts["ns over"] + SubmitOver; path == symmem.PathDirect {
 		r.Bar = SubmitDirect
