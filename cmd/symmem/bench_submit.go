@@ -17,9 +17,11 @@ timed. It does so on the plain path and, where there are such, on the window and
 
 All ranks submit at the same time. Each first tries --processors of its processors in turn, since
 those of a virtual machine need not be equally fast, and then measures on its fastest one, with
-eight times as many batches as a try has. The figures are those of the rank that costs most over the
-baseline (on the direct path, that costs most); how far the difference can be off by chance stands
-beside it as noise. With --unbound the system puts ranks where it likes.
+eight times as many batches as a try has. Of its pairs of a batch of each side it keeps the quarter
+that took the least time together: what else the machine does slows both. The figures are those of
+the rank that costs most over the baseline (on the direct path, that costs most); how far the
+difference can be off by chance stands beside it as noise. With --unbound the system puts ranks
+where it likes.
 
 The baseline runs in turns with it. On GPUs it is NCCL's own ncclAllReduce on a communicator of the
 same kind over the same ranks, from one thread that keeps its device; on the host the launch of a
