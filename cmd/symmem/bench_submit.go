@@ -53,7 +53,8 @@ func newBenchSubmitCommand(shared *benchFlags) *cobra.Command {
 	cmd.RunE = f.runs(f.parse, f.run)
 	flags := cmd.Flags()
 	flags.IntVar(&f.config.Calls, "calls", 1000, "calls from one synchronisation to the next")
-	flags.IntVar(&f.config.Processors, "processors", 8, "among how many processors each rank looks for its fastest")
+	flags.IntVar(&f.config.Processors, "processors", 8,
+		"among how many processors each rank looks for its fastest")
 	flags.StringVar(&f.check, "check", "registration",
 		"what ranks compare: off, registration or every")
 	f.register(flags, &f.config.Timeout)

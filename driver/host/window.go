@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"symmem/driver"
+	"symmem/internal/control"
 	"symmem/internal/handoff"
 	"symmem/internal/sys"
 )
@@ -138,20 +139,11 @@ func (c *communicator) mapPeer(
 // commit makes registration all or nothing: the ranks tell each other whether they have mapped
 // everything.
 func (c *communicator) commit(ctx context.Context, mapErr error) error {
-	var report []byte
-	if mapErr != nil {
-		report = []byte(mapErr.Error())
-	}
-	all, err := c.Exchange(ctx, driver.LaneControl, report)
+	all, err := c.Exchange(ctx, driver.LaneControl, control.Complain(mapErr))
 	if mapErr != nil || err != nil {
 		return errors.Join(mapErr, err)
 	}
-	for r, theirs := range all {
-		if len(theirs) > 0 {
-			return fmt.Errorf("rank %d could not: %s", c.cfg.Ranks[r], theirs)
-		}
-	}
-	return nil
+	return control.Heed(c.cfg.Ranks, all, "registration")
 }
 
 // Deregister takes the registration back on this rank.

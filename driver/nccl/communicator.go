@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -234,7 +235,7 @@ func (c *communicator) agree(ctx context.Context, mine error) error {
 	_ = c.plane.Fail(mine)
 	var report []byte
 	if !errors.Is(mine, driver.ErrFault) {
-		report = []byte(mine.Error())
+		report = control.Complain(mine)
 	}
 	told, cancel := context.WithTimeout(context.WithoutCancel(ctx), telling)
 	defer cancel()
@@ -242,12 +243,7 @@ func (c *communicator) agree(ctx context.Context, mine error) error {
 	if report != nil || err != nil {
 		return mine
 	}
-	for r, theirs := range all {
-		if len(theirs) > 0 {
-			return fmt.Errorf("rank %d could not: %s", c.cfg.Ranks[r], theirs)
-		}
-	}
-	return mine
+	return cmp.Or(control.Heed(c.cfg.Ranks, all, "connecting"), mine)
 }
 
 // discard takes back what a failed Connect has made.
