@@ -32,8 +32,9 @@ the line between the logarithms of their ratios crosses 1. Out of place and in p
 unless they differ by that much about the faster path at some size: then each has one.
 
 --factor 4 halves the time. Results of 256 MiB take longest to check: --max 64M halves it again.
-Sizes outside of --min and --max take the path of the nearest one inside: a rule that is measured
-anew replaces the old one whole.
+The table knows bytes, not types: what --dtype measures decides for all of them. Times outside of
+--min and --max that the present table has of this device and library stay, and decide there; else
+sizes outside take the path of the nearest one inside.
 
 The table is for this device and number of ranks. It goes where every program with them finds it,
 $XDG_CONFIG_HOME/symmem/tuning-DEVICE-RANKS.json (.config in the home directory without the

@@ -77,6 +77,9 @@ func NewProbe() (*Probe, error) {
 // RoundTrip returns the median time in nanoseconds in which a word goes from one processor to the
 // other and back. It takes some 20 ms.
 func (p *Probe) RoundTrip() (float64, error) {
+	// The runtime may have taken Ps away since NewProbe has looked: it has one for each processor that
+	// the process may use, and a rank that is bound may use one. One that was set stays.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
 	words := make([]uint64, 3*farEnough/8)
 	base := unsafe.Pointer(unsafe.SliceData(words))
 	ping, pong := (*uint64)(base), (*uint64)(unsafe.Add(base, farEnough))
@@ -124,9 +127,10 @@ func drive(ping, pong *uint64) []float64 {
 	return batches
 }
 
-// await polls with a PAUSE between looks, for ever: the other side runs on a processor of its own.
+// await polls with a PAUSE between looks, for as long as the other side takes.
 func await(word *uint64, want uint64) {
 	for !spin.Until64(word, want, 0, 4000) {
 		sys.Yield()
+		runtime.Gosched()
 	}
 }

@@ -25,7 +25,8 @@ type Tune struct {
 	Options symmem.Options
 	Plan    Plan
 	// Date is when rank 0 measures, and Base gives the table that it begins with, or nil for the
-	// built-in one. Those of the other ranks are not used.
+	// built-in one. Those of the other ranks are not used. Its times outside of MinBytes to MaxBytes
+	// stay, if they are of the same device and library.
 	Date string
 	Base func(device string, ranks int) *tuning.Table
 	// Progress, if set, is told what is measured.
@@ -74,6 +75,10 @@ func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
 	if t.out, err = l.outside(ctx, c); err != nil {
 		return nil, err
 	}
+	base, err := o.base(ctx, l)
+	if err != nil {
+		return nil, err
+	}
 	tuned = &Tuned{Device: l.rt.Device().Name, Ranks: l.rt.Size()}
 	for i := range c.Operations {
 		op := &c.Operations[i]
@@ -81,14 +86,14 @@ func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("tuning %s: %w", op.Name, err)
 		}
-		rules := l.rules(op, found)
+		rules := o.rules(l, base, op, found)
 		if len(rules) == 0 {
 			tuned.Skipped = append(tuned.Skipped, skipped(op))
 		}
 		tuned.Rules = append(tuned.Rules, rules...)
 	}
-	tuned.Table, err = o.table(ctx, c, l, tuned.Rules)
-	return tuned, err
+	tuned.Table = o.describe(c, l.rt, base, tuned.Rules)
+	return tuned, tuned.Table.Validate()
 }
 
 // skipped says why an operation has no rule.
@@ -99,19 +104,49 @@ func skipped(op *Operation) string {
 	return op.Name + " has one path here, so there is nothing to choose"
 }
 
-// rules derives the rules of an operation. What the measurement does not decide stays as the
-// built-in table has it.
-func (l *lane) rules(op *Operation, found *points) []tuning.Rule {
+// rules derives the rules of an operation from new times, and from those of the base of other
+// sizes. What the measurement does not decide stays as the built-in table has it.
+func (o *Tune) rules(
+	l *lane, base *tuning.Table, op *Operation, found *points,
+) []tuning.Rule {
 	info, name := l.rt.Device(), op.kind.String()
 	group := tuning.Shape{
 		Ranks: l.rt.Size(), Machines: l.rt.World().Stats().Tuning.Machines,
 	}
+	if base.Device != info.Name || base.Library != l.rt.Library() {
+		base = &tuning.Table{} // whose times say nothing here
+	}
 	otherwise := tuning.Builtin(info.Backend, info.Name).Otherwise
-	w, d := &found.windows, &found.direct
+	w := around(base.Measured(name, group, ""), found.windows)
+	d := around(base.Measured(name, group, tuning.Symmetric), found.direct)
+	anywhere := around(base.Measured(name, group, tuning.Anywhere), [2][]tuning.Point{found.anywhere})
 	return slices.Concat(
 		tuning.DeriveRules(otherwise, name, group, w[0], w[1]),
 		tuning.DeriveDirect(name, group, tuning.Symmetric, d[0], d[1]),
-		tuning.DeriveDirect(name, group, tuning.Anywhere, found.anywhere, nil))
+		tuning.DeriveDirect(name, group, tuning.Anywhere, anywhere[0], nil))
+}
+
+// around puts old times around new ones of both halves: those of sizes that are smaller or larger
+// than what was measured. Where nothing was measured there is nothing to decide.
+func around(old, fresh [2][]tuning.Point) (all [2][]tuning.Point) {
+	for i, points := range fresh {
+		if len(points) == 0 {
+			continue
+		}
+		first, last := points[0].Bytes, points[len(points)-1].Bytes
+		for _, p := range old[i] {
+			if p.Bytes < first {
+				all[i] = append(all[i], p)
+			}
+		}
+		all[i] = append(all[i], points...)
+		for _, p := range old[i] {
+			if p.Bytes > last {
+				all[i] = append(all[i], p)
+			}
+		}
+	}
+	return all
 }
 
 // withoutGraphs falls back to calls one by one where the backend cannot capture.
@@ -162,14 +197,12 @@ func noise(ratios []float64) float64 {
 	return 100 * math.Expm1(2*1.253*deviation/math.Sqrt(float64(n)))
 }
 
-// table makes the table on rank 0 and gives it to all ranks.
-func (o *Tune) table(
-	ctx context.Context, c *Collective, l *lane, rules []tuning.Rule,
-) (*tuning.Table, error) {
+// base is the table that rank 0 begins with, on all ranks.
+func (o *Tune) base(ctx context.Context, l *lane) (*tuning.Table, error) {
 	var encoded []byte
 	if l.rt.Rank() == 0 {
 		var err error
-		if encoded, err = o.describe(c, l.rt, rules).Encode(); err != nil {
+		if encoded, err = o.present(l.rt).Encode(); err != nil {
 			return nil, err
 		}
 	}
@@ -180,31 +213,39 @@ func (o *Tune) table(
 	return tuning.Decode(encoded)
 }
 
-// describe puts the new rules into the base.
-func (o *Tune) describe(c *Collective, rt *symmem.Runtime, rules []tuning.Rule) *tuning.Table {
+// present is the table that this rank finds.
+func (o *Tune) present(rt *symmem.Runtime) (table *tuning.Table) {
 	info := rt.Device()
-	var base *tuning.Table
+	builtin := tuning.Builtin(info.Backend, info.Name)
 	if o.Base != nil {
-		base = o.Base(info.Name, rt.Size())
+		table = o.Base(info.Name, rt.Size())
 	}
-	if base == nil {
-		base = tuning.Builtin(info.Backend, info.Name)
+	if table == nil {
+		return builtin
 	}
+	if len(table.General()) == 0 {
+		// A file from before there was a direct path says nothing about it.
+		table = table.Replace(builtin.General()...)
+	}
+	return table
+}
+
+// describe puts the new rules into the base.
+func (o *Tune) describe(
+	c *Collective, rt *symmem.Runtime, base *tuning.Table, rules []tuning.Rule,
+) *tuning.Table {
 	how := "calls one by one"
 	if c.GraphOps > 0 {
 		how = fmt.Sprintf("replays of graphs of up to %d calls", c.GraphOps)
 	}
-	if len(base.General()) == 0 {
-		// A file from before there was a direct path says nothing about it.
-		base = base.Replace(tuning.Builtin(info.Backend, info.Name).General()...)
-	}
-	table := base.Replace(rules...)
+	info, table := rt.Device(), base.Replace(rules...)
 	table.Device, table.Library, table.Date = info.Name, rt.Library(), o.Date
 	table.Source = fmt.Sprintf("symmem tune: %d batches of %v on each path in turns, %v, %s, medians "+
 		"of the slowest rank; %s; %s", c.Plan.Batches, c.Plan.Batch, o.DataType, how,
 		tuning.RuleOfDerive, RuleOfNoise)
 	if len(table.Rules) > len(rules)+len(table.General()) {
-		table.Source += "; rules of other operations and ranks were there before"
+		table.Source += "; rules of other operations and ranks, and times of other sizes, were there " +
+			"before"
 	}
 	return table
 }

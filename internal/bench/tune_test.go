@@ -248,3 +248,18 @@ func TestEveryRunnerIsFirstLastAndAfterEachOtherEquallyOften(t *testing.T) {
 		}
 	}
 }
+
+func TestOldTimesStayAroundNewOnes(t *testing.T) {
+	sizes := func(bytes ...tuning.Size) (points []tuning.Point) {
+		for _, b := range bytes {
+			points = append(points, tuning.Point{Bytes: b})
+		}
+		return points
+	}
+	got := around([2][]tuning.Point{sizes(1, 2, 4, 8, 16), sizes(1, 2)},
+		[2][]tuning.Point{sizes(2, 3, 8), nil})
+	want := [2][]tuning.Point{sizes(1, 2, 3, 8, 16), nil}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -17,8 +17,8 @@ var ampere = []string{"NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"}
 
 // Builtin returns the table of a device that nobody has tuned, by the names of its backend and of
 // itself. The host backend takes the window path always; a device of which nothing is known takes
-// the plain path, which is never slower than no windows at all. GPUs that are joined by NVLink go
-// direct.
+// the plain path, which is never slower than no windows at all. Devices with the same links as one
+// that was measured take the table of that one.
 func Builtin(backend, device string) *Table {
 	switch {
 	case backend == "host":
@@ -27,10 +27,10 @@ func Builtin(backend, device string) *Table {
 			Source: "the host backend goes through staging by itself where that is faster",
 		}
 	case slices.Contains(sxm, device):
-		return h200(device)
+		return h200()
 	case slices.Contains(ampere, device):
 		return &Table{
-			Origin: BuiltinOrigin, Device: device, Otherwise: Plain, Rules: h200(device).General(),
+			Origin: BuiltinOrigin, Device: device, Otherwise: Plain, Rules: h200().General(),
 			Source: "nothing was measured on this device; symmem tune does it; direct as on the H200",
 		}
 	default:
@@ -44,13 +44,13 @@ func Builtin(backend, device string) *Table {
 //go:embed tables/h200.json
 var encodedH200 []byte
 
-// h200 is what symmem tune wrote on a box of 4 H200. Every call makes a table of its own, since
-// tables can be changed.
-func h200(device string) *Table {
+// h200 is what symmem tune wrote on a box of 4 H200, and says so on other devices, too. Every call
+// makes a table of its own, since tables can be changed.
+func h200() *Table {
 	t, err := Decode(encodedH200)
 	if err != nil {
 		panic("tuning: the built-in table is broken: " + err.Error()) // a test decodes it
 	}
-	t.Origin, t.Device = BuiltinOrigin, device
+	t.Origin = BuiltinOrigin
 	return t
 }

@@ -111,6 +111,28 @@ func (t *Table) Name() string {
 	return origin + " of " + t.Device
 }
 
+// Measured returns the times that the rules of an operation about a shape and a memory were derived
+// from: those out of place, and those in place, as DeriveRules and DeriveDirect take them.
+func (t *Table) Measured(operation string, group Shape, memory Memory) (halves [2][]Point) {
+	for i := range t.Rules {
+		r := &t.Rules[i]
+		if r.Operation != operation || r.Shape != group || r.Memory != memory {
+			continue
+		}
+		for _, s := range r.Steps {
+			for _, p := range s.Measured {
+				half := 0
+				if r.HalfOf(p) == InPlace {
+					half = 1
+				}
+				p.InPlace = false
+				halves[half] = append(halves[half], p)
+			}
+		}
+	}
+	return halves
+}
+
 // Choose returns which of the plain and the window path a call takes whose larger buffer has so
 // many bytes, and what decided. It allocates nothing.
 func (t *Table) Choose(

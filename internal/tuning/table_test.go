@@ -3,6 +3,7 @@ package tuning
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -235,6 +236,26 @@ func TestTheDigestIsThatOfWhatDecides(t *testing.T) {
 		if change(other); other.Digest() == table.Digest() {
 			t.Errorf("%s has left the digest as it was", name)
 		}
+	}
+}
+
+func TestTheTableOfADeviceWithTheSameLinksSaysOnWhichItWasMeasured(t *testing.T) {
+	if name := Builtin("nccl", "NVIDIA H100 80GB HBM3").Name(); !strings.Contains(name, "H200") {
+		t.Errorf("it is called %s", name)
+	}
+}
+
+func TestRulesAreDerivedAnewFromWhatTheyWereDerivedFrom(t *testing.T) {
+	table, group := Builtin("nccl", "NVIDIA H200"), Shape{4, 1}
+	w := table.Measured("AllGather", group, "")
+	d := table.Measured("AllGather", group, Symmetric)
+	anywhere := table.Measured("AllGather", group, Anywhere)
+	rules := slices.Concat(
+		DeriveRules(table.Otherwise, "AllGather", group, w[0], w[1]),
+		DeriveDirect("AllGather", group, Symmetric, d[0], d[1]),
+		DeriveDirect("AllGather", group, Anywhere, anywhere[0], nil))
+	if got := table.Replace(rules...); got.Digest() != table.Digest() || len(rules) < 3 {
+		t.Errorf("the %d rules decide otherwise: %v", len(rules), rules)
 	}
 }
 

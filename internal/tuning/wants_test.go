@@ -33,3 +33,12 @@ func TestTakesWindows(t *testing.T) {
 		t.Error("a table that says window otherwise takes none")
 	}
 }
+
+func TestGroupsOnTheMeasuredBoxNeedNoWindows(t *testing.T) {
+	table := Builtin("nccl", "NVIDIA H200")
+	for _, ranks := range []int{2, 4} {
+		if table.TakesWindows(Shape{Ranks: ranks, Machines: 1}, true) {
+			t.Errorf("on %d ranks some call takes the window path, so that all groups make windows", ranks)
+		}
+	}
+}
