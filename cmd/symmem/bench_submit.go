@@ -15,13 +15,13 @@ const benchSubmitLong = "" +
 through a group: the calls alone, with a synchronisation after each --calls of them, which is not
 timed. It does so on the plain path and, where there are such, on the window and the direct path.
 
-All ranks submit at the same time. Each first tries --processors of its processors in turn, since
-those of a virtual machine need not be equally fast, and then measures on its fastest one, with
-eight times as many batches as a try has. Of its pairs of a batch of each side it keeps the quarter
-that took the least time together: what else the machine does slows both. The figures are those of
-the rank that costs most over the baseline (on the direct path, that costs most); how far the
-difference can be off by chance stands beside it as noise. With --unbound the system puts ranks
-where it likes.
+All ranks submit at the same time. Each first tries --processors of its own in turn, since those of
+a virtual machine need not be equally fast, and then measures on its fastest one, with eight times
+as many batches as a try has (--batches). Of its pairs, a batch of each side, it keeps the quarter
+whose neighbours took the least time: what else the machine does slows both sides, for longer than
+a pair. The figures are those of the rank that costs most over the baseline (on the direct path,
+that costs most). How far the difference can be off by chance, within this run, stands beside it as
+noise, and what all pairs say. With --unbound the system puts ranks where it likes.
 
 The baseline runs in turns with it. On GPUs it is NCCL's own ncclAllReduce on a communicator of the
 same kind over the same ranks, from one thread that keeps its device; on the host the launch of a

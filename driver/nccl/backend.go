@@ -66,8 +66,8 @@ func loadDriver() (*cuda.Driver, error) {
 // libc's environment has no lock.
 //
 // NCCL makes connections when a communicator is made: made at the first collective, as newer
-// versions do, they would keep a launch waiting for ranks that have not come. And CUDA has as many
-// queues to a device as it can have, so that few streams share one.
+// versions do, they would keep a launch waiting for ranks that have not come. And CUDA gets as
+// many queues to a device as it can have. No harm of fewer was seen (docs/gpu-verification.md).
 var setDefaults = sync.OnceValue(func() error {
 	return errors.Join(
 		setDefault("NCCL_RUNTIME_CONNECT", "0"), setDefault("CUDA_DEVICE_MAX_CONNECTIONS", "32"))

@@ -20,8 +20,9 @@ type code struct {
 }
 
 // load brings the kernels onto the GPU: all of them, since one that came at its first launch could
-// wait for a kernel that does not end. Beside such a kernel they come at their launches all the
-// same, which have deadlines: to bring them here could wait for ever.
+// wait for a kernel that does not end. Where the process has such a kernel already they are left to
+// their launches: to bring them here could wait for ever. (On an H200 with driver 580 such a launch
+// returns, and the wait for it has a deadline; CUDA does not promise either.)
 func (k *code) load(d *Device) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

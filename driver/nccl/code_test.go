@@ -12,6 +12,7 @@ import (
 // TestAGroupIsMadeBesideAKernelThatDoesNotEnd though none of ours is on the GPUs yet: on both they
 // could not be loaded for the first group.
 func TestAGroupIsMadeBesideAKernelThatDoesNotEnd(t *testing.T) {
+	needDevices(t, 2)
 	if !apart(t, "cuFuncLoad:1:2,cuFuncLoad:2:2", "SOFTGPU_DEAF=1") {
 		return
 	}
@@ -22,6 +23,7 @@ func TestAGroupIsMadeBesideAKernelThatDoesNotEnd(t *testing.T) {
 
 // TestKernelsThatWereNotLoadedAreLoadedForTheNextGroup has the first of them fail.
 func TestKernelsThatWereNotLoadedAreLoadedForTheNextGroup(t *testing.T) {
+	needDevices(t, 2)
 	if !apart(t, "cuFuncLoad:1:2") {
 		return
 	}

@@ -270,6 +270,8 @@ func (s *stream) abandon() {
 	if s.capture != nil || s.quiet() {
 		return
 	}
+	// Work of the owner's that takes longer than kernels get to end looks the same. Then memory stays
+	// mapped and communicators stay until the process ends, which is better than a call that hangs.
 	stuck.Store(true)
 	if s.adopted {
 		return // what becomes of a stream of another library is not ours to say

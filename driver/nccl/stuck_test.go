@@ -192,7 +192,7 @@ func TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown(t *testing.T) {
 	})
 	p.desert(t)
 	if !stuck.Load() {
-		t.Error("nobody knows of it")
+		t.Fatal("nobody knows of it")
 	}
 	both(t, func(r int) (err error) { // on streams of our own
 		p[r].stream, err = p[r].device.NewStream()

@@ -31,7 +31,7 @@ func within(t *testing.T, variables ...string) bool {
 	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {
 		return true
 	}
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=2m")
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=3m")
 	c.Env = append(append(os.Environ(), "SYMMEM_TEST_APART="+t.Name()), variables...)
 	if text, err := c.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, text)

@@ -150,18 +150,27 @@ func (s *sides) over() []float64 {
 	return over
 }
 
-// quietest keeps a quarter of the pairs: those which together took the least time. What else the
-// machine does slows both of a pair, so this chooses moments, not a side.
+// quietest keeps a quarter of the pairs: those before and after which both sides together took
+// the least time. What else a machine does slows both for many batches. A pair's own times do not
+// choose it: to drop those that took long would favour the side that does so more often.
 func (s *sides) quietest() *sides {
-	order := make([]int, len(s.ours))
+	n := len(s.ours)
+	around := func(i int) float64 {
+		before, after := max(i-1, 0), min(i+1, n-1)
+		if i == 0 {
+			before = after
+		} else if i == n-1 {
+			after = before
+		}
+		return s.ours[before] + s.theirs[before] + s.ours[after] + s.theirs[after]
+	}
+	order := make([]int, n)
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(a, b int) int {
-		return cmp.Compare(s.ours[a]+s.theirs[a], s.ours[b]+s.theirs[b])
-	})
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(around(a), around(b)) })
 	quiet := &sides{}
-	for _, i := range order[:(len(order)+3)/4] {
+	for _, i := range order[:(n+3)/4] {
 		quiet.ours, quiet.theirs = append(quiet.ours, s.ours[i]), append(quiet.theirs, s.theirs[i])
 	}
 	return quiet
@@ -177,45 +186,45 @@ func (o *Submit) compare(
 	if _, err := o.measure(ctx, l, ours, theirs, 1); err != nil {
 		return err
 	}
-	on, err := o.fastest(ctx, l, ours, theirs)
-	if err != nil {
-		return err
-	}
 	ours.batches = 0
-	var times *sides
-	err = on.each(1, func() (err error) {
-		times, err = o.measure(ctx, l, ours, theirs, decisive*o.Plan.Batches)
-		return err
-	})
-	if err != nil {
-		return err
+	all, unbound := o.pairs(ctx, l, ours, theirs)
+	if unbound != nil && !errors.Is(unbound, errUnbound) {
+		return unbound
 	}
-	times = times.quietest()
+	times := all.quietest()
 	cost := times.over()
 	if path == symmem.PathDirect {
 		cost = times.ours // since that has a bar of its own
 	}
-	if err := times.share(ctx, l, Summarize(cost).Median); err != nil {
+	shared, err := l.worst(ctx, Summarize(cost).Median, times, all)
+	if err != nil {
 		return err
 	}
 	allocs := float64(ours.allocs / uint64(o.Calls)) // rounded down, as a sample has it
-	report.Results = append(report.Results, o.result(l, path, times, theirs.name, allocs))
-	return nil
+	r := o.result(l, path, shared[0], theirs.name, allocs)
+	r.Counts["ns over, all pairs"] = Summarize(shared[1].over()).Median
+	report.Results = append(report.Results, r)
+	return unbound
 }
 
 // decisive is how many times as many batches are measured as a rank takes to find its fastest
 // processor: the difference of two times is known far less well than either.
 const decisive = 8
 
-// fastest finds the processor on which both ways together take this rank the least time. It tries
-// as many as every rank has, all ranks at once.
-func (o *Submit) fastest(
+// pairs measures both ways on the processor on which they take this rank the least time together.
+// All ranks try as many as every one has, at once. An errUnbound comes with the times.
+func (o *Submit) pairs(
 	ctx context.Context, l *lane, ours, theirs *submission,
-) (processors, error) {
-	if o.Processors == 0 {
-		return processors{anywhere}, nil
+) (times *sides, err error) {
+	decide := func() (err error) {
+		times, err = o.measure(ctx, l, ours, theirs, decisive*o.Plan.Batches)
+		return err
 	}
-	mine, err := processorsOf(l.rt.Rank(), o.Processors)
+	if o.Processors == 0 {
+		err := decide()
+		return times, err
+	}
+	mine, err := processorsOf(l.rt.Rank(), l.rt.Size(), o.Processors)
 	if err != nil {
 		return nil, err
 	}
@@ -224,18 +233,21 @@ func (o *Submit) fastest(
 		return nil, err
 	}
 	var sums []float64
-	err = mine.each(int(slices.Min(counts)), func() error {
+	unbound := mine.each(int(slices.Min(counts)), func() error {
 		found, err := o.measure(ctx, l, ours, theirs, o.Plan.Batches)
 		if err == nil {
 			sums = append(sums, found.sum())
 		}
 		return err
 	})
-	if err != nil {
-		return nil, err
+	if unbound != nil && !errors.Is(unbound, errUnbound) {
+		return nil, unbound
 	}
 	best := slices.Index(sums, slices.Min(sums))
-	return mine[best : best+1], nil
+	if err := mine[best:best+1].each(1, decide); err != nil {
+		return times, err
+	}
+	return times, unbound
 }
 
 // measure makes batches of both in turns, after one of each that warms the processor up.
@@ -288,30 +300,28 @@ func (o *Submit) batch(ctx context.Context, l *lane, s *submission) (float64, er
 	return float64(took.Nanoseconds()) / float64(o.Calls), s.wait()
 }
 
-// share replaces the times of this rank by those of the rank with the highest cost.
-func (s *sides) share(ctx context.Context, l *lane, cost float64) error {
+// worst returns times of the rank with the highest cost, on all ranks.
+func (l *lane) worst(ctx context.Context, cost float64, all ...*sides) ([]*sides, error) {
 	costs, err := l.gather(ctx, int64(cost))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	most := slices.Index(costs, slices.Max(costs))
-	for _, times := range [][]float64{s.ours, s.theirs} {
-		for i, t := range times {
-			all, err := l.gather(ctx, int64(math.Float64bits(t)))
-			if err != nil {
-				return err
+	var theirs []*sides
+	for _, s := range all {
+		t := &sides{ours: slices.Clone(s.ours), theirs: slices.Clone(s.theirs)}
+		for _, times := range [][]float64{t.ours, t.theirs} {
+			for i, mine := range times {
+				each, err := l.gather(ctx, int64(math.Float64bits(mine)))
+				if err != nil {
+					return nil, err
+				}
+				times[i] = math.Float64frombits(uint64(each[most]))
 			}
-			times[i] = math.Float64frombits(uint64(all[most]))
 		}
+		theirs = append(theirs, t)
 	}
-	return nil
-}
-
-// doubt is how far the median of differences can be off by chance, as noise is for ratios.
-func doubt(differences []float64) float64 {
-	sorted, n := slices.Sorted(slices.Values(differences)), len(differences)
-	deviation := (sorted[n-1-n/4] - sorted[n/4]) / 1.349
-	return 2 * 1.253 * deviation / math.Sqrt(float64(n))
+	return theirs, nil
 }
 
 func (o *Submit) result(
@@ -329,7 +339,7 @@ func (o *Submit) result(
 	base, over := Summarize(times.theirs), times.over()
 	r.against(baseline, base)
 	r.Counts["ns over"] = Summarize(over).Median
-	r.Counts["ns over, noise"] = doubt(over)
+	r.Counts["ns over, noise"] = medianError(slices.Sorted(slices.Values(over)))
 	r.Counts["ns over, least batches"] = r.Min - base.Min
 	if r.Bar = r.Median - r.Counts["ns over"] + SubmitOver; path == symmem.PathDirect {
 		r.Bar = SubmitDirect

@@ -182,19 +182,28 @@ func (o *Tune) tell(format string, args ...any) {
 const RuleOfNoise = "noise is twice the standard error of the median of the ratios of batches " +
 	"that were neighbours, from the quartiles of their logarithms"
 
-// noise is how far the median of ratios can be off by chance, in percent of it: twice its standard
-// error. For a normal distribution the quartiles lie 1.349 standard deviations apart, and the error
-// of the median is 1.253 deviations over the root of the number. Logarithms make a path that was
-// held up as far off as the other one would be, and outliers, such as a processor that was away for
-// a while, do not move quartiles.
+// noise is how far the median of ratios can be off by chance, in percent of it. Logarithms make a
+// path that was held up as far off as the other one would be.
 func noise(ratios []float64) float64 {
-	n := len(ratios)
-	if n == 0 {
+	if len(ratios) == 0 {
 		return 0
 	}
-	sorted := slices.Sorted(slices.Values(ratios))
-	deviation := math.Log(sorted[n-1-n/4]/sorted[n/4]) / 1.349
-	return 100 * math.Expm1(2*1.253*deviation/math.Sqrt(float64(n)))
+	var logs []float64
+	for _, r := range ratios {
+		logs = append(logs, math.Log(r))
+	}
+	slices.Sort(logs)
+	return 100 * math.Expm1(medianError(logs))
+}
+
+// medianError is how far the median of what is sorted can be off by chance: twice its standard
+// error. For a normal distribution the quartiles lie 1.349 standard deviations apart, and the error
+// of the median is 1.253 deviations over the root of the number. Outliers, such as a processor that
+// was away for a while, do not move quartiles.
+func medianError(sorted []float64) float64 {
+	n := len(sorted)
+	deviation := (sorted[n-1-n/4] - sorted[n/4]) / 1.349
+	return 2 * 1.253 * deviation / math.Sqrt(float64(n))
 }
 
 // base is the table that rank 0 begins with, on all ranks.
