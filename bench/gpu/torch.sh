@@ -53,7 +53,8 @@ run_part() {
 	stock) part 60 "$here/churn.py" stock ;;
 	churn) part 75 "$here/churn.py" symmem ;;
 	diverge)
-		together 45 "diverge.py segment" "diverge.py tensor" "diverge.py check" "diverge.py size"
+		together 45 "diverge.py segment" "diverge.py tensor" "diverge.py check" "diverge.py size" \
+			"churn.py diverge"
 		;;
 	ops) part 40 "$here/ops.py" ;;
 	norms) part 60 "$here/../../../python/tests/programs/norms.py" ;;

@@ -2,6 +2,7 @@
 
 churn.py stock    PyTorch's own symmetric pool: wrong sums, and no error
 churn.py symmem   the same histories, then 20 longer ones, on symmem: none may be wrong
+churn.py diverge  one of them, in which the last rank makes a tensor more: an error on all ranks
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import common
 import torch
 import torch.distributed as dist
-from common import DEVICE, RANK, SUM, Noise, attempt, gather, history, say, verdict
+from common import DEVICE, MIB, RANK, SIZE, SUM, Noise, attempt, gather, history, say, verdict
 
 import symmem
 
@@ -25,13 +26,12 @@ def churn(
 ) -> list[int]:
     """Run one history; return how many sums were made, and how many were wrong."""
     noise, live, made, wrong = Noise(seed), [], 0, 0
-    for action, value in history(seed, steps):
-        if action == "drop":
-            live.pop(value)
-            continue
+    for drop, size in history(seed, steps):
         noise.step()
+        if drop is not None:
+            live.pop(drop)
         with scope():
-            tensor = torch.empty(value // 4, device=DEVICE)
+            tensor = torch.empty(size // 4, device=DEVICE)
         live.append(tensor)
         tensor.fill_(RANK + 1)
         reduce(tensor)
@@ -92,10 +92,46 @@ def unchanged() -> None:
         symmem.detach()
 
 
+def diverge(after: int = 40) -> None:
+    """Run a history in which the last rank makes a tensor more after so many steps."""
+    world = common.start(path="window", check="every", callsites=True)
+    made, wrong = 0, 0
+    extra: list[torch.Tensor] = []
+
+    @contextlib.contextmanager
+    def scope() -> Iterator[None]:
+        nonlocal made
+        made += 1
+        with symmem.use(world):
+            if made == after and RANK == SIZE - 1:
+                extra.append(torch.empty(3 * MIB // 4, device=DEVICE))
+            yield
+
+    def reduce(tensor: torch.Tensor) -> None:
+        nonlocal wrong
+        symmem.all_reduce(tensor)
+        torch.cuda.synchronize()
+        wrong += int(not bool((tensor == SUM).all()))
+
+    error = None
+    try:
+        churn(0, 100, scope, reduce)
+        symmem.check(world)
+    except symmem.DivergenceError as e:
+        error = e
+    text = str(error)
+    ok = error is not None and "churn.py:" in text and wrong == 0
+    kinds = {type(error).__name__, *gather(type(error).__name__)}
+    figures = f"{wrong} wrong sums up to scope {made}, the tensor is of {after}\n  {text}"
+    verdict("churn with a rank that diverges", ok and len(kinds) == 1, figures)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "stock":
         common.distributed()
         attempt("stock churn", stock)
+    elif sys.argv[1] == "diverge":
+        attempt("churn with a rank that diverges", diverge)
     else:
         attempt("churn", ours)
     common.leave()

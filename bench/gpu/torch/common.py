@@ -234,15 +234,16 @@ def is_symmetric_kernel(names: list[str]) -> bool:
 SIZES = [n * MIB for n in (1, 2, 5, 12, 20, 24, 48)]
 
 
-def history(seed: int, steps: int) -> Iterator[tuple[str, int]]:
-    """Draw what a program does with symmetric tensors: ("make", bytes) or ("drop", index)."""
+def history(seed: int, steps: int) -> Iterator[tuple[int | None, int]]:
+    """Draw what a program does with symmetric tensors: which it drops, and the bytes it makes."""
     draws = random.Random(seed)
     live = 0
     for _ in range(steps):
+        drop = None
         if live and draws.random() < 0.45:
-            yield "drop", draws.randrange(live)
+            drop = draws.randrange(live)
             live -= 1
-        yield "make", draws.choice(SIZES)
+        yield drop, draws.choice(SIZES)
         live += 1
 
 
