@@ -36,6 +36,8 @@ type mate struct {
 	// pinned is memory of the host that the device writes quickly.
 	pinned []byte
 	owned  []*stretch
+	// graphs are what it has captured. A group stays while one of it is open.
+	graphs []driver.Graph
 }
 
 // stretch is memory of a rank, and its window in the group if it has one.
@@ -93,6 +95,9 @@ func (m *mate) open(t *testing.T, cfg driver.Config) error {
 // close gives everything back; what a failed test has not made is left out.
 func (m *mate) close() error {
 	var errs []error
+	for _, g := range m.graphs {
+		errs = append(errs, g.Close())
+	}
 	if m.stream != nil {
 		errs = append(errs, m.stream.Close())
 	}
