@@ -36,6 +36,8 @@ type mate struct {
 	// pinned is memory of the host that the device writes quickly.
 	pinned []byte
 	owned  []*stretch
+	// ran is how often it has launched each kernel, by name.
+	ran map[string]int
 	// graphs are what it has captured. A group stays while one of it is open.
 	graphs []driver.Graph
 }
@@ -56,7 +58,7 @@ func newTeam(t *testing.T, n int, timeout time.Duration) *team {
 	needDevices(t, n)
 	w := &team{t: t}
 	for number := range n {
-		w.mates = append(w.mates, &mate{number: number})
+		w.mates = append(w.mates, &mate{number: number, ran: map[string]int{}})
 	}
 	w.playing = w.mates
 	store := &drivertest.Store{}
@@ -221,6 +223,7 @@ func (m *mate) launch(on driver.Stream, call driver.Call) error {
 	if err != nil {
 		return err
 	}
+	m.note(p.(*plan))
 	return m.group.Launch(on, p)
 }
 
