@@ -3,7 +3,6 @@ package nccl
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,9 +12,10 @@ import (
 	"symmem/internal/cuda"
 )
 
-// operations are those that kernels of our own have, but for barriers and norms.
+// operations are those that kernels of our own have, but for barriers and norms. Those with smaller
+// buffers come first.
 var operations = []driver.Operation{
-	driver.AllReduce, driver.ReduceScatter, driver.Reduce, driver.AllGather, driver.Broadcast,
+	driver.AllReduce, driver.Reduce, driver.ReduceScatter, driver.Broadcast, driver.AllGather,
 	driver.AllToAll,
 }
 
@@ -63,8 +63,6 @@ func (k *code) nameOf(f cuda.Function) string {
 	return "a kernel that has no name"
 }
 
-var entry = regexp.MustCompile(`(?m)^\.visible \.entry (\w+)\(`)
-
 // kernelsIn lists the kernels of an object, by what its text says.
 func kernelsIn(t *testing.T, object func(major, minor int) ([]byte, error)) []string {
 	t.Helper()
@@ -73,8 +71,11 @@ func kernelsIn(t *testing.T, object func(major, minor int) ([]byte, error)) []st
 		t.Fatal(err)
 	}
 	var names []string
-	for _, found := range entry.FindAllSubmatch(text, -1) {
-		names = append(names, string(found[1]))
+	for line := range strings.Lines(string(text)) {
+		if entry, is := strings.CutPrefix(line, ".visible .entry "); is {
+			name, _, _ := strings.Cut(entry, "(")
+			names = append(names, name)
+		}
 	}
 	if len(names) == 0 {
 		t.Fatal("the object has no kernels")
@@ -82,16 +83,21 @@ func kernelsIn(t *testing.T, object func(major, minor int) ([]byte, error)) []st
 	return names
 }
 
-// kernelsOf lists the kernels of groups of so many ranks.
+// kernelsOf lists the kernels of groups of so many ranks, or, for none, those of one GPU.
 func kernelsOf(t *testing.T, ranks int) []string {
 	t.Helper()
-	ending := "_8"
-	if ranks == 2 || ranks == 4 {
-		ending = fmt.Sprintf("_%d", ranks)
+	var names []string
+	for _, name := range kernelsIn(t, kernels.Object) {
+		switch n := name[len(name)-1]; {
+		case strings.Contains(name, "_local_") || strings.HasPrefix(name, "norm_"):
+			if ranks == 0 {
+				names = append(names, name)
+			}
+		case ranks == int(n-'0') || n == '8' && ranks != 0 && ranks != 2 && ranks != 4:
+			names = append(names, name)
+		}
 	}
-	return slices.DeleteFunc(kernelsIn(t, kernels.Object), func(name string) bool {
-		return !strings.HasSuffix(name, ending)
-	})
+	return names
 }
 
 // demand logs how often kernels have run on a rank, and fails the test if one of them has not.
