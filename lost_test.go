@@ -87,8 +87,10 @@ func work(ctx context.Context) (*testimony, error) {
 		return nil, err
 	}
 	err = untilLost(ctx, rt, p)
-	if rounds[os.Getenv(insideVariable)].direct && rt.World().Stats().Paths["direct"] == 0 {
-		return nil, errors.New("nothing went direct")
+	paths := rt.World().Stats().Paths
+	if rounds[os.Getenv(insideVariable)].direct &&
+		(paths["direct"] == 0 || paths["window"] != 0 || paths["plain"] != 0) {
+		return nil, fmt.Errorf("not everything went direct: %v", paths)
 	}
 	var lost *symmem.RankLostError
 	if !errors.As(err, &lost) {

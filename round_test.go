@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"syscall"
+	"testing"
 
 	"symmem"
+	"symmem/driver"
+	"symmem/driver/nccl/kernels"
 )
 
 // round is something in which a rank dies. All ranks do it again and again.
@@ -21,7 +24,7 @@ var rounds = map[string]round{
 	"a collective on the plain path": {do: collectiveRound(symmem.PathPlain, many)},
 	"a collective over windows":      {do: collectiveRound(symmem.PathWindow, many)},
 	"a collective over peers' buffers": {
-		do: collectiveRound(symmem.PathDirect, many), direct: true,
+		do: collectiveRound(symmem.PathDirect, bulk), direct: true,
 	},
 	"a collective in lines":             {do: collectiveRound(symmem.PathDirect, few), direct: true},
 	"a collective that it has launched": {do: launchedRound(symmem.PathWindow, many), itself: true},
@@ -29,7 +32,7 @@ var rounds = map[string]round{
 		do: launchedRound(symmem.PathDirect, few), itself: true, direct: true,
 	},
 	"a large kernel that it has launched": {
-		do: launchedRound(symmem.PathDirect, many), itself: true, direct: true,
+		do: launchedRound(symmem.PathDirect, bulk), itself: true, direct: true,
 	},
 	"a kernel that waits for the others": {do: insideRound, itself: true, direct: true},
 	"a kernel that has ended":            {do: afterRound, itself: true, direct: true},
@@ -45,11 +48,35 @@ var rounds = map[string]round{
 	}},
 }
 
-// Counts of elements: what goes over peers' buffers, and what in lines.
+// Counts of elements: of NCCL's collectives, and of ours over peers' buffers and in lines. A buffer
+// of the largest fills the first segment.
 const (
 	many = 1 << 20
+	bulk = 2 << 20
 	few  = 1000
 )
+
+// TestDirectRoundsHaveTheKernelsOfTheirNames asks for them as the backend does. Outside of windows
+// there is none for the large ones: what goes direct of them goes over buffers. Ranks make sure
+// that all do.
+func TestDirectRoundsHaveTheKernelsOfTheirNames(t *testing.T) {
+	for _, row := range []struct {
+		count                int64
+		symmetric, has, bulk bool
+	}{
+		{few, true, true, false}, {few, false, true, false},
+		{bulk, true, true, true}, {bulk, false, false, false},
+	} {
+		launch, err := kernels.Choose(&kernels.Request{
+			Operation: driver.AllReduce, DataType: driver.Float32, Ranks: lostRanks, Count: row.count,
+			Symmetric: row.symmetric, Multiprocessors: 132,
+		})
+		if (err == nil) != row.has || launch.Bulk != row.bulk {
+			t.Errorf("%d elements, in windows: %v: %s, over buffers: %v, %v", row.count, row.symmetric,
+				launch.Kernel, launch.Bulk, err)
+		}
+	}
+}
 
 // collectiveRound adds up a buffer on a path.
 func collectiveRound(

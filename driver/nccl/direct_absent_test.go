@@ -11,7 +11,8 @@ import (
 	"symmem/driver"
 )
 
-// sizes are those of a call in lines and of one over the buffers, in numbers.
+// sizes are those of a call in lines and of one over the buffers, in numbers. Whoever raises a
+// power makes sure of that.
 var sizes = map[string]int64{"lines": 1000, "buffers": 1 << 21}
 
 // TestARankThatNeverComesIsNamed leaves kernels waiting for one rank until the deadline. Their

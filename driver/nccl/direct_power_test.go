@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"symmem/driver"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/dl"
 )
 
@@ -56,14 +57,36 @@ func (p *power) call(path driver.Path) driver.Call {
 	}
 }
 
-// raise queues a call of a group and counts it.
+// raise queues a call of a group and counts it. One that has the size for it must go over the
+// buffers of peers, and no other.
 func (p *power) raise(c driver.Communicator, on driver.Stream, path driver.Path) error {
-	plan, err := c.Prepare(p.call(path))
+	call, group := p.call(path), c.(*communicator)
+	if path == driver.PathDirect {
+		launch, err := kernels.Choose(group.request(&call))
+		if want := p.count >= sizes["buffers"]; err == nil && launch.Bulk != want {
+			return fmt.Errorf("%s of %d numbers: over buffers of peers: %v, want %v", launch.Kernel,
+				p.count, launch.Bulk, want)
+		}
+	}
+	plan, err := c.Prepare(call)
 	if err != nil {
 		return err
 	}
-	p.want *= uint32(len(c.(*communicator).cfg.Ranks))
+	p.ran(group, 1)
 	return c.Launch(on, plan)
+}
+
+// ran counts calls of a group.
+func (p *power) ran(c *communicator, calls int) {
+	for range calls {
+		p.want *= uint32(len(c.cfg.Ranks))
+	}
+}
+
+// replay launches a graph of so many calls of the rank's group, and counts them.
+func (p *power) replay(m *mate, g driver.Graph, on driver.Stream, calls int) error {
+	p.ran(m.group.(*communicator), calls)
+	return g.Launch(on)
 }
 
 // check compares the numbers, once a stream has done its work.

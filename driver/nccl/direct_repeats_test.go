@@ -3,22 +3,26 @@ package nccl
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 
 	"symmem/driver"
 )
 
 // TestDirectRepeats lets ranks run through random calls without a wait for each other but for that
-// of the kernels. Each rank is late by itself at times, before a launch or on its stream.
+// of the kernels. Each rank is late by itself at times, before a launch or on its stream. In full
+// every kernel that sums bfloat16 or copies has its share.
 func TestDirectRepeats(t *testing.T) {
-	calls := 2_000
+	calls, size := 2_000, int64(5<<20)
 	if full() {
-		calls = 100_000
+		calls, size = 100_000, 2*mostOffered
 	}
 	draws := drawing(t)
-	p := newPitch(t, min(4, devices(t)), 5<<20, draws)
+	p := newPitch(t, min(4, devices(t)), size, draws)
 	groups := casts(t)
 	p.enroll(groups[len(groups)-1]...)
 	p.sow(driver.BFloat16)
@@ -42,33 +46,45 @@ func TestDirectRepeats(t *testing.T) {
 		}
 		return nil
 	})
+	var wanted []string
+	if full() {
+		wanted = slices.DeleteFunc(kernelsOf(t, len(p.playing)), func(name string) bool {
+			return !strings.Contains(name, "_bf16_") && !strings.Contains(name, "_copy_")
+		})
+	}
+	p.playing[0].demand(t, wanted)
 }
 
-// mixed makes a batch of all operations. One in a thousand is large, if tests run in full.
+// mixed makes a batch of all operations, of small counts. If tests run in full one call in a
+// hundred is drawn from the kernels that there are, each as often as the others.
 func (p *pitch) mixed() batch {
 	b := batch{way: way{
 		dataType: driver.BFloat16, inPlace: p.draws.IntN(2) == 0, loose: p.draws.IntN(2) == 0,
 	}}
-	operations := []driver.Operation{
-		driver.AllReduce, driver.ReduceScatter, driver.Reduce, driver.AllGather, driver.Broadcast,
-		driver.AllToAll, driver.Barrier,
-	}
+	offers := p.offers(b.way)
+	kinds := slices.Sorted(maps.Keys(offers))
 	for range 100 {
-		c := trial{
-			operation: operations[p.draws.IntN(len(operations))],
-			root:      p.draws.IntN(len(p.playing)), count: p.draws.Int64N(1 << p.draws.IntN(12)),
+		c := p.small()
+		if full() && p.draws.IntN(100) == 0 {
+			alike := offers[kinds[p.draws.IntN(len(kinds))]]
+			c = alike[p.draws.IntN(len(alike))]
+			c.count -= p.draws.Int64N(100)
 		}
-		if c.operation == driver.Barrier {
-			c.count = 0
-		}
-		if full() && c.operation != driver.Barrier && p.draws.IntN(1000) == 0 {
-			c.count = 300_000
-		}
+		c.root = p.draws.IntN(len(p.playing))
 		if p.add(&b, c) {
 			break
 		}
 	}
 	return b
+}
+
+// small draws an operation and a small count.
+func (p *pitch) small() trial {
+	i := p.draws.IntN(len(operations) + 1)
+	if i == len(operations) {
+		return trial{operation: driver.Barrier}
+	}
+	return trial{operation: operations[i], count: p.draws.Int64N(1 << p.draws.IntN(12))}
 }
 
 // dawdle makes a rank late at times.

@@ -61,41 +61,48 @@ func TestPathsMix(t *testing.T) {
 	})
 }
 
-// TestEagerAndCapturedCallsMix replays a graph 1,000 times, with calls between that are in none.
-// The graph goes over lines and over the buffers of peers.
+// TestEagerAndCapturedCallsMix replays a graph of calls in lines 1,000 times, with calls between
+// that are in none; and now and then one of a call over the buffers of peers, which takes the
+// software GPU long.
 func TestEagerAndCapturedCallsMix(t *testing.T) {
 	const replays = 1000
+	calls := []int{3, 1}
 	w := odd(t)
 	w.must(func(m *mate) error {
-		small, err := m.newPower(w, 1, 500)
-		if err != nil {
-			return err
+		var powers [2]*power
+		var graphs [2]driver.Graph
+		for i, count := range []int64{500, sizes["buffers"]} {
+			var err error
+			if powers[i], err = m.newPower(w, uint32(i+1), count); err != nil {
+				return err
+			}
+			if graphs[i], err = m.capture(powers[i], calls[i]); err != nil {
+				return err
+			}
 		}
 		other, err := m.device.NewStream()
 		if err != nil {
 			return err
 		}
 		defer other.Close()
-		g, err := m.capture(small, 3)
-		if err != nil {
-			return err
-		}
 		for i := range replays {
 			on := []driver.Stream{m.stream, other}[i/10%2]
-			err = g.Launch(on)
-			small.want *= 27
+			err := powers[0].replay(m, graphs[0], on, calls[0])
 			if err == nil && i%3 == 0 {
-				err = small.raise(m.group, on, driver.PathDirect)
+				err = powers[0].raise(m.group, on, driver.PathDirect)
+			}
+			if err == nil && i%100 == 55 {
+				err = powers[1].replay(m, graphs[1], on, calls[1])
 			}
 			if err != nil {
 				return fmt.Errorf("replay %d: %w", i, err)
 			}
 		}
-		return errors.Join(m.check(w, small, m.stream, other), g.Close())
+		return errors.Join(m.check(w, powers[0], m.stream, other), m.check(w, powers[1], m.stream))
 	})
 }
 
-// capture records calls of the group, which do not run.
+// capture records calls of the group, which do not run. The graph is the rank's.
 func (m *mate) capture(p *power, calls int) (driver.Graph, error) {
 	want := p.want
 	defer func() { p.want = want }()
@@ -104,6 +111,9 @@ func (m *mate) capture(p *power, calls int) (driver.Graph, error) {
 		err = errors.Join(err, p.raise(m.group, m.stream, driver.PathDirect))
 	}
 	g, end := m.stream.EndCapture()
+	if end == nil {
+		m.graphs = append(m.graphs, g)
+	}
 	return g, errors.Join(err, end)
 }
 
@@ -111,7 +121,7 @@ func (m *mate) capture(p *power, calls int) (driver.Graph, error) {
 func TestLargeCallsAreCaptured(t *testing.T) {
 	w := odd(t)
 	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 600_000)
+		p, err := m.newPower(w, 1, sizes["buffers"])
 		if err != nil {
 			return err
 		}
@@ -120,10 +130,10 @@ func TestLargeCallsAreCaptured(t *testing.T) {
 			return err
 		}
 		for range 3 {
-			err = errors.Join(err, g.Launch(m.stream), p.raise(m.group, m.stream, driver.PathDirect))
-			p.want *= 9
+			err = errors.Join(err, p.replay(m, g, m.stream, 2),
+				p.raise(m.group, m.stream, driver.PathDirect))
 		}
-		return errors.Join(err, m.check(w, p, m.stream), g.Close())
+		return errors.Join(err, m.check(w, p, m.stream))
 	})
 }
 
@@ -245,7 +255,7 @@ func (m *mate) replayOwned(w *team, p *power, theirs cuda.Stream, s driver.Strea
 		return err
 	}
 	for range 50 {
-		p.want *= 9
+		p.ran(m.group.(*communicator), 2)
 		err = errors.Join(err, d.do(func() error { return d.cuda.GraphLaunch(exec, theirs) }),
 			p.raise(m.group, s, driver.PathDirect))
 	}

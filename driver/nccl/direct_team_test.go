@@ -36,6 +36,10 @@ type mate struct {
 	// pinned is memory of the host that the device writes quickly.
 	pinned []byte
 	owned  []*stretch
+	// ran is how often it has launched each kernel, by name.
+	ran map[string]int
+	// graphs are what it has captured. A group stays while one of it is open.
+	graphs []driver.Graph
 }
 
 // stretch is memory of a rank, and its window in the group if it has one.
@@ -54,7 +58,7 @@ func newTeam(t *testing.T, n int, timeout time.Duration) *team {
 	needDevices(t, n)
 	w := &team{t: t}
 	for number := range n {
-		w.mates = append(w.mates, &mate{number: number})
+		w.mates = append(w.mates, &mate{number: number, ran: map[string]int{}})
 	}
 	w.playing = w.mates
 	store := &drivertest.Store{}
@@ -93,6 +97,9 @@ func (m *mate) open(t *testing.T, cfg driver.Config) error {
 // close gives everything back; what a failed test has not made is left out.
 func (m *mate) close() error {
 	var errs []error
+	for _, g := range m.graphs {
+		errs = append(errs, g.Close())
+	}
 	if m.stream != nil {
 		errs = append(errs, m.stream.Close())
 	}
@@ -216,6 +223,7 @@ func (m *mate) launch(on driver.Stream, call driver.Call) error {
 	if err != nil {
 		return err
 	}
+	m.note(p.(*plan))
 	return m.group.Launch(on, p)
 }
 

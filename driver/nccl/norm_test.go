@@ -197,24 +197,29 @@ func TestNormsAreRight(t *testing.T) {
 	for _, cast := range casts(t) {
 		w.play(cast...)
 		for range trials {
-			s := anySheet(draws, len(cast))
-			outs := make([][]byte, len(cast))
-			w.must(func(m *mate) error {
-				d := &desks[m.number]
-				call, err := d.lay(m, s)
-				if err == nil {
-					err = m.launch(m.stream, call)
-				}
-				if err == nil {
-					outs[m.rank], err = d.look(w, m, s, &call)
-				}
-				return err
-			})
-			for r, out := range outs {
-				if !bytes.Equal(out, outs[0]) {
-					t.Fatalf("%v: rank %d has another output than rank 0", s, r)
-				}
-			}
+			w.normalize(desks, anySheet(draws, len(cast)))
+		}
+	}
+}
+
+// normalize calls a norm and compares.
+func (w *team) normalize(desks []desk, s *sheet) {
+	w.t.Helper()
+	outs := make([][]byte, len(w.playing))
+	w.must(func(m *mate) error {
+		d := &desks[m.number]
+		call, err := d.lay(m, s)
+		if err == nil {
+			err = m.launch(m.stream, call)
+		}
+		if err == nil {
+			outs[m.rank], err = d.look(w, m, s, &call)
+		}
+		return err
+	})
+	for r, out := range outs {
+		if !bytes.Equal(out, outs[0]) {
+			w.t.Fatalf("%v: rank %d has another output than rank 0", s, r)
 		}
 	}
 }

@@ -1,0 +1,98 @@
+package nccl
+
+import (
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"symmem/driver"
+	"symmem/driver/nccl/kernels"
+	"symmem/internal/cuda"
+)
+
+// TestEveryKernelOnce calls every kernel of ours that groups of two, three and four ranks have, as
+// far as the machine has GPUs, and compares what it writes. The calls are the same in each run.
+func TestEveryKernelOnce(t *testing.T) {
+	draws := rand.New(rand.NewPCG(1, 1))
+	p := newPitch(t, min(4, devices(t)), mostOffered+mostOffered/8, draws)
+	desks := make([]desk, len(p.mates))
+	p.must(func(m *mate) (err error) {
+		desks[m.number], err = newDesk(m)
+		return err
+	})
+	wanted := slices.Concat(kernelsOf(t, 0), kernelsIn(t, kernels.ProductObject))
+	for _, cast := range casts(t) {
+		p.enroll(cast...)
+		p.once(trial{way: way{dataType: driver.Float32}, op: driver.Sum})
+		p.once(trial{way: way{dataType: driver.Float16, inPlace: true}, op: driver.Max})
+		p.once(trial{way: way{dataType: driver.BFloat16}, op: driver.Avg})
+		p.once(trial{way: way{dataType: driver.Int32, inPlace: true}, op: driver.Min})
+		p.normalize(desks, newSheet(draws, len(cast), 200, 1024))
+		p.normalize(desks, newSheet(draws, len(cast), 1, driver.MaxHidden))
+		wanted = append(wanted, kernelsOf(t, len(cast))...)
+	}
+	first := p.mates[0]
+	for _, err := range []error{
+		first.normalizeInSteps(p.team, &desks[0], newSheet(draws, 1, 5, 1024)),
+		first.multiply(p.team, &desks[0], newMatrices(draws, 17, 264, 3)),
+		first.multiply(p.team, &desks[0], newMatrices(draws, 40, 4360, kernels.MaxSequences)),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	first.demand(t, wanted)
+}
+
+// once calls each kernel that there is for a type, with the least that it gets.
+func (p *pitch) once(like trial) {
+	p.t.Helper()
+	p.sow(like.dataType)
+	p.reduced = reduced(like.dataType, like.op, p.inputs)
+	offers := p.offers(like.way)
+	for _, kernel := range slices.Sorted(maps.Keys(offers)) {
+		c, b := offers[kernel][0], batch{way: like.way}
+		c.op, c.root = like.op, 1
+		p.add(&b, c)
+		p.run(&b, true)
+	}
+}
+
+// normalizeInSteps does alone, by two kernels, what is left of a norm after the all-reduce.
+func (m *mate) normalizeInSteps(w *team, d *desk, s *sheet) error {
+	call, err := d.lay(m, s)
+	if err != nil {
+		return err
+	}
+	l := kernels.Local{Norm: *call.Norm, Send: call.Send, Recv: call.Recv}
+	blocks, threads := l.AddGrid()
+	err = m.start(kernels.AddKernel, 0, blocks, threads, l.Params())
+	blocks, threads = l.Grid()
+	err = errors.Join(err, m.start(kernels.NormKernel, 0, blocks, threads, l.Params()))
+	if err == nil {
+		_, err = d.look(w, m, s, &call)
+	}
+	return err
+}
+
+// start launches a kernel by its name, of a module or, if it is 0, of the device's own, and counts
+// it.
+func (m *mate) start(name string, of cuda.Module, blocks, threads int, params cuda.Params) error {
+	m.ran[name]++
+	d := m.device
+	return d.do(func() (err error) {
+		var f cuda.Function
+		if of == 0 {
+			f, err = d.code.function(d, name)
+		} else {
+			f, err = d.cuda.ModuleGetFunction(of, name)
+		}
+		if err != nil {
+			return err
+		}
+		return d.cuda.LaunchKernel(f, cuda.Dim{X: uint32(blocks)}, cuda.Dim{X: uint32(threads)}, 0,
+			m.stream.(*stream).handle, &params)
+	})
+}

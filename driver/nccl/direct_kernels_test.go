@@ -1,0 +1,116 @@
+package nccl
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"symmem/driver"
+	"symmem/driver/nccl/kernels"
+	"symmem/internal/cuda"
+)
+
+// operations are those that kernels of our own have, but for barriers and norms. Those with smaller
+// buffers come first.
+var operations = []driver.Operation{
+	driver.AllReduce, driver.Reduce, driver.ReduceScatter, driver.Broadcast, driver.AllGather,
+	driver.AllToAll,
+}
+
+// mostOffered is the largest buffer of an offer, in bytes: parts of four ranks, each large enough
+// for bulk kernels.
+const mostOffered = 12 << 20
+
+// offers lists calls of a way, from small to large, by the kernel that they get.
+func (p *pitch) offers(w way) map[string][]trial {
+	all, m := map[string][]trial{}, p.playing[0]
+	send, recv := p.fields(m, w)
+	most := min(p.room(w), mostOffered/int64(w.dataType.Size()))
+	for bytes := int64(4 << 10); bytes <= mostOffered; bytes += bytes / 4 {
+		for _, operation := range operations {
+			c := trial{way: w, operation: operation, count: bytes / int64(w.dataType.Size())}
+			if from, to := c.spans(len(p.playing)); max(from, to) > most {
+				continue
+			}
+			call := c.call(m.rank, send, recv)
+			launch, err := kernels.Choose(m.group.(*communicator).request(&call))
+			if err == nil {
+				all[launch.Kernel] = append(all[launch.Kernel], c)
+			}
+		}
+	}
+	return all
+}
+
+// note counts the kernels of a plan that is launched.
+func (m *mate) note(p *plan) {
+	for k := p.kernel; k != nil; k = k.then {
+		m.ran[m.device.code.nameOf(k.function)]++
+	}
+}
+
+// nameOf is the name under which a kernel was found.
+func (k *code) nameOf(f cuda.Function) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for name, found := range k.functions {
+		if found == f {
+			return name
+		}
+	}
+	return "a kernel that has no name"
+}
+
+// kernelsIn lists the kernels of an object, by what its text says.
+func kernelsIn(t *testing.T, object func(major, minor int) ([]byte, error)) []string {
+	t.Helper()
+	text, err := object(10, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for line := range strings.Lines(string(text)) {
+		if entry, is := strings.CutPrefix(line, ".visible .entry "); is {
+			name, _, _ := strings.Cut(entry, "(")
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		t.Fatal("the object has no kernels")
+	}
+	return names
+}
+
+// kernelsOf lists the kernels of groups of so many ranks, or, for none, those of one GPU.
+func kernelsOf(t *testing.T, ranks int) []string {
+	t.Helper()
+	var names []string
+	for _, name := range kernelsIn(t, kernels.Object) {
+		switch n := name[len(name)-1]; {
+		case strings.Contains(name, "_local_") || strings.HasPrefix(name, "norm_"):
+			if ranks == 0 {
+				names = append(names, name)
+			}
+		case ranks == int(n-'0') || n == '8' && ranks != 0 && ranks != 2 && ranks != 4:
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// demand logs how often kernels have run on a rank, and fails the test if one of them has not.
+func (m *mate) demand(t *testing.T, names []string) {
+	t.Helper()
+	var counts []string
+	for _, name := range slices.Sorted(maps.Keys(m.ran)) {
+		counts = append(counts, fmt.Sprintf("%s %d", name, m.ran[name]))
+	}
+	t.Logf("rank %d has run %s", m.number, strings.Join(counts, ", "))
+	for _, name := range names {
+		if m.ran[name] == 0 {
+			t.Errorf("%s has not run", name)
+		}
+	}
+}
