@@ -64,8 +64,10 @@ func TestDirectRoundsHaveTheKernelsOfTheirNames(t *testing.T) {
 		count                int64
 		symmetric, has, bulk bool
 	}{
-		{few, true, true, false}, {few, false, true, false},
-		{bulk, true, true, true}, {bulk, false, false, false},
+		{few, true, true, false},
+		{few, false, true, false},
+		{bulk, true, true, true},
+		{bulk, false, false, false},
 	} {
 		launch, err := kernels.Choose(&kernels.Request{
 			Operation: driver.AllReduce, DataType: driver.Float32, Ranks: lostRanks, Count: row.count,

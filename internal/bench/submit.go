@@ -157,9 +157,10 @@ func (s *sides) quietest() *sides {
 	n := len(s.ours)
 	around := func(i int) float64 {
 		before, after := max(i-1, 0), min(i+1, n-1)
-		if i == 0 {
+		switch i {
+		case 0:
 			before = after
-		} else if i == n-1 {
+		case n - 1:
 			after = before
 		}
 		return s.ours[before] + s.theirs[before] + s.ours[after] + s.theirs[after]
