@@ -29,11 +29,7 @@ func (k *code) load(d *Device) error {
 	if k.module != 0 {
 		return nil
 	}
-	major, err := d.gpu.Attribute(cuda.AttributeComputeCapabilityMajor)
-	if err != nil {
-		return err
-	}
-	minor, err := d.gpu.Attribute(cuda.AttributeComputeCapabilityMinor)
+	major, minor, err := d.gpu.ComputeCapability()
 	if err != nil {
 		return err
 	}

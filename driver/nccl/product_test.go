@@ -69,11 +69,7 @@ func (m *mate) multiply(w *team, d *desk, a *matrices) error {
 func (m *mate) products() (module cuda.Module, err error) {
 	d := m.device
 	err = d.do(func() error {
-		major, err := d.gpu.Attribute(cuda.AttributeComputeCapabilityMajor)
-		if err != nil {
-			return err
-		}
-		minor, err := d.gpu.Attribute(cuda.AttributeComputeCapabilityMinor)
+		major, minor, err := d.gpu.ComputeCapability()
 		if err != nil {
 			return err
 		}

@@ -27,16 +27,13 @@ func loadProgram(
 	if err != nil {
 		return nil, err
 	}
-	var major, minor int
+	major, minor, err := device.ComputeCapability()
+	if err != nil {
+		return nil, err
+	}
 	p := &program{gpu: gpu}
-	for attribute, to := range map[cuda.Attribute]*int{
-		cuda.AttributeComputeCapabilityMajor: &major,
-		cuda.AttributeComputeCapabilityMinor: &minor,
-		cuda.AttributeMultiprocessorCount:    &p.multiprocessors,
-	} {
-		if *to, err = device.Attribute(attribute); err != nil {
-			return nil, err
-		}
+	if p.multiprocessors, err = device.Attribute(cuda.AttributeMultiprocessorCount); err != nil {
+		return nil, err
 	}
 	if p.overlaps, err = device.LaunchesOverlap(); err != nil {
 		return nil, err

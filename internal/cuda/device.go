@@ -106,6 +106,15 @@ func (v Device) Attribute(attribute Attribute) (int, error) {
 	return int(value.Take()), err
 }
 
+// ComputeCapability is what code for the device has to be of, such as 9 and 0.
+func (v Device) ComputeCapability() (major, minor int, err error) {
+	if major, err = v.Attribute(AttributeComputeCapabilityMajor); err != nil {
+		return 0, 0, err
+	}
+	minor, err = v.Attribute(AttributeComputeCapabilityMinor)
+	return major, minor, err
+}
+
 // CanAccessPeer tells whether kernels and copies of this device can reach the memory of another.
 func (v Device) CanAccessPeer(other Device) (bool, error) {
 	can := dl.NewCell(int32(0))

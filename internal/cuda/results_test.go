@@ -83,6 +83,14 @@ var results = map[string]struct {
 		0, half(1), "1", "cuDeviceGetAttribute",
 		[]int64{out, 128, 3},
 	},
+	"a compute capability": {
+		func(d *Driver) string {
+			major, minor, err := device(d, 3).ComputeCapability()
+			return given([]int{major, minor}, err)
+		},
+		0, half(9), "[9 9]", "cuDeviceGetAttribute",
+		[]int64{out, 76, 3},
+	},
 	"peer access": {
 		func(d *Driver) string { return given(device(d, 3).CanAccessPeer(device(d, 4))) },
 		0, half(1), "true", "cuDeviceCanAccessPeer",

@@ -65,8 +65,8 @@ func (c cast) wantNamed(kind string, victim int) {
 		}
 		o := a.await("outcome")
 		switch {
-		case o.Kind == kind && slices.Equal(o.Ranks, []int{victim}),
-			o.Kind == kind && kind == "late" && slices.Contains(o.Ranks, victim):
+		case o.Kind == kind && (slices.Equal(o.Ranks, []int{victim}) ||
+			kind == "late" && slices.Contains(o.Ranks, victim)):
 			named++
 		case o.Kind != "fault":
 			a.t.Errorf("rank %d ended by %s of %v (%s), want %s of rank %d",
