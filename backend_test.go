@@ -3,12 +3,14 @@ package symmem_test
 import (
 	"cmp"
 	"errors"
+	"math"
 	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"symmem"
+	"symmem/driver/nccl"
 )
 
 // backendVariable names the backend on which the tests run. Nothing else decides: every world of a
@@ -21,6 +23,20 @@ func on(o symmem.Options) symmem.Options {
 		o.Backend = cmp.Or(os.Getenv(backendVariable), "host")
 	}
 	return o
+}
+
+// localRanks is how many ranks the backend has devices for, and 2 if for less: a world of them is
+// skipped then. The host has as many as anyone wants.
+func localRanks(t *testing.T) int {
+	t.Helper()
+	if on(symmem.Options{}).Backend == "host" {
+		return math.MaxInt
+	}
+	n, err := nccl.Backend{}.LocalRanks()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return max(2, n)
 }
 
 // refusedRanks is the smallest local world that the backend has refused; 0 means none so far.

@@ -25,10 +25,12 @@ const (
 	victimVariable = "SYMMEM_TEST_VICTIM" // the rank that kills itself
 	insideVariable = "SYMMEM_TEST_INSIDE" // what the ranks do then
 	rankVariable   = "SYMMEM_TEST_RANK"
+	sizeVariable   = "SYMMEM_TEST_SIZE"
 	storeVariable  = "SYMMEM_TEST_STORE"
 )
 
 const (
+	// lostRanks is how many ranks a world has that loses one, where the backend has as many devices.
 	lostRanks = 3
 	// roundsBefore is how often the ranks do the thing before the victim dies in it.
 	roundsBefore = 5
@@ -67,8 +69,12 @@ func work(ctx context.Context) (*testimony, error) {
 	if err != nil {
 		return nil, err
 	}
+	size, err := strconv.Atoi(os.Getenv(sizeVariable))
+	if err != nil {
+		return nil, err
+	}
 	rt, err := symmem.Open(ctx, on(symmem.Options{
-		Rank: number, Size: lostRanks, Store: os.Getenv(storeVariable), Timeout: time.Minute,
+		Rank: number, Size: size, Store: os.Getenv(storeVariable), Timeout: time.Minute,
 	}))
 	if err != nil {
 		return nil, err
@@ -129,8 +135,9 @@ func dieInRound(done *atomic.Int64) {
 
 func TestARankThatIsKilledIsNamedWithinSeconds(t *testing.T) {
 	var direct atomic.Bool
-	together(t, lostRanks, symmem.Options{}, func(r *rank) { direct.Store(!r.Device().Addressable) })
-	victims := []int{2, 0}
+	ranks := min(lostRanks, localRanks(t))
+	together(t, ranks, symmem.Options{}, func(r *rank) { direct.Store(!r.Device().Addressable) })
+	victims := []int{ranks - 1, 0}
 	if testing.Short() {
 		victims = victims[:1]
 	}
@@ -140,7 +147,7 @@ func TestARankThatIsKilledIsNamedWithinSeconds(t *testing.T) {
 		}
 		for _, victim := range victims {
 			t.Run(fmt.Sprintf("rank %d in %s", victim, inside), func(t *testing.T) {
-				loseRank(t, inside, victim)
+				loseRank(t, inside, ranks, victim)
 			})
 		}
 	}
@@ -149,13 +156,13 @@ func TestARankThatIsKilledIsNamedWithinSeconds(t *testing.T) {
 	}
 }
 
-// loseRank starts a world as processes and checks what the survivors of the victim's end say.
-func loseRank(t *testing.T, inside string, victim int) {
+// loseRank starts a world of so many processes and checks what those say that survive the victim.
+func loseRank(t *testing.T, inside string, ranks, victim int) {
 	t.Helper()
 	store := "unix:@symmem-test-" + rand.Text()
 	var processes []*exec.Cmd
-	for number := range lostRanks {
-		processes = append(processes, startRank(t, store, inside, number, victim))
+	for number := range ranks {
+		processes = append(processes, startRank(t, store, inside, number, ranks, victim))
 	}
 	_ = processes[victim].Wait()
 	died := time.Now()
@@ -179,11 +186,12 @@ func loseRank(t *testing.T, inside string, victim int) {
 }
 
 // startRank starts this program as a rank. Its whole output goes to one buffer.
-func startRank(t *testing.T, store, inside string, number, victim int) *exec.Cmd {
+func startRank(t *testing.T, store, inside string, number, ranks, victim int) *exec.Cmd {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), os.Args[0])
 	c.Env = append(os.Environ(), storeVariable+"="+store, insideVariable+"="+inside,
-		rankVariable+"="+strconv.Itoa(number), victimVariable+"="+strconv.Itoa(victim))
+		rankVariable+"="+strconv.Itoa(number), sizeVariable+"="+strconv.Itoa(ranks),
+		victimVariable+"="+strconv.Itoa(victim))
 	out := &bytes.Buffer{}
 	c.Stdout, c.Stderr = out, out
 	if err := c.Start(); err != nil {

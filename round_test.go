@@ -69,13 +69,15 @@ func TestDirectRoundsHaveTheKernelsOfTheirNames(t *testing.T) {
 		{bulk, true, true, true},
 		{bulk, false, false, false},
 	} {
-		launch, err := kernels.Choose(&kernels.Request{
-			Operation: driver.AllReduce, DataType: driver.Float32, Ranks: lostRanks, Count: row.count,
-			Symmetric: row.symmetric, Multiprocessors: 132,
-		})
-		if (err == nil) != row.has || launch.Bulk != row.bulk {
-			t.Errorf("%d elements, in windows: %v: %s, over buffers: %v, %v", row.count, row.symmetric,
-				launch.Kernel, launch.Bulk, err)
+		for _, ranks := range []int{2, lostRanks} {
+			launch, err := kernels.Choose(&kernels.Request{
+				Operation: driver.AllReduce, DataType: driver.Float32, Ranks: ranks, Count: row.count,
+				Symmetric: row.symmetric, Multiprocessors: 132,
+			})
+			if (err == nil) != row.has || launch.Bulk != row.bulk {
+				t.Errorf("%d ranks, %d elements, in windows: %v: %s, over buffers: %v, %v", ranks,
+					row.count, row.symmetric, launch.Kernel, launch.Bulk, err)
+			}
 		}
 	}
 }

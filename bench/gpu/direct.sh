@@ -2,8 +2,8 @@
 # The direct path: every operation, type, reduction and count compared with what is computed on the
 # host, to the bit; 100,000 calls in a row; 400 norms of each group; links, streams, captures and ranks
 # that never come; ranks that are killed before, inside and after kernels; and all paths in turns,
-# replayed from graphs. Each part has a limit; without the norms all took less than ten minutes with 4
-# GPUs. PARTS are those to run (right streams killed bench); OUT is where the JSON of the bench goes (a
+# replayed from graphs. Where there are more than two GPUs, some of it is done with three. Each part has a
+# limit; without the norms all took less than ten minutes with 4 GPUs. PARTS are those to run (right streams killed bench); OUT is where the JSON of the bench goes (a
 # folder that goes away), SIZES the largest message of it.
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"

@@ -3,7 +3,8 @@
 # from: the machine, its driver and GPUs, the date, the commit and the command; and keeps NVLink
 # multicast off.
 #
-#   RANKS     how many ranks, a GPU each (4)
+#   RANKS     how many ranks, a GPU each (4). No more GPUs than that are seen, the first ones of
+#             CUDA_VISIBLE_DEVICES
 #   BUILD     where build.sh has put the binaries (build/gpu)
 #   BACKEND   the backend (nccl)
 
@@ -11,6 +12,9 @@ set -euo pipefail
 RANKS=${RANKS:-4}
 BUILD=$(cd "${BUILD:-$(dirname "${BASH_SOURCE[0]}")/../../build/gpu}" && pwd)
 BACKEND=${BACKEND:-nccl}
+# Programs without ranks of their own, such as the tests, take all GPUs that they see.
+CUDA_VISIBLE_DEVICES=$(cut -d, -f"1-$RANKS" <<<"${CUDA_VISIBLE_DEVICES-$(seq -s, 0 $((RANKS - 1)))}")
+export CUDA_VISIBLE_DEVICES
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 PATH=$BUILD:$PATH
 
@@ -20,6 +24,7 @@ failed=0
 describe() {
 	echo "# $(basename "$0"), $(date -u '+%F %T') UTC, commit $(cat "$BUILD/COMMIT")"
 	echo "# $(uname -srm), $(nproc) processors, $RANKS ranks, backend $BACKEND"
+	echo "# GPUs $CUDA_VISIBLE_DEVICES of these:"
 	if command -v nvidia-smi >/dev/null; then
 		nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u | sed 's/^/# driver /'
 		nvidia-smi -L | sed 's/^/# /'

@@ -20,7 +20,7 @@ var sizes = map[string]int64{"lines": 1000, "buffers": 1 << 21}
 func TestARankThatNeverComesIsNamed(t *testing.T) {
 	for kind, count := range sizes {
 		t.Run(kind, func(t *testing.T) {
-			w := newTeam(t, min(4, devices(t)), 2*time.Second)
+			w := newTeam(t, atMost(t, 4), 2*time.Second)
 			var named atomic.Int32
 			w.desert(count, func(m *mate, p *power) error {
 				err := p.raise(m.group, m.stream, driver.PathDirect)
@@ -48,13 +48,13 @@ var errGivenUp = errors.New("this rank gives up")
 // TestAbortEndsKernels has one rank give up while the kernels of all wait for another.
 func TestAbortEndsKernels(t *testing.T) {
 	for kind, count := range sizes {
-		t.Run(kind, func(t *testing.T) { newTeam(t, min(4, devices(t)), time.Minute).abort(count, 1) })
+		t.Run(kind, func(t *testing.T) { newTeam(t, atMost(t, 4), time.Minute).abort(count, 1) })
 	}
 }
 
 // TestAbortEndsKernelsThatAreToCome has more of them queued behind those that wait.
 func TestAbortEndsKernelsThatAreToCome(t *testing.T) {
-	newTeam(t, min(4, devices(t)), time.Minute).abort(sizes["lines"], 3)
+	newTeam(t, atMost(t, 4), time.Minute).abort(sizes["lines"], 3)
 }
 
 // abort has one rank give up after so many calls that another does not come to.

@@ -16,7 +16,7 @@ import (
 // far as the machine has GPUs, and compares what it writes. The calls are the same in each run.
 func TestEveryKernelOnce(t *testing.T) {
 	draws := rand.New(rand.NewPCG(1, 1))
-	p := newPitch(t, min(4, devices(t)), mostOffered+mostOffered/8, draws)
+	p := newPitch(t, atMost(t, 4), mostOffered+mostOffered/8, draws)
 	desks := make([]desk, len(p.mates))
 	p.must(func(m *mate) (err error) {
 		desks[m.number], err = newDesk(m)

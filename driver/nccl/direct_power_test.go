@@ -12,29 +12,37 @@ import (
 
 // power is a buffer of whole numbers on a rank, each of which a call multiplies by the number of
 // ranks: it adds them up in place. That of three ranks is odd for ever, so that every call that
-// ran shows, and one that ran twice, too.
+// ran shows, and one that ran twice, too. That of two ranks would soon be 0. So in teams that step
+// there is a part for each rank, and a call is a reduce-scatter in place: to the numbers of a rank
+// it adds those that lie there on the other ranks, which stay 1.
 type power struct {
 	*stretch
 	count int64
+	// own is where the numbers of this rank begin, in bytes.
+	own   int64
+	steps bool
 	// want is what the numbers are once all calls have run.
 	want uint32
 }
 
 // newPower makes such a buffer, in a window of the group. It is collective.
 func (m *mate) newPower(w *team, name uint32, count int64) (*power, error) {
-	s, err := m.grow(4 * count)
+	cfg, bytes, own := &m.group.(*communicator).cfg, 4*count, int64(0)
+	if w.steps {
+		bytes, own = bytes*int64(len(cfg.Ranks)), bytes*int64(cfg.Rank)
+	}
+	s, err := m.grow(bytes)
 	if err != nil {
 		return nil, err
 	}
-	p := &power{stretch: s, count: count, want: 1}
-	return p, errors.Join(m.register(w, s, name), m.reset(w, p))
+	p := &power{stretch: s, count: count, own: own, steps: w.steps, want: 1}
+	return p, errors.Join(m.register(w, s, name), m.reset(w, p, bytes))
 }
 
-// reset makes all numbers 1.
-func (m *mate) reset(w *team, p *power) error {
-	p.want = 1
-	for at := int64(0); at < 4*p.count; at += pinnedBytes {
-		piece := m.pinned[:min(pinnedBytes, 4*p.count-at)]
+// reset makes all numbers of all ranks 1.
+func (m *mate) reset(w *team, p *power, bytes int64) error {
+	for at := int64(0); at < bytes; at += pinnedBytes {
+		piece := m.pinned[:min(pinnedBytes, bytes-at)]
 		for i := 0; i < len(piece); i += 4 {
 			binary.LittleEndian.PutUint32(piece[i:], 1)
 		}
@@ -48,13 +56,17 @@ func (m *mate) reset(w *team, p *power) error {
 	return nil
 }
 
-// call is the call that multiplies.
+// call is the call that multiplies, or adds.
 func (p *power) call(path driver.Path) driver.Call {
-	return driver.Call{
+	call := driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Int32, Count: p.count, Path: path, Digest: 3,
-		Send: p.segment.Address(), Recv: p.segment.Address(), SendWindow: p.window,
+		Send: p.segment.Address(), Recv: p.segment.Address() + uintptr(p.own), SendWindow: p.window,
 		RecvWindow: p.window,
 	}
+	if p.steps {
+		call.Operation = driver.ReduceScatter
+	}
+	return call
 }
 
 // raise queues a call of a group and counts it. One that has the size for it must go over the
@@ -78,8 +90,13 @@ func (p *power) raise(c driver.Communicator, on driver.Stream, path driver.Path)
 
 // ran counts calls of a group.
 func (p *power) ran(c *communicator, calls int) {
+	ranks := uint32(len(c.cfg.Ranks))
 	for range calls {
-		p.want *= uint32(len(c.cfg.Ranks))
+		if p.steps {
+			p.want += ranks - 1
+		} else {
+			p.want *= ranks
+		}
 	}
 }
 
@@ -96,7 +113,7 @@ func (m *mate) check(w *team, p *power, behind ...driver.Stream) error {
 			return err
 		}
 	}
-	got, err := m.copied(w, p.segment.Address(), 4*p.count)
+	got, err := m.copied(w, p.segment.Address()+uintptr(p.own), 4*p.count)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func TestDirectRepeats(t *testing.T) {
 		calls, size = 100_000, 2*mostOffered
 	}
 	draws := drawing(t)
-	p := newPitch(t, min(4, devices(t)), size, draws)
+	p := newPitch(t, atMost(t, 4), size, draws)
 	groups := casts(t)
 	p.enroll(groups[len(groups)-1]...)
 	p.sow(driver.BFloat16)

@@ -50,7 +50,7 @@ func TestDirectIsRight(t *testing.T) {
 	if full() {
 		size = 256<<20 + 1<<20
 	}
-	ranks := min(4, devices(t))
+	ranks := atMost(t, 4)
 	p := newPitch(t, ranks, size, drawing(t))
 	for _, cast := range casts(t) {
 		p.enroll(cast...)

@@ -21,6 +21,8 @@ type team struct {
 	// playing are those of the group, by group rank.
 	playing []*mate
 	groups  int
+	// steps tells that powers add instead of multiply.
+	steps bool
 }
 
 // mate is a rank of a team.

@@ -21,6 +21,13 @@ func needDevices(t *testing.T, n int) {
 	}
 }
 
+// atMost is how many ranks a test has that makes do with less: as many as there are GPUs, and two
+// where it will be skipped.
+func atMost(t *testing.T, n int) int {
+	t.Helper()
+	return min(n, max(2, devices(t)))
+}
+
 // needDirect skips a test on GPUs whose links the direct path does not take. Anything else that
 // keeps a group from it is a failure.
 func needDirect(t *testing.T, of driver.Communicator) {

@@ -193,7 +193,7 @@ func TestNormsAreRight(t *testing.T) {
 	if full() {
 		trials = 400
 	}
-	w, desks := newDesks(t, min(4, devices(t)), time.Minute)
+	w, desks := newDesks(t, atMost(t, 4), time.Minute)
 	for _, cast := range casts(t) {
 		w.play(cast...)
 		for range trials {
