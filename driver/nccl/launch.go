@@ -178,9 +178,10 @@ func (c *communicator) forsaken(p *plan) error {
 }
 
 // refuse says that a collective was not launched: by Launch if the stream is idle, else, since it
-// would have come later, by Synchronize. s.mu is held.
+// would have come later, by Synchronize. The owner of an adopted stream waits for it without us, so
+// there Launch says it always. s.mu is held.
 func (s *stream) refuse(c *communicator, err error) error {
-	if s.quiet() {
+	if s.adopted || s.quiet() {
 		s.told(c)
 		return err
 	}
