@@ -152,8 +152,7 @@ func (g *Group) direct(
 		}
 	default:
 		var table tuning.Reason
-		wanted, table = g.tuning.ChooseDirect(
-			call.Operation.String(), g.inPlace(call), windows, g.shape, g.larger(call))
+		wanted, table = g.tuning.ChooseDirect(g.asked(call), windows, g.shape)
 		why = &reason{text: "and ", table: &table}
 	}
 	switch {
@@ -168,10 +167,13 @@ func (g *Group) direct(
 	return false, nil
 }
 
-// larger is the size of a call's larger buffer in bytes, which is what tables go by.
-func (g *Group) larger(call *driver.Call) int64 {
+// asked is what tables go by in a call.
+func (g *Group) asked(call *driver.Call) tuning.Call {
 	send, recv := call.Spans(len(g.ranks))
-	return max(send, recv)
+	return tuning.Call{
+		Operation: call.Operation.String(), DataType: call.DataType.String(),
+		InPlace: g.inPlace(call), Bytes: max(send, recv),
+	}
 }
 
 // windowed chooses between the plain and the window path for a call whose buffers lie in windows.
@@ -185,8 +187,7 @@ func (g *Group) windowed(choice PathChoice, call *driver.Call, who string) (driv
 	if choice == PathWindow {
 		return driver.PathWindow, reason{text: "and " + who + " the window path"}
 	}
-	path, why := g.tuning.Choose(
-		call.Operation.String(), g.inPlace(call), g.shape, g.larger(call))
+	path, why := g.tuning.Choose(g.asked(call), g.shape)
 	if path == tuning.Window {
 		return driver.PathWindow, reason{text: "and ", table: &why}
 	}

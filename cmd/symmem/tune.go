@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,9 +34,10 @@ the line between the logarithms of their ratios crosses 1. Out of place and in p
 unless they differ by that much about the faster path at some size: then each has one.
 
 --factor 4 halves the time. Results of 256 MiB take longest to check: --max 64M halves it again.
-The table knows bytes, not types: what --dtype measures decides for all of them. Times outside of
---min and --max that the present table has of this device and library stay, and decide there; else
-sizes outside take the path of the nearest one inside.
+The first type of --dtype decides for all types that have no rules of their own; each further one
+gets rules of its own, and rules of types that are not measured stay. Times outside of --min and
+--max that the present table has of this device and library stay, and decide there; else sizes
+outside take the path of the nearest one inside.
 
 The table is for this device and number of ranks. It goes where every program with them finds it,
 $XDG_CONFIG_HOME/symmem/tuning-DEVICE-RANKS.json (.config in the home directory without the
@@ -48,6 +51,7 @@ tune starts the ranks itself, or, started by a launcher, is one of them. --json 
 const tuneExample = `  symmem tune --ranks 4
   symmem tune --ranks 4 --ops all_reduce,all_gather,reduce_scatter --factor 4
   symmem tune --ranks 2 --max 16M --dry-run
+  symmem tune --ranks 4 --dtype bfloat16,float32,int32 --ops all_reduce
   symmem tune --ops all_reduce,all_gather --output table.json
   SYMMEM_TUNING=table.json symmem bench collective --compare --ranks 2
   torchrun --nproc-per-node 8 --no-python symmem tune`
@@ -59,7 +63,7 @@ type tuneFlags struct {
 	first      bytesFlag
 	last       bytesFlag
 	operations []string
-	dataType   string
+	dataTypes  []string
 	output     string
 	json       bool
 	dryRun     bool
@@ -105,7 +109,8 @@ func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	flags.VarP(&f.first, "min", "b", "smallest size, such as 1K")
 	flags.VarP(&f.last, "max", "e", "largest size (quick 1M)")
 	flags.Int64VarP(&c.Factor, "factor", "f", 2, "each size is so many times the one before")
-	flags.StringVar(&f.dataType, "dtype", "bfloat16", "type of elements")
+	flags.StringSliceVar(&f.dataTypes, "dtype", []string{"bfloat16"},
+		"types of elements; the first decides for all others")
 	flags.IntVar(&c.GraphOps, "graph", 20, "calls that are captured into a graph")
 	flags.BoolVar(&c.Eager, "eager", false, "time calls one by one, not replays of graphs")
 	flags.BoolVar(&f.quick, "quick", false, "few short batches, to try the command")
@@ -146,8 +151,25 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	if c.Operations, err = bench.ParseOperations(f.operations); err != nil {
 		return err
 	}
-	c.DataType, err = reduce.ParseDataType(f.dataType)
-	return err
+	return f.parseTypes()
+}
+
+// parseTypes checks the types of elements.
+func (f *tuneFlags) parseTypes() error {
+	if len(f.dataTypes) == 0 {
+		return errors.New("dtype names no type of elements")
+	}
+	for _, name := range f.dataTypes {
+		t, err := reduce.ParseDataType(name)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(f.config.DataTypes, t) {
+			return fmt.Errorf("dtype names %v twice", t)
+		}
+		f.config.DataTypes = append(f.config.DataTypes, t)
+	}
+	return nil
 }
 
 // hurry is --quick, except for what is given.

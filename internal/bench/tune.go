@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"symmem"
 	"symmem/internal/tuning"
@@ -16,7 +17,9 @@ type Tune struct {
 	Operations []Operation
 	// MinBytes to MaxBytes are the sizes, each Factor times the one before.
 	MinBytes, MaxBytes, Factor int64
-	DataType                   symmem.DataType
+	// DataTypes are measured one after the other. The first decides for all types that have no rules
+	// of their own, which each of the others gets.
+	DataTypes []symmem.DataType
 	// Eager measures calls one by one; else graphs of GraphOps calls, or of as many as fit into a
 	// batch, are replayed, where the backend can capture.
 	Eager    bool
@@ -35,8 +38,11 @@ type Tune struct {
 
 // Tuned is what a Tune has found: alike on all ranks.
 type Tuned struct {
-	// Table is the base with the new rules instead of its own for the same operations and ranks.
+	// Table is the base with the new rules instead of its own for the same operations, types and
+	// ranks.
 	Table *tuning.Table
+	// DataType is that of rules without one.
+	DataType symmem.DataType
 	// Rules are the new ones, in the order of measurement, and Skipped says which operations have
 	// none and why.
 	Rules   []tuning.Rule
@@ -46,11 +52,11 @@ type Tuned struct {
 	Ranks  int
 }
 
-// collective is how calls are measured.
-func (o *Tune) collective() *Collective {
+// collective is how calls are measured on elements of a type.
+func (o *Tune) collective(t symmem.DataType) *Collective {
 	c := &Collective{
 		Operations: o.Operations, MinBytes: o.MinBytes, MaxBytes: o.MaxBytes, Factor: o.Factor,
-		DataType: o.DataType, ReduceOp: symmem.Sum, Path: Auto, Compare: true,
+		DataType: t, ReduceOp: symmem.Sum, Path: Auto, Compare: true,
 		Checks: []symmem.CheckLevel{o.Options.Check}, Worlds: 1, Plan: o.Plan,
 		Backend: o.Options.Backend, Tuning: symmem.BuiltInTuning, Timeout: o.Options.Timeout,
 	}
@@ -61,39 +67,17 @@ func (o *Tune) collective() *Collective {
 }
 
 // Run measures as one rank of a world that a launcher has started.
-func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
-	c := o.collective()
-	l, err := openLane(ctx, c, 0)
-	if err != nil {
-		return nil, fmt.Errorf("opening the world: %w", err)
-	}
-	defer func() { err = errors.Join(err, l.rt.Close()) }()
-	if err := l.withoutGraphs(c); err != nil {
-		return nil, err
-	}
-	t := &tuner{Tune: o, c: c, in: l}
-	if t.out, err = l.outside(ctx, c); err != nil {
-		return nil, err
-	}
-	base, err := o.base(ctx, l)
-	if err != nil {
-		return nil, err
-	}
-	tuned = &Tuned{Device: l.rt.Device().Name, Ranks: l.rt.Size()}
-	for i := range c.Operations {
-		op := &c.Operations[i]
-		found, err := t.measure(ctx, op)
-		if err != nil {
-			return nil, fmt.Errorf("tuning %s: %w", op.Name, err)
+func (o *Tune) Run(ctx context.Context) (*Tuned, error) {
+	t := &tuner{Tune: o, Tuned: &Tuned{DataType: o.DataTypes[0]}}
+	for i, dataType := range o.DataTypes {
+		if i > 0 {
+			t.named = dataType.String()
 		}
-		rules := o.rules(l, base, op, found)
-		if len(rules) == 0 {
-			tuned.Skipped = append(tuned.Skipped, skipped(op))
+		if err := t.run(ctx, o.collective(dataType)); err != nil {
+			return nil, err
 		}
-		tuned.Rules = append(tuned.Rules, rules...)
 	}
-	tuned.Table = o.describe(c, l.rt, base, tuned.Rules)
-	return tuned, tuned.Table.Validate()
+	return t.Tuned, t.Table.Validate()
 }
 
 // skipped says why an operation has no rule.
@@ -104,26 +88,24 @@ func skipped(op *Operation) string {
 	return op.Name + " has one path here, so there is nothing to choose"
 }
 
-// rules derives the rules of an operation from new times, and from those of the base of other
-// sizes. What the measurement does not decide stays as the built-in table has it.
-func (o *Tune) rules(
-	l *lane, base *tuning.Table, op *Operation, found *points,
-) []tuning.Rule {
-	info, name := l.rt.Device(), op.kind.String()
-	group := tuning.Shape{
-		Ranks: l.rt.Size(), Machines: l.rt.World().Stats().Tuning.Machines,
-	}
+// rules derives rules from new times, and from those of the base of other sizes. What the
+// measurement does not decide stays as the built-in table has it.
+func rules(l *lane, base *tuning.Table, about tuning.Rule, found *points) []tuning.Rule {
+	info := l.rt.Device()
 	if base.Device != info.Name || base.Library != l.rt.Library() {
 		base = &tuning.Table{} // whose times say nothing here
 	}
+	old := func(m tuning.Memory) [2][]tuning.Point {
+		about.Memory = m
+		return base.Measured(about)
+	}
 	otherwise := tuning.Builtin(info.Backend, info.Name).Otherwise
-	w := around(base.Measured(name, group, ""), found.windows)
-	d := around(base.Measured(name, group, tuning.Symmetric), found.direct)
-	anywhere := around(base.Measured(name, group, tuning.Anywhere), [2][]tuning.Point{found.anywhere})
+	w, d := around(old(""), found.windows), around(old(tuning.Symmetric), found.direct)
+	anywhere := around(old(tuning.Anywhere), [2][]tuning.Point{found.anywhere})
 	return slices.Concat(
-		tuning.DeriveRules(otherwise, name, group, w[0], w[1]),
-		tuning.DeriveDirect(name, group, tuning.Symmetric, d[0], d[1]),
-		tuning.DeriveDirect(name, group, tuning.Anywhere, anywhere[0], nil))
+		tuning.DeriveRules(otherwise, about, w[0], w[1]),
+		tuning.DeriveDirect(about, tuning.Symmetric, d[0], d[1]),
+		tuning.DeriveDirect(about, tuning.Anywhere, anywhere[0], nil))
 }
 
 // around puts old times around new ones of both halves: those of sizes that are smaller or larger
@@ -239,22 +221,30 @@ func (o *Tune) present(rt *symmem.Runtime) (table *tuning.Table) {
 	return table
 }
 
-// describe puts the new rules into the base.
-func (o *Tune) describe(
-	c *Collective, rt *symmem.Runtime, base *tuning.Table, rules []tuning.Rule,
-) *tuning.Table {
+// describe puts the new rules into the base. Rules that the base has about the type which decides
+// for all others would hide the new ones.
+func (t *tuner) describe(rt *symmem.Runtime, base *tuning.Table) *tuning.Table {
 	how := "calls one by one"
-	if c.GraphOps > 0 {
-		how = fmt.Sprintf("replays of graphs of up to %d calls", c.GraphOps)
+	if t.c.GraphOps > 0 {
+		how = fmt.Sprintf("replays of graphs of up to %d calls", t.c.GraphOps)
 	}
-	info, table := rt.Device(), base.Replace(rules...)
-	table.Device, table.Library, table.Date = info.Name, rt.Library(), o.Date
-	table.Source = fmt.Sprintf("symmem tune: %d batches of %v on each path in turns, %v, %s, medians "+
-		"of the slowest rank; %s; %s", c.Plan.Batches, c.Plan.Batch, o.DataType, how,
+	info, table := rt.Device(), base.Without(t.DataType.String(), t.Rules).Replace(t.Rules...)
+	table.Device, table.Library, table.Date = info.Name, rt.Library(), t.Date
+	table.Source = fmt.Sprintf("symmem tune: %d batches of %v on each path in turns, %s, %s, medians "+
+		"of the slowest rank; %s; %s", t.c.Plan.Batches, t.c.Plan.Batch, t.types(), how,
 		tuning.RuleOfDerive, RuleOfNoise)
-	if len(table.Rules) > len(rules)+len(table.General()) {
-		table.Source += "; rules of other operations and ranks, and times of other sizes, were there " +
-			"before"
+	if len(table.Rules) > len(t.Rules)+len(table.General()) {
+		table.Source += "; rules of other operations, types and ranks, and times of other sizes, were " +
+			"there before"
 	}
 	return table
+}
+
+// types names what was measured.
+func (o *Tune) types() string {
+	var names []string
+	for _, t := range o.DataTypes {
+		names = append(names, t.String())
+	}
+	return strings.Join(names, ", ")
 }

@@ -14,14 +14,15 @@ import (
 // faster the chosen path is than the other one, and a line for each rule.
 func (t *Tuned) Text(w io.Writer) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(out, "operation\tsize\t\tbuffers\tplain\twindow\tdirect\tnoise\tchosen\twins\t\n")
+	fmt.Fprint(out,
+		"operation\ttype\tsize\t\tbuffers\tplain\twindow\tdirect\tnoise\tchosen\twins\t\n")
 	for _, r := range t.Rules {
 		for _, s := range r.Steps {
 			for _, p := range s.Measured {
-				fmt.Fprintf(out, "%s\t%v\t%v\t%s\t%s\t%s\t%s\t%.1f %%\t%s\t%+.1f %%\t\n", r.Operation,
-					p.Bytes, r.HalfOf(p), cmp.Or(r.Memory, tuning.Symmetric), measured(p.PlainUS),
-					measured(p.WindowUS), measured(p.DirectUS), p.NoisePercent, s.Path,
-					100*(wins(s.Path, p)-1))
+				fmt.Fprintf(out, "%s\t%s\t%v\t%v\t%s\t%s\t%s\t%s\t%.1f %%\t%s\t%+.1f %%\t\n",
+					r.Operation, cmp.Or(r.DataType, t.DataType.String()), p.Bytes, r.HalfOf(p),
+					cmp.Or(r.Memory, tuning.Symmetric), measured(p.PlainUS), measured(p.WindowUS),
+					measured(p.DirectUS), p.NoisePercent, s.Path, 100*(wins(s.Path, p)-1))
 			}
 		}
 	}

@@ -9,13 +9,68 @@ import (
 	"symmem/internal/tuning"
 )
 
-// tuner measures the paths of one operation after the other.
+// tuner measures the paths of one operation after the other, on elements of one type after the
+// other.
 type tuner struct {
 	*Tune
-	c *Collective
+	*Tuned
+	// base is the table that it begins with.
+	base *tuning.Table
+	// named is the type that is measured, in rules about it alone.
+	named string
+	c     *Collective
 	// in has buffers of a pool, which are registered, and out others; it is nil where no call can go
 	// direct, which is what it is for.
 	in, out *lane
+}
+
+// run measures all operations on elements of one type.
+func (t *tuner) run(ctx context.Context, c *Collective) (err error) {
+	l, err := openLane(ctx, c, 0)
+	if err != nil {
+		return fmt.Errorf("opening the world: %w", err)
+	}
+	defer func() { err = errors.Join(err, l.rt.Close()) }()
+	if err := l.withoutGraphs(c); err != nil {
+		return err
+	}
+	t.c, t.in = c, l
+	if t.out, err = l.outside(ctx, c); err != nil {
+		return err
+	}
+	if t.base == nil {
+		if t.base, err = t.Tune.base(ctx, l); err != nil {
+			return err
+		}
+	}
+	if err := t.all(ctx); err != nil {
+		return err
+	}
+	t.Device, t.Ranks = l.rt.Device().Name, l.rt.Size()
+	t.Table = t.describe(l.rt, t.base)
+	return nil
+}
+
+// all measures all operations, and makes their rules.
+func (t *tuner) all(ctx context.Context) error {
+	for i := range t.c.Operations {
+		op := &t.c.Operations[i]
+		found, err := t.measure(ctx, op)
+		if err != nil {
+			return fmt.Errorf("tuning %s: %w", op.Name, err)
+		}
+		about := tuning.Rule{
+			Operation: op.kind.String(), DataType: t.named, Shape: tuning.Shape{
+				Ranks: t.in.rt.Size(), Machines: t.in.rt.World().Stats().Tuning.Machines,
+			},
+		}
+		fresh := rules(t.in, t.base, about, found)
+		if len(fresh) == 0 && t.named == "" {
+			t.Skipped = append(t.Skipped, skipped(op))
+		}
+		t.Rules = append(t.Rules, fresh...)
+	}
+	return nil
 }
 
 // points are the times of one operation at all sizes, by what they decide.
@@ -52,7 +107,7 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 	}
 	for _, size := range t.c.Sizes() {
 		row := &Row{Operation: op, Ranks: t.in.rt.Size()}
-		row.Count, row.Bytes = op.sized(size, row.Ranks, t.DataType)
+		row.Count, row.Bytes = op.sized(size, row.Ranks, t.c.DataType)
 		if row.Bytes <= last {
 			continue
 		}
@@ -68,7 +123,7 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 			if len(all) == 1 {
 				continue
 			}
-			t.tell("%s of %v %s", op.Name, tuning.Size(row.Bytes), half(i == 1))
+			t.tell("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.c.DataType, half(i == 1))
 			perOp, err := t.play(ctx, row, i == 1, all)
 			if err != nil {
 				return nil, err

@@ -44,30 +44,27 @@ func (p Point) OtherUS() float64 {
 	return min(p.PlainUS, p.WindowUS)
 }
 
-// DeriveRules makes the rules of an operation about the plain and the window path from times of its
-// halves at ascending sizes. It is one rule where the halves agree: where no size has the one
-// half faster on one path and the other half on the other, by as much as counts. Else it is one for
-// each. A half that was not measured has no rule.
+// DeriveRules makes the rules about what a rule is about, its operation, type and shape, for the
+// plain and the window path, from times of the halves at ascending sizes. It is one rule where the
+// halves agree: where no size has the one half faster on one path and the other half on the other,
+// by as much as counts. Else it is one for each. A half that was not measured has no rule.
 //
 // A rule goes from the smallest size to the largest and starts with the table's Otherwise. The path
 // changes at a size where the other one is faster by more than the measurement's noise and by more
 // than FloorPercent; a smaller difference leaves what the size below takes. The limit lies where a
 // straight line between the logarithms of the two ratios crosses 1, rounded down to a quarter of a
 // power of two; where the ratios do not cross, it is the size below.
-func DeriveRules(
-	otherwise Path, operation string, group Shape, outOfPlace, inPlace []Point,
-) []Rule {
-	return windows(otherwise).rules(Rule{Operation: operation, Shape: group}, outOfPlace, inPlace)
+func DeriveRules(otherwise Path, about Rule, outOfPlace, inPlace []Point) []Rule {
+	about.Memory = ""
+	return windows(otherwise).rules(about, outOfPlace, inPlace)
 }
 
-// DeriveDirect makes the rules of an operation about the direct path, for buffers in a memory, as
-// DeriveRules makes those about the others: against the better of the others, with which it starts.
-// For any buffers there is one rule for both halves, since ranks need not be alike in that there.
-func DeriveDirect(
-	operation string, group Shape, memory Memory, outOfPlace, inPlace []Point,
-) []Rule {
-	return directs.rules(
-		Rule{Operation: operation, Shape: group, Memory: memory}, outOfPlace, inPlace)
+// DeriveDirect makes the rules about the direct path, for buffers in a memory, as DeriveRules makes
+// those about the others: against the better of the others, with which it starts. For any buffers
+// there is one rule for both halves, since ranks need not be alike in that there.
+func DeriveDirect(about Rule, memory Memory, outOfPlace, inPlace []Point) []Rule {
+	about.Memory = memory
+	return directs.rules(about, outOfPlace, inPlace)
 }
 
 // rules gives a rule its steps, or makes one for each half of it.

@@ -1,10 +1,10 @@
 // Package tuning chooses the path of collectives.
 //
 // A library that takes its window kernels whenever it can is slower with windows than without at
-// some sizes, and kernels of our own have limits, too. So a [Table] says for an operation, on so
-// many ranks of so many machines, in place or not, up to which size each path is the faster one. It
-// is a pure function of things that all ranks of a group know alike, and [Table.Digest] is what
-// ranks compare to be sure that they have the same one.
+// some sizes, and kernels of our own have limits, too. So a [Table] says for an operation and a
+// type of elements, on so many ranks of so many machines, in place or not, up to which size each
+// path is the faster one. It is a pure function of things that all ranks of a group know alike, and
+// [Table.Digest] is what ranks compare to be sure that they have the same one.
 //
 // There are two decisions, which rules of two kinds make. [Table.ChooseDirect] comes first, whether
 // a call takes the direct path, if it can: by rules that say for which memory they are, symmetric
@@ -24,7 +24,7 @@
 // row; [Decode] reads it, and refuses whatever it does not know:
 //
 //	{
-//	  "version": 2,
+//	  "version": 3,
 //	  "about": "...",                what the format means, for who opens the file
 //	  "device": "NVIDIA H200",       as driver.Info names it
 //	  "library": "NCCL 2.28.9",      what ran the collectives
@@ -47,6 +47,9 @@
 //	    ]},
 //	    {"operation": "AllGather", "ranks": 4, "machines": 1, "in_place": true, "steps": [
 //	      {"path": "plain", "measured": []}
+//	    ]},
+//	    {"operation": "AllReduce", "data_type": "float32", "ranks": 4, "machines": 1, "steps": [
+//	      {"path": "window", "measured": []}
 //	    ]}
 //	  ]
 //	}
@@ -54,6 +57,10 @@
 // A rule with memory is about the direct path. One without operation, ranks and machines is about
 // all operations and groups that have none of their own for that memory. Without any rule for it a
 // call does not go direct. Version 1 had no such rules, and is read as it was.
+//
+// A rule with data_type is about elements of that type alone. One without is about all types that
+// have none of their own for the same operation, group, memory and half. Versions 1 and 2 had no
+// such rules.
 //
 // A rule without in_place is about both halves of an operation: calls that work in place, and
 // calls that do not. With true or false it is about that half alone, and the other one has a rule

@@ -13,6 +13,8 @@ const meaning = "A collective whose larger buffer has up to up_to bytes takes th
 	"Rules with memory are asked first, whether a call on symmetric or on any buffers goes direct, " +
 	"if it can; one without operation is about all that have none of their own, and other leaves " +
 	"it to the rules without memory. " +
+	"A rule with data_type is about elements of that type, one without about all types that have " +
+	"none of their own. " +
 	"A rule with in_place is only about calls that work in place (true) or only about the others " +
 	"(false). Only these decide; measured says why. All ranks need the same table."
 
@@ -30,6 +32,7 @@ type tableWire struct {
 
 type ruleWire struct {
 	Operation string     `json:"operation"`
+	DataType  string     `json:"data_type"`
 	Ranks     int        `json:"ranks"`
 	Machines  int        `json:"machines"`
 	Memory    Memory     `json:"memory"`
@@ -103,6 +106,9 @@ func (w *writer) rule(r *Rule) {
 	w.raw("{")
 	if !r.calls().general() {
 		w.raw(`"operation": `).value(r.Operation)
+		if r.DataType != "" {
+			w.raw(`, "data_type": `).value(r.DataType)
+		}
 		w.raw(`, "ranks": `).value(r.Ranks).raw(`, "machines": `).value(r.Machines).raw(", ")
 	}
 	if r.Memory != "" {
@@ -206,8 +212,8 @@ func (w *tableWire) table() *Table {
 	}
 	for _, r := range w.Rules {
 		rule := Rule{
-			Operation: r.Operation, Shape: Shape{Ranks: r.Ranks, Machines: r.Machines},
-			Memory: r.Memory, Half: r.InPlace,
+			Operation: r.Operation, DataType: r.DataType,
+			Shape: Shape{Ranks: r.Ranks, Machines: r.Machines}, Memory: r.Memory, Half: r.InPlace,
 		}
 		for _, s := range r.Steps {
 			step := Step{UpTo: s.UpTo, Path: s.Path}

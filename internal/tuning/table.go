@@ -8,8 +8,8 @@ import (
 )
 
 // Version is the version of the format that this package writes. It reads version 1, too, which had
-// no rules about the direct path.
-const Version = 2
+// no rules about the direct path, and version 2, which had none about types of elements.
+const Version = 3
 
 // Path is the way a collective runs.
 type Path string
@@ -33,6 +33,18 @@ func (p Path) directed() bool { return p == Direct || p == Other }
 // no part.
 var operations = []string{
 	"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll",
+}
+
+// Call is what a table looks at in a collective: alike on all ranks.
+type Call struct {
+	// Operation and DataType are the names that driver has for them, such as "AllReduce" and
+	// "bfloat16".
+	Operation, DataType string
+	// InPlace tells that the smaller buffer is the rank's own part of the larger one, or both are
+	// one.
+	InPlace bool
+	// Bytes is the size of the larger buffer.
+	Bytes int64
 }
 
 // Shape is what a table looks at in a group.
@@ -60,7 +72,7 @@ type Table struct {
 	// Otherwise is the path where no rule applies; without one about the direct path, that is not
 	// taken.
 	Otherwise Path
-	// Rules are in no order; there is one at most for each operation, shape, memory and half.
+	// Rules are in no order; there is one at most for each operation, type, shape, memory and half.
 	Rules []Rule
 	// Origin says where the table was found, such as "built-in table"; it is not encoded.
 	Origin string
@@ -71,6 +83,9 @@ type Table struct {
 type Rule struct {
 	// Operation is the name that driver has for it, such as "AllReduce".
 	Operation string
+	// DataType makes it a rule about elements of that type alone, such as "float32". One without is
+	// about all types that have none of their own.
+	DataType string
 	Shape
 	// Memory makes it a rule about the direct path, for calls on such buffers.
 	Memory Memory
@@ -111,12 +126,13 @@ func (t *Table) Name() string {
 	return origin + " of " + t.Device
 }
 
-// Measured returns the times that the rules of an operation about a shape and a memory were derived
-// from: those out of place, and those in place, as DeriveRules and DeriveDirect take them.
-func (t *Table) Measured(operation string, group Shape, memory Memory) (halves [2][]Point) {
+// Measured returns the times that the rules about what a rule is about, in either half, were
+// derived from: those out of place, and those in place, as DeriveRules and DeriveDirect take them.
+func (t *Table) Measured(about Rule) (halves [2][]Point) {
+	about.Half = BothHalves
 	for i := range t.Rules {
 		r := &t.Rules[i]
-		if r.Operation != operation || r.Shape != group || r.Memory != memory {
+		if !r.calls().overlap(about.calls()) {
 			continue
 		}
 		for _, s := range r.Steps {
@@ -133,12 +149,12 @@ func (t *Table) Measured(operation string, group Shape, memory Memory) (halves [
 	return halves
 }
 
-// Choose returns which of the plain and the window path a call takes whose larger buffer has so
-// many bytes, and what decided. It allocates nothing.
-func (t *Table) Choose(
-	operation string, inPlace bool, group Shape, bytes int64,
-) (Path, Reason) {
-	why := t.decide(calls{operation: operation, half: halfOf(inPlace), group: group}, bytes)
+// Choose returns which of the plain and the window path a call takes, and what decided. It
+// allocates nothing.
+func (t *Table) Choose(call Call, group Shape) (Path, Reason) {
+	why := t.decide(calls{
+		operation: call.Operation, dataType: call.DataType, half: halfOf(call.InPlace), group: group,
+	}, call.Bytes)
 	if why.step < 0 {
 		return t.Otherwise, why
 	}
@@ -149,23 +165,33 @@ func (t *Table) Choose(
 // its operation and shape, else that of all operations, else nothing, which is no. Symmetric tells
 // that both buffers lie in windows; where they do not, it plays no part whether a rank works in
 // place, since another one need not. It allocates nothing.
-func (t *Table) ChooseDirect(
-	operation string, inPlace, symmetric bool, group Shape, bytes int64,
-) (bool, Reason) {
-	asked := calls{operation: operation, memory: Anywhere, group: group}
-	if symmetric {
-		asked.memory, asked.half = Symmetric, halfOf(inPlace)
+func (t *Table) ChooseDirect(call Call, symmetric bool, group Shape) (bool, Reason) {
+	asked := calls{
+		operation: call.Operation, dataType: call.DataType, memory: Anywhere, group: group,
 	}
-	why := t.decide(asked, bytes)
+	if symmetric {
+		asked.memory, asked.half = Symmetric, halfOf(call.InPlace)
+	}
+	why := t.decide(asked, call.Bytes)
 	if why.step < 0 {
-		general := t.decide(calls{memory: asked.memory, half: asked.half}, bytes)
+		general := t.decide(calls{memory: asked.memory, half: asked.half}, call.Bytes)
 		why.rule, why.step = general.rule, general.step
 	}
 	return why.step >= 0 && why.rule.Steps[why.step].Path == Direct, why
 }
 
-// decide finds the rule and the step of a call.
+// decide finds the rule and the step of a call: a rule about its type, or else about all types.
 func (t *Table) decide(asked calls, bytes int64) Reason {
+	why := t.find(asked, bytes)
+	if why.step < 0 && asked.dataType != "" {
+		asked.dataType = ""
+		why = t.find(asked, bytes)
+	}
+	return why
+}
+
+// find finds the rule of a call, about its very type, and the step.
+func (t *Table) find(asked calls, bytes int64) Reason {
 	why := Reason{table: t, asked: asked, step: -1}
 	for i := range t.Rules {
 		r := &t.Rules[i]
@@ -263,6 +289,9 @@ func (t *Table) Digest() uint64 {
 			d.text(string(r.Memory))
 		}
 		d.text(r.Operation)
+		if r.DataType != "" {
+			d.text(r.DataType)
+		}
 		d.word(uint64(r.Ranks))
 		d.word(uint64(r.Machines))
 		d.word(uint64(r.Half))
@@ -295,10 +324,11 @@ func (d *digest) text(s string) {
 	}
 }
 
-// sorted is a copy of rules by operation, machines, ranks, memory and half.
+// sorted is a copy of rules by operation, type, machines, ranks, memory and half.
 func sorted(rules []Rule) []Rule {
 	return slices.SortedFunc(slices.Values(rules), func(a, b Rule) int {
 		return cmp.Or(strings.Compare(a.Operation, b.Operation),
+			strings.Compare(a.DataType, b.DataType),
 			cmp.Compare(a.Machines, b.Machines), cmp.Compare(a.Ranks, b.Ranks),
 			strings.Compare(string(a.Memory), string(b.Memory)), cmp.Compare(a.Half, b.Half))
 	})
@@ -313,6 +343,19 @@ func (t *Table) General() []Rule {
 		}
 	}
 	return general
+}
+
+// Without returns a copy of the table without the rules about a type that are about the same
+// operations, shapes and memories as some of these.
+func (t *Table) Without(dataType string, rules []Rule) *Table {
+	fresh := *t
+	fresh.Rules = slices.DeleteFunc(slices.Clone(t.Rules), func(old Rule) bool {
+		return old.DataType == dataType && slices.ContainsFunc(rules, func(r Rule) bool {
+			r.DataType = dataType
+			return r.calls().overlap(old.calls())
+		})
+	})
+	return &fresh
 }
 
 // Replace returns a copy of the table with these rules instead of its own that are about some of

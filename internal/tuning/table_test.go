@@ -10,6 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
+// reduces is what rules in tests are about that need no more.
+var reduces = Rule{Operation: "AllReduce", Shape: Shape{Ranks: 2, Machines: 1}}
+
 // anyPoints draws times at ascending sizes.
 func anyPoints(t *rapid.T) []Point {
 	var points []Point
@@ -62,13 +65,16 @@ func anyTable(t *rapid.T) *Table {
 	}
 	for _, operation := range operations {
 		for ranks := range rapid.IntRange(0, 3).Draw(t, "rules") {
-			group := Shape{Ranks: ranks + 1, Machines: 1}
+			about := Rule{
+				Operation: operation, Shape: Shape{Ranks: ranks + 1, Machines: 1},
+				DataType: rapid.SampledFrom([]string{"", "float32", "int8"}).Draw(t, "type"),
+			}
 			out, in := anyHalves(t)
 			table.Rules = append(
-				table.Rules, DeriveRules(table.Otherwise, operation, group, out, in)...)
+				table.Rules, DeriveRules(table.Otherwise, about, out, in)...)
 			memory := rapid.SampledFrom([]Memory{Symmetric, Anywhere}).Draw(t, "memory")
 			table.Rules = append(table.Rules,
-				DeriveDirect(operation, group, memory, anyTimes(t), anyTimes(t))...)
+				DeriveDirect(about, memory, anyTimes(t), anyTimes(t))...)
 		}
 	}
 	if rapid.Bool().Draw(t, "general") {
@@ -104,9 +110,8 @@ func TestATableIsReadAsItWasWritten(t *testing.T) {
 func TestEveryMeasuredSizeTakesThePathOfItsStep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		out, in := anyHalves(t)
-		group := Shape{Ranks: 2, Machines: 1}
 		table := &Table{
-			Device: "box", Otherwise: Plain, Rules: DeriveRules(Plain, "AllReduce", group, out, in),
+			Device: "box", Otherwise: Plain, Rules: DeriveRules(Plain, reduces, out, in),
 		}
 		if err := table.Validate(); err != nil {
 			t.Fatal(err)
@@ -120,7 +125,8 @@ func TestEveryMeasuredSizeTakesThePathOfItsStep(t *testing.T) {
 				for _, p := range s.Measured {
 					seen++
 					inPlace := r.HalfOf(p) == InPlace
-					path, _ := table.Choose("AllReduce", inPlace, group, int64(p.Bytes))
+					path, _ := table.Choose(
+						Call{Operation: "AllReduce", InPlace: inPlace, Bytes: int64(p.Bytes)}, reduces.Shape)
 					if path != s.Path {
 						t.Fatalf("%v was put with %s, but takes %s", p.Bytes, s.Path, path)
 					}
@@ -147,7 +153,7 @@ func (p Point) counts() float64 { return 1 + max(p.NoisePercent, FloorPercent)/1
 func TestNoMeasuredSizeTakesAPathThatIsSurelySlower(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		out, in := anyHalves(t)
-		for _, r := range DeriveRules(Window, "AllReduce", Shape{Ranks: 2, Machines: 1}, out, in) {
+		for _, r := range DeriveRules(Window, reduces, out, in) {
 			for _, s := range r.Steps {
 				for _, p := range s.Measured {
 					if p.slower(s.Path) > 1.00001*p.counts() {
@@ -161,18 +167,17 @@ func TestNoMeasuredSizeTakesAPathThatIsSurelySlower(t *testing.T) {
 
 func TestDirectIsTakenOnlyWhereNoOtherPathIsSurelyFaster(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		group := Shape{Ranks: 2, Machines: 1}
 		out, in := anyTimes(t), anyTimes(t)
 		table := &Table{
-			Device: "box", Otherwise: Plain,
-			Rules: DeriveDirect("AllReduce", group, Symmetric, out, in),
+			Device: "box", Otherwise: Plain, Rules: DeriveDirect(reduces, Symmetric, out, in),
 		}
 		if err := table.Validate(); err != nil {
 			t.Fatal(err)
 		}
 		for i, points := range [][]Point{out, in} {
 			for _, p := range points {
-				direct, why := table.ChooseDirect("AllReduce", i == 1, true, group, int64(p.Bytes))
+				call := Call{Operation: "AllReduce", InPlace: i == 1, Bytes: int64(p.Bytes)}
+				direct, why := table.ChooseDirect(call, true, reduces.Shape)
 				ratio := p.DirectUS / p.OtherUS()
 				if !direct {
 					ratio = 1 / ratio
@@ -180,7 +185,7 @@ func TestDirectIsTakenOnlyWhereNoOtherPathIsSurelyFaster(t *testing.T) {
 				if !why.Ruled() || ratio > 1.00001*p.counts() {
 					t.Fatalf("%+v: direct %v, as %v", p, direct, why)
 				}
-				if direct, _ := table.ChooseDirect("AllReduce", i == 1, false, group, 1); direct {
+				if direct, _ := table.ChooseDirect(call, false, reduces.Shape); direct {
 					t.Fatal("a rule about symmetric buffers sends others direct")
 				}
 			}
@@ -201,7 +206,7 @@ func TestHalvesShareARuleUnlessASizeSetsThemApart(t *testing.T) {
 		}) {
 			want = 1
 		}
-		got := DeriveRules(Plain, "AllReduce", Shape{Ranks: 2, Machines: 1}, out, in)
+		got := DeriveRules(Plain, reduces, out, in)
 		if len(got) != want {
 			t.Fatalf("%d rules, want %d: %v", len(got), want, got)
 		}
@@ -229,6 +234,7 @@ func TestTheDigestIsThatOfWhatDecides(t *testing.T) {
 		"the ranks":   func(t *Table) { t.Rules[0].Ranks = 3 },
 		"machines":    func(t *Table) { t.Rules[0].Machines = 2 },
 		"the half":    func(t *Table) { t.Rules[0].Half = InPlace },
+		"the type":    func(t *Table) { t.Rules[0].DataType = "int8" },
 		"the memory":  func(t *Table) { t.Rules[0].Memory = "" },
 		"a rule less": func(t *Table) { t.Rules = t.Rules[1:] },
 	} {
@@ -246,14 +252,17 @@ func TestTheTableOfADeviceWithTheSameLinksSaysOnWhichItWasMeasured(t *testing.T)
 }
 
 func TestRulesAreDerivedAnewFromWhatTheyWereDerivedFrom(t *testing.T) {
-	table, group := Builtin("nccl", "NVIDIA H200"), Shape{4, 1}
-	w := table.Measured("AllGather", group, "")
-	d := table.Measured("AllGather", group, Symmetric)
-	anywhere := table.Measured("AllGather", group, Anywhere)
+	table := Builtin("nccl", "NVIDIA H200")
+	about := func(m Memory) Rule {
+		return Rule{Operation: "AllGather", Shape: Shape{4, 1}, Memory: m}
+	}
+	w := table.Measured(about(""))
+	d := table.Measured(about(Symmetric))
+	anywhere := table.Measured(about(Anywhere))
 	rules := slices.Concat(
-		DeriveRules(table.Otherwise, "AllGather", group, w[0], w[1]),
-		DeriveDirect("AllGather", group, Symmetric, d[0], d[1]),
-		DeriveDirect("AllGather", group, Anywhere, anywhere[0], nil))
+		DeriveRules(table.Otherwise, about(""), w[0], w[1]),
+		DeriveDirect(about(""), Symmetric, d[0], d[1]),
+		DeriveDirect(about(""), Anywhere, anywhere[0], nil))
 	if got := table.Replace(rules...); got.Digest() != table.Digest() || len(rules) < 3 {
 		t.Errorf("the %d rules decide otherwise: %v", len(rules), rules)
 	}
@@ -272,15 +281,16 @@ func TestRulesReplaceThoseOfTheSameOperationAndShape(t *testing.T) {
 	if len(got.Rules) != len(table.Rules)+1 {
 		t.Errorf("%d rules", len(got.Rules))
 	}
+	call := Call{Operation: "AllReduce", Bytes: 256 << 10}
 	for _, c := range []struct {
 		group Shape
 		want  Path
 	}{{Shape{2, 1}, Window}, {Shape{4, 1}, Plain}, {Shape{4, 2}, Window}} {
-		if path, _ := got.Choose("AllReduce", false, c.group, 256<<10); path != c.want {
+		if path, _ := got.Choose(call, c.group); path != c.want {
 			t.Errorf("%v takes %s", c.group, path)
 		}
 	}
-	if path, _ := table.Choose("AllReduce", false, Shape{2, 1}, 256<<10); path != Plain {
+	if path, _ := table.Choose(call, Shape{2, 1}); path != Plain {
 		t.Error("the old table has changed")
 	}
 }
@@ -314,8 +324,8 @@ func TestARuleReplacesThoseAboutSomeOfItsCalls(t *testing.T) {
 			if err := table.Validate(); err != nil {
 				t.Fatal(err)
 			}
-			out, _ := table.Choose("AllGather", false, Shape{4, 1}, 1)
-			in, _ := table.Choose("AllGather", true, Shape{4, 1}, 1)
+			out, _ := table.Choose(Call{Operation: "AllGather"}, Shape{4, 1})
+			in, _ := table.Choose(Call{Operation: "AllGather", InPlace: true}, Shape{4, 1})
 			if out != row.out || in != row.in {
 				t.Errorf("out of place %s, in place %s", out, in)
 			}
@@ -326,11 +336,13 @@ func TestARuleReplacesThoseAboutSomeOfItsCalls(t *testing.T) {
 func TestAChoiceAllocatesNothing(t *testing.T) {
 	table := Builtin("nccl", "NVIDIA H200")
 	group := Shape{Ranks: 4, Machines: 1}
+	scatter := Call{Operation: "ReduceScatter", DataType: "int8", InPlace: true, Bytes: 1 << 26}
+	barrier := Call{Operation: "Barrier", InPlace: true, Bytes: 1 << 26}
 	n := testing.AllocsPerRun(100, func() {
-		if path, _ := table.Choose("ReduceScatter", true, group, 1<<26); path != Plain {
+		if path, _ := table.Choose(scatter, group); path != Plain {
 			t.Error(path)
 		}
-		if direct, _ := table.ChooseDirect("Barrier", true, true, group, 1<<26); !direct {
+		if direct, _ := table.ChooseDirect(barrier, true, group); !direct {
 			t.Error("not direct")
 		}
 	})
@@ -349,6 +361,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"version": 1, "device": "d", "otherwise": "plain", "rules": [{"steps": [{}]}]}`))
 	f.Add([]byte(`{"version": 1, "device": "d", "otherwise": "plain", "rules": [{"in_place": null}]}`))
 	f.Add([]byte(`{"version": 2, "device": "d", "otherwise": "plain", "rules": [{"memory": "any"}]}`))
+	f.Add([]byte(`{"version": 3, "device": "d", "otherwise": "plain", "rules": [{"operation": "Reduce",
+		"data_type": "int8", "ranks": 1, "machines": 1, "steps": [{"path": "plain"}]}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		table, err := Decode(data)
 		if (table == nil) != (err != nil) {
@@ -371,8 +385,9 @@ func FuzzDecode(f *testing.F) {
 func BenchmarkChoose(b *testing.B) {
 	table := Builtin("nccl", "NVIDIA H200")
 	group := Shape{Ranks: 4, Machines: 1}
+	call := Call{Operation: "ReduceScatter", DataType: "int8", InPlace: true, Bytes: 1 << 26}
 	b.ReportAllocs()
 	for b.Loop() {
-		table.Choose("ReduceScatter", true, group, 1<<26)
+		table.Choose(call, group)
 	}
 }

@@ -14,11 +14,11 @@ import (
 //	builtin backend=NAME device=(NAME)     use a built-in table
 //	decode                                 use the table of the input, or say why not
 //	encode                                 write the table
-//	choose OPERATION ranks=N [machines=N] [in-place]
+//	choose OPERATION ranks=N [machines=N] [in-place] [type=TYPE]
 //	                                       choose for each size of the input
-//	direct OPERATION ranks=N [machines=N] [in-place] [symmetric]
+//	direct OPERATION ranks=N [machines=N] [in-place] [symmetric] [type=TYPE]
 //	                                       whether each size of the input goes direct
-//	derive [otherwise=PATH] [memory=MEMORY]
+//	derive [otherwise=PATH] [memory=MEMORY] [type=TYPE]
 //	                                       rules from lines of bytes, plain, window, with a memory
 //	                                       direct, noise, and in-place where it is so
 func TestTranscripts(t *testing.T) {
@@ -75,14 +75,16 @@ func chosen(t *testing.T, table *Table, d *datadriven.TestData) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		operation, inPlace := d.CmdArgs[0].Key, d.HasArg("in-place")
+		call := Call{
+			Operation: d.CmdArgs[0].Key, DataType: argument(d, "type"), InPlace: d.HasArg("in-place"),
+			Bytes: int64(size),
+		}
 		var answer any
 		var why Reason
 		if d.Cmd == "choose" {
-			answer, why = table.Choose(operation, inPlace, group, int64(size))
+			answer, why = table.Choose(call, group)
 		} else {
-			answer, why = table.ChooseDirect(
-				operation, inPlace, d.HasArg("symmetric"), group, int64(size))
+			answer, why = table.ChooseDirect(call, d.HasArg("symmetric"), group)
 		}
 		fmt.Fprintf(&out, "%v: %v, as %v\n", size, answer, why)
 	}
@@ -115,10 +117,12 @@ func derived(t *testing.T, d *datadriven.TestData) string {
 	if path := argument(d, "otherwise"); path != "" {
 		otherwise = Path(path)
 	}
-	group := Shape{Ranks: 4, Machines: 1}
-	rules := DeriveRules(otherwise, "AllGather", group, halves[0], halves[1])
+	about := Rule{
+		Operation: "AllGather", DataType: argument(d, "type"), Shape: Shape{Ranks: 4, Machines: 1},
+	}
+	rules := DeriveRules(otherwise, about, halves[0], halves[1])
 	if memory != "" {
-		rules = DeriveDirect("AllGather", group, memory, halves[0], halves[1])
+		rules = DeriveDirect(about, memory, halves[0], halves[1])
 	}
 	var out strings.Builder
 	for _, r := range rules {

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"symmem/internal/reduce"
 )
 
 // maxRanks bounds the ranks of a rule: what a launch takes.
@@ -46,6 +48,11 @@ func (r *Rule) validate() error {
 		return fmt.Errorf("ranks is %d, but must be from 1 to %d", r.Ranks, maxRanks)
 	case r.Machines < 1 || r.Machines > r.Ranks:
 		return fmt.Errorf("machines is %d, but must be from 1 to %d", r.Machines, r.Ranks)
+	}
+	if r.DataType != "" {
+		if _, err := reduce.ParseDataType(r.DataType); err != nil {
+			return fmt.Errorf("data_type: %w", err)
+		}
 	}
 	return r.validateSteps()
 }

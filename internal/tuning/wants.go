@@ -12,25 +12,38 @@ func (t *Table) TakesWindows(group Shape, direct bool) bool {
 			}
 		}
 	}
-	for _, operation := range operations {
-		for _, bytes := range sizes {
-			if t.takesWindow(operation, false, group, direct, bytes) ||
-				t.takesWindow(operation, true, group, direct, bytes) {
-				return true
+	for _, call := range t.kinds() {
+		for _, call.Bytes = range sizes {
+			for _, call.InPlace = range []bool{false, true} {
+				if t.takesWindow(call, group, direct) {
+					return true
+				}
 			}
 		}
 	}
 	return false
 }
 
-func (t *Table) takesWindow(
-	operation string, inPlace bool, group Shape, direct bool, bytes int64,
-) bool {
+// kinds are a call for each operation and each type that a rule names, and a type that none does.
+func (t *Table) kinds() (all []Call) {
+	named := map[string]bool{"": true}
+	for i := range t.Rules {
+		named[t.Rules[i].DataType] = true
+	}
+	for _, operation := range operations {
+		for dataType := range named {
+			all = append(all, Call{Operation: operation, DataType: dataType})
+		}
+	}
+	return all
+}
+
+func (t *Table) takesWindow(call Call, group Shape, direct bool) bool {
 	if direct {
-		if goes, _ := t.ChooseDirect(operation, inPlace, true, group, bytes); goes {
+		if goes, _ := t.ChooseDirect(call, true, group); goes {
 			return false
 		}
 	}
-	path, _ := t.Choose(operation, inPlace, group, bytes)
+	path, _ := t.Choose(call, group)
 	return path == Window
 }
