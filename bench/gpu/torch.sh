@@ -60,7 +60,7 @@ run_part() {
 	norms) part 60 "$here/../../../python/tests/programs/norms.py" ;;
 	graph) part 50 "$here/graph.py" ;;
 	cost) part 75 "$here/cost.py" ;;
-	peers) part 150 "$here/peers.py" ;;
+	peers) part 210 "$here/peers.py" ;;
 	decode) part 75 "$here/decode.py" ;;
 	model) part 75 "$here/model.py" ;;
 	attach) part 40 "$here/attach.py" ;;

@@ -51,10 +51,11 @@ class Bench:
         self.torch: Any = torch
         self.dist: Any = dist
         self.flags = flags
-        gpus = flags.backend != "host" and torch.cuda.is_available()
-        if gpus:
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("nccl" if gpus else "gloo")
+        gpu = None
+        if flags.backend != "host" and torch.cuda.is_available():
+            gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(gpu)
+        dist.init_process_group("nccl" if gpu else "gloo", device_id=gpu)
         self.world = symmem.init(backend=flags.backend, check=flags.check, path=flags.path)
         self.cuda = self.world.runtime.cuda
         self.device = "cpu" if self.cuda is None else f"cuda:{self.cuda.device}"
