@@ -190,7 +190,7 @@ func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
 		select {
 		case done <- o:
 		case <-gone:
-			if o.handle != 0 {
+			if o.handle != 0 && !stuck.Load() {
 				_ = c.device.do(func() error { return c.device.nccl.CommAbort(o.handle) })
 			}
 		}
@@ -246,7 +246,8 @@ func (c *communicator) agree(ctx context.Context, mine error) error {
 	return cmp.Or(control.Heed(c.cfg.Ranks, all, "connecting"), mine)
 }
 
-// discard takes back what a failed Connect has made.
+// discard takes back what a failed Connect has made. NCCL's part stays where a kernel does not end,
+// as it does in tearDown.
 func (c *communicator) discard() error {
 	c.forget()
 	defer close(c.quiet)
@@ -257,7 +258,7 @@ func (c *communicator) discard() error {
 	c.mu.Lock() // a segment may be registering with it
 	defer c.mu.Unlock()
 	errs = append(errs, c.mailboxes.close(), c.direct.exchange.close(c.device))
-	if c.handle != 0 {
+	if c.handle != 0 && !stuck.Load() {
 		errs = append(errs, c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) }))
 	}
 	return errors.Join(errs...)

@@ -3,7 +3,9 @@ package nccl
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -213,6 +215,39 @@ func TestOurKernelsRunBesideOneThatDoesNotEnd(t *testing.T) {
 	needDirect(t, p[0].group)
 	p.desert(t)
 	p.again(t, driver.PathDirect)
+}
+
+// TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft: NCCL would wait for that kernel, and
+// the ranks for NCCL.
+func TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft(t *testing.T) {
+	needDevices(t, 2)
+	// Segments, mailboxes and exchange memory of both ranks, then the mailboxes of the second group.
+	if !apart(t, "cuMemCreate:7,cuMemCreate:8", "SOFTGPU_DEAF=1") {
+		return
+	}
+	p := firstSum(t)
+	p.desert(t)
+	var outOfMemory atomic.Int32
+	both(t, func(r int) error {
+		ended := make(chan error, 1)
+		go func() { ended <- p.connect(t.Context(), r, "second") }()
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Errorf("rank %d has connected", r)
+			}
+			if errors.Is(err, cuda.ErrOutOfMemory) {
+				outOfMemory.Add(1)
+			}
+		case <-time.After(20 * time.Second):
+			return fmt.Errorf("rank %d waits for a group that cannot be made", r)
+		}
+		return nil
+	})
+	if outOfMemory.Load() == 0 {
+		t.Error("no rank ran out of memory")
+	}
+	p.closeAll(t)
 }
 
 // firstSum opens two ranks that have added up once.

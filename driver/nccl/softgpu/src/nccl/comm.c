@@ -296,8 +296,10 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return ncclSuccess;
 }
 
-/* Ends kernels and host calls that wait, then waits for graphs. To abort a communicator that
- * another thread destroys ends what that waits for, and leaves the rest to it. */
+/* Ends kernels and host calls that wait, then waits for graphs; and for all that the device does where
+ * kernels do not hear of aborts: NCCL frees memory of the device, which CUDA does behind those of all
+ * communicators. To abort a communicator that another thread destroys ends what that waits for, and
+ * leaves the rest to it. */
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     INJECT();
     if (comm == NULL)
@@ -306,8 +308,11 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     struct comm *c = find_locked(comm);
     bool owner = c != NULL && claim(c, true);
     pthread_mutex_unlock(&comms_lock);
-    if (owner)
+    if (owner) {
+        if (kernels_are_deaf())
+            cuCtxSynchronize();
         comm_discard(c);
+    }
     return c != NULL ? ncclSuccess : report(ncclInvalidArgument, "ncclCommAbort: no communicator");
 }
 

@@ -50,6 +50,7 @@ ncclResult_t shared_open(struct comm *c, const ncclUniqueId *id);
 void shared_forget(const ncclUniqueId *id);
 void shared_close(struct comm *c);
 void flag_raise(struct flag *f);
+bool kernels_are_deaf(void); /* whether those over windows do not hear of aborts, as NCCL's */
 extern _Thread_local bool deaf; /* while set, this thread's waits do not look for an abort */
 bool flag_await(struct comm *c, struct flag *f, uint32_t number);
 

@@ -68,6 +68,12 @@ static void move(struct comm *c, const struct call *call) {
         all_gather(c, call);
 }
 
+/* SOFTGPU_DEAF=1 */
+bool kernels_are_deaf(void) {
+    const char *wanted = getenv("SOFTGPU_DEAF");
+    return wanted != NULL && *wanted == '1';
+}
+
 /* Runs a call; false when the communicator was aborted. */
 bool windowed_run(struct comm *c, const struct call *call, int device) {
     size_t one = call->count * type_bytes(call->type), all = one * (size_t)c->nranks;
@@ -78,8 +84,7 @@ bool windowed_run(struct comm *c, const struct call *call, int device) {
         softgpu_fault(device, CUDA_ERROR_ILLEGAL_ADDRESS);
         return true;
     }
-    const char *wanted = getenv("SOFTGPU_DEAF");
-    deaf = wanted != NULL && *wanted == '1';
+    deaf = kernels_are_deaf();
     bool whole = sweep(c);
     if (whole)
         move(c, call);
