@@ -23,6 +23,34 @@ func tableOf(t *testing.T, upTo string) string {
 	return file
 }
 
+// typedTable writes a table that sends sums of elements of a type over windows, and no others.
+func typedTable(t *testing.T, dataType string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "typed.json")
+	text := fmt.Sprintf(`{"version": 3, "device": "box", "otherwise": "plain", "rules": [
+		{"operation": "AllReduce", "data_type": %q, "ranks": 2, "machines": 1, "steps": [
+			{"path": "window"}]}]}`, dataType)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestATableMaySayAnotherPathForEachType(t *testing.T) {
+	o := symmem.Options{Tuning: typedTable(t, "float16"), Path: symmem.PathAuto}
+	together(t, 2, o, func(r *rank) {
+		m := r.window(r.pool(), 64<<10).Memory()
+		for dataType, want := range map[symmem.DataType]string{
+			symmem.Float16: "window", symmem.Float32: "plain", symmem.BFloat16: "plain",
+		} {
+			e, err := r.World().Explain(symmem.OpAllReduce, m, m, 64, dataType)
+			if r.ok(err); e.Path != want {
+				r.failf("%v: %v, want the %s path", dataType, e, want)
+			}
+		}
+	})
+}
+
 func writeTable(t *testing.T, file, upTo string) {
 	t.Helper()
 	text := fmt.Sprintf(`{"version": 1, "device": "box", "otherwise": "plain", "rules": [

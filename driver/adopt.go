@@ -14,9 +14,9 @@ type Adopter interface {
 	AdoptCommunicator(handle uintptr) (Guest, error)
 }
 
-// AdoptedStream is a stream of another library, which may capture it at any time, and wait for it
-// without asking symmem. So Communicator.Launch returns there what it refuses, also while the
-// stream has other work; what fails later is told by the next Launch or Synchronize.
+// AdoptedStream is a stream of another library, which may capture it at any time. Where the owner
+// can wait for it without asking symmem, as on GPUs, Communicator.Launch returns what it refuses,
+// also while the stream has other work; what fails later is told by the next Launch or Synchronize.
 type AdoptedStream interface {
 	Stream
 	// Captured tells whether the owner, or symmem, is capturing the stream. While that is so only

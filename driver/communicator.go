@@ -65,7 +65,7 @@ type Communicator interface {
 	// ErrOutOfRange when a buffer runs past its window.
 	Prepare(call Call) (Plan, error)
 	// Launch queues a prepared collective on a stream. The returned error is about this call if
-	// the work was done at once; else it comes with Synchronize.
+	// the work was done at once; else it comes with Synchronize, but see AdoptedStream.
 	Launch(stream Stream, plan Plan) error
 	// Launched counts the calls that were launched, by their path; replays of graphs count.
 	Launched() [Paths]uint64

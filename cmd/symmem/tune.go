@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,10 +35,11 @@ the line between the logarithms of their ratios crosses 1. Out of place and in p
 unless they differ by that much about the faster path at some size: then each has one.
 
 --factor 4 halves the time. Results of 256 MiB take longest to check: --max 64M halves it again.
-The first type of --dtype decides for all types that have no rules of their own; each further one
-gets rules of its own, and rules of types that are not measured stay. Times outside of --min and
---max that the present table has of this device and library stay, and decide there; else sizes
-outside take the path of the nearest one inside.
+The first type of --dtype decides for all types that have no rules of their own, so take one that
+can go all paths: sums of int8, say, have only the plain one on GPUs. Each further one gets rules of
+its own, and rules of types that are not measured stay. Times outside of --min and --max that the
+present table has of this device, library and type stay, and decide there; else sizes outside take
+the path of the nearest one inside.
 
 The table is for this device and number of ranks. It goes where every program with them finds it,
 $XDG_CONFIG_HOME/symmem/tuning-DEVICE-RANKS.json (.config in the home directory without the
@@ -95,6 +97,7 @@ func newTuneCommand() *cobra.Command {
 	f.register(cmd.Flags())
 	complete(cmd, "ops", bench.OperationNames()...)
 	complete(cmd, "backend", backendNames()...)
+	complete(cmd, "dtype", dataTypeNames()...)
 	return cmd
 }
 
@@ -154,13 +157,20 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	return f.parseTypes()
 }
 
+func dataTypeNames() (names []string) {
+	for _, t := range reduce.DataTypes() {
+		names = append(names, t.String())
+	}
+	return names
+}
+
 // parseTypes checks the types of elements.
 func (f *tuneFlags) parseTypes() error {
 	if len(f.dataTypes) == 0 {
 		return errors.New("dtype names no type of elements")
 	}
 	for _, name := range f.dataTypes {
-		t, err := reduce.ParseDataType(name)
+		t, err := reduce.ParseDataType(strings.TrimSpace(name))
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"symmem"
@@ -146,6 +147,9 @@ func ParseOperations(names []string) ([]Operation, error) {
 		if at < 0 {
 			return nil, fmt.Errorf("operation %q is none of all, %s",
 				name, strings.Join(OperationNames(), ", "))
+		}
+		if slices.ContainsFunc(found, func(o Operation) bool { return o.Name == name }) {
+			return nil, fmt.Errorf("operation %s is named twice", name)
 		}
 		found = append(found, operations[at])
 	}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,11 +53,14 @@ type Tuned struct {
 	Ranks  int
 }
 
-// collective is how calls are measured on elements of a type.
-func (o *Tune) collective(t symmem.DataType) *Collective {
+// collective is how calls are measured. Its type is the largest one, for which buffers are made.
+func (o *Tune) collective() *Collective {
+	largest := slices.MaxFunc(o.DataTypes, func(a, b symmem.DataType) int {
+		return cmp.Compare(a.Size(), b.Size())
+	})
 	c := &Collective{
 		Operations: o.Operations, MinBytes: o.MinBytes, MaxBytes: o.MaxBytes, Factor: o.Factor,
-		DataType: t, ReduceOp: symmem.Sum, Path: Auto, Compare: true,
+		DataType: largest, ReduceOp: symmem.Sum, Path: Auto, Compare: true,
 		Checks: []symmem.CheckLevel{o.Options.Check}, Worlds: 1, Plan: o.Plan,
 		Backend: o.Options.Backend, Tuning: symmem.BuiltInTuning, Timeout: o.Options.Timeout,
 	}
@@ -67,45 +71,30 @@ func (o *Tune) collective(t symmem.DataType) *Collective {
 }
 
 // Run measures as one rank of a world that a launcher has started.
-func (o *Tune) Run(ctx context.Context) (*Tuned, error) {
-	t := &tuner{Tune: o, Tuned: &Tuned{DataType: o.DataTypes[0]}}
-	for i, dataType := range o.DataTypes {
-		if i > 0 {
-			t.named = dataType.String()
-		}
-		if err := t.run(ctx, o.collective(dataType)); err != nil {
+func (o *Tune) Run(ctx context.Context) (tuned *Tuned, err error) {
+	t := &tuner{plan: o, c: o.collective()}
+	if t.in, err = openLane(ctx, t.c, 0); err != nil {
+		return nil, fmt.Errorf("opening the world: %w", err)
+	}
+	defer func() { err = errors.Join(err, t.in.rt.Close()) }()
+	if err := t.prepare(ctx); err != nil {
+		return nil, err
+	}
+	for _, dataType := range o.DataTypes {
+		if err := t.run(ctx, dataType); err != nil {
 			return nil, err
 		}
 	}
-	return t.Tuned, t.Table.Validate()
+	t.found.Table = t.describe()
+	return &t.found, t.found.Table.Validate()
 }
 
-// skipped says why an operation has no rule.
-func skipped(op *Operation) string {
+// skipped says why an operation has no rule from the times of a type.
+func skipped(op *Operation, t symmem.DataType) string {
 	if !op.buffered() {
 		return op.Name + " has no buffers that peers read, so there is nothing to choose"
 	}
-	return op.Name + " has one path here, so there is nothing to choose"
-}
-
-// rules derives rules from new times, and from those of the base of other sizes. What the
-// measurement does not decide stays as the built-in table has it.
-func rules(l *lane, base *tuning.Table, about tuning.Rule, found *points) []tuning.Rule {
-	info := l.rt.Device()
-	if base.Device != info.Name || base.Library != l.rt.Library() {
-		base = &tuning.Table{} // whose times say nothing here
-	}
-	old := func(m tuning.Memory) [2][]tuning.Point {
-		about.Memory = m
-		return base.Measured(about)
-	}
-	otherwise := tuning.Builtin(info.Backend, info.Name).Otherwise
-	w, d := around(old(""), found.windows), around(old(tuning.Symmetric), found.direct)
-	anywhere := around(old(tuning.Anywhere), [2][]tuning.Point{found.anywhere})
-	return slices.Concat(
-		tuning.DeriveRules(otherwise, about, w[0], w[1]),
-		tuning.DeriveDirect(about, tuning.Symmetric, d[0], d[1]),
-		tuning.DeriveDirect(about, tuning.Anywhere, anywhere[0], nil))
+	return fmt.Sprintf("%s of %v has one path here, so there is nothing to choose", op.Name, t)
 }
 
 // around puts old times around new ones of both halves: those of sizes that are smaller or larger
@@ -217,25 +206,6 @@ func (o *Tune) present(rt *symmem.Runtime) (table *tuning.Table) {
 	if len(table.General()) == 0 {
 		// A file from before there was a direct path says nothing about it.
 		table = table.Replace(builtin.General()...)
-	}
-	return table
-}
-
-// describe puts the new rules into the base. Rules that the base has about the type which decides
-// for all others would hide the new ones.
-func (t *tuner) describe(rt *symmem.Runtime, base *tuning.Table) *tuning.Table {
-	how := "calls one by one"
-	if t.c.GraphOps > 0 {
-		how = fmt.Sprintf("replays of graphs of up to %d calls", t.c.GraphOps)
-	}
-	info, table := rt.Device(), base.Without(t.DataType.String(), t.Rules).Replace(t.Rules...)
-	table.Device, table.Library, table.Date = info.Name, rt.Library(), t.Date
-	table.Source = fmt.Sprintf("symmem tune: %d batches of %v on each path in turns, %s, %s, medians "+
-		"of the slowest rank; %s; %s", t.c.Plan.Batches, t.c.Plan.Batch, t.types(), how,
-		tuning.RuleOfDerive, RuleOfNoise)
-	if len(table.Rules) > len(t.Rules)+len(table.General()) {
-		table.Source += "; rules of other operations, types and ranks, and times of other sizes, were " +
-			"there before"
 	}
 	return table
 }

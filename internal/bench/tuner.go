@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"symmem"
 	"symmem/internal/tuning"
@@ -12,65 +13,107 @@ import (
 // tuner measures the paths of one operation after the other, on elements of one type after the
 // other.
 type tuner struct {
-	*Tune
-	*Tuned
-	// base is the table that it begins with.
-	base *tuning.Table
-	// named is the type that is measured, in rules about it alone.
-	named string
-	c     *Collective
+	plan *Tune
+	c    *Collective
 	// in has buffers of a pool, which are registered, and out others; it is nil where no call can go
 	// direct, which is what it is for.
 	in, out *lane
+	// base is the table that it begins with, old one with the times of it that count here, and reused
+	// tells that some of them are in rules again.
+	base, old *tuning.Table
+	reused    bool
+	found     Tuned
 }
 
-// run measures all operations on elements of one type.
-func (t *tuner) run(ctx context.Context, c *Collective) (err error) {
-	l, err := openLane(ctx, c, 0)
-	if err != nil {
-		return fmt.Errorf("opening the world: %w", err)
-	}
-	defer func() { err = errors.Join(err, l.rt.Close()) }()
-	if err := l.withoutGraphs(c); err != nil {
+// prepare makes ready what is alike for all types.
+func (t *tuner) prepare(ctx context.Context) (err error) {
+	if err := t.in.withoutGraphs(t.c); err != nil {
 		return err
 	}
-	t.c, t.in = c, l
-	if t.out, err = l.outside(ctx, c); err != nil {
+	if t.out, err = t.in.outside(ctx, t.c); err != nil {
 		return err
 	}
-	if t.base == nil {
-		if t.base, err = t.Tune.base(ctx, l); err != nil {
-			return err
-		}
-	}
-	if err := t.all(ctx); err != nil {
+	if t.base, err = t.plan.base(ctx, t.in); err != nil {
 		return err
 	}
-	t.Device, t.Ranks = l.rt.Device().Name, l.rt.Size()
-	t.Table = t.describe(l.rt, t.base)
+	rt := t.in.rt
+	t.found = Tuned{DataType: t.plan.DataTypes[0], Device: rt.Device().Name, Ranks: rt.Size()}
+	t.old = t.base
+	if t.base.Device != t.found.Device || t.base.Library != rt.Library() {
+		t.old = &tuning.Table{} // its times say nothing here
+	}
 	return nil
 }
 
-// all measures all operations, and makes their rules.
-func (t *tuner) all(ctx context.Context) error {
+// run measures all operations on elements of one type, and makes their rules.
+func (t *tuner) run(ctx context.Context, dataType symmem.DataType) error {
+	t.c.DataType = dataType
+	for _, l := range []*lane{t.in, t.out} {
+		if l == nil {
+			continue
+		}
+		if err := l.look(t.c); err != nil {
+			return err
+		}
+	}
 	for i := range t.c.Operations {
 		op := &t.c.Operations[i]
 		found, err := t.measure(ctx, op)
 		if err != nil {
 			return fmt.Errorf("tuning %s: %w", op.Name, err)
 		}
-		about := tuning.Rule{
-			Operation: op.kind.String(), DataType: t.named, Shape: tuning.Shape{
-				Ranks: t.in.rt.Size(), Machines: t.in.rt.World().Stats().Tuning.Machines,
-			},
+		fresh := t.rules(op, found)
+		if len(fresh) == 0 && (op.buffered() || dataType == t.found.DataType) {
+			t.found.Skipped = append(t.found.Skipped, skipped(op, dataType))
 		}
-		fresh := rules(t.in, t.base, about, found)
-		if len(fresh) == 0 && t.named == "" {
-			t.Skipped = append(t.Skipped, skipped(op))
-		}
-		t.Rules = append(t.Rules, fresh...)
+		t.found.Rules = append(t.found.Rules, fresh...)
 	}
 	return nil
+}
+
+// rules derives the rules of an operation from new times, and from those of the base of other
+// sizes. What the measurement does not decide stays as the built-in table has it.
+func (t *tuner) rules(op *Operation, found *points) []tuning.Rule {
+	rt, dataType := t.in.rt, t.c.DataType.String()
+	about := tuning.Rule{Operation: op.kind.String(), DataType: dataType, Shape: tuning.Shape{
+		Ranks: rt.Size(), Machines: rt.World().Stats().Tuning.Machines,
+	}}
+	if t.c.DataType == t.found.DataType {
+		about.DataType, about.MeasuredType = "", dataType
+	}
+	all := func(m tuning.Memory, fresh [2][]tuning.Point) [2][]tuning.Point {
+		about.Memory = m
+		with := around(t.old.Measured(about, dataType), fresh)
+		t.reused = t.reused || len(with[0])+len(with[1]) > len(fresh[0])+len(fresh[1])
+		return with
+	}
+	w, d := all("", found.windows), all(tuning.Symmetric, found.direct)
+	anywhere := all(tuning.Anywhere, [2][]tuning.Point{found.anywhere})
+	info := rt.Device()
+	return slices.Concat(
+		tuning.DeriveRules(tuning.Builtin(info.Backend, info.Name).Otherwise, about, w[0], w[1]),
+		tuning.DeriveDirect(about, tuning.Symmetric, d[0], d[1]),
+		tuning.DeriveDirect(about, tuning.Anywhere, anywhere[0], nil))
+}
+
+// describe puts the new rules into the base. Rules that the base has about the type which decides
+// for all others would hide the new ones.
+func (t *tuner) describe() *tuning.Table {
+	how := "calls one by one"
+	if t.c.GraphOps > 0 {
+		how = fmt.Sprintf("replays of graphs of up to %d calls", t.c.GraphOps)
+	}
+	rt, rules := t.in.rt, t.found.Rules
+	table := t.base.Without(t.found.DataType.String(), rules).Replace(rules...)
+	table.Device, table.Library, table.Date = rt.Device().Name, rt.Library(), t.plan.Date
+	table.Source = fmt.Sprintf("symmem tune: %d batches of %v on each path in turns, %s, %s, medians "+
+		"of the slowest rank; %s; %s", t.c.Plan.Batches, t.c.Plan.Batch, t.plan.types(), how,
+		tuning.RuleOfDerive, RuleOfNoise)
+	if t.reused || len(table.Rules) > len(rules)+len(table.General()) {
+		table.Source += "; rules of other operations, types and ranks, and times of other sizes, were " +
+			"there before"
+	}
+	return table
 }
 
 // points are the times of one operation at all sizes, by what they decide.
@@ -123,7 +166,7 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 			if len(all) == 1 {
 				continue
 			}
-			t.tell("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.c.DataType, half(i == 1))
+			t.plan.tell("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.c.DataType, half(i == 1))
 			perOp, err := t.play(ctx, row, i == 1, all)
 			if err != nil {
 				return nil, err

@@ -108,6 +108,16 @@ func TestTheTableIsThatOfTheFileIfThereIsOne(t *testing.T) {
 	if got.Error != "" || got.Rules != 1 || !strings.Contains(got.Name, file) || got.Library != "L" {
 		t.Errorf("with a file: %+v", got)
 	}
+	typed := strings.Replace(strings.Replace(table, `1, "about"`, `3, "about"`, 1),
+		`"steps"`, `"data_type": "int8", "memory": "symmetric", "steps"`, 1)
+	typed = strings.Replace(typed, `"path": "window"`, `"path": "direct"`, 1)
+	if err := os.WriteFile(file, []byte(typed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got = LookAtTuning("nccl", "D", 4, file, true)
+	if got.Error != "" || got.Rules != 0 || got.Typed != 1 || got.Direct {
+		t.Errorf("with a rule about one type: %+v", got)
+	}
 }
 
 func TestThisMachineIsFitForTests(t *testing.T) {

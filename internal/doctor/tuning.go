@@ -15,10 +15,13 @@ type Tuning struct {
 	Digest string `json:"digest"`
 	// File is where a table of this machine's own is looked for.
 	File string `json:"file"`
-	// Rules counts the rules for so many ranks of one machine, Ranks. Measured is when it was made,
-	// with Library; empty if it was not.
+	// Rules counts the rules for so many ranks of one machine, Ranks, and Typed those besides that are
+	// about one type of elements alone. Measured is when it was made, with Library; empty if it was
+	// not.
 	Rules int `json:"rules"`
-	// Direct tells that some rule for so many ranks, or for all operations, is about the direct path.
+	Typed int `json:"typed"`
+	// Direct tells that some rule for so many ranks, or for all operations, is about the direct path
+	// and all types.
 	Direct   bool   `json:"direct"`
 	Ranks    int    `json:"ranks"`
 	Measured string `json:"measured,omitempty"`
@@ -48,9 +51,15 @@ func LookAtTuning(backend, device string, ranks int, file string, required bool)
 	t.Measured, t.Library = table.Date, table.Library
 	for i := range table.Rules {
 		r := &table.Rules[i]
-		ours := r.Ranks == ranks && r.Machines == 1
-		if t.Direct = t.Direct || r.Memory != "" && (ours || r.Ranks == 0); ours {
+		ours, all := r.Ranks == ranks && r.Machines == 1, r.DataType == ""
+		if ours && all {
 			t.Rules++
+		}
+		if ours && !all {
+			t.Typed++
+		}
+		if all && r.Memory != "" && (ours || r.Ranks == 0) {
+			t.Direct = true
 		}
 	}
 	return t
@@ -73,18 +82,26 @@ func judgeTuning(f *Facts, s *Section) {
 	ours := "NCCL " + f.Library.Text
 	switch {
 	case t.Rules == 0:
-		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "it has no rule for %d ranks: "+
-			"%s", t.Ranks, t.without())
+		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "it has no rule for %d ranks%s: "+
+			"%s", t.Ranks, t.butTyped(), t.without())
 	case t.Library != "" && t.Library != ours:
 		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "its %d rules for %d ranks were "+
 			"measured with %s, and this is %s", t.Rules, t.Ranks, t.Library, ours)
 	default:
-		s.ok("%d rules for %d ranks", t.Rules, t.Ranks)
+		s.ok("%d rules for %d ranks%s", t.Rules, t.Ranks, t.butTyped())
 	}
 	if t.Rules > 0 && !t.Direct {
 		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks),
 			"it says nothing about the direct path, which no collective but a barrier takes therefore")
 	}
+}
+
+// butTyped tells of rules about one type.
+func (t *Tuning) butTyped() string {
+	if t.Typed == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (and %d about one type of elements)", t.Typed)
 }
 
 // without says what collectives without a rule of their own do.

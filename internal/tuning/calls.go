@@ -34,9 +34,7 @@ func (r *Rule) calls() calls {
 }
 
 // general tells that these are calls of all operations on all groups.
-func (c calls) general() bool {
-	return c.operation == "" && c.dataType == "" && c.group == Shape{}
-}
+func (c calls) general() bool { return c.operation == "" && c.group == Shape{} }
 
 // overlap tells whether some call is one of both.
 func (c calls) overlap(other calls) bool {

@@ -39,7 +39,7 @@
 //	      ]},
 //	      {"path": "other", "measured": []}
 //	    ]},
-//	    {"operation": "AllReduce", "ranks": 4, "machines": 1, "steps": [
+//	    {"operation": "AllReduce", "ranks": 4, "machines": 1, "measured_type": "bfloat16", "steps": [
 //	      {"up_to": "64KiB", "path": "window", "measured": [
 //	        {"bytes": "1KiB", "plain_us": 13, "window_us": 7.4, "noise_percent": 0.8}
 //	      ]},
@@ -60,7 +60,8 @@
 //
 // A rule with data_type is about elements of that type alone. One without is about all types that
 // have none of their own for the same operation, group, memory and half. Versions 1 and 2 had no
-// such rules.
+// such rules. Times in a rule without it say once for all of which type they are, in measured_type,
+// so that nobody puts times of another one beside them.
 //
 // A rule without in_place is about both halves of an operation: calls that work in place, and
 // calls that do not. With true or false it is about that half alone, and the other one has a rule

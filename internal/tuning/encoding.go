@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // meaning is written into every table, for who opens it.
@@ -16,7 +17,8 @@ const meaning = "A collective whose larger buffer has up to up_to bytes takes th
 	"A rule with data_type is about elements of that type, one without about all types that have " +
 	"none of their own. " +
 	"A rule with in_place is only about calls that work in place (true) or only about the others " +
-	"(false). Only these decide; measured says why. All ranks need the same table."
+	"(false). Only these decide; measured says why, and measured_type with which type where the " +
+	"rule has none. All ranks need the same table."
 
 // tableWire, ruleWire, stepWire and pointWire are what is in a file.
 type tableWire struct {
@@ -33,6 +35,7 @@ type tableWire struct {
 type ruleWire struct {
 	Operation string     `json:"operation"`
 	DataType  string     `json:"data_type"`
+	OfType    string     `json:"measured_type"`
 	Ranks     int        `json:"ranks"`
 	Machines  int        `json:"machines"`
 	Memory    Memory     `json:"memory"`
@@ -114,6 +117,9 @@ func (w *writer) rule(r *Rule) {
 	if r.Memory != "" {
 		w.raw(`"memory": `).value(r.Memory).raw(", ")
 	}
+	if r.MeasuredType != "" {
+		w.raw(`"measured_type": `).value(r.MeasuredType).raw(", ")
+	}
 	if r.Half != BothHalves {
 		w.raw(`"in_place": `).value(r.Half == InPlace).raw(", ")
 	}
@@ -157,6 +163,15 @@ func (w *writer) point(p Point) {
 	w.raw("}")
 }
 
+// typed is the first version with rules about types of elements.
+const typed = 3
+
+func (t *Table) typed() bool {
+	return slices.ContainsFunc(t.Rules, func(r Rule) bool {
+		return r.DataType != "" || r.MeasuredType != ""
+	})
+}
+
 // versionWire is what every version of the format has.
 type versionWire struct {
 	Version *int `json:"version"`
@@ -182,6 +197,10 @@ func Decode(encoded []byte) (*Table, error) {
 		return nil, at(encoded, decoder.InputOffset(), err)
 	}
 	t := wire.table()
+	if *format.Version < typed && t.typed() {
+		return nil, fmt.Errorf("version is %d, which has no rules with data_type or measured_type",
+			*format.Version)
+	}
 	if err := t.Validate(); err != nil {
 		return nil, err
 	}
@@ -212,7 +231,7 @@ func (w *tableWire) table() *Table {
 	}
 	for _, r := range w.Rules {
 		rule := Rule{
-			Operation: r.Operation, DataType: r.DataType,
+			Operation: r.Operation, DataType: r.DataType, MeasuredType: r.OfType,
 			Shape: Shape{Ranks: r.Ranks, Machines: r.Machines}, Memory: r.Memory, Half: r.InPlace,
 		}
 		for _, s := range r.Steps {

@@ -7,8 +7,9 @@ import (
 	"syscall"
 )
 
-// maxFileBytes bounds what is read: a table has a few KiB.
-const maxFileBytes = 1 << 20
+// maxFileBytes bounds what is read: a table has some 4 KiB for each operation, type and number of
+// ranks.
+const maxFileBytes = 16 << 20
 
 // ReadFile reads a table from a file. Errors of the system can be told from those of the contents
 // by errors.As with fs.PathError. What is no file, such as a device or a pipe, is refused: it may

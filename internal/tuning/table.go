@@ -84,8 +84,9 @@ type Rule struct {
 	// Operation is the name that driver has for it, such as "AllReduce".
 	Operation string
 	// DataType makes it a rule about elements of that type alone, such as "float32". One without is
-	// about all types that have none of their own.
-	DataType string
+	// about all types that have none of their own; MeasuredType is the type of its times then, or
+	// empty if nobody knows it.
+	DataType, MeasuredType string
 	Shape
 	// Memory makes it a rule about the direct path, for calls on such buffers.
 	Memory Memory
@@ -126,13 +127,25 @@ func (t *Table) Name() string {
 	return origin + " of " + t.Device
 }
 
-// Measured returns the times that the rules about what a rule is about, in either half, were
-// derived from: those out of place, and those in place, as DeriveRules and DeriveDirect take them.
-func (t *Table) Measured(about Rule) (halves [2][]Point) {
-	about.Half = BothHalves
+// Measured returns the times of elements of a type that rules were derived from about the
+// operation, shape and memory of a rule, in either half: those out of place, and those in place, as
+// DeriveRules and DeriveDirect take them. They are of the rules about the type, or else of those
+// about all types, if their times are of it.
+func (t *Table) Measured(about Rule, dataType string) (halves [2][]Point) {
+	about.Half, about.DataType = BothHalves, dataType
+	if halves = t.measured(about, ""); len(halves[0])+len(halves[1]) > 0 {
+		return halves
+	}
+	about.DataType = ""
+	return t.measured(about, dataType)
+}
+
+// measured returns the times of rules about the very type of a rule, which were measured with a
+// type.
+func (t *Table) measured(about Rule, with string) (halves [2][]Point) {
 	for i := range t.Rules {
 		r := &t.Rules[i]
-		if !r.calls().overlap(about.calls()) {
+		if !r.calls().overlap(about.calls()) || r.MeasuredType != with {
 			continue
 		}
 		for _, s := range r.Steps {
@@ -345,14 +358,15 @@ func (t *Table) General() []Rule {
 	return general
 }
 
-// Without returns a copy of the table without the rules about a type that are about the same
-// operations, shapes and memories as some of these.
+// Without returns a copy of the table without the rules about a type that would hide some of these
+// which are about all types.
 func (t *Table) Without(dataType string, rules []Rule) *Table {
 	fresh := *t
 	fresh.Rules = slices.DeleteFunc(slices.Clone(t.Rules), func(old Rule) bool {
 		return old.DataType == dataType && slices.ContainsFunc(rules, func(r Rule) bool {
-			r.DataType = dataType
-			return r.calls().overlap(old.calls())
+			hides := r.calls()
+			hides.dataType = dataType
+			return r.DataType == "" && hides.overlap(old.calls())
 		})
 	})
 	return &fresh

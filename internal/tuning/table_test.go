@@ -220,7 +220,7 @@ func TestTheDigestIsThatOfWhatDecides(t *testing.T) {
 	same.Rules = slices.Clone(table.Rules)
 	slices.Reverse(same.Rules)
 	same.Rules[0].Steps = slices.Clone(same.Rules[0].Steps)
-	same.Rules[0].Steps[0].Measured = nil
+	same.Rules[0].Steps[0].Measured, same.Rules[0].MeasuredType = nil, "int8"
 	if same.Digest() != table.Digest() {
 		t.Error("what explains has changed the digest")
 	}
@@ -228,13 +228,15 @@ func TestTheDigestIsThatOfWhatDecides(t *testing.T) {
 		t.Error("devices with one set of figures differ")
 	}
 	for name, change := range map[string]func(*Table){
-		"otherwise":   func(t *Table) { t.Otherwise = Window },
-		"a limit":     func(t *Table) { t.Rules[0].Steps[0].UpTo++ },
-		"a path":      func(t *Table) { t.Rules[0].Steps[0].Path = Plain },
-		"the ranks":   func(t *Table) { t.Rules[0].Ranks = 3 },
-		"machines":    func(t *Table) { t.Rules[0].Machines = 2 },
-		"the half":    func(t *Table) { t.Rules[0].Half = InPlace },
-		"the type":    func(t *Table) { t.Rules[0].DataType = "int8" },
+		"otherwise": func(t *Table) { t.Otherwise = Window },
+		"a limit":   func(t *Table) { t.Rules[0].Steps[0].UpTo++ },
+		"a path":    func(t *Table) { t.Rules[0].Steps[0].Path = Plain },
+		"the ranks": func(t *Table) { t.Rules[0].Ranks = 3 },
+		"machines":  func(t *Table) { t.Rules[0].Machines = 2 },
+		"the half":  func(t *Table) { t.Rules[0].Half = InPlace },
+		"the type": func(t *Table) {
+			t.Rules[len(t.Rules)-1].DataType, t.Rules[len(t.Rules)-1].MeasuredType = "int8", ""
+		},
 		"the memory":  func(t *Table) { t.Rules[0].Memory = "" },
 		"a rule less": func(t *Table) { t.Rules = t.Rules[1:] },
 	} {
@@ -242,6 +244,19 @@ func TestTheDigestIsThatOfWhatDecides(t *testing.T) {
 		if change(other); other.Digest() == table.Digest() {
 			t.Errorf("%s has left the digest as it was", name)
 		}
+	}
+}
+
+func TestTablesThatDifferInATypeAloneHaveAnotherDigest(t *testing.T) {
+	seen := map[uint64]string{}
+	for _, dataType := range []string{"", "int8", "uint8"} {
+		rule := reduces
+		rule.DataType, rule.Steps = dataType, []Step{{Path: Window}}
+		digest := (&Table{Device: "box", Otherwise: Plain, Rules: []Rule{rule}}).Digest()
+		if other, ok := seen[digest]; ok {
+			t.Errorf("rules about %q and %q have one digest", other, dataType)
+		}
+		seen[digest] = dataType
 	}
 }
 
@@ -256,15 +271,84 @@ func TestRulesAreDerivedAnewFromWhatTheyWereDerivedFrom(t *testing.T) {
 	about := func(m Memory) Rule {
 		return Rule{Operation: "AllGather", Shape: Shape{4, 1}, Memory: m}
 	}
-	w := table.Measured(about(""))
-	d := table.Measured(about(Symmetric))
-	anywhere := table.Measured(about(Anywhere))
+	w := table.Measured(about(""), "bfloat16")
+	d := table.Measured(about(Symmetric), "bfloat16")
+	anywhere := table.Measured(about(Anywhere), "bfloat16")
 	rules := slices.Concat(
 		DeriveRules(table.Otherwise, about(""), w[0], w[1]),
 		DeriveDirect(about(""), Symmetric, d[0], d[1]),
 		DeriveDirect(about(""), Anywhere, anywhere[0], nil))
 	if got := table.Replace(rules...); got.Digest() != table.Digest() || len(rules) < 3 {
 		t.Errorf("the %d rules decide otherwise: %v", len(rules), rules)
+	}
+}
+
+func TestTimesAreThoseOfTheirType(t *testing.T) {
+	rule := func(dataType, measured string, us float64) Rule {
+		r := reduces
+		r.DataType, r.MeasuredType = dataType, measured
+		r.Steps = []Step{{Path: Plain, Measured: []Point{{Bytes: 1, PlainUS: us, WindowUS: us}}}}
+		return r
+	}
+	of := func(table *Table, dataType string) (us []float64) {
+		for _, points := range table.Measured(reduces, dataType) {
+			for _, p := range points {
+				us = append(us, p.PlainUS)
+			}
+		}
+		return us
+	}
+	table := &Table{Rules: []Rule{rule("", "bfloat16", 1), rule("int8", "", 2)}}
+	for dataType, want := range map[string][]float64{"bfloat16": {1}, "int8": {2}, "float32": nil} {
+		if got := of(table, dataType); !slices.Equal(got, want) {
+			t.Errorf("of %s: %v, want %v", dataType, got, want)
+		}
+	}
+	table.Rules[0] = rule("", "", 3)
+	if got := of(table, "bfloat16"); got != nil {
+		t.Errorf("times of an unknown type pass for bfloat16: %v", got)
+	}
+	table.Rules = append(table.Rules, rule("bfloat16", "", 4))
+	if got := of(table, "bfloat16"); !slices.Equal(got, []float64{4}) {
+		t.Errorf("got %v, want those of the rule about bfloat16", got)
+	}
+}
+
+func TestOnlyRulesThatWouldHideNewOnesGo(t *testing.T) {
+	plain := []Step{{Path: Plain}}
+	fresh := Rule{Operation: "AllReduce", Shape: Shape{2, 1}, Half: InPlace, Steps: plain}
+	with := func(change func(r *Rule)) Rule {
+		r := fresh
+		r.DataType = "int8"
+		change(&r)
+		return r
+	}
+	hides := map[string]Rule{
+		"the same calls": with(func(*Rule) {}),
+		"both halves":    with(func(r *Rule) { r.Half = BothHalves }),
+	}
+	stays := map[string]Rule{
+		"another type":      with(func(r *Rule) { r.DataType = "uint8" }),
+		"another operation": with(func(r *Rule) { r.Operation = "AllGather" }),
+		"another shape":     with(func(r *Rule) { r.Ranks = 4 }),
+		"a memory":          with(func(r *Rule) { r.Memory = Symmetric }),
+		"the other half":    with(func(r *Rule) { r.Half = OutOfPlace }),
+	}
+	for name, r := range hides {
+		if got := (&Table{Rules: []Rule{r}}).Without("int8", []Rule{fresh}); len(got.Rules) != 0 {
+			t.Errorf("%s: the rule is still there", name)
+		}
+	}
+	for name, r := range stays {
+		if got := (&Table{Rules: []Rule{r}}).Without("int8", []Rule{fresh}); len(got.Rules) != 1 {
+			t.Errorf("%s: the rule is gone", name)
+		}
+	}
+	typed := fresh
+	typed.DataType = "uint8"
+	if got := (&Table{Rules: []Rule{hides["both halves"]}}).Without("int8", []Rule{typed}); len(
+		got.Rules) != 1 {
+		t.Error("a new rule about another type hides nothing, but a rule is gone")
 	}
 }
 

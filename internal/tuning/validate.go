@@ -1,6 +1,7 @@
 package tuning
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -38,6 +39,11 @@ func (t *Table) Validate() error {
 func (r *Rule) validate() error {
 	all := r.Memory != "" && r.calls().general()
 	switch {
+	case r.Operation == "" && r.DataType != "":
+		return fmt.Errorf("data_type is %q, but a rule about all operations is about all types",
+			r.DataType)
+	case r.DataType != "" && r.MeasuredType != "":
+		return fmt.Errorf("measured_type is of no use in a rule with data_type")
 	case !r.Memory.valid():
 		return fmt.Errorf("memory is %q, but must be symmetric or any", r.Memory)
 	case !all && !slices.Contains(operations, r.Operation):
@@ -49,9 +55,9 @@ func (r *Rule) validate() error {
 	case r.Machines < 1 || r.Machines > r.Ranks:
 		return fmt.Errorf("machines is %d, but must be from 1 to %d", r.Machines, r.Ranks)
 	}
-	if r.DataType != "" {
-		if _, err := reduce.ParseDataType(r.DataType); err != nil {
-			return fmt.Errorf("data_type: %w", err)
+	if name := cmp.Or(r.DataType, r.MeasuredType); name != "" {
+		if _, err := reduce.ParseDataType(name); err != nil {
+			return fmt.Errorf("type of elements: %w", err)
 		}
 	}
 	return r.validateSteps()

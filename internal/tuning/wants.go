@@ -1,18 +1,12 @@
 package tuning
 
+import "slices"
+
 // TakesWindows tells whether some call of a group on symmetric buffers takes the window path.
 // direct tells whether calls of the group can go direct.
 func (t *Table) TakesWindows(group Shape, direct bool) bool {
-	sizes := []int64{1}
-	for i := range t.Rules {
-		for _, s := range t.Rules[i].Steps {
-			// A choice changes behind the end of a step alone.
-			if s.UpTo > 0 {
-				sizes = append(sizes, int64(s.UpTo), int64(s.UpTo)+1)
-			}
-		}
-	}
-	for _, call := range t.kinds() {
+	sizes := t.sizes(group)
+	for _, call := range t.kinds(group) {
 		for _, call.Bytes = range sizes {
 			for _, call.InPlace = range []bool{false, true} {
 				if t.takesWindow(call, group, direct) {
@@ -24,15 +18,37 @@ func (t *Table) TakesWindows(group Shape, direct bool) bool {
 	return false
 }
 
-// kinds are a call for each operation and each type that a rule names, and a type that none does.
-func (t *Table) kinds() (all []Call) {
-	named := map[string]bool{"": true}
+// concerns tells whether a rule may decide about calls of a group.
+func (r *Rule) concerns(group Shape) bool { return r.Shape == group || r.calls().general() }
+
+// sizes are some between which all sizes are chosen alike: a choice changes behind the end of a
+// step alone.
+func (t *Table) sizes(group Shape) []int64 {
+	sizes := []int64{1}
 	for i := range t.Rules {
-		named[t.Rules[i].DataType] = true
+		if !t.Rules[i].concerns(group) {
+			continue
+		}
+		for _, s := range t.Rules[i].Steps {
+			if s.UpTo > 0 {
+				sizes = append(sizes, int64(s.UpTo), int64(s.UpTo)+1)
+			}
+		}
 	}
+	slices.Sort(sizes)
+	return slices.Compact(sizes)
+}
+
+// kinds are a call of each operation for a type that no rule names, and for each that one does.
+func (t *Table) kinds(group Shape) (all []Call) {
 	for _, operation := range operations {
-		for dataType := range named {
-			all = append(all, Call{Operation: operation, DataType: dataType})
+		all = append(all, Call{Operation: operation})
+	}
+	for i := range t.Rules {
+		r := &t.Rules[i]
+		named := Call{Operation: r.Operation, DataType: r.DataType}
+		if r.concerns(group) && r.DataType != "" && !slices.Contains(all, named) {
+			all = append(all, named)
 		}
 	}
 	return all
