@@ -58,6 +58,10 @@ func Connect(ctx context.Context, w World) (Store, io.Closer, error) {
 	return m.store, m, nil
 }
 
+// mostHangUps is how many stores of earlier attempts a rank may come to that are about to close.
+// One that is there to stay, and wants a token, hangs up each time.
+const mostHangUps = 3
+
 // connect tries again when the store is lost: it may have been one that rank 0 was about to
 // close, after an earlier Connect on the same address.
 func connect(ctx context.Context, w World) (*member, error) {
@@ -68,9 +72,14 @@ func connect(ctx context.Context, w World) (*member, error) {
 		}
 		w.Route = Route{Kind: RouteServe, Endpoint: to}
 	}
+	hangUps := 0
 	for pause := firstBackoff; ; pause = min(2*pause, longestBackoff) {
 		m, err := attempt(ctx, w)
-		if err == nil || !errors.Is(err, ErrLost) {
+		if errors.Is(err, errHungUp) {
+			hangUps++
+		}
+		passes := errors.Is(err, ErrLost) || errors.Is(err, errHungUp) && hangUps <= mostHangUps
+		if err == nil || !passes {
 			return m, err
 		}
 		if !rest(ctx, pause) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -91,6 +92,39 @@ func TestRanksMeetAgainAndAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAStoreThatIsAboutToCloseIsNotBelieved: rank 1 comes to the store of the attempt before, which
+// hangs up on its first query, as a store does that wants a token.
+func TestAStoreThatIsAboutToCloseIsNotBelieved(t *testing.T) {
+	address := privateName()
+	old, err := net.Listen("unix", strings.TrimPrefix(address, unixScheme))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := make(chan error, 1)
+	go func() { gone <- hangUp(old) }()
+	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: address}})
+	meet(t, worlds)
+	if err := <-gone; err != nil {
+		t.Error(err)
+	}
+}
+
+// hangUp greets the first client, and closes when that asks for something.
+func hangUp(l net.Listener) error {
+	conn, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	greeting := make([]byte, 10) // VALIDATE and PING, each with 4 bytes
+	if _, err = io.ReadFull(conn, greeting); err == nil {
+		_, err = conn.Write(greeting[6:])
+	}
+	if err == nil {
+		_, err = io.ReadFull(conn, greeting[:1])
+	}
+	return errors.Join(err, conn.Close(), l.Close())
 }
 
 // port finds an address that is free, on a server that is closed again.

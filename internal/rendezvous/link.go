@@ -67,11 +67,14 @@ func (l *link) classify(ctx context.Context, err error) error {
 	case errors.Is(err, ErrProtocol), errors.Is(err, ErrToken):
 		return err
 	case !l.trusted && hungUp(err):
-		return fmt.Errorf("%w: the server hung up at the first query, as one does that "+
-			"requires a token: %w", ErrToken, err)
+		return fmt.Errorf("%w: %w: %w", ErrToken, errHungUp, err)
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
+
+// errHungUp is how a server answers that wants another token, or one of somebody who has none; and
+// how one ends that was about to close.
+var errHungUp = errors.New("the server hung up, as one does that requires a token or another one")
 
 // hungUp reports whether the other end closed the connection, with or without reading all.
 func hungUp(err error) bool {
@@ -126,7 +129,7 @@ func (l *link) prove(ctx context.Context, token Token) error {
 		case err == nil && b != replyReady:
 			return d.wrong("the token was answered with %#02x", b)
 		case err != nil && hungUp(err):
-			return fmt.Errorf("%w: %w", ErrToken, err)
+			return fmt.Errorf("%w: %w: %w", ErrToken, errHungUp, err)
 		}
 		return err
 	})
