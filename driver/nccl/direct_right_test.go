@@ -46,7 +46,7 @@ func casts(t *testing.T) [][]int {
 // is computed here: sums in float32 in the order of ranks, to the bit and on all ranks, which is
 // near what float64 gives.
 func TestDirectIsRight(t *testing.T) {
-	size := int64(5 << 20)
+	size := int64(2 << 20)
 	if full() {
 		size = 256<<20 + 1<<20
 	}
