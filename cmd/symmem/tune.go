@@ -37,7 +37,8 @@ unless they differ by that much about the faster path at some size: then each ha
 --factor 4 halves the time. Results of 256 MiB take longest to check: --max 64M halves it again.
 The first type of --dtype decides for all types that have no rules of their own, so take one that
 can go all paths: sums of int8, say, have only the plain one on GPUs. Each further one gets rules of
-its own, and rules of types that are not measured stay. Times outside of --min and --max that the
+its own. Rules about a type that is not measured stay; those of another first type do not, so name
+that type further back to keep what is known of it. Times outside of --min and --max that the
 present table has of this device, library and type stay, and decide there; else sizes outside take
 the path of the nearest one inside.
 

@@ -18,11 +18,11 @@ type tuner struct {
 	// in has buffers of a pool, which are registered, and out others; it is nil where no call can go
 	// direct, which is what it is for.
 	in, out *lane
-	// base is the table that it begins with, old one with the times of it that count here, and reused
-	// tells that some of them are in rules again.
-	base, old *tuning.Table
-	reused    bool
-	found     Tuned
+	// base is the table that it begins with, and reused tells that some times of it are in rules
+	// again.
+	base   *tuning.Table
+	reused bool
+	found  Tuned
 }
 
 // prepare makes ready what is alike for all types.
@@ -38,9 +38,8 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 	}
 	rt := t.in.rt
 	t.found = Tuned{DataType: t.plan.DataTypes[0], Device: rt.Device().Name, Ranks: rt.Size()}
-	t.old = t.base
 	if t.base.Device != t.found.Device || t.base.Library != rt.Library() {
-		t.old = &tuning.Table{} // its times say nothing here
+		t.base = t.base.WithoutTimes() // which say nothing here
 	}
 	return nil
 }
@@ -83,7 +82,7 @@ func (t *tuner) rules(op *Operation, found *points) []tuning.Rule {
 	}
 	all := func(m tuning.Memory, fresh [2][]tuning.Point) [2][]tuning.Point {
 		about.Memory = m
-		with := around(t.old.Measured(about, dataType), fresh)
+		with := around(t.base.Measured(about, dataType), fresh)
 		t.reused = t.reused || len(with[0])+len(with[1]) > len(fresh[0])+len(fresh[1])
 		return with
 	}

@@ -85,8 +85,8 @@ func judgeTuning(f *Facts, s *Section) {
 		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "it has no rule for %d ranks%s: "+
 			"%s", t.Ranks, t.butTyped(), t.without())
 	case t.Library != "" && t.Library != ours:
-		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "its %d rules for %d ranks were "+
-			"measured with %s, and this is %s", t.Rules, t.Ranks, t.Library, ours)
+		s.add(Warn, fmt.Sprintf("symmem tune --ranks %d", t.Ranks), "its %d rules for %d ranks%s "+
+			"were measured with %s, and this is %s", t.Rules, t.Ranks, t.butTyped(), t.Library, ours)
 	default:
 		s.ok("%d rules for %d ranks%s", t.Rules, t.Ranks, t.butTyped())
 	}

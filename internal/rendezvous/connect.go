@@ -58,8 +58,8 @@ func Connect(ctx context.Context, w World) (Store, io.Closer, error) {
 	return m.store, m, nil
 }
 
-// mostHangUps is how many stores of earlier attempts a rank may come to that are about to close.
-// One that is there to stay, and wants a token, hangs up each time.
+// mostHangUps is how often a rank tries again where a store hangs up at once. One of an earlier
+// attempt that is about to close does so; and one that wants a token, each time.
 const mostHangUps = 3
 
 // connect tries again when the store is lost: it may have been one that rank 0 was about to

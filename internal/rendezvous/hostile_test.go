@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 // listenRaw runs answer for every connection to a TCP address.
@@ -102,6 +103,16 @@ func TestTokens(t *testing.T) {
 		if strings.Contains(wrong.Error()+token.String()+token.GoString(), string(token)) {
 			t.Fatal("the token shows")
 		}
+	}
+}
+
+func TestARankWithoutATokenDoesNotTryForLong(t *testing.T) {
+	s, _ := serveOn(t, privateName(), "secret")
+	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: s.Address()}})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, _, err := Connect(ctx, worlds[1]); !errors.Is(err, ErrToken) || ctx.Err() != nil {
+		t.Fatalf("%v, and then %v", err, ctx.Err())
 	}
 }
 

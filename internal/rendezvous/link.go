@@ -74,7 +74,8 @@ func (l *link) classify(ctx context.Context, err error) error {
 
 // errHungUp is how a server answers that wants another token, or one of somebody who has none; and
 // how one ends that was about to close.
-var errHungUp = errors.New("the server hung up, as one does that requires a token or another one")
+var errHungUp = errors.New(
+	"the server hung up, as one does that requires a token, or another than ours")
 
 // hungUp reports whether the other end closed the connection, with or without reading all.
 func hungUp(err error) bool {

@@ -358,6 +358,20 @@ func (t *Table) General() []Rule {
 	return general
 }
 
+// WithoutTimes returns a copy of the table that decides alike, of whose times nothing is left.
+func (t *Table) WithoutTimes() *Table {
+	fresh := *t
+	fresh.Rules = slices.Clone(t.Rules)
+	for i := range fresh.Rules {
+		r := &fresh.Rules[i]
+		r.MeasuredType, r.Steps = "", slices.Clone(r.Steps)
+		for s := range r.Steps {
+			r.Steps[s].Measured = nil
+		}
+	}
+	return &fresh
+}
+
 // Without returns a copy of the table without the rules about a type that would hide some of these
 // which are about all types.
 func (t *Table) Without(dataType string, rules []Rule) *Table {

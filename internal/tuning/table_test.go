@@ -314,6 +314,20 @@ func TestTimesAreThoseOfTheirType(t *testing.T) {
 	}
 }
 
+func TestWithoutTimesATableDecidesAlike(t *testing.T) {
+	table := Builtin("nccl", "NVIDIA H200")
+	got, about := table.WithoutTimes(), Rule{Operation: "AllReduce", Shape: Shape{2, 1}}
+	if got.Digest() != table.Digest() {
+		t.Error("it decides otherwise")
+	}
+	if m := got.Measured(about, "bfloat16"); len(m[0])+len(m[1]) != 0 {
+		t.Errorf("%d times are left", len(m[0])+len(m[1]))
+	}
+	if m := table.Measured(about, "bfloat16"); len(m[0]) == 0 {
+		t.Error("the table itself has lost its times")
+	}
+}
+
 func TestOnlyRulesThatWouldHideNewOnesGo(t *testing.T) {
 	plain := []Step{{Path: Plain}}
 	fresh := Rule{Operation: "AllReduce", Shape: Shape{2, 1}, Half: InPlace, Steps: plain}

@@ -296,10 +296,10 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return ncclSuccess;
 }
 
-/* Ends kernels and host calls that wait, then waits for graphs; and for all that the device does where
- * kernels do not hear of aborts: NCCL frees memory of the device, which CUDA does behind those of all
- * communicators. To abort a communicator that another thread destroys ends what that waits for, and
- * leaves the rest to it. */
+/* Ends kernels and host calls that wait, then waits for graphs; and for all that the device does
+ * where kernels do not hear of aborts: NCCL frees memory of the device, which CUDA does behind those
+ * of all communicators. To abort a communicator that another thread destroys ends what that waits
+ * for, and leaves the rest to it. */
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     INJECT();
     if (comm == NULL)
