@@ -12,13 +12,10 @@ import (
 // TestAGroupIsMadeBesideAKernelThatDoesNotEnd though none of ours is on the GPUs yet: on both they
 // could not be loaded for the first group.
 func TestAGroupIsMadeBesideAKernelThatDoesNotEnd(t *testing.T) {
-	needDevices(t, 2)
-	if !apart(t, "cuFuncLoad:1:2,cuFuncLoad:2:2", "SOFTGPU_DEAF=1") {
+	if !apartAndDeaf(t, "cuFuncLoad:1:2,cuFuncLoad:2:2") {
 		return
 	}
-	p := firstSum(t)
-	p.desert(t)
-	p.again(t, driver.PathWindow)
+	deserted(t).again(t, driver.PathWindow)
 }
 
 // TestKernelsThatWereNotLoadedAreLoadedForTheNextGroup has the first of them fail.

@@ -167,8 +167,7 @@ func TestAKernelThatDoesNotEndIsGivenUp(t *testing.T) {
 	if !within(t, "SOFTGPU_DEAF=1") {
 		return
 	}
-	p := firstSum(t)
-	p.desert(t)
+	p := deserted(t)
 	p.again(t, driver.PathWindow)
 	p.closeAll(t)
 }
@@ -220,13 +219,11 @@ func TestOurKernelsRunBesideOneThatDoesNotEnd(t *testing.T) {
 // TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft: NCCL would wait for that kernel, and
 // the ranks for NCCL.
 func TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft(t *testing.T) {
-	needDevices(t, 2)
 	// Segments, mailboxes and exchange memory of both ranks, then the mailboxes of the second group.
-	if !apart(t, "cuMemCreate:7,cuMemCreate:8", "SOFTGPU_DEAF=1") {
+	if !apartAndDeaf(t, "cuMemCreate:7,cuMemCreate:8") {
 		return
 	}
-	p := firstSum(t)
-	p.desert(t)
+	p := deserted(t)
 	var outOfMemory atomic.Int32
 	both(t, func(r int) error {
 		ended := make(chan error, 1)
@@ -248,6 +245,21 @@ func TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft(t *testing.T) {
 		t.Error("no rank ran out of memory")
 	}
 	p.closeAll(t)
+}
+
+// apartAndDeaf is apart for two ranks whose kernels over windows do not hear of aborts.
+func apartAndDeaf(t *testing.T, what string) bool {
+	t.Helper()
+	needDevices(t, 2)
+	return apart(t, what, "SOFTGPU_DEAF=1")
+}
+
+// deserted opens two ranks, one of which has a kernel that does not end.
+func deserted(t *testing.T) *pairOfRanks {
+	t.Helper()
+	p := firstSum(t)
+	p.desert(t)
+	return p
 }
 
 // firstSum opens two ranks that have added up once.
