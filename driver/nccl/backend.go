@@ -54,7 +54,7 @@ func (b Backend) LocalRanks() (int, error) {
 
 func (b Backend) load() (*nccl.Library, error) { return nccl.Load(b.Library) }
 
-// loadDriver opens CUDA, with the variables set that CUDA and NCCL read.
+// loadDriver opens CUDA, with the variables set that NCCL reads.
 func loadDriver() (*cuda.Driver, error) {
 	if err := setDefaults(); err != nil {
 		return nil, err
@@ -62,16 +62,12 @@ func loadDriver() (*cuda.Driver, error) {
 	return cuda.Load()
 }
 
-// setDefaults sets variables once, before any rank of the process is in a library that reads some:
-// libc's environment has no lock.
+// setDefaults sets what NCCL reads, once, before any rank of the process is in a library that reads
+// variables: libc's environment has no lock.
 //
 // NCCL makes connections when a communicator is made: made at the first collective, as newer
-// versions do, they would keep a launch waiting for ranks that have not come. And CUDA gets as
-// many queues to a device as it can have. No harm of fewer was seen (docs/gpu-verification.md).
-var setDefaults = sync.OnceValue(func() error {
-	return errors.Join(
-		setDefault("NCCL_RUNTIME_CONNECT", "0"), setDefault("CUDA_DEVICE_MAX_CONNECTIONS", "32"))
-})
+// versions do, they would keep a launch waiting for ranks that have not come.
+var setDefaults = sync.OnceValue(func() error { return setDefault("NCCL_RUNTIME_CONNECT", "0") })
 
 // setDefault sets a variable unless the user has.
 func setDefault(name, value string) error {
