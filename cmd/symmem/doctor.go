@@ -118,6 +118,11 @@ func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 func (f *doctorFlags) run(cmd *cobra.Command) error {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	alone := err != nil || world.Source == rendezvous.SourceAlone
+	if !alone {
+		if err := keepStdout(cmd); err != nil {
+			return err
+		}
+	}
 	switch {
 	case f.started && alone:
 		return exitWith(exitUsage, errors.New("this rank has lost the variables of its launcher"))

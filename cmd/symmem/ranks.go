@@ -13,6 +13,7 @@ import (
 	"symmem"
 	"symmem/internal/launch"
 	"symmem/internal/rendezvous"
+	"symmem/internal/sys"
 )
 
 // backendNames are what --backend takes.
@@ -51,20 +52,12 @@ func chooseBackend(given *string, otherwise string) error {
 func asRanks(
 	cmd *cobra.Command, ranks int, started bool, rank func(rendezvous.World) error,
 ) error {
-	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
+	world, err := discover(cmd, ranks, started)
 	if err != nil {
-		return exitWith(exitUsage, err)
+		return err
 	}
 	if world.Source == rendezvous.SourceAlone {
-		if started {
-			return exitWith(exitUsage,
-				errors.New("this rank has lost the variables of its launcher"))
-		}
 		return startRanks(cmd, ranks)
-	}
-	if cmd.Flags().Changed("ranks") && ranks != world.Size {
-		return fmt.Errorf("%s has started %d ranks, so leave --ranks %d out",
-			world.Source, world.Size, ranks)
 	}
 	if err := rank(world); err != nil {
 		var coded *exitError
@@ -73,6 +66,40 @@ func asRanks(
 		}
 		return exitWith(exitUsage, fmt.Errorf("rank %d: %w", world.Rank, err))
 	}
+	return nil
+}
+
+// discover tells which rank this process is, if a launcher has started it. A rank keeps standard
+// output for its command.
+func discover(cmd *cobra.Command, ranks int, started bool) (rendezvous.World, error) {
+	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
+	if err != nil {
+		return world, exitWith(exitUsage, err)
+	}
+	if world.Source == rendezvous.SourceAlone {
+		if started {
+			err = exitWith(exitUsage, errors.New("this rank has lost the variables of its launcher"))
+		}
+		return world, err
+	}
+	if cmd.Flags().Changed("ranks") && ranks != world.Size {
+		return world, fmt.Errorf("%s has started %d ranks, so leave --ranks %d out",
+			world.Source, world.Size, ranks)
+	}
+	return world, keepStdout(cmd)
+}
+
+// keepStdout keeps standard output for what the command prints. NCCL writes its log there, which
+// would be among JSON; it goes to standard error.
+func keepStdout(cmd *cobra.Command) error {
+	if cmd.OutOrStdout() != os.Stdout {
+		return nil
+	}
+	stdout, err := sys.TakeStdout()
+	if err != nil {
+		return exitWith(exitUsage, err)
+	}
+	cmd.SetOut(stdout)
 	return nil
 }
 

@@ -177,20 +177,12 @@ func (f *verifyFlags) parsePath() (err error) {
 
 // verify is one rank, or starts the ranks if no launcher has.
 func (f *verifyFlags) verify(cmd *cobra.Command) error {
-	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
+	world, err := discover(cmd, f.ranks, f.started)
 	if err != nil {
-		return exitWith(exitUsage, err)
+		return err
 	}
-	switch {
-	case world.Source != rendezvous.SourceAlone:
-	case f.started:
-		return exitWith(exitUsage, errors.New("this rank has lost the variables of its launcher"))
-	default:
+	if world.Source == rendezvous.SourceAlone {
 		return f.start(cmd)
-	}
-	if cmd.Flags().Changed("ranks") && f.ranks != world.Size {
-		return fmt.Errorf("%s has started %d ranks, so leave --ranks %d out",
-			world.Source, world.Size, f.ranks)
 	}
 	return f.rank(cmd.Context(), world.Rank, cmd.OutOrStdout(), cmd.ErrOrStderr())
 }

@@ -1,4 +1,4 @@
-"""Starting ranks: how the exit codes of several become one."""
+"""Starting ranks: their exit codes as one, and what they write."""
 
 from __future__ import annotations
 
@@ -45,3 +45,24 @@ def test_a_rank_that_could_not_run_counts_as_such() -> None:
     with start("http.server", "--no-such-flag") as launcher:
         launcher.communicate(timeout=20)
         assert launcher.returncode == 2
+
+
+def test_a_report_has_standard_output_alone() -> None:
+    program = """
+import os
+from symmem import _launch
+with _launch.take_stdout() as out:
+    os.write(1, b"a library\\n")
+    print("the program")
+    out.write("the report\\n")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    assert done.stdout == "the report\n"
+    assert done.stderr.splitlines() == ["a library", "the program"]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from types import FrameType
+from typing import TextIO
 
 CANNOT_RUN = 2
 STARTED = "SYMMEM_STARTED"
@@ -20,6 +21,18 @@ STARTED = "SYMMEM_STARTED"
 def launched() -> bool:
     """Tell whether a launcher has started this process as a rank."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def take_stdout() -> TextIO:
+    """Give standard output to the caller alone, for what a program reports.
+
+    NCCL's log (NCCL_DEBUG) and PyTorch 2.8's Gloo are written there, too; what anything else in
+    this process writes goes to standard error from now on.
+    """
+    sys.stdout.flush()
+    taken = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return taken
 
 
 def free_port(host: str = "127.0.0.1") -> int:

@@ -51,6 +51,7 @@ class Bench:
         self.torch: Any = torch
         self.dist: Any = dist
         self.flags = flags
+        self.out = _launch.take_stdout()
         gpu = None
         if flags.backend != "host" and torch.cuda.is_available():
             gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -63,7 +64,7 @@ class Bench:
     def say(self, text: str) -> None:
         """Print on rank 0."""
         if self.world.rank == 0:
-            print(text, flush=True)
+            print(text, file=self.out, flush=True)
 
     def scope(self) -> None:
         """Measure a scope with nothing new."""

@@ -220,6 +220,7 @@ def run(flags: argparse.Namespace) -> int:
     """Be one rank, and return its exit code."""
     import torch.distributed as dist
 
+    out = _launch.take_stdout()
     config = Config(
         flags.cases, flags.rounds, flags.size, flags.churn, flags.groups, flags.seed, flags.skew
     )
@@ -233,8 +234,8 @@ def run(flags: argparse.Namespace) -> int:
     accounts = gather(me.account, rank, ranks)
     report = _report.merge(head, me.program.rows, accounts)
     if rank == 0:
-        sys.stdout.write(_report.as_json(report) + "\n" if flags.json else _report.as_text(report))
-        sys.stdout.flush()
+        out.write(_report.as_json(report) + "\n" if flags.json else _report.as_text(report))
+        out.flush()
     leave(rank, ranks)
     me.live.clear()
     symmem.finalize(force=True)

@@ -1,0 +1,62 @@
+package sys
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// takeVariable makes TestStdoutIsTaken a process that takes its standard output.
+const takeVariable = "SYS_TEST_TAKE_STDOUT"
+
+// taking writes as a library and a child would, and as the one who has taken standard output.
+func taking() error {
+	taken, err := TakeStdout()
+	if err != nil {
+		return err
+	}
+	fmt.Println("a library")
+	child := exec.Command("echo", "a child")
+	child.Stdout = os.Stdout
+	_, err = fmt.Fprintln(taken, "the report")
+	return errors.Join(child.Run(), err)
+}
+
+func TestStdoutIsTaken(t *testing.T) {
+	if os.Getenv(takeVariable) != "" {
+		check(t, taking())
+		os.Exit(0)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestStdoutIsTaken$")
+	cmd.Env = append(os.Environ(), takeVariable+"=1")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	stdout, err := cmd.Output()
+	check(t, err)
+	if string(stdout) != "the report\n" || stderr.String() != "a library\na child\n" {
+		t.Errorf("standard output %q, standard error %q", stdout, &stderr)
+	}
+}
+
+func TestTakenStdoutThatNobodyReadsIsAnError(t *testing.T) {
+	if os.Getenv(takeVariable) != "" {
+		taken, err := TakeStdout()
+		check(t, err)
+		if _, err := taken.WriteString("to nobody"); !errors.Is(err, syscall.EPIPE) {
+			t.Errorf("writing to a pipe without a reader: %v", err)
+		}
+		return
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestTakenStdoutThatNobodyReadsIsAnError$")
+	cmd.Env = append(os.Environ(), takeVariable+"=1")
+	reader, writer, err := os.Pipe()
+	check(t, err)
+	check(t, reader.Close())
+	defer writer.Close()
+	cmd.Stdout = writer
+	check(t, cmd.Run())
+}
