@@ -27,6 +27,9 @@ const (
 	rankVariable   = "SYMMEM_TEST_RANK"
 	sizeVariable   = "SYMMEM_TEST_SIZE"
 	storeVariable  = "SYMMEM_TEST_STORE"
+	// fabricVariable is set where the GPUs of this machine have fabric handles, as with an IMEX channel:
+	// then ranks that pass for ranks of several machines reach each other's memory.
+	fabricVariable = "SYMMEM_TEST_FABRIC"
 )
 
 const (
@@ -156,13 +159,37 @@ func TestARankThatIsKilledIsNamedWithinSeconds(t *testing.T) {
 	}
 }
 
-// loseRank starts a world of so many processes and checks what those say that survive the victim.
-func loseRank(t *testing.T, inside string, ranks, victim int) {
+// Here each rank is on a machine of its own, as far as the backend knows: ranks hear of each other
+// over TCP, and their kernels reach peers by fabric handles.
+func TestARankOfAnotherMachineThatIsKilledIsNamedWithinSeconds(t *testing.T) {
+	if os.Getenv(fabricVariable) == "" {
+		t.Skipf("%s does not say that there are fabric handles", fabricVariable)
+	}
+	ranks := min(lostRanks, localRanks(t))
+	for inside, round := range rounds {
+		if round.direct {
+			t.Run(inside, func(t *testing.T) { loseRank(t, inside, ranks, ranks-1, ownMachine) })
+		}
+	}
+}
+
+// ownMachine are the variables of a rank that passes for one of a machine of its own.
+func ownMachine(rank int) []string {
+	return []string{fmt.Sprintf("NCCL_HOSTID=apart-%d", rank), "NCCL_NET=Socket"}
+}
+
+// loseRank starts a world of so many processes, with variables for each rank, and checks what those
+// say that survive the victim.
+func loseRank(t *testing.T, inside string, ranks, victim int, variables ...func(rank int) []string) {
 	t.Helper()
 	store := "unix:@symmem-test-" + rand.Text()
 	var processes []*exec.Cmd
 	for number := range ranks {
-		processes = append(processes, startRank(t, store, inside, number, ranks, victim))
+		var env []string
+		for _, of := range variables {
+			env = append(env, of(number)...)
+		}
+		processes = append(processes, startRank(t, store, inside, number, ranks, victim, env...))
 	}
 	_ = processes[victim].Wait()
 	died := time.Now()
@@ -186,10 +213,12 @@ func loseRank(t *testing.T, inside string, ranks, victim int) {
 }
 
 // startRank starts this program as a rank. Its whole output goes to one buffer.
-func startRank(t *testing.T, store, inside string, number, ranks, victim int) *exec.Cmd {
+func startRank(
+	t *testing.T, store, inside string, number, ranks, victim int, env ...string,
+) *exec.Cmd {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), os.Args[0])
-	c.Env = append(os.Environ(), storeVariable+"="+store, insideVariable+"="+inside,
+	c.Env = append(append(os.Environ(), env...), storeVariable+"="+store, insideVariable+"="+inside,
 		rankVariable+"="+strconv.Itoa(number), sizeVariable+"="+strconv.Itoa(ranks),
 		victimVariable+"="+strconv.Itoa(victim))
 	out := &bytes.Buffer{}

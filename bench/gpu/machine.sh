@@ -18,6 +18,14 @@ export CUDA_VISIBLE_DEVICES
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 PATH=$BUILD:$PATH
 
+# spread starts the ranks of a command on two machines that are one, as NCCL and symmem see it.
+# shellcheck disable=SC2016 # the ranks' shells expand it
+half='
+if [ $((2 * RANK)) -lt "$WORLD_SIZE" ]; then export NCCL_HOSTID=a; else export NCCL_HOSTID=b; fi
+exec "$@"'
+# shellcheck disable=SC2034 # scripts use it
+spread=(symmem launch -n "$RANKS" -- bash -c "$half" half)
+
 # The first thing that failed; each script ends with finish.
 failed=0
 

@@ -5,15 +5,9 @@
 . "$(dirname "$0")/machine.sh"
 
 export NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=${INTERFACE:-lo}
-# shellcheck disable=SC2016 # the ranks' shells expand it
-apart='
-if [ $((2 * RANK)) -lt "$WORLD_SIZE" ]; then export NCCL_HOSTID=a; else export NCCL_HOSTID=b; fi
-exec "$@"'
-launch=(symmem launch -n "$RANKS" -- bash -c "$apart" apart)
-
-expect 0 180 "${launch[@]}" symmem verify --backend "$BACKEND" --churn 100 --skew
-expect 0 180 "${launch[@]}" symmem verify --backend "$BACKEND" --check every --groups 3
-expect 0 300 "${launch[@]}" symmem soak --backend "$BACKEND" --rounds 4 --max-bytes 1M
-expect 0 180 "${launch[@]}" symmem bench collective --backend "$BACKEND" --path auto \
+expect 0 180 "${spread[@]}" symmem verify --backend "$BACKEND" --churn 100 --skew
+expect 0 180 "${spread[@]}" symmem verify --backend "$BACKEND" --check every --groups 3
+expect 0 300 "${spread[@]}" symmem soak --backend "$BACKEND" --rounds 4 --max-bytes 1M
+expect 0 180 "${spread[@]}" symmem bench collective --backend "$BACKEND" --path auto \
 	--sizes 1K,64K,1M,16M
 finish

@@ -39,8 +39,11 @@ type communicator struct {
 	cfg     driver.GroupConfig
 	number  uint64 // orders communicators of this rank
 	members []*member
-	handle  nccl.Comm
-	kinds   support
+	// apart tells that ranks cannot hand descriptors to each other: they are in several containers or
+	// on several machines.
+	apart  bool
+	handle nccl.Comm
+	kinds  support
 	// wanted tells that NCCL makes windows, although kernels of our own serve the group.
 	wanted atomic.Bool
 
@@ -142,6 +145,7 @@ func (c *communicator) joinPlane(ctx context.Context) (control.Plane, error) {
 			return c.device.control.Join(ctx, c.cfg)
 		}
 	}
+	c.apart = true
 	return relay.Join(ctx, relay.Config{
 		Store: c.device.cfg.Store, Group: c.cfg, Timeout: c.device.cfg.Timeout,
 	})

@@ -32,6 +32,8 @@ type Device struct {
 	retained bool
 	info     driver.Info
 	prop     cuda.AllocationProp
+	// noFabric says why prop asks for no fabric handles; empty if it does.
+	noFabric string
 	// reach lists the GPUs that get access to this one's memory: itself and its peers.
 	reach []cuda.Device
 	// control carries what ranks of one machine tell each other.
@@ -121,10 +123,34 @@ func (d *Device) properties() (cuda.AllocationProp, error) {
 			driver.ErrUnsupported)
 	}
 	handles := cuda.HandlePosixFD
-	if d.has(cuda.AttributeFabricSupported) {
+	if err := d.tryFabric(); err != nil {
+		d.noFabric = err.Error()
+	} else {
 		handles |= cuda.HandleFabric
 	}
 	return cuda.PinnedMemory(d.gpu, handles, d.has(cuda.AttributeRDMAWithVMMSupported)), nil
+}
+
+// tryFabric makes memory with a fabric handle. A GPU that knows them refuses them all the same to a
+// process without an IMEX channel.
+func (d *Device) tryFabric() error {
+	if !d.has(cuda.AttributeFabricSupported) {
+		return errors.New("its GPU does not know them")
+	}
+	prop := cuda.PinnedMemory(d.gpu, cuda.HandlePosixFD|cuda.HandleFabric, false)
+	bytes, err := d.cuda.Granularity(prop, false)
+	if err != nil {
+		return err
+	}
+	handle, err := d.cuda.Create(bytes, prop)
+	if errors.Is(err, cuda.ErrNotPermitted) {
+		return fmt.Errorf("%w: does the process see an IMEX channel "+
+			"(/dev/nvidia-caps-imex-channels/channel0)?", err)
+	}
+	if err == nil {
+		d.release(handle)
+	}
+	return err
 }
 
 // has tells whether the GPU has what an attribute asks for. One that does not know it has not.

@@ -65,11 +65,14 @@ func (m *mate) doWithout(w *team) (string, error) {
 func TestAGPUThatIsNotSeenIsNotReached(t *testing.T) {
 	w := newTeam(t, 1, time.Minute)
 	w.must(func(m *mate) error {
-		err := m.device.linked([]*member{{GPU: m.device.self.GPU}, {GPU: "GPU-of-another-machine"}})
+		self := m.device.self
+		hidden, far := self, self
+		hidden.GPU, far.GPU, far.Machine = "GPU-that-is-hidden", "GPU-of-another-machine", "another one"
+		err := m.device.linked([]*member{&self, &hidden})
 		if !errors.Is(err, driver.ErrUnsupported) ||
 			!strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES") {
 			t.Errorf("got %v", err)
 		}
-		return m.device.linked([]*member{{GPU: m.device.self.GPU}})
+		return m.device.linked([]*member{&self, &far}) // which fabric handles reach, or nothing does
 	})
 }

@@ -148,7 +148,7 @@ func TestGroupsWorkAtOnce(t *testing.T) {
 		groups, last := []driver.Communicator{m.group}, len(w.playing)-1
 		second, err := m.device.Connect(t.Context(), driver.GroupConfig{
 			ID: "second", Ranks: append([]int{last}, []int{0, 1}[:last]...),
-			Rank: (m.rank + 1) % len(w.playing), Check: true,
+			Rank: (m.rank + 1) % len(w.playing), Check: ofOneMachine(),
 		})
 		if err != nil {
 			return err

@@ -191,7 +191,7 @@ func (w *team) play(numbers ...int) {
 	w.must(func(m *mate) (err error) {
 		m.rank = slices.Index(numbers, m.number)
 		m.group, err = m.device.Connect(ctx, driver.GroupConfig{
-			ID: id, Ranks: numbers, Rank: m.rank, Check: true,
+			ID: id, Ranks: numbers, Rank: m.rank, Check: ofOneMachine(),
 		})
 		return err
 	})

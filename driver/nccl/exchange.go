@@ -43,6 +43,8 @@ type equipment struct {
 	Why string `json:"why,omitempty"`
 	// Multiprocessors is how many its GPU has.
 	Multiprocessors int `json:"multiprocessors,omitempty"`
+	// Fabric is the handle of its memory, where descriptors do not reach.
+	Fabric []byte `json:"fabric,omitempty"`
 }
 
 // openExchange makes the exchange memory of the group: on all ranks or on none. It returns an
@@ -50,52 +52,74 @@ type equipment struct {
 // have any for reasons that all ranks know alike skip the exchanges.
 func (c *communicator) openExchange(ctx context.Context) error {
 	ranks := len(c.cfg.Ranks)
-	switch m := machines(c.members); {
+	switch {
 	case ranks == 1:
 		c.direct.none = "the group has one rank"
 		return nil
 	case ranks > kernels.MaxRanks:
 		c.direct.none = fmt.Sprintf("the group has %d ranks: %d are the most", ranks, kernels.MaxRanks)
 		return nil
-	case m > 1:
-		c.direct.none = fmt.Sprintf("the ranks are on %d machines", m)
-		return nil
+	case c.apart:
+		if c.direct.none = c.withoutFabric(); c.direct.none != "" {
+			return nil
+		}
 	}
 	key := handoff.Key{Space: handoff.Space("exchange/" + c.cfg.ID)}
 	mine, withdraw := c.prepareExchange(key)
 	defer withdraw()
-	if err := c.agreeOnExchange(ctx, &mine); err != nil || c.direct.none != "" {
+	all, err := c.agreeOnExchange(ctx, &mine)
+	if err != nil || c.direct.none != "" {
 		return err
 	}
 	mine.Why = ""
-	if err := c.mapExchange(ctx, key); err != nil {
+	if err := c.mapExchange(ctx, key, all); err != nil {
 		mine.Why = err.Error()
 	}
-	return c.agreeOnExchange(ctx, &mine)
+	_, err = c.agreeOnExchange(ctx, &mine)
+	return err
+}
+
+// withoutFabric says why ranks that are apart cannot map each other's memory; it is empty if they
+// may be able to. All ranks say the same.
+func (c *communicator) withoutFabric() string {
+	where := "in several containers"
+	if m := machines(c.members); m > 1 {
+		where = fmt.Sprintf("on %d machines", m)
+	}
+	for i, m := range c.members {
+		if m.NoFabric != "" {
+			return fmt.Sprintf("the ranks are %s, and rank %d has no fabric handles: %s", where,
+				c.cfg.Ranks[i], m.NoFabric)
+		}
+	}
+	return ""
 }
 
 // agreeOnExchange tells the others what this rank has, and takes the first reason against it.
-func (c *communicator) agreeOnExchange(ctx context.Context, mine *equipment) error {
+func (c *communicator) agreeOnExchange(
+	ctx context.Context, mine *equipment,
+) ([]equipment, error) {
 	encoded, err := json.Marshal(mine)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	all, err := c.plane.Exchange(ctx, driver.LaneControl, encoded)
+	told, err := c.plane.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	all := make([]equipment, len(told))
 	c.direct.exchange.multiprocessors = mine.Multiprocessors
 	for r := range all {
-		var theirs equipment
-		if err := json.Unmarshal(all[r], &theirs); err != nil {
-			return fmt.Errorf("reading what rank %d has: %w", c.cfg.Ranks[r], err)
+		theirs := &all[r]
+		if err := json.Unmarshal(told[r], theirs); err != nil {
+			return nil, fmt.Errorf("reading what rank %d has: %w", c.cfg.Ranks[r], err)
 		}
 		if theirs.Why != "" && c.direct.none == "" {
 			c.direct.none = fmt.Sprintf("rank %d: %s", c.cfg.Ranks[r], theirs.Why)
 		}
 		c.direct.exchange.multiprocessors = min(c.direct.exchange.multiprocessors, theirs.Multiprocessors)
 	}
-	return nil
+	return all, nil
 }
 
 // prepareExchange makes this rank's own memory and offers it to the others until withdraw is
@@ -121,7 +145,7 @@ func (c *communicator) prepareExchange(key handoff.Key) (mine equipment, withdra
 			x.report = report
 			x.mu.Unlock()
 			handle, err := d.cuda.Create(kernels.ExchangeBytes,
-				cuda.PinnedMemory(d.gpu, cuda.HandlePosixFD, false))
+				cuda.PinnedMemory(d.gpu, d.prop.RequestedHandles, false))
 			if err != nil {
 				return err
 			}
@@ -132,10 +156,8 @@ func (c *communicator) prepareExchange(key handoff.Key) (mine equipment, withdra
 			if err := d.aside.zero(d, x.at[c.cfg.Rank], kernels.ExchangeBytes); err != nil {
 				return err
 			}
-			f, err := d.offer(key, handle)
-			if err == nil {
-				withdraw = func() { _ = d.withdraw(key, f) } // which only closes a descriptor
-			}
+			lent, err := c.lend(key, handle)
+			mine.Fabric, withdraw = lent.fabric, lent.withdraw
 			return err
 		})
 	}
@@ -146,13 +168,15 @@ func (c *communicator) prepareExchange(key handoff.Key) (mine equipment, withdra
 }
 
 // mapExchange maps the memory of the other ranks.
-func (c *communicator) mapExchange(ctx context.Context, key handoff.Key) error {
+func (c *communicator) mapExchange(
+	ctx context.Context, key handoff.Key, all []equipment,
+) error {
 	x := &c.direct.exchange
 	for r, rank := range c.cfg.Ranks {
 		if r == c.cfg.Rank {
 			continue
 		}
-		at, err := c.device.fetch(ctx, rank, key, kernels.ExchangeBytes)
+		at, err := c.borrow(ctx, rank, key, all[r].Fabric, kernels.ExchangeBytes)
 		if err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ var failures = []struct{ name, fail, want string }{
 	},
 	{
 		name: "a rank without memory for messages keeps nobody waiting",
-		fail: "cuMemCreate:4", want: "cuMemCreate",
+		fail: "cuMemCreate:6", want: "cuMemCreate",
 	},
 	{
 		name: "a rank without a window keeps nobody waiting",

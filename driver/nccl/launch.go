@@ -150,13 +150,13 @@ func (c *communicator) note(s *stream, p *plan, ticket uint64) {
 
 // compare makes sure that all ranks launch the same call. Kernels of our own do that
 // themselves, but a rank whose call is another one may take another path, so all show what they
-// launch.
+// launch. Ranks that are apart have nothing to show it on, and compare as on the other paths.
 func (c *communicator) compare(p *plan, ticket uint64) error {
 	if c.direct.shown != nil {
 		c.direct.shown.Announce(ticket, p.Digest)
-	}
-	if p.kernel != nil {
-		return c.plane.Cause()
+		if p.kernel != nil {
+			return c.plane.Cause()
+		}
 	}
 	c.comparing.Store(&p.Call)
 	defer c.comparing.Store(nil)

@@ -7,12 +7,13 @@ import (
 	"symmem/internal/cuda"
 )
 
-// linked returns an error unless this GPU reaches those of all members over NVLink, in both
-// directions. Kernels over PCIe would work on most machines; but the lines of the kernels must
-// arrive whole, which NVLink promises and PCIe does not.
+// linked returns an error unless this GPU reaches those of all members of this machine over NVLink,
+// in both directions. Kernels over PCIe would work on most machines; but the lines of the kernels
+// must arrive whole, which NVLink promises and PCIe does not. Nothing but NVLink reaches the memory
+// of other machines, so there the mapping itself will tell.
 func (d *Device) linked(members []*member) error {
 	for _, m := range members {
-		if m.GPU == d.self.GPU {
+		if m.GPU == d.self.GPU || m.Machine != d.self.Machine {
 			continue
 		}
 		peer, err := d.visible(m.GPU)

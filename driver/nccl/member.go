@@ -23,6 +23,8 @@ type member struct {
 	Name string `json:"name"`
 	// NCCL is the version code of its NCCL.
 	NCCL int `json:"nccl"`
+	// NoFabric says why its memory has no fabric handles; empty if it has.
+	NoFabric string `json:"no_fabric,omitempty"`
 	// Failed says why the rank could not open its GPU; all else is empty then.
 	Failed string `json:"failed,omitempty"`
 }
@@ -31,7 +33,7 @@ func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
 
 // introduce tells the others about this rank.
 func (d *Device) introduce(ctx context.Context) error {
-	machine, err := thisMachine()
+	machine, err := machineOf(d.cfg.Rank)
 	if err != nil {
 		return err
 	}
@@ -40,7 +42,9 @@ func (d *Device) introduce(ctx context.Context) error {
 		return err
 	}
 	code, _ := d.nccl.Version()
-	d.self = member{Machine: machine, GPU: uuid, Name: d.info.Name, NCCL: code}
+	d.self = member{
+		Machine: machine, GPU: uuid, Name: d.info.Name, NCCL: code, NoFabric: d.noFabric,
+	}
 	value, err := json.Marshal(&d.self)
 	if err != nil {
 		return err
@@ -57,8 +61,12 @@ func (d *Device) excuse(ctx context.Context, failed error) error {
 	return d.cfg.Store.Set(ctx, memberKey(d.cfg.Rank), value)
 }
 
-func thisMachine() (string, error) {
-	if id := os.Getenv("NCCL_HOSTID"); id != "" {
+// hostID is NCCL's variable. Tests give ranks of one process values of their own.
+var hostID = func(int) string { return os.Getenv("NCCL_HOSTID") }
+
+// machineOf names the machine of a rank of this process.
+func machineOf(rank int) (string, error) {
+	if id := hostID(rank); id != "" {
 		return id, nil
 	}
 	name, err := os.Hostname()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 
 	"symmem/driver"
@@ -29,32 +28,30 @@ func peersKey(c *communicator, key driver.SegmentKey) handoff.Key {
 		key.Ordinal, key.Generation))}
 }
 
-// offerSegment offers a segment to the other ranks of the group, until withdraw is called.
-func (c *communicator) offerSegment(
-	key driver.SegmentKey, s *segment,
-) (withdraw func(), err error) {
+// lendSegment offers a segment to the other ranks of the group.
+func (c *communicator) lendSegment(key driver.SegmentKey, s *segment) (lent loan, err error) {
 	if c.direct.none != "" {
-		return func() {}, nil
+		return loan{}, nil
 	}
 	d := c.device
-	var f *os.File
 	err = d.do(func() error {
 		handle, err := d.cuda.Retain(s.Address())
 		if err != nil {
 			return err
 		}
 		defer d.release(handle)
-		f, err = d.offer(peersKey(c, key), handle)
+		lent, err = c.lend(peersKey(c, key), handle)
 		return err
 	})
 	if err != nil {
-		return func() {}, fmt.Errorf("offering a segment to peers: %w", err)
+		return loan{}, fmt.Errorf("offering a segment to peers: %w", err)
 	}
-	return func() { _ = d.withdraw(peersKey(c, key), f) }, nil
+	return lent, nil
 }
 
-// reach maps the segments of the other ranks. What could not be mapped is left to other paths.
-func (w *window) reach(ctx context.Context) error {
+// reach maps the segments of the other ranks, whose fabric handles are given by group rank. What
+// could not be mapped is left to other paths.
+func (w *window) reach(ctx context.Context, fabric [][]byte) error {
 	c := w.c
 	if c.direct.none != "" {
 		return driver.ErrUnsupported
@@ -64,7 +61,7 @@ func (w *window) reach(ctx context.Context) error {
 			w.at[r] = w.segment.Address()
 			continue
 		}
-		at, err := c.device.fetch(ctx, rank, peersKey(c, w.key), w.segment.bytes)
+		at, err := c.borrow(ctx, rank, peersKey(c, w.key), fabric[r], w.segment.bytes)
 		if err != nil {
 			return errors.Join(err, w.part())
 		}

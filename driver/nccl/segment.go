@@ -55,17 +55,10 @@ func (s *segment) create() error {
 	return errors.Join(err, s.release())
 }
 
-// allocate makes physical memory. A GPU whose driver knows fabric handles may still refuse them,
-// where no fabric manager runs.
+// allocate makes physical memory.
 func (s *segment) allocate() (cuda.Handle, error) {
 	d := s.arena.device
-	prop := d.prop
-	handle, err := d.cuda.Create(s.bytes, prop)
-	if err != nil && prop.RequestedHandles&cuda.HandleFabric != 0 &&
-		(errors.Is(err, cuda.ErrNotPermitted) || errors.Is(err, cuda.ErrNotSupported)) {
-		prop.RequestedHandles &^= cuda.HandleFabric
-		handle, err = d.cuda.Create(s.bytes, prop)
-	}
+	handle, err := d.cuda.Create(s.bytes, d.prop)
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		err = &driver.OutOfMemoryError{Requested: s.bytes, Cause: err}
 	}

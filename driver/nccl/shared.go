@@ -11,7 +11,60 @@ import (
 )
 
 // Ranks of one machine give each other memory by descriptors, which go over the private socket
-// of the host backend. Who has mapped it keeps it, whatever becomes of the rank that gave it.
+// of the host backend. Where those do not reach, in another container or on another machine of an
+// NVLink fabric, they are fabric handles: bytes that go over the plane. Who has mapped memory keeps
+// it, whatever becomes of the rank that gave it.
+
+// loan is an allocation that the other ranks of a group may map until it is withdrawn.
+type loan struct {
+	device *Device
+	key    handoff.Key
+	file   *os.File
+	// fabric is the handle to tell them, for a group whose ranks are apart, or nil.
+	fabric []byte
+}
+
+// lend offers an allocation to the other ranks of the group under a key. It is called on a thread
+// of the device.
+func (c *communicator) lend(key handoff.Key, handle cuda.Handle) (loan, error) {
+	l := loan{device: c.device, key: key}
+	if c.apart {
+		fabric, err := c.device.cuda.ExportFabric(handle)
+		l.fabric = fabric[:]
+		return l, err
+	}
+	var err error
+	l.file, err = c.device.offer(key, handle)
+	return l, err
+}
+
+// withdraw ends the offer of a descriptor. A fabric handle is good for as long as its memory.
+func (l *loan) withdraw() {
+	if l.file != nil {
+		_ = l.device.withdraw(l.key, l.file) // which only closes a descriptor
+	}
+}
+
+// borrow maps what a rank of the group has lent: fabric is what that one has told, or nothing.
+func (c *communicator) borrow(
+	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64,
+) (uintptr, error) {
+	if !c.apart {
+		return c.device.fetch(ctx, rank, key, bytes)
+	}
+	var handle cuda.FabricHandle
+	if copy(handle[:], fabric) != len(handle) || len(fabric) != len(handle) {
+		return 0, fmt.Errorf("rank %d has told a fabric handle of %d bytes", rank, len(fabric))
+	}
+	at, err := c.device.mapImported(bytes, func() (cuda.Handle, error) {
+		return c.device.cuda.ImportFabric(handle)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("mapping memory of rank %d by its fabric handle, which takes NVLink "+
+			"between the two: %w", rank, err)
+	}
+	return at, nil
+}
 
 // offer exports an allocation under a key until the descriptor that it returns is withdrawn. It is
 // called on a thread of the device.
@@ -31,7 +84,7 @@ func (d *Device) withdraw(key handoff.Key, f *os.File) error {
 	return f.Close()
 }
 
-// fetch maps what a rank has exported.
+// fetch maps what a rank of this machine has exported.
 func (d *Device) fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64,
 ) (at uintptr, err error) {
@@ -40,8 +93,19 @@ func (d *Device) fetch(
 		return 0, fmt.Errorf("fetching memory of rank %d: %w", rank, err)
 	}
 	defer f.Close()
+	at, err = d.mapImported(bytes, func() (cuda.Handle, error) { return d.cuda.ImportFD(int(f.Fd())) })
+	if err != nil {
+		return 0, fmt.Errorf("mapping memory of rank %d: %w", rank, err)
+	}
+	return at, nil
+}
+
+// mapImported maps what an import gives.
+func (d *Device) mapImported(
+	bytes int64, imported func() (cuda.Handle, error),
+) (at uintptr, err error) {
 	err = d.do(func() error {
-		handle, err := d.cuda.ImportFD(int(f.Fd()))
+		handle, err := imported()
 		if err != nil {
 			return err
 		}
@@ -49,10 +113,7 @@ func (d *Device) fetch(
 		at, err = d.mapShared(handle, bytes)
 		return err
 	})
-	if err != nil {
-		return 0, fmt.Errorf("mapping memory of rank %d: %w", rank, err)
-	}
-	return at, nil
+	return at, err
 }
 
 // mapShared maps an allocation for this GPU alone, at addresses of its own. It is called on a

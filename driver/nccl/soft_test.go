@@ -13,6 +13,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {
+	spreadRanks()
 	if (Backend{}).Available() == nil {
 		return m.Run()
 	}

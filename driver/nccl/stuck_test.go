@@ -219,8 +219,9 @@ func TestOurKernelsRunBesideOneThatDoesNotEnd(t *testing.T) {
 // TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft: NCCL would wait for that kernel, and
 // the ranks for NCCL.
 func TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft(t *testing.T) {
-	// Segments, mailboxes and exchange memory of both ranks, then the mailboxes of the second group.
-	if !apartAndDeaf(t, "cuMemCreate:7,cuMemCreate:8") {
+	// What is tried for fabric handles, segments, mailboxes and exchange memory of both ranks, then
+	// the mailboxes of the second group.
+	if !apartAndDeaf(t, "cuMemCreate:9,cuMemCreate:10") {
 		return
 	}
 	p := deserted(t)

@@ -65,19 +65,20 @@ func (c *communicator) register(
 	}
 	ctx, cancel := c.device.bounded(ctx)
 	defer cancel()
-	withdraw, err := c.offerSegment(key, own)
+	lent, err := c.lendSegment(key, own)
 	if err != nil {
 		return nil, err
 	}
-	defer withdraw()
-	if err := c.agreeOn(ctx, key, own.bytes); err != nil {
+	defer lent.withdraw()
+	fabric, err := c.agreeOn(ctx, key, own.bytes, lent.fabric)
+	if err != nil {
 		return nil, err
 	}
 	w := &window{c: c, key: key, segment: own}
 	if err := w.make(ctx); err != nil {
 		return w, err
 	}
-	w.reached = w.reach(ctx) == nil
+	w.reached = w.reach(ctx, fabric) == nil
 	if err := c.settleOn(ctx, w); err != nil {
 		return nil, err
 	}
@@ -90,27 +91,31 @@ func (c *communicator) registered(key driver.SegmentKey) bool {
 	return c.windows[key] != nil
 }
 
-// agreeOn compares what the ranks are about to register. NCCL pairs windows by their order alone,
-// and answers a difference with wrong sums or a hang.
-func (c *communicator) agreeOn(ctx context.Context, key driver.SegmentKey, bytes int64) error {
+// agreeOn compares what the ranks are about to register, and tells the fabric handle of this rank's
+// segment, if it has one, for those of all. NCCL pairs windows by their order alone, and answers a
+// difference with wrong sums or a hang.
+func (c *communicator) agreeOn(
+	ctx context.Context, key driver.SegmentKey, size int64, fabric []byte,
+) (all [][]byte, err error) {
 	mine := binary.LittleEndian.AppendUint64(nil, key.Pool)
 	mine = binary.LittleEndian.AppendUint32(mine, key.Ordinal)
 	mine = binary.LittleEndian.AppendUint32(mine, key.Generation)
-	mine = binary.LittleEndian.AppendUint64(mine, uint64(bytes))
-	all, err := c.plane.Exchange(ctx, driver.LaneControl, mine)
-	if err != nil {
-		return err
+	mine = binary.LittleEndian.AppendUint64(mine, uint64(size))
+	if all, err = c.plane.Exchange(ctx, driver.LaneControl, slices.Concat(mine, fabric)); err != nil {
+		return nil, err
 	}
 	var differ []int
 	for r, theirs := range all {
-		if string(theirs) != string(mine) {
+		handle, same := bytes.CutPrefix(theirs, mine)
+		if !same {
 			differ = append(differ, c.cfg.Ranks[r])
 		}
+		all[r] = handle
 	}
 	if len(differ) > 0 {
-		return fmt.Errorf("%s registers another segment or size", driver.Ranks(differ))
+		return nil, fmt.Errorf("%s registers another segment or size", driver.Ranks(differ))
 	}
-	return nil
+	return all, nil
 }
 
 // UseWindows has NCCL make windows, if the group can do without so far.

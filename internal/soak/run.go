@@ -217,7 +217,7 @@ func (p *player) compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	allowed := tolerances(p.backend())
+	allowed := p.tolerances()
 	for rank, numbers := range all {
 		for kind := range resources {
 			p.report.Resources = append(p.report.Resources, Resource{

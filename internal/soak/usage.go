@@ -36,11 +36,18 @@ var resourceNames = [resources]string{
 // nothing may be left. Under CUDA and NCCL two libraries open files and map queues when they first
 // need them, and load each kernel into device memory at its first launch, which may be in any
 // round; a pool, a window or a communicator that is lost in each round is more than that.
-func tolerances(backend string) usage {
-	if backend != "nccl" {
+//
+// In a world of several machines, ranks of one machine connect to each other when a group of them
+// alone first comes, once in each world, and keep two goroutines for that on each side.
+func (p *player) tolerances() usage {
+	if p.backend() != "nccl" {
 		return usage{}
 	}
-	return usage{descriptors: 16, mappings: 16, deviceBytes: 64 << 20}
+	allowed := usage{descriptors: 16, mappings: 16, deviceBytes: 64 << 20}
+	if world := p.worlds[0].rt.World(); world.Stats().Tuning.Machines > 1 {
+		allowed[goroutines] = int64(2 * (world.Size() - 1) * len(p.worlds))
+	}
+	return allowed
 }
 
 // Resource is a kind of thing that has to come back, on one rank.
@@ -126,7 +133,7 @@ func (p *player) settled(ctx context.Context) (u usage, err error) {
 
 // fits tells that nothing is left over.
 func (p *player) fits(u usage) bool {
-	allowed := tolerances(p.backend())
+	allowed := p.tolerances()
 	for kind := range resources {
 		if u[kind] > p.start[kind]+allowed[kind] {
 			return false

@@ -1,7 +1,9 @@
 /* Physical memory: allocations, each a memfd, counted against its device. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -45,6 +47,9 @@ CUresult cuMemGetInfo_v2(size_t *unused, size_t *total) {
     return CUDA_SUCCESS;
 }
 
+/* Fabric handles are there if SOFTGPU_FABRIC is 1. */
+static bool fabric(void) { return environment_size("SOFTGPU_FABRIC", 0) == 1; }
+
 static CUresult check_prop(const CUmemAllocationProp *prop) {
     int known = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC;
     if (prop == NULL || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
@@ -53,8 +58,8 @@ static CUresult check_prop(const CUmemAllocationProp *prop) {
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_valid(prop->location.id))
         return CUDA_ERROR_INVALID_DEVICE;
-    /* There is no fabric here: a driver without one refuses its handles so. */
-    if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
+    /* Where there is no channel a driver refuses fabric handles so. */
+    if ((prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) && !fabric())
         return CUDA_ERROR_NOT_PERMITTED;
     return CUDA_SUCCESS;
 }
@@ -138,14 +143,50 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
     return CUDA_SUCCESS;
 }
 
+/* What a fabric handle holds: whose descriptor the memory has, and its number as a file. */
+struct fabric_handle {
+    char magic[8];
+    int pid, fd;
+    unsigned long long file;
+    char unused[40];
+};
+_Static_assert(sizeof(struct fabric_handle) == 64, "as CUmemFabricHandle");
+
+static const char fabric_magic[8] = "SOFTGPU";
+
+static CUresult export_fabric(struct fabric_handle *out, const struct allocation *a) {
+    struct stat about;
+    if (fstat(a->fd, &about) != 0)
+        return CUDA_ERROR_UNKNOWN;
+    *out = (struct fabric_handle){.pid = getpid(), .fd = a->fd, .file = about.st_ino};
+    memcpy(out->magic, fabric_magic, sizeof fabric_magic);
+    return CUDA_SUCCESS;
+}
+
+/* Opens the memory of a fabric handle, of this process or another one; -1 if it is not there. */
+static int import_fabric(const struct fabric_handle *from) {
+    char path[64];
+    struct stat about;
+    if (!fabric() || memcmp(from->magic, fabric_magic, sizeof fabric_magic) != 0)
+        return -1;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", from->pid, from->fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd >= 0 && (fstat(fd, &about) != 0 || about.st_ino != from->file)) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
 CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type,
                                       unsigned long long flags) {
     ENTER(CUDA_ERROR_UNKNOWN);
     struct allocation *a = allocation_of(handle);
-    if (a == NULL || out == NULL || flags != 0 ||
-        type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    if (a == NULL || out == NULL || flags != 0 || (a->prop.requestedHandleTypes & type) == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if ((a->prop.requestedHandleTypes & type) == 0)
+    if (type == CU_MEM_HANDLE_TYPE_FABRIC)
+        return export_fabric(out, a);
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_INVALID_VALUE;
     int fd = fcntl(a->fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0)
@@ -154,17 +195,26 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
     return CUDA_SUCCESS;
 }
 
+/* A descriptor of the memory that a shared handle stands for, or -1. */
+static int import_descriptor(void *from, int type) {
+    if (type == CU_MEM_HANDLE_TYPE_FABRIC)
+        return import_fabric(from);
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return -1;
+    return fcntl((int)(intptr_t)from, F_DUPFD_CLOEXEC, 0);
+}
+
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *from,
                                         int type) {
     ENTER(CUDA_ERROR_UNKNOWN);
     struct stat about;
-    int fd = (int)(intptr_t)from;
-    if (handle == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-        fstat(fd, &about) != 0 || about.st_size <= 0 || about.st_size % GRANULARITY != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    int own = handle == NULL ? -1 : import_descriptor(from, type);
     if (own < 0)
-        return CUDA_ERROR_UNKNOWN;
+        return CUDA_ERROR_INVALID_VALUE;
+    if (fstat(own, &about) != 0 || about.st_size <= 0 || about.st_size % GRANULARITY != 0) {
+        close(own);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     struct allocation *a = allocation_new(own, (size_t)about.st_size, -1);
     a->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     a->prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# The direct path between machines of one NVLink fabric: two machines that are one (NCCL_HOSTID), and
+# a machine for each rank. Descriptors do not reach from one to the other, fabric handles do, where
+# the process sees an IMEX channel. If there is none, root makes one and removes it at the end.
+# shellcheck source-path=SCRIPTDIR source=machine.sh
+. "$(dirname "$0")/machine.sh"
+
+channels=/dev/nvidia-caps-imex-channels
+launches=(env NCCL_NET=Socket NCCL_IB_DISABLE=1 "NCCL_SOCKET_IFNAME=${INTERFACE:-lo}" "${spread[@]}")
+
+without_channel() {
+	expect_text 0 'path taken was plain: .*has no fabric handles: .*IMEX channel' 120 \
+		"${launches[@]}" symmem verify --backend "$BACKEND" --rounds 1
+}
+
+make_channel() {
+	local major
+	major=$(awk '$2 == "nvidia-caps-imex-channels" { print $1 }' /proc/devices)
+	if [[ $(id -u) != 0 || -z $major ]]; then
+		fail "no $channels/channel0, and this is not root on a machine that can have one"
+		finish
+	fi
+	trap 'rm -f "$channels/channel0"; rmdir "$channels" 2>/dev/null' EXIT
+	mkdir -p "$channels"
+	mknod -m 666 "$channels/channel0" c "$major" 0
+}
+
+if [[ ! -e $channels/channel0 ]]; then
+	without_channel
+	make_channel
+fi
+
+expect 0 120 "${launches[@]}" env SYMMEM_PATH=direct symmem verify --backend "$BACKEND" --check every \
+	--groups 3 --churn 50
+expect_text 0 '"took":"direct"' 120 "${launches[@]}" env SYMMEM_PATH=direct symmem verify \
+	--backend "$BACKEND" --rounds 1 --json
+expect 0 200 "${launches[@]}" env SYMMEM_PATH=direct symmem soak --backend "$BACKEND" --rounds 4 \
+	--max-bytes 1M
+
+# Each rank on a machine of its own: all kernels, all calls to the bit, calls that differ.
+SYMMEM_TEST_MACHINES=1 expect 0 300 "$BUILD/nccl.test" -test.v -test.timeout 300s -test.run \
+	'^Test(DirectIsRight|EveryKernelOnce|Norms|ARankThatNeverComes|PathsMix|Eager|Large|GroupsWork)'
+SYMMEM_TEST_MACHINES=1 expect 0 120 "$BUILD/nccl.test" -test.v -test.timeout 120s -test.run \
+	'^TestContract$/^mistakes$/MismatchError_(and|everywhere)|after_a_mismatch'
+# Ranks that are killed before, inside and after a kernel.
+SYMMEM_TEST_FABRIC=1 SYMMEM_TEST_BACKEND=$BACKEND SYMMEM_PATH=direct expect 0 200 \
+	"$BUILD/symmem.test" -test.v -test.timeout 200s -test.run '^TestARankOfAnotherMachine'
+
+# The same kernels over memory that was handed over in the two ways.
+bench=(symmem bench collective --backend "$BACKEND" --ops all_reduce --path direct --graph
+	--sizes 1K,64K,1M,64M --dtype bfloat16)
+expect 0 120 "${bench[@]}" --ranks "$RANKS"
+expect 0 120 "${launches[@]}" "${bench[@]}"
+finish
