@@ -10,7 +10,7 @@ launches=(env NCCL_NET=Socket NCCL_IB_DISABLE=1 "NCCL_SOCKET_IFNAME=${INTERFACE:
 
 without_channel() {
 	expect_text 0 'path taken was plain: .*has no fabric handles: .*IMEX channel' 120 \
-		"${launches[@]}" symmem verify --backend "$BACKEND" --rounds 1
+		"${launches[@]}" env SYMMEM_PATH=direct symmem verify --backend "$BACKEND" --rounds 1
 }
 
 make_channel() {
