@@ -27,8 +27,8 @@ const (
 	rankVariable   = "SYMMEM_TEST_RANK"
 	sizeVariable   = "SYMMEM_TEST_SIZE"
 	storeVariable  = "SYMMEM_TEST_STORE"
-	// fabricVariable is set where the GPUs of this machine have fabric handles, as with an IMEX channel:
-	// then ranks that pass for ranks of several machines reach each other's memory.
+	// fabricVariable is set where GPUs have fabric handles, as with an IMEX channel: then ranks that
+	// pass for ranks of several machines reach each other's memory.
 	fabricVariable = "SYMMEM_TEST_FABRIC"
 )
 
@@ -180,7 +180,9 @@ func ownMachine(rank int) []string {
 
 // loseRank starts a world of so many processes, with variables for each rank, and checks what those
 // say that survive the victim.
-func loseRank(t *testing.T, inside string, ranks, victim int, variables ...func(rank int) []string) {
+func loseRank(
+	t *testing.T, inside string, ranks, victim int, variables ...func(rank int) []string,
+) {
 	t.Helper()
 	store := "unix:@symmem-test-" + rand.Text()
 	var processes []*exec.Cmd

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Runs all scripts of this folder, one after the other, and tells at the end which have failed.
-# SCRIPTS names those to run; OUT is a folder for their output, which is printed, too.
+# SCRIPTS names those to run; OUT is a folder for their output, which is printed, too. All of them
+# take hours; sanitize wants the CUDA toolkit, torch PyTorch (torch-build.sh), fabric root.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-read -ra scripts <<<"${SCRIPTS:-contract verify faults submit windows paths decode machines soak}"
+all="contract verify faults submit windows paths direct norm decode machines fabric kill torch sanitize soak"
+read -ra scripts <<<"${SCRIPTS:-$all}"
 out=${OUT:-}
 failed=()
 for script in "${scripts[@]}"; do

@@ -104,8 +104,8 @@ func mismatch(
 	return found
 }
 
-// some is how many ranks most mistakes take: three, so that one of them is not part of it, or two on
-// a machine that has no more.
+// some is how many ranks most mistakes take: three, so that one of them is not part of it, or two
+// on a machine that has no more.
 func some(h Harness) int { return min(3, h.Ranks) }
 
 func proveCheckedMistake(t *testing.T, h Harness) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 
 	"symmem/internal/cuda"
@@ -17,6 +18,8 @@ type Driver struct {
 	CUDA int    `json:"cuda,omitempty"`
 	// Version is that of the driver, such as 580.159; empty if that is not known.
 	Version string `json:"version,omitempty"`
+	// IMEXChannels is how many the process sees: without one GPUs refuse fabric handles.
+	IMEXChannels int `json:"imex_channels"`
 	// Error says why there is no driver, or no GPU. None tells that there is nothing of CUDA at all,
 	// and Code is CUDA's result otherwise.
 	Error string `json:"error,omitempty"`
@@ -42,6 +45,7 @@ func LookAtDriver() (Driver, []GPU) {
 	if d.CUDA, err = library.Version(); err != nil {
 		d.fail(err)
 	}
+	d.IMEXChannels = channels()
 	gpus, err := lookAtGPUs(library)
 	if err != nil {
 		d.fail(err)
@@ -55,6 +59,12 @@ func (d *Driver) fail(err error) {
 	if errors.As(err, &code) {
 		d.Code = int(code)
 	}
+}
+
+// channels counts the files of IMEX channels.
+func channels() int {
+	files, _ := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*") // the pattern is a good one
+	return len(files)
 }
 
 // moduleVersion finds the version in the text of the kernel's module.

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 
 	"symmem/internal/cuda"
 )
@@ -104,6 +105,11 @@ const windowCapability = 6
 func judgeGPUs(f *Facts, s *Section) {
 	for i := range f.GPUs {
 		f.GPUs[i].judge(s)
+	}
+	fabric := slices.ContainsFunc(f.GPUs, func(g GPU) bool { return g.Fabric })
+	if fabric && f.Driver.IMEXChannels == 0 {
+		s.ok("fabric handles take an IMEX channel, and this process sees none " +
+			"(/dev/nvidia-caps-imex-channels): the direct path joins ranks of one container")
 	}
 	for i := range f.GPUs {
 		if f.GPUs[i].Name != f.GPUs[0].Name {
