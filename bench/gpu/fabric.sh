@@ -22,7 +22,7 @@ make_channel() {
 	fi
 	trap 'rm -f "$channels/channel0"; rmdir "$channels" 2>/dev/null' EXIT
 	mkdir -p "$channels"
-	mknod -m 666 "$channels/channel0" c "$major" 0
+	mknod -m 600 "$channels/channel0" c "$major" 0
 }
 
 if [[ ! -e $channels/channel0 ]]; then
@@ -34,14 +34,14 @@ expect 0 120 "${launches[@]}" env SYMMEM_PATH=direct symmem verify --backend "$B
 	--groups 3 --churn 50
 expect_text 0 '"took":"direct"' 120 "${launches[@]}" env SYMMEM_PATH=direct symmem verify \
 	--backend "$BACKEND" --rounds 1 --json
-expect 0 200 "${launches[@]}" env SYMMEM_PATH=direct symmem soak --backend "$BACKEND" --rounds 4 \
+expect 0 200 "${launches[@]}" env SYMMEM_PATH=direct symmem soak --backend "$BACKEND" --rounds 12 \
 	--max-bytes 1M
 
 # Each rank on a machine of its own: all kernels, all calls to the bit, calls that differ.
 SYMMEM_TEST_MACHINES=1 expect 0 300 "$BUILD/nccl.test" -test.v -test.timeout 300s -test.run \
-	'^Test(DirectIsRight|EveryKernelOnce|Norms|ARankThatNeverComes|PathsMix|Eager|Large|GroupsWork)'
+	'^Test(DirectIsRight|EveryKernelOnce|Norms|ARankThatNeverComes|PathsMix|Eager|Large|GroupsWork|Recorded)'
 SYMMEM_TEST_MACHINES=1 expect 0 120 "$BUILD/nccl.test" -test.v -test.timeout 120s -test.run \
-	'^TestContract$/^mistakes$/MismatchError_(and|everywhere)|after_a_mismatch'
+	'^TestContract$/^mistakes$/(MismatchError_(and|everywhere)|after_a_mismatch)'
 # Ranks that are killed before, inside and after a kernel.
 SYMMEM_TEST_FABRIC=1 SYMMEM_TEST_BACKEND=$BACKEND SYMMEM_PATH=direct expect 0 200 \
 	"$BUILD/symmem.test" -test.v -test.timeout 200s -test.run '^TestARankOfAnotherMachine'

@@ -122,22 +122,22 @@ func (d *Device) properties() (cuda.AllocationProp, error) {
 		return cuda.AllocationProp{}, fmt.Errorf("the GPU has no virtual memory management: %w",
 			driver.ErrUnsupported)
 	}
-	handles := cuda.HandlePosixFD
-	if err := d.tryFabric(); err != nil {
+	prop := cuda.PinnedMemory(d.gpu, cuda.HandlePosixFD, d.has(cuda.AttributeRDMAWithVMMSupported))
+	with := prop
+	with.RequestedHandles |= cuda.HandleFabric
+	if err := d.do(func() error { return d.tryFabric(with) }); err != nil {
 		d.noFabric = err.Error()
-	} else {
-		handles |= cuda.HandleFabric
+		return prop, nil
 	}
-	return cuda.PinnedMemory(d.gpu, handles, d.has(cuda.AttributeRDMAWithVMMSupported)), nil
+	return with, nil
 }
 
 // tryFabric makes memory with a fabric handle. A GPU that knows them refuses them all the same to a
 // process without an IMEX channel.
-func (d *Device) tryFabric() error {
+func (d *Device) tryFabric(prop cuda.AllocationProp) error {
 	if !d.has(cuda.AttributeFabricSupported) {
 		return errors.New("its GPU does not know them")
 	}
-	prop := cuda.PinnedMemory(d.gpu, cuda.HandlePosixFD|cuda.HandleFabric, false)
 	bytes, err := d.cuda.Granularity(prop, false)
 	if err != nil {
 		return err

@@ -28,6 +28,9 @@ func (c *communicator) Direct(call *driver.Call) error {
 		return fmt.Errorf("%s: %w", c.direct.none, driver.ErrUnsupported)
 	}
 	if _, err := kernels.Choose(c.request(call)); err != nil {
+		if why := c.unreached(call); why != "" {
+			err = fmt.Errorf("peers' memory could not be mapped: %s", why)
+		}
 		return fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
 	}
 	return nil
@@ -46,6 +49,17 @@ func (c *communicator) request(call *driver.Call) *kernels.Request {
 func (c *communicator) peersReach(in driver.Window) bool {
 	w, ok := in.(*window)
 	return ok && w != nil && w.c == c && w.reached
+}
+
+// unreached says why the segments under a call are not mapped by all ranks; it is empty if they
+// are, or if the call is not in windows.
+func (c *communicator) unreached(call *driver.Call) string {
+	for _, in := range []driver.Window{call.SendWindow, call.RecvWindow} {
+		if w, ok := in.(*window); ok && w != nil && w.c == c && !w.reached {
+			return w.unreached
+		}
+	}
+	return ""
 }
 
 // kernel is a prepared launch.

@@ -67,7 +67,7 @@ func TestAGPUThatIsNotSeenIsNotReached(t *testing.T) {
 	w.must(func(m *mate) error {
 		self := m.device.self
 		hidden, far := self, self
-		hidden.GPU, far.GPU, far.Machine = "GPU-that-is-hidden", "GPU-of-another-machine", "another one"
+		hidden.GPU, far.GPU, far.Boot = "GPU-that-is-hidden", "GPU-of-another-box", "another one"
 		err := m.device.linked([]*member{&self, &hidden})
 		if !errors.Is(err, driver.ErrUnsupported) ||
 			!strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES") {

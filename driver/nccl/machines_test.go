@@ -1,11 +1,16 @@
 package nccl
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
 )
 
 // machinesVariable gives each rank of the tests a machine of its own, as far as this package knows:
@@ -32,7 +37,7 @@ var betweenMachines = strings.Join([]string{
 }, "|")
 
 // differing are those of the contract in which ranks launch calls that differ.
-const differing = "^TestContract$/^mistakes$/MismatchError_(and|everywhere)|after_a_mismatch"
+const differing = "^TestContract$/^mistakes$/(MismatchError_(and|everywhere)|after_a_mismatch)"
 
 func TestKernelsReachOtherMachinesOfAFabric(t *testing.T) {
 	if !soft(t) {
@@ -47,4 +52,42 @@ func TestKernelsReachOtherMachinesOfAFabric(t *testing.T) {
 			t.Errorf("%v\n%s", err, said)
 		}
 	}
+}
+
+// TestRecordedCallsBetweenMachinesAreCompared: kernels compare when the capture is replayed, but a
+// rank whose call has none compares when it records.
+func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
+	if ofOneMachine() {
+		if !soft(t) {
+			t.Skip("takes GPUs with an IMEX channel, and " + machinesVariable)
+		}
+		if !within(t, machinesVariable+"=1", "SOFTGPU_FABRIC=1") {
+			return
+		}
+	}
+	w := newTeam(t, 2, 10*time.Second)
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		m.group.SetCheck(true)
+		theirs, adopted, err := m.adopt(1)
+		if err != nil {
+			return err
+		}
+		path := []driver.Path{driver.PathDirect, driver.PathPlain}[m.rank]
+		plan, err := m.group.Prepare(driver.Call{
+			Operation: driver.Barrier, DataType: driver.Uint8, Path: path, Digest: uint64(m.rank),
+		})
+		gpu := m.device.cuda
+		err = errors.Join(err, m.device.do(func() error {
+			return gpu.BeginCapture(theirs[0], cuda.CaptureRelaxed)
+		}))
+		recorded := m.group.(driver.Recorder).Record(adopted[0], plan)
+		if differs := (*driver.MismatchError)(nil); !errors.As(recorded, &differs) {
+			t.Errorf("rank %d records another call than the other: got %v", m.rank, recorded)
+		}
+		return errors.Join(err, m.device.do(func() error {
+			graph, err := gpu.EndCapture(theirs[0])
+			return errors.Join(err, gpu.GraphDestroy(graph), gpu.StreamDestroy(theirs[0]))
+		}))
+	})
 }

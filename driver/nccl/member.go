@@ -17,6 +17,8 @@ type member struct {
 	// Machine is what NCCL tells machines apart by: the host's name and the number of its boot, or
 	// NCCL_HOSTID, with which ranks of one machine pass for ranks of several.
 	Machine string `json:"machine"`
+	// Boot is the number of this boot of the kernel: alike in all containers of one box.
+	Boot string `json:"boot"`
 	// GPU is the unique number of the rank's GPU.
 	GPU string `json:"gpu"`
 	// Name is the model of the GPU.
@@ -33,7 +35,11 @@ func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
 
 // introduce tells the others about this rank.
 func (d *Device) introduce(ctx context.Context) error {
-	machine, err := machineOf(d.cfg.Rank)
+	boot, err := sys.BootID()
+	if err != nil {
+		return err
+	}
+	machine, err := machineOf(d.cfg.Rank, boot)
 	if err != nil {
 		return err
 	}
@@ -43,7 +49,7 @@ func (d *Device) introduce(ctx context.Context) error {
 	}
 	code, _ := d.nccl.Version()
 	d.self = member{
-		Machine: machine, GPU: uuid, Name: d.info.Name, NCCL: code, NoFabric: d.noFabric,
+		Machine: machine, Boot: boot, GPU: uuid, Name: d.info.Name, NCCL: code, NoFabric: d.noFabric,
 	}
 	value, err := json.Marshal(&d.self)
 	if err != nil {
@@ -65,15 +71,11 @@ func (d *Device) excuse(ctx context.Context, failed error) error {
 var hostID = func(int) string { return os.Getenv("NCCL_HOSTID") }
 
 // machineOf names the machine of a rank of this process.
-func machineOf(rank int) (string, error) {
+func machineOf(rank int, boot string) (string, error) {
 	if id := hostID(rank); id != "" {
 		return id, nil
 	}
 	name, err := os.Hostname()
-	if err != nil {
-		return "", err
-	}
-	boot, err := sys.BootID()
 	return name + " " + boot, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"symmem/driver"
@@ -16,9 +17,14 @@ import (
 type peers struct {
 	// at are the segments by group rank; this rank's own is where it always is.
 	at [kernels.MaxRanks]uintptr
-	// reached tells that every rank has mapped the segments of all. It is settled when the
-	// window is made.
-	reached bool
+	// mapped tells that this rank has mapped the segments of all, trouble what kept it from that unless
+	// it was another rank.
+	mapped  bool
+	trouble string
+	// reached tells that every rank has, unreached which one has not and why. They are settled when
+	// the window is made.
+	reached   bool
+	unreached string
 
 	parting sync.Mutex // held while the mappings are given back
 }
@@ -28,7 +34,7 @@ func peersKey(c *communicator, key driver.SegmentKey) handoff.Key {
 		key.Ordinal, key.Generation))}
 }
 
-// lendSegment offers a segment to the other ranks of the group.
+// lendSegment offers a segment to the other ranks of the group, if kernels of our own serve it.
 func (c *communicator) lendSegment(key driver.SegmentKey, s *segment) (lent loan, err error) {
 	if c.direct.none != "" {
 		return loan{}, nil
@@ -49,19 +55,25 @@ func (c *communicator) lendSegment(key driver.SegmentKey, s *segment) (lent loan
 	return lent, nil
 }
 
-// reach maps the segments of the other ranks, whose fabric handles are given by group rank. What
+// errNothingLent is why a rank cannot map the segment of one that could not lend it.
+var errNothingLent = errors.New("a rank has lent nothing")
+
+// reach maps the segments of the other ranks, as they have told of their loans, by group rank. What
 // could not be mapped is left to other paths.
-func (w *window) reach(ctx context.Context, fabric [][]byte) error {
+func (w *window) reach(ctx context.Context, told [][]byte) error {
 	c := w.c
 	if c.direct.none != "" {
 		return driver.ErrUnsupported
+	}
+	if slices.ContainsFunc(told, func(loan []byte) bool { return len(loan) == 0 }) {
+		return errNothingLent
 	}
 	for r, rank := range c.cfg.Ranks {
 		if r == c.cfg.Rank {
 			w.at[r] = w.segment.Address()
 			continue
 		}
-		at, err := c.borrow(ctx, rank, peersKey(c, w.key), fabric[r], w.segment.bytes)
+		at, err := c.borrow(ctx, rank, peersKey(c, w.key), told[r][1:], w.segment.bytes)
 		if err != nil {
 			return errors.Join(err, w.part())
 		}

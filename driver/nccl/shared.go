@@ -13,7 +13,7 @@ import (
 // Ranks of one machine give each other memory by descriptors, which go over the private socket
 // of the host backend. Where those do not reach, in another container or on another machine of an
 // NVLink fabric, they are fabric handles: bytes that go over the plane. Who has mapped memory keeps
-// it, whatever becomes of the rank that gave it.
+// it when the rank that gave it ends.
 
 // loan is an allocation that the other ranks of a group may map until it is withdrawn.
 type loan struct {
@@ -27,15 +27,26 @@ type loan struct {
 // lend offers an allocation to the other ranks of the group under a key. It is called on a thread
 // of the device.
 func (c *communicator) lend(key handoff.Key, handle cuda.Handle) (loan, error) {
-	l := loan{device: c.device, key: key}
 	if c.apart {
 		fabric, err := c.device.cuda.ExportFabric(handle)
-		l.fabric = fabric[:]
-		return l, err
+		if err != nil {
+			return loan{}, err
+		}
+		return loan{device: c.device, fabric: fabric[:]}, nil
 	}
-	var err error
-	l.file, err = c.device.offer(key, handle)
-	return l, err
+	file, err := c.device.offer(key, handle)
+	if err != nil {
+		return loan{}, err
+	}
+	return loan{device: c.device, key: key, file: file}, nil
+}
+
+// told is what the other ranks are told of a loan: nothing if there is none.
+func (l *loan) told() []byte {
+	if l.device == nil {
+		return nil
+	}
+	return append([]byte{1}, l.fabric...)
 }
 
 // withdraw ends the offer of a descriptor. A fabric handle is good for as long as its memory.

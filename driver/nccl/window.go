@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -28,11 +29,15 @@ type window struct {
 	peers
 }
 
-// noWindow is what ranks tell each other when NCCL has made no window.
-const noWindow = "no window"
-
-// noPeers is what they tell when one could not map the segments of the others.
-const noPeers = "no peers"
+// outcome is what ranks tell each other once each has done its part of a registration.
+type outcome struct {
+	// NoWindow tells that NCCL has made none.
+	NoWindow bool `json:"no_window,omitempty"`
+	// NoPeers tells that the rank has not mapped the segments of all others, and Why what kept it from
+	// that, unless it was another rank.
+	NoPeers bool   `json:"no_peers,omitempty"`
+	Why     string `json:"why,omitempty"`
+}
 
 // Register makes a window over a segment.
 func (c *communicator) Register(
@@ -65,12 +70,9 @@ func (c *communicator) register(
 	}
 	ctx, cancel := c.device.bounded(ctx)
 	defer cancel()
-	lent, err := c.lendSegment(key, own)
-	if err != nil {
-		return nil, err
-	}
+	lent, trouble := c.lendSegment(key, own)
 	defer lent.withdraw()
-	fabric, err := c.agreeOn(ctx, key, own.bytes, lent.fabric)
+	told, err := c.agreeOn(ctx, key, own.bytes, lent.told())
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +80,11 @@ func (c *communicator) register(
 	if err := w.make(ctx); err != nil {
 		return w, err
 	}
-	w.reached = w.reach(ctx, fabric) == nil
+	err = cmp.Or(trouble, w.reach(ctx, told))
+	w.mapped = err == nil
+	if err != nil && !errors.Is(err, errNothingLent) {
+		w.trouble = err.Error()
+	}
 	if err := c.settleOn(ctx, w); err != nil {
 		return nil, err
 	}
@@ -91,26 +97,26 @@ func (c *communicator) registered(key driver.SegmentKey) bool {
 	return c.windows[key] != nil
 }
 
-// agreeOn compares what the ranks are about to register, and tells the fabric handle of this rank's
-// segment, if it has one, for those of all. NCCL pairs windows by their order alone, and answers a
-// difference with wrong sums or a hang.
+// agreeOn compares what the ranks are about to register, and tells of this rank's loan for the
+// words of all about theirs. NCCL pairs windows by their order alone, and answers a difference with
+// wrong sums or a hang.
 func (c *communicator) agreeOn(
-	ctx context.Context, key driver.SegmentKey, size int64, fabric []byte,
+	ctx context.Context, key driver.SegmentKey, size int64, loan []byte,
 ) (all [][]byte, err error) {
 	mine := binary.LittleEndian.AppendUint64(nil, key.Pool)
 	mine = binary.LittleEndian.AppendUint32(mine, key.Ordinal)
 	mine = binary.LittleEndian.AppendUint32(mine, key.Generation)
 	mine = binary.LittleEndian.AppendUint64(mine, uint64(size))
-	if all, err = c.plane.Exchange(ctx, driver.LaneControl, slices.Concat(mine, fabric)); err != nil {
+	if all, err = c.plane.Exchange(ctx, driver.LaneControl, slices.Concat(mine, loan)); err != nil {
 		return nil, err
 	}
 	var differ []int
 	for r, theirs := range all {
-		handle, same := bytes.CutPrefix(theirs, mine)
+		told, same := bytes.CutPrefix(theirs, mine)
 		if !same {
 			differ = append(differ, c.cfg.Ranks[r])
 		}
-		all[r] = handle
+		all[r] = told
 	}
 	if len(differ) > 0 {
 		return nil, fmt.Errorf("%s registers another segment or size", driver.Ranks(differ))
@@ -188,29 +194,40 @@ func (c *communicator) keep(w *window) error {
 // settleOn makes registration all or nothing: it waits until NCCL has made the window everywhere.
 // If it has made none on some rank, no rank uses windows.
 func (c *communicator) settleOn(ctx context.Context, w *window) error {
-	var report []byte
-	if !w.reached {
-		report = append(report, noPeers...)
+	mine := outcome{
+		NoWindow: w.handle == 0 && !c.unwanted(), NoPeers: !w.mapped, Why: w.trouble,
 	}
-	if w.handle == 0 && !c.unwanted() {
-		report = append(report, noWindow...)
-		if c.kinds.none == "" {
-			defer c.expectCompany(ctx)()
-		}
+	if mine.NoWindow && c.kinds.none == "" {
+		defer c.expectCompany(ctx)()
 	}
-	all, err := c.plane.Exchange(ctx, driver.LaneControl, report)
+	encoded, err := json.Marshal(mine)
 	if err != nil {
 		return err
 	}
-	for r, theirs := range all {
-		if bytes.Contains(theirs, []byte(noWindow)) {
-			c.withoutWindows(c.cfg.Ranks[r])
+	all, err := c.plane.Exchange(ctx, driver.LaneControl, encoded)
+	if err != nil {
+		return err
+	}
+	w.reached, w.unreached = true, ""
+	for r, told := range all {
+		var theirs outcome
+		if err := json.Unmarshal(told, &theirs); err != nil {
+			return fmt.Errorf("reading what rank %d has made: %w", c.cfg.Ranks[r], err)
 		}
-		if bytes.Contains(theirs, []byte(noPeers)) {
-			w.reached = false
-		}
+		w.heed(c.cfg.Ranks[r], &theirs)
 	}
 	return nil
+}
+
+// heed takes what a rank has not made for what no rank has, and keeps the first reason.
+func (w *window) heed(rank int, theirs *outcome) {
+	if theirs.NoWindow {
+		w.c.withoutWindows(rank)
+	}
+	if theirs.Why != "" && w.unreached == "" {
+		w.unreached = fmt.Sprintf("rank %d: %s", rank, theirs.Why)
+	}
+	w.reached = w.reached && !theirs.NoPeers
 }
 
 // company is how long the other ranks may need for the call of NCCL that returned here without a

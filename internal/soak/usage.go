@@ -38,14 +38,15 @@ var resourceNames = [resources]string{
 // round; a pool, a window or a communicator that is lost in each round is more than that.
 //
 // In a world of several machines, ranks of one machine connect to each other when a group of them
-// alone first comes, once in each world, and keep two goroutines for that on each side.
+// alone first comes, once in each world, and keep two goroutines for that on each side: with so many ranks more than machines one has no more of them beside it.
 func (p *player) tolerances() usage {
 	if p.backend() != "nccl" {
 		return usage{}
 	}
 	allowed := usage{descriptors: 16, mappings: 16, deviceBytes: 64 << 20}
-	if world := p.worlds[0].rt.World(); world.Stats().Tuning.Machines > 1 {
-		allowed[goroutines] = int64(2 * (world.Size() - 1) * len(p.worlds))
+	world := p.worlds[0].rt.World()
+	if machines := world.Stats().Tuning.Machines; machines > 1 {
+		allowed[goroutines] = int64(2 * (world.Size() - machines) * len(p.worlds))
 	}
 	return allowed
 }
