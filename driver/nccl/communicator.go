@@ -146,9 +146,13 @@ func (c *communicator) joinPlane(ctx context.Context) (control.Plane, error) {
 		}
 	}
 	c.apart = true
-	return relay.Join(ctx, relay.Config{
+	p, err := relay.Join(ctx, relay.Config{
 		Store: c.device.cfg.Store, Group: c.cfg, Timeout: c.device.cfg.Timeout,
 	})
+	if err != nil {
+		return nil, err // p is a nil of a type of its own, which would pass for a plane
+	}
+	return p, nil
 }
 
 // shareID has the first rank of the group make NCCL's unique id, and hands it to the others.

@@ -127,9 +127,10 @@ func (d *Device) properties() (cuda.AllocationProp, error) {
 	with.RequestedHandles |= cuda.HandleFabric
 	if err := d.do(func() error { return d.tryFabric(with) }); err != nil {
 		d.noFabric = err.Error()
-		return prop, nil
+	} else {
+		prop = with
 	}
-	return with, nil
+	return prop, nil
 }
 
 // tryFabric makes memory with a fabric handle. A GPU that knows them refuses them all the same to a

@@ -10,8 +10,8 @@ import (
 // linked returns an error unless this GPU reaches those of all members on this box over NVLink, in
 // both directions. Kernels over PCIe would work on most machines; but the lines of the kernels must
 // arrive whole, which NVLink promises and PCIe does not. Nothing but NVLink reaches the memory of
-// another box, so there the mapping itself will tell. A box is a boot of a kernel: what machines are
-// called says nothing.
+// another box, so there the mapping itself will tell. A box is a boot of a kernel: what machines
+// are called says nothing.
 func (d *Device) linked(members []*member) error {
 	for _, m := range members {
 		if m.GPU == d.self.GPU || m.Boot != d.self.Boot {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,16 +55,37 @@ func TestKernelsReachOtherMachinesOfAFabric(t *testing.T) {
 	}
 }
 
+// spread runs the rest of a test where each rank has a machine of its own, and tells whether this
+// is there.
+func spread(t *testing.T) bool {
+	t.Helper()
+	if !ofOneMachine() {
+		return true
+	}
+	if !soft(t) {
+		t.Skip("takes GPUs with an IMEX channel, and " + machinesVariable)
+	}
+	return within(t, machinesVariable+"=1", "SOFTGPU_FABRIC=1")
+}
+
+func TestARankOfAnotherMachineThatDoesNotJoinIsNamed(t *testing.T) {
+	if !spread(t) {
+		return
+	}
+	w := newTeam(t, 2, time.Second)
+	group := driver.GroupConfig{ID: "alone", Ranks: []int{0, 1}}
+	_, err := w.mates[0].device.Connect(t.Context(), group)
+	late := (*driver.TimeoutError)(nil)
+	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{1}) {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestRecordedCallsBetweenMachinesAreCompared: kernels compare when the capture is replayed, but a
 // rank whose call has none compares when it records.
 func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
-	if ofOneMachine() {
-		if !soft(t) {
-			t.Skip("takes GPUs with an IMEX channel, and " + machinesVariable)
-		}
-		if !within(t, machinesVariable+"=1", "SOFTGPU_FABRIC=1") {
-			return
-		}
+	if !spread(t) {
+		return
 	}
 	w := newTeam(t, 2, 10*time.Second)
 	w.play(0, 1)

@@ -17,8 +17,8 @@ import (
 type peers struct {
 	// at are the segments by group rank; this rank's own is where it always is.
 	at [kernels.MaxRanks]uintptr
-	// mapped tells that this rank has mapped the segments of all, trouble what kept it from that unless
-	// it was another rank.
+	// mapped tells that this rank has mapped the segments of all, trouble what kept it from that
+	// unless it was another rank.
 	mapped  bool
 	trouble string
 	// reached tells that every rank has, unreached which one has not and why. They are settled when

@@ -34,7 +34,9 @@ func (r *round) drawCall(at int, capacity int64) *exchange {
 		},
 		group: r.groups[at],
 	}
-	if e.operation == symmem.OpSend && r.silent {
+	// There are no messages between machines. A group of one machine has them, but all ranks draw
+	// alike.
+	if e.operation == symmem.OpSend && r.machines() > 1 {
 		e.operation = symmem.OpAllReduce
 	}
 	root := r.draws.IntN(r.rt.Size())

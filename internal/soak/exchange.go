@@ -132,11 +132,7 @@ func (r *round) queue(ctx context.Context, e *exchange) error {
 	if err := e.sender.UseOn(e.on); err != nil {
 		return err
 	}
-	err := e.launch(ctx)
-	switch {
-	case e.operation == symmem.OpSend && errors.Is(err, symmem.ErrUnsupported):
-		r.silent, e.want = true, nil
-	case err != nil:
+	if err := e.launch(ctx); err != nil {
 		return fmt.Errorf("%v: %w", e.describe(), err)
 	}
 	if err := e.read(); err != nil {

@@ -26,8 +26,6 @@ type round struct {
 	bytes  int64 // of live
 	graphs []*recording
 	tally  *tally
-	// silent tells that the backend has no messages between two ranks.
-	silent bool
 }
 
 // holding is a buffer that the program holds.

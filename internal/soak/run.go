@@ -206,7 +206,7 @@ func (p *player) note(w *world, number int, more bool) error {
 
 // compare tells the ranks what each has left over.
 func (p *player) compare(ctx context.Context) error {
-	if !p.warm || p.report.Wrong > 0 {
+	if !p.warm || p.done <= warming || p.report.Wrong > 0 {
 		return nil
 	}
 	end, err := p.settled(ctx)

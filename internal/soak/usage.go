@@ -38,15 +38,15 @@ var resourceNames = [resources]string{
 // round; a pool, a window or a communicator that is lost in each round is more than that.
 //
 // In a world of several machines, ranks of one machine connect to each other when a group of them
-// alone first comes, once in each world, and keep two goroutines for that on each side: with so many ranks more than machines one has no more of them beside it.
+// alone first comes, once in each world, and keep two goroutines for that on each side. A rank has
+// no more others on its machine than there are ranks beyond one for each machine.
 func (p *player) tolerances() usage {
 	if p.backend() != "nccl" {
 		return usage{}
 	}
 	allowed := usage{descriptors: 16, mappings: 16, deviceBytes: 64 << 20}
-	world := p.worlds[0].rt.World()
-	if machines := world.Stats().Tuning.Machines; machines > 1 {
-		allowed[goroutines] = int64(2 * (world.Size() - machines) * len(p.worlds))
+	if machines := p.worlds[0].machines(); machines > 1 {
+		allowed[goroutines] = int64(2 * (p.worlds[0].rt.Size() - machines) * len(p.worlds))
 	}
 	return allowed
 }

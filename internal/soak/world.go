@@ -78,6 +78,9 @@ func (w *world) equip() (err error) {
 	return err
 }
 
+// machines is how many machines the ranks of the world are on.
+func (w *world) machines() int { return w.rt.World().Stats().Tuning.Machines }
+
 // settle waits for all streams, in their order, which is an event of every pool's history.
 func (w *world) settle(ctx context.Context) error {
 	for _, s := range w.streams {
