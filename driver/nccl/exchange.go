@@ -9,6 +9,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/nccl/kernels"
+	"symmem/internal/control"
 	"symmem/internal/cuda"
 	"symmem/internal/handoff"
 )
@@ -89,7 +90,7 @@ func (c *communicator) withoutFabric() string {
 	for i, m := range c.members {
 		if m.NoFabric != "" {
 			return fmt.Sprintf("the ranks are %s, and rank %d has no fabric handles: %s", where,
-				c.cfg.Ranks[i], m.NoFabric)
+				c.cfg.Ranks[i], control.Told(m.NoFabric))
 		}
 	}
 	return ""
@@ -115,7 +116,7 @@ func (c *communicator) agreeOnExchange(
 			return nil, fmt.Errorf("reading what rank %d has: %w", c.cfg.Ranks[r], err)
 		}
 		if theirs.Why != "" && c.direct.none == "" {
-			c.direct.none = fmt.Sprintf("rank %d: %s", c.cfg.Ranks[r], theirs.Why)
+			c.direct.none = fmt.Sprintf("rank %d: %s", c.cfg.Ranks[r], control.Told(theirs.Why))
 		}
 		c.direct.exchange.multiprocessors = min(c.direct.exchange.multiprocessors, theirs.Multiprocessors)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/control"
 	"symmem/internal/nccl"
 )
 
@@ -225,7 +226,7 @@ func (w *window) heed(rank int, theirs *outcome) {
 		w.c.withoutWindows(rank)
 	}
 	if theirs.Why != "" && w.unreached == "" {
-		w.unreached = fmt.Sprintf("rank %d: %s", rank, theirs.Why)
+		w.unreached = fmt.Sprintf("rank %d: %s", rank, control.Told(theirs.Why))
 	}
 	w.reached = w.reached && !theirs.NoPeers
 }

@@ -41,7 +41,7 @@ func Heed(ranks []int, told [][]byte, doing string) error {
 		if err := json.Unmarshal(encoded, &c); err != nil {
 			return fmt.Errorf("reading why rank %d could not: %w", ranks[r], err)
 		}
-		said := fmt.Sprintf("rank %d could not: %s", ranks[r], c.Why)
+		said := fmt.Sprintf("rank %d could not: %s", ranks[r], Told(c.Why))
 		foreign := func(lost int) bool { return !slices.Contains(ranks, lost) }
 		if len(c.Lost) > 0 && !slices.ContainsFunc(c.Lost, foreign) {
 			return &driver.RankLostError{Ranks: c.Lost, Doing: doing + ": " + said}

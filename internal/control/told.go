@@ -1,0 +1,24 @@
+package control
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// maxTold is how many bytes of a text another rank may have in a report.
+const maxTold = 1000
+
+// Told makes a text of another rank fit for a report: it keeps its beginning, and replaces what
+// would garble a terminal.
+func Told(text string) string {
+	if len(text) > maxTold {
+		text = text[:maxTold]
+	}
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || r != '\n' && !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
+}
