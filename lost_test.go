@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,9 +28,6 @@ const (
 	rankVariable   = "SYMMEM_TEST_RANK"
 	sizeVariable   = "SYMMEM_TEST_SIZE"
 	storeVariable  = "SYMMEM_TEST_STORE"
-	// fabricVariable is set where GPUs have fabric handles, as with an IMEX channel: then ranks that
-	// pass for ranks of several machines reach each other's memory.
-	fabricVariable = "SYMMEM_TEST_FABRIC"
 )
 
 const (
@@ -162,8 +160,8 @@ func TestARankThatIsKilledIsNamedWithinSeconds(t *testing.T) {
 // Here each rank is on a machine of its own, as far as the backend knows: ranks hear of each other
 // over TCP, and their kernels reach peers by fabric handles.
 func TestARankOfAnotherMachineThatIsKilledIsNamedWithinSeconds(t *testing.T) {
-	if os.Getenv(fabricVariable) == "" {
-		t.Skipf("%s does not say that there are fabric handles", fabricVariable)
+	if err := fabric(); err != nil {
+		t.Skip(err)
 	}
 	ranks := min(lostRanks, localRanks(t))
 	for inside, round := range rounds {
@@ -171,6 +169,19 @@ func TestARankOfAnotherMachineThatIsKilledIsNamedWithinSeconds(t *testing.T) {
 			t.Run(inside, func(t *testing.T) { loseRank(t, inside, ranks, ranks-1, ownMachine) })
 		}
 	}
+}
+
+// fabric tells whether ranks reach memory of another machine: not on the host, nor where GPUs have
+// no IMEX channel. The software GPU is asked by a variable of its own.
+func fabric() error {
+	if os.Getenv(backendVariable) != "nccl" {
+		return fmt.Errorf("memory of the host stays on its machine: %w", symmem.ErrUnsupported)
+	}
+	channels, err := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
+	if err == nil && len(channels) == 0 && os.Getenv("SOFTGPU_FABRIC") != "1" {
+		err = fmt.Errorf("no IMEX channel: %w", symmem.ErrUnsupported)
+	}
+	return err
 }
 
 // ownMachine are the variables of a rank that passes for one of a machine of its own.

@@ -31,7 +31,7 @@ func TestTheGPUBackendOnASoftwareGPU(t *testing.T) {
 	c := exec.CommandContext(t.Context(), unraced(t),
 		"-test.short", "-test.timeout=5m", "-rapid.checks=20", "-rapid.nofailfile")
 	c.Env = append(os.Environ(), backendVariable+"=nccl", "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl,
-		"SOFTGPU_FABRIC=1", fabricVariable+"=1")
+		"SOFTGPU_FABRIC=1")
 	if said, err := c.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, said)
 	}

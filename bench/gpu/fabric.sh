@@ -43,7 +43,7 @@ SYMMEM_TEST_MACHINES=1 expect 0 300 "$BUILD/nccl.test" -test.v -test.timeout 300
 SYMMEM_TEST_MACHINES=1 expect 0 120 "$BUILD/nccl.test" -test.v -test.timeout 120s -test.run \
 	'^TestContract$/^mistakes$/(MismatchError_(and|everywhere)|after_a_mismatch)'
 # Ranks that are killed before, inside and after a kernel.
-SYMMEM_TEST_FABRIC=1 SYMMEM_TEST_BACKEND=$BACKEND SYMMEM_PATH=direct expect 0 200 \
+SYMMEM_TEST_BACKEND=$BACKEND SYMMEM_PATH=direct expect 0 200 \
 	"$BUILD/symmem.test" -test.v -test.timeout 200s -test.run '^TestARankOfAnotherMachine'
 
 # The same kernels over memory that was handed over in the two ways.

@@ -8,9 +8,6 @@ import (
 
 // TestWhatNCCLLogsIsNotInTheReport has NCCL write its log, which it does to standard output.
 func TestWhatNCCLLogsIsNotInTheReport(t *testing.T) {
-	if testing.Short() {
-		t.Skip("compiles the software GPU")
-	}
 	softly(t)
 	t.Setenv("NCCL_DEBUG", "INFO")
 	t.Setenv("NCCL_DEBUG_SUBSYS", "TUNING")

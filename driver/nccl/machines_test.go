@@ -40,9 +40,7 @@ var betweenMachines = strings.Join([]string{
 const differing = "^TestContract$/^mistakes$/MismatchError_and/^(count|path|type)_of"
 
 func TestKernelsReachOtherMachinesOfAFabric(t *testing.T) {
-	if !soft(t) {
-		t.Skip("bench/gpu/fabric.sh runs these on GPUs that have an IMEX channel")
-	}
+	needFabric(t)
 	for _, tests := range []string{betweenMachines, differing} {
 		c := exec.CommandContext(t.Context(), os.Args[0], "-test.short", "-test.timeout=4m",
 			"-test.v", "-test.run="+tests)
@@ -54,6 +52,18 @@ func TestKernelsReachOtherMachinesOfAFabric(t *testing.T) {
 	}
 }
 
+// needFabric skips a test on GPUs that refuse fabric handles. The software GPU gives them to whom
+// asks.
+func needFabric(t *testing.T) {
+	t.Helper()
+	if soft(t) {
+		return
+	}
+	if why := newTeam(t, 1, time.Minute).mates[0].device.noFabric; why != "" {
+		t.Skipf("no fabric handles: %s: %v", why, driver.ErrUnsupported)
+	}
+}
+
 // spread runs the rest of a test where each rank has a machine of its own, and tells whether this
 // is there.
 func spread(t *testing.T) bool {
@@ -61,9 +71,7 @@ func spread(t *testing.T) bool {
 	if !ofOneMachine() {
 		return true
 	}
-	if !soft(t) {
-		t.Skip("takes GPUs with an IMEX channel, and " + machinesVariable)
-	}
+	needFabric(t)
 	return within(t, machinesVariable+"=1", "SOFTGPU_FABRIC=1")
 }
 
