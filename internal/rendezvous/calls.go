@@ -151,12 +151,7 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 	if err != nil {
 		return err
 	}
-	usable, err := l.wait(ctx, keys)
-	if !usable {
-		return c.discard(l, err)
-	}
-	c.release(l)
-	return err
+	return c.settle(l, l.wait(ctx, keys))
 }
 
 // missing finds out which keys are not there, for the message of a wait whose context is done.
@@ -169,11 +164,9 @@ func (c *Client) missing(ctx context.Context, keys []string) []string {
 		return nil
 	}
 	missing, err := l.missing(ctx, keys)
-	if err != nil {
-		_ = c.discard(l, err)
+	if c.settle(l, err) != nil {
 		return nil
 	}
-	c.release(l)
 	for i := range missing {
 		missing[i] = missing[i][1:]
 	}

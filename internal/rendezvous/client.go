@@ -106,27 +106,20 @@ func (c *Client) adopt(l *link) bool {
 	return !c.closed
 }
 
-// release makes a connection available to other calls.
-func (c *Client) release(l *link) {
+// settle ends a call's use of a connection: others may use it next, unless it is in doubt. It
+// returns the call's error, and ErrClosed where our Close caused that.
+func (c *Client) settle(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || len(c.idle) == idleLinks {
-		delete(c.links, l)
-		l.conn.Close()
-		return
+	switch {
+	case !l.doubt && !c.closed && len(c.idle) < idleLinks:
+		c.idle = append(c.idle, l)
+		return err
+	case l.doubt && c.closed:
+		err = ErrClosed
 	}
-	c.idle = append(c.idle, l)
-}
-
-// discard closes a connection after an error, and says ErrClosed where our Close caused it.
-func (c *Client) discard(l *link, err error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	delete(c.links, l)
 	l.conn.Close()
-	if c.closed {
-		return ErrClosed
-	}
 	return err
 }
 
@@ -138,9 +131,5 @@ func (c *Client) ask(ctx context.Context, b []byte, read func(*decoder) error) e
 	if err != nil {
 		return err
 	}
-	if err := l.exchange(ctx, b, read); err != nil {
-		return c.discard(l, err)
-	}
-	c.release(l)
-	return nil
+	return c.settle(l, l.exchange(ctx, b, read))
 }

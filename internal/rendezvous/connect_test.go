@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // meet connects all worlds, lets their ranks exchange a value each, and closes them, the
@@ -170,6 +173,72 @@ func TestAbsentRanksAreNamed(t *testing.T) {
 		if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{1, 3}) {
 			t.Errorf("%v does not name ranks 1 and 3", err)
 		}
+	}
+}
+
+// cutConn ends a context while the answer to a join is on its way, and reads on once that has cut
+// the connection off, or has not within 20 ms.
+type cutConn struct {
+	net.Conn
+	end    func()
+	joined atomic.Bool
+	cut    chan struct{}
+}
+
+func (c *cutConn) SetDeadline(at time.Time) error {
+	err := c.Conn.SetDeadline(at)
+	select {
+	case c.cut <- struct{}{}:
+	default:
+	}
+	return err
+}
+
+func (c *cutConn) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("/joined/")) {
+		c.joined.Store(true)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *cutConn) Read(b []byte) (int, error) {
+	if c.joined.Swap(false) {
+		c.end()
+		select {
+		case <-c.cut:
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return c.Conn.Read(b)
+}
+
+// TestARankCutOffWhileItJoinsNamesTheAbsent on the connection that it has: rank 0 closes the store
+// as soon as nobody is connected, so that there may be no other one.
+func TestARankCutOffWhileItJoinsNamesTheAbsent(t *testing.T) {
+	server, _ := serveOn(t, privateName(), "")
+	ctx, cancel := context.WithCancelCause(testContext(t))
+	cause := errors.New("the deadline")
+	calls := 0
+	client := newClient(server.Address(), func(ctx context.Context) (*link, error) {
+		if calls++; calls > 1 {
+			return nil, ErrLost
+		}
+		conn, err := net.Dial("unix", strings.TrimPrefix(server.Address(), unixScheme))
+		if err != nil {
+			return nil, err
+		}
+		cut := &cutConn{Conn: conn, end: func() { cancel(cause) }, cut: make(chan struct{})}
+		return handshake(ctx, cut, Endpoint{Address: server.Address()})
+	})
+	m := &member{world: worldsOf(3, Route{Kind: RouteServe})[2], client: client}
+	err := m.arrive(ctx)
+	var absent *AbsentError
+	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{0, 1}) ||
+		!errors.Is(err, cause) {
+		t.Errorf("%v does not name ranks 0 and 1", err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

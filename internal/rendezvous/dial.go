@@ -62,8 +62,7 @@ func dial(ctx context.Context, to Endpoint, uid uint32) (*Client, error) {
 		return persist(ctx, once, isBusy)
 	})
 	c.adopt(first)
-	c.release(first)
-	return c, nil
+	return c, c.settle(first, nil)
 }
 
 // mayPass reports whether a server that is still starting can cause err.

@@ -12,12 +12,14 @@ import (
 	"time"
 )
 
-// link is one connection of a Client, used by one call at a time. After an error it must be
-// closed, as a reply may still be on its way.
+// link is one connection of a Client, used by one call at a time. A link that is in doubt must be
+// closed.
 type link struct {
 	conn net.Conn
 	addr string
 	d    *decoder
+	// doubt is set from the first byte of a request until its whole reply has been read.
+	doubt bool
 	// trusted is set once the server has answered a query that needs a token, if any does.
 	trusted bool
 }
@@ -49,13 +51,17 @@ func (l *link) guard(ctx context.Context) (release func()) {
 func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error) error {
 	release := l.guard(ctx)
 	defer release()
-	_, err := l.conn.Write(b)
+	l.doubt = true
+	n, err := l.conn.Write(b)
 	if err == nil {
 		err = read(l.d)
 	}
 	if err == nil {
-		l.trusted = true
+		l.trusted, l.doubt = true, false
 		return nil
+	}
+	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		l.doubt = false
 	}
 	return l.classify(ctx, err)
 }
@@ -137,19 +143,17 @@ func (l *link) prove(ctx context.Context, token Token) error {
 }
 
 // wait sends WAIT and blocks until the keys are there. If the context ends first it cancels the
-// wait and returns the cause. The link stays usable if usable is true.
-func (l *link) wait(ctx context.Context, keys []string) (usable bool, err error) {
+// wait and returns the cause.
+func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
 	sent := false
-	err = l.exchange(ctx, r.append(nil), func(d *decoder) error {
+	err := l.exchange(ctx, r.append(nil), func(d *decoder) error {
 		sent = true
 		return readStop(d)
 	})
-	if err == nil {
-		return true, nil
-	}
-	if !sent || ctx.Err() == nil || errors.Is(err, ErrLost) || errors.Is(err, ErrProtocol) {
-		return false, err
+	if err == nil || !sent || ctx.Err() == nil ||
+		errors.Is(err, ErrLost) || errors.Is(err, ErrProtocol) {
+		return err
 	}
 	return l.cancel(ctx)
 }
@@ -164,12 +168,12 @@ func readStop(d *decoder) error {
 
 // cancel ends a wait whose context is done. The keys may have appeared at the last moment: that
 // is success.
-func (l *link) cancel(ctx context.Context) (usable bool, err error) {
+func (l *link) cancel(ctx context.Context) error {
 	grace, done := context.WithTimeout(context.WithoutCancel(ctx), graceWait)
 	defer done()
 	stopped := false
 	r := request{query: queryCancelWait}
-	err = l.exchange(grace, r.append(nil), func(d *decoder) error {
+	err := l.exchange(grace, r.append(nil), func(d *decoder) error {
 		b, err := d.u8()
 		if err == nil && b == replyStop {
 			stopped = true
@@ -182,11 +186,11 @@ func (l *link) cancel(ctx context.Context) (usable bool, err error) {
 	})
 	switch {
 	case err != nil:
-		return false, errors.Join(context.Cause(ctx), err)
+		return errors.Join(context.Cause(ctx), err)
 	case stopped:
-		return true, nil
+		return nil
 	}
-	return true, context.Cause(ctx)
+	return context.Cause(ctx)
 }
 
 // missing asks for each key whether it is there. If the context ends before the last answer, it

@@ -64,8 +64,15 @@ func (m *member) meet(ctx context.Context) (err error) {
 	return err
 }
 
-// join finds this call's keys, and says that this rank is there.
+// join finds this call's keys, and says that this rank is there. What has begun in time it ends,
+// for at most leaveWait after the deadline: to be cut off costs the connection, and once no rank
+// has one, rank 0 closes the store that could tell who is absent.
 func (m *member) join(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	ctx, cancel := outlasting(ctx, leaveWait)
+	defer cancel()
 	run := m.world.RunID
 	if run == "" {
 		run = "none"

@@ -45,6 +45,21 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, DefaultTimeout)
 }
 
+// outlasting gives a context that ends a while after ctx does, with its cause.
+func outlasting(ctx context.Context, while time.Duration) (context.Context, context.CancelFunc) {
+	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(while)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			end(context.Cause(ctx))
+		case <-longer.Done():
+		}
+	})
+	return longer, func() { stop(); end(nil) }
+}
+
 // WithPrefix returns a view of store in which every key lies under prefix, joined by a slash as
 // PyTorch's PrefixStore joins them. A WaitError of the view names keys without the prefix.
 func WithPrefix(store Store, prefix string) Store {
