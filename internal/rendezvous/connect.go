@@ -8,7 +8,6 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -37,13 +36,14 @@ func (e *AbsentError) Unwrap() error { return e.Err }
 
 // Connect finds the store of a world and returns once all ranks have called it, or with the
 // context's error (DefaultTimeout if it has no deadline); an AbsentError names the ranks that
-// did not come. All ranks must call it equally often.
+// did not come. All ranks must call it equally often, and one call after the other; they may be
+// connected several times at once.
 //
 // Keys of the Store are apart from those of other jobs, of earlier attempts of this job (as far
 // as the launcher counts them), and of other calls of Connect.
 //
-// The Closer leaves the job. On the rank that serves the store it waits until the others have
-// left, too, for at most 30 s: the others' store is lost after that.
+// The Closer leaves the job. On the rank that serves the store the last Closer waits until the
+// others have left, too, for at most 30 s: the others' store is lost after that.
 func Connect(ctx context.Context, w World) (Store, io.Closer, error) {
 	if problem := w.problem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
@@ -108,8 +108,8 @@ func (m *member) open(ctx context.Context) (err error) {
 		m.client = NewLocal()
 		return nil
 	case route.Kind == RouteServe && m.world.Rank == 0:
-		if m.server, err = serve(ctx, route.Endpoint); err == nil {
-			m.client = m.server.Client()
+		if m.service, err = serve(ctx, route.Endpoint); err == nil {
+			m.client = m.service.server.Client()
 		}
 		return err
 	}
@@ -118,21 +118,6 @@ func (m *member) open(ctx context.Context) (err error) {
 		return &AbsentError{Ranks: []int{0}, Size: m.world.Size, Err: err}
 	}
 	return err
-}
-
-// serve listens at an endpoint. An address that is in use may be that of our predecessor: the
-// rank 0 of an earlier attempt, which waits for its last clients.
-func serve(ctx context.Context, at Endpoint) (*Server, error) {
-	for pause := firstBackoff; ; pause = min(2*pause, longestBackoff) {
-		s, err := Listen(listenAddress(at.Address), at.Token)
-		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
-			return s, err
-		}
-		if !rest(ctx, pause) {
-			return nil, fmt.Errorf("%w: %w; if PyTorch serves its own store there, set %s=%s "+
-				"on all ranks to join it", context.Cause(ctx), err, EnvStore, at.Address)
-		}
-	}
 }
 
 // listenAddress is where to listen for clients of a TCP address. The name by which others reach

@@ -40,4 +40,5 @@
 //	Server.mu
 //	  outbox.mu
 //	Client.mu (a leaf: nothing is called while it is held)
+//	services.mu (held to listen, so that two members do not open one address)
 package rendezvous

@@ -16,12 +16,12 @@ import (
 // Its keys, all under one prefix: joined/<rank> and left/<rank> say what each rank did, and
 // ready says that rank 0 saw all come. The value of ready is empty, or the ranks that did not.
 type member struct {
-	// Immutable once opened. Server is nil unless this rank serves the store.
-	world  World
-	client *Client
-	server *Server
-	store  Store
-	linger time.Duration
+	// Immutable once opened. Service is nil unless this rank serves the store.
+	world   World
+	client  *Client
+	service *service
+	store   Store
+	linger  time.Duration
 
 	leave sync.Once
 	err   error
@@ -83,7 +83,11 @@ func (m *member) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.store = WithPrefix(m.client, fmt.Sprintf("%s/%d", base, turn))
+	base = fmt.Sprintf("%s/%d", base, turn)
+	m.store = WithPrefix(m.client, base)
+	if m.service != nil {
+		m.service.keep(base)
+	}
 	return m.store.Set(ctx, m.key("joined", m.world.Rank), nil)
 }
 
@@ -145,9 +149,8 @@ func (m *member) Close() error {
 }
 
 func (m *member) close() error {
-	if m.server != nil {
-		m.serveOut()
-		return errors.Join(m.client.Close(), m.server.Close())
+	if m.service != nil {
+		return m.serveOut()
 	}
 	if m.store != nil && m.world.Size > 1 {
 		ctx, cancel := context.WithTimeout(context.Background(), leaveWait)
@@ -158,20 +161,34 @@ func (m *member) close() error {
 	return m.client.Close()
 }
 
-// serveOut serves until every other rank has said that it leaves, or is gone, or time is up.
-// Ranks that are gone have no connection; those that have left may already have one more, for
-// their next Connect, which they will make again when this server closes.
-func (m *member) serveOut() {
+// serveOut serves until every other rank has said that it leaves, or is gone, or time is up, if
+// this is the last member that serves. Ranks that are gone have no connection; those that have left
+// may already have one more, for their next Connect, which they will make again when the server
+// closes.
+func (m *member) serveOut() error {
+	last, worlds := m.service.leave()
+	if !last {
+		return m.client.Close()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), m.linger)
 	var watch sync.WaitGroup
-	defer watch.Wait()
-	defer cancel()
-	if m.store != nil {
-		watch.Go(func() {
-			if m.store.Wait(ctx, m.others("left")...) == nil {
-				cancel()
-			}
-		})
+	watch.Go(func() {
+		if m.allLeft(ctx, worlds) {
+			cancel()
+		}
+	})
+	_ = m.service.server.Drain(ctx)
+	cancel()
+	watch.Wait()
+	return errors.Join(m.client.Close(), m.service.server.Close())
+}
+
+// allLeft waits until all other ranks have left all worlds, of which there is one.
+func (m *member) allLeft(ctx context.Context, worlds []string) bool {
+	for _, world := range worlds {
+		if WithPrefix(m.client, world).Wait(ctx, m.others("left")...) != nil {
+			return false
+		}
 	}
-	_ = m.server.Drain(ctx)
+	return len(worlds) > 0
 }

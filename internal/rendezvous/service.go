@@ -1,0 +1,79 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+)
+
+// service is the server at one endpoint, for all members that this process has there: ranks may be
+// in several worlds of one job at once, and all worlds meet at one address. It is open while it has
+// a member; the last one takes it over, and closes it.
+type service struct {
+	at     Endpoint
+	server *Server
+
+	// Guarded by services.mu.
+	members int
+	// worlds are the prefixes of the keys of all members so far.
+	worlds []string
+}
+
+// services are those that are open in this process.
+var services = struct {
+	mu sync.Mutex
+	at map[Endpoint]*service
+}{at: map[Endpoint]*service{}}
+
+// serve makes this rank a member of the service at an endpoint, which it opens if need be. An
+// address that is in use may be that of our predecessor: the rank 0 of an earlier attempt, which
+// waits for its last clients.
+func serve(ctx context.Context, at Endpoint) (*service, error) {
+	for pause := firstBackoff; ; pause = min(2*pause, longestBackoff) {
+		s, err := enter(at)
+		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
+			return s, err
+		}
+		if !rest(ctx, pause) {
+			return nil, fmt.Errorf("%w: %w; if PyTorch serves its own store there, set %s=%s "+
+				"on all ranks to join it", context.Cause(ctx), err, EnvStore, at.Address)
+		}
+	}
+}
+
+// enter tries once.
+func enter(at Endpoint) (*service, error) {
+	services.mu.Lock()
+	defer services.mu.Unlock()
+	s := services.at[at]
+	if s == nil {
+		server, err := Listen(listenAddress(at.Address), at.Token)
+		if err != nil {
+			return nil, err
+		}
+		s = &service{at: at, server: server}
+		services.at[at] = s
+	}
+	s.members++
+	return s, nil
+}
+
+// keep remembers the prefix of a member's keys.
+func (s *service) keep(world string) {
+	services.mu.Lock()
+	defer services.mu.Unlock()
+	s.worlds = append(s.worlds, world)
+}
+
+// leave ends one membership. The last member is told so, and in which worlds others may still be.
+func (s *service) leave() (last bool, worlds []string) {
+	services.mu.Lock()
+	defer services.mu.Unlock()
+	if s.members--; s.members > 0 {
+		return false, nil
+	}
+	delete(services.at, s.at)
+	return true, s.worlds
+}
