@@ -219,6 +219,10 @@ func (c *communicator) trouble(ctx context.Context, w *waiting, begin uint64) er
 		return c.Cause()
 	}
 	missing := c.missing(w)
+	if len(missing) == 0 {
+		// This process may have been stopped until long after the last one came.
+		return nil
+	}
 	if lost := c.lost(missing); len(lost) > 0 && len(c.missing(w)) > 0 {
 		return &driver.RankLostError{Ranks: c.world(lost), Doing: w.doing()}
 	}

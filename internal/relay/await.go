@@ -109,7 +109,8 @@ func (p *Plane) verdict(w *waiting, now time.Time) error {
 		return err
 	}
 	// What a rank has submitted in time may be told a little later.
-	if len(missing) > 0 && now.Sub(w.begin) >= p.cfg.Timeout+2*tellInterval {
+	due := now.Sub(w.begin) >= p.cfg.Timeout+2*tellInterval
+	if len(missing) > 0 && due && !p.deaf(now) {
 		return p.timeout(w, missing, now)
 	}
 	return nil

@@ -22,7 +22,8 @@
 // all, and a difference between calls is known to every rank.
 //
 // A connection that ends without a goodbye is a lost rank. The kernel ends it when the process
-// has ended, and within seconds when the other machine no longer answers.
+// has ended, and within seconds when the other machine no longer answers. A rank whose own process
+// was stopped reads what has come meanwhile before it finds others late.
 //
 // # Lock order
 //

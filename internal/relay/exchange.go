@@ -62,7 +62,7 @@ func (p *Plane) concede(err error) error {
 	timer := time.NewTimer(hearing)
 	defer timer.Stop()
 	for begin := time.Now(); !p.closed && p.unheard() && time.Since(begin) < hearing; {
-		p.pause(context.Background(), timer.C)
+		p.pause(nil, timer.C)
 	}
 	return err
 }
@@ -177,7 +177,7 @@ func (p *Plane) meet(ctx context.Context, w *waiting) error {
 		case ctx.Err() != nil:
 			return fmt.Errorf("%s: %w", w.doing(), context.Cause(ctx))
 		}
-		p.pause(ctx, nil)
+		p.pause(ctx.Done(), nil)
 	}
 }
 

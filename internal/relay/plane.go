@@ -17,6 +17,8 @@ import (
 const (
 	// tellInterval is how old what others know of a rank can be, beside the way of a message.
 	tellInterval = 100 * time.Millisecond
+	// asleep is how long a process that runs is never without a tick of tellInterval.
+	asleep = 3 * tellInterval
 	// hearing bounds how long a rank that has failed waits for others to hear of it.
 	hearing = 250 * time.Millisecond
 	// farewell bounds how long Close waits for goodbyes to be taken.
@@ -48,6 +50,8 @@ type Plane struct {
 	limit   uint64                  // the last ticket that others are shown; guarded by mu
 	broken  [driver.LaneFault]error // why a lane is out of step; guarded by mu
 	changed chan struct{}           // closed when rows change; nil if nobody waits; guarded by mu
+	ticked  time.Time               // when tell last ran; guarded by mu
+	woke    time.Time               // when it first ran again after a while; guarded by mu
 }
 
 var _ control.Plane = (*Plane)(nil)
@@ -56,7 +60,7 @@ func newPlane(cfg Config, links []*link) *Plane {
 	p := &Plane{
 		cfg: cfg, me: cfg.Group.Rank, links: links,
 		quit: make(chan struct{}), ended: make(chan struct{}), rows: make([]row, len(links)),
-		limit: math.MaxUint64,
+		limit: math.MaxUint64, ticked: time.Now(),
 	}
 	p.final.Store(math.MaxUint64)
 	for r := range links {
@@ -241,10 +245,11 @@ func (p *Plane) tell() {
 	}
 }
 
-// stale tells whether others do not know this rank's board, and takes them as told.
+// stale ticks, and tells whether others do not know this rank's board, and takes them as told.
 func (p *Plane) stale() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.tick(time.Now())
 	b := p.board()
 	changed := b != p.told
 	p.told = b

@@ -349,6 +349,7 @@ func TestRankIsMissedOnlyWhenItsSubmissionWouldHaveBeenTold(t *testing.T) {
 	judge := func(waited time.Duration) error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		p.ticked = begin.Add(waited)
 		return p.verdict(w, begin.Add(waited))
 	}
 	if err := judge(patience + tellInterval); err != nil {
@@ -366,6 +367,27 @@ func TestRankIsMissedOnlyWhenItsSubmissionWouldHaveBeenTold(t *testing.T) {
 	w.collective++
 	if err := judge(0); !errors.Is(err, driver.ErrFault) {
 		t.Errorf("got %v, want that the rank, which has not come, has failed", err)
+	}
+}
+
+// TestARankThatWasStoppedListensBeforeItAccuses anybody.
+func TestARankThatWasStoppedListensBeforeItAccuses(t *testing.T) {
+	begin := time.Now()
+	p := Plane{rows: make([]row, 2), all: []int{0, 1}, ticked: begin}
+	p.cfg.Group.Ranks = []int{0, 1}
+	w := waitFor(control.Wait{Ticket: 1, Doing: func() string { return "work" }}, begin)
+	again := begin.Add(time.Hour)
+	if err := p.verdict(w, again); err != nil {
+		t.Errorf("before anything runs again: %v", err)
+	}
+	p.tick(again)
+	if err := p.verdict(w, again.Add(tellInterval)); err != nil {
+		t.Errorf("before it can have read what others say: %v", err)
+	}
+	p.tick(again.Add(2 * tellInterval))
+	var late *driver.TimeoutError
+	if err := p.verdict(w, again.Add(2*tellInterval)); !errors.As(err, &late) {
+		t.Errorf("got %v, want a TimeoutError", err)
 	}
 }
 

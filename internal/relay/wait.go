@@ -61,26 +61,47 @@ func (p *Plane) wait(ctx context.Context, w *waiting) error {
 			return err
 		}
 		now := time.Now()
-		if !now.Before(deadline) {
+		due := !now.Before(deadline)
+		if due && p.deaf(now) {
+			timer.Reset(tellInterval)
+			p.pause(nil, timer.C)
+			continue
+		}
+		if due {
 			return p.timeout(w, missing, now)
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s: %w", w.doing(), context.Cause(ctx))
 		}
-		p.pause(ctx, timer.C)
+		p.pause(ctx.Done(), timer.C)
 	}
 }
 
-// pause waits until something has changed, or the time is over.
-func (p *Plane) pause(ctx context.Context, over <-chan time.Time) {
+// pause waits until something has changed, the time is over, or the caller is done.
+func (p *Plane) pause(done <-chan struct{}, over <-chan time.Time) {
 	changed := p.change()
 	p.mu.Unlock()
 	defer p.mu.Lock()
 	select {
 	case <-changed:
 	case <-over:
-	case <-ctx.Done():
+	case <-done:
 	}
+}
+
+// deaf tells whether what others have said may lie unread, since this process was stopped, or had
+// no processor, until just now: then it is this rank that is late. It ends soon, as long as tell
+// runs now and then. p.mu is held.
+func (p *Plane) deaf(now time.Time) bool {
+	return now.Sub(p.ticked) > asleep || now.Sub(p.woke) < 2*tellInterval
+}
+
+// tick notes that this process runs, and that it has not until now. p.mu is held.
+func (p *Plane) tick(now time.Time) {
+	if now.Sub(p.ticked) > asleep {
+		p.woke = now
+	}
+	p.ticked = now
 }
 
 // trouble says why the wait should end without success, or nil. p.mu is held.

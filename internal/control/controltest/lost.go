@@ -11,6 +11,7 @@ var lostContracts = []contract{
 	{"a rank that is killed is named by the others, who meet without it", proveKilled},
 	{"a rank that is killed while nobody waits is known before the next launch", proveKilledIdle},
 	{"a rank that is stopped is missing", proveStopped},
+	{"a rank that goes on after the timeout accuses nobody who has come", proveGoingOn},
 	{"a rank whose process ends after it has left is not lost", proveEnded},
 }
 
@@ -37,8 +38,30 @@ func proveStopped(t *testing.T, _ Join) {
 	c[2].signal(syscall.SIGSTOP)
 	c.wantNamed("late", 2)
 	c[2].signal(syscall.SIGCONT)
-	if o := c[2].await("outcome"); o.Kind == "start" {
-		t.Errorf("the stopped rank ended by %+v", o)
+	c[2].wantFault()
+}
+
+// proveGoingOn has a rank go on while the others, which miss it, wait for it to say what it knows.
+// What they have said since lies unread before it then, and so does that they had come.
+func proveGoingOn(t *testing.T, _ Join) {
+	for _, name := range []string{"a comparison", "an exchange"} {
+		t.Run("in "+name, func(t *testing.T) {
+			c := newCast(t, 3, name, short)
+			c[2].signal(syscall.SIGSTOP)
+			c[0].await("trouble")
+			c[1].await("trouble")
+			c[2].signal(syscall.SIGCONT)
+			c[2].wantFault()
+		})
+	}
+}
+
+// wantFault reads the outcome of a rank over which others have failed: it has nobody to accuse.
+func (a *actor) wantFault() {
+	a.t.Helper()
+	if o := a.await("outcome"); o.Kind != "fault" {
+		a.t.Errorf("rank %d ended by %s of %v (%s), but the others were there",
+			a.rank, o.Kind, o.Ranks, o.Text)
 	}
 }
 

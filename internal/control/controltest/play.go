@@ -25,7 +25,8 @@ type script struct {
 
 // notice is a line that a rank writes for its test.
 type notice struct {
-	// Event is "running" once all ranks have played for a while, and "outcome" at the end.
+	// Event is "running" once all ranks have played for a while, "trouble" once the scene has ended,
+	// and "outcome" at the end.
 	Event string
 	// Kind is how the scene ended; Ranks are those that the error names.
 	Kind  string
@@ -174,6 +175,7 @@ func (s script) explain(p control.Plane, err error) notice {
 	case errors.Is(err, driver.ErrFault):
 		n.Kind = "fault"
 	}
+	notice{Event: "trouble", Text: n.Text}.write()
 	ctx, cancel := context.WithTimeout(context.Background(), meeting)
 	defer cancel()
 	reports, err := p.Exchange(ctx, driver.LaneFault, []byte("here"))
