@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/control"
 )
 
 const (
@@ -39,7 +40,7 @@ type entry struct {
 	done  chan struct{} // closed when nobody is to come, or err is set
 }
 
-// connect connects this rank to all others.
+// connect connects this rank to all others. A rank that cannot tells the others why.
 func (e *entry) connect(ctx context.Context) ([]*link, error) {
 	n := len(e.cfg.Group.Ranks)
 	e.links, e.left, e.done = make([]*link, n), n-1, make(chan struct{})
@@ -47,10 +48,23 @@ func (e *entry) connect(ctx context.Context) ([]*link, error) {
 	if n == 1 {
 		return e.links, nil
 	}
-	if err := e.listen(ctx); err != nil {
-		return nil, e.absence(ctx, err)
+	ctx, cancel := context.WithCancelCause(ctx)
+	e.tasks.Go(func() { e.heed(ctx, cancel) })
+	err := e.meet(ctx)
+	cancel(nil)
+	e.tasks.Wait()
+	if err != nil {
+		e.discard()
+		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	return e.links, nil
+}
+
+// meet waits until this rank is connected to all others. What it has started ends with the context.
+func (e *entry) meet(ctx context.Context) error {
+	if err := e.listen(ctx); err != nil {
+		return e.settled(ctx, e.absence(ctx, err))
+	}
 	e.tasks.Go(func() { e.accept(ctx) })
 	for r := range e.cfg.Group.Rank {
 		e.tasks.Go(func() { e.settle(e.dial(ctx, r)) })
@@ -59,15 +73,45 @@ func (e *entry) connect(ctx context.Context) ([]*link, error) {
 	case <-e.done:
 	case <-ctx.Done():
 	}
-	err := e.outcome(ctx)
-	cancel()
-	closed := e.listener.Close()
-	e.tasks.Wait()
-	if err = errors.Join(err, closed); err != nil {
-		e.discard()
-		return nil, err
+	// Whoever finds the port closed must be able to know why.
+	return errors.Join(e.settled(ctx, e.outcome(ctx)), e.listener.Close())
+}
+
+// failedError is why another rank could not join.
+type failedError struct{ told string }
+
+func (e *failedError) Error() string { return control.Told(e.told) }
+
+// settled is the error with which this rank ends the joining: that of another one, if it has failed
+// first, or else its own, which it leaves in the store. Who is missing when the time is up every
+// rank finds by itself.
+func (e *entry) settled(ctx context.Context, err error) error {
+	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return err
 	}
-	return e.links, nil
+	// This error may be the consequence of another one, of which the word is on its way.
+	timer := time.NewTimer(hearing)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	if failed := (*failedError)(nil); errors.As(context.Cause(ctx), &failed) {
+		return failed
+	}
+	telling, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	told := fmt.Sprintf("rank %d could not: %v", e.cfg.Group.Ranks[e.cfg.Group.Rank], err)
+	// Those that do not hear of it wait until their time is up.
+	_ = e.cfg.Store.Set(telling, e.key("failed"), []byte(told))
+	return err
+}
+
+// heed ends the joining when a rank tells that it could not.
+func (e *entry) heed(ctx context.Context, end context.CancelCauseFunc) {
+	if told, err := e.cfg.Store.Get(ctx, e.key("failed")); err == nil {
+		end(&failedError{string(told)})
+	}
 }
 
 // outcome says why the joining has not succeeded, if so.

@@ -28,7 +28,8 @@ type Config struct {
 }
 
 // Join joins a group. It is collective, bounded by ctx or else by the timeout; a TimeoutError names
-// the ranks that did not come. On an error no plane is left on this rank.
+// the ranks that did not come. A rank that cannot join tells the others why, who end with that. On
+// an error no plane is left on this rank.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
 		cfg.Timeout <= 0 || cfg.Store == nil {

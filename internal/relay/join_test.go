@@ -61,6 +61,37 @@ func TestFirstRankThatDoesNotJoinIsNamed(t *testing.T) {
 	}
 }
 
+// TestARankThatCannotJoinTellsTheOthers why, so that nobody waits for it.
+func TestARankThatCannotJoinTellsTheOthers(t *testing.T) {
+	for failing := range 3 {
+		t.Run(fmt.Sprintf("rank %d", failing), func(t *testing.T) {
+			store := rendezvous.NewLocal()
+			defer func() { check(t, store.Close()) }()
+			var all sync.WaitGroup
+			for r := range 3 {
+				cfg := Config{
+					Store: store, Timeout: patience,
+					Group: driver.GroupConfig{ID: "trio", Ranks: []int{10, 11, 12}, Rank: r},
+				}
+				if r == failing {
+					cfg.Host = "192.0.2.1"
+				}
+				all.Go(func() {
+					_, err := Join(t.Context(), cfg)
+					want := fmt.Sprintf("rank %d could not: listen tcp 192.0.2.1:0", 10+failing)
+					if r == failing {
+						want = "joining group trio: listen tcp 192.0.2.1:0"
+					}
+					if err == nil || !strings.Contains(err.Error(), want) {
+						t.Errorf("rank %d: got %v, want %q", 10+r, err, want)
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
 func TestJoiningEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cause := errors.New("enough")

@@ -19,7 +19,8 @@ const (
 	tellInterval = 100 * time.Millisecond
 	// asleep is how long a process that runs is never without a tick of tellInterval.
 	asleep = 3 * tellInterval
-	// hearing bounds how long a rank that has failed waits for others to hear of it.
+	// hearing bounds how long a rank that has failed waits for others to hear of it, or, in joining,
+	// for the word of one that has failed before.
 	hearing = 250 * time.Millisecond
 	// farewell bounds how long Close waits for goodbyes to be taken.
 	farewell = time.Second
