@@ -37,7 +37,8 @@ func (e *AbsentError) Unwrap() error { return e.Err }
 // Connect finds the store of a world and returns once all ranks have called it, or with the
 // context's error (DefaultTimeout if it has no deadline); an AbsentError names the ranks that
 // did not come. All ranks must call it equally often, and one call after the other; they may be
-// connected several times at once.
+// connected several times at once. A call that ends before it reaches the store does not count:
+// after an error the ranks leave, and begin anew.
 //
 // Keys of the Store are apart from those of other jobs, of earlier attempts of this job (as far
 // as the launcher counts them), and of other calls of Connect.
@@ -96,6 +97,13 @@ func attempt(ctx context.Context, w World) (*member, error) {
 	}
 	if err := m.arrive(ctx); err != nil {
 		return nil, errors.Join(err, m.Close())
+	}
+	if m.service != nil {
+		left := m.others("left")
+		for i := range left {
+			left[i] = m.base + "/" + left[i]
+		}
+		m.service.keep(left)
 	}
 	return m, nil
 }

@@ -97,39 +97,6 @@ func TestRanksMeetAgainAndAgain(t *testing.T) {
 	}
 }
 
-// TestRanksMayBeInSeveralWorldsAtOnce, also where one of them serves the store, and leave them in
-// any order.
-func TestRanksMayBeInSeveralWorldsAtOnce(t *testing.T) {
-	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
-	ctx := testContext(t)
-	var all sync.WaitGroup
-	for _, w := range worlds {
-		all.Go(func() {
-			first, leaveFirst, err := Connect(ctx, w)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			second, leaveSecond, err := Connect(ctx, w)
-			if err != nil {
-				t.Error(errors.Join(err, leaveFirst.Close()))
-				return
-			}
-			leaves := []io.Closer{leaveFirst, leaveSecond}
-			if w.Rank == 1 {
-				slices.Reverse(leaves)
-			}
-			err = errors.Join(greetAll(ctx, second, w), greetAll(ctx, first, w),
-				leaves[0].Close(), leaves[1].Close())
-			if err != nil {
-				t.Errorf("rank %d: %v", w.Rank, err)
-			}
-		})
-	}
-	all.Wait()
-	meet(t, worlds)
-}
-
 // TestAStoreThatIsAboutToCloseIsNotBelieved: rank 1 comes to the store of the attempt before, which
 // hangs up on its first query, as a store does that wants a token.
 func TestAStoreThatIsAboutToCloseIsNotBelieved(t *testing.T) {

@@ -18,7 +18,8 @@ type link struct {
 	conn net.Conn
 	addr string
 	d    *decoder
-	// doubt is set from the first byte of a request until its whole reply has been read.
+	// doubt is set from the first byte of a request until its whole reply has been read; for a WAIT
+	// that is cancelled that is the reply of the CANCEL_WAIT.
 	doubt bool
 	// trusted is set once the server has answered a query that needs a token, if any does.
 	trusted bool
@@ -51,6 +52,7 @@ func (l *link) guard(ctx context.Context) (release func()) {
 func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error) error {
 	release := l.guard(ctx)
 	defer release()
+	before := l.doubt
 	l.doubt = true
 	n, err := l.conn.Write(b)
 	if err == nil {
@@ -61,7 +63,7 @@ func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error
 		return nil
 	}
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-		l.doubt = false
+		l.doubt = before
 	}
 	return l.classify(ctx, err)
 }

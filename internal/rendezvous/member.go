@@ -21,6 +21,7 @@ type member struct {
 	client  *Client
 	service *service
 	store   Store
+	base    string // the prefix of the store's keys
 	linger  time.Duration
 
 	leave sync.Once
@@ -83,11 +84,8 @@ func (m *member) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	base = fmt.Sprintf("%s/%d", base, turn)
-	m.store = WithPrefix(m.client, base)
-	if m.service != nil {
-		m.service.keep(base)
-	}
+	m.base = fmt.Sprintf("%s/%d", base, turn)
+	m.store = WithPrefix(m.client, m.base)
 	return m.store.Set(ctx, m.key("joined", m.world.Rank), nil)
 }
 
@@ -166,14 +164,14 @@ func (m *member) close() error {
 // may already have one more, for their next Connect, which they will make again when the server
 // closes.
 func (m *member) serveOut() error {
-	last, worlds := m.service.leave()
+	last, left := m.service.leave()
 	if !last {
 		return m.client.Close()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), m.linger)
 	var watch sync.WaitGroup
 	watch.Go(func() {
-		if m.allLeft(ctx, worlds) {
+		if m.allLeft(ctx, left) {
 			cancel()
 		}
 	})
@@ -183,12 +181,12 @@ func (m *member) serveOut() error {
 	return errors.Join(m.client.Close(), m.service.server.Close())
 }
 
-// allLeft waits until all other ranks have left all worlds, of which there is one.
-func (m *member) allLeft(ctx context.Context, worlds []string) bool {
-	for _, world := range worlds {
-		if WithPrefix(m.client, world).Wait(ctx, m.others("left")...) != nil {
+// allLeft waits until all keys are there. Where no world was entered nobody will say that it leaves.
+func (m *member) allLeft(ctx context.Context, left [][]string) bool {
+	for _, keys := range left {
+		if m.client.Wait(ctx, keys...) != nil {
 			return false
 		}
 	}
-	return len(worlds) > 0
+	return len(left) > 0
 }

@@ -17,8 +17,9 @@ type service struct {
 
 	// Guarded by services.mu.
 	members int
-	// worlds are the prefixes of the keys of all members so far.
-	worlds []string
+	// left has, for each world that its members were in, the keys that say that the others have
+	// left it.
+	left [][]string
 }
 
 // services are those that are open in this process.
@@ -60,20 +61,20 @@ func enter(at Endpoint) (*service, error) {
 	return s, nil
 }
 
-// keep remembers the prefix of a member's keys.
-func (s *service) keep(world string) {
+// keep remembers a world to which all ranks came.
+func (s *service) keep(left []string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
-	s.worlds = append(s.worlds, world)
+	s.left = append(s.left, left)
 }
 
-// leave ends one membership. The last member is told so, and in which worlds others may still be.
-func (s *service) leave() (last bool, worlds []string) {
+// leave ends one membership. The last member is told so, and when the others have left all worlds.
+func (s *service) leave() (last bool, left [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
 	if s.members--; s.members > 0 {
 		return false, nil
 	}
 	delete(services.at, s.at)
-	return true, s.worlds
+	return true, s.left
 }

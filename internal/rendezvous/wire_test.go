@@ -291,3 +291,20 @@ func TestClientReadsInTwoQueries(t *testing.T) {
 		t.Fatalf("%q, %v", values, err)
 	}
 }
+
+// TestALinkIsInDoubtOnlyIfAnythingWasSaid, before or now: nobody reads here, so that a request that
+// is cut off has left no byte.
+func TestALinkIsInDoubtOnlyIfAnythingWasSaid(t *testing.T) {
+	ours, theirs := net.Pipe()
+	closeLater(t, ours)
+	closeLater(t, theirs)
+	ctx, cancel := context.WithCancel(testContext(t))
+	cancel()
+	for _, before := range []bool{false, true} {
+		l := &link{conn: ours, d: newDecoder(ours, "mute"), trusted: true, doubt: before}
+		err := l.exchange(ctx, []byte{1}, func(*decoder) error { return nil })
+		if !errors.Is(err, context.Canceled) || l.doubt != before {
+			t.Errorf("%v, and in doubt: %v, want that it is as before, %v", err, l.doubt, before)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// TestRanksMayBeInSeveralWorldsAtOnce, also where one of them serves the store, and leave them in
+// any order.
+func TestRanksMayBeInSeveralWorldsAtOnce(t *testing.T) {
+	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
+	ctx := testContext(t)
+	var all sync.WaitGroup
+	for _, w := range worlds {
+		all.Go(func() {
+			first, leaveFirst, err := Connect(ctx, w)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			second, leaveSecond, err := Connect(ctx, w)
+			if err != nil {
+				t.Error(errors.Join(err, leaveFirst.Close()))
+				return
+			}
+			leaves := []io.Closer{leaveFirst, leaveSecond}
+			if w.Rank == 1 {
+				slices.Reverse(leaves)
+			}
+			err = errors.Join(greetAll(ctx, second, w), greetAll(ctx, first, w),
+				leaves[0].Close(), leaves[1].Close())
+			if err != nil {
+				t.Errorf("rank %d: %v", w.Rank, err)
+			}
+		})
+	}
+	all.Wait()
+	meet(t, worlds)
+}
+
+// TestTheLastWorldServesForAllOthers: its own has fewer ranks than the one that was left first.
+func TestTheLastWorldServesForAllOthers(t *testing.T) {
+	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
+	large, small := worldsOf(3, route), worldsOf(2, route)
+	ctx := testContext(t)
+	closing := make(chan struct{})
+	enter := func(w World) (Store, io.Closer) {
+		s, leave, err := Connect(ctx, w)
+		if err != nil {
+			t.Error(err)
+		}
+		return s, leave
+	}
+	var all sync.WaitGroup
+	for rank := range 2 {
+		all.Go(func() {
+			_, leaveLarge := enter(large[rank])
+			_, leaveSmall := enter(small[rank])
+			err := leaveLarge.Close()
+			if rank == 0 {
+				close(closing)
+			}
+			if err := errors.Join(err, leaveSmall.Close()); err != nil {
+				t.Errorf("rank %d: %v", rank, err)
+			}
+		})
+	}
+	all.Go(func() {
+		s, leave := enter(large[2])
+		<-closing
+		for range 200 {
+			if err := s.Set(ctx, "key", nil); err != nil {
+				t.Errorf("rank 2: %v", err)
+				break
+			}
+		}
+		if err := leave.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	all.Wait()
+}
+
+// TestAWorldThatWasNotEnteredHoldsUpNobody: rank 2 does not come to the second one, and somebody
+// is still connected when all have left the first.
+func TestAWorldThatWasNotEnteredHoldsUpNobody(t *testing.T) {
+	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
+	ctx := testContext(t)
+	leaves := make([]io.Closer, 3)
+	var all sync.WaitGroup
+	for _, w := range worldsOf(3, route) {
+		all.Go(func() {
+			var err error
+			if _, leaves[w.Rank], err = Connect(ctx, w); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	serving := leaves[0].(*member)
+	guest, err := Dial(ctx, route.Endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, guest)
+	failing, cancel := context.WithCancel(ctx)
+	go func() {
+		_ = guest.Wait(ctx, "symmem/none/0/3/2/joined/1")
+		cancel()
+	}()
+	for _, w := range worldsOf(3, route)[:2] {
+		all.Go(func() {
+			var absent *AbsentError
+			if _, _, err := Connect(failing, w); !errors.As(err, &absent) {
+				t.Errorf("rank %d: got %v, want that rank 2 is absent", w.Rank, err)
+			}
+		})
+	}
+	all.Wait()
+	serving.linger = 2 * patience
+	closed := make(chan error, 1)
+	if err := errors.Join(leaves[1].Close(), leaves[2].Close()); err != nil {
+		t.Error(err)
+	}
+	go func() { closed <- leaves[0].Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-ctx.Done():
+		t.Error("rank 0 waits for ranks to leave a world that they have not entered")
+	}
+}
