@@ -181,7 +181,8 @@ func (m *member) serveOut() error {
 	return errors.Join(m.client.Close(), m.service.server.Close())
 }
 
-// allLeft waits until all keys are there. Where no world was entered nobody will say that it leaves.
+// allLeft waits until all keys are there. Where no world was entered nobody will say that it
+// leaves.
 func (m *member) allLeft(ctx context.Context, left [][]string) bool {
 	for _, keys := range left {
 		if m.client.Wait(ctx, keys...) != nil {

@@ -52,6 +52,7 @@ func TestTheLastWorldServesForAllOthers(t *testing.T) {
 		s, leave, err := Connect(ctx, w)
 		if err != nil {
 			t.Error(err)
+			return s, io.NopCloser(nil)
 		}
 		return s, leave
 	}
