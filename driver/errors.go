@@ -56,7 +56,8 @@ func (e *TimeoutError) Error() string {
 // Timeout reports true, as net.Error has it.
 func (e *TimeoutError) Timeout() bool { return true }
 
-// RankLostError says that the processes of ranks have ended.
+// RankLostError says that the processes of ranks have ended, or, between machines, the connections
+// to them, by which this rank knows.
 type RankLostError struct {
 	// Ranks lists the world ranks that are lost.
 	Ranks []int
@@ -65,7 +66,8 @@ type RankLostError struct {
 }
 
 func (e *RankLostError) Error() string {
-	return fmt.Sprintf("%s: %s lost: the process has ended", e.Doing, Ranks(e.Ranks))
+	return fmt.Sprintf("%s: %s lost: the process, or the connection to it, has ended",
+		e.Doing, Ranks(e.Ranks))
 }
 
 // MismatchError says that ranks launched different collectives. Every rank gets one for the same

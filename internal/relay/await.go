@@ -110,7 +110,7 @@ func (p *Plane) verdict(w *waiting, now time.Time) error {
 	}
 	// What a rank has submitted in time may be told a little later.
 	due := now.Sub(w.begin) >= p.cfg.Timeout+2*tellInterval
-	if len(missing) > 0 && due && !p.deaf(now) {
+	if len(missing) > 0 && due && !p.rhythm.deaf(now) {
 		return p.timeout(w, missing, now)
 	}
 	return nil

@@ -99,11 +99,29 @@ func (e *entry) settled(ctx context.Context, err error) error {
 	if failed := (*failedError)(nil); errors.As(context.Cause(ctx), &failed) {
 		return failed
 	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return e.absence(ctx, err)
+	}
 	telling, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
 	told := fmt.Sprintf("rank %d could not: %v", e.cfg.Group.Ranks[e.cfg.Group.Rank], err)
 	// Those that do not hear of it wait until their time is up.
 	_ = e.cfg.Store.Set(telling, e.key("failed"), []byte(told))
+	return err
+}
+
+// explained is why a rank was lost behind the joining: it may be one that could not join, and tells
+// so a moment after it has closed its connections.
+func (e *entry) explained(ctx context.Context, err error) error {
+	lost := (*driver.RankLostError)(nil)
+	if !errors.As(err, &lost) && !errors.Is(err, driver.ErrFault) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*hearing)
+	defer cancel()
+	if told, unknown := e.cfg.Store.Get(ctx, e.key("failed")); unknown == nil {
+		return &failedError{string(told)}
+	}
 	return err
 }
 

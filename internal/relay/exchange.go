@@ -166,10 +166,14 @@ func (p *Plane) meet(ctx context.Context, w *waiting) error {
 		if len(silent) == 0 {
 			return nil
 		}
+		due := errors.Is(ctx.Err(), context.DeadlineExceeded)
 		switch {
 		case p.closed:
 			return p.open(driver.LaneFault)
-		case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		case due && p.rhythm.deaf(time.Now()):
+			p.pause(nil, nil)
+			continue
+		case due:
 			for _, r := range silent {
 				p.rows[r].absent = true
 			}

@@ -29,7 +29,7 @@ type Config struct {
 
 // Join joins a group. It is collective, bounded by ctx or else by the timeout; a TimeoutError names
 // the ranks that did not come. A rank that cannot join tells the others why, who end with that. On
-// an error no plane is left on this rank.
+// an error no plane is left on this rank, and nobody can join a group of this id any more.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
@@ -38,12 +38,14 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	}
 	ctx, cancel := bounded(ctx, cfg.Timeout)
 	defer cancel()
-	links, err := (&entry{cfg: cfg}).connect(ctx)
+	e := &entry{cfg: cfg}
+	links, err := e.connect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("joining group %s: %w", cfg.Group.ID, err)
 	}
 	p := newPlane(cfg, links)
 	if err := p.greet(ctx); err != nil {
+		err = e.explained(ctx, err)
 		return nil, errors.Join(fmt.Errorf("joining group %s: %w", cfg.Group.ID, err), p.Close())
 	}
 	return p, nil

@@ -92,6 +92,25 @@ func TestARankThatCannotJoinTellsTheOthers(t *testing.T) {
 	}
 }
 
+// TestARankThatIsLostBehindTheJoiningIsExplained by what it tells a moment later.
+func TestARankThatIsLostBehindTheJoiningIsExplained(t *testing.T) {
+	store := rendezvous.NewLocal()
+	defer func() { check(t, store.Close()) }()
+	e := &entry{cfg: Config{Store: store, Group: driver.GroupConfig{ID: "duo"}}}
+	other := errors.New("something else")
+	if err := e.explained(t.Context(), other); !errors.Is(err, other) {
+		t.Errorf("got %v, want %v", err, other)
+	}
+	lost := &driver.RankLostError{Ranks: []int{1}}
+	if err := e.explained(t.Context(), lost); !errors.Is(err, lost) {
+		t.Errorf("got %v where nobody tells anything, want %v", err, lost)
+	}
+	go func() { check(t, store.Set(t.Context(), e.key("failed"), []byte("rank 1 could not"))) }()
+	if err := e.explained(t.Context(), lost); err.Error() != "rank 1 could not" {
+		t.Errorf("got %v, want what rank 1 tells", err)
+	}
+}
+
 func TestJoiningEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cause := errors.New("enough")

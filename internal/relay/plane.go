@@ -17,8 +17,6 @@ import (
 const (
 	// tellInterval is how old what others know of a rank can be, beside the way of a message.
 	tellInterval = 100 * time.Millisecond
-	// asleep is how long a process that runs is never without a tick of tellInterval.
-	asleep = 3 * tellInterval
 	// hearing bounds how long a rank that has failed waits for others to hear of it, or, in joining,
 	// for the word of one that has failed before.
 	hearing = 250 * time.Millisecond
@@ -51,8 +49,7 @@ type Plane struct {
 	limit   uint64                  // the last ticket that others are shown; guarded by mu
 	broken  [driver.LaneFault]error // why a lane is out of step; guarded by mu
 	changed chan struct{}           // closed when rows change; nil if nobody waits; guarded by mu
-	ticked  time.Time               // when tell last ran; guarded by mu
-	woke    time.Time               // when it first ran again after a while; guarded by mu
+	rhythm  rhythm                  // of tell; guarded by mu
 }
 
 var _ control.Plane = (*Plane)(nil)
@@ -61,7 +58,7 @@ func newPlane(cfg Config, links []*link) *Plane {
 	p := &Plane{
 		cfg: cfg, me: cfg.Group.Rank, links: links,
 		quit: make(chan struct{}), ended: make(chan struct{}), rows: make([]row, len(links)),
-		limit: math.MaxUint64, ticked: time.Now(),
+		limit: math.MaxUint64, rhythm: rhythm{last: time.Now()},
 	}
 	p.final.Store(math.MaxUint64)
 	for r := range links {
@@ -225,7 +222,7 @@ func (p *Plane) take(rank int, m message) (left bool, err error) {
 	return r.left, nil
 }
 
-// tell has boards sent when this rank's has changed.
+// tell has boards sent when this rank's has changed, and beats the rhythm.
 func (p *Plane) tell() {
 	ticker := time.NewTicker(tellInterval)
 	defer ticker.Stop()
@@ -235,6 +232,7 @@ func (p *Plane) tell() {
 			return
 		case <-ticker.C:
 		}
+		p.tick(time.Now())
 		if !p.stale() {
 			continue
 		}
@@ -246,11 +244,19 @@ func (p *Plane) tell() {
 	}
 }
 
-// stale ticks, and tells whether others do not know this rank's board, and takes them as told.
+// tick has waits that are due look again once what others have said is read.
+func (p *Plane) tick(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.rhythm.tick(now) {
+		p.wakeAll()
+	}
+}
+
+// stale tells whether others do not know this rank's board, and takes them as told.
 func (p *Plane) stale() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.tick(time.Now())
 	b := p.board()
 	changed := b != p.told
 	p.told = b

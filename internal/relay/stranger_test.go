@@ -349,7 +349,7 @@ func TestRankIsMissedOnlyWhenItsSubmissionWouldHaveBeenTold(t *testing.T) {
 	judge := func(waited time.Duration) error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.ticked = begin.Add(waited)
+		p.rhythm = rhythm{last: begin.Add(waited)}
 		return p.verdict(w, begin.Add(waited))
 	}
 	if err := judge(patience + tellInterval); err != nil {
@@ -373,20 +373,19 @@ func TestRankIsMissedOnlyWhenItsSubmissionWouldHaveBeenTold(t *testing.T) {
 // TestARankThatWasStoppedListensBeforeItAccuses anybody.
 func TestARankThatWasStoppedListensBeforeItAccuses(t *testing.T) {
 	begin := time.Now()
-	p := Plane{rows: make([]row, 2), all: []int{0, 1}, ticked: begin}
+	p := Plane{rows: make([]row, 2), all: []int{0, 1}, rhythm: rhythm{last: begin}}
 	p.cfg.Group.Ranks = []int{0, 1}
 	w := waitFor(control.Wait{Ticket: 1, Doing: func() string { return "work" }}, begin)
-	again := begin.Add(time.Hour)
-	if err := p.verdict(w, again); err != nil {
-		t.Errorf("before anything runs again: %v", err)
+	now := begin.Add(time.Hour)
+	for tick := range listening + 1 {
+		if err := p.verdict(w, now); err != nil {
+			t.Errorf("before tick %d: %v", tick, err)
+		}
+		p.tick(now)
+		now = now.Add(tellInterval)
 	}
-	p.tick(again)
-	if err := p.verdict(w, again.Add(tellInterval)); err != nil {
-		t.Errorf("before it can have read what others say: %v", err)
-	}
-	p.tick(again.Add(2 * tellInterval))
 	var late *driver.TimeoutError
-	if err := p.verdict(w, again.Add(2*tellInterval)); !errors.As(err, &late) {
+	if err := p.verdict(w, now); !errors.As(err, &late) {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 }

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -62,18 +63,16 @@ func (p *Plane) wait(ctx context.Context, w *waiting) error {
 		}
 		now := time.Now()
 		due := !now.Before(deadline)
-		if due && p.deaf(now) {
-			timer.Reset(tellInterval)
-			p.pause(nil, timer.C)
-			continue
-		}
-		if due {
+		switch {
+		case due && !p.rhythm.deaf(now):
 			return p.timeout(w, missing, now)
-		}
-		if ctx.Err() != nil {
+		case errors.Is(ctx.Err(), context.Canceled):
 			return fmt.Errorf("%s: %w", w.doing(), context.Cause(ctx))
+		case due:
+			p.pause(nil, nil)
+		default:
+			p.pause(ctx.Done(), timer.C)
 		}
-		p.pause(ctx.Done(), timer.C)
 	}
 }
 
@@ -87,21 +86,6 @@ func (p *Plane) pause(done <-chan struct{}, over <-chan time.Time) {
 	case <-over:
 	case <-done:
 	}
-}
-
-// deaf tells whether what others have said may lie unread, since this process was stopped, or had
-// no processor, until just now: then it is this rank that is late. It ends soon, as long as tell
-// runs now and then. p.mu is held.
-func (p *Plane) deaf(now time.Time) bool {
-	return now.Sub(p.ticked) > asleep || now.Sub(p.woke) < 2*tellInterval
-}
-
-// tick notes that this process runs, and that it has not until now. p.mu is held.
-func (p *Plane) tick(now time.Time) {
-	if now.Sub(p.ticked) > asleep {
-		p.woke = now
-	}
-	p.ticked = now
 }
 
 // trouble says why the wait should end without success, or nil. p.mu is held.

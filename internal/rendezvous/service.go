@@ -22,11 +22,11 @@ type service struct {
 	left [][]string
 }
 
-// services are those that are open in this process.
+// services are those that are open in this process, by address.
 var services = struct {
 	mu sync.Mutex
-	at map[Endpoint]*service
-}{at: map[Endpoint]*service{}}
+	at map[string]*service
+}{at: map[string]*service{}}
 
 // serve makes this rank a member of the service at an endpoint, which it opens if need be. An
 // address that is in use may be that of our predecessor: the rank 0 of an earlier attempt, which
@@ -48,14 +48,18 @@ func serve(ctx context.Context, at Endpoint) (*service, error) {
 func enter(at Endpoint) (*service, error) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
-	s := services.at[at]
+	s := services.at[at.Address]
+	if s != nil && s.at.Token != at.Token {
+		return nil, fmt.Errorf("this process serves a store at %s already, with another token",
+			at.Address)
+	}
 	if s == nil {
 		server, err := Listen(listenAddress(at.Address), at.Token)
 		if err != nil {
 			return nil, err
 		}
 		s = &service{at: at, server: server}
-		services.at[at] = s
+		services.at[at.Address] = s
 	}
 	s.members++
 	return s, nil
@@ -75,6 +79,6 @@ func (s *service) leave() (last bool, left [][]string) {
 	if s.members--; s.members > 0 {
 		return false, nil
 	}
-	delete(services.at, s.at)
+	delete(services.at, s.at.Address)
 	return true, s.left
 }

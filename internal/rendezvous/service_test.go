@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -40,6 +41,24 @@ func TestRanksMayBeInSeveralWorldsAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	meet(t, worlds)
+}
+
+// TestAnotherTokenAtAnAddressThatThisProcessServes is an error at once, and not an address in use.
+func TestAnotherTokenAtAnAddressThatThisProcessServes(t *testing.T) {
+	at := Endpoint{Address: privateName(), Token: "one"}
+	s, err := serve(testContext(t), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, s.server)
+	at.Token = "another"
+	if _, err := serve(testContext(t), at); err == nil ||
+		!strings.Contains(err.Error(), "with another token") {
+		t.Errorf("got %v, want that the token is another one", err)
+	}
+	if last, _ := s.leave(); !last {
+		t.Error("who was refused is a member")
+	}
 }
 
 // TestTheLastWorldServesForAllOthers: its own has fewer ranks than the one that was left first.
