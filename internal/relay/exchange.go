@@ -171,7 +171,7 @@ func (p *Plane) meet(ctx context.Context, w *waiting) error {
 		case p.closed:
 			return p.open(driver.LaneFault)
 		case due && p.rhythm.deaf(time.Now()):
-			p.pause(nil, nil)
+			p.pause(nil, time.After(tellInterval))
 			continue
 		case due:
 			for _, r := range silent {

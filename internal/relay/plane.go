@@ -244,7 +244,8 @@ func (p *Plane) tell() {
 	}
 }
 
-// tick has waits that are due look again once what others have said is read.
+// tick has waits that are due look at once when what others have said is read: this process may be
+// stopped again.
 func (p *Plane) tick(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

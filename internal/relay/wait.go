@@ -69,7 +69,7 @@ func (p *Plane) wait(ctx context.Context, w *waiting) error {
 		case errors.Is(ctx.Err(), context.Canceled):
 			return fmt.Errorf("%s: %w", w.doing(), context.Cause(ctx))
 		case due:
-			p.pause(nil, nil)
+			p.pause(nil, time.After(tellInterval))
 		default:
 			p.pause(ctx.Done(), timer.C)
 		}
