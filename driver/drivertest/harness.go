@@ -24,7 +24,13 @@ type Harness struct {
 	// Unordered tells that reductions combine ranks in an order of the backend's own. Tests then
 	// use numbers whose sums and products are exact in every order.
 	Unordered bool
+	// Slow tells that a call costs much more here than elsewhere, as on a GPU of software. Of the
+	// trials of all types and counts a third is made then: every count, with every third type.
+	Slow bool
 }
+
+// spares tells whether a trial is left out.
+func (h Harness) spares(turn int) bool { return h.Slow && turn%3 != 0 }
 
 func (h Harness) withDefaults() Harness {
 	if h.Host == nil {

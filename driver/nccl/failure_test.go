@@ -11,7 +11,6 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/drivertest"
-	"symmem/internal/cuda"
 )
 
 // failures are what can fail on one rank of two. The software GPU reads its failures once, so each
@@ -62,19 +61,11 @@ func TestOneRankFails(t *testing.T) {
 // soft tells whether the GPUs are of software.
 func soft(t *testing.T) bool {
 	t.Helper()
-	gpus, err := cuda.Load()
+	name, err := modelName()
 	if err != nil {
 		t.Fatal(err)
 	}
-	gpu, err := gpus.Device(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name, err := gpu.Name()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.HasPrefix(name, "Software")
+	return isSoft(name)
 }
 
 // failTogether opens both ranks and registers. One of them fails by itself, and the other, whose
