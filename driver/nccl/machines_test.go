@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -52,16 +53,22 @@ func TestKernelsReachOtherMachinesOfAFabric(t *testing.T) {
 	}
 }
 
-// needFabric skips a test on GPUs that refuse fabric handles. The software GPU gives them to whom
-// asks.
+// needFabric skips a test on GPUs that do not know fabric handles, and where the process sees no
+// IMEX channel; elsewhere a refusal is a failure. The software GPU gives them to whom asks.
 func needFabric(t *testing.T) {
 	t.Helper()
 	if soft(t) {
 		return
 	}
-	if why := newTeam(t, 1, time.Minute).mates[0].device.noFabric; why != "" {
-		t.Skipf("no fabric handles: %s: %v", why, driver.ErrUnsupported)
+	d := newTeam(t, 1, time.Minute).mates[0].device
+	if d.noFabric == "" {
+		return
 	}
+	channels, err := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
+	if err != nil || len(channels) > 0 && d.has(cuda.AttributeFabricSupported) {
+		t.Fatalf("no fabric handles, with channels %q: %s (%v)", channels, d.noFabric, err)
+	}
+	t.Skipf("no fabric handles: %s: %v", d.noFabric, driver.ErrUnsupported)
 }
 
 // spread runs the rest of a test where each rank has a machine of its own, and tells whether this

@@ -20,16 +20,23 @@ import (
 func meet(t *testing.T, worlds []World) {
 	t.Helper()
 	ctx := testContext(t)
+	onEach(t, worlds, func(w World) error {
+		store, leave, err := Connect(ctx, w)
+		if err != nil {
+			return err
+		}
+		return errors.Join(greetAll(ctx, store, w), leave.Close(), leave.Close())
+	})
+}
+
+// onEach plays a part on all ranks at once.
+func onEach(t *testing.T, worlds []World, part func(w World) error) {
+	t.Helper()
 	var all sync.WaitGroup
 	for _, w := range worlds {
 		all.Go(func() {
-			store, leave, err := Connect(ctx, w)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if err := errors.Join(greetAll(ctx, store, w), leave.Close(), leave.Close()); err != nil {
-				t.Error(err)
+			if err := part(w); err != nil {
+				t.Errorf("rank %d: %v", w.Rank, err)
 			}
 		})
 	}

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -15,31 +16,22 @@ import (
 func TestRanksMayBeInSeveralWorldsAtOnce(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	ctx := testContext(t)
-	var all sync.WaitGroup
-	for _, w := range worlds {
-		all.Go(func() {
-			first, leaveFirst, err := Connect(ctx, w)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			second, leaveSecond, err := Connect(ctx, w)
-			if err != nil {
-				t.Error(errors.Join(err, leaveFirst.Close()))
-				return
-			}
-			leaves := []io.Closer{leaveFirst, leaveSecond}
-			if w.Rank == 1 {
-				slices.Reverse(leaves)
-			}
-			err = errors.Join(greetAll(ctx, second, w), greetAll(ctx, first, w),
-				leaves[0].Close(), leaves[1].Close())
-			if err != nil {
-				t.Errorf("rank %d: %v", w.Rank, err)
-			}
-		})
-	}
-	all.Wait()
+	onEach(t, worlds, func(w World) error {
+		first, leaveFirst, err := Connect(ctx, w)
+		if err != nil {
+			return err
+		}
+		second, leaveSecond, err := Connect(ctx, w)
+		if err != nil {
+			return errors.Join(err, leaveFirst.Close())
+		}
+		leaves := []io.Closer{leaveFirst, leaveSecond}
+		if w.Rank == 1 {
+			slices.Reverse(leaves)
+		}
+		return errors.Join(greetAll(ctx, second, w), greetAll(ctx, first, w),
+			leaves[0].Close(), leaves[1].Close())
+	})
 	meet(t, worlds)
 }
 
@@ -111,16 +103,10 @@ func TestAWorldThatWasNotEnteredHoldsUpNobody(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	ctx := testContext(t)
 	leaves := make([]io.Closer, 3)
-	var all sync.WaitGroup
-	for _, w := range worldsOf(3, route) {
-		all.Go(func() {
-			var err error
-			if _, leaves[w.Rank], err = Connect(ctx, w); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
+	onEach(t, worldsOf(3, route), func(w World) (err error) {
+		_, leaves[w.Rank], err = Connect(ctx, w)
+		return err
+	})
 	serving := leaves[0].(*member)
 	guest, err := Dial(ctx, route.Endpoint)
 	if err != nil {
@@ -132,15 +118,13 @@ func TestAWorldThatWasNotEnteredHoldsUpNobody(t *testing.T) {
 		_ = guest.Wait(ctx, "symmem/none/0/3/2/joined/1")
 		cancel()
 	}()
-	for _, w := range worldsOf(3, route)[:2] {
-		all.Go(func() {
-			var absent *AbsentError
-			if _, _, err := Connect(failing, w); !errors.As(err, &absent) {
-				t.Errorf("rank %d: got %v, want that rank 2 is absent", w.Rank, err)
-			}
-		})
-	}
-	all.Wait()
+	onEach(t, worldsOf(3, route)[:2], func(w World) error {
+		var absent *AbsentError
+		if _, _, err := Connect(failing, w); !errors.As(err, &absent) {
+			return fmt.Errorf("got %w, want that rank 2 is absent", err)
+		}
+		return nil
+	})
 	serving.linger = 2 * patience
 	closed := make(chan error, 1)
 	if err := errors.Join(leaves[1].Close(), leaves[2].Close()); err != nil {
