@@ -69,7 +69,8 @@ func ranksWithLogs(parent int) (n int) {
 
 // TestDoctorScripts runs doctor where there is no GPU, and on GPUs of software, which the scripts
 // are given: $CUDA and $NCCL are their libraries. It also starts ranks as the scripts in $EXAMPLES
-// do.
+// do. The command is one without the race detector, with which the software GPU and the ranks that
+// poll beside it take three times as long: their code runs under it in one process elsewhere.
 func TestDoctorScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -82,6 +83,7 @@ func TestDoctorScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	command := built(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/doctor",
 		RequireExplicitExec: true,
@@ -90,9 +92,21 @@ func TestDoctorScripts(t *testing.T) {
 			e.Setenv("CUDA", cuda)
 			e.Setenv("NCCL", nccl)
 			e.Setenv("EXAMPLES", examples)
+			e.Setenv("PATH", command+string(filepath.ListSeparator)+e.Getenv("PATH"))
 			e.Setenv("TMPDIR", filepath.Join(e.WorkDir, "tmp"))
 			return os.MkdirAll(filepath.Join(e.WorkDir, "tmp"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
 	})
+}
+
+// built compiles the command, and returns the folder that it is in.
+func built(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	c := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(folder, "symmem"), ".")
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("compiling the command: %v\n%s", err, out)
+	}
+	return folder
 }
