@@ -69,8 +69,8 @@ func ranksWithLogs(parent int) (n int) {
 
 // TestDoctorScripts runs doctor where there is no GPU, and on GPUs of software, which the scripts
 // are given: $CUDA and $NCCL are their libraries. It also starts ranks as the scripts in $EXAMPLES
-// do. The command is one without the race detector, with which the software GPU and the ranks that
-// poll beside it take three times as long: their code runs under it in one process elsewhere.
+// do. The command is one without the race detector, with which ranks that poll beside the software
+// GPU take three times as long: what it calls is tested with it, in its packages.
 func TestDoctorScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
