@@ -53,8 +53,9 @@ func TestKernelsReachOtherMachinesOfAFabric(t *testing.T) {
 	}
 }
 
-// needFabric skips a test on GPUs that do not know fabric handles, and where the process sees no
-// IMEX channel; elsewhere a refusal is a failure. The software GPU gives them to whom asks.
+// needFabric skips a test on GPUs that do not know fabric handles, and where CUDA does not permit
+// them to a process that sees no IMEX channel; any other refusal is a failure. The software GPU
+// gives them to whom asks.
 func needFabric(t *testing.T) {
 	t.Helper()
 	if soft(t) {
@@ -64,11 +65,17 @@ func needFabric(t *testing.T) {
 	if d.noFabric == "" {
 		return
 	}
-	channels, err := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
-	if err != nil || len(channels) > 0 && d.has(cuda.AttributeFabricSupported) {
-		t.Fatalf("no fabric handles, with channels %q: %s (%v)", channels, d.noFabric, err)
+	if !d.has(cuda.AttributeFabricSupported) {
+		t.Skip(fmt.Errorf("fabric handles: the GPU does not know them: %w", driver.ErrUnsupported))
 	}
-	t.Skipf("no fabric handles: %s: %v", d.noFabric, driver.ErrUnsupported)
+	prop := d.prop
+	prop.RequestedHandles |= cuda.HandleFabric
+	err := d.do(func() error { return d.tryFabric(prop) })
+	channels, bad := filepath.Glob("/dev/nvidia-caps-imex-channels/channel*")
+	if !errors.Is(err, cuda.ErrNotPermitted) || len(channels) > 0 || bad != nil {
+		t.Fatalf("no fabric handles, with channels %q: %v (%v)", channels, err, bad)
+	}
+	t.Skip(fmt.Errorf("fabric handles: %w: %w", err, driver.ErrUnsupported))
 }
 
 // spread runs the rest of a test where each rank has a machine of its own, and tells whether this
