@@ -23,9 +23,9 @@ a pair. The figures are those of the rank that costs most over the baseline (on 
 that costs most). How far the difference can be off by chance, within this run, stands beside it as
 noise, and what all pairs say. With --unbound the system puts ranks where it likes.
 
-The baseline runs in turns with it. On GPUs it is NCCL's own ncclAllReduce on a communicator of the
-same kind over the same ranks, from one thread that keeps its device; on the host the launch of a
-prepared call below symmem. On the direct path, which NCCL has not, the baseline is its plain one.
+The baseline runs in turns with it. On GPUs it is NCCL's own ncclAllReduce on the same communicator
+and stream, from one thread that keeps its device; on the host the launch of a prepared call below
+symmem. On the direct path, which NCCL has not, the baseline is its plain one.
 The bar is 300 ns over the baseline, on the direct path 5 us.
 
 It starts the ranks itself, or, started by a launcher, is one of them.`

@@ -1,0 +1,36 @@
+package symmem_test
+
+import (
+	"testing"
+
+	"symmem"
+)
+
+func TestGroupsHaveHandlesOfTheirOwnUntilTheyEnd(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		world, second := r.World().Handle(), g.Handle()
+		if r.Device().Addressable {
+			if world != 0 || second != 0 {
+				r.failf("handles %#x and %#x, want none", world, second)
+			}
+		} else if world == 0 || second == 0 || world == second || r.World().Handle() != world {
+			r.failf("handles %#x and %#x", world, second)
+		}
+		r.ok(g.Close())
+		if handle := g.Handle(); handle != 0 {
+			r.failf("handle %#x of a closed group", handle)
+		}
+	})
+}
+
+func TestAGroupThatHasFailedHasNoHandle(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		g.Abort()
+		<-g.Ended()
+		if handle := g.Handle(); handle != 0 {
+			r.failf("handle %#x", handle)
+		}
+	})
+}
