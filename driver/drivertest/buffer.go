@@ -52,7 +52,7 @@ func (r *rank) write(at uintptr, data []byte) error {
 	if len(data) == 0 {
 		return nil
 	}
-	staging := r.world.harness.Host(len(data))
+	staging := r.stage(len(data))
 	copy(staging, data)
 	if err := r.stream.Copy(at, address(staging), int64(len(data))); err != nil {
 		return fmt.Errorf("writing %d bytes: %w", len(data), err)
@@ -62,12 +62,21 @@ func (r *rank) write(at uintptr, data []byte) error {
 	return err
 }
 
-// read copies bytes of the device to the host.
+// stage returns memory of the host for a copy. It is used again and again: under the race detector
+// new memory costs more than all else that is done with it.
+func (r *rank) stage(n int) []byte {
+	if len(r.staging) < n {
+		r.staging = r.world.harness.Host(n)
+	}
+	return r.staging[:n]
+}
+
+// read copies bytes of the device to the host. They are the rank's until it reads or writes next.
 func (r *rank) read(at uintptr, n int64) ([]byte, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	staging := r.world.harness.Host(int(n))
+	staging := r.stage(int(n))
 	if err := r.stream.Copy(address(staging), at, n); err != nil {
 		return nil, fmt.Errorf("reading %d bytes: %w", n, err)
 	}
@@ -88,7 +97,11 @@ func (r *rank) expect(at uintptr, want []byte) error {
 
 // expectAll compares device memory with one byte repeated.
 func (r *rank) expectAll(at uintptr, value byte, n int64) error {
-	return r.expect(at, bytes.Repeat([]byte{value}, int(n)))
+	got, err := r.read(at, n)
+	if err != nil || n == 0 || got[0] == value && bytes.Equal(got[1:], got[:n-1]) {
+		return err
+	}
+	return difference(got, bytes.Repeat([]byte{value}, int(n)))
 }
 
 func difference(got, want []byte) error {

@@ -1,7 +1,6 @@
 package drivertest
 
 import (
-	"bytes"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -141,12 +140,13 @@ func (c *trial) perform(r *rank, send, recv buffer) error {
 	if err := r.write(call.Send, c.inputs[r.number]); err != nil {
 		return err
 	}
-	before := bytes.Repeat([]byte{canary}, int(span))
+	var before []byte
 	if c.inPlace {
-		var err error
-		if before, err = r.read(call.Recv, span); err != nil {
+		read, err := r.read(call.Recv, span)
+		if err != nil {
 			return err
 		}
+		before = slices.Clone(read)
 	}
 	if err := r.launch(r.group, r.stream, call); err != nil {
 		return err
@@ -154,17 +154,20 @@ func (c *trial) perform(r *rank, send, recv buffer) error {
 	return c.judge(r, call, before)
 }
 
-// judge compares the receive buffer, and what is around it, with what must be there.
+// judge compares the receive buffer, and what is around it, with what must be there: what was there
+// before where a rank gets nothing, which are canaries unless the call works in place.
 func (c *trial) judge(r *rank, call driver.Call, before []byte) error {
 	want := c.wants[r.number]
-	if want == nil {
-		want = before
+	switch _, span := call.Spans(len(r.world.ranks)); {
+	case c.inPlace && want == nil:
+		return r.expect(call.Recv, before)
+	case c.inPlace:
+		return r.expect(call.Recv, want)
+	case want == nil:
+		return r.expectAll(call.Recv-margin, canary, margin+span+margin)
 	}
 	if err := r.expect(call.Recv, want); err != nil {
 		return err
-	}
-	if c.inPlace {
-		return nil
 	}
 	if err := r.expectAll(call.Recv-margin, canary, margin); err != nil {
 		return fmt.Errorf("before the receive buffer: %w", err)

@@ -49,6 +49,7 @@ type rank struct {
 	group   driver.Communicator
 	mapped  int64  // bytes of the arena that are handed out
 	windows uint32 // ordinals that are used
+	staging []byte // of the host, for copies
 	closers []func() error
 }
 

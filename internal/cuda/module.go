@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"runtime"
 	"sync"
 	"unsafe"
@@ -15,12 +16,15 @@ type Module uintptr
 type Function uintptr
 
 // ModuleLoadData loads code into the current context: the text of PTX, which the driver compiles,
-// or a binary for the device.
+// or a binary for the device. A zero ends either: PTX would go on without it, a binary knows its
+// size.
 func (d *Driver) ModuleLoadData(image []byte) (Module, error) {
-	text := dl.CString(string(image)) // PTX has to end with a zero; a binary knows its size
+	if len(image) == 0 || image[len(image)-1] != 0 {
+		return 0, errors.New("loading a module: no zero ends the code")
+	}
 	module := dl.NewCell(Module(0))
-	err := d.call(moduleLoadData, module.Address(), dl.AddressOf(text))
-	runtime.KeepAlive(text)
+	err := d.call(moduleLoadData, module.Address(), dl.AddressOf(&image[0]))
+	runtime.KeepAlive(image)
 	return module.Take(), err
 }
 

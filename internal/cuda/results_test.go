@@ -202,7 +202,7 @@ var results = map[string]struct {
 		[]int64{out, int64(address), 0},
 	},
 	"a module": {
-		func(d *Driver) string { return given(d.ModuleLoadData([]byte(".version 8.0"))) },
+		func(d *Driver) string { return given(d.ModuleLoadData([]byte(".version 8.0\x00"))) },
 		0, words(1 << 40), "1099511627776", "cuModuleLoadData",
 		[]int64{out, out},
 	},

@@ -16,7 +16,8 @@ var objects embed.FS
 
 // Object returns the code of the collectives for a GPU of a compute capability, such as 9, 0: a
 // binary if there is one of its generation, else PTX, which the driver compiles. GPUs before 8.0
-// are too old. All who ask have the same bytes, which nobody may change.
+// are too old. It ends with a zero, as CUDA wants PTX to. All who ask have the same bytes, which
+// nobody may change.
 func Object(major, minor int) ([]byte, error) { return objectOf("collectives", major, minor) }
 
 // ProductObject is Object for products.
@@ -58,5 +59,5 @@ func unpack(name string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("unpacking %s: %w", name, err)
 	}
-	return object, nil
+	return append(object, 0), nil
 }
