@@ -26,7 +26,7 @@ func TestADoctorThatIsInterruptedSaysNothingAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "symmem", "doctor", "--backend=nccl", "--ranks=2")
+	cmd := exec.CommandContext(t.Context(), command(t), "doctor", "--backend=nccl", "--ranks=2")
 	// Work that takes so long keeps the trial from ending.
 	cmd.Env = append(os.Environ(), "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl, "TMPDIR="+folder,
 		"SOFTGPU_LAG=1000000")
@@ -69,8 +69,7 @@ func ranksWithLogs(parent int) (n int) {
 
 // TestDoctorScripts runs doctor where there is no GPU, and on GPUs of software, which the scripts
 // are given: $CUDA and $NCCL are their libraries. It also starts ranks as the scripts in $EXAMPLES
-// do. The command is one without the race detector, with which ranks that poll beside the software
-// GPU take three times as long: what it calls is tested with it, in its packages.
+// do.
 func TestDoctorScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the software GPU")
@@ -83,7 +82,7 @@ func TestDoctorScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := built(t)
+	command := filepath.Dir(command(t))
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/doctor",
 		RequireExplicitExec: true,
@@ -98,15 +97,4 @@ func TestDoctorScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
 	})
-}
-
-// built compiles the command, and returns the folder that it is in.
-func built(t *testing.T) string {
-	t.Helper()
-	folder := t.TempDir()
-	c := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(folder, "symmem"), ".")
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("compiling the command: %v\n%s", err, out)
-	}
-	return folder
 }

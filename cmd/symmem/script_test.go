@@ -3,15 +3,19 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// The scripts and the other tests run the command as a process: this test binary under its name.
+// The scripts run the command as a process: this test binary under its name. Other tests run it as
+// it is built for users: see command.
 // Under the race detector each of hundreds would sleep for a second before it ends, in which a race
 // might still come up; but what a command leaves running has no second either.
 func TestMain(m *testing.M) {
@@ -19,12 +23,46 @@ func TestMain(m *testing.M) {
 	if os.Getenv(options) == "" {
 		os.Setenv(options, "atexit_sleep_ms=10")
 	}
-	testscript.Main(m, map[string]func(){
+	testscript.Main(removing{m}, map[string]func(){
 		"symmem": func() {
 			os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 		},
 	})
 }
+
+// removing are tests that leave no command behind.
+type removing struct{ *testing.M }
+
+func (m removing) Run() int {
+	defer func() { os.RemoveAll(commands) }() // which is made meanwhile
+	return m.M.Run()
+}
+
+// commands is the folder of the command, once that is built.
+var commands string
+
+// command returns the path of the command as it is built for users. Under the race detector ranks
+// that poll, also beside the software GPU, take several times as long: the command is run with it by
+// the scripts, and what it calls is tested with it in its packages.
+func command(t *testing.T) string {
+	t.Helper()
+	path, err := compiled()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+var compiled = sync.OnceValues(func() (path string, err error) {
+	if commands, err = os.MkdirTemp("", "symmem-command-"); err != nil {
+		return "", err
+	}
+	path = filepath.Join(commands, "symmem")
+	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("compiling the command: %w\n%s", err, out)
+	}
+	return path, nil
+})
 
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{

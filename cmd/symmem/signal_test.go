@@ -35,7 +35,7 @@ const longRanks = 3
 func startLong(t *testing.T) *longRun {
 	t.Helper()
 	r := &longRun{t: t, ranks: map[int]int{}}
-	r.cmd = exec.CommandContext(t.Context(), "symmem", "verify", "--cases=1", "--size=1Ki",
+	r.cmd = exec.CommandContext(t.Context(), command(t), "verify", "--cases=1", "--size=64Ki",
 		"--ranks="+strconv.Itoa(longRanks), "--rounds=100000")
 	r.cmd.Env = append(os.Environ(), envProgress+"=lines")
 	r.cmd.Stdout = &r.stdout

@@ -21,7 +21,7 @@ import (
 func symmemRun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), "symmem", args...)
+	cmd := exec.CommandContext(t.Context(), command(t), args...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	var exit *exec.ExitError

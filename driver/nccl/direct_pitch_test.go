@@ -199,9 +199,9 @@ func (p *pitch) poison(m *mate, b *batch, send, recv field) error {
 	begin, size := recv.memory.segment.Address(), int64(b.dataType.Size())
 	bytes := (b.end + margin) * size
 	if !b.inPlace {
-		return m.stream.Fill(begin, 0xff, recv.base+bytes)
+		return m.stream.Fill(begin, untouched[0], recv.base+bytes)
 	}
-	return errors.Join(m.stream.Fill(begin, 0xff, recv.base),
+	return errors.Join(m.stream.Fill(begin, untouched[0], recv.base),
 		m.stream.Copy(recv.at(0, b.dataType), send.at(0, b.dataType), bytes))
 }
 
@@ -249,12 +249,13 @@ func (p *pitch) samples(base, end int64, whole bool) [][2]int64 {
 	return append(all, [2]int64{end - some, end})
 }
 
+// untouched is what fields are filled with.
+var untouched = bytes.Repeat([]byte{0xff}, 1<<10)
+
 // draw writes what must lie in memory from a place on.
 func (p *pitch) draw(m *mate, b *batch, recv field, from int64, want []byte) {
 	size := int64(b.dataType.Size())
-	for i := range want {
-		want[i] = 0xff
-	}
+	repeat(want, untouched, 0)
 	if b.inPlace {
 		skip := max(0, recv.base-from)
 		repeat(want[min(skip, int64(len(want))):], p.inputs[m.rank], from+skip-recv.base)
