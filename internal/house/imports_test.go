@@ -83,7 +83,7 @@ const purego = "github.com/ebitengine/purego"
 // forTests are the packages that tests may use beside those of the code.
 var forTests = []string{
 	"pgregory.net/rapid", "github.com/cockroachdb/datadriven", "github.com/google/go-cmp",
-	"go.uber.org/goleak", "github.com/rogpeppe/go-internal",
+	"go.uber.org/goleak", "github.com/rogpeppe/go-internal", "golang.org/x/tools/go/packages",
 }
 
 func source(name, imported string) map[string]string {
