@@ -111,8 +111,12 @@ func TestAPoolStaysOpenWhileItsWorkDoesNotEnd(t *testing.T) {
 	})
 }
 
+// ends is a path whose kernels end when the group does. NCCL's window kernels do not, and what one
+// of them may use is not given back in this process: tests that come later would keep all memory.
+var ends = symmem.Options{Path: symmem.PathPlain}
+
 func TestAGroupThatIsClosedDuringACollectiveEndsItFirst(t *testing.T) {
-	together(t, 2, symmem.Options{}, func(r *rank) {
+	together(t, 2, ends, func(r *rank) {
 		p := r.pool()
 		b := r.alloc(p, 16*mib)
 		for range 4 {
@@ -173,7 +177,7 @@ func TestClosedPoolsAndGroupsAreForgotten(t *testing.T) {
 func TestRanksAgreeOnWhoLeftTheGroup(t *testing.T) {
 	var mu sync.Mutex
 	faults := map[string]bool{}
-	together(t, 3, symmem.Options{}, func(r *rank) {
+	together(t, 3, ends, func(r *rank) {
 		g, err := r.World().Split(r.ctx, 0, 0)
 		r.ok(err)
 		p := r.pool()

@@ -33,7 +33,8 @@ var stuck atomic.Bool
 // NCCL's window kernels do not look at the abort flag (2.27.3 to 2.30.7): one that waits for a rank
 // that is lost runs until the process ends. It occupies a few multiprocessors and its stream. The
 // stream object goes on with another CUDA stream then. CommAbort would wait for the kernel for
-// ever, with locks of CUDA's that every call of the process needs, so it is not called.
+// ever, with locks of CUDA's that every call of the process needs, so it is not called, unless a
+// call of NCCL's own waits for a rank, which only the abort ends: then nobody waits for it.
 func (c *communicator) tearDown(working bool) {
 	defer close(c.tornDown)
 	defer c.forget()
@@ -65,7 +66,15 @@ func (c *communicator) tearDown(working bool) {
 	}()
 	if working {
 		// NCCL waits for its kernels, and they may be queued behind messages that nobody answers.
-		errs = append(errs, c.drain())
+		err := c.drain()
+		errs = append(errs, err)
+		if err != nil && c.busy.windows.Load() {
+			// The call that waited for a rank has ended; the window kernel before it does not.
+			c.abandon()
+			close(c.quiet)
+			c.tearing = errors.Join(errs...)
+			return
+		}
 		close(c.quiet)
 		c.graphs.Wait()
 	}
@@ -127,14 +136,29 @@ func (c *communicator) closeMailboxes() error {
 }
 
 // giveUp gives up on window kernels that do not end, and with them on NCCL's communicator. It tells
-// whether there are any.
+// whether there are any. While a call of NCCL's is under way that cannot be told: it holds its
+// stream as such a kernel does, and only the abort ends it.
 func (c *communicator) giveUp() bool {
-	if !c.busy.windows.Load() || c.drain() == nil {
+	if !c.busy.windows.Load() || c.drain() == nil || c.calling() {
 		return false
 	}
 	c.abandon()
 	close(c.quiet)
 	return true
+}
+
+// calling tells whether a call of NCCL's is under way that waits for a rank. Launches on a group
+// that has failed are refused in far less time.
+func (c *communicator) calling() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), endingTime/10)
+	defer cancel()
+	return poll(ctx, func() bool {
+		if !c.mu.TryLock() {
+			return false
+		}
+		c.mu.Unlock()
+		return true
+	}) != nil
 }
 
 // drain waits until no stream has work of the communicator any more, and ends messages that nobody

@@ -1,0 +1,76 @@
+package nccl
+
+import (
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/dl"
+)
+
+// TestACallThatWaitsForARankEndsWhereWindowKernelsWere: NCCL's first plain call of a group waits in
+// the call itself, with the stream. It was taken for a window kernel that does not end, so nothing
+// ended it.
+func TestACallThatWaitsForARankEndsWhereWindowKernelsWere(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		stay bool // a window kernel of rank 0 alone is before it, and does not end
+	}{
+		{"and have ended", false},
+		{"and one does not end", true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if !apart(t, "") {
+				return
+			}
+			var p pairOfRanks
+			p.open(t, 20*time.Second)
+			both(t, func(r int) error {
+				_, err := p.sum(t.Context(), r, driver.PathWindow, 1)
+				return err
+			})
+			if row.stay {
+				if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
+					t.Fatal(err)
+				}
+				if err := p.launch(driver.PathWindow); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := p[0].group.(*communicator)
+			c.busy.windows.Store(true) // as until the watcher looks
+			before, _ := c.history.last()
+			ended := make(chan error, 1)
+			go func() {
+				ended <- errors.Join(p.launch(driver.PathPlain), p[0].stream.Synchronize(t.Context()))
+			}()
+			for now := before; now == before; now, _ = c.history.last() {
+				runtime.Gosched()
+			}
+			p[1].group.Abort(errGivenUp)
+			select {
+			case err := <-ended:
+				if !errors.Is(err, driver.ErrFault) {
+					t.Errorf("got %v, want that a peer has failed", err)
+				}
+			case <-time.After(30 * time.Second):
+				t.Fatal("the call does not end")
+			}
+			<-c.quiet
+			if stuck.Load() != row.stay {
+				t.Errorf("a kernel that does not end: %v, want %v", stuck.Load(), row.stay)
+			}
+		})
+	}
+}
+
+// launch launches a sum of rank 0 alone.
+func (p *pairOfRanks) launch(path driver.Path) error {
+	plan, err := p[0].group.Prepare(p.call(0, path))
+	if err != nil {
+		return err
+	}
+	return p[0].group.Launch(p[0].stream, plan)
+}
