@@ -16,7 +16,8 @@ import (
 
 // The scripts run the command as a process: this test binary under its name. Other tests run it as
 // it is built for users: see command.
-// Under the race detector each of hundreds would sleep for a second before it ends, in which a race
+//
+// Under the race detector each process would sleep for a second before it ends, in which a race
 // might still come up; but what a command leaves running has no second either.
 func TestMain(m *testing.M) {
 	const options = "GORACE"

@@ -18,7 +18,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// longRun is a verify that is under way and would take minutes.
+// longRun is a verify that is under way and would take more than a minute.
 type longRun struct {
 	t      *testing.T
 	cmd    *exec.Cmd

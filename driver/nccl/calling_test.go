@@ -1,8 +1,8 @@
 package nccl
 
 import (
+	"context"
 	"errors"
-	"runtime"
 	"testing"
 	"time"
 
@@ -46,8 +46,14 @@ func TestACallThatWaitsForARankEndsWhereWindowKernelsWere(t *testing.T) {
 			go func() {
 				ended <- errors.Join(p.launch(driver.PathPlain), p[0].stream.Synchronize(t.Context()))
 			}()
-			for now := before; now == before; now, _ = c.history.last() {
-				runtime.Gosched()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			launched := func() bool {
+				latest, _ := c.history.last()
+				return latest > before
+			}
+			if err := poll(ctx, launched); err != nil {
+				t.Fatalf("the call is not made: %v", err)
 			}
 			p[1].group.Abort(errGivenUp)
 			select {
@@ -55,10 +61,14 @@ func TestACallThatWaitsForARankEndsWhereWindowKernelsWere(t *testing.T) {
 				if !errors.Is(err, driver.ErrFault) {
 					t.Errorf("got %v, want that a peer has failed", err)
 				}
-			case <-time.After(30 * time.Second):
+			case <-ctx.Done():
 				t.Fatal("the call does not end")
 			}
-			<-c.quiet
+			select {
+			case <-c.quiet:
+			case <-ctx.Done():
+				t.Fatal("the end of the group does not come")
+			}
 			if stuck.Load() != row.stay {
 				t.Errorf("a kernel that does not end: %v, want %v", stuck.Load(), row.stay)
 			}

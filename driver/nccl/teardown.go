@@ -47,8 +47,10 @@ func (c *communicator) tearDown(working bool) {
 	}
 	if working {
 		c.direct.exchange.stop()
-		if c.giveUp() {
-			c.tearing = errors.Join(errs...)
+		// While a call of NCCL's is under way nobody can tell: it holds its stream as a window kernel
+		// that does not end does, and the abort ends it.
+		if c.busy.windows.Load() && c.drain() != nil && !c.calling() {
+			c.giveUp(errs)
 			return
 		}
 	}
@@ -69,10 +71,7 @@ func (c *communicator) tearDown(working bool) {
 		err := c.drain()
 		errs = append(errs, err)
 		if err != nil && c.busy.windows.Load() {
-			// The call that waited for a rank has ended; the window kernel before it does not.
-			c.abandon()
-			close(c.quiet)
-			c.tearing = errors.Join(errs...)
+			c.giveUp(errs) // the call has ended, a window kernel before it does not
 			return
 		}
 		close(c.quiet)
@@ -135,16 +134,11 @@ func (c *communicator) closeMailboxes() error {
 	return c.mailboxes.close()
 }
 
-// giveUp gives up on window kernels that do not end, and with them on NCCL's communicator. It tells
-// whether there are any. While a call of NCCL's is under way that cannot be told: it holds its
-// stream as such a kernel does, and only the abort ends it.
-func (c *communicator) giveUp() bool {
-	if !c.busy.windows.Load() || c.drain() == nil || c.calling() {
-		return false
-	}
+// giveUp gives up on window kernels that do not end, and with them on NCCL's communicator.
+func (c *communicator) giveUp(errs []error) {
 	c.abandon()
 	close(c.quiet)
-	return true
+	c.tearing = errors.Join(errs...)
 }
 
 // calling tells whether a call of NCCL's is under way that waits for a rank. Launches on a group

@@ -13,9 +13,9 @@ import (
 )
 
 // native is NCCL without symmem, and all else alike: the same communicator, stream and, on the
-// window path, buffers. The same call takes up to 150 ns more or less on another communicator of
-// NCCL's, which is half of what may be added here. All calls are made on one thread that keeps the
-// device current, which is what a program in C does.
+// window path, buffers. On another communicator of NCCL's the same call takes 100 ns more or less
+// (docs/gpu-verification.md), a third of what may be added here. All calls are made on one thread
+// that keeps the device current, which is what a program in C does.
 type native struct {
 	l         *lane
 	localRank int

@@ -1,9 +1,98 @@
 package cuda
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 )
+
+// loading are the functions that bring kernels to a device. A module has as many kernels as the
+// last digit of its handle says; theirs follow it at a distance of 16. One call may fail.
+const loading = `
+static int64_t loaded[8], count, calls, failing;
+static CUresult step(void) { return ++calls == failing ? 2 : 0; }
+CUresult cuModuleGetFunctionCount(unsigned int *n, CUmodule mod) {
+	*n = (int64_t)mod % 16;
+	return step();
+}
+CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int n, CUmodule mod) {
+	for (unsigned int i = 0; i < n; i++) functions[i] = (CUfunction)((char *)mod + 16 * (i + 1));
+	return step();
+}
+CUresult cuFuncLoad(CUfunction function) {
+	loaded[count++] = (int64_t)function;
+	return step();
+}
+int64_t calls_made(void) { return calls; }
+int64_t loaded_at(int64_t i) { return i < count ? loaded[i] : 0; }
+void fail(int64_t call) {
+	failing = call;
+	calls = count = 0;
+}
+`
+
+// ask calls a function of the test's own.
+func ask(d *Driver, name string, args ...uintptr) uintptr {
+	symbol, _ := d.library.Find(name)
+	return symbol.Call(args...)
+}
+
+// brought lists the kernels that were loaded.
+func brought(d *Driver) (all []Function) {
+	for {
+		f := Function(ask(d, "loaded_at", uintptr(len(all))))
+		if f == 0 {
+			return all
+		}
+		all = append(all, f)
+	}
+}
+
+func TestEachKernelOfAModuleIsLoaded(t *testing.T) {
+	driver, _ := load(t, declarations, loading)
+	for _, want := range [][]Function{
+		nil,
+		{Function(address) + 17},
+		{Function(address) + 19, Function(address) + 35, Function(address) + 51},
+	} {
+		ask(driver, "fail", 0)
+		err := driver.ModuleLoadFunctions(Module(address) + Module(len(want)))
+		if got := brought(driver); err != nil || !slices.Equal(got, want) {
+			t.Errorf("loaded %#x, %v, want %#x", got, err, want)
+		}
+	}
+}
+
+func TestLoadingEndsAtTheFirstFailure(t *testing.T) {
+	driver, _ := load(t, declarations, loading)
+	for i, want := range []string{
+		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad", "cuFuncLoad",
+	} {
+		ask(driver, "fail", uintptr(i+1))
+		err := driver.ModuleLoadFunctions(Module(address) + 2)
+		var typed *Error
+		if !errors.As(err, &typed) || typed.Call != want {
+			t.Errorf("call %d fails: the error is %v, want one of %s", i+1, err, want)
+		}
+		if made := ask(driver, "calls_made"); made != uintptr(i+1) {
+			t.Errorf("call %d fails, and %d were made", i+1, made)
+		}
+	}
+}
+
+// TestADriverThatCannotLoadIsNotAsked has drivers that lack one of the functions.
+func TestADriverThatCannotLoadIsNotAsked(t *testing.T) {
+	for _, lacking := range []string{
+		"cuModuleGetFunctionCount", "cuModuleEnumerateFunctions", "cuFuncLoad",
+	} {
+		driver, _ := load(t, declarations, strings.ReplaceAll(loading, lacking+"(", "other("))
+		err := driver.ModuleLoadFunctions(Module(address) + 2)
+		if made := ask(driver, "calls_made"); made != 0 || err != nil {
+			t.Errorf("without %s %d calls were made, and the error is %v", lacking, made, err)
+		}
+	}
+}
 
 func TestCodeThatNoZeroEndsIsRefused(t *testing.T) {
 	for _, code := range []string{"", ".version 8.0"} {
