@@ -29,10 +29,12 @@ type Graph struct {
 // can be registered on this rank: what would register returns ErrCapturing and leaves the capture
 // good. Memory that is not registered yet takes a path that needs no windows.
 func (s *Stream) BeginCapture() error {
+	s.marking.Lock()
+	defer s.marking.Unlock()
 	if s.capturing.Load() {
 		return fmt.Errorf("beginning a capture: %w", ErrCapturing)
 	}
-	begun, err := s.mark()
+	begun, err := s.newMark()
 	if err != nil {
 		return fmt.Errorf("beginning a capture: %w", err)
 	}
@@ -51,9 +53,16 @@ func (s *Stream) BeginCapture() error {
 // mark records an event behind the work that the stream has been given to do. While it captures
 // that is the work from before: what it captures works on pinned buffers.
 func (s *Stream) mark() (driver.Event, error) {
+	s.marking.Lock()
+	defer s.marking.Unlock()
 	if s.capturing.Load() {
 		return s.begun, nil
 	}
+	return s.newMark()
+}
+
+// newMark is mark of a stream that does not capture. s.marking is held.
+func (s *Stream) newMark() (driver.Event, error) {
 	e, err := s.rt.device.NewEvent()
 	if err != nil {
 		return nil, err
@@ -63,6 +72,8 @@ func (s *Stream) mark() (driver.Event, error) {
 
 // EndCapture stops recording.
 func (s *Stream) EndCapture() (*Graph, error) {
+	s.marking.Lock()
+	defer s.marking.Unlock()
 	work, err := s.queue.EndCapture()
 	if err != nil {
 		return nil, err

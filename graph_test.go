@@ -1,7 +1,10 @@
 package symmem_test
 
 import (
+	"context"
+	"sync"
 	"testing"
+	"time"
 
 	"symmem"
 )
@@ -152,5 +155,29 @@ func TestCapturesThatCannotBe(t *testing.T) {
 		r.ok(g.Launch(s))
 		r.synchronize()
 		r.ok(g.Close())
+	})
+}
+
+// TestWhatEndsMemoryWaitsForTheWorkBeforeACapture has a stream capture while it still works on a
+// pool that the capture does not use.
+func TestWhatEndsMemoryWaitsForTheWorkBeforeACapture(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.window(p, mib)
+		s, proceed := r.stream(), make(chan struct{})
+		release := sync.OnceFunc(func() { close(proceed) })
+		defer release()
+		r.ok(s.Host(func() { <-proceed }))
+		r.ok(s.Fill(b.Memory(), 1))
+		r.ok(s.BeginCapture())
+		soon, cancel := context.WithTimeout(r.ctx, 20*time.Millisecond)
+		defer cancel()
+		r.is(p.Trim(soon, 0), context.DeadlineExceeded)
+		release()
+		graph, err := s.EndCapture()
+		r.ok(err)
+		r.ok(graph.Close())
+		r.ok(s.Synchronize(r.ctx))
+		r.ok(p.Trim(r.ctx, 0))
 	})
 }

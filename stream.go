@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"sync/atomic"
 
 	"symmem/driver"
@@ -22,7 +23,9 @@ type Stream struct {
 	queue  driver.Stream
 	// capturing mirrors the state of queue.
 	capturing atomic.Bool
-	// begun marks where the capture under way began; written before capturing is set.
+	// marking is held while a capture begins or ends, and while the stream is marked.
+	marking sync.Mutex
+	// begun marks where the capture under way began; guarded by marking.
 	begun driver.Event
 	// held are the buffers that the capture under way has used; guarded by rt.mu.
 	held []pin
@@ -120,7 +123,7 @@ func (s *Stream) Wait(e *Event) error {
 }
 
 // Synchronize waits until the stream is idle and returns the first error of its work. A fault of a
-// group comes as that group's error.
+// group comes as that group's error. While the stream is captured it returns ErrCapturing.
 //
 // It is an event of every pool's history: buffers that were freed while this stream used them come
 // back to their pools here. Ranks of a domain therefore synchronize in the same places.
@@ -152,21 +155,21 @@ func (rt *Runtime) drain(ctx context.Context) error {
 }
 
 func (s *Stream) drain(ctx context.Context) error {
-	if s.capturing.Load() || s.gone() {
+	if s.gone() {
 		return nil
 	}
 	if s.captured() {
 		return ErrCapturing
 	}
-	mark, err := s.rt.device.NewEvent()
-	if err == nil {
-		err = s.queue.Record(mark)
-	}
+	mark, err := s.mark()
 	if errors.Is(err, ErrClosed) {
 		return nil
 	}
 	if err != nil {
 		return err
+	}
+	if s.captured() { // since before or after the mark, which nobody can tell
+		return ErrCapturing
 	}
 	return mark.Synchronize(ctx)
 }

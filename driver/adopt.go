@@ -20,7 +20,8 @@ type Adopter interface {
 type AdoptedStream interface {
 	Stream
 	// Captured tells whether the owner, or symmem, is capturing the stream. While that is so only
-	// Recorder.Record may be used with it. It may be asked during any capture.
+	// Recorder.Record puts work into it. Events may be recorded, and mark what the stream was given
+	// here before; Synchronize returns ErrCapturing. It may be asked during any capture.
 	Captured() (bool, error)
 }
 

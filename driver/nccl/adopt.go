@@ -10,7 +10,7 @@ import (
 
 // AdoptStream makes a stream of one that another library has made.
 func (d *Device) AdoptStream(handle uintptr) (driver.AdoptedStream, error) {
-	s := &stream{device: d, handle: cuda.Stream(handle), adopted: true}
+	s := &stream{device: d, handle: cuda.Stream(handle), adopted: true, behind: event{device: d}}
 	d.guests.Store(true)
 	if _, err := s.Captured(); err != nil {
 		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
@@ -36,6 +36,52 @@ func (s *stream) Captured() (bool, error) {
 		return true, nil
 	}
 	return status != cuda.CaptureNone, err
+}
+
+// keepUp puts the event of an adopted stream behind what has just been queued there, and not put
+// into a capture. s.mu is held. It is called on a thread of the device.
+func (s *stream) keepUp() error {
+	if !s.adopted || s.recording || s.capture != nil {
+		return nil
+	}
+	return s.behind.record(s)
+}
+
+// catchUp puts the event of an adopted stream behind all that is queued there, also by its owner,
+// and tells whether that cannot be, since the stream is captured.
+func (s *stream) catchUp() (capturing bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.capture != nil || !s.adopted || s.closed.Load() {
+		return s.capture != nil, nil
+	}
+	return s.overtake()
+}
+
+// overtake is catchUp of an adopted stream that is open. s.mu is held. Its owner may begin a
+// capture after the first look, with the point in it, which is asked about only when that capture
+// must have ended. The first look is for the default stream, where nothing may be recorded beside a
+// capture.
+func (s *stream) overtake() (capturing bool, err error) {
+	for {
+		if capturing, err = s.Captured(); capturing || err != nil {
+			return capturing, err
+		}
+		at, err := s.device.newPoint()
+		if err == nil {
+			err = s.device.do(func() error { return s.device.cuda.EventRecord(at.handle, s.handle) })
+		}
+		if err != nil {
+			return false, err
+		}
+		if capturing, err = s.Captured(); capturing || err != nil {
+			return capturing, err
+		}
+		if _, err := s.device.reached(at); !errors.Is(err, cuda.ErrCapturedEvent) {
+			s.behind.set(at)
+			return false, nil
+		}
+	}
 }
 
 // Record puts a collective into a capture of the stream's owner.

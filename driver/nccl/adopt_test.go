@@ -1,8 +1,11 @@
 package nccl
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -62,6 +65,138 @@ func giveBack(d *Device) error {
 	close(ended)
 	asking.Wait()
 	return err
+}
+
+// TestQuestionsLoseNoCaptureOfTheOwner has the owner of a busy stream capture it again and again
+// while it is asked whether its work is done, and waited for. CUDA ends the capture of a stream
+// that it is asked about, and also that of an event, if the last record of it is in the capture.
+func TestQuestionsLoseNoCaptureOfTheOwner(t *testing.T) {
+	asks := map[string]func(s *stream) error{
+		"whether it is idle": func(s *stream) error { s.idle(); return nil },
+		"for its end": func(s *stream) error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Microsecond)
+			defer cancel()
+			err := s.Synchronize(ctx)
+			if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, driver.ErrCapturing) {
+				return nil
+			}
+			return fmt.Errorf("synchronizing a stream that has work: %w", err)
+		},
+	}
+	for name, ask := range asks {
+		t.Run(name, func(t *testing.T) {
+			w := newTeam(t, 2, time.Minute)
+			w.play(0, 1)
+			w.must(func(m *mate) error { return m.captureWhile(w, ask) })
+		})
+	}
+}
+
+// captureWhile has the owner of a stream capture it while it has a collective and is asked.
+func (m *mate) captureWhile(w *team, ask func(s *stream) error) error {
+	const captures = 3000
+	p, err := m.newPower(w, 1, 1000)
+	if err != nil {
+		return err
+	}
+	theirs, adopted, err := m.adopt(1)
+	if err != nil {
+		return err
+	}
+	end, err := m.occupy(theirs[0])
+	if err != nil {
+		return err
+	}
+	err = p.raise(m.group, adopted[0], driver.PathDirect)
+	var ended atomic.Bool
+	asked := make(chan error)
+	for range 2 {
+		go func() {
+			var failed error
+			for failed == nil && !ended.Load() {
+				failed = ask(adopted[0].(*stream))
+			}
+			asked <- failed
+		}()
+	}
+	for i := range captures {
+		graph, lost := m.recordBy(theirs[0], func() error { return nil })
+		if lost == nil {
+			lost = m.device.do(func() error { return m.device.cuda.GraphDestroy(graph) })
+		}
+		if lost != nil {
+			err = errors.Join(err, fmt.Errorf("capture %d: %w", i, lost))
+			break
+		}
+	}
+	ended.Store(true)
+	return errors.Join(err, <-asked, <-asked, end(), m.check(w, p, adopted[0]),
+		adopted[0].Close(),
+		m.device.do(func() error { return m.device.cuda.StreamDestroy(theirs[0]) }))
+}
+
+// TestEventsMarkWhatCameBeforeACaptureOfTheOwner records one while the owner of a busy stream
+// captures it, which the capture must survive, and so must a wait in the capture.
+func TestEventsMarkWhatCameBeforeACaptureOfTheOwner(t *testing.T) {
+	w := newTeam(t, 2, time.Minute)
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		theirs, adopted, err := m.adopt(1)
+		if err != nil {
+			return err
+		}
+		end, err := m.occupy(theirs[0])
+		if err != nil {
+			return err
+		}
+		e, err := m.device.NewEvent()
+		err = errors.Join(err, p.raise(m.group, adopted[0], driver.PathDirect),
+			m.captureBy(theirs[0], func() error {
+				return errors.Join(adopted[0].Record(e), m.stream.Wait(e), adopted[0].Wait(e))
+			}))
+		if e.Done() || m.stream.(*stream).idle() {
+			err = errors.Join(err, errors.New("the event does not mark the work that goes on"))
+		}
+		return errors.Join(err, end(), e.Synchronize(t.Context()), m.check(w, p, m.stream),
+			adopted[0].Close(),
+			m.device.do(func() error { return m.device.cuda.StreamDestroy(theirs[0]) }))
+	})
+}
+
+// captureBy launches what the owner of a stream has captured on it.
+func (m *mate) captureBy(theirs cuda.Stream, work func() error) error {
+	graph, err := m.recordBy(theirs, work)
+	if err != nil {
+		return err
+	}
+	d := m.device
+	return d.do(func() error {
+		exec, err := d.cuda.GraphInstantiate(graph)
+		if err != nil {
+			return err
+		}
+		return errors.Join(d.cuda.GraphLaunch(exec, theirs), d.cuda.GraphExecDestroy(exec),
+			d.cuda.GraphDestroy(graph))
+	})
+}
+
+// recordBy begins and ends a capture of a stream as its owner does.
+func (m *mate) recordBy(theirs cuda.Stream, work func() error) (graph cuda.Graph, err error) {
+	d := m.device
+	err = d.do(func() error {
+		if err := d.cuda.BeginCapture(theirs, cuda.CaptureRelaxed); err != nil {
+			return err
+		}
+		failed := work()
+		var lost error
+		graph, lost = d.cuda.EndCapture(theirs)
+		return errors.Join(failed, lost)
+	})
+	return graph, err
 }
 
 // TestARefusalOnABusyStreamOfAnotherLibraryIsToldAtOnce: its owner waits for it without us, so who

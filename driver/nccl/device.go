@@ -60,6 +60,7 @@ type Device struct {
 	segments      map[*segment]bool          // guarded by mu
 	communicators map[*communicator]struct{} // open ones and those being torn down; guarded by mu
 	graphs        map[*graph]struct{}        // open ones; guarded by mu
+	points        []*point                   // of graphs of other libraries; guarded by mu
 }
 
 // Info describes the device.
@@ -271,6 +272,13 @@ func (d *Device) Close() error {
 		d.retained = false
 	}
 	return errors.Join(errs...)
+}
+
+// keep keeps a point as long as the device.
+func (d *Device) keep(p *point) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.points = append(d.points, p)
 }
 
 func (d *Device) openGraphs() []*graph {

@@ -148,9 +148,6 @@ func (c *communicator) launchKernel(p *plan, s *stream, gpu *cuda.Driver) error 
 	for k := p.kernel; k != nil && err == nil; k = k.then {
 		err = k.queue(gpu, s.handle)
 	}
-	if err == nil && s.adopted && !s.recording {
-		err = c.direct.turns.mark(c, gpu)
-	}
 	return err
 }
 

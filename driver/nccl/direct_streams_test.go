@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -46,6 +47,37 @@ func TestStreamsTakeTurns(t *testing.T) {
 			}
 		}
 		return m.check(w, p, streams...)
+	})
+}
+
+// TestACaptureDoesNotEndTheOrderOfStreams launches on a stream that has captured since its last
+// launch and has to wait, and then on another one: that launch comes second all the same.
+func TestACaptureDoesNotEndTheOrderOfStreams(t *testing.T) {
+	w := odd(t)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		second, err := m.device.NewStream()
+		if err != nil {
+			return err
+		}
+		defer second.Close()
+		err = p.raise(m.group, m.stream, driver.PathDirect)
+		_, failed := m.capture(p, 1)
+		end, busy := m.occupy(m.stream.(*stream).handle)
+		if err = errors.Join(err, failed, busy); err != nil {
+			return err
+		}
+		err = errors.Join(p.raise(m.group, m.stream, driver.PathDirect),
+			p.raise(m.group, second, driver.PathDirect))
+		soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if err == nil && poll(soon, second.(*stream).idle) == nil {
+			err = errors.New("the second launch has run, and the first has not")
+		}
+		return errors.Join(err, end(), m.check(w, p, m.stream, second))
 	})
 }
 
@@ -243,17 +275,17 @@ func (m *mate) replayOwned(w *team, p *power, theirs cuda.Stream, s driver.Strea
 		return err
 	}
 	d, recorder := m.device, m.group.(driver.Recorder)
-	var graph cuda.Graph
 	var exec cuda.GraphExec
-	err = d.do(func() error { return d.cuda.BeginCapture(theirs, cuda.CaptureRelaxed) })
-	err = errors.Join(err, recorder.Record(s, plan), recorder.Record(s, plan))
-	err = errors.Join(err, d.do(func() (err error) {
-		if graph, err = d.cuda.EndCapture(theirs); err != nil {
-			return err
-		}
+	graph, err := m.recordBy(theirs, func() error {
+		return errors.Join(recorder.Record(s, plan), recorder.Record(s, plan))
+	})
+	if err != nil {
+		return err
+	}
+	err = d.do(func() (err error) {
 		exec, err = d.cuda.GraphInstantiate(graph)
 		return err
-	}))
+	})
 	if err != nil {
 		return err
 	}

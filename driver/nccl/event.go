@@ -12,27 +12,32 @@ import (
 	"symmem/internal/cuda"
 )
 
-// event marks a point in a stream: one CUDA event, which remembers its last Record.
+// event marks a point in a stream. The zero value with a device is ready, and done.
 type event struct {
 	device *Device
-	handle cuda.Event
 
-	mu       sync.Mutex
-	recorded bool // guarded by mu
+	mu     sync.Mutex
+	at     *point // the last Record's; nil before; guarded by mu
+	shared bool   // other events have the point, too, which stays what it is then; guarded by mu
 }
 
-// NewEvent makes an event. Its CUDA event goes back to the device when nobody holds the event any
-// more, since events have no Close.
-func (d *Device) NewEvent() (driver.Event, error) { return d.newEvent() }
+// point is a CUDA event. It goes back to the device when no event has it any more, since events
+// have no Close.
+type point struct{ handle cuda.Event }
 
-func (d *Device) newEvent() (*event, error) {
+// NewEvent makes an event.
+func (d *Device) NewEvent() (driver.Event, error) { return d.newEvent(), nil }
+
+func (d *Device) newEvent() *event { return &event{device: d} }
+
+func (d *Device) newPoint() (*point, error) {
 	handle, err := d.events.take(d)
 	if err != nil {
 		return nil, fmt.Errorf("making an event: %w", err)
 	}
-	e := &event{device: d, handle: handle}
-	runtime.AddCleanup(e, d.events.put, handle)
-	return e, nil
+	p := &point{handle}
+	runtime.AddCleanup(p, d.events.put, handle)
+	return p, nil
 }
 
 // eventPool keeps CUDA events that nobody uses.
@@ -84,16 +89,22 @@ func (e *event) Done() bool {
 
 func (e *event) query() (done bool, err error) {
 	e.mu.Lock()
-	recorded := e.recorded
+	at := e.at
 	e.mu.Unlock()
-	if !recorded {
+	if at == nil {
 		return true, nil
 	}
-	err = e.device.with(func(gpu *cuda.Driver) error {
-		done, err = gpu.EventQuery(e.handle)
+	return e.device.reached(at)
+}
+
+// reached tells whether the stream has come to a point.
+func (d *Device) reached(p *point) (done bool, err error) {
+	err = d.with(func(gpu *cuda.Driver) error {
+		done, err = gpu.EventQuery(p.handle)
 		return err
 	})
-	e.device.order.Load()
+	runtime.KeepAlive(p)
+	d.order.Load()
 	return done, err
 }
 
@@ -150,28 +161,72 @@ func (d *Device) within(limit time.Duration, ask func() (bool, error)) error {
 	return errors.Join(err, failed)
 }
 
-// record marks the event's point on a stream. The stream's lock is held.
-func (e *event) record(on *stream) error {
+// record marks the event's point on a stream. The stream's lock is held. It is called on a thread
+// of the device.
+func (e *event) record(on *stream) (err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	err := e.device.cuda.EventRecord(e.handle, on.handle)
-	e.recorded = e.recorded || err == nil
-	return err
+	at := e.at
+	if at == nil || e.shared {
+		if at, err = e.device.newPoint(); err != nil {
+			return err
+		}
+	}
+	if err := e.device.cuda.EventRecord(at.handle, on.handle); err != nil {
+		return err
+	}
+	e.at, e.shared = at, false
+	return nil
+}
+
+// set makes a point the event's. Nobody else records it.
+func (e *event) set(at *point) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.at, e.shared = at, false
+}
+
+// take makes the point of another event that of both.
+func (e *event) take(from *event) {
+	from.mu.Lock()
+	at := from.at
+	from.shared = true
+	from.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.at, e.shared = at, true
+}
+
+// holdUp makes later work of a stream wait for the event's point.
+func (e *event) holdUp(on cuda.Stream, gpu *cuda.Driver) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.at == nil {
+		return nil
+	}
+	return gpu.StreamWaitEvent(on, e.at.handle)
 }
 
 // Record marks the event's point. In a capture it does so for each launch of the graph, after all
 // of the graph's work: an event that CUDA records inside a graph would count as reached until then.
+// On a stream that its owner captures the point is behind what the stream was given here before.
 func (s *stream) Record(e driver.Event) error {
 	ev, ok := e.(*event)
 	if !ok || ev.device != s.device {
 		return errors.New("recording an event: it is of another device")
 	}
 	return s.submit(func() error {
-		if s.capture != nil {
+		switch {
+		case s.capture != nil:
 			s.capture.events = append(s.capture.events, ev)
 			return nil
+		case s.adopted:
+			_, err := s.overtake()
+			ev.take(&s.behind)
+			return err
+		default:
+			return ev.record(s)
 		}
-		return ev.record(s)
 	})
 }
 
@@ -181,25 +236,26 @@ func (s *stream) Wait(e driver.Event) error {
 	if !ok || ev.device != s.device {
 		return errors.New("waiting for an event: it is of another device")
 	}
-	return s.submit(func() error {
-		ev.mu.Lock()
-		defer ev.mu.Unlock()
-		if !ev.recorded {
-			return nil
-		}
-		if s.capture != nil {
+	return s.give(func() error {
+		if s.capture != nil || s.recording {
 			return s.waitCaptured(ev)
 		}
-		return s.device.cuda.StreamWaitEvent(s.handle, ev.handle)
+		return ev.holdUp(s.handle, s.device.cuda)
 	})
 }
 
 // waitCaptured records a wait for the point that the event marks now. A graph would wait for the
 // event's last point at each launch, so the wait is for a second event, recorded once, behind that
-// point, on a stream that does nothing else. ev.mu is held.
+// point, on a stream that does nothing else. Graphs of other libraries come to their ends unseen,
+// so for these the device keeps it.
 func (s *stream) waitCaptured(ev *event) error {
+	ev.mu.Lock()
+	defer ev.mu.Unlock()
+	if ev.at == nil {
+		return nil
+	}
 	d := s.device
-	point, err := d.newEvent()
+	point, err := d.newPoint()
 	if err != nil {
 		return err
 	}
@@ -208,12 +264,16 @@ func (s *stream) waitCaptured(ev *event) error {
 		return err
 	}
 	err = errors.Join(
-		d.cuda.StreamWaitEvent(aside, ev.handle),
+		d.cuda.StreamWaitEvent(aside, ev.at.handle),
 		d.cuda.EventRecord(point.handle, aside),
 		d.cuda.StreamDestroy(aside)) // which lets its work finish
 	if err != nil {
 		return err
 	}
-	s.capture.points = append(s.capture.points, point)
+	if s.capture != nil {
+		s.capture.points = append(s.capture.points, point)
+	} else {
+		d.keep(point)
+	}
 	return d.cuda.StreamWaitEventExternal(s.handle, point.handle)
 }

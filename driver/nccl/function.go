@@ -16,7 +16,7 @@ import (
 
 // Host runs a function in stream order. A panic in it becomes the stream's error.
 func (s *stream) Host(work func()) error {
-	return s.submit(func() error {
+	return s.give(func() error {
 		if s.capture != nil {
 			return s.captureHost(work)
 		}

@@ -27,9 +27,10 @@ type graph struct {
 	// before marks the end of what the stream had to do when the capture began; nil if nothing.
 	before *event
 	// events are recorded after each launch; points are what captured waits wait for.
-	events, points []*event
-	functions      []cuda.HostFunc
-	words          []*word
+	events    []*event
+	points    []*point
+	functions []cuda.HostFunc
+	words     []*word
 	// finished marks the end of the last launch.
 	finished *event
 
@@ -66,10 +67,7 @@ func (s *stream) mark() (*event, error) {
 	if s.quiet() {
 		return nil, nil
 	}
-	e, err := s.device.newEvent()
-	if err != nil {
-		return nil, err
-	}
+	e := s.device.newEvent()
 	return e, e.record(s)
 }
 
@@ -106,9 +104,7 @@ func (g *graph) finish(s *stream) error {
 	if g.source, err = g.device.cuda.EndCapture(s.handle); err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
 	}
-	if g.finished, err = g.device.newEvent(); err != nil {
-		return err
-	}
+	g.finished = g.device.newEvent()
 	if g.exec, err = g.device.cuda.GraphInstantiate(g.source); err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
 	}
@@ -185,7 +181,7 @@ func (s *stream) launchGraph(g *graph) error {
 			return s.refuse(p.c, err)
 		}
 	}
-	err := s.device.do(func() error { return g.queue(s, sent) })
+	err := s.device.do(func() error { return errors.Join(g.queue(s, sent), s.keepUp()) })
 	if err != nil {
 		g.breakOff(len(g.plans), err)
 		for _, c := range g.users {

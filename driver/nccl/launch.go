@@ -194,7 +194,9 @@ func (c *communicator) call(p *plan, s *stream) error {
 	if p.nothing() {
 		return nil
 	}
-	err := c.device.with(func(gpu *cuda.Driver) error { return p.run(s, gpu) })
+	err := c.device.with(func(gpu *cuda.Driver) error {
+		return errors.Join(p.run(s, gpu), s.keepUp())
+	})
 	if err != nil {
 		return c.breakOff(p, err)
 	}

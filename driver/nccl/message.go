@@ -69,14 +69,10 @@ func (c *communicator) offer(s *stream, p *plan) (*message, error) {
 	if err := c.plane.Cause(); err != nil {
 		return nil, err
 	}
-	done, err := c.device.newEvent()
-	if err != nil {
-		return nil, err
-	}
 	check := c.check.Load()
 	m := &message{
 		plan: p, number: c.messages.known.Offer(&p.Call), check: check, tag: tagOf(p, check),
-		since: time.Now(), done: done,
+		since: time.Now(), done: c.device.newEvent(),
 	}
 	ticket := c.history.message(p)
 	c.busy.note(s)
@@ -101,7 +97,7 @@ func (c *communicator) transfer(s *stream, p *plan) error {
 		return err
 	}
 	err = c.device.do(func() error {
-		return errors.Join(c.move(p, m.tag, s.handle), c.track(s, m))
+		return errors.Join(c.move(p, m.tag, s.handle), c.track(s, m), s.keepUp())
 	})
 	if err != nil {
 		err = c.breakOff(p, err)

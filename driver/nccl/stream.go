@@ -37,10 +37,13 @@ type stream struct {
 	carries []*communicator // guarded by mu
 	// adopted tells that another library made the stream, and may capture or end it at any time.
 	adopted bool
+	// behind is behind what an adopted stream was given here. CUDA is asked about it instead of the
+	// stream, which would lose a capture that the owner begins just then. Recorded with mu held.
+	behind event
 	// questions is held while CUDA is asked without mu whether the owner captures, so that Close
 	// returns after that: the owner may destroy the stream then. It is taken after mu.
 	questions sync.RWMutex
-	// recording tells that the owner of an adopted stream captures it. Guarded by mu.
+	// recording tells that the call under way is put into a capture of the owner. Guarded by mu.
 	recording bool
 
 	faults sync.Mutex
@@ -72,6 +75,19 @@ func (s *stream) submit(calls func() error) error {
 		return err
 	}
 	return s.device.do(calls)
+}
+
+// give is submit for calls that queue work.
+func (s *stream) give(calls func() error) error {
+	return s.submit(func() (err error) {
+		if s.adopted && s.capture == nil {
+			if s.recording, err = s.Captured(); err != nil {
+				return err
+			}
+			defer func() { s.recording = false }()
+		}
+		return errors.Join(calls(), s.keepUp())
+	})
 }
 
 // usable refuses a closed stream. s.mu is held.
@@ -133,7 +149,7 @@ func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 	if s.pageable(dst, src, bytes) {
 		s.expire()
 	}
-	return s.submit(func() error {
+	return s.give(func() error {
 		if bytes == 0 {
 			return nil
 		}
@@ -158,7 +174,7 @@ func (d *Device) knows(address uintptr) bool {
 // of a group can end the wait: in the call, with the stream locked, it would hold up
 // everything.
 func (s *stream) expire() {
-	if s.Capturing() {
+	if capturing, err := s.catchUp(); capturing || err != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 4*s.device.cfg.Timeout)
@@ -171,7 +187,7 @@ func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	return s.submit(func() error {
+	return s.give(func() error {
 		if bytes == 0 {
 			return nil
 		}
@@ -179,8 +195,9 @@ func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 	})
 }
 
-// idle tells whether all work is done. It does not wait for a call that is queueing some: then the
-// stream is not idle. Errors of the device count as done: nothing else will come.
+// idle tells whether all work is done; of an adopted stream, what keepUp and catchUp have marked.
+// It does not wait for a call that is queueing some: then the stream is not idle. Errors of the
+// device count as done: nothing else will come.
 func (s *stream) idle() bool {
 	if !s.mu.TryLock() {
 		return false
@@ -202,13 +219,10 @@ func (s *stream) quiet() bool {
 	return done || err != nil
 }
 
-// query asks CUDA whether all work is done. s.mu is held. A stream that its owner captures must
-// not be asked, and has nothing else to do for us.
+// query asks CUDA whether all work is done. s.mu is held.
 func (s *stream) query() (done bool, err error) {
 	if s.adopted {
-		if captured, err := s.Captured(); captured || err != nil {
-			return captured, err
-		}
+		return s.behind.query()
 	}
 	err = s.device.with(func(gpu *cuda.Driver) error {
 		done, err = gpu.StreamQuery(s.handle)
@@ -218,13 +232,22 @@ func (s *stream) query() (done bool, err error) {
 	return done, err
 }
 
-// Synchronize waits until the stream is idle.
+// Synchronize waits until the stream is idle; what an owner of it queues meanwhile is not waited
+// for.
 func (s *stream) Synchronize(ctx context.Context) error {
-	s.mu.Lock()
-	if s.capture != nil {
-		s.mu.Unlock()
-		return fmt.Errorf("synchronizing a stream: %w", driver.ErrCapturing)
+	capturing, err := s.catchUp()
+	if capturing {
+		err = driver.ErrCapturing
 	}
+	if err != nil {
+		return fmt.Errorf("synchronizing a stream: %w", err)
+	}
+	return s.finish(ctx)
+}
+
+// finish waits for the work and reports the first fault.
+func (s *stream) finish(ctx context.Context) error {
+	s.mu.Lock()
 	c, ticket, operation := s.last, s.ticket, s.operation
 	s.mu.Unlock()
 	err := s.await(ctx, c, ticket, operation)
@@ -320,13 +343,14 @@ func (s *stream) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.cfg.Timeout)
 	defer cancel()
-	errs = append(errs, s.Synchronize(ctx))
+	captured, err := s.catchUp()
+	errs = append(errs, err, s.finish(ctx))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed.Load() {
 		return errors.Join(errs...)
 	}
-	if s.word != nil && s.quiet() {
+	if s.word != nil && !captured && s.quiet() {
 		s.device.words.put(s.word)
 	}
 	s.questions.Lock()

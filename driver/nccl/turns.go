@@ -11,46 +11,52 @@ import (
 //
 // Methods are called with the communicator's mu held, and with a driver that is in the context.
 type turns struct {
-	// handle is the CUDA stream of the latest launch; 0 before the first.
-	handle cuda.Stream
-	// tail is behind the latest launch if marked. Else open is its stream, on which an event can be
-	// recorded whenever another stream comes.
-	open   *stream
-	tail   *event
-	marked bool
+	// open is the stream of the latest launch as long as an event can be recorded there. Else tail
+	// is the event behind the launch; nil before the first.
+	open *stream
+	tail *event
+	// own is the event for streams of our own; an adopted one has its own.
+	own event
 }
 
 // take makes a stream wait for the latest launch on another one.
 func (t *turns) take(c *communicator, s *stream, gpu *cuda.Driver) error {
-	if t.handle == s.handle && (t.open == s || t.marked) {
+	if t.open == s {
 		return nil
 	}
 	if t.open != nil {
-		if err := t.mark(c, gpu); err != nil {
+		if err := t.mark(); err != nil {
 			return err
 		}
 	}
-	if t.marked {
-		if err := gpu.StreamWaitEvent(s.handle, t.tail.handle); err != nil {
+	if t.tail != nil {
+		if err := t.tail.holdUp(s.handle, gpu); err != nil {
 			return err
 		}
 	}
-	t.handle, t.open, t.marked = s.handle, s, false
+	t.open, t.tail = s, nil
 	s.carry(c)
 	return nil
 }
 
 // mark puts the tail behind what the latest stream has to do.
-func (t *turns) mark(c *communicator, gpu *cuda.Driver) (err error) {
-	if t.tail == nil {
-		if t.tail, err = c.device.newEvent(); err != nil {
-			return err
-		}
+func (t *turns) mark() error {
+	s := t.open
+	if s.adopted {
+		t.open, t.tail = nil, &s.behind
+		return nil
 	}
-	if err := gpu.EventRecord(t.tail.handle, t.handle); err != nil {
+	t.own.device = s.device
+	if err := t.own.record(s); err != nil {
 		return err
 	}
-	t.open, t.marked = nil, true
+	t.open, t.tail = nil, &t.own
+	return nil
+}
+
+// forget has the next launch wait for none.
+func (t *turns) forget() error {
+	t.open, t.tail = nil, nil
 	return nil
 }
 
@@ -77,22 +83,17 @@ func (s *stream) leave() error {
 // forsake is leave for a CUDA stream that is given up with its work, for which nobody waits then.
 func (s *stream) forsake() {
 	for _, c := range s.carries {
-		_ = s.leaveGroup(c, func(t *turns, _ *communicator, _ *cuda.Driver) error {
-			*t = turns{tail: t.tail}
-			return nil
-		})
+		_ = s.leaveGroup(c, (*turns).forget)
 	}
 }
 
-func (s *stream) leaveGroup(
-	c *communicator, do func(*turns, *communicator, *cuda.Driver) error,
-) error {
+func (s *stream) leaveGroup(c *communicator, do func(*turns) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.direct.turns.open != s {
 		return nil
 	}
-	return s.device.do(func() error { return do(&c.direct.turns, c, s.device.cuda) })
+	return s.device.do(func() error { return do(&c.direct.turns) })
 }
 
 // heed fails the groups whose kernels have reported a fault: the stream must not be taken for done
