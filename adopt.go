@@ -40,6 +40,11 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 // that is not registered takes a path that needs no windows, and nothing can be registered on this
 // rank. It destroys such graphs before the group is closed, and keeps what memory they use. The
 // stream must live until Forget, or until the Runtime is closed.
+//
+// No capture is lost to what symmem does in the background. What is called on the stream, or waits
+// for it (Synchronize, Forget, Pool.Trim, Pool.Close, Free of a Buffer of another stream that was
+// used on it), is not called while another thread is inside CUDA's call that begins or ends a
+// capture of the stream: CUDA's driver may crash there (580.159.04).
 func (rt *Runtime) AdoptStream(handle uintptr) (*Stream, error) {
 	adopter, ok := rt.device.(driver.Adopter)
 	if !ok {

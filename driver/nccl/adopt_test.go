@@ -68,12 +68,47 @@ func giveBack(d *Device) error {
 }
 
 // TestQuestionsLoseNoCaptureOfTheOwner has the owner of a busy stream capture it again and again
-// while it is asked whether its work is done, and waited for. CUDA ends the capture of a stream
-// that it is asked about, and also that of an event, if the last record of it is in the capture.
+// while it is asked whether its work is done. CUDA loses the capture of a stream that is asked, and
+// its driver may crash where that begins or ends just then.
 func TestQuestionsLoseNoCaptureOfTheOwner(t *testing.T) {
-	asks := map[string]func(s *stream) error{
-		"whether it is idle": func(s *stream) error { s.idle(); return nil },
-		"for its end": func(s *stream) error {
+	w := newTeam(t, 2, time.Minute)
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		return m.captureWhile(w, func(s *stream) error { s.idle(); return nil })
+	})
+}
+
+// TestAWaitLosesNoCaptureOfTheOwner has one thread wait for a stream while its owner captures it.
+func TestAWaitLosesNoCaptureOfTheOwner(t *testing.T) {
+	w := newTeam(t, 2, time.Minute)
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		var begun sync.Once
+		waited := make(chan error, 1)
+		err := m.captureWhile(w, func(s *stream) error {
+			begun.Do(func() {
+				before := s.behind.point()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				go func() { defer cancel(); waited <- s.Synchronize(ctx) }()
+				_ = poll(ctx, func() bool { return s.behind.point() != before })
+			})
+			s.idle()
+			return nil
+		})
+		return errors.Join(err, <-waited)
+	})
+}
+
+// TestAPointInACaptureOfTheOwnerIsNotAsked has waits begin beside captures, so that what they record
+// is in one now and then. The software GPU tells then; CUDA's driver may crash.
+func TestAPointInACaptureOfTheOwnerIsNotAsked(t *testing.T) {
+	if !soft(t) {
+		t.Skip("recording an event where a capture begins on another thread may crash CUDA's driver")
+	}
+	w := newTeam(t, 2, time.Minute)
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		return m.captureWhile(w, func(s *stream) error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Microsecond)
 			defer cancel()
 			err := s.Synchronize(ctx)
@@ -81,20 +116,13 @@ func TestQuestionsLoseNoCaptureOfTheOwner(t *testing.T) {
 				return nil
 			}
 			return fmt.Errorf("synchronizing a stream that has work: %w", err)
-		},
-	}
-	for name, ask := range asks {
-		t.Run(name, func(t *testing.T) {
-			w := newTeam(t, 2, time.Minute)
-			w.play(0, 1)
-			w.must(func(m *mate) error { return m.captureWhile(w, ask) })
 		})
-	}
+	})
 }
 
-// captureWhile has the owner of a stream capture it while it has a collective and is asked.
+// captureWhile has the owner of a stream capture it while it has a collective and is asked, once
+// before the first capture.
 func (m *mate) captureWhile(w *team, ask func(s *stream) error) error {
-	const captures = 3000
 	p, err := m.newPower(w, 1, 1000)
 	if err != nil {
 		return err
@@ -107,32 +135,39 @@ func (m *mate) captureWhile(w *team, ask func(s *stream) error) error {
 	if err != nil {
 		return err
 	}
-	err = p.raise(m.group, adopted[0], driver.PathDirect)
+	s := adopted[0].(*stream)
+	err = errors.Join(p.raise(m.group, s, driver.PathDirect), ask(s))
+	var asked atomic.Int64
 	var ended atomic.Bool
-	asked := make(chan error)
+	answers := make(chan error)
 	for range 2 {
 		go func() {
 			var failed error
 			for failed == nil && !ended.Load() {
-				failed = ask(adopted[0].(*stream))
+				failed = ask(s)
+				asked.Add(1)
 			}
-			asked <- failed
+			answers <- failed
 		}()
 	}
-	for i := range captures {
-		graph, lost := m.recordBy(theirs[0], func() error { return nil })
-		if lost == nil {
-			lost = m.device.do(func() error { return m.device.cuda.GraphDestroy(graph) })
-		}
-		if lost != nil {
-			err = errors.Join(err, fmt.Errorf("capture %d: %w", i, lost))
-			break
+	for captures := 0; err == nil && captures < 1e6 &&
+		(captures < 3000 || asked.Load() < 1000); captures++ {
+		if lost := m.captureNothing(theirs[0]); lost != nil {
+			err = fmt.Errorf("capture %d: %w", captures, lost)
 		}
 	}
 	ended.Store(true)
-	return errors.Join(err, <-asked, <-asked, end(), m.check(w, p, adopted[0]),
-		adopted[0].Close(),
+	return errors.Join(err, <-answers, <-answers, end(), m.check(w, p, s), s.Close(),
 		m.device.do(func() error { return m.device.cuda.StreamDestroy(theirs[0]) }))
+}
+
+// captureNothing has the owner of a stream capture it, and forget the graph.
+func (m *mate) captureNothing(theirs cuda.Stream) error {
+	graph, err := m.recordBy(theirs, func() error { return nil })
+	if err != nil {
+		return err
+	}
+	return m.device.do(func() error { return m.device.cuda.GraphDestroy(graph) })
 }
 
 // TestEventsMarkWhatCameBeforeACaptureOfTheOwner records one while the owner of a busy stream

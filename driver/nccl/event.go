@@ -88,13 +88,18 @@ func (e *event) Done() bool {
 }
 
 func (e *event) query() (done bool, err error) {
-	e.mu.Lock()
-	at := e.at
-	e.mu.Unlock()
+	at := e.point()
 	if at == nil {
 		return true, nil
 	}
 	return e.device.reached(at)
+}
+
+// point is the last recorded one, or nil.
+func (e *event) point() *point {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.at
 }
 
 // reached tells whether the stream has come to a point.
