@@ -99,8 +99,8 @@ func TestAWaitLosesNoCaptureOfTheOwner(t *testing.T) {
 	})
 }
 
-// TestAPointInACaptureOfTheOwnerIsNotAsked has waits begin beside captures, so that what they record
-// is in one now and then. The software GPU tells then; CUDA's driver may crash.
+// TestAPointInACaptureOfTheOwnerIsNotAsked has waits begin beside captures, so that what they
+// record is in one now and then. The software GPU tells then; CUDA's driver may crash.
 func TestAPointInACaptureOfTheOwnerIsNotAsked(t *testing.T) {
 	if !soft(t) {
 		t.Skip("recording an event where a capture begins on another thread may crash CUDA's driver")
