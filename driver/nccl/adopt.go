@@ -77,7 +77,7 @@ func (s *stream) overtake() (capturing bool, err error) {
 		if capturing, err = s.Captured(); capturing || err != nil {
 			return capturing, err
 		}
-		if _, err := s.device.reached(at); !errors.Is(err, cuda.ErrCapturedEvent) {
+		if _, err := at.reached(); !errors.Is(err, cuda.ErrCapturedEvent) {
 			s.behind.set(at)
 			return false, nil
 		}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"symmem/driver"
-	"symmem/driver/drivertest"
 	"symmem/internal/cuda"
 )
 
@@ -18,18 +17,11 @@ import (
 // are closed, while others ask whether they are captured. CUDA does not survive a question about a
 // stream that is gone.
 func TestNobodyAsksAboutAStreamThatWasGivenBack(t *testing.T) {
-	opened, err := Backend{}.Open(t.Context(), driver.Config{
-		Size: 1, Store: &drivertest.Store{}, Timeout: 5 * time.Second,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := opened.(*Device)
+	d := alone(t)
 	for range 300 {
-		err = errors.Join(err, giveBack(d))
-	}
-	if err := errors.Join(err, d.Close()); err != nil {
-		t.Error(err)
+		if err := giveBack(d); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -23,7 +23,10 @@ type event struct {
 
 // point is a CUDA event. It goes back to the device when no event has it any more, since events
 // have no Close.
-type point struct{ handle cuda.Event }
+type point struct {
+	device *Device // also keeps Go from putting points beside other small things, and alive with them
+	handle cuda.Event
+}
 
 // NewEvent makes an event.
 func (d *Device) NewEvent() (driver.Event, error) { return d.newEvent(), nil }
@@ -35,7 +38,7 @@ func (d *Device) newPoint() (*point, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making an event: %w", err)
 	}
-	p := &point{handle}
+	p := &point{d, handle}
 	runtime.AddCleanup(p, d.events.put, handle)
 	return p, nil
 }
@@ -92,7 +95,7 @@ func (e *event) query() (done bool, err error) {
 	if at == nil {
 		return true, nil
 	}
-	return e.device.reached(at)
+	return at.reached()
 }
 
 // point is the last recorded one, or nil.
@@ -102,14 +105,14 @@ func (e *event) point() *point {
 	return e.at
 }
 
-// reached tells whether the stream has come to a point.
-func (d *Device) reached(p *point) (done bool, err error) {
-	err = d.with(func(gpu *cuda.Driver) error {
+// reached tells whether the stream has come to the point.
+func (p *point) reached() (done bool, err error) {
+	err = p.device.with(func(gpu *cuda.Driver) error {
 		done, err = gpu.EventQuery(p.handle)
 		return err
 	})
 	runtime.KeepAlive(p)
-	d.order.Load()
+	p.device.order.Load()
 	return done, err
 }
 
