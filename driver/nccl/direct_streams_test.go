@@ -241,31 +241,41 @@ func TestStreamsOfOthersTakeTurns(t *testing.T) {
 		// Whoever closes the group later must not ask CUDA about streams that are destroyed.
 		err = errors.Join(m.replayOwned(w, p, theirs[0], adopted[0]),
 			adopted[0].Close(), adopted[1].Close())
-		return errors.Join(err, m.device.do(func() error {
-			return errors.Join(m.device.cuda.StreamDestroy(theirs[0]),
-				m.device.cuda.StreamDestroy(theirs[1]))
-		}))
+		return errors.Join(err, m.device.destroy(theirs[0]), m.device.destroy(theirs[1]))
 	})
 }
 
 // adopt makes streams as another library does, and adopts them.
 func (m *mate) adopt(n int) (theirs []cuda.Stream, adopted []driver.Stream, err error) {
 	for range n {
-		var handle cuda.Stream
-		err := m.device.do(func() (err error) {
-			handle, err = m.device.cuda.StreamCreate(true)
-			return err
-		})
-		if err != nil {
-			return nil, nil, err
-		}
-		s, err := m.device.AdoptStream(uintptr(handle))
+		handle, s, err := m.device.foreign()
 		if err != nil {
 			return nil, nil, err
 		}
 		theirs, adopted = append(theirs, handle), append(adopted, s)
 	}
 	return theirs, adopted, nil
+}
+
+// foreign makes a stream as another library does, and adopts it.
+func (d *Device) foreign() (theirs cuda.Stream, adopted *stream, err error) {
+	err = d.do(func() (err error) {
+		theirs, err = d.cuda.StreamCreate(true)
+		return err
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	s, err := d.AdoptStream(uintptr(theirs))
+	if err != nil {
+		return 0, nil, err
+	}
+	return theirs, s.(*stream), nil
+}
+
+// destroy ends a stream as its owner does.
+func (d *Device) destroy(theirs cuda.Stream) error {
+	return d.do(func() error { return d.cuda.StreamDestroy(theirs) })
 }
 
 // replayOwned puts calls into a capture of a stream's owner, who replays it.
@@ -276,7 +286,7 @@ func (m *mate) replayOwned(w *team, p *power, theirs cuda.Stream, s driver.Strea
 	}
 	d, recorder := m.device, m.group.(driver.Recorder)
 	var exec cuda.GraphExec
-	graph, err := m.recordBy(theirs, func() error {
+	graph, err := m.device.recordBy(theirs, func() error {
 		return errors.Join(recorder.Record(s, plan), recorder.Record(s, plan))
 	})
 	if err != nil {
