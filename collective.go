@@ -2,6 +2,7 @@ package symmem
 
 import (
 	"context"
+	"errors"
 
 	"symmem/driver"
 )
@@ -127,7 +128,8 @@ func (g *Group) Barrier(ctx context.Context, s *Stream) error {
 	return g.run(ctx, s, &request{operation: driver.Barrier, dataType: Uint8})
 }
 
-// run launches a collective.
+// run launches a collective. Where the group's fault is why it cannot, the stream fails: what is
+// queued behind may use the result.
 func (g *Group) run(ctx context.Context, s *Stream, r *request) error {
 	if s == nil {
 		s = g.rt.stream
@@ -137,6 +139,9 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request) error {
 	}
 	p, err := g.plan(ctx, r)
 	if err != nil {
+		if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
+			s.queue.Fail(cause)
+		}
 		return err
 	}
 	if s.capturing.Load() ||

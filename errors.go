@@ -55,6 +55,10 @@ type TimeoutError = driver.TimeoutError
 // RankLostError says which ranks' processes have ended.
 type RankLostError = driver.RankLostError
 
+// PriorError says that a collective or a message was not run on some rank, because work before it on
+// its stream had failed there. Its Cause is what a group or the stream reported there.
+type PriorError = driver.PriorError
+
 // DivergenceError says that ranks which should be alike are not, and where: the first event at
 // which they differ, with what each rank has there. Every rank of the group gets the same one.
 type DivergenceError = agreement.DivergenceError

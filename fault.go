@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -55,14 +53,17 @@ func (f *fault) onEnd(call func()) {
 	f.then = append(f.then, call)
 }
 
-// Err returns the fault that ended the group, or nil while it is open.
+// Err returns the fault that ended the group, or nil while it is open. Once this rank has seen a
+// fault it waits, for seconds at most, until the ranks have found out the cause together.
 func (g *Group) Err() error {
-	select {
-	case <-g.fault.ended:
-		return g.fault.known()
-	default:
+	if err := g.fault.known(); err != nil {
+		return err
+	}
+	if g.comm.Cause() == nil {
 		return nil
 	}
+	<-g.fault.ended
+	return g.fault.known()
 }
 
 // watch finds out with the other ranks what went wrong, as soon as this rank's communicator
@@ -87,90 +88,111 @@ func (g *Group) settle(err error) error {
 	return g.fault.known()
 }
 
-// raised tells whether an error is the communicator's fault.
+// raised reports whether an error is the communicator's fault.
 func (g *Group) raised(err error) bool {
 	cause := g.comm.Cause()
 	return cause != nil && (errors.Is(err, cause) || errors.Is(err, driver.ErrFault))
 }
 
-// report is what a rank tells the others about its fault.
-type report struct {
-	Kind     string         `json:"kind"`
-	Doing    string         `json:"doing"`
-	Waited   time.Duration  `json:"waited"`
-	Ranks    []int          `json:"ranks"`
-	Activity map[int]string `json:"activity"`
-	Text     string         `json:"text"`
-	rank     int            // whose report it is
-}
-
-// The kinds of a report, in the order in which one explains the others: a rank that is lost makes
-// others late, and a divergence makes them wait in different places.
-const (
-	kindLost     = "lost"
-	kindDiverged = "diverged"
-	kindLate     = "late"
-	kindAborted  = "aborted"
-	kindPeer     = "peer"
-	kindOther    = "other"
-)
-
-func reportOf(cause error) report {
-	var lost *driver.RankLostError
-	var late *driver.TimeoutError
-	var mismatch *driver.MismatchError
-	var stray *driver.StrayError
-	var diverged *DivergenceError
-	switch {
-	case errors.As(cause, &lost):
-		return report{Kind: kindLost, Doing: lost.Doing, Ranks: lost.Ranks}
-	case errors.As(cause, &diverged):
-		return report{Kind: kindDiverged, Doing: "agreement"}
-	case errors.As(cause, &mismatch):
-		return report{Kind: kindDiverged, Doing: mismatch.Error()}
-	case errors.As(cause, &stray):
-		return report{Kind: kindDiverged, Doing: stray.Doing, Activity: stray.Elsewhere}
-	case errors.As(cause, &late):
-		return report{
-			Kind: kindLate, Doing: late.Doing, Waited: late.Waited, Ranks: late.Missing,
-			Activity: late.Activity,
-		}
-	case errors.Is(cause, driver.ErrAborted):
-		return report{Kind: kindAborted}
-	case errors.Is(cause, driver.ErrFault):
-		doing := strings.TrimSuffix(cause.Error(), ": "+driver.ErrFault.Error())
-		return report{Kind: kindPeer, Doing: doing}
-	default:
-		return report{Kind: kindOther, Text: cause.Error()}
+// groupOf finds the group whose fault an error of the backend is, or returns nil. An error that does
+// not name its group is that of any group that has failed.
+func (rt *Runtime) groupOf(err error) *Group {
+	if err == nil {
+		return nil
 	}
+	var other *Group
+	for _, g := range rt.allGroups() {
+		cause := g.comm.Cause()
+		if cause == nil {
+			continue
+		}
+		if errors.Is(err, cause) {
+			return g
+		}
+		if errors.Is(err, driver.ErrFault) {
+			other = g
+		}
+	}
+	return other
 }
 
 // grace bounds one meeting on the fault lane. Ranks that wait in a call come at once; one that
 // does not come in time is reported without its help.
 const grace = 2 * time.Second
 
-// findOut meets the other ranks on the fault lane and works out the one error for all of them.
+// maxMeetings is how often ranks meet while one of them finds out why another group has failed.
+const maxMeetings = 12
+
+// findOut meets the other ranks on the fault lane and works out the one error for all of them. A
+// rank whose stream had failed before, by the fault of another group, has the others wait until it
+// knows that fault.
 func (g *Group) findOut() error {
 	cause := g.comm.Cause()
 	if errors.Is(cause, ErrClosed) {
 		return cause
 	}
-	message, err := json.Marshal(reportOf(cause))
-	if err != nil {
-		return errors.Join(cause, err)
-	}
-	got, err := g.meet(context.Background(), message)
-	if err != nil {
-		return errors.Join(cause, err)
-	}
-	reports := map[string][]report{}
-	for from, m := range got {
-		r := report{rank: g.ranks[from]}
-		if json.Unmarshal(m, &r) == nil {
-			reports[r.Kind] = append(reports[r.Kind], r)
+	for meeting := 0; ; meeting++ {
+		mine := g.reportNow(cause, time.Duration(min(meeting, 1))*grace/4)
+		message, err := json.Marshal(mine)
+		if err != nil {
+			return errors.Join(cause, err)
+		}
+		got, err := g.meet(context.Background(), message)
+		if err != nil {
+			return errors.Join(cause, err)
+		}
+		if all := g.read(got); !all.pending || meeting == maxMeetings {
+			return g.conclude(cause, all)
 		}
 	}
-	return g.conclude(cause, reports)
+}
+
+// reportNow is this rank's report. For a fault of another group it waits a while for what that
+// group's ranks find out, and is pending if they have not.
+func (g *Group) reportNow(cause error, wait time.Duration) report {
+	var prior *PriorError
+	if !errors.As(cause, &prior) {
+		return reportOf(cause)
+	}
+	first := prior.Cause
+	source := g.rt.groupOf(first)
+	if source == nil || source == g {
+		return reportOf(cause)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	pending := false
+	select {
+	case <-source.fault.ended:
+		first = source.fault.known()
+	case <-timer.C:
+		pending = true
+	}
+	r := reportOf(&PriorError{Doing: prior.Doing, Rank: prior.Rank, Cause: first})
+	r.Pending = pending
+	return r
+}
+
+// reports are what the ranks of a group have reported, by kind and in group order.
+type reports struct {
+	of      map[string][]report
+	pending bool  // some rank does not know its cause yet
+	silent  []int // world ranks that have not reported
+}
+
+// read takes the reports of a meeting.
+func (g *Group) read(got [][]byte) reports {
+	all := reports{of: map[string][]report{}}
+	for from, m := range got {
+		r := report{from: g.ranks[from]}
+		if json.Unmarshal(m, &r) != nil {
+			all.silent = append(all.silent, g.ranks[from])
+			continue
+		}
+		all.of[r.Kind] = append(all.of[r.Kind], r)
+		all.pending = all.pending || r.Pending
+	}
+	return all
 }
 
 // meet is one exchange on the fault lane.
@@ -180,45 +202,40 @@ func (g *Group) meet(ctx context.Context, payload []byte) ([][]byte, error) {
 	return g.comm.Exchange(ctx, driver.LaneFault, payload)
 }
 
-func (g *Group) conclude(cause error, reports map[string][]report) error {
-	switch {
-	case len(reports[kindLost]) > 0:
-		first, ranks, _ := merge(reports[kindLost])
+// conclude finds the first cause among the reports of all ranks. In doubt it returns this rank's
+// own.
+func (g *Group) conclude(cause error, all reports) error {
+	switch of := all.of; {
+	case len(of[kindLost]) > 0:
+		first, ranks, _ := merge(of[kindLost])
 		return &RankLostError{Ranks: ranks, Doing: first.Doing}
-	case len(reports[kindDiverged]) > 0:
+	case len(of[kindPrior]) > 0:
+		return of[kindPrior][0].err()
+	case len(of[kindDiverged]) > 0:
 		if err := g.explainDivergence(cause); !errors.Is(err, cause) {
 			return err
 		}
 		// The histories are equal, as when a rank has left the group: then where each rank is.
-		if first, _, activity := merge(reports[kindDiverged]); len(activity) > 0 {
+		if first, _, activity := merge(of[kindDiverged]); len(activity) > 0 {
 			return &driver.StrayError{Doing: first.Doing, Elsewhere: activity}
 		}
-	case len(reports[kindLate]) > 0:
-		first, ranks, activity := merge(reports[kindLate])
+	case len(of[kindLate]) > 0:
+		first, ranks, activity := merge(of[kindLate])
 		return &TimeoutError{
 			Doing: first.Doing, Waited: first.Waited, Missing: ranks, Activity: activity,
 		}
-	case len(reports[kindAborted]) > 0:
+	case len(of[kindAborted]) > 0:
 		return fmt.Errorf("group %s: %w", g.id, ErrAborted)
-	case len(reports[kindOther]) > 0:
-		first := reports[kindOther][0]
-		return fmt.Errorf("group %s failed on rank %d: %s", g.id, first.rank, first.Text)
-	}
-	return cause
-}
-
-// merge joins the ranks that reports name. The first report, by rank, words the error, so that it
-// reads alike everywhere.
-func merge(reports []report) (first report, ranks []int, activity map[int]string) {
-	activity = map[int]string{}
-	for _, r := range reports {
-		ranks = append(ranks, r.Ranks...)
-		for rank, doing := range r.Activity {
-			activity[rank] = doing
+	case len(of[kindOther]) > 0:
+		first := of[kindOther][0]
+		return fmt.Errorf("group %s failed on rank %d of the world: %s", g.id, first.from, first.Text)
+	case len(all.silent) > 0:
+		// A rank has failed, and then did not come to say why.
+		return &TimeoutError{
+			Doing: "finding out why group " + g.id + " failed", Waited: grace, Missing: all.silent,
 		}
 	}
-	slices.Sort(ranks)
-	return reports[0], slices.Compact(ranks), activity
+	return cause
 }
 
 // comparable are the histories that ranks compare after a fault. Those that are still on their way

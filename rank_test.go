@@ -25,6 +25,8 @@ type rank struct {
 	ctx context.Context
 	// unable is why the backend cannot do the test.
 	unable *atomic.Pointer[string]
+	// held are the streams that the rank has made busy: closing waits for their work.
+	held []func()
 }
 
 // together runs a function on every rank of a local world and closes it. A rank that fails aborts
@@ -44,6 +46,9 @@ func together(t *testing.T, n int, o symmem.Options, f func(r *rank)) {
 		r := &rank{Runtime: rt, t: t, ctx: t.Context(), unable: &unable}
 		finished := false
 		defer func() {
+			for _, release := range r.held {
+				release()
+			}
 			if !finished && unable.Load() == nil {
 				rt.World().Abort()
 			}

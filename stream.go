@@ -17,6 +17,11 @@ import (
 //
 // A stream that is idle may do work before the call that queues it returns. It is safe for
 // concurrent use; the order of work is then that of the calls.
+//
+// States: running; failed, after the first error of its work; running again once Synchronize has
+// returned that error. What is queued on a failed stream is not run. Events recorded on it carry
+// the error to whoever waits for them, and a collective that is not run fails its group, on all
+// ranks, with a PriorError. On GPUs only the error is kept: kernels that are queued already run.
 type Stream struct {
 	rt     *Runtime
 	number alloc.Stream
@@ -114,7 +119,8 @@ func (s *Stream) Record(e *Event) error {
 	return s.queue.Record(e.mark)
 }
 
-// Wait makes later work of this stream wait for the event's point.
+// Wait makes later work of this stream wait for the event's point, without a deadline: the wait is
+// for work of this rank. If the work before the point has failed, this stream fails with that error.
 func (s *Stream) Wait(e *Event) error {
 	if e == nil {
 		return invalid("waiting for no event")
@@ -122,27 +128,27 @@ func (s *Stream) Wait(e *Event) error {
 	return s.queue.Wait(e.mark)
 }
 
-// Synchronize waits until the stream is idle and returns the first error of its work. A fault of a
-// group comes as that group's error. While the stream is captured it returns ErrCapturing.
+// Synchronize waits until the stream is idle and returns the first error of its work; after that the
+// stream runs again. A fault of a group comes as that group's error. While the stream is captured it
+// returns ErrCapturing. The wait is bounded by ctx alone.
 //
 // It is an event of every pool's history: buffers that were freed while this stream used them come
 // back to their pools here. Ranks of a domain therefore synchronize in the same places.
 func (s *Stream) Synchronize(ctx context.Context) error {
-	if err := s.queue.Synchronize(ctx); err != nil {
-		return s.rt.settled(err)
+	err := s.queue.Synchronize(ctx)
+	if err != nil && (ctx.Err() != nil || errors.Is(err, ErrCapturing)) {
+		return err
 	}
 	for _, p := range s.rt.allPools() {
 		p.synced(s)
 	}
-	return nil
+	return s.rt.settled(err)
 }
 
 // drain waits until no work that was queued so far runs on any stream: what it uses may be unmapped
 // then. The errors of that work stay with their streams. Streams that are closed have no work, and
 // what a capture records uses only memory that the graph pins.
 func (rt *Runtime) drain(ctx context.Context) error {
-	ctx, cancel := rt.opts.bound(ctx)
-	defer cancel()
 	rt.mu.Lock()
 	streams := append([]*Stream(nil), rt.streams...)
 	rt.mu.Unlock()
@@ -171,7 +177,10 @@ func (s *Stream) drain(ctx context.Context) error {
 	if s.captured() { // since before or after the mark, which nobody can tell
 		return ErrCapturing
 	}
-	return mark.Synchronize(ctx)
+	if err := mark.Synchronize(ctx); err != nil && !mark.Done() {
+		return err
+	}
+	return nil
 }
 
 // close ends a stream. One of another library is its owner's to destroy.
@@ -226,16 +235,17 @@ func (s *Stream) use(m Memory) error {
 
 // settled replaces a backend's error by what the ranks of its group have found out together.
 func (rt *Runtime) settled(err error) error {
-	for _, g := range rt.allGroups() {
-		if g.raised(err) {
-			return g.settle(err)
-		}
+	if g := rt.groupOf(err); g != nil {
+		return g.settle(err)
 	}
 	return err
 }
 
 // Event marks a point in a stream. It is safe for concurrent use.
-type Event struct{ mark driver.Event }
+type Event struct {
+	rt   *Runtime
+	mark driver.Event
+}
 
 // NewEvent makes an event that no stream has recorded yet; such an event is done.
 func (rt *Runtime) NewEvent() (*Event, error) {
@@ -246,11 +256,14 @@ func (rt *Runtime) NewEvent() (*Event, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making an event: %w", err)
 	}
-	return &Event{mark: mark}, nil
+	return &Event{rt: rt, mark: mark}, nil
 }
 
 // Done reports whether the last recorded point has been reached.
 func (e *Event) Done() bool { return e.mark.Done() }
 
-// Synchronize waits until the last recorded point has been reached.
-func (e *Event) Synchronize(ctx context.Context) error { return e.mark.Synchronize(ctx) }
+// Synchronize waits until the last recorded point has been reached, and returns the first error of
+// the stream's work before that point, as often as it is called.
+func (e *Event) Synchronize(ctx context.Context) error {
+	return e.rt.settled(e.mark.Synchronize(ctx))
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"weak"
 
@@ -18,12 +19,14 @@ func (r *rank) stream() *symmem.Stream {
 	return s
 }
 
-// hold makes a stream busy until the returned function is called.
+// hold makes a stream busy until the returned function is called, or the rank ends.
 func (r *rank) hold(s *symmem.Stream) (release func()) {
 	r.t.Helper()
 	released := make(chan struct{})
 	r.ok(s.Host(func() { <-released }))
-	return func() { close(released) }
+	release = sync.OnceFunc(func() { close(released) })
+	r.held = append(r.held, release)
+	return release
 }
 
 func TestABlockThatAnotherStreamUsesComesBackWhenItIsDone(t *testing.T) {

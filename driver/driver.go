@@ -103,13 +103,18 @@ type Event interface {
 	// Done reports whether the last recorded point has been reached. An event that was never
 	// recorded is done.
 	Done() bool
-	// Synchronize waits until the last recorded point has been reached.
+	// Synchronize waits until the last recorded point has been reached. It returns the failure of
+	// the stream at that point, as often as it is asked.
 	Synchronize(ctx context.Context) error
 }
 
 // Stream is an ordered queue of work. Methods return when the work is queued; a stream that is
-// idle may do the work before it returns. An error of queued work is returned by the next
-// Synchronize, once.
+// idle may do the work before it returns.
+//
+// States: running; failed, after the first error of its work, and running again once Synchronize
+// has returned that error. A failed stream does not run what is queued: it takes it and drops it.
+// Points that are recorded meanwhile are reached and carry the error, and a collective or message
+// that is dropped fails its communicator with a PriorError.
 type Stream interface {
 	// Copy copies bytes between device addresses.
 	Copy(dst, src uintptr, bytes int64) error
@@ -119,9 +124,16 @@ type Stream interface {
 	Host(work func()) error
 	// Record marks the event's point: after everything queued so far.
 	Record(Event) error
-	// Wait makes later work wait for the point that the event marks now.
+	// Wait makes later work wait for the point that the event marks now. If the work before that
+	// point has failed, this stream fails with the same error. The wait is for this rank's own work
+	// and has no deadline.
 	Wait(Event) error
-	// Synchronize waits until the stream is idle, and returns the first error of its work.
+	// WaitOnly is Wait without the failure: for work that does not use the results before the
+	// point, such as that on memory which is used again.
+	WaitOnly(Event) error
+	// Fail makes the stream fail at this point of its work.
+	Fail(cause error)
+	// Synchronize waits until the stream is idle, and returns the first error of its work, once.
 	Synchronize(ctx context.Context) error
 	// BeginCapture starts to record work instead of running it. Only this stream's work is
 	// recorded: a Wait in a capture is for the point that the event marks at the capture, and does
@@ -131,7 +143,8 @@ type Stream interface {
 	EndCapture() (Graph, error)
 	// Capturing tells whether work is being recorded.
 	Capturing() bool
-	// Close waits for the work, bounded by Config.Timeout.
+	// Close waits for the work. It is this rank's own, so the wait has no deadline; collectives
+	// in it have one. A GPU that does not end its work is given up after Config.Timeout.
 	Close() error
 }
 

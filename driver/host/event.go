@@ -14,51 +14,60 @@ import (
 type event struct {
 	device *Device
 	mu     sync.Mutex
-	point  chan struct{} // closed when reached; guarded by mu; nil if never recorded
+	at     *point // guarded by mu; nil if never recorded
 }
 
-// NewEvent makes an event.
-func (d *Device) NewEvent() (driver.Event, error) { return &event{device: d}, nil }
-
-func (e *event) last() chan struct{} {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.point
+// point is a place in a stream's work.
+type point struct {
+	reached chan struct{} // closed when the stream gets there
+	err     error         // the stream's failure then; written before reached is closed
 }
 
-// Done reports whether the last recorded point has been reached.
-func (e *event) Done() bool {
-	point := e.last()
-	if point == nil {
-		return true
-	}
+// isReached reports whether the stream got there.
+func (p *point) isReached() bool {
 	select {
-	case <-point:
+	case <-p.reached:
 		return true
 	default:
 		return false
 	}
 }
 
-// Synchronize waits until the last recorded point has been reached.
+// NewEvent makes an event.
+func (d *Device) NewEvent() (driver.Event, error) { return &event{device: d}, nil }
+
+func (e *event) last() *point {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.at
+}
+
+// Done reports whether the last recorded point has been reached.
+func (e *event) Done() bool {
+	at := e.last()
+	return at == nil || at.isReached()
+}
+
+// Synchronize waits until the last recorded point has been reached, and returns the failure of the
+// work before it.
 func (e *event) Synchronize(ctx context.Context) error {
-	point := e.last()
-	if point == nil {
+	at := e.last()
+	if at == nil {
 		return nil
 	}
 	select {
-	case <-point:
-		return nil
+	case <-at.reached:
+		return at.err
 	case <-ctx.Done():
 		return fmt.Errorf("synchronizing an event: %w", context.Cause(ctx))
 	}
 }
 
 // set makes a point the last recorded one.
-func (e *event) set(point chan struct{}) {
+func (e *event) set(at *point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.point = point
+	e.at = at
 }
 
 // mark is a captured Record. Launch records the event anew instead of running it.
@@ -66,12 +75,17 @@ type mark struct{ event *event }
 
 func (m mark) run() error { return errors.New("a captured Record was queued") }
 
-// reached is a point whose turn in the stream has come.
-type reached struct{ point chan struct{} }
+func (m mark) skip(error) {}
 
-func (r *reached) run() error {
-	close(r.point)
+// run and skip make a point the work of a Record.
+func (p *point) run() error {
+	close(p.reached)
 	return nil
+}
+
+func (p *point) skip(cause error) {
+	p.err = cause
+	close(p.reached)
 }
 
 // Record marks the event's point.
@@ -83,47 +97,46 @@ func (s *stream) Record(e driver.Event) error {
 	if s.Capturing() {
 		return s.submit(mark{ev}, false)
 	}
-	r := &reached{point: make(chan struct{})}
-	if err := s.submit(r, true); err != nil {
+	at := &point{reached: make(chan struct{})}
+	if err := s.submit(at, true); err != nil {
 		return err
 	}
-	ev.set(r.point)
+	ev.set(at)
 	return nil
 }
 
-// hold is the work of a Wait: it keeps a stream until a point is reached.
+// hold is the work of a Wait: it keeps a stream until a point is reached. That is this rank's own
+// work, so there is no deadline.
 type hold struct {
-	device *Device
-	point  chan struct{}
+	at *point
+	// only tells that the failure of the work before the point does not matter.
+	only bool
 }
 
 func (h *hold) run() error {
-	select {
-	case <-h.point:
+	<-h.at.reached
+	if h.only {
 		return nil
-	default:
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), h.device.cfg.Timeout)
-	defer cancel()
-	select {
-	case <-h.point:
-		return nil
-	case <-ctx.Done():
-		return &driver.TimeoutError{
-			Doing: "waiting for an event of another stream", Waited: h.device.cfg.Timeout,
-		}
-	}
+	return h.at.err
 }
 
-// Wait makes later work wait for the event's point.
-func (s *stream) Wait(e driver.Event) error {
+func (h *hold) skip(error) {}
+
+// Wait makes later work wait for the event's point, and fail if the work before it has.
+func (s *stream) Wait(e driver.Event) error { return s.await(e, false) }
+
+// WaitOnly makes later work wait for the event's point.
+func (s *stream) WaitOnly(e driver.Event) error { return s.await(e, true) }
+
+func (s *stream) await(e driver.Event, only bool) error {
 	ev, ok := e.(*event)
 	if !ok {
 		return errors.New("waiting for an event: it is of another backend")
 	}
-	point := ev.last()
-	if point == nil {
+	at := ev.last()
+	if at == nil {
 		return s.submit(hostWork(func() {}), true)
 	}
-	return s.submit(&hold{device: s.device, point: point}, ev.Done())
+	return s.submit(&hold{at: at, only: only}, at.isReached())
 }

@@ -25,6 +25,8 @@ func (g *graph) add(w work) {
 // run makes a plan recordable. It is never called: Launch issues plans instead.
 func (p *plan) run() error { return errors.New("a plan was queued without a ticket") }
 
+func (p *plan) skip(error) {}
+
 // BeginCapture starts to record work instead of running it.
 func (s *stream) BeginCapture() error {
 	s.mu.Lock()
@@ -83,10 +85,7 @@ func (g *graph) Launch(on driver.Stream) error {
 func (s *stream) replay(w work) error {
 	switch w := w.(type) {
 	case *plan:
-		if err := w.c.Cause(); err != nil {
-			return err
-		}
-		return s.launch(w)
+		return w.c.launch(s, w)
 	case mark:
 		return s.Record(w.event)
 	default:

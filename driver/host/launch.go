@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -17,10 +18,21 @@ func (c *communicator) Launch(s driver.Stream, p driver.Plan) error {
 		return errors.New("launching a collective: the stream or the plan is of another " +
 			"backend or group")
 	}
-	if c.fault.set.Load() {
-		return c.Cause()
+	return c.launch(st, prepared)
+}
+
+// launch queues a collective unless the communicator has failed: then the stream fails, too, since
+// what is queued behind may use the result. A group that this rank has closed is a mistake of the
+// caller, and nothing happens.
+func (c *communicator) launch(s *stream, p *plan) error {
+	if !c.fault.set.Load() {
+		return s.launch(p)
 	}
-	return st.launch(prepared)
+	cause := c.Cause()
+	if !errors.Is(cause, driver.ErrClosed) {
+		s.Fail(cause)
+	}
+	return cause
 }
 
 // issued is a collective that has its ticket and waits for its turn. check tells whether calls are
@@ -72,10 +84,17 @@ func (c *communicator) attempt(p *plan) (work, error) {
 	}
 	err := c.finish(p, ticket)
 	if err != nil {
-		c.fail(err)
+		err = c.failed(err)
 	}
 	c.pass(ticket)
 	return nil, err
+}
+
+// failed is fail for the error of a call. It returns the communicator's first fault, which is what
+// the call failed of where another call was quicker to say so.
+func (c *communicator) failed(err error) error {
+	c.fail(err)
+	return c.Cause()
 }
 
 // pass ends the turn of a ticket. It is a plain store, since a locked instruction would wait for
@@ -125,6 +144,22 @@ func (i *issued) run() error {
 	return c.complete(i)
 }
 
+// skip fails the group when the collective's turn comes: the other ranks would get what was never
+// computed. Collectives before it are not touched.
+func (i *issued) skip(cause error) {
+	c := i.plan.c
+	c.awaitTurn(i.ticket)
+	defer c.pass(i.ticket)
+	c.fail(&driver.PriorError{
+		Doing: c.naming(i.plan.Operation, i.ticket), Rank: c.cfg.Ranks[c.cfg.Rank], Cause: cause,
+	})
+}
+
+// naming names a collective for error messages.
+func (c *communicator) naming(o driver.Operation, ticket uint64) string {
+	return fmt.Sprintf("%v %d of group %s", o, ticket, c.cfg.ID)
+}
+
 // complete runs a collective whose turn it is. c.mu is not held: nobody else has the turn.
 func (c *communicator) complete(i *issued) error {
 	if c.fault.set.Load() {
@@ -139,7 +174,7 @@ func (c *communicator) complete(i *issued) error {
 		err = c.finish(i.plan, i.ticket)
 	}
 	if err != nil {
-		c.fail(err)
+		return c.failed(err)
 	}
-	return err
+	return nil
 }

@@ -61,13 +61,26 @@ func (t *transfer) run() error {
 	defer t.end.mu.Unlock()
 	for first := true; first || t.moved < t.plan.bytes; first = false {
 		if err := t.await(); err != nil {
-			return t.c.fail(err)
+			return t.c.failed(err)
 		}
 		if err := t.move(); err != nil {
-			return t.c.fail(err)
+			return t.c.failed(err)
 		}
 	}
 	return nil
+}
+
+// skip fails the group: the peer would get what was never computed.
+func (t *transfer) skip(cause error) {
+	if t.c.enter() != nil {
+		return
+	}
+	defer t.c.leave()
+	t.c.fail(&driver.PriorError{
+		Doing: fmt.Sprintf("%v with rank %d of group %s",
+			t.plan.Operation, t.c.cfg.Ranks[t.plan.Root], t.c.cfg.ID),
+		Rank: t.c.cfg.Ranks[t.c.cfg.Rank], Cause: cause,
+	})
 }
 
 // word is the counter of the other side that this side waits for, and its value.

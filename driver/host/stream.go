@@ -17,13 +17,16 @@ import (
 // (work is recorded; a busy stream may capture, its queue goes on). An idle stream does its work
 // on the caller's thread, so that small messages cost no hand-over; work that would have to wait
 // for peers for long is queued instead. The worker ends when the queue is empty.
+//
+// In each of these states the stream may have failed: err is set, by the first work that fails, and
+// taken by Synchronize. Work is skipped meanwhile.
 type stream struct {
 	device *Device
 
 	mu      spin.Lock
 	queue   []work        // guarded by mu
 	idle    chan struct{} // closed when the queue runs empty; nil while idle; guarded by mu
-	err     error         // first error since the last Synchronize; guarded by mu
+	err     error         // why work is skipped, until Synchronize returns it; guarded by mu
 	capture *graph        // guarded by mu
 	closed  bool          // guarded by mu
 }
@@ -32,6 +35,8 @@ type stream struct {
 type work interface {
 	// run does the work and waits for whatever it needs.
 	run() error
+	// skip is called instead of run on a stream that has failed. It may wait for a turn.
+	skip(cause error)
 }
 
 // NewStream makes a stream.
@@ -49,10 +54,20 @@ func (s *stream) submit(w work, quick bool) error {
 		return nil
 	}
 	if quick && s.idle == nil {
-		return w.run()
+		s.do(w)
+		return nil
 	}
 	s.enqueue(w)
 	return nil
+}
+
+// do runs work, or skips it if the stream has failed. s.mu is held.
+func (s *stream) do(w work) {
+	if s.err != nil {
+		w.skip(s.err)
+		return
+	}
+	s.err = w.run()
 }
 
 func (s *stream) usable() error {
@@ -79,8 +94,14 @@ func (s *stream) drain() {
 		w := s.queue[0]
 		s.queue[0] = nil
 		s.queue = s.queue[1:]
+		failed := s.err
 		s.mu.Unlock()
-		err := w.run()
+		var err error
+		if failed != nil {
+			w.skip(failed)
+		} else {
+			err = w.run()
+		}
 		s.mu.Lock()
 		if s.err == nil {
 			s.err = err
@@ -98,7 +119,8 @@ func (s *stream) launch(p *plan) error {
 	if s.idle != nil && s.capture == nil {
 		s.catchUp()
 	}
-	if s.idle != nil || s.capture != nil || s.closed || p.Operation.PointToPoint() {
+	if s.idle != nil || s.capture != nil || s.closed || s.err != nil ||
+		p.Operation.PointToPoint() {
 		s.mu.Unlock()
 		return s.launchLater(p)
 	}
@@ -106,6 +128,7 @@ func (s *stream) launch(p *plan) error {
 	if queued != nil {
 		s.enqueue(queued)
 	}
+	s.err = err
 	s.mu.Unlock()
 	return err
 }
@@ -141,12 +164,39 @@ func (s *stream) launchLater(p *plan) error {
 	default:
 		w, err := p.c.issue(p)
 		if err != nil {
+			s.fail(err)
 			return err
 		}
 		s.enqueue(w)
 	}
 	return nil
 }
+
+// Fail makes the stream fail at this point of its work.
+func (s *stream) Fail(cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail(cause)
+}
+
+// fail is Fail with s.mu held. In a capture each launch of the graph fails.
+func (s *stream) fail(cause error) {
+	switch {
+	case s.capture != nil:
+		s.capture.add(failure{cause})
+	case s.idle != nil:
+		s.enqueue(failure{cause})
+	case s.err == nil:
+		s.err = cause
+	}
+}
+
+// failure is work that fails.
+type failure struct{ cause error }
+
+func (f failure) run() error { return f.cause }
+
+func (f failure) skip(error) {}
 
 // Copy copies bytes between device addresses.
 func (s *stream) Copy(dst, src uintptr, bytes int64) error {
@@ -184,7 +234,9 @@ func (f hostWork) run() (err error) {
 	return nil
 }
 
-// Synchronize waits until the stream is idle.
+func (f hostWork) skip(error) {}
+
+// Synchronize waits until the stream is idle, and ends its failure.
 func (s *stream) Synchronize(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +256,7 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	return err
 }
 
-// Close waits for the work, as long as the device's timeout allows.
+// Close waits for the work.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -217,9 +269,7 @@ func (s *stream) Close() error {
 		s.capture = nil
 	}
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.cfg.Timeout)
-	defer cancel()
-	return s.Synchronize(ctx)
+	return s.Synchronize(context.Background())
 }
 
 // own returns the stream behind the interface.

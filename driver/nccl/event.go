@@ -238,6 +238,9 @@ func (s *stream) Record(e driver.Event) error {
 	})
 }
 
+// WaitOnly is Wait: CUDA's events carry no failure.
+func (s *stream) WaitOnly(e driver.Event) error { return s.Wait(e) }
+
 // Wait makes later work wait for the event's point.
 func (s *stream) Wait(e driver.Event) error {
 	ev, ok := e.(*event)

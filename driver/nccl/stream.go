@@ -98,6 +98,9 @@ func (s *stream) usable() error {
 	return nil
 }
 
+// Fail has the next Synchronize return an error. What is queued goes on.
+func (s *stream) Fail(cause error) { s.fail(cause) }
+
 // fail keeps the first fault for the next Synchronize.
 func (s *stream) fail(err error) {
 	s.faults.Lock()

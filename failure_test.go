@@ -1,0 +1,222 @@
+package symmem_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// The tests of this file show that a failure flows forward: work that is queued behind a failed
+// call is not run, events carry the error, and groups that were to get the data fail, too.
+
+// wrong makes a rank err in an all-reduce that the others make as they should.
+var wrong = map[string]func(r *rank, g *symmem.Group, m symmem.Memory) error{
+	"another count": func(r *rank, g *symmem.Group, m symmem.Memory) error {
+		return g.AllReduce(r.ctx, m, m, 999, symmem.Float32, symmem.Sum, nil)
+	},
+	"another type": func(r *rank, g *symmem.Group, m symmem.Memory) error {
+		return g.AllReduce(r.ctx, m, m, 1000, symmem.Int32, symmem.Sum, nil)
+	},
+	"abort": func(_ *rank, g *symmem.Group, _ symmem.Memory) error {
+		g.Abort()
+		return nil
+	},
+	"leave": func(_ *rank, g *symmem.Group, _ symmem.Memory) error { return g.Close() },
+}
+
+// sum1000 queues the all-reduce that some rank does wrong.
+func (r *rank) sum1000(g *symmem.Group, m symmem.Memory, s *symmem.Stream) error {
+	return g.AllReduce(r.ctx, m, m, 1000, symmem.Float32, symmem.Sum, s)
+}
+
+func TestEventCarriesFailure(t *testing.T) {
+	waits := map[string]func(r *rank, e *symmem.Event, m symmem.Memory) error{
+		"event": func(r *rank, e *symmem.Event, _ symmem.Memory) error {
+			return e.Synchronize(r.ctx)
+		},
+		"stream": func(r *rank, e *symmem.Event, m symmem.Memory) error {
+			compute, out := r.stream(), make([]float32, 1000)
+			r.ok(compute.Wait(e))
+			r.ok(compute.Copy(symmem.Host(out), m))
+			err := compute.Synchronize(r.ctx)
+			if out[0] != 0 {
+				r.failf("work behind the failure has run")
+			}
+			r.ok(compute.Copy(symmem.Host(out), m))
+			r.ok(compute.Synchronize(r.ctx))
+			if out[0] == 0 {
+				r.failf("the stream does not go on after Synchronize")
+			}
+			return err
+		},
+	}
+	for how, err := range wrong {
+		for name, wait := range waits {
+			t.Run(how+", "+name, func(t *testing.T) {
+				queued := newGate(2)
+				together(t, 2, every, func(r *rank) {
+					g := r.split(r.World(), 0)
+					m := r.thousand(g)
+					if r.Rank() == 1 {
+						queued.pass(r)
+						_ = err(r, g, m)
+						_ = r.DefaultStream().Synchronize(r.ctx)
+						return
+					}
+					comm, e := r.stream(), r.event()
+					release := r.hold(comm)
+					r.ok(r.sum1000(g, m, comm))
+					r.ok(comm.Record(e))
+					queued.pass(r)
+					release()
+					if got := wait(r, e, m); got == nil || !errors.Is(got, g.Err()) {
+						r.failf("the wait says %v, the group %v", got, g.Err())
+					}
+					if got := comm.Synchronize(r.ctx); !errors.Is(got, g.Err()) {
+						r.failf("the stream says %v, the group %v", got, g.Err())
+					}
+				})
+			})
+		}
+	}
+}
+
+// thousand makes memory of 1000 numbers, none of them 0, in windows of the groups.
+func (r *rank) thousand(groups ...*symmem.Group) symmem.Memory {
+	r.t.Helper()
+	p := r.pool()
+	b := r.alloc(p, 4096)
+	for _, g := range groups {
+		r.ok(p.Register(r.ctx, g))
+	}
+	r.fill(b, float32(r.Rank()+1))
+	m, err := b.Memory().Slice(0, 4000)
+	r.ok(err)
+	return m
+}
+
+func (r *rank) event() *symmem.Event {
+	r.t.Helper()
+	e, err := r.NewEvent()
+	r.ok(err)
+	return e
+}
+
+// TestFailureReachesOtherGroups sums in two steps, over ranks 0 and 2, then over 0 and 1.
+func TestFailureReachesOtherGroups(t *testing.T) {
+	for how, err := range wrong {
+		for _, graph := range []bool{false, true} {
+			name := how
+			if graph {
+				name += ", in a graph"
+			}
+			t.Run(name, func(t *testing.T) {
+				queued := newGate(3)
+				together(t, 3, every, func(r *rank) { twoLevels(r, graph, queued, err) })
+			})
+		}
+	}
+}
+
+func twoLevels(
+	r *rank, graph bool, queued *gate, wrong func(*rank, *symmem.Group, symmem.Memory) error,
+) {
+	first, second := r.split(r.World(), r.Rank()%2), r.split(r.World(), r.Rank()/2)
+	m := r.thousand(first, second)
+	s := r.stream()
+	switch r.Rank() {
+	case 0:
+		release := r.hold(s)
+		r.ok(r.replayed(s, graph, func() error {
+			return errors.Join(r.sum1000(first, m, s), r.sum1000(second, m, s))
+		}))
+		queued.pass(r)
+		release()
+	case 1:
+		queued.pass(r)
+		r.ok(r.replayed(s, graph, func() error { return r.sum1000(second, m, s) }))
+	case 2:
+		queued.pass(r)
+		_ = wrong(r, first, m)
+		_ = r.DefaultStream().Synchronize(r.ctx)
+		return
+	}
+	err := s.Synchronize(r.ctx)
+	if err == nil || second.Err() == nil {
+		r.failf("the stream says %v, the second group %v", err, second.Err())
+	}
+	if r.Rank() == 1 {
+		if !errors.Is(err, second.Err()) {
+			r.failf("the stream says %v, the group %v", err, second.Err())
+		}
+		var prior *symmem.PriorError
+		if !errors.As(err, &prior) || prior.Rank != 0 || prior.Cause == nil {
+			r.failf("got %v, want what has failed on rank 0", err)
+		}
+	}
+}
+
+// replayed queues work, by way of a graph if one is wanted.
+func (r *rank) replayed(s *symmem.Stream, graph bool, queue func() error) error {
+	if !graph {
+		return queue()
+	}
+	r.ok(s.BeginCapture())
+	r.ok(queue())
+	g, err := s.EndCapture()
+	r.ok(err)
+	return g.Launch(s)
+}
+
+// TestWaitForOwnWorkHasNoDeadline keeps a stream of rank 0 busy for longer than the timeout.
+func TestWaitForOwnWorkHasNoDeadline(t *testing.T) {
+	const timeout = 500 * time.Millisecond
+	ready := newGate(2)
+	together(t, 2, symmem.Options{Timeout: timeout}, func(r *rank) {
+		b := r.window(r.pool(), 4096)
+		m := b.Memory()
+		r.fill(b, float32(r.Rank()+1))
+		s := r.stream()
+		if r.Rank() == 0 {
+			busy, e := r.stream(), r.event()
+			release := r.hold(busy)
+			r.ok(busy.Record(e))
+			r.ok(s.Wait(e))
+			time.AfterFunc(4*timeout, release)
+			r.ok(e.Synchronize(r.ctx))
+		}
+		ready.pass(r)
+		r.ok(r.World().AllReduce(r.ctx, m, m, 1024, symmem.Float32, symmem.Sum, s))
+		r.ok(s.Synchronize(r.ctx))
+		r.holds(b, 3)
+	})
+}
+
+// TestMemoryOfFailedWorkIsReused gives memory that failed work has used to a stream that has
+// nothing to do with it.
+func TestMemoryOfFailedWorkIsReused(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.poolWith(symmem.PoolOptions{
+			Domain: r.World(), FirstSegment: 2 * mib, Capacity: 2 * mib,
+		})
+		failing := r.stream()
+		b := r.alloc(p, 2*mib)
+		release := r.hold(failing)
+		r.ok(failing.Host(func() { panic("on purpose") }))
+		r.ok(failing.Fill(b.Memory(), 7))
+		r.ok(b.Free())
+		release()
+		again := r.alloc(p, 2*mib)
+		if again.Address() != b.Address() {
+			r.failf("the memory was not reused")
+		}
+		r.fill(again, 3)
+		r.synchronize()
+		r.holds(again, 3)
+		if err := failing.Synchronize(r.ctx); err == nil {
+			r.failf("the failure was lost")
+		}
+	})
+}

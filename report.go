@@ -1,0 +1,114 @@
+package symmem
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"symmem/driver"
+)
+
+// report is what a rank tells the others about its fault.
+type report struct {
+	Kind     string         `json:"kind"`
+	Doing    string         `json:"doing"`
+	Waited   time.Duration  `json:"waited"`
+	Ranks    []int          `json:"ranks"`
+	Activity map[int]string `json:"activity"`
+	Text     string         `json:"text"`
+	// Rank is the world rank of a PriorError, and Cause what had failed there. Pending tells that
+	// the rank does not know the cause for sure yet.
+	Rank    int     `json:"rank"`
+	Cause   *report `json:"cause,omitempty"`
+	Pending bool    `json:"pending,omitempty"`
+	from    int     // the world rank whose report it is
+}
+
+// The kinds of a report, in the order in which one explains the others: a rank that is lost makes
+// others late, a stream that had failed before leaves them without a rank, and a divergence makes
+// them wait in different places.
+const (
+	kindLost     = "lost"
+	kindPrior    = "prior"
+	kindDiverged = "diverged"
+	kindLate     = "late"
+	kindAborted  = "aborted"
+	kindPeer     = "peer"
+	kindOther    = "other"
+)
+
+// reportOf is what a rank tells of an error. A PriorError comes first, since it holds another error.
+func reportOf(cause error) report {
+	var prior *PriorError
+	if errors.As(cause, &prior) {
+		first := reportOf(prior.Cause)
+		return report{Kind: kindPrior, Doing: prior.Doing, Rank: prior.Rank, Cause: &first}
+	}
+	var lost *driver.RankLostError
+	var late *driver.TimeoutError
+	var mismatch *driver.MismatchError
+	var stray *driver.StrayError
+	var diverged *DivergenceError
+	switch {
+	case errors.As(cause, &lost):
+		return report{Kind: kindLost, Doing: lost.Doing, Ranks: lost.Ranks}
+	case errors.As(cause, &diverged):
+		return report{Kind: kindDiverged, Doing: "agreement", Text: diverged.Error()}
+	case errors.As(cause, &mismatch):
+		return report{Kind: kindDiverged, Doing: mismatch.Error()}
+	case errors.As(cause, &stray):
+		return report{Kind: kindDiverged, Doing: stray.Doing, Activity: stray.Elsewhere}
+	case errors.As(cause, &late):
+		return report{
+			Kind: kindLate, Doing: late.Doing, Waited: late.Waited, Ranks: late.Missing,
+			Activity: late.Activity,
+		}
+	case errors.Is(cause, driver.ErrAborted):
+		return report{Kind: kindAborted, Text: cause.Error()}
+	case errors.Is(cause, driver.ErrFault):
+		doing := strings.TrimSuffix(cause.Error(), ": "+driver.ErrFault.Error())
+		return report{Kind: kindPeer, Doing: doing}
+	default:
+		return report{Kind: kindOther, Text: cause.Error()}
+	}
+}
+
+// merge joins the ranks that reports name. The first report, by rank, words the error, so that it
+// reads alike everywhere.
+func merge(reports []report) (first report, ranks []int, activity map[int]string) {
+	activity = map[int]string{}
+	for _, r := range reports {
+		ranks = append(ranks, r.Ranks...)
+		for rank, doing := range r.Activity {
+			activity[rank] = doing
+		}
+	}
+	slices.Sort(ranks)
+	return reports[0], slices.Compact(ranks), activity
+}
+
+// err is the error that a report was made of, as far as a report holds it.
+func (r *report) err() error {
+	switch r.Kind {
+	case kindLost:
+		return &RankLostError{Ranks: r.Ranks, Doing: r.Doing}
+	case kindLate:
+		return &TimeoutError{
+			Doing: r.Doing, Waited: r.Waited, Missing: r.Ranks, Activity: r.Activity,
+		}
+	case kindAborted:
+		return fmt.Errorf("%s: %w", strings.TrimSuffix(r.Text, ": "+ErrAborted.Error()), ErrAborted)
+	case kindPrior:
+		return &PriorError{Doing: r.Doing, Rank: r.Rank, Cause: r.Cause.err()}
+	case kindDiverged:
+		if len(r.Activity) > 0 {
+			return &driver.StrayError{Doing: r.Doing, Elsewhere: r.Activity}
+		}
+	}
+	if r.Text == "" {
+		return errors.New(r.Doing)
+	}
+	return errors.New(r.Text)
+}
