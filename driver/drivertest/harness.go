@@ -27,6 +27,9 @@ type Harness struct {
 	// Slow tells that a call costs much more here than elsewhere, as on a GPU of software. Of the
 	// trials of all types and counts a third is made then: every count, with every third type.
 	Slow bool
+	// Drops tells that a stream which has failed drops its work, as driver.Stream says, and that
+	// events carry the failure. Kernels that a GPU has been given run on.
+	Drops bool
 }
 
 // spares tells whether a trial is left out.
@@ -74,6 +77,9 @@ func Run(t *testing.T, h Harness) {
 		{"exchange", exchangeContracts},
 		{"faults", faultContracts},
 		{"closing", closingContracts},
+	}
+	if h.Drops {
+		chapters = append(chapters, chapter{"failures", failureContracts})
 	}
 	for _, c := range chapters {
 		t.Run(c.name, func(t *testing.T) {

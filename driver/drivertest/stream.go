@@ -60,14 +60,14 @@ func proveErrorOnce(t *testing.T, h Harness) {
 	g, err := r.hold(r.stream)
 	must(t, err)
 	must(t, r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
-	ran := false
-	must(t, r.stream.Host(func() { ran = true }))
 	r.group.Abort(nil)
 	g.open()
 	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
+	ran := false
+	must(t, r.stream.Host(func() { ran = true }))
 	must(t, r.stream.Synchronize(w.ctx))
 	if !ran {
-		t.Error("work behind the error was not done")
+		t.Error("the stream does not run work after Synchronize has returned the error")
 	}
 }
 

@@ -178,9 +178,10 @@ func (c *trial) judge(r *rank, call driver.Call, before []byte) error {
 	return nil
 }
 
-// launch prepares and launches a call and waits for its end.
+// launch prepares and launches a call and waits for its end. The stream runs again after an error.
 func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	if err := r.queue(c, s, call); err != nil {
+		_ = s.Synchronize(r.world.ctx) // ends the failure, which is the error again
 		return err
 	}
 	return s.Synchronize(r.world.ctx)

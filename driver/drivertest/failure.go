@@ -1,0 +1,136 @@
+package drivertest
+
+import (
+	"errors"
+	"testing"
+
+	"symmem/driver"
+)
+
+var failureContracts = []contract{
+	{"a failed stream drops its work until Synchronize", proveDropped},
+	{"a point behind a failure carries the error, as often as it is asked", provePointFails},
+	{"Wait hands a failure on, WaitOnly does not", proveWaitFails},
+	{"a collective that is dropped fails its group with a PriorError", proveDroppedCollective},
+	{"a collective refused by a failed group fails the stream", proveRefusedCollective},
+	{"a failure in a capture fails each launch", proveCapturedFailure},
+}
+
+// errPurpose is a failure that a test makes.
+var errPurpose = errors.New("a failure on purpose")
+
+// broken returns a busy stream that fails once the gate is open.
+func broken(t *testing.T, r *rank) (driver.Stream, *gate) {
+	t.Helper()
+	s := newStream(t, r)
+	g, err := r.hold(s)
+	must(t, err)
+	s.Fail(errPurpose)
+	return s, g
+}
+
+func proveDropped(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	s, g := broken(t, r)
+	b, err := r.newBuffer(64)
+	must(t, err)
+	ran := false
+	must(t, s.Host(func() { ran = true }))
+	must(t, s.Fill(b.at(0), 1, 64))
+	g.open()
+	wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errPurpose)
+	must(t, s.Synchronize(r.world.ctx))
+	if ran {
+		t.Error("work behind the failure was done")
+	}
+	must(t, r.expectAll(b.at(0), 0, 64))
+	must(t, s.Fill(b.at(0), 2, 64))
+	must(t, s.Synchronize(r.world.ctx))
+	must(t, r.expectAll(b.at(0), 2, 64))
+}
+
+func provePointFails(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	s, g := broken(t, r)
+	e := newEvent(t, r)
+	must(t, s.Record(e))
+	g.open()
+	for range 2 {
+		wantError(t, "synchronizing", e.Synchronize(r.world.ctx), errPurpose)
+	}
+	wantError(t, "synchronizing the stream", s.Synchronize(r.world.ctx), errPurpose)
+	wantError(t, "synchronizing", e.Synchronize(r.world.ctx), errPurpose)
+	must(t, s.Record(e))
+	must(t, e.Synchronize(r.world.ctx))
+}
+
+func proveWaitFails(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	for _, late := range []bool{false, true} {
+		s, g := broken(t, r)
+		e, wait, only := newEvent(t, r), newStream(t, r), newStream(t, r)
+		must(t, s.Record(e))
+		finish := func() {
+			g.open()
+			wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errPurpose)
+		}
+		if late {
+			finish()
+		}
+		must(t, wait.Wait(e))
+		must(t, only.WaitOnly(e))
+		if !late {
+			finish()
+		}
+		wantError(t, "waiting", wait.Synchronize(r.world.ctx), errPurpose)
+		must(t, only.Synchronize(r.world.ctx))
+	}
+}
+
+func proveDroppedCollective(t *testing.T, h Harness) {
+	w := newWorld(t, h, 2, options{})
+	w.spoilt = true
+	must(t, w.each(func(r *rank) error {
+		s := r.stream
+		if r.number == 0 {
+			s.Fail(errPurpose)
+		}
+		err := r.launch(r.group, s, driver.Call{Operation: driver.Barrier})
+		var prior *driver.PriorError
+		switch {
+		case r.number == 1 && !errors.Is(err, driver.ErrFault):
+			return errors.New("a barrier ended without the rank that dropped it")
+		case r.number == 0 && !errors.Is(err, errPurpose):
+			return errors.New("the stream does not return its first error")
+		case r.number == 0 && (!errors.As(r.group.Cause(), &prior) || prior.Rank != 0):
+			return errors.New("the group has not failed with a PriorError of rank 0")
+		}
+		return nil
+	}))
+}
+
+func proveRefusedCollective(t *testing.T, h Harness) {
+	w := newWorld(t, h, 1, options{})
+	w.spoilt = true
+	r := w.ranks[0]
+	r.group.Abort(nil)
+	wantError(t, "launching", r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}),
+		driver.ErrAborted)
+	must(t, r.stream.Host(func() { t.Error("work behind the collective was done") }))
+	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
+	must(t, r.stream.Synchronize(w.ctx))
+}
+
+func proveCapturedFailure(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	must(t, r.stream.BeginCapture())
+	r.stream.Fail(errPurpose)
+	g, err := r.stream.EndCapture()
+	must(t, err)
+	must(t, r.stream.Synchronize(r.world.ctx))
+	for range 2 {
+		must(t, g.Launch(r.stream))
+		wantError(t, "synchronizing", r.stream.Synchronize(r.world.ctx), errPurpose)
+	}
+	must(t, g.Close())
+}
