@@ -1,6 +1,7 @@
 package symmem_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,11 +134,12 @@ func (r *rank) window(p *symmem.Pool, bytes int64) symmem.Buffer {
 	return b
 }
 
-// sum adds up a whole buffer over the group's ranks, in place, and waits for it.
+// sum adds up a whole buffer over the group's ranks, in place, and waits for it. The stream runs
+// again after an error.
 func (r *rank) sum(g *symmem.Group, b symmem.Buffer) error {
 	m := b.Memory()
 	err := g.AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, nil)
-	return errors.Join(err, r.DefaultStream().Synchronize(r.ctx))
+	return cmp.Or(err, r.DefaultStream().Synchronize(r.ctx))
 }
 
 // sums ends the rank unless the group adds up a buffer correctly.

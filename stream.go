@@ -21,7 +21,7 @@ import (
 // States: running; failed, after the first error of its work; running again once Synchronize has
 // returned that error. What is queued on a failed stream is not run. Events recorded on it carry
 // the error to whoever waits for them, and a collective that is not run fails its group, on all
-// ranks, with a PriorError. On GPUs only the error is kept: kernels that are queued already run.
+// ranks, with a PriorError. On GPUs what is queued runs on, and only Synchronize returns the error.
 type Stream struct {
 	rt     *Runtime
 	number alloc.Stream

@@ -131,7 +131,8 @@ type Stream interface {
 	// WaitOnly is Wait without the failure: for work that does not use the results before the
 	// point, such as that on memory which is used again.
 	WaitOnly(Event) error
-	// Fail makes the stream fail at this point of its work.
+	// Fail makes the stream fail at this point of its work, with an error that the caller knows:
+	// Synchronize returns it once more, and Close does not.
 	Fail(cause error)
 	// Synchronize waits until the stream is idle, and returns the first error of its work, once.
 	Synchronize(ctx context.Context) error

@@ -27,6 +27,7 @@ type stream struct {
 	queue   []work        // guarded by mu
 	idle    chan struct{} // closed when the queue runs empty; nil while idle; guarded by mu
 	err     error         // why work is skipped, until Synchronize returns it; guarded by mu
+	told    bool          // a caller knows err from the call that failed; guarded by mu
 	capture *graph        // guarded by mu
 	closed  bool          // guarded by mu
 }
@@ -67,7 +68,7 @@ func (s *stream) do(w work) {
 		w.skip(s.err)
 		return
 	}
-	s.err = w.run()
+	s.err, s.told = w.run(), false
 }
 
 func (s *stream) usable() error {
@@ -104,7 +105,8 @@ func (s *stream) drain() {
 		}
 		s.mu.Lock()
 		if s.err == nil {
-			s.err = err
+			_, known := w.(failure)
+			s.err, s.told = err, known
 		}
 	}
 	s.queue = nil
@@ -128,7 +130,7 @@ func (s *stream) launch(p *plan) error {
 	if queued != nil {
 		s.enqueue(queued)
 	}
-	s.err = err
+	s.err, s.told = err, true
 	s.mu.Unlock()
 	return err
 }
@@ -187,11 +189,11 @@ func (s *stream) fail(cause error) {
 	case s.idle != nil:
 		s.enqueue(failure{cause})
 	case s.err == nil:
-		s.err = cause
+		s.err, s.told = cause, true
 	}
 }
 
-// failure is work that fails.
+// failure is work that fails, of which the caller knows.
 type failure struct{ cause error }
 
 func (f failure) run() error { return f.cause }
@@ -238,6 +240,12 @@ func (f hostWork) skip(error) {}
 
 // Synchronize waits until the stream is idle, and ends its failure.
 func (s *stream) Synchronize(ctx context.Context) error {
+	_, err := s.finish(ctx)
+	return err
+}
+
+// finish is Synchronize, which also reports whether the caller knows the error.
+func (s *stream) finish(ctx context.Context) (told bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.idle != nil {
@@ -248,15 +256,15 @@ func (s *stream) Synchronize(ctx context.Context) error {
 			s.mu.Lock()
 		case <-ctx.Done():
 			s.mu.Lock()
-			return fmt.Errorf("synchronizing a stream: %w", context.Cause(ctx))
+			return false, fmt.Errorf("synchronizing a stream: %w", context.Cause(ctx))
 		}
 	}
-	err := s.err
-	s.err = nil
-	return err
+	told, err = s.told, s.err
+	s.told, s.err = false, nil
+	return told, err
 }
 
-// Close waits for the work.
+// Close waits for the work, and returns its first error if nobody knows it.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -269,7 +277,10 @@ func (s *stream) Close() error {
 		s.capture = nil
 	}
 	s.mu.Unlock()
-	return s.Synchronize(context.Background())
+	if told, err := s.finish(context.Background()); !told {
+		return err
+	}
+	return nil
 }
 
 // own returns the stream behind the interface.

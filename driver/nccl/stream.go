@@ -98,8 +98,8 @@ func (s *stream) usable() error {
 	return nil
 }
 
-// Fail has the next Synchronize return an error. What is queued goes on.
-func (s *stream) Fail(cause error) { s.fail(cause) }
+// Fail does nothing: the caller knows the error, and what a GPU has been given runs on.
+func (s *stream) Fail(error) {}
 
 // fail keeps the first fault for the next Synchronize.
 func (s *stream) fail(err error) {
