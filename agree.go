@@ -129,7 +129,7 @@ func (g *Group) compare(
 func (g *Group) compareOn(
 	ctx context.Context, exchange agreement.Exchange, c agreement.Config,
 ) (*agreement.Verdict, error) {
-	c.Rank, c.Ranks, c.Group = g.rank, len(g.ranks), g.id
+	c.Rank, c.Ranks, c.Group, c.Names = g.rank, len(g.ranks), g.id, g.names()
 	machine, err := agreement.New(c)
 	if err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ func (g *Group) compareOn(
 // has the same verdict, but may be interrupted by the failure of another before it knows: so the
 // ranks meet once more, as after any fault, and find the same again.
 func (g *Group) heed(v *agreement.Verdict) error {
-	if err := v.Err(); err != nil {
+	if err := g.divergence(v); err != nil {
 		g.comm.Abort(err)
 		return g.settle(g.comm.Cause())
 	}

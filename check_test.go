@@ -134,7 +134,7 @@ func TestCheckFindsWhatDiffersBeforeAnythingIsRegistered(t *testing.T) {
 		}
 		stray(r, p)
 		d := r.diverged(r.World().Check(r.ctx))
-		if d.Position != 2 || d.Group != r.World().ID() || len(d.Variants) != 2 {
+		if d.Position != 2 || d.Group != r.World().ID() || len(d.Sides) != 2 {
 			r.failf("%+v", d)
 		}
 	})

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"symmem/driver"
-	"symmem/internal/agreement"
 	"symmem/internal/alloc"
+	"symmem/internal/rendezvous"
 )
 
 // Errors that can come from any call. They are wrapped; use errors.Is.
@@ -21,8 +21,9 @@ var (
 
 // Errors of memory.
 var (
-	// ErrOutOfMemory matches every OutOfMemoryError.
-	ErrOutOfMemory = alloc.ErrOutOfMemory
+	// ErrOutOfMemory matches every OutOfMemoryError, and what else has come of a want of memory: of
+	// the device, of CUDA, of the system.
+	ErrOutOfMemory = driver.ErrOutOfMemory
 	// ErrSize is returned for a size that is not positive, or absurd.
 	ErrSize = alloc.ErrSize
 	// ErrDoubleFree is returned for a buffer that was freed before.
@@ -46,11 +47,83 @@ var (
 )
 
 // OutOfMemoryError says that a request fits neither the free memory of its stream nor what may
-// still be mapped. Its fields are in bytes.
-type OutOfMemoryError = alloc.OutOfMemoryError
+// still be mapped. errors.Is finds it as ErrOutOfMemory.
+type OutOfMemoryError struct {
+	// Requested is what the caller asked for, in bytes.
+	Requested int64 `json:"requested"`
+	// Free is what the stream's free blocks have together, and LargestFree what the largest of them
+	// has, in bytes.
+	Free        int64 `json:"free"`
+	LargestFree int64 `json:"largest_free"`
+	// Capacity is the limit of the pool in bytes, 0 if it has none.
+	Capacity int64 `json:"capacity"`
+	// Device is why the device mapped no more; nil where the pool's capacity was the limit. It is
+	// not encoded as JSON.
+	Device error `json:"-"`
+}
+
+// Error names the figures in bytes, and what to do.
+func (e *OutOfMemoryError) Error() string {
+	limit := "no capacity set"
+	if e.Capacity > 0 {
+		limit = fmt.Sprintf("capacity %d", e.Capacity)
+	}
+	text := fmt.Sprintf("out of memory: requested %d bytes, free %d, largest free block %d, %s",
+		e.Requested, e.Free, e.LargestFree, limit)
+	if e.Device != nil {
+		text += ": " + e.Device.Error()
+	}
+	return text
+}
+
+// Is reports whether target is ErrOutOfMemory.
+func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemory }
+
+// Unwrap returns why the device mapped no more.
+func (e *OutOfMemoryError) Unwrap() error { return e.Device }
+
+// exhausted makes an error of the allocator's core one of ours; device is why the device mapped no
+// more, if that is what happened.
+func exhausted(err, device error) error {
+	var full *alloc.OutOfMemoryError
+	if !errors.As(err, &full) {
+		return errors.Join(err, device)
+	}
+	return &OutOfMemoryError{
+		Requested: full.Requested, Free: full.Free, LargestFree: full.LargestFree,
+		Capacity: full.Capacity, Device: device,
+	}
+}
 
 // TimeoutError says which ranks did not come within the deadline, and what they were doing.
 type TimeoutError = driver.TimeoutError
+
+// AbsentError says which ranks have not come to Open, Join or Split. errors.As finds it as a
+// TimeoutError, too.
+type AbsentError = driver.AbsentError
+
+// absence makes an error of the rendezvous one of ours, where it is about ranks that did not come.
+func absence(err error) error {
+	var absent *rendezvous.AbsentError
+	if !errors.As(err, &absent) {
+		return err
+	}
+	return &arrival{AbsentError{Doing: "meeting all ranks", Ranks: absent.Ranks, Err: err}}
+}
+
+// arrival is an AbsentError that has the words of what it wraps: these name the ranks already, and
+// the store at which they were to meet.
+type arrival struct{ AbsentError }
+
+func (e *arrival) Error() string { return e.Err.Error() }
+
+func (e *arrival) As(target any) bool {
+	if absent, ok := target.(**AbsentError); ok {
+		*absent = &e.AbsentError
+		return true
+	}
+	return e.AbsentError.As(target)
+}
 
 // RankLostError says which ranks' processes have ended.
 type RankLostError = driver.RankLostError
@@ -59,9 +132,17 @@ type RankLostError = driver.RankLostError
 // its stream had failed there. Its Cause is what a group or the stream reported there.
 type PriorError = driver.PriorError
 
-// DivergenceError says that ranks which should be alike are not, and where: the first event at
-// which they differ, with what each rank has there. Every rank of the group gets the same one.
-type DivergenceError = agreement.DivergenceError
+// StrayError says that ranks are in different places of their programs, or have left the group, so
+// that a call can never complete.
+type StrayError = driver.StrayError
+
+// MismatchError says that the two ends of a message, or the calls of a collective, differ, where no
+// more than that could be found out; mostly a DivergenceError says it.
+type MismatchError = driver.MismatchError
+
+// PeerError says that other ranks of a group failed first, where their reason could not be found
+// out.
+type PeerError = driver.PeerError
 
 // once joins errors, and says once what several of them say: what keeps one stream or segment from
 // being given back often keeps others, too.

@@ -208,7 +208,7 @@ func (g *Group) conclude(cause error, all reports) error {
 	switch of := all.of; {
 	case len(of[kindLost]) > 0:
 		first, ranks, _ := merge(of[kindLost])
-		return &RankLostError{Ranks: ranks, Doing: first.Doing}
+		return &RankLostError{Ranks: ranks, Doing: first.Doing, Members: g.ranks}
 	case len(of[kindPrior]) > 0:
 		return of[kindPrior][0].err()
 	case len(of[kindDiverged]) > 0:
@@ -217,12 +217,13 @@ func (g *Group) conclude(cause error, all reports) error {
 		}
 		// The histories are equal, as when a rank has left the group: then where each rank is.
 		if first, _, activity := merge(of[kindDiverged]); len(activity) > 0 {
-			return &driver.StrayError{Doing: first.Doing, Elsewhere: activity}
+			return &driver.StrayError{Doing: first.Doing, Elsewhere: activity, Members: g.ranks}
 		}
 	case len(of[kindLate]) > 0:
 		first, ranks, activity := merge(of[kindLate])
 		return &TimeoutError{
 			Doing: first.Doing, Waited: first.Waited, Missing: ranks, Activity: activity,
+			Members: g.ranks,
 		}
 	case len(of[kindAborted]) > 0:
 		return fmt.Errorf("group %s: %w", g.id, ErrAborted)
@@ -233,6 +234,7 @@ func (g *Group) conclude(cause error, all reports) error {
 		// A rank has failed, and then did not come to say why.
 		return &TimeoutError{
 			Doing: "finding out why group " + g.id + " failed", Waited: grace, Missing: all.silent,
+			Members: g.ranks,
 		}
 	}
 	return cause
@@ -267,7 +269,7 @@ func (g *Group) explainDivergence(cause error) error {
 		if err != nil {
 			return errors.Join(cause, err)
 		}
-		if err := verdict.Err(); err != nil {
+		if err := g.divergence(verdict); err != nil {
 			return err
 		}
 	}

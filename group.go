@@ -23,7 +23,8 @@ import (
 // collective must come in the same order on every rank.
 type Group struct {
 	rt    *Runtime
-	id    string
+	id    string // as people know it
+	full  string // the same on all ranks, and no other group's
 	key   registry.GroupKey
 	ranks []int // world ranks in group order
 	rank  int
@@ -65,9 +66,10 @@ type memberEntry struct {
 func (rt *Runtime) connect(
 	ctx context.Context, id string, ranks []int, rank int,
 ) (*Group, error) {
-	comm, err := rt.device.Connect(ctx, driver.GroupConfig{
+	config := driver.GroupConfig{
 		ID: id, Ranks: ranks, Rank: rank, Check: rt.Check() == CheckEvery,
-	})
+	}
+	comm, err := rt.device.Connect(ctx, config)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +78,7 @@ func (rt *Runtime) connect(
 		return nil, errors.Join(err, comm.Close())
 	}
 	g := &Group{
-		rt: rt, id: id, ranks: ranks, rank: rank, comm: comm, fault: newFault(),
+		rt: rt, id: config.Name(), full: id, ranks: ranks, rank: rank, comm: comm, fault: newFault(),
 		key: registry.GroupKey{ID: handoff.Space("group/" + id)}, tuning: table, shape: shape,
 	}
 	g.choice.Store(int32(rt.opts.Path))
@@ -93,7 +95,8 @@ func (rt *Runtime) connect(
 	return g, nil
 }
 
-// ID names the group; it is the same on all of its ranks.
+// ID names the group: as Join was told, else after the group that was split. It is the same on all
+// of its ranks.
 func (g *Group) ID() string { return g.id }
 
 // Rank is this rank's number in the group.
@@ -133,7 +136,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 		return nil, nil
 	}
 	ranks, rank := subgroup(all, g.ranks, g.rank, int64(color))
-	id := fmt.Sprintf("%s/%d.%d", g.id, g.splits, color)
+	id := fmt.Sprintf("%s/%d.%d", g.full, g.splits, color)
 	sub, err := g.rt.connect(ctx, id, ranks, rank)
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)

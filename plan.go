@@ -326,9 +326,18 @@ func (g *Group) places(call *driver.Call) (send, recv *windowPlace, why string) 
 func (g *Group) describe(call *driver.Call, sequence uint64) *agreement.CollectiveCall {
 	c := &agreement.CollectiveCall{
 		Operation: call.Operation.String(), Path: call.Path.String(),
-		DataType: call.DataType.String(), ReduceOp: call.ReduceOp.String(),
-		Root: call.Root, Count: uint64(call.Count), Sequence: sequence,
+		DataType: call.DataType.String(), Root: -1, Count: uint64(call.Count), Sequence: sequence,
 		SendSegment: -1, RecvSegment: -1,
+	}
+	switch call.Operation {
+	case driver.AllReduce, driver.ReduceScatter, driver.AllReduceRMSNorm:
+		c.ReduceOp = call.ReduceOp.String()
+	case driver.Reduce:
+		c.ReduceOp, c.Root = call.ReduceOp.String(), call.Root
+	case driver.Broadcast:
+		c.Root = call.Root
+	case driver.Barrier:
+		c.DataType, c.Count = "", 0
 	}
 	if call.Norm != nil {
 		describeNorm(c, call.Norm)
@@ -336,7 +345,7 @@ func (g *Group) describe(call *driver.Call, sequence uint64) *agreement.Collecti
 	}
 	if call.Operation.PointToPoint() {
 		// The two ends differ in operation, peer and place, and may.
-		c.Operation, c.Root = "SendRecv", 0
+		c.Operation = "SendRecv"
 		return c
 	}
 	if call.SendWindow != nil && call.RecvWindow != nil {

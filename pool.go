@@ -169,9 +169,11 @@ func (rt *Runtime) poolID(domain *Group) uint64 {
 	if domain == rt.world {
 		return count
 	}
-	const numbers = 1 << 16
-	return domain.key.ID&^(numbers-1) | count%numbers
+	return domain.key.ID&^(poolNumbers-1) | count%poolNumbers
 }
+
+// poolNumbers is how many pools of one domain have ids of their own.
+const poolNumbers = 1 << 16
 
 func (rt *Runtime) allPools() []*Pool {
 	rt.mu.Lock()
@@ -272,7 +274,7 @@ func (p *Pool) allocSlowly(
 			return alloc.Block{}, settleErr
 		}
 		if err != nil {
-			return alloc.Block{}, fmt.Errorf("allocating %d bytes: %w", bytes, err)
+			return alloc.Block{}, fmt.Errorf("allocating %d bytes: %w", bytes, exhausted(err, nil))
 		}
 		if growth.Bytes == 0 {
 			return block, nil
@@ -290,7 +292,7 @@ func (p *Pool) growFailed(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err
 	}
-	return errors.Join(p.core.GrowFailed(bytes, s.number), err)
+	return exhausted(p.core.GrowFailed(bytes, s.number), err)
 }
 
 // grow maps a segment, for the call that needs it. p.mu is held.
@@ -372,7 +374,7 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uintptr) error {
 	}
 	growth, err := p.core.Reserve(bytes, s.number)
 	if err != nil {
-		return err
+		return exhausted(err, nil)
 	}
 	p.ledger.Absorb(&ledger.Event{
 		Kind: ledger.KindReserve, Stream: uint32(s.number), Segment: -1, Size: growth.Bytes,

@@ -17,7 +17,10 @@ type report struct {
 	Waited   time.Duration  `json:"waited"`
 	Ranks    []int          `json:"ranks"`
 	Activity map[int]string `json:"activity"`
+	Members  []int          `json:"members,omitempty"`
 	Text     string         `json:"text"`
+	// Divergence is the error itself, where it is one.
+	Divergence *DivergenceError `json:"divergence,omitempty"`
 	// Rank is the world rank of a PriorError, and Cause what had failed there. Pending tells that
 	// the rank does not know the cause for sure yet.
 	Rank    int     `json:"rank"`
@@ -51,22 +54,27 @@ func reportOf(cause error) report {
 	var mismatch *driver.MismatchError
 	var stray *driver.StrayError
 	var diverged *DivergenceError
+	var peer *driver.PeerError
 	switch {
 	case errors.As(cause, &lost):
-		return report{Kind: kindLost, Doing: lost.Doing, Ranks: lost.Ranks}
+		return report{Kind: kindLost, Doing: lost.Doing, Ranks: lost.Ranks, Members: lost.Members}
 	case errors.As(cause, &diverged):
-		return report{Kind: kindDiverged, Doing: "agreement", Text: diverged.Error()}
+		return report{Kind: kindDiverged, Doing: "agreement", Divergence: diverged}
 	case errors.As(cause, &mismatch):
 		return report{Kind: kindDiverged, Doing: mismatch.Error()}
 	case errors.As(cause, &stray):
-		return report{Kind: kindDiverged, Doing: stray.Doing, Activity: stray.Elsewhere}
+		return report{
+			Kind: kindDiverged, Doing: stray.Doing, Activity: stray.Elsewhere, Members: stray.Members,
+		}
 	case errors.As(cause, &late):
 		return report{
 			Kind: kindLate, Doing: late.Doing, Waited: late.Waited, Ranks: late.Missing,
-			Activity: late.Activity,
+			Activity: late.Activity, Members: late.Members,
 		}
 	case errors.Is(cause, driver.ErrAborted):
 		return report{Kind: kindAborted, Text: cause.Error()}
+	case errors.As(cause, &peer):
+		return report{Kind: kindPeer, Doing: peer.Doing}
 	case errors.Is(cause, driver.ErrFault):
 		doing := strings.TrimSuffix(cause.Error(), ": "+driver.ErrFault.Error())
 		return report{Kind: kindPeer, Doing: doing}
@@ -93,18 +101,22 @@ func merge(reports []report) (first report, ranks []int, activity map[int]string
 func (r *report) err() error {
 	switch r.Kind {
 	case kindLost:
-		return &RankLostError{Ranks: r.Ranks, Doing: r.Doing}
+		return &RankLostError{Ranks: r.Ranks, Doing: r.Doing, Members: r.Members}
 	case kindLate:
 		return &TimeoutError{
 			Doing: r.Doing, Waited: r.Waited, Missing: r.Ranks, Activity: r.Activity,
+			Members: r.Members,
 		}
 	case kindAborted:
 		return fmt.Errorf("%s: %w", strings.TrimSuffix(r.Text, ": "+ErrAborted.Error()), ErrAborted)
 	case kindPrior:
 		return &PriorError{Doing: r.Doing, Rank: r.Rank, Cause: r.Cause.err()}
 	case kindDiverged:
+		if r.Divergence != nil {
+			return r.Divergence
+		}
 		if len(r.Activity) > 0 {
-			return &driver.StrayError{Doing: r.Doing, Elsewhere: r.Activity}
+			return &driver.StrayError{Doing: r.Doing, Elsewhere: r.Activity, Members: r.Members}
 		}
 	}
 	if r.Text == "" {

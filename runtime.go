@@ -58,7 +58,7 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	defer cancel()
 	store, leave, err := rendezvous.Connect(ctx, w)
 	if err != nil {
-		return nil, fmt.Errorf("opening symmem: %w", err)
+		return nil, fmt.Errorf("opening symmem: %w", absence(err))
 	}
 	ctx, stop := rendezvous.Guard(ctx, leave)
 	defer stop()

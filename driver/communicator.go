@@ -1,6 +1,9 @@
 package driver
 
-import "context"
+import (
+	"context"
+	"strings"
+)
 
 // GroupConfig names a group to connect.
 type GroupConfig struct {
@@ -13,6 +16,27 @@ type GroupConfig struct {
 	// Check makes the communicator compare every call's Digest across ranks before the call's
 	// result is used. It can be changed later by SetCheck.
 	Check bool
+}
+
+// Name is the group's id as people know it: the blank in front of the ids of groups that were
+// joined under a name of their own only keeps them apart from ours.
+func (g GroupConfig) Name() string { return strings.TrimPrefix(g.ID, " ") }
+
+// World returns the world ranks of ranks of the group.
+func (g GroupConfig) World(ranks []int) []int {
+	world := make([]int, len(ranks))
+	for i, r := range ranks {
+		world[i] = g.Ranks[r]
+	}
+	return world
+}
+
+// Mismatch says that the calls of other ranks of the group differ from this rank's; others are
+// ranks of the group.
+func (g GroupConfig) Mismatch(sequence uint64, call *Call, others ...int) *MismatchError {
+	return &MismatchError{
+		Sequence: sequence, Call: call, Others: g.World(others), Group: g.Name(), Members: g.Ranks,
+	}
 }
 
 // Lane is a channel for small messages of a communicator. Lanes are independent of each other
@@ -182,13 +206,13 @@ type Call struct {
 	Send, Recv uintptr
 	// SendWindow and RecvWindow hold the buffers on PathWindow, and on PathDirect if both lie in
 	// windows; nil otherwise.
-	SendWindow, RecvWindow Window
+	SendWindow, RecvWindow Window `json:"-"`
 	// Norm is what AllReduceRMSNorm has besides; nil for others.
-	Norm *Norm
+	Norm *Norm `json:"-"`
 	// Digest stands for everything that must be alike on all ranks.
 	Digest uint64
 	// Keep holds what must stay reachable while the call is queued, such as a Go slice.
-	Keep any
+	Keep any `json:"-"`
 }
 
 // Spans returns the number of bytes that the call covers in its send and receive buffers, for a

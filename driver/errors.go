@@ -1,9 +1,9 @@
 package driver
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"sort"
 	"strings"
 	"time"
 )
@@ -19,12 +19,13 @@ var (
 	ErrOutOfRange = errors.New("buffer runs past its window")
 	// ErrClosed is returned by everything that was closed.
 	ErrClosed = errors.New("closed")
-	// ErrFault is returned when a peer has failed; LaneFault tells why.
+	// ErrFault matches every PeerError: a peer has failed; LaneFault tells why.
 	ErrFault = errors.New("a peer has failed")
 	// ErrAborted is returned after Abort.
 	ErrAborted = errors.New("aborted")
-	// ErrOutOfMemory matches every OutOfMemoryError.
-	ErrOutOfMemory = errors.New("out of memory")
+	// ErrOutOfMemory matches every error that says so: of a pool, of a device, of CUDA. The
+	// packages below this one know it by its method OutOfMemory.
+	ErrOutOfMemory error = outOfMemory{}
 	// ErrUnsupported is returned for what a backend cannot do.
 	ErrUnsupported = errors.New("not supported by this backend")
 )
@@ -39,22 +40,71 @@ type TimeoutError struct {
 	Missing []int
 	// Activity says what ranks were doing, by world rank, as far as it is known.
 	Activity map[int]string
+	// Members lists the world ranks of the group in group order; empty if the wait was in none.
+	Members []int
 }
 
 func (e *TimeoutError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: waited %v", e.Doing, e.Waited)
 	if len(e.Missing) > 0 {
-		fmt.Fprintf(&b, " for %s", Ranks(e.Missing))
+		fmt.Fprintf(&b, " for %s", RanksOf(e.Missing, e.Members))
 	}
-	for _, r := range sortedRanks(e.Activity) {
-		fmt.Fprintf(&b, "; rank %d: %s", r, e.Activity[r])
-	}
+	writeActivity(&b, e.Activity, e.Members)
 	return b.String()
 }
 
 // Timeout reports true, as net.Error has it.
 func (e *TimeoutError) Timeout() bool { return true }
+
+// AbsentError says which ranks have not come to make a group: to Open, Join or Split. errors.As
+// finds it as a TimeoutError, too.
+type AbsentError struct {
+	// Doing says what this rank was doing, such as "meeting the ranks of group 0".
+	Doing string
+	// Waited is how long this rank waited; 0 if that is not known.
+	Waited time.Duration
+	// Ranks lists the world ranks that did not come.
+	Ranks []int
+	// Activity says what ranks were doing, by world rank, as far as it is known.
+	Activity map[int]string
+	// Members lists the world ranks of the group in group order; empty if it is the world.
+	Members []int
+	// Err is what ended the wait. It may be nil, and is not encoded as JSON.
+	Err error `json:"-"`
+}
+
+func (e *AbsentError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: ", e.Doing)
+	if e.Waited > 0 {
+		fmt.Fprintf(&b, "waited %v: ", e.Waited)
+	}
+	fmt.Fprintf(&b, "%s did not come", RanksOf(e.Ranks, e.Members))
+	writeActivity(&b, e.Activity, e.Members)
+	if e.Err != nil && !errors.Is(e.Err, context.DeadlineExceeded) {
+		fmt.Fprintf(&b, ": %v", e.Err)
+	}
+	return b.String()
+}
+
+// Timeout reports true, as net.Error has it.
+func (e *AbsentError) Timeout() bool { return true }
+
+// Unwrap returns what ended the wait.
+func (e *AbsentError) Unwrap() error { return e.Err }
+
+// As makes errors.As find a TimeoutError that names the same ranks.
+func (e *AbsentError) As(target any) bool {
+	late, ok := target.(**TimeoutError)
+	if ok {
+		*late = &TimeoutError{
+			Doing: e.Doing, Waited: e.Waited, Missing: e.Ranks, Activity: e.Activity,
+			Members: e.Members,
+		}
+	}
+	return ok
+}
 
 // RankLostError says that the processes of ranks have ended, or, between machines, the connections
 // to them, by which this rank knows.
@@ -63,36 +113,85 @@ type RankLostError struct {
 	Ranks []int
 	// Doing says what this rank was doing when it noticed.
 	Doing string
+	// Members lists the world ranks of the group in group order; empty if no group was concerned.
+	Members []int
 }
 
 func (e *RankLostError) Error() string {
 	return fmt.Sprintf("%s: %s lost: the process, or the connection to it, has ended",
-		e.Doing, Ranks(e.Ranks))
+		e.Doing, RanksOf(e.Ranks, e.Members))
 }
 
-// MismatchError says that ranks launched different collectives. Every rank gets one for the same
-// sequence number, and no buffer of any rank has been written.
+// PeerError says that other ranks of the group failed first and took this rank out of its wait. It
+// matches ErrFault. Why they failed is found out on LaneFault.
+type PeerError struct {
+	// Doing says what this rank was doing when it noticed.
+	Doing string
+	// Ranks lists the world ranks that had failed by then; empty if that is not known.
+	Ranks []int
+	// Aborted tells that one of them was told to abort the group: it matches ErrAborted, too.
+	Aborted bool
+	// Members lists the world ranks of the group in group order.
+	Members []int
+}
+
+func (e *PeerError) Error() string {
+	who := "another rank of the group"
+	if len(e.Ranks) > 0 {
+		who = RanksOf(e.Ranks, e.Members)
+	}
+	if e.Aborted {
+		return fmt.Sprintf("%s: aborted by %s", e.Doing, who)
+	}
+	return fmt.Sprintf("%s: %s failed first, for a reason that is not known here", e.Doing, who)
+}
+
+// Is makes errors.Is(err, ErrFault) true, and errors.Is(err, ErrAborted) after an abort.
+func (e *PeerError) Is(target error) bool {
+	return target == ErrFault || target == ErrAborted && e.Aborted
+}
+
+// MismatchError says that ranks launched different collectives, or that the two ends of a message
+// differ. Every rank gets one for the same sequence number, and no buffer of any rank has been
+// written.
 type MismatchError struct {
-	// Sequence is the number of the call in its communicator, from 1.
+	// Sequence is the number of the call in its group, or of the message among those from one rank
+	// to the other, from 1.
 	Sequence uint64
 	// Call is this rank's call.
 	Call *Call
 	// Others lists the world ranks whose calls differ from this rank's.
 	Others []int
+	// Group names the group, and Members lists its world ranks in group order.
+	Group   string
+	Members []int
 }
 
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("collective %d (%v of %d %v) differs from that of %s",
-		e.Sequence, e.Call.Operation, e.Call.Count, e.Call.DataType, Ranks(e.Others))
+	what, call := "collective", "no call"
+	if e.Call != nil {
+		call = fmt.Sprintf("%v of %d %v", e.Call.Operation, e.Call.Count, e.Call.DataType)
+		if e.Call.Operation.PointToPoint() {
+			what = "message"
+		}
+	}
+	of := ""
+	if e.Group != "" {
+		of = " of group " + e.Group
+	}
+	return fmt.Sprintf("%s %d%s (%s) differs from that of %s", what, e.Sequence, of, call,
+		RanksOf(e.Others, e.Members))
 }
 
-// StrayError says that ranks are in different places of their programs: while this rank was in a
-// collective, others wait elsewhere for it, so that neither can go on.
+// StrayError says that ranks are in different places of their programs, or have left the group:
+// while this rank was in a call, others wait elsewhere for it, so that neither can go on.
 type StrayError struct {
 	// Doing is where this rank is.
 	Doing string
 	// Elsewhere says where the others are, by world rank.
 	Elsewhere map[int]string
+	// Members lists the world ranks of the group in group order.
+	Members []int
 }
 
 func (e *StrayError) Error() string {
@@ -100,7 +199,7 @@ func (e *StrayError) Error() string {
 	b.WriteString(e.Doing)
 	b.WriteString(" can never complete")
 	for _, r := range sortedRanks(e.Elsewhere) {
-		fmt.Fprintf(&b, "; rank %d: %s", r, e.Elsewhere[r])
+		fmt.Fprintf(&b, "; %s: %s", RanksOf([]int{r}, e.Members), e.Elsewhere[r])
 	}
 	return b.String()
 }
@@ -123,19 +222,10 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the system's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Cause }
 
-// Ranks writes a list of ranks for people: "rank 3", "ranks 1, 2".
-func Ranks(ranks []int) string {
-	if len(ranks) == 1 {
-		return fmt.Sprintf("rank %d", ranks[0])
-	}
-	return "ranks " + strings.Trim(strings.ReplaceAll(fmt.Sprint(ranks), " ", ", "), "[]")
-}
+// outOfMemory is what ErrOutOfMemory is.
+type outOfMemory struct{}
 
-func sortedRanks(m map[int]string) []int {
-	ranks := make([]int, 0, len(m))
-	for r := range m {
-		ranks = append(ranks, r)
-	}
-	sort.Ints(ranks)
-	return ranks
-}
+func (outOfMemory) Error() string { return "out of memory" }
+
+// OutOfMemory marks the target for those who cannot name it.
+func (outOfMemory) OutOfMemory() bool { return true }

@@ -130,9 +130,10 @@ uint32_t symmem_abi_version(void);
  * may be null. The text is cut to the size, without an error. It works in forked children. */
 int symmem_last_error(size_t size, char *text, size_t *length);
 
-/* The latest error of this thread as JSON: {"code", "name", "message"} and, where known,
- *   divergence: {"group", "kind", "pool", "position", "last", "deviant": [ranks],
- *                "absent": [ranks], "why",
+/* The latest error of this thread as JSON: {"code", "name", "message"} and, where known, what
+ * follows. Ranks are those of the world; "members" lists the ranks of the group in its order.
+ *   divergence: {"group", "members": [ranks], "kind", "pool", "pool_name", "position", "last",
+ *                "deviant": [ranks], "absent": [ranks], "why",
  *                "variants": [{"ranks": [..], "event": text, "site": "file:line"|""}]}
  *               and "elsewhere": {"rank": text} where ranks wait for each other in different places
  *   timeout:    {"doing", "waited_ms", "missing": [ranks], "activity": {"rank": text}}

@@ -67,7 +67,7 @@ func (c *communicator) arriveLate(call *driver.Call, ticket uint64) error {
 		from:       c.everybodyElse(),
 		collective: ticket, operation: call.Operation,
 		doing: func() string {
-			return fmt.Sprintf("%v %d of group %s", call.Operation, ticket, c.cfg.ID)
+			return fmt.Sprintf("%v %d of group %s", call.Operation, ticket, c.cfg.Name())
 		},
 	})
 }
@@ -96,10 +96,10 @@ func (c *communicator) compare(call *driver.Call, ticket uint64) error {
 	var others []int
 	for r, b := range c.blocks {
 		if b.lines[slot].digest != call.Digest {
-			others = append(others, c.cfg.Ranks[r])
+			others = append(others, r)
 		}
 	}
-	return &driver.MismatchError{Sequence: ticket, Call: call, Others: others}
+	return c.cfg.Mismatch(ticket, call, others...)
 }
 
 // finish completes a collective after everybody's first line has arrived.
@@ -108,7 +108,7 @@ func (c *communicator) finish(call *plan, ticket uint64) error {
 		return err
 	}
 	if c.late {
-		return fmt.Errorf("%v %d of group %s: %w", call.Operation, ticket, c.cfg.ID,
+		return fmt.Errorf("%v %d of group %s: %w", call.Operation, ticket, c.cfg.Name(),
 			driver.ErrFault)
 	}
 	if !call.windowed {

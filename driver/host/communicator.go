@@ -78,7 +78,7 @@ func (d *Device) Connect(
 ) (driver.Communicator, error) {
 	c, err := d.connect(ctx, group)
 	if err != nil {
-		return nil, fmt.Errorf("connecting group %s: %w", group.ID, err)
+		return nil, fmt.Errorf("connecting group %s: %w", group.Name(), err)
 	}
 	return c, nil
 }
@@ -185,16 +185,16 @@ func (c *communicator) meetPeers(ctx context.Context) error {
 	return nil
 }
 
-// absence turns the end of a wait for one rank into a TimeoutError that names it.
+// absence turns the end of a wait for one rank into an AbsentError that names it.
 func (c *communicator) absence(ctx context.Context, rank int, err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) &&
 		!errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return err
 	}
-	return errors.Join(&driver.TimeoutError{
-		Doing:  "meeting the ranks of group " + c.cfg.ID,
-		Waited: c.device.cfg.Timeout, Missing: []int{rank},
-	}, err)
+	return &driver.AbsentError{
+		Doing:  "meeting the ranks of group " + c.cfg.Name(),
+		Waited: c.device.cfg.Timeout, Ranks: []int{rank}, Members: c.cfg.Ranks, Err: err,
+	}
 }
 
 // mapRegion makes the control region on the first rank and fetches it on the others.
@@ -351,7 +351,7 @@ func (c *communicator) enter() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return fmt.Errorf("group %s: %w", c.cfg.ID, driver.ErrClosed)
+		return fmt.Errorf("group %s: %w", c.cfg.Name(), driver.ErrClosed)
 	}
 	c.users++
 	return nil
@@ -383,7 +383,7 @@ func (c *communicator) depart() (last uint64, left bool) {
 		return 0, false
 	}
 	c.closed = true
-	c.end(fmt.Errorf("group %s: %w", c.cfg.ID, driver.ErrClosed))
+	c.end(fmt.Errorf("group %s: %w", c.cfg.Name(), driver.ErrClosed))
 	spin.StoreRelease64(&c.me.board.closed, 1)
 	c.alarm()
 	for c.users > 0 {

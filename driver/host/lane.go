@@ -108,7 +108,7 @@ func (x *exchange) post(at int) error {
 	return nil
 }
 
-func (x *exchange) doing() string { return laneNames[x.id] + " of group " + x.c.cfg.ID }
+func (x *exchange) doing() string { return laneNames[x.id] + " of group " + x.c.cfg.Name() }
 
 // slot returns a rank's slot for the current step.
 func (x *exchange) slot(b *block) *slot { return &b.lanes[x.id][x.lane.step&1] }

@@ -100,7 +100,7 @@ func (t *transfer) await() error {
 		word: func(*block) *uint64 { return word }, want: want, from: []int{t.plan.Root},
 		doing: func() string {
 			return fmt.Sprintf("%v with rank %d of group %s",
-				t.plan.Operation, t.c.cfg.Ranks[t.plan.Root], t.c.cfg.ID)
+				t.plan.Operation, t.c.cfg.Ranks[t.plan.Root], t.c.cfg.Name())
 		},
 	})
 }
@@ -116,10 +116,7 @@ func (t *transfer) move() error {
 		spin.StoreRelease64(&t.box.posted, t.end.chunk)
 	} else {
 		if t.c.check.Load() && spin.LoadAcquire64(&t.box.digest) != t.plan.Digest {
-			return &driver.MismatchError{
-				Sequence: t.end.chunk, Call: &t.plan.Call,
-				Others: []int{t.c.cfg.Ranks[t.plan.Root]},
-			}
+			return t.c.cfg.Mismatch(t.end.chunk, &t.plan.Call, t.plan.Root)
 		}
 		reduce.Copy(unsafe.Add(pointer(t.plan.Recv), t.moved), data, int(bytes), reduce.Hint{})
 		spin.StoreRelease64(&t.box.taken, t.end.chunk)

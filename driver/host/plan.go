@@ -128,7 +128,7 @@ func (c *communicator) holding(w driver.Window, at uintptr, bytes int64) (*windo
 	}
 	own, ok := w.(*window)
 	if !ok || own.c != c {
-		return nil, fmt.Errorf("no window of group %s: %w", c.cfg.ID, driver.ErrOutOfRange)
+		return nil, fmt.Errorf("no window of group %s: %w", c.cfg.Name(), driver.ErrOutOfRange)
 	}
 	if !own.holds(at, bytes) {
 		return nil, fmt.Errorf("%d bytes at offset %d of a window of %d bytes: %w", bytes,

@@ -129,7 +129,7 @@ func (p *plane) blame(err error, ticket uint64, call *driver.Call) error {
 		return err
 	}
 	if others := p.Differing(ticket, call.Digest); len(others) > 0 {
-		return &driver.MismatchError{Sequence: ticket, Call: call, Others: p.world(others)}
+		return p.cfg.Mismatch(ticket, call, others...)
 	}
 	return err
 }
@@ -144,7 +144,7 @@ func (p *plane) judge(ticket uint64, call *driver.Call) error {
 		return err
 	}
 	if p.late {
-		return fmt.Errorf("%v %d of group %s: %w", call.Operation, ticket, p.cfg.ID,
+		return fmt.Errorf("%v %d of group %s: %w", call.Operation, ticket, p.cfg.Name(),
 			driver.ErrFault)
 	}
 	return nil

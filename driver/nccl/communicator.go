@@ -71,7 +71,7 @@ func (d *Device) Connect(
 	ctx context.Context, group driver.GroupConfig,
 ) (driver.Communicator, error) {
 	if n := len(group.Ranks); n < 1 || group.Rank < 0 || group.Rank >= n {
-		return nil, fmt.Errorf("connecting group %s: rank %d of %d ranks", group.ID, group.Rank, n)
+		return nil, fmt.Errorf("connecting group %s: rank %d of %d ranks", group.Name(), group.Rank, n)
 	}
 	ctx, cancel := d.bounded(ctx)
 	defer cancel()
@@ -84,7 +84,7 @@ func (d *Device) Connect(
 	}
 	c.check.Store(group.Check)
 	if err := c.join(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("connecting group %s: %w", group.ID, err), c.discard())
+		return nil, errors.Join(fmt.Errorf("connecting group %s: %w", group.Name(), err), c.discard())
 	}
 	c.watcher.Go(c.watch)
 	return c, nil
@@ -215,7 +215,7 @@ func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
 				return fmt.Errorf("connecting NCCL's communicator: %w", driver.ErrFault)
 			}
 		case <-ctx.Done():
-			return overdue(ctx, "connecting NCCL's communicator of group "+c.cfg.ID, begin)
+			return overdue(ctx, "connecting NCCL's communicator of group "+c.cfg.Name(), begin)
 		}
 	}
 }
@@ -362,7 +362,7 @@ func (c *communicator) awaitEnd(step chan struct{}, hopeless bool) error {
 		return nil
 	case <-time.After(patience):
 		return &driver.TimeoutError{
-			Doing: "ending NCCL's communicator of group " + c.cfg.ID, Waited: patience,
+			Doing: "ending NCCL's communicator of group " + c.cfg.Name(), Waited: patience,
 		}
 	}
 }

@@ -160,11 +160,7 @@ func (c *communicator) differing(call *driver.Call, ticket uint64) error {
 	if len(ranks) == 0 {
 		return nil
 	}
-	e := &driver.MismatchError{Sequence: ticket, Call: call}
-	for _, r := range ranks {
-		e.Others = append(e.Others, c.cfg.Ranks[r])
-	}
-	return e
+	return c.cfg.Mismatch(ticket, call, ranks...)
 }
 
 // strayed tells whether other ranks have launched something else under a ticket of this rank.
@@ -188,13 +184,11 @@ func (c *communicator) faulted() error {
 		if err := c.differing(&p.Call, sequence); err != nil {
 			return err // which knows of all ranks
 		}
-		return &driver.MismatchError{
-			Sequence: sequence, Call: &p.Call, Others: []int{c.cfg.Ranks[report.Ranks]},
-		}
+		return c.cfg.Mismatch(sequence, &p.Call, int(report.Ranks))
 	case kernels.TimedOut:
 		e := &driver.TimeoutError{
-			Doing:  fmt.Sprintf("%v %d of group %s", p.Operation, sequence, c.cfg.ID),
-			Waited: c.device.cfg.Timeout,
+			Doing:  fmt.Sprintf("%v %d of group %s", p.Operation, sequence, c.cfg.Name()),
+			Waited: c.device.cfg.Timeout, Members: c.cfg.Ranks,
 		}
 		for set := report.Ranks; set != 0; set &= set - 1 {
 			e.Missing = append(e.Missing, c.cfg.Ranks[bits.TrailingZeros32(set)])
@@ -202,6 +196,6 @@ func (c *communicator) faulted() error {
 		return e
 	default:
 		return fmt.Errorf("%v %d of group %s: a kernel reports fault %d", p.Operation, sequence,
-			c.cfg.ID, report.Fault())
+			c.cfg.Name(), report.Fault())
 	}
 }

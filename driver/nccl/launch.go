@@ -91,7 +91,7 @@ func (c *communicator) open() error {
 	if cause := c.plane.Cause(); cause != nil {
 		return cause
 	}
-	return fmt.Errorf("launching on group %s: %w", c.cfg.ID, driver.ErrClosed)
+	return fmt.Errorf("launching on group %s: %w", c.cfg.Name(), driver.ErrClosed)
 }
 
 // record puts a collective into the capture. It gets its tickets when the graph is launched.
@@ -212,5 +212,5 @@ func (c *communicator) breakOff(p *plan, err error) error {
 	if c.plane.Forsaken() {
 		return c.forsaken(p) // a peer that has failed has no mailbox any more
 	}
-	return c.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, c.cfg.ID, err))
+	return c.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, c.cfg.Name(), err))
 }

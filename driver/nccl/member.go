@@ -93,15 +93,15 @@ func (d *Device) meet(ctx context.Context, ranks []int) ([]*member, error) {
 	return all, compatible(ranks, all)
 }
 
-// absence turns the end of a wait for one rank into a TimeoutError that names it.
+// absence turns the end of a wait for one rank into an AbsentError that names it.
 func (d *Device) absence(ctx context.Context, rank int, err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) &&
 		!errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return err
 	}
-	return errors.Join(&driver.TimeoutError{
-		Doing: "meeting the ranks of a group", Waited: d.cfg.Timeout, Missing: []int{rank},
-	}, err)
+	return &driver.AbsentError{
+		Doing: "meeting the ranks of a group", Waited: d.cfg.Timeout, Ranks: []int{rank}, Err: err,
+	}
 }
 
 func (d *Device) memberOf(ctx context.Context, rank int) (*member, error) {

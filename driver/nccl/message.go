@@ -129,17 +129,18 @@ func (c *communicator) examineMessages() error {
 
 func (c *communicator) examineMessage(m *message) error {
 	p, peer := m.plan, c.cfg.Ranks[m.plan.Root]
-	doing := fmt.Sprintf("%v %d with rank %d of group %s", p.Operation, m.number, peer, c.cfg.ID)
+	doing := fmt.Sprintf("%v %d with rank %d of group %s", p.Operation, m.number, peer, c.cfg.Name())
 	answered := c.messages.known.Answered(&p.Call, m.number)
 	switch {
 	case answered && m.check && c.messages.known.Differs(&p.Call, m.number):
 		m.differs = time.Now()
-		return &driver.MismatchError{Sequence: m.number, Call: &p.Call, Others: []int{peer}}
+		return c.cfg.Mismatch(m.number, &p.Call, p.Root)
 	case c.messages.known.Lost(p.Root):
-		return &driver.RankLostError{Ranks: []int{peer}, Doing: doing}
+		return &driver.RankLostError{Ranks: []int{peer}, Doing: doing, Members: c.cfg.Ranks}
 	case !answered && time.Since(m.since) >= c.device.cfg.Timeout:
 		return &driver.TimeoutError{
 			Doing: doing, Waited: time.Since(m.since).Round(time.Millisecond), Missing: []int{peer},
+			Members: c.cfg.Ranks,
 			Activity: map[int]string{peer: fmt.Sprintf("has not launched its end of message %d",
 				m.number)},
 		}

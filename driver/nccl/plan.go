@@ -137,7 +137,7 @@ func (c *communicator) holds(what string, in driver.Window, at uintptr, bytes in
 	}
 	w, ok := in.(*window)
 	if !ok || w.c != c {
-		return fmt.Errorf("%s buffer: no window of group %s: %w", what, c.cfg.ID,
+		return fmt.Errorf("%s buffer: no window of group %s: %w", what, c.cfg.Name(),
 			driver.ErrOutOfRange)
 	}
 	offset := at - w.segment.Address()

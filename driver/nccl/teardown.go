@@ -166,7 +166,7 @@ func (c *communicator) drain() error {
 	}
 	if poll(ctx, settled) != nil {
 		return &driver.TimeoutError{
-			Doing: "ending the kernels of group " + c.cfg.ID, Waited: endingTime,
+			Doing: "ending the kernels of group " + c.cfg.Name(), Waited: endingTime,
 		}
 	}
 	return nil

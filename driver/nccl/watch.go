@@ -142,7 +142,7 @@ func (c *communicator) examine(p *probe) error {
 		return err
 	}
 	if p.mourning.Over(c.plane.Forsaken()) {
-		return fmt.Errorf("%v %d of group %s: %w", p.operation, p.ticket, c.cfg.ID, driver.ErrFault)
+		return fmt.Errorf("%v %d of group %s: %w", p.operation, p.ticket, c.cfg.Name(), driver.ErrFault)
 	}
 	if err := c.plane.Trouble(c.waitFor(p.ticket, p.operation), p.since); err != nil {
 		return err
@@ -162,14 +162,14 @@ func (c *communicator) asyncError() error {
 	if err == nil || errors.Is(err, nccl.ErrInProgress) {
 		return nil
 	}
-	return fmt.Errorf("group %s: %w", c.cfg.ID, err)
+	return fmt.Errorf("group %s: %w", c.cfg.Name(), err)
 }
 
 // waitFor describes the wait for a collective.
 func (c *communicator) waitFor(ticket uint64, operation driver.Operation) control.Wait {
 	return control.Wait{
 		Ticket: ticket, Operation: operation,
-		Doing: func() string { return fmt.Sprintf("%v %d of group %s", operation, ticket, c.cfg.ID) },
+		Doing: func() string { return fmt.Sprintf("%v %d of group %s", operation, ticket, c.cfg.Name()) },
 		Why: func() error {
 			// Reports come first: they end what waits.
 			if err := c.faulted(); err != nil {

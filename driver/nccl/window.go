@@ -162,7 +162,7 @@ func (w *window) make(ctx context.Context) error {
 	}
 	begin := time.Now()
 	stop := context.AfterFunc(ctx, func() {
-		_ = c.plane.Fail(overdue(ctx, "registering a window with NCCL in group "+c.cfg.ID, begin))
+		_ = c.plane.Fail(overdue(ctx, "registering a window with NCCL in group "+c.cfg.Name(), begin))
 	})
 	defer stop()
 	c.mu.Lock()

@@ -3,6 +3,7 @@ package agreement
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 )
 
 // maxWord bounds each of the names in a call, in bytes.
@@ -14,7 +15,8 @@ const maxWord = 32
 type CollectiveCall struct {
 	// Operation, Path, DataType and ReduceOp are names of at most 32 bytes.
 	Operation, Path, DataType, ReduceOp string
-	// Root is the root rank, where the operation has one.
+	// Root is the root as a rank of the group, -1 where the operation has none. ReduceOp and
+	// DataType are empty where it has none.
 	Root int
 	// Count is the number of elements.
 	Count uint64
@@ -27,16 +29,41 @@ type CollectiveCall struct {
 	Sequence uint64
 }
 
-// String says the call in words.
-func (c CollectiveCall) String() string {
-	op := ""
+// String says the call in words, without what it has not.
+func (c CollectiveCall) String() string { return c.words(Names{}) }
+
+func (c CollectiveCall) words(n Names) string {
+	var b strings.Builder
+	b.WriteString(c.Operation)
 	if c.ReduceOp != "" {
-		op = " " + c.ReduceOp
+		fmt.Fprintf(&b, " %s", c.ReduceOp)
 	}
-	return fmt.Sprintf("%s%s of %d %s, root %d, path %s, send pool %d segment %d offset %#x, "+
-		"receive pool %d segment %d offset %#x, sequence %d", c.Operation, op, c.Count, c.DataType,
-		c.Root, c.Path, c.SendPool, c.SendSegment, c.SendOffset, c.RecvPool, c.RecvSegment,
-		c.RecvOffset, c.Sequence)
+	if c.DataType != "" {
+		fmt.Fprintf(&b, " of %d %s", c.Count, c.DataType)
+	}
+	if c.Root >= 0 {
+		fmt.Fprintf(&b, ", root %d", c.Root)
+		if !n.plain() {
+			b.WriteString(" of the group")
+		}
+	}
+	fmt.Fprintf(&b, ", path %s", c.Path)
+	for _, buffer := range []struct {
+		name    string
+		pool    uint64
+		segment int32
+		offset  int64
+	}{
+		{"send", c.SendPool, c.SendSegment, c.SendOffset},
+		{"receive", c.RecvPool, c.RecvSegment, c.RecvOffset},
+	} {
+		if buffer.segment >= 0 {
+			fmt.Fprintf(&b, ", %s %s segment %d offset %#x", buffer.name, n.pool(buffer.pool),
+				buffer.segment, buffer.offset)
+		}
+	}
+	fmt.Fprintf(&b, ", sequence %d", c.Sequence)
+	return b.String()
 }
 
 // Encode returns the call as bytes that are equal exactly for equal calls, names being cut to 32
@@ -81,7 +108,7 @@ func DecodeCall(value []byte) (*CollectiveCall, error) {
 	return c, nil
 }
 
-func callText(value []byte) (string, error) {
+func (m *Machine) callText(value []byte) (string, error) {
 	c, err := DecodeCall(value)
 	if err != nil {
 		return "", err
@@ -89,5 +116,5 @@ func callText(value []byte) (string, error) {
 	if c == nil {
 		return "no collective", nil
 	}
-	return c.String(), nil
+	return c.words(m.config.Names), nil
 }

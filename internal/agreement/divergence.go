@@ -2,9 +2,7 @@ package agreement
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"symmem/internal/ledger"
@@ -50,12 +48,6 @@ type Variant struct {
 	HasEvent bool
 }
 
-// Observation is what one rank has.
-type Observation struct {
-	Event string `json:"event"`
-	Site  string `json:"site"`
-}
-
 // DivergenceError says that ranks which should be alike are not, and where. Its text is the same on
 // every rank of the agreement.
 type DivergenceError struct {
@@ -79,17 +71,8 @@ type DivergenceError struct {
 	Why Why
 	// Absent are the ranks that did not take part in every round.
 	Absent RankSet
-}
-
-// Ranks returns what each rank has.
-func (d *DivergenceError) Ranks() map[int]Observation {
-	out := make(map[int]Observation)
-	for _, v := range d.Variants {
-		for rank := range v.Ranks.All() {
-			out[rank] = Observation{Event: v.What, Site: v.Site}
-		}
-	}
-	return out
+	// Names are the words of the report. Ranks in the other fields are those of the group.
+	Names Names
 }
 
 // Error says everything in one paragraph.
@@ -98,14 +81,14 @@ func (d *DivergenceError) Error() string {
 	b.WriteString(d.heading())
 	for i, v := range d.Variants {
 		b.WriteString([]string{": ", "; "}[min(i, 1)])
-		fmt.Fprintf(&b, "%s %s %q", v.Ranks.words(), v.Ranks.verb("has", "have"), v.What)
+		fmt.Fprintf(&b, "%s %s %q", d.Names.ranks(v.Ranks), v.Ranks.verb("has", "have"), v.What)
 		if v.Site != "" {
 			fmt.Fprintf(&b, " at %s", v.Site)
 		}
 	}
 	if len(d.Others) > 0 {
 		fmt.Fprintf(&b, "; %s %s something else again",
-			d.Others.words(), d.Others.verb("has", "have"))
+			d.Names.ranks(d.Others), d.Others.verb("has", "have"))
 	}
 	b.WriteString(d.closing())
 	return b.String()
@@ -118,31 +101,39 @@ func (d *DivergenceError) heading() string {
 	case KindLedgers:
 		return fmt.Sprintf("group %s: ranks have different pools", d.Group)
 	case KindPending:
-		return fmt.Sprintf("group %s: ranks are about to register different segments of pool %d",
-			d.Group, d.Ledger)
+		return fmt.Sprintf("group %s: ranks are about to register different segments of %s",
+			d.Group, d.Pool())
 	case KindCollective:
 		return fmt.Sprintf("group %s: ranks call different collectives", d.Group)
 	case KindPlacement:
 	}
 	if d.Last > d.Position {
-		return fmt.Sprintf("group %s: ranks diverged in pool %d between events %d and %d, "+
-			"which are no longer kept", d.Group, d.Ledger, d.Position, d.Last)
+		return fmt.Sprintf("group %s: ranks diverged in %s between events %d and %d, "+
+			"which are no longer kept", d.Group, d.Pool(), d.Position, d.Last)
 	}
-	return fmt.Sprintf("group %s: ranks diverged in pool %d at event %d",
-		d.Group, d.Ledger, d.Position)
+	return fmt.Sprintf("group %s: ranks diverged in %s at event %d",
+		d.Group, d.Pool(), d.Position)
+}
+
+// Pool names the pool, for KindPlacement and KindPending.
+func (d *DivergenceError) Pool() string {
+	if d.Kind != KindPlacement && d.Kind != KindPending {
+		return ""
+	}
+	return d.Names.pool(d.Ledger)
 }
 
 // closing says who deviates and how, as far as that can be told.
 func (d *DivergenceError) closing() string {
 	out := ""
 	if usual, deviant := d.sides(); usual >= 0 && deviant >= 0 && d.Why != WhyUnknown {
-		out = "; " + d.Why.sentence(d.alike(deviant), d.alike(usual))
+		out = "; " + d.Why.sentence(d.Names, d.alike(deviant), d.alike(usual))
 	} else if len(d.Deviant) > 0 {
 		out = fmt.Sprintf("; %s %s from the majority",
-			d.Deviant.words(), d.Deviant.verb("deviates", "deviate"))
+			d.Names.short(d.Deviant), d.Deviant.verb("deviates", "deviate"))
 	}
 	if len(d.Absent) > 0 {
-		out += fmt.Sprintf("; %s did not take part", d.Absent.words())
+		out += fmt.Sprintf("; %s did not take part", d.Names.ranks(d.Absent))
 	}
 	return out
 }
@@ -190,47 +181,9 @@ func (d *DivergenceError) conclude(ranks int) {
 	d.Deviant = d.Deviant.union(d.Others)
 }
 
-// MarshalJSON gives the report to machines:
-//
-//	{"kind":"placement","group":"world","pool":1,"position":47,
-//	 "ranks":{"0":{"event":"alloc ...","site":"train.py:88"}},"deviant":[3],"why":"extra event"}
-func (d *DivergenceError) MarshalJSON() ([]byte, error) {
-	ranks := make(map[string]Observation)
-	for rank, o := range d.Ranks() {
-		ranks[strconv.Itoa(rank)] = o
-	}
-	last := d.Last
-	if last == d.Position {
-		last = 0
-	}
-	list := func(s RankSet) []int {
-		out := make([]int, 0, s.Len())
-		for r := range s.All() {
-			out = append(out, r)
-		}
-		return out
-	}
-	return json.Marshal(struct {
-		Kind     string                 `json:"kind"`
-		Group    string                 `json:"group"`
-		Pool     uint64                 `json:"pool"`
-		Position uint64                 `json:"position"`
-		Last     uint64                 `json:"last,omitempty"`
-		Ranks    map[string]Observation `json:"ranks"`
-		Others   []int                  `json:"others,omitempty"`
-		Deviant  []int                  `json:"deviant"`
-		Absent   []int                  `json:"absent,omitempty"`
-		Why      string                 `json:"why"`
-		Message  string                 `json:"message"`
-	}{
-		Kind: d.Kind.String(), Group: d.Group, Pool: d.Ledger, Position: d.Position,
-		Last: last, Ranks: ranks, Others: list(d.Others), Deviant: list(d.Deviant),
-		Absent: list(d.Absent), Why: d.Why.String(), Message: d.Error(),
-	})
-}
-
 func (m *Machine) newDivergence(kind Kind, id uint64) *DivergenceError {
-	return &DivergenceError{Group: m.config.Group, Kind: kind, Ledger: id, Absent: m.absent}
+	return &DivergenceError{Group: m.config.Group, Kind: kind, Ledger: id, Absent: m.absent,
+		Names: m.config.Names}
 }
 
 // differ ends the agreement over contributions that the vote already showed to differ.
@@ -260,18 +213,18 @@ func tagText(value []byte) (string, error) {
 	return fmt.Sprintf("%s (%s)", value[1:], Mode(value[0])), nil
 }
 
-func idsText(value []byte) (string, error) {
+func (m *Machine) idsText(value []byte) (string, error) {
 	if len(value)%8 != 0 {
 		return "", protocolError("decoding a list of pools")
 	}
 	if len(value) == 0 {
 		return "no pool", nil
 	}
-	ids := make([]string, 0, len(value)/8)
+	pools := make([]string, 0, len(value)/8)
 	for _, id := range words(value) {
-		ids = append(ids, strconv.FormatUint(id, 10))
+		pools = append(pools, m.config.Names.pool(id))
 	}
-	return plural(len(ids), "pool") + " " + strings.Join(ids, ","), nil
+	return strings.Join(pools, ", "), nil
 }
 
 func pendingText(value []byte) (string, error) {

@@ -82,14 +82,16 @@ type Ledger struct {
 }
 
 // Config describes one rank's part in an agreement. All but Rank, and what the sources hold, must
-// be the same on all ranks; what is not is found and reported, except Group, which only words.
+// be the same on all ranks; what is not is found and reported, except Group and Names, which only
+// word the report.
 type Config struct {
 	// Rank is this rank, from 0 to Ranks-1.
 	Rank, Ranks int
 	// Mode says how histories are compared.
 	Mode Mode
-	// Group names the group in reports.
+	// Group names the group in reports, and Names its ranks and pools.
 	Group string
+	Names Names
 	// Tag says what this agreement is for, in at most [MaxTag] bytes. Ranks with different tags
 	// are at different places of their program.
 	Tag string
@@ -115,6 +117,9 @@ func (c Config) validate() error {
 		return fmt.Errorf("starting an agreement as rank %d of %d: out of range", c.Rank, c.Ranks)
 	case c.Mode != Exact && c.Mode != Prefix:
 		return fmt.Errorf("starting an agreement in mode %d: unknown", c.Mode)
+	case len(c.Names.Members) > 0 && len(c.Names.Members) != c.Ranks:
+		return fmt.Errorf("starting an agreement of %d ranks with the names of %d", c.Ranks,
+			len(c.Names.Members))
 	case len(c.Tag) > MaxTag:
 		return fmt.Errorf("starting an agreement with a tag of %d bytes: the most is %d",
 			len(c.Tag), MaxTag)
@@ -223,7 +228,7 @@ func (m *Machine) afterVote(msg *message) ([]byte, *Verdict, error) {
 		return m.differ(KindTag, 0, msg.tags, tagText)
 	}
 	if !msg.ids.equal() {
-		return m.differ(KindLedgers, 0, msg.ids, idsText)
+		return m.differ(KindLedgers, 0, msg.ids, m.idsText)
 	}
 	if len(msg.votes) != len(m.ledgers) {
 		return nil, nil, protocolError("stepping with %d ledgers", len(msg.votes))
@@ -329,7 +334,7 @@ func (m *Machine) agree() ([]byte, *Verdict, error) {
 		}
 	}
 	if !m.calls.equal() {
-		return m.differ(KindCollective, 0, m.calls, callText)
+		return m.differ(KindCollective, 0, m.calls, m.callText)
 	}
 	slices.SortFunc(m.marks, func(a, b Mark) int { return cmp.Compare(a.Ledger, b.Ledger) })
 	return nil, &Verdict{Marks: m.marks, Absent: m.absent}, nil

@@ -17,6 +17,7 @@ func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
 		"no ranks":               {},
 		"a rank beyond the last": {Rank: 2, Ranks: 2},
 		"a negative rank":        {Rank: -1, Ranks: 2},
+		"names of other ranks":   {Ranks: 2, Names: Names{Members: []int{3}}},
 		"an unknown mode":        {Ranks: 1, Mode: 7},
 		"a tag that is too long": {Ranks: 1, Tag: string(make([]byte, MaxTag+1))},
 		"one pool twice": {Ranks: 1, Ledgers: []Ledger{

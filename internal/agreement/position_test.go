@@ -109,13 +109,15 @@ func checkFirst(
 		}
 		return fmt.Sprintf("no event: history ends at %d", len(h))
 	}
-	for r, o := range d.Ranks() {
-		h := base
-		if r == rank {
-			h = other
-		}
-		if o.Event != want(h) {
-			rt.Fatalf("rank %d is said to have %q, want %q", r, o.Event, want(h))
+	for _, v := range d.Variants {
+		for r := range v.Ranks.All() {
+			h := base
+			if r == rank {
+				h = other
+			}
+			if v.What != want(h) {
+				rt.Fatalf("rank %d is said to have %q, want %q", r, v.What, want(h))
+			}
 		}
 	}
 }

@@ -45,9 +45,9 @@ func (w Why) String() string {
 }
 
 // sentence says w of the deviating ranks as against the others.
-func (w Why) sentence(deviant, usual RankSet) string {
+func (w Why) sentence(n Names, deviant, usual RankSet) string {
 	have := deviant.verb("has", "have")
-	a, b := deviant.words(), usual.words()
+	a, b := n.short(deviant), n.short(usual)
 	switch w {
 	case WhyExtra:
 		return fmt.Sprintf("%s %s an event that %s %s not", a, have, b, usual.verb("has", "have"))

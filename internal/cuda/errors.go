@@ -77,6 +77,13 @@ const (
 
 func (c Code) Error() string { return fmt.Sprintf("CUDA result %d", int32(c)) }
 
+// Is makes errors.Is find a want of memory under any error whose method OutOfMemory reports true,
+// such as ErrOutOfMemory of package driver, which this package does not know.
+func (c Code) Is(target error) bool {
+	memory, ok := target.(interface{ OutOfMemory() bool })
+	return ok && memory.OutOfMemory() && c == ErrOutOfMemory
+}
+
 // Fatal tells whether the context is lost: every later call on it gives the same result, and only
 // a new process helps (cuda.h says of these "leaves the process in an inconsistent state").
 func (c Code) Fatal() bool {

@@ -76,7 +76,8 @@ type Event struct {
 	Kind Kind
 }
 
-// String gives every field that the digest covers, so that different events read differently:
+// String gives every field that the digest covers, so that different events read differently. What
+// an event does not have, as a free has no request and a reservation no segment, is left out:
 //
 //	alloc 1048576 B (stream 0) -> segment 2 offset 0x100000
 //	free 1048576 B (asked 1000000 B, stream 0) at segment 2 offset 0x100000
@@ -89,12 +90,18 @@ func (e Event) String() string {
 	if e.Kind.places() {
 		arrow = "->"
 	}
-	asked := ""
-	if e.Requested != e.Size {
+	asked, unsaid := "", int64(0)
+	if e.Kind.places() {
+		unsaid = e.Size
+	}
+	if e.Requested != unsaid {
 		asked = fmt.Sprintf("asked %d B, ", e.Requested)
 	}
-	return fmt.Sprintf("%s %d B (%sstream %d) %s segment %d offset %#x",
-		e.Kind, e.Size, asked, e.Stream, arrow, e.Segment, e.Offset)
+	place := fmt.Sprintf(" %s segment %d offset %#x", arrow, e.Segment, e.Offset)
+	if e.Segment == -1 && e.Offset == 0 {
+		place = ""
+	}
+	return fmt.Sprintf("%s %d B (%sstream %d)%s", e.Kind, e.Size, asked, e.Stream, place)
 }
 
 // SameRequest reports whether e and o ask for the same thing, wherever it was placed.

@@ -216,6 +216,10 @@ func TestEventsInWords(t *testing.T) {
 		"free 512 B (asked 500 B, stream 7) at segment 0 offset 0x0": {
 			Kind: KindFree, Size: 512, Requested: 500, Stream: 7,
 		},
+		"free 512 B (stream 0) at segment 1 offset 0x0": {Kind: KindFree, Size: 512, Segment: 1},
+		"reserve 0 B (asked 500 B, stream 0)": {
+			Kind: KindReserve, Requested: 500, Segment: -1,
+		},
 		"kind 99 0 B (stream 0) at segment 0 offset 0x0": {Kind: 99},
 	}
 	for want, e := range cases {

@@ -146,7 +146,7 @@ func (e *entry) outcome(ctx context.Context) error {
 	}
 }
 
-// absence turns the end of the time into a TimeoutError that names who did not come.
+// absence turns the end of the time into an AbsentError that names who did not come.
 func (e *entry) absence(ctx context.Context, err error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -157,15 +157,16 @@ func (e *entry) absenceLocked(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return errors.Join(err, context.Cause(ctx))
 	}
-	late := &driver.TimeoutError{
-		Doing: "meeting the ranks of group " + e.cfg.Group.ID, Waited: e.cfg.Timeout,
+	late := &driver.AbsentError{
+		Doing: "meeting the ranks of group " + e.cfg.Group.Name(), Waited: e.cfg.Timeout,
+		Members: e.cfg.Group.Ranks, Err: err,
 	}
 	for r, l := range e.links {
 		if l == nil && r != e.cfg.Group.Rank {
-			late.Missing = append(late.Missing, e.cfg.Group.Ranks[r])
+			late.Ranks = append(late.Ranks, e.cfg.Group.Ranks[r])
 		}
 	}
-	return errors.Join(late, err)
+	return late
 }
 
 func (e *entry) discard() {

@@ -27,7 +27,7 @@ func (p *Plane) Exchange(
 	if err := p.open(lane); err != nil {
 		return nil, err
 	}
-	doing := func() string { return laneNames[lane] + " of group " + p.cfg.Group.ID }
+	doing := func() string { return laneNames[lane] + " of group " + p.cfg.Group.Name() }
 	if lane == driver.LaneFault {
 		return p.report(ctx, payload, &waiting{doing: doing})
 	}
@@ -112,7 +112,7 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	w := &waiting{
 		track: trackCompare, collective: ticket, operation: call.Operation,
 		doing: func() string {
-			return fmt.Sprintf("%v %d of group %s", call.Operation, ticket, p.cfg.Group.ID)
+			return fmt.Sprintf("%v %d of group %s", call.Operation, ticket, p.cfg.Group.Name())
 		},
 	}
 	all, err := p.swap(context.Background(), binary.LittleEndian.AppendUint64(nil, call.Digest), w)
@@ -122,12 +122,12 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	var others []int
 	for r, digest := range all {
 		if binary.LittleEndian.Uint64(digest) != call.Digest {
-			others = append(others, p.cfg.Group.Ranks[r])
+			others = append(others, r)
 		}
 	}
 	switch {
 	case len(others) > 0:
-		return p.fail(&driver.MismatchError{Sequence: ticket, Call: call, Others: others})
+		return p.fail(p.cfg.Group.Mismatch(ticket, call, others...))
 	case late:
 		return p.fail(fmt.Errorf("%s: %w", w.doing(), driver.ErrFault))
 	}

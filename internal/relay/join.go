@@ -41,12 +41,12 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	e := &entry{cfg: cfg}
 	links, err := e.connect(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("joining group %s: %w", cfg.Group.ID, err)
+		return nil, fmt.Errorf("joining group %s: %w", cfg.Group.Name(), err)
 	}
 	p := newPlane(cfg, links)
 	if err := p.greet(ctx); err != nil {
 		err = e.explained(ctx, err)
-		return nil, errors.Join(fmt.Errorf("joining group %s: %w", cfg.Group.ID, err), p.Close())
+		return nil, errors.Join(fmt.Errorf("joining group %s: %w", cfg.Group.Name(), err), p.Close())
 	}
 	return p, nil
 }

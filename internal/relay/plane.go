@@ -145,7 +145,7 @@ func (p *Plane) end(err error) bool {
 // open says why the plane can no longer be used, or nil. p.mu is held.
 func (p *Plane) open(lane driver.Lane) error {
 	if p.closed {
-		return fmt.Errorf("group %s: %w", p.cfg.Group.ID, driver.ErrClosed)
+		return fmt.Errorf("group %s: %w", p.cfg.Group.Name(), driver.ErrClosed)
 	}
 	if lane == driver.LaneFault {
 		return nil
@@ -333,7 +333,7 @@ func (p *Plane) leave() bool {
 	if p.closed {
 		return false
 	}
-	p.end(fmt.Errorf("group %s: %w", p.cfg.Group.ID, driver.ErrClosed))
+	p.end(fmt.Errorf("group %s: %w", p.cfg.Group.Name(), driver.ErrClosed))
 	p.closed = true
 	p.forsaken.Store(true)
 	b := p.board()

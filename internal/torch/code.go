@@ -6,8 +6,6 @@ import (
 	"fmt"
 
 	"symmem"
-	"symmem/driver"
-	"symmem/internal/rendezvous"
 )
 
 // Code is the result of a call as C has it: SYMMEM_... of symmem.h.
@@ -74,7 +72,6 @@ var sentinels = []struct {
 	{ErrLive, Live},
 	{symmem.ErrCapturing, Capturing},
 	{symmem.ErrOutOfMemory, OutOfMemory},
-	{driver.ErrOutOfMemory, OutOfMemory},
 	{symmem.ErrSize, Size},
 	{symmem.ErrDoubleFree, DoubleFree},
 	{symmem.ErrFreed, Freed},
@@ -93,16 +90,16 @@ func CodeOf(err error) Code {
 		return OK
 	}
 	var diverged *symmem.DivergenceError
-	var stray *driver.StrayError
+	var differs *symmem.MismatchError
+	var stray *symmem.StrayError
 	var lost *symmem.RankLostError
 	var late *symmem.TimeoutError
-	var absent *rendezvous.AbsentError
 	switch {
-	case errors.As(err, &diverged), errors.As(err, &stray):
+	case errors.As(err, &diverged), errors.As(err, &differs), errors.As(err, &stray):
 		return Divergence
 	case errors.As(err, &lost):
 		return RankLost
-	case errors.As(err, &late), errors.As(err, &absent):
+	case errors.As(err, &late):
 		return Timeout
 	}
 	for _, s := range sentinels {
@@ -142,8 +139,8 @@ func hasSites(err error) bool {
 	if !errors.As(err, &d) {
 		return false
 	}
-	for _, v := range d.Variants {
-		if v.Site != "" {
+	for _, side := range d.Sides {
+		if side.Site != "" {
 			return true
 		}
 	}

@@ -11,9 +11,6 @@ import (
 	"testing"
 
 	"symmem"
-	"symmem/driver"
-	"symmem/internal/agreement"
-	"symmem/internal/rendezvous"
 )
 
 // header returns the enumerators of symmem.h by name.
@@ -81,12 +78,20 @@ func TestErrorsHaveCodes(t *testing.T) {
 		},
 		{
 			"ranks in different places diverge, too",
-			&driver.StrayError{Elsewhere: map[int]string{1: "a check"}}, Divergence,
+			&symmem.StrayError{Elsewhere: map[int]string{1: "a check"}}, Divergence,
 			`"elsewhere":{"1":"a check"}`,
+		},
+		{
+			"two ends of a message that differ diverge, too",
+			&symmem.MismatchError{Group: "pair", Others: []int{1}}, Divergence, `"group":"pair"`,
+		},
+		{
+			"memory of the device is memory", fmt.Errorf("mapping: %w", symmem.ErrOutOfMemory),
+			OutOfMemory, "mapping",
 		},
 		{"a late rank is named", &symmem.TimeoutError{Missing: []int{3}}, Timeout, `"missing":[3]`},
 		{
-			"an absent rank is named", &rendezvous.AbsentError{Ranks: []int{2}}, Timeout,
+			"an absent rank is named", &symmem.AbsentError{Ranks: []int{2}}, Timeout,
 			`"missing":[2]`,
 		},
 		{"a lost rank is named", &symmem.RankLostError{Ranks: []int{1}}, RankLost, `"ranks":[1]`},
@@ -121,15 +126,14 @@ func TestErrorsHaveCodes(t *testing.T) {
 }
 
 func TestADivergenceAsksForCallSitesOnlyIfItHasNone(t *testing.T) {
-	d := symmem.DivergenceError{Variants: []agreement.Variant{
-		{Ranks: agreement.RankSet{{First: 0, Last: 0}}, What: "this"},
-		{Ranks: agreement.RankSet{{First: 1, Last: 1}}, What: "that"},
+	d := symmem.DivergenceError{Sides: []symmem.Side{
+		{Ranks: []int{0}, Event: "this"}, {Ranks: []int{1}, Event: "that"},
 	}}
 	const asks = "SYMMEM_CALLSITES=1"
 	if text := Divergence.Words(&d); !strings.Contains(text, asks) {
 		t.Errorf("without sites: %s", text)
 	}
-	d.Variants[0].Site = "model.py:7"
+	d.Sides[0].Site = "model.py:7"
 	if text := Divergence.Words(&d); strings.Contains(text, asks) {
 		t.Errorf("with a site: %s", text)
 	}

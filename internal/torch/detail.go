@@ -5,8 +5,6 @@ import (
 	"errors"
 
 	"symmem"
-	"symmem/driver"
-	"symmem/internal/rendezvous"
 )
 
 // detail is an error as JSON has it.
@@ -23,7 +21,9 @@ type detail struct {
 type divergenceDetail struct {
 	Group    string          `json:"group"`
 	Kind     string          `json:"kind"`
+	Members  []int           `json:"members,omitempty"`
 	Pool     uint64          `json:"pool"`
+	PoolName string          `json:"pool_name,omitempty"`
 	Position uint64          `json:"position"`
 	Last     uint64          `json:"last"`
 	Deviant  []int           `json:"deviant"`
@@ -69,19 +69,19 @@ func Detail(code Code, err error) string {
 
 func (d *detail) fill(err error) {
 	var diverged *symmem.DivergenceError
-	var stray *driver.StrayError
+	var differs *symmem.MismatchError
+	var stray *symmem.StrayError
 	var lost *symmem.RankLostError
 	var late *symmem.TimeoutError
-	var absent *rendezvous.AbsentError
 	var memory *symmem.OutOfMemoryError
 	switch {
 	case errors.As(err, &diverged):
 		d.Divergence = divergenceOf(diverged)
+	case errors.As(err, &differs):
+		d.Divergence = elsewhere("call", differs.Group, nil)
+		d.Divergence.Deviant = ranks(differs.Others)
 	case errors.As(err, &stray):
-		d.Divergence = &divergenceDetail{
-			Kind: "place", Elsewhere: stray.Elsewhere, Deviant: []int{}, Absent: []int{},
-			Variants: []variantDetail{},
-		}
+		d.Divergence = elsewhere("place", "", stray.Elsewhere)
 	case errors.As(err, &lost):
 		d.RankLost = &lostDetail{Doing: lost.Doing, Ranks: ranks(lost.Ranks)}
 	case errors.As(err, &late):
@@ -89,30 +89,27 @@ func (d *detail) fill(err error) {
 			Doing: late.Doing, WaitedMS: late.Waited.Milliseconds(), Missing: ranks(late.Missing),
 			Activity: late.Activity,
 		}
-	case errors.As(err, &absent):
-		d.Timeout = &timeoutDetail{Doing: "opening", Missing: ranks(absent.Ranks)}
 	case errors.As(err, &memory):
 		d.Memory = &memoryDetail{Requested: memory.Requested}
 	}
 }
 
+// elsewhere is a divergence that has no sides.
+func elsewhere(kind, group string, where map[int]string) *divergenceDetail {
+	return &divergenceDetail{
+		Group: group, Kind: kind, Elsewhere: where, Deviant: []int{}, Absent: []int{},
+		Variants: []variantDetail{},
+	}
+}
+
 func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
 	d := &divergenceDetail{
-		Group: e.Group, Kind: e.Kind.String(), Pool: e.Ledger, Position: e.Position, Last: e.Last,
-		Why: e.Why.String(), Deviant: []int{}, Absent: []int{},
+		Group: e.Group, Kind: string(e.Kind), Pool: e.PoolID, PoolName: e.Pool,
+		Position: e.Position, Last: max(e.Position, e.Last), Why: e.Why,
+		Deviant: ranks(e.Deviant), Absent: ranks(e.Absent), Members: ranks(e.Members),
 	}
-	for r := range e.Deviant.All() {
-		d.Deviant = append(d.Deviant, r)
-	}
-	for r := range e.Absent.All() {
-		d.Absent = append(d.Absent, r)
-	}
-	for _, v := range e.Variants {
-		variant := variantDetail{Event: v.What, Site: v.Site}
-		for r := range v.Ranks.All() {
-			variant.Ranks = append(variant.Ranks, r)
-		}
-		d.Variants = append(d.Variants, variant)
+	for _, side := range e.Sides {
+		d.Variants = append(d.Variants, variantDetail(side))
 	}
 	return d
 }

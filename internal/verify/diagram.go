@@ -3,16 +3,22 @@ package verify
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
+
+	"symmem"
+	"symmem/driver"
 )
 
-// side is an observation with the ranks that share it.
+// diagram shows where ranks differ.
+type diagram struct{ *symmem.DivergenceError }
+
+// side is what some ranks have, by a letter.
 type side struct {
 	letter string
-	what   Observation
-	ranks  []int // in the group, ascending
+	symmem.Side
 }
 
 // draw writes where ranks differ, with a map of who has what:
@@ -25,48 +31,48 @@ type side struct {
 //
 //	  A  ranks 0-1,3   alloc 1048576 B (stream 0) -> segment 0 offset 0x0
 //	  B  rank 2        alloc 1048576 B (stream 0) -> segment 1 offset 0x0
-func (d *Divergence) draw(b *bytes.Buffer) {
+func (d diagram) draw(b *bytes.Buffer) {
 	sides := d.sides()
 	fmt.Fprintf(b, "Divergence in group %s%s\n\n", d.Group, d.where())
-	if n := len(d.Ranks); n <= mapRanks {
+	if len(d.Ranks()) <= mapRanks {
 		d.drawMap(b, sides)
 	}
 	width := 0
 	for _, s := range sides {
-		width = max(width, len(named(s.ranks)))
+		width = max(width, len(named(s.Ranks)))
 	}
 	for _, s := range sides {
-		fmt.Fprintf(b, "  %s  %-*s  %s", s.letter, width, named(s.ranks), s.what.Event)
-		if s.what.Site != "" {
-			fmt.Fprintf(b, "  at %s", s.what.Site)
+		fmt.Fprintf(b, "  %s  %-*s  %s", s.letter, width, named(s.Ranks), s.Event)
+		if s.Site != "" {
+			fmt.Fprintf(b, "  at %s", s.Site)
 		}
 		b.WriteByte('\n')
 	}
 	if d.Why != "" && d.Why != "unknown" {
 		fmt.Fprintf(b, "\n  kind of difference: %s\n", d.Why)
 	}
-	if d.Group != "world" {
-		fmt.Fprintf(b, "\n  ranks are numbered in the group; in the world they are %s\n",
-			spans(d.Members))
+	if !driver.NumberedAsWorld(d.Members) {
+		fmt.Fprintf(b, "\n  ranks are those of the world; the group's are %s, in its order\n",
+			listed(d.Members))
 	}
 }
 
 // mapRanks is how many ranks fit a map.
 const mapRanks = 24
 
-func (d *Divergence) where() string {
-	if d.Kind != "placement" {
+func (d diagram) where() string {
+	if d.Kind != symmem.DivergedPlacement {
 		return fmt.Sprintf(" (%s)", d.Kind)
 	}
-	return fmt.Sprintf(", pool %d, at event %d: all before it is the same on every rank.",
+	return fmt.Sprintf(", %s, at event %d: all before it is the same on every rank.",
 		d.Pool, d.Position)
 }
 
-func (d *Divergence) drawMap(b *bytes.Buffer, sides []side) {
+func (d diagram) drawMap(b *bytes.Buffer, sides []side) {
 	numbers, letters, marks := "   rank ", "    has ", "        "
 	for _, rank := range d.numbers() {
 		width := len(strconv.Itoa(rank)) + 1
-		at := slices.IndexFunc(sides, func(s side) bool { return slices.Contains(s.ranks, rank) })
+		at := slices.IndexFunc(sides, func(s side) bool { return slices.Contains(s.Ranks, rank) })
 		mark := ""
 		if slices.Contains(d.Deviant, rank) {
 			mark = "^"
@@ -84,31 +90,23 @@ func (d *Divergence) drawMap(b *bytes.Buffer, sides []side) {
 	b.WriteByte('\n')
 }
 
-// numbers are the ranks of the group that were observed, ascending.
-func (d *Divergence) numbers() []int {
-	var all []int
-	for text := range d.Ranks {
-		if rank, err := strconv.Atoi(text); err == nil {
-			all = append(all, rank)
-		}
-	}
-	slices.Sort(all)
-	return all
-}
+// numbers are the ranks that were observed, ascending.
+func (d diagram) numbers() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
 
-// sides groups the ranks by what they have, lettered in the order of their lowest ranks.
-func (d *Divergence) sides() []side {
-	var sides []side
-	for _, rank := range d.numbers() {
-		what := d.Ranks[strconv.Itoa(rank)]
-		at := slices.IndexFunc(sides, func(s side) bool { return s.what == what })
-		if at < 0 {
-			at = len(sides)
-			sides = append(sides, side{letter: letter(at), what: what})
-		}
-		sides[at].ranks = append(sides[at].ranks, rank)
+// sides letters what ranks have in the order of their lowest ranks.
+func (d diagram) sides() []side {
+	ordered := slices.Clone(d.Sides)
+	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })
+	sides := make([]side, len(ordered))
+	for i, one := range ordered {
+		sides[i] = side{letter: letter(i), Side: one}
 	}
 	return sides
+}
+
+// listed names ranks one by one.
+func listed(ranks []int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(ranks), " ", ", "), "[]")
 }
 
 // letter names the sides A to Z; there are never more than a report keeps apart.

@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"encoding/json"
 	"errors"
 
 	"symmem"
@@ -25,28 +24,24 @@ var endings = []ending{endedWell, endAborted, endLate, endError, endLost, endDiv
 
 // account is what one rank tells the others at the end.
 type account struct {
-	Rank       int             `json:"rank"`
-	Ending     ending          `json:"ending"`
-	Text       string          `json:"text"`
-	Members    []int           `json:"members"`
-	Divergence json.RawMessage `json:"divergence"`
-	Findings   []finding       `json:"findings"`
+	Rank       int                     `json:"rank"`
+	Ending     ending                  `json:"ending"`
+	Text       string                  `json:"text"`
+	Divergence *symmem.DivergenceError `json:"divergence"`
+	Findings   []finding               `json:"findings"`
 	// Paths are the paths that all-reduces took, each with why the first one did.
 	Paths map[string]string `json:"paths"`
 }
 
-// end notes how the program ended on this rank: by err, in a group with the given world ranks.
-func (a *account) end(err error, members []int) {
+// end notes how the program ended on this rank.
+func (a *account) end(err error) {
 	a.Ending = endingOf(err)
 	if err == nil {
 		return
 	}
 	a.Text = err.Error()
-	var d *symmem.DivergenceError
-	if errors.As(err, &d) {
-		a.Text, a.Members = d.Error(), members
-		// A report of plain words and numbers has no reason not to encode.
-		a.Divergence, _ = d.MarshalJSON()
+	if errors.As(err, &a.Divergence) {
+		a.Text = a.Divergence.Error()
 	}
 }
 

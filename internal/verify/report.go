@@ -23,7 +23,7 @@ type Report struct {
 	// Cases are the all-reduces in the order in which they were made.
 	Cases []Case `json:"cases"`
 	// Divergence says where ranks differed, or is nil.
-	Divergence *Divergence `json:"divergence"`
+	Divergence *symmem.DivergenceError `json:"divergence"`
 	// Fault is what ended the run early, other than a divergence, or "".
 	Fault string `json:"fault,omitempty"`
 
@@ -96,7 +96,7 @@ func merge(r Report, p *program, accounts []account) *Report {
 	switch worst.Ending {
 	case endDiverged:
 		missing = Diverged
-		r.Divergence = divergenceOf(worst)
+		r.Divergence = worst.Divergence
 	case endedWell, endAborted, endLate, endLost:
 		r.Fault = worst.Text
 	case endError:
@@ -197,37 +197,6 @@ func count(b bool) int {
 		return 1
 	}
 	return 0
-}
-
-// Divergence is a symmem.DivergenceError as it is reported.
-type Divergence struct {
-	Kind     string `json:"kind"`
-	Group    string `json:"group"`
-	Pool     uint64 `json:"pool"`
-	Position uint64 `json:"position"`
-	// Ranks are what the ranks of the group have, by number in the group.
-	Ranks   map[string]Observation `json:"ranks"`
-	Deviant []int                  `json:"deviant"`
-	Why     string                 `json:"why"`
-	// Message says all in one paragraph.
-	Message string `json:"message"`
-	// Members are the group's ranks, by number in the world.
-	Members []int `json:"members"`
-}
-
-// Observation is what a rank has at the position.
-type Observation struct {
-	Event string `json:"event"`
-	Site  string `json:"site"`
-}
-
-func divergenceOf(a *account) *Divergence {
-	d := &Divergence{}
-	if err := json.Unmarshal(a.Divergence, d); err != nil {
-		d.Kind = "unknown"
-	}
-	d.Message, d.Members = a.Text, a.Members
-	return d
 }
 
 // WriteJSON writes the report for machines, as one object.

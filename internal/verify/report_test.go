@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"symmem"
 )
 
 var (
@@ -76,7 +78,7 @@ func TestARankOutsideTheGroupHasNoSayInItsCases(t *testing.T) {
 }
 
 // anyReport is a report with a row of each result.
-func anyReport(d *Divergence) *Report {
+func anyReport(d *symmem.DivergenceError) *Report {
 	p := &program{rows: []row{
 		{name: "1.churn8", round: 1, churn: true, elements: 100, value: 998},
 		{name: "1.churn16", round: 1, churn: true, elements: 1000, value: 999},
@@ -90,8 +92,7 @@ func anyReport(d *Divergence) *Report {
 	}
 	if d != nil {
 		accounts[1].Ending, accounts[1].Text = endDiverged, d.Message
-		accounts[1].Members = d.Members
-		accounts[1].Divergence, _ = json.Marshal(d)
+		accounts[1].Divergence = d
 	}
 	return merge(Report{
 		Backend: "host", Ranks: 2, Check: "every", Placement: "address", Path: "window",
@@ -99,13 +100,16 @@ func anyReport(d *Divergence) *Report {
 	}, p, accounts)
 }
 
-func aDivergence() *Divergence {
-	a := Observation{Event: "alloc 512 B (stream 0) -> segment 0 offset 0x0", Site: "a.go:7"}
-	b := Observation{Event: "alloc 512 B (stream 0) -> segment 1 offset 0x0"}
-	return &Divergence{
-		Kind: "placement", Group: "world/1.0", Pool: 7, Position: 9, Deviant: []int{2},
-		Ranks: map[string]Observation{"0": a, "1": a, "2": b, "10": a},
-		Why:   "different place", Message: "all in one", Members: []int{1, 2, 3, 4},
+func aDivergence() *symmem.DivergenceError {
+	const request = "alloc 512 B (stream 0) -> segment "
+	return &symmem.DivergenceError{
+		Kind: symmem.DivergedPlacement, Group: "w/1.0", Members: []int{1, 0, 2, 10},
+		Pool: "pool 7 of w/1.0", PoolID: 7, Position: 9, Deviant: []int{2},
+		Sides: []symmem.Side{
+			{Ranks: []int{0, 1, 10}, Event: request + "0 offset 0x0", Site: "a.go:7"},
+			{Ranks: []int{2}, Event: request + "1 offset 0x0"},
+		},
+		Why: "different place", Message: "all in one",
 	}
 }
 
@@ -124,7 +128,7 @@ TestCase   Size     Value  Sym  Exp   MaxDiff     MeanDiff    Result
 
 Total: 5 | Passed: 3 | Failed: 1 | Not run: 1
 
-Divergence in group world/1.0, pool 7, at event 9: all before it is the same on every rank.
+Divergence in group w/1.0, pool 7 of w/1.0, at event 9: all before it is the same on every rank.
 
    rank  0 1 2 10
     has  A A B  A
@@ -135,7 +139,7 @@ Divergence in group world/1.0, pool 7, at event 9: all before it is the same on 
 
   kind of difference: different place
 
-  ranks are numbered in the group; in the world they are 1-4
+  ranks are those of the world; the group's are 1, 0, 2, 10, in its order
 `
 	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(b.String(), "\n")); diff != "" {
 		t.Fatal(diff)

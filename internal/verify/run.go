@@ -95,22 +95,12 @@ func share(ctx context.Context, d *desk, mine account) ([]account, error) {
 func (r *runner) account(ctx context.Context) account {
 	a := account{Rank: r.rt.Rank()}
 	err := r.run(ctx)
-	a.end(err, r.failedMembers(err))
+	a.end(err)
 	a.Findings, a.Paths = r.findings, r.paths
 	if err != nil {
 		r.abort()
 	}
 	return a
-}
-
-// failedMembers lists the world ranks of the group that an error ended.
-func (r *runner) failedMembers(err error) []int {
-	for _, g := range append(r.groups, r.rt.World()) {
-		if g != nil && err != nil && errors.Is(err, g.Err()) {
-			return g.Ranks()
-		}
-	}
-	return r.rt.World().Ranks()
 }
 
 // abort ends the groups that are still open, so that ranks outside a failed group do not wait for

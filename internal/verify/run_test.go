@@ -87,7 +87,7 @@ func TestByAddressSumsAreWrongWithoutChecks(t *testing.T) {
 }
 
 func TestByAddressEveryRankReportsTheSameFirstEvent(t *testing.T) {
-	var first *Divergence
+	var first *symmem.DivergenceError
 	for _, level := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckRegistration} {
 		c := diverging()
 		c.Check = level

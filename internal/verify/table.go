@@ -30,7 +30,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	if r.Divergence != nil {
 		b.WriteByte('\n')
-		r.Divergence.draw(&b)
+		diagram{r.Divergence}.draw(&b)
 	}
 	if r.Fault != "" {
 		fmt.Fprintf(&b, "\nThe run ended early: %s\n", r.Fault)

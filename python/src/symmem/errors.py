@@ -46,7 +46,7 @@ class Side(NamedTuple):
     """What some ranks have where others have something else.
 
     Attributes:
-        ranks: their numbers in the group.
+        ranks: their numbers in the world.
         event: what they did.
         site: the line of Python that did it, "file:line"; empty without SYMMEM_CALLSITES=1.
     """
@@ -76,7 +76,7 @@ class TimeoutError(SymmemError, builtins.TimeoutError):
 
     @property
     def missing(self) -> list[int]:
-        """The ranks that did not come."""
+        """The ranks of the world that did not come."""
         return list(self.data.get("timeout", {}).get("missing") or [])
 
 
@@ -85,7 +85,7 @@ class RankLostError(SymmemError, ConnectionError):
 
     @property
     def ranks(self) -> list[int]:
-        """Those ranks."""
+        """Those ranks, by their numbers in the world."""
         return list(self.data.get("rank_lost", {}).get("ranks") or [])
 
 

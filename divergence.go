@@ -1,0 +1,149 @@
+package symmem
+
+import (
+	"fmt"
+	"slices"
+
+	"symmem/internal/agreement"
+)
+
+// DivergenceKind says what ranks differ in.
+type DivergenceKind string
+
+// The kinds of divergence.
+const (
+	// DivergedOperation: the ranks are in different calls, one in Check and one in Split.
+	DivergedOperation DivergenceKind = "operation"
+	// DivergedPools: the ranks have made, or closed, different pools.
+	DivergedPools DivergenceKind = "pools"
+	// DivergedPlacement: the histories of a pool differ.
+	DivergedPlacement DivergenceKind = "placement"
+	// DivergedPending: the histories agree, but not what is about to be registered.
+	DivergedPending DivergenceKind = "pending"
+	// DivergedCollective: the histories agree, but not the collective that is called.
+	DivergedCollective DivergenceKind = "collective"
+)
+
+// DivergenceError says that ranks which should be alike are not, and where: the first event at
+// which they differ, with what each rank has there. Every rank of the group gets the same one.
+//
+// All ranks in it are world ranks; Members translates them to those of the group. Encoded as JSON
+// and decoded it is the same.
+type DivergenceError struct {
+	// Group is the id of the group whose ranks differ.
+	Group string `json:"group"`
+	// Members lists the world ranks of the group in group order.
+	Members []int `json:"members"`
+	// Kind says what they differ in.
+	Kind DivergenceKind `json:"kind"`
+	// Pool names the pool, such as "pool 1" or "pool 0 of group world/1.0", and PoolID is its number,
+	// for DivergedPlacement and DivergedPending.
+	Pool   string `json:"pool_name,omitempty"`
+	PoolID uint64 `json:"pool"`
+	// Position is the number of the first differing event in the pool's history, from 0, for
+	// DivergedPlacement. If Last is greater, that part of the history is no longer kept, and the
+	// event is one of those from Position to Last; else Last is 0.
+	Position uint64 `json:"position"`
+	Last     uint64 `json:"last,omitempty"`
+	// Sides has one entry for each different observation; at most 16.
+	Sides []Side `json:"sides"`
+	// Others are ranks whose observations exceed that number.
+	Others []int `json:"others,omitempty"`
+	// Deviant are the ranks that differ from more than half of those that took part. It is empty if
+	// there is no such majority: no rank is right because of its number.
+	Deviant []int `json:"deviant"`
+	// Absent are the ranks that did not take part.
+	Absent []int `json:"absent,omitempty"`
+	// Why is a hint at the kind of difference, such as "extra event", for DivergedPlacement;
+	// "unknown" if there is none.
+	Why string `json:"why"`
+	// Message is the report in one paragraph, the same on every rank.
+	Message string `json:"message"`
+}
+
+// Side is what some ranks have where others have something else.
+type Side struct {
+	// Ranks are the world ranks that have it.
+	Ranks []int `json:"ranks"`
+	// Event says in words what they have: an event of a pool's history, or a call.
+	Event string `json:"event"`
+	// Site is the line that did it, as file:line, where call sites are noted (Options.CallSites);
+	// else empty.
+	Site string `json:"site"`
+}
+
+// Error returns the report in one paragraph.
+func (d *DivergenceError) Error() string {
+	if d.Message == "" {
+		return fmt.Sprintf("group %s: ranks differ (%s)", d.Group, d.Kind)
+	}
+	return d.Message
+}
+
+// Ranks returns what each rank has, by world rank, without those in Others and Absent.
+func (d *DivergenceError) Ranks() map[int]Side {
+	all := make(map[int]Side)
+	for _, side := range d.Sides {
+		for _, rank := range side.Ranks {
+			all[rank] = side
+		}
+	}
+	return all
+}
+
+// divergence returns what an agreement of the group has found as an error, or nil.
+func (g *Group) divergence(v *agreement.Verdict) error {
+	found := v.Divergence
+	if found == nil {
+		return nil
+	}
+	d := &DivergenceError{
+		Group: g.id, Members: g.Ranks(), Kind: DivergenceKind(found.Kind.String()),
+		Pool: found.Pool(), PoolID: found.Ledger, Position: found.Position,
+		Others: g.world(found.Others), Deviant: g.world(found.Deviant),
+		Absent: g.world(found.Absent), Why: found.Why.String(), Message: found.Error(),
+	}
+	if found.Last > found.Position {
+		d.Last = found.Last
+	}
+	for _, one := range found.Variants {
+		d.Sides = append(d.Sides, Side{Ranks: g.world(one.Ranks), Event: one.What, Site: one.Site})
+	}
+	return d
+}
+
+// world returns the world ranks of ranks of the group, ascending.
+func (g *Group) world(own agreement.RankSet) []int {
+	ranks := make([]int, 0, own.Len())
+	for r := range own.All() {
+		ranks = append(ranks, g.ranks[r])
+	}
+	slices.Sort(ranks)
+	return ranks
+}
+
+// names are the words of the group's agreements.
+func (g *Group) names() agreement.Names {
+	return agreement.Names{Members: g.ranks, Pool: g.rt.poolName}
+}
+
+// poolName names a pool by its id. The ids of the pools of the world are small; those of other
+// domains begin with the key of the group.
+func (rt *Runtime) poolName(id uint64) string {
+	if id < poolNumbers {
+		return fmt.Sprintf("pool %d", id)
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	for _, p := range rt.pools {
+		if p.id == id && p.domain != nil {
+			return fmt.Sprintf("pool %d of group %s", id%poolNumbers, p.domain.id)
+		}
+	}
+	for _, g := range rt.groups {
+		if g.key.ID&^(poolNumbers-1) == id&^(poolNumbers-1) {
+			return fmt.Sprintf("pool %d of group %s", id%poolNumbers, g.id)
+		}
+	}
+	return fmt.Sprintf("pool %#x", id)
+}

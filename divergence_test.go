@@ -1,0 +1,108 @@
+package symmem_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"symmem"
+	"symmem/internal/cuda"
+)
+
+// TestADivergenceOfASubgroupNamesRanksOfTheWorld has the second rank of a group of ranks 0 and 2
+// call another count.
+func TestADivergenceOfASubgroupNamesRanksOfTheWorld(t *testing.T) {
+	plain := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
+	endure(t, 3, plain, func(r *rank) {
+		g := r.split(r.World(), r.Rank()%2)
+		if r.Rank() == 1 {
+			return
+		}
+		b := r.alloc(r.pool(), 4096).Memory()
+		err := g.Broadcast(r.ctx, b, b, int64(100+r.Rank()), symmem.Int8, 1, nil)
+		d := r.diverged(errors.Join(err, r.DefaultStream().Synchronize(r.ctx)))
+		want := []symmem.Side{
+			{Ranks: []int{0}, Event: "Broadcast of 100 int8, root 1 of the group, path plain, sequence 1"},
+			{Ranks: []int{2}, Event: "Broadcast of 102 int8, root 1 of the group, path plain, sequence 1"},
+		}
+		if diff := cmp.Diff(want, d.Sides); diff != "" {
+			r.failf("%s", diff)
+		}
+		text := fmt.Sprintf("group %s: ranks call different collectives: world rank 0 has %q; "+
+			"world rank 2 (rank 1 of the group) has %q", g.ID(), want[0].Event, want[1].Event)
+		if d.Error() != text || d.Kind != symmem.DivergedCollective {
+			r.failf("got %q, want %q", d, text)
+		}
+	})
+}
+
+func TestADivergenceInAPoolOfASubgroupNamesThePool(t *testing.T) {
+	endure(t, 3, every, func(r *rank) {
+		g := r.split(r.World(), r.Rank()%2)
+		if r.Rank() == 1 {
+			return
+		}
+		r.poolWith(symmem.PoolOptions{Domain: g})
+		p := r.poolWith(symmem.PoolOptions{Domain: g})
+		r.alloc(p, int64(512*(1+r.Rank())))
+		d := r.diverged(g.Check(r.ctx))
+		if want := "pool 1 of group " + g.ID(); d.Pool != want || !strings.Contains(d.Error(), want) {
+			r.failf("the pool is %q in %q, want %q", d.Pool, d, want)
+		}
+		if diff := cmp.Diff([]int{0, 2}, d.Members); diff != "" {
+			r.failf("%s", diff)
+		}
+	})
+}
+
+func TestAJoinedGroupHasNoBlankInItsName(t *testing.T) {
+	endure(t, 2, every, func(r *rank) {
+		g, err := r.Join(r.ctx, "jj", []int{1, 0})
+		r.ok(err)
+		g.Abort()
+		if err := g.Check(r.ctx); g.ID() != "jj" || !strings.HasPrefix(err.Error(), "group jj: ") {
+			r.failf("group %q: %v", g.ID(), err)
+		}
+	})
+}
+
+func TestDivergencesSurviveJSON(t *testing.T) {
+	want := &symmem.DivergenceError{
+		Group: "world/1.0", Members: []int{0, 2}, Kind: symmem.DivergedPlacement,
+		Pool: "pool 0 of group world/1.0", PoolID: 1 << 63, Position: 4, Last: 9,
+		Sides:  []symmem.Side{{Ranks: []int{2}, Event: "free 512 B (stream 0)", Site: "a.go:7"}},
+		Others: []int{5}, Deviant: []int{2}, Absent: []int{7}, Why: "extra event", Message: "all",
+	}
+	encoded, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got symmem.DivergenceError
+	if err := json.Unmarshal(encoded, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, &got); diff != "" {
+		t.Fatal(diff)
+	}
+	if got.Ranks()[2].Site != "a.go:7" {
+		t.Errorf("rank 2 has %+v", got.Ranks()[2])
+	}
+}
+
+func TestOneErrorStandsForEveryWantOfMemory(t *testing.T) {
+	for name, err := range map[string]error{
+		"of a pool": &symmem.OutOfMemoryError{Requested: 1},
+		"of CUDA":   fmt.Errorf("launching: %w", &cuda.Error{Code: cuda.ErrOutOfMemory}),
+	} {
+		if !errors.Is(err, symmem.ErrOutOfMemory) {
+			t.Errorf("%s: %v is not found", name, err)
+		}
+	}
+	if errors.Is(cuda.ErrNotReady, symmem.ErrOutOfMemory) {
+		t.Error("every result of CUDA is a want of memory")
+	}
+}

@@ -1,0 +1,123 @@
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var pair = []int{0, 5}
+
+func TestErrorsNameRanksOfTheWorldAndOfTheGroup(t *testing.T) {
+	call := &Call{Operation: AllReduce, Count: 4, DataType: Float32}
+	for want, err := range map[string]error{
+		"AllReduce 3 of group g: waited 2s for world rank 5 (rank 1 of the group); " +
+			"world rank 5: in a call": &TimeoutError{
+			Doing: "AllReduce 3 of group g", Waited: 2 * time.Second, Missing: []int{5},
+			Activity: map[int]string{5: "in a call"}, Members: pair,
+		},
+		"opening: waited 2s for ranks 1, 2; rank 1: late": &TimeoutError{
+			Doing: "opening", Waited: 2 * time.Second, Missing: []int{1, 2},
+			Activity: map[int]string{1: "late"}, Members: []int{0, 1, 2},
+		},
+		"meeting: waited 1s: world rank 0 did not come": &AbsentError{
+			Doing: "meeting", Waited: time.Second, Ranks: []int{0}, Members: pair,
+			Err: fmt.Errorf("asking: %w", context.DeadlineExceeded),
+		},
+		"meeting: rank 1 did not come: the store is full": &AbsentError{
+			Doing: "meeting", Ranks: []int{1}, Err: errors.New("the store is full"),
+		},
+		"agreement of group g: world ranks 0, 5 (ranks 0, 1 of the group) lost: " +
+			"the process, or the connection to it, has ended": &RankLostError{
+			Doing: "agreement of group g", Ranks: []int{0, 5}, Members: pair,
+		},
+		"AllReduce 1 of group g: world rank 5 (rank 1 of the group) failed first, " +
+			"for a reason that is not known here": &PeerError{
+			Doing: "AllReduce 1 of group g", Ranks: []int{5}, Members: pair,
+		},
+		"AllReduce 1 of group g: aborted by another rank of the group": &PeerError{
+			Doing: "AllReduce 1 of group g", Aborted: true,
+		},
+		"collective 3 of group g (AllReduce of 4 float32) differs from that of " +
+			"world rank 5 (rank 1 of the group)": GroupConfig{ID: " g", Ranks: pair}.Mismatch(3, call, 1),
+		"message 2 (Recv of 0 float32) differs from that of rank 1": &MismatchError{
+			Sequence: 2, Call: &Call{Operation: Recv}, Others: []int{1},
+		},
+		"Check can never complete; world rank 5 (rank 1 of the group): has left the group": &StrayError{
+			Doing: "Check", Elsewhere: map[int]string{5: "has left the group"}, Members: pair,
+		},
+	} {
+		if got := err.Error(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestAnAbsentRankIsALateOne(t *testing.T) {
+	absent := &AbsentError{Doing: "meeting", Waited: time.Second, Ranks: []int{3}, Err: syscall.EPIPE}
+	err := fmt.Errorf("joining: %w", absent)
+	var late *TimeoutError
+	var timeout interface{ Timeout() bool }
+	if !errors.As(err, &late) || late.Missing[0] != 3 || late.Waited != time.Second {
+		t.Errorf("as a TimeoutError it is %+v", late)
+	}
+	if !errors.As(err, &timeout) || !timeout.Timeout() {
+		t.Error("it is no timeout")
+	}
+	if !errors.Is(err, syscall.EPIPE) {
+		t.Error("what ended the wait is lost")
+	}
+	var lost *RankLostError
+	if errors.As(err, &lost) {
+		t.Error("it is taken for a lost rank")
+	}
+}
+
+func TestAFaultOfAPeerTellsOfAnAbort(t *testing.T) {
+	failed, aborted := &PeerError{}, &PeerError{Aborted: true}
+	if !errors.Is(failed, ErrFault) || errors.Is(failed, ErrAborted) {
+		t.Error("a peer that has failed")
+	}
+	if !errors.Is(aborted, ErrFault) || !errors.Is(aborted, ErrAborted) {
+		t.Error("a peer that has aborted")
+	}
+}
+
+func TestErrorsSurviveJSON(t *testing.T) {
+	activity := map[int]string{5: "in no call"}
+	call := &Call{Operation: Recv, Count: 7, DataType: Int8, Keep: func() {}, Norm: &Norm{}}
+	for _, err := range []error{
+		&TimeoutError{Doing: "a", Waited: 7, Missing: pair, Activity: activity, Members: pair},
+		&AbsentError{Doing: "a", Waited: 7, Ranks: pair, Activity: activity, Members: pair},
+		&RankLostError{Doing: "a", Ranks: pair, Members: pair},
+		&PeerError{Doing: "a", Ranks: pair, Members: pair, Aborted: true},
+		&StrayError{Doing: "a", Elsewhere: activity, Members: pair},
+		GroupConfig{ID: "g", Ranks: pair}.Mismatch(3, call, 1),
+	} {
+		encoded, failed := json.Marshal(err)
+		if failed != nil {
+			t.Fatal(failed)
+		}
+		decoded := reflect.New(reflect.TypeOf(err).Elem()).Interface().(error)
+		if failed := json.Unmarshal(encoded, decoded); failed != nil {
+			t.Fatal(failed)
+		}
+		if diff := cmp.Diff(err.Error(), decoded.Error()); diff != "" {
+			t.Errorf("%T: %s", err, diff)
+		}
+	}
+}
+
+func TestOneErrorStandsForAWantOfMemory(t *testing.T) {
+	err := fmt.Errorf("mapping: %w", &OutOfMemoryError{Requested: 1, Cause: syscall.ENOMEM})
+	if !errors.Is(err, ErrOutOfMemory) || !errors.Is(err, syscall.ENOMEM) {
+		t.Error(err)
+	}
+}
