@@ -26,6 +26,8 @@ type Config struct {
 	Store Store
 	// Timeout bounds every wait for a peer that has no deadline of its own. It is positive.
 	Timeout time.Duration
+	// Late says when to warn of ranks that are late. The wait for them goes on.
+	Late Late
 	// Scatter, if not 0, makes segments land at addresses drawn from this number instead of one
 	// after the other, as a GPU driver does. It shows mistakes; it never cures one.
 	Scatter uint64

@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"fmt"
 	"unsafe"
 
 	"symmem/driver"
@@ -66,9 +65,7 @@ func (c *communicator) arriveLate(call *driver.Call, ticket uint64) error {
 		word: func(b *block) *uint64 { return &b.lines[step&1].step }, want: step,
 		from:       c.everybodyElse(),
 		collective: ticket, operation: call.Operation,
-		doing: func() string {
-			return fmt.Sprintf("%v %d of group %s", call.Operation, ticket, c.cfg.Name())
-		},
+		doing: func() string { return c.naming(call.Operation, ticket) },
 	})
 }
 
@@ -108,8 +105,7 @@ func (c *communicator) finish(call *plan, ticket uint64) error {
 		return err
 	}
 	if c.late {
-		return fmt.Errorf("%v %d of group %s: %w", call.Operation, ticket, c.cfg.Name(),
-			driver.ErrFault)
+		return c.peerFault(func() string { return c.naming(call.Operation, ticket) })
 	}
 	if !call.windowed {
 		return c.finishStaged(call, ticket)

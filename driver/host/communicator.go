@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"symmem/driver"
+	"symmem/internal/control"
 	"symmem/internal/handoff"
 	"symmem/internal/reduce"
 	"symmem/internal/spin"
@@ -50,6 +51,7 @@ type communicator struct {
 
 	left      sync.Cond            // mu; signalled when users falls
 	users     int                  // exchanges and transfers under way; guarded by mu
+	warned    atomic.Uint64        // when ranks were last warned of, by the monotonic clock, or 0
 	waits     []*waiting           // slow waits in collectives; guarded by mu
 	launched  [driver.Paths]uint64 // guarded by mu
 	passed    chan struct{}        // closed when completed moves and somebody waits; guarded by mu
@@ -299,7 +301,7 @@ func (c *communicator) Abort(cause error) {
 // fail records the first fault, tells the peers and returns the error it was given.
 func (c *communicator) fail(err error) error {
 	if c.end(err) {
-		atomic.StoreUint32(&c.me.bell.failed, 1)
+		atomic.StoreUint32(&c.me.bell.failed, uint32(control.ReasonOf(err)))
 		c.alarm()
 	}
 	return err

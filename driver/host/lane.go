@@ -36,7 +36,7 @@ func (c *communicator) Exchange(
 	}
 	defer c.leave()
 	if id == driver.LaneFault {
-		c.fail(driver.ErrFault)
+		c.fail(&driver.PeerError{Doing: laneNames[id] + " of group " + c.cfg.Name()})
 	} else if err := c.Cause(); err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (x *exchange) longest() uint64 {
 
 func (x *exchange) post(at int) error {
 	if x.c.forsaken() {
-		return fmt.Errorf("%s: %w", x.doing(), driver.ErrFault)
+		return x.c.peerFault(x.doing)
 	}
 	x.lane.step++
 	s := x.slot(x.c.me)

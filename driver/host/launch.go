@@ -157,7 +157,7 @@ func (i *issued) skip(cause error) {
 
 // naming names a collective for error messages.
 func (c *communicator) naming(o driver.Operation, ticket uint64) string {
-	return fmt.Sprintf("%v %d of group %s", o, ticket, c.cfg.ID)
+	return fmt.Sprintf("%v %d of group %s", o, ticket, c.cfg.Name())
 }
 
 // complete runs a collective whose turn it is. c.mu is not held: nobody else has the turn.

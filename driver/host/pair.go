@@ -78,7 +78,7 @@ func (t *transfer) skip(cause error) {
 	defer t.c.leave()
 	t.c.fail(&driver.PriorError{
 		Doing: fmt.Sprintf("%v with rank %d of group %s",
-			t.plan.Operation, t.c.cfg.Ranks[t.plan.Root], t.c.cfg.ID),
+			t.plan.Operation, t.c.cfg.Ranks[t.plan.Root], t.c.cfg.Name()),
 		Rank: t.c.cfg.Ranks[t.c.cfg.Rank], Cause: cause,
 	})
 }

@@ -144,8 +144,7 @@ func (p *plane) judge(ticket uint64, call *driver.Call) error {
 		return err
 	}
 	if p.late {
-		return fmt.Errorf("%v %d of group %s: %w", call.Operation, ticket, p.cfg.Name(),
-			driver.ErrFault)
+		return p.peerFault(func() string { return p.naming(call.Operation, ticket) })
 	}
 	return nil
 }
@@ -162,21 +161,24 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 	notice := p.notice(&w)
 	p.publishWait(notice, sys.Monotonic())
 	defer p.concealWait(notice)
-	var mourning control.Mourning
-	for begin, turn := time.Now(), 0; !w.Done(); turn++ {
-		err := p.verdict(notice, begin)
-		if err == nil && mourning.Over(w.Ticket != 0 && p.forsaken()) {
-			err = fmt.Errorf("%s: %w", w.Doing(), driver.ErrFault)
-		}
-		if err != nil && !w.Done() {
+	var grace control.GraceTimer
+	for turn := 0; !w.Done(); turn++ {
+		failed := grace.For(w.Ticket != 0 && p.forsaken())
+		if err := p.verdict(notice, failed); err != nil && !w.Done() {
 			return p.fail(w.Blame(err))
 		}
 		if ctx.Err() != nil && !w.Done() {
-			return fmt.Errorf("%s: %w", w.Doing(), context.Cause(ctx))
+			return p.interrupted(ctx, notice)
 		}
 		p.rest(&w, turn)
 	}
 	return nil
+}
+
+// interrupted is the error of a wait whose context has ended.
+func (p *plane) interrupted(ctx context.Context, n *waiting) error {
+	q := p.question(n)
+	return control.Interrupted(&q, p.survey(n), context.Cause(ctx))
 }
 
 // soon polls for as long as the processor is well spent on it.
@@ -221,36 +223,21 @@ func (p *plane) notice(w *control.Wait) *waiting {
 	return &waiting{
 		word: func(b *block) *uint64 { return &b.board.submitted }, want: w.Ticket,
 		from: p.everybodyElse(), collective: w.Ticket, operation: w.Operation, doing: w.Doing,
+		work: true, timeout: p.device.cfg.Timeout,
 	}
 }
 
-// verdict tells why the wait may never end, or nil.
-func (p *plane) verdict(n *waiting, since time.Time) error {
-	if err := p.Cause(); err != nil || n.collective == 0 {
-		return err
+// verdict says why the wait may never end, or nil, and warns of ranks that are late. A peer has been
+// known to have failed for so long, or for a negative time.
+func (p *plane) verdict(n *waiting, failedFor time.Duration) error {
+	if n.collective == 0 {
+		return p.Cause()
 	}
-	missing := p.missing(n)
-	if lost := p.deserters(missing); len(lost) > 0 {
-		return &driver.RankLostError{Ranks: p.world(lost), Doing: n.doing()}
-	}
-	if len(missing) > 0 && p.forsaken() {
-		return fmt.Errorf("%s: %w", n.doing(), driver.ErrFault)
-	}
-	if err := p.hopeless(n, missing); err != nil {
-		return err
-	}
-	if waited := time.Since(since); len(missing) > 0 && waited >= p.device.cfg.Timeout {
-		return p.timeout(n, missing, uint64(waited))
-	}
-	return nil
-}
-
-// deserters lists the lost ranks on which work may depend: all but those that had submitted what
-// was waited for and left the group before their processes ended.
-func (p *plane) deserters(missing []int) []int {
-	return slices.DeleteFunc(p.lost(p.everybodyElse()), func(r int) bool {
-		return spin.LoadAcquire64(&p.blocks[r].board.closed) != 0 && !slices.Contains(missing, r)
-	})
+	q := p.question(n)
+	q.FailedFor = failedFor
+	v := control.Judge(&q, p.survey(n))
+	p.warn(v.Warning)
+	return v.Err
 }
 
 // Trouble tells without waiting why work may never end.
@@ -259,11 +246,26 @@ func (p *plane) Trouble(w control.Wait, since time.Time) error {
 		return err
 	}
 	defer p.leave()
-	err := p.verdict(p.notice(&w), since)
+	n := p.notice(&w)
+	// A wait that began before the machine did is as long as there is.
+	n.begin = sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic())
+	err := p.verdict(n, -1)
 	if err != nil && w.Ended() {
 		return nil
 	}
 	return w.Blame(err)
+}
+
+// PeerFault names the peers that have failed, or are lost.
+func (p *plane) PeerFault(doing string) error {
+	if err := p.enter(); err != nil {
+		return err
+	}
+	defer p.leave()
+	if lost := p.lostPeers(); len(lost) > 0 {
+		return &driver.RankLostError{Ranks: p.cfg.World(lost), Doing: doing, Members: p.cfg.Ranks}
+	}
+	return p.peerFault(func() string { return doing })
 }
 
 // Forsaken tells whether a peer has failed or is lost.
@@ -282,7 +284,7 @@ func (p *plane) forsakenOrClosed() bool {
 	if now == p.calm {
 		return false
 	}
-	if p.forsaken() || p.bereft() {
+	if p.forsaken() || len(p.lostPeers()) > 0 {
 		return true
 	}
 	p.calm = now
@@ -298,14 +300,11 @@ func (p *plane) signs() signs {
 	return signs{atomic.LoadUint32(&p.me.bell.word), p.device.ends.Load()}
 }
 
-// bereft tells whether a peer's process has ended before it left the group.
-func (p *plane) bereft() bool {
-	for r, peer := range p.peers {
-		if peer != nil && peer.lost.Load() && spin.LoadAcquire64(&p.blocks[r].board.closed) == 0 {
-			return true
-		}
-	}
-	return false
+// lostPeers lists the group ranks whose processes have ended before they left the group.
+func (p *plane) lostPeers() []int {
+	return slices.DeleteFunc(p.lost(p.everybodyElse()), func(r int) bool {
+		return spin.LoadAcquire64(&p.blocks[r].board.closed) != 0
+	})
 }
 
 // Fail records the first fault and tells the others.

@@ -37,8 +37,8 @@ type line struct {
 }
 
 // bell is how others reach a rank: word is its futex, sleeping says how many of its threads sleep
-// there, failed that it has left for the fault lane. Posters read it after every post, so it
-// shares its line with nothing that is written often.
+// there, failed is the control.Reason for which it has left for the fault lane, or 0. Posters read
+// it after every post, so it shares its line with nothing that is written often.
 type bell struct {
 	word     uint32
 	sleeping int32

@@ -3,12 +3,13 @@ package host
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/control"
 	"symmem/internal/spin"
 	"symmem/internal/sys"
 )
@@ -72,19 +73,20 @@ type waiting struct {
 	exchange   bool
 	// begin is when the wait was shown, by the machine's monotonic clock.
 	begin uint64
-	// tolerant waits look neither for failed peers nor for stray ones.
-	tolerant bool
-	done     <-chan struct{}
-	deadline uint64
+	// timeout is how long it may last.
+	timeout time.Duration
+	// tolerant waits go on after faults. work tells that what was launched is waited for, by a plane.
+	tolerant, work bool
+	// rows is what survey fills.
+	rows []control.Row
 }
 
 // linger is the slow part of a wait: it yields, then sleeps, and looks for trouble now and then.
 func (c *communicator) linger(ctx context.Context, w *waiting) error {
 	begin := sys.Monotonic()
-	w.deadline = begin + uint64(c.device.cfg.Timeout)
-	w.done = ctx.Done()
+	w.timeout = c.device.cfg.Timeout
 	if at, ok := ctx.Deadline(); ok {
-		w.deadline = begin + uint64(max(0, time.Until(at)))
+		w.timeout = max(0, time.Until(at))
 	}
 	c.publishWait(w, begin)
 	defer c.concealWait(w)
@@ -103,7 +105,7 @@ func (c *communicator) linger(ctx context.Context, w *waiting) error {
 			}
 			c.sleep(w, turn-c.budget.yields)
 		}
-		if err := c.trouble(ctx, w, begin); err != nil {
+		if err := c.trouble(ctx, w); err != nil {
 			return err
 		}
 	}
@@ -213,51 +215,101 @@ func (c *communicator) sleep(w *waiting, round int) {
 	sys.FutexWait(&c.me.bell.word, word, slice)
 }
 
-// trouble reports why the wait should end without success, or nil.
-func (c *communicator) trouble(ctx context.Context, w *waiting, begin uint64) error {
-	if c.fault.set.Load() && !w.tolerant {
-		return c.Cause()
+// trouble reports why the wait should end without success, or nil, and warns of ranks that are late.
+func (c *communicator) trouble(ctx context.Context, w *waiting) error {
+	rows := c.survey(w)
+	q := c.question(w)
+	// This process may have been stopped until long after the last one came: then nobody is missing.
+	q.Due = errors.Is(ctx.Err(), context.DeadlineExceeded)
+	v := control.Judge(&q, rows)
+	if v.Err != nil {
+		return v.Err
 	}
-	missing := c.missing(w)
-	if len(missing) == 0 {
-		// This process may have been stopped until long after the last one came.
-		return nil
+	if errors.Is(ctx.Err(), context.Canceled) && len(c.missing(w)) > 0 {
+		return control.Interrupted(&q, rows, context.Cause(ctx))
 	}
-	if lost := c.lost(missing); len(lost) > 0 && len(c.missing(w)) > 0 {
-		return &driver.RankLostError{Ranks: c.world(lost), Doing: w.doing()}
-	}
-	if !w.tolerant {
-		if err := c.peerFault(w); err != nil {
-			return err
-		}
-	}
-	if err := c.hopeless(w, missing); err != nil {
-		return err
-	}
-	select {
-	case <-w.done:
-		if now := sys.Monotonic(); now < w.deadline {
-			return fmt.Errorf("%s: %w", w.doing(), context.Cause(ctx))
-		}
-	default:
-	}
-	if now := sys.Monotonic(); now >= w.deadline {
-		return c.timeout(w, missing, now-begin)
-	}
+	c.warn(v.Warning)
 	return nil
 }
 
-func (c *communicator) timeout(w *waiting, missing []int, waited uint64) error {
-	activity := map[int]string{}
-	for _, r := range missing {
-		activity[c.cfg.Ranks[r]] = c.blocks[r].board.describe()
+// question asks about a wait at this moment.
+func (c *communicator) question(w *waiting) control.Question {
+	now := sys.Monotonic()
+	q := control.Question{
+		Group: c.cfg, Doing: w.doing, Collective: w.collective, Exchange: w.exchange,
+		Work: w.work, Tolerant: w.tolerant, FailedFor: -1,
+		Waited: time.Duration(now - w.begin), Timeout: w.timeout,
+		Late: c.device.cfg.Late, Warned: -1,
 	}
-	return &driver.TimeoutError{
-		Doing:    w.doing(),
-		Waited:   time.Duration(waited).Round(time.Millisecond),
-		Missing:  c.world(missing),
-		Activity: activity,
+	if c.fault.set.Load() {
+		q.Cause = c.Cause()
 	}
+	if at := c.warned.Load(); at != 0 {
+		q.Warned = time.Duration(now - min(at, now))
+	}
+	return q
+}
+
+// warn tells of ranks that are late, unless another wait of this rank has just done so.
+func (c *communicator) warn(late *driver.LateWarning) {
+	if late == nil {
+		return
+	}
+	now, at := sys.Monotonic(), c.warned.Load()
+	if at != 0 && now-min(at, now) < uint64(c.device.cfg.Late.After) {
+		return
+	}
+	if c.warned.CompareAndSwap(at, now) {
+		c.device.cfg.Late.Warn(*late)
+	}
+}
+
+// survey says what is known of every rank at this moment, in the order that control.Row asks for.
+// The rows are w's, and good until the next call.
+func (c *communicator) survey(w *waiting) []control.Row {
+	if w.rows == nil {
+		w.rows = make([]control.Row, len(c.blocks))
+	}
+	for r, p := range c.peers {
+		w.rows[r].Lost = p != nil && p.lost.Load()
+	}
+	for r, b := range c.blocks {
+		w.rows[r].Failed = control.Reason(atomic.LoadUint32(&b.bell.failed))
+		w.rows[r].Left = spin.LoadAcquire64(&b.board.closed) != 0
+	}
+	for r, b := range c.blocks {
+		if r != c.cfg.Rank {
+			b.board.read(&w.rows[r])
+		}
+	}
+	c.me.board.read(&w.rows[c.cfg.Rank])
+	for r := range w.rows {
+		w.rows[r].Missing = false
+	}
+	for _, r := range w.from {
+		w.rows[r].Missing = spin.LoadAcquire64(w.word(c.blocks[r])) < w.want
+	}
+	return w.rows
+}
+
+// read says what the owner of a board is doing. What proves that it waits for this rank is read
+// before what could refute that.
+func (b *board) read(row *control.Row) {
+	row.InExchange = spin.LoadAcquire64(&b.inExchange)
+	row.InCollective = spin.LoadAcquire64(&b.inCollective)
+	row.Operation = driver.Operation(spin.LoadAcquire64(&b.operation))
+	now, since := sys.Monotonic(), spin.LoadAcquire64(&b.since)
+	row.Waited = time.Duration(now - min(since, now))
+	row.Exchanges = spin.LoadAcquire64(&b.exchanges)
+	row.Submitted = spin.LoadAcquire64(&b.submitted)
+}
+
+// peerFault names the peers that have failed; it is called when one has.
+func (c *communicator) peerFault(doing func() string) error {
+	if err := control.PeerFault(c.cfg, c.survey(&waiting{}), doing); err != nil {
+		return err
+	}
+	return &driver.PeerError{Doing: doing(), Members: c.cfg.Ranks}
 }
 
 // lost lists those of the given group ranks whose processes have ended.
@@ -269,76 +321,4 @@ func (c *communicator) lost(ranks []int) []int {
 		}
 	}
 	return lost
-}
-
-// peerFault reports that a peer has seen a fault.
-func (c *communicator) peerFault(w *waiting) error {
-	for _, b := range c.others {
-		// Looking once more after the flag was seen: what the peer had posted before it failed is
-		// visible now, and may be all that was missing.
-		if atomic.LoadUint32(&b.bell.failed) != 0 && len(c.missing(w)) > 0 {
-			return fmt.Errorf("%s: %w", w.doing(), driver.ErrFault)
-		}
-	}
-	return nil
-}
-
-// hopeless reports the proof that a peer will never come: it has left, or waits for us in another
-// place of the program.
-func (c *communicator) hopeless(w *waiting, missing []int) error {
-	elsewhere := map[int]string{}
-	for _, r := range missing {
-		b := &c.blocks[r].board
-		if c.stray(w, b) && len(c.missing(w)) > 0 {
-			elsewhere[c.cfg.Ranks[r]] = b.describe()
-		}
-	}
-	if len(elsewhere) == 0 {
-		return nil
-	}
-	return &driver.StrayError{Doing: w.doing(), Elsewhere: elsewhere}
-}
-
-// stray tells whether the owner of a board can never reach the wait w. A rank that waits for us in
-// an exchange launches nothing before we come, so if it has launched fewer collectives than the
-// one we are in, neither of us can go on; and the same the other way round.
-func (c *communicator) stray(w *waiting, b *board) bool {
-	if spin.LoadAcquire64(&b.closed) != 0 {
-		return true
-	}
-	if w.collective != 0 {
-		return spin.LoadAcquire64(&b.inExchange) > spin.LoadAcquire64(&c.me.board.exchanges) &&
-			spin.LoadAcquire64(&b.submitted) < w.collective
-	}
-	if w.exchange {
-		return spin.LoadAcquire64(&b.inCollective) > spin.LoadAcquire64(&c.me.board.submitted)
-	}
-	return false
-}
-
-// describe says what a rank is doing.
-func (b *board) describe() string {
-	launched := spin.LoadAcquire64(&b.submitted)
-	waited := time.Duration(sys.Monotonic() - spin.LoadAcquire64(&b.since)).
-		Round(time.Millisecond)
-	switch n := spin.LoadAcquire64(&b.inCollective); {
-	case spin.LoadAcquire64(&b.closed) != 0:
-		return "has left the group"
-	case n != 0:
-		return fmt.Sprintf("in %v %d for %v",
-			driver.Operation(spin.LoadAcquire64(&b.operation)), n, waited)
-	case spin.LoadAcquire64(&b.inExchange) != 0:
-		return fmt.Sprintf("in an agreement for %v, after %d collectives", waited, launched)
-	default:
-		return fmt.Sprintf("in no call of this group, after %d collectives", launched)
-	}
-}
-
-// world translates group ranks to world ranks.
-func (c *communicator) world(ranks []int) []int {
-	world := make([]int, len(ranks))
-	for i, r := range ranks {
-		world[i] = c.cfg.Ranks[r]
-	}
-	return world
 }

@@ -148,6 +148,7 @@ func (c *communicator) joinPlane(ctx context.Context) (control.Plane, error) {
 	c.apart = true
 	p, err := relay.Join(ctx, relay.Config{
 		Store: c.device.cfg.Store, Group: c.cfg, Timeout: c.device.cfg.Timeout,
+		Late: c.device.cfg.Late,
 	})
 	if err != nil {
 		return nil, err // p is a nil of a type of its own, which would pass for a plane
@@ -212,7 +213,7 @@ func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
 			return o.err
 		case <-look.C:
 			if c.plane.Forsaken() {
-				return fmt.Errorf("connecting NCCL's communicator: %w", driver.ErrFault)
+				return c.plane.PeerFault("connecting NCCL's communicator of group " + c.cfg.Name())
 			}
 		case <-ctx.Done():
 			return overdue(ctx, "connecting NCCL's communicator of group "+c.cfg.Name(), begin)

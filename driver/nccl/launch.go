@@ -174,7 +174,7 @@ func (c *communicator) forsaken(p *plan) error {
 	if err := c.plane.Trouble(wait, time.Now()); err != nil {
 		return c.plane.Fail(err)
 	}
-	return c.plane.Fail(fmt.Errorf("%s: %w", wait.Doing(), driver.ErrFault))
+	return c.plane.Fail(c.plane.PeerFault(wait.Doing()))
 }
 
 // refuse says that a collective was not launched: by Launch if the stream is idle, else, since it

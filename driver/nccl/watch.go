@@ -97,7 +97,7 @@ func (c *communicator) idle() bool {
 // probe is a collective that was the last one launched when the watcher looked, and since when.
 // Once every rank has launched it the next one is looked at.
 type probe struct {
-	mourning  control.Mourning
+	grace     control.GraceTimer
 	ticket    uint64
 	operation driver.Operation
 	since     time.Time
@@ -141,10 +141,11 @@ func (c *communicator) examine(p *probe) error {
 	if err := c.strayed(p.ticket); err != nil {
 		return err
 	}
-	if p.mourning.Over(c.plane.Forsaken()) {
-		return fmt.Errorf("%v %d of group %s: %w", p.operation, p.ticket, c.cfg.Name(), driver.ErrFault)
+	w := c.waitFor(p.ticket, p.operation)
+	if p.grace.Over(c.plane.Forsaken()) {
+		return c.plane.PeerFault(w.Doing())
 	}
-	if err := c.plane.Trouble(c.waitFor(p.ticket, p.operation), p.since); err != nil {
+	if err := c.plane.Trouble(w, p.since); err != nil {
 		return err
 	}
 	if err := c.asyncError(); err != nil {

@@ -57,6 +57,9 @@ type Plane interface {
 	// asks it at every launch, since work that needs a rank which is lost may hold up a GPU for
 	// ever, so it costs a few nanoseconds as long as nothing has changed.
 	Forsaken() bool
+	// PeerFault returns a driver.PeerError that names the peers which have failed, or are lost, as
+	// far as is known here: what a caller that asked Forsaken goes on with.
+	PeerFault(doing string) error
 	// Fail records the first fault of this rank, takes the others out of their waits, which end
 	// with ErrFault, and returns err.
 	Fail(err error) error

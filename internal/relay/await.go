@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"time"
 
@@ -28,22 +27,19 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 			return nil
 		}
 	}
-	wait := waitFor(w, begin)
+	wait := p.waitFor(w, begin)
 	if err := p.enter(wait); err != nil {
 		return err
 	}
 	defer p.exit(wait)
-	var mourning control.Mourning
+	var grace control.GraceTimer
 	for !w.Done() {
-		err := p.judge(wait)
-		if err == nil && mourning.Over(w.Ticket != 0 && p.Forsaken()) {
-			err = fmt.Errorf("%s: %w", w.Doing(), driver.ErrFault)
-		}
-		if err != nil && !w.Done() {
-			return p.Fail(err)
+		wait.failedFor = grace.For(w.Ticket != 0 && p.Forsaken())
+		if err := p.judge(wait); err != nil && !w.Done() {
+			return p.Fail(w.Blame(err))
 		}
 		if ctx.Err() != nil && !w.Done() {
-			return fmt.Errorf("%s: %w", w.Doing(), context.Cause(ctx))
+			return p.interrupted(ctx, wait)
 		}
 		if time.Since(begin) < patient {
 			runtime.Gosched()
@@ -54,9 +50,19 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	return nil
 }
 
-func waitFor(w control.Wait, begin time.Time) *waiting {
+// interrupted is the error of a wait whose context has ended.
+func (p *Plane) interrupted(ctx context.Context, w *waiting) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	q := p.question(w, time.Now())
+	return control.Interrupted(&q, p.survey(w), context.Cause(ctx))
+}
+
+// waitFor is a wait for work. What a rank has submitted in time may be told a little later.
+func (p *Plane) waitFor(w control.Wait, begin time.Time) *waiting {
 	return &waiting{
 		doing: w.Doing, collective: w.Ticket, operation: w.Operation, begin: begin,
+		timeout: p.cfg.Timeout + 2*tellInterval, work: true, failedFor: -1,
 	}
 }
 
@@ -78,40 +84,38 @@ func (p *Plane) exit(w *waiting) {
 
 // Trouble tells without waiting why work may never end.
 func (p *Plane) Trouble(w control.Wait, since time.Time) error {
-	err := p.judge(waitFor(w, since))
+	err := p.judge(p.waitFor(w, since))
 	if err != nil && !errors.Is(err, driver.ErrClosed) && w.Ended() {
 		return nil
 	}
-	return err
+	return w.Blame(err)
 }
 
-// judge is verdict where p.mu is not held: nothing of the caller's is called under it.
+// judge is verdict where p.mu is not held.
 func (p *Plane) judge(w *waiting) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.verdict(w, time.Now())
 }
 
-// verdict tells why the work may never end, or nil. Lost ranks count even if they had submitted
-// all that is waited for: their part of the work may be lost with them. p.mu is held.
+// verdict says why the work may never end, or nil, and warns of ranks that are late. p.mu is held,
+// and given up for a warning.
 func (p *Plane) verdict(w *waiting, now time.Time) error {
-	if p.cause != nil || w.collective == 0 {
-		return p.cause
+	q := p.question(w, now)
+	v := control.Judge(&q, p.survey(w))
+	if v.Warning != nil {
+		p.warn(v.Warning)
 	}
-	missing := p.missing(w)
-	if lost := p.lost(p.all); len(lost) > 0 {
-		return &driver.RankLostError{Ranks: p.world(lost), Doing: w.doing()}
+	return v.Err
+}
+
+// PeerFault names the peers that have failed, or are lost.
+func (p *Plane) PeerFault(doing string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if lost := p.lost(); len(lost) > 0 {
+		g := p.cfg.Group
+		return &driver.RankLostError{Ranks: g.World(lost), Doing: doing, Members: g.Ranks}
 	}
-	if len(missing) > 0 && p.peerFailed() {
-		return fmt.Errorf("%s: %w", w.doing(), driver.ErrFault)
-	}
-	if err := p.hopeless(w, missing); err != nil {
-		return err
-	}
-	// What a rank has submitted in time may be told a little later.
-	due := now.Sub(w.begin) >= p.cfg.Timeout+2*tellInterval
-	if len(missing) > 0 && due && !p.rhythm.deaf(now) {
-		return p.timeout(w, missing, now)
-	}
-	return nil
+	return p.peerFault(doing)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/control"
 )
 
 var laneNames = [driver.Lanes]string{"agreement", "background agreement", "fault report"}
@@ -35,7 +36,7 @@ func (p *Plane) Exchange(
 		return nil, fmt.Errorf("%s after a fault: %w", doing(), err)
 	}
 	if p.peerFailed() {
-		return nil, p.breakLane(lane, fmt.Errorf("%s: %w", doing(), driver.ErrFault))
+		return nil, p.breakLane(lane, p.peerFault(doing()))
 	}
 	got, err := p.swap(ctx, payload, &waiting{
 		doing: doing, track: track(lane), exchange: lane == driver.LaneControl,
@@ -59,10 +60,12 @@ func (p *Plane) breakLane(lane driver.Lane, err error) error {
 // step after this one has given up must not find it complete. p.mu is held, and given up meanwhile.
 func (p *Plane) concede(err error) error {
 	_ = p.fail(err)
-	timer := time.NewTimer(hearing)
-	defer timer.Stop()
-	for begin := time.Now(); !p.closed && p.unheard() && time.Since(begin) < hearing; {
-		p.pause(nil, timer.C)
+	for begin := time.Now(); !p.closed && p.unheard(); {
+		left := hearing - time.Since(begin)
+		if left <= 0 {
+			break
+		}
+		p.pause(nil, left)
 	}
 	return err
 }
@@ -71,7 +74,7 @@ func (p *Plane) concede(err error) error {
 func (p *Plane) unheard() bool {
 	for r := range p.rows {
 		row := &p.rows[r]
-		if r != p.me && !row.heard && !row.failed && !row.left && !row.lost {
+		if r != p.me && !row.heard && row.failed == control.NotFailed && !row.left && !row.lost {
 			return true
 		}
 	}
@@ -129,7 +132,7 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	case len(others) > 0:
 		return p.fail(p.cfg.Group.Mismatch(ticket, call, others...))
 	case late:
-		return p.fail(fmt.Errorf("%s: %w", w.doing(), driver.ErrFault))
+		return p.fail(p.peerFault(w.doing()))
 	}
 	return nil
 }
@@ -137,7 +140,7 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 // report writes this rank's payload to its log and reads the next report of everybody else.
 // p.mu is held.
 func (p *Plane) report(ctx context.Context, payload []byte, w *waiting) ([][]byte, error) {
-	_ = p.fail(driver.ErrFault)
+	_ = p.fail(&driver.PeerError{Doing: w.doing()})
 	own := &p.rows[p.me]
 	payload = append([]byte{}, payload...)
 	if err := own.report(payload); err != nil {
@@ -171,7 +174,7 @@ func (p *Plane) meet(ctx context.Context, w *waiting) error {
 		case p.closed:
 			return p.open(driver.LaneFault)
 		case due && p.rhythm.deaf(time.Now()):
-			p.pause(nil, time.After(tellInterval))
+			p.pause(nil, tellInterval)
 			continue
 		case due:
 			for _, r := range silent {
@@ -181,7 +184,7 @@ func (p *Plane) meet(ctx context.Context, w *waiting) error {
 		case ctx.Err() != nil:
 			return fmt.Errorf("%s: %w", w.doing(), context.Cause(ctx))
 		}
-		p.pause(ctx.Done(), nil)
+		p.pause(ctx.Done())
 	}
 }
 

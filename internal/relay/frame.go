@@ -20,9 +20,11 @@ const (
 	kindPost   kind = iota + 1 // one step of a track
 	kindReport                 // a report on the fault lane
 	kindBoard                  // what the rank is doing
-	kindFail                   // the rank has failed; holds its board and what it had seen complete
-	kindHeard                  // the rank has heard that the other failed
-	kindBye                    // the rank leaves; holds its last board
+	// kindFail: the rank has failed; its step is the control.Reason, and it holds the rank's board
+	// and what it had seen complete.
+	kindFail
+	kindHeard // the rank has heard that the other failed
+	kindBye   // the rank leaves; holds its last board
 )
 
 // track is a sequence of steps that all ranks make together.

@@ -22,6 +22,8 @@ type Config struct {
 	Group driver.GroupConfig
 	// Timeout bounds waits for ranks that do not come. It is positive.
 	Timeout time.Duration
+	// Late says when to warn of ranks that are late.
+	Late driver.Late
 	// Host is the address of this machine at which to listen; empty means all of its addresses,
 	// which the others try one after the other.
 	Host string

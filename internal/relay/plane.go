@@ -50,6 +50,7 @@ type Plane struct {
 	broken  [driver.LaneFault]error // why a lane is out of step; guarded by mu
 	changed chan struct{}           // closed when rows change; nil if nobody waits; guarded by mu
 	rhythm  rhythm                  // of tell; guarded by mu
+	warned  time.Time               // when ranks were last warned of; guarded by mu
 }
 
 var _ control.Plane = (*Plane)(nil)
@@ -126,7 +127,8 @@ func (p *Plane) fail(err error) error {
 		for _, step := range p.rows[p.me].settled {
 			payload = binary.LittleEndian.AppendUint64(payload, step)
 		}
-		p.broadcast(message{kind: kindFail, payload: payload}, false)
+		step := uint64(control.ReasonOf(err))
+		p.broadcast(message{kind: kindFail, step: step, payload: payload}, false)
 	}
 	return err
 }
@@ -340,13 +342,4 @@ func (p *Plane) leave() bool {
 	p.broadcast(message{kind: kindBye, payload: b.encode(time.Now())}, true)
 	p.wakeAll()
 	return true
-}
-
-// world translates group ranks to world ranks.
-func (p *Plane) world(ranks []int) []int {
-	world := make([]int, len(ranks))
-	for i, r := range ranks {
-		world[i] = p.cfg.Group.Ranks[r]
-	}
-	return world
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/control"
 )
 
 const (
@@ -36,7 +37,9 @@ type row struct {
 	reported, read int
 	absent         bool
 
-	failed, left, lost bool
+	// failed says how the rank has failed, if it has.
+	failed     control.Reason
+	left, lost bool
 	// heard tells that the rank knows of this rank's fault.
 	heard bool
 }
@@ -53,7 +56,11 @@ func (r *row) apply(m message, now time.Time) error {
 	case kindBoard:
 		r.board = decodeBoard(m.payload, now)
 	case kindFail:
-		r.board, r.failed = decodeBoard(m.payload, now), true
+		if m.step > uint64(control.Followed) {
+			return fmt.Errorf("a rank has failed for reason %d: %w", m.step, ErrProtocol)
+		}
+		r.board = decodeBoard(m.payload, now)
+		r.failed = max(control.FailedItself, control.Reason(m.step))
 		for t := range r.settled {
 			r.settled[t] = binary.LittleEndian.Uint64(m.payload[boardBytes+8*t:])
 		}
@@ -67,7 +74,7 @@ func (r *row) apply(m message, now time.Time) error {
 
 // post takes one step of a track.
 func (r *row) post(m message) error {
-	if r.failed && m.step > r.settled[m.track] {
+	if r.failed != control.NotFailed && m.step > r.settled[m.track] {
 		return nil // the rank had given the step up when it failed
 	}
 	if m.step != r.came[m.track]+1 || len(r.posts[m.track]) == mostPosts {
@@ -110,17 +117,12 @@ func (r *row) next() ([]byte, bool) {
 	return r.reports[r.read-1], true
 }
 
-// describe says what the rank is doing.
-func (r *row) describe(now time.Time) string {
-	waited := now.Sub(r.since).Round(time.Millisecond)
-	switch {
-	case r.left:
-		return "has left the group"
-	case r.inCollective != 0:
-		return fmt.Sprintf("in %v %d for %v", r.operation, r.inCollective, waited)
-	case r.inExchange != 0:
-		return fmt.Sprintf("in an agreement for %v, after %d collectives", waited, r.submitted)
-	default:
-		return fmt.Sprintf("in no call of this group, after %d collectives", r.submitted)
+// known says what is known of the rank, but for whether it is missing.
+func (r *row) known(w *waiting, now time.Time) control.Row {
+	return control.Row{
+		Failed: r.failed, Settled: w.step != 0 && r.settled[w.track] >= w.step,
+		Left: r.left, Lost: r.lost, Submitted: r.submitted, InCollective: r.inCollective,
+		Operation: r.operation, Exchanges: r.came[trackControl], InExchange: r.inExchange,
+		Waited: max(0, now.Sub(r.since)),
 	}
 }

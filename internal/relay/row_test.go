@@ -2,11 +2,11 @@ package relay
 
 import (
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/control"
 )
 
 func post(track track, step uint64) message {
@@ -87,18 +87,20 @@ func TestLogOfFaultsIsBounded(t *testing.T) {
 	}
 }
 
-func TestActivities(t *testing.T) {
-	now := time.Now()
-	since := now.Add(-3 * time.Second)
-	for want, r := range map[string]row{
-		"in no call of this group, after 7 collectives": {board: board{submitted: 7}},
-		"in an agreement for 3s, after 7 collectives":   {board: board{7, 0, 0, 4, since}},
-		"in Broadcast 7 for 3s":                         {board: board{7, 7, driver.Broadcast, 4, since}},
-		"has left the group":                            {board: board{submitted: 7}, left: true},
-		"in Operation(?) 9 for 3s":                      {board: board{7, 9, 200, 0, since}},
+func TestARowSaysHowARankHasFailed(t *testing.T) {
+	for step, want := range map[uint64]control.Reason{
+		0: control.FailedItself, 1: control.FailedItself, 2: control.Aborted, 3: control.Followed,
 	} {
-		if got := r.describe(now); !strings.HasPrefix(got, want) {
-			t.Errorf("got %q, want %q", got, want)
+		r := row{}
+		err := r.apply(message{kind: kindFail, step: step, payload: settled(5)}, time.Now())
+		if known := r.known(&waiting{step: 5}, time.Now()); err != nil || known.Failed != want ||
+			!known.Settled {
+			t.Errorf("reason %d is known as %+v (%v), want %d", step, known, err, want)
 		}
+	}
+	r := row{}
+	fail := message{kind: kindFail, step: 4, payload: settled(0)}
+	if err := r.apply(fail, time.Now()); !errors.Is(err, ErrProtocol) {
+		t.Errorf("an unknown reason: got %v, want ErrProtocol", err)
 	}
 }

@@ -343,7 +343,7 @@ func TestRankIsMissedOnlyWhenItsSubmissionWouldHaveBeenTold(t *testing.T) {
 	i := newImpostor(t)
 	p := i.victim()
 	begin := time.Now()
-	w := waitFor(control.Wait{
+	w := p.waitFor(control.Wait{
 		Ticket: p.Submit(), Doing: func() string { return "work" },
 	}, begin)
 	judge := func(waited time.Duration) error {
@@ -374,8 +374,8 @@ func TestRankIsMissedOnlyWhenItsSubmissionWouldHaveBeenTold(t *testing.T) {
 func TestARankThatWasStoppedListensBeforeItAccuses(t *testing.T) {
 	begin := time.Now()
 	p := Plane{rows: make([]row, 2), all: []int{0, 1}, rhythm: rhythm{last: begin}}
-	p.cfg.Group.Ranks = []int{0, 1}
-	w := waitFor(control.Wait{Ticket: 1, Doing: func() string { return "work" }}, begin)
+	p.cfg.Group.Ranks, p.cfg.Timeout = []int{0, 1}, patience
+	w := p.waitFor(control.Wait{Ticket: 1, Doing: func() string { return "work" }}, begin)
 	now := begin.Add(time.Hour)
 	for tick := range listening + 1 {
 		if err := p.verdict(w, now); err != nil {

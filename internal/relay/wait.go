@@ -3,11 +3,11 @@ package relay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/control"
 )
 
 // waiting describes a wait: for a step of a track, or for work.
@@ -23,6 +23,11 @@ type waiting struct {
 	collective uint64
 	operation  driver.Operation
 	begin      time.Time
+	timeout    time.Duration
+	// work tells that what was launched is waited for, and failedFor for how long a peer has been
+	// known to have failed meanwhile; it is negative if none has.
+	work      bool
+	failedFor time.Duration
 }
 
 // missing lists the group ranks that have not come. p.mu is held.
@@ -44,41 +49,45 @@ func (p *Plane) missing(w *waiting) []int {
 // wait waits until nobody is missing. It has the context's deadline, or else the timeout. p.mu is
 // held, and given up meanwhile.
 func (p *Plane) wait(ctx context.Context, w *waiting) error {
-	w.begin = time.Now()
-	deadline, has := ctx.Deadline()
-	if !has {
-		deadline = w.begin.Add(p.cfg.Timeout)
+	w.begin, w.timeout = time.Now(), p.cfg.Timeout
+	if deadline, has := ctx.Deadline(); has {
+		w.timeout = max(0, deadline.Sub(w.begin))
 	}
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
 	p.show(w)
 	defer p.conceal(w)
 	for {
-		missing := p.missing(w)
-		if len(missing) == 0 {
+		rows, now := p.survey(w), time.Now()
+		if len(p.missing(w)) == 0 {
 			return nil
 		}
-		if err := p.trouble(w, missing); err != nil {
-			return err
-		}
-		now := time.Now()
-		due := !now.Before(deadline)
+		q := p.question(w, now)
+		q.Due = errors.Is(ctx.Err(), context.DeadlineExceeded)
+		v := control.Judge(&q, rows)
 		switch {
-		case due && !p.rhythm.deaf(now):
-			return p.timeout(w, missing, now)
+		case v.Err != nil:
+			return v.Err
 		case errors.Is(ctx.Err(), context.Canceled):
-			return fmt.Errorf("%s: %w", w.doing(), context.Cause(ctx))
-		case due:
-			p.pause(nil, time.After(tellInterval))
+			return control.Interrupted(&q, rows, context.Cause(ctx))
+		case v.Warning != nil:
+			p.warn(v.Warning)
+		case q.Due || q.Waited >= q.Timeout: // but what others have said may lie unread
+			p.pause(nil, tellInterval)
 		default:
-			p.pause(ctx.Done(), timer.C)
+			p.pause(ctx.Done(), q.Timeout-q.Waited, q.Late.Next(q.Waited, q.Warned))
 		}
 	}
 }
 
-// pause waits until something has changed, the time is over, or the caller is done.
-func (p *Plane) pause(done <-chan struct{}, over <-chan time.Time) {
+// pause waits until something has changed, the least of the times that are not negative is over, or
+// the caller is done. p.mu is held, and given up meanwhile.
+func (p *Plane) pause(done <-chan struct{}, times ...time.Duration) {
 	changed := p.change()
+	var over <-chan time.Time
+	if times = slices.DeleteFunc(times, func(d time.Duration) bool { return d < 0 }); len(times) > 0 {
+		timer := time.NewTimer(slices.Min(times))
+		defer timer.Stop()
+		over = timer.C
+	}
 	p.mu.Unlock()
 	defer p.mu.Lock()
 	select {
@@ -88,77 +97,56 @@ func (p *Plane) pause(done <-chan struct{}, over <-chan time.Time) {
 	}
 }
 
-// trouble says why the wait should end without success, or nil. p.mu is held.
-func (p *Plane) trouble(w *waiting, missing []int) error {
-	faults := p.closed || !p.settledElsewhere(w)
-	if p.cause != nil && faults {
-		return p.cause
-	}
-	if lost := p.lost(missing); len(lost) > 0 {
-		return &driver.RankLostError{Ranks: p.world(lost), Doing: w.doing()}
-	}
-	if faults && p.peerFailed() {
-		return fmt.Errorf("%s: %w", w.doing(), driver.ErrFault)
-	}
-	return p.hopeless(w, missing)
+// warn tells of ranks that are late. p.mu is held, and given up meanwhile.
+func (p *Plane) warn(late *driver.LateWarning) {
+	p.warned = time.Now()
+	p.mu.Unlock()
+	defer p.mu.Lock()
+	p.cfg.Late.Warn(*late)
 }
 
-// settledElsewhere tells whether a peer that has failed since had seen this step complete: then
-// what is missing here is on its way.
-func (p *Plane) settledElsewhere(w *waiting) bool {
-	return w.step != 0 && slices.ContainsFunc(p.rows, func(r row) bool {
-		return r.failed && r.settled[w.track] >= w.step
-	})
+// question asks about a wait at this moment. p.mu is held.
+func (p *Plane) question(w *waiting, now time.Time) control.Question {
+	q := control.Question{
+		Group: p.cfg.Group, Doing: w.doing, Collective: w.collective, Exchange: w.exchange,
+		Work: w.work, Cause: p.cause, Closed: p.closed, FailedFor: w.failedFor,
+		Waited: now.Sub(w.begin), Timeout: w.timeout, Unread: p.rhythm.deaf(now),
+		Late: p.cfg.Late, Warned: -1,
+	}
+	if !p.warned.IsZero() {
+		q.Warned = max(0, now.Sub(p.warned))
+	}
+	return q
+}
+
+// survey says what is known of every rank. What a rank waits for may be old, but not as to whether
+// it waits for this one. p.mu is held.
+func (p *Plane) survey(w *waiting) []control.Row {
+	rows, now := make([]control.Row, len(p.rows)), time.Now()
+	for r := range p.rows {
+		rows[r] = p.rows[r].known(w, now)
+	}
+	for _, r := range p.missing(w) {
+		rows[r].Missing = true
+	}
+	rows[p.me].Submitted = p.submitted.Load()
+	return rows
+}
+
+// peerFault names the peers that have failed; it is called when one has. p.mu is held.
+func (p *Plane) peerFault(doing string) error {
+	named := func() string { return doing }
+	if err := control.PeerFault(p.cfg.Group, p.survey(&waiting{}), named); err != nil {
+		return err
+	}
+	return &driver.PeerError{Doing: doing, Members: p.cfg.Group.Ranks}
 }
 
 func (p *Plane) peerFailed() bool {
-	return slices.ContainsFunc(p.rows, func(r row) bool { return r.failed })
+	return slices.ContainsFunc(p.rows, func(r row) bool { return r.failed != control.NotFailed })
 }
 
-// lost lists those of the given group ranks that are lost.
-func (p *Plane) lost(ranks []int) []int {
-	return slices.DeleteFunc(slices.Clone(ranks), func(r int) bool { return !p.rows[r].lost })
-}
-
-// hopeless reports the proof that missing ranks will never come: they have left, or wait for us in
-// another place of the program.
-func (p *Plane) hopeless(w *waiting, missing []int) error {
-	elsewhere := map[int]string{}
-	for _, r := range missing {
-		if p.stray(w, &p.rows[r]) {
-			elsewhere[p.cfg.Group.Ranks[r]] = p.rows[r].describe(time.Now())
-		}
-	}
-	if len(elsewhere) == 0 {
-		return nil
-	}
-	return &driver.StrayError{Doing: w.doing(), Elsewhere: elsewhere}
-}
-
-// stray tells whether a rank can never come to the wait w: it waits for us in an exchange and has
-// launched fewer collectives than the one we are in, or in a collective that we have not launched
-// while we are in an exchange. Its board may be old, but not as to this: what it waits for is us.
-func (p *Plane) stray(w *waiting, r *row) bool {
-	switch {
-	case r.left:
-		return true
-	case w.collective != 0:
-		return r.inExchange > p.rows[p.me].came[trackControl] && r.submitted < w.collective
-	case w.exchange:
-		return r.inCollective > p.submitted.Load()
-	}
-	return false
-}
-
-func (p *Plane) timeout(w *waiting, missing []int, now time.Time) error {
-	activity := map[int]string{}
-	for _, r := range missing {
-		activity[p.cfg.Group.Ranks[r]] = p.rows[r].describe(now)
-	}
-	return &driver.TimeoutError{
-		Doing:    w.doing(),
-		Waited:   now.Sub(w.begin).Round(time.Millisecond),
-		Missing:  p.world(missing),
-		Activity: activity,
-	}
+// lost lists the group ranks that are lost.
+func (p *Plane) lost() []int {
+	return slices.DeleteFunc(slices.Clone(p.all), func(r int) bool { return !p.rows[r].lost })
 }

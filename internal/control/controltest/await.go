@@ -19,7 +19,7 @@ var awaitContracts = []contract{
 	{"work that all ranks have submitted may take longer than the timeout", proveLongWork},
 	{"work that needs no other rank waits for none", proveOwnWork},
 	{"trouble is told at once, without a fault", proveTrouble},
-	{"work that a peer had submitted before it failed may still end", proveMourning},
+	{"work that a peer had submitted before it failed may still end", proveGrace},
 }
 
 func proveAwaitEnded(t *testing.T, join Join) {
@@ -124,8 +124,8 @@ func proveTrouble(t *testing.T, join Join) {
 	wantError(t, "after our own fault", p.Trouble(never(1), time.Now()), cause)
 }
 
-// proveMourning lets a peer fail after it has submitted what is waited for.
-func proveMourning(t *testing.T, join Join) {
+// proveGrace lets a peer fail after it has submitted what is waited for.
+func proveGrace(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	p := w.planes[0]
 	w.planes[1].Submit()

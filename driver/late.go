@@ -1,0 +1,56 @@
+package driver
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// LateWarning says that ranks which live keep this rank waiting. The wait goes on.
+type LateWarning struct {
+	// Group names the group; empty where none has been made yet.
+	Group string
+	// Doing says what this rank waits in, such as "AllReduce 12 of group 0".
+	Doing string
+	// Waited is for how long it has waited by now.
+	Waited time.Duration
+	// Ranks lists the world ranks that have not come.
+	Ranks []int
+	// Activity says what those ranks are doing, by world rank, as far as it is known.
+	Activity map[int]string
+	// Members lists the world ranks of the group in group order; empty if it is not known.
+	Members []int
+}
+
+// String says everything in one line.
+func (w *LateWarning) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: waiting for %v for %s", w.Doing, w.Waited, RanksOf(w.Ranks, w.Members))
+	writeActivity(&b, w.Activity, w.Members)
+	b.WriteString("; the wait goes on")
+	return b.String()
+}
+
+// Late says when to warn of ranks that are late, and whom to tell. The zero value never warns.
+type Late struct {
+	// After is how long a wait lasts before the first warning. Further ones follow every 2*After: at
+	// 30 s, once a minute. 0 means no warnings.
+	After time.Duration
+	// Warn is told. It may be called from any goroutine, several at once; it returns soon and does
+	// not call into this module.
+	Warn func(LateWarning)
+}
+
+// Next returns how long it is until the next warning in a wait that has lasted so long: 0 if it is
+// due, negative if there is none. The time since the last warning of the group is since, negative if
+// there was none; one that came before the wait began does not count.
+func (l Late) Next(waited, since time.Duration) time.Duration {
+	switch {
+	case l.After <= 0 || l.Warn == nil:
+		return -1
+	case since < 0 || since > waited:
+		return max(0, l.After-waited)
+	default:
+		return max(0, l.After-waited, 2*l.After-since)
+	}
+}

@@ -1,0 +1,365 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"symmem/driver"
+)
+
+// ours is a group in which this rank is the first, and whose ranks have other numbers in the world.
+var ours = driver.GroupConfig{ID: " ours", Ranks: []int{7, 5, 3}}
+
+// verdict is what a case wants: the world ranks that an error of a type names.
+type verdict struct {
+	kind  string
+	ranks []int
+}
+
+func verdictOf(err error) verdict {
+	var lost *driver.RankLostError
+	var peer *driver.PeerError
+	var stray *driver.StrayError
+	var late *driver.TimeoutError
+	switch {
+	case err == nil:
+		return verdict{kind: "none"}
+	case errors.As(err, &lost):
+		return verdict{"lost", lost.Ranks}
+	case errors.As(err, &peer) && peer.Aborted:
+		return verdict{"aborted", peer.Ranks}
+	case errors.As(err, &peer):
+		return verdict{"peer", peer.Ranks}
+	case errors.As(err, &stray):
+		v := verdict{kind: "stray"}
+		for _, r := range ours.Ranks {
+			if stray.Elsewhere[r] != "" {
+				v.ranks = append(v.ranks, r)
+			}
+		}
+		return v
+	case errors.As(err, &late):
+		return verdict{"late", late.Missing}
+	default:
+		return verdict{kind: err.Error()}
+	}
+}
+
+const (
+	early  = time.Second
+	tooFar = time.Minute
+)
+
+// judged is one case of TestVerdicts: a wait in collective 3, unless it says otherwise.
+type judged struct {
+	name      string
+	question  Question
+	me, b, c  Row // c has come unless it says otherwise
+	want      verdict
+	elsewhere string
+}
+
+var none = verdict{kind: "none"}
+
+var (
+	atWork   = Question{Collective: 3, Work: true, FailedFor: -1}
+	exchange = Question{Exchange: true}
+)
+
+func with(q Question, change func(*Question)) Question {
+	change(&q)
+	return q
+}
+
+var verdicts = []judged{
+	{name: "everybody has come", want: none},
+	{name: "a rank has not come yet", b: Row{Missing: true}, want: none},
+	{
+		name: "a rank is late", question: Question{Waited: tooFar}, b: Row{Missing: true},
+		want: verdict{"late", []int{5}},
+	},
+	{
+		name: "two ranks are late", question: Question{Waited: tooFar},
+		b: Row{Missing: true}, c: Row{Missing: true}, want: verdict{"late", []int{5, 3}},
+	},
+	{
+		name: "a deadline of the caller's", question: Question{Due: true}, b: Row{Missing: true},
+		want: verdict{"late", []int{5}},
+	},
+	{
+		name: "time is up and all have come", question: Question{Due: true, Waited: tooFar},
+		want: none,
+	},
+	{
+		name: "what others have said lies unread", question: Question{Waited: tooFar, Unread: true},
+		b: Row{Missing: true}, want: none,
+	},
+	{
+		name: "a rank dies without leaving", b: Row{Missing: true, Lost: true},
+		want: verdict{"lost", []int{5}},
+	},
+	{
+		name: "a rank has come and dies", b: Row{Lost: true}, c: Row{Missing: true}, want: none,
+	},
+	{
+		name: "a rank leaves without coming", b: Row{Missing: true, Left: true},
+		want: verdict{"stray", []int{5}}, elsewhere: "has left the group",
+	},
+	{
+		name: "a rank leaves without coming, and its process ends",
+		b:    Row{Missing: true, Left: true, Lost: true},
+		want: verdict{"stray", []int{5}}, elsewhere: "has left the group",
+	},
+	{
+		name: "a rank leaves without coming, and another dies",
+		b:    Row{Missing: true, Left: true}, c: Row{Missing: true, Lost: true},
+		want: verdict{"lost", []int{3}},
+	},
+	{
+		name: "a rank has come and leaves", b: Row{Left: true, Lost: true}, c: Row{Missing: true},
+		want: none,
+	},
+	{
+		name: "a rank is late and another has failed", question: Question{Waited: tooFar},
+		b: Row{Missing: true}, c: Row{Failed: FailedItself}, want: verdict{"peer", []int{3}},
+	},
+	{
+		name: "a rank has failed and another dies", b: Row{Missing: true, Lost: true},
+		c: Row{Failed: FailedItself}, want: verdict{"lost", []int{5}},
+	},
+	{
+		name: "a rank that has failed has left", b: Row{Missing: true, Failed: FailedItself, Left: true},
+		want: verdict{"peer", []int{5}},
+	},
+	{
+		name: "a rank has failed over another one's fault", b: Row{Missing: true, Failed: Followed},
+		c: Row{Missing: true, Failed: FailedItself}, want: verdict{"peer", []int{3}},
+	},
+	{
+		name: "whose fault was first is not known", b: Row{Missing: true, Failed: Followed},
+		want: verdict{"peer", []int{5}},
+	},
+	{
+		name: "a rank was told to abort", b: Row{Missing: true, Failed: Aborted},
+		want: verdict{"aborted", []int{5}},
+	},
+	{
+		name: "a rank has failed and all have come", b: Row{Failed: FailedItself}, want: none,
+	},
+	{
+		name: "a rank that has failed had seen this step complete",
+		b:    Row{Failed: FailedItself, Settled: true}, c: Row{Missing: true}, want: none,
+	},
+	{
+		name: "this rank has failed", question: Question{Cause: errors.New("ours")},
+		b: Row{Missing: true, Lost: true}, want: verdict{kind: "ours"},
+	},
+	{
+		name:     "this rank has failed over what another had seen complete",
+		question: Question{Cause: errors.New("ours")},
+		b:        Row{Failed: FailedItself, Settled: true}, c: Row{Missing: true}, want: none,
+	},
+	{
+		name:     "this rank has left over what another had seen complete",
+		question: Question{Cause: errors.New("ours"), Closed: true},
+		b:        Row{Failed: FailedItself, Settled: true}, c: Row{Missing: true},
+		want: verdict{kind: "ours"},
+	},
+	{
+		name: "here in a collective, there in an exchange", me: Row{Exchanges: 1},
+		b: Row{Missing: true, InExchange: 2, Submitted: 2}, want: verdict{"stray", []int{5}},
+		elsewhere: "in an agreement for 0s, after 2 collectives",
+	},
+	{
+		name: "the exchange is one to which this rank has come", me: Row{Exchanges: 2},
+		b: Row{Missing: true, InExchange: 2, Submitted: 2}, want: none,
+	},
+	{
+		name: "there in an exchange after the collective", me: Row{Exchanges: 1},
+		b: Row{Missing: true, InExchange: 2, Submitted: 3}, want: none,
+	},
+	{
+		name: "here in an exchange, there in a collective", question: exchange, me: Row{Submitted: 3},
+		b:    Row{Missing: true, InCollective: 4, Operation: driver.AllGather, Waited: 2 * time.Second},
+		want: verdict{"stray", []int{5}}, elsewhere: "in AllGather 4 for 2s",
+	},
+	{
+		name: "the collective is one that this rank has launched", question: exchange,
+		me: Row{Submitted: 4}, b: Row{Missing: true, InCollective: 4}, want: none,
+	},
+	{
+		name:     "a tolerant wait goes on after faults",
+		question: Question{Tolerant: true, Cause: errors.New("ours")},
+		b:        Row{Missing: true, Failed: FailedItself}, want: none,
+	},
+	{
+		name: "a tolerant wait does without the dead", question: Question{Tolerant: true},
+		b: Row{Missing: true, Lost: true}, want: verdict{"lost", []int{5}},
+	},
+	{
+		name: "work: all have launched it and one dies", question: atWork, b: Row{Lost: true},
+		want: verdict{"lost", []int{5}},
+	},
+	{
+		name: "work: a rank that has launched it has left and ended", question: atWork,
+		b: Row{Left: true, Lost: true}, want: none,
+	},
+	{
+		name: "work: a rank has left without it and ended", question: atWork,
+		b: Row{Missing: true, Left: true, Lost: true}, want: verdict{"stray", []int{5}},
+	},
+	{
+		name: "work: a rank that has launched it has just failed", question: atWork,
+		b: Row{Failed: FailedItself}, want: none,
+	},
+	{
+		name:     "work: a rank that has launched it failed a while ago",
+		question: with(atWork, func(q *Question) { q.FailedFor = Grace }),
+		b:        Row{Failed: FailedItself}, want: verdict{"peer", []int{5}},
+	},
+	{
+		name: "work: a rank has failed without it", question: atWork,
+		b: Row{Missing: true, Failed: FailedItself}, want: verdict{"peer", []int{5}},
+	},
+	{
+		name: "work that needs no other rank", question: Question{Work: true, Waited: tooFar},
+		b: Row{Missing: true, Lost: true, Failed: FailedItself}, want: none,
+	},
+	{
+		name:     "work that needs no other rank, and a fault of this one",
+		question: Question{Work: true, Cause: errors.New("ours")}, want: verdict{kind: "ours"},
+	},
+}
+
+func TestVerdicts(t *testing.T) {
+	for _, c := range verdicts {
+		t.Run(c.name, func(t *testing.T) {
+			q := c.question
+			q.Group, q.Timeout = ours, tooFar
+			q.Doing = func() string { return "the wait" }
+			if !q.Exchange && !q.Work {
+				q.Collective = 3
+			}
+			err := Judge(&q, []Row{c.me, c.b, c.c}).Err
+			got := verdictOf(err)
+			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(verdict{})); diff != "" {
+				t.Fatalf("%v: %s", err, diff)
+			}
+			var stray *driver.StrayError
+			if errors.As(err, &stray) && c.elsewhere != "" && stray.Elsewhere[5] != c.elsewhere {
+				t.Errorf("world rank 5 %q, want %q", stray.Elsewhere[5], c.elsewhere)
+			}
+		})
+	}
+}
+
+// TestLateRanksAreWarnedOf asks at times that nobody waits for.
+func TestLateRanksAreWarnedOf(t *testing.T) {
+	tell := driver.Late{After: 30 * time.Second, Warn: func(driver.LateWarning) {}}
+	for _, c := range []struct {
+		name           string
+		waited, warned time.Duration
+		late           driver.Late
+		row            Row
+		tolerant, want bool
+	}{
+		{"not yet", 29 * time.Second, -1, tell, Row{Missing: true}, false, false},
+		{"after half a minute", 30 * time.Second, -1, tell, Row{Missing: true}, false, true},
+		{"not again at once", 31 * time.Second, time.Second, tell, Row{Missing: true}, false, false},
+		{"not within a minute", 89 * time.Second, 59 * time.Second, tell, Row{Missing: true}, false, false},
+		{"a minute later", 90 * time.Second, time.Minute, tell, Row{Missing: true}, false, true},
+		{"an earlier wait was warned of", 30 * time.Second, 31 * time.Second, tell, Row{Missing: true}, false, true},
+		{"not if nobody is missing", time.Minute, -1, tell, Row{}, false, false},
+		{"not if nobody listens", time.Minute, -1, driver.Late{After: 1}, Row{Missing: true}, false, false},
+		{"not if it is switched off", time.Minute, -1, driver.Late{Warn: tell.Warn}, Row{Missing: true}, false, false},
+		{"not where ranks may be absent", time.Minute, -1, tell, Row{Missing: true}, true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			q := Question{
+				Group: ours, Collective: 3, Doing: func() string { return "AllReduce 3 of group ours" },
+				Waited: c.waited, Timeout: time.Hour, Late: c.late, Warned: c.warned, Tolerant: c.tolerant,
+			}
+			v := Judge(&q, []Row{{}, c.row, {}})
+			if v.Err != nil || (v.Warning != nil) != c.want {
+				t.Fatalf("got %+v, want a warning: %v", v, c.want)
+			}
+			if !c.want {
+				return
+			}
+			want := &driver.LateWarning{
+				Group: "ours", Doing: "AllReduce 3 of group ours", Waited: c.waited, Ranks: []int{5},
+				Activity: map[int]string{5: "in no call of this group, after 0 collectives"},
+				Members:  ours.Ranks,
+			}
+			if diff := cmp.Diff(want, v.Warning); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestTheNextWarningIsWaitedFor(t *testing.T) {
+	l := driver.Late{After: 30 * time.Second, Warn: func(driver.LateWarning) {}}
+	for _, c := range []struct{ waited, since, want time.Duration }{
+		{0, -1, 30 * time.Second},
+		{31 * time.Second, -1, 0},
+		{40 * time.Second, 10 * time.Second, 50 * time.Second},
+		{time.Second, 2 * time.Second, 29 * time.Second},
+	} {
+		if got := l.Next(c.waited, c.since); got != c.want {
+			t.Errorf("after %v, %v since the last: %v, want %v", c.waited, c.since, got, c.want)
+		}
+	}
+}
+
+func TestActivities(t *testing.T) {
+	for want, r := range map[string]Row{
+		"in no call of this group, after 7 collectives": {Submitted: 7},
+		"in an agreement for 3s, after 7 collectives": {
+			Submitted: 7, InExchange: 4, Waited: 3 * time.Second,
+		},
+		"in Broadcast 7 for 3s": {
+			Submitted: 7, InCollective: 7, Operation: driver.Broadcast, InExchange: 4,
+			Waited: 3 * time.Second,
+		},
+		"has left the group":       {Submitted: 7, InExchange: 4, Left: true},
+		"in Operation(?) 9 for 3s": {InCollective: 9, Operation: 200, Waited: 3 * time.Second},
+	} {
+		if got := r.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestAnInterruptedWaitNamesWhoIsMissing(t *testing.T) {
+	q := Question{Group: ours, Doing: func() string { return "work" }, Waited: early}
+	rows := []Row{{}, {Missing: true}, {}}
+	err := Interrupted(&q, rows, context.DeadlineExceeded)
+	if got := verdictOf(err); got.kind != "late" || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a deadline: %v", err)
+	}
+	const cancelled = "work: waited 1s for world rank 5 (rank 1 of the group); " +
+		"world rank 5: in no call of this group, after 0 collectives: context canceled"
+	if err := Interrupted(&q, rows, context.Canceled); err.Error() != cancelled ||
+		verdictOf(err).kind == "late" {
+		t.Errorf("cancelled: %v", err)
+	}
+	if err := Interrupted(&q, make([]Row, 3), context.Canceled); err.Error() != "work: context canceled" {
+		t.Errorf("with nobody missing: %v", err)
+	}
+}
+
+func TestReasonsOfFaults(t *testing.T) {
+	for want, err := range map[Reason]error{
+		NotFailed: nil, FailedItself: errors.New("a GPU"), Aborted: driver.ErrAborted,
+		Followed: &driver.PeerError{Aborted: true},
+	} {
+		if got := ReasonOf(err); got != want {
+			t.Errorf("%v: reason %d, want %d", err, got, want)
+		}
+	}
+}
