@@ -94,8 +94,8 @@ func (g *Group) raised(err error) bool {
 	return cause != nil && (errors.Is(err, cause) || errors.Is(err, driver.ErrFault))
 }
 
-// groupOf finds the group whose fault an error of the backend is, or returns nil. An error that does
-// not name its group is that of any group that has failed.
+// groupOf finds the group whose fault an error of the backend is, or returns nil. An error that
+// does not name its group is that of any group that has failed.
 func (rt *Runtime) groupOf(err error) *Group {
 	if err == nil {
 		return nil

@@ -130,8 +130,8 @@ func (p *Pool) markUses() error {
 }
 
 // takeBack completes the return of blocks under pressure: the stream that gets their memory waits,
-// on the device, for the uses that were recorded at their Free. Whether that work has failed does not
-// matter to who gets the memory. p.mu is held.
+// on the device, for the uses that were recorded at their Free. Whether that work has failed does
+// not matter to who gets the memory. p.mu is held.
 func (p *Pool) takeBack(s *Stream) error {
 	for _, m := range p.core.Waits() {
 		if err := p.await(s, m); err != nil {

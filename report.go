@@ -42,7 +42,7 @@ const (
 	kindOther    = "other"
 )
 
-// reportOf is what a rank tells of an error. A PriorError comes first, since it holds another error.
+// reportOf is what a rank tells of an error. A PriorError comes first, since it holds another one.
 func reportOf(cause error) report {
 	var prior *PriorError
 	if errors.As(cause, &prior) {

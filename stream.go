@@ -119,8 +119,9 @@ func (s *Stream) Record(e *Event) error {
 	return s.queue.Record(e.mark)
 }
 
-// Wait makes later work of this stream wait for the event's point, without a deadline: the wait is
-// for work of this rank. If the work before the point has failed, this stream fails with that error.
+// Wait makes later work of this stream wait for the event's point, without a deadline: the wait
+// is for work of this rank. If the work before the point has failed, this stream fails with the
+// same error.
 func (s *Stream) Wait(e *Event) error {
 	if e == nil {
 		return invalid("waiting for no event")
@@ -128,9 +129,9 @@ func (s *Stream) Wait(e *Event) error {
 	return s.queue.Wait(e.mark)
 }
 
-// Synchronize waits until the stream is idle and returns the first error of its work; after that the
-// stream runs again. A fault of a group comes as that group's error. While the stream is captured it
-// returns ErrCapturing. The wait is bounded by ctx alone.
+// Synchronize waits until the stream is idle and returns the first error of its work; after that
+// the stream runs again. A fault of a group comes as that group's error. While the stream is
+// captured it returns ErrCapturing. The wait is bounded by ctx alone.
 //
 // It is an event of every pool's history: buffers that were freed while this stream used them come
 // back to their pools here. Ranks of a domain therefore synchronize in the same places.

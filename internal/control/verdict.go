@@ -105,7 +105,7 @@ type Verdict struct {
 //	a rank is late        it lives and has not come in time
 //
 // A rank that has left without coming can never come, whether or not its process has ended since:
-// it is astray and not lost.
+// it is astray and not lost. One that has aborted the group is not lost either: it said so first.
 func Judge(q *Question, rows []Row) Verdict {
 	settled := false
 	for i := range rows {
@@ -122,7 +122,9 @@ func Judge(q *Question, rows []Row) Verdict {
 	if len(missing) == 0 && !q.Work {
 		return Verdict{}
 	}
-	lost := q.those(rows, func(r *Row) bool { return r.Lost && !r.Left && (q.Work || r.Missing) })
+	lost := q.those(rows, func(r *Row) bool {
+		return r.Lost && !r.Left && r.Failed != Aborted && (q.Work || r.Missing)
+	})
 	if len(lost) > 0 {
 		return Verdict{Err: &driver.RankLostError{
 			Ranks: q.Group.World(lost), Doing: q.Doing(), Members: q.Group.Ranks,
