@@ -22,6 +22,7 @@ func (g *guest) Close() error { return errors.Join(g.Plane.Close(), g.device.Clo
 func joinAsGuest(ctx context.Context, m controltest.Member) (control.Plane, error) {
 	d, err := Open(ctx, driver.Config{
 		Rank: m.Rank(), Size: len(m.Group.Ranks), Store: m.Store, Timeout: m.Timeout,
+		Late: m.Late,
 	})
 	if err != nil {
 		return nil, err

@@ -58,11 +58,14 @@ func (p *Plane) interrupted(ctx context.Context, w *waiting) error {
 	return control.Interrupted(&q, p.survey(w), context.Cause(ctx))
 }
 
+// untold is how much later than it was done others may know what a rank has submitted.
+const untold = 2 * tellInterval
+
 // waitFor is a wait for work. What a rank has submitted in time may be told a little later.
 func (p *Plane) waitFor(w control.Wait, begin time.Time) *waiting {
 	return &waiting{
 		doing: w.Doing, collective: w.Ticket, operation: w.Operation, begin: begin,
-		timeout: p.cfg.Timeout + 2*tellInterval, work: true, failedFor: -1,
+		timeout: p.cfg.Timeout + untold, work: true, failedFor: -1,
 	}
 }
 

@@ -16,7 +16,9 @@ func TestMain(m *testing.M) {
 }
 
 func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, error) {
-	p, err := Join(ctx, Config{Store: m.Store, Group: m.Group, Timeout: m.Timeout})
+	p, err := Join(ctx, Config{
+		Store: m.Store, Group: m.Group, Timeout: m.Timeout, Late: m.Late,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -113,6 +113,9 @@ func (p *Plane) question(w *waiting, now time.Time) control.Question {
 		Waited: now.Sub(w.begin), Timeout: w.timeout, Unread: p.rhythm.deaf(now),
 		Late: p.cfg.Late, Warned: -1,
 	}
+	if w.work && q.Late.After > 0 {
+		q.Late.After += untold
+	}
 	if !p.warned.IsZero() {
 		q.Warned = max(0, now.Sub(p.warned))
 	}

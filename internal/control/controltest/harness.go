@@ -22,6 +22,8 @@ type Member struct {
 	Group driver.GroupConfig
 	// Timeout bounds waits for ranks that do not come.
 	Timeout time.Duration
+	// Late says when to warn of ranks that are late.
+	Late driver.Late
 }
 
 // Rank is the member's rank in the world.
@@ -54,6 +56,7 @@ func Run(t *testing.T, join Join) {
 		{"fault", faultContracts},
 		{"closing", closingContracts},
 		{"lost", lostContracts},
+		{"verdict", verdictContracts},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, s := range c.tests {

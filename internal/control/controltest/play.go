@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"symmem/driver"
@@ -74,7 +76,7 @@ func (s script) play(join Join) notice {
 	if err != nil {
 		return notice{Event: "outcome", Kind: "start", Text: err.Error()}
 	}
-	if s.Scene == leaving {
+	if s.Scene == leaving || s.Scene == leavingEarly {
 		notice{Event: "running"}.write()
 		return s.leave(p)
 	}
@@ -138,9 +140,15 @@ func (s script) idle(p control.Plane, round int) error {
 const leaving = "leaving"
 
 func (s script) leave(p control.Plane) notice {
-	ticket := p.Submit()
 	if s.Rank == 1 {
+		if s.Scene == leaving {
+			p.Submit()
+		}
 		return s.farewell(p, "left")
+	}
+	ticket := p.Submit()
+	if s.Scene == leavingEarly {
+		return s.explain(p, s.missed(p, ticket))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), longWork)
 	defer cancel()
@@ -148,6 +156,27 @@ func (s script) leave(p control.Plane) notice {
 		return s.explain(p, err)
 	}
 	return s.farewell(p, "cancelled")
+}
+
+// leavingEarly is the scene in which rank 1 leaves without the ticket of the work that rank 0 waits
+// for, which looks for trouble until the end of rank 1's process is known for long.
+const leavingEarly = "leaving early"
+
+// missed asks about work until something other than a StrayError is the answer, or the end of the
+// process that has left must be known.
+func (s script) missed(p control.Plane, ticket uint64) error {
+	var stray *driver.StrayError
+	var err error
+	for begin := time.Now(); time.Since(begin) < longWork; {
+		err = p.Trouble(never(ticket), time.Now())
+		if err != nil && !errors.As(err, &stray) {
+			return p.Fail(err)
+		}
+	}
+	if err == nil {
+		err = errors.New("the rank that has left is not missed")
+	}
+	return p.Fail(err)
 }
 
 // farewell leaves the group.
@@ -167,7 +196,10 @@ func (s script) explain(p control.Plane, err error) notice {
 	n := notice{Event: "outcome", Kind: "other", Text: err.Error()}
 	var lost *driver.RankLostError
 	var late *driver.TimeoutError
+	var stray *driver.StrayError
 	switch {
+	case errors.As(err, &stray):
+		n.Kind, n.Ranks = "stray", slices.Sorted(maps.Keys(stray.Elsewhere))
 	case errors.As(err, &lost):
 		n.Kind, n.Ranks = "lost", lost.Ranks
 	case errors.As(err, &late):

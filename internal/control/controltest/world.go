@@ -29,6 +29,17 @@ type world struct {
 // newWorld joins n ranks and closes them when the test ends.
 func newWorld(t testing.TB, join Join, n int, timeout time.Duration) *world {
 	t.Helper()
+	return newWorldOf(t, join, n, Member{Timeout: timeout})
+}
+
+// newWarningWorld joins n ranks that warn of late ones.
+func newWarningWorld(t testing.TB, join Join, n int, late driver.Late) *world {
+	t.Helper()
+	return newWorldOf(t, join, n, Member{Timeout: patience, Late: late})
+}
+
+func newWorldOf(t testing.TB, join Join, n int, m Member) *world {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	store := rendezvous.NewLocal()
 	w := &world{ctx: ctx, planes: make([]control.Plane, n)}
@@ -43,10 +54,9 @@ func newWorld(t testing.TB, join Join, n int, timeout time.Duration) *world {
 		must(t, store.Close())
 	})
 	must(t, errors.Join(w.outcomes(func(i int, _ control.Plane) (err error) {
-		w.planes[i], err = join(ctx, Member{
-			Store: store, Timeout: timeout,
-			Group: driver.GroupConfig{ID: "planes", Ranks: ranksOf(n), Rank: i},
-		})
+		m := m
+		m.Store, m.Group = store, driver.GroupConfig{ID: "planes", Ranks: ranksOf(n), Rank: i}
+		w.planes[i], err = join(ctx, m)
 		return err
 	})...))
 	return w

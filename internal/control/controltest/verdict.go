@@ -1,0 +1,231 @@
+package controltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/control"
+)
+
+// verdictContracts are cases in which all planes must decide alike: the same type of error, and the
+// same ranks in it.
+var verdictContracts = []contract{
+	{"a rank that has failed is named, and not one that is late", proveFailedIsNamed},
+	{"a rank that has failed over another one's fault is not named", proveFollowerIsNotNamed},
+	{"who aborts is named, and it is known for an abort", proveAbortIsNamed},
+	{"a rank that has left is named, and not one that is late", proveLeftIsNamed},
+	{"two ranks that wait for each other in different places name each other", proveStrayNames},
+	{"a rank that leaves without coming and whose process ends is astray, not lost", proveLeftAndEnded},
+	{"a wait whose context ends names who is missing", proveInterrupted},
+	{"a rank that is late is warned of while the wait goes on", proveWarning},
+	{"nobody is warned of while work takes long that all have submitted", proveNoWarning},
+}
+
+// inAllWays has a rank wait in all ways, each in a world of its own, after a scene.
+func inAllWays(
+	t *testing.T, join Join, n int, scene func(t *testing.T, w *world),
+	judge func(t *testing.T, err error),
+) {
+	t.Helper()
+	for name, wait := range waits {
+		t.Run("in "+name, func(t *testing.T) {
+			w := newWorld(t, join, n, patience)
+			scene(t, w)
+			judge(t, wait(w.planes[0]))
+		})
+	}
+}
+
+// wantPeer wants a PeerError that names one rank.
+func wantPeer(t *testing.T, err error, rank int) {
+	t.Helper()
+	var peer *driver.PeerError
+	if !errors.As(err, &peer) || !slices.Equal(peer.Ranks, []int{rank}) ||
+		!strings.Contains(err.Error(), fmt.Sprintf("world rank %d", rank)) {
+		t.Errorf("got %v, want a PeerError about world rank %d", err, rank)
+	}
+}
+
+func proveFailedIsNamed(t *testing.T, join Join) {
+	inAllWays(t, join, 3, func(_ *testing.T, w *world) {
+		_ = w.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
+		awaitForsaken(w.planes[0])
+	}, func(t *testing.T, err error) {
+		wantPeer(t, err, ranksOf(3)[1])
+		if errors.Is(err, driver.ErrAborted) {
+			t.Errorf("%v is taken for an abort", err)
+		}
+	})
+}
+
+func proveFollowerIsNotNamed(t *testing.T, join Join) {
+	inAllWays(t, join, 3, func(t *testing.T, w *world) {
+		_ = w.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
+		awaitForsaken(w.planes[2])
+		wantError(t, "the rank that follows", waits["a wait for work"](w.planes[2]), driver.ErrFault)
+		awaitForsaken(w.planes[0])
+	}, func(t *testing.T, err error) { wantPeer(t, err, ranksOf(3)[1]) })
+}
+
+func proveAbortIsNamed(t *testing.T, join Join) {
+	inAllWays(t, join, 2, func(t *testing.T, w *world) {
+		w.planes[1].Abort(nil)
+		awaitForsaken(w.planes[0])
+		must(t, w.planes[1].Close())
+	}, func(t *testing.T, err error) {
+		wantPeer(t, err, ranksOf(2)[1])
+		wantError(t, "after an abort", err, driver.ErrAborted)
+	})
+}
+
+// wantStray wants a StrayError that names exactly these ranks.
+func wantStray(t *testing.T, err error, ranks ...int) {
+	t.Helper()
+	var stray *driver.StrayError
+	if !errors.As(err, &stray) || len(stray.Elsewhere) != len(ranks) {
+		t.Errorf("got %v, want a StrayError about world ranks %v", err, ranks)
+		return
+	}
+	for _, r := range ranks {
+		if stray.Elsewhere[r] == "" {
+			t.Errorf("%v does not name world rank %d", err, r)
+		}
+	}
+}
+
+func proveLeftIsNamed(t *testing.T, join Join) {
+	inAllWays(t, join, 3, func(t *testing.T, w *world) {
+		must(t, w.planes[2].Close())
+	}, func(t *testing.T, err error) { wantStray(t, err, ranksOf(3)[2]) })
+}
+
+func proveStrayNames(t *testing.T, join Join) {
+	for _, name := range []string{"a comparison", "a wait for work"} {
+		for elsewhere := range 2 {
+			w := newWorld(t, join, 2, patience)
+			named := 0
+			for r, err := range w.outcomes(func(i int, p control.Plane) error {
+				if i == elsewhere {
+					return waits["an exchange"](p)
+				}
+				return waits[name](p)
+			}) {
+				if other := ranksOf(2)[1-r]; errors.Is(err, driver.ErrFault) {
+					wantPeer(t, err, other)
+				} else {
+					wantStray(t, err, other)
+					named++
+				}
+			}
+			if named == 0 {
+				t.Errorf("in %s: no rank has a StrayError", name)
+			}
+		}
+	}
+}
+
+// proveLeftAndEnded waits for work of a ticket that a rank has not submitted when it left; by the
+// end of the scene its process has ended for long.
+func proveLeftAndEnded(t *testing.T, _ Join) {
+	c := newCast(t, 2, leavingEarly, patience)
+	if err := c[1].command.Wait(); err != nil {
+		t.Error(err)
+	}
+	if o := c[0].await("outcome"); o.Kind != "stray" || !slices.Equal(o.Ranks, []int{1}) {
+		t.Errorf("the wait of the other rank ended by %+v, want that rank 1 is astray", o)
+	}
+}
+
+func proveInterrupted(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	ctx, cancel := context.WithTimeout(w.ctx, short)
+	defer cancel()
+	p := w.planes[0]
+	err := p.Await(ctx, never(p.Submit()))
+	if wantAbsence(t, err, ranksOf(2)[1]) == 0 {
+		t.Errorf("got %v, want a TimeoutError", err)
+	}
+	wantError(t, "the wait", err, context.DeadlineExceeded)
+	must(t, wantOpen(p))
+}
+
+// soon is after how long tests have ranks warned of.
+const soon = 20 * time.Millisecond
+
+// proveWarning has rank 1 come, or the wait end, when rank 0 has warned of it twice.
+func proveWarning(t *testing.T, join Join) {
+	ways := map[string]func(ctx context.Context, p control.Plane) error{
+		"a comparison": func(_ context.Context, p control.Plane) error {
+			return waits["a comparison"](p)
+		},
+		"an exchange": func(_ context.Context, p control.Plane) error { return waits["an exchange"](p) },
+		"a background exchange": func(ctx context.Context, p control.Plane) error {
+			_, err := p.Exchange(ctx, driver.LaneBackground, nil)
+			return err
+		},
+		"a wait for work": func(ctx context.Context, p control.Plane) error {
+			err := p.Await(ctx, never(p.Submit()))
+			if errors.Is(err, context.Canceled) {
+				return nil
+			}
+			return err
+		},
+	}
+	for name, wait := range ways {
+		t.Run("from "+name, func(t *testing.T) {
+			warnings := make(chan driver.LateWarning, 1000)
+			w := newWarningWorld(t, join, 2, driver.Late{
+				After: soon, Warn: func(l driver.LateWarning) { warnings <- l },
+			})
+			ctx, cancel := context.WithCancel(w.ctx)
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() { ended <- wait(ctx, w.planes[0]) }()
+			for number := range 2 {
+				wantWarning(t, <-warnings, time.Duration(2*number+1)*soon)
+			}
+			if name == "a wait for work" {
+				cancel()
+			} else {
+				must(t, wait(ctx, w.planes[1]))
+			}
+			must(t, <-ended)
+			must(t, wantOpen(w.planes[0]))
+		})
+	}
+}
+
+func wantWarning(t *testing.T, l driver.LateWarning, waited time.Duration) {
+	t.Helper()
+	late := ranksOf(2)[1]
+	if !slices.Equal(l.Ranks, []int{late}) || l.Group != "planes" || l.Doing == "" ||
+		l.Activity[late] == "" || l.Waited < waited {
+		t.Errorf("got %+v, want a warning of world rank %d after %v", l, late, waited)
+	}
+}
+
+func proveNoWarning(t *testing.T, join Join) {
+	w := newWarningWorld(t, join, 2, driver.Late{
+		After: soon, Warn: func(l driver.LateWarning) { t.Errorf("a warning: %v", &l) },
+	})
+	for _, p := range w.planes {
+		p.Submit()
+	}
+	// The exchange tells each of them what the other has submitted.
+	w.each(t, func(_ int, p control.Plane) error {
+		_, err := p.Exchange(w.ctx, driver.LaneControl, nil)
+		return err
+	})
+	w.each(t, func(_ int, p control.Plane) error {
+		begin := time.Now()
+		wait := never(1)
+		wait.Done = func() bool { return time.Since(begin) > 4*soon }
+		return p.Await(w.ctx, wait)
+	})
+}
