@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -79,6 +80,14 @@ type Options struct {
 	CheckInterval time.Duration
 	// Timeout bounds every wait for another rank that has no deadline of its own; 0 means 30 s.
 	Timeout time.Duration
+	// WarnAfter is how long this rank waits for others that live before it warns of them by name.
+	// Further warnings follow every 2*WarnAfter, one at a time for each group. 0 means 30 s, and a
+	// negative value never.
+	WarnAfter time.Duration
+	// Logger gets these warnings; nil is slog.Default().
+	Logger *slog.Logger
+	// OnLate, if set, gets them instead of the Logger, each on a goroutine of its own.
+	OnLate func(LateWarning)
 	// CallSites notes the file and line of every allocation, for error messages. It costs about a
 	// microsecond an allocation.
 	CallSites bool
@@ -99,6 +108,9 @@ const (
 func (o Options) withDefaults() (Options, error) {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
+	}
+	if o.WarnAfter == 0 {
+		o.WarnAfter = defaultWarnAfter
 	}
 	if o.CheckInterval == 0 {
 		o.CheckInterval = defaultInterval

@@ -1,0 +1,34 @@
+package symmem
+
+import (
+	"log/slog"
+	"time"
+
+	"symmem/driver"
+)
+
+// LateWarning says that ranks which live keep this rank waiting. The wait goes on, until it ends
+// well or its timeout is over.
+type LateWarning = driver.LateWarning
+
+// defaultWarnAfter is how long a wait lasts before ranks are warned of.
+const defaultWarnAfter = 30 * time.Second
+
+// late says when to warn of ranks that are late, and whom to tell. A hook runs on a goroutine of its
+// own, so that it may do as it likes while ranks wait.
+func (o Options) late() driver.Late {
+	tell := o.logLate
+	if o.OnLate != nil {
+		tell = func(w LateWarning) { go o.OnLate(w) }
+	}
+	return driver.Late{After: max(0, o.WarnAfter), Warn: tell}
+}
+
+func (o Options) logLate(w LateWarning) {
+	logger := o.Logger
+	if logger == nil {
+		logger = slog.Default()
+	}
+	logger.Warn("symmem: "+w.String(), "group", w.Group, "doing", w.Doing, "waited", w.Waited,
+		"ranks", w.Ranks, "activity", w.Activity)
+}

@@ -1,0 +1,89 @@
+package symmem_test
+
+import (
+	"bytes"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// warnSoon has ranks that wait warn of others long before a second is over.
+const warnSoon = 20 * time.Millisecond
+
+func TestALateRankIsWarnedOfWhileTheWaitGoesOn(t *testing.T) {
+	waits := map[string]func(r *rank, b symmem.Buffer) error{
+		"in a collective": func(r *rank, b symmem.Buffer) error { return r.sum(r.World(), b) },
+		"in an agreement": func(r *rank, _ symmem.Buffer) error { return r.World().Check(r.ctx) },
+	}
+	for name, wait := range waits {
+		t.Run(name, func(t *testing.T) {
+			warnings := make(chan symmem.LateWarning, 1000)
+			o := symmem.Options{
+				WarnAfter: warnSoon, OnLate: func(w symmem.LateWarning) { warnings <- w },
+			}
+			together(t, 3, o, func(r *rank) {
+				b := r.window(r.pool(), 4096)
+				r.fill(b, 1)
+				if r.Rank() != 1 {
+					r.ok(wait(r, b))
+					return
+				}
+				// Two warnings of each of the others, or several of one.
+				for range 4 {
+					w := <-warnings
+					if !slices.Contains(w.Ranks, 1) || w.Group != "world" || w.Doing == "" ||
+						w.Activity[1] == "" || w.Waited < warnSoon {
+						r.failf("the warning is %+v", w)
+					}
+				}
+				r.ok(wait(r, b))
+			})
+		})
+	}
+}
+
+// safeBuffer is a buffer that several goroutines write to.
+type safeBuffer struct {
+	mu      sync.Mutex
+	text    bytes.Buffer  // guarded by mu
+	written chan struct{} // has room for one
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case b.written <- struct{}{}:
+	default:
+	}
+	return b.text.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+func TestWarningsAreLogged(t *testing.T) {
+	logged := &safeBuffer{written: make(chan struct{}, 1)}
+	o := symmem.Options{
+		WarnAfter: warnSoon, Logger: slog.New(slog.NewTextHandler(logged, nil)),
+	}
+	together(t, 2, o, func(r *rank) {
+		if r.Rank() == 1 {
+			<-logged.written
+		}
+		r.ok(r.World().Check(r.ctx))
+	})
+	for _, want := range []string{"level=WARN", "ranks=[1]", "group=world", "waiting for", "rank 1"} {
+		if !strings.Contains(logged.String(), want) {
+			t.Errorf("%q is not in %s", want, logged)
+		}
+	}
+}
