@@ -57,6 +57,15 @@ func goExplain(
 	})
 }
 
+//export goTakeWarning
+func goTakeWarning(size C.size_t, text *C.char, length *C.size_t) (code C.int) {
+	library.TakeWarning(func(warning string) bool {
+		code = give(size, text, length, func() (string, error) { return warning, nil })
+		return code == C.SYMMEM_OK && text != nil
+	})
+	return code
+}
+
 //export goStats
 func goStats(size C.size_t, text *C.char, length *C.size_t) C.int {
 	return give(size, text, length, library.Stats)

@@ -98,6 +98,10 @@ API int symmem_stats(size_t size, char *text, size_t *length) {
 	return CALL(goStats(size, text, length));
 }
 
+API int symmem_take_warning(size_t size, char *text, size_t *length) {
+	return CALL(goTakeWarning(size, text, length));
+}
+
 API int symmem_check(uint64_t group) { return CALL(goCheck(group)); }
 
 API int symmem_set_check(int level) { return CALL(goSetCheck(level)); }

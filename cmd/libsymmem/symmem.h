@@ -46,7 +46,7 @@ extern "C" {
 
 /* The version of this interface. It grows when functions are added; nothing is renamed or removed
  * within one major version (the part above 1000). */
-#define SYMMEM_ABI_VERSION 1000
+#define SYMMEM_ABI_VERSION 1001
 
 /* Codes. Beside each stands what makes it come and what the caller does about it. */
 enum {
@@ -160,6 +160,8 @@ int symmem_last_error_json(size_t size, char *text, size_t *length);
  *   check          "off", "registration" or "every"
  *   check_interval_ms   how often registration compares in the background; negative: never
  *   timeout_ms     bounds every wait for other ranks; 30000
+ *   warn_after_ms  how long this rank waits for others that live before it warns of them by name,
+ *                  and for every 2 * warn_after_ms after that; 30000; negative: never
  *   callsites      true notes a call site with every allocation; default: SYMMEM_CALLSITES=1
  *   scatter        number; segments land at drawn addresses, which shows mistakes
  *   gomaxprocs     threads that symmem's own work may use at a time; SYMMEM_GOMAXPROCS, else 2
@@ -198,15 +200,26 @@ int symmem_describe(size_t size, char *text, size_t *length);
  *   [SYMMEM_WORD_WINDOWS]  changes whenever windows have come or gone: what symmem_windows and
  *                          symmem_is_symmetric have said may be out of date.
  *   [SYMMEM_WORD_FAULTS]   counts groups that have failed.
- *   [SYMMEM_WORD_REFUSED]  counts calls that could not say so: frees that went wrong. */
+ *   [SYMMEM_WORD_REFUSED]  counts calls that could not say so: frees that went wrong.
+ *   [SYMMEM_WORD_WARNINGS] counts warnings, which symmem_take_warning gives. */
 enum {
 	SYMMEM_WORD_PENDING = 0,
 	SYMMEM_WORD_WINDOWS = 1,
 	SYMMEM_WORD_FAULTS = 2,
 	SYMMEM_WORD_REFUSED = 3,
-	SYMMEM_WORDS = 4
+	SYMMEM_WORD_WARNINGS = 4,
+	SYMMEM_WORDS = 5
 };
 const volatile int64_t *symmem_generation(void);
+
+/* Takes the oldest warning that nobody has taken, as JSON; an empty text, of length 0, if there is
+ * none. One that does not fit (SYMMEM_ERR_SHORT), or whose length is asked for, stays. Warnings come
+ * while calls wait in other threads; the latest 64 are kept, also after symmem_close. Waits for
+ * nobody.
+ *   {"kind": "late", "message", "group", "doing", "waited_ms", "ranks": [ranks],
+ *    "activity": {"rank": text}}: these ranks of the world live and keep this one waiting, which
+ *   goes on waiting. */
+int symmem_take_warning(size_t size, char *text, size_t *length);
 
 /* ---- Groups -------------------------------------------------------------------------------- */
 

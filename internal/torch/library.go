@@ -18,6 +18,8 @@ type Library struct {
 	// warn is told, once each, what no caller can be told.
 	warn func(text string)
 
+	warnings warnings
+
 	opening sync.Mutex // held by Open and Close
 	rank    atomic.Pointer[rank]
 	// handles are numbered through, so that one of an earlier rank is never taken for another.
@@ -73,6 +75,7 @@ func (l *Library) open(o *Options, alone bool) error {
 	if err != nil {
 		return fmt.Errorf("opening symmem: %w", err)
 	}
+	options.OnLate = l.late
 	rt, err := symmem.Open(context.Background(), options)
 	if err != nil {
 		return err

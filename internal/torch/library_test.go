@@ -35,6 +35,7 @@ func TestOptionsAreRead(t *testing.T) {
 		{"a number must be one", `{"rank": "1"}`, "rank"},
 		{"a negative timeout is refused", `{"timeout_ms": -1}`, "timeout_ms"},
 		{"a timeout beyond a day is refused", `{"timeout_ms": 99999999999}`, "timeout_ms"},
+		{"warnings after more than a day are refused", `{"warn_after_ms": 99999999999}`, "warn_after"},
 		{"an unknown path is refused", `{"path": "scenic"}`, "scenic"},
 		{"an unknown level is refused", `{"check": "some"}`, "some"},
 		{"an unknown placement is refused", `{"backend": "host", "size": 1,

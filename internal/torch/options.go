@@ -28,6 +28,7 @@ type Options struct {
 	Check           string            `json:"check"`
 	CheckIntervalMS int64             `json:"check_interval_ms"`
 	TimeoutMS       int64             `json:"timeout_ms"`
+	WarnAfterMS     int64             `json:"warn_after_ms"`
 	CallSites       *bool             `json:"callsites"`
 	Scatter         uint64            `json:"scatter"`
 	GoMaxProcs      int               `json:"gomaxprocs"`
@@ -65,11 +66,12 @@ func (o *Options) runtime() (symmem.Options, error) {
 		Store: o.Store, Token: o.Token, Backend: o.Backend, Tuning: o.Tuning, Scatter: o.Scatter,
 		CheckInterval: time.Duration(o.CheckIntervalMS) * time.Millisecond,
 		Timeout:       time.Duration(o.TimeoutMS) * time.Millisecond,
+		WarnAfter:     time.Duration(o.WarnAfterMS) * time.Millisecond,
 	}
 	const day = 24 * 60 * 60 * 1000
-	if o.TimeoutMS < 0 || o.TimeoutMS > day || o.CheckIntervalMS > day {
-		return out, fmt.Errorf("timeout_ms %d, check_interval_ms %d: %w",
-			o.TimeoutMS, o.CheckIntervalMS, symmem.ErrInvalid)
+	if o.TimeoutMS < 0 || o.TimeoutMS > day || o.CheckIntervalMS > day || o.WarnAfterMS > day {
+		return out, fmt.Errorf("timeout_ms %d, check_interval_ms %d, warn_after_ms %d: %w",
+			o.TimeoutMS, o.CheckIntervalMS, o.WarnAfterMS, symmem.ErrInvalid)
 	}
 	if o.Device != nil {
 		if *o.Device < 0 {

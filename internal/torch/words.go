@@ -12,4 +12,6 @@ type Words struct {
 	Faults atomic.Int64
 	// Refused counts frees that went wrong.
 	Refused atomic.Int64
+	// Warnings counts warnings that TakeWarning gives.
+	Warnings atomic.Int64
 }

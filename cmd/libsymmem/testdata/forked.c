@@ -22,6 +22,7 @@ static void opening(uint64_t world, void *at) {
 	TRUE(!symmem_is_open() && !symmem_callsites());
 	REFUSED(symmem_describe(0, NULL, &out.count));
 	REFUSED(symmem_stats(0, NULL, &out.count));
+	REFUSED(symmem_take_warning(0, NULL, &out.count));
 	REFUSED(symmem_world(&out.handle));
 	int32_t ranks[1] = {rank};
 	REFUSED(symmem_group_open(1, "g", 1, ranks, &out.handle));

@@ -44,6 +44,7 @@ class Word(IntEnum):
     WINDOWS = 1
     FAULTS = 2
     REFUSED = 3
+    WARNINGS = 4
 
 
 class Type(IntEnum):

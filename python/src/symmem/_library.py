@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from symmem import errors
-from symmem._constants import ABI_MAJOR, OK, SEGMENT_SHIFT, SHORT, Code, Note
+from symmem._constants import ABI_MAJOR, OK, SEGMENT_SHIFT, SHORT, Code, Note, Word
 
 ENV_LIBRARY = "SYMMEM_LIBRARY"
 POOLS = 16
@@ -76,6 +76,7 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_locate": [_ptr, *_text_out],
     "symmem_explain": [_u64, _int, _i64, _int, _ptr, _ptr, *_text_out],
     "symmem_stats": _text_out,
+    "symmem_take_warning": _text_out,
     "symmem_check": [_u64],
     "symmem_set_check": [_int],
     "symmem_note": [_int, _i64, _i64],
@@ -147,7 +148,7 @@ class Library:
         function.restype = c.POINTER(_i64)
         address = c.cast(function(), _ptr).value
         assert address is not None
-        return memoryview((_i64 * 4).from_address(address)).cast("B").cast("q")
+        return memoryview((_i64 * len(Word)).from_address(address)).cast("B").cast("q")
 
     def error(self, code: int) -> errors.SymmemError:
         """Make the exception for a code that a call of this thread has just returned."""
