@@ -128,8 +128,8 @@ func (e *arrival) As(target any) bool {
 // RankLostError says which ranks' processes have ended.
 type RankLostError = driver.RankLostError
 
-// PriorError says that a collective or a message was not run on some rank, because work before it on
-// its stream had failed there. Its Cause is what a group or the stream reported there.
+// PriorError says that a collective or a message was not run on some rank, because work before it
+// on its stream had failed there. Its Cause is what a group or the stream reported there.
 type PriorError = driver.PriorError
 
 // StrayError says that ranks are in different places of their programs, or have left the group, so

@@ -14,8 +14,8 @@ type LateWarning = driver.LateWarning
 // defaultWarnAfter is how long a wait lasts before ranks are warned of.
 const defaultWarnAfter = 30 * time.Second
 
-// late says when to warn of ranks that are late, and whom to tell. A hook runs on a goroutine of its
-// own, so that it may do as it likes while ranks wait.
+// late says when to warn of ranks that are late, and whom to tell. A hook runs on a goroutine of
+// its own, so that it may do as it likes while ranks wait.
 func (o Options) late() driver.Late {
 	tell := o.logLate
 	if o.OnLate != nil {

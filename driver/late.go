@@ -42,8 +42,8 @@ type Late struct {
 }
 
 // Next returns how long it is until the next warning in a wait that has lasted so long: 0 if it is
-// due, negative if there is none. The time since the last warning of the group is since, negative if
-// there was none; one that came before the wait began does not count.
+// due, negative if there is none. The time since the last warning of the group is since, negative
+// if there was none; one that came before the wait began does not count.
 func (l Late) Next(waited, since time.Duration) time.Duration {
 	switch {
 	case l.After <= 0 || l.Warn == nil:

@@ -227,8 +227,8 @@ func (p *plane) notice(w *control.Wait) *waiting {
 	}
 }
 
-// verdict says why the wait may never end, or nil, and warns of ranks that are late. A peer has been
-// known to have failed for so long, or for a negative time.
+// verdict says why the wait may never end, or nil, and warns of ranks that are late. A peer has
+// been known to have failed for failedFor, or that is negative.
 func (p *plane) verdict(n *waiting, failedFor time.Duration) error {
 	if n.collective == 0 {
 		return p.Cause()
@@ -262,10 +262,7 @@ func (p *plane) PeerFault(doing string) error {
 		return err
 	}
 	defer p.leave()
-	if lost := p.lostPeers(); len(lost) > 0 {
-		return &driver.RankLostError{Ranks: p.cfg.World(lost), Doing: doing, Members: p.cfg.Ranks}
-	}
-	return p.peerFault(func() string { return doing })
+	return control.Forsaken(p.cfg, p.survey(&waiting{}), doing)
 }
 
 // Forsaken tells whether a peer has failed or is lost.

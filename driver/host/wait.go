@@ -215,7 +215,8 @@ func (c *communicator) sleep(w *waiting, round int) {
 	sys.FutexWait(&c.me.bell.word, word, slice)
 }
 
-// trouble reports why the wait should end without success, or nil, and warns of ranks that are late.
+// trouble reports why the wait should end without success, or nil, and warns of ranks that are
+// late.
 func (c *communicator) trouble(ctx context.Context, w *waiting) error {
 	rows := c.survey(w)
 	q := c.question(w)

@@ -9,9 +9,9 @@ import (
 	"symmem/driver"
 )
 
-// Row is what is known of one rank of a group at one moment. Whoever makes rows of memory that ranks
-// share reads of all ranks Lost first, then Failed and Left, then what each is doing, and Missing
-// last: so what a rank had done before it failed, left or ended is seen.
+// Row is what is known of one rank of a group at one moment. Whoever makes rows of memory that
+// ranks share reads of all ranks Lost first, then Failed and Left, then what each is doing, and
+// Missing last: so what a rank had done before it failed, left or ended is seen.
 type Row struct {
 	// Missing tells that the rank has not come to what is waited for.
 	Missing bool
@@ -34,6 +34,9 @@ type Row struct {
 	// Waited is how long it has been in that wait.
 	Waited time.Duration
 }
+
+// dead reports whether the rank has ended without a word: it has neither left nor aborted.
+func (r *Row) dead() bool { return r.Lost && !r.Left && r.Failed != Aborted }
 
 // String says what the rank is doing.
 func (r *Row) String() string {
@@ -122,9 +125,7 @@ func Judge(q *Question, rows []Row) Verdict {
 	if len(missing) == 0 && !q.Work {
 		return Verdict{}
 	}
-	lost := q.those(rows, func(r *Row) bool {
-		return r.Lost && !r.Left && r.Failed != Aborted && (q.Work || r.Missing)
-	})
+	lost := q.those(rows, func(r *Row) bool { return r.dead() && (q.Work || r.Missing) })
 	if len(lost) > 0 {
 		return Verdict{Err: &driver.RankLostError{
 			Ranks: q.Group.World(lost), Doing: q.Doing(), Members: q.Group.Ranks,
@@ -208,6 +209,21 @@ func (q *Question) activity(rows []Row, ranks []int) map[int]string {
 		all[q.Group.Ranks[r]] = rows[r].String()
 	}
 	return all
+}
+
+// Forsaken says why a group cannot go on of which a peer is lost or has failed: a RankLostError or
+// a PeerError.
+func Forsaken(group driver.GroupConfig, rows []Row, doing string) error {
+	q := Question{Group: group}
+	if lost := q.those(rows, (*Row).dead); len(lost) > 0 {
+		return &driver.RankLostError{
+			Ranks: group.World(lost), Doing: doing, Members: group.Ranks,
+		}
+	}
+	if err := PeerFault(group, rows, func() string { return doing }); err != nil {
+		return err
+	}
+	return &driver.PeerError{Doing: doing, Members: group.Ranks}
 }
 
 // PeerFault returns a PeerError that names the other ranks which have failed, without those that

@@ -148,6 +148,10 @@ var verdicts = []judged{
 		want: verdict{"aborted", []int{5}},
 	},
 	{
+		name: "a rank aborts and its process ends", b: Row{Missing: true, Failed: Aborted, Lost: true},
+		want: verdict{"aborted", []int{5}},
+	},
+	{
 		name: "a rank has failed and all have come", b: Row{Failed: FailedItself}, want: none,
 	},
 	{
@@ -260,6 +264,7 @@ func TestVerdicts(t *testing.T) {
 // TestLateRanksAreWarnedOf asks at times that nobody waits for.
 func TestLateRanksAreWarnedOf(t *testing.T) {
 	tell := driver.Late{After: 30 * time.Second, Warn: func(driver.LateWarning) {}}
+	missing, minute := Row{Missing: true}, time.Minute
 	for _, c := range []struct {
 		name           string
 		waited, warned time.Duration
@@ -267,16 +272,16 @@ func TestLateRanksAreWarnedOf(t *testing.T) {
 		row            Row
 		tolerant, want bool
 	}{
-		{"not yet", 29 * time.Second, -1, tell, Row{Missing: true}, false, false},
-		{"after half a minute", 30 * time.Second, -1, tell, Row{Missing: true}, false, true},
-		{"not again at once", 31 * time.Second, time.Second, tell, Row{Missing: true}, false, false},
-		{"not within a minute", 89 * time.Second, 59 * time.Second, tell, Row{Missing: true}, false, false},
-		{"a minute later", 90 * time.Second, time.Minute, tell, Row{Missing: true}, false, true},
-		{"an earlier wait was warned of", 30 * time.Second, 31 * time.Second, tell, Row{Missing: true}, false, true},
-		{"not if nobody is missing", time.Minute, -1, tell, Row{}, false, false},
-		{"not if nobody listens", time.Minute, -1, driver.Late{After: 1}, Row{Missing: true}, false, false},
-		{"not if it is switched off", time.Minute, -1, driver.Late{Warn: tell.Warn}, Row{Missing: true}, false, false},
-		{"not where ranks may be absent", time.Minute, -1, tell, Row{Missing: true}, true, false},
+		{"not yet", 29 * time.Second, -1, tell, missing, false, false},
+		{"after half a minute", 30 * time.Second, -1, tell, missing, false, true},
+		{"not again at once", 31 * time.Second, time.Second, tell, missing, false, false},
+		{"not within a minute", 89 * time.Second, 59 * time.Second, tell, missing, false, false},
+		{"a minute later", 90 * time.Second, minute, tell, missing, false, true},
+		{"a wait before was warned of", 30 * time.Second, minute, tell, missing, false, true},
+		{"not if nobody is missing", minute, -1, tell, Row{}, false, false},
+		{"not if nobody listens", minute, -1, driver.Late{After: 1}, missing, false, false},
+		{"not if it is switched off", minute, -1, driver.Late{Warn: tell.Warn}, missing, false, false},
+		{"not where ranks may be absent", minute, -1, tell, missing, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			q := Question{
@@ -348,8 +353,26 @@ func TestAnInterruptedWaitNamesWhoIsMissing(t *testing.T) {
 		verdictOf(err).kind == "late" {
 		t.Errorf("cancelled: %v", err)
 	}
-	if err := Interrupted(&q, make([]Row, 3), context.Canceled); err.Error() != "work: context canceled" {
+	err = Interrupted(&q, make([]Row, 3), context.Canceled)
+	if err.Error() != "work: context canceled" {
 		t.Errorf("with nobody missing: %v", err)
+	}
+}
+
+func TestWhyAGroupIsForsaken(t *testing.T) {
+	for name, c := range map[string]struct {
+		row  Row
+		want verdict
+	}{
+		"dead":              {Row{Lost: true, Failed: FailedItself}, verdict{"lost", []int{5}}},
+		"failed":            {Row{Failed: FailedItself}, verdict{"peer", []int{5}}},
+		"aborted and ended": {Row{Failed: Aborted, Lost: true}, verdict{"aborted", []int{5}}},
+		"left and ended":    {Row{Left: true, Lost: true}, verdict{"peer", nil}},
+	} {
+		err := Forsaken(ours, []Row{{}, c.row, {}}, "launching")
+		if diff := cmp.Diff(c.want, verdictOf(err), cmp.AllowUnexported(verdict{})); diff != "" {
+			t.Errorf("%s: %v: %s", name, err, diff)
+		}
 	}
 }
 

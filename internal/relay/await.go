@@ -116,9 +116,5 @@ func (p *Plane) verdict(w *waiting, now time.Time) error {
 func (p *Plane) PeerFault(doing string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if lost := p.lost(); len(lost) > 0 {
-		g := p.cfg.Group
-		return &driver.RankLostError{Ranks: g.World(lost), Doing: doing, Members: g.Ranks}
-	}
-	return p.peerFault(doing)
+	return control.Forsaken(p.cfg.Group, p.survey(&waiting{}), doing)
 }

@@ -148,8 +148,3 @@ func (p *Plane) peerFault(doing string) error {
 func (p *Plane) peerFailed() bool {
 	return slices.ContainsFunc(p.rows, func(r row) bool { return r.failed != control.NotFailed })
 }
-
-// lost lists the group ranks that are lost.
-func (p *Plane) lost() []int {
-	return slices.DeleteFunc(slices.Clone(p.all), func(r int) bool { return !p.rows[r].lost })
-}

@@ -80,8 +80,8 @@ func proveEnded(t *testing.T, _ Join) {
 // wantNamed reads the outcomes of all ranks but one. At least one must name it with an error of
 // the given kind; the others may have heard of the fault before they noticed themselves. All must
 // have met on the fault lane without it. A rank that is stopped may have told one of the others
-// alone that it has come, even to two steps, who is a step ahead then, and waits for the third rank,
-// too, or for that one alone.
+// alone that it has come, even to two steps, who is a step ahead then, and waits for the third
+// rank, too, or for that one alone.
 func (c cast) wantNamed(kind string, victim int) {
 	named := 0
 	for _, a := range c {

@@ -21,7 +21,7 @@ var verdictContracts = []contract{
 	{"who aborts is named, and it is known for an abort", proveAbortIsNamed},
 	{"a rank that has left is named, and not one that is late", proveLeftIsNamed},
 	{"two ranks that wait for each other in different places name each other", proveStrayNames},
-	{"a rank that leaves without coming and whose process ends is astray, not lost", proveLeftAndEnded},
+	{"a rank that leaves without coming and then ends is astray, not lost", proveLeftAndEnded},
 	{"a wait whose context ends names who is missing", proveInterrupted},
 	{"a rank that is late is warned of while the wait goes on", proveWarning},
 	{"nobody is warned of while work takes long that all have submitted", proveNoWarning},
