@@ -16,6 +16,11 @@ type GroupConfig struct {
 	// Check makes the communicator compare every call's Digest across ranks before the call's
 	// result is used. It can be changed later by SetCheck.
 	Check bool
+	// Strict numbers messages together with collectives. A message that is sent between other
+	// collectives than it is received between fails the group with a MessageError, and where calls
+	// are compared each collective also compares how many messages the ranks have sent and received.
+	// It is the same on every rank.
+	Strict bool
 }
 
 // Name is the group's id as people know it: the blank in front of the ids of groups that were
@@ -144,12 +149,14 @@ const (
 	Barrier
 	// AllReduceRMSNorm is AllReduce, residual and norm in one call: see Norm. Only GPUs have it.
 	AllReduceRMSNorm
+	// AllToAllV is AllToAll with a count for each pair of ranks: see Splits.
+	AllToAllV
 	operations
 )
 
 var operationNames = [operations]string{
 	"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll",
-	"Send", "Recv", "Barrier", "AllReduceRMSNorm",
+	"Send", "Recv", "Barrier", "AllReduceRMSNorm", "AllToAllV",
 }
 
 // String returns the operation's name.
@@ -198,14 +205,24 @@ type Call struct {
 	ReduceOp  ReduceOp
 	// Path says how.
 	Path Path
-	// Root is the group rank of the root of Broadcast and Reduce, or the peer of Send and Recv.
+	// Root is the group rank of the root of Broadcast and Reduce, or the peer of Send and Recv; for
+	// Recv it may be AnySource.
 	Root int
-	// Count is in elements, not negative.
+	// Tag sets messages between two ranks apart, from 0 to MaxTag: the k-th Send of a pair with a tag
+	// belongs to the k-th Recv with it, in the order of calls of each rank, whatever the streams.
+	Tag int
+	// Count is in elements, not negative; 0 for AllToAllV.
 	Count int64
+	// Splits is what AllToAllV has besides; nil for others.
+	Splits *Splits
+	// Arrived, if set, is called when a Recv has its message, with the group rank that sent it, on
+	// the way of the stream's work: it must return soon and call nothing of the backend.
+	Arrived func(source int)
 	// Send and Recv are this rank's buffers; Send may equal Recv (in place, as NCCL defines it).
 	Send, Recv uintptr
 	// SendWindow and RecvWindow hold the buffers on PathWindow, and on PathDirect if both lie in
-	// windows; nil otherwise.
+	// windows; nil otherwise. SendWindow may hold that of AllToAllV, on some ranks alone: peers then
+	// read it there.
 	SendWindow, RecvWindow Window `json:"-"`
 	// Norm is what AllReduceRMSNorm has besides; nil for others.
 	Norm *Norm `json:"-"`
@@ -234,6 +251,13 @@ func (c *Call) Spans(ranks int) (send, recv int64) {
 		return 0, one
 	case Barrier:
 		return 0, 0
+	case AllToAllV:
+		if c.Splits == nil {
+			return 0, 0
+		}
+		size := int64(c.DataType.Size())
+		send, recv = c.Splits.spans()
+		return send * size, recv * size
 	default:
 		return one, one
 	}

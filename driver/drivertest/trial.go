@@ -69,7 +69,7 @@ func (c *trial) prepare(h Harness, n int) {
 			}
 			return slices.Concat(parts...)
 		})
-	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm:
+	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
 	}
 }
 

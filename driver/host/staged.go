@@ -120,7 +120,7 @@ func (c *communicator) take(call *plan, from int64) {
 			reduce.Copy(unsafe.Add(recv, int64(r)*call.Count*size),
 				unsafe.Add(c.staged(call, r), mine), bytes, reduce.Hint{})
 		}
-	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm:
+	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
 	}
 }
 

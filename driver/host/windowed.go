@@ -42,7 +42,7 @@ func (c *communicator) move(call *plan) {
 			c.pull(call, r, int64(c.cfg.Rank)*part, int64(r)*part, part,
 				part*int64(len(c.blocks)))
 		}
-	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm:
+	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
 	}
 }
 

@@ -1,0 +1,48 @@
+package driver
+
+import "fmt"
+
+// Splits says how the buffers of an AllToAllV are cut: for each rank of the group, in group order, a
+// count and where the part begins, both in elements.
+type Splits struct {
+	// SendCounts and SendOffsets cut Call.Send: part r goes to rank r.
+	SendCounts, SendOffsets []int64
+	// RecvCounts and RecvOffsets cut Call.Recv: part r comes from rank r. Its count is what rank r has
+	// in SendCounts for this rank.
+	RecvCounts, RecvOffsets []int64
+}
+
+// reach returns how many elements from its begin on the parts of a buffer need.
+func reach(counts, offsets []int64) (elements int64) {
+	for i, n := range counts {
+		if n > 0 {
+			elements = max(elements, offsets[i]+n)
+		}
+	}
+	return elements
+}
+
+// spans returns the elements that the call needs of its two buffers.
+func (s *Splits) spans() (send, recv int64) {
+	return reach(s.SendCounts, s.SendOffsets), reach(s.RecvCounts, s.RecvOffsets)
+}
+
+// Validate checks what no backend could do, for a group of the given number of ranks: lists of
+// another length, counts or offsets that are negative or absurd.
+func (s *Splits) Validate(ranks int) error {
+	if s == nil {
+		return fmt.Errorf("%v without splits", AllToAllV)
+	}
+	for _, list := range [...][]int64{s.SendCounts, s.SendOffsets, s.RecvCounts, s.RecvOffsets} {
+		if len(list) != ranks {
+			return fmt.Errorf("splits for %d ranks in a group of %d", len(list), ranks)
+		}
+		for _, n := range list {
+			if n < 0 || n > maxCount {
+				return fmt.Errorf("a count or offset of splits is %d, not between 0 and %d", n,
+					int64(maxCount))
+			}
+		}
+	}
+	return nil
+}
