@@ -217,7 +217,7 @@ type Call struct {
 	Splits *Splits
 	// Arrived, if set, is called when a Recv has its message, with the group rank that sent it, on
 	// the way of the stream's work: it must return soon and call nothing of the backend.
-	Arrived func(source int)
+	Arrived func(source int) `json:"-"`
 	// Send and Recv are this rank's buffers; Send may equal Recv (in place, as NCCL defines it).
 	Send, Recv uintptr
 	// SendWindow and RecvWindow hold the buffers on PathWindow, and on PathDirect if both lie in

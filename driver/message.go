@@ -1,7 +1,9 @@
 package driver
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -38,7 +40,7 @@ type MessageError struct {
 	Group string
 	// Sequence is the number of the collective at which it was found, from 1, or 0.
 	Sequence uint64
-	// Ends lists the messages, ordered by From, To and Tag.
+	// Ends lists the messages, ordered by From, To, Tag and Number.
 	Ends []MessageEnds
 }
 
@@ -54,6 +56,14 @@ type MessageEnds struct {
 	// Sent and Received are what the sender and the receiver have: see MessageFault.
 	Sent     uint64 `json:"sent"`
 	Received uint64 `json:"received"`
+}
+
+// Sort orders the ends by From, To, Tag and Number.
+func (e *MessageError) Sort() {
+	slices.SortFunc(e.Ends, func(a, b MessageEnds) int {
+		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), cmp.Compare(a.Tag, b.Tag),
+			cmp.Compare(a.Number, b.Number))
+	})
 }
 
 // maxEnds is how many ends the text of an error lists.

@@ -175,7 +175,12 @@ func proveAbsentReceiver(t *testing.T, h Harness) {
 	b := newBench(t, h, 2, 4<<20, options{timeout: short})
 	absence(t, b.world, func(r *rank) error {
 		call := message(driver.Send, 1-r.number, b.send[r.number], 3<<20, driver.PathPlain)
-		return r.launch(r.group, r.stream, call)
+		if err := r.launch(r.group, r.stream, call); err != nil {
+			return err
+		}
+		// The stream went on without the receiver; the group waits for it.
+		<-r.group.Failed()
+		return r.group.Cause()
 	})
 }
 

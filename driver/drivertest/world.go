@@ -28,6 +28,8 @@ type world struct {
 	ranks   []*rank
 	// spoilt tells that closing may report faults, because the test has caused some.
 	spoilt bool
+	// strict is that of the groups that ranks connect.
+	strict bool
 }
 
 // options choose the kind of a world.
@@ -35,6 +37,7 @@ type options struct {
 	timeout time.Duration // zero means patience
 	scatter uint64
 	check   bool
+	strict  bool
 	// apart leaves the ranks without a communicator.
 	apart bool
 }
@@ -60,7 +63,7 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 		t.Skipf("needs %d ranks, the backend opens %d", n, h.Ranks)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	w := &world{harness: h, ctx: ctx}
+	w := &world{harness: h, ctx: ctx, strict: o.strict}
 	for i := range n {
 		w.ranks = append(w.ranks, &rank{world: w, number: i})
 	}
@@ -133,6 +136,7 @@ func (r *rank) open(store driver.Store, o options) (err error) {
 func (r *rank) connect(id string, ranks []int, check bool) (driver.Communicator, error) {
 	c, err := r.device.Connect(r.world.ctx, driver.GroupConfig{
 		ID: id, Ranks: ranks, Rank: slices.Index(ranks, r.number), Check: check,
+		Strict: r.world.strict,
 	})
 	if err == nil {
 		r.later(c.Close)

@@ -25,6 +25,9 @@ func (c *communicator) begin(call *plan) {
 // post makes one step: this rank's line, with up to 48 bytes in it.
 func (c *communicator) post(digest uint64, payload unsafe.Pointer, n int) {
 	c.step++
+	if c.balance|c.shown[c.step&1] != 0 {
+		digest = c.weigh(digest)
+	}
 	spin.PutLine(unsafe.Pointer(&c.me.lines[c.step&1]), c.step, digest, payload, n)
 	c.ring()
 }
@@ -83,20 +86,37 @@ func (c *communicator) everybodyElse() []int {
 // then every rank differs from somebody, and all of them stop here before anything is written.
 func (c *communicator) compare(call *driver.Call, ticket uint64) error {
 	slot := c.step & 1
-	var differ uint64
+	differ := c.balance
 	for _, b := range c.others {
 		differ |= b.lines[slot].digest ^ call.Digest
 	}
 	if differ == 0 || !c.checking {
 		return nil
 	}
+	return c.compareBalances(call, ticket)
+}
+
+// compareBalances is compare where a line has not the digest of this rank's call: because the call
+// is another one, or because its rank has a balance of messages. If this rank's own is 0 and all
+// lines have its digest then all balances are 0.
+func (c *communicator) compareBalances(call *driver.Call, ticket uint64) error {
 	var others []int
+	var sum uint64
 	for r, b := range c.blocks {
-		if b.lines[slot].digest != call.Digest {
+		line := &b.lines[c.step&1]
+		balance := spin.LoadAcquire64(&line.balance)
+		if line.digest^balance != call.Digest {
 			others = append(others, r)
 		}
+		sum += balance
 	}
-	return c.cfg.Mismatch(ticket, call, others...)
+	switch {
+	case len(others) > 0:
+		return c.cfg.Mismatch(ticket, call, others...)
+	case sum != 0:
+		return c.unbalanced(ticket)
+	}
+	return nil
 }
 
 // finish completes a collective after everybody's first line has arrived.

@@ -47,7 +47,7 @@ type communicator struct {
 	space  uint64 // keys of this group's exports
 
 	lanes [driver.Lanes]lane
-	pairs []pairEnds // by group rank
+	mail  mail
 
 	left      sync.Cond            // mu; signalled when users falls
 	users     int                  // exchanges and transfers under way; guarded by mu
@@ -59,9 +59,13 @@ type communicator struct {
 	completed uint64               // tickets done; written by who has the turn
 	windows   map[driver.SegmentKey]*window
 
-	step         uint64  // last step posted
-	checking     bool    // the collective that runs is compared
-	late         bool    // a peer had failed before the collective began
+	step     uint64 // last step posted
+	checking bool   // the collective that runs is compared
+	late     bool   // a peer had failed before the collective began
+	// balance is what this rank's messages weighed when the collective was called, 0 if that is not
+	// compared; shown is what stands beside its two lines.
+	balance      uint64
+	shown        [2]uint64
 	inbox        []inbox // by group rank
 	sources      [reduce.MaxSources]unsafe.Pointer
 	destinations [reduce.MaxDestinations]unsafe.Pointer
@@ -112,7 +116,7 @@ func newCommunicator(d *Device, group driver.GroupConfig) *communicator {
 	c := &communicator{
 		device: d, cfg: group,
 		peers:   make([]*peer, n),
-		pairs:   make([]pairEnds, n),
+		mail:    newMail(n),
 		inbox:   make([]inbox, n),
 		space:   handoff.Space("group/" + group.ID),
 		fault:   fault{ended: make(chan struct{})},
@@ -366,14 +370,16 @@ func (c *communicator) leave() {
 	c.left.Broadcast()
 }
 
-// Close leaves the group.
+// Close leaves the group once the peers have taken, or have room for, what was sent to them.
 func (c *communicator) Close() error {
+	c.flush()
+	unmatched := c.errUnmatched()
 	last, left := c.depart()
 	if !left {
 		return nil
 	}
 	c.awaitTurn(last + 1)
-	return c.release()
+	return errors.Join(unmatched, c.release())
 }
 
 // depart tells everybody that this rank leaves and waits for the users of the region. It returns

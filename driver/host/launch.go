@@ -42,6 +42,8 @@ type issued struct {
 	plan          *plan
 	ticket        uint64
 	check, posted bool
+	// balance is what this rank's messages weighed at the call, 0 if that is not compared.
+	balance uint64
 }
 
 // ticket hands out the next place in the order of collectives. c.mu is held.
@@ -59,7 +61,17 @@ func (c *communicator) issue(p *plan) (*issued, error) {
 		return nil, c.Cause()
 	}
 	c.launched[p.Path]++
-	return &issued{plan: p, ticket: c.ticket(), check: c.check.Load()}, nil
+	i := &issued{plan: p, ticket: c.ticket(), check: c.check.Load()}
+	i.balance = c.compared(i.check)
+	return i, nil
+}
+
+// compared is the balance of messages that goes into a collective.
+func (c *communicator) compared(check bool) uint64 {
+	if !check {
+		return 0
+	}
+	return c.mail.balance.Load()
 }
 
 // attempt runs a collective on the caller's thread if it is its turn and the peers come soon;
@@ -72,15 +84,16 @@ func (c *communicator) attempt(p *plan) (work, error) {
 		return nil, c.Cause()
 	}
 	ticket, check := c.ticket(), c.check.Load()
+	balance := c.compared(check)
 	c.launched[p.Path]++
 	c.mu.Unlock()
 	if atomic.LoadUint64(&c.completed) != ticket-1 {
-		return &issued{plan: p, ticket: ticket, check: check}, nil
+		return &issued{plan: p, ticket: ticket, check: check, balance: balance}, nil
 	}
-	c.checking = check
+	c.checking, c.balance = check, balance
 	c.begin(p)
 	if !c.arriveSoon(!p.givesWay) {
-		return &issued{plan: p, ticket: ticket, check: check, posted: true}, nil
+		return &issued{plan: p, ticket: ticket, check: check, balance: balance, posted: true}, nil
 	}
 	err := c.finish(p, ticket)
 	if err != nil {
@@ -165,7 +178,7 @@ func (c *communicator) complete(i *issued) error {
 	if c.fault.set.Load() {
 		return c.Cause()
 	}
-	c.checking = i.check
+	c.checking, c.balance = i.check, i.balance
 	if !i.posted {
 		c.begin(i.plan)
 	}

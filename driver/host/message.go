@@ -11,12 +11,18 @@ import (
 
 var _ control.Messages = (*plane)(nil)
 
-// digestRing is how many digests of messages a mailbox holds, in the place of data.
-const digestRing = pairBytes / 8
+// shown is the sender's end of a message, as the receiver can see it.
+type shown struct{ digest, tag, after, _ uint64 }
 
-// digestAt returns where the sender shows the digest of a message.
-func (p *pair) digestAt(number uint64) *uint64 {
-	return (*uint64)(unsafe.Pointer(&p.data[number%digestRing*8]))
+// shownMessages is how many messages back are known, a power of two.
+const shownMessages = 2048
+
+var _ [pairFrames*unsafe.Sizeof(frame{}) - shownMessages*unsafe.Sizeof(shown{})]struct{}
+
+// shownAt returns where the sender shows its end of a message, in the place of frames.
+func (p *pair) shownAt(number uint64) *shown {
+	ring := (*[shownMessages]shown)(unsafe.Pointer(&p.frames))
+	return &ring[number%shownMessages]
 }
 
 // mailboxOf finds the mailbox of a message, or nil after Close.
@@ -28,26 +34,34 @@ func (p *plane) mailboxOf(call *driver.Call) *pair {
 	return pairIn(p.region.Base(), len(p.blocks), from, to)
 }
 
+// showing counts the messages that were shown to a peer, and to how many receives of this rank's it
+// has been told.
+type showing struct{ sends, receives uint64 }
+
 // Offer shows this rank's end of the next message.
-func (p *plane) Offer(call *driver.Call) (number uint64) {
-	ends := &p.pairs[call.Root]
+func (p *plane) Offer(call *driver.Call) control.Message {
+	m := control.Message{After: spin.LoadAcquire64(&p.submitted)}
+	ends := &p.showings[call.Root]
 	if call.Operation == driver.Send {
-		number = atomic.AddUint64(&ends.sends.chunk, 1)
+		m.Number = atomic.AddUint64(&ends.sends, 1)
 	} else {
-		number = atomic.AddUint64(&ends.receives.chunk, 1)
+		m.Number = atomic.AddUint64(&ends.receives, 1)
 	}
 	if p.enter() != nil {
-		return number
+		return m
 	}
 	defer p.leave()
 	box := p.mailboxOf(call)
 	if call.Operation == driver.Recv {
-		spin.StoreRelease64(&box.taken, number)
-		return number
+		spin.StoreRelease64(&box.taken, m.Number)
+		return m
 	}
-	spin.StoreRelease64(box.digestAt(number), call.Digest)
-	spin.StoreRelease64(&box.posted, number)
-	return number
+	s := box.shownAt(m.Number)
+	spin.StoreRelease64(&s.digest, call.Digest)
+	spin.StoreRelease64(&s.tag, uint64(call.Tag))
+	spin.StoreRelease64(&s.after, m.After)
+	spin.StoreRelease64(&box.posted, m.Number)
+	return m
 }
 
 // Answered tells whether the peer has shown its end.
@@ -63,16 +77,20 @@ func (p *plane) Answered(call *driver.Call, number uint64) bool {
 	return spin.LoadAcquire64(&box.taken) >= number
 }
 
-// Differs compares the sender's digest with the receiver's.
-func (p *plane) Differs(call *driver.Call, number uint64) bool {
+// Theirs returns what the sender has shown of a message that this rank receives.
+func (p *plane) Theirs(call *driver.Call, number uint64) (theirs control.Sent, known bool) {
 	if call.Operation != driver.Recv || p.enter() != nil {
-		return false
+		return theirs, false
 	}
 	defer p.leave()
 	box := p.mailboxOf(call)
-	digest := spin.LoadAcquire64(box.digestAt(number))
+	s := box.shownAt(number)
+	theirs = control.Sent{
+		Digest: spin.LoadAcquire64(&s.digest), Tag: spin.LoadAcquire64(&s.tag),
+		After: spin.LoadAcquire64(&s.after),
+	}
 	posted := spin.LoadAcquire64(&box.posted)
-	return number <= posted && posted < number+digestRing && digest != call.Digest
+	return theirs, number <= posted && posted < number+shownMessages
 }
 
 // Lost tells whether the process of a rank has ended.

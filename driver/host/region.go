@@ -30,10 +30,14 @@ const (
 
 // line is what a rank posts in one step.
 type line struct {
-	step    uint64
+	step uint64
+	// digest stands for the rank's call, and is combined with balance by exclusive or.
 	digest  uint64
 	payload [spin.LinePayload]byte
-	_       [lineStride - spin.LineBytes]byte
+	// balance is the rank's balance of messages. It lies in a line of its own, which nobody reads as
+	// long as no rank has messages: see communicator.compare.
+	balance uint64
+	_       [lineStride - spin.LineBytes - 8]byte
 }
 
 // bell is how others reach a rank: word is its futex, sleeping says how many of its threads sleep
@@ -63,7 +67,10 @@ type board struct {
 	since uint64
 	// closed is 1 once the rank has left the group.
 	closed uint64
-	_      [lineStride - 56]byte
+	// message is what the rank waits for in a message, as messageWait packs it, or 0; messageSince
+	// is when that wait began.
+	message, messageSince uint64
+	_                     [lineStride - 72]byte
 }
 
 // slot is one step of a lane.
@@ -74,20 +81,47 @@ type slot struct {
 	data  [chunkBytes]byte
 }
 
-// pair is the mailbox between two ranks for Send and Recv; it lies in the sender's block.
+// pair is the pipe from one rank to another. In a group whose data moves here it carries frames, in
+// one whose data moves elsewhere it shows the ends of messages. The sender writes all of it but
+// taken, which the receiver writes.
 type pair struct {
-	// posted is the number of the chunk that is in the sender's buffer, taken that of the last
-	// chunk that the receiver has read; the receiver writes taken.
+	// posted and taken are, elsewhere, the numbers of the last message that the sender and the
+	// receiver have shown. Here taken is the number of the last frame that the receiver has read.
 	posted uint64
-	digest uint64
-	_      [lineStride - 16]byte
+	_      [lineStride - 8]byte
 	taken  uint64
 	_      [lineStride - 8]byte
-	data   [pairBytes]byte
+	frames [pairFrames]frame
 }
 
-// pairBytes is what Send moves in one chunk.
-const pairBytes = 64 << 10
+// frame is a part of a message. Frame n of a pipe lies in its place n % pairFrames.
+type frame struct {
+	// posted is the number of the frame, from 1; it is written last.
+	posted uint64
+	header frameHeader
+	_      [lineStride/2 - 8 - frameHeaderBytes]byte
+	data   [frameBytes]byte
+	_      [lineStride / 2]byte
+}
+
+// frameHeader says which part of which message a frame holds.
+type frameHeader struct {
+	// tag and number name the message among those of the pair; total is its size in bytes.
+	tag, number, total uint64
+	// offset is where the frame's bytes lie in the message.
+	offset uint64
+	// digest stands for the sender's call, after for how many collectives it had called before.
+	digest, after uint64
+}
+
+const (
+	// pairFrames is how many frames a pipe holds, so that both ends work at the same time.
+	pairFrames = 4
+	// frameBytes is what a frame holds of a message: several frames stay in the second-level cache.
+	frameBytes = 32 << 10
+	// frameHeaderBytes is the size of a header.
+	frameHeaderBytes = 6 * 8
+)
 
 // block is one rank's part of the control region.
 //

@@ -162,7 +162,7 @@ func (s *stream) launchLater(p *plan) error {
 	case s.capture != nil:
 		s.capture.add(p)
 	case p.Operation.PointToPoint():
-		s.enqueue(p.c.transfer(p))
+		return s.message(p)
 	default:
 		w, err := p.c.issue(p)
 		if err != nil {

@@ -58,10 +58,12 @@ const (
 	glances = 64
 )
 
-// waiting describes a slow wait: every block's word must reach want.
+// waiting describes a slow wait: every block's word must reach want, or, if it is set, ready must
+// return true.
 type waiting struct {
-	word func(*block) *uint64
-	want uint64
+	word  func(*block) *uint64
+	want  uint64
+	ready func() bool
 	// from lists the group ranks that are waited for.
 	from []int
 	// doing names the wait for error messages.
@@ -194,6 +196,12 @@ func (c *communicator) showLast() {
 
 // missing lists the group ranks whose word has not come yet.
 func (c *communicator) missing(w *waiting) []int {
+	if w.ready != nil {
+		if w.ready() {
+			return nil
+		}
+		return w.from
+	}
 	var ranks []int
 	for _, r := range w.from {
 		if spin.LoadAcquire64(w.word(c.blocks[r])) < w.want {
@@ -281,14 +289,15 @@ func (c *communicator) survey(w *waiting) []control.Row {
 	for r, b := range c.blocks {
 		if r != c.cfg.Rank {
 			b.board.read(&w.rows[r])
+			w.rows[r].Message = b.board.describeMessage(c.cfg.Ranks)
 		}
 	}
 	c.me.board.read(&w.rows[c.cfg.Rank])
 	for r := range w.rows {
 		w.rows[r].Missing = false
 	}
-	for _, r := range w.from {
-		w.rows[r].Missing = spin.LoadAcquire64(w.word(c.blocks[r])) < w.want
+	for _, r := range c.missing(w) {
+		w.rows[r].Missing = true
 	}
 	return w.rows
 }

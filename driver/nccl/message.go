@@ -14,11 +14,11 @@ import (
 
 // message is one end of a message that is under way.
 type message struct {
-	plan   *plan
-	number uint64
-	tag    uint32
-	check  bool
-	since  time.Time
+	plan *plan
+	control.Message
+	tag   uint32
+	check bool
+	since time.Time
 	// done is recorded behind the message's work.
 	done *event
 	// differs is since when the sender's end is known to be another call, or zero; refused counts
@@ -71,7 +71,7 @@ func (c *communicator) offer(s *stream, p *plan) (*message, error) {
 	}
 	check := c.check.Load()
 	m := &message{
-		plan: p, number: c.messages.known.Offer(&p.Call), check: check, tag: tagOf(p, check),
+		plan: p, Message: c.messages.known.Offer(&p.Call), check: check, tag: tagOf(p, check),
 		since: time.Now(), done: c.device.newEvent(),
 	}
 	ticket := c.history.message(p)
@@ -129,12 +129,15 @@ func (c *communicator) examineMessages() error {
 
 func (c *communicator) examineMessage(m *message) error {
 	p, peer := m.plan, c.cfg.Ranks[m.plan.Root]
-	doing := fmt.Sprintf("%v %d with rank %d of group %s", p.Operation, m.number, peer, c.cfg.Name())
-	answered := c.messages.known.Answered(&p.Call, m.number)
+	doing := m.doing()
+	answered := c.messages.known.Answered(&p.Call, m.Number)
+	if answered {
+		if err := c.compareEnds(m); err != nil {
+			m.differs = time.Now()
+			return err
+		}
+	}
 	switch {
-	case answered && m.check && c.messages.known.Differs(&p.Call, m.number):
-		m.differs = time.Now()
-		return c.cfg.Mismatch(m.number, &p.Call, p.Root)
 	case c.messages.known.Lost(p.Root):
 		return &driver.RankLostError{Ranks: []int{peer}, Doing: doing, Members: c.cfg.Ranks}
 	case !answered && time.Since(m.since) >= c.device.cfg.Timeout:
@@ -142,10 +145,44 @@ func (c *communicator) examineMessage(m *message) error {
 			Doing: doing, Waited: time.Since(m.since).Round(time.Millisecond), Missing: []int{peer},
 			Members: c.cfg.Ranks,
 			Activity: map[int]string{peer: fmt.Sprintf("has not launched its end of message %d",
-				m.number)},
+				m.Number)},
 		}
 	}
 	return nil
+}
+
+// doing names a message for error messages.
+func (m *message) doing() string {
+	p, preposition := m.plan, "to"
+	if p.Operation == driver.Recv {
+		preposition = "from"
+	}
+	return fmt.Sprintf("%v %d of %d bytes with tag %d %s rank %d of the world in group %s", p.Operation,
+		m.Number, p.bytes(), p.Tag, preposition, p.c.cfg.Ranks[p.Root], p.c.cfg.Name())
+}
+
+// compareEnds compares this rank's end of a message that it receives with the sender's.
+func (c *communicator) compareEnds(m *message) error {
+	theirs, known := c.messages.known.Theirs(&m.plan.Call, m.Number)
+	if !known {
+		return nil
+	}
+	from := c.cfg.Ranks[m.plan.Root]
+	e := &driver.MessageError{Group: c.cfg.Name(), Ends: []driver.MessageEnds{{
+		From: from, To: c.cfg.Ranks[c.cfg.Rank], Tag: m.plan.Tag, Number: m.Number,
+	}}}
+	ends := &e.Ends[0]
+	switch {
+	case theirs.Tag != uint64(m.plan.Tag):
+		e.Fault, ends.Sent, ends.Received = driver.MessageTagsDiffer, theirs.Tag, uint64(m.plan.Tag)
+	case c.cfg.Strict && theirs.After != m.After:
+		e.Fault, ends.Sent, ends.Received = driver.MessagesOutOfStep, theirs.After, m.After
+	case m.check && theirs.Digest != m.plan.Digest:
+		return c.cfg.Mismatch(m.Number, &m.plan.Call, m.plan.Root)
+	default:
+		return nil
+	}
+	return e
 }
 
 // releaseMessages ends the waits of messages that will not be answered. It is called again and
@@ -170,7 +207,7 @@ func (c *communicator) unanswered() bool {
 	defer c.messages.mu.Unlock()
 	c.messages.prune()
 	return slices.ContainsFunc(c.messages.all, func(m *message) bool {
-		return !c.messages.known.Answered(&m.plan.Call, m.number)
+		return !c.messages.known.Answered(&m.plan.Call, m.Number)
 	})
 }
 

@@ -8,13 +8,27 @@ import "symmem/driver"
 // The n-th Send of one rank to another belongs to the n-th Recv there. Calls for one peer and
 // direction are made one at a time.
 type Messages interface {
-	// Offer numbers this rank's end of the next message, from 1, and shows it to the peer.
-	Offer(call *driver.Call) (number uint64)
+	// Offer numbers this rank's end of the next message and shows it to the peer.
+	Offer(call *driver.Call) Message
 	// Answered tells whether the peer has shown its end of a message.
 	Answered(call *driver.Call, number uint64) bool
-	// Differs tells whether the digest of the peer's end is another one. It knows only of a Recv
-	// that was Answered, and of the latest thousands of messages.
-	Differs(call *driver.Call, number uint64) bool
+	// Theirs returns what the sender has shown of a message that this rank receives. It knows only
+	// of one that was Answered, and of the latest thousands of messages.
+	Theirs(call *driver.Call, number uint64) (theirs Sent, known bool)
 	// Lost tells whether the process of a rank of the group has ended.
 	Lost(peer int) bool
+}
+
+// Message is this rank's end of a message.
+type Message struct {
+	// Number counts the messages of the pair, from 1.
+	Number uint64
+	// After is how many tickets this rank had taken before.
+	After uint64
+}
+
+// Sent is what the sender shows of a message.
+type Sent struct {
+	// Digest and Tag are those of its call; After is how many tickets it had taken before.
+	Digest, Tag, After uint64
 }

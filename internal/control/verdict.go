@@ -33,6 +33,8 @@ type Row struct {
 	Exchanges, InExchange uint64
 	// Waited is how long it has been in that wait.
 	Waited time.Duration
+	// Message says what message it waits for, if it is in none of these waits, or nothing.
+	Message string
 }
 
 // dead reports whether the rank has ended without a word: it has neither left nor aborted.
@@ -48,6 +50,8 @@ func (r *Row) String() string {
 		return fmt.Sprintf("in %v %d for %v", r.Operation, r.InCollective, waited)
 	case r.InExchange != 0:
 		return fmt.Sprintf("in an agreement for %v, after %d collectives", waited, r.Submitted)
+	case r.Message != "":
+		return fmt.Sprintf("%s, after %d collectives", r.Message, r.Submitted)
 	default:
 		return fmt.Sprintf("in no call of this group, after %d collectives", r.Submitted)
 	}

@@ -55,6 +55,7 @@ func below(folder string, roots ...string) bool {
 
 var cores = []string{
 	"internal/alloc", "internal/registry", "internal/ledger", "internal/agreement",
+	"internal/message",
 }
 
 // above are the parts of internal that use the root package.

@@ -1,0 +1,571 @@
+package drivertest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"symmem/driver"
+)
+
+var messageContracts = []contract{
+	{"messages keep the order of the calls, whatever the streams", proveCallOrder},
+	{"ranks that first send and then receive, on one stream each, do not wait for ever", proveSwap},
+	{"a message is received only into a buffer of its size", proveSizes},
+	{"tags set messages apart", proveTags},
+	{"a message that meets a Recv for another tag is refused", proveOtherTag},
+	{"a Recv from any source takes the messages of all, and says whose", proveAnySource},
+	{"a Recv from any source is refused before anything happens", proveNoAnySource},
+	{"what is unmatched when a group closes is an error", proveUnmatchedClose},
+	{"in strict groups a forgotten Recv is found at the next collective", proveForgotten},
+	{"in strict groups a message between other collectives is refused", proveOutOfStep},
+	{"in other groups messages may pass collectives", proveLoose},
+	{"captured messages are numbered when the graph is launched", proveCapturedMessages},
+	{"random messages on random streams arrive where they belong", proveRandomMessages},
+}
+
+// needMessages skips a test where the backend has no messages, or takes them in another way.
+func needMessages(t *testing.T, h Harness, inOrder ...bool) {
+	t.Helper()
+	if !h.has(driver.Send) {
+		t.Skip("the backend has no messages between pairs")
+	}
+	if len(inOrder) > 0 && h.InOrder != inOrder[0] {
+		t.Skipf("the backend takes messages in order: %v", h.InOrder)
+	}
+}
+
+// letter makes a Send or Recv of bytes at an offset of a buffer.
+func letter(o driver.Operation, peer, tag int, b buffer, at, bytes int64) driver.Call {
+	c := driver.Call{
+		Operation: o, DataType: driver.Uint8, Count: bytes, Root: peer, Tag: tag, Digest: 77,
+	}
+	if o == driver.Send {
+		c.Send = b.at(at)
+	} else {
+		c.Recv = b.at(at)
+	}
+	return c
+}
+
+// proveCallOrder has two messages on two streams of each rank, whose first is late on one of them.
+func proveCallOrder(t *testing.T, h Harness) {
+	needMessages(t, h)
+	for late := range 2 {
+		for _, sizes := range [][2]int64{{1000, 1000}, {1000, 500}, {3 << 20, 100}} {
+			b := newBench(t, h, 2, 8<<20, options{check: true})
+			must(t, b.each(func(r *rank) error { return b.callOrder(r, late, sizes) }))
+		}
+	}
+}
+
+func (b *bench) callOrder(r *rank, late int, sizes [2]int64) error {
+	other, err := r.newStream()
+	if err != nil {
+		return err
+	}
+	streams := [2]driver.Stream{r.stream, other}
+	o, buf := driver.Send, b.send[r.number]
+	if r.number == 1 {
+		o, buf = driver.Recv, b.recv[r.number]
+	}
+	for i, bytes := range sizes {
+		if err := r.write(buf.at(int64(i)<<22), input(b.harness, driver.Uint8, i, bytes)); err != nil {
+			return err
+		}
+		if r.number == 1 {
+			if err := r.stream.Fill(buf.at(int64(i)<<22), canary, bytes); err != nil {
+				return err
+			}
+		}
+	}
+	if err := r.stream.Synchronize(b.ctx); err != nil {
+		return err
+	}
+	var g *gate
+	if r.number == late {
+		if g, err = r.hold(r.stream); err != nil {
+			return err
+		}
+	}
+	for i, bytes := range sizes {
+		call := letter(o, 1-r.number, 0, buf, int64(i)<<22, bytes)
+		call.Digest = uint64(bytes)
+		if err := r.queue(r.group, streams[i], call); err != nil {
+			return err
+		}
+	}
+	if g != nil {
+		g.open()
+	}
+	for i, bytes := range sizes {
+		if err := streams[i].Synchronize(b.ctx); err != nil {
+			return err
+		}
+		if r.number == 0 {
+			continue
+		}
+		if err := r.expect(buf.at(int64(i)<<22), input(b.harness, driver.Uint8, i, bytes)); err != nil {
+			return fmt.Errorf("message %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func proveSwap(t *testing.T, h Harness) {
+	needMessages(t, h)
+	for _, bytes := range []int64{1, 1 << 20, 9<<20 + 1} {
+		for _, n := range []int{2, 3} {
+			b := newBench(t, h, n, 10<<20, options{check: true})
+			must(t, b.each(func(r *rank) error {
+				for round := range 3 {
+					if err := b.swap(r, round, bytes); err != nil {
+						return fmt.Errorf("round %d of %d bytes: %w", round, bytes, err)
+					}
+				}
+				return nil
+			}))
+		}
+	}
+}
+
+// swap sends to the next rank and receives from the one before.
+func (b *bench) swap(r *rank, round int, bytes int64) error {
+	n := len(b.ranks)
+	next, before := (r.number+1)%n, (r.number+n-1)%n
+	send, recv := b.send[r.number], b.recv[r.number]
+	if err := r.write(send.at(0), input(b.harness, driver.Uint8, r.number+n*round, bytes)); err != nil {
+		return err
+	}
+	if err := r.queue(r.group, r.stream, letter(driver.Send, next, 0, send, 0, bytes)); err != nil {
+		return err
+	}
+	call := letter(driver.Recv, before, 0, recv, 0, bytes)
+	if err := r.launch(r.group, r.stream, call); err != nil {
+		return err
+	}
+	return r.expect(recv.at(0), input(b.harness, driver.Uint8, before+n*round, bytes))
+}
+
+func proveSizes(t *testing.T, h Harness) {
+	needMessages(t, h, false)
+	for _, sizes := range [][2]int64{{100, 99}, {99, 100}, {0, 1}, {1 << 20, 1}} {
+		b := newBench(t, h, 2, 2<<20, options{})
+		b.spoilt = true
+		recv := b.recv[1]
+		must(t, b.ranks[1].stream.Fill(recv.at(0), canary, 2<<20))
+		errs := b.outcomes(func(r *rank) error {
+			if r.number == 0 {
+				call := letter(driver.Send, 1, 5, b.send[0], 0, sizes[0])
+				if err := r.launch(r.group, r.stream, call); err != nil {
+					return err
+				}
+				return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier})
+			}
+			return r.launch(r.group, r.stream, letter(driver.Recv, 0, 5, recv, 0, sizes[1]))
+		})
+		wantEnds(t, errs[1], driver.MessagesDiffer, driver.MessageEnds{
+			From: 0, To: 1, Tag: 5, Number: 1, Sent: uint64(sizes[0]), Received: uint64(sizes[1]),
+		})
+		if errs[0] == nil {
+			t.Error("the sender's group goes on")
+		}
+		must(t, b.ranks[1].expectAll(recv.at(0), canary, 2<<20))
+	}
+}
+
+// wantEnds fails the test unless an error is a MessageError about these messages.
+func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver.MessageEnds) {
+	t.Helper()
+	var e *driver.MessageError
+	if !errors.As(err, &e) || e.Fault != fault || !slices.Equal(e.Ends, ends) {
+		t.Errorf("got %v, want %v", err, &driver.MessageError{Fault: fault, Ends: ends})
+	}
+}
+
+func proveTags(t *testing.T, h Harness) {
+	needMessages(t, h, false)
+	b := newBench(t, h, 2, 8<<20, options{check: true})
+	tags := []int{0, 7, driver.MaxTag}
+	for _, bytes := range []int64{10, 500 << 10} {
+		must(t, b.each(func(r *rank) error {
+			for i, tag := range tags {
+				at := int64(i) << 20
+				if r.number == 0 {
+					data := input(h, driver.Uint8, i, bytes)
+					if err := r.write(b.send[0].at(at), data); err != nil {
+						return err
+					}
+					call := letter(driver.Send, 1, tag, b.send[0], at, bytes)
+					if err := r.queue(r.group, r.stream, call); err != nil {
+						return err
+					}
+				}
+			}
+			for i, tag := range slices.Backward(tags) {
+				at := int64(i) << 20
+				if r.number == 0 {
+					continue
+				}
+				call := letter(driver.Recv, 0, tag, b.recv[1], at, bytes)
+				if err := r.launch(r.group, r.stream, call); err != nil {
+					return err
+				}
+				if err := r.expect(b.recv[1].at(at), input(h, driver.Uint8, i, bytes)); err != nil {
+					return fmt.Errorf("tag %d: %w", tag, err)
+				}
+			}
+			return r.stream.Synchronize(b.ctx)
+		}))
+	}
+}
+
+func proveOtherTag(t *testing.T, h Harness) {
+	needMessages(t, h, true)
+	b := newBench(t, h, 2, 1<<20, options{})
+	b.spoilt = true
+	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
+	errs := b.outcomes(func(r *rank) error {
+		if r.number == 0 {
+			return r.launch(r.group, r.stream, letter(driver.Send, 1, 3, b.send[0], 0, 100))
+		}
+		return r.launch(r.group, r.stream, letter(driver.Recv, 0, 4, b.recv[1], 0, 100))
+	})
+	wantEnds(t, errs[1], driver.MessageTagsDiffer, driver.MessageEnds{
+		From: 0, To: 1, Tag: 4, Number: 1, Sent: 3, Received: 4,
+	})
+	must(t, b.ranks[1].expectAll(b.recv[1].at(0), canary, 256))
+}
+
+// proveAnySource has rank 0 receive from all, one certain rank among them, while two of its
+// receives are on streams that come late.
+func proveAnySource(t *testing.T, h Harness) {
+	needMessages(t, h, false)
+	const n, each = 4, 5
+	b := newBench(t, h, n, 1<<20, options{check: true})
+	must(t, b.each(func(r *rank) error {
+		if r.number > 0 {
+			return b.sendNumbers(r, each)
+		}
+		return b.receiveNumbers(r, (n-1)*each)
+	}))
+}
+
+// sendNumbers sends messages of two bytes to rank 0: this rank, and which message it is.
+func (b *bench) sendNumbers(r *rank, messages int) error {
+	send := b.send[r.number]
+	for i := range messages {
+		at := int64(2 * i)
+		if err := r.write(send.at(at), []byte{byte(r.number), byte(i)}); err != nil {
+			return err
+		}
+		if err := r.launch(r.group, r.stream, letter(driver.Send, 0, 9, send, at, 2)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receiveNumbers receives what the others send: each third message from rank 1, as long as that has
+// some, and the others from any rank.
+func (b *bench) receiveNumbers(r *rank, messages int) error {
+	sources, from, recv := make([]int, messages), make([]int, messages), b.recv[0]
+	streams := []driver.Stream{r.stream}
+	for range 2 {
+		s, err := r.newStream()
+		if err != nil {
+			return err
+		}
+		streams = append(streams, s)
+	}
+	gate, err := r.hold(streams[1])
+	if err != nil {
+		return err
+	}
+	for i := range messages {
+		from[i] = driver.AnySource
+		if i < 2 {
+			from[i] = 1
+		}
+		call := letter(driver.Recv, from[i], 9, recv, int64(2*i), 2)
+		call.Arrived = func(source int) { sources[i] = source }
+		if err := r.queue(r.group, streams[i%3], call); err != nil {
+			return err
+		}
+	}
+	gate.open()
+	for _, s := range streams {
+		if err := s.Synchronize(b.ctx); err != nil {
+			return err
+		}
+	}
+	got, err := r.read(recv.at(0), int64(2*messages))
+	if err != nil {
+		return err
+	}
+	next := make([]byte, len(b.ranks))
+	for i := range messages {
+		source, number := got[2*i], got[2*i+1]
+		if int(source) != sources[i] || from[i] >= 0 && int(source) != from[i] {
+			return fmt.Errorf("message %d is of rank %d, told %d, asked for %d", i, source, sources[i],
+				from[i])
+		}
+		if number != next[source] {
+			return fmt.Errorf("message %d is number %d of rank %d, want %d", i, number, source,
+				next[source])
+		}
+		next[source]++
+	}
+	return nil
+}
+
+func proveNoAnySource(t *testing.T, h Harness) {
+	needMessages(t, h, true)
+	b := newBench(t, h, 2, 1<<20, options{})
+	_, err := b.ranks[0].group.Prepare(letter(driver.Recv, driver.AnySource, 0, b.recv[0], 0, 1))
+	wantError(t, "a Recv from any source", err, driver.ErrUnsupported)
+}
+
+// proveUnmatchedClose closes a group in which a message was not received, in both orders.
+func proveUnmatchedClose(t *testing.T, h Harness) {
+	needMessages(t, h, false)
+	for first := range 2 {
+		b := newBench(t, h, 2, 1<<20, options{check: true})
+		groups := make([]driver.Communicator, 2)
+		must(t, b.each(func(r *rank) (err error) {
+			groups[r.number], err = r.device.Connect(b.ctx, driver.GroupConfig{
+				ID: "leaving", Ranks: numbers(2), Rank: r.number,
+			})
+			return err
+		}))
+		sender := b.ranks[0]
+		must(t, sender.launch(groups[0], sender.stream, letter(driver.Send, 1, 3, b.send[0], 0, 10)))
+		closed := [2]error{}
+		for _, r := range []int{first, 1 - first} {
+			closed[r] = groups[r].Close()
+		}
+		wantEnds(t, closed[1], driver.MessagesUnmatched, driver.MessageEnds{
+			From: 0, To: 1, Tag: 3, Number: 1, Sent: 1,
+		})
+		must(t, closed[0])
+	}
+}
+
+// proveForgotten leaves one Recv out, of several, and has one Recv too many.
+func proveForgotten(t *testing.T, h Harness) {
+	needMessages(t, h, false)
+	for _, forgotten := range []driver.Operation{driver.Send, driver.Recv} {
+		b := newBench(t, h, 3, 1<<20, options{check: true, strict: true})
+		b.spoilt = true
+		errs := b.outcomes(func(r *rank) error {
+			for step := range 4 {
+				if err := b.forget(r, step, forgotten); err != nil {
+					return fmt.Errorf("step %d: %w", step, err)
+				}
+			}
+			return nil
+		})
+		for number, err := range errs {
+			var e *driver.MessageError
+			if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || e.Sequence != 3 {
+				t.Errorf("rank %d got %v, want a MessageError at collective 3", number, err)
+			}
+		}
+	}
+}
+
+// forget is a message from rank 0 to rank 2 and a barrier. In step 2 one end is left out.
+func (b *bench) forget(r *rank, step int, forgotten driver.Operation) error {
+	var call driver.Call
+	switch r.number {
+	case 0:
+		call = letter(driver.Send, 2, 1, b.send[0], 0, 100)
+	case 2:
+		call = letter(driver.Recv, 0, 1, b.recv[2], 0, 100)
+	}
+	stream := r.stream
+	if step == 2 && r.number == 2 {
+		var err error // a Recv too many would keep the stream
+		if stream, err = r.newStream(); err != nil {
+			return err
+		}
+	}
+	if r.number != 1 && !(step == 2 && call.Operation == forgotten) {
+		if err := r.queue(r.group, stream, call); err != nil {
+			return err
+		}
+	}
+	return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
+}
+
+func proveOutOfStep(t *testing.T, h Harness) {
+	needMessages(t, h)
+	b := newBench(t, h, 2, 1<<20, options{strict: true})
+	b.spoilt = true
+	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
+	errs := b.outcomes(func(r *rank) error { return b.passBarrier(r) })
+	wantEnds(t, errs[1], driver.MessagesOutOfStep, driver.MessageEnds{
+		From: 0, To: 1, Tag: 6, Number: 1, Sent: 0, Received: 1,
+	})
+	must(t, b.ranks[1].expectAll(b.recv[1].at(0), canary, 256))
+}
+
+// passBarrier sends before a barrier and receives behind it.
+func (b *bench) passBarrier(r *rank) error {
+	if r.number == 0 {
+		call := letter(driver.Send, 1, 6, b.send[0], 0, 10)
+		if err := r.queue(r.group, r.stream, call); err != nil {
+			return err
+		}
+	}
+	if err := r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}); err != nil {
+		return err
+	}
+	if r.number == 0 {
+		return nil
+	}
+	return r.launch(r.group, r.stream, letter(driver.Recv, 0, 6, b.recv[1], 0, 10))
+}
+
+func proveLoose(t *testing.T, h Harness) {
+	needMessages(t, h)
+	b := newBench(t, h, 2, 1<<20, options{check: true})
+	must(t, b.each(func(r *rank) error { return b.passBarrier(r) }))
+}
+
+// proveCapturedMessages mixes replays of a graph that holds a message with eager messages.
+func proveCapturedMessages(t *testing.T, h Harness) {
+	needMessages(t, h)
+	const rounds = 20
+	b := newBench(t, h, 2, 1<<20, options{check: true, strict: true})
+	must(t, b.each(func(r *rank) error {
+		o, buf := driver.Send, b.send[0]
+		if r.number == 1 {
+			o, buf = driver.Recv, b.recv[1]
+		}
+		call := letter(o, 1-r.number, 0, buf, 0, 4)
+		g, err := captured(r.stream, func() error { return r.queue(r.group, r.stream, call) })
+		if err != nil {
+			return err
+		}
+		r.later(g.Close)
+		for round := range rounds {
+			data := []byte{byte(round), 1, 2, 3}
+			if r.number == 0 {
+				if err := r.write(buf.at(0), data); err != nil {
+					return err
+				}
+			}
+			if round%3 == 0 {
+				err = g.Launch(r.stream)
+			} else {
+				err = r.queue(r.group, r.stream, call)
+			}
+			if err != nil {
+				return err
+			}
+			if err := r.stream.Synchronize(b.ctx); err != nil {
+				return err
+			}
+			if r.number == 1 {
+				if err := r.expect(buf.at(0), data); err != nil {
+					return fmt.Errorf("round %d: %w", round, err)
+				}
+			}
+		}
+		return nil
+	}))
+}
+
+// planned is one message of a random program.
+type planned struct {
+	from, to, tag                int
+	bytes                        int64
+	sendStream, recvStream, fill int
+}
+
+// proveRandomMessages has all ranks call the ends of one list of messages, in its order, on streams
+// that are drawn.
+func proveRandomMessages(t *testing.T, h Harness) {
+	needMessages(t, h)
+	seed := rand.Uint64()
+	draw := rand.New(rand.NewPCG(seed, 1))
+	for round := range 3 {
+		const n, streams = 3, 3
+		program := make([]planned, 60)
+		for i := range program {
+			p := planned{
+				from: draw.IntN(n), tag: draw.IntN(3), sendStream: draw.IntN(streams),
+				recvStream: draw.IntN(streams), fill: i,
+			}
+			p.to = (p.from + 1 + draw.IntN(n-1)) % n
+			if p.bytes = draw.Int64N(2000); draw.IntN(6) == 0 {
+				p.bytes = draw.Int64N(60 << 10)
+			}
+			if h.InOrder {
+				p.tag = 0
+			}
+			program[i] = p
+		}
+		b := newBench(t, h, n, 8<<20, options{check: round != 1})
+		if err := b.each(func(r *rank) error { return b.play(r, program, streams) }); err != nil {
+			t.Fatalf("seed %d, round %d: %v", seed, round, err)
+		}
+	}
+}
+
+// room is what a message of a random program has in the buffers.
+const room = 64 << 10
+
+func (b *bench) play(r *rank, program []planned, streams int) error {
+	lanes := []driver.Stream{r.stream}
+	for range streams - 1 {
+		s, err := r.newStream()
+		if err != nil {
+			return err
+		}
+		lanes = append(lanes, s)
+	}
+	for i, p := range program {
+		if p.from == r.number {
+			data := input(b.harness, driver.Uint8, p.fill, p.bytes)
+			if err := r.write(b.send[r.number].at(int64(i)*room), data); err != nil {
+				return err
+			}
+		}
+	}
+	for i, p := range program {
+		at, call, lane := int64(i)*room, driver.Call{}, 0
+		switch r.number {
+		case p.from:
+			call = letter(driver.Send, p.to, p.tag, b.send[r.number], at, p.bytes)
+			lane = p.sendStream
+		case p.to:
+			call = letter(driver.Recv, p.from, p.tag, b.recv[r.number], at, p.bytes)
+			lane = p.recvStream
+		default:
+			continue
+		}
+		call.Digest = uint64(i)
+		if err := r.queue(r.group, lanes[lane], call); err != nil {
+			return err
+		}
+	}
+	for _, s := range lanes {
+		if err := s.Synchronize(b.ctx); err != nil {
+			return err
+		}
+	}
+	for i, p := range program {
+		if p.to != r.number {
+			continue
+		}
+		data := input(b.harness, driver.Uint8, p.fill, p.bytes)
+		if err := r.expect(b.recv[r.number].at(int64(i)*room), data); err != nil {
+			return fmt.Errorf("message %d of %d to %d: %w", i, p.from, p.to, err)
+		}
+	}
+	return nil
+}

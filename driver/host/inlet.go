@@ -1,0 +1,360 @@
+package host
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/message"
+	"symmem/internal/reduce"
+	"symmem/internal/spin"
+)
+
+// inlet is this rank's end of the pipe from a peer. Whoever waits for a message takes the frames
+// that have come, also those of messages that others wait for, or will wait for.
+type inlet struct {
+	frame atomic.Uint64 // frames taken
+
+	mu      sync.Mutex
+	parcels map[address]*parcel // messages that have begun to come or are awaited; guarded by mu
+}
+
+// address names a message among those of a peer.
+type address struct {
+	tag    int
+	number uint64
+}
+
+// parcel is a message that is not complete on both sides: it has begun to come, a Recv runs for it,
+// or both.
+type parcel struct {
+	header frameHeader // of the first frame, if one has come
+	come   bool
+	got    int64
+	heap   []byte   // what came before the Recv ran
+	to     *receive // which runs, or nil
+}
+
+// receive is a Recv under way.
+type receive struct {
+	letter
+	// claimed is set once source and number are known.
+	claimed atomic.Bool
+	source  int
+	number  uint64
+	// attached tells that frames go to the Recv's buffer; the thread's that runs it.
+	attached bool
+	// ended is set once the message is complete, or err says why it will not be.
+	ended atomic.Bool
+	err   error
+}
+
+// soon takes what has come.
+func (r *receive) soon() (done bool, err error) {
+	if err := r.c.enter(); err != nil {
+		return false, err
+	}
+	defer r.c.leave()
+	if r.c.fault.set.Load() {
+		return false, r.c.Cause()
+	}
+	for range 2 {
+		if done, err := r.look(); done || err != nil {
+			return done, r.c.failing(err)
+		}
+		if !r.claimed.Load() {
+			break
+		}
+		next := r.c.mail.inlets[r.source].frame.Load() + 1
+		if !r.c.pollSoon(&r.c.frameOf(r.source, next).posted, next) {
+			break
+		}
+	}
+	return false, nil
+}
+
+// failing is fail for an error that may be nil.
+func (c *communicator) failing(err error) error {
+	if err == nil {
+		return nil
+	}
+	return c.failed(err)
+}
+
+// run receives the message.
+func (r *receive) run() error {
+	if err := r.c.enter(); err != nil {
+		return err
+	}
+	defer r.c.leave()
+	for {
+		done, err := r.look()
+		if err == nil && !done {
+			if err = r.c.lingerFor(&r.letter, r.waiting()); err == nil {
+				continue
+			}
+			r.detach()
+			if r.ended.Load() {
+				done, err = r.end()
+			}
+		}
+		if done || err != nil {
+			return r.c.failing(err)
+		}
+	}
+}
+
+// look takes the frames that have come, as long as the message is not complete.
+func (r *receive) look() (done bool, err error) {
+	if !r.claimed.Load() {
+		for source := range r.c.mail.inlets {
+			if err := r.c.drain(source, r); err != nil {
+				return false, err
+			}
+		}
+		if !r.claimed.Load() {
+			return false, nil
+		}
+	}
+	if !r.attached {
+		r.attach()
+	}
+	if !r.ended.Load() {
+		if err := r.c.drain(r.source, r); err != nil {
+			return false, err
+		}
+	}
+	if !r.ended.Load() {
+		return false, nil
+	}
+	return r.end()
+}
+
+// end completes the Recv.
+func (r *receive) end() (done bool, err error) {
+	m := &r.c.mail
+	m.mu.Lock()
+	delete(m.open, r)
+	m.mu.Unlock()
+	if r.err == nil && r.plan.Arrived != nil {
+		r.plan.Arrived(r.source)
+	}
+	return true, r.err
+}
+
+// attach makes the Recv's buffer the place of the message, and moves there what has come.
+func (r *receive) attach() {
+	in := &r.c.mail.inlets[r.source]
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	r.attached = true
+	at := address{r.plan.Tag, r.number}
+	p := in.parcel(at)
+	p.to = r
+	if !p.come {
+		return
+	}
+	if r.fits(p) {
+		reduce.Copy(pointer(r.plan.Recv), unsafe.Pointer(unsafe.SliceData(p.heap)), len(p.heap),
+			reduce.Hint{})
+	}
+	p.heap = nil
+	in.settle(at, p)
+}
+
+// detach makes sure that nobody writes to the Recv's buffer any more.
+func (r *receive) detach() {
+	if !r.attached {
+		return
+	}
+	in := &r.c.mail.inlets[r.source]
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	delete(in.parcels, address{r.plan.Tag, r.number})
+}
+
+// fits compares the two ends of a message whose first frame has come.
+func (r *receive) fits(p *parcel) bool {
+	h := &p.header
+	ends := driver.MessageEnds{
+		From: r.c.cfg.Ranks[r.source], To: r.c.cfg.Ranks[r.c.cfg.Rank], Tag: r.plan.Tag,
+		Number: r.number,
+	}
+	e := &driver.MessageError{Group: r.c.cfg.Name()}
+	switch {
+	case r.c.cfg.Strict && h.after != r.after:
+		e.Fault, ends.Sent, ends.Received = driver.MessagesOutOfStep, h.after, r.after
+	case r.check && h.digest != r.plan.Digest:
+		r.err = r.c.cfg.Mismatch(r.number, &r.plan.Call, r.source)
+		return false
+	case h.total != uint64(r.plan.bytes):
+		e.Fault, ends.Sent, ends.Received = driver.MessagesDiffer, h.total, uint64(r.plan.bytes)
+	default:
+		return true
+	}
+	e.Ends = []driver.MessageEnds{ends}
+	r.err = e
+	return false
+}
+
+// waiting describes the wait for the next frame. Ranks that have left are not waited for by a Recv
+// that others may serve.
+func (r *receive) waiting() *waiting {
+	c := r.c
+	if r.claimed.Load() {
+		return &waiting{
+			ready: func() bool { return r.ended.Load() || c.arrived(r.source) },
+			from:  []int{r.source}, doing: r.doing,
+		}
+	}
+	present := c.present()
+	from := present
+	if len(from) == 0 {
+		from = c.everybodyElse()
+	}
+	return &waiting{
+		from: from, doing: r.doing,
+		ready: func() bool {
+			if r.claimed.Load() || len(c.present()) != len(present) {
+				return true
+			}
+			for source := range c.mail.inlets {
+				if c.arrived(source) {
+					return true
+				}
+			}
+			return false
+		},
+	}
+}
+
+// present lists the other ranks that have not left the group.
+func (c *communicator) present() []int {
+	var ranks []int
+	for _, r := range c.everybodyElse() {
+		if spin.LoadAcquire64(&c.blocks[r].board.closed) == 0 {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+// frameOf is where a frame from a peer lies.
+func (c *communicator) frameOf(source int, frame uint64) *frame {
+	box := pairIn(c.region.Base(), len(c.blocks), source, c.cfg.Rank)
+	return &box.frames[frame%pairFrames]
+}
+
+// arrived reports whether a frame from a peer has come that nobody has taken.
+func (c *communicator) arrived(source int) bool {
+	if source == c.cfg.Rank {
+		return false
+	}
+	next := c.mail.inlets[source].frame.Load() + 1
+	return spin.LoadAcquire64(&c.frameOf(source, next).posted) == next
+}
+
+// drain takes the frames that have come from a peer, at most until a Recv has its message.
+func (c *communicator) drain(source int, until *receive) error {
+	if !c.arrived(source) {
+		return nil
+	}
+	in := &c.mail.inlets[source]
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	box := pairIn(c.region.Base(), len(c.blocks), source, c.cfg.Rank)
+	for c.arrived(source) && (until == nil || !until.ended.Load()) {
+		next := in.frame.Load() + 1
+		if err := c.takeFrame(source, in, &box.frames[next%pairFrames]); err != nil {
+			return err
+		}
+		in.frame.Store(next)
+		spin.StoreRelease64(&box.taken, next)
+		c.ringAt(source)
+	}
+	return nil
+}
+
+// takeFrame moves the bytes of one frame to where they belong. in.mu is held. The peer's words are read
+// once, and checked before they are believed.
+func (c *communicator) takeFrame(source int, in *inlet, f *frame) error {
+	h := frameHeader{
+		tag: spin.LoadAcquire64(&f.header.tag), number: spin.LoadAcquire64(&f.header.number),
+		total: spin.LoadAcquire64(&f.header.total), offset: spin.LoadAcquire64(&f.header.offset),
+		digest: spin.LoadAcquire64(&f.header.digest), after: spin.LoadAcquire64(&f.header.after),
+	}
+	if h.tag > driver.MaxTag || h.number == 0 || h.total > 1<<62 || h.offset > h.total {
+		return c.torn(source, &h)
+	}
+	at := address{int(h.tag), h.number}
+	p := in.parcel(at)
+	if h.offset != uint64(p.got) ||
+		p.come && (h.total != p.header.total || h.offset == h.total) {
+		return c.torn(source, &h)
+	}
+	if !p.come {
+		p.come, p.header = true, h
+		c.announceArrival(source, at, p)
+	}
+	bytes := min(int64(h.total)-p.got, frameBytes)
+	data := unsafe.Pointer(&f.data)
+	switch {
+	case p.to == nil:
+		p.heap = append(p.heap, unsafe.Slice((*byte)(data), bytes)...)
+	case p.to.err == nil:
+		reduce.Copy(unsafe.Add(pointer(p.to.plan.Recv), p.got), data, int(bytes), reduce.Hint{})
+	}
+	p.got += bytes
+	in.settle(at, p)
+	return nil
+}
+
+// announceArrival tells the Recv of a message that it has begun to come, or has it claimed.
+func (c *communicator) announceArrival(source int, at address, p *parcel) {
+	if p.to != nil {
+		p.to.fits(p)
+		return
+	}
+	m := &c.mail
+	m.mu.Lock()
+	claims := m.matcher.Arrive(message.Arrival{Source: source, Tag: at.tag, Number: at.number})
+	claimed(claims)
+	m.mu.Unlock()
+	if len(claims) > 0 {
+		c.tell()
+	}
+}
+
+// parcel finds or makes what is known of a message. in.mu is held.
+func (in *inlet) parcel(at address) *parcel {
+	p := in.parcels[at]
+	if p == nil {
+		if in.parcels == nil {
+			in.parcels = map[address]*parcel{}
+		}
+		p = &parcel{}
+		in.parcels[at] = p
+	}
+	return p
+}
+
+// settle ends the Recv of a message that is complete, or that does not fit. in.mu is held.
+func (in *inlet) settle(at address, p *parcel) {
+	if p.to == nil || p.to.err == nil && p.got < int64(p.header.total) {
+		return
+	}
+	if p.got == int64(p.header.total) {
+		delete(in.parcels, at)
+	}
+	p.to.ended.Store(true)
+	p.to.c.tell()
+}
+
+// torn says that a peer has written what no rank of ours writes.
+func (c *communicator) torn(source int, h *frameHeader) error {
+	return fmt.Errorf("rank %d of the world announces bytes from %d on of %d of message %d with tag "+
+		"%d in group %s, which fits no message", c.cfg.Ranks[source], h.offset, h.total, h.number,
+		h.tag, c.cfg.Name())
+}

@@ -1,0 +1,97 @@
+package message
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Tally counts the calls of a rank by peer and tag. The zero value is ready.
+type Tally struct{ records map[Key]*record }
+
+// Key is what calls are counted by. The peer of a receive from any rank is Any.
+type Key struct{ Peer, Tag int }
+
+// record is what is known of one key. marks hold the count after the last call that was made
+// between two collectives, in the order of collectives.
+type record struct {
+	count uint64
+	marks []mark
+	// crowded is how long marks may get before those that nobody asks for are dropped.
+	crowded int
+}
+
+// mark is a count and the number of collectives that were called before.
+type mark struct{ after, count uint64 }
+
+// fewMarks is how long a list of marks gets before it is pruned.
+const fewMarks = 32
+
+// Count counts a call that is made after so many collectives, of which the given number is done: no
+// question will be asked about those. It returns the number of the call, from 1.
+func (t *Tally) Count(k Key, after, done uint64) uint64 {
+	r := t.records[k]
+	if r == nil {
+		if t.records == nil {
+			t.records = map[Key]*record{}
+		}
+		r = &record{crowded: fewMarks}
+		t.records[k] = r
+	}
+	r.count++
+	if last := len(r.marks) - 1; last >= 0 && r.marks[last].after >= after {
+		r.marks[last].count = r.count
+		return r.count
+	}
+	if len(r.marks) >= r.crowded {
+		r.prune(done)
+	}
+	r.marks = append(r.marks, mark{after, r.count})
+	return r.count
+}
+
+// prune drops the marks in whose place a later one answers, now that so many collectives are done.
+func (r *record) prune(done uint64) {
+	keep := 0
+	for keep+1 < len(r.marks) && r.marks[keep+1].after <= done {
+		keep++
+	}
+	r.marks = slices.Delete(r.marks, 0, keep)
+	r.crowded = max(fewMarks, 2*len(r.marks))
+}
+
+// Counted is how many calls a key has.
+type Counted struct {
+	Key
+	Calls uint64
+}
+
+// Before lists how many calls came before a collective, whose number counts from 1 and is not done,
+// by peer and tag. Keys without calls are left out.
+func (t *Tally) Before(collective uint64) []Counted {
+	var all []Counted
+	for k, r := range t.records {
+		calls := uint64(0)
+		for _, m := range r.marks {
+			if m.after < collective {
+				calls = m.count
+			}
+		}
+		if calls > 0 {
+			all = append(all, Counted{k, calls})
+		}
+	}
+	slices.SortFunc(all, func(a, b Counted) int {
+		return cmp.Or(cmp.Compare(a.Peer, b.Peer), cmp.Compare(a.Tag, b.Tag))
+	})
+	return all
+}
+
+// Weight is what a message to a rank with a tag adds to the balance of its sender and takes from
+// that of its receiver: if the balances of all ranks add up to 0, as many messages were sent to
+// each rank with each tag as were received there, but for an accident of one in 2^64.
+func Weight(to, tag int) uint64 {
+	x := uint64(to)<<32 ^ uint64(tag) + 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
