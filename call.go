@@ -9,10 +9,17 @@ type Call struct {
 	Operation Operation
 	Type      DataType
 	Op        ReduceOp
-	// Root is the root, or the peer of Send and Recv.
+	// Root is the root, or the peer of Send and Recv, AnySource included.
 	Root int
-	// Count is in elements.
+	// Tag is that of Send and Recv.
+	Tag int
+	// Count is in elements; 0 for AllToAllV.
 	Count int64
+	// Splits is what AllToAllV has besides.
+	Splits *Splits
+	// Arrived, if set, is called when a Recv has its message, with the rank of the group that sent it.
+	// It runs on the way of the stream's work: it returns soon and does not call into symmem.
+	Arrived func(source int)
 	// Send and Recv are this rank's buffers.
 	Send, Recv Memory
 	// At is the place for which the call is made. Where ranks call different collectives the error
@@ -36,6 +43,6 @@ func (g *Group) Do(ctx context.Context, c Call, s *Stream) error {
 	}
 	return g.run(ctx, s, &request{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
-		send: c.Send, recv: c.Recv, choice: c.Path,
+		send: c.Send, recv: c.Recv, choice: c.Path, tag: c.Tag, splits: c.Splits, arrived: c.Arrived,
 	})
 }

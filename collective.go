@@ -105,7 +105,7 @@ func (g *Group) AllToAll(
 	})
 }
 
-// Send sends count elements to a peer of the group, which calls Recv.
+// Send is SendTagged with tag 0.
 func (g *Group) Send(
 	ctx context.Context, send Memory, count int64, t DataType, peer int, s *Stream,
 ) error {
@@ -114,7 +114,7 @@ func (g *Group) Send(
 	})
 }
 
-// Recv receives count elements from a peer of the group, which calls Send.
+// Recv is RecvTagged with tag 0.
 func (g *Group) Recv(
 	ctx context.Context, recv Memory, count int64, t DataType, peer int, s *Stream,
 ) error {

@@ -125,6 +125,26 @@ func (e *arrival) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
+// MessageError says that the two ends of messages do not fit together: one is missing, or they
+// differ in size, place among the collectives, or splits. All ranks of the group get the same one,
+// except for what Group.Close finds, which that rank knows alone.
+type MessageError = driver.MessageError
+
+// MessageEnds are the two ends of a message, or of all messages of a pair with one tag.
+type MessageEnds = driver.MessageEnds
+
+// MessageFault says in what the two ends of messages do not fit together.
+type MessageFault = driver.MessageFault
+
+// The faults of messages.
+const (
+	MessagesUnmatched = driver.MessagesUnmatched
+	MessagesOutOfStep = driver.MessagesOutOfStep
+	MessagesDiffer    = driver.MessagesDiffer
+	MessageTagsDiffer = driver.MessageTagsDiffer
+	SplitsDiffer      = driver.SplitsDiffer
+)
+
 // RankLostError says which ranks' processes have ended.
 type RankLostError = driver.RankLostError
 

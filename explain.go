@@ -40,22 +40,27 @@ const (
 	OpSend          = driver.Send
 	OpRecv          = driver.Recv
 	OpBarrier       = driver.Barrier
+	OpAllToAllV     = driver.AllToAllV
 )
 
 // Explain tells which path a collective on these buffers would take now, and why, with the limits
 // of the tuning table if that decides, which may have other ones for work in place. A reduction is
-// taken to be a Sum. It does nothing and asks nobody.
+// taken to be a Sum, and an AllToAllV to have even splits. It does nothing and asks nobody.
 func (g *Group) Explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {
 	r := request{operation: op, send: send, recv: recv, count: count, dataType: t}
+	if op == OpAllToAllV {
+		r.splits = evenSplits(count, len(g.ranks))
+		r.count = 0
+	}
 	if err := g.check(&r); err != nil {
 		return Explanation{}, fmt.Errorf("explaining %v: %w", op, err)
 	}
 	call, why := g.route(&r)
 	_, _, missing := g.places(&call)
 	e := Explanation{Operation: op.String(), Path: call.Path.String(), Why: why.String()}
-	if g.rt.capturing() || op.PointToPoint() {
+	if g.rt.capturing() || op.PointToPoint() || op == OpAllToAllV {
 		return e, nil
 	}
 	e.Registers = g.wouldRegister(send.pool) || g.wouldRegister(recv.pool)

@@ -219,6 +219,8 @@ func (g *Group) conclude(cause error, all reports) error {
 		if first, _, activity := merge(of[kindDiverged]); len(activity) > 0 {
 			return &driver.StrayError{Doing: first.Doing, Elsewhere: activity, Members: g.ranks}
 		}
+	case len(of[kindMessages]) > 0:
+		return mergeMessages(of[kindMessages])
 	case len(of[kindLate]) > 0:
 		first, ranks, activity := merge(of[kindLate])
 		return &TimeoutError{

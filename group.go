@@ -68,6 +68,7 @@ func (rt *Runtime) connect(
 ) (*Group, error) {
 	config := driver.GroupConfig{
 		ID: id, Ranks: ranks, Rank: rank, Check: rt.Check() == CheckEvery,
+		Strict: !rt.opts.UnorderedMessages,
 	}
 	comm, err := rt.device.Connect(ctx, config)
 	if err != nil {

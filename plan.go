@@ -23,6 +23,10 @@ type request struct {
 	// choice is who chooses the path of this call alone; PathDefault leaves it to the group.
 	choice PathChoice
 	norm   normOf
+	// tag is that of a message, arrived what is called when a Recv has one.
+	tag     int
+	arrived func(source int)
+	splits  *Splits
 }
 
 // preparedPlan is a request worked out. Engines make the same calls on the same buffers again and
@@ -50,7 +54,8 @@ func (p *preparedPlan) same(r *request, epoch uint64) bool {
 	q := &p.request
 	return p.epoch == epoch && q.send == r.send && q.recv == r.recv && q.count == r.count &&
 		q.operation == r.operation && q.dataType == r.dataType && q.reduceOp == r.reduceOp &&
-		q.root == r.root && q.choice == r.choice &&
+		q.root == r.root && q.choice == r.choice && q.tag == r.tag && r.arrived == nil &&
+		sameSplits(q.splits, r.splits) &&
 		(r.operation != driver.AllReduceRMSNorm || q.norm == r.norm)
 }
 
@@ -131,6 +136,12 @@ func (g *Group) plan(ctx context.Context, r *request) (*preparedPlan, error) {
 
 // keepable tells whether a plan of the request may be kept: it would keep a Go slice reachable.
 func (r *request) keepable() bool {
+	if r.arrived != nil {
+		return false
+	}
+	if r.splits != nil {
+		return (r.send.extent|r.recv.extent)&ofHost == 0
+	}
 	return r.count == 0 || r.send.pool != nil || r.recv.pool != nil ||
 		(r.send.extent|r.recv.extent)&ofHost == 0
 }
@@ -146,6 +157,9 @@ func (g *Group) prepare(ctx context.Context, r *request) (*preparedPlan, error) 
 	if err := g.takeOver(ctx, r); err != nil {
 		return nil, fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
 	}
+	if r.splits != nil {
+		r.splits = cloneSplits(r.splits)
+	}
 	epoch := g.epoch.Load()
 	call, why := g.route(r)
 	if err := g.refuseNorm(&call); err != nil {
@@ -156,7 +170,7 @@ func (g *Group) prepare(ctx context.Context, r *request) (*preparedPlan, error) 
 		return nil, fmt.Errorf("%w (%v)", g.settle(err), why)
 	}
 	p := &preparedPlan{request: *r, epoch: epoch, path: call.Path, plan: plan}
-	if r.operation != driver.AllReduceRMSNorm {
+	if r.operation != driver.AllReduceRMSNorm && r.operation != driver.AllToAllV {
 		p.members = [2]*membership{g.memberOf(r.send.pool), g.memberOf(r.recv.pool)}
 	}
 	return p, nil
@@ -167,10 +181,14 @@ func (g *Group) check(r *request) error {
 	if err := g.Err(); err != nil {
 		return err
 	}
-	if r.operation > driver.AllReduceRMSNorm {
+	if r.operation > driver.AllToAllV {
 		return invalid("operation %d", r.operation)
 	}
-	if r.count < 0 || r.root < 0 || r.root >= len(g.ranks) || !r.dataType.Valid() ||
+	if err := g.checkMessage(r); err != nil {
+		return err
+	}
+	anywhere := r.operation == driver.Recv && r.root == AnySource
+	if r.count < 0 || r.root < 0 && !anywhere || r.root >= len(g.ranks) || !r.dataType.Valid() ||
 		r.reduceOp >= driver.ReduceOps {
 		return invalid("count %d, type %d, reduction %d, root or peer %d of %d ranks",
 			r.count, r.dataType, r.reduceOp, r.root, len(g.ranks))
@@ -185,7 +203,7 @@ func (g *Group) check(r *request) error {
 	}
 	call := driver.Call{
 		Operation: r.operation, DataType: r.dataType, Count: r.count,
-		Send: r.send.Address(), Recv: r.recv.Address(),
+		Send: r.send.Address(), Recv: r.recv.Address(), Splits: r.splits,
 	}
 	send, recv := call.Spans(len(g.ranks))
 	return errors.Join(
@@ -257,7 +275,8 @@ func (g *Group) checkMemory(what string, m Memory, bytes int64, t DataType) erro
 // collective on their memory. During a capture it leaves that, and the call takes a path that needs
 // no windows, on all ranks alike.
 func (g *Group) takeOver(ctx context.Context, r *request) error {
-	if g.rt.capturing() || r.operation.PointToPoint() || r.operation == driver.AllReduceRMSNorm {
+	if g.rt.capturing() || r.operation.PointToPoint() || r.operation == driver.AllReduceRMSNorm ||
+		r.operation == driver.AllToAllV {
 		return nil
 	}
 	for _, m := range []Memory{r.send, r.recv} {
@@ -288,6 +307,7 @@ func (g *Group) route(r *request) (call driver.Call, why reason) {
 		Operation: r.operation, DataType: r.dataType, ReduceOp: r.reduceOp, Root: r.root,
 		Count: r.count, Send: r.send.Address(), Recv: r.recv.Address(),
 		Keep: [2]unsafe.Pointer{r.send.start, r.recv.start},
+		Tag:  r.tag, Arrived: r.arrived, Splits: r.splits,
 	}
 	send, recv, where := g.places(&call)
 	windows := where == ""
@@ -298,6 +318,9 @@ func (g *Group) route(r *request) (call driver.Call, why reason) {
 	if call.Path == driver.PathPlain {
 		call.SendWindow, call.RecvWindow = nil, nil
 	}
+	if r.splits != nil {
+		call.SendWindow = g.sendWindow(&call)
+	}
 	call.Digest = digest(g.describe(&call, 0))
 	return call, why
 }
@@ -305,7 +328,8 @@ func (g *Group) route(r *request) (call driver.Call, why reason) {
 // places finds the windows of a call's buffers, or says why it has none.
 func (g *Group) places(call *driver.Call) (send, recv *windowPlace, why string) {
 	none := &windowPlace{}
-	if call.Operation.PointToPoint() || call.Operation == driver.Barrier || call.Count == 0 {
+	if call.Operation.PointToPoint() || call.Operation == driver.Barrier || call.Count == 0 ||
+		call.Operation == driver.AllToAllV {
 		return none, none, "the operation works without windows"
 	}
 	table := g.table.Load()

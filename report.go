@@ -21,6 +21,8 @@ type report struct {
 	Text     string         `json:"text"`
 	// Divergence is the error itself, where it is one.
 	Divergence *DivergenceError `json:"divergence,omitempty"`
+	// Messages is the error itself, where it is about messages.
+	Messages *MessageError `json:"messages,omitempty"`
 	// Rank is the world rank of a PriorError, and Cause what had failed there. Pending tells that
 	// the rank does not know the cause for sure yet.
 	Rank    int     `json:"rank"`
@@ -36,6 +38,7 @@ const (
 	kindLost     = "lost"
 	kindPrior    = "prior"
 	kindDiverged = "diverged"
+	kindMessages = "messages"
 	kindLate     = "late"
 	kindAborted  = "aborted"
 	kindPeer     = "peer"
@@ -55,6 +58,7 @@ func reportOf(cause error) report {
 	var stray *driver.StrayError
 	var diverged *DivergenceError
 	var peer *driver.PeerError
+	var messages *MessageError
 	switch {
 	case errors.As(cause, &lost):
 		return report{Kind: kindLost, Doing: lost.Doing, Ranks: lost.Ranks, Members: lost.Members}
@@ -66,6 +70,8 @@ func reportOf(cause error) report {
 		return report{
 			Kind: kindDiverged, Doing: stray.Doing, Activity: stray.Elsewhere, Members: stray.Members,
 		}
+	case errors.As(cause, &messages):
+		return report{Kind: kindMessages, Messages: messages}
 	case errors.As(cause, &late):
 		return report{
 			Kind: kindLate, Doing: late.Doing, Waited: late.Waited, Ranks: late.Missing,
@@ -111,6 +117,8 @@ func (r *report) err() error {
 		return fmt.Errorf("%s: %w", strings.TrimSuffix(r.Text, ": "+ErrAborted.Error()), ErrAborted)
 	case kindPrior:
 		return &PriorError{Doing: r.Doing, Rank: r.Rank, Cause: r.Cause.err()}
+	case kindMessages:
+		return mergeMessages([]report{*r})
 	case kindDiverged:
 		if r.Divergence != nil {
 			return r.Divergence

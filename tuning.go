@@ -104,6 +104,8 @@ type terms struct {
 	Path   string `json:"path"`
 	Table  string `json:"table"`
 	Digest string `json:"digest"`
+	// Messages is how messages are ordered.
+	Messages string `json:"messages"`
 	// Machine names the machine that the rank runs on.
 	Machine string `json:"machine"`
 	// Trouble is why this rank has no table.
@@ -126,7 +128,10 @@ func machineName() string {
 func (rt *Runtime) comeToTerms(
 	ctx context.Context, comm driver.Communicator, ranks []int,
 ) (*tuning.Table, tuning.Shape, error) {
-	mine := terms{Check: rt.level.String(), Path: rt.opts.Path.String(), Machine: machineName()}
+	mine := terms{
+		Check: rt.level.String(), Path: rt.opts.Path.String(), Machine: machineName(),
+		Messages: rt.opts.messages(),
+	}
 	table, err := rt.tableFor(len(ranks))
 	if err != nil {
 		mine.Trouble = err.Error()
@@ -174,6 +179,7 @@ func alike(all []terms, ranks []int) error {
 	}{
 		{"check level", func(t *terms) string { return t.Check }, nil},
 		{"path choice", func(t *terms) string { return t.Path }, nil},
+		{"order of messages", func(t *terms) string { return t.Messages }, nil},
 		{
 			"tuning table", func(t *terms) string { return t.Digest },
 			func(t *terms) string { return fmt.Sprintf("%s (digest %s)", t.Table, t.Digest) },
