@@ -21,6 +21,8 @@ func (c *Call) Validate(ranks, rank int) error {
 		return fmt.Errorf("count is not between 0 and %d", int64(maxCount))
 	case c.Tag < 0 || c.Tag > MaxTag || c.Tag > 0 && !c.Operation.PointToPoint():
 		return fmt.Errorf("tag %d of %v: messages have tags from 0 to %d", c.Tag, c.Operation, MaxTag)
+	case c.Splits != nil && c.Operation != AllToAllV:
+		return fmt.Errorf("splits of %v", c.Operation)
 	case c.Operation == Recv && c.Root == AnySource && ranks > 1:
 		return nil
 	case c.Root < 0 || c.Root >= ranks:

@@ -77,6 +77,7 @@ func Run(t *testing.T, h Harness) {
 		{"groups", groupContracts},
 		{"pairs", pairContracts},
 		{"messages", messageContracts},
+		{"splits", splitContracts},
 		{"windows", windowContracts},
 		{"mistakes", mistakeContracts},
 		{"exchange", exchangeContracts},

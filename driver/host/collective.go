@@ -15,6 +15,10 @@ import (
 // memory that the peer may have put to another use.
 func (c *communicator) begin(call *plan) {
 	c.late = c.forsaken()
+	if call.Splits != nil {
+		c.beginSplits(call)
+		return
+	}
 	if call.windowed {
 		c.post(call.Digest, nil, 0)
 		return
@@ -126,6 +130,9 @@ func (c *communicator) finish(call *plan, ticket uint64) error {
 	}
 	if c.late {
 		return c.peerFault(func() string { return c.naming(call.Operation, ticket) })
+	}
+	if call.Splits != nil {
+		return c.finishSplits(call, ticket)
 	}
 	if !call.windowed {
 		return c.finishStaged(call, ticket)

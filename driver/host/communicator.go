@@ -24,7 +24,7 @@ import (
 // answers on the fault lane alone.
 //
 // Collectives run one at a time, in the order of their tickets, which Launch hands out. The one
-// that runs owns step, checking, late, sources and destinations.
+// that runs owns step and what follows it.
 type communicator struct {
 	// What a ticket needs comes first, side by side: few lines of a cache.
 
@@ -67,6 +67,7 @@ type communicator struct {
 	balance      uint64
 	shown        [2]uint64
 	inbox        []inbox // by group rank
+	division     division
 	sources      [reduce.MaxSources]unsafe.Pointer
 	destinations [reduce.MaxDestinations]unsafe.Pointer
 }

@@ -80,6 +80,11 @@ func (c *communicator) Prepare(call driver.Call) (driver.Plan, error) {
 		p.parts = int64(len(c.blocks))
 	}
 	p.bytes = p.parts * call.Count * p.size
+	if p.Splits != nil {
+		if err := p.resolveSplits(); err != nil {
+			return nil, fmt.Errorf("preparing %v: %w", call.Operation, err)
+		}
+	}
 	p.chunk = max(1, stageBytes/(p.parts*p.size))
 	p.givesWay = p.bytes > c.tuning.polled
 	if call.Path == driver.PathWindow && p.bytes > c.tuning.eager && !p.overwrites() {

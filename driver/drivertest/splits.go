@@ -1,0 +1,256 @@
+package drivertest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"symmem/driver"
+)
+
+var splitContracts = []contract{
+	{"any splits arrive where they belong on every rank, and nothing around them is written", proveSplits},
+	{"a captured exchange with splits can be replayed", proveCapturedSplits},
+	{
+		"splits that differ give all ranks the same MessageError, and nothing is written",
+		proveSplitsDiffer,
+	},
+	{"an AllToAll on one rank and an AllToAllV on another differ", proveOtherExchange},
+	{"splits of another number of ranks, or negative ones, are refused", proveBadSplits},
+}
+
+func needSplits(t *testing.T, h Harness) {
+	t.Helper()
+	if !h.has(driver.AllToAllV) {
+		t.Skip("the backend has no exchange with splits")
+	}
+}
+
+// exchange is an AllToAllV of n ranks: how many elements each sends to each, by sender, and where
+// in the buffers of each rank the parts lie.
+type exchange struct {
+	counts       [][]int64
+	sends, recvs [][]int64 // offsets by rank and peer
+	dataType     driver.DataType
+}
+
+// newExchange draws an exchange of up to so many elements for a pair, of which some are none. The
+// parts lie in an order that is drawn, with gaps.
+func newExchange(draw *rand.Rand, n int, most int64, t driver.DataType) *exchange {
+	x := &exchange{dataType: t}
+	for range n {
+		row := make([]int64, n)
+		for to := range row {
+			if draw.IntN(4) > 0 {
+				row[to] = draw.Int64N(most + 1)
+			}
+		}
+		x.counts = append(x.counts, row)
+	}
+	for r := range n {
+		column := make([]int64, n)
+		for from := range column {
+			column[from] = x.counts[from][r]
+		}
+		x.sends = append(x.sends, scattered(draw, x.counts[r]))
+		x.recvs = append(x.recvs, scattered(draw, column))
+	}
+	return x
+}
+
+// scattered puts parts one behind the other in an order that is drawn, with gaps of 0 or 3 elements.
+func scattered(draw *rand.Rand, counts []int64) []int64 {
+	offsets, at := make([]int64, len(counts)), int64(0)
+	for _, i := range draw.Perm(len(counts)) {
+		at += draw.Int64N(2) * 3
+		offsets[i] = at
+		at += counts[i]
+	}
+	return offsets
+}
+
+// splits are those of a rank.
+func (x *exchange) splits(rank int) *driver.Splits {
+	s := &driver.Splits{
+		SendCounts: slices.Clone(x.counts[rank]), SendOffsets: x.sends[rank],
+		RecvOffsets: x.recvs[rank],
+	}
+	for _, row := range x.counts {
+		s.RecvCounts = append(s.RecvCounts, row[rank])
+	}
+	return s
+}
+
+// part is what one rank sends to another.
+func (x *exchange) part(h Harness, from, to int) []byte {
+	return input(h, x.dataType, 100+len(x.counts)*from+to, x.counts[from][to])
+}
+
+// call is the exchange on one rank, with its send buffer in a window or not.
+func (x *exchange) call(r *rank, send, recv buffer, windowed bool) driver.Call {
+	call := driver.Call{
+		Operation: driver.AllToAllV, DataType: x.dataType, Splits: x.splits(r.number),
+		Send: send.at(0), Recv: recv.at(margin), Digest: 5,
+	}
+	if windowed {
+		call.SendWindow = send.window
+	}
+	return call
+}
+
+// fill writes what a rank sends, and canaries into its receive buffer.
+func (x *exchange) fill(h Harness, r *rank, send, recv buffer) error {
+	size := int64(x.dataType.Size())
+	for to := range x.counts {
+		if err := r.write(send.at(x.sends[r.number][to]*size), x.part(h, r.number, to)); err != nil {
+			return err
+		}
+	}
+	return r.stream.Fill(recv.at(0), canary, recv.segment.Bytes())
+}
+
+// judge compares the whole receive buffer.
+func (x *exchange) judge(h Harness, r *rank, recv buffer) error {
+	size := int64(x.dataType.Size())
+	want := bytes.Repeat([]byte{canary}, int(recv.segment.Bytes()))
+	for from := range x.counts {
+		copy(want[margin+x.recvs[r.number][from]*size:], x.part(h, from, r.number))
+	}
+	return r.expect(recv.at(0), want)
+}
+
+// perform runs the exchange on one rank.
+func (x *exchange) perform(b *bench, r *rank, windowed bool) error {
+	send, recv := b.send[r.number], b.recv[r.number]
+	if err := x.fill(b.harness, r, send, recv); err != nil {
+		return err
+	}
+	if err := r.launch(r.group, r.stream, x.call(r, send, recv, windowed)); err != nil {
+		return err
+	}
+	return x.judge(b.harness, r, recv)
+}
+
+func proveSplits(t *testing.T, h Harness) {
+	needSplits(t, h)
+	seed := rand.Uint64()
+	draw := rand.New(rand.NewPCG(seed, 2))
+	for _, n := range []int{1, 2, 3, 4} {
+		if n > h.Ranks {
+			continue
+		}
+		b := newBench(t, h, n, 4<<20, options{check: true})
+		for i, most := range []int64{0, 1, 40, 5000, 120 << 10} {
+			types := []driver.DataType{driver.Uint8, driver.Float16, driver.Int32, driver.Float64}
+			x := newExchange(draw, n, most, types[(i+n)%len(types)])
+			windows := draw.IntN(1 << n)
+			err := b.each(func(r *rank) error { return x.perform(b, r, windows>>r.number&1 == 1) })
+			if err != nil {
+				t.Fatalf("seed %d, %d ranks, %d elements, windows %b: %v", seed, n, most, windows, err)
+			}
+		}
+	}
+}
+
+func proveCapturedSplits(t *testing.T, h Harness) {
+	needSplits(t, h)
+	b := newBench(t, h, min(3, h.Ranks), 2<<20, options{check: true})
+	x := newExchange(rand.New(rand.NewPCG(4, 4)), len(b.ranks), 60<<10, driver.Int32)
+	must(t, b.each(func(r *rank) error {
+		send, recv := b.send[r.number], b.recv[r.number]
+		g, err := captured(r.stream, func() error {
+			return r.queue(r.group, r.stream, x.call(r, send, recv, true))
+		})
+		if err != nil {
+			return err
+		}
+		r.later(g.Close)
+		for round := range 3 {
+			if err := x.fill(h, r, send, recv); err != nil {
+				return err
+			}
+			if err := g.Launch(r.stream); err != nil {
+				return err
+			}
+			if err := x.judge(h, r, recv); err != nil {
+				return fmt.Errorf("round %d: %w", round, err)
+			}
+		}
+		return nil
+	}))
+}
+
+func proveSplitsDiffer(t *testing.T, h Harness) {
+	needSplits(t, h)
+	n := some(h)
+	b := newBench(t, h, n, 1<<20, options{check: true})
+	b.spoilt = true
+	x := newExchange(rand.New(rand.NewPCG(7, 7)), n, 20<<10, driver.Int32)
+	expected := uint64(x.counts[0][1] + 1)
+	errs := b.outcomes(func(r *rank) error {
+		send, recv := b.send[r.number], b.recv[r.number]
+		if err := x.fill(h, r, send, recv); err != nil {
+			return err
+		}
+		call := x.call(r, send, recv, r.number == 0)
+		if r.number == 1 {
+			call.Splits.RecvCounts[0]++
+		}
+		return r.launch(r.group, r.stream, call)
+	})
+	for _, err := range errs {
+		wantEnds(t, err, driver.SplitsDiffer, driver.MessageEnds{
+			From: 0, To: 1, Sent: expected - 1, Received: expected,
+		})
+	}
+	for number, r := range b.ranks {
+		must(t, r.expectAll(b.recv[number].at(0), canary, b.recv[number].segment.Bytes()))
+	}
+}
+
+func proveOtherExchange(t *testing.T, h Harness) {
+	needSplits(t, h)
+	mismatch(t, h, some(h), func(b *bench, r *rank) driver.Call {
+		c := trial{operation: driver.AllToAll, dataType: driver.Int32, count: 100}
+		call := c.call(r, b.send[r.number], b.recv[r.number])
+		if r.number != 1 {
+			return call
+		}
+		even := slices.Repeat([]int64{100}, len(b.ranks))
+		offsets := make([]int64, len(b.ranks))
+		for i := range offsets {
+			offsets[i] = int64(100 * i)
+		}
+		call.Operation, call.Count, call.SendWindow, call.RecvWindow = driver.AllToAllV, 0, nil, nil
+		call.Splits = &driver.Splits{
+			SendCounts: even, SendOffsets: offsets, RecvCounts: even, RecvOffsets: offsets,
+		}
+		call.Digest = digest(&call)
+		return call
+	})
+}
+
+func proveBadSplits(t *testing.T, h Harness) {
+	needSplits(t, h)
+	b := newBench(t, h, min(2, h.Ranks), 1<<20, options{})
+	x := newExchange(rand.New(rand.NewPCG(1, 1)), len(b.ranks), 10, driver.Int32)
+	for what, spoil := range map[string]func(*driver.Call){
+		"no splits":         func(c *driver.Call) { c.Splits = nil },
+		"a count too many":  func(c *driver.Call) { c.Splits.RecvCounts = append(c.Splits.RecvCounts, 1) },
+		"a negative count":  func(c *driver.Call) { c.Splits.SendCounts[0] = -1 },
+		"an absurd offset":  func(c *driver.Call) { c.Splits.RecvOffsets = []int64{0, 1 << 60} },
+		"the window path":   func(c *driver.Call) { c.Path = driver.PathWindow },
+		"another operation": func(c *driver.Call) { c.Operation = driver.AllToAll },
+	} {
+		call := x.call(b.ranks[0], b.send[0], b.recv[0], false)
+		spoil(&call)
+		if _, err := b.ranks[0].group.Prepare(call); err == nil {
+			t.Errorf("%s: no error", what)
+		} else if errors.Is(err, driver.ErrClosed) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

@@ -1,0 +1,264 @@
+package host
+
+import (
+	"fmt"
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/reduce"
+	"symmem/internal/spin"
+)
+
+// An AllToAllV moves in steps, as other collectives through staging do. In the first one every rank
+// also shows how it cuts its buffers, so that all know all splits: they compare them, and work out
+// alike what each rank puts into its staging in each step, and where. A rank whose send buffer lies
+// in a window says so instead, and the others read their parts there.
+
+// splitTable is what a rank shows at the beginning of its staging.
+type splitTable struct {
+	// pulled is 1 if the others read the send buffer where it lies: in the window of the segment, at
+	// the offset.
+	pulled        uint64
+	pool, segment uint64
+	offset        uint64
+	rows          [maxRanks]splitRow // by group rank
+}
+
+// splitRow are what a rank sends to another and expects of it, in elements, and where in its send
+// buffer the part begins.
+type splitRow struct{ send, recv, at uint64 }
+
+// division is the AllToAllV that runs.
+type division struct {
+	// source is the send buffer, or a copy of it where the call works in place.
+	source unsafe.Pointer
+	// left are the elements that have to go through staging yet, by sender and then by receiver.
+	left []int64
+	// data is where the parts begin in a staging buffer.
+	data int64
+}
+
+// tableBytes is what the tables of a group take in staging.
+func tableBytes(ranks int) int64 {
+	const line = lineStride
+	bytes := int64(unsafe.Offsetof(splitTable{}.rows)) +
+		int64(ranks)*int64(unsafe.Sizeof(splitRow{}))
+	return (bytes + line - 1) / line * line
+}
+
+// table is what a rank has shown in the current step.
+func (c *communicator) table(rank int, step uint64) *splitTable {
+	return (*splitTable)(unsafe.Pointer(&c.blocks[rank].stage[step&1]))
+}
+
+// resolveSplits finds the window in which the others read the send buffer.
+func (p *plan) resolveSplits() error {
+	p.bytes, _ = p.Spans(len(p.c.blocks))
+	if p.SendWindow == nil || p.bytes <= p.c.tuning.eager || p.Send == p.Recv {
+		return nil
+	}
+	var err error
+	if p.send, err = p.c.holding(p.SendWindow, p.Send, p.bytes); err != nil {
+		return fmt.Errorf("send buffer: %w", err)
+	}
+	return nil
+}
+
+// beginSplits posts the first step of an AllToAllV.
+func (c *communicator) beginSplits(call *plan) {
+	n, me, d := len(c.blocks), c.cfg.Rank, &c.division
+	if d.left == nil {
+		d.left, d.data = make([]int64, n*n), tableBytes(n)
+	}
+	clear(d.left)
+	d.source = pointer(call.Send)
+	if call.Send == call.Recv && call.bytes > 0 {
+		copied := make([]byte, call.bytes)
+		d.source = unsafe.Pointer(&copied[0])
+		reduce.Copy(d.source, pointer(call.Send), len(copied), reduce.Hint{})
+	}
+	t := c.table(me, c.step+1)
+	*t = splitTable{}
+	for r := range n {
+		t.rows[r] = splitRow{
+			send: uint64(call.Splits.SendCounts[r]), recv: uint64(call.Splits.RecvCounts[r]),
+			at: uint64(call.Splits.SendOffsets[r]),
+		}
+		if r != me && call.send == nil {
+			d.left[me*n+r] = call.Splits.SendCounts[r]
+		}
+	}
+	if call.send != nil {
+		key := call.send.key
+		t.pulled, t.pool = 1, key.Pool
+		t.segment = uint64(key.Ordinal)<<32 | uint64(key.Generation)
+		t.offset = uint64(call.Send - uintptr(call.send.bases[me]))
+	}
+	c.contributeSplits(call)
+}
+
+// share returns how many elements of each part a rank puts into its staging in the current step.
+func (d *division) share(n, rank int, size int64) int64 {
+	parts := int64(0)
+	for _, left := range d.left[rank*n : (rank+1)*n] {
+		if left > 0 {
+			parts++
+		}
+	}
+	unit := 64 / size
+	return (stageBytes - d.data) / size / max(1, parts) / unit * unit
+}
+
+// contributeSplits puts this rank's parts of the next step into staging and posts it.
+func (c *communicator) contributeSplits(call *plan) {
+	n, me, d := len(c.blocks), c.cfg.Rank, &c.division
+	share := d.share(n, me, call.size)
+	to := unsafe.Add(unsafe.Pointer(&c.me.stage[(c.step+1)&1]), d.data)
+	for r := range n {
+		left := d.left[me*n+r]
+		if left == 0 {
+			continue
+		}
+		from := call.Splits.SendOffsets[r] + call.Splits.SendCounts[r] - left
+		reduce.Copy(to, unsafe.Add(d.source, from*call.size), int(min(left, share)*call.size),
+			reduce.Hint{})
+		to = unsafe.Add(to, share*call.size)
+	}
+	c.post(call.Digest, nil, 0)
+}
+
+// finishSplits completes an AllToAllV after everybody's first step has arrived.
+func (c *communicator) finishSplits(call *plan, ticket uint64) error {
+	if err := c.compareSplits(call, ticket); err != nil {
+		return err
+	}
+	first := c.step
+	own := call.Splits.SendCounts[c.cfg.Rank] * call.size
+	reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[c.cfg.Rank]*call.size),
+		unsafe.Add(c.division.source, call.Splits.SendOffsets[c.cfg.Rank]*call.size), int(own),
+		reduce.Hint{Stream: own >= streamBytes})
+	pulled, err := c.pullSplits(call, first)
+	if err != nil {
+		return err
+	}
+	for c.takeSplits(call) {
+		c.contributeSplits(call)
+		if err := c.arrive(&call.Call, ticket); err != nil {
+			return err
+		}
+		if err := c.compare(&call.Call, ticket); err != nil {
+			return err
+		}
+	}
+	if !pulled {
+		return nil
+	}
+	c.post(call.Digest, nil, 0)
+	return c.arrive(&call.Call, ticket)
+}
+
+// compareSplits notes what all ranks send, and compares it with what their peers expect: all of it
+// where calls are compared, so that all ranks get the same error, else what concerns this rank.
+func (c *communicator) compareSplits(call *plan, ticket uint64) error {
+	n, me, d := len(c.blocks), c.cfg.Rank, &c.division
+	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: c.cfg.ID, Sequence: ticket}
+	for from := range n {
+		theirs := c.table(from, c.step)
+		for to := range n {
+			sent := spin.LoadAcquire64(&theirs.rows[to].send)
+			expected := spin.LoadAcquire64(&c.table(to, c.step).rows[from].recv)
+			if from == me {
+				sent = uint64(call.Splits.SendCounts[to])
+			}
+			if to == me {
+				expected = uint64(call.Splits.RecvCounts[from])
+			}
+			concerns := c.checking || from == me || to == me
+			if sent > maxSplit || concerns && sent != expected {
+				e.Ends = append(e.Ends, driver.MessageEnds{
+					From: c.cfg.Ranks[from], To: c.cfg.Ranks[to], Sent: sent, Received: expected,
+				})
+			}
+			if from != to && spin.LoadAcquire64(&theirs.pulled) == 0 {
+				d.left[from*n+to] = int64(sent)
+			}
+		}
+	}
+	if len(e.Ends) > 0 {
+		return e
+	}
+	return nil
+}
+
+// maxSplit is the largest count of a part, as Splits.Validate has it.
+const maxSplit = 1 << 48
+
+// pullSplits copies this rank's parts out of the windows of those whose send buffers lie in some,
+// and reports whether there are any.
+func (c *communicator) pullSplits(call *plan, step uint64) (pulled bool, err error) {
+	for i := range c.blocks {
+		r := (c.cfg.Rank + i) % len(c.blocks)
+		t := c.table(r, step)
+		if spin.LoadAcquire64(&t.pulled) == 0 {
+			continue
+		}
+		pulled = true
+		bytes := call.Splits.RecvCounts[r] * call.size
+		if r == c.cfg.Rank || bytes == 0 {
+			continue
+		}
+		from, err := c.lentBy(r, t, uint64(bytes), uint64(call.size))
+		if err != nil {
+			return true, err
+		}
+		reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[r]*call.size), from,
+			int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
+	}
+	return pulled, nil
+}
+
+// lentBy finds this rank's part in the window that a peer names.
+func (c *communicator) lentBy(
+	rank int, t *splitTable, bytes, size uint64,
+) (unsafe.Pointer, error) {
+	segment := spin.LoadAcquire64(&t.segment)
+	offset, at := spin.LoadAcquire64(&t.offset), spin.LoadAcquire64(&t.rows[c.cfg.Rank].at)
+	key := driver.SegmentKey{
+		Pool: spin.LoadAcquire64(&t.pool), Ordinal: uint32(segment >> 32), Generation: uint32(segment),
+	}
+	c.mu.Lock()
+	w := c.windows[key]
+	c.mu.Unlock()
+	if w == nil || at > maxSplit || offset > uint64(w.bytes) ||
+		at*size > uint64(w.bytes)-offset || bytes > uint64(w.bytes)-offset-at*size {
+		return nil, fmt.Errorf("rank %d of the world sends from segment %d, which is no window here or "+
+			"too short: %w", c.cfg.Ranks[rank], key.Ordinal, driver.ErrOutOfRange)
+	}
+	return unsafe.Add(w.bases[rank], offset+at*size), nil
+}
+
+// takeSplits takes this rank's parts of the current step, and reports whether anything is left.
+func (c *communicator) takeSplits(call *plan) (more bool) {
+	n, me, d := len(c.blocks), c.cfg.Rank, &c.division
+	for from := range n {
+		share := d.share(n, from, call.size)
+		at := unsafe.Add(unsafe.Pointer(&c.blocks[from].stage[c.step&1]), d.data)
+		for to := range n {
+			left := &d.left[from*n+to]
+			if *left == 0 {
+				continue
+			}
+			count := min(*left, share)
+			if to == me {
+				done := call.Splits.RecvCounts[from] - *left
+				reduce.Copy(
+					unsafe.Add(pointer(call.Recv), (call.Splits.RecvOffsets[from]+done)*call.size), at,
+					int(count*call.size), reduce.Hint{})
+			}
+			at = unsafe.Add(at, share*call.size)
+			*left -= count
+			more = more || *left > 0
+		}
+	}
+	return more
+}
