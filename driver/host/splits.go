@@ -78,7 +78,7 @@ func (c *communicator) beginSplits(call *plan) {
 		reduce.Copy(d.source, pointer(call.Send), len(copied), reduce.Hint{})
 	}
 	t := c.table(me, c.step+1)
-	*t = splitTable{}
+	t.pulled = 0
 	for r := range n {
 		t.rows[r] = splitRow{
 			send: uint64(call.Splits.SendCounts[r]), recv: uint64(call.Splits.RecvCounts[r]),
