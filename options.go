@@ -88,8 +88,8 @@ type Options struct {
 	Logger *slog.Logger
 	// OnLate, if set, gets them instead of the Logger, each on a goroutine of its own.
 	OnLate func(LateWarning)
-	// UnorderedMessages is for programs that mix messages (Send and Recv) and collectives freely. Else
-	// messages are numbered together with collectives: a Send belongs between the same collectives of
+	// UnorderedMessages is for programs that mix messages (Send and Recv) and collectives freely.
+	// Else messages are numbered together with collectives: a Send belongs between the same ones of
 	// its group as its Recv, and at CheckEvery each collective compares how many messages ranks have
 	// sent and received before it, so that a forgotten one is found there. Every rank needs the same.
 	UnorderedMessages bool
