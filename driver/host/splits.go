@@ -161,7 +161,7 @@ func (c *communicator) finishSplits(call *plan, ticket uint64) error {
 // where calls are compared, so that all ranks get the same error, else what concerns this rank.
 func (c *communicator) compareSplits(call *plan, ticket uint64) error {
 	n, me, d := len(c.blocks), c.cfg.Rank, &c.division
-	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: c.cfg.ID, Sequence: ticket}
+	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: c.cfg.Name(), Sequence: ticket}
 	for from := range n {
 		theirs := c.table(from, c.step)
 		for to := range n {
