@@ -16,6 +16,8 @@ type desk struct {
 	rt    *symmem.Runtime
 	group *symmem.Group
 	pool  *symmem.Pool
+	// stream is one that no failure of the workload has reached.
+	stream *symmem.Stream
 }
 
 // newDesk is collective over the world.
@@ -32,7 +34,11 @@ func newDesk(ctx context.Context, rt *symmem.Runtime) (*desk, error) {
 	if err := pool.Reserve(ctx, firstSegment, nil); err != nil {
 		return nil, fmt.Errorf("reserving memory for reports: %w", err)
 	}
-	return &desk{rt: rt, group: group, pool: pool}, nil
+	stream, err := rt.NewStream()
+	if err != nil {
+		return nil, fmt.Errorf("making the stream of reports: %w", err)
+	}
+	return &desk{rt: rt, group: group, pool: pool, stream: stream}, nil
 }
 
 // gather returns every rank's message, by rank. It is collective over the world.
@@ -71,7 +77,7 @@ func (d *desk) allGather(ctx context.Context, mine []byte) ([]byte, error) {
 	if err := errors.Join(fromErr, toErr); err != nil {
 		return nil, err
 	}
-	s := d.rt.DefaultStream()
+	s := d.stream
 	if err := s.Copy(from, symmem.Host(mine)); err != nil {
 		return nil, err
 	}
