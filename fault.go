@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -185,7 +186,7 @@ func (g *Group) read(got [][]byte) reports {
 	all := reports{of: map[string][]report{}}
 	for from, m := range got {
 		r := report{from: g.ranks[from]}
-		if json.Unmarshal(m, &r) != nil {
+		if json.Unmarshal(m, &r) != nil || !r.complete() {
 			all.silent = append(all.silent, g.ranks[from])
 			continue
 		}
@@ -228,18 +229,33 @@ func (g *Group) conclude(cause error, all reports) error {
 			Members: g.ranks,
 		}
 	case len(of[kindAborted]) > 0:
-		return fmt.Errorf("group %s: %w", g.id, ErrAborted)
+		return g.aborted(of[kindAborted])
 	case len(of[kindOther]) > 0:
 		first := of[kindOther][0]
-		return fmt.Errorf("group %s failed on rank %d of the world: %s", g.id, first.from, first.Text)
+		return fmt.Errorf("group %s failed on rank %d of the world: %s", g.ID(), first.from, first.Text)
 	case len(all.silent) > 0:
 		// A rank has failed, and then did not come to say why.
 		return &TimeoutError{
-			Doing: "finding out why group " + g.id + " failed", Waited: grace, Missing: all.silent,
+			Doing: "finding out why group " + g.ID() + " failed", Waited: grace, Missing: all.silent,
 			Members: g.ranks,
 		}
 	}
 	return cause
+}
+
+// aborted is the error of a group that ranks have aborted: those that say so of themselves, or,
+// where they say nothing any more, those of whom others do.
+func (g *Group) aborted(reports []report) error {
+	var ranks []int
+	for _, r := range reports {
+		ranks = append(ranks, r.Ranks...)
+		if len(r.Ranks) == 0 {
+			ranks = append(ranks, r.from)
+		}
+	}
+	slices.Sort(ranks)
+	return fmt.Errorf("group %s: %w by %s", g.ID(), ErrAborted,
+		driver.RanksOf(slices.Compact(ranks), g.ranks))
 }
 
 // comparable are the histories that ranks compare after a fault. Those that are still on their way

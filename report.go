@@ -2,7 +2,6 @@ package symmem
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -77,6 +76,8 @@ func reportOf(cause error) report {
 			Kind: kindLate, Doing: late.Doing, Waited: late.Waited, Ranks: late.Missing,
 			Activity: late.Activity, Members: late.Members,
 		}
+	case errors.As(cause, &peer) && peer.Aborted:
+		return report{Kind: kindAborted, Ranks: peer.Ranks, Text: cause.Error()}
 	case errors.Is(cause, driver.ErrAborted):
 		return report{Kind: kindAborted, Text: cause.Error()}
 	case errors.As(cause, &peer):
@@ -103,6 +104,17 @@ func merge(reports []report) (first report, ranks []int, activity map[int]string
 	return reports[0], slices.Compact(ranks), activity
 }
 
+// complete reports whether a report has what its kind needs. Another process has made it.
+func (r *report) complete() bool {
+	switch r.Kind {
+	case kindPrior:
+		return r.Cause != nil && r.Cause.complete()
+	case kindMessages:
+		return r.Messages != nil
+	}
+	return true
+}
+
 // err is the error that a report was made of, as far as a report holds it.
 func (r *report) err() error {
 	switch r.Kind {
@@ -114,7 +126,7 @@ func (r *report) err() error {
 			Members: r.Members,
 		}
 	case kindAborted:
-		return fmt.Errorf("%s: %w", strings.TrimSuffix(r.Text, ": "+ErrAborted.Error()), ErrAborted)
+		return &toldError{text: r.Text, is: ErrAborted}
 	case kindPrior:
 		return &PriorError{Doing: r.Doing, Rank: r.Rank, Cause: r.Cause.err()}
 	case kindMessages:
@@ -132,3 +144,13 @@ func (r *report) err() error {
 	}
 	return errors.New(r.Text)
 }
+
+// toldError is the error of another rank, in its words.
+type toldError struct {
+	text string
+	is   error
+}
+
+func (e *toldError) Error() string { return e.text }
+
+func (e *toldError) Is(target error) bool { return target == e.is }
