@@ -221,7 +221,7 @@ func (g *Group) conclude(cause error, all reports) error {
 			return &driver.StrayError{Doing: first.Doing, Elsewhere: activity, Members: g.ranks}
 		}
 	case len(of[kindMessages]) > 0:
-		return mergeMessages(of[kindMessages])
+		return g.concludeMessages(cause, of[kindMessages])
 	case len(of[kindLate]) > 0:
 		first, ranks, activity := merge(of[kindLate])
 		return &TimeoutError{

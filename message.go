@@ -2,7 +2,8 @@ package symmem
 
 import (
 	"context"
-	"fmt"
+	"encoding/json"
+	"errors"
 
 	"symmem/driver"
 )
@@ -76,40 +77,58 @@ func (o Options) messages() string {
 	return "in order with collectives"
 }
 
-// mergeMessages makes one error of what ranks have found about messages. Where they have counted
-// theirs it names the pairs in which the counts differ.
-func mergeMessages(reports []report) error {
+// concludeMessages makes one error of what ranks have found about messages. If they do not match at a
+// collective, all ranks tell how many they have sent and received before it.
+func (g *Group) concludeMessages(cause error, reports []report) error {
 	first := reports[0].Messages
 	if first == nil {
-		return fmt.Errorf("rank %d of the world tells of messages, but not of which: %w",
-			reports[0].from, driver.ErrFault)
+		return cause
 	}
-	if first.Fault != driver.MessagesUnmatched || first.Sequence == 0 {
+	counts, ok := g.comm.(driver.MessageCounts)
+	if first.Fault != driver.MessagesUnmatched || first.Sequence == 0 || !ok {
 		return first
 	}
+	mine, err := json.Marshal(counts.MessagesBefore(first.Sequence))
+	if err != nil {
+		return errors.Join(first, err)
+	}
+	got, err := g.meet(context.Background(), mine)
+	if err != nil {
+		return errors.Join(first, err)
+	}
+	var all []MessageEnds
+	for _, m := range got {
+		var theirs []MessageEnds
+		if json.Unmarshal(m, &theirs) == nil {
+			all = append(all, theirs...)
+		}
+	}
+	merged := *first
+	merged.Ends = unmatched(all)
+	return &merged
+}
+
+// unmatched adds up what ranks have sent and received, and lists the pairs in which that differs. Of
+// the messages to a rank with a tag, those that are received from any source may be of any pair.
+func unmatched(ends []MessageEnds) []MessageEnds {
 	type pair struct{ from, to, tag int }
 	type end struct{ to, tag int }
 	pairs, balance := map[pair]*MessageEnds{}, map[end]int64{}
-	for _, r := range reports {
-		if r.Messages == nil {
-			continue
+	for _, e := range ends {
+		p := pair{e.From, e.To, e.Tag}
+		if pairs[p] == nil {
+			pairs[p] = &MessageEnds{From: e.From, To: e.To, Tag: e.Tag}
 		}
-		for _, e := range r.Messages.Ends {
-			p := pair{e.From, e.To, e.Tag}
-			if pairs[p] == nil {
-				pairs[p] = &MessageEnds{From: e.From, To: e.To, Tag: e.Tag}
-			}
-			pairs[p].Sent += e.Sent
-			pairs[p].Received += e.Received
-			balance[end{e.To, e.Tag}] += int64(e.Sent) - int64(e.Received)
-		}
+		pairs[p].Sent += e.Sent
+		pairs[p].Received += e.Received
+		balance[end{e.To, e.Tag}] += int64(e.Sent) - int64(e.Received)
 	}
-	merged := &MessageError{Fault: first.Fault, Group: first.Group, Sequence: first.Sequence}
+	merged := MessageError{}
 	for p, e := range pairs {
 		if balance[end{p.to, p.tag}] != 0 && e.Sent != e.Received {
 			merged.Ends = append(merged.Ends, *e)
 		}
 	}
 	merged.Sort()
-	return merged
+	return merged.Ends
 }

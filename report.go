@@ -130,7 +130,9 @@ func (r *report) err() error {
 	case kindPrior:
 		return &PriorError{Doing: r.Doing, Rank: r.Rank, Cause: r.Cause.err()}
 	case kindMessages:
-		return mergeMessages([]report{*r})
+		if r.Messages != nil {
+			return r.Messages
+		}
 	case kindDiverged:
 		if r.Divergence != nil {
 			return r.Divergence

@@ -138,26 +138,33 @@ func (c *communicator) weigh(digest uint64) uint64 {
 	return digest ^ c.balance
 }
 
-// unbalanced says what this rank has sent and received before a collective at which the balances of
-// the ranks do not add up to 0. The other ranks say the same of theirs.
+// unbalanced says that the balances of the ranks do not add up to 0 at a collective, and what this
+// rank has sent and received before.
 func (c *communicator) unbalanced(collective uint64) error {
-	m, me := &c.mail, c.cfg.Ranks[c.cfg.Rank]
-	e := &driver.MessageError{
+	return &driver.MessageError{
 		Fault: driver.MessagesUnmatched, Group: c.cfg.Name(), Sequence: collective,
+		Ends: c.MessagesBefore(collective),
 	}
+}
+
+var _ driver.MessageCounts = (*communicator)(nil)
+
+// MessagesBefore lists what this rank has sent and received before a collective.
+func (c *communicator) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
+	m, me := &c.mail, c.cfg.Ranks[c.cfg.Rank]
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, n := range m.sent.Before(collective) {
-		e.Ends = append(e.Ends, driver.MessageEnds{
+		ends = append(ends, driver.MessageEnds{
 			From: me, To: c.cfg.Ranks[n.Peer], Tag: n.Tag, Sent: n.Calls,
 		})
 	}
 	for _, n := range m.awaited.Before(collective) {
-		e.Ends = append(e.Ends, driver.MessageEnds{
+		ends = append(ends, driver.MessageEnds{
 			From: c.worldOf(n.Peer), To: me, Tag: n.Tag, Received: n.Calls,
 		})
 	}
-	return e
+	return ends
 }
 
 // worldOf is the world rank of a group rank or of AnySource.

@@ -1,0 +1,164 @@
+package symmem_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"symmem"
+)
+
+func onHost() symmem.Options {
+	return symmem.Options{Backend: "host", Path: symmem.PathPlain, Tuning: symmem.BuiltInTuning}
+}
+
+func TestMessagesHaveTagsAndSources(t *testing.T) {
+	together(t, 3, onHost(), func(r *rank) {
+		g, s := r.World(), r.DefaultStream()
+		if r.Rank() > 0 {
+			x := []int32{int32(r.Rank())}
+			for _, tag := range []int{symmem.MaxTag, 0} {
+				r.ok(g.SendTagged(r.ctx, symmem.Host(x), 1, symmem.Int32, 0, tag, s))
+			}
+			r.ok(s.Synchronize(r.ctx))
+			return
+		}
+		got, sources := make([]int32, 4), make([]int, 4)
+		for i := range got {
+			r.ok(g.Do(r.ctx, symmem.Call{
+				Operation: symmem.OpRecv, Type: symmem.Int32, Root: symmem.AnySource,
+				Tag: i / 2 * symmem.MaxTag, Count: 1, Recv: symmem.Host(got[i : i+1]),
+				Arrived: func(source int) { sources[i] = source },
+			}, s))
+		}
+		r.ok(s.Synchronize(r.ctx))
+		for i := range got {
+			if int(got[i]) != sources[i] || got[i^1] != 3-got[i] {
+				r.failf("got %v from %v", got, sources)
+			}
+		}
+	})
+}
+
+func TestMessagesThatNoRankCouldSendAreRefused(t *testing.T) {
+	together(t, 2, onHost(), func(r *rank) {
+		g, x := r.World(), symmem.Host(make([]int32, 4))
+		splits := symmem.Contiguous([]int64{1, 1}, []int64{1, 1})
+		for what, c := range map[string]symmem.Call{
+			"a negative tag":          {Operation: symmem.OpSend, Root: 1 - r.Rank(), Tag: -1},
+			"a tag of a collective":   {Operation: symmem.OpBarrier, Tag: 1},
+			"a send to any rank":      {Operation: symmem.OpSend, Root: symmem.AnySource},
+			"an arrival of a barrier": {Operation: symmem.OpBarrier, Arrived: func(int) {}},
+			"splits of an all-to-all": {Operation: symmem.OpAllToAll, Splits: &splits},
+			"no splits":               {Operation: symmem.OpAllToAllV},
+			"a count beside splits":   {Operation: symmem.OpAllToAllV, Splits: &splits, Count: 1},
+			"splits of three":         {Operation: symmem.OpAllToAllV, Splits: &symmem.Splits{}},
+		} {
+			c.Type, c.Send, c.Recv = symmem.Int32, x, x
+			if err := g.Do(r.ctx, c, nil); !errors.Is(err, symmem.ErrInvalid) {
+				r.failf("%s: got %v", what, err)
+			}
+		}
+	})
+}
+
+// stepsWithMessages is a program of steps with a message from rank 0 to the last one, on a stream of
+// its own, and a collective. Ranks may leave a call out. It returns what it fails with.
+func stepsWithMessages(r *rank, leaveOut func(step, rank int) bool) error {
+	g, s := r.World(), r.DefaultStream()
+	x, y, last := make([]int32, 100), make([]int32, 10), r.Size()-1
+	own, err := r.NewStream()
+	r.ok(err)
+	defer func() { _ = own.Synchronize(r.ctx) }() // it fails as the group does
+	for step := range 4 {
+		switch {
+		case leaveOut(step, r.Rank()):
+		case r.Rank() == 0:
+			err = g.SendTagged(r.ctx, symmem.Host(x), 100, symmem.Int32, last, 5, own)
+		case r.Rank() == last:
+			err = g.RecvTagged(r.ctx, symmem.Host(x), 100, symmem.Int32, 0, 5, own)
+		}
+		if err == nil {
+			err = g.AllReduce(r.ctx, symmem.Host(y), symmem.Host(y), 10, symmem.Int32,
+				symmem.Max, s)
+		}
+		if err = errors.Join(err, s.Synchronize(r.ctx)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestAForgottenMessageIsFoundAtTheNextCollective(t *testing.T) {
+	for _, forgetful := range []int{0, 2} {
+		t.Run(fmt.Sprint("rank ", forgetful), func(t *testing.T) {
+			want := symmem.MessageEnds{From: 0, To: 2, Tag: 5, Sent: 2, Received: 1}
+			if forgetful == 0 {
+				want.Sent, want.Received = 1, 2
+			}
+			var errs [3]error
+			together(t, 3, onHost(), func(r *rank) {
+				_ = stepsWithMessages(r, func(step, rank int) bool {
+					return step == 1 && rank == forgetful
+				})
+				<-r.World().Ended()
+				errs[r.Rank()] = r.World().Err()
+			})
+			for number, err := range errs {
+				var e *symmem.MessageError
+				if !errors.As(err, &e) || e.Sequence != 2 || !slices.Equal(e.Ends, []symmem.MessageEnds{want}) {
+					t.Errorf("rank %d has %v, want %v at collective 2", number, err, want)
+				}
+				if err != nil && err.Error() != errs[0].Error() {
+					t.Errorf("rank %d has %v, rank 0 %v", number, err, errs[0])
+				}
+			}
+		})
+	}
+}
+
+func TestUnorderedMessagesMayPassCollectives(t *testing.T) {
+	o := onHost()
+	o.UnorderedMessages = true
+	together(t, 2, o, func(r *rank) {
+		g, s, x := r.World(), r.DefaultStream(), []int32{int32(7 - r.Rank())}
+		if r.Rank() == 0 {
+			r.ok(g.Send(r.ctx, symmem.Host(x), 1, symmem.Int32, 1, s))
+		}
+		r.ok(g.Barrier(r.ctx, s))
+		r.ok(g.Barrier(r.ctx, s))
+		if r.Rank() == 1 {
+			r.ok(g.Recv(r.ctx, symmem.Host(x), 1, symmem.Int32, 0, s))
+		}
+		r.ok(s.Synchronize(r.ctx))
+		if x[0] != 7 {
+			r.failf("got %d", x[0])
+		}
+	})
+}
+
+func TestAMessageThatNobodyReceivesIsAnErrorOfTheClose(t *testing.T) {
+	together(t, 2, onHost(), func(r *rank) {
+		g, err := r.Join(r.ctx, "leaving", []int{0, 1})
+		r.ok(err)
+		if r.Rank() == 0 {
+			x := symmem.Host([]int32{1})
+			r.ok(g.SendTagged(r.ctx, x, 1, symmem.Int32, 1, 3, nil))
+			r.ok(r.DefaultStream().Synchronize(r.ctx))
+		}
+		r.ok(r.World().Barrier(r.ctx, nil))
+		err = g.Close()
+		var e *symmem.MessageError
+		switch {
+		case r.Rank() == 0:
+			r.ok(r.World().Barrier(r.ctx, nil))
+			return
+		case !errors.As(err, &e) || e.Fault != symmem.MessagesUnmatched:
+			r.failf("got %v", err)
+		case !slices.Equal(e.Ends, []symmem.MessageEnds{{From: 0, To: 1, Tag: 3, Number: 1, Sent: 1}}):
+			r.failf("got %v", err)
+		}
+		r.ok(r.World().Barrier(r.ctx, nil))
+	})
+}
