@@ -36,6 +36,30 @@ API int symmem_all_to_all(uint64_t group, int64_t count, int type, int path, con
 	return symmem_collective(group, SYMMEM_ALL_TO_ALL, count, type, 0, 0, path, send, recv, stream);
 }
 
+API int symmem_all_to_all_v(uint64_t group, size_t ranks, const int64_t *send_counts,
+                            const int64_t *send_offsets, const int64_t *recv_counts,
+                            const int64_t *recv_offsets, int type, const void *send, void *recv,
+                            uint64_t stream) {
+	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
+	return goAllToAllV(group, ranks, (int64_t *)send_counts, (int64_t *)send_offsets,
+	                   (int64_t *)recv_counts, (int64_t *)recv_offsets, type, (void *)send, recv, stream,
+	                   symmem_current_site());
+}
+
+API int symmem_send(uint64_t group, int64_t count, int type, int peer, int tag, const void *send,
+                    uint64_t stream) {
+	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
+	return goMessage(group, SYMMEM_SEND, count, type, peer, tag, (void *)send, NULL, stream,
+	                 symmem_current_site());
+}
+
+API int symmem_recv(uint64_t group, int64_t count, int type, int source, int tag, void *recv,
+                    int32_t *from, uint64_t stream) {
+	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
+	return goMessage(group, SYMMEM_RECV, count, type, source, tag, recv, from, stream,
+	                 symmem_current_site());
+}
+
 API int symmem_all_reduce_rms_norm(uint64_t group, int64_t rows, int64_t hidden, float epsilon,
                                    const void *input, void *residual, const void *weight,
                                    void *output, uint64_t stream) {

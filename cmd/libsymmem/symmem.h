@@ -99,8 +99,12 @@ enum {
 	SYMMEM_ALL_TO_ALL = 5,
 	SYMMEM_SEND = 6,
 	SYMMEM_RECV = 7,
-	SYMMEM_BARRIER = 8
+	SYMMEM_BARRIER = 8,
+	SYMMEM_ALL_TO_ALL_V = 9 /* for symmem_explain; symmem_all_to_all_v makes the call */
 };
+
+/* The source of symmem_recv that takes from whichever rank sends first. */
+enum { SYMMEM_ANY_SOURCE = -1 };
 
 /* Who chooses the path of a collective. */
 enum {
@@ -162,6 +166,9 @@ int symmem_last_error_json(size_t size, char *text, size_t *length);
  *   timeout_ms     bounds every wait for other ranks; 30000
  *   warn_after_ms  how long this rank waits for others that live before it warns of them by name,
  *                  and for every 2 * warn_after_ms after that; 30000; negative: never
+ *   ordered_messages  true numbers messages (symmem_send) together with collectives: one that is
+ *                  sent between other collectives than it is received between is an error, and a
+ *                  forgotten one is found at the next collective; default: false
  *   callsites      true notes a call site with every allocation; default: SYMMEM_CALLSITES=1
  *   scatter        number; segments land at drawn addresses, which shows mistakes
  *   gomaxprocs     threads that symmem's own work may use at a time; SYMMEM_GOMAXPROCS, else 2
@@ -443,9 +450,41 @@ int symmem_reduce_scatter(uint64_t group, int64_t count, int type, int op, int p
 int symmem_broadcast(uint64_t group, int64_t count, int type, int root, int path, const void *send,
                      void *recv, uint64_t stream);
 
-/* Sends count elements to each rank and gathers count of each. */
+/* Sends count elements to each rank and gathers count of each. It is another operation than
+ * symmem_all_to_all_v, also where all counts of that are equal: all ranks call the same one. */
 int symmem_all_to_all(uint64_t group, int64_t count, int type, int path, const void *send,
                       void *recv, uint64_t stream);
+
+/* Sends a part of send to each rank and gathers a part of each into recv. `ranks` is the size of the
+ * group; part r of send, of send_counts[r] elements, begins at send_offsets[r] and goes to rank r, and
+ * recv_counts[r] elements of rank r go to recv_offsets[r]. Null offsets are parts one behind the
+ * other. Any counts will do, also none, and others on each rank, but what a rank sends to another is
+ * what that one expects of it: else no buffer is written and, with SYMMEM_CHECK_EVERY, all ranks get
+ * SYMMEM_ERR_DIVERGENCE, whose detail names the pairs. The lists are copied. send may be recv. It is
+ * a collective that registers nothing. */
+int symmem_all_to_all_v(uint64_t group, size_t ranks, const int64_t *send_counts,
+                        const int64_t *send_offsets, const int64_t *recv_counts,
+                        const int64_t *recv_offsets, int type, const void *send, void *recv,
+                        uint64_t stream);
+
+/* Messages between two ranks of a group. The k-th symmem_send of a pair with a tag belongs to the k-th
+ * symmem_recv with it, in the order of calls on each rank, whatever the streams. Tags are from 0 to
+ * 2^31 - 1. Both directions go at once, at any size: a send whose receiver is not there yet copies
+ * what is left of the message, and its stream goes on. Messages and collectives may be mixed freely,
+ * unless symmem_open was told "ordered_messages". What is unmatched when a group closes is
+ * SYMMEM_ERR_DIVERGENCE, and so are two ends of different sizes.
+ *
+ * On GPUs, which need to be of one machine for that, the messages of a pair are taken in the order of
+ * the calls whatever their tags: a receive for another tag is SYMMEM_ERR_DIVERGENCE, and
+ * SYMMEM_ANY_SOURCE is SYMMEM_ERR_UNSUPPORTED. */
+int symmem_send(uint64_t group, int64_t count, int type, int peer, int tag, const void *send,
+                uint64_t stream);
+
+/* Receives from a rank of the group or from SYMMEM_ANY_SOURCE: that takes the message with the tag
+ * that arrives first. *from, if it is not null, gets the rank that has sent the message, and must live
+ * until the stream has done the work. */
+int symmem_recv(uint64_t group, int64_t count, int type, int source, int tag, void *recv,
+                int32_t *from, uint64_t stream);
 
 /* All-reduce, residual and RMSNorm of rows of bfloat16 on addresses of 16, in two kernels, the
  * second of which does what is left; measured faster than one:

@@ -94,8 +94,10 @@ func CodeOf(err error) Code {
 	var stray *symmem.StrayError
 	var lost *symmem.RankLostError
 	var late *symmem.TimeoutError
+	var messages *symmem.MessageError
 	switch {
-	case errors.As(err, &diverged), errors.As(err, &differs), errors.As(err, &stray):
+	case errors.As(err, &diverged), errors.As(err, &differs), errors.As(err, &stray),
+		errors.As(err, &messages):
 		return Divergence
 	case errors.As(err, &lost):
 		return RankLost
@@ -127,10 +129,16 @@ func (c Code) Words(err error) string {
 	if hint := hints[c]; hint != "" {
 		text += "; " + hint
 	}
-	if c == Divergence && !hasSites(err) {
+	if c == Divergence && !aboutMessages(err) && !hasSites(err) {
 		text += "; set SYMMEM_CALLSITES=1 to see the lines"
 	}
 	return text
+}
+
+// aboutMessages reports whether an error is about the ends of messages, which have no call sites.
+func aboutMessages(err error) bool {
+	var messages *symmem.MessageError
+	return errors.As(err, &messages)
 }
 
 // hasSites tells whether a divergence has the call sites of its ranks.

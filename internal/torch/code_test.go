@@ -58,7 +58,7 @@ func TestTheTermsAreThoseOfTheHeader(t *testing.T) {
 	for i, v := range levels {
 		same("CHECK_"+v.String(), i)
 	}
-	camel := regexp.MustCompile(`([a-z])([A-Z])`)
+	camel := regexp.MustCompile(`([a-z]|All)([A-Z])`)
 	for i, v := range operations {
 		same(camel.ReplaceAllString(v.String(), "${1}_$2"), i)
 	}

@@ -60,6 +60,9 @@ func (c *Call) resolve(g *group) (symmem.Call, error) {
 		return call, fmt.Errorf("count %d: %w", c.Count, symmem.ErrOutOfRange)
 	}
 	resolved := driver.Call{Operation: call.Operation, DataType: call.Type, Count: call.Count}
+	if call.Operation == symmem.OpAllToAllV {
+		resolved.Operation = symmem.OpAllToAll // Explain takes even splits
+	}
 	send, recv := resolved.Spans(g.Size())
 	call.Send, call.Recv = symmem.Foreign(c.Send, send), symmem.Foreign(c.Recv, recv)
 	return call, nil

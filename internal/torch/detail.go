@@ -32,6 +32,8 @@ type divergenceDetail struct {
 	Variants []variantDetail `json:"variants"`
 	// Elsewhere says where ranks wait, if they wait for each other in different places.
 	Elsewhere map[int]string `json:"elsewhere,omitempty"`
+	// Messages are those whose ends do not fit together; Why says in what.
+	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
 type variantDetail struct {
@@ -74,6 +76,7 @@ func (d *detail) fill(err error) {
 	var lost *symmem.RankLostError
 	var late *symmem.TimeoutError
 	var memory *symmem.OutOfMemoryError
+	var messages *symmem.MessageError
 	switch {
 	case errors.As(err, &diverged):
 		d.Divergence = divergenceOf(diverged)
@@ -82,6 +85,10 @@ func (d *detail) fill(err error) {
 		d.Divergence.Deviant = ranks(differs.Others)
 	case errors.As(err, &stray):
 		d.Divergence = elsewhere("place", "", stray.Elsewhere)
+	case errors.As(err, &messages):
+		d.Divergence = elsewhere("messages", messages.Group, nil)
+		d.Divergence.Position, d.Divergence.Last = messages.Sequence, messages.Sequence
+		d.Divergence.Why, d.Divergence.Messages = string(messages.Fault), messages.Ends
 	case errors.As(err, &lost):
 		d.RankLost = &lostDetail{Doing: lost.Doing, Ranks: ranks(lost.Ranks)}
 	case errors.As(err, &late):

@@ -30,6 +30,7 @@ type Options struct {
 	TimeoutMS       int64             `json:"timeout_ms"`
 	WarnAfterMS     int64             `json:"warn_after_ms"`
 	CallSites       *bool             `json:"callsites"`
+	OrderedMessages bool              `json:"ordered_messages"`
 	Scatter         uint64            `json:"scatter"`
 	GoMaxProcs      int               `json:"gomaxprocs"`
 	Pool            PoolOptions       `json:"pool"`
@@ -64,9 +65,10 @@ func (o *Options) runtime() (symmem.Options, error) {
 	out := symmem.Options{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
 		Store: o.Store, Token: o.Token, Backend: o.Backend, Tuning: o.Tuning, Scatter: o.Scatter,
-		CheckInterval: time.Duration(o.CheckIntervalMS) * time.Millisecond,
-		Timeout:       time.Duration(o.TimeoutMS) * time.Millisecond,
-		WarnAfter:     time.Duration(o.WarnAfterMS) * time.Millisecond,
+		CheckInterval:     time.Duration(o.CheckIntervalMS) * time.Millisecond,
+		Timeout:           time.Duration(o.TimeoutMS) * time.Millisecond,
+		WarnAfter:         time.Duration(o.WarnAfterMS) * time.Millisecond,
+		UnorderedMessages: !o.OrderedMessages,
 	}
 	const day = 24 * 60 * 60 * 1000
 	if o.TimeoutMS < 0 || o.TimeoutMS > day || o.CheckIntervalMS > day || o.WarnAfterMS > day {

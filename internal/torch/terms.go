@@ -18,6 +18,7 @@ var (
 	operations = []symmem.Operation{
 		symmem.OpAllReduce, symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpBroadcast,
 		symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend, symmem.OpRecv, symmem.OpBarrier,
+		symmem.OpAllToAllV,
 	}
 	paths = []symmem.PathChoice{
 		symmem.PathDefault, symmem.PathAuto, symmem.PathPlain, symmem.PathWindow,

@@ -14,7 +14,7 @@ static const struct {
 	{"reopen", reopen},   {"exit-waiting", exit_waiting}, {"plug", plug},
 	{"mismatch", mismatch}, {"speed", speed},       {"attach", attach},           {"capture", capture},
 	{"norm", norm},       {"pending", pending},         {"panics", panics},
-	{"locked", locked},
+	{"locked", locked},   {"messages", messages},       {"splits", splits},
 };
 
 int main(int argc, char **argv) {

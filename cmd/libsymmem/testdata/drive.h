@@ -75,5 +75,7 @@ void attach(void);
 void capture(void);
 void norm(void);
 void speed(void);
+void messages(void);
+void splits(void);
 
 #endif

@@ -78,6 +78,10 @@ static void collectives(uint64_t world, void *at) {
 	REFUSED(symmem_reduce_scatter(world, 1, type, sum, path, at, at, 0));
 	REFUSED(symmem_broadcast(world, 1, type, 0, path, at, at, 0));
 	REFUSED(symmem_all_to_all(world, 1, type, path, at, at, 0));
+	const int64_t one = 1;
+	REFUSED(symmem_all_to_all_v(world, 1, &one, NULL, &one, NULL, type, at, at, 0));
+	REFUSED(symmem_send(world, 1, type, 1, 0, at, 0));
+	REFUSED(symmem_recv(world, 1, type, 1, 0, at, NULL, 0));
 	REFUSED(symmem_all_reduce_rms_norm(world, 1, 8, 0, at, at, at, at, 0));
 	REFUSED(symmem_barrier(world, 0));
 	REFUSED(symmem_stream_synchronize(0));

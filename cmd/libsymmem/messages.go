@@ -1,0 +1,64 @@
+package main
+
+// #include "shim.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"symmem"
+	"symmem/internal/torch"
+)
+
+//export goMessage
+func goMessage(
+	group C.uint64_t, operation C.int, count C.int64_t, dataType, peer, tag C.int,
+	buffer unsafe.Pointer, from *C.int32_t, stream C.uint64_t, site C.uint32_t,
+) C.int {
+	return guarded(func() error {
+		m := &torch.Message{
+			Operation: int(operation), Count: int64(count), Type: int(dataType), Peer: int(peer),
+			Tag: int(tag), Buffer: uintptr(buffer), Stream: uintptr(stream), Site: uint32(site),
+		}
+		if from != nil {
+			m.From = func(rank int) { *from = C.int32_t(rank) }
+		}
+		return library.Message(uint64(group), m)
+	})
+}
+
+//export goAllToAllV
+func goAllToAllV(
+	group C.uint64_t, ranks C.size_t, sendCounts, sendOffsets, recvCounts, recvOffsets *C.int64_t,
+	dataType C.int, send, recv unsafe.Pointer, stream C.uint64_t, site C.uint32_t,
+) C.int {
+	return guarded(func() error {
+		if sendCounts == nil || recvCounts == nil {
+			return missing("the counts")
+		}
+		if ranks == 0 || ranks > maxRanks {
+			return fmt.Errorf("splits for %d ranks: %w", ranks, symmem.ErrInvalid)
+		}
+		return library.Exchange(uint64(group), &torch.Exchange{
+			Type: int(dataType), Send: uintptr(send), Recv: uintptr(recv), Stream: uintptr(stream),
+			Site: uint32(site),
+			Splits: symmem.Splits{
+				SendCounts: numbers(ranks, sendCounts), SendOffsets: numbers(ranks, sendOffsets),
+				RecvCounts: numbers(ranks, recvCounts), RecvOffsets: numbers(ranks, recvOffsets),
+			},
+		})
+	})
+}
+
+// numbers copies a list of C's; null is nil.
+func numbers(count C.size_t, list *C.int64_t) []int64 {
+	if list == nil {
+		return nil
+	}
+	all := make([]int64, count)
+	for i, n := range unsafe.Slice(list, int(count)) {
+		all[i] = int64(n)
+	}
+	return all
+}
