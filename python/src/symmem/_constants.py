@@ -82,6 +82,11 @@ class Operation(IntEnum):
     SEND = 6
     RECV = 7
     BARRIER = 8
+    ALL_TO_ALL_V = 9
+
+
+ANY_SOURCE = -1
+"""The source of a receive that takes from whichever rank sends first."""
 
 
 class Path(IntEnum):
