@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -62,8 +63,19 @@ type memberEntry struct {
 	member *membership
 }
 
-// connect joins a group of world ranks.
+// connect joins a group of world ranks. If one of them ends meanwhile it returns a RankLostError.
 func (rt *Runtime) connect(
+	ctx context.Context, id string, ranks []int, rank int,
+) (g *Group, err error) {
+	doing := "joining group " + strings.TrimSpace(id)
+	err = rt.together(ctx, doing, ranks, func(ctx context.Context) (err error) {
+		g, err = rt.connectUnguarded(ctx, id, ranks, rank)
+		return err
+	})
+	return g, err
+}
+
+func (rt *Runtime) connectUnguarded(
 	ctx context.Context, id string, ranks []int, rank int,
 ) (*Group, error) {
 	config := driver.GroupConfig{

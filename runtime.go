@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/rendezvous"
@@ -25,7 +25,7 @@ type Runtime struct {
 	size    int
 	device  driver.Device
 	store   rendezvous.Store
-	leave   io.Closer
+	company company
 	level   levelCell
 	world   *Group
 	local   *Pool
@@ -56,15 +56,13 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	}
 	ctx, cancel := opts.bound(ctx)
 	defer cancel()
-	store, leave, err := rendezvous.Connect(ctx, w)
+	store, member, err := rendezvous.Connect(ctx, w)
 	if err != nil {
-		return nil, fmt.Errorf("opening symmem: %w", absence(err))
+		return nil, fmt.Errorf("opening symmem: %w", notMet(err))
 	}
-	ctx, stop := rendezvous.Guard(ctx, leave)
-	defer stop()
 	opts.LocalRank = w.LocalRank
 	rt := &Runtime{
-		opts: opts, source: string(w.Source), rank: w.Rank, size: w.Size, store: store, leave: leave,
+		opts: opts, source: string(w.Source), rank: w.Rank, size: w.Size, store: store, company: member,
 	}
 	return rt.start(ctx)
 }
@@ -87,7 +85,7 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 			o := opts
 			o.Rank, o.Size, o.LocalRank = r, n, r
 			rt := &Runtime{
-				opts: o, source: "one process", rank: r, size: n, store: store, leave: members,
+				opts: o, source: "one process", rank: r, size: n, store: store, company: members,
 			}
 			runtimes[r], errs[r] = rt.start(ctx)
 		})
@@ -104,23 +102,6 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	return runtimes, nil
 }
 
-// members closes the store of a local world when its last rank leaves.
-type members struct {
-	mu    sync.Mutex
-	store io.Closer
-	left  int
-}
-
-// Close counts a rank out.
-func (m *members) Close() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.left--; m.left > 0 {
-		return nil
-	}
-	return m.store.Close()
-}
-
 // start opens the device and joins the world. It cleans up after itself when it fails.
 func (rt *Runtime) start(ctx context.Context) (*Runtime, error) {
 	if err := rt.open(ctx); err != nil {
@@ -135,10 +116,17 @@ func (rt *Runtime) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rt.device, err = b.Open(ctx, driver.Config{
-		Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.ordinal(), Store: rt.store,
-		Timeout: rt.opts.Timeout, Scatter: rt.opts.Scatter,
-		Late: rt.opts.late(),
+	all := make([]int, rt.size)
+	for r := range all {
+		all[r] = r
+	}
+	err = rt.together(ctx, "opening symmem", all, func(ctx context.Context) (err error) {
+		rt.device, err = b.Open(ctx, driver.Config{
+			Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.ordinal(), Store: rt.store,
+			Timeout: rt.opts.Timeout, Scatter: rt.opts.Scatter,
+			Late: rt.opts.late(),
+		})
+		return err
 	})
 	if err != nil {
 		return err
@@ -146,10 +134,6 @@ func (rt *Runtime) open(ctx context.Context) error {
 	rt.level.store(rt.opts.Check.resolve(rt.device.Info().CheckIsFree))
 	if rt.stream, err = rt.NewStream(); err != nil {
 		return err
-	}
-	all := make([]int, rt.size)
-	for r := range all {
-		all[r] = r
 	}
 	if rt.world, err = rt.connect(ctx, "world", all, rt.rank); err != nil {
 		return err
@@ -177,9 +161,9 @@ func (rt *Runtime) Device() driver.Info { return rt.device.Info() }
 func (rt *Runtime) Check() CheckLevel { return rt.level.load() }
 
 // Close leaves every group and gives all memory back. It waits for queued work, bounded by the
-// timeout, and for no other rank, except that the rank that serves the store waits a while for
-// the others to leave, and that a fault of a group which nobody was told of is found out together.
-// The error says it once, however many streams had it. A second Close does nothing.
+// timeout, and for no other rank, except that the rank that serves the store waits for the others
+// to leave, until the timeout has passed since the call (and 1 s at least), and that a fault of a
+// group which nobody was told of is found out together. Ranks that have ended are not waited for. The error says it once, however many streams had it. A second Close does nothing.
 func (rt *Runtime) Close() error {
 	rt.mu.Lock()
 	if rt.closed {
@@ -189,6 +173,7 @@ func (rt *Runtime) Close() error {
 	rt.closed = true
 	groups, pools, streams := rt.groups, rt.pools, rt.streams
 	rt.mu.Unlock()
+	due := time.Now().Add(rt.opts.Timeout)
 	var errs []error
 	for _, s := range streams {
 		for _, err := range parts(s.close()) {
@@ -204,7 +189,7 @@ func (rt *Runtime) Close() error {
 	if rt.device != nil {
 		errs = append(errs, rt.device.Close())
 	}
-	errs = append(errs, rt.leave.Close())
+	errs = append(errs, rt.leave(due))
 	return once(errs...)
 }
 

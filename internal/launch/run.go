@@ -59,7 +59,6 @@ type job struct {
 
 func newJob(s *Spec, store *rendezvous.Server) *job {
 	terminal := &sync.Mutex{}
-	store.TellEnds()
 	return &job{
 		store:       store,
 		spec:        s,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -43,9 +42,8 @@ func (e *AbsentError) Unwrap() error { return e.Err }
 // Keys of the Store are apart from those of other jobs, of earlier attempts of this job (as far
 // as the launcher counts them), and of other calls of Connect.
 //
-// The Closer leaves the job. On the rank that serves the store the last Closer waits until the
-// others have left, too, for at most 30 s: the others' store is lost after that.
-func Connect(ctx context.Context, w World) (Store, io.Closer, error) {
+// The Member is this rank's part in that. It must be closed, which leaves the job.
+func Connect(ctx context.Context, w World) (Store, *Member, error) {
 	if problem := w.problem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
 	}
@@ -65,7 +63,7 @@ const mostHangUps = 3
 
 // connect tries again when the store is lost: it may have been one that rank 0 was about to
 // close, after an earlier Connect on the same address.
-func connect(ctx context.Context, w World) (*member, error) {
+func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
 		to, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)
 		if err != nil {
@@ -90,8 +88,8 @@ func connect(ctx context.Context, w World) (*member, error) {
 }
 
 // attempt connects once.
-func attempt(ctx context.Context, w World) (*member, error) {
-	m := &member{world: w, linger: lingerWait}
+func attempt(ctx context.Context, w World) (*Member, error) {
+	m := &Member{world: w}
 	if err := m.open(ctx); err != nil {
 		return nil, err
 	}
@@ -99,7 +97,7 @@ func attempt(ctx context.Context, w World) (*member, error) {
 		return nil, errors.Join(err, m.Close())
 	}
 	if m.service != nil {
-		left := m.others("left")
+		left := m.others(leftKey)
 		for i := range left {
 			left[i] = m.base + "/" + left[i]
 		}
@@ -109,7 +107,7 @@ func attempt(ctx context.Context, w World) (*member, error) {
 }
 
 // open connects to the store, and serves it where that is this rank's part.
-func (m *member) open(ctx context.Context) (err error) {
+func (m *Member) open(ctx context.Context) (err error) {
 	route := m.world.Route
 	switch {
 	case route.Kind == RouteLocal:
@@ -142,7 +140,7 @@ func listenAddress(address string) string {
 	return net.JoinHostPort("", port)
 }
 
-// lingerWait is how long rank 0 serves on for ranks that have not left.
+// lingerWait is how long rank 0 serves on for ranks that have not left, unless it is told.
 const lingerWait = 30 * time.Second
 
 // leaveWait is how long a rank tries to say that it leaves.

@@ -227,7 +227,7 @@ func TestARankCutOffWhileItJoinsNamesTheAbsent(t *testing.T) {
 	cause := errors.New("the deadline")
 	calls := 0
 	client := newClient(server.Address(), func(ctx context.Context) (*link, error) {
-		if calls++; calls > 1 {
+		if calls++; calls > 2 {
 			return nil, ErrLost
 		}
 		conn, err := net.Dial("unix", strings.TrimPrefix(server.Address(), unixScheme))
@@ -237,7 +237,7 @@ func TestARankCutOffWhileItJoinsNamesTheAbsent(t *testing.T) {
 		cut := &cutConn{Conn: conn, end: func() { cancel(cause) }, cut: make(chan struct{})}
 		return handshake(ctx, cut, Endpoint{Address: server.Address()})
 	})
-	m := &member{world: worldsOf(3, Route{Kind: RouteServe})[2], client: client}
+	m := &Member{world: worldsOf(3, Route{Kind: RouteServe})[2], client: client}
 	err := m.arrive(ctx)
 	var absent *AbsentError
 	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{0, 1}) ||
@@ -267,7 +267,7 @@ func TestRankZeroIsNamedWhenItDoesNotServe(t *testing.T) {
 func TestRankZeroDoesNotWaitForTheDead(t *testing.T) {
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	ctx := testContext(t)
-	dead := make(chan io.Closer, 1)
+	dead := make(chan *Member, 1)
 	go func() {
 		_, leave, err := Connect(ctx, worlds[1])
 		if err != nil {
@@ -279,14 +279,13 @@ func TestRankZeroDoesNotWaitForTheDead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The connections of a killed process close without a word.
-	if err := (<-dead).(*member).client.Close(); err != nil {
+	if err := die(<-dead); err != nil {
 		t.Fatal(err)
 	}
 	if err := leave.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if s := leave.(*member).service.server; len(s.sessions) != 0 {
+	if s := leave.service.server; len(s.sessions) != 0 {
 		t.Fatalf("%d sessions are left", len(s.sessions))
 	}
 }
@@ -322,7 +321,6 @@ func TestARankThatHasEndedIsNotAwaited(t *testing.T) {
 	for _, gone := range []int{0, 1, 2} {
 		t.Run(fmt.Sprintf("rank %d", gone), func(t *testing.T) {
 			server, _ := serveOn(t, privateName(), "token")
-			server.TellEnds()
 			worlds := worldsOf(3, Route{
 				Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
 			})
@@ -348,7 +346,6 @@ func TestARankThatHasEndedIsNotAwaited(t *testing.T) {
 // TestOthersMayEndOnceTheyHaveJoined: a short rank has ended before a slow one looks.
 func TestOthersMayEndOnceTheyHaveJoined(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
-	server.TellEnds()
 	worlds := worldsOf(3, Route{
 		Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
 	})
@@ -359,7 +356,6 @@ func TestOthersMayEndOnceTheyHaveJoined(t *testing.T) {
 // TestAGuardEndsWhenARankDoes, and by its stop.
 func TestAGuardEndsWhenARankDoes(t *testing.T) {
 	server, _ := serveOn(t, privateName(), "token")
-	server.TellEnds()
 	worlds := worldsOf(2, Route{
 		Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
 	})
@@ -372,9 +368,9 @@ func TestAGuardEndsWhenARankDoes(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			_, stop := Guard(ctx, leave)
+			_, stop := leave.Guard(ctx, []int{0, 1})
 			stop()
-			guarded, stop := Guard(ctx, leave)
+			guarded, stop := leave.Guard(ctx, []int{0, 1})
 			defer stop()
 			if w.Rank == 1 {
 				if err := leave.Close(); err != nil {

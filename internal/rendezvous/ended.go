@@ -2,127 +2,233 @@ package rendezvous
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
-// A launcher that serves the store tells in it which of its ranks have ended, so that the others
-// need not wait for them until their time is up. Its keys are those of a user of the store, and
-// those of ranks start otherwise: one says that ends are told, and each end has one, by number.
+// Our server tells in the store which ranks have ended, so that the others need not wait for them
+// until their time is up. It learns that in two ways: a launcher that serves the store says how each
+// of its processes has ended, and each rank keeps a connection on which it has greeted, whose end is
+// that of the rank. Each end has a key of its own, by number; its keys are those of a user of the
+// store, and those of ranks start otherwise.
 const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
 
-// EndedError means that the process of a rank has ended, as its launcher saw.
+// greetKey is the key of the COMPARE_SET by which a rank greets: the server remembers for which rank
+// the connection stands, stores nothing, and answers told. Any other server answers what it was
+// asked to expect, as it does for a key that is missing, and stores nothing either.
+const (
+	greetKey = "symmem-greeting"
+	told     = "ends are told"
+)
+
+// mostGreeting bounds what a connection may say of its rank, in bytes.
+const mostGreeting = 4 << 10
+
+// greeting says for which rank a connection stands. The world is the prefix of its keys.
+type greeting struct {
+	World string `json:"world"`
+	Rank  int    `json:"rank"`
+}
+
+// end is the value of a key of endsKey. World is empty where a launcher tells of its process, which
+// is that rank of every world.
+type end struct {
+	World string `json:"world,omitempty"`
+	Rank  int    `json:"rank"`
+	How   string `json:"how"`
+	// Left is set if the rank has said that it leaves.
+	Left bool `json:"left,omitempty"`
+	// Closing is set, and nothing else, if the store is about to be closed in order: whoever has
+	// come for a later Connect waits for the next one.
+	Closing bool `json:"closing,omitempty"`
+}
+
+// EndedError means that a rank has ended, as its launcher or the store's server saw, or has left.
 type EndedError struct {
-	// Rank is the rank, and How says how it has ended, in words.
+	// Rank is the rank, and How says how it has ended, in words that name it.
 	Rank int
 	How  string
+	// Left is set if the rank has left the job in order.
+	Left bool
 }
 
 // Error is how the rank has ended.
 func (e *EndedError) Error() string { return e.How }
 
-// TellEnds promises that every end of a rank will be told by Ended.
-func (s *Server) TellEnds() { s.set(endsKey, "told") }
-
-// Ended tells that the process of a rank has ended, and how.
+// Ended tells that the process of a rank has ended, and how, in words that name the rank.
 func (s *Server) Ended(rank int, how string) {
 	s.mu.Lock()
-	n := s.ends
+	defer s.mu.Unlock()
+	s.tell(end{Rank: rank, How: how})
+}
+
+// tell puts an end into the store. s.mu is held.
+func (s *Server) tell(e end) {
+	value, err := json.Marshal(e)
+	if err != nil {
+		return // of strings and numbers, which cannot fail
+	}
+	r := &request{query: querySet, keys: userKeys(endKey(s.ends)), values: [][]byte{value}}
 	s.ends++
-	s.mu.Unlock()
-	s.set(endKey(n), strconv.Itoa(rank)+" "+how)
-}
-
-// set stores a value as a client would.
-func (s *Server) set(key, value string) {
-	r := &request{query: querySet, keys: userKeys(key), values: [][]byte{[]byte(value)}}
 	// A SET has no answer, and no way to go wrong.
-	_ = s.handle(0, r)
+	_ = s.apply(0, r)
 }
 
-// watch returns a context that ends, with an EndedError, when the launcher tells of the end of a
-// rank without which this one cannot go on. Stop ends the watch, and waits for that.
-func (m *member) watch(
-	ctx context.Context, fatal func(ctx context.Context, rank int) bool,
-) (watched context.Context, stop func()) {
-	watched, cancel := context.WithCancelCause(ctx)
-	if m.world.Route.Kind != RouteJoin {
-		return watched, func() { cancel(nil) }
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		// Without a store that tells of ends, or with its end or the context's, there is none.
-		if e, err := m.firstEnd(watched, fatal); err == nil {
-			cancel(e)
-		}
-	}()
-	return watched, func() { cancel(nil); <-done }
+// sayClosing tells that the store ends in order.
+func (s *Server) sayClosing() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell(end{Closing: true})
 }
 
-// errUntold means that nobody tells of ends in this store.
-var errUntold = errors.New("nobody tells of the ends of ranks")
-
-// firstEnd waits for an end that is fatal.
-func (m *member) firstEnd(
-	ctx context.Context, fatal func(ctx context.Context, rank int) bool,
-) (*EndedError, error) {
-	if there, err := m.has(ctx, m.client, endsKey); err != nil || !there {
-		return nil, errors.Join(err, errUntold)
+// greeted takes in a greeting and answers it. It reports whether the request was one. s.mu is held.
+func (s *Server) greeted(from clientID, r *request) bool {
+	n := s.sessions[from]
+	if n == nil || r.query != queryCompareSet || r.keys[0] != userKeys(greetKey)[0] {
+		return false
 	}
-	for n := 0; ; n++ {
-		value, err := m.client.Get(ctx, endKey(n))
-		if err != nil {
-			return nil, err
-		}
-		number, how, _ := strings.Cut(string(value), " ")
-		rank, err := strconv.Atoi(number)
-		if err == nil && rank != m.world.Rank && fatal(ctx, rank) {
-			return &EndedError{Rank: rank, How: how}, nil
-		}
+	g := &greeting{}
+	if len(r.values[0]) > mostGreeting || json.Unmarshal(r.values[0], g) != nil {
+		return false
 	}
+	n.greeting = g
+	n.out.post(appendField(nil, told))
+	return true
 }
 
-// has tells whether a key is there, without waiting for it.
-func (m *member) has(ctx context.Context, s Store, key string) (bool, error) {
+// bury tells of the end of a session for which a rank stood. s.mu is held.
+func (s *Server) bury(n *session) {
+	g := n.greeting
+	if g == nil || s.closed {
+		return
+	}
+	e := end{World: g.World, Rank: g.Rank}
+	name := "rank " + strconv.Itoa(g.Rank)
+	if _, e.Left = s.table.values[userKeys(g.World + "/" + leftKey(g.Rank))[0]]; e.Left {
+		e.How = name + " has left"
+	} else {
+		e.How = "the connection of " + name + " to the store has ended"
+	}
+	s.tell(e)
+}
+
+// has reports whether a key is there, without waiting for it.
+func has(ctx context.Context, s Store, key string) (bool, error) {
 	// A comparison that stores nothing tells a missing key from an empty value.
 	probe := []byte("?")
 	got, err := s.CompareSet(ctx, key, probe, probe)
 	return err == nil && string(got) != string(probe), err
 }
 
-// missed tells whether a rank that has ended is one that this call of Connect still waits for: one
-// that did not join, or rank 0 if it did not say that all are there.
-func (m *member) missed(ctx context.Context, rank int) bool {
-	key := m.key("joined", rank)
-	if rank == 0 {
-		key = "ready"
+// fatalToConnect reports whether this call of Connect cannot succeed without a rank that has ended:
+// not all were there yet, and it has not given up in order, which the others do at their own time.
+func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
+	if e.Rank == 0 && m.watch.storeLost() {
+		return true
 	}
-	there, err := m.has(ctx, m.store, key)
-	return err == nil && !there
+	if ready, err := has(ctx, m.store, readyKey); err != nil || ready {
+		return false
+	}
+	left, err := has(ctx, m.store, leftKey(e.Rank))
+	return err == nil && !left
 }
 
-// mourningWait is how long Guard goes on after the end of a rank: what that has left behind may be
-// all that is needed.
-const mourningWait = time.Second
+const (
+	// wordWait is how long after the end of a connection the launcher may say what has become of the
+	// process.
+	wordWait = 200 * time.Millisecond
+	// graceAfterEnd is how long Guard goes on after the end of a rank: what that has left behind may
+	// be all that is needed, and be on its way.
+	graceAfterEnd = time.Second
+)
 
-// Guard returns a context for what needs all ranks, such as the making of a first group: it ends
-// soon after any of them has ended, with an EndedError, where the launcher tells that. The leave is
-// the Closer of Connect. The caller must call stop.
-func Guard(ctx context.Context, leave any) (guarded context.Context, stop func()) {
-	m, ok := leave.(*member)
-	if !ok {
-		return ctx, func() {}
+// Guard returns a context for what needs some ranks of the world, such as the making of a group: it
+// ends soon after any of them has ended or left, with an EndedError as its cause, or after the store
+// is lost. Where the store is not served by symmem (torchrun's) nobody tells of that. The caller must
+// call stop.
+func (m *Member) Guard(
+	ctx context.Context, ranks []int,
+) (guarded context.Context, stop func()) {
+	return m.guard(ctx, graceAfterEnd, m.concerns(ranks))
+}
+
+// concerns returns whether an end is that of one of some ranks, or of rank 0 if the store ended with
+// it.
+func (m *Member) concerns(ranks []int) func(context.Context, *EndedError) bool {
+	set := map[int]bool{}
+	for _, r := range ranks {
+		set[r] = true
 	}
-	return m.watch(ctx, func(ctx context.Context, _ int) bool { return rest(ctx, mourningWait) })
+	return func(_ context.Context, e *EndedError) bool {
+		return set[e.Rank] || e.Rank == 0 && m.watch.storeLost()
+	}
+}
+
+// guard ends the context a while after an end that is fatal is known.
+func (m *Member) guard(
+	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
+) (guarded context.Context, stop func()) {
+	guarded, cancel := context.WithCancelCause(ctx)
+	if m.watch == nil {
+		return guarded, func() { cancel(nil) }
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if e := m.watch.await(guarded, after, fatal); e != nil {
+			cancel(e)
+		}
+	}()
+	return guarded, func() { cancel(nil); <-done }
+}
+
+// Ended returns the ends of ranks of the world that are known, by rank: those of the given ranks, and
+// that of rank 0 if the store ended with it. If there is none it waits for one until the context
+// ends.
+func (m *Member) Ended(ctx context.Context, ranks []int) []*EndedError {
+	if m.watch == nil {
+		return nil
+	}
+	concerns := m.concerns(ranks)
+	m.watch.await(ctx, 0, concerns)
+	var ended []*EndedError
+	for _, e := range m.watch.known() {
+		if concerns(ctx, e) {
+			ended = append(ended, e)
+		}
+	}
+	return ended
+}
+
+// explained says of a wait for the others that has failed which end is why, if one is: that of a
+// rank that rank 0 misses, or that of rank 0 if the store is lost with it. The word of it may come a
+// moment later.
+func (m *Member) explained(err error) error {
+	var absent *AbsentError
+	missed := errors.As(err, &absent)
+	lost := errors.Is(err, ErrLost) || errors.Is(err, errHungUp)
+	if m.watch == nil || !missed && !lost {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), wordWait)
+	defer cancel()
+	e := m.watch.await(ctx, 0, func(_ context.Context, e *EndedError) bool {
+		return missed && !e.Left && slices.Contains(absent.Ranks, e.Rank) ||
+			lost && e.Rank == 0 && m.watch.storeLost()
+	})
+	if e == nil {
+		return err
+	}
+	return &AbsentError{Ranks: []int{e.Rank}, Size: m.world.Size, Err: e}
 }
 
 // ended is the error of a wait that an EndedError has ended, if one has.
-func (m *member) ended(ctx context.Context) error {
+func (m *Member) ended(ctx context.Context) error {
 	var e *EndedError
 	if !errors.As(context.Cause(ctx), &e) {
 		return nil

@@ -7,34 +7,41 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 )
 
-// member is one rank's part in one Connect. It is in one of three states: opened, once it has a
-// client; present, once all ranks are there; and left, after Close.
+// Member is one rank's part in one Connect. It is in one of three states: opened, once it has a
+// client; present, once all ranks are there; and left, after Close. It is safe for concurrent use
+// once it is present.
 //
 // Its keys, all under one prefix: joined/<rank> and left/<rank> say what each rank did, and
 // ready says that rank 0 saw all come. The value of ready is empty, or the ranks that did not.
-type member struct {
-	// Immutable once opened. Service is nil unless this rank serves the store.
+type Member struct {
+	// Immutable once opened. service is nil unless this rank serves the store, and watch is nil
+	// where nobody tells of ends.
 	world   World
 	client  *Client
 	service *service
 	store   Store
 	base    string // the prefix of the store's keys
-	linger  time.Duration
+	watch   *watch
 
 	leave sync.Once
 	err   error
 }
 
+const readyKey = "ready"
+
+func joinedKey(rank int) string { return "joined/" + strconv.Itoa(rank) }
+
+func leftKey(rank int) string { return "left/" + strconv.Itoa(rank) }
+
 // arrive makes the member present. If the context ends first it names the ranks that are absent.
-func (m *member) arrive(ctx context.Context) error {
+func (m *Member) arrive(ctx context.Context) error {
 	err := m.join(ctx)
 	if err == nil {
 		err = m.meet(ctx)
 	}
-	if err != nil && ctx.Err() != nil && m.store != nil {
+	if err != nil && ctx.Err() != nil && m.store != nil && !errors.As(err, new(*EndedError)) {
 		if absent := m.absent(ctx); len(absent) > 0 {
 			err = &AbsentError{Ranks: absent, Size: m.world.Size, Err: context.Cause(ctx)}
 		}
@@ -51,24 +58,27 @@ func (m *member) arrive(ctx context.Context) error {
 }
 
 // meet waits until all ranks are there, or the launcher tells that one will not come.
-func (m *member) meet(ctx context.Context) (err error) {
-	watched, stop := m.watch(ctx, m.missed)
+func (m *Member) meet(ctx context.Context) (err error) {
+	watched, stop := m.guard(ctx, wordWait, m.fatalToConnect)
 	defer stop()
 	if m.world.Rank == 0 {
-		err = m.store.Wait(watched, m.others("joined")...)
+		err = m.store.Wait(watched, m.others(joinedKey)...)
 	} else {
 		err = m.await(watched)
 	}
-	if ended := m.ended(watched); err != nil && ended != nil {
+	if err == nil {
+		return nil
+	}
+	if ended := m.ended(watched); ended != nil {
 		return ended
 	}
-	return err
+	return m.explained(err)
 }
 
 // join finds this call's keys, and says that this rank is there. What has begun in time it ends,
 // for at most leaveWait after the deadline: to be cut off costs the connection, and once no rank
 // has one, rank 0 closes the store that could tell who is absent.
-func (m *member) join(ctx context.Context) error {
+func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -86,36 +96,37 @@ func (m *member) join(ctx context.Context) error {
 	}
 	m.base = fmt.Sprintf("%s/%d", base, turn)
 	m.store = WithPrefix(m.client, m.base)
-	return m.store.Set(ctx, m.key("joined", m.world.Rank), nil)
-}
-
-func (m *member) key(kind string, rank int) string {
-	return kind + "/" + strconv.Itoa(rank)
+	if m.world.Size > 1 {
+		if m.watch, err = startWatch(ctx, m); err != nil {
+			return err
+		}
+	}
+	return m.store.Set(ctx, joinedKey(m.world.Rank), nil)
 }
 
 // others are the keys of one kind of all ranks but 0.
-func (m *member) others(kind string) []string {
+func (m *Member) others(key func(rank int) string) []string {
 	keys := make([]string, 0, m.world.Size)
 	for rank := 1; rank < m.world.Size; rank++ {
-		keys = append(keys, m.key(kind, rank))
+		keys = append(keys, key(rank))
 	}
 	return keys
 }
 
 // announce tells the others which ranks are absent. The deadline may have passed by now.
-func (m *member) announce(ctx context.Context, absent []int) error {
+func (m *Member) announce(ctx context.Context, absent []int) error {
 	words := make([]string, len(absent))
 	for i, rank := range absent {
 		words[i] = strconv.Itoa(rank)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWait)
 	defer cancel()
-	return m.store.Set(ctx, "ready", []byte(strings.Join(words, ",")))
+	return m.store.Set(ctx, readyKey, []byte(strings.Join(words, ",")))
 }
 
 // await waits until rank 0 has seen all ranks, or has given up.
-func (m *member) await(ctx context.Context) error {
-	value, err := m.store.Get(ctx, "ready")
+func (m *Member) await(ctx context.Context) error {
+	value, err := m.store.Get(ctx, readyKey)
 	if err != nil || len(value) == 0 {
 		return err
 	}
@@ -126,49 +137,59 @@ func (m *member) await(ctx context.Context) error {
 }
 
 // absent asks which other ranks have not joined. The deadline has passed by now.
-func (m *member) absent(ctx context.Context) (ranks []int) {
+func (m *Member) absent(ctx context.Context) (ranks []int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWait)
 	defer cancel()
 	for rank := range m.world.Size {
 		if rank == m.world.Rank {
 			continue
 		}
-		if there, err := m.has(ctx, m.store, m.key("joined", rank)); err == nil && !there {
+		if there, err := has(ctx, m.store, joinedKey(rank)); err == nil && !there {
 			ranks = append(ranks, rank)
 		}
 	}
 	return ranks
 }
 
-// Close leaves the job. It may be called more than once, and by several goroutines.
-func (m *member) Close() error {
-	m.leave.Do(func() { m.err = m.close() })
+// Close is Leave with at most 30 s for the others to leave, too.
+func (m *Member) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), lingerWait)
+	defer cancel()
+	return m.Leave(ctx)
+}
+
+// Leave leaves the job. On the rank that serves the store the last Member waits until the others
+// have left, too, or the context ends: the others' store is lost after that. It may be called more
+// than once, and by several goroutines; the first call counts.
+func (m *Member) Leave(ctx context.Context) error {
+	m.leave.Do(func() { m.err = m.part(ctx) })
 	return m.err
 }
 
-func (m *member) close() error {
-	if m.service != nil {
-		return m.serveOut()
-	}
+func (m *Member) part(ctx context.Context) error {
 	if m.store != nil && m.world.Size > 1 {
-		ctx, cancel := context.WithTimeout(context.Background(), leaveWait)
+		telling, cancel := context.WithTimeout(context.Background(), leaveWait)
 		defer cancel()
 		// Without a store there is nobody left to tell.
-		_ = m.store.Set(ctx, m.key("left", m.world.Rank), nil)
+		_ = m.store.Set(telling, leftKey(m.world.Rank), nil)
 	}
-	return m.client.Close()
+	err := m.watch.close()
+	if m.service != nil {
+		return errors.Join(err, m.serveOut(ctx))
+	}
+	return errors.Join(err, m.client.Close())
 }
 
 // serveOut serves until every other rank has said that it leaves, or is gone, or time is up, if
 // this is the last member that serves. Ranks that are gone have no connection; those that have left
 // may already have one more, for their next Connect, which they will make again when the server
 // closes.
-func (m *member) serveOut() error {
+func (m *Member) serveOut(ctx context.Context) error {
 	last, left := m.service.leave()
 	if !last {
 		return m.client.Close()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), m.linger)
+	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() {
 		if m.allLeft(ctx, left) {
@@ -178,12 +199,13 @@ func (m *member) serveOut() error {
 	_ = m.service.server.Drain(ctx)
 	cancel()
 	watch.Wait()
+	m.service.server.sayClosing()
 	return errors.Join(m.client.Close(), m.service.server.Close())
 }
 
 // allLeft waits until all keys are there. Where no world was entered nobody will say that it
 // leaves.
-func (m *member) allLeft(ctx context.Context, left [][]string) bool {
+func (m *Member) allLeft(ctx context.Context, left [][]string) bool {
 	for _, keys := range left {
 		if m.client.Wait(ctx, keys...) != nil {
 			return false

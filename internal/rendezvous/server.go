@@ -26,15 +26,19 @@ type Server struct {
 	running sync.WaitGroup
 
 	mu sync.Mutex
-	// All below is guarded by mu. remote counts the sessions that came in by the listener;
-	// left is closed and replaced whenever one ends. Ends counts the calls of Ended.
-	table    *table
-	sessions map[clientID]*session
-	last     clientID
-	remote   int
-	ends     int
-	left     chan struct{}
-	closed   bool
+	// All below is guarded by mu. remote counts the open sessions that came in by the listener;
+	// left is closed and replaced whenever one ends. ends counts those that were told. strangers
+	// are the sessions that came in by the listener and are not open yet, the oldest first.
+	table     *table
+	sessions  map[clientID]*session
+	last      clientID
+	remote    int
+	ends      int
+	strangers []*session
+	left      chan struct{}
+	closed    bool
+	// trouble is told, once, why no connection can be accepted.
+	trouble func(error)
 }
 
 // Listen serves a new store at address: "host:port" (port 0: any free one) or "unix:@name".
@@ -73,6 +77,7 @@ func newServer(address string, token Token) *Server {
 		table:    newTable(),
 		sessions: map[clientID]*session{},
 		left:     make(chan struct{}),
+		trouble:  warn,
 	}
 }
 
@@ -100,6 +105,7 @@ func (s *Server) accept() {
 			return
 		case err != nil:
 			// Out of descriptors, or a client that left again: both pass.
+			s.complain(err)
 			time.Sleep(acceptPause)
 			continue
 		}
@@ -122,8 +128,10 @@ func (s *Server) admit(conn net.Conn, remote bool) bool {
 	s.last++
 	n := &session{server: s, id: s.last, conn: conn, remote: remote, out: newOutbox()}
 	s.sessions[n.id] = n
+	// One that cannot be set is closed already, which the session will see.
+	_ = conn.SetReadDeadline(time.Now().Add(strangerWait))
 	if remote {
-		s.remote++
+		s.suspect(n)
 	}
 	s.running.Go(n.run)
 	s.running.Go(func() { n.out.drain(conn); conn.Close() })
@@ -136,7 +144,9 @@ func (s *Server) dismiss(n *session) {
 	defer s.mu.Unlock()
 	delete(s.sessions, n.id)
 	s.table.leave(n.id)
-	if n.remote {
+	s.trust(n)
+	s.bury(n)
+	if n.remote && n.open {
 		s.remote--
 		close(s.left)
 		s.left = make(chan struct{})
@@ -147,6 +157,14 @@ func (s *Server) dismiss(n *session) {
 func (s *Server) handle(from clientID, r *request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.greeted(from, r) {
+		return nil
+	}
+	return s.apply(from, r)
+}
+
+// apply is handle for all requests but greetings. s.mu is held.
+func (s *Server) apply(from clientID, r *request) error {
 	replies, err := s.table.apply(from, r)
 	for _, reply := range replies {
 		if n := s.sessions[reply.to]; n != nil {
@@ -156,8 +174,8 @@ func (s *Server) handle(from clientID, r *request) error {
 	return err
 }
 
-// Drain stops listening and returns when all clients from outside this process have left, or
-// with the context's error. The server keeps serving those that are left until Close.
+// Drain stops listening and returns when all clients from outside this process that have proven
+// themselves have left, or with the context's error. The server keeps serving those that are left until Close.
 func (s *Server) Drain(ctx context.Context) error {
 	if s.listener != nil {
 		s.listener.Close()
@@ -191,7 +209,9 @@ func (s *Server) Close() error {
 	already := s.closed
 	s.closed = true
 	for _, n := range s.sessions {
-		n.conn.Close()
+		// What is in the outbox goes out, and closes the connection behind itself.
+		_ = n.conn.SetDeadline(longAgo)
+		_ = n.conn.SetWriteDeadline(time.Now().Add(farewellWait))
 		n.out.close()
 	}
 	s.mu.Unlock()

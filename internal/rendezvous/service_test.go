@@ -102,12 +102,11 @@ func TestTheLastWorldServesForAllOthers(t *testing.T) {
 func TestAWorldThatWasNotEnteredHoldsUpNobody(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
 	ctx := testContext(t)
-	leaves := make([]io.Closer, 3)
+	leaves := make([]*Member, 3)
 	onEach(t, worldsOf(3, route), func(w World) (err error) {
 		_, leaves[w.Rank], err = Connect(ctx, w)
 		return err
 	})
-	serving := leaves[0].(*member)
 	guest, err := Dial(ctx, route.Endpoint)
 	if err != nil {
 		t.Fatal(err)
@@ -125,12 +124,15 @@ func TestAWorldThatWasNotEnteredHoldsUpNobody(t *testing.T) {
 		}
 		return nil
 	})
-	serving.linger = 2 * patience
 	closed := make(chan error, 1)
 	if err := errors.Join(leaves[1].Close(), leaves[2].Close()); err != nil {
 		t.Error(err)
 	}
-	go func() { closed <- leaves[0].Close() }()
+	go func() {
+		long, cancel := context.WithTimeout(context.Background(), 2*patience)
+		defer cancel()
+		closed <- leaves[0].Leave(long)
+	}()
 	select {
 	case err := <-closed:
 		if err != nil {

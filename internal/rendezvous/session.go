@@ -11,17 +11,21 @@ import (
 // query that does not belong in its state ends it. Two goroutines serve it: run reads requests,
 // the drain of its outbox writes replies.
 type session struct {
-	// All fields are immutable.
+	// Immutable.
 	server *Server
 	id     clientID
 	conn   net.Conn
 	remote bool
 	out    *outbox
+	// Guarded by server.mu. open is set in that state; greeting says for which rank the session
+	// stands, if for any.
+	open     bool
+	greeting *greeting
 }
 
 const (
 	// strangerWait is how long a connection may stay fresh or unproven.
-	strangerWait = 60 * time.Second
+	strangerWait = 5 * time.Second
 	// farewellWait is how long the last replies of a session may take.
 	farewellWait = time.Second
 	// strangerBytes bounds the requests of such a connection: a token, and no more.
@@ -45,13 +49,10 @@ func (n *session) run() {
 }
 
 func (n *session) serve(d *decoder) error {
-	if err := n.conn.SetReadDeadline(time.Now().Add(strangerWait)); err != nil {
-		return err
-	}
 	if err := n.greet(d); err != nil {
 		return err
 	}
-	if err := n.conn.SetReadDeadline(time.Time{}); err != nil {
+	if err := n.server.welcome(n); err != nil {
 		return err
 	}
 	for {

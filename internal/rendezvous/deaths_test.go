@@ -1,0 +1,245 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// prompt is the longest that a death may take to be told.
+const prompt = 3 * time.Second
+
+// die ends the connections of a member as the kernel does when its process is killed.
+func die(m *Member) error {
+	m.watch.cancel()
+	err := errors.Join(m.watch.client.Close(), m.client.Close())
+	if m.service != nil {
+		services.mu.Lock()
+		delete(services.at, m.service.at.Address)
+		services.mu.Unlock()
+		err = errors.Join(err, m.service.server.Close())
+	}
+	<-m.watch.done
+	return err
+}
+
+// routesOf are the ways to a store of ours, by who serves it.
+func routesOf(t *testing.T) map[string]Route {
+	t.Helper()
+	server, _ := serveOn(t, privateName(), "token")
+	return map[string]Route{
+		"a launcher": {
+			Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
+		},
+		"rank 0": {Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}},
+	}
+}
+
+// connectAll connects all ranks of a world.
+func connectAll(t *testing.T, ctx context.Context, worlds []World) []*Member {
+	t.Helper()
+	members := make([]*Member, len(worlds))
+	onEach(t, worlds, func(w World) (err error) {
+		_, members[w.Rank], err = Connect(ctx, w)
+		return err
+	})
+	if t.Failed() {
+		t.FailNow()
+	}
+	return members
+}
+
+// TestTheDeathOfARankEndsWhatNeedsIt, and nothing else, whoever serves the store. Where that is the
+// rank that has died, nothing goes on.
+func TestTheDeathOfARankEndsWhatNeedsIt(t *testing.T) {
+	for name, route := range routesOf(t) {
+		for _, victim := range []int{0, 1} {
+			t.Run(fmt.Sprintf("%s serves and rank %d dies", name, victim), func(t *testing.T) {
+				ctx := testContext(t)
+				members := connectAll(t, ctx, worldsOf(4, route))
+				survivors := slices.Delete(slices.Clone(members), victim, victim+1)
+				began := time.Now()
+				if err := die(members[victim]); err != nil {
+					t.Error(err)
+				}
+				for _, m := range survivors {
+					wantEnded(t, ctx, m, []int{2, victim, 3}, victim)
+					if victim == 0 && route.Kind == RouteServe {
+						wantEnded(t, ctx, m, []int{1, 2, 3}, victim)
+					}
+				}
+				if took := time.Since(began); took > prompt {
+					t.Errorf("it took %v", took)
+				}
+				if victim != 0 {
+					others, stop := survivors[0].Guard(ctx, []int{0, 2, 3})
+					if err := survivors[0].store.Set(others, "key", nil); err != nil {
+						t.Error(err)
+					}
+					stop()
+				}
+				for _, m := range slices.Backward(survivors) {
+					if err := m.Close(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// wantEnded wants a wait that needs some ranks to end with the end of one.
+func wantEnded(t *testing.T, ctx context.Context, m *Member, ranks []int, victim int) {
+	t.Helper()
+	guarded, stop := m.Guard(ctx, ranks)
+	defer stop()
+	select {
+	case <-guarded.Done():
+	case <-time.After(patience):
+	}
+	var e *EndedError
+	if !errors.As(context.Cause(guarded), &e) || e.Rank != victim || e.Left {
+		t.Errorf("rank %d: the wait for %v ends by %v", m.world.Rank, ranks, context.Cause(guarded))
+	}
+	ended := m.Ended(ctx, ranks)
+	if len(ended) != 1 || ended[0].Rank != victim {
+		t.Errorf("rank %d: %v have ended of %v, want %d", m.world.Rank, ended, ranks, victim)
+	}
+}
+
+// TestARankThatDiesWhileOthersAreAwaitedIsNamed: ranks 0, 1 and 2 have greeted, rank 3 has not come.
+func TestARankThatDiesWhileOthersAreAwaitedIsNamed(t *testing.T) {
+	for name, route := range routesOf(t) {
+		for _, victim := range []int{0, 1} {
+			t.Run(fmt.Sprintf("%s serves and rank %d dies", name, victim), func(t *testing.T) {
+				ctx := testContext(t)
+				worlds := worldsOf(4, route)
+				errs := make(chan error)
+				others := slices.Delete(slices.Clone(worlds[:3]), victim, victim+1)
+				for _, w := range others {
+					go func() {
+						_, _, err := Connect(ctx, w)
+						errs <- err
+					}()
+				}
+				m := &Member{world: worlds[victim]}
+				if err := m.open(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if err := m.join(ctx); err != nil {
+					t.Fatal(err)
+				}
+				for _, w := range others {
+					if err := m.store.Wait(ctx, joinedKey(w.Rank)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				began := time.Now()
+				if err := die(m); err != nil {
+					t.Error(err)
+				}
+				for range others {
+					err := <-errs
+					var e *EndedError
+					if !errors.As(err, &e) || e.Rank != victim {
+						t.Errorf("%v does not say that rank %d has ended", err, victim)
+					}
+				}
+				if took := time.Since(began); took > prompt {
+					t.Errorf("it took %v", took)
+				}
+			})
+		}
+	}
+}
+
+// TestARankThatGivesUpIsNotTakenForDead: rank 1 has less time, and rank 2 does not come.
+func TestARankThatGivesUpIsNotTakenForDead(t *testing.T) {
+	for name, route := range routesOf(t) {
+		t.Run(name+" serves", func(t *testing.T) {
+			worlds := worldsOf(3, route)
+			ctx, cancel := context.WithCancel(testContext(t))
+			defer cancel()
+			short, end := context.WithCancel(ctx)
+			errs := make(chan error)
+			for rank, ctx := range []context.Context{ctx, short} {
+				go func() {
+					_, _, err := Connect(ctx, worlds[rank])
+					errs <- err
+				}()
+			}
+			probe, err := Dial(ctx, route.Endpoint)
+			if err != nil {
+				t.Fatal(err)
+			}
+			base := "symmem/none/0/3/1/"
+			if err := probe.Wait(ctx, base+joinedKey(0), base+joinedKey(1)); err != nil {
+				t.Fatal(err)
+			}
+			end()
+			wantAbsent(t, <-errs, 2)
+			// The end of rank 1 has been told, and rank 0 has heard of it, in order.
+			if err := probe.Wait(ctx, endKey(0)); err != nil {
+				t.Fatal(err)
+			}
+			if err := probe.Close(); err != nil {
+				t.Error(err)
+			}
+			cancel()
+			wantAbsent(t, <-errs, 2)
+		})
+	}
+}
+
+func wantAbsent(t *testing.T, err error, ranks ...int) {
+	t.Helper()
+	var absent *AbsentError
+	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, ranks) ||
+		errors.As(err, new(*EndedError)) {
+		t.Errorf("%v does not say that ranks %v did not come", err, ranks)
+	}
+}
+
+// TestRankZeroWaitsForAStoppedRankOnlyAsLongAsItIsTold: a process that is stopped keeps its
+// connections.
+func TestRankZeroWaitsForAStoppedRankOnlyAsLongAsItIsTold(t *testing.T) {
+	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
+	members := connectAll(t, testContext(t), worldsOf(2, route))
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if err := members[0].Leave(ctx); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > prompt {
+		t.Errorf("it took %v", took)
+	}
+	if err := members[1].Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAStoreThatTellsNoEndsIsAsGood: as torchrun's, it answers a greeting as any other comparison.
+func TestAStoreThatTellsNoEndsIsAsGood(t *testing.T) {
+	server, client := serveOn(t, privateName(), "")
+	answer, err := client.CompareSet(testContext(t), "key", []byte("words"), []byte("words"))
+	if err != nil || string(answer) == told {
+		t.Fatalf("%q, %v", answer, err)
+	}
+	m := &Member{world: worldsOf(2, Route{Kind: RouteJoin})[1], client: client, base: "base"}
+	m.base = strings.Repeat("x", mostGreeting)
+	w, err := startWatch(testContext(t), m)
+	if w != nil || err != nil {
+		t.Errorf("got %v, %v, want no watch where the greeting was not understood", w, err)
+	}
+	guarded, stop := m.Guard(testContext(t), []int{0, 1})
+	defer stop()
+	if guarded.Err() != nil || len(m.Ended(testContext(t), []int{0})) != 0 {
+		t.Error("somebody has ended")
+	}
+	_ = server
+}

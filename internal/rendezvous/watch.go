@@ -1,0 +1,198 @@
+package rendezvous
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// watch is what a member knows of the ends of other ranks. It has a connection of its own to the
+// store: by that the server sees this rank's end, and on that it tells of the ends of others.
+type watch struct {
+	client *Client
+	world  string
+	rank   int
+	// serves is the rank whose end is that of the store, or -1.
+	serves int
+
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu      sync.Mutex
+	ends    map[int]*news // by rank; guarded by mu
+	lost    bool          // the connection has ended; guarded by mu
+	closing bool          // the store ends in order; guarded by mu
+	changed chan struct{} // closed and replaced with each end; guarded by mu
+}
+
+// news is an end, and when it was heard of.
+type news struct {
+	*EndedError
+	at time.Time
+	// sure is set if a launcher told it, which knows more than the end of a connection.
+	sure bool
+}
+
+// startWatch greets the server as a rank. It returns nil where the server tells of no ends.
+func startWatch(ctx context.Context, m *Member) (*watch, error) {
+	w := &watch{
+		client: newClient(m.client.addr, m.client.dial), world: m.base, rank: m.world.Rank,
+		serves: -1, ends: map[int]*news{}, changed: make(chan struct{}), done: make(chan struct{}),
+	}
+	if k := m.world.Route.Kind; k == RouteServe || k == RoutePMI {
+		w.serves = 0
+	}
+	words, err := json.Marshal(greeting{World: m.base, Rank: m.world.Rank})
+	if err != nil {
+		return nil, err
+	}
+	answer, err := w.client.CompareSet(ctx, greetKey, words, words)
+	if err != nil || string(answer) != told {
+		return nil, errors.Join(err, w.client.Close())
+	}
+	ctx, w.cancel = context.WithDeadline(context.Background(), time.Now().Add(longest))
+	go w.run(ctx)
+	return w, nil
+}
+
+// longest is longer than any job: calls without a deadline would be given one.
+const longest = 100 * 365 * 24 * time.Hour
+
+// run takes in one end after the other until the watch is closed or the connection ends.
+func (w *watch) run(ctx context.Context) {
+	defer close(w.done)
+	for n := 0; ; n++ {
+		value, err := w.client.Get(ctx, endKey(n))
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			w.loseStore()
+			return
+		}
+		var e end
+		switch {
+		case json.Unmarshal(value, &e) != nil:
+		case e.Closing:
+			w.mu.Lock()
+			w.closing = true
+			w.mu.Unlock()
+		case e.World == "" || e.World == w.world:
+			w.note(e)
+		}
+	}
+}
+
+// note takes in an end. A launcher's word replaces that of the server, and nothing else does.
+func (w *watch) note(e end) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known, sure := w.ends[e.Rank], e.World == ""
+	if e.Rank == w.rank || known != nil && (known.sure || !sure) {
+		return
+	}
+	n := &news{EndedError: &EndedError{Rank: e.Rank, How: e.How, Left: e.Left}, sure: sure}
+	if n.at = time.Now(); known != nil {
+		n.at, n.Left = known.at, known.Left
+	}
+	w.ends[e.Rank] = n
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// loseStore takes in that the connection has ended, which is the end of whoever served the store.
+func (w *watch) loseStore() {
+	w.mu.Lock()
+	w.lost = true
+	closing := w.closing
+	w.mu.Unlock()
+	if w.serves >= 0 && !closing {
+		w.note(end{World: w.world, Rank: w.serves,
+			How: "rank 0, which served the store, has ended"})
+	}
+}
+
+// storeLost reports whether the connection to the store has ended.
+func (w *watch) storeLost() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lost
+}
+
+// known returns the ends that are known, by rank.
+func (w *watch) known() []*EndedError {
+	all, _ := w.look()
+	ends := make([]*EndedError, len(all))
+	for i, n := range all {
+		ends[i] = n.EndedError
+	}
+	return ends
+}
+
+func (w *watch) look() ([]*news, <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := make([]*news, 0, len(w.ends))
+	for _, n := range w.ends {
+		all = append(all, n)
+	}
+	slices.SortFunc(all, func(a, b *news) int { return a.Rank - b.Rank })
+	return all, w.changed
+}
+
+// await waits for an end that is fatal and returns it when it is known for a while, or nil when the
+// context has ended.
+func (w *watch) await(
+	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
+) *EndedError {
+	for {
+		all, changed := w.look()
+		for _, n := range all {
+			if fatal(ctx, n.EndedError) && pass(ctx, time.Until(n.at.Add(after))) {
+				return w.latest(n.Rank)
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// latest is what is known of the end of a rank by now.
+func (w *watch) latest(rank int) *EndedError {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ends[rank].EndedError
+}
+
+// pass lets a time pass and reports whether the context is still alive.
+func pass(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// close ends the connection, which ends this rank as far as others can tell. It may be called for a
+// watch that is nil.
+func (w *watch) close() error {
+	if w == nil {
+		return nil
+	}
+	w.cancel()
+	err := w.client.Close()
+	<-w.done
+	return err
+}

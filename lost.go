@@ -1,0 +1,125 @@
+package symmem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/rendezvous"
+)
+
+// company is what a rank knows of the others outside of groups: which of them have ended.
+type company interface {
+	// Guard returns a context that ends soon after one of some ranks has ended, with a
+	// *rendezvous.EndedError as its cause. The caller must call stop.
+	Guard(ctx context.Context, ranks []int) (guarded context.Context, stop func())
+	// Ended returns those of some ranks that have ended, and waits for one until the context ends.
+	Ended(ctx context.Context, ranks []int) []*rendezvous.EndedError
+	// Leave leaves the world. The rank that serves the store waits for the others until the context
+	// ends.
+	Leave(ctx context.Context) error
+}
+
+const (
+	// farewell is how long the rank that serves the store waits for the others at least.
+	farewell = time.Second
+	// newsWait is how long after a connection to a rank has broken its end may be told of.
+	newsWait = time.Second
+)
+
+// leave leaves the world, at the given time at the latest, but for a short grace.
+func (rt *Runtime) leave(due time.Time) error {
+	if soonest := time.Now().Add(farewell); due.Before(soonest) {
+		due = soonest
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), due)
+	defer cancel()
+	return rt.company.Leave(ctx)
+}
+
+// together does what needs some ranks of the world, such as the joining of a group. It ends soon
+// after one of them has ended, with a RankLostError that names it.
+func (rt *Runtime) together(
+	ctx context.Context, doing string, ranks []int, step func(context.Context) error,
+) error {
+	guarded, stop := rt.company.Guard(ctx, ranks)
+	defer stop()
+	err := step(guarded)
+	if err == nil || errors.As(err, new(*RankLostError)) || !brokenOff(err) {
+		return err
+	}
+	news, cancel := context.WithTimeout(ctx, newsWait)
+	defer cancel()
+	if ended := rt.company.Ended(news, ranks); len(ended) > 0 {
+		return lostError(doing, ended)
+	}
+	return err
+}
+
+// lostError names ranks that have ended.
+func lostError(doing string, ended []*rendezvous.EndedError) *RankLostError {
+	var ranks []int
+	var how []string
+	for _, e := range ended {
+		ranks, how = append(ranks, e.Rank), append(how, e.How)
+	}
+	return &RankLostError{Ranks: ranks, Doing: fmt.Sprintf("%s (%s)", doing, strings.Join(how, "; "))}
+}
+
+// brokenOff reports whether an error may be the consequence of the end of another rank, of which the
+// news may be on its way.
+func brokenOff(err error) bool {
+	for _, sign := range []error{
+		driver.ErrFault, rendezvous.ErrLost, io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET,
+		syscall.ECONNREFUSED, syscall.EPIPE, syscall.ESRCH, context.Canceled,
+		context.DeadlineExceeded, os.ErrDeadlineExceeded,
+	} {
+		if errors.Is(err, sign) {
+			return true
+		}
+	}
+	return errors.As(err, new(*rendezvous.EndedError)) || errors.As(err, new(*TimeoutError))
+}
+
+// notMet makes errors of this package of what rendezvous says about ranks that did not come.
+func notMet(err error) error {
+	var ended *rendezvous.EndedError
+	if errors.As(err, &ended) {
+		return lostError("meeting all ranks", []*rendezvous.EndedError{ended})
+	}
+	return absence(err)
+}
+
+// members are the ranks of a local world, which end with the process. Its store is closed when the
+// last one leaves.
+type members struct {
+	mu    sync.Mutex
+	store io.Closer
+	left  int // guarded by mu
+}
+
+// Guard returns the context: ranks of one process do not end alone.
+func (m *members) Guard(ctx context.Context, _ []int) (context.Context, func()) {
+	return ctx, func() {}
+}
+
+// Ended returns nothing.
+func (m *members) Ended(context.Context, []int) []*rendezvous.EndedError { return nil }
+
+// Leave counts a rank out.
+func (m *members) Leave(context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.left--; m.left > 0 {
+		return nil
+	}
+	return m.store.Close()
+}
