@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/handoff"
 	"symmem/internal/rendezvous"
 )
 
@@ -21,8 +22,10 @@ type company interface {
 	// Guard returns a context that ends soon after one of some ranks has ended, with a
 	// *rendezvous.EndedError as its cause. The caller must call stop.
 	Guard(ctx context.Context, ranks []int) (guarded context.Context, stop func())
-	// Ended returns those of some ranks that have ended, and waits for one until the context ends.
-	Ended(ctx context.Context, ranks []int) []*rendezvous.EndedError
+	// Ended returns those of some ranks that have ended. It waits until they are enough, or the
+	// context ends.
+	Ended(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
+	) []*rendezvous.EndedError
 	// Leave leaves the world. The rank that serves the store waits for the others until the context
 	// ends.
 	Leave(ctx context.Context) error
@@ -53,15 +56,36 @@ func (rt *Runtime) together(
 	guarded, stop := rt.company.Guard(ctx, ranks)
 	defer stop()
 	err := step(guarded)
-	if err == nil || errors.As(err, new(*RankLostError)) || !brokenOff(err) {
+	var lost *RankLostError
+	if err == nil || !errors.As(err, &lost) && !brokenOff(err) {
 		return err
 	}
 	news, cancel := context.WithTimeout(ctx, newsWait)
 	defer cancel()
-	if ended := rt.company.Ended(news, ranks); len(ended) > 0 {
+	ended := rt.company.Ended(news, ranks, func(known []*rendezvous.EndedError) bool {
+		return len(known) > 0 && (lost == nil || covers(known, lost.Ranks))
+	})
+	// Who has left may have done so because of those that have died.
+	died := slices.DeleteFunc(slices.Clone(ended), func(e *rendezvous.EndedError) bool {
+		return e.Left
+	})
+	switch {
+	case len(died) > 0:
+		return lostError(doing, died)
+	case len(ended) > 0 && lost == nil:
 		return lostError(doing, ended)
 	}
 	return err
+}
+
+// covers reports whether the ends of all of some ranks are known.
+func covers(known []*rendezvous.EndedError, ranks []int) bool {
+	for _, r := range ranks {
+		if !slices.ContainsFunc(known, func(e *rendezvous.EndedError) bool { return e.Rank == r }) {
+			return false
+		}
+	}
+	return true
 }
 
 // lostError names ranks that have ended.
@@ -79,8 +103,8 @@ func lostError(doing string, ended []*rendezvous.EndedError) *RankLostError {
 func brokenOff(err error) bool {
 	for _, sign := range []error{
 		driver.ErrFault, rendezvous.ErrLost, io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET,
-		syscall.ECONNREFUSED, syscall.EPIPE, syscall.ESRCH, context.Canceled,
-		context.DeadlineExceeded, os.ErrDeadlineExceeded,
+		syscall.ECONNREFUSED, syscall.EPIPE, syscall.ESRCH, handoff.ErrUnknownKey,
+		context.Canceled, context.DeadlineExceeded, os.ErrDeadlineExceeded,
 	} {
 		if errors.Is(err, sign) {
 			return true
@@ -112,7 +136,11 @@ func (m *members) Guard(ctx context.Context, _ []int) (context.Context, func()) 
 }
 
 // Ended returns nothing.
-func (m *members) Ended(context.Context, []int) []*rendezvous.EndedError { return nil }
+func (m *members) Ended(
+	context.Context, []int, func([]*rendezvous.EndedError) bool,
+) []*rendezvous.EndedError {
+	return nil
+}
 
 // Leave counts a rank out.
 func (m *members) Leave(context.Context) error {

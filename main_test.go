@@ -13,6 +13,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(aloneVariable) != "" {
 		os.Exit(beAlone())
 	}
+	if os.Getenv(anywhereVariable) != "" {
+		os.Exit(beAnywhere())
+	}
 	if os.Getenv(victimVariable) != "" {
 		os.Exit(beRank())
 	}

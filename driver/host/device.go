@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/handoff"
@@ -81,7 +82,14 @@ func (d *Device) shareToken(ctx context.Context) error {
 		}
 		return d.cfg.Store.Set(ctx, key, d.identity[:])
 	}
+	begin := time.Now()
 	got, err := d.cfg.Store.Get(ctx, key)
+	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) && err != nil {
+		return &driver.AbsentError{
+			Doing: "fetching the world's token", Ranks: []int{0}, Err: err,
+			Waited: time.Since(begin).Round(time.Millisecond),
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("fetching the world's token from rank 0: %w", err)
 	}
@@ -146,7 +154,7 @@ func (d *Device) dial(ctx context.Context, rank int) (*peer, error) {
 	}
 	h, err := handoff.Dial(ctx, address, d.identity)
 	if err != nil {
-		return nil, err
+		return nil, goneError(rank, "connecting", err)
 	}
 	if h.PID() == os.Getpid() {
 		d.crowded.Store(true)

@@ -66,6 +66,8 @@ type exchange struct {
 	payload []byte
 	got     [][]byte
 	totals  []uint64
+	// tolerant exchanges do not end with the fault of a peer.
+	tolerant bool
 }
 
 func (x *exchange) run(ctx context.Context) ([][]byte, error) {
@@ -118,6 +120,7 @@ func (x *exchange) collect(ctx context.Context, first bool) error {
 	err := x.c.await(ctx, &waiting{
 		word: func(b *block) *uint64 { return &x.slot(b).step }, want: x.lane.step,
 		from: x.c.everybodyElse(), exchange: x.id == driver.LaneControl, doing: x.doing,
+		tolerant: x.tolerant,
 	})
 	if err != nil {
 		return err

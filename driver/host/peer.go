@@ -1,11 +1,16 @@
 package host
 
 import (
+	"context"
+	"errors"
+	"io"
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
+	"symmem/driver"
 	"symmem/internal/handoff"
 	"symmem/internal/sys"
 )
@@ -51,6 +56,45 @@ func (p *peer) ends() bool {
 	case <-time.After(endSeen):
 		return false
 	}
+}
+
+// onEnd calls a function once the process has ended, unless the context ends before. It returns at
+// once; the function is called on a goroutine of its own, but for an end that is known already.
+func (p *peer) onEnd(ctx context.Context, call func()) {
+	if p.lost.Load() {
+		call()
+		return
+	}
+	go func() {
+		select {
+		case <-p.ended:
+			call()
+		case <-ctx.Done():
+		}
+	}()
+}
+
+// fetch is Fetch with a RankLostError where the rank is gone.
+func (p *peer) fetch(ctx context.Context, key handoff.Key) (*os.File, error) {
+	f, err := p.Fetch(ctx, key)
+	if err != nil {
+		return nil, goneError(p.rank, "fetching shared memory", err)
+	}
+	return f, nil
+}
+
+// goneError turns the error of a connection which the other end has closed, as the end of a process
+// does, into a RankLostError.
+func goneError(rank int, doing string, err error) error {
+	for _, sign := range []error{
+		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,
+		syscall.ESRCH,
+	} {
+		if errors.Is(err, sign) {
+			return &driver.RankLostError{Ranks: []int{rank}, Doing: doing}
+		}
+	}
+	return err
 }
 
 func (p *peer) close() error {

@@ -72,6 +72,10 @@ func (d *Device) Together(ctx context.Context, ranks []int) (bool, error) {
 	defer cancel()
 	for _, rank := range ranks {
 		value, err := d.cfg.Store.Get(ctx, rankKey(rank))
+		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+			return false, control.Absence("meeting the ranks of a group", nil, d.cfg.Timeout,
+				control.Absent(d.cfg.Store, ranks, rankKey), []int{rank}, err)
+		}
 		if err != nil {
 			return false, fmt.Errorf("asking where rank %d is: %w", rank, err)
 		}

@@ -21,5 +21,5 @@ func (d *Device) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.File
 	if err != nil {
 		return nil, err
 	}
-	return p.Fetch(ctx, key)
+	return p.fetch(ctx, key)
 }

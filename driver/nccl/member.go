@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/control"
@@ -82,26 +83,20 @@ func machineOf(rank int, boot string) (string, error) {
 
 // meet asks for the other ranks of a group, and refuses groups that cannot work.
 func (d *Device) meet(ctx context.Context, ranks []int) ([]*member, error) {
-	all := make([]*member, len(ranks))
+	all, begin := make([]*member, len(ranks)), time.Now()
 	for i, rank := range ranks {
 		m, err := d.memberOf(ctx, rank)
+		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+			absent := control.Absent(d.cfg.Store, ranks, memberKey)
+			return nil, control.Absence("meeting the ranks of a group", nil, time.Since(begin),
+				absent, []int{rank}, err)
+		}
 		if err != nil {
-			return nil, d.absence(ctx, rank, err)
+			return nil, err
 		}
 		all[i] = m
 	}
 	return all, compatible(ranks, all)
-}
-
-// absence turns the end of a wait for one rank into an AbsentError that names it.
-func (d *Device) absence(ctx context.Context, rank int, err error) error {
-	if !errors.Is(err, context.DeadlineExceeded) &&
-		!errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		return err
-	}
-	return &driver.AbsentError{
-		Doing: "meeting the ranks of a group", Waited: d.cfg.Timeout, Ranks: []int{rank}, Err: err,
-	}
 }
 
 func (d *Device) memberOf(ctx context.Context, rank int) (*member, error) {

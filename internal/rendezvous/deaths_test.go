@@ -105,7 +105,8 @@ func wantEnded(t *testing.T, ctx context.Context, m *Member, ranks []int, victim
 	if !errors.As(context.Cause(guarded), &e) || e.Rank != victim || e.Left {
 		t.Errorf("rank %d: the wait for %v ends by %v", m.world.Rank, ranks, context.Cause(guarded))
 	}
-	ended := m.Ended(ctx, ranks)
+	some := func(known []*EndedError) bool { return len(known) > 0 }
+	ended := m.Ended(ctx, ranks, some)
 	if len(ended) != 1 || ended[0].Rank != victim {
 		t.Errorf("rank %d: %v have ended of %v, want %d", m.world.Rank, ended, ranks, victim)
 	}
@@ -238,7 +239,7 @@ func TestAStoreThatTellsNoEndsIsAsGood(t *testing.T) {
 	}
 	guarded, stop := m.Guard(testContext(t), []int{0, 1})
 	defer stop()
-	if guarded.Err() != nil || len(m.Ended(testContext(t), []int{0})) != 0 {
+	if guarded.Err() != nil || len(m.Ended(testContext(t), []int{0}, nil)) != 0 {
 		t.Error("somebody has ended")
 	}
 	_ = server

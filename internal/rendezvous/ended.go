@@ -128,7 +128,7 @@ func has(ctx context.Context, s Store, key string) (bool, error) {
 // fatalToConnect reports whether this call of Connect cannot succeed without a rank that has ended:
 // not all were there yet, and it has not given up in order, which the others do at their own time.
 func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
-	if e.Rank == 0 && m.watch.storeLost() {
+	if e.Rank == 0 && !e.Left && m.watch.storeLost() {
 		return true
 	}
 	if ready, err := has(ctx, m.store, readyKey); err != nil || ready {
@@ -188,21 +188,31 @@ func (m *Member) guard(
 }
 
 // Ended returns the ends of ranks of the world that are known, by rank: those of the given ranks, and
-// that of rank 0 if the store ended with it. If there is none it waits for one until the context
-// ends.
-func (m *Member) Ended(ctx context.Context, ranks []int) []*EndedError {
+// that of rank 0 if the store ended with it. It waits until they are enough, or the context ends.
+func (m *Member) Ended(
+	ctx context.Context, ranks []int, enough func([]*EndedError) bool,
+) []*EndedError {
 	if m.watch == nil {
 		return nil
 	}
 	concerns := m.concerns(ranks)
-	m.watch.await(ctx, 0, concerns)
-	var ended []*EndedError
-	for _, e := range m.watch.known() {
-		if concerns(ctx, e) {
-			ended = append(ended, e)
+	for {
+		all, changed := m.watch.look()
+		var ended []*EndedError
+		for _, n := range all {
+			if concerns(ctx, n.EndedError) {
+				ended = append(ended, n.EndedError)
+			}
+		}
+		if enough(ended) {
+			return ended
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ended
 		}
 	}
-	return ended
 }
 
 // explained says of a wait for the others that has failed which end is why, if one is: that of a
@@ -219,7 +229,7 @@ func (m *Member) explained(err error) error {
 	defer cancel()
 	e := m.watch.await(ctx, 0, func(_ context.Context, e *EndedError) bool {
 		return missed && !e.Left && slices.Contains(absent.Ranks, e.Rank) ||
-			lost && e.Rank == 0 && m.watch.storeLost()
+			lost && !e.Left && e.Rank == 0 && m.watch.storeLost()
 	})
 	if e == nil {
 		return err

@@ -80,7 +80,11 @@ func (w *watch) run(ctx context.Context) {
 			w.mu.Lock()
 			w.closing = true
 			w.mu.Unlock()
-		case e.World == "" || e.World == w.world:
+		case e.World == "":
+			// A launcher does not know whether its process has left in order.
+			e.Left, _ = has(ctx, WithPrefix(w.client, w.world), leftKey(e.Rank))
+			w.note(e)
+		case e.World == w.world:
 			w.note(e)
 		}
 	}
@@ -96,7 +100,7 @@ func (w *watch) note(e end) {
 	}
 	n := &news{EndedError: &EndedError{Rank: e.Rank, How: e.How, Left: e.Left}, sure: sure}
 	if n.at = time.Now(); known != nil {
-		n.at, n.Left = known.at, known.Left
+		n.at, n.Left = known.at, known.Left || e.Left
 	}
 	w.ends[e.Rank] = n
 	close(w.changed)
@@ -109,9 +113,12 @@ func (w *watch) loseStore() {
 	w.lost = true
 	closing := w.closing
 	w.mu.Unlock()
-	if w.serves >= 0 && !closing {
-		w.note(end{World: w.world, Rank: w.serves,
-			How: "rank 0, which served the store, has ended"})
+	how := "rank 0, which served the store, has ended"
+	if closing {
+		how = "rank 0, which served the store, has left"
+	}
+	if w.serves >= 0 {
+		w.note(end{World: w.world, Rank: w.serves, How: how, Left: closing})
 	}
 }
 
@@ -122,16 +129,7 @@ func (w *watch) storeLost() bool {
 	return w.lost
 }
 
-// known returns the ends that are known, by rank.
-func (w *watch) known() []*EndedError {
-	all, _ := w.look()
-	ends := make([]*EndedError, len(all))
-	for i, n := range all {
-		ends[i] = n.EndedError
-	}
-	return ends
-}
-
+// look returns the ends that are known, by rank, and what is closed when there is another.
 func (w *watch) look() ([]*news, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,0 +1,218 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/control"
+	"symmem/internal/handoff"
+	"symmem/internal/sys"
+)
+
+// joining is the making of a communicator. Its waits end when the process of a rank of the group has
+// ended, and name the ranks that have not come when the time is up.
+type joining struct {
+	*communicator
+	begin time.Time
+	roll  control.Roll
+	// end ends the joining because a rank is lost.
+	end context.CancelCauseFunc
+	// awaited is the world rank that the wait under way needs, or -1.
+	awaited int
+}
+
+// join connects to the peers, maps the control region and meets the others in it.
+func (c *communicator) join(ctx context.Context) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	j := &joining{
+		communicator: c, begin: time.Now(), end: end, awaited: -1,
+		roll: control.Roll{Store: c.device.cfg.Store, Group: c.cfg},
+	}
+	if err := j.run(ctx); err != nil {
+		return j.explain(ctx, err)
+	}
+	return nil
+}
+
+func (j *joining) run(ctx context.Context) error {
+	if err := j.roll.Come(ctx); err != nil {
+		return err
+	}
+	if err := j.meetPeers(ctx); err != nil {
+		return err
+	}
+	withdraw, err := j.mapRegion(ctx)
+	if err != nil {
+		return err
+	}
+	// After the exchange everybody has mapped the region.
+	defer withdraw()
+	processors, err := j.countProcessors(ctx)
+	if err != nil {
+		return err
+	}
+	j.budget = newBudget(j.device, len(j.blocks), processors)
+	j.tuning = newTuning(len(j.blocks), processors)
+	return nil
+}
+
+// explain says why a joining has failed: a rank is lost, or the time is up.
+func (j *joining) explain(ctx context.Context, err error) error {
+	var lost *driver.RankLostError
+	if errors.As(err, &lost) {
+		return err
+	}
+	if errors.As(context.Cause(ctx), &lost) {
+		return lost
+	}
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return err
+	}
+	var late *driver.TimeoutError
+	var awaited []int
+	switch {
+	case errors.As(err, &late):
+		awaited, err = late.Missing, context.DeadlineExceeded
+	case j.awaited >= 0:
+		awaited = []int{j.awaited}
+	}
+	return j.roll.Absence(time.Since(j.begin), awaited, err)
+}
+
+// meetPeers connects to all other ranks of the group. From then on the end of one ends the joining.
+func (j *joining) meetPeers(ctx context.Context) error {
+	for i, rank := range j.cfg.Ranks {
+		if i == j.cfg.Rank {
+			continue
+		}
+		j.awaited = rank
+		p, err := j.device.peerOf(ctx, rank)
+		if err != nil {
+			return err
+		}
+		j.peers[i] = p
+		p.onEnd(ctx, func() {
+			j.end(&driver.RankLostError{Ranks: []int{rank}, Doing: j.doing(), Members: j.cfg.Ranks})
+		})
+	}
+	return nil
+}
+
+func (j *joining) doing() string { return "meeting the ranks of group " + j.cfg.Name() }
+
+// mapRegion makes the control region on the first rank, which offers it until withdraw is called,
+// and fetches it on the others.
+func (j *joining) mapRegion(ctx context.Context) (withdraw func(), err error) {
+	bytes := regionBytes(len(j.cfg.Ranks))
+	key := handoff.Key{Space: j.space}
+	ready := "host/group/" + j.cfg.ID
+	if j.cfg.Rank == 0 {
+		return j.offerRegion(ctx, key, ready, bytes)
+	}
+	j.awaited = j.cfg.Ranks[0]
+	if _, err := j.device.cfg.Store.Get(ctx, ready); err != nil {
+		return nil, err
+	}
+	f, err := j.peers[0].fetch(ctx, key)
+	if errors.Is(err, handoff.ErrUnknownKey) {
+		// Mostly because another rank is lost, which this one sees in a moment.
+		select {
+		case <-ctx.Done():
+		case <-time.After(endSeen):
+		}
+		err = fmt.Errorf("rank %d has given up joining this group: %w", j.awaited, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if size, err := sys.FileSize(f); err != nil || size != bytes {
+		return nil, errors.Join(err, fmt.Errorf("the control region has %d bytes instead of %d: "+
+			"ranks run different versions of symmem", size, bytes))
+	}
+	return func() {}, j.overlay(sys.Map(f, 0, bytes))
+}
+
+func (j *joining) offerRegion(
+	ctx context.Context, key handoff.Key, ready string, bytes int64,
+) (withdraw func(), err error) {
+	f, err := sys.Memfd("symmem-group", bytes)
+	if err != nil {
+		return nil, err
+	}
+	if err := j.overlay(sys.Map(f, 0, bytes)); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	j.device.server.Export(key, f)
+	withdraw = func() {
+		j.device.server.Withdraw(key)
+		f.Close()
+	}
+	if err := j.device.cfg.Store.Set(ctx, ready, nil); err != nil {
+		withdraw()
+		return nil, err
+	}
+	return withdraw, nil
+}
+
+func (c *communicator) overlay(m *sys.Mapping, err error) error {
+	if err != nil {
+		return err
+	}
+	c.region = m
+	c.blocks = blocksIn(m.Base(), len(c.cfg.Ranks))
+	c.me = c.blocks[c.cfg.Rank]
+	for i, b := range c.blocks {
+		if i != c.cfg.Rank {
+			c.others = append(c.others, b)
+		}
+	}
+	return nil
+}
+
+// countProcessors agrees on how many processors the ranks have between them: those that any of
+// them may run on, which also holds for ranks that are bound to one each. After this exchange
+// everybody has mapped the region.
+func (j *joining) countProcessors(ctx context.Context) (int, error) {
+	j.budget = newBudget(j.device, len(j.blocks), 1)
+	own, err := sys.Processors()
+	if err != nil {
+		return 0, err
+	}
+	all, err := j.exchangeAlone(ctx, own)
+	if err != nil {
+		return 0, err
+	}
+	var union [sys.ProcessorBytes]byte
+	for r, mask := range all {
+		if len(mask) != len(union) {
+			return 0, fmt.Errorf("rank %d lists its processors in %d bytes instead of %d",
+				j.cfg.Ranks[r], len(mask), len(union))
+		}
+		for i := range union {
+			union[i] |= mask[i]
+		}
+	}
+	count := 0
+	for _, b := range union {
+		count += bits.OnesCount8(b)
+	}
+	return count, nil
+}
+
+// exchangeAlone is the first exchange of the group. A rank whose joining has failed does not end it:
+// each finds out by itself who is lost or late.
+func (j *joining) exchangeAlone(ctx context.Context, payload []byte) ([][]byte, error) {
+	l := &j.lanes[driver.LaneControl]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	x := exchange{
+		c: j.communicator, id: driver.LaneControl, lane: l, payload: payload, tolerant: true,
+	}
+	return x.run(ctx)
+}

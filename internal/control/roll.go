@@ -1,0 +1,90 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"symmem/driver"
+)
+
+// Roll is the list of the ranks that have come to join a group, in the store: a rank that waits for
+// one that waits for a third can name the third alone.
+type Roll struct {
+	// Store is shared by all ranks of the group.
+	Store driver.Store
+	// Group is the group.
+	Group driver.GroupConfig
+}
+
+// looking bounds how long it may take to look who has come.
+const looking = 2 * time.Second
+
+// comparer is a store that can be asked without waiting.
+type comparer interface {
+	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
+}
+
+func (r Roll) key(rank int) string {
+	return "roll/" + strconv.Quote(r.Group.ID) + "/" + strconv.Itoa(rank)
+}
+
+// Come notes that this rank has come. It is called before the rank waits for others.
+func (r Roll) Come(ctx context.Context) error {
+	if err := r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), nil); err != nil {
+		return fmt.Errorf("calling the roll of group %s: %w", r.Group.Name(), err)
+	}
+	return nil
+}
+
+// Absent lists the world ranks of the group that have not come. It waits for none, and lists nobody
+// where the store cannot be asked.
+func (r Roll) Absent() []int {
+	return Absent(r.Store, r.Group.Ranks, r.key)
+}
+
+// Absent lists those of some ranks whose keys are not in the store. It waits for none.
+func Absent(store driver.Store, ranks []int, key func(rank int) string) (absent []int) {
+	s, ok := store.(comparer)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), looking)
+	defer cancel()
+	for _, rank := range ranks {
+		// A comparison that stores nothing tells a missing key from an empty value.
+		probe := []byte("?")
+		got, err := s.CompareSet(ctx, key(rank), probe, probe)
+		if err != nil {
+			break
+		}
+		if string(got) == string(probe) {
+			absent = append(absent, rank)
+		}
+	}
+	return absent
+}
+
+// Absence is the error of a joining whose time is up: it names the ranks that have not come, or, if
+// all have, those that this rank has waited for.
+func (r Roll) Absence(waited time.Duration, awaited []int, err error) error {
+	return Absence("meeting the ranks of group "+r.Group.Name(), r.Group.Ranks, waited, r.Absent(),
+		awaited, err)
+}
+
+// Absence is the error of a wait whose time is up: it names the ranks that are known to be absent,
+// or, if none is, those that were waited for.
+func Absence(
+	doing string, members []int, waited time.Duration, absent, awaited []int, err error,
+) error {
+	if len(absent) == 0 {
+		absent = awaited
+	}
+	if len(absent) == 0 {
+		return err
+	}
+	return &driver.AbsentError{
+		Doing: doing, Waited: waited.Round(time.Millisecond), Ranks: absent, Members: members, Err: err,
+	}
+}
