@@ -32,6 +32,10 @@ const (
 	seedVariable  = "SYMMEM_TEST_SEED"
 )
 
+// stopVariable is how long TestARankThatIsStoppedIsNotTakenForDead stops a rank in each place, such
+// as 20s.
+const stopVariable = "SYMMEM_TEST_STOP"
+
 // fewKills is how many ranks are killed unless the variable says otherwise.
 const fewKills = 24
 
@@ -217,6 +221,40 @@ func TestARankThatIsKilledAnywhereIsNamed(t *testing.T) {
 	}
 }
 
+// TestARankThatIsStoppedIsNotTakenForDead in Open, Join and Split, although it does nothing for longer
+// than the others take to notice a death. It is killed at last, which they do notice.
+func TestARankThatIsStoppedIsNotTakenForDead(t *testing.T) {
+	stopped, err := time.ParseDuration(cmp.Or(os.Getenv(stopVariable), "2s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, place := range []string{"open", "join", "split"} {
+		t.Run(place, func(t *testing.T) {
+			t.Parallel()
+			k := kill{
+				place: place, ranks: min(3, localRanks(t)), victim: n % 2, launched: n%2 == 0,
+				after: time.Millisecond,
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 2*killTimeout)
+			defer cancel()
+			p, wait := k.begin(ctx, t)
+			victim := p.pid(ctx, k.victim)
+			for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT, syscall.SIGKILL} {
+				if err := syscall.Kill(victim, s); err != nil {
+					t.Fatal(err)
+				}
+				if s == syscall.SIGSTOP {
+					time.Sleep(stopped) // nothing is to happen meanwhile
+					p.wantNobodyFailed()
+				}
+			}
+			p.judge(ctx, time.Now())
+			wait()
+			p.wantNothingLeft()
+		})
+	}
+}
+
 // party is the ranks of one kill, as the test sees them.
 type party struct {
 	kill
@@ -229,20 +267,27 @@ type party struct {
 	changed chan struct{} // closed and replaced with each; guarded by mu
 }
 
+// begin starts the ranks and returns once they are at the place.
+func (k kill) begin(ctx context.Context, t *testing.T) (p *party, wait func()) {
+	t.Helper()
+	p = &party{kill: k, t: t, folder: t.TempDir(), changed: make(chan struct{})}
+	p.store = "unix:@symmem-test-" + filepath.Base(filepath.Dir(p.folder)) + strconv.Itoa(os.Getpid())
+	start := p.startAlone
+	if k.launched {
+		start = p.startLaunched
+	}
+	wait = start(ctx)
+	p.awaitPlace(ctx)
+	time.Sleep(k.after) // what is drawn is the moment of the death
+	return p, wait
+}
+
 // run starts the ranks, kills one and looks at the others. It returns how long the last one took.
 func (k kill) run(t *testing.T) time.Duration {
 	t.Helper()
-	p := &party{kill: k, t: t, folder: t.TempDir(), changed: make(chan struct{})}
-	p.store = "unix:@symmem-test-" + filepath.Base(filepath.Dir(p.folder)) + strconv.Itoa(os.Getpid())
 	ctx, cancel := context.WithTimeout(t.Context(), 2*killTimeout)
 	defer cancel()
-	begin := p.startAlone
-	if k.launched {
-		begin = p.startLaunched
-	}
-	wait := begin(ctx)
-	p.awaitPlace(ctx)
-	time.Sleep(k.after) // what is drawn is the moment of the death
+	p, wait := k.begin(ctx, t)
 	died := time.Now()
 	if err := syscall.Kill(p.pid(ctx, k.victim), syscall.SIGKILL); err != nil &&
 		!(errors.Is(err, syscall.ESRCH) && k.place == "close") {
@@ -406,6 +451,18 @@ func (p *party) judge(ctx context.Context, died time.Time) (took time.Duration) 
 		}
 	}
 	return took
+}
+
+// wantNobodyFailed wants every rank to be where it was.
+func (p *party) wantNobodyFailed() {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.seen {
+		if s.Stage == "failed" {
+			p.t.Errorf("rank %d has failed while another was stopped: %s", s.Rank, s.Text)
+		}
+	}
 }
 
 // wantNothingLeft looks for what should have gone with the processes.

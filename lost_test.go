@@ -157,6 +157,25 @@ func TestARankThatIsKilledIsNamedWithinSeconds(t *testing.T) {
 	}
 }
 
+// TestOnlyWhoHasNotComeToAJoinIsNamed, and not who waits for it, too.
+func TestOnlyWhoHasNotComeToAJoinIsNamed(t *testing.T) {
+	ranks := min(4, localRanks(t))
+	all := newGate(ranks)
+	together(t, ranks, symmem.Options{}, func(r *rank) {
+		for late := range r.Size() {
+			all.pass(r)
+			if r.Rank() == late {
+				continue
+			}
+			err := r.within(300*time.Millisecond, func(ctx context.Context) error {
+				_, err := r.Join(ctx, fmt.Sprintf("without %d", late), r.World().Ranks())
+				return err
+			})
+			r.late(err, late)
+		}
+	})
+}
+
 // Here each rank is on a machine of its own, as far as the backend knows: ranks hear of each other
 // over TCP, and their kernels reach peers by fabric handles.
 func TestARankOfAnotherMachineThatIsKilledIsNamedWithinSeconds(t *testing.T) {

@@ -70,6 +70,10 @@ func (j *joining) explain(ctx context.Context, err error) error {
 	if errors.As(context.Cause(ctx), &lost) {
 		return lost
 	}
+	if errors.Is(err, handoff.ErrUnknownKey) {
+		// The first rank did so because a rank has not come, and was called a little earlier.
+		return j.roll.Absence(time.Since(j.begin), nil, err)
+	}
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err
 	}
