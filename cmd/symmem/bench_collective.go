@@ -102,7 +102,7 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
-	flags.IntVar(&f.ranks, "ranks", 2, "processes to start")
+	flags.IntVar(&f.ranks, "ranks", 2, "processes to start, up to 64")
 	flags.BoolVar(&c.Compare, "compare", false, "measure auto against all paths, in turns")
 	flags.IntVar(&c.GraphOps, "graph", 0, "time replays of graphs of so many calls")
 	flags.Lookup("graph").NoOptDefVal = "20"

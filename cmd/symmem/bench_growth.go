@@ -51,7 +51,7 @@ func newBenchWindowsCommand(shared *benchFlags) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.IntVar(&f.ranks, "ranks", 2, "processes to start")
+	flags.IntVar(&f.ranks, "ranks", 2, "processes to start, up to 64")
 	flags.Var(&f.bytes, "bytes", "what is requested in all, such as 4G")
 	flags.Uint64Var(&f.config.Seed, "seed", 1, "where requests are drawn from")
 	flags.IntVar(&f.config.Rounds, "rounds", 3, "how often both ways take turns (quick 1)")

@@ -23,7 +23,7 @@ type worldFlags struct {
 }
 
 func (f *worldFlags) register(flags *pflag.FlagSet, timeout *time.Duration) {
-	flags.IntVar(&f.ranks, "ranks", 2, "processes to start")
+	flags.IntVar(&f.ranks, "ranks", 2, "processes to start, up to 64")
 	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
 	flags.DurationVar(timeout, "timeout", 30*time.Second, "longest wait for another rank")
 	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of a bench")

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,7 +19,8 @@ It waits until the last has ended. Lines of the ranks go out whole, with "[rank]
 When a rank fails the others have 10 seconds to report; then they get SIGTERM, and SIGKILL 5
 seconds later. After 2 seconds standard error says which are awaited, and which of them are stopped.
 What a rank leaves behind is killed when it ends. Signals (INT, TERM, HUP, QUIT) are passed on, also
-to ranks that are stopped, and a second interrupt ends all at once.
+to ranks that are stopped. Ranks that have not ended 10 seconds after a TERM (--kill-after) get
+SIGKILL, and a second interrupt ends all at once.
 
 The exit code is that of the first rank that failed, 128 + n for signal n; 2 if nothing could be
 started.
@@ -31,9 +33,13 @@ const launchExample = `  symmem launch -n 4 -- python train.py --steps 10
   symmem launch -n 2 --no-prefix -- symmem verify
   symmem launch -n 4 --summary exits.json -- ./job`
 
+// maxProcesses is how many ranks a launch takes, of programs that need not use symmem.
+const maxProcesses = 4096
+
 type launchFlags struct {
 	ranks    int
 	port     int
+	kill     time.Duration
 	pin      bool
 	noPrefix bool
 	json     bool
@@ -55,8 +61,11 @@ func newLaunchCommand() *cobra.Command {
 	flags := cmd.Flags()
 	// What follows the command's name is the command's own.
 	flags.SetInterspersed(false)
-	flags.IntVarP(&f.ranks, "ranks", "n", 0, "processes to start")
+	flags.IntVarP(&f.ranks, "ranks", "n", 0, "processes to start, up to 4096 (symmem's host backend\n"+
+		"takes 64)")
 	flags.IntVar(&f.port, "master-port", 0, "value of MASTER_PORT (default a free one)")
+	flags.DurationVar(&f.kill, "kill-after", 10*time.Second,
+		"time from a TERM that is passed on to SIGKILL; 0 waits for ever")
 	flags.BoolVar(&f.pin, "pin", false, "bind rank r to one processor, the r-th of those allowed")
 	flags.BoolVar(&f.noPrefix, "no-prefix", false, "pass lines on as they are")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object about the end of each rank")
@@ -67,12 +76,14 @@ func newLaunchCommand() *cobra.Command {
 // parse refuses what can be known to be wrong before anything starts.
 func (f *launchFlags) parse(args []string) error {
 	switch {
-	case f.ranks < 1 || f.ranks > maxRanks:
-		return fmt.Errorf("say how many ranks to start, from 1 to %d: -n N", maxRanks)
+	case f.ranks < 1 || f.ranks > maxProcesses:
+		return fmt.Errorf("say how many ranks to start, from 1 to %d: -n N", maxProcesses)
 	case len(args) == 0:
 		return fmt.Errorf("say what to start: symmem launch -n %d -- command", f.ranks)
 	case f.port < 0 || f.port > 65535:
 		return fmt.Errorf("master-port %d is not a port", f.port)
+	case f.kill < 0:
+		return fmt.Errorf("kill-after is %v, but must not be negative", f.kill)
 	}
 	if _, err := exec.LookPath(args[0]); err != nil {
 		return exitWith(exitUsage, fmt.Errorf("finding the command: %w", err))
@@ -86,7 +97,10 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 	}
 	spec := launch.Spec{
 		Ranks: f.ranks, Command: args, MasterPort: f.port, Stdin: cmd.InOrStdin(),
-		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
+		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), KillAfter: f.kill,
+	}
+	if f.kill == 0 {
+		spec.KillAfter = -1
 	}
 	if f.noPrefix {
 		spec.Output = launch.OutputPlain

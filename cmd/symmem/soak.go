@@ -79,7 +79,7 @@ func newSoakCommand() *cobra.Command {
 func (f *soakFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	f.bytes = bytesFlag(c.MaxBytes)
-	flags.IntVar(&f.ranks, "ranks", 4, "processes to start")
+	flags.IntVar(&f.ranks, "ranks", 4, "processes to start, up to 64")
 	flags.Uint64Var(&c.Seed, "seed", c.Seed, "where all draws come from")
 	flags.DurationVar(&c.Duration, "duration", c.Duration, "how long rounds begin")
 	flags.IntVar(&c.Rounds, "rounds", 0, "run so many rounds instead")

@@ -105,7 +105,7 @@ func newTuneCommand() *cobra.Command {
 func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	c.Plan = bench.Full
-	flags.IntVar(&f.ranks, "ranks", 2, "processes to start")
+	flags.IntVar(&f.ranks, "ranks", 2, "processes to start, up to 64")
 	backendFlag(flags, &c.Options.Backend, "auto")
 	flags.StringSliceVar(&f.operations, "ops",
 		[]string{"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall"},

@@ -98,7 +98,7 @@ var (
 func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	f.size = size(c.Elements)
-	flags.IntVar(&f.ranks, "ranks", 4, "processes to start")
+	flags.IntVar(&f.ranks, "ranks", 4, "processes to start, up to 64")
 	flags.IntVar(&c.Cases, "cases", c.Cases, "buffers that are live at once")
 	flags.IntVar(&c.Rounds, "rounds", c.Rounds, "how often the cases are made and freed")
 	flags.Var(&f.size, "size", "float32 elements of a case")
@@ -127,8 +127,9 @@ func complete(cmd *cobra.Command, flag string, values ...string) {
 		cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 }
 
-// maxRanks is what a launch takes.
-const maxRanks = 4096
+// maxRanks is how many ranks one machine takes: the host backend has no more, and no machine has
+// more GPUs.
+const maxRanks = 64
 
 // parse checks all flags before anything starts.
 func (f *verifyFlags) parse() (err error) {

@@ -14,6 +14,9 @@ type Backend struct{}
 // Name returns "host".
 func (Backend) Name() string { return "host" }
 
+// LocalRanks is how many ranks a group takes.
+func (Backend) LocalRanks() (int, error) { return maxRanks, nil }
+
 // Open opens this rank's device and makes it known to the other ranks of the machine.
 func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, error) {
 	d, err := Open(ctx, cfg)

@@ -92,7 +92,8 @@ func (d *Device) Connect(
 // connect leaves it to its caller to say what it is for.
 func (d *Device) connect(ctx context.Context, group driver.GroupConfig) (*communicator, error) {
 	if n := len(group.Ranks); n < 1 || n > maxRanks || group.Rank < 0 || group.Rank >= n {
-		return nil, fmt.Errorf("rank %d of %d ranks: want 1 to %d ranks", group.Rank, n, maxRanks)
+		return nil, fmt.Errorf("rank %d of %d ranks: the host backend takes from 1 to %d ranks",
+			group.Rank, n, maxRanks)
 	}
 	ctx, cancel := d.bounded(ctx)
 	defer cancel()

@@ -13,6 +13,9 @@
 // cannot have passed to others. A rank is killed by the kernel if the launcher dies, however it
 // dies; its children are not, unless they end with it.
 //
+// Ranks that have not ended 10 s after a SIGTERM from outside are killed: a batch system sends one,
+// and does not send another.
+//
 // After the first failure the others have a grace, then SIGTERM, then SIGKILL: 15 s at most. A
 // process that is stopped cannot end, so SIGCONT follows every signal, and standard error says
 // after 2 s for whom the launch still waits.

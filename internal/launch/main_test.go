@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,17 +33,18 @@ func TestMain(m *testing.M) {
 
 // roles are what a rank can do. Each gets its rank and returns its exit code.
 var roles = map[string]func(rank string) int{
-	"environ":   roleEnviron,
-	"meet":      roleMeet,
-	"fail one":  roleFailOne,
-	"patient":   rolePatient,
-	"stubborn":  roleStubborn,
-	"parent":    roleParent,
-	"quitter":   roleQuitter,
-	"lines":     roleLines,
-	"cat":       roleCat,
-	"launch":    roleLaunch,
-	"lose rank": roleLoseRank,
+	"environ":       roleEnviron,
+	"meet":          roleMeet,
+	"fail one":      roleFailOne,
+	"patient":       rolePatient,
+	"stubborn":      roleStubborn,
+	"parent":        roleParent,
+	"quitter":       roleQuitter,
+	"lines":         roleLines,
+	"cat":           roleCat,
+	"launch":        roleLaunch,
+	"narrow launch": roleNarrowLaunch,
+	"lose rank":     roleLoseRank,
 }
 
 // patience bounds what a test waits for; passing tests never come near it.
@@ -178,6 +180,24 @@ func roleLaunch(string) int {
 	return 0
 }
 
+// roleNarrowLaunch is a launcher that may open few descriptors.
+func roleNarrowLaunch(string) int {
+	few := syscall.Rlimit{Cur: 32, Max: 32}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	// The ranks must not be launchers, too: of two values of one variable the last counts.
+	if err := os.Unsetenv(roleVariable); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	if _, err := Run(context.Background(), specOf("meet", 4, os.Stdout)); err != nil {
+		fmt.Println(err)
+	}
+	return 0
+}
+
 // roleLoseRank reports on rank 0 that rank 1 was lost, as its program would.
 func roleLoseRank(rank string) int {
 	_, store, _, err := connectedRank()
@@ -199,9 +219,14 @@ func roleLoseRank(rank string) int {
 
 // specOf starts ranks in a role, with all output in w.
 func specOf(role string, ranks int, w io.Writer) Spec {
+	// A process that has a role starts ranks of another one: of two values of a variable, Go's
+	// programs take the first.
+	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		return strings.HasPrefix(entry, roleVariable+"=")
+	})
 	return Spec{
 		Ranks: ranks, Command: []string{"/proc/self/exe"},
-		Env:    append(os.Environ(), roleVariable+"="+role),
+		Env:    append(env, roleVariable+"="+role),
 		Stdout: w, Stderr: w, Grace: patience, TermWait: patience,
 	}
 }

@@ -37,11 +37,18 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	}
 	defer store.Close()
 	j := newJob(&spec, store)
+	store.OnTrouble(j.cannotAccept)
 	at := rendezvous.Endpoint{Address: store.Address(), Token: token}
 	for number := range spec.Ranks {
 		j.add(number, path, at)
 	}
 	return j.run(ctx)
+}
+
+// cannotAccept says why ranks cannot meet.
+func (j *job) cannotAccept(err error) {
+	j.stderr.write(fmt.Appendf(nil, "symmem: the launcher cannot accept the connections of its ranks: "+
+		"%v: raise the limit of open files (ulimit -n)\n", err))
 }
 
 // job is the ranks of one Run.

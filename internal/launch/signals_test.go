@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestSignalsReachAllRanks(t *testing.T) {
@@ -55,6 +56,37 @@ func TestSecondInterruptKills(t *testing.T) {
 	if end.err != nil || end.Code != 128+9 || end.Exits[1].Signal != syscall.SIGKILL {
 		t.Fatalf("%+v", end)
 	}
+}
+
+func TestStubbornRanksAreKilledAfterATerm(t *testing.T) {
+	out := newTranscript()
+	spec := specOf("stubborn", 2, out)
+	signals := make(chan os.Signal)
+	spec.Signals, spec.KillAfter = signals, 100*time.Millisecond
+	done := begin(testContext(t), spec)
+	out.await(t, 2, "ready")
+	signals <- syscall.SIGTERM
+	end := <-done
+	if end.err != nil || end.Code != 128+9 || end.Exits[1].Signal != syscall.SIGKILL {
+		t.Fatalf("%+v", end)
+	}
+	out.await(t, 1, "they have not ended: SIGKILL")
+}
+
+// TestALauncherWithoutDescriptorsSaysSo: its ranks only see that nobody answers.
+func TestALauncherWithoutDescriptorsSaysSo(t *testing.T) {
+	out := newTranscript()
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	c := exec.CommandContext(ctx, "/proc/self/exe")
+	c.Env = append(os.Environ(), roleVariable+"=narrow launch")
+	c.Stdout, c.Stderr = out, out
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	out.await(t, 1, "raise the limit of open files (ulimit -n)")
+	cancel()
+	_ = c.Wait() // it was killed
 }
 
 func TestStubbornRanksAreKilledAfterAFailure(t *testing.T) {

@@ -37,6 +37,9 @@ type Spec struct {
 	Grace time.Duration
 	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s; less than 0 no time.
 	TermWait time.Duration
+	// KillAfter is the time from a SIGTERM that came from outside and was passed on to SIGKILL for
+	// the ranks that have not ended. 0 means 10 s; less than 0 means that they are waited for.
+	KillAfter time.Duration
 	// Signals are passed on to all ranks; nil means that Run takes SIGINT, SIGTERM, SIGHUP and
 	// SIGQUIT of this process while it runs.
 	Signals <-chan os.Signal
@@ -59,6 +62,7 @@ const (
 	maxRanks        = 4096
 	defaultGrace    = 10 * time.Second
 	defaultTermWait = 5 * time.Second
+	defaultKill     = 10 * time.Second
 )
 
 // Errors of a Spec, found before anything starts.
@@ -105,6 +109,9 @@ func (s *Spec) fill() {
 	}
 	if s.TermWait == 0 {
 		s.TermWait = defaultTermWait
+	}
+	if s.KillAfter == 0 {
+		s.KillAfter = defaultKill
 	}
 }
 

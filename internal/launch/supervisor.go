@@ -14,7 +14,8 @@ import (
 //	running      some ranks run, none has failed
 //	grace        a rank has failed; the others may still report. From running, by a failure
 //	announced    the same, and it was said which ranks are awaited. From grace, after notice
-//	terminating  SIGTERM was sent. From grace or announced, when the grace is over
+//	terminating  SIGTERM was sent. From grace or announced, when the grace is over; from all of
+//	             these by a SIGTERM from outside
 //	killing      SIGKILL was sent. From terminating, when that time is over; from any phase by a
 //	             second SIGINT or the end of the context
 //	done         all ranks have ended. From any phase, by the last exit
@@ -24,6 +25,8 @@ type supervisor struct {
 	phase phase
 	grace time.Duration
 	term  time.Duration
+	// kills is the time from a SIGTERM from outside to SIGKILL; not positive if there is none.
+	kills time.Duration
 	// left is how many ranks run.
 	left int
 	// interrupts counts SIGINT, and outside is the first signal from outside.
@@ -62,7 +65,7 @@ type order struct {
 
 func newSupervisor(s *Spec) *supervisor {
 	return &supervisor{
-		grace: s.Grace, term: s.TermWait, left: s.Ranks, exits: make([]Exit, s.Ranks),
+		grace: s.Grace, term: s.TermWait, kills: s.KillAfter, left: s.Ranks, exits: make([]Exit, s.Ranks),
 		ended: make([]bool, s.Ranks), first: -1,
 	}
 }
@@ -137,6 +140,10 @@ func (v *supervisor) signaled(s syscall.Signal) order {
 	}
 	if v.interrupts > 1 {
 		return v.kill()
+	}
+	if s == syscall.SIGTERM && v.kills > 0 && v.phase < terminating {
+		v.phase = terminating
+		return order{signal: s, wait: v.kills}
 	}
 	return order{signal: s}
 }

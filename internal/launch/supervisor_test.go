@@ -78,6 +78,29 @@ func TestSupervisor(t *testing.T) {
 	}
 }
 
+// TestATermFromOutsideEndsInKill after its time, also where a rank fails meanwhile.
+func TestATermFromOutsideEndsInKill(t *testing.T) {
+	for events, want := range map[string][]string{
+		"t e1=143 x e0=137": {"terminated, wait 3s", "", "killed", ""},
+		"e1=7 t t x e0=137": {"wait 1s", "terminated, wait 3s", "terminated", "killed", ""},
+		"t e0=0 e1=0":       {"terminated, wait 3s", "", ""},
+	} {
+		t.Run(events, func(t *testing.T) {
+			v := newSupervisor(&Spec{
+				Ranks: 2, Grace: time.Second, TermWait: time.Second, KillAfter: 3 * time.Second,
+			})
+			for i, event := range strings.Fields(events) {
+				if got := play(t, v, event, i).String(); got != want[i] {
+					t.Fatalf("event %d, %s: %q, want %q", i, event, got, want[i])
+				}
+			}
+			if v.phase != done {
+				t.Errorf("phase %d", v.phase)
+			}
+		})
+	}
+}
+
 func play(t *testing.T, v *supervisor, event string, turn int) order {
 	t.Helper()
 	switch event {

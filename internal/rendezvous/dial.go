@@ -59,7 +59,14 @@ func dial(ctx context.Context, to Endpoint, uid uint32) (*Client, error) {
 		return nil, fmt.Errorf("connecting to the store at %s: %w", to.Address, err)
 	}
 	c := newClient(to.Address, func(ctx context.Context) (*link, error) {
-		return persist(ctx, once, isBusy)
+		hangUps := 0
+		return persist(ctx, once, func(err error) bool {
+			// A server with too many strangers hangs up on one that is slow to greet.
+			if hungUp(err) {
+				hangUps++
+			}
+			return isBusy(err) || hungUp(err) && hangUps <= mostHangUps
+		})
 	})
 	c.adopt(first)
 	return c, c.settle(first, nil)

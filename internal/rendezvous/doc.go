@@ -21,9 +21,17 @@
 // where one was meant. Connect turns the World into a Store, and returns once every rank is
 // there, or with an error that names the ranks that did not come.
 //
-// A launcher that serves the store also tells in it which of its ranks have ended. Connect does not
-// wait for those, and Guard ends what needs all ranks soon after one has: other launchers end the
-// whole job themselves, and where nobody does the timeout is what is left.
+// Our store also tells which ranks have ended: a launcher says how its processes have, and every rank
+// greets on a connection of its own, whose end the server sees. Connect does not wait for those, and
+// Guard ends what needs some ranks soon after one of them has ended; where rank 0 serves the store,
+// the end of all connections to it is its own. A process that is stopped keeps its connections and
+// has not ended. PyTorch's own store tells nothing: torchrun ends the whole job itself, and the
+// timeout is what is left.
+//
+// # Strangers
+//
+// A connection has 5 s to greet and to show the token, and a limited number may be about to do so;
+// the oldest is closed first. Clients whose greeting was cut off by that try again.
 //
 // # Caveats
 //
@@ -39,6 +47,7 @@
 //
 //	Server.mu
 //	  outbox.mu
+//	watch.mu (a leaf)
 //	Client.mu (a leaf: nothing is called while it is held)
 //	services.mu (held to listen, so that two members do not open one address)
 package rendezvous

@@ -126,7 +126,13 @@ func (m *Member) announce(ctx context.Context, absent []int) error {
 
 // await waits until rank 0 has seen all ranks, or has given up.
 func (m *Member) await(ctx context.Context) error {
-	value, err := m.store.Get(ctx, readyKey)
+	if err := m.store.Wait(ctx, readyKey); err != nil {
+		return err
+	}
+	// It is there, so it is read, also where the time is up by now.
+	reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWait)
+	defer cancel()
+	value, err := m.store.Get(reading, readyKey)
 	if err != nil || len(value) == 0 {
 		return err
 	}

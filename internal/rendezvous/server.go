@@ -39,6 +39,8 @@ type Server struct {
 	closed    bool
 	// trouble is told, once, why no connection can be accepted.
 	trouble func(error)
+	// strangerWait is how long a connection may stay fresh or unproven.
+	strangerWait time.Duration
 }
 
 // Listen serves a new store at address: "host:port" (port 0: any free one) or "unix:@name".
@@ -78,6 +80,8 @@ func newServer(address string, token Token) *Server {
 		sessions: map[clientID]*session{},
 		left:     make(chan struct{}),
 		trouble:  warn,
+
+		strangerWait: strangerWait,
 	}
 }
 
@@ -129,7 +133,7 @@ func (s *Server) admit(conn net.Conn, remote bool) bool {
 	n := &session{server: s, id: s.last, conn: conn, remote: remote, out: newOutbox()}
 	s.sessions[n.id] = n
 	// One that cannot be set is closed already, which the session will see.
-	_ = conn.SetReadDeadline(time.Now().Add(strangerWait))
+	_ = conn.SetReadDeadline(time.Now().Add(s.strangerWait))
 	if remote {
 		s.suspect(n)
 	}

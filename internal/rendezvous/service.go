@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"syscall"
 )
@@ -37,9 +38,12 @@ func serve(ctx context.Context, at Endpoint) (*service, error) {
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
 			return s, err
 		}
+		advice, foreign := taken(ctx, at, uint32(os.Geteuid()))
+		if foreign != nil {
+			return nil, foreign
+		}
 		if !rest(ctx, pause) {
-			return nil, fmt.Errorf("%w: %w; if PyTorch serves its own store there, set %s=%s "+
-				"on all ranks to join it", context.Cause(ctx), err, EnvStore, at.Address)
+			return nil, fmt.Errorf("%w: %w; %s", context.Cause(ctx), err, advice)
 		}
 	}
 }

@@ -12,15 +12,18 @@ import (
 // millisecond for that, and try again if they were turned away.
 const mostStrangers = 128
 
-// strangersAllowed is mostStrangers, or less where the process may open few descriptors: strangers
-// get a quarter of them.
+// strangersAllowed is mostStrangers, or less where the process may open few descriptors.
 func strangersAllowed() int {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
 		return mostStrangers
 	}
-	return int(min(mostStrangers, max(4, limit.Cur/4)))
+	return strangersOf(limit.Cur)
 }
+
+// strangersOf is how many strangers a process takes that may open so many descriptors: a quarter is
+// theirs.
+func strangersOf(descriptors uint64) int { return int(min(mostStrangers, max(4, descriptors/4))) }
 
 // suspect takes in a connection that has not proven itself, and closes the oldest of those that
 // have not if there are too many. s.mu is held.

@@ -1,0 +1,94 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// taken says what is at an address that is in use: an error if it is another user's, for whom nobody
+// waits, or else what may help if it stays in use.
+func taken(ctx context.Context, at Endpoint, uid uint32) (advice string, err error) {
+	network, addr, err := split(at.Address)
+	if err != nil {
+		return "", err
+	}
+	owner, known := uint32(0), false
+	if network == "unix" {
+		owner, known = ownerOfSocket(ctx, addr, uid)
+	} else {
+		owner, known = ownerOfPort(addr)
+	}
+	switch {
+	case known && owner != uid:
+		return "", fmt.Errorf("another user has taken the address of this job's store: %w; give the "+
+			"job another MASTER_PORT or run id, or start it by symmem launch, whose address nobody "+
+			"can guess", &PeerError{Addr: at.Address, UID: owner, Want: uid})
+	case network == "unix":
+		return "another job of this user has the same MASTER_PORT or run id, or has not ended", nil
+	case known:
+		return fmt.Sprintf("if PyTorch serves its own store there, set %s=%s on all ranks to join it",
+			EnvStore, at.Address), nil
+	}
+	return "whose process has it is not known here", nil
+}
+
+// ownerOfSocket asks the kernel who listens on a Unix socket.
+func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, known bool) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", addr)
+	if err != nil {
+		return 0, false
+	}
+	defer conn.Close()
+	var other *PeerError
+	switch err := checkPeer(conn, addr, uid); {
+	case errors.As(err, &other):
+		return other.UID, true
+	case err == nil:
+		return uid, true
+	}
+	return 0, false
+}
+
+// ownerOfPort looks among the listening sockets of this machine.
+func ownerOfPort(addr string) (owner uint32, known bool) {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return 0, false
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return 0, false
+	}
+	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		table, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		if owner, known = listener(string(table), number); known {
+			return owner, true
+		}
+	}
+	return 0, false
+}
+
+// listener finds who listens on a port in a table of the kernel's.
+func listener(table string, port uint64) (uid uint32, found bool) {
+	const listening = "0A"
+	suffix := fmt.Sprintf(":%04X", port)
+	for line := range strings.Lines(table) {
+		fields := strings.Fields(line)
+		if len(fields) < 8 || fields[3] != listening || !strings.HasSuffix(fields[1], suffix) {
+			continue
+		}
+		if uid, err := strconv.ParseUint(fields[7], 10, 32); err == nil {
+			return uint32(uid), true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,66 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestAnAddressOfAnotherUserIsRefusedAndNotAdvised: the user who asks is another one than this
+// process's, which listens.
+func TestAnAddressOfAnotherUserIsRefusedAndNotAdvised(t *testing.T) {
+	tcp, _ := serveOn(t, "127.0.0.1:0", "token")
+	unix, _ := serveOn(t, privateName(), "")
+	own := uint32(os.Geteuid())
+	for _, s := range []*Server{tcp, unix} {
+		at := Endpoint{Address: s.Address()}
+		_, err := taken(testContext(t), at, own+1)
+		var other *PeerError
+		if !errors.As(err, &other) || other.UID != own || other.Want != own+1 {
+			t.Errorf("%s: got %v, want user %d", at.Address, err, own)
+		}
+		if err != nil && strings.Contains(err.Error(), EnvStore) {
+			t.Errorf("%v advises to join a stranger", err)
+		}
+		if advice, err := taken(testContext(t), at, own); err != nil || advice == "" {
+			t.Errorf("%s is our own: %q, %v", at.Address, advice, err)
+		}
+	}
+}
+
+// TestRankZeroAdvisesPyTorchsStoreOnAPortOnly: nothing of PyTorch's has the name of our socket.
+func TestRankZeroAdvisesPyTorchsStoreOnAPortOnly(t *testing.T) {
+	for address, advised := range map[string]bool{"127.0.0.1:0": true, privateName(): false} {
+		network, addr, err := split(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen(network, addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		closeLater(t, l)
+		if network == "tcp" {
+			address = l.Addr().String()
+		}
+		ctx, cancel := context.WithCancel(testContext(t))
+		go func() {
+			// It has looked at the address once, which is what it will advise.
+			if conn, err := l.Accept(); err == nil {
+				conn.Close()
+			}
+			cancel()
+		}()
+		if network == "tcp" {
+			cancel()
+		}
+		_, err = serve(ctx, Endpoint{Address: address, Token: "token"})
+		cancel()
+		if err == nil || strings.Contains(err.Error(), EnvStore) != advised {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
