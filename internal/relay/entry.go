@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"errors"
@@ -8,12 +10,15 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"symmem/driver"
 	"symmem/internal/control"
+	"symmem/internal/rendezvous"
 )
 
 const (
@@ -27,6 +32,8 @@ const (
 // entry is the joining of a group, until this rank is connected to all others.
 type entry struct {
 	cfg      Config
+	begin    time.Time
+	roll     control.Roll
 	token    token
 	listener net.Listener
 	tasks    sync.WaitGroup
@@ -47,6 +54,10 @@ func (e *entry) connect(ctx context.Context) ([]*link, error) {
 	e.strangers = make(chan struct{}, n+mostStrangers)
 	if n == 1 {
 		return e.links, nil
+	}
+	e.begin, e.roll = time.Now(), control.Roll{Store: e.cfg.Store, Group: e.cfg.Group}
+	if err := e.roll.Come(ctx); err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	e.tasks.Go(func() { e.heed(ctx, cancel) })
@@ -77,10 +88,32 @@ func (e *entry) meet(ctx context.Context) error {
 	return errors.Join(e.settled(ctx, e.outcome(ctx)), e.listener.Close())
 }
 
-// failedError is why another rank could not join.
-type failedError struct{ told string }
+// failedError is why another rank could not join: a RankLostError, or what it has said.
+type failedError struct{ error }
 
-func (e *failedError) Error() string { return control.Told(e.told) }
+// Unwrap returns why.
+func (e *failedError) Unwrap() error { return e.error }
+
+// tell leaves in the store why this rank could not join.
+func (e *entry) tell(ctx context.Context, err error) {
+	said := append([]byte(strconv.Itoa(e.cfg.Group.Rank)+" "), control.Complain(err)...)
+	// Those that do not hear of it wait until their time is up.
+	_ = e.cfg.Store.Set(ctx, e.key("failed"), said)
+}
+
+// failure reads what a rank has told.
+func (e *entry) failure(said []byte) *failedError {
+	from, complaint, _ := bytes.Cut(said, []byte(" "))
+	all := make([][]byte, len(e.cfg.Group.Ranks))
+	r, err := strconv.Atoi(string(from))
+	if err != nil || r < 0 || r >= len(all) {
+		return &failedError{fmt.Errorf("another rank could not, for a reason that is not understood: "+
+			"%s", control.Told(string(said)))}
+	}
+	all[r] = complaint
+	return &failedError{cmp.Or(control.Heed(e.cfg.Group.Ranks, all, "meeting the ranks"),
+		fmt.Errorf("rank %d could not", e.cfg.Group.Ranks[r]))}
+}
 
 // settled is the error with which this rank ends the joining: that of another one, if it has failed
 // first, or else its own, which it leaves in the store. Who is missing when the time is up every
@@ -88,6 +121,10 @@ func (e *failedError) Error() string { return control.Told(e.told) }
 func (e *entry) settled(ctx context.Context, err error) error {
 	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err
+	}
+	var ended *rendezvous.EndedError
+	if errors.As(err, &ended) {
+		err = e.lost(ended.Rank, ended.How)
 	}
 	// This error may be the consequence of another one, of which the word is on its way.
 	timer := time.NewTimer(hearing)
@@ -104,10 +141,16 @@ func (e *entry) settled(ctx context.Context, err error) error {
 	}
 	telling, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
-	told := fmt.Sprintf("rank %d could not: %v", e.cfg.Group.Ranks[e.cfg.Group.Rank], err)
-	// Those that do not hear of it wait until their time is up.
-	_ = e.cfg.Store.Set(telling, e.key("failed"), []byte(told))
+	e.tell(telling, err)
 	return err
+}
+
+// lost is the error that names a rank of the world which has ended.
+func (e *entry) lost(rank int, how string) error {
+	return &driver.RankLostError{
+		Ranks: []int{rank}, Members: e.cfg.Group.Ranks,
+		Doing: "meeting the ranks of group " + e.cfg.Group.Name() + " (" + how + ")",
+	}
 }
 
 // explained is why a rank was lost behind the joining: it may be one that could not join, and tells
@@ -120,7 +163,7 @@ func (e *entry) explained(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*hearing)
 	defer cancel()
 	if told, unknown := e.cfg.Store.Get(ctx, e.key("failed")); unknown == nil {
-		return &failedError{string(told)}
+		return e.failure(told)
 	}
 	return err
 }
@@ -128,45 +171,40 @@ func (e *entry) explained(ctx context.Context, err error) error {
 // heed ends the joining when a rank tells that it could not.
 func (e *entry) heed(ctx context.Context, end context.CancelCauseFunc) {
 	if told, err := e.cfg.Store.Get(ctx, e.key("failed")); err == nil {
-		end(&failedError{string(told)})
+		end(e.failure(told))
 	}
 }
 
 // outcome says why the joining has not succeeded, if so.
 func (e *entry) outcome(ctx context.Context) error {
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	left, err := e.left, e.err
+	e.mu.Unlock()
 	switch {
-	case e.left == 0:
+	case left == 0:
 		return nil
-	case e.err != nil && ctx.Err() == nil:
-		return e.err
+	case err != nil && ctx.Err() == nil:
+		return err
 	default:
-		return e.absenceLocked(ctx, e.err)
+		return e.absence(ctx, err)
 	}
 }
 
-// absence turns the end of the time into an AbsentError that names who did not come.
+// absence turns the end of the time into an AbsentError that names who did not come, or, if all have,
+// to whom there is no connection.
 func (e *entry) absence(ctx context.Context, err error) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.absenceLocked(ctx, err)
-}
-
-func (e *entry) absenceLocked(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return errors.Join(err, context.Cause(ctx))
 	}
-	late := &driver.AbsentError{
-		Doing: "meeting the ranks of group " + e.cfg.Group.Name(), Waited: e.cfg.Timeout,
-		Members: e.cfg.Group.Ranks, Err: err,
-	}
+	var awaited []int
+	e.mu.Lock()
 	for r, l := range e.links {
 		if l == nil && r != e.cfg.Group.Rank {
-			late.Ranks = append(late.Ranks, e.cfg.Group.Ranks[r])
+			awaited = append(awaited, e.cfg.Group.Ranks[r])
 		}
 	}
-	return late
+	e.mu.Unlock()
+	return e.roll.Absence(time.Since(e.begin), awaited, err)
 }
 
 func (e *entry) discard() {
@@ -274,8 +312,17 @@ func (e *entry) dial(ctx context.Context, r int) (*link, error) {
 		}
 		errs = append(errs, err)
 	}
-	return nil, fmt.Errorf("connecting to rank %d at %q: %w", e.cfg.Group.Ranks[r], value,
-		errors.Join(errs...))
+	rank := e.cfg.Group.Ranks[r]
+	if !slices.ContainsFunc(errs, func(err error) bool { return !refused(err) }) {
+		return nil, e.lost(rank, fmt.Sprintf("nobody is at %q any more", value))
+	}
+	return nil, fmt.Errorf("connecting to rank %d at %q: %w", rank, value, errors.Join(errs...))
+}
+
+// refused reports whether nobody is at an address, or somebody has left it meanwhile.
+func refused(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE)
 }
 
 // knock tries one address.

@@ -96,7 +96,8 @@ func TestARankThatCannotJoinTellsTheOthers(t *testing.T) {
 func TestARankThatIsLostBehindTheJoiningIsExplained(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
-	e := &entry{cfg: Config{Store: store, Group: driver.GroupConfig{ID: "duo"}}}
+	group := driver.GroupConfig{ID: "duo", Ranks: []int{0, 1}}
+	e := &entry{cfg: Config{Store: store, Group: group}}
 	other := errors.New("something else")
 	if err := e.explained(t.Context(), other); !errors.Is(err, other) {
 		t.Errorf("got %v, want %v", err, other)
@@ -105,10 +106,57 @@ func TestARankThatIsLostBehindTheJoiningIsExplained(t *testing.T) {
 	if err := e.explained(t.Context(), lost); !errors.Is(err, lost) {
 		t.Errorf("got %v where nobody tells anything, want %v", err, lost)
 	}
-	go func() { check(t, store.Set(t.Context(), e.key("failed"), []byte("rank 1 could not"))) }()
-	if err := e.explained(t.Context(), lost); err.Error() != "rank 1 could not" {
+	group.Rank = 1
+	told := &entry{cfg: Config{Store: store, Group: group}}
+	go told.tell(t.Context(), errors.New("no port"))
+	if err := e.explained(t.Context(), lost); err.Error() != "rank 1 could not: no port" {
 		t.Errorf("got %v, want what rank 1 tells", err)
 	}
+}
+
+// TestOnlyWhoHasNotComeIsNamed, and not those who wait for the first rank, too.
+func TestOnlyWhoHasNotComeIsNamed(t *testing.T) {
+	store := rendezvous.NewLocal()
+	defer func() { check(t, store.Close()) }()
+	var all sync.WaitGroup
+	for r := 1; r < 4; r++ {
+		all.Go(func() {
+			_, err := Join(t.Context(), Config{
+				Store: store, Timeout: 300 * time.Millisecond,
+				Group: driver.GroupConfig{ID: "quartet", Ranks: []int{10, 11, 12, 13}, Rank: r},
+			})
+			var absent *driver.AbsentError
+			if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{10}) {
+				t.Errorf("rank %d: got %v, want that rank 10 has not come", 10+r, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestARankThatHasGoneIsNamedByAll, although only one of them has found nobody at its address.
+func TestARankThatHasGoneIsNamedByAll(t *testing.T) {
+	store := rendezvous.NewLocal()
+	defer func() { check(t, store.Close()) }()
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	e := &entry{cfg: Config{Store: store, Group: driver.GroupConfig{ID: "trio"}}}
+	check(t, store.Set(t.Context(), e.addressKey(1), []byte(gone.Addr().String())))
+	check(t, gone.Close())
+	var all sync.WaitGroup
+	for _, r := range []int{0, 2} {
+		all.Go(func() {
+			_, err := Join(t.Context(), Config{
+				Store: store, Timeout: patience,
+				Group: driver.GroupConfig{ID: "trio", Ranks: []int{10, 11, 12}, Rank: r},
+			})
+			var lost *driver.RankLostError
+			if !errors.As(err, &lost) || !slices.Equal(lost.Ranks, []int{11}) {
+				t.Errorf("rank %d: got %v, want that rank 11 is lost", 10+r, err)
+			}
+		})
+	}
+	all.Wait()
 }
 
 func TestJoiningEndsWithItsContext(t *testing.T) {
