@@ -56,26 +56,59 @@ func (rt *Runtime) together(
 	guarded, stop := rt.company.Guard(ctx, ranks)
 	defer stop()
 	err := step(guarded)
-	var lost *RankLostError
-	if err == nil || !errors.As(err, &lost) && !brokenOff(err) {
+	if err == nil || isCause(err) {
 		return err
 	}
-	news, cancel := context.WithTimeout(ctx, newsWait)
+	return rt.explainLost(ctx, doing, ranks, err)
+}
+
+// explainLost is why a step failed that needs some ranks: a rank that has died, if the step may have
+// failed for that. The word of it may come a moment later.
+func (rt *Runtime) explainLost(ctx context.Context, doing string, ranks []int, err error) error {
+	var lost *RankLostError
+	wait, seen, broken := newsWait/2, errors.As(err, &lost), brokenOff(err)
+	if seen || broken {
+		wait = newsWait
+	}
+	news, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	ended := rt.company.Ended(news, ranks, func(known []*rendezvous.EndedError) bool {
-		return len(known) > 0 && (lost == nil || covers(known, lost.Ranks))
+		switch {
+		case seen:
+			return covers(known, lost.Ranks)
+		case broken:
+			return len(known) > 0
+		default:
+			return len(died(known)) > 0
+		}
 	})
 	// Who has left may have done so because of those that have died.
-	died := slices.DeleteFunc(slices.Clone(ended), func(e *rendezvous.EndedError) bool {
-		return e.Left
-	})
-	switch {
-	case len(died) > 0:
-		return lostError(doing, died)
-	case len(ended) > 0 && lost == nil:
+	switch dead := died(ended); {
+	case len(dead) > 0 && (seen || broken):
+		return lostError(doing, dead)
+	case len(dead) > 0:
+		return fmt.Errorf("%w; this rank got: %w", lostError(doing, dead), err)
+	case len(ended) > 0 && broken && !seen:
 		return lostError(doing, ended)
 	}
 	return err
+}
+
+// died are those that have ended without leaving.
+func died(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
+	return slices.DeleteFunc(slices.Clone(ended), func(e *rendezvous.EndedError) bool {
+		return e.Left
+	})
+}
+
+// isCause reports whether an error is no consequence of the end of another rank.
+func isCause(err error) bool {
+	for _, cause := range []error{ErrInvalid, ErrUnsupported, ErrOutOfMemory, ErrClosed, ErrAborted} {
+		if errors.Is(err, cause) {
+			return true
+		}
+	}
+	return errors.As(err, new(*DivergenceError)) || errors.As(err, new(*MismatchError))
 }
 
 // covers reports whether the ends of all of some ranks are known.

@@ -163,8 +163,10 @@ var longestIn = map[string]time.Duration{
 
 // kill is one death: where, of whom, under which kind of start, and when.
 type kill struct {
-	place         string
-	launched      bool
+	place    string
+	launched bool
+	// apart gives each rank a machine of its own, as far as a GPU backend knows.
+	apart         bool
 	ranks, victim int
 	// after is the time from the stage that the place begins with.
 	after time.Duration
@@ -177,6 +179,7 @@ func drawKill(from *rand.Rand, most int) kill {
 	}
 	k.victim = from.IntN(k.ranks)
 	k.after = time.Duration(from.Int64N(int64(longestIn[k.place])))
+	k.apart = from.IntN(2) == 0 && !k.launched && on(symmem.Options{}).Backend != "host"
 	return k
 }
 
@@ -184,6 +187,9 @@ func (k kill) String() string {
 	by := "alone"
 	if k.launched {
 		by = "launched"
+	}
+	if k.apart {
+		by = "apart"
 	}
 	return fmt.Sprintf("%s: rank %d of %d, %s, after %v", k.place, k.victim, k.ranks, by, k.after)
 }
@@ -311,6 +317,9 @@ func (p *party) startAlone(ctx context.Context) (wait func()) {
 		c := exec.CommandContext(ctx, os.Args[0])
 		c.Env = append(p.environment(), storeVariable+"="+p.store,
 			rankVariable+"="+strconv.Itoa(number), sizeVariable+"="+strconv.Itoa(p.ranks))
+		if p.apart {
+			c.Env = append(c.Env, fmt.Sprintf("NCCL_HOSTID=machine-%d", number))
+		}
 		c.Stderr = os.Stderr
 		c.Stdout = p
 		if err := c.Start(); err != nil {
