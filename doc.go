@@ -38,8 +38,10 @@
 // # Lock order
 //
 //	Group.mu
-//	  Pool.mu
-//	    Runtime.mu
+//	  Stream.holding
+//	    Pool.mu
+//	      Stream.marking
+//	        Runtime.mu
 //
 // No lock is held while a rank waits for another one.
 package symmem

@@ -29,6 +29,8 @@ type Graph struct {
 // can be registered on this rank: what would register returns ErrCapturing and leaves the capture
 // good. Memory that is not registered yet takes a path that needs no windows.
 func (s *Stream) BeginCapture() error {
+	s.holding.Lock()
+	defer s.holding.Unlock()
 	s.marking.Lock()
 	defer s.marking.Unlock()
 	if s.capturing.Load() {
@@ -41,11 +43,8 @@ func (s *Stream) BeginCapture() error {
 	if err := s.queue.BeginCapture(); err != nil {
 		return err
 	}
-	s.begun = begun
-	s.rt.mu.Lock()
-	defer s.rt.mu.Unlock()
-	s.rt.captures++
-	s.held = nil
+	s.begun, s.held = begun, nil
+	s.rt.countCaptures(1)
 	s.capturing.Store(true)
 	return nil
 }
@@ -72,15 +71,15 @@ func (s *Stream) newMark() (driver.Event, error) {
 
 // EndCapture stops recording.
 func (s *Stream) EndCapture() (*Graph, error) {
+	s.holding.Lock()
+	defer s.holding.Unlock()
 	s.marking.Lock()
 	defer s.marking.Unlock()
 	work, err := s.queue.EndCapture()
 	if err != nil {
 		return nil, err
 	}
-	s.rt.mu.Lock()
-	defer s.rt.mu.Unlock()
-	s.rt.captures--
+	s.rt.countCaptures(-1)
 	s.capturing.Store(false)
 	g := &Graph{work: work, pins: s.held}
 	for _, p := range s.held {
@@ -90,6 +89,13 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	}
 	s.held = nil
 	return g, nil
+}
+
+// countCaptures notes that streams have begun or ended to capture.
+func (rt *Runtime) countCaptures(more int) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.captures += more
 }
 
 // capturing tells whether any stream of this rank records.
@@ -107,20 +113,25 @@ type pin struct {
 	block  alloc.Block
 }
 
-// pinned keeps a buffer for the graph that is being captured, once.
-func (s *Stream) pinned(m Memory) error {
-	s.rt.mu.Lock()
-	defer s.rt.mu.Unlock()
+// pinned keeps a buffer for the graph that is being captured, once. It reports whether the stream
+// still captures. Look-up and pin are one step: a pin that is taken back would be in the pool's
+// history, and only on ranks whose goroutines have met.
+func (s *Stream) pinned(m Memory) (bool, error) {
+	s.holding.Lock()
+	defer s.holding.Unlock()
+	if !s.capturing.Load() {
+		return false, nil
+	}
 	for _, have := range s.held {
 		if have.memory.pool == m.pool && have.memory.handle == m.handle {
-			return nil
+			return true, nil
 		}
 	}
 	block, err := m.pool.pin(m)
 	if err == nil {
 		s.held = append(s.held, pin{m, block})
 	}
-	return err
+	return true, err
 }
 
 // Launch queues the captured work on a stream. It returns ErrClosed where the graph, or a pool that

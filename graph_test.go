@@ -2,6 +2,9 @@ package symmem_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -180,4 +183,73 @@ func TestWhatEndsMemoryWaitsForTheWorkBeforeACapture(t *testing.T) {
 		r.ok(s.Synchronize(r.ctx))
 		r.ok(p.Trim(r.ctx, 0))
 	})
+}
+
+func TestCapturesAndFreesOfOnePoolGoOnSideBySide(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		const captures, each = 200, 100
+		p := r.pool()
+		capturing, other := r.DefaultStream(), r.stream()
+		var used []symmem.Buffer
+		for range each {
+			used = append(used, r.alloc(p, 512))
+		}
+		work := make(chan error, 2)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			work <- captureOften(capturing, used, captures)
+		}()
+		go func() { work <- freeForeignUses(p, other, done) }()
+		for range 2 {
+			select {
+			case err := <-work:
+				r.ok(err)
+			case <-time.After(20 * time.Second):
+				// The world could not be closed: the process ends here.
+				stacks := make([]byte, 1<<16)
+				panic(fmt.Sprintf("captures and frees wait for each other:\n%s",
+					stacks[:runtime.Stack(stacks, true)]))
+			}
+		}
+	})
+}
+
+// captureOften records work on buffers again and again.
+func captureOften(s *symmem.Stream, used []symmem.Buffer, times int) error {
+	for range times {
+		if err := s.BeginCapture(); err != nil {
+			return err
+		}
+		var errs []error
+		for _, b := range used {
+			errs = append(errs, s.Fill(b.Memory(), 1))
+		}
+		g, err := s.EndCapture()
+		if err := errors.Join(append(errs, err)...); err != nil {
+			return err
+		}
+		if err := g.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// freeForeignUses frees buffers that another stream has used until it is told to stop.
+func freeForeignUses(p *symmem.Pool, user *symmem.Stream, stop <-chan struct{}) error {
+	for {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		b, err := p.Alloc(512)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(b.UseOn(user), b.Free()); err != nil {
+			return err
+		}
+	}
 }

@@ -32,8 +32,10 @@ type Stream struct {
 	marking sync.Mutex
 	// begun marks where the capture under way began; guarded by marking.
 	begun driver.Event
-	// held are the buffers that the capture under way has used; guarded by rt.mu.
-	held []pin
+	// holding is held while a capture begins or ends, and while a buffer is pinned for it. It comes
+	// before Pool.mu, which marking comes after.
+	holding sync.Mutex
+	held    []pin // buffers that the capture under way has used; guarded by holding
 	// adopted is the queue if another library has made it; forgotten ends that.
 	adopted   driver.AdoptedStream
 	forgotten bool // guarded by rt.mu
@@ -223,12 +225,15 @@ func (s *Stream) uses(a, b Memory) error {
 }
 
 func (s *Stream) use(m Memory) error {
-	switch {
-	case m.pool == nil:
+	if m.pool == nil {
 		return nil
-	case s.capturing.Load():
-		return s.pinned(m)
-	case m.extent.stream() != s.number:
+	}
+	if s.capturing.Load() {
+		if captures, err := s.pinned(m); captures {
+			return err
+		}
+	}
+	if m.extent.stream() != s.number {
 		return m.pool.use(Buffer{m}, s)
 	}
 	return nil
