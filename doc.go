@@ -37,11 +37,26 @@
 //
 // # Lock order
 //
-//	Group.mu
-//	  Stream.holding
-//	    Pool.mu
-//	      Stream.marking
-//	        Runtime.mu
+// A goroutine takes the locks of this package in this order, and those of a backend after them.
+// Builds with the tag invariants panic where one does not.
 //
-// No lock is held while a rank waits for another one.
+//	Guest.mu
+//	Group.mu
+//	Graph.mu
+//	Stream.holding
+//	Pool.mu
+//	Stream.marking
+//	Guest.holding
+//	Runtime.mu
+//	Group.state
+//	fault.mu
+//	sites.mu
+//	members.mu
+//
+// Guest.mu, Group.mu and Graph.mu are held while this rank waits for others: during agreements and
+// registrations, and while ranks find out about a fault together. The others are not. So an
+// allocation never waits for a registration. What marks a stream with Pool.mu held (Free of a
+// buffer that another stream used, an allocation that takes one back) takes the lock of that stream
+// in the backend: a call that launches a collective there holds it until its peers have come, at
+// most for the timeout.
 package symmem

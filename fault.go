@@ -6,18 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"symmem/driver"
 	"symmem/internal/agreement"
+	"symmem/internal/ranked"
 )
 
 // fault is how a group ends: the first fault of any of its ranks, as all ranks know it.
 type fault struct {
 	ended chan struct{} // closed when err is known
 
-	mu   sync.Mutex
+	mu   ranked.Mutex[faultMu]
 	err  error    // guarded by mu; never changes once set
 	then []func() // called at the end; guarded by mu
 }
@@ -63,6 +63,7 @@ func (g *Group) Err() error {
 	if g.comm.Cause() == nil {
 		return nil
 	}
+	ranked.Waiting()
 	<-g.fault.ended
 	return g.fault.known()
 }
@@ -85,6 +86,7 @@ func (g *Group) settle(err error) error {
 	if err == nil || !g.raised(err) {
 		return err
 	}
+	ranked.Waiting()
 	<-g.fault.ended
 	return g.fault.known()
 }

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"symmem/driver"
 	"symmem/internal/alloc"
+	"symmem/internal/ranked"
 )
 
 // Graph is captured work that can be launched again and again.
@@ -20,7 +20,7 @@ type Graph struct {
 
 	pools []*Pool // of the pins, each once
 
-	mu     sync.Mutex
+	mu     ranked.Mutex[graphMu]
 	pins   []pin // guarded by mu
 	closed bool  // guarded by mu
 }

@@ -13,6 +13,7 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/handoff"
+	"symmem/internal/ranked"
 	"symmem/internal/registry"
 	"symmem/internal/tuning"
 )
@@ -38,14 +39,14 @@ type Group struct {
 
 	poolsMade uint64 // pools that had this domain; guarded by rt.mu
 
-	mu     sync.Mutex // held during collective control calls
-	splits int        // guarded by mu
+	mu     ranked.Mutex[groupMu] // held during collective control calls
+	splits int                   // guarded by mu
 
 	closing    sync.Once
 	closeErr   error
 	background sync.WaitGroup
 
-	state   sync.Mutex // guards the writers of what follows
+	state   ranked.Mutex[groupState] // guards the writers of what follows
 	members atomic.Pointer[[]memberEntry]
 	table   atomic.Pointer[windowTable]
 	epoch   atomic.Uint64 // counts changes of table

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"symmem/driver"
 	"symmem/internal/agreement"
+	"symmem/internal/ranked"
 )
 
 // Guest is a communicator of another library in which pools of this rank are registered too, so
@@ -27,9 +27,9 @@ type Guest struct {
 	name   string
 	native driver.Guest
 
-	mu      sync.Mutex                 // held during registration
+	mu      ranked.Mutex[guestMu]      // held during registration
 	failed  error                      // guarded by mu
-	holding sync.Mutex                 // guards windows; taken last
+	holding ranked.Mutex[guestHolding] // guards windows; taken last
 	windows map[*segment]driver.Window // guarded by holding
 }
 

@@ -8,12 +8,12 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"symmem/driver"
 	"symmem/internal/handoff"
+	"symmem/internal/ranked"
 	"symmem/internal/rendezvous"
 )
 
@@ -158,7 +158,7 @@ func notMet(err error) error {
 // members are the ranks of a local world, which end with the process. Its store is closed when the
 // last one leaves.
 type members struct {
-	mu    sync.Mutex
+	mu    ranked.Mutex[membersMu]
 	store io.Closer
 	left  int // guarded by mu
 }

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/agreement"
 	"symmem/internal/alloc"
 	"symmem/internal/ledger"
+	"symmem/internal/ranked"
 	"symmem/internal/registry"
-	"symmem/internal/spin"
 )
 
 // Placement is the order in which equally large free blocks are taken.
@@ -62,7 +62,7 @@ type Pool struct {
 	arena  driver.Arena
 	space  int64 // bytes of the arena
 
-	mu       spin.Lock
+	mu       ranked.Spin[poolMu]
 	core     *alloc.Core                  // guarded by mu
 	ledger   *ledger.Ledger               // guarded by mu
 	sites    *ledger.Sites                // guarded by mu

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/ranked"
 	"symmem/internal/rendezvous"
 )
 
@@ -33,7 +34,7 @@ type Runtime struct {
 	observe atomic.Pointer[[]*Observer]
 	sites   sites
 
-	mu       sync.Mutex
+	mu       ranked.Mutex[runtimeMu]
 	groups   []*Group  // guarded by mu
 	pools    []*Pool   // guarded by mu
 	streams  []*Stream // by number; guarded by mu

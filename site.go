@@ -3,9 +3,9 @@ package symmem
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"symmem/internal/ledger"
+	"symmem/internal/ranked"
 )
 
 // Site is a place in a program that is not Go's, such as a line of Python: see Runtime.Site. 0 is
@@ -14,7 +14,7 @@ type Site uint32
 
 // sites are the names of Sites.
 type sites struct {
-	mu    sync.Mutex
+	mu    ranked.Mutex[sitesMu]
 	names *ledger.Sites // made at the first use; guarded by mu
 }
 

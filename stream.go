@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"sync/atomic"
 
 	"symmem/driver"
 	"symmem/internal/alloc"
+	"symmem/internal/ranked"
 )
 
 // Stream is an ordered, asynchronous queue of work. Its number counts the streams of its Runtime
@@ -29,12 +29,12 @@ type Stream struct {
 	// capturing mirrors the state of queue.
 	capturing atomic.Bool
 	// marking is held while a capture begins or ends, and while the stream is marked.
-	marking sync.Mutex
+	marking ranked.Mutex[streamMarking]
 	// begun marks where the capture under way began; guarded by marking.
 	begun driver.Event
 	// holding is held while a capture begins or ends, and while a buffer is pinned for it. It comes
 	// before Pool.mu, which marking comes after.
-	holding sync.Mutex
+	holding ranked.Mutex[streamHolding]
 	held    []pin // buffers that the capture under way has used; guarded by holding
 	// adopted is the queue if another library has made it; forgotten ends that.
 	adopted   driver.AdoptedStream

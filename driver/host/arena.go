@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"syscall"
 
 	"symmem/driver"
 	"symmem/internal/handoff"
+	"symmem/internal/ranked"
 	"symmem/internal/sys"
 )
 
@@ -89,7 +89,7 @@ type segment struct {
 	memory *sys.Mapping
 	huge   bool
 
-	mu       sync.Mutex
+	mu       ranked.Mutex[segmentMu]
 	exported map[handoff.Key]bool // guarded by mu
 }
 

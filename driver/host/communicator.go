@@ -11,6 +11,7 @@ import (
 	"symmem/driver"
 	"symmem/internal/control"
 	"symmem/internal/handoff"
+	"symmem/internal/ranked"
 	"symmem/internal/reduce"
 	"symmem/internal/spin"
 	"symmem/internal/sys"
@@ -30,7 +31,7 @@ type communicator struct {
 	device    *Device
 	me        *block
 	fault     fault
-	mu        spin.Lock
+	mu        ranked.Spin[communicatorMu]
 	submitted uint64 // tickets handed out; guarded by mu
 	withdrawn bool   // those from now on are not shown; guarded by mu
 	closed    bool   // guarded by mu

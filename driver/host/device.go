@@ -8,12 +8,12 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"symmem/driver"
 	"symmem/internal/handoff"
+	"symmem/internal/ranked"
 	"symmem/internal/scatter"
 	"symmem/internal/sys"
 )
@@ -37,7 +37,7 @@ type Device struct {
 	// let the Go scheduler run it.
 	crowded atomic.Bool
 
-	mu    sync.Mutex
+	mu    ranked.Mutex[deviceMu]
 	peers map[int]*peer // by world rank; guarded by mu
 	// ends counts the peers whose processes have ended.
 	ends atomic.Uint32

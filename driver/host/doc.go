@@ -31,7 +31,20 @@
 //
 // # Lock order
 //
-//	Stream.mu
-//	  communicator.mu
-//	    Device.mu
+// A goroutine takes locks in this order. Builds with the tag invariants panic where one does not.
+//
+//	graph.mu
+//	stream.mu
+//	lane.mu
+//	inlet.mu
+//	outlet.mu
+//	mail.mu
+//	communicator.mu
+//	segment.mu
+//	Device.mu
+//	event.mu
+//
+// The first three are held while this rank waits for others: an exchange holds its lane.mu, and a
+// launch its stream.mu (and the graph.mu of a graph) as long as the collective runs on the caller's
+// thread. The others are not.
 package host

@@ -4,16 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"symmem/driver"
+	"symmem/internal/ranked"
 )
 
 // event marks a point in a stream. Each Record makes a new point; what waits for the event waits
 // for the point that was the last when the wait was queued.
 type event struct {
 	device *Device
-	mu     sync.Mutex
+	mu     ranked.Mutex[eventMu]
 	at     *point // guarded by mu; nil if never recorded
 }
 

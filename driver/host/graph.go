@@ -3,24 +3,21 @@ package host
 import (
 	"errors"
 	"fmt"
-	"sync"
 
 	"symmem/driver"
+	"symmem/internal/ranked"
 )
 
 // graph is recorded work. Collectives get their tickets when they are launched, so replays and
 // eager calls of one communicator keep one order.
 type graph struct {
-	mu     sync.Mutex
-	steps  []work // guarded by mu
+	mu     ranked.Mutex[graphMu]
+	steps  []work // guarded by the stream's mu during the capture, by mu from then on
 	closed bool   // guarded by mu
 }
 
-func (g *graph) add(w work) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.steps = append(g.steps, w)
-}
+// add records work. The mu of the stream that captures is held: nobody else has the graph yet.
+func (g *graph) add(w work) { g.steps = append(g.steps, w) }
 
 // run makes a plan recordable. It is never called: Launch issues plans instead.
 func (p *plan) run() error { return errors.New("a plan was queued without a ticket") }

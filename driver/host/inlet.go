@@ -2,12 +2,12 @@ package host
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	"symmem/driver"
 	"symmem/internal/message"
+	"symmem/internal/ranked"
 	"symmem/internal/reduce"
 	"symmem/internal/spin"
 )
@@ -17,7 +17,7 @@ import (
 type inlet struct {
 	frame atomic.Uint64 // frames taken
 
-	mu      sync.Mutex
+	mu      ranked.Mutex[inletMu]
 	parcels map[address]*parcel // messages that have begun to come or are awaited; guarded by mu
 }
 

@@ -3,16 +3,16 @@ package host
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"symmem/driver"
+	"symmem/internal/ranked"
 	"symmem/internal/spin"
 )
 
 // lane is this rank's end of a channel for small messages.
 type lane struct {
-	mu   sync.Mutex // one exchange at a time
-	step uint64     // last step posted; guarded by mu
+	mu   ranked.Mutex[laneMu] // one exchange at a time
+	step uint64               // last step posted; guarded by mu
 	// ended is why an exchange has failed: the lane is out of step then; guarded by mu.
 	ended error
 	// absent marks the group ranks that did not come to the fault lane; guarded by mu.

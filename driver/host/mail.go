@@ -3,12 +3,12 @@ package host
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"symmem/driver"
 	"symmem/internal/message"
+	"symmem/internal/ranked"
 	"symmem/internal/spin"
 	"symmem/internal/sys"
 )
@@ -25,7 +25,7 @@ type mail struct {
 	// balance is what this rank's calls up to now weigh, in strict groups.
 	balance atomic.Uint64
 
-	mu      sync.Mutex                // after inlet.mu
+	mu      ranked.Mutex[mailMu]
 	matcher message.Matcher[*receive] // guarded by mu
 	sent    message.Tally             // by receiver; guarded by mu
 	awaited message.Tally             // by source; guarded by mu

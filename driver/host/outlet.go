@@ -1,11 +1,11 @@
 package host
 
 import (
-	"sync"
 	"time"
 	"unsafe"
 
 	"symmem/driver"
+	"symmem/internal/ranked"
 	"symmem/internal/reduce"
 	"symmem/internal/spin"
 	"symmem/internal/sys"
@@ -14,7 +14,7 @@ import (
 // outlet is this rank's end of the pipe to a peer. Sends of several streams put their frames in as
 // they come: the receiver tells them apart.
 type outlet struct {
-	mu     sync.Mutex
+	mu     ranked.Mutex[outletMu]
 	frame  uint64             // frames posted; guarded by mu
 	inPipe [pairFrames]posted // what they hold; guarded by mu
 	spilt  []*send            // what Sends have left to the pusher; guarded by mu

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/ranked"
 	"symmem/internal/reduce"
-	"symmem/internal/spin"
 )
 
 // stream is an ordered queue of work.
@@ -23,7 +23,7 @@ import (
 type stream struct {
 	device *Device
 
-	mu      spin.Lock
+	mu      ranked.Spin[streamMu]
 	queue   []work        // guarded by mu
 	idle    chan struct{} // closed when the queue runs empty; nil while idle; guarded by mu
 	err     error         // why work is skipped, until Synchronize returns it; guarded by mu

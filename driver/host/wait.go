@@ -10,6 +10,7 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control"
+	"symmem/internal/ranked"
 	"symmem/internal/spin"
 	"symmem/internal/sys"
 )
@@ -85,6 +86,7 @@ type waiting struct {
 
 // linger is the slow part of a wait: it yields, then sleeps, and looks for trouble now and then.
 func (c *communicator) linger(ctx context.Context, w *waiting) error {
+	ranked.Waiting()
 	begin := sys.Monotonic()
 	w.timeout = c.device.cfg.Timeout
 	if at, ok := ctx.Deadline(); ok {

@@ -4,16 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"symmem/internal/cuda"
+	"symmem/internal/ranked"
 )
 
 // aside is a stream of a device for work of the backend's own, which waits for nothing that callers
 // queue. Its methods are called on a thread of the device.
 type aside struct {
-	mu     sync.Mutex
+	mu     ranked.Mutex[asideMu]
 	stream cuda.Stream // made at the first use; guarded by mu
 }
 

@@ -2,8 +2,9 @@ package nccl
 
 import (
 	"slices"
-	"sync"
 	"sync/atomic"
+
+	"symmem/internal/ranked"
 )
 
 // busy knows which streams may have work of a communicator under way.
@@ -20,7 +21,7 @@ type busy struct {
 	// windows tells that what is under way may be a window kernel of NCCL's.
 	windows atomic.Bool
 
-	mu   sync.Mutex
+	mu   ranked.Mutex[busyMu]
 	with []*stream // guarded by mu
 }
 

@@ -2,16 +2,16 @@ package nccl
 
 import (
 	"errors"
-	"sync"
 
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
+	"symmem/internal/ranked"
 )
 
 // code is what a device has loaded of the kernels. Its methods are called on a thread of the
 // device.
 type code struct {
-	mu        sync.Mutex
+	mu        ranked.Mutex[codeMu]
 	module    cuda.Module              // guarded by mu; loaded at the first use
 	functions map[string]cuda.Function // guarded by mu
 	// overlaps tells that kernels can be started before those ahead of them have ended. It is set

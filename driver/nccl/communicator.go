@@ -12,8 +12,8 @@ import (
 	"symmem/driver"
 	"symmem/internal/control"
 	"symmem/internal/nccl"
+	"symmem/internal/ranked"
 	"symmem/internal/relay"
-	"symmem/internal/spin"
 )
 
 // communicator joins the ranks of a group: NCCL's communicator for data, a plane for all else.
@@ -32,7 +32,7 @@ type communicator struct {
 	// comparing is the call that a launch compares, which looks for trouble by itself, or nil.
 	comparing atomic.Pointer[driver.Call]
 	// mu is held while NCCL is called: it wants one thread at a time.
-	mu      spin.Lock
+	mu      ranked.Spin[communicatorMu]
 	busy    busy
 	history history
 

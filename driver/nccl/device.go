@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"sync/atomic"
 
 	"symmem/driver"
 	"symmem/driver/host"
 	"symmem/internal/cuda"
 	"symmem/internal/nccl"
+	"symmem/internal/ranked"
 	"symmem/internal/scatter"
 )
 
@@ -54,7 +54,7 @@ type Device struct {
 	reports reports
 	code    code
 
-	mu            sync.Mutex
+	mu            ranked.Mutex[deviceMu]
 	members       map[int]*member            // by world rank; guarded by mu
 	arenas        []*arena                   // guarded by mu
 	segments      map[*segment]bool          // guarded by mu

@@ -32,14 +32,35 @@
 //
 // # Lock order
 //
-//	graph.mu
-//	  stream.mu
-//	    communicator.mu, of several groups in the order of their numbers
-//	      messages.mu, busy.mu, launches.mu
-//	        mailboxes.mu, aside.mu, event.mu
-//	      Device.mu
+// A goroutine takes locks in this order, and those of driver/host after them. Builds with the tag
+// invariants panic where one does not.
 //
-// scratch.mu comes before communicator.mu. busy.mu is held when streams are asked whether they are
-// idle, which only tries stream.mu. EndCapture takes the lock of its graph under that of its
-// stream: nobody can launch that graph yet.
+//	graph.mu
+//	stream.mu
+//	scratch.mu
+//	segment.mu
+//	communicator.mu
+//	messages.mu
+//	busy.mu
+//	launches.mu
+//	mailboxes.mu
+//	exchange.mu
+//	peers.parting
+//	aside.mu
+//	code.mu
+//	event.mu
+//	eventPool.mu
+//	stream.questions
+//	stream.faults
+//	words.mu
+//	reports.mu
+//	Device.mu
+//
+// A goroutine may have communicator.mu of several groups, taken in the order of their numbers.
+// busy.mu is held when streams are asked whether they are idle, which only tries stream.mu.
+//
+// graph.mu, stream.mu and communicator.mu are held while this rank waits for others: a launch that
+// is compared waits until they have come to it, and a message for the answer that opens a mailbox.
+// A segment that is mapped meanwhile, which NCCL has to be told of, waits for communicator.mu, and
+// with it the allocation that needs the segment. The other locks are not held over such waits.
 package nccl

@@ -5,18 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"time"
 
 	"symmem/driver"
 	"symmem/internal/cuda"
+	"symmem/internal/ranked"
 )
 
 // event marks a point in a stream. The zero value with a device is ready, and done.
 type event struct {
 	device *Device
 
-	mu     sync.Mutex
+	mu     ranked.Mutex[eventMu]
 	at     *point // the last Record's; nil before; guarded by mu
 	shared bool   // other events have the point, too, which stays what it is then; guarded by mu
 }
@@ -45,7 +45,7 @@ func (d *Device) newPoint() (*point, error) {
 
 // eventPool keeps CUDA events that nobody uses.
 type eventPool struct {
-	mu   sync.Mutex
+	mu   ranked.Mutex[eventPoolMu]
 	free []cuda.Event // guarded by mu
 }
 

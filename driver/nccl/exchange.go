@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 
 	"symmem/driver"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 	"symmem/internal/cuda"
 	"symmem/internal/handoff"
+	"symmem/internal/ranked"
 )
 
 // exchange is the memory of a group that the ranks' kernels write to each other, as this rank
@@ -21,7 +21,7 @@ type exchange struct {
 	// multiprocessors is how many the GPU of every rank has at least.
 	multiprocessors int
 
-	mu sync.Mutex
+	mu ranked.Mutex[exchangeMu]
 	// report is where kernels and the host speak; once it is given back, last is what it said. Both
 	// are guarded by mu.
 	report *kernels.Report

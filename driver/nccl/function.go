@@ -2,12 +2,12 @@ package nccl
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	"symmem/internal/cuda"
 	"symmem/internal/dl"
+	"symmem/internal/ranked"
 )
 
 // CUDA runs the host functions of a whole context on one thread, so one that takes its time would
@@ -82,7 +82,7 @@ func (w *word) address() uintptr { return uintptr(unsafe.Pointer(w.at)) }
 
 // words hands out words of pages that the device can read.
 type words struct {
-	mu    sync.Mutex
+	mu    ranked.Mutex[wordsMu]
 	pages []uintptr // guarded by mu
 	free  []*word   // guarded by mu
 }

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"symmem/driver"
 	"symmem/internal/cuda"
+	"symmem/internal/ranked"
 )
 
 // graph is captured work. NCCL's kernels in it hold on to their communicators, which therefore
@@ -34,7 +34,7 @@ type graph struct {
 	// finished marks the end of the last launch.
 	finished *event
 
-	mu     sync.Mutex
+	mu     ranked.Mutex[graphMu]
 	exec   cuda.GraphExec // guarded by mu
 	source cuda.Graph     // guarded by mu
 	closed bool           // guarded by mu
@@ -92,13 +92,8 @@ func (s *stream) EndCapture() (driver.Graph, error) {
 	return g, nil
 }
 
-// finish ends CUDA's capture and makes the graph launchable.
+// finish ends CUDA's capture and makes the graph launchable. Until then nobody else has it.
 func (g *graph) finish(s *stream) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.device.mu.Lock()
-	g.device.graphs[g] = struct{}{}
-	g.device.mu.Unlock()
 	slices.SortFunc(g.users, func(a, b *communicator) int { return cmp.Compare(a.number, b.number) })
 	var err error
 	if g.source, err = g.device.cuda.EndCapture(s.handle); err != nil {
@@ -108,6 +103,9 @@ func (g *graph) finish(s *stream) error {
 	if g.exec, err = g.device.cuda.GraphInstantiate(g.source); err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
 	}
+	g.device.mu.Lock()
+	defer g.device.mu.Unlock()
+	g.device.graphs[g] = struct{}{}
 	return nil
 }
 

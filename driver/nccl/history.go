@@ -5,6 +5,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/nccl/kernels"
+	"symmem/internal/ranked"
 	"symmem/internal/spin"
 )
 
@@ -92,7 +93,7 @@ func (h *history) of(ticket uint64) *plan {
 
 // launches are those of kernels, so that reports of kernels find theirs.
 type launches struct {
-	mu    spin.Lock
+	mu    ranked.Spin[launchesMu]
 	count uint64 // guarded by mu
 	// latest holds the n-th launch, from 1, at n % remembered; guarded by mu.
 	latest [remembered]launched

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"sync"
 	"time"
 
 	"symmem/driver"
 	"symmem/internal/cuda"
 	"symmem/internal/dl"
 	"symmem/internal/handoff"
+	"symmem/internal/ranked"
 )
 
 // Messages between two ranks of one machine go through mailboxes in the memory of the receiving
@@ -79,7 +79,7 @@ type mailboxes struct {
 	key    handoff.Key
 	shared *os.File // the descriptor of this rank's own, as long as peers may fetch it
 
-	mu    sync.Mutex
+	mu    ranked.Mutex[mailboxesMu]
 	boxes []*mailbox // by group rank; guarded by mu
 }
 

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"symmem/driver"
 	"symmem/internal/control"
 	"symmem/internal/cuda"
+	"symmem/internal/ranked"
 )
 
 // message is one end of a message that is under way.
@@ -31,7 +31,7 @@ type message struct {
 type messages struct {
 	known control.Messages // nil if the plane has none
 
-	mu  sync.Mutex
+	mu  ranked.Mutex[messagesMu]
 	all []*message // guarded by mu
 }
 

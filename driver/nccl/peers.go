@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"symmem/driver"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/handoff"
+	"symmem/internal/ranked"
 )
 
 // peers are the segments of the other ranks under a window, as this rank has them mapped: for
@@ -26,7 +26,7 @@ type peers struct {
 	reached   bool
 	unreached string
 
-	parting sync.Mutex // held while the mappings are given back
+	parting ranked.Mutex[peersParting] // held while the mappings are given back
 }
 
 func peersKey(c *communicator, key driver.SegmentKey) handoff.Key {

@@ -1,17 +1,17 @@
 package nccl
 
 import (
-	"sync"
 	"unsafe"
 
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 	"symmem/internal/dl"
+	"symmem/internal/ranked"
 )
 
 // reports hands out reports: host memory that kernels write.
 type reports struct {
-	mu    sync.Mutex
+	mu    ranked.Mutex[reportsMu]
 	pages []uintptr         // guarded by mu
 	free  []*kernels.Report // guarded by mu
 }

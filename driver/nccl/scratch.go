@@ -2,14 +2,14 @@ package nccl
 
 import (
 	"errors"
-	"sync"
 
 	"symmem/driver"
+	"symmem/internal/ranked"
 )
 
 // scratch is a little memory of a device that barriers add up. What is in it never matters.
 type scratch struct {
-	mu      sync.Mutex
+	mu      ranked.Mutex[scratchMu]
 	arena   driver.Arena   // guarded by mu
 	segment driver.Segment // guarded by mu
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"symmem/driver"
 	"symmem/internal/cuda"
+	"symmem/internal/ranked"
 )
 
 // segment is one physical allocation, mapped whole at two addresses.
@@ -19,7 +19,7 @@ type segment struct {
 	offset int64
 	bytes  int64
 
-	mu       sync.Mutex
+	mu       ranked.Mutex[segmentMu]
 	unmapped bool // guarded by mu
 }
 

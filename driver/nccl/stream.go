@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"symmem/driver"
 	"symmem/internal/cuda"
-	"symmem/internal/spin"
+	"symmem/internal/ranked"
 )
 
 // stream is a CUDA stream with what CUDA does not keep: whose collectives it has, and the first
@@ -23,7 +22,7 @@ type stream struct {
 	device *Device
 	handle cuda.Stream
 
-	mu      spin.Lock
+	mu      ranked.Spin[streamMu]
 	capture *graph      // guarded by mu
 	closed  atomic.Bool // changes with mu and questions held
 	// last is the communicator that launched here most recently, ticket its collective.
@@ -42,11 +41,11 @@ type stream struct {
 	behind event
 	// questions is held while CUDA is asked without mu whether the owner captures, so that Close
 	// returns after that: the owner may destroy the stream then. It is taken after mu.
-	questions sync.RWMutex
+	questions ranked.RWMutex[streamQuestions]
 	// recording tells that the call under way is put into a capture of the owner. Guarded by mu.
 	recording bool
 
-	faults sync.Mutex
+	faults ranked.Mutex[streamFaults]
 	fault  error // first since the last Synchronize; guarded by faults
 	// blamed are the communicators whose fault this stream has told of or will tell of; culprit is
 	// that of fault.

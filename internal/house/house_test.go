@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -75,7 +76,7 @@ func each(check func(*file) []finding) func([]*file) []finding {
 	}
 }
 
-var rules = append(append(append(importRules, documentRules...), sizeRules...), wordRules...)
+var rules = slices.Concat(importRules, documentRules, sizeRules, wordRules, lockRules)
 
 func TestTheHouseKeepsItsRules(t *testing.T) {
 	files := load(t)

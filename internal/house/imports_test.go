@@ -68,15 +68,16 @@ var joining = []string{"internal/control", "internal/relay"}
 
 // forRoot are the layers that the root package is made of.
 var forRoot = append([]string{
-	"driver", "internal/rendezvous", "internal/handoff", "internal/spin", "internal/tuning",
+	"driver", "internal/rendezvous", "internal/handoff", "internal/ranked", "internal/spin",
+	"internal/tuning",
 }, cores...)
 
 // forNCCL are what the GPU backend is made of.
 var forNCCL = []string{
 	"driver", "driver/host", "driver/nccl/kernels", "internal/control", "internal/relay",
 	"internal/cuda",
-	"internal/nccl", "internal/dl", "internal/handoff", "internal/reduce", "internal/scatter",
-	"internal/spin", "internal/sys",
+	"internal/nccl", "internal/dl", "internal/handoff", "internal/ranked", "internal/reduce",
+	"internal/scatter", "internal/spin", "internal/sys",
 }
 
 const purego = "github.com/ebitengine/purego"

@@ -1,0 +1,107 @@
+package nccl
+
+import "symmem/internal/ranked"
+
+// The classes of this package's locks, in the order in which a goroutine takes them. doc.go names
+// them in the same order.
+type (
+	graphMu         struct{}
+	streamMu        struct{}
+	scratchMu       struct{}
+	segmentMu       struct{}
+	communicatorMu  struct{}
+	messagesMu      struct{}
+	busyMu          struct{}
+	launchesMu      struct{}
+	mailboxesMu     struct{}
+	exchangeMu      struct{}
+	peersParting    struct{}
+	asideMu         struct{}
+	codeMu          struct{}
+	eventMu         struct{}
+	eventPoolMu     struct{}
+	streamQuestions struct{}
+	streamFaults    struct{}
+	wordsMu         struct{}
+	reportsMu       struct{}
+	deviceMu        struct{}
+)
+
+// Rank is the place of graph.mu.
+func (graphMu) Rank() ranked.Rank { return waitingRank(1, "nccl.graph.mu") }
+
+// Rank is the place of stream.mu.
+func (streamMu) Rank() ranked.Rank { return waitingRank(2, "nccl.stream.mu") }
+
+// Rank is the place of scratch.mu.
+func (scratchMu) Rank() ranked.Rank { return rankOf(3, "nccl.scratch.mu") }
+
+// Rank is the place of segment.mu.
+func (segmentMu) Rank() ranked.Rank { return rankOf(4, "nccl.segment.mu") }
+
+// Rank is the place of communicator.mu. A launch of a graph takes those of several groups, in the
+// order of their numbers.
+func (communicatorMu) Rank() ranked.Rank {
+	r := waitingRank(5, "nccl.communicator.mu")
+	r.Many = true
+	return r
+}
+
+// Rank is the place of messages.mu.
+func (messagesMu) Rank() ranked.Rank { return rankOf(6, "nccl.messages.mu") }
+
+// Rank is the place of busy.mu.
+func (busyMu) Rank() ranked.Rank { return rankOf(7, "nccl.busy.mu") }
+
+// Rank is the place of launches.mu.
+func (launchesMu) Rank() ranked.Rank { return rankOf(8, "nccl.launches.mu") }
+
+// Rank is the place of mailboxes.mu.
+func (mailboxesMu) Rank() ranked.Rank { return rankOf(9, "nccl.mailboxes.mu") }
+
+// Rank is the place of exchange.mu.
+func (exchangeMu) Rank() ranked.Rank { return rankOf(10, "nccl.exchange.mu") }
+
+// Rank is the place of peers.parting.
+func (peersParting) Rank() ranked.Rank { return rankOf(11, "nccl.peers.parting") }
+
+// Rank is the place of aside.mu.
+func (asideMu) Rank() ranked.Rank { return rankOf(12, "nccl.aside.mu") }
+
+// Rank is the place of code.mu.
+func (codeMu) Rank() ranked.Rank { return rankOf(13, "nccl.code.mu") }
+
+// Rank is the place of event.mu.
+func (eventMu) Rank() ranked.Rank { return rankOf(14, "nccl.event.mu") }
+
+// Rank is the place of eventPool.mu.
+func (eventPoolMu) Rank() ranked.Rank { return rankOf(15, "nccl.eventPool.mu") }
+
+// Rank is the place of stream.questions.
+func (streamQuestions) Rank() ranked.Rank {
+	return rankOf(16, "nccl.stream.questions")
+}
+
+// Rank is the place of stream.faults.
+func (streamFaults) Rank() ranked.Rank { return rankOf(17, "nccl.stream.faults") }
+
+// Rank is the place of words.mu.
+func (wordsMu) Rank() ranked.Rank { return rankOf(18, "nccl.words.mu") }
+
+// Rank is the place of reports.mu.
+func (reportsMu) Rank() ranked.Rank { return rankOf(19, "nccl.reports.mu") }
+
+// Rank is the place of Device.mu.
+func (deviceMu) Rank() ranked.Rank { return rankOf(20, "nccl.Device.mu") }
+
+// rankOf is the place of a lock that is never held while this rank waits for another one.
+func rankOf(place int, name string) ranked.Rank {
+	return ranked.Rank{Order: ranked.NCCL + place, Name: name}
+}
+
+// waitingRank is the place of a lock that may be held while this rank waits for another one.
+func waitingRank(place int, name string) ranked.Rank {
+	r := rankOf(place, name)
+	r.Waits = true
+	return r
+}

@@ -1,0 +1,133 @@
+package house
+
+import (
+	"go/ast"
+	"go/token"
+	"path"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// rankedFolders are the packages whose locks all have ranks.
+var rankedFolders = []string{"", "driver/host", "driver/nccl"}
+
+const (
+	lockedDoc = "// Package p has locks.\n//\n// # Lock order\n//\n//\ta.mu\n//\tb.mu\n//\n// So.\n" +
+		"package p\n"
+	lockedClasses = "package p\n\nvar a = rankOf(1, \"p.a.mu\")\nvar b = waitingRank(2, \"p.b.mu\")\n"
+	swapped       = "package p\n\nvar a = rankOf(2, \"p.a.mu\")\nvar b = rankOf(1, \"p.b.mu\")\n"
+	undocumented  = lockedClasses + "\nvar c = rankOf(3, \"p.c.mu\")\n"
+)
+
+var lockRules = []rule{
+	{
+		name: "locks have ranks",
+		why:  "an order of locks that nothing checks is broken in time, and the program hangs",
+		check: each(func(f *file) []finding {
+			var all []finding
+			if f.test() || !slices.Contains(rankedFolders, f.folder()) {
+				return nil
+			}
+			ast.Inspect(f.syntax, func(n ast.Node) bool {
+				s, ok := n.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				from, ok := s.X.(*ast.Ident)
+				kind := ""
+				if ok {
+					kind = from.Name + "." + s.Sel.Name
+				}
+				if kind == "sync.Mutex" || kind == "sync.RWMutex" || kind == "spin.Lock" {
+					all = append(all, f.find(n.Pos(), "%s has no rank: see internal/ranked", kind))
+				}
+				return true
+			})
+			return all
+		}),
+		bad: []map[string]string{
+			{"a.go": "package a\n\nimport \"sync\"\n\nvar mu sync.Mutex\n"},
+			{"driver/host/a.go": "package a\n\nimport \"symmem/internal/spin\"\n\nvar mu spin.Lock\n"},
+		},
+		good: []map[string]string{
+			{"a_test.go": "package a\n\nimport \"sync\"\n\nvar mu sync.Mutex\n"},
+			{"internal/a/a.go": "package a\n\nimport \"sync\"\n\nvar mu sync.Mutex\n"},
+		},
+	},
+	{
+		name:  "the documentation names the locks in their order",
+		why:   "who adds a lock, or takes two, looks there for the order",
+		check: misdocumentedLocks,
+		bad: []map[string]string{
+			{"p/doc.go": lockedDoc, "p/locks.go": swapped},
+			{"p/doc.go": lockedDoc, "p/locks.go": undocumented},
+			{"p/doc.go": "// Package p is one.\npackage p\n", "p/locks.go": lockedClasses},
+		},
+		good: []map[string]string{
+			{"p/doc.go": lockedDoc, "p/locks.go": lockedClasses},
+			{"p/doc.go": "// Package p is one.\npackage p\n"},
+		},
+	},
+}
+
+// misdocumentedLocks compares the ranks in every locks.go with the list in the doc.go next to it.
+func misdocumentedLocks(files []*file) []finding {
+	var all []finding
+	for _, f := range files {
+		if path.Base(f.path) != "locks.go" {
+			continue
+		}
+		want := strings.Join(rankedNames(f), ", ")
+		got := ""
+		for _, other := range files {
+			if other.folder() == f.folder() && path.Base(other.path) == "doc.go" {
+				got = strings.Join(documentedNames(other), ", ")
+			}
+		}
+		if got != want {
+			all = append(all, f.find(f.syntax.Package, "doc.go says %q, want %q", got, want))
+		}
+	}
+	return all
+}
+
+// rankedNames lists the locks of a file in the order of their ranks, without the package's name.
+func rankedNames(f *file) []string {
+	names := map[int]string{}
+	var orders []int
+	ast.Inspect(f.syntax, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || len(call.Args) != 2 {
+			return true
+		}
+		place, isPlace := call.Args[0].(*ast.BasicLit)
+		name, isName := call.Args[1].(*ast.BasicLit)
+		if !isPlace || !isName || place.Kind != token.INT || name.Kind != token.STRING {
+			return true
+		}
+		order, _ := strconv.Atoi(place.Value)
+		_, short, _ := strings.Cut(strings.Trim(name.Value, `"`), ".")
+		names[order] = short
+		orders = append(orders, order)
+		return true
+	})
+	sort.Ints(orders)
+	var sorted []string
+	for _, order := range orders {
+		sorted = append(sorted, names[order])
+	}
+	return sorted
+}
+
+// documentedNames lists the indented lines below "# Lock order" in the package's documentation.
+func documentedNames(f *file) (names []string) {
+	_, text, _ := strings.Cut(f.syntax.Doc.Text(), "# Lock order\n")
+	for line := range strings.Lines(text) {
+		if name, ok := strings.CutPrefix(line, "\t"); ok {
+			names = append(names, strings.TrimSpace(name))
+		}
+	}
+	return names
+}

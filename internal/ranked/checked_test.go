@@ -1,0 +1,169 @@
+//go:build invariants
+
+package ranked_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"symmem/internal/ranked"
+)
+
+// panicOf returns what a function panics with, or "".
+func panicOf(f func()) (text string) {
+	defer func() {
+		if r := recover(); r != nil {
+			text = fmt.Sprint(r)
+		}
+	}()
+	f()
+	return ""
+}
+
+// reader takes a lock for reading.
+type reader struct{ *ranked.RWMutex[sharedMu] }
+
+func (r reader) Lock()   { r.RLock() }
+func (r reader) Unlock() { r.RUnlock() }
+
+func TestLocksAreTakenInOrder(t *testing.T) {
+	var outer ranked.Mutex[outerMu]
+	var inner ranked.Spin[innerMu]
+	var shared ranked.RWMutex[sharedMu]
+	var several [2]ranked.Mutex[severalMu]
+	lock := func(locks ...sync.Locker) func() {
+		return func() {
+			for _, l := range locks {
+				l.Lock()
+				defer l.Unlock()
+			}
+		}
+	}
+	for _, c := range []struct {
+		name string
+		take func()
+		want string
+	}{
+		{"in the order of ranks", lock(&outer, &inner, &shared), ""},
+		{"one of a class of which many may be held", lock(&several[0], &several[1]), ""},
+		{"the outer one last", lock(&inner, &outer), "test.outer (order 1) is taken while test.inner"},
+		{"one twice", lock(&inner, &inner), "test.inner is taken twice"},
+		{"one twice, of many", lock(&several[1], &several[1]), "test.several is taken twice"},
+		{"for reading under a later one", lock(&several[0], reader{&shared}),
+			"test.shared (order 3) is taken while test.several"},
+		{"two of a class", func() {
+			var other ranked.Spin[innerMu]
+			lock(&inner, &other)()
+		}, "test.inner (order 2) is taken while test.inner"},
+		{"the first again behind others", lock(&outer, &inner, &outer), "test.outer is taken twice"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := panicOf(c.take)
+			if got == "" && c.want == "" {
+				return
+			}
+			if c.want == "" || !strings.Contains(got, c.want) {
+				t.Errorf("panic %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAnInversionHasTheStacksOfBothSides(t *testing.T) {
+	var outer ranked.Mutex[outerMu]
+	var inner ranked.Mutex[innerMu]
+	lawful := func() {
+		outer.Lock()
+		defer outer.Unlock()
+		inner.Lock()
+		defer inner.Unlock()
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		lawful()
+	}()
+	<-done
+	text := panicOf(func() {
+		takeFirst(&inner)
+		defer inner.Unlock()
+		takeSecond(&outer)
+	})
+	for _, want := range []string{
+		"test.inner was taken at\n\tsymmem/internal/ranked_test.takeFirst",
+		"test.outer is asked for at\n\tsymmem/internal/ranked_test.takeSecond",
+		"in the right order they were taken at\n\tsymmem/internal/ranked_test.Test",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+}
+
+//go:noinline
+func takeFirst(l sync.Locker) { l.Lock() }
+
+//go:noinline
+func takeSecond(l sync.Locker) { l.Lock() }
+
+func TestALockThatWasTriedCountsAsHeld(t *testing.T) {
+	var outer ranked.Mutex[outerMu]
+	var inner ranked.Spin[innerMu]
+	inner.Lock()
+	if !outer.TryLock() {
+		t.Fatal("a free lock was not taken")
+	}
+	if text := panicOf(outer.Lock); !strings.Contains(text, "test.outer is taken twice") {
+		t.Errorf("panic %q", text)
+	}
+	outer.Unlock()
+	inner.Unlock()
+	outer.Lock()
+	outer.Unlock() //nolint:staticcheck // That it can be taken is what is tested.
+}
+
+func TestALockIsFreedByAnotherGoroutine(t *testing.T) {
+	var outer ranked.Mutex[outerMu]
+	var inner ranked.Mutex[innerMu]
+	inner.Lock()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		inner.Unlock()
+	}()
+	<-done
+	outer.Lock()
+	outer.Unlock() //nolint:staticcheck // That it can be taken is what is tested.
+	if text := panicOf(inner.Unlock); !strings.Contains(text, "nobody has") {
+		t.Errorf("panic %q", text)
+	}
+}
+
+func TestARankWaitsOnlyWithLocksThatSaySo(t *testing.T) {
+	var outer ranked.Mutex[outerMu]
+	var inner ranked.Mutex[innerMu]
+	ranked.Waiting()
+	outer.Lock()
+	defer outer.Unlock()
+	ranked.Waiting()
+	inner.Lock()
+	defer inner.Unlock()
+	if text := panicOf(ranked.Waiting); !strings.Contains(text, "with test.inner held") {
+		t.Errorf("panic %q", text)
+	}
+}
+
+func TestACheckedLockMakesNoGarbage(t *testing.T) {
+	var outer ranked.Mutex[outerMu]
+	var inner ranked.Spin[innerMu]
+	if n := testing.AllocsPerRun(1000, func() {
+		outer.Lock()
+		inner.Lock()
+		inner.Unlock() //nolint:staticcheck // The pairs are what is measured.
+		outer.Unlock()
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

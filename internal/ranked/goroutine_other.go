@@ -1,0 +1,21 @@
+//go:build invariants && !amd64
+
+package ranked
+
+import (
+	"bytes"
+	"runtime"
+	"strconv"
+)
+
+// current identifies the running goroutine, by the number in its stack's heading: "goroutine 7 [".
+func current() uintptr {
+	var buffer [64]byte
+	heading := buffer[len("goroutine "):runtime.Stack(buffer[:], false)]
+	digits, _, _ := bytes.Cut(heading, []byte(" "))
+	number, err := strconv.ParseUint(string(digits), 10, 64)
+	if err != nil {
+		panic("ranked: a stack without a number: " + err.Error())
+	}
+	return uintptr(number)
+}

@@ -1,0 +1,275 @@
+//go:build invariants
+
+package ranked
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+const (
+	// shards divide the goroutines that hold locks.
+	shards = 64
+	// holders are the goroutines of one shard that hold locks at once, and depth the locks of one
+	// goroutine. More end the process: the arrays are fixed so that a Lock makes no garbage.
+	holders = 64
+	depth   = 32
+	// frames of a stack are kept.
+	frames = 10
+)
+
+// stack is where a lock was taken.
+type stack [frames]uintptr
+
+// held is a lock that a goroutine has.
+type held struct {
+	lock  unsafe.Pointer
+	rank  Rank
+	taken stack
+}
+
+// holder is a goroutine with the locks that it has, in the order in which it took them.
+type holder struct {
+	goroutine uintptr
+	count     int
+	locks     [depth]held
+}
+
+// shard has the holders of some goroutines. Its functions hide themselves from the race detector,
+// which would take its mutex for order between goroutines that have nothing to do with each other.
+type shard struct {
+	mu      sync.Mutex
+	count   int
+	holders [holders]*holder // the first count are in use
+}
+
+var (
+	goroutines [shards]shard
+	// lawful has a stack for each pair of orders that were seen one after the other.
+	lawful [MaxOrder + 1][MaxOrder + 1]atomic.Pointer[stack]
+)
+
+// shardOf finds where a goroutine's locks are noted.
+func shardOf(goroutine uintptr) *shard {
+	return &goroutines[uint64(goroutine)*0x9e3779b97f4a7c15>>32%shards]
+}
+
+// find returns the holder of a goroutine, or nil. s.mu is held.
+//
+//go:norace
+func (s *shard) find(goroutine uintptr) *holder {
+	for _, h := range s.holders[:s.count] {
+		if h.goroutine == goroutine {
+			return h
+		}
+	}
+	return nil
+}
+
+// check panics unless the goroutine may wait for a lock of a rank.
+//
+//go:norace
+func check(rank Rank, lock unsafe.Pointer) {
+	if rank.Order < 1 || rank.Order > MaxOrder {
+		panic(fmt.Sprintf("ranked: %s has order %d: want 1 to %d", rank.Name, rank.Order, MaxOrder))
+	}
+	if first, broken := conflict(rank, lock); broken {
+		panic(inversion(first, rank, lock))
+	}
+}
+
+// conflict finds a lock of this goroutine that a lock of a rank must not be taken under.
+//
+//go:norace
+func conflict(rank Rank, lock unsafe.Pointer) (first held, broken bool) {
+	hide()
+	defer show()
+	goroutine := current()
+	s := shardOf(goroutine)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.find(goroutine)
+	if h == nil {
+		return held{}, false
+	}
+	for i := range h.count {
+		if h.locks[i].lock == lock {
+			return h.locks[i], true
+		}
+	}
+	for i := range h.count {
+		have := &h.locks[i]
+		same := have.rank.Order == rank.Order
+		if have.rank.Order > rank.Order || same && !rank.Many {
+			return *have, true
+		}
+		if seen := &lawful[have.rank.Order][rank.Order]; seen.Load() == nil {
+			seen.Store(trace())
+		}
+	}
+	return held{}, false
+}
+
+// hold notes that the goroutine has a lock.
+//
+//go:norace
+func hold(rank Rank, lock unsafe.Pointer) {
+	hide()
+	defer show()
+	goroutine := current()
+	s := shardOf(goroutine)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.find(goroutine)
+	if h == nil {
+		h = s.holders[s.count]
+		if h == nil {
+			h = &holder{}
+			s.holders[s.count] = h
+		}
+		h.goroutine, h.count = goroutine, 0
+		s.count++
+	}
+	have := &h.locks[h.count]
+	have.lock, have.rank = lock, rank
+	n := runtime.Callers(callersOfLock, have.taken[:])
+	clear(have.taken[n:])
+	h.count++
+}
+
+// callersOfLock skips runtime.Callers, hold, lock and Lock.
+const callersOfLock = 4
+
+// trace is the stack of the caller of Lock.
+func trace() *stack {
+	var s stack
+	runtime.Callers(callersOfLock+2, s[:])
+	return &s
+}
+
+// release notes that a lock is about to be freed. Mostly its own goroutine does that.
+//
+//go:norace
+func release(lock unsafe.Pointer) {
+	hide()
+	defer show()
+	own := shardOf(current())
+	if own.drop(lock) {
+		return
+	}
+	for i := range goroutines {
+		if goroutines[i].drop(lock) {
+			return
+		}
+	}
+	panic("ranked: a lock is freed that nobody has")
+}
+
+// drop takes a lock from a holder of the shard, and reports whether there was one.
+//
+//go:norace
+func (s *shard) drop(lock unsafe.Pointer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	goroutine := current()
+	for own := range 2 {
+		for i := range s.count {
+			h := s.holders[i]
+			if (h.goroutine == goroutine) == (own == 0) && h.drop(lock) {
+				if h.count == 0 {
+					s.count--
+					s.holders[i], s.holders[s.count] = s.holders[s.count], h
+				}
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// drop takes a lock from the list.
+//
+//go:norace
+func (h *holder) drop(lock unsafe.Pointer) bool {
+	for i := h.count - 1; i >= 0; i-- {
+		if h.locks[i].lock != lock {
+			continue
+		}
+		for ; i < h.count-1; i++ {
+			h.locks[i] = h.locks[i+1]
+		}
+		h.count--
+		return true
+	}
+	return false
+}
+
+// checkWait panics where the goroutine holds a lock that is not to be held while ranks wait.
+//
+//go:norace
+func checkWait() {
+	if have, found := unwaiting(); found {
+		panic("ranked: a rank waits for another one with " + have.rank.Name + " held, taken at\n" +
+			have.taken.String())
+	}
+}
+
+// unwaiting finds such a lock.
+//
+//go:norace
+func unwaiting() (have held, found bool) {
+	hide()
+	defer show()
+	goroutine := current()
+	s := shardOf(goroutine)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.find(goroutine)
+	if h == nil {
+		return held{}, false
+	}
+	for i := range h.count {
+		if !h.locks[i].rank.Waits {
+			return h.locks[i], true
+		}
+	}
+	return held{}, false
+}
+
+// inversion says which locks were taken in the wrong order, and where.
+func inversion(first held, rank Rank, lock unsafe.Pointer) string {
+	var text strings.Builder
+	if first.lock == lock {
+		fmt.Fprintf(&text, "ranked: %s is taken twice by one goroutine", rank.Name)
+	} else {
+		fmt.Fprintf(&text, "ranked: %s (order %d) is taken while %s (order %d) is held", rank.Name,
+			rank.Order, first.rank.Name, first.rank.Order)
+	}
+	fmt.Fprintf(&text, ".\n%s was taken at\n%s", first.rank.Name, first.taken)
+	var here stack
+	runtime.Callers(callersOfLock+1, here[:])
+	fmt.Fprintf(&text, "%s is asked for at\n%s", rank.Name, here)
+	if other := lawful[rank.Order][first.rank.Order].Load(); other != nil {
+		fmt.Fprintf(&text, "in the right order they were taken at\n%s", other)
+	}
+	return text.String()
+}
+
+// String lists the frames, a line each.
+func (s stack) String() string {
+	var text strings.Builder
+	all := runtime.CallersFrames(s[:])
+	for {
+		f, more := all.Next()
+		if f.Function != "" {
+			fmt.Fprintf(&text, "\t%s %s:%d\n", f.Function, f.File, f.Line)
+		}
+		if !more {
+			return text.String()
+		}
+	}
+}

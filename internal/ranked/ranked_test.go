@@ -1,0 +1,87 @@
+package ranked_test
+
+import (
+	"sync"
+	"testing"
+
+	"symmem/internal/ranked"
+)
+
+type (
+	outerMu   struct{}
+	innerMu   struct{}
+	sharedMu  struct{}
+	severalMu struct{}
+)
+
+func (outerMu) Rank() ranked.Rank { return ranked.Rank{Order: 1, Name: "test.outer", Waits: true} }
+func (innerMu) Rank() ranked.Rank { return ranked.Rank{Order: 2, Name: "test.inner"} }
+func (sharedMu) Rank() ranked.Rank {
+	return ranked.Rank{Order: 3, Name: "test.shared"}
+}
+func (severalMu) Rank() ranked.Rank {
+	return ranked.Rank{Order: 4, Name: "test.several", Many: true}
+}
+
+func TestALockAdmitsOneGoroutineAtATime(t *testing.T) {
+	var mutex ranked.Mutex[outerMu]
+	var spin ranked.Spin[innerMu]
+	var rw ranked.RWMutex[sharedMu]
+	for name, l := range map[string]sync.Locker{"Mutex": &mutex, "Spin": &spin, "RWMutex": &rw} {
+		t.Run(name, func(t *testing.T) {
+			const turns = 20_000
+			count := 0 // guarded by l
+			var all sync.WaitGroup
+			for range 4 {
+				all.Go(func() {
+					for range turns {
+						l.Lock()
+						count++
+						l.Unlock()
+					}
+				})
+			}
+			all.Wait()
+			if count != 4*turns {
+				t.Errorf("%d turns were counted of %d", count, 4*turns)
+			}
+		})
+	}
+}
+
+func TestALockThatIsTakenCannotBeTried(t *testing.T) {
+	var mutex ranked.Mutex[outerMu]
+	var spin ranked.Spin[innerMu]
+	for name, l := range map[string]interface {
+		sync.Locker
+		TryLock() bool
+	}{"Mutex": &mutex, "Spin": &spin} {
+		t.Run(name, func(t *testing.T) {
+			l.Lock()
+			if l.TryLock() {
+				t.Error("it was taken twice")
+			}
+			l.Unlock()
+			if !l.TryLock() {
+				t.Error("it is free, but was not taken")
+			}
+			l.Unlock()
+		})
+	}
+}
+
+func BenchmarkMutex(b *testing.B) {
+	var l ranked.Mutex[outerMu]
+	for b.Loop() {
+		l.Lock()
+		l.Unlock() //nolint:staticcheck // The pair is what is measured.
+	}
+}
+
+func BenchmarkSpin(b *testing.B) {
+	var l ranked.Spin[innerMu]
+	for b.Loop() {
+		l.Lock()
+		l.Unlock() //nolint:staticcheck // The pair is what is measured.
+	}
+}
