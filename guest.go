@@ -196,7 +196,7 @@ func (gu *Guest) Detach(alive bool) error {
 	var errs []error
 	if alive {
 		for _, w := range gu.inOrder() {
-			errs = append(errs, w.Deregister())
+			errs = append(errs, closedOnce(w.Deregister()))
 		}
 	}
 	clear(gu.windows)
@@ -230,7 +230,7 @@ func (rt *Runtime) leaveGuests(s *segment) error {
 		gu.holding.Lock()
 		if w := gu.windows[s]; w != nil {
 			delete(gu.windows, s)
-			errs = append(errs, w.Deregister())
+			errs = append(errs, closedOnce(w.Deregister()))
 		}
 		gu.holding.Unlock()
 	}

@@ -5,10 +5,12 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"symmem/internal/leaktest"
 )
 
-// TestMain runs the tests and fails if any of them leaves a goroutine behind. In a process that a
-// test started as a rank it is that rank instead.
+// TestMain runs the tests and fails if any of them leaves a goroutine, a descriptor or a mapping
+// behind. In a process that a test started as a rank it is that rank instead.
 func TestMain(m *testing.M) {
 	if os.Getenv(aloneVariable) != "" {
 		os.Exit(beAlone())
@@ -19,5 +21,5 @@ func TestMain(m *testing.M) {
 	if os.Getenv(victimVariable) != "" {
 		os.Exit(beRank())
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(leaktest.Watch(m))
 }

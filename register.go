@@ -9,6 +9,7 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/agreement"
+	"symmem/internal/invariants"
 	"symmem/internal/ledger"
 	"symmem/internal/registry"
 )
@@ -196,14 +197,23 @@ func (p *Pool) dropWindow(r registry.Registration) error {
 	tell(p.rt, func(o *Observer) func(WindowEvent) { return o.Deregister },
 		WindowEvent{p.segmentEvent(b.segment), b.group})
 	b.group.removeWindow(p, b.segment)
-	return errors.Join(b.window.Deregister(), p.members[b.group].cursor.Deregistered(r.Segment))
+	return errors.Join(closedOnce(b.window.Deregister()), p.members[b.group].cursor.Deregistered(r.Segment))
 }
 
 // unmap gives a segment's memory back. p.mu is held.
 func (p *Pool) unmap(s *segment) error {
 	tell(p.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree }, p.segmentEvent(s))
 	p.segments[s.key.Ordinal] = nil
-	return s.memory.Unmap()
+	return closedOnce(s.memory.Unmap())
+}
+
+// closedOnce passes on the error of ending a window or a segment. That it was ended before is a
+// mistake of this package.
+func closedOnce(err error) error {
+	if invariants.Enabled && errors.Is(err, ErrClosed) {
+		panic("symmem: ended twice: " + err.Error())
+	}
+	return err
 }
 
 // leave ends a group's part in the pool: its windows go.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 
 	"symmem/driver"
 	"symmem/internal/handoff"
@@ -91,6 +90,7 @@ type segment struct {
 
 	mu       ranked.Mutex[segmentMu]
 	exported map[handoff.Key]bool // guarded by mu
+	unmapped bool                 // guarded by mu
 }
 
 // Address returns where the segment is mapped.
@@ -121,12 +121,9 @@ func (s *segment) Unmap() error {
 		s.device.server.Withdraw(key)
 	}
 	s.exported = nil
-	err := s.memory.Close()
-	if errors.Is(err, sys.ErrUnmapped) {
+	if s.unmapped {
 		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
 	}
-	if closeErr := s.file.Close(); !errors.Is(closeErr, syscall.EINVAL) {
-		err = errors.Join(err, closeErr)
-	}
-	return err
+	s.unmapped = true
+	return errors.Join(s.memory.Close(), s.file.Close())
 }

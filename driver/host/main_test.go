@@ -7,6 +7,7 @@ import (
 	"go.uber.org/goleak"
 
 	"symmem/internal/control/controltest"
+	"symmem/internal/leaktest"
 )
 
 // TestMain runs the tests, or, in a process that a test has started, one rank of its fleet.
@@ -15,5 +16,5 @@ func TestMain(m *testing.M) {
 	if os.Getenv(sceneVariable) != "" {
 		os.Exit(playRank())
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(leaktest.Watch(m))
 }

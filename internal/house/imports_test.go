@@ -68,8 +68,8 @@ var joining = []string{"internal/control", "internal/relay"}
 
 // forRoot are the layers that the root package is made of.
 var forRoot = append([]string{
-	"driver", "internal/rendezvous", "internal/handoff", "internal/ranked", "internal/spin",
-	"internal/tuning",
+	"driver", "internal/rendezvous", "internal/handoff", "internal/invariants", "internal/ranked",
+	"internal/spin", "internal/tuning",
 }, cores...)
 
 // forNCCL are what the GPU backend is made of.

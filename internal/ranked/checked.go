@@ -9,9 +9,6 @@ import (
 	"symmem/internal/spin"
 )
 
-// Checked says that the order of locks is checked.
-const Checked = true
-
 // Mutex is a sync.Mutex of a class. Every Lock of it is checked.
 type Mutex[C Class] struct{ lock sync.Mutex }
 

@@ -8,9 +8,6 @@ import (
 	"symmem/internal/spin"
 )
 
-// Checked says that the order of locks is checked.
-const Checked = false
-
 // Mutex is a sync.Mutex of a class.
 type Mutex[C Class] struct{ sync.Mutex }
 

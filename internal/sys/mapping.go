@@ -10,13 +10,16 @@ import (
 )
 
 // Mapping is a range of this process's address space: a reservation without memory, or shared
-// memory. It is owned by whoever made it; Close unmaps it, and a second Close returns ErrUnmapped.
+// memory. It is owned by whoever made it; Close unmaps it, and a second Close returns ErrUnmapped, or
+// panics in builds with the tag invariants.
 type Mapping struct {
 	base  unsafe.Pointer
 	bytes int64
 	// inside is set for memory mapped over a part of a reservation: closing it gives the range
 	// back to the reservation instead of leaving a hole that others could map into.
 	inside bool
+	// made is where the mapping comes from, in builds that check themselves.
+	made origin
 }
 
 // ErrUnmapped is returned by the second Close of a Mapping.
@@ -33,7 +36,7 @@ func Reserve(bytes, align int64) (*Mapping, error) {
 	base := unsafe.Add(raw, head)
 	unmap(raw, head)
 	unmap(unsafe.Add(base, bytes), align-head)
-	return &Mapping{base: base, bytes: bytes}, nil
+	return newMapping(base, bytes, false), nil
 }
 
 // Map maps bytes of a shared file from offset on, readable and writable, at an address of the
@@ -63,7 +66,13 @@ func (m *Mapping) MapAt(at int64, f *os.File, bytes int64) (*Mapping, error) {
 		reclaim(base, bytes)
 		return nil, err
 	}
-	return &Mapping{base: base, bytes: bytes, inside: true}, nil
+	return newMapping(base, bytes, true), nil
+}
+
+func newMapping(base unsafe.Pointer, bytes int64, inside bool) *Mapping {
+	m := &Mapping{base: base, bytes: bytes, inside: inside}
+	m.made.note(m)
+	return m
 }
 
 func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
@@ -100,8 +109,10 @@ func (m *Mapping) Bytes() int64 { return m.bytes }
 // Close unmaps the range; one inside a reservation becomes reserved again.
 func (m *Mapping) Close() error {
 	if m.base == nil {
+		m.made.closedTwice()
 		return ErrUnmapped
 	}
+	m.made.forget(m)
 	base := m.base
 	m.base = nil
 	if !m.inside {

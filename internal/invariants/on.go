@@ -1,0 +1,6 @@
+//go:build invariants
+
+package invariants
+
+// Enabled says that the build checks itself.
+const Enabled = true

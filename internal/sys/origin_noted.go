@@ -1,0 +1,71 @@
+//go:build invariants
+
+package sys
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// origin is where a mapping was made.
+type origin [24]uintptr
+
+// openMappings are those that are open.
+var openMappings struct {
+	sync.Mutex
+	all map[*Mapping]bool
+}
+
+// note adds a mapping to those that are open.
+func (o *origin) note(m *Mapping) {
+	runtime.Callers(4, o[:]) // without Callers, note, newMapping and what called it
+	openMappings.Lock()
+	defer openMappings.Unlock()
+	if openMappings.all == nil {
+		openMappings.all = map[*Mapping]bool{}
+	}
+	openMappings.all[m] = true
+}
+
+// forget takes a mapping that is being closed from those that are open.
+func (*origin) forget(m *Mapping) {
+	openMappings.Lock()
+	defer openMappings.Unlock()
+	delete(openMappings.all, m)
+}
+
+// closedTwice ends a program that closes a mapping twice.
+func (o *origin) closedTwice() {
+	panic("sys: a mapping is closed twice; it was made at\n" + o.String())
+}
+
+// String lists the frames.
+func (o *origin) String() string {
+	var text strings.Builder
+	frames := runtime.CallersFrames(o[:])
+	for {
+		f, more := frames.Next()
+		if f.Function != "" {
+			fmt.Fprintf(&text, "\t%s %s:%d\n", f.Function, f.File, f.Line)
+		}
+		if !more {
+			return text.String()
+		}
+	}
+}
+
+// OpenMappings lists the mappings that are open with the stacks that made them, in builds with the
+// tag invariants.
+func OpenMappings() []string {
+	openMappings.Lock()
+	defer openMappings.Unlock()
+	var list []string
+	for m := range openMappings.all {
+		list = append(list, fmt.Sprintf("%d bytes at %#x, mapped at\n%s", m.bytes, m.Address(), &m.made))
+	}
+	slices.Sort(list)
+	return list
+}
