@@ -35,6 +35,7 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 
 // AdoptStream makes a Stream of one that another library has made, by its handle: a CUstream, which
 // is also a cudaStream_t; on the host any number. It is numbered as a stream that NewStream makes.
+// A Runtime makes and adopts at most 65,536 streams: adopt one once, and keep it.
 //
 // The owner may capture the stream: collectives then become a part of the owner's capture, memory
 // that is not registered takes a path that needs no windows, and nothing can be registered on this
@@ -85,7 +86,8 @@ func (rt *Runtime) addStream(
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	if len(rt.streams) == maxStreams {
-		err := invalid("making a stream: there are %d", maxStreams)
+		err := invalid("making a stream: this runtime has made %d, whose numbers are not used again: "+
+			"adopt a stream once and keep it", maxStreams)
 		if adopted == nil {
 			err = errors.Join(err, queue.Close())
 		}
@@ -101,8 +103,10 @@ func (rt *Runtime) addStream(
 
 // Forget ends the use of an adopted stream, whose work is done and whose owner may destroy it once
 // Forget has returned; work that is not done is waited for, up to twice Options.Timeout. Calls on
-// the stream return ErrClosed from then on. Other streams it leaves alone. Its number is not used
-// again.
+// the stream return ErrClosed from then on. Other streams it leaves alone. Its numbers, in the
+// Runtime and in pools, are not used again, since ranks may forget streams at different times; what
+// is kept for them is some hundred bytes in the Runtime and in each pool that it has used. Free
+// memory that pools have mapped for it goes with Pool.Trim.
 func (s *Stream) Forget() {
 	if s.adopted != nil {
 		_ = s.forget() // a fault of its work is its group's, which tells it

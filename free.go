@@ -15,8 +15,8 @@ func ours(function string) bool {
 }
 
 // absorb notes an event about a block. p.mu is held.
-func (p *Pool) absorb(kind ledger.Kind, b alloc.Block, stream alloc.Stream) {
-	p.ledger.Note(kind, uint32(stream), b.Segment, b.Offset, b.Size, 0)
+func (p *Pool) absorb(kind ledger.Kind, b alloc.Block) {
+	p.ledger.Note(kind, p.segments[b.Segment].stream, b.Segment, b.Offset, b.Size, 0)
 }
 
 // blockOf finds the live block of a buffer.
@@ -47,8 +47,7 @@ func (p *Pool) free(b Buffer) error {
 	if err != nil || state == alloc.Deferred || p.rt.observed() {
 		return p.freeSlowly(b, block, state, err)
 	}
-	p.ledger.Note(ledger.KindFree, uint32(b.memory.extent.stream()),
-		block.Segment, block.Offset, block.Size, 0)
+	p.absorb(ledger.KindFree, block)
 	p.frees.add()
 	p.mu.Unlock()
 	return nil
@@ -61,8 +60,7 @@ func (p *Pool) freeSlowly(b Buffer, block alloc.Block, state alloc.State, err er
 	if err != nil {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
-	p.ledger.Note(ledger.KindFree, uint32(b.memory.extent.stream()),
-		block.Segment, block.Offset, block.Size, 0)
+	p.absorb(ledger.KindFree, block)
 	p.frees.add()
 	tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, blockEvent(b, block))
 	if state == alloc.Deferred {
@@ -94,7 +92,7 @@ func (p *Pool) pin(m Memory) (alloc.Block, error) {
 	if err != nil {
 		return block, fmt.Errorf("using a buffer in a capture: %w", err)
 	}
-	p.absorb(ledger.KindPin, block, m.extent.stream())
+	p.absorb(ledger.KindPin, block)
 	return block, nil
 }
 
@@ -104,16 +102,15 @@ func (p *Pool) unpin(held pin) error {
 	if p.closed {
 		return nil
 	}
-	stream := held.memory.extent.stream()
 	state, err := p.core.Unpin(held.block)
 	if err != nil {
 		return fmt.Errorf("closing a graph: %w", err)
 	}
-	p.absorb(ledger.KindUnpin, held.block, stream)
+	p.absorb(ledger.KindUnpin, held.block)
 	if state == alloc.Deferred {
 		return p.markUses()
 	}
-	p.absorbReturns(stream)
+	p.absorbReturns()
 	return nil
 }
 
@@ -138,7 +135,7 @@ func (p *Pool) takeBack(s *Stream) error {
 			return fmt.Errorf("taking back memory that another stream used: %w", err)
 		}
 	}
-	p.absorbReturns(s.number)
+	p.absorbReturns()
 	return nil
 }
 
@@ -152,9 +149,9 @@ func (p *Pool) await(s *Stream, m alloc.Mark) error {
 }
 
 // absorbReturns notes the blocks that came back in the latest call of the core. p.mu is held.
-func (p *Pool) absorbReturns(stream alloc.Stream) {
+func (p *Pool) absorbReturns() {
 	for _, r := range p.core.Returned() {
-		p.absorb(ledger.KindReturn, r.Block, stream)
+		p.absorb(ledger.KindReturn, r.Block)
 	}
 }
 
@@ -166,7 +163,7 @@ func (p *Pool) synced(s *Stream) {
 		return
 	}
 	p.core.Synced(s.number)
-	p.absorbReturns(s.number)
+	p.absorbReturns()
 	for m := range p.marks {
 		if m.Stream == s.number {
 			delete(p.marks, m)

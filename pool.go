@@ -83,6 +83,7 @@ type segment struct {
 	memory driver.Segment
 	start  unsafe.Pointer
 	key    registry.Segment
+	stream uint32 // number, in the pool, of the stream whose blocks it holds
 }
 
 // arenaSizes are how many addresses a pool reserves, in bytes: the first is more than any device
@@ -223,15 +224,15 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uintptr) (Buffer, error) {
 			return Buffer{}, err
 		}
 	}
+	in := p.segments[block.Segment]
 	b := Buffer{Memory{
 		pool: p, handle: block.Handle, extent: newExtent(block.Size, s.number),
-		start: unsafe.Add(p.segments[block.Segment].start, block.Offset),
+		start: unsafe.Add(in.start, block.Offset),
 	}}
 	if site == 0 {
-		p.ledger.Note(ledger.KindAlloc, uint32(s.number), block.Segment, block.Offset, block.Size,
-			bytes)
+		p.ledger.Note(ledger.KindAlloc, in.stream, block.Segment, block.Offset, block.Size, bytes)
 	} else {
-		p.absorbAt(block, s, bytes, site)
+		p.absorbAt(block, bytes, site)
 	}
 	if p.rt.observed() {
 		tellAlloc(b, block)
@@ -257,9 +258,9 @@ func blockEvent(b Buffer, block alloc.Block) BlockEvent {
 }
 
 // absorbAt notes an allocation with its call site. p.mu is held.
-func (p *Pool) absorbAt(block alloc.Block, s *Stream, bytes int64, site uintptr) {
+func (p *Pool) absorbAt(block alloc.Block, bytes int64, site uintptr) {
 	p.ledger.Absorb(&ledger.Event{
-		Kind: ledger.KindAlloc, Stream: uint32(s.number), Segment: block.Segment,
+		Kind: ledger.KindAlloc, Stream: p.segments[block.Segment].stream, Segment: block.Segment,
 		Offset: block.Offset, Size: block.Size, Requested: bytes, Site: p.site(site),
 	})
 }
@@ -316,9 +317,10 @@ func (p *Pool) grow(s *Stream, growth alloc.Growth, site uintptr) error {
 	address := memory.Address()
 	p.segments = append(p.segments, &segment{
 		memory: memory, start: *(*unsafe.Pointer)(unsafe.Pointer(&address)), key: key,
+		stream: p.core.Number(s.number),
 	})
 	p.ledger.Absorb(&ledger.Event{
-		Kind: ledger.KindSegment, Stream: uint32(s.number), Segment: ordinal,
+		Kind: ledger.KindSegment, Stream: p.core.Number(s.number), Segment: ordinal,
 		Size: growth.Bytes, Requested: growth.Bytes, Site: p.site(site),
 	})
 	for _, m := range p.members {
@@ -377,7 +379,7 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uintptr) error {
 		return exhausted(err, nil)
 	}
 	p.ledger.Absorb(&ledger.Event{
-		Kind: ledger.KindReserve, Stream: uint32(s.number), Segment: -1, Size: growth.Bytes,
+		Kind: ledger.KindReserve, Stream: p.core.Number(s.number), Segment: -1, Size: growth.Bytes,
 		Requested: bytes, Site: p.site(site),
 	})
 	if growth.Bytes == 0 {

@@ -197,7 +197,8 @@ func (p *Pool) dropWindow(r registry.Registration) error {
 	tell(p.rt, func(o *Observer) func(WindowEvent) { return o.Deregister },
 		WindowEvent{p.segmentEvent(b.segment), b.group})
 	b.group.removeWindow(p, b.segment)
-	return errors.Join(closedOnce(b.window.Deregister()), p.members[b.group].cursor.Deregistered(r.Segment))
+	ended := closedOnce(b.window.Deregister())
+	return errors.Join(ended, p.members[b.group].cursor.Deregistered(r.Segment))
 }
 
 // unmap gives a segment's memory back. p.mu is held.
@@ -277,7 +278,7 @@ func (p *Pool) takeIdle(keep int64) []*segment {
 	for _, s := range p.core.Trim(keep) {
 		idle = append(idle, p.segments[s.Ordinal])
 		p.ledger.Absorb(&ledger.Event{
-			Kind: ledger.KindTrim, Stream: uint32(s.Stream), Segment: s.Ordinal, Size: s.Bytes,
+			Kind: ledger.KindTrim, Stream: p.segments[s.Ordinal].stream, Segment: s.Ordinal, Size: s.Bytes,
 		})
 	}
 	sort.Slice(idle, func(i, j int) bool { return idle[i].key.Ordinal < idle[j].key.Ordinal })

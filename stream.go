@@ -12,8 +12,11 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Stream is an ordered, asynchronous queue of work. Its number counts the streams of its Runtime
-// in the order in which they were made, so ranks that make streams alike number them alike.
+// Stream is an ordered, asynchronous queue of work.
+//
+// Ranks need not make the same streams. Each pool numbers those that allocate there by itself: the
+// default stream is 0, the others count from 1 in the order of their first Alloc or Reserve in that
+// pool. These numbers are in the pool's history, and in the error of ranks that differ.
 //
 // A stream that is idle may do work before the call that queues it returns. It is safe for
 // concurrent use; the order of work is then that of the calls.
@@ -58,7 +61,8 @@ func (rt *Runtime) NewStream() (*Stream, error) {
 // DefaultStream is the stream of calls that are given none.
 func (rt *Runtime) DefaultStream() *Stream { return rt.stream }
 
-// Number counts the streams of the Runtime from 0, the default stream.
+// Number counts the streams of the Runtime from 0, the default stream, in the order in which this
+// rank made them. The numbers in the histories of pools are others: see Stream.
 func (s *Stream) Number() int { return int(s.number) }
 
 // Copy copies the bytes of src to dst, which must be as long.

@@ -170,3 +170,54 @@ func TestAGoSliceIsKeptWhileWorkOnItIsQueued(t *testing.T) {
 		r.ok(s.Synchronize(r.ctx))
 	})
 }
+
+// TestAStreamThatAPoolDoesNotSeeIsNoDivergence has one rank make streams for a use of its own.
+func TestAStreamThatAPoolDoesNotSeeIsNoDivergence(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		if r.Rank() == 0 {
+			unrelated := r.stream()
+			own := r.poolWith(symmem.PoolOptions{})
+			b, err := own.AllocOn(unrelated, 512)
+			r.ok(err)
+			r.ok(b.Free())
+			r.stream()
+		}
+		first, second := r.stream(), r.stream()
+		var buffers []symmem.Buffer
+		for _, s := range []*symmem.Stream{first, r.DefaultStream(), second, first} {
+			b, err := p.AllocOn(s, mib)
+			r.ok(err)
+			buffers = append(buffers, b)
+		}
+		r.ok(p.ReserveOn(r.ctx, second, 8*mib, r.World()))
+		r.ok(buffers[0].UseOn(second))
+		for _, b := range buffers {
+			r.ok(b.Free())
+		}
+		r.ok(second.Synchronize(r.ctx))
+		r.ok(p.Trim(r.ctx, 0))
+		r.ok(r.World().Check(r.ctx))
+	})
+}
+
+func TestADivergenceAboutAStreamSaysHowStreamsAreNumbered(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		p, streams := r.pool(), []*symmem.Stream{r.stream(), r.stream()}
+		for i := range streams {
+			_, err := p.AllocOn(streams[i], mib)
+			r.ok(err)
+		}
+		_, err := p.AllocOn(streams[r.Rank()], mib)
+		r.ok(err)
+		text := r.diverged(r.World().Check(r.ctx)).Error()
+		for _, want := range []string{
+			"(stream 1)", "(stream 2)", "rank 1 has the same event on another stream than rank 0",
+			"a pool numbers streams by their first allocation there, from 1; 0 is the default stream",
+		} {
+			if !strings.Contains(text, want) {
+				r.failf("%q is not in %q", want, text)
+			}
+		}
+	})
+}

@@ -60,7 +60,8 @@ func (w Why) sentence(n Names, deviant, usual RankSet) string {
 	case WhyOrder:
 		return fmt.Sprintf("%s %s the same events in another order than %s", a, have, b)
 	case WhyStream:
-		return fmt.Sprintf("%s %s the same event on another stream than %s", a, have, b)
+		return fmt.Sprintf("%s %s the same event on another stream than %s (a pool numbers streams by "+
+			"their first allocation there, from 1; 0 is the default stream)", a, have, b)
 	case WhyEvent:
 		return fmt.Sprintf("%s %s another event than %s", a, have, b)
 	case WhyUnknown:

@@ -1,7 +1,7 @@
 package alloc
 
 // Stream names a stream of the caller. A block serves only the stream it was allocated on.
-// Streams are told apart by this number alone, so ranks must number theirs alike.
+// Streams are told apart by their names; Core.Number gives one that ranks have alike.
 type Stream int32
 
 // Handle identifies one lifetime of a block within its Core. The zero Handle is never issued.

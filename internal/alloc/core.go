@@ -21,7 +21,8 @@ type Core struct {
 	segments []segment
 	homes    []*index // large, then small index of each stream, by number; nil until wanted
 	streams  []stream
-	numbers  map[Stream]uint32 // number of each stream
+	numbers  map[Stream]uint32 // index of each stream's record
+	asking   uint32            // streams but 0 that have asked for memory
 	recent   Stream            // stream of the latest request
 	current  uint32            // its large index
 	uses     []use             // by number; 0 is no use
@@ -144,9 +145,14 @@ func (c *Core) homeFor(stream Stream, rounded int64) uint32 {
 	return c.current + c.smallBit(rounded)
 }
 
-// turn makes a stream the one that is found at once.
+// turn makes a stream that asks for memory the one that is found at once.
 func (c *Core) turn(stream Stream) {
-	c.recent, c.current = stream, c.number(stream)*2
+	n := c.record(stream)
+	if s := &c.streams[n]; stream != 0 && s.number == 0 {
+		c.asking++
+		s.number = c.asking
+	}
+	c.recent, c.current = stream, n*2
 }
 
 // fit returns the free block of an index that serves a request, and how many units it has; 0 and 0

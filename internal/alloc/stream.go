@@ -22,6 +22,7 @@ type Return struct {
 // stream is the record of a stream.
 type stream struct {
 	name   Stream
+	number uint32 // see Number
 	synced uint64 // uses up to this Use call are over
 	first  uint32 // its deferred blocks, oldest first, linked by their side records
 	last   uint32
@@ -64,8 +65,20 @@ func (c *Core) Waits() []Mark { return c.reports.waits }
 // order in which they did. Valid until the next change.
 func (c *Core) Returned() []Return { return c.reports.returned }
 
-// number returns the number of a stream, which it gives out if need be.
-func (c *Core) number(name Stream) uint32 {
+// Number is the number of a stream as histories have it: 0 for stream 0, and for the others their
+// place, from 1, in the order in which they first asked for memory, by Alloc or Reserve. So it
+// depends on the history of requests alone, whatever a stream is called. A stream that has not
+// asked has 0. Numbers are not given again: a Core keeps some hundred bytes for each.
+func (c *Core) Number(name Stream) uint32 {
+	n, known := c.numbers[name]
+	if !known {
+		return 0
+	}
+	return c.streams[n].number
+}
+
+// record returns the index of the record of a stream, which it makes if need be.
+func (c *Core) record(name Stream) uint32 {
 	n, known := c.numbers[name]
 	if !known {
 		n = uint32(len(c.streams))
@@ -89,7 +102,7 @@ func (c *Core) Use(v Block, on Stream) error {
 	if err != nil {
 		return fmt.Errorf("using block at segment %d offset %d: %w", v.Segment, v.Offset, err)
 	}
-	h, n := &c.sides[id], c.number(on)
+	h, n := &c.sides[id], c.record(on)
 	if n == c.homeOf(&c.blocks[id])/2 {
 		return nil
 	}
