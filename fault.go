@@ -234,7 +234,8 @@ func (g *Group) conclude(cause error, all reports) error {
 		return g.aborted(of[kindAborted])
 	case len(of[kindOther]) > 0:
 		first := of[kindOther][0]
-		return fmt.Errorf("group %s failed on rank %d of the world: %s", g.ID(), first.from, first.Text)
+		return fmt.Errorf("group %s failed on %s: %s", g.ID(),
+			driver.RanksOf([]int{first.from}, g.ranks), first.Text)
 	case len(all.silent) > 0:
 		// A rank has failed, and then did not come to say why.
 		return &TimeoutError{
