@@ -46,8 +46,10 @@ func TestMain(m *testing.M) {
 // bar is a kind of programs, and how many of them a test without flags runs.
 type bar struct {
 	programs int
-	// run runs the program of a number, and returns what went wrong.
-	run func(ctx context.Context, number int) error
+	// each is how many programs the same processes run, one after the other.
+	each int
+	// run runs so many programs from a number on, and returns what went wrong.
+	run func(ctx context.Context, first, programs int) error
 }
 
 // newDraws are the draws of a program.
@@ -72,24 +74,23 @@ func (b bar) meet(t *testing.T) {
 	for range min(*atOnceFlag, programs) {
 		workers.Go(func() {
 			for ctx.Err() == nil {
-				i := int(next.Add(1)) - 1
-				if i >= programs {
+				begun := int(next.Add(int64(b.each))) - b.each
+				if begun >= programs {
 					return
 				}
-				number := *fromFlag + i
+				first, n := *fromFlag+begun, min(b.each, programs-begun)
 				start := time.Now()
-				err := b.run(ctx, number)
-				slowest.note(number, time.Since(start))
+				err := b.run(ctx, first, n)
 				if err != nil && ctx.Err() != nil {
 					return // the program was cut short
 				}
-				done.Add(1)
+				slowest.note(first, time.Since(start))
+				done.Add(int64(n))
 				if err == nil {
 					continue
 				}
 				failed.Add(1)
-				t.Errorf("program %d of seed %d: %v\nrun it again: %s", number, *seedFlag, err,
-					again(t, number))
+				t.Errorf("seed %d: %v\nrun it again: %s", *seedFlag, err, again(t, first, n))
 				if !*allFlag {
 					cancel()
 				}
@@ -103,10 +104,10 @@ func (b bar) meet(t *testing.T) {
 	}
 }
 
-// again is the command that runs one program.
-func again(t *testing.T, number int) string {
+// again is the command that runs programs once more.
+func again(t *testing.T, first, programs int) string {
 	return fmt.Sprintf("go test ./internal/chaos -v -count=1 -run '^%s$' "+
-		"-seed=%d -from=%d -programs=1", t.Name(), *seedFlag, number)
+		"-seed=%d -from=%d -programs=%d", t.Name(), *seedFlag, first, programs)
 }
 
 // progressEvery is how often a line says how far a verbose test is.

@@ -65,10 +65,10 @@ type erringReport struct {
 // between. What no error is reported about must be right, and what depends on the failed call must
 // report one.
 func TestErring(t *testing.T) {
-	bar{programs: 24, run: erring}.meet(t)
+	bar{programs: 24, each: 1, run: erring}.meet(t)
 }
 
-func erring(ctx context.Context, number int) error {
+func erring(ctx context.Context, number, _ int) error {
 	task := erringTask{Seed: *seedFlag, Program: number, Ops: 24}
 	p, m, _ := task.program()
 	var reports []erringReport
@@ -107,7 +107,7 @@ func erring(ctx context.Context, number int) error {
 			fmt.Fprintf(&said, "\t%.300s\n", e)
 		}
 	}
-	return fmt.Errorf("%w\n%v\n%s%s", errors.Join(bad...), m, &said, p)
+	return fmt.Errorf("program %d, %v: %w\n%s%s", number, m, errors.Join(bad...), &said, p)
 }
 
 // verdict is what is wrong about what a rank says.

@@ -24,7 +24,8 @@ const (
 // roles are what a rank can be. Each gets its task as JSON, and an error is that of a program that
 // could not be run: what symmem got wrong is in what the rank writes.
 var roles = map[string]func(task []byte) error{
-	"erring": erringRank,
+	"erring":   erringRank,
+	"messages": messagesRank,
 }
 
 // beRank is the main function of a rank.

@@ -1,0 +1,252 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"symmem"
+)
+
+// messenger is a rank that runs programs of messages, one after the other.
+type messenger struct {
+	ctx     context.Context
+	rt      *symmem.Runtime
+	pool    *symmem.Pool
+	groups  []*symmem.Group
+	streams [streams]*symmem.Stream
+	// noise draws when this rank is late, differently from the others.
+	noise *rand.Rand
+	// sends and recvs are the memory of the program under way, and what the processor sees of it.
+	sends, recvs         []byte
+	sendMemory, recvArea symmem.Memory
+	// received are events behind messages that are passed on, by exchange.
+	received map[int]*symmem.Event
+}
+
+func openMessenger(ctx context.Context) (*messenger, error) {
+	rt, err := symmem.Open(ctx, messagesOptions())
+	if err != nil {
+		return nil, err
+	}
+	m := &messenger{ctx: ctx, rt: rt}
+	odd, err := rt.World().Split(ctx, rt.Rank()%2, 0)
+	if err != nil {
+		return nil, err
+	}
+	m.groups = []*symmem.Group{rt.World(), nil, nil}
+	m.groups[1+rt.Rank()%2] = odd
+	for i := range m.streams {
+		if m.streams[i], err = rt.NewStream(); err != nil {
+			return nil, err
+		}
+	}
+	m.pool, err = rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+	return m, err
+}
+
+// run runs a program and returns what is wrong.
+func (m *messenger) run(p *messageProgram) (bad []string) {
+	buffers, err := m.prepare(p)
+	if err != nil {
+		return []string{fmt.Sprintf("preparing: %v", err)}
+	}
+	if bad = m.call(p); len(bad) > 0 {
+		return bad
+	}
+	for i, s := range m.streams {
+		if err := s.Synchronize(m.ctx); err != nil {
+			bad = append(bad, fmt.Sprintf("stream %d: %v", i, err))
+		}
+	}
+	if len(bad) > 0 {
+		return bad
+	}
+	bad = m.judge(p)
+	for _, b := range buffers {
+		if err := b.Free(); err != nil {
+			bad = append(bad, err.Error())
+		}
+	}
+	return bad
+}
+
+// prepare makes and fills the memory of a program, and meets the other ranks.
+func (m *messenger) prepare(p *messageProgram) (buffers []symmem.Buffer, err error) {
+	m.received = map[int]*symmem.Event{}
+	if p.foreign {
+		m.sends, m.recvs = make([]byte, p.sends), make([]byte, p.recvs)
+		m.sendMemory, m.recvArea = symmem.Host(m.sends), symmem.Host(m.recvs)
+	} else {
+		for _, n := range []int{p.sends, p.recvs} {
+			b, err := m.pool.Alloc(int64(n))
+			if err != nil {
+				return nil, err
+			}
+			buffers = append(buffers, b)
+		}
+		if m.sends, err = symmem.View[byte](buffers[0]); err != nil {
+			return nil, err
+		}
+		if m.recvs, err = symmem.View[byte](buffers[1]); err != nil {
+			return nil, err
+		}
+		m.sendMemory, m.recvArea = buffers[0].Memory(), buffers[1].Memory()
+	}
+	for i := range m.recvs {
+		m.recvs[i] = gapByte
+	}
+	me := m.rt.Rank()
+	for i := range p.exchanges {
+		e := &p.exchanges[i]
+		if e.sum {
+			binary.NativeEndian.PutUint64(m.sends[e.out:], e.part(me))
+		} else if e.from == me && e.source < 0 {
+			copy(m.sends[e.out:], p.contents(e))
+		}
+	}
+	if err := m.rt.World().Barrier(m.ctx, nil); err != nil {
+		return nil, err
+	}
+	return buffers, m.rt.DefaultStream().Synchronize(m.ctx)
+}
+
+// call makes all calls of this rank.
+func (m *messenger) call(p *messageProgram) []string {
+	me := m.rt.Rank()
+	for _, i := range p.orders[me] {
+		e := &p.exchanges[i]
+		if err := m.disturb(e.stream(me)); err != nil {
+			return []string{fmt.Sprintf("a function of the host: %v", err)}
+		}
+		call := m.recv
+		if e.sum {
+			call = m.sum
+		} else if e.from == me {
+			call = m.send
+		}
+		if err := call(p, i); err != nil {
+			return []string{fmt.Sprintf("call %d: %v", i, err)}
+		}
+	}
+	return nil
+}
+
+func (m *messenger) sum(p *messageProgram, i int) error {
+	e := &p.exchanges[i]
+	send, err := m.sendMemory.Slice(int64(e.out), 8)
+	if err != nil {
+		return err
+	}
+	recv, err := m.recvArea.Slice(int64(e.in), 8)
+	if err != nil {
+		return err
+	}
+	return m.groups[e.group].AllReduce(m.ctx, send, recv, 1, symmem.Int64, symmem.Sum,
+		m.streams[e.fromStream])
+}
+
+// send sends a message, behind the one that it passes on.
+func (m *messenger) send(p *messageProgram, i int) error {
+	e := &p.exchanges[i]
+	s, memory, at := m.streams[e.fromStream], m.sendMemory, e.out
+	if e.source >= 0 {
+		memory, at = m.recvArea, p.exchanges[e.source].in
+		if err := s.Wait(m.received[e.source]); err != nil {
+			return err
+		}
+	}
+	memory, err := memory.Slice(int64(at), int64(e.bytes))
+	if err != nil {
+		return err
+	}
+	count, t := e.elements()
+	return m.groups[e.group].Send(m.ctx, memory, count, t, m.peer(e), s)
+}
+
+// recv receives a message, and records an event behind it.
+func (m *messenger) recv(p *messageProgram, i int) error {
+	e := &p.exchanges[i]
+	memory, err := m.recvArea.Slice(int64(e.in), int64(e.bytes))
+	if err != nil {
+		return err
+	}
+	count, t := e.elements()
+	s := m.streams[e.toStream]
+	if err := m.groups[e.group].Recv(m.ctx, memory, count, t, m.peer(e), s); err != nil {
+		return err
+	}
+	event, err := m.rt.NewEvent()
+	if err != nil {
+		return err
+	}
+	m.received[i] = event
+	return s.Record(event)
+}
+
+func (e *exchange) elements() (int64, symmem.DataType) {
+	if e.wide {
+		return int64(e.bytes) / 4, symmem.Int32
+	}
+	return int64(e.bytes), symmem.Uint8
+}
+
+// peer is the other rank's number in the group.
+func (m *messenger) peer(e *exchange) int {
+	other := e.peer(m.rt.Rank())
+	if e.group > 0 {
+		return other / 2
+	}
+	return other
+}
+
+// disturb now and then holds up this rank or one of its streams.
+func (m *messenger) disturb(stream int) error {
+	if m.noise.IntN(16) == 0 {
+		<-time.After(time.Duration(m.noise.IntN(int(time.Millisecond))))
+	}
+	if m.noise.IntN(10) != 0 {
+		return nil
+	}
+	pause := time.Duration(m.noise.IntN(int(4 * time.Millisecond)))
+	return m.streams[stream].Host(func() { <-time.After(pause) })
+}
+
+// judge looks at everything that this rank has received, and at what lies between.
+func (m *messenger) judge(p *messageProgram) (bad []string) {
+	want := bytes.Repeat([]byte{gapByte}, len(m.recvs))
+	me := m.rt.Rank()
+	for i := range p.exchanges {
+		e := &p.exchanges[i]
+		if !e.concerns(p, me) || !e.sum && e.to != me {
+			continue
+		}
+		n := 8
+		if e.sum {
+			binary.NativeEndian.PutUint64(want[e.in:], p.total(e))
+		} else {
+			n = copy(want[e.in:], p.contents(e))
+		}
+		if got := m.recvs[e.in : e.in+n]; !bytes.Equal(got, want[e.in:e.in+n]) {
+			bad = append(bad, fmt.Sprintf("wrong: %d is %s", i, m.whose(p, got)))
+		}
+		copy(want[e.in:], m.recvs[e.in:e.in+n])
+	}
+	if len(bad) == 0 && !bytes.Equal(want, m.recvs) {
+		bad = append(bad, "wrong: memory was written that is no message's")
+	}
+	return bad
+}
+
+// whose tells which message it is that has come instead of another.
+func (m *messenger) whose(p *messageProgram, got []byte) string {
+	for i := range p.exchanges {
+		if e := &p.exchanges[i]; !e.sum && len(got) > 0 && bytes.HasPrefix(p.contents(e), got) {
+			return fmt.Sprintf("%d", i)
+		}
+	}
+	return fmt.Sprintf("%d bytes of none", len(got))
+}
