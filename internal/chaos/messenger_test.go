@@ -87,6 +87,12 @@ func (m *messenger) prepare(p *messageProgram) (buffers []symmem.Buffer, err err
 				return nil, err
 			}
 			buffers = append(buffers, b)
+			// Not every rank uses it on every stream, but the histories of a pool are alike.
+			for _, s := range m.streams {
+				if err := b.UseOn(s); err != nil {
+					return nil, err
+				}
+			}
 		}
 		if m.sends, err = symmem.View[byte](buffers[0]); err != nil {
 			return nil, err
