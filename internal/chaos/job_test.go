@@ -3,6 +3,7 @@ package chaos
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,16 +16,20 @@ import (
 	"symmem/internal/launch"
 )
 
-// Variables by which a test tells a process that it is a rank, and what of.
+// Variables by which a test tells a process that it is a rank, what of, and, without the launcher,
+// which one.
 const (
-	roleVariable = "SYMMEM_CHAOS_ROLE"
-	taskVariable = "SYMMEM_CHAOS_TASK"
+	roleVariable  = "SYMMEM_CHAOS_ROLE"
+	taskVariable  = "SYMMEM_CHAOS_TASK"
+	placeVariable = "SYMMEM_CHAOS_PLACE"
+	jobVariable   = "SYMMEM_CHAOS_JOB"
 )
 
 // roles are what a rank can be. Each gets its task as JSON, and an error is that of a program that
 // could not be run: what symmem got wrong is in what the rank writes.
 var roles = map[string]func(task []byte) error{
 	"erring":   erringRank,
+	"kills":    killsRank,
 	"messages": messagesRank,
 }
 
@@ -47,6 +52,13 @@ type job struct {
 	limit time.Duration
 	// hear is given every line that ranks write to standard output, one at a time.
 	hear func(line string)
+	// bare has the ranks started without the launcher, with a store that rank 0 serves.
+	bare bool
+	// id is in the environment of all processes of the job, and in the name of the store that rank
+	// 0 serves.
+	id string
+	// folder is where the ranks have their temporary files, if not where all have them.
+	folder string
 }
 
 // errHang is a program that did not end.
@@ -63,12 +75,16 @@ func (j *job) environment() ([]string, error) {
 		// The race detector would have each process wait for a second at its end.
 		env = append(env, "GORACE=atexit_sleep_ms=10")
 	}
+	if j.folder != "" {
+		env = append(env, "TMPDIR="+j.folder)
+	}
 	return append(env, "GOTRACEBACK=all", roleVariable+"="+j.role,
-		taskVariable+"="+string(task)), nil
+		taskVariable+"="+string(task), jobVariable+"="+j.id), nil
 }
 
-// run starts the ranks under the launcher and waits for their ends.
+// run starts the ranks and waits for their ends.
 func (j *job) run(ctx context.Context) (launch.Result, error) {
+	j.id = rand.Text()
 	env, err := j.environment()
 	if err != nil {
 		return launch.Result{}, err
@@ -80,7 +96,11 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	var hung bool
 	watch.Go(func() { hung = j.watch(ended, signals, cancel) })
 	stderr := &bytes.Buffer{}
-	result, err := launch.Run(ctx, launch.Spec{
+	start := launch.Run
+	if j.bare {
+		start = j.runBare
+	}
+	result, err := start(ctx, launch.Spec{
 		Ranks: j.ranks, Command: []string{os.Args[0]}, Env: env, Output: launch.OutputPlain,
 		Stdout: hearing(j.hear), Stderr: stderr, Signals: signals, Grace: j.limit,
 	})

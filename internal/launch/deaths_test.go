@@ -1,0 +1,55 @@
+package launch
+
+import (
+	"os/exec"
+	"slices"
+	"syscall"
+	"testing"
+)
+
+// TestADeathIsToldOnce has the description of a watched process open a second time, as it is in a
+// child that another launch of this program has forked and that has not come to its program yet.
+func TestADeathIsToldOnce(t *testing.T) {
+	d, err := newDeaths()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	processes := make([]*exec.Cmd, 2)
+	for number := range processes {
+		c := exec.CommandContext(t.Context(), "cat")
+		if _, err := c.StdinPipe(); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		processes[number] = c
+		if err := d.add(number, c.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second, err := syscall.Dup(d.watched[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(second)
+	kill := func(number int) {
+		if err := processes[number].Process.Kill(); err != nil {
+			t.Error(err)
+		}
+	}
+	kill(0)
+	var told []int
+	err = d.each(func(number int) {
+		if told = append(told, number); len(told) == 1 {
+			kill(1)
+		}
+	})
+	if err != nil || !slices.Equal(told, []int{0, 1}) {
+		t.Errorf("told of the ends of %v: %v", told, err)
+	}
+	for _, c := range processes {
+		_ = c.Wait()
+	}
+}
