@@ -1,0 +1,159 @@
+// Command against compares what two checkouts of symmem cost on the host: collectives, and how long
+// it takes to queue one. It builds the command of both and runs them in turns, so that what else the
+// machine does is in both, and prints ratios of neighbours.
+//
+//	go run ./bench/host/against [flags] OLD NEW
+//
+// OLD and NEW are folders. With -bar the exit code is 1 if some ratio of the old time to the new one is
+// lower; 2 is for what could not be measured.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+
+	"symmem/internal/bench"
+)
+
+// config says what is compared.
+type config struct {
+	old, new string
+	pairs    int
+	ranks    int
+	ops      string
+	sizes    string
+	batches  int
+	bar      float64
+}
+
+var errSlower = errors.New("the new one is slower")
+
+func main() {
+	c, err := parse(os.Args[1:], os.Stderr)
+	if err == nil {
+		err = c.run(context.Background(), os.Stdout, os.Stderr)
+	}
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, errSlower):
+		fmt.Fprintf(os.Stderr, "against: %v\n", err)
+		os.Exit(1)
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "against: %v\n", err)
+		os.Exit(2)
+	}
+}
+
+func parse(args []string, errs io.Writer) (*config, error) {
+	c := &config{}
+	flags := flag.NewFlagSet("against", flag.ContinueOnError)
+	flags.SetOutput(errs)
+	flags.IntVar(&c.pairs, "pairs", 15, "how often each of the two is run")
+	flags.IntVar(&c.ranks, "ranks", 2, "processes of a collective")
+	flags.StringVar(&c.ops, "ops", "all_reduce", "collectives, as bench collective --ops has them")
+	flags.StringVar(&c.sizes, "sizes", "8,65536,1048576", "sizes in bytes")
+	flags.IntVar(&c.batches, "batches", 21, "batches of a figure in a run")
+	flags.Float64Var(&c.bar, "bar", 0, "the lowest ratio of old to new that is well; 0 is any")
+	flags.Usage = func() {
+		fmt.Fprintln(errs, "usage: go run ./bench/host/against [flags] OLD NEW")
+		flags.PrintDefaults()
+	}
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if flags.NArg() != 2 || c.pairs < 1 {
+		flags.Usage()
+		return nil, errors.New("want two folders, and a pair at least")
+	}
+	c.old, c.new = flags.Arg(0), flags.Arg(1)
+	return c, nil
+}
+
+// run builds, measures and prints.
+func (c *config) run(ctx context.Context, out, errs io.Writer) error {
+	folder, err := os.MkdirTemp("", "against-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(folder)
+	var programs [2]string
+	for i, source := range []string{c.old, c.new} {
+		programs[i] = filepath.Join(folder, strconv.Itoa(i), "symmem")
+		if err := build(ctx, source, programs[i]); err != nil {
+			return err
+		}
+	}
+	t := newTable()
+	for pair := range c.pairs {
+		// The first of two is now the one and now the other.
+		for _, i := range [2]int{pair % 2, 1 - pair%2} {
+			if err := c.measure(ctx, programs[i], i, t); err != nil {
+				return err
+			}
+		}
+		fmt.Fprintf(errs, "%d of %d pairs\n", pair+1, c.pairs)
+	}
+	if err := t.write(out); err != nil {
+		return err
+	}
+	if slow := t.below(c.bar); len(slow) > 0 {
+		return fmt.Errorf("%w: %v", errSlower, slow)
+	}
+	return nil
+}
+
+// build builds the command of a checkout.
+func build(ctx context.Context, source, program string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/symmem")
+	cmd.Dir = source
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", source, err, said)
+	}
+	return nil
+}
+
+// measure runs both benches of one program.
+func (c *config) measure(ctx context.Context, program string, which int, t *table) error {
+	ranks, batches := strconv.Itoa(c.ranks), strconv.Itoa(c.batches)
+	for _, args := range [][]string{
+		{
+			"collective", "--ranks", ranks, "--ops", c.ops, "--sizes", c.sizes, "--in-place=false",
+			"--check", "every",
+		},
+		{"submit", "--ranks", ranks, "--check", "every"},
+	} {
+		args = append(args, "--batches", batches, "--backend", "host", "--json")
+		report, err := report(ctx, program, args)
+		if err != nil {
+			return err
+		}
+		for i := range report.Results {
+			t.add(which, &report.Results[i])
+		}
+	}
+	return nil
+}
+
+// report runs one bench.
+func report(ctx context.Context, program string, args []string) (*bench.Report, error) {
+	cmd := exec.CommandContext(ctx, program, append([]string{"bench"}, args...)...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("%v: %w\n%s", cmd.Args, err, &errs)
+	}
+	r := &bench.Report{}
+	if err := json.Unmarshal(out.Bytes(), r); err != nil {
+		return nil, fmt.Errorf("%v: decoding the report: %w", cmd.Args, err)
+	}
+	return r, nil
+}

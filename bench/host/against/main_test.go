@@ -1,0 +1,51 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"slices"
+	"testing"
+
+	"symmem/internal/bench"
+)
+
+func TestRatiosAreThoseOfNeighbours(t *testing.T) {
+	all := newTable()
+	for pair, ns := range [][2]float64{{100, 100}, {400, 200}, {90, 100}} {
+		for which := range ns {
+			collective := &bench.Result{
+				Name: "all_reduce", Params: map[string]any{"bytes": float64(8), "path": "window"},
+			}
+			collective.Median = ns[which]
+			all.add(which, collective)
+			submit := &bench.Result{Name: "submit", Params: map[string]any{"path": "plain"}}
+			submit.Median = float64(10 + pair - which)
+			all.add(which, submit)
+		}
+	}
+	var out bytes.Buffer
+	if err := all.write(&out); err != nil {
+		t.Fatal(err)
+	}
+	const want = "| figure | old, ns | new, ns | old over new | quartiles | pairs |\n" +
+		"|---|---|---|---|---|---|\n" +
+		"| all_reduce, 8 bytes | 100.0 | 100.0 | 1.000 | 0.900 to 2.000 | 3 |\n" +
+		"| submit, plain path | 11.0 | 10.0 | 1.100 | 1.091 to 1.111 | 3 |\n"
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", &out, want)
+	}
+	if slow := all.below(1.05); !slices.Equal(slow, []string{"all_reduce, 8 bytes: 1.000"}) {
+		t.Errorf("slow: %q", slow)
+	}
+	if slow := all.below(0); slow != nil {
+		t.Errorf("slow without a bar: %q", slow)
+	}
+}
+
+func TestArgumentsThatMakeNoSenseAreRefused(t *testing.T) {
+	for _, args := range [][]string{{}, {"a"}, {"-pairs", "0", "a", "b"}, {"-sizes"}} {
+		if _, err := parse(args, io.Discard); err == nil {
+			t.Errorf("%q was taken", args)
+		}
+	}
+}
