@@ -69,8 +69,8 @@ type stopLine struct {
 	Bad    []string
 }
 
-// TestStops stops a rank with SIGSTOP for a second, or, with -longest=20s, for up to twenty, and lets
-// it go on. Every result must be right afterwards, and nobody may be told of an error.
+// TestStops stops a rank with SIGSTOP for a second, or, with -longest=20s, for up to twenty, and
+// lets it go on. Every result must be right afterwards, and nobody may be told of an error.
 func TestStops(t *testing.T) {
 	bar{programs: 4, each: 1, run: stops}.meet(t)
 }

@@ -57,8 +57,8 @@ func (d *deaths) each(died func(number int)) error {
 	return nil
 }
 
-// forget ends the watch of a rank and closes its descriptor. To close it is not enough: a child that
-// was just forked may hold it, too, and the kernel then goes on to report it.
+// forget ends the watch of a rank and closes its descriptor. To close it is not enough: a child
+// that was just forked may hold it, too, and the kernel then goes on to report it.
 func (d *deaths) forget(number int) {
 	_ = syscall.EpollCtl(d.epoll, syscall.EPOLL_CTL_DEL, d.watched[number], nil)
 	_ = syscall.Close(d.watched[number])

@@ -1,11 +1,11 @@
 // Command against compares what two checkouts of symmem cost on the host: collectives, and how long
-// it takes to queue one. It builds the command of both and runs them in turns, so that what else the
-// machine does is in both, and prints ratios of neighbours.
+// it takes to queue one. It builds the command of both and runs them in turns, so that what else
+// the machine does is in both, and prints ratios of neighbours.
 //
 //	go run ./bench/host/against [flags] OLD NEW
 //
-// OLD and NEW are folders. With -bar the exit code is 1 if some ratio of the old time to the new one is
-// lower; 2 is for what could not be measured.
+// OLD and NEW are folders. With -bar the exit code is 1 if some ratio of the old time to the new
+// one is lower; 2 is for what could not be measured.
 package main
 
 import (
