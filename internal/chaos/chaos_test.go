@@ -48,7 +48,7 @@ type bar struct {
 	programs int
 	// each is how many programs the same processes run, one after the other.
 	each int
-	// run runs so many programs from a number on, and returns what went wrong.
+	// run runs programs from a number on, and returns what went wrong.
 	run func(ctx context.Context, first, programs int) error
 }
 

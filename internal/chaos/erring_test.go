@@ -209,7 +209,7 @@ func differs(got, want []int32) int {
 	return -1
 }
 
-// torn tells whether the call with which a rank stopped was to write a buffer.
+// torn reports whether the call with which a rank stopped was to write a buffer.
 func (r *performer) torn(buffer, stopped int) bool {
 	if stopped == len(r.p.ops) {
 		return false
@@ -219,8 +219,8 @@ func (r *performer) torn(buffer, stopped int) bool {
 	})
 }
 
-// covered tells whether a buffer was reported to be written: by its stream, or by an event that was
-// recorded there behind the op that wrote it.
+// covered reports whether a buffer was reported to be written: by its stream, or by an event that
+// was recorded there behind the op that wrote it.
 func (v *model) covered(rank, buffer int, onStream, onEvent map[int]error) bool {
 	at := v.wrote[rank][buffer]
 	if at < 0 {

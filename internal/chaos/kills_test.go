@@ -123,7 +123,7 @@ func TestKills(t *testing.T) {
 func kills(ctx context.Context, number, _ int) error {
 	task := killsTask{Seed: *seedFlag, Program: number}
 	p := task.plan()
-	x := &executioner{plan: p}
+	x := &killer{plan: p}
 	before := sharedMemory()
 	folder, err := os.MkdirTemp("", "chaos-")
 	if err != nil {
@@ -152,8 +152,8 @@ func kills(ctx context.Context, number, _ int) error {
 	return fmt.Errorf("program %d: %v: %w\n%s", number, p, errors.Join(bad...), x.said())
 }
 
-// executioner kills the victim and collects what the ranks say.
-type executioner struct {
+// killer kills the victim and collects what the ranks say.
+type killer struct {
 	plan    *killPlan
 	pending sync.WaitGroup // the kill
 
@@ -164,7 +164,7 @@ type executioner struct {
 	other     []string   // guarded by mu
 }
 
-func (x *executioner) hear(line string) {
+func (x *killer) hear(line string) {
 	var l killLine
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -191,7 +191,7 @@ func (x *executioner) hear(line string) {
 }
 
 // verdict is what is wrong about what the survivors say.
-func (x *executioner) verdict(died bool) (bad []error) {
+func (x *killer) verdict(died bool) (bad []error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	heard := map[int]bool{}
@@ -214,7 +214,7 @@ func (x *executioner) verdict(died bool) (bad []error) {
 }
 
 // judge says what is wrong about what a survivor says.
-func (x *executioner) judge(l *killLine, died bool) error {
+func (x *killer) judge(l *killLine, died bool) error {
 	p := x.plan
 	took := time.Unix(0, l.At).Sub(x.killed)
 	limit := named
@@ -238,12 +238,12 @@ func (x *executioner) judge(l *killLine, died bool) error {
 	return nil
 }
 
-// mentions tells whether a text names a rank.
+// mentions reports whether a text names a rank.
 func mentions(text string, rank int) bool {
 	return regexp.MustCompile(`ranks? \[?([0-9]+, ?)*` + strconv.Itoa(rank) + `\b`).MatchString(text)
 }
 
-func (x *executioner) said() (text string) {
+func (x *killer) said() (text string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, l := range x.lines {

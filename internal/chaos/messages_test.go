@@ -119,7 +119,7 @@ const (
 	gapByte = 0xa5
 )
 
-// drawMessages draws a program of so many ranks.
+// drawMessages draws a program of some ranks.
 func drawMessages(seed uint64, number, ranks int) *messageProgram {
 	d := newDraws(seed, number)
 	p := &messageProgram{groups: splitInTwo(ranks), foreign: d.IntN(2) == 0}

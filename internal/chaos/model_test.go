@@ -94,7 +94,7 @@ func (p *program) firstLaunch(at int) int {
 	return at
 }
 
-// looksAlike tells whether a rank that skips an op comes to a call instead that looks, in its
+// looksAlike reports whether a rank that skips an op comes to a call instead that looks, in its
 // group, like the one that it has skipped.
 func (p *program) looksAlike(m *mistake) bool {
 	for g := range p.groups {
@@ -204,7 +204,7 @@ func (v *model) fail(rank, stream, at int) {
 	v.failed[rank][stream] = min(v.failed[rank][stream], at)
 }
 
-// makes tells whether a rank does an op.
+// makes reports whether a rank does an op.
 func (v *model) makes(rank, at int) bool {
 	if rank != v.m.rank {
 		return true

@@ -24,7 +24,7 @@ type performer struct {
 	graphs  []*symmem.Graph
 	data    [][]int32
 	memory  []symmem.Memory
-	// noise draws what this rank does besides, differently from the others.
+	// noise draws what this rank alone does.
 	noise *rand.Rand
 }
 
@@ -148,7 +148,7 @@ func (r *performer) meet() error {
 	return r.rt.DefaultStream().Synchronize(r.ctx)
 }
 
-// errs tells whether this rank makes a call that differs.
+// errs reports whether this rank makes a call that differs.
 func (r *performer) errs() bool {
 	return r.rt.Rank() == r.m.rank && (r.m.kind == otherCount || r.m.kind == otherType)
 }
@@ -173,7 +173,7 @@ func (r *performer) issue(report *erringReport) int {
 	return len(r.p.ops)
 }
 
-// err makes a mistake, and tells whether it was instead of the op.
+// err makes a mistake, and reports whether it was instead of the op.
 func (r *performer) err(o *op) (instead bool) {
 	switch r.m.kind {
 	case killed:
@@ -285,7 +285,7 @@ func (r *erringReport) note(what string, i int, err error) {
 	}
 }
 
-// wasRecorded tells whether an event was recorded before the rank stopped.
+// wasRecorded reports whether an event was recorded before the rank stopped.
 func (r *performer) wasRecorded(event, stopped int) bool {
 	for i := range r.p.ops[:stopped] {
 		if r.p.ops[i].kind == record && r.p.ops[i].event == event {
@@ -295,7 +295,7 @@ func (r *performer) wasRecorded(event, stopped int) bool {
 	return false
 }
 
-// groupEnds tells whether a group is told that it has failed, until the context ends.
+// groupEnds reports whether a group is told that it has failed, until the context ends.
 func (r *performer) groupEnds(ctx context.Context, group int) bool {
 	select {
 	case <-r.groups[group].Ended():

@@ -49,8 +49,8 @@ type program struct {
 	groups [][]int // world ranks in group order; the first is the world
 	// colors are what ranks give to the splits that make the other groups.
 	colors [][]int
-	// elements is the length of each of so many buffers, of int32. Those from foreign on are slices
-	// of Go, outside of the pool.
+	// elements is the length of each of the buffers, which hold int32. Those from foreign on are
+	// slices of Go, outside of the pool.
 	elements, buffers, foreign int
 	events                     int
 	graphs                     [][]op
@@ -61,7 +61,7 @@ type program struct {
 
 const streams = 3
 
-// member tells whether a rank makes the call of an op.
+// member reports whether a rank makes the call of an op.
 func (p *program) member(rank int, o *op) bool {
 	return !o.kind.collective() || slices.Contains(p.groups[o.group], rank)
 }
@@ -95,7 +95,7 @@ type mark struct {
 	seen   [streams]int
 }
 
-// drawProgram draws a program of so many ops, and of those that order them.
+// drawProgram draws a program of a number of ops, and adds those that order them.
 func drawProgram(d *rand.Rand, ops int) *program {
 	g := &generator{Rand: d}
 	g.p.ranks = 2 + g.IntN(3)

@@ -54,7 +54,7 @@ func (p *stopPlan) String() string {
 const (
 	// stopTimeout is Options.Timeout.
 	stopTimeout = time.Minute
-	// stopLimit is how long a program may take besides the stop.
+	// stopLimit is how long a program may take in addition to the stop.
 	stopLimit = 60 * time.Second
 	// stopRest is how long the ranks work on after the stop.
 	stopRest = 200 * time.Millisecond
@@ -78,7 +78,7 @@ func TestStops(t *testing.T) {
 func stops(ctx context.Context, number, _ int) error {
 	task := stopsTask{Seed: *seedFlag, Program: number, Longest: *longestFlag}
 	p := task.plan()
-	w := &warden{plan: p}
+	w := &stopper{plan: p}
 	j := job{
 		role: "stops", ranks: p.ranks, task: task, limit: stopLimit + p.stop, hear: w.hear,
 		bare: p.bare,
@@ -92,8 +92,8 @@ func stops(ctx context.Context, number, _ int) error {
 	return nil
 }
 
-// warden stops the victim and lets it go on, and collects what the ranks say.
-type warden struct {
+// stopper stops the victim and lets it go on, and collects what the ranks say.
+type stopper struct {
 	plan    *stopPlan
 	pending sync.WaitGroup // the stop
 
@@ -104,7 +104,7 @@ type warden struct {
 	failed error
 }
 
-func (w *warden) hear(line string) {
+func (w *stopper) hear(line string) {
 	var l stopLine
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,7 +128,7 @@ func (w *warden) hear(line string) {
 }
 
 // verdict is what is wrong about what the ranks say.
-func (w *warden) verdict() (bad []error) {
+func (w *stopper) verdict() (bad []error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.failed != nil {
@@ -182,8 +182,8 @@ func stopsRank(text []byte) error {
 	return out.Encode(line)
 }
 
-// stopsRound adds something up in the world and now and then in a new group, and tells whether the
-// ranks go on: rank 0 looks at the clock.
+// stopsRound adds something up in the world and now and then in a new group, and reports whether
+// the ranks go on: rank 0 looks at the clock.
 func stopsRound(rt *symmem.Runtime, line *stopLine, ends time.Time) (more bool, err error) {
 	world := rt.World()
 	got, err := stopsSum(rt, world, line, ends)
