@@ -168,7 +168,7 @@ func (r *performer) judge(report *erringReport) {
 	v := newModel(r.seed, r.p, r.m)
 	v.run(report.Stopped)
 	me := r.rt.Rank()
-	onStream, onEvent := r.synchronize(v, report.Stopped, report)
+	onStream, onEvent := r.synchronize(report.Stopped, report)
 	for s, err := range onStream {
 		if at := v.failed[me][s]; at < never && err == nil {
 			report.Silent = append(report.Silent, fmt.Sprintf("stream %d, whose op %d cannot have "+

@@ -263,7 +263,7 @@ func (r *performer) work(o *op, s *symmem.Stream, errs bool) error {
 // synchronize waits for all streams, and for the events that were recorded, in any order, and
 // returns what they say.
 func (r *performer) synchronize(
-	v *model, stopped int, report *erringReport,
+	stopped int, report *erringReport,
 ) (onStream, onEvent map[int]error) {
 	onStream, onEvent = map[int]error{}, map[int]error{}
 	for _, i := range r.noise.Perm(streams + len(r.events)) {

@@ -79,12 +79,12 @@ func parse(args []string, errs io.Writer) (*config, error) {
 }
 
 // run builds, measures and prints.
-func (c *config) run(ctx context.Context, out, errs io.Writer) error {
+func (c *config) run(ctx context.Context, out, errs io.Writer) (err error) {
 	folder, err := os.MkdirTemp("", "against-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(folder)
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
 	var programs [2]string
 	for i, source := range []string{c.old, c.new} {
 		programs[i] = filepath.Join(folder, strconv.Itoa(i), "symmem")
