@@ -47,10 +47,11 @@ func TestMessages(t *testing.T) {
 
 func messages(ctx context.Context, first, programs int) error {
 	task := messagesTask{Seed: *seedFlag, First: first, Programs: programs}
+	ranks, unordered := task.world()
 	var reports []messagesReport
 	var other []string
 	j := job{
-		role: "messages", ranks: task.ranks(), task: task, limit: messagesLimit,
+		role: "messages", ranks: ranks, task: task, limit: messagesLimit,
 		hear: func(line string) {
 			var r messagesReport
 			if err := json.Unmarshal([]byte(line), &r); err != nil {
@@ -64,7 +65,7 @@ func messages(ctx context.Context, first, programs int) error {
 	slices.SortStableFunc(reports, func(a, b messagesReport) int { return a.Program - b.Program })
 	for _, r := range reports {
 		if len(r.Bad) > 0 {
-			p := drawMessages(task.Seed, r.Program, task.ranks())
+			p := drawMessages(task.Seed, r.Program, ranks, unordered)
 			return fmt.Errorf("program %d on rank %d: %q\n%v", r.Program, r.Rank, r.Bad, p)
 		}
 	}
@@ -77,10 +78,11 @@ func messages(ctx context.Context, first, programs int) error {
 	return nil
 }
 
-// ranks is how many ranks the world has in which the programs run.
-func (t *messagesTask) ranks() int {
-	world := (t.First - 1) / messagesWorld
-	return 2 + newDraws(t.Seed, -1-world).IntN(7)
+// world is how many ranks the world has in which the programs run, and whether messages may cross
+// collectives there.
+func (t *messagesTask) world() (ranks int, unordered bool) {
+	d := newDraws(t.Seed, -1-(t.First-1)/messagesWorld)
+	return 2 + d.IntN(7), d.IntN(3) == 0
 }
 
 // exchange is a message, or a sum over a group.
@@ -96,8 +98,12 @@ type exchange struct {
 	wide bool
 	// source is the message, received before, that is passed on; -1 is one of its own.
 	source int
-	// tag tells messages apart.
-	tag uint64
+	// tag is that of the calls. With any the receiver takes the message from whoever sends one with
+	// the tag, as it does with all messages of anyTag.
+	tag int
+	any bool
+	// id is what contents are made of.
+	id uint64
 	// out and in are where it lies in the memory of from and to; a sum has a place on all ranks.
 	out, in int
 }
@@ -113,20 +119,28 @@ type messageProgram struct {
 	foreign      bool
 }
 
+const (
+	// tags is how many tags other messages have, from 0 on.
+	tags   = 3
+	anyTag = 7
+)
+
 // gap is what lies between the memory of two messages, and must stay as it was.
 const (
 	gap     = 64
 	gapByte = 0xa5
 )
 
-// drawMessages draws a program of some ranks.
-func drawMessages(seed uint64, number, ranks int) *messageProgram {
+// drawMessages draws a program of so many ranks, in which messages may be sent before a collective
+// and received behind it, or not.
+func drawMessages(seed uint64, number, ranks int, unordered bool) *messageProgram {
 	d := newDraws(seed, number)
 	p := &messageProgram{groups: splitInTwo(ranks), foreign: d.IntN(2) == 0}
 	large := d.IntN(20) == 0
+	anyBytes := 4 * d.IntN(5000) // whoever comes, the receiver knows how much
 	for i := range 8 + d.IntN(30) {
 		e := exchange{
-			tag: d.Uint64(), fromStream: d.IntN(streams), toStream: d.IntN(streams), source: -1,
+			id: d.Uint64(), fromStream: d.IntN(streams), toStream: d.IntN(streams), source: -1,
 			group: d.IntN(len(p.groups)),
 		}
 		members := p.groups[e.group]
@@ -135,15 +149,19 @@ func drawMessages(seed uint64, number, ranks int) *messageProgram {
 		} else {
 			order := d.Perm(len(members))
 			e.from, e.to = members[order[0]], members[order[1]]
-			e.bytes = drawBytes(d, large && i == 3)
-			e.passOn(d, p.exchanges)
-			e.wide = e.bytes%4 == 0 && d.IntN(2) == 0
+			e.bytes, e.tag = drawBytes(d, large && i == 3), d.IntN(tags)
+			if e.any = d.IntN(8) == 0; e.any {
+				e.bytes, e.tag = anyBytes, anyTag
+			} else {
+				e.passOn(d, p.exchanges)
+			}
+			e.wide = e.bytes%4 == 0 && !e.any && d.IntN(2) == 0
 		}
 		p.exchanges = append(p.exchanges, e)
 	}
 	p.place(ranks)
 	for r := range ranks {
-		p.orders = append(p.orders, p.order(newDraws(d.Uint64(), r), r))
+		p.orders = append(p.orders, p.order(newDraws(d.Uint64(), r), r, unordered))
 	}
 	return p
 }
@@ -172,7 +190,7 @@ func (e *exchange) passOn(d *rand.Rand, before []exchange) {
 		return
 	}
 	for i := len(before) - 1; i >= 0; i-- {
-		if s := &before[i]; !s.sum && s.to == e.from {
+		if s := &before[i]; !s.sum && !s.any && s.to == e.from {
 			e.source, e.bytes = i, min(e.bytes, s.bytes)
 			return
 		}
@@ -202,9 +220,9 @@ func (p *messageProgram) place(ranks int) {
 	p.sends, p.recvs = slices.Max(sends)+8, slices.Max(recvs)+8
 }
 
-// order draws the order in which a rank calls: that of the program, but for some neighbours of
-// different peers on different streams.
-func (p *messageProgram) order(d *rand.Rand, rank int) []int {
+// order draws the order in which a rank calls: that of the program, but for some neighbours on
+// different streams that are not in order.
+func (p *messageProgram) order(d *rand.Rand, rank int, unordered bool) []int {
 	var order []int
 	for i := range p.exchanges {
 		if e := &p.exchanges[i]; e.concerns(p, rank) {
@@ -213,12 +231,25 @@ func (p *messageProgram) order(d *rand.Rand, rank int) []int {
 	}
 	for i := 1; i < len(order); i++ {
 		a, b := &p.exchanges[order[i-1]], &p.exchanges[order[i]]
-		if d.IntN(3) == 0 && !a.sum && !b.sum && a.peer(rank) != b.peer(rank) &&
-			a.stream(rank) != b.stream(rank) && b.source != order[i-1] {
+		if d.IntN(3) == 0 && a.stream(rank) != b.stream(rank) && b.source != order[i-1] &&
+			!a.ordered(b, unordered) {
 			order[i-1], order[i] = order[i], order[i-1]
 		}
 	}
 	return order
+}
+
+// ordered tells whether all ranks call two exchanges in the same order: collectives, and messages
+// of one pair with one tag in one group. Where messages are ordered with collectives, they are,
+// too.
+func (e *exchange) ordered(other *exchange, unordered bool) bool {
+	if e.sum || other.sum {
+		return e.sum && other.sum || !unordered
+	}
+	if e.group != other.group || e.tag != other.tag {
+		return false
+	}
+	return e.from == other.from && e.to == other.to || e.any && e.to == other.to
 }
 
 func (e *exchange) concerns(p *messageProgram, rank int) bool {
@@ -245,7 +276,7 @@ func (p *messageProgram) contents(e *exchange) []byte {
 		e = &p.exchanges[e.source]
 	}
 	text := make([]byte, 0, n+8)
-	d := rand.New(rand.NewPCG(e.tag, 0))
+	d := rand.New(rand.NewPCG(e.id, 0))
 	for len(text) < n {
 		text = binary.LittleEndian.AppendUint64(text, d.Uint64())
 	}
@@ -253,7 +284,7 @@ func (p *messageProgram) contents(e *exchange) []byte {
 }
 
 // part is what a rank adds to a sum, and total the sum.
-func (e *exchange) part(rank int) uint64 { return e.tag * uint64(2*rank+1) }
+func (e *exchange) part(rank int) uint64 { return e.id * uint64(2*rank+1) }
 
 func (p *messageProgram) total(e *exchange) (sum uint64) {
 	for _, r := range p.groups[e.group] {
@@ -271,8 +302,8 @@ func (p *messageProgram) String() string {
 			fmt.Fprintf(&b, "%4d  sum on group %d, stream %d\n", i, e.group, e.fromStream)
 			continue
 		}
-		fmt.Fprintf(&b, "%4d  %d bytes from rank %d, stream %d, to rank %d, stream %d, on group %d",
-			i, e.bytes, e.from, e.fromStream, e.to, e.toStream, e.group)
+		fmt.Fprintf(&b, "%4d  %d bytes from rank %d, stream %d, to rank %d, stream %d, on group %d, "+
+			"tag %d", i, e.bytes, e.from, e.fromStream, e.to, e.toStream, e.group, e.tag)
 		if e.source >= 0 {
 			fmt.Fprintf(&b, ", passed on from %d", e.source)
 		}
@@ -290,13 +321,17 @@ func messagesRank(text []byte) error {
 	if err := json.Unmarshal(text, &task); err != nil {
 		return err
 	}
-	m, err := openMessenger(context.Background())
+	ranks, unordered := task.world()
+	m, err := openMessenger(context.Background(), symmem.Options{
+		Backend: "host", Check: symmem.CheckEvery, Timeout: messagesTimeout,
+		UnorderedMessages: unordered,
+	})
 	if err != nil {
 		return err
 	}
 	report := messagesReport{Rank: m.rt.Rank(), Program: task.First}
 	for ; report.Program < task.First+task.Programs; report.Program++ {
-		p := drawMessages(task.Seed, report.Program, task.ranks())
+		p := drawMessages(task.Seed, report.Program, ranks, unordered)
 		m.noise = newDraws(task.Seed+uint64(report.Program)<<32, m.rt.Rank())
 		if report.Bad = m.run(p); len(report.Bad) > 0 {
 			break
@@ -310,9 +345,3 @@ func messagesRank(text []byte) error {
 
 // messagesTimeout is longer than any wait in a program that is right.
 const messagesTimeout = 60 * time.Second
-
-func messagesOptions() symmem.Options {
-	return symmem.Options{
-		Backend: "host", Check: symmem.CheckEvery, Timeout: messagesTimeout,
-	}
-}

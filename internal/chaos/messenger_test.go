@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"symmem"
@@ -25,10 +26,14 @@ type messenger struct {
 	sendMemory, recvArea symmem.Memory
 	// received are events behind messages that are passed on, by exchange.
 	received map[int]*symmem.Event
+
+	mu sync.Mutex
+	// sources are who has sent what was received from anybody, by exchange: ranks of its group.
+	sources map[int]int // guarded by mu
 }
 
-func openMessenger(ctx context.Context) (*messenger, error) {
-	rt, err := symmem.Open(ctx, messagesOptions())
+func openMessenger(ctx context.Context, o symmem.Options) (*messenger, error) {
+	rt, err := symmem.Open(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +81,7 @@ func (m *messenger) run(p *messageProgram) (bad []string) {
 
 // prepare makes and fills the memory of a program, and meets the other ranks.
 func (m *messenger) prepare(p *messageProgram) (buffers []symmem.Buffer, err error) {
-	m.received = map[int]*symmem.Event{}
+	m.received, m.sources = map[int]*symmem.Event{}, map[int]int{}
 	if p.foreign {
 		m.sends, m.recvs = make([]byte, p.sends), make([]byte, p.recvs)
 		m.sendMemory, m.recvArea = symmem.Host(m.sends), symmem.Host(m.recvs)
@@ -170,7 +175,7 @@ func (m *messenger) send(p *messageProgram, i int) error {
 		return err
 	}
 	count, t := e.elements()
-	return m.groups[e.group].Send(m.ctx, memory, count, t, m.peer(e), s)
+	return m.groups[e.group].SendTagged(m.ctx, memory, count, t, m.peer(e), e.tag, s)
 }
 
 // recv receives a message, and records an event behind it.
@@ -182,7 +187,17 @@ func (m *messenger) recv(p *messageProgram, i int) error {
 	}
 	count, t := e.elements()
 	s := m.streams[e.toStream]
-	if err := m.groups[e.group].Recv(m.ctx, memory, count, t, m.peer(e), s); err != nil {
+	call := symmem.Call{
+		Operation: symmem.OpRecv, Type: t, Root: m.peer(e), Tag: e.tag, Count: count, Recv: memory,
+	}
+	if e.any {
+		call.Root, call.Arrived = symmem.AnySource, func(source int) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.sources[i] = source
+		}
+	}
+	if err := m.groups[e.group].Do(m.ctx, call, s); err != nil {
 		return err
 	}
 	event, err := m.rt.NewEvent()
@@ -225,15 +240,22 @@ func (m *messenger) disturb(stream int) error {
 func (m *messenger) judge(p *messageProgram) (bad []string) {
 	want := bytes.Repeat([]byte{gapByte}, len(m.recvs))
 	me := m.rt.Rank()
-	for i := range p.exchanges {
+	taken := map[[2]int]int{}
+	for _, i := range p.orders[me] {
 		e := &p.exchanges[i]
-		if !e.concerns(p, me) || !e.sum && e.to != me {
-			continue
-		}
 		n := 8
-		if e.sum {
+		switch {
+		case e.sum:
 			binary.NativeEndian.PutUint64(want[e.in:], p.total(e))
-		} else {
+		case e.to != me:
+			continue
+		case e.any:
+			contents, why := m.fromAnybody(p, i, taken)
+			if why != "" {
+				return append(bad, why)
+			}
+			n = copy(want[e.in:], contents)
+		default:
 			n = copy(want[e.in:], p.contents(e))
 		}
 		if got := m.recvs[e.in : e.in+n]; !bytes.Equal(got, want[e.in:e.in+n]) {
@@ -245,6 +267,35 @@ func (m *messenger) judge(p *messageProgram) (bad []string) {
 		bad = append(bad, "wrong: memory was written that is no message's")
 	}
 	return bad
+}
+
+// fromAnybody is the message that this rank must have received in an exchange, which took it from
+// anybody: the next that the rank sent who is said to have sent it. taken counts them by group and
+// rank of the world.
+func (m *messenger) fromAnybody(
+	p *messageProgram, i int, taken map[[2]int]int,
+) (contents []byte, why string) {
+	e := &p.exchanges[i]
+	m.mu.Lock()
+	source, known := m.sources[i]
+	m.mu.Unlock()
+	if !known || source < 0 || source >= len(p.groups[e.group]) {
+		return nil, fmt.Sprintf("wrong: %d has come from rank %d of its group", i, source)
+	}
+	from := p.groups[e.group][source]
+	next := taken[[2]int{e.group, from}]
+	taken[[2]int{e.group, from}]++
+	for _, sent := range p.orders[from] {
+		s := &p.exchanges[sent]
+		if !s.any || s.group != e.group || s.from != from || s.to != e.to {
+			continue
+		}
+		if next == 0 {
+			return p.contents(s), ""
+		}
+		next--
+	}
+	return nil, fmt.Sprintf("wrong: %d has come from rank %d, which sent less", i, from)
 }
 
 // whose tells which message it is that has come instead of another.
