@@ -32,6 +32,7 @@ var roles = map[string]func(task []byte) error{
 	"kills":    killsRank,
 	"messages": messagesRank,
 	"stops":    stopsRank,
+	"uneven":   unevenRank,
 }
 
 // beRank is the main function of a rank.
@@ -51,6 +52,8 @@ type job struct {
 	// limit is how long the program may take. It is a hang then, and the ranks write where their
 	// goroutines are.
 	limit time.Duration
+	// variables are added to the environment of the ranks.
+	variables []string
 	// hear is given every line that ranks write to standard output, one at a time.
 	hear func(line string)
 	// bare has the ranks started without the launcher, with a store that rank 0 serves.
@@ -76,6 +79,7 @@ func (j *job) environment() ([]string, error) {
 		// The race detector would have each process wait for a second at its end.
 		env = append(env, "GORACE=atexit_sleep_ms=10")
 	}
+	env = append(env, j.variables...)
 	if j.folder != "" {
 		env = append(env, "TMPDIR="+j.folder)
 	}
