@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -66,7 +67,8 @@ func messages(ctx context.Context, first, programs int) error {
 	for _, r := range reports {
 		if len(r.Bad) > 0 {
 			p := drawMessages(task.Seed, r.Program, ranks, unordered)
-			return fmt.Errorf("program %d on rank %d: %q\n%v", r.Program, r.Rank, r.Bad, p)
+			return errors.Join(fmt.Errorf("program %d on rank %d: %q\n%v", r.Program, r.Rank, r.Bad, p),
+				err)
 		}
 	}
 	if err == nil && (len(reports) != j.ranks || len(other) > 0) {
@@ -275,12 +277,18 @@ func (p *messageProgram) contents(e *exchange) []byte {
 	for e.source >= 0 {
 		e = &p.exchanges[e.source]
 	}
-	text := make([]byte, 0, n+8)
-	d := rand.New(rand.NewPCG(e.id, 0))
-	for len(text) < n {
-		text = binary.LittleEndian.AppendUint64(text, d.Uint64())
-	}
-	return text[:n]
+	return noiseOf(e.id, 0, n)
+}
+
+// noiseOf are bytes that two numbers stand for.
+func noiseOf(a, b uint64, bytes int) []byte {
+	var seed [32]byte
+	binary.LittleEndian.PutUint64(seed[:], a)
+	binary.LittleEndian.PutUint64(seed[8:], b)
+	text := make([]byte, bytes)
+	// It never fails.
+	_, _ = rand.NewChaCha8(seed).Read(text)
+	return text
 }
 
 // part is what a rank adds to a sum, and total the sum.

@@ -3,7 +3,6 @@ package chaos
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -139,13 +138,7 @@ func (x *split) splits(rank int) symmem.Splits {
 
 // part is what one rank sends to another.
 func (x *split) part(from, to int) []byte {
-	n := int(x.counts[from][to] * x.bytes())
-	d := rand.New(rand.NewPCG(x.id, uint64(from)<<32|uint64(to)))
-	text := make([]byte, 0, n+8)
-	for len(text) < n {
-		text = binary.LittleEndian.AppendUint64(text, d.Uint64())
-	}
-	return text[:n]
+	return noiseOf(x.id, uint64(from)<<32|uint64(to), int(x.counts[from][to]*x.bytes()))
 }
 
 func (x *split) String() string {
@@ -218,8 +211,8 @@ func uneven(ctx context.Context, task unevenTask, env []string) error {
 	for _, r := range reports {
 		if len(r.Bad) > 0 {
 			p, inPlace := task.program(r.Program)
-			return fmt.Errorf("program %d on rank %d: %q\nin place: %v\n%v", r.Program, r.Rank, r.Bad,
-				inPlace, p)
+			return errors.Join(fmt.Errorf("program %d on rank %d: %q\nin place: %v\n%v", r.Program,
+				r.Rank, r.Bad, inPlace, p), err)
 		}
 	}
 	if err == nil && (len(reports) != j.ranks || len(other) > 0) {
