@@ -1,12 +1,15 @@
 package chaos
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -58,15 +61,31 @@ const (
 	stopLimit = 60 * time.Second
 	// stopRest is how long the ranks work on after the stop.
 	stopRest = 200 * time.Millisecond
+	// stopWarn is Options.WarnAfter.
+	stopWarn = 300 * time.Millisecond
 )
 
 // stopLine is what a rank writes: that it may be stopped, or how it ended.
 type stopLine struct {
 	Rank, PID int
 	Announces bool
-	// Rounds is how many there were, and Bad what was not right.
-	Rounds int
-	Bad    []string
+	// Rounds is how many there were, Bad what was not right, and Warnings what was logged.
+	Rounds   int
+	Bad      []string
+	Warnings []string
+	// Slowest is the call that took longest, and Took how long.
+	Slowest string
+	Took    time.Duration
+}
+
+// call makes a call and notes how long it takes.
+func (l *stopLine) call(name string, call func() error) error {
+	begun := time.Now()
+	err := call()
+	if took := time.Since(begun); took > l.Took {
+		l.Slowest, l.Took = fmt.Sprintf("%s of round %d", name, l.Rounds), took
+	}
+	return err
 }
 
 // TestStops stops a rank with SIGSTOP for a second, or, with -longest=20s, for up to twenty, and
@@ -142,6 +161,13 @@ func (w *stopper) verdict() (bad []error) {
 			bad = append(bad, fmt.Errorf("rank %d, round %d: %s", l.Rank, l.Rounds,
 				strings.Join(l.Bad, "; ")))
 		}
+		named := slices.ContainsFunc(l.Warnings, func(text string) bool {
+			return mentions(text, w.plan.victim)
+		})
+		if l.Rank != w.plan.victim && !named {
+			bad = append(bad, fmt.Errorf("rank %d has not warned of rank %d: %q; %s took %v", l.Rank,
+				w.plan.victim, l.Warnings, l.Slowest, l.Took))
+		}
 	}
 	return bad
 }
@@ -153,7 +179,11 @@ func stopsRank(text []byte) error {
 		return err
 	}
 	p := task.plan()
-	o, err := placed(symmem.Options{Backend: "host", Timeout: stopTimeout})
+	var log logged
+	o, err := placed(symmem.Options{
+		Backend: "host", Timeout: stopTimeout, WarnAfter: stopWarn,
+		Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
 	if err != nil {
 		return err
 	}
@@ -179,26 +209,49 @@ func stopsRank(text []byte) error {
 	if err := rt.Close(); err != nil && len(line.Bad) == 0 {
 		line.Bad = append(line.Bad, fmt.Sprintf("closing: %v", err))
 	}
+	line.Warnings = log.lines()
 	return out.Encode(line)
 }
 
-// stopsRound adds something up in the world and now and then in a new group, and reports whether
-// the ranks go on: rank 0 looks at the clock.
+// logged keeps what is logged.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+func (l *logged) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(text)
+}
+
+func (l *logged) lines() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Split(strings.TrimSpace(l.text.String()), "\n")
+}
+
+// stopsRound adds something up in the world and now and then in a new group, and tells whether the
+// ranks go on: rank 0 looks at the clock.
 func stopsRound(rt *symmem.Runtime, line *stopLine, ends time.Time) (more bool, err error) {
 	world := rt.World()
-	got, err := stopsSum(rt, world, line, ends)
+	got, err := stopsSum(rt, world, line, "the world", ends)
 	if err != nil {
 		return false, err
 	}
 	if line.Rounds%16 == 0 {
-		g, err := world.Split(context.Background(), 0, -rt.Rank())
+		var g *symmem.Group
+		err := line.call("Split", func() (err error) {
+			g, err = world.Split(context.Background(), 0, -rt.Rank())
+			return err
+		})
 		if err != nil {
 			return false, err
 		}
-		if _, err := stopsSum(rt, g, line, ends); err != nil {
+		if _, err := stopsSum(rt, g, line, "the split", ends); err != nil {
 			return false, err
 		}
-		if err := g.Close(); err != nil {
+		if err := line.call("Group.Close", g.Close); err != nil {
 			return false, err
 		}
 	}
@@ -210,7 +263,7 @@ const stopsElements = 1000
 
 // stopsSum checks a sum, of which it returns the last element.
 func stopsSum(
-	rt *symmem.Runtime, g *symmem.Group, line *stopLine, ends time.Time,
+	rt *symmem.Runtime, g *symmem.Group, line *stopLine, name string, ends time.Time,
 ) (last int64, err error) {
 	data := make([]int64, stopsElements+1)
 	for i := range data[:stopsElements] {
@@ -221,11 +274,15 @@ func stopsSum(
 	}
 	m := symmem.Host(data)
 	s := rt.DefaultStream()
-	err = g.AllReduce(context.Background(), m, m, int64(len(data)), symmem.Int64, symmem.Sum, s)
+	err = line.call("AllReduce in "+name, func() error {
+		ctx, n := context.Background(), int64(len(data))
+		err := g.AllReduce(ctx, m, m, n, symmem.Int64, symmem.Sum, s)
+		if err == nil {
+			err = s.Synchronize(ctx)
+		}
+		return err
+	})
 	if err != nil {
-		return 0, err
-	}
-	if err := s.Synchronize(context.Background()); err != nil {
 		return 0, err
 	}
 	for i, x := range data[:stopsElements] {
