@@ -31,6 +31,7 @@ var roles = map[string]func(task []byte) error{
 	"erring":   erringRank,
 	"kills":    killsRank,
 	"messages": messagesRank,
+	"page":     pageRankMain,
 	"stops":    stopsRank,
 	"uneven":   unevenRank,
 }
