@@ -54,6 +54,8 @@ const (
 	LaneControl Lane = iota
 	// LaneBackground carries agreements that nobody waits for.
 	LaneBackground
+	// LaneCalls carries what calls compare besides their digests, in the order of calls.
+	LaneCalls
 	// LaneFault is where ranks meet to find out why they failed. Using it marks the communicator
 	// as failed: every wait of every rank on it ends with ErrFault. Absent ranks do not block it.
 	LaneFault

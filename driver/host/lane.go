@@ -21,7 +21,9 @@ type lane struct {
 	read map[*block]uint64
 }
 
-var laneNames = [driver.Lanes]string{"agreement", "background agreement", "fault report"}
+var laneNames = [driver.Lanes]string{
+	"agreement", "background agreement", "comparison of splits", "fault report",
+}
 
 // Exchange sends payload to every rank and returns everybody's.
 func (c *communicator) Exchange(

@@ -160,7 +160,11 @@ func (c *communicator) compare(p *plan, ticket uint64) error {
 	}
 	c.comparing.Store(&p.Call)
 	defer c.comparing.Store(nil)
-	return c.plane.Compare(ticket, &p.Call)
+	err := c.plane.Compare(ticket, &p.Call)
+	if err == nil && p.Splits != nil {
+		err = c.compareSplits(p, ticket)
+	}
+	return err
 }
 
 // forsaken fails the communicator after a peer has failed, and says why this rank cannot go on.

@@ -62,6 +62,7 @@ func (c *communicator) Prepare(call driver.Call) (driver.Plan, error) {
 // input, which NCCL itself does not offer, and groups of one rank copy.
 func (p *plan) single() bool {
 	return p.kernel == nil && len(p.c.cfg.Ranks) > 1 && !p.Operation.PointToPoint() &&
+		p.Operation != driver.AllToAllV &&
 		!(p.Operation == driver.AllToAll && p.send == p.recv)
 }
 
@@ -86,6 +87,8 @@ func (p *plan) collective() nccl.Call {
 
 func (p *plan) resolve() error {
 	switch {
+	case p.Root == driver.AnySource || p.Arrived != nil:
+		return fmt.Errorf("messages from any source: %w", driver.ErrUnsupported)
 	case p.Operation.PointToPoint() && p.c.messages.known == nil:
 		return fmt.Errorf("messages between ranks of several machines: %w", driver.ErrUnsupported)
 	case p.Path == driver.PathDirect:
@@ -153,7 +156,7 @@ func (c *communicator) holds(what string, in driver.Window, at uintptr, bytes in
 func (p *plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }
 
 // nothing tells that a call moves nothing.
-func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil }
+func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil && p.Splits == nil }
 
 // run queues the plan through a driver that is in the device's context. s.mu and c.mu are held.
 func (p *plan) run(s *stream, gpu *cuda.Driver) error {
@@ -162,6 +165,8 @@ func (p *plan) run(s *stream, gpu *cuda.Driver) error {
 		return p.ready.On(s.handle)
 	case p.kernel != nil:
 		return p.c.launchKernel(p, s, gpu)
+	case p.Splits != nil:
+		return p.allToAllV(s.handle)
 	case len(p.c.cfg.Ranks) == 1:
 		return p.copy(s.handle, gpu)
 	default:

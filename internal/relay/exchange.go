@@ -11,7 +11,9 @@ import (
 	"symmem/internal/control"
 )
 
-var laneNames = [driver.Lanes]string{"agreement", "background agreement", "fault report"}
+var laneNames = [driver.Lanes]string{
+	"agreement", "background agreement", "comparison of splits", "fault report",
+}
 
 // Exchange sends payload to every rank and returns everybody's.
 func (p *Plane) Exchange(

@@ -1,0 +1,109 @@
+package nccl
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
+)
+
+// An AllToAllV is a group of NCCL's Send and Recv, one of each for every other rank that has a part,
+// and a copy of this rank's own. NCCL takes a group as one collective, in captures too.
+
+// splitBytes is what a pair of counts takes in a comparison of splits.
+const splitBytes = 2 * 8
+
+// compareSplits compares what ranks send with what their peers expect, with the check on: NCCL would
+// wait for ever for what nobody sends. All ranks know all splits then, and get the same error.
+// c.mu is held.
+func (c *communicator) compareSplits(p *plan, ticket uint64) error {
+	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
+	defer cancel()
+	var mine []byte
+	for r, n := range p.Splits.SendCounts {
+		mine = binary.LittleEndian.AppendUint64(mine, uint64(n))
+		mine = binary.LittleEndian.AppendUint64(mine, uint64(p.Splits.RecvCounts[r]))
+	}
+	all, err := c.plane.Exchange(ctx, driver.LaneCalls, mine)
+	if err != nil {
+		return c.plane.Fail(fmt.Errorf("%v %d of group %s: %w", p.Operation, ticket, c.cfg.Name(), err))
+	}
+	e := &driver.MessageError{
+		Fault: driver.SplitsDiffer, Group: c.cfg.Name(), Sequence: ticket,
+	}
+	for from := range all {
+		for to := range all {
+			if len(all[from]) != len(mine) || len(all[to]) != len(mine) {
+				return c.plane.Fail(fmt.Errorf("%v %d of group %s: ranks compare splits in %d and %d bytes "+
+					"instead of %d", p.Operation, ticket, c.cfg.Name(), len(all[from]), len(all[to]), len(mine)))
+			}
+			sent := binary.LittleEndian.Uint64(all[from][to*splitBytes:])
+			expected := binary.LittleEndian.Uint64(all[to][from*splitBytes+8:])
+			if sent != expected {
+				e.Ends = append(e.Ends, driver.MessageEnds{
+					From: c.cfg.Ranks[from], To: c.cfg.Ranks[to], Sent: sent, Received: expected,
+				})
+			}
+		}
+	}
+	if len(e.Ends) > 0 {
+		return c.plane.Fail(e)
+	}
+	return nil
+}
+
+// allToAllV queues an AllToAllV, whose input lies at the given address.
+func (p *plan) allToAllV(on cuda.Stream) error {
+	d := p.c.device
+	return d.do(func() error {
+		source := p.send
+		if p.send != p.recv {
+			return p.exchange(source, on)
+		}
+		bytes, _ := p.Spans(len(p.c.cfg.Ranks))
+		if bytes == 0 {
+			return p.exchange(source, on)
+		}
+		source, err := d.cuda.MemAllocAsync(bytes, on)
+		if err != nil {
+			return err
+		}
+		if err = d.cuda.MemcpyAsync(source, p.send, bytes, on); err == nil {
+			err = p.exchange(source, on)
+		}
+		return errors.Join(err, d.cuda.MemFreeAsync(source, on))
+	})
+}
+
+// exchange makes the group of calls. It is on a thread of the device, which NCCL's groups belong to.
+func (p *plan) exchange(source uintptr, on cuda.Stream) error {
+	d, s, me := p.c.device, p.Splits, p.c.cfg.Rank
+	size := int64(p.DataType.Size())
+	own := s.SendCounts[me] * size
+	err := move(d.cuda, p.recv+uintptr(s.RecvOffsets[me]*size),
+		source+uintptr(s.SendOffsets[me]*size), own, on)
+	if err != nil || len(s.SendCounts) == 1 {
+		return err
+	}
+	n := d.anywhere.nccl
+	if err := n.GroupStart(); err != nil {
+		return err
+	}
+	for r := range s.SendCounts {
+		if r == me {
+			continue
+		}
+		if count := s.SendCounts[r]; count > 0 && err == nil {
+			call := n.Send(source+uintptr(s.SendOffsets[r]*size), count, p.dataType, r, p.c.handle)
+			err = call.On(on)
+		}
+		if count := s.RecvCounts[r]; count > 0 && err == nil {
+			call := n.Recv(p.recv+uintptr(s.RecvOffsets[r]*size), count, p.dataType, r, p.c.handle)
+			err = call.On(on)
+		}
+	}
+	return errors.Join(err, n.GroupEnd())
+}
