@@ -32,3 +32,17 @@ func (o Options) logLate(w LateWarning) {
 	logger.Warn("symmem: "+w.String(), "group", w.Group, "doing", w.Doing, "waited", w.Waited,
 		"ranks", w.Ranks, "activity", w.Activity)
 }
+
+// lateToMeet warns of ranks that have not come to Open, and returns when to ask again.
+func (o Options) lateToMeet(missing []int, waited time.Duration) time.Duration {
+	late := o.late()
+	if len(missing) > 0 {
+		late.Warn(LateWarning{
+			Doing: "meeting all ranks", Waited: waited.Round(time.Millisecond), Ranks: missing,
+		})
+	}
+	if waited == 0 {
+		return late.Next(0, -1)
+	}
+	return late.Next(waited, 0)
+}

@@ -47,6 +47,29 @@ func TestALateRankIsWarnedOfWhileTheWaitGoesOn(t *testing.T) {
 	}
 }
 
+// TestALateRankIsWarnedOfWhileAGroupIsJoined, and nobody else is.
+func TestALateRankIsWarnedOfWhileAGroupIsJoined(t *testing.T) {
+	warnings := make(chan symmem.LateWarning, 1000)
+	o := symmem.Options{WarnAfter: warnSoon, OnLate: func(w symmem.LateWarning) {
+		if w.Group == "late" {
+			warnings <- w
+		}
+	}}
+	ranks := min(3, localRanks(t))
+	together(t, ranks, o, func(r *rank) {
+		late := r.Rank() == ranks-1
+		for n := 0; late && n < 4; n++ {
+			w := <-warnings
+			if !slices.Equal(w.Ranks, []int{ranks - 1}) || w.Waited < warnSoon {
+				r.failf("the warning is %+v", w)
+			}
+		}
+		g, err := r.Join(r.ctx, "late", r.World().Ranks())
+		r.ok(err)
+		r.ok(g.Close())
+	})
+}
+
 // safeBuffer is a buffer that several goroutines write to.
 type safeBuffer struct {
 	mu      sync.Mutex

@@ -57,6 +57,7 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	}
 	ctx, cancel := opts.bound(ctx)
 	defer cancel()
+	w.Late = opts.lateToMeet
 	store, member, err := rendezvous.Connect(ctx, w)
 	if err != nil {
 		return nil, fmt.Errorf("opening symmem: %w", notMet(err))

@@ -43,6 +43,7 @@ func (j *joining) run(ctx context.Context) error {
 	if err := j.roll.Come(ctx); err != nil {
 		return err
 	}
+	defer j.roll.WarnLate(j.device.cfg.Late)()
 	if err := j.meetPeers(ctx); err != nil {
 		return err
 	}

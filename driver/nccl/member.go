@@ -84,12 +84,14 @@ func machineOf(rank int, boot string) (string, error) {
 // meet asks for the other ranks of a group, and refuses groups that cannot work.
 func (d *Device) meet(ctx context.Context, ranks []int) ([]*member, error) {
 	all, begin := make([]*member, len(ranks)), time.Now()
+	absent := func() []int { return control.Absent(d.cfg.Store, ranks, memberKey) }
+	warning := driver.LateWarning{Doing: "meeting the ranks of a group", Members: ranks}
+	defer control.WarnLate(d.cfg.Late, warning, absent)()
 	for i, rank := range ranks {
 		m, err := d.memberOf(ctx, rank)
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			absent := control.Absent(d.cfg.Store, ranks, memberKey)
-			return nil, control.Absence("meeting the ranks of a group", nil, time.Since(begin),
-				absent, []int{rank}, err)
+			return nil, control.Absence(warning.Doing, ranks, time.Since(begin), absent(),
+				[]int{rank}, err)
 		}
 		if err != nil {
 			return nil, err

@@ -88,3 +88,41 @@ func Absence(
 		Doing: doing, Waited: waited.Round(time.Millisecond), Ranks: absent, Members: members, Err: err,
 	}
 }
+
+// WarnLate warns, at the times that late says, of the ranks of the group that have not come, until
+// stop is called, which waits for a warning that is under way.
+func (r Roll) WarnLate(late driver.Late) (stop func()) {
+	return WarnLate(late, driver.LateWarning{
+		Group: r.Group.Name(), Doing: "meeting the ranks of group " + r.Group.Name(),
+		Members: r.Group.Ranks,
+	}, r.Absent)
+}
+
+// WarnLate is Roll.WarnLate for ranks that are found in another way. The warning gets the time and
+// the ranks.
+func WarnLate(
+	late driver.Late, warning driver.LateWarning, absent func() []int,
+) (stop func()) {
+	next := late.Next(0, -1)
+	if next < 0 {
+		return func() {}
+	}
+	stopping, done, begin := make(chan struct{}), make(chan struct{}), time.Now()
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stopping:
+				return
+			case <-time.After(next):
+			}
+			waited := time.Since(begin)
+			if warning.Ranks = absent(); len(warning.Ranks) > 0 {
+				warning.Waited = waited.Round(time.Millisecond)
+				late.Warn(warning)
+			}
+			next = late.Next(waited, 0)
+		}
+	}()
+	return func() { close(stopping); <-done }
+}

@@ -119,6 +119,9 @@ func (m *Member) open(ctx context.Context) (err error) {
 		}
 		return err
 	}
+	if route.Kind == RouteServe {
+		defer m.warnLate(ctx, func(context.Context) []int { return []int{0} })()
+	}
 	m.client, err = Dial(ctx, route.Endpoint)
 	if err != nil && ctx.Err() != nil && route.Kind == RouteServe {
 		return &AbsentError{Ranks: []int{0}, Size: m.world.Size, Err: err}

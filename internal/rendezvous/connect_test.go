@@ -128,7 +128,12 @@ func hangUp(l net.Listener) error {
 		return err
 	}
 	greeting := make([]byte, 10) // VALIDATE and PING, each with 4 bytes
-	if _, err = io.ReadFull(conn, greeting); err == nil {
+	_, err = io.ReadFull(conn, greeting)
+	if errors.Is(err, io.EOF) {
+		// Rank 0 has looked whose address it is.
+		return errors.Join(conn.Close(), hangUp(l))
+	}
+	if err == nil {
 		_, err = conn.Write(greeting[6:])
 	}
 	if err == nil {

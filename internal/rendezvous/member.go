@@ -61,6 +61,7 @@ func (m *Member) arrive(ctx context.Context) error {
 func (m *Member) meet(ctx context.Context) (err error) {
 	watched, stop := m.guard(ctx, wordWait, m.fatalToConnect)
 	defer stop()
+	defer m.warnLate(ctx, m.absent)()
 	if m.world.Rank == 0 {
 		err = m.store.Wait(watched, m.others(joinedKey)...)
 	} else {

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // World is what a process knows about its job before it has talked to anybody. It is plain
@@ -20,6 +21,11 @@ type World struct {
 	Restart int
 	// Route is the way to the store.
 	Route Route
+	// Late, if set, is told in Connect which ranks have not come yet, in ascending order, and how
+	// long this rank has waited; it returns how long it is until it is to be told again, negative if
+	// it is not. It is first asked with no ranks and no time. It is called on one goroutine at a
+	// time, and not after Connect has returned.
+	Late func(missing []int, waited time.Duration) time.Duration
 }
 
 // Source is where ranks come from.

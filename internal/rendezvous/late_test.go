@@ -1,0 +1,65 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestRanksThatHaveNotComeAreToldOf again and again: rank 0, which serves, to those that come before
+// it, and rank 2 then.
+func TestRanksThatHaveNotComeAreToldOf(t *testing.T) {
+	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
+	told := make(chan []int)
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	worlds[1].Late = func(missing []int, waited time.Duration) time.Duration {
+		if waited > 0 {
+			select {
+			case told <- missing:
+			case <-ctx.Done():
+			}
+		}
+		return time.Millisecond
+	}
+	errs := make(chan error)
+	connect := func(w World) {
+		_, m, err := Connect(ctx, w)
+		if err == nil {
+			err = m.Close()
+		}
+		errs <- err
+	}
+	go connect(worlds[1])
+	for _, want := range []int{0, 2} {
+		for range 2 {
+			awaitTold(t, told, want)
+		}
+		if want == 0 {
+			go connect(worlds[0])
+		}
+	}
+	cancel()
+	for range 2 {
+		if err := <-errs; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+}
+
+// awaitTold waits until one rank alone is told of.
+func awaitTold(t *testing.T, told <-chan []int, want int) {
+	t.Helper()
+	for end := time.After(patience); ; {
+		select {
+		case missing := <-told:
+			if slices.Equal(missing, []int{want}) {
+				return
+			}
+		case <-end:
+			t.Fatalf("rank %d is not told of", want)
+		}
+	}
+}
