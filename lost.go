@@ -26,8 +26,8 @@ type company interface {
 	// context ends.
 	Ended(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
 	) []*rendezvous.EndedError
-	// Leave leaves the world. The rank that serves the store waits for the others until the context
-	// ends.
+	// Leave leaves the world. The rank that serves the store waits for the others until the
+	// context ends.
 	Leave(ctx context.Context) error
 }
 
@@ -62,8 +62,8 @@ func (rt *Runtime) together(
 	return rt.explainLost(ctx, doing, ranks, err)
 }
 
-// explainLost is why a step failed that needs some ranks: a rank that has died, if the step may have
-// failed for that. The word of it may come a moment later.
+// explainLost is why a step failed that needs some ranks: a rank that has died, if the step may
+// have failed for that. The word of it may come a moment later.
 func (rt *Runtime) explainLost(ctx context.Context, doing string, ranks []int, err error) error {
 	var lost *RankLostError
 	wait, seen, broken := newsWait/2, errors.As(err, &lost), brokenOff(err)
@@ -131,8 +131,8 @@ func lostError(doing string, ended []*rendezvous.EndedError) *RankLostError {
 	return &RankLostError{Ranks: ranks, Doing: fmt.Sprintf("%s (%s)", doing, strings.Join(how, "; "))}
 }
 
-// brokenOff reports whether an error may be the consequence of the end of another rank, of which the
-// news may be on its way.
+// brokenOff reports whether an error may be the consequence of the end of another rank, of which
+// the news may be on its way.
 func brokenOff(err error) bool {
 	for _, sign := range []error{
 		driver.ErrFault, rendezvous.ErrLost, io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET,

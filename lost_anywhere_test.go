@@ -23,8 +23,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Variables of TestARankThatIsKilledAnywhereIsNamed. The first is how many ranks it kills, the second
-// the seed of what it draws; 500 kills take some ten minutes:
+// Variables of TestARankThatIsKilledAnywhereIsNamed. The first is how many ranks it kills, the
+// second the seed of what it draws; 500 kills take some ten minutes:
 //
 //	SYMMEM_TEST_KILLS=500 go test -run KilledAnywhere -timeout 1h .
 const (
@@ -32,8 +32,8 @@ const (
 	seedVariable  = "SYMMEM_TEST_SEED"
 )
 
-// stopVariable is how long TestARankThatIsStoppedIsNotTakenForDead stops a rank in each place, such
-// as 20s.
+// stopVariable is how long TestARankThatIsStoppedIsNotTakenForDead stops a rank in each place,
+// such as 20s.
 const stopVariable = "SYMMEM_TEST_STOP"
 
 // fewKills is how many ranks are killed unless the variable says otherwise.
@@ -199,7 +199,10 @@ func TestARankThatIsKilledAnywhereIsNamed(t *testing.T) {
 	kills, seed := fewKills, rand.Uint64()
 	for variable, parse := range map[string]func(string) error{
 		killsVariable: func(v string) (err error) { kills, err = strconv.Atoi(v); return err },
-		seedVariable:  func(v string) (err error) { seed, err = strconv.ParseUint(v, 10, 64); return err },
+		seedVariable: func(v string) (err error) {
+			seed, err = strconv.ParseUint(v, 10, 64)
+			return err
+		},
 	} {
 		if v := os.Getenv(variable); v != "" {
 			if err := parse(v); err != nil {
@@ -227,8 +230,8 @@ func TestARankThatIsKilledAnywhereIsNamed(t *testing.T) {
 	}
 }
 
-// TestARankThatIsStoppedIsNotTakenForDead in Open, Join and Split, although it does nothing for longer
-// than the others take to notice a death. It is killed at last, which they do notice.
+// TestARankThatIsStoppedIsNotTakenForDead in Open, Join and Split, although it does nothing for
+// longer than the others take to notice a death. It is killed at last, which they do notice.
 func TestARankThatIsStoppedIsNotTakenForDead(t *testing.T) {
 	stopped, err := time.ParseDuration(cmp.Or(os.Getenv(stopVariable), "2s"))
 	if err != nil {
@@ -249,9 +252,11 @@ func TestARankThatIsStoppedIsNotTakenForDead(t *testing.T) {
 				if err := syscall.Kill(victim, s); err != nil {
 					t.Fatal(err)
 				}
-				if s == syscall.SIGSTOP {
-					time.Sleep(stopped) // nothing is to happen meanwhile
-					p.wantNobodyFailed()
+				if s != syscall.SIGSTOP {
+					continue
+				}
+				if s, failed := p.failedWithin(ctx, stopped); failed {
+					t.Errorf("rank %d has failed while another was stopped: %s", s.Rank, s.Text)
 				}
 			}
 			p.judge(ctx, time.Now())
@@ -284,7 +289,7 @@ func (k kill) begin(ctx context.Context, t *testing.T) (p *party, wait func()) {
 	}
 	wait = start(ctx)
 	p.awaitPlace(ctx)
-	time.Sleep(k.after) // what is drawn is the moment of the death
+	p.failedWithin(ctx, k.after) // what is drawn is the moment of the death
 	return p, wait
 }
 
@@ -372,12 +377,18 @@ func (p *party) Write(b []byte) (int, error) {
 
 // await returns the sighting of a rank at one of some stages, or none when the context has ended.
 func (p *party) await(ctx context.Context, number int, stages ...string) (sighting, bool) {
+	return p.awaitAny(ctx, func(s sighting) bool {
+		return s.Rank == number && slices.Contains(stages, s.Stage)
+	})
+}
+
+// awaitAny returns the first sighting that is wanted, or none when the context has ended.
+func (p *party) awaitAny(
+	ctx context.Context, wanted func(sighting) bool,
+) (sighting, bool) {
 	for {
 		p.mu.Lock()
-		i := slices.IndexFunc(p.seen, func(s sighting) bool {
-			return s.Rank == number && slices.Contains(stages, s.Stage)
-		})
-		changed := p.changed
+		i, changed := slices.IndexFunc(p.seen, wanted), p.changed
 		if i >= 0 {
 			defer p.mu.Unlock()
 			return p.seen[i], true
@@ -431,8 +442,8 @@ func (p *party) awaitPlace(ctx context.Context) {
 	}
 }
 
-// judge wants every survivor to name the victim in time. In Close, where a rank need not notice, it
-// wants it to have closed. It returns how long the last one took.
+// judge wants every survivor to name the victim in time. In Close, where a rank need not notice,
+// it wants it to have closed. It returns how long the last one took.
 func (p *party) judge(ctx context.Context, died time.Time) (took time.Duration) {
 	p.t.Helper()
 	for number := range p.ranks {
@@ -462,16 +473,11 @@ func (p *party) judge(ctx context.Context, died time.Time) (took time.Duration) 
 	return took
 }
 
-// wantNobodyFailed wants every rank to be where it was.
-func (p *party) wantNobodyFailed() {
-	p.t.Helper()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, s := range p.seen {
-		if s.Stage == "failed" {
-			p.t.Errorf("rank %d has failed while another was stopped: %s", s.Rank, s.Text)
-		}
-	}
+// failedWithin returns the failure of a rank, if one comes within a time.
+func (p *party) failedWithin(ctx context.Context, d time.Duration) (sighting, bool) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	return p.awaitAny(ctx, func(s sighting) bool { return s.Stage == "failed" })
 }
 
 // wantNothingLeft looks for what should have gone with the processes.

@@ -85,7 +85,8 @@ func newDoctorCommand() *cobra.Command {
 
 func (f *doctorFlags) register(flags *pflag.FlagSet) {
 	backendFlag(flags, &f.backend, "auto")
-	flags.IntVar(&f.ranks, "ranks", 0, "ranks of the trial, up to 64 (default one for each GPU, host 2)")
+	flags.IntVar(&f.ranks, "ranks", 0,
+		"ranks of the trial, up to 64 (default one for each GPU, host 2)")
 	flags.StringVar(&f.library, "nccl", "", "file of NCCL (default as symmem finds it)")
 	flags.DurationVar(&f.timeout, "timeout", 30*time.Second, "longest wait for another rank")
 	flags.BoolVar(&f.trial, "trial", true, "start ranks, and all-reduce on them")

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// joining is the making of a communicator. Its waits end when the process of a rank of the group has
-// ended, and name the ranks that have not come when the time is up.
+// joining is the making of a communicator. Its waits end when the process of a rank of the group
+// has ended, and name the ranks that have not come when the time is up.
 type joining struct {
 	*communicator
 	begin time.Time
@@ -89,7 +89,8 @@ func (j *joining) explain(ctx context.Context, err error) error {
 	return j.roll.Absence(time.Since(j.begin), awaited, err)
 }
 
-// meetPeers connects to all other ranks of the group. From then on the end of one ends the joining.
+// meetPeers connects to all other ranks of the group. From then on the end of one ends the
+// joining.
 func (j *joining) meetPeers(ctx context.Context) error {
 	for i, rank := range j.cfg.Ranks {
 		if i == j.cfg.Rank {
@@ -210,8 +211,8 @@ func (j *joining) countProcessors(ctx context.Context) (int, error) {
 	return count, nil
 }
 
-// exchangeAlone is the first exchange of the group. A rank whose joining has failed does not end it:
-// each finds out by itself who is lost or late.
+// exchangeAlone is the first exchange of the group. A rank whose joining has failed does not end
+// it: each finds out by itself who is lost or late.
 func (j *joining) exchangeAlone(ctx context.Context, payload []byte) ([][]byte, error) {
 	l := &j.lanes[driver.LaneControl]
 	l.mu.Lock()

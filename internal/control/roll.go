@@ -9,8 +9,8 @@ import (
 	"symmem/driver"
 )
 
-// Roll is the list of the ranks that have come to join a group, in the store: a rank that waits for
-// one that waits for a third can name the third alone.
+// Roll is the list of the ranks that have come to join a group, in the store: a rank that waits
+// for one that waits for a third can name the third alone.
 type Roll struct {
 	// Store is shared by all ranks of the group.
 	Store driver.Store
@@ -38,8 +38,8 @@ func (r Roll) Come(ctx context.Context) error {
 	return nil
 }
 
-// Absent lists the world ranks of the group that have not come. It waits for none, and lists nobody
-// where the store cannot be asked.
+// Absent lists the world ranks of the group that have not come. It waits for none, and lists
+// nobody where the store cannot be asked.
 func (r Roll) Absent() []int {
 	return Absent(r.Store, r.Group.Ranks, r.key)
 }
@@ -66,8 +66,8 @@ func Absent(store driver.Store, ranks []int, key func(rank int) string) (absent 
 	return absent
 }
 
-// Absence is the error of a joining whose time is up: it names the ranks that have not come, or, if
-// all have, those that this rank has waited for.
+// Absence is the error of a joining whose time is up: it names the ranks that have not come, or,
+// if all have, those that this rank has waited for.
 func (r Roll) Absence(waited time.Duration, awaited []int, err error) error {
 	return Absence("meeting the ranks of group "+r.Group.Name(), r.Group.Ranks, waited, r.Absent(),
 		awaited, err)

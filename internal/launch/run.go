@@ -47,8 +47,8 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 
 // cannotAccept says why ranks cannot meet.
 func (j *job) cannotAccept(err error) {
-	j.stderr.write(fmt.Appendf(nil, "symmem: the launcher cannot accept the connections of its ranks: "+
-		"%v: raise the limit of open files (ulimit -n)\n", err))
+	j.stderr.write(fmt.Appendf(nil, "symmem: the launcher cannot accept the connections of its "+
+		"ranks: %v: raise the limit of open files (ulimit -n)\n", err))
 }
 
 // job is the ranks of one Run.

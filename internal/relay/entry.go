@@ -72,7 +72,8 @@ func (e *entry) connect(ctx context.Context) ([]*link, error) {
 	return e.links, nil
 }
 
-// meet waits until this rank is connected to all others. What it has started ends with the context.
+// meet waits until this rank is connected to all others. What it has started ends with the
+// context.
 func (e *entry) meet(ctx context.Context) error {
 	if err := e.listen(ctx); err != nil {
 		return e.settled(ctx, e.absence(ctx, err))
@@ -116,9 +117,9 @@ func (e *entry) failure(said []byte) *failedError {
 		fmt.Errorf("rank %d could not", e.cfg.Group.Ranks[r]))}
 }
 
-// settled is the error with which this rank ends the joining: that of another one, if it has failed
-// first, or else its own, which it leaves in the store. Who is missing when the time is up every
-// rank finds by itself.
+// settled is the error with which this rank ends the joining: that of another one, if it has
+// failed first, or else its own, which it leaves in the store. Who is missing when the time is up
+// every rank finds by itself.
 func (e *entry) settled(ctx context.Context, err error) error {
 	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err
@@ -154,8 +155,8 @@ func (e *entry) lost(rank int, how string) error {
 	}
 }
 
-// explained is why a rank was lost behind the joining: it may be one that could not join, and tells
-// so a moment after it has closed its connections.
+// explained is why a rank was lost behind the joining: it may be one that could not join, and
+// tells so a moment after it has closed its connections.
 func (e *entry) explained(ctx context.Context, err error) error {
 	lost := (*driver.RankLostError)(nil)
 	if !errors.As(err, &lost) && !errors.Is(err, driver.ErrFault) {
@@ -191,8 +192,8 @@ func (e *entry) outcome(ctx context.Context) error {
 	}
 }
 
-// absence turns the end of the time into an AbsentError that names who did not come, or, if all have,
-// to whom there is no connection.
+// absence turns the end of the time into an AbsentError that names who did not come, or, if all
+// have, to whom there is no connection.
 func (e *entry) absence(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return errors.Join(err, context.Cause(ctx))

@@ -53,8 +53,8 @@ func connectAll(t *testing.T, ctx context.Context, worlds []World) []*Member {
 	return members
 }
 
-// TestTheDeathOfARankEndsWhatNeedsIt, and nothing else, whoever serves the store. Where that is the
-// rank that has died, nothing goes on.
+// TestTheDeathOfARankEndsWhatNeedsIt, and nothing else, whoever serves the store. Where that is
+// the rank that has died, nothing goes on.
 func TestTheDeathOfARankEndsWhatNeedsIt(t *testing.T) {
 	for name, route := range routesOf(t) {
 		for _, victim := range []int{0, 1} {
@@ -112,7 +112,8 @@ func wantEnded(t *testing.T, ctx context.Context, m *Member, ranks []int, victim
 	}
 }
 
-// TestARankThatDiesWhileOthersAreAwaitedIsNamed: ranks 0, 1 and 2 have greeted, rank 3 has not come.
+// TestARankThatDiesWhileOthersAreAwaitedIsNamed: ranks 0, 1 and 2 have greeted, rank 3 has not
+// come.
 func TestARankThatDiesWhileOthersAreAwaitedIsNamed(t *testing.T) {
 	for name, route := range routesOf(t) {
 		for _, victim := range []int{0, 1} {

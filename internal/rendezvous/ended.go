@@ -10,17 +10,17 @@ import (
 )
 
 // Our server tells in the store which ranks have ended, so that the others need not wait for them
-// until their time is up. It learns that in two ways: a launcher that serves the store says how each
-// of its processes has ended, and each rank keeps a connection on which it has greeted, whose end is
-// that of the rank. Each end has a key of its own, by number; its keys are those of a user of the
-// store, and those of ranks start otherwise.
+// until their time is up. It learns that in two ways: a launcher that serves the store says how
+// each of its processes has ended, and each rank keeps a connection on which it has greeted, whose
+// end is that of the rank. Each end has a key of its own, by number; its keys are those of a user
+// of the store, and those of ranks start otherwise.
 const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
 
-// greetKey is the key of the COMPARE_SET by which a rank greets: the server remembers for which rank
-// the connection stands, stores nothing, and answers told. Any other server answers what it was
-// asked to expect, as it does for a key that is missing, and stores nothing either.
+// greetKey is the key of the COMPARE_SET by which a rank greets: the server remembers for which
+// rank the connection stands, stores nothing, and answers told. Any other server answers what it
+// was asked to expect, as it does for a key that is missing, and stores nothing either.
 const (
 	greetKey = "symmem-greeting"
 	told     = "ends are told"
@@ -35,8 +35,8 @@ type greeting struct {
 	Rank  int    `json:"rank"`
 }
 
-// end is the value of a key of endsKey. World is empty where a launcher tells of its process, which
-// is that rank of every world.
+// end is the value of a key of endsKey. World is empty where a launcher tells of its process,
+// which is that rank of every world.
 type end struct {
 	World string `json:"world,omitempty"`
 	Rank  int    `json:"rank"`
@@ -86,7 +86,8 @@ func (s *Server) sayClosing() {
 	s.tell(end{Closing: true})
 }
 
-// greeted takes in a greeting and answers it. It reports whether the request was one. s.mu is held.
+// greeted takes in a greeting and answers it. It reports whether the request was one. s.mu is
+// held.
 func (s *Server) greeted(from clientID, r *request) bool {
 	n := s.sessions[from]
 	if n == nil || r.query != queryCompareSet || r.keys[0] != userKeys(greetKey)[0] {
@@ -125,8 +126,9 @@ func has(ctx context.Context, s Store, key string) (bool, error) {
 	return err == nil && string(got) != string(probe), err
 }
 
-// fatalToConnect reports whether this call of Connect cannot succeed without a rank that has ended:
-// not all were there yet, and it has not given up in order, which the others do at their own time.
+// fatalToConnect reports whether this call of Connect cannot succeed without a rank that has
+// ended: not all were there yet, and it has not given up in order, which the others do at their
+// own time.
 func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 	if e.Rank == 0 && !e.Left && m.watch.storeLost() {
 		return true
@@ -139,26 +141,26 @@ func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
 }
 
 const (
-	// wordWait is how long after the end of a connection the launcher may say what has become of the
-	// process.
+	// wordWait is how long after the end of a connection the launcher may say what has become of
+	// the process.
 	wordWait = 200 * time.Millisecond
-	// graceAfterEnd is how long Guard goes on after the end of a rank: what that has left behind may
-	// be all that is needed, and be on its way.
+	// graceAfterEnd is how long Guard goes on after the end of a rank: what that has left behind
+	// may be all that is needed, and be on its way.
 	graceAfterEnd = time.Second
 )
 
-// Guard returns a context for what needs some ranks of the world, such as the making of a group: it
-// ends soon after any of them has ended or left, with an EndedError as its cause, or after the store
-// is lost. Where the store is not served by symmem (torchrun's) nobody tells of that. The caller must
-// call stop.
+// Guard returns a context for what needs some ranks of the world, such as the making of a group:
+// it ends soon after any of them has ended or left, with an EndedError as its cause, or after the
+// store is lost. Where the store is not served by symmem (torchrun's) nobody tells of that. The
+// caller must call stop.
 func (m *Member) Guard(
 	ctx context.Context, ranks []int,
 ) (guarded context.Context, stop func()) {
 	return m.guard(ctx, graceAfterEnd, m.concerns(ranks))
 }
 
-// concerns returns whether an end is that of one of some ranks, or of rank 0 if the store ended with
-// it.
+// concerns returns whether an end is that of one of some ranks, or of rank 0 if the store ended
+// with it.
 func (m *Member) concerns(ranks []int) func(context.Context, *EndedError) bool {
 	set := map[int]bool{}
 	for _, r := range ranks {
@@ -187,8 +189,9 @@ func (m *Member) guard(
 	return guarded, func() { cancel(nil); <-done }
 }
 
-// Ended returns the ends of ranks of the world that are known, by rank: those of the given ranks, and
-// that of rank 0 if the store ended with it. It waits until they are enough, or the context ends.
+// Ended returns the ends of ranks of the world that are known, by rank: those of the given ranks,
+// and that of rank 0 if the store ended with it. It waits until they are enough, or the context
+// ends.
 func (m *Member) Ended(
 	ctx context.Context, ranks []int, enough func([]*EndedError) bool,
 ) []*EndedError {
@@ -216,8 +219,8 @@ func (m *Member) Ended(
 }
 
 // explained says of a wait for the others that has failed which end is why, if one is: that of a
-// rank that rank 0 misses, or that of rank 0 if the store is lost with it. The word of it may come a
-// moment later.
+// rank that rank 0 misses, or that of rank 0 if the store is lost with it. The word of it may come
+// a moment later.
 func (m *Member) explained(err error) error {
 	var absent *AbsentError
 	missed := errors.As(err, &absent)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestRanksThatHaveNotComeAreToldOf again and again: rank 0, which serves, to those that come before
-// it, and rank 2 then.
+// TestRanksThatHaveNotComeAreToldOf again and again: rank 0, which serves, to those that come
+// before it, and rank 2 then.
 func TestRanksThatHaveNotComeAreToldOf(t *testing.T) {
 	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
 	told := make(chan []int)

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// taken says what is at an address that is in use: an error if it is another user's, for whom nobody
-// waits, or else what may help if it stays in use.
+// taken says what is at an address that is in use: an error if it is another user's, for whom
+// nobody waits, or else what may help if it stays in use.
 func taken(ctx context.Context, at Endpoint, uid uint32) (advice string, err error) {
 	network, addr, err := split(at.Address)
 	if err != nil {

@@ -179,7 +179,8 @@ func (s *Server) apply(from clientID, r *request) error {
 }
 
 // Drain stops listening and returns when all clients from outside this process that have proven
-// themselves have left, or with the context's error. The server keeps serving those that are left until Close.
+// themselves have left, or with the context's error. The server keeps serving those that are left
+// until Close.
 func (s *Server) Drain(ctx context.Context) error {
 	if s.listener != nil {
 		s.listener.Close()

@@ -21,8 +21,8 @@ func strangersAllowed() int {
 	return strangersOf(limit.Cur)
 }
 
-// strangersOf is how many strangers a process takes that may open so many descriptors: a quarter is
-// theirs.
+// strangersOf is how many strangers a process takes that may open so many descriptors: a quarter
+// is theirs.
 func strangersOf(descriptors uint64) int { return int(min(mostStrangers, max(4, descriptors/4))) }
 
 // suspect takes in a connection that has not proven itself, and closes the oldest of those that
@@ -56,8 +56,8 @@ func (s *Server) welcome(n *session) error {
 	return n.conn.SetReadDeadline(time.Time{})
 }
 
-// OnTrouble sets what is told, once, why the server cannot accept a connection, instead of a warning
-// in the log. It is called on a goroutine of the server.
+// OnTrouble sets what is told, once, why the server cannot accept a connection, instead of a
+// warning in the log. It is called on a goroutine of the server.
 func (s *Server) OnTrouble(tell func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

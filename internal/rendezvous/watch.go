@@ -141,8 +141,8 @@ func (w *watch) look() ([]*news, <-chan struct{}) {
 	return all, w.changed
 }
 
-// await waits for an end that is fatal and returns it when it is known for a while, or nil when the
-// context has ended.
+// await waits for an end that is fatal and returns it when it is known for a while, or nil when
+// the context has ended.
 func (w *watch) await(
 	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
 ) *EndedError {
@@ -183,8 +183,8 @@ func pass(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// close ends the connection, which ends this rank as far as others can tell. It may be called for a
-// watch that is nil.
+// close ends the connection, which ends this rank as far as others can tell. It may be called for
+// a watch that is nil.
 func (w *watch) close() error {
 	if w == nil {
 		return nil
