@@ -75,6 +75,7 @@ func alone(tb testing.TB) *symmem.Runtime {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
+		symmem.FreeLive(rt)
 		if err := rt.Close(); err != nil {
 			tb.Error(err)
 		}

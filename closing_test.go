@@ -17,6 +17,7 @@ func TestAFaultOfSeveralStreamsIsToldOnceByClose(t *testing.T) {
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		r := &rank{Runtime: rt, t: t, ctx: t.Context()}
 		defer r.Close()
+		defer symmem.FreeLive(rt)
 		b := r.window(r.pool(), mib)
 		r.sums(r.World(), b) // NCCL's first call waits for all ranks
 		if r.Rank() == 1 {
@@ -25,7 +26,10 @@ func TestAFaultOfSeveralStreamsIsToldOnceByClose(t *testing.T) {
 			<-r.World().Ended() // who has left tells nobody why
 			return
 		}
-		defer func() { told <- r.Close() }()
+		defer func() {
+			symmem.FreeLive(rt)
+			told <- r.Close()
+		}()
 		defer close(launched)
 		begin := make(chan struct{})
 		defer close(begin)

@@ -353,6 +353,7 @@ func TestABufferOfAnotherRuntimeIsForeign(t *testing.T) {
 		t.Errorf("allocating on another runtime's stream: %v", err)
 	}
 	eachRank(runtimes, func(rt *symmem.Runtime) {
+		symmem.FreeLive(rt)
 		if err := errors.Join(rt.Close(), rt.Close()); err != nil {
 			t.Error(err)
 		}

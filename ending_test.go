@@ -19,6 +19,7 @@ func TestAPoolAtTheAddressesOfAClosedOneHasItsWindows(t *testing.T) {
 				r.failf("a registered buffer at %#x is in no window", b.Address())
 			}
 			r.sums(r.World(), b)
+			r.ok(b.Free())
 			r.ok(p.Close())
 		}
 		if paths := r.World().Stats().Paths; paths["window"] != 4 || paths["plain"] != 0 {
@@ -38,7 +39,7 @@ func TestWorkOnMemoryOfAClosedPoolIsRefused(t *testing.T) {
 				p := r.poolWith(o)
 				b := r.alloc(p, mib)
 				r.sums(r.World(), b)
-				r.ok(p.Close())
+				r.closePool(p)
 				s := r.DefaultStream()
 				r.is(r.sum(r.World(), b), symmem.ErrClosed)
 				r.is(s.Fill(b.Memory(), 1), symmem.ErrClosed)
@@ -59,7 +60,7 @@ func TestAGraphOverAClosedPoolDoesNotRun(t *testing.T) {
 		r.ok(r.World().AllReduce(r.ctx, m, m, 100, symmem.Float32, symmem.Sum, s))
 		g, err := s.EndCapture()
 		r.ok(err)
-		r.ok(p.Close())
+		r.closePool(p)
 		r.is(g.Launch(s), symmem.ErrClosed)
 		r.ok(g.Close())
 	})
@@ -67,7 +68,10 @@ func TestAGraphOverAClosedPoolDoesNotRun(t *testing.T) {
 
 func TestMemoryIsUnmappedAfterTheWorkOnIt(t *testing.T) {
 	for name, end := range map[string]func(r *rank, p *symmem.Pool, b symmem.Buffer) error{
-		"by Close": func(_ *rank, p *symmem.Pool, _ symmem.Buffer) error { return p.Close() },
+		"by Close": func(r *rank, p *symmem.Pool, b symmem.Buffer) error {
+			r.ok(b.Free())
+			return p.Close()
+		},
 		"by Trim": func(r *rank, p *symmem.Pool, b symmem.Buffer) error {
 			r.ok(b.Free())
 			return p.Trim(r.ctx, 0)
@@ -150,7 +154,7 @@ func TestAViewIsOfMemoryThatIsStillThere(t *testing.T) {
 		r.ok(freed.Free())
 		_, err := symmem.View[float32](freed)
 		r.is(err, symmem.ErrFreed)
-		r.ok(p.Close())
+		r.closePool(p)
 		_, err = symmem.View[float32](kept)
 		r.is(err, symmem.ErrClosed)
 	})
@@ -164,7 +168,7 @@ func TestClosedPoolsAndGroupsAreForgotten(t *testing.T) {
 			r.ok(err)
 			p := r.poolWith(symmem.PoolOptions{Domain: g, FirstSegment: 4 * mib})
 			r.window(p, mib)
-			r.ok(p.Close())
+			r.closePool(p)
 			r.ok(g.Close())
 		}
 		if after := r.Stats(); len(after.Pools) != len(before.Pools) ||

@@ -21,7 +21,9 @@ func world(f func(ctx context.Context, rt *symmem.Runtime) error) {
 	var ranks sync.WaitGroup
 	for _, rt := range runtimes {
 		ranks.Go(func() {
-			if err := errors.Join(f(ctx, rt), rt.Close()); err != nil {
+			err := f(ctx, rt)
+			symmem.FreeLive(rt)
+			if err := errors.Join(err, rt.Close()); err != nil {
 				log.Fatal(err)
 			}
 		})

@@ -1,6 +1,10 @@
 package symmem
 
-import "io"
+import (
+	"io"
+
+	"symmem/internal/alloc"
+)
 
 // Map draws the pool's segments, for transcripts.
 func (p *Pool) Map(w io.Writer, width int) error {
@@ -13,5 +17,29 @@ func (p *Pool) Map(w io.Writer, width int) error {
 func ForgetPlans(g *Group) {
 	for i := range g.plans {
 		g.plans[i].Store(nil)
+	}
+}
+
+// FreeLive frees the live buffers of all pools that are open, so that nothing outlives the Runtime.
+func FreeLive(rt *Runtime) {
+	for _, p := range rt.allPools() {
+		FreeAll(p)
+	}
+}
+
+// FreeAll frees the live buffers of a pool, also of one that is closed.
+func FreeAll(p *Pool) {
+	p.mu.Lock()
+	var live []Buffer
+	for s := range p.liveBuffers() {
+		for b := range p.core.Blocks(s.key.Ordinal) {
+			if b.State == alloc.Live {
+				live = append(live, Buffer{Memory{pool: p, handle: b.Handle}})
+			}
+		}
+	}
+	p.mu.Unlock()
+	for _, b := range live {
+		_ = b.Free() // where a stream has failed a use cannot be marked, but the buffer is free
 	}
 }

@@ -41,7 +41,7 @@ func (p *Pool) free(b Buffer) error {
 	}
 	p.mu.Lock()
 	if p.closed {
-		return p.refuse()
+		return p.freeKept(b)
 	}
 	block, state, err := p.core.FreeHandle(b.memory.handle)
 	if err != nil || state == alloc.Deferred || p.rt.observed() {

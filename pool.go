@@ -74,6 +74,7 @@ type Pool struct {
 	windows  map[registry.Window]*binding // guarded by mu
 	tokens   registry.Window              // last token given to a window; guarded by mu
 	closed   bool                         // guarded by mu
+	kept     map[*segment]int             // live buffers of a pool that is closed; guarded by mu
 	// frees counts the buffers freed; written with mu held, read without.
 	frees counter
 }
@@ -423,9 +424,15 @@ func (p *Pool) site(pc uintptr) uint32 {
 	return p.sites.Intern(pc, fmt.Sprintf("%s:%d", frame.File, frame.Line))
 }
 
-// Close deregisters and unmaps everything. The pool's buffers end with it. It waits for the work
-// that this rank has queued on any stream, bounded by the timeout, and for no other rank; a second
-// Close does nothing.
+// Close deregisters everything and unmaps what has no live buffers. It waits for the work that this
+// rank has queued on any stream, bounded by the timeout, and for no other rank; a second Close does
+// nothing.
+//
+// Who holds a buffer that was not freed may go on to read and write its memory on the host, by a
+// View or a pointer: a segment stays mapped, and is charged to this process, until its last buffer
+// is freed, which Free does after Close, too; else until the process ends. symmem takes such buffers
+// no more: every other call returns ErrClosed. Their addresses, and those between them, are not
+// given to anybody else. On GPUs the addresses stay reserved as well, but the memory goes.
 func (p *Pool) Close() error {
 	if p.isClosed() {
 		return nil
@@ -442,14 +449,14 @@ func (p *Pool) Close() error {
 	var errs []error
 	for _, s := range p.segments {
 		if s != nil {
-			errs = append(errs, p.deregister(s), p.unmap(s))
+			errs = append(errs, p.deregister(s))
 		}
 	}
 	for _, g := range p.rt.allGroups() {
 		g.forget(p)
 	}
 	p.rt.forgetPool(p)
-	return once(append(errs, p.arena.Close())...)
+	return once(append(errs, p.giveBack())...)
 }
 
 // forgetPool drops a pool that is closed.

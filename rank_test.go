@@ -26,7 +26,8 @@ type rank struct {
 	ctx context.Context
 	// unable is why the backend cannot do the test.
 	unable *atomic.Pointer[string]
-	// held are the streams that the rank has made busy: closing waits for their work.
+	// held are run when the rank ends: they end what streams are busy with, which closing waits for,
+	// and free what a closed pool keeps.
 	held []func()
 }
 
@@ -58,6 +59,7 @@ func together(t *testing.T, n int, o symmem.Options, f func(r *rank)) {
 		finished = true
 	})
 	eachRank(runtimes, func(rt *symmem.Runtime) {
+		symmem.FreeLive(rt)
 		if err := rt.Close(); err != nil && !t.Failed() {
 			t.Errorf("closing rank %d: %v", rt.Rank(), err)
 		}
@@ -117,6 +119,13 @@ func (r *rank) poolWith(o symmem.PoolOptions) *symmem.Pool {
 	p, err := r.NewPool(o)
 	r.ok(err)
 	return p
+}
+
+// closePool closes a pool whose buffers are live, and frees them when the rank ends.
+func (r *rank) closePool(p *symmem.Pool) {
+	r.t.Helper()
+	r.held = append(r.held, func() { symmem.FreeAll(p) })
+	r.ok(p.Close())
 }
 
 func (r *rank) alloc(p *symmem.Pool, bytes int64) symmem.Buffer {

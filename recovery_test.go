@@ -49,6 +49,7 @@ func symmetricSum(ctx context.Context, rt *symmem.Runtime, g *symmem.Group) erro
 		g.AllReduce(ctx, m, m, count, symmem.Float32, symmem.Sum, s),
 		s.Copy(symmem.Host(v), m),
 		s.Synchronize(ctx),
+		b.Free(),
 		p.Close(),
 	); err != nil {
 		return err

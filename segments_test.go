@@ -47,7 +47,7 @@ func TestThousandsOfSegments(t *testing.T) {
 				windows, n)
 		}
 		r.sums(r.World(), last)
-		r.ok(p.Close())
+		r.closePool(p)
 	})
 }
 

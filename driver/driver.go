@@ -88,6 +88,16 @@ type Arena interface {
 	Close() error
 }
 
+// Keeper is an Arena, and its segments, whose memory can outlive the device.
+type Keeper interface {
+	// Keep gives back the addresses behind the first bytes of the arena, which nothing is mapped to.
+	// The arena and its segments may be closed and unmapped after the device.
+	Keep(bytes int64) error
+	// KeepSegment ends what peers can do with a segment that has no windows any more, and gives back
+	// what it takes beyond its memory, which stays mapped until Unmap.
+	KeepSegment(s Segment) error
+}
+
 // Segment is one physical allocation, mapped whole.
 type Segment interface {
 	// Address is where the segment is mapped on this rank.

@@ -36,6 +36,27 @@ func (a *arena) Address() uintptr { return a.space.Address() }
 // Close gives the addresses back.
 func (a *arena) Close() error { return a.space.Close() }
 
+// Keep gives back the addresses behind those that are used. With Config.Scatter any may be.
+func (a *arena) Keep(bytes int64) error {
+	if a.device.cfg.Scatter != 0 {
+		return nil
+	}
+	return a.space.Shrink(bytes)
+}
+
+// KeepSegment withdraws the segment from the hand-off, and closes its file: the mapping holds the
+// memory.
+func (a *arena) KeepSegment(s driver.Segment) error {
+	own, ok := s.(*segment)
+	if !ok {
+		return errors.New("keeping a segment: it is of another backend")
+	}
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	own.withdraw()
+	return own.closeFile()
+}
+
 // Map makes a segment.
 func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	if bytes <= 0 || bytes%granularity != 0 || offset < 0 || offset%granularity != 0 {
@@ -117,13 +138,28 @@ func (s *segment) export(key handoff.Key) {
 func (s *segment) Unmap() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key := range s.exported {
-		s.device.server.Withdraw(key)
-	}
-	s.exported = nil
+	s.withdraw()
 	if s.unmapped {
 		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
 	}
 	s.unmapped = true
-	return errors.Join(s.memory.Close(), s.file.Close())
+	return errors.Join(s.memory.Close(), s.closeFile())
+}
+
+// withdraw takes the segment back from the hand-off. s.mu is held.
+func (s *segment) withdraw() {
+	for key := range s.exported {
+		s.device.server.Withdraw(key)
+	}
+	s.exported = nil
+}
+
+// closeFile closes the file, once. s.mu is held.
+func (s *segment) closeFile() error {
+	if s.file == nil {
+		return nil
+	}
+	err := s.file.Close()
+	s.file = nil
+	return err
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // Mapping is a range of this process's address space: a reservation without memory, or shared
-// memory. It is owned by whoever made it; Close unmaps it, and a second Close returns ErrUnmapped, or
-// panics in builds with the tag invariants.
+// memory. It is owned by whoever made it; Close unmaps it, and a second Close returns ErrUnmapped,
+// or panics in builds with the tag invariants.
 type Mapping struct {
 	base  unsafe.Pointer
 	bytes int64
@@ -105,6 +105,20 @@ func (m *Mapping) Address() uintptr { return uintptr(m.base) }
 
 // Bytes returns the length in bytes.
 func (m *Mapping) Bytes() int64 { return m.bytes }
+
+// Shrink gives back what lies behind the first bytes of a reservation, rounded up to PageSize.
+func (m *Mapping) Shrink(bytes int64) error {
+	bytes = (bytes + PageSize - 1) &^ (PageSize - 1)
+	if m.base == nil || bytes >= m.bytes {
+		return nil
+	}
+	if bytes <= 0 || m.inside {
+		return fmt.Errorf("shrinking %d bytes to %d: %w", m.bytes, bytes, unix.EINVAL)
+	}
+	rest := m.bytes - bytes
+	m.bytes = bytes
+	return unmap(unsafe.Add(m.base, bytes), rest)
+}
 
 // Close unmaps the range; one inside a reservation becomes reserved again.
 func (m *Mapping) Close() error {

@@ -1,0 +1,80 @@
+package symmem_test
+
+import (
+	"testing"
+
+	"symmem"
+)
+
+// closings are what ends a pool while buffers are live.
+var closings = map[string]func(r *rank, p *symmem.Pool) error{
+	"the pool":    func(_ *rank, p *symmem.Pool) error { return p.Close() },
+	"the runtime": func(r *rank, _ *symmem.Pool) error { return r.Close() },
+}
+
+// freeKept frees a buffer of a pool that was closed, which gives its memory back on the host; on GPUs
+// that is gone.
+func (r *rank) freeKept(b symmem.Buffer) {
+	r.t.Helper()
+	if err := b.Free(); r.Device().Addressable {
+		r.ok(err)
+	} else {
+		r.is(err, symmem.ErrClosed)
+	}
+}
+
+func TestMemoryOfLiveBuffersOutlivesAClose(t *testing.T) {
+	for name, closing := range closings {
+		t.Run(name, func(t *testing.T) {
+			together(t, 2, symmem.Options{}, func(r *rank) {
+				r.needsAddressable()
+				p := r.pool()
+				freed := r.window(p, 4*mib)
+				first, second := r.window(p, 2*mib), r.alloc(p, 512)
+				r.sums(r.World(), first)
+				r.ok(freed.Free())
+				views := [][]float32{}
+				for _, b := range []symmem.Buffer{first, second} {
+					v, err := symmem.View[float32](b)
+					r.ok(err)
+					v[0] = float32(r.Rank() + 40)
+					views = append(views, v)
+				}
+				r.ok(closing(r, p))
+				for _, v := range views {
+					if v[0] != float32(r.Rank()+40) {
+						r.failf("the memory holds %v", v[0])
+					}
+					v[len(v)-1]++
+				}
+				_, err := symmem.View[float32](first)
+				r.is(err, symmem.ErrClosed)
+				r.is(freed.Free(), symmem.ErrDoubleFree)
+				r.ok(first.Free())
+				r.is(first.Free(), symmem.ErrDoubleFree)
+				views[1][0]++
+				r.ok(second.Free())
+				r.is(second.Free(), symmem.ErrClosed)
+			})
+		})
+	}
+}
+
+func TestAddressesOfAPoolWithLiveBuffersAreNotGivenOutAgain(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		freed, live := r.alloc(p, 4*mib), r.alloc(p, 16*mib)
+		r.ok(freed.Free())
+		r.ok(p.Close())
+		for range 50 {
+			other := r.poolWith(symmem.PoolOptions{})
+			b := r.alloc(other, 64*mib)
+			if other.Contains(freed.Address()) || other.Contains(live.Address()) {
+				r.failf("%#x has the addresses of a pool whose buffers live", b.Address())
+			}
+			r.ok(b.Free())
+			r.ok(other.Close())
+		}
+		r.freeKept(live)
+	})
+}
