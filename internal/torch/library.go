@@ -22,6 +22,7 @@ type Library struct {
 
 	opening sync.Mutex // held by Open and Close
 	rank    atomic.Pointer[rank]
+	kept    keeping
 	// handles are numbered through, so that one of an earlier rank is never taken for another.
 	handles atomic.Uint64
 }
@@ -123,7 +124,8 @@ func (r *rank) observe() {
 	})
 }
 
-// Close leaves the job and gives all memory back. It refuses while buffers are live, unless forced.
+// Close leaves the job and gives back all memory without live buffers. It refuses while there are
+// some, unless forced: they are the callers' still, to use on the host and to free.
 func (l *Library) Close(force bool) error {
 	l.opening.Lock()
 	defer l.opening.Unlock()
@@ -134,13 +136,18 @@ func (l *Library) Close(force bool) error {
 	if count, bytes := r.live(); count > 0 && !force {
 		return fmt.Errorf("closing symmem: %d buffers of %d bytes: %w", count, bytes, ErrLive)
 	}
+	var errs []error
+	pools := r.everyPool()
+	for _, p := range pools {
+		errs = append(errs, p.settled())
+	}
+	l.kept.keep(pools...)
 	l.rank.Store(nil)
 	// The communicators of others may have ended before. Their windows end with them.
 	r.mu.Lock()
 	guests, plugs := r.guests, r.plugs
 	r.guests, r.plugs = map[uint64]*attachment{}, map[uintptr]*symmem.Guest{}
 	r.mu.Unlock()
-	var errs []error
 	for _, a := range guests {
 		errs = append(errs, a.guest.Detach(false))
 	}

@@ -89,15 +89,20 @@ func (r *rank) owner(address uintptr) *pool {
 	return nil
 }
 
-// live counts the buffers that callers hold.
-func (r *rank) live() (count int, bytes int64) {
+// everyPool lists the open pools, the local one too.
+func (r *rank) everyPool() []*pool {
 	pools := r.all()
 	r.mu.RLock()
+	defer r.mu.RUnlock()
 	if r.local != nil {
 		pools = append(pools, r.local)
 	}
-	r.mu.RUnlock()
-	for _, p := range pools {
+	return pools
+}
+
+// live counts the buffers that callers hold.
+func (r *rank) live() (count int, bytes int64) {
+	for _, p := range r.everyPool() {
 		c, b := p.held()
 		count, bytes = count+c, bytes+b
 	}
@@ -140,7 +145,7 @@ func (l *Library) OpenPool(domain uint64, text []byte) (int, error) {
 	return number, nil
 }
 
-// ClosePool gives a pool's memory back.
+// ClosePool gives a pool's memory back; live buffers are treated as by Close.
 func (l *Library) ClosePool(number int, force bool) error {
 	r, err := l.current()
 	if err != nil {
@@ -156,10 +161,12 @@ func (l *Library) ClosePool(number int, force bool) error {
 	if count, bytes := p.held(); count > 0 && !force {
 		return fmt.Errorf("closing pool %d: %d buffers of %d bytes: %w", number, count, bytes, ErrLive)
 	}
+	err = p.settled()
+	l.kept.keep(p)
 	r.mu.Lock()
 	r.pools[number] = nil
 	r.mu.Unlock()
-	return p.Close()
+	return errors.Join(err, p.Close())
 }
 
 // Alloc allocates from a pool on a foreign stream, for a call site.
@@ -200,16 +207,21 @@ func (p *pool) alloc(s *symmem.Stream, bytes int64, site symmem.Site) (uintptr, 
 }
 
 // Free gives a buffer back. With later it takes effect at the next event that ranks have in common.
+// Buffers of pools that were closed over them are freed at once.
 func (l *Library) Free(address uintptr, later bool) error {
-	r, err := l.current()
-	if err != nil {
+	r, notOpen := l.current()
+	if notOpen == nil {
+		if p := r.owner(address); p != nil {
+			return p.free(address, later)
+		}
+	}
+	if known, err := l.kept.free(address); known {
 		return err
 	}
-	p := r.owner(address)
-	if p == nil {
-		return fmt.Errorf("freeing %#x: %w", address, symmem.ErrForeign)
+	if notOpen != nil {
+		return notOpen
 	}
-	return p.free(address, later)
+	return fmt.Errorf("freeing %#x: %w", address, symmem.ErrForeign)
 }
 
 func (p *pool) free(address uintptr, later bool) error {

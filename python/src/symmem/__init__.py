@@ -186,7 +186,8 @@ def finalize(*, force: bool = False) -> None:
     exits.
 
     Args:
-        force: close although tensors are live. Their memory ends here, whoever uses it.
+        force: close although tensors are live. On the host their memory stays mapped until they are
+            freed; on GPUs it ends here, and nobody else is given its addresses.
 
     Raises:
         InvalidError: tensors are live still.
