@@ -172,13 +172,11 @@ func (q *Question) stray(rows []Row) error {
 
 // never reports whether a rank can never come to the wait. One that waits for us in an exchange
 // launches nothing before we come, so if it has launched fewer collectives than the one we are in,
-// neither of us can go on; and the same the other way round. One that has left may have done so
-// because another rank's process has ended, of which this rank hears within Grace: that is a better
-// reason.
+// neither of us can go on; and the same the other way round.
 func (q *Question) never(me, r *Row) bool {
 	switch {
 	case r.Left:
-		return q.Waited >= Grace
+		return true
 	case q.Collective != 0:
 		return r.InExchange > me.Exchanges && r.Submitted < q.Collective
 	case q.Exchange:

@@ -106,16 +106,11 @@ var verdicts = []judged{
 		name: "a rank has come and dies", b: Row{Lost: true}, c: Row{Missing: true}, want: none,
 	},
 	{
-		name: "a rank has just left without coming", question: Question{Waited: Grace - 1},
-		b: Row{Missing: true, Left: true}, want: none,
-	},
-	{
-		name: "a rank leaves without coming", question: Question{Waited: Grace},
-		b:    Row{Missing: true, Left: true},
+		name: "a rank leaves without coming", b: Row{Missing: true, Left: true},
 		want: verdict{"stray", []int{5}}, elsewhere: "has left the group",
 	},
 	{
-		name: "a rank leaves without coming, and its process ends", question: Question{Waited: Grace},
+		name: "a rank leaves without coming, and its process ends",
 		b:    Row{Missing: true, Left: true, Lost: true},
 		want: verdict{"stray", []int{5}}, elsewhere: "has left the group",
 	},
@@ -218,9 +213,8 @@ var verdicts = []judged{
 		b: Row{Left: true, Lost: true}, want: none,
 	},
 	{
-		name:     "work: a rank has left without it and ended",
-		question: Question{Work: true, Collective: atWork.Collective, FailedFor: -1, Waited: Grace},
-		b:        Row{Missing: true, Left: true, Lost: true}, want: verdict{"stray", []int{5}},
+		name: "work: a rank has left without it and ended", question: atWork,
+		b: Row{Missing: true, Left: true, Lost: true}, want: verdict{"stray", []int{5}},
 	},
 	{
 		name: "work: a rank that has launched it has just failed", question: atWork,
