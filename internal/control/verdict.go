@@ -97,6 +97,10 @@ type Verdict struct {
 	// Err is why the wait ends without success, or nil: Question.Cause, a RankLostError, PeerError,
 	// StrayError or TimeoutError of package driver.
 	Err error
+	// Left tells that Err is a StrayError about ranks that have left. They may have left because the
+	// process of another rank has ended, of which this rank hears within Grace: who can look again
+	// finds a better reason then.
+	Left bool
 	// Warning is what to warn of, or nil; the wait goes on.
 	Warning *driver.LateWarning
 }
@@ -141,7 +145,8 @@ func Judge(q *Question, rows []Row) Verdict {
 		}
 	}
 	if err := q.stray(rows); err != nil {
-		return Verdict{Err: err}
+		left := q.those(rows, func(r *Row) bool { return r.Missing && r.Left })
+		return Verdict{Err: err, Left: len(left) > 0}
 	}
 	return q.late(rows, missing)
 }
