@@ -93,30 +93,40 @@ func (d *DivergenceError) Ranks() map[int]Side {
 
 // divergence returns what an agreement of the group has found as an error, or nil.
 func (g *Group) divergence(v *agreement.Verdict) error {
+	return divergenceOf(v, g.ID(), g.ranks)
+}
+
+// divergenceOf returns what an agreement has found as an error, or nil. Members are the world ranks
+// of the ranks that agreed; nil leaves the ranks as they are, for a communicator of another library.
+func divergenceOf(v *agreement.Verdict, group string, members []int) error {
 	found := v.Divergence
 	if found == nil {
 		return nil
 	}
 	d := &DivergenceError{
-		Group: g.id, Members: g.Ranks(), Kind: DivergenceKind(found.Kind.String()),
+		Group: group, Members: slices.Clone(members), Kind: DivergenceKind(found.Kind.String()),
 		Pool: found.Pool(), PoolID: found.Ledger, Position: found.Position,
-		Others: g.world(found.Others), Deviant: g.world(found.Deviant),
-		Absent: g.world(found.Absent), Why: found.Why.String(), Message: found.Error(),
+		Others: worldRanks(found.Others, members), Deviant: worldRanks(found.Deviant, members),
+		Absent: worldRanks(found.Absent, members), Why: found.Why.String(), Message: found.Error(),
 	}
 	if found.Last > found.Position {
 		d.Last = found.Last
 	}
 	for _, one := range found.Variants {
-		d.Sides = append(d.Sides, Side{Ranks: g.world(one.Ranks), Event: one.What, Site: one.Site})
+		d.Sides = append(d.Sides,
+			Side{Ranks: worldRanks(one.Ranks, members), Event: one.What, Site: one.Site})
 	}
 	return d
 }
 
-// world returns the world ranks of ranks of the group, ascending.
-func (g *Group) world(own agreement.RankSet) []int {
+// worldRanks returns the world ranks of ranks of a group, ascending.
+func worldRanks(own agreement.RankSet, members []int) []int {
 	ranks := make([]int, 0, own.Len())
 	for r := range own.All() {
-		ranks = append(ranks, g.ranks[r])
+		if members != nil {
+			r = members[r]
+		}
+		ranks = append(ranks, r)
 	}
 	slices.Sort(ranks)
 	return ranks

@@ -159,7 +159,7 @@ func (gu *Guest) agree(ctx context.Context, p *Pool, pending []*segment) error {
 	}
 	verdict, err := agreement.Run(ctx, gu.native.Exchange, machine)
 	if err == nil {
-		err = verdict.Err()
+		err = divergenceOf(verdict, gu.name, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("comparing before a registration with communicator %q: %w", gu.name, err)
