@@ -11,18 +11,24 @@ import (
 
 var _ control.Messages = (*plane)(nil)
 
-// shown is the sender's end of a message, as the receiver can see it.
+// shown is one end of a message, as the other rank can see it.
 type shown struct{ digest, tag, after, _ uint64 }
 
 // shownMessages is how many messages back are known, a power of two.
 const shownMessages = 2048
 
-var _ [pairFrames*unsafe.Sizeof(frame{}) - shownMessages*unsafe.Sizeof(shown{})]struct{}
+// shownEnds are the ends of the latest messages of a pair, in the place of frames.
+type shownEnds struct{ sent, received [shownMessages]shown }
 
-// shownAt returns where the sender shows its end of a message, in the place of frames.
-func (p *pair) shownAt(number uint64) *shown {
-	ring := (*[shownMessages]shown)(unsafe.Pointer(&p.frames))
-	return &ring[number%shownMessages]
+var _ [pairFrames*unsafe.Sizeof(frame{}) - unsafe.Sizeof(shownEnds{})]struct{}
+
+// endAt returns where an end of a message is shown, and the word that says up to which number.
+func (p *pair) endAt(o driver.Operation, number uint64) (at *shown, latest *uint64) {
+	ends := (*shownEnds)(unsafe.Pointer(&p.frames))
+	if o == driver.Recv {
+		return &ends.received[number%shownMessages], &p.taken
+	}
+	return &ends.sent[number%shownMessages], &p.posted
 }
 
 // mailboxOf finds the mailbox of a message, or nil after Close.
@@ -34,8 +40,7 @@ func (p *plane) mailboxOf(call *driver.Call) *pair {
 	return pairIn(p.region.Base(), len(p.blocks), from, to)
 }
 
-// showing counts the messages that were shown to a peer, and to how many receives of this rank's it
-// has been told.
+// showing counts the messages to and from a peer whose ends this rank has shown.
 type showing struct{ sends, receives uint64 }
 
 // Offer shows this rank's end of the next message.
@@ -51,17 +56,21 @@ func (p *plane) Offer(call *driver.Call) control.Message {
 		return m
 	}
 	defer p.leave()
-	box := p.mailboxOf(call)
-	if call.Operation == driver.Recv {
-		spin.StoreRelease64(&box.taken, m.Number)
-		return m
-	}
-	s := box.shownAt(m.Number)
-	spin.StoreRelease64(&s.digest, call.Digest)
-	spin.StoreRelease64(&s.tag, uint64(call.Tag))
-	spin.StoreRelease64(&s.after, m.After)
-	spin.StoreRelease64(&box.posted, m.Number)
+	at, latest := p.mailboxOf(call).endAt(call.Operation, m.Number)
+	spin.StoreRelease64(&at.digest, call.Digest)
+	spin.StoreRelease64(&at.tag, uint64(call.Tag))
+	spin.StoreRelease64(&at.after, m.After)
+	// With a fence, so that of two ranks which show theirs and then look, one sees the other's.
+	atomic.StoreUint64(latest, m.Number)
 	return m
+}
+
+// other is the operation of the other end of a message.
+func other(o driver.Operation) driver.Operation {
+	if o == driver.Send {
+		return driver.Recv
+	}
+	return driver.Send
 }
 
 // Answered tells whether the peer has shown its end.
@@ -70,27 +79,25 @@ func (p *plane) Answered(call *driver.Call, number uint64) bool {
 		return false
 	}
 	defer p.leave()
-	box := p.mailboxOf(call)
-	if call.Operation == driver.Recv {
-		return spin.LoadAcquire64(&box.posted) >= number
-	}
-	return spin.LoadAcquire64(&box.taken) >= number
+	_, latest := p.mailboxOf(call).endAt(other(call.Operation), number)
+	return spin.LoadAcquire64(latest) >= number
 }
 
-// Theirs returns what the sender has shown of a message that this rank receives.
-func (p *plane) Theirs(call *driver.Call, number uint64) (theirs control.Sent, known bool) {
-	if call.Operation != driver.Recv || p.enter() != nil {
+// Theirs returns what the peer has shown of its end of a message.
+func (p *plane) Theirs(call *driver.Call, number uint64) (theirs control.End, known bool) {
+	if p.enter() != nil {
 		return theirs, false
 	}
 	defer p.leave()
-	box := p.mailboxOf(call)
-	s := box.shownAt(number)
-	theirs = control.Sent{
-		Digest: spin.LoadAcquire64(&s.digest), Tag: spin.LoadAcquire64(&s.tag),
-		After: spin.LoadAcquire64(&s.after),
+	at, latest := p.mailboxOf(call).endAt(other(call.Operation), number)
+	if spin.LoadAcquire64(latest) < number {
+		return theirs, false
 	}
-	posted := spin.LoadAcquire64(&box.posted)
-	return theirs, number <= posted && posted < number+shownMessages
+	theirs = control.End{
+		Digest: spin.LoadAcquire64(&at.digest), Tag: spin.LoadAcquire64(&at.tag),
+		After: spin.LoadAcquire64(&at.after),
+	}
+	return theirs, spin.LoadAcquire64(latest) < number+shownMessages
 }
 
 // Lost tells whether the process of a rank has ended.

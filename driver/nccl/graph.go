@@ -199,6 +199,9 @@ func (g *graph) queue(s *stream, sent []*message) error {
 			return err
 		}
 	}
+	if err := s.follow(sent...); err != nil {
+		return err
+	}
 	if err := g.device.cuda.GraphLaunch(g.exec, s.handle); err != nil {
 		return err
 	}

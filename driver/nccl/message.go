@@ -14,7 +14,8 @@ import (
 
 // message is one end of a message that is under way.
 type message struct {
-	plan *plan
+	plan   *plan
+	stream *stream
 	control.Message
 	tag   uint32
 	check bool
@@ -33,7 +34,18 @@ type messages struct {
 
 	mu  ranked.Mutex[messagesMu]
 	all []*message // guarded by mu
+	// last is the message that was queued last on each lane; guarded by mu.
+	last map[lane]*message
 }
+
+// lane is a direction between this rank and a peer. Its messages share the slots of a mailbox, so
+// they go one after the other, in the order of calls, whatever their streams.
+type lane struct {
+	operation driver.Operation
+	peer      int
+}
+
+func (p *plan) lane() lane { return lane{p.Operation, p.Root} }
 
 // prune forgets the messages that have gone. mu is held.
 func (m *messages) prune() {
@@ -71,13 +83,33 @@ func (c *communicator) offer(s *stream, p *plan) (*message, error) {
 	}
 	check := c.check.Load()
 	m := &message{
-		plan: p, Message: c.messages.known.Offer(&p.Call), check: check, tag: tagOf(p, check),
+		plan: p, stream: s, Message: c.messages.known.Offer(&p.Call), check: check, tag: tagOf(p, check),
 		since: time.Now(), done: c.device.newEvent(),
+	}
+	// Who comes second compares, before anything is queued.
+	if err := c.compareEnds(m); err != nil {
+		return nil, c.plane.Fail(err)
 	}
 	ticket := c.history.message(p)
 	c.busy.note(s)
 	s.last, s.ticket, s.operation = c, ticket, p.Operation
 	return m, nil
+}
+
+// follow makes a stream wait for the message before on each lane, if that is on another stream. It is
+// called on a thread of the device; s.mu is held.
+func (s *stream) follow(messages ...*message) error {
+	var errs []error
+	for _, m := range messages {
+		known := &m.plan.c.messages
+		known.mu.Lock()
+		last := known.last[m.plan.lane()]
+		known.mu.Unlock()
+		if last != nil && last.stream != s {
+			errs = append(errs, last.done.holdUp(s.handle, s.device.cuda))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // track has the watcher look after a message whose work is queued. It is called on a thread of the
@@ -87,6 +119,10 @@ func (c *communicator) track(s *stream, m *message) error {
 	c.messages.mu.Lock()
 	defer c.messages.mu.Unlock()
 	c.messages.all = append(c.messages.all, m)
+	if c.messages.last == nil {
+		c.messages.last = map[lane]*message{}
+	}
+	c.messages.last[m.plan.lane()] = m
 	return err
 }
 
@@ -97,7 +133,7 @@ func (c *communicator) transfer(s *stream, p *plan) error {
 		return err
 	}
 	err = c.device.do(func() error {
-		return errors.Join(c.move(p, m.tag, s.handle), c.track(s, m), s.keepUp())
+		return errors.Join(s.follow(m), c.move(p, m.tag, s.handle), c.track(s, m), s.keepUp())
 	})
 	if err != nil {
 		err = c.breakOff(p, err)
@@ -161,26 +197,31 @@ func (m *message) doing() string {
 		m.Number, p.bytes(), p.Tag, preposition, p.c.cfg.Ranks[p.Root], p.c.cfg.Name())
 }
 
-// compareEnds compares this rank's end of a message that it receives with the sender's.
+// compareEnds compares this rank's end of a message with the peer's, if that is known. Digests are
+// compared by the receiver.
 func (c *communicator) compareEnds(m *message) error {
-	theirs, known := c.messages.known.Theirs(&m.plan.Call, m.Number)
+	p := m.plan
+	theirs, known := c.messages.known.Theirs(&p.Call, m.Number)
 	if !known {
 		return nil
 	}
-	from := c.cfg.Ranks[m.plan.Root]
 	e := &driver.MessageError{Group: c.cfg.Name(), Ends: []driver.MessageEnds{{
-		From: from, To: c.cfg.Ranks[c.cfg.Rank], Tag: m.plan.Tag, Number: m.Number,
+		From: c.cfg.Ranks[p.Root], To: c.cfg.Ranks[c.cfg.Rank], Tag: p.Tag, Number: m.Number,
 	}}}
 	ends := &e.Ends[0]
 	switch {
-	case theirs.Tag != uint64(m.plan.Tag):
-		e.Fault, ends.Sent, ends.Received = driver.MessageTagsDiffer, theirs.Tag, uint64(m.plan.Tag)
+	case theirs.Tag != uint64(p.Tag):
+		e.Fault, ends.Sent, ends.Received = driver.MessageTagsDiffer, theirs.Tag, uint64(p.Tag)
 	case c.cfg.Strict && theirs.After != m.After:
 		e.Fault, ends.Sent, ends.Received = driver.MessagesOutOfStep, theirs.After, m.After
-	case m.check && theirs.Digest != m.plan.Digest:
-		return c.cfg.Mismatch(m.Number, &m.plan.Call, m.plan.Root)
+	case m.check && p.Operation == driver.Recv && theirs.Digest != p.Digest:
+		return c.cfg.Mismatch(m.Number, &p.Call, p.Root)
 	default:
 		return nil
+	}
+	if p.Operation == driver.Send {
+		ends.From, ends.To = ends.To, ends.From
+		ends.Sent, ends.Received = ends.Received, ends.Sent
 	}
 	return e
 }

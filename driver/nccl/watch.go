@@ -176,6 +176,9 @@ func (c *communicator) waitFor(ticket uint64, operation driver.Operation) contro
 			if err := c.faulted(); err != nil {
 				return err
 			}
+			if err := c.examineMessages(); err != nil {
+				return err
+			}
 			return c.strayed(ticket)
 		},
 	}

@@ -12,9 +12,10 @@ type Messages interface {
 	Offer(call *driver.Call) Message
 	// Answered tells whether the peer has shown its end of a message.
 	Answered(call *driver.Call, number uint64) bool
-	// Theirs returns what the sender has shown of a message that this rank receives. It knows only
-	// of one that was Answered, and of the latest thousands of messages.
-	Theirs(call *driver.Call, number uint64) (theirs Sent, known bool)
+	// Theirs returns what the peer has shown of its end of a message. It is known if it was Answered
+	// and is one of the latest thousands. Of two ranks that Offer a message and then ask, at least one
+	// knows the other's end.
+	Theirs(call *driver.Call, number uint64) (theirs End, known bool)
 	// Lost tells whether the process of a rank of the group has ended.
 	Lost(peer int) bool
 }
@@ -27,8 +28,8 @@ type Message struct {
 	After uint64
 }
 
-// Sent is what the sender shows of a message.
-type Sent struct {
+// End is what a rank shows of its end of a message.
+type End struct {
 	// Digest and Tag are those of its call; After is how many tickets it had taken before.
 	Digest, Tag, After uint64
 }
