@@ -86,7 +86,12 @@ func (b Buffer) Free() error {
 }
 
 // UseOn notes that another stream uses the buffer: after Free the memory is kept until that use is
-// done. Collectives, Copy and Fill note it by themselves.
+// done. Collectives, Copy and Fill note it by themselves, on the ranks that call them.
+//
+// When the memory comes back decides where later buffers lie, so all ranks of the pool's domain
+// note the same uses: where only some of them work on a buffer on another stream, as in a
+// collective of a smaller group, the others call UseOn for it, and Synchronize their stream in the
+// same places.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)

@@ -137,6 +137,9 @@ func (s *Stream) pinned(m Memory) (bool, error) {
 // Launch queues the captured work on a stream. It returns ErrClosed where the graph, or a pool that
 // it uses, is closed.
 func (g *Graph) Launch(s *Stream) error {
+	if g == nil || g.work == nil {
+		return invalid("launching no graph")
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if s == nil {
@@ -160,6 +163,9 @@ func (g *Graph) Launch(s *Stream) error {
 // histories, so ranks of a domain close graphs in the same places. No launch may be queued still.
 // A second Close does nothing.
 func (g *Graph) Close() error {
+	if g == nil || g.work == nil {
+		return invalid("closing no graph")
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {

@@ -143,6 +143,16 @@ func TestACaptureOverMemoryWithoutAWindowTakesThePlainPath(t *testing.T) {
 	})
 }
 
+func TestNoGraphIsRefused(t *testing.T) {
+	for _, g := range []*symmem.Graph{nil, {}} {
+		for _, err := range []error{g.Launch(nil), g.Close()} {
+			if !errors.Is(err, symmem.ErrInvalid) {
+				t.Errorf("got %v", err)
+			}
+		}
+	}
+}
+
 func TestCapturesThatCannotBe(t *testing.T) {
 	together(t, 1, symmem.Options{}, func(r *rank) {
 		s := r.DefaultStream()

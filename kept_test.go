@@ -12,8 +12,8 @@ var closings = map[string]func(r *rank, p *symmem.Pool) error{
 	"the runtime": func(r *rank, _ *symmem.Pool) error { return r.Close() },
 }
 
-// freeKept frees a buffer of a pool that was closed, which gives its memory back on the host; on GPUs
-// that is gone.
+// freeKept frees a buffer of a pool that was closed, which gives its memory back on the host; on
+// GPUs that is gone.
 func (r *rank) freeKept(b symmem.Buffer) {
 	r.t.Helper()
 	if err := b.Free(); r.Device().Addressable {

@@ -399,6 +399,19 @@ func TestTablesAreFoundByDeviceAndRanks(t *testing.T) {
 	})
 }
 
+func TestWithoutAHomeThereIsNoTable(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", "")
+	for name, home := range map[string]string{"none": "", "one that is not a folder": os.DevNull} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("HOME", home)
+			table := alone(t).World().Stats().Tuning.Table
+			if !strings.HasPrefix(table, "built-in table of ") {
+				t.Errorf("got %s", table)
+			}
+		})
+	}
+}
+
 func TestTheEnvironmentSaysWhatOptionsLeaveOut(t *testing.T) {
 	file := tableOf(t, "4KiB")
 	t.Setenv("SYMMEM_TUNING", file)

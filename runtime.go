@@ -162,10 +162,11 @@ func (rt *Runtime) Device() driver.Info { return rt.device.Info() }
 // Check returns the level at which ranks compare.
 func (rt *Runtime) Check() CheckLevel { return rt.level.load() }
 
-// Close leaves every group and gives all memory back. It waits for queued work, bounded by the
-// timeout, and for no other rank, except that the rank that serves the store waits for the others
-// to leave, until the timeout has passed since the call (and 1 s at least), and that a fault of a
-// group which nobody was told of is found out together. Ranks that have ended are not waited for.
+// Close leaves every group and gives back all memory without live buffers; Pool.Close says what
+// becomes of those. It waits for queued work, bounded by the timeout, and for no other rank, except
+// that the rank that serves the store waits for the others to leave, until the timeout has passed
+// since the call (and 1 s at least), and that a fault of a group which nobody was told of is found
+// out together. Ranks that have ended are not waited for.
 // The error says it once, however many streams had it. A second Close does nothing.
 func (rt *Runtime) Close() error {
 	rt.mu.Lock()

@@ -43,7 +43,12 @@ func (p *Pool) BeginDisabled() Scope { return Scope{pool: p.rt.local} }
 func (s *Scope) Enabled() bool { return s.group != nil }
 
 // Alloc returns a buffer for use on the default stream. See Pool.Alloc.
-func (s *Scope) Alloc(bytes int64) (Buffer, error) { return s.AllocOn(s.pool.rt.stream, bytes) }
+func (s *Scope) Alloc(bytes int64) (Buffer, error) {
+	if err := s.usable(); err != nil {
+		return Buffer{}, err
+	}
+	return s.pool.Alloc(bytes)
+}
 
 // AllocOn returns a buffer for use on a stream. See Pool.AllocOn.
 func (s *Scope) AllocOn(on *Stream, bytes int64) (Buffer, error) {
@@ -56,6 +61,9 @@ func (s *Scope) AllocOn(on *Stream, bytes int64) (Buffer, error) {
 func (s *Scope) usable() error {
 	if s.ended {
 		return fmt.Errorf("scope: %w", ErrClosed)
+	}
+	if s.pool == nil {
+		return invalid("a scope that no pool has begun")
 	}
 	return s.err
 }

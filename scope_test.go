@@ -208,3 +208,15 @@ func TestNoGroupAndAClosedOneAreRefused(t *testing.T) {
 		r.is(s.End(r.ctx), symmem.ErrClosed)
 	})
 }
+
+func TestAScopeThatNoPoolHasBegunIsRefused(t *testing.T) {
+	var s symmem.Scope
+	_, err := s.Alloc(512)
+	_, errOn := s.AllocOn(nil, 512)
+	for _, err := range []error{err, errOn, s.End(t.Context())} {
+		if !errors.Is(err, symmem.ErrInvalid) {
+			t.Errorf("got %v", err)
+		}
+	}
+	s.Abandon()
+}

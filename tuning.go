@@ -37,7 +37,8 @@ type Tuning struct {
 }
 
 // TuningFile is where symmem tune writes the table of a device and a number of ranks, and where
-// Open looks for it: below $XDG_CONFIG_HOME, or .config in the home directory.
+// Open looks for it: below $XDG_CONFIG_HOME, or .config in the home directory. Without either it is
+// an error; Open then goes on without a file, as it does where it may not look into the directory.
 func TuningFile(device string, ranks int) (string, error) {
 	folder, err := os.UserConfigDir()
 	if err != nil {
@@ -89,10 +90,11 @@ func (rt *Runtime) tableFor(ranks int) (*tuning.Table, error) {
 	return table, nil
 }
 
-// exists tells whether there is a file. One that cannot be looked at is there: reading it says why.
+// exists reports whether there is a file. Where this cannot be known, as in a home directory of
+// somebody else, there is none.
 func exists(file string) bool {
 	_, err := os.Stat(file)
-	return !errors.Is(err, fs.ErrNotExist)
+	return err == nil
 }
 
 // terms are what ranks must have in common to communicate, and where they run. Ranks exchange them

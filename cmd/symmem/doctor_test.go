@@ -98,3 +98,17 @@ func TestDoctorScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
 	})
 }
+
+func TestDoctorGoesOnWhereThereIsNoHome(t *testing.T) {
+	command(t) // is compiled with a home
+	for name, home := range map[string]string{"none": "", "one that is no folder": os.DevNull} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("HOME", home)
+			t.Setenv("XDG_CONFIG_HOME", "")
+			code, stdout, stderr := symmemRun(t, "doctor", "--backend=host")
+			if code != exitOK || !strings.Contains(stdout, "all is well") {
+				t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+			}
+		})
+	}
+}

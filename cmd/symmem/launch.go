@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -94,6 +95,9 @@ func (f *launchFlags) parse(args []string) error {
 func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 	if err := f.parse(args); err != nil {
 		return err
+	}
+	if f.summary == "" && cmd.Flags().Changed("summary") {
+		return errors.New("--summary needs the name of a file")
 	}
 	spec := launch.Spec{
 		Ranks: f.ranks, Command: args, MasterPort: f.port, Stdin: cmd.InOrStdin(),

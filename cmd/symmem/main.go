@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -21,10 +22,18 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root := newRootCommand()
 	root.SetArgs(args)
 	root.SetIn(stdin)
-	root.SetOut(stdout)
+	out := &output{Writer: stdout}
+	root.SetOut(out)
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
-	return report(stderr, cmd, err)
+	if err == nil && out.err != nil {
+		err = fmt.Errorf("writing to standard output: %w", out.err)
+	}
+	code := report(stderr, cmd, err)
+	if code == exitUsage && err != nil && !out.written && wantsJSON(cmd, args) {
+		writeFailure(stdout, code, err)
+	}
+	return code
 }
 
 // report prints an error that was not printed where it arose, and returns its exit code.
@@ -39,6 +48,9 @@ func report(stderr io.Writer, cmd *cobra.Command, err error) int {
 		}
 		return exit.code
 	}
-	fmt.Fprintf(stderr, "symmem: %v\nRun '%s --help' for what it takes.\n", err, cmd.CommandPath())
+	fmt.Fprintf(stderr, "symmem: %v\n", err)
+	if system := syscall.Errno(0); !errors.As(err, &system) {
+		fmt.Fprintf(stderr, "Run '%s --help' for what it takes.\n", cmd.CommandPath())
+	}
 	return exitUsage
 }

@@ -92,14 +92,15 @@ func discover(cmd *cobra.Command, ranks int, started bool) (rendezvous.World, er
 // keepStdout keeps standard output for what the command prints. NCCL writes its log there, which
 // would be among JSON; it goes to standard error.
 func keepStdout(cmd *cobra.Command) error {
-	if cmd.OutOrStdout() != os.Stdout {
+	out, ok := cmd.OutOrStdout().(*output)
+	if !ok || out.Writer != os.Stdout {
 		return nil
 	}
 	stdout, err := sys.TakeStdout()
 	if err != nil {
 		return exitWith(exitUsage, err)
 	}
-	cmd.SetOut(stdout)
+	out.Writer = stdout
 	return nil
 }
 

@@ -5,7 +5,8 @@ import "github.com/spf13/cobra"
 const rootLong = `symmem keeps buffers of collectives at one place on all ranks, and proves it.
 
 Exit codes: 0 all is well; 1 a sum was wrong or ranks differ; 2 the command could not run, or not
-to its end; 128 + n it was ended by signal n.
+to its end; 128 + n it was ended by signal n. With --json a command that could not run, and has
+printed nothing else, prints {"error", "code"}.
 
 Variables, which flags and options of programs go before: SYMMEM_BACKEND, where memory comes from;
 SYMMEM_PATH, the path of collectives; SYMMEM_TUNING, the table that chooses it.`

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 )
@@ -30,6 +32,22 @@ func TestWhatNCCLLogsIsNotInTheReport(t *testing.T) {
 		}
 		if !strings.Contains(stderr, "NCCL INFO") {
 			t.Errorf("%s: nothing of NCCL's log is on standard error:\n%.500s", command, stderr)
+		}
+	}
+}
+
+func TestOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	for _, line := range []string{"help", "verify --help", "version", "version --json"} {
+		var stderr bytes.Buffer
+		code := run(t.Context(), strings.Fields(line), nil, full, &stderr)
+		if said := stderr.String(); code != exitUsage || strings.Contains(said, "Run 'symmem") ||
+			strings.Count(said, "no space left on device") != 1 {
+			t.Errorf("%s: exit code %d, %q", line, code, said)
 		}
 	}
 }

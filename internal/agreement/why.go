@@ -56,7 +56,8 @@ func (w Why) sentence(n Names, deviant, usual RankSet) string {
 	case WhySize:
 		return fmt.Sprintf("%s %s another size than %s", a, have, b)
 	case WhyPlace:
-		return fmt.Sprintf("%s %s the same request at another place than %s", a, have, b)
+		return fmt.Sprintf("%s %s the same request at another place than %s (so ranks place by address, "+
+			"or differ in the streams that used a buffer before its free: see UseOn)", a, have, b)
 	case WhyOrder:
 		return fmt.Sprintf("%s %s the same events in another order than %s", a, have, b)
 	case WhyStream:

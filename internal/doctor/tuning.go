@@ -1,9 +1,8 @@
 package doctor
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
+	"os"
 
 	"symmem/internal/tuning"
 )
@@ -38,7 +37,7 @@ func LookAtTuning(backend, device string, ranks int, file string, required bool)
 	switch {
 	case err == nil:
 		table.Origin = "table " + file
-	case required || !errors.Is(err, fs.ErrNotExist):
+	case required || exists(file):
 		t.Error = err.Error()
 		return t
 	case device == "" && backend != "host":
@@ -63,6 +62,12 @@ func LookAtTuning(backend, device string, ranks int, file string, required bool)
 		}
 	}
 	return t
+}
+
+// exists reports whether symmem.Open takes a file for one: where it may not look there is none.
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
 
 func judgeTuning(f *Facts, s *Section) {
