@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"symmem"
+	"symmem/internal/sys/systest"
 )
 
 // aloneVariable makes a process a rank that sees its own GPU alone; it is the number of that GPU.
@@ -80,7 +81,7 @@ func TestRanksThatSeeTheirOwnGPUAloneSayWhyTheyDoNotGoDirect(t *testing.T) {
 	store := "unix:@symmem-test-" + rand.Text()
 	var processes []*exec.Cmd
 	for number := range 2 {
-		c := exec.CommandContext(t.Context(), os.Args[0])
+		c := systest.Command(t, systest.Patience, os.Args[0])
 		c.Env = append(os.Environ(), storeVariable+"="+store,
 			aloneVariable+"="+strconv.Itoa(number), "CUDA_VISIBLE_DEVICES="+seen[number])
 		out := &bytes.Buffer{}

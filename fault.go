@@ -83,8 +83,8 @@ func (g *Group) watch() {
 // settle waits for what the ranks find out about a fault that a call of the backend has returned.
 // An error that is no fault of the group is returned as it is.
 func (g *Group) settle(err error) error {
-	if err == nil || !g.raised(err) {
-		return err
+	if err == nil || errors.Is(err, driver.ErrInterrupted) || !g.raised(err) {
+		return err // who is interrupted does not wait for the others once more
 	}
 	ranked.Waiting()
 	<-g.fault.ended
@@ -250,15 +250,19 @@ func (g *Group) conclude(cause error, all reports) error {
 // where they say nothing any more, those of whom others do.
 func (g *Group) aborted(reports []report) error {
 	var ranks []int
+	why := ""
 	for _, r := range reports {
 		ranks = append(ranks, r.Ranks...)
 		if len(r.Ranks) == 0 {
 			ranks = append(ranks, r.from)
+			if r.Interrupted {
+				why = ": " + r.Text
+			}
 		}
 	}
 	slices.Sort(ranks)
-	return fmt.Errorf("group %s: %w by %s", g.ID(), ErrAborted,
-		driver.RanksOf(slices.Compact(ranks), g.ranks))
+	return fmt.Errorf("group %s: %w by %s%s", g.ID(), ErrAborted,
+		driver.RanksOf(slices.Compact(ranks), g.ranks), why)
 }
 
 // comparable are the histories that ranks compare after a fault. Those that are still on their way

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"symmem"
+	"symmem/internal/sys/systest"
 )
 
 // Variables by which a test tells a process which rank of which world it is.
@@ -251,7 +252,7 @@ func startRank(
 	t *testing.T, store, inside string, number, ranks, victim int, env ...string,
 ) *exec.Cmd {
 	t.Helper()
-	c := exec.CommandContext(t.Context(), os.Args[0])
+	c := systest.Command(t, systest.Patience, os.Args[0])
 	c.Env = append(append(os.Environ(), env...), storeVariable+"="+store, insideVariable+"="+inside,
 		rankVariable+"="+strconv.Itoa(number), sizeVariable+"="+strconv.Itoa(ranks),
 		victimVariable+"="+strconv.Itoa(victim))

@@ -99,6 +99,10 @@ type Options struct {
 	// Scatter, if not 0, makes segments land at addresses drawn from this number and the rank, as
 	// a GPU driver does: with Policy PlaceByAddress that shows what goes wrong without symmem.
 	Scatter uint64
+	// Interrupted, if set, is asked some hundred times a second by collectives that wait for other
+	// ranks on their caller's goroutine, where no context ends them. An error ends the wait, and the
+	// group with it; it has to wrap driver.ErrInterrupted. It must be quick, and call nothing here.
+	Interrupted func() error
 }
 
 // envBackend names the backend where options do not.

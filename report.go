@@ -18,6 +18,8 @@ type report struct {
 	Activity map[int]string `json:"activity"`
 	Members  []int          `json:"members,omitempty"`
 	Text     string         `json:"text"`
+	// Interrupted tells that the caller of a rank wanted its wait to end.
+	Interrupted bool `json:"interrupted,omitempty"`
 	// Divergence is the error itself, where it is one.
 	Divergence *DivergenceError `json:"divergence,omitempty"`
 	// Messages is the error itself, where it is about messages.
@@ -80,6 +82,8 @@ func reportOf(cause error) report {
 		return report{Kind: kindAborted, Ranks: peer.Ranks, Text: cause.Error()}
 	case errors.Is(cause, driver.ErrAborted):
 		return report{Kind: kindAborted, Text: cause.Error()}
+	case errors.Is(cause, driver.ErrInterrupted):
+		return report{Kind: kindAborted, Text: cause.Error(), Interrupted: true}
 	case errors.As(cause, &peer):
 		return report{Kind: kindPeer, Doing: peer.Doing}
 	case errors.Is(cause, driver.ErrFault):

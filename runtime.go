@@ -126,7 +126,7 @@ func (rt *Runtime) open(ctx context.Context) error {
 		rt.device, err = b.Open(ctx, driver.Config{
 			Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.ordinal(), Store: rt.store,
 			Timeout: rt.opts.Timeout, Scatter: rt.opts.Scatter,
-			Late: rt.opts.late(),
+			Late: rt.opts.late(), Interrupted: rt.opts.Interrupted,
 		})
 		return err
 	})

@@ -2,7 +2,6 @@ package symmem_test
 
 import (
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -11,6 +10,7 @@ import (
 
 	"symmem"
 	"symmem/internal/sys"
+	"symmem/internal/sys/systest"
 )
 
 // memoryVariable is how many bytes each device of the software GPU has.
@@ -21,7 +21,7 @@ const memoryVariable = "SOFTGPU_MEMORY"
 // for each segment the more there are makes minutes of it.
 func TestThousandsOfSegments(t *testing.T) {
 	if os.Getenv(backendVariable) == "nccl" && os.Getenv(memoryVariable) == "" {
-		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$",
+		c := systest.Command(t, 4*time.Minute, os.Args[0], "-test.run=^"+t.Name()+"$",
 			"-test.timeout=3m")
 		c.Env = append(os.Environ(), memoryVariable+"="+strconv.Itoa(64<<30))
 		if said, err := c.CombinedOutput(); err != nil {

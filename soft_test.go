@@ -5,8 +5,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"symmem/driver/nccl/softgpu"
+	"symmem/internal/sys/systest"
 )
 
 // racing tells that this run has the race detector.
@@ -28,7 +30,7 @@ func TestTheGPUBackendOnASoftwareGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := exec.CommandContext(t.Context(), unraced(t),
+	c := systest.Command(t, 6*time.Minute, unraced(t),
 		"-test.short", "-test.timeout=5m", "-rapid.checks=20", "-rapid.nofailfile")
 	c.Env = append(os.Environ(), backendVariable+"=nccl", "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl,
 		"SOFTGPU_FABRIC=1")

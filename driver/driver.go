@@ -35,6 +35,10 @@ type Config struct {
 	// device as soon as it is mapped. That is local to the rank, makes no window, and lets the plain
 	// path do without copies where the library can.
 	LocalRegistration bool
+	// Interrupted, if set, is asked now and then by waits for peers that take long, on the
+	// goroutine that waits and perhaps with the lock of a stream held. An error ends the wait, and
+	// with it the group; it wraps ErrInterrupted. It must be quick and may be called at any time.
+	Interrupted func() error
 }
 
 // Store is a key-value store that all ranks of the world share.

@@ -5,9 +5,8 @@
 
 API int symmem_collective(uint64_t group, int operation, int64_t count, int type, int op, int root,
                           int path, const void *send, void *recv, uint64_t stream) {
-	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
-	return goCollective(group, operation, count, type, op, root, path, (void *)send, recv, stream,
-	                    symmem_current_site());
+	return WAITING(goCollective(group, operation, count, type, op, root, path, (void *)send, recv,
+	                            stream, symmem_current_site()));
 }
 
 API int symmem_all_reduce(uint64_t group, int64_t count, int type, int op, int path,
@@ -40,32 +39,28 @@ API int symmem_all_to_all_v(uint64_t group, size_t ranks, const int64_t *send_co
                             const int64_t *send_offsets, const int64_t *recv_counts,
                             const int64_t *recv_offsets, int type, const void *send, void *recv,
                             uint64_t stream) {
-	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
-	return goAllToAllV(group, ranks, (int64_t *)send_counts, (int64_t *)send_offsets,
-	                   (int64_t *)recv_counts, (int64_t *)recv_offsets, type, (void *)send, recv, stream,
-	                   symmem_current_site());
+	return WAITING(goAllToAllV(group, ranks, (int64_t *)send_counts, (int64_t *)send_offsets,
+	                           (int64_t *)recv_counts, (int64_t *)recv_offsets, type, (void *)send,
+	                           recv, stream, symmem_current_site()));
 }
 
 API int symmem_send(uint64_t group, int64_t count, int type, int peer, int tag, const void *send,
                     uint64_t stream) {
-	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
-	return goMessage(group, SYMMEM_SEND, count, type, peer, tag, (void *)send, NULL, stream,
-	                 symmem_current_site());
+	return WAITING(goMessage(group, SYMMEM_SEND, count, type, peer, tag, (void *)send, NULL, stream,
+	                         symmem_current_site()));
 }
 
 API int symmem_recv(uint64_t group, int64_t count, int type, int source, int tag, void *recv,
                     int32_t *from, uint64_t stream) {
-	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
-	return goMessage(group, SYMMEM_RECV, count, type, source, tag, recv, from, stream,
-	                 symmem_current_site());
+	return WAITING(goMessage(group, SYMMEM_RECV, count, type, source, tag, recv, from, stream,
+	                         symmem_current_site()));
 }
 
 API int symmem_all_reduce_rms_norm(uint64_t group, int64_t rows, int64_t hidden, float epsilon,
                                    const void *input, void *residual, const void *weight,
                                    void *output, uint64_t stream) {
-	if (__builtin_expect(symmem_forked, 0)) return SYMMEM_ERR_FORKED;
-	return goNorm(group, rows, hidden, epsilon, (void *)input, residual, (void *)weight, output,
-	              stream, symmem_current_site());
+	return WAITING(goNorm(group, rows, hidden, epsilon, (void *)input, residual, (void *)weight,
+	                      output, stream, symmem_current_site()));
 }
 
 API int symmem_barrier(uint64_t group, uint64_t stream) {

@@ -3,7 +3,6 @@
 package main_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"symmem/driver/nccl/softgpu"
+	"symmem/internal/sys/systest"
 )
 
 // built is what all tests of this package use: the library, the program in C that drives it, and
@@ -77,10 +77,8 @@ const deadline = 100 * time.Second
 func drive(t *testing.T, ranks int, scenario string, environment ...string) string {
 	t.Helper()
 	b := build(t)
-	ctx, cancel := context.WithTimeout(t.Context(), deadline)
-	defer cancel()
-	c := exec.CommandContext(ctx, b.command, "launch", "-n", fmt.Sprint(ranks), "--",
-		b.drive, scenario)
+	c := systest.Command(t, deadline, b.command, "launch", "-n", fmt.Sprint(ranks), "--", b.drive,
+		scenario)
 	c.Env = append(os.Environ(), environment...)
 	out, err := c.CombinedOutput()
 	if err != nil {

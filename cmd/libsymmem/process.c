@@ -9,9 +9,10 @@ extern char **environ;
 
 _Alignas(64) int64_t symmem_words[SYMMEM_WORDS];
 volatile int symmem_forked;
+volatile int symmem_unusual;
 volatile int symmem_exiting;
 
-static void in_child(void) { symmem_forked = 1; }
+static void in_child(void) { symmem_forked = symmem_unusual = 1; }
 
 /* Registered when the library is loaded, so that no fork is missed. It calls no Go. */
 __attribute__((constructor)) static void watch_forks(void) {

@@ -6,9 +6,9 @@
 
 #define CALL(call) (__builtin_expect(symmem_forked, 0) ? SYMMEM_ERR_FORKED : (call))
 
-API int symmem_open(size_t n, const char *options) { return CALL(goOpen(n, (char *)options)); }
+API int symmem_open(size_t n, const char *options) { return WAITING(goOpen(n, (char *)options)); }
 
-API int symmem_close(int force) { return CALL(goClose(force)); }
+API int symmem_close(int force) { return WAITING(goClose(force)); }
 
 API int symmem_is_open(void) { return symmem_forked ? 0 : goIsOpen(); }
 
@@ -22,10 +22,10 @@ API int symmem_world(uint64_t *group) { return CALL(goWorld(group)); }
 
 API int symmem_group_open(size_t n, const char *name, size_t count, const int32_t *ranks,
                           uint64_t *group) {
-	return CALL(goGroupOpen(n, (char *)name, count, (int32_t *)ranks, group));
+	return WAITING(goGroupOpen(n, (char *)name, count, (int32_t *)ranks, group));
 }
 
-API int symmem_group_close(uint64_t group) { return CALL(goGroupClose(group)); }
+API int symmem_group_close(uint64_t group) { return WAITING(goGroupClose(group)); }
 
 API int symmem_group_describe(uint64_t group, size_t size, char *text, size_t *length) {
 	return CALL(goGroupDescribe(group, size, text, length));
@@ -36,14 +36,14 @@ API int symmem_group_error(uint64_t group) { return CALL(goGroupError(group)); }
 API int symmem_group_abort(uint64_t group) { return CALL(goGroupAbort(group)); }
 
 API int symmem_group_set_path(uint64_t group, int path) {
-	return CALL(goGroupSetPath(group, path));
+	return WAITING(goGroupSetPath(group, path));
 }
 
 API int symmem_pool_open(uint64_t domain, size_t n, const char *options, int *pool) {
 	return CALL(goPoolOpen(domain, n, (char *)options, pool));
 }
 
-API int symmem_pool_close(int pool, int force) { return CALL(goPoolClose(pool, force)); }
+API int symmem_pool_close(int pool, int force) { return WAITING(goPoolClose(pool, force)); }
 
 API int symmem_alloc(int pool, size_t bytes, uint64_t stream, void **address) {
 	return CALL(goAlloc(pool, bytes, stream, symmem_current_site(), address));
@@ -52,29 +52,29 @@ API int symmem_alloc(int pool, size_t bytes, uint64_t stream, void **address) {
 API int symmem_free(void *address) { return CALL(goFree(address)); }
 
 API int symmem_reserve(int pool, size_t bytes, uint64_t group) {
-	return CALL(goReserve(pool, bytes, 0, group, symmem_current_site()));
+	return WAITING(goReserve(pool, bytes, 0, group, symmem_current_site()));
 }
 
 API int symmem_reserve_on(int pool, size_t bytes, uint64_t stream, uint64_t group) {
-	return CALL(goReserve(pool, bytes, stream, group, symmem_current_site()));
+	return WAITING(goReserve(pool, bytes, stream, group, symmem_current_site()));
 }
 
-API int symmem_trim(int pool, size_t keep) { return CALL(goTrim(pool, keep)); }
+API int symmem_trim(int pool, size_t keep) { return WAITING(goTrim(pool, keep)); }
 
 API int symmem_scope_end(uint64_t group, uint64_t stream, int64_t *seen) {
-	return CALL(goScopeEnd(group, stream, seen));
+	return WAITING(goScopeEnd(group, stream, seen));
 }
 
 API int symmem_register_pending(uint64_t group, int pool, uint64_t stream) {
-	return CALL(goRegisterPending(group, pool, stream));
+	return WAITING(goRegisterPending(group, pool, stream));
 }
 
 API int symmem_attach(uint64_t group, uint64_t comm, size_t n, const char *name,
                       uint64_t *attachment) {
-	return CALL(goAttach(group, comm, n, (char *)name, attachment));
+	return WAITING(goAttach(group, comm, n, (char *)name, attachment));
 }
 
-API int symmem_detach(uint64_t attachment, int alive) { return CALL(goDetach(attachment, alive)); }
+API int symmem_detach(uint64_t attachment, int alive) { return WAITING(goDetach(attachment, alive)); }
 
 API int symmem_is_symmetric(uint64_t group, size_t bytes, const void *address) {
 	return symmem_forked ? 0 : goIsSymmetric(group, bytes, (void *)address);
@@ -102,9 +102,9 @@ API int symmem_take_warning(size_t size, char *text, size_t *length) {
 	return CALL(goTakeWarning(size, text, length));
 }
 
-API int symmem_check(uint64_t group) { return CALL(goCheck(group)); }
+API int symmem_check(uint64_t group) { return WAITING(goCheck(group)); }
 
-API int symmem_set_check(int level) { return CALL(goSetCheck(level)); }
+API int symmem_set_check(int level) { return WAITING(goSetCheck(level)); }
 
 API int symmem_note(int pool, int64_t kind, int64_t value) {
 	return CALL(goNote(pool, kind, value, symmem_current_site()));
@@ -114,6 +114,20 @@ API int symmem_site(size_t n, const char *text, uint32_t *site) {
 	return CALL(goSite(n, (char *)text, site));
 }
 
-API int symmem_stream_synchronize(uint64_t stream) { return CALL(goSynchronize(stream)); }
+API int symmem_stream_synchronize(uint64_t stream) { return WAITING(goSynchronize(stream)); }
 
-API int symmem_stream_forget(uint64_t stream) { return CALL(goForget(stream)); }
+API int symmem_stream_forget(uint64_t stream) { return WAITING(goForget(stream)); }
+
+API int symmem_event_record(uint64_t stream, uint64_t *event) {
+	return WAITING(goEventRecord(stream, event));
+}
+
+API int symmem_event_query(uint64_t event, int *done) { return CALL(goEventQuery(event, done)); }
+
+API int symmem_event_synchronize(uint64_t event) { return WAITING(goEventSynchronize(event)); }
+
+API int symmem_event_close(uint64_t event) { return CALL(goEventClose(event)); }
+
+API int symmem_stream_wait(uint64_t stream, uint64_t event) {
+	return WAITING(goStreamWait(stream, event));
+}

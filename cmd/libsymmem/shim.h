@@ -20,4 +20,11 @@ void symmem_watch_exit(void);
 /* The environment as C has it now. */
 char **symmem_environment(void);
 
+/* Asks the caller's thread, which is this one, whether the wait is to end: not 0 if so. */
+int symmem_poll(void);
+
+/* The same for a thread that waits in the middle of a collective, with a stream in its hands. Asks
+ * nobody on other threads than the main one, and nobody more often than ten times a second. */
+int symmem_poll_in_collective(void);
+
 #endif

@@ -70,7 +70,8 @@ enum {
 	SYMMEM_ERR_LIVE = 17,         /* buffers are live still: free them, or force */
 	SYMMEM_ERR_SHORT = 18,        /* the text did not fit */
 	SYMMEM_ERR_PANIC = 19,        /* a mistake inside symmem: report it, with the message */
-	SYMMEM_ERR_FAILED = 20        /* a library or the system failed; the message has its words */
+	SYMMEM_ERR_FAILED = 20,       /* a library or the system failed; the message has its words */
+	SYMMEM_ERR_INTERRUPTED = 21   /* the function of symmem_set_poll has ended the wait */
 };
 
 /* Element types. For types without arithmetic (bool, float8) use the one of their size: gathers,
@@ -141,6 +142,7 @@ int symmem_last_error(size_t size, char *text, size_t *length);
  *                "variants": [{"ranks": [..], "event": text, "site": "file:line"|""}]}
  *               and "elsewhere": {"rank": text} where ranks wait for each other in different places
  *   timeout:    {"doing", "waited_ms", "missing": [ranks], "activity": {"rank": text}}
+ *               and "absent": true where they have not come to make a group
  *   rank_lost:  {"doing", "ranks": [..]}
  *   memory:     {"requested", ...} in bytes. */
 int symmem_last_error_json(size_t size, char *text, size_t *length);
@@ -193,6 +195,22 @@ int symmem_close(int force);
 
 /* 1 if symmem is open, else 0; 0 in forked children. */
 int symmem_is_open(void);
+
+/* Sets what callers are asked while a function makes them wait, ten times a second and on the thread
+ * that waits: `poll` on the thread that calls this function, which is to be the main one, and
+ * `aside` on all others. Either may be null, as both are at first. Not 0 ends the wait: the function
+ * that waits returns SYMMEM_ERR_INTERRUPTED within a second. What it waited for is then as after an
+ * error:
+ *
+ *   symmem_stream_synchronize   nothing has happened; the work goes on, and may be waited for again
+ *   symmem_open                 symmem is not open
+ *   symmem_close                groups are aborted, and symmem closes by itself
+ *   everything else that is collective   the group has failed, on all its ranks, unless it was done
+ *
+ * The functions may call symmem, unless `poll` is called in the middle of a collective that is made
+ * on the caller's own thread: then functions that wait or work on streams return SYMMEM_ERR_INVALID
+ * in it. Calls that end at once ask nobody, and cost nothing more. It works before symmem_open. */
+int symmem_set_poll(int (*poll)(void), int (*aside)(void));
 
 /* Describes the open rank as JSON: {"rank", "size", "source", "backend", "device", "library",
  * "check", "granularity", "machines", "alone", "pid"}. */
@@ -511,6 +529,23 @@ int symmem_stream_synchronize(uint64_t stream);
 
 /* Forgets a stream that is about to be destroyed. Its work is done. */
 int symmem_stream_forget(uint64_t stream);
+
+/* Makes an event: the point after everything that was queued on the stream so far. It is freed by
+ * symmem_event_close, and ends with symmem_close. Not for streams that are captured. */
+int symmem_event_record(uint64_t stream, uint64_t *event);
+
+/* *done is 1 if the point has been reached, else 0. It waits for nobody. */
+int symmem_event_query(uint64_t event, int *done);
+
+/* Waits until the point has been reached. An error of the work before it is the result. */
+int symmem_event_synchronize(uint64_t event);
+
+/* Closes an event. What waits for its point goes on to wait. */
+int symmem_event_close(uint64_t event);
+
+/* Makes what is queued on the stream from now on wait for the point of an event of any stream. The
+ * caller does not wait. */
+int symmem_stream_wait(uint64_t stream, uint64_t event);
 
 /* ---- SGLang's allocator -------------------------------------------------------------------- */
 

@@ -3,16 +3,17 @@ package main
 import (
 	"bytes"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"symmem/driver/nccl/softgpu"
+	"symmem/internal/sys/systest"
 )
 
 // TestADoctorThatIsInterruptedSaysNothingAndLeavesNothing: its ranks make NCCL log, and are in the
@@ -26,7 +27,7 @@ func TestADoctorThatIsInterruptedSaysNothingAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), command(t), "doctor", "--backend=nccl", "--ranks=2")
+	cmd := systest.Command(t, systest.Patience, command(t), "doctor", "--backend=nccl", "--ranks=2")
 	// Work that takes so long keeps the trial from ending.
 	cmd.Env = append(os.Environ(), "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl, "TMPDIR="+folder,
 		"SOFTGPU_LAG=1000000")
@@ -35,8 +36,10 @@ func TestADoctorThatIsInterruptedSaysNothingAndLeavesNothing(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for n := 0; n < 2 && t.Context().Err() == nil; {
-		n = ranksWithLogs(cmd.Process.Pid)
+	for late := time.Now().Add(time.Minute); ranksWithLogs(cmd.Process.Pid) < 2; {
+		if time.Now().After(late) {
+			t.Fatal("the ranks have opened no log within a minute")
+		}
 	}
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"symmem/internal/sys"
+	"symmem/internal/sys/systest"
 )
 
 // longRun is a verify that is under way and would take more than a minute.
@@ -35,7 +36,7 @@ const longRanks = 3
 func startLong(t *testing.T) *longRun {
 	t.Helper()
 	r := &longRun{t: t, ranks: map[int]int{}}
-	r.cmd = exec.CommandContext(t.Context(), command(t), "verify", "--cases=1", "--size=64Ki",
+	r.cmd = systest.Command(t, systest.Patience, command(t), "verify", "--cases=1", "--size=64Ki",
 		"--ranks="+strconv.Itoa(longRanks), "--rounds=100000")
 	r.cmd.Env = append(os.Environ(), envProgress+"=lines")
 	r.cmd.Stdout = &r.stdout

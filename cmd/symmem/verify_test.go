@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"symmem/internal/launch"
+	"symmem/internal/sys/systest"
 	"symmem/internal/verify"
 )
 
@@ -21,7 +22,7 @@ import (
 func symmemRun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), command(t), args...)
+	cmd := systest.Command(t, systest.Patience, command(t), args...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	var exit *exec.ExitError

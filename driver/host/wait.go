@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -108,6 +109,11 @@ func (c *communicator) linger(ctx context.Context, w *waiting) error {
 				wakePoller()
 			}
 			c.sleep(w, turn-c.budget.yields)
+			if ask := c.device.cfg.Interrupted; ask != nil {
+				if err := ask(); err != nil {
+					return fmt.Errorf("%s: %w", w.doing(), err)
+				}
+			}
 		}
 		if err := c.trouble(ctx, w); err != nil {
 			return err

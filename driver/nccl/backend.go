@@ -94,6 +94,12 @@ func (b Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, er
 	return d, nil
 }
 
+// lacking says what to do where this machine has no GPU, or lacks what takes one.
+func lacking(err error) error {
+	return fmt.Errorf("%w: %w; symmem doctor says what this machine lacks, and the backend \"host\" "+
+		"needs no GPU", driver.ErrUnsupported, err)
+}
+
 func (d *Device) open(ctx context.Context, b Backend) error {
 	// This comes first, since ranks wait in it for rank 0, whose GPU may be the one that fails.
 	control, err := host.Backend{}.Open(ctx, d.cfg)
@@ -102,10 +108,10 @@ func (d *Device) open(ctx context.Context, b Backend) error {
 	}
 	d.control = control.(*host.Device)
 	if d.cuda, err = loadDriver(); err != nil {
-		return err
+		return lacking(err)
 	}
 	if d.nccl, err = b.load(); err != nil {
-		return err
+		return lacking(err)
 	}
 	if err := d.choose(); err != nil {
 		return err

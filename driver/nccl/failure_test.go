@@ -3,7 +3,6 @@ package nccl
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +10,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/drivertest"
+	"symmem/internal/sys/systest"
 )
 
 // failures are what can fail on one rank of two. The software GPU reads its failures once, so each
@@ -48,7 +48,7 @@ func TestOneRankFails(t *testing.T) {
 	}
 	for _, f := range failures {
 		t.Run(f.name, func(t *testing.T) {
-			c := exec.CommandContext(t.Context(), os.Args[0],
+			c := systest.Command(t, systest.Patience, os.Args[0],
 				"-test.run=^TestOneRankFails$", "-test.timeout=1m")
 			c.Env = append(os.Environ(), failing+"="+f.want, "SOFTGPU_FAIL="+f.fail)
 			if said, err := c.CombinedOutput(); err != nil {

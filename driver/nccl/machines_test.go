@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/cuda"
+	"symmem/internal/sys/systest"
 )
 
 // machinesVariable gives each rank of the tests a machine of its own, as far as this package knows:
@@ -43,7 +43,7 @@ const differing = "^TestContract$/^mistakes$/MismatchError_and/^(count|path|type
 func TestKernelsReachOtherMachinesOfAFabric(t *testing.T) {
 	needFabric(t)
 	for _, tests := range []string{betweenMachines, differing} {
-		c := exec.CommandContext(t.Context(), os.Args[0], "-test.short", "-test.timeout=4m",
+		c := systest.Command(t, 5*time.Minute, os.Args[0], "-test.short", "-test.timeout=4m",
 			"-test.v", "-test.run="+tests)
 		c.Env = append(os.Environ(), machinesVariable+"=1", "SOFTGPU_FABRIC=1")
 		said, err := c.CombinedOutput()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"symmem/driver"
 	"symmem/driver/drivertest"
 	"symmem/internal/cuda"
+	"symmem/internal/sys/systest"
 )
 
 // apart runs the rest of a test in a process of its own, in which the software GPU fails as
@@ -31,7 +31,7 @@ func within(t *testing.T, variables ...string) bool {
 	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {
 		return true
 	}
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=3m")
+	c := systest.Command(t, 4*time.Minute, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=3m")
 	c.Env = append(append(os.Environ(), "SYMMEM_TEST_APART="+t.Name()), variables...)
 	if text, err := c.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, text)

@@ -11,12 +11,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"symmem/internal/sys/systest"
 )
 
 func TestSignalsReachAllRanks(t *testing.T) {
 	out := newTranscript()
 	spec := specOf("patient", 3, out)
-	signals := make(chan os.Signal)
+	signals := make(chan os.Signal, 2) // a job that has ended takes none
 	spec.Signals = signals
 	done := begin(testContext(t), spec)
 	out.await(t, 3, "ready")
@@ -46,7 +48,7 @@ func TestOwnSignalsAreTaken(t *testing.T) {
 func TestSecondInterruptKills(t *testing.T) {
 	out := newTranscript()
 	spec := specOf("stubborn", 2, out)
-	signals := make(chan os.Signal)
+	signals := make(chan os.Signal, 2) // a job that has ended takes none
 	spec.Signals = signals
 	done := begin(testContext(t), spec)
 	out.await(t, 2, "ready")
@@ -170,7 +172,7 @@ func TestRanksDieWithTheLauncher(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	cmd := exec.Command("/proc/self/exe")
+	cmd := systest.Command(t, systest.Patience, "/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleVariable+"=launch")
 	cmd.Stdout = w
 	if err := cmd.Start(); err != nil {

@@ -3,11 +3,11 @@ package nccl
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"testing"
 
 	"symmem/internal/dl"
 	"symmem/internal/dl/dltest"
+	"symmem/internal/sys/systest"
 )
 
 // TestTheProcessKeepsToOneCopy runs in a process of its own, because a library that is loaded
@@ -15,7 +15,7 @@ import (
 func TestTheProcessKeepsToOneCopy(t *testing.T) {
 	const inside = "SYMMEM_TEST_OF_COPIES"
 	if os.Getenv(inside) == "" {
-		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		c := systest.Command(t, systest.Patience, os.Args[0], "-test.run=^"+t.Name()+"$")
 		c.Env = append(os.Environ(), inside+"=1")
 		if output, err := c.CombinedOutput(); err != nil {
 			t.Errorf("in a process of its own: %v\n%s", err, output)

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"symmem/internal/sys/systest"
 )
 
 // patience bounds what should not take long at all.
@@ -16,7 +18,7 @@ const patience = 30 * time.Second
 // newSleeper starts a process that ends when its standard input does.
 func newSleeper(t *testing.T) (*exec.Cmd, io.Closer) {
 	t.Helper()
-	command := exec.Command("cat")
+	command := systest.Command(t, systest.Patience, "cat")
 	input, err := command.StdinPipe()
 	check(t, err)
 	check(t, command.Start())

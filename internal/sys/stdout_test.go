@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"symmem/internal/sys/systest"
 )
 
 // takeVariable makes TestStdoutIsTaken a process that takes its standard output.
@@ -31,7 +33,7 @@ func TestStdoutIsTaken(t *testing.T) {
 		check(t, taking())
 		os.Exit(0)
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^TestStdoutIsTaken$")
+	cmd := systest.Command(t, systest.Patience, os.Args[0], "-test.run=^TestStdoutIsTaken$")
 	cmd.Env = append(os.Environ(), takeVariable+"=1")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -51,7 +53,7 @@ func TestTakenStdoutThatNobodyReadsIsAnError(t *testing.T) {
 		}
 		return
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^TestTakenStdoutThatNobodyReadsIsAnError$")
+	cmd := systest.Command(t, systest.Patience, os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), takeVariable+"=1")
 	reader, writer, err := os.Pipe()
 	check(t, err)

@@ -18,7 +18,7 @@ func (l *Library) Check(handle uint64) error {
 			return err
 		}
 	}
-	return g.Check(context.Background())
+	return l.apart("comparing", g.Check)
 }
 
 // SetCheck changes how much ranks compare: collective over the world.
@@ -31,7 +31,9 @@ func (l *Library) SetCheck(level int) error {
 	if err != nil {
 		return err
 	}
-	return r.rt.SetCheck(context.Background(), to)
+	return l.apart("setting the check level", func(ctx context.Context) error {
+		return r.rt.SetCheck(ctx, to)
+	})
 }
 
 // Note puts numbers of the caller's into the history of a pool, for a call site.

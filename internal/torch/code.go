@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"symmem"
+	"symmem/driver"
 )
 
 // Code is the result of a call as C has it: SYMMEM_... of symmem.h.
@@ -34,6 +35,7 @@ const (
 	Short
 	Panic
 	Failed
+	Interrupted
 	codes
 )
 
@@ -41,6 +43,7 @@ var codeNames = [codes]string{
 	"OK", "INVALID", "CLOSED", "UNSUPPORTED", "OUT_OF_MEMORY", "SIZE", "DOUBLE_FREE", "FREED",
 	"FOREIGN", "CAPTURING", "OUT_OF_RANGE", "ABORTED", "DIVERGENCE", "TIMEOUT", "RANK_LOST",
 	"FORKED", "NOT_OPEN", "LIVE", "SHORT", "PANIC", "FAILED",
+	"INTERRUPTED",
 }
 
 // String returns the code's name without its prefix.
@@ -96,6 +99,8 @@ func CodeOf(err error) Code {
 	var late *symmem.TimeoutError
 	var messages *symmem.MessageError
 	switch {
+	case errors.Is(err, driver.ErrInterrupted):
+		return Interrupted
 	case errors.As(err, &diverged), errors.As(err, &differs), errors.As(err, &stray),
 		errors.As(err, &messages):
 		return Divergence

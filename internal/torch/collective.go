@@ -80,18 +80,46 @@ func (r *rank) takeOver(g *group, memory ...symmem.Memory) error {
 		if p == nil {
 			continue
 		}
-		if err := p.covers(m); err != nil {
+		pending := r.library.words.Pending.Load()
+		fresh, err := p.check(m, g, pending)
+		if err != nil {
 			return err
 		}
 		if !g.holds(p) {
 			continue
 		}
-		err := p.Register(context.Background(), g.Group)
+		register := func(ctx context.Context) error { return p.Register(ctx, g.Group) }
+		if fresh {
+			err = r.library.apart("registering", register)
+		} else {
+			err = register(context.Background()) // which is quick
+		}
 		if err != nil && !errors.Is(err, symmem.ErrCapturing) {
 			return err
 		}
+		if fresh && err == nil {
+			p.settledWith(g, pending)
+		}
 	}
 	return nil
+}
+
+// check is covers; fresh reports whether something may have to be registered with the group since
+// it had everything.
+func (p *pool) check(m symmem.Memory, g *group, pending int64) (fresh bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.seen[g.handle] != pending, p.live.covers(m.Address(), m.Bytes())
+}
+
+// settledWith notes that a group has everything up to a value of Words.Pending.
+func (p *pool) settledWith(g *group, pending int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.seen == nil {
+		p.seen = map[uint64]int64{}
+	}
+	p.seen[g.handle] = pending
 }
 
 // covers refuses memory that was not handed out, or not as long.

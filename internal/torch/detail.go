@@ -47,6 +47,8 @@ type timeoutDetail struct {
 	WaitedMS int64          `json:"waited_ms"`
 	Missing  []int          `json:"missing"`
 	Activity map[int]string `json:"activity"`
+	// Absent tells that these ranks have not come to make a group.
+	Absent bool `json:"absent,omitempty"`
 }
 
 type lostDetail struct {
@@ -75,6 +77,7 @@ func (d *detail) fill(err error) {
 	var stray *symmem.StrayError
 	var lost *symmem.RankLostError
 	var late *symmem.TimeoutError
+	var absent *symmem.AbsentError
 	var memory *symmem.OutOfMemoryError
 	var messages *symmem.MessageError
 	switch {
@@ -94,7 +97,7 @@ func (d *detail) fill(err error) {
 	case errors.As(err, &late):
 		d.Timeout = &timeoutDetail{
 			Doing: late.Doing, WaitedMS: late.Waited.Milliseconds(), Missing: ranks(late.Missing),
-			Activity: late.Activity,
+			Activity: late.Activity, Absent: errors.As(err, &absent),
 		}
 	case errors.As(err, &memory):
 		d.Memory = &memoryDetail{Requested: memory.Requested}

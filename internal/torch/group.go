@@ -92,7 +92,11 @@ func (l *Library) OpenGroup(name string, ranks []int) (uint64, error) {
 	r.names[id]++
 	id = fmt.Sprintf("%s #%d", id, r.names[id])
 	r.mu.Unlock()
-	g, err := r.rt.Join(context.Background(), id, ranks)
+	var g *symmem.Group
+	err = l.apart("opening group "+name, func(ctx context.Context) (err error) {
+		g, err = r.rt.Join(ctx, id, ranks)
+		return err
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -117,6 +121,11 @@ func (l *Library) CloseGroup(handle uint64) error {
 		delete(r.guests, a.handle)
 	}
 	r.mu.Unlock()
+	for _, p := range r.all() {
+		p.mu.Lock()
+		delete(p.seen, handle)
+		p.mu.Unlock()
+	}
 	var errs []error
 	for _, a := range guests {
 		errs = append(errs, a.guest.Detach(false))
@@ -178,7 +187,9 @@ func (l *Library) SetPath(handle uint64, path int) error {
 	if err != nil {
 		return err
 	}
-	return g.SetPath(context.Background(), choice)
+	return l.apart("setting the path", func(ctx context.Context) error {
+		return g.SetPath(ctx, choice)
+	})
 }
 
 // holds tells whether a pool's memory can be registered with the group.

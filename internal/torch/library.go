@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -21,6 +23,7 @@ type Library struct {
 	warnings warnings
 
 	opening sync.Mutex // held by Open and Close
+	poll    atomic.Pointer[poll]
 	rank    atomic.Pointer[rank]
 	kept    keeping
 	// handles are numbered through, so that one of an earlier rank is never taken for another.
@@ -39,6 +42,7 @@ type rank struct {
 	guests   map[uint64]*attachment     // by handle; guarded by mu
 	pools    [Pools]*pool               // guarded by mu
 	streams  map[uintptr]*symmem.Stream // by the foreign handle; guarded by mu
+	events   map[uint64]*symmem.Event   // by handle; guarded by mu
 	plugs    map[uintptr]*symmem.Guest  // by communicator; guarded by mu
 	names    map[string]int             // how often groups of a name were opened; guarded by mu
 	pinning  atomic.Bool                // the warning about registration in captures was given
@@ -58,10 +62,12 @@ func (l *Library) Open(text []byte) error {
 	if err := decode(text, &o); err != nil {
 		return fmt.Errorf("opening symmem: %w", err)
 	}
-	return l.open(&o, false)
+	return l.apart("opening symmem", func(ctx context.Context) error {
+		return l.open(ctx, &o, false)
+	})
 }
 
-func (l *Library) open(o *Options, alone bool) error {
+func (l *Library) open(ctx context.Context, o *Options, alone bool) error {
 	l.opening.Lock()
 	defer l.opening.Unlock()
 	if l.rank.Load() != nil {
@@ -76,8 +82,8 @@ func (l *Library) open(o *Options, alone bool) error {
 	if err != nil {
 		return fmt.Errorf("opening symmem: %w", err)
 	}
-	options.OnLate = l.late
-	rt, err := symmem.Open(context.Background(), options)
+	options.OnLate, options.Interrupted = l.late, l.midCollective
+	rt, err := symmem.Open(ctx, options)
 	if err != nil {
 		return err
 	}
@@ -85,7 +91,7 @@ func (l *Library) open(o *Options, alone bool) error {
 		library: l, rt: rt, alone: alone, sites: o.callSites(),
 		groups: map[uint64]*group{}, guests: map[uint64]*attachment{},
 		streams: map[uintptr]*symmem.Stream{}, plugs: map[uintptr]*symmem.Guest{},
-		names: map[string]int{},
+		names: map[string]int{}, events: map[uint64]*symmem.Event{},
 	}
 	r.observe()
 	if err := r.start(o.Pool); err != nil {
@@ -93,6 +99,10 @@ func (l *Library) open(o *Options, alone bool) error {
 	}
 	l.rank.Store(r)
 	l.words.Pending.Add(1)
+	if err := context.Cause(ctx); err != nil { // its caller has been told that it is not open
+		l.rank.Store(nil)
+		return errors.Join(err, rt.Close())
+	}
 	return nil
 }
 
@@ -154,11 +164,27 @@ func (l *Library) Close(force bool) error {
 	for _, g := range plugs {
 		errs = append(errs, g.Detach(false))
 	}
-	errs = append(errs, r.rt.Close())
-	r.watchers.Wait()
+	err := l.apart("closing symmem", func(ctx context.Context) error {
+		// Who is interrupted does not wait for the work of others.
+		defer context.AfterFunc(ctx, r.abort)()
+		err := r.rt.Close()
+		r.watchers.Wait()
+		return err
+	})
+	errs = append(errs, err)
 	l.words.Pending.Add(1)
 	l.words.Windows.Add(1)
 	return errors.Join(errs...)
+}
+
+// abort fails all groups.
+func (r *rank) abort() {
+	r.mu.RLock()
+	groups := slices.Collect(maps.Values(r.groups))
+	r.mu.RUnlock()
+	for _, g := range groups {
+		g.Abort()
+	}
 }
 
 // IsOpen tells whether the library is open.

@@ -15,7 +15,7 @@ func (l *Library) PlugAlloc(
 	number int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
 	if l.rank.Load() == nil {
-		err := l.open(&Options{Size: 1, Device: &device, Backend: "nccl"}, true)
+		err := l.open(context.Background(), &Options{Size: 1, Device: &device, Backend: "nccl"}, true)
 		if err != nil && l.rank.Load() == nil {
 			return 0, err
 		}

@@ -24,6 +24,9 @@ type pool struct {
 	mu    sync.Mutex
 	live  live            // guarded by mu
 	freed []symmem.Buffer // frees that have not taken effect; guarded by mu
+	// seen is up to which value of Words.Pending groups have everything, by their handles; guarded by
+	// mu.
+	seen map[uint64]int64
 }
 
 func (r *rank) newPool(o symmem.PoolOptions) (*pool, error) {
@@ -291,7 +294,9 @@ func (l *Library) Reserve(
 	if err := p.settled(); err != nil {
 		return err
 	}
-	err = p.ReserveAt(context.Background(), s, int64(bytes), nil, symmem.Site(site))
+	err = l.apart("reserving", func(ctx context.Context) error {
+		return p.ReserveAt(ctx, s, int64(bytes), nil, symmem.Site(site))
+	})
 	if err != nil || handle == 0 {
 		return err
 	}
@@ -317,5 +322,7 @@ func (l *Library) Trim(number int, keep uint64) error {
 	if err != nil {
 		return err
 	}
-	return p.Trim(context.Background(), int64(min(keep, maxBytes)))
+	return l.apart("trimming", func(ctx context.Context) error {
+		return p.Trim(ctx, int64(min(keep, maxBytes)))
+	})
 }

@@ -63,16 +63,17 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 		}
 		return fmt.Errorf("registering with group %s: %w", g.ID(), symmem.ErrCapturing)
 	}
-	ctx := context.Background()
-	if err := p.Register(ctx, g.Group); err != nil {
-		return err
-	}
-	for _, a := range r.attached(g) {
-		if err := a.guest.Register(ctx, p.Pool); err != nil {
+	return r.library.apart("registering", func(ctx context.Context) error {
+		if err := p.Register(ctx, g.Group); err != nil {
 			return err
 		}
-	}
-	return nil
+		for _, a := range r.attached(g) {
+			if err := a.guest.Register(ctx, p.Pool); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // complete tells whether all of a pool is registered already.
@@ -113,7 +114,13 @@ func (l *Library) Attach(handle uint64, comm uintptr, name string) (uint64, erro
 		if !g.holds(p) {
 			continue
 		}
-		if err := errors.Join(p.settled(), guest.Register(context.Background(), p.Pool)); err != nil {
+		err := p.settled()
+		if err == nil {
+			err = l.apart("attaching", func(ctx context.Context) error {
+				return guest.Register(ctx, p.Pool)
+			})
+		}
+		if err != nil {
 			return 0, errors.Join(err, guest.Detach(false))
 		}
 	}

@@ -41,7 +41,7 @@ func (l *Library) Synchronize(handle uintptr) error {
 	if err != nil {
 		return err
 	}
-	return s.Synchronize(context.Background())
+	return l.resumed("synchronizing", s.Synchronize)
 }
 
 // Forget drops a stream that its owner is about to destroy.
@@ -55,8 +55,11 @@ func (l *Library) Forget(handle uintptr) error {
 	delete(r.streams, handle)
 	r.mu.Unlock()
 	// This may wait for work, which may need what ranks do on other streams.
-	if s != nil {
-		s.Forget()
+	if s == nil {
+		return nil
 	}
-	return nil
+	return l.apart("forgetting a stream", func(context.Context) error {
+		s.Forget()
+		return nil
+	})
 }

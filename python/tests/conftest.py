@@ -1,43 +1,44 @@
-"""Starts programs of ranks, and says which tests need what this machine lacks."""
+"""What all tests share: a deadline, and which of them need what this machine lacks."""
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import importlib.util
 import os
-import subprocess
+import signal
 import sys
-import time
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-PROGRAMS = HERE / "programs"
-SOURCE = HERE.parent / "src"
+from processes import SOURCE, Result, run_ranks
 
 sys.path.insert(0, str(SOURCE))
 
-from symmem import _launch, _library  # noqa: E402
+from symmem import _library
 
 LIBRARY = _library.where()
+
+DEADLINE = int(os.environ.get("SYMMEM_TEST_DEADLINE", "300"))
+"""How many seconds the set-up, the call and the tear-down of a test may take each. What tests wait
+for has shorter deadlines of its own; this is for what nobody has thought of."""
+
+BACKSTOP = 60
+"""How many seconds later all tests end, where one cannot be interrupted."""
+
+_STDERR = pytest.StashKey[int]()
 
 
 class NoTorchError(Exception):
     """PyTorch is not installed."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """What one rank's process left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    def __str__(self) -> str:
-        return f"exit {self.code}\n{self.out[-2000:]}\n{self.err[:2000]}"
+class DeadlineError(Exception):
+    """A test did not end in time; the text has the stacks of its threads."""
 
 
 Start = Callable[..., list[Result]]
@@ -56,6 +57,49 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "torch: needs PyTorch")
     config.addinivalue_line("markers", "library: needs libsymmem.so")
     config.addinivalue_line("markers", "gpus(n): needs so many GPUs of NVIDIA")
+    # Nothing is captured yet, so this is where people look.
+    config.stash[_STDERR] = os.dup(2)
+
+
+@contextlib.contextmanager
+def _limited(item: pytest.Item, phase: str) -> Iterator[None]:
+    """Fail what takes too long, with the stacks of all threads."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        with tempfile.TemporaryFile("w+") as file:
+            faulthandler.dump_traceback(file)
+            file.seek(0)
+            raise DeadlineError(f"{phase} of {item.nodeid}: over {DEADLINE} s\n{file.read()}")
+
+    before = signal.signal(signal.SIGALRM, late)
+    faulthandler.dump_traceback_later(
+        DEADLINE + BACKSTOP, exit=True, file=item.config.stash[_STDERR]
+    )
+    signal.alarm(DEADLINE)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        faulthandler.cancel_dump_traceback_later()
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    with _limited(item, "set-up"):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    with _limited(item, "call"):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    with _limited(item, "tear-down"):
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -68,51 +112,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(no_library)
         if (gpus := item.get_closest_marker("gpus")) and gpus_here() < gpus.args[0]:
             item.add_marker(pytest.mark.skip(reason=f"DeviceError: {gpus.args[0]} GPUs are needed"))
-
-
-def run_ranks(
-    program: str | Path,
-    ranks: int,
-    *arguments: str,
-    timeout: float = 60,
-    env: dict[str, str] | None = None,
-) -> list[Result]:
-    """Run a program of tests/programs on so many ranks, and wait for all, at most `timeout`."""
-    port = _launch.free_port()
-    children = []
-    for rank in range(ranks):
-        variables = _launch.environment(rank, ranks, port)
-        variables |= {"PYTHONPATH": os.pathsep.join([str(SOURCE), str(PROGRAMS)]), **(env or {})}
-        children.append(
-            subprocess.Popen(
-                [sys.executable, str(PROGRAMS / program), *arguments],
-                env=variables,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    return collect(children, timeout)
-
-
-def collect(children: Sequence[subprocess.Popen[str]], timeout: float) -> list[Result]:
-    deadline = time.monotonic() + timeout
-    found = []
-    for child in children:
-        try:
-            out, err = child.communicate(timeout=max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            for one in children:
-                one.kill()
-            out, err = child.communicate()
-            err += f"\nended by the test: no end within {timeout} s"
-        found.append(Result(child.returncode, without_gloo(out), err))
-    return found
-
-
-def without_gloo(out: str) -> str:
-    """Leave out what PyTorch 2.8's Gloo writes to the standard output of every program."""
-    return "".join(x for x in out.splitlines(keepends=True) if not x.startswith("[Gloo] "))
 
 
 @pytest.fixture(scope="session")

@@ -32,10 +32,19 @@ def test_an_exception_in_a_scope_reaches_the_others_as_a_lost_rank(start: Start)
     assert "END RankLostError [1]" in first.out
 
 
-def test_an_interrupt_is_not_swallowed(start: Start) -> None:
-    first, _ = start(PROGRAM, 2, "interrupt")
-    assert (first.code, first.out) == (0, "END KeyboardInterrupt\nAFTER\n"), first
+@pytest.mark.parametrize(
+    ("where", "one", "other"),
+    [
+        ("init", "", ""),
+        ("all_reduce", "", "END AbortedError\n"),
+        ("wait", "AFTER 2.0\n", "END 2.0\n"),
+    ],
+)
+def test_an_interrupt_ends_a_wait(start: Start, where: str, one: str, other: str) -> None:
+    first, second = start(PROGRAM, 2, "interrupt", where)
+    assert (first.code, first.out) == (0, "END KeyboardInterrupt True\n" + one), first
     assert "fatal error" not in first.err
+    assert (second.code, second.out) == (0, other), second
 
 
 def test_signal_handlers_of_the_program_go_on(start: Start) -> None:
@@ -48,15 +57,25 @@ def test_the_process_group_may_be_destroyed_first(start: Start) -> None:
         assert (result.code, result.out) == (0, "END\n"), result
 
 
+@pytest.mark.parametrize("scoped", ["in a scope", "outside"])
 @pytest.mark.parametrize("level", ["registration", "every"])
-def test_a_tensor_too_many_is_a_divergence_that_names_the_line(start: Start, level: str) -> None:
-    for result in start(PROGRAM, 2, "diverge", level):
-        assert "END DivergenceError True ['endings.py', 'endings.py']" in result.out, result
+def test_a_tensor_too_many_is_a_divergence_that_names_the_lines(
+    start: Start, level: str, scoped: str
+) -> None:
+    for result in start(PROGRAM, 2, "diverge", level, scoped):
+        assert "END DivergenceError True" in result.out, result
 
 
 def test_workers_of_a_data_loader_are_told(start: Start) -> None:
     for result in start(PROGRAM, 2, "loader"):
         assert (result.code, result.out) == (0, "END True True\n"), result
+
+
+@pytest.mark.parametrize("timeout", [[], ["1.5"]], ids=["of the process group", "given"])
+def test_a_rank_that_does_not_open_is_named(start: Start, timeout: list[str]) -> None:
+    first, second = start(PROGRAM, 2, "absent", *timeout)
+    assert "END TimeoutError [1] True opening symmem: waited" in first.out, first
+    assert (second.code, second.out) == (0, "END\n"), second
 
 
 def test_a_rank_that_does_not_come_is_named(start: Start) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
-from conftest import SOURCE
+from processes import SOURCE, Process, run
 
 RANKS = 2
 PROGRAM = f"""
@@ -19,35 +18,26 @@ from symmem import _launch
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(_launch.start(sys.argv[1], sys.argv[2:], {RANKS}))
 """
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
+def start(*arguments: str) -> Process:
     """Start ranks that each run a module of Python's own."""
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"},
-    )
+    return Process([sys.executable, "-c", PROGRAM, *arguments], ENVIRONMENT)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_all_ranks_and_is_in_the_exit_code(number: signal.Signals) -> None:
     with start("http.server", "--bind", "127.0.0.1", "0") as launcher:
-        assert launcher.stdout is not None
-        for _ in range(RANKS):
-            assert "Serving HTTP" in launcher.stdout.readline()
-        launcher.send_signal(number)
-        # The end of the output is that of the last process which can write to it.
-        launcher.communicate(timeout=20)
-        assert launcher.returncode == 128 + number
+        # The ranks write to one pipe, and each its text and the end of the line by themselves.
+        launcher.await_words("Serving HTTP", RANKS)
+        launcher.send(number)
+        assert launcher.end(60).code == 128 + number
 
 
 def test_a_rank_that_could_not_run_counts_as_such() -> None:
     with start("http.server", "--no-such-flag") as launcher:
-        launcher.communicate(timeout=20)
-        assert launcher.returncode == 2
+        assert launcher.end(60).code == 2
 
 
 def test_a_report_has_standard_output_alone() -> None:
@@ -59,13 +49,7 @@ with _launch.take_stdout() as out:
     print("the program")
     out.write("the report\\n")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=True,
-    )
-    assert done.stdout == "the report\n"
-    assert done.stderr.splitlines() == ["a library", "the program"]
+    env = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = run(sys.executable, "-c", program, env=env)
+    assert (done.code, done.out) == (0, "the report\n"), done
+    assert done.err.splitlines() == ["a library", "the program"]

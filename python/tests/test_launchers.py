@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 
+import processes
 import pytest
-from conftest import PROGRAMS, SOURCE
+from processes import PROGRAMS, SOURCE, Result
 from test_raw import names
 
 COMMAND = os.environ.get("SYMMEM_COMMAND", "")
@@ -16,11 +16,11 @@ COMMAND = os.environ.get("SYMMEM_COMMAND", "")
 pytestmark = pytest.mark.library
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str) -> Result:
     """Run a launcher, without the variables of another one."""
     env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     env["PYTHONPATH"] = os.pathsep.join([str(SOURCE), str(PROGRAMS)])
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=80, check=False)
+    return processes.run(*command, env=env)
 
 
 @pytest.mark.skipif(not COMMAND, reason="SYMMEM_COMMAND names no symmem command")
@@ -28,8 +28,8 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 def test_symmem_launch(ranks: int) -> None:
     program = str(PROGRAMS / "raw.py")
     done = run(COMMAND, "launch", "-n", str(ranks), "--", sys.executable, program)
-    assert done.returncode == 0, done
-    found = re.findall(r"CHECK (\w+) ok", done.stdout)
+    assert done.code == 0, done
+    found = re.findall(r"CHECK (\w+) ok", done.out)
     assert sorted(found) == sorted(names("raw.py") * ranks)
 
 
@@ -38,5 +38,5 @@ def test_torchrun() -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
     flags = ["--backend", "host", "--cases", "2", "--rounds", "1", "--size", "4Ki"]
     done = run(*launcher, "-m", "symmem.verify", *flags)
-    assert done.returncode == 0, done
-    assert "Total: 2 | Passed: 2 | Failed: 0" in done.stdout
+    assert done.code == 0, done
+    assert "Total: 2 | Passed: 2 | Failed: 0" in done.out

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import builtins
+import os
 import re
 import socket
-import subprocess
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SOURCE
+from processes import SOURCE, run
 
 import symmem
 from symmem import _library, _rendezvous, errors
@@ -24,14 +25,9 @@ HEADER = SOURCE.parent.parent / "cmd" / "libsymmem" / "symmem.h"
 
 def test_importing_loads_neither_torch_nor_the_library() -> None:
     words = "import sys, symmem; from symmem import _library; print('torch' in sys.modules, "
-    done = subprocess.run(
-        [sys.executable, "-c", words + "_library._loaded)"],
-        env={"PYTHONPATH": str(SOURCE), "SYMMEM_LIBRARY": "/nowhere"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "False None\n"
+    env = {"PYTHONPATH": str(SOURCE), "SYMMEM_LIBRARY": "/nowhere"}
+    done = run(sys.executable, "-c", words + "_library._loaded)", env=env)
+    assert (done.code, done.out) == (0, "False None\n"), done
 
 
 def test_everything_public_has_a_docstring() -> None:
@@ -87,8 +83,28 @@ def test_errors_carry_what_the_library_knows() -> None:
     assert divergence.sides[0] == ((0, 2), "alloc 4096 B", "model.py:7")
     assert divergence.sides[1].site == ""
     assert errors.DivergenceError("m").sides == []
+    assert errors.MismatchError("m", data={"divergence": {"deviant": [2]}}).others == [2]
+    stray = errors.StrayError("m", data={"divergence": {"elsewhere": {"1": "in Barrier 3"}}})
+    assert stray.elsewhere == {1: "in Barrier 3"}
     assert errors.TimeoutError("m", data={"timeout": {"missing": [3]}}).missing == [3]
     assert errors.RankLostError("m", data={"rank_lost": {"ranks": [1, 2]}}).ranks == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("code", "data", "kind"),
+    [
+        (Code.DIVERGENCE, {"divergence": {"kind": "event"}}, errors.DivergenceError),
+        (Code.DIVERGENCE, {"divergence": {"kind": "call"}}, errors.MismatchError),
+        (Code.DIVERGENCE, {"divergence": {"kind": "place"}}, errors.StrayError),
+        (Code.TIMEOUT, {"timeout": {"missing": [1]}}, errors.TimeoutError),
+        (Code.TIMEOUT, {"timeout": {"missing": [1], "absent": True}}, errors.AbsentError),
+        (Code.FAILED, {}, errors.SymmemError),
+    ],
+)
+def test_classes_say_what_is_known_beyond_the_code(
+    code: Code, data: dict[str, Any], kind: type[errors.SymmemError]
+) -> None:
+    assert _library._class_of(code, data) is kind
 
 
 def test_every_code_has_a_class() -> None:
@@ -122,9 +138,9 @@ def test_numbers_are_those_of_the_header() -> None:
 def test_levels_and_paths_are_read_by_name() -> None:
     assert check_level("every") == 3
     assert path_choice("window") == 3
-    with pytest.raises(ValueError, match="sometimes"):
+    with pytest.raises(errors.InvalidError, match="sometimes"):
         check_level("sometimes")
-    with pytest.raises(ValueError, match="scenic"):
+    with pytest.raises(errors.InvalidError, match="scenic"):
         path_choice("scenic")
 
 
@@ -136,6 +152,18 @@ def test_notes_about_tensors_are_written_out() -> None:
     assert 'rank 1 has "note 7 of kind 8"' in found
     assert "4096 bytes" in _library.readable(f"note 4096 of kind {0x70530004}")
     assert "way ffff" in _library.readable(f"note -1 of kind {0x70530005}")
+
+
+@pytest.mark.library
+def test_a_backend_that_cannot_work_here_says_what_to_do() -> None:
+    program = "import symmem; symmem.init(backend='nccl')"
+    env = {**os.environ, "PYTHONPATH": str(SOURCE), "SYMMEM_CUDA": "/nowhere/libcuda.so"}
+    done = run(sys.executable, "-c", program, env=env)
+    assert done.code == 1, done
+    last = done.err.splitlines()[-1]
+    assert last.startswith("symmem.errors.UnsupportedError: "), last
+    assert "symmem doctor" in last
+    assert '"host"' in last
 
 
 class PaperStore:
@@ -152,8 +180,17 @@ class PaperStore:
 
     def get(self, key: str) -> bytes:
         with self.changed:
-            assert self.changed.wait_for(lambda: key in self.values, timeout=10)
             return self.values[key]
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        with self.changed:
+            there = lambda: all(key in self.values for key in keys)  # noqa: E731
+            if not self.changed.wait_for(there, timeout.total_seconds()):
+                raise builtins.TimeoutError("wait timeout")
+
+    def check(self, keys: list[str]) -> bool:
+        with self.changed:
+            return all(key in self.values for key in keys)
 
 
 def meet(machines: list[str], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
@@ -164,13 +201,13 @@ def meet(machines: list[str], monkeypatch: pytest.MonkeyPatch) -> list[dict[str,
 
     def rank(number: int) -> None:
         local.machine = machines[number]
-        found[number] = _rendezvous.options(store, number, len(machines))
+        found[number] = _rendezvous.options(store, number, len(machines), 20)
 
-    threads = [threading.Thread(target=rank, args=(r,)) for r in range(len(machines))]
+    threads = [threading.Thread(target=rank, args=(r,), daemon=True) for r in range(len(machines))]
     for t in threads:
         t.start()
     for t in threads:
-        t.join()
+        t.join(timeout=20)
     return [found[r] for r in range(len(machines))]
 
 
@@ -186,6 +223,21 @@ def test_ranks_of_two_machines_meet_at_a_port(monkeypatch: pytest.MonkeyPatch) -
     found = meet(["a", "b", "a", "b"], monkeypatch)
     assert found[0]["store"].startswith("10.1.2.3:")
     assert [(f["local_rank"], f["local_size"]) for f in found] == [(0, 2), (0, 2), (1, 2), (1, 2)]
+
+
+def test_ranks_that_do_not_come_to_the_meeting_are_named() -> None:
+    with pytest.raises(errors.TimeoutError, match="ranks 0, 2 of 3") as raised:
+        _rendezvous.options(PaperStore(), 1, 3, 0.01)
+    assert raised.value.missing == [0, 2]
+
+
+def test_a_store_that_fails_is_no_late_rank() -> None:
+    class Broken(PaperStore):
+        def wait(self, keys: list[str], timeout: timedelta) -> None:
+            raise RuntimeError("connection reset")
+
+    with pytest.raises(errors.SymmemError, match="by which symmem's ranks meet: connection reset"):
+        _rendezvous.options(Broken(), 0, 2, 20)
 
 
 def test_a_machine_is_reached_by_its_address_towards_the_master(

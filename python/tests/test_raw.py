@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from conftest import PROGRAMS, Checks, run_checks
+from conftest import Checks, run_checks
+from processes import PROGRAMS
 
 pytestmark = pytest.mark.library
 

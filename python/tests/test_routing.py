@@ -148,7 +148,7 @@ def test_a_second_thread_gets_a_lane_of_its_own_and_gives_it_back(
         seen.append(paper.target())
 
     for _ in range(2):
-        thread = threading.Thread(target=backward)
+        thread = threading.Thread(target=backward, daemon=True)
         thread.start()
         thread.join()
     assert seen == [(0, 2), None, (0, 2), None]
@@ -158,7 +158,7 @@ def test_a_second_thread_gets_a_lane_of_its_own_and_gives_it_back(
 def test_all_threads_are_diverted_when_that_is_asked_for(paper: Paper, router: Router) -> None:
     entered(router, all_threads=True)
     seen: list[Any] = []
-    thread = threading.Thread(target=lambda: seen.append(paper.target()))
+    thread = threading.Thread(target=lambda: seen.append(paper.target()), daemon=True)
     thread.start()
     thread.join()
     assert seen == [(0, 1)]
@@ -329,7 +329,7 @@ def test_scopes_of_two_threads_take_two_lanes(paper: Paper, router: Router) -> N
                 seen.append(paper.target())
 
     with scopes.plain:
-        thread = threading.Thread(target=backward)
+        thread = threading.Thread(target=backward, daemon=True)
         thread.start()
         thread.join()
         assert paper.target() == (0, 1)

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.library, pytest.mark.torch]
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
 def checks(request: pytest.FixtureRequest) -> Checks:
-    return run_checks("tensors.py", request.param, timeout=90)
+    return run_checks("tensors.py", request.param)
 
 
 @pytest.mark.parametrize("name", names("tensors.py"))

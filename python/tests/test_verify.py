@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from typing import Any
 
+import processes
 import pytest
-from conftest import SOURCE
+from processes import SOURCE, Result
 
 from symmem import _report
 from symmem._workload import Action, Config, Program, expected, in_group, members
 
 
-def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(module: str, *arguments: str) -> Result:
     env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-    return subprocess.run(
-        [sys.executable, "-m", module, "--backend", "host", *arguments],
-        env={**env, "PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-        timeout=80,
-        check=False,
-    )
+    env["PYTHONPATH"] = str(SOURCE)
+    return processes.run(sys.executable, "-m", module, "--backend", "host", *arguments, env=env)
 
 
 @pytest.mark.library
 @pytest.mark.torch
 def test_the_table_is_that_of_the_command() -> None:
     done = run("symmem.verify", "--ranks", "2", "--cases", "3", "--rounds", "1", "--size", "64Ki")
-    assert done.returncode == 0, done
-    assert done.stdout.splitlines() == [
+    assert done.code == 0, done
+    assert done.out.splitlines() == [
         "2 ranks on the host backend; check every, placement creation, path window",
         "",
         "TestCase  Size    Value  Sym  Exp  MaxDiff     MeanDiff    Result",
@@ -49,32 +43,32 @@ def test_the_table_is_that_of_the_command() -> None:
 def test_the_bug_is_shown_and_caught() -> None:
     bug = ["--ranks", "2", "--skew", "--churn", "200", "--seed", "1", "--json"]
     shown = run("symmem.verify", *bug, "--placement", "address", "--check", "off")
-    assert shown.returncode == 1, shown
-    assert json.loads(shown.stdout)["failed"] > 0
+    assert shown.code == 1, shown
+    assert json.loads(shown.out)["failed"] > 0
     caught = run("symmem.verify", *bug, "--placement", "address", "--check", "every")
-    report = json.loads(caught.stdout)
-    assert (caught.returncode, report["failed"]) == (1, 0)
+    report = json.loads(caught.out)
+    assert (caught.code, report["failed"]) == (1, 0)
     assert report["divergence"]["message"]
     cured = run("symmem.verify", *bug, "--groups", "2")
-    assert cured.returncode == 0, cured
+    assert cured.code == 0, cured
 
 
 @pytest.mark.library
 @pytest.mark.torch
 def test_what_cannot_run_is_code_2() -> None:
-    assert run("symmem.verify", "--ranks", "0").returncode == 2
+    assert run("symmem.verify", "--ranks", "0").code == 2
     refused = run("symmem.verify", "--ranks", "1", "--backend", "nccl")
-    assert refused.returncode == 2, refused
-    assert refused.stderr
+    assert refused.code == 2, refused
+    assert refused.err
 
 
 @pytest.mark.library
 @pytest.mark.torch
 def test_the_benchmarks_run() -> None:
     done = run("symmem.bench", "--ranks", "2", "--max", "4096", "--bytes", str(96 << 20))
-    assert done.returncode == 0, done
+    assert done.code == 0, done
     for words in ("scope with nothing new", "is_symmetric", "windows in", "torch.distributed us"):
-        assert words in done.stdout
+        assert words in done.out
 
 
 def test_a_workload_is_the_same_wherever_it_is_composed() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import HERE, LIBRARY
+from conftest import LIBRARY
+from processes import HERE, run
 
 sys.path.insert(0, str(HERE.parent / "backend"))
 
@@ -75,28 +75,16 @@ def test_a_build_is_repeatable(wheel: Path, tmp_path: Path) -> None:
 
 def test_it_runs_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None:
     clean = tmp_path / "clean"
-    subprocess.run([sys.executable, "-m", "venv", str(clean)], check=True)
+    made = run(sys.executable, "-m", "venv", str(clean))
+    assert made.code == 0, made
     python = str(clean / "bin" / "python")
     env = {"PATH": os.environ["PATH"], "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     pip = [python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", str(wheel)]
-    subprocess.run(pip, check=True, env=env, timeout=60)
-    done = subprocess.run(
-        [python, "-c", PROGRAM],
-        env=env,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done
-    assert str(clean) in done.stdout
-    help_text = subprocess.run(
-        [str(clean / "bin" / "symmem-verify"), "--help"],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert "--placement" in help_text.stdout
+    installed = run(*pip, env=env)
+    assert installed.code == 0, installed
+    done = run(python, "-c", PROGRAM, env=env, cwd=tmp_path)
+    assert done.code == 0, done
+    assert str(clean) in done.out
+    help_text = run(str(clean / "bin" / "symmem-verify"), "--help", env=env)
+    assert help_text.code == 0, help_text
+    assert "--placement" in help_text.out

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from symmem import _collectives, _memory, _runtime
+from symmem import _call, _collectives, _runtime
 from symmem._api import (
     all_gather_into_tensor,
     all_reduce,
@@ -33,6 +33,7 @@ from symmem._api import (
 from symmem._constants import check_level, path_choice
 from symmem._group import Group
 from symmem._library import where
+from symmem._make import alloc, empty, empty_like, full, ones, zeros
 from symmem._memory import Block
 from symmem._questions import Explanation, check, explain, set_check, stats
 from symmem._scope import AnyScope, Nothing, set_site
@@ -41,18 +42,23 @@ from symmem._version import __version__
 from symmem._work import Work
 from symmem.errors import (
     AbortedError,
+    AbsentError,
     CapturingError,
     ClosedError,
     DivergenceError,
     ForkedError,
     GrowthInCaptureWarning,
     InternalError,
+    InterruptedError,
     InvalidError,
+    LateWarning,
     LibraryError,
     MemoryUseError,
+    MismatchError,
     OutOfMemoryError,
     OutOfRangeError,
     RankLostError,
+    StrayError,
     SymmemError,
     TimeoutError,
     TorchError,
@@ -62,8 +68,11 @@ from symmem.errors import (
 if TYPE_CHECKING:
     import torch
 
+    from symmem._terms import Backend, CheckLevel, GroupLike, PathChoice
+
 __all__ = [
     "AbortedError",
+    "AbsentError",
     "Block",
     "CapturingError",
     "ClosedError",
@@ -73,12 +82,16 @@ __all__ = [
     "Group",
     "GrowthInCaptureWarning",
     "InternalError",
+    "InterruptedError",
     "InvalidError",
+    "LateWarning",
     "LibraryError",
     "MemoryUseError",
+    "MismatchError",
     "OutOfMemoryError",
     "OutOfRangeError",
     "RankLostError",
+    "StrayError",
     "SymmemError",
     "TimeoutError",
     "TorchError",
@@ -99,11 +112,14 @@ __all__ = [
     "empty_like",
     "explain",
     "finalize",
+    "forget_stream",
+    "full",
     "group",
     "init",
     "is_initialized",
     "is_symmetric",
     "library_path",
+    "ones",
     "reduce_scatter_tensor",
     "reserve",
     "set_check",
@@ -113,19 +129,25 @@ __all__ = [
     "trim",
     "use",
     "world",
+    "zeros",
 ]
+
+
+def __dir__() -> list[str]:
+    """List what is public."""
+    return sorted(__all__)
 
 
 # ---- Opening and closing ---------------------------------------------------------------------
 
 
 def init(
-    process_group: Any = None,
+    process_group: GroupLike = None,
     *,
     device: Any = None,
-    backend: str = "auto",
-    check: str | None = None,
-    path: str | None = None,
+    backend: Backend = "auto",
+    check: CheckLevel | None = None,
+    path: PathChoice | None = None,
     tuning: str | None = None,
     timeout: float | None = None,
     reserve: int = 0,
@@ -135,6 +157,8 @@ def init(
     options: dict[str, Any] | None = None,
 ) -> Group:
     """Open this process as one rank, and return the group of all ranks. Collective.
+
+    If symmem is open already, with all that is given here, nothing is done and the world returned.
 
     Where torch.distributed is initialised ranks and their meeting place come from it: from its
     default process group, or from the one that is given. Else they come from the environment:
@@ -151,7 +175,9 @@ def init(
         path: who chooses the path of collectives: "auto" (the tuning table), or one of "plain",
             "window" and "direct", to be taken wherever it can be.
         tuning: the file of a tuning table, as `symmem tune` writes it, or "built-in".
-        timeout: the longest wait for another rank, in seconds; 30 unless given.
+        timeout: the longest wait for another rank, in seconds, in this call and in all others; that
+            of the process group unless given, else 10 minutes. A rank that lives and does not come
+            is warned of much earlier.
         reserve: bytes of the world's memory to make and register now, as `symmem.reserve` does.
         capacity: the most bytes that the world's memory may grow to; 0 is no limit.
         first_segment: the bytes of the first segment; each further one doubles the memory.
@@ -161,8 +187,9 @@ def init(
 
     Raises:
         LibraryError: libsymmem.so cannot be loaded.
-        TimeoutError: ranks did not come; it names them.
-        InvalidError: symmem is open already.
+        AbsentError: ranks did not come; it names them, and is a TimeoutError.
+        UnsupportedError: the backend cannot work here, as "nccl" without a GPU.
+        InvalidError: symmem is open already, with other options.
     """
     given: dict[str, Any] = {"backend": backend, "tuning": tuning, "callsites": callsites}
     if path is not None:
@@ -173,7 +200,11 @@ def init(
         given["timeout_ms"] = max(1, round(timeout * 1000))
     pool = {"capacity": capacity, "first_segment": first_segment}
     given["pool"] = {k: v for k, v in pool.items() if v} or None
+    asked = {"process_group": process_group, "device": device, **given, **(options or {})}
+    if (already := _runtime.opened_alike(asked)) is not None:
+        return already.world
     runtime = _runtime.open_runtime(process_group, device, {**given, **(options or {})})
+    runtime.asked = asked
     if reserve:
         runtime.reserve(runtime.world, reserve, runtime.stream())
     return runtime.world
@@ -214,7 +245,9 @@ def world() -> Group:
     return _runtime.current().group()
 
 
-def group(which: Any = None, *, domain: Group | None = None, name: str | None = None) -> Group:
+def group(
+    which: GroupLike = None, *, domain: Group | None = None, name: str | None = None
+) -> Group:
     """Find a group; open it if this is its first use. Opening is collective over its ranks.
 
     Every function that takes a group takes what this one takes, so groups need not be opened
@@ -235,7 +268,7 @@ def group(which: Any = None, *, domain: Group | None = None, name: str | None = 
 
 
 def use(
-    group: Any = None, disabled: bool = False, *, all_threads: bool = False
+    group: GroupLike = None, disabled: bool = False, *, all_threads: bool = False
 ) -> AnyScope | Nothing:
     """Open a scope: tensors that are made inside are symmetric among the ranks of the group.
 
@@ -257,42 +290,13 @@ def use(
     """
     if "torch._dynamo" in modules and compiling():
         return Nothing()
-    found = group if group.__class__ is Group else _collectives.find(group)
+    found = group if group.__class__ is Group else _call.find(group)
     if disabled:
         return found.scopes.disabled
     return found.scopes.threads if all_threads else found.scope
 
 
-def empty(*shape: Any, dtype: torch.dtype | None = None, group: Any = None) -> torch.Tensor:
-    """Make an uninitialised symmetric tensor, on GPUs and on the host backend.
-
-    It is registered at the end of the next scope of its group, or by the first collective on it.
-
-    Args:
-        shape: the lengths, one by one or as a sequence.
-        dtype: the element type; PyTorch's default type unless given.
-        group: whose memory; that of the innermost scope, else the world's.
-    """
-    lengths = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
-    runtime = _runtime.current()
-    scopes = runtime.current.groups or runtime.diverted()
-    found = None if group is None and scopes else runtime.group(group)
-    return _memory.empty(runtime, tuple(int(n) for n in lengths), dtype, found)
-
-
-def empty_like(tensor: torch.Tensor, *, group: Any = None) -> torch.Tensor:
-    """Make an uninitialised symmetric tensor of another one's shape and type."""
-    return empty(tuple(tensor.shape), dtype=tensor.dtype, group=group)
-
-
-def alloc(nbytes: int, group: Any = None) -> Block:
-    """Allocate symmetric bytes on the host backend, without PyTorch."""
-    runtime = _runtime.current()
-    found = None if group is None and runtime.current.groups else runtime.group(group)
-    return _memory.allocate(runtime, found, nbytes)
-
-
-def reserve(nbytes: int, group: Any = None, *, stream: Any = None) -> None:
+def reserve(nbytes: int, group: GroupLike = None, *, stream: Any = None) -> None:
     """Make and register memory, so that so many more bytes need no growth. Collective.
 
     Memory belongs to a stream, as PyTorch's does, so this is for tensors that are made on that
@@ -305,7 +309,7 @@ def reserve(nbytes: int, group: Any = None, *, stream: Any = None) -> None:
         group: whose memory; the world's unless given.
         stream: a CUDA stream; the current one unless given.
     """
-    found = _collectives.find(group)
+    found = _call.find(group)
     runtime = found.runtime
     runtime.require()
     runtime.before_registration(found)
@@ -318,7 +322,7 @@ def reserve(nbytes: int, group: Any = None, *, stream: Any = None) -> None:
             runtime.library.raw.symmem_set_site(previous)
 
 
-def trim(keep: int = 0, group: Any = None) -> None:
+def trim(keep: int = 0, group: GroupLike = None) -> None:
     """Give memory without tensors back to the device. Collective over the group's domain.
 
     It waits for the device, and PyTorch's cache of the group's memory is emptied. CUDA graphs that
@@ -328,7 +332,7 @@ def trim(keep: int = 0, group: Any = None) -> None:
         keep: the bytes that stay mapped at least.
         group: whose memory; the world's unless given.
     """
-    found = _collectives.find(group)
+    found = _call.find(group)
     runtime = found.runtime
     if runtime.cuda is not None and found.router is not None:
         from symmem._cuda import NO_POOL, live_pools
@@ -343,9 +347,9 @@ def trim(keep: int = 0, group: Any = None) -> None:
     found.library.call("symmem_trim", found.pool, keep)
 
 
-def is_symmetric(tensor: torch.Tensor, group: Any = None) -> bool:
+def is_symmetric(tensor: torch.Tensor, group: GroupLike = None) -> bool:
     """Tell whether a tensor lies in a window of the group. It asks nobody and makes no call."""
-    table = (group if group.__class__ is Group else _collectives.find(group)).windows
+    table = (group if group.__class__ is Group else _call.find(group)).windows
     if table.words[1] != table.seen:  # Word.WINDOWS
         table.refresh()
     address = tensor.data_ptr()
@@ -358,27 +362,82 @@ def is_symmetric(tensor: torch.Tensor, group: Any = None) -> bool:
 # ---- Order and paths -------------------------------------------------------------------------
 
 
-def barrier(group: Any = None) -> None:
-    """Wait until all ranks have come: on GPUs the current stream waits, on the host the caller."""
-    _collectives.barrier(group)
+@overload
+def barrier(
+    group: GroupLike = ...,
+    async_op: Literal[False] = ...,
+    device_ids: Sequence[int] | None = ...,
+) -> None: ...
+
+
+@overload
+def barrier(
+    group: GroupLike = ...,
+    *,
+    async_op: Literal[True],
+    device_ids: Sequence[int] | None = ...,
+) -> Work: ...
+
+
+@overload
+def barrier(
+    group: GroupLike, async_op: Literal[True], device_ids: Sequence[int] | None = ...
+) -> Work: ...
+
+
+@overload
+def barrier(
+    group: GroupLike = ..., async_op: bool = ..., device_ids: Sequence[int] | None = ...
+) -> Work | None: ...
+
+
+def barrier(
+    group: GroupLike = None, async_op: bool = False, device_ids: Sequence[int] | None = None
+) -> Work | None:
+    """Wait until all ranks have come: on GPUs the current stream waits, on the host the caller.
+
+    Args:
+        group: as `symmem.group` takes it; the world unless given.
+        async_op: return at once, with a Work to wait for.
+        device_ids: the rank's own device, as torch.distributed takes it, or None.
+    """
+    return _collectives.barrier(group, async_op, device_ids)
 
 
 def synchronize() -> None:
-    """Wait for the current stream, and raise the first error of symmem's work on it."""
+    """Wait for the current stream, and raise the first error of symmem's work on it.
+
+    On the host backend, where tensors have no stream, it waits for the work of all groups.
+    """
+    _collectives.synchronize(_runtime.current())
+
+
+def forget_stream(stream: Any) -> None:
+    """Let go of a CUDA stream that is about to be destroyed, when its work is done.
+
+    symmem keeps what it knows of each stream that it was used on until symmem is closed. Streams of
+    PyTorch's own come from a few that live as long as the process, and need not be forgotten.
+
+    Args:
+        stream: a CUDA stream, or its address as a number.
+    """
     runtime = _runtime.current()
     runtime.require()
-    runtime.library.call("symmem_stream_synchronize", runtime.stream())
+    if runtime.device is None:
+        raise UnsupportedError("the host backend has no streams of others that could be forgotten")
+    number = int(getattr(stream, "cuda_stream", stream))
+    runtime.library.call("symmem_stream_forget", number)
 
 
-def set_path(path: str, group: Any = None) -> None:
+def set_path(path: PathChoice, group: GroupLike = None) -> None:
     """Set who chooses a group's paths: auto, plain, window or direct. Collective."""
-    _collectives.find(group).set_path(path_choice(path))
+    _call.find(group).set_path(path_choice(path))
 
 
 # ---- PyTorch's own communicators -------------------------------------------------------------
 
 
-def attach(process_group: Any = None) -> Group:
+def attach(process_group: GroupLike = None) -> Group:
     """Register the group's memory with PyTorch's own communicator, too. Collective.
 
     Calls of torch.distributed on this process group then run on windows wherever their tensors were
@@ -398,7 +457,7 @@ def attach(process_group: Any = None) -> Group:
     return found
 
 
-def detach(process_group: Any = None) -> bool:
+def detach(process_group: GroupLike = None) -> bool:
     """Undo `attach` on this rank, and tell whether there was anything to undo."""
     pg = pytorch().distributed.group.WORLD if process_group is None else process_group
     return _runtime.current().attachments.detach(pg)

@@ -1,11 +1,13 @@
 """The collectives on tensors, as programs call them.
 
-Compiled code takes them as operators of PyTorch's; other code runs them at once.
+Compiled code takes them as operators of PyTorch's; other code runs them at once. Autograd does not
+see them, as it does not see those of torch.distributed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, overload
 
 from symmem import _collectives
 from symmem._torch import compiling, modules
@@ -14,23 +16,66 @@ from symmem._work import Work
 if TYPE_CHECKING:
     import torch
 
+    from symmem._terms import GroupLike, OpLike
+
+
+@overload
+def all_reduce(
+    tensor: torch.Tensor,
+    op: OpLike = ...,
+    group: GroupLike = ...,
+    async_op: Literal[False] = ...,
+) -> None: ...
+
+
+@overload
+def all_reduce(
+    tensor: torch.Tensor,
+    op: OpLike = ...,
+    group: GroupLike = ...,
+    *,
+    async_op: Literal[True],
+) -> Work: ...
+
+
+@overload
+def all_reduce(
+    tensor: torch.Tensor,
+    op: OpLike,
+    group: GroupLike,
+    async_op: Literal[True],
+) -> Work: ...
+
+
+@overload
+def all_reduce(
+    tensor: torch.Tensor,
+    op: OpLike = ...,
+    group: GroupLike = ...,
+    async_op: bool = ...,
+) -> Work | None: ...
+
 
 def all_reduce(
-    tensor: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False
+    tensor: torch.Tensor,
+    op: OpLike = None,
+    group: GroupLike = None,
+    async_op: bool = False,
 ) -> Work | None:
     """Combine a tensor over all ranks, in place: `torch.distributed.all_reduce`.
 
     Args:
-        tensor: contiguous, on the rank's device; symmetric or not, which affects its speed alone.
+        tensor: on the rank's device; symmetric or not, which affects its speed alone. One whose
+            elements do not lie side by side is copied before and after.
         op: a ReduceOp of torch.distributed, or its name; the sum unless given.
-        group: as `symmem.group` takes it; the world unless given.
-        async_op: return at once, with a Work to wait for.
+        group: as `symmem.group` takes it; the world unless given. A rank that is not in it is
+            warned and does nothing.
+        async_op: return at once, with a Work to wait for; in compiled code one that is done.
     """
     if compiling():
         from symmem import _ops
 
-        _ops.all_reduce_(tensor, op, group)
-        return None
+        return _ops.all_reduce_(tensor, op, group, async_op)
     return _collectives.all_reduce(tensor, op, group, async_op)
 
 
@@ -39,7 +84,7 @@ def all_reduce_rms_norm(
     residual: torch.Tensor,
     weight: torch.Tensor,
     eps: float,
-    group: Any = None,
+    group: GroupLike = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Combine rows over all ranks, add them to a residual and normalize it.
@@ -74,41 +119,158 @@ def all_reduce_rms_norm(
     return _collectives.all_reduce_rms_norm(tensor, residual, weight, eps, group, out)
 
 
+@overload
 def all_gather_into_tensor(
     output_tensor: torch.Tensor,
     input_tensor: torch.Tensor,
-    group: Any = None,
+    group: GroupLike = ...,
+    async_op: Literal[False] = ...,
+) -> None: ...
+
+
+@overload
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: GroupLike = ...,
+    *,
+    async_op: Literal[True],
+) -> Work: ...
+
+
+@overload
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: GroupLike,
+    async_op: Literal[True],
+) -> Work: ...
+
+
+@overload
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: GroupLike = ...,
+    async_op: bool = ...,
+) -> Work | None: ...
+
+
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: GroupLike = None,
     async_op: bool = False,
 ) -> Work | None:
     """Gather a tensor of each rank: `torch.distributed.all_gather_into_tensor`."""
     if compiling():
         from symmem import _ops
 
-        _ops.all_gather_into_tensor_(output_tensor, input_tensor, group)
-        return None
+        return _ops.all_gather_into_tensor_(output_tensor, input_tensor, group, async_op)
     return _collectives.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
+
+
+@overload
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    op: OpLike = ...,
+    group: GroupLike = ...,
+    async_op: Literal[False] = ...,
+) -> None: ...
+
+
+@overload
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    op: OpLike = ...,
+    group: GroupLike = ...,
+    *,
+    async_op: Literal[True],
+) -> Work: ...
+
+
+@overload
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    op: OpLike,
+    group: GroupLike,
+    async_op: Literal[True],
+) -> Work: ...
+
+
+@overload
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    op: OpLike = ...,
+    group: GroupLike = ...,
+    async_op: bool = ...,
+) -> Work | None: ...
 
 
 def reduce_scatter_tensor(
     output: torch.Tensor,
     input: torch.Tensor,
-    op: Any = None,
-    group: Any = None,
+    op: OpLike = None,
+    group: GroupLike = None,
     async_op: bool = False,
 ) -> Work | None:
     """Combine and keep this rank's part: `torch.distributed.reduce_scatter_tensor`."""
     if compiling():
         from symmem import _ops
 
-        _ops.reduce_scatter_tensor_(output, input, op, group)
-        return None
+        return _ops.reduce_scatter_tensor_(output, input, op, group, async_op)
     return _collectives.reduce_scatter_tensor(output, input, op, group, async_op)
+
+
+@overload
+def broadcast(
+    tensor: torch.Tensor,
+    src: int | None = ...,
+    group: GroupLike = ...,
+    async_op: Literal[False] = ...,
+    group_src: int | None = ...,
+) -> None: ...
+
+
+@overload
+def broadcast(
+    tensor: torch.Tensor,
+    src: int | None = ...,
+    group: GroupLike = ...,
+    *,
+    async_op: Literal[True],
+    group_src: int | None = ...,
+) -> Work: ...
+
+
+@overload
+def broadcast(
+    tensor: torch.Tensor,
+    src: int | None,
+    group: GroupLike,
+    async_op: Literal[True],
+    group_src: int | None = ...,
+) -> Work: ...
+
+
+@overload
+def broadcast(
+    tensor: torch.Tensor,
+    src: int | None = ...,
+    group: GroupLike = ...,
+    async_op: bool = ...,
+    group_src: int | None = ...,
+) -> Work | None: ...
 
 
 def broadcast(
     tensor: torch.Tensor,
     src: int | None = None,
-    group: Any = None,
+    group: GroupLike = None,
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
@@ -124,17 +286,61 @@ def broadcast(
     if compiling():
         from symmem import _ops
 
-        _ops.broadcast_(tensor, src, group, group_src)
-        return None
+        return _ops.broadcast_(tensor, src, group, group_src, async_op)
     return _collectives.broadcast(tensor, src, group, async_op, group_src)
+
+
+@overload
+def all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_split_sizes: Sequence[int] | None = ...,
+    input_split_sizes: Sequence[int] | None = ...,
+    group: GroupLike = ...,
+    async_op: Literal[False] = ...,
+) -> None: ...
+
+
+@overload
+def all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_split_sizes: Sequence[int] | None = ...,
+    input_split_sizes: Sequence[int] | None = ...,
+    group: GroupLike = ...,
+    *,
+    async_op: Literal[True],
+) -> Work: ...
+
+
+@overload
+def all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_split_sizes: Sequence[int] | None,
+    input_split_sizes: Sequence[int] | None,
+    group: GroupLike,
+    async_op: Literal[True],
+) -> Work: ...
+
+
+@overload
+def all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_split_sizes: Sequence[int] | None = ...,
+    input_split_sizes: Sequence[int] | None = ...,
+    group: GroupLike = ...,
+    async_op: bool = ...,
+) -> Work | None: ...
 
 
 def all_to_all_single(
     output: torch.Tensor,
     input: torch.Tensor,
-    output_split_sizes: list[int] | None = None,
-    input_split_sizes: list[int] | None = None,
-    group: Any = None,
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: GroupLike = None,
     async_op: bool = False,
 ) -> Work | None:
     """Send a part to each rank and gather the parts: `torch.distributed.all_to_all_single`.
@@ -144,8 +350,9 @@ def all_to_all_single(
     if compiling():
         from symmem import _ops
 
-        _ops.all_to_all_single_(output, input, output_split_sizes, input_split_sizes, group)
-        return None
+        return _ops.all_to_all_single_(
+            output, input, output_split_sizes, input_split_sizes, group, async_op
+        )
     return _collectives.all_to_all_single(
         output, input, output_split_sizes, input_split_sizes, group, async_op
     )

@@ -2,116 +2,46 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from symmem import _runtime, errors
+from symmem import errors
+from symmem._call import Call, checked, find, member, nothing
 from symmem._constants import Operation, Path
-from symmem._scope import set_site
 from symmem._torch import pytorch
-from symmem._work import HostWork, SideStream, Work
 
 if TYPE_CHECKING:
     import torch
 
     from symmem._group import Group
     from symmem._runtime import Runtime
+    from symmem._work import Work
 
 _AUTO = int(Path.DEFAULT)
-
-
-def find(group: Any) -> Group:
-    """Find the group of a call; None is the world."""
-    runtime = _runtime._runtime
-    if group is None and runtime is not None and not runtime.forked:
-        return runtime.world
-    return _runtime.current().group(group)
-
-
-def _flat(group: Group, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Check that a tensor's elements lie side by side on the rank's device."""
-    if tensor.is_complex():
-        tensor = pytorch().module.view_as_real(tensor)
-    if not tensor.is_contiguous():
-        raise errors.InvalidError(f"{name} is not contiguous: pass {name}.contiguous()")
-    device = group.runtime.device
-    # get_device is -1 for the processor's tensors, and cheap.
-    if tensor.get_device() != (-1 if device is None else device):
-        ours = "the host" if device is None else f"cuda:{device}"
-        raise errors.InvalidError(f"{name} is on {tensor.device}, symmem was opened on {ours}")
-    return tensor
-
-
-class Call:
-    """One collective on its way: where it runs, and what becomes of it."""
-
-    __slots__ = ("_asynchronous", "_output", "_runtime", "_side", "_tensors", "group", "stream")
-
-    def __init__(self, group: Group, tensors: tuple[Any, ...], output: list[Any], async_op: bool):
-        runtime = group.runtime
-        self.group = group
-        self._runtime: Runtime = runtime
-        self._tensors = tensors
-        self._output = output
-        self._asynchronous = async_op
-        self._side: SideStream | None = None
-        self.stream = runtime.stream()
-        if async_op and runtime.device is not None:
-            self._side = runtime.side_stream(group)
-            self._side.fork()
-            self.stream = self._side.number
-
-    def run(self, name: str, *arguments: Any) -> Work | None:
-        """Queue the collective and finish as the caller wants."""
-        runtime = self._runtime
-        previous = set_site(runtime) if runtime.callsites else None
-        try:
-            runtime.library.call(name, self.group.handle, *arguments, self.stream)
-        finally:
-            if previous is not None:
-                runtime.library.raw.symmem_set_site(previous)
-        return self.finish()
-
-    def as_current(self) -> AbstractContextManager[Any]:
-        """Make PyTorch queue on the stream of the call."""
-        if self._side is None:
-            return nullcontext()
-        stream: AbstractContextManager[Any] = pytorch().module.cuda.stream(self._side.stream)
-        return stream
-
-    def finish(self) -> Work | None:
-        """Return the work, or wait for it on the host backend, whose tensors have no stream."""
-        runtime = self._runtime
-        if self._side is not None:
-            return self._side.work(self._tensors, self._output)
-        if self._asynchronous:
-            return HostWork(runtime, self._tensors, self._output)
-        if runtime.device is None:
-            runtime.library.call("symmem_stream_synchronize", 0)
-        return None
 
 
 def all_reduce(
     tensor: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False
 ) -> Work | None:
     """Combine a tensor over all ranks, in place."""
-    g = find(group)
-    flat = _flat(g, "tensor", tensor)
-    kind, reduction = pytorch().reduction(flat.dtype, op)
+    g = member(group, "all_reduce")
+    if g is None:
+        return nothing(async_op)
+    call = Call(g, async_op)
+    flat = call.write("tensor", tensor, reads=True)
+    kind, reduction = pytorch().reduction(tensor.dtype, op)
     address = flat.data_ptr()
-    return Call(g, (tensor,), [tensor], async_op).run(
-        "symmem_all_reduce", flat.numel(), kind, reduction, _AUTO, address, address
-    )
+    return call.run("symmem_all_reduce", flat.numel(), kind, reduction, _AUTO, address, address)
 
 
 def all_reduce_out(output: torch.Tensor, tensor: torch.Tensor, op: Any, group: Any) -> None:
     """Combine a tensor over all ranks into another one."""
-    g = find(group)
-    source, target = _flat(g, "input", tensor), _flat(g, "output", output)
-    _same(source, target)
+    call = Call(find(group), False)
+    source, target = call.read("input", tensor), call.write("output", output)
+    _same(tensor, output)
     _sized("output", target, source.numel())
-    kind, reduction = pytorch().reduction(source.dtype, op)
-    Call(g, (tensor, output), [output], False).run(
+    kind, reduction = pytorch().reduction(tensor.dtype, op)
+    call.run(
         "symmem_all_reduce",
         source.numel(),
         kind,
@@ -135,8 +65,12 @@ def all_reduce_rms_norm(
     output = pytorch().module.empty_like(tensor) if out is None else out
     named = {"tensor": tensor, "residual": residual, "weight": weight, "out": output}
     bfloat16 = pytorch().module.bfloat16
+    call = Call(g, False)
     for name, each in named.items():
-        if _flat(g, name, each).dtype is not bfloat16:
+        if not checked(g, name, each):
+            raise errors.InvalidError(f"{name} is not contiguous: pass {name}.contiguous()")
+        call.read(name, each)
+        if each.dtype is not bfloat16:
             raise errors.InvalidError(f"{name} is of {each.dtype}: only bfloat16 can be normalized")
     hidden = weight.numel()
     if tensor.dim() == 0 or tensor.shape[-1] != hidden or weight.dim() != 1:
@@ -148,7 +82,7 @@ def all_reduce_rms_norm(
             raise errors.InvalidError(
                 f"{name} is {tuple(named[name].shape)}, tensor is {tuple(tensor.shape)}"
             )
-    Call(g, (tensor, residual, weight, output), [output], False).run(
+    call.run(
         "symmem_all_reduce_rms_norm",
         tensor.numel() // max(hidden, 1),
         hidden,
@@ -165,12 +99,15 @@ def all_gather_into_tensor(
     output: torch.Tensor, tensor: torch.Tensor, group: Any = None, async_op: bool = False
 ) -> Work | None:
     """Gather a tensor of each rank into one."""
-    g = find(group)
-    source, target = _flat(g, "input", tensor), _flat(g, "output", output)
-    _same(source, target)
+    g = member(group, "all_gather_into_tensor")
+    if g is None:
+        return nothing(async_op)
+    call = Call(g, async_op)
+    source, target = call.read("input", tensor), call.write("output", output)
+    _same(tensor, output)
     count = source.numel()
     _sized("output", target, count * g.size)
-    return Call(g, (tensor, output), [output], async_op).run(
+    return call.run(
         "symmem_all_gather",
         count,
         pytorch().element(source.dtype),
@@ -188,13 +125,16 @@ def reduce_scatter_tensor(
     async_op: bool = False,
 ) -> Work | None:
     """Combine a tensor over all ranks and keep this rank's part."""
-    g = find(group)
-    source, target = _flat(g, "input", tensor), _flat(g, "output", output)
-    _same(source, target)
+    g = member(group, "reduce_scatter_tensor")
+    if g is None:
+        return nothing(async_op)
+    call = Call(g, async_op)
+    source, target = call.read("input", tensor), call.write("output", output)
+    _same(tensor, output)
     count = target.numel()
     _sized("input", source, count * g.size)
-    kind, reduction = pytorch().reduction(source.dtype, op)
-    return Call(g, (tensor, output), [output], async_op).run(
+    kind, reduction = pytorch().reduction(tensor.dtype, op)
+    return call.run(
         "symmem_reduce_scatter",
         count,
         kind,
@@ -213,11 +153,14 @@ def broadcast(
     group_src: int | None = None,
 ) -> Work | None:
     """Copy a tensor of one rank to all."""
-    g = find(group)
+    g = member(group, "broadcast")
+    if g is None:
+        return nothing(async_op)
     root = g.runtime.root(g, src, group_src)
-    flat = _flat(g, "tensor", tensor)
+    call = Call(g, async_op)
+    flat = call.write("tensor", tensor, reads=True)
     address = flat.data_ptr()
-    return Call(g, (tensor,), [tensor], async_op).run(
+    return call.run(
         "symmem_broadcast",
         flat.numel(),
         pytorch().element(flat.dtype),
@@ -231,16 +174,18 @@ def broadcast(
 def all_to_all_single(
     output: torch.Tensor,
     tensor: torch.Tensor,
-    output_split_sizes: list[int] | None = None,
-    input_split_sizes: list[int] | None = None,
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
     group: Any = None,
     async_op: bool = False,
 ) -> Work | None:
     """Send a part of a tensor to each rank, and gather the parts of all."""
-    g = find(group)
-    source, target = _flat(g, "input", tensor), _flat(g, "output", output)
-    _same(source, target)
-    call = Call(g, (tensor, output), [output], async_op)
+    g = member(group, "all_to_all_single")
+    if g is None:
+        return nothing(async_op)
+    call = Call(g, async_op)
+    source, target = call.read("input", tensor), call.write("output", output)
+    _same(tensor, output)
     if _uneven(g, output, output_split_sizes) or _uneven(g, tensor, input_split_sizes):
         _exchange(call, target, source, output_split_sizes, input_split_sizes)
         return call.finish()
@@ -257,9 +202,34 @@ def all_to_all_single(
     )
 
 
-def barrier(group: Any = None) -> None:
+def barrier(
+    group: Any = None, async_op: bool = False, device_ids: Sequence[int] | None = None
+) -> Work | None:
     """Wait on the current stream until all ranks have come; on the host backend, here."""
-    Call(find(group), (), [], False).run("symmem_barrier")
+    g = member(group, "barrier")
+    if g is None:
+        return nothing(async_op)
+    device = g.runtime.device
+    if device_ids is not None and list(device_ids) != [device]:
+        ours = "the host" if device is None else f"device {device}"
+        raise errors.InvalidError(f"device_ids {device_ids!r}: symmem was opened on {ours}")
+    return Call(g, async_op).run("symmem_barrier")
+
+
+def synchronize(runtime: Runtime) -> None:
+    """Wait for the current stream; on the host backend for those of all groups."""
+    runtime.require()
+    if runtime.device is not None:
+        runtime.library.call("symmem_stream_synchronize", runtime.stream())
+        return
+    failed = None
+    for group in list(runtime.groups.values()):
+        try:
+            runtime.streams.synchronize(group.stream)
+        except errors.SymmemError as e:
+            failed = failed or e
+    if failed is not None:
+        raise failed
 
 
 def _same(source: torch.Tensor, target: torch.Tensor) -> None:
@@ -272,7 +242,7 @@ def _sized(name: str, tensor: torch.Tensor, want: int) -> None:
         raise errors.InvalidError(f"{name} has {tensor.numel()} elements, {want} are needed")
 
 
-def _uneven(group: Group, tensor: torch.Tensor, splits: list[int] | None) -> bool:
+def _uneven(group: Group, tensor: torch.Tensor, splits: Sequence[int] | None) -> bool:
     """Tell whether the parts of a tensor, which are counted in rows, differ; check their sum."""
     if not splits:
         return False
@@ -286,8 +256,8 @@ def _exchange(
     call: Call,
     target: torch.Tensor,
     source: torch.Tensor,
-    output_split_sizes: list[int] | None,
-    input_split_sizes: list[int] | None,
+    output_split_sizes: Sequence[int] | None,
+    input_split_sizes: Sequence[int] | None,
 ) -> None:
     """Exchange parts of different lengths by messages, in rounds in which everybody sends once.
 
@@ -327,7 +297,9 @@ def _exchange(
     _keep(call, target, source, receives[me], sends[me])
 
 
-def _parts(group: Group, tensor: torch.Tensor, splits: list[int] | None) -> list[tuple[int, int]]:
+def _parts(
+    group: Group, tensor: torch.Tensor, splits: Sequence[int] | None
+) -> list[tuple[int, int]]:
     """Turn parts in rows into (first element, elements)."""
     if not splits:
         each = tensor.numel() // group.size

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from symmem.errors import InvalidError
+
 ABI_MAJOR = 1
 
 OK = 0
@@ -35,6 +37,7 @@ class Code(IntEnum):
     SHORT = 18
     PANIC = 19
     FAILED = 20
+    INTERRUPTED = 21
 
 
 class Word(IntEnum):
@@ -154,13 +157,13 @@ def check_level(name: str) -> Check:
     """Read a check level: off, registration, every or default."""
     try:
         return Check[name.upper()]
-    except KeyError:
-        raise ValueError(f"check level {name!r}: one of off, registration, every") from None
+    except (KeyError, AttributeError):
+        raise InvalidError(f"check level {name!r}: one of off, registration, every") from None
 
 
 def path_choice(name: str) -> Path:
     """Read a path choice: auto, plain, window, direct or default."""
     try:
         return Path[name.upper()]
-    except KeyError:
-        raise ValueError(f"path {name!r}: one of auto, plain, window, direct") from None
+    except (KeyError, AttributeError):
+        raise InvalidError(f"path {name!r}: one of auto, plain, window, direct") from None

@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import ctypes as c
+import operator
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
 from symmem._constants import NEVER_SEEN, Word
 from symmem._library import Library
 from symmem._scope import Scopes
+from symmem._streams import HostStream
+from symmem._torch import loaded, pytorch
 
 if TYPE_CHECKING:
     from symmem._routing import Router
     from symmem._runtime import Runtime
+
+
+_PUBLIC = (
+    "abort",
+    "close",
+    "closed",
+    "describe",
+    "error",
+    "name",
+    "pool",
+    "rank",
+    "ranks",
+    "set_path",
+    "size",
+)
+
+
+class NotAMemberError(errors.InvalidError):
+    """This rank is not in the group."""
 
 
 class WindowTable:
@@ -75,12 +97,18 @@ class Group:
         self.router: Router | None = runtime.router(pool)
         self.scopes = Scopes.of(self, self.router, runtime.callsites)
         self.scope = self.scopes.plain
+        # On the host the world has the default stream, and any number names a stream.
+        self.stream = HostStream(0 if name == "world" else handle)
         self.closed = False
 
     @property
     def size(self) -> int:
         """The number of ranks."""
         return len(self.ranks)
+
+    def __dir__(self) -> list[str]:
+        """List what is public; the rest is the package's own."""
+        return [*_PUBLIC, *(n for n in object.__dir__(self) if n.startswith("__"))]
 
     def __repr__(self) -> str:
         """Describe the group for people."""
@@ -100,9 +128,24 @@ class Group:
         code = self.library.raw.symmem_group_error(self.handle)
         return self.library.error(code) if code else None
 
+    def symmetric(self, tensor: Any) -> bool:
+        """Report whether a tensor lies in a pool of symmem's, of this group or another."""
+        length = c.c_size_t(0)
+        address = tensor.data_ptr()
+        return not self.library.raw.symmem_locate(address, 0, None, c.byref(length))
+
     def abort(self) -> None:
         """Fail the group on all its ranks: calls that wait raise `AbortedError`."""
         self.library.call("symmem_group_abort", self.handle)
+
+    def broken_off(self, error: BaseException) -> None:
+        """Fail the group where a handler of a signal has ended the wait for a collective of it.
+
+        The collective would go on without its caller, and the other ranks with what this one may
+        never take part in.
+        """
+        if not isinstance(error, Exception) or not isinstance(error, errors.SymmemError):
+            self.library.raw.symmem_group_abort(self.handle)
 
     def set_path(self, path: int) -> None:
         """Set who chooses the path of collectives. Collective."""
@@ -116,6 +159,8 @@ class Group:
         """Leave the group. Graphs that were captured over it are gone before. Waits for nobody."""
         if not self.closed:
             self.library.call("symmem_group_close", self.handle)
+            if self.runtime.device is None and self.stream.number:
+                self.runtime.streams.forget(self.stream)
             self.retire()
             self.runtime.groups.pop(self.name, None)
 
@@ -131,3 +176,52 @@ def open_group(library: Library, name: str, ranks: tuple[int, ...]) -> int:
     text = name.encode()
     array = (c.c_int32 * len(ranks))(*ranks)
     return library.number("symmem_group_open", len(text), text, len(ranks), array)
+
+
+def process_group_of(which: Any, names: list[str]) -> Any:
+    """Find PyTorch's process group for what `symmem.group` was given; None if that is ranks."""
+    if isinstance(which, str):
+        found = _resolved(which)
+        if found is None:
+            raise errors.InvalidError(f"no group is named {which!r}: {names}")
+        return found
+    dist = pytorch().distributed if loaded() else None
+    if dist is None:
+        return None
+    if isinstance(which, dist.ProcessGroup) or which is dist.GroupMember.NON_GROUP_MEMBER:
+        return which
+    mesh, dimension = which if isinstance(which, tuple) and len(which) == 2 else (which, None)
+    if not isinstance(mesh, dist.device_mesh.DeviceMesh):
+        return None
+    if mesh.ndim > 1 and dimension is None:
+        raise errors.InvalidError(
+            f"a mesh of {mesh.ndim} dimensions is no group: pass (mesh, dimension), or one group "
+            "of it by mesh.get_group(dimension)"
+        )
+    if mesh.get_coordinate() is None:
+        raise NotAMemberError(f"this rank is not in {mesh}")
+    return mesh.get_group(dimension or 0)
+
+
+def _resolved(name: str) -> Any:
+    """Find a process group by the name that PyTorch gave it, such as "0"."""
+    dist = pytorch().distributed if loaded() else None
+    if dist is None or not dist.is_initialized():
+        return None
+    try:
+        return dist.distributed_c10d._resolve_process_group(name)
+    except (LookupError, ValueError, RuntimeError):
+        return None
+
+
+def ranks_of(which: Any) -> tuple[int, ...]:
+    """Read the ranks of a group."""
+    try:
+        if not isinstance(which, bytes | bytearray):
+            return tuple(operator.index(r) for r in which)
+        raise TypeError
+    except TypeError:
+        raise errors.InvalidError(
+            f"{which!r} is no group: pass a process group or a mesh of PyTorch, a sequence of "
+            "ranks, the name of a group that is open, or a symmem.Group"
+        ) from None

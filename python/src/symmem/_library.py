@@ -17,6 +17,7 @@ from typing import Any
 
 from symmem import errors
 from symmem._constants import ABI_MAJOR, OK, SEGMENT_SHIFT, SHORT, Code, Note, Word
+from symmem._interrupt import Answers
 
 ENV_LIBRARY = "SYMMEM_LIBRARY"
 POOLS = 16
@@ -40,7 +41,14 @@ _CLASSES: dict[int, type[errors.SymmemError]] = {
     Code.NOT_OPEN: errors.ClosedError,
     Code.LIVE: errors.InvalidError,
     Code.PANIC: errors.InternalError,
+    Code.INTERRUPTED: errors.InterruptedError,
 }
+
+_DIVERGENCES: dict[str, type[errors.DivergenceError]] = {
+    "call": errors.MismatchError,
+    "place": errors.StrayError,
+}
+"""The kinds of a divergence that have no sides."""
 
 _u64, _i64, _int, _size, _ptr = c.c_uint64, c.c_int64, c.c_int, c.c_size_t, c.c_void_p
 _text_in = [_size, c.c_char_p]
@@ -51,6 +59,7 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_last_error_json": _text_out,
     "symmem_open": _text_in,
     "symmem_close": [_int],
+    "symmem_set_poll": [_ptr, _ptr],
     "symmem_is_open": [],
     "symmem_describe": _text_out,
     "symmem_world": [c.POINTER(_u64)],
@@ -95,8 +104,23 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_barrier": [_u64, _u64],
     "symmem_stream_synchronize": [_u64],
     "symmem_stream_forget": [_u64],
+    "symmem_stream_wait": [_u64, _u64],
+    "symmem_event_record": [_u64, c.POINTER(_u64)],
+    "symmem_event_query": [_u64, c.POINTER(_int)],
+    "symmem_event_synchronize": [_u64],
+    "symmem_event_close": [_u64],
     "nccl_allocator_register_segments_with_comm": [_u64],
 }
+
+
+def _class_of(code: int, data: dict[str, Any]) -> type[errors.SymmemError]:
+    """Choose the class for a code, and for what is known beyond it."""
+    kind = (data.get("divergence") or {}).get("kind")
+    if code == Code.DIVERGENCE and kind in _DIVERGENCES:
+        return _DIVERGENCES[kind]
+    if code == Code.TIMEOUT and (data.get("timeout") or {}).get("absent"):
+        return errors.AbsentError
+    return _CLASSES.get(code, errors.SymmemError)
 
 
 def where() -> Path:
@@ -131,6 +155,9 @@ class Library:
         self.raw = _open(path)
         self._prepare()
         self.words = self._shared_words()
+        self._warnings = self.words[Word.WARNINGS]
+        self.answers = Answers(self.raw.symmem_set_poll, self.warning)
+        self.answers.from_main()
 
     def _prepare(self) -> None:
         version = self.raw.symmem_abi_version
@@ -154,7 +181,12 @@ class Library:
         return memoryview((_i64 * len(Word)).from_address(address)).cast("B").cast("q")
 
     def error(self, code: int) -> errors.SymmemError:
-        """Make the exception for a code that a call of this thread has just returned."""
+        """Make the exception for a code that a call of this thread has just returned.
+
+        Where a handler of a signal has ended the call, raise what the handler has raised.
+        """
+        if code == Code.INTERRUPTED and (raised := self.answers.take()) is not None:
+            raise raised
         data: dict[str, Any] = {}
         try:
             data = json.loads(self._text(self.raw.symmem_last_error_json, codes=False))
@@ -163,7 +195,19 @@ class Library:
         if data.get("code") != code:
             data = {"code": code, "message": self._text(self.raw.symmem_last_error, codes=False)}
         message = readable(str(data.get("message") or f"symmem failed with code {code}"))
-        return _CLASSES.get(code, errors.SymmemError)(message, code=code, data=data)
+        return _class_of(code, data)(message, code=code, data=data)
+
+    def warning(self) -> dict[str, Any] | None:
+        """Take a warning of the library's, if there is one; if not, it costs no call."""
+        if self.words[Word.WARNINGS] == self._warnings:
+            return None
+        seen = self.words[Word.WARNINGS]
+        text = self.text("symmem_take_warning")
+        if not text:
+            self._warnings = seen
+            return None
+        found: dict[str, Any] = json.loads(text)
+        return found
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function that returns a code, and raise if it is one of failure."""

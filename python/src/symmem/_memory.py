@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
+from symmem._scope import set_site
 from symmem._torch import pytorch
 
 if TYPE_CHECKING:
@@ -27,7 +28,12 @@ class Block:
 
     def __init__(self, runtime: Runtime, pool: int, nbytes: int):
         raw = c.c_void_p(0)
-        runtime.library.call("symmem_alloc", pool, max(nbytes, 1), 0, c.byref(raw))
+        previous = set_site(runtime) if runtime.callsites else None
+        try:
+            runtime.library.call("symmem_alloc", pool, max(nbytes, 1), 0, c.byref(raw))
+        finally:
+            if previous is not None:
+                runtime.library.raw.symmem_set_site(previous)
         assert raw.value is not None
         self.address = raw.value
         self.nbytes = nbytes

@@ -7,10 +7,12 @@ their names, which are the same on all ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from symmem import _collectives, _memory, _runtime, errors
+from symmem import _call, _collectives, _memory, _runtime, errors
 from symmem._torch import modules, pytorch
+from symmem._work import FinishedWork, Work
 
 if TYPE_CHECKING:
     import torch
@@ -34,8 +36,18 @@ _SCHEMAS = {
 }
 
 
+_NO_GRADIENT = "no_gradient"
+
+_GRADIENT_SCHEMA = "(Tensor gradient, SymInt[] shape, str operator) -> Tensor"
+
+
 def _world_of(group: str) -> Any:
     return _runtime.current().group(group)
+
+
+def _size_of(name: str) -> int:
+    """Count the ranks of a group, which need not be open: shapes are asked for while compiling."""
+    return _runtime.current().count(name)
 
 
 def _like(tensor: torch.Tensor, rows: int, group: str) -> torch.Tensor:
@@ -102,6 +114,14 @@ class Eager:
         return output
 
     @staticmethod
+    def no_gradient(gradient: torch.Tensor, shape: Sequence[int], operator: str) -> torch.Tensor:
+        """Refuse to differentiate an operator."""
+        raise errors.UnsupportedError(
+            f"torch.ops.symmem.{operator} has no gradient: take torch.distributed.nn.functional "
+            "where gradients go through a collective, or pass tensor.detach() where none do"
+        )
+
+    @staticmethod
     def broadcast_(tensor: torch.Tensor, group_src: int, group: str) -> None:
         """Copy the root's tensor."""
         _collectives.broadcast(tensor, None, group, False, group_src)
@@ -110,8 +130,8 @@ class Eager:
     def all_to_all_single_(
         output: torch.Tensor,
         input: torch.Tensor,
-        output_split_sizes: list[int] | None,
-        input_split_sizes: list[int] | None,
+        output_split_sizes: Sequence[int] | None,
+        input_split_sizes: Sequence[int] | None,
         group: str,
     ) -> None:
         """Exchange parts."""
@@ -129,12 +149,17 @@ class Fake:
     @staticmethod
     def all_gather_into_tensor(input: torch.Tensor, group: str) -> torch.Tensor:
         """Have as many times the rows as there are ranks."""
-        return input.new_empty((_rows(input) * _world_of(group).size, *input.shape[1:]))
+        return input.new_empty((_rows(input) * _size_of(group), *input.shape[1:]))
 
     @staticmethod
     def reduce_scatter_tensor(input: torch.Tensor, op: str, group: str) -> torch.Tensor:
         """Have a part of the rows."""
-        return input.new_empty((_divided(input, _world_of(group).size), *input.shape[1:]))
+        return input.new_empty((_divided(input, _size_of(group)), *input.shape[1:]))
+
+    @staticmethod
+    def no_gradient(gradient: torch.Tensor, shape: Sequence[int], operator: str) -> torch.Tensor:
+        """Have the shape of what would be differentiated."""
+        return gradient.new_empty(shape)
 
 
 def _divided(tensor: torch.Tensor, size: int) -> int:
@@ -152,13 +177,36 @@ def register() -> Any:
     module = pytorch().module
     if _library is None:
         made = module.library.Library("symmem", "DEF")
-        for name, schema in _SCHEMAS.items():
+        for name, schema in {**_SCHEMAS, _NO_GRADIENT: _GRADIENT_SCHEMA}.items():
             made.define(name + schema)
             made.impl(name, getattr(Eager, name), "CompositeExplicitAutograd")
             fake = getattr(Fake, name, _nothing)
             module.library.register_fake(f"symmem::{name}", fake, lib=made)
+            _refuse_gradients(module, made, name)
         _library = made
     return module.ops.symmem
+
+
+def _refuse_gradients(module: Any, made: Any, name: str) -> None:
+    """Make a functional operator raise where its gradient is asked for, compiled or not.
+
+    Inference with weights that require gradients never asks for one. Autograd does not see what
+    operators in place do, as it does not see what torch.distributed does in place.
+    """
+    if name.endswith("_") or name == _NO_GRADIENT:
+        made.impl(name, module.library.fallthrough_kernel, "Autograd")
+        return
+
+    def keep_shape(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.shape = inputs[0].shape
+
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        refused = module.ops.symmem.no_gradient(gradient, ctx.shape, name)
+        return (refused, *[None] * (_SCHEMAS[name].count(",")))
+
+    module.library.register_autograd(
+        f"symmem::{name}", backward, setup_context=keep_shape, lib=made
+    )
 
 
 def _nothing(*arguments: Any) -> None:
@@ -180,9 +228,31 @@ def _operators() -> Any:
     return modules["torch"].ops.symmem
 
 
-def all_reduce_(tensor: torch.Tensor, op: Any, group: Any) -> None:
+def _name_of(group: Any) -> str:
+    """Name a group for an operator, in a way that the compiler can follow.
+
+    A process group is named as PyTorch names it, and found when the operator runs.
+    """
+    if isinstance(group, str):
+        return group
+    if _is_process_group(group):
+        return str(group.group_name)
+    return _call.find(group).name
+
+
+def _is_process_group(group: Any) -> bool:
+    return isinstance(group, modules["torch"].distributed.ProcessGroup)
+
+
+def _finished(async_op: bool, output: torch.Tensor) -> Work | None:
+    """Compiled code waits for every collective."""
+    return FinishedWork([output]) if async_op else None
+
+
+def all_reduce_(tensor: torch.Tensor, op: Any, group: Any, async_op: bool) -> Work | None:
     """Have the compiler call the operator."""
-    _operators().all_reduce_(tensor, _op_name(op), _collectives.find(group).name)
+    _operators().all_reduce_(tensor, _op_name(op), _name_of(group))
+    return _finished(async_op, tensor)
 
 
 def all_reduce_rms_norm_(
@@ -194,36 +264,54 @@ def all_reduce_rms_norm_(
     group: Any,
 ) -> None:
     """Have the compiler call the operator."""
-    name = _collectives.find(group).name
-    _operators().all_reduce_rms_norm_(output, residual, input, weight, eps, name)
+    _operators().all_reduce_rms_norm_(output, residual, input, weight, eps, _name_of(group))
 
 
-def all_gather_into_tensor_(output: torch.Tensor, input: torch.Tensor, group: Any) -> None:
+def all_gather_into_tensor_(
+    output: torch.Tensor, input: torch.Tensor, group: Any, async_op: bool
+) -> Work | None:
     """Have the compiler call the operator."""
-    name = _collectives.find(group).name
-    _operators().all_gather_into_tensor_(output, input, name)
+    _operators().all_gather_into_tensor_(output, input, _name_of(group))
+    return _finished(async_op, output)
 
 
-def reduce_scatter_tensor_(output: torch.Tensor, input: torch.Tensor, op: Any, group: Any) -> None:
+def reduce_scatter_tensor_(
+    output: torch.Tensor, input: torch.Tensor, op: Any, group: Any, async_op: bool
+) -> Work | None:
     """Have the compiler call the operator."""
-    name = _collectives.find(group).name
-    _operators().reduce_scatter_tensor_(output, input, _op_name(op), name)
+    _operators().reduce_scatter_tensor_(output, input, _op_name(op), _name_of(group))
+    return _finished(async_op, output)
 
 
-def broadcast_(tensor: torch.Tensor, src: int | None, group: Any, group_src: int | None) -> None:
+def broadcast_(
+    tensor: torch.Tensor, src: int | None, group: Any, group_src: int | None, async_op: bool
+) -> Work | None:
     """Have the compiler call the operator."""
-    found = _collectives.find(group)
-    root = found.runtime.root(found, src, group_src)
-    _operators().broadcast_(tensor, root, found.name)
+    if _is_process_group(group) and src is not None and group_src is None:
+        # PyTorch's numbers count in this group.
+        ranks = modules["torch"].distributed.get_process_group_ranks(group)
+        if src not in ranks:
+            raise errors.InvalidError(f"rank {src} is not in the process group of {ranks}")
+        root = ranks.index(src)
+    elif _is_process_group(group) and src is None and group_src is not None:
+        root = group_src
+    else:
+        found = _call.find(group)
+        root = found.runtime.root(found, src, group_src)
+    _operators().broadcast_(tensor, root, _name_of(group))
+    return _finished(async_op, tensor)
 
 
 def all_to_all_single_(
     output: torch.Tensor,
     input: torch.Tensor,
-    output_split_sizes: list[int] | None,
-    input_split_sizes: list[int] | None,
+    output_split_sizes: Sequence[int] | None,
+    input_split_sizes: Sequence[int] | None,
     group: Any,
-) -> None:
+    async_op: bool,
+) -> Work | None:
     """Have the compiler call the operator."""
-    name = _collectives.find(group).name
-    _operators().all_to_all_single_(output, input, output_split_sizes, input_split_sizes, name)
+    _operators().all_to_all_single_(
+        output, input, output_split_sizes, input_split_sizes, _name_of(group)
+    )
+    return _finished(async_op, output)

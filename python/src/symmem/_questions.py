@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from symmem import _collectives, _runtime
+from symmem import _call, _runtime
 from symmem._constants import Operation, check_level
 from symmem._torch import pytorch
 from symmem.errors import InvalidError
 
 if TYPE_CHECKING:
     import torch
+
+    from symmem._terms import CheckLevel, GroupLike
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def explain(
     operation: str,
     input: torch.Tensor,
     output: torch.Tensor | None = None,
-    group: Any = None,
+    group: GroupLike = None,
 ) -> Explanation:
     """Tell which path a collective on these tensors would take now. It does nothing, asks nobody.
 
@@ -51,7 +53,7 @@ def explain(
         output: what is written; the input unless given.
         group: as `symmem.group` takes it; the world unless given.
     """
-    found = _collectives.find(group)
+    found = _call.find(group)
     name = operation.upper().removesuffix("_INTO_TENSOR").removesuffix("_TENSOR")
     name = name.removesuffix("_SINGLE")
     try:
@@ -83,7 +85,7 @@ def stats() -> dict[str, Any]:
     return found
 
 
-def check(group: Any = None) -> None:
+def check(group: GroupLike = None) -> None:
     """Compare what all ranks of the group have done so far. Collective.
 
     On GPUs the place of every tensor that PyTorch made in the group's memory is compared, too.
@@ -91,7 +93,7 @@ def check(group: Any = None) -> None:
     Raises:
         DivergenceError: ranks differ, with the first difference and both sides of it.
     """
-    found = _collectives.find(group)
+    found = _call.find(group)
     runtime = found.runtime
     if runtime.cuda is not None:
         from symmem._places import note_blocks
@@ -100,7 +102,7 @@ def check(group: Any = None) -> None:
     found.library.call("symmem_check", found.handle)
 
 
-def set_check(level: str) -> None:
+def set_check(level: CheckLevel) -> None:
     """Change how much ranks compare: off, registration or every. Collective over the world."""
     runtime = _runtime.current()
     runtime.require()

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from symmem import _rendezvous, errors
 from symmem._attach import Attachments
-from symmem._group import Group, open_group
+from symmem._group import (
+    Group,
+    NotAMemberError,
+    open_group,
+    process_group_of,
+    ranks_of,
+)
 from symmem._library import Library, library
 from symmem._routing import Router
 from symmem._scope import Current
+from symmem._streams import HostStreams
 from symmem._torch import Torch, loaded, pytorch
 from symmem._work import SideStream
 
 if TYPE_CHECKING:
     from symmem._cuda import CudaPools
+
+DEFAULT_TIMEOUT = 600.0
+"""How many seconds a rank waits for others where neither the caller nor a process group says."""
+
+LONGEST_TIMEOUT = 24 * 60 * 60.0
+"""The longest that the library takes, a day."""
 
 _VARIABLES = ("SYMMEM_", "NCCL_", "CUDA_", "XDG_", "HOME", "MASTER_", "TORCHELASTIC_")
 
@@ -31,7 +43,9 @@ class Runtime:
         device: the ordinal of the CUDA device, None on the host backend.
         world: the group of all ranks.
         groups: all open groups by name.
+        streams: the host backend's.
         callsites: whether lines of Python are noted with what they do.
+        asked: what `symmem.init` was given.
     """
 
     def __init__(self, lib: Library, cuda: CudaPools | None, torch_ranks: tuple[int, ...] | None):
@@ -44,11 +58,13 @@ class Runtime:
         self.device = self.cuda.device if self.cuda else None
         self.callsites = bool(lib.raw.symmem_callsites())
         self.current = Current()
+        self.streams = HostStreams(lib)
         self.groups: dict[str, Group] = {}
         self.domains: dict[tuple[int, ...], int] = {}
         self.attachments = Attachments(lib)
         self.closed = False
         self.forked = False
+        self.asked: dict[str, Any] = {}
         self._sites: dict[str, int] = {}
         self._sides: dict[int, SideStream] = {}
         self._torch_ranks = torch_ranks
@@ -91,7 +107,7 @@ class Runtime:
         found = self._sides.get(group.handle)
         if found is None:
             assert self.device is not None
-            found = self._sides[group.handle] = SideStream(self.device)
+            found = self._sides[group.handle] = SideStream(group)
         return found
 
     def root(self, group: Group, src: int | None, group_src: int | None) -> int:
@@ -102,9 +118,10 @@ class Runtime:
             if not 0 <= group_src < group.size:
                 raise errors.InvalidError(f"group_src {group_src}: the group has {group.size}")
             return group_src
-        world = (
-            self._torch_ranks.index(src) if self._torch_ranks and src in self._torch_ranks else src
-        )
+        world = src
+        if self._torch_ranks is not None:
+            # A number of torch.distributed's is none of ours, though one of ours may look like it.
+            world = self._torch_ranks.index(src) if src in self._torch_ranks else -1
         if world not in group.ranks:
             raise errors.InvalidError(f"rank {src} is not in {group!r}")
         return group.ranks.index(world)
@@ -128,23 +145,26 @@ class Runtime:
     ) -> Group:
         """Find a group, and open it if that is its first use: see `symmem.group`."""
         self.require()
-        if which is None:
-            return self.world
-        if isinstance(which, Group):
-            return which
+        if isinstance(which, Group | None):
+            return which or self.world
         if isinstance(which, str):
-            return self._named(which)
+            named = self.groups.get(which)
+            return named or self._from_torch(process_group_of(which, sorted(self.groups)), domain)
         if known := self._process_groups.get(id(which)):
             return known[1]
-        if isinstance(which, Sequence):
-            ranks = tuple(int(r) for r in which)
-            return self._open(name or f"ranks {','.join(map(str, ranks))}", ranks, domain)
-        return self._from_torch(which, domain)
+        found = process_group_of(which, sorted(self.groups))
+        if found is not None:
+            return self._from_torch(found, domain)
+        ranks = ranks_of(which)
+        return self._open(name or f"ranks {','.join(map(str, ranks))}", ranks, domain)
 
-    def _named(self, name: str) -> Group:
+    def count(self, name: str) -> int:
+        """Count the ranks of a group by its name, without opening it."""
+        self.require()
         if name in self.groups:
-            return self.groups[name]
-        raise errors.InvalidError(f"no group is named {name!r}: {sorted(self.groups)}")
+            return self.groups[name].size
+        found = process_group_of(name, sorted(self.groups))
+        return len(pytorch().distributed.get_process_group_ranks(found))
 
     def _from_torch(self, process_group: Any, domain: Group | None) -> Group:
         if self._torch_ranks is None:
@@ -154,7 +174,7 @@ class Runtime:
             )
         dist = pytorch().distributed
         if process_group is dist.GroupMember.NON_GROUP_MEMBER:
-            raise errors.InvalidError("this rank is not in the process group")
+            raise NotAMemberError("this rank is not in the process group")
         members = dist.get_process_group_ranks(process_group)
         missing = [r for r in members if r not in self._torch_ranks]
         if missing:
@@ -171,8 +191,10 @@ class Runtime:
     def _open(self, name: str, ranks: tuple[int, ...], domain: Group | None) -> Group:
         if name in self.groups:
             return self.groups[name]
+        if not ranks or not set(ranks) <= set(range(self.size)):
+            raise errors.InvalidError(f"a group of ranks {ranks}: the world has {self.size}")
         if self.rank not in ranks:
-            raise errors.InvalidError(f"rank {self.rank} is not in the group {name!r}: {ranks}")
+            raise NotAMemberError(f"rank {self.rank} is not in the group {name!r}: {ranks}")
         handle = open_group(self.library, name, ranks)
         group = Group(self, handle, name, ranks, self._pool(handle, ranks, domain))
         self.groups[name] = group
@@ -246,6 +268,25 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
+def opened_alike(asked: dict[str, Any]) -> Runtime | None:
+    """Return the open rank, or None; raise where it was opened with something else than is asked.
+
+    What is not asked for agrees with anything, so that several libraries of a process share a rank.
+    """
+    if not is_open():
+        return None
+    runtime = current()
+    had = {**runtime.asked, "backend": runtime.backend}
+    for name, want in asked.items():
+        agrees = want is None or (name, want) == ("backend", "auto") or want == had.get(name)
+        if not agrees:
+            raise errors.InvalidError(
+                f"symmem is open already, with {name} {had.get(name)!r} instead of {want!r}; "
+                "symmem.finalize closes it"
+            )
+    return runtime
+
+
 def open_runtime(process_group: Any, device: Any, options: dict[str, Any]) -> Runtime:
     """Open this rank: see `symmem.init`."""
     global _runtime
@@ -253,10 +294,12 @@ def open_runtime(process_group: Any, device: Any, options: dict[str, Any]) -> Ru
         _runtime.require()
         raise errors.InvalidError("symmem is open already; symmem.finalize closes it")
     lib = library()
+    lib.answers.from_main()
     found = pytorch() if process_group is not None or loaded() else None
     ranks: tuple[int, ...] | None = None
     if found is not None and (process_group is not None or found.initialized()):
         ranks = _meet(found, process_group, options)
+    options.setdefault("timeout_ms", round(1000 * DEFAULT_TIMEOUT))
     ordinal = _ordinal(found, device, options)
     if ordinal is not None:
         options.setdefault("device", ordinal)
@@ -284,7 +327,11 @@ def _meet(found: Torch, process_group: Any, options: dict[str, Any]) -> tuple[in
     group = process_group if process_group is not None else dist.group.WORLD
     ranks = tuple(dist.get_process_group_ranks(group))
     store = dist.distributed_c10d._get_process_group_store(group)
-    options.update(_rendezvous.options(store, dist.get_rank(group), len(ranks)))
+    if "timeout_ms" not in options:
+        seconds = found.timeout_of(group) or DEFAULT_TIMEOUT
+        options["timeout_ms"] = round(1000 * min(seconds, LONGEST_TIMEOUT))
+    timeout = options["timeout_ms"] / 1000
+    options.update(_rendezvous.options(store, dist.get_rank(group), len(ranks), timeout))
     return ranks
 
 

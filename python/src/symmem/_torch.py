@@ -39,6 +39,8 @@ class Torch:
 
     Attributes:
         module: torch itself.
+        tensor: the class of tensors.
+        strided: the layout of tensors that are not sparse.
         distributed: torch.distributed, or None where PyTorch was built without it.
         types: the element types that can be reduced.
         raw_stream: the current stream of a device, as a number.
@@ -58,6 +60,8 @@ class Torch:
                 "follow threads; install a newer one"
             )
         self.module: Any = torch
+        self.tensor: type[torch.Tensor] = torch.Tensor
+        self.strided = torch.strided
         self.distributed: Any = dist if dist.is_available() else None
         self.types = {getattr(torch, name): t for name, t in TYPES.items()}
         c: Any = torch._C
@@ -73,6 +77,17 @@ class Torch:
         """Tell whether torch.distributed has a default process group."""
         return self.distributed is not None and self.distributed.is_initialized()
 
+    def timeout_of(self, process_group: Any) -> float | None:
+        """Find how long a process group waits, in seconds; None where its backend does not say."""
+        for device in process_group._device_types:
+            try:
+                options = process_group._get_backend(device).options
+            except (AttributeError, RuntimeError):
+                continue  # Before PyTorch 2.9, or not of this process group.
+            found: float = options._timeout.total_seconds()
+            return found
+        return None
+
     def element(self, dtype: torch.dtype) -> Type:
         """Find the type by which elements are moved when nothing is computed."""
         found = self.types.get(dtype)
@@ -87,6 +102,13 @@ class Torch:
         reduction = reduction_of(op)
         if dtype is self.module.bool:
             return _logical(reduction)
+        if dtype.is_complex:
+            if reduction not in (Reduction.SUM, Reduction.AVG):
+                raise errors.InvalidError(
+                    f"complex numbers have no {reduction.name.lower()} here: sum or avg, as in "
+                    "torch.distributed"
+                )
+            dtype = dtype.to_real()
         found = self.types.get(dtype)
         if found is None:
             raise errors.UnsupportedError(
@@ -96,6 +118,7 @@ class Torch:
 
 
 _OPS: dict[Any, Reduction] = {None: Reduction.SUM}
+_OTHERS = ("band", "bor", "bxor", "premul_sum", "unused")
 
 
 def reduction_of(op: Any) -> Reduction:
@@ -106,9 +129,11 @@ def reduction_of(op: Any) -> Reduction:
         pass
     inner = getattr(op, "op", op)
     name = op if isinstance(op, str) else getattr(inner, "name", str(inner).rpartition(".")[2])
-    found = REDUCTIONS.get(str(name).lower())
+    name = str(name).lower()
+    found = REDUCTIONS.get(name)
     if found is None:
-        raise errors.UnsupportedError(f"reduction {op}: one of sum, product, min, max, avg")
+        kind = errors.UnsupportedError if name in _OTHERS else errors.InvalidError
+        raise kind(f"reduction {op!r}: one of sum, product, min, max, avg")
     if isinstance(op, str) or inner is op:
         _OPS[op] = found
     return found

@@ -2,121 +2,313 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from collections.abc import Callable
 from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from symmem import errors
+from symmem._constants import Code
+from symmem._streams import HostEvent, HostStream, HostStreams, Span, span_of
 from symmem._torch import pytorch
 
 if TYPE_CHECKING:
-    from symmem._runtime import Runtime
+    from symmem._group import Group
 
 
 class Work:
-    """A collective under way, with the methods of `torch.distributed.Work` that programs use.
+    """A collective under way: a `torch.distributed.Work`, with the methods of one.
 
     On GPUs it runs on a stream of its own, beside what the current stream does, until `wait` makes
     the current stream wait for it; the processor does not. On the host backend `wait` waits.
 
-    Tensors are kept alive until a `wait` that covers them, rather than by `record_stream`: when
-    PyTorch's allocator gets such blocks back depends on the clock, and so on the rank.
+    Tensors are kept alive until the collective is done, also if nobody keeps the work. Symmetric
+    ones are kept until a call that waits for it, or for a later one of the group, rather than by
+    `record_stream`: otherwise the place of the next tensor would depend on the clock, and so on
+    the rank.
     """
 
-    def __init__(self, tensors: tuple[Any, ...], output: list[Any]):
-        self._tensors = tensors
-        self._output = output
-        self._done = False
+    _output: list[Any]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make what follows wait for the collective; the timeout is the one of symmem.init."""
-        if not self._done:
-            self._wait()
-            self._done = True
-            self._tensors = ()
-        return True
+        """Make what follows wait for the collective, and raise its error.
+
+        Args:
+            timeout: how long to wait on the host backend, where the collective goes on after
+                `symmem.TimeoutError`. Unless given, symmem.init's bounds the wait for other ranks.
+        """
+        raise NotImplementedError
 
     def synchronize(self) -> None:
         """Do what `wait` does."""
         self.wait()
 
+    def block_current_stream(self) -> None:
+        """Do what `wait` does."""
+        self.wait()
+
     def is_completed(self) -> bool:
-        """Tell whether the collective is done."""
-        return self._done
+        """Report whether the collective is done or has failed. It waits for nobody."""
+        raise NotImplementedError
 
     def is_success(self) -> bool:
-        """Tell whether the collective is done; faults are raised by the calls that meet them."""
-        return self.is_completed()
+        """Report whether the collective is done and has not failed."""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """Return the error of the collective, or None while it is under way and if it has none."""
+        return None
 
     def result(self) -> list[Any]:
         """Return the output tensors."""
         return self._output
 
-    def get_future(self) -> Any:
-        """Return a future of the output tensors, for `then`."""
-        self.wait()
-        future = pytorch().module.futures.Future()
-        future.set_result(self._output)
-        return future
+    def source_rank(self) -> int:
+        """Return the rank in the group that a message came from; other works have none."""
+        raise errors.InvalidError("only a work of recv has a source")
 
-    def _wait(self) -> None:
-        raise NotImplementedError
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+    def get_future(self) -> Any:
+        """Return a future of the output tensors, for `then`.
+
+        On the host backend it is done when the collective is; callbacks run on another thread. On
+        GPUs the current stream waits, as in `wait`, and the future is done.
+        """
+        self.wait()
+        return _completed(self._output)
+
+    def get_future_result(self) -> Any:
+        """Return a future of 0 if the collective succeeds, 1 after a timeout, 2 after a loss."""
+        try:
+            self.wait()
+        except errors.SymmemError as e:
+            return _completed(_outcome(e))
+        return _completed(0)
+
+
+def _completed(value: Any) -> Any:
+    future = pytorch().module.futures.Future()
+    future.set_result(value)
+    return future
+
+
+def _outcome(error: BaseException | None) -> int:
+    """Turn an error into a number of torch.distributed's WorkResult."""
+    if error is None:
+        return 0
+    return 1 if isinstance(error, errors.TimeoutError) else 2
+
+
+class FinishedWork(Work):
+    """A collective that is done: what compiled code gets."""
+
+    def __init__(self, output: list[Any]):
+        self._output = output
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Report that it is done."""
+        return True
 
 
 class HostWork(Work):
-    """A collective on the host backend."""
+    """A collective on the host backend.
 
-    def __init__(self, runtime: Runtime, tensors: tuple[Any, ...], output: list[Any]):
-        super().__init__(tensors, output)
-        self._runtime = runtime
+    States: under way; ended, from when somebody has seen that its event is reached.
 
-    def _wait(self) -> None:
-        self._runtime.library.call("symmem_stream_synchronize", 0)
+    Attributes:
+        order: how much work its stream had got when this was queued.
+        event: is reached when the collective has ended.
+    """
+
+    order = 0
+
+    def __init__(self, group: Group, tensors: list[Any], output: list[Any]):
+        self._library = group.library
+        self._streams: HostStreams = group.runtime.streams
+        self._stream: HostStream = group.stream
+        self._group = group
+        self._tensors = tensors
+        self._output = output
+        self._spans: list[Span] | None = None
+        self._ended = False
+        self._error: BaseException | None = None
+        self.event = HostEvent(group.library, self._stream.number)
+        self._streams.add(self._stream, self)
+
+    def spans(self) -> list[Span]:
+        """Find where the tensors lie."""
+        if self._spans is None:
+            self._spans = [span_of(t) for t in self._tensors]
+        return self._spans
+
+    def end(self) -> None:
+        """Wait until the collective has ended, and note its error."""
+        if self._ended:
+            return
+        try:
+            self.event.wait()
+        except errors.SymmemError as e:
+            # symmem.finalize waits for the work of all streams.
+            if e.code not in (Code.NOT_OPEN, Code.CLOSED):
+                self._error = e
+        self._ended = True
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the collective has ended, and raise its error."""
+        works = self._streams.waiting(self._stream, self)
+        if timeout and not self._ended:
+            self._wait_at_most(timeout.total_seconds())
+        self.end()
+        if works:
+            self._streams.covered(self._stream, works)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _wait_at_most(self, seconds: float) -> None:
+        done = threading.Event()
+        self._stream.watcher.watch(self, done.set)
+        if not done.wait(seconds):
+            raise errors.TimeoutError(
+                f"the collective was not done within the {seconds} s that wait() was given; it "
+                "goes on"
+            )
+
+    def is_completed(self) -> bool:
+        """Report whether the collective has ended."""
+        if not self._ended and (self._group.runtime.closed or self.event.done()):
+            self.end()
+        return self._ended
+
+    def exception(self) -> BaseException | None:
+        """Return the error of the collective, if it has ended with one."""
+        return self._error if self.is_completed() else None
+
+    def get_future(self) -> Any:
+        """Return a future of the output tensors, done when the collective is."""
+        return self._future(lambda: self._output, fails=True)
+
+    def get_future_result(self) -> Any:
+        """Return a future of 0 if the collective succeeds, 1 after a timeout, 2 after a loss."""
+        return self._future(lambda: _outcome(self._error), fails=False)
+
+    def _future(self, value: Callable[[], Any], fails: bool) -> Any:
+        future = pytorch().module.futures.Future()
+
+        def complete() -> None:
+            if fails and self._error is not None:
+                future.set_exception(self._error)
+            else:
+                future.set_result(value())
+
+        if self.is_completed():
+            complete()
+        else:
+            self._stream.watcher.watch(self, complete)
+        return future
 
 
 class SideStream:
     """The stream beside the current one that asynchronous collectives of a group run on."""
 
-    def __init__(self, device: int):
-        self._cuda = pytorch().module.cuda
-        self.stream = self._cuda.Stream(device)
+    def __init__(self, group: Group):
+        torch = pytorch()
+        self._cuda = torch.module.cuda
+        self.capturing: Callable[[], Any] = torch.is_capturing
+        self.group = group
+        self.stream = self._cuda.Stream(group.runtime.device)
         self.number: int = self.stream.cuda_stream
-        self._unwaited: list[CudaWork] = []
+        self._lock = threading.Lock()
+        self._queued = 0
+        # What may be under way, oldest first; and what is done, with symmetric tensors.
+        self._unwaited: deque[CudaWork] = deque()
+        self._kept: list[CudaWork] = []
 
     def fork(self) -> None:
         """Let the side stream wait for what the current one has queued."""
         self.stream.wait_stream(self._cuda.current_stream())
 
-    def work(self, tensors: tuple[Any, ...], output: list[Any]) -> CudaWork:
-        """Mark what has just been queued."""
-        made = CudaWork(self, tensors, output)
-        self._unwaited.append(made)
+    def work(self, tensors: list[Any], output: list[Any]) -> CudaWork:
+        """Mark what has just been queued, and let go of what is done though nobody waited."""
+        # Events of a capture cannot be asked, and asking others may spoil the capture.
+        gone = [] if self.capturing() else self._prune()
+        made: CudaWork = of_torch(CudaWork)(self, tensors, output)
+        with self._lock:
+            self._queued += 1
+            made.order = self._queued
+            self._unwaited.append(made)
+        del gone  # Outside of the lock: this may free tensors.
         return made
 
     def joined(self, work: CudaWork) -> None:
         """Let go of the tensors that a wait for one collective covers: those of earlier ones."""
-        if work in self._unwaited:
-            until = self._unwaited.index(work) + 1
-            for earlier in self._unwaited[:until]:
-                earlier.release()
-            del self._unwaited[:until]
+        with self._lock:
+            gone = [w for w in (*self._kept, *self._unwaited) if w.order <= work.order]
+            self._kept = [w for w in self._kept if w.order > work.order]
+            self._unwaited = deque(w for w in self._unwaited if w.order > work.order)
+        for one in gone:
+            one.tensors = []
+
+    def _prune(self) -> list[CudaWork]:
+        """Take what is done. Symmetric tensors stay: their end is to be alike on all ranks."""
+        gone: list[CudaWork] = []
+        with self._lock:
+            while self._unwaited and self._unwaited[0].pruned():
+                work = self._unwaited.popleft()
+                symmetric = any(map(self.group.symmetric, work.tensors))
+                (self._kept if symmetric else gone).append(work)
+        return gone
 
 
 class CudaWork(Work):
     """A collective on a side stream."""
 
-    def __init__(self, side: SideStream, tensors: tuple[Any, ...], output: list[Any]):
-        super().__init__(tensors, output)
+    order = 0
+
+    def __init__(self, side: SideStream, tensors: list[Any], output: list[Any]):
         self._side = side
+        self.tensors = tensors
+        self._output = output
+        self._captured = bool(side.capturing())
         self._event = pytorch().module.cuda.Event()
         self._event.record(side.stream)
 
-    def is_completed(self) -> bool:
-        """Tell whether the GPU has done the collective."""
-        return bool(self._event.query())
-
-    def release(self) -> None:
-        """Let go of the tensors."""
-        self._tensors = ()
-
-    def _wait(self) -> None:
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Make the current stream wait for the collective."""
         self._event.wait()
         self._side.joined(self)
+        return True
+
+    def is_completed(self) -> bool:
+        """Report whether the GPU has done the collective."""
+        return bool(self._event.query())
+
+    def pruned(self) -> bool:
+        """Report whether the tensors are needed no more; those of a capture always are."""
+        return not self._captured and self.is_completed()
+
+    def exception(self) -> BaseException | None:
+        """Return the fault that has ended the group."""
+        return self._side.group.error()
+
+
+@lru_cache
+def of_torch(kind: type[Any]) -> Any:
+    """Derive a kind of work from `torch.distributed.Work`, where PyTorch has that."""
+    dist = pytorch().distributed
+    if dist is None:
+        return kind
+
+    def start(self: Any, *arguments: Any) -> None:
+        dist.Work.__init__(self)
+        kind.__init__(self, *arguments)
+
+    return type(kind.__name__, (kind, dist.Work), {"__init__": start, "__doc__": kind.__doc__})

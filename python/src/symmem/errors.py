@@ -57,7 +57,7 @@ class Side(NamedTuple):
 
 
 class DivergenceError(SymmemError):
-    """Ranks that should be alike are not.
+    """Ranks that should be alike are not. `MismatchError` and `StrayError` are kinds of it.
 
     Every rank of the group gets the same error, before any wrong sum. The message names the first
     event at which they differ, with what each rank has there, and the lines of Python that made
@@ -71,6 +71,28 @@ class DivergenceError(SymmemError):
         return [Side(tuple(v["ranks"]), v["event"], v.get("site") or "") for v in found]
 
 
+class MismatchError(DivergenceError):
+    """Ranks made different calls at the same place of a group, or the ends of a message differ.
+
+    No buffer of any rank was written.
+    """
+
+    @property
+    def others(self) -> list[int]:
+        """The ranks of the world whose calls differ from this rank's."""
+        return list(self.data.get("divergence", {}).get("deviant") or [])
+
+
+class StrayError(DivergenceError):
+    """Ranks wait for each other in different places, or have left the group: none can go on."""
+
+    @property
+    def elsewhere(self) -> dict[int, str]:
+        """Where the other ranks are, by their numbers in the world."""
+        found = self.data.get("divergence", {}).get("elsewhere") or {}
+        return {int(rank): where for rank, where in found.items()}
+
+
 class TimeoutError(SymmemError, builtins.TimeoutError):
     """Ranks did not come within the deadline; the message names them and what they were doing."""
 
@@ -78,6 +100,10 @@ class TimeoutError(SymmemError, builtins.TimeoutError):
     def missing(self) -> list[int]:
         """The ranks of the world that did not come."""
         return list(self.data.get("timeout", {}).get("missing") or [])
+
+
+class AbsentError(TimeoutError):
+    """Ranks have not come to open symmem, or to make a group."""
 
 
 class RankLostError(SymmemError, ConnectionError):
@@ -104,6 +130,10 @@ class AbortedError(SymmemError):
     """The group was aborted on one of its ranks."""
 
 
+class InterruptedError(SymmemError, builtins.InterruptedError):
+    """A wait was ended from outside. Where a handler of a signal did it, its exception comes."""
+
+
 class ForkedError(SymmemError):
     """symmem was used in a child of `fork`. Start processes with spawn or forkserver."""
 
@@ -122,6 +152,31 @@ class LibraryError(SymmemError, ImportError):
 
 class TorchError(SymmemError, ImportError):
     """What was asked for needs PyTorch, or a newer one."""
+
+
+class LateWarning(UserWarning):
+    """Ranks that live keep this one waiting, which goes on waiting.
+
+    The first comes after half a minute and further ones once a minute, while Python waits in a call
+    of symmem's. If the ranks do not come within the timeout, `TimeoutError` is raised.
+
+    Attributes:
+        data: what the library knows: "group", "doing", "waited_ms", "ranks" and "activity".
+    """
+
+    def __init__(self, message: str, *, data: dict[str, Any] | None = None):
+        super().__init__(message)
+        self.data: dict[str, Any] = data or {}
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of the world that have not come."""
+        return list(self.data.get("ranks") or [])
+
+    @property
+    def waited(self) -> float:
+        """How many seconds this rank has waited by then."""
+        return float(self.data.get("waited_ms") or 0) / 1000
 
 
 class GrowthInCaptureWarning(UserWarning):

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -55,24 +56,44 @@ def exception() -> None:
         sys.exit(3)
 
 
-def interrupt() -> None:
-    """A SIGINT comes while a rank waits for one that does not come."""
-    world = opened(timeout=3)
-    with symmem.use(world):
-        x = symmem.empty(1000)
-    if RANK == 0:
-        # The signal comes while the main thread is in the library; Python raises when it is back.
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    try:
-        if RANK == 0:
+def interrupt(where: str) -> None:
+    """A SIGINT comes while rank 0 waits for rank 1, which comes when it is told."""
+    # Python installs no handler where SIGINT is ignored, as in background jobs of a shell.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if where == "init":
+        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    else:
+        with symmem.use(opened(timeout=60)):
+            x = symmem.empty(1000).fill_(1)
+    store = dist.distributed_c10d._get_default_store()
+    if RANK == 1:
+        store.wait(["interrupted"], timedelta(seconds=60))
+        if where == "wait":
             symmem.all_reduce(x)
+            print("END", x[0].item())
+        elif where == "all_reduce":
+            try:
+                symmem.all_reduce(x)
+            except symmem.AbortedError:
+                print("END AbortedError")
+        return
+    work = symmem.all_reduce(x, async_op=True) if where == "wait" else None
+    begin = time.monotonic()
+    # The signal comes while the main thread is in the library.
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        if where == "init":
+            symmem.init(backend="host", timeout=60)
+        elif work is not None:
+            work.wait()
         else:
-            dist.distributed_c10d._get_default_store().wait(["interrupted"], timedelta(seconds=30))
-    except (KeyboardInterrupt, symmem.SymmemError) as e:
-        print("END", type(e).__name__)
-        if RANK == 0:
-            dist.distributed_c10d._get_default_store().set("interrupted", "yes")
-    print("AFTER")
+            symmem.all_reduce(x)
+    except KeyboardInterrupt:
+        print("END KeyboardInterrupt", time.monotonic() - begin < 4)
+    store.set("interrupted", "yes")
+    if work is not None:
+        work.wait()
+        print("AFTER", x[0].item())
 
 
 def handler() -> None:
@@ -103,21 +124,28 @@ def group_first() -> None:
     print("END")
 
 
-def diverge(level: str) -> None:
-    """Rank 1 makes a tensor more than the others."""
+def line_of(marker: str) -> int:
+    """Find the line of this file that ends with a comment."""
+    with open(__file__, encoding="utf-8") as file:
+        return next(n for n, line in enumerate(file, 1) if line.endswith(f"# {marker}\n"))
+
+
+def diverge(level: str, scoped: str) -> None:
+    """Rank 1 makes a tensor more than the others, and each side hears its line."""
     world = opened(check=level, callsites=True)
     try:
-        with symmem.use(world):
+        with symmem.use(world) if scoped == "in a scope" else contextlib.nullcontext():
             a = symmem.empty(1 << 20)
             if RANK == 1:
                 b = symmem.empty(1 << 18)  # the extra tensor
-            c = symmem.empty(1 << 20)
+            c = symmem.empty(1 << 20)  # the other side
         symmem.all_reduce(c)
         print("END no error", a.numel(), b.numel() if RANK == 1 else 0)
     except symmem.DivergenceError as e:
-        lines = [side.site.rpartition("/")[2].split(":")[0] for side in e.sides]
-        print("END DivergenceError", "endings.py" in str(e), lines)
-        print(e)
+        found = {s.ranks: s.site.rpartition("/")[2] for s in e.sides}
+        want = {(0,): "the other side", (1,): "the extra tensor"}
+        lines = {ranks: f"endings.py:{line_of(marker)}" for ranks, marker in want.items()}
+        print("END DivergenceError", found == lines, found, lines)
 
 
 class Squares(torch.utils.data.Dataset[int]):
@@ -161,6 +189,23 @@ def late() -> None:
         symmem.all_reduce(x)
     except symmem.TimeoutError as e:
         print("END TimeoutError", e.missing, e)
+    store.set("heard", "yes")
+
+
+def absent(timeout: str = "") -> None:
+    """Rank 1 never opens symmem; the timeout is that of the process group, or the caller's."""
+    seconds = {"timeout": float(timeout)} if timeout else {}
+    dist.init_process_group("gloo", timeout=timedelta(seconds=2))
+    store = dist.distributed_c10d._get_default_store()
+    if RANK == 1:
+        store.wait(["heard"], timedelta(seconds=60))
+        print("END")
+        return
+    begin = time.monotonic()
+    try:
+        symmem.init(backend="host", **seconds)
+    except symmem.TimeoutError as e:
+        print("END TimeoutError", e.missing, int(time.monotonic() - begin) < 20, e)
     store.set("heard", "yes")
 
 

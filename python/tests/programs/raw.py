@@ -42,7 +42,12 @@ def the_world_has_all_ranks() -> None:
     world = symmem.init(backend="host", timeout=20)
     assert (world.rank, world.size) == (RANK, SIZE)
     assert symmem.is_initialized()
-    raises(symmem.InvalidError, lambda: symmem.init(backend="host"))
+    assert symmem.init(backend="host") is world
+    assert symmem.init() is world
+    error = raises(symmem.InvalidError, lambda: symmem.init(backend="host", timeout=21))
+    assert "timeout_ms 20000 instead of 21000" in str(error), error
+    error = raises(symmem.InvalidError, lambda: symmem.init(backend="nccl"))
+    assert "backend 'host' instead of 'nccl'" in str(error), error
 
 
 @check
@@ -171,7 +176,10 @@ def mistakes_have_names() -> None:
         lambda: lib.call("symmem_alloc", 0, 0, 0, ctypes.byref(ctypes.c_void_p())),
     )
     raises(symmem.SymmemError, lambda: lib.call("symmem_group_close", 987654321))
-    raises(ValueError, lambda: symmem.set_check("sometimes"))
+    raises(symmem.InvalidError, lambda: symmem.set_check("sometimes"))
+    raises(symmem.InvalidError, lambda: symmem.alloc(-1))
+    raises(symmem.InvalidError, lambda: symmem.alloc(2.5))
+    raises(symmem.UnsupportedError, lambda: symmem.forget_stream(7))
 
 
 @check

@@ -1,0 +1,51 @@
+package main
+
+// #include "shim.h"
+import "C"
+
+//export goEventRecord
+func goEventRecord(stream C.uint64_t, event *C.uint64_t) C.int {
+	return guarded(func() error {
+		if event == nil {
+			return missing("the event")
+		}
+		handle, err := library.Record(uintptr(stream))
+		if err == nil {
+			*event = C.uint64_t(handle)
+		}
+		return err
+	})
+}
+
+//export goEventQuery
+func goEventQuery(event C.uint64_t, done *C.int) C.int {
+	return guarded(func() error {
+		if done == nil {
+			return missing("the answer")
+		}
+		reached, err := library.Reached(uint64(event))
+		if err != nil {
+			return err
+		}
+		*done = 0
+		if reached {
+			*done = 1
+		}
+		return nil
+	})
+}
+
+//export goEventSynchronize
+func goEventSynchronize(event C.uint64_t) C.int {
+	return guarded(func() error { return library.Await(uint64(event)) })
+}
+
+//export goEventClose
+func goEventClose(event C.uint64_t) C.int {
+	return guarded(func() error { return library.CloseEvent(uint64(event)) })
+}
+
+//export goStreamWait
+func goStreamWait(stream, event C.uint64_t) C.int {
+	return guarded(func() error { return library.StreamWait(uintptr(stream), uint64(event)) })
+}

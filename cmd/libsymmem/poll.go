@@ -1,0 +1,18 @@
+package main
+
+// #include "shim.h"
+import "C"
+
+//export goSetPoll
+func goSetPoll(wanted C.int) C.int {
+	return guarded(func() error {
+		if wanted == 0 {
+			library.SetPoll(nil, nil)
+			return nil
+		}
+		library.SetPoll(
+			func() bool { return C.symmem_poll() != 0 },
+			func() bool { return C.symmem_poll_in_collective() != 0 })
+		return nil
+	})
+}

@@ -1,0 +1,43 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"symmem/driver"
+)
+
+// TestACallerIsInterruptedInTheMiddleOfACollective lets rank 1 come to a collective and stop there,
+// so that rank 0 waits for it on the thread of its caller.
+func TestACallerIsInterruptedInTheMiddleOfACollective(t *testing.T) {
+	d := newDuo(t)
+	var asked atomic.Int32
+	d.devices[0].cfg.Interrupted = func() error {
+		if asked.Add(1) < 3 {
+			return nil
+		}
+		return fmt.Errorf("the test: %w", driver.ErrInterrupted)
+	}
+	d.connect()
+	var plans [2]*plan
+	for rank := range plans {
+		p, err := d.groups[rank].Prepare(driver.Call{Operation: driver.Barrier})
+		check(t, err)
+		plans[rank] = p.(*plan)
+		plans[rank].windowed = true // a step after the first
+	}
+	d.groups[1].(*communicator).begin(plans[1])
+	s, err := d.devices[0].NewStream()
+	check(t, err)
+	check(t, d.devices[0].cfg.Interrupted())
+	err = d.groups[0].Launch(s, plans[0])
+	if !errors.Is(err, driver.ErrInterrupted) || asked.Load() != 3 {
+		t.Errorf("asked %d times: %v", asked.Load(), err)
+	}
+	if cause := d.groups[0].Cause(); !errors.Is(cause, driver.ErrInterrupted) {
+		t.Errorf("the group has failed by %v", cause)
+	}
+	check(t, s.Close())
+}

@@ -1,0 +1,38 @@
+package systest
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// insideVariable makes a process of TestWhatHangsSaysWhereItWas the one that hangs.
+const insideVariable = "SYMMEM_TEST_HANG"
+
+// waitHere never ends.
+func waitHere() { select {} }
+
+func TestWhatHangsSaysWhereItWas(t *testing.T) {
+	if os.Getenv(insideVariable) != "" {
+		waitHere()
+	}
+	c := Command(t, time.Second, os.Args[0], "-test.run=^"+t.Name()+"$")
+	c.Env = append(os.Environ(), insideVariable+"=1")
+	said, err := c.CombinedOutput()
+	if err == nil || !strings.Contains(string(said), "systest.waitHere(") {
+		t.Errorf("%v: %s", err, said)
+	}
+}
+
+func TestOutputThatIsHeldOpenDoesNotKeepWait(t *testing.T) {
+	c := Command(t, Patience, "sh", "-c", "sleep 1000 & echo $!")
+	c.WaitDelay = 100 * time.Millisecond
+	said, err := c.Output()
+	if err == nil {
+		t.Error("Wait has not said that the output is still open")
+	}
+	if kill := Command(t, Patience, "kill", strings.TrimSpace(string(said))); kill.Run() != nil {
+		t.Errorf("process %q has ended by itself", said)
+	}
+}

@@ -1,0 +1,158 @@
+package torch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"symmem/driver"
+)
+
+// poll is what callers are asked while they wait; both functions report whether the wait is to end.
+type poll struct {
+	// here is called on the thread that waits, with no lock of ours held.
+	here func() bool
+	// inCollective is called in the middle of a collective, on any thread, with its stream's lock
+	// held.
+	inCollective func() bool
+}
+
+// SetPoll sets what callers are asked while they wait, or nil.
+func (l *Library) SetPoll(here, inCollective func() bool) {
+	if here == nil {
+		l.poll.Store(nil)
+		return
+	}
+	l.poll.Store(&poll{here, inCollective})
+}
+
+const (
+	// asking is the time between two questions to a caller that waits.
+	asking = 100 * time.Millisecond
+	// leaving is how long a call that is to end may take to do so before its caller leaves it.
+	leaving = 500 * time.Millisecond
+)
+
+// errTick ends a slice of a wait.
+var errTick = errors.New("the slice of a wait is over")
+
+// interrupted is the result of a call that a caller wanted to end.
+func interrupted(doing string) error {
+	return fmt.Errorf("%s: %w", doing, driver.ErrInterrupted)
+}
+
+// midCollective is what a device asks in the middle of a collective.
+func (l *Library) midCollective() error {
+	if p := l.poll.Load(); p != nil && p.inCollective() {
+		return interrupted("waiting in a collective")
+	}
+	return nil
+}
+
+// resumed makes a call that only waits, and may be made again when its context has ended: it is, in
+// slices between which the caller is asked. A call that ends at once costs nothing more.
+func (l *Library) resumed(doing string, call func(context.Context) error) error {
+	p := l.poll.Load()
+	if p == nil {
+		return call(context.Background())
+	}
+	for {
+		slice := newTick(asking)
+		err := call(slice)
+		slice.stop()
+		if !errors.Is(err, errTick) {
+			return err
+		}
+		if p.here() {
+			return interrupted(doing)
+		}
+	}
+}
+
+// apart makes a call that may wait for long on a thread of its own, while the caller's is asked. It
+// leaves a call that does not end soon after its context has.
+func (l *Library) apart(doing string, call func(context.Context) error) error {
+	p := l.poll.Load()
+	if p == nil {
+		return call(context.Background())
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	done := make(chan error, 1)
+	go func() { done <- safely(ctx, call) }()
+	ticker := time.NewTicker(asking)
+	defer ticker.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-ticker.C:
+			if !p.here() {
+				continue
+			}
+			cancel(interrupted(doing))
+			select {
+			case <-done:
+			case <-time.After(leaving):
+			}
+			return interrupted(doing)
+		}
+	}
+}
+
+// safely makes a call; a panic is its error.
+func safely(ctx context.Context, call func(context.Context) error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: %v\n%s", ErrPanic, r, debug.Stack())
+		}
+	}()
+	return call(ctx)
+}
+
+// tick is a context that ends after a while. Who does not wait for its end pays for no timer.
+type tick struct {
+	over time.Time
+
+	mu    sync.Mutex
+	done  chan struct{} // guarded by mu
+	timer *time.Timer   // guarded by mu
+}
+
+func newTick(after time.Duration) *tick { return &tick{over: time.Now().Add(after)} }
+
+// Deadline returns none: what waits is not late when the slice is over.
+func (t *tick) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// Done returns the channel of the end.
+func (t *tick) Done() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.done == nil {
+		t.done = make(chan struct{})
+		t.timer = time.AfterFunc(time.Until(t.over), func() { close(t.done) })
+	}
+	return t.done
+}
+
+// Err returns errTick after the end.
+func (t *tick) Err() error {
+	if time.Now().Before(t.over) {
+		return nil
+	}
+	return errTick
+}
+
+// Value returns nil.
+func (t *tick) Value(any) any { return nil }
+
+func (t *tick) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+}

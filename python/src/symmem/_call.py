@@ -1,0 +1,200 @@
+"""One call of a collective: its group, its tensors, its stream, and what becomes of it."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any
+
+from symmem import _runtime, errors
+from symmem._group import Group, NotAMemberError
+from symmem._scope import set_site
+from symmem._streams import span_of
+from symmem._torch import pytorch
+from symmem._work import FinishedWork, HostWork, SideStream, Work, of_torch
+
+if TYPE_CHECKING:
+    import torch
+
+    from symmem._runtime import Runtime
+
+
+def find(group: Any) -> Group:
+    """Find the group of a call; None is the world."""
+    runtime = _runtime._runtime
+    if group is None and runtime is not None and not runtime.forked:
+        return runtime.world
+    if group.__class__ is Group:
+        return group
+    return _runtime.current().group(group)
+
+
+def member(group: Any, name: str) -> Group | None:
+    """Find the group of a call; None, with a warning, if this rank is not in it."""
+    try:
+        return find(group)
+    except NotAMemberError as e:
+        # As torch.distributed does: ranks outside may make the call, too.
+        warnings.warn(f"{name} does nothing: {e}", UserWarning, stacklevel=4)
+        return None
+
+
+def nothing(async_op: bool) -> Work | None:
+    """Return what a call returns that did nothing."""
+    return FinishedWork([]) if async_op else None
+
+
+def checked(group: Group, name: str, tensor: torch.Tensor) -> bool:
+    """Check that a tensor is one on the rank's device; report whether it can be used as it is."""
+    if not isinstance(tensor, pytorch().tensor):
+        raise errors.InvalidError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor")
+    if tensor.layout is not pytorch().strided:
+        raise errors.UnsupportedError(
+            f"{name} is sparse ({tensor.layout}): pass {name}.to_dense(), or its values and indices"
+        )
+    device = group.runtime.device
+    # get_device is -1 for the processor's tensors, and cheap.
+    if tensor.get_device() != (-1 if device is None else device):
+        ours = "the host" if device is None else f"cuda:{device}"
+        raise errors.InvalidError(f"{name} is on {tensor.device}, symmem was opened on {ours}")
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor so that its elements lie side by side, with their true values."""
+    module = pytorch().module
+    made: torch.Tensor = module.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    made.copy_(tensor.detach())
+    return made
+
+
+class Call:
+    """One collective on its way: where it runs, and what becomes of it.
+
+    Tensors whose elements do not lie side by side are copied, before and after.
+    """
+
+    __slots__ = (
+        "_asynchronous",
+        "_back",
+        "_output",
+        "_runtime",
+        "_side",
+        "_used",
+        "group",
+        "stream",
+    )
+
+    def __init__(self, group: Group, async_op: bool):
+        runtime = group.runtime
+        self.group = group
+        self._runtime: Runtime = runtime
+        self._asynchronous = async_op
+        self._side: SideStream | None = None
+        # What is read and written, and the results that the caller gave.
+        self._used: list[Any] = []
+        self._output: list[Any] = []
+        self._back: list[tuple[Any, Any]] = []
+        if runtime.device is None:
+            self.stream = group.stream.number
+            return
+        self.stream = runtime.stream()
+        if async_op:
+            self._side = runtime.side_stream(group)
+            self._side.fork()
+            self.stream = self._side.number
+
+    def read(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Take a tensor that is read."""
+        if not checked(self.group, name, tensor):
+            self._settle(tensor)
+            with self.as_current():
+                tensor = _plain(tensor)
+        self._used.append(tensor)
+        return pytorch().module.view_as_real(tensor) if tensor.is_complex() else tensor
+
+    def write(self, name: str, tensor: torch.Tensor, reads: bool = False) -> torch.Tensor:
+        """Take a tensor that is written, and read before if that is said."""
+        self._output.append(tensor)
+        flat = tensor
+        if not checked(self.group, name, tensor):
+            if pytorch().module._debug_has_internal_overlap(tensor) == 1:
+                raise errors.InvalidError(
+                    f"{name} has elements that share memory, which cannot be written: pass "
+                    f"{name}.contiguous()"
+                )
+            self._settle(tensor)
+            with self.as_current():
+                flat = (
+                    _plain(tensor)
+                    if reads
+                    else pytorch().module.empty(
+                        tensor.shape, dtype=tensor.dtype, device=tensor.device
+                    )
+                )
+            self._back.append((tensor, flat))
+        self._used.append(flat)
+        return pytorch().module.view_as_real(flat) if flat.is_complex() else flat
+
+    def run(self, name: str, *arguments: Any) -> Work | None:
+        """Queue the collective and finish as the caller wants."""
+        self.order()
+        runtime = self._runtime
+        previous = set_site(runtime) if runtime.callsites else None
+        try:
+            runtime.library.call(name, self.group.handle, *arguments, self.stream)
+        finally:
+            if previous is not None:
+                runtime.library.raw.symmem_set_site(previous)
+        return self.finish()
+
+    def order(self) -> None:
+        """Come after what works of other groups may still do with the same memory."""
+        streams = self._runtime.streams
+        if streams.busy:
+            streams.order(self.group.stream, [span_of(t) for t in self._used])
+
+    def as_current(self) -> AbstractContextManager[Any]:
+        """Make PyTorch queue on the stream of the call."""
+        if self._side is None:
+            return nullcontext()
+        stream: AbstractContextManager[Any] = pytorch().module.cuda.stream(self._side.stream)
+        return stream
+
+    def finish(self) -> Work | None:
+        """Return the work, or wait for it on the host backend, whose tensors have no stream."""
+        if self._runtime.device is None:
+            return self._finish_on_host()
+        if self._back:
+            with self.as_current():
+                self._copy_back()
+            self._used.extend(tensor for tensor, _ in self._back)
+        if self._side is None:
+            return None
+        return self._side.work(self._used, self._output)
+
+    def _finish_on_host(self) -> Work | None:
+        group = self.group
+        if self._asynchronous and not self._back:
+            made: Work = of_torch(HostWork)(group, self._used, self._output)
+            return made
+        try:
+            self._runtime.streams.synchronize(group.stream)
+        except BaseException as e:
+            # A wait that was broken off leaves the tensors in use.
+            group.broken_off(e)
+            with suppress(errors.SymmemError):
+                HostWork(group, self._used, self._output)
+            raise
+        self._copy_back()
+        return of_torch(FinishedWork)(self._output) if self._asynchronous else None
+
+    def _copy_back(self) -> None:
+        for tensor, flat in self._back:
+            # As where nothing is copied, autograd does not see it.
+            tensor.data.copy_(flat)
+
+    def _settle(self, tensor: torch.Tensor) -> None:
+        """Let works end that use a tensor which the host is about to read."""
+        if self._runtime.streams.busy:
+            self._runtime.streams.settle([span_of(tensor)])

@@ -1,0 +1,98 @@
+"""What Python does while the library waits: it runs handlers of signals and passes on warnings.
+
+A handler that raises, as that of SIGINT does, ends the wait, and its exception comes out of the
+call. One that returns does not. So it is with warnings that filters make errors of.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes as c
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Generator
+from typing import Any
+
+from symmem import errors
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_POLL = c.CFUNCTYPE(c.c_int)
+_GO_ON, _END = 0, 1
+
+TakeWarning = Callable[[], dict[str, Any] | None]
+
+
+class Answers:
+    """The functions by which the library asks threads that wait in it, and what came of them.
+
+    Args:
+        set_poll: symmem_set_poll.
+        take_warning: take a warning of the library's, if there is one.
+    """
+
+    def __init__(self, set_poll: Callable[[Any, Any], int], take_warning: TakeWarning):
+        self._set_poll = set_poll
+        self._take_warning = take_warning
+        self._raised: dict[int, BaseException] = {}
+        self._main: Any = None
+        self._aside = _POLL(self._answer)
+        set_poll(None, self._aside)
+        # Who waits longer than the interpreter lives is not asked any more.
+        atexit.register(set_poll, None, None)
+
+    def from_main(self) -> None:
+        """Run the handlers of signals in waits of this thread, if it is the main one."""
+        if self._main is not None or threading.current_thread() is not threading.main_thread():
+            return
+        questions = self._questions()
+        next(questions)
+        self._main = _POLL(questions.__next__)
+        self._set_poll(self._main, self._aside)
+
+    def take(self) -> BaseException | None:
+        """Return what has ended this thread's wait, once."""
+        return self._raised.pop(threading.get_ident(), None)
+
+    def _questions(self) -> Generator[int]:
+        """Answer, each time the library asks the main thread, whether to end the wait.
+
+        Python runs handlers as soon as it executes anything, such as the first instruction of a
+        function that ctypes calls, whose exceptions are lost. A generator goes on behind its
+        `yield`, inside of the `try`.
+        """
+        answer = _GO_ON
+        while True:
+            try:
+                yield answer
+                answer = self._answer()
+            except GeneratorExit:
+                return
+            except BaseException as e:
+                self._raised[threading.get_ident()] = e
+                answer = _END
+
+    def _answer(self) -> int:
+        """Pass on the library's warnings, on any thread."""
+        try:
+            while (found := self._take_warning()) is not None:
+                _warn(errors.LateWarning(found.get("message", ""), data=found))
+        except Exception as e:  # A filter has made an error of the warning.
+            self._raised[threading.get_ident()] = e
+            return _END
+        return _GO_ON
+
+
+def _warn(warning: Warning) -> None:
+    """Warn at the line that called symmem."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    warnings.warn_explicit(
+        warning,
+        type(warning),
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module=frame.f_globals.get("__name__"),
+    )

@@ -1,0 +1,213 @@
+"""The streams of the host backend, and the asynchronous work on them.
+
+Every group has a stream of its own, so that groups, and threads that use different groups, do not
+wait for each other. Calls whose tensors overlap those of unfinished work of another group come
+after that work, so what one thread does is ordered as it was written.
+
+Asynchronous work keeps its tensors until it is done, whether or not anybody keeps the `Work`.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from symmem._library import Library
+    from symmem._work import HostWork
+
+Span = tuple[int, int]
+"""The addresses from the first of a tensor up to the one behind its last."""
+
+
+def span_of(tensor: Any) -> Span:
+    """Find where a tensor lies; with gaps between its elements, where all of its storage does."""
+    if tensor.is_contiguous():
+        start = tensor.data_ptr()
+        return start, start + tensor.nbytes
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
+def overlap(some: Iterable[Span], others: Iterable[Span]) -> bool:
+    """Report whether any of some spans overlaps any of others."""
+    return any(a < d and b > e for (a, b), (e, d) in itertools.product(some, others))
+
+
+class HostEvent:
+    """The point after everything that was queued on a stream when the event was made."""
+
+    __slots__ = ("_library", "handle")
+
+    def __init__(self, library: Library, stream: int):
+        self._library = library
+        self.handle = library.number("symmem_event_record", stream)
+
+    def done(self) -> bool:
+        """Report whether the point has been reached."""
+        return bool(self._library.number("symmem_event_query", self.handle))
+
+    def wait(self) -> None:
+        """Wait until the point has been reached, and raise the error of the work before it."""
+        self._library.call("symmem_event_synchronize", self.handle)
+
+    def __del__(self) -> None:
+        # Without symmem, in a forked child and after the interpreter there is nothing to close.
+        if hasattr(self, "handle"):
+            self._library.raw.symmem_event_close(self.handle)
+
+
+class HostStream:
+    """The stream of a group, and its work that may be unfinished.
+
+    Attributes:
+        number: the stream's number in the C library.
+        works: asynchronous work that may be unfinished, oldest first.
+        queued: how much work there was so far.
+        kept: work that is done, and whose symmetric tensors stay until ranks do the same thing.
+        watcher: calls back when work of the stream is done.
+    """
+
+    __slots__ = ("kept", "number", "queued", "watcher", "works")
+
+    def __init__(self, number: int):
+        self.number = number
+        self.works: deque[HostWork] = deque()
+        self.kept: list[HostWork] = []
+        self.queued = 0
+        self.watcher = Watcher()
+
+
+class HostStreams:
+    """The streams of all groups. It is safe for concurrent use.
+
+    Attributes:
+        busy: the streams with work that may be unfinished, or that keeps tensors.
+    """
+
+    def __init__(self, library: Library):
+        self._library = library
+        self._lock = threading.Lock()
+        self.busy: set[HostStream] = set()
+        # Work may go on while the interpreter ends, so what it writes to is never freed then.
+        c.pythonapi.Py_IncRef(c.py_object(self.busy))
+
+    def add(self, stream: HostStream, work: HostWork) -> None:
+        """Keep the tensors of work that was just queued until it is done."""
+        released = self._prune(stream)
+        with self._lock:
+            stream.queued += 1
+            work.order = stream.queued
+            stream.works.append(work)
+            self.busy.add(stream)
+        del released  # Outside of the lock: this may free tensors.
+
+    def order(self, stream: HostStream, spans: list[Span]) -> None:
+        """Let a stream wait for unfinished work of other streams on the same memory."""
+        for other in list(self.busy):
+            if other is stream:
+                continue
+            last = self._last(other, spans)
+            if last is not None and not last.event.done():
+                self._library.call("symmem_stream_wait", stream.number, last.event.handle)
+
+    def settle(self, spans: list[Span]) -> None:
+        """Wait here for unfinished work of any stream on the same memory."""
+        for stream in list(self.busy):
+            last = self._last(stream, spans)
+            if last is not None:
+                last.event.wait()
+
+    def waiting(self, stream: HostStream, last: HostWork | None = None) -> list[HostWork]:
+        """List the work that a wait covers: all that was queued so far, or all up to the last."""
+        with self._lock:
+            until = stream.queued if last is None else last.order
+            return [w for w in (*stream.kept, *stream.works) if w.order <= until]
+
+    def covered(self, stream: HostStream, works: list[HostWork]) -> None:
+        """Let go of the tensors of work that was waited for. Ranks do that in the same places."""
+        gone = set(map(id, works))
+        with self._lock:
+            stream.kept = [w for w in stream.kept if id(w) not in gone]
+            stream.works = deque(w for w in stream.works if id(w) not in gone)
+            self._settle_busy(stream)
+
+    def synchronize(self, stream: HostStream) -> None:
+        """Wait for everything on a stream, and raise the first error of it."""
+        works = self.waiting(stream) if stream in self.busy else None
+        self._library.call("symmem_stream_synchronize", stream.number)
+        if works:
+            self.covered(stream, works)
+
+    def forget(self, stream: HostStream) -> None:
+        """End a stream: work that is not done is waited for."""
+        self._library.call("symmem_stream_forget", stream.number)
+        self.covered(stream, self.waiting(stream))
+
+    def _last(self, stream: HostStream, spans: list[Span]) -> HostWork | None:
+        """Find the latest work on some memory."""
+        with self._lock:
+            works = list(stream.works)
+        return next((w for w in reversed(works) if overlap(w.spans(), spans)), None)
+
+    def _prune(self, stream: HostStream) -> list[HostWork]:
+        """Let go of what is done, and return it. Symmetric tensors stay for now.
+
+        When symmetric memory is freed is alike on all ranks; when work is done is not.
+        """
+        gone = []
+        with self._lock:
+            for work in _done(stream.works):
+                if any(self._symmetric(start) for start, _ in work.spans()):
+                    stream.kept.append(work)
+                else:
+                    gone.append(work)
+            self._settle_busy(stream)
+        return gone
+
+    def _settle_busy(self, stream: HostStream) -> None:
+        if not stream.works and not stream.kept:
+            self.busy.discard(stream)
+
+    def _symmetric(self, address: int) -> bool:
+        """Report whether an address lies in a pool."""
+        length = c.c_size_t(0)
+        return not self._library.raw.symmem_locate(address, 0, None, c.byref(length))
+
+
+def _done(works: deque[HostWork]) -> Iterator[HostWork]:
+    """Take the work from the front that is done."""
+    while works and works[0].event.done():
+        yield works.popleft()
+
+
+class Watcher:
+    """A thread that calls back when work of a stream is done. It lives while there is any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queue: deque[tuple[HostWork, Callable[[], Any]]] = deque()
+        self._running = False
+
+    def watch(self, work: HostWork, then: Callable[[], Any]) -> None:
+        """Call `then`, which raises nothing, on another thread when work is done or has failed."""
+        with self._lock:
+            self._queue.append((work, then))
+            if self._running:
+                return
+            self._running = True
+        threading.Thread(target=self._run, name="symmem watcher", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queue:
+                    self._running = False
+                    return
+                work, then = self._queue.popleft()
+            work.end()
+            then()

@@ -1,0 +1,29 @@
+"""What type checkers are told of arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+Op: TypeAlias = Literal["sum", "product", "prod", "min", "max", "avg"]
+CheckLevel: TypeAlias = Literal["off", "registration", "every", "default"]
+PathChoice: TypeAlias = Literal["auto", "plain", "window", "direct", "default"]
+Backend: TypeAlias = Literal["auto", "nccl", "host"]
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.distributed import ProcessGroup, ReduceOp
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from symmem._group import Group
+
+    OpLike: TypeAlias = ReduceOp | ReduceOp.RedOpType | Op | None
+    GroupLike: TypeAlias = (
+        Group
+        | ProcessGroup
+        | DeviceMesh
+        | tuple[DeviceMesh, int | str]
+        | Sequence[int]
+        | str
+        | None
+    )

@@ -1,0 +1,272 @@
+"""The arguments of collectives, against those of torch.distributed with gloo."""
+
+from __future__ import annotations
+
+import random
+import threading
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from harness import RANK, SIZE, check, main, raises
+
+import symmem
+
+LONGEST = 20.0
+
+
+@check
+def symmem_opens() -> None:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=LONGEST))
+    symmem.init(backend="host", timeout=LONGEST)
+
+
+@check
+def complex_numbers_have_a_sum_and_an_average_alone() -> None:
+    for dtype in (torch.complex64, torch.complex128):
+        x = torch.full((5,), complex(RANK + 1, 1), dtype=dtype)
+        symmem.all_reduce(y := x.clone())
+        dist.all_reduce(x)
+        assert y.equal(x)
+        symmem.all_reduce(z := torch.full((5,), complex(RANK, SIZE), dtype=dtype), "avg")
+        assert z.eq(complex((SIZE - 1) / 2, SIZE)).all()
+        whole = torch.full((2 * SIZE,), 1j, dtype=dtype)
+        for op in ("product", "min", "max", dist.ReduceOp.PRODUCT):
+            before = y.clone()
+            raises(ValueError, partial(symmem.all_reduce, y, op))
+            raises(symmem.InvalidError, partial(symmem.reduce_scatter_tensor, whole[:2], whole, op))
+            assert y.equal(before)
+    lazy = torch.full((3,), complex(RANK, RANK)).conj()
+    symmem.all_reduce(lazy)
+    assert lazy.eq(complex(1, -1) * sum(range(SIZE))).all()
+    negative = torch.full((3,), complex(1, RANK)).conj().imag
+    symmem.all_reduce(negative)
+    assert negative.eq(-sum(range(SIZE))).all()
+
+
+def layouts() -> list[tuple[str, torch.Tensor]]:
+    draw = torch.Generator().manual_seed(7 + RANK)
+    x = torch.randint(-50, 50, (4 * SIZE, 6, 2 * SIZE, 8), generator=draw).float()
+    return [
+        ("plain", x),
+        ("transposed", x[:, :, 0, 0].t().contiguous().t()),
+        ("channels last", x.to(memory_format=torch.channels_last)),
+        ("permuted", x.permute(2, 3, 0, 1)),
+        ("every second row", x.view(4 * SIZE, -1).t()[::2]),
+        ("a column", x.view(-1, 4)[: 4 * SIZE, 1]),
+        ("empty", torch.empty(0, 4).t()),
+        ("scalar", torch.tensor(float(RANK))),
+    ]
+
+
+@check
+def elements_need_not_lie_side_by_side() -> None:
+    for name, x in layouts():
+        for async_op in (False, True):
+            a, b = _same_strides(x), x.clone(memory_format=torch.contiguous_format)
+            symmem.all_reduce(a, async_op=async_op, op="max")
+            symmem.synchronize()
+            dist.all_reduce(b, dist.ReduceOp.MAX)
+            assert a.equal(b), (name, async_op)
+            assert a.stride() == x.stride(), name
+        a, b = _same_strides(x), x.clone(memory_format=torch.contiguous_format)
+        symmem.broadcast(a, group_src=SIZE - 1)
+        dist.broadcast(b, src=SIZE - 1)
+        assert a.equal(b), name
+
+
+def _same_strides(x: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor with its strides."""
+    storage = torch.zeros(x.untyped_storage().nbytes() // x.itemsize, dtype=x.dtype)
+    return storage.as_strided(x.shape, x.stride(), x.storage_offset()).copy_(x)
+
+
+@check
+def inputs_and_outputs_need_not_either() -> None:
+    x = torch.arange(12.0 * SIZE).view(3, 4 * SIZE).t() + RANK  # rows are not side by side
+    want, out = torch.empty(4 * SIZE, 3), torch.zeros(3, 4 * SIZE).t()
+    dist.all_to_all_single(want, x.contiguous())
+    symmem.all_to_all_single(out, x)
+    assert out.equal(want)
+    want, out = torch.empty(4 * SIZE * SIZE, 3), torch.zeros(3, 4 * SIZE * SIZE).t()
+    dist.all_gather_into_tensor(want, x.contiguous())
+    symmem.all_gather_into_tensor(out, x, async_op=True).wait()
+    assert out.equal(want)
+    part = torch.zeros(3, 4).t()
+    symmem.reduce_scatter_tensor(part, x)
+    symmem.all_reduce(total := x.contiguous())
+    assert part.equal(total.view(SIZE, 4, 3)[RANK])
+
+
+@check
+def ranks_may_lay_tensors_out_differently() -> None:
+    x = torch.arange(12.0).view(3, 4)
+    mine = x.t().contiguous().t() if RANK else x.clone()
+    symmem.all_reduce(mine)
+    assert mine.equal(x * SIZE)
+
+
+@check
+def a_copy_sees_what_works_before_it_have_written() -> None:
+    for _ in range(20):
+        x = torch.ones(64, 64)
+        symmem.all_reduce(x, async_op=True)
+        symmem.all_reduce(x.t(), async_op=True)
+        symmem.synchronize()
+        assert x.eq(SIZE * SIZE).all()
+
+
+@check
+def what_is_no_tensor_of_ours_is_refused() -> None:
+    dense = torch.ones(4, 4)
+    wrong: list[tuple[type[Exception], Any, str]] = [
+        (symmem.InvalidError, [dense], "list"),
+        (symmem.InvalidError, dense.numpy(), "ndarray"),
+        (symmem.InvalidError, None, "NoneType"),
+        (symmem.InvalidError, torch.zeros(1).expand(4), "share memory"),
+        (symmem.UnsupportedError, dense.to_sparse(), "to_dense"),
+        (symmem.UnsupportedError, dense.to_sparse_csr(), "to_dense"),
+        (symmem.SymmemError, torch.empty(4, device="meta"), ""),
+    ]
+    for kind, tensor, words in wrong:
+        e = raises(kind, lambda t=tensor: symmem.all_reduce(t))
+        assert words in str(e), e
+    raises(symmem.InvalidError, lambda: symmem.all_gather_into_tensor(dense, [dense]))
+    raises(symmem.InvalidError, lambda: symmem.broadcast([dense], src=0))
+    symmem.barrier()
+
+
+@check
+def reductions_that_symmem_has_not_are_named() -> None:
+    x = torch.ones(4, dtype=torch.int32)
+    ops = dist.ReduceOp
+    for op in (ops.BAND, ops.BOR, ops.BXOR, "band"):
+        raises(symmem.UnsupportedError, lambda op=op: symmem.all_reduce(x, op))
+    wrong: list[Any] = [3, "sums", object(), ["sum"], {}]
+    for op in wrong:
+        e = raises(symmem.InvalidError, lambda op=op: symmem.all_reduce(x, op))
+        assert isinstance(e, ValueError)
+    assert x.eq(1).all()
+
+
+@check
+def bad_words_are_errors_of_symmem() -> None:
+    wrong: list[Any] = ["windw", 3, None]
+    for word in wrong:
+        raises(symmem.InvalidError, lambda word=word: symmem.set_path(word))
+        raises(symmem.InvalidError, lambda word=word: symmem.set_check(word))
+    raises(symmem.InvalidError, lambda: symmem.barrier(device_ids=[3]))
+
+
+@check
+def groups_are_given_as_to_torch_distributed() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (SIZE,))
+    grid = init_device_mesh("cpu", (1, SIZE), mesh_dim_names=("dp", "tp"))
+    ways: list[Any] = [mesh, grid["tp"], (grid, 1), dist.group.WORLD, "0", list(range(SIZE))]
+    for way in ways:
+        symmem.all_reduce(x := torch.ones(3), group=way)
+        assert x.eq(SIZE).all(), way
+    assert symmem.group(mesh) is symmem.group(mesh.get_group())
+    assert symmem.group("0") is symmem.world()
+    wrong: list[Any] = [7, 1.5, "8", object(), [0.5], grid, b"0", {"a": 1}, [99], []]
+    for way in wrong:
+        raises(symmem.InvalidError, lambda way=way: symmem.all_reduce(x, group=way))
+
+
+@check
+def a_rank_outside_of_a_group_is_warned_and_does_nothing() -> None:
+    inside = dist.new_group([0])
+    x = torch.full((4,), float(RANK))
+    calls: list[Callable[[], Any]] = [
+        lambda: symmem.all_reduce(x, group=inside),
+        lambda: symmem.all_gather_into_tensor(x.clone(), x, group=inside),
+        lambda: symmem.reduce_scatter_tensor(x.clone(), x, group=inside),
+        lambda: symmem.broadcast(x, group_src=0, group=inside),
+        lambda: symmem.all_to_all_single(x.clone(), x, group=inside),
+        lambda: symmem.barrier(inside),
+        lambda: symmem.all_reduce(x, group=[0]),
+    ]
+    for call in calls:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            assert call() is None
+        assert len(seen) == (1 if RANK else 0), [str(w.message) for w in seen]
+        for one in seen:
+            assert one.filename == __file__
+    assert x.eq(RANK).all()
+    if RANK:
+        raises(symmem.InvalidError, lambda: symmem.group(inside))
+
+
+@check
+def two_threads_use_two_groups() -> None:
+    ranks = list(range(SIZE))
+    groups = [dist.new_group(ranks) for _ in range(2)]
+    for g in groups:
+        symmem.group(g)
+    failed: list[BaseException] = []
+
+    def run(k: int) -> None:
+        draw = random.Random(100 * RANK + k)
+        try:
+            for i in range(200):
+                x = torch.full((draw.choice([10]) * (1 + i % 7 * 1000),), float(i + k))
+                work = symmem.all_reduce(x, group=groups[k], async_op=i % 3 == 0)
+                if work is not None:
+                    work.wait()
+                assert x.eq(SIZE * (i + k)).all(), (k, i)
+        except BaseException as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=run, args=(k,), daemon=True) for k in range(2)]
+    for thread in threads if RANK % 2 else threads[::-1]:
+        thread.start()
+    for thread in threads:
+        thread.join(LONGEST)
+        assert not thread.is_alive(), failed
+    assert not failed, failed
+
+
+@check
+def a_late_group_holds_up_no_other() -> None:
+    late, other = (symmem.group(list(range(SIZE)), name=n) for n in ("late", "other"))
+    if RANK == 0:
+        waiting = symmem.all_reduce(x := torch.ones(1000), group=late, async_op=True)
+    for _ in range(20):
+        symmem.all_reduce(y := torch.ones(10), group=other)
+        assert y.eq(SIZE).all()
+    symmem.all_reduce(z := torch.ones(10))
+    assert z.eq(SIZE).all()
+    if RANK:
+        waiting = symmem.all_reduce(x := torch.ones(1000), group=late, async_op=True)
+    assert waiting is not None
+    assert waiting.wait()
+    assert x.eq(SIZE).all()
+    late.close()
+    raises(symmem.ClosedError, lambda: symmem.all_reduce(x, group=late))
+
+
+@check
+def in_place_collectives_are_not_seen_by_autograd() -> None:
+    w = torch.ones(4, 4, requires_grad=True)
+    x = torch.full((4, 4), float(RANK + 1))
+    for layout in (lambda t: t, lambda t: t.t()):
+        w.grad = None
+        y = x @ w
+        symmem.all_reduce(layout(y))
+        y.sum().backward()
+        assert w.grad is not None
+        assert w.grad.eq(4.0 * (RANK + 1)).all(), "the gradient is that of the local product"
+    symmem.all_reduce(w)
+    assert w.eq(SIZE).all()
+    assert w.requires_grad
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Collectives in compiled code, and what autograd is told of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from harness import RANK, SIZE, check, main, raises
+
+import symmem
+
+LONGEST = 60.0
+TOTAL = SIZE * (SIZE + 1) / 2
+
+
+@check
+def symmem_opens() -> None:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=LONGEST))
+    symmem.init(backend="host", timeout=LONGEST)
+
+
+ALL = ("", "aot_eager", "inductor")
+
+
+def compilations(
+    function: Callable[..., Any], backends: tuple[str, ...] = ALL[:2]
+) -> Iterator[Callable[..., Any]]:
+    """Give a function as it is, and compiled. A missing autograd kernel is an error."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*autograd kernel was not registered.*")
+        for backend in backends:
+            torch._dynamo.reset()
+            yield torch.compile(function, backend=backend, fullgraph=True) if backend else function
+
+
+FUNCTIONAL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "all_reduce": lambda x: torch.ops.symmem.all_reduce(x, "sum", "world"),
+    "all_gather_into_tensor": lambda x: torch.ops.symmem.all_gather_into_tensor(x, "world"),
+    "reduce_scatter_tensor": lambda x: torch.ops.symmem.reduce_scatter_tensor(x, "sum", "world"),
+}
+
+
+@check
+def operators_refuse_to_be_differentiated() -> None:
+    x = torch.full((SIZE, 4), float(RANK + 1))
+    for name, operator in FUNCTIONAL.items():
+        # inductor takes its time.
+        backends = ALL if name == "all_reduce" else ALL[:2]
+        for run in compilations(lambda x, w, operator=operator: operator(x @ w) * 2, backends):
+            w = torch.ones(4, 4, requires_grad=True)
+            y = run(x, w)  # weights that require gradients are no mistake by themselves
+            assert y[0, 0].item() in (8.0, 8 * TOTAL), (name, y)
+            e = raises(symmem.UnsupportedError, y.sum().backward)
+            assert name in str(e), e
+            assert "torch.distributed.nn.functional" in str(e), e
+            assert "detach" in str(e), e
+            assert w.grad is None
+            loss = run(x, w).detach().sum() + w.sum()
+            loss.backward()
+            assert w.grad.eq(1).all()
+
+
+@check
+def in_place_operators_are_not_seen_by_autograd() -> None:
+    def layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x @ w
+        symmem.all_reduce(y)
+        return y * 3
+
+    x = torch.full((4, 4), float(RANK + 1))
+    for run in compilations(layer, ALL):
+        w = torch.ones(4, 4, requires_grad=True)
+        y = run(x, w)
+        assert y.eq(12 * TOTAL).all()
+        y.sum().backward()
+        assert w.grad is not None
+        assert w.grad.eq(12.0 * (RANK + 1)).all(), "the gradient is that of the local product"
+
+
+@check
+def asynchronous_calls_return_a_finished_work() -> None:
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        y = x + 0
+        work = symmem.all_reduce(y, async_op=True)
+        out = y.new_empty(SIZE * y.shape[0])
+        other = symmem.all_gather_into_tensor(out, y, async_op=True)
+        work.wait()
+        other.wait()
+        if not work.is_completed():
+            raise AssertionError("it is under way")
+        return out + 1
+
+    for run in compilations(layer):
+        assert run(torch.full((8,), float(RANK + 1))).eq(TOTAL + 1).all()
+
+
+@check
+def process_groups_and_their_names_are_groups_in_compiled_code() -> None:
+    pairs = [dist.new_group([r, r + 1]) for r in range(0, SIZE, 2)]
+    mine = pairs[RANK // 2]
+    ours = symmem.group(mine)
+    name = mine.group_name
+    first = RANK // 2 * 2
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        y = x + 0
+        symmem.all_reduce(y, group=mine)
+        symmem.broadcast(y, src=first + 1, group=mine)
+        symmem.all_reduce(y, group=name)
+        symmem.all_reduce(y, group=ours)
+        out = y.new_empty(2 * y.shape[0])
+        symmem.all_gather_into_tensor(out, y, group=mine)
+        return torch.ops.symmem.all_gather_into_tensor(out, name)
+
+    for run in compilations(layer):
+        got = run(torch.full((3,), float(RANK)))
+        assert got.shape == (12,)
+        assert got.eq(4 * (2 * first + 1)).all(), got
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""Works of asynchronous collectives on the host backend."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from harness import RANK, SIZE, check, main, raises
+
+import symmem
+
+TOTAL = SIZE * (SIZE + 1) / 2
+LONGEST = 20.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Ask until something is so, with a deadline."""
+    deadline = time.monotonic() + LONGEST
+    while not condition():
+        assert time.monotonic() < deadline, "it has not come about"
+        time.sleep(0.0005)
+
+
+def late(call: Callable[[], Any], before: Callable[[], None]) -> Any:
+    """Let rank 0 call first and do something while the others have not called."""
+    if RANK:
+        dist.barrier()
+        return call()
+    made = call()
+    try:
+        before()
+    finally:
+        dist.barrier()
+    return made
+
+
+def ones(count: int = 1 << 16) -> torch.Tensor:
+    return torch.full((count,), float(RANK + 1))
+
+
+@check
+def symmem_opens() -> None:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=LONGEST))
+    symmem.init(backend="host", timeout=LONGEST)
+
+
+@check
+def a_work_that_is_dropped_leaves_the_memory_of_others_alone() -> None:
+    for _ in range(300):
+        late(lambda: symmem.all_reduce(torch.ones(200), async_op=True), lambda: None)
+        mine = torch.full((200,), 7.0)  # gets the same memory from malloc, if that is free
+        symmem.barrier()
+        assert mine.eq(7).all()
+
+
+@check
+def large_works_are_dropped_by_the_hundred() -> None:
+    for _ in range(100):
+        symmem.all_reduce(torch.ones(1 << 18), async_op=True)
+        mine = torch.full((1 << 18,), 7.0)
+        assert mine.eq(7).all()
+    symmem.synchronize()
+    assert mine.eq(7).all()
+
+
+@check
+def an_exception_between_a_call_and_its_wait_hurts_nobody() -> None:
+    def step() -> None:
+        x = torch.ones(200)
+        work = symmem.all_reduce(x, async_op=True)
+        dist.barrier()
+        if RANK == 0:
+            raise ValueError("the loader failed")
+        work.wait()
+
+    for _ in range(50):
+        try:
+            step()
+        except ValueError:
+            assert RANK == 0
+        mine = [torch.full((200,), 7.0) for _ in range(3)]
+        symmem.barrier()
+        assert all(m.eq(7).all() for m in mine)
+
+
+@check
+def tensors_of_dropped_works_are_let_go_when_they_are_done() -> None:
+    seen = []
+    for _ in range(20):
+        x = torch.ones(1000)
+        seen.append(weakref.ref(x))
+        symmem.all_reduce(x, async_op=True)
+        del x
+
+    def one_more() -> bool:
+        symmem.all_reduce(torch.ones(1), async_op=True)
+        return not any(one() is not None for one in seen)
+
+    # Ranks make as many calls as the slowest needs.
+    for _ in range(1000):
+        gone = torch.tensor([one_more()], dtype=torch.uint8)
+        dist.all_reduce(gone, dist.ReduceOp.MIN)
+        if gone.item():
+            return
+    raise AssertionError(f"{sum(one() is not None for one in seen)} tensors of 20 are held")
+
+
+@check
+def symmetric_tensors_of_dropped_works_are_freed_alike_on_all_ranks() -> None:
+    for k in range(60):
+        for _ in range(3):
+            symmem.all_reduce(symmem.empty(1000 + 100 * k).fill_(1), async_op=True)
+        if (k + RANK) % 3 == 0:
+            time.sleep(0.001)  # what is done when differs between ranks
+        y = symmem.empty(500)
+        symmem.all_reduce(y.fill_(1), async_op=True).wait()
+        assert y.eq(SIZE).all()
+    symmem.check()
+    symmem.synchronize()
+    del y
+    gc.collect()
+    assert symmem.stats()["pools"][0]["live"] == 0
+
+
+@check
+def a_work_becomes_complete_without_wait() -> None:
+    x = ones()
+    works: list[Any] = []
+
+    def call() -> Any:
+        works.append(symmem.all_reduce(x, async_op=True))
+        return works[0]
+
+    def before() -> None:
+        assert not works[0].is_completed()
+        assert works[0].exception() is None
+        assert not works[0].is_success()
+
+    work = late(call, before)
+    until(work.is_completed)
+    assert x.eq(TOTAL).all()
+    assert work.is_success()
+    assert work.exception() is None
+    assert work.wait()
+
+
+@check
+def a_future_is_done_when_the_collective_is() -> None:
+    x = ones()
+    futures: list[Any] = []
+
+    def call() -> Any:
+        work = symmem.all_reduce(x, async_op=True)
+        futures.append(work.get_future())
+        futures.append(futures[0].then(lambda f: f.value()[0].sum()))
+        futures.append(work.get_future_result())
+        return work
+
+    late(call, lambda: raises(AssertionError, lambda: _is(futures[0].done())))
+    assert futures[0].wait()[0] is x
+    assert futures[1].wait() == TOTAL * x.numel()
+    assert futures[2].wait() == 0
+
+
+def _is(value: bool) -> None:
+    assert value
+
+
+@check
+def a_wait_may_have_a_deadline_of_its_own() -> None:
+    x = ones()
+    works: list[Any] = []
+
+    def call() -> Any:
+        works.append(symmem.all_reduce(x, async_op=True))
+        return works[0]
+
+    def before() -> None:
+        start = time.monotonic()
+        raises(symmem.TimeoutError, lambda: works[0].wait(timedelta(seconds=0.1)))
+        assert time.monotonic() - start < LONGEST / 2
+
+    work = late(call, before)
+    assert work.wait(timedelta(seconds=LONGEST))
+    assert x.eq(TOTAL).all()
+
+
+@check
+def a_work_is_one_of_torch_distributed() -> None:
+    x = ones()
+    work = symmem.all_reduce(x, async_op=True)
+    assert isinstance(work, symmem.Work)
+    assert isinstance(work, dist.Work)
+    work.block_current_stream()
+    assert x.eq(TOTAL).all()
+    assert work.result()[0] is x
+    assert dist.Work.unbox(work.boxed()).wait()
+    raises(symmem.InvalidError, work.source_rank)
+    theirs = {n for n in dir(dist.Work) if not n.startswith("_")}
+    assert theirs <= set(dir(symmem.Work)) | {"boxed", "unbox"}
+    barrier = symmem.barrier(async_op=True)
+    assert barrier is not None
+    assert barrier.wait()
+    assert symmem.barrier() is None
+
+
+@check
+def works_of_all_collectives_can_be_waited_for_in_any_order() -> None:
+    x, part, whole = ones(), torch.empty(4), torch.empty(4 * SIZE)
+    source = torch.arange(4.0 * SIZE)
+    works = [
+        symmem.all_reduce(x, async_op=True),
+        symmem.broadcast(y := ones(), group_src=SIZE - 1, async_op=True),
+        symmem.reduce_scatter_tensor(part, source, async_op=True),
+        symmem.all_gather_into_tensor(whole, torch.full((4,), float(RANK)), async_op=True),
+        symmem.all_to_all_single(z := torch.empty(4 * SIZE), source, async_op=True),
+    ]
+    for work in reversed(works):
+        assert work is not None
+        assert work.wait()
+    assert x.eq(TOTAL).all()
+    assert y.eq(SIZE).all()
+    assert part.equal(source.view(SIZE, 4)[RANK] * SIZE)
+    assert whole.view(SIZE, 4).eq(torch.arange(SIZE)[:, None]).all()
+    assert z.view(SIZE, 4).eq(source.view(SIZE, 4)[RANK]).all()
+
+
+@check
+def the_error_of_a_collective_is_its_works() -> None:
+    doomed = symmem.group(list(range(SIZE)), name="doomed")
+    x = ones()
+    works: list[Any] = []
+
+    def call() -> Any:
+        if RANK:
+            doomed.abort()
+            return None
+        works.append(symmem.all_reduce(x, group=doomed, async_op=True))
+        return works[0]
+
+    work = late(call, lambda: None)
+    if work is not None:
+        future, outcome = work.get_future(), work.get_future_result()
+        until(work.is_completed)
+        assert not work.is_success()
+        assert isinstance(work.exception(), symmem.AbortedError)
+        raises(symmem.AbortedError, work.wait)
+        raises(symmem.AbortedError, future.wait)
+        assert outcome.wait() == 2
+    symmem.barrier()  # the world lives
+
+
+@check
+def groups_are_ordered_where_they_use_the_same_memory() -> None:
+    ranks = list(range(SIZE))
+    a, b = (symmem.group(ranks, name=n) for n in "ab")
+    for k in range(50):
+        x = ones(5000)
+        first = symmem.all_reduce(x, group=a, async_op=True)
+        second = symmem.all_reduce(x, "max", group=b, async_op=True)
+        third = symmem.all_reduce(x[1000:], group=a, async_op=True)
+        if k % 2:
+            symmem.broadcast(x, group_src=0)
+        for work in (third, second, first):
+            work.wait()
+        assert x[:1000].eq(TOTAL).all(), (k, x[:3])
+        assert x[1000:].eq(TOTAL * SIZE).all(), (k, x[1000:1003])
+
+
+@check
+def works_may_be_under_way_when_the_process_ends() -> None:
+    dist.barrier()
+    for _ in range(50):
+        symmem.all_reduce(torch.ones(1 << 16), async_op=True)
+
+
+if __name__ == "__main__":
+    main()

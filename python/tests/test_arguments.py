@@ -1,0 +1,25 @@
+"""The arguments of collectives, on real processes."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Checks, run_checks
+from test_raw import names
+
+pytestmark = [pytest.mark.library, pytest.mark.torch]
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
+def checks(request: pytest.FixtureRequest) -> Checks:
+    return run_checks("arguments.py", request.param)
+
+
+@pytest.mark.parametrize("name", names("arguments.py"))
+def test_arguments(checks: Checks, name: str) -> None:
+    checks.verify(name)
+
+
+def test_a_root_is_a_number_of_torch_distributed() -> None:
+    checks = run_checks("roots.py", 4)
+    for name in names("roots.py"):
+        checks.verify(name)
