@@ -17,22 +17,9 @@ func goEventRecord(stream C.uint64_t, event *C.uint64_t) C.int {
 	})
 }
 
-//export goEventQuery
-func goEventQuery(event C.uint64_t, done *C.int) C.int {
-	return guarded(func() error {
-		if done == nil {
-			return missing("the answer")
-		}
-		reached, err := library.Reached(uint64(event))
-		if err != nil {
-			return err
-		}
-		*done = 0
-		if reached {
-			*done = 1
-		}
-		return nil
-	})
+//export goEventDone
+func goEventDone(event C.uint64_t) C.int {
+	return truth(func() bool { return library.Reached(uint64(event)) })
 }
 
 //export goEventSynchronize

@@ -122,7 +122,7 @@ API int symmem_event_record(uint64_t stream, uint64_t *event) {
 	return WAITING(goEventRecord(stream, event));
 }
 
-API int symmem_event_query(uint64_t event, int *done) { return CALL(goEventQuery(event, done)); }
+API int symmem_event_done(uint64_t event) { return symmem_forked ? 0 : goEventDone(event); }
 
 API int symmem_event_synchronize(uint64_t event) { return WAITING(goEventSynchronize(event)); }
 

@@ -534,8 +534,9 @@ int symmem_stream_forget(uint64_t stream);
  * symmem_event_close, and ends with symmem_close. Not for streams that are captured. */
 int symmem_event_record(uint64_t stream, uint64_t *event);
 
-/* *done is 1 if the point has been reached, else 0. It waits for nobody. */
-int symmem_event_query(uint64_t event, int *done);
+/* 1 if the point has been reached, and for an event that is closed, else 0; 0 in forked children.
+ * It waits for nobody. */
+int symmem_event_done(uint64_t event);
 
 /* Waits until the point has been reached. An error of the work before it is the result. */
 int symmem_event_synchronize(uint64_t event);

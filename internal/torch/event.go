@@ -52,13 +52,11 @@ func (l *Library) event(handle uint64) (*rank, *symmem.Event, error) {
 	return nil, nil, fmt.Errorf("event %d: %w", handle, symmem.ErrClosed)
 }
 
-// Reached reports whether the point of an event has been reached.
-func (l *Library) Reached(handle uint64) (bool, error) {
+// Reached reports whether the point of an event has been reached. An event that is closed has
+// nothing before it that anybody waits for.
+func (l *Library) Reached(handle uint64) bool {
 	_, e, err := l.event(handle)
-	if err != nil {
-		return false, err
-	}
-	return e.Done(), nil
+	return err != nil || e.Done()
 }
 
 // Await waits until the point of an event has been reached.

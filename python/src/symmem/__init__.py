@@ -35,6 +35,7 @@ from symmem._group import Group
 from symmem._library import where
 from symmem._make import alloc, empty, empty_like, full, ones, zeros
 from symmem._memory import Block
+from symmem._messages import irecv, isend, recv, send
 from symmem._questions import Explanation, check, explain, set_check, stats
 from symmem._scope import AnyScope, Nothing, set_site
 from symmem._torch import compiling, modules, pytorch
@@ -116,12 +117,16 @@ __all__ = [
     "full",
     "group",
     "init",
+    "irecv",
     "is_initialized",
     "is_symmetric",
+    "isend",
     "library_path",
     "ones",
+    "recv",
     "reduce_scatter_tensor",
     "reserve",
+    "send",
     "set_check",
     "set_path",
     "stats",

@@ -345,7 +345,18 @@ def all_to_all_single(
 ) -> Work | None:
     """Send a part to each rank and gather the parts: `torch.distributed.all_to_all_single`.
 
-    Parts of different lengths go as messages, which work on one machine.
+    Parts may have any length, also none, and splits may be given on some ranks and not on others,
+    as long as what a rank sends to another is what that one expects; else no tensor is written and
+    the ranks get `DivergenceError`, which names the pair. On GPUs parts of different lengths need
+    ranks of one machine, and splits are given on all ranks or on none.
+
+    Args:
+        output: the parts of all ranks, in their order.
+        input: the parts for all ranks, in their order.
+        output_split_sizes: how many rows each rank sends; the same number unless given.
+        input_split_sizes: how many rows go to each rank; the same number unless given.
+        group: as `symmem.group` takes it; the world unless given.
+        async_op: return at once, with a Work to wait for; in compiled code one that is done.
     """
     if compiling():
         from symmem import _ops

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from symmem import _runtime, errors
 from symmem._group import Group, NotAMemberError
 from symmem._scope import set_site
-from symmem._streams import span_of
+from symmem._streams import give_back, span_of
 from symmem._torch import pytorch
 from symmem._work import FinishedWork, HostWork, SideStream, Work, of_torch
 
@@ -39,25 +39,31 @@ def member(group: Any, name: str) -> Group | None:
         return None
 
 
-def nothing(async_op: bool) -> Work | None:
-    """Return what a call returns that did nothing."""
-    return FinishedWork([]) if async_op else None
+def nothing() -> Work:
+    """Make the work of an asynchronous call that did nothing."""
+    return FinishedWork([])
 
 
 def checked(group: Group, name: str, tensor: torch.Tensor) -> bool:
     """Check that a tensor is one on the rank's device; report whether it can be used as it is."""
+    device = group.runtime.device
+    try:
+        plain = tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+        # get_device is -1 for the processor's tensors, and cheap.
+        if plain and tensor.get_device() == (-1 if device is None else device):
+            return True
+    except (AttributeError, RuntimeError):
+        plain = False
     if not isinstance(tensor, pytorch().tensor):
         raise errors.InvalidError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor")
     if tensor.layout is not pytorch().strided:
         raise errors.UnsupportedError(
             f"{name} is sparse ({tensor.layout}): pass {name}.to_dense(), or its values and indices"
         )
-    device = group.runtime.device
-    # get_device is -1 for the processor's tensors, and cheap.
     if tensor.get_device() != (-1 if device is None else device):
         ours = "the host" if device is None else f"cuda:{device}"
         raise errors.InvalidError(f"{name} is on {tensor.device}, symmem was opened on {ours}")
-    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+    return plain
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -77,15 +83,18 @@ class Call:
     __slots__ = (
         "_asynchronous",
         "_back",
+        "_host",
+        "_lane",
         "_output",
         "_runtime",
         "_side",
         "_used",
         "group",
+        "source",
         "stream",
     )
 
-    def __init__(self, group: Group, async_op: bool):
+    def __init__(self, group: Group, async_op: bool, lane: str = ""):
         runtime = group.runtime
         self.group = group
         self._runtime: Runtime = runtime
@@ -95,12 +104,16 @@ class Call:
         self._used: list[Any] = []
         self._output: list[Any] = []
         self._back: list[tuple[Any, Any]] = []
+        # Whose message came, for what receives one.
+        self.source: Any = None
+        self._lane = lane
+        self._host = group.lanes.main
         if runtime.device is None:
-            self.stream = group.stream.number
+            self.stream = self._host.number
             return
         self.stream = runtime.stream()
         if async_op:
-            self._side = runtime.side_stream(group)
+            self._side = runtime.side_stream(group, lane)
             self._side.fork()
             self.stream = self._side.number
 
@@ -138,21 +151,31 @@ class Call:
 
     def run(self, name: str, *arguments: Any) -> Work | None:
         """Queue the collective and finish as the caller wants."""
-        self.order()
         runtime = self._runtime
+        if self._lane and runtime.device is None:
+            self._take_lane()
+        if runtime.streams.busy:
+            self.order()
         previous = set_site(runtime) if runtime.callsites else None
         try:
             runtime.library.call(name, self.group.handle, *arguments, self.stream)
+        except BaseException:
+            give_back(self._host)
+            raise
         finally:
             if previous is not None:
                 runtime.library.raw.symmem_set_site(previous)
         return self.finish()
 
+    def _take_lane(self) -> None:
+        self._host = self.group.lanes.take(self._runtime.streams)
+        self.stream = self._host.number
+
     def order(self) -> None:
         """Come after what works of other groups may still do with the same memory."""
         streams = self._runtime.streams
         if streams.busy:
-            streams.order(self.group.stream, [span_of(t) for t in self._used])
+            streams.order(self._host, [span_of(t) for t in self._used])
 
     def as_current(self) -> AbstractContextManager[Any]:
         """Make PyTorch queue on the stream of the call."""
@@ -171,21 +194,24 @@ class Call:
             self._used.extend(tensor for tensor, _ in self._back)
         if self._side is None:
             return None
-        return self._side.work(self._used, self._output)
+        return self._side.work(self._used, self._output, self.source)
 
     def _finish_on_host(self) -> Work | None:
         group = self.group
         if self._asynchronous and not self._back:
-            made: Work = of_torch(HostWork)(group, self._used, self._output)
+            made: Work = of_torch(HostWork)(
+                group, self._host, self._used, self._output, self.source
+            )
             return made
         try:
-            self._runtime.streams.synchronize(group.stream)
+            self._runtime.streams.synchronize(self._host)
         except BaseException as e:
             # A wait that was broken off leaves the tensors in use.
             group.broken_off(e)
             with suppress(errors.SymmemError):
-                HostWork(group, self._used, self._output)
+                HostWork(group, self._host, self._used, self._output, self.source)
             raise
+        give_back(self._host)
         self._copy_back()
         return of_torch(FinishedWork)(self._output) if self._asynchronous else None
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes as c
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
 from symmem._call import Call, checked, find, member, nothing
-from symmem._constants import Operation, Path
+from symmem._constants import Path
 from symmem._torch import pytorch
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def all_reduce(
     """Combine a tensor over all ranks, in place."""
     g = member(group, "all_reduce")
     if g is None:
-        return nothing(async_op)
+        return nothing() if async_op else None
     call = Call(g, async_op)
     flat = call.write("tensor", tensor, reads=True)
     kind, reduction = pytorch().reduction(tensor.dtype, op)
@@ -101,7 +102,7 @@ def all_gather_into_tensor(
     """Gather a tensor of each rank into one."""
     g = member(group, "all_gather_into_tensor")
     if g is None:
-        return nothing(async_op)
+        return nothing() if async_op else None
     call = Call(g, async_op)
     source, target = call.read("input", tensor), call.write("output", output)
     _same(tensor, output)
@@ -127,7 +128,7 @@ def reduce_scatter_tensor(
     """Combine a tensor over all ranks and keep this rank's part."""
     g = member(group, "reduce_scatter_tensor")
     if g is None:
-        return nothing(async_op)
+        return nothing() if async_op else None
     call = Call(g, async_op)
     source, target = call.read("input", tensor), call.write("output", output)
     _same(tensor, output)
@@ -155,7 +156,7 @@ def broadcast(
     """Copy a tensor of one rank to all."""
     g = member(group, "broadcast")
     if g is None:
-        return nothing(async_op)
+        return nothing() if async_op else None
     root = g.runtime.root(g, src, group_src)
     call = Call(g, async_op)
     flat = call.write("tensor", tensor, reads=True)
@@ -182,24 +183,25 @@ def all_to_all_single(
     """Send a part of a tensor to each rank, and gather the parts of all."""
     g = member(group, "all_to_all_single")
     if g is None:
-        return nothing(async_op)
+        return nothing() if async_op else None
     call = Call(g, async_op)
     source, target = call.read("input", tensor), call.write("output", output)
     _same(tensor, output)
-    if _uneven(g, output, output_split_sizes) or _uneven(g, tensor, input_split_sizes):
-        _exchange(call, target, source, output_split_sizes, input_split_sizes)
-        return call.finish()
-    if source.numel() % g.size:
-        raise errors.InvalidError(f"{source.numel()} elements cannot be split for {g.size} ranks")
+    sends = _counts(g, source, input_split_sizes)
+    receives = _counts(g, target, output_split_sizes)
+    if sends[g.rank] != receives[g.rank]:
+        raise errors.InvalidError(
+            f"this rank sends itself {sends[g.rank]} elements, expects {receives[g.rank]}"
+        )
+    kind = pytorch().element(source.dtype)
+    places = source.data_ptr(), target.data_ptr()
+    given = output_split_sizes or input_split_sizes
+    if given or g.runtime.device is None:
+        # No rank knows whether others were given splits. On GPUs all are given some, or none is.
+        lists = (_numbers(sends), None, _numbers(receives), None)
+        return call.run("symmem_all_to_all_v", g.size, *lists, kind, *places)
     _sized("output", target, source.numel())
-    return call.run(
-        "symmem_all_to_all",
-        source.numel() // g.size,
-        pytorch().element(source.dtype),
-        _AUTO,
-        source.data_ptr(),
-        target.data_ptr(),
-    )
+    return call.run("symmem_all_to_all", source.numel() // g.size, kind, _AUTO, *places)
 
 
 def barrier(
@@ -208,7 +210,7 @@ def barrier(
     """Wait on the current stream until all ranks have come; on the host backend, here."""
     g = member(group, "barrier")
     if g is None:
-        return nothing(async_op)
+        return nothing() if async_op else None
     device = g.runtime.device
     if device_ids is not None and list(device_ids) != [device]:
         ours = "the host" if device is None else f"device {device}"
@@ -223,9 +225,10 @@ def synchronize(runtime: Runtime) -> None:
         runtime.library.call("symmem_stream_synchronize", runtime.stream())
         return
     failed = None
-    for group in list(runtime.groups.values()):
+    # Calls without async_op have waited.
+    for stream in {runtime.world.lanes.main, *runtime.streams.busy}:
         try:
-            runtime.streams.synchronize(group.stream)
+            runtime.streams.synchronize(stream)
         except errors.SymmemError as e:
             failed = failed or e
     if failed is not None:
@@ -242,84 +245,20 @@ def _sized(name: str, tensor: torch.Tensor, want: int) -> None:
         raise errors.InvalidError(f"{name} has {tensor.numel()} elements, {want} are needed")
 
 
-def _uneven(group: Group, tensor: torch.Tensor, splits: Sequence[int] | None) -> bool:
-    """Tell whether the parts of a tensor, which are counted in rows, differ; check their sum."""
+def _counts(group: Group, tensor: torch.Tensor, splits: Sequence[int] | None) -> list[int]:
+    """Turn the parts of a tensor, which are counted in rows, into numbers of elements."""
     if not splits:
-        return False
+        if tensor.numel() % group.size:
+            raise errors.InvalidError(
+                f"{tensor.numel()} elements cannot be split for {group.size} ranks"
+            )
+        return [tensor.numel() // group.size] * group.size
     rows = tensor.shape[0] if tensor.dim() else 0
     if len(splits) != group.size or sum(splits) != rows or min(splits) < 0:
         raise errors.InvalidError(f"{splits} does not split {rows} rows for {group.size} ranks")
-    return len(set(splits)) > 1
+    row = tensor.numel() // max(rows, 1)
+    return [int(n) * row for n in splits]
 
 
-def _exchange(
-    call: Call,
-    target: torch.Tensor,
-    source: torch.Tensor,
-    output_split_sizes: Sequence[int] | None,
-    input_split_sizes: Sequence[int] | None,
-) -> None:
-    """Exchange parts of different lengths by messages, in rounds in which everybody sends once.
-
-    Messages are asynchronous and are not compared between ranks, since lengths may differ.
-    """
-    group = call.group
-    sends = _parts(group, source, input_split_sizes)
-    receives = _parts(group, target, output_split_sizes)
-    me, size = group.rank, group.size
-    kind = int(pytorch().element(source.dtype))
-    width = source.element_size()
-
-    def message(operation: Operation, peer: int, address: int, count: int) -> None:
-        send, recv = (address, 0) if operation is Operation.SEND else (0, address)
-        group.library.call(
-            "symmem_collective",
-            group.handle,
-            operation,
-            count,
-            kind,
-            0,
-            peer,
-            _AUTO,
-            send or None,
-            recv or None,
-            call.stream,
-        )
-
-    for away in range(1, size):
-        to, start = (me + away) % size, sends[(me + away) % size]
-        if start[1]:
-            message(Operation.SEND, to, source.data_ptr() + start[0] * width, start[1])
-    for away in range(1, size):
-        peer, place = (me - away) % size, receives[(me - away) % size]
-        if place[1]:
-            message(Operation.RECV, peer, target.data_ptr() + place[0] * width, place[1])
-    _keep(call, target, source, receives[me], sends[me])
-
-
-def _parts(
-    group: Group, tensor: torch.Tensor, splits: Sequence[int] | None
-) -> list[tuple[int, int]]:
-    """Turn parts in rows into (first element, elements)."""
-    if not splits:
-        each = tensor.numel() // group.size
-        return [(r * each, each) for r in range(group.size)]
-    row = tensor.numel() // max(tensor.shape[0], 1)
-    starts = [sum(splits[:r]) * row for r in range(group.size)]
-    return [(s, n * row) for s, n in zip(starts, splits, strict=True)]
-
-
-def _keep(
-    call: Call,
-    target: torch.Tensor,
-    source: torch.Tensor,
-    into: tuple[int, int],
-    part: tuple[int, int],
-) -> None:
-    """Copy the part that a rank sends to itself, on the stream of the call."""
-    if into[1] != part[1]:
-        raise errors.InvalidError(f"this rank sends itself {part[1]} elements, expects {into[1]}")
-    out = target.view(-1)[into[0] : into[0] + into[1]]
-    inside = source.view(-1)[part[0] : part[0] + part[1]]
-    with call.as_current():
-        out.copy_(inside)
+def _numbers(counts: list[int]) -> Any:
+    return (c.c_int64 * len(counts))(*counts)

@@ -10,7 +10,7 @@ from symmem import errors
 from symmem._constants import NEVER_SEEN, Word
 from symmem._library import Library
 from symmem._scope import Scopes
-from symmem._streams import HostStream
+from symmem._streams import Lanes
 from symmem._torch import loaded, pytorch
 
 if TYPE_CHECKING:
@@ -97,8 +97,7 @@ class Group:
         self.router: Router | None = runtime.router(pool)
         self.scopes = Scopes.of(self, self.router, runtime.callsites)
         self.scope = self.scopes.plain
-        # On the host the world has the default stream, and any number names a stream.
-        self.stream = HostStream(0 if name == "world" else handle)
+        self.lanes = Lanes(handle, name == "world")
         self.closed = False
 
     @property
@@ -159,8 +158,8 @@ class Group:
         """Leave the group. Graphs that were captured over it are gone before. Waits for nobody."""
         if not self.closed:
             self.library.call("symmem_group_close", self.handle)
-            if self.runtime.device is None and self.stream.number:
-                self.runtime.streams.forget(self.stream)
+            if self.runtime.device is None:
+                self.runtime.streams.forget(self.lanes)
             self.retire()
             self.runtime.groups.pop(self.name, None)
 

@@ -60,6 +60,8 @@ def explain(
         code = Operation[name]
     except KeyError:
         raise InvalidError(f"operation {operation!r}: one of all_reduce, all_gather, ...") from None
+    if code is Operation.ALL_TO_ALL and found.runtime.device is None:
+        code = Operation.ALL_TO_ALL_V
     target = input if output is None else output
     count = {
         Operation.REDUCE_SCATTER: target.numel(),

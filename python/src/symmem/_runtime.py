@@ -66,7 +66,7 @@ class Runtime:
         self.forked = False
         self.asked: dict[str, Any] = {}
         self._sites: dict[str, int] = {}
-        self._sides: dict[int, SideStream] = {}
+        self._sides: dict[tuple[int, str], SideStream] = {}
         self._torch_ranks = torch_ranks
         self._process_groups: dict[int, tuple[Any, Group]] = {}
         everyone = tuple(range(self.size))
@@ -102,13 +102,18 @@ class Runtime:
         """Make sure that nothing runs on communicators that are about to get windows."""
         self.attachments.settle(group)
 
-    def side_stream(self, group: Group) -> SideStream:
-        """Find the stream of a group's asynchronous collectives."""
-        found = self._sides.get(group.handle)
+    def side_stream(self, group: Group, lane: str = "") -> SideStream:
+        """Find the stream of a group's asynchronous collectives, or of its messages one way."""
+        found = self._sides.get((group.handle, lane))
         if found is None:
             assert self.device is not None
-            found = self._sides[group.handle] = SideStream(group)
+            found = self._sides[group.handle, lane] = SideStream(group)
         return found
+
+    def torch_rank(self, group: Group, rank: int) -> int:
+        """Turn the number of a rank in a group into the one that torch.distributed gives it."""
+        world = group.ranks[rank]
+        return world if self._torch_ranks is None else self._torch_ranks[world]
 
     def root(self, group: Group, src: int | None, group_src: int | None) -> int:
         """Turn a root, by its number among all ranks or in the group, into one in the group."""

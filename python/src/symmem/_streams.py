@@ -1,8 +1,10 @@
 """The streams of the host backend, and the asynchronous work on them.
 
 Every group has a stream of its own, so that groups, and threads that use different groups, do not
-wait for each other. Calls whose tensors overlap those of unfinished work of another group come
-after that work, so what one thread does is ordered as it was written.
+wait for each other. Every message has one while it is under way, since messages need not come in
+one order with collectives, nor those of different ranks with each other. Calls whose tensors
+overlap those of unfinished work of another stream come after that work, so what one thread does is
+ordered as it was written.
 
 Asynchronous work keeps its tensors until it is done, whether or not anybody keeps the `Work`.
 """
@@ -49,7 +51,7 @@ class HostEvent:
 
     def done(self) -> bool:
         """Report whether the point has been reached."""
-        return bool(self._library.number("symmem_event_query", self.handle))
+        return bool(self._library.raw.symmem_event_done(self.handle))
 
     def wait(self) -> None:
         """Wait until the point has been reached, and raise the error of the work before it."""
@@ -62,24 +64,52 @@ class HostEvent:
 
 
 class HostStream:
-    """The stream of a group, and its work that may be unfinished.
+    """A stream, and its work that may be unfinished.
 
     Attributes:
-        number: the stream's number in the C library.
+        number: the stream's number in the C library, where any number names one.
+        home: where the stream goes when all of its work is done; None for one that is held.
         works: asynchronous work that may be unfinished, oldest first.
         queued: how much work there was so far.
         kept: work that is done, and whose symmetric tensors stay until ranks do the same thing.
         watcher: calls back when work of the stream is done.
     """
 
-    __slots__ = ("kept", "number", "queued", "watcher", "works")
+    __slots__ = ("home", "kept", "number", "queued", "watcher", "works")
 
-    def __init__(self, number: int):
+    def __init__(self, number: int, home: deque[HostStream] | None = None):
         self.number = number
+        self.home = home
         self.works: deque[HostWork] = deque()
         self.kept: list[HostWork] = []
         self.queued = 0
         self.watcher = Watcher()
+
+
+class Lanes:
+    """The streams of a group. It is safe for concurrent use.
+
+    Attributes:
+        main: of collectives. The world's is the default stream.
+    """
+
+    def __init__(self, group: int, world: bool):
+        self.main = HostStream(0 if world else group)
+        self._numbers = itertools.count(1 << 62 | group << 16)
+        self._free: deque[HostStream] = deque()
+
+    def take(self, streams: HostStreams) -> HostStream:
+        """Take a stream for one message: nothing else is on it."""
+        if not self._free:
+            streams.prune()
+        try:
+            return self._free.popleft()
+        except IndexError:
+            return HostStream(next(self._numbers), self._free)
+
+    def all(self) -> list[HostStream]:
+        """List the streams that can be idle; those that are not are busy."""
+        return [self.main, *self._free]
 
 
 class HostStreams:
@@ -98,7 +128,7 @@ class HostStreams:
 
     def add(self, stream: HostStream, work: HostWork) -> None:
         """Keep the tensors of work that was just queued until it is done."""
-        released = self._prune(stream)
+        released = self._prune(stream) if stream.works else None
         with self._lock:
             stream.queued += 1
             work.order = stream.queued
@@ -122,37 +152,48 @@ class HostStreams:
             if last is not None:
                 last.event.wait()
 
-    def waiting(self, stream: HostStream, last: HostWork | None = None) -> list[HostWork]:
-        """List the work that a wait covers: all that was queued so far, or all up to the last."""
-        with self._lock:
-            until = stream.queued if last is None else last.order
-            return [w for w in (*stream.kept, *stream.works) if w.order <= until]
+    def covered(self, stream: HostStream, until: int) -> None:
+        """Let go of the tensors of work that was waited for: all up to one, by its order.
 
-    def covered(self, stream: HostStream, works: list[HostWork]) -> None:
-        """Let go of the tensors of work that was waited for. Ranks do that in the same places."""
-        gone = set(map(id, works))
+        Ranks do that in the same places.
+        """
+        if stream not in self.busy:
+            return
+        # In the order of the calls: what was kept came before what may be under way.
+        gone: list[HostWork] = []
         with self._lock:
-            stream.kept = [w for w in stream.kept if id(w) not in gone]
-            stream.works = deque(w for w in stream.works if id(w) not in gone)
+            if stream.kept:
+                gone = [w for w in stream.kept if w.order <= until]
+                stream.kept = [w for w in stream.kept if w.order > until]
+            works = stream.works
+            while works and works[0].order <= until:
+                gone.append(works.popleft())
             self._settle_busy(stream)
+        del gone  # Outside of the lock: this may free tensors.
 
     def synchronize(self, stream: HostStream) -> None:
         """Wait for everything on a stream, and raise the first error of it."""
-        works = self.waiting(stream) if stream in self.busy else None
+        until = stream.queued
         self._library.call("symmem_stream_synchronize", stream.number)
-        if works:
-            self.covered(stream, works)
+        self.covered(stream, until)
 
-    def forget(self, stream: HostStream) -> None:
-        """End a stream: work that is not done is waited for."""
-        self._library.call("symmem_stream_forget", stream.number)
-        self.covered(stream, self.waiting(stream))
+    def forget(self, lanes: Lanes) -> None:
+        """End the streams of a group that was closed: work that is not done is waited for."""
+        for stream in lanes.all():
+            until = stream.queued
+            self._library.call("symmem_stream_forget", stream.number)
+            self.covered(stream, until)
 
     def _last(self, stream: HostStream, spans: list[Span]) -> HostWork | None:
         """Find the latest work on some memory."""
         with self._lock:
             works = list(stream.works)
         return next((w for w in reversed(works) if overlap(w.spans(), spans)), None)
+
+    def prune(self) -> None:
+        """Let go of all work that is done."""
+        for stream in list(self.busy):
+            self._prune(stream)
 
     def _prune(self, stream: HostStream) -> list[HostWork]:
         """Let go of what is done, and return it. Symmetric tensors stay for now.
@@ -170,13 +211,20 @@ class HostStreams:
         return gone
 
     def _settle_busy(self, stream: HostStream) -> None:
-        if not stream.works and not stream.kept:
+        if stream in self.busy and not stream.works and not stream.kept:
             self.busy.discard(stream)
+            give_back(stream)
 
     def _symmetric(self, address: int) -> bool:
         """Report whether an address lies in a pool."""
         length = c.c_size_t(0)
         return not self._library.raw.symmem_locate(address, 0, None, c.byref(length))
+
+
+def give_back(stream: HostStream) -> None:
+    """Give back a stream whose work is done, if it is one of those that are taken."""
+    if stream.home is not None:
+        stream.home.append(stream)
 
 
 def _done(works: deque[HostWork]) -> Iterator[HostWork]:

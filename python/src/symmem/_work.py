@@ -67,7 +67,7 @@ class Work:
 
     def source_rank(self) -> int:
         """Return the rank in the group that a message came from; other works have none."""
-        raise errors.InvalidError("only a work of recv has a source")
+        raise errors.InvalidError("only a work of irecv that is done has a source")
 
     def _source_rank(self) -> int:
         return self.source_rank()
@@ -130,17 +130,23 @@ class HostWork(Work):
 
     order = 0
 
-    def __init__(self, group: Group, tensors: list[Any], output: list[Any]):
-        self._library = group.library
+    def __init__(
+        self,
+        group: Group,
+        stream: HostStream,
+        tensors: list[Any],
+        output: list[Any],
+        source: Any = None,
+    ):
         self._streams: HostStreams = group.runtime.streams
-        self._stream: HostStream = group.stream
-        self._group = group
+        self._stream = stream
+        self._source = source
         self._tensors = tensors
         self._output = output
         self._spans: list[Span] | None = None
         self._ended = False
         self._error: BaseException | None = None
-        self.event = HostEvent(group.library, self._stream.number)
+        self.event = HostEvent(group.library, stream.number)
         self._streams.add(self._stream, self)
 
     def spans(self) -> list[Span]:
@@ -156,6 +162,8 @@ class HostWork(Work):
         try:
             self.event.wait()
         except errors.SymmemError as e:
+            if not self.event.done():
+                raise  # The wait was ended from outside.
             # symmem.finalize waits for the work of all streams.
             if e.code not in (Code.NOT_OPEN, Code.CLOSED):
                 self._error = e
@@ -163,12 +171,10 @@ class HostWork(Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the collective has ended, and raise its error."""
-        works = self._streams.waiting(self._stream, self)
         if timeout and not self._ended:
             self._wait_at_most(timeout.total_seconds())
         self.end()
-        if works:
-            self._streams.covered(self._stream, works)
+        self._streams.covered(self._stream, self.order)
         if self._error is not None:
             raise self._error
         return True
@@ -184,13 +190,19 @@ class HostWork(Work):
 
     def is_completed(self) -> bool:
         """Report whether the collective has ended."""
-        if not self._ended and (self._group.runtime.closed or self.event.done()):
+        if not self._ended and self.event.done():
             self.end()
         return self._ended
 
     def exception(self) -> BaseException | None:
         """Return the error of the collective, if it has ended with one."""
         return self._error if self.is_completed() else None
+
+    def source_rank(self) -> int:
+        """Return the rank in the group that a message came from, once it is there."""
+        if self._source is None or not self.is_success():
+            return super().source_rank()
+        return int(self._source.value)
 
     def get_future(self) -> Any:
         """Return a future of the output tensors, done when the collective is."""
@@ -236,11 +248,11 @@ class SideStream:
         """Let the side stream wait for what the current one has queued."""
         self.stream.wait_stream(self._cuda.current_stream())
 
-    def work(self, tensors: list[Any], output: list[Any]) -> CudaWork:
+    def work(self, tensors: list[Any], output: list[Any], source: Any = None) -> CudaWork:
         """Mark what has just been queued, and let go of what is done though nobody waited."""
         # Events of a capture cannot be asked, and asking others may spoil the capture.
         gone = [] if self.capturing() else self._prune()
-        made: CudaWork = of_torch(CudaWork)(self, tensors, output)
+        made: CudaWork = of_torch(CudaWork)(self, tensors, output, source)
         with self._lock:
             self._queued += 1
             made.order = self._queued
@@ -273,8 +285,9 @@ class CudaWork(Work):
 
     order = 0
 
-    def __init__(self, side: SideStream, tensors: list[Any], output: list[Any]):
+    def __init__(self, side: SideStream, tensors: list[Any], output: list[Any], source: Any = None):
         self._side = side
+        self._source = source
         self.tensors = tensors
         self._output = output
         self._captured = bool(side.capturing())
@@ -294,6 +307,12 @@ class CudaWork(Work):
     def pruned(self) -> bool:
         """Report whether the tensors are needed no more; those of a capture always are."""
         return not self._captured and self.is_completed()
+
+    def source_rank(self) -> int:
+        """Return the rank in the group that a message came from, once it is there."""
+        if self._source is None or not self.is_success():
+            return super().source_rank()
+        return int(self._source.value)
 
     def exception(self) -> BaseException | None:
         """Return the fault that has ended the group."""

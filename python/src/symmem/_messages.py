@@ -1,0 +1,138 @@
+"""Messages between two ranks, with the arguments of `torch.distributed`.
+
+The k-th message of a pair of ranks with a tag goes to the k-th receive with it, in the order of the
+calls. Messages need not come in one order with collectives, nor with messages of other ranks.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+from typing import TYPE_CHECKING
+
+from symmem import errors
+from symmem._call import Call, checked, member, nothing
+from symmem._constants import ANY_SOURCE
+from symmem._torch import pytorch
+
+if TYPE_CHECKING:
+    import torch
+
+    from symmem._group import Group
+    from symmem._terms import GroupLike
+    from symmem._work import Work
+
+
+def send(
+    tensor: torch.Tensor,
+    dst: int | None = None,
+    group: GroupLike = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> None:
+    """Send a tensor to one rank: `torch.distributed.send`.
+
+    It does not wait for the receiver: what does not fit under way is copied.
+
+    Args:
+        tensor: what is sent.
+        dst: the receiver, by its number in torch.distributed.
+        group: as `symmem.group` takes it; the world unless given.
+        tag: tells messages apart, from 0 to 2**31 - 1.
+        group_dst: the receiver, by its number in the group; instead of dst.
+    """
+    found = member(group, "send")
+    if found is not None:
+        _send(found, tensor, found.runtime.root(found, dst, group_dst), tag, False)
+
+
+def isend(
+    tensor: torch.Tensor,
+    dst: int | None = None,
+    group: GroupLike = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> Work:
+    """Send a tensor without waiting: `torch.distributed.isend`. Arguments are those of `send`."""
+    found = member(group, "isend")
+    if found is None:
+        return nothing()
+    work = _send(found, tensor, found.runtime.root(found, dst, group_dst), tag, True)
+    assert work is not None
+    return work
+
+
+def recv(
+    tensor: torch.Tensor,
+    src: int | None = None,
+    group: GroupLike = None,
+    tag: int = 0,
+    group_src: int | None = None,
+) -> int:
+    """Receive a tensor: `torch.distributed.recv`.
+
+    Args:
+        tensor: what is written; the message has as many bytes.
+        src: the sender, by its number in torch.distributed; any rank unless given, which GPUs
+            cannot do.
+        group: as `symmem.group` takes it; the world unless given.
+        tag: that of the message.
+        group_src: the sender, by its number in the group; instead of src.
+
+    Returns:
+        The sender, by its number in torch.distributed; -1 on ranks that are not in the group.
+    """
+    found = member(group, "recv")
+    if found is None:
+        return -1
+    call = Call(found, False, "receives")
+    _receive(call, tensor, _source(found, src, group_src), tag)
+    return found.runtime.torch_rank(found, call.source.value)
+
+
+def irecv(
+    tensor: torch.Tensor,
+    src: int | None = None,
+    group: GroupLike = None,
+    tag: int = 0,
+    group_src: int | None = None,
+) -> Work:
+    """Receive a tensor without waiting: `torch.distributed.irecv`. Arguments are those of `recv`.
+
+    The work's `source_rank` is the sender's number in the group, once the message is there.
+    """
+    found = member(group, "irecv")
+    if found is None:
+        return nothing()
+    if not checked(found, "tensor", tensor):
+        raise errors.InvalidError("tensor is not contiguous: irecv cannot write it; recv can")
+    call = Call(found, True, "receives")
+    work = _receive(call, tensor, _source(found, src, group_src), tag)
+    assert work is not None
+    return work
+
+
+def _source(group: Group, src: int | None, group_src: int | None) -> int:
+    if src is None and group_src is None:
+        return ANY_SOURCE
+    return group.runtime.root(group, src, group_src)
+
+
+def _send(group: Group, tensor: torch.Tensor, peer: int, tag: int, async_op: bool) -> Work | None:
+    call = Call(group, async_op, "sends")
+    flat = call.read("tensor", tensor)
+    kind = pytorch().element(flat.dtype)
+    return call.run("symmem_send", flat.numel(), kind, peer, _valid(tag), flat.data_ptr())
+
+
+def _receive(call: Call, tensor: torch.Tensor, source: int, tag: int) -> Work | None:
+    flat = call.write("tensor", tensor)
+    kind = pytorch().element(flat.dtype)
+    call.source = c.c_int32(source)
+    place = flat.data_ptr(), c.byref(call.source)
+    return call.run("symmem_recv", flat.numel(), kind, source, _valid(tag), *place)
+
+
+def _valid(tag: int) -> int:
+    if not isinstance(tag, int) or not 0 <= tag < 1 << 31:
+        raise errors.InvalidError(f"tag {tag!r} is no number from 0 to 2**31 - 1")
+    return tag
