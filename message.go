@@ -36,9 +36,9 @@ func (g *Group) SendTagged(
 }
 
 // RecvTagged receives count elements from a peer of the group, or from AnySource, which calls
-// SendTagged with the same tag. Receives of a tag get their messages in the order of their calls; one
-// from AnySource takes the message that arrives first, and later ones of the tag wait for that. Call
-// with Arrived tells whose it is.
+// SendTagged with the same tag. Receives of a tag get their messages in the order of their calls;
+// one from AnySource takes the message that arrives first, and later ones of the tag wait for that.
+// Call with Arrived tells whose it is.
 func (g *Group) RecvTagged(
 	ctx context.Context, recv Memory, count int64, t DataType, peer, tag int, s *Stream,
 ) error {
@@ -77,8 +77,8 @@ func (o Options) messages() string {
 	return "in order with collectives"
 }
 
-// concludeMessages makes one error of what ranks have found about messages. If they do not match at a
-// collective, all ranks tell how many they have sent and received before it.
+// concludeMessages makes one error of what ranks have found about messages. If they do not match at
+// a collective, all ranks tell how many they have sent and received before it.
 func (g *Group) concludeMessages(cause error, reports []report) error {
 	first := reports[0].Messages
 	if first == nil {
@@ -108,8 +108,8 @@ func (g *Group) concludeMessages(cause error, reports []report) error {
 	return &merged
 }
 
-// unmatched adds up what ranks have sent and received, and lists the pairs in which that differs. Of
-// the messages to a rank with a tag, those that are received from any source may be of any pair.
+// unmatched adds up what ranks have sent and received, and lists the pairs in which that differs.
+// Of the messages to a rank with a tag, those that are received from any source may be of any pair.
 func unmatched(ends []MessageEnds) []MessageEnds {
 	type pair struct{ from, to, tag int }
 	type end struct{ to, tag int }

@@ -7,16 +7,16 @@ import (
 	"symmem/driver"
 )
 
-// Splits says how the buffers of an AllToAllV are cut: for each rank of the group, in group order, a
-// count and an offset, both in elements.
+// Splits says how the buffers of an AllToAllV are cut: for each rank of the group, in group order,
+// a count and an offset, both in elements.
 type Splits = driver.Splits
 
 // AllToAllV sends a part of send to each rank and gathers a part of each into recv, as splits says.
-// Parts may have any size, also none, and different ones on each rank; those of recv do not overlap.
-// What a rank sends to another is what that one expects of it, else no buffer is written and all
-// ranks get a MessageError that names the pairs (with CheckEvery; else the ranks that are concerned).
-// send may be recv. It is a collective like the others, but registers no memory. AllToAll is another
-// operation, also where all counts are equal. The lists are copied.
+// Parts may have any size, also none, and different ones on each rank; those of recv do not
+// overlap. What a rank sends to another is what that one expects of it, else no buffer is written
+// and all ranks get a MessageError that names the pairs (with CheckEvery; else the ranks that are
+// concerned). send may be recv. It is a collective like the others, but registers no memory.
+// AllToAll is another operation, also where all counts are equal. The lists are copied.
 func (g *Group) AllToAllV(
 	ctx context.Context, send, recv Memory, splits Splits, t DataType, s *Stream,
 ) error {

@@ -2,8 +2,8 @@ package driver
 
 import "fmt"
 
-// Splits says how the buffers of an AllToAllV are cut: for each rank of the group, in group order, a
-// count and where the part begins, both in elements.
+// Splits says how the buffers of an AllToAllV are cut: for each rank of the group, in group order,
+// a count and where the part begins, both in elements.
 type Splits struct {
 	// SendCounts and SendOffsets cut Call.Send: part r goes to rank r.
 	SendCounts, SendOffsets []int64

@@ -99,7 +99,11 @@ var scenarios = []struct {
 		all,
 	},
 	{"messages have tags and sources, and a forgotten one is named", "messages", []int{2, 4}, all},
-	{"parts of any size go to all ranks, and splits that differ are named", "splits", []int{1, 2, 4}, all},
+	{
+		"parts of any size go to all ranks, and splits that differ are named", "splits",
+		[]int{1, 2, 4},
+		all,
+	},
 	{"groups are named by their ranks, and handles do not come back", "groups", []int{2, 4}, all},
 	{
 		"PyTorch's segments share windows, and pools have functions of their own", "pools",

@@ -3,7 +3,6 @@ package drivertest
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -140,7 +139,8 @@ func (b *bench) swap(r *rank, round int, bytes int64) error {
 	n := len(b.ranks)
 	next, before := (r.number+1)%n, (r.number+n-1)%n
 	send, recv := b.send[r.number], b.recv[r.number]
-	if err := r.write(send.at(0), input(b.harness, driver.Uint8, r.number+n*round, bytes)); err != nil {
+	data := input(b.harness, driver.Uint8, r.number+n*round, bytes)
+	if err := r.write(send.at(0), data); err != nil {
 		return err
 	}
 	if err := r.queue(r.group, r.stream, letter(driver.Send, next, 0, send, 0, bytes)); err != nil {
@@ -357,91 +357,6 @@ func proveUnmatchedClose(t *testing.T, h Harness) {
 	}
 }
 
-// proveForgotten leaves one Recv out, of several, and has one Recv too many.
-func proveForgotten(t *testing.T, h Harness) {
-	needMessages(t, h, false)
-	for _, forgotten := range []driver.Operation{driver.Send, driver.Recv} {
-		b := newBench(t, h, 3, 1<<20, options{check: true, strict: true})
-		b.spoilt = true
-		errs := b.outcomes(func(r *rank) error {
-			for step := range 4 {
-				if err := b.forget(r, step, forgotten); err != nil {
-					return fmt.Errorf("step %d: %w", step, err)
-				}
-			}
-			return nil
-		})
-		for number, err := range errs {
-			var e *driver.MessageError
-			if number == 2 && forgotten == driver.Send && errors.Is(err, driver.ErrFault) {
-				continue // its Recv has noticed first that the others failed
-			}
-			if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || e.Sequence != 3 {
-				t.Errorf("rank %d got %v, want a MessageError at collective 3", number, err)
-			}
-		}
-	}
-}
-
-// forget is a message from rank 0 to rank 2 and a barrier. In step 2 one end is left out.
-func (b *bench) forget(r *rank, step int, forgotten driver.Operation) error {
-	var call driver.Call
-	switch r.number {
-	case 0:
-		call = letter(driver.Send, 2, 1, b.send[0], 0, 100)
-	case 2:
-		call = letter(driver.Recv, 0, 1, b.recv[2], 0, 100)
-	}
-	stream := r.stream
-	if step == 2 && r.number == 2 {
-		var err error // a Recv too many would keep the stream
-		if stream, err = r.newStream(); err != nil {
-			return err
-		}
-	}
-	if r.number != 1 && !(step == 2 && call.Operation == forgotten) {
-		if err := r.queue(r.group, stream, call); err != nil {
-			return err
-		}
-	}
-	return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
-}
-
-func proveOutOfStep(t *testing.T, h Harness) {
-	needMessages(t, h)
-	b := newBench(t, h, 2, 1<<20, options{strict: true})
-	b.spoilt = true
-	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
-	errs := b.outcomes(func(r *rank) error { return b.passBarrier(r) })
-	wantEnds(t, errs[1], driver.MessagesOutOfStep, driver.MessageEnds{
-		From: 0, To: 1, Tag: 6, Number: 1, Sent: 0, Received: 1,
-	})
-	must(t, b.ranks[1].expectAll(b.recv[1].at(0), canary, 256))
-}
-
-// passBarrier sends before a barrier and receives behind it.
-func (b *bench) passBarrier(r *rank) error {
-	if r.number == 0 {
-		call := letter(driver.Send, 1, 6, b.send[0], 0, 10)
-		if err := r.queue(r.group, r.stream, call); err != nil {
-			return err
-		}
-	}
-	if err := r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}); err != nil {
-		return err
-	}
-	if r.number == 0 {
-		return nil
-	}
-	return r.launch(r.group, r.stream, letter(driver.Recv, 0, 6, b.recv[1], 0, 10))
-}
-
-func proveLoose(t *testing.T, h Harness) {
-	needMessages(t, h)
-	b := newBench(t, h, 2, 1<<20, options{check: true})
-	must(t, b.each(func(r *rank) error { return b.passBarrier(r) }))
-}
-
 // proveCapturedMessages mixes replays of a graph that holds a message with eager messages.
 func proveCapturedMessages(t *testing.T, h Harness) {
 	needMessages(t, h)
@@ -484,95 +399,4 @@ func proveCapturedMessages(t *testing.T, h Harness) {
 		}
 		return nil
 	}))
-}
-
-// planned is one message of a random program.
-type planned struct {
-	from, to, tag                int
-	bytes                        int64
-	sendStream, recvStream, fill int
-}
-
-// proveRandomMessages has all ranks call the ends of one list of messages, in its order, on streams
-// that are drawn.
-func proveRandomMessages(t *testing.T, h Harness) {
-	needMessages(t, h)
-	seed := rand.Uint64()
-	draw := rand.New(rand.NewPCG(seed, 1))
-	for round := range 3 {
-		const n, streams = 3, 3
-		program := make([]planned, 60)
-		for i := range program {
-			p := planned{
-				from: draw.IntN(n), tag: draw.IntN(3), sendStream: draw.IntN(streams),
-				recvStream: draw.IntN(streams), fill: i,
-			}
-			p.to = (p.from + 1 + draw.IntN(n-1)) % n
-			if p.bytes = draw.Int64N(2000); draw.IntN(6) == 0 {
-				p.bytes = draw.Int64N(60 << 10)
-			}
-			if h.InOrder {
-				p.tag = 0
-			}
-			program[i] = p
-		}
-		b := newBench(t, h, n, 8<<20, options{check: round != 1})
-		if err := b.each(func(r *rank) error { return b.play(r, program, streams) }); err != nil {
-			t.Fatalf("seed %d, round %d: %v", seed, round, err)
-		}
-	}
-}
-
-// room is what a message of a random program has in the buffers.
-const room = 64 << 10
-
-func (b *bench) play(r *rank, program []planned, streams int) error {
-	lanes := []driver.Stream{r.stream}
-	for range streams - 1 {
-		s, err := r.newStream()
-		if err != nil {
-			return err
-		}
-		lanes = append(lanes, s)
-	}
-	for i, p := range program {
-		if p.from == r.number {
-			data := input(b.harness, driver.Uint8, p.fill, p.bytes)
-			if err := r.write(b.send[r.number].at(int64(i)*room), data); err != nil {
-				return err
-			}
-		}
-	}
-	for i, p := range program {
-		at, call, lane := int64(i)*room, driver.Call{}, 0
-		switch r.number {
-		case p.from:
-			call = letter(driver.Send, p.to, p.tag, b.send[r.number], at, p.bytes)
-			lane = p.sendStream
-		case p.to:
-			call = letter(driver.Recv, p.from, p.tag, b.recv[r.number], at, p.bytes)
-			lane = p.recvStream
-		default:
-			continue
-		}
-		call.Digest = uint64(i)
-		if err := r.queue(r.group, lanes[lane], call); err != nil {
-			return err
-		}
-	}
-	for _, s := range lanes {
-		if err := s.Synchronize(b.ctx); err != nil {
-			return err
-		}
-	}
-	for i, p := range program {
-		if p.to != r.number {
-			continue
-		}
-		data := input(b.harness, driver.Uint8, p.fill, p.bytes)
-		if err := r.expect(b.recv[r.number].at(int64(i)*room), data); err != nil {
-			return fmt.Errorf("message %d of %d to %d: %w", i, p.from, p.to, err)
-		}
-	}
-	return nil
 }

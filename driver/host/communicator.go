@@ -63,7 +63,7 @@ type communicator struct {
 	checking bool   // the collective that runs is compared
 	late     bool   // a peer had failed before the collective began
 	// balance is what this rank's messages weighed when the collective was called, 0 if that is not
-	// compared; shown is what stands beside its two lines.
+	// compared; shown is what stands next to its two lines.
 	balance      uint64
 	shown        [2]uint64
 	inbox        []inbox // by group rank

@@ -277,8 +277,8 @@ func (c *communicator) drain(source int, until *receive) error {
 	return nil
 }
 
-// takeFrame moves the bytes of one frame to where they belong. in.mu is held. The peer's words are read
-// once, and checked before they are believed.
+// takeFrame moves the bytes of one frame to where they belong. in.mu is held. The peer's words are
+// read once, and checked before they are believed.
 func (c *communicator) takeFrame(source int, in *inlet, f *frame) error {
 	h := frameHeader{
 		tag: spin.LoadAcquire64(&f.header.tag), number: spin.LoadAcquire64(&f.header.number),

@@ -16,8 +16,8 @@ import (
 // mail is what a communicator knows of messages: their numbers, which are given at the calls, and
 // which receive gets which message.
 //
-// Frames for a receive that does not run yet are kept in memory of the heap, and a Send whose frames
-// are not taken leaves the rest there for a goroutine of the group. So no stream waits for a
+// Frames for a receive that does not run yet are kept in memory of the heap, and a Send whose
+// frames are not taken leaves the rest there for a goroutine of the group. So no stream waits for a
 // receive that is queued behind something else.
 type mail struct {
 	outlets []outlet // by group rank
@@ -45,7 +45,7 @@ type letter struct {
 	plan *plan
 	// after is how many collectives this rank had called before.
 	after uint64
-	// check tells whether calls are compared, as it was at the call.
+	// check reports whether calls are compared, as it was at the call.
 	check bool
 }
 
@@ -128,7 +128,7 @@ func claimed(claims []message.Claim[*receive]) {
 // done returns how many collectives are done on this rank.
 func (c *communicator) done() uint64 { return atomic.LoadUint64(&c.completed) }
 
-// weigh puts this rank's balance beside its line, and returns the digest for the line.
+// weigh puts this rank's balance next to its line, and returns the digest for the line.
 func (c *communicator) weigh(digest uint64) uint64 {
 	slot := c.step & 1
 	if c.shown[slot] != c.balance {

@@ -73,7 +73,7 @@ func other(o driver.Operation) driver.Operation {
 	return driver.Send
 }
 
-// Answered tells whether the peer has shown its end.
+// Answered reports whether the peer has shown its end.
 func (p *plane) Answered(call *driver.Call, number uint64) bool {
 	if p.enter() != nil {
 		return false
@@ -100,7 +100,7 @@ func (p *plane) Theirs(call *driver.Call, number uint64) (theirs control.End, kn
 	return theirs, spin.LoadAcquire64(latest) < number+shownMessages
 }
 
-// Lost tells whether the process of a rank has ended.
+// Lost reports whether the process of a rank has ended.
 func (p *plane) Lost(peer int) bool {
 	return p.peers[peer] != nil && p.peers[peer].lost.Load()
 }

@@ -83,8 +83,8 @@ func (c *communicator) offer(s *stream, p *plan) (*message, error) {
 	}
 	check := c.check.Load()
 	m := &message{
-		plan: p, stream: s, Message: c.messages.known.Offer(&p.Call), check: check, tag: tagOf(p, check),
-		since: time.Now(), done: c.device.newEvent(),
+		plan: p, stream: s, Message: c.messages.known.Offer(&p.Call), check: check,
+		tag: tagOf(p, check), since: time.Now(), done: c.device.newEvent(),
 	}
 	// Who comes second compares, before anything is queued.
 	if err := c.compareEnds(m); err != nil {
@@ -96,8 +96,8 @@ func (c *communicator) offer(s *stream, p *plan) (*message, error) {
 	return m, nil
 }
 
-// follow makes a stream wait for the message before on each lane, if that is on another stream. It is
-// called on a thread of the device; s.mu is held.
+// follow makes a stream wait for the message before on each lane, if that is on another stream. It
+// is called on a thread of the device; s.mu is held.
 func (s *stream) follow(messages ...*message) error {
 	var errs []error
 	for _, m := range messages {
@@ -193,8 +193,8 @@ func (m *message) doing() string {
 	if p.Operation == driver.Recv {
 		preposition = "from"
 	}
-	return fmt.Sprintf("%v %d of %d bytes with tag %d %s rank %d of the world in group %s", p.Operation,
-		m.Number, p.bytes(), p.Tag, preposition, p.c.cfg.Ranks[p.Root], p.c.cfg.Name())
+	return fmt.Sprintf("%v %d of %d bytes with tag %d %s rank %d of the world in group %s",
+		p.Operation, m.Number, p.bytes(), p.Tag, preposition, p.c.cfg.Ranks[p.Root], p.c.cfg.Name())
 }
 
 // compareEnds compares this rank's end of a message with the peer's, if that is known. Digests are
@@ -242,7 +242,7 @@ func (c *communicator) releaseMessages() {
 	}
 }
 
-// unanswered tells whether a message waits for its other end.
+// unanswered reports whether a message waits for its other end.
 func (c *communicator) unanswered() bool {
 	c.messages.mu.Lock()
 	defer c.messages.mu.Unlock()
@@ -252,7 +252,7 @@ func (c *communicator) unanswered() bool {
 	})
 }
 
-// carrying tells whether a message is still under way.
+// carrying reports whether a message is still under way.
 func (c *communicator) carrying() bool {
 	c.messages.mu.Lock()
 	defer c.messages.mu.Unlock()

@@ -10,14 +10,14 @@ import (
 	"symmem/internal/cuda"
 )
 
-// An AllToAllV is a group of NCCL's Send and Recv, one of each for every other rank that has a part,
-// and a copy of this rank's own. NCCL takes a group as one collective, in captures too.
+// An AllToAllV is a group of NCCL's Send and Recv, one of each for every other rank that has a
+// part, and a copy of this rank's own. NCCL takes a group as one collective, in captures too.
 
 // splitBytes is what a pair of counts takes in a comparison of splits.
 const splitBytes = 2 * 8
 
-// compareSplits compares what ranks send with what their peers expect, with the check on: NCCL would
-// wait for ever for what nobody sends. All ranks know all splits then, and get the same error.
+// compareSplits compares what ranks send with what their peers expect, with the check on: NCCL
+// would wait for ever for what nobody sends. All ranks know all splits then, and get the same error.
 // c.mu is held.
 func (c *communicator) compareSplits(p *plan, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
@@ -31,15 +31,17 @@ func (c *communicator) compareSplits(p *plan, ticket uint64) error {
 	if err != nil {
 		return c.plane.Fail(fmt.Errorf("%v %d of group %s: %w", p.Operation, ticket, c.cfg.Name(), err))
 	}
+	for r := range all {
+		if len(all[r]) != len(mine) {
+			return c.plane.Fail(fmt.Errorf("rank %d of the world compares splits in %d bytes instead of %d",
+				c.cfg.Ranks[r], len(all[r]), len(mine)))
+		}
+	}
 	e := &driver.MessageError{
 		Fault: driver.SplitsDiffer, Group: c.cfg.Name(), Sequence: ticket,
 	}
 	for from := range all {
 		for to := range all {
-			if len(all[from]) != len(mine) || len(all[to]) != len(mine) {
-				return c.plane.Fail(fmt.Errorf("%v %d of group %s: ranks compare splits in %d and %d bytes "+
-					"instead of %d", p.Operation, ticket, c.cfg.Name(), len(all[from]), len(all[to]), len(mine)))
-			}
 			sent := binary.LittleEndian.Uint64(all[from][to*splitBytes:])
 			expected := binary.LittleEndian.Uint64(all[to][from*splitBytes+8:])
 			if sent != expected {
@@ -78,7 +80,8 @@ func (p *plan) allToAllV(on cuda.Stream) error {
 	})
 }
 
-// exchange makes the group of calls. It is on a thread of the device, which NCCL's groups belong to.
+// exchange makes the group of calls. It is called on a thread of the device, to which NCCL's groups
+// belong.
 func (p *plan) exchange(source uintptr, on cuda.Stream) error {
 	d, s, me := p.c.device, p.Splits, p.c.cfg.Rank
 	size := int64(p.DataType.Size())

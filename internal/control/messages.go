@@ -10,13 +10,13 @@ import "symmem/driver"
 type Messages interface {
 	// Offer numbers this rank's end of the next message and shows it to the peer.
 	Offer(call *driver.Call) Message
-	// Answered tells whether the peer has shown its end of a message.
+	// Answered reports whether the peer has shown its end of a message.
 	Answered(call *driver.Call, number uint64) bool
 	// Theirs returns what the peer has shown of its end of a message. It is known if it was Answered
 	// and is one of the latest thousands. Of two ranks that Offer a message and then ask, at least one
 	// knows the other's end.
 	Theirs(call *driver.Call, number uint64) (theirs End, known bool)
-	// Lost tells whether the process of a rank of the group has ended.
+	// Lost reports whether the process of a rank of the group has ended.
 	Lost(peer int) bool
 }
 

@@ -1,0 +1,100 @@
+package drivertest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"symmem/driver"
+)
+
+// planned is one message of a random program.
+type planned struct {
+	from, to, tag                int
+	bytes                        int64
+	sendStream, recvStream, fill int
+}
+
+// proveRandomMessages has all ranks call the ends of one list of messages, in its order, on streams
+// that are drawn.
+func proveRandomMessages(t *testing.T, h Harness) {
+	needMessages(t, h)
+	seed := rand.Uint64()
+	draw := rand.New(rand.NewPCG(seed, 1))
+	for round := range 3 {
+		const n, streams = 3, 3
+		program := make([]planned, 60)
+		for i := range program {
+			p := planned{
+				from: draw.IntN(n), tag: draw.IntN(3), sendStream: draw.IntN(streams),
+				recvStream: draw.IntN(streams), fill: i,
+			}
+			p.to = (p.from + 1 + draw.IntN(n-1)) % n
+			if p.bytes = draw.Int64N(2000); draw.IntN(6) == 0 {
+				p.bytes = draw.Int64N(60 << 10)
+			}
+			if h.InOrder {
+				p.tag = 0
+			}
+			program[i] = p
+		}
+		b := newBench(t, h, n, 8<<20, options{check: round != 1})
+		if err := b.each(func(r *rank) error { return b.play(r, program, streams) }); err != nil {
+			t.Fatalf("seed %d, round %d: %v", seed, round, err)
+		}
+	}
+}
+
+// room is what a message of a random program has in the buffers.
+const room = 64 << 10
+
+func (b *bench) play(r *rank, program []planned, streams int) error {
+	lanes := []driver.Stream{r.stream}
+	for range streams - 1 {
+		s, err := r.newStream()
+		if err != nil {
+			return err
+		}
+		lanes = append(lanes, s)
+	}
+	for i, p := range program {
+		if p.from == r.number {
+			data := input(b.harness, driver.Uint8, p.fill, p.bytes)
+			if err := r.write(b.send[r.number].at(int64(i)*room), data); err != nil {
+				return err
+			}
+		}
+	}
+	for i, p := range program {
+		at, call, lane := int64(i)*room, driver.Call{}, 0
+		switch r.number {
+		case p.from:
+			call = letter(driver.Send, p.to, p.tag, b.send[r.number], at, p.bytes)
+			lane = p.sendStream
+		case p.to:
+			call = letter(driver.Recv, p.from, p.tag, b.recv[r.number], at, p.bytes)
+			lane = p.recvStream
+		default:
+			continue
+		}
+		call.Digest = uint64(i)
+		if err := r.queue(r.group, lanes[lane], call); err != nil {
+			return err
+		}
+	}
+	for _, s := range lanes {
+		if err := s.Synchronize(b.ctx); err != nil {
+			return err
+		}
+	}
+	for i, p := range program {
+		if p.to != r.number {
+			continue
+		}
+		data := input(b.harness, driver.Uint8, p.fill, p.bytes)
+		if err := r.expect(b.recv[r.number].at(int64(i)*room), data); err != nil {
+			return fmt.Errorf("message %d of %d to %d: %w", i, p.from, p.to, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+package drivertest
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"symmem/driver"
+)
+
+// proveForgotten leaves one Recv out, of several, and has one Recv too many.
+func proveForgotten(t *testing.T, h Harness) {
+	needMessages(t, h, false)
+	for _, forgotten := range []driver.Operation{driver.Send, driver.Recv} {
+		b := newBench(t, h, 3, 1<<20, options{check: true, strict: true})
+		b.spoilt = true
+		errs := b.outcomes(func(r *rank) error {
+			for step := range 4 {
+				if err := b.forget(r, step, forgotten); err != nil {
+					return fmt.Errorf("step %d: %w", step, err)
+				}
+			}
+			return nil
+		})
+		for number, err := range errs {
+			var e *driver.MessageError
+			if number == 2 && forgotten == driver.Send && errors.Is(err, driver.ErrFault) {
+				continue // its Recv has noticed first that the others failed
+			}
+			if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || e.Sequence != 3 {
+				t.Errorf("rank %d got %v, want a MessageError at collective 3", number, err)
+			}
+		}
+	}
+}
+
+// forget is a message from rank 0 to rank 2 and a barrier. In step 2 one end is left out.
+func (b *bench) forget(r *rank, step int, forgotten driver.Operation) error {
+	var call driver.Call
+	switch r.number {
+	case 0:
+		call = letter(driver.Send, 2, 1, b.send[0], 0, 100)
+	case 2:
+		call = letter(driver.Recv, 0, 1, b.recv[2], 0, 100)
+	}
+	stream := r.stream
+	if step == 2 && r.number == 2 {
+		var err error // a Recv too many would keep the stream
+		if stream, err = r.newStream(); err != nil {
+			return err
+		}
+	}
+	if r.number != 1 && !(step == 2 && call.Operation == forgotten) {
+		if err := r.queue(r.group, stream, call); err != nil {
+			return err
+		}
+	}
+	return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
+}
+
+func proveOutOfStep(t *testing.T, h Harness) {
+	needMessages(t, h)
+	b := newBench(t, h, 2, 1<<20, options{strict: true})
+	b.spoilt = true
+	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
+	errs := b.outcomes(func(r *rank) error { return b.passBarrier(r) })
+	wantEnds(t, errs[1], driver.MessagesOutOfStep, driver.MessageEnds{
+		From: 0, To: 1, Tag: 6, Number: 1, Sent: 0, Received: 1,
+	})
+	must(t, b.ranks[1].expectAll(b.recv[1].at(0), canary, 256))
+}
+
+// passBarrier sends before a barrier and receives behind it.
+func (b *bench) passBarrier(r *rank) error {
+	if r.number == 0 {
+		call := letter(driver.Send, 1, 6, b.send[0], 0, 10)
+		if err := r.queue(r.group, r.stream, call); err != nil {
+			return err
+		}
+	}
+	if err := r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}); err != nil {
+		return err
+	}
+	if r.number == 0 {
+		return nil
+	}
+	return r.launch(r.group, r.stream, letter(driver.Recv, 0, 6, b.recv[1], 0, 10))
+}
+
+func proveLoose(t *testing.T, h Harness) {
+	needMessages(t, h)
+	b := newBench(t, h, 2, 1<<20, options{check: true})
+	must(t, b.each(func(r *rank) error { return b.passBarrier(r) }))
+}
