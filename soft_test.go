@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"symmem/driver/nccl/softgpu"
+	"symmem/internal/invariants"
 	"symmem/internal/sys/systest"
 )
 
@@ -46,7 +47,11 @@ func unraced(t *testing.T) string {
 		return os.Args[0]
 	}
 	path := filepath.Join(t.TempDir(), "symmem.test")
-	said, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", path, ".").CombinedOutput()
+	build := []string{"test", "-c", "-o", path, "."}
+	if invariants.Enabled {
+		build = []string{"test", "-tags", "invariants", "-c", "-o", path, "."}
+	}
+	said, err := exec.CommandContext(t.Context(), "go", build...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("building the tests without the race detector: %v\n%s", err, said)
 	}
