@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"symmem/driver"
@@ -18,6 +19,8 @@ type poll struct {
 	// inCollective is called in the middle of a collective, on any thread, with its stream's lock
 	// held.
 	inCollective func() bool
+	// spare is a slice of a wait that nobody has waited for.
+	spare atomic.Pointer[tick]
 }
 
 // SetPoll sets what callers are asked while they wait, or nil.
@@ -26,7 +29,7 @@ func (l *Library) SetPoll(here, inCollective func() bool) {
 		l.poll.Store(nil)
 		return
 	}
-	l.poll.Store(&poll{here, inCollective})
+	l.poll.Store(&poll{here: here, inCollective: inCollective})
 }
 
 const (
@@ -60,10 +63,15 @@ func (l *Library) resumed(doing string, call func(context.Context) error) error 
 		return call(context.Background())
 	}
 	for {
-		slice := newTick(asking)
+		slice := p.spare.Swap(nil)
+		if slice == nil {
+			slice = newTick(asking)
+		}
 		err := call(slice)
-		slice.stop()
-		if !errors.Is(err, errTick) {
+		if slice.unused() {
+			p.spare.Store(slice)
+		}
+		if err == nil || !errors.Is(err, errTick) {
 			return err
 		}
 		if p.here() {
@@ -113,16 +121,26 @@ func safely(ctx context.Context, call func(context.Context) error) (err error) {
 	return call(ctx)
 }
 
-// tick is a context that ends after a while. Who does not wait for its end pays for no timer.
+// tick is a context that ends a while after somebody has first asked for its end. Who does not wait
+// pays for neither a timer nor a look at the clock.
 type tick struct {
-	over time.Time
+	after time.Duration
 
 	mu    sync.Mutex
+	over  time.Time     // guarded by mu
 	done  chan struct{} // guarded by mu
 	timer *time.Timer   // guarded by mu
 }
 
-func newTick(after time.Duration) *tick { return &tick{over: time.Now().Add(after)} }
+func newTick(after time.Duration) *tick { return &tick{after: after} }
+
+// ends returns when the tick ends. t.mu is held.
+func (t *tick) ends() time.Time {
+	if t.over.IsZero() {
+		t.over = time.Now().Add(t.after)
+	}
+	return t.over
+}
 
 // Deadline returns none: what waits is not late when the slice is over.
 func (t *tick) Deadline() (time.Time, bool) { return time.Time{}, false }
@@ -133,14 +151,16 @@ func (t *tick) Done() <-chan struct{} {
 	defer t.mu.Unlock()
 	if t.done == nil {
 		t.done = make(chan struct{})
-		t.timer = time.AfterFunc(time.Until(t.over), func() { close(t.done) })
+		t.timer = time.AfterFunc(time.Until(t.ends()), func() { close(t.done) })
 	}
 	return t.done
 }
 
 // Err returns errTick after the end.
 func (t *tick) Err() error {
-	if time.Now().Before(t.over) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if time.Now().Before(t.ends()) {
 		return nil
 	}
 	return errTick
@@ -149,10 +169,13 @@ func (t *tick) Err() error {
 // Value returns nil.
 func (t *tick) Value(any) any { return nil }
 
-func (t *tick) stop() {
+// unused ends the tick early, and reports whether nobody has asked for its end: then it can be used
+// again.
+func (t *tick) unused() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.timer != nil {
 		t.timer.Stop()
 	}
+	return t.over.IsZero()
 }

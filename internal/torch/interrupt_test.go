@@ -87,7 +87,12 @@ func TestATickEnds(t *testing.T) {
 	if slow.Err() != nil {
 		t.Error("it has ended before its time")
 	}
-	slow.stop()
+	if slow.unused() {
+		t.Error("nobody has asked for its end")
+	}
+	if !newTick(time.Hour).unused() {
+		t.Error("somebody has asked for its end")
+	}
 	quick := newTick(time.Millisecond)
 	select {
 	case <-quick.Done():

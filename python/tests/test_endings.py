@@ -71,6 +71,12 @@ def test_workers_of_a_data_loader_are_told(start: Start) -> None:
         assert (result.code, result.out) == (0, "END True True\n"), result
 
 
+def test_a_tensor_lives_through_a_forced_close(start: Start) -> None:
+    for result in start(PROGRAM, 2, "forced"):
+        want = "END ClosedError 6.0 2.0 True\nAFTER 4.0\n"
+        assert (result.code, result.out) == (0, want), result
+
+
 @pytest.mark.parametrize("timeout", [[], ["1.5"]], ids=["of the process group", "given"])
 def test_a_rank_that_does_not_open_is_named(start: Start, timeout: list[str]) -> None:
     first, second = start(PROGRAM, 2, "absent", *timeout)

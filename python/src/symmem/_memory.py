@@ -51,10 +51,10 @@ class _Owner:
         self._address = address
 
     def __del__(self) -> None:
-        runtime = self._runtime
-        if not runtime.closed and not runtime.forked:
-            # At the end of the interpreter nothing is left that could hear of a failure.
-            runtime.library.raw.symmem_free(self._address)
+        if not self._runtime.forked:
+            # Memory that lived through a forced close is freed, too. At the end of the interpreter
+            # nothing is left that could hear of a failure.
+            self._runtime.library.raw.symmem_free(self._address)
 
 
 def _owning(nbytes: int) -> Any:

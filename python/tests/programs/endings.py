@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -190,6 +191,30 @@ def late() -> None:
     except symmem.TimeoutError as e:
         print("END TimeoutError", e.missing, e)
     store.set("heard", "yes")
+
+
+def forced() -> None:
+    """A tensor lives through a forced close: it is ordinary memory from then on."""
+    with symmem.use(opened()):
+        x = symmem.empty(1 << 20).fill_(3)
+    view = x[5:9]
+    symmem.finalize(force=True)
+    x.mul_(2)
+    outcome = "no error"
+    try:
+        symmem.all_reduce(x)
+    except symmem.ClosedError:
+        outcome = "ClosedError"
+    symmem.init(backend="host", timeout=20)
+    with symmem.use():
+        y = symmem.empty(1 << 20).fill_(1)
+    symmem.all_reduce(y)
+    own = x.data_ptr() != y.data_ptr()
+    print("END", outcome, x[-1].item(), y[0].item(), own)
+    del x, view
+    gc.collect()
+    symmem.all_reduce(y)
+    print("AFTER", y[0].item())
 
 
 def absent(timeout: str = "") -> None:
