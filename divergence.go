@@ -97,7 +97,7 @@ func (g *Group) divergence(v *agreement.Verdict) error {
 }
 
 // divergenceOf returns what an agreement has found as an error, or nil. Members are the world ranks
-// of the ranks that agreed; nil leaves the ranks as they are, for a communicator of another library.
+// of those that agreed; nil leaves their ranks as they are, for another library's communicator.
 func divergenceOf(v *agreement.Verdict, group string, members []int) error {
 	found := v.Divergence
 	if found == nil {

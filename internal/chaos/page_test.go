@@ -17,8 +17,8 @@ import (
 )
 
 // This file proves the table of docs/design/failures.md, one cell by one subtest: what ranks are
-// told when one of them is killed, late, stopped, differs, aborts or leaves, at each check level, on
-// each path, eager and replayed.
+// told when one of them is killed, late, stopped, differs, aborts or leaves, at each check level,
+// on each path, eager and replayed.
 
 // pageTask is a cell's fault and level; all paths and modes of them are tried at once.
 type pageTask struct {
@@ -320,7 +320,7 @@ func (r *pageRank) makeStreams(c *cell) (err error) {
 	return err
 }
 
-// once does the collective of a cell as it is done later, with the graph of those that are replayed.
+// once does the collective of a cell as it is done later, with the graph of replayed ones.
 func (r *pageRank) once(c *cell) error {
 	fill(c.data, int32(r.rt.Rank()+1))
 	if c.replayed {
@@ -419,14 +419,18 @@ func (r *pageRank) queue(c *cell, call bool) {
 
 // judge waits for a cell and returns what is wrong.
 func (r *pageRank) judge(c *cell, victim bool, begin time.Time) (bad []string) {
-	behind, event, first := c.behind.Synchronize(r.ctx), c.event.Synchronize(r.ctx), c.stream.Synchronize(r.ctx)
+	said := map[string]error{
+		"stream behind": c.behind.Synchronize(r.ctx), "event": c.event.Synchronize(r.ctx),
+		"stream": c.stream.Synchronize(r.ctx),
+	}
 	took := time.Since(begin)
 	complain := func(format string, args ...any) { bad = append(bad, fmt.Sprintf(format, args...)) }
 	if r.fault.levels != nil && !slices.Contains(r.fault.levels, r.task.Level) {
 		return nil // not promised, but it has ended
 	}
 	if r.fault.right {
-		for what, err := range map[string]error{"call": c.launch, "stream": first, "event": event, "stream behind": behind} {
+		said["call"] = c.launch
+		for what, err := range said {
 			if err != nil {
 				complain("the %s says %v", what, err)
 			}
@@ -440,12 +444,13 @@ func (r *pageRank) judge(c *cell, victim bool, begin time.Time) (bad []string) {
 		complain("work behind the failure has run: it found %d", c.out[0])
 	}
 	if victim {
-		if first == nil && r.task.Fault != "leaves" {
+		if said["stream"] == nil && r.task.Fault != "leaves" {
 			complain("the rank that erred is told nothing")
 		}
 		return bad
 	}
-	for what, err := range map[string]error{"stream": first, "event": event, "stream behind": behind, "group": c.group.Err()} {
+	said["group"] = c.group.Err()
+	for what, err := range said {
 		if why := r.fault.verdict(err); why != "" {
 			complain("the %s says %v: %s", what, err, why)
 		}

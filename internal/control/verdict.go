@@ -220,8 +220,8 @@ func (q *Question) activity(rows []Row, ranks []int) map[int]string {
 	return all
 }
 
-// Forsaken says why a group cannot go on of which a peer is lost or has failed: a RankLostError or
-// a PeerError.
+// Forsaken says why a group cannot go on of which a peer is lost, has failed or has left: a
+// RankLostError, PeerError or StrayError.
 func Forsaken(group driver.GroupConfig, rows []Row, doing string) error {
 	q := Question{Group: group}
 	if lost := q.those(rows, (*Row).dead); len(lost) > 0 {
@@ -231,6 +231,11 @@ func Forsaken(group driver.GroupConfig, rows []Row, doing string) error {
 	}
 	if err := PeerFault(group, rows, func() string { return doing }); err != nil {
 		return err
+	}
+	if left := q.those(rows, func(r *Row) bool { return r.Left }); len(left) > 0 {
+		return &driver.StrayError{
+			Doing: doing, Elsewhere: q.activity(rows, left), Members: group.Ranks,
+		}
 	}
 	return &driver.PeerError{Doing: doing, Members: group.Ranks}
 }
