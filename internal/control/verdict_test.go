@@ -367,7 +367,7 @@ func TestWhyAGroupIsForsaken(t *testing.T) {
 		"dead":              {Row{Lost: true, Failed: FailedItself}, verdict{"lost", []int{5}}},
 		"failed":            {Row{Failed: FailedItself}, verdict{"peer", []int{5}}},
 		"aborted and ended": {Row{Failed: Aborted, Lost: true}, verdict{"aborted", []int{5}}},
-		"left and ended":    {Row{Left: true, Lost: true}, verdict{"peer", nil}},
+		"left and ended":    {Row{Left: true, Lost: true}, verdict{"stray", []int{5}}},
 	} {
 		err := Forsaken(ours, []Row{{}, c.row, {}}, "launching")
 		if diff := cmp.Diff(c.want, verdictOf(err), cmp.AllowUnexported(verdict{})); diff != "" {
