@@ -10,6 +10,7 @@ export CGO_ENABLED=0
 go build -trimpath -ldflags="-s -w" -o "$out/symmem" ./cmd/symmem
 go test -c -trimpath -ldflags="-s -w" -o "$out/nccl.test" ./driver/nccl
 go test -c -trimpath -ldflags="-s -w" -o "$out/symmem.test" .
+go test -c -trimpath -ldflags="-s -w" -o "$out/chaos.test" ./internal/chaos
 changed=
 [[ -z $(git status --porcelain) ]] || changed=', with changes'
 echo "$(git rev-parse HEAD)$changed" >"$out/COMMIT"
