@@ -1,0 +1,66 @@
+package host
+
+import (
+	"strings"
+	"testing"
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/spin"
+)
+
+// A peer that writes nonsense into its pipe gets no byte of it into a buffer, and the group fails.
+func TestFramesAreCheckedBeforeTheyAreBelieved(t *testing.T) {
+	good := frameHeader{tag: 3, number: 1, total: 8}
+	for what, spoil := range map[string]func(h *frameHeader){
+		"a tag that is none":           func(h *frameHeader) { h.tag = 1 << 40 },
+		"a number that is none":        func(h *frameHeader) { h.number = 0 },
+		"a size that is absurd":        func(h *frameHeader) { h.total = 1 << 63 },
+		"an offset behind the message": func(h *frameHeader) { h.offset = 9 },
+		"a part before the first":      func(h *frameHeader) { h.offset = 4 },
+	} {
+		t.Run(what, func(t *testing.T) {
+			d := newDuo(t)
+			d.connect()
+			sender := d.groups[0].(*communicator)
+			f := &pairIn(sender.region.Base(), 2, 0, 1).frames[1]
+			f.header = good
+			spoil(&f.header)
+			spin.StoreRelease64(&f.posted, 1)
+			got := make([]byte, 16)
+			err := d.receive(1, driver.Call{Tag: 3, Count: 8}, got)
+			if err == nil || !strings.Contains(err.Error(), "fits no message") {
+				t.Errorf("got %v", err)
+			}
+			if string(got) != strings.Repeat("\x00", 16) {
+				t.Errorf("the buffer holds %v", got)
+			}
+		})
+	}
+}
+
+// receive receives bytes from the other rank, and waits for them.
+func (d *duo) receive(rank int, call driver.Call, into []byte) error {
+	call.Operation, call.DataType, call.Root = driver.Recv, driver.Uint8, 1-rank
+	call.Recv, call.Keep = uintptr(unsafe.Pointer(&into[0])), into
+	return d.message(rank, call)
+}
+
+// send sends bytes to the other rank, and waits until its stream has done so.
+func (d *duo) send(rank int, call driver.Call, from []byte) error {
+	call.Operation, call.DataType, call.Root = driver.Send, driver.Uint8, 1-rank
+	call.Send, call.Keep = uintptr(unsafe.Pointer(&from[0])), from
+	return d.message(rank, call)
+}
+
+func (d *duo) message(rank int, call driver.Call) error {
+	d.t.Helper()
+	plan, err := d.groups[rank].Prepare(call)
+	check(d.t, err)
+	s, err := d.devices[rank].NewStream()
+	check(d.t, err)
+	if err := d.groups[rank].Launch(s, plan); err != nil {
+		return err
+	}
+	return s.Synchronize(d.ctx)
+}

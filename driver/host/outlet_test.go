@@ -1,0 +1,81 @@
+package host
+
+import (
+	"bytes"
+	"testing"
+
+	"symmem/driver"
+)
+
+// The stream of a Send that nobody receives goes on, the buffer may change, and what was sent comes
+// all the same. Nothing of it is kept afterwards.
+func TestWhatNobodyReceivesYetIsKeptForTheReceiver(t *testing.T) {
+	d := newDuo(t)
+	d.connect()
+	const messages, size = 3, 5<<20 + 7
+	data := make([]byte, size)
+	for i := range messages {
+		for j := range data {
+			data[j] = byte(i + j)
+		}
+		check(t, d.send(0, driver.Call{Count: size}, data))
+	}
+	o := &d.groups[0].(*communicator).mail.outlets[1]
+	idle := o.pushing()
+	if idle == nil {
+		t.Fatal("nothing is kept for the receiver")
+	}
+	got := make([]byte, size)
+	for i := range messages {
+		check(t, d.receive(1, driver.Call{Count: size}, got))
+		for j := range data {
+			data[j] = byte(i + j)
+		}
+		if !bytes.Equal(got, data) {
+			t.Fatalf("message %d is another one", i)
+		}
+	}
+	<-idle
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.bytes != 0 || o.spilt != nil {
+		t.Errorf("%d bytes in %d messages are kept still", o.bytes, len(o.spilt))
+	}
+	if n := len(d.groups[1].(*communicator).mail.inlets[0].parcels); n != 0 {
+		t.Errorf("%d messages are kept by the receiver", n)
+	}
+}
+
+// Closing sends what was left to be pushed first.
+func TestACloseWaitsForWhatIsOnItsWay(t *testing.T) {
+	d := newDuo(t)
+	d.connect()
+	const size = 3 << 20
+	data, got := bytes.Repeat([]byte{7}, size), make([]byte, size)
+	check(t, d.send(0, driver.Call{Count: size}, data))
+	closed := make(chan error)
+	go func() { closed <- d.groups[0].Close() }()
+	check(t, d.receive(1, driver.Call{Count: size}, got))
+	check(t, <-closed)
+	if !bytes.Equal(got, data) {
+		t.Error("other bytes came")
+	}
+}
+
+func TestASendIsMorePatientTheMoreIsKept(t *testing.T) {
+	d := newDuo(t)
+	d.connect()
+	c := d.groups[0].(*communicator)
+	s := &send{letter: letter{c: c}, out: &outlet{}}
+	if got := s.patience(); got != sendPatience {
+		t.Errorf("with nothing kept it is %v", got)
+	}
+	s.out.bytes = 5 * spillUnit
+	if got := s.patience(); got != 32*sendPatience {
+		t.Errorf("with five units it is %v", got)
+	}
+	s.out.bytes = 1 << 50
+	if got := s.patience(); got != c.device.cfg.Timeout/4 {
+		t.Errorf("with a lot it is %v", got)
+	}
+}
