@@ -148,6 +148,7 @@ func TestAMessageThatNobodyReceivesIsAnErrorOfTheClose(t *testing.T) {
 			r.ok(r.DefaultStream().Synchronize(r.ctx))
 		}
 		r.ok(r.World().Barrier(r.ctx, nil))
+		r.synchronize() // the message has come
 		err = g.Close()
 		var e *symmem.MessageError
 		switch {
