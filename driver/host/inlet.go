@@ -319,7 +319,9 @@ func (c *communicator) announceArrival(source int, at address, p *parcel) {
 	}
 	m := &c.mail
 	m.mu.Lock()
-	claims := m.matcher.Arrive(message.Arrival{Source: source, Tag: at.tag, Number: at.number})
+	claims := m.matcher.Arrive(message.Arrival{
+		Source: source, Tag: at.tag, Number: at.number, Segment: c.segment(p.header.after),
+	})
 	claimed(claims)
 	m.mu.Unlock()
 	if len(claims) > 0 {

@@ -109,7 +109,7 @@ func (m *mail) newReceive(l letter) *receive {
 	m.mu.Lock()
 	m.awaited.Count(message.Key{Peer: p.Root, Tag: p.Tag}, l.after, l.c.done())
 	m.open[r] = struct{}{}
-	claimed(m.matcher.Post(r, p.Tag, p.Root))
+	claimed(m.matcher.Post(r, p.Tag, p.Root, l.c.segment(l.after)))
 	m.mu.Unlock()
 	if l.c.cfg.Strict {
 		m.balance.Add(-message.Weight(l.c.cfg.Rank, p.Tag))
@@ -123,6 +123,14 @@ func claimed(claims []message.Claim[*receive]) {
 		claim.Receive.source, claim.Receive.number = claim.Source, claim.Number
 		claim.Receive.claimed.Store(true)
 	}
+}
+
+// segment is what the matcher knows of a message that was called behind so many collectives.
+func (c *communicator) segment(after uint64) uint64 {
+	if !c.cfg.Strict {
+		return 0
+	}
+	return after
 }
 
 // done returns how many collectives are done on this rank.

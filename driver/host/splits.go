@@ -133,10 +133,12 @@ func (c *communicator) finishSplits(call *plan, ticket uint64) error {
 		return err
 	}
 	first := c.step
-	own := call.Splits.SendCounts[c.cfg.Rank] * call.size
-	reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[c.cfg.Rank]*call.size),
-		unsafe.Add(c.division.source, call.Splits.SendOffsets[c.cfg.Rank]*call.size), int(own),
-		reduce.Hint{Stream: own >= streamBytes})
+	// Where a part is empty its offset may lie anywhere.
+	if own := call.Splits.SendCounts[c.cfg.Rank] * call.size; own > 0 {
+		reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[c.cfg.Rank]*call.size),
+			unsafe.Add(c.division.source, call.Splits.SendOffsets[c.cfg.Rank]*call.size), int(own),
+			reduce.Hint{Stream: own >= streamBytes})
+	}
 	pulled, err := c.pullSplits(call, first)
 	if err != nil {
 		return err

@@ -26,6 +26,9 @@ type Claim[R any] struct {
 type Arrival struct {
 	Source, Tag int
 	Number      uint64
+	// Segment is how many collectives the source had called before, where messages and collectives
+	// are numbered together; else 0.
+	Segment uint64
 }
 
 // queue is what a tag has.
@@ -39,6 +42,7 @@ type queue[R any] struct {
 type waiting[R any] struct {
 	receive R
 	source  int
+	segment uint64
 }
 
 func (m *Matcher[R]) queue(tag int) *queue[R] {
@@ -53,11 +57,12 @@ func (m *Matcher[R]) queue(tag int) *queue[R] {
 	return q
 }
 
-// Post tells of the call of a receive from a source, or from Any. It returns what is claimed by
-// that, in order; the slice is valid until the next call.
-func (m *Matcher[R]) Post(r R, tag, source int) []Claim[R] {
+// Post tells of the call of a receive from a source, or from Any, in a segment. One from Any takes
+// messages of its own segment alone: a rank that is ahead may have sent one of a later segment
+// already. It returns what is claimed by that, in order; the slice is valid until the next call.
+func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.queue(tag)
-	q.waiting = append(q.waiting, waiting[R]{r, source})
+	q.waiting = append(q.waiting, waiting[R]{r, source, segment})
 	return m.claim(q)
 }
 
@@ -79,7 +84,7 @@ func (m *Matcher[R]) claim(q *queue[R]) []Claim[R] {
 	for _, w := range q.waiting {
 		source := w.source
 		if source == Any {
-			if source = q.first(); source == Any {
+			if source = q.first(w.segment); source == Any {
 				break
 			}
 		}
@@ -95,10 +100,11 @@ func (m *Matcher[R]) claim(q *queue[R]) []Claim[R] {
 	return m.claims
 }
 
-// first returns the source of the message that has arrived first of those whose turn it is.
-func (q *queue[R]) first() (source int) {
+// first returns the source of the message that has arrived first of those of a segment whose turn
+// it is.
+func (q *queue[R]) first(segment uint64) (source int) {
 	for _, a := range q.arrived {
-		if a.Number == q.claimed[a.Source]+1 {
+		if a.Segment == segment && a.Number == q.claimed[a.Source]+1 {
 			return a.Source
 		}
 	}

@@ -18,14 +18,16 @@ type step struct {
 func post(r string, tag, source int, want string) step {
 	return step{
 		fmt.Sprintf("receive %s with tag %d from %d", r, tag, source),
-		func(m *Matcher[string]) []Claim[string] { return m.Post(r, tag, source) }, want,
+		func(m *Matcher[string]) []Claim[string] { return m.Post(r, tag, source, 0) }, want,
 	}
 }
 
 func arrive(source, tag int, number uint64, want string) step {
 	return step{
 		fmt.Sprintf("message %d of %d with tag %d", number, source, tag),
-		func(m *Matcher[string]) []Claim[string] { return m.Arrive(Arrival{source, tag, number}) }, want,
+		func(m *Matcher[string]) []Claim[string] {
+			return m.Arrive(Arrival{Source: source, Tag: tag, Number: number})
+		}, want,
 	}
 }
 
@@ -56,11 +58,11 @@ func TestMessagesAreClaimedInTheOrderOfCalls(t *testing.T) {
 		}, "[]"},
 		{"a receive from any source waits for a message", []step{
 			post("a", 0, Any, ""), arrive(1, 5, 1, ""), arrive(1, 0, 1, "a=1:1 "),
-		}, "[{1 5 1}]"},
+		}, "[{1 5 1 0}]"},
 		{"the numbers of a source are taken in order, however they arrive", []step{
 			post("a", 0, Any, ""), arrive(1, 0, 2, ""), arrive(2, 0, 3, ""), arrive(1, 0, 1, "a=1:1 "),
 			post("b", 0, Any, "b=1:2 "),
-		}, "[{2 0 3}]"},
+		}, "[{2 0 3 0}]"},
 		{"later receives of the tag wait for one from any source", []step{
 			post("a", 0, Any, ""), post("b", 0, 1, ""), post("c", 4, 1, "c=1:1 "),
 			arrive(1, 0, 1, "a=1:1 b=1:2 "), arrive(1, 0, 2, ""),
@@ -134,11 +136,11 @@ func TestTheMatcherClaimsWhatASimpleModelClaims(t *testing.T) {
 			if rapid.Bool().Draw(t, "post") {
 				source := rapid.IntRange(Any, 2).Draw(t, "source")
 				simple.posts = append(simple.posts, Claim[int]{receive, source, uint64(tag)})
-				claims = m.Post(receive, tag, source)
+				claims = m.Post(receive, tag, source, 0)
 			} else {
 				source := rapid.IntRange(0, 2).Draw(t, "sender")
 				sent[Key{source, tag}]++
-				a := Arrival{source, tag, sent[Key{source, tag}]}
+				a := Arrival{Source: source, Tag: tag, Number: sent[Key{source, tag}]}
 				simple.came = append(simple.came, a)
 				claims = m.Arrive(a)
 			}
@@ -164,7 +166,27 @@ func TestTheMatcherClaimsWhatASimpleModelClaims(t *testing.T) {
 func BenchmarkPostAndArrive(b *testing.B) {
 	var m Matcher[int]
 	for number := uint64(1); b.Loop(); number++ {
-		m.Post(0, 0, 1)
-		m.Arrive(Arrival{1, 0, number})
+		m.Post(0, 0, 1, 0)
+		m.Arrive(Arrival{Source: 1, Number: number})
+	}
+}
+
+// TestAnySourceTakesMessagesOfItsSegment: rank 2 is behind a collective already, for which rank 1
+// has not sent yet.
+func TestAnySourceTakesMessagesOfItsSegment(t *testing.T) {
+	var m Matcher[string]
+	if claims := m.Post("first", 0, Any, 1); len(claims) != 0 {
+		t.Fatalf("claimed %v of nothing", claims)
+	}
+	later := Arrival{Source: 2, Number: 1, Segment: 2}
+	if claims := m.Arrive(later); len(claims) != 0 {
+		t.Fatalf("claimed %v of a later segment", claims)
+	}
+	claims := m.Arrive(Arrival{Source: 1, Number: 1, Segment: 1})
+	if got := text(claims); got != "first=1:1 " {
+		t.Fatalf("claimed %q", got)
+	}
+	if got := text(m.Post("second", 0, Any, 2)); got != "second=2:1 " {
+		t.Fatalf("claimed %q", got)
 	}
 }
