@@ -33,12 +33,16 @@ func TestALateRankIsWarnedOfWhileTheWaitGoesOn(t *testing.T) {
 					r.ok(wait(r, b))
 					return
 				}
-				// Two warnings of each of the others, or several of one.
-				for range 4 {
+				// Two warnings of each of the others, or several of one. A rank that was slow to
+				// come here may have been warned of as well.
+				for seen := 0; seen < 4; {
 					w := <-warnings
-					if !slices.Contains(w.Ranks, 1) || w.Group != "world" || w.Doing == "" ||
-						w.Activity[1] == "" || w.Waited < warnSoon {
+					if w.Group != "world" || w.Doing == "" || w.Waited < warnSoon ||
+						w.Activity[w.Ranks[0]] == "" {
 						r.failf("the warning is %+v", w)
+					}
+					if slices.Contains(w.Ranks, 1) {
+						seen++
 					}
 				}
 				r.ok(wait(r, b))

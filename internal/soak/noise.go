@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 
@@ -68,5 +69,9 @@ func (n *noise) end() error {
 	if n == nil {
 		return nil
 	}
-	return n.pool.Close()
+	var errs []error
+	for _, b := range n.live { // memory of live buffers outlives their pool
+		errs = append(errs, b.Free())
+	}
+	return errors.Join(append(errs, n.pool.Close())...)
 }
