@@ -24,10 +24,15 @@
 //
 // # Faults
 //
-// Nothing waits for ever. A rank that does not come is a [TimeoutError] that says what it was
-// doing instead; a rank whose process has ended is a [RankLostError]. A fault is final for its
-// group: the calls of that group return it from then on, on every rank, and a new group is the way
-// on.
+// No wait for another rank lasts for ever. A rank that does not come is warned of, and after the
+// timeout it is a [TimeoutError] that says what it was doing instead; a rank whose process has
+// ended is a [RankLostError]. A fault is final for its group: the calls of that group return it
+// from then on, on every rank, and a new group is the way on.
+//
+// A failure flows forward. A [Stream] whose work has failed does not run what is queued behind,
+// until [Stream.Synchronize] has returned the error. Events carry the error to who waits for them,
+// and a collective that is not run fails its group with a [PriorError]. What is promised, and which
+// test shows it, is in docs/design/failures.md.
 //
 // # Caveats
 //
