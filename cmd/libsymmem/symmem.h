@@ -196,8 +196,8 @@ int symmem_close(int force);
 /* 1 if symmem is open, else 0; 0 in forked children. */
 int symmem_is_open(void);
 
-/* Sets what callers are asked while a function makes them wait, ten times a second and on the thread
- * that waits: `poll` on the thread that calls this function, which is to be the main one, and
+/* Sets the functions that symmem calls while a call waits, ten times a second and on the thread that
+ * waits: `poll` on the thread that calls this function, which is to be the main one, and
  * `aside` on all others. Either may be null, as both are at first. Not 0 ends the wait: the function
  * that waits returns SYMMEM_ERR_INTERRUPTED within a second. What it waited for is then as after an
  * error:
@@ -479,8 +479,8 @@ int symmem_all_to_all(uint64_t group, int64_t count, int type, int path, const v
 /* Sends a part of send to each rank and gathers a part of each into recv. `ranks` is the size of the
  * group; part r of send, of send_counts[r] elements, begins at send_offsets[r] and goes to rank r, and
  * recv_counts[r] elements of rank r go to recv_offsets[r]. Null offsets are parts one behind the
- * other. Any counts will do, also none, and others on each rank, but what a rank sends to another is
- * what that one expects of it: else no buffer is written and, with SYMMEM_CHECK_EVERY, all ranks get
+ * other. Counts may be 0 and may differ, but what a rank sends to another is what that one expects
+ * of it: else no buffer is written and, with SYMMEM_CHECK_EVERY, all ranks get
  * SYMMEM_ERR_DIVERGENCE, whose detail names the pairs. The lists are copied. send may be recv. It is
  * a collective that registers nothing. */
 int symmem_all_to_all_v(uint64_t group, size_t ranks, const int64_t *send_counts,
