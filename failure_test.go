@@ -167,6 +167,33 @@ func twoLevels(
 	}
 }
 
+// TestSeveralFailedGroupsAreToldApart: a stream that is refused by a group which failed for another
+// one's fault says what that group says.
+func TestSeveralFailedGroupsAreToldApart(t *testing.T) {
+	together(t, 1, every, func(r *rank) {
+		r.drops()
+		g := r.split(r.World(), 0)
+		m := r.thousand(r.World(), g)
+		first, second := r.stream(), r.stream()
+		release := r.hold(first)
+		r.ok(r.sum1000(r.World(), m, first))
+		r.ok(r.sum1000(g, m, first))
+		r.World().Abort()
+		release()
+		if err := first.Synchronize(r.ctx); !errors.Is(err, r.World().Err()) {
+			r.failf("the stream says %v, the world %v", err, r.World().Err())
+		}
+		refused := r.sum1000(g, m, second)
+		for what, err := range map[string]error{
+			"call": refused, "stream": second.Synchronize(r.ctx),
+		} {
+			if !errors.Is(err, g.Err()) {
+				r.failf("the %s says %v, the group %v", what, err, g.Err())
+			}
+		}
+	})
+}
+
 // replayed queues work, by way of a graph if one is wanted.
 func (r *rank) replayed(s *symmem.Stream, graph bool, queue func() error) error {
 	if !graph {

@@ -103,20 +103,24 @@ func (rt *Runtime) groupOf(err error) *Group {
 	if err == nil {
 		return nil
 	}
-	var other *Group
+	var best, other *Group
 	for _, g := range rt.allGroups() {
 		cause := g.comm.Cause()
-		if cause == nil {
-			continue
-		}
-		if errors.Is(err, cause) {
-			return g
-		}
-		if errors.Is(err, driver.ErrFault) {
+		switch {
+		case cause == nil:
+		case errors.Is(err, cause):
+			// A PriorError holds the cause of another group: the outer one is what has failed here.
+			if best == nil || errors.Is(cause, best.comm.Cause()) {
+				best = g
+			}
+		case errors.Is(err, driver.ErrFault):
 			other = g
 		}
 	}
-	return other
+	if best == nil {
+		return other
+	}
+	return best
 }
 
 // grace bounds one meeting on the fault lane. Ranks that wait in a call come at once; one that

@@ -204,6 +204,9 @@ func (g *Group) Abort() { g.comm.Abort(nil) }
 // this rank's own work. A second Close does nothing.
 func (g *Group) Close() error {
 	g.closing.Do(func() {
+		if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
+			<-g.fault.ended // the ranks find out the cause, which others may wait for
+		}
 		failed := g.fault.known() != nil
 		g.fault.end(fmt.Errorf("group %s: %w", g.id, ErrClosed))
 		// The collectives of this rank end before the windows go in which they work.

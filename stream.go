@@ -143,8 +143,8 @@ func (s *Stream) Wait(e *Event) error {
 // back to their pools here. Ranks of a domain therefore synchronize in the same places.
 func (s *Stream) Synchronize(ctx context.Context) error {
 	err := s.queue.Synchronize(ctx)
-	if err != nil && (ctx.Err() != nil || errors.Is(err, ErrCapturing)) {
-		return err
+	if errors.Is(err, ErrCapturing) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+		return err // it has not been waited for
 	}
 	for _, p := range s.rt.allPools() {
 		p.synced(s)

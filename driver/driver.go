@@ -160,8 +160,7 @@ type Stream interface {
 	EndCapture() (Graph, error)
 	// Capturing tells whether work is being recorded.
 	Capturing() bool
-	// Close waits for the work. It is this rank's own, so the wait has no deadline; collectives
-	// in it have one. A GPU that does not end its work is given up after Config.Timeout.
+	// Close waits for the work, bounded by twice Config.Timeout: what has not ended then is left.
 	Close() error
 }
 

@@ -14,6 +14,8 @@ var failureContracts = []contract{
 	{"a collective that is dropped fails its group with a PriorError", proveDroppedCollective},
 	{"a collective refused by a failed group fails the stream", proveRefusedCollective},
 	{"a failure in a capture fails each launch", proveCapturedFailure},
+	{"a graph whose collective is refused records its events, with the error", proveRefusedGraph},
+	{"a graph that waits does not keep its launch", proveLaunchDoesNotWait},
 }
 
 // errPurpose is a failure that a test makes.
@@ -132,5 +134,51 @@ func proveCapturedFailure(t *testing.T, h Harness) {
 		must(t, g.Launch(r.stream))
 		wantError(t, "synchronizing", r.stream.Synchronize(r.world.ctx), errPurpose)
 	}
+	must(t, g.Close())
+}
+
+// proveRefusedGraph replays a graph once before its group fails: its event must not keep the point
+// of that replay.
+func proveRefusedGraph(t *testing.T, h Harness) {
+	w := newWorld(t, h, 1, options{})
+	w.spoilt = true
+	r := w.ranks[0]
+	e := newEvent(t, r)
+	must(t, r.stream.BeginCapture())
+	must(t, r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+	must(t, r.stream.Record(e))
+	g, err := r.stream.EndCapture()
+	must(t, err)
+	must(t, g.Launch(r.stream))
+	must(t, e.Synchronize(w.ctx))
+	must(t, r.stream.Synchronize(w.ctx))
+	r.group.Abort(nil)
+	wantError(t, "launching", g.Launch(r.stream), driver.ErrAborted)
+	wantError(t, "synchronizing the event", e.Synchronize(w.ctx), driver.ErrAborted)
+	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
+	must(t, g.Close())
+}
+
+func proveLaunchDoesNotWait(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{apart: true}).ranks[0]
+	busy, e := newStream(t, r), newEvent(t, r)
+	gate, err := r.hold(busy)
+	must(t, err)
+	must(t, busy.Record(e))
+	ran := make(chan struct{})
+	must(t, r.stream.BeginCapture())
+	must(t, r.stream.Wait(e))
+	must(t, r.stream.Host(func() { close(ran) }))
+	g, err := r.stream.EndCapture()
+	must(t, err)
+	must(t, g.Launch(r.stream)) // while the event's stream is busy
+	select {
+	case <-ran:
+		t.Error("work behind the wait has run")
+	default:
+	}
+	gate.open()
+	must(t, r.stream.Synchronize(r.world.ctx))
+	<-ran
 	must(t, g.Close())
 }

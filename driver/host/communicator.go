@@ -234,16 +234,23 @@ func (c *communicator) leave() {
 	c.left.Broadcast()
 }
 
-// Close leaves the group once the peers have taken, or have room for, what was sent to them.
+// Close leaves the group once the peers have taken, or have room for, what was sent to them. A
+// collective behind work that does not end keeps the memory of the group mapped.
 func (c *communicator) Close() error {
-	c.flush()
+	lost := c.flush()
 	unmatched := c.errUnmatched()
 	last, left := c.depart()
 	if !left {
 		return nil
 	}
-	c.awaitTurn(last + 1)
-	return errors.Join(unmatched, c.release())
+	ctx, cancel := context.WithTimeout(context.Background(), 2*c.device.cfg.Timeout)
+	defer cancel()
+	if !c.awaitTurnUntil(last+1, ctx.Done()) {
+		return errors.Join(lost, unmatched, fmt.Errorf("closing group %s: work of this rank, on a "+
+			"stream in front of a collective, has not ended after %v", c.cfg.Name(),
+			2*c.device.cfg.Timeout))
+	}
+	return errors.Join(lost, unmatched, c.release())
 }
 
 // depart tells everybody that this rank leaves and waits for the users of the region. It returns

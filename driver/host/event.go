@@ -94,12 +94,20 @@ func (s *stream) Record(e driver.Event) error {
 	if !ok {
 		return errors.New("recording an event: it is of another backend")
 	}
-	if s.Capturing() {
-		return s.submit(mark{ev}, false)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if s.capture != nil {
+		s.capture.add(mark{ev})
+		return nil
 	}
 	at := &point{reached: make(chan struct{})}
-	if err := s.submit(at, true); err != nil {
-		return err
+	if s.idle == nil {
+		s.do(at)
+	} else {
+		s.enqueue(at)
 	}
 	ev.set(at)
 	return nil

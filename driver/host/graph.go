@@ -70,23 +70,42 @@ func (g *graph) Launch(on driver.Stream) error {
 	if g.closed {
 		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
 	}
-	for _, w := range g.steps {
-		if err := s.replay(w); err != nil {
-			return fmt.Errorf("launching a graph: %w", err)
-		}
+	if err := s.replayAll(g.steps); err != nil {
+		return fmt.Errorf("launching a graph: %w", err)
 	}
 	return nil
 }
 
-// replay queues one recorded step.
+// replayAll queues recorded steps and returns the first error. If a collective is refused because
+// its group has failed the stream has failed, too: what follows is queued all the same, and
+// skipped, so that events carry the error and other groups fail.
+func (s *stream) replayAll(steps []work) error {
+	var first error
+	for _, w := range steps {
+		err := s.replay(w)
+		if errors.Is(err, driver.ErrClosed) {
+			return err
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// replay queues one recorded step. What may take long is not run on the caller's thread.
 func (s *stream) replay(w work) error {
 	switch w := w.(type) {
 	case *plan:
 		return w.c.launch(s, w)
 	case mark:
 		return s.Record(w.event)
-	default:
+	case *hold:
+		return s.submit(w, w.at.isReached())
+	case memoryWork:
 		return s.submit(w, true)
+	default:
+		return s.submit(w, false)
 	}
 }
 

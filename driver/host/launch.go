@@ -126,9 +126,11 @@ func (c *communicator) pass(ticket uint64) {
 // turnSlice bounds how late a waiter notices a turn whose end has missed it.
 const turnSlice = time.Millisecond
 
-// awaitTurn waits until all tickets before the given one have had their turn. Each of them ends by
-// the timeout at the latest.
-func (c *communicator) awaitTurn(ticket uint64) {
+// awaitTurn waits until all tickets before the given one have had their turn: this rank's own work.
+func (c *communicator) awaitTurn(ticket uint64) { c.awaitTurnUntil(ticket, nil) }
+
+// awaitTurnUntil is awaitTurn with an end, and reports whether the turn came.
+func (c *communicator) awaitTurnUntil(ticket uint64, end <-chan struct{}) bool {
 	c.waiters.Add(1)
 	defer c.waiters.Add(-1)
 	timer := time.NewTicker(turnSlice)
@@ -138,11 +140,13 @@ func (c *communicator) awaitTurn(ticket uint64) {
 		passed := c.passed
 		c.mu.Unlock()
 		if atomic.LoadUint64(&c.completed) == ticket-1 {
-			return
+			return true
 		}
 		select {
 		case <-passed:
 		case <-timer.C:
+		case <-end:
+			return false
 		}
 	}
 }

@@ -224,8 +224,10 @@ func (c *communicator) errUnmatched() error {
 }
 
 // flush waits until what Sends have left in memory of the heap is on its way. The wait for each
-// peer is that of the goroutine which pushes it.
-func (c *communicator) flush() {
+// peer is that of the goroutine which pushes it. It returns the fault of the group if that came
+// meanwhile: then some of it was not delivered.
+func (c *communicator) flush() error {
+	before, waited := c.Cause(), false
 	for i := range c.mail.outlets {
 		for {
 			idle := c.mail.outlets[i].pushing()
@@ -233,8 +235,13 @@ func (c *communicator) flush() {
 				break
 			}
 			<-idle
+			waited = true
 		}
 	}
+	if waited && before == nil {
+		return c.Cause()
+	}
+	return nil
 }
 
 // messageWait packs what a rank waits for into a word of its board: the operation, and the group

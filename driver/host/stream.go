@@ -130,7 +130,9 @@ func (s *stream) launch(p *plan) error {
 	if queued != nil {
 		s.enqueue(queued)
 	}
-	s.err, s.told = err, true
+	if !errors.Is(err, driver.ErrClosed) {
+		s.err, s.told = err, true
+	}
 	s.mu.Unlock()
 	return err
 }
@@ -166,7 +168,9 @@ func (s *stream) launchLater(p *plan) error {
 	default:
 		w, err := p.c.issue(p)
 		if err != nil {
-			s.fail(err)
+			if !errors.Is(err, driver.ErrClosed) {
+				s.fail(err)
+			}
 			return err
 		}
 		s.enqueue(w)
@@ -205,7 +209,7 @@ func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	return s.submit(hostWork(func() {
+	return s.submit(memoryWork(func() {
 		reduce.Copy(pointer(dst), pointer(src), int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
 	}), true)
 }
@@ -215,7 +219,7 @@ func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	return s.submit(hostWork(func() {
+	return s.submit(memoryWork(func() {
 		reduce.Fill(pointer(dst), value, int(bytes))
 	}), true)
 }
@@ -237,6 +241,13 @@ func (f hostWork) run() (err error) {
 }
 
 func (f hostWork) skip(error) {}
+
+// memoryWork copies or fills memory, and so waits for nothing.
+type memoryWork func()
+
+func (f memoryWork) run() error { return hostWork(f).run() }
+
+func (f memoryWork) skip(error) {}
 
 // Synchronize waits until the stream is idle, and ends its failure.
 func (s *stream) Synchronize(ctx context.Context) error {
@@ -264,7 +275,8 @@ func (s *stream) finish(ctx context.Context) (told bool, err error) {
 	return told, err
 }
 
-// Close waits for the work, and returns its first error if nobody knows it.
+// Close waits for the work, and returns its first error if nobody knows it. Work that has not ended
+// after twice the timeout, such as a function of the user's, is left to itself.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -277,7 +289,9 @@ func (s *stream) Close() error {
 		s.capture = nil
 	}
 	s.mu.Unlock()
-	if told, err := s.finish(context.Background()); !told {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.cfg.Timeout)
+	defer cancel()
+	if told, err := s.finish(ctx); !told {
 		return err
 	}
 	return nil
