@@ -88,7 +88,11 @@ func (g *Group) concludeMessages(cause error, reports []report) error {
 	if first.Fault != driver.MessagesUnmatched || first.Sequence == 0 || !ok {
 		return first
 	}
-	mine, err := json.Marshal(counts.MessagesBefore(first.Sequence))
+	ends := append([]MessageEnds{}, counts.MessagesBefore(first.Sequence)...)
+	if len(ends) > maxEnds {
+		ends = nil // which tells that there are too many
+	}
+	mine, err := json.Marshal(ends)
 	if err != nil {
 		return errors.Join(first, err)
 	}
@@ -97,16 +101,23 @@ func (g *Group) concludeMessages(cause error, reports []report) error {
 		return errors.Join(first, err)
 	}
 	var all []MessageEnds
+	complete := true
 	for _, m := range got {
 		var theirs []MessageEnds
-		if json.Unmarshal(m, &theirs) == nil {
-			all = append(all, theirs...)
-		}
+		complete = complete && json.Unmarshal(m, &theirs) == nil && theirs != nil
+		all = append(all, theirs...)
 	}
 	merged := *first
-	merged.Ends = unmatched(all)
+	merged.Ends = nil
+	if complete {
+		merged.Ends = unmatched(all)
+	}
 	return &merged
 }
+
+// maxEnds is how many pairs and tags a rank lists: as many as fit into one exchange. With more, the
+// error does not say which messages do not match.
+const maxEnds = driver.MaxPayload / 256
 
 // unmatched adds up what ranks have sent and received, and lists the pairs in which that differs.
 // Of the messages to a rank with a tag, those that are received from any source may be of any pair.

@@ -72,7 +72,9 @@ func reportOf(cause error) report {
 			Kind: kindDiverged, Doing: stray.Doing, Activity: stray.Elsewhere, Members: stray.Members,
 		}
 	case errors.As(cause, &messages):
-		return report{Kind: kindMessages, Messages: messages}
+		told := *messages
+		told.Ends = told.Ends[:min(len(told.Ends), maxEnds)]
+		return report{Kind: kindMessages, Messages: &told}
 	case errors.As(cause, &late):
 		return report{
 			Kind: kindLate, Doing: late.Doing, Waited: late.Waited, Ranks: late.Missing,

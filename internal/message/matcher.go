@@ -35,7 +35,16 @@ type Arrival struct {
 type queue[R any] struct {
 	claimed map[int]uint64 // how many numbers of each source are claimed
 	waiting []waiting[R]   // receives that have claimed nothing, in the order of calls
-	arrived []Arrival      // messages that nobody has claimed, in the order of arrival
+	// arrived are messages in the order of arrival; those that were claimed since are dropped when
+	// they are more than the others, which present holds.
+	arrived []Arrival
+	present map[place]struct{}
+}
+
+// place is a message of a tag.
+type place struct {
+	source int
+	number uint64
 }
 
 // waiting is a receive that has claimed nothing yet.
@@ -51,7 +60,7 @@ func (m *Matcher[R]) queue(tag int) *queue[R] {
 		if m.tags == nil {
 			m.tags = map[int]*queue[R]{}
 		}
-		q = &queue[R]{claimed: map[int]uint64{}}
+		q = &queue[R]{claimed: map[int]uint64{}, present: map[place]struct{}{}}
 		m.tags[tag] = q
 	}
 	return q
@@ -70,9 +79,11 @@ func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 // message that is claimed already, or has arrived before, changes nothing.
 func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	q := m.queue(a.Tag)
-	if a.Number <= q.claimed[a.Source] || slices.Contains(q.arrived, a) {
+	at := place{a.Source, a.Number}
+	if _, twice := q.present[at]; twice || a.Number <= q.claimed[a.Source] {
 		return nil
 	}
+	q.present[at] = struct{}{}
 	q.arrived = append(q.arrived, a)
 	return m.claim(q)
 }
@@ -90,15 +101,23 @@ func (m *Matcher[R]) claim(q *queue[R]) []Claim[R] {
 		}
 		number := q.claimed[source] + 1
 		q.claimed[source] = number
-		q.arrived = slices.DeleteFunc(q.arrived, func(a Arrival) bool {
-			return a.Source == source && a.Number == number
-		})
+		q.drop(place{source, number})
 		m.claims = append(m.claims, Claim[R]{w.receive, source, number})
 		done++
 	}
 	q.waiting = slices.Delete(q.waiting, 0, done)
 	return m.claims
 }
+
+// drop forgets a message that is claimed now.
+func (q *queue[R]) drop(at place) {
+	delete(q.present, at)
+	if len(q.arrived) > 2*len(q.present) {
+		q.arrived = slices.DeleteFunc(q.arrived, q.isClaimed)
+	}
+}
+
+func (q *queue[R]) isClaimed(a Arrival) bool { return a.Number <= q.claimed[a.Source] }
 
 // first returns the source of the message that has arrived first of those of a segment whose turn
 // it is.
@@ -116,7 +135,11 @@ func (q *queue[R]) first(segment uint64) (source int) {
 func (m *Matcher[R]) Unclaimed() []Arrival {
 	var all []Arrival
 	for _, q := range m.tags {
-		all = append(all, q.arrived...)
+		for _, a := range q.arrived {
+			if !q.isClaimed(a) {
+				all = append(all, a)
+			}
+		}
 	}
 	slices.SortFunc(all, func(a, b Arrival) int {
 		return cmp.Or(cmp.Compare(a.Tag, b.Tag), cmp.Compare(a.Source, b.Source),
