@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"sync/atomic"
 	"time"
 
 	"symmem/driver"
@@ -22,7 +23,7 @@ type joining struct {
 	// end ends the joining because a rank is lost.
 	end context.CancelCauseFunc
 	// awaited is the world rank that the wait under way needs, or -1.
-	awaited int
+	awaited atomic.Int64
 }
 
 // join connects to the peers, maps the control region and meets the others in it.
@@ -30,9 +31,10 @@ func (c *communicator) join(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	j := &joining{
-		communicator: c, begin: time.Now(), end: end, awaited: -1,
+		communicator: c, begin: time.Now(), end: end,
 		roll: control.Roll{Store: c.device.cfg.Store, Group: c.cfg},
 	}
+	j.awaited.Store(-1)
 	if err := j.run(ctx); err != nil {
 		return j.explain(ctx, err)
 	}
@@ -40,10 +42,10 @@ func (c *communicator) join(ctx context.Context) error {
 }
 
 func (j *joining) run(ctx context.Context) error {
+	defer j.roll.WarnLate(j.device.cfg.Late, func() int { return int(j.awaited.Load()) })()
 	if err := j.roll.Come(ctx); err != nil {
 		return err
 	}
-	defer j.roll.WarnLate(j.device.cfg.Late)()
 	if err := j.meetPeers(ctx); err != nil {
 		return err
 	}
@@ -51,8 +53,9 @@ func (j *joining) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// After the exchange everybody has mapped the region.
+	// After the exchange everybody has mapped the region. It warns of late ranks itself.
 	defer withdraw()
+	j.awaited.Store(-1)
 	processors, err := j.countProcessors(ctx)
 	if err != nil {
 		return err
@@ -83,8 +86,8 @@ func (j *joining) explain(ctx context.Context, err error) error {
 	switch {
 	case errors.As(err, &late):
 		awaited, err = late.Missing, context.DeadlineExceeded
-	case j.awaited >= 0:
-		awaited = []int{j.awaited}
+	case j.awaited.Load() >= 0:
+		awaited = []int{int(j.awaited.Load())}
 	}
 	return j.roll.Absence(time.Since(j.begin), awaited, err)
 }
@@ -96,7 +99,7 @@ func (j *joining) meetPeers(ctx context.Context) error {
 		if i == j.cfg.Rank {
 			continue
 		}
-		j.awaited = rank
+		j.awaited.Store(int64(rank))
 		p, err := j.device.peerOf(ctx, rank)
 		if err != nil {
 			return err
@@ -120,7 +123,7 @@ func (j *joining) mapRegion(ctx context.Context) (withdraw func(), err error) {
 	if j.cfg.Rank == 0 {
 		return j.offerRegion(ctx, key, ready, bytes)
 	}
-	j.awaited = j.cfg.Ranks[0]
+	j.awaited.Store(int64(j.cfg.Ranks[0]))
 	if _, err := j.device.cfg.Store.Get(ctx, ready); err != nil {
 		return nil, err
 	}
@@ -131,7 +134,7 @@ func (j *joining) mapRegion(ctx context.Context) (withdraw func(), err error) {
 		case <-ctx.Done():
 		case <-time.After(endSeen):
 		}
-		err = fmt.Errorf("rank %d has given up joining this group: %w", j.awaited, err)
+		err = fmt.Errorf("rank %d has given up joining this group: %w", j.cfg.Ranks[0], err)
 	}
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -19,12 +20,15 @@ type Roll struct {
 }
 
 // looking bounds how long it may take to look who has come.
-const looking = 2 * time.Second
+const looking = 500 * time.Millisecond
 
 // comparer is a store that can be asked without waiting.
 type comparer interface {
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 }
+
+// served is a store that may know which rank serves it.
+type served interface{ ServedBy() int }
 
 func (r Roll) key(rank int) string {
 	return "roll/" + strconv.Quote(r.Group.ID) + "/" + strconv.Itoa(rank)
@@ -38,13 +42,17 @@ func (r Roll) Come(ctx context.Context) error {
 	return nil
 }
 
-// Absent lists the world ranks of the group that have not come. It waits for none, and lists
-// nobody where the store cannot be asked.
+// Absent lists the other world ranks of the group that have not come. It waits for none. Where the
+// store does not answer it lists the rank that serves it, if one does.
 func (r Roll) Absent() []int {
-	return Absent(r.Store, r.Group.Ranks, r.key)
+	me := r.Group.Ranks[r.Group.Rank]
+	return slices.DeleteFunc(Absent(r.Store, r.Group.Ranks, r.key), func(rank int) bool {
+		return rank == me
+	})
 }
 
-// Absent lists those of some ranks whose keys are not in the store. It waits for none.
+// Absent lists those of some ranks whose keys are not in the store, or, where it does not answer,
+// the rank that serves it, if one does. It waits for none.
 func Absent(store driver.Store, ranks []int, key func(rank int) string) (absent []int) {
 	s, ok := store.(comparer)
 	if !ok {
@@ -57,6 +65,9 @@ func Absent(store driver.Store, ranks []int, key func(rank int) string) (absent 
 		probe := []byte("?")
 		got, err := s.CompareSet(ctx, key(rank), probe, probe)
 		if err != nil {
+			if server, ok := store.(served); ok && server.ServedBy() >= 0 {
+				return []int{server.ServedBy()}
+			}
 			break
 		}
 		if string(got) == string(probe) {
@@ -89,13 +100,20 @@ func Absence(
 	}
 }
 
-// WarnLate warns, at the times that late says, of the ranks of the group that have not come, until
+// WarnLate warns, at the times that late says, of the ranks of the group that have not come, or, if
+// all have, of the one that awaited returns, which is negative for none. It goes on until
 // stop is called, which waits for a warning that is under way.
-func (r Roll) WarnLate(late driver.Late) (stop func()) {
+func (r Roll) WarnLate(late driver.Late, awaited func() int) (stop func()) {
 	return WarnLate(late, driver.LateWarning{
 		Group: r.Group.Name(), Doing: "meeting the ranks of group " + r.Group.Name(),
 		Members: r.Group.Ranks,
-	}, r.Absent)
+	}, func() []int {
+		absent := r.Absent()
+		if rank := awaited(); len(absent) == 0 && rank >= 0 {
+			absent = []int{rank}
+		}
+		return absent
+	})
 }
 
 // WarnLate is Roll.WarnLate for ranks that are found in another way. The warning gets the time and

@@ -15,9 +15,11 @@ const idleLinks = 4
 // makes a new one: the protocol allows one outstanding request a connection, and a call that
 // waits must not hold up the call that it waits for.
 type Client struct {
-	// addr and dial are immutable.
-	addr string
-	dial func(context.Context) (*link, error)
+	// addr, dial and server are immutable once others have the client; server is the world rank
+	// that serves the store, plus 1, or 0 where that is not known.
+	addr   string
+	dial   func(context.Context) (*link, error)
+	server int
 
 	mu sync.Mutex
 	// Guarded by mu: all connections, those of them that no call uses, the state, and what
@@ -29,6 +31,10 @@ type Client struct {
 }
 
 var _ Store = (*Client)(nil)
+
+// ServedBy is the world rank that serves the store, or -1 where none is known to: then a launcher
+// serves it, or PyTorch.
+func (c *Client) ServedBy() int { return c.server - 1 }
 
 func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
 	return &Client{addr: addr, dial: dial, links: map[*link]bool{}}

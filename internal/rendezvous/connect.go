@@ -126,6 +126,9 @@ func (m *Member) open(ctx context.Context) (err error) {
 	if err != nil && ctx.Err() != nil && route.Kind == RouteServe {
 		return &AbsentError{Ranks: []int{0}, Size: m.world.Size, Err: err}
 	}
+	if m.client != nil && route.Kind == RouteServe {
+		m.client.server = 1
+	}
 	return err
 }
 
