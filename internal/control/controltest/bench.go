@@ -61,7 +61,7 @@ func benchProcesses(b *testing.B, join Join, scene string) {
 	s := script{Scene: scene, Store: openStore(b), Rank: 1, Size: 2, Timeout: patience}
 	other := start(b, 1, s)
 	s.Rank = 0
-	p, err := s.join(join)
+	p, leave, err := s.join(join)
 	must(b, err)
 	for range roundsToRun {
 		must(b, waits[scene](p))
@@ -73,7 +73,7 @@ func benchProcesses(b *testing.B, join Join, scene string) {
 			b.Fatal(err)
 		}
 	}
-	must(b, p.Close())
+	must(b, leave())
 	if o := other.await("outcome"); o.Kind != "stray" { // this rank has left
 		b.Errorf("the other process ended by %+v", o)
 	}

@@ -72,7 +72,7 @@ const roundsToRun = 10
 
 // play joins the others and plays round after round until a fault ends it.
 func (s script) play(join Join) notice {
-	p, err := s.join(join)
+	p, _, err := s.join(join) // the process ends with what it has open
 	if err != nil {
 		return notice{Event: "outcome", Kind: "start", Text: err.Error()}
 	}
@@ -89,22 +89,26 @@ func (s script) play(join Join) notice {
 	return s.explain(p, err)
 }
 
-// join joins with a deadline that no test waits for.
-func (s script) join(join Join) (control.Plane, error) {
+// join joins with a deadline that no test waits for. leave gives everything back.
+func (s script) join(join Join) (p control.Plane, leave func() error, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	store, err := rendezvous.Dial(ctx, rendezvous.Endpoint{Address: s.Store})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ranks := make([]int, s.Size)
 	for i := range ranks {
 		ranks[i] = i
 	}
-	return join(ctx, Member{
+	p, err = join(ctx, Member{
 		Store: store, Timeout: s.Timeout,
 		Group: driver.GroupConfig{ID: "cast", Ranks: ranks, Rank: s.Rank},
 	})
+	if err != nil {
+		return nil, nil, errors.Join(err, store.Close())
+	}
+	return p, func() error { return errors.Join(p.Close(), store.Close()) }, nil
 }
 
 // round plays one round. Work is only waited for once everybody is running: it never ends.
