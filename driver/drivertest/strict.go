@@ -64,10 +64,10 @@ func proveOutOfStep(t *testing.T, h Harness) {
 	b.spoilt = true
 	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))
 	errs := b.outcomes(func(r *rank) error { return b.passBarrier(r) })
-	wantEnds(t, errs[1], driver.MessagesOutOfStep, driver.MessageEnds{
+	wantEnds(t, found(errs), driver.MessagesOutOfStep, driver.MessageEnds{
 		From: 0, To: 1, Tag: 6, Number: 1, Sent: 0, Received: 1,
 	})
-	must(t, b.ranks[1].expectAll(b.recv[1].at(0), canary, 256))
+	b.untouched(t, 1)
 }
 
 // passBarrier sends before a barrier and receives behind it.
