@@ -189,8 +189,8 @@ func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver
 	}
 }
 
-// found is what the end says that was the first to find what is wrong. The other end then hears that
-// a peer has failed, unless it found the same.
+// found is what the end says that was the first to find what is wrong. The other end then hears
+// that a peer has failed, unless it found the same.
 func found(ends ...[]error) error {
 	errs := slices.Concat(ends...)
 	for _, err := range errs {
