@@ -233,6 +233,7 @@ func TestARankThatIsKilledAnywhereIsNamed(t *testing.T) {
 // TestARankThatIsStoppedIsNotTakenForDead in Open, Join and Split, although it does nothing for
 // longer than the others take to notice a death. It is killed at last, which they do notice.
 func TestARankThatIsStoppedIsNotTakenForDead(t *testing.T) {
+	t.Parallel()
 	stopped, err := time.ParseDuration(cmp.Or(os.Getenv(stopVariable), "2s"))
 	if err != nil {
 		t.Fatal(err)

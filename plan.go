@@ -362,6 +362,7 @@ func (g *Group) describe(call *driver.Call, sequence uint64) *agreement.Collecti
 		c.Root = call.Root
 	case driver.Barrier:
 		c.DataType, c.Count = "", 0
+	case driver.AllGather, driver.AllToAll, driver.Send, driver.Recv, driver.AllToAllV:
 	}
 	if call.Norm != nil {
 		describeNorm(c, call.Norm)

@@ -282,10 +282,10 @@ func (f *verifyFlags) kernels(w io.Writer, r *verify.Report) error {
 
 // tolerated drops the error of a Close after a fault: it repeats the fault.
 func tolerated(r *verify.Report, err error) error {
-	if r.Divergence != nil || r.Fault != "" {
-		return nil
+	if r.Divergence == nil && r.Fault == "" {
+		return err
 	}
-	return err
+	return nil
 }
 
 // progress is how a rank tells how far it is, or nil.

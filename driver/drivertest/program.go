@@ -66,7 +66,9 @@ func (b *bench) play(r *rank, program []planned, streams int) error {
 		}
 	}
 	for i, p := range program {
-		at, call, lane := int64(i)*room, driver.Call{}, 0
+		at := int64(i) * room
+		var lane int
+		var call driver.Call
 		switch r.number {
 		case p.from:
 			call = letter(driver.Send, p.to, p.tag, b.send[r.number], at, p.bytes)

@@ -282,7 +282,7 @@ func (l *letter) skip(cause error) {
 		return
 	}
 	defer l.c.leave()
-	l.c.fail(&driver.PriorError{
+	_ = l.c.fail(&driver.PriorError{
 		Doing: l.doing(), Rank: l.c.cfg.Ranks[l.c.cfg.Rank], Cause: cause,
 	})
 }

@@ -211,7 +211,7 @@ func (s *send) finish() {
 	box := s.box()
 	for !s.advance(box) {
 		if err := s.await(box, func() bool { return false }); err != nil {
-			s.c.fail(err)
+			_ = s.c.fail(err)
 			return
 		}
 	}

@@ -182,8 +182,9 @@ func (d *DivergenceError) conclude(ranks int) {
 }
 
 func (m *Machine) newDivergence(kind Kind, id uint64) *DivergenceError {
-	return &DivergenceError{Group: m.config.Group, Kind: kind, Ledger: id, Absent: m.absent,
-		Names: m.config.Names}
+	return &DivergenceError{
+		Group: m.config.Group, Kind: kind, Ledger: id, Absent: m.absent, Names: m.config.Names,
+	}
 }
 
 // differ ends the agreement over contributions that the vote already showed to differ.

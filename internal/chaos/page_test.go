@@ -193,6 +193,7 @@ type pageReport struct {
 }
 
 func TestPage(t *testing.T) {
+	t.Parallel()
 	for _, level := range []string{"off", "registration", "every"} {
 		for name := range pageFaults {
 			t.Run(level+"/"+name, func(t *testing.T) {

@@ -12,6 +12,12 @@ import (
 )
 
 // panicOf returns what a function panics with, or "".
+type severalMu struct{}
+
+func (severalMu) Rank() ranked.Rank {
+	return ranked.Rank{Order: 4, Name: "test.several", Many: true}
+}
+
 func panicOf(f func()) (text string) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -8,19 +8,16 @@ import (
 )
 
 type (
-	outerMu   struct{}
-	innerMu   struct{}
-	sharedMu  struct{}
-	severalMu struct{}
+	outerMu  struct{}
+	innerMu  struct{}
+	sharedMu struct{}
 )
 
 func (outerMu) Rank() ranked.Rank { return ranked.Rank{Order: 1, Name: "test.outer", Waits: true} }
 func (innerMu) Rank() ranked.Rank { return ranked.Rank{Order: 2, Name: "test.inner"} }
+
 func (sharedMu) Rank() ranked.Rank {
 	return ranked.Rank{Order: 3, Name: "test.shared"}
-}
-func (severalMu) Rank() ranked.Rank {
-	return ranked.Rank{Order: 4, Name: "test.several", Many: true}
 }
 
 func TestALockAdmitsOneGoroutineAtATime(t *testing.T) {

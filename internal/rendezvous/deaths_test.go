@@ -40,7 +40,7 @@ func routesOf(t *testing.T) map[string]Route {
 }
 
 // connectAll connects all ranks of a world.
-func connectAll(t *testing.T, ctx context.Context, worlds []World) []*Member {
+func connectAll(ctx context.Context, t *testing.T, worlds []World) []*Member {
 	t.Helper()
 	members := make([]*Member, len(worlds))
 	onEach(t, worlds, func(w World) (err error) {
@@ -60,16 +60,16 @@ func TestTheDeathOfARankEndsWhatNeedsIt(t *testing.T) {
 		for _, victim := range []int{0, 1} {
 			t.Run(fmt.Sprintf("%s serves and rank %d dies", name, victim), func(t *testing.T) {
 				ctx := testContext(t)
-				members := connectAll(t, ctx, worldsOf(4, route))
+				members := connectAll(ctx, t, worldsOf(4, route))
 				survivors := slices.Delete(slices.Clone(members), victim, victim+1)
 				began := time.Now()
 				if err := die(members[victim]); err != nil {
 					t.Error(err)
 				}
 				for _, m := range survivors {
-					wantEnded(t, ctx, m, []int{2, victim, 3}, victim)
+					wantEnded(ctx, t, m, []int{2, victim, 3}, victim)
 					if victim == 0 && route.Kind == RouteServe {
-						wantEnded(t, ctx, m, []int{1, 2, 3}, victim)
+						wantEnded(ctx, t, m, []int{1, 2, 3}, victim)
 					}
 				}
 				if took := time.Since(began); took > prompt {
@@ -93,7 +93,7 @@ func TestTheDeathOfARankEndsWhatNeedsIt(t *testing.T) {
 }
 
 // wantEnded wants a wait that needs some ranks to end with the end of one.
-func wantEnded(t *testing.T, ctx context.Context, m *Member, ranks []int, victim int) {
+func wantEnded(ctx context.Context, t *testing.T, m *Member, ranks []int, victim int) {
 	t.Helper()
 	guarded, stop := m.Guard(ctx, ranks)
 	defer stop()
@@ -210,7 +210,7 @@ func wantAbsent(t *testing.T, err error, ranks ...int) {
 // connections.
 func TestRankZeroWaitsForAStoppedRankOnlyAsLongAsItIsTold(t *testing.T) {
 	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
-	members := connectAll(t, testContext(t), worldsOf(2, route))
+	members := connectAll(testContext(t), t, worldsOf(2, route))
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	began := time.Now()

@@ -17,7 +17,8 @@ func taken(ctx context.Context, at Endpoint, uid uint32) (advice string, err err
 	if err != nil {
 		return "", err
 	}
-	owner, known := uint32(0), false
+	var owner uint32
+	var known bool
 	if network == "unix" {
 		owner, known = ownerOfSocket(ctx, addr, uid)
 	} else {

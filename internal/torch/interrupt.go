@@ -89,21 +89,22 @@ func (l *Library) apart(doing string, call func(context.Context) error) error {
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	done := make(chan error, 1)
-	go func() { done <- safely(ctx, call) }()
+	type outcome struct{ err error }
+	done := make(chan outcome, 1)
+	go func() { done <- outcome{safely(ctx, call)} }()
 	ticker := time.NewTicker(asking)
 	defer ticker.Stop()
 	for {
 		select {
-		case err := <-done:
-			return err
+		case o := <-done:
+			return o.err
 		case <-ticker.C:
 			if !p.here() {
 				continue
 			}
 			cancel(interrupted(doing))
 			select {
-			case <-done:
+			case <-done: // says no more than that it was interrupted
 			case <-time.After(leaving):
 			}
 			return interrupted(doing)
