@@ -38,6 +38,35 @@ type messagesReport struct {
 	Bad     []string
 }
 
+// messagesReports are what the ranks of a job have written.
+type messagesReports struct {
+	reports []messagesReport
+	other   []string // lines that are no reports
+}
+
+func (m *messagesReports) hear(line string) {
+	var r messagesReport
+	if err := json.Unmarshal([]byte(line), &r); err != nil {
+		m.other = append(m.other, line)
+		return
+	}
+	m.reports = append(m.reports, r)
+}
+
+// inOrder are the reports, those about the first programs first.
+func (m *messagesReports) inOrder() []messagesReport {
+	slices.SortStableFunc(m.reports, func(a, b messagesReport) int { return a.Program - b.Program })
+	return m.reports
+}
+
+// complete is an error unless every rank has reported, and nothing else was written.
+func (m *messagesReports) complete(ranks int) error {
+	if len(m.reports) == ranks && len(m.other) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %d ranks have reported; %q", len(m.reports), ranks, m.other)
+}
+
 // TestMessages runs programs that are right: ranks send each other messages on any streams, also on
 // what they have just received, among collectives. Each pair of ranks calls in the same order; the
 // order of calls with different peers differs. Every message and every sum must be right, without
@@ -49,30 +78,21 @@ func TestMessages(t *testing.T) {
 func messages(ctx context.Context, first, programs int) error {
 	task := messagesTask{Seed: *seedFlag, First: first, Programs: programs}
 	ranks, unordered := task.world()
-	var reports []messagesReport
-	var other []string
+	var said messagesReports
 	j := job{
 		role: "messages", ranks: ranks, task: task, limit: messagesLimit,
-		hear: func(line string) {
-			var r messagesReport
-			if err := json.Unmarshal([]byte(line), &r); err != nil {
-				other = append(other, line)
-				return
-			}
-			reports = append(reports, r)
-		},
+		hear: said.hear,
 	}
 	_, err := j.run(ctx)
-	slices.SortStableFunc(reports, func(a, b messagesReport) int { return a.Program - b.Program })
-	for _, r := range reports {
+	for _, r := range said.inOrder() {
 		if len(r.Bad) > 0 {
 			p := drawMessages(task.Seed, r.Program, ranks, unordered)
 			return errors.Join(fmt.Errorf("program %d on rank %d: %q\n%v", r.Program, r.Rank, r.Bad, p),
 				err)
 		}
 	}
-	if err == nil && (len(reports) != j.ranks || len(other) > 0) {
-		err = fmt.Errorf("%d of %d ranks have reported; %q", len(reports), j.ranks, other)
+	if err == nil {
+		err = said.complete(j.ranks)
 	}
 	if err != nil {
 		return fmt.Errorf("programs %d to %d: %w", first, first+programs-1, err)
@@ -241,7 +261,7 @@ func (p *messageProgram) order(d *rand.Rand, rank int, unordered bool) []int {
 	return order
 }
 
-// ordered tells whether all ranks call two exchanges in the same order: collectives, and messages
+// ordered reports whether all ranks call two exchanges in the same order: collectives, and messages
 // of one pair with one tag in one group. Where messages are ordered with collectives, they are,
 // too.
 func (e *exchange) ordered(other *exchange, unordered bool) bool {

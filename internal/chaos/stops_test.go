@@ -231,8 +231,8 @@ func (l *logged) lines() []string {
 	return strings.Split(strings.TrimSpace(l.text.String()), "\n")
 }
 
-// stopsRound adds something up in the world and now and then in a new group, and tells whether the
-// ranks go on: rank 0 looks at the clock.
+// stopsRound adds something up in the world and now and then in a new group, and reports whether
+// the ranks go on: rank 0 looks at the clock.
 func stopsRound(rt *symmem.Runtime, line *stopLine, ends time.Time) (more bool, err error) {
 	world := rt.World()
 	got, err := stopsSum(rt, world, line, "the world", ends)

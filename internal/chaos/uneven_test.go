@@ -206,30 +206,21 @@ func gpu() ([]string, error) {
 }
 
 func uneven(ctx context.Context, task unevenTask, env []string) error {
-	var reports []messagesReport
-	var other []string
+	var said messagesReports
 	j := job{
 		role: "uneven", ranks: task.ranks(), task: task, limit: unevenLimit, variables: env,
-		hear: func(line string) {
-			var r messagesReport
-			if err := json.Unmarshal([]byte(line), &r); err != nil {
-				other = append(other, line)
-				return
-			}
-			reports = append(reports, r)
-		},
+		hear: said.hear,
 	}
 	_, err := j.run(ctx)
-	slices.SortStableFunc(reports, func(a, b messagesReport) int { return a.Program - b.Program })
-	for _, r := range reports {
+	for _, r := range said.inOrder() {
 		if len(r.Bad) > 0 {
 			p, inPlace := task.program(r.Program)
 			return errors.Join(fmt.Errorf("program %d on rank %d: %q\nin place: %v\n%v", r.Program,
 				r.Rank, r.Bad, inPlace, p), err)
 		}
 	}
-	if err == nil && (len(reports) != j.ranks || len(other) > 0) {
-		err = fmt.Errorf("%d of %d ranks have reported; %q", len(reports), j.ranks, other)
+	if err == nil {
+		err = said.complete(j.ranks)
 	}
 	if err != nil {
 		return fmt.Errorf("programs %d to %d: %w", task.First, task.First+task.Programs-1, err)

@@ -196,7 +196,7 @@ class HostStreams:
             self._prune(stream)
 
     def _prune(self, stream: HostStream) -> list[HostWork]:
-        """Let go of what is done, and return it. Symmetric tensors stay for now.
+        """Let go of what is done, and return it. Symmetric tensors stay.
 
         When symmetric memory is freed is alike on all ranks; when work is done is not.
         """
