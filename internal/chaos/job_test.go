@@ -145,6 +145,25 @@ func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) 
 	return true
 }
 
+// stateTime is how long a process has to get a signal.
+const stateTime = 30 * time.Second
+
+// awaitStopped waits until the state of a process is that of one that a signal has stopped.
+func awaitStopped(pid int) error {
+	for deadline := time.Now().Add(stateTime); time.Now().Before(deadline); {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return err
+		}
+		// The state is the field behind the name, which is in parentheses.
+		if _, state, ok := strings.Cut(string(stat), ") "); ok && strings.HasPrefix(state, "T") {
+			return nil
+		}
+		<-time.After(time.Millisecond)
+	}
+	return fmt.Errorf("process %d has not stopped within %v", pid, stateTime)
+}
+
 // hearing passes lines on. The launcher writes whole ones, one Write at a time.
 type hearing func(line string)
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -43,7 +44,7 @@ type fault struct {
 	// victim makes the call then.
 	happen func(r *pageRank, c *cell) (call bool, err error)
 	// others does what the fault needs of the other ranks once all cells are queued.
-	others func(r *pageRank)
+	others func(r *pageRank) error
 	// verdict is what is wrong about the error that another rank was given.
 	verdict func(err error) string
 }
@@ -90,12 +91,12 @@ var pageFaults = map[string]fault{
 	"stopped": {
 		timeout: pageLong, right: true,
 		happen: beStopped,
-		others: func(r *pageRank) { r.stop(pageSoon) },
+		others: func(r *pageRank) error { return r.resume(pageSoon) },
 	},
 	"stopped for longer than the timeout": {
 		timeout: pageSoon,
 		happen:  beStopped,
-		others:  func(r *pageRank) { r.stop(3 * pageSoon) },
+		others:  func(r *pageRank) error { return r.resume(3 * pageSoon) },
 		verdict: lateVerdict,
 	},
 	"differs": {
@@ -138,10 +139,15 @@ var pageFaults = map[string]fault{
 	},
 }
 
-// beStopped gives rank 0 the time to stop this process.
-func beStopped(*pageRank, *cell) (bool, error) {
-	<-time.After(pageSoon / 4)
-	return true, nil
+// beStopped stops this process in front of its first cell, until rank 0 has it go on. The signal
+// goes to this thread, which does not return from the call before it has stopped.
+func beStopped(r *pageRank, c *cell) (bool, error) {
+	if c != r.cells[0] {
+		return true, nil
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return true, syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
 }
 
 func lateVerdict(err error) string {
@@ -365,18 +371,21 @@ func fill(data []int32, value int32) {
 	}
 }
 
-// stop stops the victim for a while. Rank 0 does it.
-func (r *pageRank) stop(d time.Duration) {
+// resume waits until the victim has stopped, and has it go on after a while. Rank 0 does it.
+func (r *pageRank) resume(after time.Duration) error {
 	if r.rt.Rank() != 0 {
-		return
+		return nil
 	}
 	victim := int(r.pids[pageVictim])
-	syscall.Kill(victim, syscall.SIGSTOP)
+	if err := awaitStopped(victim); err != nil {
+		return err
+	}
 	r.stopped = make(chan struct{})
-	time.AfterFunc(d, func() {
+	time.AfterFunc(after, func() {
 		syscall.Kill(victim, syscall.SIGCONT)
 		close(r.stopped)
 	})
+	return nil
 }
 
 // play queues the collective of every cell with work behind it, lets the fault happen, and says
@@ -395,7 +404,9 @@ func (r *pageRank) play() error {
 		r.queue(c, call)
 	}
 	if !victim && r.fault.others != nil {
-		r.fault.others(r)
+		if err := r.fault.others(r); err != nil {
+			return err
+		}
 	}
 	for _, c := range r.cells {
 		report := pageReport{Rank: r.rt.Rank(), Cell: c.name, Bad: r.judge(c, victim, begin)}
