@@ -11,6 +11,7 @@ import (
 	"symmem/driver"
 	"symmem/internal/control"
 	"symmem/internal/handoff"
+	"symmem/internal/spin"
 	"symmem/internal/sys"
 )
 
@@ -22,8 +23,26 @@ type joining struct {
 	roll  control.Roll
 	// end ends the joining because a rank is lost.
 	end context.CancelCauseFunc
-	// awaited is the world rank that the wait under way needs, or -1.
-	awaited atomic.Int64
+	// awaited is the world rank that the wait under way needs, or -1; exchanging is set while it is
+	// the exchange, which needs all.
+	awaited    atomic.Int64
+	exchanging atomic.Bool
+}
+
+// waitsFor lists the world ranks that the wait under way needs.
+func (j *joining) waitsFor() (ranks []int) {
+	if rank := j.awaited.Load(); rank >= 0 {
+		return []int{int(rank)}
+	}
+	if !j.exchanging.Load() {
+		return nil
+	}
+	for i, b := range j.blocks {
+		if spin.LoadAcquire64(&b.board.exchanges) == 0 {
+			ranks = append(ranks, j.cfg.Ranks[i])
+		}
+	}
+	return ranks
 }
 
 // join connects to the peers, maps the control region and meets the others in it.
@@ -42,7 +61,7 @@ func (c *communicator) join(ctx context.Context) error {
 }
 
 func (j *joining) run(ctx context.Context) error {
-	defer j.roll.WarnLate(j.device.cfg.Late, func() int { return int(j.awaited.Load()) })()
+	defer j.roll.WarnLate(j.device.cfg.Late, j.waitsFor)()
 	if err := j.roll.Come(ctx); err != nil {
 		return err
 	}
@@ -53,9 +72,10 @@ func (j *joining) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// After the exchange everybody has mapped the region. It warns of late ranks itself.
+	// After the exchange everybody has mapped the region.
 	defer withdraw()
 	j.awaited.Store(-1)
+	j.exchanging.Store(true)
 	processors, err := j.countProcessors(ctx)
 	if err != nil {
 		return err

@@ -86,7 +86,9 @@ func (d *Device) meet(ctx context.Context, ranks []int) ([]*member, error) {
 	all, begin := make([]*member, len(ranks)), time.Now()
 	absent := func() []int { return control.Absent(d.cfg.Store, ranks, memberKey) }
 	warning := driver.LateWarning{Doing: "meeting the ranks of a group", Members: ranks}
-	defer control.WarnLate(d.cfg.Late, warning, absent)()
+	defer control.WarnLate(d.cfg.Late, warning, func() ([]int, map[int]string) {
+		return absent(), nil
+	})()
 	for i, rank := range ranks {
 		m, err := d.memberOf(ctx, rank)
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -44,37 +45,47 @@ func (r Roll) Come(ctx context.Context) error {
 
 // Absent lists the other world ranks of the group that have not come. It waits for none. Where the
 // store does not answer it lists the rank that serves it, if one does.
-func (r Roll) Absent() []int {
-	me := r.Group.Ranks[r.Group.Rank]
-	return slices.DeleteFunc(Absent(r.Store, r.Group.Ranks, r.key), func(rank int) bool {
-		return rank == me
-	})
+func (r Roll) Absent() []int { return Absent(r.Store, r.others(), r.key) }
+
+func (r Roll) others() []int {
+	return slices.Delete(slices.Clone(r.Group.Ranks), r.Group.Rank, r.Group.Rank+1)
 }
 
 // Absent lists those of some ranks whose keys are not in the store, or, where it does not answer,
 // the rank that serves it, if one does. It waits for none.
-func Absent(store driver.Store, ranks []int, key func(rank int) string) (absent []int) {
+func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
+	absent, _ := read(store, ranks, key)
+	return absent
+}
+
+// read is Absent, and what the others have said: the values of their keys.
+func read(
+	store driver.Store, ranks []int, key func(rank int) string,
+) (absent []int, said map[int]string) {
 	s, ok := store.(comparer)
 	if !ok {
-		return nil
+		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), looking)
 	defer cancel()
+	said = map[int]string{}
 	for _, rank := range ranks {
 		// A comparison that stores nothing tells a missing key from an empty value.
 		probe := []byte("?")
 		got, err := s.CompareSet(ctx, key(rank), probe, probe)
-		if err != nil {
-			if server, ok := store.(served); ok && server.ServedBy() >= 0 {
-				return []int{server.ServedBy()}
-			}
-			break
-		}
-		if string(got) == string(probe) {
+		switch server, ok := store.(served); {
+		case err == nil && string(got) == string(probe):
 			absent = append(absent, rank)
+		case err == nil:
+			said[rank] = Told(string(got))
+		case ok && server.ServedBy() >= 0:
+			rank = server.ServedBy()
+			return []int{rank}, map[int]string{rank: "serves the store, which does not answer"}
+		default:
+			return absent, said
 		}
 	}
-	return absent
+	return absent, said
 }
 
 // Absence is the error of a joining whose time is up: it names the ranks that have not come, or,
@@ -101,25 +112,46 @@ func Absence(
 }
 
 // WarnLate warns, at the times that late says, of the ranks of the group that have not come, or, if
-// all have, of the one that awaited returns, which is negative for none. It goes on until
-// stop is called, which waits for a warning that is under way.
-func (r Roll) WarnLate(late driver.Late, awaited func() int) (stop func()) {
-	return WarnLate(late, driver.LateWarning{
+// all have, of those that awaited returns, whom this rank waits for. Before it does so it tells the
+// others whom it waits for, so that their warnings can say that. It goes on until stop is called,
+// which waits for a warning that is under way.
+func (r Roll) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
+	find := func() ([]int, map[int]string) {
+		absent, said := read(r.Store, r.others(), r.key)
+		if len(absent) == 0 {
+			absent = awaited()
+		}
+		maps.DeleteFunc(said, func(rank int, text string) bool {
+			return text == "" || !slices.Contains(absent, rank)
+		})
+		r.waitFor(absent)
+		return absent, said
+	}
+	early := driver.Late{After: late.After / 2, Warn: func(driver.LateWarning) {}}
+	warning := driver.LateWarning{
 		Group: r.Group.Name(), Doing: "meeting the ranks of group " + r.Group.Name(),
 		Members: r.Group.Ranks,
-	}, func() []int {
-		absent := r.Absent()
-		if rank := awaited(); len(absent) == 0 && rank >= 0 {
-			absent = []int{rank}
-		}
-		return absent
-	})
+	}
+	stopEarly := WarnLate(early, warning, find)
+	stopLate := WarnLate(late, warning, find)
+	return func() { stopEarly(); stopLate() }
 }
 
-// WarnLate is Roll.WarnLate for ranks that are found in another way. The warning gets the time and
-// the ranks.
+// waitFor tells the others whom this rank waits for.
+func (r Roll) waitFor(ranks []int) {
+	text := ""
+	if len(ranks) > 0 {
+		text = "is joining the group, and waits for " + driver.RanksOf(ranks, r.Group.Ranks)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), looking)
+	defer cancel()
+	_ = r.Store.Set(ctx, r.key(r.Group.Ranks[r.Group.Rank]), []byte(text))
+}
+
+// WarnLate is Roll.WarnLate for ranks that are found in another way, with what they are doing. The
+// warning gets the time and the ranks.
 func WarnLate(
-	late driver.Late, warning driver.LateWarning, absent func() []int,
+	late driver.Late, warning driver.LateWarning, find func() ([]int, map[int]string),
 ) (stop func()) {
 	next := late.Next(0, -1)
 	if next < 0 {
@@ -135,7 +167,7 @@ func WarnLate(
 			case <-time.After(next):
 			}
 			waited := time.Since(begin)
-			if warning.Ranks = absent(); len(warning.Ranks) > 0 {
+			if warning.Ranks, warning.Activity = find(); len(warning.Ranks) > 0 {
 				warning.Waited = waited.Round(time.Millisecond)
 				late.Warn(warning)
 			}

@@ -202,8 +202,8 @@ func (q *Question) late(rows []Row, missing []int) Verdict {
 			Activity: q.activity(rows, missing), Members: q.Group.Ranks,
 		}}
 	}
-	// Ranks may stay away from the fault lane, but not from the exchange of those that join.
-	if q.Tolerant && !q.Exchange || q.Late.Next(q.Waited, q.Warned) != 0 {
+	// Ranks may stay away from tolerant waits: only who makes one knows whether they are late.
+	if q.Tolerant || q.Late.Next(q.Waited, q.Warned) != 0 {
 		return Verdict{}
 	}
 	return Verdict{Warning: &driver.LateWarning{

@@ -59,7 +59,7 @@ func (e *entry) connect(ctx context.Context) ([]*link, error) {
 	if err := e.roll.Come(ctx); err != nil {
 		return nil, err
 	}
-	defer e.roll.WarnLate(e.cfg.Late, func() int { return -1 })()
+	defer e.roll.WarnLate(e.cfg.Late, func() []int { return nil })()
 	ctx, cancel := context.WithCancelCause(ctx)
 	e.tasks.Go(func() { e.heed(ctx, cancel) })
 	err := e.meet(ctx)

@@ -100,6 +100,14 @@ func (p *prefixed) short(keys []string) []string {
 	return short
 }
 
+// ServedBy is that of the store, or -1 where it does not know.
+func (p *prefixed) ServedBy() int {
+	if s, ok := p.store.(interface{ ServedBy() int }); ok {
+		return s.ServedBy()
+	}
+	return -1
+}
+
 // Set implements Store.
 func (p *prefixed) Set(ctx context.Context, key string, value []byte) error {
 	return p.store.Set(ctx, p.prefix+key, value)

@@ -1,0 +1,15 @@
+package rendezvous
+
+import "testing"
+
+func TestAViewSaysWhoServesItsStore(t *testing.T) {
+	c := NewLocal()
+	defer c.Close()
+	for _, rank := range []int{-1, 0, 3} {
+		c.server = rank + 1
+		view := WithPrefix(WithPrefix(c, "a"), "b").(interface{ ServedBy() int })
+		if got := view.ServedBy(); got != rank {
+			t.Errorf("rank %d serves the view, want %d", got, rank)
+		}
+	}
+}
