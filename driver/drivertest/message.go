@@ -19,6 +19,7 @@ var messageContracts = []contract{
 	{"a Recv from any source is refused before anything happens", proveNoAnySource},
 	{"what is unmatched when a group closes is an error", proveUnmatchedClose},
 	{"in strict groups a forgotten Recv is found at the next collective", proveForgotten},
+	{"in strict groups a Recv whose Send is left out does not wait for it", proveMissingSend},
 	{"in strict groups a message between other collectives is refused", proveOutOfStep},
 	{"in other groups messages may pass collectives", proveLoose},
 	{"captured messages are numbered when the graph is launched", proveCapturedMessages},

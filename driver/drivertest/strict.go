@@ -58,6 +58,36 @@ func (b *bench) forget(r *rank, step int, forgotten driver.Operation) error {
 	return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
 }
 
+// proveMissingSend leaves a Send out whose Recv keeps the stream on which the next collective is:
+// no rank ever has all ends. Rank 0 sends what nobody asks for, so that counts alone say nothing.
+func proveMissingSend(t *testing.T, h Harness) {
+	needMessages(t, h, false)
+	for _, source := range []int{0, driver.AnySource} {
+		b := newBench(t, h, 3, 1<<20, options{strict: true})
+		b.spoilt = true
+		errs := b.outcomes(func(r *rank) error {
+			var call driver.Call
+			switch r.number {
+			case 0:
+				call = letter(driver.Send, 2, 5, b.send[0], 0, 100)
+			case 2:
+				call = letter(driver.Recv, source, 1, b.recv[2], 0, 100)
+			}
+			if r.number != 1 {
+				if err := r.queue(r.group, r.stream, call); err != nil {
+					return err
+				}
+			}
+			return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier})
+		})
+		var e *driver.MessageError
+		if err := errs[2]; !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched ||
+			e.Sequence != 1 {
+			t.Errorf("source %d: the receiver got %v, want a MessageError at collective 1", source, err)
+		}
+	}
+}
+
 func proveOutOfStep(t *testing.T, h Harness) {
 	needMessages(t, h)
 	b := newBench(t, h, 2, 1<<20, options{strict: true})

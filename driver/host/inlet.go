@@ -19,6 +19,7 @@ type inlet struct {
 
 	mu      ranked.Mutex[inletMu]
 	parcels map[address]*parcel // messages that have begun to come or are awaited; guarded by mu
+	begun   uint64              // messages that have begun to come; guarded by mu
 }
 
 // address names a message among those of a peer.
@@ -206,7 +207,7 @@ func (r *receive) waiting() *waiting {
 	if r.claimed.Load() {
 		return &waiting{
 			ready: func() bool { return r.ended.Load() || c.arrived(r.source) },
-			from:  []int{r.source}, doing: r.doing,
+			from:  []int{r.source}, doing: r.doing, why: r.why,
 		}
 	}
 	present := c.present()
@@ -215,7 +216,7 @@ func (r *receive) waiting() *waiting {
 		from = c.everybodyElse()
 	}
 	return &waiting{
-		from: from, doing: r.doing,
+		from: from, doing: r.doing, why: r.why,
 		ready: func() bool {
 			if r.claimed.Load() || len(c.present()) != len(present) {
 				return true
@@ -296,6 +297,7 @@ func (c *communicator) takeFrame(source int, in *inlet, f *frame) error {
 	}
 	if !p.come {
 		p.come, p.header = true, h
+		in.begun++
 		c.announceArrival(source, at, p)
 	}
 	bytes := min(int64(h.total)-p.got, frameBytes)

@@ -58,6 +58,11 @@ func (c *communicator) number(p *plan) (transfer, error) {
 	}
 	c.launched[p.Path]++
 	l := letter{c: c, plan: p, after: c.submitted, check: c.check.Load()}
+	if p.Operation == driver.Send {
+		// Before the next collective is shown, so that the receiver can tell that no more will come.
+		box := pairIn(c.region.Base(), len(c.blocks), c.cfg.Rank, p.Root)
+		spin.StoreRelease64(&box.posted, box.posted+1)
+	}
 	c.mu.Unlock()
 	if p.Operation == driver.Send {
 		return c.mail.newSend(l), nil

@@ -86,7 +86,8 @@ type slot struct {
 // taken, which the receiver writes.
 type pair struct {
 	// posted and taken are, elsewhere, the numbers of the last message that the sender and the
-	// receiver have shown. Here taken is the number of the last frame that the receiver has read.
+	// receiver have shown. Here posted counts the Sends that were called, and taken is the number of
+	// the last frame that the receiver has read.
 	posted uint64
 	_      [lineStride - 8]byte
 	taken  uint64

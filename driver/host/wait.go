@@ -81,6 +81,8 @@ type waiting struct {
 	timeout time.Duration
 	// tolerant waits go on after faults. work tells that what was launched is waited for, by a plane.
 	tolerant, work bool
+	// why, if it is set, says why what is waited for will not come, or nil.
+	why func() error
 	// rows is what survey fills.
 	rows []control.Row
 }
@@ -234,6 +236,11 @@ func (c *communicator) sleep(w *waiting, round int) {
 // trouble reports why the wait should end without success, or nil, and warns of ranks that are
 // late.
 func (c *communicator) trouble(ctx context.Context, w *waiting) error {
+	if w.why != nil {
+		if err := w.why(); err != nil {
+			return err
+		}
+	}
 	rows := c.survey(w)
 	q := c.question(w)
 	// This process may have been stopped until long after the last one came: then nobody is missing.
