@@ -86,6 +86,13 @@ def test_errors_carry_what_the_library_knows() -> None:
     assert errors.MismatchError("m", data={"divergence": {"deviant": [2]}}).others == [2]
     stray = errors.StrayError("m", data={"divergence": {"elsewhere": {"1": "in Barrier 3"}}})
     assert stray.elsewhere == {1: "in Barrier 3"}
+    ends = {"from": 0, "to": 2, "tag": 7, "number": 3, "sent": 8, "received": 4}
+    messages = errors.MessageError(
+        "m", data={"divergence": {"why": "sizes differ", "messages": [ends]}}
+    )
+    assert messages.ends == [(0, 2, 7, 3, 8, 4)]
+    assert messages.fault == "sizes differ"
+    assert errors.MessageError("m").ends == []
     assert errors.TimeoutError("m", data={"timeout": {"missing": [3]}}).missing == [3]
     assert errors.RankLostError("m", data={"rank_lost": {"ranks": [1, 2]}}).ranks == [1, 2]
 
@@ -96,6 +103,7 @@ def test_errors_carry_what_the_library_knows() -> None:
         (Code.DIVERGENCE, {"divergence": {"kind": "event"}}, errors.DivergenceError),
         (Code.DIVERGENCE, {"divergence": {"kind": "call"}}, errors.MismatchError),
         (Code.DIVERGENCE, {"divergence": {"kind": "place"}}, errors.StrayError),
+        (Code.DIVERGENCE, {"divergence": {"kind": "messages"}}, errors.MessageError),
         (Code.TIMEOUT, {"timeout": {"missing": [1]}}, errors.TimeoutError),
         (Code.TIMEOUT, {"timeout": {"missing": [1], "absent": True}}, errors.AbsentError),
         (Code.FAILED, {}, errors.SymmemError),

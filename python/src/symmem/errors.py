@@ -57,7 +57,9 @@ class Side(NamedTuple):
 
 
 class DivergenceError(SymmemError):
-    """Ranks that should be alike are not. `MismatchError` and `StrayError` are kinds of it.
+    """Ranks that should be alike are not.
+
+    `MismatchError`, `StrayError` and `MessageError` are kinds of it.
 
     Every rank of the group gets the same error, before any wrong sum. The message names the first
     event at which they differ, with what each rank has there, and the lines of Python that made
@@ -91,6 +93,47 @@ class StrayError(DivergenceError):
         """Where the other ranks are, by their numbers in the world."""
         found = self.data.get("divergence", {}).get("elsewhere") or {}
         return {int(rank): where for rank, where in found.items()}
+
+
+class MessageEnds(NamedTuple):
+    """The two ends of a message, or of all messages of a pair of ranks with one tag.
+
+    Attributes:
+        source: the rank of the world that sends, -1 for a `recv` from any rank.
+        dst: the rank of the world that receives.
+        tag: the tag.
+        number: which message of the pair and the tag, from 1, or 0 for all of them.
+        sent: what the sender has, in the unit of `MessageError.fault`.
+        received: what the receiver has.
+    """
+
+    source: int
+    dst: int
+    tag: int
+    number: int
+    sent: int
+    received: int
+
+
+class MessageError(DivergenceError):
+    """The two ends of messages do not fit together.
+
+    A `send` has no `recv` or the other way round, or their sizes or splits differ.
+    """
+
+    @property
+    def fault(self) -> str:
+        """In what they differ: "unmatched", "out of step", "sizes differ" or "splits differ"."""
+        return str(self.data.get("divergence", {}).get("why") or "")
+
+    @property
+    def ends(self) -> list[MessageEnds]:
+        """The messages, as far as they are known."""
+        found = self.data.get("divergence", {}).get("messages") or []
+        return [
+            MessageEnds(e["from"], e["to"], e["tag"], e.get("number", 0), e["sent"], e["received"])
+            for e in found
+        ]
 
 
 class TimeoutError(SymmemError, builtins.TimeoutError):

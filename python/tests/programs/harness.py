@@ -6,9 +6,12 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from typing import TypeVar
 
 RANK = int(os.environ.get("RANK", "0"))
 SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+
+Raised = TypeVar("Raised", bound=BaseException)
 
 checks: list[Callable[[], None]] = []
 
@@ -35,7 +38,7 @@ def main(only: list[str] | None = None) -> None:
     sys.exit(1 if failed else 0)
 
 
-def raises(kind: type[BaseException], function: Callable[[], object]) -> BaseException:
+def raises(kind: type[Raised], function: Callable[[], object]) -> Raised:
     """Expect an exception, and return it."""
     try:
         found = function()

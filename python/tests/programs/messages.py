@@ -133,9 +133,11 @@ def splits_that_do_not_fit_together_are_found_before_anything_is_written() -> No
     got = torch.full((2 * SIZE,), 7.0)
     source = torch.ones(sum(sends))
     call = partial(symmem.all_to_all_single, got, source, [2] * SIZE, sends, doomed)
-    e = raises(symmem.DivergenceError, call)
+    e = raises(symmem.MessageError, call)
     assert "rank 0" in str(e), e
     assert "rank 1" in str(e), e
+    assert e.fault == "splits differ"
+    assert e.ends == [(0, 1, 0, 0, 3, 2)], e.ends
     assert got.eq(7).all()
     symmem.barrier()  # the world lives
 
