@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"symmem/driver"
 	"symmem/internal/alloc"
 )
 
@@ -12,25 +11,21 @@ import (
 // no buffer is live. p.mu is held, and all segments are deregistered.
 func (p *Pool) giveBack() error {
 	live := p.liveBuffers()
-	keeper, keeps := p.arena.(driver.Keeper)
 	var errs []error
 	for _, s := range p.segments {
 		switch {
 		case s == nil:
-		case keeps && live[s] > 0:
-			errs = append(errs, keeper.KeepSegment(s.memory))
+		case live[s] > 0:
+			errs = append(errs, s.memory.Keep())
 		default:
 			errs = append(errs, p.unmap(s))
 		}
 	}
-	switch {
-	case len(live) == 0:
-		errs = append(errs, p.arena.Close())
-	case keeps:
-		p.kept = live
-		errs = append(errs, keeper.Keep(p.next))
+	if len(live) == 0 {
+		return errors.Join(append(errs, p.arena.Close())...)
 	}
-	return errors.Join(errs...)
+	p.kept = live
+	return errors.Join(append(errs, p.arena.Keep(p.next))...)
 }
 
 // liveBuffers counts the live buffers of each segment that has some. p.mu is held.

@@ -428,11 +428,11 @@ func (p *Pool) site(pc uintptr) uint32 {
 // this rank has queued on any stream, bounded by the timeout, and for no other rank; a second
 // Close does nothing.
 //
-// Who holds a buffer that was not freed may go on to read and write its memory on the host, by a
-// View or a pointer: a segment stays mapped, and is charged to this process, until its last
+// Who holds a buffer that was not freed may go on to read and write its memory, by a View, by a
+// pointer or in kernels: a segment stays mapped, and is charged to this process, until its last
 // buffer is freed, which Free does after Close, too; else until the process ends. Every other call
 // with such a buffer returns ErrClosed. Their addresses, and those between them, are not given to
-// anybody else. On GPUs the addresses stay reserved as well, but the memory goes.
+// anybody else. On GPUs such memory keeps the GPU's primary context, too.
 func (p *Pool) Close() error {
 	if p.isClosed() {
 		return nil

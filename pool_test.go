@@ -167,6 +167,6 @@ func TestAClosedPoolRefusesEverything(t *testing.T) {
 		r.is(err, symmem.ErrClosed)
 		r.is(p.Reserve(r.ctx, 512, nil), symmem.ErrClosed)
 		r.is(r.sum(r.World(), b), symmem.ErrClosed)
-		r.freeKept(b)
+		r.ok(b.Free())
 	})
 }

@@ -88,18 +88,11 @@ type Arena interface {
 	//
 	// Preconditions: offset and bytes are multiples of Granularity; the range is free.
 	Map(offset, bytes int64) (Segment, error)
-	// Close gives the addresses back. Segments are unmapped before.
-	Close() error
-}
-
-// Keeper is an Arena, and its segments, whose memory can outlive the device.
-type Keeper interface {
-	// Keep gives back the addresses behind the first bytes of the arena, which nothing is mapped to.
+	// Keep gives back what it can of the addresses behind the first bytes, which nothing is mapped to.
 	// The arena and its segments may be closed and unmapped after the device.
 	Keep(bytes int64) error
-	// KeepSegment ends what peers can do with a segment that has no windows any more, and gives back
-	// what it takes beyond its memory, which stays mapped until Unmap.
-	KeepSegment(s Segment) error
+	// Close gives the addresses back. Segments are unmapped before.
+	Close() error
 }
 
 // Segment is one physical allocation, mapped whole.
@@ -108,6 +101,9 @@ type Segment interface {
 	Address() uintptr
 	// Bytes is its size.
 	Bytes() int64
+	// Keep ends what peers can do with a segment that has no windows any more, and gives back what it
+	// takes beyond its memory, which stays mapped until Unmap.
+	Keep() error
 	// Unmap gives the memory back.
 	//
 	// Preconditions: every window over the segment is deregistered and no work uses it.

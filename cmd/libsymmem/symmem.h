@@ -185,10 +185,9 @@ int symmem_open(size_t options_length, const char *options);
 
 /* Closes this rank: leaves all groups and gives all memory back. It waits for work that is queued
  * and for no other rank. With live buffers it is SYMMEM_ERR_LIVE and does nothing, unless force is
- * not 0: then no rank reaches them any more, but on the host their memory stays mapped, for this
- * process to read and write, until symmem_free has freed the last buffer of a segment, which it does
- * after the close, too. On GPUs the memory ends; its addresses are not given to anybody else. Does
- * nothing if symmem is not open.
+ * not 0: then no rank reaches them any more, but their memory stays mapped, for this process to read
+ * and write, until symmem_free has freed the last buffer of a segment, which it does after the close,
+ * too. Does nothing if symmem is not open.
  *
  * A process need not close before it exits. */
 int symmem_close(int force);

@@ -44,19 +44,6 @@ func (a *arena) Keep(bytes int64) error {
 	return a.space.Shrink(bytes)
 }
 
-// KeepSegment withdraws the segment from the hand-off, and closes its file: the mapping holds the
-// memory.
-func (a *arena) KeepSegment(s driver.Segment) error {
-	own, ok := s.(*segment)
-	if !ok {
-		return errors.New("keeping a segment: it is of another backend")
-	}
-	own.mu.Lock()
-	defer own.mu.Unlock()
-	own.withdraw()
-	return own.closeFile()
-}
-
 // Map makes a segment.
 func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	if bytes <= 0 || bytes%granularity != 0 || offset < 0 || offset%granularity != 0 {
@@ -132,6 +119,14 @@ func (s *segment) export(key handoff.Key) {
 	}
 	s.exported[key] = true
 	s.device.server.Export(key, s.file)
+}
+
+// Keep withdraws the segment from the hand-off, and closes its file: the mapping holds the memory.
+func (s *segment) Keep() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.withdraw()
+	return s.closeFile()
 }
 
 // Unmap gives the memory back.

@@ -15,7 +15,22 @@ type arena struct {
 	bytes  int64
 	// base begins the range that callers see, alias its twin, which is in no window.
 	base, alias uintptr
-	closed      bool
+	closed      bool // guarded by device.mu
+	// kept tells that the arena may outlive the device, whose context it keeps; guarded by device.mu.
+	kept bool
+}
+
+// Keep has the arena outlive the device. All its addresses stay reserved: CUDA gives them back only
+// whole.
+func (a *arena) Keep(int64) error {
+	d := a.device
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !a.kept {
+		a.kept = true
+		d.kept++
+	}
+	return nil
 }
 
 // sparing is the largest arena once addresses do not come back any more; see Close. Callers ask for
@@ -78,10 +93,17 @@ func (a *arena) Close() error {
 	if stuck.Load() {
 		return nil // segments are still mapped there; see segment.release
 	}
-	return d.do(func() error {
+	err := d.do(func() error {
 		return errors.Join(d.cuda.AddressFree(a.base, a.bytes),
 			d.cuda.AddressFree(a.alias, a.bytes))
 	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if a.kept {
+		d.kept--
+		err = errors.Join(err, d.releaseContext())
+	}
+	return err
 }
 
 // aliasOf returns the address of the same memory that is in no window. Memory that is not of an

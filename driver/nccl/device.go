@@ -27,11 +27,13 @@ type Device struct {
 		cuda *cuda.Driver
 		nccl *nccl.Library
 	}
-	gpu      cuda.Device
-	context  cuda.Context
-	retained bool
-	info     driver.Info
-	prop     cuda.AllocationProp
+	gpu     cuda.Device
+	context cuda.Context
+	// retained tells that the device holds the GPU's primary context; ended that it was closed, and
+	// holds it for arenas alone. Both are guarded by mu once others have the device.
+	retained, ended bool
+	info            driver.Info
+	prop            cuda.AllocationProp
 	// noFabric says why prop asks for no fabric handles; empty if it does.
 	noFabric string
 	// reach lists the GPUs that get access to this one's memory: itself and its peers.
@@ -57,6 +59,7 @@ type Device struct {
 	mu            ranked.Mutex[deviceMu]
 	members       map[int]*member            // by world rank; guarded by mu
 	arenas        []*arena                   // guarded by mu
+	kept          int                        // open arenas that may outlive the device; guarded by mu
 	segments      map[*segment]bool          // guarded by mu
 	communicators map[*communicator]struct{} // open ones and those being torn down; guarded by mu
 	graphs        map[*graph]struct{}        // open ones; guarded by mu
@@ -264,14 +267,30 @@ func (d *Device) Close() error {
 		errs = append(errs, d.control.Close())
 		d.control = nil
 	}
-	if d.retained && !stuck.Load() {
-		errs = append(errs, d.do(func() error {
-			return errors.Join(d.events.drain(d.cuda), d.aside.close(d.cuda), d.scratch.close(),
-				d.words.close(d.cuda), d.reports.close(d.cuda), d.code.unload(d))
-		}), d.gpu.ReleasePrimary())
-		d.retained = false
+	d.mu.Lock()
+	ends := d.retained && !d.ended && !stuck.Load()
+	d.mu.Unlock()
+	if !ends {
+		return errors.Join(errs...)
 	}
-	return errors.Join(errs...)
+	errs = append(errs, d.do(func() error {
+		return errors.Join(d.events.drain(d.cuda), d.aside.close(d.cuda), d.scratch.close(),
+			d.words.close(d.cuda), d.reports.close(d.cuda), d.code.unload(d))
+	}))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ended = true
+	return errors.Join(append(errs, d.releaseContext())...)
+}
+
+// releaseContext gives up the context of a device that was closed, once no arena needs it. d.mu is
+// held.
+func (d *Device) releaseContext() error {
+	if !d.ended || !d.retained || d.kept > 0 {
+		return nil
+	}
+	d.retained = false
+	return d.gpu.ReleasePrimary()
 }
 
 // keep keeps a point as long as the device.

@@ -90,6 +90,10 @@ func (s *segment) release() error {
 		d.cuda.Unmap(s.plainAddress(), s.bytes))
 }
 
+// Keep does nothing: a segment has no handle, and its local registrations end with their
+// communicators.
+func (s *segment) Keep() error { return nil }
+
 // Unmap gives the memory back, after the local registrations have ended.
 func (s *segment) Unmap() error {
 	s.mu.Lock()

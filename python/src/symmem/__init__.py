@@ -226,8 +226,7 @@ def finalize(*, force: bool = False) -> None:
     exits.
 
     Args:
-        force: close although tensors are live. On the host their memory stays mapped until they are
-            freed; on GPUs it ends here, and nobody else is given its addresses.
+        force: close although tensors are live. Their memory stays mapped until they are freed.
 
     Raises:
         InvalidError: tensors are live still.
