@@ -200,7 +200,7 @@ func (r *performer) judge(report *erringReport) {
 }
 
 // differs is the first place where two buffers differ, or -1.
-func differs(got, want []int32) int {
+func differs[T int32 | float32](got, want []T) int {
 	for i := range want {
 		if got[i] != want[i] {
 			return i

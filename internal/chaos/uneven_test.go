@@ -8,13 +8,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"slices"
 	"testing"
 	"time"
 
 	"symmem"
-	"symmem/driver/nccl/softgpu"
 )
 
 // unevenTask is what a rank is told: to run some programs.
@@ -173,36 +171,16 @@ func TestUneven(t *testing.T) {
 // TestUnevenOnAGPU does the same on the GPU backend: on a GPU of software, or, where the variable
 // SYMMEM_TEST_BACKEND is nccl, on those of the machine.
 func TestUnevenOnAGPU(t *testing.T) {
-	env, err := gpu()
-	if errors.Is(err, symmem.ErrUnsupported) {
-		t.Skip(err)
+	if racing && os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
+		t.Skip(fmt.Errorf("the software GPU takes minutes under the race detector: %w",
+			symmem.ErrUnsupported))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	env := gpuVariables(t)
 	bar{programs: 20, each: unevenWorld, run: func(ctx context.Context, first, programs int) error {
 		return uneven(ctx, unevenTask{
 			Seed: *seedFlag, First: first, Programs: programs, Software: true,
 		}, env)
 	}}.meet(t)
-}
-
-// gpu returns the variables of ranks that have GPUs.
-func gpu() ([]string, error) {
-	if os.Getenv("SYMMEM_TEST_BACKEND") == "nccl" {
-		return nil, nil
-	}
-	if racing {
-		return nil, fmt.Errorf("the software GPU takes minutes under the race detector: %w",
-			symmem.ErrUnsupported)
-	}
-	if _, err := exec.LookPath("gcc"); err != nil {
-		return nil, fmt.Errorf("compiling the software GPU: %w: %w", err, symmem.ErrUnsupported)
-	}
-	cuda, nccl, err := softgpu.Build()
-	return []string{
-		"SYMMEM_CUDA=" + cuda, "SYMMEM_NCCL=" + nccl, "SOFTGPU_FABRIC=1", "SOFTGPU_DEVICES=8",
-	}, err
 }
 
 func uneven(ctx context.Context, task unevenTask, env []string) error {

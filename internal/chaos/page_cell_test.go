@@ -1,0 +1,155 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"symmem"
+)
+
+// cell is a group and a stream whose path and mode are those of a cell of the table.
+type cell struct {
+	name     string
+	path     symmem.PathChoice
+	replayed bool
+	// promised tells that the outcome is.
+	promised bool
+	group    *symmem.Group
+	stream   *symmem.Stream
+	// behind is another stream, which waits for the work of the first one and copies its result.
+	behind *symmem.Stream
+	event  *symmem.Event
+	graph  *symmem.Graph
+	count  int64
+	// memory is what is summed up, in place; result is where its copy goes.
+	memory, result symmem.Memory
+	// launch is the error of the call, and queue that of what is queued behind it.
+	launch, queue error
+}
+
+const (
+	pageElements = 3000
+	pageBytes    = 4 * pageElements
+	// pageSum is what elements become.
+	pageSum = 1 + 2 + 3
+)
+
+func newCell(path symmem.PathChoice, replayed, promised bool) *cell {
+	c := &cell{path: path, replayed: replayed, promised: promised, count: pageElements}
+	c.name = path.String() + ", eager"
+	if replayed {
+		c.name = path.String() + ", replayed"
+	}
+	return c
+}
+
+// make makes the group and all else.
+func (c *cell) make(ctx context.Context, rt *symmem.Runtime) (err error) {
+	if c.group, err = rt.World().Split(ctx, 0, 0); err != nil {
+		return err
+	}
+	if err := c.group.SetPath(ctx, c.path); err != nil {
+		return err
+	}
+	pool, err := rt.NewPool(symmem.PoolOptions{Domain: c.group, FirstSegment: 2 << 20})
+	if err != nil {
+		return err
+	}
+	for _, m := range []*symmem.Memory{&c.memory, &c.result} {
+		b, err := pool.Alloc(pageBytes)
+		if err != nil {
+			return err
+		}
+		if *m, err = b.Memory().Slice(0, pageBytes); err != nil {
+			return err
+		}
+	}
+	if err := pool.Register(ctx, c.group); err != nil {
+		return err
+	}
+	if c.stream, err = rt.NewStream(); err != nil {
+		return err
+	}
+	if c.behind, err = rt.NewStream(); err != nil {
+		return err
+	}
+	c.event, err = rt.NewEvent()
+	return err
+}
+
+// rehearse does the collective as it is done later, and makes the graph of one that is replayed.
+func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
+	mine := slices.Repeat([]float32{own(rt)}, pageElements)
+	fill := func() error {
+		return errors.Join(c.stream.Copy(c.memory, symmem.Host(mine)), c.stream.Fill(c.result, 0),
+			c.stream.Synchronize(ctx))
+	}
+	if err := fill(); err != nil {
+		return err
+	}
+	if c.replayed {
+		if err := c.stream.BeginCapture(); err != nil {
+			return err
+		}
+		if err := c.sum(ctx); err != nil {
+			return err
+		}
+		if c.graph, err = c.stream.EndCapture(); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(c.call(ctx), c.stream.Synchronize(ctx)); err != nil {
+		return err
+	}
+	got, err := read(ctx, c.stream, c.memory)
+	if err != nil {
+		return err
+	}
+	if at := differs(got, slices.Repeat([]float32{pageSum}, pageElements)); at >= 0 {
+		return fmt.Errorf("element %d is %v before any fault", at, got[at])
+	}
+	if took := c.group.Stats().Paths; took[c.path.String()] != 1 {
+		return fmt.Errorf("%s takes the paths %v", c.name, took)
+	}
+	return fill()
+}
+
+// own is the value of this rank's elements before the sum.
+func own(rt *symmem.Runtime) float32 { return float32(rt.Rank() + 1) }
+
+// read copies a cell's memory.
+func read(ctx context.Context, on *symmem.Stream, m symmem.Memory) ([]float32, error) {
+	got := make([]float32, pageElements)
+	return got, errors.Join(on.Copy(symmem.Host(got), m), on.Synchronize(ctx))
+}
+
+func (c *cell) sum(ctx context.Context) error {
+	return c.group.AllReduce(ctx, c.memory, c.memory, c.count, symmem.Float32, symmem.Sum, c.stream)
+}
+
+// call makes the collective, by the graph where there is one.
+func (c *cell) call(ctx context.Context) error {
+	if c.graph != nil {
+		return c.graph.Launch(c.stream)
+	}
+	return c.sum(ctx)
+}
+
+// follow queues, on another stream, work that waits for the collective and uses its result.
+func (c *cell) follow() error {
+	return errors.Join(c.stream.Record(c.event), c.behind.Wait(c.event),
+		c.behind.Copy(c.result, c.memory))
+}
+
+// ending measures when the group ends.
+func (c *cell) ending(begin time.Time) <-chan time.Duration {
+	took := make(chan time.Duration, 1)
+	go func() {
+		<-c.group.Ended()
+		took <- time.Since(begin)
+	}()
+	return took
+}
