@@ -155,7 +155,7 @@ func (c *communicator) compare(p *plan, ticket uint64) error {
 	if c.direct.shown != nil {
 		c.direct.shown.Announce(ticket, p.Digest)
 		if p.kernel != nil {
-			return c.plane.Cause()
+			return c.goesOn(p, ticket)
 		}
 	}
 	c.comparing.Store(&p.Call)
@@ -167,14 +167,28 @@ func (c *communicator) compare(p *plan, ticket uint64) error {
 	return err
 }
 
-// forsaken fails the communicator after a peer has failed, and says why this rank cannot go on.
+// goesOn refuses a call that kernels would compare, if a peer has failed. They might still find all
+// that they wait for, and nobody would say that the group is no more.
+func (c *communicator) goesOn(p *plan, ticket uint64) error {
+	if err := c.plane.Cause(); err != nil || !c.plane.Forsaken() {
+		return err
+	}
+	return c.forsakenAt(p, ticket)
+}
+
+// forsaken is forsakenAt for a call that has no ticket.
 func (c *communicator) forsaken(p *plan) error {
+	ticket, _ := c.history.last()
+	return c.forsakenAt(p, ticket+1)
+}
+
+// forsakenAt fails the communicator after a peer has failed, and says why this rank cannot go on.
+func (c *communicator) forsakenAt(p *plan, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil {
 		return err
 	}
 	// Worded as the wait for it would be: ranks compare where each of them is.
-	ticket, _ := c.history.last()
-	wait := c.waitFor(ticket+1, p.Operation)
+	wait := c.waitFor(ticket, p.Operation)
 	if err := c.plane.Trouble(wait, time.Now()); err != nil {
 		return c.plane.Fail(err)
 	}
