@@ -230,7 +230,7 @@ func (g *graph) awaitLaunches() error {
 	if g.finished == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), g.device.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), closingTime(g.device.cfg.Timeout))
 	defer cancel()
 	return g.finished.Synchronize(ctx)
 }

@@ -343,7 +343,7 @@ func (s *stream) Close() error {
 		}
 		errs = append(errs, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), closingTime(2*s.device.cfg.Timeout))
 	defer cancel()
 	captured, err := s.catchUp()
 	errs = append(errs, err, s.finish(ctx))

@@ -203,6 +203,43 @@ func TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown(t *testing.T) {
 	p.closeAll(t)
 }
 
+// TestAStreamBehindAKernelThatDoesNotEndIsClosed does not wait for what cannot end.
+func TestAStreamBehindAKernelThatDoesNotEndIsClosed(t *testing.T) {
+	needDevices(t, 2)
+	if !within(t, "SOFTGPU_DEAF=1") {
+		return
+	}
+	const timeout = time.Minute
+	p := firstSumWithin(t, timeout)
+	me := &p[0]
+	plan, err := me.group.Prepare(p.call(0, driver.PathWindow))
+	if err != nil {
+		t.Fatal(err)
+	}
+	behind, err := me.device.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := me.device.NewEvent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(me.group.Launch(me.stream, plan), me.stream.Record(e), behind.Wait(e),
+		behind.Fill(me.segment.Address(), 0, 4)); err != nil {
+		t.Fatal(err)
+	}
+	p[1].group.Abort(driver.ErrAborted)
+	ended(t, me.stream)
+	begin := time.Now()
+	if err := behind.Close(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("closing it says %v, want that it was given up", err)
+	}
+	if took := time.Since(begin); took > timeout {
+		t.Errorf("closing it took %v", took)
+	}
+	p.closeAll(t)
+}
+
 // TestOurKernelsRunBesideOneThatDoesNotEnd: none of them is still to come to the GPU then, where it
 // would wait for that one.
 func TestOurKernelsRunBesideOneThatDoesNotEnd(t *testing.T) {
@@ -266,8 +303,14 @@ func deserted(t *testing.T) *pairOfRanks {
 // firstSum opens two ranks that have added up once.
 func firstSum(t *testing.T) *pairOfRanks {
 	t.Helper()
+	return firstSumWithin(t, 2*time.Second)
+}
+
+// firstSumWithin has the groups wait for a while.
+func firstSumWithin(t *testing.T, timeout time.Duration) *pairOfRanks {
+	t.Helper()
 	var p pairOfRanks
-	p.open(t, 2*time.Second)
+	p.open(t, timeout)
 	both(t, func(r int) error {
 		got, err := p.sum(t.Context(), r, driver.PathWindow, float32(r+1))
 		if err == nil && got != 3 {
