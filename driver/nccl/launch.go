@@ -173,6 +173,9 @@ func (c *communicator) goesOn(p *plan, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil || !c.plane.Forsaken() {
 		return err
 	}
+	if err := c.differing(&p.Call, ticket); err != nil {
+		return c.plane.Fail(err) // which may be why the peer has failed
+	}
 	return c.forsakenAt(p, ticket)
 }
 
