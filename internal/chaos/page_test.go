@@ -31,7 +31,7 @@ const (
 )
 
 // pageLimit is how long the processes of a task may take.
-const pageLimit = 2 * time.Minute
+const pageLimit = time.Minute
 
 // pageLevels are the check levels.
 var pageLevels = []string{"off", "registration", "every"}
@@ -55,7 +55,7 @@ var pageWorlds = map[string]*pageWorld{
 		paths: []symmem.PathChoice{symmem.PathPlain, symmem.PathWindow},
 	},
 	"gpu": {
-		backend: "nccl", soon: 2 * time.Second,
+		backend: "nccl", soon: 1500 * time.Millisecond,
 		paths: []symmem.PathChoice{symmem.PathPlain, symmem.PathWindow, symmem.PathDirect},
 	},
 }
