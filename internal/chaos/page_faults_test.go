@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"slices"
@@ -30,7 +31,7 @@ type fault struct {
 	// victim makes the call then.
 	happen func(r *pageRank, c *cell) (call bool, err error)
 	// verdict is what is wrong about the error that another rank was given.
-	verdict func(err error) string
+	verdict func(p *pageTask, err error) string
 }
 
 const (
@@ -44,12 +45,12 @@ const (
 
 var pageFaults = map[string]fault{
 	"killed": {
-		level: "registration",
+		level: "off",
 		happen: func(*pageRank, *cell) (bool, error) {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		},
-		verdict: func(err error) string {
+		verdict: func(_ *pageTask, err error) string {
 			var lost *symmem.RankLostError
 			if !errors.As(err, &lost) || !slices.Equal(lost.Ranks, []int{pageVictim}) {
 				return "no RankLostError that names the rank"
@@ -65,7 +66,7 @@ var pageFaults = map[string]fault{
 		},
 	},
 	"later than the timeout": {
-		level: "off", late: true,
+		level: "every", late: true,
 		happen: func(r *pageRank, c *cell) (bool, error) {
 			if c == r.cells[0] {
 				<-r.goOn
@@ -79,32 +80,28 @@ var pageFaults = map[string]fault{
 		happen: beStopped,
 	},
 	"stopped for longer than the timeout": {
-		level: "registration", late: true, stops: true,
+		level: "off", late: true, stops: true,
 		happen:  beStopped,
 		verdict: lateVerdict,
 	},
 	"differs": {
-		level:    "every",
-		promised: func(level string, _ symmem.PathChoice) bool { return level == "every" },
+		level: "every",
+		promised: func(level string, path symmem.PathChoice) bool {
+			return level == "every" || path == symmem.PathDirect // whose kernels compare by themselves
+		},
 		happen: func(_ *pageRank, c *cell) (bool, error) {
 			c.count, c.graph = c.count-1, nil
 			return true, nil
 		},
-		verdict: func(err error) string {
-			var diverged *symmem.DivergenceError
-			if !errors.As(err, &diverged) || len(diverged.Sides) != 2 {
-				return "no DivergenceError that names both calls"
-			}
-			return ""
-		},
+		verdict: differsVerdict,
 	},
 	"aborts": {
-		level: "off",
+		level: "registration",
 		happen: func(_ *pageRank, c *cell) (bool, error) {
 			c.group.Abort()
 			return true, nil
 		},
-		verdict: func(err error) string {
+		verdict: func(_ *pageTask, err error) string {
 			if !errors.Is(err, symmem.ErrAborted) {
 				return "not ErrAborted"
 			}
@@ -112,9 +109,9 @@ var pageFaults = map[string]fault{
 		},
 	},
 	"leaves": {
-		level:  "every",
+		level:  "off",
 		happen: func(_ *pageRank, c *cell) (bool, error) { return false, c.group.Close() },
-		verdict: func(err error) string {
+		verdict: func(_ *pageTask, err error) string {
 			var stray *driver.StrayError
 			if !errors.As(err, &stray) || !strings.Contains(stray.Elsewhere[pageVictim], "left") {
 				return "no StrayError that says who has left"
@@ -135,10 +132,25 @@ func beStopped(r *pageRank, c *cell) (bool, error) {
 	return true, syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
 }
 
-func lateVerdict(err error) string {
+func lateVerdict(_ *pageTask, err error) string {
 	var late *symmem.TimeoutError
 	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{pageVictim}) {
 		return "no TimeoutError that names the rank"
+	}
+	return ""
+}
+
+// differsVerdict wants both calls. Where calls are not compared before they are launched, a rank may
+// have launched none yet.
+func differsVerdict(p *pageTask, err error) string {
+	var diverged *symmem.DivergenceError
+	if !errors.As(err, &diverged) || p.Level == "every" && len(diverged.Sides) != 2 {
+		return "no DivergenceError that names both calls"
+	}
+	for _, count := range []int{pageElements, pageElements - 1} {
+		if !strings.Contains(err.Error(), fmt.Sprintf("of %d float32", count)) {
+			return fmt.Sprintf("not the call of %d elements", count)
+		}
 	}
 	return ""
 }
