@@ -48,13 +48,7 @@ func pageRankMain(text []byte) error {
 	if err != nil {
 		return err
 	}
-	r.rt, err = symmem.Open(r.ctx, symmem.Options{
-		Backend: r.world.backend, Check: level, Timeout: r.fault.timeout(r.world), CheckInterval: -1,
-	})
-	if err != nil {
-		return err
-	}
-	if err := r.prepare(); err != nil {
+	if err := r.prepare(level); err != nil {
 		return err
 	}
 	return r.play()
@@ -62,11 +56,17 @@ func pageRankMain(text []byte) error {
 
 func (r *pageRank) isVictim() bool { return r.rt.Rank() == pageVictim }
 
-// prepare makes the cells, does each once without a fault, and meets the others.
-func (r *pageRank) prepare() (err error) {
+// prepare opens the world, makes the cells, does each once without a fault, and meets the others.
+func (r *pageRank) prepare(level symmem.CheckLevel) (err error) {
 	// The timeout may be too short for this.
 	ctx, cancel := context.WithTimeout(r.ctx, pageLong)
 	defer cancel()
+	r.rt, err = symmem.Open(ctx, symmem.Options{
+		Backend: r.world.backend, Check: level, Timeout: r.fault.timeout(r.world), CheckInterval: -1,
+	})
+	if err != nil {
+		return err
+	}
 	if err := r.meet(ctx); err != nil {
 		return err
 	}
