@@ -19,8 +19,8 @@ var endingTime = time.Second
 // NCCL may never be done with any communicator, since it waits for whole devices.
 var stuck atomic.Bool
 
-// closingTime is how long a Close waits for work. Where a kernel does not end, what waits for it does
-// not either, also on other streams; memory stays mapped then, so nothing has to be waited for.
+// closingTime is how long a Close waits for work. Where a kernel does not end, what waits for it
+// does not either, also on other streams; memory stays mapped then, so nothing has to be waited for.
 func closingTime(usual time.Duration) time.Duration {
 	if stuck.Load() {
 		return min(usual, endingTime)

@@ -140,8 +140,8 @@ func lateVerdict(_ *pageTask, err error) string {
 	return ""
 }
 
-// differsVerdict wants both calls. Where calls are not compared before they are launched, a rank may
-// have launched none yet.
+// differsVerdict wants both calls. Where calls are not compared before they are launched, a rank
+// may have launched none yet.
 func differsVerdict(p *pageTask, err error) string {
 	var diverged *symmem.DivergenceError
 	if !errors.As(err, &diverged) || p.Level == "every" && len(diverged.Sides) != 2 {

@@ -157,7 +157,9 @@ func (r *pageRank) resume(judged <-chan struct{}) error {
 // complaints are what is wrong.
 type complaints []string
 
-func (c *complaints) add(format string, args ...any) { *c = append(*c, fmt.Sprintf(format, args...)) }
+func (c *complaints) add(format string, args ...any) {
+	*c = append(*c, fmt.Sprintf(format, args...))
+}
 
 // judge waits for a cell and returns what is wrong.
 func (r *pageRank) judge(c *cell, took <-chan time.Duration) (bad complaints) {
