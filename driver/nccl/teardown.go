@@ -20,7 +20,7 @@ var endingTime = time.Second
 var stuck atomic.Bool
 
 // closingTime is how long a Close waits for work. Where a kernel does not end, what waits for it
-// does not either, also on other streams; memory stays mapped then, so nothing has to be waited for.
+// does not either, also on other streams; memory stays mapped then, so there is no need to wait.
 func closingTime(usual time.Duration) time.Duration {
 	if stuck.Load() {
 		return min(usual, endingTime)
