@@ -130,7 +130,7 @@ func (s *stream) launch(p *plan) error {
 	if queued != nil {
 		s.enqueue(queued)
 	}
-	if !errors.Is(err, driver.ErrClosed) {
+	if err != nil && !errors.Is(err, driver.ErrClosed) {
 		s.err, s.told = err, true
 	}
 	s.mu.Unlock()
