@@ -10,7 +10,7 @@ import (
 
 // proveForgotten leaves one Recv out, of several, and has one Recv too many.
 func proveForgotten(t *testing.T, h Harness) {
-	needMessages(t, h, false)
+	needMessages(t, h)
 	for _, forgotten := range []driver.Operation{driver.Send, driver.Recv} {
 		b := newBench(t, h, 3, 1<<20, options{check: true, strict: true})
 		b.spoilt = true

@@ -49,11 +49,10 @@ type communicator struct {
 
 	graphs sync.WaitGroup // open graphs that hold work of this communicator
 
-	windows   map[driver.SegmentKey]*window  // guarded by mu
-	local     map[*segment]nccl.Registration // guarded by mu
-	messages  messages
-	mailboxes mailboxes
-	direct    direct
+	windows  map[driver.SegmentKey]*window  // guarded by mu
+	local    map[*segment]nccl.Registration // guarded by mu
+	messages messages
+	direct   direct
 
 	ending sync.Once
 	// ended is closed when the communicator has failed or is closed, quiet when its kernels have
@@ -121,7 +120,7 @@ func (c *communicator) equip(ctx context.Context, id nccl.UniqueID) error {
 		return err
 	}
 	c.kinds = newSupport(c)
-	if err := c.openMailboxes(); err != nil {
+	if err := c.openMessages(); err != nil {
 		return err
 	}
 	// Known first: so no segment that comes or goes meanwhile is missed.
@@ -264,9 +263,10 @@ func (c *communicator) discard() error {
 	if c.plane != nil {
 		errs = append(errs, c.plane.Close())
 	}
+	errs = append(errs, c.closeMessages())
 	c.mu.Lock() // a segment may be registering with it
 	defer c.mu.Unlock()
-	errs = append(errs, c.mailboxes.close(), c.direct.exchange.close(c.device))
+	errs = append(errs, c.direct.exchange.close(c.device))
 	if c.handle != 0 && !stuck.Load() {
 		errs = append(errs, c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) }))
 	}
@@ -309,7 +309,7 @@ func (c *communicator) end() {
 			s.blame(c, c.plane.Cause())
 		}
 		close(c.ended)
-		c.tearing = c.mailboxes.withdraw()
+		c.tearing = c.withdrawMailbox()
 		go c.tearDown(working)
 	})
 }
@@ -323,10 +323,11 @@ func (c *communicator) Close() error {
 		// take it for complete.
 		c.plane.Withdraw()
 	}
+	unmatched := c.errUnmatched()
 	err := c.plane.Close()
 	c.end()
 	c.watcher.Wait()
-	return err
+	return errors.Join(unmatched, err)
 }
 
 // finishWork waits for the work of this rank's streams as long as it can be expected to end, and

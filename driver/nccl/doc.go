@@ -43,7 +43,6 @@
 //	messages.mu
 //	busy.mu
 //	launches.mu
-//	mailboxes.mu
 //	exchange.mu
 //	peers.parting
 //	aside.mu
