@@ -120,9 +120,11 @@ func (c *communicator) openMessages() error {
 	m.repeated, m.lent = map[spot]*letter{}, map[spot]*lentMemory{}
 	m.outlets = make([]outlet, len(c.cfg.Ranks))
 	var err error
-	m.own, m.file, err = c.openMailbox()
+	if m.own, m.file, err = c.openMailbox(); err != nil {
+		return err
+	}
 	m.known = known
-	return err
+	return nil
 }
 
 // newEnd counts a message at its call. c.mu is held.
@@ -367,4 +369,14 @@ func (c *communicator) errUnmatched() error {
 		awaited = append(awaited, a)
 	}
 	return control.Unmatched(&c.cfg, m.matcher.Unclaimed(), awaited, untaken)
+}
+
+var _ driver.MessageCounts = (*communicator)(nil)
+
+// MessagesBefore lists what this rank has sent and received before a collective.
+func (c *communicator) MessagesBefore(collective uint64) []driver.MessageEnds {
+	if c.messages.known == nil {
+		return nil
+	}
+	return c.messages.known.MessagesBefore(collective)
 }
