@@ -210,19 +210,33 @@ func TestMoreMessagesThanHavePlacesAreWaitedFor(t *testing.T) {
 	p.closeUntaken(t, boxPlaces)
 }
 
-// TestASendWithoutMemoryDoesNothing: the group goes on.
+// TestASendWithoutMemoryDoesNothing: the group goes on. The GPU has memory for the buffer, but not
+// for another one like it.
 func TestASendWithoutMemoryDoesNothing(t *testing.T) {
-	// Behind the segments and the exchange memory of both ranks. The call that fails does not count
-	// for the second failure.
-	if !apart(t, "cuMemCreate:5,cuMemCreate:5") {
+	if !soft(t) {
+		t.Skip("only the software GPU has as much memory as it is told")
+	}
+	if !within(t, fmt.Sprint("SOFTGPU_MEMORY=", 160<<20)) {
 		return
 	}
+	const large = 100 << 20
 	var p pairOfRanks
-	p.open(t, 5*time.Second)
-	err := p.message(0, driver.Send, p[0].segment.Address(), 1<<20, 0)
+	p.open(t, 2*time.Second)
+	arena, err := p[0].device.NewArena(large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	segment, err := arena.Map(0, large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = p.message(0, driver.Send, segment.Address(), large, 0)
 	var memory *driver.OutOfMemoryError
-	if !errors.As(err, &memory) || memory.Requested < 1<<20 {
+	if !errors.As(err, &memory) || memory.Requested != large {
 		t.Fatalf("got %v, want an OutOfMemoryError", err)
+	}
+	if err := errors.Join(segment.Unmap(), arena.Close()); err != nil {
+		t.Error(err)
 	}
 	both(t, func(r int) error {
 		o := driver.Send
