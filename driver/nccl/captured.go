@@ -10,8 +10,8 @@ import (
 // captured is a call in a graph. A message has words, and a Send its place and block, for as long as
 // the graph.
 type captured struct {
-	plan    *plan
-	outgoing outgoing
+	plan   *plan
+	staged outgoing
 	// ready and through are those of its ends, or nil.
 	ready, through *word
 	// last is the end of the latest launch, or nil.
@@ -23,11 +23,11 @@ func (c *communicator) recordMessage(s *stream, p *plan) error {
 	k := &captured{plan: p}
 	if p.Operation == driver.Send {
 		var err error
-		if k.outgoing, err = c.stage(p); err != nil {
+		if k.staged, err = c.stage(p); err != nil {
 			return err
 		}
 		// Nobody has to take anything before the first launch.
-		atomic.StoreUint32(&c.marksTo(p.Root).taken[k.outgoing.place], 1)
+		atomic.StoreUint32(&c.marksTo(p.Root).taken[k.staged.place], 1)
 	}
 	s.capture.add(k)
 	if err := c.device.do(func() error { return k.record(s) }); err != nil {
@@ -54,14 +54,15 @@ func (k *captured) record(s *stream) (err error) {
 	if err = gpu.StreamWriteValue(on, k.ready.address(), 1); err != nil {
 		return err
 	}
-	word := addressOf(&c.marksTo(k.plan.Root).taken[k.outgoing.place])
+	to := c.messages.outlets[k.plan.Root].mailbox
+	word := to.at(&to.marks(c.cfg.Rank).taken[k.staged.place])
 	if err = take(gpu, word, on); err != nil {
 		return err
 	}
 	if err = gpu.StreamWriteValue(on, k.ready.address(), 0); err != nil {
 		return err
 	}
-	return c.fill(k.plan, k.outgoing, on)
+	return c.fill(k.plan, k.staged, on)
 }
 
 // launch numbers a message of a launch, and tells the peer of it or waits for it. s.mu and c.mu are
@@ -81,8 +82,8 @@ func (k *captured) launch(s *stream) (*end, error) {
 	e.ready, e.through, e.captured = k.ready, k.through, true
 	c.noteMessage(s, p)
 	if p.Operation == driver.Send {
-		e.taken = &c.marksTo(p.Root).taken[k.outgoing.place]
-		c.tell(e, k.outgoing, 1)
+		e.taken = &c.marksTo(p.Root).taken[k.staged.place]
+		c.tell(e, k.staged, 1)
 		return e, nil
 	}
 	e.before, k.last = k.last, e
@@ -114,7 +115,7 @@ func (k *captured) release(ended bool) {
 	m.mu.Unlock()
 	if k.plan.Operation == driver.Send && !m.closed {
 		out := &m.outlets[k.plan.Root]
-		out.outgoing = append(out.outgoing, k.outgoing)
+		out.staged = append(out.staged, k.staged)
 		c.reclaim(out, true)
 	}
 }

@@ -179,7 +179,7 @@ func (c *communicator) carry(e *end) error {
 	err := c.device.do(func() (err error) {
 		gpu := c.device.cuda
 		if *on == 0 {
-			if *on, err = gpu.StreamCreate(true); err != nil {
+			if *on, err = gpu.StreamCreateForemost(); err != nil {
 				return err
 			}
 		}

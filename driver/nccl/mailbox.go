@@ -68,8 +68,8 @@ type bell struct {
 type mailbox struct {
 	memory *sys.Mapping
 	ranks  int
-	// pinned is the part that the GPU has been given.
-	pinned uintptr
+	// pinned is the part that the GPU has been given, and device where the GPU finds it.
+	pinned, device uintptr
 }
 
 func mailboxBytes(ranks int) int64 {
@@ -92,8 +92,10 @@ func (m *mailbox) box(from int) *box {
 	return (*box)(unsafe.Add(m.memory.Base(), at))
 }
 
-// addressOf is where a GPU finds a word of a mailbox.
-func addressOf(word *uint32) uintptr { return uintptr(unsafe.Pointer(word)) }
+// at is where the GPU finds a word that it has been given.
+func (m *mailbox) at(word *uint32) uintptr {
+	return m.device + uintptr(unsafe.Pointer(word)) - m.pinned
+}
 
 // ring wakes the rank of the mailbox.
 func (b *bell) ring() {
@@ -124,7 +126,8 @@ func (m *mailbox) pin(d *Device, first, ranks int) error {
 		return fmt.Errorf("giving the GPU memory of the host for messages: %w", err)
 	}
 	m.pinned = at
-	return nil
+	m.device, err = d.cuda.MemHostDevice(at)
+	return err
 }
 
 // close gives the mailbox back. No GPU writes to it any more from here.

@@ -145,7 +145,7 @@ func (c *communicator) differs(s *stream, err error) error {
 func (c *communicator) await(e *end, on cuda.Stream) error {
 	gpu := c.device.cuda
 	if e.direct {
-		word := addressOf(&c.messages.own.marks(e.letter.source).full[e.letter.place])
+		word := c.messages.own.at(&c.messages.own.marks(e.letter.source).full[e.letter.place])
 		if err := take(gpu, word, on); err != nil {
 			return err
 		}
@@ -182,7 +182,7 @@ func (c *communicator) fetch(e *end, on cuda.Stream) error {
 	if err := move(gpu, e.plan.recv, from, int64(l.bytes), on); err != nil {
 		return err
 	}
-	return gpu.StreamWriteValue(on, addressOf(&m.own.marks(l.source).taken[l.place]), 1)
+	return gpu.StreamWriteValue(on, m.own.at(&m.own.marks(l.source).taken[l.place]), 1)
 }
 
 // take makes a stream wait until a word is 1, and takes it back to 0.

@@ -13,10 +13,10 @@ import (
 
 // outlet is what this rank has for messages to a peer. c.mu guards it.
 type outlet struct {
-	mailbox *mailbox  // the peer's; nil before the first message
-	next    uint64    // places handed out that were never used before
-	free    []uint64  // places that are free again
-	outgoing []outgoing // messages that the peer has not taken, in the order of calls
+	mailbox *mailbox   // the peer's; nil before the first message
+	next    uint64     // places handed out that were never used before
+	free    []uint64   // places that are free again
+	staged  []outgoing // messages that the peer has not taken, in the order of calls
 }
 
 // outgoing is what a message to a peer occupies: its place among the words, and its block.
@@ -55,7 +55,7 @@ func (c *communicator) reclaim(out *outlet, all bool) {
 		out.free = append(out.free, s.place)
 	}
 	if all {
-		out.outgoing = slices.DeleteFunc(out.outgoing, func(s outgoing) bool {
+		out.staged = slices.DeleteFunc(out.staged, func(s outgoing) bool {
 			done := taken(s)
 			if done {
 				give(s)
@@ -65,11 +65,11 @@ func (c *communicator) reclaim(out *outlet, all bool) {
 		return
 	}
 	n := 0
-	for n < len(out.outgoing) && taken(out.outgoing[n]) {
-		give(out.outgoing[n])
+	for n < len(out.staged) && taken(out.staged[n]) {
+		give(out.staged[n])
 		n++
 	}
-	out.outgoing = slices.Delete(out.outgoing, 0, n)
+	out.staged = slices.Delete(out.staged, 0, n)
 }
 
 // stage finds a place and a block for a message. If there are none it waits until peers have taken
@@ -149,7 +149,7 @@ func (c *communicator) reclaimAll() (some bool) {
 	for i := range c.messages.outlets {
 		if out := &c.messages.outlets[i]; out.mailbox != nil {
 			c.reclaim(out, true)
-			some = some || len(out.outgoing) > 0
+			some = some || len(out.staged) > 0
 		}
 	}
 	return some
@@ -166,11 +166,11 @@ func rest(turn int) {
 // thread of the device.
 func (c *communicator) fill(p *plan, st outgoing, on cuda.Stream) error {
 	gpu := c.device.cuda
-	marks := c.marksTo(p.Root)
+	to := c.messages.outlets[p.Root].mailbox
 	if err := move(gpu, c.messages.staging.address(st.block), p.send, p.bytes(), on); err != nil {
 		return err
 	}
-	return gpu.StreamWriteValue(on, addressOf(&marks.full[st.place]), 1)
+	return gpu.StreamWriteValue(on, to.at(&to.marks(c.cfg.Rank).full[st.place]), 1)
 }
 
 // tell tells the peer of a message. c.mu is held.
@@ -207,7 +207,7 @@ func (c *communicator) send(s *stream, p *plan) error {
 		return c.unqueued(s, p, err)
 	}
 	out := &c.messages.outlets[p.Root]
-	out.outgoing = append(out.outgoing, st)
+	out.staged = append(out.staged, st)
 	c.tell(e, st, 0)
 	return nil
 }
