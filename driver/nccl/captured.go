@@ -7,8 +7,8 @@ import (
 	"symmem/driver"
 )
 
-// captured is a call in a graph. A message has words, and a Send its place and block, for as long as
-// the graph.
+// captured is a call in a graph. A message has words, and a Send its place and block, for as long
+// as the graph.
 type captured struct {
 	plan   *plan
 	staged outgoing

@@ -118,8 +118,8 @@ func (c *communicator) deliverable() (ready []*end, told, more bool, err error) 
 	return ready, told, m.running, err
 }
 
-// deliversNow reports whether a message is there, its stream waits for it, and no other one has to be
-// copied before. m.mu is held.
+// deliversNow reports whether a message is there, its stream waits for it, and no other one has to
+// be copied before. m.mu is held.
 func (c *communicator) deliversNow(e *end) (can bool, err error) {
 	l := e.letter
 	if l == nil || e.ready == nil || e.ready.value() != 1 ||
@@ -240,8 +240,8 @@ func (c *communicator) withdrawMailbox() error {
 	return err
 }
 
-// closeMessages gives everything back, unless a stream has yet to come past a message: then it stays
-// for as long as the process.
+// closeMessages gives everything back, unless a stream has yet to come past a message: then it
+// stays for as long as the process.
 func (c *communicator) closeMessages() error {
 	c.stopMessages()
 	m := &c.messages

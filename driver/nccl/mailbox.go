@@ -16,8 +16,8 @@ import (
 
 // A mailbox is memory of the host in which a rank is told of messages. The ranks of its group write
 // to it, and so do their GPUs: a GPU that has put a message into the memory of its sender, and one
-// that has copied it from there, say so in words of the mailbox. So processors see how far a message
-// is without asking a GPU, and end the waits of streams by a store.
+// that has copied it from there, say so in words of the mailbox. So processors see how far a
+// message is without asking a GPU, and end the waits of streams by a store.
 //
 // The messages themselves stay in device memory: see staging.
 

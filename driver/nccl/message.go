@@ -23,12 +23,12 @@ import (
 // the call: the stream is free at once. A Recv belongs to the message that package message says. If
 // that has been told of at the call, the stream itself waits for it and copies it. Else the stream
 // waits for a word, and a goroutine of the group has it copied on a stream of its own, once the
-// message is there and the stream waits: what is queued there never waits for anything, so no message
-// waits for another one.
+// message is there and the stream waits: what is queued there never waits for anything, so no
+// message waits for another one.
 //
-// The values of words are constants, so that captured messages can be replayed: what changes is told
-// at the launch. A captured Send has its own memory, and waits in a replay until the message of the
-// replay before was copied.
+// The values of words are constants, so that captured messages can be replayed: what changes is
+// told at the launch. A captured Send has its own memory, and waits in a replay until the message
+// of the replay before was copied.
 
 // end is one end of a message that is under way.
 type end struct {
@@ -202,7 +202,8 @@ func (m *messages) forget(gone func(*end) bool) {
 	m.open = slices.DeleteFunc(m.open, gone)
 }
 
-// waits reports whether the stream of a message is known to wait for it, and since when. m.mu is held.
+// waits reports whether the stream of a message is known to wait for it, and since when. m.mu is
+// held.
 func (e *end) waits() bool {
 	if e.handled || e.ready == nil || e.ready.value() != 1 {
 		return false
@@ -252,8 +253,8 @@ func (c *communicator) unfilled(e *end) bool {
 		atomic.LoadUint32(&c.messages.own.marks(e.letter.source).full[e.letter.place]) == 0
 }
 
-// examineUntold asks why a message may never come, or, for a Send of a graph, why the one before may
-// never be taken.
+// examineUntold asks why a message may never come, or, for a Send of a graph, why the one before
+// may never be taken.
 func (c *communicator) examineUntold(e *end) error {
 	m := &c.messages
 	doing := func() string { return c.describe(e.plan, e.Number) }
@@ -304,9 +305,9 @@ func (c *communicator) describe(p *plan, number uint64) string {
 		p.Tag, preposition, peer, c.cfg.Name())
 }
 
-// releaseMessages ends the waits of messages that will not come. It is called again and again, since
-// a graph that is launched several times waits as often. A Recv whose copy is queued is left alone:
-// its stream goes on behind that.
+// releaseMessages ends the waits of messages that will not come. It is called again and again,
+// since a graph that is launched several times waits as often. A Recv whose copy is queued is left
+// alone: its stream goes on behind that.
 func (c *communicator) releaseMessages() {
 	m := &c.messages
 	m.mu.Lock()

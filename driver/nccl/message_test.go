@@ -82,7 +82,8 @@ func TestAMessageThatDiffersLeavesWhatComesBeforeIt(t *testing.T) {
 	if err := receiver.stream.Synchronize(t.Context()); !errors.As(err, &differ) {
 		t.Errorf("got %v, want a MismatchError", err)
 	}
-	if got := p.read(t, 1, 0, bytes); slices.ContainsFunc(got, func(b byte) bool { return b != 0xa5 }) {
+	written := func(b byte) bool { return b != 0xa5 }
+	if slices.ContainsFunc(p.read(t, 1, 0, bytes), written) {
 		t.Error("the buffer was written")
 	}
 	_ = sender.stream.Synchronize(t.Context()) // which tells that the group has failed
@@ -122,7 +123,8 @@ func TestReplaysOfASendMayBeAheadOfTheirReceives(t *testing.T) {
 			t.Errorf("message %d begins with %x", i+1, got[i*size:][:8])
 		}
 	}
-	if err := errors.Join(p[0].stream.Synchronize(t.Context()), sends.Close(), recvs.Close()); err != nil {
+	err := errors.Join(p[0].stream.Synchronize(t.Context()), sends.Close(), recvs.Close())
+	if err != nil {
 		t.Error(err)
 	}
 	p.closeAll(t)

@@ -36,8 +36,8 @@ func (c *communicator) takeLetter(l *letter) error {
 	m := &c.messages
 	if l.tag > driver.MaxTag || l.number == 0 || l.place >= boxPlaces || l.bytes > 1<<62 ||
 		l.bytes > 0 && (l.segment == 0 || l.offset > l.size || l.bytes > l.size-l.offset) {
-		return fmt.Errorf("rank %d of the world tells of message %d with tag %d of %d bytes in group %s, "+
-			"which cannot be", c.cfg.Ranks[l.source], l.number, l.tag, l.bytes, c.cfg.Name())
+		return fmt.Errorf("rank %d of the world tells of message %d with tag %d of %d bytes in group "+
+			"%s, which cannot be", c.cfg.Ranks[l.source], l.number, l.tag, l.bytes, c.cfg.Name())
 	}
 	if at := (spot{l.source, l.place}); l.again != 0 {
 		l.before, m.repeated[at] = m.repeated[at], l
@@ -140,8 +140,8 @@ func (c *communicator) differs(s *stream, err error) error {
 	return err
 }
 
-// await queues the wait for a message, and its copy if it is direct. It is called on a thread of the
-// device.
+// await queues the wait for a message, and its copy if it is direct. It is called on a thread of
+// the device.
 func (c *communicator) await(e *end, on cuda.Stream) error {
 	gpu := c.device.cuda
 	if e.direct {

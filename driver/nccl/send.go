@@ -155,10 +155,14 @@ func (c *communicator) reclaimAll() (some bool) {
 	return some
 }
 
+// brief is how many looks are taken without a pause.
+const brief = 20
+
 // rest passes the time between two looks at words that GPUs write.
 func rest(turn int) {
-	if turn > 20 {
-		time.Sleep(min(nap, time.Duration(turn-20)*time.Microsecond))
+	if turn > brief {
+		pause := min(nap, time.Duration(turn-brief)*time.Microsecond)
+		time.Sleep(pause)
 	}
 }
 
@@ -189,7 +193,8 @@ func (c *communicator) tell(e *end, st outgoing, again uint64) {
 	to.bell().ring()
 }
 
-// send queues a Send, whose stream goes on whether or not the peer receives. s.mu and c.mu are held.
+// send queues a Send, whose stream goes on whether or not the peer receives. s.mu and c.mu are
+// held.
 func (c *communicator) send(s *stream, p *plan) error {
 	st, err := c.stage(p)
 	if errors.Is(err, driver.ErrOutOfMemory) {

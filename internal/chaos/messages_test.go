@@ -79,7 +79,8 @@ func TestMessages(t *testing.T) {
 	}}.meet(t)
 }
 
-// TestMessagesOnAGPU does the same on the GPU backend, as TestUnevenOnAGPU does, among 2 to 4 ranks.
+// TestMessagesOnAGPU does the same on the GPU backend, as TestUnevenOnAGPU does, among 2 to 4
+// ranks.
 func TestMessagesOnAGPU(t *testing.T) {
 	env, err := gpu()
 	if errors.Is(err, symmem.ErrUnsupported) {

@@ -7,15 +7,16 @@ import (
 	"symmem/internal/message"
 )
 
-// Messages is what a Plane can do besides if its ranks are on one machine: it counts the messages of
-// its rank, and knows what a message that does not come is waiting for. The data moves elsewhere, as
-// that of collectives does. Compare also compares the counts of all ranks, in strict groups.
+// Messages is what a Plane can do besides if its ranks are on one machine: it counts the messages
+// of its rank, and knows what a message that does not come is waiting for. The data moves
+// elsewhere, as that of collectives does. Compare also compares the counts of all ranks, in strict
+// groups.
 type Messages interface {
 	driver.MessageCounts
 	// Count numbers a Send or Recv at its call. Calls with one peer are made one at a time.
 	Count(call *driver.Call) Message
-	// Absent says why a message for which this rank waits since a given time may never come, or nil:
-	// a RankLostError, TimeoutError, StrayError or PeerError. It warns of ranks that are late. The peer
+	// Absent says why a message for which this rank waits since a given time may never come, or nil: a
+	// RankLostError, TimeoutError, StrayError or PeerError. It warns of ranks that are late. The peer
 	// may be AnySource.
 	Absent(peer int, since time.Time, doing func() string) error
 	// Lost reports whether the process of a rank of the group has ended.
@@ -41,7 +42,8 @@ type End struct {
 // Differ compares the two ends of a message, of which the given call receives, and check reports
 // whether digests are compared. The number is that of the message.
 func Differ(
-	g *driver.GroupConfig, sent, received End, call *driver.Call, source int, number uint64, check bool,
+	g *driver.GroupConfig, sent, received End, call *driver.Call, source int, number uint64,
+	check bool,
 ) error {
 	ends := driver.MessageEnds{
 		From: g.Ranks[source], To: g.Ranks[g.Rank], Tag: call.Tag, Number: number,
@@ -67,10 +69,12 @@ type Awaited struct {
 	Number      uint64
 }
 
-// Unmatched says which messages end with a group: those that have come and that nobody has received,
-// receives that have none, and what ranks that have left did not take. It is nil if there are none.
+// Unmatched says which messages end with a group: those that have come and that nobody has
+// received, receives that have none, and what ranks that have left did not take. It is nil if there
+// are none.
 func Unmatched(
-	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []Awaited, untaken []driver.MessageEnds,
+	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []Awaited,
+	untaken []driver.MessageEnds,
 ) error {
 	e := &driver.MessageError{Fault: driver.MessagesUnmatched, Group: g.Name(), Ends: untaken}
 	me := g.Ranks[g.Rank]
