@@ -42,6 +42,21 @@ func (p *plane) Absent(peer int, since time.Time, doing func() string) error {
 	return p.trouble(context.Background(), w)
 }
 
+// Past reports whether a rank, or all others, have called more collectives.
+func (p *plane) Past(peer int, collectives uint64) bool {
+	if p.enter() != nil {
+		return false
+	}
+	defer p.leave()
+	from := []int{peer}
+	if peer == driver.AnySource {
+		from = p.everybodyElse()
+	}
+	return !slices.ContainsFunc(from, func(r int) bool {
+		return spin.LoadAcquire64(&p.blocks[r].board.submitted) <= collectives
+	})
+}
+
 // Lost reports whether the process of a rank has ended.
 func (p *plane) Lost(peer int) bool {
 	return slices.Contains(p.lostPeers(), peer)

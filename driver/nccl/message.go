@@ -258,7 +258,15 @@ func (c *communicator) unfilled(e *end) bool {
 func (c *communicator) examineUntold(e *end) error {
 	m := &c.messages
 	doing := func() string { return c.describe(e.plan, e.Number) }
-	err := m.known.Absent(e.plan.Root, e.since, doing)
+	var err error
+	if c.cfg.Strict && e.taken == nil && m.known.Past(e.plan.Root, e.After) {
+		err = &driver.MessageError{
+			Fault: driver.MessagesUnmatched, Group: c.cfg.Name(), Sequence: e.After + 1,
+			Ends: c.MessagesBefore(e.After + 1),
+		}
+	} else {
+		err = m.known.Absent(e.plan.Root, e.since, doing)
+	}
 	if err == nil || e.taken != nil {
 		return err
 	}

@@ -19,6 +19,9 @@ type Messages interface {
 	// RankLostError, TimeoutError, StrayError or PeerError. It warns of ranks that are late. The peer
 	// may be AnySource.
 	Absent(peer int, since time.Time, doing func() string) error
+	// Past reports whether a rank of the group, or all others for AnySource, have called more
+	// collectives than that. What they had told of messages before can be read then.
+	Past(peer int, collectives uint64) bool
 	// Lost reports whether the process of a rank of the group has ended.
 	Lost(peer int) bool
 }
