@@ -2,6 +2,7 @@ package nccl
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 
 	"symmem/driver"
@@ -23,8 +24,10 @@ func (c *communicator) recordMessage(s *stream, p *plan) error {
 	k := &captured{plan: p}
 	if p.Operation == driver.Send {
 		var err error
-		if k.staged, err = c.stage(p); err != nil {
-			return err
+		if k.staged, err = c.stage(p); errors.Is(err, driver.ErrOutOfMemory) {
+			return err // before anything has happened
+		} else if err != nil {
+			return c.breakOff(p, err)
 		}
 		// Nobody has to take anything before the first launch.
 		atomic.StoreUint32(&c.marksTo(p.Root).taken[k.staged.place], 1)
@@ -51,15 +54,9 @@ func (k *captured) record(s *stream) (err error) {
 		}
 		return take(gpu, k.through.address(), on)
 	}
-	if err = gpu.StreamWriteValue(on, k.ready.address(), 1); err != nil {
-		return err
-	}
 	to := c.messages.outlets[k.plan.Root].mailbox
 	word := to.at(&to.marks(c.cfg.Rank).taken[k.staged.place])
-	if err = take(gpu, word, on); err != nil {
-		return err
-	}
-	if err = gpu.StreamWriteValue(on, k.ready.address(), 0); err != nil {
+	if err = c.takeShown(k.ready, word, on); err != nil {
 		return err
 	}
 	return c.fill(k.plan, k.staged, on)

@@ -37,8 +37,8 @@ type end struct {
 	check bool
 	// done is recorded behind the work.
 	done *event
-	// ready is 1 while the stream waits for through to be 1; nil if it does not. For a Send of a graph
-	// through is nil: it waits for the mark of its place.
+	// ready is 1 while the stream waits, or nil if it never does. It waits for through to be 1; where
+	// that is nil, for a mark: a direct Recv for that of its message, and a Send of a graph for taken.
 	ready, through *word
 	// captured tells that the words are a graph's.
 	captured bool
@@ -189,7 +189,10 @@ func (m *messages) prune() {
 			return false
 		}
 		if !e.captured && e.ready != nil {
-			e.done.device.words.put(e.ready, e.through)
+			e.done.device.words.put(e.ready)
+			if e.through != nil {
+				e.done.device.words.put(e.through)
+			}
 			e.ready = nil
 		}
 		return true
@@ -205,7 +208,7 @@ func (m *messages) forget(gone func(*end) bool) {
 // waits reports whether the stream of a message is known to wait for it, and since when. m.mu is
 // held.
 func (e *end) waits() bool {
-	if e.handled || e.ready == nil || e.ready.value() != 1 {
+	if e.handled && !e.direct || e.ready == nil || e.ready.value() != 1 {
 		return false
 	}
 	if e.since.IsZero() {
@@ -223,77 +226,59 @@ func (c *communicator) examineMessages() error {
 	m.mu.Lock()
 	m.prune()
 	err := c.readMail()
-	var untold, told []*end
+	var waiting []*end
 	for _, e := range m.all {
-		switch {
-		case e.taken != nil && e.waits() && atomic.LoadUint32(e.taken) == 0,
-			e.plan.Operation == driver.Recv && e.letter == nil && e.waits():
-			untold = append(untold, e)
-		case c.unfilled(e):
-			told = append(told, e)
+		if c.lacks(e) {
+			waiting = append(waiting, e)
 		}
 	}
 	m.mu.Unlock()
-	for _, e := range untold {
+	for _, e := range waiting {
 		if err == nil {
-			err = c.examineUntold(e)
-		}
-	}
-	for _, e := range told {
-		if err == nil {
-			err = c.examineTold(e)
+			err = c.examineMessage(e)
 		}
 	}
 	return err
 }
 
-// unfilled reports whether a message that this rank was told of has yet to come. m.mu is held.
-func (c *communicator) unfilled(e *end) bool {
-	return e.letter != nil && c.messages.own != nil && (e.direct || !e.handled) &&
-		atomic.LoadUint32(&c.messages.own.marks(e.letter.source).full[e.letter.place]) == 0
+// lacks reports whether a stream waits for a message that is not there, or, for a Send of a graph,
+// for its place. m.mu is held.
+func (c *communicator) lacks(e *end) bool {
+	switch {
+	case c.messages.own == nil || !e.waits():
+		return false
+	case e.taken != nil:
+		return atomic.LoadUint32(e.taken) == 0
+	}
+	return e.letter == nil ||
+		atomic.LoadUint32(&c.messages.own.marks(e.source).full[e.letter.place]) == 0
 }
 
-// examineUntold asks why a message may never come, or, for a Send of a graph, why the one before
+// examineMessage asks why a message may never come, or, for a Send of a graph, why the one before
 // may never be taken.
-func (c *communicator) examineUntold(e *end) error {
-	m := &c.messages
-	doing := func() string { return c.describe(e.plan, e.Number) }
+func (c *communicator) examineMessage(e *end) error {
+	m, p := &c.messages, e.plan
 	var err error
-	if c.cfg.Strict && e.taken == nil && m.known.Past(e.plan.Root, e.After) {
+	if c.cfg.Strict && e.taken == nil && m.known.Past(p.Root, e.After) {
 		err = &driver.MessageError{
 			Fault: driver.MessagesUnmatched, Group: c.cfg.Name(), Sequence: e.After + 1,
 			Ends: c.MessagesBefore(e.After + 1),
 		}
 	} else {
-		err = m.known.Absent(e.plan.Root, e.since, doing)
+		err = m.known.Absent(p.Root, e.since, func() string { return c.describe(p, e.Number) })
 	}
-	if err == nil || e.taken != nil {
-		return err
+	if err == nil {
+		return nil
 	}
-	// What the rank has told before it ended or left is there by now.
+	// What the rank has told and done before it came to that is seen by now.
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if failed := c.readMail(); failed != nil || e.letter != nil {
+	failed := c.readMail()
+	var unmatched *driver.MessageError
+	if failed != nil || !c.lacks(e) || errors.As(err, &unmatched) && e.letter != nil {
 		return failed
 	}
 	return err
-}
-
-// examineTold asks whether the rank is lost that has told of a message and has not sent it.
-func (c *communicator) examineTold(e *end) error {
-	m, source := &c.messages, e.source
-	if !m.known.Lost(source) {
-		return nil
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !c.unfilled(e) {
-		return nil
-	}
-	return &driver.RankLostError{
-		Ranks: []int{c.cfg.Ranks[source]}, Doing: c.describe(e.plan, e.Number),
-		Members: c.cfg.Ranks,
-	}
 }
 
 // describe names a message for error messages; the number is 0 if it has none.

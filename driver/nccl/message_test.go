@@ -277,16 +277,21 @@ func TestAbortsInTheMiddleOfMessagesEndThem(t *testing.T) {
 	var p pairOfRanks
 	p.open(t, 20*time.Second)
 	for round := range 10 {
+		var graphs [2]driver.Graph
+		calls := func(r int) error {
+			at := p[r].segment.Address()
+			return errors.Join(p.message(r, driver.Send, at, 100, 0),
+				p.message(r, driver.Recv, at+1024, 100, 0))
+		}
 		both(t, func(r int) error {
 			if err := p.connect(t.Context(), r, fmt.Sprint("round ", round)); err != nil {
 				return err
 			}
-			at := p[r].segment.Address()
-			calls := func() error {
-				return errors.Join(p.message(r, driver.Send, at, 100, 0),
-					p.message(r, driver.Recv, at+1024, 100, 0))
-			}
-			g := p.capture(t, r, calls)
+			graphs[r] = p.capture(t, r, func() error { return calls(r) })
+			return nil
+		})
+		both(t, func(r int) error {
+			g := graphs[r]
 			defer func() {
 				if err := g.Close(); err != nil {
 					t.Errorf("rank %d: closing the graph: %v", r, err)
@@ -300,7 +305,7 @@ func TestAbortsInTheMiddleOfMessagesEndThem(t *testing.T) {
 				}
 				err := g.Launch(p[r].stream)
 				if err == nil && i%2 == 0 {
-					err = calls()
+					err = calls(r)
 				}
 				if err == nil && i%3 == 0 {
 					err = p[r].stream.Synchronize(ctx)
@@ -313,4 +318,44 @@ func TestAbortsInTheMiddleOfMessagesEndThem(t *testing.T) {
 		})
 	}
 	p.closeAll(t)
+}
+
+// TestARecvWhoseSendDoesNotComeToItsTurnNamesTheSender: the Send was called, but its stream has
+// other work. A Recv that waits for this rank's own work is not late.
+func TestARecvWhoseSendDoesNotComeToItsTurnNamesTheSender(t *testing.T) {
+	needDevices(t, 2)
+	for _, direct := range []bool{false, true} {
+		var p pairOfRanks
+		p.open(t, time.Second)
+		at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
+		both(t, func(r int) error {
+			if !direct {
+				return nil // the first message never is
+			}
+			o := driver.Send
+			if r == 0 {
+				o = driver.Recv
+			}
+			return errors.Join(p.message(r, o, at[r], 8, 0), p[r].stream.Synchronize(t.Context()))
+		})
+		sending, receiving := make(chan struct{}), make(chan struct{})
+		err := errors.Join(
+			p[1].stream.Host(func() { <-sending }),
+			p.message(1, driver.Send, at[1], 8, 0),
+			p[0].stream.Host(func() { <-receiving }),
+			p.message(0, driver.Recv, at[0], 8, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-p[0].group.Failed():
+			t.Errorf("direct %v: the group fails over its own work: %v", direct, p[0].group.Cause())
+		case <-time.After(1500 * time.Millisecond):
+		}
+		close(receiving)
+		wantLate(t, p[0].stream.Synchronize(t.Context()))
+		close(sending)
+		_ = p[1].stream.Synchronize(t.Context())
+		p.closeAll(t)
+	}
 }

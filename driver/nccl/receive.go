@@ -144,16 +144,19 @@ func (c *communicator) differs(s *stream, err error) error {
 // the device.
 func (c *communicator) await(e *end, on cuda.Stream) error {
 	gpu := c.device.cuda
-	if e.direct {
-		word := c.messages.own.at(&c.messages.own.marks(e.letter.source).full[e.letter.place])
-		if err := take(gpu, word, on); err != nil {
-			return err
-		}
-		return c.fetch(e, on)
-	}
 	ready, err := c.device.words.take(gpu)
 	if err != nil {
 		return err
+	}
+	if e.direct {
+		c.messages.mu.Lock()
+		e.ready = ready
+		c.messages.mu.Unlock()
+		word := c.messages.own.at(&c.messages.own.marks(e.letter.source).full[e.letter.place])
+		if err := c.takeShown(ready, word, on); err != nil {
+			return err
+		}
+		return c.fetch(e, on)
 	}
 	through, err := c.device.words.take(gpu)
 	if err != nil {
@@ -183,6 +186,19 @@ func (c *communicator) fetch(e *end, on cuda.Stream) error {
 		return err
 	}
 	return gpu.StreamWriteValue(on, m.own.at(&m.own.marks(l.source).taken[l.place]), 1)
+}
+
+// takeShown is take, with a word that is 1 meanwhile.
+func (c *communicator) takeShown(ready *word, word uintptr, on cuda.Stream) error {
+	gpu := c.device.cuda
+	err := gpu.StreamWriteValue(on, ready.address(), 1)
+	if err == nil {
+		err = take(gpu, word, on)
+	}
+	if err == nil {
+		err = gpu.StreamWriteValue(on, ready.address(), 0)
+	}
+	return err
 }
 
 // take makes a stream wait until a word is 1, and takes it back to 0.
