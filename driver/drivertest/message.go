@@ -15,6 +15,7 @@ var messageContracts = []contract{
 	{"a message is received only into a buffer of its size", proveSizes},
 	{"tags set messages apart", proveTags},
 	{"a Recv from any source takes the messages of all, and says whose", proveAnySource},
+	{"a Recv from any source does not wait for a Send that has yet to come", proveAnyOfThose},
 	{"what is unmatched when a group closes is an error", proveUnmatchedClose},
 	{"in strict groups a forgotten Recv is found at the next collective", proveForgotten},
 	{"in strict groups a Recv whose Send is left out does not wait for it", proveMissingSend},
@@ -319,6 +320,29 @@ func (b *bench) receiveNumbers(r *rank, messages int) error {
 		next[source]++
 	}
 	return nil
+}
+
+// proveAnyOfThose has rank 1 call its Send first, on a stream that goes on only when rank 0 has the
+// message of rank 2.
+func proveAnyOfThose(t *testing.T, h Harness) {
+	needMessages(t, h)
+	b := newBench(t, h, 3, 1<<20, options{check: true})
+	first := b.ranks[1]
+	g, err := first.hold(first.stream)
+	must(t, err)
+	must(t, first.queue(first.group, first.stream, letter(driver.Send, 0, 3, b.send[1], 0, 4)))
+	other := b.ranks[2]
+	must(t, other.launch(other.group, other.stream, letter(driver.Send, 0, 3, b.send[2], 0, 4)))
+	for _, want := range []int{2, 1} {
+		source, r := -1, b.ranks[0]
+		call := letter(driver.Recv, driver.AnySource, 3, b.recv[0], 0, 4)
+		call.Arrived = func(from int) { source = from }
+		must(t, r.launch(r.group, r.stream, call))
+		if source != want {
+			t.Errorf("the message is of rank %d, want %d", source, want)
+		}
+		g.open()
+	}
 }
 
 // proveUnmatchedClose closes a group in which a message was not received, in both orders.

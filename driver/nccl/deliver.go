@@ -114,6 +114,7 @@ func (c *communicator) deliverable() (ready []*end, told, more bool, err error) 
 	}
 	clear(m.open[len(rest):])
 	m.open = rest
+	told = told || m.anywhere > 0 && len(m.told) > 0
 	m.running = len(rest) > 0 || len(ready) > 0
 	return ready, told, m.running, err
 }
@@ -123,7 +124,7 @@ func (c *communicator) deliverable() (ready []*end, told, more bool, err error) 
 func (c *communicator) deliversNow(e *end) (can bool, err error) {
 	l := e.letter
 	if l == nil || e.ready == nil || e.ready.value() != 1 ||
-		e.before != nil && !e.before.handled || l.before != nil && !l.before.handled ||
+		e.before != nil && !e.before.handled || !l.next() ||
 		atomic.LoadUint32(&c.messages.own.marks(l.source).full[l.place]) != 1 {
 		return false, nil
 	}

@@ -77,6 +77,10 @@ type messages struct {
 	// were not told of; both guarded by mu.
 	letters  map[address]*letter
 	expected map[address]*end
+	// told are those that no Recv had when this rank was told of them, and that the matcher does not
+	// know; anywhere is how many receives from any source have none. Both guarded by mu.
+	told     []*letter
+	anywhere int
 	repeated map[spot]*letter     // the latest message of a place that a graph uses; guarded by mu
 	lent     map[spot]*lentMemory // segments of peers; guarded by mu
 	open     []*end               // receives whose copies are not queued; guarded by mu
@@ -108,6 +112,11 @@ type letter struct {
 	before  *letter
 	handled bool
 }
+
+func (l *letter) address() address { return address{l.source, int(l.tag), l.number} }
+
+// next reports whether the marks of the letter's place are those of its message.
+func (l *letter) next() bool { return l.before == nil || l.before.handled }
 
 // openMessages makes messages possible where the ranks are on one machine.
 func (c *communicator) openMessages() error {
@@ -259,7 +268,10 @@ func (c *communicator) lacks(e *end) bool {
 func (c *communicator) examineMessage(e *end) error {
 	m, p := &c.messages, e.plan
 	var err error
-	if c.cfg.Strict && e.taken == nil && m.known.Past(p.Root, e.After) {
+	m.mu.Lock()
+	settled := e.taken == nil && c.cfg.Strict && e.letter == nil && !c.mayArrive(e)
+	m.mu.Unlock()
+	if settled && m.known.Past(p.Root, e.After) {
 		err = &driver.MessageError{
 			Fault: driver.MessagesUnmatched, Group: c.cfg.Name(), Sequence: e.After + 1,
 			Ends: c.MessagesBefore(e.After + 1),
@@ -275,7 +287,8 @@ func (c *communicator) examineMessage(e *end) error {
 	defer m.mu.Unlock()
 	failed := c.readMail()
 	var unmatched *driver.MessageError
-	if failed != nil || !c.lacks(e) || errors.As(err, &unmatched) && e.letter != nil {
+	if failed != nil || !c.lacks(e) ||
+		errors.As(err, &unmatched) && (e.letter != nil || c.mayArrive(e)) {
 		return failed
 	}
 	return err
@@ -350,7 +363,7 @@ func (c *communicator) errUnmatched() error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := c.readMail(); err != nil {
+	if err := errors.Join(c.readMail(), c.arrive(true)); err != nil {
 		return err
 	}
 	atomic.StoreUint32(&m.own.bell().left, 1)

@@ -3,6 +3,8 @@ package nccl
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 
 	"symmem/driver"
 	"symmem/internal/control"
@@ -28,7 +30,43 @@ func (c *communicator) readMail() (err error) {
 			}
 		}
 	}
+	if m.anywhere > 0 && err == nil {
+		err = c.arrive(false)
+	}
 	return err
+}
+
+// arrive tells the matcher of the messages that are there by now, in the order in which this rank
+// was told of them, or, with all, of those that have yet to come, too. Receives from any source
+// take what is there: a message that is not may never come before they have another one. m.mu is
+// held.
+func (c *communicator) arrive(all bool) error {
+	m := &c.messages
+	told := m.told
+	m.told = nil
+	var errs []error
+	for _, l := range told {
+		if m.letters[l.address()] != l {
+			continue // a Recv has it
+		}
+		if !all && (!l.next() || atomic.LoadUint32(&m.own.marks(l.source).full[l.place]) != 1) {
+			m.told = append(m.told, l)
+			continue
+		}
+		errs = append(errs, c.hand(m.matcher.Arrive(message.Arrival{
+			Source: l.source, Tag: int(l.tag), Number: l.number, Segment: c.part(l.after),
+		})))
+	}
+	return errors.Join(errs...)
+}
+
+// mayArrive reports whether this rank was told of a message that a Recv from any source may get.
+// m.mu is held.
+func (c *communicator) mayArrive(e *end) bool {
+	return slices.ContainsFunc(c.messages.told, func(l *letter) bool {
+		return int(l.tag) == e.plan.Tag && c.part(l.after) == c.part(e.After) &&
+			c.messages.letters[l.address()] == l
+	})
 }
 
 // takeLetter takes notice of a message. m.mu is held.
@@ -42,16 +80,17 @@ func (c *communicator) takeLetter(l *letter) error {
 	if at := (spot{l.source, l.place}); l.again != 0 {
 		l.before, m.repeated[at] = m.repeated[at], l
 	}
-	at := address{l.source, int(l.tag), l.number}
-	m.letters[at] = l
-	err := c.hand(m.matcher.Arrive(message.Arrival{
-		Source: l.source, Tag: at.tag, Number: at.number, Segment: c.part(l.after),
-	}))
-	if e := m.expected[at]; e != nil {
-		delete(m.expected, at)
-		return errors.Join(err, c.match(e))
+	m.letters[l.address()] = l
+	if e := m.expected[l.address()]; e != nil {
+		delete(m.expected, l.address())
+		return c.match(e)
 	}
-	return err
+	if m.told = append(m.told, l); len(m.told) > 2*len(m.letters)+boxPlaces {
+		m.told = slices.DeleteFunc(m.told, func(l *letter) bool {
+			return m.letters[l.address()] != l
+		})
+	}
+	return nil
 }
 
 // part is what the matcher knows of a message that was called behind so many collectives.
@@ -64,10 +103,14 @@ func (c *communicator) part(after uint64) uint64 {
 
 // hand tells receives which messages are theirs. m.mu is held.
 func (c *communicator) hand(claims []message.Claim[*end]) error {
+	m := &c.messages
 	var errs []error
-	for _, claim := range claims {
+	for _, claim := range slices.Clone(claims) {
 		e := claim.Receive
 		e.source, e.number, e.claimed = claim.Source, claim.Number, true
+		if e.plan.Root == driver.AnySource {
+			m.anywhere--
+		}
 		errs = append(errs, c.match(e))
 	}
 	return errors.Join(errs...)
@@ -96,6 +139,9 @@ func (c *communicator) post(e *end, direct bool) error {
 	m, p := &c.messages, e.plan
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if p.Root == driver.AnySource {
+		m.anywhere++
+	}
 	err := errors.Join(
 		c.readMail(), // so that what this rank was told of counts
 		c.hand(m.matcher.Post(e, p.Tag, p.Root, c.part(e.After))))
