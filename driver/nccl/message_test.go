@@ -287,6 +287,12 @@ func TestAbortsInTheMiddleOfMessagesEndThem(t *testing.T) {
 			if err := p.connect(t.Context(), r, fmt.Sprint("round ", round)); err != nil {
 				return err
 			}
+			// The stream of the round before may still tell of the group of that.
+			_ = p[r].stream.Close()
+			var err error
+			if p[r].stream, err = p[r].device.NewStream(); err != nil {
+				return err
+			}
 			graphs[r] = p.capture(t, r, func() error { return calls(r) })
 			return nil
 		})
@@ -312,11 +318,19 @@ func TestAbortsInTheMiddleOfMessagesEndThem(t *testing.T) {
 				}
 				if err != nil {
 					_ = p[r].stream.Synchronize(ctx)
+					if p[r].group.Cause() == nil {
+						return fmt.Errorf("rank %d, turn %d of round %d: the group goes on after %w", r, i, round,
+							err)
+					}
 					return ctx.Err()
 				}
 			}
 		})
 	}
+	both(t, func(r int) error {
+		_ = p[r].stream.Close() // which may tell of the last round
+		return nil
+	})
 	p.closeAll(t)
 }
 
