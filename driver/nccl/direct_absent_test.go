@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -60,14 +61,20 @@ func TestAbortEndsKernelsThatAreToCome(t *testing.T) {
 // abort has one rank give up after so many calls that another does not come to.
 func (w *team) abort(count int64, calls int) {
 	w.t.Helper()
+	var launching sync.WaitGroup // the calls of all ranks that make them
+	launching.Add(len(w.mates) - 1)
 	w.desert(count, func(m *mate, p *power) error {
+		var errs []error
 		for range calls {
-			if err := p.raise(m.group, m.stream, driver.PathDirect); err != nil {
-				return err
-			}
+			errs = append(errs, p.raise(m.group, m.stream, driver.PathDirect))
+		}
+		launching.Done()
+		if err := errors.Join(errs...); err != nil {
+			return err
 		}
 		want := driver.ErrFault
 		if m.rank == 0 {
+			launching.Wait()
 			m.group.Abort(errGivenUp)
 			want = errGivenUp
 		}
