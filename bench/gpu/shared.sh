@@ -16,6 +16,8 @@ CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d)
 CUDA_MPS_LOG_DIRECTORY=$CUDA_MPS_PIPE_DIRECTORY
 export CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
 export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$((100 / RANKS))
+# Streams that share a queue wait for each other; MPS has 96 of them for all its clients.
+export CUDA_DEVICE_MAX_CONNECTIONS=$((64 / RANKS))
 nvidia-cuda-mps-control -d
 trap 'echo quit | nvidia-cuda-mps-control' EXIT
 

@@ -56,8 +56,10 @@ func newBudget(d *Device, ranks, processors int) budget {
 const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
-	// glances is how many yields pass between two looks for trouble.
-	glances = 64
+	// glances is how many yields pass between two looks for trouble. Where each of them costs a slice
+	// of the processor that is much time, so it is looked at after fewer of them, glance apart.
+	glances, fewGlances = 64, 8
+	glance              = 5 * uint64(time.Millisecond)
 )
 
 // waiting describes a slow wait: every block's word must reach want, or, if it is set, ready must
@@ -97,15 +99,17 @@ func (c *communicator) linger(ctx context.Context, w *waiting) error {
 	}
 	c.publishWait(w, begin)
 	defer c.concealWait(w)
+	looked := begin
 	for turn := 0; ; turn++ {
 		if len(c.missing(w)) == 0 {
 			return nil
 		}
 		if turn < c.budget.yields {
 			c.device.yield()
-			if turn%glances != 0 {
+			if turn%glances != 0 && (turn%fewGlances != 0 || sys.Monotonic()-looked < glance) {
 				continue
 			}
+			looked = sys.Monotonic()
 		} else {
 			if turn == c.budget.yields && w.collective == 0 {
 				wakePoller()

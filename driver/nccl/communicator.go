@@ -193,7 +193,10 @@ func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
 		var o outcome
 		o.err = c.device.do(func() (err error) {
 			o.handle, err = c.device.nccl.CommInitRank(len(c.cfg.Ranks), c.cfg.Rank, id, nccl.Config{})
-			return err
+			if err != nil || len(c.cfg.Ranks) == 1 || !firstSums {
+				return err
+			}
+			return c.device.firstSum(o.handle, gone)
 		})
 		select {
 		case done <- o:
@@ -219,6 +222,41 @@ func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
 		}
 	}
 }
+
+// firstSum has NCCL do what it leaves to the first collective of a communicator: that waits for all
+// streams of the GPU and for the other ranks, so it would never end while a stream waits for a
+// message that another rank sends behind its own first collective. It is called on a thread of the
+// device, and given up when gone is closed.
+func (d *Device) firstSum(handle nccl.Comm, gone <-chan struct{}) error {
+	at, err := d.scratch.address(d)
+	if err != nil {
+		return err
+	}
+	on, err := d.cuda.StreamCreate(true)
+	if err != nil {
+		return err
+	}
+	call := d.anywhere.nccl.AllReduce(at, at, 1, nccl.Uint8, nccl.Sum, handle)
+	err = call.On(on)
+	for done := false; !done && err == nil; {
+		if done, err = d.cuda.StreamQuery(on); done || err != nil {
+			break
+		}
+		select {
+		case <-gone:
+			return errors.New("nobody waits for the group any more")
+		case <-time.After(firstSumLook):
+		}
+	}
+	return errors.Join(err, d.cuda.StreamDestroy(on))
+}
+
+// firstSums is false in tests of calls that wait for a rank themselves, as the first all-to-all of a
+// communicator does still.
+var firstSums = true
+
+// firstSumLook is how often firstSum looks.
+const firstSumLook = 50 * time.Microsecond
 
 // overdue says why a context has ended during a wait for NCCL, which does not tell who is missing.
 func overdue(ctx context.Context, doing string, begin time.Time) error {

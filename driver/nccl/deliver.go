@@ -176,18 +176,12 @@ func (c *communicator) carry(e *end) error {
 	if arrived := e.plan.Arrived; arrived != nil {
 		arrived(e.source)
 	}
-	on := &c.messages.carriers[e.source%len(c.messages.carriers)]
+	on := c.messages.carriers[e.source%len(c.messages.carriers)]
 	err := c.device.do(func() (err error) {
-		gpu := c.device.cuda
-		if *on == 0 {
-			if *on, err = gpu.StreamCreateForemost(); err != nil {
-				return err
-			}
-		}
-		if err = c.fetch(e, *on); err != nil {
+		if err = c.fetch(e, on); err != nil {
 			return err
 		}
-		return gpu.StreamWriteValue(*on, e.through.address(), 1)
+		return c.device.cuda.StreamWriteValue(on, e.through.address(), 1)
 	})
 	if err != nil {
 		c.messages.mu.Lock()

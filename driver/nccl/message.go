@@ -133,7 +133,15 @@ func (c *communicator) openMessages() error {
 		return err
 	}
 	m.known = known
-	return nil
+	// Now, since CUDA may wait for streams to make one, which may wait for messages.
+	return c.device.do(func() (err error) {
+		for i := range m.carriers {
+			if m.carriers[i], err = c.device.cuda.StreamCreateForemost(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // newEnd counts a message at its call. c.mu is held.

@@ -62,7 +62,7 @@ const (
 	// stopRest is how long the ranks work on after the stop.
 	stopRest = 200 * time.Millisecond
 	// stopWarn is Options.WarnAfter.
-	stopWarn = 300 * time.Millisecond
+	stopWarn = 200 * time.Millisecond
 )
 
 // stopLine is what a rank writes: that it may be stopped, or how it ended.
