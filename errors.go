@@ -141,6 +141,7 @@ const (
 	MessagesUnmatched = driver.MessagesUnmatched
 	MessagesOutOfStep = driver.MessagesOutOfStep
 	MessagesDiffer    = driver.MessagesDiffer
+	MessageTagsDiffer = driver.MessageTagsDiffer
 	SplitsDiffer      = driver.SplitsDiffer
 )
 

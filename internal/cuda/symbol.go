@@ -42,9 +42,7 @@ const (
 	memFreeHost
 	memHostRegister
 	memHostUnregister
-	memHostGetDevicePointer
 	streamCreate
-	streamCreateWithPriority
 	streamDestroy
 	streamQuery
 	streamSynchronize
@@ -128,9 +126,7 @@ var names = [functions]string{
 	memFreeHost:                     "cuMemFreeHost",
 	memHostRegister:                 "cuMemHostRegister_v2",
 	memHostUnregister:               "cuMemHostUnregister",
-	memHostGetDevicePointer:         "cuMemHostGetDevicePointer_v2",
 	streamCreate:                    "cuStreamCreate",
-	streamCreateWithPriority:        "cuStreamCreateWithPriority",
 	streamDestroy:                   "cuStreamDestroy_v2",
 	streamQuery:                     "cuStreamQuery",
 	streamSynchronize:               "cuStreamSynchronize",

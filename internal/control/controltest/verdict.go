@@ -67,9 +67,9 @@ func proveFailedIsNamed(t *testing.T, join Join) {
 func proveFollowerIsNotNamed(t *testing.T, join Join) {
 	inAllWays(t, join, 3, func(t *testing.T, w *world) {
 		_ = w.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
+		awaitForsaken(w.planes[0]) // before it hears of the rank that follows
 		awaitForsaken(w.planes[2])
 		wantError(t, "the rank that follows", waits["a wait for work"](w.planes[2]), driver.ErrFault)
-		awaitForsaken(w.planes[0])
 	}, func(t *testing.T, err error) { wantPeer(t, err, ranksOf(3)[1]) })
 }
 
