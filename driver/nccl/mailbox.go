@@ -27,7 +27,7 @@ import (
 //	        receiver takes it back to 0 before it empties the slot
 //	credit  in the sender's memory: the receiver writes 1 when the slot is empty, the sender takes
 //	        it back to 0 before it fills the slot
-//	ready   in the receiver's memory, with the check on: 1 while its stream waits for the slot
+//	ready   in the receiver's memory: 1 while its stream waits for the slot
 //
 // Whoever waits for a word waits in memory of its own GPU. All values are constants of the message,
 // so captured messages can be replayed. With the check on, the tag stands for the digest of the
@@ -220,12 +220,9 @@ func (m *mailboxes) receive(p *plan, tag uint32, on cuda.Stream) error {
 	})
 }
 
-// await makes a stream wait until a slot is full. With the check on others can see that it waits.
+// await makes a stream wait until a slot is full. The host can see that it waits.
 func await(gpu *cuda.Driver, own *mailbox, from, slot int, tag uint32, on cuda.Stream) error {
 	full, ready := own.full(from, slot), own.ready(from, slot)
-	if tag == unchecked {
-		return take(gpu, full, tag, on)
-	}
 	err := gpu.StreamWriteValue(on, ready, 1)
 	if err == nil {
 		err = take(gpu, full, tag, on)
