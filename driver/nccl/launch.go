@@ -40,7 +40,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 			err = s.refuse(c, c.breakOff(prepared, err))
 		}
 	} else {
-		err = s.refuse(c, c.forsaken(prepared))
+		err = s.refuse(c, c.afterPeerFault(prepared))
 	}
 	c.mu.Unlock()
 	s.mu.Unlock()
@@ -126,7 +126,7 @@ func (c *communicator) admit(s *stream, p *plan) error {
 	} else {
 		var ok bool
 		if ticket, ok = c.plane.TrySubmit(); !ok {
-			return c.forsaken(p)
+			return c.afterPeerFault(p)
 		}
 	}
 	c.note(s, p, ticket)
@@ -176,17 +176,18 @@ func (c *communicator) goesOn(p *plan, ticket uint64) error {
 	if err := c.differing(&p.Call, ticket); err != nil {
 		return c.plane.Fail(err) // which may be why the peer has failed
 	}
-	return c.forsakenAt(p, ticket)
+	return c.afterPeerFaultAt(p, ticket)
 }
 
-// forsaken is forsakenAt for a call that has no ticket.
-func (c *communicator) forsaken(p *plan) error {
+// afterPeerFault is afterPeerFaultAt for a call that has no ticket.
+func (c *communicator) afterPeerFault(p *plan) error {
 	ticket, _ := c.history.last()
-	return c.forsakenAt(p, ticket+1)
+	return c.afterPeerFaultAt(p, ticket+1)
 }
 
-// forsakenAt fails the communicator after a peer has failed, and says why this rank cannot go on.
-func (c *communicator) forsakenAt(p *plan, ticket uint64) error {
+// afterPeerFaultAt fails the communicator after a peer has failed, and says why this rank cannot go
+// on.
+func (c *communicator) afterPeerFaultAt(p *plan, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil {
 		return err
 	}
@@ -231,7 +232,7 @@ func (c *communicator) breakOff(p *plan, err error) error {
 		return cause // by which NCCL's call was ended, too
 	}
 	if c.plane.Forsaken() {
-		return c.forsaken(p) // a peer that has failed has no mailbox any more
+		return c.afterPeerFault(p) // a peer that has failed has no mailbox any more
 	}
 	return c.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, c.cfg.Name(), err))
 }

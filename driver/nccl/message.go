@@ -76,7 +76,7 @@ func tagOf(p *plan, check bool) uint32 {
 // offer shows this rank's end of a message to the peer. s.mu and c.mu are held.
 func (c *communicator) offer(s *stream, p *plan) (*message, error) {
 	if c.plane.Forsaken() {
-		return nil, c.forsaken(p)
+		return nil, c.afterPeerFault(p)
 	}
 	if err := c.plane.Cause(); err != nil {
 		return nil, err
