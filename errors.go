@@ -141,7 +141,6 @@ const (
 	MessagesUnmatched = driver.MessagesUnmatched
 	MessagesOutOfStep = driver.MessagesOutOfStep
 	MessagesDiffer    = driver.MessagesDiffer
-	MessageTagsDiffer = driver.MessageTagsDiffer
 	SplitsDiffer      = driver.SplitsDiffer
 )
 

@@ -22,8 +22,11 @@ const (
 // where messages are in order with collectives (Options.UnorderedMessages) a forgotten one is found
 // at the next collective.
 //
-// On GPUs messages go through mailboxes, in the order of the calls of a pair, whatever the tags: a
-// message that meets a Recv for another tag is a MessageError, and AnySource is ErrUnsupported.
+// On GPUs, which need to be of one machine for that, each message waits in memory of the sender's
+// GPU: a Send that finds none is ErrOutOfMemory, and sends nothing. Of a pair 1024 messages may be
+// under way; the next Send waits until one is received. A Send in a graph has its memory for as
+// long as the graph, so in a replay its stream waits until the message of the replay before was
+// received.
 
 // SendTagged sends count elements to a peer of the group, which calls RecvTagged with the same tag,
 // from 0 to MaxTag.

@@ -9,30 +9,57 @@ import (
 	"symmem"
 )
 
-func onHost() symmem.Options {
-	return symmem.Options{Backend: "host", Path: symmem.PathPlain, Tuning: symmem.BuiltInTuning}
+// plainly has collectives take the plain path.
+func plainly() symmem.Options {
+	return symmem.Options{
+		Path: symmem.PathPlain, Tuning: symmem.BuiltInTuning, Check: symmem.CheckEvery,
+	}
+}
+
+// ints makes a buffer that holds some numbers. All ranks call it alike.
+func (r *rank) ints(p *symmem.Pool, x ...int32) symmem.Memory {
+	r.t.Helper()
+	m, err := r.alloc(p, int64(4*len(x))).Memory().Slice(0, int64(4*len(x)))
+	r.ok(err)
+	r.ok(r.DefaultStream().Copy(m, symmem.Host(x)))
+	r.synchronize()
+	return m
+}
+
+// intsIn returns the numbers that a buffer holds.
+func (r *rank) intsIn(m symmem.Memory, n int) []int32 {
+	r.t.Helper()
+	x := make([]int32, n)
+	m, err := m.Slice(0, int64(4*n))
+	r.ok(err)
+	r.ok(r.DefaultStream().Copy(symmem.Host(x), m))
+	r.synchronize()
+	return x
 }
 
 func TestMessagesHaveTagsAndSources(t *testing.T) {
-	together(t, 3, onHost(), func(r *rank) {
+	together(t, 3, plainly(), func(r *rank) {
 		g, s := r.World(), r.DefaultStream()
+		x := r.ints(r.pool(), int32(r.Rank()), 0, 0, 0)
 		if r.Rank() > 0 {
-			x := []int32{int32(r.Rank())}
 			for _, tag := range []int{symmem.MaxTag, 0} {
-				r.ok(g.SendTagged(r.ctx, symmem.Host(x), 1, symmem.Int32, 0, tag, s))
+				r.ok(g.SendTagged(r.ctx, x, 1, symmem.Int32, 0, tag, s))
 			}
 			r.ok(s.Synchronize(r.ctx))
 			return
 		}
-		got, sources := make([]int32, 4), make([]int, 4)
-		for i := range got {
+		sources := make([]int, 4)
+		for i := range sources {
+			at, err := x.Slice(int64(4*i), 4)
+			r.ok(err)
 			r.ok(g.Do(r.ctx, symmem.Call{
 				Operation: symmem.OpRecv, Type: symmem.Int32, Root: symmem.AnySource,
-				Tag: i / 2 * symmem.MaxTag, Count: 1, Recv: symmem.Host(got[i : i+1]),
+				Tag: i / 2 * symmem.MaxTag, Count: 1, Recv: at,
 				Arrived: func(source int) { sources[i] = source },
 			}, s))
 		}
 		r.ok(s.Synchronize(r.ctx))
+		got := r.intsIn(x, 4)
 		for i := range got {
 			if int(got[i]) != sources[i] || got[i^1] != 3-got[i] {
 				r.failf("got %v from %v", got, sources)
@@ -42,7 +69,7 @@ func TestMessagesHaveTagsAndSources(t *testing.T) {
 }
 
 func TestMessagesThatNoRankCouldSendAreRefused(t *testing.T) {
-	together(t, 2, onHost(), func(r *rank) {
+	together(t, 2, plainly(), func(r *rank) {
 		g, x := r.World(), symmem.Host(make([]int32, 4))
 		splits := symmem.Contiguous([]int64{1, 1}, []int64{1, 1})
 		for what, c := range map[string]symmem.Call{
@@ -67,7 +94,8 @@ func TestMessagesThatNoRankCouldSendAreRefused(t *testing.T) {
 // of its own, and a collective. Ranks may leave a call out. It returns what it fails with.
 func stepsWithMessages(r *rank, leaveOut func(step, rank int) bool) error {
 	g, s := r.World(), r.DefaultStream()
-	x, y, last := make([]int32, 100), make([]int32, 10), r.Size()-1
+	p, last := r.pool(), r.Size()-1
+	x, y := r.ints(p, make([]int32, 100)...), r.ints(p, make([]int32, 10)...)
 	own, err := r.NewStream()
 	r.ok(err)
 	defer func() { _ = own.Synchronize(r.ctx) }() // it fails as the group does
@@ -75,12 +103,12 @@ func stepsWithMessages(r *rank, leaveOut func(step, rank int) bool) error {
 		switch {
 		case leaveOut(step, r.Rank()):
 		case r.Rank() == 0:
-			err = g.SendTagged(r.ctx, symmem.Host(x), 100, symmem.Int32, last, 5, own)
+			err = g.SendTagged(r.ctx, x, 100, symmem.Int32, last, 5, own)
 		case r.Rank() == last:
-			err = g.RecvTagged(r.ctx, symmem.Host(x), 100, symmem.Int32, 0, 5, own)
+			err = g.RecvTagged(r.ctx, x, 100, symmem.Int32, 0, 5, own)
 		}
 		if err == nil {
-			err = g.AllReduce(r.ctx, symmem.Host(y), symmem.Host(y), 10, symmem.Int32,
+			err = g.AllReduce(r.ctx, y, y, 10, symmem.Int32,
 				symmem.Max, s)
 		}
 		if err = errors.Join(err, s.Synchronize(r.ctx)); err != nil {
@@ -98,7 +126,7 @@ func TestAForgottenMessageIsFoundAtTheNextCollective(t *testing.T) {
 				want.Sent, want.Received = 1, 2
 			}
 			var errs [3]error
-			together(t, 3, onHost(), func(r *rank) {
+			together(t, 3, plainly(), func(r *rank) {
 				_ = stepsWithMessages(r, func(step, rank int) bool {
 					return step == 1 && rank == forgetful
 				})
@@ -119,31 +147,31 @@ func TestAForgottenMessageIsFoundAtTheNextCollective(t *testing.T) {
 }
 
 func TestUnorderedMessagesMayPassCollectives(t *testing.T) {
-	o := onHost()
+	o := plainly()
 	o.UnorderedMessages = true
 	together(t, 2, o, func(r *rank) {
-		g, s, x := r.World(), r.DefaultStream(), []int32{int32(7 - r.Rank())}
+		g, s, x := r.World(), r.DefaultStream(), r.ints(r.pool(), int32(7-r.Rank()))
 		if r.Rank() == 0 {
-			r.ok(g.Send(r.ctx, symmem.Host(x), 1, symmem.Int32, 1, s))
+			r.ok(g.Send(r.ctx, x, 1, symmem.Int32, 1, s))
 		}
 		r.ok(g.Barrier(r.ctx, s))
 		r.ok(g.Barrier(r.ctx, s))
 		if r.Rank() == 1 {
-			r.ok(g.Recv(r.ctx, symmem.Host(x), 1, symmem.Int32, 0, s))
+			r.ok(g.Recv(r.ctx, x, 1, symmem.Int32, 0, s))
 		}
 		r.ok(s.Synchronize(r.ctx))
-		if x[0] != 7 {
-			r.failf("got %d", x[0])
+		if got := r.intsIn(x, 1)[0]; got != 7 {
+			r.failf("got %d", got)
 		}
 	})
 }
 
 func TestAMessageThatNobodyReceivesIsAnErrorOfTheClose(t *testing.T) {
-	together(t, 2, onHost(), func(r *rank) {
+	together(t, 2, plainly(), func(r *rank) {
 		g, err := r.Join(r.ctx, "leaving", []int{0, 1})
 		r.ok(err)
+		x := r.ints(r.pool(), 1)
 		if r.Rank() == 0 {
-			x := symmem.Host([]int32{1})
 			r.ok(g.SendTagged(r.ctx, x, 1, symmem.Int32, 1, 3, nil))
 			r.ok(r.DefaultStream().Synchronize(r.ctx))
 		}

@@ -24,9 +24,6 @@ const (
 	MessagesOutOfStep MessageFault = "out of step"
 	// MessagesDiffer is a message whose ends have different sizes. The numbers of ends are bytes.
 	MessagesDiffer MessageFault = "sizes differ"
-	// MessageTagsDiffer is a message that meets a Recv for another tag, where the backend takes the
-	// messages of a pair in their order. The numbers of ends are tags.
-	MessageTagsDiffer MessageFault = "tags differ"
 	// SplitsDiffer is an AllToAllV in which one rank sends another number of elements than the other
 	// expects. The numbers of ends are elements.
 	SplitsDiffer MessageFault = "splits differ"
@@ -111,8 +108,6 @@ func (m MessageEnds) describe(fault MessageFault) string {
 	case MessagesOutOfStep:
 		return fmt.Sprintf("%s: sent after %d collectives and received after %d", pair, m.Sent,
 			m.Received)
-	case MessageTagsDiffer:
-		return fmt.Sprintf("%s: sent with tag %d and received with tag %d", pair, m.Sent, m.Received)
 	case SplitsDiffer:
 		return fmt.Sprintf("from %s: %d elements are sent and %d are expected", pair, m.Sent,
 			m.Received)

@@ -494,9 +494,8 @@ int symmem_all_to_all_v(uint64_t group, size_t ranks, const int64_t *send_counts
  * unless symmem_open was told "ordered_messages". What is unmatched when a group closes is
  * SYMMEM_ERR_DIVERGENCE, and so are two ends of different sizes.
  *
- * On GPUs, which need to be of one machine for that, the messages of a pair are taken in the order of
- * the calls whatever their tags: a receive for another tag is SYMMEM_ERR_DIVERGENCE, and
- * SYMMEM_ANY_SOURCE is SYMMEM_ERR_UNSUPPORTED. */
+ * On GPUs, which need to be of one machine for that, a message waits in memory of the sender's GPU,
+ * and a send that finds none is SYMMEM_ERR_OUT_OF_MEMORY. */
 int symmem_send(uint64_t group, int64_t count, int type, int peer, int tag, const void *send,
                 uint64_t stream);
 

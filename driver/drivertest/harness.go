@@ -24,11 +24,6 @@ type Harness struct {
 	// Unordered tells that reductions combine ranks in an order of the backend's own. Tests then
 	// use numbers whose sums and products are exact in every order.
 	Unordered bool
-	// InOrder tells that the messages of a pair are taken in the order of their calls: tags are
-	// compared and do not set messages apart, no Recv is from any source, a Send of more than a
-	// mailbox holds keeps its stream until it is received, and Close does not tell of what is
-	// unmatched.
-	InOrder bool
 	// Slow tells that a call costs much more here than elsewhere, as on a GPU of software. Of the
 	// trials of all types and counts a third is made then: every count, with every third type.
 	Slow bool

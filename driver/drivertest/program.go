@@ -33,9 +33,6 @@ func proveRandomMessages(t *testing.T, h Harness) {
 			if p.bytes = draw.Int64N(2000); draw.IntN(6) == 0 {
 				p.bytes = draw.Int64N(60 << 10)
 			}
-			if h.InOrder {
-				p.tag = 0
-			}
 			program[i] = p
 		}
 		b := newBench(t, h, n, 8<<20, options{check: round != 1})

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"symmem/driver"
+	"symmem/internal/control"
 	"symmem/internal/message"
 	"symmem/internal/ranked"
 	"symmem/internal/reduce"
@@ -179,25 +180,12 @@ func (r *receive) detach() {
 // fits compares the two ends of a message whose first frame has come.
 func (r *receive) fits(p *parcel) bool {
 	h := &p.header
-	ends := driver.MessageEnds{
-		From: r.c.cfg.Ranks[r.source], To: r.c.cfg.Ranks[r.c.cfg.Rank], Tag: r.plan.Tag,
-		Number: r.number,
+	sent := control.End{Digest: h.digest, After: h.after, Bytes: h.total}
+	received := control.End{
+		Digest: r.plan.Digest, After: r.after, Bytes: uint64(r.plan.bytes),
 	}
-	e := &driver.MessageError{Group: r.c.cfg.Name()}
-	switch {
-	case r.c.cfg.Strict && h.after != r.after:
-		e.Fault, ends.Sent, ends.Received = driver.MessagesOutOfStep, h.after, r.after
-	case r.check && h.digest != r.plan.Digest:
-		r.err = r.c.cfg.Mismatch(r.number, &r.plan.Call, r.source)
-		return false
-	case h.total != uint64(r.plan.bytes):
-		e.Fault, ends.Sent, ends.Received = driver.MessagesDiffer, h.total, uint64(r.plan.bytes)
-	default:
-		return true
-	}
-	e.Ends = []driver.MessageEnds{ends}
-	r.err = e
-	return false
+	r.err = control.Differ(&r.c.cfg, sent, received, &r.plan.Call, r.source, r.number, r.check)
+	return r.err == nil
 }
 
 // waiting describes the wait for the next frame. Ranks that have left are not waited for by a Recv

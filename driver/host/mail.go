@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/control"
 	"symmem/internal/message"
 	"symmem/internal/ranked"
 	"symmem/internal/spin"
@@ -99,11 +100,8 @@ func (s *stream) message(p *plan) error {
 func (m *mail) newSend(l letter) *send {
 	p := l.plan
 	m.mu.Lock()
-	number := m.sent.Count(message.Key{Peer: p.Root, Tag: p.Tag}, l.after, l.c.done())
+	number := m.count(l.c, &p.Call, l.after, l.c.done())
 	m.mu.Unlock()
-	if l.c.cfg.Strict {
-		m.balance.Add(message.Weight(p.Root, p.Tag))
-	}
 	return &send{letter: l, out: &m.outlets[p.Root], number: number, data: pointer(p.Send)}
 }
 
@@ -112,14 +110,24 @@ func (m *mail) newReceive(l letter) *receive {
 	p := l.plan
 	r := &receive{letter: l}
 	m.mu.Lock()
-	m.awaited.Count(message.Key{Peer: p.Root, Tag: p.Tag}, l.after, l.c.done())
+	m.count(l.c, &p.Call, l.after, l.c.done())
 	m.open[r] = struct{}{}
 	claimed(m.matcher.Post(r, p.Tag, p.Root, l.c.segment(l.after)))
 	m.mu.Unlock()
-	if l.c.cfg.Strict {
-		m.balance.Add(-message.Weight(l.c.cfg.Rank, p.Tag))
-	}
 	return r
+}
+
+// count numbers a message that is called after so many collectives, of which some are done. mu is
+// held.
+func (m *mail) count(c *communicator, call *driver.Call, after, done uint64) (number uint64) {
+	tally, weight := &m.sent, message.Weight(call.Root, call.Tag)
+	if call.Operation == driver.Recv {
+		tally, weight = &m.awaited, -message.Weight(c.cfg.Rank, call.Tag)
+	}
+	if c.cfg.Strict {
+		m.balance.Add(weight)
+	}
+	return tally.Count(message.Key{Peer: call.Root, Tag: call.Tag}, after, done)
 }
 
 // claimed tells receives which messages are theirs. mail.mu is held.
@@ -195,37 +203,27 @@ func (c *communicator) errUnmatched() error {
 		return nil
 	}
 	defer c.leave()
-	e := &driver.MessageError{Fault: driver.MessagesUnmatched, Group: c.cfg.Name()}
 	for source := range c.mail.inlets {
 		if err := c.drain(source, nil); err != nil {
 			return err
 		}
 	}
-	me := c.cfg.Ranks[c.cfg.Rank]
+	var awaited []control.Awaited
 	c.mail.mu.Lock()
-	for _, a := range c.mail.matcher.Unclaimed() {
-		e.Ends = append(e.Ends, driver.MessageEnds{
-			From: c.cfg.Ranks[a.Source], To: me, Tag: a.Tag, Number: a.Number, Sent: 1,
-		})
-	}
+	unclaimed := c.mail.matcher.Unclaimed()
 	for r := range c.mail.open {
-		ends := driver.MessageEnds{
-			From: c.worldOf(r.plan.Root), To: me, Tag: r.plan.Tag, Number: r.number, Received: 1,
-		}
+		a := control.Awaited{Source: r.plan.Root, Tag: r.plan.Tag, Number: r.number}
 		if r.claimed.Load() {
-			ends.From = c.cfg.Ranks[r.source]
+			a.Source = r.source
 		}
-		e.Ends = append(e.Ends, ends)
+		awaited = append(awaited, a)
 	}
 	c.mail.mu.Unlock()
+	var untaken []driver.MessageEnds
 	for peer := range c.mail.outlets {
-		e.Ends = append(e.Ends, c.untaken(peer)...)
+		untaken = append(untaken, c.untaken(peer)...)
 	}
-	if len(e.Ends) == 0 {
-		return nil
-	}
-	e.Sort()
-	return e
+	return control.Unmatched(&c.cfg, unclaimed, awaited, untaken)
 }
 
 // flush waits until what Sends have left in memory of the heap is on its way. The wait for each

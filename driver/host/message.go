@@ -1,106 +1,63 @@
 package host
 
 import (
-	"sync/atomic"
-	"unsafe"
+	"context"
+	"slices"
+	"time"
 
 	"symmem/driver"
 	"symmem/internal/control"
 	"symmem/internal/spin"
+	"symmem/internal/sys"
 )
 
 var _ control.Messages = (*plane)(nil)
 
-// shown is one end of a message, as the other rank can see it.
-type shown struct{ digest, tag, after, _ uint64 }
-
-// shownMessages is how many messages back are known, a power of two.
-const shownMessages = 2048
-
-// shownEnds are the ends of the latest messages of a pair, in the place of frames.
-type shownEnds struct{ sent, received [shownMessages]shown }
-
-var _ [pairFrames*unsafe.Sizeof(frame{}) - unsafe.Sizeof(shownEnds{})]struct{}
-
-// endAt returns where an end of a message is shown, and the word that says up to which number.
-func (p *pair) endAt(o driver.Operation, number uint64) (at *shown, latest *uint64) {
-	ends := (*shownEnds)(unsafe.Pointer(&p.frames))
-	if o == driver.Recv {
-		return &ends.received[number%shownMessages], &p.taken
-	}
-	return &ends.sent[number%shownMessages], &p.posted
+// Count numbers one end of a message. What came before the latest ticket was compared with it, or
+// never will be.
+func (p *plane) Count(call *driver.Call) control.Message {
+	after := spin.LoadAcquire64(&p.submitted)
+	p.mail.mu.Lock()
+	defer p.mail.mu.Unlock()
+	return control.Message{After: after, Number: p.mail.count(p.communicator, call, after, after)}
 }
 
-// mailboxOf finds the mailbox of a message, or nil after Close.
-func (p *plane) mailboxOf(call *driver.Call) *pair {
-	from, to := p.cfg.Rank, call.Root
-	if call.Operation == driver.Recv {
-		from, to = to, from
-	}
-	return pairIn(p.region.Base(), len(p.blocks), from, to)
-}
-
-// showing counts the messages to and from a peer whose ends this rank has shown.
-type showing struct{ sends, receives uint64 }
-
-// Offer shows this rank's end of the next message.
-func (p *plane) Offer(call *driver.Call) control.Message {
-	m := control.Message{After: spin.LoadAcquire64(&p.submitted)}
-	ends := &p.showings[call.Root]
-	if call.Operation == driver.Send {
-		m.Number = atomic.AddUint64(&ends.sends, 1)
-	} else {
-		m.Number = atomic.AddUint64(&ends.receives, 1)
-	}
+// Absent judges the wait for a message as that of this package's own messages.
+func (p *plane) Absent(peer int, since time.Time, doing func() string) error {
 	if p.enter() != nil {
-		return m
+		return nil
 	}
 	defer p.leave()
-	at, latest := p.mailboxOf(call).endAt(call.Operation, m.Number)
-	spin.StoreRelease64(&at.digest, call.Digest)
-	spin.StoreRelease64(&at.tag, uint64(call.Tag))
-	spin.StoreRelease64(&at.after, m.After)
-	// With a fence, so that of two ranks which show theirs and then look, one sees the other's.
-	atomic.StoreUint64(latest, m.Number)
-	return m
-}
-
-// other is the operation of the other end of a message.
-func other(o driver.Operation) driver.Operation {
-	if o == driver.Send {
-		return driver.Recv
+	from := []int{peer}
+	if peer == driver.AnySource {
+		if from = p.present(); len(from) == 0 {
+			from = p.everybodyElse()
+		}
 	}
-	return driver.Send
+	w := &waiting{
+		ready: func() bool { return false }, from: from, doing: doing,
+		timeout: p.device.cfg.Timeout,
+		begin:   sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic()),
+	}
+	return p.trouble(context.Background(), w)
 }
 
-// Answered reports whether the peer has shown its end.
-func (p *plane) Answered(call *driver.Call, number uint64) bool {
+// Past reports whether a rank, or all others, have called more collectives.
+func (p *plane) Past(peer int, collectives uint64) bool {
 	if p.enter() != nil {
 		return false
 	}
 	defer p.leave()
-	_, latest := p.mailboxOf(call).endAt(other(call.Operation), number)
-	return spin.LoadAcquire64(latest) >= number
-}
-
-// Theirs returns what the peer has shown of its end of a message.
-func (p *plane) Theirs(call *driver.Call, number uint64) (theirs control.End, known bool) {
-	if p.enter() != nil {
-		return theirs, false
+	from := []int{peer}
+	if peer == driver.AnySource {
+		from = p.everybodyElse()
 	}
-	defer p.leave()
-	at, latest := p.mailboxOf(call).endAt(other(call.Operation), number)
-	if spin.LoadAcquire64(latest) < number {
-		return theirs, false
-	}
-	theirs = control.End{
-		Digest: spin.LoadAcquire64(&at.digest), Tag: spin.LoadAcquire64(&at.tag),
-		After: spin.LoadAcquire64(&at.after),
-	}
-	return theirs, spin.LoadAcquire64(latest) < number+shownMessages
+	return !slices.ContainsFunc(from, func(r int) bool {
+		return spin.LoadAcquire64(&p.blocks[r].board.submitted) <= collectives
+	})
 }
 
 // Lost reports whether the process of a rank has ended.
 func (p *plane) Lost(peer int) bool {
-	return p.peers[peer] != nil && p.peers[peer].lost.Load()
+	return slices.Contains(p.lostPeers(), peer)
 }

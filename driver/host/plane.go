@@ -26,8 +26,6 @@ type plane struct {
 	// tickets of those peers that had left the group then. Both are guarded by mu.
 	calm  signs
 	final uint64
-	// showings are by group rank.
-	showings []showing
 }
 
 // signs are words of this rank's own that change before a peer is seen to have failed, to have left
@@ -55,9 +53,7 @@ func (d *Device) Join(ctx context.Context, group driver.GroupConfig) (control.Pl
 		return nil, err
 	}
 	c.checking = true
-	return &plane{
-		communicator: c, final: math.MaxUint64, showings: make([]showing, len(group.Ranks)),
-	}, nil
+	return &plane{communicator: c, final: math.MaxUint64}, nil
 }
 
 // Together tells whether ranks of the world are all on the machine of this device, and in the same
@@ -122,7 +118,7 @@ func (p *plane) Compare(ticket uint64, call *driver.Call) error {
 	if err := p.Cause(); err != nil {
 		return err
 	}
-	p.late = p.forsaken()
+	p.late, p.balance = p.forsaken(), p.mail.balance.Load()
 	p.post(call.Digest, nil, 0)
 	if err := p.judge(ticket, call); err != nil {
 		return p.fail(p.blame(err, ticket, call))

@@ -81,13 +81,10 @@ type slot struct {
 	data  [chunkBytes]byte
 }
 
-// pair is the pipe from one rank to another. In a group whose data moves here it carries frames, in
-// one whose data moves elsewhere it shows the ends of messages. The sender writes all of it but
-// taken, which the receiver writes.
+// pair is the pipe from one rank to another. The sender writes all of it but taken.
 type pair struct {
-	// posted and taken are, elsewhere, the numbers of the last message that the sender and the
-	// receiver have shown. Here posted counts the Sends that were called, and taken is the number of
-	// the last frame that the receiver has read.
+	// posted counts the Sends that were called, and taken is the number of the last frame that the
+	// receiver has read.
 	posted uint64
 	_      [lineStride - 8]byte
 	taken  uint64

@@ -58,37 +58,6 @@ func (a *aside) zero(d *Device, address uintptr, bytes int64) error {
 	})
 }
 
-// copy copies memory.
-func (a *aside) copy(d *Device, dst, src uintptr, bytes int64) error {
-	return a.run(d, func(on cuda.Stream) error {
-		if bytes == 0 {
-			return nil
-		}
-		return d.cuda.MemcpyAsync(dst, src, bytes, on)
-	})
-}
-
-// write writes a word, for which streams wait that are to end: it has as long as their kernels.
-func (a *aside) write(d *Device, word uintptr, value uint32) error {
-	return a.runFor(d, endingTime, func(on cuda.Stream) error {
-		return d.cuda.StreamWriteValue(on, word, value)
-	})
-}
-
-// read reads a word, by way of memory that the device can write to.
-func (a *aside) read(d *Device, at uintptr) (uint32, error) {
-	to, err := d.words.take(d.cuda)
-	if err != nil {
-		return 0, err
-	}
-	if err := a.copy(d, to.address(), at, 4); err != nil {
-		return 0, err // the device may write to it later
-	}
-	value := to.value()
-	d.words.put(to)
-	return value, nil
-}
-
 func (a *aside) close(driver *cuda.Driver) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -25,9 +25,16 @@ func TestWorkOfTheDevicesOwnThatDoesNotComeIsLeft(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("work that does not come: %v", err)
 		}
-		value, err := d.aside.read(d, never.address())
-		if value != 0 {
-			t.Errorf("the word is %d before it was written", value)
+		next, err := d.words.take(d.cuda)
+		if err != nil {
+			return err
+		}
+		defer d.words.put(next)
+		err = d.aside.run(d, func(on cuda.Stream) error {
+			return d.cuda.StreamWriteValue(on, next.address(), 1)
+		})
+		if next.value() != 1 {
+			t.Error("the word was not written")
 		}
 		return err
 	})

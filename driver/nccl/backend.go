@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +55,7 @@ func (b Backend) LocalRanks() (int, error) {
 
 func (b Backend) load() (*nccl.Library, error) { return nccl.Load(b.Library) }
 
-// loadDriver opens CUDA, with the variables set that NCCL reads.
+// loadDriver opens CUDA, with the variables set that it and NCCL read.
 func loadDriver() (*cuda.Driver, error) {
 	if err := setDefaults(); err != nil {
 		return nil, err
@@ -62,12 +63,28 @@ func loadDriver() (*cuda.Driver, error) {
 	return cuda.Load()
 }
 
-// setDefaults sets what NCCL reads, once, before any rank of the process is in a library that reads
-// variables: libc's environment has no lock.
+// setDefaults sets what CUDA and NCCL read, once, before any rank of the process is in a library that
+// reads variables: libc's environment has no lock.
 //
 // NCCL makes connections when a communicator is made: made at the first collective, as newer
-// versions do, they would keep a launch waiting for ranks that have not come.
-var setDefaults = sync.OnceValue(func() error { return setDefault("NCCL_RUNTIME_CONNECT", "0") })
+// versions do, they would keep a launch waiting for ranks that have not come. CUDA gets as many
+// queues to the GPU as it can have: streams that share one wait for each other, so a stream that
+// waits for a message may hold up what its sender waits for. On one H100 with 4 ranks, random
+// programs of messages on 3 streams hung with CUDA's own number, and did not with 32. Under MPS, whose
+// clients have 96 queues together, it is left to the user.
+var setDefaults = sync.OnceValue(func() error {
+	err := setDefault("NCCL_RUNTIME_CONNECT", "0")
+	if underMPS() {
+		return err
+	}
+	return errors.Join(err, setDefault("CUDA_DEVICE_MAX_CONNECTIONS", "32"))
+})
+
+// underMPS reports whether this process may be a client of CUDA's Multi-Process Service.
+func underMPS() bool {
+	_, err := os.Stat(cmp.Or(os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), "/tmp/nvidia-mps") + "/control")
+	return err == nil
+}
 
 // setDefault sets a variable unless the user has.
 func setDefault(name, value string) error {

@@ -49,11 +49,10 @@ type communicator struct {
 
 	graphs sync.WaitGroup // open graphs that hold work of this communicator
 
-	windows   map[driver.SegmentKey]*window  // guarded by mu
-	local     map[*segment]nccl.Registration // guarded by mu
-	messages  messages
-	mailboxes mailboxes
-	direct    direct
+	windows  map[driver.SegmentKey]*window  // guarded by mu
+	local    map[*segment]nccl.Registration // guarded by mu
+	messages messages
+	direct   direct
 
 	ending sync.Once
 	// ended is closed when the communicator has failed or is closed, quiet when its kernels have
@@ -121,7 +120,7 @@ func (c *communicator) equip(ctx context.Context, id nccl.UniqueID) error {
 		return err
 	}
 	c.kinds = newSupport(c)
-	if err := c.openMailboxes(); err != nil {
+	if err := c.openMessages(); err != nil {
 		return err
 	}
 	// Known first: so no segment that comes or goes meanwhile is missed.
@@ -194,7 +193,10 @@ func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
 		var o outcome
 		o.err = c.device.do(func() (err error) {
 			o.handle, err = c.device.nccl.CommInitRank(len(c.cfg.Ranks), c.cfg.Rank, id, nccl.Config{})
-			return err
+			if err != nil || len(c.cfg.Ranks) == 1 || !firstSums {
+				return err
+			}
+			return c.device.firstSum(o.handle, gone)
 		})
 		select {
 		case done <- o:
@@ -220,6 +222,41 @@ func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
 		}
 	}
 }
+
+// firstSum has NCCL do what it leaves to the first collective of a communicator: that waits for all
+// streams of the GPU and for the other ranks, so it would never end while a stream waits for a
+// message that another rank sends behind its own first collective. It is called on a thread of the
+// device, and given up when gone is closed.
+func (d *Device) firstSum(handle nccl.Comm, gone <-chan struct{}) error {
+	at, err := d.scratch.address(d)
+	if err != nil {
+		return err
+	}
+	on, err := d.cuda.StreamCreate(true)
+	if err != nil {
+		return err
+	}
+	call := d.anywhere.nccl.AllReduce(at, at, 1, nccl.Uint8, nccl.Sum, handle)
+	err = call.On(on)
+	for done := false; !done && err == nil; {
+		if done, err = d.cuda.StreamQuery(on); done || err != nil {
+			break
+		}
+		select {
+		case <-gone:
+			return errors.New("nobody waits for the group any more")
+		case <-time.After(firstSumLook):
+		}
+	}
+	return errors.Join(err, d.cuda.StreamDestroy(on))
+}
+
+// firstSums is false in tests of calls that wait for a rank themselves, as the first all-to-all of a
+// communicator does still.
+var firstSums = true
+
+// firstSumLook is how often firstSum looks.
+const firstSumLook = 50 * time.Microsecond
 
 // overdue says why a context has ended during a wait for NCCL, which does not tell who is missing.
 func overdue(ctx context.Context, doing string, begin time.Time) error {
@@ -264,9 +301,10 @@ func (c *communicator) discard() error {
 	if c.plane != nil {
 		errs = append(errs, c.plane.Close())
 	}
+	errs = append(errs, c.closeMessages())
 	c.mu.Lock() // a segment may be registering with it
 	defer c.mu.Unlock()
-	errs = append(errs, c.mailboxes.close(), c.direct.exchange.close(c.device))
+	errs = append(errs, c.direct.exchange.close(c.device))
 	if c.handle != 0 && !stuck.Load() {
 		errs = append(errs, c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) }))
 	}
@@ -309,7 +347,7 @@ func (c *communicator) end() {
 			s.blame(c, c.plane.Cause())
 		}
 		close(c.ended)
-		c.tearing = c.mailboxes.withdraw()
+		c.tearing = c.withdrawMailbox()
 		go c.tearDown(working)
 	})
 }
@@ -323,10 +361,11 @@ func (c *communicator) Close() error {
 		// take it for complete.
 		c.plane.Withdraw()
 	}
+	unmatched := c.errUnmatched()
 	err := c.plane.Close()
 	c.end()
 	c.watcher.Wait()
-	return err
+	return errors.Join(unmatched, err)
 }
 
 // finishWork waits for the work of this rank's streams as long as it can be expected to end, and

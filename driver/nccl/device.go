@@ -64,6 +64,7 @@ type Device struct {
 	communicators map[*communicator]struct{} // open ones and those being torn down; guarded by mu
 	graphs        map[*graph]struct{}        // open ones; guarded by mu
 	points        []*point                   // of graphs of other libraries; guarded by mu
+	closers       []func() error             // for the end of the device; guarded by mu
 }
 
 // Info describes the device.
@@ -263,6 +264,13 @@ func (d *Device) Close() error {
 			errs = append(errs, ended)
 		}
 	}
+	d.mu.Lock()
+	closers := d.closers
+	d.closers = nil
+	d.mu.Unlock()
+	for _, end := range closers {
+		errs = append(errs, end())
+	}
 	if d.control != nil {
 		errs = append(errs, d.control.Close())
 		d.control = nil
@@ -291,6 +299,13 @@ func (d *Device) releaseContext() error {
 	}
 	d.retained = false
 	return d.gpu.ReleasePrimary()
+}
+
+// atClose has a function called when the device closes.
+func (d *Device) atClose(end func() error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closers = append(d.closers, end)
 }
 
 // keep keeps a point as long as the device.

@@ -23,6 +23,18 @@
 // lost, late or has failed, it ends NCCL's kernels and blocked calls, and the streams that had such
 // work report the fault.
 //
+// # Messages
+//
+// A Send copies its buffer to memory of the sender (staging), and tells the receiver in memory of
+// the host that both share (mailbox). Its stream never waits, except in replays of a graph. The
+// receiver copies the message from there: on the Recv's own stream, if it was told of it at the
+// call, else on a stream of the group, once a goroutine sees that the message is there and the
+// Recv's stream waits. The words that say so lie in memory of the host, too: GPUs write and await
+// them in stream order, and the goroutine ends the waits of a group that has failed by stores.
+//
+// The data stays in the memory of the GPU that has written it, before it writes the word, so no GPU
+// looks at memory that another one may still be writing: waits need no flush.
+//
 // # Threads
 //
 // CUDA's current context and NCCL's group state belong to an operating system thread. Single calls
@@ -43,7 +55,6 @@
 //	messages.mu
 //	busy.mu
 //	launches.mu
-//	mailboxes.mu
 //	exchange.mu
 //	peers.parting
 //	aside.mu
@@ -60,7 +71,8 @@
 // busy.mu is held when streams are asked whether they are idle, which only tries stream.mu.
 //
 // graph.mu, stream.mu and communicator.mu are held while this rank waits for others: a launch that
-// is compared waits until they have come to it, and a message for the answer that opens a mailbox.
+// is compared waits until they have come to it, and a Send for the answer that opens a mailbox, or
+// until others have taken messages if there is no place for it.
 // A segment that is mapped meanwhile, which NCCL has to be told of, waits for communicator.mu, and
 // with it the allocation that needs the segment. The other locks are not held over such waits.
 package nccl

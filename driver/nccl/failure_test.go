@@ -26,7 +26,7 @@ var failures = []struct{ name, fail, want string }{
 	},
 	{
 		name: "a rank without memory for messages keeps nobody waiting",
-		fail: "cuMemCreate:6", want: "cuMemCreate",
+		fail: "cuMemHostRegister_v2:2", want: "cuMemHostRegister",
 	},
 	{
 		name: "a rank without a window keeps nobody waiting",

@@ -18,11 +18,10 @@ import (
 // States: capturing (a stream writes to it); open; closed.
 type graph struct {
 	device *Device
-	// plans are the collectives and messages in the order of capture; each launch gives them new
-	// tickets and numbers. tags are what the messages were captured with.
-	plans []*plan
-	tags  []uint32
-	// users are the communicators of plans, each once.
+	// calls are the collectives and messages in the order of capture; each launch gives them new
+	// tickets and numbers.
+	calls []*captured
+	// users are the communicators of calls, each once.
 	users []*communicator
 	// before marks the end of what the stream had to do when the capture began; nil if nothing.
 	before *event
@@ -116,16 +115,13 @@ func (s *stream) Capturing() bool {
 	return s.capture != nil
 }
 
-// add notes a collective that NCCL has put into the capture.
-func (g *graph) add(p *plan, tag uint32) {
-	g.plans, g.tags = append(g.plans, p), append(g.tags, tag)
-	for _, c := range g.users {
-		if c == p.c {
-			return
-		}
+// add notes a call that is in the capture.
+func (g *graph) add(k *captured) {
+	g.calls = append(g.calls, k)
+	if c := k.plan.c; !slices.Contains(g.users, c) {
+		g.users = append(g.users, c)
+		c.graphs.Add(1)
 	}
-	g.users = append(g.users, p.c)
-	p.c.graphs.Add(1)
 }
 
 // Launch queues the recorded work on a stream.
@@ -164,16 +160,16 @@ func (s *stream) launchGraph(g *graph) error {
 			return s.refuse(c, err)
 		}
 	}
-	var sent []*message
-	for i, p := range g.plans {
+	var sent []*end
+	for i, k := range g.calls {
+		p := k.plan
 		if p.Operation.PointToPoint() {
-			m, err := p.c.offer(s, p)
+			e, err := k.launch(s)
 			if err != nil {
 				g.breakOff(i, err)
 				return err
 			}
-			m.tag = g.tags[i]
-			sent = append(sent, m)
+			sent = append(sent, e)
 		} else if err := p.c.admit(s, p); err != nil {
 			g.breakOff(i, err)
 			return s.refuse(p.c, err)
@@ -181,7 +177,7 @@ func (s *stream) launchGraph(g *graph) error {
 	}
 	err := s.device.do(func() error { return errors.Join(g.queue(s, sent), s.keepUp()) })
 	if err != nil {
-		g.breakOff(len(g.plans), err)
+		g.breakOff(len(g.calls), err)
 		for _, c := range g.users {
 			s.told(c)
 		}
@@ -190,8 +186,9 @@ func (s *stream) launchGraph(g *graph) error {
 }
 
 // queue gives the graph to CUDA. s.mu is held.
-func (g *graph) queue(s *stream, sent []*message) error {
-	for _, p := range g.plans {
+func (g *graph) queue(s *stream, sent []*end) error {
+	for _, k := range g.calls {
+		p := k.plan
 		if p.kernel == nil {
 			continue
 		}
@@ -199,14 +196,11 @@ func (g *graph) queue(s *stream, sent []*message) error {
 			return err
 		}
 	}
-	if err := s.follow(sent...); err != nil {
-		return err
-	}
 	if err := g.device.cuda.GraphLaunch(g.exec, s.handle); err != nil {
 		return err
 	}
-	for _, m := range sent {
-		if err := m.plan.c.track(s, m); err != nil {
+	for _, e := range sent {
+		if err := e.plan.c.track(s, e); err != nil {
 			return err
 		}
 	}
@@ -218,10 +212,10 @@ func (g *graph) queue(s *stream, sent []*message) error {
 	return nil
 }
 
-// breakOff fails the communicators of the first n plans, which others take for launched.
+// breakOff fails the communicators of the first n calls, which others take for launched.
 func (g *graph) breakOff(n int, err error) {
-	for _, p := range g.plans[:n] {
-		_ = p.c.breakOff(p, err)
+	for _, k := range g.calls[:n] {
+		_ = k.plan.c.breakOff(k.plan, err)
 	}
 }
 
@@ -260,6 +254,11 @@ func (g *graph) Close() error {
 	}
 	if ended == nil {
 		d.words.put(g.words...)
+	}
+	for _, k := range g.calls {
+		if k.plan.Operation.PointToPoint() {
+			k.release(ended == nil)
+		}
 	}
 	for _, c := range g.users {
 		c.graphs.Done()

@@ -103,15 +103,10 @@ func (s *stream) record(p *plan) error {
 		if err := p.c.call(p, s); err != nil {
 			return err
 		}
-		s.capture.add(p, 0)
+		s.capture.add(&captured{plan: p})
 		return nil
 	}
-	tag := tagOf(p, p.c.check.Load())
-	if err := s.device.do(func() error { return p.c.move(p, tag, s.handle) }); err != nil {
-		return p.c.breakOff(p, err) // half a message is in the capture
-	}
-	s.capture.add(p, tag)
-	return nil
+	return p.c.recordMessage(s, p)
 }
 
 // admit gives a collective its ticket and, with the check on, compares it across ranks. s.mu and
@@ -232,7 +227,7 @@ func (c *communicator) breakOff(p *plan, err error) error {
 		return cause // by which NCCL's call was ended, too
 	}
 	if c.plane.Forsaken() {
-		return c.afterPeerFault(p) // a peer that has failed has no mailbox any more
+		return c.afterPeerFault(p) // a peer that has failed hands out no memory any more
 	}
 	return c.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, c.cfg.Name(), err))
 }

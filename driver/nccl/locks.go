@@ -13,7 +13,6 @@ type (
 	messagesMu      struct{}
 	busyMu          struct{}
 	launchesMu      struct{}
-	mailboxesMu     struct{}
 	exchangeMu      struct{}
 	peersParting    struct{}
 	asideMu         struct{}
@@ -56,43 +55,40 @@ func (busyMu) Rank() ranked.Rank { return rankOf(7, "nccl.busy.mu") }
 // Rank is the place of launches.mu.
 func (launchesMu) Rank() ranked.Rank { return rankOf(8, "nccl.launches.mu") }
 
-// Rank is the place of mailboxes.mu.
-func (mailboxesMu) Rank() ranked.Rank { return rankOf(9, "nccl.mailboxes.mu") }
-
 // Rank is the place of exchange.mu.
-func (exchangeMu) Rank() ranked.Rank { return rankOf(10, "nccl.exchange.mu") }
+func (exchangeMu) Rank() ranked.Rank { return rankOf(9, "nccl.exchange.mu") }
 
 // Rank is the place of peers.parting.
-func (peersParting) Rank() ranked.Rank { return rankOf(11, "nccl.peers.parting") }
+func (peersParting) Rank() ranked.Rank { return rankOf(10, "nccl.peers.parting") }
 
 // Rank is the place of aside.mu.
-func (asideMu) Rank() ranked.Rank { return rankOf(12, "nccl.aside.mu") }
+func (asideMu) Rank() ranked.Rank { return rankOf(11, "nccl.aside.mu") }
 
 // Rank is the place of code.mu.
-func (codeMu) Rank() ranked.Rank { return rankOf(13, "nccl.code.mu") }
+func (codeMu) Rank() ranked.Rank { return rankOf(12, "nccl.code.mu") }
 
 // Rank is the place of event.mu.
-func (eventMu) Rank() ranked.Rank { return rankOf(14, "nccl.event.mu") }
+func (eventMu) Rank() ranked.Rank { return rankOf(13, "nccl.event.mu") }
 
 // Rank is the place of eventPool.mu.
-func (eventPoolMu) Rank() ranked.Rank { return rankOf(15, "nccl.eventPool.mu") }
+func (eventPoolMu) Rank() ranked.Rank { return rankOf(14, "nccl.eventPool.mu") }
 
 // Rank is the place of stream.questions.
 func (streamQuestions) Rank() ranked.Rank {
-	return rankOf(16, "nccl.stream.questions")
+	return rankOf(15, "nccl.stream.questions")
 }
 
 // Rank is the place of stream.faults.
-func (streamFaults) Rank() ranked.Rank { return rankOf(17, "nccl.stream.faults") }
+func (streamFaults) Rank() ranked.Rank { return rankOf(16, "nccl.stream.faults") }
 
 // Rank is the place of words.mu.
-func (wordsMu) Rank() ranked.Rank { return rankOf(18, "nccl.words.mu") }
+func (wordsMu) Rank() ranked.Rank { return rankOf(17, "nccl.words.mu") }
 
 // Rank is the place of reports.mu.
-func (reportsMu) Rank() ranked.Rank { return rankOf(19, "nccl.reports.mu") }
+func (reportsMu) Rank() ranked.Rank { return rankOf(18, "nccl.reports.mu") }
 
 // Rank is the place of Device.mu.
-func (deviceMu) Rank() ranked.Rank { return rankOf(20, "nccl.Device.mu") }
+func (deviceMu) Rank() ranked.Rank { return rankOf(19, "nccl.Device.mu") }
 
 // rankOf is the place of a lock that is never held while this rank waits for another one.
 func rankOf(place int, name string) ranked.Rank {

@@ -87,8 +87,6 @@ func (p *plan) collective() nccl.Call {
 
 func (p *plan) resolve() error {
 	switch {
-	case p.Root == driver.AnySource || p.Arrived != nil:
-		return fmt.Errorf("messages from any source: %w", driver.ErrUnsupported)
 	case p.Operation.PointToPoint() && p.c.messages.known == nil:
 		return fmt.Errorf("messages between ranks of several machines: %w", driver.ErrUnsupported)
 	case p.Path == driver.PathDirect:

@@ -256,9 +256,8 @@ func TestOurKernelsRunBesideOneThatDoesNotEnd(t *testing.T) {
 // TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft: NCCL would wait for that kernel, and
 // the ranks for NCCL.
 func TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft(t *testing.T) {
-	// What is tried for fabric handles, segments, mailboxes and exchange memory of both ranks, then
-	// the mailboxes of the second group.
-	if !apartAndDeaf(t, "cuMemCreate:9,cuMemCreate:10") {
+	// The mailboxes of both ranks in the first group, then those in the second.
+	if !apartAndDeaf(t, "cuMemHostRegister_v2:3,cuMemHostRegister_v2:4") {
 		return
 	}
 	p := deserted(t)

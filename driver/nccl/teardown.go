@@ -86,7 +86,7 @@ func (c *communicator) tearDown(working bool) {
 		close(c.quiet)
 		c.graphs.Wait()
 	}
-	c.tearing = errors.Join(append(errs, <-aborted, c.closeMailboxes(), c.closeDirect())...)
+	c.tearing = errors.Join(append(errs, <-aborted, c.closeMessages(), c.closeDirect())...)
 }
 
 // settle ends what there is to end beside a kernel of another group that does not end.
@@ -130,17 +130,6 @@ func (c *communicator) closeDirect() error {
 		errs = append(errs, w.part())
 	}
 	return errors.Join(append(errs, c.direct.exchange.close(c.device))...)
-}
-
-// closeMailboxes gives the mailboxes back, unless a stream has yet to come to a message that it was
-// given: then they stay for as long as the process.
-func (c *communicator) closeMailboxes() error {
-	c.mu.Lock() // a message may be on its way into a stream
-	defer c.mu.Unlock()
-	if c.carrying() {
-		return nil
-	}
-	return c.mailboxes.close()
 }
 
 // giveUp gives up on window kernels that do not end, and with them on NCCL's communicator.

@@ -99,7 +99,7 @@ func TestAGraphThatCannotBeLaunchedIsNotWaitedFor(t *testing.T) {
 }
 
 func TestAMessageThatCannotBeQueuedIsNotWaitedFor(t *testing.T) {
-	if !apart(t, "cuStreamWaitValue32_v2:2:2") {
+	if !apart(t, "cuStreamWriteValue32_v2:2:2") {
 		return
 	}
 	var p pairOfRanks

@@ -20,13 +20,15 @@ import (
 type messagesTask struct {
 	Seed            uint64
 	First, Programs int
+	// GPU has the ranks use the GPU backend.
+	GPU bool
 }
 
 // messagesWorld is how many programs one world of processes runs, and messagesLimit how long they
 // may take together.
 const (
 	messagesWorld = 10
-	messagesLimit = 150 * time.Second
+	messagesLimit = 4 * time.Minute
 )
 
 // messagesReport is what a rank has found.
@@ -72,15 +74,31 @@ func (m *messagesReports) complete(ranks int) error {
 // order of calls with different peers differs. Every message and every sum must be right, without
 // an error.
 func TestMessages(t *testing.T) {
-	bar{programs: 40, each: messagesWorld, run: messages}.meet(t)
+	bar{programs: 40, each: messagesWorld, run: func(ctx context.Context, first, programs int) error {
+		return messages(ctx, messagesTask{Seed: *seedFlag, First: first, Programs: programs}, nil)
+	}}.meet(t)
 }
 
-func messages(ctx context.Context, first, programs int) error {
-	task := messagesTask{Seed: *seedFlag, First: first, Programs: programs}
+// TestMessagesOnAGPU does the same on the GPU backend, as TestUnevenOnAGPU does, among 2 to 4
+// ranks.
+func TestMessagesOnAGPU(t *testing.T) {
+	if racing && os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
+		t.Skip(fmt.Errorf("the software GPU takes minutes under the race detector: %w",
+			symmem.ErrUnsupported))
+	}
+	env := gpuVariables(t)
+	bar{programs: 20, each: messagesWorld, run: func(ctx context.Context, first, programs int) error {
+		return messages(ctx, messagesTask{
+			Seed: *seedFlag, First: first, Programs: programs, GPU: true,
+		}, env)
+	}}.meet(t)
+}
+
+func messages(ctx context.Context, task messagesTask, env []string) error {
 	ranks, unordered := task.world()
 	var said messagesReports
 	j := job{
-		role: "messages", ranks: ranks, task: task, limit: messagesLimit,
+		role: "messages", ranks: ranks, task: task, limit: messagesLimit, variables: env,
 		hear: said.hear,
 	}
 	_, err := j.run(ctx)
@@ -95,7 +113,8 @@ func messages(ctx context.Context, first, programs int) error {
 		err = said.complete(j.ranks)
 	}
 	if err != nil {
-		return fmt.Errorf("programs %d to %d: %w", first, first+programs-1, err)
+		return fmt.Errorf("programs %d to %d: %w", task.First,
+			task.First+task.Programs-1, err)
 	}
 	return nil
 }
@@ -104,7 +123,11 @@ func messages(ctx context.Context, first, programs int) error {
 // collectives there.
 func (t *messagesTask) world() (ranks int, unordered bool) {
 	d := newDraws(t.Seed, -1-(t.First-1)/messagesWorld)
-	return 2 + d.IntN(7), d.IntN(3) == 0
+	ranks, unordered = 2+d.IntN(7), d.IntN(3) == 0
+	if t.GPU {
+		ranks = 2 + ranks%3
+	}
+	return ranks, unordered
 }
 
 // exchange is a message, or a sum over a group.
@@ -350,16 +373,22 @@ func messagesRank(text []byte) error {
 		return err
 	}
 	ranks, unordered := task.world()
-	m, err := openMessenger(context.Background(), symmem.Options{
+	o := symmem.Options{
 		Backend: "host", Check: symmem.CheckEvery, Timeout: messagesTimeout,
 		UnorderedMessages: unordered,
-	})
+	}
+	if task.GPU {
+		o.Backend = "nccl"
+	}
+	m, err := openMessenger(context.Background(), o)
 	if err != nil {
 		return err
 	}
 	report := messagesReport{Rank: m.rt.Rank(), Program: task.First}
 	for ; report.Program < task.First+task.Programs; report.Program++ {
 		p := drawMessages(task.Seed, report.Program, ranks, unordered)
+		p.foreign = p.foreign && !task.GPU
+		m.gpu = task.GPU
 		m.noise = newDraws(task.Seed+uint64(report.Program)<<32, m.rt.Rank())
 		if report.Bad = m.run(p); len(report.Bad) > 0 {
 			break

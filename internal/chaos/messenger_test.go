@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -21,6 +22,8 @@ type messenger struct {
 	streams [streams]*symmem.Stream
 	// noise draws when this rank is late, differently from the others.
 	noise *rand.Rand
+	// gpu tells that memory is that of a GPU, of which sends and recvs are copies.
+	gpu bool
 	// sends and recvs are the memory of the program under way, and what the processor sees of it.
 	sends, recvs         []byte
 	sendMemory, recvArea symmem.Memory
@@ -70,6 +73,11 @@ func (m *messenger) run(p *messageProgram) (bad []string) {
 	if len(bad) > 0 {
 		return bad
 	}
+	if m.gpu {
+		if err := m.exchangeImage(symmem.Host(m.recvs), m.recvArea); err != nil {
+			return []string{fmt.Sprintf("reading memory: %v", err)}
+		}
+	}
 	bad = m.judge(p)
 	for _, b := range buffers {
 		if err := b.Free(); err != nil {
@@ -99,13 +107,9 @@ func (m *messenger) prepare(p *messageProgram) (buffers []symmem.Buffer, err err
 				}
 			}
 		}
-		if m.sends, err = symmem.View[byte](buffers[0]); err != nil {
+		if err := m.lookAt(p, buffers); err != nil {
 			return nil, err
 		}
-		if m.recvs, err = symmem.View[byte](buffers[1]); err != nil {
-			return nil, err
-		}
-		m.sendMemory, m.recvArea = buffers[0].Memory(), buffers[1].Memory()
 	}
 	for i := range m.recvs {
 		m.recvs[i] = gapByte
@@ -119,10 +123,44 @@ func (m *messenger) prepare(p *messageProgram) (buffers []symmem.Buffer, err err
 			copy(m.sends[e.out:], p.contents(e))
 		}
 	}
+	if m.gpu {
+		err := errors.Join(m.exchangeImage(m.sendMemory, symmem.Host(m.sends)),
+			m.exchangeImage(m.recvArea, symmem.Host(m.recvs)))
+		if err != nil {
+			return nil, err
+		}
+	}
 	if err := m.rt.World().Barrier(m.ctx, nil); err != nil {
 		return nil, err
 	}
 	return buffers, m.rt.DefaultStream().Synchronize(m.ctx)
+}
+
+// lookAt finds the memory of a program in its two buffers.
+func (m *messenger) lookAt(p *messageProgram, buffers []symmem.Buffer) (err error) {
+	if m.sendMemory, err = buffers[0].Memory().Slice(0, int64(p.sends)); err != nil {
+		return err
+	}
+	if m.recvArea, err = buffers[1].Memory().Slice(0, int64(p.recvs)); err != nil {
+		return err
+	}
+	if m.gpu {
+		m.sends, m.recvs = make([]byte, p.sends), make([]byte, p.recvs)
+		return nil
+	}
+	sends, err := symmem.View[byte](buffers[0])
+	if err != nil {
+		return err
+	}
+	recvs, err := symmem.View[byte](buffers[1])
+	m.sends, m.recvs = sends[:p.sends], recvs[:p.recvs]
+	return err
+}
+
+// exchangeImage copies between memory of the GPU and its image.
+func (m *messenger) exchangeImage(dst, src symmem.Memory) error {
+	s := m.rt.DefaultStream()
+	return errors.Join(s.Copy(dst, src), s.Synchronize(m.ctx))
 }
 
 // call makes all calls of this rank.

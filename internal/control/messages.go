@@ -1,35 +1,103 @@
 package control
 
-import "symmem/driver"
+import (
+	"time"
 
-// Messages is what a Plane can do besides if its ranks are on one machine: it knows the messages
-// that go between two of them. The data moves elsewhere, as that of collectives does.
-//
-// The n-th Send of one rank to another belongs to the n-th Recv there. Calls for one peer and
-// direction are made one at a time.
+	"symmem/driver"
+	"symmem/internal/message"
+)
+
+// Messages is what a Plane can do besides if its ranks are on one machine: it counts the messages
+// of its rank, and knows what a message that does not come is waiting for. The data moves
+// elsewhere, as that of collectives does. Compare also compares the counts of all ranks, in strict
+// groups.
 type Messages interface {
-	// Offer numbers this rank's end of the next message and shows it to the peer.
-	Offer(call *driver.Call) Message
-	// Answered reports whether the peer has shown its end of a message.
-	Answered(call *driver.Call, number uint64) bool
-	// Theirs returns what the peer has shown of its end of a message. It is known if it was Answered
-	// and is one of the latest thousands. Of two ranks that Offer a message and then ask, at least one
-	// knows the other's end.
-	Theirs(call *driver.Call, number uint64) (theirs End, known bool)
+	driver.MessageCounts
+	// Count numbers a Send or Recv at its call. Calls with one peer are made one at a time.
+	Count(call *driver.Call) Message
+	// Absent says why a message for which this rank waits since a given time may never come, or nil: a
+	// RankLostError, TimeoutError, StrayError or PeerError. It warns of ranks that are late. The peer
+	// may be AnySource.
+	Absent(peer int, since time.Time, doing func() string) error
+	// Past reports whether a rank of the group, or all others for AnySource, have called more
+	// collectives than that. What they had told of messages before can be read then.
+	Past(peer int, collectives uint64) bool
 	// Lost reports whether the process of a rank of the group has ended.
 	Lost(peer int) bool
 }
 
-// Message is this rank's end of a message.
+// Message is what is known of one end of a message at its call.
 type Message struct {
-	// Number counts the messages of the pair, from 1.
+	// Number counts the calls with this peer and tag, from 1.
 	Number uint64
-	// After is how many tickets this rank had taken before.
+	// After is how many collectives this rank had called before.
 	After uint64
 }
 
-// End is what a rank shows of its end of a message.
+// End is one end of a message whose other end is known.
 type End struct {
-	// Digest and Tag are those of its call; After is how many tickets it had taken before.
-	Digest, Tag, After uint64
+	// Digest is that of the call, After how many collectives its rank had called before.
+	Digest, After uint64
+	// Bytes is the size of the message.
+	Bytes uint64
+}
+
+// Differ compares the two ends of a message, of which the given call receives, and check reports
+// whether digests are compared. The number is that of the message.
+func Differ(
+	g *driver.GroupConfig, sent, received End, call *driver.Call, source int, number uint64,
+	check bool,
+) error {
+	ends := driver.MessageEnds{
+		From: g.Ranks[source], To: g.Ranks[g.Rank], Tag: call.Tag, Number: number,
+	}
+	e := &driver.MessageError{Group: g.Name()}
+	switch {
+	case g.Strict && sent.After != received.After:
+		e.Fault, ends.Sent, ends.Received = driver.MessagesOutOfStep, sent.After, received.After
+	case check && sent.Digest != received.Digest:
+		return g.Mismatch(number, call, source)
+	case sent.Bytes != received.Bytes:
+		e.Fault, ends.Sent, ends.Received = driver.MessagesDiffer, sent.Bytes, received.Bytes
+	default:
+		return nil
+	}
+	e.Ends = []driver.MessageEnds{ends}
+	return e
+}
+
+// Awaited is a Recv that has no message. Number is 0 unless it is known which one would be its.
+type Awaited struct {
+	Source, Tag int
+	Number      uint64
+}
+
+// Unmatched says which messages end with a group: those that have come and that nobody has
+// received, receives that have none, and what ranks that have left did not take. It is nil if there
+// are none.
+func Unmatched(
+	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []Awaited,
+	untaken []driver.MessageEnds,
+) error {
+	e := &driver.MessageError{Fault: driver.MessagesUnmatched, Group: g.Name(), Ends: untaken}
+	me := g.Ranks[g.Rank]
+	for _, a := range unclaimed {
+		e.Ends = append(e.Ends, driver.MessageEnds{
+			From: g.Ranks[a.Source], To: me, Tag: a.Tag, Number: a.Number, Sent: 1,
+		})
+	}
+	for _, a := range awaited {
+		ends := driver.MessageEnds{
+			From: driver.AnySource, To: me, Tag: a.Tag, Number: a.Number, Received: 1,
+		}
+		if a.Source != driver.AnySource {
+			ends.From = g.Ranks[a.Source]
+		}
+		e.Ends = append(e.Ends, ends)
+	}
+	if len(e.Ends) == 0 {
+		return nil
+	}
+	e.Sort()
+	return e
 }

@@ -42,7 +42,9 @@ const (
 	memFreeHost
 	memHostRegister
 	memHostUnregister
+	memHostGetDevicePointer
 	streamCreate
+	streamCreateWithPriority
 	streamDestroy
 	streamQuery
 	streamSynchronize
@@ -126,7 +128,9 @@ var names = [functions]string{
 	memFreeHost:                     "cuMemFreeHost",
 	memHostRegister:                 "cuMemHostRegister_v2",
 	memHostUnregister:               "cuMemHostUnregister",
+	memHostGetDevicePointer:         "cuMemHostGetDevicePointer_v2",
 	streamCreate:                    "cuStreamCreate",
+	streamCreateWithPriority:        "cuStreamCreateWithPriority",
 	streamDestroy:                   "cuStreamDestroy_v2",
 	streamQuery:                     "cuStreamQuery",
 	streamSynchronize:               "cuStreamSynchronize",

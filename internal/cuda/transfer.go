@@ -52,6 +52,14 @@ func (d *Driver) MemHostUnregister(address uintptr) error {
 	return d.call(memHostUnregister, address)
 }
 
+// MemHostDevice is where devices find memory of the host that was registered, or is inside of such:
+// at the same address on most machines.
+func (d *Driver) MemHostDevice(address uintptr) (uintptr, error) {
+	device := dl.NewCell(uintptr(0))
+	err := d.call(memHostGetDevicePointer, device.Address(), address, 0)
+	return device.Take(), err
+}
+
 // MemAllocAsync allocates memory in stream order, from the pool of the current device: work that
 // the stream is given later may use it. In a capture it becomes a part of the graph.
 func (d *Driver) MemAllocAsync(bytes int64, stream Stream) (uintptr, error) {

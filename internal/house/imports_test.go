@@ -76,7 +76,7 @@ var forRoot = append([]string{
 // forNCCL are what the GPU backend is made of.
 var forNCCL = []string{
 	"driver", "driver/host", "driver/nccl/kernels", "internal/control", "internal/relay",
-	"internal/cuda",
+	"internal/cuda", "internal/message",
 	"internal/nccl", "internal/dl", "internal/handoff", "internal/ranked", "internal/reduce",
 	"internal/scatter", "internal/spin", "internal/sys",
 }
@@ -179,7 +179,7 @@ var importRules = []rule{
 		check: forbid(func(l link) bool {
 			folder, own := l.own()
 			allowed := map[string][]string{
-				"internal/control": {"driver"},
+				"internal/control": {"driver", "internal/message"},
 				"internal/relay":   {"driver", "internal/control", "internal/rendezvous"},
 			}[l.file.folder()]
 			return own && !l.file.test() && allowed != nil && !slices.Contains(allowed, folder)

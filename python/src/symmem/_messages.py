@@ -72,8 +72,8 @@ def recv(
 
     Args:
         tensor: what is written; the message has as many bytes.
-        src: the sender, by its number in torch.distributed; any rank unless given, which GPUs
-            cannot do.
+        src: the sender, by its number in torch.distributed; any rank unless given. Then the call
+            returns when the message is there, on GPUs too.
         group: as `symmem.group` takes it; the world unless given.
         tag: that of the message.
         group_src: the sender, by its number in the group; instead of src.
@@ -85,7 +85,10 @@ def recv(
     if found is None:
         return -1
     call = Call(found, False, "receives")
-    _receive(call, tensor, _source(found, src, group_src), tag)
+    source = _source(found, src, group_src)
+    _receive(call, tensor, source, tag)
+    if source == ANY_SOURCE and found.runtime.device is not None:
+        found.runtime.library.call("symmem_stream_synchronize", call.stream)
     return found.runtime.torch_rank(found, call.source.value)
 
 

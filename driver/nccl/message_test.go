@@ -1,0 +1,375 @@
+package nccl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/dl"
+)
+
+// message launches one end of a message.
+func (p *pairOfRanks) message(
+	r int, o driver.Operation, at uintptr, bytes int64, digest uint64,
+) error {
+	return p.tagged(r, o, at, bytes, digest, 0)
+}
+
+func (p *pairOfRanks) tagged(
+	r int, o driver.Operation, at uintptr, bytes int64, digest uint64, tag int,
+) error {
+	plan, err := p[r].group.Prepare(driver.Call{
+		Operation: o, DataType: driver.Uint8, Count: bytes, Send: at, Recv: at, Root: 1 - r,
+		Digest: digest, Tag: tag,
+	})
+	if err != nil {
+		return err
+	}
+	return p[r].group.Launch(p[r].stream, plan)
+}
+
+// read waits for a rank's stream and returns what lies in its segment.
+func (p *pairOfRanks) read(t *testing.T, r int, at uintptr, n int) []byte {
+	t.Helper()
+	got := make([]byte, n)
+	err := errors.Join(
+		p[r].stream.Copy(dl.AddressOf(&got[0]), p[r].segment.Address()+at, int64(n)),
+		p[r].stream.Synchronize(t.Context()))
+	if err != nil {
+		t.Fatalf("rank %d: %v", r, err)
+	}
+	return got
+}
+
+// capture records calls on a rank's stream.
+func (p *pairOfRanks) capture(t *testing.T, r int, calls func() error) driver.Graph {
+	t.Helper()
+	err := errors.Join(p[r].stream.BeginCapture(), calls())
+	g, failed := p[r].stream.EndCapture()
+	if err := errors.Join(err, failed); err != nil {
+		t.Fatalf("rank %d: %v", r, err)
+	}
+	return g
+}
+
+// TestAMessageThatDiffersLeavesWhatComesBeforeIt has a Recv refused for which the stream does not
+// wait yet, since it has to fill the buffer first.
+func TestAMessageThatDiffersLeavesWhatComesBeforeIt(t *testing.T) {
+	needDevices(t, 2)
+	const bytes = 1 << 20
+	var p pairOfRanks
+	p.open(t, 10*time.Second)
+	sender, receiver := &p[0], &p[1]
+	sender.group.SetCheck(true)
+	receiver.group.SetCheck(true)
+	gate := make(chan struct{})
+	err := errors.Join(
+		receiver.stream.Host(func() { <-gate }),
+		receiver.stream.Fill(receiver.segment.Address(), 0xa5, bytes),
+		p.message(1, driver.Recv, receiver.segment.Address(), bytes, 1),
+		p.message(0, driver.Send, sender.segment.Address(), bytes/2, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-receiver.group.Failed()
+	close(gate)
+	var differ *driver.MismatchError
+	if err := receiver.stream.Synchronize(t.Context()); !errors.As(err, &differ) {
+		t.Errorf("got %v, want a MismatchError", err)
+	}
+	written := func(b byte) bool { return b != 0xa5 }
+	if slices.ContainsFunc(p.read(t, 1, 0, bytes), written) {
+		t.Error("the buffer was written")
+	}
+	_ = sender.stream.Synchronize(t.Context()) // which tells that the group has failed
+	p.closeAll(t)
+}
+
+// TestReplaysOfASendMayBeAheadOfTheirReceives launches a graph with a Send many times before the
+// first Recv, and then that as often, of which each third is no replay.
+func TestReplaysOfASendMayBeAheadOfTheirReceives(t *testing.T) {
+	needDevices(t, 2)
+	const replays, size = 30, 1000
+	var p pairOfRanks
+	p.open(t, 20*time.Second)
+	at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
+	sends := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], size, 0) })
+	recvs := p.capture(t, 1, func() error { return p.message(1, driver.Recv, at[1], size, 0) })
+	for i := range replays {
+		err := errors.Join(p[0].stream.Fill(at[0], byte(i+1), size), sends.Launch(p[0].stream))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range replays {
+		call := recvs.Launch
+		if i%3 == 0 {
+			call = func(driver.Stream) error { return p.message(1, driver.Recv, at[1], size, 0) }
+		}
+		err := errors.Join(call(p[1].stream),
+			p[1].stream.Copy(at[1]+uintptr(1+i)*size, at[1], size))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := p.read(t, 1, size, replays*size)
+	for i := range replays {
+		if want := bytes.Repeat([]byte{byte(i + 1)}, size); !bytes.Equal(got[i*size:][:size], want) {
+			t.Errorf("message %d begins with %x", i+1, got[i*size:][:8])
+		}
+	}
+	err := errors.Join(p[0].stream.Synchronize(t.Context()), sends.Close(), recvs.Close())
+	if err != nil {
+		t.Error(err)
+	}
+	p.closeAll(t)
+}
+
+// TestAReplayedSendThatNobodyTakesNamesTheReceiver: its stream waits for the one before.
+func TestAReplayedSendThatNobodyTakesNamesTheReceiver(t *testing.T) {
+	needDevices(t, 2)
+	var p pairOfRanks
+	p.open(t, time.Second)
+	at := p[0].segment.Address()
+	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at, 8, 0) })
+	if err := g.Launch(p[0].stream); err != nil {
+		t.Fatal(err)
+	}
+	if err := p[0].stream.Synchronize(t.Context()); err != nil {
+		t.Fatalf("the first Send: %v", err)
+	}
+	if err := g.Launch(p[0].stream); err != nil {
+		t.Fatal(err)
+	}
+	wantLate(t, p[0].stream.Synchronize(t.Context()))
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	p.closeUntaken(t, 2)
+}
+
+// closeUntaken closes the ranks, of which rank 1 has not received some messages.
+func (p *pairOfRanks) closeUntaken(t *testing.T, messages int) {
+	t.Helper()
+	var e *driver.MessageError
+	err := p[1].group.Close()
+	if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || len(e.Ends) != messages {
+		t.Errorf("closing rank 1: got %v, want a MessageError about %d messages", err, messages)
+	}
+	p.closeAll(t)
+}
+
+// wantLate fails the test unless an error names rank 1.
+func wantLate(t *testing.T, err error) {
+	t.Helper()
+	var late *driver.TimeoutError
+	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{1}) || late.Activity[1] == "" {
+		t.Errorf("got %v, want a TimeoutError that names rank 1 and says what it does", err)
+	}
+}
+
+// TestMoreMessagesThanHavePlacesAreWaitedFor sends as many messages as may be under way, twice: at
+// first nobody receives, and then somebody does.
+func TestMoreMessagesThanHavePlacesAreWaitedFor(t *testing.T) {
+	needDevices(t, 2)
+	var p pairOfRanks
+	p.open(t, 20*time.Second)
+	both(t, func(r int) error {
+		o := driver.Send
+		if r == 1 {
+			o = driver.Recv
+		}
+		for i := range 3 * boxPlaces {
+			if err := p.message(r, o, p[r].segment.Address(), int64(i%7), 0); err != nil {
+				return fmt.Errorf("message %d of rank %d: %w", i, r, err)
+			}
+			if r == 1 && i%100 == 0 {
+				if err := p[1].stream.Synchronize(t.Context()); err != nil {
+					return err
+				}
+			}
+		}
+		return p[r].stream.Synchronize(t.Context())
+	})
+	p.closeAll(t)
+
+	p = pairOfRanks{}
+	p.open(t, time.Second)
+	var err error
+	for i := 0; i <= boxPlaces && err == nil; i++ {
+		err = p.message(0, driver.Send, p[0].segment.Address(), 1, 0)
+		if (err != nil) != (i == boxPlaces) {
+			t.Errorf("message %d: %v", i, err)
+		}
+	}
+	wantLate(t, err)
+	_ = p[0].stream.Synchronize(t.Context())
+	p.closeUntaken(t, boxPlaces)
+}
+
+// TestASendWithoutMemoryDoesNothing: the group goes on. The GPU has memory for the buffer, but not
+// for another one like it.
+func TestASendWithoutMemoryDoesNothing(t *testing.T) {
+	if !soft(t) {
+		t.Skip("only the software GPU has as much memory as it is told")
+	}
+	if !within(t, fmt.Sprint("SOFTGPU_MEMORY=", 160<<20)) {
+		return
+	}
+	const large = 100 << 20
+	var p pairOfRanks
+	p.open(t, 2*time.Second)
+	arena, err := p[0].device.NewArena(large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	segment, err := arena.Map(0, large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = p.message(0, driver.Send, segment.Address(), large, 0)
+	var memory *driver.OutOfMemoryError
+	if !errors.As(err, &memory) || memory.Requested != large {
+		t.Fatalf("got %v, want an OutOfMemoryError", err)
+	}
+	if err := errors.Join(segment.Unmap(), arena.Close()); err != nil {
+		t.Error(err)
+	}
+	both(t, func(r int) error {
+		o := driver.Send
+		if r == 1 {
+			o = driver.Recv
+		}
+		err := p.message(r, o, p[r].segment.Address(), 1<<20, 0)
+		return errors.Join(err, p[r].stream.Synchronize(t.Context()))
+	})
+	p.closeAll(t)
+}
+
+// TestAMessageOutlivesTheGroupOfItsSender: what was sent before Close is received after it.
+func TestAMessageOutlivesTheGroupOfItsSender(t *testing.T) {
+	needDevices(t, 2)
+	var p pairOfRanks
+	p.open(t, 10*time.Second)
+	err := errors.Join(
+		p[0].stream.Fill(p[0].segment.Address(), 7, 100),
+		p.message(0, driver.Send, p[0].segment.Address(), 100, 0),
+		p[0].group.Close(),
+		p.message(1, driver.Recv, p[1].segment.Address(), 100, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.read(t, 1, 0, 100); !bytes.Equal(got, bytes.Repeat([]byte{7}, 100)) {
+		t.Errorf("got %x", got)
+	}
+	p.closeAll(t)
+}
+
+// TestAbortsInTheMiddleOfMessagesEndThem aborts groups at any time, with messages under way in both
+// directions, eager ones and replays.
+func TestAbortsInTheMiddleOfMessagesEndThem(t *testing.T) {
+	needDevices(t, 2)
+	var p pairOfRanks
+	p.open(t, 20*time.Second)
+	for round := range 10 {
+		var graphs [2]driver.Graph
+		calls := func(r int) error {
+			at := p[r].segment.Address()
+			return errors.Join(p.message(r, driver.Send, at, 100, 0),
+				p.message(r, driver.Recv, at+1024, 100, 0))
+		}
+		both(t, func(r int) error {
+			if err := p.connect(t.Context(), r, fmt.Sprint("round ", round)); err != nil {
+				return err
+			}
+			// The stream of the round before may still tell of the group of that.
+			_ = p[r].stream.Close()
+			var err error
+			if p[r].stream, err = p[r].device.NewStream(); err != nil {
+				return err
+			}
+			graphs[r] = p.capture(t, r, func() error { return calls(r) })
+			return nil
+		})
+		both(t, func(r int) error {
+			g := graphs[r]
+			defer func() {
+				if err := g.Close(); err != nil {
+					t.Errorf("rank %d: closing the graph: %v", r, err)
+				}
+			}()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			for i := 0; ; i++ {
+				if i == 5*round && r == round%2 {
+					p[r].group.Abort(nil)
+				}
+				err := g.Launch(p[r].stream)
+				if err == nil && i%2 == 0 {
+					err = calls(r)
+				}
+				if err == nil && i%3 == 0 {
+					err = p[r].stream.Synchronize(ctx)
+				}
+				if err != nil {
+					_ = p[r].stream.Synchronize(ctx)
+					if p[r].group.Cause() == nil {
+						return fmt.Errorf("rank %d, turn %d of round %d: the group goes on after %w", r, i, round,
+							err)
+					}
+					return ctx.Err()
+				}
+			}
+		})
+	}
+	both(t, func(r int) error {
+		_ = p[r].stream.Close() // which may tell of the last round
+		return nil
+	})
+	p.closeAll(t)
+}
+
+// TestARecvWhoseSendDoesNotComeToItsTurnNamesTheSender: the Send was called, but its stream has
+// other work. A Recv that waits for this rank's own work is not late.
+func TestARecvWhoseSendDoesNotComeToItsTurnNamesTheSender(t *testing.T) {
+	needDevices(t, 2)
+	for _, direct := range []bool{false, true} {
+		var p pairOfRanks
+		p.open(t, time.Second)
+		at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
+		both(t, func(r int) error {
+			if !direct {
+				return nil // the first message never is
+			}
+			o := driver.Send
+			if r == 0 {
+				o = driver.Recv
+			}
+			return errors.Join(p.message(r, o, at[r], 8, 0), p[r].stream.Synchronize(t.Context()))
+		})
+		sending, receiving := make(chan struct{}), make(chan struct{})
+		err := errors.Join(
+			p[1].stream.Host(func() { <-sending }),
+			p.message(1, driver.Send, at[1], 8, 0),
+			p[0].stream.Host(func() { <-receiving }),
+			p.message(0, driver.Recv, at[0], 8, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-p[0].group.Failed():
+			t.Errorf("direct %v: the group fails over its own work: %v", direct, p[0].group.Cause())
+		case <-time.After(1500 * time.Millisecond):
+		}
+		close(receiving)
+		wantLate(t, p[0].stream.Synchronize(t.Context()))
+		close(sending)
+		_ = p[1].stream.Synchronize(t.Context())
+		p.closeAll(t)
+	}
+}

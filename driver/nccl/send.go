@@ -1,0 +1,243 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
+)
+
+// outlet is what this rank has for messages to a peer. c.mu guards it.
+type outlet struct {
+	mailbox *mailbox   // the peer's; nil before the first message
+	next    uint64     // places handed out that were never used before
+	free    []uint64   // places that are free again
+	staged  []outgoing // messages that the peer has not taken, in the order of calls
+}
+
+// outgoing is what a message to a peer occupies: its place among the words, and its block.
+type outgoing struct {
+	place uint64
+	block block
+}
+
+// outletTo returns the outlet to a peer. At the first message the peer's process, which need not be
+// in a call, hands out its mailbox. c.mu is held.
+func (c *communicator) outletTo(peer int) (*outlet, error) {
+	out := &c.messages.outlets[peer]
+	if out.mailbox != nil {
+		return out, nil
+	}
+	if c.messages.closed {
+		return nil, c.Cause()
+	}
+	var err error
+	out.mailbox, err = c.fetchMailbox(peer)
+	return out, err
+}
+
+// marksTo are the words of messages to a peer.
+func (c *communicator) marksTo(peer int) *marks {
+	return c.messages.outlets[peer].mailbox.marks(c.cfg.Rank)
+}
+
+// reclaim takes back what messages occupied that the peer has taken: of all of them, or only of the
+// first ones.
+func (c *communicator) reclaim(out *outlet, all bool) {
+	marks := out.mailbox.marks(c.cfg.Rank)
+	taken := func(s outgoing) bool { return atomic.LoadUint32(&marks.taken[s.place]) == 1 }
+	give := func(s outgoing) {
+		c.messages.staging.put(s.block)
+		out.free = append(out.free, s.place)
+	}
+	if all {
+		out.staged = slices.DeleteFunc(out.staged, func(s outgoing) bool {
+			done := taken(s)
+			if done {
+				give(s)
+			}
+			return done
+		})
+		return
+	}
+	n := 0
+	for n < len(out.staged) && taken(out.staged[n]) {
+		give(out.staged[n])
+		n++
+	}
+	out.staged = slices.Delete(out.staged, 0, n)
+}
+
+// stage finds a place and a block for a message. If there are none it waits until peers have taken
+// some, for as long as is left of the timeout; for memory less long, since a peer may be unable to
+// go on before this rank does. c.mu is held.
+func (c *communicator) stage(p *plan) (st outgoing, err error) {
+	out, err := c.outletTo(p.Root)
+	if err != nil {
+		return outgoing{}, err
+	}
+	c.reclaim(out, false)
+	if err := c.awaitRoom(p, true); err != nil {
+		return outgoing{}, err
+	}
+	if st.block, err = c.awaitBlock(p.bytes()); err != nil {
+		return outgoing{}, err
+	}
+	if n := len(out.free); n > 0 {
+		st.place, out.free = out.free[n-1], out.free[:n-1]
+	} else {
+		st.place = out.next
+		out.next++
+	}
+	marks := out.mailbox.marks(c.cfg.Rank)
+	atomic.StoreUint32(&marks.taken[st.place], 0)
+	return st, nil
+}
+
+// awaitRoom waits until the peer can be told of a message, and, if it needs one, until there is a
+// place for it.
+func (c *communicator) awaitRoom(p *plan, place bool) error {
+	out := &c.messages.outlets[p.Root]
+	box := out.mailbox.box(c.cfg.Rank)
+	begin := time.Now()
+	for turn := 0; ; turn++ {
+		if place && len(out.free) == 0 && out.next == boxPlaces {
+			c.reclaim(out, true)
+		}
+		if box.room() && (!place || len(out.free) > 0 || out.next < boxPlaces) {
+			return nil
+		}
+		if err := c.plane.Cause(); err != nil {
+			return err
+		}
+		err := c.messages.known.Absent(p.Root, begin, func() string {
+			return fmt.Sprintf("%s, before which %d are under way", c.describe(p, 0), boxPlaces)
+		})
+		if err != nil {
+			return c.plane.Fail(err)
+		}
+		rest(turn)
+	}
+}
+
+// awaitBlock finds a block, and waits for one as long as that may help.
+func (c *communicator) awaitBlock(bytes int64) (block, error) {
+	s, begin := &c.messages.staging, time.Now()
+	for turn := 0; ; turn++ {
+		b, ok := s.take(bytes)
+		if ok {
+			return b, nil
+		}
+		if waits := c.reclaimAll(); turn == 0 {
+			continue
+		} else if err := s.grow(c, bytes); err == nil {
+			continue
+		} else if !errors.Is(err, driver.ErrOutOfMemory) || !waits || c.plane.Cause() != nil ||
+			time.Since(begin) > c.device.cfg.Timeout/4 {
+			return block{}, err
+		}
+		rest(turn)
+	}
+}
+
+// reclaimAll is reclaim for all peers, and reports whether some have yet to take a message.
+func (c *communicator) reclaimAll() (some bool) {
+	for i := range c.messages.outlets {
+		if out := &c.messages.outlets[i]; out.mailbox != nil {
+			c.reclaim(out, true)
+			some = some || len(out.staged) > 0
+		}
+	}
+	return some
+}
+
+// brief is how many looks are taken without a pause.
+const brief = 20
+
+// rest passes the time between two looks at words that GPUs write.
+func rest(turn int) {
+	if turn > brief {
+		pause := min(nap, time.Duration(turn-brief)*time.Microsecond)
+		time.Sleep(pause)
+	}
+}
+
+// fill queues the copy of a message to its block, and the word that says so. It is called on a
+// thread of the device.
+func (c *communicator) fill(p *plan, st outgoing, on cuda.Stream) error {
+	gpu := c.device.cuda
+	to := c.messages.outlets[p.Root].mailbox
+	if err := move(gpu, c.messages.staging.address(st.block), p.send, p.bytes(), on); err != nil {
+		return err
+	}
+	return gpu.StreamWriteValue(on, to.at(&to.marks(c.cfg.Rank).full[st.place]), 1)
+}
+
+// tell tells the peer of a message. c.mu is held.
+func (c *communicator) tell(e *end, st outgoing, again uint64) {
+	p := e.plan
+	h := header{
+		tag: uint64(p.Tag), number: e.Number, bytes: uint64(p.bytes()), digest: p.Digest,
+		after: e.After, place: st.place, segment: uint64(st.block.segment),
+		offset: uint64(st.block.offset), again: again,
+	}
+	if st.block.segment > 0 {
+		h.size = uint64(c.messages.staging.segments[st.block.segment-1].bytes)
+	}
+	to := c.messages.outlets[p.Root].mailbox
+	to.box(c.cfg.Rank).post(&h)
+	to.bell().ring()
+}
+
+// send queues a Send, whose stream goes on whether or not the peer receives. s.mu and c.mu are
+// held.
+func (c *communicator) send(s *stream, p *plan) error {
+	st, err := c.stage(p)
+	if errors.Is(err, driver.ErrOutOfMemory) {
+		return err // before anything has happened
+	}
+	if err != nil {
+		return c.unqueued(s, p, err)
+	}
+	e := c.newEnd(p)
+	c.noteMessage(s, p)
+	err = c.device.do(func() error {
+		return errors.Join(c.fill(p, st, s.handle), c.track(s, e), s.keepUp())
+	})
+	if err != nil {
+		return c.unqueued(s, p, err)
+	}
+	out := &c.messages.outlets[p.Root]
+	out.staged = append(out.staged, st)
+	c.tell(e, st, 0)
+	return nil
+}
+
+// untaken lists the messages that a peer has not heard of before it left. c.mu is held.
+func (c *communicator) untaken(peer int) (all []driver.MessageEnds) {
+	m := c.messages.outlets[peer].mailbox
+	if m == nil || atomic.LoadUint32(&m.bell().left) == 0 {
+		return nil
+	}
+	box := m.box(c.cfg.Rank)
+	for n := box.read + 1; n <= box.posted; n++ {
+		h := &box.headers[n%boxPlaces]
+		all = append(all, driver.MessageEnds{
+			From: c.cfg.Ranks[c.cfg.Rank], To: c.cfg.Ranks[peer], Tag: int(h.tag), Number: h.number,
+			Sent: 1,
+		})
+	}
+	return all
+}
+
+// move queues a copy, if there is something to copy.
+func move(gpu *cuda.Driver, dst, src uintptr, bytes int64, on cuda.Stream) error {
+	if bytes == 0 {
+		return nil
+	}
+	return gpu.MemcpyAsync(dst, src, bytes, on)
+}

@@ -1,0 +1,162 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
+	"symmem/internal/handoff"
+)
+
+// staging is device memory of this rank in which messages wait for their receivers, who map it at
+// the first message from it. It grows, and goes back with the group.
+type staging struct {
+	segments []*stagingSegment
+	bytes    int64 // of all segments
+}
+
+// stagingSegment is one allocation.
+type stagingSegment struct {
+	base  uintptr
+	bytes int64
+	free  []span // by offset; neighbours are one
+	file  *os.File
+}
+
+// span is a range of a segment.
+type span struct{ offset, bytes int64 }
+
+// block is the place of a message: nowhere if it has no bytes.
+type block struct {
+	segment int // its number, from 1, or 0
+	span
+}
+
+const (
+	// blockUnit is what sizes of blocks are multiples of.
+	blockUnit = 512
+	// mostSpare is by how much staging grows at most beyond what is asked for.
+	mostSpare = 64 << 20
+)
+
+func roundUp(bytes, unit int64) int64 { return (bytes + unit - 1) / unit * unit }
+
+// take finds a block, in the smallest place that is large enough.
+func (s *staging) take(bytes int64) (b block, ok bool) {
+	if bytes == 0 {
+		return block{}, true
+	}
+	bytes = roundUp(bytes, blockUnit)
+	var in *stagingSegment
+	at := 0
+	for i, segment := range s.segments {
+		for k, f := range segment.free {
+			if f.bytes >= bytes && (in == nil || f.bytes < in.free[at].bytes) {
+				in, at, b.segment = segment, k, i+1
+			}
+		}
+	}
+	if in == nil {
+		return block{}, false
+	}
+	f := &in.free[at]
+	b.span = span{f.offset, bytes}
+	f.offset, f.bytes = f.offset+bytes, f.bytes-bytes
+	if f.bytes == 0 {
+		in.free = slices.Delete(in.free, at, at+1)
+	}
+	return b, true
+}
+
+// put takes a block back.
+func (s *staging) put(b block) {
+	if b.segment == 0 {
+		return
+	}
+	in := s.segments[b.segment-1]
+	at, _ := slices.BinarySearchFunc(in.free, b.offset, func(f span, offset int64) int {
+		return int(f.offset - offset)
+	})
+	in.free = slices.Insert(in.free, at, b.span)
+	if at+1 < len(in.free) && b.offset+b.bytes == in.free[at+1].offset {
+		in.free[at].bytes += in.free[at+1].bytes
+		in.free = slices.Delete(in.free, at+1, at+2)
+	}
+	if at > 0 && in.free[at-1].offset+in.free[at-1].bytes == b.offset {
+		in.free[at-1].bytes += in.free[at].bytes
+		in.free = slices.Delete(in.free, at, at+1)
+	}
+}
+
+// address is where a block lies on this rank.
+func (s *staging) address(b block) uintptr {
+	if b.segment == 0 {
+		return 0
+	}
+	return s.segments[b.segment-1].base + uintptr(b.offset)
+}
+
+func stagingKey(group string, segment int) handoff.Key {
+	return handoff.Key{Space: handoff.Space("staging/" + group), Number: uint32(segment)}
+}
+
+// grow makes a segment that a block of so many bytes fits into: as large as all others together, or
+// as it must be if the device has no memory for that.
+func (s *staging) grow(c *communicator, bytes int64) error {
+	d := c.device
+	least := roundUp(bytes, d.info.Granularity)
+	err := s.add(c, max(least, roundUp(min(s.bytes, mostSpare), d.info.Granularity)))
+	if errors.Is(err, cuda.ErrOutOfMemory) {
+		err = s.add(c, least)
+	}
+	if errors.Is(err, cuda.ErrOutOfMemory) {
+		return &driver.OutOfMemoryError{Requested: least, Cause: err}
+	}
+	return err
+}
+
+// add makes a segment and offers it to the others.
+func (s *staging) add(c *communicator, bytes int64) error {
+	d := c.device
+	return d.do(func() error {
+		handle, err := d.cuda.Create(bytes, cuda.PinnedMemory(d.gpu, cuda.HandlePosixFD, false))
+		if err != nil {
+			return fmt.Errorf("making memory for messages: %w", err)
+		}
+		defer d.release(handle)
+		at, err := d.mapShared(handle, bytes)
+		if err != nil {
+			return err
+		}
+		f, err := d.offer(stagingKey(c.cfg.ID, len(s.segments)+1), handle)
+		if err != nil {
+			return errors.Join(err, d.unmapShared(at, bytes))
+		}
+		s.segments = append(s.segments, &stagingSegment{
+			base: at, bytes: bytes, free: []span{{0, bytes}}, file: f,
+		})
+		s.bytes += bytes
+		return nil
+	})
+}
+
+// close gives the segments back. Those who have mapped them keep them; what they have not mapped,
+// and still need, is lent on until the device closes.
+func (s *staging) close(c *communicator, needed bool) error {
+	d := c.device
+	var errs []error
+	for i, segment := range s.segments {
+		withdraw := func() error { return d.withdraw(stagingKey(c.cfg.ID, i+1), segment.file) }
+		if needed {
+			d.atClose(withdraw)
+		} else {
+			errs = append(errs, withdraw())
+		}
+		errs = append(errs, d.do(func() error { return d.unmapShared(segment.base, segment.bytes) }))
+	}
+	s.segments = nil
+	return errors.Join(errs...)
+}

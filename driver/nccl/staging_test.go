@@ -1,0 +1,75 @@
+package nccl
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestBlocksDoNotOverlap takes and puts back blocks at random, and all of them in the end.
+func TestBlocksDoNotOverlap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		sizes := rapid.SliceOfN(rapid.Int64Range(1, 20), 1, 3).Draw(t, "segments")
+		var s staging
+		for _, n := range sizes {
+			bytes := n * blockUnit
+			s.segments = append(s.segments, &stagingSegment{bytes: bytes, free: []span{{0, bytes}}})
+		}
+		var live []block
+		t.Repeat(map[string]func(*rapid.T){
+			"take": func(t *rapid.T) {
+				bytes := rapid.Int64Range(0, 12*blockUnit).Draw(t, "bytes")
+				b, ok := s.take(bytes)
+				if !ok {
+					return
+				}
+				if b.bytes < bytes {
+					t.Fatalf("%v for %d bytes", b, bytes)
+				}
+				live = append(live, b)
+			},
+			"put": func(t *rapid.T) {
+				if len(live) == 0 {
+					t.Skip("nothing is taken")
+				}
+				i := rapid.IntRange(0, len(live)-1).Draw(t, "which")
+				s.put(live[i])
+				live = append(live[:i], live[i+1:]...)
+			},
+			"": func(t *rapid.T) { checkBlocks(t, &s, live) },
+		})
+		for _, b := range live {
+			s.put(b)
+		}
+		for i, n := range sizes {
+			if f := s.segments[i].free; len(f) != 1 || f[0] != (span{0, n * blockUnit}) {
+				t.Fatalf("segment %d has %v in the end", i, f)
+			}
+		}
+	})
+}
+
+// checkBlocks fails unless every unit of the segments is free, or of one block.
+func checkBlocks(t *rapid.T, s *staging, live []block) {
+	for i, segment := range s.segments {
+		owners := make([]int, segment.bytes/blockUnit)
+		own := func(of span) {
+			for at := of.offset; at < of.offset+of.bytes; at += blockUnit {
+				owners[at/blockUnit]++
+			}
+		}
+		for _, f := range segment.free {
+			own(f)
+		}
+		for _, b := range live {
+			if b.segment == i+1 {
+				own(b.span)
+			}
+		}
+		for at, n := range owners {
+			if n != 1 {
+				t.Fatalf("unit %d of segment %d has %d owners", at, i, n)
+			}
+		}
+	}
+}
