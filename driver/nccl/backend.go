@@ -10,6 +10,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/host"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 	"symmem/internal/dl"
 	"symmem/internal/nccl"
@@ -104,6 +105,7 @@ func (b Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, er
 	d := &Device{
 		cfg: cfg, segments: map[*segment]bool{}, graphs: map[*graph]struct{}{},
 		communicators: map[*communicator]struct{}{},
+		collectives:   code{object: kernels.Object}, copies: code{object: kernels.MessageObject},
 	}
 	if err := d.open(ctx, b); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening a GPU: %w", err), d.excuse(ctx, err), d.Close())

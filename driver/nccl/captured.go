@@ -3,9 +3,12 @@ package nccl
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 
 	"symmem/driver"
+	"symmem/driver/nccl/kernels"
+	"symmem/internal/cuda"
 )
 
 // captured is a call in a graph. A message has words, and a Send its place and block, for as long
@@ -13,8 +16,9 @@ import (
 type captured struct {
 	plan   *plan
 	staged outgoing
-	// ready and through are those of its ends, or nil.
-	ready, through *word
+	// descriptor is a Recv's; state is that of its ends, or nil.
+	descriptor *kernels.Message
+	state      *word
 	// last is the end of the latest launch, or nil.
 	last *end
 }
@@ -42,21 +46,25 @@ func (c *communicator) recordMessage(s *stream, p *plan) error {
 // record puts the work of a message into the capture. It is called on a thread of the device.
 func (k *captured) record(s *stream) (err error) {
 	c, gpu, on := k.plan.c, s.device.cuda, s.handle
-	if k.ready, err = s.device.words.take(gpu); err != nil {
-		return err
-	}
 	if k.plan.Operation == driver.Recv {
-		if k.through, err = s.device.words.take(gpu); err != nil {
+		if k.descriptor, err = s.device.descriptors.take(gpu); err != nil {
 			return err
 		}
-		if err = gpu.StreamWriteValue(on, k.ready.address(), 1); err != nil {
-			return err
-		}
-		return take(gpu, k.through.address(), on)
+		k.state = (*word)(&k.descriptor.State)
+		return c.queueCopy(k.descriptor, k.plan, on)
+	}
+	if k.state, err = s.device.words.take(gpu); err != nil {
+		return err
 	}
 	to := c.messages.outlets[k.plan.Root].mailbox
 	word := to.at(&to.marks(c.cfg.Rank).taken[k.staged.place])
-	if err = c.takeShown(k.ready, word, on); err != nil {
+	if err = gpu.StreamWriteValue(on, k.state.address(), kernels.MessageWaits); err != nil {
+		return err
+	}
+	if err = take(gpu, word, on); err != nil {
+		return err
+	}
+	if err = gpu.StreamWriteValue(on, k.state.address(), 0); err != nil {
 		return err
 	}
 	return c.fill(k.plan, k.staged, on)
@@ -76,7 +84,7 @@ func (k *captured) launch(s *stream) (*end, error) {
 		}
 	}
 	e := c.newEnd(p)
-	e.ready, e.through, e.captured = k.ready, k.through, true
+	e.state, e.descriptor, e.captured = k.state, k.descriptor, true
 	c.noteMessage(s, p)
 	if p.Operation == driver.Send {
 		e.taken = &c.marksTo(p.Root).taken[k.staged.place]
@@ -84,7 +92,7 @@ func (k *captured) launch(s *stream) (*end, error) {
 		return e, nil
 	}
 	e.before, k.last = k.last, e
-	if err := c.post(e, false); err != nil {
+	if _, err := c.post(e); err != nil {
 		return nil, c.plane.Fail(err)
 	}
 	return e, nil
@@ -103,11 +111,15 @@ func (k *captured) release(ended bool) {
 	}
 	defer c.mu.Unlock()
 	m.mu.Lock()
-	m.forget(func(e *end) bool { return e.captured && e.ready == k.ready })
-	for _, w := range []*word{k.ready, k.through} {
-		if w != nil {
-			c.device.words.put(w)
-		}
+	gone := func(e *end) bool { return e.captured && e.state == k.state }
+	m.sends = slices.DeleteFunc(m.sends, gone)
+	m.receives = slices.DeleteFunc(m.receives, gone)
+	m.open = slices.DeleteFunc(m.open, gone)
+	switch {
+	case k.descriptor != nil:
+		c.device.descriptors.put(k.descriptor)
+	case k.state != nil:
+		c.device.words.put(k.state)
 	}
 	m.mu.Unlock()
 	if k.plan.Operation == driver.Send && !m.closed {
@@ -115,4 +127,12 @@ func (k *captured) release(ended bool) {
 		out.staged = append(out.staged, k.staged)
 		c.reclaim(out, true)
 	}
+}
+
+// take makes a stream wait until a word is 1, and takes it back to 0.
+func take(gpu *cuda.Driver, word uintptr, on cuda.Stream) error {
+	if err := gpu.StreamWaitValue(on, word, 1, cuda.WaitEqual); err != nil {
+		return err
+	}
+	return gpu.StreamWriteValue(on, word, 0)
 }

@@ -3,14 +3,16 @@ package nccl
 import (
 	"errors"
 
-	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 	"symmem/internal/ranked"
 )
 
-// code is what a device has loaded of the kernels. Its methods are called on a thread of the
-// device.
+// code is what a device has loaded of one object of kernels. Its methods are called on a thread of
+// the device.
 type code struct {
+	// object gives the object for a GPU of a compute capability.
+	object func(major, minor int) ([]byte, error)
+
 	mu        ranked.Mutex[codeMu]
 	module    cuda.Module              // guarded by mu; loaded at the first use
 	functions map[string]cuda.Function // guarded by mu
@@ -36,7 +38,7 @@ func (k *code) load(d *Device) error {
 	if k.overlaps, err = d.gpu.LaunchesOverlap(); err != nil {
 		return err
 	}
-	object, err := kernels.Object(major, minor)
+	object, err := k.object(major, minor)
 	if err != nil {
 		return err
 	}

@@ -110,8 +110,11 @@ func (c *communicator) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Peers fetch mailboxes from their first message on, so all are offered before anybody goes on.
-	return c.agree(ctx, c.equip(ctx, id))
+	// What ranks map of each other has been made by all of them, then.
+	if err := c.agree(ctx, c.equip(ctx, id)); err != nil {
+		return err
+	}
+	return c.agree(ctx, c.mapPeers(ctx))
 }
 
 // equip makes this rank's part of the communicator.

@@ -1,27 +1,18 @@
 package nccl
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
 
-	"symmem/driver"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 	"symmem/internal/ranked"
 	"symmem/internal/sys"
 )
 
-// lentMemory is a segment of a peer's staging.
-type lentMemory struct {
-	at     uintptr // where it is mapped, or 0 as long as it is not
-	bytes  int64
-	failed error
-}
-
-// deliver has a goroutine deliver messages as long as receives wait. m.mu is held.
+// deliver has a goroutine look for messages as long as receives wait. m.mu is held.
 func (c *communicator) deliver() {
 	m := &c.messages
 	if m.running || m.stopped || len(m.open) == 0 {
@@ -31,7 +22,8 @@ func (c *communicator) deliver() {
 	m.delivering.Go(c.deliverAll)
 }
 
-// deliverAll delivers until no Recv waits, or the group has ended.
+// deliverAll delivers until no Recv waits, or the group has ended. It makes no call to CUDA, which
+// may wait for a stream that waits for a message.
 func (c *communicator) deliverAll() {
 	ranked.Waiting()
 	b := c.messages.own.bell()
@@ -39,9 +31,7 @@ func (c *communicator) deliverAll() {
 		rung := atomic.LoadUint32(&b.word)
 		ready, told, more, err := c.deliverable()
 		for _, e := range ready {
-			if err == nil {
-				err = c.carry(e)
-			}
+			c.give(e)
 		}
 		if err != nil {
 			_ = c.plane.Fail(err)
@@ -82,9 +72,9 @@ func (b *bell) rest(rung uint32, turn int, told bool) {
 	}
 }
 
-// deliverable takes the receives that can be copied off the list of those that are open. It reports
-// whether the others include some whose message was told of, or whose stream has yet to come, and
-// whether there are others.
+// deliverable takes the receives whose messages are there off the list of those that are open. It
+// reports whether the others include some whose message was told of, or whose stream has yet to
+// come, and whether there are others.
 func (c *communicator) deliverable() (ready []*end, told, more bool, err error) {
 	m := &c.messages
 	m.mu.Lock()
@@ -98,19 +88,16 @@ func (c *communicator) deliverable() (ready []*end, told, more bool, err error) 
 	err = c.readMail()
 	rest := m.open[:0]
 	for _, e := range m.open {
-		can, why := c.deliversNow(e)
+		can := false
 		if err == nil {
-			err = why
+			can, err = c.take(e)
 		}
-		if !can || err != nil {
-			told = told || e.letter != nil
-			rest = append(rest, e)
+		if can {
+			ready = append(ready, e)
 			continue
 		}
-		e.ready.set(0)
-		atomic.StoreUint32(&m.own.marks(e.source).full[e.letter.place], 0)
-		e.handled, e.letter.handled = true, true
-		ready = append(ready, e)
+		told = told || e.letter != nil
+		rest = append(rest, e)
 	}
 	clear(m.open[len(rest):])
 	m.open = rest
@@ -119,74 +106,80 @@ func (c *communicator) deliverable() (ready []*end, told, more bool, err error) 
 	return ready, told, m.running, err
 }
 
-// deliversNow reports whether a message is there, its stream waits for it, and no other one has to
-// be copied before. m.mu is held.
-func (c *communicator) deliversNow(e *end) (can bool, err error) {
-	l := e.letter
-	if l == nil || e.ready == nil || e.ready.value() != 1 ||
-		e.before != nil && !e.before.handled || !l.next() ||
-		atomic.LoadUint32(&c.messages.own.marks(l.source).full[l.place]) != 1 {
+// take settles that a Recv is given its message now, if that is there, no other one that needs the
+// same words has to be copied before, and its memory is mapped. m.mu is held.
+func (c *communicator) take(e *end) (can bool, err error) {
+	m, l := &c.messages, e.letter
+	if l == nil || !e.turn() || !l.next() ||
+		atomic.LoadUint32(&m.own.marks(l.source).full[l.place]) != 1 {
 		return false, nil
 	}
-	e.before, l.before = nil, nil
-	if l.bytes == 0 {
-		return true, nil
+	if l.bytes > 0 {
+		lent := c.lentTo(l)
+		if lent.at == 0 {
+			return false, lent.failed
+		}
+		e.descriptor.From = uint64(lent.at) + l.offset
 	}
-	at := spot{l.source, l.segment}
-	lent := c.messages.lent[at]
-	if lent == nil {
-		lent = &lentMemory{bytes: int64(l.size)}
-		c.messages.lent[at] = lent
-		c.messages.delivering.Go(func() { c.borrowStaging(at, lent) })
-	}
-	return lent.at != 0, lent.failed
+	e.descriptor.To, e.descriptor.Bytes = uint64(e.plan.recv), l.bytes
+	e.descriptor.Taken = uint64(m.own.at(&m.own.marks(l.source).taken[l.place]))
+	atomic.StoreUint32(&m.own.marks(l.source).full[l.place], 0)
+	e.handle()
+	l.handled, l.before = true, nil
+	return true, nil
 }
 
-// borrowStaging maps a segment of a peer's.
-func (c *communicator) borrowStaging(at spot, lent *lentMemory) {
-	d, rank := c.device, c.cfg.Ranks[at.source]
-	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.Timeout)
-	defer cancel()
-	go func() {
-		select {
-		case <-c.ended:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	address, err := d.fetch(ctx, rank, stagingKey(c.cfg.ID, int(at.number)), lent.bytes)
-	if err != nil && c.messages.known.Lost(at.source) {
-		err = &driver.RankLostError{
-			Ranks: []int{rank}, Doing: "fetching a message in group " + c.cfg.Name(),
-			Members: c.cfg.Ranks,
-		}
-	}
-	if err != nil {
-		err = fmt.Errorf("fetching a message of rank %d of the world: %w", rank, err)
-	}
-	c.messages.mu.Lock()
-	lent.at, lent.failed = address, err
-	c.messages.mu.Unlock()
-	c.messages.own.bell().ring()
+// turn reports whether a Recv may be given a message: that of a graph has its descriptor to itself
+// once the launch before is past it and this one waits. m.mu is held.
+func (e *end) turn() bool {
+	return !e.captured || (e.before == nil || e.before.handled) && e.state.value() == kernels.MessageWaits
 }
 
-// carry has a message copied to its Recv's buffer, and lets the stream go on behind that. What it
-// queues waits for nothing.
-func (c *communicator) carry(e *end) error {
+// handle settles that a Recv has what it waits for. m.mu is held.
+func (e *end) handle() {
+	if e.captured {
+		e.state.set(0) // so that the next launch is seen to wait
+	}
+	e.handled, e.before = true, nil
+}
+
+// give lets the stream of a Recv that was settled go on.
+func (c *communicator) give(e *end) {
 	if arrived := e.plan.Arrived; arrived != nil {
 		arrived(e.source)
 	}
-	on := c.messages.carriers[e.source%len(c.messages.carriers)]
-	err := c.device.do(func() (err error) {
-		if err = c.fetch(e, on); err != nil {
+	atomic.StoreUint32(&e.descriptor.Go, 1)
+}
+
+// refuse lets the stream of a Recv go on without a message, if it may. m.mu is held.
+func (e *end) refuse() {
+	if e.handled || !e.turn() {
+		return
+	}
+	e.descriptor.Bytes, e.descriptor.Taken = 0, 0
+	e.handle()
+	atomic.StoreUint32(&e.descriptor.Go, 1)
+}
+
+// queueCopy queues the wait for a message and its copy, eagerly or in a capture. It is called on a
+// thread of the device.
+func (c *communicator) queueCopy(descriptor *kernels.Message, p *plan, on cuda.Stream) error {
+	gpu := c.device.cuda
+	err := gpu.StreamWriteValue(on, addressOf(&descriptor.State), kernels.MessageWaits)
+	if err == nil {
+		err = gpu.StreamWaitValue(on, addressOf(&descriptor.Go), 1, cuda.WaitEqual)
+	}
+	var params cuda.Params
+	params.Address(addressOf(descriptor))
+	for _, k := range kernels.Copies(p.bytes()) {
+		if err != nil {
 			return err
 		}
-		return c.device.cuda.StreamWriteValue(on, e.through.address(), 1)
-	})
-	if err != nil {
-		c.messages.mu.Lock()
-		e.handled = false // so that its stream is released
-		c.messages.mu.Unlock()
+		var f cuda.Function
+		if f, err = c.device.copies.function(c.device, k.Kernel); err == nil {
+			err = gpu.LaunchKernel(f, cuda.Dim{X: uint32(k.Blocks)}, cuda.Dim{X: uint32(k.Threads)}, 0,
+				on, &params)
+		}
 	}
 	return err
 }
@@ -204,37 +197,6 @@ func (c *communicator) stopMessages() {
 	m.delivering.Wait()
 }
 
-// carried waits until the streams on which messages are delivered have done their work.
-func (c *communicator) carried() error {
-	for _, on := range c.messages.carriers {
-		if on == 0 {
-			continue
-		}
-		err := c.device.within(endingTime, func() (done bool, err error) {
-			err = c.device.with(func(gpu *cuda.Driver) error {
-				done, err = gpu.StreamQuery(on)
-				return err
-			})
-			return done, err
-		})
-		if err != nil {
-			return fmt.Errorf("waiting for messages that are being copied: %w", err)
-		}
-	}
-	return nil
-}
-
-// withdrawMailbox ends the offer of this rank's mailbox. Peers that have mapped it keep it.
-func (c *communicator) withdrawMailbox() error {
-	m := &c.messages
-	if m.file == nil {
-		return nil
-	}
-	err := c.device.withdraw(mailboxKey(c.cfg.ID), m.file)
-	m.file = nil
-	return err
-}
-
 // closeMessages gives everything back, unless a stream has yet to come past a message: then it
 // stays for as long as the process.
 func (c *communicator) closeMessages() error {
@@ -245,20 +207,12 @@ func (c *communicator) closeMessages() error {
 	if m.known == nil || m.closed || stuck.Load() || c.carrying() {
 		return nil
 	}
-	if err := c.carried(); err != nil {
-		return err
-	}
 	m.closed = true
 	errs := []error{c.withdrawMailbox()}
 	needed := c.reclaimAll()
 	d := c.device
 	errs = append(errs, d.do(func() error {
 		var errs []error
-		for _, on := range m.carriers {
-			if on != 0 {
-				errs = append(errs, d.cuda.StreamDestroy(on))
-			}
-		}
 		for _, lent := range m.lent {
 			if lent.at != 0 {
 				errs = append(errs, d.unmapShared(lent.at, lent.bytes))

@@ -8,6 +8,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/host"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 	"symmem/internal/nccl"
 	"symmem/internal/ranked"
@@ -52,9 +53,12 @@ type Device struct {
 	events  eventPool
 	aside   aside
 	scratch scratch
-	words   words
-	reports reports
-	code    code
+	words   pinned[word]
+	reports pinned[kernels.Report]
+	// descriptors are those of receives.
+	descriptors pinned[kernels.Message]
+	// collectives and copies are the kernels of the direct path and those of messages.
+	collectives, copies code
 
 	mu            ranked.Mutex[deviceMu]
 	members       map[int]*member            // by world rank; guarded by mu
@@ -283,7 +287,8 @@ func (d *Device) Close() error {
 	}
 	errs = append(errs, d.do(func() error {
 		return errors.Join(d.events.drain(d.cuda), d.aside.close(d.cuda), d.scratch.close(),
-			d.words.close(d.cuda), d.reports.close(d.cuda), d.code.unload(d))
+			d.words.close(d.cuda), d.reports.close(d.cuda), d.descriptors.close(d.cuda),
+			d.collectives.unload(d), d.copies.unload(d))
 	}))
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -97,7 +97,7 @@ func (p *plan) prepareDirect() error {
 	}
 	k := &kernel{
 		grid: cuda.Dim{X: uint32(launch.Blocks)}, block: cuda.Dim{X: uint32(launch.Threads)},
-		params: launch.Params(&a), overlaps: c.device.code.overlaps && !launch.Bulk,
+		params: launch.Params(&a), overlaps: c.device.collectives.overlaps && !launch.Bulk,
 	}
 	var then string
 	if p.Norm != nil {
@@ -105,9 +105,9 @@ func (p *plan) prepareDirect() error {
 	}
 	p.kernel = k
 	return c.device.do(func() error {
-		k.function, err = c.device.code.function(c.device, launch.Kernel)
+		k.function, err = c.device.collectives.function(c.device, launch.Kernel)
 		if err == nil && k.then != nil {
-			k.then.function, err = c.device.code.function(c.device, then)
+			k.then.function, err = c.device.collectives.function(c.device, then)
 		}
 		return err
 	})

@@ -85,7 +85,7 @@ func (m *mate) start(name string, of cuda.Module, blocks, threads int, params cu
 	return d.do(func() (err error) {
 		var f cuda.Function
 		if of == 0 {
-			f, err = d.code.function(d, name)
+			f, err = d.collectives.function(d, name)
 		} else {
 			f, err = d.cuda.ModuleGetFunction(of, name)
 		}

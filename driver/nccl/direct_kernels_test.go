@@ -47,7 +47,7 @@ func (p *pitch) offers(w way) map[string][]trial {
 // note counts the kernels of a plan that is launched.
 func (m *mate) note(p *plan) {
 	for k := p.kernel; k != nil; k = k.then {
-		m.ran[m.device.code.nameOf(k.function)]++
+		m.ran[m.device.collectives.nameOf(k.function)]++
 	}
 }
 

@@ -63,8 +63,7 @@
 //	eventPool.mu
 //	stream.questions
 //	stream.faults
-//	words.mu
-//	reports.mu
+//	pinned.mu
 //	Device.mu
 //
 // A goroutine may have communicator.mu of several groups, taken in the order of their numbers.

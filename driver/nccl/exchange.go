@@ -131,7 +131,7 @@ func (c *communicator) prepareExchange(key handoff.Key) (mine equipment, withdra
 	err := d.linked(c.members)
 	if err == nil {
 		err = d.do(func() (err error) {
-			if err = d.code.load(d); err != nil {
+			if err = d.collectives.load(d); err != nil {
 				return err
 			}
 			if mine.Multiprocessors, err = d.gpu.Attribute(

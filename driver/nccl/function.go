@@ -3,11 +3,8 @@ package nccl
 import (
 	"fmt"
 	"sync/atomic"
-	"unsafe"
 
 	"symmem/internal/cuda"
-	"symmem/internal/dl"
-	"symmem/internal/ranked"
 )
 
 // CUDA runs the host functions of a whole context on one thread, so one that takes its time would
@@ -72,61 +69,10 @@ func (s *stream) run(work func(), done *word, value uint32) {
 }
 
 // word is a word of host memory for which streams can wait.
-type word struct{ at *uint32 }
+type word uint32
 
-func (w *word) set(value uint32) { atomic.StoreUint32(w.at, value) }
+func (w *word) set(value uint32) { atomic.StoreUint32((*uint32)(w), value) }
 
-func (w *word) value() uint32 { return atomic.LoadUint32(w.at) }
+func (w *word) value() uint32 { return atomic.LoadUint32((*uint32)(w)) }
 
-func (w *word) address() uintptr { return uintptr(unsafe.Pointer(w.at)) }
-
-// words hands out words of pages that the device can read.
-type words struct {
-	mu    ranked.Mutex[wordsMu]
-	pages []uintptr // guarded by mu
-	free  []*word   // guarded by mu
-}
-
-// pageBytes is what is asked of the host at once.
-const pageBytes = 4096
-
-// take hands out a word that is 0. It is called on a thread of the device.
-func (w *words) take(driver *cuda.Driver) (*word, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.free) == 0 {
-		page, err := driver.MemAllocHost(pageBytes)
-		if err != nil {
-			return nil, err
-		}
-		w.pages = append(w.pages, page)
-		memory := unsafe.Slice((*uint32)(unsafe.Pointer(&dl.Bytes(page, pageBytes)[0])), pageBytes/4)
-		for i := range memory {
-			w.free = append(w.free, &word{&memory[i]})
-		}
-	}
-	last := len(w.free) - 1
-	taken := w.free[last]
-	w.free = w.free[:last]
-	taken.set(0)
-	return taken, nil
-}
-
-// put takes words back for which no stream waits any more.
-func (w *words) put(words ...*word) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.free = append(w.free, words...)
-}
-
-func (w *words) close(driver *cuda.Driver) (err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, page := range w.pages {
-		if e := driver.MemFreeHost(page); err == nil {
-			err = e
-		}
-	}
-	w.pages, w.free = nil, nil
-	return err
-}
+func (w *word) address() uintptr { return addressOf(w) }

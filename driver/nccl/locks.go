@@ -21,8 +21,7 @@ type (
 	eventPoolMu     struct{}
 	streamQuestions struct{}
 	streamFaults    struct{}
-	wordsMu         struct{}
-	reportsMu       struct{}
+	pinnedMu        struct{}
 	deviceMu        struct{}
 )
 
@@ -81,14 +80,11 @@ func (streamQuestions) Rank() ranked.Rank {
 // Rank is the place of stream.faults.
 func (streamFaults) Rank() ranked.Rank { return rankOf(16, "nccl.stream.faults") }
 
-// Rank is the place of words.mu.
-func (wordsMu) Rank() ranked.Rank { return rankOf(17, "nccl.words.mu") }
-
-// Rank is the place of reports.mu.
-func (reportsMu) Rank() ranked.Rank { return rankOf(18, "nccl.reports.mu") }
+// Rank is the place of pinned.mu.
+func (pinnedMu) Rank() ranked.Rank { return rankOf(17, "nccl.pinned.mu") }
 
 // Rank is the place of Device.mu.
-func (deviceMu) Rank() ranked.Rank { return rankOf(19, "nccl.Device.mu") }
+func (deviceMu) Rank() ranked.Rank { return rankOf(18, "nccl.Device.mu") }
 
 // rankOf is the place of a lock that is never held while this rank waits for another one.
 func rankOf(place int, name string) ranked.Rank {

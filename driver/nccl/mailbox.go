@@ -168,10 +168,8 @@ func (c *communicator) openMailbox() (*mailbox, *os.File, error) {
 }
 
 // fetchMailbox maps the mailbox of a peer.
-func (c *communicator) fetchMailbox(peer int) (*mailbox, error) {
-	d, rank := c.device, c.cfg.Ranks[peer]
-	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.Timeout)
-	defer cancel()
+func (c *communicator) fetchMailbox(ctx context.Context, rank int) (*mailbox, error) {
+	d := c.device
 	f, err := d.control.Fetch(ctx, rank, mailboxKey(c.cfg.ID))
 	if err != nil {
 		return nil, fmt.Errorf("opening the mailbox of rank %d of the world: %w", rank, err)

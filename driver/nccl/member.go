@@ -29,6 +29,8 @@ type member struct {
 	NCCL int `json:"nccl"`
 	// NoFabric says why its memory has no fabric handles; empty if it has.
 	NoFabric string `json:"no_fabric,omitempty"`
+	// NoKernels says why its GPU cannot run the kernels that receive messages; empty if it can.
+	NoKernels string `json:"no_kernels,omitempty"`
 	// Failed says why the rank could not open its GPU; all else is empty then.
 	Failed string `json:"failed,omitempty"`
 }
@@ -52,6 +54,10 @@ func (d *Device) introduce(ctx context.Context) error {
 	code, _ := d.nccl.Version()
 	d.self = member{
 		Machine: machine, Boot: boot, GPU: uuid, Name: d.info.Name, NCCL: code, NoFabric: d.noFabric,
+	}
+	// Now, since CUDA may wait for streams to load a kernel, which may wait for messages.
+	if err := d.do(func() error { return d.copies.load(d) }); err != nil {
+		d.self.NoKernels = err.Error()
 	}
 	value, err := json.Marshal(&d.self)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
-	"symmem/internal/cuda"
 	"symmem/internal/message"
 	"symmem/internal/ranked"
 )
@@ -20,11 +20,10 @@ import (
 // communicator until the other side comes.
 //
 // A Send copies its buffer to memory of the sender's GPU in stream order, and tells the receiver at
-// the call: the stream is free at once. A Recv belongs to the message that package message says. If
-// that has been told of at the call, the stream itself waits for it and copies it. Else the stream
-// waits for a word, and a goroutine of the group has it copied on a stream of its own, once the
-// message is there and the stream waits: what is queued there never waits for anything, so no
-// message waits for another one.
+// the call: the stream is free at once. A Recv belongs to the message that package message says. Its
+// stream waits for a word of a descriptor, and then runs a kernel that copies what the descriptor
+// names. The host writes both once the message is there, without a call to CUDA: others of its calls
+// wait for streams, and those for messages.
 //
 // The values of words are constants, so that captured messages can be replayed: what changes is
 // told at the launch. A captured Send has its own memory, and waits in a replay until the message
@@ -35,30 +34,28 @@ type end struct {
 	plan *plan
 	control.Message
 	check bool
-	// done is recorded behind the work.
-	done *event
-	// ready is 1 while the stream waits, or nil if it never does. It waits for through to be 1; where
-	// that is nil, for a mark: a direct Recv for that of its message, and a Send of a graph for taken.
-	ready, through *word
 	// captured tells that the words are a graph's.
 	captured bool
-	// past tells that the stream has come past the message; guarded by messages.mu.
-	past bool
-	// taken is the mark that a Send of a graph waits for, else nil.
+	// state is kernels.MessageWaits while the stream waits, or nil if it never does: a Recv for its
+	// message, and a Send of a graph for taken to be 1.
+	state *word
 	taken *uint32
+	// done is recorded behind the work of a Send, else nil.
+	done  *event
 	since time.Time // since when the stream is known to wait; guarded by messages.mu
 
 	// What follows is of a Recv, and guarded by messages.mu.
 
+	descriptor *kernels.Message
 	// source and number name the message, once it is claimed; letter is what it was told of.
 	source  int
 	number  uint64
 	claimed bool
 	letter  *letter
-	// before is the Recv that waits for the same words before this one, or nil.
+	// before is the Recv that has the same descriptor before this one, or nil.
 	before *end
-	// handled tells that the copy is queued, direct that it is so on the Recv's own stream.
-	handled, direct bool
+	// handled tells that the Recv has been given its message, or refused.
+	handled bool
 }
 
 // messages are those of a group.
@@ -83,13 +80,15 @@ type messages struct {
 	anywhere int
 	repeated map[spot]*letter     // the latest message of a place that a graph uses; guarded by mu
 	lent     map[spot]*lentMemory // segments of peers; guarded by mu
-	open     []*end               // receives whose copies are not queued; guarded by mu
-	all      []*end               // those whose streams have not come past them; guarded by mu
-	running  bool                 // a goroutine delivers; guarded by mu
-	stopped  bool                 // none will any more; guarded by mu
+	open     []*end               // receives that have not been given a message; guarded by mu
+	// sends and receives are those that their streams have not come past; looked is how many sends
+	// were left when they were last looked through. All are guarded by mu.
+	sends, receives []*end
+	looked          int
+	running         bool // a goroutine delivers; guarded by mu
+	stopped         bool // none will any more; guarded by mu
 
 	delivering sync.WaitGroup
-	carriers   [4]cuda.Stream // of who delivers
 }
 
 // address names a message.
@@ -118,10 +117,11 @@ func (l *letter) address() address { return address{l.source, int(l.tag), l.numb
 // next reports whether the marks of the letter's place are those of its message.
 func (l *letter) next() bool { return l.before == nil || l.before.handled }
 
-// openMessages makes messages possible where the ranks are on one machine.
+// openMessages makes messages possible where the ranks are on one machine, and have GPUs that run
+// their kernels.
 func (c *communicator) openMessages() error {
 	known, ok := c.plane.(control.Messages)
-	if !ok || len(c.cfg.Ranks) == 1 {
+	if !ok || len(c.cfg.Ranks) == 1 || c.withoutKernels() != "" {
 		return nil
 	}
 	m := &c.messages
@@ -133,23 +133,30 @@ func (c *communicator) openMessages() error {
 		return err
 	}
 	m.known = known
-	// Now, since CUDA may wait for streams to make one, which may wait for messages.
-	return c.device.do(func() (err error) {
-		for i := range m.carriers {
-			if m.carriers[i], err = c.device.cuda.StreamCreateForemost(); err != nil {
-				return err
-			}
+	return m.staging.add(c, c.firstStaging())
+}
+
+// withoutMessages says why ranks of the group cannot send messages to each other.
+func (c *communicator) withoutMessages() error {
+	if why := c.withoutKernels(); why != "" {
+		return fmt.Errorf("messages: %s: %w", why, driver.ErrUnsupported)
+	}
+	return fmt.Errorf("messages between ranks of several machines: %w", driver.ErrUnsupported)
+}
+
+// withoutKernels says why some rank of the group runs no kernels of our own, or is empty.
+func (c *communicator) withoutKernels() string {
+	for i, m := range c.members {
+		if m.NoKernels != "" {
+			return fmt.Sprintf("rank %d of the world: %s", c.cfg.Ranks[i], control.Told(m.NoKernels))
 		}
-		return nil
-	})
+	}
+	return ""
 }
 
 // newEnd counts a message at its call. c.mu is held.
 func (c *communicator) newEnd(p *plan) *end {
-	return &end{
-		plan: p, Message: c.messages.known.Count(&p.Call), check: c.check.Load(),
-		done: c.device.newEvent(),
-	}
+	return &end{plan: p, Message: c.messages.known.Count(&p.Call), check: c.check.Load()}
 }
 
 // mayMessage refuses a message when the group has failed.
@@ -188,44 +195,74 @@ func (c *communicator) unqueued(s *stream, p *plan, err error) error {
 // track has the watcher look after messages whose work is queued. It is called on a thread of the
 // device; s.mu is held.
 func (c *communicator) track(s *stream, ends ...*end) error {
+	m := &c.messages
 	var errs []error
 	for _, e := range ends {
-		errs = append(errs, e.done.record(s))
+		if e.plan.Operation == driver.Send {
+			e.done = c.device.newEvent()
+			errs = append(errs, e.done.record(s))
+		}
 	}
-	c.messages.mu.Lock()
-	defer c.messages.mu.Unlock()
-	c.messages.all = append(c.messages.all, ends...)
+	m.mu.Lock()
+	for _, e := range ends {
+		if e.plan.Operation == driver.Send {
+			m.sends = append(m.sends, e)
+		} else {
+			m.receives = append(m.receives, e)
+		}
+	}
+	m.pruneReceives()
 	c.deliver()
+	many := len(m.sends) > 2*m.looked+manySends
+	m.mu.Unlock()
+	if many {
+		m.pruneSends()
+	}
 	return errors.Join(errs...)
 }
 
-// prune forgets the messages that streams have come past. m.mu is held.
-func (m *messages) prune() {
-	m.forget(func(e *end) bool {
-		if e.past = e.past || e.done.point() != nil && e.done.Done(); !e.past {
-			return false
+// manySends is how many are kept before they are looked through.
+const manySends = 64
+
+// pruneSends forgets those that streams have come past. It asks CUDA, which may wait for a stream, so
+// nothing that gives receives their messages waits for it.
+func (m *messages) pruneSends() {
+	m.mu.Lock()
+	all := slices.Clone(m.sends)
+	m.mu.Unlock()
+	over := map[*end]bool{}
+	for _, e := range all {
+		over[e] = e.done.Done()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sends = slices.DeleteFunc(m.sends, func(e *end) bool { return over[e] })
+	m.looked = len(m.sends)
+}
+
+// pruneReceives forgets those that streams have come past. m.mu is held.
+func (m *messages) pruneReceives() {
+	m.receives = slices.DeleteFunc(m.receives, func(e *end) bool {
+		over := e.over()
+		if over && !e.captured {
+			e.plan.c.device.descriptors.put(e.descriptor)
 		}
-		if !e.captured && e.ready != nil {
-			e.done.device.words.put(e.ready)
-			if e.through != nil {
-				e.done.device.words.put(e.through)
-			}
-			e.ready = nil
-		}
-		return true
+		return over
 	})
 }
 
-// forget takes messages off the lists. m.mu is held.
-func (m *messages) forget(gone func(*end) bool) {
-	m.all = slices.DeleteFunc(m.all, gone)
-	m.open = slices.DeleteFunc(m.open, gone)
+// over reports whether the stream is past a Recv. If it is one of a graph the stream may have come
+// to the next launch of it already. m.mu is held.
+func (e *end) over() bool {
+	state := e.state.value()
+	return e.handled && (state == kernels.MessageDone || e.captured && state == kernels.MessageWaits)
 }
 
 // waits reports whether the stream of a message is known to wait for it, and since when. m.mu is
 // held.
 func (e *end) waits() bool {
-	if e.handled && !e.direct || e.ready == nil || e.ready.value() != 1 {
+	if e.handled || e.before != nil && !e.before.handled || e.state == nil ||
+		e.state.value() != kernels.MessageWaits {
 		return false
 	}
 	if e.since.IsZero() {
@@ -240,12 +277,24 @@ func (c *communicator) examineMessages() error {
 	if m.known == nil {
 		return nil
 	}
+	replayed := func(e *end) bool { return e.taken != nil }
 	m.mu.Lock()
-	m.prune()
+	again := slices.ContainsFunc(m.sends, replayed)
+	m.mu.Unlock()
+	if again {
+		m.pruneSends() // so that of several launches that one is found which waits
+	}
+	m.mu.Lock()
+	m.pruneReceives()
 	err := c.readMail()
 	var waiting []*end
-	for _, e := range m.all {
+	for _, e := range m.open {
 		if c.lacks(e) {
+			waiting = append(waiting, e)
+		}
+	}
+	for _, e := range m.sends {
+		if replayed(e) && c.lacks(e) {
 			waiting = append(waiting, e)
 		}
 	}
@@ -320,21 +369,17 @@ func (c *communicator) describe(p *plan, number uint64) string {
 }
 
 // releaseMessages ends the waits of messages that will not come. It is called again and again,
-// since a graph that is launched several times waits as often. A Recv whose copy is queued is left
-// alone: its stream goes on behind that.
+// since a graph that is launched several times waits as often.
 func (c *communicator) releaseMessages() {
 	m := &c.messages
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.prune()
-	for _, e := range m.all {
-		switch {
-		case e.direct:
-			atomic.StoreUint32(&m.own.marks(e.letter.source).full[e.letter.place], 1)
-		case e.ready == nil || e.handled:
-		case e.plan.Operation == driver.Recv:
-			e.through.set(1)
-		default:
+	for _, e := range m.receives {
+		e.refuse()
+	}
+	m.open = slices.DeleteFunc(m.open, func(e *end) bool { return e.handled })
+	for _, e := range m.sends {
+		if e.taken != nil {
 			atomic.StoreUint32(e.taken, 1)
 		}
 	}
@@ -350,10 +395,12 @@ func (c *communicator) unanswered() bool {
 
 // carrying reports whether a message is still under way.
 func (c *communicator) carrying() bool {
-	c.messages.mu.Lock()
-	defer c.messages.mu.Unlock()
-	c.messages.prune()
-	return len(c.messages.all) > 0
+	m := &c.messages
+	m.pruneSends()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pruneReceives()
+	return len(m.sends)+len(m.receives) > 0
 }
 
 // errUnmatched says which messages end with the group.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -338,38 +339,65 @@ func TestAbortsInTheMiddleOfMessagesEndThem(t *testing.T) {
 // other work. A Recv that waits for this rank's own work is not late.
 func TestARecvWhoseSendDoesNotComeToItsTurnNamesTheSender(t *testing.T) {
 	needDevices(t, 2)
-	for _, direct := range []bool{false, true} {
-		var p pairOfRanks
-		p.open(t, time.Second)
-		at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
-		both(t, func(r int) error {
-			if !direct {
-				return nil // the first message never is
-			}
-			o := driver.Send
-			if r == 0 {
-				o = driver.Recv
-			}
-			return errors.Join(p.message(r, o, at[r], 8, 0), p[r].stream.Synchronize(t.Context()))
-		})
-		sending, receiving := make(chan struct{}), make(chan struct{})
+	var p pairOfRanks
+	p.open(t, time.Second)
+	at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
+	sending, receiving := make(chan struct{}), make(chan struct{})
+	err := errors.Join(
+		p[1].stream.Host(func() { <-sending }),
+		p.message(1, driver.Send, at[1], 8, 0),
+		p[0].stream.Host(func() { <-receiving }),
+		p.message(0, driver.Recv, at[0], 8, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p[0].group.Failed():
+		t.Errorf("the group fails over its own work: %v", p[0].group.Cause())
+	case <-time.After(1500 * time.Millisecond):
+	}
+	close(receiving)
+	wantLate(t, p[0].stream.Synchronize(t.Context()))
+	close(sending)
+	_ = p[1].stream.Synchronize(t.Context())
+	p.closeAll(t)
+}
+
+// TestMessagesOfAnySizeAndPlace has kernels copy messages from and to odd addresses, and nothing
+// else: what lies before and behind them stays what it was.
+func TestMessagesOfAnySizeAndPlace(t *testing.T) {
+	needDevices(t, 2)
+	const most = 300_000
+	var p pairOfRanks
+	p.open(t, 20*time.Second)
+	seed := time.Now().UnixNano()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(uint64(seed), 0))
+	sent := make([]byte, most)
+	for i := range sent {
+		sent[i] = byte(random.Uint32())
+	}
+	source, target := p[0].segment.Address(), p[1].segment.Address()
+	if err := p[0].stream.Copy(source, dl.AddressOf(&sent[0]), most); err != nil {
+		t.Fatal(err)
+	}
+	for range 60 {
+		from, to, size := random.IntN(40), random.IntN(40), random.IntN(100)
+		if random.IntN(3) == 0 {
+			size = random.IntN(most - 40)
+		}
 		err := errors.Join(
-			p[1].stream.Host(func() { <-sending }),
-			p.message(1, driver.Send, at[1], 8, 0),
-			p[0].stream.Host(func() { <-receiving }),
-			p.message(0, driver.Recv, at[0], 8, 0))
+			p[1].stream.Fill(target, 0xa5, int64(size)+80),
+			p.message(0, driver.Send, source+uintptr(from), int64(size), 0),
+			p.message(1, driver.Recv, target+uintptr(to), int64(size), 0))
 		if err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case <-p[0].group.Failed():
-			t.Errorf("direct %v: the group fails over its own work: %v", direct, p[0].group.Cause())
-		case <-time.After(1500 * time.Millisecond):
+		want := bytes.Repeat([]byte{0xa5}, size+80)
+		copy(want[to:], sent[from:from+size])
+		if got := p.read(t, 1, 0, size+80); !bytes.Equal(got, want) {
+			t.Fatalf("%d bytes from %d to %d: the buffer is wrong", size, from, to)
 		}
-		close(receiving)
-		wantLate(t, p[0].stream.Synchronize(t.Context()))
-		close(sending)
-		_ = p[1].stream.Synchronize(t.Context())
-		p.closeAll(t)
 	}
+	p.closeAll(t)
 }

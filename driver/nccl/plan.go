@@ -88,7 +88,7 @@ func (p *plan) collective() nccl.Call {
 func (p *plan) resolve() error {
 	switch {
 	case p.Operation.PointToPoint() && p.c.messages.known == nil:
-		return fmt.Errorf("messages between ranks of several machines: %w", driver.ErrUnsupported)
+		return p.c.withoutMessages()
 	case p.Path == driver.PathDirect:
 		if err := errors.Join(p.c.Direct(&p.Call), p.inBounds()); err != nil {
 			return err

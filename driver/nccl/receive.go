@@ -8,7 +8,6 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control"
-	"symmem/internal/cuda"
 	"symmem/internal/message"
 	"symmem/internal/spin"
 )
@@ -127,51 +126,58 @@ func (c *communicator) match(e *end) error {
 		return nil
 	}
 	delete(m.letters, at)
-	e.letter = l
 	sent := control.End{Digest: l.digest, After: l.after, Bytes: l.bytes}
 	received := control.End{Digest: p.Digest, After: e.After, Bytes: uint64(p.bytes())}
-	return control.Differ(&c.cfg, sent, received, &p.Call, e.source, e.number, e.check)
+	err := control.Differ(&c.cfg, sent, received, &p.Call, e.source, e.number, e.check)
+	if err == nil {
+		e.letter = l
+	}
+	return err
 }
 
-// post puts a Recv in its place among those of its tag. With direct it is settled whether the
-// Recv's own stream may wait for the message and copy it. It returns an error if two ends differ.
-func (c *communicator) post(e *end, direct bool) error {
+// post puts a Recv in its place among those of its tag, and reports whether it is given its message
+// now. It returns an error if two ends differ.
+func (c *communicator) post(e *end) (now bool, err error) {
 	m, p := &c.messages, e.plan
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if p.Root == driver.AnySource {
 		m.anywhere++
 	}
-	err := errors.Join(
+	err = errors.Join(
 		c.readMail(), // so that what this rank was told of counts
 		c.hand(m.matcher.Post(e, p.Tag, p.Root, c.part(e.After))))
-	if err != nil {
-		return err
+	if err == nil && !e.captured {
+		now, err = c.take(e)
 	}
-	if l := e.letter; direct && l != nil && l.again == 0 {
-		if lent, ok := m.lent[spot{l.source, l.segment}]; l.bytes == 0 || ok && lent.at != 0 {
-			e.direct, e.handled, l.handled = true, true, true
-			return nil
-		}
+	if err == nil && !now {
+		m.open = append(m.open, e)
 	}
-	m.open = append(m.open, e)
-	return nil
+	return now, err
 }
 
 // receive queues a Recv. s.mu and c.mu are held.
 func (c *communicator) receive(s *stream, p *plan) error {
 	e := c.newEnd(p)
+	err := c.device.do(func() (err error) {
+		e.descriptor, err = c.device.descriptors.take(c.device.cuda)
+		return err
+	})
+	if err != nil {
+		return c.unqueued(s, p, err)
+	}
+	e.state = (*word)(&e.descriptor.State)
 	c.noteMessage(s, p)
-	// CUDA makes the call that copies to other memory wait for the stream.
-	direct := p.bytes() == 0 || c.device.knows(p.recv)
-	if err := c.post(e, direct); err != nil {
+	now, err := c.post(e)
+	if err != nil {
+		c.device.descriptors.put(e.descriptor)
 		return c.differs(s, err)
 	}
-	if e.direct && p.Arrived != nil {
-		p.Arrived(e.source)
+	if now {
+		c.give(e)
 	}
-	err := c.device.do(func() error {
-		return errors.Join(c.await(e, s.handle), c.track(s, e), s.keepUp())
+	err = c.device.do(func() error {
+		return errors.Join(c.queueCopy(e.descriptor, p, s.handle), c.track(s, e), s.keepUp())
 	})
 	if err != nil {
 		return c.unqueued(s, p, err)
@@ -184,73 +190,4 @@ func (c *communicator) differs(s *stream, err error) error {
 	err = c.plane.Fail(err)
 	s.told(c)
 	return err
-}
-
-// await queues the wait for a message, and its copy if it is direct. It is called on a thread of
-// the device.
-func (c *communicator) await(e *end, on cuda.Stream) error {
-	gpu := c.device.cuda
-	ready, err := c.device.words.take(gpu)
-	if err != nil {
-		return err
-	}
-	if e.direct {
-		c.messages.mu.Lock()
-		e.ready = ready
-		c.messages.mu.Unlock()
-		word := c.messages.own.at(&c.messages.own.marks(e.letter.source).full[e.letter.place])
-		if err := c.takeShown(ready, word, on); err != nil {
-			return err
-		}
-		return c.fetch(e, on)
-	}
-	through, err := c.device.words.take(gpu)
-	if err != nil {
-		c.device.words.put(ready)
-		return err
-	}
-	c.messages.mu.Lock()
-	e.ready, e.through = ready, through
-	c.messages.mu.Unlock()
-	if err := gpu.StreamWriteValue(on, ready.address(), 1); err != nil {
-		return err
-	}
-	return gpu.StreamWaitValue(on, through.address(), 1, cuda.WaitEqual)
-}
-
-// fetch queues the copy of a message that is there, and the word that says so. It is called on a
-// thread of the device.
-func (c *communicator) fetch(e *end, on cuda.Stream) error {
-	m, l, gpu := &c.messages, e.letter, c.device.cuda
-	var from uintptr
-	if l.bytes > 0 {
-		m.mu.Lock()
-		from = m.lent[spot{l.source, l.segment}].at + uintptr(l.offset)
-		m.mu.Unlock()
-	}
-	if err := move(gpu, e.plan.recv, from, int64(l.bytes), on); err != nil {
-		return err
-	}
-	return gpu.StreamWriteValue(on, m.own.at(&m.own.marks(l.source).taken[l.place]), 1)
-}
-
-// takeShown is take, with a word that is 1 meanwhile.
-func (c *communicator) takeShown(ready *word, word uintptr, on cuda.Stream) error {
-	gpu := c.device.cuda
-	err := gpu.StreamWriteValue(on, ready.address(), 1)
-	if err == nil {
-		err = take(gpu, word, on)
-	}
-	if err == nil {
-		err = gpu.StreamWriteValue(on, ready.address(), 0)
-	}
-	return err
-}
-
-// take makes a stream wait until a word is 1, and takes it back to 0.
-func take(gpu *cuda.Driver, word uintptr, on cuda.Stream) error {
-	if err := gpu.StreamWaitValue(on, word, 1, cuda.WaitEqual); err != nil {
-		return err
-	}
-	return gpu.StreamWriteValue(on, word, 0)
 }

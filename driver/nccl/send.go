@@ -13,7 +13,7 @@ import (
 
 // outlet is what this rank has for messages to a peer. c.mu guards it.
 type outlet struct {
-	mailbox *mailbox   // the peer's; nil before the first message
+	mailbox *mailbox   // the peer's
 	next    uint64     // places handed out that were never used before
 	free    []uint64   // places that are free again
 	staged  []outgoing // messages that the peer has not taken, in the order of calls
@@ -23,21 +23,6 @@ type outlet struct {
 type outgoing struct {
 	place uint64
 	block block
-}
-
-// outletTo returns the outlet to a peer. At the first message the peer's process, which need not be
-// in a call, hands out its mailbox. c.mu is held.
-func (c *communicator) outletTo(peer int) (*outlet, error) {
-	out := &c.messages.outlets[peer]
-	if out.mailbox != nil {
-		return out, nil
-	}
-	if c.messages.closed {
-		return nil, c.Cause()
-	}
-	var err error
-	out.mailbox, err = c.fetchMailbox(peer)
-	return out, err
 }
 
 // marksTo are the words of messages to a peer.
@@ -76,10 +61,7 @@ func (c *communicator) reclaim(out *outlet, all bool) {
 // some, for as long as is left of the timeout; for memory less long, since a peer may be unable to
 // go on before this rank does. c.mu is held.
 func (c *communicator) stage(p *plan) (st outgoing, err error) {
-	out, err := c.outletTo(p.Root)
-	if err != nil {
-		return outgoing{}, err
-	}
+	out := &c.messages.outlets[p.Root]
 	c.reclaim(out, false)
 	if err := c.awaitRoom(p, true); err != nil {
 		return outgoing{}, err

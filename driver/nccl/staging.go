@@ -11,8 +11,9 @@ import (
 	"symmem/internal/handoff"
 )
 
-// staging is device memory of this rank in which messages wait for their receivers, who map it at
-// the first message from it. It grows, and goes back with the group.
+// staging is device memory of this rank in which messages wait for their receivers. These map its
+// first segment when the group connects, and others at the first message from one. It grows, and
+// goes back with the group.
 type staging struct {
 	segments []*stagingSegment
 	bytes    int64 // of all segments
@@ -38,6 +39,8 @@ type block struct {
 const (
 	// blockUnit is what sizes of blocks are multiples of.
 	blockUnit = 512
+	// perPeer is how much staging begins with for each rank of a group.
+	perPeer = 2 << 20
 	// mostSpare is by how much staging grows at most beyond what is asked for.
 	mostSpare = 64 << 20
 )
@@ -101,6 +104,11 @@ func (s *staging) address(b block) uintptr {
 
 func stagingKey(group string, segment int) handoff.Key {
 	return handoff.Key{Space: handoff.Space("staging/" + group), Number: uint32(segment)}
+}
+
+// firstStaging is the size of the first segment of every rank of a group.
+func (c *communicator) firstStaging() int64 {
+	return roundUp(int64(len(c.cfg.Ranks))*perPeer, c.device.info.Granularity)
 }
 
 // grow makes a segment that a block of so many bytes fits into: as large as all others together, or

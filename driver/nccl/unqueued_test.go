@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -176,7 +175,7 @@ func TestHostFunctionsOfAStreamThatWasGivenUpGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(gate)
-	if err := poll(ctx, func() bool { return atomic.LoadUint32(word.at) == 2 }); err != nil {
+	if err := poll(ctx, func() bool { return word.value() == 2 }); err != nil {
 		t.Fatalf("the second function has not ended where it was queued: %v", err)
 	}
 	if s.idle() {

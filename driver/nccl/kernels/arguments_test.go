@@ -20,6 +20,7 @@ import (
 // layout prints what of the structures must be as Go has it: a name, an offset and a size a line.
 const layout = `#include <bulk.h>
 #include <local.h>
+#include <message.h>
 #include <product.h>
 #include <cstddef>
 #include <cstdio>
@@ -39,6 +40,9 @@ int main() {
 	WHOLE(Product)
 	FIELD(Product, weights) FIELD(Product, input) FIELD(Product, output)
 	FIELD(Product, rows) FIELD(Product, depth) FIELD(Product, sequences) FIELD(Product, passes)
+	WHOLE(Message)
+	FIELD(Message, from) FIELD(Message, to) FIELD(Message, bytes) FIELD(Message, taken)
+	FIELD(Message, state) FIELD(Message, go)
 	FIELD(Report, digest) FIELD(Report, theirs) FIELD(Report, epoch) FIELD(Report, ranks)
 	FIELD(Report, fault) FIELD(Report, end)
 	FIELD(Exchange, control.fault)
@@ -46,6 +50,7 @@ int main() {
 	std::printf("MaxRanks 0 %d\nMaxBlocks 0 %d\n", MaxRanks, MaxBlocks);
 	std::printf("Ops %d %d\nLast %d %d\n", Sum, Min, Max, Diverged);
 	std::printf("Faults %d %d\n", Aborted, TimedOut);
+	std::printf("States %d %d\n", MessageWaits, MessageDone);
 }
 `
 
@@ -86,8 +91,9 @@ func places(t *testing.T) map[string]place {
 
 func TestSizesAreThoseOfTheSources(t *testing.T) {
 	var r Report
+	var m Message
 	want := map[string]place{
-		"Report":                 {0, ReportBytes},
+		"Report":                 {0, int(unsafe.Sizeof(r))},
 		"Exchange":               {0, exchangeHeader},
 		"Exchange.control.fault": {FaultOffset, 4},
 		"ExchangeBytes":          {0, ExchangeBytes},
@@ -103,9 +109,13 @@ func TestSizesAreThoseOfTheSources(t *testing.T) {
 		"Report.ranks":           {int(unsafe.Offsetof(r.Ranks)), int(unsafe.Sizeof(r.Ranks))},
 		"Report.fault":           {int(unsafe.Offsetof(r.fault)), int(unsafe.Sizeof(r.fault))},
 		"Report.end":             {int(unsafe.Offsetof(r.end)), int(unsafe.Sizeof(r.end))},
-	}
-	if got := int(unsafe.Sizeof(r)); got != ReportBytes {
-		t.Errorf("a Report has %d bytes, ReportBytes is %d", got, ReportBytes)
+		"States":                 {MessageWaits, MessageDone},
+		"Message.from":           {int(unsafe.Offsetof(m.From)), 8},
+		"Message.to":             {int(unsafe.Offsetof(m.To)), 8},
+		"Message.bytes":          {int(unsafe.Offsetof(m.Bytes)), 8},
+		"Message.taken":          {int(unsafe.Offsetof(m.Taken)), 8},
+		"Message.state":          {int(unsafe.Offsetof(m.State)), 4},
+		"Message.go":             {int(unsafe.Offsetof(m.Go)), 4},
 	}
 	found := places(t)
 	for name, p := range want {

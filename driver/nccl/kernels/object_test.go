@@ -48,6 +48,18 @@ func TestEveryKernelIsInEveryObject(t *testing.T) {
 	}
 	hasKernels(t, Object, names)
 	hasKernels(t, ProductObject, productNames())
+	hasKernels(t, MessageObject, messageNames())
+}
+
+// messageNames lists all that Copies can give.
+func messageNames() map[string]bool {
+	names := map[string]bool{}
+	for _, bytes := range []int64{0, 1, smallMessage, smallMessage + 1, 1 << 40} {
+		for _, c := range Copies(bytes) {
+			names[c.Kernel] = true
+		}
+	}
+	return names
 }
 
 // hasKernels compares the kernels of objects with those that there are to be.

@@ -32,9 +32,6 @@ type Report struct {
 	_     [7]uint32
 }
 
-// ReportBytes is the size of a Report.
-const ReportBytes = 64
-
 // Fault returns what has happened. It may be called while kernels run.
 func (r *Report) Fault() Fault { return Fault(atomic.LoadUint32(&r.fault)) }
 
@@ -53,6 +50,3 @@ func (r *Report) Read() (Report, bool) {
 // End ends the kernels that have this report, those that run and wait for other ranks and those to
 // come. It may be called while kernels run.
 func (r *Report) End() { atomic.StoreUint32(&r.end, 1) }
-
-// Clear makes a report ready for use.
-func (r *Report) Clear() { *r = Report{} }

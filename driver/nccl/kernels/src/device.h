@@ -134,6 +134,7 @@ DEVICE u64 acquire(const u64* at) {
 DEVICE u64 load_relaxed(const u64* at) { return *(const volatile u64*)at; }
 DEVICE u32 load_relaxed(const u32* at) { return *(const volatile u32*)at; }
 DEVICE void store_relaxed(u64* at, u64 value) { *(volatile u64*)at = value; }
+DEVICE void store_relaxed(u32* at, u32 value) { *(volatile u32*)at = value; }
 
 // swap_if puts next where expected was, and returns what was there.
 DEVICE u32 swap_if(u32* at, u32 expected, u32 next) { return atomicCAS(at, expected, next); }

@@ -105,6 +105,7 @@ enum { Load = __ATOMIC_RELAXED, Store = __ATOMIC_RELAXED };
 DEVICE u64 load_relaxed(const u64* at) { return __atomic_load_n(at, Load); }
 DEVICE u32 load_relaxed(const u32* at) { return __atomic_load_n(at, Load); }
 DEVICE void store_relaxed(u64* at, u64 value) { __atomic_store_n(at, value, Store); }
+DEVICE void store_relaxed(u32* at, u32 value) { __atomic_store_n(at, value, Store); }
 
 DEVICE u32 swap_if(u32* at, u32 expected, u32 next) {
 	__atomic_compare_exchange_n(at, &expected, next, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);

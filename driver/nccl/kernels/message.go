@@ -1,0 +1,48 @@
+package kernels
+
+// Message says where a message lies and where it goes: struct Message of src/message.h. It lies in
+// host memory that the device reads and writes. The stream of a Recv writes MessageWaits to State,
+// waits until Go is 1, and runs the kernels, which copy, take Go back to 0 and write MessageDone to
+// State.
+// The host writes the rest before Go, and not again before State is MessageDone.
+type Message struct {
+	From, To, Bytes uint64
+	// Taken is the address of a word that becomes 1 once the message has been copied, or 0.
+	Taken     uint64
+	State, Go uint32
+	_         [3]uint64
+}
+
+// The states of a Message; 0 before its stream has come to it.
+const (
+	MessageWaits = 1
+	MessageDone  = 2
+)
+
+// MessageObject is Object for messages.
+func MessageObject(major, minor int) ([]byte, error) { return objectOf("message", major, minor) }
+
+// Copy is a launch of a kernel that takes the address of a Message.
+type Copy struct {
+	Kernel          string
+	Blocks, Threads int
+}
+
+// Copies are the launches that receive a message of a size, one after the other.
+func Copies(bytes int64) []Copy {
+	if bytes <= smallMessage {
+		return []Copy{{"message_small", 1, min(messageThreads, up(int(bytes)+1, warp*threadBytes)*warp)}}
+	}
+	blocks := min(up(int(bytes), messageThreads*threadBytes), messageBlocks)
+	return []Copy{{"message_copy", blocks, messageThreads}, {"message_done", 1, 1}}
+}
+
+const (
+	// smallMessage is up to which size one block copies a message.
+	smallMessage = 32 << 10
+	// messageThreads and messageBlocks are the most of a launch: 2 MiB are under way then, more than a
+	// link between GPUs holds.
+	messageThreads, messageBlocks = 512, 64
+	// threadBytes is what a thread copies at once.
+	threadBytes = 64
+)

@@ -1,0 +1,11 @@
+// What a Recv queues behind its wait: one block that copies a small message and says so, or a grid that
+// copies a large one and then a thread that says so.
+#include <message.h>
+
+KERNEL message_small(Message* m) {
+	copy(m);
+	dev::sync_block();
+	if (dev::thread() == 0) finish(m);
+}
+KERNEL message_copy(Message* m) { copy(m); }
+KERNEL message_done(Message* m) { finish(m); }

@@ -1,0 +1,54 @@
+// The copy of a message. A Recv queues it before anybody knows where its message will lie: the host
+// writes that to memory of its own that the GPU reads, and then lets the stream go on.
+#pragma once
+#include <word.h>
+
+enum MessageState : u32 { MessageWaits = 1, MessageDone = 2 };
+
+// Message is in memory of the host; kernels/message.go has it, too.
+struct Message {
+	u64 from, to, bytes;
+	u64 taken;  // the address of a word that is 1 once the message has been copied, or 0
+	u32 state;  // one of MessageState, or 0 before the stream has come to the message
+	u32 go;     // the stream waits until it is 1; is 0 again once it is past the message
+};
+
+// finish tells the host, and through it the sender, that the message has been copied. One thread calls it.
+DEVICE void finish(Message* m) {
+	dev::fence();
+	if (u64 taken = dev::load_relaxed(&m->taken)) dev::store_relaxed((u32*)taken, 1);
+	dev::store_relaxed(&m->go, 0);
+	dev::store_relaxed(&m->state, MessageDone);
+}
+
+// copy_parts copies in parts of the size of T, four at a time, and returns how many bytes that were. All
+// threads of the grid call it. Both ends lie on addresses that T wants.
+template <class T>
+DEVICE u64 copy_parts(char* to, const char* from, u64 bytes) {
+	const u64 parts = bytes / sizeof(T), step = (u64)dev::blocks() * dev::threads();
+	const T* in = (const T*)from;
+	T* out = (T*)to;
+	u64 i = (u64)dev::block() * dev::threads() + dev::thread();
+	for (; i + 3 * step < parts; i += 4 * step) {
+		T a = in[i], b = in[i + step], c = in[i + 2 * step], d = in[i + 3 * step];
+		out[i] = a;
+		out[i + step] = b;
+		out[i + 2 * step] = c;
+		out[i + 3 * step] = d;
+	}
+	for (; i < parts; i += step) out[i] = in[i];
+	return parts * sizeof(T);
+}
+
+// copy copies a message in the largest parts that the two addresses allow, and the rest by the byte.
+DEVICE void copy(const Message* m) {
+	const char* from = (const char*)dev::load_relaxed(&m->from);
+	char* to = (char*)dev::load_relaxed(&m->to);
+	u64 bytes = dev::load_relaxed(&m->bytes), done = 0;
+	u32 fits = unit<Pack>((const void*)((u64)from | (u64)to));
+	if (fits == sizeof(Pack)) done = copy_parts<Pack>(to, from, bytes);
+	else if (fits >= sizeof(u64)) done = copy_parts<u64>(to, from, bytes);
+	else if (fits >= sizeof(u32)) done = copy_parts<u32>(to, from, bytes);
+	else if (fits >= sizeof(u16)) done = copy_parts<u16>(to, from, bytes);
+	copy_parts<u8>(to + done, from + done, bytes - done);
+}
