@@ -10,18 +10,19 @@ import (
 )
 
 // TestAGroupIsMadeBesideAKernelThatDoesNotEnd though none of ours is on the GPUs yet: on both they
-// could not be loaded for the first group.
+// could not be loaded for the first group. Those of messages were, before it.
 func TestAGroupIsMadeBesideAKernelThatDoesNotEnd(t *testing.T) {
-	if !apartAndDeaf(t, "cuFuncLoad:1:2,cuFuncLoad:2:2") {
+	if !apartAndDeaf(t, "cuFuncLoad:7:2,cuFuncLoad:8:2") {
 		return
 	}
 	deserted(t).again(t, driver.PathWindow)
 }
 
-// TestKernelsThatWereNotLoadedAreLoadedForTheNextGroup has the first of them fail.
+// TestKernelsThatWereNotLoadedAreLoadedForTheNextGroup has the first of them fail that comes behind
+// those of messages.
 func TestKernelsThatWereNotLoadedAreLoadedForTheNextGroup(t *testing.T) {
 	needDevices(t, 2)
-	if !apart(t, "cuFuncLoad:1:2") {
+	if !apart(t, "cuFuncLoad:7:2") {
 		return
 	}
 	var p pairOfRanks

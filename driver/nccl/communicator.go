@@ -231,13 +231,13 @@ func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
 // message that another rank sends behind its own first collective. It is called on a thread of the
 // device, and given up when gone is closed.
 func (d *Device) firstSum(handle nccl.Comm, gone <-chan struct{}) error {
-	at, err := d.scratch.address(d)
-	if err != nil {
-		return err
-	}
 	on, err := d.cuda.StreamCreate(true)
 	if err != nil {
 		return err
+	}
+	at, err := d.cuda.MemAllocAsync(1, on)
+	if err != nil {
+		return errors.Join(err, d.cuda.StreamDestroy(on))
 	}
 	call := d.anywhere.nccl.AllReduce(at, at, 1, nccl.Uint8, nccl.Sum, handle)
 	err = call.On(on)
@@ -251,7 +251,7 @@ func (d *Device) firstSum(handle nccl.Comm, gone <-chan struct{}) error {
 		case <-time.After(firstSumLook):
 		}
 	}
-	return errors.Join(err, d.cuda.StreamDestroy(on))
+	return errors.Join(err, d.cuda.MemFreeAsync(at, on), d.cuda.StreamDestroy(on))
 }
 
 // firstSums is false in tests of calls that wait for a rank themselves, as the first all-to-all of a

@@ -256,8 +256,8 @@ func TestOurKernelsRunBesideOneThatDoesNotEnd(t *testing.T) {
 // TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft: NCCL would wait for that kernel, and
 // the ranks for NCCL.
 func TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft(t *testing.T) {
-	// The mailboxes of both ranks in the first group, then those in the second.
-	if !apartAndDeaf(t, "cuMemHostRegister_v2:3,cuMemHostRegister_v2:4") {
+	// Both mailboxes of both ranks in the first group, then their own ones in the second.
+	if !apartAndDeaf(t, "cuMemHostRegister_v2:5,cuMemHostRegister_v2:6") {
 		return
 	}
 	p := deserted(t)

@@ -163,11 +163,6 @@ var results = map[string]struct {
 		0, words(1 << 40), "1099511627776", "cuStreamCreate",
 		[]int64{out, 1},
 	},
-	"a stream of the highest priority": {
-		func(d *Driver) string { return given(d.StreamCreateForemost()) },
-		0, words(1 << 40), "1099511627776", "cuStreamCreateWithPriority",
-		[]int64{out, 1, -1024},
-	},
 	"where devices find host memory": {
 		func(d *Driver) string { return given(d.MemHostDevice(address)) },
 		0, words(1 << 40), "1099511627776", "cuMemHostGetDevicePointer_v2",

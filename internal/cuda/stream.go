@@ -21,13 +21,6 @@ func (d *Driver) StreamCreate(nonblocking bool) (Stream, error) {
 // foremost is a priority beyond all that devices have, which CUDA takes for the highest.
 const foremost = -1 << 10
 
-// StreamCreateForemost makes a non-blocking stream of the highest priority that the device has.
-func (d *Driver) StreamCreateForemost() (Stream, error) {
-	stream, priority := dl.NewCell(Stream(0)), int32(foremost)
-	err := d.call(streamCreateWithPriority, stream.Address(), 1, uintptr(priority))
-	return stream.Take(), err
-}
-
 // StreamDestroy gives a stream back. Queued work still runs; the call does not wait for it.
 func (d *Driver) StreamDestroy(stream Stream) error {
 	return d.call(streamDestroy, uintptr(stream))

@@ -44,7 +44,6 @@ const (
 	memHostUnregister
 	memHostGetDevicePointer
 	streamCreate
-	streamCreateWithPriority
 	streamDestroy
 	streamQuery
 	streamSynchronize
@@ -130,7 +129,6 @@ var names = [functions]string{
 	memHostUnregister:               "cuMemHostUnregister",
 	memHostGetDevicePointer:         "cuMemHostGetDevicePointer_v2",
 	streamCreate:                    "cuStreamCreate",
-	streamCreateWithPriority:        "cuStreamCreateWithPriority",
 	streamDestroy:                   "cuStreamDestroy_v2",
 	streamQuery:                     "cuStreamQuery",
 	streamSynchronize:               "cuStreamSynchronize",
