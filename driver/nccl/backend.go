@@ -64,15 +64,15 @@ func loadDriver() (*cuda.Driver, error) {
 	return cuda.Load()
 }
 
-// setDefaults sets what CUDA and NCCL read, once, before any rank of the process is in a library that
-// reads variables: libc's environment has no lock.
+// setDefaults sets what CUDA and NCCL read, once, before any rank of the process is in a library
+// that reads variables: libc's environment has no lock.
 //
 // NCCL makes connections when a communicator is made: made at the first collective, as newer
 // versions do, they would keep a launch waiting for ranks that have not come. CUDA gets as many
 // queues to the GPU as it can have: streams that share one wait for each other, so a stream that
 // waits for a message may hold up what its sender waits for. On one H100 with 4 ranks, random
-// programs of messages on 3 streams hung with CUDA's own number, and did not with 32. Under MPS, whose
-// clients have 96 queues together, it is left to the user.
+// programs of messages on 3 streams hung with CUDA's own number, and did not with 32. Under MPS,
+// whose clients have 96 queues together, it is left to the user.
 var setDefaults = sync.OnceValue(func() error {
 	err := setDefault("NCCL_RUNTIME_CONNECT", "0")
 	if underMPS() {

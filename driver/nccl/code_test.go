@@ -12,7 +12,7 @@ import (
 // TestAGroupIsMadeBesideAKernelThatDoesNotEnd though none of ours is on the GPUs yet: on both they
 // could not be loaded for the first group. Those of messages were, before it.
 func TestAGroupIsMadeBesideAKernelThatDoesNotEnd(t *testing.T) {
-	if !apartAndDeaf(t, "cuFuncLoad:7:2,cuFuncLoad:8:2") {
+	if !apartAndDeaf(t, "cuModuleLoadData:3:2,cuModuleLoadData:4:2") {
 		return
 	}
 	deserted(t).again(t, driver.PathWindow)
@@ -22,15 +22,15 @@ func TestAGroupIsMadeBesideAKernelThatDoesNotEnd(t *testing.T) {
 // those of messages.
 func TestKernelsThatWereNotLoadedAreLoadedForTheNextGroup(t *testing.T) {
 	needDevices(t, 2)
-	if !apart(t, "cuFuncLoad:7:2") {
+	if !apart(t, "cuModuleLoadData:3:2") {
 		return
 	}
 	var p pairOfRanks
 	p.open(t, time.Minute)
 	call := p.call(0, driver.PathDirect)
 	err := p[0].group.(*communicator).Direct(&call)
-	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "cuFuncLoad") {
-		t.Errorf("the direct path: %v, want none because of cuFuncLoad", err)
+	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "cuModuleLoadData") {
+		t.Errorf("the direct path: %v, want none because of cuModuleLoadData", err)
 	}
 	p.again(t, driver.PathDirect)
 	p.closeAll(t)

@@ -254,8 +254,8 @@ func (d *Device) firstSum(handle nccl.Comm, gone <-chan struct{}) error {
 	return errors.Join(err, d.cuda.MemFreeAsync(at, on), d.cuda.StreamDestroy(on))
 }
 
-// firstSums is false in tests of calls that wait for a rank themselves, as the first all-to-all of a
-// communicator does still.
+// firstSums is false in tests of calls that wait for a rank themselves, as the first all-to-all of
+// a communicator does still.
 var firstSums = true
 
 // firstSumLook is how often firstSum looks.

@@ -132,7 +132,8 @@ func (c *communicator) take(e *end) (can bool, err error) {
 // turn reports whether a Recv may be given a message: that of a graph has its descriptor to itself
 // once the launch before is past it and this one waits. m.mu is held.
 func (e *end) turn() bool {
-	return !e.captured || (e.before == nil || e.before.handled) && e.state.value() == kernels.MessageWaits
+	return !e.captured ||
+		(e.before == nil || e.before.handled) && e.state.value() == kernels.MessageWaits
 }
 
 // handle settles that a Recv has what it waits for. m.mu is held.

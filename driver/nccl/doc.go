@@ -27,10 +27,15 @@
 //
 // A Send copies its buffer to memory of the sender (staging), and tells the receiver in memory of
 // the host that both share (mailbox). Its stream never waits, except in replays of a graph. The
-// receiver copies the message from there: on the Recv's own stream, if it was told of it at the
-// call, else on a stream of the group, once a goroutine sees that the message is there and the
-// Recv's stream waits. The words that say so lie in memory of the host, too: GPUs write and await
-// them in stream order, and the goroutine ends the waits of a group that has failed by stores.
+// stream of a Recv waits for a word, and then runs a kernel that copies the message from there. A
+// goroutine writes the word, and before it where the message lies, once a word in the mailbox says
+// that the message is there. These words lie in memory of the host: GPUs write and await them in
+// stream order, and the host ends the waits of a group that has failed by stores.
+//
+// Once a Recv is queued nothing needs CUDA on the host: many of its calls wait for a thread that
+// frees memory, say, which waits for all streams, and so for the Recv. So peers map each other's
+// staging when a group connects. Only a message in a segment that its sender has made since needs a
+// call, to map that.
 //
 // The data stays in the memory of the GPU that has written it, before it writes the word, so no GPU
 // looks at memory that another one may still be writing: waits need no flush.
@@ -70,8 +75,8 @@
 // busy.mu is held when streams are asked whether they are idle, which only tries stream.mu.
 //
 // graph.mu, stream.mu and communicator.mu are held while this rank waits for others: a launch that
-// is compared waits until they have come to it, and a Send for the answer that opens a mailbox, or
-// until others have taken messages if there is no place for it.
+// is compared waits until they have come to it, and a Send until others have taken messages if
+// there is no place for it.
 // A segment that is mapped meanwhile, which NCCL has to be told of, waits for communicator.mu, and
 // with it the allocation that needs the segment. The other locks are not held over such waits.
 package nccl

@@ -20,10 +20,10 @@ import (
 // communicator until the other side comes.
 //
 // A Send copies its buffer to memory of the sender's GPU in stream order, and tells the receiver at
-// the call: the stream is free at once. A Recv belongs to the message that package message says. Its
-// stream waits for a word of a descriptor, and then runs a kernel that copies what the descriptor
-// names. The host writes both once the message is there, without a call to CUDA: others of its calls
-// wait for streams, and those for messages.
+// the call: the stream is free at once. A Recv belongs to the message that package message says.
+// Its stream waits for a word of a descriptor, and then runs a kernel that copies what the
+// descriptor names. The host writes both once the message is there, and makes no call to CUDA for
+// that: such a call may wait for a thread that waits for a stream, and the stream for the message.
 //
 // The values of words are constants, so that captured messages can be replayed: what changes is
 // told at the launch. A captured Send has its own memory, and waits in a replay until the message
@@ -224,8 +224,8 @@ func (c *communicator) track(s *stream, ends ...*end) error {
 // manySends is how many are kept before they are looked through.
 const manySends = 64
 
-// pruneSends forgets those that streams have come past. It asks CUDA, which may wait for a stream, so
-// nothing that gives receives their messages waits for it.
+// pruneSends forgets those that streams have come past. It asks CUDA, which may wait for a stream,
+// so nothing that gives receives their messages waits for it.
 func (m *messages) pruneSends() {
 	m.mu.Lock()
 	all := slices.Clone(m.sends)
