@@ -91,6 +91,19 @@ def others() -> None:
     symmem.all_to_all_single(mine, source)
     dist.all_to_all_single(out, source.clone())
     verdict("all_to_all_single", torch.equal(mine, out))
+    symmem.all_to_all_single(mine.zero_(), source, equal_splits=True)
+    verdict("all_to_all_single of equal splits", torch.equal(mine, out))
+    # Splits that are equal by chance on rank 0, which therefore passes none.
+    part = COUNT // SIZE
+    sizes = [part] * SIZE
+    if RANK > 0:
+        sizes[RANK] = part // 2
+    splits = (None, None) if RANK == 0 else (sizes, sizes)
+    mine, source = symmetric(random(6, sum(sizes))), symmetric(random(7, sum(sizes)))
+    out = torch.empty_like(source)
+    symmem.all_to_all_single(mine, source, *splits)
+    dist.all_to_all_single(out, source.clone(), sizes, sizes)
+    verdict("all_to_all_single with splits on some ranks", torch.equal(mine, out))
 
 
 def asynchronous() -> None:

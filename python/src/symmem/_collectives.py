@@ -179,6 +179,7 @@ def all_to_all_single(
     input_split_sizes: Sequence[int] | None = None,
     group: Any = None,
     async_op: bool = False,
+    equal_splits: bool = False,
 ) -> Work | None:
     """Send a part of a tensor to each rank, and gather the parts of all."""
     g = member(group, "all_to_all_single")
@@ -195,13 +196,13 @@ def all_to_all_single(
         )
     kind = pytorch().element(source.dtype)
     places = source.data_ptr(), target.data_ptr()
-    given = output_split_sizes or input_split_sizes
-    if given or g.runtime.device is None:
-        # No rank knows whether others were given splits. On GPUs all are given some, or none is.
-        lists = (_numbers(sends), None, _numbers(receives), None)
-        return call.run("symmem_all_to_all_v", g.size, *lists, kind, *places)
-    _sized("output", target, source.numel())
-    return call.run("symmem_all_to_all", source.numel() // g.size, kind, _AUTO, *places)
+    if equal_splits:
+        if output_split_sizes or input_split_sizes:
+            raise errors.InvalidError("equal_splits is for calls without split sizes on any rank")
+        return call.run("symmem_all_to_all", sends[g.rank], kind, _AUTO, *places)
+    # No rank knows whether others were given splits.
+    lists = (_numbers(sends), None, _numbers(receives), None)
+    return call.run("symmem_all_to_all_v", g.size, *lists, kind, *places)
 
 
 def barrier(

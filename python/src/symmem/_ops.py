@@ -31,7 +31,7 @@ _SCHEMAS = {
     "broadcast_": "(Tensor(a!) tensor, int group_src, str group) -> ()",
     "all_to_all_single_": (
         "(Tensor(a!) output, Tensor input, int[]? output_split_sizes, "
-        "int[]? input_split_sizes, str group) -> ()"
+        "int[]? input_split_sizes, str group, bool equal_splits=False) -> ()"
     ),
 }
 
@@ -133,9 +133,12 @@ class Eager:
         output_split_sizes: Sequence[int] | None,
         input_split_sizes: Sequence[int] | None,
         group: str,
+        equal_splits: bool = False,
     ) -> None:
         """Exchange parts."""
-        _collectives.all_to_all_single(output, input, output_split_sizes, input_split_sizes, group)
+        _collectives.all_to_all_single(
+            output, input, output_split_sizes, input_split_sizes, group, False, equal_splits
+        )
 
 
 class Fake:
@@ -309,9 +312,10 @@ def all_to_all_single_(
     input_split_sizes: Sequence[int] | None,
     group: Any,
     async_op: bool,
+    equal_splits: bool,
 ) -> Work | None:
     """Have the compiler call the operator."""
     _operators().all_to_all_single_(
-        output, input, output_split_sizes, input_split_sizes, _name_of(group)
+        output, input, output_split_sizes, input_split_sizes, _name_of(group), equal_splits
     )
     return _finished(async_op, output)

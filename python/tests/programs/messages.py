@@ -96,6 +96,8 @@ def splits_may_be_equal_or_missing_on_some_ranks() -> None:
     for given in ((False, False), (True, False), (False, True), (RANK == 0, RANK == 0)):
         exchange(even, 5, given=given)
         exchange(even, given=given, make=symmem.empty)
+    exchange(even, 5, given=(False, False), equal_splits=True)
+    exchange(even, given=(False, False), equal_splits=True, async_op=True)
     rows = [[2 if to != r or r == 0 else 5 for to in range(SIZE)] for r in range(SIZE)]
     exchange(rows, given=(RANK > 0, RANK > 0))
 
@@ -123,6 +125,8 @@ def bad_splits_are_refused() -> None:
     ]
     for splits in wrong:
         raises(symmem.InvalidError, partial(symmem.all_to_all_single, x.clone(), x, *splits))
+    both = partial(symmem.all_to_all_single, x.clone(), x, [2] * SIZE, equal_splits=True)
+    raises(symmem.InvalidError, both)
     symmem.barrier()
 
 
