@@ -148,6 +148,7 @@ func (e *end) handle() {
 func (c *communicator) give(e *end) {
 	if arrived := e.plan.Arrived; arrived != nil {
 		arrived(e.source)
+		c.device.order.Add(1)
 	}
 	atomic.StoreUint32(&e.descriptor.Go, 1)
 }
