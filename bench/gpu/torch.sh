@@ -57,6 +57,7 @@ run_part() {
 			"churn.py diverge"
 		;;
 	ops) part 40 "$here/ops.py" ;;
+	messages) part 60 "$here/messages.py" ;;
 	norms) part 60 "$here/../../../python/tests/programs/norms.py" ;;
 	graph) part 50 "$here/graph.py" ;;
 	cost) part 75 "$here/cost.py" ;;
@@ -79,7 +80,7 @@ run_part() {
 	esac
 }
 
-for name in ${PARTS:-rounds skew stock churn diverge ops norms graph cost peers decode model attach endings sglang}; do
+for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph cost peers decode model attach endings sglang}; do
 	begin=$SECONDS
 	run_part "$name"
 	echo "# part $name took $((SECONDS - begin)) s"

@@ -13,13 +13,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import symmem
 import torch
 import torch.distributed as dist
 
-import symmem
-
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+# Where NCCL_MULTI_RANK_GPU_ENABLE is 1 ranks may share a GPU.
+DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
 SUM = SIZE * (SIZE + 1) / 2
 MIB = 1 << 20
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 import sys
 
 import common
+import symmem
 import torch
 from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, gather, verdict
-
-import symmem
 
 
 def odd(way: str) -> int:
