@@ -69,6 +69,15 @@ func (b *busy) settle() bool {
 	return true
 }
 
+// over reports whether nothing is under way, for the stream of a launch. Its lock is held.
+func (b *busy) over(s *stream) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return s.quiet() && !slices.ContainsFunc(b.with, func(other *stream) bool {
+		return other != s && !other.idle()
+	})
+}
+
 // streams lists the streams that may have work under way.
 func (b *busy) streams() []*stream {
 	b.mu.Lock()

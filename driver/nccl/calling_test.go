@@ -85,3 +85,30 @@ func (p *pairOfRanks) launch(path driver.Path) error {
 	}
 	return p[0].group.Launch(p[0].stream, plan)
 }
+
+// TestAnAbortEndsACallBehindWindowKernelsThatAreOver: the call hears of the abort, though window
+// kernels would not.
+func TestAnAbortEndsACallBehindWindowKernelsThatAreOver(t *testing.T) {
+	needDevices(t, 2)
+	if !apart(t, "") {
+		return
+	}
+	var p pairOfRanks
+	p.open(t, 20*time.Second)
+	both(t, func(r int) error {
+		_, err := p.sum(t.Context(), r, driver.PathWindow, 1)
+		return err
+	})
+	p[0].group.(*communicator).busy.windows.Store(true) // as until the watcher looks
+	if err := p.launch(driver.PathPlain); err != nil {
+		t.Fatal(err)
+	}
+	p[1].group.Abort(errGivenUp)
+	if err := p[0].stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
+		t.Errorf("got %v, want that a peer has failed", err)
+	}
+	if stuck.Load() {
+		t.Error("the call passes for a kernel that does not end")
+	}
+	p.closeAll(t)
+}

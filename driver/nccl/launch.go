@@ -28,7 +28,8 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	}
 	s.mu.Lock()
 	c.mu.Lock()
-	if s.closed.Load() || s.capture != nil || c.closing.Load() || c.check.Load() {
+	if s.closed.Load() || s.capture != nil || c.closing.Load() || c.check.Load() ||
+		c.busy.windows.Load() && prepared.Path != driver.PathWindow {
 		c.mu.Unlock()
 		s.mu.Unlock()
 		return c.launch(s, prepared)
@@ -55,6 +56,9 @@ func (c *communicator) launch(s *stream, p *plan) error {
 	defer c.mu.Unlock()
 	if s.closed.Load() || s.capture != nil || c.closing.Load() || p.Operation.PointToPoint() {
 		return s.launchOtherwise(p)
+	}
+	if p.Path != driver.PathWindow && c.busy.windows.Load() && c.busy.over(s) {
+		c.busy.windows.Store(false) // else this call would pass for one that does not hear of an abort
 	}
 	err := c.admit(s, p)
 	if err == nil {
