@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"symmem"
 	"symmem/driver"
@@ -112,6 +113,43 @@ func TestAPoolStaysOpenWhileItsWorkDoesNotEnd(t *testing.T) {
 		close(gate)
 		r.ok(s.Synchronize(r.ctx))
 		r.ok(p.Trim(r.ctx, 0))
+	})
+}
+
+// TestClosingAPoolGivesUpWorkThatDoesNotEnd, and the pool can be closed once it has ended.
+func TestClosingAPoolGivesUpWorkThatDoesNotEnd(t *testing.T) {
+	together(t, 1, symmem.Options{Timeout: 100 * time.Millisecond}, func(r *rank) {
+		p := r.pool()
+		s := r.stream()
+		release := r.hold(s)
+		closed := make(chan error, 1)
+		go func() { closed <- p.Close() }()
+		select {
+		case err := <-closed:
+			r.late(err)
+		case <-time.After(20 * time.Second):
+			release()
+			r.failf("Close still waits")
+		}
+		r.is(r.alloc(p, mib).Free(), nil)
+		release()
+		r.ok(s.Synchronize(r.ctx))
+		r.ok(p.Close())
+	})
+}
+
+// TestARuntimeThatIsClosedGivesUpAllStreamsAtOnce: four streams take no longer than one.
+func TestARuntimeThatIsClosedGivesUpAllStreamsAtOnce(t *testing.T) {
+	const timeout, streams = 500 * time.Millisecond, 4
+	together(t, 1, symmem.Options{Timeout: timeout}, func(r *rank) {
+		for range streams {
+			r.hold(r.stream())
+		}
+		begin := time.Now()
+		r.late(r.Close())
+		if took := time.Since(begin); took > (streams-1)*2*timeout {
+			r.failf("it took %v", took)
+		}
 	})
 }
 

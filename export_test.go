@@ -1,6 +1,8 @@
 package symmem
 
 import (
+	"encoding/json"
+	"errors"
 	"io"
 
 	"symmem/internal/alloc"
@@ -42,4 +44,14 @@ func FreeAll(p *Pool) {
 	for _, b := range live {
 		_ = b.Free() // where a stream has failed a use cannot be marked, but the buffer is free
 	}
+}
+
+// Reported is the error that other ranks get of a rank's.
+func Reported(err error) error {
+	told, encoding := json.Marshal(reportOf(err))
+	var r report
+	if decoding := json.Unmarshal(told, &r); encoding != nil || decoding != nil || !r.complete() {
+		return errors.Join(encoding, decoding)
+	}
+	return r.err()
 }

@@ -194,6 +194,30 @@ func TestSeveralFailedGroupsAreToldApart(t *testing.T) {
 	})
 }
 
+// TestGroupsThatThisRankAbortsAreToldApart: work of one group does not fail with the name of another
+// that this rank has aborted, too.
+func TestGroupsThatThisRankAbortsAreToldApart(t *testing.T) {
+	together(t, 1, every, func(r *rank) {
+		r.drops()
+		groups := []*symmem.Group{r.split(r.World(), 0), r.split(r.World(), 0)}
+		m := r.thousand(groups...)
+		var streams []*symmem.Stream
+		for _, g := range groups {
+			s := r.stream()
+			release := r.hold(s)
+			r.ok(r.sum1000(g, m, s))
+			g.Abort()
+			release()
+			streams = append(streams, s)
+		}
+		for i, s := range streams {
+			if err := s.Synchronize(r.ctx); !errors.Is(err, groups[i].Err()) {
+				r.failf("the stream says %v, the group %v", err, groups[i].Err())
+			}
+		}
+	})
+}
+
 // replayed queues work, by way of a graph if one is wanted.
 func (r *rank) replayed(s *symmem.Stream, graph bool, queue func() error) error {
 	if !graph {

@@ -197,7 +197,10 @@ func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, r
 }
 
 // Abort fails the group on all its ranks: calls that wait return ErrAborted. It waits for nobody.
-func (g *Group) Abort() { g.comm.Abort(nil) }
+func (g *Group) Abort() {
+	// The error is this group's own, so that groupOf tells it from those of other groups.
+	g.comm.Abort(fmt.Errorf("group %s: %w", g.id, ErrAborted))
+}
 
 // Close leaves the group: its windows are deregistered on this rank. Close the graphs captured
 // over it before. Collectives that are under way end, or return ErrClosed; it waits for nobody but

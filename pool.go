@@ -425,8 +425,8 @@ func (p *Pool) site(pc uintptr) uint32 {
 }
 
 // Close deregisters everything and unmaps what has no live buffers. It waits for the work that
-// this rank has queued on any stream, bounded by the timeout, and for no other rank; a second
-// Close does nothing.
+// this rank has queued on any stream, and for no other rank. Where that has not ended after twice
+// the timeout Close returns a TimeoutError, and the pool stays open. A second Close does nothing.
 //
 // Who holds a buffer that was not freed may go on to read and write its memory, by a View, by a
 // pointer or in kernels: a segment stays mapped, and is charged to this process, until its last
@@ -437,8 +437,10 @@ func (p *Pool) Close() error {
 	if p.isClosed() {
 		return nil
 	}
-	if err := p.rt.drain(context.Background()); err != nil {
-		return fmt.Errorf("closing a pool: %w", err)
+	ctx, cancel := context.WithTimeout(context.Background(), p.rt.closingTime())
+	defer cancel()
+	if err := p.rt.drain(ctx); err != nil {
+		return fmt.Errorf("closing a pool: %w", p.rt.unended(err))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -3,7 +3,6 @@ package symmem
 import (
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"symmem/driver"
@@ -87,10 +86,7 @@ func reportOf(cause error) report {
 	case errors.Is(cause, driver.ErrInterrupted):
 		return report{Kind: kindAborted, Text: cause.Error(), Interrupted: true}
 	case errors.As(cause, &peer):
-		return report{Kind: kindPeer, Doing: peer.Doing}
-	case errors.Is(cause, driver.ErrFault):
-		doing := strings.TrimSuffix(cause.Error(), ": "+driver.ErrFault.Error())
-		return report{Kind: kindPeer, Doing: doing}
+		return report{Kind: kindPeer, Doing: peer.Doing, Ranks: peer.Ranks, Members: peer.Members}
 	default:
 		return report{Kind: kindOther, Text: cause.Error()}
 	}
@@ -131,6 +127,8 @@ func (r *report) err() error {
 			Doing: r.Doing, Waited: r.Waited, Missing: r.Ranks, Activity: r.Activity,
 			Members: r.Members,
 		}
+	case kindPeer:
+		return &PeerError{Doing: r.Doing, Ranks: r.Ranks, Members: r.Members}
 	case kindAborted:
 		return &toldError{text: r.Text, is: ErrAborted}
 	case kindPrior:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -163,10 +164,10 @@ func (rt *Runtime) Device() driver.Info { return rt.device.Info() }
 func (rt *Runtime) Check() CheckLevel { return rt.level.load() }
 
 // Close leaves every group and gives back all memory without live buffers; Pool.Close says what
-// becomes of those. It waits for queued work, bounded by the timeout, and for no other rank, except
-// that the rank that serves the store waits for the others to leave, until the timeout has passed
-// since the call (and 1 s at least), and that a fault of a group which nobody was told of is found
-// out together. Ranks that have ended are not waited for.
+// becomes of those. It waits for queued work, at most for twice the timeout, and for no other rank,
+// except that the rank that serves the store waits for the others to leave, until the timeout has
+// passed since the call (and 1 s at least), and that a fault of a group which nobody was told of is
+// found out together. Ranks that have ended are not waited for.
 // The error says it once, however many streams had it. A second Close does nothing.
 func (rt *Runtime) Close() error {
 	rt.mu.Lock()
@@ -178,12 +179,7 @@ func (rt *Runtime) Close() error {
 	groups, pools, streams := rt.groups, rt.pools, rt.streams
 	rt.mu.Unlock()
 	due := time.Now().Add(rt.opts.Timeout)
-	var errs []error
-	for _, s := range streams {
-		for _, err := range parts(s.close()) {
-			errs = append(errs, rt.settled(err))
-		}
-	}
+	errs := rt.closeStreams(streams)
 	for _, g := range slices.Backward(groups) {
 		errs = append(errs, g.Close())
 	}
@@ -195,6 +191,35 @@ func (rt *Runtime) Close() error {
 	}
 	errs = append(errs, rt.leave(due))
 	return once(errs...)
+}
+
+// closeStreams closes all streams at once, so that several whose work does not end take no longer
+// than one.
+func (rt *Runtime) closeStreams(streams []*Stream) (errs []error) {
+	closed := make([]error, len(streams))
+	var closing sync.WaitGroup
+	for i, s := range streams {
+		closing.Go(func() { closed[i] = s.close() })
+	}
+	closing.Wait()
+	for _, err := range closed {
+		for _, err := range parts(err) {
+			errs = append(errs, rt.unended(rt.settled(err)))
+		}
+	}
+	return errs
+}
+
+// closingTime is how long a Close waits for work of this rank.
+func (rt *Runtime) closingTime() time.Duration { return 2 * rt.opts.Timeout }
+
+// unended makes a TimeoutError of the end of closingTime.
+func (rt *Runtime) unended(err error) error {
+	if !errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*TimeoutError)) {
+		return err
+	}
+	doing := strings.TrimSuffix(err.Error(), ": "+context.DeadlineExceeded.Error())
+	return &TimeoutError{Doing: doing, Waited: rt.closingTime()}
 }
 
 func (rt *Runtime) usable() error {

@@ -193,7 +193,11 @@ func (s *Stream) drain(ctx context.Context) error {
 // close ends a stream. One of another library is its owner's to destroy.
 func (s *Stream) close() error {
 	if s.adopted == nil {
-		return s.queue.Close()
+		err := s.queue.Close()
+		if errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("closing stream %d: %w", s.number, err)
+		}
+		return err
 	}
 	if s.captured() {
 		s.Forget()
@@ -202,7 +206,7 @@ func (s *Stream) close() error {
 	return s.forget()
 }
 
-// gone tells whether the stream was forgotten.
+// gone reports whether the stream was forgotten.
 func (s *Stream) gone() bool {
 	s.rt.mu.Lock()
 	defer s.rt.mu.Unlock()

@@ -1,0 +1,53 @@
+package symmem_test
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	"symmem"
+	"symmem/driver"
+)
+
+// reported are errors that a rank tells the others of, which then get them in its place.
+var reported = map[string]error{
+	"RankLostError": &symmem.RankLostError{Ranks: []int{2}, Doing: "AllReduce 1", Members: []int{0, 2}},
+	"TimeoutError": &symmem.TimeoutError{
+		Doing: "AllReduce 1", Waited: time.Second, Missing: []int{2},
+		Activity: map[int]string{2: "in no call"}, Members: []int{0, 2},
+	},
+	"StrayError": &symmem.StrayError{
+		Doing: "AllReduce 1", Elsewhere: map[int]string{2: "has left"}, Members: []int{0, 2},
+	},
+	"MessageError": &symmem.MessageError{
+		Fault: symmem.MessagesDiffer, Group: "g",
+		Ends: []symmem.MessageEnds{{From: 0, To: 2, Sent: 4, Received: 8}},
+	},
+	"DivergenceError": &symmem.DivergenceError{Group: "g", Message: "ranks diverged"},
+	"PeerError": &symmem.PeerError{
+		Doing: "AllReduce 1", Ranks: []int{2}, Members: []int{0, 2},
+	},
+}
+
+// TestTheCauseOfAPriorErrorReachesTheOthersAsItWas, with its type and its words.
+func TestTheCauseOfAPriorErrorReachesTheOthersAsItWas(t *testing.T) {
+	for name, cause := range reported {
+		t.Run(name, func(t *testing.T) {
+			err := symmem.Reported(&symmem.PriorError{Doing: "AllReduce 2", Rank: 1, Cause: cause})
+			var prior *symmem.PriorError
+			if !errors.As(err, &prior) || prior.Doing != "AllReduce 2" || prior.Rank != 1 {
+				t.Fatalf("got %v", err)
+			}
+			if !reflect.DeepEqual(prior.Cause, cause) {
+				t.Errorf("the cause is %#v, want %#v", prior.Cause, cause)
+			}
+		})
+	}
+	t.Run("an abort", func(t *testing.T) {
+		err := symmem.Reported(&symmem.PriorError{Cause: driver.ErrAborted})
+		if !errors.Is(err, symmem.ErrAborted) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
