@@ -47,3 +47,17 @@ func TestAFaultOfSeveralStreamsIsToldOnceByClose(t *testing.T) {
 		t.Errorf("got %v, want once that the group is aborted", err)
 	}
 }
+
+// TestAFaultThatACallHasReturnedIsNotToldByClose: Synchronize would return it once more.
+func TestAFaultThatACallHasReturnedIsNotToldByClose(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		b := r.window(r.pool(), 4096)
+		m := b.Memory()
+		g.Abort()
+		err := g.AllReduce(r.ctx, m, m, 100, symmem.Float32, symmem.Sum, nil)
+		r.is(err, symmem.ErrAborted)
+		symmem.FreeLive(r.Runtime)
+		r.ok(r.Close())
+	})
+}

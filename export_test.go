@@ -55,3 +55,6 @@ func Reported(err error) error {
 	}
 	return r.err()
 }
+
+// Fail fails a group on this rank, as a call of the backend does.
+func Fail(g *Group, cause error) { g.comm.Abort(cause) }

@@ -184,6 +184,7 @@ func (g *Group) reportNow(cause error, wait time.Duration) report {
 type reports struct {
 	of      map[string][]report
 	pending bool  // some rank does not know its cause yet
+	nowhere bool  // some rank does not say where it was
 	silent  []int // world ranks that have not reported
 }
 
@@ -198,6 +199,7 @@ func (g *Group) read(got [][]byte) reports {
 		}
 		all.of[r.Kind] = append(all.of[r.Kind], r)
 		all.pending = all.pending || r.Pending
+		all.nowhere = all.nowhere || r.Doing == ""
 	}
 	return all
 }
@@ -219,7 +221,7 @@ func (g *Group) conclude(cause error, all reports) error {
 	case len(of[kindPrior]) > 0:
 		return of[kindPrior][0].err()
 	case len(of[kindDiverged]) > 0:
-		if err := g.explainDivergence(cause); !errors.Is(err, cause) {
+		if err := g.explainDivergence(cause, all.nowhere); !errors.Is(err, cause) {
 			return err
 		}
 		// The histories are equal, as when a rank has left the group: then where each rank is.
@@ -279,18 +281,21 @@ func (g *Group) comparable(mode agreement.Mode) ([]agreement.Ledger, error) {
 }
 
 // explainDivergence finds the first differing event of the pools' histories, or, where these are
-// equal, the collective in which the ranks differ, or at least where each of them is.
-func (g *Group) explainDivergence(cause error) error {
-	here := reportOf(cause).Doing
-	here = here[:min(len(here), agreement.MaxTag)]
-	var err error
-	for _, c := range []agreement.Config{
+// equal, the collective in which the ranks differ, or at least, unless some are nowhere, where each
+// of them is.
+func (g *Group) explainDivergence(cause error, nowhere bool) error {
+	comparisons := []agreement.Config{
 		{Mode: agreement.Prefix, Call: g.callOf(cause), Site: g.latestSite()},
 		// Ranks that wait for each other in different places have stopped, so what one of them
 		// has done beyond the others counts, too.
 		{Mode: agreement.Exact},
-		{Mode: agreement.Exact, Tag: here},
-	} {
+	}
+	if here := reportOf(cause).Doing; !nowhere {
+		here = here[:min(len(here), agreement.MaxTag)]
+		comparisons = append(comparisons, agreement.Config{Mode: agreement.Exact, Tag: here})
+	}
+	var err error
+	for _, c := range comparisons {
 		if c.Ledgers, err = g.comparable(c.Mode); err != nil {
 			return errors.Join(cause, err)
 		}

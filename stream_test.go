@@ -2,6 +2,7 @@ package symmem_test
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"sync"
@@ -55,6 +56,32 @@ func TestABlockThatAnotherStreamUsesComesBackWhenItIsDone(t *testing.T) {
 		}
 		r.ok(r.World().Check(r.ctx))
 	})
+}
+
+// TestRanksOutsideOfAGroupNoteItsUses of a buffer, by UseOn: else they place the next one elsewhere.
+func TestRanksOutsideOfAGroupNoteItsUses(t *testing.T) {
+	for _, noted := range []bool{true, false} {
+		t.Run(fmt.Sprintf("noted %v", noted), func(t *testing.T) {
+			together(t, 3, symmem.Options{}, func(r *rank) {
+				p, s := r.pool(), r.stream()
+				b := r.window(p, mib)
+				g := r.split(r.World(), r.Rank()/2)
+				if m := b.Memory(); r.Rank() < 2 {
+					r.ok(g.AllReduce(r.ctx, m, m, 100, symmem.Float32, symmem.Sum, s))
+				} else if noted {
+					r.ok(b.UseOn(s))
+				}
+				r.ok(b.Free())
+				r.alloc(p, mib)
+				r.ok(s.Synchronize(r.ctx))
+				if err := r.World().Check(r.ctx); !noted {
+					r.diverged(err)
+				} else {
+					r.ok(err)
+				}
+			})
+		})
+	}
 }
 
 func TestBlocksComeBackUnderPressureInTheSamePlacesWhateverTheTiming(t *testing.T) {

@@ -211,7 +211,7 @@ func tagText(value []byte) (string, error) {
 	if len(value) < 1 || len(value) > 1+MaxTag || value[0] > byte(Prefix) {
 		return "", protocolError("decoding a tag")
 	}
-	return fmt.Sprintf("%s (%s)", value[1:], Mode(value[0])), nil
+	return string(value[1:]), nil
 }
 
 func (m *Machine) idsText(value []byte) (string, error) {

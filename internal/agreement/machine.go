@@ -20,14 +20,6 @@ const (
 	Prefix
 )
 
-// String returns the word for m.
-func (m Mode) String() string {
-	if m == Prefix {
-		return "prefix"
-	}
-	return "exact"
-}
-
 // Source is a history that an agreement reads. A [ledger.Ledger] is one; where a pool goes on
 // allocating meanwhile, its owner wraps the ledger with its lock.
 type Source interface {

@@ -1,0 +1,44 @@
+package symmem_test
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// firstCauses are faults that ranks report, in the order of docs/design/failures.md: where ranks
+// report several, the first is the error of all.
+var firstCauses = []error{
+	&symmem.RankLostError{Ranks: []int{2}, Doing: "AllReduce 1"},
+	&symmem.PriorError{Doing: "AllReduce 1", Rank: 1, Cause: symmem.ErrAborted},
+	&symmem.StrayError{Doing: "AllReduce 1", Elsewhere: map[int]string{2: "in an agreement"}},
+	&symmem.MessageError{Fault: symmem.MessagesDiffer},
+	&symmem.TimeoutError{Doing: "AllReduce 1", Waited: time.Second, Missing: []int{2}},
+	fmt.Errorf("the group: %w", symmem.ErrAborted),
+}
+
+func TestOfSeveralCausesTheFirstIsTheErrorOfAllRanks(t *testing.T) {
+	for i, first := range firstCauses {
+		for _, other := range firstCauses[i+1:] {
+			t.Run(fmt.Sprintf("%T before %T", first, other), func(t *testing.T) {
+				var said answers
+				together(t, 3, symmem.Options{}, func(r *rank) {
+					g, cause := r.split(r.World(), 0), other
+					if r.Rank() == 1 {
+						cause = first
+					}
+					symmem.Fail(g, cause)
+					err := g.Err()
+					if reflect.TypeOf(err) != reflect.TypeOf(first) {
+						r.failf("got %T, want %T: %v", err, first, err)
+					}
+					said.give(r, err)
+				})
+				said.alike(t, 3)
+			})
+		}
+	}
+}
