@@ -10,13 +10,14 @@ import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from processes import SOURCE, run
 
 import symmem
-from symmem import _library, _rendezvous, errors
+from symmem import _library, _rendezvous, _runtime, errors
 from symmem._constants import Code, check_level, path_choice
 
 DOCS = SOURCE.parent / "docs"
@@ -237,6 +238,28 @@ def test_ranks_that_do_not_come_to_the_meeting_are_named() -> None:
     with pytest.raises(errors.TimeoutError, match="ranks 0, 2 of 3") as raised:
         _rendezvous.options(PaperStore(), 1, 3, 0.01)
     assert raised.value.missing == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "of_the_group", "want"),
+    [({}, 90.0, 90_000), ({}, None, 600_000), ({"timeout_ms": 5000}, 90.0, 5000)],
+    ids=["of the process group", "ten minutes", "given"],
+)
+def test_the_timeout_is(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, int], of_the_group: float | None, want: int
+) -> None:
+    monkeypatch.setattr(_rendezvous, "_rounds", iter([0]))
+    group, options = object(), dict(given)
+    found = SimpleNamespace(
+        distributed=SimpleNamespace(
+            get_process_group_ranks=lambda _: [0],
+            get_rank=lambda _: 0,
+            distributed_c10d=SimpleNamespace(_get_process_group_store=lambda _: PaperStore()),
+        ),
+        timeout_of=lambda _: of_the_group,
+    )
+    _runtime._meet(found, group, options)
+    assert options["timeout_ms"] == want
 
 
 def test_a_store_that_fails_is_no_late_rank() -> None:
