@@ -138,6 +138,21 @@ func TestClosingAPoolGivesUpWorkThatDoesNotEnd(t *testing.T) {
 	})
 }
 
+// TestClosingAGroupGivesUpWorkThatDoesNotEnd, in front of a collective. What the group maps goes once
+// it has ended, which the end of all tests looks at.
+func TestClosingAGroupGivesUpWorkThatDoesNotEnd(t *testing.T) {
+	together(t, 1, symmem.Options{Timeout: 100 * time.Millisecond}, func(r *rank) {
+		r.drops()
+		g := r.split(r.World(), 0)
+		m, s := r.thousand(g), r.stream()
+		release := r.hold(s)
+		r.ok(r.sum1000(g, m, s))
+		r.late(g.Close())
+		release()
+		r.is(s.Synchronize(r.ctx), symmem.ErrClosed)
+	})
+}
+
 // TestARuntimeThatIsClosedGivesUpAllStreamsAtOnce: four streams take no longer than one.
 func TestARuntimeThatIsClosedGivesUpAllStreamsAtOnce(t *testing.T) {
 	const timeout, streams = 500 * time.Millisecond, 4

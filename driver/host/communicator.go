@@ -235,7 +235,7 @@ func (c *communicator) leave() {
 }
 
 // Close leaves the group once the peers have taken, or have room for, what was sent to them. A
-// collective behind work that does not end keeps the memory of the group mapped.
+// collective behind work that does not end keeps the memory of the group mapped until it has.
 func (c *communicator) Close() error {
 	lost := c.flush()
 	unmatched := c.errUnmatched()
@@ -243,14 +243,20 @@ func (c *communicator) Close() error {
 	if !left {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*c.device.cfg.Timeout)
+	patience := 2 * c.device.cfg.Timeout
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if !c.awaitTurnUntil(last+1, ctx.Done()) {
-		return errors.Join(lost, unmatched, fmt.Errorf("closing group %s: work of this rank, on a "+
-			"stream in front of a collective, has not ended after %v", c.cfg.Name(),
-			2*c.device.cfg.Timeout))
+	if c.awaitTurnUntil(last+1, ctx.Done()) {
+		return errors.Join(lost, unmatched, c.release())
 	}
-	return errors.Join(lost, unmatched, c.release())
+	go func() {
+		c.awaitTurn(last + 1)
+		_ = c.release() // nobody is there to be told
+	}()
+	return errors.Join(lost, unmatched, &driver.TimeoutError{
+		Doing: "closing group " + c.cfg.Name() + ": work of this rank on a stream, in front of a " +
+			"collective, has not ended", Waited: patience,
+	})
 }
 
 // depart tells everybody that this rank leaves and waits for the users of the region. It returns
