@@ -11,7 +11,7 @@
 // segment registered with a group is a window, and collectives on buffers in windows can take the
 // window path, and on GPUs the direct one. Memory outside windows works too, on the plain path or,
 // if messages are small, on the direct one. A table says which path is taken, and [Group.Explain]
-// tells.
+// says why.
 //
 // Work is queued on a [Stream] and may be captured into a [Graph].
 //

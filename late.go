@@ -9,6 +9,8 @@ import (
 
 // LateWarning says that ranks which live keep this rank waiting. The wait goes on, until it ends
 // well or its timeout is over.
+//
+// Its fields: go doc symmem/driver.LateWarning
 type LateWarning = driver.LateWarning
 
 // defaultWarnAfter is how long a wait lasts before ranks are warned of.

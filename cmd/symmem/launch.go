@@ -70,7 +70,7 @@ func newLaunchCommand() *cobra.Command {
 	flags.BoolVar(&f.pin, "pin", false, "bind rank r to one processor, the r-th of those allowed")
 	flags.BoolVar(&f.noPrefix, "no-prefix", false, "pass lines on as they are")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object about the end of each rank")
-	flags.StringVar(&f.summary, "summary", "", "write that object to a file")
+	flags.StringVar(&f.summary, "summary", "", "write the object of --json to a file")
 	return cmd
 }
 

@@ -8,8 +8,8 @@ Exit codes: 0 all is well; 1 a sum was wrong or ranks differ; 2 the command coul
 to its end; 128 + n it was ended by signal n. With --json a command that could not run, and has
 printed nothing else, prints {"error", "code"}.
 
-Variables, which flags and options of programs go before: SYMMEM_BACKEND, where memory comes from;
-SYMMEM_PATH, the path of collectives; SYMMEM_TUNING, the table that chooses it.`
+Environment variables, which flags and options of programs override: SYMMEM_BACKEND, where memory
+comes from; SYMMEM_PATH, the path of collectives; SYMMEM_TUNING, the table that chooses it.`
 
 const rootExample = `  symmem verify                        # are sums right on this machine?
   symmem tune                          # which path is faster here?

@@ -23,7 +23,7 @@ rounds; each is drawn from the seed and its number alone, and is the same on all
 and frees in several pools, scopes, collectives of all operations and types, alone and several at
 once, on several streams, splits, aborts by a drawn rank, captures and replays while pools grow,
 Reserve and Trim. Beside that each rank allocates memory of its own (--skew). Rounds take the check
-levels in turns, unless --check names one. Every round is told on standard error.
+levels in turns, unless --check names one. Every round is reported on standard error.
 
 The first three rounds warm up. At the end memory of the device, goroutines, file descriptors and
 shared mappings are to be what they were then: exactly on the host; on GPUs with 64 MiB of device
@@ -90,7 +90,7 @@ func (f *soakFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.placement, "placement", "creation",
 		"order among equally large free blocks: creation or address")
 	flags.StringVar(&f.check, "check", "default",
-		"what ranks compare: off, registration, every, or all in turns (default)")
+		"what ranks compare: off, registration or every; by default all in turns")
 	flags.BoolVar(&c.Skew, "skew", c.Skew, "give each rank allocations and addresses of its own")
 	flags.DurationVar(&c.Timeout, "timeout", c.Timeout, "longest wait for another rank")
 	flags.DurationVar(&c.RoundTimeout, "round-timeout", c.RoundTimeout, "longest round")
