@@ -138,8 +138,8 @@ func TestClosingAPoolGivesUpWorkThatDoesNotEnd(t *testing.T) {
 	})
 }
 
-// TestClosingAGroupGivesUpWorkThatDoesNotEnd, in front of a collective. What the group maps goes once
-// it has ended, which the end of all tests looks at.
+// TestClosingAGroupGivesUpWorkThatDoesNotEnd, in front of a collective. What the group maps goes
+// once it has ended, which the end of all tests looks at.
 func TestClosingAGroupGivesUpWorkThatDoesNotEnd(t *testing.T) {
 	together(t, 1, symmem.Options{Timeout: 100 * time.Millisecond}, func(r *rank) {
 		r.drops()

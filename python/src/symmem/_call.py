@@ -209,7 +209,8 @@ class Call:
             # A wait that was broken off leaves the tensors in use.
             group.broken_off(e)
             with suppress(errors.SymmemError):
-                HostWork(group, self._host, self._used, self._output, self.source)
+                left = HostWork(group, self._host, self._used, self._output, self.source)
+                left.told = True
             raise
         give_back(self._host)
         self._copy_back()

@@ -16,6 +16,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class HostStreams:
             if other is stream:
                 continue
             last = self._last(other, spans)
-            if last is not None and not last.event.done():
+            if last is not None and not last.is_settled():
                 self._library.call("symmem_stream_wait", stream.number, last.event.handle)
 
     def settle(self, spans: list[Span]) -> None:
@@ -228,8 +229,8 @@ def give_back(stream: HostStream) -> None:
 
 
 def _done(works: deque[HostWork]) -> Iterator[HostWork]:
-    """Take the work from the front that is done."""
-    while works and works[0].event.done():
+    """Take the work from the front that is done. What has failed stays until somebody knows."""
+    while works and works[0].is_settled():
         yield works.popleft()
 
 
@@ -257,5 +258,8 @@ class Watcher:
                     self._running = False
                     return
                 work, then = self._queue.popleft()
-            work.end()
+            while not work.is_completed():
+                # A filter may make an error of a warning, which ends no wait of this thread.
+                with suppress(Exception):
+                    work.end()
             then()

@@ -126,9 +126,11 @@ class HostWork(Work):
     Attributes:
         order: how much work its stream had got when this was queued.
         event: is reached when the collective has ended.
+        told: the caller knows the error.
     """
 
     order = 0
+    told = False
 
     def __init__(
         self,
@@ -194,9 +196,19 @@ class HostWork(Work):
             self.end()
         return self._ended
 
+    def is_settled(self) -> bool:
+        """Report whether the collective has ended well, or its caller knows the error.
+
+        Until then calls on the same memory come after it, and fail with its error.
+        """
+        return self.is_completed() and (self.told or self._error is None)
+
     def exception(self) -> BaseException | None:
         """Return the error of the collective, if it has ended with one."""
-        return self._error if self.is_completed() else None
+        if not self.is_completed():
+            return None
+        self.told = True
+        return self._error
 
     def source_rank(self) -> int:
         """Return the rank in the group that a message came from, once it is there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from harness import RANK, SIZE, check, main, raises
 
 import symmem
+from symmem import _interrupt
 
 TOTAL = SIZE * (SIZE + 1) / 2
 LONGEST = 20.0
@@ -47,7 +49,7 @@ def ones(count: int = 1 << 16) -> torch.Tensor:
 @check
 def symmem_opens() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=LONGEST))
-    symmem.init(backend="host", timeout=LONGEST)
+    symmem.init(backend="host", timeout=LONGEST, options={"warn_after_ms": 100})
 
 
 @check
@@ -168,6 +170,26 @@ def a_future_is_done_when_the_collective_is() -> None:
     assert futures[2].wait() == 0
 
 
+@check
+def a_warning_that_is_an_error_ends_no_wait_for_a_future() -> None:
+    seen, warn = threading.Event(), _interrupt._warn
+
+    def fail(warning: Warning) -> None:
+        seen.set()
+        raise warning
+
+    _interrupt._warn = fail
+    try:
+        work = late(
+            lambda: symmem.all_reduce(ones(), async_op=True).get_future(),
+            lambda: until(seen.is_set),
+        )
+        until(work.done)
+    finally:
+        _interrupt._warn = warn
+    assert work.value()[0].eq(TOTAL).all()
+
+
 def _is(value: bool) -> None:
     assert value
 
@@ -271,6 +293,29 @@ def groups_are_ordered_where_they_use_the_same_memory() -> None:
             work.wait()
         assert x[:1000].eq(TOTAL).all(), (k, x[:3])
         assert x[1000:].eq(TOTAL * SIZE).all(), (k, x[1000:1003])
+
+
+@check
+def what_a_failed_work_left_reaches_no_other_group() -> None:
+    """A dropped work has failed, and is done, before its tensor goes to another group."""
+    ranks = list(range(SIZE))
+    for keeps in (True, False):
+        doomed, other = (symmem.group(ranks, name=f"{n} {keeps}") for n in ("doomed", "other"))
+        x = ones()
+        dist.barrier()
+        if RANK:
+            doomed.abort()
+        else:
+            work = symmem.all_reduce(x, group=doomed, async_op=True)
+            until(work.is_completed)
+            if not keeps:
+                del work
+                # Which lets go of what is done, before it is refused.
+                raises(symmem.AbortedError, lambda g=doomed: symmem.isend(ones(), 1, group=g))
+        dist.barrier()
+        raises(symmem.AbortedError, lambda g=other, t=x: symmem.all_reduce(t, group=g))
+        assert x.eq(RANK + 1).all()
+    symmem.barrier()  # the world lives
 
 
 @check
