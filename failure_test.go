@@ -194,8 +194,8 @@ func TestSeveralFailedGroupsAreToldApart(t *testing.T) {
 	})
 }
 
-// TestGroupsThatThisRankAbortsAreToldApart: work of one group does not fail with the name of another
-// that this rank has aborted, too.
+// TestGroupsThatThisRankAbortsAreToldApart: work of one group does not fail with the name of
+// another that this rank has aborted, too.
 func TestGroupsThatThisRankAbortsAreToldApart(t *testing.T) {
 	together(t, 1, every, func(r *rank) {
 		r.drops()

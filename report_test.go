@@ -12,7 +12,9 @@ import (
 
 // reported are errors that a rank tells the others of, which then get them in its place.
 var reported = map[string]error{
-	"RankLostError": &symmem.RankLostError{Ranks: []int{2}, Doing: "AllReduce 1", Members: []int{0, 2}},
+	"RankLostError": &symmem.RankLostError{
+		Ranks: []int{2}, Doing: "AllReduce 1", Members: []int{0, 2},
+	},
 	"TimeoutError": &symmem.TimeoutError{
 		Doing: "AllReduce 1", Waited: time.Second, Missing: []int{2},
 		Activity: map[int]string{2: "in no call"}, Members: []int{0, 2},

@@ -58,7 +58,8 @@ func TestABlockThatAnotherStreamUsesComesBackWhenItIsDone(t *testing.T) {
 	})
 }
 
-// TestRanksOutsideOfAGroupNoteItsUses of a buffer, by UseOn: else they place the next one elsewhere.
+// TestRanksOutsideOfAGroupNoteItsUses of a buffer, by UseOn: else they place the next one
+// elsewhere.
 func TestRanksOutsideOfAGroupNoteItsUses(t *testing.T) {
 	for _, noted := range []bool{true, false} {
 		t.Run(fmt.Sprintf("noted %v", noted), func(t *testing.T) {
