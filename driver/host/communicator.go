@@ -238,10 +238,14 @@ func (c *communicator) leave() {
 // collective behind work that does not end keeps the memory of the group mapped until it has.
 func (c *communicator) Close() error {
 	lost := c.flush()
-	unmatched := c.errUnmatched()
+	failed := c.Cause() != nil
 	last, left := c.depart()
 	if !left {
 		return nil
+	}
+	var unmatched error
+	if !failed {
+		unmatched = c.errUnmatched()
 	}
 	patience := 2 * c.device.cfg.Timeout
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -83,8 +83,7 @@ type transfer interface {
 func (s *stream) message(p *plan) error {
 	t, err := p.c.number(p)
 	if err != nil {
-		s.fail(err)
-		return err
+		return s.refuse(err)
 	}
 	if s.idle == nil && s.err == nil {
 		if done, err := t.soon(); done || err != nil {
@@ -197,12 +196,9 @@ func (c *communicator) worldOf(source int) int {
 }
 
 // errUnmatched says which messages end with the group: those that have come and that nobody has
-// received, receives that have no message, and what a rank that has left did not take.
+// received, receives that have no message, and what a rank that has left did not take. It is called
+// once the others can see that this rank has left: a message that comes later its sender finds.
 func (c *communicator) errUnmatched() error {
-	if c.fault.set.Load() || c.enter() != nil {
-		return nil
-	}
-	defer c.leave()
 	for source := range c.mail.inlets {
 		if err := c.drain(source, nil); err != nil {
 			return err

@@ -2,7 +2,10 @@ package host
 
 import (
 	"bytes"
+	"errors"
+	"runtime"
 	"testing"
+	"time"
 
 	"symmem/driver"
 )
@@ -43,6 +46,40 @@ func TestWhatNobodyReceivesYetIsKeptForTheReceiver(t *testing.T) {
 	}
 	if n := len(d.groups[1].(*communicator).mail.inlets[0].parcels); n != 0 {
 		t.Errorf("%d messages are kept by the receiver", n)
+	}
+}
+
+// A message that is sent while both ranks close is an error of one of them: rank 1 is kept in its
+// Close, after it has looked at what has come, until rank 0 has sent one and has closed.
+func TestAMessageThatIsSentWhileBothRanksCloseIsFound(t *testing.T) {
+	d := newDuo(t)
+	d.connect()
+	receiver := d.groups[1].(*communicator)
+	held, release, closed := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		receiver.mail.mu.Lock()
+		defer receiver.mail.mu.Unlock()
+		close(held)
+		<-release
+	}()
+	<-held
+	go func() { closed <- receiver.Close() }()
+	closing := func() bool {
+		receiver.mu.Lock()
+		defer receiver.mu.Unlock()
+		return receiver.closed || receiver.users > 0
+	}
+	for deadline := time.Now().Add(fleetPatience); !closing(); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatal("the receiver does not close")
+		}
+	}
+	check(t, d.send(0, driver.Call{Count: 8}, make([]byte, 8)))
+	sender := d.groups[0].Close()
+	close(release)
+	var found *driver.MessageError
+	if err := <-closed; !errors.As(errors.Join(sender, err), &found) {
+		t.Errorf("the sender says %v, the receiver %v", sender, err)
 	}
 }
 

@@ -168,14 +168,20 @@ func (s *stream) launchLater(p *plan) error {
 	default:
 		w, err := p.c.issue(p)
 		if err != nil {
-			if !errors.Is(err, driver.ErrClosed) {
-				s.fail(err)
-			}
-			return err
+			return s.refuse(err)
 		}
 		s.enqueue(w)
 	}
 	return nil
+}
+
+// refuse fails the stream by the fault of a group, for which a call on it is refused. A group that
+// this rank has closed is a mistake of the caller, and the stream goes on. s.mu is held.
+func (s *stream) refuse(err error) error {
+	if !errors.Is(err, driver.ErrClosed) {
+		s.fail(err)
+	}
+	return err
 }
 
 // Fail makes the stream fail at this point of its work.
