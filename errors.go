@@ -146,10 +146,11 @@ type MessageFault = driver.MessageFault
 
 // The faults of messages.
 const (
-	MessagesUnmatched = driver.MessagesUnmatched
-	MessagesOutOfStep = driver.MessagesOutOfStep
-	MessagesDiffer    = driver.MessagesDiffer
-	SplitsDiffer      = driver.SplitsDiffer
+	MessagesUnmatched  = driver.MessagesUnmatched
+	MessagesOutOfStep  = driver.MessagesOutOfStep
+	MessagesDiffer     = driver.MessagesDiffer
+	MessageTypesDiffer = driver.MessageTypesDiffer
+	SplitsDiffer       = driver.SplitsDiffer
 )
 
 // RankLostError says which ranks' processes have ended.

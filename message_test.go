@@ -191,3 +191,47 @@ func TestAMessageThatNobodyReceivesIsAnErrorOfTheClose(t *testing.T) {
 		r.ok(r.World().Barrier(r.ctx, nil))
 	})
 }
+
+// TestTheEndsOfAMessageThatDifferAreNamed has a Recv that expects another size or type than was
+// sent: all ranks learn what both ends have, and no rank counts as the one that is wrong.
+func TestTheEndsOfAMessageThatDifferAreNamed(t *testing.T) {
+	for _, check := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckOff} {
+		for _, expected := range []struct {
+			count int64
+			as    symmem.DataType
+			fault symmem.MessageFault
+			ends  symmem.MessageEnds
+		}{
+			{13, symmem.Int32, symmem.MessagesDiffer, symmem.MessageEnds{Sent: 28, Received: 52}},
+			{7, symmem.Float32, symmem.MessageTypesDiffer, symmem.MessageEnds{
+				Sent: uint64(symmem.Int32), Received: uint64(symmem.Float32),
+			}},
+		} {
+			onHost := on(symmem.Options{}).Backend == "host"
+			if expected.fault == symmem.MessageTypesDiffer && (check == symmem.CheckOff || !onHost) {
+				continue // bytes are bytes, and GPUs know of the digest alone
+			}
+			want := expected.ends
+			want.To, want.Tag, want.Number = 1, 5, 1
+			t.Run(fmt.Sprint(check, " ", expected.fault), func(t *testing.T) {
+				together(t, 3, symmem.Options{Check: check}, func(r *rank) {
+					g, m := r.World(), r.ints(r.pool(), make([]int32, 13)...)
+					switch r.Rank() {
+					case 0:
+						r.ok(g.SendTagged(r.ctx, m, 7, symmem.Int32, 1, 5, nil))
+					case 1:
+						_ = g.RecvTagged(r.ctx, m, expected.count, expected.as, 0, 5, nil)
+					}
+					_ = g.Barrier(r.ctx, nil)
+					_ = r.DefaultStream().Synchronize(r.ctx)
+					<-g.Ended()
+					var e *symmem.MessageError
+					if err := g.Err(); !errors.As(err, &e) || e.Fault != expected.fault ||
+						!slices.Equal(e.Ends, []symmem.MessageEnds{want}) {
+						r.failf("got %v, want %v", err, want)
+					}
+				})
+			})
+		}
+	}
+}

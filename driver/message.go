@@ -24,6 +24,9 @@ const (
 	MessagesOutOfStep MessageFault = "out of step"
 	// MessagesDiffer is a message whose ends have different sizes. The numbers of ends are bytes.
 	MessagesDiffer MessageFault = "sizes differ"
+	// MessageTypesDiffer is a message that is sent with another type of elements than it is received
+	// with, where calls are compared. The numbers of ends are DataTypes.
+	MessageTypesDiffer MessageFault = "types differ"
 	// SplitsDiffer is an AllToAllV in which one rank sends another number of elements than the other
 	// expects. The numbers of ends are elements.
 	SplitsDiffer MessageFault = "splits differ"
@@ -108,6 +111,9 @@ func (m MessageEnds) describe(fault MessageFault) string {
 	case MessagesOutOfStep:
 		return fmt.Sprintf("%s: sent after %d collectives and received after %d", pair, m.Sent,
 			m.Received)
+	case MessageTypesDiffer:
+		return fmt.Sprintf("%s: sent as %v and received as %v", pair, DataType(m.Sent),
+			DataType(m.Received))
 	case SplitsDiffer:
 		return fmt.Sprintf("from %s: %d elements are sent and %d are expected", pair, m.Sent,
 			m.Received)

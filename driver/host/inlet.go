@@ -180,9 +180,11 @@ func (r *receive) detach() {
 // fits compares the two ends of a message whose first frame has come.
 func (r *receive) fits(p *parcel) bool {
 	h := &p.header
-	sent := control.End{Digest: h.digest, After: h.after, Bytes: h.total}
+	sent := control.End{
+		Digest: h.digest, After: h.after, Bytes: h.total, Type: driver.DataType(h.dataType),
+	}
 	received := control.End{
-		Digest: r.plan.Digest, After: r.after, Bytes: uint64(r.plan.bytes),
+		Digest: r.plan.Digest, After: r.after, Bytes: uint64(r.plan.bytes), Type: r.plan.DataType,
 	}
 	r.err = control.Differ(&r.c.cfg, sent, received, &r.plan.Call, r.source, r.number, r.check)
 	return r.err == nil
@@ -273,6 +275,7 @@ func (c *communicator) takeFrame(source int, in *inlet, f *frame) error {
 		tag: spin.LoadAcquire64(&f.header.tag), number: spin.LoadAcquire64(&f.header.number),
 		total: spin.LoadAcquire64(&f.header.total), offset: spin.LoadAcquire64(&f.header.offset),
 		digest: spin.LoadAcquire64(&f.header.digest), after: spin.LoadAcquire64(&f.header.after),
+		dataType: spin.LoadAcquire64(&f.header.dataType),
 	}
 	if h.tag > driver.MaxTag || h.number == 0 || h.total > 1<<62 || h.offset > h.total {
 		return c.torn(source, &h)

@@ -84,6 +84,7 @@ func (s *send) step(box *pair) bool {
 	f.header = frameHeader{
 		tag: uint64(s.plan.Tag), number: s.number, total: uint64(s.plan.bytes),
 		offset: uint64(s.moved), digest: s.plan.Digest, after: s.after,
+		dataType: uint64(s.plan.DataType),
 	}
 	o.inPipe[o.frame%pairFrames] = posted{s.plan.Tag, s.number}
 	spin.StoreRelease64(&f.posted, o.frame)

@@ -110,6 +110,8 @@ type frameHeader struct {
 	offset uint64
 	// digest stands for the sender's call, after for how many collectives it had called before.
 	digest, after uint64
+	// dataType is that of the sender's call.
+	dataType uint64
 }
 
 const (
@@ -118,7 +120,7 @@ const (
 	// frameBytes is what a frame holds of a message: several frames stay in the second-level cache.
 	frameBytes = 32 << 10
 	// frameHeaderBytes is the size of a header.
-	frameHeaderBytes = 6 * 8
+	frameHeaderBytes = 7 * 8
 )
 
 // block is one rank's part of the control region.

@@ -40,6 +40,8 @@ type End struct {
 	Digest, After uint64
 	// Bytes is the size of the message.
 	Bytes uint64
+	// Type is that of the elements; 0 at both ends where it is not known.
+	Type driver.DataType
 }
 
 // Differ compares the two ends of a message, of which the given call receives, and check reports
@@ -55,10 +57,13 @@ func Differ(
 	switch {
 	case g.Strict && sent.After != received.After:
 		e.Fault, ends.Sent, ends.Received = driver.MessagesOutOfStep, sent.After, received.After
-	case check && sent.Digest != received.Digest:
-		return g.Mismatch(number, call, source)
 	case sent.Bytes != received.Bytes:
 		e.Fault, ends.Sent, ends.Received = driver.MessagesDiffer, sent.Bytes, received.Bytes
+	case check && sent.Type != received.Type:
+		e.Fault = driver.MessageTypesDiffer
+		ends.Sent, ends.Received = uint64(sent.Type), uint64(received.Type)
+	case check && sent.Digest != received.Digest:
+		return g.Mismatch(number, call, source)
 	default:
 		return nil
 	}

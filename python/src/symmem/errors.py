@@ -123,7 +123,10 @@ class MessageError(DivergenceError):
 
     @property
     def fault(self) -> str:
-        """In what they differ: "unmatched", "out of step", "sizes differ" or "splits differ"."""
+        """In what they differ.
+
+        "unmatched", "out of step", "sizes differ", "types differ" or "splits differ".
+        """
         return str(self.data.get("divergence", {}).get("why") or "")
 
     @property
