@@ -10,6 +10,10 @@ import (
 
 var captureContracts = []contract{
 	{"captures neither nest nor end twice", proveCaptureStates},
+	{
+		"a stream that captures is neither waited for nor given a graph, and the capture is good",
+		proveRefusedInCapture,
+	},
 	{"captured work is not done before its graph is launched", proveCapturedWaits},
 	{"a graph runs on any stream of its device, in stream order", proveGraphStreams},
 	{"an event in a graph is recorded by each launch", proveGraphEvents},
@@ -40,6 +44,26 @@ func proveCaptureStates(t *testing.T, h Harness) {
 	wantError(t, "ending twice", err, driver.ErrNotCapturing)
 	must(t, g.Launch(s))
 	must(t, g.Close())
+}
+
+func proveRefusedInCapture(t *testing.T, h Harness) {
+	b := newBench(t, h, 1, 1<<20, options{})
+	r, m := b.ranks[0], b.send[0]
+	must(t, r.stream.Fill(m.at(0), 0, 64))
+	must(t, r.stream.Synchronize(b.ctx))
+	inner, err := captured(r.stream, func() error { return r.stream.Fill(m.at(0), 1, 64) })
+	must(t, err)
+	outer, err := captured(r.stream, func() error {
+		wantError(t, "waiting for the stream", r.stream.Synchronize(b.ctx), driver.ErrCapturing)
+		wantError(t, "launching a graph", inner.Launch(r.stream), driver.ErrCapturing)
+		return r.stream.Fill(m.at(32), 2, 32)
+	})
+	must(t, err)
+	must(t, inner.Close())
+	must(t, outer.Launch(r.stream))
+	must(t, r.expectAll(m.at(0), 0, 32))
+	must(t, r.expectAll(m.at(32), 2, 32))
+	must(t, outer.Close())
 }
 
 // captured records what a function queues.

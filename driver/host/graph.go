@@ -70,6 +70,9 @@ func (g *graph) Launch(on driver.Stream) error {
 	if g.closed {
 		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
 	}
+	if s.Capturing() { // the buffers of this graph are pinned by it alone
+		return fmt.Errorf("launching a graph: %w", driver.ErrCapturing)
+	}
 	if err := s.replayAll(g.steps); err != nil {
 		return fmt.Errorf("launching a graph: %w", err)
 	}

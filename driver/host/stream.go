@@ -257,6 +257,9 @@ func (f memoryWork) skip(error) {}
 
 // Synchronize waits until the stream is idle, and ends its failure.
 func (s *stream) Synchronize(ctx context.Context) error {
+	if s.Capturing() {
+		return fmt.Errorf("synchronizing a stream: %w", driver.ErrCapturing)
+	}
 	_, err := s.finish(ctx)
 	return err
 }
