@@ -16,6 +16,7 @@ import (
 // that the capture used are pinned until Close: freed meanwhile, they come back to their pool only
 // then. Windows outlive the graphs captured over them: Group.Close and Pool.Trim come after Close.
 type Graph struct {
+	rt   *Runtime
 	work driver.Graph
 
 	pools []*Pool // of the pins, each once
@@ -81,7 +82,7 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	}
 	s.rt.countCaptures(-1)
 	s.capturing.Store(false)
-	g := &Graph{work: work, pins: s.held}
+	g := &Graph{rt: s.rt, work: work, pins: s.held}
 	for _, p := range s.held {
 		if !slices.Contains(g.pools, p.memory.pool) {
 			g.pools = append(g.pools, p.memory.pool)
@@ -145,6 +146,9 @@ func (g *Graph) Launch(s *Stream) error {
 	defer g.mu.Unlock()
 	if s == nil {
 		return invalid("launching a graph on no stream")
+	}
+	if s.rt != g.rt {
+		return invalid("launching a graph on a stream of another runtime")
 	}
 	if g.closed {
 		return fmt.Errorf("launching a graph: %w", ErrClosed)

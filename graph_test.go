@@ -23,6 +23,19 @@ func (r *rank) capture(work func(s *symmem.Stream)) *symmem.Graph {
 	return g
 }
 
+func TestAGraphIsRefusedByStreamsOfOtherRuntimes(t *testing.T) {
+	runtimes := open(t, 2, symmem.Options{})
+	eachRank(runtimes, func(rt *symmem.Runtime) {
+		r := &rank{Runtime: rt, t: t, ctx: t.Context()}
+		g := r.capture(func(s *symmem.Stream) {})
+		r.is(g.Launch(runtimes[1-r.Rank()].DefaultStream()), symmem.ErrInvalid)
+		r.ok(g.Launch(r.DefaultStream()))
+		r.synchronize()
+		r.ok(g.Close())
+		r.ok(r.Close())
+	})
+}
+
 func TestBlocksOfACaptureAreNotHandedOutWhileTheGraphLives(t *testing.T) {
 	together(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
