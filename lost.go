@@ -83,7 +83,7 @@ func (rt *Runtime) explainLost(ctx context.Context, doing string, ranks []int, e
 		}
 	})
 	// Who has left may have done so because of those that have died.
-	switch dead := died(ended); {
+	switch dead := rt.witnessed(ranks, died(ended)); {
 	case len(dead) > 0 && (seen || broken):
 		return lostError(doing, dead)
 	case len(dead) > 0:
@@ -99,6 +99,28 @@ func died(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	return slices.DeleteFunc(slices.Clone(ended), func(e *rendezvous.EndedError) bool {
 		return e.Left
 	})
+}
+
+// witnessed adds to the dead those of some ranks whose ends this rank has seen by itself. The rank
+// that serves the store may have ended before it could tell of them.
+func (rt *Runtime) witnessed(
+	ranks []int, dead []*rendezvous.EndedError,
+) []*rendezvous.EndedError {
+	if rt.world == nil {
+		return dead
+	}
+	witness, ok := rt.world.comm.(driver.Witness)
+	if !ok {
+		return dead
+	}
+	for _, rank := range witness.Dead() {
+		if slices.Contains(ranks, rank) && !covers(dead, []int{rank}) {
+			how := fmt.Sprintf("the process of rank %d has ended", rank)
+			dead = append(dead, &rendezvous.EndedError{Rank: rank, How: how})
+		}
+	}
+	slices.SortFunc(dead, func(a, b *rendezvous.EndedError) int { return a.Rank - b.Rank })
+	return dead
 }
 
 // isCause reports whether an error is no consequence of the end of another rank.

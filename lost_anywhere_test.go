@@ -168,6 +168,7 @@ type kill struct {
 	// apart gives each rank a machine of its own, as far as a GPU backend knows.
 	apart         bool
 	ranks, victim int
+	also          []int // who is killed, too
 	// after is the time from the stage that the place begins with.
 	after time.Duration
 }
@@ -335,7 +336,7 @@ func (p *party) startAlone(ctx context.Context) (wait func()) {
 	}
 	return func() {
 		for number, c := range all {
-			if err := c.Wait(); err != nil && number != p.victim {
+			if err := c.Wait(); err != nil && number != p.victim && !slices.Contains(p.also, number) {
 				p.t.Errorf("rank %d: %v", number, err)
 			}
 		}

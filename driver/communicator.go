@@ -5,6 +5,13 @@ import (
 	"strings"
 )
 
+// Witness is what a Communicator may also do: it sees by itself that processes end.
+type Witness interface {
+	// Dead lists the world ranks whose processes have ended before they left the group. It waits for
+	// nothing.
+	Dead() []int
+}
+
 // GroupConfig names a group to connect.
 type GroupConfig struct {
 	// ID names the group: the same on every rank of it, and never used for another one.

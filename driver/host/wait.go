@@ -344,6 +344,22 @@ func (c *communicator) peerFault(doing func() string) error {
 	return &driver.PeerError{Doing: doing(), Members: c.cfg.Ranks}
 }
 
+var _ driver.Witness = (*communicator)(nil)
+
+// Dead lists the world ranks whose processes have ended before they left the group.
+func (c *communicator) Dead() (ranks []int) {
+	if c.enter() != nil {
+		return nil
+	}
+	defer c.leave()
+	for _, r := range c.lost(c.everybodyElse()) {
+		if spin.LoadAcquire64(&c.blocks[r].board.closed) == 0 {
+			ranks = append(ranks, c.cfg.Ranks[r])
+		}
+	}
+	return ranks
+}
+
 // lost lists those of the given group ranks whose processes have ended.
 func (c *communicator) lost(ranks []int) []int {
 	var lost []int
