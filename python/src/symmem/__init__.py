@@ -198,7 +198,7 @@ def init(
         LibraryError: libsymmem.so cannot be loaded.
         AbsentError: ranks did not come; it names them, and is a TimeoutError.
         UnsupportedError: the backend cannot work here, as "nccl" without a GPU.
-        InvalidError: symmem is open already, with other options.
+        InvalidError: symmem is open already, with other options, or the timeout is none.
     """
     given: dict[str, Any] = {"backend": backend, "tuning": tuning, "callsites": callsites}
     if path is not None:
@@ -206,6 +206,8 @@ def init(
     if check is not None:
         given["check"] = check_level(check).name.lower()
     if timeout is not None:
+        if not 0 < timeout <= _runtime.LONGEST_TIMEOUT:
+            raise InvalidError(f"timeout {timeout!r} is no number of seconds above 0, up to a day")
         given["timeout_ms"] = max(1, round(timeout * 1000))
     pool = {"capacity": capacity, "first_segment": first_segment}
     given["pool"] = {k: v for k, v in pool.items() if v} or None

@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 import threading
+from functools import partial
 
 from harness import RANK, SIZE, check, main, raises
 
@@ -39,6 +40,9 @@ def all_reduce(block: symmem.Block, group: symmem.Group, count: int = COUNT) -> 
 @check
 def the_world_has_all_ranks() -> None:
     assert "torch" not in sys.modules, "importing symmem imports torch"
+    for wrong in (0, -1, 86_401, float("nan"), float("inf")):
+        error = raises(symmem.InvalidError, partial(symmem.init, backend="host", timeout=wrong))
+        assert "timeout" in str(error), error
     world = symmem.init(backend="host", timeout=20)
     assert (world.rank, world.size) == (RANK, SIZE)
     assert symmem.is_initialized()
