@@ -24,12 +24,18 @@ type stream struct {
 	device *Device
 
 	mu      ranked.Spin[streamMu]
-	queue   []work        // guarded by mu
-	idle    chan struct{} // closed when the queue runs empty; nil while idle; guarded by mu
-	err     error         // why work is skipped, until Synchronize returns it; guarded by mu
-	told    bool          // a caller knows err from the call that failed; guarded by mu
-	capture *graph        // guarded by mu
-	closed  bool          // guarded by mu
+	queue   []work // guarded by mu
+	idle    *spell // until the queue runs empty; nil while idle; guarded by mu
+	err     error  // why work is skipped, until Synchronize returns it; guarded by mu
+	told    bool   // a caller knows err from the call that failed; guarded by mu
+	capture *graph // guarded by mu
+	closed  bool   // guarded by mu
+}
+
+// spell is a time for which a stream is busy.
+type spell struct {
+	over chan struct{} // closed at its end
+	err  error         // why the stream had failed then; written before over is closed
 }
 
 // work is something that a stream does.
@@ -82,7 +88,7 @@ func (s *stream) usable() error {
 func (s *stream) enqueue(w work) {
 	s.queue = append(s.queue, w)
 	if s.idle == nil {
-		s.idle = make(chan struct{})
+		s.idle = &spell{over: make(chan struct{})}
 		go s.drain()
 	}
 }
@@ -110,7 +116,8 @@ func (s *stream) drain() {
 		}
 	}
 	s.queue = nil
-	close(s.idle)
+	s.idle.err = s.err
+	close(s.idle.over)
 	s.idle = nil
 }
 
@@ -144,7 +151,7 @@ const patience = time.Millisecond
 // so without it a stream that was late once would keep its worker, and its growing queue, for as
 // long as the caller goes on. s.mu is held, but not during the wait.
 func (s *stream) catchUp() {
-	idle := s.idle
+	idle := s.idle.over
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	timer := time.NewTimer(patience)
@@ -264,16 +271,21 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	return err
 }
 
-// finish is Synchronize, which also reports whether the caller knows the error.
+// finish is Synchronize, which also reports whether the caller knows the error. Of several that wait
+// one takes the failure, and the others get it, too: the same work was theirs.
 func (s *stream) finish(ctx context.Context) (told bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var seen error
 	for s.idle != nil {
 		idle := s.idle
 		s.mu.Unlock()
 		select {
-		case <-idle:
+		case <-idle.over:
 			s.mu.Lock()
+			if seen == nil {
+				seen = idle.err
+			}
 		case <-ctx.Done():
 			s.mu.Lock()
 			return false, fmt.Errorf("synchronizing a stream: %w", context.Cause(ctx))
@@ -281,6 +293,9 @@ func (s *stream) finish(ctx context.Context) (told bool, err error) {
 	}
 	told, err = s.told, s.err
 	s.told, s.err = false, nil
+	if err == nil && seen != nil {
+		return true, seen
+	}
 	return told, err
 }
 
