@@ -3,6 +3,7 @@ package symmem_test
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -60,4 +61,32 @@ func TestAFaultThatACallHasReturnedIsNotToldByClose(t *testing.T) {
 		symmem.FreeLive(r.Runtime)
 		r.ok(r.Close())
 	})
+}
+
+// TestAJoinThatIsUnderWayEndsWithTheRuntime that makes it, and leaves nothing of the group.
+func TestAJoinThatIsUnderWayEndsWithTheRuntime(t *testing.T) {
+	waits := make(chan struct{})
+	var once sync.Once
+	runtimes := open(t, 2, symmem.Options{
+		Timeout: time.Minute, WarnAfter: 20 * time.Millisecond,
+		OnLate: func(symmem.LateWarning) { once.Do(func() { close(waits) }) },
+	})
+	began := time.Now()
+	joined := make(chan error, 1)
+	go func() {
+		_, err := runtimes[0].Join(t.Context(), "alone", []int{0, 1})
+		joined <- err
+	}()
+	<-waits
+	eachRank(runtimes, func(rt *symmem.Runtime) {
+		if err := rt.Close(); err != nil {
+			t.Errorf("closing: %v", err)
+		}
+	})
+	if err := <-joined; !errors.Is(err, symmem.ErrClosed) {
+		t.Errorf("the Join got %v", err)
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("it took %v", took)
+	}
 }

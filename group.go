@@ -68,6 +68,11 @@ type memberEntry struct {
 func (rt *Runtime) connect(
 	ctx context.Context, id string, ranks []int, rank int,
 ) (g *Group, err error) {
+	ctx, done, err := rt.beginJoin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = done(err) }()
 	doing := "joining group " + strings.TrimSpace(id)
 	err = rt.together(ctx, doing, ranks, func(ctx context.Context) (err error) {
 		g, err = rt.connectUnguarded(ctx, id, ranks, rank)

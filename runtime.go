@@ -43,6 +43,8 @@ type Runtime struct {
 	adopted  []*Stream // those of other libraries; replaced, never changed; guarded by mu
 	guests   []*Guest  // replaced, never changed; guarded by mu
 	closed   bool      // guarded by mu
+	// joins are the groups that are being made, and what ends the making of each.
+	joins joins // its map is guarded by mu
 }
 
 // Open finds the ranks, opens this rank's device and joins the world. It is collective: it returns
@@ -176,9 +178,13 @@ func (rt *Runtime) Close() error {
 		return nil
 	}
 	rt.closed = true
-	groups, pools, streams := rt.groups, rt.pools, rt.streams
+	rt.joins.end()
 	rt.mu.Unlock()
 	due := time.Now().Add(rt.opts.Timeout)
+	rt.joins.wait(due)
+	rt.mu.Lock()
+	groups, pools, streams := rt.groups, rt.pools, rt.streams
+	rt.mu.Unlock()
 	errs := rt.closeStreams(streams)
 	for _, g := range slices.Backward(groups) {
 		errs = append(errs, g.Close())

@@ -39,6 +39,8 @@ type Device struct {
 
 	mu    ranked.Mutex[deviceMu]
 	peers map[int]*peer // by world rank; guarded by mu
+	// closed is set by Close; guarded by mu.
+	closed bool
 	// ends counts the peers whose processes have ended.
 	ends atomic.Uint32
 }
@@ -170,10 +172,11 @@ func (d *Device) Close() error {
 		errs = append(errs, p.close())
 	}
 	d.peers = nil
+	first := !d.closed
+	d.closed = true
 	d.mu.Unlock()
-	if d.server != nil {
+	if d.server != nil && first {
 		errs = append(errs, d.server.Close())
-		d.server = nil
 	}
 	return errors.Join(errs...)
 }

@@ -271,8 +271,8 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	return err
 }
 
-// finish is Synchronize, which also reports whether the caller knows the error. Of several that wait
-// one takes the failure, and the others get it, too: the same work was theirs.
+// finish is Synchronize, which also reports whether the caller knows the error. Of several that
+// wait one takes the failure, and the others get it, too: the same work was theirs.
 func (s *stream) finish(ctx context.Context) (told bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
