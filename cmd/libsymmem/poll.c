@@ -27,10 +27,21 @@ API int symmem_set_poll(asked poll, asked aside) {
 
 static int is_main(void) { return has_main && pthread_equal(pthread_self(), main_thread); }
 
+/* Not 0 while the main thread is asked. A handler that waits in its answer is asked as other threads
+ * are: the main thread's function has not returned yet. */
+static volatile int asking;
+
+static int ask_main(void) {
+	asking = 1;
+	int answer = on_main();
+	asking = 0;
+	return answer;
+}
+
 int symmem_poll(void) {
 	if (symmem_forked) return 0;
-	asked ask = is_main() ? on_main : elsewhere;
-	return ask ? ask() : 0;
+	if (is_main() && !asking) return ask_main();
+	return elsewhere ? elsewhere() : 0;
 }
 
 /* How long a wait in the middle of a collective goes on between two questions. */
@@ -39,14 +50,14 @@ enum { PERIOD_NS = 100000000 };
 int symmem_poll_in_collective(void) {
 	static struct timespec latest;
 	struct timespec now;
-	if (symmem_forked || !is_main() || in_collective) return 0;
+	if (symmem_forked || !is_main() || asking) return 0;
 	if (clock_gettime(CLOCK_MONOTONIC, &now)) return 0;
 	if ((now.tv_sec - latest.tv_sec) * 1000000000LL + now.tv_nsec - latest.tv_nsec < PERIOD_NS)
 		return 0;
 	latest = now;
 	in_collective = 1;
 	symmem_unusual = 1;
-	int answer = on_main();
+	int answer = ask_main();
 	in_collective = 0;
 	symmem_unusual = symmem_forked;
 	return answer;

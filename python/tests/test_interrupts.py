@@ -54,6 +54,12 @@ def test_a_handler_that_returns_does_not_end_the_wait(start: Start, tmp_path: Pa
     assert second.out == "SUM 3.0 []\n", second
 
 
+def test_a_handler_may_wait_in_the_wait_that_it_interrupts(start: Start, tmp_path: Path) -> None:
+    for result in start(PROGRAM, 2, "nested", "0", str(tmp_path)):
+        assert result.out == "GROUP 2\nSUM 3.0\n", result
+        assert "Exception ignored" not in result.err, result
+
+
 @pytest.mark.parametrize("where", ["late", "late on a thread"])
 def test_late_ranks_are_warned_of_while_the_wait_goes_on(
     start: Start, tmp_path: Path, where: str

@@ -164,6 +164,26 @@ def handled() -> None:
     print("SUM", value, seen)
 
 
+def nested() -> None:
+    """A handler waits for the other rank, too, while its rank waits."""
+    world = opened()
+    block = memory(world)
+
+    def handler(_: int, frame: FrameType | None) -> None:
+        (FOLDER / "handled").touch()
+        print("GROUP", symmem.group([0, 1]).size)
+
+    signal.signal(signal.SIGUSR1, handler)
+    if RANK == WHO:
+        when_waiting(signal.SIGUSR1)
+    else:
+        await_file("handled")
+        time.sleep(0.5)  # In which the other rank's wait asks what to do, some times.
+        print("GROUP", symmem.group([0, 1]).size)
+    all_reduce(world, block)
+    print("SUM", memoryview(block.view).cast("B").cast("f")[0])
+
+
 def late() -> None:
     """A rank that does not come is warned of, and comes when the other has heard of it."""
     world = symmem.init(backend="host", timeout=PATIENCE, options={"warn_after_ms": 100})
@@ -205,6 +225,7 @@ def late_is_an_error() -> None:
 
 SCENES: dict[str, Callable[[], None]] = {
     "handled": handled,
+    "nested": nested,
     "late": late,
     "late on a thread": late,
     "late is an error": late_is_an_error,
