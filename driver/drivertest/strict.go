@@ -24,8 +24,8 @@ func proveForgotten(t *testing.T, h Harness) {
 		})
 		for number, err := range errs {
 			var e *driver.MessageError
-			if number == 2 && forgotten == driver.Send && errors.Is(err, driver.ErrFault) {
-				continue // its Recv has noticed first that the others failed
+			if forgotten == driver.Send && errors.Is(err, driver.ErrFault) {
+				continue // the Recv of rank 2 and the barriers notice at once: others may be first
 			}
 			if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || e.Sequence != 3 {
 				t.Errorf("rank %d got %v, want a MessageError at collective 3", number, err)
