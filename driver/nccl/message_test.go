@@ -79,9 +79,9 @@ func TestAMessageThatDiffersLeavesWhatComesBeforeIt(t *testing.T) {
 	}
 	<-receiver.group.Failed()
 	close(gate)
-	var differ *driver.MismatchError
+	var differ *driver.MessageError
 	if err := receiver.stream.Synchronize(t.Context()); !errors.As(err, &differ) {
-		t.Errorf("got %v, want a MismatchError", err)
+		t.Errorf("got %v, want a MessageError", err)
 	}
 	written := func(b byte) bool { return b != 0xa5 }
 	if slices.ContainsFunc(p.read(t, 1, 0, bytes), written) {
