@@ -347,7 +347,9 @@ func (c *communicator) end() {
 	c.ending.Do(func() {
 		working := !c.idle()
 		for _, s := range c.busy.streams() {
-			s.blame(c, c.plane.Cause())
+			if !s.rests() {
+				s.blame(c, c.plane.Cause())
+			}
 		}
 		close(c.ended)
 		c.tearing = c.withdrawMailbox()

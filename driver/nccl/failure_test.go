@@ -101,3 +101,24 @@ func (p *pairOfRanks) reason(t *testing.T, r int, err error) error {
 	}
 	return errors.Join(err, failed)
 }
+
+// TestAStreamWhoseWorkIsDoneHasNoFault though its group fails while a call of the group is made: the
+// watcher has not come to see that the work is done.
+func TestAStreamWhoseWorkIsDoneHasNoFault(t *testing.T) {
+	needDevices(t, 2)
+	var p pairOfRanks
+	p.open(t, 20*time.Second)
+	both(t, func(r int) error {
+		_, err := p.sum(t.Context(), r, driver.PathPlain, 1)
+		return err
+	})
+	c, s := p[0].group.(*communicator), p[0].stream.(*stream)
+	c.mu.Lock()
+	c.busy.add(s)
+	c.Abort(errGivenUp)
+	c.mu.Unlock()
+	if err := s.Synchronize(t.Context()); err != nil {
+		t.Errorf("got %v", err)
+	}
+	p.closeAll(t)
+}

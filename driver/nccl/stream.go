@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -206,6 +207,19 @@ func (s *stream) idle() bool {
 	}
 	defer s.mu.Unlock()
 	return s.quiet()
+}
+
+// rests is idle, but lets others have a short look at the stream meanwhile.
+func (s *stream) rests() bool {
+	const looks = 100
+	for range looks {
+		if s.mu.TryLock() {
+			defer s.mu.Unlock()
+			return s.quiet()
+		}
+		runtime.Gosched()
+	}
+	return false
 }
 
 // quiet is idle with s.mu held. CUDA must not be asked about a stream that captures, but may be
