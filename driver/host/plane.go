@@ -317,10 +317,10 @@ func (p *plane) Fail(err error) error {
 	return p.fail(err)
 }
 
-// Withdraw takes back the tickets that some rank has not submitted.
-func (p *plane) Withdraw() {
+// Withdraw takes back the tickets that some rank has not submitted, if there are any.
+func (p *plane) Withdraw() bool {
 	if p.enter() != nil {
-		return
+		return true
 	}
 	defer p.leave()
 	p.mu.Lock()
@@ -329,8 +329,12 @@ func (p *plane) Withdraw() {
 	for _, b := range p.others {
 		least = min(least, spin.LoadAcquire64(&b.board.submitted))
 	}
+	if least == p.submitted {
+		return false
+	}
 	p.withdrawn = true
 	spin.StoreRelease64(&p.me.board.submitted, least)
+	return true
 }
 
 // Close leaves the group. There are no collectives of ours to wait for.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 
 	"symmem/driver"
@@ -56,6 +57,36 @@ func TestRanksOfOneMachineAreTogether(t *testing.T) {
 	if _, err := d.devices[0].Together(ctx, []int{2}); err == nil ||
 		!strings.Contains(err.Error(), "rank 2") {
 		t.Errorf("got %v, want an error about rank 2, which has no device", err)
+	}
+}
+
+// TestTicketsThatAllRanksHaveAreNotTakenBack: the others count on this rank's part in them.
+func TestTicketsThatAllRanksHaveAreNotTakenBack(t *testing.T) {
+	d := newDuo(t)
+	var planes [2]control.Plane
+	var joining sync.WaitGroup
+	for r := range planes {
+		joining.Go(func() {
+			var err error
+			planes[r], err = d.devices[r].Join(d.ctx, driver.GroupConfig{
+				ID: "g", Rank: r, Ranks: []int{0, 1},
+			})
+			check(t, err)
+		})
+	}
+	joining.Wait()
+	for _, p := range planes {
+		p.Submit()
+	}
+	if planes[0].Withdraw() {
+		t.Error("a ticket was taken back that both ranks have")
+	}
+	planes[0].Submit()
+	if !planes[0].Withdraw() {
+		t.Error("a ticket was not taken back that one rank has")
+	}
+	for _, p := range planes {
+		check(t, p.Close())
 	}
 }
 

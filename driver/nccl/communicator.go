@@ -361,10 +361,13 @@ func (c *communicator) end() {
 // ErrClosed.
 func (c *communicator) Close() error {
 	c.closing.Store(true)
-	if c.plane.Cause() == nil && !c.finishWork() {
+	for turns := 0; turns < closingTurns && c.plane.Cause() == nil; turns++ {
+		ended, missing := c.finishWork()
 		// What is under way ends with NCCL's communicator, and ranks that come to it later must not
-		// take it for complete.
-		c.plane.Withdraw()
+		// take it for complete. If all have come by now they count on this one.
+		if ended || c.plane.Withdraw() || !missing {
+			break
+		}
 	}
 	unmatched := c.errUnmatched()
 	err := c.plane.Close()
@@ -373,18 +376,21 @@ func (c *communicator) Close() error {
 	return errors.Join(unmatched, err)
 }
 
-// finishWork waits for the work of this rank's streams as long as it can be expected to end, and
-// tells whether it has ended.
-func (c *communicator) finishWork() bool {
+// closingTurns is how often Close waits for work that all ranks have come to meanwhile.
+const closingTurns = 3
+
+// finishWork waits for the work of this rank's streams as long as it can be expected to end. It
+// reports whether it has ended, and whether some rank had yet to launch its part.
+func (c *communicator) finishWork() (ended, missing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
 	defer cancel()
-	ended := false
 	_ = poll(ctx, func() bool { // what counts is whether the work has ended
 		ticket, _ := c.history.last()
 		ended = c.idle()
-		return ended || !c.complete(ticket) || c.unanswered() || c.plane.Cause() != nil
+		missing = !ended && !c.complete(ticket)
+		return ended || missing || c.unanswered() || c.plane.Cause() != nil
 	})
-	return ended || c.idle()
+	return ended || c.idle(), missing
 }
 
 // complete tells whether every rank has launched a collective, and nothing keeps it from its end.

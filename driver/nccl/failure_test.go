@@ -102,8 +102,8 @@ func (p *pairOfRanks) reason(t *testing.T, r int, err error) error {
 	return errors.Join(err, failed)
 }
 
-// TestAStreamWhoseWorkIsDoneHasNoFault though its group fails while a call of the group is made: the
-// watcher has not come to see that the work is done.
+// TestAStreamWhoseWorkIsDoneHasNoFault though its group fails while a call of the group is made:
+// the watcher has not come to see that the work is done.
 func TestAStreamWhoseWorkIsDoneHasNoFault(t *testing.T) {
 	needDevices(t, 2)
 	var p pairOfRanks

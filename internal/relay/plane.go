@@ -299,17 +299,23 @@ func (p *Plane) conceal(w *waiting) {
 	p.waits = slices.DeleteFunc(p.waits, func(o *waiting) bool { return o == w })
 }
 
-// Withdraw takes back the tickets that some rank is not known to have submitted. The others hear of
-// it with the goodbye.
-func (p *Plane) Withdraw() {
+// Withdraw takes back the tickets that some rank is not known to have submitted, if there are any.
+// The others hear of it with the goodbye.
+func (p *Plane) Withdraw() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.limit = p.submitted.Load()
+	submitted := p.submitted.Load()
+	least := submitted
 	for r := range p.rows {
 		if r != p.me {
-			p.limit = min(p.limit, p.rows[r].submitted)
+			least = min(least, p.rows[r].submitted)
 		}
 	}
+	if least == submitted {
+		return false
+	}
+	p.limit = least
+	return true
 }
 
 // Close says goodbye and leaves the group. A rank that takes no goodbye, because it is stopped or

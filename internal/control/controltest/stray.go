@@ -102,7 +102,9 @@ func proveWithdrawn(t *testing.T, join Join) {
 		return err
 	})
 	there.Submit()
-	there.Withdraw()
+	if !there.Withdraw() {
+		t.Error("a ticket was not taken back that one rank has submitted")
+	}
 	if late := there.Submit(); late == 0 {
 		t.Error("a ticket that is not shown has no number")
 	}
