@@ -45,6 +45,9 @@ type Device struct {
 	scatter *scatter.Scatter
 	// capturing counts the streams that record.
 	capturing atomic.Int32
+	// givenUp tells that a stream was closed whose work does not end. CUDA waits for that wherever it
+	// gives memory back, so the device leaves its own to the end of the process.
+	givenUp atomic.Bool
 	// guests tells that streams of another library were adopted.
 	guests atomic.Bool
 	// order makes the order of streams one of Go's memory model: host functions read it before and
@@ -280,7 +283,7 @@ func (d *Device) Close() error {
 		d.control = nil
 	}
 	d.mu.Lock()
-	ends := d.retained && !d.ended && !stuck.Load()
+	ends := d.retained && !d.ended && !stuck.Load() && !d.givenUp.Load()
 	d.mu.Unlock()
 	if !ends {
 		return errors.Join(errs...)

@@ -1,11 +1,13 @@
 package nccl
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/drivertest"
 	"symmem/internal/dl"
 )
 
@@ -31,5 +33,40 @@ func TestAStreamThatIsGivenUpIsSoBeforeItsFaultIsTold(t *testing.T) {
 	}
 	if !p[0].stream.(*stream).idle() {
 		t.Error("the fault is told, but the stream still has the kernel")
+	}
+}
+
+// TestADeviceIsClosedThoughWorkOfItDoesNotEnd: CUDA gives no memory back before it has.
+func TestADeviceIsClosedThoughWorkOfItDoesNotEnd(t *testing.T) {
+	if !apart(t, "") {
+		return
+	}
+	d, err := Backend{}.Open(t.Context(), driver.Config{
+		Size: 1, Store: &drivertest.Store{}, Timeout: 100 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := d.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends := make(chan struct{})
+	defer close(ends)
+	if err := s.Host(func() { <-ends }); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("closing the stream: got %v, want DeadlineExceeded", err)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- d.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Errorf("closing the device: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("closing the device does not end")
 	}
 }

@@ -366,7 +366,10 @@ func (s *stream) Close() error {
 	if s.closed.Load() {
 		return errors.Join(errs...)
 	}
-	if s.word != nil && !captured && s.quiet() {
+	switch quiet := s.quiet(); {
+	case !quiet:
+		s.device.givenUp.Store(true)
+	case s.word != nil && !captured:
 		s.device.words.put(s.word)
 	}
 	s.questions.Lock()
