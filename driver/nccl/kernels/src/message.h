@@ -9,16 +9,17 @@ enum MessageState : u32 { MessageWaits = 1, MessageDone = 2 };
 struct Message {
 	u64 from, to, bytes;
 	u64 taken;  // the address of a word that is 1 once the message has been copied, or 0
-	u32 state;  // one of MessageState, or 0 before the stream has come to the message
-	u32 go;     // the stream waits until it is 1; is 0 again once it is past the message
+	// The stream waits until go is 1. state is one of MessageState, or 0 before the stream has come to the
+	// message.
+	u32 state, go;
 };
 
 // finish tells the host, and through it the sender, that the message has been copied. One thread calls it.
+// It writes state and go at once: who sees that the message is done may write go for the next one.
 DEVICE void finish(Message* m) {
 	dev::fence();
 	if (u64 taken = dev::load_relaxed(&m->taken)) dev::store_relaxed((u32*)taken, 1);
-	dev::store_relaxed(&m->go, 0);
-	dev::store_relaxed(&m->state, MessageDone);
+	dev::store_relaxed((u64*)&m->state, MessageDone);
 }
 
 // copy_parts copies in parts of the size of T, four at a time, and returns how many bytes that were. All
