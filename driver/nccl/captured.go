@@ -75,7 +75,7 @@ func (k *captured) record(s *stream) (err error) {
 func (k *captured) launch(s *stream) (*end, error) {
 	p := k.plan
 	c := p.c
-	if err := c.mayMessage(p); err != nil {
+	if err := c.mayMessage(s, p); err != nil {
 		return nil, err
 	}
 	if p.Operation == driver.Send {

@@ -159,8 +159,11 @@ func (c *communicator) newEnd(p *plan) *end {
 	return &end{plan: p, Message: c.messages.known.Count(&p.Call), check: c.check.Load()}
 }
 
-// mayMessage refuses a message when the group has failed.
-func (c *communicator) mayMessage(p *plan) error {
+// mayMessage refuses a message for a stream when the group has failed. The stream counts as busy
+// before that, so the end of a group that fails from now on waits for the message and ends it. s.mu
+// and c.mu are held.
+func (c *communicator) mayMessage(s *stream, p *plan) error {
+	c.busy.note(s)
 	if c.plane.Forsaken() {
 		return c.afterPeerFault(p)
 	}
@@ -170,13 +173,12 @@ func (c *communicator) mayMessage(p *plan) error {
 // noteMessage remembers a message that is about to be queued. s.mu and c.mu are held.
 func (c *communicator) noteMessage(s *stream, p *plan) {
 	ticket := c.history.message(p)
-	c.busy.note(s)
 	s.last, s.ticket, s.operation = c, ticket, p.Operation
 }
 
 // transfer queues one end of a message. s.mu and c.mu are held.
 func (c *communicator) transfer(s *stream, p *plan) error {
-	if err := c.mayMessage(p); err != nil {
+	if err := c.mayMessage(s, p); err != nil {
 		return err
 	}
 	if p.Operation == driver.Send {

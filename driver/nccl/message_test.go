@@ -401,3 +401,46 @@ func TestMessagesOfAnySizeAndPlace(t *testing.T) {
 	}
 	p.closeAll(t)
 }
+
+// TestARecvThatIsQueuedWhileItsGroupFailsEnds holds up a Recv just before it is queued, until the
+// group has come to the end of its teardown.
+func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
+	needDevices(t, 2)
+	var p pairOfRanks
+	p.open(t, 20*time.Second)
+	c := p[0].group.(*communicator)
+	descriptors := &c.device.descriptors
+	descriptors.mu.Lock()
+	queued := make(chan error, 1)
+	go func() { queued <- p.message(0, driver.Recv, p[0].segment.Address(), 8, 0) }()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	held := func() bool {
+		if !c.mu.TryLock() {
+			return true
+		}
+		c.mu.Unlock()
+		return false
+	}
+	if err := poll(ctx, held); err != nil {
+		t.Fatal(err)
+	}
+	c.Abort(nil)
+	select {
+	case <-c.quiet: // nothing of the group runs any more, it says
+	case <-time.After(endingTime / 2):
+	}
+	descriptors.mu.Unlock()
+	err := <-queued
+	if err == nil {
+		err = p[0].stream.Synchronize(ctx)
+	}
+	if !errors.Is(err, driver.ErrAborted) {
+		t.Errorf("got %v, want ErrAborted", err)
+	}
+	if err := p[0].stream.Synchronize(ctx); err != nil {
+		t.Errorf("the stream does not end: %v", err)
+	}
+	_ = p[1].stream.Synchronize(ctx)
+	p.closeAll(t)
+}
