@@ -116,6 +116,9 @@ func (c *communicator) take(e *end) (can bool, err error) {
 	}
 	if l.bytes > 0 {
 		lent := c.lentTo(l)
+		if lent.bytes != int64(l.size) {
+			return false, c.errImpossible(l)
+		}
 		if lent.at == 0 {
 			return false, lent.failed
 		}

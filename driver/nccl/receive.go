@@ -3,6 +3,7 @@ package nccl
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 
@@ -21,9 +22,16 @@ func (c *communicator) readMail() (err error) {
 			continue
 		}
 		b := m.own.box(source)
-		for posted := spin.LoadAcquire64(&b.posted); b.read < posted; {
-			l := &letter{header: b.headers[(b.read+1)%boxPlaces], source: source}
-			spin.StoreRelease64(&b.read, b.read+1)
+		read := b.read
+		told := spin.LoadAcquire64(&b.posted) - read
+		if told > boxPlaces {
+			return fmt.Errorf("rank %d of the world tells of %d messages at once in group %s, which "+
+				"cannot be", c.cfg.Ranks[source], told, c.cfg.Name())
+		}
+		for range told {
+			read++
+			l := &letter{header: b.headers[read%boxPlaces], source: source}
+			spin.StoreRelease64(&b.read, read)
 			if failed := c.takeLetter(l); err == nil {
 				err = failed
 			}
@@ -68,13 +76,25 @@ func (c *communicator) mayArrive(e *end) bool {
 	})
 }
 
+// possible reports whether a peer may have told of a message. What it says of its segment is
+// compared with what is mapped, once that is.
+func (l *letter) possible() bool {
+	return l.tag <= driver.MaxTag && l.number > 0 && l.place < boxPlaces &&
+		l.segment <= math.MaxUint32 && l.size <= math.MaxInt64 &&
+		(l.bytes == 0 || l.segment > 0 && l.offset <= l.size && l.bytes <= l.size-l.offset)
+}
+
+// errImpossible is about a message that no peer that is in order tells of.
+func (c *communicator) errImpossible(l *letter) error {
+	return fmt.Errorf("rank %d of the world tells of message %d with tag %d of %d bytes in group "+
+		"%s, which cannot be", c.cfg.Ranks[l.source], l.number, l.tag, l.bytes, c.cfg.Name())
+}
+
 // takeLetter takes notice of a message. m.mu is held.
 func (c *communicator) takeLetter(l *letter) error {
 	m := &c.messages
-	if l.tag > driver.MaxTag || l.number == 0 || l.place >= boxPlaces || l.bytes > 1<<62 ||
-		l.bytes > 0 && (l.segment == 0 || l.offset > l.size || l.bytes > l.size-l.offset) {
-		return fmt.Errorf("rank %d of the world tells of message %d with tag %d of %d bytes in group "+
-			"%s, which cannot be", c.cfg.Ranks[l.source], l.number, l.tag, l.bytes, c.cfg.Name())
+	if !l.possible() {
+		return c.errImpossible(l)
 	}
 	if at := (spot{l.source, l.place}); l.again != 0 {
 		l.before, m.repeated[at] = m.repeated[at], l

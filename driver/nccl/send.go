@@ -9,6 +9,7 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/cuda"
+	"symmem/internal/spin"
 )
 
 // outlet is what this rank has for messages to a peer. c.mu guards it.
@@ -206,8 +207,9 @@ func (c *communicator) untaken(peer int) (all []driver.MessageEnds) {
 		return nil
 	}
 	box := m.box(c.cfg.Rank)
-	for n := box.read + 1; n <= box.posted; n++ {
-		h := &box.headers[n%boxPlaces]
+	read := spin.LoadAcquire64(&box.read)
+	for n := range min(box.posted-read, boxPlaces) {
+		h := &box.headers[(read+1+n)%boxPlaces]
 		all = append(all, driver.MessageEnds{
 			From: c.cfg.Ranks[c.cfg.Rank], To: c.cfg.Ranks[peer], Tag: int(h.tag), Number: h.number,
 			Sent: 1,
