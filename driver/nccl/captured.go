@@ -2,7 +2,6 @@ package nccl
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync/atomic"
 
@@ -28,7 +27,7 @@ func (c *communicator) recordMessage(s *stream, p *plan) error {
 	k := &captured{plan: p}
 	if p.Operation == driver.Send {
 		var err error
-		if k.staged, err = c.stage(p); errors.Is(err, driver.ErrOutOfMemory) {
+		if k.staged, err = c.stage(p); roomless(err) {
 			return err // before anything has happened
 		} else if err != nil {
 			return c.breakOff(p, err)
@@ -85,43 +84,58 @@ func (k *captured) launch(s *stream) (*end, error) {
 	}
 	e := c.newEnd(p)
 	e.state, e.descriptor, e.captured = k.state, k.descriptor, true
+	e.before, k.last = k.last, e
 	c.noteMessage(s, p)
 	if p.Operation == driver.Send {
 		e.taken = &c.marksTo(p.Root).taken[k.staged.place]
 		c.tell(e, k.staged, 1)
 		return e, nil
 	}
-	e.before, k.last = k.last, e
 	if _, err := c.post(e); err != nil {
 		return nil, c.plane.Fail(err)
 	}
 	return e, nil
 }
 
-// release takes back what a message of a graph has, which is closed; ended tells that its launches
-// have.
-func (k *captured) release(ended bool) {
-	c := k.plan.c
-	m := &c.messages
+// releaseGraph takes back what messages of a graph have, all of whose launches have ended.
+func (c *communicator) releaseGraph(calls []*captured) {
+	own := map[*word]bool{}
+	for _, k := range calls {
+		if k.plan.c == c && k.state != nil {
+			own[k.state] = true
+		}
+	}
 	// A call that does not end has the lock: then the graph's words stay for as long as the process.
 	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
 	defer cancel()
-	if !ended || poll(ctx, c.mu.TryLock) != nil {
+	if len(own) == 0 || poll(ctx, c.mu.TryLock) != nil {
 		return
 	}
 	defer c.mu.Unlock()
+	m := &c.messages
 	m.mu.Lock()
-	gone := func(e *end) bool { return e.captured && e.state == k.state }
+	gone := func(e *end) bool { return e.captured && own[e.state] }
 	m.sends = slices.DeleteFunc(m.sends, gone)
 	m.receives = slices.DeleteFunc(m.receives, gone)
 	m.open = slices.DeleteFunc(m.open, gone)
+	m.mu.Unlock()
+	for _, k := range calls {
+		if k.plan.c == c && k.plan.Operation.PointToPoint() {
+			k.release()
+		}
+	}
+}
+
+// release takes back what a message has. c.mu is held.
+func (k *captured) release() {
+	c := k.plan.c
+	m := &c.messages
 	switch {
 	case k.descriptor != nil:
 		c.device.descriptors.put(k.descriptor)
 	case k.state != nil:
 		c.device.words.put(k.state)
 	}
-	m.mu.Unlock()
 	if k.plan.Operation == driver.Send && !m.closed {
 		out := &m.outlets[k.plan.Root]
 		out.staged = append(out.staged, k.staged)

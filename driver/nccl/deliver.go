@@ -156,16 +156,6 @@ func (c *communicator) give(e *end) {
 	atomic.StoreUint32(&e.descriptor.Go, 1)
 }
 
-// refuse lets the stream of a Recv go on without a message, if it may. m.mu is held.
-func (e *end) refuse() {
-	if e.handled || !e.turn() {
-		return
-	}
-	e.descriptor.Bytes, e.descriptor.Taken = 0, 0
-	e.handle()
-	atomic.StoreUint32(&e.descriptor.Go, 1)
-}
-
 // queueCopy queues the wait for a message and its copy, eagerly or in a capture. It is called on a
 // thread of the device.
 func (c *communicator) queueCopy(descriptor *kernels.Message, p *plan, on cuda.Stream) error {
@@ -197,8 +187,10 @@ func (c *communicator) stopMessages() {
 	}
 	m.mu.Lock()
 	m.stopped = true
+	if m.own != nil {
+		m.own.bell().ring()
+	}
 	m.mu.Unlock()
-	m.own.bell().ring()
 	m.delivering.Wait()
 }
 

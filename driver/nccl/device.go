@@ -60,6 +60,8 @@ type Device struct {
 	reports pinned[kernels.Report]
 	// descriptors are those of receives.
 	descriptors pinned[kernels.Message]
+	// late counts the groups that have ended while streams had yet to come to messages of theirs.
+	late atomic.Int32
 	// collectives and copies are the kernels of the direct path and those of messages.
 	collectives, copies code
 
@@ -282,8 +284,9 @@ func (d *Device) Close() error {
 		errs = append(errs, d.control.Close())
 		d.control = nil
 	}
+	carries := d.within(endingTime, func() (bool, error) { return d.late.Load() == 0, nil }) != nil
 	d.mu.Lock()
-	ends := d.retained && !d.ended && !stuck.Load() && !d.givenUp.Load()
+	ends := d.retained && !d.ended && !stuck.Load() && !d.givenUp.Load() && !carries
 	d.mu.Unlock()
 	if !ends {
 		return errors.Join(errs...)

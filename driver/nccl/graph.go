@@ -255,12 +255,10 @@ func (g *graph) Close() error {
 	if ended == nil {
 		d.words.put(g.words...)
 	}
-	for _, k := range g.calls {
-		if k.plan.Operation.PointToPoint() {
-			k.release(ended == nil)
-		}
-	}
 	for _, c := range g.users {
+		if ended == nil {
+			c.releaseGraph(g.calls)
+		}
 		c.graphs.Done()
 	}
 	d.mu.Lock()

@@ -43,6 +43,11 @@ type end struct {
 	// done is recorded behind the work of a Send, else nil.
 	done  *event
 	since time.Time // since when the stream is known to wait; guarded by messages.mu
+	// before is the end that has the same words of a graph before this one, or nil. handled tells that
+	// a Recv has been given its message, or refused, or that the stream is known to be past a Send.
+	// Both are guarded by messages.mu.
+	before  *end
+	handled bool
 
 	// What follows is of a Recv, and guarded by messages.mu.
 
@@ -52,10 +57,6 @@ type end struct {
 	number  uint64
 	claimed bool
 	letter  *letter
-	// before is the Recv that has the same descriptor before this one, or nil.
-	before *end
-	// handled tells that the Recv has been given its message, or refused.
-	handled bool
 }
 
 // messages are those of a group.
@@ -87,6 +88,7 @@ type messages struct {
 	looked          int
 	running         bool // a goroutine delivers; guarded by mu
 	stopped         bool // none will any more; guarded by mu
+	late            bool // releaseLate was called; of the goroutine that tears the group down
 
 	delivering sync.WaitGroup
 }
@@ -238,7 +240,12 @@ func (m *messages) pruneSends() {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.sends = slices.DeleteFunc(m.sends, func(e *end) bool { return over[e] })
+	m.sends = slices.DeleteFunc(m.sends, func(e *end) bool {
+		if over[e] {
+			e.handled, e.before = true, nil
+		}
+		return over[e]
+	})
 	m.looked = len(m.sends)
 }
 
@@ -284,7 +291,7 @@ func (c *communicator) examineMessages() error {
 	again := slices.ContainsFunc(m.sends, replayed)
 	m.mu.Unlock()
 	if again {
-		m.pruneSends() // so that of several launches that one is found which waits
+		m.pruneSends() // so that of several launches that one is found to wait whose turn it is
 	}
 	m.mu.Lock()
 	m.pruneReceives()
@@ -370,23 +377,6 @@ func (c *communicator) describe(p *plan, number uint64) string {
 		p.Tag, preposition, peer, c.cfg.Name())
 }
 
-// releaseMessages ends the waits of messages that will not come. It is called again and again,
-// since a graph that is launched several times waits as often.
-func (c *communicator) releaseMessages() {
-	m := &c.messages
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, e := range m.receives {
-		e.refuse()
-	}
-	m.open = slices.DeleteFunc(m.open, func(e *end) bool { return e.handled })
-	for _, e := range m.sends {
-		if e.taken != nil {
-			atomic.StoreUint32(e.taken, 1)
-		}
-	}
-}
-
 // unanswered reports whether a Recv waits for a message of which this rank was not told.
 func (c *communicator) unanswered() bool {
 	m := &c.messages
@@ -420,6 +410,9 @@ func (c *communicator) errUnmatched() error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.own == nil {
+		return nil // the group has failed meanwhile, and been torn down
+	}
 	if err := errors.Join(c.readMail(), c.arrive(true)); err != nil {
 		return err
 	}

@@ -58,6 +58,15 @@ func (c *communicator) reclaim(out *outlet, all bool) {
 	out.staged = slices.Delete(out.staged, 0, n)
 }
 
+// errPlaces says that waiting gives a Send no place.
+var errPlaces = fmt.Errorf("graphs that are open have all %d Sends to that rank that there can be: %w",
+	boxPlaces, driver.ErrUnsupported)
+
+// roomless reports whether a Send has not happened, since it found no room.
+func roomless(err error) bool {
+	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, errPlaces)
+}
+
 // stage finds a place and a block for a message. If there are none it waits until peers have taken
 // some, for as long as is left of the timeout; for memory less long, since a peer may be unable to
 // go on before this rank does. c.mu is held.
@@ -90,6 +99,9 @@ func (c *communicator) awaitRoom(p *plan, place bool) error {
 	for turn := 0; ; turn++ {
 		if place && len(out.free) == 0 && out.next == boxPlaces {
 			c.reclaim(out, true)
+		}
+		if place && len(out.free) == 0 && out.next == boxPlaces && len(out.staged) == 0 {
+			return fmt.Errorf("%s: %w", c.describe(p, 0), errPlaces)
 		}
 		if box.room() && (!place || len(out.free) > 0 || out.next < boxPlaces) {
 			return nil
@@ -180,7 +192,7 @@ func (c *communicator) tell(e *end, st outgoing, again uint64) {
 // held.
 func (c *communicator) send(s *stream, p *plan) error {
 	st, err := c.stage(p)
-	if errors.Is(err, driver.ErrOutOfMemory) {
+	if roomless(err) {
 		return err // before anything has happened
 	}
 	if err != nil {

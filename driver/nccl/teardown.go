@@ -154,7 +154,7 @@ func (c *communicator) calling() bool {
 }
 
 // drain waits until no stream has work of the communicator any more, and ends messages that nobody
-// answers.
+// answers: also those to which streams come too late for it.
 func (c *communicator) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), endingTime)
 	defer cancel()
@@ -163,6 +163,7 @@ func (c *communicator) drain() error {
 		return c.busy.settle()
 	}
 	if poll(ctx, settled) != nil {
+		c.releaseLate()
 		return &driver.TimeoutError{
 			Doing: "ending the kernels of group " + c.cfg.Name(), Waited: endingTime,
 		}

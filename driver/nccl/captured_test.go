@@ -1,0 +1,117 @@
+package nccl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"symmem/driver"
+)
+
+// TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn has graphs wait in messages only when the
+// group has long been torn down, since their streams had other work.
+func TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn(t *testing.T) {
+	needDevices(t, 2)
+	var p pairOfRanks
+	p.open(t, 20*time.Second)
+	gate := make(chan struct{})
+	var graphs [2]driver.Graph
+	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
+		at := p[r].segment.Address()
+		graphs[r] = p.capture(t, r, func() error { return p.message(r, o, at, 8, 0) })
+		err := errors.Join(p[r].stream.Host(func() { <-gate }),
+			graphs[r].Launch(p[r].stream), graphs[r].Launch(p[r].stream))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	p[0].group.Abort(nil)
+	for r := range p {
+		<-p[r].group.(*communicator).quiet // which gives the streams endingTime
+	}
+	close(gate)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for r := range p {
+		_ = p[r].stream.Synchronize(ctx) // which tells that the group has failed
+		if err := p[r].stream.Synchronize(ctx); err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+		if err := graphs[r].Close(); err != nil {
+			t.Errorf("rank %d: closing the graph: %v", r, err)
+		}
+		var late *driver.TimeoutError // of the teardown
+		err := errors.Join(p[r].stream.Close(), p[r].device.Close())
+		if err != nil && !errors.As(err, &late) {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+// TestEachReplayOfASendHasTheWholeTimeout launches a graph three times, and the receiver takes one
+// message after the other: the last launch waits as long as two messages take, but for the second
+// one only since it is its turn.
+func TestEachReplayOfASendHasTheWholeTimeout(t *testing.T) {
+	needDevices(t, 2)
+	const timeout = 2 * time.Second
+	var p pairOfRanks
+	p.open(t, timeout)
+	at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
+	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], 8, 0) })
+	for range 3 {
+		if err := g.Launch(p[0].stream); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		select {
+		case <-p[0].group.Failed():
+			t.Fatalf("the group has failed: %v", p[0].group.Cause())
+		case <-time.After(timeout * 6 / 10):
+		}
+		if err := p.message(1, driver.Recv, at[1], 8, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	both(t, func(r int) error { return p[r].stream.Synchronize(t.Context()) })
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	p.closeAll(t)
+}
+
+// TestAGraphWithMoreSendsThanThereArePlacesIsRefused at once, and the group goes on.
+func TestAGraphWithMoreSendsThanThereArePlacesIsRefused(t *testing.T) {
+	needDevices(t, 2)
+	var p pairOfRanks
+	p.open(t, 5*time.Second)
+	at := p[0].segment.Address()
+	var err error
+	g := p.capture(t, 0, func() error {
+		for i := range boxPlaces {
+			if err := p.message(0, driver.Send, at, 8, 0); err != nil {
+				return fmt.Errorf("message %d: %w", i, err)
+			}
+		}
+		err = p.message(0, driver.Send, at, 8, 0)
+		return nil
+	})
+	if !errors.Is(err, driver.ErrUnsupported) {
+		t.Errorf("the last Send says %v, want ErrUnsupported", err)
+	}
+	if err := p.message(0, driver.Send, at, 8, 0); !errors.Is(err, driver.ErrUnsupported) {
+		t.Errorf("a Send beside the graph says %v, want ErrUnsupported", err)
+	}
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
+		if err := p.message(r, o, p[r].segment.Address(), 8, 0); err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+	both(t, func(r int) error { return p[r].stream.Synchronize(t.Context()) })
+	p.closeAll(t)
+}
