@@ -80,7 +80,7 @@ func (c *communicator) mapSegment(at spot, lent *lentMemory) {
 	c.messages.own.bell().ring()
 }
 
-// withdrawMailbox ends the offer of this rank's mailbox. Peers that have mapped it keep it.
+// withdrawMailbox ends the offer of this rank's mailbox, which the peers have mapped.
 func (c *communicator) withdrawMailbox() error {
 	m := &c.messages
 	if m.file == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -113,5 +114,42 @@ func TestAGraphWithMoreSendsThanThereArePlacesIsRefused(t *testing.T) {
 		}
 	}
 	both(t, func(r int) error { return p[r].stream.Synchronize(t.Context()) })
+	p.closeAll(t)
+}
+
+// TestAGraphWithMessagesIsLaunchedOnTwoStreams: its launches come one after the other, so each
+// waits for a message of its own. Other receives of the same messages come in between.
+func TestAGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
+	needDevices(t, 2)
+	const launches, size = 40, 1000
+	var p pairOfRanks
+	p.open(t, 20*time.Second)
+	at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
+	var graphs [2]driver.Graph
+	var streams [2][2]driver.Stream
+	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
+		graphs[r] = p.capture(t, r, func() error { return p.message(r, o, at[r], size, 0) })
+		other, err := p[r].device.NewStream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams[r] = [2]driver.Stream{p[r].stream, other}
+	}
+	if err := errors.Join(p[0].stream.Fill(at[0], 7, size), p[0].stream.Synchronize(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	both(t, func(r int) error {
+		for i := range launches {
+			if err := graphs[r].Launch(streams[r][i/(1+r)%2]); err != nil {
+				return fmt.Errorf("launch %d of rank %d: %w", i, r, err)
+			}
+		}
+		return errors.Join(streams[r][0].Synchronize(t.Context()),
+			streams[r][1].Synchronize(t.Context()), graphs[r].Close(), streams[r][1].Close())
+	})
+	want := slices.Repeat([]byte{7}, size)
+	if got := p.read(t, 1, 0, size); !slices.Equal(got, want) {
+		t.Errorf("got %x", got[:8])
+	}
 	p.closeAll(t)
 }

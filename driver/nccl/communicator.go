@@ -114,7 +114,10 @@ func (c *communicator) join(ctx context.Context) error {
 	if err := c.agree(ctx, c.equip(ctx, id)); err != nil {
 		return err
 	}
-	return c.agree(ctx, c.mapPeers(ctx))
+	if err := c.agree(ctx, c.mapPeers(ctx)); err != nil {
+		return err
+	}
+	return c.withdrawMailbox()
 }
 
 // equip makes this rank's part of the communicator.
@@ -352,7 +355,6 @@ func (c *communicator) end() {
 			}
 		}
 		close(c.ended)
-		c.tearing = c.withdrawMailbox()
 		go c.tearDown(working)
 	})
 }

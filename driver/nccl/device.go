@@ -284,6 +284,7 @@ func (d *Device) Close() error {
 		errs = append(errs, d.control.Close())
 		d.control = nil
 	}
+	// What a stream uses that has yet to come past a message stays for as long as the process.
 	carries := d.within(endingTime, func() (bool, error) { return d.late.Load() == 0, nil }) != nil
 	d.mu.Lock()
 	ends := d.retained && !d.ended && !stuck.Load() && !d.givenUp.Load() && !carries

@@ -63,7 +63,7 @@ type end struct {
 type messages struct {
 	known control.Messages // nil if the ranks cannot send messages to each other
 	own   *mailbox
-	file  *os.File // of own, as long as peers may fetch it; guarded by c.mu
+	file  *os.File // of own, until the peers have mapped it or the group could not be made
 
 	outlets []outlet // by group rank; guarded by c.mu
 	staging staging  // guarded by c.mu

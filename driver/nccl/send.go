@@ -119,21 +119,33 @@ func (c *communicator) awaitRoom(p *plan, place bool) error {
 	}
 }
 
+// askAgain is how long a device that had no memory is not asked for some.
+const askAgain = 10 * time.Millisecond
+
 // awaitBlock finds a block, and waits for one as long as that may help.
 func (c *communicator) awaitBlock(bytes int64) (block, error) {
-	s, begin := &c.messages.staging, time.Now()
+	s := &c.messages.staging
+	b, ok := s.take(bytes)
+	if ok {
+		return b, nil
+	}
+	begin := time.Now()
+	var asked time.Time // when the device was last asked for memory
+	var failed error
 	for turn := 0; ; turn++ {
-		b, ok := s.take(bytes)
-		if ok {
+		waits := c.reclaimAll()
+		if b, ok = s.take(bytes); ok {
 			return b, nil
 		}
-		if waits := c.reclaimAll(); turn == 0 {
-			continue
-		} else if err := s.grow(c, bytes); err == nil {
-			continue
-		} else if !errors.Is(err, driver.ErrOutOfMemory) || !waits || c.plane.Cause() != nil ||
+		if time.Since(asked) > askAgain {
+			if failed = s.grow(c, bytes); failed == nil {
+				continue
+			}
+			asked = time.Now()
+		}
+		if !errors.Is(failed, driver.ErrOutOfMemory) || !waits || c.plane.Cause() != nil ||
 			time.Since(begin) > c.device.cfg.Timeout/4 {
-			return block{}, err
+			return block{}, failed
 		}
 		rest(turn)
 	}
