@@ -24,9 +24,9 @@ const (
 //
 // On GPUs, which need to be of one machine for that, each message waits in memory of the sender's
 // GPU: a Send that finds none is ErrOutOfMemory, and sends nothing. Of a pair 1024 messages may be
-// under way; the next Send waits until one is received. A Send in a graph has its memory for as
-// long as the graph, so in a replay its stream waits until the message of the replay before was
-// received.
+// under way; the next Send waits until one is received. A Send in a graph has its place and
+// memory for as long as the graph, so in a replay its stream waits until the message of the replay
+// before was received, and a Send that finds all places held by graphs is ErrUnsupported.
 
 // SendTagged sends count elements to a peer of the group, which calls RecvTagged with the same tag,
 // from 0 to MaxTag.

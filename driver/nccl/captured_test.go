@@ -135,7 +135,8 @@ func TestAGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 		}
 		streams[r] = [2]driver.Stream{p[r].stream, other}
 	}
-	if err := errors.Join(p[0].stream.Fill(at[0], 7, size), p[0].stream.Synchronize(t.Context())); err != nil {
+	err := errors.Join(p[0].stream.Fill(at[0], 7, size), p[0].stream.Synchronize(t.Context()))
+	if err != nil {
 		t.Fatal(err)
 	}
 	both(t, func(r int) error {

@@ -14,15 +14,15 @@ import (
 func TestMessagesThatCannotBeAreRefused(t *testing.T) {
 	needDevices(t, 2)
 	for what, spoil := range map[string]func(h *header){
-		"another size of a segment that is mapped": func(h *header) { h.size, h.offset = 1<<40, 1<<39 },
-		"a segment of more bytes than there are":   func(h *header) { h.segment, h.size = 2, 1<<63+1<<30 },
-		"a segment whose number has no end":        func(h *header) { h.segment = 1<<32 + 1 },
-		"an offset behind the end":                 func(h *header) { h.offset = h.size - 4 },
-		"an offset that overflows":                 func(h *header) { h.offset = ^uint64(3) },
-		"a place that there is not":                func(h *header) { h.place = boxPlaces },
-		"no segment":                               func(h *header) { h.segment = 0 },
-		"no number":                                func(h *header) { h.number = 0 },
-		"a tag that there is not":                  func(h *header) { h.tag = driver.MaxTag + 1 },
+		"another size of the segment that is mapped": func(h *header) { h.size, h.offset = 1<<40, 1<<39 },
+		"a segment of more bytes than there are":     func(h *header) { h.segment, h.size = 2, 1<<63 },
+		"a segment whose number has no end":          func(h *header) { h.segment = 1<<32 + 1 },
+		"an offset behind the end":                   func(h *header) { h.offset = h.size - 4 },
+		"an offset that overflows":                   func(h *header) { h.offset = ^uint64(3) },
+		"a place that there is not":                  func(h *header) { h.place = boxPlaces },
+		"no segment":                                 func(h *header) { h.segment = 0 },
+		"no number":                                  func(h *header) { h.number = 0 },
+		"a tag that there is not":                    func(h *header) { h.tag = driver.MaxTag + 1 },
 	} {
 		t.Run(what, func(t *testing.T) {
 			p := spoilt(t, func(c *communicator, b *box) {

@@ -59,8 +59,8 @@ func (c *communicator) reclaim(out *outlet, all bool) {
 }
 
 // errPlaces says that waiting gives a Send no place.
-var errPlaces = fmt.Errorf("graphs that are open have all %d Sends to that rank that there can be: %w",
-	boxPlaces, driver.ErrUnsupported)
+var errPlaces = fmt.Errorf("graphs that are open have all %d Sends to that rank that there can "+
+	"be: close some: %w", boxPlaces, driver.ErrUnsupported)
 
 // roomless reports whether a Send has not happened, since it found no room.
 func roomless(err error) bool {

@@ -2,8 +2,9 @@ package kernels
 
 // Message says where a message lies and where it goes: struct Message of src/message.h. It lies in
 // host memory that the device reads and writes. The stream of a Recv writes MessageWaits to State,
-// waits until Go is 1, and runs the kernels, which copy, and then at once write MessageDone to State
-// and 0 to Go. The host writes the rest before Go, and not again before State is MessageDone.
+// waits until Go is 1, and runs the kernels, which copy, and then write MessageDone to State and 0
+// to Go in one store. The host writes the rest before Go, and not again before State is
+// MessageDone.
 type Message struct {
 	From, To, Bytes uint64
 	// Taken is the address of a word that becomes 1 once the message has been copied, or 0.
