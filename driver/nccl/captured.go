@@ -87,7 +87,9 @@ func (k *captured) launch(s *stream) (*end, error) {
 	e.before, k.last = k.last, e
 	c.noteMessage(s, p)
 	if p.Operation == driver.Send {
-		e.taken = &c.marksTo(p.Root).taken[k.staged.place]
+		marks := c.marksTo(p.Root)
+		e.full, e.taken = &marks.full[k.staged.place], &marks.taken[k.staged.place]
+		e.released = &c.messages.outlets[p.Root].mailbox.box(c.cfg.Rank).released
 		c.tell(e, k.staged, 1)
 		return e, nil
 	}

@@ -154,3 +154,82 @@ func TestAGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 	}
 	p.closeAll(t)
 }
+
+// TestAReleasedReplayDoesNotPassForTheMessageBefore: the group of the sender ends while a replay
+// waits for a message to be taken, whose memory it then fills. The receiver has not heard of it.
+func TestAReleasedReplayDoesNotPassForTheMessageBefore(t *testing.T) {
+	needDevices(t, 2)
+	const size = 1000
+	var p pairOfRanks
+	p.open(t, time.Second)
+	at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
+	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], size, 0) })
+	for i := range 2 {
+		err := errors.Join(p[0].stream.Fill(at[0], byte(i+1), size), g.Launch(p[0].stream))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := p[0].group.(*communicator)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	released := func() bool {
+		c.releaseMessages()
+		return p[0].stream.(*stream).idle()
+	}
+	if err := poll(ctx, released); err != nil {
+		t.Fatal(err)
+	}
+	err := errors.Join(p[1].stream.Fill(at[1], 0, size),
+		p.message(1, driver.Recv, at[1], size, 0))
+	if err == nil {
+		err = p[1].stream.Synchronize(ctx)
+	}
+	var late *driver.TimeoutError
+	if !errors.As(err, &late) {
+		t.Errorf("got %v, want a TimeoutError", err)
+	}
+	if got := p.read(t, 1, 0, size); slices.Contains(got, 2) {
+		t.Error("the second message was received as the first")
+	}
+	_ = p[0].stream.Synchronize(ctx) // which tells that the group has failed
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	p.closeAll(t)
+}
+
+// TestAMessageOfAGraphOutlivesTheGroupOfItsSender is about one in memory that the receiver has not
+// mapped before.
+func TestAMessageOfAGraphOutlivesTheGroupOfItsSender(t *testing.T) {
+	needDevices(t, 2)
+	const large = 16 << 20
+	var p pairOfRanks
+	p.open(t, 10*time.Second)
+	var at [2]uintptr
+	for r := range p {
+		arena, err := p[r].device.NewArena(large)
+		if err != nil {
+			t.Fatal(err)
+		}
+		segment, err := arena.Map(0, large)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at[r] = segment.Address()
+		defer func() { _ = errors.Join(segment.Unmap(), arena.Close()) }()
+	}
+	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], large, 0) })
+	err := errors.Join(g.Launch(p[0].stream), p[0].stream.Synchronize(t.Context()),
+		p[0].group.Close(), g.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-p[0].group.(*communicator).tornDown
+	err = errors.Join(p.message(1, driver.Recv, at[1], large, 0),
+		p[1].stream.Synchronize(t.Context()))
+	if err != nil {
+		t.Error(err)
+	}
+	p.closeAll(t)
+}

@@ -110,8 +110,7 @@ func (c *communicator) deliverable() (ready []*end, told, more bool, err error) 
 // same words has to be copied before, and its memory is mapped. m.mu is held.
 func (c *communicator) take(e *end) (can bool, err error) {
 	m, l := &c.messages, e.letter
-	if l == nil || !e.turn() || !l.next() ||
-		atomic.LoadUint32(&m.own.marks(l.source).full[l.place]) != 1 {
+	if l == nil || !e.turn() || !l.next() || !m.there(l) {
 		return false, nil
 	}
 	if l.bytes > 0 {
@@ -124,12 +123,38 @@ func (c *communicator) take(e *end) (can bool, err error) {
 		}
 		e.descriptor.From = uint64(lent.at) + l.offset
 	}
+	if !m.claim(l) {
+		return false, nil
+	}
 	e.descriptor.To, e.descriptor.Bytes = uint64(e.plan.recv), l.bytes
 	e.descriptor.Taken = uint64(m.own.at(&m.own.marks(l.source).taken[l.place]))
-	atomic.StoreUint32(&m.own.marks(l.source).full[l.place], 0)
 	e.handle()
 	l.handled, l.before = true, nil
 	return true, nil
+}
+
+// there reports whether a message can be copied: it is there, and will stay. m.mu is held.
+func (m *messages) there(l *letter) bool {
+	return atomic.LoadUint32(&m.own.marks(l.source).full[l.place]) == 1 && !m.released(l)
+}
+
+// released reports whether the sender may write over a message that was not taken: see release.
+// m.mu is held.
+func (m *messages) released(l *letter) bool {
+	return l.again != 0 && atomic.LoadUint32(&m.own.box(l.source).released) != 0
+}
+
+// claim takes a message, unless its sender takes it back at the same time. m.mu is held.
+func (m *messages) claim(l *letter) bool {
+	full := &m.own.marks(l.source).full[l.place]
+	if !atomic.CompareAndSwapUint32(full, 1, 0) {
+		return false
+	}
+	if m.released(l) {
+		atomic.StoreUint32(full, 1) // so that release goes on
+		return false
+	}
+	return true
 }
 
 // turn reports whether a Recv may be given a message: that of a graph has its descriptor to itself

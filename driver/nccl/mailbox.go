@@ -48,9 +48,12 @@ type marks struct{ full, taken [boxPlaces]uint32 }
 // box is where one rank tells of its messages.
 type box struct {
 	posted uint64 // headers so far; the sender's
-	_      [boxPage - 8]byte
-	read   uint64 // of which the receiver has read so many
-	_      [boxPage - 8]byte
+	// released is 1 once the sender lets replays go on whose messages before were not taken: they
+	// write over these. Nothing that a graph sends can be taken then.
+	released uint32
+	_        [boxPage - 12]byte
+	read     uint64 // of which the receiver has read so many
+	_        [boxPage - 8]byte
 	// headers holds the n-th, from 1, at n % boxPlaces.
 	headers [boxPlaces]header
 }

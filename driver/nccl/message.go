@@ -40,9 +40,13 @@ type end struct {
 	// message, and a Send of a graph for taken to be 1.
 	state *word
 	taken *uint32
+	// full is the other word of the place of such a Send, and released the receiver's word for all.
+	full, released *uint32
 	// done is recorded behind the work of a Send, else nil.
 	done  *event
 	since time.Time // since when the stream is known to wait; guarded by messages.mu
+	// releasing is since when a Send is to go on although the group has ended; guarded by messages.mu
+	releasing time.Time
 	// before is the end that has the same words of a graph before this one, or nil. handled tells that
 	// a Recv has been given its message, or refused, or that the stream is known to be past a Send.
 	// Both are guarded by messages.mu.
@@ -325,8 +329,7 @@ func (c *communicator) lacks(e *end) bool {
 	case e.taken != nil:
 		return atomic.LoadUint32(e.taken) == 0
 	}
-	return e.letter == nil ||
-		atomic.LoadUint32(&c.messages.own.marks(e.source).full[e.letter.place]) == 0
+	return e.letter == nil || !c.messages.there(e.letter)
 }
 
 // examineMessage asks why a message may never come, or, for a Send of a graph, why the one before

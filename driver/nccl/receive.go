@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync/atomic"
 
 	"symmem/driver"
 	"symmem/internal/control"
@@ -56,7 +55,7 @@ func (c *communicator) arrive(all bool) error {
 		if m.letters[l.address()] != l {
 			continue // a Recv has it
 		}
-		if !all && (!l.next() || atomic.LoadUint32(&m.own.marks(l.source).full[l.place]) != 1) {
+		if !all && (!l.next() || !m.there(l)) {
 			m.told = append(m.told, l)
 			continue
 		}

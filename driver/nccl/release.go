@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"symmem/driver/nccl/kernels"
 )
 
 // releaseMessages ends the waits of messages that will not come. It is called again and again,
@@ -16,10 +18,26 @@ func (c *communicator) releaseMessages() {
 		e.refuse()
 	}
 	m.open = slices.DeleteFunc(m.open, func(e *end) bool { return e.handled })
+	seen := map[*uint32]bool{} // of launches of one graph only one waits
 	for _, e := range m.sends {
-		if e.taken != nil {
-			atomic.StoreUint32(e.taken, 1)
+		if e.taken != nil && !seen[e.taken] && e.state.value() == kernels.MessageWaits {
+			e.release()
 		}
+		seen[e.taken] = true
+	}
+}
+
+// release lets the stream of a Send go on, which then fills the memory of the message before. That
+// must not be taken any more, so it is taken back. If the receiver has come for it, its GPU writes
+// taken once it has copied the message, unless it is no more. m.mu is held.
+func (e *end) release() {
+	atomic.StoreUint32(e.released, 1)
+	if e.releasing.IsZero() {
+		e.releasing = time.Now()
+	}
+	if atomic.CompareAndSwapUint32(e.full, 1, 0) || time.Since(e.releasing) > endingTime/4 {
+		e.releasing = time.Time{}
+		atomic.StoreUint32(e.taken, 1)
 	}
 }
 
