@@ -409,20 +409,27 @@ func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
 	var p pairOfRanks
 	p.open(t, 20*time.Second)
 	c := p[0].group.(*communicator)
-	descriptors := &c.device.descriptors
-	descriptors.mu.Lock()
+	held, goOn := make(chan struct{}), make(chan struct{})
+	go func() {
+		descriptors := &c.device.descriptors
+		descriptors.mu.Lock()
+		defer descriptors.mu.Unlock()
+		close(held)
+		<-goOn
+	}()
+	<-held
 	queued := make(chan error, 1)
 	go func() { queued <- p.message(0, driver.Recv, p[0].segment.Address(), 8, 0) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	held := func() bool {
+	called := func() bool {
 		if !c.mu.TryLock() {
 			return true
 		}
 		c.mu.Unlock()
 		return false
 	}
-	if err := poll(ctx, held); err != nil {
+	if err := poll(ctx, called); err != nil {
 		t.Fatal(err)
 	}
 	c.Abort(nil)
@@ -430,7 +437,7 @@ func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
 	case <-c.quiet: // nothing of the group runs any more, it says
 	case <-time.After(endingTime / 2):
 	}
-	descriptors.mu.Unlock()
+	close(goOn)
 	err := <-queued
 	if err == nil {
 		err = p[0].stream.Synchronize(ctx)
