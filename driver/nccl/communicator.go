@@ -350,7 +350,7 @@ func (c *communicator) end() {
 	c.ending.Do(func() {
 		working := !c.idle()
 		for _, s := range c.busy.streams() {
-			if !s.rests() {
+			if !s.waited.Load() {
 				s.blame(c, c.plane.Cause())
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -26,6 +25,8 @@ type stream struct {
 	mu      ranked.Spin[streamMu]
 	capture *graph      // guarded by mu
 	closed  atomic.Bool // changes with mu and questions held
+	// waited tells that all work was waited for and went well. Changes with mu held.
+	waited atomic.Bool
 	// last is the communicator that launched here most recently, ticket its collective.
 	last      *communicator    // guarded by mu
 	ticket    uint64           // guarded by mu
@@ -209,19 +210,6 @@ func (s *stream) idle() bool {
 	return s.quiet()
 }
 
-// rests is idle, but lets others have a short look at the stream meanwhile.
-func (s *stream) rests() bool {
-	const looks = 100
-	for range looks {
-		if s.mu.TryLock() {
-			defer s.mu.Unlock()
-			return s.quiet()
-		}
-		runtime.Gosched()
-	}
-	return false
-}
-
 // quiet is idle with s.mu held. CUDA must not be asked about a stream that captures, but may be
 // about an event that was recorded there before.
 func (s *stream) quiet() bool {
@@ -274,7 +262,14 @@ func (s *stream) finish(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("synchronizing a stream: %w", err)
 	}
-	return s.deviceError()
+	if err := s.deviceError(); err != nil {
+		return err
+	}
+	if s.mu.TryLock() {
+		s.waited.Store(s.quiet())
+		s.mu.Unlock()
+	}
+	return nil
 }
 
 // await waits for the stream's work. If a communicator has work here, the wait looks for trouble

@@ -253,6 +253,30 @@ func TestOurKernelsRunBesideOneThatDoesNotEnd(t *testing.T) {
 	p.again(t, driver.PathDirect)
 }
 
+// TestAGroupIsClosedBesideAKernelThatDoesNotEnd, of another group, while nobody knows that yet: NCCL
+// would wait for the kernel.
+func TestAGroupIsClosedBesideAKernelThatDoesNotEnd(t *testing.T) {
+	if !apartAndDeaf(t, "") {
+		return
+	}
+	p := firstSum(t)
+	first := [2]driver.Communicator{p[0].group, p[1].group}
+	both(t, func(r int) error { return p.connect(t.Context(), r, "second") })
+	if err := p.launch(driver.PathWindow); err != nil {
+		t.Fatal(err)
+	}
+	both(t, func(r int) error { return first[r].Close() })
+	var late *driver.TimeoutError
+	if err := p[0].stream.Synchronize(t.Context()); !errors.As(err, &late) {
+		t.Errorf("got %v, want a TimeoutError", err)
+	}
+	select {
+	case <-first[0].(*communicator).tornDown:
+	case <-time.After(20 * time.Second):
+		t.Error("NCCL waits for the kernel of the other group")
+	}
+}
+
 // TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft: NCCL would wait for that kernel, and
 // the ranks for NCCL.
 func TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft(t *testing.T) {

@@ -70,6 +70,10 @@ func (c *communicator) tearDown(working bool) {
 		c.mu.Unlock()
 		close(c.quiet)
 		c.graphs.Wait()
+		if c.awaitWindows(); stuck.Load() {
+			c.tearing = errors.Join(errs...)
+			return
+		}
 	}
 	aborted := make(chan error, 1)
 	go func() {
@@ -87,6 +91,22 @@ func (c *communicator) tearDown(working bool) {
 		c.graphs.Wait()
 	}
 	c.tearing = errors.Join(append(errs, <-aborted, c.closeMessages(), c.closeDirect())...)
+}
+
+// awaitWindows waits until no other group may have a window kernel under way, or one of them is
+// known not to end: CommAbort waits for these, too, and nothing could give them up meanwhile.
+func (c *communicator) awaitWindows() {
+	d := c.device
+	_ = poll(context.Background(), func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for o := range d.communicators {
+			if o != c && o.busy.windows.Load() {
+				return stuck.Load()
+			}
+		}
+		return true
+	})
 }
 
 // settle ends what there is to end beside a kernel of another group that does not end.
