@@ -69,16 +69,27 @@ func (g *Group) Err() error {
 }
 
 // watch finds out with the other ranks what went wrong, as soon as this rank's communicator
-// fails, whether or not the program is inside a call.
+// fails, or that of another rank has, whether or not the program is inside a call.
 func (g *Group) watch() {
-	select {
-	case <-g.comm.Failed():
-		if g.fault.known() == nil {
-			g.fault.end(g.findOut())
+	look := time.NewTicker(lookAtPeers)
+	defer look.Stop()
+	for {
+		select {
+		case <-look.C:
+			g.comm.CheckPeers()
+		case <-g.comm.Failed():
+			if g.fault.known() == nil {
+				g.fault.end(g.findOut())
+			}
+			return
+		case <-g.fault.ended:
+			return
 		}
-	case <-g.fault.ended:
 	}
 }
+
+// lookAtPeers is how often a group looks whether another rank has failed while it is in no call.
+const lookAtPeers = time.Second
 
 // settle waits for what the ranks find out about a fault that a call of the backend has returned.
 // An error that is no fault of the group is returned as it is.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"symmem"
 )
@@ -141,6 +142,24 @@ func TestAFaultOfOneGroupLeavesOthersAlone(t *testing.T) {
 		r.is(g.Check(r.ctx), symmem.ErrAborted)
 		r.ok(r.World().Err())
 	})
+}
+
+// TestAnIdleRankLearnsThatItsGroupHasFailed though no call of it does, at any level.
+func TestAnIdleRankLearnsThatItsGroupHasFailed(t *testing.T) {
+	for _, check := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckOff} {
+		together(t, 3, symmem.Options{Check: check}, func(r *rank) {
+			g := r.split(r.World(), 0)
+			if r.Rank() == 1 {
+				g.Abort()
+			}
+			select {
+			case <-g.Ended():
+				r.is(g.Err(), symmem.ErrAborted)
+			case <-time.After(10 * time.Second):
+				r.failf("the group goes on")
+			}
+		})
+	}
 }
 
 func TestACancelledContextEndsAWait(t *testing.T) {

@@ -113,6 +113,9 @@ type Communicator interface {
 	Failed() <-chan struct{}
 	// Cause returns the fault that this rank saw first, or nil.
 	Cause() error
+	// CheckPeers fails the communicator if a peer has failed or is lost, which a rank that is in no
+	// call does not see by itself. It waits for nothing.
+	CheckPeers()
 	// Abort fails the communicator for all its ranks. Waits on this rank end with the given cause
 	// (nil means ErrAborted), those of others with ErrFault.
 	Abort(cause error)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -164,6 +165,24 @@ func (c *communicator) Abort(cause error) {
 	}
 	defer c.leave()
 	c.fail(cause)
+}
+
+// CheckPeers fails the communicator if a peer has failed or is lost.
+func (c *communicator) CheckPeers() {
+	if c.fault.set.Load() || c.enter() != nil {
+		return
+	}
+	defer c.leave()
+	if c.forsaken() || len(c.lostPeers()) > 0 {
+		c.fail(control.Forsaken(c.cfg, c.survey(&waiting{}), "between calls of group "+c.cfg.Name()))
+	}
+}
+
+// lostPeers lists the group ranks whose processes have ended before they left the group.
+func (c *communicator) lostPeers() []int {
+	return slices.DeleteFunc(c.lost(c.everybodyElse()), func(r int) bool {
+		return spin.LoadAcquire64(&c.blocks[r].board.closed) != 0
+	})
 }
 
 // fail records the first fault, tells the peers and returns the error it was given.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -299,13 +298,6 @@ func (p *plane) forsakenOrClosed() bool {
 
 func (p *plane) signs() signs {
 	return signs{atomic.LoadUint32(&p.me.bell.word), p.device.ends.Load()}
-}
-
-// lostPeers lists the group ranks whose processes have ended before they left the group.
-func (p *plane) lostPeers() []int {
-	return slices.DeleteFunc(p.lost(p.everybodyElse()), func(r int) bool {
-		return spin.LoadAcquire64(&p.blocks[r].board.closed) != 0
-	})
 }
 
 // Fail records the first fault and tells the others.

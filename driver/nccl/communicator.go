@@ -338,6 +338,14 @@ func (c *communicator) Failed() <-chan struct{} { return c.plane.Failed() }
 // Cause returns the first fault.
 func (c *communicator) Cause() error { return c.plane.Cause() }
 
+// CheckPeers fails the communicator if a peer has failed or is lost.
+func (c *communicator) CheckPeers() {
+	if c.closing.Load() || c.plane.Cause() != nil || !c.plane.Forsaken() {
+		return
+	}
+	_ = c.plane.Fail(c.plane.PeerFault("between calls of group " + c.cfg.Name()))
+}
+
 // Abort fails the communicator for all its ranks.
 func (c *communicator) Abort(cause error) {
 	c.plane.Abort(cause)
