@@ -253,8 +253,8 @@ func TestOurKernelsRunBesideOneThatDoesNotEnd(t *testing.T) {
 	p.again(t, driver.PathDirect)
 }
 
-// TestAGroupIsClosedBesideAKernelThatDoesNotEnd, of another group, while nobody knows that yet: NCCL
-// would wait for the kernel.
+// TestAGroupIsClosedBesideAKernelThatDoesNotEnd, of another group, while nobody knows that yet:
+// NCCL would wait for the kernel.
 func TestAGroupIsClosedBesideAKernelThatDoesNotEnd(t *testing.T) {
 	if !apartAndDeaf(t, "") {
 		return
