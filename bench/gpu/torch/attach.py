@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import common
-import symmem
 import torch
 import torch.distributed as dist
 from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, is_symmetric_kernel, verdict
+
+import symmem
 
 
 def kernels(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> list[str]:

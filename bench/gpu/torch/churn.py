@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import common
-import symmem
 import torch
 import torch.distributed as dist
 from common import DEVICE, MIB, RANK, SIZE, SUM, Noise, attempt, gather, history, say, verdict
+
+import symmem
 
 
 def churn(

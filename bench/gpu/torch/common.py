@@ -13,9 +13,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import symmem
 import torch
 import torch.distributed as dist
+
+import symmem
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 # Where NCCL_MULTI_RANK_GPU_ENABLE is 1 ranks may share a GPU.

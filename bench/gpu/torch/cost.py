@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 import common
-import symmem
 import torch
 import torch.distributed as dist
 from common import DEVICE, MIB, alone, attempt, gather, say, settle, verdict
+
+import symmem
 from symmem._cuda import snapshot
 from symmem._torch import pytorch
 from symmem.bench import best

@@ -7,11 +7,12 @@ all-reduce of it. Graphs are replayed in turns, so both see the same machine.
 from __future__ import annotations
 
 import common
-import symmem
 import torch
 import torch.distributed as dist
 from common import DEVICE, SIZE, attempt, capture, in_turns, say, verdict
 from torch.nn import functional
+
+import symmem
 
 HIDDEN, LAYERS = 8192, 16
 SLOWER = 0.02

@@ -11,9 +11,10 @@ from __future__ import annotations
 import sys
 
 import common
-import symmem
 import torch
 from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, gather, verdict
+
+import symmem
 
 
 def odd(way: str) -> int:

@@ -9,10 +9,11 @@ import threading
 from typing import Any
 
 import common
-import symmem
 import torch
 import torch.distributed as dist
 from common import DEVICE, MIB, RANK, SIZE, say
+
+import symmem
 
 LIVE: list[Any] = []
 

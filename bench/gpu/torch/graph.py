@@ -10,9 +10,10 @@ from __future__ import annotations
 import warnings
 
 import common
-import symmem
 import torch
 from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, settle, verdict
+
+import symmem
 
 SIZES = [2 << 10, 12 << 10, 96 << 10, MIB, 24 * MIB]
 

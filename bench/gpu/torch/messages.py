@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 import common
-import symmem
 import torch
 import torch.distributed as dist
 from common import DEVICE, MIB, RANK, SIZE, attempt, verdict
+
+import symmem
 
 NEXT, BEFORE = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 

@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable
 
 import common
-import symmem
 import torch
 import torch.distributed as dist
 from common import DEVICE, SIZE, attempt, capture, gather, in_turns, say, settle, verdict
 from decode import SLOWER
 from torch.nn import functional
+
+import symmem
 
 LAYERS, HIDDEN, HEADS, INNER = 8, 4096, 32, 14336
 BATCH, PROMPT, LENGTH = 32, 256, 512

@@ -13,10 +13,11 @@ import sysconfig
 from pathlib import Path
 
 import common
-import symmem
 import torch
 import torch.distributed as dist
 from common import DEVICE, RANK, SIZE, attempt, verdict
+
+import symmem
 
 COUNT = 4 << 20
 

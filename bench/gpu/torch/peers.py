@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import common
-import symmem
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm_mem
@@ -29,6 +28,8 @@ from common import (
     say,
     verdict,
 )
+
+import symmem
 
 KIB = 1024
 SIZES = [1 * KIB, 4 * KIB, 16 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB]

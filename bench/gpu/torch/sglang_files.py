@@ -17,8 +17,9 @@ import common
 import torch
 import torch.distributed as dist
 from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, is_symmetric_kernel, kernels, verdict
-from symmem import _library
 from torch.utils import cpp_extension
+
+from symmem import _library
 
 FILES = "python/sglang/srt/distributed"
 
