@@ -72,7 +72,10 @@ func (rt *Runtime) connect(
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = done(err) }()
+	defer func() {
+		err = done(err)
+		rt.noteFailure(err)
+	}()
 	doing := "joining group " + strings.TrimSpace(id)
 	err = rt.together(ctx, doing, ranks, func(ctx context.Context) (err error) {
 		g, err = rt.connectUnguarded(ctx, id, ranks, rank)

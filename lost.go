@@ -26,9 +26,9 @@ type company interface {
 	// context ends.
 	Ended(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
 	) []*rendezvous.EndedError
-	// Leave leaves the world. The rank that serves the store waits for the others until the
-	// context ends.
-	Leave(ctx context.Context) error
+	// Leave leaves the world; why is what the others are told, empty where nothing has failed. The
+	// rank that serves the store waits for the others until the context ends.
+	Leave(ctx context.Context, why string) error
 }
 
 const (
@@ -45,7 +45,7 @@ func (rt *Runtime) leave(due time.Time) error {
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), due)
 	defer cancel()
-	return rt.company.Leave(ctx)
+	return rt.company.Leave(ctx, rt.parting())
 }
 
 // together does what needs some ranks of the world, such as the joining of a group. It ends soon
@@ -88,8 +88,10 @@ func (rt *Runtime) explainLost(ctx context.Context, doing string, ranks []int, e
 		return lostError(doing, dead)
 	case len(dead) > 0:
 		return fmt.Errorf("%w; this rank got: %w", lostError(doing, dead), err)
+	case awaitsOthers(err, ended):
+		return err
 	case len(ended) > 0 && broken && !seen:
-		return lostError(doing, ended)
+		return leftError(doing, ended)
 	}
 	return err
 }
@@ -198,7 +200,7 @@ func (m *members) Ended(
 }
 
 // Leave counts a rank out.
-func (m *members) Leave(context.Context) error {
+func (m *members) Leave(context.Context, string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.left--; m.left > 0 {

@@ -40,6 +40,7 @@ type Runtime struct {
 	pools    []*Pool   // guarded by mu
 	streams  []*Stream // by number; guarded by mu
 	captures int       // streams that capture; guarded by mu
+	failure  error     // of the latest making of a group; guarded by mu
 	adopted  []*Stream // those of other libraries; replaced, never changed; guarded by mu
 	guests   []*Guest  // replaced, never changed; guarded by mu
 	closed   bool      // guarded by mu
@@ -110,6 +111,7 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 // start opens the device and joins the world. It cleans up after itself when it fails.
 func (rt *Runtime) start(ctx context.Context) (*Runtime, error) {
 	if err := rt.open(ctx); err != nil {
+		rt.noteFailure(err)
 		return nil, errors.Join(fmt.Errorf("opening rank %d of %d: %w", rt.rank, rt.size, err),
 			rt.Close())
 	}

@@ -214,7 +214,7 @@ func TestRankZeroWaitsForAStoppedRankOnlyAsLongAsItIsTold(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	if err := members[0].Leave(ctx); err != nil {
+	if err := members[0].Leave(ctx, ""); err != nil {
 		t.Error(err)
 	}
 	if took := time.Since(began); took > prompt {
@@ -244,4 +244,32 @@ func TestAStoreThatTellsNoEndsIsAsGood(t *testing.T) {
 		t.Error("somebody has ended")
 	}
 	_ = server
+}
+
+// TestWhyARankLeavesIsTold to the others, whoever serves the store.
+func TestWhyARankLeavesIsTold(t *testing.T) {
+	for name, route := range routesOf(t) {
+		t.Run(name+" serves", func(t *testing.T) {
+			ctx := testContext(t)
+			members := connectAll(ctx, t, worldsOf(3, route))
+			reasons := map[int]string{1: "no memory", 2: strings.Repeat("x", MaxWhy+1)}
+			for rank, why := range reasons {
+				if err := members[rank].Leave(ctx, why); err != nil {
+					t.Error(err)
+				}
+			}
+			reasons[2] = "" // it is too long
+			ended := members[0].Ended(ctx, []int{1, 2}, func(known []*EndedError) bool {
+				return len(known) == len(reasons)
+			})
+			for _, e := range ended {
+				if !e.Left || e.Why != reasons[e.Rank] {
+					t.Errorf("rank %d: %+v, want %q", e.Rank, e, reasons[e.Rank])
+				}
+			}
+			if err := members[0].Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }

@@ -41,8 +41,9 @@ type end struct {
 	World string `json:"world,omitempty"`
 	Rank  int    `json:"rank"`
 	How   string `json:"how"`
-	// Left is set if the rank has said that it leaves.
-	Left bool `json:"left,omitempty"`
+	// Left is set if the rank has said that it leaves, and Why is what it has said of its reason.
+	Left bool   `json:"left,omitempty"`
+	Why  string `json:"why,omitempty"`
 	// Closing is set, and nothing else, if the store is about to be closed in order: whoever has
 	// come for a later Connect waits for the next one.
 	Closing bool `json:"closing,omitempty"`
@@ -55,6 +56,8 @@ type EndedError struct {
 	How  string
 	// Left is set if the rank has left the job in order.
 	Left bool
+	// Why is what it gave to Leave; empty if it had done its work.
+	Why string
 }
 
 // Error is how the rank has ended.
@@ -110,8 +113,9 @@ func (s *Server) bury(n *session) {
 	}
 	e := end{World: g.World, Rank: g.Rank}
 	name := "rank " + strconv.Itoa(g.Rank)
-	if _, e.Left = s.table.values[userKeys(g.World + "/" + leftKey(g.Rank))[0]]; e.Left {
-		e.How = name + " has left"
+	var why []byte
+	if why, e.Left = s.table.values[userKeys(g.World + "/" + leftKey(g.Rank))[0]]; e.Left {
+		e.How, e.Why = name+" has left", string(why[:min(len(why), MaxWhy)])
 	} else {
 		e.How = "the connection of " + name + " to the store has ended"
 	}
@@ -120,10 +124,16 @@ func (s *Server) bury(n *session) {
 
 // has reports whether a key is there, without waiting for it.
 func has(ctx context.Context, s Store, key string) (bool, error) {
+	_, there, err := peek(ctx, s, key)
+	return there, err
+}
+
+// peek returns the value of a key if it is there, without waiting for it.
+func peek(ctx context.Context, s Store, key string) (value []byte, there bool, err error) {
 	// A comparison that stores nothing tells a missing key from an empty value.
 	probe := []byte("?")
-	got, err := s.CompareSet(ctx, key, probe, probe)
-	return err == nil && string(got) != string(probe), err
+	value, err = s.CompareSet(ctx, key, probe, probe)
+	return value, err == nil && string(value) != string(probe), err
 }
 
 // fatalToConnect reports whether this call of Connect cannot succeed without a rank that has

@@ -162,23 +162,32 @@ func (m *Member) absent(ctx context.Context) (ranks []int) {
 func (m *Member) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), lingerWait)
 	defer cancel()
-	return m.Leave(ctx)
+	return m.Leave(ctx, "")
 }
+
+// MaxWhy bounds what a rank says of why it leaves, in bytes.
+const MaxWhy = 64 << 10
 
 // Leave leaves the job. On the rank that serves the store the last Member waits until the others
 // have left, too, or the context ends: the others' store is lost after that. It may be called more
 // than once, and by several goroutines; the first call counts.
-func (m *Member) Leave(ctx context.Context) error {
-	m.leave.Do(func() { m.err = m.part(ctx) })
+//
+// A rank that leaves because something has failed says why: the others find it in their
+// EndedError, as it is. What is longer than MaxWhy is left out.
+func (m *Member) Leave(ctx context.Context, why string) error {
+	if len(why) > MaxWhy {
+		why = ""
+	}
+	m.leave.Do(func() { m.err = m.part(ctx, why) })
 	return m.err
 }
 
-func (m *Member) part(ctx context.Context) error {
+func (m *Member) part(ctx context.Context, why string) error {
 	if m.store != nil && m.world.Size > 1 {
 		telling, cancel := context.WithTimeout(context.Background(), leaveWait)
 		defer cancel()
 		// Without a store there is nobody left to tell.
-		_ = m.store.Set(telling, leftKey(m.world.Rank), nil)
+		_ = m.store.Set(telling, leftKey(m.world.Rank), []byte(why))
 	}
 	err := m.watch.close()
 	if m.service != nil {

@@ -131,7 +131,7 @@ func TestAWorldThatWasNotEnteredHoldsUpNobody(t *testing.T) {
 	go func() {
 		long, cancel := context.WithTimeout(context.Background(), 2*patience)
 		defer cancel()
-		closed <- leaves[0].Leave(long)
+		closed <- leaves[0].Leave(long, "")
 	}()
 	select {
 	case err := <-closed:

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -82,7 +83,11 @@ func (w *watch) run(ctx context.Context) {
 			w.mu.Unlock()
 		case e.World == "":
 			// A launcher does not know whether its process has left in order.
-			e.Left, _ = has(ctx, WithPrefix(w.client, w.world), leftKey(e.Rank))
+			var why []byte
+			why, e.Left, _ = peek(ctx, WithPrefix(w.client, w.world), leftKey(e.Rank))
+			if e.Left {
+				e.Why = string(why)
+			}
 			w.note(e)
 		case e.World == w.world:
 			w.note(e)
@@ -98,9 +103,9 @@ func (w *watch) note(e end) {
 	if e.Rank == w.rank || known != nil && (known.sure || !sure) {
 		return
 	}
-	n := &news{EndedError: &EndedError{Rank: e.Rank, How: e.How, Left: e.Left}, sure: sure}
+	n := &news{EndedError: &EndedError{Rank: e.Rank, How: e.How, Left: e.Left, Why: e.Why}, sure: sure}
 	if n.at = time.Now(); known != nil {
-		n.at, n.Left = known.at, known.Left || e.Left
+		n.at, n.Left, n.Why = known.at, known.Left || e.Left, cmp.Or(e.Why, known.Why)
 	}
 	w.ends[e.Rank] = n
 	close(w.changed)

@@ -1,0 +1,65 @@
+package symmem
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"symmem/internal/rendezvous"
+)
+
+// noteFailure remembers how the latest making of a group has ended, for the others: a rank that
+// leaves after one has failed leaves because of that.
+func (rt *Runtime) noteFailure(err error) {
+	if errors.Is(err, ErrClosed) {
+		return
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.failure = err
+}
+
+// parting is what this rank tells the others when it leaves: its report of the failure that it
+// leaves for, or nothing.
+func (rt *Runtime) parting() string {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if rt.failure == nil {
+		return ""
+	}
+	why, _ := json.Marshal(reportOf(rt.failure)) // of strings and numbers, which cannot fail
+	return string(why)
+}
+
+// awaitsOthers reports whether an error says which ranks have not come, and some of them are not
+// among those that have ended.
+func awaitsOthers(err error, ended []*rendezvous.EndedError) bool {
+	var absent *AbsentError
+	return errors.As(err, &absent) && !covers(ended, absent.Ranks)
+}
+
+// leftError is why a step has failed that ranks have left: the reason for which one of them did,
+// if it said so, else that they are gone.
+func leftError(doing string, ended []*rendezvous.EndedError) error {
+	for _, e := range ended {
+		r := &report{}
+		if e.Why == "" || json.Unmarshal([]byte(e.Why), r) != nil || !r.complete() {
+			continue
+		}
+		switch because := e.How + " because of that"; {
+		case r.Kind == kindLost && len(r.Ranks) > 0:
+			return &RankLostError{Ranks: r.Ranks, Doing: doing + " (" + because + ")"}
+		case r.Kind == kindLate && len(r.Ranks) > 0:
+			return &AbsentError{
+				Doing: doing, Waited: r.Waited, Ranks: r.Ranks, Activity: r.Activity,
+				Members: r.Members, Err: errors.New(because),
+			}
+		}
+		told := *e
+		told.How = fmt.Sprintf("%s because of an error: %v", e.How, r.err())
+		ended = slices.Clone(ended)
+		ended[slices.Index(ended, e)] = &told
+	}
+	return lostError(doing, ended)
+}
