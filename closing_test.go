@@ -90,3 +90,40 @@ func TestAJoinThatIsUnderWayEndsWithTheRuntime(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 }
+
+// TestARankThatClosesInAJoinIsNamedToTheOthers, also to one that comes later.
+func TestARankThatClosesInAJoinIsNamedToTheOthers(t *testing.T) {
+	runtimes := open(t, 3, symmem.Options{Timeout: time.Minute})
+	first, told := make(chan struct{}), make(chan struct{})
+	symmem.HoldConnect(runtimes[0], func() { close(first) })
+	symmem.HoldConnect(runtimes[2], func() { <-told })
+	errs := make([]error, len(runtimes))
+	eachRank(runtimes, func(rt *symmem.Runtime) {
+		var closing sync.WaitGroup
+		defer closing.Wait()
+		if rt.Rank() == 0 {
+			closing.Go(func() {
+				<-first
+				if err := rt.Close(); err != nil {
+					t.Errorf("closing: %v", err)
+				}
+			})
+		}
+		_, errs[rt.Rank()] = rt.Join(t.Context(), "three", []int{0, 1, 2})
+		if rt.Rank() == 1 {
+			close(told)
+		}
+		if err := rt.Close(); err != nil {
+			t.Errorf("closing rank %d: %v", rt.Rank(), err)
+		}
+	})
+	if !errors.Is(errs[0], symmem.ErrClosed) {
+		t.Errorf("rank 0 got %v, want closed", errs[0])
+	}
+	for rank, err := range errs[1:] {
+		var stray *symmem.StrayError
+		if !errors.As(err, &stray) || len(stray.Elsewhere) != 1 || stray.Elsewhere[0] == "" {
+			t.Errorf("rank %d got %v, want that rank 0 has closed", rank+1, err)
+		}
+	}
+}

@@ -1,10 +1,12 @@
 package symmem
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 
+	"symmem/driver"
 	"symmem/internal/alloc"
 )
 
@@ -58,3 +60,20 @@ func Reported(err error) error {
 
 // Fail fails a group on this rank, as a call of the backend does.
 func Fail(g *Group, cause error) { g.comm.Abort(cause) }
+
+// HoldConnect has a Runtime call hold whenever its device has joined a group, before it compares
+// anything with the others.
+func HoldConnect(rt *Runtime, hold func()) { rt.device = held{rt.device, hold} }
+
+type held struct {
+	driver.Device
+	hold func()
+}
+
+func (h held) Connect(
+	ctx context.Context, group driver.GroupConfig,
+) (driver.Communicator, error) {
+	c, err := h.Device.Connect(ctx, group)
+	h.hold()
+	return c, err
+}

@@ -79,7 +79,7 @@ func (g *Group) watch() {
 			g.comm.CheckPeers()
 		case <-g.comm.Failed():
 			if g.fault.known() == nil {
-				g.fault.end(g.findOut())
+				g.fault.end(g.ended())
 			}
 			return
 		case <-g.fault.ended:
@@ -141,14 +141,18 @@ const grace = 2 * time.Second
 // maxMeetings is how often ranks meet while one of them finds out why another group has failed.
 const maxMeetings = 12
 
+// ended is why the group has ended. Who has left it asks nobody.
+func (g *Group) ended() error {
+	if cause := g.comm.Cause(); errors.Is(cause, ErrClosed) {
+		return cause
+	}
+	return g.findOut(g.comm.Cause())
+}
+
 // findOut meets the other ranks on the fault lane and works out the one error for all of them. A
 // rank whose stream had failed before, by the fault of another group, has the others wait until it
 // knows that fault.
-func (g *Group) findOut() error {
-	cause := g.comm.Cause()
-	if errors.Is(cause, ErrClosed) {
-		return cause
-	}
+func (g *Group) findOut(cause error) error {
 	for meeting := 0; ; meeting++ {
 		mine := g.reportNow(cause, time.Duration(min(meeting, 1))*grace/4)
 		message, err := json.Marshal(mine)
@@ -231,6 +235,14 @@ func (g *Group) conclude(cause error, all reports) error {
 		return &RankLostError{Ranks: ranks, Doing: first.Doing, Members: g.ranks}
 	case len(of[kindPrior]) > 0:
 		return of[kindPrior][0].err()
+	case len(of[kindClosed]) > 0:
+		elsewhere := map[int]string{}
+		for _, r := range of[kindClosed] {
+			elsewhere[r.from] = "has closed its Runtime meanwhile"
+		}
+		return &StrayError{
+			Doing: "joining group " + g.ID(), Elsewhere: elsewhere, Members: g.ranks,
+		}
 	case len(of[kindDiverged]) > 0:
 		if err := g.explainDivergence(cause, all.nowhere); !errors.Is(err, cause) {
 			return err

@@ -95,19 +95,18 @@ func (rt *Runtime) connectUnguarded(
 	if err != nil {
 		return nil, err
 	}
-	table, shape, err := rt.comeToTerms(ctx, comm, ranks)
-	if err != nil {
-		return nil, errors.Join(err, comm.Close())
-	}
 	g := &Group{
 		rt: rt, id: config.Name(), full: id, ranks: ranks, rank: rank, comm: comm, fault: newFault(),
-		key: registry.GroupKey{ID: handoff.Space("group/" + id)}, tuning: table, shape: shape,
+		key: registry.GroupKey{ID: handoff.Space("group/" + id)},
+	}
+	if g.tuning, g.shape, err = rt.comeToTerms(ctx, comm, ranks); err != nil {
+		return nil, g.unmade(err)
 	}
 	g.choice.Store(int32(rt.opts.Path))
 	g.table.Store(&windowTable{})
 	g.members.Store(&[]memberEntry{})
 	if err := g.useWindows(ctx); err != nil {
-		return nil, errors.Join(err, comm.Close())
+		return nil, g.unmade(err)
 	}
 	g.background.Go(g.watch)
 	g.startPatrol()
@@ -115,6 +114,15 @@ func (rt *Runtime) connectUnguarded(
 	defer rt.mu.Unlock()
 	rt.groups = append(rt.groups, g)
 	return g, nil
+}
+
+// unmade gives up a group that could not be made. If its communicator has failed, the ranks find
+// out why, as those of a group that is made.
+func (g *Group) unmade(err error) error {
+	if g.raised(err) {
+		err = g.findOut(g.comm.Cause())
+	}
+	return errors.Join(err, g.comm.Close())
 }
 
 // ID names the group: as Join was told, else after the group that was split. It is the same on all

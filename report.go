@@ -32,11 +32,12 @@ type report struct {
 }
 
 // The kinds of a report, in the order in which one explains the others: a rank that is lost makes
-// others late, a stream that had failed before leaves them without a rank, and a divergence makes
-// them wait in different places.
+// others late, a stream that had failed before leaves them without a rank, as does a rank that
+// closes its Runtime while a group is made, and a divergence makes them wait in different places.
 const (
 	kindLost     = "lost"
 	kindPrior    = "prior"
+	kindClosed   = "closed"
 	kindDiverged = "diverged"
 	kindMessages = "messages"
 	kindLate     = "late"
@@ -79,6 +80,8 @@ func reportOf(cause error) report {
 			Kind: kindLate, Doing: late.Doing, Waited: late.Waited, Ranks: late.Missing,
 			Activity: late.Activity, Members: late.Members,
 		}
+	case errors.Is(cause, driver.ErrClosed):
+		return report{Kind: kindClosed, Text: cause.Error()}
 	case errors.As(cause, &peer) && peer.Aborted:
 		return report{Kind: kindAborted, Ranks: peer.Ranks, Text: cause.Error()}
 	case errors.Is(cause, driver.ErrAborted):
