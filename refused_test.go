@@ -114,6 +114,15 @@ func TestNoStreamAndNoEventAreRefused(t *testing.T) {
 		r.is(r.alloc(p, 4096).UseOn(nil), symmem.ErrInvalid)
 		r.is(r.DefaultStream().Record(nil), symmem.ErrInvalid)
 		r.is(r.DefaultStream().Wait(nil), symmem.ErrInvalid)
+		var zero symmem.Event
+		r.is(r.DefaultStream().Record(&zero), symmem.ErrInvalid)
+		r.is(r.DefaultStream().Wait(&zero), symmem.ErrInvalid)
+		for _, e := range []*symmem.Event{nil, &zero} {
+			r.is(e.Synchronize(r.ctx), symmem.ErrInvalid)
+			if e.Done() {
+				r.failf("an event that no Runtime has made is done")
+			}
+		}
 		r.ok(r.DefaultStream().BeginCapture())
 		g, err := r.DefaultStream().EndCapture()
 		r.ok(err)

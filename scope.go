@@ -88,6 +88,9 @@ func (s *Scope) Abandon() { s.ended = true }
 // With runs a function in a scope of the group and ends it: registers what is new if the function
 // returns nil, and abandons the scope if it returns an error or panics.
 func (p *Pool) With(ctx context.Context, g *Group, f func(*Scope) error) error {
+	if f == nil {
+		return invalid("a scope with no function to run in it")
+	}
 	s := p.Begin(g)
 	defer s.Abandon()
 	if err := s.usable(); err != nil {

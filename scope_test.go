@@ -199,6 +199,10 @@ func TestNoGroupAndAClosedOneAreRefused(t *testing.T) {
 		none := p.Begin(nil)
 		r.is(none.End(r.ctx), symmem.ErrInvalid)
 		r.is(p.Register(r.ctx, nil), symmem.ErrInvalid)
+		r.is(p.With(r.ctx, r.World(), nil), symmem.ErrInvalid)
+		if b := r.window(p, 4096); r.IsSymmetric(b.Address(), b.Size(), nil) {
+			r.failf("memory is symmetric in no group")
+		}
 		g := r.split(r.World(), 0)
 		r.sums(g, r.alloc(p, 4096))
 		r.ok(g.Close())

@@ -119,7 +119,7 @@ func (s *Stream) Host(work func()) error { return s.queue.Host(work) }
 
 // Record marks the event's point: after everything queued so far.
 func (s *Stream) Record(e *Event) error {
-	if e == nil {
+	if !e.made() {
 		return invalid("recording no event")
 	}
 	return s.queue.Record(e.mark)
@@ -129,7 +129,7 @@ func (s *Stream) Record(e *Event) error {
 // is for work of this rank. If the work before the point has failed, this stream fails with the
 // same error.
 func (s *Stream) Wait(e *Event) error {
-	if e == nil {
+	if !e.made() {
 		return invalid("waiting for no event")
 	}
 	return s.queue.Wait(e.mark)
@@ -255,7 +255,7 @@ func (rt *Runtime) settled(err error) error {
 	return err
 }
 
-// Event marks a point in a stream. It is safe for concurrent use.
+// Event marks a point in a stream; NewEvent makes it. It is safe for concurrent use.
 type Event struct {
 	rt   *Runtime
 	mark driver.Event
@@ -273,11 +273,17 @@ func (rt *Runtime) NewEvent() (*Event, error) {
 	return &Event{rt: rt, mark: mark}, nil
 }
 
-// Done reports whether the last recorded point has been reached.
-func (e *Event) Done() bool { return e.mark.Done() }
+// made reports whether NewEvent has made the event.
+func (e *Event) made() bool { return e != nil && e.mark != nil }
+
+// Done reports whether the last recorded point has been reached. The zero Event is never done.
+func (e *Event) Done() bool { return e.made() && e.mark.Done() }
 
 // Synchronize waits until the last recorded point has been reached, and returns the first error of
 // the stream's work before that point, as often as it is called.
 func (e *Event) Synchronize(ctx context.Context) error {
+	if !e.made() {
+		return invalid("waiting for no event")
+	}
 	return e.rt.settled(e.mark.Synchronize(ctx))
 }

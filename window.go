@@ -69,8 +69,11 @@ func (p *windowPlace) holding(address uintptr, bytes int64) (*windowPlace, bool)
 }
 
 // IsSymmetric tells whether a range of this rank's memory lies in one window of the group. It takes
-// no lock and asks nobody.
+// no lock and asks nobody. Nothing is symmetric in a nil group.
 func (rt *Runtime) IsSymmetric(address uintptr, bytes int64, g *Group) bool {
+	if g == nil {
+		return false
+	}
 	_, ok := g.table.Load().find(address, bytes)
 	return ok
 }
