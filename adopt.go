@@ -9,15 +9,22 @@ import (
 	"symmem/driver"
 )
 
+// MaxGroupID bounds the id that Join takes, in bytes.
+const MaxGroupID = 1024
+
 // Join makes a group of world ranks that name it themselves, as other libraries do their groups: it
 // is collective over these ranks, and no others call it. The id is the same on all of them, and
-// never used for another group; ranks are in group order. Groups that have ranks in common are
-// joined in the same order there.
+// never used for another group, and has at most MaxGroupID bytes; ranks are in group order. Groups
+// that have ranks in common are joined in the same order there.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	if err := rt.usable(); err != nil {
 		return nil, err
 	}
 	rank := slices.Index(ranks, rt.rank)
+	if len(id) > MaxGroupID {
+		return nil, invalid("joining group %.40q...: an id of %d bytes, at most %d", id, len(id),
+			MaxGroupID)
+	}
 	if id == "" || rank < 0 {
 		return nil, invalid("joining group %q of ranks %v as rank %d", id, ranks, rt.rank)
 	}

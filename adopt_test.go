@@ -2,6 +2,7 @@ package symmem_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"symmem"
@@ -31,8 +32,16 @@ func TestRanksJoinGroupsByName(t *testing.T) {
 			_, err := r.Join(r.ctx, "wrong", ranks)
 			r.is(err, symmem.ErrInvalid)
 		}
-		_, err = r.Join(r.ctx, "", []int{r.Rank()})
-		r.is(err, symmem.ErrInvalid)
+		for _, id := range []string{"", strings.Repeat("x", symmem.MaxGroupID+1)} {
+			_, err = r.Join(r.ctx, id, []int{r.Rank()})
+			r.is(err, symmem.ErrInvalid)
+			if len(err.Error()) > 200 {
+				r.failf("an error of %d bytes about an id", len(err.Error()))
+			}
+		}
+		g, err = r.Join(r.ctx, strings.Repeat(" \xff", symmem.MaxGroupID/2), []int{r.Rank()})
+		r.ok(err)
+		r.ok(g.Close())
 	})
 }
 

@@ -2,6 +2,7 @@ package torch
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -87,7 +88,7 @@ func (l *Library) OpenGroup(name string, ranks []int) (uint64, error) {
 	}
 	// Ranks of one group have opened groups of its name equally often. Those of others with the
 	// same name, such as every pair's, are told apart by their ranks.
-	id := fmt.Sprintf("%s %v", name, ranks)
+	id := groupID(name, ranks)
 	r.mu.Lock()
 	r.names[id]++
 	id = fmt.Sprintf("%s #%d", id, r.names[id])
@@ -101,6 +102,17 @@ func (l *Library) OpenGroup(name string, ranks []int) (uint64, error) {
 		return 0, err
 	}
 	return r.addGroup(g, name).handle, nil
+}
+
+// groupID is the id of a group of some ranks by its name. A long one, as that of many ranks, is
+// shortened: its digest tells it from others.
+func groupID(name string, ranks []int) string {
+	const most, begin = symmem.MaxGroupID / 2, 64
+	id := fmt.Sprintf("%s %v", name, ranks)
+	if len(id) <= most {
+		return id
+	}
+	return fmt.Sprintf("%.*s... %x", begin, name, sha256.Sum256([]byte(id)))
 }
 
 // CloseGroup leaves a group. Communicators that are attached are forgotten: their windows end with
