@@ -13,6 +13,9 @@ type bytesFlag int64
 
 const byteUnits = "KMG"
 
+// maxBytes is more than any device has, and far from what overflows when ranks multiply it.
+const maxBytes = 4 << 40
+
 // String writes the number in the largest unit that divides it.
 func (b *bytesFlag) String() string {
 	n, unit := int64(*b), ""
@@ -37,6 +40,10 @@ func (b *bytesFlag) Set(text string) error {
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || n < 0 || n > math.MaxInt64/factor {
 		return fmt.Errorf("%q is no size such as 8, 64K or 1M", text)
+	}
+	if n*factor > maxBytes {
+		most := bytesFlag(maxBytes)
+		return fmt.Errorf("%q is more than %v, the most that this command takes", text, &most)
 	}
 	*b = bytesFlag(n * factor)
 	return nil

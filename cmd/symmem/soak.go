@@ -82,7 +82,8 @@ func (f *soakFlags) register(flags *pflag.FlagSet) {
 	flags.IntVar(&f.ranks, "ranks", 4, "processes to start, up to 64")
 	flags.Uint64Var(&c.Seed, "seed", c.Seed, "where all draws come from")
 	flags.DurationVar(&c.Duration, "duration", c.Duration, "how long rounds begin")
-	flags.IntVar(&c.Rounds, "rounds", 0, "run so many rounds instead")
+	flags.IntVar(&c.Rounds, "rounds", 0,
+		"run so many rounds instead; 0: as many as --duration has time for")
 	flags.IntVar(&c.From, "from-round", c.From, "number of the first round")
 	flags.IntVar(&c.Steps, "steps", c.Steps, "steps of a round")
 	flags.Var(&f.bytes, "max-bytes", "longest message of a rank, such as 4M")

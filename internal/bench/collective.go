@@ -54,10 +54,12 @@ func (o *Collective) Sizes() []int64 {
 		return o.List
 	}
 	var sizes []int64
-	for s := o.MinBytes; s <= o.MaxBytes; s *= o.Factor {
+	for s := o.MinBytes; ; s *= o.Factor {
 		sizes = append(sizes, s)
+		if s > o.MaxBytes/o.Factor {
+			return sizes
+		}
 	}
-	return sizes
 }
 
 // sizesOf are those of one operation: a barrier has none.
