@@ -97,13 +97,13 @@ func exhausted(err, device error) error {
 
 // TimeoutError says which ranks did not come within the deadline, and what they were doing.
 //
-// Its fields: go doc symmem/driver.TimeoutError
+// Its fields are those of "go doc symmem/driver.TimeoutError".
 type TimeoutError = driver.TimeoutError
 
 // AbsentError says which ranks have not come to Open, Join or Split. errors.As finds it as a
 // TimeoutError, too.
 //
-// Its fields: go doc symmem/driver.AbsentError
+// Its fields are those of "go doc symmem/driver.AbsentError".
 type AbsentError = driver.AbsentError
 
 // absence makes an error of the rendezvous one of ours, where it is about ranks that did not come.
@@ -133,12 +133,12 @@ func (e *arrival) As(target any) bool {
 // differ in size, place among the collectives, or splits. All ranks of the group get the same one,
 // except for what Group.Close finds, which that rank knows alone.
 //
-// Its fields: go doc symmem/driver.MessageError
+// Its fields are those of "go doc symmem/driver.MessageError".
 type MessageError = driver.MessageError
 
 // MessageEnds are the two ends of a message, or of all messages of a pair with one tag.
 //
-// Its fields: go doc symmem/driver.MessageEnds
+// Its fields are those of "go doc symmem/driver.MessageEnds".
 type MessageEnds = driver.MessageEnds
 
 // MessageFault says in what the two ends of messages do not fit together.
@@ -155,31 +155,31 @@ const (
 
 // RankLostError says which ranks' processes have ended.
 //
-// Its fields: go doc symmem/driver.RankLostError
+// Its fields are those of "go doc symmem/driver.RankLostError".
 type RankLostError = driver.RankLostError
 
 // PriorError says that a collective or a message was not run on some rank, because work before it
 // on its stream had failed there. Its Cause is what a group or the stream reported there.
 //
-// Its fields: go doc symmem/driver.PriorError
+// Its fields are those of "go doc symmem/driver.PriorError".
 type PriorError = driver.PriorError
 
 // StrayError says that ranks are in different places of their programs, or have left the group, so
 // that a call can never complete.
 //
-// Its fields: go doc symmem/driver.StrayError
+// Its fields are those of "go doc symmem/driver.StrayError".
 type StrayError = driver.StrayError
 
 // MismatchError says that the two ends of a message, or the calls of a collective, differ, where no
 // more than that could be found out; mostly a DivergenceError says it.
 //
-// Its fields: go doc symmem/driver.MismatchError
+// Its fields are those of "go doc symmem/driver.MismatchError".
 type MismatchError = driver.MismatchError
 
 // PeerError says that other ranks of a group failed first, where their reason could not be found
 // out.
 //
-// Its fields: go doc symmem/driver.PeerError
+// Its fields are those of "go doc symmem/driver.PeerError".
 type PeerError = driver.PeerError
 
 // once joins errors, and says once what several of them say: what keeps one stream or segment from

@@ -27,7 +27,7 @@ func TestAGraphIsRefusedByStreamsOfOtherRuntimes(t *testing.T) {
 	runtimes := open(t, 2, symmem.Options{})
 	eachRank(runtimes, func(rt *symmem.Runtime) {
 		r := &rank{Runtime: rt, t: t, ctx: t.Context()}
-		g := r.capture(func(s *symmem.Stream) {})
+		g := r.capture(func(*symmem.Stream) {})
 		r.is(g.Launch(runtimes[1-r.Rank()].DefaultStream()), symmem.ErrInvalid)
 		r.ok(g.Launch(r.DefaultStream()))
 		r.synchronize()

@@ -10,7 +10,7 @@ import (
 // LateWarning says that ranks which live keep this rank waiting. The wait goes on, until it ends
 // well or its timeout is over.
 //
-// Its fields: go doc symmem/driver.LateWarning
+// Its fields are those of "go doc symmem/driver.LateWarning".
 type LateWarning = driver.LateWarning
 
 // defaultWarnAfter is how long a wait lasts before ranks are warned of.

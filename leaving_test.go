@@ -16,6 +16,7 @@ import (
 // TestWhoLeavesForAnAbsentRankIsNotBlamedForIt: rank 2 has greeted and does nothing more, like a
 // process that is stopped. One of the others gives up first, and leaves.
 func TestWhoLeavesForAnAbsentRankIsNotBlamedForIt(t *testing.T) {
+	t.Parallel()
 	needs(t, 3)
 	for first, name := range []string{"who serves the store is first", "who serves it is last"} {
 		t.Run(name, func(t *testing.T) {

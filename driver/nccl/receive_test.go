@@ -37,7 +37,7 @@ func TestMessagesThatCannotBeAreRefused(t *testing.T) {
 		})
 	}
 	t.Run("more messages than there can be", func(t *testing.T) {
-		p := spoilt(t, func(c *communicator, b *box) { spin.StoreRelease64(&b.posted, 1<<60) })
+		p := spoilt(t, func(_ *communicator, b *box) { spin.StoreRelease64(&b.posted, 1<<60) })
 		p.closeAll(t)
 	})
 	t.Run("more messages than were told of when the peer left", func(t *testing.T) {

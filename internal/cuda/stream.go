@@ -18,9 +18,6 @@ func (d *Driver) StreamCreate(nonblocking bool) (Stream, error) {
 	return stream.Take(), err
 }
 
-// foremost is a priority beyond all that devices have, which CUDA takes for the highest.
-const foremost = -1 << 10
-
 // StreamDestroy gives a stream back. Queued work still runs; the call does not wait for it.
 func (d *Driver) StreamDestroy(stream Stream) error {
 	return d.call(streamDestroy, uintptr(stream))
