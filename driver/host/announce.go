@@ -41,3 +41,17 @@ func (p *plane) Differing(ticket, digest uint64) (ranks []int) {
 	}
 	return ranks
 }
+
+// Submitted reports whether all ranks have submitted a ticket. A plane that is closed says yes.
+func (p *plane) Submitted(ticket uint64) bool {
+	if p.enter() != nil {
+		return true
+	}
+	defer p.leave()
+	for _, b := range p.others {
+		if spin.LoadAcquire64(&b.board.submitted) < ticket {
+			return false
+		}
+	}
+	return true
+}

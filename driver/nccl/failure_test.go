@@ -122,3 +122,30 @@ func TestAStreamWhoseWorkIsDoneHasNoFault(t *testing.T) {
 	}
 	p.closeAll(t)
 }
+
+// TestWorkThatEndsBeforeAllRanksHaveComeIsAFault: its result cannot be right.
+func TestWorkThatEndsBeforeAllRanksHaveComeIsAFault(t *testing.T) {
+	needDevices(t, 2)
+	var p pairOfRanks
+	p.open(t, 20*time.Second)
+	c, s := p[0].group.(*communicator), p[0].stream.(*stream)
+	prepared, err := c.Prepare(p.call(0, driver.PathPlain))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As if it had been launched, and had ended.
+	s.mu.Lock()
+	c.mu.Lock()
+	c.note(s, prepared.(*plan), c.plane.Submit())
+	c.mu.Unlock()
+	s.mu.Unlock()
+	err = s.Synchronize(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "ended before") {
+		t.Errorf("got %v", err)
+	}
+	if c.Cause() == nil {
+		t.Error("the group goes on")
+	}
+	_ = p[1].stream.Synchronize(t.Context())
+	p.closeAll(t)
+}

@@ -265,6 +265,12 @@ func (s *stream) finish(ctx context.Context) error {
 	if err := s.deviceError(); err != nil {
 		return err
 	}
+	if c != nil && c.endedEarly(ticket) {
+		s.blame(c, c.failEarly(ticket))
+		if fault := s.takeFault(); fault != nil {
+			return fault
+		}
+	}
 	if s.mu.TryLock() {
 		s.waited.Store(s.quiet())
 		s.mu.Unlock()

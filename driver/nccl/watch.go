@@ -196,3 +196,42 @@ func (c *communicator) awaitOn(
 	}
 	return err
 }
+
+// endedEarly reports whether a collective that is done cannot have gone well: it needs data of all
+// ranks, and some rank has yet to launch it. On a GPU that ranks share under CUDA's MPS a kernel of
+// NCCL's may end when the process of another rank does.
+func (c *communicator) endedEarly(ticket uint64) bool {
+	p := c.history.of(ticket)
+	return p != nil && !p.nothing() && p.needsAll() && c.direct.shown != nil &&
+		!c.direct.shown.Submitted(ticket)
+}
+
+// failEarly fails the group of such a collective. It waits for the cause, but not for long.
+func (c *communicator) failEarly(ticket uint64) error {
+	ctx, cancel := context.WithTimeout(context.Background(), causeTime)
+	defer cancel()
+	_ = poll(ctx, func() bool {
+		c.CheckPeers()
+		return c.plane.Cause() != nil
+	})
+	if c.plane.Cause() == nil {
+		_ = c.plane.Fail(fmt.Errorf("collective %d of group %s has ended before all ranks have "+
+			"launched it", ticket, c.cfg.Name()))
+	}
+	c.end()
+	return c.plane.Cause()
+}
+
+// causeTime is how long failEarly waits: the end of a process is known sooner.
+const causeTime = 3 * time.Second
+
+// needsAll reports whether no rank can end the collective before all have begun it.
+func (p *plan) needsAll() bool {
+	switch p.Operation {
+	case driver.AllReduce, driver.AllReduceRMSNorm, driver.AllGather, driver.ReduceScatter,
+		driver.AllToAll, driver.Barrier:
+		return true
+	default:
+		return false
+	}
+}

@@ -9,4 +9,7 @@ type Announcements interface {
 	Announce(ticket, digest uint64)
 	// Differing lists the group ranks that are known to have another digest under a ticket.
 	Differing(ticket, digest uint64) []int
+	// Submitted reports whether all ranks have submitted a ticket. What one has taken back since, it
+	// had not.
+	Submitted(ticket uint64) bool
 }
