@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"symmem"
+	"symmem/driver"
 	"symmem/internal/sys"
 	"symmem/internal/sys/systest"
 )
@@ -164,7 +165,7 @@ func TestARankThatIsKilledIsNamedWithinSeconds(t *testing.T) {
 // it has passed on the news.
 func TestTheRankThatDiedFirstIsNamedToo(t *testing.T) {
 	if on(symmem.Options{}).Backend != "host" {
-		t.Skip("ranks of the GPU backend know of ends by the store alone")
+		t.Skipf("knowing of ends without the store: %v", driver.ErrUnsupported)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*killTimeout)
 	defer cancel()
