@@ -49,13 +49,18 @@ type preparedPlan struct {
 // planSlots is the number of plans that a group keeps, a power of two.
 const planSlots = 256
 
-// same tells whether a plan answers a request.
+// same reports whether a plan answers a request, if sameRest does, too. Go inlines it.
 func (p *preparedPlan) same(r *request, epoch uint64) bool {
 	q := &p.request
 	return p.epoch == epoch && q.send == r.send && q.recv == r.recv && q.count == r.count &&
 		q.operation == r.operation && q.dataType == r.dataType && q.reduceOp == r.reduceOp &&
-		q.root == r.root && q.choice == r.choice && q.tag == r.tag && r.arrived == nil &&
-		sameSplits(q.splits, r.splits) &&
+		q.root == r.root && q.choice == r.choice
+}
+
+// sameRest is same of what messages, norms and uneven exchanges have alone.
+func (p *preparedPlan) sameRest(r *request) bool {
+	q := &p.request
+	return q.tag == r.tag && r.arrived == nil && sameSplits(q.splits, r.splits) &&
 		(r.operation != driver.AllReduceRMSNorm || q.norm == r.norm)
 }
 
@@ -116,7 +121,7 @@ func (g *Group) plan(ctx context.Context, r *request) (*preparedPlan, error) {
 	slot := &g.plans[r.slot()]
 	// Which plans are kept depends on addresses, and so on the rank; what is registered must not.
 	if p := slot.Load(); p != nil && p.same(r, g.epoch.Load()) &&
-		!p.owes() {
+		(r.operation <= driver.AllToAll || p.sameRest(r)) && !p.owes() {
 		if p.fresh() {
 			return p, nil
 		}

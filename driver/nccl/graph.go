@@ -145,7 +145,7 @@ func (g *graph) Launch(on driver.Stream) error {
 func (s *stream) launchGraph(g *graph) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waited.Store(false)
+	s.busyAgain()
 	if err := s.usable(); err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		return c.launch(s, prepared)
 	}
 	s.mu.Lock()
-	s.waited.Store(false) // before the ticket: a group that fails then blames the stream
+	s.busyAgain() // before the ticket: a group that fails then blames the stream
 	c.mu.Lock()
 	if s.closed.Load() || s.capture != nil || c.closing.Load() || c.check.Load() ||
 		c.busy.windows.Load() && prepared.Path != driver.PathWindow {
@@ -53,7 +53,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 func (c *communicator) launch(s *stream, p *plan) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waited.Store(false)
+	s.busyAgain()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s.closed.Load() || s.capture != nil || c.closing.Load() || p.Operation.PointToPoint() {

@@ -91,6 +91,14 @@ func (s *stream) give(calls func() error) error {
 	})
 }
 
+// busyAgain notes that the stream gets work that nobody has waited for. s.mu is held. The load spares
+// most launches a locked instruction.
+func (s *stream) busyAgain() {
+	if s.waited.Load() {
+		s.waited.Store(false)
+	}
+}
+
 // usable refuses a closed stream. s.mu is held.
 func (s *stream) usable() error {
 	if s.closed.Load() {

@@ -21,8 +21,8 @@ type Rank struct {
 	Shared bool
 	// Progress, if set, is told about each round.
 	Progress func(line string)
-	// Hang is called when a round has gone on for well beyond its deadline: a call that should have
-	// returned has not. stacks says where all goroutines are.
+	// Hang is called when a round goes on long after its deadline, or after the world has failed: a
+	// call that should have returned has not. stacks says where all goroutines are.
 	Hang func(round int, stacks []byte)
 }
 
@@ -127,20 +127,42 @@ func (p *player) broken(ctx context.Context, w *world, number int, failed error)
 	return failed
 }
 
-// overtime is how long after its deadline a round counts as hanging.
-const overtime = 30 * time.Second
+// overtime is how long after its deadline a round counts as hanging, afterFault how long after a
+// fault of the world, which ends all waits. That is less than other ranks wait before they leave.
+const (
+	overtime   = 30 * time.Second
+	afterFault = 15 * time.Second
+)
+
+// watch calls Hang if a round does not end in time. stop, which it returns, is called at its end.
+func (p *player) watch(w *world, number int) (stop func()) {
+	over := make(chan struct{})
+	if p.rank.Hang == nil {
+		return func() {}
+	}
+	go func() {
+		late := time.After(p.config.RoundTimeout + overtime)
+		for failed := w.rt.World().Ended(); ; {
+			select {
+			case <-over:
+				return
+			case <-failed:
+				failed, late = nil, time.After(min(afterFault, p.config.Timeout/2))
+			case <-late:
+				stacks := make([]byte, 1<<20)
+				p.rank.Hang(number, stacks[:runtime.Stack(stacks, true)])
+				return
+			}
+		}
+	}()
+	return func() { close(over) }
+}
 
 // guarded runs a round under its deadline.
 func (p *player) guarded(ctx context.Context, w *world, number int) error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.RoundTimeout)
 	defer cancel()
-	if p.rank.Hang != nil {
-		alarm := time.AfterFunc(p.config.RoundTimeout+overtime, func() {
-			stacks := make([]byte, 1<<20)
-			p.rank.Hang(number, stacks[:runtime.Stack(stacks, true)])
-		})
-		defer alarm.Stop()
-	}
+	defer p.watch(w, number)()
 	r := newRound(w, &p.config, number, &p.tally)
 	err := r.run(ctx)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"symmem"
 )
@@ -149,5 +150,28 @@ func TestARoundEndsAtItsDeadline(t *testing.T) {
 		if !errors.As(err, &round) || round.Round != 1 {
 			t.Errorf("rank %d: %v, want an error of round 1", rank, err)
 		}
+	}
+}
+
+func TestARoundThatGoesOnAfterAFaultOfTheWorldHangs(t *testing.T) {
+	c := short(1)
+	c.Timeout = 20 * time.Millisecond
+	ranks, err := symmem.OpenLocal(t.Context(), 1, symmem.Options{Backend: "host"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ranks[0].Close() }()
+	stacks := make(chan []byte, 1)
+	p := &player{config: c, rank: Rank{Hang: func(_ int, s []byte) { stacks <- s }}}
+	stop := p.watch(&world{rt: ranks[0]}, 1)
+	defer stop()
+	ranks[0].World().Abort()
+	select {
+	case s := <-stacks:
+		if !strings.Contains(string(s), t.Name()) {
+			t.Errorf("the stacks do not have the one that hangs:\n%s", s)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("nobody is told")
 	}
 }
