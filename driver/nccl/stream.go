@@ -91,8 +91,8 @@ func (s *stream) give(calls func() error) error {
 	})
 }
 
-// busyAgain notes that the stream gets work that nobody has waited for. s.mu is held. The load spares
-// most launches a locked instruction.
+// busyAgain notes that the stream gets work that nobody has waited for. s.mu is held. The load
+// spares most launches a locked instruction.
 func (s *stream) busyAgain() {
 	if s.waited.Load() {
 		s.waited.Store(false)
