@@ -3,6 +3,7 @@ package nccl
 import (
 	"errors"
 
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 	"symmem/internal/ranked"
 )
@@ -16,8 +17,8 @@ type code struct {
 	mu        ranked.Mutex[codeMu]
 	module    cuda.Module              // guarded by mu; loaded at the first use
 	functions map[string]cuda.Function // guarded by mu
-	// overlaps tells that kernels can be started before those ahead of them have ended. It is set
-	// by load.
+	// overlaps tells that kernels can be started before those ahead of them have ended, and wait for
+	// these. It is set by load.
 	overlaps bool
 }
 
@@ -38,6 +39,7 @@ func (k *code) load(d *Device) error {
 	if k.overlaps, err = d.gpu.LaunchesOverlap(); err != nil {
 		return err
 	}
+	k.overlaps = k.overlaps && kernels.Wait(major)
 	object, err := k.object(major, minor)
 	if err != nil {
 		return err

@@ -66,7 +66,7 @@ func (k *code) nameOf(f cuda.Function) string {
 // kernelsIn lists the kernels of an object, by what its text says.
 func kernelsIn(t *testing.T, object func(major, minor int) ([]byte, error)) []string {
 	t.Helper()
-	text, err := object(10, 0)
+	text, err := object(11, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

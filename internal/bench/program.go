@@ -2,6 +2,7 @@ package bench
 
 import (
 	"symmem"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 )
 
@@ -38,6 +39,7 @@ func loadProgram(
 	if p.overlaps, err = device.LaunchesOverlap(); err != nil {
 		return nil, err
 	}
+	p.overlaps = p.overlaps && kernels.Wait(major)
 	code, err := object(major, minor)
 	if err != nil {
 		return nil, err

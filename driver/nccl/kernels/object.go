@@ -28,18 +28,29 @@ func objectOf(source string, major, minor int) ([]byte, error) {
 		return nil, fmt.Errorf("%w for GPUs of compute capability %d.%d: 8.0 is the first", errNone,
 			major, minor)
 	}
-	// Binaries run on later GPUs of the same generation alone.
-	architecture := "compute_80"
-	switch major {
-	case 8, 9:
-		architecture = fmt.Sprintf("sm_%d0", major)
-	}
-	name := "objects/" + source + "." + architecture + ".gz"
+	name := "objects/" + source + "." + architectureOf(major) + ".gz"
 	object, _ := unpacked.LoadOrStore(name, sync.OnceValues(func() ([]byte, error) {
 		return unpack(name)
 	}))
 	return object.(func() ([]byte, error))()
 }
+
+// binaries are the generations that have one. Those run on all later GPUs of the same generation:
+// sm_80 on 8.6 and 8.9, sm_100 on 10.3, sm_120 on 12.1.
+var binaries = map[int]string{8: "sm_80", 9: "sm_90", 10: "sm_100", 12: "sm_120"}
+
+// architectureOf names the object of a generation.
+func architectureOf(major int) string {
+	if binary, has := binaries[major]; has {
+		return binary
+	}
+	return "compute_90"
+}
+
+// Wait reports whether the kernels for GPUs of a generation wait for those ahead of them in the
+// stream (griddepcontrol.wait). Only these may be launched to overlap: others would read what is
+// not written yet.
+func Wait(major int) bool { return architectureOf(major) != "sm_80" }
 
 // unpacked holds a function for each object that somebody asked for, which unpacks it once: that
 // takes 20 ms, in every rank of a process and every time that a device is opened anew, and a dozen

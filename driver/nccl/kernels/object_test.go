@@ -68,7 +68,8 @@ func hasKernels(
 ) {
 	t.Helper()
 	for capability, in := range map[[2]int]func(*testing.T, []byte) map[string]bool{
-		{8, 0}: inBinary, {8, 9}: inBinary, {9, 0}: inBinary, {10, 0}: inText, {12, 0}: inText,
+		{8, 0}: inBinary, {8, 6}: inBinary, {8, 9}: inBinary, {9, 0}: inBinary, {10, 0}: inBinary,
+		{10, 3}: inBinary, {12, 0}: inBinary, {12, 1}: inBinary, {11, 0}: inText, {13, 0}: inText,
 	} {
 		object, err := objectFor(capability[0], capability[1])
 		if err != nil {
@@ -133,7 +134,7 @@ func inBinary(t *testing.T, object []byte) map[string]bool {
 
 var (
 	ptxVersion = regexp.MustCompile(`(?m)^\.version ([0-9]+)\.([0-9]+)$`)
-	ptxTarget  = regexp.MustCompile(`(?m)^\.target sm_80$`)
+	ptxTarget  = regexp.MustCompile(`(?m)^\.target sm_90$`)
 	ptxEntry   = regexp.MustCompile(`(?m)^\.visible \.entry (\w+)\(`)
 )
 
@@ -142,7 +143,7 @@ func inText(t *testing.T, object []byte) map[string]bool {
 	t.Helper()
 	version := ptxVersion.FindSubmatch(object)
 	if version == nil || !ptxTarget.Match(object) {
-		t.Fatal("the object is no PTX for sm_80")
+		t.Fatal("the object is no PTX for sm_90")
 	}
 	major, _ := strconv.Atoi(string(version[1]))
 	minor, _ := strconv.Atoi(string(version[2]))
@@ -155,6 +156,52 @@ func inText(t *testing.T, object []byte) map[string]bool {
 	}
 	return found
 }
+
+// acquireBulk and preExit are the opcodes of griddepcontrol.wait and .launch_dependents, the lowest
+// bits of an instruction of 16 bytes: read from what NVRTC makes of kernels with and without them.
+const (
+	opcode      = 1<<12 - 1
+	acquireBulk = 0x82e
+	preExit     = 0x82d
+)
+
+// TestKernelsThatOverlapWait reads the objects of all architectures: a kernel that lets the next one
+// begin early, or that may be launched to overlap, waits for those ahead of it.
+func TestKernelsThatOverlapWait(t *testing.T) {
+	for major := range binaries {
+		object, err := Object(major, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for kernel, code := range codeIn(t, object) {
+			waits, lets := 0, 0
+			for at := 0; at+16 <= len(code); at += 16 {
+				switch binary.LittleEndian.Uint16(code[at:]) & opcode {
+				case acquireBulk:
+					waits++
+				case preExit:
+					lets++
+				}
+			}
+			if overlaps(kernel) && Wait(major) != (waits > 0) || lets > 0 && waits == 0 {
+				t.Errorf("%s of %s waits for the kernels ahead at %d places, lets the next begin at %d",
+					kernel, architectureOf(major), waits, lets)
+			}
+		}
+	}
+	text, err := Object(11, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kernel := range regexp.MustCompile(`(?s)\.entry (\w+)\(.*?\n}`).FindAllSubmatch(text, -1) {
+		if overlaps(string(kernel[1])) && !bytes.Contains(kernel[0], []byte("griddepcontrol.wait;")) {
+			t.Errorf("%s of compute_90 does not wait for the kernels ahead", kernel[1])
+		}
+	}
+}
+
+// overlaps reports whether a kernel may be launched to overlap: all but the bulk ones.
+func overlaps(kernel string) bool { return familyOf(kernel) != "" || kernel == longKernel }
 
 func TestOldGPUsHaveNoObject(t *testing.T) {
 	for _, major := range []int{5, 7} {

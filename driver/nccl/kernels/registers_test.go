@@ -44,7 +44,7 @@ const (
 // TestKernelsFitBlocks refuses kernels whose registers do not do for their blocks: the driver would
 // refuse to launch them.
 func TestKernelsFitBlocks(t *testing.T) {
-	for _, major := range []int{8, 9} {
+	for major := range binaries {
 		for _, objectFor := range []func(major, minor int) ([]byte, error){Object, ProductObject} {
 			object, err := objectFor(major, 0)
 			if err != nil {
@@ -54,12 +54,12 @@ func TestKernelsFitBlocks(t *testing.T) {
 			for kernel, count := range counts {
 				n := (count + 7) / 8 * 8
 				if threads := residents(kernel); n*threads > registers {
-					t.Errorf("sm_%d0: %s has %d registers, and %d threads on a multiprocessor", major,
-						kernel, n, threads)
+					t.Errorf("%s: %s has %d registers, and %d threads on a multiprocessor",
+						architectureOf(major), kernel, n, threads)
 				}
 			}
 			if len(counts) == 0 {
-				t.Errorf("sm_%d0: no kernel says how many registers it has", major)
+				t.Errorf("%s: no kernel says how many registers it has", architectureOf(major))
 			}
 		}
 	}
