@@ -135,6 +135,7 @@ func inBinary(t *testing.T, object []byte) map[string]bool {
 var (
 	ptxVersion = regexp.MustCompile(`(?m)^\.version ([0-9]+)\.([0-9]+)$`)
 	ptxTarget  = regexp.MustCompile(`(?m)^\.target sm_90$`)
+	ptxKernel  = regexp.MustCompile(`(?s)\.entry (\w+)\(.*?\n}`)
 	ptxEntry   = regexp.MustCompile(`(?m)^\.visible \.entry (\w+)\(`)
 )
 
@@ -165,8 +166,8 @@ const (
 	preExit     = 0x82d
 )
 
-// TestKernelsThatOverlapWait reads the objects of all architectures: a kernel that lets the next one
-// begin early, or that may be launched to overlap, waits for those ahead of it.
+// TestKernelsThatOverlapWait reads the objects of all architectures: a kernel that lets the next
+// one begin early, or that may be launched to overlap, waits for those ahead of it.
 func TestKernelsThatOverlapWait(t *testing.T) {
 	for major := range binaries {
 		object, err := Object(major, 0)
@@ -193,8 +194,9 @@ func TestKernelsThatOverlapWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kernel := range regexp.MustCompile(`(?s)\.entry (\w+)\(.*?\n}`).FindAllSubmatch(text, -1) {
-		if overlaps(string(kernel[1])) && !bytes.Contains(kernel[0], []byte("griddepcontrol.wait;")) {
+	for _, kernel := range ptxKernel.FindAllSubmatch(text, -1) {
+		waits := bytes.Contains(kernel[0], []byte("griddepcontrol.wait;"))
+		if overlaps(string(kernel[1])) && !waits {
 			t.Errorf("%s of compute_90 does not wait for the kernels ahead", kernel[1])
 		}
 	}
