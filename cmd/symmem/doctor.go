@@ -18,7 +18,8 @@ import (
 
 const doctorLong = `doctor says what of this machine lets symmem run, what does not, and what to do.
 
-It looks at the driver, the GPUs, NCCL and its known defects, the links between GPUs, limits, the
+It looks at the driver, the GPUs, NCCL and its known defects, whether ranks can share a GPU, the
+links between GPUs, limits, the
 system's calls, the environment, the launcher's variables and the tuning table. Then a trial: it
 starts ranks that open the backend, register one segment and all-reduce 4 KiB and 16 MiB of it on
 the window path, on the plain one and, on GPUs, on the direct one. Sums are checked, and NCCL's own
@@ -33,7 +34,7 @@ GPU it says so, and examines the host backend. Multicast is reported, and never 
 --json prints one object:
   {"verdict": "ok"|"warn"|"fail", "backend", "ranks",
    "sections": [{"name", "level", "findings": [{"level", "text", "advice"}]}],
-   "facts": {"asked", "backend", "driver", "gpus", "nccl", "links", "limits", "host",
+   "facts": {"asked", "backend", "driver", "gpus", "nccl", "sharing", "links", "limits", "host",
              "environment": [{"name", "value", "file"}], "launcher", "tuning",
              "trial": {"ranks", "source", "device", "error", "logged", "log_trouble",
                        "accounts": [{"rank", "error", "windows",
@@ -197,6 +198,7 @@ func (f *doctorFlags) look() *doctor.Facts {
 	if f.backend != "host" {
 		facts.Driver, facts.GPUs = doctor.LookAtDriver()
 		facts.Library = doctor.LookAtLibrary("")
+		facts.Sharing = doctor.LookAtSharing(facts.GPUs, &facts.Library, os.Getenv)
 		facts.Links = doctor.LookAtLinks(facts.GPUs)
 	}
 	facts.Choose()

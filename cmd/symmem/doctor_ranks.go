@@ -33,17 +33,23 @@ func (f *doctorFlags) startTrial(
 	if err != nil {
 		return doctor.Join(ranks, nil, fmt.Errorf("finding this program: %w", err)), nil
 	}
+	var shared *sharing
+	if n := len(facts.GPUs); facts.Backend == "nccl" && ranks > n {
+		if shared, err = lookAtSharing(ranks, &facts.Library, os.Environ()); err != nil {
+			return doctor.Join(ranks, nil, err), nil
+		}
+	}
 	ctx, cancel := f.patience(cmd.Context())
 	defer cancel()
 	var told bytes.Buffer
-	result, err := launch.Run(ctx, launch.Spec{
+	result, err := runRanks(ctx, launch.Spec{
 		Ranks: ranks, Env: os.Environ(), Output: launch.OutputPlain,
 		Command: []string{
 			self, cmd.Name(), "--" + startedFlag, "--backend=" + facts.Backend,
 			"--timeout=" + f.timeout.String(),
 		},
 		Stdout: &told, Stderr: cmd.ErrOrStderr(),
-	})
+	}, shared)
 	if interrupted(&result) {
 		return nil, exitWith(128+int(result.Signal), nil)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"symmem"
 	"symmem/internal/launch"
 )
 
@@ -25,6 +26,11 @@ SIGKILL, and a second interrupt ends all at once.
 
 The exit code is that of the first rank that failed, 128 + n for signal n; 2 if nothing could be
 started.
+
+--share-gpus lets ranks of GPU programs share GPUs where there are fewer than ranks: the variables
+that NCCL (2.30 or newer) and CUDA read are set, and a daemon of NVIDIA's Multi-Process Service runs
+as long as the ranks do, if there is one. The program takes GPU LOCAL_RANK modulo their number, as
+symmem does. What is set already stays as it is.
 
 --json prints an object with each rank's exit code to standard output at the end, and then
 everything that ranks print goes to standard error. --summary writes it to a file instead.`
@@ -42,6 +48,7 @@ type launchFlags struct {
 	port     int
 	kill     time.Duration
 	pin      bool
+	share    bool
 	noPrefix bool
 	json     bool
 	summary  string
@@ -68,6 +75,7 @@ func newLaunchCommand() *cobra.Command {
 	flags.DurationVar(&f.kill, "kill-after", 10*time.Second,
 		"time from a TERM that is passed on to SIGKILL; 0 waits for ever")
 	flags.BoolVar(&f.pin, "pin", false, "bind rank r to one processor, the r-th of those allowed")
+	flags.BoolVar(&f.share, "share-gpus", false, "let ranks share GPUs if there are too few")
 	flags.BoolVar(&f.noPrefix, "no-prefix", false, "pass lines on as they are")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object about the end of each rank")
 	flags.StringVar(&f.summary, "summary", "", "write the object of --json to a file")
@@ -119,7 +127,15 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 		}
 		spec.Command = slices.Concat([]string{self, pinName, "--"}, args)
 	}
-	result, err := launch.Run(cmd.Context(), spec)
+	var shared *sharing
+	if given := os.Environ(); f.share {
+		if room, err := symmem.LocalRanks("nccl"); err != nil || room < f.ranks {
+			if shared, err = lookAtSharing(f.ranks, nil, given); err != nil {
+				return exitWith(exitUsage, err)
+			}
+		}
+	}
+	result, err := runRanks(cmd.Context(), spec, shared)
 	if err != nil {
 		return exitWith(exitUsage, err)
 	}

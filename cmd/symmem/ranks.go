@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -104,11 +105,22 @@ func keepStdout(cmd *cobra.Command) error {
 	return nil
 }
 
+// timing is the annotation of a command that says why its ranks may not share GPUs.
+const timing = "timing"
+
 // startRanks launches this program once for each rank, with the same flags.
 func startRanks(cmd *cobra.Command, ranks int) error {
 	self, err := os.Executable()
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
+	}
+	backend := cmd.Flag("backend").Value.String()
+	ranks, shared, err := roomFor(ranks, cmd.Flags().Changed("ranks"), cmp.Or(backend, "auto"))
+	if err == nil && shared != nil && cmd.Annotations[timing] != "" {
+		err = fmt.Errorf("%d ranks on %s: %s", ranks, shared.machine(), cmd.Annotations[timing])
+	}
+	if err != nil {
+		return exitWith(exitUsage, err)
 	}
 	command := append([]string{self}, strings.Fields(cmd.CommandPath())[1:]...)
 	command = append(command, "--"+startedFlag)
@@ -121,28 +133,12 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 		}
 		command = append(command, "--"+flag.Name+"="+flag.Value.String())
 	})
-	result, err := launch.Run(cmd.Context(), launch.Spec{
+	result, err := runRanks(cmd.Context(), launch.Spec{
 		Ranks: ranks, Command: command, Output: launch.OutputPlain,
 		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
-	})
+	}, shared)
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))
 	}
 	return verdict(cmd.ErrOrStderr(), &result)
-}
-
-// roomFor is how many ranks to start where so many are asked for, or are the default: a machine
-// holds one rank of the GPU backend for each of its GPUs.
-func roomFor(ranks int, asked bool, backend string) (int, error) {
-	room, err := symmem.LocalRanks(backend)
-	switch {
-	case err != nil:
-		return 0, err
-	case room == 0 || ranks <= room:
-		return ranks, nil
-	case asked:
-		return 0, fmt.Errorf("%d ranks: this machine has %d GPUs, one for each rank; take "+
-			"--ranks %d, or --backend host", ranks, room, room)
-	}
-	return room, nil
 }

@@ -83,6 +83,9 @@ func newTuneCommand() *cobra.Command {
 		Long:    tuneLong,
 		Example: tuneExample,
 		Args:    cobra.NoArgs,
+		Annotations: map[string]string{
+			timing: "a table of times is for ranks that have a GPU each",
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.parse(cmd.Flags()); err != nil {
 				return err

@@ -194,7 +194,9 @@ func (f *verifyFlags) start(cmd *cobra.Command) error {
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
 	}
-	if f.ranks, err = roomFor(f.ranks, cmd.Flags().Changed("ranks"), f.config.Backend); err != nil {
+	var shared *sharing
+	asked := cmd.Flags().Changed("ranks")
+	if f.ranks, shared, err = roomFor(f.ranks, asked, f.config.Backend); err != nil {
 		return exitWith(exitUsage, err)
 	}
 	command := []string{self, cmd.Name(), "--" + startedFlag}
@@ -209,7 +211,7 @@ func (f *verifyFlags) start(cmd *cobra.Command) error {
 	if isTerminal(cmd.ErrOrStderr()) {
 		spec.Stderr, spec.Env = counter, append(spec.Env, envProgress+"=lines")
 	}
-	result, err := launch.Run(cmd.Context(), spec)
+	result, err := runRanks(cmd.Context(), spec, shared)
 	counter.end()
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("verifying: %w", err))

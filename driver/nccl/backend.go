@@ -1,7 +1,6 @@
 package nccl
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 	"symmem/internal/dl"
+	"symmem/internal/mps"
 	"symmem/internal/nccl"
 	"symmem/internal/scatter"
 )
@@ -75,17 +75,11 @@ func loadDriver() (*cuda.Driver, error) {
 // whose clients have 96 queues together, it is left to the user.
 var setDefaults = sync.OnceValue(func() error {
 	err := setDefault("NCCL_RUNTIME_CONNECT", "0")
-	if underMPS() {
+	if mps.Running(os.Getenv) {
 		return err
 	}
 	return errors.Join(err, setDefault("CUDA_DEVICE_MAX_CONNECTIONS", "32"))
 })
-
-// underMPS reports whether this process may be a client of CUDA's Multi-Process Service.
-func underMPS() bool {
-	_, err := os.Stat(cmp.Or(os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), "/tmp/nvidia-mps") + "/control")
-	return err == nil
-}
 
 // setDefault sets a variable unless the user has.
 func setDefault(name, value string) error {

@@ -96,10 +96,13 @@ func (d *Device) choose() error {
 		// Launchers often show each rank its own GPU alone.
 		ordinal = 0
 	}
+	if sharing() && n > 0 {
+		ordinal %= n
+	}
 	if ordinal >= n {
 		return fmt.Errorf("local rank %d: %w: the process sees %d GPUs; start fewer ranks on this "+
-			"machine, or show it more (CUDA_VISIBLE_DEVICES)", d.cfg.LocalRank,
-			driver.ErrUnsupported, n)
+			"machine, show it more (CUDA_VISIBLE_DEVICES), or let ranks share GPUs (%s=1)",
+			d.cfg.LocalRank, driver.ErrUnsupported, n, sharingVariable)
 	}
 	d.gpu, err = d.cuda.Device(ordinal)
 	return err

@@ -147,12 +147,36 @@ func compatible(ranks []int, all []*member) error {
 				nccl.VersionText(m.NCCL))
 		}
 		at := m.Machine + " " + m.GPU
-		if first, used := users[at]; used && os.Getenv("NCCL_MULTI_RANK_GPU_ENABLE") != "1" {
-			return fmt.Errorf("ranks %d and %d use the same GPU, %s %s: %w: give each rank its own "+
-				"local rank, or its own CUDA_VISIBLE_DEVICES", first, ranks[i], m.Name, m.GPU,
-				driver.ErrUnsupported)
+		if first, used := users[at]; used {
+			if err := canShare(m.NCCL); err != nil {
+				return fmt.Errorf("ranks %d and %d use the same GPU, %s %s: %w", first, ranks[i], m.Name,
+					m.GPU, err)
+			}
 		}
 		users[at] = ranks[i]
+	}
+	return nil
+}
+
+// sharingVariable lets ranks share a GPU if it is 1, from NCCL 2.30 on; NCCL reads it, too.
+const (
+	sharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
+	sharingVersion  = 23000
+)
+
+// sharing reports whether ranks may share a GPU.
+func sharing() bool { return os.Getenv(sharingVariable) == "1" }
+
+// canShare says why ranks with such an NCCL cannot share a GPU.
+func canShare(version int) error {
+	switch {
+	case version < sharingVersion:
+		return fmt.Errorf("%w by NCCL %s (2.30 is the first that lets ranks share one): give each rank "+
+			"its own local rank, or its own CUDA_VISIBLE_DEVICES", driver.ErrUnsupported,
+			nccl.VersionText(version))
+	case !sharing():
+		return fmt.Errorf("%w without %s=1: give each rank its own local rank, or its own "+
+			"CUDA_VISIBLE_DEVICES", driver.ErrUnsupported, sharingVariable)
 	}
 	return nil
 }

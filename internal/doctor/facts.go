@@ -8,6 +8,7 @@ type Facts struct {
 	Driver  Driver  `json:"driver"`
 	GPUs    []GPU   `json:"gpus"`
 	Library Library `json:"nccl"`
+	Sharing Sharing `json:"sharing"`
 	Links   Links   `json:"links"`
 	Limits  Limits  `json:"limits"`
 	Host    Host    `json:"host"`
@@ -49,6 +50,7 @@ func Examine(f *Facts) *Report {
 		{"driver", true, judgeDriver},
 		{"GPUs", true, judgeGPUs},
 		{"NCCL", true, judgeLibrary},
+		{"sharing", true, judgeSharing},
 		{"links", true, judgeLinks},
 		{"limits", false, judgeLimits},
 		{"host", false, judgeHost},

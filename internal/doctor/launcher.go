@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"slices"
+
 	"symmem/internal/rendezvous"
 )
 
@@ -60,8 +62,16 @@ func judgeLauncher(f *Facts, s *Section) {
 		}
 		s.ok("store: %s%s", l.Store, where)
 	}
-	if n := len(f.GPUs); f.nccl() && n > 1 && l.LocalSize > n {
-		s.add(Fail, "start fewer ranks on a machine, or show them more GPUs (CUDA_VISIBLE_DEVICES)",
+	if n := len(f.GPUs); f.nccl() && n > 1 && l.LocalSize > n && !f.shares() {
+		s.add(Fail, "start fewer ranks on a machine, show them more GPUs (CUDA_VISIBLE_DEVICES), or "+
+			"let them share GPUs ("+SharingVariable+"=1, with NCCL 2.30 or newer)",
 			"%d ranks on this machine, but only %d GPUs", l.LocalSize, n)
 	}
+}
+
+// shares reports whether the environment lets ranks share GPUs, and they can.
+func (f *Facts) shares() bool {
+	return f.Sharing.Missing == "" && slices.ContainsFunc(f.Variables, func(v Variable) bool {
+		return v.Name == SharingVariable && v.Value == "1"
+	})
 }

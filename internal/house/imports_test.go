@@ -77,8 +77,8 @@ var forRoot = append([]string{
 var forNCCL = []string{
 	"driver", "driver/host", "driver/nccl/kernels", "internal/control", "internal/relay",
 	"internal/cuda", "internal/message",
-	"internal/nccl", "internal/dl", "internal/handoff", "internal/ranked", "internal/reduce",
-	"internal/scatter", "internal/spin", "internal/sys",
+	"internal/nccl", "internal/dl", "internal/handoff", "internal/mps", "internal/ranked",
+	"internal/reduce", "internal/scatter", "internal/spin", "internal/sys",
 }
 
 const purego = "github.com/ebitengine/purego"

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"symmem/internal/doctor"
+	"symmem/internal/mps/mpstest"
+	"symmem/internal/sys/systest"
+)
+
+// sharingAlone shows a test one GPU that ranks can share, and gives TMPDIR.
+func sharingAlone(t *testing.T) (folder string) {
+	t.Helper()
+	softly(t)
+	t.Setenv("SOFTGPU_DEVICES", "1")
+	t.Setenv("SOFTGPU_NCCL", "23203")
+	folder = t.TempDir()
+	t.Setenv("TMPDIR", folder)
+	return folder
+}
+
+// nothingLeft demands that a daemon was started once and ended, with its folder.
+func nothingLeft(t *testing.T, log, folder string) {
+	t.Helper()
+	if text, err := os.ReadFile(log); string(text) != "start of all\nquit\n" {
+		t.Errorf("the daemon was asked %q, %v", text, err)
+	}
+	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestRanksThatShareAGPUHaveADaemonAsLongAsTheyRun(t *testing.T) {
+	path := command(t) // is compiled elsewhere
+	folder, log := sharingAlone(t), mpstest.Install(t)
+	for name, args := range map[string][]string{
+		"that are well":     {"verify", "--backend=nccl", "--ranks=2", "--rounds=1", "--size=1Ki"},
+		"that fail":         {"launch", "--share-gpus", "-n", "2", "--", "false"},
+		"that do not start": {"launch", "--share-gpus", "-n", "2", "--", folder},
+		"of a trial":        {"doctor", "--backend=nccl", "--ranks=2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer os.Remove(log)
+			cmd := systest.Command(t, systest.Patience, path, args...)
+			said, _ := cmd.CombinedOutput() // the code is what args say
+			if name == "that do not start" {
+				if _, err := os.Stat(log); err == nil {
+					t.Error("a daemon for nobody")
+				}
+				return
+			}
+			nothingLeft(t, log, folder)
+			if !strings.Contains(string(said), "2 ranks share 1 GPU, side by side: results") {
+				t.Errorf("%s", said)
+			}
+		})
+	}
+}
+
+func TestADaemonThatDoesNotStartIsDoneWithout(t *testing.T) {
+	path := command(t)
+	sharingAlone(t)
+	mpstest.Install(t)
+	t.Setenv(mpstest.Broken, "1")
+	cmd := systest.Command(t, systest.Patience, path, "verify", "--backend=nccl", "--ranks=2",
+		"--rounds=1", "--size=1Ki")
+	said, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(said), "in turns (starting the Multi-Process Serv") ||
+		!strings.Contains(string(said), mpstest.Complaint) {
+		t.Errorf("%v\n%s", err, said)
+	}
+}
+
+func TestASignalEndsTheDaemonWithTheRanks(t *testing.T) {
+	path := command(t)
+	folder, log := sharingAlone(t), mpstest.Install(t)
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		t.Run(signal.String(), func(t *testing.T) {
+			defer os.Remove(log)
+			cmd := systest.Command(t, systest.Patience, path, "launch", "--share-gpus", "-n", "2", "--",
+				"sh", "-c", "echo here; exec sleep 1000")
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := out.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Process.Signal(signal); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait() // the code is that of the signal
+			if code := cmd.ProcessState.ExitCode(); code != 128+int(signal) {
+				t.Errorf("exit code %d", code)
+			}
+			nothingLeft(t, log, folder)
+		})
+	}
+}
+
+func TestRanksThatShareGPUsTakeTheirPart(t *testing.T) {
+	for name, test := range map[string]struct {
+		sharing sharing
+		want    []string
+	}{
+		"4 on one": {
+			sharing{ranks: 4, gpus: 1, found: doctor.Sharing{Service: true}},
+			[]string{
+				"CUDA_DEVICE_MAX_CONNECTIONS=16", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25", "HOME=/",
+				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
+			},
+		},
+		"8 on one": {
+			sharing{ranks: 8, gpus: 1, found: doctor.Sharing{Service: true}},
+			[]string{
+				"CUDA_DEVICE_MAX_CONNECTIONS=8", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=12", "HOME=/",
+				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
+			},
+		},
+		"5 on four": {
+			sharing{ranks: 5, gpus: 4, found: doctor.Sharing{Service: true}},
+			[]string{
+				"CUDA_DEVICE_MAX_CONNECTIONS=32", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50", "HOME=/",
+				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
+			},
+		},
+		"without the service, with values of the user's": {
+			sharing{ranks: 2, gpus: 1, given: []string{"NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS="}},
+			[]string{
+				"CUDA_DEVICE_MAX_CONNECTIONS=32", "HOME=/", "NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS=4",
+				"NCCL_MULTI_RANK_GPU_ENABLE=1",
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := test.sharing.environ([]string{
+				"HOME=/", "CUDA_DEVICE_MAX_CONNECTIONS=32", "NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS=",
+			}, nil)
+			slices.Sort(got)
+			if !slices.Equal(got, test.want) {
+				t.Errorf("environment %q, want %q", got, test.want)
+			}
+		})
+	}
+}
