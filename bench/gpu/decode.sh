@@ -5,10 +5,11 @@
 # DECODE has more flags, but no batch sizes.
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
+needs_gpus "times of layers"
 
 if [[ -z ${SYMMEM_TUNING:-} ]]; then
 	out=$(mktemp -d)
-	trap 'rm -rf "$out"' EXIT
+	at_exit rm -rf "$out"
 	expect 0 600 symmem tune --backend "$BACKEND" --ranks "$RANKS" --ops all_reduce \
 		--min 1K --max 16M --output "$out/tuning.json"
 	export SYMMEM_TUNING=$out/tuning.json

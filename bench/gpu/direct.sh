@@ -11,7 +11,7 @@
 out=${OUT:-}
 if [[ -z $out ]]; then
 	out=$(mktemp -d)
-	trap 'rm -rf "$out"' EXIT
+	at_exit rm -rf "$out"
 fi
 mkdir -p "$out"
 
@@ -33,6 +33,10 @@ killed() {
 # bench measures 2 ranks, and all if there are more.
 bench() {
 	local ranks
+	if [[ -n $SHARED ]]; then
+		skip_part "times need a GPU for each rank, and $SHARED"
+		return
+	fi
 	for ranks in 2 "$RANKS"; do
 		expect 0 400 symmem bench collective --backend "$BACKEND" --ranks "$ranks" \
 			--ops all_reduce,all_gather,reduce_scatter --compare --graph -b 1K -e "${SIZES:-64M}" \

@@ -4,6 +4,7 @@
 # the process sees an IMEX channel. If there is none, root makes one and removes it at the end.
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
+needs_gpus "links between GPUs"
 
 channels=/dev/nvidia-caps-imex-channels
 launches=(env NCCL_NET=Socket NCCL_IB_DISABLE=1 "NCCL_SOCKET_IFNAME=${INTERFACE:-lo}" "${spread[@]}")
@@ -13,6 +14,11 @@ without_channel() {
 		"${launches[@]}" env SYMMEM_PATH=direct symmem verify --backend "$BACKEND" --rounds 1
 }
 
+remove_channel() {
+	rm -f "$channels/channel0"
+	rmdir "$channels" 2>/dev/null || true
+}
+
 make_channel() {
 	local major
 	major=$(awk '$2 == "nvidia-caps-imex-channels" { print $1 }' /proc/devices)
@@ -20,7 +26,7 @@ make_channel() {
 		fail "no $channels/channel0, and this is not root on a machine that can have one"
 		finish
 	fi
-	trap 'rm -f "$channels/channel0"; rmdir "$channels" 2>/dev/null' EXIT
+	at_exit remove_channel
 	mkdir -p "$channels"
 	mknod -m 600 "$channels/channel0" c "$major" 0
 }
@@ -48,7 +54,7 @@ SYMMEM_TEST_BACKEND=$BACKEND SYMMEM_PATH=direct expect 0 200 \
 
 # The same kernels over memory that was handed over in the two ways.
 bench=(symmem bench collective --backend "$BACKEND" --ops all_reduce --path direct --graph
-	--sizes 1K,64K,1M,64M --dtype bfloat16)
+	--sizes "1K,64K,1M,64M" --dtype bfloat16)
 expect 0 120 "${bench[@]}" --ranks "$RANKS"
 expect 0 120 "${launches[@]}" "${bench[@]}"
 finish

@@ -4,7 +4,7 @@
 # other rank ended by itself within 7 s. Those that have not are then asked for the stacks of
 # their goroutines, which ends them: the log, of which the part is printed, then says where they hang.
 set -uo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit
 ranks=${RANKS:-4}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

@@ -4,12 +4,13 @@
 # and the JSON go (a folder that goes away).
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
+needs_gpus "times of paths"
 
 bar=${BAR:-0.97}
 out=${OUT:-}
 if [[ -z $out ]]; then
 	out=$(mktemp -d)
-	trap 'rm -rf "$out"' EXIT
+	at_exit rm -rf "$out"
 fi
 ops=all_reduce,all_gather,reduce_scatter
 expect 0 900 symmem tune --backend "$BACKEND" --ranks "$RANKS" --ops "$ops" \

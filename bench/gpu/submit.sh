@@ -3,6 +3,7 @@
 # end a scope with nothing new (50 ns).
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "$0")/machine.sh"
+needs_gpus "times of submissions"
 
 submit=(symmem bench submit --backend "$BACKEND" --ranks "$RANKS")
 expect 0 300 "${submit[@]}" --enforce

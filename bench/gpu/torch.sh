@@ -3,7 +3,9 @@
 # its own, and says PASS or FAIL with figures. A part that fails does not stop the others. Build
 # with torch-build.sh. With 2 GPUs everything takes about seven minutes.
 #
-#   RANKS           how many ranks, a GPU each (4)
+#   RANKS           how many ranks (4)
+#   NCCL            a file of NCCL that PyTorch takes instead of its own: ranks that share a GPU need
+#                   2.30 or newer
 #   PARTS           which parts, of those listed below
 #   PYTHON          the interpreter that has PyTorch (python3)
 #   SYMMEM_SGLANG   a checkout of SGLang, whose own files the part `sglang` runs then
@@ -12,13 +14,15 @@
 here=$(cd "$(dirname "$0")/torch" && pwd)
 python=${PYTHON:-python3}
 export PYTHONPATH="$BUILD/python:$here" PYTHONDONTWRITEBYTECODE=1
-"$python" -c 'import torch; print("# PyTorch", torch.__version__, "NCCL", torch.cuda.nccl.version())'
+run=("$python")
+if [[ -n ${NCCL:-} ]]; then run=(env "LD_PRELOAD=$NCCL" "$python"); fi
+"${run[@]}" -c 'import torch; print("# PyTorch", torch.__version__, "NCCL", torch.cuda.nccl.version())'
 
 # part SECONDS PROGRAM [ARGUMENT]... runs a program on all ranks.
 part() {
 	local seconds=$1 code=0
 	shift
-	bounded "$((seconds + 15))" "$python" "$here/launch.py" "$RANKS" "$seconds" "$@" || code=$?
+	bounded "$((seconds + 15))" "${run[@]}" "$here/launch.py" "$RANKS" "$seconds" "$@" || code=$?
 	((code == 0)) || fail "$*"
 }
 
@@ -31,7 +35,7 @@ together() {
 	for ((i = 1; i <= $#; i++)); do
 		local words
 		read -ra words <<<"${!i}"
-		timeout --kill-after=30 "$((seconds + 15))" "$python" "$here/launch.py" "$RANKS" "$seconds" \
+		timeout --kill-after=30 "$((seconds + 15))" "${run[@]}" "$here/launch.py" "$RANKS" "$seconds" \
 			"$here/${words[0]}" "${words[@]:1}" >"$out/$i" 2>&1 &
 		pids+=($!)
 	done
@@ -50,7 +54,13 @@ run_part() {
 	case $1 in
 	rounds) part 40 -m symmem.verify --backend "$BACKEND" --callsites ;;
 	skew) part 60 -m symmem.verify --backend "$BACKEND" --churn 200 --skew --groups 3 --rounds 1 ;;
-	stock) part 60 "$here/churn.py" stock ;;
+	stock)
+		if [[ -n $SHARED ]]; then
+			skip_part "PyTorch's own pools refuse the NCCL that lets ranks share a GPU"
+		else
+			part 60 "$here/churn.py" stock
+		fi
+		;;
 	churn) part 75 "$here/churn.py" symmem ;;
 	diverge)
 		together 45 "diverge.py segment" "diverge.py tensor" "diverge.py check" "diverge.py size" \
@@ -73,7 +83,7 @@ run_part() {
 		if [[ -n ${SYMMEM_SGLANG:-} ]]; then
 			part 60 "$here/sglang_files.py" "$SYMMEM_SGLANG"
 		else
-			echo "SKIP sglang: SYMMEM_SGLANG names no checkout"
+			skip_part "sglang: SYMMEM_SGLANG names no checkout"
 		fi
 		;;
 	*) fail "no part is named $1" ;;

@@ -1,6 +1,9 @@
 package nccl
 
 import (
+	"cmp"
+	"os"
+	"strconv"
 	"testing"
 
 	"symmem/driver"
@@ -17,6 +20,10 @@ func TestContract(t *testing.T) {
 	})
 }
 
+// ranksVariable is how many ranks tests have that share GPUs, as sharingVariable lets them.
+const ranksVariable = "SYMMEM_TEST_RANKS"
+
+// devices is how many ranks there is room for: one on each GPU, unless they share them.
 func devices(t *testing.T) int {
 	t.Helper()
 	gpus, err := cuda.Load()
@@ -27,5 +34,12 @@ func devices(t *testing.T) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return n
+	if !sharing() {
+		return n
+	}
+	ranks, err := strconv.Atoi(cmp.Or(os.Getenv(ranksVariable), "0"))
+	if err != nil {
+		t.Fatalf("%s: %v", ranksVariable, err)
+	}
+	return max(n, ranks)
 }

@@ -20,7 +20,8 @@ import symmem
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 # Where NCCL_MULTI_RANK_GPU_ENABLE is 1 ranks may share a GPU.
-DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+GPUS = torch.cuda.device_count()
+DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % GPUS)
 SUM = SIZE * (SIZE + 1) / 2
 MIB = 1 << 20
 
@@ -43,6 +44,13 @@ def distributed() -> None:
     wait = timedelta(seconds=30)
     dist.init_process_group("nccl", device_id=DEVICE, timeout=wait)
     _control = dist.new_group(backend="gloo", timeout=wait)
+
+
+def needs_gpus(what: str) -> None:
+    """End a program of times, which mean nothing where ranks share GPUs."""
+    if int(os.environ["LOCAL_WORLD_SIZE"]) > GPUS:
+        say(f"SKIP, not supported here: {what} need a GPU for each of {SIZE} ranks, not {GPUS}")
+        sys.exit(0)
 
 
 def say(*words: object) -> None:

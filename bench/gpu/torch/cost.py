@@ -135,6 +135,7 @@ def timed_stock() -> float:
 
 
 if __name__ == "__main__":
+    common.needs_gpus("times of calls")
     common.start()
     for part in (scopes, questions, windows):
         attempt(part.__name__, part)

@@ -78,6 +78,7 @@ def batches() -> None:
 
 
 if __name__ == "__main__":
+    common.needs_gpus("times of a layer")
     common.start(reserve=64 << 20)
     symmem.reserve(1 << 30, stream=common.capture_stream())
     attempt("decode layer", batches)

@@ -132,6 +132,7 @@ def run() -> None:
 
 
 if __name__ == "__main__":
+    common.needs_gpus("times of a model")
     common.start(reserve=256 << 20)
     symmem.reserve(1 << 30, stream=common.capture_stream())
     attempt("transformer", run)

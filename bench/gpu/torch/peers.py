@@ -155,6 +155,7 @@ def table(kind: type[AllReduce] | type[AllGather]) -> None:
 
 
 if __name__ == "__main__":
+    common.needs_gpus("times of collectives")
     common.start(reserve=512 << 20)
     for kind in (AllReduce, AllGather, ReduceScatter):
         attempt(kind.name, lambda kind=kind: table(kind))
