@@ -58,19 +58,35 @@ func (g *Group) Explain(
 		return Explanation{}, fmt.Errorf("explaining %v: %w", op, err)
 	}
 	call, why := g.route(&r)
-	_, _, missing := g.places(&call)
-	e := Explanation{Operation: op.String(), Path: call.Path.String(), Why: why.String()}
-	if g.rt.capturing() || op.PointToPoint() || op == OpAllToAllV {
-		return e, nil
-	}
-	e.Registers = g.wouldRegister(send.pool) || g.wouldRegister(recv.pool)
-	if missing != "" && count > 0 && g.serves(send.pool) && g.serves(recv.pool) {
-		call.SendWindow, call.RecvWindow = windowToBe{}, windowToBe{}
-		path, why := g.prefer(r.choice, &call, true,
-			"both buffers are of pools that the group can register")
-		e.Path, e.Why = path.String(), why.String()
+	e := g.explanation(&r, &call, why)
+	if c, ok := g.comm.(driver.Remarker); ok {
+		if text := c.Remark(&call); text != "" {
+			e.Why += "; " + text
+		}
 	}
 	return e, nil
+}
+
+// explanation is that of a call whose path is chosen, or, where its memory would be registered
+// first, is chosen here.
+func (g *Group) explanation(r *request, call *driver.Call, why reason) Explanation {
+	_, _, missing := g.places(call)
+	e := Explanation{
+		Operation: call.Operation.String(), Path: call.Path.String(), Why: why.String(),
+	}
+	op, send, recv := call.Operation, r.send, r.recv
+	if g.rt.capturing() || op.PointToPoint() || op == OpAllToAllV {
+		return e
+	}
+	e.Registers = g.wouldRegister(send.pool) || g.wouldRegister(recv.pool)
+	if missing != "" && call.Count > 0 && g.serves(send.pool) && g.serves(recv.pool) {
+		call.SendWindow, call.RecvWindow = windowToBe{}, windowToBe{}
+		path, why := g.prefer(r.choice, call, true,
+			"both buffers are of pools that the group can register")
+		call.Path = path
+		e.Path, e.Why = path.String(), why.String()
+	}
+	return e
 }
 
 // windowToBe stands for a window that a call would have once its memory is registered.

@@ -70,6 +70,12 @@ const (
 	Lanes
 )
 
+// Remarker is a Communicator that knows more of a call than its path.
+type Remarker interface {
+	// Remark says in words what is worth knowing of how a call runs on its path, or nothing.
+	Remark(call *Call) string
+}
+
 // Communicator joins the ranks of a group. States: open, then failed (after the first fault; it
 // only answers on LaneFault), then closed. Faults are final: a new group is the way on.
 //

@@ -34,7 +34,9 @@ type Device struct {
 	// holds it for arenas alone. Both are guarded by mu once others have the device.
 	retained, ended bool
 	info            driver.Info
-	prop            cuda.AllocationProp
+	// major is the GPU's compute capability.
+	major int
+	prop  cuda.AllocationProp
 	// noFabric says why prop asks for no fabric handles; empty if it does.
 	noFabric string
 	// reach lists the GPUs that get access to this one's memory: itself and its peers.
@@ -112,6 +114,9 @@ func (d *Device) choose() error {
 func (d *Device) describe() error {
 	name, err := d.gpu.Name()
 	if err != nil {
+		return err
+	}
+	if d.major, _, err = d.gpu.ComputeCapability(); err != nil {
 		return err
 	}
 	if d.prop, err = d.properties(); err != nil {

@@ -24,10 +24,17 @@ type guest struct {
 	stuck      error
 }
 
-// AdoptCommunicator makes a guest of a communicator of this device.
+// AdoptCommunicator makes a guest of a communicator of this device. Calls on it are not made here,
+// so nothing can go before them that they need (nccl.EarlyStart).
 func (d *Device) AdoptCommunicator(handle uintptr) (driver.Guest, error) {
 	if handle == 0 {
 		return nil, errors.New("adopting a communicator: its handle is 0")
+	}
+	if d.startsEarly() {
+		_, text := d.nccl.Version()
+		return nil, fmt.Errorf("adopting a communicator: kernels over windows of NCCL %s: %w: they may "+
+			"read what the kernel ahead of them has not yet written; right from NCCL %s on", text,
+			driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.Below))
 	}
 	g := &guest{device: d, handle: nccl.Comm(handle)}
 	err := d.do(func() error { return g.introduce() })

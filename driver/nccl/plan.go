@@ -22,6 +22,10 @@ type plan struct {
 	count int64
 	// ready is NCCL's call, if it is a single one.
 	ready nccl.Call
+	// guard is memory that is filled before NCCL's call (guarded), so that this begins when all that
+	// is ahead of it has ended; 0 for calls that begin so by themselves (nccl.EarlyStart).
+	guard   uintptr
+	guarded nccl.Call
 	// kernel is our own (the first of two for a norm), or nil for NCCL's.
 	kernel *kernel
 }
@@ -52,7 +56,11 @@ func (c *communicator) Prepare(call driver.Call) (driver.Plan, error) {
 			call.DataType, err)
 	}
 	p.dataType, p.reduceOp = dataTypes[call.DataType], reduceOps[call.ReduceOp]
-	if p.single() && !p.nothing() {
+	switch {
+	case !p.single() || p.nothing():
+	case p.guard != 0:
+		p.guarded = p.collective()
+	default:
 		p.ready = p.collective()
 	}
 	return p, nil
@@ -102,11 +110,20 @@ func (p *plan) resolve() error {
 		}
 		if p.c.Windowed(&p.Call) == nil {
 			p.send, p.recv = p.Send, p.Recv
-			return nil
+			return p.putGuard()
 		}
 	}
 	p.send, p.recv = p.c.device.aliasOf(p.Send), p.c.device.aliasOf(p.Recv)
 	return nil
+}
+
+// putGuard has a fill go before a call over windows, if NCCL's kernels do not wait for what is
+// ahead of them.
+func (p *plan) putGuard() (err error) {
+	if p.c.device.startsEarly() && p.single() {
+		p.guard, err = p.c.device.scratch.address(p.c.device)
+	}
+	return err
 }
 
 // resolveBarrier makes a barrier a sum over a byte of each rank.
@@ -161,6 +178,8 @@ func (p *plan) run(s *stream, gpu *cuda.Driver) error {
 	switch {
 	case p.ready.Prepared():
 		return p.ready.On(s.handle)
+	case p.guard != 0:
+		return errors.Join(gpu.MemsetD8Async(p.guard, 0, 1, s.handle), p.guarded.On(s.handle))
 	case p.kernel != nil:
 		return p.c.launchKernel(p, s, gpu)
 	case p.Splits != nil:

@@ -4,21 +4,13 @@ import (
 	"fmt"
 
 	"symmem/driver"
+	"symmem/driver/nccl/kernels"
+	"symmem/internal/nccl"
 )
 
-// NCCL versions at which window kernels change (2.27.3 is the first that has windows).
-const (
-	// noGroupsOfMachines is the first version that tells of communicators without support by a NULL
-	// window; before, ranks of several machines got windows that no kernel used.
-	noGroupsOfMachines = 22902
-	// averaging is the first version with window kernels for ReduceScatter with avg.
-	averaging = 23003
-	// shifting is the first version whose window kernels load elements of less than 4 bytes from
-	// addresses that are not multiples of 4 without spoiling every fourth byte or element: from
-	// 2.27.3 to 2.29.7 sums and gathers of such buffers are wrong, with result 0. Its function
-	// loadPack shifts the last word of a pack by what lies behind the pack.
-	shifting = 23003
-)
+// averaging is the first version of NCCL with window kernels for ReduceScatter with avg. 2.27.3 is
+// the first that has windows; nccl.Defects has what is wrong with them.
+const averaging = 23003
 
 // support knows which calls NCCL has window kernels for. It depends on NCCL's version and the
 // group alone, so all ranks know the same.
@@ -34,12 +26,13 @@ type support struct {
 func newSupport(c *communicator) support {
 	code, text := c.device.nccl.Version()
 	s := support{
-		average: code >= averaging, shift: code >= shifting, rank: c.cfg.Rank,
+		average: code >= averaging, shift: !nccl.ShiftedLoads.In(code, c.device.major),
+		rank: c.cfg.Rank,
 	}
 	switch m := machines(c.members); {
 	case !c.device.nccl.Windows():
 		s.none = fmt.Sprintf("NCCL %s has no windows: 2.27.3 is the first that has", text)
-	case m > 1 && code < noGroupsOfMachines:
+	case m > 1 && nccl.MachinesWithoutWindows.In(code, c.device.major):
 		s.none = fmt.Sprintf("the ranks are on %d machines, and NCCL %s has window kernels on one "+
 			"machine only", m, text)
 	case len(c.cfg.Ranks) == 1:
@@ -84,7 +77,7 @@ func (s *support) lacks(call *driver.Call) string {
 	default:
 		return fmt.Sprintf("NCCL has no window kernel for %v of %v", call.Operation, call.DataType)
 	}
-	// AllReduce with avg passes NCCL's own test in 2.30.3 to 2.30.7 and then finds no kernel.
+	// AllReduce with avg has no kernel anywhere (nccl.AverageWithoutKernel).
 	averages := s.average && call.Operation == driver.ReduceScatter
 	if call.ReduceOp != driver.Sum && !(call.ReduceOp == driver.Avg && averages) {
 		return fmt.Sprintf("NCCL has no window kernel for %v with %v", call.Operation, call.ReduceOp)
@@ -110,4 +103,40 @@ func (s *support) misaligned(call *driver.Call) bool {
 		return call.Send%wordBytes != 0 || part%wordBytes != 0
 	}
 	return call.Send%wordBytes != 0
+}
+
+// startsEarly reports whether NCCL's window kernels may begin before the work ahead of them has
+// ended (nccl.EarlyStart).
+func (d *Device) startsEarly() bool {
+	code, _ := d.nccl.Version()
+	return nccl.EarlyStart.In(code, d.major)
+}
+
+// Remark says what is worth knowing of a call beyond its path, or nothing.
+func (c *communicator) Remark(call *driver.Call) string {
+	switch {
+	case call.Path == driver.PathWindow && c.device.startsEarly() && c.Windowed(call) == nil:
+		_, text := c.device.nccl.Version()
+		return fmt.Sprintf("a small fill goes before it, since kernels over windows of NCCL %s may "+
+			"begin too early (right from %s on)", text, nccl.VersionText(nccl.EarlyStart.Below))
+	case call.Path == driver.PathDirect && c.lieApart(call):
+		return "input and output lie differently modulo 16 bytes, so it moves elements one by one, " +
+			"which is slow"
+	}
+	return ""
+}
+
+// packBytes is what kernels over buffers move at once, where input and output lie alike in it.
+const packBytes = 16
+
+// lieApart reports whether a kernel over buffers finds no packs that lie alike, on this rank or on
+// another.
+func (c *communicator) lieApart(call *driver.Call) bool {
+	launch, err := kernels.Choose(c.request(call))
+	if err != nil || !launch.Bulk {
+		return false
+	}
+	part := uintptr(call.Count * int64(call.DataType.Size()))
+	parts := call.Operation == driver.AllGather || call.Operation == driver.ReduceScatter
+	return (call.Send-call.Recv)%packBytes != 0 || parts && part%packBytes != 0
 }

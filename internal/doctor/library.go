@@ -34,32 +34,6 @@ func LookAtLibrary(path string) Library {
 	}
 }
 
-// defect is a known fault of NCCL versions from one up to, but not with, another.
-type defect struct {
-	from, below int
-	text        string
-}
-
-// defects are those that matter for windows and that symmem works around. Facts are from the
-// sources of the versions, and from tests on GPUs.
-var defects = []defect{
-	{
-		from: 22703, below: 23003,
-		text: "known defect: kernels over windows give wrong results for inputs that are not " +
-			"aligned to 4 bytes, of types of 1 and 2 bytes (right from 2.30.3 on); symmem takes " +
-			"the plain path for them",
-	},
-	{
-		from: 23003, below: 23008,
-		text: "known defect: AllReduce with avg finds no kernel over windows (2.30.3 to 2.30.7); " +
-			"symmem takes the plain path for it",
-	},
-	{
-		from: 22703, below: 22800,
-		text: "every rank of a communicator logs the kernels that it takes; from 2.28 on rank 0 does",
-	},
-}
-
 func judgeLibrary(f *Facts, s *Section) {
 	l := &f.Library
 	if f.Asked == "auto" && len(f.GPUs) == 0 {
@@ -82,21 +56,16 @@ func judgeLibrary(f *Facts, s *Section) {
 		return
 	}
 	s.ok("it can register windows")
-	for _, d := range defects {
-		if l.Version >= d.from && l.Version < d.below {
-			s.ok("%s", d.text)
+	major := 0
+	for i := range f.GPUs {
+		major = max(major, f.GPUs[i].Major)
+	}
+	for _, d := range nccl.Defects {
+		if d.In(l.Version, major) {
+			s.ok("known defect (%s): %s; %s", d.Versions(), d.What, d.Instead)
 		}
 	}
-	l.judgeAbort(s)
-}
-
-// leaking is the first version whose abort gives back the memory of windows, 2.29.7.
-const leaking = 22907
-
-// judgeAbort looks at what is left of windows after a fault.
-func (l *Library) judgeAbort(s *Section) {
-	if l.Version < leaking {
-		s.ok("known defect: after a fault that ends kernels, the memory of their windows stays until " +
-			"the process ends (right from 2.29.7 on)")
+	if l.Version < 22800 {
+		s.ok("every rank of a communicator logs the kernels that it takes; from 2.28 on rank 0 does")
 	}
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import common
 import torch
 import torch.distributed as dist
@@ -65,6 +67,9 @@ def destroyed() -> None:
 
 
 if __name__ == "__main__":
+    if not common.attachable():
+        common.say("SKIP, not supported here: attach needs NCCL 2.30.7 or newer")
+        sys.exit(0)
     common.log_kernels()
     common.start()
     for part in (world, later, several, destroyed):

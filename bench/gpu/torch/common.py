@@ -53,6 +53,15 @@ def needs_gpus(what: str) -> None:
         sys.exit(0)
 
 
+def attachable() -> bool:
+    """Tell whether NCCL's kernels over windows wait for what is ahead of them.
+
+    Where they do not, symmem refuses to attach (docs/nccl-defects.md).
+    """
+    early = (2, 28, 3) <= torch.cuda.nccl.version() < (2, 30, 7)
+    return not early or torch.cuda.get_device_capability(DEVICE)[0] < 9
+
+
 def say(*words: object) -> None:
     """Print on rank 0."""
     if RANK == 0:

@@ -1,0 +1,146 @@
+package nccl
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/nccl"
+	"symmem/internal/sys/systest"
+)
+
+// guarding are versions of NCCL, and whether a fill goes before their kernels over windows.
+var guarding = map[string]bool{
+	"22703": false, "22802": false, "22803": true, "22809": true, "23006": true, "23007": false,
+	"23203": false,
+}
+
+// filled is what the test below says of calls before which a fill goes.
+const filled = "a fill goes before calls over windows"
+
+// TestAFillGoesBeforeKernelsThatStartEarly runs the test below with other versions of NCCL.
+func TestAFillGoesBeforeKernelsThatStartEarly(t *testing.T) {
+	if !soft(t) {
+		t.Skip("GPUs have one version of NCCL; TestKernelsOverWindowsWaitForWhatIsAhead is about it")
+	}
+	for version, guards := range guarding {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			c := systest.Command(t, systest.Patience, os.Args[0], "-test.v",
+				"-test.run=^TestKernelsOverWindowsWaitForWhatIsAhead$")
+			c.Env = append(os.Environ(), "SOFTGPU_NCCL="+version)
+			said, err := c.CombinedOutput()
+			if err != nil || strings.Contains(string(said), filled) != guards {
+				t.Errorf("a fill goes first: want %v: %v\n%s", guards, err, said)
+			}
+		})
+	}
+}
+
+func TestKernelsOverWindowsWaitForWhatIsAhead(t *testing.T) {
+	w := newTeam(t, 2, 10*time.Second)
+	w.play(0, 1)
+	early := w.mates[0].device.startsEarly()
+	if early {
+		t.Log(filled)
+	}
+	w.must(func(m *mate) error {
+		s, err := m.grow(1 << 20)
+		if err == nil {
+			err = m.group.(driver.LazyWindows).UseWindows(t.Context())
+		}
+		if err == nil {
+			err = m.register(w, s, 0)
+		}
+		if err != nil {
+			return err
+		}
+		call := driver.Call{
+			Operation: driver.AllReduce, DataType: driver.Float32, Count: 1 << 10,
+			Send: s.segment.Address(), Recv: s.segment.Address(), SendWindow: s.window,
+			RecvWindow: s.window, Path: driver.PathWindow,
+		}
+		return m.guards(w, call, early)
+	})
+}
+
+// guards launches a call on the window and on the plain path, and demands a fill before the first
+// alone, if at all.
+func (m *mate) guards(w *team, call driver.Call, early bool) error {
+	for _, path := range []driver.Path{driver.PathWindow, driver.PathPlain} {
+		call.Path = path
+		made, err := m.group.Prepare(call)
+		if err != nil {
+			return err
+		}
+		p, want := made.(*plan), early && path == driver.PathWindow
+		if (p.guard != 0) != want || p.ready.Prepared() == want || p.guarded.Prepared() != want {
+			w.t.Errorf("%v path: a fill is to go before it: %v, and does: %+v", path, want, p)
+		}
+		remark := m.group.(driver.Remarker).Remark(&call)
+		if strings.Contains(remark, "a small fill goes before it") != want {
+			w.t.Errorf("%v path: remark %q", path, remark)
+		}
+		if err := m.group.Launch(m.stream, p); err != nil {
+			return err
+		}
+	}
+	return m.stream.Synchronize(w.t.Context())
+}
+
+func TestACommunicatorWhoseKernelsStartEarlyIsNotAdopted(t *testing.T) {
+	w := newTeam(t, 1, 10*time.Second)
+	m := w.mates[0]
+	if !m.device.startsEarly() {
+		t.Skip("NCCL of this machine has kernels over windows that wait")
+	}
+	if _, err := m.device.AdoptCommunicator(1); !errors.Is(err, driver.ErrUnsupported) ||
+		!strings.Contains(err.Error(), nccl.VersionText(nccl.EarlyStart.Below)) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestBuffersThatLieApartAreRemarked is about large symmetric buffers on the direct path.
+func TestBuffersThatLieApartAreRemarked(t *testing.T) {
+	w := newTeam(t, 2, 10*time.Second)
+	w.play(0, 1)
+	needDirect(t, w.mates[0].group)
+	w.must(func(m *mate) error {
+		s, err := m.grow(96 << 20)
+		if err == nil {
+			err = m.register(w, s, 0)
+		}
+		if err != nil {
+			return err
+		}
+		at := s.segment.Address()
+		for _, test := range []struct {
+			operation driver.Operation
+			count     int64
+			apart     uintptr
+			want      bool
+		}{
+			{driver.AllReduce, 8 << 20, 0, false},
+			{driver.AllReduce, 8 << 20, 16, false},
+			{driver.AllReduce, 8 << 20, 4, true},
+			{driver.AllReduce, 1 << 10, 4, false}, // goes in lines
+			{driver.ReduceScatter, 4<<20 + 1, 0, true},
+			{driver.ReduceScatter, 4 << 20, 0, false},
+		} {
+			call := driver.Call{
+				Operation: test.operation, DataType: driver.Float32, Count: test.count,
+				Send: at, Recv: at + 48<<20 + test.apart, SendWindow: s.window, RecvWindow: s.window,
+				Path: driver.PathDirect,
+			}
+			remark := m.group.(driver.Remarker).Remark(&call)
+			if strings.Contains(remark, "lie differently modulo 16 bytes") != test.want {
+				t.Errorf("%v of %d, %d bytes apart: remark %q", test.operation, test.count, test.apart,
+					remark)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,80 @@
+package nccl
+
+import "fmt"
+
+// Defect is a known fault of some versions of NCCL.
+type Defect struct {
+	// From is the first version that has it, Below the first that has it no more.
+	From, Below int
+	// Major is the least compute capability on which it shows; 0 is any.
+	Major int
+	// What goes wrong, and Instead what symmem does about it.
+	What, Instead string
+	// Source says where that is known from.
+	Source string
+}
+
+// The known defects that matter to symmem.
+var (
+	// ShiftedLoads: the function loadPack shifts the last word of a pack by what lies behind the
+	// pack, so that every fourth byte or element is spoiled.
+	ShiftedLoads = &Defect{
+		From: 22703, Below: 23003,
+		What: "kernels over windows give wrong results for inputs that are not aligned to 4 bytes, of " +
+			"types of 1 and 2 bytes",
+		Instead: "symmem takes the plain path for them",
+		Source:  "the contract suite on 4 H200, and loadPack in the sources",
+	}
+	// MachinesWithoutWindows: a communicator of several machines gets windows that no kernel uses.
+	MachinesWithoutWindows = &Defect{
+		From: 22703, Below: 22902,
+		What:    "ranks of several machines get windows that no kernel uses",
+		Instead: "symmem takes the plain path between machines",
+		Source:  "the sources; later versions answer with a NULL window",
+	}
+	// AverageWithoutKernel: the test whether there is a kernel and the search for it differ.
+	AverageWithoutKernel = &Defect{
+		From: 23003, Below: 23008,
+		What:    "AllReduce with avg finds no kernel over windows",
+		Instead: "symmem takes the plain path for it, in all versions",
+		Source:  "the sources of 2.30.3 to 2.30.7",
+	}
+	// EarlyStart: kernels over windows are launched with programmatic stream serialization, and do
+	// not wait for what is before them in the stream (griddepcontrol.wait). Behind a kernel that lets
+	// them begin before its end they read what is not yet written. From outside a stream does not
+	// show whether such a kernel is the last one there.
+	EarlyStart = &Defect{
+		From: 22803, Below: 23007, Major: 9,
+		What: "kernels over windows may begin before the kernel ahead of them in the stream has ended, " +
+			"if that lets them (programmatic dependent launch), and read what it has not yet written",
+		Instead: "symmem puts a small fill between, which ends that, and makes no windows for " +
+			"communicators of other libraries",
+		Source: "sglang #37768; the wait is in 2.27.7, and in 2.30.7 again",
+	}
+	// KeptByAbort: the memory of windows is not given back.
+	KeptByAbort = &Defect{
+		Below: 22907,
+		What: "after a fault that ends kernels, the memory of their windows stays until the process " +
+			"ends",
+		Instead: "symmem deregisters windows first where nothing runs any more",
+		Source:  "the sources, and tests on 4 H200",
+	}
+)
+
+// Defects are all that are known, in the order of what they cost.
+var Defects = []*Defect{
+	EarlyStart, ShiftedLoads, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
+}
+
+// In reports whether a version has the defect on GPUs of a major compute capability.
+func (d *Defect) In(version, major int) bool {
+	return version >= d.From && version < d.Below && major >= d.Major
+}
+
+// Versions says in words which versions have it.
+func (d *Defect) Versions() string {
+	if d.From == 0 {
+		return "right from " + VersionText(d.Below) + " on"
+	}
+	return fmt.Sprintf("since %s, right from %s on", VersionText(d.From), VersionText(d.Below))
+}

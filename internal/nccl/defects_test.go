@@ -1,0 +1,61 @@
+package nccl
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestDefectsHaveTheirVersionsAndGPUs(t *testing.T) {
+	for _, test := range []struct {
+		defect         *Defect
+		version, major int
+		want           bool
+	}{
+		{EarlyStart, 22802, 9, false},
+		{EarlyStart, 22803, 9, true},
+		{EarlyStart, 22803, 8, false},
+		{EarlyStart, 23006, 10, true},
+		{EarlyStart, 23007, 9, false},
+		{ShiftedLoads, 22907, 8, true},
+		{ShiftedLoads, 23003, 9, false},
+		{AverageWithoutKernel, 23007, 9, true},
+		{AverageWithoutKernel, 23008, 9, false},
+		{KeptByAbort, 22703, 8, true},
+		{KeptByAbort, 22907, 9, false},
+	} {
+		if test.defect.In(test.version, test.major) != test.want {
+			t.Errorf("%q in %d on %d: want %v", test.defect.What, test.version, test.major, test.want)
+		}
+	}
+}
+
+// TestThePageOfDefectsIsThatOfTheTable compares docs/nccl-defects.md with the table.
+func TestThePageOfDefectsIsThatOfTheTable(t *testing.T) {
+	text, err := os.ReadFile("../../docs/nccl-defects.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "| ") {
+			rows++
+		}
+	}
+	if want := len(Defects) + 1; rows != want {
+		t.Errorf("the page has %d lines in its table, and %d are due", rows, want)
+	}
+	for _, d := range Defects {
+		gpus := "all"
+		if d.Major > 0 {
+			gpus = fmt.Sprintf("%d.0 and later", d.Major)
+		}
+		row := "| " + strings.Join([]string{
+			d.Versions(), gpus, d.What, d.Instead, d.Source,
+		}, " | ") + " |\n"
+		if !strings.Contains(string(text), row) {
+			t.Errorf("the page lacks\n%s", row)
+		}
+	}
+}
