@@ -9,7 +9,6 @@ import (
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 	"symmem/internal/cuda"
-	"symmem/internal/dl"
 )
 
 // direct runs collectives of a group by kernels of our own (package kernels).
@@ -86,10 +85,13 @@ func (p *plan) prepareDirect() error {
 	if err != nil {
 		return err
 	}
+	at, report, err := c.direct.exchange.places()
+	if err != nil {
+		return err
+	}
 	a := kernels.Arguments{
 		Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Digest: p.Digest, Send: p.Send, Recv: p.Recv,
-		Exchange: c.direct.exchange.at, Timeout: c.device.cfg.Timeout + belated,
-		Report: dl.AddressOf(c.direct.exchange.report),
+		Exchange: at, Timeout: c.device.cfg.Timeout + belated, Report: report,
 	}
 	if launch.Bulk {
 		p.SendWindow.(*window).locate(p.Send, &a.SendAt)
@@ -101,7 +103,7 @@ func (p *plan) prepareDirect() error {
 	}
 	var then string
 	if p.Norm != nil {
-		k.then, then = p.rest(k.overlaps)
+		k.then, then = p.rest(k.overlaps, at[c.cfg.Rank])
 	}
 	p.kernel = k
 	return c.device.do(func() error {
@@ -115,13 +117,12 @@ func (p *plan) prepareDirect() error {
 
 // rest is what a norm has to do after the all-reduce, whose output it works on, and the name of the
 // kernel that does it. It writes nothing if the all-reduce has failed.
-func (p *plan) rest(overlaps bool) (k *kernel, name string) {
-	x, rank := &p.c.direct.exchange, p.c.cfg.Rank
+func (p *plan) rest(overlaps bool, exchange uintptr) (k *kernel, name string) {
 	l := kernels.Local{
-		Norm: *p.Norm, Send: p.Recv, Recv: p.Recv, Fault: x.at[rank] + kernels.FaultOffset,
+		Norm: *p.Norm, Send: p.Recv, Recv: p.Recv, Fault: exchange + kernels.FaultOffset,
 	}
 	blocks, threads := l.Grid()
-	overlaps = overlaps && l.Overlaps(x.multiprocessors)
+	overlaps = overlaps && l.Overlaps(p.c.direct.exchange.multiprocessors)
 	return &kernel{
 		grid: cuda.Dim{X: uint32(blocks)}, block: cuda.Dim{X: uint32(threads)}, params: l.Params(),
 		overlaps: overlaps,

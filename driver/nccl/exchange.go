@@ -10,6 +10,7 @@ import (
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 	"symmem/internal/cuda"
+	"symmem/internal/dl"
 	"symmem/internal/handoff"
 	"symmem/internal/ranked"
 )
@@ -17,7 +18,9 @@ import (
 // exchange is the memory of a group that the ranks' kernels write to each other, as this rank
 // has it mapped, and where its kernels report faults.
 type exchange struct {
-	at [kernels.MaxRanks]uintptr // by group rank
+	// at is by group rank. It is written before the group is used, and when that has ended, guarded
+	// by mu.
+	at [kernels.MaxRanks]uintptr
 	// multiprocessors is how many the GPU of every rank has at least.
 	multiprocessors int
 
@@ -36,6 +39,17 @@ func (x *exchange) reported() (kernels.Report, bool) {
 		return x.report.Read()
 	}
 	return x.last.Read()
+}
+
+// places are where kernels find the memory of all ranks, and where they report. A group that has
+// ended has none.
+func (x *exchange) places() (at [kernels.MaxRanks]uintptr, report uintptr, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.report == nil {
+		return at, 0, driver.ErrClosed
+	}
+	return x.at, dl.AddressOf(x.report), nil
 }
 
 // equipment is what a rank tells the others before a group gets its exchange memory.
@@ -200,9 +214,9 @@ func (x *exchange) close(d *Device) error {
 		}
 		return errors.Join(errs...)
 	})
-	x.at = [kernels.MaxRanks]uintptr{}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.at = [kernels.MaxRanks]uintptr{}
 	if x.report != nil {
 		x.last, _ = x.report.Read()
 		d.reports.put(x.report)

@@ -1,0 +1,47 @@
+package nccl
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"symmem/driver"
+)
+
+// TestAPlanIsMadeWhileItsGroupEnds prepares calls of the direct path while the group is torn down,
+// which gives back what kernels report to. The race detector has the last word.
+func TestAPlanIsMadeWhileItsGroupEnds(t *testing.T) {
+	w := newTeam(t, 2, 10*time.Second)
+	w.play(0, 1)
+	needDirect(t, w.mates[0].group)
+	m := w.mates[0]
+	s, err := m.grow(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := driver.Call{
+		Operation: driver.AllReduce, DataType: driver.Float32, Count: 64, Path: driver.PathDirect,
+		Send: s.segment.Address(), Recv: s.segment.Address(),
+	}
+	group, ended := m.group, make(chan struct{})
+	var preparing sync.WaitGroup
+	preparing.Go(func() {
+		for {
+			if _, err := group.Prepare(call); err != nil && !errors.Is(err, driver.ErrClosed) {
+				t.Error(err)
+			}
+			select {
+			case <-ended:
+				return
+			default:
+			}
+		}
+	})
+	w.must(func(m *mate) error { return m.leave() })
+	close(ended)
+	preparing.Wait()
+	if _, err := group.Prepare(call); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("a plan of a group that has ended: %v", err)
+	}
+}
