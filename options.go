@@ -164,14 +164,6 @@ func (o *Options) choosePath() (err error) {
 	return nil
 }
 
-// ordinal is the number of the device to open.
-func (o Options) ordinal() int {
-	if o.Device > 0 {
-		return o.Device - 1
-	}
-	return o.LocalRank
-}
-
 // bound gives a context without a deadline the one of the options.
 func (o Options) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {

@@ -22,6 +22,9 @@ type Config struct {
 	Rank, Size int
 	// LocalRank is this rank's number among those of its machine.
 	LocalRank int
+	// Device is the ordinal of the device to open among those that the process sees, plus 1; 0
+	// leaves it to LocalRank.
+	Device int
 	// Store is shared by all ranks. It is used to get to know each other, never on a hot path.
 	Store Store
 	// Timeout bounds every wait for a peer that has no deadline of its own. It is positive.

@@ -93,13 +93,20 @@ func (d *Device) choose() error {
 	if err != nil {
 		return err
 	}
-	ordinal := d.cfg.LocalRank
-	if n == 1 {
-		// Launchers often show each rank its own GPU alone.
-		ordinal = 0
+	ordinal := d.cfg.Device - 1
+	if ordinal < 0 {
+		ordinal = d.cfg.LocalRank
+		switch {
+		case n == 1:
+			// Launchers often show each rank its own GPU alone.
+			ordinal = 0
+		case sharing() && n > 0:
+			ordinal %= n
+		}
 	}
-	if sharing() && n > 0 {
-		ordinal %= n
+	if ordinal >= n && d.cfg.Device > 0 {
+		return fmt.Errorf("device %d: %w: the process sees %d GPUs (CUDA_VISIBLE_DEVICES)", ordinal,
+			driver.ErrUnsupported, n)
 	}
 	if ordinal >= n {
 		return fmt.Errorf("local rank %d: %w: the process sees %d GPUs; start fewer ranks on this "+
