@@ -360,13 +360,14 @@ def trim(keep: int = 0, group: GroupLike = None) -> None:
 def is_symmetric(tensor: torch.Tensor, group: GroupLike = None) -> bool:
     """Tell whether a tensor lies in a window of the group. It asks nobody and makes no call."""
     table = (group if group.__class__ is Group else _call.find(group)).windows
-    if table.words[1] != table.seen:  # Word.WINDOWS
-        table.refresh()
+    seen, starts, ends = table.copy
+    if table.words[1] != seen:  # Word.WINDOWS
+        _, starts, ends = table.refresh()
     address = tensor.data_ptr()
-    i = bisect_right(table.starts, address)
+    i = bisect_right(starts, address)
     # What PyTorch's allocator hands out never crosses the end of a window, so the bytes of a tensor
     # with gaps between its elements may be counted without the gaps.
-    return i > 0 and address + tensor.nbytes <= table.ends[i - 1]
+    return i > 0 and address + tensor.nbytes <= ends[i - 1]
 
 
 # ---- Order and paths -------------------------------------------------------------------------

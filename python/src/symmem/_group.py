@@ -38,25 +38,29 @@ class NotAMemberError(errors.InvalidError):
 
 
 class WindowTable:
-    """The windows of a group, copied, so that asking costs no call while they stand."""
+    """The windows of a group, copied, so that asking costs no call while they stand.
 
-    __slots__ = ("_handle", "_library", "ends", "seen", "starts", "words")
+    Attributes:
+        words: those of the library.
+        copy: the value of `Word.WINDOWS` that the copy is of, and where windows begin and end, in
+            the order of addresses. It is replaced as a whole: other threads read it meanwhile.
+    """
+
+    __slots__ = ("_handle", "_library", "copy", "words")
 
     def __init__(self, library: Library, handle: int):
         self._library = library
         self._handle = handle
         self.words = library.words
-        self.seen = NEVER_SEEN
-        self.starts: list[int] = []
-        self.ends: list[int] = []
+        self.copy: tuple[int, list[int], list[int]] = (NEVER_SEEN, [], [])
 
-    def refresh(self) -> None:
+    def refresh(self) -> tuple[int, list[int], list[int]]:
         """Copy the windows anew."""
         seen = self.words[Word.WINDOWS]
         pairs = self._read()
-        self.starts = [a for a, _ in pairs]
-        self.ends = [a + n for a, n in pairs]
-        self.seen = seen
+        fresh = (seen, [a for a, _ in pairs], [a + n for a, n in pairs])
+        self.copy = fresh
+        return fresh
 
     def _read(self) -> list[tuple[int, int]]:
         capacity = 64

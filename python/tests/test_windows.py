@@ -1,0 +1,63 @@
+"""The copy of a group's windows, which threads read while another one replaces it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import symmem
+from symmem._constants import Word
+from symmem._group import Group, WindowTable
+
+SIZE = 4096
+
+
+class Growing:
+    """A library whose windows are one more, or none, each time that it is asked."""
+
+    def __init__(self) -> None:
+        self.words = [0] * (max(Word) + 1)
+        self.count = 0
+
+    def number(self, name: str, handle: int, capacity: int, pairs: Any) -> int:
+        """Write the windows as symmem_windows does."""
+        self.count = (self.count + 1) % 50
+        for i in range(self.count):
+            pairs[2 * i], pairs[2 * i + 1] = (i + 1) * SIZE, SIZE
+        return self.count
+
+
+def test_windows_are_replaced_as_a_whole() -> None:
+    """No thread sees where windows begin and not where they end."""
+    library: Any = Growing()
+    group = object.__new__(Group)
+    group.windows = WindowTable(library, 1)
+    beyond: Any = SimpleNamespace(data_ptr=lambda: 100 * SIZE, nbytes=1)
+    troubles: list[BaseException] = []
+    ended = threading.Event()
+
+    def ask() -> None:
+        try:
+            while not ended.is_set():
+                assert not symmem.is_symmetric(beyond, group)
+        except BaseException as e:  # of another thread, so it is told by this test
+            troubles.append(e)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    asking = [threading.Thread(target=ask) for _ in range(2)]
+    try:
+        for thread in asking:
+            thread.start()
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline and not troubles:
+            group.windows.refresh()
+    finally:
+        ended.set()
+        for thread in asking:
+            thread.join()
+        sys.setswitchinterval(interval)
+    assert troubles == []
