@@ -116,7 +116,7 @@ def test_a_capture_is_known_by_where_an_element_lands(
     paper.segments = [segment(0, 4096, (0, 0)), segment(4096, 4096, (9, 0))]
     numbers = iter([5, 5, 6])
     monkeypatch.setattr(_cuda, "capture_id", lambda stream: next(numbers))
-    hooks = _cuda.TorchHooks(cast(Any, paper), 0, None)
+    hooks = _cuda.TorchHooks(cast(Any, paper), 0, None, _cuda.Captures())
     assert hooks.capture_key() == key, name
     assert hooks.capture_key() == key
     assert paper.calls == [("snapshot", False)], "one look for a capture, without the history"
@@ -124,10 +124,23 @@ def test_a_capture_is_known_by_where_an_element_lands(
     assert len(paper.calls) == 2, "another capture is looked at anew"
 
 
+def test_a_scope_inside_of_another_domains_knows_the_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paper = PaperTorch(landed=4096)
+    paper.segments = [segment(4096, 4096, (9, 0)), segment(8192, 4096, (0, 7))]
+    monkeypatch.setattr(_cuda, "capture_id", lambda stream: 5)
+    found = pools(paper)
+    outer, inner = (found.router(n).hooks for n in (0, 1))
+    assert outer.capture_key() == (9, 0)
+    paper.landed = 8192  # what is made now lands in the pool of the outer scope
+    assert inner.capture_key() == (9, 0)
+
+
 def test_the_graph_is_paused_only_where_it_would_win() -> None:
     for nested in (True, False):
         paper = PaperTorch(nested_pools=nested)
-        hooks = _cuda.TorchHooks(cast(Any, paper), 0, None)
+        hooks = _cuda.TorchHooks(cast(Any, paper), 0, None, _cuda.Captures())
         hooks.pause_graph((9, 0))
         hooks.resume_graph((9, 0))
         again = [("end", 0, (9, 0)), ("begin", 0, (9, 0)), ("release", 0, (9, 0))]

@@ -43,15 +43,25 @@ def capture_id(stream: int) -> int:
     return number.value
 
 
+class Captures:
+    """The capture that was looked at last, and its private pool: for all scopes of a device.
+
+    A scope of another domain, inside of the first of a capture, would find that one's pool.
+    """
+
+    def __init__(self) -> None:
+        self.last: tuple[int, Key] | None = None
+
+
 class TorchHooks:
     """`Hooks` on PyTorch's allocator, for one device and one of symmem's pools."""
 
-    def __init__(self, torch: Torch, device: int, allocator: Any):
+    def __init__(self, torch: Torch, device: int, allocator: Any, captures: Captures):
         self.torch = torch
         self.device = device
         self.allocator = allocator
         self.capturing = torch.is_capturing
-        self._capture: tuple[int, Key] | None = None
+        self._captures = captures
 
     def new_pool(self) -> Any:
         """Make a MemPool over symmem's memory."""
@@ -70,9 +80,10 @@ class TorchHooks:
         by which `live_pools` sees that the graph lives.
         """
         number = capture_id(self.torch.raw_stream(self.device))
-        if self._capture is None or self._capture[0] != number:
-            self._capture = (number, self._probe(number))
-        return self._capture[1]
+        known = self._captures.last
+        if known is None or known[0] != number:
+            known = self._captures.last = (number, self._probe(number))
+        return known[1]
 
     def _probe(self, number: int) -> Key:
         torch = self.torch.module
@@ -124,15 +135,15 @@ class CudaPools:
         self.routers: dict[int, Router] = {}
         self._library = library
         self._nesting = Nesting()
+        self._captures = Captures()
         self._allocators: dict[int, Any] = {}
 
     def router(self, pool: int) -> Router:
         """Find the router of a pool, or make it."""
         found = self.routers.get(pool)
         if found is None:
-            found = Router(
-                TorchHooks(self.torch, self.device, self._allocator(pool)), self._nesting
-            )
+            hooks = TorchHooks(self.torch, self.device, self._allocator(pool), self._captures)
+            found = Router(hooks, self._nesting)
             self.routers[pool] = found
         return found
 

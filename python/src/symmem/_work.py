@@ -27,7 +27,7 @@ class Work:
     Tensors are kept alive until the collective is done, also if nobody keeps the work. Symmetric
     ones are kept until a call that waits for it, or for a later one of the group, rather than by
     `record_stream`: otherwise the place of the next tensor would depend on the clock, and so on
-    the rank.
+    the rank. Of works that nobody waits for the last 64 keep theirs; a stream waits for the rest.
     """
 
     _output: list[Any]
@@ -240,6 +240,10 @@ class HostWork(Work):
         return future
 
 
+MOST_KEPT = 64
+"""How many works with symmetric tensors that nobody waits for are kept at once."""
+
+
 class SideStream:
     """The stream beside the current one that asynchronous collectives of a group run on."""
 
@@ -255,6 +259,8 @@ class SideStream:
         # What may be under way, oldest first; and what is done, with symmetric tensors.
         self._unwaited: deque[CudaWork] = deque()
         self._kept: list[CudaWork] = []
+        # All with symmetric tensors that no wait covers, but for those of captures, oldest first.
+        self._uncovered: deque[CudaWork] = deque()
 
     def fork(self) -> None:
         """Let the side stream wait for what the current one has queued."""
@@ -269,8 +275,22 @@ class SideStream:
             self._queued += 1
             made.order = self._queued
             self._unwaited.append(made)
+            many = self._symmetric(made)
         del gone  # Outside of the lock: this may free tensors.
+        if many is not None and not self.capturing():
+            # Nobody has waited for it, and its tensors would stay for ever.
+            many.wait()
         return made
+
+    def _symmetric(self, made: CudaWork) -> CudaWork | None:
+        """Count a work with symmetric tensors. Of too many, return the middle one, to wait for.
+
+        That depends on what was queued alone, and is alike on all ranks. The lock is held.
+        """
+        if made.captured or not any(map(self.group.symmetric, made.tensors)):
+            return None
+        self._uncovered.append(made)
+        return self._uncovered[MOST_KEPT // 2] if len(self._uncovered) > MOST_KEPT else None
 
     def joined(self, work: CudaWork) -> None:
         """Let go of the tensors that a wait for one collective covers: those of earlier ones."""
@@ -278,6 +298,7 @@ class SideStream:
             gone = [w for w in (*self._kept, *self._unwaited) if w.order <= work.order]
             self._kept = [w for w in self._kept if w.order > work.order]
             self._unwaited = deque(w for w in self._unwaited if w.order > work.order)
+            self._uncovered = deque(w for w in self._uncovered if w.order > work.order)
         for one in gone:
             one.tensors = []
 
@@ -285,6 +306,7 @@ class SideStream:
         """Take what is done. Symmetric tensors stay: their end is to be alike on all ranks."""
         gone: list[CudaWork] = []
         with self._lock:
+            # One of a capture that nobody has waited for has spoiled that, and is not in its graph.
             while self._unwaited and self._unwaited[0].pruned():
                 work = self._unwaited.popleft()
                 symmetric = any(map(self.group.symmetric, work.tensors))
@@ -302,7 +324,7 @@ class CudaWork(Work):
         self._source = source
         self.tensors = tensors
         self._output = output
-        self._captured = bool(side.capturing())
+        self.captured = bool(side.capturing())
         self._event = pytorch().module.cuda.Event()
         self._event.record(side.stream)
 
@@ -317,8 +339,8 @@ class CudaWork(Work):
         return bool(self._event.query())
 
     def pruned(self) -> bool:
-        """Report whether the tensors are needed no more; those of a capture always are."""
-        return not self._captured and self.is_completed()
+        """Report whether the tensors are needed no more. No stream captures now."""
+        return self.captured or self.is_completed()
 
     def source_rank(self) -> int:
         """Return the rank in the group that a message came from, once it is there."""

@@ -1,0 +1,89 @@
+"""Works on the side stream of a group, on a PyTorch of paper: how long they keep tensors."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from symmem import _work
+
+
+class PaperEvent:
+    """An event that is reached when the test says so."""
+
+    made: list[PaperEvent]
+
+    def __init__(self) -> None:
+        self.done, self.waits = False, 0
+        self.made.append(self)
+
+    def record(self, stream: Any) -> None:
+        pass
+
+    def wait(self) -> None:
+        self.waits += 1
+
+    def query(self) -> bool:
+        return self.done
+
+
+@pytest.fixture
+def side(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A side stream whose tensors that are named "symmetric" are, and its events."""
+    monkeypatch.setattr(PaperEvent, "made", [], raising=False)
+    state = SimpleNamespace(capturing=False)
+    cuda = SimpleNamespace(
+        Stream=lambda device: SimpleNamespace(cuda_stream=7, wait_stream=lambda other: None),
+        Event=PaperEvent,
+        current_stream=lambda: None,
+    )
+    paper = SimpleNamespace(module=SimpleNamespace(cuda=cuda), is_capturing=lambda: state.capturing)
+    monkeypatch.setattr(_work, "pytorch", lambda: paper)
+    monkeypatch.setattr(_work, "of_torch", lambda kind: kind)
+    group: Any = SimpleNamespace(
+        runtime=SimpleNamespace(device=0), symmetric=lambda tensor: tensor == "symmetric"
+    )
+    made = _work.SideStream(group)
+    return SimpleNamespace(stream=made, state=state, events=PaperEvent.made)
+
+
+def held(works: list[Any]) -> int:
+    return sum(bool(w.tensors) for w in works)
+
+
+def test_works_that_nobody_waits_for_keep_few_symmetric_tensors(side: Any) -> None:
+    works = []
+    for _ in range(10 * _work.MOST_KEPT):
+        works.append(side.stream.work(["symmetric"], []))
+        side.events[-1].done = True
+    assert held(works) <= _work.MOST_KEPT
+    waits = [e.waits for e in side.events]
+    assert 0 < sum(waits) <= len(waits) // (_work.MOST_KEPT // 2)
+
+
+def test_when_symmetric_tensors_are_let_go_of_does_not_depend_on_the_clock(side: Any) -> None:
+    """None of these is done, as on a slow rank, and the same waits are made."""
+    works = [side.stream.work(["symmetric"], []) for _ in range(10 * _work.MOST_KEPT)]
+    assert held(works) <= _work.MOST_KEPT
+    assert side.events[_work.MOST_KEPT // 2].waits == 1
+
+
+def test_other_tensors_are_let_go_of_when_they_are_done(side: Any) -> None:
+    first = side.stream.work(["plain"], [])
+    side.events[-1].done = True
+    side.stream.work(["plain"], [])
+    assert first not in side.stream._unwaited
+    assert [e.waits for e in side.events] == [0, 0]
+
+
+def test_a_work_of_a_capture_does_not_keep_those_behind_it(side: Any) -> None:
+    side.state.capturing = True
+    side.stream.work(["symmetric"], [])
+    side.state.capturing = False
+    works = []
+    for _ in range(5):
+        works.append(side.stream.work(["plain"], []))
+        side.events[-1].done = True
+    assert list(side.stream._unwaited) == works[-1:]
