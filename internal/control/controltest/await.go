@@ -20,6 +20,7 @@ var awaitContracts = []contract{
 	{"work that needs no other rank waits for none", proveOwnWork},
 	{"trouble is told at once, without a fault", proveTrouble},
 	{"work that a peer had submitted before it failed may still end", proveGrace},
+	{"what this rank knows better goes before the fault of a peer", proveWhy},
 }
 
 func proveAwaitEnded(t *testing.T, join Join) {
@@ -138,6 +139,21 @@ func proveGrace(t *testing.T, join Join) {
 	must(t, p.Await(w.ctx, wait))
 	wantError(t, "work that never ends", p.Await(w.ctx, never(1)), driver.ErrFault)
 	wantError(t, "the cause", p.Cause(), driver.ErrFault)
+}
+
+// proveWhy waits for work of which this rank knows why it does not end, after a peer has failed.
+func proveWhy(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	p := w.planes[0]
+	wait, better := never(p.Submit()), errors.New("what a kernel has reported")
+	wait.Why = func() error { return nil }
+	w.planes[1].Abort(nil)
+	awaitForsaken(p)
+	wantError(t, "without a reason of its own", p.Trouble(wait, time.Now()), driver.ErrFault)
+	wait.Why = func() error { return better }
+	wantError(t, "what is told at once", p.Trouble(wait, time.Now()), better)
+	wantError(t, "the wait", p.Await(w.ctx, wait), better)
+	wantError(t, "the cause", p.Cause(), better)
 }
 
 // wantAbsence judges the error of a rank that has waited, and returns 1 if it names the late one.
