@@ -20,9 +20,9 @@ const doctorLong = `doctor says what of this machine lets symmem run, what does 
 
 It looks at the driver, the GPUs, NCCL and its known defects, whether ranks can share a GPU, the
 links between GPUs, limits, the system's calls, the environment, the launcher's variables and the
-tuning table. Then a trial: it starts ranks that open the backend, register one segment and all-reduce 4 KiB and 16 MiB of it on
-the window path, on the plain one and, on GPUs, on the direct one. Sums are checked, and NCCL's own
-log shows which of its kernels ran.
+tuning table. Then a trial: it starts ranks that open the backend, register one segment and
+all-reduce 4 KiB and 16 MiB of it on the window path, on the plain one and, on GPUs, on the direct
+one. Sums are checked, and NCCL's own log shows which of its kernels ran.
 Started by a launcher (torchrun, mpirun, srun), it is one rank of the trial, and rank 0 reports
 about its own machine; the other ranks say only what went wrong on them. With --trial=false the
 first rank of each machine reports about it.

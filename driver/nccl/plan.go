@@ -22,12 +22,12 @@ type plan struct {
 	count int64
 	// ready is NCCL's call, if it is a single one.
 	ready nccl.Call
+	// kernel is our own (the first of two for a norm), or nil for NCCL's.
+	kernel *kernel
 	// guard is memory that is filled before NCCL's call (guarded), so that this begins when all that
 	// is ahead of it has ended; 0 for calls that begin so by themselves (nccl.EarlyStart).
 	guard   uintptr
 	guarded nccl.Call
-	// kernel is our own (the first of two for a norm), or nil for NCCL's.
-	kernel *kernel
 }
 
 // Prepared returns what was prepared.
@@ -178,10 +178,10 @@ func (p *plan) run(s *stream, gpu *cuda.Driver) error {
 	switch {
 	case p.ready.Prepared():
 		return p.ready.On(s.handle)
-	case p.guard != 0:
-		return errors.Join(gpu.MemsetD8Async(p.guard, 0, 1, s.handle), p.guarded.On(s.handle))
 	case p.kernel != nil:
 		return p.c.launchKernel(p, s, gpu)
+	case p.guard != 0:
+		return errors.Join(gpu.MemsetD8Async(p.guard, 0, 1, s.handle), p.guarded.On(s.handle))
 	case p.Splits != nil:
 		return p.allToAllV(s.handle)
 	case len(p.c.cfg.Ranks) == 1:
