@@ -17,6 +17,8 @@ const (
 	out             = int64(-1 << 62) // an address that the test does not know
 )
 
+var nodes = []Node{Node(address), Node(other)}
+
 // calls are what each method is to pass. Results are tested elsewhere.
 var calls = map[string]struct {
 	make func(d *Driver) error
@@ -154,6 +156,26 @@ var calls = map[string]struct {
 		func(d *Driver) error { return d.GraphExecDestroy(GraphExec(address)) },
 		"cuGraphExecDestroy",
 		[]int64{int64(address)},
+	},
+	"recording an event in each launch": {
+		func(d *Driver) error { return d.EventRecordExternal(event, stream) },
+		"cuEventRecordWithFlags",
+		[]int64{int64(event), int64(stream), 1},
+	},
+	"depending on nodes": {
+		func(d *Driver) error { return d.CaptureAfter(stream, nodes) },
+		"cuStreamUpdateCaptureDependencies",
+		[]int64{int64(stream), out, 2, 0},
+	},
+	"adding dependencies": {
+		func(d *Driver) error { return d.GraphAddDependencies(Graph(address), nodes, nodes) },
+		"cuGraphAddDependencies",
+		[]int64{int64(address), out, out, 2},
+	},
+	"removing dependencies": {
+		func(d *Driver) error { return d.GraphRemoveDependencies(Graph(address), nodes, nodes) },
+		"cuGraphRemoveDependencies",
+		[]int64{int64(address), out, out, 2},
 	},
 	"destroying a graph": {
 		func(d *Driver) error { return d.GraphDestroy(Graph(address)) },

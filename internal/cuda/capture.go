@@ -1,6 +1,11 @@
 package cuda
 
-import "symmem/internal/dl"
+import (
+	"runtime"
+	"unsafe"
+
+	"symmem/internal/dl"
+)
 
 // CaptureMode says which calls are refused while a stream is captured: CUstreamCaptureMode.
 // Refused are those that could wait for the captured work, such as EventQuery and cuMemAlloc; a
@@ -50,21 +55,61 @@ func (d *Driver) CaptureStatus(stream Stream) (CaptureStatus, error) {
 	return status.Take(), err
 }
 
-// CaptureInfo is CaptureStatus with the number that the capture has, unlike any other of the
-// process; 0 without a capture.
-func (d *Driver) CaptureInfo(stream Stream) (status CaptureStatus, id uint64, err error) {
-	s, i := dl.NewCell(CaptureNone), dl.NewCell(uint64(0))
-	// The graph and its dependencies, and in _v3 data of its edges, are not wanted.
+// Capture is what CUDA says of the capture that a stream is in.
+type Capture struct {
+	Status CaptureStatus
+	// ID is unlike that of any other capture of the process; 0 without one.
+	ID uint64
+	// Graph is the one under capture, to which nodes and dependencies may be added while the capture
+	// goes on; 0 without an active capture. It belongs to whoever captures.
+	Graph Graph
+	// Tips are the nodes that the next work of the stream will depend on.
+	Tips []Node
+}
+
+// CaptureInfo is CaptureStatus with the graph under capture and the place of the stream in it.
+func (d *Driver) CaptureInfo(stream Stream) (Capture, error) {
+	status, id := dl.NewCell(CaptureNone), dl.NewCell(uint64(0))
+	graph, tips := dl.NewCell(Graph(0)), dl.NewCell(uintptr(0))
+	count, edges := dl.NewCell(uint64(0)), dl.NewCell(uintptr(0))
+	var err error
 	if d.symbols[streamGetCaptureInfo3] != 0 {
-		err = d.call(streamGetCaptureInfo3, uintptr(stream), s.Address(), i.Address(), 0, 0, 0, 0)
+		// Without a place for the data of the edges CUDA refuses where there are some.
+		err = d.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
+			graph.Address(), tips.Address(), edges.Address(), count.Address())
 	} else {
-		err = d.call(streamGetCaptureInfo, uintptr(stream), s.Address(), i.Address(), 0, 0, 0)
+		err = d.call(streamGetCaptureInfo, uintptr(stream), status.Address(), id.Address(),
+			graph.Address(), tips.Address(), count.Address())
 	}
-	status, id = s.Take(), i.Take()
-	if status == CaptureNone {
-		id = 0 // CUDA leaves it unset
+	edges.Take()
+	c := Capture{Status: status.Take(), ID: id.Take(), Graph: graph.Take()}
+	at, n := tips.Take(), count.Take()
+	if err != nil || c.Status != CaptureActive {
+		// CUDA leaves unset what there is none of.
+		c.Graph, at = 0, 0
+		if c.Status == CaptureNone {
+			c.ID = 0
+		}
 	}
-	return status, id, err
+	if at != 0 && n > 0 {
+		// The array is CUDA's, and good until the next call for the stream.
+		c.Tips = make([]Node, n)
+		for i := range c.Tips {
+			c.Tips[i] = dl.Load[Node](at + uintptr(i)*unsafe.Sizeof(Node(0)))
+		}
+	}
+	return c, err
+}
+
+// CaptureAfter makes the next work of a stream that is captured depend on nodes of the capture, too.
+func (d *Driver) CaptureAfter(stream Stream, nodes []Node) error {
+	const add = 0 // CU_STREAM_ADD_CAPTURE_DEPENDENCIES
+	at, n := addressOf(nodes), uintptr(len(nodes))
+	defer runtime.KeepAlive(nodes)
+	if d.symbols[streamUpdateCapture2] != 0 {
+		return d.call(streamUpdateCapture2, uintptr(stream), at, 0, n, add)
+	}
+	return d.call(streamUpdateCapture, uintptr(stream), at, n, add)
 }
 
 // ThreadExchangeCaptureMode sets what captures of other threads, or its own, refuse to the calling

@@ -32,6 +32,13 @@ func (d *Driver) EventRecord(event Event, stream Stream) error {
 	return d.call(eventRecord, uintptr(event), uintptr(stream))
 }
 
+// EventRecordExternal makes a stream that is captured record an event in each launch of the graph.
+// A launch makes the event mark that point at once, for all who wait for it or ask about it.
+func (d *Driver) EventRecordExternal(event Event, stream Stream) error {
+	const external = 1 // CU_EVENT_RECORD_EXTERNAL
+	return d.call(eventRecordWithFlags, uintptr(event), uintptr(stream), external)
+}
+
 // EventQuery tells whether the point has been reached. It does not block or allocate. While a
 // stream is captured in the global mode it is an ErrCaptureUnsupported and loses the capture,
 // unless the thread has exchanged its mode.

@@ -1,12 +1,19 @@
 package cuda
 
-import "symmem/internal/dl"
+import (
+	"runtime"
+
+	"symmem/internal/dl"
+)
 
 // Graph is captured work: CUgraph.
 type Graph uintptr
 
 // GraphExec is a graph that can run: CUgraphExec.
 type GraphExec uintptr
+
+// Node is a piece of work of a graph: CUgraphNode. It ends with the graph.
+type Node uintptr
 
 // GraphInstantiate makes a graph runnable. The result does not depend on the graph any more.
 func (d *Driver) GraphInstantiate(graph Graph) (GraphExec, error) {
@@ -27,3 +34,103 @@ func (d *Driver) GraphExecDestroy(exec GraphExec) error {
 
 // GraphDestroy gives a graph back.
 func (d *Driver) GraphDestroy(graph Graph) error { return d.call(graphDestroy, uintptr(graph)) }
+
+// GraphAddEventRecord adds a node that records an event in each launch, behind the given nodes. A
+// launch makes the event mark that point at once: who waits for it from then on waits for the node.
+func (d *Driver) GraphAddEventRecord(graph Graph, behind []Node, event Event) (Node, error) {
+	return d.addNode(graphAddEventRecord, graph, behind, event)
+}
+
+// GraphAddEventWait adds a node that waits in each launch, behind the given nodes, for the point
+// that an event marks when the launch is queued.
+func (d *Driver) GraphAddEventWait(graph Graph, behind []Node, event Event) (Node, error) {
+	return d.addNode(graphAddEventWait, graph, behind, event)
+}
+
+func (d *Driver) addNode(f function, graph Graph, behind []Node, event Event) (Node, error) {
+	node := dl.NewCell(Node(0))
+	err := d.call(f, node.Address(), uintptr(graph), addressOf(behind), uintptr(len(behind)),
+		uintptr(event))
+	runtime.KeepAlive(behind)
+	return node.Take(), err
+}
+
+// addressOf is where C finds the nodes, which the caller keeps alive; 0 if there are none.
+func addressOf(nodes []Node) uintptr {
+	if len(nodes) == 0 {
+		return 0
+	}
+	return dl.AddressOf(&nodes[0])
+}
+
+// GraphAddDependencies makes each node of to depend on that of from with the same index.
+func (d *Driver) GraphAddDependencies(graph Graph, from, to []Node) error {
+	return d.dependencies(graphAddDependencies, graphAddDependencies2, graph, from, to)
+}
+
+// GraphRemoveDependencies takes back what GraphAddDependencies, or the making of a node, has done.
+func (d *Driver) GraphRemoveDependencies(graph Graph, from, to []Node) error {
+	return d.dependencies(graphRemoveDependencies, graphRemoveDependencies2, graph, from, to)
+}
+
+// dependencies calls the older function, or the newer one where there is one, which also takes data
+// of edges.
+func (d *Driver) dependencies(older, newer function, graph Graph, from, to []Node) error {
+	defer runtime.KeepAlive(from)
+	defer runtime.KeepAlive(to)
+	n := uintptr(min(len(from), len(to)))
+	if d.symbols[newer] != 0 {
+		return d.call(newer, uintptr(graph), addressOf(from), addressOf(to), 0, n)
+	}
+	return d.call(older, uintptr(graph), addressOf(from), addressOf(to), n)
+}
+
+// GraphNodes returns the nodes of a graph.
+func (d *Driver) GraphNodes(graph Graph) ([]Node, error) {
+	count := dl.NewCell(uint64(0))
+	err := d.call(graphGetNodes, uintptr(graph), 0, count.Address())
+	nodes := make([]Node, count.Take())
+	if err != nil || len(nodes) == 0 {
+		return nil, err
+	}
+	count = dl.NewCell(uint64(len(nodes)))
+	err = d.call(graphGetNodes, uintptr(graph), addressOf(nodes), count.Address())
+	runtime.KeepAlive(nodes)
+	return nodes[:min(count.Take(), uint64(len(nodes)))], err
+}
+
+// GraphEdges returns the dependencies of a graph: each node of to depends on that of from with the
+// same index.
+func (d *Driver) GraphEdges(graph Graph) (from, to []Node, err error) {
+	n, err := d.edges(graph, nil, nil, nil)
+	if err != nil || n == 0 {
+		return nil, nil, err
+	}
+	from, to = make([]Node, n), make([]Node, n)
+	n, err = d.edges(graph, from, to, make([]edgeData, n))
+	return from[:n], to[:n], err
+}
+
+// edgeData is CUgraphEdgeData.
+type edgeData [8]byte
+
+func (d *Driver) edges(graph Graph, from, to []Node, data []edgeData) (n uint64, err error) {
+	count := dl.NewCell(uint64(len(from)))
+	if d.symbols[graphGetEdges2] != 0 {
+		at := uintptr(0)
+		if len(data) > 0 {
+			at = dl.AddressOf(&data[0])
+		}
+		err = d.call(graphGetEdges2, uintptr(graph), addressOf(from), addressOf(to), at, count.Address())
+	} else {
+		err = d.call(graphGetEdges, uintptr(graph), addressOf(from), addressOf(to), count.Address())
+	}
+	runtime.KeepAlive(from)
+	runtime.KeepAlive(to)
+	runtime.KeepAlive(data)
+	n = count.Take()
+	if len(from) > 0 {
+		n = min(n, uint64(len(from)))
+	}
+	return n, err
+}

@@ -147,6 +147,19 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
 CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 CUresult cuGraphDestroy(CUgraph hGraph)
+CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
+CUresult cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+	const CUgraphNode *dependencies, size_t numDependencies, CUevent event)
+CUresult cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+	const CUgraphNode *dependencies, size_t numDependencies, CUevent event)
+CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
+CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges)
+CUresult cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
+	size_t numDependencies)
+CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from,
+	const CUgraphNode *to, size_t numDependencies)
+CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies,
+	size_t numDependencies, unsigned int flags)
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 CUresult cuModuleUnload(CUmodule hmod)
@@ -161,7 +174,15 @@ const newer = `
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *status,
 	cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out,
-	const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)`
+	const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
+CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
+	CUgraphEdgeData *edgeData, size_t *numEdges)
+CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from,
+	const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies)
+CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from,
+	const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies)
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies,
+	const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags)`
 
 // load opens a driver whose functions note down how they are called, but for the test's own.
 func load(t testing.TB, declarations string, own ...string) (*Driver, *dltest.Recorder) {

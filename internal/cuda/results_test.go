@@ -5,9 +5,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
+
+	"symmem/internal/dl"
 )
 
 // words packs 64-bit results as C writes them.
@@ -180,11 +183,37 @@ var results = map[string]struct {
 	},
 	"no number without a capture": {
 		func(d *Driver) string {
-			status, id, err := d.CaptureInfo(stream)
-			return given([]uint64{uint64(status), id}, err)
+			c, err := d.CaptureInfo(stream)
+			return given([]uint64{uint64(c.Status), c.ID, uint64(c.Graph)}, err)
 		},
-		2, words(77), "[0 0]", "cuStreamGetCaptureInfo_v2",
-		[]int64{int64(stream), out, out, 0, 0, 0},
+		2, words(77), "[0 0 0]", "cuStreamGetCaptureInfo_v2",
+		[]int64{int64(stream), out, out, out, out, out},
+	},
+	"a node that records": {
+		func(d *Driver) string { return given(d.GraphAddEventRecord(Graph(other), nodes, event)) },
+		0, words(1 << 40), "1099511627776", "cuGraphAddEventRecordNode",
+		[]int64{out, int64(other), out, 2, int64(event)},
+	},
+	"a node that waits": {
+		func(d *Driver) string { return given(d.GraphAddEventWait(Graph(other), nil, event)) },
+		0, words(1 << 40), "1099511627776", "cuGraphAddEventWaitNode",
+		[]int64{out, int64(other), 0, 0, int64(event)},
+	},
+	"the nodes of a graph": {
+		func(d *Driver) string {
+			found, err := d.GraphNodes(Graph(address))
+			return given(len(found), err)
+		},
+		2, words(3), "3", "cuGraphGetNodes",
+		[]int64{int64(address), out, out},
+	},
+	"the edges of a graph": {
+		func(d *Driver) string {
+			from, to, err := d.GraphEdges(Graph(address))
+			return given([]int{len(from), len(to)}, err)
+		},
+		3, words(5), "[5 5]", "cuGraphGetEdges",
+		[]int64{int64(address), out, out, out},
 	},
 	"the mode that was": {
 		func(d *Driver) string { return given(d.ThreadExchangeCaptureMode(CaptureRelaxed)) },
@@ -243,6 +272,8 @@ func TestEveryFunctionIsTested(t *testing.T) {
 		"cuInit": true, "cuGetErrorName": true, "cuGetErrorString": true, // by every test
 		"cuMemGetAllocationGranularity": true, "cuMemCreate": true, "cuMemSetAccess": true,
 		"cuLaunchHostFunc": true, "cuDeviceGetUuid_v2": true, "cuStreamGetCaptureInfo_v3": true,
+		"cuGraphAddDependencies_v2": true, "cuGraphRemoveDependencies_v2": true,
+		"cuStreamUpdateCaptureDependencies_v2": true, "cuGraphGetEdges_v2": true,
 		"cuModuleGetFunctionCount": true, "cuModuleEnumerateFunctions": true, "cuFuncLoad": true,
 	}
 	for _, c := range calls {
@@ -260,22 +291,42 @@ func TestEveryFunctionIsTested(t *testing.T) {
 
 func TestNewerFunctionsArePreferred(t *testing.T) {
 	driver, recorder := load(t, declarations+newer)
-	recorder.Output(1, half(1))
-	recorder.Output(2, words(77))
-	status, id, err := driver.CaptureInfo(stream)
-	if status != CaptureActive || id != 77 || err != nil {
-		t.Errorf("the capture is %v, %d, %v, want active and 77", status, id, err)
-	}
-	if got := recorder.Last(); got.Name != "cuStreamGetCaptureInfo_v3" ||
-		!slices.Equal(got.Args[3:], []int64{0, 0, 0, 0}) {
-		t.Errorf("called %s%v", got.Name, got.Args)
-	}
-	recorder.Reset()
 	recorder.Output(0, bytes.Repeat([]byte{0xab}, 16))
 	if got := given(device(driver, 0).UUID()); got != "abababab-abab-abab-abab-abababababab" {
 		t.Errorf("the identity is %s", got)
 	}
 	if got := recorder.Last().Name; got != "cuDeviceGetUuid_v2" {
 		t.Errorf("called %s", got)
+	}
+	graph := Graph(address)
+	for name, make := range map[string]func() error{
+		"cuGraphAddDependencies_v2":    func() error { return driver.GraphAddDependencies(graph, nodes, nodes) },
+		"cuGraphRemoveDependencies_v2": func() error { return driver.GraphRemoveDependencies(graph, nodes, nodes) },
+		"cuStreamUpdateCaptureDependencies_v2": func() error {
+			return driver.CaptureAfter(stream, nodes)
+		},
+		"cuGraphGetEdges_v2": func() error { _, _, err := driver.GraphEdges(graph); return err },
+	} {
+		recorder.Reset()
+		if err := make(); err != nil || recorder.Last().Name != name {
+			t.Errorf("called %s: %v, want %s", recorder.Last().Name, err, name)
+		}
+	}
+}
+
+func TestACaptureIsToldWhole(t *testing.T) {
+	driver, recorder := load(t, declarations+newer)
+	recorder.Output(1, half(1))
+	recorder.Output(2, words(77))
+	recorder.Output(3, words(uint64(address)))
+	recorder.Output(4, words(uint64(dl.AddressOf(&nodes[0]))))
+	recorder.Output(6, words(2))
+	got, err := driver.CaptureInfo(stream)
+	want := Capture{Status: CaptureActive, ID: 77, Graph: Graph(address), Tips: nodes}
+	if !reflect.DeepEqual(got, want) || err != nil {
+		t.Errorf("the capture is %+v, %v, want %+v", got, err, want)
+	}
+	if name := recorder.Last().Name; name != "cuStreamGetCaptureInfo_v3" {
+		t.Errorf("called %s", name)
 	}
 }

@@ -58,6 +58,7 @@ const (
 	threadExchangeStreamCaptureMode
 	eventCreate
 	eventRecord
+	eventRecordWithFlags
 	eventQuery
 	eventSynchronize
 	eventDestroy
@@ -66,16 +67,28 @@ const (
 	graphLaunch
 	graphExecDestroy
 	graphDestroy
+	graphAddEventRecord
+	graphAddEventWait
+	graphGetNodes
 	moduleLoadData
 	moduleGetFunction
 	moduleUnload
 	launchKernel
 	launchKernelEx
 
-	// Those from here on are newer than what Load insists on.
+	// Those from here on a driver may lack: they are newer than what Load insists on, or older and
+	// have a newer one with another signature.
 
 	deviceGetUUID2
 	streamGetCaptureInfo3
+	streamUpdateCapture
+	streamUpdateCapture2
+	graphAddDependencies
+	graphAddDependencies2
+	graphRemoveDependencies
+	graphRemoveDependencies2
+	graphGetEdges
+	graphGetEdges2
 	moduleGetFunctionCount
 	moduleEnumerateFunctions
 	funcLoad
@@ -143,6 +156,7 @@ var names = [functions]string{
 	threadExchangeStreamCaptureMode: "cuThreadExchangeStreamCaptureMode",
 	eventCreate:                     "cuEventCreate",
 	eventRecord:                     "cuEventRecord",
+	eventRecordWithFlags:            "cuEventRecordWithFlags",
 	eventQuery:                      "cuEventQuery",
 	eventSynchronize:                "cuEventSynchronize",
 	eventDestroy:                    "cuEventDestroy_v2",
@@ -151,6 +165,9 @@ var names = [functions]string{
 	graphLaunch:                     "cuGraphLaunch",
 	graphExecDestroy:                "cuGraphExecDestroy",
 	graphDestroy:                    "cuGraphDestroy",
+	graphAddEventRecord:             "cuGraphAddEventRecordNode",
+	graphAddEventWait:               "cuGraphAddEventWaitNode",
+	graphGetNodes:                   "cuGraphGetNodes",
 	moduleLoadData:                  "cuModuleLoadData",
 	moduleGetFunction:               "cuModuleGetFunction",
 	moduleUnload:                    "cuModuleUnload",
@@ -158,6 +175,14 @@ var names = [functions]string{
 	launchKernelEx:                  "cuLaunchKernelEx",
 	deviceGetUUID2:                  "cuDeviceGetUuid_v2",
 	streamGetCaptureInfo3:           "cuStreamGetCaptureInfo_v3",
+	streamUpdateCapture:             "cuStreamUpdateCaptureDependencies",
+	streamUpdateCapture2:            "cuStreamUpdateCaptureDependencies_v2",
+	graphAddDependencies:            "cuGraphAddDependencies",
+	graphAddDependencies2:           "cuGraphAddDependencies_v2",
+	graphRemoveDependencies:         "cuGraphRemoveDependencies",
+	graphRemoveDependencies2:        "cuGraphRemoveDependencies_v2",
+	graphGetEdges:                   "cuGraphGetEdges",
+	graphGetEdges2:                  "cuGraphGetEdges_v2",
 	moduleGetFunctionCount:          "cuModuleGetFunctionCount",
 	moduleEnumerateFunctions:        "cuModuleEnumerateFunctions",
 	funcLoad:                        "cuFuncLoad",

@@ -144,6 +144,103 @@ static void scene_graph(struct rank *r) {
     MUST(cuStreamDestroy_v2(other));
 }
 
+static int arrived;
+
+/* Waits until two have come: nodes that wait for each other must run side by side. */
+static void meet(void *unused) {
+    (void)unused;
+    __atomic_add_fetch(&arrived, 1, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < 20000 && __atomic_load_n(&arrived, __ATOMIC_SEQ_CST) < 2; i++)
+        usleep(1000);
+    CHECK(__atomic_load_n(&arrived, __ATOMIC_SEQ_CST) >= 2);
+}
+
+static void slowly(void *counter) {
+    usleep(50000);
+    __atomic_add_fetch((int *)counter, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Captures a slow node on a stream behind a wait for an event, and adds a node that records it. */
+static CUgraphExec capture_turn(CUstream stream, CUevent event, int *counter) {
+    CUgraph graph, under;
+    CUstreamCaptureStatus status;
+    unsigned long long id;
+    const CUgraphNode *tips;
+    size_t count;
+    CUgraphNode first, second, record;
+    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL));
+    MUST(cuLaunchHostFunc(stream, slowly, counter));
+    MUST(cuStreamGetCaptureInfo_v2(stream, &status, &id, &under, &tips, &count));
+    CHECK(count == 1 && under != NULL);
+    first = tips[0];
+    MUST(cuGraphAddEventRecordNode(&record, under, &first, 1, event));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphDestroy(under));
+    MUST(cuLaunchHostFunc(stream, slowly, counter));
+    MUST(cuStreamGetCaptureInfo_v2(stream, &status, &id, &under, &tips, &count));
+    CHECK(count == 1 && tips[0] != first);
+    second = tips[0];
+    MUST(cuGraphRemoveDependencies(under, &first, &record, 1));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphRemoveDependencies(under, &first, &record, 1));
+    MUST(cuGraphAddDependencies_v2(under, &second, &record, NULL, 1));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphAddDependencies(under, &record, &first, 1));
+    MUST(cuStreamEndCapture(stream, &graph));
+    CHECK(graph == under);
+    MUST(cuGraphGetNodes(graph, NULL, &count));
+    CHECK(count == 4);
+    CUgraphNode from[8], to[8];
+    count = 8;
+    MUST(cuGraphGetEdges(graph, from, to, &count));
+    CHECK(count == 3);
+    return instantiate(graph);
+}
+
+/* Nodes wait for what they depend on and nothing else, and launches for each other by events. */
+static void scene_branches(struct rank *r) {
+    CUstream other;
+    CUevent fork, join, turn;
+    CUgraph graph;
+    int counter = 0;
+    MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    MUST(cuEventCreate(&fork, 2));
+    MUST(cuEventCreate(&join, 2));
+    MUST(cuEventCreate(&turn, 2));
+    MUST(cuStreamBeginCapture_v2(r->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(cuEventRecord(fork, r->stream));
+    MUST(cuStreamWaitEvent(other, fork, 0));
+    MUST(cuLaunchHostFunc(r->stream, meet, NULL));
+    MUST(cuLaunchHostFunc(other, meet, NULL));
+    MUST(cuEventRecord(join, other));
+    MUST(cuStreamWaitEvent(r->stream, join, 0));
+    MUST(cuLaunchHostFunc(r->stream, count, &counter));
+    MUST(cuStreamEndCapture(r->stream, &graph));
+    CUgraphExec exec = instantiate(graph);
+    MUST(cuGraphLaunch(exec, r->stream));
+    MUST(cuStreamSynchronize(r->stream));
+    CHECK(counter == 1);
+    MUST(cuGraphExecDestroy(exec));
+
+    counter = 0;
+    CUgraphExec one = capture_turn(r->stream, turn, &counter);
+    CUgraphExec two = capture_turn(other, turn, &counter);
+    MUST(cuEventQuery(turn));
+    MUST(cuGraphLaunch(one, r->stream));
+    EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(turn));
+    MUST(cuGraphLaunch(two, other));
+    MUST(cuGraphLaunch(two, r->stream));
+    MUST(cuGraphLaunch(one, other));
+    MUST(cuStreamSynchronize(other));
+    CHECK(__atomic_load_n(&counter, __ATOMIC_SEQ_CST) == 8);
+    MUST(cuEventQuery(turn));
+    MUST(cuStreamSynchronize(r->stream));
+    MUST(cuGraphExecDestroy(one));
+    MUST(cuGraphExecDestroy(two));
+    MUST(cuEventDestroy_v2(fork));
+    MUST(cuEventDestroy_v2(join));
+    MUST(cuEventDestroy_v2(turn));
+    MUST(cuStreamDestroy_v2(other));
+}
+
 /* Ends a capture that must be lost. */
 static void lost(CUstream stream, CUresult code) {
     CUgraph graph;
@@ -229,6 +326,7 @@ int main(void) {
     scene_words(&r);
     scene_time(&r);
     scene_graph(&r);
+    scene_branches(&r);
     scene_capture_rules(&r);
     close_rank(&r);
     return 0;

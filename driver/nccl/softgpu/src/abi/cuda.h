@@ -150,6 +150,8 @@ typedef enum CUstreamCaptureStatus {
     CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2
 } CUstreamCaptureStatus;
 
+enum { CU_STREAM_ADD_CAPTURE_DEPENDENCIES = 0, CU_STREAM_SET_CAPTURE_DEPENDENCIES = 1 };
+
 /* What programs for tests and the software NCCL call. */
 API CUresult cuInit(unsigned flags);
 API CUresult cuDriverGetVersion(int *version);
@@ -232,6 +234,11 @@ API CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *s
                                        unsigned long long *id, CUgraph *graph,
                                        const CUgraphNode **nodes, const void **edges,
                                        size_t *count);
+API CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *nodes, size_t count,
+                                               unsigned flags);
+API CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *nodes,
+                                                  const void *edges, size_t count,
+                                                  unsigned flags);
 API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 API CUresult cuEventCreate(CUevent *event, unsigned flags);
 API CUresult cuEventRecord(CUevent event, CUstream stream);
@@ -244,6 +251,21 @@ API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent e
 API CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph,
                                          unsigned long long flags);
 API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
+API CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count);
+API CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, void *edges,
+                                size_t *count);
+API CUresult cuGraphAddEventRecordNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+                                       size_t count, CUevent event);
+API CUresult cuGraphAddEventWaitNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+                                     size_t count, CUevent event);
+API CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                                    size_t count);
+API CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from,
+                                       const CUgraphNode *to, const void *edges, size_t count);
+API CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from,
+                                       const CUgraphNode *to, size_t count);
+API CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode *from,
+                                          const CUgraphNode *to, const void *edges, size_t count);
 API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
 API CUresult cuGraphExecDestroy(CUgraphExec exec);
 API CUresult cuGraphDestroy(CUgraph graph);

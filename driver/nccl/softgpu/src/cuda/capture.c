@@ -1,8 +1,7 @@
 /* Captures: streams whose work is recorded into a graph. A capture begins on one stream, its
  * origin; others join by waiting for its events and must be waited for before it ends. Which work
- * a stream waits for is a frontier: the number of nodes of each stream that come before. */
+ * a stream waits for is a frontier: nodes, of which none is behind another. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "driver.h"
 
@@ -56,16 +55,16 @@ static void join_locked(struct capture *c, struct stream *s) {
     s->lane = c->lanes;
     c->streams[c->lanes] = s;
     c->lanes++;
-    memset(&c->reached[s->lane], 0, sizeof c->reached[0]);
-    c->reached[s->lane].capture = c->id;
+    c->reached[s->lane] = (struct frontier){.capture = c->id};
 }
 
 CUresult capture_add_locked(struct stream *s, struct work *w) {
     struct capture *c = s->capture;
     if (c->spoiled)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    graph_add(c->graph, w);
-    c->reached[s->lane].nodes[s->lane]++;
+    struct frontier *at = &c->reached[s->lane];
+    at->tips[0] = graph_add(c->graph, w, at->tips, at->count);
+    at->count = 1;
     return CUDA_SUCCESS;
 }
 
@@ -94,6 +93,22 @@ static CUresult spoil_both_locked(struct capture *a, struct capture *b, CUresult
     return why;
 }
 
+/* Adds a node to a frontier that is not behind it yet. It returns whether there was room. */
+static bool extend(struct frontier *f, struct node *n) {
+    size_t kept = 0;
+    for (size_t i = 0; i < f->count; i++)
+        if (node_behind(f->tips[i], n))
+            return true;
+    for (size_t i = 0; i < f->count; i++)
+        if (!node_behind(n, f->tips[i]))
+            f->tips[kept++] = f->tips[i];
+    f->count = kept;
+    if (kept == MAX_TIPS)
+        return false;
+    f->tips[f->count++] = n;
+    return true;
+}
+
 /* Makes the stream wait for captured work, which may draw it into that capture. */
 CUresult capture_wait_locked(struct stream *s, const struct frontier *reached) {
     struct capture *c = find_locked(reached->capture);
@@ -109,19 +124,30 @@ CUresult capture_wait_locked(struct stream *s, const struct frontier *reached) {
         return spoil_both_locked(c, NULL, CUDA_ERROR_NOT_SUPPORTED);
     if (s->capture == NULL)
         join_locked(c, s);
-    unsigned *own = c->reached[s->lane].nodes;
-    for (int i = 0; i < MAX_LANES; i++)
-        if (own[i] < reached->nodes[i])
-            own[i] = reached->nodes[i];
+    for (size_t i = 0; i < reached->count; i++)
+        if (!extend(&c->reached[s->lane], reached->tips[i]))
+            return spoil_both_locked(c, NULL, CUDA_ERROR_NOT_SUPPORTED);
     return CUDA_SUCCESS;
 }
 
 /* Tells whether the origin waits for all work of the streams that joined. */
 static bool joined(const struct capture *c) {
+    const struct frontier *origin = &c->reached[0];
     for (int i = 1; i < c->lanes; i++)
-        if (c->reached[0].nodes[i] < c->reached[i].nodes[i])
-            return false;
+        for (size_t k = 0; k < c->reached[i].count; k++) {
+            size_t at = 0;
+            while (at < origin->count && !node_behind(origin->tips[at], c->reached[i].tips[k]))
+                at++;
+            if (at == origin->count)
+                return false;
+        }
     return true;
+}
+
+/* Frees the graph of a capture that was lost. */
+static void lose(struct graph *g) {
+    handle_remove(GRAPH, g);
+    graph_free(g);
 }
 
 static void end_locked(struct capture *c) {
@@ -150,7 +176,7 @@ void capture_leave(struct stream *s) {
     }
     pthread_mutex_unlock(&capture_lock);
     if (ended != NULL)
-        graph_free(ended->graph);
+        lose(ended->graph);
     free(ended);
 }
 
@@ -171,6 +197,8 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
     if (!nested) {
         c->id = ++last_id;
         c->graph = graph_new();
+        c->graph->capturing = true;
+        handle_add(GRAPH, c->graph);
         c->next = captures;
         captures = c;
         join_locked(c, stream);
@@ -205,68 +233,70 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
         else if (!joined(c))
             result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
         end_locked(c);
+        c->graph->capturing = false;
     } else {
         c = NULL;
     }
     pthread_mutex_unlock(&capture_lock);
     if (c != NULL && result != CUDA_SUCCESS)
-        graph_free(c->graph);
-    else if (c != NULL) {
-        handle_add(GRAPH, c->graph);
+        lose(c->graph);
+    else if (c != NULL)
         *graph = c->graph;
-    }
     free(c);
     return result;
 }
 
-static CUstreamCaptureStatus status_of(CUstream s, unsigned long long *id, CUgraph *graph) {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+/* What is known of a stream's capture. */
+struct found {
+    CUstreamCaptureStatus status;
+    unsigned long long id;
+    CUgraph graph;
+    const struct frontier *at;
+};
+
+static void find_capture(CUstream s, struct found *f) {
     pthread_mutex_lock(&capture_lock);
-    if (s->capture != NULL) {
-        status = s->capture->spoiled ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                     : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-        *id = s->capture->id;
-        *graph = s->capture->graph;
-    }
+    struct capture *c = s->capture;
+    if (c != NULL)
+        *f = (struct found){
+            c->spoiled ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE,
+            c->id, c->graph, &c->reached[s->lane]};
     pthread_mutex_unlock(&capture_lock);
-    return status;
 }
 
 /* Looks at a stream; none never captures. */
-static CUresult inspect(CUstream s, CUstreamCaptureStatus *status, unsigned long long *id,
-                        CUgraph *graph) {
+static CUresult inspect(CUstream s, CUstreamCaptureStatus *status, struct found *f) {
+    *f = (struct found){.status = CU_STREAM_CAPTURE_STATUS_NONE};
     if (status == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if ((uintptr_t)s <= 2)
-        return CUDA_SUCCESS;
-    stream_check(s);
-    *status = status_of(s, id, graph);
+    if ((uintptr_t)s > 2) {
+        stream_check(s);
+        find_capture(s, f);
+    }
+    *status = f->status;
     return CUDA_SUCCESS;
 }
 
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
-    unsigned long long id;
-    CUgraph graph;
+    struct found f;
     ENTER(CUDA_ERROR_UNKNOWN);
-    return inspect(stream, status, &id, &graph);
+    return inspect(stream, status, &f);
 }
 
 CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status,
                                    unsigned long long *id, CUgraph *graph,
                                    const CUgraphNode **nodes, size_t *count) {
     ENTER(CUDA_ERROR_UNKNOWN);
-    unsigned long long found = 0;
-    CUgraph into = NULL;
-    CUresult result = inspect(stream, status, &found, &into);
+    struct found f;
+    CUresult result = inspect(stream, status, &f);
     if (id != NULL)
-        *id = found;
+        *id = f.id;
     if (graph != NULL)
-        *graph = into;
+        *graph = f.graph;
     if (nodes != NULL)
-        *nodes = NULL;
+        *nodes = f.at != NULL ? f.at->tips : NULL;
     if (count != NULL)
-        *count = 0;
+        *count = f.at != NULL ? f.at->count : 0;
     return result;
 }
 
@@ -278,11 +308,48 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *statu
     return cuStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, count);
 }
 
+static CUresult update_locked(struct capture *c, struct frontier *f, CUgraphNode *nodes,
+                              size_t count, unsigned flags) {
+    for (size_t i = 0; i < count; i++)
+        if (!node_of(c->graph, nodes[i]))
+            return CUDA_ERROR_INVALID_VALUE;
+    if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        f->count = 0;
+    for (size_t i = 0; i < count; i++)
+        if (!extend(f, nodes[i]))
+            return CUDA_ERROR_NOT_SUPPORTED;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *nodes, size_t count,
+                                           unsigned flags) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    if ((uintptr_t)stream <= 2 || flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        return CUDA_ERROR_INVALID_VALUE;
+    stream_check(stream);
+    pthread_mutex_lock(&capture_lock);
+    struct capture *c = stream->capture;
+    CUresult result = CUDA_ERROR_ILLEGAL_STATE;
+    if (c != NULL && c->spoiled)
+        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    else if (c != NULL)
+        result = update_locked(c, &c->reached[stream->lane], nodes, count, flags);
+    pthread_mutex_unlock(&capture_lock);
+    return result;
+}
+
+/* No edge has data here. */
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *nodes,
+                                              const void *edges, size_t count, unsigned flags) {
+    if (edges != NULL)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return cuStreamUpdateCaptureDependencies(stream, nodes, count, flags);
+}
+
 CUresult softgpu_capturing(CUstream stream, int *capturing) {
     CUstreamCaptureStatus status;
-    unsigned long long id;
-    CUgraph graph;
-    CUresult result = inspect(stream, &status, &id, &graph);
+    struct found f;
+    CUresult result = inspect(stream, &status, &f);
     *capturing = result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
     return result;
 }

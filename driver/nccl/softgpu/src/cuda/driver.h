@@ -123,11 +123,34 @@ CUresult stream_queue(struct stream *s, struct work *w);
 void stream_push(struct stream *s, struct work *w);
 CUresult stream_drain(struct stream *s);
 
+/* graph.c: nodes that depend on each other. Graphs that are captured are guarded by capture_lock. */
+struct node {
+    size_t number; /* in its graph */
+    struct work *work;
+    struct node **before; /* those it depends on */
+    size_t count, room;
+    struct node **after; /* those that depend on it */
+    size_t followers, followers_room;
+    unsigned long long seen; /* the search that came here last */
+};
+struct graph {
+    bool capturing;
+    struct node **nodes;
+    size_t count, room;
+};
+struct graph *graph_new(void);
+struct node *graph_add(struct graph *g, struct work *w, struct node *const *before, size_t count);
+void graph_free(struct graph *g);
+void node_depend(struct node *n, struct node *on);
+bool node_behind(struct node *n, struct node *of);
+bool node_of(const struct graph *g, const struct node *n);
+
 /* capture.c */
-enum { MAX_LANES = 16 };
+enum { MAX_LANES = 16, MAX_TIPS = 64 };
 struct frontier {
     unsigned long long capture;
-    unsigned nodes[MAX_LANES];
+    size_t count;
+    struct node *tips[MAX_TIPS];
 };
 extern pthread_mutex_t capture_lock;
 bool capture_forbids(void);
@@ -137,13 +160,11 @@ void capture_reached_locked(const struct stream *s, struct frontier *reached);
 void capture_spoil_locked(unsigned long long id);
 void capture_leave(struct stream *s);
 
-/* graph.c */
-struct graph {
-    struct work **nodes;
-    size_t count, room;
-};
-struct graph *graph_new(void);
-void graph_add(struct graph *g, struct work *w);
-void graph_free(struct graph *g);
+/* event.c: works of nodes, which keep the event. */
+struct work *event_record_work(struct event *e);
+struct work *event_wait_work(struct event *e);
+
+/* stream.c */
+int thread_start(void *(*run)(void *), void *arg);
 
 #endif

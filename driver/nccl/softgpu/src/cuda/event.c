@@ -125,11 +125,18 @@ static struct work *arm_await(void *arg) {
     return e->point != NULL ? await_locked(e) : NULL;
 }
 
-/* Records a node that does at each launch of the graph what the call does at once elsewhere. */
-static CUresult add_node_locked(struct stream *s, struct event *e, struct work *(*arm)(void *)) {
+static struct work *node_work(struct event *e, struct work *(*arm)(void *)) {
     atomic_fetch_add(&e->references, 1);
     struct work *w = work_new(NULL, event_release, e);
     w->arm = arm;
+    return w;
+}
+
+/* Works of nodes, which do at each launch of a graph what the calls do at once elsewhere. */
+struct work *event_record_work(struct event *e) { return node_work(e, arm_record); }
+struct work *event_wait_work(struct event *e) { return node_work(e, arm_await); }
+
+static CUresult add_node_locked(struct stream *s, struct work *w) {
     CUresult result = capture_add_locked(s, w);
     if (result != CUDA_SUCCESS)
         work_release(w);
@@ -149,7 +156,7 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) 
     else if (stream->capture == NULL)
         stream_push(stream, record_locked(event));
     else if (flags == CU_EVENT_RECORD_EXTERNAL)
-        result = add_node_locked(stream, event, arm_record);
+        result = add_node_locked(stream, event_record_work(event));
     else
         capture_reached_locked(stream, &event->captured);
     pthread_mutex_unlock(&capture_lock);
@@ -163,7 +170,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
 /* A wait for an event that a capture recorded draws the stream into that capture. */
 static CUresult wait_locked(struct stream *s, struct event *e, unsigned flags) {
     if (flags == CU_EVENT_WAIT_EXTERNAL && s->capture != NULL)
-        return add_node_locked(s, e, arm_await);
+        return add_node_locked(s, event_wait_work(e));
     if (e->captured.capture != 0 || (s->capture != NULL && e->point != NULL))
         return capture_wait_locked(s, &e->captured);
     if (s->capture == NULL && e->point != NULL)

@@ -1,19 +1,18 @@
-/* Graphs: works in an order that respects all dependencies, which is that of their capture. */
+/* Graphs: works that depend on each other. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "driver.h"
 
-struct exec {
-    _Atomic int references; /* of the handle and of launches */
-    pthread_mutex_t turn;   /* launches of one exec never overlap */
-    struct graph *graph;
-};
-
-struct launch {
-    struct exec *exec;
-    size_t count;
-    struct work *works[];
-};
+static void *grow(void *array, size_t count, size_t *room, size_t each) {
+    if (count < *room)
+        return array;
+    *room = *room == 0 ? 4 : 2 * *room;
+    array = realloc(array, *room * each);
+    if (array == NULL)
+        abort();
+    return array;
+}
 
 struct graph *graph_new(void) {
     struct graph *g = calloc(1, sizeof *g);
@@ -22,134 +21,202 @@ struct graph *graph_new(void) {
     return g;
 }
 
-/* Appends a node, whose reference goes to the graph. */
-void graph_add(struct graph *g, struct work *w) {
-    if (g->count == g->room) {
-        g->room = g->room == 0 ? 16 : 2 * g->room;
-        g->nodes = realloc(g->nodes, g->room * sizeof *g->nodes);
-        if (g->nodes == NULL)
-            abort();
-    }
-    g->nodes[g->count++] = w;
+/* Appends a node, whose reference of the work goes to the graph. */
+struct node *graph_add(struct graph *g, struct work *w, struct node *const *before, size_t count) {
+    struct node *n = calloc(1, sizeof *n);
+    if (n == NULL)
+        abort();
+    n->work = w;
+    n->number = g->count;
+    for (size_t i = 0; i < count; i++)
+        node_depend(n, before[i]);
+    g->nodes = grow(g->nodes, g->count, &g->room, sizeof *g->nodes);
+    g->nodes[g->count++] = n;
+    return n;
+}
+
+void node_depend(struct node *n, struct node *on) {
+    n->before = grow(n->before, n->count, &n->room, sizeof *n->before);
+    n->before[n->count++] = on;
+    on->after = grow(on->after, on->followers, &on->followers_room, sizeof *on->after);
+    on->after[on->followers++] = n;
+}
+
+/* Takes a node out of a list, and returns whether it was there. */
+static bool take_out(struct node **list, size_t *count, const struct node *n) {
+    size_t i = 0;
+    while (i < *count && list[i] != n)
+        i++;
+    if (i == *count)
+        return false;
+    --*count;
+    memmove(list + i, list + i + 1, (*count - i) * sizeof *list);
+    return true;
+}
+
+static bool search(struct node *n, struct node *of, unsigned long long number) {
+    if (n == of)
+        return true;
+    if (n->seen == number)
+        return false;
+    n->seen = number;
+    for (size_t i = 0; i < n->count; i++)
+        if (search(n->before[i], of, number))
+            return true;
+    return false;
+}
+
+/* Tells whether a node is another one or comes behind it. */
+bool node_behind(struct node *n, struct node *of) {
+    static unsigned long long searches; /* guarded by capture_lock */
+    return search(n, of, ++searches);
+}
+
+bool node_of(const struct graph *g, const struct node *n) {
+    for (size_t i = 0; i < g->count; i++)
+        if (g->nodes[i] == n)
+            return true;
+    return false;
 }
 
 void graph_free(struct graph *g) {
-    for (size_t i = 0; i < g->count; i++)
-        work_release(g->nodes[i]);
+    for (size_t i = 0; i < g->count; i++) {
+        work_release(g->nodes[i]->work);
+        free(g->nodes[i]->before);
+        free(g->nodes[i]->after);
+        free(g->nodes[i]);
+    }
     free(g->nodes);
     free(g);
-}
-
-static void exec_release(struct exec *e) {
-    if (atomic_fetch_sub(&e->references, 1) > 1)
-        return;
-    graph_free(e->graph);
-    pthread_mutex_destroy(&e->turn);
-    free(e);
-}
-
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
-    ENTER(CUDA_ERROR_OUT_OF_MEMORY);
-    (void)flags;
-    if (exec == NULL || !handle_live(GRAPH, graph))
-        return CUDA_ERROR_INVALID_VALUE;
-    struct exec *e = calloc(1, sizeof *e);
-    if (e == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    atomic_init(&e->references, 1);
-    pthread_mutex_init(&e->turn, NULL);
-    e->graph = graph_new();
-    for (size_t i = 0; i < graph->count; i++)
-        graph_add(e->graph, work_keep(graph->nodes[i]));
-    handle_add(EXEC, e);
-    *exec = e;
-    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
     ENTER(CUDA_ERROR_UNKNOWN);
     if (count == NULL || !handle_live(GRAPH, graph))
         return CUDA_ERROR_INVALID_VALUE;
-    if (nodes != NULL)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    *count = graph->count;
-    return CUDA_SUCCESS;
-}
-
-static void launch_run(void *arg, int device) {
-    struct launch *l = arg;
-    pthread_mutex_lock(&l->exec->turn);
-    for (size_t i = 0; i < l->count; i++)
-        work_run(l->works[i], device);
-    pthread_mutex_unlock(&l->exec->turn);
-}
-
-static void launch_drop(void *arg) {
-    struct launch *l = arg;
-    for (size_t i = 0; i < l->count; i++)
-        work_release(l->works[i]);
-    exec_release(l->exec);
-    free(l);
-}
-
-/* Makes one launch: nodes that depend on the launch are armed now. */
-static struct work *launch_new_locked(struct exec *e) {
-    struct launch *l = malloc(sizeof *l + e->graph->count * sizeof l->works[0]);
-    if (l == NULL)
-        abort();
-    atomic_fetch_add(&e->references, 1);
-    *l = (struct launch){.exec = e};
-    for (size_t i = 0; i < e->graph->count; i++) {
-        struct work *node = e->graph->nodes[i];
-        struct work *w = node->arm != NULL ? node->arm(node->arg) : work_keep(node);
-        if (w != NULL)
-            l->works[l->count++] = w;
-    }
-    struct work *w = work_new(launch_run, launch_drop, l);
-    w->always = true;
-    return w;
-}
-
-/* Launched on a stream that captures, a graph becomes part of the graph that is recorded. */
-static CUresult nest_locked(struct stream *s, struct exec *e) {
-    for (size_t i = 0; i < e->graph->count; i++) {
-        struct work *w = work_keep(e->graph->nodes[i]);
-        CUresult result = capture_add_locked(s, w);
-        if (result != CUDA_SUCCESS) {
-            work_release(w);
-            return result;
-        }
-    }
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-    ENTER(CUDA_ERROR_UNKNOWN);
-    if (!handle_live(EXEC, exec))
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = stream_resolve(&stream);
-    if (result != CUDA_SUCCESS)
-        return result;
     pthread_mutex_lock(&capture_lock);
-    if (stream->capture != NULL)
-        result = nest_locked(stream, exec);
-    else
-        stream_push(stream, launch_new_locked(exec));
+    for (size_t i = 0; nodes != NULL && i < *count; i++)
+        nodes[i] = i < graph->count ? graph->nodes[i] : NULL;
+    if (nodes == NULL || *count > graph->count)
+        *count = graph->count;
+    pthread_mutex_unlock(&capture_lock);
+    return CUDA_SUCCESS;
+}
+
+/* The newer function, which has data of edges, which here are none. */
+CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, void *edges,
+                            size_t *count) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    if (count == NULL || (from == NULL) != (to == NULL) || !handle_live(GRAPH, graph))
+        return CUDA_ERROR_INVALID_VALUE;
+    size_t found = 0;
+    pthread_mutex_lock(&capture_lock);
+    for (size_t i = 0; i < graph->count; i++)
+        for (size_t k = 0; k < graph->nodes[i]->count; k++, found++)
+            if (from != NULL && found < *count) {
+                from[found] = graph->nodes[i]->before[k];
+                to[found] = graph->nodes[i];
+            }
+    pthread_mutex_unlock(&capture_lock);
+    if (from == NULL || *count > found)
+        *count = found;
+    if (edges != NULL)
+        memset(edges, 0, *count * 8);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count) {
+    return cuGraphGetEdges_v2(graph, from, to, NULL, count);
+}
+
+static CUresult add_event(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+                          size_t count, CUevent event, struct work *(*make)(struct event *)) {
+    if (node == NULL || (before == NULL && count > 0) || !handle_live(GRAPH, graph) ||
+        !handle_live(EVENT, event))
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&capture_lock);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count; i++)
+        if (!node_of(graph, before[i]))
+            result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *node = graph_add(graph, make(event), before, count);
     pthread_mutex_unlock(&capture_lock);
     return result;
 }
 
-CUresult cuGraphExecDestroy(CUgraphExec exec) {
-    ENTER(CUDA_ERROR_UNKNOWN);
-    if (!handle_remove(EXEC, exec))
+CUresult cuGraphAddEventRecordNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+                                   size_t count, CUevent event) {
+    ENTER(CUDA_ERROR_OUT_OF_MEMORY);
+    return add_event(node, graph, before, count, event, event_record_work);
+}
+
+CUresult cuGraphAddEventWaitNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+                                 size_t count, CUevent event) {
+    ENTER(CUDA_ERROR_OUT_OF_MEMORY);
+    return add_event(node, graph, before, count, event, event_wait_work);
+}
+
+/* An edge that is there, or would close a circle, is refused. */
+static CUresult add_edge(struct node *from, struct node *to) {
+    for (size_t i = 0; i < to->count; i++)
+        if (to->before[i] == from)
+            return CUDA_ERROR_INVALID_VALUE;
+    if (node_behind(from, to))
         return CUDA_ERROR_INVALID_VALUE;
-    exec_release(exec);
+    node_depend(to, from);
     return CUDA_SUCCESS;
 }
 
+static CUresult remove_edge(struct node *from, struct node *to) {
+    if (!take_out(to->before, &to->count, from))
+        return CUDA_ERROR_INVALID_VALUE;
+    take_out(from->after, &from->followers, to);
+    return CUDA_SUCCESS;
+}
+
+static CUresult edges_do(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                         const void *edges, size_t count,
+                         CUresult (*change)(struct node *, struct node *)) {
+    if (edges != NULL)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!handle_live(GRAPH, graph) || (count > 0 && (from == NULL || to == NULL)))
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&capture_lock);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = node_of(graph, from[i]) && node_of(graph, to[i]) ? change(from[i], to[i])
+                                                                  : CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&capture_lock);
+    return result;
+}
+
+CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                                   const void *edges, size_t count) {
+    ENTER(CUDA_ERROR_OUT_OF_MEMORY);
+    return edges_do(graph, from, to, edges, count, add_edge);
+}
+
+CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                                size_t count) {
+    return cuGraphAddDependencies_v2(graph, from, to, NULL, count);
+}
+
+CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode *from,
+                                      const CUgraphNode *to, const void *edges, size_t count) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    return edges_do(graph, from, to, edges, count, remove_edge);
+}
+
+CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                                   size_t count) {
+    return cuGraphRemoveDependencies_v2(graph, from, to, NULL, count);
+}
+
+/* The graph of a capture that goes on belongs to the capture. */
 CUresult cuGraphDestroy(CUgraph graph) {
     ENTER(CUDA_ERROR_UNKNOWN);
-    if (!handle_remove(GRAPH, graph))
+    if (!handle_live(GRAPH, graph) || graph->capturing || !handle_remove(GRAPH, graph))
         return CUDA_ERROR_INVALID_VALUE;
     graph_free(graph);
     return CUDA_SUCCESS;

@@ -48,8 +48,8 @@ static void *stream_main(void *arg) {
     return NULL;
 }
 
-/* Starts the thread with all signals blocked: they belong to the program's own threads. */
-static int start(struct stream *s) {
+/* Starts a thread with all signals blocked: they belong to the program's own threads. */
+int thread_start(void *(*run)(void *), void *arg) {
     pthread_t thread;
     pthread_attr_t detached;
     sigset_t all, before;
@@ -57,7 +57,7 @@ static int start(struct stream *s) {
     pthread_attr_init(&detached);
     pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&thread, &detached, stream_main, s);
+    int failed = pthread_create(&thread, &detached, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&detached);
     return failed;
@@ -73,7 +73,7 @@ static struct stream *stream_new(int device) {
     pthread_cond_init(&s->more, NULL);
     pthread_cond_init(&s->moved, NULL);
     handle_add(STREAM, s);
-    if (start(s) != 0) {
+    if (thread_start(stream_main, s) != 0) {
         handle_remove(STREAM, s);
         free(s);
         return NULL;
