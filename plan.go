@@ -357,6 +357,7 @@ func (g *Group) describe(call *driver.Call, sequence uint64) *agreement.Collecti
 		Operation: call.Operation.String(), Path: call.Path.String(),
 		DataType: call.DataType.String(), Root: -1, Count: uint64(call.Count), Sequence: sequence,
 		SendSegment: -1, RecvSegment: -1,
+		Capture: call.Recorded.Capture, Place: call.Recorded.Call,
 	}
 	switch call.Operation {
 	case driver.AllReduce, driver.ReduceScatter, driver.AllReduceRMSNorm:

@@ -246,6 +246,8 @@ type Call struct {
 	Norm *Norm `json:"-"`
 	// Digest stands for everything that must be alike on all ranks.
 	Digest uint64
+	// Recorded is where in a capture the call was put, see RecordedAs.
+	Recorded Recorded
 	// Keep holds what must stay reachable while the call is queued, such as a Go slice.
 	Keep any `json:"-"`
 }

@@ -171,6 +171,9 @@ func (e *MismatchError) Error() string {
 	what, call := "collective", "no call"
 	if e.Call != nil {
 		call = fmt.Sprintf("%v of %d %v", e.Call.Operation, e.Call.Count, e.Call.DataType)
+		if at := e.Call.Recorded.String(); at != "" {
+			call += ", " + at
+		}
 		if e.Call.Operation.PointToPoint() {
 			what = "message"
 		}

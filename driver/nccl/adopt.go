@@ -84,33 +84,6 @@ func (s *stream) overtake() (capturing bool, err error) {
 	}
 }
 
-// Record puts a collective into a capture of the stream's owner.
-func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
-	s, err := c.device.own(on)
-	if err != nil {
-		return err
-	}
-	prepared, ok := p.(*plan)
-	if !ok || prepared.c != c {
-		return errors.New("recording a collective: the plan is of another group")
-	}
-	if prepared.Operation.PointToPoint() {
-		return fmt.Errorf("recording %v in a capture of another library: %w",
-			prepared.Operation, driver.ErrUnsupported)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := errors.Join(s.usable(), c.Cause(), c.open(), c.compareRecorded(prepared)); err != nil {
-		return err
-	}
-	c.history.note(prepared, 0)
-	s.recording = true
-	defer func() { s.recording = false }()
-	return c.call(prepared, s)
-}
-
 // compareRecorded compares a call that is put into a capture. No stream is noted as having work:
 // nothing runs, and CUDA must not be asked about a stream that is captured. c.mu is held.
 func (c *communicator) compareRecorded(p *plan) error {
@@ -122,6 +95,12 @@ func (c *communicator) compareRecorded(p *plan) error {
 	c.comparing.Store(&p.Call)
 	defer c.comparing.Store(nil)
 	return c.plane.Compare(ticket, &p.Call)
+}
+
+// unrecordable refuses a message.
+func unrecordable(p *plan) error {
+	return fmt.Errorf("recording %v in a capture of another library: %w", p.Operation,
+		driver.ErrUnsupported)
 }
 
 // Ordinal is the number of the GPU among those that the process sees.

@@ -53,6 +53,9 @@ type communicator struct {
 	local    map[*segment]nccl.Registration // guarded by mu
 	messages messages
 	direct   direct
+	// recordings are guarded by mu, and recording, the one that the call under way is put into.
+	recordings recordings
+	recording  *recording
 
 	ending sync.Once
 	// ended is closed when the communicator has failed or is closed, quiet when its kernels have

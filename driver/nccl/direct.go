@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"time"
@@ -137,17 +138,32 @@ func (k *kernel) queue(gpu *cuda.Driver, on cuda.Stream) error {
 	return gpu.LaunchKernel(k.function, k.grid, k.block, 0, on, &k.params)
 }
 
-// launchKernel queues the kernels of a plan, after those of the group on other streams.
-// s.mu and c.mu are held.
+// queueAll launches the kernels of a call.
+func (k *kernel) queueAll(gpu *cuda.Driver, on cuda.Stream) (err error) {
+	for ; k != nil && err == nil; k = k.then {
+		err = k.queue(gpu, on)
+	}
+	return err
+}
+
+// launchKernel queues the kernels of a plan, after those of the group on other streams and in
+// replays. s.mu and c.mu are held.
 func (c *communicator) launchKernel(p *plan, s *stream, gpu *cuda.Driver) error {
-	if s.capture == nil && !s.recording {
-		if err := c.direct.turns.take(c, s, gpu); err != nil {
+	switch {
+	case s.recording:
+		return c.launchRecorded(p, s, gpu)
+	case s.capture != nil:
+		return p.kernel.queueAll(gpu, s.handle)
+	}
+	t := &c.direct.turns
+	if t.open != s {
+		if err := t.take(c, s, gpu); err != nil {
 			return err
 		}
 	}
-	var err error
-	for k := p.kernel; k != nil && err == nil; k = k.then {
-		err = k.queue(gpu, s.handle)
+	err := p.kernel.queueAll(gpu, s.handle)
+	if err == nil && t.replays != nil {
+		err = t.pass(s, gpu)
 	}
 	return err
 }
@@ -179,24 +195,34 @@ func (c *communicator) faulted() error {
 	if !found {
 		return nil
 	}
-	p, sequence := c.history.launches.culprit(&report)
+	call, ticket := c.history.launches.culprit(&report)
+	sequence := cmp.Or(ticket, report.Epoch)
 	switch report.Fault() {
 	case kernels.Diverged:
-		if err := c.differing(&p.Call, sequence); err != nil {
-			return err // which knows of all ranks
+		if ticket != 0 {
+			if err := c.differing(call, ticket); err != nil {
+				return err // which knows of all ranks
+			}
 		}
-		return c.cfg.Mismatch(sequence, &p.Call, int(report.Ranks))
+		return c.cfg.Mismatch(sequence, call, int(report.Ranks))
 	case kernels.TimedOut:
 		e := &driver.TimeoutError{
-			Doing:  fmt.Sprintf("%v %d of group %s", p.Operation, sequence, c.cfg.Name()),
-			Waited: c.device.cfg.Timeout, Members: c.cfg.Ranks,
+			Doing: c.doing(call, sequence), Waited: c.device.cfg.Timeout, Members: c.cfg.Ranks,
 		}
 		for set := report.Ranks; set != 0; set &= set - 1 {
 			e.Missing = append(e.Missing, c.cfg.Ranks[bits.TrailingZeros32(set)])
 		}
 		return e
 	default:
-		return fmt.Errorf("%v %d of group %s: a kernel reports fault %d", p.Operation, sequence,
-			c.cfg.Name(), report.Fault())
+		return fmt.Errorf("%s: a kernel reports fault %d", c.doing(call, sequence), report.Fault())
 	}
+}
+
+// doing names a call.
+func (c *communicator) doing(call *driver.Call, sequence uint64) string {
+	text := fmt.Sprintf("%v %d of group %s", call.Operation, sequence, c.cfg.Name())
+	if at := call.Recorded.String(); at != "" {
+		text += ", " + at
+	}
+	return text
 }

@@ -21,12 +21,19 @@ type power struct {
 	// own is where the numbers of this rank begin, in bytes.
 	own   int64
 	steps bool
+	// unit is what the numbers are at first, and what a call adds for each other rank.
+	unit uint32
 	// want is what the numbers are once all calls have run.
 	want uint32
 }
 
 // newPower makes such a buffer, in a window of the group. It is collective.
 func (m *mate) newPower(w *team, name uint32, count int64) (*power, error) {
+	return m.newPowerOf(w, name, count, 1)
+}
+
+// newPowerOf is newPower of numbers that begin with unit.
+func (m *mate) newPowerOf(w *team, name uint32, count int64, unit uint32) (*power, error) {
 	cfg, bytes, own := &m.group.(*communicator).cfg, 4*count, int64(0)
 	if w.steps {
 		bytes, own = bytes*int64(len(cfg.Ranks)), bytes*int64(cfg.Rank)
@@ -35,16 +42,16 @@ func (m *mate) newPower(w *team, name uint32, count int64) (*power, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &power{stretch: s, count: count, own: own, steps: w.steps, want: 1}
+	p := &power{stretch: s, count: count, own: own, steps: w.steps, unit: unit, want: unit}
 	return p, errors.Join(m.register(w, s, name), m.reset(w, p, bytes))
 }
 
-// reset makes all numbers of all ranks 1.
+// reset makes all numbers of all ranks the unit.
 func (m *mate) reset(w *team, p *power, bytes int64) error {
 	for at := int64(0); at < bytes; at += pinnedBytes {
 		piece := m.pinned[:min(pinnedBytes, bytes-at)]
 		for i := 0; i < len(piece); i += 4 {
-			binary.LittleEndian.PutUint32(piece[i:], 1)
+			binary.LittleEndian.PutUint32(piece[i:], p.unit)
 		}
 		err := errors.Join(
 			m.stream.Copy(p.segment.Address()+uintptr(at), dl.AddressOf(&piece[0]), int64(len(piece))),
@@ -93,7 +100,7 @@ func (p *power) ran(c *communicator, calls int) {
 	ranks := uint32(len(c.cfg.Ranks))
 	for range calls {
 		if p.steps {
-			p.want += ranks - 1
+			p.want += (ranks - 1) * p.unit
 		} else {
 			p.want *= ranks
 		}

@@ -21,8 +21,11 @@ type graph struct {
 	// calls are the collectives and messages in the order of capture; each launch gives them new
 	// tickets and numbers.
 	calls []*captured
-	// users are the communicators of calls, each once.
-	users []*communicator
+	// users are the communicators of calls, each once; recordings are the numbers that they have given
+	// the capture, and running are those with kernels of our own.
+	users      []*communicator
+	recordings map[*communicator]*recording
+	running    []*communicator
 	// before marks the end of what the stream had to do when the capture began; nil if nothing.
 	before *event
 	// events are recorded after each launch; points are what captured waits wait for.
@@ -55,7 +58,9 @@ func (s *stream) BeginCapture() error {
 		if err := s.device.cuda.BeginCapture(s.handle, cuda.CaptureRelaxed); err != nil {
 			return err
 		}
-		s.capture = &graph{device: s.device, before: before}
+		s.capture = &graph{
+			device: s.device, before: before, recordings: map[*communicator]*recording{},
+		}
 		s.device.capturing.Add(1)
 		return nil
 	})
@@ -122,6 +127,19 @@ func (g *graph) add(k *captured) {
 		g.users = append(g.users, c)
 		c.graphs.Add(1)
 	}
+	if c := k.plan.c; k.plan.kernel != nil && !slices.Contains(g.running, c) {
+		g.running = append(g.running, c)
+	}
+}
+
+// next returns the place of the next call of a group. Its mu is held.
+func (g *graph) next(c *communicator) driver.Recorded {
+	r := g.recordings[c]
+	if r == nil {
+		r = c.recordings.begin(0)
+		g.recordings[c] = r
+	}
+	return r.next()
 }
 
 // Launch queues the recorded work on a stream.
@@ -188,17 +206,18 @@ func (s *stream) launchGraph(g *graph) error {
 
 // queue gives the graph to CUDA. s.mu is held.
 func (g *graph) queue(s *stream, sent []*end) error {
-	for _, k := range g.calls {
-		p := k.plan
-		if p.kernel == nil {
-			continue
-		}
-		if err := p.c.direct.turns.take(p.c, s, g.device.cuda); err != nil {
+	for _, c := range g.running {
+		if err := c.direct.turns.take(c, s, g.device.cuda); err != nil {
 			return err
 		}
 	}
 	if err := g.device.cuda.GraphLaunch(g.exec, s.handle); err != nil {
 		return err
+	}
+	for _, c := range g.running {
+		if err := c.direct.turns.pass(s, g.device.cuda); err != nil {
+			return err
+		}
 	}
 	for _, e := range sent {
 		if err := e.plan.c.track(s, e); err != nil {

@@ -42,7 +42,11 @@ func (h *history) note(p *plan, ticket uint64) {
 		spin.Publish(&h.tickets[ticket%remembered], p)
 		spin.Publish64(&h.latest, ticket<<operationBits|uint64(p.Operation))
 	}
-	if p.kernel != nil {
+	switch {
+	case p.kernel == nil:
+	case ticket == 0:
+		h.launches.record(&p.Call)
+	default:
 		h.launches.note(p, ticket)
 	}
 }
@@ -97,9 +101,16 @@ type launches struct {
 	count uint64 // guarded by mu
 	// latest holds the n-th launch, from 1, at n % remembered; guarded by mu.
 	latest [remembered]launched
+	// recorded are the latest calls in captures of other libraries, count of them ever; guarded by mu.
+	recorded      []driver.Call
+	recordedCount int
 }
 
-// launched is a plan that was launched under a ticket, or 0 in a capture of another library.
+// recordedRemembered is how many calls in captures of other libraries are known: those of a
+// hundred graphs of a model with 80 layers. Calls before them are not told by their places.
+const recordedRemembered = 1 << 14
+
+// launched is a plan that was launched under a ticket.
 type launched struct {
 	plan   *plan
 	ticket uint64
@@ -112,19 +123,40 @@ func (l *launches) note(p *plan, ticket uint64) {
 	l.mu.Unlock()
 }
 
-// culprit finds the call of a report and its ticket. Kernels count calls, and so does this
-// rank; only if another library replays captures they do not agree, and the digest has to do.
-func (l *launches) culprit(report *kernels.Report) (p *plan, ticket uint64) {
+// record remembers a call in a capture of another library, which runs whenever that launches it.
+func (l *launches) record(call *driver.Call) {
+	known := *call
+	known.Keep = nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.recorded) < recordedRemembered {
+		l.recorded = append(l.recorded, known)
+	} else {
+		l.recorded[l.recordedCount%recordedRemembered] = known
+	}
+	l.recordedCount++
+}
+
+// culprit finds the call of a report. Kernels count calls, and so does this rank; only if another
+// library replays captures they do not agree, and the digest has to do. The ticket is 0 for a call
+// in such a capture, and where it is not known.
+func (l *launches) culprit(report *kernels.Report) (call *driver.Call, ticket uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := l.latest[report.Epoch%remembered]
-	if at.plan != nil && at.plan.Digest == report.Digest && at.ticket != 0 {
-		return at.plan, at.ticket
+	if at.plan != nil && at.plan.Digest == report.Digest {
+		return &at.plan.Call, at.ticket
 	}
 	for _, at := range l.latest {
 		if at.plan != nil && at.plan.Digest == report.Digest {
-			return at.plan, report.Epoch
+			return &at.plan.Call, 0
 		}
 	}
-	return &plan{}, report.Epoch
+	for i := range l.recorded {
+		if l.recorded[i].Digest == report.Digest {
+			call := l.recorded[i]
+			return &call, 0
+		}
+	}
+	return &driver.Call{}, 0
 }

@@ -106,6 +106,7 @@ func (s *stream) record(p *plan) error {
 		return err
 	}
 	if !p.Operation.PointToPoint() {
+		p = p.recordedAs(s.capture.next(p.c))
 		if err := p.c.call(p, s); err != nil {
 			return err
 		}

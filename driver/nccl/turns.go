@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"errors"
 	"slices"
 
 	"symmem/internal/cuda"
@@ -17,10 +18,18 @@ type turns struct {
 	tail *event
 	// own is the event for streams of our own; an adopted one has its own.
 	own event
+	// replays is set once another library has captured a kernel of the group. When it replays its
+	// graphs is not seen, so each launch of one, and each of ours, waits for this event, and records it
+	// anew behind itself; open and tail are nil from then on.
+	replays *point
 }
 
-// take makes a stream wait for the latest launch on another one.
+// take makes a stream wait for the latest launch on another one, or in a replay.
 func (t *turns) take(c *communicator, s *stream, gpu *cuda.Driver) error {
+	if t.replays != nil {
+		s.carry(c)
+		return gpu.StreamWaitEvent(s.handle, t.replays.handle)
+	}
 	if t.open == s {
 		return nil
 	}
@@ -36,6 +45,46 @@ func (t *turns) take(c *communicator, s *stream, gpu *cuda.Driver) error {
 	}
 	t.open, t.tail = s, nil
 	s.carry(c)
+	return nil
+}
+
+// pass lets the next launch begin, wherever it is, when a stream has done what it has.
+func (t *turns) pass(s *stream, gpu *cuda.Driver) error {
+	if t.replays == nil {
+		return nil
+	}
+	return gpu.EventRecord(t.replays.handle, s.handle)
+}
+
+// awaitReplays makes the event for replays, if there is none yet, and puts it behind the latest
+// launch: on a stream that does nothing else, since the others may be captured. Graphs of other
+// libraries come to their ends unseen, so the device keeps it.
+func (t *turns) awaitReplays(d *Device) error {
+	if t.replays != nil {
+		return nil
+	}
+	if t.open != nil {
+		if err := t.mark(); err != nil {
+			return err
+		}
+	}
+	turn, err := d.newPoint()
+	if err != nil {
+		return err
+	}
+	aside, err := d.cuda.StreamCreate(true)
+	if err != nil {
+		return err
+	}
+	if t.tail != nil {
+		err = t.tail.holdUp(aside, d.cuda)
+	}
+	err = errors.Join(err, d.cuda.EventRecord(turn.handle, aside), d.cuda.StreamDestroy(aside))
+	if err != nil {
+		return err
+	}
+	d.keep(turn)
+	t.replays, t.tail = turn, nil
 	return nil
 }
 

@@ -27,6 +27,9 @@ type CollectiveCall struct {
 	SendOffset, RecvOffset   int64
 	// Sequence counts the collectives of the group.
 	Sequence uint64
+	// Capture and Place are the numbers of the capture that the call is in, and of the call there,
+	// from 1; 0 if it is in none.
+	Capture, Place uint64
 }
 
 // String says the call in words, without what it has not.
@@ -62,6 +65,9 @@ func (c CollectiveCall) words(n Names) string {
 				buffer.segment, buffer.offset)
 		}
 	}
+	if c.Capture != 0 {
+		fmt.Fprintf(&b, ", call %d of capture %d", c.Place, c.Capture)
+	}
 	fmt.Fprintf(&b, ", sequence %d", c.Sequence)
 	return b.String()
 }
@@ -79,7 +85,11 @@ func (c *CollectiveCall) Encode() []byte {
 	b = appendWords(b, uint64(int64(c.Root)), c.Count, uint64(c.SendOffset), uint64(c.RecvOffset))
 	b = binary.LittleEndian.AppendUint32(b, uint32(c.SendSegment))
 	b = binary.LittleEndian.AppendUint32(b, uint32(c.RecvSegment))
-	return appendWords(b, c.SendPool, c.RecvPool, c.Sequence)
+	b = appendWords(b, c.SendPool, c.RecvPool, c.Sequence)
+	if c.Capture == 0 {
+		return b
+	}
+	return appendWords(b, c.Capture, c.Place)
 }
 
 // DecodeCall reads what [CollectiveCall.Encode] wrote and nothing else. No bytes give a nil call.
@@ -99,7 +109,11 @@ func DecodeCall(value []byte) (*CollectiveCall, error) {
 	c.SendSegment, c.RecvSegment = int32(uint32(segments)), int32(uint32(segments>>32))
 	c.SendPool, c.RecvPool = r.u64("pool"), r.u64("pool")
 	c.Sequence = r.u64("sequence")
-	if len(r.b) > 0 {
+	more := r.err == nil && len(r.b) > 0
+	if more {
+		c.Capture, c.Place = r.u64("capture"), r.u64("place in a capture")
+	}
+	if len(r.b) > 0 || more && c.Capture == 0 {
 		r.fail("rest of a collective")
 	}
 	if r.err != nil {

@@ -101,7 +101,8 @@ func (d *Driver) CaptureInfo(stream Stream) (Capture, error) {
 	return c, err
 }
 
-// CaptureAfter makes the next work of a stream that is captured depend on nodes of the capture, too.
+// CaptureAfter makes the next work of a stream that is captured depend on nodes of the capture,
+// too.
 func (d *Driver) CaptureAfter(stream Stream, nodes []Node) error {
 	const add = 0 // CU_STREAM_ADD_CAPTURE_DEPENDENCIES
 	at, n := addressOf(nodes), uintptr(len(nodes))

@@ -1,8 +1,10 @@
 package cuda
 
 import (
+	"encoding/binary"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -82,6 +84,13 @@ type Params struct{ packed []byte }
 
 // Reset removes all arguments.
 func (p *Params) Reset() { p.packed = p.packed[:0] }
+
+// With returns a copy that has another 64-bit integer at an offset.
+func (p *Params) With(at int, v uint64) Params {
+	packed := slices.Clone(p.packed)
+	binary.NativeEndian.PutUint64(packed[at:], v)
+	return Params{packed}
+}
 
 // Uint64 adds a 64-bit integer.
 func (p *Params) Uint64(v uint64) { pack(p, v) }

@@ -300,8 +300,12 @@ func TestNewerFunctionsArePreferred(t *testing.T) {
 	}
 	graph := Graph(address)
 	for name, make := range map[string]func() error{
-		"cuGraphAddDependencies_v2":    func() error { return driver.GraphAddDependencies(graph, nodes, nodes) },
-		"cuGraphRemoveDependencies_v2": func() error { return driver.GraphRemoveDependencies(graph, nodes, nodes) },
+		"cuGraphAddDependencies_v2": func() error {
+			return driver.GraphAddDependencies(graph, nodes, nodes)
+		},
+		"cuGraphRemoveDependencies_v2": func() error {
+			return driver.GraphRemoveDependencies(graph, nodes, nodes)
+		},
 		"cuStreamUpdateCaptureDependencies_v2": func() error {
 			return driver.CaptureAfter(stream, nodes)
 		},

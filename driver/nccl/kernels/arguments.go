@@ -22,6 +22,12 @@ type Arguments struct {
 	Report  uintptr
 }
 
+// digestAt is where Params puts the digest: behind six words.
+const digestAt = 24
+
+// WithDigest returns a copy of what Params has made, for a call of another digest.
+func WithDigest(p cuda.Params, digest uint64) cuda.Params { return p.With(digestAt, digest) }
+
 // Params packs the arguments as struct Call or Bulk of src/call.h.
 func (l *Launch) Params(a *Arguments) cuda.Params {
 	var p cuda.Params

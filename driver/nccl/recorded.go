@@ -1,0 +1,189 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"symmem/driver"
+	"symmem/driver/nccl/kernels"
+	"symmem/internal/cuda"
+)
+
+// recordings are the captures that hold calls of a group. Methods are called with the
+// communicator's mu held.
+type recordings struct {
+	// count is how many there have been: they are numbered from 1, alike on all ranks.
+	count uint64
+	// open are those of other libraries that may go on. When one ends is not seen, so the latest are
+	// kept.
+	open []*recording
+}
+
+// openRecordings is how many captures of other libraries can hold calls of a group at once. The
+// one before counts as over: more calls in it would be those of another capture.
+const openRecordings = 16
+
+// recording is a capture that holds calls of a group.
+type recording struct {
+	id    uint64 // CUDA's, of a capture of another library
+	place driver.Recorded
+	// The kernels of the group in a capture of another library run one after the other: on is the
+	// stream of the last one, tips are the nodes that it has made, and end is the node behind them
+	// that records the event of turns.replays.
+	on   cuda.Stream
+	tips []cuda.Node
+	end  cuda.Node
+}
+
+// begin numbers a capture.
+func (r *recordings) begin(id uint64) *recording {
+	r.count++
+	return &recording{id: id, place: driver.Recorded{Capture: r.count}}
+}
+
+// of finds the capture with CUDA's number, or begins it.
+func (r *recordings) of(id uint64) *recording {
+	for _, open := range r.open {
+		if open.id == id {
+			return open
+		}
+	}
+	if len(r.open) == openRecordings {
+		r.open = slices.Delete(r.open, 0, 1)
+	}
+	r.open = append(r.open, r.begin(id))
+	return r.open[len(r.open)-1]
+}
+
+// next returns the place of the next call.
+func (r *recording) next() driver.Recorded {
+	r.place.Call++
+	return r.place
+}
+
+// recordedAs is the plan as it is in a capture, whose kernels tell the other ranks the place.
+func (p *plan) recordedAs(at driver.Recorded) *plan {
+	recorded := *p
+	recorded.Call = p.RecordedAs(at)
+	if p.kernel != nil {
+		k := *p.kernel
+		k.params = kernels.WithDigest(k.params, recorded.Digest)
+		recorded.kernel = &k
+	}
+	return &recorded
+}
+
+// Record puts a collective into a capture of the stream's owner.
+func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
+	s, err := c.device.own(on)
+	if err != nil {
+		return err
+	}
+	prepared, ok := p.(*plan)
+	if !ok || prepared.c != c {
+		return errors.New("recording a collective: the plan is of another group")
+	}
+	if prepared.Operation.PointToPoint() {
+		return unrecordable(prepared)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := errors.Join(s.usable(), c.Cause(), c.open()); err != nil {
+		return err
+	}
+	r, err := c.recordingOf(s)
+	if err != nil {
+		return err
+	}
+	prepared = prepared.recordedAs(r.next())
+	if err := c.compareRecorded(prepared); err != nil {
+		return err
+	}
+	c.history.note(prepared, 0)
+	s.carry(c)
+	s.recording, c.recording = true, r
+	defer func() { s.recording, c.recording = false, nil }()
+	return c.call(prepared, s)
+}
+
+// recordingOf finds the capture that an adopted stream is in.
+func (c *communicator) recordingOf(s *stream) (*recording, error) {
+	var at cuda.Capture
+	err := c.device.with(func(gpu *cuda.Driver) (err error) {
+		at, err = gpu.CaptureInfo(s.handle)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("recording a collective: %w", err)
+	case at.Status == cuda.CaptureNone:
+		return nil, fmt.Errorf("recording a collective: %w", driver.ErrNotCapturing)
+	}
+	return c.recordings.of(at.ID), nil
+}
+
+// launchRecorded puts the kernels of a plan into a capture of the stream's owner, behind those of
+// the group that are there. s.mu and c.mu are held.
+func (c *communicator) launchRecorded(p *plan, s *stream, gpu *cuda.Driver) error {
+	t, r := &c.direct.turns, c.recording
+	err := t.awaitReplays(c.device)
+	if err == nil {
+		err = r.enter(t.replays, s.handle, gpu)
+	}
+	if err == nil {
+		err = p.kernel.queueAll(gpu, s.handle)
+	}
+	if err == nil {
+		err = r.leave(t.replays, s.handle, gpu)
+	}
+	return err
+}
+
+// enter makes what comes next on a stream wait for the kernel of the group before it: in the
+// capture, or before the launch of the graph.
+func (r *recording) enter(turn *point, on cuda.Stream, gpu *cuda.Driver) error {
+	switch {
+	case len(r.tips) == 0:
+		return gpu.StreamWaitEventExternal(on, turn.handle)
+	case r.on == on:
+		return nil // the stream's own order
+	}
+	at, err := gpu.CaptureInfo(on)
+	if err != nil {
+		return err
+	}
+	missing := slices.DeleteFunc(slices.Clone(r.tips), func(n cuda.Node) bool {
+		return slices.Contains(at.Tips, n)
+	})
+	if len(missing) == 0 {
+		return nil // the owner has joined the streams
+	}
+	return gpu.CaptureAfter(on, missing)
+}
+
+// leave has each launch of the graph record the event behind the latest kernel. The end of the
+// capture is not seen, so the node that does it is a leaf of the graph that moves: CUDA permits all
+// changes of a graph under capture but those that take nodes away. Where it does not permit this
+// one there is a further node.
+func (r *recording) leave(turn *point, on cuda.Stream, gpu *cuda.Driver) error {
+	at, err := gpu.CaptureInfo(on)
+	if err != nil {
+		return err
+	}
+	before := r.tips
+	r.on, r.tips = on, at.Tips
+	behind := at.Tips
+	if r.end != 0 {
+		if gpu.GraphRemoveDependencies(at.Graph, before, repeated(r.end, len(before))) == nil {
+			return gpu.GraphAddDependencies(at.Graph, at.Tips, repeated(r.end, len(at.Tips)))
+		}
+		behind = append(slices.Clone(at.Tips), r.end)
+	}
+	r.end, err = gpu.GraphAddEventRecord(at.Graph, behind, turn.handle)
+	return err
+}
+
+func repeated(n cuda.Node, times int) []cuda.Node { return slices.Repeat([]cuda.Node{n}, times) }

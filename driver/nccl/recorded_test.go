@@ -1,0 +1,452 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
+)
+
+// owned is a stream of another library and a graph that it has captured there.
+type owned struct {
+	m      *mate
+	theirs cuda.Stream
+	stream *stream
+	graph  cuda.Graph
+	exec   cuda.GraphExec
+}
+
+// newOwned makes streams of another library, without graphs.
+func (m *mate) newOwned(n int) (all []*owned, err error) {
+	for range n {
+		o := &owned{m: m}
+		if o.theirs, o.stream, err = m.device.foreign(); err != nil {
+			return all, err
+		}
+		all = append(all, o)
+	}
+	return all, nil
+}
+
+// capture makes the graph of what work records.
+func (o *owned) capture(work func() error) (err error) {
+	if o.graph, err = o.m.device.recordBy(o.theirs, work); err != nil {
+		return err
+	}
+	return o.m.device.do(func() error {
+		o.exec, err = o.m.device.cuda.GraphInstantiate(o.graph)
+		return err
+	})
+}
+
+// record puts calls of the rank's group into a capture that the stream is in.
+func (o *owned) record(path driver.Path, powers ...*power) error {
+	for _, p := range powers {
+		plan, err := o.m.group.Prepare(p.call(path))
+		if err != nil {
+			return err
+		}
+		if err := o.m.group.(driver.Recorder).Record(o.stream, plan); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replay launches the graph, which has a call for each power.
+func (o *owned) replay(powers ...*power) error {
+	for _, p := range powers {
+		p.ran(o.m.group.(*communicator), 1)
+	}
+	return o.m.device.do(func() error { return o.m.device.cuda.GraphLaunch(o.exec, o.theirs) })
+}
+
+// finish waits for the streams and gives back what they have.
+func finish(all ...*owned) error {
+	var errs []error
+	for _, o := range all {
+		d := o.m.device
+		errs = append(errs, d.within(time.Minute, func() (done bool, err error) {
+			err = d.do(func() error { done, err = d.cuda.StreamQuery(o.theirs); return err })
+			return done, err
+		}))
+	}
+	for _, o := range all {
+		d := o.m.device
+		errs = append(errs, o.stream.Close(), d.do(func() error {
+			if o.exec == 0 {
+				return nil
+			}
+			return errors.Join(d.cuda.GraphExecDestroy(o.exec), d.cuda.GraphDestroy(o.graph))
+		}), d.destroy(o.theirs))
+	}
+	return errors.Join(errs...)
+}
+
+// join makes one stream wait for what another one has, as the owner of both does.
+func join(waits, ahead *owned) error {
+	d := waits.m.device
+	return d.do(func() error {
+		e, err := d.cuda.EventCreate(cuda.EventDisableTiming)
+		if err != nil {
+			return err
+		}
+		return errors.Join(d.cuda.EventRecord(e, ahead.theirs),
+			d.cuda.StreamWaitEvent(waits.theirs, e), d.cuda.EventDestroy(e))
+	})
+}
+
+// pairs are two calls of a group that would run at once if nothing kept them apart.
+var pairs = []struct {
+	name   string
+	counts [2]int64
+	paths  [2]driver.Path
+}{
+	{"alike", [2]int64{250, 250}, [2]driver.Path{driver.PathDirect, driver.PathDirect}},
+	{"alike and long", [2]int64{60_000, 60_000}, [2]driver.Path{driver.PathDirect, driver.PathDirect}},
+	{"different", [2]int64{250, 60_000}, [2]driver.Path{driver.PathDirect, driver.PathDirect}},
+	{"of two paths", [2]int64{5000, 5000}, [2]driver.Path{driver.PathPlain, driver.PathDirect}},
+	{"in windows", [2]int64{5000, 5000}, [2]driver.Path{driver.PathWindow, driver.PathDirect}},
+	{"of NCCL", [2]int64{5000, 5000}, [2]driver.Path{driver.PathPlain, driver.PathPlain}},
+}
+
+// apartOrNot runs a test of two calls for each pair, with 2 and with 4 ranks.
+func apartOrNot(t *testing.T, test func(m *mate, w *team, powers [2]*power, p [2]driver.Path) error) {
+	for _, ranks := range []int{2, 4} {
+		for _, pair := range pairs {
+			t.Run(fmt.Sprintf("%s, %d ranks", pair.name, ranks), func(t *testing.T) {
+				if pair.paths[1] == driver.PathPlain && soft(t) {
+					t.Skip(fmt.Errorf("the software NCCL does not order what is in captures: %w",
+						driver.ErrUnsupported))
+				}
+				w := newTeam(t, ranks, 20*time.Second)
+				w.steps = true
+				w.play([]int{0, 1, 2, 3}[:ranks]...)
+				w.must(func(m *mate) (err error) {
+					var powers [2]*power
+					for i := range powers {
+						powers[i], err = m.newPowerOf(w, uint32(i+1), pair.counts[i], uint32(1+1000*i))
+						if err != nil {
+							return err
+						}
+					}
+					if err := test(m, w, powers, pair.paths); err != nil {
+						return err
+					}
+					return errors.Join(m.check(w, powers[0]), m.check(w, powers[1]))
+				})
+			})
+		}
+	}
+}
+
+// TestReplaysOnSeveralStreamsTakeTurns replays two graphs of another library's, each on a stream of
+// its own.
+func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
+	apartOrNot(t, func(m *mate, _ *team, powers [2]*power, paths [2]driver.Path) error {
+		all, err := m.newOwned(2)
+		for i, o := range all {
+			err = errors.Join(err, o.capture(func() error { return o.record(paths[i], powers[i]) }))
+		}
+		for round := range 12 {
+			i := round * 5 % 7 % 2
+			if err == nil {
+				err = all[i].replay(powers[i])
+			}
+		}
+		return errors.Join(err, finish(all...))
+	})
+}
+
+// TestReplaysAndOtherCallsTakeTurns replays a graph beside calls on other streams: one of ours and
+// one of the other library.
+func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
+	apartOrNot(t, func(m *mate, w *team, powers [2]*power, paths [2]driver.Path) error {
+		all, err := m.newOwned(2)
+		if err != nil {
+			return err
+		}
+		// Calls that are under way when the group is captured for the first time count, too.
+		err = errors.Join(powers[1].raise(m.group, m.stream, paths[1]),
+			all[0].capture(func() error { return all[0].record(paths[0], powers[0]) }))
+		for round := range 10 {
+			on := []driver.Stream{m.stream, all[1].stream}[round/2%2]
+			err = errors.Join(err, all[0].replay(powers[0]), powers[1].raise(m.group, on, paths[1]))
+		}
+		return errors.Join(err, m.stream.Synchronize(w.t.Context()), finish(all...))
+	})
+}
+
+// TestBranchesOfACaptureTakeTurns puts calls into two branches of a capture that nothing joins
+// until its end.
+func TestBranchesOfACaptureTakeTurns(t *testing.T) {
+	apartOrNot(t, func(m *mate, _ *team, powers [2]*power, paths [2]driver.Path) error {
+		all, err := m.newOwned(2)
+		if err != nil {
+			return err
+		}
+		err = all[0].capture(func() error {
+			err := join(all[1], all[0])
+			for range 2 {
+				for i, o := range all {
+					err = errors.Join(err, o.record(paths[i], powers[i]))
+				}
+			}
+			return errors.Join(err, join(all[0], all[1]))
+		})
+		for range 4 {
+			if err == nil {
+				err = all[0].replay(powers[0], powers[1], powers[0], powers[1])
+			}
+		}
+		return errors.Join(err, finish(all...))
+	})
+}
+
+// TestGraphsOfOursAndOfOthersTakeTurns replays one of each kind on different streams.
+func TestGraphsOfOursAndOfOthersTakeTurns(t *testing.T) {
+	apartOrNot(t, func(m *mate, w *team, powers [2]*power, paths [2]driver.Path) error {
+		all, err := m.newOwned(1)
+		if err != nil {
+			return err
+		}
+		want := powers[1].want
+		err = m.stream.BeginCapture()
+		err = errors.Join(err, powers[1].raise(m.group, m.stream, paths[1]),
+			powers[1].raise(m.group, m.stream, paths[1]))
+		g, end := m.stream.EndCapture()
+		powers[1].want = want
+		if err = errors.Join(err, end); err != nil {
+			return err
+		}
+		m.graphs = append(m.graphs, g)
+		err = all[0].capture(func() error { return all[0].record(paths[0], powers[0]) })
+		for range 8 {
+			err = errors.Join(err, all[0].replay(powers[0]), powers[1].replay(m, g, m.stream, 2))
+		}
+		return errors.Join(err, m.stream.Synchronize(w.t.Context()), finish(all...))
+	})
+}
+
+// TestACaptureGetsTwoNodesForEachGroup counts the nodes and looks at what they depend on.
+func TestACaptureGetsTwoNodesForEachGroup(t *testing.T) {
+	w := newTeam(t, 2, 20*time.Second)
+	w.steps = true
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		var powers [2]*power
+		for i := range powers {
+			var err error
+			if powers[i], err = m.newPower(w, uint32(i+1), 1000); err != nil {
+				return err
+			}
+		}
+		second, err := m.device.Connect(t.Context(), driver.GroupConfig{
+			ID: "second", Ranks: []int{0, 1}, Rank: m.rank, Check: ofOneMachine(),
+		})
+		if err != nil {
+			return err
+		}
+		all, err := m.newOwned(2)
+		if err != nil {
+			return err
+		}
+		plans := make([]driver.Plan, 2)
+		for i, g := range []driver.Communicator{m.group, second} {
+			// Without windows, since those are of the first group.
+			call := powers[i].call(driver.PathDirect)
+			call.SendWindow, call.RecvWindow = nil, nil
+			if plans[i], err = g.Prepare(call); err != nil {
+				return err
+			}
+		}
+		const rounds = 5
+		err = all[0].capture(func() error {
+			err := join(all[1], all[0])
+			for i := range rounds {
+				for k, o := range all {
+					// Each branch takes the groups in an order of its own.
+					for _, p := range []driver.Plan{plans[(i+k)%2], plans[(i+k+1)%2]} {
+						err = errors.Join(err, p.(*plan).c.Record(o.stream, p))
+					}
+				}
+			}
+			return errors.Join(err, join(all[0], all[1]))
+		})
+		if err != nil {
+			return err
+		}
+		if err := countNodes(m.device, all[0].graph, 4*rounds, 2); err != nil {
+			return err
+		}
+		for range 3 {
+			err = errors.Join(err, all[0].replay())
+			for _, p := range powers {
+				p.ran(m.group.(*communicator), 2*rounds)
+			}
+		}
+		return errors.Join(err, finish(all...), m.check(w, powers[0]), m.check(w, powers[1]),
+			second.Close())
+	})
+}
+
+// countNodes looks at a graph of so many calls of so many groups.
+func countNodes(d *Device, g cuda.Graph, calls, groups int) error {
+	var nodes, from, to []cuda.Node
+	err := d.do(func() (err error) {
+		if nodes, err = d.cuda.GraphNodes(g); err != nil {
+			return err
+		}
+		from, to, err = d.cuda.GraphEdges(g)
+		return err
+	})
+	if want := calls + 2*groups; len(nodes) != want {
+		err = errors.Join(err, fmt.Errorf("a graph of %d calls of %d groups has %d nodes, want %d",
+			calls, groups, len(nodes), want))
+	}
+	var roots, leaves int
+	for _, n := range nodes {
+		if !slices.Contains(to, n) {
+			roots++
+		}
+		if !slices.Contains(from, n) {
+			leaves++
+		}
+	}
+	if roots != 1 || leaves < groups {
+		err = errors.Join(err, fmt.Errorf("the graph has %d roots and %d leaves", roots, leaves))
+	}
+	return err
+}
+
+// fault waits for what a kernel of a rank reports.
+func (m *mate) fault(within time.Duration) error {
+	c := m.group.(*communicator)
+	var found error
+	err := m.device.within(within, func() (bool, error) {
+		found = c.faulted()
+		return found != nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("rank %d: no kernel reports anything: %w", m.rank, err)
+	}
+	return found
+}
+
+// TestAlikeGraphsInOppositeOrderDiverge: before, each rank took the other graph's numbers.
+func TestAlikeGraphsInOppositeOrderDiverge(t *testing.T) {
+	for _, ranks := range []int{2, 4} {
+		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
+			w := newTeam(t, ranks, 20*time.Second)
+			w.steps = true
+			w.play([]int{0, 1, 2, 3}[:ranks]...)
+			w.must(func(m *mate) error {
+				all, err := m.newOwned(2)
+				powers := make([]*power, len(all))
+				for i, o := range all {
+					var failed error
+					powers[i], failed = m.newPower(w, uint32(i+1), 1000)
+					if err = errors.Join(err, failed); err != nil {
+						return err
+					}
+					err = errors.Join(err, o.capture(func() error {
+						return o.record(driver.PathDirect, powers[i], powers[i])
+					}))
+				}
+				first := 1
+				if m.rank == 0 {
+					first = 2
+					slices.Reverse(all)
+				}
+				for _, o := range all {
+					err = errors.Join(err, o.replay())
+				}
+				if err != nil {
+					return err
+				}
+				found := m.fault(time.Second)
+				_ = finish(all...) // with the error of the group
+				return wantDiverged(found, first)
+			})
+		})
+	}
+}
+
+// wantDiverged looks for the first call of a capture in the error of a rank.
+func wantDiverged(found error, capture int) error {
+	var differs *driver.MismatchError
+	if !errors.As(found, &differs) || differs.Call.Recorded.Capture != uint64(capture) ||
+		!strings.Contains(found.Error(), fmt.Sprintf("call 1 of capture %d", capture)) {
+		return fmt.Errorf("got %w, want that call 1 of capture %d differs", found, capture)
+	}
+	return nil
+}
+
+// TestGraphsOfOursInOppositeOrderDiverge does it with graphs that count as launches of ours, whose
+// calls are compared before or while they run.
+func TestGraphsOfOursInOppositeOrderDiverge(t *testing.T) {
+	for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
+		t.Run(path.String(), func(t *testing.T) {
+			w := newTeam(t, 2, 20*time.Second)
+			w.steps = true
+			w.play(0, 1)
+			w.must(func(m *mate) error {
+				graphs := make([]driver.Graph, 2)
+				for i := range graphs {
+					p, err := m.newPower(w, uint32(i+1), 1000)
+					if err != nil {
+						return err
+					}
+					err = errors.Join(m.stream.BeginCapture(), p.raise(m.group, m.stream, path))
+					g, end := m.stream.EndCapture()
+					if err = errors.Join(err, end); err != nil {
+						return err
+					}
+					graphs[i] = g
+					m.graphs = append(m.graphs, g)
+				}
+				err := graphs[m.rank].Launch(m.stream)
+				if err == nil {
+					err = m.stream.Synchronize(t.Context())
+				}
+				return wantDiverged(err, m.rank+1)
+			})
+		})
+	}
+}
+
+// TestACallInACaptureIsNoOtherCall: one rank replays what the other one calls.
+func TestACallInACaptureIsNoOtherCall(t *testing.T) {
+	w := newTeam(t, 2, 20*time.Second)
+	w.steps = true
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		all, err := m.newOwned(1)
+		err = errors.Join(err, all[0].capture(func() error {
+			return all[0].record(driver.PathDirect, p)
+		}))
+		if m.rank == 0 {
+			found := errors.Join(err, all[0].replay(p), m.fault(time.Second))
+			_ = finish(all...) // with the error of the group
+			return wantDiverged(found, 1)
+		}
+		err = errors.Join(err, p.raise(m.group, m.stream, driver.PathDirect))
+		if err != nil {
+			return err
+		}
+		var differs *driver.MismatchError
+		if err := m.stream.Synchronize(t.Context()); !errors.As(err, &differs) {
+			return fmt.Errorf("got %w, want that the call differs", err)
+		}
+		return nil
+	})
+}
