@@ -1,6 +1,7 @@
 // Package chaos holds tests alone: random programs of several processes in which things go wrong,
 // or of which nothing may go wrong, and which are compared with arithmetic of their own. They use
-// the public package symmem as any program does, and nothing of what is behind it.
+// the public package symmem as any program does, and nothing of what is behind it; those of graphs
+// call CUDA, as another library in the process would.
 //
 // Without flags each test runs a few dozen programs. The whole of one, which goes on for minutes or
 // hours, says how far it is:

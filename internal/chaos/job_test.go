@@ -29,6 +29,7 @@ const (
 // could not be run: what symmem got wrong is in what the rank writes.
 var roles = map[string]func(task []byte) error{
 	"erring":   erringRank,
+	"graphs":   graphsRank,
 	"kills":    killsRank,
 	"messages": messagesRank,
 	"page":     pageRankMain,

@@ -76,6 +76,9 @@ struct comm {
     bool sends[MAX_RANKS], receives[MAX_RANKS];
     struct window *windows, **windows_end; /* from the oldest to the newest; under lock */
     struct registration *registrations; /* under lock */
+    /* For kernels in graphs; used by one host call at a time. */
+    CUevent order; /* NULL until the first one */
+    struct recording *recordings;
 };
 
 struct registration {
@@ -141,6 +144,13 @@ void call_plan(struct comm *c, struct call *call);
 void call_free(struct call *call);
 ncclResult_t calls_connect(struct comm *c, const struct call *calls);
 ncclResult_t calls_launch(struct comm *c, struct call *calls);
+
+void await_ticket(struct comm *c, uint64_t ticket);
+
+/* order.c */
+CUresult order_enter(struct comm *c, CUstream stream, bool captured);
+CUresult order_leave(struct comm *c, CUstream stream, bool captured);
+void order_close(struct comm *c);
 
 /* group.c */
 struct task {

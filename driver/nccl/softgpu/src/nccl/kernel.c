@@ -1,5 +1,5 @@
-/* Kernels: calls as work of a stream. Kernels of one communicator never overlap. Those that no
- * graph holds run in the order of their launches, whatever their streams. */
+/* Kernels: calls as work of a stream. Kernels of one communicator never overlap. They run in the
+ * order of their launches, whatever their streams: order.c for those that graphs hold. */
 #include <stdlib.h>
 
 #include "comm.h"
@@ -11,7 +11,7 @@ struct kernel {
     uint64_t ticket;
 };
 
-static void await_ticket(struct comm *c, uint64_t ticket) {
+void await_ticket(struct comm *c, uint64_t ticket) {
     pthread_mutex_lock(&c->lock);
     while (c->serving != ticket && !c->aborted)
         pthread_cond_wait(&c->changed, &c->lock);
@@ -65,6 +65,10 @@ static void kernel_drop(void *arg) {
     comm_count(c, counter, -1);
 }
 
+static ncclResult_t failed(CUresult result) {
+    return report(ncclUnhandledCudaError, "launching a kernel: cuda error %d", (int)result);
+}
+
 /* Launches one kernel, which owns its calls from now on. */
 static ncclResult_t launch(struct comm *c, struct call *calls) {
     struct kernel *k = calloc(1, sizeof *k);
@@ -80,16 +84,22 @@ static ncclResult_t launch(struct comm *c, struct call *calls) {
         pthread_mutex_unlock(&c->lock);
     }
     if (result == CUDA_SUCCESS)
-        result = softgpu_launch(calls->stream, kernel_run, kernel_drop, k);
+        result = order_enter(c, calls->stream, k->captured);
+    CUstream stream = calls->stream;
+    bool captured = k->captured;
     if (result == CUDA_SUCCESS)
-        return ncclSuccess;
+        result = softgpu_launch(stream, kernel_run, kernel_drop, k);
+    if (result == CUDA_SUCCESS) {
+        result = order_leave(c, stream, captured);
+        return result == CUDA_SUCCESS ? ncclSuccess : failed(result);
+    }
     if (!k->captured) {
         pthread_mutex_lock(&c->lock);
         c->tickets--;
         pthread_mutex_unlock(&c->lock);
     }
     kernel_drop(k);
-    return report(ncclUnhandledCudaError, "launching a kernel: cuda error %d", (int)result);
+    return failed(result);
 }
 
 /* Takes the sends and receives of the first call's stream out of a list. */
