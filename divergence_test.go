@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -38,6 +39,45 @@ func TestADivergenceOfASubgroupNamesRanksOfTheWorld(t *testing.T) {
 			r.failf("got %q, want %q", d, text)
 		}
 	})
+}
+
+// TestAlikeGraphsInAnotherOrderDiverge has one rank replay its second graph first. Both have the
+// same call, which without its place in the capture would be alike.
+func TestAlikeGraphsInAnotherOrderDiverge(t *testing.T) {
+	for _, ranks := range []int{2, 4} {
+		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
+			endure(t, ranks, every, func(r *rank) {
+				from, to := r.alloc(r.pool(), 4096), r.alloc(r.pool(), 4096)
+				graphs := make([]*symmem.Graph, 2)
+				for i := range graphs {
+					graphs[i] = r.capture(func(s *symmem.Stream) {
+						for range 2 {
+							r.ok(r.World().AllReduce(r.ctx, from.Memory(), to.Memory(), 1000, symmem.Float32,
+								symmem.Sum, s))
+						}
+					})
+				}
+				first := 0
+				if r.Rank() == ranks-1 {
+					first = 1
+				}
+				begin := time.Now()
+				err := graphs[first].Launch(r.DefaultStream())
+				d := r.diverged(errors.Join(err, r.DefaultStream().Synchronize(r.ctx)))
+				if took := time.Since(begin); took > 5*time.Second {
+					r.failf("told after %v", took)
+				}
+				for i, want := range []string{"call 1 of capture 1", "call 1 of capture 2"} {
+					if len(d.Sides) != 2 || !strings.Contains(d.Sides[i].Event, want) {
+						r.failf("the ranks have %v, want %q of side %d", d.Sides, want, i)
+					}
+				}
+				for _, g := range graphs {
+					r.ok(g.Close())
+				}
+			})
+		})
+	}
 }
 
 func TestADivergenceInAPoolOfASubgroupNamesThePool(t *testing.T) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # symmem under PyTorch on GPUs: each part is a program of its own in bench/gpu/torch, has a time of
 # its own, and says PASS or FAIL with figures. A part that fails does not stop the others. Build
-# with torch-build.sh. With 2 GPUs everything takes about seven minutes.
+# with torch-build.sh. With 2 GPUs everything takes about twelve minutes.
 #
 #   RANKS           how many ranks (4)
 #   NCCL            a file of NCCL that PyTorch takes instead of its own: ranks that share a GPU need
@@ -70,6 +70,10 @@ run_part() {
 	messages) part 60 "$here/messages.py" ;;
 	norms) part 60 "$here/../../../python/tests/programs/norms.py" ;;
 	graph) part 50 "$here/graph.py" ;;
+	overlap)
+		part 400 "$here/overlap.py"
+		part 40 "$here/overlap.py" opposite
+		;;
 	cost) part 75 "$here/cost.py" ;;
 	peers) part 210 "$here/peers.py" ;;
 	decode) part 75 "$here/decode.py" ;;
@@ -90,7 +94,7 @@ run_part() {
 	esac
 }
 
-for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph cost peers decode model attach endings sglang}; do
+for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph overlap cost peers decode model attach endings sglang}; do
 	begin=$SECONDS
 	run_part "$name"
 	echo "# part $name took $((SECONDS - begin)) s"

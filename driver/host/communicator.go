@@ -38,6 +38,8 @@ type communicator struct {
 	closed    bool   // guarded by mu
 	check     atomic.Bool
 
+	captures atomic.Uint64 // with calls of the group
+
 	cfg    driver.GroupConfig
 	peers  []*peer // by group rank; nil at this rank's own place
 	region *sys.Mapping

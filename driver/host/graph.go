@@ -14,6 +14,25 @@ type graph struct {
 	mu     ranked.Mutex[graphMu]
 	steps  []work // guarded by the stream's mu during the capture, by mu from then on
 	closed bool   // guarded by mu
+	// places are those of the latest call of each communicator, as steps is guarded.
+	places map[*communicator]driver.Recorded
+}
+
+// record is add for a call, which ranks must replay where others do. Messages have their ends.
+func (g *graph) record(p *plan) {
+	if p.Operation.PointToPoint() {
+		g.add(p)
+		return
+	}
+	at := g.places[p.c]
+	if at.Capture == 0 {
+		at.Capture = p.c.captures.Add(1)
+	}
+	at.Call++
+	g.places[p.c] = at
+	recorded := *p
+	recorded.Call = p.RecordedAs(at)
+	g.add(&recorded)
 }
 
 // add records work. The mu of the stream that captures is held: nobody else has the graph yet.
@@ -34,7 +53,7 @@ func (s *stream) BeginCapture() error {
 	if s.capture != nil {
 		return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
 	}
-	s.capture = &graph{}
+	s.capture = &graph{places: map[*communicator]driver.Recorded{}}
 	s.device.capturing.Add(1)
 	return nil
 }

@@ -169,7 +169,7 @@ func (s *stream) launchLater(p *plan) error {
 	case s.closed:
 		return s.usable()
 	case s.capture != nil:
-		s.capture.add(p)
+		s.capture.record(p)
 	case p.Operation.PointToPoint():
 		return s.message(p)
 	default:

@@ -138,31 +138,23 @@ func (k *kernel) queue(gpu *cuda.Driver, on cuda.Stream) error {
 	return gpu.LaunchKernel(k.function, k.grid, k.block, 0, on, &k.params)
 }
 
-// queueAll launches the kernels of a call.
-func (k *kernel) queueAll(gpu *cuda.Driver, on cuda.Stream) (err error) {
-	for ; k != nil && err == nil; k = k.then {
-		err = k.queue(gpu, on)
-	}
-	return err
-}
-
 // launchKernel queues the kernels of a plan, after those of the group on other streams and in
 // replays. s.mu and c.mu are held.
 func (c *communicator) launchKernel(p *plan, s *stream, gpu *cuda.Driver) error {
-	switch {
-	case s.recording:
+	if s.recording {
 		return c.launchRecorded(p, s, gpu)
-	case s.capture != nil:
-		return p.kernel.queueAll(gpu, s.handle)
 	}
 	t := &c.direct.turns
-	if t.open != s {
+	if t.open != s && s.capture == nil {
 		if err := t.take(c, s, gpu); err != nil {
 			return err
 		}
 	}
-	err := p.kernel.queueAll(gpu, s.handle)
-	if err == nil && t.replays != nil {
+	var err error
+	for k := p.kernel; k != nil && err == nil; k = k.then {
+		err = k.queue(gpu, s.handle)
+	}
+	if t.replays != nil && s.capture == nil && err == nil {
 		err = t.pass(s, gpu)
 	}
 	return err

@@ -40,6 +40,15 @@
 // The data stays in the memory of the GPU that has written it, before it writes the word, so no GPU
 // looks at memory that another one may still be writing: waits need no flush.
 //
+// # Order
+//
+// Kernels of our own of one group never run at once on a rank: they share exchange memory, and the
+// number of the call. Launches are ordered by events (turns), also those on streams of other
+// libraries, whose replays are not seen: a capture that holds kernels of a group waits for the
+// group's event before the first and records it behind the last (recordings). Kernels of NCCL are
+// ordered among each other by NCCL, likewise. One of each kind may run at once; they share nothing,
+// and ranks that queue them on several streams must have room for both.
+//
 // # Threads
 //
 // CUDA's current context and NCCL's group state belong to an operating system thread. Single calls

@@ -216,7 +216,7 @@ func (e *event) holdUp(on cuda.Stream, gpu *cuda.Driver) error {
 }
 
 // Record marks the event's point. In a capture it does so for each launch of the graph, after all
-// of the graph's work: an event that CUDA records inside a graph would count as reached until then.
+// of the graph's work: so the graph has no node for it.
 // On a stream that its owner captures the point is behind what the stream was given here before.
 func (s *stream) Record(e driver.Event) error {
 	ev, ok := e.(*event)

@@ -133,8 +133,8 @@ func (c *communicator) launchRecorded(p *plan, s *stream, gpu *cuda.Driver) erro
 	if err == nil {
 		err = r.enter(t.replays, s.handle, gpu)
 	}
-	if err == nil {
-		err = p.kernel.queueAll(gpu, s.handle)
+	for k := p.kernel; k != nil && err == nil; k = k.then {
+		err = k.queue(gpu, s.handle)
 	}
 	if err == nil {
 		err = r.leave(t.replays, s.handle, gpu)

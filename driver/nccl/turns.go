@@ -19,8 +19,8 @@ type turns struct {
 	// own is the event for streams of our own; an adopted one has its own.
 	own event
 	// replays is set once another library has captured a kernel of the group. When it replays its
-	// graphs is not seen, so each launch of one, and each of ours, waits for this event, and records it
-	// anew behind itself; open and tail are nil from then on.
+	// graphs is not seen, so each launch of one, and each of ours, waits for this event, and records
+	// it anew behind itself; open and tail are nil from then on.
 	replays *point
 }
 

@@ -85,11 +85,7 @@ func (c *CollectiveCall) Encode() []byte {
 	b = appendWords(b, uint64(int64(c.Root)), c.Count, uint64(c.SendOffset), uint64(c.RecvOffset))
 	b = binary.LittleEndian.AppendUint32(b, uint32(c.SendSegment))
 	b = binary.LittleEndian.AppendUint32(b, uint32(c.RecvSegment))
-	b = appendWords(b, c.SendPool, c.RecvPool, c.Sequence)
-	if c.Capture == 0 {
-		return b
-	}
-	return appendWords(b, c.Capture, c.Place)
+	return appendWords(b, c.SendPool, c.RecvPool, c.Sequence, c.Capture, c.Place)
 }
 
 // DecodeCall reads what [CollectiveCall.Encode] wrote and nothing else. No bytes give a nil call.
@@ -109,11 +105,8 @@ func DecodeCall(value []byte) (*CollectiveCall, error) {
 	c.SendSegment, c.RecvSegment = int32(uint32(segments)), int32(uint32(segments>>32))
 	c.SendPool, c.RecvPool = r.u64("pool"), r.u64("pool")
 	c.Sequence = r.u64("sequence")
-	more := r.err == nil && len(r.b) > 0
-	if more {
-		c.Capture, c.Place = r.u64("capture"), r.u64("place in a capture")
-	}
-	if len(r.b) > 0 || more && c.Capture == 0 {
+	c.Capture, c.Place = r.u64("capture"), r.u64("place in a capture")
+	if len(r.b) > 0 {
 		r.fail("rest of a collective")
 	}
 	if r.err != nil {

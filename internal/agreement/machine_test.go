@@ -119,6 +119,7 @@ func TestCallsGoOverTheWireUnchanged(t *testing.T) {
 			SendSegment: rapid.Int32().Draw(t, "send"), RecvSegment: rapid.Int32().Draw(t, "recv"),
 			SendOffset: rapid.Int64().Draw(t, "at"), RecvOffset: rapid.Int64().Draw(t, "to"),
 			Sequence: rapid.Uint64().Draw(t, "sequence"),
+			Capture:  rapid.Uint64().Draw(t, "capture"), Place: rapid.Uint64().Draw(t, "place"),
 		}
 		b := c.Encode()
 		back, err := DecodeCall(b)

@@ -137,9 +137,10 @@ func (p *graphsProgram) String() string {
 		p.acts)
 }
 
-// TestGraphsOnAGPU replays several graphs, of another library and of symmem, on several streams, with
-// other calls between, and without anything that keeps them apart. Sums have 1 KiB to 64 MiB on the
-// GPUs of the machine, where the variable SYMMEM_TEST_BACKEND is nccl, and less on a GPU of software.
+// TestGraphsOnAGPU replays several graphs, of another library and of symmem, on several streams,
+// with other calls between, and without anything that keeps them apart. Sums have up to 64 MiB on
+// the GPUs of the machine, where the variable SYMMEM_TEST_BACKEND is nccl, and less on a GPU of
+// software.
 func TestGraphsOnAGPU(t *testing.T) {
 	most := int64(64 << 20)
 	if os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {

@@ -164,6 +164,12 @@ func TestArgumentsLieWhereKernelsReadThem(t *testing.T) {
 	if len(bulk) != found["Bulk"].size {
 		t.Errorf("%d bytes are packed for a Bulk of %d", len(bulk), found["Bulk"].size)
 	}
+	again := a
+	again.Digest = 1 << 60
+	other := packed(WithDigest(l.Params(&a), again.Digest))
+	if string(other) != string(packed(l.Params(&again))) || string(other) == string(bulk) {
+		t.Error("another digest does not lie where the first one did, or has changed that, too")
+	}
 	l.Bulk = false
 	call := packed(l.Params(&a))
 	if len(call) != found["Call"].size || string(call) != string(bulk[:len(call)]) {

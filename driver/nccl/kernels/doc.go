@@ -32,7 +32,9 @@
 // In every call each rank tells each other rank the digest of its call, in words beside the
 // data. So a kernel whose peers came to another call fails instead of mixing the two; and since
 // every rank waits for a word of every other, none is ever two calls ahead, which is what lets
-// two halves of exchange memory take turns. Calls of one group must not overlap on a GPU.
+// two halves of exchange memory take turns. Two calls of one group that ran at once on a GPU would
+// have one number, and take each other's data if they are alike. Package nccl keeps them apart, on
+// all streams, in branches of a capture, and in replays.
 //
 // Every wait looks at a word that the host sets to end it and at the clock of the GPU. What
 // went wrong first on a rank is in its Report.

@@ -1,0 +1,142 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/driver"
+)
+
+// fault waits for what a kernel of a rank reports, for a second on a GPU.
+func (m *mate) fault(w *team) error {
+	c, within := m.group.(*communicator), time.Second
+	if soft(w.t) {
+		within = 20 * time.Second // on a busy machine
+	}
+	var found error
+	err := m.device.within(within, func() (bool, error) {
+		found = c.faulted()
+		return found != nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("rank %d: no kernel reports anything: %w", m.rank, err)
+	}
+	return found
+}
+
+// TestAlikeGraphsInOppositeOrderDiverge: before, each rank took the other graph's numbers.
+func TestAlikeGraphsInOppositeOrderDiverge(t *testing.T) {
+	for _, ranks := range []int{2, 4} {
+		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
+			w := newTeam(t, ranks, 20*time.Second)
+			w.steps = true
+			w.play([]int{0, 1, 2, 3}[:ranks]...)
+			w.must(func(m *mate) error {
+				all, err := m.newOwned(2)
+				powers := make([]*power, len(all))
+				for i, o := range all {
+					var failed error
+					powers[i], failed = m.newPower(w, uint32(i+1), 1000)
+					if err = errors.Join(err, failed); err != nil {
+						return err
+					}
+					err = errors.Join(err, o.capture(func() error {
+						return o.record(driver.PathDirect, powers[i], powers[i])
+					}))
+				}
+				first := 1
+				if m.rank == 0 {
+					first = 2
+					slices.Reverse(all)
+				}
+				for _, o := range all {
+					err = errors.Join(err, o.replay())
+				}
+				if err != nil {
+					return err
+				}
+				found := m.fault(w)
+				_ = finish(all...) // with the error of the group
+				return wantDiverged(found, first)
+			})
+		})
+	}
+}
+
+// wantDiverged looks for the first call of a capture in the error of a rank.
+func wantDiverged(found error, capture int) error {
+	var differs *driver.MismatchError
+	if !errors.As(found, &differs) || differs.Call.Recorded.Capture != uint64(capture) ||
+		!strings.Contains(found.Error(), fmt.Sprintf("call 1 of capture %d", capture)) {
+		return fmt.Errorf("got %w, want that call 1 of capture %d differs", found, capture)
+	}
+	return nil
+}
+
+// TestGraphsOfOursInOppositeOrderDiverge does it with graphs that count as launches of ours, whose
+// calls are compared before or while they run.
+func TestGraphsOfOursInOppositeOrderDiverge(t *testing.T) {
+	for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
+		t.Run(path.String(), func(t *testing.T) {
+			w := newTeam(t, 2, 20*time.Second)
+			w.steps = true
+			w.play(0, 1)
+			w.must(func(m *mate) error {
+				graphs := make([]driver.Graph, 2)
+				for i := range graphs {
+					p, err := m.newPower(w, uint32(i+1), 1000)
+					if err != nil {
+						return err
+					}
+					err = errors.Join(m.stream.BeginCapture(), p.raise(m.group, m.stream, path))
+					g, end := m.stream.EndCapture()
+					if err = errors.Join(err, end); err != nil {
+						return err
+					}
+					graphs[i] = g
+					m.graphs = append(m.graphs, g)
+				}
+				err := graphs[m.rank].Launch(m.stream)
+				if err == nil {
+					err = m.stream.Synchronize(t.Context())
+				}
+				return wantDiverged(err, m.rank+1)
+			})
+		})
+	}
+}
+
+// TestACallInACaptureIsNoOtherCall: one rank replays what the other one calls.
+func TestACallInACaptureIsNoOtherCall(t *testing.T) {
+	w := newTeam(t, 2, 20*time.Second)
+	w.steps = true
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		all, err := m.newOwned(1)
+		err = errors.Join(err, all[0].capture(func() error {
+			return all[0].record(driver.PathDirect, p)
+		}))
+		if m.rank == 0 {
+			found := errors.Join(err, all[0].replay(p), m.fault(w))
+			_ = finish(all...) // with the error of the group
+			return wantDiverged(found, 1)
+		}
+		err = errors.Join(err, p.raise(m.group, m.stream, driver.PathDirect))
+		if err != nil {
+			return err
+		}
+		var differs *driver.MismatchError
+		if err := m.stream.Synchronize(t.Context()); !errors.As(err, &differs) {
+			return fmt.Errorf("got %w, want that the call differs", err)
+		}
+		return nil
+	})
+}
