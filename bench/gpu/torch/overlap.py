@@ -10,6 +10,7 @@ is wrong is counted on the device, behind each call. SIZES are bytes of the larg
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
@@ -101,6 +102,25 @@ def branches(pair: list[Sums], streams: list[torch.cuda.Stream]) -> int:
     return 2 * REPLAYS
 
 
+def nodes() -> None:
+    """Count the nodes of graphs with 1 and with 9 direct calls, which are a kernel each."""
+    symmem.set_path("direct")
+    tensor = torch.ones(4096, device=DEVICE)
+    symmem.all_reduce(tensor)
+    counts = []
+    for calls in (1, 9):
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        settle()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            for _ in range(calls):
+                symmem.all_reduce(tensor)
+        count = ctypes.c_size_t()
+        found = ctypes.c_void_p(graph.raw_cuda_graph())
+        ctypes.CDLL("libcuda.so.1").cuGraphGetNodes(found, None, ctypes.byref(count))
+        counts.append(count.value)
+    verdict("nodes of graphs with 1 and 9 calls", counts == [3, 11], counts)
+
+
 def overlap() -> None:
     """Run the programs."""
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
@@ -152,5 +172,6 @@ def opposite() -> None:
 
 if __name__ == "__main__":
     common.start(reserve=256 * MIB)
-    attempt("overlap", opposite if "opposite" in sys.argv[1:] else overlap)
+    for part in [opposite] if "opposite" in sys.argv[1:] else [nodes, overlap]:
+        attempt(part.__name__, part)
     common.leave()
