@@ -13,12 +13,21 @@ import (
 // its result is copied where the program finds it: the buffers of the calls themselves may be freed
 // while the graph lives, and must be nobody else's until it is closed.
 type recording struct {
-	graph *symmem.Graph
+	graph graph
+	// owned tells that the owner of adopted streams has captured it. It is launched on those, and
+	// pins no buffers.
+	owned bool
 	// number is that of the group, calls what is captured, outs where their results come.
 	number int
 	calls  []*exchange
 	outs   []symmem.Buffer
 	held   []symmem.Buffer
+}
+
+// graph is one of symmem's or of an owner of streams.
+type graph interface {
+	Launch(s *symmem.Stream) error
+	Close() error
 }
 
 // capture records a graph of up to three calls.
@@ -42,7 +51,7 @@ func (r *round) capture(ctx context.Context) error {
 	if err := s.Synchronize(ctx); err != nil {
 		return err
 	}
-	if err := rec.record(ctx, s); err != nil {
+	if err := r.recordOn(ctx, rec, s); err != nil {
 		return err
 	}
 	r.graphs = append(r.graphs, rec)
@@ -74,19 +83,25 @@ func (r *round) stage(rec *recording, s *symmem.Stream, p *symmem.Pool) error {
 }
 
 // record captures the calls.
-func (rec *recording) record(ctx context.Context, s *symmem.Stream) error {
+func (rec *recording) record(ctx context.Context, s *symmem.Stream) (graph, error) {
 	if err := s.BeginCapture(); err != nil {
-		return err
+		return nil, err
 	}
-	var failed error
-	for i, e := range rec.calls {
-		failed = errors.Join(failed, rec.call(ctx, e, rec.outs[i], s))
-	}
-	graph, err := s.EndCapture()
+	failed := rec.queue(ctx, s)
+	g, err := s.EndCapture()
 	if err := errors.Join(failed, err); err != nil {
-		return fmt.Errorf("capturing %d calls: %w", len(rec.calls), err)
+		return nil, err
 	}
-	rec.graph = graph
+	return g, nil
+}
+
+// queue makes the calls on a stream that is captured.
+func (rec *recording) queue(ctx context.Context, s *symmem.Stream) error {
+	for i, e := range rec.calls {
+		if err := rec.call(ctx, e, rec.outs[i], s); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -120,6 +135,9 @@ func (e *exchange) touch(to symmem.Memory, s *symmem.Stream) error {
 
 // release frees some of the buffers that the graph pins.
 func (r *round) release(rec *recording) error {
+	if rec.owned {
+		return nil
+	}
 	kept := rec.held[:0]
 	for _, b := range rec.held {
 		if r.chance(2) {
@@ -141,17 +159,44 @@ func (r *round) replay(ctx context.Context) error {
 }
 
 func (r *round) replayOf(ctx context.Context, rec *recording, times int) error {
-	s := one(r, r.streams)
-	for _, out := range rec.outs {
-		if err := s.Fill(out.Memory(), ^byte(junk)); err != nil {
-			return err
-		}
+	s := r.streamFor(rec)
+	if err := rec.spoil(s); err != nil {
+		return err
 	}
 	for range times {
 		if err := rec.graph.Launch(s); err != nil {
 			return err
 		}
 	}
+	if err := rec.read(s); err != nil {
+		return err
+	}
+	if err := s.Synchronize(ctx); err != nil {
+		return fmt.Errorf("replaying %d calls: %w", len(rec.calls), err)
+	}
+	r.verifyReplayed(rec, times, "replayed, ")
+	return nil
+}
+
+// streamFor draws a stream on which a graph can be launched.
+func (r *round) streamFor(rec *recording) *symmem.Stream {
+	if rec.owned {
+		return one(r, r.adopted)
+	}
+	return one(r, r.streams)
+}
+
+// spoil writes over the results of earlier launches.
+func (rec *recording) spoil(s *symmem.Stream) error {
+	var errs []error
+	for _, out := range rec.outs {
+		errs = append(errs, s.Fill(out.Memory(), ^byte(junk)))
+	}
+	return errors.Join(errs...)
+}
+
+// read queues the copies of the results. They may wait for the stream.
+func (rec *recording) read(s *symmem.Stream) error {
 	for i, e := range rec.calls {
 		from, err := rec.outs[i].Memory().Slice(0, e.recv.Bytes())
 		if err != nil {
@@ -162,13 +207,62 @@ func (r *round) replayOf(ctx context.Context, rec *recording, times int) error {
 			return err
 		}
 	}
-	if err := s.Synchronize(ctx); err != nil {
-		return fmt.Errorf("replaying %d calls: %w", len(rec.calls), err)
-	}
+	return nil
+}
+
+func (r *round) verifyReplayed(rec *recording, times int, how string) {
 	for _, e := range rec.calls {
-		r.verify(e, "replayed, ")
+		r.verify(e, how)
 	}
 	r.tally.replays += int64(times)
+}
+
+// overlap launches several graphs, each on a stream of its own, and a call, before it waits for
+// any: the calls of a group take their turns, whatever stream or graph they are on.
+func (r *round) overlap(ctx context.Context) error {
+	if len(r.graphs) == 0 {
+		return nil
+	}
+	e, err := r.drawExchange(r.pick(2))
+	if err != nil {
+		return err
+	}
+	order := r.draws.Perm(len(r.graphs))
+	on := make([]*symmem.Stream, len(order))
+	for _, at := range order {
+		on[at] = r.streamFor(r.graphs[at])
+		if err := r.graphs[at].spoil(on[at]); err != nil {
+			return err
+		}
+	}
+	times, call := 1+r.draws.IntN(8), r.draws.IntN(len(order)+1)
+	for i, at := range order {
+		if e != nil && i == call {
+			e.from, e.on = one(r, r.streams), one(r, r.streams)
+			if err := r.queue(ctx, e); err != nil {
+				return err
+			}
+		}
+		for range times {
+			if err := r.graphs[at].graph.Launch(on[at]); err != nil {
+				return err
+			}
+		}
+	}
+	for _, at := range order {
+		if err := r.graphs[at].read(on[at]); err != nil {
+			return err
+		}
+	}
+	if err := r.settle(ctx); err != nil {
+		return fmt.Errorf("replaying %d graphs at once: %w", len(order), err)
+	}
+	for _, at := range order {
+		r.verifyReplayed(r.graphs[at], times, "replayed at once with others, ")
+	}
+	if e != nil && call < len(order) {
+		r.verify(e, "between replays, ")
+	}
 	return nil
 }
 

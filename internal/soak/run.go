@@ -70,7 +70,7 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	p := &player{config: c, rank: rank, begun: time.Now()}
 	defer func() {
 		for _, w := range p.worlds {
-			if closing := w.rt.Close(); err == nil {
+			if closing := w.close(); err == nil {
 				// After a failure it would repeat that.
 				err = closing
 			}

@@ -15,15 +15,18 @@ type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 // world is what lasts over all rounds at one check level.
 type world struct {
 	rt      *symmem.Runtime
-	streams []*symmem.Stream // the default one first
+	streams []*symmem.Stream // the default one first, the owner's last
 	events  []*symmem.Event  // one for each stream
+	// adopted are the streams of the owner, which there is on GPUs alone.
+	owner   *owner
+	adopted []*symmem.Stream
 	// What ranks tell each other goes over a group that programs do not use, so that it goes on when
 	// theirs have failed, and through a pool of which none is registered.
 	quiet *symmem.Group
 	desk  *symmem.Pool
 }
 
-// streams is how many streams a world has. They end with it only.
+// streams is how many streams of its own a world has. They end with it only.
 const streams = 3
 
 // first is the size of small first segments in bytes: pools have several segments early.
@@ -42,7 +45,7 @@ func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel
 		err = w.warm(2 * liveMessages * c.MaxBytes)
 	}
 	if err != nil {
-		return nil, errors.Join(err, rt.Close())
+		return nil, errors.Join(err, w.close())
 	}
 	return w, nil
 }
@@ -60,14 +63,17 @@ func (w *world) warm(bytes int64) error {
 }
 
 func (w *world) equip() (err error) {
-	for range streams {
-		if len(w.streams) < streams {
-			s, err := w.rt.NewStream()
-			if err != nil {
-				return err
-			}
-			w.streams = append(w.streams, s)
+	for len(w.streams) < streams {
+		s, err := w.rt.NewStream()
+		if err != nil {
+			return err
 		}
+		w.streams = append(w.streams, s)
+	}
+	if err := w.adopt(); err != nil {
+		return err
+	}
+	for range w.streams {
 		e, err := w.rt.NewEvent()
 		if err != nil {
 			return err

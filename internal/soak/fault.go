@@ -1,0 +1,197 @@
+package soak
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"symmem"
+)
+
+// misdeed is what a drawn rank does when graphs of a group are replayed.
+type misdeed int
+
+// The misdeeds: it aborts the group, or launches the graphs in another order than the others.
+const (
+	aborts misdeed = iota
+	swaps
+	misdeeds
+)
+
+// ErrUntold means that a group was broken in replays, and a rank has not heard of it.
+var ErrUntold = errors.New("a fault in replays was not told")
+
+// breakReplays makes a group of all ranks and two graphs of the same sum over it, has a drawn rank
+// do otherwise than the others when they are replayed, and shows that all ranks hear of it, that
+// nothing wrong is taken for a sum, and that a new group works on the same memory.
+func (r *round) breakReplays(ctx context.Context) error {
+	who, s, p := r.draws.IntN(r.rt.Size()), one(r, r.streams), one(r, r.pools)
+	deed, bytes, tag := misdeed(r.draws.IntN(int(misdeeds))), r.size(), r.draws.Uint64()
+	if err := r.closeGraphs(ctx, nil); err != nil {
+		return err
+	}
+	if err := r.meet(ctx); err != nil {
+		return err
+	}
+	g, err := r.rt.World().Split(ctx, 0, r.rt.Rank())
+	if err != nil {
+		return err
+	}
+	// What NCCL's kernels leave when they are ended is not promised, nor do they compare replays.
+	if err := g.SetPath(ctx, symmem.PathDirect); err != nil {
+		return err
+	}
+	var recs [2]*recording
+	for i := range recs {
+		if recs[i], err = r.sumGraph(ctx, g, s, p, bytes, tag+uint64(i)); err != nil {
+			return err
+		}
+	}
+	direct, err := goesDirect(recs[0].calls[0])
+	if err != nil {
+		return err
+	}
+	if !direct {
+		deed = aborts
+	}
+	if err := r.broken(ctx, g, recs, deed, who == g.Rank(), direct); err != nil {
+		return err
+	}
+	r.tally.aborts++
+	if err := r.meet(ctx); err != nil {
+		return err
+	}
+	b, err := p.AllocOn(s, bytes)
+	if err != nil {
+		return err
+	}
+	return r.replace(ctx, s, b, bytes, tag)
+}
+
+// goesDirect reports whether a call is made by a kernel that marks what it could not finish.
+func goesDirect(e *exchange) (bool, error) {
+	x, err := e.group.Explain(e.operation, e.send, e.recv, e.count, e.dataType)
+	return x.Path == "direct", err
+}
+
+// sumGraph captures a sum of float32 and the copy of its result.
+func (r *round) sumGraph(
+	ctx context.Context, g *symmem.Group, s *symmem.Stream, p *symmem.Pool, bytes int64, tag uint64,
+) (*recording, error) {
+	var made [3]symmem.Buffer
+	for i := range made {
+		var err error
+		if made[i], err = p.AllocOn(s, bytes); err != nil {
+			return nil, err
+		}
+	}
+	e := &exchange{
+		pattern: pattern{
+			operation: symmem.OpAllReduce, dataType: symmem.Float32, reduceOp: symmem.Sum,
+			count: bytes / 4, ranks: g.Size(), tag: tag,
+		},
+		group: g, from: s, on: s,
+	}
+	if err := e.place(made[0].Memory(), made[1].Memory()); err != nil {
+		return nil, err
+	}
+	rec := &recording{
+		calls: []*exchange{e}, outs: []symmem.Buffer{made[2]}, held: made[:2],
+	}
+	if err := e.fill(); err != nil {
+		return nil, err
+	}
+	if err := s.Synchronize(ctx); err != nil {
+		return nil, err
+	}
+	return rec, r.recordOn(ctx, rec, s)
+}
+
+// broken replays the graphs until the fault is told, looks at what they have left, and closes all.
+func (r *round) broken(
+	ctx context.Context, g *symmem.Group, recs [2]*recording, deed misdeed, mine, direct bool,
+) error {
+	s := recs[0].calls[0].on
+	order := []int{0, 1}
+	if mine && deed == swaps {
+		order = []int{1, 0}
+	}
+	for _, rec := range recs {
+		if err := rec.spoil(s); err != nil {
+			return err
+		}
+	}
+	if mine && deed == aborts {
+		g.Abort()
+	} else {
+		for _, i := range order {
+			// A launch that comes after the fault is refused.
+			if err := recs[i].graph.Launch(s); err != nil && g.Err() == nil {
+				return err
+			}
+		}
+	}
+	select {
+	case <-g.Ended():
+	case <-time.After(2 * r.config.Timeout):
+		return fmt.Errorf("%w: rank %d", ErrUntold, r.rt.Rank())
+	}
+	for range 2 { // the fault is told once
+		_ = s.Synchronize(ctx)
+	}
+	for _, rec := range recs {
+		if err := rec.read(s); err != nil {
+			return err
+		}
+	}
+	if err := s.Synchronize(ctx); err != nil && g.Err() == nil {
+		return err
+	}
+	for _, rec := range recs {
+		if direct {
+			r.verifyBroken(rec.calls[0])
+		}
+	}
+	errs := []error{recs[0].graph.Close(), recs[1].graph.Close(), ignoreFault(g.Close())}
+	for _, rec := range recs {
+		for _, b := range append(rec.outs, rec.held...) {
+			errs = append(errs, b.Free())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ignoreFault drops the fault that a group was broken with.
+func ignoreFault(err error) error {
+	var diverged *symmem.DivergenceError
+	var mismatch *symmem.MismatchError
+	if errors.Is(err, symmem.ErrAborted) || errors.As(err, &diverged) || errors.As(err, &mismatch) {
+		return nil
+	}
+	return err
+}
+
+// verifyBroken looks at the result of a call that a fault may have ended: each element is right, not
+// a number, or what was there before.
+func (r *round) verifyBroken(e *exchange) {
+	order := binary.NativeEndian
+	marks := [2]uint32{}
+	for i, b := range []byte{junk, ^byte(junk)} {
+		marks[i] = uint32(b) * 0x01010101
+	}
+	for i := 0; i < len(e.want); i += 4 {
+		got := order.Uint32(e.got[i:])
+		if got == order.Uint32(e.want[i:]) || got == marks[0] || got == marks[1] ||
+			math.IsNaN(float64(math.Float32frombits(got))) {
+			continue
+		}
+		r.tally.wrong++
+		r.tally.note(fmt.Sprintf("round %d, rank %d, %s: element %d is %v after a fault, and %v would "+
+			"be right", r.number, r.rt.Rank(), e.describe(), i/4, math.Float32frombits(got),
+			math.Float32frombits(order.Uint32(e.want[i:]))))
+	}
+	r.tally.calls++
+}
