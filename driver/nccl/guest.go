@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"symmem/driver"
@@ -24,17 +25,22 @@ type guest struct {
 	stuck      error
 }
 
+// allowEarlyStart is the environment variable by which a user says that no kernel of the program lets
+// the next one begin before its end.
+const allowEarlyStart = "SYMMEM_ATTACH_EARLY_START"
+
 // AdoptCommunicator makes a guest of a communicator of this device. Calls on it are not made here,
 // so nothing can go before them that they need (nccl.EarlyStart).
 func (d *Device) AdoptCommunicator(handle uintptr) (driver.Guest, error) {
 	if handle == 0 {
 		return nil, errors.New("adopting a communicator: its handle is 0")
 	}
-	if d.startsEarly() {
+	if d.startsEarly() && os.Getenv(allowEarlyStart) != "1" {
 		_, text := d.nccl.Version()
-		return nil, fmt.Errorf("adopting a communicator: kernels over windows of NCCL %s: %w: they may "+
-			"read what the kernel ahead of them has not yet written; right from NCCL %s on", text,
-			driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.Below))
+		return nil, fmt.Errorf("adopting a communicator: kernels over windows of NCCL %s: %w: behind a "+
+			"kernel that lets the next one begin early they read what it has not yet written; take NCCL "+
+			"%s or newer, or set %s=1 if the program has no such kernels (docs/nccl-defects.md)", text,
+			driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.Below), allowEarlyStart)
 	}
 	g := &guest{device: d, handle: nccl.Comm(handle)}
 	err := d.do(func() error { return g.introduce() })

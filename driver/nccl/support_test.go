@@ -93,6 +93,7 @@ func (m *mate) guards(w *team, call driver.Call, early bool) error {
 
 func TestACommunicatorWhoseKernelsStartEarlyIsNotAdopted(t *testing.T) {
 	w := newTeam(t, 1, 10*time.Second)
+	w.play(0)
 	m := w.mates[0]
 	if !m.device.startsEarly() {
 		t.Skip("NCCL of this machine has kernels over windows that wait")
@@ -100,6 +101,11 @@ func TestACommunicatorWhoseKernelsStartEarlyIsNotAdopted(t *testing.T) {
 	if _, err := m.device.AdoptCommunicator(1); !errors.Is(err, driver.ErrUnsupported) ||
 		!strings.Contains(err.Error(), nccl.VersionText(nccl.EarlyStart.Below)) {
 		t.Errorf("error %v", err)
+	}
+	t.Setenv(allowEarlyStart, "1")
+	adopted, err := m.device.AdoptCommunicator(uintptr(m.group.(*communicator).handle))
+	if err != nil || adopted.Size() != 1 {
+		t.Errorf("a user who says that it is well gets %v, %v", adopted, err)
 	}
 }
 

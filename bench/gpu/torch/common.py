@@ -56,8 +56,10 @@ def needs_gpus(what: str) -> None:
 def attachable() -> bool:
     """Tell whether NCCL's kernels over windows wait for what is ahead of them.
 
-    Where they do not, symmem refuses to attach (docs/nccl-defects.md).
+    Where they do not, symmem refuses to attach (docs/nccl-defects.md), unless it is told to.
     """
+    if os.environ.get("SYMMEM_ATTACH_EARLY_START") == "1":
+        return True
     early = (2, 28, 3) <= torch.cuda.nccl.version() < (2, 30, 7)
     return not early or torch.cuda.get_device_capability(DEVICE)[0] < 9
 
