@@ -25,8 +25,8 @@ type guest struct {
 	stuck      error
 }
 
-// allowEarlyStart is the environment variable by which a user says that no kernel of the program lets
-// the next one begin before its end.
+// allowEarlyStart is the environment variable by which a user says that no kernel of the program
+// lets the next one begin before its end.
 const allowEarlyStart = "SYMMEM_ATTACH_EARLY_START"
 
 // AdoptCommunicator makes a guest of a communicator of this device. Calls on it are not made here,

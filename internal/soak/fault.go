@@ -174,8 +174,8 @@ func ignoreFault(err error) error {
 	return err
 }
 
-// verifyBroken looks at the result of a call that a fault may have ended: each element is right, not
-// a number, or what was there before.
+// verifyBroken looks at the result of a call that a fault may have ended: each element is right,
+// not a number, or what was there before.
 func (r *round) verifyBroken(e *exchange) {
 	order := binary.NativeEndian
 	marks := [2]uint32{}

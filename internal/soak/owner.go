@@ -63,8 +63,8 @@ type ownGraph struct {
 	exec   cuda.GraphExec
 }
 
-// capture records what is queued on an adopted stream meanwhile. It uses the mode that PyTorch does,
-// in which a capture ends on the thread where it has begun.
+// capture records what is queued on an adopted stream meanwhile. It uses the mode that PyTorch
+// does, in which a capture ends on the thread where it has begun.
 func (o *owner) capture(s *symmem.Stream, record func() error) (*ownGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
