@@ -104,6 +104,7 @@ var scenes = []struct {
 	{name: "memory has handles, mappings and access", program: "memory.c"},
 	{name: "streams, events and captures follow CUDA's rules", program: "stream.c"},
 	{name: "work that lags is still in order", program: "stream.c", env: []string{"SOFTGPU_LAG=200"}},
+	{name: "user objects live as long as what holds them", program: "object.c"},
 	{name: "collectives are right, and wrong where NCCL's are", program: "collective.c"},
 	{
 		name: "collectives of a later version", program: "collective.c",

@@ -15,6 +15,7 @@ typedef struct context *CUcontext;
 typedef struct stream *CUstream;
 typedef struct event *CUevent;
 typedef struct graph *CUgraph;
+typedef struct object *CUuserObject;
 typedef struct exec *CUgraphExec;
 typedef struct node *CUgraphNode;
 typedef struct module *CUmodule;
@@ -269,6 +270,14 @@ API CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode *from
 API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
 API CUresult cuGraphExecDestroy(CUgraphExec exec);
 API CUresult cuGraphDestroy(CUgraph graph);
+enum { CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 1, CU_GRAPH_USER_OBJECT_MOVE = 1 };
+API CUresult cuUserObjectCreate(CUuserObject *object, void *arg, CUhostFn destroy, unsigned count,
+                                unsigned flags);
+API CUresult cuUserObjectRetain(CUuserObject object, unsigned count);
+API CUresult cuUserObjectRelease(CUuserObject object, unsigned count);
+API CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned count,
+                                     unsigned flags);
+API CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned count);
 API CUresult cuModuleLoadData(CUmodule *module, const void *image);
 API CUresult cuModuleUnload(CUmodule module);
 API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);

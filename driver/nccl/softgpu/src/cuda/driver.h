@@ -52,7 +52,7 @@ int device_count(void);
 struct context *context_of(int device);
 
 /* handle.c: which pointers are live objects. */
-enum kind { ALLOCATION, STREAM, EVENT, GRAPH, EXEC, MODULE };
+enum kind { ALLOCATION, STREAM, EVENT, GRAPH, EXEC, MODULE, OBJECT };
 void handle_add(enum kind kind, const void *object);
 bool handle_live(enum kind kind, const void *object);
 bool handle_remove(enum kind kind, const void *object);
@@ -137,6 +137,7 @@ struct graph {
     bool capturing;
     struct node **nodes;
     size_t count, room;
+    struct holding *holdings; /* of user objects */
 };
 struct graph *graph_new(void);
 struct node *graph_add(struct graph *g, struct work *w, struct node *const *before, size_t count);
@@ -166,5 +167,9 @@ struct work *event_wait_work(struct event *e);
 
 /* stream.c */
 int thread_start(void *(*run)(void *), void *arg);
+
+/* object.c: user objects of graphs. */
+void graph_hold_alike(struct graph *to, const struct graph *from);
+void graph_hold_nothing(struct graph *g);
 
 #endif

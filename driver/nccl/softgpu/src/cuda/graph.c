@@ -87,6 +87,7 @@ void graph_free(struct graph *g) {
         free(g->nodes[i]);
     }
     free(g->nodes);
+    graph_hold_nothing(g);
     free(g);
 }
 

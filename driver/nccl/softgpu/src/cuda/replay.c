@@ -45,6 +45,7 @@ static struct graph *copy_locked(const struct graph *from) {
     for (size_t i = 0; i < from->count; i++)
         for (size_t k = 0; k < from->nodes[i]->count; k++)
             node_depend(to->nodes[i], to->nodes[from->nodes[i]->before[k]->number]);
+    graph_hold_alike(to, from);
     return to;
 }
 

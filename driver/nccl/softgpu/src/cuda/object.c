@@ -1,0 +1,133 @@
+/* User objects: what a program wants to know the end of, held by references of its own and of
+ * graphs. What is instantiated of a graph, or records a launch of that, holds what the graph holds;
+ * a launch under way holds what it was launched from. The destructor runs on a thread of its own,
+ * which no call waits for, and must not call CUDA. */
+#include <stdlib.h>
+
+#include "driver.h"
+
+struct object {
+    _Atomic long references;
+    CUhostFn destroy;
+    void *arg;
+};
+
+static void *destroy_object(void *arg) {
+    struct object *o = arg;
+    in_host_function = true;
+    o->destroy(o->arg);
+    free(o);
+    return NULL;
+}
+
+static void object_release(struct object *o, unsigned count) {
+    if (atomic_fetch_sub(&o->references, (long)count) > (long)count)
+        return;
+    pthread_t thread;
+    handle_remove(OBJECT, o);
+    if (pthread_create(&thread, NULL, destroy_object, o) != 0)
+        abort();
+    pthread_detach(thread);
+}
+
+/* A graph's references to one object. */
+struct holding {
+    struct holding *next;
+    struct object *object;
+    unsigned count;
+};
+
+static pthread_mutex_t holding_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void holding_add_locked(struct graph *g, struct object *o, unsigned count) {
+    struct holding *h = malloc(sizeof *h);
+    if (h == NULL)
+        abort();
+    *h = (struct holding){.next = g->holdings, .object = o, .count = count};
+    g->holdings = h;
+}
+
+void graph_hold_alike(struct graph *to, const struct graph *from) {
+    pthread_mutex_lock(&holding_lock);
+    for (const struct holding *h = from->holdings; h != NULL; h = h->next) {
+        atomic_fetch_add(&h->object->references, (long)h->count);
+        holding_add_locked(to, h->object, h->count);
+    }
+    pthread_mutex_unlock(&holding_lock);
+}
+
+void graph_hold_nothing(struct graph *g) {
+    while (g->holdings != NULL) {
+        struct holding *h = g->holdings;
+        g->holdings = h->next;
+        object_release(h->object, h->count);
+        free(h);
+    }
+}
+
+CUresult cuUserObjectCreate(CUuserObject *object, void *arg, CUhostFn destroy, unsigned count,
+                            unsigned flags) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    if (object == NULL || destroy == NULL || count == 0 ||
+        flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct object *o = malloc(sizeof *o);
+    if (o == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *o = (struct object){.destroy = destroy, .arg = arg};
+    atomic_init(&o->references, (long)count);
+    handle_add(OBJECT, o);
+    *object = o;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuUserObjectRetain(CUuserObject object, unsigned count) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    if (count == 0 || !handle_live(OBJECT, object))
+        return CUDA_ERROR_INVALID_VALUE;
+    atomic_fetch_add(&object->references, (long)count);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuUserObjectRelease(CUuserObject object, unsigned count) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    if (count == 0 || !handle_live(OBJECT, object))
+        return CUDA_ERROR_INVALID_VALUE;
+    object_release(object, count);
+    return CUDA_SUCCESS;
+}
+
+/* A graph may be one that a capture writes to. */
+CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned count,
+                                 unsigned flags) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    if (count == 0 || flags > CU_GRAPH_USER_OBJECT_MOVE || !handle_live(OBJECT, object) ||
+        !handle_live(GRAPH, graph))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (flags != CU_GRAPH_USER_OBJECT_MOVE)
+        atomic_fetch_add(&object->references, (long)count);
+    pthread_mutex_lock(&holding_lock);
+    holding_add_locked(graph, object, count);
+    pthread_mutex_unlock(&holding_lock);
+    return CUDA_SUCCESS;
+}
+
+/* Gives back references of one call that retained them. */
+CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned count) {
+    ENTER(CUDA_ERROR_UNKNOWN);
+    if (!handle_live(OBJECT, object) || !handle_live(GRAPH, graph))
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&holding_lock);
+    struct holding **at = &graph->holdings;
+    while (*at != NULL && ((*at)->object != object || (*at)->count != count))
+        at = &(*at)->next;
+    struct holding *found = *at;
+    if (found != NULL)
+        *at = found->next;
+    pthread_mutex_unlock(&holding_lock);
+    if (found == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    object_release(object, count);
+    free(found);
+    return CUDA_SUCCESS;
+}
