@@ -275,6 +275,7 @@ func TestEveryFunctionIsTested(t *testing.T) {
 		"cuGraphAddDependencies_v2": true, "cuGraphRemoveDependencies_v2": true,
 		"cuStreamUpdateCaptureDependencies_v2": true, "cuGraphGetEdges_v2": true,
 		"cuModuleGetFunctionCount": true, "cuModuleEnumerateFunctions": true, "cuFuncLoad": true,
+		"cuUserObjectCreate": true, "cuUserObjectRelease": true, "cuGraphRetainUserObject": true,
 	}
 	for _, c := range calls {
 		tested[c.name] = true

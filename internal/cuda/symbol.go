@@ -92,6 +92,9 @@ const (
 	moduleGetFunctionCount
 	moduleEnumerateFunctions
 	funcLoad
+	userObjectCreate
+	userObjectRelease
+	graphRetainUserObject
 	functions
 )
 
@@ -186,4 +189,7 @@ var names = [functions]string{
 	moduleGetFunctionCount:          "cuModuleGetFunctionCount",
 	moduleEnumerateFunctions:        "cuModuleEnumerateFunctions",
 	funcLoad:                        "cuFuncLoad",
+	userObjectCreate:                "cuUserObjectCreate",
+	userObjectRelease:               "cuUserObjectRelease",
+	graphRetainUserObject:           "cuGraphRetainUserObject",
 }

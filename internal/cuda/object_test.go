@@ -1,0 +1,74 @@
+package cuda
+
+import (
+	"errors"
+	"testing"
+)
+
+// objects are user objects of graphs as CUDA has them, of one that the test ends itself.
+const objects = `
+static CUhostFn destructor;
+static void *argument;
+static int64_t references, refuse;
+CUresult cuUserObjectCreate(void **object, void *ptr, CUhostFn destroy, unsigned int count,
+	unsigned int flags) {
+	if (refuse == 1 || count != 1 || flags != 1) return 1;
+	destructor = destroy;
+	argument = ptr;
+	references = 1;
+	*object = (void *)0x770000000030;
+	return 0;
+}
+CUresult cuUserObjectRelease(void *object, unsigned int count) {
+	references -= count;
+	if (references == 0) destructor(argument);
+	return 0;
+}
+CUresult cuGraphRetainUserObject(CUgraph graph, void *object, unsigned int count,
+	unsigned int flags) {
+	int64_t good = (int64_t)graph == 0x770000000040 && (int64_t)object == 0x770000000030;
+	return refuse == 2 || !good || count != 1 || flags != 1 ? 1 : 0;
+}
+int64_t references_left(void) { return references; }
+void refuse_at(int64_t call) { refuse = call; }
+void end_graph(void) { cuUserObjectRelease(0, 1); }
+`
+
+const graph Graph = 0x7700_0000_0040
+
+func TestTheEndOfAGraphIsToldOnce(t *testing.T) {
+	driver, _ := load(t, declarations, objects)
+	ended := 0
+	if err := driver.AtGraphEnd(graph, func() { ended++ }); err != nil {
+		t.Fatal(err)
+	}
+	if ended != 0 {
+		t.Fatal("it is told while the graph lives")
+	}
+	ask(driver, "end_graph")
+	if ended != 1 || len(hosts.work) != 0 {
+		t.Errorf("told %d times, %d functions are kept; want 1 and none", ended, len(hosts.work))
+	}
+}
+
+func TestAGraphThatCannotBeHeldLeavesNothing(t *testing.T) {
+	driver, _ := load(t, declarations, objects)
+	for name, call := range map[string]uintptr{"no object": 1, "not retained": 2} {
+		ask(driver, "refuse_at", call)
+		err := driver.AtGraphEnd(graph, func() { t.Errorf("%s: the function was called", name) })
+		if !errors.Is(err, ErrInvalidValue) {
+			t.Errorf("%s: got %v, want %v", name, err, ErrInvalidValue)
+		}
+		if left := ask(driver, "references_left"); left != 0 || len(hosts.work) != 0 {
+			t.Errorf("%s: %d references and %d functions are left", name, left, len(hosts.work))
+		}
+	}
+}
+
+func TestAnOldDriverHasNoUserObjects(t *testing.T) {
+	driver, _ := load(t, declarations)
+	var missing *MissingError
+	if err := driver.AtGraphEnd(graph, func() {}); !errors.As(err, &missing) {
+		t.Errorf("got %v, want a MissingError", err)
+	}
+}
