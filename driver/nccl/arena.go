@@ -17,20 +17,25 @@ type arena struct {
 	base, alias uintptr
 	closed      bool // guarded by device.mu
 	// kept tells that the arena may outlive the device, whose context it keeps; guarded by device.mu.
-	kept bool
+	kept   bool
+	keeper keeper
 }
 
 // Keep has the arena outlive the device. All its addresses stay reserved: CUDA gives them back only
 // whole.
 func (a *arena) Keep(int64) error {
-	d := a.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	a.device.mu.Lock()
+	defer a.device.mu.Unlock()
+	a.keepContext()
+	return nil
+}
+
+// keepContext has the device's context stay until the addresses are given back. device.mu is held.
+func (a *arena) keepContext() {
 	if !a.kept {
 		a.kept = true
-		d.kept++
+		a.device.kept++
 	}
-	return nil
 }
 
 // sparing is the largest arena once addresses do not come back any more; see Close. Callers ask for
@@ -74,7 +79,7 @@ func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
 // Address returns the arena's first address.
 func (a *arena) Address() uintptr { return a.base }
 
-// Close gives the addresses back.
+// Close gives the addresses back, once no graph of another library has calls on segments there.
 func (a *arena) Close() error {
 	d := a.device
 	d.mu.Lock()
@@ -89,7 +94,19 @@ func (a *arena) Close() error {
 			break
 		}
 	}
+	if d.inUse(&a.keeper) {
+		a.keepContext()
+	}
 	d.mu.Unlock()
+	if d.putOff(&a.keeper, nil, func() { _ = a.release() }) {
+		return nil
+	}
+	return a.release()
+}
+
+// release gives the addresses back now.
+func (a *arena) release() error {
+	d := a.device
 	if stuck.Load() {
 		return nil // segments are still mapped there; see segment.release
 	}

@@ -48,6 +48,14 @@ type communicator struct {
 	wanted atomic.Bool
 
 	graphs sync.WaitGroup // open graphs that hold work of this communicator
+	// captures are the holds of graphs of other libraries, by the number of the capture, guarded by
+	// Device.holding; held counts them.
+	captures map[uint64]*hold
+	held     sync.WaitGroup
+	// recorded tells what such captures have of NCCL's; guarded by mu.
+	recorded struct{ plain, windows bool }
+	// aborting tells that NCCL ends the communicator, and with it the windows that it has still.
+	aborting atomic.Bool
 
 	windows  map[driver.SegmentKey]*window  // guarded by mu
 	local    map[*segment]nccl.Registration // guarded by mu
@@ -59,10 +67,11 @@ type communicator struct {
 
 	ending sync.Once
 	// ended is closed when the communicator has failed or is closed, quiet when its kernels have
-	// ended and its windows are gone, and tornDown when NCCL's part is gone.
-	ended, quiet, tornDown chan struct{}
-	tearing                error // why it did not go well; written before tornDown is closed
-	watcher                sync.WaitGroup
+	// ended and its windows are gone, left when nothing is there any more but what graphs of other
+	// libraries hold, and tornDown when that and NCCL's part are gone.
+	ended, quiet, left, tornDown chan struct{}
+	tearing                      error // why it did not go well; written before tornDown is closed
+	watcher                      sync.WaitGroup
 }
 
 // communicators numbers the communicators of this process.
@@ -82,7 +91,8 @@ func (d *Device) Connect(
 		windows: map[driver.SegmentKey]*window{},
 		local:   map[*segment]nccl.Registration{},
 		busy:    busy{wake: make(chan struct{}, 1)},
-		ended:   make(chan struct{}), quiet: make(chan struct{}), tornDown: make(chan struct{}),
+		ended:   make(chan struct{}), quiet: make(chan struct{}),
+		left: make(chan struct{}), tornDown: make(chan struct{}),
 	}
 	c.check.Store(group.Check)
 	if err := c.join(ctx); err != nil {

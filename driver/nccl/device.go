@@ -76,6 +76,9 @@ type Device struct {
 	graphs        map[*graph]struct{}        // open ones; guarded by mu
 	points        []*point                   // of graphs of other libraries; guarded by mu
 	closers       []func() error             // for the end of the device; guarded by mu
+
+	holding ranked.Mutex[deviceHolding]
+	endless []*hold // of which the driver does not say when they end; guarded by holding
 }
 
 // Info describes the device.
@@ -272,22 +275,16 @@ func (d *Device) do(calls func() error) error {
 }
 
 // Close gives everything back. Graphs that are still open end here, since communicators cannot end
-// before the graphs that hold their work.
+// before the graphs that hold their work. What graphs of other libraries hold stays until they are
+// gone, and with it the context.
 func (d *Device) Close() error {
 	var errs []error
 	for _, g := range d.openGraphs() {
 		errs = append(errs, g.Close())
 	}
-	for _, c := range d.openCommunicators() {
-		errs = append(errs, c.Close())
-		ended := c.awaitEnd(c.tornDown, stuck.Load())
-		if ended == nil {
-			ended = c.tearing
-		}
-		if !stuck.Load() {
-			errs = append(errs, ended)
-		}
-	}
+	d.endHolds()
+	held, err := d.closeCommunicators()
+	errs = append(errs, err)
 	d.mu.Lock()
 	closers := d.closers
 	d.closers = nil
@@ -307,11 +304,49 @@ func (d *Device) Close() error {
 	if !ends {
 		return errors.Join(errs...)
 	}
-	errs = append(errs, d.do(func() error {
+	if len(held) > 0 {
+		go func() {
+			for _, c := range held {
+				<-c.tornDown
+			}
+			if !stuck.Load() {
+				_ = d.end()
+			}
+		}()
+		return errors.Join(errs...)
+	}
+	return errors.Join(append(errs, d.end())...)
+}
+
+// closeCommunicators closes those that are open, and returns those that graphs of other libraries
+// hold.
+func (d *Device) closeCommunicators() (held []*communicator, err error) {
+	var errs []error
+	for _, c := range d.openCommunicators() {
+		errs = append(errs, c.Close())
+		ended := c.awaitEnd(c.left, stuck.Load())
+		select {
+		case <-c.tornDown:
+			ended = c.tearing
+		default:
+			if ended == nil {
+				held = append(held, c)
+			}
+		}
+		if !stuck.Load() {
+			errs = append(errs, ended)
+		}
+	}
+	return held, errors.Join(errs...)
+}
+
+// end gives back what the device itself has, and then its context.
+func (d *Device) end() error {
+	errs := []error{d.do(func() error {
 		return errors.Join(d.events.drain(d.cuda), d.aside.close(d.cuda), d.scratch.close(),
 			d.words.close(d.cuda), d.reports.close(d.cuda), d.descriptors.close(d.cuda),
 			d.collectives.unload(d), d.copies.unload(d))
-	}))
+	})}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended = true

@@ -79,6 +79,7 @@
 //	stream.faults
 //	pinned.mu
 //	Device.mu
+//	Device.holding
 //
 // A goroutine may have communicator.mu of several groups, taken in the order of their numbers.
 // busy.mu is held when streams are asked whether they are idle, which only tries stream.mu.

@@ -257,8 +257,7 @@ func (s *stream) Wait(e driver.Event) error {
 
 // waitCaptured records a wait for the point that the event marks now. A graph would wait for the
 // event's last point at each launch, so the wait is for a second event, recorded once, behind that
-// point, on a stream that does nothing else. Graphs of other libraries come to their ends unseen,
-// so for these the device keeps it.
+// point, on a stream that does nothing else.
 func (s *stream) waitCaptured(ev *event) error {
 	ev.mu.Lock()
 	defer ev.mu.Unlock()
@@ -284,7 +283,9 @@ func (s *stream) waitCaptured(ev *event) error {
 	if s.capture != nil {
 		s.capture.points = append(s.capture.points, point)
 	} else {
-		d.keep(point)
+		if err := s.keepInCapture(point); err != nil {
+			return err
+		}
 	}
 	return d.cuda.StreamWaitEventExternal(s.handle, point.handle)
 }

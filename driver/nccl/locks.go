@@ -23,6 +23,7 @@ type (
 	streamFaults    struct{}
 	pinnedMu        struct{}
 	deviceMu        struct{}
+	deviceHolding   struct{}
 )
 
 // Rank is the place of graph.mu.
@@ -85,6 +86,9 @@ func (pinnedMu) Rank() ranked.Rank { return rankOf(17, "nccl.pinned.mu") }
 
 // Rank is the place of Device.mu.
 func (deviceMu) Rank() ranked.Rank { return rankOf(18, "nccl.Device.mu") }
+
+// Rank is the place of Device.holding.
+func (deviceHolding) Rank() ranked.Rank { return rankOf(19, "nccl.Device.holding") }
 
 // rankOf is the place of a lock that is never held while this rank waits for another one.
 func rankOf(place int, name string) ranked.Rank {

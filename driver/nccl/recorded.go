@@ -102,6 +102,9 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 	if err := c.compareRecorded(prepared); err != nil {
 		return err
 	}
+	if err := c.device.do(func() error { return c.keepRecorded(prepared, s) }); err != nil {
+		return fmt.Errorf("keeping what a graph of another library uses: %w", err)
+	}
 	c.history.note(prepared, 0)
 	s.carry(c)
 	s.recording, c.recording = true, r

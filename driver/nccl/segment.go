@@ -18,6 +18,7 @@ type segment struct {
 	arena  *arena
 	offset int64
 	bytes  int64
+	keeper keeper
 
 	mu       ranked.Mutex[segmentMu]
 	unmapped bool // guarded by mu
@@ -94,7 +95,8 @@ func (s *segment) release() error {
 // communicators.
 func (s *segment) Keep() error { return nil }
 
-// Unmap gives the memory back, after the local registrations have ended.
+// Unmap gives the memory back, after the local registrations have ended. Where graphs of other
+// libraries have calls on it, it comes back when they are gone.
 func (s *segment) Unmap() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,5 +104,10 @@ func (s *segment) Unmap() error {
 		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
 	}
 	s.unmapped = true
-	return errors.Join(s.arena.device.abandon(s), s.arena.device.do(s.release))
+	d := s.arena.device
+	unmap := func() error { return errors.Join(d.abandon(s), d.do(s.release)) }
+	if d.putOff(&s.keeper, &s.arena.keeper, func() { _ = unmap() }) {
+		return nil
+	}
+	return unmap()
 }

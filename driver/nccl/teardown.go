@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,15 +48,17 @@ func closingTime(usual time.Duration) time.Duration {
 func (c *communicator) tearDown(working bool) {
 	defer close(c.tornDown)
 	defer c.forget()
+	part := sync.OnceFunc(func() { close(c.left) })
+	defer part()
 	c.watcher.Wait() // which asks NCCL about the communicator
 	errs := []error{c.tearing}
+	c.direct.exchange.stop() // also what is replayed now and later
 	if stuck.Load() {
 		// NCCL waits for whole devices before it is done with any communicator, see above.
-		c.tearing = errors.Join(append(errs, c.settle(working)...)...)
+		c.tearing = errors.Join(append(errs, c.settle()...)...)
 		return
 	}
 	if working {
-		c.direct.exchange.stop()
 		// While a call of NCCL's is under way nobody can tell: it holds its stream as a window kernel
 		// that does not end does, and the abort ends it.
 		if c.busy.windows.Load() && c.drain() != nil && !c.calling() {
@@ -70,12 +73,16 @@ func (c *communicator) tearDown(working bool) {
 		c.mu.Unlock()
 		close(c.quiet)
 		c.graphs.Wait()
+		if !c.endsReplays() {
+			errs = append(errs, c.awaitHolds(part))
+		}
 		if c.awaitWindows(); stuck.Load() {
 			c.tearing = errors.Join(errs...)
 			return
 		}
 	}
 	aborted := make(chan error, 1)
+	c.aborting.Store(true)
 	go func() {
 		aborted <- c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) })
 	}()
@@ -90,6 +97,7 @@ func (c *communicator) tearDown(working bool) {
 		close(c.quiet)
 		c.graphs.Wait()
 	}
+	errs = append(errs, c.awaitHolds(part))
 	c.tearing = errors.Join(append(errs, <-aborted, c.closeMessages(), c.closeDirect())...)
 }
 
@@ -110,11 +118,8 @@ func (c *communicator) awaitWindows() {
 }
 
 // settle ends what there is to end beside a kernel of another group that does not end.
-func (c *communicator) settle(working bool) (errs []error) {
+func (c *communicator) settle() (errs []error) {
 	defer close(c.quiet)
-	if working {
-		c.direct.exchange.stop()
-	}
 	if err := c.drain(); err != nil {
 		errs = append(errs, err)
 		if !c.mu.TryLock() {
@@ -129,6 +134,29 @@ func (c *communicator) settle(working bool) (errs []error) {
 		c.abandon()
 	}
 	return errs
+}
+
+// endsReplays reports whether graphs of other libraries have plain kernels of NCCL's. These end by
+// the abort, also where they are replayed later, and NCCL keeps what they use until the graphs are
+// gone. Without them it is not aborted before.
+func (c *communicator) endsReplays() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.recorded.plain
+}
+
+// awaitHolds waits until no graph of another library holds work of the communicator, after what they
+// do not hold is given back.
+func (c *communicator) awaitHolds(part func()) (err error) {
+	c.mu.Lock() // calls that were let in hold theirs by now
+	holding := c.holding()
+	c.mu.Unlock()
+	if holding {
+		err = c.closeMessages()
+		part()
+		c.held.Wait()
+	}
+	return err
 }
 
 // abandon gives up on what streams have of the communicator's.
@@ -195,9 +223,14 @@ func (c *communicator) drain() error {
 func (c *communicator) deregisterAll() error {
 	var errs []error
 	for _, w := range slices.SortedFunc(maps.Values(c.windows), inOrder) {
-		errs = append(errs, w.drop())
+		if !w.putOff() {
+			errs = append(errs, w.drop())
+		}
 	}
 	for s, registration := range c.local {
+		if c.device.inUse(&s.keeper) {
+			continue // it ends with the communicator
+		}
 		errs = append(errs, c.device.nccl.Deregister(c.handle, registration))
 		delete(c.local, s)
 	}

@@ -57,8 +57,8 @@ func (t *turns) pass(s *stream, gpu *cuda.Driver) error {
 }
 
 // awaitReplays makes the event for replays, if there is none yet, and puts it behind the latest
-// launch: on a stream that does nothing else, since the others may be captured. Graphs of other
-// libraries come to their ends unseen, so the device keeps it.
+// launch: on a stream that does nothing else, since the others may be captured. The communicator
+// keeps it, which stays as long as those graphs.
 func (t *turns) awaitReplays(d *Device) error {
 	if t.replays != nil {
 		return nil
@@ -83,7 +83,6 @@ func (t *turns) awaitReplays(d *Device) error {
 	if err != nil {
 		return err
 	}
-	d.keep(turn)
 	t.replays, t.tail = turn, nil
 	return nil
 }

@@ -27,6 +27,7 @@ type window struct {
 	key     driver.SegmentKey
 	segment *segment
 	handle  nccl.Window
+	keeper  keeper
 	peers
 }
 
@@ -269,6 +270,9 @@ func (w *window) Deregister() error {
 		if err := c.awaitEnd(c.quiet, false); err != nil {
 			return err
 		}
+		if w.putOff() {
+			return nil
+		}
 		return w.part()
 	}
 	c.mu.Lock()
@@ -277,7 +281,21 @@ func (w *window) Deregister() error {
 		return fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, driver.ErrClosed)
 	}
 	delete(c.windows, w.key)
+	if w.putOff() {
+		return nil
+	}
 	return errors.Join(w.drop(), w.part())
+}
+
+// putOff has the registration taken back once no graph of another library has calls on it, and the
+// segment stay until then. It reports false if there is none.
+func (w *window) putOff() bool {
+	return w.c.device.putOff(&w.keeper, &w.segment.keeper, func() {
+		w.c.mu.Lock()
+		_ = w.c.device.do(w.drop) // who took the registration back is gone
+		w.c.mu.Unlock()
+		_ = w.part()
+	})
 }
 
 // inOrder orders windows alike on all ranks.
@@ -293,5 +311,8 @@ func (w *window) drop() error {
 	}
 	c, handle := w.c, w.handle
 	w.handle = 0
+	if c.aborting.Load() {
+		return nil // it ends with the communicator
+	}
 	return c.device.do(func() error { return c.device.nccl.WindowDeregister(c.handle, handle) })
 }

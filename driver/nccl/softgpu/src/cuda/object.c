@@ -23,11 +23,9 @@ static void *destroy_object(void *arg) {
 static void object_release(struct object *o, unsigned count) {
     if (atomic_fetch_sub(&o->references, (long)count) > (long)count)
         return;
-    pthread_t thread;
     handle_remove(OBJECT, o);
-    if (pthread_create(&thread, NULL, destroy_object, o) != 0)
+    if (thread_start(destroy_object, o) != 0)
         abort();
-    pthread_detach(thread);
 }
 
 /* A graph's references to one object. */

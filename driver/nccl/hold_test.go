@@ -1,0 +1,236 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/cuda"
+	"symmem/internal/dl"
+)
+
+// foreignGraph is a graph of another library that has calls of a rank's group.
+type foreignGraph struct {
+	d      *Device
+	theirs cuda.Stream
+	on     driver.AdoptedStream
+	graph  cuda.Graph
+	exec   cuda.GraphExec
+}
+
+// capturedBy has the owner of a new stream capture a call of the rank's group on a path.
+func (m *mate) capturedBy(call driver.Call) (*foreignGraph, error) {
+	theirs, s, err := m.device.foreign()
+	if err != nil {
+		return nil, err
+	}
+	plan, err := m.group.Prepare(call)
+	if err != nil {
+		return nil, err
+	}
+	g := &foreignGraph{d: m.device, theirs: theirs, on: s}
+	g.graph, err = m.device.recordBy(theirs, func() error {
+		return m.group.(driver.Recorder).Record(s, plan)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return g, g.d.do(func() (err error) {
+		g.exec, err = g.d.cuda.GraphInstantiate(g.graph)
+		return err
+	})
+}
+
+func (g *foreignGraph) launch() error {
+	return g.d.do(func() error { return g.d.cuda.GraphLaunch(g.exec, g.theirs) })
+}
+
+// ends waits for the replays, and says how long that took.
+func (g *foreignGraph) ends() (time.Duration, error) {
+	begin := time.Now()
+	err := g.d.within(time.Minute, func() (done bool, err error) {
+		_ = g.d.do(func() error { done, err = g.d.cuda.StreamQuery(g.theirs); return nil })
+		return done, err
+	})
+	return time.Since(begin), err
+}
+
+// destroy ends the graph as its owner does.
+func (g *foreignGraph) destroy() error {
+	return g.d.do(func() error {
+		return errors.Join(g.d.cuda.GraphExecDestroy(g.exec), g.d.cuda.GraphDestroy(g.graph))
+	})
+}
+
+// leave ends the stream, too.
+func (g *foreignGraph) leave() error { return errors.Join(g.on.Close(), g.d.destroy(g.theirs)) }
+
+// torn waits until the teardown of a communicator has come to an end.
+func torn(c *communicator) error {
+	select {
+	case <-c.tornDown:
+		return c.tearing
+	case <-time.After(time.Minute):
+		return errors.New("the group is not torn down a minute after its last graph")
+	}
+}
+
+// TestAFaultLeavesMemoryToGraphsOfOthers fails a group while a graph of another library waits in one
+// of its kernels, and replays the graph again then: it ends each time. Nothing is unmapped, and the
+// report not used again, before the graph is destroyed; then all is.
+func TestAFaultLeavesMemoryToGraphsOfOthers(t *testing.T) {
+	for _, count := range []int64{1000, sizes["buffers"]} {
+		t.Run(fmt.Sprint(count), func(t *testing.T) { replayAfterAFault(t, count) })
+	}
+}
+
+func replayAfterAFault(t *testing.T, count int64) {
+	w := newTeam(t, 2, time.Minute)
+	w.play(0, 1)
+	graphs := make([]*foreignGraph, 2)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, count)
+		if err != nil {
+			return err
+		}
+		if graphs[m.rank], err = m.capturedBy(p.call(driver.PathDirect)); err != nil || m.rank == 1 {
+			return err
+		}
+		return graphs[0].launch()
+	})
+	lost := &driver.RankLostError{Ranks: []int{1}}
+	w.playing[0].group.Abort(lost)
+	w.must(func(m *mate) error {
+		c, g := m.group.(*communicator), graphs[m.rank]
+		err := poll(t.Context(), func() bool { c.CheckPeers(); return c.Cause() != nil })
+		if err != nil {
+			return err
+		}
+		<-c.left
+		report := c.direct.exchange.report
+		for range 3 {
+			took, err := g.ends()
+			if err != nil || took > 30*time.Second {
+				return fmt.Errorf("a replay took %v after the fault: %w", took, err)
+			}
+			if err := g.launch(); err != nil {
+				return err
+			}
+		}
+		if _, err := g.ends(); err != nil {
+			return err
+		}
+		if c.direct.exchange.at[0] == 0 || report == nil || c.direct.exchange.report != report {
+			return errors.New("memory of the group is gone under the graph")
+		}
+		for _, s := range m.owned {
+			if err := s.window.Deregister(); err != nil {
+				return err
+			}
+			if got := s.window.(*window).at[1-m.rank]; got == 0 {
+				return errors.New("the peer's segment is unmapped under the graph")
+			}
+		}
+		err = errors.Join(g.destroy(), torn(c), g.leave())
+		if c.direct.exchange.at[0] != 0 || m.owned[0].window.(*window).at[1-m.rank] != 0 {
+			err = errors.Join(err, errors.New("memory of the group is left after its last graph"))
+		}
+		m.owned[0].window = nil
+		return err
+	})
+}
+
+// TestMemoryUnderAGraphOfAnotherLibraryStays gives back a window, a segment and its addresses, and
+// closes the group and the device while a graph has a call on them. Replays end all the same, and
+// once the graph is gone so is the memory.
+func TestMemoryUnderAGraphOfAnotherLibraryStays(t *testing.T) {
+	for _, path := range []driver.Path{driver.PathPlain, driver.PathDirect} {
+		t.Run(fmt.Sprint(path), func(t *testing.T) {
+			w := newTeam(t, 2, time.Minute)
+			w.play(0, 1)
+			graphs := make([]*foreignGraph, 2)
+			w.must(func(m *mate) error {
+				p, err := m.newPower(w, 1, sizes["buffers"])
+				if err == nil {
+					graphs[m.rank], err = m.capturedBy(p.call(path))
+				}
+				return err
+			})
+			w.must(func(m *mate) error { return m.closeUnder(graphs[m.rank]) })
+		})
+	}
+}
+
+// closeUnder closes all that a rank has while a graph of another library has a call on it.
+func (m *mate) closeUnder(g *foreignGraph) error {
+	d, c, s := m.device, m.group.(*communicator), m.owned[0]
+	at := s.segment.Address()
+	errs := []error{s.window.Deregister(), s.segment.Unmap(), m.arena.Close()}
+	if !d.knows(at) {
+		errs = append(errs, errors.New("a segment is unmapped under the graph"))
+	}
+	errs = append(errs, m.stream.Close(), c.Close(), d.do(func() error {
+		return d.cuda.MemFreeHost(dl.AddressOf(&m.pinned[0]))
+	}), g.on.Close())
+	// The owner of the stream goes on in the GPU's context.
+	_, err := d.gpu.RetainPrimary()
+	begin := time.Now()
+	errs = append(errs, err, d.Close())
+	if took := time.Since(begin); took > 20*time.Second {
+		errs = append(errs, fmt.Errorf("closing the device took %v", took))
+	}
+	for range 2 {
+		errs = append(errs, g.launch())
+		_, err := g.ends()
+		errs = append(errs, err)
+	}
+	errs = append(errs, g.destroy(), d.destroy(g.theirs), torn(c))
+	errs = append(errs, d.within(time.Minute, func() (bool, error) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return !d.retained, nil
+	}))
+	if d.knows(at) {
+		errs = append(errs, errors.New("a segment is mapped after the last graph"))
+	}
+	errs = append(errs, d.gpu.ReleasePrimary())
+	m.stream, m.group, m.arena, m.pinned, m.owned, m.device = nil, nil, nil, nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// TestALostCaptureHoldsNothing loses a capture that has a call, and closes the group.
+func TestALostCaptureHoldsNothing(t *testing.T) {
+	w := newTeam(t, 2, time.Minute)
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		plan, err := m.group.Prepare(p.call(driver.PathDirect))
+		if err != nil {
+			return err
+		}
+		theirs, s, err := m.device.foreign()
+		if err != nil {
+			return err
+		}
+		_, err = m.device.recordBy(theirs, func() error {
+			err := m.group.(driver.Recorder).Record(s, plan)
+			if !m.group.(*communicator).holding() {
+				err = errors.Join(err, errors.New("the capture holds nothing"))
+			}
+			// CUDA loses the capture of a stream that is asked.
+			if _, lost := m.device.cuda.StreamQuery(theirs); lost == nil {
+				err = errors.Join(err, errors.New("the capture goes on"))
+			}
+			return err
+		})
+		if !errors.Is(err, cuda.ErrCaptureInvalidated) {
+			return fmt.Errorf("got %w, want %w", err, cuda.ErrCaptureInvalidated)
+		}
+		return errors.Join(s.Close(), m.device.destroy(theirs), m.leave())
+	})
+}
