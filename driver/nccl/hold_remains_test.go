@@ -1,0 +1,133 @@
+package nccl
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/driver"
+)
+
+// TestCapturedGroupsLeaveNothingBehind makes groups that another library captures, fails or closes
+// them, and destroys their graphs before or after that, with replays between: then no descriptor,
+// mapping, goroutine or memory is left. SYMMEM_TEST_GROUPS says how many.
+func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
+	groups := 40
+	if n, err := strconv.Atoi(os.Getenv("SYMMEM_TEST_GROUPS")); err == nil {
+		groups = n
+	}
+	w := newTeam(t, 2, time.Minute)
+	w.play(0, 1)
+	var powers [2]*power
+	w.must(func(m *mate) (err error) {
+		powers[m.rank], err = m.newPower(w, 1, 600_000)
+		return err
+	})
+	for i := range 4 { // what is kept for good is made now
+		w.captureAndEnd(powers, i)
+	}
+	before, free := remains(t), w.free()
+	for i := range groups {
+		w.captureAndEnd(powers, i)
+	}
+	var now map[string]int
+	settled := w.mates[0].device.within(20*time.Second, func() (bool, error) {
+		now = remains(t)
+		for what, count := range now {
+			if count-before[what] >= min(groups, 20) {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	if settled != nil {
+		t.Errorf("after %d groups there are %v, before them %v", groups, now, before)
+	}
+	for r, now := range w.free() {
+		if lost := free[r] - now; lost >= int64(groups)<<20 {
+			t.Errorf("rank %d: %d bytes are gone", r, lost)
+		}
+	}
+}
+
+// captureAndEnd makes a group, captures calls of it, and ends both in the i-th way.
+func (w *team) captureAndEnd(powers [2]*power, i int) {
+	fails, first := i%2 == 0, i/2%2 == 0
+	w.play(0, 1)
+	graphs := make([][]*foreignGraph, 2)
+	w.must(func(m *mate) error {
+		p := powers[m.rank]
+		if err := m.register(w, p.stretch, 1); err != nil {
+			return err
+		}
+		for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
+			g, err := m.capturedBy(p.call(path))
+			if err != nil {
+				return err
+			}
+			graphs[m.rank] = append(graphs[m.rank], g)
+			p.ran(m.group.(*communicator), 1)
+			if err := g.launch(); err != nil {
+				return err
+			}
+			if _, err := g.ends(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	w.must(func(m *mate) error {
+		c := m.group.(*communicator)
+		destroy := func() (err error) {
+			for _, g := range graphs[m.rank] {
+				err = errors.Join(err, g.destroy(), g.leave())
+			}
+			return err
+		}
+		var err error
+		if first {
+			err = destroy()
+		}
+		if fails {
+			c.Abort(errors.New("the group ends"))
+		}
+		if first {
+			return errors.Join(err, ignoring(m.leave(), fails))
+		}
+		err = m.owned[0].window.Deregister()
+		m.owned[0].window, m.group = nil, nil
+		if closed := c.Close(); !fails {
+			err = errors.Join(err, closed)
+		}
+		<-c.left
+		for _, g := range graphs[m.rank] {
+			err = errors.Join(err, g.launch())
+		}
+		return errors.Join(err, destroy(), torn(c))
+	})
+}
+
+// ignoring is err, unless a fault is what was asked for.
+func ignoring(err error, fault bool) error {
+	if fault {
+		return nil
+	}
+	return err
+}
+
+// remains counts what a group could leave.
+func remains(t *testing.T) map[string]int {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]int{
+		"descriptors": open(t), "goroutines": runtime.NumGoroutine(),
+		"mappings": strings.Count(string(maps), "\n"),
+	}
+}
