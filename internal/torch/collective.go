@@ -70,7 +70,7 @@ func (c *Call) resolve(g *group) (symmem.Call, error) {
 
 // takeOver looks at the buffers that lie in pools: they must be inside what was handed out, and the
 // pools are registered where the group has not yet. During a capture it leaves that, and the call
-// takes the plain path, on all ranks alike.
+// takes the path of memory that is in no pool, on all ranks alike.
 func (r *rank) takeOver(g *group, memory ...symmem.Memory) error {
 	for _, m := range memory {
 		if m.Bytes() == 0 {

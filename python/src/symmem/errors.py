@@ -228,6 +228,7 @@ class LateWarning(UserWarning):
 class GrowthInCaptureWarning(UserWarning):
     """Memory had to grow while a CUDA graph was captured, so it is not in windows yet.
 
-    The collectives that were captured over it take the plain path, on every rank alike. Reserve
-    more memory before the capture.
+    The collectives that were captured over it take the path that ordinary tensors of their size
+    take (direct or plain), on every rank alike, and none that needs windows. Reserve more memory
+    before the capture.
     """
