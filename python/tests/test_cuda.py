@@ -280,6 +280,34 @@ def test_a_communicator_is_attached_once_and_forgotten_when_it_is_gone(
     assert world.calls[-1] == ("symmem_detach", 1, 1)
 
 
+@pytest.mark.parametrize("made_anew", [False, True])
+@pytest.mark.parametrize("use", ["detach", "settle", "detach_all", "attach"])
+def test_a_communicator_that_was_aborted_is_not_touched(
+    monkeypatch: pytest.MonkeyPatch, use: str, made_anew: bool
+) -> None:
+    world, aborted, other = PaperWorld(), Unhashed("tp", 0xABC), Unhashed("dp", 0xDEF)
+    world.pg_map = {aborted: 1, other: 1}
+    monkeypatch.setattr(_attach, "pytorch", world.torch)
+    group = cast(Any, SimpleNamespace(handle=42))
+    attachments = _attach.Attachments(cast(Any, world))
+    attachments.attach(aborted, group, 0)
+    attachments.attach(other, group, 0)
+    # The process group stays, without a communicator or with another one.
+    aborted.pointer = 0x123 if made_anew else 0
+    del world.calls[:]
+    if use == "detach":
+        assert attachments.detach(aborted)
+    elif use == "settle":
+        attachments.settle(group)
+    elif use == "attach":
+        attachments.attach(other, group, 0)
+    else:
+        attachments.detach_all()
+    assert ("symmem_detach", 1, 0) in world.calls, "its windows have ended with it"
+    assert ("symmem_detach", 1, 1) not in world.calls
+    assert (("symmem_detach", 2, 1) in world.calls) == (use == "detach_all")
+
+
 def test_a_backend_without_a_communicator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_attach, "pytorch", PaperWorld().torch)
     gloo = SimpleNamespace(_get_backend=lambda device: SimpleNamespace())

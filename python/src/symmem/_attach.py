@@ -22,11 +22,23 @@ class Attachment:
     group: Group
     handle: int
     name: str
+    device: int
+    address: int
 
+    def alive(self) -> bool:
+        """Report whether the communicator is the one that was attached, and not aborted.
 
-def _alive(process_group: Any) -> bool:
-    """Tell whether torch.distributed still has the process group."""
-    return process_group in pytorch().distributed.distributed_c10d._world.pg_map
+        torch.distributed keeps a process group whose communicator was aborted, and frees that. So
+        this is asked right before each use.
+        """
+        found = pytorch()
+        if self.process_group not in found.distributed.distributed_c10d._world.pg_map:
+            return False
+        try:
+            backend = self.process_group._get_backend(found.module.device("cuda", self.device))
+        except RuntimeError:
+            return False
+        return _pointer(backend) == self.address
 
 
 def communicator(process_group: Any, device: int) -> int:
@@ -53,7 +65,7 @@ def _pointer(backend: Any) -> int:
     try:
         return int(backend._comm_ptr() or 0)
     except RuntimeError:
-        return 0  # PyTorch raises while the communicator is not made yet.
+        return 0  # PyTorch raises before the communicator is made, and once it was aborted.
 
 
 @dataclass
@@ -74,7 +86,7 @@ class Attachments:
         name = f"{process_group.group_name} {next(self.numbers)}"
         text = name.encode()
         handle = self.library.number("symmem_attach", group.handle, address, len(text), text)
-        made = Attachment(process_group, group, handle, name)
+        made = Attachment(process_group, group, handle, name, device, address)
         self.found[id(process_group)] = made
         return made
 
@@ -92,9 +104,9 @@ class Attachments:
             self._end(self.found.pop(key))
 
     def prune(self) -> None:
-        """Forget what torch.distributed has destroyed: its windows went with it."""
+        """Forget what torch.distributed has destroyed or aborted: its windows went with it."""
         for key, made in list(self.found.items()):
-            if not _alive(made.process_group):
+            if not made.alive():
                 self._end(self.found.pop(key))
 
     def settle(self, group: Group) -> None:
@@ -108,4 +120,4 @@ class Attachments:
                 found.module.cuda.synchronize()
 
     def _end(self, made: Attachment) -> None:
-        self.library.call("symmem_detach", made.handle, int(_alive(made.process_group)))
+        self.library.call("symmem_detach", made.handle, int(made.alive()))
