@@ -45,9 +45,15 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 // A Runtime makes and adopts at most 65,536 streams: adopt one once, and keep it.
 //
 // The owner may capture the stream: collectives then become a part of the owner's capture, memory
-// that is not registered takes a path that needs no windows, and nothing can be registered on this
-// rank. It destroys such graphs before the group is closed, and keeps what memory they use. The
-// stream must live until Forget, or until the Runtime is closed.
+// that is not registered takes a path that needs no windows, and once a call is in the capture
+// nothing can be registered on this rank until it ends. What the calls use stays until the owner has
+// destroyed the graph and what it made of it: segments of pools, the group and the Runtime may be
+// trimmed or closed meanwhile, and a replay then ends without a result. Buffers that are freed serve
+// others all the same, as in PyTorch: the owner keeps those that its graphs use.
+//
+// The stream is asked about when it is named in a call, and when a registration or a new call may
+// meet a capture that the latest call on it was put into. Else the owner may destroy it once it is
+// idle and no capture of it goes on, and Forget it before or not.
 //
 // No capture is lost to what symmem does in the background. What is called on the stream, or waits
 // for it (Synchronize, Forget, Pool.Trim, Pool.Close, Free of a Buffer of another stream that was
@@ -102,9 +108,6 @@ func (rt *Runtime) addStream(
 	}
 	s := newStream(rt, len(rt.streams), queue, adopted)
 	rt.streams = append(rt.streams, s)
-	if adopted != nil {
-		rt.adopted = append(slices.Clone(rt.adopted), s)
-	}
 	return s, nil
 }
 
@@ -116,19 +119,31 @@ func (rt *Runtime) addStream(
 // memory that pools have mapped for it goes with Pool.Trim.
 func (s *Stream) Forget() {
 	if s.adopted != nil {
-		_ = s.forget() // a fault of its work is its group's, which tells it
+		_ = s.forget((driver.AdoptedStream).Close) // a fault of its work is its group's, which tells it
 	}
 }
 
 // forget is Forget with the first error of the stream's work.
-func (s *Stream) forget() error {
+func (s *Stream) forget(end func(driver.AdoptedStream) error) error {
 	s.rt.mu.Lock()
 	s.forgotten = true
-	s.rt.adopted = slices.DeleteFunc(slices.Clone(s.rt.adopted), func(other *Stream) bool {
-		return other == s
-	})
 	s.rt.mu.Unlock()
-	return s.adopted.Close()
+	s.rt.noteCapture(s, false)
+	return end(s.adopted)
+}
+
+// noteCapture notes whether an adopted stream may be captured, with calls of ours in the capture.
+func (rt *Runtime) noteCapture(s *Stream, may bool) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if slices.Contains(rt.captured, s) == may {
+		return
+	}
+	others := slices.DeleteFunc(slices.Clone(rt.captured), func(o *Stream) bool { return o == s })
+	if may {
+		others = append(others, s)
+	}
+	rt.captured = others
 }
 
 // captured tells whether the owner of an adopted stream captures it. Where that cannot be told
@@ -150,6 +165,7 @@ func (g *Group) launchAdopted(s *Stream, p *preparedPlan) error {
 	if !ok {
 		return fmt.Errorf("%v in a capture of another library: %w", p.request.operation, ErrUnsupported)
 	}
+	g.rt.noteCapture(s, true)
 	return recorder.Record(s.queue, p.plan)
 }
 

@@ -137,7 +137,7 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request) error {
 	if s.rt != g.rt {
 		return invalid("%v on group %s: the stream is of another runtime", r.operation, g.id)
 	}
-	p, err := g.plan(ctx, r)
+	p, err := g.plan(ctx, r, s)
 	if err != nil {
 		if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 			s.queue.Fail(cause)

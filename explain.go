@@ -75,7 +75,7 @@ func (g *Group) explanation(r *request, call *driver.Call, why reason) Explanati
 		Operation: call.Operation.String(), Path: call.Path.String(), Why: why.String(),
 	}
 	op, send, recv := call.Operation, r.send, r.recv
-	if g.rt.capturing() || op.PointToPoint() || op == OpAllToAllV {
+	if g.rt.capturing(nil) || op.PointToPoint() || op == OpAllToAllV {
 		return e
 	}
 	e.Registers = g.wouldRegister(send.pool) || g.wouldRegister(recv.pool)

@@ -99,12 +99,23 @@ func (rt *Runtime) countCaptures(more int) {
 	rt.captures += more
 }
 
-// capturing tells whether any stream of this rank records.
-func (rt *Runtime) capturing() bool {
+// capturing reports whether a stream of this rank records: one of our own, the one of a call, or one
+// in whose capture a call of ours is. Others are not asked, since their owners may have destroyed
+// them.
+func (rt *Runtime) capturing(on *Stream) bool {
 	rt.mu.Lock()
-	own, adopted := rt.captures > 0, rt.adopted
+	own, captured := rt.captures > 0, rt.captured
 	rt.mu.Unlock()
-	return own || slices.ContainsFunc(adopted, (*Stream).captured)
+	if own || on != nil && on.captured() {
+		return true
+	}
+	for _, s := range captured {
+		if s.captured() {
+			return true
+		}
+		rt.noteCapture(s, false)
+	}
+	return false
 }
 
 // pin is a buffer that a graph keeps. Its block is noted, since a handle no longer finds it once

@@ -93,7 +93,7 @@ func (gu *Guest) Register(ctx context.Context, p *Pool) error {
 	if err != nil || len(pending) == 0 {
 		return err
 	}
-	if gu.rt.capturing() {
+	if gu.rt.capturing(nil) {
 		return fmt.Errorf("registering with communicator %q: %w", gu.name, ErrCapturing)
 	}
 	if err := gu.agree(ctx, p, pending); err != nil {

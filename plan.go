@@ -116,8 +116,8 @@ func (r *request) slot() uint64 {
 	return (h * 0x9e3779b97f4a7c15) >> 56 & (planSlots - 1)
 }
 
-// plan finds or makes the plan of a request.
-func (g *Group) plan(ctx context.Context, r *request) (*preparedPlan, error) {
+// plan finds or makes the plan of a request on a stream.
+func (g *Group) plan(ctx context.Context, r *request, s *Stream) (*preparedPlan, error) {
 	slot := &g.plans[r.slot()]
 	// Which plans are kept depends on addresses, and so on the rank; what is registered must not.
 	if p := slot.Load(); p != nil && p.same(r, g.epoch.Load()) &&
@@ -127,13 +127,13 @@ func (g *Group) plan(ctx context.Context, r *request) (*preparedPlan, error) {
 		}
 		return p, p.alive()
 	}
-	p, err := g.prepare(ctx, r)
+	p, err := g.prepare(ctx, r, s)
 	if err != nil {
 		return nil, err
 	}
 	// A plan that is kept would keep a Go slice, too, and one made during a capture the path without
 	// windows of memory that the next call registers.
-	if r.keepable() && !g.rt.capturing() {
+	if r.keepable() && !g.rt.capturing(s) {
 		slot.Store(p)
 	}
 	return p, nil
@@ -152,14 +152,14 @@ func (r *request) keepable() bool {
 }
 
 // prepare checks a request, registers what it needs and chooses its path.
-func (g *Group) prepare(ctx context.Context, r *request) (*preparedPlan, error) {
+func (g *Group) prepare(ctx context.Context, r *request, s *Stream) (*preparedPlan, error) {
 	if err := g.check(r); err != nil {
 		return nil, fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
 	}
 	if r.operation.PointToPoint() && r.root == g.rank {
 		return nil, invalid("%v on group %s: rank %d is its own peer", r.operation, g.id, r.root)
 	}
-	if err := g.takeOver(ctx, r); err != nil {
+	if err := g.takeOver(ctx, r, s); err != nil {
 		return nil, fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
 	}
 	if r.splits != nil {
@@ -279,8 +279,8 @@ func (g *Group) checkMemory(what string, m Memory, bytes int64, t DataType) erro
 // takeOver registers the pools of a request's buffers where this group has not: its first
 // collective on their memory. During a capture it leaves that, and the call takes a path that needs
 // no windows, on all ranks alike.
-func (g *Group) takeOver(ctx context.Context, r *request) error {
-	if g.rt.capturing() || r.operation.PointToPoint() || r.operation == driver.AllReduceRMSNorm ||
+func (g *Group) takeOver(ctx context.Context, r *request, s *Stream) error {
+	if g.rt.capturing(s) || r.operation.PointToPoint() || r.operation == driver.AllReduceRMSNorm ||
 		r.operation == driver.AllToAllV {
 		return nil
 	}

@@ -98,7 +98,7 @@ func (g *Group) owes(p *Pool) bool {
 }
 
 func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) error {
-	if p.rt.capturing() {
+	if p.rt.capturing(nil) {
 		return fmt.Errorf("registering with group %s: %w", g.id, ErrCapturing)
 	}
 	g.mu.Lock()

@@ -41,9 +41,11 @@ type Runtime struct {
 	streams  []*Stream // by number; guarded by mu
 	captures int       // streams that capture; guarded by mu
 	failure  error     // of the latest making of a group; guarded by mu
-	adopted  []*Stream // those of other libraries; replaced, never changed; guarded by mu
-	guests   []*Guest  // replaced, never changed; guarded by mu
-	closed   bool      // guarded by mu
+	// captured are adopted streams in whose captures calls of ours are, until they are found to have
+	// ended; replaced, never changed; guarded by mu.
+	captured []*Stream
+	guests   []*Guest // replaced, never changed; guarded by mu
+	closed   bool     // guarded by mu
 	// joins are the groups that are being made, and what ends the making of each.
 	joins joins // its map is guarded by mu
 }

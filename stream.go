@@ -199,11 +199,7 @@ func (s *Stream) close() error {
 		}
 		return err
 	}
-	if s.captured() {
-		s.Forget()
-		return nil
-	}
-	return s.forget()
+	return s.forget((driver.AdoptedStream).Drop) // its owner may have destroyed it
 }
 
 // gone reports whether the stream was forgotten.

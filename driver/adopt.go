@@ -23,14 +23,18 @@ type AdoptedStream interface {
 	// Recorder.Record puts work into it. Events may be recorded, and mark what the stream was given
 	// here before; Synchronize returns ErrCapturing. It may be asked during any capture.
 	Captured() (bool, error)
+	// Drop is Close of a stream that its owner may have destroyed: nobody is asked about it. It waits
+	// for what the stream was given here.
+	Drop() error
 }
 
 // Recorder is a Communicator that can put collectives into captures of adopted streams.
 type Recorder interface {
 	// Record puts a prepared collective into the capture that the owner of the stream makes. Where
 	// calls are compared this one is, once; replays of the owner's graph are neither compared nor
-	// counted, since nobody tells of them. The owner destroys the graph before the communicator is
-	// closed.
+	// counted, since nobody tells of them. What the call uses, the windows and segments that it names
+	// included, stays until the graph and all that was made of it are gone, also where it is given
+	// back or closed meanwhile; replays then end without a result.
 	Record(stream Stream, plan Plan) error
 }
 

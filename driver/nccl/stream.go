@@ -350,7 +350,15 @@ func (s *stream) deviceError() error {
 
 // Close waits for the work, as long as the device's timeout allows, and ends a capture. An adopted
 // stream is left to its owner, and CUDA is not asked about it any more.
-func (s *stream) Close() error {
+func (s *stream) Close() error { return s.close(s.catchUp) }
+
+// Drop closes an adopted stream without a question about it, since it may be gone.
+func (s *stream) Drop() error {
+	return s.close(func() (captured bool, err error) { return true, nil })
+}
+
+// close is Close once the last question about an adopted stream was asked.
+func (s *stream) close(ask func() (captured bool, err error)) error {
 	s.mu.Lock()
 	if s.closed.Load() {
 		s.mu.Unlock()
@@ -368,7 +376,7 @@ func (s *stream) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closingTime(2*s.device.cfg.Timeout))
 	defer cancel()
-	captured, err := s.catchUp()
+	captured, err := ask()
 	errs = append(errs, err, s.finish(ctx))
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -33,7 +33,7 @@ func (l *Library) Do(handle uint64, c *Call) error {
 	if err != nil {
 		return err
 	}
-	if err := r.takeOver(g, call.Send, call.Recv); err != nil {
+	if err := r.takeOver(g, c.Stream, call.Send, call.Recv); err != nil {
 		return err
 	}
 	return g.Do(context.Background(), call, s)
@@ -71,7 +71,7 @@ func (c *Call) resolve(g *group) (symmem.Call, error) {
 // takeOver looks at the buffers that lie in pools: they must be inside what was handed out, and the
 // pools are registered where the group has not yet. During a capture it leaves that, and the call
 // takes the path of memory that is in no pool, on all ranks alike.
-func (r *rank) takeOver(g *group, memory ...symmem.Memory) error {
+func (r *rank) takeOver(g *group, stream uintptr, memory ...symmem.Memory) error {
 	for _, m := range memory {
 		if m.Bytes() == 0 {
 			continue
@@ -86,6 +86,9 @@ func (r *rank) takeOver(g *group, memory ...symmem.Memory) error {
 			return err
 		}
 		if !g.holds(p) {
+			continue
+		}
+		if fresh && r.rt.Captured(stream) {
 			continue
 		}
 		register := func(ctx context.Context) error { return p.Register(ctx, g.Group) }

@@ -241,8 +241,8 @@ def _warn_of_growth(group: Group) -> None:
     group.warned = word
     warnings.warn(
         f"memory of {group!r} had to grow while a CUDA graph was captured. It cannot be registered "
-        "now, so the collectives captured over it take the path that ordinary tensors of their size "
-        "take (direct or plain), on every rank alike, and none that needs windows. "
+        "now, so the collectives captured over it take the path that ordinary tensors of their "
+        "size take (direct or plain), on every rank alike, and none that needs windows. "
         "Reserve more before the capture: symmem.reserve(bytes, group)",
         errors.GrowthInCaptureWarning,
         stacklevel=4,
