@@ -51,9 +51,9 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 // trimmed or closed meanwhile, and a replay then ends without a result. Buffers that are freed serve
 // others all the same, as in PyTorch: the owner keeps those that its graphs use.
 //
-// The stream is asked about when it is named in a call, and when a registration or a new call may
-// meet a capture that the latest call on it was put into. Else the owner may destroy it once it is
-// idle and no capture of it goes on, and Forget it before or not.
+// The stream must live until Forget, or until the Runtime is closed: Pool.Trim and Runtime.Close
+// wait for what its owner has queued there, but see Settled. Else it is asked about where it is
+// named in a call, and where a registration or a new call may meet a capture of it that has calls.
 //
 // No capture is lost to what symmem does in the background. What is called on the stream, or waits
 // for it (Synchronize, Forget, Pool.Trim, Pool.Close, Free of a Buffer of another stream that was
@@ -69,6 +69,11 @@ func (rt *Runtime) AdoptStream(handle uintptr) (*Stream, error) {
 		return queue, queue, err
 	})
 }
+
+// Settled says whether the owners of adopted streams have waited for all that they have queued
+// there, for the Pool.Trim and Runtime.Close that follow: these then ask about no adopted stream, so
+// that owners may have destroyed some without Forget.
+func (rt *Runtime) Settled(yes bool) { rt.ownersWait.Store(yes) }
 
 // Captured tells whether a stream of another library is captured by its owner. Where that cannot be
 // told the answer is true, so that nothing is done that would spoil a capture.

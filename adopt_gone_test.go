@@ -61,9 +61,10 @@ func TestAStreamThatItsOwnerDestroyedIsNotAskedAbout(t *testing.T) {
 			r.skip("streams of the host have no owner but symmem", symmem.ErrUnsupported)
 		}
 		p, o := r.pool(), r.anOwner()
+		r.Settled(true) // for the trims and the close
 		for i := range int64(4) {
 			b := r.window(p, mib)
-			m := b.Memory()
+			m := symmem.Foreign(b.Memory().Address(), b.Size()) // as other libraries name theirs
 			theirs, err := o.stream()
 			r.ok(err)
 			s, err := r.AdoptStream(uintptr(theirs))
@@ -93,7 +94,7 @@ func TestACaptureOfAnotherLibraryIsAskedAboutUntilItEnds(t *testing.T) {
 		}
 		p, o := r.pool(), r.anOwner()
 		b := r.window(p, mib)
-		m := b.Memory()
+		m := symmem.Foreign(b.Memory().Address(), b.Size())
 		theirs, err := o.stream()
 		r.ok(err)
 		s, err := r.AdoptStream(uintptr(theirs))
@@ -106,6 +107,7 @@ func TestACaptureOfAnotherLibraryIsAskedAboutUntilItEnds(t *testing.T) {
 		r.ok(o.do(func() (err error) { graph, err = o.gpus.EndCapture(theirs); return err }))
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(o.destroy(theirs))
+		r.Settled(true) // for the close
 		r.sums(r.World(), r.window(p, 256*mib))
 		r.ok(o.do(func() error { return o.gpus.GraphDestroy(graph) }))
 		r.ok(o.gpu.ReleasePrimary())

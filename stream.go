@@ -168,7 +168,7 @@ func (rt *Runtime) drain(ctx context.Context) error {
 }
 
 func (s *Stream) drain(ctx context.Context) error {
-	if s.gone() {
+	if s.gone() || s.adopted != nil && s.rt.ownersWait.Load() {
 		return nil
 	}
 	if s.captured() {
@@ -199,7 +199,14 @@ func (s *Stream) close() error {
 		}
 		return err
 	}
-	return s.forget((driver.AdoptedStream).Drop) // its owner may have destroyed it
+	if s.rt.ownersWait.Load() {
+		return s.forget((driver.AdoptedStream).Drop)
+	}
+	if s.captured() {
+		s.Forget()
+		return nil
+	}
+	return s.forget((driver.AdoptedStream).Close)
 }
 
 // gone reports whether the stream was forgotten.

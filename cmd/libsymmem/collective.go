@@ -46,3 +46,8 @@ func goSynchronize(stream C.uint64_t) C.int {
 func goForget(stream C.uint64_t) C.int {
 	return guarded(func() error { return library.Forget(uintptr(stream)) })
 }
+
+//export goSettled
+func goSettled(yes C.int) C.int {
+	return guarded(func() error { return library.Settled(yes != 0) })
+}

@@ -44,6 +44,16 @@ func (l *Library) Synchronize(handle uintptr) error {
 	return l.resumed("synchronizing", s.Synchronize)
 }
 
+// Settled notes that the caller has waited for the device, or not, for the Trim and Close that
+// follow.
+func (l *Library) Settled(yes bool) error {
+	r, err := l.current()
+	if err == nil {
+		r.rt.Settled(yes)
+	}
+	return err
+}
+
 // Forget drops a stream that its owner is about to destroy.
 func (l *Library) Forget(handle uintptr) error {
 	r, err := l.current()

@@ -354,7 +354,15 @@ def trim(keep: int = 0, group: GroupLike = None) -> None:
         found.router.reset()
         runtime.cuda.torch.module.cuda.empty_cache()
     runtime.before_registration(found)
-    found.library.call("symmem_trim", found.pool, keep)
+    if runtime.cuda is None:
+        found.library.call("symmem_trim", found.pool, keep)
+        return
+    # PyTorch has waited for the device, so no stream is asked about: one may be destroyed.
+    found.library.call("symmem_streams_settled", 1)
+    try:
+        found.library.call("symmem_trim", found.pool, keep)
+    finally:
+        found.library.call("symmem_streams_settled", 0)
 
 
 def is_symmetric(tensor: torch.Tensor, group: GroupLike = None) -> bool:

@@ -220,6 +220,7 @@ class Runtime:
         self.attachments.detach_all()
         if self.cuda is not None:
             self._give_back(force)
+            self.library.call("symmem_streams_settled", int(not force))
         self.library.call("symmem_close", int(force))
         self.retire()
 
