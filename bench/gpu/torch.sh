@@ -79,6 +79,11 @@ run_part() {
 	decode) part 75 "$here/decode.py" ;;
 	model) part 75 "$here/model.py" ;;
 	attach) part 40 "$here/attach.py" ;;
+	graph_life) part 150 "$here/graph_life.py" ;;
+	aborted)
+		together 60 "aborted.py detach" "aborted.py trim" "aborted.py scope" "aborted.py finalize" \
+			"aborted.py force"
+		;;
 	endings)
 		together 50 "endings.py live" "endings.py scope" "endings.py group" "endings.py loader" \
 			"endings.py interrupt"
@@ -94,7 +99,7 @@ run_part() {
 	esac
 }
 
-for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph overlap cost peers decode model attach endings sglang}; do
+for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph overlap graph_life cost peers decode model attach aborted endings sglang}; do
 	begin=$SECONDS
 	run_part "$name"
 	echo "# part $name took $((SECONDS - begin)) s"

@@ -1,0 +1,145 @@
+"""CUDA graphs outlive their group: replays end after a fault and a close, and memory comes back.
+
+Ranks may share a GPU (NCCL_MULTI_RANK_GPU_ENABLE=1, NCCL 2.30 or newer).
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+
+import common
+import torch
+import torch.distributed as dist
+from common import DEVICE, MIB, RANK, SIZE, SUM, attempt, gather, settle, verdict
+
+import symmem
+
+PATIENCE = 30.0
+"""Seconds that a replay may take on a group that has ended."""
+
+
+def second() -> symmem.Group:
+    """Open another group of all ranks."""
+    return symmem.group(dist.new_group(list(range(SIZE)), backend="nccl"))
+
+
+def captured(group: symmem.Group, tensors: list[torch.Tensor]) -> torch.cuda.CUDAGraph:
+    """Capture an all-reduce of each tensor, on the direct path where that can be."""
+    symmem.set_path("direct", group)
+    for tensor in tensors:
+        symmem.all_reduce(tensor, group=group)
+    return common.capture(lambda: [symmem.all_reduce(t, group=group) for t in tensors])
+
+
+def ends(graph: torch.cuda.CUDAGraph) -> bool:
+    """Replay, and report whether the GPU is done in time and goes on afterwards."""
+    begin = time.monotonic()
+    with torch.cuda.stream(common.capture_stream()):
+        graph.replay()
+    torch.cuda.synchronize()
+    probe = torch.ones(4, device=DEVICE).sum()
+    return bool(probe == 4) and time.monotonic() - begin < PATIENCE
+
+
+def inputs(group: symmem.Group) -> list[torch.Tensor]:
+    """Make an ordinary tensor and two symmetric ones, the last for kernels over peers' memory."""
+    with symmem.use(group):
+        symmetric = [torch.zeros(n, device=DEVICE) for n in (1024, 8 * MIB)]
+    return [torch.zeros(1024, device=DEVICE), *symmetric]
+
+
+def after_a_fault() -> None:
+    """One rank's replay waits in a kernel when the group fails; then all replay again."""
+    group = second()
+    tensors = inputs(group)
+    graph = captured(group, tensors)
+    settle()
+    if RANK == 0:
+        with torch.cuda.stream(common.capture_stream()):
+            graph.replay()  # nobody else comes
+        time.sleep(0.5)
+        group.abort()
+    gather(RANK)
+    again = [ends(graph) for _ in range(3)]
+    verdict("replays end after a fault", all(again), again)
+    del graph
+    fresh = second()
+    one = torch.full((1024,), RANK + 1.0, device=DEVICE)
+    symmem.all_reduce(one, group=fresh)
+    verdict("a new group is right", bool((one == SUM).all()))
+
+
+def after_a_close() -> None:
+    """The group is closed while its graphs live."""
+    group = second()
+    graph = captured(group, inputs(group))
+    settle()
+    group.close()
+    again = [ends(graph) for _ in range(3)]
+    verdict("replays end after a close", all(again), again)
+
+
+def comes_back(rounds: int) -> None:
+    """Make, capture, fail or close groups, and destroy the graphs: memory is where it was."""
+
+    def one(i: int) -> None:
+        group = second()
+        graph = captured(group, [torch.zeros(1024, device=DEVICE)])
+        settle()
+        if i % 2:
+            group.abort()
+        else:
+            group.close()
+        ends(graph)
+        gather(i)
+        del graph
+        group.close()
+
+    free = 0
+    for i in range(rounds + 4):
+        if i == 4:
+            free = mapped()
+        one(i)
+    lost = mapped() - free
+    # A rank of a group has 32 MiB of exchange memory. NCCL keeps some of each process group of
+    # PyTorch's, which is not destroyed.
+    verdict(
+        "memory of groups comes back",
+        lost < rounds * 16 * MIB,
+        f"{lost / MIB:.0f} MiB of the GPU after {rounds} groups",
+    )
+
+
+def mapped() -> int:
+    """Count the bytes of the GPU in use, once graphs' destructors have run."""
+    gc.collect()
+    settle()
+    time.sleep(1)
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def after_symmem() -> None:
+    """Symmem itself is closed while a graph lives. It comes last."""
+    world = symmem.world()
+    graph = captured(world, inputs(world))
+    settle()
+    symmem.finalize(force=True)
+    again = [ends(graph) for _ in range(3)]
+    verdict("replays end after finalize", all(again), again)
+    del graph
+    gc.collect()
+    time.sleep(1)
+    verdict("the GPU goes on", bool(torch.ones(4, device=DEVICE).sum() == 4))
+
+
+if __name__ == "__main__":
+    common.start(timeout=10)
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10
+    attempt("after_a_fault", after_a_fault)
+    attempt("after_a_close", after_a_close)
+    attempt("comes_back", lambda: comes_back(count))
+    attempt("after_symmem", after_symmem)
+    common.leave()
