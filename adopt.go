@@ -46,10 +46,10 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 //
 // The owner may capture the stream: collectives then become a part of the owner's capture, memory
 // that is not registered takes a path that needs no windows, and once a call is in the capture
-// nothing can be registered on this rank until it ends. What the calls use stays until the owner has
-// destroyed the graph and what it made of it: segments of pools, the group and the Runtime may be
-// trimmed or closed meanwhile, and a replay then ends without a result. Buffers that are freed serve
-// others all the same, as in PyTorch: the owner keeps those that its graphs use.
+// nothing can be registered on this rank until it ends. What the calls use stays until the owner
+// has destroyed the graph and what it made of it: segments of pools, the group and the Runtime may
+// be trimmed or closed meanwhile, and a replay then ends without a result. Buffers that are freed
+// serve others all the same, as in PyTorch: the owner keeps those that its graphs use.
 //
 // The stream must live until Forget, or until the Runtime is closed: Pool.Trim and Runtime.Close
 // wait for what its owner has queued there, but see Settled. Else it is asked about where it is
@@ -71,8 +71,8 @@ func (rt *Runtime) AdoptStream(handle uintptr) (*Stream, error) {
 }
 
 // Settled says whether the owners of adopted streams have waited for all that they have queued
-// there, for the Pool.Trim and Runtime.Close that follow: these then ask about no adopted stream, so
-// that owners may have destroyed some without Forget.
+// there, for the Pool.Trim and Runtime.Close that follow: these then ask about no adopted stream,
+// so that owners may have destroyed some without Forget.
 func (rt *Runtime) Settled(yes bool) { rt.ownersWait.Store(yes) }
 
 // Captured tells whether a stream of another library is captured by its owner. Where that cannot be

@@ -99,9 +99,9 @@ func (rt *Runtime) countCaptures(more int) {
 	rt.captures += more
 }
 
-// capturing reports whether a stream of this rank records: one of our own, the one of a call, or one
-// in whose capture a call of ours is. Others are not asked, since their owners may have destroyed
-// them.
+// capturing reports whether a stream of this rank records: one of our own, the one of a call, or
+// one in whose capture a call of ours is. Others are not asked, since their owners may have
+// destroyed them.
 func (rt *Runtime) capturing(on *Stream) bool {
 	rt.mu.Lock()
 	own, captured := rt.captures > 0, rt.captured

@@ -239,7 +239,7 @@ func (p *Pool) leave(g *Group) error {
 // Trim gives segments without live buffers back to the device, newest first, as long as at least
 // keep bytes stay mapped. It is collective over the domain: the ranks agree, all deregister, and
 // only then does any of them unmap. Before that each rank waits for the work that it has queued. No
-// graph over the memory may be live.
+// Graph over the memory may be live; what graphs of other libraries use stays until they are gone.
 func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	if err := p.rt.drain(ctx); err != nil {
 		return fmt.Errorf("trimming a pool: %w", err)

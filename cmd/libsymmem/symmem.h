@@ -261,8 +261,9 @@ int symmem_group_open(size_t name_length, const char *name, size_t count, const 
                       uint64_t *group);
 
 /* Leaves a group: its windows are deregistered on this rank, and the communicators that are
- * attached to it are forgotten, as by symmem_detach(attachment, 0). Graphs that were captured
- * over it are destroyed before. It waits for no other rank. The world cannot be closed. */
+ * attached to it are forgotten, as by symmem_detach(attachment, 0). CUDA graphs over it keep what
+ * they use until they are gone, and end without a result when they are replayed. It waits for no
+ * other rank. The world cannot be closed. */
 int symmem_group_close(uint64_t group);
 
 /* Describes a group as JSON: {"id", "name", "rank", "size", "ranks", "error": text or null}. */
@@ -350,7 +351,8 @@ int symmem_reserve(int pool, size_t bytes, uint64_t group);
 int symmem_reserve_on(int pool, size_t bytes, uint64_t stream, uint64_t group);
 
 /* Gives segments without live buffers back to the device, newest first, as long as at least `keep`
- * bytes stay mapped. Collective over the pool's domain. No graph over the memory may be live. */
+ * bytes stay mapped. Collective over the pool's domain. What CUDA graphs use stays until they are
+ * gone. */
 int symmem_trim(int pool, size_t keep);
 
 /* ---- Registration --------------------------------------------------------------------------- */

@@ -49,6 +49,22 @@
 // ordered among each other by NCCL, likewise. One of each kind may run at once; they share nothing,
 // and ranks that queue them on several streams must have room for both.
 //
+// # Graphs of other libraries
+//
+// PyTorch captures calls into graphs of its own, and replays and destroys them unseen. Their
+// kernels have addresses of the group's exchange memory, its report, windows and segments. So each
+// capture that has calls of a group holds what these use, by a CUDA user object of its graph: it
+// ends with the last of the graph, its clones, what was instantiated of them, graphs that launch
+// that, and launches under way. What is given back meanwhile (Deregister, Unmap, Close, the
+// teardown after a fault) is put off until then. The destructor, on a thread of CUDA's, drops
+// counts and leaves calls of CUDA to a goroutine.
+//
+// A group that ends tells its kernels so in the report: those that wait, and those that are
+// replayed later, end without a result. NCCL's communicator is aborted at once where such graphs
+// have only plain kernels of NCCL's, which that ends; NCCL itself keeps what they use. Where they
+// have window kernels, or none of NCCL's, it is aborted behind them. A driver without user objects
+// (before CUDA 11.3) keeps what captures use until the device closes.
+//
 // # Threads
 //
 // CUDA's current context and NCCL's group state belong to an operating system thread. Single calls

@@ -195,8 +195,8 @@ func (d *Device) endHolds() {
 	}
 }
 
-// keepRecorded has what a call uses live as long as the graph that it is put into. s.mu and c.mu are
-// held.
+// keepRecorded has what a call uses live as long as the graph that it is put into. s.mu and c.mu
+// are held.
 func (c *communicator) keepRecorded(p *plan, s *stream) error {
 	h, err := c.holdFor(s)
 	if h == nil || err != nil {

@@ -77,9 +77,9 @@ func torn(c *communicator) error {
 	}
 }
 
-// TestAFaultLeavesMemoryToGraphsOfOthers fails a group while a graph of another library waits in one
-// of its kernels, and replays the graph again then: it ends each time. Nothing is unmapped, and the
-// report not used again, before the graph is destroyed; then all is.
+// TestAFaultLeavesMemoryToGraphsOfOthers fails a group while a graph of another library waits in
+// one of its kernels, and replays the graph again then: it ends each time. Nothing is unmapped,
+// and the report not used again, before the graph is destroyed; then all is.
 func TestAFaultLeavesMemoryToGraphsOfOthers(t *testing.T) {
 	for _, count := range []int64{1000, sizes["buffers"]} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) { replayAfterAFault(t, count) })

@@ -40,11 +40,15 @@ func closingTime(usual time.Duration) time.Duration {
 // Windows are deregistered before, unless kernels may still be at work on them. Then they end with
 // the communicator; NCCL before 2.29.7 keeps their memory until the process ends.
 //
-// NCCL's window kernels do not look at the abort flag (2.27.3 to 2.30.7): one that waits for a rank
-// that is lost runs until the process ends. It occupies a few multiprocessors and its stream. The
-// stream object goes on with another CUDA stream then. CommAbort would wait for the kernel for
+// NCCL's window kernels do not look at the abort flag (2.27.3 to 2.30.7): one that waits for a
+// rank that is lost runs until the process ends. It occupies a few multiprocessors and its stream.
+// The stream object goes on with another CUDA stream then. CommAbort would wait for the kernel for
 // ever, with locks of CUDA's that every call of the process needs, so it is not called, unless a
-// call of NCCL's own waits for a rank, which only the abort ends: then nobody waits for it.
+// call of NCCL's own waits for a rank, which only the abort ends: then nobody waits for it. Nor is
+// it called while graphs of other libraries have window kernels: whether they are replayed is not
+// seen.
+//
+// What graphs of other libraries hold stays until they are gone, see hold.
 func (c *communicator) tearDown(working bool) {
 	defer close(c.tornDown)
 	defer c.forget()
@@ -64,6 +68,9 @@ func (c *communicator) tearDown(working bool) {
 		if c.busy.windows.Load() && c.drain() != nil && !c.calling() {
 			c.giveUp(errs)
 			return
+		}
+		if c.replaysWindows() {
+			working = c.drain() != nil || c.calling()
 		}
 	}
 	if !working {
@@ -136,17 +143,29 @@ func (c *communicator) settle() (errs []error) {
 	return errs
 }
 
-// endsReplays reports whether graphs of other libraries have plain kernels of NCCL's. These end by
-// the abort, also where they are replayed later, and NCCL keeps what they use until the graphs are
-// gone. Without them it is not aborted before.
+// endsReplays reports whether graphs of other libraries have plain kernels of NCCL's, and no
+// others. These end by the abort, also where they are replayed later, and NCCL keeps what they use
+// until the graphs are gone. Else it is not aborted before that.
 func (c *communicator) endsReplays() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.recorded.plain
+	return c.recorded.plain && !c.recorded.windows
 }
 
-// awaitHolds waits until no graph of another library holds work of the communicator, after what they
-// do not hold is given back.
+// replaysWindows reports whether graphs of other libraries may be replayed that have window
+// kernels, which do not end by the abort: it would wait for one with what every call of CUDA
+// needs.
+func (c *communicator) replaysWindows() bool {
+	if !c.holding() || c.calling() {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.recorded.windows
+}
+
+// awaitHolds waits until no graph of another library holds work of the communicator, after what
+// they do not hold is given back.
 func (c *communicator) awaitHolds(part func()) (err error) {
 	c.mu.Lock() // calls that were let in hold theirs by now
 	holding := c.holding()

@@ -12,10 +12,10 @@ const (
 )
 
 // AtGraphEnd has a function called once, when nothing is left of a graph, which may be one that a
-// capture writes to: not the graph, no clone of it, nothing that was instantiated of these, no graph
-// that records a launch of that, and no launch under way. A capture that is lost ends its graph,
-// too. The function runs on a thread of CUDA, some time after; it must not call into CUDA or NCCL,
-// must not wait for what does, and must not panic. After an error it is not called.
+// capture writes to: not the graph, no clone of it, nothing that was instantiated of these, no
+// graph that records a launch of that, and no launch under way. A capture that is lost ends its
+// graph, too. The function runs on a thread of CUDA, some time after; it must not call into CUDA
+// or NCCL, must not wait for what does, and must not panic. After an error it is not called.
 //
 // A driver that has no user objects (before CUDA 11.3) gives a *MissingError.
 func (d *Driver) AtGraphEnd(graph Graph, end func()) error {

@@ -335,8 +335,8 @@ def reserve(nbytes: int, group: GroupLike = None, *, stream: Any = None) -> None
 def trim(keep: int = 0, group: GroupLike = None) -> None:
     """Give memory without tensors back to the device. Collective over the group's domain.
 
-    It waits for the device, and PyTorch's cache of the group's memory is emptied. CUDA graphs that
-    are captured over the memory are gone before.
+    It waits for the device, and PyTorch's cache of the group's memory is emptied. What CUDA graphs
+    use of it goes with the graphs.
 
     Args:
         keep: the bytes that stay mapped at least.

@@ -159,7 +159,7 @@ class Group:
         return self.library.json("symmem_group_describe", self.handle)
 
     def close(self) -> None:
-        """Leave the group. Graphs that were captured over it are gone before. Waits for nobody."""
+        """Leave the group. Waits for nobody. CUDA graphs over it end without a result then."""
         if not self.closed:
             self.library.call("symmem_group_close", self.handle)
             if self.runtime.device is None:
