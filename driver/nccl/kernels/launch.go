@@ -21,7 +21,7 @@ const (
 	// exchangeHeader is sizeof(Exchange).
 	exchangeHeader = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
 	// FaultOffset is where the word lies that is not 0 once a kernel of the rank has failed: 32 bits.
-	FaultOffset = maxBlocks * 8
+	FaultOffset = 8
 
 	maxBlocks     = 256
 	maxBulkBlocks = 128

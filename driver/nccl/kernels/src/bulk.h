@@ -6,35 +6,61 @@
 #include <number.h>
 
 // enter waits until all ranks have come: their input is there and their output may be written. All
-// threads of all blocks call it.
-DEVICE bool enter(const Bulk& call, u64 epoch) {
+// threads of all blocks call it. After a fault it tells nobody that this rank has come.
+DEVICE bool enter(const Bulk& call, u64 epoch, bool well) {
 	u32 r = dev::thread();
-	bool peer = r < call.ranks && r != call.rank;
+	bool peer = well && r < call.ranks && r != call.rank;
 	if (peer && dev::block() == 0) {
 		Header* h = &of(call, r)->headers[epoch & 1][call.rank];
 		dev::release(&h->low, half(call.digest, epoch));
 		dev::store_relaxed(&h->high, half(call.digest >> 32, epoch));
 	}
-	return dev::all_block(!peer || meet<true>(call, r, epoch));
+	return dev::all_block(well && (!peer || meet<true>(call, r, epoch)));
 }
 
-// leave waits until no rank needs this rank's memory any more: the same block of every rank is done.
-DEVICE void leave(const Bulk& call, u64 epoch) {
-	dev::sync_block();
-	u32 r = dev::thread();
-	if (r >= call.ranks || r == call.rank) return;
-	dev::release(&of(call, r)->done[dev::block()][call.rank], epoch);
+// done waits until the block of the rank that a thread stands for is done.
+DEVICE bool done(const Bulk& call, u32 r, u64 epoch) {
 	Guard guard;
 	while (dev::acquire(&own(call)->done[dev::block()][r]) < epoch)
-		if (!go_on(guard, call, epoch)) return;
+		if (!go_on(guard, call, epoch)) return false;
+	return true;
 }
 
+DEVICE u32 everyone(const Bulk& call) { return (1u << call.ranks) - 1; }
+
+// leave waits until no rank needs this rank's memory any more: the same block of every rank is done. It
+// returns whose blocks are not, with this rank, or nobody.
+DEVICE u32 leave(const Bulk& call, u64 epoch) {
+	dev::sync_block();
+	u32 r = dev::thread();
+	bool came = true;
+	if (r < call.ranks && r != call.rank) {
+		dev::release(&of(call, r)->done[dev::block()][call.rank], epoch);
+		came = done(call, r, epoch);
+	}
+	if (dev::all_block(came)) return 0;
+	u32 set = 1u << call.rank;
+	for (u32 i = 0; i < call.ranks; i++)
+		if (!dev::all_block(came || r != i)) set |= 1u << i;
+	return set;
+}
+
+// A block that fails marks what it, and the same block of each rank that did not come, was to write to the
+// output of this rank. All else is there: a block of another rank says that it is done behind what it has
+// written. Others may still write what is right over marks, or read them where the output is the input,
+// and get marks for sums; never those in the part of this rank, which no other rank reads or writes. So
+// some remain: every block has numbers there, since what bulk kernels serve has more than a pack for each
+// thread. Only a broadcast has no such part.
 DEVICE u64 index() { return (u64)dev::block() * dev::threads() + dev::thread(); }
 DEVICE u64 stride() { return (u64)dev::blocks() * dev::threads(); }
 
 // Span is where packs begin and end in a buffer of elements.
 struct Span {
 	u64 head, packs, bytes;
+
+	// rest is how many bytes are not in packs, and beyond where the i-th of them lies.
+	MEMBER u64 rest() const { return bytes - 16 * packs; }
+	MEMBER u64 beyond(u64 i) const { return i < head ? i : i + 16 * packs; }
 };
 
 // span_of finds the packs of buffers that lie alike; of others there are none.
@@ -54,6 +80,10 @@ DEVICE Pack pack_total(Total<N>& a, Total<N>& b, u32 divisor) {
 	p.a = result(a, divisor);
 	p.b = result(b, divisor);
 	return p;
+}
+
+DEVICE void mark_packs(char* at, u64 packs) {
+	for (u64 i = index(); i < packs; i += stride()) dev::store_once((Pack*)at + i, Pack{Mark, Mark});
 }
 
 // Element is a reduction of one element over ranks.
@@ -145,41 +175,67 @@ DEVICE void share_part(const Bulk& call, u64 at, u64 packs) {
 	}
 }
 
+// Share is what a rank reduces in two steps: packs so many bytes from the beginning. Elements that are not
+// in packs are dealt out in turn.
+struct Share {
+	u64 at, packs;
+};
+
+DEVICE Share share_of(const Bulk& call, const Span& s, u32 r) {
+	u64 part = (s.packs + call.ranks - 1) / call.ranks, first = part * r;
+	return {s.head + first * 16, first >= s.packs ? 0 : s.packs - first < part ? s.packs - first : part};
+}
+
+template <class N>
+DEVICE void mark_share(const Bulk& call, u32 r) {
+	Span s = span_of(call.bytes, (u64)call.sendAt[r], (u64)call.recvAt[r]);
+	Share share = share_of(call, s, r);
+	mark_packs(call.recv + share.at, share.packs);
+	u64 size = sizeof(typename N::Element);
+	for (u64 i = (index() * call.ranks + r) * size; i < s.rest(); i += stride() * call.ranks * size)
+		*(volatile typename N::Element*)(call.recvAt[call.rank] + s.beyond(i)) = (typename N::Element)Mark;
+}
+
 // bulk_two_shot is AllReduce in two steps: each rank reduces one part, and then pushes it to all. It is
 // faster than to push each pack at once: links carry reads and writes better one after the other.
 template <class N, int W>
 DEVICE void bulk_two_shot(const Bulk& call) {
-	u64 epoch = begin(call);
-	if (!enter(call, epoch)) return finish(call, epoch);
-	Span s = span_of(call.bytes, (u64)call.send, (u64)call.recv);
-	u64 part = (s.packs + call.ranks - 1) / call.ranks, first = part * call.rank;
-	u64 packs = first >= s.packs ? 0 : s.packs - first < part ? s.packs - first : part;
-	reduce_part<N, W, rounds(W)>(call, s.head + first * 16, s.head + first * 16, packs);
-	share_part<W, 4>(call, s.head + first * 16, packs);
-	u64 size = sizeof(typename N::Element), inner = s.head + 16 * s.packs;
-	for (u64 i = (index() * call.ranks + call.rank) * size; i < s.bytes - 16 * s.packs; i += stride() * call.ranks * size) {
-		u64 offset = i < s.head ? i : i - s.head + inner;
-		push_element<N>(call, offset, element_total<N>(call, offset));
+	Begun begun = begin(call);
+	u32 missing = everyone(call);
+	if (enter(call, begun.epoch, begun.well)) {
+		Span s = span_of(call.bytes, (u64)call.send, (u64)call.recv);
+		Share share = share_of(call, s, call.rank);
+		reduce_part<N, W, rounds(W)>(call, share.at, share.at, share.packs);
+		share_part<W, 4>(call, share.at, share.packs);
+		u64 size = sizeof(typename N::Element);
+		for (u64 i = (index() * call.ranks + call.rank) * size; i < s.rest(); i += stride() * call.ranks * size)
+			push_element<N>(call, s.beyond(i), element_total<N>(call, s.beyond(i)));
+		missing = leave(call, begun.epoch);
 	}
-	leave(call, epoch);
-	finish(call, epoch);
+	for (u32 r = 0; missing >> r != 0; r++)
+		if (missing >> r & 1) mark_share<N>(call, r);
+	count(call, begun.epoch);
 }
 
 // bulk_sum is ReduceScatter and Reduce: each rank, or the root alone, pulls its part of every input.
 template <class N, int W>
 DEVICE void bulk_sum(const Bulk& call) {
-	u64 epoch = begin(call);
-	if (!enter(call, epoch)) return finish(call, epoch);
-	u64 part = call.rank * call.sendStride;
+	Begun begun = begin(call);
+	u64 part = call.rank * call.sendStride, size = sizeof(typename N::Element);
 	Span s = span_of(call.recvFrom == 0 ? 0 : call.bytes, (u64)call.send + part, (u64)call.recv);
-	reduce_part<N, W, rounds(W)>(call, part + s.head, s.head, s.packs);
-	u64 size = sizeof(typename N::Element), inner = s.head + 16 * s.packs;
-	for (u64 i = index() * size; i < s.bytes - 16 * s.packs; i += stride() * size) {
-		u64 offset = i < s.head ? i : i - s.head + inner;
-		*(typename N::Element*)(call.recv + offset) = element_total<N>(call, part + offset);
+	u32 missing = everyone(call);
+	if (enter(call, begun.epoch, begun.well)) {
+		reduce_part<N, W, rounds(W)>(call, part + s.head, s.head, s.packs);
+		for (u64 i = index() * size; i < s.rest(); i += stride() * size)
+			*(typename N::Element*)(call.recv + s.beyond(i)) = element_total<N>(call, part + s.beyond(i));
+		missing = leave(call, begun.epoch);
 	}
-	leave(call, epoch);
-	finish(call, epoch);
+	if (missing != 0) {
+		mark_packs(call.recv + s.head, s.packs);
+		for (u64 i = index() * size; i < s.rest(); i += stride() * size)
+			*(typename N::Element*)(call.recv + s.beyond(i)) = (typename N::Element)Mark;
+	}
+	count(call, begun.epoch);
 }
 
 // push_part copies a part into the outputs of a set of ranks.
@@ -201,31 +257,43 @@ DEVICE void push_part(const Bulk& call, const char* from, u64 to, u32 set) {
 						dev::store_once((Pack*)(call.recvAt[r] + to + s.head) + i + u * stride(), got[u]);
 				}
 	}
-	u64 inner = s.head + 16 * s.packs;
-	for (u64 i = index(); i < s.bytes - 16 * s.packs; i += stride()) {
-		u64 offset = i < s.head ? i : i - s.head + inner;
+	for (u64 i = index(); i < s.rest(); i += stride())
 		for (u32 r = 0; r < call.ranks; r++)
-			if (set >> r & 1) *(volatile u8*)(call.recvAt[r] + to + offset) = *(const u8*)(from + offset);
-	}
+			if (set >> r & 1) *(volatile u8*)(call.recvAt[r] + to + s.beyond(i)) = *(const u8*)(from + s.beyond(i));
+}
+
+// mark_part marks the part that rank r pushes to this one, pack by pack as that rank pushes it.
+DEVICE void mark_part(const Bulk& call, u32 r) {
+	u64 to = r * call.recvStride;
+	Span s = span_of(call.bytes, (u64)call.sendAt[r] + call.rank * call.sendStride, (u64)call.recvAt[r] + to);
+	mark_packs(call.recv + to + s.head, s.packs);
+	for (u64 i = index(); i < s.rest(); i += stride())
+		*(volatile u8*)(call.recvAt[call.rank] + to + s.beyond(i)) = (u8)Mark;
 }
 
 // bulk_copy is AllGather, Broadcast and AllToAll: each rank pushes its parts. In place, what a rank
 // would push to itself is there already.
 template <int W>
 DEVICE void bulk_copy(const Bulk& call) {
-	u64 epoch = begin(call);
-	if (!enter(call, epoch)) return finish(call, epoch);
-	u64 to = call.rank * call.recvStride;
-	if (call.sendStride == 0) {
-		u32 set = call.sendTo;
-		if (call.send == call.recv + to) set = set & ~(1u << call.rank);
-		if (set != 0) push_part<W, 4>(call, call.send, to, set);
-	} else {
-		for (u32 k = 0; k < call.ranks; k++) {
-			u32 r = (call.rank + k) % call.ranks;
-			push_part<W, 4>(call, call.send + r * call.sendStride, to, 1u << r);
+	Begun begun = begin(call);
+	u32 missing = everyone(call);
+	if (enter(call, begun.epoch, begun.well)) {
+		u64 to = call.rank * call.recvStride;
+		if (call.sendStride == 0) {
+			u32 set = call.sendTo;
+			if (call.send == call.recv + to) set = set & ~(1u << call.rank);
+			if (set != 0) push_part<W, 4>(call, call.send, to, set);
+		} else {
+			for (u32 k = 0; k < call.ranks; k++) {
+				u32 r = (call.rank + k) % call.ranks;
+				push_part<W, 4>(call, call.send + r * call.sendStride, to, 1u << r);
+			}
 		}
+		missing = leave(call, begun.epoch);
 	}
-	leave(call, epoch);
-	finish(call, epoch);
+	// A broadcast has one part.
+	if (missing != 0 && call.recvStride == 0) missing = everyone(call);
+	for (u32 r = 0; missing >> r != 0; r++)
+		if (missing >> r & call.recvFrom >> r & 1) mark_part(call, r);
+	count(call, begun.epoch);
 }

@@ -51,14 +51,21 @@ struct Report {
 	u32 unused[7];
 };
 
-// Control is what a rank's kernels keep between calls. Nobody else writes it.
-struct Control {
-	// The number of calls so far, once for each block: block b of a grid of g reads entry b and
-	// writes the entries b, b+g, b+2g, ...: so no block waits for another. There are as many as two
-	// blocks of the smallest grids have threads: more entries cost small calls 0.1 us.
-	u64 epochs[MaxBlocks];
-	// The first fault, which ends what else runs.
+// State is what a block reads when it begins: both words lie side by side, so that neither waits for the
+// other, and not all blocks ask for the same one.
+struct State {
+	// The number of calls so far.
+	u64 epoch;
+	// The first fault of the rank. It ends what runs, and what comes later does nothing, for ever.
 	u32 fault;
+	u32 unused;
+};
+
+// Control is what a rank's kernels keep between calls. Nobody else writes it. Block b of a grid of g reads
+// entry b and counts in the states b, b+g, b+2g, ...: so no block waits for another. There are as many as
+// two blocks of the smallest grids have threads: more states cost small calls 0.1 us.
+struct Control {
+	State states[MaxBlocks];
 };
 
 // Header is what a rank tells each other rank in every call, in both halves with the epoch, so that

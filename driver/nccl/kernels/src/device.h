@@ -27,10 +27,12 @@ DEVICE u32 threads() { return blockDim.x; }
 DEVICE u32 block() { return blockIdx.x; }
 DEVICE u32 blocks() { return gridDim.x; }
 
-// sync_block and all_block are called by every thread of a block, all_warp, any_warp, load_line and
-// store_line by every thread of a warp.
+// sync_block and all_block are called by every thread of a block; sync_warp, all_warp, any_warp, load_line
+// and store_line by every thread of a warp.
 DEVICE void sync_block() { __syncthreads(); }
 DEVICE bool all_block(bool mine) { return __syncthreads_and(mine) != 0; }
+// sync_warp has the threads of a warp come together: what they move next is one transaction then.
+DEVICE void sync_warp() { __syncwarp(); }
 DEVICE bool all_warp(bool mine) { return __all_sync(~0u, mine) != 0; }
 DEVICE bool any_warp(bool mine) { return __any_sync(~0u, mine) != 0; }
 

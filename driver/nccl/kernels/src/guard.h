@@ -9,9 +9,19 @@ struct Guard {
 	u64 since = 0;
 };
 
-// raise records the first fault of a rank, and ends what its other threads wait for.
+DEVICE State* state(const Call& call, u32 block) { return &own(call)->control.states[block]; }
+
+// fail makes a fault the first one of a rank, in all of its states, and tells whether it is. It ends what
+// its other threads wait for, and keeps the kernels behind this one from giving or taking anything.
+NOINLINE bool fail(State* states, u32 fault) {
+	if (dev::swap_if(&states[0].fault, None, fault) != None) return false;
+	for (u32 b = 1; b < MaxBlocks; b++) dev::store_relaxed(&states[b].fault, fault);
+	return true;
+}
+
+// raise is fail, and reports to the host.
 DEVICE void raise(const Call& call, u64 epoch, Fault fault, u32 ranks, u64 theirs) {
-	if (dev::swap_if(&own(call)->control.fault, None, fault) != None) return;
+	if (!fail(state(call, 0), fault)) return;
 	Report* report = call.report;
 	report->digest = call.digest;
 	report->theirs = theirs;
@@ -39,10 +49,10 @@ DEVICE u32 missing(const Call& call, u64 epoch) {
 
 enum { LooksAtOnce = 128, LooksNearby = 8 * LooksAtOnce };
 
-// ended tells whether the host has ended this rank's kernels, and tells the other threads.
-DEVICE bool ended(const Call& call) {
-	if (dev::load_relaxed(&call.report->end) == 0) return false;
-	dev::swap_if(&own(call)->control.fault, None, Aborted);
+// ended tells whether the host has ended this rank's kernels, by its word, and tells the other threads.
+DEVICE bool ended(const Call& call, u32 end) {
+	if (end == 0) return false;
+	fail(state(call, 0), Aborted);
 	return true;
 }
 
@@ -50,8 +60,8 @@ DEVICE bool ended(const Call& call) {
 DEVICE bool go_on(Guard& guard, const Call& call, u64 epoch) {
 	dev::pause();
 	if (++guard.looks % LooksAtOnce != 0) return true;
-	if (dev::load_relaxed(&own(call)->control.fault) != None) return false;
-	if (guard.looks % LooksNearby == 0 && ended(call)) return false;
+	if (dev::load_relaxed(&state(call, dev::block())->fault) != None) return false;
+	if (guard.looks % LooksNearby == 0 && ended(call, dev::load_relaxed(&call.report->end))) return false;
 	u64 now = dev::clock();
 	if (guard.since == 0) guard.since = now;
 	if (now - guard.since < call.timeout) return true;
@@ -86,17 +96,40 @@ DEVICE bool meet(const Call& call, u32 r, u64 epoch) {
 	return false;
 }
 
-// begin waits for the work before, and returns the epoch of this call, for the threads of this block. All
-// threads call it first.
-DEVICE u64 begin(const Call& call) {
+// Begun is what the threads of a block find: the epoch of this call, and whether no call has failed before.
+struct Begun {
+	u64 epoch;
+	bool well;
+};
+
+// begin waits for the work before. All threads call it first.
+DEVICE Begun begin(const Call& call) {
 	dev::next_may_launch();
 	dev::await_previous();
-	return dev::load_relaxed(&own(call)->control.epochs[dev::block()]) + 1;
+	const State* e = state(call, dev::block());
+	u64 epoch = dev::load_relaxed(&e->epoch);
+	u32 fault = dev::load_relaxed(&e->fault);
+	return {epoch + 1, fault == None};
 }
 
-// finish counts the call. No thread of the block reads the epoch after it.
+// count notes that a block has ended, all of whose threads have read the epoch.
+DEVICE void count(const Call& call, u64 epoch) {
+	for (u32 i = dev::block() + dev::thread() * dev::blocks(); i < MaxBlocks; i += dev::threads() * dev::blocks())
+		dev::store_relaxed(&state(call, i)->epoch, epoch);
+}
+
 DEVICE void finish(const Call& call, u64 epoch) {
 	dev::sync_block();
-	for (u32 i = dev::block() + dev::thread() * dev::blocks(); i < MaxBlocks; i += dev::threads() * dev::blocks())
-		own(call)->control.epochs[i] = epoch;
+	count(call, epoch);
 }
+
+// settled waits until the first block has ended, whose threads wait for nobody once there is a fault, and
+// until what it has written must have arrived: nobody pays for a fence where all goes well.
+DEVICE void settled(const State* first, u64 epoch) {
+	while (dev::load_relaxed(&first->epoch) < epoch) dev::pause();
+	for (u64 since = dev::clock(); dev::clock() - since < 20000;) dev::pause();
+}
+
+// What a call that fails leaves undone is marked by bits that are all 1: a NaN of any floating type, a -1
+// of others. So it is not taken for a result, and no type needs to be known.
+enum : u64 { Mark = ~0ull };

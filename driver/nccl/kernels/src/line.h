@@ -44,6 +44,7 @@ struct Worker {
 	u32 size;      // of them, in bytes
 	u64 epoch;
 	u64 flag;
+	bool well;  // no call before this one has failed
 };
 
 // flag_of tells calls apart by 40 bits of the epoch and 24 of the digest. What an earlier call of the same
@@ -56,7 +57,9 @@ DEVICE Worker<T> worker(const Call& call) {
 	typedef Chunk<T> C;
 	Worker<T> w;
 	u32 warps = dev::threads() / 32;
-	w.epoch = begin(call);
+	Begun begun = begin(call);
+	w.epoch = begun.epoch;
+	w.well = begun.well;
 	w.flag = flag_of(w.epoch, call.digest);
 	w.lane = dev::thread() % 32;
 	w.warp = dev::block() * warps + dev::thread() / 32;
@@ -69,12 +72,29 @@ DEVICE Worker<T> worker(const Call& call) {
 	return w;
 }
 
-// speak is the work of the last warp.
+// speak is the work of the last warp: it returns false if a rank does not come, or to another call, or if
+// the host has ended the kernels. The host's word is far away, so it is asked for first, and looked at last.
 template <class T>
-DEVICE void speak(const Call& call, const Worker<T>& w) {
-	if (w.lane >= call.ranks || w.lane == call.rank) return;
-	greet(call, w.lane, w.epoch);
-	meet<false>(call, w.lane, w.epoch);
+DEVICE bool speak(const Call& call, const Worker<T>& w) {
+	dev::sync_warp();  // all have begun before one of them may set the fault
+	u32 end = dev::load_relaxed(&call.report->end);
+	bool met = true;
+	if (w.lane < call.ranks && w.lane != call.rank) {
+		greet(call, w.lane, w.epoch);
+		met = meet<false>(call, w.lane, w.epoch);
+	}
+	return dev::all_warp(met && !ended(call, end));
+}
+
+// mark does so with what a warp has in the outputs of a set of ranks, stride apart: in its chunks of so much
+// data from the given one on, each step apart. It was to write them all itself.
+NOINLINE void mark(char* at, u64 stride, u32 set, u32 bytes, u32 data, u32 chunk, u32 step) {
+	dev::sync_warp();
+	for (; set != 0; set >>= 1, at += stride) {
+		if ((set & 1) == 0) continue;
+		for (u32 begin = chunk * data; begin < bytes; begin += step * data)
+			for (u32 i = begin + dev::thread() % 32; i < bytes && i < begin + data; i += 32) at[i] = (char)Mark;
+	}
 }
 
 // slot is where lines of one rank lie in the exchange memory of another.
@@ -149,6 +169,7 @@ DEVICE void write(char* buffer, u32 bytes, u32 unit, const Worker<T>& w, u32 chu
 // give puts a chunk into the exchange memory of a rank.
 template <class T>
 DEVICE void give(const Call& call, const Worker<T>& w, u32 rank, u32 offset, u32 chunk, T part) {
+	dev::sync_warp();
 	dev::store_line((T*)(slot(call, rank, w, offset) + chunk * Chunk<T>::Bytes), part);
 }
 
@@ -156,6 +177,7 @@ DEVICE void give(const Call& call, const Worker<T>& w, u32 rank, u32 offset, u32
 // returns false if the wait is to end.
 template <class T, int W>
 DEVICE bool collect(const Call& call, const Worker<T>& w, u32 from, const char* lines, u32 stride, T* got) {
+	dev::sync_warp();
 	for (Guard guard;;) {
 #pragma unroll
 		for (int r = 0; r < W; r++)
@@ -284,6 +306,9 @@ struct SumSteps : Steps<T, W> {
 		write(call.recv, this->bytes, to, this->w, chunk, total<N, W>(call, this->w, mine, got));
 		return true;
 	}
+	MEMBER void spoil(u32 chunk, u32 step, u32 most) const {
+		mark(this->call.recv, 0, this->call.recvFrom != 0, most, Chunk<T>::Data, chunk, step);
+	}
 };
 
 // CopySteps are those of AllGather, Broadcast, AllToAll and Barrier.
@@ -308,30 +333,50 @@ struct CopySteps : Steps<T, W> {
 				write(call.recv + r * call.recvStride, this->bytes, to, this->w, chunk, r == call.rank ? mine : got[r]);
 		return true;
 	}
+	MEMBER void spoil(u32 chunk, u32 step, u32 most) const {
+		const Call& call = this->call;
+		mark(call.recv, call.recvStride, call.recvFrom, most, Chunk<T>::Data, chunk, step);
+	}
 };
 
+// end counts the call. A warp for which it did not go well leaves marks in place of all that it was to
+// write. If it is the last one, which writes nothing, all may be there though the call has failed: then it
+// marks the first number of each part, behind who writes that.
+template <class S>
+DEVICE void end(const Call& call, const S& s, bool well) {
+	bool last = s.w.warp == s.w.warps;
+	if (!well && !last) s.spoil(s.w.warp, s.w.warps, s.bytes);
+	finish(call, s.w.epoch);
+	if (well || !last) return;
+	settled(state(call, 0), s.w.epoch);
+	s.spoil(0, 1, s.bytes < 8 ? s.bytes : 8);
+}
+
 // line is a call whose warps have a chunk each. There is no loop, since code is fetched anew in every
-// launch.
+// launch. After a fault nothing is given and nothing taken.
 template <class S>
 DEVICE void line(const Call& call) {
 	S s(call);
-	if (s.w.warp == s.w.warps) speak(call, s.w);
-	if (s.has(s.w.warp)) s.take(s.w.warp, s.give(s.w.warp));
-	finish(call, s.w.epoch);
+	bool well = s.w.well;
+	if (well && s.w.warp == s.w.warps) well = speak(call, s.w);
+	else if (well && s.has(s.w.warp)) well = s.take(s.w.warp, s.give(s.w.warp));
+	end(call, s, well);
 }
 
 // twin is a call with up to two chunks for each warp, w.warps apart. It gives both before it waits.
 template <class S>
 DEVICE void twin(const Call& call) {
 	S s(call);
-	if (s.w.warp == s.w.warps) speak(call, s.w);
+	bool well = s.w.well;
+	if (well && s.w.warp == s.w.warps) well = speak(call, s.w);
 	u32 chunk = s.w.warp, behind = chunk + s.w.warps;
-	bool two = s.has(behind);
+	bool one = well && s.has(chunk), two = well && s.has(behind);
 	typename S::Part mine, next;
-	if (s.has(chunk)) mine = s.give(chunk);
+	if (one) mine = s.give(chunk);
 	if (two) next = s.give(behind);
-	if (s.has(chunk) && s.take(chunk, mine) && two) s.take(behind, next);
-	finish(call, s.w.epoch);
+	if (one) well = s.take(chunk, mine);
+	if (well && two) well = s.take(behind, next);
+	end(call, s, well);
 }
 
 // wide is a call with more chunks than warps: those of a warp are w.warps apart. A warp gives a chunk
@@ -339,18 +384,19 @@ DEVICE void twin(const Call& call) {
 template <class S>
 DEVICE void wide(const Call& call) {
 	S s(call);
-	if (s.w.warp == s.w.warps) speak(call, s.w);
+	bool well = s.w.well;
+	if (well && s.w.warp == s.w.warps) well = speak(call, s.w);
 	u32 before = 0;
 	typename S::Part mine, next;
-	for (u32 chunk = s.w.warp;; chunk += s.w.warps) {
+	for (u32 chunk = s.w.warp; well; chunk += s.w.warps) {
 		bool more = s.has(chunk);
 		if (more) next = s.give(chunk);
-		if (chunk != s.w.warp && !s.take(before, mine)) break;
+		if (chunk != s.w.warp) well = s.take(before, mine);
 		if (!more) break;
 		mine = next;
 		before = chunk;
 	}
-	finish(call, s.w.epoch);
+	end(call, s, well);
 }
 
 // share is the second of two steps: each rank reduces its part and gives it to the others.
@@ -371,7 +417,7 @@ DEVICE bool share(const Call& call, const Worker<T>& w, u32 stride, u32 second) 
 
 // gather is the last step: each rank takes the parts of the others.
 template <class T, int W>
-DEVICE void gather(const Call& call, const Worker<T>& w, u32 chunks, u32 stride, u32 second) {
+DEVICE bool gather(const Call& call, const Worker<T>& w, u32 chunks, u32 stride, u32 second) {
 	u32 to = unit<T>(call.recv), part = (u32)call.sendStride;
 	for (u32 chunk = w.warp; chunk < chunks; chunk += w.warps) {
 		u32 from = 0;
@@ -380,12 +426,27 @@ DEVICE void gather(const Call& call, const Worker<T>& w, u32 chunks, u32 stride,
 		for (int r = 0; r < W; r++)
 			if (r != call.rank && r < call.ranks && holds<T>(part_bytes(call, r), chunk)) from |= 1u << r;
 		const char* lines = slot(call, call.rank, w, second) + chunk * Chunk<T>::Bytes;
-		if (!collect<T, W>(call, w, from, lines, stride, got)) return;
+		if (!collect<T, W>(call, w, from, lines, stride, got)) return false;
 #pragma unroll
 		for (int r = 0; r < W; r++)
 			if (from >> r & 1) write(call.recv + r * part, part_bytes(call, r), to, w, chunk, got[r]);
 	}
+	return true;
 }
+
+// TwoShot says how a warp marks what it has in a call of two steps.
+template <class T>
+struct TwoShot {
+	const Call& call;
+	Worker<T> w;
+	u32 bytes;
+
+	MEMBER void spoil(u32 chunk, u32 step, u32 most) const {
+		u32 part = (u32)call.sendStride;
+		for (u32 r = 0, first = 0; r < call.ranks && first < most; r++, first += part)
+			mark(call.recv + first, 0, 1, most - first < part ? most - first : part, Chunk<T>::Data, chunk, step);
+	}
+};
 
 // line_two_shot is AllReduce in two steps, over parts of sendStride bytes, a multiple of those of a T.
 // In the first each rank gets the others' inputs of its part. A warp has the same chunks in all steps; the
@@ -394,11 +455,12 @@ template <class N, class T, int W>
 DEVICE void line_two_shot(const Call& call) {
 	Worker<T> w = worker<T>(call);
 	u32 chunks = chunks_of<T>((u32)call.sendStride), stride = chunks * Chunk<T>::Bytes, second = HalfBytes / 2;
-	if (w.warp == w.warps) {
-		speak(call, w);
-	} else {
+	bool well = w.well;
+	if (well && w.warp == w.warps) {
+		well = speak(call, w);
+	} else if (well) {
 		for (u32 chunk = w.warp; chunk < chunks; chunk += w.warps) send_parts<T, W, true>(call, w, 0, chunk, stride);
-		if (share<N, T, W>(call, w, stride, second)) gather<T, W>(call, w, chunks, stride, second);
+		well = share<N, T, W>(call, w, stride, second) && gather<T, W>(call, w, chunks, stride, second);
 	}
-	finish(call, w.epoch);
+	end(call, TwoShot<T>{call, w, (u32)call.bytes}, well);
 }

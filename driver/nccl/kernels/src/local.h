@@ -2,6 +2,7 @@
 // gets the sums added and is rounded; its norm times the weights is rounded. In between numbers are
 // float32.
 #pragma once
+#include <guard.h>
 #include <number.h>
 
 // Local are rows of sums, and what becomes of them. All buffers lie on addresses of 16, and rows are
@@ -48,13 +49,13 @@ DEVICE u64 scale_word(u64 word, u64 weights, float scale) {
 }
 
 // norm_rows normalizes the rows of the residual. Adds tells that it first gets the sums, unless the
-// all-reduce has failed: then nothing is written. A fault that the host sets meanwhile may be seen by some
-// threads alone, so none of them skips what they do together.
+// all-reduce has failed: then marks are written in place of all numbers. Threads that saw different things
+// would still do alike what they do together.
 template <bool Adds, u32 Rounds>
 DEVICE void norm_rows(const Local& call) {
 	dev::next_may_launch();
 	dev::await_previous();
-	bool writes = !Adds || dev::load_relaxed(call.fault) == None;
+	bool failed = Adds && dev::load_relaxed(call.fault) != None;
 	u32 packs = call.hidden / 8, me = dev::thread(), step = dev::threads();
 	for (u32 row = dev::block(); row < call.rows; row += dev::blocks()) {
 		u64 from = (u64)row * packs;
@@ -75,16 +76,16 @@ DEVICE void norm_rows(const Local& call) {
 			if (Adds) kept[k] = add_packs(sums[k], kept[k]);
 			add_squares(kept[k].a, squares);
 			add_squares(kept[k].b, squares);
-			if (Adds && writes) ((Pack*)call.residual)[from + i] = kept[k];
+			if (Adds) ((Pack*)call.residual)[from + i] = failed ? Pack{Mark, Mark} : kept[k];
 		}
 		float scale = dev::inverse_root(dev::sum_block(squares) / (float)call.hidden + call.epsilon);
 #pragma unroll
 		for (u32 k = 0; k < Rounds; k++) {
 			u32 i = me + k * step;
-			if (i >= packs || !writes) break;
+			if (i >= packs) break;
 			kept[k].a = scale_word(kept[k].a, weights[k].a, scale);
 			kept[k].b = scale_word(kept[k].b, weights[k].b, scale);
-			((Pack*)call.recv)[from + i] = kept[k];
+			((Pack*)call.recv)[from + i] = failed ? Pack{Mark, Mark} : kept[k];
 		}
 	}
 }

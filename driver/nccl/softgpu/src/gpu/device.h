@@ -34,6 +34,7 @@ DEVICE bool all_block(bool mine) {
 	gpu_sync(mine);
 	return gpu_self->warp->block->all;
 }
+DEVICE void sync_warp() { gpu_vote(true); }
 DEVICE bool all_warp(bool mine) {
 	gpu_vote(mine);
 	return gpu_self->warp->all;
