@@ -84,6 +84,15 @@ func (s *stream) overtake() (capturing bool, err error) {
 	}
 }
 
+// noteReplays notes that another library captures calls of the group: from then on the watcher looks
+// at what replays report. It also asks what they have reported so far. c.mu is held.
+func (c *communicator) noteReplays() error {
+	if !c.replayed.Swap(true) {
+		c.busy.rouse()
+	}
+	return c.askKernels()
+}
+
 // compareRecorded compares a call that is put into a capture. No stream is noted as having work:
 // nothing runs, and CUDA must not be asked about a stream that is captured. c.mu is held.
 func (c *communicator) compareRecorded(p *plan) error {

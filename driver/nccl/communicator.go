@@ -29,6 +29,9 @@ type communicator struct {
 	check  atomic.Bool
 	// closing tells that Close has begun: nothing is launched any more.
 	closing atomic.Bool
+	// replayed tells that another library has captured calls of the group. It may replay them at any
+	// time, which is not seen here.
+	replayed atomic.Bool
 	// comparing is the call that a launch compares, which looks for trouble by itself, or nil.
 	comparing atomic.Pointer[driver.Call]
 	// mu is held while NCCL is called: it wants one thread at a time.
@@ -334,6 +337,9 @@ func (c *communicator) discard() error {
 func (c *communicator) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
+	if lane != driver.LaneFault {
+		_ = c.askKernels() // what a kernel has reported ends the exchange
+	}
 	return c.plane.Exchange(ctx, lane, payload)
 }
 
@@ -351,9 +357,10 @@ func (c *communicator) Failed() <-chan struct{} { return c.plane.Failed() }
 // Cause returns the first fault.
 func (c *communicator) Cause() error { return c.plane.Cause() }
 
-// CheckPeers fails the communicator if a peer has failed or is lost.
+// CheckPeers fails the communicator if a kernel has reported a fault, or a peer has failed or is
+// lost.
 func (c *communicator) CheckPeers() {
-	if c.closing.Load() || c.plane.Cause() != nil || !c.plane.Forsaken() {
+	if c.closing.Load() || c.plane.Cause() != nil || c.askKernels() != nil || !c.plane.Forsaken() {
 		return
 	}
 	_ = c.plane.Fail(c.plane.PeerFault("between calls of group " + c.cfg.Name()))

@@ -181,6 +181,16 @@ func (c *communicator) strayed(ticket uint64) error {
 	return c.differing(&p.Call, ticket)
 }
 
+// askKernels fails the communicator if a kernel has reported a fault, and returns the first one.
+func (c *communicator) askKernels() error {
+	err := c.faulted()
+	if err == nil {
+		return nil
+	}
+	_ = c.plane.Fail(err)
+	return c.plane.Cause()
+}
+
 // faulted tells what a kernel has reported, as an error, or nil.
 func (c *communicator) faulted() error {
 	report, found := c.direct.exchange.reported()

@@ -250,7 +250,7 @@ func (p *pitch) samples(base, end int64, whole bool) [][2]int64 {
 }
 
 // untouched is what fields are filled with.
-var untouched = bytes.Repeat([]byte{0xff}, 1<<10)
+var untouched = bytes.Repeat([]byte{0xa5}, 1<<10)
 
 // draw writes what must lie in memory from a place on.
 func (p *pitch) draw(m *mate, b *batch, recv field, from int64, want []byte) {

@@ -62,7 +62,13 @@ func (c *communicator) launch(s *stream, p *plan) error {
 	if p.Path != driver.PathWindow && c.busy.windows.Load() && c.busy.over(s) {
 		c.busy.windows.Store(false) // else this call would pass for one that does not hear of an abort
 	}
-	err := c.admit(s, p)
+	var err error
+	if c.replayed.Load() {
+		err = c.askKernels()
+	}
+	if err == nil {
+		err = c.admit(s, p)
+	}
 	if err == nil {
 		err = c.call(p, s)
 	}

@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -91,7 +92,7 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 	defer s.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := errors.Join(s.usable(), c.Cause(), c.open()); err != nil {
+	if err := cmp.Or(c.noteReplays(), errors.Join(s.usable(), c.Cause(), c.open())); err != nil {
 		return err
 	}
 	r, err := c.recordingOf(s)

@@ -254,7 +254,10 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("synchronizing a stream: %w", err)
 	}
-	return s.finish(ctx)
+	if err := s.finish(ctx); err != nil {
+		return err
+	}
+	return s.replayFault()
 }
 
 // finish waits for the work and reports the first fault.

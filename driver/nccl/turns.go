@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"symmem/driver"
 	"symmem/internal/cuda"
 )
 
@@ -151,10 +152,27 @@ func (s *stream) heed() {
 	carries := slices.Clone(s.carries)
 	s.mu.Unlock()
 	for _, c := range carries {
-		if err := c.faulted(); err != nil {
-			_ = c.plane.Fail(err)
+		if err := c.askKernels(); err != nil {
 			c.end()
-			s.blame(c, c.plane.Cause())
+			s.blame(c, err)
 		}
 	}
+}
+
+// replayFault returns the fault of a group that has failed, whose calls the owner of the stream may
+// have replayed here, once: it may replay what it has captured on any of its streams.
+func (s *stream) replayFault() error {
+	if !s.adopted {
+		return nil
+	}
+	for _, c := range s.device.openCommunicators() {
+		if !c.replayed.Load() {
+			continue
+		}
+		_ = c.askKernels()
+		if cause := c.plane.Cause(); cause != nil && !errors.Is(cause, driver.ErrClosed) {
+			s.blame(c, cause)
+		}
+	}
+	return s.takeFault()
 }

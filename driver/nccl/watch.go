@@ -20,10 +20,20 @@ const glance = 2 * time.Millisecond
 // every glance.
 const unhurried = 16
 
+// lookAtReplays is how often the watcher of a group that another library replays looks while
+// nothing is launched here.
+const lookAtReplays = 20 * time.Millisecond
+
 // watch looks after work that is under way until the communicator ends: nobody may be waiting for
 // it, and whoever is may be waiting in CUDA.
 func (c *communicator) watch() {
+	var look <-chan time.Time
 	for {
+		if look == nil && c.replayed.Load() {
+			ticker := time.NewTicker(lookAtReplays)
+			defer ticker.Stop()
+			look = ticker.C
+		}
 		select {
 		case <-c.ended:
 			return
@@ -32,6 +42,8 @@ func (c *communicator) watch() {
 			return
 		case <-c.busy.wake:
 			c.attend()
+		case <-look:
+			c.CheckPeers()
 		}
 	}
 }

@@ -26,11 +26,9 @@ DEVICE bool done(const Bulk& call, u32 r, u64 epoch) {
 	return true;
 }
 
-DEVICE u32 everyone(const Bulk& call) { return (1u << call.ranks) - 1; }
-
 // leave waits until no rank needs this rank's memory any more: the same block of every rank is done. It
-// returns whose blocks are not, with this rank, or nobody.
-DEVICE u32 leave(const Bulk& call, u64 epoch) {
+// returns false if one does not say so.
+DEVICE bool leave(const Bulk& call, u64 epoch) {
 	dev::sync_block();
 	u32 r = dev::thread();
 	bool came = true;
@@ -38,18 +36,13 @@ DEVICE u32 leave(const Bulk& call, u64 epoch) {
 		dev::release(&of(call, r)->done[dev::block()][call.rank], epoch);
 		came = done(call, r, epoch);
 	}
-	if (dev::all_block(came)) return 0;
-	u32 set = 1u << call.rank;
-	for (u32 i = 0; i < call.ranks; i++)
-		if (!dev::all_block(came || r != i)) set |= 1u << i;
-	return set;
+	return dev::all_block(came);
 }
 
-// A block that fails marks what it, and the same block of each rank that did not come, was to write to the
-// output of this rank. All else is there: a block of another rank says that it is done behind what it has
-// written. Others may still write what is right over marks, or read them where the output is the input,
-// and get marks for sums; never those in the part of this rank, which no other rank reads or writes. So
-// some remain: every block has numbers there, since what bulk kernels serve has more than a pack for each
+// A block that fails marks what it, and the same block of every other rank, was to write to the output of
+// this rank. Others may still write what is right over marks, and where the output is the input they may
+// read marks, and get NaNs. Not so in the part of this rank, which no other rank reads or writes: so some
+// marks stay. Every block has numbers there, since what bulk kernels serve has more than a pack for each
 // thread. Only a broadcast has no such part.
 DEVICE u64 index() { return (u64)dev::block() * dev::threads() + dev::thread(); }
 DEVICE u64 stride() { return (u64)dev::blocks() * dev::threads(); }
@@ -83,6 +76,7 @@ DEVICE Pack pack_total(Total<N>& a, Total<N>& b, u32 divisor) {
 }
 
 DEVICE void mark_packs(char* at, u64 packs) {
+#pragma unroll 1
 	for (u64 i = index(); i < packs; i += stride()) dev::store_once((Pack*)at + i, Pack{Mark, Mark});
 }
 
@@ -201,8 +195,8 @@ DEVICE void mark_share(const Bulk& call, u32 r) {
 template <class N, int W>
 DEVICE void bulk_two_shot(const Bulk& call) {
 	Begun begun = begin(call);
-	u32 missing = everyone(call);
-	if (enter(call, begun.epoch, begun.well)) {
+	bool well = enter(call, begun.epoch, begun.well);
+	if (well) {
 		Span s = span_of(call.bytes, (u64)call.send, (u64)call.recv);
 		Share share = share_of(call, s, call.rank);
 		reduce_part<N, W, rounds(W)>(call, share.at, share.at, share.packs);
@@ -210,10 +204,9 @@ DEVICE void bulk_two_shot(const Bulk& call) {
 		u64 size = sizeof(typename N::Element);
 		for (u64 i = (index() * call.ranks + call.rank) * size; i < s.rest(); i += stride() * call.ranks * size)
 			push_element<N>(call, s.beyond(i), element_total<N>(call, s.beyond(i)));
-		missing = leave(call, begun.epoch);
+		well = leave(call, begun.epoch);
 	}
-	for (u32 r = 0; missing >> r != 0; r++)
-		if (missing >> r & 1) mark_share<N>(call, r);
+	for (u32 r = 0; !well && r < call.ranks; r++) mark_share<N>(call, r);
 	count(call, begun.epoch);
 }
 
@@ -223,14 +216,14 @@ DEVICE void bulk_sum(const Bulk& call) {
 	Begun begun = begin(call);
 	u64 part = call.rank * call.sendStride, size = sizeof(typename N::Element);
 	Span s = span_of(call.recvFrom == 0 ? 0 : call.bytes, (u64)call.send + part, (u64)call.recv);
-	u32 missing = everyone(call);
-	if (enter(call, begun.epoch, begun.well)) {
+	bool well = enter(call, begun.epoch, begun.well);
+	if (well) {
 		reduce_part<N, W, rounds(W)>(call, part + s.head, s.head, s.packs);
 		for (u64 i = index() * size; i < s.rest(); i += stride() * size)
 			*(typename N::Element*)(call.recv + s.beyond(i)) = element_total<N>(call, part + s.beyond(i));
-		missing = leave(call, begun.epoch);
+		well = leave(call, begun.epoch);
 	}
-	if (missing != 0) {
+	if (!well) {
 		mark_packs(call.recv + s.head, s.packs);
 		for (u64 i = index() * size; i < s.rest(); i += stride() * size)
 			*(typename N::Element*)(call.recv + s.beyond(i)) = (typename N::Element)Mark;
@@ -276,8 +269,8 @@ DEVICE void mark_part(const Bulk& call, u32 r) {
 template <int W>
 DEVICE void bulk_copy(const Bulk& call) {
 	Begun begun = begin(call);
-	u32 missing = everyone(call);
-	if (enter(call, begun.epoch, begun.well)) {
+	bool well = enter(call, begun.epoch, begun.well);
+	if (well) {
 		u64 to = call.rank * call.recvStride;
 		if (call.sendStride == 0) {
 			u32 set = call.sendTo;
@@ -289,11 +282,9 @@ DEVICE void bulk_copy(const Bulk& call) {
 				push_part<W, 4>(call, call.send + r * call.sendStride, to, 1u << r);
 			}
 		}
-		missing = leave(call, begun.epoch);
+		well = leave(call, begun.epoch);
 	}
-	// A broadcast has one part.
-	if (missing != 0 && call.recvStride == 0) missing = everyone(call);
-	for (u32 r = 0; missing >> r != 0; r++)
-		if (missing >> r & call.recvFrom >> r & 1) mark_part(call, r);
+	for (u32 r = 0; !well && r < call.ranks; r++)
+		if (call.recvFrom >> r & 1) mark_part(call, r);
 	count(call, begun.epoch);
 }

@@ -15,6 +15,7 @@ DEVICE State* state(const Call& call, u32 block) { return &own(call)->control.st
 // its other threads wait for, and keeps the kernels behind this one from giving or taking anything.
 NOINLINE bool fail(State* states, u32 fault) {
 	if (dev::swap_if(&states[0].fault, None, fault) != None) return false;
+#pragma unroll 1
 	for (u32 b = 1; b < MaxBlocks; b++) dev::store_relaxed(&states[b].fault, fault);
 	return true;
 }

@@ -92,7 +92,9 @@ NOINLINE void mark(char* at, u64 stride, u32 set, u32 bytes, u32 data, u32 chunk
 	dev::sync_warp();
 	for (; set != 0; set >>= 1, at += stride) {
 		if ((set & 1) == 0) continue;
+#pragma unroll 1
 		for (u32 begin = chunk * data; begin < bytes; begin += step * data)
+#pragma unroll 1
 			for (u32 i = begin + dev::thread() % 32; i < bytes && i < begin + data; i += 32) at[i] = (char)Mark;
 	}
 }

@@ -1,0 +1,173 @@
+package nccl
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/driver"
+)
+
+// breaks are the ways in which calls are broken off.
+var breaks = []string{"a rank that never comes", "a rank that differs", "an abort at any time"}
+
+// TestABrokenCallLeavesNoResult breaks calls of every family of kernels, and looks at every element
+// that they were to write, and at those around: each is what it should be or a mark, all of whose
+// bits are ones, or another NaN. One is a mark at least where the call cannot have gone well. A call that was
+// refused has written nothing.
+func TestABrokenCallLeavesNoResult(t *testing.T) {
+	draws := drawing(t)
+	p := newPitch(t, atMost(t, 4), pinnedBytes, draws)
+	ran := map[string]bool{} // by family
+	types := []driver.DataType{driver.Float32, driver.Float16, driver.BFloat16, driver.Int32}
+	operations := []driver.Operation{
+		driver.AllReduce, driver.ReduceScatter, driver.Reduce, driver.AllGather, driver.Broadcast,
+		driver.AllToAll,
+	}
+	all := casts(t)
+	for _, bytes := range []int64{40, 30 << 10, 400 << 10, 1500 << 10, 7<<20 + 1<<19} {
+		for _, o := range operations {
+			c := trial{way: way{dataType: types[draws.IntN(len(types))]}, operation: o}
+			c.inPlace = draws.IntN(2) == 0 && (o != driver.AllToAll || bytes < 1<<20)
+			cast := all[draws.IntN(len(all))]
+			if o == driver.ReduceScatter || o == driver.AllGather || o == driver.AllToAll {
+				bytes = min(bytes, pinnedBytes/int64(len(cast))-1<<16)
+			}
+			if c.inPlace && bytes > 1<<20 && c.dataType == driver.Int32 {
+				c.dataType = driver.Float32 // peers may take marks of integers for numbers
+			}
+			c.count = max(1, bytes/int64(c.dataType.Size())-draws.Int64N(3))
+			c.loose = bytes < 1<<19 && draws.IntN(2) == 0
+			c.root = draws.IntN(len(cast))
+			p.breakOff(cast, c, breaks[draws.IntN(len(breaks))], ran)
+		}
+	}
+	for _, family := range []string{"line_sum", "line_copy", "wide_copy", "bulk_sum", "bulk_copy"} {
+		if !ran[family] {
+			t.Errorf("no %s kernel was broken, but %v", family, ran)
+		}
+	}
+	t.Logf("broken: %v", ran)
+}
+
+// isNaN reports whether a number is one: where marks are taken for numbers, sums are.
+func isNaN(t driver.DataType, element []byte) bool {
+	if t == driver.Int32 {
+		return false
+	}
+	v := value(t, element, 0)
+	return v != v
+}
+
+// familyOf is the family of a kernel that moves data between ranks, or "".
+func familyOf(name string) string {
+	for _, family := range []string{
+		"line_sum", "line_copy", "line_two_shot", "twin_sum", "wide_sum", "wide_copy", "bulk_sum",
+		"bulk_copy", "bulk_two_shot",
+	} {
+		if strings.HasPrefix(name, family+"_") {
+			return family
+		}
+	}
+	return ""
+}
+
+// broken is what a rank knows of its part in a broken call.
+type broken struct{ launched, unfinished bool }
+
+// breakOff makes a group, breaks a call in it, and looks at what it leaves on all ranks.
+func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
+	p.t.Helper()
+	p.enroll(cast...)
+	p.sow(c.dataType)
+	p.reduced = reduced(c.dataType, driver.Sum, p.inputs)
+	b := batch{way: c.way}
+	if p.add(&b, c) || len(b.trials) == 0 {
+		p.t.Fatalf("%v does not fit", &c)
+	}
+	c = b.trials[0]
+	parts := make([]broken, len(cast))
+	culprit := p.draws.IntN(len(cast))
+	wait := time.Duration(p.draws.IntN(3000)) * time.Microsecond
+	p.must(func(m *mate) error {
+		send, recv := p.fields(m, b.way)
+		return errors.Join(p.poison(m, &b, send, recv), m.stream.Synchronize(p.t.Context()))
+	})
+	p.must(func(m *mate) error {
+		send, recv := p.fields(m, b.way)
+		call := c.call(m.rank, send, recv)
+		part := &parts[m.rank]
+		switch {
+		case how == breaks[0] && m.rank == culprit:
+			time.Sleep(20 * time.Millisecond)
+			m.group.Abort(errGivenUp)
+			return nil
+		case how == breaks[1] && m.rank == culprit:
+			call.Digest++
+		case how == breaks[2] && m.rank == culprit:
+			time.Sleep(wait / 2)
+		}
+		part.launched = m.launch(m.stream, call) == nil
+		part.unfinished = how != breaks[2]
+		if how == breaks[2] && m.rank == culprit {
+			time.Sleep(wait / 2)
+			m.group.Abort(errGivenUp)
+		}
+		return nil
+	})
+	p.must(func(m *mate) error {
+		_ = m.stream.Synchronize(p.t.Context()) // the fault, or nothing
+		return nil
+	})
+	for _, m := range p.playing {
+		for name := range m.ran {
+			if family := familyOf(name); family != "" {
+				ran[family] = true
+			}
+		}
+	}
+	p.must(func(m *mate) error {
+		if err := p.judgeBroken(m, &b, parts[m.rank]); err != nil {
+			return fmt.Errorf("%s: %w", how, err)
+		}
+		return nil
+	})
+}
+
+// judgeBroken compares all that a broken call was to write, and what lies around.
+func (p *pitch) judgeBroken(m *mate, b *batch, part broken) error {
+	_, recv := p.fields(m, b.way)
+	size, c := int64(b.dataType.Size()), &b.trials[0]
+	end := recv.base + (b.end+margin)*size
+	got, err := m.copied(p.team, recv.memory.segment.Address(), end)
+	if err != nil {
+		return err
+	}
+	want := p.wants[m.number][:len(got)]
+	p.draw(m, b, recv, 0, want)
+	before := make([]byte, len(got))
+	p.draw(m, &batch{way: b.way}, recv, 0, before)
+	marks, outputs := 0, c.pieces(m.rank, &p.sources)
+	for _, w := range outputs {
+		for i := recv.base + w.to*size; i < recv.base+(w.to+w.count)*size; i += size {
+			element := got[i : i+size]
+			switch {
+			case !part.launched:
+				copy(want[i:i+size], before[i:i+size])
+			case marked(element), isNaN(b.dataType, element):
+				marks++
+				copy(want[i:i+size], element)
+			}
+		}
+	}
+	if !bytes.Equal(got, want) {
+		return p.differ(m, b, recv, 0, got, want)
+	}
+	if part.launched && part.unfinished && marks == 0 && len(outputs) > 0 {
+		return fmt.Errorf("%v on %d ranks: group rank %d has no mark", c, len(p.playing), m.rank)
+	}
+	return nil
+}

@@ -1,0 +1,314 @@
+package nccl
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"symmem/driver"
+)
+
+// untoldFor is how long a fault that a kernel has reported may be unknown to its group, on a busy
+// machine of software.
+const untoldFor = 2 * time.Second
+
+// known waits until a rank's group knows of a fault, and returns it.
+func (m *mate) known(within time.Duration) error {
+	c := m.group.(*communicator)
+	select {
+	case <-c.Failed():
+		return c.Cause()
+	case <-time.After(within):
+		return nil
+	}
+}
+
+// marksIn reads the numbers of a power, each of which is want or a mark, and counts the marks.
+func (m *mate) marksIn(w *team, p *power, want uint32) (marks int, err error) {
+	got, err := m.copied(w, p.segment.Address(), 4*p.count)
+	for i := range p.count {
+		switch v := binary.LittleEndian.Uint32(got[4*i:]); v {
+		case ^uint32(0):
+			marks++
+		case want:
+		default:
+			return marks, errors.Join(err, fmt.Errorf("number %d is %d, want %d or a mark", i, v, want))
+		}
+	}
+	return marks, err
+}
+
+// allMarked makes sure that a power holds nothing but marks.
+func (m *mate) allMarked(w *team, p *power) error {
+	marks, err := m.marksIn(w, p, ^uint32(0))
+	if err == nil && int64(marks) != p.count {
+		err = fmt.Errorf("%d of %d numbers are marks", marks, p.count)
+	}
+	return err
+}
+
+// TestAFaultInAReplayIsTold replays a graph on one rank alone. Nothing else is launched there, and
+// still the groups of all ranks fail once its kernel has given up, and whoever asks is told:
+// exchanges, launches, recordings, and a wait for any stream of the owner's. Replays after that end
+// at once, and leave marks.
+func TestAFaultInAReplayIsTold(t *testing.T) {
+	for kind, count := range sizes {
+		t.Run(kind, func(t *testing.T) { replayAlone(t, count) })
+	}
+}
+
+func replayAlone(t *testing.T, count int64) {
+	ranks := atMost(t, 4)
+	w := newTeam(t, ranks, time.Second)
+	var everybody []int
+	for r := range ranks {
+		everybody = append(everybody, r)
+	}
+	w.play(everybody...)
+	graphs, powers := make([]*foreignGraph, ranks), make([]*power, ranks)
+	w.must(func(m *mate) (err error) {
+		if powers[m.rank], err = m.newPower(w, 1, count); err != nil {
+			return err
+		}
+		if graphs[m.rank], err = m.capturedBy(powers[m.rank].call(driver.PathDirect)); err != nil {
+			return err
+		}
+		if m.rank != 0 {
+			return nil
+		}
+		if err := graphs[0].launch(); err != nil {
+			return err
+		}
+		_, err = graphs[0].ends()
+		return err
+	})
+	w.must(func(m *mate) error {
+		cause := m.known(untoldFor)
+		var late *driver.TimeoutError
+		switch {
+		case m.rank != 0 && !errors.Is(cause, driver.ErrFault):
+			return fmt.Errorf("the group knows %w, want the fault of rank 0", cause)
+		case m.rank == 0 && (!errors.As(cause, &late) || len(late.Missing) != ranks-1):
+			return fmt.Errorf("the group knows %w, want a TimeoutError about all others", cause)
+		}
+		return told(t, m, graphs[m.rank], powers[m.rank], cause)
+	})
+	w.must(func(m *mate) error {
+		g, p := graphs[m.rank], powers[m.rank]
+		return errors.Join(g.launchMarked(w, m, p), g.destroy(), g.leave())
+	})
+}
+
+// told asks a group that has failed in every way.
+func told(t *testing.T, m *mate, g *foreignGraph, p *power, cause error) error {
+	plan, err := m.group.Prepare(p.call(driver.PathDirect))
+	if err != nil {
+		return err
+	}
+	theirs, elsewhere, err := m.device.foreign()
+	if err != nil {
+		return err
+	}
+	_, exchanged := m.group.Exchange(t.Context(), driver.LaneControl, nil)
+	asked := map[string]error{
+		"an exchange":                   exchanged,
+		"a wait for its stream":         g.on.Synchronize(t.Context()),
+		"a wait for another stream":     elsewhere.Synchronize(t.Context()),
+		"a launch":                      m.group.Launch(g.on, plan),
+		"a call that is to be captured": m.group.(driver.Recorder).Record(g.on, plan),
+	}
+	for what, got := range asked {
+		if !errors.Is(got, cause) {
+			err = errors.Join(err, fmt.Errorf("%s: %w, want %w", what, got, cause))
+		}
+	}
+	return errors.Join(err, elsewhere.Close(), m.device.destroy(theirs))
+}
+
+// launchMarked replays a graph of a group that has failed, which ends at once. The others may find
+// what rank 0 has given before it failed, and then have sums besides marks. Where peers read and
+// write the buffers, in place, they may take marks for numbers: of integers nothing is promised.
+func (g *foreignGraph) launchMarked(w *team, m *mate, p *power) error {
+	if err := g.launch(); err != nil {
+		return err
+	}
+	took, err := g.ends()
+	if err != nil || took > 20*time.Second {
+		return fmt.Errorf("a replay after the fault took %v: %w", took, err)
+	}
+	if p.count == sizes["buffers"] {
+		got, err := m.copied(w, p.segment.Address(), 4*p.count)
+		if !bytes.Contains(got, []byte{0xff, 0xff, 0xff, 0xff}) {
+			err = errors.Join(err, errors.New("no number is a mark"))
+		}
+		return err
+	}
+	if m.rank == 0 {
+		return m.allMarked(w, p)
+	}
+	marks, err := m.marksIn(w, p, uint32(len(w.playing)))
+	if err == nil && marks == 0 {
+		err = errors.New("no number is a mark")
+	}
+	return err
+}
+
+// TestARankThatPausesInReplays has one rank come to a replay long after the others have given up.
+// It may have its sum, and all later replays leave marks, on all ranks: never another number.
+func TestARankThatPausesInReplays(t *testing.T) {
+	w := newTeam(t, 2, time.Second)
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		g, err := m.capturedBy(p.call(driver.PathDirect))
+		if err != nil {
+			return err
+		}
+		for round := range 6 {
+			if round == 1 && m.rank == 1 {
+				time.Sleep(4 * time.Second)
+			}
+			p.ran(m.group.(*communicator), 1)
+			if err := g.launch(); err != nil {
+				return err
+			}
+			if _, err := g.ends(); err != nil {
+				return err
+			}
+			marks, err := m.marksIn(w, p, p.want)
+			switch whole := int64(marks) == p.count; {
+			case err != nil:
+				return fmt.Errorf("after replay %d: %w", round, err)
+			case round == 0 && marks > 0, round == 1 && m.rank == 0 && marks == 0, round > 1 && !whole:
+				return fmt.Errorf("%d of %d numbers are marks after replay %d", marks, p.count, round)
+			}
+		}
+		cause, got := m.known(untoldFor), g.on.Synchronize(t.Context())
+		if cause == nil || !errors.Is(got, cause) {
+			return fmt.Errorf("the group knows %w, and the stream %w", cause, got)
+		}
+		return errors.Join(g.destroy(), g.leave())
+	})
+}
+
+// TestADivergenceInAReplay replays graphs of different calls on two ranks.
+func TestADivergenceInAReplay(t *testing.T) {
+	w := newTeam(t, 2, time.Minute)
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		call := p.call(driver.PathDirect)
+		if m.rank == 1 {
+			call.Count--
+		}
+		call.Digest += uint64(m.rank) // which is of the call
+		m.group.SetCheck(false)       // or Record would compare it
+		g, err := m.capturedBy(call)
+		if err != nil {
+			return err
+		}
+		if err := g.launch(); err != nil {
+			return err
+		}
+		cause := m.known(20 * time.Second)
+		var differ *driver.MismatchError
+		if !errors.As(cause, &differ) && !errors.Is(cause, driver.ErrFault) {
+			return fmt.Errorf("the group knows %w, want a MismatchError", cause)
+		}
+		if _, err := g.ends(); err != nil {
+			return err
+		}
+		p.count = call.Count
+		if err := g.on.Synchronize(t.Context()); !errors.Is(err, cause) {
+			return fmt.Errorf("the stream gives %w, want %w", err, cause)
+		}
+		return errors.Join(m.allMarked(w, p), g.destroy(), g.leave())
+	})
+}
+
+// TestARankIsSilentAfterAFault has a rank give up on a call while it has another one queued behind:
+// what it would give for that one was not summed up.
+func TestARankIsSilentAfterAFault(t *testing.T) {
+	w := newTeam(t, 2, time.Second)
+	w.play(0, 1)
+	var release func() error
+	powers := make([]*power, 2)
+	w.must(func(m *mate) (err error) {
+		m.group.SetCheck(false)
+		if powers[m.rank], err = m.newPower(w, 1, 1000); err != nil {
+			return err
+		}
+		if m.rank == 1 {
+			if release, err = m.occupy(m.stream.(*stream).handle); err != nil {
+				return err
+			}
+		}
+		for range 2 {
+			if err := powers[m.rank].raise(m.group, m.stream, driver.PathDirect); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if w.playing[0].known(time.Minute) == nil {
+		t.Fatal("rank 0 has not given up")
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	w.must(func(m *mate) error {
+		if err := m.stream.Synchronize(t.Context()); err == nil {
+			return errors.New("the stream is done without an error")
+		}
+		return m.allMarked(w, powers[m.rank])
+	})
+}
+
+// TestReplaysEndWithARank aborts the group of a rank while others wait for it in a replay, and a
+// group that is watched ends the replay long before the kernel's own time.
+func TestReplaysEndWithARank(t *testing.T) {
+	w := newTeam(t, atMost(t, 4), time.Minute)
+	var everybody []int
+	for r := range w.mates {
+		everybody = append(everybody, r)
+	}
+	w.play(everybody...)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		g, err := m.capturedBy(p.call(driver.PathDirect))
+		if err != nil {
+			return err
+		}
+		if m.rank == 0 {
+			time.Sleep(50 * time.Millisecond)
+			m.group.Abort(errGivenUp)
+			return errors.Join(g.destroy(), g.leave())
+		}
+		if err := g.launch(); err != nil {
+			return err
+		}
+		took, err := g.ends()
+		if err != nil || took > 20*time.Second {
+			return fmt.Errorf("the replay took %v: %w", took, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := g.on.Synchronize(ctx); !errors.Is(err, driver.ErrFault) {
+			return fmt.Errorf("the stream gives %w, want the fault", err)
+		}
+		return errors.Join(m.allMarked(w, p), g.destroy(), g.leave())
+	})
+}
