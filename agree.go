@@ -92,10 +92,12 @@ func (p *Pool) isClosed() bool {
 
 // Check compares the histories of all pools whose domain holds the group, now, at any level but
 // CheckOff. It is collective: every rank calls it in the same place of its program, so that equal
-// histories have equal lengths, too.
+// histories have equal lengths, too. At any level it returns the fault of a group that has failed,
+// also one that a kernel has reported and nobody has heard of yet.
 func (g *Group) Check(ctx context.Context) error {
 	if g.rt.Check() == CheckOff {
-		return nil
+		g.comm.CheckPeers()
+		return g.Err()
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -15,6 +15,7 @@ import (
 
 // fault is how a group ends: the first fault of any of its ranks, as all ranks know it.
 type fault struct {
+	seen  chan struct{} // closed when this rank has seen a fault, and knows no more yet
 	ended chan struct{} // closed when err is known
 
 	mu   ranked.Mutex[faultMu]
@@ -22,7 +23,7 @@ type fault struct {
 	then []func() // called at the end; guarded by mu
 }
 
-func newFault() *fault { return &fault{ended: make(chan struct{})} }
+func newFault() *fault { return &fault{seen: make(chan struct{}), ended: make(chan struct{})} }
 
 // end sets the error, if there is none yet.
 func (f *fault) end(err error) {
@@ -79,6 +80,7 @@ func (g *Group) watch() {
 			g.comm.CheckPeers()
 		case <-g.comm.Failed():
 			if g.fault.known() == nil {
+				close(g.fault.seen)
 				g.fault.end(g.ended())
 			}
 			return

@@ -226,7 +226,9 @@ int symmem_describe(size_t size, char *text, size_t *length);
  *                          differs.
  *   [SYMMEM_WORD_WINDOWS]  changes whenever windows have come or gone: what symmem_windows and
  *                          symmem_is_symmetric have said may be out of date.
- *   [SYMMEM_WORD_FAULTS]   counts groups that have failed.
+ *   [SYMMEM_WORD_FAULTS]   counts groups that have failed, each as soon as this rank has seen it:
+ *                          within 50 ms of a kernel's report, also in a graph that is replayed
+ *                          without a call of symmem.
  *   [SYMMEM_WORD_REFUSED]  counts calls that could not say so: frees that went wrong.
  *   [SYMMEM_WORD_WARNINGS] counts warnings, which symmem_take_warning gives. */
 enum {

@@ -233,13 +233,34 @@ func (r *pageRank) judgeErrors(said map[string]error, bad *complaints) {
 func (r *pageRank) judgeMemory(c *cell, bad *complaints) {
 	before := own(r.rt)
 	switch {
+	case c.path == symmem.PathDirect:
+		r.expectBroken(c.memory, bad)
 	case r.task.Fault == "differs":
 		r.expect(c.memory, "the buffer", bad, before)
-	case r.world.flows || c.path == symmem.PathDirect:
+	case r.world.flows:
 		r.expect(c.memory, "the buffer", bad, before, pageSum)
 	}
 	if r.world.flows && !(r.isVictim() && r.task.Fault == "leaves") {
 		r.expect(c.result, "the result of work behind the failure", bad, 0)
+	}
+}
+
+// expectBroken complains of a buffer that is neither what it was, as after a call that was refused,
+// nor of sums and NaNs.
+func (r *pageRank) expectBroken(m symmem.Memory, bad *complaints) {
+	got, err := read(r.ctx, r.aside, m)
+	if err != nil {
+		bad.add("reading the buffer: %v", err)
+		return
+	}
+	first := slices.IndexFunc(got, func(v float32) bool { return v != own(r.rt) })
+	if first < 0 {
+		return
+	}
+	at := slices.IndexFunc(got, func(v float32) bool { return v != pageSum && v == v })
+	if at >= 0 {
+		bad.add("element %d of the buffer is %v, neither the sum nor a NaN, as %d is", at, got[at],
+			first)
 	}
 }
 

@@ -25,11 +25,13 @@ func (r *rank) addGroup(g *symmem.Group, name string) *group {
 	r.groups[added.handle] = added
 	r.mu.Unlock()
 	r.watchers.Go(func() {
-		<-g.Ended()
 		w := r.library.words
-		if !errors.Is(g.Err(), symmem.ErrClosed) {
+		select {
+		case <-g.Failing():
 			w.Faults.Add(1)
+		case <-g.Ended(): // it was closed
 		}
+		<-g.Ended()
 		w.Pending.Add(1)
 		w.Windows.Add(1)
 	})

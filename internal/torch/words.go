@@ -8,7 +8,7 @@ type Words struct {
 	Pending atomic.Int64
 	// Windows changes whenever windows have come or gone.
 	Windows atomic.Int64
-	// Faults counts groups that have failed.
+	// Faults counts groups that have failed, each as soon as this rank has seen it.
 	Faults atomic.Int64
 	// Refused counts frees that went wrong.
 	Refused atomic.Int64

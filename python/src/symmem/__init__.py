@@ -116,6 +116,7 @@ __all__ = [
     "empty",
     "empty_like",
     "explain",
+    "failed",
     "finalize",
     "forget_stream",
     "full",
@@ -429,6 +430,17 @@ def synchronize() -> None:
     On the host backend, where tensors have no stream, it waits for the work of all groups.
     """
     _collectives.synchronize(_runtime.current())
+
+
+def failed() -> bool:
+    """Tell whether a group of this rank has failed since `init`: its last results are none.
+
+    It reads a word and calls nothing, so a loop that replays graphs can ask in every round. The
+    word changes within 50 ms of what a kernel reports. `check`, `synchronize` or the next call on
+    the group raises the fault.
+    """
+    runtime = _runtime.current()
+    return bool(runtime.library.words[2] != runtime.faults)  # Word.FAULTS
 
 
 def forget_stream(stream: Any) -> None:

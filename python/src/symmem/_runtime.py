@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from symmem import _rendezvous, errors
 from symmem._attach import Attachments
+from symmem._constants import Word
 from symmem._group import (
     Group,
     NotAMemberError,
@@ -43,6 +44,7 @@ class Runtime:
         device: the ordinal of the CUDA device, None on the host backend.
         world: the group of all ranks.
         groups: all open groups by name.
+        faults: the shared word that counts groups that have failed, as it was before.
         streams: the host backend's.
         callsites: whether lines of Python are noted with what they do.
         asked: what `symmem.init` was given.
@@ -51,6 +53,7 @@ class Runtime:
     def __init__(self, lib: Library, cuda: CudaPools | None, torch_ranks: tuple[int, ...] | None):
         described = lib.json("symmem_describe")
         self.library = lib
+        self.faults = lib.words[Word.FAULTS]
         self.rank: int = described["rank"]
         self.size: int = described["size"]
         self.backend: str = described["backend"]

@@ -258,6 +258,7 @@ def the_error_of_a_collective_is_its_works() -> None:
     doomed = symmem.group(list(range(SIZE)), name="doomed")
     x = ones()
     works: list[Any] = []
+    assert not symmem.failed()
 
     def call() -> Any:
         if RANK:
@@ -275,6 +276,7 @@ def the_error_of_a_collective_is_its_works() -> None:
         raises(symmem.AbortedError, work.wait)
         raises(symmem.AbortedError, future.wait)
         assert outcome.wait() == 2
+    until(symmem.failed)
     symmem.barrier()  # the world lives
 
 
