@@ -84,6 +84,12 @@ run_part() {
 		together 60 "aborted.py detach" "aborted.py trim" "aborted.py scope" "aborted.py finalize" \
 			"aborted.py force"
 		;;
+	faults)
+		for way in pause stop kill differ; do
+			part 60 "$here/replay_faults.py" "$way"
+		done
+		part 60 "$here/replay_faults.py" kill 4194304
+		;;
 	endings)
 		together 50 "endings.py live" "endings.py scope" "endings.py group" "endings.py loader" \
 			"endings.py interrupt"
@@ -99,7 +105,7 @@ run_part() {
 	esac
 }
 
-for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph overlap graph_life cost peers decode model attach aborted endings sglang}; do
+for name in ${PARTS:-rounds skew stock churn diverge ops messages norms graph overlap graph_life cost peers decode model attach aborted faults endings sglang}; do
 	begin=$SECONDS
 	run_part "$name"
 	echo "# part $name took $((SECONDS - begin)) s"

@@ -117,7 +117,7 @@ func (p *plan) prepareDirect() error {
 }
 
 // rest is what a norm has to do after the all-reduce, whose output it works on, and the name of the
-// kernel that does it. It writes nothing if the all-reduce has failed.
+// kernel that does it. It writes marks if the all-reduce has failed.
 func (p *plan) rest(overlaps bool, exchange uintptr) (k *kernel, name string) {
 	l := kernels.Local{
 		Norm: *p.Norm, Send: p.Recv, Recv: p.Recv, Fault: exchange + kernels.FaultOffset,

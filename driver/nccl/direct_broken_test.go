@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,8 +17,8 @@ var breaks = []string{"a rank that never comes", "a rank that differs", "an abor
 
 // TestABrokenCallLeavesNoResult breaks calls of every family of kernels, and looks at every element
 // that they were to write, and at those around: each is what it should be or a mark, all of whose
-// bits are ones, or another NaN. One is a mark at least where the call cannot have gone well. A call that was
-// refused has written nothing.
+// bits are ones, or another NaN. One is a mark at least where the call cannot have gone well. A call
+// that was refused has written nothing.
 func TestABrokenCallLeavesNoResult(t *testing.T) {
 	draws := drawing(t)
 	p := newPitch(t, atMost(t, 4), pinnedBytes, draws)
@@ -91,6 +92,8 @@ func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
 	c = b.trials[0]
 	parts := make([]broken, len(cast))
 	culprit := p.draws.IntN(len(cast))
+	var launching sync.WaitGroup // those that do nothing wrong
+	launching.Add(len(cast) - 1)
 	wait := time.Duration(p.draws.IntN(3000)) * time.Microsecond
 	p.must(func(m *mate) error {
 		send, recv := p.fields(m, b.way)
@@ -102,18 +105,21 @@ func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
 		part := &parts[m.rank]
 		switch {
 		case how == breaks[0] && m.rank == culprit:
-			time.Sleep(20 * time.Millisecond)
+			launching.Wait()
 			m.group.Abort(errGivenUp)
 			return nil
 		case how == breaks[1] && m.rank == culprit:
 			call.Digest++
 		case how == breaks[2] && m.rank == culprit:
-			time.Sleep(wait / 2)
+			<-time.After(wait / 2)
 		}
 		part.launched = m.launch(m.stream, call) == nil
+		if m.rank != culprit {
+			launching.Done()
+		}
 		part.unfinished = how != breaks[2]
 		if how == breaks[2] && m.rank == culprit {
-			time.Sleep(wait / 2)
+			<-time.After(wait / 2)
 			m.group.Abort(errGivenUp)
 		}
 		return nil

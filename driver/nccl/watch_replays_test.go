@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -173,7 +174,7 @@ func TestARankThatPausesInReplays(t *testing.T) {
 		}
 		for round := range 6 {
 			if round == 1 && m.rank == 1 {
-				time.Sleep(4 * time.Second)
+				<-w.playing[0].group.Failed()
 			}
 			p.ran(m.group.(*communicator), 1)
 			if err := g.launch(); err != nil {
@@ -283,6 +284,8 @@ func TestReplaysEndWithARank(t *testing.T) {
 		everybody = append(everybody, r)
 	}
 	w.play(everybody...)
+	var replaying sync.WaitGroup // the others
+	replaying.Add(len(w.mates) - 1)
 	w.must(func(m *mate) error {
 		p, err := m.newPower(w, 1, 1000)
 		if err != nil {
@@ -293,11 +296,14 @@ func TestReplaysEndWithARank(t *testing.T) {
 			return err
 		}
 		if m.rank == 0 {
-			time.Sleep(50 * time.Millisecond)
+			replaying.Wait()
 			m.group.Abort(errGivenUp)
+			_ = g.on.Synchronize(t.Context()) // this rank's own fault
 			return errors.Join(g.destroy(), g.leave())
 		}
-		if err := g.launch(); err != nil {
+		err = g.launch()
+		replaying.Done()
+		if err != nil {
 			return err
 		}
 		took, err := g.ends()

@@ -234,7 +234,7 @@ func (r *pageRank) judgeMemory(c *cell, bad *complaints) {
 	before := own(r.rt)
 	switch {
 	case c.path == symmem.PathDirect:
-		r.expectBroken(c.memory, bad)
+		r.expectBroken(c, bad)
 	case r.task.Fault == "differs":
 		r.expect(c.memory, "the buffer", bad, before)
 	case r.world.flows:
@@ -247,12 +247,13 @@ func (r *pageRank) judgeMemory(c *cell, bad *complaints) {
 
 // expectBroken complains of a buffer that is neither what it was, as after a call that was refused,
 // nor of sums and NaNs.
-func (r *pageRank) expectBroken(m symmem.Memory, bad *complaints) {
-	got, err := read(r.ctx, r.aside, m)
+func (r *pageRank) expectBroken(c *cell, bad *complaints) {
+	got, err := read(r.ctx, r.aside, c.memory)
 	if err != nil {
 		bad.add("reading the buffer: %v", err)
 		return
 	}
+	got = got[:c.count]
 	first := slices.IndexFunc(got, func(v float32) bool { return v != own(r.rt) })
 	if first < 0 {
 		return

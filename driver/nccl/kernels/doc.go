@@ -18,7 +18,7 @@
 //     kernels, launched together, the second of which does what is left; measured faster than
 //     one, 5 us against 8 and more for a row of 4096 on 4 H200. All ranks normalize all rows,
 //     with the same bits, since the squares of a row are added up in one order everywhere. They
-//     look at the word that the first one sets if it fails, and then write nothing. For rows of
+//     look at the word that the first one sets if it fails, and then write marks. For rows of
 //     up to 8192 of which many come there is one with fewer registers, so that a multiprocessor
 //     has two rows.
 //
@@ -38,6 +38,22 @@
 //
 // Every wait looks at a word that the host sets to end it and at the clock of the GPU. What
 // went wrong first on a rank is in its Report.
+//
+// # After a fault
+//
+// A rank that has met a fault is silent from then on: its kernels give nothing to others and take
+// nothing, whatever is queued or replayed, since nobody knows what their input is. The fault lies
+// in the 16 bytes that each block reads first, with the number of the call, so asking takes no
+// other load. The last warp, which has no data, also asks for the word of the host.
+//
+// What a call that fails leaves undone is marked: all bits are set, a NaN in every floating type.
+// A warp or block marks what it was to write itself, so no mark is written over by this rank. If
+// all data have come and only the words of another rank have not, the last warp marks the first
+// number of each part, once the block that writes it has ended. Bulk kernels mark what their peers
+// write to them, too. A late peer may write what is right over that, but never over the part that
+// this rank writes; of a broadcast there is none. A peer that is late may also read marks of an
+// output that is an input, and then has NaNs for sums; sums of integers are wrong, then, and only
+// the fault tells.
 //
 // # Progress
 //

@@ -18,7 +18,7 @@ type Local struct {
 	// Send are the sums, Recv is the output, which may be the sums.
 	Send, Recv uintptr
 	// Fault is where the word lies that says whether the all-reduce has failed: FaultOffset into
-	// this rank's exchange memory. Kernel writes nothing then; the others do not look.
+	// this rank's exchange memory. Kernel writes marks then; the others do not look.
 	Fault uintptr
 }
 

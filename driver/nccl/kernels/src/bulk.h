@@ -169,7 +169,7 @@ DEVICE void share_part(const Bulk& call, u64 at, u64 packs) {
 	}
 }
 
-// Share is what a rank reduces in two steps: packs so many bytes from the beginning. Elements that are not
+// Share is what a rank reduces in two steps: packs, the first at a distance in bytes. Elements that are not
 // in packs are dealt out in turn.
 struct Share {
 	u64 at, packs;

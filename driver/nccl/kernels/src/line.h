@@ -86,8 +86,8 @@ DEVICE bool speak(const Call& call, const Worker<T>& w) {
 	return dev::all_warp(met && !ended(call, end));
 }
 
-// mark does so with what a warp has in the outputs of a set of ranks, stride apart: in its chunks of so much
-// data from the given one on, each step apart. It was to write them all itself.
+// mark does so with what a warp has in the outputs of a set of ranks, stride apart: in its chunks of
+// data bytes from the given one on, each step apart. It was to write them all itself.
 NOINLINE void mark(char* at, u64 stride, u32 set, u32 bytes, u32 data, u32 chunk, u32 step) {
 	dev::sync_warp();
 	for (; set != 0; set >>= 1, at += stride) {

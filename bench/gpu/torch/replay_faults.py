@@ -1,0 +1,144 @@
+"""The last rank fails while all replay a graph and nothing calls symmem.
+
+replay_faults.py pause    it sleeps for longer than the timeout, and goes on
+replay_faults.py stop     the same, by SIGSTOP
+replay_faults.py kill     it is killed
+replay_faults.py differ   it replays another graph
+
+A second argument is how many elements are summed up (4096). All others must see symmem.failed, and
+be told by check, synchronize and the next call. No rank may ever find a number that is neither the
+sum nor a NaN; a call that was broken off leaves a NaN at least, and so does every replay after the
+fault.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import common
+import torch
+from common import DEVICE, RANK, SIZE, SUM, say
+
+import symmem
+
+TIMEOUT = 2.0
+ROUNDS = 20
+"""How many replays go well."""
+
+LIMIT = 60.0
+SOON = 0.5
+"""How long the word may take once a NaN is there, in seconds; 0.2 on an idle machine."""
+
+LARGE = 1 << 20
+"""So many elements and more are symmetric: peers read and write them themselves."""
+
+LAST = RANK == SIZE - 1
+
+
+class Sums:
+    """A graph that copies an input and sums it up, and what was found in its output."""
+
+    def __init__(self, count: int) -> None:
+        self.input = torch.full((count,), float(RANK + 1), device=DEVICE)
+        with symmem.use(disabled=count < LARGE):
+            self.output = torch.empty_like(self.input)
+        self.step()
+        self.half()
+        self.graph = common.capture(self.step)
+        self.other = common.capture(self.half)
+        self.wrong = self.nans = 0
+
+    def step(self) -> None:
+        """Sum up all."""
+        self.output.copy_(self.input)
+        symmem.all_reduce(self.output)
+
+    def half(self) -> None:
+        """Sum up one half, which is another call."""
+        self.output.copy_(self.input)
+        symmem.all_reduce(self.output[: self.output.numel() // 2])
+
+    def replay(self, graph: torch.cuda.CUDAGraph | None = None) -> bool:
+        """Replay, look at every number, and tell whether one is a NaN."""
+        (graph or self.graph).replay()
+        torch.cuda.synchronize()
+        found = self.output if graph is None else self.output[: self.output.numel() // 2]
+        nan = found.isnan()
+        self.wrong += int((~nan & (found != SUM)).sum())
+        self.nans += int(nan.any())
+        return bool(nan.any())
+
+
+def fail(way: str, sums: Sums) -> None:
+    """Do what the last rank does wrong."""
+    away = TIMEOUT + 5
+    if way == "pause":
+        time.sleep(away)
+    elif way == "stop":
+        subprocess.Popen(["sh", "-c", f"sleep {away}; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif way == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        sums.replay(sums.other)
+
+
+def raises(name: str, call: object) -> list[str]:
+    """Tell whether a call raises an error of symmem's."""
+    try:
+        call()  # type: ignore[operator]
+    except symmem.SymmemError as e:
+        print(f"rank {RANK}: {name}: {type(e).__name__}: {e}", flush=True)
+        return []
+    return [f"{name} raised nothing"]
+
+
+def run(way: str, count: int) -> list[str]:
+    """Replay until the fault is seen, and return what is wrong."""
+    sums = Sums(count)
+    begin, first = time.monotonic(), 0.0
+    rounds = 0
+    while not symmem.failed():
+        if rounds == ROUNDS and LAST:
+            fail(way, sums)
+        if sums.replay() and not first:
+            first = time.monotonic()
+        rounds += 1
+        if time.monotonic() - begin > LIMIT:
+            return [f"after {LIMIT} s and {rounds} replays the word says nothing"]
+    late = time.monotonic() - first if first else 0.0
+    bad = []
+    if late > SOON:
+        bad.append(f"the word came {late:.2f} s after the first NaN")
+    if rounds < ROUNDS:
+        bad.append(f"it came after {rounds} replays")
+    for _ in range(3):
+        if not sums.replay():
+            bad.append("a replay after the fault has left no NaN")
+    bad += raises("synchronize", symmem.synchronize)
+    bad += raises("check", symmem.check)
+    bad += raises("a call", lambda: symmem.all_reduce(sums.output))
+    if sums.wrong:
+        bad.append(f"{sums.wrong} numbers are wrong")
+    print(f"rank {RANK}: {rounds} replays, the word {1e3 * late:.0f} ms after a NaN", flush=True)
+    return bad
+
+
+def main() -> None:
+    """Run one way, and end without Python's tidying up."""
+    way = sys.argv[1]
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else 4096
+    common.start(path="direct", timeout=TIMEOUT)
+    say("EXPECT", *[-signal.SIGKILL if r == SIZE - 1 and way == "kill" else 0 for r in range(SIZE)])
+    bad = run(way, count)
+    print("FAIL" if bad else "PASS", f"rank {RANK}, {way} of {count}:", *bad, sep=" ", flush=True)
+    if RANK == 0:
+        time.sleep(3)  # it serves the store of the others
+    os._exit(1 if bad else 0)
+
+
+main()
