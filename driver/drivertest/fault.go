@@ -97,8 +97,8 @@ func wantAbsence(t *testing.T, err error, late int) int {
 	return 0
 }
 
-// proveAbsentCollective also checks that a rank that was told late has not written to the windows of
-// others, who may have put their memory to another use.
+// proveAbsentCollective also checks that a rank that was told late has not written to the windows
+// of others, who may have put their memory to another use.
 func proveAbsentCollective(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
 		for _, count := range []int64{0, 5, 1 << 14} {

@@ -113,8 +113,8 @@ func mismatch(
 	return found
 }
 
-// expectNoResult makes sure that the output of a call on a path is what it was, or that a kernel has
-// marked all of it.
+// expectNoResult makes sure that the output of a call on a path is what it was, or that a kernel
+// has marked all of it.
 func (r *rank) expectNoResult(path driver.Path, at uintptr, before byte, bytes int64) error {
 	if bytes == 0 || path != driver.PathDirect {
 		return r.expectAll(at, before, bytes)

@@ -84,8 +84,8 @@ func (s *stream) overtake() (capturing bool, err error) {
 	}
 }
 
-// noteReplays notes that another library captures calls of the group: from then on the watcher looks
-// at what replays report. It also asks what they have reported so far. c.mu is held.
+// noteReplays notes that another library captures calls of the group: from then on the watcher
+// looks at what replays report. It also asks what they have reported so far. c.mu is held.
 func (c *communicator) noteReplays() error {
 	if !c.replayed.Swap(true) {
 		c.busy.rouse()

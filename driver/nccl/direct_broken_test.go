@@ -17,8 +17,8 @@ var breaks = []string{"a rank that never comes", "a rank that differs", "an abor
 
 // TestABrokenCallLeavesNoResult breaks calls of every family of kernels, and looks at every element
 // that they were to write, and at those around: each is what it should be or a mark, all of whose
-// bits are ones, or another NaN. One is a mark at least where the call cannot have gone well. A call
-// that was refused has written nothing.
+// bits are ones, or another NaN. One is a mark at least where the call cannot have gone well. A
+// call that was refused has written nothing.
 func TestABrokenCallLeavesNoResult(t *testing.T) {
 	draws := drawing(t)
 	p := newPitch(t, atMost(t, 4), pinnedBytes, draws)
