@@ -28,6 +28,7 @@ const lookAtReplays = 20 * time.Millisecond
 // it, and whoever is may be waiting in CUDA.
 func (c *communicator) watch() {
 	var look <-chan time.Time
+	var grace control.GraceTimer
 	for {
 		if look == nil && c.replayed.Load() {
 			ticker := time.NewTicker(lookAtReplays)
@@ -43,7 +44,11 @@ func (c *communicator) watch() {
 		case <-c.busy.wake:
 			c.attend()
 		case <-look:
-			c.CheckPeers()
+			// Kernels here get time to report what they find out, which may be more than that a peer has
+			// failed.
+			if c.askKernels() == nil && grace.Over(c.plane.Forsaken()) {
+				c.CheckPeers()
+			}
 		}
 	}
 }
