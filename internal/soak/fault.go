@@ -57,6 +57,9 @@ func (r *round) breakReplays(ctx context.Context) error {
 	if !direct {
 		deed = aborts
 	}
+	if err := r.meet(ctx); err != nil {
+		return err
+	}
 	if err := r.broken(ctx, g, recs, deed, who == g.Rank(), direct); err != nil {
 		return err
 	}
@@ -129,7 +132,7 @@ func (r *round) broken(
 	} else {
 		for _, i := range order {
 			// A launch that comes after the fault is refused.
-			if err := recs[i].graph.Launch(s); err != nil && g.Err() == nil {
+			if err := ignoreFault(recs[i].graph.Launch(s)); err != nil {
 				return err
 			}
 		}
@@ -139,8 +142,11 @@ func (r *round) broken(
 	case <-time.After(2 * r.config.Timeout):
 		return fmt.Errorf("%w: rank %d", ErrUntold, r.rt.Rank())
 	}
-	for range 2 { // the fault is told once
-		_ = s.Synchronize(ctx)
+	// The owner may have replayed a graph on each of its streams, so each returns the fault, once.
+	for range 2 {
+		for _, s := range r.streams {
+			_ = s.Synchronize(ctx)
+		}
 	}
 	for _, rec := range recs {
 		if err := rec.read(s); err != nil {
