@@ -179,7 +179,7 @@ func (s *stream) launchGraph(g *graph) error {
 			return s.refuse(c, err)
 		}
 	}
-	var sent []*end
+	var ends []*end
 	for i, k := range g.calls {
 		p := k.plan
 		if p.Operation.PointToPoint() {
@@ -188,20 +188,39 @@ func (s *stream) launchGraph(g *graph) error {
 				g.breakOff(i, err)
 				return err
 			}
-			sent = append(sent, e)
+			ends = append(ends, e)
 		} else if err := p.c.admit(s, p); err != nil {
 			g.breakOff(i, err)
 			return s.refuse(p.c, err)
 		}
 	}
+	sent, received := divide(ends)
+	for _, e := range received {
+		e.plan.c.expect(e)
+	}
 	err := s.device.do(func() error { return errors.Join(g.queue(s, sent), s.keepUp()) })
 	if err != nil {
+		for _, e := range received {
+			e.plan.c.unexpect(e)
+		}
 		g.breakOff(len(g.calls), err)
 		for _, c := range g.users {
 			s.told(c)
 		}
 	}
 	return err
+}
+
+// divide tells Sends from receives.
+func divide(ends []*end) (sent, received []*end) {
+	for _, e := range ends {
+		if e.plan.Operation == driver.Send {
+			sent = append(sent, e)
+		} else {
+			received = append(received, e)
+		}
+	}
+	return sent, received
 }
 
 // queue gives the graph to CUDA. s.mu is held.

@@ -200,27 +200,43 @@ func (c *communicator) unqueued(s *stream, p *plan, err error) error {
 	return err
 }
 
-// track has the watcher look after messages whose work is queued. It is called on a thread of the
-// device; s.mu is held.
+// expect notes receives before their waits are queued: from then on they are given their messages,
+// and are released when the group ends. A call to CUDA behind such a wait may not return before the
+// wait has ended: some other thread may be in one that waits for all streams.
+func (c *communicator) expect(ends ...*end) {
+	m := &c.messages
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.receives = append(m.receives, ends...)
+	m.pruneReceives()
+	c.deliver()
+}
+
+// unexpect forgets a Recv that could not be queued, or not wholly: a wait that is there ends. The
+// descriptor stays, since the device may look at it.
+func (c *communicator) unexpect(e *end) {
+	m := &c.messages
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !e.captured {
+		e.refuse()
+	}
+	same := func(other *end) bool { return other == e }
+	m.receives = slices.DeleteFunc(m.receives, same)
+	m.open = slices.DeleteFunc(m.open, same)
+}
+
+// track notes Sends that were queued on a stream, whose lock is held. It is called on a thread of
+// the device.
 func (c *communicator) track(s *stream, ends ...*end) error {
 	m := &c.messages
 	var errs []error
 	for _, e := range ends {
-		if e.plan.Operation == driver.Send {
-			e.done = c.device.newEvent()
-			errs = append(errs, e.done.record(s))
-		}
+		e.done = c.device.newEvent()
+		errs = append(errs, e.done.record(s))
 	}
 	m.mu.Lock()
-	for _, e := range ends {
-		if e.plan.Operation == driver.Send {
-			m.sends = append(m.sends, e)
-		} else {
-			m.receives = append(m.receives, e)
-		}
-	}
-	m.pruneReceives()
-	c.deliver()
+	m.sends = append(m.sends, ends...)
 	many := len(m.sends) > 2*m.looked+manySends
 	m.mu.Unlock()
 	if many {

@@ -195,10 +195,12 @@ func (c *communicator) receive(s *stream, p *plan) error {
 	if now {
 		c.give(e)
 	}
+	c.expect(e)
 	err = c.device.do(func() error {
-		return errors.Join(c.queueCopy(e.descriptor, p, s.handle), c.track(s, e), s.keepUp())
+		return errors.Join(c.queueCopy(e.descriptor, p, s.handle), s.keepUp())
 	})
 	if err != nil {
+		c.unexpect(e)
 		return c.unqueued(s, p, err)
 	}
 	return nil

@@ -84,3 +84,42 @@ func spoilt(t *testing.T, spoil func(c *communicator, b *box)) *pairOfRanks {
 	}
 	return &p
 }
+
+// TestARecvIsGivenItsMessageWhileItsCopyCannotBeQueued has the call behind the wait of a Recv not
+// return: on GPUs a thread that frees memory waits for all streams, and with it that call.
+func TestARecvIsGivenItsMessageWhileItsCopyCannotBeQueued(t *testing.T) {
+	needDevices(t, 2)
+	var p pairOfRanks
+	p.open(t, 20*time.Second)
+	held := &p[1].group.(*communicator).device.copies
+	held.mu.Lock()
+	received := make(chan error, 1)
+	go func() {
+		err := p.message(1, driver.Recv, p[1].segment.Address(), 8, 0)
+		if err == nil {
+			err = p[1].stream.Synchronize(t.Context())
+		}
+		received <- err
+	}()
+	if err := p.message(0, driver.Send, p[0].segment.Address(), 8, 0); err != nil {
+		t.Error(err)
+	}
+	c := p[1].group.(*communicator)
+	m := &c.messages
+	given := func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return len(m.receives) == 1 && m.receives[0].handled
+	}
+	for end := time.Now().Add(10 * time.Second); !given(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Error("the Recv waits for its message, which is there, until its copy is queued")
+			break
+		}
+	}
+	held.mu.Unlock()
+	if err := <-received; err != nil {
+		t.Error(err)
+	}
+	p.closeAll(t)
+}
