@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -111,11 +112,10 @@ func TestARecvIsGivenItsMessageWhileItsCopyCannotBeQueued(t *testing.T) {
 		defer m.mu.Unlock()
 		return len(m.receives) == 1 && m.receives[0].handled
 	}
-	for end := time.Now().Add(10 * time.Second); !given(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Error("the Recv waits for its message, which is there, until its copy is queued")
-			break
-		}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if poll(ctx, given) != nil {
+		t.Error("the Recv waits for its message, which is there, until its copy is queued")
 	}
 	held.mu.Unlock()
 	if err := <-received; err != nil {

@@ -50,6 +50,8 @@ def main(what: str) -> None:
     elif what == "trim":
         del x
         symmem.trim()
+    elif what == "finalize":
+        del x
     elif what == "scope":
         with symmem.use(world):
             y = torch.ones(64 * MIB, device=DEVICE)
