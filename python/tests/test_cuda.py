@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -313,3 +314,15 @@ def test_a_backend_without_a_communicator_is_refused(monkeypatch: pytest.MonkeyP
     gloo = SimpleNamespace(_get_backend=lambda device: SimpleNamespace())
     with pytest.raises(errors.TorchError, match="does not tell its communicator"):
         _attach.communicator(gloo, 0)
+
+
+def test_a_forced_close_waits_for_the_device_but_not_for_long() -> None:
+    hangs = threading.Event()
+
+    def fails() -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    assert _cuda.ends_within(60, lambda: None)
+    assert _cuda.ends_within(60, fails), "a device that has failed has nothing under way"
+    assert not _cuda.ends_within(0.01, hangs.wait)
+    hangs.set()

@@ -230,6 +230,7 @@ def finalize(*, force: bool = False) -> None:
 
     Args:
         force: close although tensors are live. Their memory stays mapped until they are freed.
+            The device is waited for, for two seconds at most: one may have a kernel that hangs.
 
     Raises:
         InvalidError: tensors are live still.

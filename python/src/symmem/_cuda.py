@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as c
 import inspect
+import threading
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -14,6 +17,22 @@ from symmem._torch import Torch
 
 NO_POOL = -2
 """In place of a private pool's first number: a capture that has none of its own."""
+
+FORCED_WAIT = 2.0
+"""How many seconds a forced close waits for the device, which may have a kernel that hangs."""
+
+
+def ends_within(seconds: float, wait: Callable[[], object]) -> bool:
+    """Wait on a thread of its own, and report whether that has ended in time, well or not."""
+    ended = threading.Event()
+
+    def run() -> None:
+        with contextlib.suppress(Exception):  # a device that has failed has nothing under way
+            wait()
+        ended.set()
+
+    threading.Thread(target=run, name="symmem-close", daemon=True).start()
+    return ended.wait(seconds)
 
 
 @cache

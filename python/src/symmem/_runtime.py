@@ -222,26 +222,33 @@ class Runtime:
         """Close the library and everything that was made from it."""
         self.attachments.detach_all()
         if self.cuda is not None:
-            self._give_back(force)
-            self.library.call("symmem_streams_settled", int(not force))
+            waited = self._give_back(force)
+            self.library.call("symmem_streams_settled", int(waited))
         self.library.call("symmem_close", int(force))
         self.retire()
 
-    def _give_back(self, force: bool) -> None:
+    def _give_back(self, force: bool) -> bool:
         """Let PyTorch give back the segments that hold no tensors, and forget all pools of its.
 
-        A forced close comes after faults, too, when a kernel may hang: then nothing waits for the
-        device, as PyTorch's empty_cache does.
+        It reports whether the device was waited for. A forced close comes after faults, too, when a
+        kernel may hang: then nothing else waits for the device, as PyTorch's empty_cache does.
         """
         assert self.cuda is not None
         cuda = self.cuda.torch.module.cuda
-        if not force:
+        waited = True
+        if force:
+            from symmem._cuda import FORCED_WAIT, ends_within
+
+            device = self.cuda.device
+            waited = ends_within(FORCED_WAIT, lambda: cuda.synchronize(device))
+        else:
             cuda.synchronize()
         for router in self.cuda.routers.values():
             router.forget(lambda _: False)
             router.reset()
         if not force:
             cuda.empty_cache()
+        return waited
 
     def retire(self) -> None:
         """Make everything that uses this rank raise."""
