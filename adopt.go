@@ -73,7 +73,14 @@ func (rt *Runtime) AdoptStream(handle uintptr) (*Stream, error) {
 // Settled says whether the owners of adopted streams have waited for all that they have queued
 // there, for the Pool.Trim and Runtime.Close that follow: these then ask about no adopted stream,
 // so that owners may have destroyed some without Forget.
-func (rt *Runtime) Settled(yes bool) { rt.ownersWait.Store(yes) }
+func (rt *Runtime) Settled(yes bool) {
+	rt.ownersWait.Store(yes)
+	if yes {
+		rt.mu.Lock()
+		defer rt.mu.Unlock()
+		rt.captured = nil // captures have ended, too
+	}
+}
 
 // Captured tells whether a stream of another library is captured by its owner. Where that cannot be
 // told the answer is true, so that nothing is done that would spoil a capture.

@@ -114,6 +114,10 @@ func (rt *Runtime) capturing(on *Stream) bool {
 			return true
 		}
 		rt.noteCapture(s, false)
+		if s.captured() { // anew, by a call that has found it noted still
+			rt.noteCapture(s, true)
+			return true
+		}
 	}
 	return false
 }

@@ -79,7 +79,8 @@ func drive(t *testing.T, ranks int, scenario string, environment ...string) stri
 	b := build(t)
 	c := systest.Command(t, deadline, b.command, "launch", "-n", fmt.Sprint(ranks), "--", b.drive,
 		scenario)
-	c.Env = append(os.Environ(), environment...)
+	c.Env = append(os.Environ(), "SYMMEM_ATTACH_EARLY_START=1")
+	c.Env = append(c.Env, environment...)
 	out, err := c.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s on %d ranks: %v\n%s", scenario, ranks, err, out)

@@ -198,10 +198,18 @@ func (s *stream) launchGraph(g *graph) error {
 	for _, e := range received {
 		e.plan.c.expect(e)
 	}
-	err := s.device.do(func() error { return errors.Join(g.queue(s, sent), s.keepUp()) })
+	launched := false
+	err := s.device.do(func() (err error) {
+		if launched, err = g.queue(s); err == nil {
+			err = errors.Join(g.follow(s, sent), s.keepUp())
+		}
+		return err
+	})
 	if err != nil {
 		for _, e := range received {
-			e.plan.c.unexpect(e)
+			if !launched { // else the stream comes to the wait, which ends with the group
+				e.plan.c.unexpect(e)
+			}
 		}
 		g.breakOff(len(g.calls), err)
 		for _, c := range g.users {
@@ -223,16 +231,19 @@ func divide(ends []*end) (sent, received []*end) {
 	return sent, received
 }
 
-// queue gives the graph to CUDA. s.mu is held.
-func (g *graph) queue(s *stream, sent []*end) error {
+// queue gives the graph to CUDA, and reports whether CUDA has it. s.mu is held.
+func (g *graph) queue(s *stream) (launched bool, err error) {
 	for _, c := range g.running {
 		if err := c.direct.turns.take(c, s, g.device.cuda); err != nil {
-			return err
+			return false, err
 		}
 	}
-	if err := g.device.cuda.GraphLaunch(g.exec, s.handle); err != nil {
-		return err
-	}
+	err = g.device.cuda.GraphLaunch(g.exec, s.handle)
+	return err == nil, err
+}
+
+// follow queues what comes behind a launch. s.mu is held.
+func (g *graph) follow(s *stream, sent []*end) error {
 	for _, c := range g.running {
 		if err := c.direct.turns.pass(s, g.device.cuda); err != nil {
 			return err

@@ -137,6 +137,13 @@ func (d *Device) inUse(k *keeper) bool {
 	return k.users > 0
 }
 
+// holdsCapture reports whether a capture with CUDA's number, or its graph, has calls of the group.
+func (c *communicator) holdsCapture(id uint64) bool {
+	c.device.holding.Lock()
+	defer c.device.holding.Unlock()
+	return c.captures[id] != nil
+}
+
 // holding reports whether graphs of other libraries hold work of the communicator.
 func (c *communicator) holding() bool {
 	c.device.holding.Lock()

@@ -92,8 +92,16 @@ func TestARecvIsGivenItsMessageWhileItsCopyCannotBeQueued(t *testing.T) {
 	needDevices(t, 2)
 	var p pairOfRanks
 	p.open(t, 20*time.Second)
-	held := &p[1].group.(*communicator).device.copies
-	held.mu.Lock()
+	taken, let, gone := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		held := &p[1].group.(*communicator).device.copies
+		held.mu.Lock()
+		defer held.mu.Unlock()
+		close(taken)
+		<-let
+	}()
+	<-taken
 	received := make(chan error, 1)
 	go func() {
 		err := p.message(1, driver.Recv, p[1].segment.Address(), 8, 0)
@@ -117,7 +125,8 @@ func TestARecvIsGivenItsMessageWhileItsCopyCannotBeQueued(t *testing.T) {
 	if poll(ctx, given) != nil {
 		t.Error("the Recv waits for its message, which is there, until its copy is queued")
 	}
-	held.mu.Unlock()
+	close(let)
+	<-gone
 	if err := <-received; err != nil {
 		t.Error(err)
 	}

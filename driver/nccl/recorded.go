@@ -43,10 +43,16 @@ func (r *recordings) begin(id uint64) *recording {
 	return &recording{id: id, place: driver.Recorded{Capture: r.count}}
 }
 
+// has reports whether the capture with CUDA's number is known.
+func (r *recordings) has(id uint64) bool {
+	return slices.ContainsFunc(r.open, func(open *recording) bool { return open.id == id })
+}
+
 // of finds the capture with CUDA's number, or begins it.
 func (r *recordings) of(id uint64) *recording {
-	for _, open := range r.open {
+	for i, open := range r.open {
 		if open.id == id {
+			r.open = append(slices.Delete(r.open, i, i+1), open) // the latest one is last
 			return open
 		}
 	}
@@ -125,6 +131,11 @@ func (c *communicator) recordingOf(s *stream) (*recording, error) {
 		return nil, fmt.Errorf("recording a collective: %w", err)
 	case at.Status == cuda.CaptureNone:
 		return nil, fmt.Errorf("recording a collective: %w", driver.ErrNotCapturing)
+	case at.Status == cuda.CaptureInvalidated:
+		return nil, fmt.Errorf("recording a collective: %w", cuda.ErrCaptureInvalidated)
+	case !c.recordings.has(at.ID) && c.holdsCapture(at.ID):
+		return nil, fmt.Errorf("recording a collective: group %s has come to %d captures since its last "+
+			"call in this one: %w", c.cfg.Name(), openRecordings, driver.ErrUnsupported)
 	}
 	return c.recordings.of(at.ID), nil
 }

@@ -50,10 +50,10 @@ func closingTime(usual time.Duration) time.Duration {
 //
 // What graphs of other libraries hold stays until they are gone, see hold.
 func (c *communicator) tearDown(working bool) {
+	part := sync.OnceFunc(func() { close(c.left) })
+	defer part() // last: who sees that looks at tornDown
 	defer close(c.tornDown)
 	defer c.forget()
-	part := sync.OnceFunc(func() { close(c.left) })
-	defer part()
 	c.watcher.Wait() // which asks NCCL about the communicator
 	errs := []error{c.tearing}
 	c.direct.exchange.stop() // also what is replayed now and later
@@ -89,7 +89,13 @@ func (c *communicator) tearDown(working bool) {
 		}
 	}
 	aborted := make(chan error, 1)
+	if !working {
+		c.mu.Lock() // a window may be on its way back; where a call waits for a rank none is
+	}
 	c.aborting.Store(true)
+	if !working {
+		c.mu.Unlock()
+	}
 	go func() {
 		aborted <- c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) })
 	}()

@@ -145,12 +145,12 @@ func (c *communicator) newProbe() probe {
 
 // examine asks why the probe may never end.
 func (c *communicator) examine(p *probe) error {
+	if err := c.faulted(); err != nil {
+		return err
+	}
 	if call := c.comparing.Load(); call != nil {
 		latest, _ := c.history.last()
 		return p.doubts(c.differing(call, latest))
-	}
-	if err := c.faulted(); err != nil {
-		return err
 	}
 	if err := c.examineMessages(); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"symmem/internal/sys"
@@ -74,8 +75,11 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	d.env = append(without(env, PipeVariable, logVariable),
 		PipeVariable+"="+folder, logVariable+"="+folder)
 	if err := d.control(ctx, "", "-d"); err != nil {
-		return nil, errors.Join(fmt.Errorf("starting the Multi-Process Service: %w", err),
-			os.RemoveAll(folder))
+		err = fmt.Errorf("starting the Multi-Process Service: %w", err)
+		if d.process() == nil {
+			return nil, errors.Join(err, os.RemoveAll(folder))
+		}
+		return nil, errors.Join(err, d.Close()) // it has started all the same
 	}
 	return d, nil
 }
@@ -93,6 +97,7 @@ func (d *Daemon) control(ctx context.Context, input string, args ...string) erro
 	cmd := exec.CommandContext(ctx, d.path, args...)
 	cmd.Env, cmd.Stdin = d.env, strings.NewReader(input)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = said, said, time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // else a ctrl-C would end it, too
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		text, _ := os.ReadFile(said.Name()) // what it said is only more than the error
 		return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(string(text)))

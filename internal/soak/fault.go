@@ -180,24 +180,27 @@ func ignoreFault(err error) error {
 	return err
 }
 
-// verifyBroken looks at the result of a call that a fault may have ended: each element is right,
-// not a number, or what was there before.
+// verifyBroken looks at the result of a call that a fault may have ended: it is what was there
+// before, or each element is right or not a number.
 func (r *round) verifyBroken(e *exchange) {
 	order := binary.NativeEndian
-	marks := [2]uint32{}
-	for i, b := range []byte{junk, ^byte(junk)} {
-		marks[i] = uint32(b) * 0x01010101
-	}
-	for i := 0; i < len(e.want); i += 4 {
-		got := order.Uint32(e.got[i:])
-		if got == order.Uint32(e.want[i:]) || got == marks[0] || got == marks[1] ||
-			math.IsNaN(float64(math.Float32frombits(got))) {
-			continue
-		}
-		r.tally.wrong++
-		r.tally.note(fmt.Sprintf("round %d, rank %d, %s: element %d is %v after a fault, and %v would "+
-			"be right", r.number, r.rt.Rank(), e.describe(), i/4, math.Float32frombits(got),
-			math.Float32frombits(order.Uint32(e.want[i:]))))
-	}
 	r.tally.calls++
+	all, old, right, none := int64(len(e.want)/4), int64(0), int64(0), int64(0)
+	for i := 0; i < len(e.want); i += 4 {
+		switch got := order.Uint32(e.got[i:]); {
+		case got == order.Uint32(e.want[i:]):
+			right++
+		case got == junk*0x01010101 || got == uint32(^byte(junk))*0x01010101:
+			old++
+		case math.IsNaN(float64(math.Float32frombits(got))):
+			none++
+		}
+	}
+	if old == all || right == all || right+none == all {
+		return
+	}
+	r.tally.wrong += all - right - none
+	r.tally.note(fmt.Sprintf("round %d, rank %d, %s: after a fault %d of %d elements are right, "+
+		"%d are not a number and %d are what was there before", r.number, r.rt.Rank(), e.describe(),
+		right, all, none, old))
 }
