@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/cuda"
 )
 
 // fault waits for what a kernel of a rank reports, for a second on a GPU.
@@ -139,5 +140,35 @@ func TestACallInACaptureIsNoOtherCall(t *testing.T) {
 		}
 		_ = finish(all...) // a group stays as long as graphs of it
 		return nil
+	})
+}
+
+// TestACallInACaptureThatIsLostFailsNoGroup: another thread has called what CUDA forbids meanwhile.
+func TestACallInACaptureThatIsLostFailsNoGroup(t *testing.T) {
+	w := newTeam(t, 2, 10*time.Second)
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		all, err := m.newOwned(1)
+		if err != nil {
+			return err
+		}
+		o, gpu := all[0], m.device.cuda
+		lost := m.device.do(func() error {
+			if err := gpu.BeginCapture(o.theirs, cuda.CaptureGlobal); err != nil {
+				return err
+			}
+			_, _ = gpu.StreamQuery(o.theirs)
+			err := o.record(driver.PathDirect, p)
+			_, ended := gpu.EndCapture(o.theirs)
+			if !errors.Is(err, cuda.ErrCaptureInvalidated) || ended == nil {
+				return fmt.Errorf("the call gives %v, the end of the capture %v", err, ended)
+			}
+			return nil
+		})
+		return errors.Join(lost, m.group.(*communicator).Cause(), finish(all...), m.check(w, p))
 	})
 }
