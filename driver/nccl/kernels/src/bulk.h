@@ -6,16 +6,27 @@
 #include <number.h>
 
 // enter waits until all ranks have come: their input is there and their output may be written. All
-// threads of all blocks call it. After a fault it tells nobody that this rank has come.
+// threads of all blocks call it. After a fault it tells nobody that this rank has come. Where the host has
+// ended the kernels, peers may have given this call up and use their buffers again: nothing of theirs is
+// read or written then. The host's word is far away, so one thread asks for it while others wait for peers.
 DEVICE bool enter(const Bulk& call, u64 epoch, bool well) {
 	u32 r = dev::thread();
+	u32 end = well && r == call.rank ? dev::load_relaxed(&call.report->end) : 0;
 	bool peer = well && r < call.ranks && r != call.rank;
 	if (peer && dev::block() == 0) {
 		Header* h = &of(call, r)->headers[epoch & 1][call.rank];
 		dev::release(&h->low, half(call.digest, epoch));
 		dev::store_relaxed(&h->high, half(call.digest >> 32, epoch));
 	}
-	return dev::all_block(well && (!peer || meet<true>(call, r, epoch)));
+	return dev::all_block(well && (!peer || meet<true>(call, r, epoch)) && !ended(call, end));
+}
+
+// withdraw takes back what enter has told the others, by the threads that told it: a peer that comes when
+// this rank has given up, and may use its buffers again, waits in vain. The half that missing looks at stays.
+DEVICE void withdraw(const Bulk& call, const Begun& begun) {
+	u32 r = dev::thread();
+	if (!begun.well || dev::block() != 0 || r >= call.ranks || r == call.rank) return;
+	dev::store_relaxed(&of(call, r)->headers[begun.epoch & 1][call.rank].low, half(0, ~begun.epoch));
 }
 
 // done waits until the block of the rank that a thread stands for is done.
@@ -206,6 +217,7 @@ DEVICE void bulk_two_shot(const Bulk& call) {
 			push_element<N>(call, s.beyond(i), element_total<N>(call, s.beyond(i)));
 		well = leave(call, begun.epoch);
 	}
+	if (!well) withdraw(call, begun);
 	for (u32 r = 0; !well && r < call.ranks; r++) mark_share<N>(call, r);
 	count(call, begun.epoch);
 }
@@ -224,6 +236,7 @@ DEVICE void bulk_sum(const Bulk& call) {
 		well = leave(call, begun.epoch);
 	}
 	if (!well) {
+		withdraw(call, begun);
 		mark_packs(call.recv + s.head, s.packs);
 		for (u64 i = index() * size; i < s.rest(); i += stride() * size)
 			*(typename N::Element*)(call.recv + s.beyond(i)) = (typename N::Element)Mark;
@@ -284,6 +297,7 @@ DEVICE void bulk_copy(const Bulk& call) {
 		}
 		well = leave(call, begun.epoch);
 	}
+	if (!well) withdraw(call, begun);
 	for (u32 r = 0; !well && r < call.ranks; r++)
 		if (call.recvFrom >> r & 1) mark_part(call, r);
 	count(call, begun.epoch);

@@ -35,10 +35,8 @@ DEVICE void raise(const Call& call, u64 epoch, Fault fault, u32 ranks, u64 their
 
 DEVICE u64 half(u64 digest, u64 epoch) { return digest << 32 | (epoch & 0xffffffff); }
 
-DEVICE bool came(const Header* h, u64 epoch) {
-	u32 e = (u32)epoch;
-	return (u32)dev::load_relaxed(&h->low) == e && (u32)dev::load_relaxed(&h->high) == e;
-}
+// came looks at one half: the other one may be under way, or taken back by a rank that came and gave up.
+DEVICE bool came(const Header* h, u64 epoch) { return (u32)dev::load_relaxed(&h->high) == (u32)epoch; }
 
 // missing is the set of ranks whose header has not come.
 DEVICE u32 missing(const Call& call, u64 epoch) {

@@ -1,0 +1,103 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/driver/nccl/kernels"
+)
+
+// TestARankThatPausesLeavesOthersAlone has one rank come to a replay when the other has given up on
+// it and uses its buffers again, which kernels of peers read and write: they no longer do. Its host
+// may know of the fault by then or not.
+func TestARankThatPausesLeavesOthersAlone(t *testing.T) {
+	for _, o := range []driver.Operation{driver.AllReduce, driver.AllGather} {
+		for _, knows := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%v/knows=%v", o, knows), func(t *testing.T) { pauses(t, o, knows) })
+		}
+	}
+}
+
+// inPlace makes a call of two ranks whose output is all numbers of a power, and its input among
+// them.
+func (p *power) inPlace(o driver.Operation, rank int) driver.Call {
+	call := p.call(driver.PathDirect)
+	if call.Operation = o; o == driver.AllGather {
+		call.Count /= 2
+		call.Send += uintptr(int64(rank) * 4 * call.Count)
+	}
+	return call
+}
+
+// pauses has rank 1 replay a graph late, behind a replay that went well.
+func pauses(t *testing.T, o driver.Operation, knows bool) {
+	const reused = 7 // what rank 0 has in its buffer once it has given up
+	w := newTeam(t, 2, time.Second)
+	w.play(0, 1)
+	graphs, powers := make([]*foreignGraph, 2), make([]*power, 2)
+	w.must(func(m *mate) (err error) {
+		p, err := m.newPower(w, 1, sizes["buffers"])
+		if err != nil {
+			return err
+		}
+		call := p.inPlace(o, m.rank)
+		launch, err := kernels.Choose(m.group.(*communicator).request(&call))
+		if err != nil || !launch.Bulk {
+			return fmt.Errorf("%s is not over buffers of peers: %w", launch.Kernel, err)
+		}
+		powers[m.rank] = p
+		if graphs[m.rank], err = m.capturedBy(call); err != nil {
+			return err
+		}
+		return graphs[m.rank].replay()
+	})
+	w.must(func(m *mate) error {
+		if m.rank == 1 {
+			<-w.playing[0].group.Failed()
+			return nil
+		}
+		p := powers[0]
+		p.unit = reused
+		return errors.Join(graphs[0].replay(), m.reset(w, p, 4*p.count))
+	})
+	w.must(func(m *mate) error {
+		if m.rank == 0 {
+			return nil
+		}
+		<-m.group.(*communicator).quiet // its kernels have been told to end
+		if !knows {
+			x := &m.group.(*communicator).direct.exchange
+			x.mu.Lock()
+			*x.report = kernels.Report{}
+			x.mu.Unlock()
+		}
+		return errors.Join(graphs[1].replay(), m.allMarked(w, powers[1]))
+	})
+	w.must(func(m *mate) error {
+		marks := 0
+		var err error
+		if m.rank == 0 {
+			marks, err = m.marksIn(w, powers[0], reused)
+		}
+		if err == nil && marks > 0 {
+			err = fmt.Errorf("%d numbers of a buffer that was used again are marks", marks)
+		}
+		g := graphs[m.rank]
+		if fault := g.on.Synchronize(t.Context()); fault == nil {
+			err = errors.Join(err, errors.New("the stream gives no fault"))
+		}
+		return errors.Join(err, g.destroy(), g.leave())
+	})
+}
+
+// replay launches the graph once, and waits for it.
+func (g *foreignGraph) replay() error {
+	if err := g.launch(); err != nil {
+		return err
+	}
+	_, err := g.ends()
+	return err
+}
