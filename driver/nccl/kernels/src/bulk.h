@@ -244,6 +244,27 @@ DEVICE void bulk_sum(const Bulk& call) {
 	count(call, begun.epoch);
 }
 
+// unit_of is the largest power of two, up to 8, that the places and the size of a part are multiples of. What
+// is not in packs is pushed and marked by it: so no element is half a mark, whose type is not known.
+DEVICE u32 unit_of(const char* from, const char* to, u64 bytes) {
+	u64 all = (u64)from | (u64)to | bytes | 8;
+	return (u32)(all & (~all + 1));
+}
+
+template <class E>
+DEVICE void push_rest(const Bulk& call, const Span& s, const char* from, u64 to, u32 set) {
+#pragma unroll 1
+	for (u64 i = index() * sizeof(E); i < s.rest(); i += stride() * sizeof(E))
+		for (u32 r = 0; r < call.ranks; r++)
+			if (set >> r & 1) *(volatile E*)(call.recvAt[r] + to + s.beyond(i)) = *(const E*)(from + s.beyond(i));
+}
+
+template <class E>
+DEVICE void mark_rest(const Span& s, char* at) {
+#pragma unroll 1
+	for (u64 i = index() * sizeof(E); i < s.rest(); i += stride() * sizeof(E)) *(volatile E*)(at + s.beyond(i)) = (E)Mark;
+}
+
 // push_part copies a part into the outputs of a set of ranks.
 template <int W, int U>
 DEVICE void push_part(const Bulk& call, const char* from, u64 to, u32 set) {
@@ -263,18 +284,25 @@ DEVICE void push_part(const Bulk& call, const char* from, u64 to, u32 set) {
 						dev::store_once((Pack*)(call.recvAt[r] + to + s.head) + i + u * stride(), got[u]);
 				}
 	}
-	for (u64 i = index(); i < s.rest(); i += stride())
-		for (u32 r = 0; r < call.ranks; r++)
-			if (set >> r & 1) *(volatile u8*)(call.recvAt[r] + to + s.beyond(i)) = *(const u8*)(from + s.beyond(i));
+	u32 unit = unit_of(from, call.recv + to, call.bytes);
+	if (unit == 8) push_rest<u64>(call, s, from, to, set);
+	else if (unit == 4) push_rest<u32>(call, s, from, to, set);
+	else if (unit == 2) push_rest<u16>(call, s, from, to, set);
+	else push_rest<u8>(call, s, from, to, set);
 }
 
 // mark_part marks the part that rank r pushes to this one, pack by pack as that rank pushes it.
 DEVICE void mark_part(const Bulk& call, u32 r) {
 	u64 to = r * call.recvStride;
-	Span s = span_of(call.bytes, (u64)call.sendAt[r] + call.rank * call.sendStride, (u64)call.recvAt[r] + to);
-	mark_packs(call.recv + to + s.head, s.packs);
-	for (u64 i = index(); i < s.rest(); i += stride())
-		*(volatile u8*)(call.recvAt[call.rank] + to + s.beyond(i)) = (u8)Mark;
+	const char* from = call.sendAt[r] + call.rank * call.sendStride;
+	Span s = span_of(call.bytes, (u64)from, (u64)call.recvAt[r] + to);
+	char* at = call.recv + to;
+	mark_packs(at + s.head, s.packs);
+	u32 unit = unit_of(from, call.recvAt[r] + to, call.bytes);
+	if (unit == 8) mark_rest<u64>(s, at);
+	else if (unit == 4) mark_rest<u32>(s, at);
+	else if (unit == 2) mark_rest<u16>(s, at);
+	else mark_rest<u8>(s, at);
 }
 
 // bulk_copy is AllGather, Broadcast and AllToAll: each rank pushes its parts. In place, what a rank
