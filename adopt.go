@@ -131,7 +131,7 @@ func (rt *Runtime) addStream(
 // memory that pools have mapped for it goes with Pool.Trim.
 func (s *Stream) Forget() {
 	if s.adopted != nil {
-		_ = s.forget((driver.AdoptedStream).Close) // a fault of its work is its group's, which tells it
+		_ = s.forget(driver.AdoptedStream.Close) // a fault of its work is its group's, which tells it
 	}
 }
 

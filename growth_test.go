@@ -34,8 +34,9 @@ func (r *rank) growInACapture(choice symmem.PathChoice, bytes int64, theirs, res
 	ordinary := r.alloc(r.poolWith(symmem.PoolOptions{}), bytes)
 	count := bytes / 4
 	p := r.pool()
-	owner, on := r.stream(), (*symmem.Stream)(nil)
-	if on = owner; theirs {
+	owner := r.stream()
+	on := owner
+	if theirs {
 		s, err := r.AdoptStream(owner.Handle())
 		r.ok(err)
 		defer s.Forget()

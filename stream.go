@@ -200,13 +200,13 @@ func (s *Stream) close() error {
 		return err
 	}
 	if s.rt.ownersWait.Load() {
-		return s.forget((driver.AdoptedStream).Drop)
+		return s.forget(driver.AdoptedStream.Drop)
 	}
 	if s.captured() {
 		s.Forget()
 		return nil
 	}
-	return s.forget((driver.AdoptedStream).Close)
+	return s.forget(driver.AdoptedStream.Close)
 }
 
 // gone reports whether the stream was forgotten.

@@ -165,7 +165,7 @@ func TestACallInACaptureThatIsLostFailsNoGroup(t *testing.T) {
 			err := o.record(driver.PathDirect, p)
 			_, ended := gpu.EndCapture(o.theirs)
 			if !errors.Is(err, cuda.ErrCaptureInvalidated) || ended == nil {
-				return fmt.Errorf("the call gives %v, the end of the capture %v", err, ended)
+				return fmt.Errorf("the call gives %w, the end of the capture %w", err, ended)
 			}
 			return nil
 		})

@@ -28,7 +28,6 @@ func TestAFillGoesBeforeKernelsThatStartEarly(t *testing.T) {
 	}
 	for version, guards := range guarding {
 		t.Run(version, func(t *testing.T) {
-			t.Parallel()
 			c := systest.Command(t, systest.Patience, os.Args[0], "-test.v",
 				"-test.run=^TestKernelsOverWindowsWaitForWhatIsAhead$")
 			c.Env = append(os.Environ(), "SOFTGPU_NCCL="+version)

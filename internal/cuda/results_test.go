@@ -300,7 +300,7 @@ func TestNewerFunctionsArePreferred(t *testing.T) {
 		t.Errorf("called %s", got)
 	}
 	graph := Graph(address)
-	for name, make := range map[string]func() error{
+	for name, call := range map[string]func() error{
 		"cuGraphAddDependencies_v2": func() error {
 			return driver.GraphAddDependencies(graph, nodes, nodes)
 		},
@@ -313,7 +313,7 @@ func TestNewerFunctionsArePreferred(t *testing.T) {
 		"cuGraphGetEdges_v2": func() error { _, _, err := driver.GraphEdges(graph); return err },
 	} {
 		recorder.Reset()
-		if err := make(); err != nil || recorder.Last().Name != name {
+		if err := call(); err != nil || recorder.Last().Name != name {
 			t.Errorf("called %s: %v, want %s", recorder.Last().Name, err, name)
 		}
 	}
