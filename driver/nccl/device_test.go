@@ -11,7 +11,7 @@ import (
 // TestTheDeviceThatAProgramNamesIsTaken is about a process that sees one GPU.
 func TestTheDeviceThatAProgramNamesIsTaken(t *testing.T) {
 	if !soft(t) {
-		t.Skip("only the software GPU has as many devices as it is told")
+		t.Skipf("only the software GPU has as many devices as it is told: %v", driver.ErrUnsupported)
 	}
 	if !within(t, "SOFTGPU_DEVICES=1", "SOFTGPU_NCCL=23203") {
 		return
@@ -28,7 +28,7 @@ func TestTheDeviceThatAProgramNamesIsTaken(t *testing.T) {
 
 func TestRanksThatShareGPUsAreSpreadOverThem(t *testing.T) {
 	if !soft(t) {
-		t.Skip("only the software GPU has as many devices as it is told")
+		t.Skipf("only the software GPU has as many devices as it is told: %v", driver.ErrUnsupported)
 	}
 	if !within(t, "SOFTGPU_DEVICES=2", sharingVariable+"=1") {
 		return
@@ -44,7 +44,7 @@ func TestRanksThatShareGPUsAreSpreadOverThem(t *testing.T) {
 
 func TestARankWithoutAGPUOfItsOwnIsRefused(t *testing.T) {
 	if !soft(t) {
-		t.Skip("only the software GPU has as many devices as it is told")
+		t.Skipf("only the software GPU has as many devices as it is told: %v", driver.ErrUnsupported)
 	}
 	if !within(t, "SOFTGPU_DEVICES=2", sharingVariable+"=") {
 		return
