@@ -170,10 +170,14 @@ func (c *communicator) newEnd(p *plan) *end {
 // and c.mu are held.
 func (c *communicator) mayMessage(s *stream, p *plan) error {
 	c.busy.note(s)
+	err := c.plane.Cause()
 	if c.plane.Forsaken() {
-		return c.afterPeerFault(p)
+		err = c.afterPeerFault(p)
 	}
-	return c.plane.Cause()
+	if err != nil {
+		s.told(c) // by this error
+	}
+	return err
 }
 
 // noteMessage remembers a message that is about to be queued. s.mu and c.mu are held.

@@ -451,3 +451,24 @@ func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
 	_ = p[1].stream.Synchronize(ctx)
 	p.closeAll(t)
 }
+
+// TestAMessageThatIsRefusedTellsOfTheFaultOnce: who has the error of the call is not told again by
+// Synchronize.
+func TestAMessageThatIsRefusedTellsOfTheFaultOnce(t *testing.T) {
+	needDevices(t, 2)
+	var p pairOfRanks
+	p.open(t, 20*time.Second)
+	if err := p.message(0, driver.Recv, p[0].segment.Address(), 8, 0); err != nil {
+		t.Fatal(err)
+	}
+	p[0].group.(*communicator).Abort(nil)
+	err := p.message(0, driver.Recv, p[0].segment.Address(), 8, 0)
+	if !errors.Is(err, driver.ErrAborted) {
+		t.Errorf("got %v, want ErrAborted", err)
+	}
+	if err := p[0].stream.Synchronize(t.Context()); err != nil {
+		t.Errorf("the fault is told again: %v", err)
+	}
+	_ = p[1].stream.Synchronize(t.Context())
+	p.closeAll(t)
+}
