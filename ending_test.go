@@ -200,6 +200,35 @@ func TestAGroupThatIsClosedDuringACollectiveEndsItFirst(t *testing.T) {
 	})
 }
 
+// TestARankInNoCallIsNotInAnotherOperation of a group that one rank has left.
+func TestARankInNoCallIsNotInAnotherOperation(t *testing.T) {
+	var said answers
+	together(t, 3, ends, func(r *rank) {
+		g, err := r.World().Split(r.ctx, 0, 0)
+		r.ok(err)
+		b := r.alloc(r.pool(), mib)
+		r.sums(g, b)
+		switch r.Rank() {
+		case 0:
+			for err == nil {
+				err = r.sum(g, b)
+			}
+		case 1:
+			<-g.Ended() // this rank hears of it between two calls
+		case 2:
+			r.ok(g.Close())
+			return
+		}
+		err = g.Err()
+		var stray *driver.StrayError
+		if !errors.As(err, &stray) || stray.Elsewhere[2] == "" || len(stray.Elsewhere) > 1 {
+			t.Errorf("rank %d got %v, want that rank 2 is elsewhere", r.Rank(), err)
+		}
+		said.give(r, err)
+	})
+	said.alike(t, 2)
+}
+
 func TestAViewIsOfMemoryThatIsStillThere(t *testing.T) {
 	together(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()

@@ -246,7 +246,8 @@ func (g *Group) conclude(cause error, all reports) error {
 			Doing: "joining group " + g.ID(), Elsewhere: elsewhere, Members: g.ranks,
 		}
 	case len(of[kindDiverged]) > 0:
-		if err := g.explainDivergence(cause, all.nowhere); !errors.Is(err, cause) {
+		everywhere := !all.nowhere && len(all.silent) == 0
+		if err := g.explainDivergence(cause, everywhere); !errors.Is(err, cause) {
 			return err
 		}
 		// The histories are equal, as when a rank has left the group: then where each rank is.
@@ -306,16 +307,16 @@ func (g *Group) comparable(mode agreement.Mode) ([]agreement.Ledger, error) {
 }
 
 // explainDivergence finds the first differing event of the pools' histories, or, where these are
-// equal, the collective in which the ranks differ, or at least, unless some are nowhere, where each
-// of them is.
-func (g *Group) explainDivergence(cause error, nowhere bool) error {
+// equal, the collective in which the ranks differ, or at least, if every rank has said it, where
+// each of them is: while one is silent, as a rank that has left, the others differ because of it.
+func (g *Group) explainDivergence(cause error, everywhere bool) error {
 	comparisons := []agreement.Config{
 		{Mode: agreement.Prefix, Call: g.callOf(cause), Site: g.latestSite()},
 		// Ranks that wait for each other in different places have stopped, so what one of them
 		// has done beyond the others counts, too.
 		{Mode: agreement.Exact},
 	}
-	if here := reportOf(cause).Doing; !nowhere {
+	if here := reportOf(cause).Doing; everywhere {
 		here = here[:min(len(here), agreement.MaxTag)]
 		comparisons = append(comparisons, agreement.Config{Mode: agreement.Exact, Tag: here})
 	}
