@@ -43,6 +43,6 @@ func (g *Group) Do(ctx context.Context, c Call, s *Stream) error {
 	}
 	return g.run(ctx, s, &request{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
-		send: c.Send, recv: c.Recv, choice: c.Path, tag: c.Tag, splits: c.Splits, arrived: c.Arrived,
-	})
+		send: c.Send, recv: c.Recv, choice: c.Path,
+	}, &extras{tag: c.Tag, splits: c.Splits, arrived: c.Arrived})
 }

@@ -50,7 +50,7 @@ func (g *Group) AllReduce(
 ) error {
 	return g.run(ctx, s, &request{
 		operation: driver.AllReduce, send: send, recv: recv, count: count, dataType: t, reduceOp: op,
-	})
+	}, noExtras)
 }
 
 // AllGather gathers count elements of every rank's send, in group order, into every rank's recv. In
@@ -60,7 +60,7 @@ func (g *Group) AllGather(
 ) error {
 	return g.run(ctx, s, &request{
 		operation: driver.AllGather, send: send, recv: recv, count: count, dataType: t,
-	})
+	}, noExtras)
 }
 
 // ReduceScatter combines every rank's send, of count elements for each rank, and stores this
@@ -71,7 +71,7 @@ func (g *Group) ReduceScatter(
 	return g.run(ctx, s, &request{
 		operation: driver.ReduceScatter, send: send, recv: recv, count: count, dataType: t,
 		reduceOp: op,
-	})
+	}, noExtras)
 }
 
 // Broadcast copies count elements of the root's send into every rank's recv. Every rank gives its
@@ -81,7 +81,7 @@ func (g *Group) Broadcast(
 ) error {
 	return g.run(ctx, s, &request{
 		operation: driver.Broadcast, send: send, recv: recv, count: count, dataType: t, root: root,
-	})
+	}, noExtras)
 }
 
 // Reduce combines count elements of every rank's send into the root's recv. Every rank gives its
@@ -92,7 +92,7 @@ func (g *Group) Reduce(
 	return g.run(ctx, s, &request{
 		operation: driver.Reduce, send: send, recv: recv, count: count, dataType: t, reduceOp: op,
 		root: root,
-	})
+	}, noExtras)
 }
 
 // AllToAll sends count elements of send to each rank, and gathers count elements of each into
@@ -102,7 +102,7 @@ func (g *Group) AllToAll(
 ) error {
 	return g.run(ctx, s, &request{
 		operation: driver.AllToAll, send: send, recv: recv, count: count, dataType: t,
-	})
+	}, noExtras)
 }
 
 // Send is SendTagged with tag 0.
@@ -111,7 +111,7 @@ func (g *Group) Send(
 ) error {
 	return g.run(ctx, s, &request{
 		operation: driver.Send, send: send, count: count, dataType: t, root: peer,
-	})
+	}, noExtras)
 }
 
 // Recv is RecvTagged with tag 0.
@@ -120,24 +120,24 @@ func (g *Group) Recv(
 ) error {
 	return g.run(ctx, s, &request{
 		operation: driver.Recv, recv: recv, count: count, dataType: t, root: peer,
-	})
+	}, noExtras)
 }
 
 // Barrier is a collective without data.
 func (g *Group) Barrier(ctx context.Context, s *Stream) error {
-	return g.run(ctx, s, &request{operation: driver.Barrier, dataType: Uint8})
+	return g.run(ctx, s, &request{operation: driver.Barrier, dataType: Uint8}, noExtras)
 }
 
 // run launches a collective. Where the group's fault is why it cannot, the stream fails: what is
 // queued behind may use the result.
-func (g *Group) run(ctx context.Context, s *Stream, r *request) error {
+func (g *Group) run(ctx context.Context, s *Stream, r *request, e *extras) error {
 	if s == nil {
 		s = g.rt.stream
 	}
 	if s.rt != g.rt {
 		return invalid("%v on group %s: the stream is of another runtime", r.operation, g.id)
 	}
-	p, err := g.plan(ctx, r, s)
+	p, err := g.plan(ctx, r, e, s)
 	if err != nil {
 		if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 			s.queue.Fail(cause)
@@ -151,7 +151,7 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request) error {
 		}
 	}
 	if r.operation == driver.AllReduceRMSNorm {
-		if err := s.uses(r.norm.residual, r.norm.weight); err != nil {
+		if err := s.uses(e.norm.residual, e.norm.weight); err != nil {
 			return err
 		}
 	}

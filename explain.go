@@ -49,7 +49,9 @@ const (
 func (g *Group) Explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {
-	r := request{operation: op, send: send, recv: recv, count: count, dataType: t}
+	r := wholeRequest{request: request{
+		operation: op, send: send, recv: recv, count: count, dataType: t,
+	}}
 	if op == OpAllToAllV {
 		r.splits = evenSplits(count, len(g.ranks))
 		r.count = 0
@@ -69,7 +71,7 @@ func (g *Group) Explain(
 
 // explanation is that of a call whose path is chosen, or, where its memory would be registered
 // first, is chosen here.
-func (g *Group) explanation(r *request, call *driver.Call, why reason) Explanation {
+func (g *Group) explanation(r *wholeRequest, call *driver.Call, why reason) Explanation {
 	_, _, missing := g.places(call)
 	e := Explanation{
 		Operation: call.Operation.String(), Path: call.Path.String(), Why: why.String(),

@@ -34,8 +34,8 @@ func (g *Group) SendTagged(
 	ctx context.Context, send Memory, count int64, t DataType, peer, tag int, s *Stream,
 ) error {
 	return g.run(ctx, s, &request{
-		operation: driver.Send, send: send, count: count, dataType: t, root: peer, tag: tag,
-	})
+		operation: driver.Send, send: send, count: count, dataType: t, root: peer,
+	}, &extras{tag: tag})
 }
 
 // RecvTagged receives count elements from a peer of the group, or from AnySource, which calls
@@ -46,12 +46,12 @@ func (g *Group) RecvTagged(
 	ctx context.Context, recv Memory, count int64, t DataType, peer, tag int, s *Stream,
 ) error {
 	return g.run(ctx, s, &request{
-		operation: driver.Recv, recv: recv, count: count, dataType: t, root: peer, tag: tag,
-	})
+		operation: driver.Recv, recv: recv, count: count, dataType: t, root: peer,
+	}, &extras{tag: tag})
 }
 
 // checkMessage refuses what only messages and uneven exchanges have, and what they cannot do.
-func (g *Group) checkMessage(r *request) error {
+func (g *Group) checkMessage(r *wholeRequest) error {
 	switch {
 	case r.tag < 0 || r.tag > MaxTag:
 		return invalid("tag %d is not between 0 and %d", r.tag, MaxTag)

@@ -50,7 +50,7 @@ type NormArgs struct {
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
 	r := request{
 		operation: driver.AllReduceRMSNorm, dataType: BFloat16, reduceOp: Sum,
-		send: a.Input, recv: a.Output, norm: a.rest(),
+		send: a.Input, recv: a.Output,
 	}
 	if a.Rows < 0 || a.Hidden < 1 || a.Hidden > driver.MaxHidden || a.Rows > maxElements/a.Hidden {
 		return invalid("%v on group %s: %d rows of %d elements", r.operation, g.id, a.Rows, a.Hidden)
@@ -59,7 +59,7 @@ func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) err
 		g.site.Store(uint32(a.At))
 	}
 	r.count = a.Rows * a.Hidden
-	return g.run(ctx, s, &r)
+	return g.run(ctx, s, &r, &extras{norm: a.rest()})
 }
 
 // normOf is what a request for a norm has besides; it is zero in others.
@@ -74,7 +74,7 @@ func (a *NormArgs) rest() normOf {
 }
 
 // checkNorm refuses what no rank could do.
-func (g *Group) checkNorm(r *request) error {
+func (g *Group) checkNorm(r *wholeRequest) error {
 	n := &r.norm
 	if n.hidden == 0 {
 		return invalid("the operation has a method of its own: AllReduceRMSNorm")
@@ -118,7 +118,7 @@ func overlap(a uintptr, aBytes int64, b uintptr, bBytes int64) bool {
 }
 
 // routeNorm is route for a norm, which goes direct or not at all, and looks for no windows.
-func (g *Group) routeNorm(r *request) (call driver.Call, why reason) {
+func (g *Group) routeNorm(r *wholeRequest) (call driver.Call, why reason) {
 	n := &r.norm
 	call = driver.Call{
 		Operation: r.operation, DataType: r.dataType, ReduceOp: r.reduceOp, Count: r.count,

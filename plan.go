@@ -12,7 +12,7 @@ import (
 	"symmem/internal/ledger"
 )
 
-// request is what a caller asks of a collective.
+// request is what a caller asks of any collective. It is small: each call makes one.
 type request struct {
 	operation  driver.Operation
 	dataType   DataType
@@ -22,17 +22,30 @@ type request struct {
 	send, recv Memory
 	// choice is who chooses the path of this call alone; PathDefault leaves it to the group.
 	choice PathChoice
-	norm   normOf
+}
+
+// extras is what messages, norms and uneven exchanges have besides; others have noExtras.
+type extras struct {
+	norm normOf
 	// tag is that of a message, arrived what is called when a Recv has one.
 	tag     int
 	arrived func(source int)
 	splits  *Splits
 }
 
+// noExtras is shared by all calls that have no extras.
+var noExtras = &extras{}
+
+// wholeRequest is a request with its extras.
+type wholeRequest struct {
+	request
+	extras
+}
+
 // preparedPlan is a request worked out. Engines make the same calls on the same buffers again and
 // again, so each group keeps the latest plans; a change of its windows makes them stale.
 type preparedPlan struct {
-	request request
+	request wholeRequest
 	epoch   uint64
 	path    driver.Path
 	plan    driver.Plan
@@ -49,19 +62,18 @@ type preparedPlan struct {
 // planSlots is the number of plans that a group keeps, a power of two.
 const planSlots = 256
 
-// same reports whether a plan answers a request, if sameRest does, too. Go inlines it.
+// same reports whether a plan answers a request, if sameExtras does, too. Go inlines it.
 func (p *preparedPlan) same(r *request, epoch uint64) bool {
-	q := &p.request
+	q := &p.request.request
 	return p.epoch == epoch && q.send == r.send && q.recv == r.recv && q.count == r.count &&
 		q.operation == r.operation && q.dataType == r.dataType && q.reduceOp == r.reduceOp &&
 		q.root == r.root && q.choice == r.choice
 }
 
-// sameRest is same of what messages, norms and uneven exchanges have alone.
-func (p *preparedPlan) sameRest(r *request) bool {
-	q := &p.request
-	return q.tag == r.tag && r.arrived == nil && sameSplits(q.splits, r.splits) &&
-		(r.operation != driver.AllReduceRMSNorm || q.norm == r.norm)
+// sameExtras is same of what few operations have.
+func (p *preparedPlan) sameExtras(e *extras) bool {
+	q := &p.request.extras
+	return q.tag == e.tag && e.arrived == nil && sameSplits(q.splits, e.splits) && q.norm == e.norm
 }
 
 // owes tells whether memory of the buffers' pools waits to be registered. It takes no lock.
@@ -110,37 +122,42 @@ func (m Memory) stillAlive(frees *atomic.Uint64) error {
 	return err
 }
 
-func (r *request) slot() uint64 {
+func (r *request) slot(e *extras) uint64 {
 	h := uint64(r.send.Address())>>6 ^ uint64(r.recv.Address())>>8 ^
-		uint64(r.count)<<2 ^ uint64(r.operation) ^ uint64(r.norm.weight.Address())>>5
+		uint64(r.count)<<2 ^ uint64(r.operation)
+	if r.operation == driver.AllReduceRMSNorm {
+		h ^= uint64(e.norm.weight.Address()) >> 5
+	}
 	return (h * 0x9e3779b97f4a7c15) >> 56 & (planSlots - 1)
 }
 
 // plan finds or makes the plan of a request on a stream.
-func (g *Group) plan(ctx context.Context, r *request, s *Stream) (*preparedPlan, error) {
-	slot := &g.plans[r.slot()]
+func (g *Group) plan(
+	ctx context.Context, r *request, e *extras, s *Stream,
+) (*preparedPlan, error) {
+	slot := &g.plans[r.slot(e)]
 	// Which plans are kept depends on addresses, and so on the rank; what is registered must not.
 	if p := slot.Load(); p != nil && p.same(r, g.epoch.Load()) &&
-		(r.operation <= driver.AllToAll || p.sameRest(r)) && !p.owes() {
+		(r.operation <= driver.AllToAll || p.sameExtras(e)) && !p.owes() {
 		if p.fresh() {
 			return p, nil
 		}
 		return p, p.alive()
 	}
-	p, err := g.prepare(ctx, r, s)
+	p, err := g.prepare(ctx, &wholeRequest{*r, *e}, s)
 	if err != nil {
 		return nil, err
 	}
 	// A plan that is kept would keep a Go slice, too, and one made during a capture the path without
 	// windows of memory that the next call registers.
-	if r.keepable() && !g.rt.capturing(s) {
+	if p.request.keepable() && !g.rt.capturing(s) {
 		slot.Store(p)
 	}
 	return p, nil
 }
 
 // keepable tells whether a plan of the request may be kept: it would keep a Go slice reachable.
-func (r *request) keepable() bool {
+func (r *wholeRequest) keepable() bool {
 	if r.arrived != nil {
 		return false
 	}
@@ -152,7 +169,9 @@ func (r *request) keepable() bool {
 }
 
 // prepare checks a request, registers what it needs and chooses its path.
-func (g *Group) prepare(ctx context.Context, r *request, s *Stream) (*preparedPlan, error) {
+func (g *Group) prepare(
+	ctx context.Context, r *wholeRequest, s *Stream,
+) (*preparedPlan, error) {
 	if err := g.check(r); err != nil {
 		return nil, fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
 	}
@@ -182,7 +201,7 @@ func (g *Group) prepare(ctx context.Context, r *request, s *Stream) (*preparedPl
 }
 
 // check refuses what no rank could do.
-func (g *Group) check(r *request) error {
+func (g *Group) check(r *wholeRequest) error {
 	if err := g.Err(); err != nil {
 		return err
 	}
@@ -279,7 +298,7 @@ func (g *Group) checkMemory(what string, m Memory, bytes int64, t DataType) erro
 // takeOver registers the pools of a request's buffers where this group has not: its first
 // collective on their memory. During a capture it leaves that, and the call takes a path that needs
 // no windows, on all ranks alike.
-func (g *Group) takeOver(ctx context.Context, r *request, s *Stream) error {
+func (g *Group) takeOver(ctx context.Context, r *wholeRequest, s *Stream) error {
 	if g.rt.capturing(s) || r.operation.PointToPoint() || r.operation == driver.AllReduceRMSNorm ||
 		r.operation == driver.AllToAllV {
 		return nil
@@ -304,7 +323,7 @@ const bothInWindows = "both buffers lie in windows of the group"
 // lie in some, else with none; the window path where both do, the backend can take it, and the
 // group prefers it; else the plain path, on which windows play no part. The choice depends only on
 // things that ledgers and the group's terms cover, so all ranks choose alike.
-func (g *Group) route(r *request) (call driver.Call, why reason) {
+func (g *Group) route(r *wholeRequest) (call driver.Call, why reason) {
 	if r.operation == driver.AllReduceRMSNorm {
 		return g.routeNorm(r)
 	}

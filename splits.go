@@ -21,8 +21,8 @@ func (g *Group) AllToAllV(
 	ctx context.Context, send, recv Memory, splits Splits, t DataType, s *Stream,
 ) error {
 	return g.run(ctx, s, &request{
-		operation: driver.AllToAllV, send: send, recv: recv, splits: &splits, dataType: t,
-	})
+		operation: driver.AllToAllV, send: send, recv: recv, dataType: t,
+	}, &extras{splits: &splits})
 }
 
 // Contiguous makes the splits of buffers whose parts lie one behind the other, in group order.

@@ -119,7 +119,7 @@ func (s *stream) replayAll(steps []work) error {
 func (s *stream) replay(w work) error {
 	switch w := w.(type) {
 	case *plan:
-		return w.c.launch(s, w)
+		return w.c.Launch(s, w)
 	case mark:
 		return s.Record(w.event)
 	case *hold:

@@ -18,16 +18,16 @@ func (c *communicator) Launch(s driver.Stream, p driver.Plan) error {
 		return errors.New("launching a collective: the stream or the plan is of another " +
 			"backend or group")
 	}
-	return c.launch(st, prepared)
+	if !c.fault.set.Load() {
+		return st.launch(prepared)
+	}
+	return c.refuse(st)
 }
 
-// launch queues a collective unless the communicator has failed: then the stream fails, too, since
-// what is queued behind may use the result. A group that this rank has closed is a mistake of the
-// caller, and nothing happens.
-func (c *communicator) launch(s *stream, p *plan) error {
-	if !c.fault.set.Load() {
-		return s.launch(p)
-	}
+// refuse is a launch after the communicator has failed: the stream fails, too, since what is queued
+// behind may use the result. A group that this rank has closed is a mistake of the caller, and
+// nothing happens.
+func (c *communicator) refuse(s *stream) error {
 	cause := c.Cause()
 	if !errors.Is(cause, driver.ErrClosed) {
 		s.Fail(cause)
