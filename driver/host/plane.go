@@ -206,9 +206,10 @@ func (p *plane) soon(w *control.Wait) bool {
 func (p *plane) rest(w *control.Wait, turn int) {
 	naps := turn - p.budget.yields/glances
 	if naps < 0 {
-		for range glances {
+		begin := sys.Monotonic()
+		for yields := range glances {
 			p.device.yield()
-			if w.Done() {
+			if w.Done() || yields%fewGlances == 0 && sys.Monotonic()-begin > glance {
 				return
 			}
 		}

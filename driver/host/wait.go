@@ -25,7 +25,8 @@ type budget struct {
 	// them waits for a processor, and it may be this one.
 	abreast int
 	// yields are the turns given to others before the first sleep; brief is how many of them a
-	// caller's own thread may use up before the work goes to the stream's worker.
+	// caller's own thread may use up, in briefTime at most, before the work goes to the stream's
+	// worker.
 	yields, brief int
 }
 
@@ -60,6 +61,9 @@ const (
 	// of the processor that is much time, so it is looked at after fewer of them, glance apart.
 	glances, fewGlances = 64, 8
 	glance              = 5 * uint64(time.Millisecond)
+	// briefTime is how long a caller's own thread waits, without a look for trouble. It is longer only
+	// on a machine with other work, where each yield may cost a slice of the processor.
+	briefTime = 20 * uint64(time.Millisecond)
 )
 
 // waiting describes a slow wait: every block's word must reach want, or, if it is set, ready must
@@ -138,7 +142,8 @@ func wakePoller() { go func() {}() }
 // own thread may be kept. How many have not tells whether polling, if it is wanted, makes sense.
 func (c *communicator) comesSoon(blocks []*block, poll bool) bool {
 	word, polls := &blocks[0].lines[c.step&1].step, c.budget.polls
-	for range c.budget.brief {
+	var begin uint64
+	for turn := range c.budget.brief {
 		if poll && c.absent(blocks) <= c.budget.abreast &&
 			spin.UntilAtLeast64(word, c.step, 0, polls) {
 			return true
@@ -148,6 +153,15 @@ func (c *communicator) comesSoon(blocks []*block, poll bool) bool {
 			return true
 		}
 		polls = c.budget.morePolls
+		if turn%fewGlances == 0 {
+			now := sys.Monotonic()
+			if begin == 0 {
+				begin = now
+			}
+			if now-begin > briefTime {
+				return false
+			}
+		}
 	}
 	return false
 }

@@ -89,6 +89,20 @@ func TestRankIsAbsentUntilItPostsTheStep(t *testing.T) {
 	}
 }
 
+// TestACallersThreadIsKeptBriefly also where the yields that it may use up take very long.
+func TestACallersThreadIsKeptBriefly(t *testing.T) {
+	d := newDuo(t)
+	d.connect()
+	c := d.groups[0].(*communicator)
+	c.step++
+	c.budget.brief = 1 << 40
+	for _, poll := range []bool{false, true} {
+		if c.comesSoon(c.others, poll) {
+			t.Errorf("a step that nobody has posted has come, polled: %v", poll)
+		}
+	}
+}
+
 func TestWaitTakesBackOnlyItsOwnNotice(t *testing.T) {
 	d := newDuo(t)
 	d.connect()
