@@ -97,6 +97,37 @@ func TestAGraphThatCannotBeLaunchedIsNotWaitedFor(t *testing.T) {
 	p.closeAll(t)
 }
 
+// TestAReceiveInAGraphBehindWhichNothingCanBeQueuedEnds has CUDA take a graph with a Recv, and refuse
+// the event behind it: the stream comes to the wait for the message, which must end all the same.
+func TestAReceiveInAGraphBehindWhichNothingCanBeQueuedEnds(t *testing.T) {
+	needDevices(t, 2)
+	var p pairOfRanks
+	p.open(t, 5*time.Second)
+	at := p[1].segment.Address()
+	made := p.capture(t, 1, func() error { return p.message(1, driver.Recv, at, 8, 0) })
+	g := made.(*graph)
+	bad := p[1].device.(*Device).newEvent()
+	bad.at = &point{handle: 1} // no event of CUDA's
+	g.events = append(g.events, bad)
+	if err := g.Launch(p[1].stream); err == nil {
+		t.Error("the launch has not reported that an event could not be recorded")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := p[1].stream.Synchronize(ctx); err != nil {
+		t.Errorf("waiting for the Recv, of whose failure the launch has told: %v", err)
+	}
+	err := poll(ctx, func() bool { p[0].group.CheckPeers(); return p[0].group.Cause() != nil })
+	if err != nil {
+		t.Errorf("the sender does not know of the failure: %v", err)
+	}
+	g.events = g.events[:len(g.events)-1]
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	p.closeAll(t)
+}
+
 func TestAMessageThatCannotBeQueuedIsNotWaitedFor(t *testing.T) {
 	if !apart(t, "cuStreamWriteValue32_v2:2:2") {
 		return
