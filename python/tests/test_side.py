@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from symmem import _work
+
+
+@dataclass(frozen=True)
+class PaperTensor:
+    """A tensor at an address."""
+
+    address: int
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+SYMMETRIC, PLAIN = PaperTensor(4096), PaperTensor(64)
 
 
 class PaperEvent:
@@ -31,7 +45,7 @@ class PaperEvent:
 
 @pytest.fixture
 def side(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A side stream whose tensors that are named "symmetric" are, and its events."""
+    """A side stream, on which SYMMETRIC lies in a pool and PLAIN does not, and its events."""
     monkeypatch.setattr(PaperEvent, "made", [], raising=False)
     state = SimpleNamespace(capturing=False)
     cuda = SimpleNamespace(
@@ -42,10 +56,8 @@ def side(monkeypatch: pytest.MonkeyPatch) -> Any:
     paper = SimpleNamespace(module=SimpleNamespace(cuda=cuda), is_capturing=lambda: state.capturing)
     monkeypatch.setattr(_work, "pytorch", lambda: paper)
     monkeypatch.setattr(_work, "of_torch", lambda kind: kind)
-    group: Any = SimpleNamespace(
-        runtime=SimpleNamespace(device=0), symmetric=lambda tensor: tensor == "symmetric"
-    )
-    made = _work.SideStream(group)
+    library: Any = SimpleNamespace(in_pool=lambda address: address == SYMMETRIC.data_ptr())
+    made = _work.SideStream(library, 1, 0)
     return SimpleNamespace(stream=made, state=state, events=PaperEvent.made)
 
 
@@ -56,7 +68,7 @@ def held(works: list[Any]) -> int:
 def test_works_that_nobody_waits_for_keep_few_symmetric_tensors(side: Any) -> None:
     works = []
     for _ in range(10 * _work.MOST_KEPT):
-        works.append(side.stream.work(["symmetric"], []))
+        works.append(side.stream.work([SYMMETRIC], []))
         side.events[-1].done = True
     assert held(works) <= _work.MOST_KEPT
     waits = [e.waits for e in side.events]
@@ -65,25 +77,25 @@ def test_works_that_nobody_waits_for_keep_few_symmetric_tensors(side: Any) -> No
 
 def test_when_symmetric_tensors_are_let_go_of_does_not_depend_on_the_clock(side: Any) -> None:
     """None of these is done, as on a slow rank, and the same waits are made."""
-    works = [side.stream.work(["symmetric"], []) for _ in range(10 * _work.MOST_KEPT)]
+    works = [side.stream.work([SYMMETRIC], []) for _ in range(10 * _work.MOST_KEPT)]
     assert held(works) <= _work.MOST_KEPT
     assert side.events[_work.MOST_KEPT // 2].waits == 1
 
 
 def test_other_tensors_are_let_go_of_when_they_are_done(side: Any) -> None:
-    first = side.stream.work(["plain"], [])
+    first = side.stream.work([PLAIN], [])
     side.events[-1].done = True
-    side.stream.work(["plain"], [])
+    side.stream.work([PLAIN], [])
     assert first not in side.stream._unwaited
     assert [e.waits for e in side.events] == [0, 0]
 
 
 def test_a_work_of_a_capture_does_not_keep_those_behind_it(side: Any) -> None:
     side.state.capturing = True
-    side.stream.work(["symmetric"], [])
+    side.stream.work([SYMMETRIC], [])
     side.state.capturing = False
     works = []
     for _ in range(5):
-        works.append(side.stream.work(["plain"], []))
+        works.append(side.stream.work([PLAIN], []))
         side.events[-1].done = True
     assert list(side.stream._unwaited) == works[-1:]

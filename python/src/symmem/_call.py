@@ -200,7 +200,7 @@ class Call:
         group = self.group
         if self._asynchronous and not self._back:
             made: Work = of_torch(HostWork)(
-                group, self._host, self._used, self._output, self.source
+                self._runtime.streams, self._host, self._used, self._output, self.source
             )
             return made
         try:
@@ -209,7 +209,7 @@ class Call:
             # A wait that was broken off leaves the tensors in use.
             group.broken_off(e)
             with suppress(errors.SymmemError):
-                left = HostWork(group, self._host, self._used, self._output, self.source)
+                left = self._runtime.streams.add(self._host, self._used, self.source)
                 left.told = True
             raise
         give_back(self._host)

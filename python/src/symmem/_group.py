@@ -128,14 +128,7 @@ class Group:
 
     def error(self) -> errors.SymmemError | None:
         """Return the fault that has ended the group, or None while it is open."""
-        code = self.library.raw.symmem_group_error(self.handle)
-        return self.library.error(code) if code else None
-
-    def symmetric(self, tensor: Any) -> bool:
-        """Report whether a tensor lies in a pool of symmem's, of this group or another."""
-        length = c.c_size_t(0)
-        address = tensor.data_ptr()
-        return not self.library.raw.symmem_locate(address, 0, None, c.byref(length))
+        return self.library.group_error(self.handle)
 
     def abort(self) -> None:
         """Fail the group on all its ranks: calls that wait raise `AbortedError`."""

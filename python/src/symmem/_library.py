@@ -199,6 +199,16 @@ class Library:
         message = readable(str(data.get("message") or f"symmem failed with code {code}"))
         return _class_of(code, data)(message, code=code, data=data)
 
+    def in_pool(self, address: int) -> bool:
+        """Report whether an address lies in a pool of symmem's, of any group."""
+        length = _size(0)
+        return not self.raw.symmem_locate(address, 0, None, c.byref(length))
+
+    def group_error(self, group: int) -> errors.SymmemError | None:
+        """Return the fault that has ended a group, by its handle, or None while it is open."""
+        code = self.raw.symmem_group_error(group)
+        return self.error(code) if code else None
+
     def warning(self) -> dict[str, Any] | None:
         """Take a warning of the library's, if there is one; if not, it costs no call."""
         if self.words[Word.WARNINGS] == self._warnings:

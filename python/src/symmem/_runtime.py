@@ -110,7 +110,8 @@ class Runtime:
         found = self._sides.get((group.handle, lane))
         if found is None:
             assert self.device is not None
-            found = self._sides[group.handle, lane] = SideStream(group)
+            found = SideStream(self.library, group.handle, self.device)
+            self._sides[group.handle, lane] = found
         return found
 
     def torch_rank(self, group: Group, rank: int) -> int:

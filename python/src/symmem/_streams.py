@@ -17,11 +17,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from symmem._library import Library
-    from symmem._work import HostWork
+from symmem import errors
+from symmem._constants import Code
+from symmem._library import Library
 
 Span = tuple[int, int]
 """The addresses from the first of a tensor up to the one behind its last."""
@@ -64,6 +64,65 @@ class HostEvent:
             self._library.raw.symmem_event_close(self.handle)
 
 
+class Queued:
+    """Work that was queued on a stream, with what it reads and writes.
+
+    States: under way; ended, from when somebody has seen that its event is reached.
+
+    Attributes:
+        order: how much work its stream had got when this was queued.
+        event: is reached when the work has ended.
+        error: what it has failed with, once it has ended.
+        told: the caller knows the error.
+    """
+
+    __slots__ = ("_ended", "_source", "_spans", "_tensors", "error", "event", "order", "told")
+
+    def __init__(self, event: HostEvent, tensors: list[Any], source: Any):
+        self.event = event
+        self.order = 0
+        self.error: BaseException | None = None
+        self.told = False
+        self._tensors = tensors
+        # The library writes to it whose message has come.
+        self._source = source
+        self._spans: list[Span] | None = None
+        self._ended = False
+
+    def spans(self) -> list[Span]:
+        """Find where the tensors lie."""
+        if self._spans is None:
+            self._spans = [span_of(t) for t in self._tensors]
+        return self._spans
+
+    def end(self) -> None:
+        """Wait until the work has ended, and note its error."""
+        if self._ended:
+            return
+        try:
+            self.event.wait()
+        except errors.SymmemError as e:
+            if not self.event.done():
+                raise  # The wait was ended from outside.
+            # symmem.finalize waits for the work of all streams.
+            if e.code not in (Code.NOT_OPEN, Code.CLOSED):
+                self.error = e
+        self._ended = True
+
+    def is_completed(self) -> bool:
+        """Report whether the work has ended."""
+        if not self._ended and self.event.done():
+            self.end()
+        return self._ended
+
+    def is_settled(self) -> bool:
+        """Report whether the work has ended well, or its caller knows the error.
+
+        Until then calls on the same memory come after it, and fail with its error.
+        """
+        return self.is_completed() and (self.told or self.error is None)
+
+
 class HostStream:
     """A stream, and its work that may be unfinished.
 
@@ -81,8 +140,8 @@ class HostStream:
     def __init__(self, number: int, home: deque[HostStream] | None = None):
         self.number = number
         self.home = home
-        self.works: deque[HostWork] = deque()
-        self.kept: list[HostWork] = []
+        self.works: deque[Queued] = deque()
+        self.kept: list[Queued] = []
         self.queued = 0
         self.watcher = Watcher()
 
@@ -127,8 +186,9 @@ class HostStreams:
         # Work may go on while the interpreter ends, so what it writes to is never freed then.
         c.pythonapi.Py_IncRef(c.py_object(self.busy))
 
-    def add(self, stream: HostStream, work: HostWork) -> None:
+    def add(self, stream: HostStream, tensors: list[Any], source: Any = None) -> Queued:
         """Keep the tensors of work that was just queued until it is done."""
+        work = Queued(HostEvent(self._library, stream.number), tensors, source)
         released = self._prune(stream) if stream.works else None
         with self._lock:
             stream.queued += 1
@@ -136,6 +196,7 @@ class HostStreams:
             stream.works.append(work)
             self.busy.add(stream)
         del released  # Outside of the lock: this may free tensors.
+        return work
 
     def order(self, stream: HostStream, spans: list[Span]) -> None:
         """Let a stream wait for unfinished work of other streams on the same memory."""
@@ -161,7 +222,7 @@ class HostStreams:
         if stream not in self.busy:
             return
         # In the order of the calls: what was kept came before what may be under way.
-        gone: list[HostWork] = []
+        gone: list[Queued] = []
         with self._lock:
             if stream.kept:
                 gone = [w for w in stream.kept if w.order <= until]
@@ -185,7 +246,7 @@ class HostStreams:
             self._library.call("symmem_stream_forget", stream.number)
             self.covered(stream, until)
 
-    def _last(self, stream: HostStream, spans: list[Span]) -> HostWork | None:
+    def _last(self, stream: HostStream, spans: list[Span]) -> Queued | None:
         """Find the latest work on some memory."""
         with self._lock:
             works = list(stream.works)
@@ -196,7 +257,7 @@ class HostStreams:
         for stream in list(self.busy):
             self._prune(stream)
 
-    def _prune(self, stream: HostStream) -> list[HostWork]:
+    def _prune(self, stream: HostStream) -> list[Queued]:
         """Let go of what is done, and return it. Symmetric tensors stay.
 
         When symmetric memory is freed is alike on all ranks; when work is done is not.
@@ -204,7 +265,7 @@ class HostStreams:
         gone = []
         with self._lock:
             for work in _done(stream.works):
-                if any(self._symmetric(start) for start, _ in work.spans()):
+                if any(self._library.in_pool(start) for start, _ in work.spans()):
                     stream.kept.append(work)
                 else:
                     gone.append(work)
@@ -216,11 +277,6 @@ class HostStreams:
             self.busy.discard(stream)
             give_back(stream)
 
-    def _symmetric(self, address: int) -> bool:
-        """Report whether an address lies in a pool."""
-        length = c.c_size_t(0)
-        return not self._library.raw.symmem_locate(address, 0, None, c.byref(length))
-
 
 def give_back(stream: HostStream) -> None:
     """Give back a stream whose work is done, if it is one of those that are taken."""
@@ -228,7 +284,7 @@ def give_back(stream: HostStream) -> None:
         stream.home.append(stream)
 
 
-def _done(works: deque[HostWork]) -> Iterator[HostWork]:
+def _done(works: deque[Queued]) -> Iterator[Queued]:
     """Take the work from the front that is done. What has failed stays until somebody knows."""
     while works and works[0].is_settled():
         yield works.popleft()
@@ -239,10 +295,10 @@ class Watcher:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._queue: deque[tuple[HostWork, Callable[[], Any]]] = deque()
+        self._queue: deque[tuple[Queued, Callable[[], Any]]] = deque()
         self._running = False
 
-    def watch(self, work: HostWork, then: Callable[[], Any]) -> None:
+    def watch(self, work: Queued, then: Callable[[], Any]) -> None:
         """Call `then`, which raises nothing, on another thread when work is done or has failed."""
         with self._lock:
             self._queue.append((work, then))

@@ -7,15 +7,12 @@ from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from symmem import errors
-from symmem._constants import Code
-from symmem._streams import HostEvent, HostStream, HostStreams, Span, span_of
+from symmem._library import Library
+from symmem._streams import HostStream, HostStreams
 from symmem._torch import pytorch
-
-if TYPE_CHECKING:
-    from symmem._group import Group
 
 
 class Work:
@@ -119,71 +116,35 @@ class FinishedWork(Work):
 
 
 class HostWork(Work):
-    """A collective on the host backend.
-
-    States: under way; ended, from when somebody has seen that its event is reached.
-
-    Attributes:
-        order: how much work its stream had got when this was queued.
-        event: is reached when the collective has ended.
-        told: the caller knows the error.
-    """
-
-    order = 0
-    told = False
+    """A collective on the host backend."""
 
     def __init__(
         self,
-        group: Group,
+        streams: HostStreams,
         stream: HostStream,
         tensors: list[Any],
         output: list[Any],
         source: Any = None,
     ):
-        self._streams: HostStreams = group.runtime.streams
+        self._streams = streams
         self._stream = stream
         self._source = source
-        self._tensors = tensors
         self._output = output
-        self._spans: list[Span] | None = None
-        self._ended = False
-        self._error: BaseException | None = None
-        self.event = HostEvent(group.library, stream.number)
-        self._streams.add(self._stream, self)
-
-    def spans(self) -> list[Span]:
-        """Find where the tensors lie."""
-        if self._spans is None:
-            self._spans = [span_of(t) for t in self._tensors]
-        return self._spans
-
-    def end(self) -> None:
-        """Wait until the collective has ended, and note its error."""
-        if self._ended:
-            return
-        try:
-            self.event.wait()
-        except errors.SymmemError as e:
-            if not self.event.done():
-                raise  # The wait was ended from outside.
-            # symmem.finalize waits for the work of all streams.
-            if e.code not in (Code.NOT_OPEN, Code.CLOSED):
-                self._error = e
-        self._ended = True
+        self._queued = streams.add(stream, tensors, source)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the collective has ended, and raise its error."""
-        if timeout and not self._ended:
+        if timeout and not self._queued.is_completed():
             self._wait_at_most(timeout.total_seconds())
-        self.end()
-        self._streams.covered(self._stream, self.order)
-        if self._error is not None:
-            raise self._error
+        self._queued.end()
+        self._streams.covered(self._stream, self._queued.order)
+        if self._queued.error is not None:
+            raise self._queued.error
         return True
 
     def _wait_at_most(self, seconds: float) -> None:
         done = threading.Event()
-        self._stream.watcher.watch(self, done.set)
+        self._stream.watcher.watch(self._queued, done.set)
         if not done.wait(seconds):
             raise errors.TimeoutError(
                 f"the collective was not done within the {seconds} s that wait() was given; it "
@@ -192,23 +153,14 @@ class HostWork(Work):
 
     def is_completed(self) -> bool:
         """Report whether the collective has ended."""
-        if not self._ended and self.event.done():
-            self.end()
-        return self._ended
-
-    def is_settled(self) -> bool:
-        """Report whether the collective has ended well, or its caller knows the error.
-
-        Until then calls on the same memory come after it, and fail with its error.
-        """
-        return self.is_completed() and (self.told or self._error is None)
+        return self._queued.is_completed()
 
     def exception(self) -> BaseException | None:
         """Return the error of the collective, if it has ended with one."""
         if not self.is_completed():
             return None
-        self.told = True
-        return self._error
+        self._queued.told = True
+        return self._queued.error
 
     def source_rank(self) -> int:
         """Return the rank in the group that a message came from, once it is there."""
@@ -222,21 +174,21 @@ class HostWork(Work):
 
     def get_future_result(self) -> Any:
         """Return a future of 0 if the collective succeeds, 1 after a timeout, 2 after a loss."""
-        return self._future(lambda: _outcome(self._error), fails=False)
+        return self._future(lambda: _outcome(self._queued.error), fails=False)
 
     def _future(self, value: Callable[[], Any], fails: bool) -> Any:
         future = pytorch().module.futures.Future()
 
         def complete() -> None:
-            if fails and self._error is not None:
-                future.set_exception(self._error)
+            if fails and self._queued.error is not None:
+                future.set_exception(self._queued.error)
             else:
                 future.set_result(value())
 
         if self.is_completed():
             complete()
         else:
-            self._stream.watcher.watch(self, complete)
+            self._stream.watcher.watch(self._queued, complete)
         return future
 
 
@@ -247,12 +199,13 @@ MOST_KEPT = 64
 class SideStream:
     """The stream beside the current one that asynchronous collectives of a group run on."""
 
-    def __init__(self, group: Group):
+    def __init__(self, library: Library, group: int, device: int):
         torch = pytorch()
+        self._library = library
+        self._group = group
         self._cuda = torch.module.cuda
         self.capturing: Callable[[], Any] = torch.is_capturing
-        self.group = group
-        self.stream = self._cuda.Stream(group.runtime.device)
+        self.stream = self._cuda.Stream(device)
         self.number: int = self.stream.cuda_stream
         self._lock = threading.Lock()
         self._queued = 0
@@ -287,7 +240,7 @@ class SideStream:
 
         That depends on what was queued alone, and is alike on all ranks. The lock is held.
         """
-        if made.captured or not any(map(self.group.symmetric, made.tensors)):
+        if made.captured or not self._any_symmetric(made):
             return None
         self._uncovered.append(made)
         return self._uncovered[MOST_KEPT // 2] if len(self._uncovered) > MOST_KEPT else None
@@ -309,9 +262,15 @@ class SideStream:
             # One of a capture that nobody has waited for has spoiled that, and is not in its graph.
             while self._unwaited and self._unwaited[0].pruned():
                 work = self._unwaited.popleft()
-                symmetric = any(map(self.group.symmetric, work.tensors))
-                (self._kept if symmetric else gone).append(work)
+                (self._kept if self._any_symmetric(work) else gone).append(work)
         return gone
+
+    def _any_symmetric(self, work: CudaWork) -> bool:
+        return any(self._library.in_pool(t.data_ptr()) for t in work.tensors)
+
+    def error(self) -> errors.SymmemError | None:
+        """Return the fault that has ended the group."""
+        return self._library.group_error(self._group)
 
 
 class CudaWork(Work):
@@ -350,7 +309,7 @@ class CudaWork(Work):
 
     def exception(self) -> BaseException | None:
         """Return the fault that has ended the group."""
-        return self._side.group.error()
+        return self._side.error()
 
 
 @lru_cache
