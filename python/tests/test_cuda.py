@@ -179,9 +179,8 @@ def layout(*addresses: int) -> list[tuple[int, int]]:
         blocks = [(512, "active_allocated"), (512, "inactive")]
         paper.segments.append(segment(address, 1024, (0, 7), *blocks))
     library = PaperLibrary()
-    group = SimpleNamespace(library=library, pool=0)
-    _places.note_blocks(found, cast(Any, group))
-    _places.note_layout(found, cast(Any, group))
+    _places.note_blocks(found, cast(Any, library), 0)
+    _places.note_layout(found, cast(Any, library), 0)
     return library.notes
 
 
@@ -262,18 +261,17 @@ def test_a_communicator_is_attached_once_and_forgotten_when_it_is_gone(
     world, first, second = PaperWorld(), Unhashed("tp"), Unhashed("dp", 0xDEF)
     world.pg_map = {first: 1, second: 1}
     monkeypatch.setattr(_attach, "pytorch", world.torch)
-    group = SimpleNamespace(handle=42)
     attachments = _attach.Attachments(cast(Any, world))
-    made = attachments.attach(first, cast(Any, group), 0)
-    assert attachments.attach(first, cast(Any, group), 0) is made
-    attachments.attach(second, cast(Any, group), 0)
+    made = attachments.attach(first, 42, 0)
+    assert attachments.attach(first, 42, 0) is made
+    attachments.attach(second, 42, 0)
     assert world.calls == [
         ("symmem_attach", 42, 0xABC, 4, b"tp 0"),
         ("symmem_attach", 42, 0xDEF, 4, b"dp 1"),
     ]
     del world.pg_map[second]
     before = world.synchronized
-    attachments.settle(cast(Any, group))
+    attachments.settle(42)
     assert world.calls[-1] == ("symmem_detach", 2, 0), "it was destroyed without a detach"
     assert world.synchronized == before + 1
     assert attachments.detach(first)
@@ -289,19 +287,18 @@ def test_a_communicator_that_was_aborted_is_not_touched(
     world, aborted, other = PaperWorld(), Unhashed("tp", 0xABC), Unhashed("dp", 0xDEF)
     world.pg_map = {aborted: 1, other: 1}
     monkeypatch.setattr(_attach, "pytorch", world.torch)
-    group = cast(Any, SimpleNamespace(handle=42))
     attachments = _attach.Attachments(cast(Any, world))
-    attachments.attach(aborted, group, 0)
-    attachments.attach(other, group, 0)
+    attachments.attach(aborted, 42, 0)
+    attachments.attach(other, 42, 0)
     # The process group stays, without a communicator or with another one.
     aborted.pointer = 0x123 if made_anew else 0
     del world.calls[:]
     if use == "detach":
         assert attachments.detach(aborted)
     elif use == "settle":
-        attachments.settle(group)
+        attachments.settle(42)
     elif use == "attach":
-        attachments.attach(other, group, 0)
+        attachments.attach(other, 42, 0)
     else:
         attachments.detach_all()
     assert ("symmem_detach", 1, 0) in world.calls, "its windows have ended with it"

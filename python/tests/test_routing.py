@@ -252,6 +252,7 @@ def test_reset_drops_the_lanes_that_nobody_holds(paper: Paper, router: Router) -
 class PaperGroup:
     """What a scope needs of a group."""
 
+    pool: int = 0
     seen: int = 0
     ended: int = 0
     words: list[int] = field(default_factory=lambda: [0])
@@ -303,7 +304,9 @@ def test_scopes_with_sites_note_where_tensors_lie_unless_they_are_disabled(
 ) -> None:
     noted: list[Any] = []
     monkeypatch.setattr(_scope, "set_site", lambda runtime: 0)
-    monkeypatch.setattr(_scope, "note_layout", lambda cuda, group: noted.append(paper.target()))
+    monkeypatch.setattr(
+        _scope, "note_layout", lambda cuda, library, pool: noted.append(paper.target())
+    )
     group = cast(Any, PaperGroup())
     group.current, group.cuda = _scope.Current(), "cuda"
     group.raw = group

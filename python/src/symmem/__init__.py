@@ -485,7 +485,7 @@ def attach(process_group: GroupLike = None) -> Group:
         raise UnsupportedError("attach is for NCCL communicators; symmem runs on the host backend")
     pg = pytorch().distributed.group.WORLD if process_group is None else process_group
     found = runtime.group(pg)
-    runtime.attachments.attach(pg, found, runtime.device)
+    runtime.attachments.attach(pg, found.handle, runtime.device)
     return found
 
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from symmem import errors
 from symmem._library import Library
 from symmem._torch import pytorch
 
-if TYPE_CHECKING:
-    from symmem._group import Group
-
 
 @dataclass
 class Attachment:
-    """A process group's communicator that gets a window wherever a group of symmem's has one."""
+    """A process group's communicator that gets a window wherever a group of symmem's has one.
+
+    Attributes:
+        group: the handle of that group.
+        handle: the attachment's own.
+        device: the ordinal of the CUDA device.
+        address: where the communicator lies.
+    """
 
     process_group: Any
-    group: Group
+    group: int
     handle: int
     name: str
     device: int
@@ -76,8 +80,8 @@ class Attachments:
     found: dict[int, Attachment] = field(default_factory=dict)
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
-    def attach(self, process_group: Any, group: Group, device: int) -> Attachment:
-        """Attach a process group's communicator. Collective over the group."""
+    def attach(self, process_group: Any, group: int, device: int) -> Attachment:
+        """Attach a process group's communicator to a group, by its handle. Collective over it."""
         self.prune()
         if known := self.found.get(id(process_group)):
             return known
@@ -85,13 +89,13 @@ class Attachments:
         pytorch().module.cuda.synchronize(device)
         name = f"{process_group.group_name} {next(self.numbers)}"
         text = name.encode()
-        handle = self.library.number("symmem_attach", group.handle, address, len(text), text)
+        handle = self.library.number("symmem_attach", group, address, len(text), text)
         made = Attachment(process_group, group, handle, name, device, address)
         self.found[id(process_group)] = made
         return made
 
     def detach(self, process_group: Any) -> bool:
-        """Detach a process group, and tell whether it was attached."""
+        """Detach a process group, and report whether it was attached."""
         made = self.found.pop(id(process_group), None)
         if made is None:
             return False
@@ -109,12 +113,15 @@ class Attachments:
             if not made.alive():
                 self._end(self.found.pop(key))
 
-    def settle(self, group: Group) -> None:
-        """Before windows are registered: nothing may run on the communicators that get them."""
+    def settle(self, group: int) -> None:
+        """Before windows are registered: nothing may run on the communicators that get them.
+
+        The group is given by its handle.
+        """
         if not self.found:
             return
         self.prune()
-        if any(a.group is group for a in self.found.values()):
+        if any(a.group == group for a in self.found.values()):
             found = pytorch()
             if not found.is_capturing():
                 found.module.cuda.synchronize()

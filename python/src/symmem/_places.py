@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from symmem._constants import SEGMENT_SHIFT, Note
-
-if TYPE_CHECKING:
-    from symmem._cuda import CudaPools
-    from symmem._group import Group
+from symmem._cuda import CudaPools
+from symmem._library import Library
 
 
-def places(cuda: CudaPools, group: Group) -> list[tuple[int, int, bool]]:
-    """List all blocks of the group's memory: place, bytes, in use; in the order of places."""
-    library = group.library
+def places(cuda: CudaPools, library: Library, pool: int) -> list[tuple[int, int, bool]]:
+    """List all blocks in a pool's memory: place, bytes, in use; in the order of places."""
     known: dict[int, int] = {}
 
     def place(segment: int) -> int:
@@ -24,21 +19,18 @@ def places(cuda: CudaPools, group: Group) -> list[tuple[int, int, bool]]:
 
     return sorted(
         (place(segment) + address - segment, size, used)
-        for address, size, segment, used in cuda.blocks(group.pool)
+        for address, size, segment, used in cuda.blocks(pool)
     )
 
 
-def note_blocks(cuda: CudaPools, group: Group) -> None:
+def note_blocks(cuda: CudaPools, library: Library, pool: int) -> None:
     """Note every block, so that a comparison names the first that differs."""
-    library = group.library
-    for where, size, used in places(cuda, group):
-        library.call("symmem_note", group.pool, Note.TENSOR_AT if used else Note.FREE_AT, where)
-        library.call(
-            "symmem_note", group.pool, Note.TENSOR_BYTES if used else Note.FREE_BYTES, size
-        )
+    for where, size, used in places(cuda, library, pool):
+        library.call("symmem_note", pool, Note.TENSOR_AT if used else Note.FREE_AT, where)
+        library.call("symmem_note", pool, Note.TENSOR_BYTES if used else Note.FREE_BYTES, size)
 
 
-def note_layout(cuda: CudaPools, group: Group) -> None:
+def note_layout(cuda: CudaPools, library: Library, pool: int) -> None:
     """Note a digest of all blocks, so that a comparison names the scope after which they differ."""
-    digest = hash(tuple(places(cuda, group))) & (1 << 63) - 1  # notes are not negative
-    group.library.call("symmem_note", group.pool, Note.LAYOUT, digest)
+    digest = hash(tuple(places(cuda, library, pool))) & (1 << 63) - 1  # notes are not negative
+    library.call("symmem_note", pool, Note.LAYOUT, digest)

@@ -100,7 +100,7 @@ def check(group: GroupLike = None) -> None:
     if runtime.cuda is not None:
         from symmem._places import note_blocks
 
-        note_blocks(runtime.cuda, found)
+        note_blocks(runtime.cuda, found.library, found.pool)
     found.library.call("symmem_check", found.handle)
 
 

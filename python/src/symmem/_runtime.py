@@ -103,7 +103,7 @@ class Runtime:
 
     def before_registration(self, group: Group) -> None:
         """Make sure that nothing runs on communicators that are about to get windows."""
-        self.attachments.settle(group)
+        self.attachments.settle(group.handle)
 
     def side_stream(self, group: Group, lane: str = "") -> SideStream:
         """Find the stream of a group's asynchronous collectives, or of its messages one way."""

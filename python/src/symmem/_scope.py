@@ -179,7 +179,7 @@ class Sited:
             if kind is None and runtime.cuda is not None and isinstance(self._inner, Scope):
                 # PyTorch's tensors are no events of ours. Who wants to know the line at which ranks
                 # begin to differ pays for a look at all of them after every scope.
-                note_layout(runtime.cuda, self._group)
+                note_layout(runtime.cuda, runtime.library, self._group.pool)
             self._inner.__exit__(kind, error, trace)
         finally:
             runtime.library.raw.symmem_set_site(runtime.current.sites.pop())
