@@ -17,7 +17,7 @@ import pytest
 from processes import SOURCE, run
 
 import symmem
-from symmem import _library, _rendezvous, _runtime, errors
+from symmem import _library, _rendezvous, _session, errors
 from symmem._constants import Code, check_level, path_choice
 
 DOCS = SOURCE.parent / "docs"
@@ -258,7 +258,7 @@ def test_the_timeout_is(
         ),
         timeout_of=lambda _: of_the_group,
     )
-    _runtime._meet(found, group, options)
+    _session._meet(found, group, options)
     assert options["timeout_ms"] == want
 
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from symmem import _scope
+from symmem import _runtime, _scope
 from symmem._routing import EAGER, Calls, Key, Lane, Nesting, Router
-from symmem._scope import Scopes
+from symmem._scope import scopes_of
 
 GRAPH: Key = (7, 0)
 
@@ -250,8 +250,11 @@ def test_reset_drops_the_lanes_that_nobody_holds(paper: Paper, router: Router) -
 
 @dataclass
 class PaperGroup:
-    """What a scope needs of a group."""
+    """What a scope needs of a group, of its rank and of the library."""
 
+    router: Router
+    callsites: bool = False
+    handle: int = 42
     pool: int = 0
     seen: int = 0
     ended: int = 0
@@ -271,8 +274,12 @@ class PaperGroup:
     def stream(self) -> int:
         return 0
 
-    def before_registration(self, group: Any) -> None:
-        assert group is self
+    @property
+    def attachments(self) -> Any:
+        return self
+
+    def settle(self, group: int) -> None:
+        assert group == self.handle
 
     def end_scope(self, stream: int) -> None:
         self.ended += 1
@@ -280,8 +287,8 @@ class PaperGroup:
 
 
 def test_a_scope_registers_only_when_something_is_new(paper: Paper, router: Router) -> None:
-    group = PaperGroup()
-    scope = Scopes.of(cast(Any, group), router, sited=False).plain
+    group = PaperGroup(router)
+    scope = scopes_of(cast(Any, group)).plain
     for _ in range(3):
         with scope:
             assert paper.target() == (0, 1)
@@ -303,15 +310,15 @@ def test_scopes_with_sites_note_where_tensors_lie_unless_they_are_disabled(
     paper: Paper, router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted: list[Any] = []
-    monkeypatch.setattr(_scope, "set_site", lambda runtime: 0)
     monkeypatch.setattr(
         _scope, "note_layout", lambda cuda, library, pool: noted.append(paper.target())
     )
-    group = cast(Any, PaperGroup())
-    group.current, group.cuda = _scope.Current(), "cuda"
+    group = cast(Any, PaperGroup(router, callsites=True))
+    group.current, group.cuda = _runtime.Current(), "cuda"
+    group.set_site = lambda: 0
     group.raw = group
     group.symmem_set_site = lambda site: site
-    scopes = Scopes.of(group, router, sited=True)
+    scopes = scopes_of(group)
     with scopes.plain, scopes.disabled:
         pass
     assert noted == [(0, 1)]
@@ -322,7 +329,7 @@ def test_scopes_with_sites_note_where_tensors_lie_unless_they_are_disabled(
 
 
 def test_scopes_of_two_threads_take_two_lanes(paper: Paper, router: Router) -> None:
-    scopes = Scopes.of(cast(Any, PaperGroup()), router, sited=False)
+    scopes = scopes_of(cast(Any, PaperGroup(router)))
     seen: list[Any] = []
 
     def backward() -> None:
@@ -343,7 +350,7 @@ def test_scopes_of_two_threads_take_two_lanes(paper: Paper, router: Router) -> N
 
 
 def test_a_scope_in_a_capture_goes_to_the_graph(paper: Paper, router: Router) -> None:
-    scope = Scopes.of(cast(Any, PaperGroup()), router, sited=False).plain
+    scope = scopes_of(cast(Any, PaperGroup(router))).plain
     with scope:
         pass
     paper.graph = GRAPH

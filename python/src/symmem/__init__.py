@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from symmem import _call, _collectives, _runtime
+from symmem import _collectives, _ops, _session
 from symmem._api import (
     all_gather_into_tensor,
     all_reduce,
@@ -31,14 +32,15 @@ from symmem._api import (
     reduce_scatter_tensor,
 )
 from symmem._constants import check_level, path_choice
+from symmem._cuda import NO_POOL, live_pools
 from symmem._group import Group
 from symmem._library import where
 from symmem._make import alloc, empty, empty_like, full, ones, zeros
 from symmem._memory import Block
 from symmem._messages import irecv, isend, recv, send
 from symmem._questions import Explanation, check, explain, set_check, stats
-from symmem._scope import AnyScope, Nothing, set_site
-from symmem._torch import compiling, modules, pytorch
+from symmem._scope import Nothing
+from symmem._torch import compiling, loaded, modules, pytorch
 from symmem._version import __version__
 from symmem._work import Work
 from symmem.errors import (
@@ -207,19 +209,20 @@ def init(
     if check is not None:
         given["check"] = check_level(check).name.lower()
     if timeout is not None:
-        if not 0 < timeout <= _runtime.LONGEST_TIMEOUT:
+        if not 0 < timeout <= _session.LONGEST_TIMEOUT:
             raise InvalidError(f"timeout {timeout!r} is no number of seconds above 0, up to a day")
         given["timeout_ms"] = max(1, round(timeout * 1000))
     pool = {"capacity": capacity, "first_segment": first_segment}
     given["pool"] = {k: v for k, v in pool.items() if v} or None
     asked = {"process_group": process_group, "device": device, **given, **(options or {})}
-    if (already := _runtime.opened_alike(asked)) is not None:
-        return already.world
-    runtime = _runtime.open_runtime(process_group, device, {**given, **(options or {})})
-    runtime.asked = asked
+    if (already := _session.opened_alike(asked)) is not None:
+        return already
+    world = _session.open_rank(process_group, device, {**given, **(options or {})}, asked)
+    if loaded():
+        _ops.register()
     if reserve:
-        runtime.reserve(runtime.world, reserve, runtime.stream())
-    return runtime.world
+        world.reserve(reserve, world.runtime.stream())
+    return world
 
 
 def finalize(*, force: bool = False) -> None:
@@ -235,12 +238,12 @@ def finalize(*, force: bool = False) -> None:
     Raises:
         InvalidError: tensors are live still.
     """
-    _runtime.close_runtime(force)
+    _session.close_rank(force)
 
 
 def is_initialized() -> bool:
-    """Tell whether symmem is open in this process."""
-    return _runtime.is_open()
+    """Report whether symmem is open in this process."""
+    return _session.is_open()
 
 
 def library_path() -> str:
@@ -254,7 +257,7 @@ def library_path() -> str:
 
 def world() -> Group:
     """Return the group of all ranks."""
-    return _runtime.current().group()
+    return _session.groups().find()
 
 
 def group(
@@ -273,7 +276,7 @@ def group(
             the same ranks, and has memory of its own otherwise.
         name: the name of a group that is given by ranks, where there are several with these ranks.
     """
-    return _runtime.current().group(which, domain=domain, name=name)
+    return _session.groups().find(which, domain=domain, name=name)
 
 
 # ---- Memory ----------------------------------------------------------------------------------
@@ -281,7 +284,7 @@ def group(
 
 def use(
     group: GroupLike = None, disabled: bool = False, *, all_threads: bool = False
-) -> AnyScope | Nothing:
+) -> AbstractContextManager[Group | None]:
     """Open a scope: tensors that are made inside are symmetric among the ranks of the group.
 
     All ranks of the group's domain make the same tensors inside, in the same order. The end of the
@@ -302,7 +305,7 @@ def use(
     """
     if "torch._dynamo" in modules and compiling():
         return Nothing()
-    found = group if group.__class__ is Group else _call.find(group)
+    found = group if group.__class__ is Group else _session.find(group)
     if disabled:
         return found.scopes.disabled
     return found.scopes.threads if all_threads else found.scope
@@ -321,14 +324,14 @@ def reserve(nbytes: int, group: GroupLike = None, *, stream: Any = None) -> None
         group: whose memory; the world's unless given.
         stream: a CUDA stream; the current one unless given.
     """
-    found = _call.find(group)
+    found = _session.find(group)
     runtime = found.runtime
     runtime.require()
-    runtime.before_registration(found)
+    runtime.attachments.settle(found.handle)
     number = runtime.stream() if stream is None else int(stream.cuda_stream)
-    previous = set_site(runtime) if runtime.callsites else None
+    previous = runtime.set_site() if runtime.callsites else None
     try:
-        runtime.reserve(found, nbytes, number)
+        found.reserve(nbytes, number)
     finally:
         if previous is not None:
             runtime.library.raw.symmem_set_site(previous)
@@ -344,18 +347,16 @@ def trim(keep: int = 0, group: GroupLike = None) -> None:
         keep: the bytes that stay mapped at least.
         group: whose memory; the world's unless given.
     """
-    found = _call.find(group)
+    found = _session.find(group)
     runtime = found.runtime
     if runtime.cuda is not None and found.router is not None:
-        from symmem._cuda import NO_POOL, live_pools
-
         runtime.cuda.torch.module.cuda.synchronize()
         alive = live_pools(runtime.cuda.torch)
         # Whether a graph without a private pool lives cannot be seen, so it is taken to.
         found.router.forget(lambda key: key in alive or key[0] == NO_POOL)
         found.router.reset()
         runtime.cuda.torch.module.cuda.empty_cache()
-    runtime.before_registration(found)
+    runtime.attachments.settle(found.handle)
     if runtime.cuda is None:
         found.library.call("symmem_trim", found.pool, keep)
         return
@@ -368,8 +369,8 @@ def trim(keep: int = 0, group: GroupLike = None) -> None:
 
 
 def is_symmetric(tensor: torch.Tensor, group: GroupLike = None) -> bool:
-    """Tell whether a tensor lies in a window of the group. It asks nobody and makes no call."""
-    table = (group if group.__class__ is Group else _call.find(group)).windows
+    """Report whether a tensor lies in a window of the group. It asks nobody and makes no call."""
+    table = (group if group.__class__ is Group else _session.find(group)).windows
     seen, starts, ends = table.copy
     if table.words[1] != seen:  # Word.WINDOWS
         _, starts, ends = table.refresh()
@@ -430,17 +431,17 @@ def synchronize() -> None:
 
     On the host backend, where tensors have no stream, it waits for the work of all groups.
     """
-    _collectives.synchronize(_runtime.current())
+    _collectives.synchronize()
 
 
 def failed() -> bool:
-    """Tell whether a group of this rank has failed since `init`: its last results are none.
+    """Report whether a group of this rank has failed since `init`: its last results are none.
 
     It reads a word and calls nothing, so a loop that replays graphs can ask in every round. The
     word changes within 50 ms of what a kernel reports. `check`, `synchronize` or the next call on
     the group raises the fault.
     """
-    runtime = _runtime.current()
+    runtime = _session.current()
     return bool(runtime.library.words[2] != runtime.faults)  # Word.FAULTS
 
 
@@ -453,7 +454,7 @@ def forget_stream(stream: Any) -> None:
     Args:
         stream: a CUDA stream, or its address as a number.
     """
-    runtime = _runtime.current()
+    runtime = _session.current()
     runtime.require()
     if runtime.device is None:
         raise UnsupportedError("the host backend has no streams of others that could be forgotten")
@@ -463,7 +464,7 @@ def forget_stream(stream: Any) -> None:
 
 def set_path(path: PathChoice, group: GroupLike = None) -> None:
     """Set who chooses a group's paths: auto, plain, window or direct. Collective."""
-    _call.find(group).set_path(path_choice(path))
+    _session.find(group).set_path(path_choice(path))
 
 
 # ---- PyTorch's own communicators -------------------------------------------------------------
@@ -479,12 +480,12 @@ def attach(process_group: GroupLike = None) -> Group:
     The process group is on the "nccl" backend of PyTorch, and nothing is under way on it on other
     streams. Detach it before it is destroyed.
     """
-    runtime = _runtime.current()
+    runtime = _session.current()
     runtime.require()
     if runtime.device is None:
         raise UnsupportedError("attach is for NCCL communicators; symmem runs on the host backend")
     pg = pytorch().distributed.group.WORLD if process_group is None else process_group
-    found = runtime.group(pg)
+    found = _session.find(pg)
     runtime.attachments.attach(pg, found.handle, runtime.device)
     return found
 
@@ -492,4 +493,4 @@ def attach(process_group: GroupLike = None) -> Group:
 def detach(process_group: GroupLike = None) -> bool:
     """Undo `attach` on this rank, and tell whether there was anything to undo."""
     pg = pytorch().distributed.group.WORLD if process_group is None else process_group
-    return _runtime.current().attachments.detach(pg)
+    return _session.current().attachments.detach(pg)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
-from symmem import _collectives
+from symmem import _collectives, _ops
 from symmem._torch import compiling, modules
 from symmem._work import Work
 
@@ -73,8 +73,6 @@ def all_reduce(
         async_op: return at once, with a Work to wait for; in compiled code one that is done.
     """
     if compiling():
-        from symmem import _ops
-
         return _ops.all_reduce_(tensor, op, group, async_op)
     return _collectives.all_reduce(tensor, op, group, async_op)
 
@@ -111,8 +109,6 @@ def all_reduce_rms_norm(
             than it takes in one call: then these lines are the way.
     """
     if compiling():
-        from symmem import _ops
-
         output = modules["torch"].empty_like(tensor) if out is None else out
         _ops.all_reduce_rms_norm_(output, residual, tensor, weight, eps, group)
         return output
@@ -164,8 +160,6 @@ def all_gather_into_tensor(
 ) -> Work | None:
     """Gather a tensor of each rank: `torch.distributed.all_gather_into_tensor`."""
     if compiling():
-        from symmem import _ops
-
         return _ops.all_gather_into_tensor_(output_tensor, input_tensor, group, async_op)
     return _collectives.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
 
@@ -220,8 +214,6 @@ def reduce_scatter_tensor(
 ) -> Work | None:
     """Combine and keep this rank's part: `torch.distributed.reduce_scatter_tensor`."""
     if compiling():
-        from symmem import _ops
-
         return _ops.reduce_scatter_tensor_(output, input, op, group, async_op)
     return _collectives.reduce_scatter_tensor(output, input, op, group, async_op)
 
@@ -284,8 +276,6 @@ def broadcast(
         group_src: the root, by its number in the group; instead of src.
     """
     if compiling():
-        from symmem import _ops
-
         return _ops.broadcast_(tensor, src, group, group_src, async_op)
     return _collectives.broadcast(tensor, src, group, async_op, group_src)
 
@@ -368,8 +358,6 @@ def all_to_all_single(
         equal_splits: all ranks pass this, and no split sizes. On GPUs the exchange is faster then.
     """
     if compiling():
-        from symmem import _ops
-
         return _ops.all_to_all_single_(
             output, input, output_split_sizes, input_split_sizes, group, async_op, equal_splits
         )

@@ -6,9 +6,10 @@ import warnings
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from symmem import _runtime, errors
-from symmem._group import Group, NotAMemberError
-from symmem._scope import set_site
+from symmem import _session, errors
+from symmem._group import Group
+from symmem._groups import NotAMemberError
+from symmem._runtime import Runtime
 from symmem._streams import give_back, span_of
 from symmem._torch import pytorch
 from symmem._work import FinishedWork, HostWork, SideStream, Work, of_torch
@@ -16,23 +17,11 @@ from symmem._work import FinishedWork, HostWork, SideStream, Work, of_torch
 if TYPE_CHECKING:
     import torch
 
-    from symmem._runtime import Runtime
-
-
-def find(group: Any) -> Group:
-    """Find the group of a call; None is the world."""
-    runtime = _runtime._runtime
-    if group is None and runtime is not None and not runtime.forked:
-        return runtime.world
-    if group.__class__ is Group:
-        return group
-    return _runtime.current().group(group)
-
 
 def member(group: Any, name: str) -> Group | None:
     """Find the group of a call; None, with a warning, if this rank is not in it."""
     try:
-        return find(group)
+        return _session.find(group)
     except NotAMemberError as e:
         # As torch.distributed does: ranks outside may make the call, too.
         warnings.warn(f"{name} does nothing: {e}", UserWarning, stacklevel=4)
@@ -113,7 +102,7 @@ class Call:
             return
         self.stream = runtime.stream()
         if async_op:
-            self._side = runtime.side_stream(group, lane)
+            self._side = runtime.side_stream(group.handle, lane)
             self._side.fork()
             self.stream = self._side.number
 
@@ -156,7 +145,7 @@ class Call:
             self._take_lane()
         if runtime.streams.busy:
             self.order()
-        previous = set_site(runtime) if runtime.callsites else None
+        previous = runtime.set_site() if runtime.callsites else None
         try:
             runtime.library.call(name, self.group.handle, *arguments, self.stream)
         except BaseException:

@@ -6,17 +6,15 @@ import ctypes as c
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from symmem import errors
-from symmem._call import Call, checked, find, member, nothing
+from symmem import _session, errors
+from symmem._call import Call, checked, member, nothing
 from symmem._constants import Path
+from symmem._group import Group
 from symmem._torch import pytorch
+from symmem._work import Work
 
 if TYPE_CHECKING:
     import torch
-
-    from symmem._group import Group
-    from symmem._runtime import Runtime
-    from symmem._work import Work
 
 _AUTO = int(Path.DEFAULT)
 
@@ -37,7 +35,7 @@ def all_reduce(
 
 def all_reduce_out(output: torch.Tensor, tensor: torch.Tensor, op: Any, group: Any) -> None:
     """Combine a tensor over all ranks into another one."""
-    call = Call(find(group), False)
+    call = Call(_session.find(group), False)
     source, target = call.read("input", tensor), call.write("output", output)
     _same(tensor, output)
     _sized("output", target, source.numel())
@@ -62,7 +60,7 @@ def all_reduce_rms_norm(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Combine rows, add them to a residual and normalize it, in two kernels."""
-    g = find(group)
+    g = _session.find(group)
     output = pytorch().module.empty_like(tensor) if out is None else out
     named = {"tensor": tensor, "residual": residual, "weight": weight, "out": output}
     bfloat16 = pytorch().module.bfloat16
@@ -157,7 +155,7 @@ def broadcast(
     g = member(group, "broadcast")
     if g is None:
         return nothing() if async_op else None
-    root = g.runtime.root(g, src, group_src)
+    root = g.root(src, group_src)
     call = Call(g, async_op)
     flat = call.write("tensor", tensor, reads=True)
     address = flat.data_ptr()
@@ -219,15 +217,17 @@ def barrier(
     return Call(g, async_op).run("symmem_barrier")
 
 
-def synchronize(runtime: Runtime) -> None:
+def synchronize() -> None:
     """Wait for the current stream; on the host backend for those of all groups."""
+    world = _session.groups().world
+    runtime = world.runtime
     runtime.require()
     if runtime.device is not None:
         runtime.library.call("symmem_stream_synchronize", runtime.stream())
         return
     failed = None
     # Calls without async_op have waited.
-    for stream in {runtime.world.lanes.main, *runtime.streams.busy}:
+    for stream in {world.lanes.main, *runtime.streams.busy}:
         try:
             runtime.streams.synchronize(stream)
         except errors.SymmemError as e:

@@ -1,22 +1,17 @@
-"""Groups: ranks that communicate, and the memory that they share."""
+"""A group: ranks that communicate, and the memory that they share."""
 
 from __future__ import annotations
 
 import ctypes as c
-import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 from symmem import errors
 from symmem._constants import NEVER_SEEN, Word
 from symmem._library import Library
-from symmem._scope import Scopes
+from symmem._runtime import Runtime
 from symmem._streams import Lanes
-from symmem._torch import loaded, pytorch
-
-if TYPE_CHECKING:
-    from symmem._routing import Router
-    from symmem._runtime import Runtime
-
 
 _PUBLIC = (
     "abort",
@@ -31,10 +26,6 @@ _PUBLIC = (
     "set_path",
     "size",
 )
-
-
-class NotAMemberError(errors.InvalidError):
-    """This rank is not in the group."""
 
 
 class WindowTable:
@@ -73,6 +64,14 @@ class WindowTable:
             capacity = 2 * count
 
 
+class Scopes(NamedTuple):
+    """The scopes of a group, by what `symmem.use` is asked for."""
+
+    plain: AbstractContextManager[Group]
+    disabled: AbstractContextManager[Group]
+    threads: AbstractContextManager[Group]
+
+
 class Group:
     """Ranks that communicate; rank numbers count within the group.
 
@@ -87,7 +86,15 @@ class Group:
         pool: the number of the pool that its scopes allocate from, as `stats` lists them.
     """
 
-    def __init__(self, runtime: Runtime, handle: int, name: str, ranks: tuple[int, ...], pool: int):
+    def __init__(
+        self,
+        runtime: Runtime,
+        handle: int,
+        name: str,
+        ranks: tuple[int, ...],
+        pool: int,
+        scopes_of: Callable[[Group], Scopes],
+    ):
         self.runtime = runtime
         self.library = runtime.library
         self.handle = handle
@@ -98,11 +105,11 @@ class Group:
         self.seen = NEVER_SEEN
         self.warned = NEVER_SEEN
         self.windows = WindowTable(self.library, handle)
-        self.router: Router | None = runtime.router(pool)
-        self.scopes = Scopes.of(self, self.router, runtime.callsites)
-        self.scope = self.scopes.plain
+        self.router = runtime.router(pool)
         self.lanes = Lanes(handle, name == "world")
         self.closed = False
+        self.scopes = scopes_of(self)
+        self.scope = self.scopes.plain
 
     @property
     def size(self) -> int:
@@ -118,12 +125,39 @@ class Group:
         state = "closed " if self.closed else ""
         return f"<{state}symmem.Group {self.name!r}: rank {self.rank} of {list(self.ranks)}>"
 
+    def torch_rank(self, rank: int) -> int:
+        """Turn the number of a rank in the group into the one that torch.distributed gives it."""
+        world = self.ranks[rank]
+        numbers = self.runtime.torch_ranks
+        return world if numbers is None else numbers[world]
+
+    def root(self, src: int | None, group_src: int | None) -> int:
+        """Turn a root, by its number among all ranks or in the group, into one in the group."""
+        if (src is None) == (group_src is None):
+            raise errors.InvalidError("give src or group_src, one of them")
+        if group_src is not None:
+            if not 0 <= group_src < self.size:
+                raise errors.InvalidError(f"group_src {group_src}: the group has {self.size}")
+            return group_src
+        world, numbers = src, self.runtime.torch_ranks
+        if numbers is not None:
+            # A number of torch.distributed's is none of ours, though one of ours may look like it.
+            world = numbers.index(src) if src in numbers else -1
+        if world not in self.ranks:
+            raise errors.InvalidError(f"rank {src} is not in {self!r}")
+        return self.ranks.index(world)
+
+    def reserve(self, nbytes: int, stream: int) -> None:
+        """Make and register memory for a stream."""
+        self.library.call("symmem_reserve_on", self.pool, nbytes, stream, self.handle)
+        self.end_scope(stream)
+
     def end_scope(self, stream: int) -> None:
         """Register what is new. Collective, if something is."""
         self.seen = self.library.number("symmem_scope_end", self.handle, stream)
 
     def pending(self) -> bool:
-        """Tell whether something may have to be registered; it costs no call."""
+        """Report whether something may have to be registered; it costs no call."""
         return bool(self.library.words[Word.PENDING] != self.seen)
 
     def error(self) -> errors.SymmemError | None:
@@ -158,66 +192,13 @@ class Group:
             if self.runtime.device is None:
                 self.runtime.streams.forget(self.lanes)
             self.retire()
-            self.runtime.groups.pop(self.name, None)
 
     def retire(self) -> None:
         """Make scopes of the group raise instead of diverting."""
         self.closed = True
+        self.stop_diverting()
+
+    def stop_diverting(self) -> None:
+        """Have scopes of the group ask whether symmem is open before they divert."""
         if self.router is not None:
             self.router.first = None
-
-
-def open_group(library: Library, name: str, ranks: tuple[int, ...]) -> int:
-    """Open a group of world ranks, collective over them, and return its handle."""
-    text = name.encode()
-    array = (c.c_int32 * len(ranks))(*ranks)
-    return library.number("symmem_group_open", len(text), text, len(ranks), array)
-
-
-def process_group_of(which: Any, names: list[str]) -> Any:
-    """Find PyTorch's process group for what `symmem.group` was given; None if that is ranks."""
-    if isinstance(which, str):
-        found = _resolved(which)
-        if found is None:
-            raise errors.InvalidError(f"no group is named {which!r}: {names}")
-        return found
-    dist = pytorch().distributed if loaded() else None
-    if dist is None:
-        return None
-    if isinstance(which, dist.ProcessGroup) or which is dist.GroupMember.NON_GROUP_MEMBER:
-        return which
-    mesh, dimension = which if isinstance(which, tuple) and len(which) == 2 else (which, None)
-    if not isinstance(mesh, dist.device_mesh.DeviceMesh):
-        return None
-    if mesh.ndim > 1 and dimension is None:
-        raise errors.InvalidError(
-            f"a mesh of {mesh.ndim} dimensions is no group: pass (mesh, dimension), or one group "
-            "of it by mesh.get_group(dimension)"
-        )
-    if mesh.get_coordinate() is None:
-        raise NotAMemberError(f"this rank is not in {mesh}")
-    return mesh.get_group(dimension or 0)
-
-
-def _resolved(name: str) -> Any:
-    """Find a process group by the name that PyTorch gave it, such as "0"."""
-    dist = pytorch().distributed if loaded() else None
-    if dist is None or not dist.is_initialized():
-        return None
-    try:
-        return dist.distributed_c10d._resolve_process_group(name)
-    except (LookupError, ValueError, RuntimeError):
-        return None
-
-
-def ranks_of(which: Any) -> tuple[int, ...]:
-    """Read the ranks of a group."""
-    try:
-        if not isinstance(which, bytes | bytearray):
-            return tuple(operator.index(r) for r in which)
-        raise TypeError
-    except TypeError:
-        raise errors.InvalidError(
-            f"{which!r} is no group: pass a process group or a mesh of PyTorch, a sequence of "
-            "ranks, the name of a group that is open, or a symmem.Group"
-        ) from None

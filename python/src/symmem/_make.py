@@ -6,14 +6,14 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from symmem import _memory, _runtime, errors
+from symmem import _memory, _session, errors
 from symmem._memory import Block
+from symmem._runtime import Runtime
 from symmem._torch import pytorch
 
 if TYPE_CHECKING:
     import torch
 
-    from symmem._runtime import Runtime
     from symmem._terms import GroupLike
 
 
@@ -35,11 +35,11 @@ def empty(
         device: the rank's own, which it is unless given; any other is refused.
         group: whose memory; that of the innermost scope, else the world's.
     """
-    runtime = _runtime.current()
+    runtime = _session.current()
     lengths = _lengths(shape, size)
     _own(runtime, device)
-    scopes = runtime.current.groups or runtime.diverted()
-    found = None if group is None and scopes else runtime.group(group)
+    scopes = runtime.current.pools or runtime.diverted()
+    found = None if group is None and scopes else _session.find(group)
     return _memory.empty(runtime, lengths, dtype, found)
 
 
@@ -93,8 +93,8 @@ def empty_like(tensor: torch.Tensor, *, group: GroupLike = None) -> torch.Tensor
 
 def alloc(nbytes: int, group: GroupLike = None) -> Block:
     """Allocate symmetric bytes on the host backend, without PyTorch."""
-    runtime = _runtime.current()
-    found = None if group is None and runtime.current.groups else runtime.group(group)
+    runtime = _session.current()
+    found = None if group is None and runtime.current.pools else _session.find(group)
     return _memory.allocate(runtime, found, _length(nbytes))
 
 

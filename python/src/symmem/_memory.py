@@ -7,14 +7,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
-from symmem._scope import set_site
+from symmem._group import Group
+from symmem._runtime import ORDINARY, Runtime
 from symmem._torch import pytorch
 
 if TYPE_CHECKING:
     import torch
-
-    from symmem._group import Group
-    from symmem._runtime import Runtime
 
 
 class Block:
@@ -28,7 +26,7 @@ class Block:
 
     def __init__(self, runtime: Runtime, pool: int, nbytes: int):
         raw = c.c_void_p(0)
-        previous = set_site(runtime) if runtime.callsites else None
+        previous = runtime.set_site() if runtime.callsites else None
         try:
             runtime.library.call("symmem_alloc", pool, max(nbytes, 1), 0, c.byref(raw))
         finally:
@@ -63,7 +61,7 @@ def _owning(nbytes: int) -> Any:
 
 
 def allocate(runtime: Runtime, group: Group | None, nbytes: int) -> Block:
-    """Allocate from a group's pool, on the host backend."""
+    """Allocate from a group's pool, else from that of the innermost scope, on the host backend."""
     runtime.require()
     if runtime.backend != "host":
         raise errors.UnsupportedError("blocks are of the host backend; on GPUs make tensors")
@@ -71,13 +69,7 @@ def allocate(runtime: Runtime, group: Group | None, nbytes: int) -> Block:
 
 
 def _pool(runtime: Runtime, group: Group | None) -> int:
-    if group is not None:
-        return group.pool
-    scopes = runtime.current.groups
-    if not scopes:
-        return runtime.world.pool
-    innermost = scopes[-1]
-    return -1 if innermost is None else innermost.pool
+    return runtime.current.pools[-1] if group is None else group.pool
 
 
 def empty(
@@ -86,7 +78,7 @@ def empty(
     dtype: torch.dtype | None,
     group: Group | None,
 ) -> torch.Tensor:
-    """Make an uninitialised tensor in a group's memory."""
+    """Make an uninitialised tensor in a group's memory, else in that of the innermost scope."""
     runtime.require()
     module = pytorch().module
     dtype = dtype or module.get_default_dtype()
@@ -111,7 +103,7 @@ def _empty_on_host(
     module = pytorch().module
     count = math.prod(shape)
     pool = _pool(runtime, group)
-    if count == 0 or pool < 0:
+    if count == 0 or pool == ORDINARY:
         plain: torch.Tensor = module.empty(shape, dtype=dtype)
         return plain
     block = Block(runtime, pool, count * dtype.itemsize)

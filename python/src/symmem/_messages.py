@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from symmem import errors
 from symmem._call import Call, checked, member, nothing
 from symmem._constants import ANY_SOURCE
+from symmem._group import Group
 from symmem._torch import pytorch
+from symmem._work import Work
 
 if TYPE_CHECKING:
     import torch
 
-    from symmem._group import Group
     from symmem._terms import GroupLike
-    from symmem._work import Work
 
 
 def send(
@@ -42,7 +42,7 @@ def send(
     """
     found = member(group, "send")
     if found is not None:
-        _send(found, tensor, found.runtime.root(found, dst, group_dst), tag, False)
+        _send(found, tensor, found.root(dst, group_dst), tag, False)
 
 
 def isend(
@@ -56,7 +56,7 @@ def isend(
     found = member(group, "isend")
     if found is None:
         return nothing()
-    work = _send(found, tensor, found.runtime.root(found, dst, group_dst), tag, True)
+    work = _send(found, tensor, found.root(dst, group_dst), tag, True)
     assert work is not None
     return work
 
@@ -89,7 +89,7 @@ def recv(
     _receive(call, tensor, source, tag)
     if source == ANY_SOURCE and found.runtime.device is not None:
         found.runtime.library.call("symmem_stream_synchronize", call.stream)
-    return found.runtime.torch_rank(found, call.source.value)
+    return found.torch_rank(call.source.value)
 
 
 def irecv(
@@ -117,7 +117,7 @@ def irecv(
 def _source(group: Group, src: int | None, group_src: int | None) -> int:
     if src is None and group_src is None:
         return ANY_SOURCE
-    return group.runtime.root(group, src, group_src)
+    return group.root(src, group_src)
 
 
 def _send(group: Group, tensor: torch.Tensor, peer: int, tag: int, async_op: bool) -> Work | None:

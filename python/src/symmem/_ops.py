@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from symmem import _call, _collectives, _memory, _runtime, errors
+from symmem import _collectives, _memory, _session, errors
 from symmem._torch import modules, pytorch
 from symmem._work import FinishedWork, Work
 
@@ -41,19 +41,16 @@ _NO_GRADIENT = "no_gradient"
 _GRADIENT_SCHEMA = "(Tensor gradient, SymInt[] shape, str operator) -> Tensor"
 
 
-def _world_of(group: str) -> Any:
-    return _runtime.current().group(group)
-
-
 def _size_of(name: str) -> int:
     """Count the ranks of a group, which need not be open: shapes are asked for while compiling."""
-    return _runtime.current().count(name)
+    return _session.groups().count(name)
 
 
 def _like(tensor: torch.Tensor, rows: int, group: str) -> torch.Tensor:
     """Make a symmetric tensor that differs from another in its first length alone."""
     shape = (rows, *tensor.shape[1:]) if tensor.dim() else ()
-    return _memory.empty(_runtime.current(), shape, tensor.dtype, _world_of(group))
+    found = _session.find(group)
+    return _memory.empty(found.runtime, shape, tensor.dtype, found)
 
 
 def _rows(tensor: torch.Tensor) -> int:
@@ -95,7 +92,7 @@ class Eager:
     @staticmethod
     def all_gather_into_tensor(input: torch.Tensor, group: str) -> torch.Tensor:
         """Gather along the first dimension into a new tensor."""
-        output = _like(input, _rows(input) * _world_of(group).size, group)
+        output = _like(input, _rows(input) * _session.find(group).size, group)
         _collectives.all_gather_into_tensor(output, input.contiguous(), group)
         return output
 
@@ -109,7 +106,7 @@ class Eager:
     @staticmethod
     def reduce_scatter_tensor(input: torch.Tensor, op: str, group: str) -> torch.Tensor:
         """Combine and scatter along the first dimension into a new tensor."""
-        output = _like(input, _divided(input, _world_of(group).size), group)
+        output = _like(input, _divided(input, _session.find(group).size), group)
         _collectives.reduce_scatter_tensor(output, input.contiguous(), op, group)
         return output
 
@@ -240,7 +237,7 @@ def _name_of(group: Any) -> str:
         return group
     if _is_process_group(group):
         return str(group.group_name)
-    return _call.find(group).name
+    return _session.find(group).name
 
 
 def _is_process_group(group: Any) -> bool:
@@ -299,8 +296,7 @@ def broadcast_(
     elif _is_process_group(group) and src is None and group_src is not None:
         root = group_src
     else:
-        found = _call.find(group)
-        root = found.runtime.root(found, src, group_src)
+        root = _session.find(group).root(src, group_src)
     _operators().broadcast_(tensor, root, _name_of(group))
     return _finished(async_op, tensor)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from symmem import _call, _runtime
+from symmem import _session
 from symmem._constants import Operation, check_level
+from symmem._places import note_blocks
 from symmem._torch import pytorch
 from symmem.errors import InvalidError
 
@@ -53,7 +54,7 @@ def explain(
         output: what is written; the input unless given.
         group: as `symmem.group` takes it; the world unless given.
     """
-    found = _call.find(group)
+    found = _session.find(group)
     name = operation.upper().removesuffix("_INTO_TENSOR").removesuffix("_TENSOR")
     name = name.removesuffix("_SINGLE")
     try:
@@ -76,7 +77,7 @@ def explain(
 
 def stats() -> dict[str, Any]:
     """Count everything: pools with their bytes and windows, groups with paths, streams."""
-    runtime = _runtime.current()
+    runtime = _session.current()
     runtime.require()
     found = runtime.library.json("symmem_stats")
     if runtime.cuda is not None:
@@ -95,17 +96,15 @@ def check(group: GroupLike = None) -> None:
     Raises:
         DivergenceError: ranks differ, with the first difference and both sides of it.
     """
-    found = _call.find(group)
+    found = _session.find(group)
     runtime = found.runtime
     if runtime.cuda is not None:
-        from symmem._places import note_blocks
-
         note_blocks(runtime.cuda, found.library, found.pool)
     found.library.call("symmem_check", found.handle)
 
 
 def set_check(level: CheckLevel) -> None:
     """Change how much ranks compare: off, registration or every. Collective over the world."""
-    runtime = _runtime.current()
+    runtime = _session.current()
     runtime.require()
     runtime.library.call("symmem_set_check", check_level(level))

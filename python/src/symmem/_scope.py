@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 import warnings
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
 
 from symmem import errors
+from symmem._group import Group, Scopes
 from symmem._places import note_layout
-
-if TYPE_CHECKING:
-    from symmem._group import Group
-    from symmem._routing import Router
-    from symmem._runtime import Runtime
-
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-
-
-class Current(threading.local):
-    """What this thread's open scopes on the host backend allocate from, innermost last.
-
-    None is a disabled scope. `sites` are the call sites that scopes will restore, on any backend.
-    """
-
-    def __init__(self) -> None:
-        self.groups: list[Group | None] = []
-        self.sites: list[int] = []
+from symmem._routing import Router
+from symmem._runtime import ORDINARY
 
 
 class Scope:
@@ -103,16 +84,16 @@ class ThreadsScope(Scope):
 class HostScope:
     """A scope on the host backend, of a group or disabled."""
 
-    __slots__ = ("_chosen", "_group")
+    __slots__ = ("_group", "_pool")
 
     def __init__(self, group: Group, disabled: bool):
         self._group = group
-        self._chosen = None if disabled else group
+        self._pool = ORDINARY if disabled else group.pool
 
     def __enter__(self) -> Group:
         runtime = self._group.runtime
         runtime.require()
-        runtime.current.groups.append(self._chosen)
+        runtime.current.pools.append(self._pool)
         return self._group
 
     def __exit__(
@@ -122,8 +103,8 @@ class HostScope:
         trace: TracebackType | None,
     ) -> None:
         group = self._group
-        group.runtime.current.groups.pop()
-        if kind is None and self._chosen is not None and group.pending():
+        group.runtime.current.pools.pop()
+        if kind is None and group.pending() and self._pool != ORDINARY:
             end(group)
 
 
@@ -160,7 +141,7 @@ class Sited:
 
     def __enter__(self) -> Group:
         runtime = self._group.runtime
-        runtime.current.sites.append(set_site(runtime))
+        runtime.current.sites.append(runtime.set_site())
         try:
             return self._inner.__enter__()
         except BaseException:
@@ -188,21 +169,15 @@ class Sited:
 AnyScope = Scope | HostScope | Disabled | Sited
 
 
-class Scopes(NamedTuple):
-    """The scopes of a group, by what `symmem.use` is asked for."""
-
-    plain: AnyScope
-    disabled: AnyScope
-    threads: AnyScope
-
-    @classmethod
-    def of(cls, group: Group, router: Router | None, sited: bool) -> Scopes:
-        """Make the scopes of a group."""
-        host = HostScope(group, False)
-        made: list[AnyScope] = [host, HostScope(group, True), host]
-        if router is not None:
-            made = [Scope(group, router), Disabled(group, router), ThreadsScope(group, router)]
-        return cls(*(Sited(group, one) for one in made)) if sited else cls(*made)
+def scopes_of(group: Group) -> Scopes:
+    """Make the scopes of a group."""
+    host, router = HostScope(group, False), group.router
+    made: list[AnyScope] = [host, HostScope(group, True), host]
+    if router is not None:
+        made = [Scope(group, router), Disabled(group, router), ThreadsScope(group, router)]
+    if group.runtime.callsites:
+        made = [Sited(group, one) for one in made]
+    return Scopes(*made)
 
 
 class Nothing:
@@ -226,7 +201,7 @@ def end(group: Group) -> None:
     """End a scope where something is new: register it, or say why that has to wait."""
     runtime = group.runtime
     runtime.require()
-    runtime.before_registration(group)
+    runtime.attachments.settle(group.handle)
     try:
         group.end_scope(runtime.stream())
     except errors.CapturingError:
@@ -247,12 +222,3 @@ def _warn_of_growth(group: Group) -> None:
         errors.GrowthInCaptureWarning,
         stacklevel=4,
     )
-
-
-def set_site(runtime: Runtime) -> int:
-    """Make the caller's line the site of what this thread does, and return the one before."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    site = runtime.site(f"{frame.f_code.co_filename}:{frame.f_lineno}")
-    return int(runtime.library.raw.symmem_set_site(site))

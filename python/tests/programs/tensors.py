@@ -230,7 +230,7 @@ def an_exception_leaves_a_scope_and_registers_nothing() -> None:
 
     raises(KeyError, broken)
     assert symmem.stats()["groups"]["world"]["registrations"] == before
-    assert not symmem.world().runtime.current.groups
+    assert not symmem.world().runtime.current.pools
     gc.collect()
     x = symmem.empty(1000).fill_(1)
     symmem.all_reduce(x)

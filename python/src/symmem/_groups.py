@@ -1,0 +1,185 @@
+"""The groups of an open rank: how they are named, found and opened."""
+
+from __future__ import annotations
+
+import ctypes as c
+import operator
+from typing import Any
+
+from symmem import errors
+from symmem._group import Group
+from symmem._runtime import Runtime
+from symmem._scope import scopes_of
+from symmem._torch import loaded, pytorch
+
+
+class NotAMemberError(errors.InvalidError):
+    """This rank is not in the group."""
+
+
+class Groups:
+    """The groups of an open rank.
+
+    Attributes:
+        runtime: the rank.
+        world: the group of all ranks.
+    """
+
+    def __init__(self, runtime: Runtime):
+        self.runtime = runtime
+        everyone = tuple(range(runtime.size))
+        self._pools: dict[tuple[int, ...], int] = {everyone: 0}
+        self._named: dict[str, Group] = {}
+        self._process_groups: dict[int, tuple[Any, Group]] = {}
+        self.world = self._add("world", runtime.library.number("symmem_world"), everyone, 0)
+
+    def find(
+        self, which: Any = None, *, domain: Group | None = None, name: str | None = None
+    ) -> Group:
+        """Find a group, and open it if that is its first use: see `symmem.group`."""
+        self.runtime.require()
+        if isinstance(which, Group | None):
+            return which or self.world
+        if isinstance(which, str):
+            named = self._get(which)
+            return named or self._from_torch(process_group_of(which, self._names()), domain)
+        if known := self._process_groups.get(id(which)):
+            return known[1]
+        found = process_group_of(which, self._names())
+        if found is not None:
+            return self._from_torch(found, domain)
+        ranks = ranks_of(which)
+        return self._open(name or f"ranks {','.join(map(str, ranks))}", ranks, domain)
+
+    def count(self, name: str) -> int:
+        """Count the ranks of a group by its name, without opening it."""
+        self.runtime.require()
+        if (known := self._get(name)) is not None:
+            return known.size
+        found = process_group_of(name, self._names())
+        return len(pytorch().distributed.get_process_group_ranks(found))
+
+    def _from_torch(self, process_group: Any, domain: Group | None) -> Group:
+        torch_ranks = self.runtime.torch_ranks
+        if torch_ranks is None:
+            raise errors.InvalidError(
+                f"{process_group!r} is no group of symmem's, and symmem was not opened from "
+                "torch.distributed: call symmem.init after init_process_group"
+            )
+        dist = pytorch().distributed
+        if process_group is dist.GroupMember.NON_GROUP_MEMBER:
+            raise NotAMemberError("this rank is not in the process group")
+        members = dist.get_process_group_ranks(process_group)
+        missing = [r for r in members if r not in torch_ranks]
+        if missing:
+            raise errors.InvalidError(f"ranks {missing} of the process group are not in symmem's")
+        ranks = tuple(torch_ranks.index(r) for r in members)
+        if process_group is dist.group.WORLD and ranks == self.world.ranks:
+            found = self.world
+        else:
+            found = self._open(f"torch {process_group.group_name} {ranks}", ranks, domain)
+        # The process group is kept so that its id stays its own.
+        self._process_groups[id(process_group)] = (process_group, found)
+        return found
+
+    def _open(self, name: str, ranks: tuple[int, ...], domain: Group | None) -> Group:
+        if (known := self._get(name)) is not None:
+            return known
+        rank, size = self.runtime.rank, self.runtime.size
+        if not ranks or not set(ranks) <= set(range(size)):
+            raise errors.InvalidError(f"a group of ranks {ranks}: the world has {size}")
+        if rank not in ranks:
+            raise NotAMemberError(f"rank {rank} is not in the group {name!r}: {ranks}")
+        text = name.encode()
+        array = (c.c_int32 * len(ranks))(*ranks)
+        handle = self.runtime.library.number(
+            "symmem_group_open", len(text), text, len(ranks), array
+        )
+        return self._add(name, handle, ranks, self._pool(handle, ranks, domain))
+
+    def _add(self, name: str, handle: int, ranks: tuple[int, ...], pool: int) -> Group:
+        """Keep a group by its name, and forget those that were closed."""
+        for closed in [n for n, group in list(self._named.items()) if group.closed]:
+            self._named.pop(closed, None)
+        group = Group(self.runtime, handle, name, ranks, pool, scopes_of)
+        self._named[name] = group
+        return group
+
+    def _get(self, name: str) -> Group | None:
+        """Find the group of a name that is open."""
+        found = self._named.get(name)
+        return None if found is None or found.closed else found
+
+    def _names(self) -> list[str]:
+        return sorted(n for n, group in list(self._named.items()) if not group.closed)
+
+    def _pool(self, handle: int, ranks: tuple[int, ...], domain: Group | None) -> int:
+        """Find the pool that a group's scopes use: its domain's, or one of its own."""
+        if domain is not None:
+            if not set(ranks) <= set(domain.ranks):
+                raise errors.InvalidError(f"the domain {domain!r} does not hold the ranks {ranks}")
+            return domain.pool
+        if ranks not in self._pools:
+            opened = self.runtime.library.number("symmem_pool_open", handle, 0, b"")
+            self._pools[ranks] = opened
+        return self._pools[ranks]
+
+    def retire(self) -> None:
+        """Make scopes of all groups raise instead of diverting."""
+        for group in self._named.values():
+            group.retire()
+
+    def after_fork(self) -> None:
+        """Make everything that uses the rank raise, in a child of fork."""
+        self.runtime.forked = True
+        for group in self._named.values():
+            group.stop_diverting()
+
+
+def process_group_of(which: Any, names: list[str]) -> Any:
+    """Find PyTorch's process group for what `symmem.group` was given; None if that is ranks."""
+    if isinstance(which, str):
+        found = _resolved(which)
+        if found is None:
+            raise errors.InvalidError(f"no group is named {which!r}: {names}")
+        return found
+    dist = pytorch().distributed if loaded() else None
+    if dist is None:
+        return None
+    if isinstance(which, dist.ProcessGroup) or which is dist.GroupMember.NON_GROUP_MEMBER:
+        return which
+    mesh, dimension = which if isinstance(which, tuple) and len(which) == 2 else (which, None)
+    if not isinstance(mesh, dist.device_mesh.DeviceMesh):
+        return None
+    if mesh.ndim > 1 and dimension is None:
+        raise errors.InvalidError(
+            f"a mesh of {mesh.ndim} dimensions is no group: pass (mesh, dimension), or one group "
+            "of it by mesh.get_group(dimension)"
+        )
+    if mesh.get_coordinate() is None:
+        raise NotAMemberError(f"this rank is not in {mesh}")
+    return mesh.get_group(dimension or 0)
+
+
+def _resolved(name: str) -> Any:
+    """Find a process group by the name that PyTorch gave it, such as "0"."""
+    dist = pytorch().distributed if loaded() else None
+    if dist is None or not dist.is_initialized():
+        return None
+    try:
+        return dist.distributed_c10d._resolve_process_group(name)
+    except (LookupError, ValueError, RuntimeError):
+        return None
+
+
+def ranks_of(which: Any) -> tuple[int, ...]:
+    """Read the ranks of a group."""
+    try:
+        if not isinstance(which, bytes | bytearray):
+            return tuple(operator.index(r) for r in which)
+        raise TypeError
+    except TypeError:
+        raise errors.InvalidError(
+            f"{which!r} is no group: pass a process group or a mesh of PyTorch, a sequence of "
+            "ranks, the name of a group that is open, or a symmem.Group"
+        ) from None
