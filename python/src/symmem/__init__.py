@@ -15,6 +15,18 @@ that says where, instead of wrong sums or a hang.
 The guides are in `docs` beside the sources. `import symmem` imports neither torch nor the library.
 """
 
+# The modules, from below to above: each imports those alone that stand before it here, also for
+# types and inside functions.
+#
+#   the C library: errors, _constants, _interrupt, _library
+#   PyTorch: _torch, _routing, _cuda
+#   how ranks meet: _launch, _rendezvous
+#   this rank: _streams, _work, _attach, _places, _runtime
+#   its groups: _group, _scope, _groups, _session
+#   calls: _terms, _memory, _call, _collectives, _messages, _ops
+#   what is public: _make, _questions, _api, _version, __init__
+#   programs: _workload, _report, verify, bench
+
 from __future__ import annotations
 
 from bisect import bisect_right

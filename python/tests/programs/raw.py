@@ -186,6 +186,27 @@ def mistakes_have_names() -> None:
 
 
 @check
+def a_group_that_was_closed_is_opened_anew() -> None:
+    everyone = list(range(SIZE))
+    first = symmem.group(everyone, name="reopened")
+    assert symmem.group("reopened") is first
+    first.close()
+    first.close()
+    error = raises(symmem.InvalidError, lambda: symmem.group("reopened"))
+    assert "world" in str(error), error
+    assert "reopened" not in str(error).partition(":")[2], error
+    again = symmem.group(everyone, name="reopened")
+    assert again is not first
+    assert symmem.group("reopened") is again
+    block = symmem.alloc(4 * COUNT, again)
+    floats(block)[:] = memoryview(array.array("f", [1.0] * COUNT))
+    all_reduce(block, again)
+    assert floats(block)[0] == SIZE
+    raises(symmem.ClosedError, lambda: all_reduce(block, first))
+    again.close()
+
+
+@check
 def a_child_of_fork_is_told_and_the_parent_goes_on() -> None:
     world = symmem.world()
     block = symmem.alloc(4 * COUNT)
@@ -193,6 +214,7 @@ def a_child_of_fork_is_told_and_the_parent_goes_on() -> None:
     child = os.fork()
     if child == 0:
         try:
+            raises(symmem.ForkedError, symmem.use)
             with symmem.use(world):
                 pass
             outcome = b"a scope"
