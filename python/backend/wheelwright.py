@@ -63,7 +63,7 @@ def project() -> dict[str, Any]:
 
 
 def linkage(library: Path) -> tuple[set[str], tuple[int, int]]:
-    """Tell what a library links, and the newest glibc that it needs, as readelf says."""
+    """Report what a library links, and the newest glibc that it needs, as readelf says."""
     out = subprocess.run(
         ["readelf", "--dynamic", "--version-info", "--wide", str(library)],
         check=True,

@@ -121,7 +121,7 @@ def test_every_code_has_a_class() -> None:
     assert set(_library._CLASSES) == set(Code) - general
 
 
-@pytest.mark.skipif(not HEADER.exists(), reason="the header is not beside the package")
+@pytest.mark.skipif(not HEADER.exists(), reason="the header is not next to the package")
 def test_numbers_are_those_of_the_header() -> None:
     from symmem import _constants as k
 

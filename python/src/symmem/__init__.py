@@ -12,7 +12,7 @@ that says where, instead of wrong sums or a hang.
         x = torch.empty(1024, 8192, device="cuda", dtype=torch.bfloat16)
     symmem.all_reduce(x)
 
-The guides are in `docs` beside the sources. `import symmem` imports neither torch nor the library.
+The guides are in `docs` next to the sources. `import symmem` imports neither torch nor the library.
 """
 
 # The modules, from below to above: each imports those alone that stand before it here, also for
@@ -503,6 +503,6 @@ def attach(process_group: GroupLike = None) -> Group:
 
 
 def detach(process_group: GroupLike = None) -> bool:
-    """Undo `attach` on this rank, and tell whether there was anything to undo."""
+    """Undo `attach` on this rank, and report whether there was anything to undo."""
     pg = pytorch().distributed.group.WORLD if process_group is None else process_group
     return _session.current().attachments.detach(pg)

@@ -167,7 +167,7 @@ class CudaPools:
         return found
 
     def inside(self) -> bool:
-        """Tell whether this thread is inside a scope."""
+        """Report whether this thread is inside a scope."""
         return bool(self._nesting.stack)
 
     def _allocator(self, pool: int) -> Any:

@@ -19,7 +19,7 @@ STARTED = "SYMMEM_STARTED"
 
 
 def launched() -> bool:
-    """Tell whether a launcher has started this process as a rank."""
+    """Report whether a launcher has started this process as a rank."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 

@@ -1,6 +1,6 @@
 """libsymmem.so, loaded by ctypes: one method for each function of symmem.h.
 
-The library is found in SYMMEM_LIBRARY, else beside this file. It is loaded on first use, once in a
+The library is found in SYMMEM_LIBRARY, else next to this file. It is loaded on first use, once in a
 process, and stays until the process ends.
 """
 
@@ -126,7 +126,7 @@ def _class_of(code: int, data: dict[str, Any]) -> type[errors.SymmemError]:
 
 
 def where() -> Path:
-    """Tell where the library is looked for."""
+    """Return where the library is looked for."""
     chosen = os.environ.get(ENV_LIBRARY)
     return Path(chosen) if chosen else Path(__file__).with_name("libsymmem.so")
 

@@ -45,7 +45,7 @@ def explain(
     output: torch.Tensor | None = None,
     group: GroupLike = None,
 ) -> Explanation:
-    """Tell which path a collective on these tensors would take now. It does nothing, asks nobody.
+    """Report which path a collective on these tensors would take now. It does nothing, asks nobody.
 
     Args:
         operation: all_reduce, all_gather, reduce_scatter, broadcast or all_to_all, with or without

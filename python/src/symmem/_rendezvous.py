@@ -71,7 +71,7 @@ class Meeting:
         self._prefix = f"symmem/{next(_rounds)}"
 
     def say(self, key: str, value: str) -> None:
-        """Tell the others something."""
+        """Write a value that the other ranks read."""
         self._store.set(f"{self._prefix}/{key}", value)
 
     def hear(self, key: str, speaker: int, asked: str) -> str:

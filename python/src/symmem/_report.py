@@ -54,7 +54,7 @@ def _case(row: Row, at: int, accounts: list[dict[str, Any]], missing: str) -> di
 
 
 def ok(report: dict[str, Any]) -> bool:
-    """Tell whether every case passed and nothing ended the run early."""
+    """Report whether every case passed and nothing ended the run early."""
     clean = not report["failed"] and not report["not_run"]
     return clean and report["divergence"] is None and "fault" not in report
 

@@ -30,7 +30,7 @@ class Hooks(Protocol):
     """What routing needs of PyTorch. Tests give their own."""
 
     capturing: Callable[[], Any]
-    """Tells whether this thread's current stream is being captured."""
+    """Reports whether this thread's current stream is being captured."""
 
     def new_pool(self) -> Any:
         """Make a MemPool over symmem's memory; it has an attribute `id`."""
@@ -91,7 +91,7 @@ class Lane:
         self.token: list[None] = [None]
 
     def acquire(self) -> bool:
-        """Take the lane if it is free, and tell whether it was."""
+        """Take the lane if it is free, and report whether it was."""
         try:
             self.token.pop()
         except IndexError:

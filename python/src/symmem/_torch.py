@@ -22,12 +22,12 @@ modules = sys.modules
 
 
 def loaded() -> bool:
-    """Tell whether the program has imported torch."""
+    """Report whether the program has imported torch."""
     return "torch" in modules
 
 
 def compiling() -> bool:
-    """Tell whether PyTorch traces the caller for torch.compile.
+    """Report whether PyTorch traces the caller for torch.compile.
 
     A program that never compiles pays for one look into a dictionary.
     """
@@ -74,7 +74,7 @@ class Torch:
         self.nested_pools = self.version >= (2, 11)
 
     def initialized(self) -> bool:
-        """Tell whether torch.distributed has a default process group."""
+        """Report whether torch.distributed has a default process group."""
         return self.distributed is not None and self.distributed.is_initialized()
 
     def timeout_of(self, process_group: Any) -> float | None:

@@ -18,7 +18,7 @@ from symmem._torch import pytorch
 class Work:
     """A collective under way: a `torch.distributed.Work`, with the methods of one.
 
-    On GPUs it runs on a stream of its own, beside what the current stream does, until `wait` makes
+    On GPUs it runs on a stream of its own, concurrently with the current stream, until `wait` makes
     the current stream wait for it; the processor does not. On the host backend `wait` waits.
 
     Tensors are kept alive until the collective is done, also if nobody keeps the work. Symmetric
@@ -197,7 +197,7 @@ MOST_KEPT = 64
 
 
 class SideStream:
-    """The stream beside the current one that asynchronous collectives of a group run on."""
+    """The CUDA stream that asynchronous collectives of a group run on."""
 
     def __init__(self, library: Library, group: int, device: int):
         torch = pytorch()

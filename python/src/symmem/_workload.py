@@ -154,7 +154,10 @@ class Program:
 
 
 def in_group(group: int, rank: int, ranks: int) -> bool:
-    """Tell whether a rank is in a group. Any two groups of more than half of the ranks overlap."""
+    """Report whether a rank is in a group.
+
+    Any two groups of more than half of the ranks overlap.
+    """
     return group == 0 or (rank - (group - 1)) % ranks < ranks // 2 + 1
 
 

@@ -1,9 +1,9 @@
 """Measures what symmem costs a program that uses PyTorch.
 
-    python -m symmem.bench scope        # a scope with nothing new, beside PyTorch's own pools
+    python -m symmem.bench scope        # a scope with nothing new, and PyTorch's own pools
     python -m symmem.bench query        # is this tensor symmetric?
     python -m symmem.bench windows      # windows and start-up for so many bytes of tensors
-    python -m symmem.bench collective   # all-reduce beside torch.distributed's
+    python -m symmem.bench collective   # all-reduce, and torch.distributed's
     torchrun --nproc-per-node 4 -m symmem.bench all
 
 Each line has the figures of one run side by side; only ratios of one run count. On GPUs collectives
@@ -143,7 +143,7 @@ class Bench:
         symmem.barrier()
 
     def collective(self) -> None:
-        """Measure all-reduces on symmetric tensors beside torch.distributed's."""
+        """Measure all-reduces on symmetric tensors, and torch.distributed's."""
         dtype = self.torch.float32 if self.cuda is None else self.torch.bfloat16
         self.say("bytes | torch.distributed us | symmem us | ratio | path")
         size = self.flags.min
