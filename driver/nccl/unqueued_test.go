@@ -97,8 +97,9 @@ func TestAGraphThatCannotBeLaunchedIsNotWaitedFor(t *testing.T) {
 	p.closeAll(t)
 }
 
-// TestAReceiveInAGraphBehindWhichNothingCanBeQueuedEnds has CUDA take a graph with a Recv, and refuse
-// the event behind it: the stream comes to the wait for the message, which must end all the same.
+// TestAReceiveInAGraphBehindWhichNothingCanBeQueuedEnds has CUDA take a graph with a Recv, and
+// refuse the event behind it: the stream comes to the wait for the message, which must end all the
+// same.
 func TestAReceiveInAGraphBehindWhichNothingCanBeQueuedEnds(t *testing.T) {
 	needDevices(t, 2)
 	var p pairOfRanks
