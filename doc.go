@@ -32,7 +32,7 @@
 // A failure flows forward. A [Stream] whose work has failed does not run what is queued behind,
 // until [Stream.Synchronize] has returned the error. Events carry the error to who waits for them,
 // and a collective that is not run fails its group with a [PriorError]. What is promised, and which
-// test shows it, is in docs/design/failures.md.
+// test shows it, is in docs/reference/failures.md.
 //
 // # Caveats
 //

@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-// firstCauses are faults that ranks report, in the order of docs/design/failures.md: where ranks
+// firstCauses are faults that ranks report, in the order of docs/reference/failures.md: where ranks
 // report several, the first is the error of all.
 var firstCauses = []error{
 	&symmem.RankLostError{Ranks: []int{2}, Doing: "AllReduce 1"},

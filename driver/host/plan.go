@@ -10,7 +10,7 @@ import (
 
 // tuning holds the sizes at which algorithms change, in bytes that a rank contributes. It depends
 // on the number of ranks and of the processors that they have between them, so that all ranks
-// choose alike. docs/benchmarks.md has the measurements.
+// choose alike. docs/measurements/host-2026-11.md has the measurements.
 type tuning struct {
 	// eager is the largest message that goes through staging although windows are there: that
 	// saves the second barrier of the windowed algorithms, at the price of a copy. Where every rank

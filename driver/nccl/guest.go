@@ -39,7 +39,8 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.Guest, error) {
 		_, text := d.nccl.Version()
 		return nil, fmt.Errorf("adopting a communicator: kernels over windows of NCCL %s: %w: behind a "+
 			"kernel that lets the next one begin early they read what it has not yet written; take NCCL "+
-			"%s or newer, or set %s=1 if the program has no such kernels (docs/nccl-defects.md)", text,
+			"%s or newer, or set %s=1 if the program has no such kernels "+
+			"(docs/reference/nccl-defects.md)", text,
 			driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.Below), allowEarlyStart)
 	}
 	g := &guest{device: d, handle: nccl.Comm(handle)}

@@ -14,8 +14,8 @@ import (
 
 // native is NCCL without symmem, and all else alike: the same communicator, stream and, on the
 // window path, buffers. On another communicator of NCCL's the same call takes 100 ns more or less
-// (docs/gpu-verification.md), a third of what may be added here. All calls are made on one thread
-// that keeps the device current, which is what a program in C does.
+// (docs/measurements/gpu-2026-11.md), a third of what may be added here. All calls are made on one
+// thread that keeps the device current, which is what a program in C does.
 type native struct {
 	l         *lane
 	localRank int

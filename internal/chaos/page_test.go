@@ -11,8 +11,8 @@ import (
 	"symmem"
 )
 
-// The files page*_test.go prove the tables of docs/design/failures.md, one cell by one report: what
-// ranks are told when one of them is killed, late, stopped, differs, aborts or leaves, at each
+// The files page*_test.go prove the tables of docs/reference/failures.md, one cell by one report:
+// what ranks are told when one of them is killed, late, stopped, differs, aborts or leaves, at each
 // check level, on each path, eager and replayed. There is one table of faults, and worlds in which
 // they happen: that of the host, and those of GPUs.
 

@@ -31,9 +31,9 @@ func TestDefectsHaveTheirVersionsAndGPUs(t *testing.T) {
 	}
 }
 
-// TestThePageOfDefectsIsThatOfTheTable compares docs/nccl-defects.md with the table.
+// TestThePageOfDefectsIsThatOfTheTable compares docs/reference/nccl-defects.md with the table.
 func TestThePageOfDefectsIsThatOfTheTable(t *testing.T) {
-	text, err := os.ReadFile("../../docs/nccl-defects.md")
+	text, err := os.ReadFile("../../docs/reference/nccl-defects.md")
 	if err != nil {
 		t.Fatal(err)
 	}

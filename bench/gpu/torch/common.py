@@ -56,7 +56,8 @@ def needs_gpus(what: str) -> None:
 def attachable() -> bool:
     """Tell whether NCCL's kernels over windows wait for what is ahead of them.
 
-    Where they do not, symmem refuses to attach (docs/nccl-defects.md), unless it is told to.
+    Where they do not, symmem refuses to attach, unless it is told to
+    (docs/reference/nccl-defects.md).
     """
     if os.environ.get("SYMMEM_ATTACH_EARLY_START") == "1":
         return True

@@ -1,0 +1,285 @@
+package house
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// pages are texts by path: documents, and sources, which may name documents. The text of a file
+// that is no document is what it says of documents alone.
+type pages map[string]string
+
+// pageRule is a rule of documents.
+type pageRule struct {
+	name  string
+	why   string
+	check func(pages) []finding
+	// bad are small repositories, each of which breaks the rule; good ones keep it.
+	bad, good []pages
+}
+
+var pageRules = []pageRule{
+	{
+		name:  "links between pages lead somewhere",
+		why:   "a reader who follows a link that is broken gives up",
+		check: brokenLinks,
+		bad: []pages{
+			{"a.md": "see [b](b.md)\n"},
+			{"a.md": "see [b](docs/b.md#gone)\n", "docs/b.md": "# Here\n"},
+			{"docs/a.md": "see [b](b.md)\n", "b.md": "\n"},
+		},
+		good: []pages{
+			{"docs/a.md": "see [b](../b.md#what-is-it-and-why)\n", "b.md": "## What is it, and why?\n"},
+			{"a.md": "see [it](https://example.com), [here](#top)\n# Top\n"},
+			{"a.md": "`[code](is-none)`\n\n    [code](is-none)\n\n```\n[code](is-none)\n```\n"},
+		},
+	},
+	{
+		name:  "documents that are named in code exist",
+		why:   "a page that moves takes along what names it",
+		check: lostMentions,
+		bad:   []pages{{"a.go": "// See docs/reference/b.md.\n"}, {"a.sh": "# docs/b.md\n"}},
+		good: []pages{
+			{"a.go": "// See docs/b.md.\n", "docs/b.md": "\n"},
+			{"python/tests/a.py": "# docs/b.md\n", "python/docs/b.md": "\n"},
+		},
+	},
+	{
+		name:  "every page in docs is in an index",
+		why:   "a page that nothing links to is not found",
+		check: orphans,
+		bad:   []pages{{"docs/README.md": "\n", "docs/guides/a.md": "\n"}},
+		good: []pages{
+			{"docs/README.md": "[a](guides/a.md)\n", "docs/guides/a.md": "\n"},
+			{
+				"docs/README.md": "[m](m/README.md)\n", "docs/m/README.md": "[a](a.md)\n",
+				"docs/m/a.md": "\n",
+			},
+		},
+	},
+	{
+		name:  "lines of prose have at most 100 columns",
+		why:   "documents are read in terminals, too; tables and code may be wider",
+		check: wideProse,
+		bad:   []pages{{"a.md": strings.Repeat("word ", 21) + "\n"}},
+		good: []pages{
+			{"a.md": "| " + strings.Repeat("word ", 21) + "|\n"},
+			{"a.md": "    " + strings.Repeat("word ", 21) + "\n"},
+			{"a.md": "- [link](" + strings.Repeat("x", 100) + ")\n", strings.Repeat("x", 100): ""},
+		},
+	},
+}
+
+func TestPagesKeepTheirRules(t *testing.T) {
+	all := loadPages(t)
+	for _, r := range pageRules {
+		t.Run(r.name, func(t *testing.T) {
+			for _, f := range r.check(all) {
+				t.Errorf("%v\n\tbecause %s", f, r.why)
+			}
+		})
+	}
+}
+
+func TestTheRulesOfPagesFindWhatBreaksThem(t *testing.T) {
+	for _, r := range pageRules {
+		t.Run(r.name, func(t *testing.T) {
+			for i, bad := range r.bad {
+				if len(r.check(bad)) == 0 {
+					t.Errorf("nothing found in bad example %d", i)
+				}
+			}
+			for i, good := range r.good {
+				for _, f := range r.check(good) {
+					t.Errorf("good example %d: %v", i, f)
+				}
+			}
+		})
+	}
+}
+
+var (
+	toPage    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	inCode    = regexp.MustCompile("`[^`]*`")
+	mentioned = regexp.MustCompile(`\bdocs/[\w/.-]+\.md\b`)
+	heading   = regexp.MustCompile(`^#+ +(.*)`)
+	notInSlug = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	oneLink   = regexp.MustCompile(`^\s*([-*] +)?\[[^]]*\]\([^)]*\)[.,;:]?$`)
+)
+
+// prose calls see with each line of a page that is not in a block of code.
+func prose(text string, see func(number int, line string)) {
+	fenced, after := false, true // after is an empty line, or a line of code that is indented
+	for i, line := range strings.Split(text, "\n") {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			fenced = !fenced
+			continue
+		}
+		indented := after && strings.HasPrefix(line, "    ")
+		after = indented || strings.TrimSpace(line) == ""
+		if !fenced && !indented {
+			see(i+1, line)
+		}
+	}
+}
+
+// linksOf lists what a page links to: paths from the root, and the part after #.
+func linksOf(name, text string, see func(line int, to, part string)) {
+	prose(text, func(number int, line string) {
+		for _, m := range toPage.FindAllStringSubmatch(inCode.ReplaceAllString(line, ""), -1) {
+			to, part, _ := strings.Cut(m[1], "#")
+			switch {
+			case strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:"):
+			case to == "":
+				see(number, name, part)
+			default:
+				see(number, path.Join(path.Dir(name), to), part)
+			}
+		}
+	})
+}
+
+func brokenLinks(all pages) []finding {
+	var found []finding
+	for name, text := range all {
+		if !strings.HasSuffix(name, ".md") {
+			continue
+		}
+		linksOf(name, text, func(line int, to, part string) {
+			target, ok := all[to]
+			if !ok && !all.folder(to) {
+				found = append(found, finding{name, line, "no " + to})
+			} else if part != "" && !hasHeading(target, part) {
+				found = append(found, finding{name, line, "no heading #" + part + " in " + to})
+			}
+		})
+	}
+	return found
+}
+
+// folder reports whether a path is a folder with files.
+func (p pages) folder(name string) bool {
+	for file := range p {
+		if strings.HasPrefix(file, name+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// hasHeading reports whether a page has a heading for which GitHub makes this anchor.
+func hasHeading(text, anchor string) bool {
+	has := false
+	prose(text, func(_ int, line string) {
+		if m := heading.FindStringSubmatch(line); m != nil {
+			slug := notInSlug.ReplaceAllString(strings.ToLower(m[1]), "")
+			has = has || strings.ReplaceAll(slug, " ", "-") == anchor
+		}
+	})
+	return has
+}
+
+func lostMentions(all pages) []finding {
+	var found []finding
+	for name, text := range all {
+		for i, line := range strings.Split(text, "\n") {
+			for _, page := range mentioned.FindAllString(line, -1) {
+				_, ofAll := all[page]
+				_, ofPython := all["python/"+page]
+				// Pages have links, which brokenLinks judges; the examples above name what is not there.
+				other := strings.HasSuffix(name, ".md") || strings.HasPrefix(name, "internal/house/")
+				if !ofAll && !ofPython && !other {
+					found = append(found, finding{name, i + 1, "no " + page})
+				}
+			}
+		}
+	}
+	return found
+}
+
+// orphans finds pages of docs that cannot be reached from its index.
+func orphans(all pages) []finding {
+	reached, next := map[string]bool{}, []string{"docs/README.md"}
+	for len(next) > 0 {
+		name := next[0]
+		next = next[1:]
+		if text, ok := all[name]; ok && !reached[name] {
+			reached[name] = true
+			linksOf(name, text, func(_ int, to, _ string) { next = append(next, to) })
+		}
+	}
+	var found []finding
+	for name := range all {
+		inDocs := strings.HasPrefix(name, "docs/") || strings.HasPrefix(name, "python/docs/")
+		if inDocs && strings.HasSuffix(name, ".md") && !reached[name] {
+			found = append(found, finding{name, 1, "docs/README.md does not lead here"})
+		}
+	}
+	return found
+}
+
+func wideProse(all pages) []finding {
+	var found []finding
+	for name, text := range all {
+		if !strings.HasSuffix(name, ".md") {
+			continue
+		}
+		prose(text, func(number int, line string) {
+			wide := utf8.RuneCountInString(line) > maxColumns
+			if wide && !strings.HasPrefix(strings.TrimSpace(line), "|") && !oneLink.MatchString(line) {
+				found = append(found, finding{name, number, "the line is too long"})
+			}
+		})
+	}
+	return found
+}
+
+// loadPages reads the repository's documents, and of other files what names documents.
+func loadPages(t *testing.T) pages {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	all := pages{}
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != root && (skipped(d.Name()) || built[d.Name()]):
+			return fs.SkipDir
+		case d.IsDir():
+			return nil
+		}
+		short, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		text := ""
+		if named[filepath.Ext(name)] {
+			content, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			text = string(content)
+		}
+		all[filepath.ToSlash(short)] = text
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+var (
+	// built are folders of what is made.
+	built = map[string]bool{"build": true, "dist": true, "bin": true, "__pycache__": true}
+	// named are files that may name documents; links may lead to any file.
+	named = map[string]bool{
+		".md": true, ".go": true, ".py": true, ".sh": true, ".h": true, ".cu": true, ".cuh": true,
+	}
+)
