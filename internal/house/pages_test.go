@@ -74,6 +74,29 @@ var pageRules = []pageRule{
 			{"a.md": "- [link](" + strings.Repeat("x", 100) + ")\n", strings.Repeat("x", 100): ""},
 		},
 	},
+	{
+		name:  "README and ARCHITECTURE are short",
+		why:   "who has five minutes reads them to the end; the rest is in docs",
+		check: longPages,
+		bad:   []pages{{"README.md": strings.Repeat("word ", 901)}},
+		good: []pages{
+			{"README.md": strings.Repeat("word ", 900)}, {"docs/a.md": strings.Repeat("word ", 901)},
+		},
+	},
+}
+
+// TestTheProgramsOfTheReadmeAreThoseOfTheExamples holds the README to what CI builds and runs.
+func TestTheProgramsOfTheReadmeAreThoseOfTheExamples(t *testing.T) {
+	all := loadPages(t)
+	for language, example := range map[string]string{
+		"go": "examples/allreduce/main.go", "python": "examples/allreduce.py",
+	} {
+		_, rest, _ := strings.Cut(all["README.md"], "```"+language+"\n")
+		block, _, ok := strings.Cut(rest, "```")
+		if !ok || !strings.Contains(all[example], block) {
+			t.Errorf("%s lacks what README.md shows of it:\n%s", example, block)
+		}
+	}
 }
 
 func TestPagesKeepTheirRules(t *testing.T) {
@@ -236,6 +259,16 @@ func wideProse(all pages) []finding {
 				found = append(found, finding{name, number, "the line is too long"})
 			}
 		})
+	}
+	return found
+}
+
+func longPages(all pages) []finding {
+	var found []finding
+	for name, most := range map[string]int{"README.md": 900, "ARCHITECTURE.md": 6000} {
+		if n := len(strings.Fields(all[name])); n > most {
+			found = append(found, finding{name, 1, "too many words"})
+		}
 	}
 	return found
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ruff over the package, its tests and the GPU scripts; mypy --strict over the package and its build
-# backend, as pyproject.toml says. What is not installed is said and left out.
+# ruff over the package, its tests, the GPU scripts and the examples; mypy --strict over the package
+# and its build backend, as pyproject.toml says. What is not installed is said and left out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -14,7 +14,7 @@ check() {
 	fi
 	"$python" -m "$name" "$@" || failed=1
 }
-check ruff check --config pyproject.toml . ../bench/gpu/torch
-check ruff format --check --config pyproject.toml . ../bench/gpu/torch
+check ruff check --config pyproject.toml . ../bench/gpu/torch ../examples
+check ruff format --check --config pyproject.toml . ../bench/gpu/torch ../examples
 check mypy
 exit "$failed"

@@ -12,6 +12,7 @@ from processes import PROGRAMS, SOURCE, Result
 from test_raw import names
 
 COMMAND = os.environ.get("SYMMEM_COMMAND", "")
+EXAMPLE = SOURCE.parents[1] / "examples" / "allreduce.py"
 
 pytestmark = pytest.mark.library
 
@@ -31,6 +32,14 @@ def test_symmem_launch(ranks: int) -> None:
     assert done.code == 0, done
     found = re.findall(r"CHECK (\w+) ok", done.out)
     assert sorted(found) == sorted(names("raw.py") * ranks)
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(not COMMAND, reason="SYMMEM_COMMAND names no symmem command")
+def test_the_example_of_the_readme() -> None:
+    done = run(COMMAND, "launch", "-n", "3", "--", sys.executable, str(EXAMPLE))
+    assert done.code == 0, done
+    assert sorted(re.findall(r"rank (\d) sum 6.0", done.out)) == ["0", "1", "2"]
 
 
 @pytest.mark.torch
