@@ -292,7 +292,7 @@ func loadPages(t *testing.T) pages {
 			return err
 		}
 		text := ""
-		if named[filepath.Ext(name)] {
+		if named[filepath.Ext(name)] || d.Name() == "MANIFEST" {
 			content, err := os.ReadFile(name)
 			if err != nil {
 				return err

@@ -1,0 +1,360 @@
+package house
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// place is one that has to know every entry of an extension point: a declaration of a package, or a
+// whole file that is not Go.
+type place struct {
+	in   string // a package's folder, "." for the root, or a file
+	name string // the declaration: a function, Type.method, variable, or a constant of a block
+	// spelled is how an entry is called there; nil is as in Go.
+	spelled func(entry string) string
+	// counted places have a text for each entry, in the order of entries, and not its name.
+	counted bool
+	// without are entries that the place does not name, each with the reason.
+	without map[string]string
+}
+
+// String is the place as the page of its extension point lists it.
+func (p place) String() string {
+	if p.name == "" {
+		return "`" + p.in + "`"
+	}
+	return "`" + p.name + "` in `" + p.in + "`"
+}
+
+// point is an extension point: what there is of a kind, and where all of it has to be known.
+type point struct {
+	page string // of docs/extending
+	// entries are the constants of a block, which is found by one of them, or the keys or values of
+	// a variable that are written as texts.
+	entries place
+	places  []place
+}
+
+const (
+	sameBytes = "sends as many bytes as it receives, which is the default"
+	message   = "a message goes another way"
+	byNorm    = "a norm has functions of its own"
+	bySplits  = "uneven parts have functions of their own"
+	byKind    = "the default stands for it"
+)
+
+func upper(entry string) string { return strings.ToUpper(entry) }
+
+// screaming writes AllToAllV as ALL_TO_ALL_V.
+func screaming(entry string) string {
+	return upper(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(entry, "${1}_${2}"))
+}
+
+func lower(entry string) string { return strings.ToLower(entry) }
+
+func withOp(entry string) string { return "Op" + entry }
+
+var points = []point{
+	{
+		page:    "data-type",
+		entries: place{in: "internal/reduce", name: "Float32"},
+		places: []place{
+			{in: "internal/reduce", name: "dataTypeNames", spelled: lower},
+			{in: "internal/reduce/gen", name: "elements"},
+			{in: "driver", name: "Float64"},
+			{in: ".", name: "Float64"},
+			{in: "driver/drivertest", name: "combined"},
+			{in: "internal/nccl", name: "Int8"},
+			{in: "driver/nccl", name: "dataTypes"},
+			{in: "driver/nccl/kernels", name: "typeNames", without: map[string]string{
+				"Float64": "moved by kernels, not reduced", "Int8": "moved by kernels, not reduced",
+				"Uint8": "moved by kernels, not reduced", "Int64": "moved by kernels, not reduced",
+			}},
+			{in: "internal/torch", name: "types"},
+			{in: "cmd/libsymmem/symmem.h", spelled: upper},
+			{in: "python/src/symmem/_constants.py", spelled: upper},
+		},
+	},
+	{
+		page:    "operation",
+		entries: place{in: "driver", name: "AllReduce"},
+		places: []place{
+			{in: "driver", name: "operationNames"},
+			{in: "driver", name: "Call.Spans", without: map[string]string{
+				"AllReduce": sameBytes, "Broadcast": sameBytes, "Reduce": sameBytes,
+				"AllReduceRMSNorm": sameBytes,
+			}},
+			{in: "driver/host", name: "communicator.move"},
+			{in: "driver/nccl", name: "plan.collective", without: map[string]string{
+				"AllToAll": byKind, "Send": message, "Recv": message, "AllReduceRMSNorm": byNorm,
+				"AllToAllV": bySplits,
+			}},
+			{in: "driver/nccl", name: "plan.needsAll", without: map[string]string{
+				"Broadcast": "the root can end first", "Reduce": "others can end before the root",
+				"Send": message, "Recv": message, "AllToAllV": bySplits,
+			}},
+			{in: "driver/nccl/kernels", name: "Request.parts", without: map[string]string{
+				"Send": message, "Recv": message, "AllReduceRMSNorm": byNorm, "AllToAllV": bySplits,
+			}},
+			{in: ".", name: "Group.describe"},
+			{in: ".", name: "OpAllReduce", spelled: withOp, without: map[string]string{
+				"AllReduceRMSNorm": "a constant of its own, with what it does not allow",
+			}},
+			{in: "internal/tuning", name: "operations", without: map[string]string{
+				"Send": "has one path", "Recv": "has one path", "Barrier": "has no size",
+				"AllReduceRMSNorm": "has one path", "AllToAllV": "has one path",
+			}},
+			{in: "internal/torch", name: "operations", spelled: withOp, without: map[string]string{
+				"AllReduceRMSNorm": byNorm,
+			}},
+			{in: "cmd/libsymmem/symmem.h", spelled: screaming, without: map[string]string{
+				"AllReduceRMSNorm": byNorm,
+			}},
+			{in: "python/src/symmem/_constants.py", spelled: screaming, without: map[string]string{
+				"AllReduceRMSNorm": byNorm,
+			}},
+		},
+	},
+	{
+		page:    "operation",
+		entries: place{in: "driver", name: "Sum"},
+		places: []place{
+			{in: "driver", name: "reduceOpNames", spelled: lower},
+			{in: "driver/drivertest", name: "pair", without: map[string]string{
+				"Sum": byKind, "Avg": "a sum, divided at the end",
+			}},
+			{in: "driver/nccl", name: "reduceOps"},
+			{in: "driver/nccl/kernels", name: "Request.reduction", without: map[string]string{
+				"Prod": "no kernel computes products",
+			}},
+			{in: ".", name: "Sum"},
+			{in: "internal/torch", name: "reductions"},
+			{in: "cmd/libsymmem/symmem.h", spelled: upper},
+			{in: "python/src/symmem/_constants.py", spelled: upper},
+		},
+	},
+	{
+		page:    "gpu-architecture",
+		entries: place{in: "driver/nccl/kernels", name: "binaries"},
+		places: []place{
+			{in: "driver/nccl/kernels/make.sh"},
+			{in: "driver/nccl/kernels/objects/MANIFEST"},
+			{in: "driver/nccl/kernels/doc.go"},
+		},
+	},
+	{
+		page:    "message",
+		entries: place{in: ".", name: "kindLost"},
+		places: []place{
+			{in: ".", name: "reportOf"},
+			{in: ".", name: "report.err", without: map[string]string{
+				"kindClosed": "its text is all that is known", "kindOther": "its text is all that is known",
+			}},
+			{in: ".", name: "Group.conclude", without: map[string]string{
+				"kindPeer": "a report about another rank, which has a report of its own",
+			}},
+		},
+	},
+	{
+		page:    "message",
+		entries: place{in: "driver", name: "LaneControl"},
+		places: []place{
+			{in: "driver/host", name: "laneNames", counted: true},
+			{in: "internal/relay", name: "laneNames", counted: true},
+		},
+	},
+}
+
+func TestEveryPlaceKnowsEveryEntry(t *testing.T) {
+	files, all := load(t), loadPages(t)
+	for _, p := range points {
+		entries := p.known(t, files)
+		for _, at := range p.places {
+			text := at.text(t, files, all)
+			if n := strings.Count(text, `"`) / 2; at.counted && n != len(entries) {
+				t.Errorf("%v has %d texts for %v: see docs/extending/%s.md", at, n, entries, p.page)
+			}
+			if at.counted {
+				continue
+			}
+			for _, entry := range entries {
+				t.Run(p.page+"/"+entry+"/"+at.in+" "+at.name, func(t *testing.T) {
+					_, left := at.without[entry]
+					switch knows := at.knows(text, entry); {
+					case !knows && !left:
+						t.Errorf("%v does not know %s: see docs/extending/%s.md", at, entry, p.page)
+					case knows && left:
+						t.Errorf("%v knows %s, and is listed as a place that does not", at, entry)
+					}
+				})
+			}
+			for _, entry := range slices.Sorted(maps.Keys(at.without)) {
+				if !slices.Contains(entries, entry) {
+					t.Errorf("%v is listed as a place without %s, which there is not", at, entry)
+				}
+			}
+		}
+	}
+}
+
+func TestPagesOfExtensionPointsListThePlacesInOrder(t *testing.T) {
+	all := loadPages(t)
+	for _, p := range points {
+		name := "docs/extending/" + p.page + ".md"
+		rest, ok := all[name]
+		if !ok {
+			t.Errorf("no %s", name)
+			continue
+		}
+		for _, at := range append([]place{p.entries}, p.places...) {
+			_, after, ok := strings.Cut(rest, at.String())
+			if !ok {
+				t.Errorf("%s does not list %v, or not in the order of the test", name, at)
+				continue
+			}
+			rest = after
+		}
+	}
+}
+
+// TestEveryBackendKeepsTheContract holds what docs/extending/backend.md says.
+func TestEveryBackendKeepsTheContract(t *testing.T) {
+	files, all := load(t), loadPages(t)
+	listed := place{in: ".", name: "backends"}
+	backends := regexp.MustCompile(`(\w+)\.Backend\{\}`).FindAllStringSubmatch(
+		listed.text(t, files, all), -1)
+	if len(backends) < 2 {
+		t.Fatalf("found %d backends", len(backends))
+	}
+	for _, b := range backends {
+		folder := "driver/" + b[1]
+		tested := slices.ContainsFunc(files, func(f *file) bool {
+			return f.folder() == folder && f.test() && strings.Contains(f.source, "drivertest.Run(")
+		})
+		if !tested {
+			t.Errorf("no test of %s calls drivertest.Run: see docs/extending/backend.md", folder)
+		}
+		for _, page := range []string{"docs/reference/backends.md", "README.md"} {
+			if !strings.Contains(all[page], "| `"+b[1]+"`") {
+				t.Errorf("%s has no row for %s", page, b[1])
+			}
+		}
+	}
+}
+
+// known lists the entries of an extension point.
+func (p *point) known(t *testing.T, files []*file) []string {
+	t.Helper()
+	f, node := p.entries.find(t, files)
+	block, ok := node.(*ast.GenDecl)
+	var entries []string
+	if ok && block.Tok == token.CONST {
+		for _, s := range block.Specs {
+			for _, name := range s.(*ast.ValueSpec).Names {
+				// Numbers of entries end a block, and are no entries.
+				count := strings.HasSuffix(name.Name, "s") && name.Name != "kindMessages" &&
+					name.Name != "LaneCalls"
+				if !count && name.Name != "_" {
+					entries = append(entries, name.Name)
+				}
+			}
+		}
+	} else {
+		for _, m := range regexp.MustCompile(`"(\w+)"`).FindAllStringSubmatch(f.cut(node), -1) {
+			entries = append(entries, m[1])
+		}
+	}
+	if len(entries) < 2 {
+		t.Fatalf("%v: found entries %v", p.entries, entries)
+	}
+	return entries
+}
+
+func (p place) knows(text, entry string) bool {
+	word := entry
+	if p.spelled != nil {
+		word = p.spelled(entry)
+	}
+	// A name may follow the prefix of its enumeration, as in SYMMEM_SUM.
+	return regexp.MustCompile(`(\b|[A-Z]_)` + word + `\b`).MatchString(text)
+}
+
+// text is what a place says.
+func (p place) text(t *testing.T, files []*file, all pages) string {
+	t.Helper()
+	if p.name != "" {
+		f, node := p.find(t, files)
+		return f.cut(node)
+	}
+	text := all[p.in]
+	if text == "" {
+		t.Fatalf("no file %s", p.in)
+	}
+	return text
+}
+
+// find finds a declaration in the code of a package, wherever its file is.
+func (p place) find(t *testing.T, files []*file) (*file, ast.Node) {
+	t.Helper()
+	for _, f := range files {
+		if path.Join(".", f.folder()) != p.in && f.folder() != p.in || f.test() {
+			continue
+		}
+		for _, d := range f.syntax.Decls {
+			if node := declared(d, p.name); node != nil {
+				return f, node
+			}
+		}
+	}
+	t.Fatalf("no %s in %s: where is it now? Mend this table and the page", p.name, p.in)
+	return nil, nil
+}
+
+// declared is the part of a declaration that is about a name: a function, a variable, or the block
+// of a constant.
+func declared(d ast.Decl, name string) ast.Node {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		full := d.Name.Name
+		if d.Recv != nil {
+			full = fmt.Sprintf("%s.%s", receiverOf(d), full)
+		}
+		if full == name {
+			return d
+		}
+	case *ast.GenDecl:
+		for _, s := range d.Specs {
+			v, ok := s.(*ast.ValueSpec)
+			named := ok && slices.ContainsFunc(v.Names, func(i *ast.Ident) bool { return i.Name == name })
+			if named && d.Tok == token.CONST {
+				return d
+			} else if named {
+				return v
+			}
+		}
+	}
+	return nil
+}
+
+func receiverOf(d *ast.FuncDecl) string {
+	receiver := d.Recv.List[0].Type
+	if star, ok := receiver.(*ast.StarExpr); ok {
+		receiver = star.X
+	}
+	if name, ok := receiver.(*ast.Ident); ok {
+		return name.Name
+	}
+	return ""
+}
+
+// cut is the source of a node.
+func (f *file) cut(n ast.Node) string {
+	return f.source[f.set.Position(n.Pos()).Offset:f.set.Position(n.End()).Offset]
+}
