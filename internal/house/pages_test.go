@@ -75,6 +75,16 @@ var pageRules = []pageRule{
 		},
 	},
 	{
+		name:  "variables that code reads are in the reference",
+		why:   "a user cannot set what is not written down",
+		check: unknownVariables,
+		bad:   []pages{{environmentPage: "`SYMMEM_A`\n", "a.go": `os.Getenv("SYMMEM_B")`}},
+		good: []pages{{
+			environmentPage: "`SYMMEM_A`\n", "a.go": `os.Getenv("SYMMEM_A")`,
+			"python/src/a.py": `"SYMMEM_A"`, "a_test.go": `"SYMMEM_B"`, "b.go": `"SYMMEM_TEST_B"`,
+		}},
+	},
+	{
 		name:  "README and ARCHITECTURE are short",
 		why:   "who has five minutes reads them to the end; the rest is in docs",
 		check: longPages,
@@ -259,6 +269,32 @@ func wideProse(all pages) []finding {
 				found = append(found, finding{name, number, "the line is too long"})
 			}
 		})
+	}
+	return found
+}
+
+const environmentPage = "docs/reference/environment.md"
+
+var (
+	variable = regexp.MustCompile(`"(SYMMEM_[A-Z_]+)"`)
+	// ofTests are variables that only tests set, also where other code reads them.
+	ofTests = regexp.MustCompile(`^SYMMEM_(TEST|CONTROL_TEST|CHAOS|HOST_TEST)_`)
+)
+
+func unknownVariables(all pages) []finding {
+	var found []finding
+	for name, text := range all {
+		code := strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") ||
+			strings.HasPrefix(name, "python/src/") && strings.HasSuffix(name, ".py")
+		if !code {
+			continue
+		}
+		for _, m := range variable.FindAllStringSubmatch(text, -1) {
+			known := strings.Contains(all[environmentPage], "`"+m[1]+"`")
+			if !known && !ofTests.MatchString(m[1]) {
+				found = append(found, finding{name, 1, environmentPage + " lacks " + m[1]})
+			}
+		}
 	}
 	return found
 }
