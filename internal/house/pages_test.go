@@ -1,6 +1,7 @@
 package house
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -83,6 +84,16 @@ var pageRules = []pageRule{
 			environmentPage: "`SYMMEM_A`\n", "a.go": `os.Getenv("SYMMEM_A")`,
 			"python/src/a.py": `"SYMMEM_A"`, "a_test.go": `"SYMMEM_B"`, "b.go": `"SYMMEM_TEST_B"`,
 		}},
+	},
+	{
+		name:  "pages have none of the words that a reader stumbles over",
+		why:   "terms of NCCL, CUDA, PyTorch and Go are known; private words have to be guessed",
+		check: privateWords,
+		bad: []pages{
+			{"a.md": "It runs beside it.\n"}, {"docs/a.md": "Ranks that mourn.\n"},
+			{"a.md": "It tells whether\n"},
+		},
+		good: []pages{{"a.md": "It runs next to it.\n"}, {"a.go": "// It waits for ever.\n"}},
 	},
 	{
 		name:  "README and ARCHITECTURE are short",
@@ -267,6 +278,27 @@ func wideProse(all pages) []finding {
 			wide := utf8.RuneCountInString(line) > maxColumns
 			if wide && !strings.HasPrefix(strings.TrimSpace(line), "|") && !oneLink.MatchString(line) {
 				found = append(found, finding{name, number, "the line is too long"})
+			}
+		})
+	}
+	return found
+}
+
+// private are words that have a plainer one.
+var private = regexp.MustCompile(`(?i)\b(` + strings.Join([]string{
+	"beside", "for ever", "tells? whether", "heed", "mourn", "deserters?", "forsaken", "bereft",
+	"hindrance", "belated", "the house", "in vain", "said right", "anybody.s guess",
+}, "|") + `)\b`)
+
+func privateWords(all pages) []finding {
+	var found []finding
+	for name, text := range all {
+		if !strings.HasSuffix(name, ".md") {
+			continue
+		}
+		prose(text, func(number int, line string) {
+			if word := private.FindString(inCode.ReplaceAllString(line, "")); word != "" {
+				found = append(found, finding{name, number, fmt.Sprintf("%q", word)})
 			}
 		})
 	}
