@@ -4,7 +4,7 @@ import torch.distributed as dist
 
 import symmem
 
-dist.init_process_group("gloo")  # on GPUs: "nccl", and symmem.init() without a backend
+dist.init_process_group("gloo")  # without GPUs
 symmem.init(backend="host")
 
 x = symmem.full((1 << 18,), dist.get_rank() + 1.0)  # at the same place on every rank
