@@ -1,0 +1,119 @@
+package house
+
+import (
+	"go/ast"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Commands of pages: one in a span of code, or a line of a block. A pattern of -run, -bench or
+// -fuzz is a word, or stands in quotes; in a table its bars are escaped.
+var (
+	goTest  = regexp.MustCompile("go test( [^`\n]*)")
+	pattern = regexp.MustCompile(`-(run|bench|fuzz)[ =]('[^']*'|"[^"]*"|[^ ]+)`)
+	packed  = regexp.MustCompile(`(^| )(\./[\w./-]*|\.)( |$)`)
+)
+
+// TestPagesNameTestsThatExist reads the go test commands of all pages.
+func TestPagesNameTestsThatExist(t *testing.T) {
+	names := functionsOfTests(load(t))
+	commands := 0
+	for page, text := range loadPages(t) {
+		if !strings.HasSuffix(page, ".md") || strings.HasPrefix(page, "docs/measurements/") {
+			continue // measurements are of older commits
+		}
+		for _, m := range goTest.FindAllStringSubmatch(strings.ReplaceAll(text, `\|`, "|"), -1) {
+			commands++
+			for _, lost := range lostTests(m[1], names) {
+				t.Errorf("%s: go test%s: no test of these packages matches %s", page, m[1], lost)
+			}
+		}
+	}
+	if commands < 20 {
+		t.Errorf("found %d commands", commands)
+	}
+}
+
+func TestLostTestsAreFound(t *testing.T) {
+	names := map[string][]string{".": {"TestA"}, "./b": {"TestB", "FuzzB"}}
+	for command, want := range map[string]int{
+		" . -run TestA": 0, " ./b -run 'TestB/c|FuzzB'": 0, " . -run 'TestA|TestB'": 1,
+		" ./b -run TestC": 1, " ./b . -run 'TestB/(a|b)'": 0, " ./b -run '^$' -fuzz FuzzB": 0,
+		" ./... -run TestB": 0,
+	} {
+		if lost := lostTests(command, names); len(lost) != want {
+			t.Errorf("go test%s: lost %q, want %d", command, lost, want)
+		}
+	}
+}
+
+// functionsOfTests lists the tests, benchmarks and fuzz targets of packages, by their folder as the
+// go command is given it.
+func functionsOfTests(files []*file) map[string][]string {
+	names := map[string][]string{}
+	for _, f := range files {
+		if !f.test() {
+			continue
+		}
+		folder := "."
+		if f.folder() != "" {
+			folder = "./" + f.folder()
+		}
+		for _, d := range f.syntax.Decls {
+			if function, ok := d.(*ast.FuncDecl); ok && function.Recv == nil {
+				names[folder] = append(names[folder], function.Name.Name)
+			}
+		}
+	}
+	return names
+}
+
+// lostTests lists the patterns of a command that match no function of its packages.
+func lostTests(command string, names map[string][]string) []string {
+	rest := pattern.ReplaceAllString(command, " ")
+	var functions []string
+	for _, m := range packed.FindAllStringSubmatch(strings.ReplaceAll(rest, " ", "  "), -1) {
+		below, all := strings.CutSuffix(m[2], "/...")
+		for folder, list := range names {
+			if folder == m[2] || all && (below == "." || strings.HasPrefix(folder, below)) {
+				functions = append(functions, list...)
+			}
+		}
+	}
+	var lost []string
+	for _, m := range pattern.FindAllStringSubmatch(command, -1) {
+		for _, one := range alternatives(strings.Trim(m[2], `'"`)) {
+			test, _, _ := strings.Cut(one, "/")
+			expression, err := regexp.Compile(test)
+			found := one == "^$" || one == "."
+			for _, name := range functions {
+				found = found || err == nil && expression.MatchString(name)
+			}
+			if !found {
+				lost = append(lost, one)
+			}
+		}
+	}
+	return lost
+}
+
+// alternatives cuts a pattern at the bars that are in no parentheses.
+func alternatives(pattern string) []string {
+	var all []string
+	depth, from := 0, 0
+	for i, c := range pattern {
+		switch c {
+		case '(':
+			depth++
+		case ')':
+			depth--
+		case '|':
+			if depth == 0 {
+				all = append(all, pattern[from:i])
+				from = i + 1
+			}
+		}
+	}
+	return append(all, pattern[from:])
+}
