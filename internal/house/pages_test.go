@@ -90,7 +90,8 @@ var pageRules = []pageRule{
 		why:   "terms of NCCL, CUDA, PyTorch and Go are known; private words have to be guessed",
 		check: privateWords,
 		bad: []pages{
-			{"a.md": "It runs beside it.\n"}, {"docs/a.md": "Ranks that mourn.\n"},
+			{"a.md": "It runs beside it.\n"},
+			{"docs/a.md": "Ranks that mourn.\n"},
 			{"a.md": "It tells whether\n"},
 		},
 		good: []pages{{"a.md": "It runs next to it.\n"}, {"a.go": "// It waits for ever.\n"}},
