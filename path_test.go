@@ -53,7 +53,7 @@ func TestATableMaySayAnotherPathForEachType(t *testing.T) {
 
 func writeTable(t *testing.T, file, upTo string) {
 	t.Helper()
-	text := fmt.Sprintf(`{"version": 1, "device": "box", "otherwise": "plain", "rules": [
+	text := fmt.Sprintf(`{"version": 3, "device": "box", "otherwise": "plain", "rules": [
 		{"operation": "AllReduce", "ranks": 2, "machines": 1, "steps": [
 			{"up_to": %q, "path": "window"}, {"path": "plain"}]}]}`, upTo)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -127,7 +127,7 @@ func TestPathsFollowTheTable(t *testing.T) {
 
 func TestTheLargerBufferIsWhatTheTableLooksAt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "table.json")
-	err := os.WriteFile(file, []byte(`{"version": 1, "device": "box", "otherwise": "plain", "rules": [
+	err := os.WriteFile(file, []byte(`{"version": 3, "device": "box", "otherwise": "plain", "rules": [
 		{"operation": "AllGather", "ranks": 2, "machines": 1, "steps": [
 			{"up_to": "8KiB", "path": "plain"}, {"path": "window"}]}]}`), 0o600)
 	if err != nil {
@@ -158,7 +158,7 @@ func TestWorkInPlaceFollowsARuleOfItsOwn(t *testing.T) {
 				operation, half)
 		}
 	}
-	text := `{"version": 1, "device": "box", "otherwise": "plain", "rules": [` + rules[1:] + `]}`
+	text := `{"version": 3, "device": "box", "otherwise": "plain", "rules": [` + rules[1:] + `]}`
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

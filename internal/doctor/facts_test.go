@@ -98,7 +98,7 @@ func TestTheTableIsThatOfTheFileIfThereIsOne(t *testing.T) {
 	if got := LookAtTuning("nccl", "NVIDIA H200", 4, file, false); got.Error == "" {
 		t.Errorf("with a file that is none: %+v", got)
 	}
-	table := `{"version": 1, "about": "", "device": "D", "library": "L", "date": "", "source": "",
+	table := `{"version": 3, "about": "", "device": "D", "library": "L", "date": "", "source": "",
 		"otherwise": "plain", "rules": [{"operation": "AllReduce", "ranks": 4, "machines": 1,
 		"steps": [{"path": "window", "measured": []}]}]}`
 	if err := os.WriteFile(file, []byte(table), 0o600); err != nil {

@@ -56,17 +56,17 @@
 //
 // A rule with memory is about the direct path. One without operation, ranks and machines is about
 // all operations and groups that have none of their own for that memory. Without any rule for it a
-// call does not go direct. Version 1 had no such rules, and is read as it was.
+// call does not go direct.
 //
 // A rule with data_type is about elements of that type alone. One without is about all types that
-// have none of their own for the same operation, group, memory and half. Versions 1 and 2 had no
-// such rules. Times in a rule without it say once for all of which type they are, in measured_type,
-// so that nobody puts times of another one beside them.
+// have none of their own for the same operation, group, memory and half. Times in a rule without it
+// say once for all of which type they are, in measured_type, so that nobody compares them with times
+// of another one.
 //
 // A rule without in_place is about both halves of an operation: calls that work in place, and
 // calls that do not. With true or false it is about that half alone, and the other one has a rule
 // of its own, or none. Times in a rule about both halves that are of work in place say so, with
-// "in_place": true after the size. Tables from before there was in_place mean what they meant.
+// "in_place": true after the size.
 //
 // Sizes count the larger buffer of a call: the output of an all-gather, the input of a
 // reduce-scatter, as nccl-tests has it. They are whole numbers of bytes, or such numbers with a

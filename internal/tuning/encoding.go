@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 )
 
 // meaning is written into every table, for who opens it.
@@ -163,16 +162,7 @@ func (w *writer) point(p Point) {
 	w.raw("}")
 }
 
-// typed is the first version with rules about types of elements.
-const typed = 3
-
-func (t *Table) typed() bool {
-	return slices.ContainsFunc(t.Rules, func(r Rule) bool {
-		return r.DataType != "" || r.MeasuredType != ""
-	})
-}
-
-// versionWire is what every version of the format has.
+// versionWire is read first: the other fields depend on the version.
 type versionWire struct {
 	Version *int `json:"version"`
 }
@@ -186,9 +176,8 @@ func Decode(encoded []byte) (*Table, error) {
 	switch {
 	case format.Version == nil:
 		return nil, errors.New("no version is given, so this is no tuning table")
-	case *format.Version < 1 || *format.Version > Version:
-		return nil, fmt.Errorf("version is %d, but this program reads 1 to %d",
-			*format.Version, Version)
+	case *format.Version != Version:
+		return nil, fmt.Errorf("version is %d, but this program reads %d", *format.Version, Version)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(encoded))
 	decoder.DisallowUnknownFields()
@@ -197,10 +186,6 @@ func Decode(encoded []byte) (*Table, error) {
 		return nil, at(encoded, decoder.InputOffset(), err)
 	}
 	t := wire.table()
-	if *format.Version < typed && t.typed() {
-		return nil, fmt.Errorf("version is %d, which has no rules with data_type or measured_type",
-			*format.Version)
-	}
 	if err := t.Validate(); err != nil {
 		return nil, err
 	}

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// Version is the version of the format that this package writes. It reads version 1, too, which had
-// no rules about the direct path, and version 2, which had none about types of elements.
+// Version is the version of the format, the only one that is read.
 const Version = 3
 
 // Path is the way a collective runs.

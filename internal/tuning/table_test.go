@@ -455,10 +455,10 @@ func FuzzDecode(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(encoded)
-	f.Add([]byte(`{"version": 1, "device": "d", "otherwise": "window", "rules": null}`))
-	f.Add([]byte(`{"version": 1, "device": "d", "otherwise": "plain", "rules": [{"steps": [{}]}]}`))
-	f.Add([]byte(`{"version": 1, "device": "d", "otherwise": "plain", "rules": [{"in_place": null}]}`))
-	f.Add([]byte(`{"version": 2, "device": "d", "otherwise": "plain", "rules": [{"memory": "any"}]}`))
+	f.Add([]byte(`{"version": 3, "device": "d", "otherwise": "window", "rules": null}`))
+	f.Add([]byte(`{"version": 3, "device": "d", "otherwise": "plain", "rules": [{"steps": [{}]}]}`))
+	f.Add([]byte(`{"version": 3, "device": "d", "otherwise": "plain", "rules": [{"in_place": null}]}`))
+	f.Add([]byte(`{"version": 3, "device": "d", "otherwise": "plain", "rules": [{"memory": "any"}]}`))
 	f.Add([]byte(`{"version": 3, "device": "d", "otherwise": "plain", "rules": [{"operation": "Reduce",
 		"data_type": "int8", "ranks": 1, "machines": 1, "steps": [{"path": "plain"}]}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
