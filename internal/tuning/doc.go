@@ -59,9 +59,9 @@
 // call does not go direct.
 //
 // A rule with data_type is about elements of that type alone. One without is about all types that
-// have none of their own for the same operation, group, memory and half. Times in a rule without it
-// say once for all of which type they are, in measured_type, so that nobody compares them with times
-// of another one.
+// have none of their own for the same operation, group, memory and half. Times in a rule
+// without it say once for all of which type they are, in measured_type, so that nobody compares
+// them with times of another one.
 //
 // A rule without in_place is about both halves of an operation: calls that work in place, and
 // calls that do not. With true or false it is about that half alone, and the other one has a rule
