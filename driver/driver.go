@@ -34,10 +34,6 @@ type Config struct {
 	// Scatter, if not 0, makes segments land at addresses drawn from this number instead of one
 	// after the other, as a GPU driver does. It shows mistakes; it never cures one.
 	Scatter uint64
-	// LocalRegistration makes a GPU backend register every segment with every communicator of its
-	// device as soon as it is mapped. That is local to the rank, makes no window, and lets the plain
-	// path do without copies where the library can.
-	LocalRegistration bool
 	// Interrupted, if set, is asked now and then by waits for peers that take long, on the
 	// goroutine that waits and perhaps with the lock of a stream held. An error ends the wait, and
 	// with it the group; it wraps ErrInterrupted. It must be quick and may be called at any time.

@@ -152,8 +152,6 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	if err := d.do(s.create); err != nil {
 		return nil, fmt.Errorf("mapping %d bytes at %d: %w", bytes, offset, err)
 	}
-	if err := d.adopt(s); err != nil {
-		return nil, errors.Join(fmt.Errorf("mapping %d bytes at %d: %w", bytes, offset, err), s.Unmap())
-	}
+	d.list(s)
 	return s, nil
 }

@@ -60,8 +60,7 @@ type communicator struct {
 	// aborting tells that NCCL ends the communicator, and with it the windows that it has still.
 	aborting atomic.Bool
 
-	windows  map[driver.SegmentKey]*window  // guarded by mu
-	local    map[*segment]nccl.Registration // guarded by mu
+	windows  map[driver.SegmentKey]*window // guarded by mu
 	messages messages
 	direct   direct
 	// recordings are guarded by mu, and recording, the one that the call under way is put into.
@@ -92,7 +91,6 @@ func (d *Device) Connect(
 	c := &communicator{
 		device: d, cfg: group, number: communicators.Add(1),
 		windows: map[driver.SegmentKey]*window{},
-		local:   map[*segment]nccl.Registration{},
 		busy:    busy{wake: make(chan struct{}, 1)},
 		ended:   make(chan struct{}), quiet: make(chan struct{}),
 		left: make(chan struct{}), tornDown: make(chan struct{}),
@@ -149,9 +147,6 @@ func (c *communicator) equip(ctx context.Context, id nccl.UniqueID) error {
 	c.device.mu.Lock()
 	c.device.communicators[c] = struct{}{}
 	c.device.mu.Unlock()
-	if err := c.adoptAll(); err != nil {
-		return err
-	}
 	return c.openExchange(ctx)
 }
 

@@ -179,6 +179,20 @@ func (h *hold) use(p *plan) {
 	}
 }
 
+// list lets segmentAt find a segment.
+func (d *Device) list(s *segment) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.segments[s] = true
+}
+
+// unlist takes a segment off the device's list.
+func (d *Device) unlist(s *segment) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.segments, s)
+}
+
 // segmentAt finds the segment that an address lies in, or nil.
 func (d *Device) segmentAt(address uintptr) *segment {
 	d.mu.Lock()

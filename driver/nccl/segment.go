@@ -91,12 +91,11 @@ func (s *segment) release() error {
 		d.cuda.Unmap(s.plainAddress(), s.bytes))
 }
 
-// Keep does nothing: a segment has no handle, and its local registrations end with their
-// communicators.
+// Keep does nothing: a segment has no handle.
 func (s *segment) Keep() error { return nil }
 
-// Unmap gives the memory back, after the local registrations have ended. Where graphs of other
-// libraries have calls on it, it comes back when they are gone.
+// Unmap gives the memory back. Where graphs of other libraries have calls on it, it comes back when
+// they are gone.
 func (s *segment) Unmap() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +104,10 @@ func (s *segment) Unmap() error {
 	}
 	s.unmapped = true
 	d := s.arena.device
-	unmap := func() error { return errors.Join(d.abandon(s), d.do(s.release)) }
+	unmap := func() error {
+		d.unlist(s)
+		return d.do(s.release)
+	}
 	if d.putOff(&s.keeper, &s.arena.keeper, func() { _ = unmap() }) {
 		return nil
 	}

@@ -244,20 +244,13 @@ func (c *communicator) drain() error {
 	return nil
 }
 
-// deregisterAll takes back windows and local registrations. c.mu is held.
+// deregisterAll takes back windows. c.mu is held.
 func (c *communicator) deregisterAll() error {
 	var errs []error
 	for _, w := range slices.SortedFunc(maps.Values(c.windows), inOrder) {
 		if !w.putOff() {
 			errs = append(errs, w.drop())
 		}
-	}
-	for s, registration := range c.local {
-		if c.device.inUse(&s.keeper) {
-			continue // it ends with the communicator
-		}
-		errs = append(errs, c.device.nccl.Deregister(c.handle, registration))
-		delete(c.local, s)
 	}
 	return errors.Join(errs...)
 }

@@ -146,36 +146,6 @@ func TestAMessageThatCannotBeQueuedIsNotWaitedFor(t *testing.T) {
 	p.closeAll(t)
 }
 
-func TestASegmentThatCannotBeRegisteredIsNotKept(t *testing.T) {
-	if !apart(t, "ncclCommRegister:1:1") {
-		return
-	}
-	d, err := Backend{}.Open(t.Context(), driver.Config{
-		Size: 1, Store: &drivertest.Store{}, Timeout: 5 * time.Second, LocalRegistration: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Connect(t.Context(), driver.GroupConfig{ID: "own", Ranks: []int{0}}); err != nil {
-		t.Fatal(err)
-	}
-	granularity := d.Info().Granularity
-	arena, err := d.NewArena(granularity)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if segment, err := arena.Map(0, granularity); err == nil || segment != nil {
-		t.Errorf("got segment %v and %v, want the injected failure alone", segment, err)
-	}
-	segment, err := arena.Map(0, granularity)
-	if err != nil {
-		t.Fatalf("mapping at the same place: %v", err)
-	}
-	if err := errors.Join(segment.Unmap(), arena.Close(), d.Close()); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestHostFunctionsOfAStreamThatWasGivenUpGoOn(t *testing.T) {
 	if !apart(t, "") {
 		return

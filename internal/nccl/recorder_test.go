@@ -71,8 +71,6 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
 ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
-ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle)
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 ncclResult_t ncclGroupStart(void)
 ncclResult_t ncclGroupEnd(void)
 ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
@@ -207,11 +205,6 @@ var calls = map[string]struct {
 	"resuming": {
 		func(l *Library) error { return l.CommResume(comm) }, "ncclCommResume", []int64{comm},
 	},
-	"deregistering": {
-		func(l *Library) error { return l.Deregister(comm, address) },
-		"ncclCommDeregister",
-		[]int64{comm, address},
-	},
 	"deregistering a window": {
 		func(l *Library) error { return l.WindowDeregister(comm, address) },
 		"ncclCommWindowDeregister",
@@ -251,7 +244,7 @@ func TestArgumentsArriveInOrderAndWhole(t *testing.T) {
 func TestEveryFunctionIsTested(t *testing.T) {
 	tested := strings.Fields("ncclGetVersion ncclGetErrorString ncclGetLastError ncclGetUniqueId " +
 		"ncclCommInitRankScalable ncclCommCount ncclCommCuDevice ncclCommUserRank " +
-		"ncclCommRegister ncclCommWindowRegister")
+		"ncclCommWindowRegister")
 	for _, c := range calls {
 		tested = append(tested, c.name)
 	}

@@ -17,8 +17,6 @@ const (
 	commCount
 	commCuDevice
 	commUserRank
-	commRegister
-	commDeregister
 	commWindowRegister
 	commWindowDeregister
 	commSuspend
@@ -55,8 +53,6 @@ var table = [functions]struct {
 	commCount:            {"ncclCommCount", 0},
 	commCuDevice:         {"ncclCommCuDevice", 0},
 	commUserRank:         {"ncclCommUserRank", 0},
-	commRegister:         {"ncclCommRegister", 21901},
-	commDeregister:       {"ncclCommDeregister", 21901},
 	commWindowRegister:   {"ncclCommWindowRegister", VersionWindows},
 	commWindowDeregister: {"ncclCommWindowDeregister", VersionWindows},
 	commSuspend:          {"ncclCommSuspend", 22907},

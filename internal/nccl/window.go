@@ -53,22 +53,3 @@ func (l *Library) WindowDeregister(comm Comm, window Window) error {
 	}
 	return l.call(commWindowDeregister, uintptr(comm), uintptr(window))
 }
-
-// Registration is memory registered with a communicator on this rank alone: the handle of
-// ncclCommRegister. It is not a Window and must not be mixed up with one.
-type Registration uintptr
-
-// Register tells a communicator about memory, so that collectives need not copy through buffers of
-// NCCL's: local, and blocks for no rank. It needs NCCL 2.19.1.
-func (l *Library) Register(comm Comm, address uintptr, bytes int64) (Registration, error) {
-	handle := l.cells.take()
-	err := l.call(commRegister, uintptr(comm), address, uintptr(bytes), dl.AddressOf(handle))
-	return Registration(*handle), err
-}
-
-// Deregister takes Register back: local. It may leave another device current on the thread.
-//
-// Preconditions: this rank has no work under way on the memory.
-func (l *Library) Deregister(comm Comm, registration Registration) error {
-	return l.call(commDeregister, uintptr(comm), uintptr(registration))
-}
