@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Kernels of our own under NVIDIA's sanitizer: each that groups of so many ranks have, products, norms, and
+# Kernels of our own under NVIDIA's sanitizer: each that groups of so many ranks have, norms, and
 # a random sample of all calls. The first test logs which kernels ran. memcheck looks for accesses outside
-# of memory and out of line. racecheck looks at shared memory alone, which only norm_short, norm_long,
-# rms_local and the products have: of all other kernels it says nothing. Races in the memory of GPUs and
+# of memory and out of line. racecheck looks at shared memory alone, which only norm_short, norm_long
+# and rms_local have: of all other kernels it says nothing. Races in the memory of GPUs and
 # between them it does not see; those are what the 100,000 calls of direct.sh are for. Clean is
 #
 #   ========= ERROR SUMMARY: 0 errors

@@ -60,7 +60,6 @@ func newBenchCommand() *cobra.Command {
 		newBenchRegisterCommand(f),
 		newBenchCollectiveCommand(f),
 		newBenchScaleCommand(f),
-		newBenchDecodeCommand(f),
 		newBenchNormCommand(f),
 		newBenchSubmitCommand(f),
 		newBenchWindowsCommand(f),

@@ -52,6 +52,9 @@ func newBenchNormCommand(shared *benchFlags) *cobra.Command {
 	return cmd
 }
 
+// maxNormRows bounds the buffers.
+const maxNormRows = 1 << 16
+
 // parse checks all flags before anything starts.
 func (f *normFlags) parse() error {
 	c := &f.config
@@ -62,8 +65,8 @@ func (f *normFlags) parse() error {
 		return err
 	}
 	for _, n := range c.Rows {
-		if n > maxSequences {
-			return fmt.Errorf("rows has %d, but may have %d at most", n, maxSequences)
+		if n > maxNormRows {
+			return fmt.Errorf("rows has %d, but may have %d at most", n, maxNormRows)
 		}
 	}
 	for _, n := range c.Hidden {

@@ -3,30 +3,23 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"symmem/driver/nccl/softgpu"
 	"symmem/internal/bench"
-	"symmem/internal/dl/dltest"
 	"symmem/internal/soak"
 )
 
-// softly lets the commands of a test find the software GPU, and a cuBLAS over it.
+// softly lets the commands of a test find the software GPU.
 func softly(t *testing.T) {
 	t.Helper()
 	cuda, nccl, err := softgpu.Build()
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := os.ReadFile("../../internal/cublas/testdata/softblas.c")
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Setenv("SYMMEM_CUDA", cuda)
 	t.Setenv("SYMMEM_NCCL", nccl)
-	t.Setenv("SYMMEM_CUBLAS", dltest.Compile(t, "libcublas_soft.so", string(source)))
 }
 
 // soaking runs soak and reads its report.
@@ -87,13 +80,6 @@ func TestOnTheSoftwareGPU(t *testing.T) {
 	t.Run("a soak is right and gives everything back", func(t *testing.T) {
 		code, report, stderr := soaking(t, "--backend=nccl", "--rounds=5", "--steps=100", "--seed=1")
 		back(t, code, report, stderr)
-	})
-	t.Run("a layer is right on all paths", func(t *testing.T) {
-		r := measured(t, "decode", "--hidden=256", "--batch-sizes=1,3", "--layers=4")
-		if len(r.Results) != 2 || r.Results[1].Params["batch"] != 3.0 ||
-			r.Results[0].Counts["window us"] <= 0 || *r.Results[0].Baseline != "plain" {
-			t.Errorf("results %+v", r.Results)
-		}
 	})
 	t.Run("a submission is compared with NCCL's own", func(t *testing.T) {
 		r := measured(t, "submit", "--calls=50")

@@ -63,10 +63,10 @@ func (k *code) nameOf(f cuda.Function) string {
 	return "a kernel that has no name"
 }
 
-// kernelsIn lists the kernels of an object, by what its text says.
-func kernelsIn(t *testing.T, object func(major, minor int) ([]byte, error)) []string {
+// allKernels lists the kernels of the object, by what its text says.
+func allKernels(t *testing.T) []string {
 	t.Helper()
-	text, err := object(11, 0)
+	text, err := kernels.Object(11, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func kernelsIn(t *testing.T, object func(major, minor int) ([]byte, error)) []st
 func kernelsOf(t *testing.T, ranks int) []string {
 	t.Helper()
 	var names []string
-	for _, name := range kernelsIn(t, kernels.Object) {
+	for _, name := range allKernels(t) {
 		switch n := name[len(name)-1]; {
 		case strings.Contains(name, "_local_") || strings.HasPrefix(name, "norm_"):
 			if ranks == 0 {

@@ -23,7 +23,7 @@ func (c *communicator) Handle() uintptr {
 	return uintptr(c.handle)
 }
 
-// Current makes calls of other libraries, such as cuBLAS, on a thread on which the primary context
+// Current makes calls of other libraries, such as NCCL, on a thread on which the primary context
 // of the GPU is current that Open chooses for a rank: by its number among the ranks of its machine.
 // While that rank's device is open the context is the device's; else it ends with the calls.
 func Current(localRank int, calls func(*cuda.Driver) error) error {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
 	"symmem"
+	backend "symmem/driver/nccl"
 	"symmem/internal/cuda"
+	"symmem/internal/rendezvous"
 )
 
 // Norm says what bench norm measures: all-reduce, residual and RMSNorm in one call, which is two
@@ -23,6 +26,9 @@ type Norm struct {
 	Timeout time.Duration
 	Plan    Plan
 }
+
+// bfloat16Bytes is the size of an element.
+const bfloat16Bytes = 2
 
 // collective describes the world and the buffers of the measurement.
 func (o *Norm) collective() *Collective {
@@ -112,6 +118,35 @@ func (o *Norm) measure(
 		return result, err
 	}
 	return d.result(runners), d.lane.take(ctx, symmem.PathDirect)
+}
+
+// onGPU opens the world and runs a measurement on one thread, on which this rank's GPU is current.
+// It is given the rank's number on its machine. A backend without GPUs is refused with what it
+// lacks.
+func (o *Collective) onGPU(
+	ctx context.Context, lack string, measure func(l *lane, local int, gpu *cuda.Driver) error,
+) error {
+	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
+	if err != nil {
+		return err
+	}
+	l, err := openLane(ctx, o, 0)
+	if err != nil {
+		return fmt.Errorf("opening the world: %w", err)
+	}
+	if l.rt.DefaultStream().Handle() == 0 {
+		err = fmt.Errorf("backend %s %s: %w", l.rt.Device().Backend, lack, symmem.ErrUnsupported)
+	} else {
+		err = backend.Current(world.LocalRank, func(gpu *cuda.Driver) error {
+			return measure(l, world.LocalRank, gpu)
+		})
+	}
+	return errors.Join(err, l.rt.Close())
+}
+
+// operationOf finds the operation of a kind.
+func operationOf(kind symmem.Operation) *Operation {
+	return &operations[slices.IndexFunc(operations, func(o Operation) bool { return o.kind == kind })]
 }
 
 // captured records calls into a graph.

@@ -12,6 +12,9 @@ import (
 	"symmem/internal/reduce"
 )
 
+// ErrWrong means that two ways to compute the same differ.
+var ErrWrong = errors.New("wrong elements")
+
 // rest are the kernels for the steps that are left to do after an all-reduce.
 type rest struct {
 	*program

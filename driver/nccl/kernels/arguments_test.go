@@ -21,7 +21,6 @@ import (
 const layout = `#include <bulk.h>
 #include <local.h>
 #include <message.h>
-#include <product.h>
 #include <cstddef>
 #include <cstdio>
 #define FIELD(type, name) \
@@ -37,9 +36,6 @@ int main() {
 	FIELD(Local, send) FIELD(Local, recv) FIELD(Local, residual) FIELD(Local, weight)
 	FIELD(Local, rows) FIELD(Local, hidden) FIELD(Local, epsilon)
 	FIELD(Local, fault)
-	WHOLE(Product)
-	FIELD(Product, weights) FIELD(Product, input) FIELD(Product, output)
-	FIELD(Product, rows) FIELD(Product, depth) FIELD(Product, sequences) FIELD(Product, passes)
 	WHOLE(Message)
 	FIELD(Message, from) FIELD(Message, to) FIELD(Message, bytes) FIELD(Message, taken)
 	FIELD(Message, state) FIELD(Message, go)
@@ -195,18 +191,6 @@ func TestLocalLiesWhereKernelsReadIt(t *testing.T) {
 		"weight": 505, "send": 506, "recv": 507, "fault": 508,
 	}
 	checkPlaces(t, "Local", packed(local.Params()), want)
-}
-
-// TestProductsLieWhereKernelsReadThem does the same for products.
-func TestProductsLieWhereKernelsReadThem(t *testing.T) {
-	product := Product{
-		Weights: 601, Input: 602, Output: 603, Rows: 604, Depth: 4096 + 8, Sequences: 606,
-	}
-	want := map[string]uint64{
-		"weights": 601, "input": 602, "output": 603, "rows": 604, "depth": 4096 + 8,
-		"sequences": 606, "passes": 2,
-	}
-	checkPlaces(t, "Product", packed(product.Params()), want)
 }
 
 // checkPlaces compares what is packed for a structure with the values that its members are to have.

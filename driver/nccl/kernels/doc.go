@@ -26,9 +26,6 @@
 // in every run. Averages divide the sum. Minimum and maximum are those of IEEE 754-2019, as on
 // the host backend.
 //
-// Product kernels are none of them: they multiply matrices, and are what symmem bench decode
-// measures all-reduces behind.
-//
 // In every call each rank tells each other rank the digest of its call, in words beside the
 // data. So a kernel whose peers came to another call fails instead of mixing the two; and since
 // every rank waits for a word of every other, none is ever two calls ahead, which is what lets
@@ -71,7 +68,7 @@
 //
 // A local kernel waits for no rank. But if it is small it is launched before the all-reduce ahead
 // of it has ended, and waits for that one in its places: on a quarter of the multiprocessors at
-// most. Products fill all of it while they wait, and so are for streams that are alone on a GPU.
+// most.
 //
 // # Objects
 //

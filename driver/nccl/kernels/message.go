@@ -46,3 +46,6 @@ const (
 	// threadBytes is what a thread copies at once.
 	threadBytes = 64
 )
+
+// up divides and rounds up.
+func up(n, by int) int { return (n + by - 1) / by }

@@ -20,9 +20,6 @@ var objects embed.FS
 // nobody may change.
 func Object(major, minor int) ([]byte, error) { return objectOf("collectives", major, minor) }
 
-// ProductObject is Object for products.
-func ProductObject(major, minor int) ([]byte, error) { return objectOf("product", major, minor) }
-
 func objectOf(source string, major, minor int) ([]byte, error) {
 	if major < 8 {
 		return nil, fmt.Errorf("%w for GPUs of compute capability %d.%d: 8.0 is the first", errNone,

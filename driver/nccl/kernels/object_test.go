@@ -47,7 +47,6 @@ func TestEveryKernelIsInEveryObject(t *testing.T) {
 		t.Errorf("Choose gives %d kernels: %v", len(names), names)
 	}
 	hasKernels(t, Object, names)
-	hasKernels(t, ProductObject, productNames())
 	hasKernels(t, MessageObject, messageNames())
 }
 

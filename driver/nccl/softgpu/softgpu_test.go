@@ -151,12 +151,6 @@ var scenes = []struct {
 		program: "kernels.cc", args: []string{"4", "60", "2"},
 	},
 	{
-		name:    "products do not depend on the order of threads",
-		program: "product.cc", args: []string{"100"}, env: []string{"SOFTGPU_ORDER=down"},
-		long: true,
-	},
-	{name: "products", program: "product.cc", args: []string{"60"}},
-	{
 		name:    "many kernels of two ranks",
 		program: "kernels.cc", args: []string{"2", "600", "32"}, long: true,
 	},

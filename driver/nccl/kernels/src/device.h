@@ -48,34 +48,6 @@ DEVICE float sum_block(float mine) {
 	return all;
 }
 
-// sum_warps adds up pairs over the warps of a block, lane by lane, in one order always. One warp gets the
-// sums: another one in each turn, of which a block takes one after the other. Blocks have 16 warps at most.
-DEVICE bool sum_warps(u32 turn, float* pair) {
-	// Who writes to a half again has passed the barrier of the turn between, and so have those who read it.
-	__shared__ float2 pairs[2][16][32];
-	u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-	pairs[turn % 2][warp][lane] = make_float2(pair[0], pair[1]);
-	__syncthreads();
-	if (warp != turn % warps) return false;
-	pair[0] = pair[1] = 0;
-	for (u32 i = 0; i < warps; i++) {
-		float2 one = pairs[turn % 2][i][lane];
-		pair[0] += one.x;
-		pair[1] += one.y;
-	}
-	return true;
-}
-
-// multiply is mma.m16n8k16 of PTX, of bfloat16: all threads of a warp call it.
-DEVICE void multiply(float* sums, Pack a, u32 b0, u32 b1) {
-	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-		: "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-		: "r"((u32)a.a), "r"((u32)(a.a >> 32)), "r"((u32)a.b), "r"((u32)(a.b >> 32)), "r"(b0), "r"(b1));
-}
-
-// of_lane is what the lane of a warp has whose number differs from this one's in some bits.
-DEVICE float of_lane(u32 bits, float mine) { return __shfl_xor_sync(~0u, mine, bits); }
-
 // load_line and store_line move lines of 128 bytes, 8 or 16 bytes a thread. What threads side by side
 // move of a line is one transaction, so who sees the last word of a line has the others.
 DEVICE u64 load_line(const u64* at) {
@@ -100,23 +72,6 @@ DEVICE Pack load_once(const Pack* at) {
 	Pack p;
 	asm volatile("ld.global.L1::no_allocate.v2.u64 {%0,%1},[%2];" : "=l"(p.a), "=l"(p.b) : "l"(at) : "memory");
 	return p;
-}
-// load_early fetches what no kernel that may still run writes, so it may stand before await_previous, and
-// stays there: the compiler would put off what it takes for constant (ld.global.nc). load_word fetches
-// anything, behind that. Both give zeros if there is nothing to load, without a branch, so that who loads
-// several waits for none of them before it uses the first.
-DEVICE Pack load_early(const Pack* at, bool has) {
-	Pack p;
-	asm volatile("{.reg .pred has;setp.ne.u32 has,%3,0;mov.u64 %0,0;mov.u64 %1,0;"
-		"@has ld.global.L1::no_allocate.v2.u64 {%0,%1},[%2];}"
-		: "=l"(p.a), "=l"(p.b) : "l"(at), "r"((u32)has) : "memory");
-	return p;
-}
-DEVICE u32 load_word(const u32* at, bool has) {
-	u32 word;
-	asm volatile("{.reg .pred has;setp.ne.u32 has,%2,0;mov.u32 %0,0;@has ld.global.u32 %0,[%1];}"
-		: "=r"(word) : "l"(at), "r"((u32)has) : "memory");
-	return word;
 }
 DEVICE void store_once(Pack* at, Pack p) {
 	asm volatile("st.global.v2.u64 [%0],{%1,%2};" ::"l"(at), "l"(p.a), "l"(p.b) : "memory");

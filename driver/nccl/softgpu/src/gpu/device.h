@@ -65,30 +65,7 @@ DEVICE void store_line(Part* at, Part p) {
 	gpu_store_line(at, words, sizeof(Part) / 8);
 }
 
-DEVICE bool sum_warps(u32 turn, float* pair) {
-	gpu_lane* self = gpu_self;
-	gpu_block* block = self->warp->block;
-	for (int i = 0; i < 2; i++) self->pairs[turn % 2][i] = pair[i];
-	gpu_sync(true);
-	if (self->warp != &block->warps[turn % block->warp_count]) return false;
-	pair[0] = pair[1] = 0;
-	for (u32 w = 0; w < block->warp_count; w++)
-		for (int i = 0; i < 2; i++) pair[i] += block->warps[w].lanes[self->number].pairs[turn % 2][i];
-	return true;
-}
-
-// show lets the lanes of a warp look at words of each other, until they vote again.
-template <class... Word>
-DEVICE const gpu_lane* show(Word... words) {
-	u32 all[] = {words...};
-	__builtin_memcpy(gpu_self->words, all, sizeof all);
-	gpu_vote(true);
-	return gpu_self->warp->lanes;
-}
-
 DEVICE Pack load_once(const Pack* at) { return *at; }
-DEVICE Pack load_early(const Pack* at, bool has) { return has ? *at : Pack{}; }
-DEVICE u32 load_word(const u32* at, bool has) { return has ? *at : 0; }
 DEVICE void store_once(Pack* at, Pack p) { *at = p; }
 
 DEVICE void release(u64* at, u64 value) {
@@ -126,33 +103,6 @@ DEVICE u32 to_bits(float f) {
 	u32 bits;
 	__builtin_memcpy(&bits, &f, 4);
 	return bits;
-}
-
-DEVICE float of_lane(u32 bits, float mine) {
-	const gpu_lane* lanes = show(to_bits(mine));
-	float other = from_bits(lanes[gpu_self->number ^ bits].words[0]);
-	gpu_vote(true);
-	return other;
-}
-
-// product is that of two pairs of bfloat16.
-DEVICE float product(u32 a, u32 b) {
-	return from_bits(a << 16) * from_bits(b << 16) + from_bits(a & 0xffff0000) * from_bits(b & 0xffff0000);
-}
-
-// Lane l has columns l % 4 * 2, the next, and those 8 behind them: of rows l / 4 and 8 below of the first
-// matrix, and of row l / 4 of the second one, which is stored by columns. Of the sums it has columns
-// l % 4 * 2 and the next of the same two rows.
-DEVICE void multiply(float* sums, Pack a, u32 b0, u32 b1) {
-	const gpu_lane* lanes = show((u32)a.a, (u32)(a.a >> 32), (u32)a.b, (u32)(a.b >> 32), b0, b1);
-	u32 me = gpu_self->number;
-	for (u32 i = 0; i < 4; i++)
-		for (u32 k = 0; k < 4; k++) {
-			const uint32_t* row = lanes[me / 4 * 4 + k].words + i / 2;
-			const uint32_t* column = lanes[(me % 4 * 2 + i % 2) * 4 + k].words + 4;
-			sums[i] += product(row[0], column[0]) + product(row[2], column[1]);
-		}
-	gpu_vote(true);
 }
 
 // What the device gives instead of a number has these bits, whatever it was given.

@@ -27,8 +27,6 @@ struct gpu_lane {
     uint32_t thread;        /* in the block, along x */
     uint32_t loads, stores; /* of lines, so far */
     float value;            /* its part of a sum */
-    float pairs[2][2];      /* the same, of a sum over warps, in turns */
-    uint32_t words[6];      /* what it shows to the others of its warp */
 };
 
 /* A line as the first lane of a group that came to it has found it. */

@@ -1,0 +1,45 @@
+package kernels
+
+import (
+	"encoding/binary"
+	"testing"
+)
+
+// Instructions of compute capability 9.0 have 16 bytes, the lowest 12 bits of which tell what they
+// do.
+const (
+	instructionBytes = 16
+	exit             = 0x94d
+	launchDependents = 0x82d // griddepcontrol.launch_dependents
+	wait             = 0x82e // griddepcontrol.wait
+)
+
+// before counts the instructions of a kind before the first wait. It is false if there is no wait.
+func before(code []byte, kind uint16) (n int, waits bool) {
+	for at := 0; at < len(code); at += instructionBytes {
+		switch binary.LittleEndian.Uint16(code[at:]) & 0xfff {
+		case wait:
+			return n, true
+		case kind:
+			n++
+		}
+	}
+	return n, false
+}
+
+// TestNoKernelEndsBeforeItHasWaited looks for what makes it enough that each kernel waits for the
+// one before it: that has waited for those before.
+func TestNoKernelEndsBeforeItHasWaited(t *testing.T) {
+	object, err := Object(9, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kernel, code := range codeIn(t, object) {
+		if exits, waits := before(code, exit); !waits || exits > 0 {
+			t.Errorf("%s waits: %v; it can end at %d places before", kernel, waits, exits)
+		}
+		if launches, _ := before(code, launchDependents); launches != 1 {
+			t.Errorf("%s lets others come %d times before it waits", kernel, launches)
+		}
+	}
+}
