@@ -27,14 +27,14 @@ func on(o symmem.Options) symmem.Options {
 
 // localRanks is how many ranks the backend has devices for, and 2 if for less: a world of them is
 // skipped then. The host has as many as anyone wants.
-func localRanks(t *testing.T) int {
-	t.Helper()
+func localRanks(tb testing.TB) int {
+	tb.Helper()
 	if on(symmem.Options{}).Backend == "host" {
 		return math.MaxInt
 	}
 	n, err := nccl.Backend{}.LocalRanks()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return max(2, n)
 }

@@ -10,5 +10,6 @@ expect 0 300 "${submit[@]}" --enforce
 expect 0 300 "${submit[@]}" --check off
 # Wherever the system puts the ranks.
 expect 0 300 "${submit[@]}" --check off --unbound
-expect 0 300 symmem bench scope --backend "$BACKEND" --segments 4,16 --groups 1,4 --enforce
+expect 0 300 env SYMMEM_TEST_BACKEND="$BACKEND" SYMMEM_TEST_BARS=1 "$BUILD/symmem.test" -test.short \
+	-test.run '^$' -test.bench 'BenchmarkScope/.*/.*/by=scope'
 finish

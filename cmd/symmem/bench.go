@@ -21,10 +21,8 @@ allows itself; with --enforce a figure over its bar ends the command with code 1
 {"bench", "machine", "results": [{"name", "params", "ns_per_op", "min_ns", "p10_ns", "p90_ns",
 "allocs_per_op", "baseline", "baseline_ns_per_op", "ratio", "bar_ns", "counts"}]}.`
 
-const benchExample = `  symmem bench alloc
-  symmem bench scope --json
-  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
-  symmem bench register --quick`
+const benchExample = `  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
+  symmem bench submit --backend host --json`
 
 // benchFlags are the flags of all benches.
 type benchFlags struct {
@@ -40,7 +38,7 @@ func newBenchCommand() *cobra.Command {
 	f := &benchFlags{}
 	cmd := &cobra.Command{
 		Use:     "bench",
-		Short:   "Measure allocation, scopes, queries, registration, collectives and scale",
+		Short:   "Measure collectives, and what submitting one costs",
 		Long:    benchLong,
 		Example: benchExample,
 		Args:    cobra.NoArgs,
@@ -52,17 +50,11 @@ func newBenchCommand() *cobra.Command {
 	flags.BoolVar(&f.enforce, "enforce", false, "exit with 1 if a figure is over its bar")
 	flags.IntVar(&f.batches, "batches", 0, "batches of each variant (default 21, quick 5)")
 	flags.DurationVar(&f.batch, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
-	backendFlag(flags, &f.backend, "host, of ranks auto")
+	backendFlag(flags, &f.backend, "auto")
 	cmd.AddCommand(
-		newBenchAllocCommand(f),
-		newBenchScopeCommand(f),
-		newBenchQueryCommand(f),
-		newBenchRegisterCommand(f),
 		newBenchCollectiveCommand(f),
-		newBenchScaleCommand(f),
 		newBenchNormCommand(f),
 		newBenchSubmitCommand(f),
-		newBenchWindowsCommand(f),
 	)
 	complete(cmd, "backend", backendNames()...)
 	return cmd
@@ -77,7 +69,6 @@ func (f *benchFlags) plan() (bench.Plan, error) {
 	if err := chooseBackend(&f.backend, ""); err != nil {
 		return p, err
 	}
-	p.Backend = f.backend
 	if f.batches < 0 || f.batch < 0 {
 		return p, fmt.Errorf("batches is %d and batch is %v, but neither may be negative",
 			f.batches, f.batch)

@@ -1,10 +1,6 @@
 package bench
 
-import (
-	"errors"
-	"testing"
-	"time"
-)
+import "testing"
 
 func TestSummaryIsTheMedianTheLeastAndTwoPercentiles(t *testing.T) {
 	for _, c := range []struct {
@@ -26,74 +22,6 @@ func TestSummaryIsTheMedianTheLeastAndTwoPercentiles(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
 		})
-	}
-}
-
-// sink keeps allocations of tests on the heap.
-var sink *[64]byte
-
-func TestVariantsTakeTurnsAndEachBaselineGetsItsResult(t *testing.T) {
-	var order []string
-	variant := func(name string, allocate bool) Variant {
-		return Variant{Name: name, Run: func(n int) error {
-			order = append(order, name)
-			for range n {
-				if allocate {
-					sink = new([64]byte)
-				}
-			}
-			return nil
-		}}
-	}
-	plan := Plan{Batch: time.Microsecond, Batches: 4}
-	results, err := plan.Measure(Case{
-		Name: "case", Ours: variant("ours", true), Bar: 1e9,
-		Baselines: []Variant{variant("a", false), variant("b", false)},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	// A batch runs twice: the lead-in goes before what is timed.
-	var turns []string
-	for i := len(order) - 24; i < len(order); i += 2 {
-		turns = append(turns, order[i])
-		if order[i+1] != order[i] {
-			t.Fatalf("batches were %v", order[len(order)-24:])
-		}
-	}
-	want := []string{"ours", "a", "b", "b", "a", "ours", "ours", "a", "b", "b", "a", "ours"}
-	for i := range want {
-		if turns[i] != want[i] {
-			t.Fatalf("turns were %v", turns)
-		}
-	}
-	if len(results) != 2 || *results[0].Baseline != "a" || *results[1].Baseline != "b" {
-		t.Fatalf("results %+v", results)
-	}
-	for _, r := range results {
-		// The runtime allocates now and then, too, which counts with so few operations.
-		few := r.AllocsPerOp >= 1 && r.AllocsPerOp <= 3
-		if *r.Ratio != *r.BaselineMedian/r.Median || r.Batches != 4 || !few {
-			t.Errorf("result %+v", r)
-		}
-	}
-}
-
-func TestAnErrorOfAVariantEndsTheCase(t *testing.T) {
-	broken := errors.New("broken")
-	calls := 0
-	for fail := 1; fail <= 3; fail++ {
-		calls = 0
-		_, err := Plan{Batch: 1, Batches: 2}.Measure(Case{Ours: Variant{Run: func(int) error {
-			if calls++; calls == fail {
-				return broken
-			}
-			_ = time.Now()
-			return nil
-		}}})
-		if !errors.Is(err, broken) || calls != fail {
-			t.Errorf("failing at call %d: %v after %d calls", fail, err, calls)
-		}
 	}
 }
 

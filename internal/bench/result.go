@@ -18,12 +18,6 @@ type Summary struct {
 	Batches int     `json:"batches"`
 }
 
-// dividedBy turns the time of an operation into that of its parts.
-func (s Summary) dividedBy(parts float64) Summary {
-	s.Median, s.Min, s.P10, s.P90 = s.Median/parts, s.Min/parts, s.P10/parts, s.P90/parts
-	return s
-}
-
 // Result is one figure of ours, against one baseline or none.
 type Result struct {
 	Name   string         `json:"name"`
@@ -74,8 +68,6 @@ type Report struct {
 	Worst *Worst `json:"worst,omitempty"`
 	// RoundTrip is the round trip between two cores around the run; nil where it plays no part.
 	RoundTrip *Trips `json:"round_trip,omitempty"`
-	// Pages are those of fresh segments; nil where they play no part.
-	Pages *Pages `json:"pages,omitempty"`
 }
 
 // Worst is the result with the least ratio.
@@ -88,12 +80,6 @@ type Worst struct {
 // NewReport starts the report of a bench.
 func NewReport(name string) *Report {
 	return &Report{Bench: name, Machine: ThisMachine(), Results: []Result{}}
-}
-
-// Add appends what Plan.Measure returned.
-func (r *Report) Add(results []Result, err error) error {
-	r.Results = append(r.Results, results...)
-	return err
 }
 
 // JSON writes the report as one object.

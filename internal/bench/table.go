@@ -27,9 +27,6 @@ func (r *Report) Table(w io.Writer) error {
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}
-	if r.Pages != nil {
-		return r.Pages.line(w)
-	}
 	return nil
 }
 

@@ -1,0 +1,227 @@
+package symmem_test
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"symmem"
+	"symmem/internal/alloc"
+)
+
+// BenchmarkAlloc measures pairs of Pool.Alloc and Buffer.Free, with the ledger on as always. The
+// same requests are played on a naive best fit, and on our placement core set to PyTorch's policy
+// and sizing; both have no lock and no ledger.
+func BenchmarkAlloc(b *testing.B) {
+	for _, w := range workloads(10_000) {
+		b.Run(w.name, func(b *testing.B) {
+			players := w.players(b)
+			for _, name := range slices.Sorted(maps.Keys(players)) {
+				b.Run("by="+name, func(b *testing.B) {
+					play := players[name]
+					b.ReportAllocs()
+					for b.Loop() {
+						if err := play(1); err != nil {
+							b.Fatal(err)
+						}
+					}
+					if name == "pool" && w.bar > 0 {
+						within(b, w.bar)
+					}
+				})
+			}
+		})
+	}
+}
+
+func TestWorkloadsPlayOnEveryAllocatorWithoutAllocating(t *testing.T) {
+	for _, w := range workloads(200) {
+		for name, player := range w.players(t) {
+			if allocs := testing.AllocsPerRun(10, func() {
+				if err := player(2000); err != nil {
+					t.Fatal(err)
+				}
+			}); allocs > 2000*0.01 {
+				t.Errorf("%s by %s: 2000 pairs make %v allocations", w.name, name, allocs)
+			}
+		}
+	}
+}
+
+// A workload is an endless sequence of requests over a fixed number of slots, each of which holds
+// one live block: step i frees what slot slots[i] holds, if anything, and, if sizes[i] is not 0,
+// allocates that many bytes into it. The sequence is drawn before anything is timed, and repeats.
+type workload struct {
+	name  string
+	slots []int32
+	sizes []int64
+	live  int
+	// bar is the most nanoseconds for a pair of the pool, or 0.
+	bar float64
+}
+
+// players play the workload on each allocator, so many pairs a call, and remember where they
+// stopped. All live slots are full already.
+func (w workload) players(tb testing.TB) map[string]func(pairs int) error {
+	tb.Helper()
+	rt := alone(tb)
+	pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	core, err := alloc.New(alloc.PyTorch())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	players := map[string]func(int) error{
+		"pool":    playerOf[symmem.Buffer](w, poolAllocator{pool}),
+		"naive":   playerOf[extent](w, naiveAllocator{newNaive(1 << 40)}),
+		"pytorch": playerOf[alloc.Block](w, coreAllocator{core}),
+	}
+	for name, play := range players {
+		if err := play(2 * len(w.slots)); err != nil {
+			tb.Fatalf("%s: %v", name, err)
+		}
+	}
+	return players
+}
+
+// workloads are what BenchmarkAlloc plays; live is the number of blocks of the random one.
+func workloads(live int) []workload {
+	return []workload{
+		{name: "hot/size=4KiB", slots: []int32{0}, sizes: []int64{4 << 10}, live: 1, bar: 40},
+		{name: "hot/size=32MiB", slots: []int32{0}, sizes: []int64{32 << 20}, live: 1, bar: 40},
+		fifo(1000, 4<<10), randomVictims(live), training(500),
+	}
+}
+
+// fifo frees the oldest of so many live blocks.
+func fifo(live int, bytes int64) workload {
+	w := workload{name: fmt.Sprintf("fifo/live=%d", live), live: live}
+	for i := range live {
+		w.slots, w.sizes = append(w.slots, int32(i)), append(w.sizes, bytes)
+	}
+	return w
+}
+
+// randomSteps is long enough that the free list never settles into a cycle that a cache learns.
+const randomSteps = 1 << 17
+
+// randomVictims frees a random one of so many live blocks and allocates a random size.
+func randomVictims(live int) workload {
+	random := rand.New(rand.NewPCG(1, uint64(live)))
+	w := workload{name: fmt.Sprintf("random/live=%d", live), live: live, bar: 100}
+	for range randomSteps {
+		w.slots = append(w.slots, random.Int32N(int32(live)))
+		w.sizes = append(w.sizes, 1+random.Int64N(1<<20))
+	}
+	return w
+}
+
+// training is a forward pass that keeps one activation a layer and drops three temporaries, and a
+// backward pass that frees the activations in the reverse order. Sizes are drawn so that their
+// logarithms are even between 512 B and 64 MiB.
+func training(layers int) workload {
+	random := rand.New(rand.NewPCG(2, uint64(layers)))
+	draw := func() int64 {
+		return int64(512 * math.Exp2(random.Float64()*math.Log2(64<<20/512)))
+	}
+	w := workload{name: fmt.Sprintf("training/layers=%d", layers), live: layers + 3}
+	add := func(slot int, size int64) {
+		w.slots, w.sizes = append(w.slots, int32(slot)), append(w.sizes, size)
+	}
+	temporaries := func() {
+		for t := range 3 {
+			add(layers+t, draw())
+		}
+		for t := range 3 {
+			add(layers+t, 0)
+		}
+	}
+	for layer := range layers {
+		add(layer, draw())
+		temporaries()
+	}
+	for layer := layers - 1; layer >= 0; layer-- {
+		temporaries()
+		add(layer, 0)
+	}
+	return w
+}
+
+// allocator is what a workload is played on.
+type allocator[B any] interface {
+	alloc(bytes int64) (B, error)
+	free(b B) error
+}
+
+func playerOf[B any, A allocator[B]](w workload, a A) func(pairs int) error {
+	blocks, held := make([]B, w.live), make([]bool, w.live)
+	at := 0
+	return func(pairs int) error {
+		for pairs > 0 {
+			slot, size := w.slots[at], w.sizes[at]
+			if at++; at == len(w.slots) {
+				at = 0
+			}
+			if held[slot] {
+				if err := a.free(blocks[slot]); err != nil {
+					return fmt.Errorf("freeing slot %d: %w", slot, err)
+				}
+			}
+			if held[slot] = size > 0; !held[slot] {
+				continue
+			}
+			b, err := a.alloc(size)
+			if err != nil {
+				return fmt.Errorf("allocating %d bytes: %w", size, err)
+			}
+			blocks[slot] = b
+			pairs--
+		}
+		return nil
+	}
+}
+
+type poolAllocator struct{ pool *symmem.Pool }
+
+func (a poolAllocator) alloc(bytes int64) (symmem.Buffer, error) { return a.pool.Alloc(bytes) }
+func (a poolAllocator) free(b symmem.Buffer) error               { return b.Free() }
+
+type naiveAllocator struct{ naive *naive }
+
+func (a naiveAllocator) alloc(bytes int64) (extent, error) { return a.naive.alloc(bytes) }
+func (a naiveAllocator) free(e extent) error {
+	a.naive.release(e)
+	return nil
+}
+
+// coreAllocator is a placement core whose segments lie nowhere.
+type coreAllocator struct{ core *alloc.Core }
+
+func (a coreAllocator) alloc(bytes int64) (alloc.Block, error) {
+	block, growth, err := a.core.Alloc(bytes, 0)
+	for err == nil && growth.Bytes != 0 {
+		if _, err = a.core.AddSegment(growth, a.nextAddress()); err == nil {
+			block, growth, err = a.core.Alloc(bytes, 0)
+		}
+	}
+	return block, err
+}
+
+func (a coreAllocator) free(b alloc.Block) error {
+	_, err := a.core.Free(b)
+	return err
+}
+
+// nextAddress is behind all segments so far.
+func (a coreAllocator) nextAddress() uint64 {
+	end := uint64(1) << 32
+	for s := range a.core.Segments() {
+		end = max(end, s.Address+uint64(s.Bytes))
+	}
+	return end
+}

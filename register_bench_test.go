@@ -1,0 +1,306 @@
+package symmem_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"symmem"
+	"symmem/internal/sys"
+)
+
+// BenchmarkRegister measures what the registration of new segments costs on two ranks, given how
+// many there are already: from the call to its return, on the slower rank. It must not grow.
+func BenchmarkRegister(b *testing.B) {
+	for _, there := range []int{0, 10, 100, 1000} {
+		if testing.Short() && there > 100 {
+			continue
+		}
+		w := newRegistering(b, there)
+		for _, fresh := range []int{1, 8} {
+			b.Run(fmt.Sprintf("new=%d/there=%d", fresh, there), func(b *testing.B) {
+				took := time.Duration(0)
+				for b.Loop() {
+					took += w.once(b, fresh)
+				}
+				each := float64(took.Nanoseconds()) / float64(b.N)
+				b.ReportMetric(each, "ns/op")
+				b.ReportMetric(each/float64(fresh), "ns/segment")
+			})
+		}
+	}
+}
+
+// registering is a world of ranks that have a number of segments registered.
+type registering struct {
+	there int
+	pools []*grown
+}
+
+func newRegistering(b *testing.B, there int) *registering {
+	b.Helper()
+	w := &registering{there: there, pools: make([]*grown, 2)}
+	runtimes := local(b, 2)
+	each(b, runtimes, func(i int, rt *symmem.Runtime) error {
+		w.pools[i] = newGrown(b, rt, 1)
+		w.pools[i].grow(b, there)
+		return nil
+	})
+	return w
+}
+
+// once adds segments, times their registration, and gives them back.
+func (w *registering) once(b *testing.B, fresh int) time.Duration {
+	b.Helper()
+	took := make([]time.Duration, len(w.pools))
+	runtimes := []*symmem.Runtime{w.pools[0].rt, w.pools[1].rt}
+	each(b, runtimes, func(i int, rt *symmem.Runtime) error {
+		g := w.pools[i]
+		if err := g.allocate(w.there + fresh); err != nil {
+			return err
+		}
+		if err := meet(b.Context(), rt); err != nil {
+			return err
+		}
+		begin := time.Now()
+		if err := g.pool.Register(b.Context(), rt.World()); err != nil {
+			return err
+		}
+		took[i] = time.Since(begin)
+		return g.shrink(b.Context(), w.there)
+	})
+	return max(took[0], took[1])
+}
+
+// shrink frees and trims the newest segments until so many are left.
+func (g *grown) shrink(ctx context.Context, segments int) error {
+	for len(g.blocks) > 2*segments {
+		last := len(g.blocks) - 1
+		if err := g.blocks[last].Free(); err != nil {
+			return err
+		}
+		g.blocks = g.blocks[:last]
+	}
+	return g.pool.Trim(ctx, int64(segments)*2*halfSegment)
+}
+
+// local opens a world of so many ranks in this process.
+func local(tb testing.TB, ranks int) []*symmem.Runtime {
+	tb.Helper()
+	runtimes, err := symmem.OpenLocal(tb.Context(), ranks, on(symmem.Options{}))
+	if errors.Is(err, symmem.ErrUnsupported) {
+		tb.Skip(err)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		each(tb, runtimes, func(_ int, rt *symmem.Runtime) error { return closeLive(rt) })
+	})
+	return runtimes
+}
+
+// closeLive closes a runtime with what it has still.
+func closeLive(rt *symmem.Runtime) error {
+	symmem.FreeLive(rt)
+	return rt.Close()
+}
+
+// each runs a function on all ranks.
+func each(tb testing.TB, runtimes []*symmem.Runtime, f func(int, *symmem.Runtime) error) {
+	tb.Helper()
+	var ranks sync.WaitGroup
+	errs := make([]error, len(runtimes))
+	for i, rt := range runtimes {
+		ranks.Go(func() { errs[i] = f(i, rt) })
+	}
+	ranks.Wait()
+	if err := errors.Join(errs...); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// meet returns when all ranks have called it and their work is done.
+func meet(ctx context.Context, rt *symmem.Runtime) error {
+	if err := rt.World().Barrier(ctx, nil); err != nil {
+		return err
+	}
+	return rt.DefaultStream().Synchronize(ctx)
+}
+
+// BenchmarkFirstTouch measures what a fresh segment of the host costs when its pages are first
+// touched: by its owner, next to a plain shared file without huge pages, and by a peer in the first
+// broadcast over the window, next to the second. It says of what pages segments are.
+func BenchmarkFirstTouch(b *testing.B) {
+	system := sys.LookAtHugePages()
+	b.Logf("shmem_enabled is %q; %d of %d pages of 2 MiB are free",
+		system.Shared, system.Free, system.SetAside)
+	for name, of := range map[string]func(*touches) touch{
+		"by=owner":            func(t *touches) touch { return t.owner },
+		"by=plain-file":       func(t *touches) touch { return t.plain },
+		"by=first-broadcast":  func(t *touches) touch { return t.first },
+		"by=second-broadcast": func(t *touches) touch { return t.second },
+	} {
+		b.Run(name, func(b *testing.B) {
+			var took time.Duration
+			faults := 0
+			for b.Loop() {
+				all := freshSegment(b)
+				took, faults = took+of(all).took, faults+of(all).faults
+			}
+			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/op")
+			b.ReportMetric(float64(faults)/float64(b.N), "faults/op")
+		})
+	}
+}
+
+func TestAFreshSegmentFaultsOnEachPageOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("touches 256 MiB")
+	}
+	all := freshSegment(t)
+	if all.owner.faults < 32 || all.plain.faults < freshBytes/smallPage {
+		t.Errorf("the owner's faults: %d, those of a plain file: %d",
+			all.owner.faults, all.plain.faults)
+	}
+	if all.first.faults <= all.second.faults {
+		t.Errorf("a peer's faults: %d, and then %d", all.first.faults, all.second.faults)
+	}
+}
+
+// freshBytes is the size of the segment that page faults are measured on.
+const freshBytes = 64 << 20
+
+// smallPage is the page of memory without huge pages.
+const smallPage = 4096
+
+// touch is the time and the page faults of something.
+type touch struct {
+	took   time.Duration
+	faults int
+}
+
+// touches is what happened to one fresh segment, and to a plain shared file.
+type touches struct{ owner, plain, first, second touch }
+
+// freshSegment makes a segment on two ranks of this process, has the owner touch it, and broadcasts
+// it twice into memory that is warm. The memory is the host's, whose pages are those of the system.
+func freshSegment(tb testing.TB) *touches {
+	tb.Helper()
+	var t touches
+	runtimes, err := symmem.OpenLocal(tb.Context(), 2, symmem.Options{Backend: "host"})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	each(tb, runtimes, func(_ int, rt *symmem.Runtime) error {
+		mine, err := touchFresh(tb.Context(), rt)
+		if rt.Rank() == 0 {
+			t = mine
+		}
+		return errors.Join(err, closeLive(rt))
+	})
+	if t.plain, err = touchPlain(); err != nil {
+		tb.Fatal(err)
+	}
+	return &t
+}
+
+func touchFresh(ctx context.Context, rt *symmem.Runtime) (t touches, err error) {
+	send, sent, err := segmentOf(ctx, rt)
+	if err != nil {
+		return t, err
+	}
+	recv, received, err := segmentOf(ctx, rt)
+	if err != nil {
+		return t, err
+	}
+	_ = touchAll(received)
+	if rt.Rank() == 0 {
+		if t.owner, err = timed(func() error { return touchAll(sent) }); err != nil {
+			return t, err
+		}
+	}
+	broadcast := func() error {
+		err := rt.World().Broadcast(
+			ctx, send.Memory(), recv.Memory(), freshBytes, symmem.Uint8, 0, nil)
+		if err != nil {
+			return err
+		}
+		return meet(ctx, rt)
+	}
+	if err := meet(ctx, rt); err != nil {
+		return t, err
+	}
+	if t.first, err = timed(broadcast); err != nil {
+		return t, err
+	}
+	t.second, err = timed(broadcast)
+	return t, err
+}
+
+// segmentOf makes a registered segment of its own pool.
+func segmentOf(
+	ctx context.Context, rt *symmem.Runtime,
+) (b symmem.Buffer, view []uint8, err error) {
+	pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), FirstSegment: freshBytes})
+	if err != nil {
+		return b, nil, err
+	}
+	err = pool.With(ctx, rt.World(), func(s *symmem.Scope) (err error) {
+		b, err = s.Alloc(freshBytes)
+		return err
+	})
+	if err != nil {
+		return b, nil, err
+	}
+	view, err = symmem.View[uint8](b)
+	return b, view, err
+}
+
+// timed runs a function and counts the page faults of the whole process meanwhile: work on a stream
+// may run on any thread.
+func timed(f func() error) (touch, error) {
+	var before, after syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &before); err != nil {
+		return touch{}, err
+	}
+	begin := time.Now()
+	err := f()
+	took := time.Since(begin)
+	err = errors.Join(err, syscall.Getrusage(syscall.RUSAGE_SELF, &after))
+	return touch{took, int(after.Minflt + after.Majflt - before.Minflt - before.Majflt)}, err
+}
+
+// touchAll touches every page.
+func touchAll(b []byte) error {
+	for i := 0; i < len(b); i += smallPage {
+		b[i] = 1
+	}
+	return nil
+}
+
+// touchPlain touches a fresh shared file that has no huge pages.
+func touchPlain() (t touch, err error) {
+	f, err := sys.Memfd("symmem-plain", freshBytes)
+	if err != nil {
+		return t, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return touchFile(f)
+}
+
+// touchFile maps without the advice that sys.Map gives.
+func touchFile(f *os.File) (touch, error) {
+	b, err := syscall.Mmap(int(f.Fd()), 0, freshBytes,
+		syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		return touch{}, err
+	}
+	t, err := timed(func() error { return touchAll(b) })
+	return t, errors.Join(err, syscall.Munmap(b))
+}
