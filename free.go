@@ -48,7 +48,7 @@ func (p *Pool) free(b Buffer) error {
 		return p.freeSlowly(b, block, state, err)
 	}
 	p.absorb(ledger.KindFree, block)
-	p.frees.add()
+	p.frees.Add(1)
 	p.mu.Unlock()
 	return nil
 }
@@ -61,7 +61,7 @@ func (p *Pool) freeSlowly(b Buffer, block alloc.Block, state alloc.State, err er
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
 	p.absorb(ledger.KindFree, block)
-	p.frees.add()
+	p.frees.Add(1)
 	tell(p.rt, func(o *Observer) func(BlockEvent) { return o.Free }, blockEvent(b, block))
 	if state == alloc.Deferred {
 		return p.markUses()

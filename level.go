@@ -3,18 +3,7 @@ package symmem
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 )
-
-// levelCell holds a CheckLevel that may change.
-type levelCell struct{ value atomic.Int32 }
-
-func (c *levelCell) load() CheckLevel { return CheckLevel(c.value.Load()) }
-
-func (c *levelCell) store(l CheckLevel) { c.value.Store(int32(l)) }
-
-// String returns the level's name.
-func (c *levelCell) String() string { return c.load().String() }
 
 // SetCheck changes the level at which ranks compare, for all groups. It is collective over the
 // world, and every rank gives the same level, in the same place among the collectives of each
@@ -30,7 +19,7 @@ func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 	if err != nil {
 		return fmt.Errorf("setting the check level: %w", err)
 	}
-	rt.level.store(l)
+	rt.level.Store(int32(l))
 	for _, g := range rt.allGroups() {
 		g.comm.SetCheck(l == CheckEvery)
 		g.startPatrol()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -76,7 +77,7 @@ type Pool struct {
 	closed   bool                         // guarded by mu
 	kept     map[*segment]int             // live buffers of a pool that is closed; guarded by mu
 	// frees counts the buffers freed; written with mu held, read without.
-	frees counter
+	frees atomic.Uint64
 }
 
 // segment is a mapped segment.

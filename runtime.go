@@ -28,7 +28,7 @@ type Runtime struct {
 	device  driver.Device
 	store   rendezvous.Store
 	company company
-	level   levelCell
+	level   atomic.Int32 // a CheckLevel
 	world   *Group
 	local   *Pool
 	stream  *Stream
@@ -142,7 +142,7 @@ func (rt *Runtime) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rt.level.store(rt.opts.Check.resolve(rt.device.Info().CheckIsFree))
+	rt.level.Store(int32(rt.opts.Check.resolve(rt.device.Info().CheckIsFree)))
 	if rt.stream, err = rt.NewStream(); err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (rt *Runtime) World() *Group { return rt.world }
 func (rt *Runtime) Device() driver.Info { return rt.device.Info() }
 
 // Check returns the level at which ranks compare.
-func (rt *Runtime) Check() CheckLevel { return rt.level.load() }
+func (rt *Runtime) Check() CheckLevel { return CheckLevel(rt.level.Load()) }
 
 // Close leaves every group and gives back all memory without live buffers; Pool.Close says what
 // becomes of those. It waits for queued work, at most for twice the timeout, and for no other rank,

@@ -96,7 +96,7 @@ type Stats struct {
 func (rt *Runtime) Stats() Stats {
 	s := Stats{
 		Rank: rt.rank, Size: rt.size, Backend: rt.device.Info().Backend,
-		Check: rt.level.String(), Groups: map[string]GroupStats{},
+		Check: rt.Check().String(), Groups: map[string]GroupStats{},
 	}
 	for _, p := range rt.allPools() {
 		s.Pools = append(s.Pools, p.Stats())

@@ -131,7 +131,7 @@ func (rt *Runtime) comeToTerms(
 	ctx context.Context, comm driver.Communicator, ranks []int,
 ) (*tuning.Table, tuning.Shape, error) {
 	mine := terms{
-		Check: rt.level.String(), Path: rt.opts.Path.String(), Machine: machineName(),
+		Check: rt.Check().String(), Path: rt.opts.Path.String(), Machine: machineName(),
 		Messages: rt.opts.messages(),
 	}
 	table, err := rt.tableFor(len(ranks))
