@@ -27,10 +27,19 @@ part() {
 }
 
 # together SECONDS PROGRAM-AND-ARGUMENTS... runs programs at the same time, on all ranks each; none
-# of them is measured.
+# of them is measured. Where ranks share GPUs they run one after another: MPS has queues for so many
+# processes only.
 together() {
 	local seconds=$1 out i code pids=()
 	shift
+	if [[ -n $SHARED ]]; then
+		for ((i = 1; i <= $#; i++)); do
+			local words
+			read -ra words <<<"${!i}"
+			part "$seconds" "$here/${words[0]}" "${words[@]:1}"
+		done
+		return
+	fi
 	out=$(mktemp -d)
 	for ((i = 1; i <= $#; i++)); do
 		local words
@@ -79,6 +88,7 @@ run_part() {
 	decode) part 75 "$here/decode.py" ;;
 	model) part 75 "$here/model.py" ;;
 	attach) part 40 "$here/attach.py" ;;
+	guard) part 60 "$here/guard.py" ;;
 	graph_life) part 150 "$here/graph_life.py" ;;
 	aborted)
 		together 60 "aborted.py detach" "aborted.py trim" "aborted.py scope" "aborted.py finalize" \

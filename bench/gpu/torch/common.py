@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import random
@@ -53,6 +54,13 @@ def needs_gpus(what: str) -> None:
         sys.exit(0)
 
 
+def nccl_version() -> tuple[int, int, int]:
+    """Ask the NCCL that is loaded. PyTorch's own function says what PyTorch was built with."""
+    version = ctypes.c_int()
+    ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(version))
+    return version.value // 10000, version.value // 100 % 100, version.value % 100
+
+
 def attachable() -> bool:
     """Tell whether NCCL's kernels over windows wait for what is ahead of them.
 
@@ -61,7 +69,7 @@ def attachable() -> bool:
     """
     if os.environ.get("SYMMEM_ATTACH_EARLY_START") == "1":
         return True
-    early = (2, 28, 3) <= torch.cuda.nccl.version() < (2, 30, 7)
+    early = (2, 28, 3) <= nccl_version() < (2, 30, 7)
     return not early or torch.cuda.get_device_capability(DEVICE)[0] < 9
 
 

@@ -22,7 +22,12 @@ PATIENCE = 30.0
 
 def second() -> symmem.Group:
     """Open another group of all ranks."""
-    return symmem.group(dist.new_group(list(range(SIZE)), backend="nccl"))
+    return symmem.group(another())
+
+
+def another() -> dist.ProcessGroup:
+    """Make another process group of all ranks."""
+    return dist.new_group(list(range(SIZE)), backend="nccl")
 
 
 def captured(group: symmem.Group, tensors: list[torch.Tensor]) -> torch.cuda.CUDAGraph:
@@ -85,7 +90,8 @@ def comes_back(rounds: int) -> None:
     """Make, capture, fail or close groups, and destroy the graphs: memory is where it was."""
 
     def one(i: int) -> None:
-        group = second()
+        process_group = another()
+        group = symmem.group(process_group)
         graph = captured(group, [torch.zeros(1024, device=DEVICE)])
         settle()
         if i % 2:
@@ -96,6 +102,7 @@ def comes_back(rounds: int) -> None:
         gather(i)
         del graph
         group.close()
+        dist.destroy_process_group(process_group)
 
     free = 0
     for i in range(rounds + 4):
@@ -103,8 +110,7 @@ def comes_back(rounds: int) -> None:
             free = mapped()
         one(i)
     lost = mapped() - free
-    # A rank of a group has 32 MiB of exchange memory. NCCL keeps some of each process group of
-    # PyTorch's, which is not destroyed.
+    # A rank of a group has 32 MiB of exchange memory.
     verdict(
         "memory of groups comes back",
         lost < rounds * 16 * MIB,
