@@ -82,8 +82,8 @@ func (rt *Runtime) Settled(yes bool) {
 	}
 }
 
-// Captured tells whether a stream of another library is captured by its owner. Where that cannot be
-// told the answer is true, so that nothing is done that would spoil a capture.
+// Captured reports whether a stream of another library is captured by its owner. Where that cannot
+// be told the answer is true, so that nothing is done that would spoil a capture.
 func (rt *Runtime) Captured(handle uintptr) bool {
 	adopter, ok := rt.device.(driver.Adopter)
 	if !ok {
@@ -158,7 +158,7 @@ func (rt *Runtime) noteCapture(s *Stream, may bool) {
 	rt.captured = others
 }
 
-// captured tells whether the owner of an adopted stream captures it. Where that cannot be told
+// captured reports whether the owner of an adopted stream captures it. Where that cannot be told
 // nothing is done that would spoil a capture.
 func (s *Stream) captured() bool {
 	if s.adopted == nil {

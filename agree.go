@@ -116,7 +116,7 @@ func (g *Group) agree(ctx context.Context, tag string, ledgers ...agreement.Ledg
 	if err != nil {
 		return g.settle(err)
 	}
-	return g.heed(verdict)
+	return g.noteVerdict(verdict)
 }
 
 // compare runs an agreement over a lane.
@@ -139,10 +139,10 @@ func (g *Group) compareOn(
 	return agreement.Run(ctx, exchange, machine)
 }
 
-// heed notes what was agreed, or fails the group with what was found. Every rank of the exchange
-// has the same verdict, but may be interrupted by the failure of another before it knows: so the
-// ranks meet once more, as after any fault, and find the same again.
-func (g *Group) heed(v *agreement.Verdict) error {
+// noteVerdict notes what was agreed, or fails the group with what was found. Every rank of the
+// exchange has the same verdict, but may be interrupted by the failure of another before it knows:
+// so the ranks meet once more, as after any fault, and find the same again.
+func (g *Group) noteVerdict(v *agreement.Verdict) error {
 	if err := g.divergence(v); err != nil {
 		g.comm.Abort(err)
 		return g.settle(g.comm.Cause())
@@ -206,5 +206,5 @@ func (g *Group) compareInBackground(ctx context.Context) error {
 	if g.rt.Check() == CheckOff {
 		return nil
 	}
-	return g.heed(verdict)
+	return g.noteVerdict(verdict)
 }

@@ -101,8 +101,8 @@ func (r *rank) supported(err error) {
 	r.ok(err)
 }
 
-// refuses tells whether an explanation says that the backend cannot take the window path for a call
-// whose buffers lie in windows.
+// refuses reports whether an explanation says that the backend cannot take the window path for a
+// call whose buffers lie in windows.
 func refuses(e symmem.Explanation) bool {
 	return e.Path == "plain" && strings.HasSuffix(e.Why, symmem.ErrUnsupported.Error())
 }

@@ -77,10 +77,10 @@ func (b Buffer) Pool() *Pool { return b.memory.pool }
 // Memory is the whole buffer as an argument of collectives and copies.
 func (b Buffer) Memory() Memory { return b.memory }
 
-// Free gives the buffer back to its pool. Work that was queued on the buffer's own stream is no
-// hindrance, since only that stream gets the memory next; see UseOn for other streams. It returns
-// ErrDoubleFree for a buffer that was freed before. After Pool.Close it unmaps the segment of which
-// this was the last buffer; no buffer of that segment may be in use then.
+// Free gives the buffer back to its pool. Work on the buffer's own stream may still be pending:
+// only that stream gets the memory next; see UseOn for other streams. It returns ErrDoubleFree for
+// a buffer that was freed before. After Pool.Close it unmaps the segment of which this was the last
+// buffer; no buffer of that segment may be in use then.
 func (b Buffer) Free() error {
 	return b.memory.pool.free(b)
 }

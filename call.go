@@ -15,18 +15,18 @@ type Call struct {
 	Tag int
 	// Count is in elements; 0 for AllToAllV.
 	Count int64
-	// Splits is what AllToAllV has besides.
+	// Splits is what AllToAllV has in addition.
 	Splits *Splits
-	// Arrived, if set, is called when a Recv has its message, with the rank of the group that sent it.
-	// It runs on the way of the stream's work: it returns soon and does not call into symmem.
+	// Arrived, if set, is called when a Recv has its message, with the rank of the group that sent
+	// it. It runs on the way of the stream's work: it returns soon and does not call into symmem.
 	Arrived func(source int)
 	// Send and Recv are this rank's buffers.
 	Send, Recv Memory
 	// At is the place for which the call is made. Where ranks call different collectives the error
 	// has the place of the latest call of each.
 	At Site
-	// Path is who chooses the path of this call alone: PathPlain, PathWindow or PathDirect; else the
-	// group's choice stands. It is the same on all ranks.
+	// Path is who chooses the path of this call alone: PathPlain, PathWindow or PathDirect; else
+	// the group's choice stands. It is the same on all ranks.
 	Path PathChoice
 }
 

@@ -97,12 +97,12 @@ type windowToBe struct{}
 // Deregister does nothing.
 func (windowToBe) Deregister() error { return nil }
 
-// serves tells whether the group can register a pool's memory.
+// serves reports whether the group can register a pool's memory.
 func (g *Group) serves(p *Pool) bool {
 	return p != nil && p.domain != nil && p.domain.contains(g)
 }
 
-// wouldRegister tells whether takeOver would register memory of a pool.
+// wouldRegister reports whether takeOver would register memory of a pool.
 func (g *Group) wouldRegister(p *Pool) bool {
 	return g.serves(p) && (g.memberOf(p) == nil || g.owes(p))
 }

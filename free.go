@@ -8,7 +8,7 @@ import (
 	"symmem/internal/ledger"
 )
 
-// ours tells whether a function belongs to this package, and not to its tests or examples.
+// ours reports whether a function belongs to this package, and not to its tests or examples.
 func ours(function string) bool {
 	rest, ok := strings.CutPrefix(function, "symmem.")
 	return ok && !strings.HasPrefix(rest, "Test") && !strings.HasPrefix(rest, "Example")

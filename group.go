@@ -138,7 +138,7 @@ func (g *Group) Size() int { return len(g.ranks) }
 // Ranks lists the world ranks in group order.
 func (g *Group) Ranks() []int { return slices.Clone(g.ranks) }
 
-// contains tells whether all ranks of another group are in this one.
+// contains reports whether all ranks of another group are in this one.
 func (g *Group) contains(other *Group) bool {
 	for _, r := range other.ranks {
 		if !slices.Contains(g.ranks, r) {

@@ -28,7 +28,8 @@ func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 }
 
 // startPatrol begins the comparison in the background where the level asks for it. Once begun it
-// goes on, since ranks take turns in it, and what it finds is heeded unless the level is CheckOff.
+// goes on, since ranks take turns in it, and what it finds is acted on unless the level is
+// CheckOff.
 func (g *Group) startPatrol() {
 	if g.rt.Check() != CheckRegistration || g.rt.opts.CheckInterval <= 0 || len(g.ranks) < 2 {
 		return

@@ -34,7 +34,8 @@ const (
 )
 
 const (
-	// lostRanks is how many ranks a world has that loses one, where the backend has as many devices.
+	// lostRanks is how many ranks a world has that loses one, where the backend has as many
+	// devices.
 	lostRanks = 3
 	// roundsBefore is how often the ranks do the thing before the victim dies in it.
 	roundsBefore = 5
@@ -48,7 +49,7 @@ type testimony struct {
 	After string `json:"after"`
 }
 
-// isVictim tells whether this process is the rank that dies.
+// isVictim reports whether this process is the rank that dies.
 func isVictim() bool { return os.Getenv(victimVariable) == os.Getenv(rankVariable) }
 
 // die is the sudden end of this process.
@@ -229,8 +230,8 @@ func TestARankOfAnotherMachineThatIsKilledIsNamedWithinSeconds(t *testing.T) {
 	}
 }
 
-// fabric tells whether ranks reach memory of another machine: not on the host, nor where GPUs have
-// no IMEX channel. The software GPU is asked by a variable of its own.
+// fabric reports whether ranks reach memory of another machine: not on the host, nor where GPUs
+// have no IMEX channel. The software GPU is asked by a variable of its own.
 func fabric() error {
 	if os.Getenv(backendVariable) != "nccl" {
 		return fmt.Errorf("memory of the host stays on its machine: %w", symmem.ErrUnsupported)

@@ -22,7 +22,8 @@ type NormArgs struct {
 	// Residual is [Rows, Hidden], read and written, and alike on all ranks. Weight is [Hidden].
 	// Neither overlaps anything else.
 	Residual, Weight Memory
-	// Rows may be 0. Hidden is a multiple of 8 up to 16384. Both and Epsilon are alike on all ranks.
+	// Rows may be 0. Hidden is a multiple of 8 up to 16384. Both and Epsilon are alike on all
+	// ranks.
 	Rows, Hidden int64
 	// Epsilon is added to the mean of squares: from 0 to 1.
 	Epsilon float32
@@ -62,7 +63,7 @@ func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) err
 	return g.run(ctx, s, &r, &extras{norm: a.rest()})
 }
 
-// normOf is what a request for a norm has besides; it is zero in others.
+// normOf is what a request for a norm has in addition; it is zero in others.
 type normOf struct {
 	residual, weight Memory
 	hidden           int64
@@ -144,13 +145,13 @@ func (g *Group) refuseNorm(call *driver.Call) error {
 	return g.comm.Direct(call)
 }
 
-// describeNorm says what must be alike besides, in the words that there are.
+// describeNorm says what else must be alike, in the words that there are.
 func describeNorm(c *agreement.CollectiveCall, n *driver.Norm) {
 	c.DataType = fmt.Sprintf("%s[%d]", c.DataType, n.Hidden)
 	c.ReduceOp = fmt.Sprintf("%s, epsilon %g", c.ReduceOp, n.Epsilon)
 }
 
-// aliveNorm is alive for what a norm has besides.
+// aliveNorm is alive for what a norm has in addition.
 func (p *preparedPlan) aliveNorm() error {
 	n := &p.request.norm
 	return errors.Join(n.residual.stillAlive(&p.normFrees[0]), n.weight.stillAlive(&p.normFrees[1]))

@@ -73,7 +73,7 @@ func (rt *Runtime) setObservers(list []*Observer) {
 	rt.observe.Store(&list)
 }
 
-// observed tells whether anybody listens. Hot paths ask before they make an event.
+// observed reports whether anybody listens. Hot paths ask before they make an event.
 func (rt *Runtime) observed() bool { return rt.observe.Load() != nil }
 
 // tell calls one function of every observer.

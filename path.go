@@ -22,8 +22,8 @@ const (
 	PathPlain
 	// PathWindow takes the window path wherever it can be taken, else the plain one.
 	PathWindow
-	// PathDirect takes the direct path wherever it can be taken, else what PathAuto takes where there
-	// is no direct path.
+	// PathDirect takes the direct path wherever it can be taken, else what PathAuto takes where
+	// there is no direct path.
 	PathDirect
 )
 
@@ -124,7 +124,7 @@ func (g *Group) prefer(
 	return path, why
 }
 
-// mayGoDirect tells whether the direct path is to be looked at: a choice may rule it out, and
+// mayGoDirect reports whether the direct path is to be looked at: a choice may rule it out, and
 // messages between two ranks and calls that move nothing have none.
 func mayGoDirect(choice PathChoice, call *driver.Call) bool {
 	if choice == PathPlain || choice == PathWindow || call.Operation.PointToPoint() {
@@ -133,7 +133,7 @@ func mayGoDirect(choice PathChoice, call *driver.Call) bool {
 	return call.Count > 0 || call.Operation == driver.Barrier
 }
 
-// direct tells whether a call goes direct, and what decided. If it does not, that is nil unless
+// direct reports whether a call goes direct, and what decided. If it does not, that is nil unless
 // somebody wants to know: it was to, or it could.
 //
 // A barrier goes wherever it can: it has no size for a table to look at, and a kernel of our own

@@ -24,7 +24,7 @@ type request struct {
 	choice PathChoice
 }
 
-// extras is what messages, norms and uneven exchanges have besides; others have noExtras.
+// extras is what messages, norms and uneven exchanges have in addition; others have noExtras.
 type extras struct {
 	norm normOf
 	// tag is that of a message, arrived what is called when a Recv has one.
@@ -49,8 +49,8 @@ type preparedPlan struct {
 	epoch   uint64
 	path    driver.Path
 	plan    driver.Plan
-	// members are those of the group in the buffers' pools, or nil: what they have not registered is
-	// due before the call. A pool that the group joins later makes the plan stale.
+	// members are those of the group in the buffers' pools, or nil: what they have not registered
+	// is due before the call. A pool that the group joins later makes the plan stale.
 	members [2]*membership
 	// sendFrees and recvFrees are the counts of frees in the buffers' pools when the buffers were
 	// last found alive. While they stand nothing was freed, so nothing needs to be looked up.
@@ -76,7 +76,7 @@ func (p *preparedPlan) sameExtras(e *extras) bool {
 	return q.tag == e.tag && e.arrived == nil && sameSplits(q.splits, e.splits) && q.norm == e.norm
 }
 
-// owes tells whether memory of the buffers' pools waits to be registered. It takes no lock.
+// owes reports whether memory of the buffers' pools waits to be registered. It takes no lock.
 func (p *preparedPlan) owes() bool {
 	send, recv := p.members[0], p.members[1]
 	return send != nil && send.pending.Load() || recv != send && recv != nil && recv.pending.Load()
@@ -148,15 +148,15 @@ func (g *Group) plan(
 	if err != nil {
 		return nil, err
 	}
-	// A plan that is kept would keep a Go slice, too, and one made during a capture the path without
-	// windows of memory that the next call registers.
+	// A plan that is kept would keep a Go slice, too, and one made during a capture the path
+	// without windows of memory that the next call registers.
 	if p.request.keepable() && !g.rt.capturing(s) {
 		slot.Store(p)
 	}
 	return p, nil
 }
 
-// keepable tells whether a plan of the request may be kept: it would keep a Go slice reachable.
+// keepable reports whether a plan of the request may be kept: it would keep a Go slice reachable.
 func (r *wholeRequest) keepable() bool {
 	if r.arrived != nil {
 		return false
@@ -248,7 +248,7 @@ func (g *Group) checkOverlap(call *driver.Call, sendBytes, recvBytes uintptr) er
 	return nil
 }
 
-// inPlace tells whether a call works in place, as NCCL defines it: on one buffer, or with this
+// inPlace reports whether a call works in place, as NCCL defines it: on one buffer, or with this
 // rank's own part of the larger buffer as the smaller one.
 func (g *Group) inPlace(call *driver.Call) bool {
 	own := uintptr(int64(g.rank) * call.Count * int64(call.DataType.Size()))

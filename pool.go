@@ -408,7 +408,7 @@ func caller() uintptr {
 	return 0
 }
 
-// Contains tells whether an address lies in the range that the pool maps its segments in.
+// Contains reports whether an address lies in the range that the pool maps its segments in.
 func (p *Pool) Contains(address uintptr) bool {
 	return address-p.arena.Address() < uintptr(p.space)
 }

@@ -87,8 +87,8 @@ func (p *Pool) member(g *Group) (*membership, error) {
 	return m, err
 }
 
-// owes tells whether memory of a pool that the group has joined waits to be registered with it. It
-// takes no lock.
+// owes reports whether memory of a pool that the group has joined waits to be registered with it.
+// It takes no lock.
 func (g *Group) owes(p *Pool) bool {
 	if p == nil {
 		return false

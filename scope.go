@@ -39,7 +39,7 @@ func (p *Pool) Begin(g *Group) Scope {
 // such as where ranks have tensors of different shapes.
 func (p *Pool) BeginDisabled() Scope { return Scope{pool: p.rt.local} }
 
-// Enabled tells whether the scope's allocations are symmetric.
+// Enabled reports whether the scope's allocations are symmetric.
 func (s *Scope) Enabled() bool { return s.group != nil }
 
 // Alloc returns a buffer for use on the default stream. See Pool.Alloc.

@@ -68,8 +68,8 @@ func (p *windowPlace) holding(address uintptr, bytes int64) (*windowPlace, bool)
 	return p, bytes >= 0 && bytes <= p.segment.key.Bytes-offset
 }
 
-// IsSymmetric tells whether a range of this rank's memory lies in one window of the group. It takes
-// no lock and asks nobody. Nothing is symmetric in a nil group.
+// IsSymmetric reports whether a range of this rank's memory lies in one window of the group. It
+// takes no lock and asks nobody. Nothing is symmetric in a nil group.
 func (rt *Runtime) IsSymmetric(address uintptr, bytes int64, g *Group) bool {
 	if g == nil {
 		return false

@@ -2,8 +2,8 @@ package driver
 
 import "context"
 
-// Adopter is what a device offers on which symmem works beside other libraries: it takes over what
-// they have made. What is adopted stays theirs, and is never destroyed here.
+// Adopter is what a device offers on which symmem works in one process with other libraries: it
+// takes over what they have made. What is adopted stays theirs, and is never destroyed here.
 type Adopter interface {
 	// AdoptStream makes a Stream of one that another library has made, by its handle: a CUstream,
 	// which is also a cudaStream_t. Handle 0 is CUDA's default stream. The owner keeps it until the
@@ -19,12 +19,12 @@ type Adopter interface {
 // also while the stream has other work; what fails later is told by the next Launch or Synchronize.
 type AdoptedStream interface {
 	Stream
-	// Captured tells whether the owner, or symmem, is capturing the stream. While that is so only
+	// Captured reports whether the owner, or symmem, is capturing the stream. While that is so only
 	// Recorder.Record puts work into it. Events may be recorded, and mark what the stream was given
 	// here before; Synchronize returns ErrCapturing. It may be asked during any capture.
 	Captured() (bool, error)
-	// Drop is Close of a stream that its owner may have destroyed: nobody is asked about it. It waits
-	// for what the stream was given here.
+	// Drop is Close of a stream that its owner may have destroyed: nobody is asked about it. It
+	// waits for what the stream was given here.
 	Drop() error
 }
 
@@ -32,9 +32,9 @@ type AdoptedStream interface {
 type Recorder interface {
 	// Record puts a prepared collective into the capture that the owner of the stream makes. Where
 	// calls are compared this one is, once; replays of the owner's graph are neither compared nor
-	// counted, since nobody tells of them. What the call uses, the windows and segments that it names
-	// included, stays until the graph and all that was made of it are gone, also where it is given
-	// back or closed meanwhile; replays then end without a result.
+	// counted, since nobody tells of them. What the call uses, the windows and segments that it
+	// names included, stays until the graph and all that was made of it are gone, also where it is
+	// given back or closed meanwhile; replays then end without a result.
 	Record(stream Stream, plan Plan) error
 }
 

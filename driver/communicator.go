@@ -7,8 +7,8 @@ import (
 
 // Witness is what a Communicator may also do: it sees by itself that processes end.
 type Witness interface {
-	// Dead lists the world ranks whose processes have ended before they left the group. It waits for
-	// nothing.
+	// Dead lists the world ranks whose processes have ended before they left the group. It waits
+	// for nothing.
 	Dead() []int
 }
 
@@ -25,8 +25,8 @@ type GroupConfig struct {
 	Check bool
 	// Strict numbers messages together with collectives. A message that is sent between other
 	// collectives than it is received between fails the group with a MessageError, and where calls
-	// are compared each collective also compares how many messages the ranks have sent and received.
-	// It is the same on every rank.
+	// are compared each collective also compares how many messages the ranks have sent and
+	// received. It is the same on every rank.
 	Strict bool
 }
 
@@ -95,12 +95,12 @@ type Communicator interface {
 	// Postconditions: on an error this rank holds no window. A stream that captures gives
 	// ErrCapturing before anything else happens.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
-	// Windowed tells whether a call can take the window path when its buffers lie in windows: nil,
-	// or an error that matches ErrUnsupported and says why not. It looks at the operation, type,
-	// reduction and count, and at how places in windows are aligned: all ranks whose buffers lie at
-	// the same places get the same answer.
+	// Windowed reports whether a call can take the window path when its buffers lie in windows:
+	// nil, or an error that matches ErrUnsupported and says why not. It looks at the operation,
+	// type, reduction and count, and at how places in windows are aligned: all ranks whose buffers
+	// lie at the same places get the same answer.
 	Windowed(call *Call) error
-	// Direct tells whether a call can take the direct path: nil, or an error that matches
+	// Direct reports whether a call can take the direct path: nil, or an error that matches
 	// ErrUnsupported and says why not. It looks at the operation, type, reduction and count, and at
 	// whether SendWindow and RecvWindow are set, without which only messages that fit into the
 	// group's exchange memory can: all ranks with alike calls get the same answer.
@@ -185,7 +185,7 @@ func (o Operation) String() string {
 	return "Operation(?)"
 }
 
-// PointToPoint tells whether the operation involves two ranks only.
+// PointToPoint reports whether the operation involves two ranks only.
 func (o Operation) PointToPoint() bool { return o == Send || o == Recv }
 
 // Path is the way a collective runs.
@@ -226,12 +226,13 @@ type Call struct {
 	// Root is the group rank of the root of Broadcast and Reduce, or the peer of Send and Recv; for
 	// Recv it may be AnySource.
 	Root int
-	// Tag sets messages between two ranks apart, from 0 to MaxTag: the k-th Send of a pair with a tag
-	// belongs to the k-th Recv with it, in the order of calls of each rank, whatever the streams.
+	// Tag sets messages between two ranks apart, from 0 to MaxTag: the k-th Send of a pair with a
+	// tag belongs to the k-th Recv with it, in the order of calls of each rank, whatever the
+	// streams.
 	Tag int
 	// Count is in elements, not negative; 0 for AllToAllV.
 	Count int64
-	// Splits is what AllToAllV has besides; nil for others.
+	// Splits is what AllToAllV has in addition; nil for others.
 	Splits *Splits
 	// Arrived, if set, is called when a Recv has its message, with the group rank that sent it, on
 	// the way of the stream's work: it must return soon and call nothing of the backend.
@@ -239,10 +240,10 @@ type Call struct {
 	// Send and Recv are this rank's buffers; Send may equal Recv (in place, as NCCL defines it).
 	Send, Recv uintptr
 	// SendWindow and RecvWindow hold the buffers on PathWindow, and on PathDirect if both lie in
-	// windows; nil otherwise. SendWindow may hold that of AllToAllV, on some ranks alone: peers then
-	// read it there.
+	// windows; nil otherwise. SendWindow may hold that of AllToAllV, on some ranks alone: peers
+	// then read it there.
 	SendWindow, RecvWindow Window `json:"-"`
-	// Norm is what AllReduceRMSNorm has besides; nil for others.
+	// Norm is what AllReduceRMSNorm has in addition; nil for others.
 	Norm *Norm `json:"-"`
 	// Digest stands for everything that must be alike on all ranks.
 	Digest uint64

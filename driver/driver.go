@@ -87,8 +87,8 @@ type Arena interface {
 	//
 	// Preconditions: offset and bytes are multiples of Granularity; the range is free.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep gives back what it can of the addresses behind the first bytes, which nothing is mapped to.
-	// The arena and its segments may be closed and unmapped after the device.
+	// Keep gives back what it can of the addresses behind the first bytes, which nothing is mapped
+	// to. The arena and its segments may be closed and unmapped after the device.
 	Keep(bytes int64) error
 	// Close gives the addresses back. Segments are unmapped before.
 	Close() error
@@ -100,8 +100,8 @@ type Segment interface {
 	Address() uintptr
 	// Bytes is its size.
 	Bytes() int64
-	// Keep ends what peers can do with a segment that has no windows any more, and gives back what it
-	// takes beyond its memory, which stays mapped until Unmap.
+	// Keep ends what peers can do with a segment that has no windows any more, and gives back what
+	// it takes beyond its memory, which stays mapped until Unmap.
 	Keep() error
 	// Unmap gives the memory back.
 	//
@@ -153,7 +153,7 @@ type Stream interface {
 	BeginCapture() error
 	// EndCapture stops and returns what was recorded.
 	EndCapture() (Graph, error)
-	// Capturing tells whether work is being recorded.
+	// Capturing reports whether work is being recorded.
 	Capturing() bool
 	// Close waits for the work, bounded by twice Config.Timeout: what has not ended then is left.
 	Close() error

@@ -2,7 +2,7 @@ package driver
 
 import "fmt"
 
-// Norm is what AllReduceRMSNorm has besides a Call: the sum of all ranks' rows is added to a
+// Norm is what AllReduceRMSNorm has in addition a Call: the sum of all ranks' rows is added to a
 // residual, which all ranks keep, and each row of the result is divided by the root of the mean of
 // its squares and multiplied by weights.
 //

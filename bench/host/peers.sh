@@ -2,7 +2,7 @@
 # peers.sh measures symmem side by side with what people use on one machine: Open MPI, MPICH and
 # gloo, and with limit.c, which has nothing around its loops. All run in turns, and every launch is
 # tagged with the round trip between two processors before and after it. A launch waits until the
-# machine is quiet, and is made again if other work has run beside it.
+# machine is quiet, and is made again if other work has run meanwhile.
 #
 #   peers.sh install          Debian packages of the peers (needs root)
 #   peers.sh build            symmem, the drivers and the tools, into $BIN
@@ -30,7 +30,7 @@ BATCH_MS=${BATCH_MS:-4}
 PEERS=${PEERS:-symmem limit ompi ompi-nocma ompi-tuned ompi-sm mpich gloo}
 LIMIT_S=${LIMIT_S:-60} # the longest that one launch may take
 QUIET_S=${QUIET_S:-120} # how long one waits for a quiet machine
-BESIDE=${BESIDE:-3}     # percent of the processors that other work may take
+OTHERS=${OTHERS:-3}     # percent of the processors that other work may take
 TRIES=${TRIES:-4}       # launches until one counts although there was more
 
 install() {
@@ -125,8 +125,8 @@ ticks() {
 		END { print all, own }' /proc/stat "/proc/$$/stat"
 }
 
-# beside prints the percentage of the processors that others took since the given ticks.
-beside() { # ticks of anybody, own ticks, seconds
+# others prints the percentage of the processors that others took since the given ticks.
+others() { # ticks of anybody, own ticks, seconds
 	local all own
 	read -r all own < <(ticks)
 	awk -v used=$((all - $1 - own + $2)) -v seconds="$3" -v n="$(nproc)" \
@@ -140,7 +140,7 @@ quiet() {
 		start=$(ticks)
 		sleep 0.5
 		# shellcheck disable=SC2086 # two numbers
-		[ "$(beside $start 0.5)" -le "$BESIDE" ] && return
+		[ "$(others $start 0.5)" -le "$OTHERS" ] && return
 	done
 }
 
@@ -158,7 +158,7 @@ tagged() { # peer, ranks
 	done
 }
 
-# attempt is one launch. It fails if others ran beside it and there will be another.
+# attempt is one launch. It fails if others ran meanwhile and there will be another.
 attempt() { # peer, ranks, try
 	local before after rows status start begin others
 	before=$("$BIN/rtt")
@@ -166,10 +166,10 @@ attempt() { # peer, ranks, try
 	rows=$(timeout "$LIMIT_S" "$here/peers.sh" launch "$1" "$2" 2>>"$OUT/errors.txt")
 	status=$?
 	# shellcheck disable=SC2086 # two numbers
-	others=$(beside $start "$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }')")
+	others=$(others $start "$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }')")
 	after=$("$BIN/rtt")
-	echo "$1, $2 ranks: round trip $before ns before, $after ns after, $others % beside" >&2
-	[ "$others" -gt "$BESIDE" ] && [ "$3" -lt "$TRIES" ] && return 1
+	echo "$1, $2 ranks: round trip $before ns before, $after ns after, $others % by others" >&2
+	[ "$others" -gt "$OTHERS" ] && [ "$3" -lt "$TRIES" ] && return 1
 	case $status in
 	0) ;;
 	124) echo "# $1, $2 ranks: timed-out" >>"$OUT/rows.csv" ;;

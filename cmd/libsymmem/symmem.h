@@ -48,7 +48,7 @@ extern "C" {
  * within one major version (the part above 1000). */
 #define SYMMEM_ABI_VERSION 1001
 
-/* Codes. Beside each stands what makes it come and what the caller does about it. */
+/* Codes. After each stands what makes it come and what the caller does about it. */
 enum {
 	SYMMEM_OK = 0,
 	SYMMEM_ERR_INVALID = 1,       /* arguments that no state would make right: a mistake in the call */

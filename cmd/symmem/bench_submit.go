@@ -20,8 +20,8 @@ a virtual machine need not be equally fast, and then measures on its fastest one
 as many batches as a try has (--batches). Of its pairs, a batch of each side, it keeps the quarter
 whose neighbours took the least time: what else the machine does slows both sides, for longer than
 a pair. The figures are those of the rank that costs most over the baseline (on the direct path,
-that costs most). How far the difference can be off by chance, within this run, stands beside it as
-noise, and what all pairs say. With --unbound the system puts ranks where it likes.
+that costs most). How far the difference can be off by chance, within this run, is printed with it
+as noise, and what all pairs say. With --unbound the system puts ranks where it likes.
 
 The baseline runs in turns with it. On GPUs it is NCCL's own ncclAllReduce on the same communicator
 and stream, from one thread that keeps its device; on the host the launch of a prepared call below

@@ -43,8 +43,8 @@ func (m removing) Run() int {
 var commands string
 
 // command returns the path of the command as it is built for users. Under the race detector ranks
-// that poll, also beside the software GPU, take several times as long: the command is run with it
-// by the scripts, and what it calls is tested with it in its packages.
+// that poll, also while the software GPU runs, take several times as long: the command is run with
+// it by the scripts, and what it calls is tested with it in its packages.
 func command(t *testing.T) string {
 	t.Helper()
 	path, err := compiled()

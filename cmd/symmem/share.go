@@ -132,7 +132,7 @@ const (
 
 // environ is an environment with what ranks need that share GPUs, but for what the user has set.
 // Communicators with all their channels would fill the memory, streams that share a queue of the
-// GPU wait for each other, and what clients launch has to fit beside what the others do.
+// GPU wait for each other, and what clients launch has to fit together with what the others do.
 func (s *sharing) environ(env []string, daemon *mps.Daemon) []string {
 	each := (s.ranks + s.gpus - 1) / s.gpus
 	ours := map[string]string{

@@ -22,7 +22,7 @@ It starts the ranks itself, or, started by a launcher, is one of them. A program
 rounds; each is drawn from the seed and its number alone, and is the same on all ranks: allocations
 and frees in several pools, scopes, collectives of all operations and types, alone and several at
 once, on several streams, splits, aborts by a drawn rank, captures and replays while pools grow,
-Reserve and Trim. Beside that each rank allocates memory of its own (--skew). Rounds take the check
+Reserve and Trim. In addition, each rank allocates memory of its own (--skew). Rounds take the check
 levels in turns, unless --check names one. Every round is reported on standard error.
 
 The first three rounds warm up. At the end memory of the device, goroutines, file descriptors and

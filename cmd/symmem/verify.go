@@ -239,8 +239,8 @@ func verdict(stderr io.Writer, result *launch.Result) error {
 	return exitWith(code, nil)
 }
 
-// interrupted tells whether a signal to this process has ended ranks. How they end by it is theirs:
-// a Go program ends with code 2 by SIGQUIT.
+// interrupted reports whether a signal to this process has ended ranks. How they end by it is
+// theirs: a Go program ends with code 2 by SIGQUIT.
 func interrupted(result *launch.Result) bool { return result.Signal != 0 && result.First >= 0 }
 
 // rank runs the workload as one rank. Only rank 0 writes the report.

@@ -82,7 +82,7 @@ func (b *bench) tryWays(c trial) {
 	}
 }
 
-// worthwhile tells whether a trial shows something: buffers outside of windows go with the direct
+// worthwhile reports whether a trial shows something: buffers outside of windows go with the direct
 // path, which calls are to be able to take.
 func (b *bench) worthwhile(c *trial) bool {
 	if c.path != driver.PathDirect {
@@ -91,7 +91,7 @@ func (b *bench) worthwhile(c *trial) bool {
 	return c.call(b.ranks[0], b.send[0], b.recv[0]).Path == driver.PathDirect
 }
 
-// exact tells whether the backend's result is determined bit by bit.
+// exact reports whether the backend's result is determined bit by bit.
 func (b *bench) exact(c *trial) bool {
 	n := len(b.ranks)
 	return !b.harness.Unordered || c.op != driver.Avg || n&(n-1) == 0

@@ -32,7 +32,7 @@ type Harness struct {
 	Drops bool
 }
 
-// spares tells whether a trial is left out.
+// spares reports whether a trial is left out.
 func (h Harness) spares(turn int) bool { return h.Slow && turn%3 != 0 }
 
 func (h Harness) withDefaults() Harness {
@@ -45,7 +45,7 @@ func (h Harness) withDefaults() Harness {
 	return h
 }
 
-// has tells whether the backend has an operation.
+// has reports whether the backend has an operation.
 func (h Harness) has(o driver.Operation) bool { return !slices.Contains(h.Without, o) }
 
 // chapter is a part of the contract.

@@ -11,7 +11,7 @@ func (d *Device) AdoptStream(uintptr) (driver.AdoptedStream, error) {
 	return &stream{device: d}, nil
 }
 
-// Captured tells whether the stream is being captured.
+// Captured reports whether the stream is being captured.
 func (s *stream) Captured() (bool, error) { return s.Capturing(), nil }
 
 // Drop is Close: the stream has no other owner.

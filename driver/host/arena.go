@@ -107,7 +107,7 @@ func (s *segment) Address() uintptr { return s.memory.Address() }
 // Bytes returns the segment's size.
 func (s *segment) Bytes() int64 { return s.memory.Bytes() }
 
-// Huge tells whether huge pages are behind the segment.
+// Huge reports whether huge pages are behind the segment.
 func (s *segment) Huge() bool { return s.huge }
 
 // export offers the segment to peers under a key.

@@ -14,7 +14,7 @@ import (
 // If a peer has failed by now, it did not wait for us: the collective ends before it writes into
 // memory that the peer may have put to another use.
 func (c *communicator) begin(call *plan) {
-	c.late = c.forsaken()
+	c.late = c.peerFailed()
 	if call.Splits != nil {
 		c.beginSplits(call)
 		return

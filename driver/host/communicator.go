@@ -175,8 +175,8 @@ func (c *communicator) CheckPeers() {
 		return
 	}
 	defer c.leave()
-	if c.forsaken() || len(c.lostPeers()) > 0 {
-		c.fail(control.Forsaken(c.cfg, c.survey(&waiting{}), "between calls of group "+c.cfg.Name()))
+	if c.peerFailed() || len(c.lostPeers()) > 0 {
+		c.fail(control.PeerFailure(c.cfg, c.survey(&waiting{}), "between calls of group "+c.cfg.Name()))
 	}
 }
 
@@ -215,9 +215,9 @@ func (c *communicator) alarm() {
 	}
 }
 
-// forsaken tells whether a peer has failed. One that has before this rank posts a step did not
+// peerFailed reports whether a peer has failed. One that has before this rank posts a step did not
 // wait for it; one that fails afterwards may have completed the step.
-func (c *communicator) forsaken() bool {
+func (c *communicator) peerFailed() bool {
 	for _, b := range c.others {
 		if atomic.LoadUint32(&b.bell.failed) != 0 {
 			return true

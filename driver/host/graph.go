@@ -71,7 +71,7 @@ func (s *stream) EndCapture() (driver.Graph, error) {
 	return g, nil
 }
 
-// Capturing tells whether work is being recorded.
+// Capturing reports whether work is being recorded.
 func (s *stream) Capturing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -97,7 +97,7 @@ func (x *exchange) longest() uint64 {
 }
 
 func (x *exchange) post(at int) error {
-	if x.c.forsaken() {
+	if x.c.peerFailed() {
 		return x.c.peerFault(x.doing)
 	}
 	x.lane.step++

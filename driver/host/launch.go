@@ -35,9 +35,9 @@ func (c *communicator) refuse(s *stream) error {
 	return cause
 }
 
-// issued is a collective that has its ticket and waits for its turn. check tells whether calls are
-// compared, as it was when the ticket was handed out; posted, that the first step was made already,
-// on the caller's thread.
+// issued is a collective that has its ticket and waits for its turn. check reports whether calls
+// are compared, as it was when the ticket was handed out; posted, that the first step was made
+// already, on the caller's thread.
 type issued struct {
 	plan          *plan
 	ticket        uint64

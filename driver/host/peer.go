@@ -47,8 +47,8 @@ func (p *peer) watch(ends *atomic.Uint32) {
 // endSeen is how long after its connections the end of a process may be seen at the latest.
 const endSeen = 200 * time.Millisecond
 
-// ends tells whether the process behind a connection that broke has ended. A process that is killed
-// loses its connections first.
+// ends reports whether the process behind a connection that broke has ended. A process that is
+// killed loses its connections first.
 func (p *peer) ends() bool {
 	select {
 	case <-p.ended:

@@ -35,9 +35,9 @@ type signs struct {
 }
 
 const (
-	// keen is how long Await polls without giving the processor away: the time of a small
+	// spinBudget is how long Await polls without giving the processor away: the time of a small
 	// collective, so that the end of one is seen at once.
-	keen = 50 * time.Microsecond
+	spinBudget = 50 * time.Microsecond
 	// shortNap and longNap bound the sleeps of Await. Nobody rings when work elsewhere has ended,
 	// so a sleep is what the end of the wait may be late by.
 	shortNap, longNap = 20 * time.Microsecond, 100 * time.Microsecond
@@ -55,9 +55,9 @@ func (d *Device) Join(ctx context.Context, group driver.GroupConfig) (control.Pl
 	return &plane{communicator: c, final: math.MaxUint64}, nil
 }
 
-// Together tells whether ranks of the world are all on the machine of this device, and in the same
-// container, so that they can Join. It waits for them to open their devices. All of them get the
-// same answer.
+// Together reports whether ranks of the world are all on the machine of this device, and in the
+// same container, so that they can Join. It waits for them to open their devices. All of them get
+// the same answer.
 func (d *Device) Together(ctx context.Context, ranks []int) (bool, error) {
 	ours, err := place()
 	if err != nil {
@@ -96,7 +96,7 @@ func (p *plane) Submit() uint64 {
 // left without that ticket.
 func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 	p.mu.Lock()
-	ok = !p.closed && !p.fault.set.Load() && (p.signs() == p.calm || !p.forsakenOrClosed())
+	ok = !p.closed && !p.fault.set.Load() && (p.signs() == p.calm || !p.peerFailedOrClosed())
 	if ok = ok && p.submitted < p.final; ok {
 		p.submitted++
 		ticket = p.submitted
@@ -117,7 +117,7 @@ func (p *plane) Compare(ticket uint64, call *driver.Call) error {
 	if err := p.Cause(); err != nil {
 		return err
 	}
-	p.late, p.balance = p.forsaken(), p.mail.balance.Load()
+	p.late, p.balance = p.peerFailed(), p.mail.balance.Load()
 	p.post(call.Digest, nil, 0)
 	if err := p.judge(ticket, call); err != nil {
 		return p.fail(p.blame(err, ticket, call))
@@ -166,7 +166,7 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 	defer p.concealWait(notice)
 	var grace control.GraceTimer
 	for turn := 0; !w.Done(); turn++ {
-		failed := grace.For(w.Ticket != 0 && p.forsaken())
+		failed := grace.For(w.Ticket != 0 && p.peerFailed())
 		if err := p.verdict(notice, failed); err != nil && !w.Done() {
 			return p.fail(w.Blame(err))
 		}
@@ -192,7 +192,7 @@ func (p *plane) soon(w *control.Wait) bool {
 	if p.budget.polls < freePolls {
 		return false
 	}
-	for begin := time.Now(); time.Since(begin) < keen; {
+	for begin := time.Now(); time.Since(begin) < spinBudget; {
 		spin.Pause(1)
 		if w.Done() {
 			return true
@@ -266,18 +266,18 @@ func (p *plane) PeerFault(doing string) error {
 		return err
 	}
 	defer p.leave()
-	return control.Forsaken(p.cfg, p.survey(&waiting{}), doing)
+	return control.PeerFailure(p.cfg, p.survey(&waiting{}), doing)
 }
 
-// Forsaken tells whether a peer has failed or is lost.
-func (p *plane) Forsaken() bool {
+// PeerFailed reports whether a peer has failed or is lost.
+func (p *plane) PeerFailed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.forsakenOrClosed()
+	return p.peerFailedOrClosed()
 }
 
-// forsakenOrClosed is Forsaken with p.mu held. A plane that is closed has no bell any more.
-func (p *plane) forsakenOrClosed() bool {
+// peerFailedOrClosed is PeerFailed with p.mu held. A plane that is closed has no bell any more.
+func (p *plane) peerFailedOrClosed() bool {
 	if p.closed {
 		return true
 	}
@@ -285,7 +285,7 @@ func (p *plane) forsakenOrClosed() bool {
 	if now == p.calm {
 		return false
 	}
-	if p.forsaken() || len(p.lostPeers()) > 0 {
+	if p.peerFailed() || len(p.lostPeers()) > 0 {
 		return true
 	}
 	p.calm = now

@@ -34,8 +34,8 @@ type line struct {
 	// digest stands for the rank's call, and is combined with balance by exclusive or.
 	digest  uint64
 	payload [spin.LinePayload]byte
-	// balance is the rank's balance of messages. It lies in a line of its own, which nobody reads as
-	// long as no rank has messages: see communicator.compare.
+	// balance is the rank's balance of messages. It lies in a line of its own, which nobody reads
+	// as long as no rank has messages: see communicator.compare.
 	balance uint64
 	_       [lineStride - spin.LineBytes - 8]byte
 }
@@ -126,7 +126,7 @@ const (
 // block is one rank's part of the control region.
 //
 // Lines, bell and board are pages apart. Peers poll lines and read the bell all the time, and
-// processors fetch what lies beside it, but never across pages: a board in the next line would be
+// processors fetch what lies next to it, but never across pages: a board in the next line would be
 // taken away again and again, and the store to it would hold up the post behind it. Side by side
 // an all-reduce of 8 bytes took 381 ns, apart about 270.
 //

@@ -13,7 +13,7 @@ import (
 // posts, waits for the others, and takes what it needs from their buffers. Two buffers in turn
 // make one barrier per step enough.
 
-// contributes tells whether this rank has anything to give.
+// contributes reports whether this rank has anything to give.
 func (c *communicator) contributes(call *plan) bool {
 	switch call.Operation {
 	case driver.Broadcast:

@@ -57,12 +57,13 @@ func newBudget(d *Device, ranks, processors int) budget {
 const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
-	// glances is how many yields pass between two looks for trouble. Where each of them costs a slice
-	// of the processor that is much time, so it is looked at after fewer of them, glance apart.
+	// glances is how many yields pass between two looks for trouble. Where each of them costs a
+	// slice of the processor that is much time, so it is looked at after fewer of them, glance
+	// apart.
 	glances, fewGlances = 64, 8
 	glance              = 5 * uint64(time.Millisecond)
-	// briefTime is how long a caller's own thread waits, without a look for trouble. It is longer only
-	// on a machine with other work, where each yield may cost a slice of the processor.
+	// briefTime is how long a caller's own thread waits, without a look for trouble. It is longer
+	// only on a machine with other work, where each yield may cost a slice of the processor.
 	briefTime = 20 * uint64(time.Millisecond)
 )
 
@@ -85,7 +86,8 @@ type waiting struct {
 	begin uint64
 	// timeout is how long it may last.
 	timeout time.Duration
-	// tolerant waits go on after faults. work tells that what was launched is waited for, by a plane.
+	// tolerant waits go on after faults. work tells that what was launched is waited for, by a
+	// plane.
 	tolerant, work bool
 	// why, if it is set, says why what is waited for will not come, or nil.
 	why func() error
@@ -139,7 +141,7 @@ func (c *communicator) linger(ctx context.Context, w *waiting) error {
 func wakePoller() { go func() {}() }
 
 // comesSoon waits for the first of some blocks to post the current step, for as long as a caller's
-// own thread may be kept. How many have not tells whether polling, if it is wanted, makes sense.
+// own thread may be kept. How many have not reports whether polling, if it is wanted, makes sense.
 func (c *communicator) comesSoon(blocks []*block, poll bool) bool {
 	word, polls := &blocks[0].lines[c.step&1].step, c.budget.polls
 	var begin uint64
@@ -261,7 +263,8 @@ func (c *communicator) trouble(ctx context.Context, w *waiting) error {
 	}
 	rows := c.survey(w)
 	q := c.question(w)
-	// This process may have been stopped until long after the last one came: then nobody is missing.
+	// This process may have been stopped until long after the last one came: then nobody is
+	// missing.
 	q.Due = errors.Is(ctx.Err(), context.DeadlineExceeded)
 	v := control.Judge(&q, rows)
 	if v.Left && q.Waited < control.Grace && ctx.Err() == nil {

@@ -139,11 +139,11 @@ func (c *communicator) mapPeer(
 // commit makes registration all or nothing: the ranks tell each other whether they have mapped
 // everything.
 func (c *communicator) commit(ctx context.Context, mapErr error) error {
-	all, err := c.Exchange(ctx, driver.LaneControl, control.Complain(mapErr))
+	all, err := c.Exchange(ctx, driver.LaneControl, control.EncodeFailure(mapErr))
 	if mapErr != nil || err != nil {
 		return errors.Join(mapErr, err)
 	}
-	return control.Heed(c.cfg.Ranks, all, "registration")
+	return control.DecodeFailures(c.cfg.Ranks, all, "registration")
 }
 
 // Deregister takes the registration back on this rank.
@@ -177,7 +177,7 @@ func (w *window) at(r int, own uintptr) unsafe.Pointer {
 	return unsafe.Add(w.bases[r], own-uintptr(w.bases[w.c.cfg.Rank]))
 }
 
-// holds tells whether a buffer of this rank lies inside the window.
+// holds reports whether a buffer of this rank lies inside the window.
 func (w *window) holds(own uintptr, bytes int64) bool {
 	offset := own - uintptr(w.bases[w.c.cfg.Rank])
 	return bytes >= 0 && own >= uintptr(w.bases[w.c.cfg.Rank]) &&

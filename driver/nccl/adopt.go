@@ -18,9 +18,9 @@ func (d *Device) AdoptStream(handle uintptr) (driver.AdoptedStream, error) {
 	return s, nil
 }
 
-// Captured tells whether CUDA captures the stream. CUDA does not say it of its default stream while
-// another one is captured: then nothing may be asked of that stream either. A stream that is closed
-// may have been destroyed by its owner.
+// Captured reports whether CUDA captures the stream. CUDA does not say it of its default stream
+// while another one is captured: then nothing may be asked of that stream either. A stream that is
+// closed may have been destroyed by its owner.
 func (s *stream) Captured() (bool, error) {
 	s.questions.RLock()
 	defer s.questions.RUnlock()
@@ -48,7 +48,7 @@ func (s *stream) keepUp() error {
 }
 
 // catchUp puts the event of an adopted stream behind all that is queued there, also by its owner,
-// and tells whether that cannot be, since the stream is captured.
+// and reports whether that cannot be, since the stream is captured.
 func (s *stream) catchUp() (capturing bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +60,7 @@ func (s *stream) catchUp() (capturing bool, err error) {
 
 // overtake is catchUp of an adopted stream that is open. s.mu is held. Its owner may begin a
 // capture after the first look, with the point in it, which is asked about only when that capture
-// must have ended. The first look is for the default stream, where nothing may be recorded beside a
+// must have ended. The first look is for the default stream, where nothing may be recorded during a
 // capture.
 func (s *stream) overtake() (capturing bool, err error) {
 	for {

@@ -83,7 +83,7 @@ func TestAWaitLosesNoCaptureOfTheOwner(t *testing.T) {
 	})
 }
 
-// TestAPointInACaptureOfTheOwnerIsNotAsked has waits begin beside captures, so that what they
+// TestAPointInACaptureOfTheOwnerIsNotAsked has waits begin during captures, so that what they
 // record is in one now and then. The software GPU tells then; CUDA's driver may crash.
 func TestAPointInACaptureOfTheOwnerIsNotAsked(t *testing.T) {
 	if !soft(t) {

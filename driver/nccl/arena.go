@@ -16,7 +16,8 @@ type arena struct {
 	// base begins the range that callers see, alias its twin, which is in no window.
 	base, alias uintptr
 	closed      bool // guarded by device.mu
-	// kept tells that the arena may outlive the device, whose context it keeps; guarded by device.mu.
+	// kept tells that the arena may outlive the device, whose context it keeps; guarded by
+	// device.mu.
 	kept   bool
 	keeper keeper
 }
@@ -38,9 +39,9 @@ func (a *arena) keepContext() {
 	}
 }
 
-// sparing is the largest arena once addresses do not come back any more; see Close. Callers ask for
-// fewer then.
-const sparing = 64 << 30
+// cappedArena is the largest arena once addresses do not come back any more; see Close. Callers ask
+// for fewer then.
+const cappedArena = 64 << 30
 
 // NewArena reserves addresses.
 func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
@@ -49,8 +50,8 @@ func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
 		return nil, fmt.Errorf("reserving an arena of %d bytes: not a multiple of %d",
 			bytes, granularity)
 	}
-	if stuck.Load() && bytes > sparing {
-		return nil, fmt.Errorf("reserving an arena of %d bytes beside a kernel that does not end: %w",
+	if stuck.Load() && bytes > cappedArena {
+		return nil, fmt.Errorf("reserving an arena of %d bytes while a kernel does not end: %w",
 			bytes, syscall.ENOMEM)
 	}
 	a := &arena{device: d, bytes: bytes}

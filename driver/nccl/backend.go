@@ -27,7 +27,7 @@ type Backend struct {
 // Name returns "nccl".
 func (Backend) Name() string { return "nccl" }
 
-// Available tells whether this machine has a GPU and NCCL: nil, or an error that says what is
+// Available reports whether this machine has a GPU and NCCL: nil, or an error that says what is
 // missing. It loads the libraries and makes no context.
 func (b Backend) Available() error {
 	driver, err := loadDriver()

@@ -103,7 +103,7 @@ func TestAGraphWithMoreSendsThanThereArePlacesIsRefused(t *testing.T) {
 		t.Errorf("the last Send says %v, want ErrUnsupported", err)
 	}
 	if err := p.message(0, driver.Send, at, 8, 0); !errors.Is(err, driver.ErrUnsupported) {
-		t.Errorf("a Send beside the graph says %v, want ErrUnsupported", err)
+		t.Errorf("a Send during the graph says %v, want ErrUnsupported", err)
 	}
 	if err := g.Close(); err != nil {
 		t.Error(err)

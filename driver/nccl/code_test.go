@@ -15,7 +15,7 @@ func TestAGroupIsMadeBesideAKernelThatDoesNotEnd(t *testing.T) {
 	if !apartAndDeaf(t, "cuModuleLoadData:3:2,cuModuleLoadData:4:2") {
 		return
 	}
-	deserted(t).again(t, driver.PathWindow)
+	withStuckKernel(t).again(t, driver.PathWindow)
 }
 
 // TestKernelsThatWereNotLoadedAreLoadedForTheNextGroup has the first of them fail that comes behind

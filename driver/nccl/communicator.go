@@ -29,8 +29,8 @@ type communicator struct {
 	check  atomic.Bool
 	// closing tells that Close has begun: nothing is launched any more.
 	closing atomic.Bool
-	// replayed tells that another library has captured calls of the group. It may replay them at any
-	// time, which is not seen here.
+	// replayed tells that another library has captured calls of the group. It may replay them at
+	// any time, which is not seen here.
 	replayed atomic.Bool
 	// comparing is the call that a launch compares, which looks for trouble by itself, or nil.
 	comparing atomic.Pointer[driver.Call]
@@ -42,8 +42,8 @@ type communicator struct {
 	cfg     driver.GroupConfig
 	number  uint64 // orders communicators of this rank
 	members []*member
-	// apart tells that ranks cannot hand descriptors to each other: they are in several containers or
-	// on several machines.
+	// apart tells that ranks cannot hand descriptors to each other: they are in several containers
+	// or on several machines.
 	apart  bool
 	handle nccl.Comm
 	kinds  support
@@ -231,7 +231,7 @@ func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
 			c.handle = o.handle
 			return o.err
 		case <-look.C:
-			if c.plane.Forsaken() {
+			if c.plane.PeerFailed() {
 				return c.plane.PeerFault("connecting NCCL's communicator of group " + c.cfg.Name())
 			}
 		case <-ctx.Done():
@@ -283,8 +283,8 @@ func overdue(ctx context.Context, doing string, begin time.Time) error {
 	return &driver.TimeoutError{Doing: doing, Waited: time.Since(begin).Round(time.Millisecond)}
 }
 
-// telling bounds how long ranks tell each other why a group could not be made.
-const telling = 2 * time.Second
+// failureExchangeTimeout bounds how long ranks tell each other why a group could not be made.
+const failureExchangeTimeout = 2 * time.Second
 
 // agree makes a step all or nothing: it returns an error unless the step went well on all ranks. A
 // rank on which it failed does not let the others wait, and tells them why.
@@ -298,15 +298,15 @@ func (c *communicator) agree(ctx context.Context, mine error) error {
 	_ = c.plane.Fail(mine)
 	var report []byte
 	if !errors.Is(mine, driver.ErrFault) {
-		report = control.Complain(mine)
+		report = control.EncodeFailure(mine)
 	}
-	told, cancel := context.WithTimeout(context.WithoutCancel(ctx), telling)
+	told, cancel := context.WithTimeout(context.WithoutCancel(ctx), failureExchangeTimeout)
 	defer cancel()
 	all, err := c.plane.Exchange(told, driver.LaneFault, report)
 	if report != nil || err != nil {
 		return mine
 	}
-	return cmp.Or(control.Heed(c.cfg.Ranks, all, "connecting"), mine)
+	return cmp.Or(control.DecodeFailures(c.cfg.Ranks, all, "connecting"), mine)
 }
 
 // discard takes back what a failed Connect has made. NCCL's part stays where a kernel does not end,
@@ -355,7 +355,7 @@ func (c *communicator) Cause() error { return c.plane.Cause() }
 // CheckPeers fails the communicator if a kernel has reported a fault, or a peer has failed or is
 // lost.
 func (c *communicator) CheckPeers() {
-	if c.closing.Load() || c.plane.Cause() != nil || c.askKernels() != nil || !c.plane.Forsaken() {
+	if c.closing.Load() || c.plane.Cause() != nil || c.askKernels() != nil || !c.plane.PeerFailed() {
 		return
 	}
 	_ = c.plane.Fail(c.plane.PeerFault("between calls of group " + c.cfg.Name()))
@@ -418,7 +418,7 @@ func (c *communicator) finishWork() (ended, missing bool) {
 	return ended || c.idle(), missing
 }
 
-// complete tells whether every rank has launched a collective, and nothing keeps it from its end.
+// complete reports whether every rank has launched a collective, and nothing keeps it from its end.
 func (c *communicator) complete(ticket uint64) bool {
 	return c.plane.Trouble(c.waitFor(ticket, driver.Barrier), time.Time{}) == nil
 }

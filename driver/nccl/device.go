@@ -47,8 +47,8 @@ type Device struct {
 	scatter *scatter.Scatter
 	// capturing counts the streams that record.
 	capturing atomic.Int32
-	// givenUp tells that a stream was closed whose work does not end. CUDA waits for that wherever it
-	// gives memory back, so the device leaves its own to the end of the process.
+	// givenUp tells that a stream was closed whose work does not end. CUDA waits for that wherever
+	// it gives memory back, so the device leaves its own to the end of the process.
 	givenUp atomic.Bool
 	// guests tells that streams of another library were adopted.
 	guests atomic.Bool
@@ -186,7 +186,7 @@ func (d *Device) tryFabric(prop cuda.AllocationProp) error {
 	return err
 }
 
-// has tells whether the GPU has what an attribute asks for. One that does not know it has not.
+// has reports whether the GPU has what an attribute asks for. One that does not know it has not.
 func (d *Device) has(attribute cuda.Attribute) bool {
 	value, err := d.gpu.Attribute(attribute)
 	return err == nil && value != 0
@@ -224,7 +224,7 @@ func (d *Device) peersOfMemory() ([]cuda.Device, error) {
 }
 
 // enter locks the goroutine to its thread and makes the device's context current there; leave ends
-// that. CUDA calls are made in between. Beside another library, whose captures some calls of any
+// that. CUDA calls are made in between. With another library, whose captures some calls of any
 // thread would spoil, the thread is set to spoil none.
 func (d *Device) enter() (visit, error) {
 	runtime.LockOSThread()

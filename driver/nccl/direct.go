@@ -22,7 +22,7 @@ type direct struct {
 	shown control.Announcements
 }
 
-// Direct tells whether a kernel of our own can run a call.
+// Direct reports whether a kernel of our own can run a call.
 func (c *communicator) Direct(call *driver.Call) error {
 	if c.direct.none != "" {
 		return fmt.Errorf("%s: %w", c.direct.none, driver.ErrUnsupported)
@@ -45,7 +45,7 @@ func (c *communicator) request(call *driver.Call) *kernels.Request {
 	}
 }
 
-// peersReach tells whether the ranks have mapped each other's segments under a window.
+// peersReach reports whether the ranks have mapped each other's segments under a window.
 func (c *communicator) peersReach(in driver.Window) bool {
 	w, ok := in.(*window)
 	return ok && w != nil && w.c == c && w.reached
@@ -74,9 +74,9 @@ type kernel struct {
 	then *kernel
 }
 
-// belated is how much longer than the watcher a kernel waits for ranks that do not come: the
+// kernelSlack is how much longer than the watcher a kernel waits for ranks that do not come: the
 // watcher knows what they are doing instead.
-const belated = 2 * time.Second
+const kernelSlack = 2 * time.Second
 
 // prepareDirect works out the launch of a kernel.
 func (p *plan) prepareDirect() error {
@@ -92,7 +92,7 @@ func (p *plan) prepareDirect() error {
 	}
 	a := kernels.Arguments{
 		Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Digest: p.Digest, Send: p.Send, Recv: p.Recv,
-		Exchange: at, Timeout: c.device.cfg.Timeout + belated, Report: report,
+		Exchange: at, Timeout: c.device.cfg.Timeout + kernelSlack, Report: report,
 	}
 	if launch.Bulk {
 		p.SendWindow.(*window).locate(p.Send, &a.SendAt)
@@ -172,7 +172,7 @@ func (c *communicator) differing(call *driver.Call, ticket uint64) error {
 	return c.cfg.Mismatch(ticket, call, ranks...)
 }
 
-// strayed tells whether other ranks have launched something else under a ticket of this rank.
+// strayed reports whether other ranks have launched something else under a ticket of this rank.
 func (c *communicator) strayed(ticket uint64) error {
 	p := c.history.of(ticket)
 	if p == nil || !c.check.Load() {

@@ -216,7 +216,7 @@ func TestGroupsWorkAtOnce(t *testing.T) {
 	})
 }
 
-// TestStreamsOfOthersTakeTurns works on streams that another library has made, beside one of our
+// TestStreamsOfOthersTakeTurns works on streams that another library has made, and on one of our
 // own, also while their owner captures them.
 func TestStreamsOfOthersTakeTurns(t *testing.T) {
 	w := odd(t)

@@ -14,10 +14,10 @@
 // # Control plane
 //
 // NCCL has no deadlines, compares nothing, and says nothing about who is missing. So every group
-// has a control.Plane beside its NCCL communicator: shared memory where all of its ranks are on one
-// machine, TCP where they are not. Ranks agree there, compare calls there (CheckEvery: before the
-// collective is given to NCCL, so no buffer of a mismatched call is ever written), and find out
-// there why they failed.
+// has a control.Plane in addition to its NCCL communicator: shared memory where all of its ranks
+// are on one machine, TCP where they are not. Ranks agree there, compare calls there (CheckEvery:
+// before the collective is given to NCCL, so no buffer of a mismatched call is ever written), and
+// find out there why they failed.
 //
 // A watcher goroutine for each communicator looks after work that is under way. When a rank is
 // lost, late or has failed, it ends NCCL's kernels and blocked calls, and the streams that had such

@@ -24,7 +24,7 @@ type event struct {
 // point is a CUDA event. It goes back to the device when no event has it any more, since events
 // have no Close.
 type point struct {
-	device *Device // also keeps Go from putting points beside other small things, and alive with them
+	device *Device // also keeps Go from putting points next to other small things, and alive with them
 	handle cuda.Event
 }
 
@@ -105,7 +105,7 @@ func (e *event) point() *point {
 	return e.at
 }
 
-// reached tells whether the stream has come to the point.
+// reached reports whether the stream has come to the point.
 func (p *point) reached() (done bool, err error) {
 	err = p.device.with(func(gpu *cuda.Driver) error {
 		done, err = gpu.EventQuery(p.handle)

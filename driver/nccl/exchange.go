@@ -31,7 +31,7 @@ type exchange struct {
 	last   kernels.Report
 }
 
-// reported returns what a kernel has reported, and tells whether one has.
+// reported returns what a kernel has reported, and reports whether one has.
 func (x *exchange) reported() (kernels.Report, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -104,7 +104,7 @@ func (c *communicator) withoutFabric() string {
 	for i, m := range c.members {
 		if m.NoFabric != "" {
 			return fmt.Sprintf("the ranks are %s, and rank %d has no fabric handles: %s", where,
-				c.cfg.Ranks[i], control.Told(m.NoFabric))
+				c.cfg.Ranks[i], control.Printable(m.NoFabric))
 		}
 	}
 	return ""
@@ -130,7 +130,7 @@ func (c *communicator) agreeOnExchange(
 			return nil, fmt.Errorf("reading what rank %d has: %w", c.cfg.Ranks[r], err)
 		}
 		if theirs.Why != "" && c.direct.none == "" {
-			c.direct.none = fmt.Sprintf("rank %d: %s", c.cfg.Ranks[r], control.Told(theirs.Why))
+			c.direct.none = fmt.Sprintf("rank %d: %s", c.cfg.Ranks[r], control.Printable(theirs.Why))
 		}
 		c.direct.exchange.multiprocessors = min(c.direct.exchange.multiprocessors, theirs.Multiprocessors)
 	}

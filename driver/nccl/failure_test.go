@@ -58,7 +58,7 @@ func TestOneRankFails(t *testing.T) {
 	}
 }
 
-// soft tells whether the GPUs are of software.
+// soft reports whether the GPUs are of software.
 func soft(t *testing.T) bool {
 	t.Helper()
 	name, err := modelName()

@@ -21,8 +21,8 @@ type graph struct {
 	// calls are the collectives and messages in the order of capture; each launch gives them new
 	// tickets and numbers.
 	calls []*captured
-	// users are the communicators of calls, each once; recordings are the numbers that they have given
-	// the capture, and running are those with kernels of our own.
+	// users are the communicators of calls, each once; recordings are the numbers that they have
+	// given the capture, and running are those with kernels of our own.
 	users      []*communicator
 	recordings map[*communicator]*recording
 	running    []*communicator
@@ -113,7 +113,7 @@ func (g *graph) finish(s *stream) error {
 	return nil
 }
 
-// Capturing tells whether work is being recorded.
+// Capturing reports whether work is being recorded.
 func (s *stream) Capturing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -66,7 +66,7 @@ func (g *guest) introduce() (err error) {
 	return err
 }
 
-// usable tells whether no call was given up.
+// usable reports whether no call was given up.
 func (g *guest) usable() bool { return g.stuck == nil }
 
 // Size is the number of ranks.

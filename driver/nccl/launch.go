@@ -178,7 +178,7 @@ func (c *communicator) compare(p *plan, ticket uint64) error {
 // goesOn refuses a call that kernels would compare, if a peer has failed. They might still find all
 // that they wait for, and nobody would say that the group is no more.
 func (c *communicator) goesOn(p *plan, ticket uint64) error {
-	if err := c.plane.Cause(); err != nil || !c.plane.Forsaken() {
+	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
 		return err
 	}
 	if err := c.differing(&p.Call, ticket); err != nil {
@@ -239,7 +239,7 @@ func (c *communicator) breakOff(p *plan, err error) error {
 	if cause := c.plane.Cause(); cause != nil {
 		return cause // by which NCCL's call was ended, too
 	}
-	if c.plane.Forsaken() {
+	if c.plane.PeerFailed() {
 		return c.afterPeerFault(p) // a peer that has failed hands out no memory any more
 	}
 	return c.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, c.cfg.Name(), err))

@@ -20,8 +20,8 @@ import (
 // takes an IMEX channel (bench/gpu/fabric.sh).
 const machinesVariable = "SYMMEM_TEST_MACHINES"
 
-// ofOneMachine tells whether ranks share a machine. Those that do not compare over TCP before they
-// launch, so tests in which ranks launch in orders of their own go without the check then.
+// ofOneMachine reports whether ranks share a machine. Those that do not compare over TCP before
+// they launch, so tests in which ranks launch in orders of their own go without the check then.
 func ofOneMachine() bool { return os.Getenv(machinesVariable) == "" }
 
 // spreadRanks does what machinesVariable says.
@@ -78,7 +78,7 @@ func needFabric(t *testing.T) {
 	t.Skip(fmt.Errorf("fabric handles: %w: %w", err, driver.ErrUnsupported))
 }
 
-// spread runs the rest of a test where each rank has a machine of its own, and tells whether this
+// spread runs the rest of a test where each rank has a machine of its own, and reports whether this
 // is there.
 func spread(t *testing.T) bool {
 	t.Helper()

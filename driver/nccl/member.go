@@ -125,7 +125,7 @@ func (d *Device) memberOf(ctx context.Context, rank int) (*member, error) {
 		return nil, fmt.Errorf("reading what rank %d says of itself: %w", rank, err)
 	}
 	if m.Failed != "" {
-		return nil, fmt.Errorf("rank %d could not open its GPU: %s", rank, control.Told(m.Failed))
+		return nil, fmt.Errorf("rank %d could not open its GPU: %s", rank, control.Printable(m.Failed))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -45,11 +45,12 @@ type end struct {
 	// done is recorded behind the work of a Send, else nil.
 	done  *event
 	since time.Time // since when the stream is known to wait; guarded by messages.mu
-	// releasing is since when a Send is to go on although the group has ended; guarded by messages.mu
+	// releasing is since when a Send is to go on although the group has ended; guarded by
+	// messages.mu
 	releasing time.Time
-	// before is the end that has the same words of a graph before this one, or nil. handled tells that
-	// a Recv has been given its message, or refused, or that the stream is known to be past a Send.
-	// Both are guarded by messages.mu.
+	// before is the end that has the same words of a graph before this one, or nil. handled tells
+	// that a Recv has been given its message, or refused, or that the stream is known to be past a
+	// Send. Both are guarded by messages.mu.
 	before  *end
 	handled bool
 
@@ -75,12 +76,12 @@ type messages struct {
 
 	mu      ranked.Mutex[messagesMu]
 	matcher message.Matcher[*end] // guarded by mu
-	// letters are the messages that were told of and that no Recv has, expected the claimed ones that
-	// were not told of; both guarded by mu.
+	// letters are the messages that were told of and that no Recv has, expected the claimed ones
+	// that were not told of; both guarded by mu.
 	letters  map[address]*letter
 	expected map[address]*end
-	// told are those that no Recv had when this rank was told of them, and that the matcher does not
-	// know; anywhere is how many receives from any source have none. Both guarded by mu.
+	// told are those that no Recv had when this rank was told of them, and that the matcher does
+	// not know; anywhere is how many receives from any source have none. Both guarded by mu.
 	told     []*letter
 	anywhere int
 	repeated map[spot]*letter     // the latest message of a place that a graph uses; guarded by mu
@@ -154,7 +155,7 @@ func (c *communicator) withoutMessages() error {
 func (c *communicator) withoutKernels() string {
 	for i, m := range c.members {
 		if m.NoKernels != "" {
-			return fmt.Sprintf("rank %d of the world: %s", c.cfg.Ranks[i], control.Told(m.NoKernels))
+			return fmt.Sprintf("rank %d of the world: %s", c.cfg.Ranks[i], control.Printable(m.NoKernels))
 		}
 	}
 	return ""
@@ -171,7 +172,7 @@ func (c *communicator) newEnd(p *plan) *end {
 func (c *communicator) mayMessage(s *stream, p *plan) error {
 	c.busy.note(s)
 	err := c.plane.Cause()
-	if c.plane.Forsaken() {
+	if c.plane.PeerFailed() {
 		err = c.afterPeerFault(p)
 	}
 	if err != nil {

@@ -177,7 +177,7 @@ func (d *desk) look(w *team, m *mate, s *sheet, call *driver.Call) ([]byte, erro
 		return nil, err
 	}
 	if n := len(around); !bytes.Equal(around[:8], poison) || !bytes.Equal(around[n-8:], poison) {
-		return nil, fmt.Errorf("%v: something beside the output was written", s)
+		return nil, fmt.Errorf("%v: something next to the output was written", s)
 	}
 	out := bytes.Clone(around[8 : len(around)-8])
 	return out, s.judge(out)

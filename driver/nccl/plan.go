@@ -24,8 +24,8 @@ type plan struct {
 	ready nccl.Call
 	// kernel is our own (the first of two for a norm), or nil for NCCL's.
 	kernel *kernel
-	// guard is memory that is filled before NCCL's call (guarded), so that this begins when all that
-	// is ahead of it has ended; 0 for calls that begin so by themselves (nccl.EarlyStart).
+	// guard is memory that is filled before NCCL's call (guarded), so that this begins when all
+	// that is ahead of it has ended; 0 for calls that begin so by themselves (nccl.EarlyStart).
 	guard   uintptr
 	guarded nccl.Call
 }
@@ -66,7 +66,7 @@ func (c *communicator) Prepare(call driver.Call) (driver.Plan, error) {
 	return p, nil
 }
 
-// single tells whether a plan is one call of NCCL's. All-to-all in place works on a copy of its
+// single reports whether a plan is one call of NCCL's. All-to-all in place works on a copy of its
 // input, which NCCL itself does not offer, and groups of one rank copy.
 func (p *plan) single() bool {
 	return p.kernel == nil && len(p.c.cfg.Ranks) > 1 && !p.Operation.PointToPoint() &&

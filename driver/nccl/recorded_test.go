@@ -160,8 +160,8 @@ func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestReplaysAndOtherCallsTakeTurns replays a graph beside calls on other streams: one of ours and
-// one of the other library.
+// TestReplaysAndOtherCallsTakeTurns replays a graph while calls are made on other streams: one of
+// ours and one of the other library.
 func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
 	forPairs(t, func(m *mate, w *team, powers [2]*power, paths [2]driver.Path) error {
 		all, err := m.newOwned(2)

@@ -45,5 +45,5 @@ func modelName() (string, error) {
 	return gpu.Name()
 }
 
-// isSoft tells whether a GPU of that name is one of software.
+// isSoft reports whether a GPU of that name is one of software.
 func isSoft(name string) bool { return strings.HasPrefix(name, "Software") }

@@ -172,12 +172,12 @@ func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 // staged is what CUDA copies from pageable memory of the host without a wait for the stream.
 const staged = 64 << 10
 
-// pageable tells whether CUDA would keep a copy waiting for the stream.
+// pageable reports whether CUDA would keep a copy waiting for the stream.
 func (s *stream) pageable(dst, src uintptr, bytes int64) bool {
 	return bytes > 0 && (!s.device.knows(dst) || bytes > staged && !s.device.knows(src))
 }
 
-// knows tells whether CUDA has mapped an address.
+// knows reports whether CUDA has mapped an address.
 func (d *Device) knows(address uintptr) bool {
 	return nil == d.do(func() error { return d.cuda.MemRange(address) })
 }
@@ -207,7 +207,7 @@ func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 	})
 }
 
-// idle tells whether all work is done; of an adopted stream, what keepUp and catchUp have marked.
+// idle reports whether all work is done; of an adopted stream, what keepUp and catchUp have marked.
 // It does not wait for a call that is queueing some: then the stream is not idle. Errors of the
 // device count as done: nothing else will come.
 func (s *stream) idle() bool {
@@ -266,7 +266,7 @@ func (s *stream) finish(ctx context.Context) error {
 	c, ticket, operation := s.last, s.ticket, s.operation
 	s.mu.Unlock()
 	err := s.await(ctx, c, ticket, operation)
-	s.heed()
+	s.failReported()
 	if fault := s.takeFault(); fault != nil {
 		return fault
 	}
@@ -301,8 +301,8 @@ func (s *stream) await(
 		return err
 	}
 	// The communicator has failed, and its kernels are being ended. A stream with one that does not
-	// end is given up with all that is queued, so the caller, who will queue more, is told after that.
-	// The fault is told even if the stream has other work that goes on.
+	// end is given up with all that is queued, so the caller, who will queue more, is told after
+	// that. The fault is told even if the stream has other work that goes on.
 	select {
 	case <-c.quiet:
 	case <-ctx.Done():
@@ -321,8 +321,9 @@ func (s *stream) abandon() {
 	if s.capture != nil || s.quiet() {
 		return
 	}
-	// Work of the owner's that takes longer than kernels get to end looks the same. Then memory stays
-	// mapped and communicators stay until the process ends, which is better than a call that hangs.
+	// Work of the owner's that takes longer than kernels get to end looks the same. Then memory
+	// stays mapped and communicators stay until the process ends, which is better than a call that
+	// hangs.
 	stuck.Store(true)
 	if s.adopted {
 		return // what becomes of a stream of another library is not ours to say
@@ -330,7 +331,7 @@ func (s *stream) abandon() {
 	err := s.device.do(func() error {
 		handle, err := s.device.cuda.StreamCreate(true)
 		if err == nil {
-			s.forsake()
+			s.detach()
 			s.handle, s.word, s.functions = handle, nil, 0
 		}
 		return err

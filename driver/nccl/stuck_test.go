@@ -167,12 +167,12 @@ func TestAKernelThatDoesNotEndIsGivenUp(t *testing.T) {
 	if !within(t, "SOFTGPU_DEAF=1") {
 		return
 	}
-	p := deserted(t)
+	p := withStuckKernel(t)
 	p.again(t, driver.PathWindow)
 	p.closeAll(t)
 }
 
-// TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown: other groups go on and end beside it.
+// TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown: other groups go on and end meanwhile.
 func TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown(t *testing.T) {
 	needDevices(t, 2)
 	if !within(t, "SOFTGPU_DEAF=1") {
@@ -284,7 +284,7 @@ func TestAGroupThatCannotBeMadeBesideAKernelThatDoesNotEndIsLeft(t *testing.T) {
 	if !apartAndDeaf(t, "cuMemHostRegister_v2:5,cuMemHostRegister_v2:6") {
 		return
 	}
-	p := deserted(t)
+	p := withStuckKernel(t)
 	var outOfMemory atomic.Int32
 	both(t, func(r int) error {
 		ended := make(chan error, 1)
@@ -315,8 +315,8 @@ func apartAndDeaf(t *testing.T, what string) bool {
 	return apart(t, what, "SOFTGPU_DEAF=1")
 }
 
-// deserted opens two ranks, one of which has a kernel that does not end.
-func deserted(t *testing.T) *pairOfRanks {
+// withStuckKernel opens two ranks, one of which has a kernel that does not end.
+func withStuckKernel(t *testing.T) *pairOfRanks {
 	t.Helper()
 	p := firstSum(t)
 	p.desert(t)

@@ -41,7 +41,7 @@ func newSupport(c *communicator) support {
 	return s
 }
 
-// Windowed tells whether NCCL has a window kernel for a call.
+// Windowed reports whether NCCL has a window kernel for a call.
 func (c *communicator) Windowed(call *driver.Call) error {
 	c.mu.Lock()
 	kinds := c.kinds
@@ -88,9 +88,9 @@ func (s *support) lacks(call *driver.Call) string {
 // wordBytes is what the window kernels load at once.
 const wordBytes = 4
 
-// misaligned tells whether a window kernel of this NCCL would load elements from addresses that it
-// cannot load from, on any rank. In place, the input of an AllGather is a part of its output, and
-// a rank reads each part of the input of a ReduceScatter somewhere.
+// misaligned reports whether a window kernel of this NCCL would load elements from addresses that
+// it cannot load from, on any rank. In place, the input of an AllGather is a part of its output,
+// and a rank reads each part of the input of a ReduceScatter somewhere.
 func (s *support) misaligned(call *driver.Call) bool {
 	if s.shift {
 		return false

@@ -63,8 +63,8 @@ func (c *communicator) tearDown(working bool) {
 		return
 	}
 	if working {
-		// While a call of NCCL's is under way nobody can tell: it holds its stream as a window kernel
-		// that does not end does, and the abort ends it.
+		// While a call of NCCL's is under way nobody can tell: it holds its stream as a window
+		// kernel that does not end does, and the abort ends it.
 		if c.busy.windows.Load() && c.drain() != nil && !c.calling() {
 			c.giveUp(errs)
 			return
@@ -130,14 +130,14 @@ func (c *communicator) awaitWindows() {
 	})
 }
 
-// settle ends what there is to end beside a kernel of another group that does not end.
+// settle ends what there is to end while a kernel of another group does not end.
 func (c *communicator) settle() (errs []error) {
 	defer close(c.quiet)
 	if err := c.drain(); err != nil {
 		errs = append(errs, err)
 		if !c.mu.TryLock() {
-			// A call of NCCL's waits for a rank, with the stream: only an abort ends it, which nobody
-			// waits for.
+			// A call of NCCL's waits for a rank, with the stream: only an abort ends it, which
+			// nobody waits for.
 			go func() {
 				_ = c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) })
 			}()
@@ -212,7 +212,7 @@ func (c *communicator) giveUp(errs []error) {
 	c.tearing = errors.Join(errs...)
 }
 
-// calling tells whether a call of NCCL's is under way that waits for a rank. Launches on a group
+// calling reports whether a call of NCCL's is under way that waits for a rank. Launches on a group
 // that has failed are refused in far less time.
 func (c *communicator) calling() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), endingTime/10)

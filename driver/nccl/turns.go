@@ -20,8 +20,8 @@ type turns struct {
 	// own is the event for streams of our own; an adopted one has its own.
 	own event
 	// replays is set once another library has captured a kernel of the group. When it replays its
-	// graphs is not seen, so each launch of one, and each of ours, waits for this event, and records
-	// it anew behind itself; open and tail are nil from then on.
+	// graphs is not seen, so each launch of one, and each of ours, waits for this event, and
+	// records it anew behind itself; open and tail are nil from then on.
 	replays *point
 }
 
@@ -129,8 +129,8 @@ func (s *stream) leave() error {
 	return nil
 }
 
-// forsake is leave for a CUDA stream that is given up with its work, for which nobody waits then.
-func (s *stream) forsake() {
+// detach is leave for a CUDA stream that is given up with its work, for which nobody waits then.
+func (s *stream) detach() {
 	for _, c := range s.carries {
 		_ = s.leaveGroup(c, (*turns).forget)
 	}
@@ -145,9 +145,9 @@ func (s *stream) leaveGroup(c *communicator, do func(*turns) error) error {
 	return s.device.do(func() error { return do(&c.direct.turns) })
 }
 
-// heed fails the groups whose kernels have reported a fault: the stream must not be taken for done
-// well.
-func (s *stream) heed() {
+// failReported fails the groups whose kernels have reported a fault: the stream must not be taken
+// for done well.
+func (s *stream) failReported() {
 	s.mu.Lock()
 	carries := slices.Clone(s.carries)
 	s.mu.Unlock()

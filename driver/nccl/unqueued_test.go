@@ -14,7 +14,7 @@ import (
 )
 
 // apart runs the rest of a test in a process of its own, in which the software GPU fails as
-// SOFTGPU_FAIL says, and tells whether this is that process.
+// SOFTGPU_FAIL says, and reports whether this is that process.
 func apart(t *testing.T, what string, variables ...string) bool {
 	t.Helper()
 	if !soft(t) {
@@ -24,7 +24,7 @@ func apart(t *testing.T, what string, variables ...string) bool {
 }
 
 // within runs the rest of a test in a process of its own, in an environment that the libraries read
-// once, and tells whether this is that process.
+// once, and reports whether this is that process.
 func within(t *testing.T, variables ...string) bool {
 	t.Helper()
 	if os.Getenv("SYMMEM_TEST_APART") == t.Name() {

@@ -15,10 +15,10 @@ import (
 // glance is how often the watcher looks while work is under way.
 const glance = 2 * time.Millisecond
 
-// unhurried is every how many glances a group that goes on launching is examined in full. Each of
-// its launches finds by itself that a peer has failed, and reports of kernels are looked for at
+// fullCheckEvery is every how many glances a group that goes on launching is examined in full. Each
+// of its launches finds by itself that a peer has failed, and reports of kernels are looked for at
 // every glance.
-const unhurried = 16
+const fullCheckEvery = 16
 
 // lookAtReplays is how often the watcher of a group that another library replays looks while
 // nothing is launched here.
@@ -44,9 +44,9 @@ func (c *communicator) watch() {
 		case <-c.busy.wake:
 			c.attend()
 		case <-look:
-			// Kernels here get time to report what they find out, which may be more than that a peer has
-			// failed.
-			if c.askKernels() == nil && grace.Over(c.plane.Forsaken()) {
+			// Kernels here get time to report what they find out, which may be more than that a
+			// peer has failed.
+			if c.askKernels() == nil && grace.Over(c.plane.PeerFailed()) {
 				c.CheckPeers()
 			}
 		}
@@ -76,7 +76,7 @@ func (c *communicator) attend() {
 		switch {
 		case resting: // a last look at what the work has left
 			err = cmp.Or(c.faulted(), c.asyncError())
-		case goesOn && glances%unhurried != 0:
+		case goesOn && glances%fullCheckEvery != 0:
 			err = c.faulted()
 		default:
 			err = c.examine(&probe)
@@ -102,7 +102,7 @@ func (c *communicator) rest() bool {
 	return false
 }
 
-// idle tells whether no stream has work and no call is being made.
+// idle reports whether no stream has work and no call is being made.
 func (c *communicator) idle() bool {
 	if !c.mu.TryLock() {
 		return false
@@ -159,7 +159,7 @@ func (c *communicator) examine(p *probe) error {
 		return err
 	}
 	w := c.waitFor(p.ticket, p.operation)
-	if p.grace.Over(c.plane.Forsaken()) {
+	if p.grace.Over(c.plane.PeerFailed()) {
 		return c.plane.PeerFault(w.Doing())
 	}
 	if err := c.plane.Trouble(w, p.since); err != nil {

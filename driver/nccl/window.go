@@ -35,8 +35,8 @@ type window struct {
 type outcome struct {
 	// NoWindow tells that NCCL has made none.
 	NoWindow bool `json:"no_window,omitempty"`
-	// NoPeers tells that the rank has not mapped the segments of all others, and Why what kept it from
-	// that, unless it was another rank.
+	// NoPeers tells that the rank has not mapped the segments of all others, and Why what kept it
+	// from that, unless it was another rank.
 	NoPeers bool   `json:"no_peers,omitempty"`
 	Why     string `json:"why,omitempty"`
 }
@@ -216,18 +216,18 @@ func (c *communicator) settleOn(ctx context.Context, w *window) error {
 		if err := json.Unmarshal(told, &theirs); err != nil {
 			return fmt.Errorf("reading what rank %d has made: %w", c.cfg.Ranks[r], err)
 		}
-		w.heed(c.cfg.Ranks[r], &theirs)
+		w.merge(c.cfg.Ranks[r], &theirs)
 	}
 	return nil
 }
 
-// heed takes what a rank has not made for what no rank has, and keeps the first reason.
-func (w *window) heed(rank int, theirs *outcome) {
+// merge takes what a rank has not made for what no rank has, and keeps the first reason.
+func (w *window) merge(rank int, theirs *outcome) {
 	if theirs.NoWindow {
 		w.c.withoutWindows(rank)
 	}
 	if theirs.Why != "" && w.unreached == "" {
-		w.unreached = fmt.Sprintf("rank %d: %s", rank, control.Told(theirs.Why))
+		w.unreached = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
 	}
 	w.reached = w.reached && !theirs.NoPeers
 }

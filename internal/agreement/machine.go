@@ -16,7 +16,7 @@ const (
 	// points that all ranks reach in the same place of their program: registration, Check.
 	Exact Mode = iota
 	// Prefix compares histories up to the least position among the ranks. It is for comparisons
-	// that run beside the program, and after a collective whose digests did not fit.
+	// that run during the program, and after a collective whose digests did not fit.
 	Prefix
 )
 

@@ -47,7 +47,7 @@ func BenchmarkPairFresh(b *testing.B) {
 	benchmarkPair(b, newCore(b, Default()), 4096)
 }
 
-// BenchmarkPairLive is one hot size beside 10,000 live blocks, packed.
+// BenchmarkPairLive is one hot size with 10,000 live blocks, packed.
 func BenchmarkPairLive(b *testing.B) {
 	c := newCore(b, Default())
 	for range 10_000 {
@@ -56,13 +56,13 @@ func BenchmarkPairLive(b *testing.B) {
 	benchmarkPair(b, c, 4096)
 }
 
-// BenchmarkPairChurned is one hot size beside 10,000 live blocks of random sizes, after churn.
+// BenchmarkPairChurned is one hot size with 10,000 live blocks of random sizes, after churn.
 func BenchmarkPairChurned(b *testing.B) {
 	c, _ := churned(b, Default(), 10_000)
 	benchmarkPair(b, c, 4096)
 }
 
-// BenchmarkPairEqual is one hot size beside 10,000 free blocks of that size.
+// BenchmarkPairEqual is one hot size with 10,000 free blocks of that size.
 func BenchmarkPairEqual(b *testing.B) {
 	c := newCore(b, Default())
 	var odd []Block

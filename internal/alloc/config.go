@@ -148,7 +148,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// plain tells whether every request is served by as many units as it touches, and no more.
+// plain reports whether every request is served by as many units as it touches, and no more.
 func (c Config) plain() bool {
 	return c.Sizing == Geometric && c.Divisions <= 1 && !c.NoSplit && c.MaxSplit == 0
 }

@@ -8,38 +8,38 @@ import "fmt"
 // Every call that changes a Core is part of its history. Under the Creation policy, Cores with
 // equal Configs and equal histories (segment addresses aside) place every block alike.
 type Core struct {
-	config   Config
-	plain    bool       // requests are rounded to Unit and all that remains of a block is split off
-	blocks   []block    // by number; 0 is no block
-	sides    []side     // by number of the block
-	keys     []uint64   // of the bags; the first is none's
-	rooms    [32]uint32 // first unused room of each size in keys, by its logarithm
-	credit   int        // keys that searches may still look at; see bag.go
-	vacant   uint32     // first vacant record
-	classes  []class    // by number; 0 is no class
-	unused   uint32     // first unused class
-	segments []segment
-	homes    []*index // large, then small index of each stream, by number; nil until wanted
-	streams  []stream
-	numbers  map[Stream]uint32 // index of each stream's record
-	asking   uint32            // streams but 0 that have asked for memory
-	recent   Stream            // stream of the latest request
-	current  uint32            // its large index
-	uses     []use             // by number; 0 is no use
-	spare    uint32            // first spare use
-	marked   uint64            // Use calls so far
-	tickets  Ticket            // latest ticket
-	tail     uint64            // first unused arena position, in units
-	last     uint32            // block of the latest call if that was an Alloc, else 0; see hot.go
-	asked    uint64            // units of that Alloc
-	askedOf  uint32            // index of that Alloc
-	hot      uint32            // block kept apart after its Free, or 0; see hot.go
-	hotOf    uint32            // its index
-	undone   bool              // that Free undid the call before it
-	beside   beside            // its neighbours
-	mapped   int64
-	counts   counts
-	reports  reports
+	config     Config
+	plain      bool       // requests are rounded to Unit and all that remains of a block is split off
+	blocks     []block    // by number; 0 is no block
+	sides      []side     // by number of the block
+	keys       []uint64   // of the bags; the first is none's
+	rooms      [32]uint32 // first unused room of each size in keys, by its logarithm
+	credit     int        // keys that searches may still look at; see bag.go
+	vacant     uint32     // first vacant record
+	classes    []class    // by number; 0 is no class
+	unused     uint32     // first unused class
+	segments   []segment
+	homes      []*index // large, then small index of each stream, by number; nil until wanted
+	streams    []stream
+	numbers    map[Stream]uint32 // index of each stream's record
+	asking     uint32            // streams but 0 that have asked for memory
+	recent     Stream            // stream of the latest request
+	current    uint32            // its large index
+	uses       []use             // by number; 0 is no use
+	spare      uint32            // first spare use
+	marked     uint64            // Use calls so far
+	tickets    Ticket            // latest ticket
+	tail       uint64            // first unused arena position, in units
+	last       uint32            // block of the latest call if that was an Alloc, else 0; see hot.go
+	asked      uint64            // units of that Alloc
+	askedOf    uint32            // index of that Alloc
+	hot        uint32            // block kept apart after its Free, or 0; see hot.go
+	hotOf      uint32            // its index
+	undone     bool              // that Free undid the call before it
+	neighbours neighbours        // its neighbours
+	mapped     int64
+	counts     counts
+	reports    reports
 }
 
 // New returns an empty Core, or an ErrConfig.

@@ -30,7 +30,7 @@ func (c *Core) free(b *block, id uint32) State {
 		c.counts.live--
 		return c.freeHeld(b, id)
 	}
-	c.beside = c.freeBeside(b)
+	c.neighbours = c.freeNeighbours(b)
 	c.keep(b, id, c.homeOf(b))
 	return Free
 }
@@ -78,7 +78,7 @@ func (c *Core) release(id uint32) State {
 // giveBack makes a block free and merges it with free neighbours.
 func (c *Core) giveBack(b *block, id uint32) {
 	c.expire(b)
-	c.merge(c.homes[c.homeOf(b)], b, id, c.freeBeside(b))
+	c.merge(c.homes[c.homeOf(b)], b, id, c.freeNeighbours(b))
 }
 
 // expire ends the lifetime of a block, which is in no index yet.
@@ -91,7 +91,7 @@ func (c *Core) expire(b *block) {
 
 // merge puts an expired block among the free ones of its index, joined with free neighbours, and
 // returns how many units that makes.
-func (c *Core) merge(x *index, b *block, id uint32, free beside) uint64 {
+func (c *Core) merge(x *index, b *block, id uint32, free neighbours) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &c.blocks[prev], &c.blocks[next]
 	if (p.span|n.span)>>idBits > exactBins { // Either has more, or, seldom, both together do.
@@ -123,7 +123,7 @@ func (c *Core) merge(x *index, b *block, id uint32, free beside) uint64 {
 
 // mergeLarge is merge for any neighbours. The record of a free one survives, so that its place in
 // the index moves as little as possible.
-func (c *Core) mergeLarge(x *index, b *block, id uint32, free beside) uint64 {
+func (c *Core) mergeLarge(x *index, b *block, id uint32, free neighbours) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &c.blocks[prev], &c.blocks[next]
 	switch {

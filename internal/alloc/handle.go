@@ -33,7 +33,7 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 			if c.hot != 0 || c.reports.filled {
 				c.settleFree()
 			}
-			c.beside = c.freeBeside(b)
+			c.neighbours = c.freeNeighbours(b)
 			c.keep(b, id, s.home)
 			return v, Free, nil
 		}

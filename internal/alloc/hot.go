@@ -23,18 +23,18 @@ func (c *Core) settle() {
 func (c *Core) cool(x *index) uint64 {
 	id := c.hot
 	c.hot = 0
-	return c.merge(x, &c.blocks[id], id, c.beside)
+	return c.merge(x, &c.blocks[id], id, c.neighbours)
 }
 
-// beside tells which neighbours of a block in its segment are free.
-type beside struct{ prev, next bool }
+// neighbours tells which neighbours of a block in its segment are free.
+type neighbours struct{ prev, next bool }
 
-func (c *Core) freeBeside(b *block) beside {
-	return beside{c.blocks[b.prev()].state() == Free, c.blocks[b.next].state() == Free}
+func (c *Core) freeNeighbours(b *block) neighbours {
+	return neighbours{c.blocks[b.prev()].state() == Free, c.blocks[b.next].state() == Free}
 }
 
 // keep frees a block that nothing holds and keeps it apart; home is its index. The caller has noted
-// what is beside it, after it settled what was kept apart before.
+// its neighbours, after it settled what was kept apart before.
 func (c *Core) keep(b *block, id, home uint32) {
 	c.counts.live--
 	c.expire(b)
@@ -42,7 +42,7 @@ func (c *Core) keep(b *block, id, home uint32) {
 	c.hot, c.hotOf, c.last = id, home, 0
 }
 
-// again tells whether a request would get the block that was kept apart.
+// again reports whether a request would get the block that was kept apart.
 func (c *Core) again(units uint64, home uint32) bool {
 	if c.undone {
 		return c.asked == units && c.askedOf == home
@@ -50,9 +50,9 @@ func (c *Core) again(units uint64, home uint32) bool {
 	return c.blocks[c.hot].units() == units && c.alone(home, units)
 }
 
-// alone tells whether the block that was kept apart, of so many units, belongs to an index and
+// alone reports whether the block that was kept apart, of so many units, belongs to an index and
 // would be the only one of its class, merged with none.
 func (c *Core) alone(home uint32, units uint64) bool {
 	return units <= exactBins && c.hotOf == home && c.homes[home].bags[units-1].count == 0 &&
-		c.beside == beside{}
+		c.neighbours == neighbours{}
 }

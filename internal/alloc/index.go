@@ -132,7 +132,7 @@ func (c *Core) insert(x *index, b *block, id uint32, units uint64) {
 }
 
 // remove takes a free block of so many units out of its index. Whether it is the only one of its
-// bin is anybody's guess, so the bits are written anyhow: no branch depends on it.
+// bin cannot be predicted, so the bits are written in any case: no branch depends on it.
 func (c *Core) remove(x *index, b *block, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {

@@ -50,7 +50,7 @@ func (r *reports) clear() {
 	r.returned, r.trimmed = r.returned[:0], r.trimmed[:0]
 }
 
-// Reported tells whether the latest call left anything in Marks, Waits or Returned.
+// Reported reports whether the latest call left anything in Marks, Waits or Returned.
 func (c *Core) Reported() bool { return c.reports.filled }
 
 // Marks lists the events to record after the latest Free or Unpin deferred a block. It is valid

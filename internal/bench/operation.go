@@ -172,7 +172,7 @@ func (o *Operation) sized(bytes int64, ranks int, t symmem.DataType) (count, siz
 	return count, count * unit
 }
 
-// buffered tells whether the operation can work over windows at all, and has sizes that tables go
+// buffered reports whether the operation can work over windows at all, and has sizes that tables go
 // by.
 func (o *Operation) buffered() bool {
 	return o.kind != symmem.OpSend && o.kind != symmem.OpBarrier

@@ -53,7 +53,7 @@ func (o *Collective) runner(
 	return r, nil
 }
 
-// can tells whether a call takes a path if it is told to.
+// can reports whether a call takes a path if it is told to.
 func (l *lane) can(
 	ctx context.Context, o *Collective, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (bool, error) {

@@ -23,8 +23,9 @@ type Submit struct {
 	Timeout time.Duration
 	// Calls is how many are submitted between two synchronisations, a batch.
 	Calls int
-	// Processors is among how many each rank looks for its fastest one, if it may use as many; there
-	// it measures, and keeps its quietest moments. With 0 it measures wherever the system puts it.
+	// Processors is among how many each rank looks for its fastest one, if it may use as many;
+	// there it measures, and keeps its quietest moments. With 0 it measures wherever the system
+	// puts it.
 	Processors int
 	Plan       Plan
 }
@@ -100,8 +101,8 @@ func (o *Submit) Run(ctx context.Context) (report *Report, err error) {
 	return report, nil
 }
 
-// submits tells whether a submission takes the path that the world is set to: not all have windows,
-// or kernels of our own.
+// submits reports whether a submission takes the path that the world is set to: not all have
+// windows, or kernels of our own.
 func (l *lane) submits(path symmem.PathChoice) (bool, error) {
 	e, err := l.rt.World().Explain(
 		symmem.OpAllReduce, l.send.Memory(), l.recv.Memory(), submitCount, symmem.Float32)
@@ -134,7 +135,7 @@ func (l *lane) ours(ctx context.Context) *submission {
 	}
 }
 
-// sides are the times of one rank on one processor, in nanoseconds a call: a batch of ours beside
+// sides are the times of one rank on one processor, in nanoseconds a call: a batch of ours, and
 // one of the baseline.
 type sides struct{ ours, theirs []float64 }
 

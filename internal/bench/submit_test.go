@@ -14,7 +14,7 @@ func TestPairsAreKeptWhoseNeighboursTookTheLeast(t *testing.T) {
 	}
 	quiet := all.quietest()
 	if !slices.Equal(quiet.ours, []float64{7, 9}) || !slices.Equal(quiet.theirs, []float64{5, 9}) {
-		t.Errorf("kept %v beside %v, want the pair between the quiet ones and one beside them",
+		t.Errorf("kept %v next to %v, want the pair between the quiet ones and one next to them",
 			quiet.ours, quiet.theirs)
 	}
 }

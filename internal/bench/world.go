@@ -46,7 +46,7 @@ func (p Path) choice() symmem.PathChoice {
 	return choice
 }
 
-// registered tells whether buffers are registered before anything is measured.
+// registered reports whether buffers are registered before anything is measured.
 func (p Path) registered() bool { return p != Plain && p != Auto }
 
 // ErrPath means that a collective would not take the path that was asked for.

@@ -1,6 +1,6 @@
 package control
 
-// Announcements is what a Plane can do besides if its ranks are on one machine: it shows what
+// Announcements is what a Plane can do in addition if its ranks are on one machine: it shows what
 // each rank has launched under its latest tickets, and keeps nobody waiting. So ranks that
 // compare in different ways, one before its launch and one by its kernel, still find out that
 // they differ.
@@ -9,7 +9,7 @@ type Announcements interface {
 	Announce(ticket, digest uint64)
 	// Differing lists the group ranks that are known to have another digest under a ticket.
 	Differing(ticket, digest uint64) []int
-	// Submitted reports whether all ranks have submitted a ticket. What one has taken back since, it
-	// had not.
+	// Submitted reports whether all ranks have submitted a ticket. What one has taken back since,
+	// it had not.
 	Submitted(ticket uint64) bool
 }

@@ -7,17 +7,17 @@ import (
 	"symmem/internal/message"
 )
 
-// Messages is what a Plane can do besides if its ranks are on one machine: it counts the messages
-// of its rank, and knows what a message that does not come is waiting for. The data moves
+// Messages is what a Plane can do in addition if its ranks are on one machine: it counts the
+// messages of its rank, and knows what a message that does not come is waiting for. The data moves
 // elsewhere, as that of collectives does. Compare also compares the counts of all ranks, in strict
 // groups.
 type Messages interface {
 	driver.MessageCounts
 	// Count numbers a Send or Recv at its call. Calls with one peer are made one at a time.
 	Count(call *driver.Call) Message
-	// Absent says why a message for which this rank waits since a given time may never come, or nil: a
-	// RankLostError, TimeoutError, StrayError or PeerError. It warns of ranks that are late. The peer
-	// may be AnySource.
+	// Absent says why a message for which this rank waits since a given time may never come, or
+	// nil: a RankLostError, TimeoutError, StrayError or PeerError. It warns of ranks that are late.
+	// The peer may be AnySource.
 	Absent(peer int, since time.Time, doing func() string) error
 	// Past reports whether a rank of the group, or all others for AnySource, have called more
 	// collectives than that. What they had told of messages before can be read then.

@@ -29,8 +29,8 @@ type Plane interface {
 	// Submit takes the next ticket and shows it to the others. It costs a few nanoseconds, since
 	// launches pay for it. The caller makes its calls one at a time.
 	Submit() uint64
-	// TrySubmit is Submit as long as the plane has not failed and is not Forsaken, and no peer has
-	// left without the next ticket, as far as is known here; else it takes none.
+	// TrySubmit is Submit as long as the plane has not failed and is not PeerFailed, and no peer
+	// has left without the next ticket, as far as is known here; else it takes none.
 	TrySubmit() (ticket uint64, ok bool)
 	// Compare waits until every rank has come to its n-th Compare, and compares the digests of
 	// the calls. If they differ, every rank gets a driver.MismatchError with the ticket as its
@@ -51,14 +51,14 @@ type Plane interface {
 	Await(ctx context.Context, w Wait) error
 	// Trouble tells at once why the work of w, for which somebody waits since the given time, may
 	// never end: an error as Await returns it, or nil. The plane does not fail by it. A peer that
-	// has failed after it submitted the ticket is no trouble yet: Forsaken tells of it.
+	// has failed after it submitted the ticket is no trouble yet: PeerFailed tells of it.
 	Trouble(w Wait, since time.Time) error
-	// Forsaken tells whether a peer has failed or is lost, or this plane was closed. TrySubmit
+	// PeerFailed reports whether a peer has failed or is lost, or this plane was closed. TrySubmit
 	// asks it at every launch, since work that needs a rank which is lost may hold up a GPU for
 	// ever, so it costs a few nanoseconds as long as nothing has changed.
-	Forsaken() bool
+	PeerFailed() bool
 	// PeerFault returns a driver.PeerError that names the peers which have failed, or are lost, as
-	// far as is known here: what a caller that asked Forsaken goes on with.
+	// far as is known here: what a caller that asked PeerFailed goes on with.
 	PeerFault(doing string) error
 	// Fail records the first fault of this rank, takes the others out of their waits, which end
 	// with ErrFault, and returns err.
@@ -92,12 +92,12 @@ type Wait struct {
 	// Why, if set, is asked before the fault of another rank is given as the reason that the
 	// work will not end: this rank may know a better one.
 	Why func() error
-	// Done tells whether the work has ended. It is called again and again, from one goroutine, and
-	// may be nil for Trouble.
+	// Done reports whether the work has ended. It is called again and again, from one goroutine,
+	// and may be nil for Trouble.
 	Done func() bool
 }
 
-// Ended tells whether the work is known to have ended.
+// Ended reports whether the work is known to have ended.
 func (w *Wait) Ended() bool { return w.Done != nil && w.Done() }
 
 // Blame returns a better reason than the fault of another rank, if there is one.

@@ -77,7 +77,7 @@ func read(
 		case err == nil && string(got) == string(probe):
 			absent = append(absent, rank)
 		case err == nil:
-			said[rank] = Told(string(got))
+			said[rank] = Printable(string(got))
 		case ok && server.ServedBy() >= 0:
 			rank = server.ServedBy()
 			return []int{rank}, map[int]string{rank: "serves the store, which does not answer"}

@@ -68,8 +68,8 @@ type Question struct {
 	Collective uint64
 	Exchange   bool
 	// Work tells that all ranks may have come and that what they have launched is waited for: then
-	// every rank that is lost counts, since its part of the work may be lost with it. Work of ticket
-	// 0 needs no other rank.
+	// every rank that is lost counts, since its part of the work may be lost with it. Work of
+	// ticket 0 needs no other rank.
 	Work bool
 	// Tolerant waits go on after faults, of this rank and of others.
 	Tolerant bool
@@ -97,9 +97,9 @@ type Verdict struct {
 	// Err is why the wait ends without success, or nil: Question.Cause, a RankLostError, PeerError,
 	// StrayError or TimeoutError of package driver.
 	Err error
-	// Left tells that Err is a StrayError about ranks that have left. They may have left because the
-	// process of another rank has ended, of which this rank hears within Grace: who can look again
-	// finds a better reason then.
+	// Left tells that Err is a StrayError about ranks that have left. They may have left because
+	// the process of another rank has ended, of which this rank hears within Grace: who can look
+	// again finds a better reason then.
 	Left bool
 	// Warning is what to warn of, or nil; the wait goes on.
 	Warning *driver.LateWarning
@@ -221,9 +221,9 @@ func (q *Question) activity(rows []Row, ranks []int) map[int]string {
 	return all
 }
 
-// Forsaken says why a group cannot go on of which a peer is lost, has failed or has left: a
+// PeerFailure says why a group cannot go on of which a peer is lost, has failed or has left: a
 // RankLostError, PeerError or StrayError.
-func Forsaken(group driver.GroupConfig, rows []Row, doing string) error {
+func PeerFailure(group driver.GroupConfig, rows []Row, doing string) error {
 	q := Question{Group: group}
 	if lost := q.those(rows, (*Row).dead); len(lost) > 0 {
 		return &driver.RankLostError{

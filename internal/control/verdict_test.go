@@ -359,7 +359,7 @@ func TestAnInterruptedWaitNamesWhoIsMissing(t *testing.T) {
 	}
 }
 
-func TestWhyAGroupIsForsaken(t *testing.T) {
+func TestPeerFailure(t *testing.T) {
 	for name, c := range map[string]struct {
 		row  Row
 		want verdict
@@ -369,7 +369,7 @@ func TestWhyAGroupIsForsaken(t *testing.T) {
 		"aborted and ended": {Row{Failed: Aborted, Lost: true}, verdict{"aborted", []int{5}}},
 		"left and ended":    {Row{Left: true, Lost: true}, verdict{"stray", []int{5}}},
 	} {
-		err := Forsaken(ours, []Row{{}, c.row, {}}, "launching")
+		err := PeerFailure(ours, []Row{{}, c.row, {}}, "launching")
 		if diff := cmp.Diff(c.want, verdictOf(err), cmp.AllowUnexported(verdict{})); diff != "" {
 			t.Errorf("%s: %v: %s", name, err, diff)
 		}

@@ -46,7 +46,7 @@ func (d *Driver) EndCapture(stream Stream) (Graph, error) {
 	return graph.Take(), err
 }
 
-// CaptureStatus tells whether a stream is captured. It may be called during any capture, and does
+// CaptureStatus reports whether a stream is captured. It may be called during any capture, and does
 // not block or allocate. Asking about the default stream while another is captured is an
 // ErrCaptureImplicit.
 func (d *Driver) CaptureStatus(stream Stream) (CaptureStatus, error) {
@@ -60,8 +60,8 @@ type Capture struct {
 	Status CaptureStatus
 	// ID is unlike that of any other capture of the process; 0 without one.
 	ID uint64
-	// Graph is the one under capture, to which nodes and dependencies may be added while the capture
-	// goes on; 0 without an active capture. It belongs to whoever captures.
+	// Graph is the one under capture, to which nodes and dependencies may be added while the
+	// capture goes on; 0 without an active capture. It belongs to whoever captures.
 	Graph Graph
 	// Tips are the nodes that the next work of the stream will depend on.
 	Tips []Node

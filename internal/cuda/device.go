@@ -115,7 +115,7 @@ func (v Device) ComputeCapability() (major, minor int, err error) {
 	return major, minor, err
 }
 
-// CanAccessPeer tells whether kernels and copies of this device can reach the memory of another.
+// CanAccessPeer reports whether kernels and copies of this device can reach the memory of another.
 func (v Device) CanAccessPeer(other Device) (bool, error) {
 	can := dl.NewCell(int32(0))
 	err := v.driver.call(

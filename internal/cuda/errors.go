@@ -84,7 +84,7 @@ func (c Code) Is(target error) bool {
 	return ok && memory.OutOfMemory() && c == ErrOutOfMemory
 }
 
-// Fatal tells whether the context is lost: every later call on it gives the same result, and only
+// Fatal reports whether the context is lost: every later call on it gives the same result, and only
 // a new process helps (cuda.h says of these "leaves the process in an inconsistent state").
 func (c Code) Fatal() bool {
 	switch c {

@@ -39,7 +39,7 @@ func (d *Driver) EventRecordExternal(event Event, stream Stream) error {
 	return d.call(eventRecordWithFlags, uintptr(event), uintptr(stream), external)
 }
 
-// EventQuery tells whether the point has been reached. It does not block or allocate. While a
+// EventQuery reports whether the point has been reached. It does not block or allocate. While a
 // stream is captured in the global mode it is an ErrCaptureUnsupported and loses the capture,
 // unless the thread has exchanged its mode.
 func (d *Driver) EventQuery(event Event) (done bool, err error) {

@@ -23,7 +23,7 @@ func (d *Driver) StreamDestroy(stream Stream) error {
 	return d.call(streamDestroy, uintptr(stream))
 }
 
-// StreamQuery tells whether all queued work has run. It does not block or allocate.
+// StreamQuery reports whether all queued work has run. It does not block or allocate.
 func (d *Driver) StreamQuery(stream Stream) (done bool, err error) {
 	return d.query(streamQuery, uintptr(stream))
 }

@@ -37,7 +37,7 @@ func (s Symbol) Prepare(first *Step, args ...uintptr) Invocation {
 	return i
 }
 
-// Ready tells whether there is a call.
+// Ready reports whether there is a call.
 func (i *Invocation) Ready() bool { return i.frame.function != 0 }
 
 // Set changes argument n, counted from 0, or adds it behind the last one.

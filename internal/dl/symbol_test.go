@@ -101,7 +101,7 @@ void late(unsigned *out, unsigned *other, void (*meanwhile)(void *)) {
 		done <- [2]uint32{out.Take(), other}
 	}()
 	if got := <-done; got != [2]uint32{0xee928bdf, 42} {
-		t.Errorf("beside a status C's results are %#x, want 0xee928bdf and 42", got)
+		t.Errorf("with a status, C's results are %#x, want 0xee928bdf and 42", got)
 	}
 }
 

@@ -20,7 +20,7 @@ type Facts struct {
 	Trial *Trial `json:"trial"`
 }
 
-// nccl tells whether the GPU backend is the one to examine.
+// nccl reports whether the GPU backend is the one to examine.
 func (f *Facts) nccl() bool { return f.Backend == "nccl" }
 
 // Choose fills in the backend: the one that was asked for, else GPUs where there are some and NCCL

@@ -75,7 +75,7 @@ func (m *nvml) device(pci string) (nvmlDevice, error) {
 	return nvmlDevice(handle.Take()), err
 }
 
-// joined tells whether NVLink joins two GPUs.
+// joined reports whether NVLink joins two GPUs.
 func (m *nvml) joined(a, b nvmlDevice) (bool, error) {
 	status := dl.NewCell(int32(-1))
 	err := m.call("nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), nvmlCapsNVLink,

@@ -25,7 +25,7 @@ func fold(a, b uint64) uint64 {
 }
 
 // Mix absorbs two words into digest. It is what the digests of everything that ranks compare
-// beside events are made of, such as lists of segments.
+// other than events are made of, such as lists of segments.
 func Mix(digest, a, b uint64) uint64 {
 	return fold(digest^fold(a^keyPlace, b^keyOffset), keyRoll)
 }

@@ -2,7 +2,7 @@
 //
 // Every decision that gives a block or a segment its place is one [Event]. A [Ledger] absorbs
 // events in the order in which the pool decided them. Two ranks have placed everything alike
-// exactly when their ledgers hold the same events, and one 64-bit digest tells whether they do,
+// exactly when their ledgers hold the same events, and one 64-bit digest reports whether they do,
 // so an agreement costs a few words however long the history is.
 //
 // Positions count from zero. The event at position p is the one that p events precede, and

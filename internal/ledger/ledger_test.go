@@ -25,7 +25,7 @@ type model struct {
 	agreed  uint64
 }
 
-// TestLedgerKnowsWhatItPromises runs a ledger beside a list of everything: what is kept is right,
+// TestLedgerKnowsWhatItPromises runs a ledger and a list of everything: what is kept is right,
 // what must be kept is there, and nothing else is answered.
 func TestLedgerKnowsWhatItPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

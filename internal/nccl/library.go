@@ -60,7 +60,7 @@ func (l *Library) Path() string { return l.library.Path() }
 // Origin says in words where the search found the library.
 func (l *Library) Origin() string { return l.origin }
 
-// Has tells whether the library exports a function, whether this package uses it or not.
+// Has reports whether the library exports a function, whether this package uses it or not.
 func (l *Library) Has(name string) bool {
 	if known, ok := l.probed.Load(name); ok {
 		return known.(bool)
@@ -70,7 +70,7 @@ func (l *Library) Has(name string) bool {
 	return ok
 }
 
-// Windows tells whether the library can register windows: it is 2.27.3 or newer. Whether a
+// Windows reports whether the library can register windows: it is 2.27.3 or newer. Whether a
 // communicator can is another question, to which a registration that gives window 0 is the answer.
 func (l *Library) Windows() bool { return l.missing(commWindowRegister) == nil }
 

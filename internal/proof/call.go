@@ -54,7 +54,7 @@ type Taken struct {
 	Times int `json:"times"`
 }
 
-// Windowed tells whether the log has the call, and every launch of it went over windows.
+// Windowed reports whether the log has the call, and every launch of it went over windows.
 func (a *Answer) Windowed() bool {
 	return len(a.Taken) > 0 && !slices.ContainsFunc(a.Taken, func(t Taken) bool {
 		return !t.Windowed

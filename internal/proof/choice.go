@@ -41,7 +41,7 @@ type Choice struct {
 	Works int `json:"works"`
 }
 
-// Windowed tells whether the launch went over windows.
+// Windowed reports whether the launch went over windows.
 func (c *Choice) Windowed() bool { return c.Engine != Plain }
 
 // String says what was chosen, without the call.
@@ -121,7 +121,7 @@ func (c *Choice) plain(text string) bool {
 	return true
 }
 
-// word tells whether a text is one name, as those of collectives and kernels are.
+// word reports whether a text is one name, as those of collectives and kernels are.
 func word(text string) bool {
 	return text != "" && strings.IndexFunc(text, func(r rune) bool {
 		return r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')

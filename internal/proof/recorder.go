@@ -172,7 +172,7 @@ func plan(getenv func(string) string) intent {
 	return p
 }
 
-// logs tells whether a list of subsystems, or of those to leave out after a ^, has TUNING in.
+// logs reports whether a list of subsystems, or of those to leave out after a ^, has TUNING in.
 func logs(subsystems string) bool {
 	list, inverted := strings.CutPrefix(subsystems, "^")
 	for name := range strings.SplitSeq(list, ",") {

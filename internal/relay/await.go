@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// keen is how long Await polls without a pause: the time of a small collective, so that the
-	// end of one is seen at once. Until patient it lets others run, then it naps.
-	keen    = 50 * time.Microsecond
-	patient = 500 * time.Microsecond
+	// spinBudget is how long Await polls without a pause: the time of a small collective, so that
+	// the end of one is seen at once. Until patient it lets others run, then it naps.
+	spinBudget = 50 * time.Microsecond
+	patient    = 500 * time.Microsecond
 	// nap is what the end of a longer wait may be late by.
 	nap = 100 * time.Microsecond
 )
@@ -22,7 +22,7 @@ const (
 // Await waits until the work has ended.
 func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	begin := time.Now()
-	for waited := time.Duration(0); waited < keen; waited = time.Since(begin) {
+	for waited := time.Duration(0); waited < spinBudget; waited = time.Since(begin) {
 		if w.Done() {
 			return nil
 		}
@@ -34,7 +34,7 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	defer p.exit(wait)
 	var grace control.GraceTimer
 	for !w.Done() {
-		wait.failedFor = grace.For(w.Ticket != 0 && p.Forsaken())
+		wait.failedFor = grace.For(w.Ticket != 0 && p.PeerFailed())
 		if err := p.judge(wait); err != nil && !w.Done() {
 			return p.Fail(w.Blame(err))
 		}
@@ -116,5 +116,5 @@ func (p *Plane) verdict(w *waiting, now time.Time) error {
 func (p *Plane) PeerFault(doing string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return control.Forsaken(p.cfg.Group, p.survey(&waiting{}), doing)
+	return control.PeerFailure(p.cfg.Group, p.survey(&waiting{}), doing)
 }

@@ -24,8 +24,8 @@ import (
 const (
 	// introduction bounds how long a stranger may keep silent.
 	introduction = 5 * time.Second
-	// mostStrangers is how many connections may be about to introduce themselves at once, beside
-	// those of the group.
+	// mostStrangers is how many connections may be about to introduce themselves at once, in
+	// addition to those of the group.
 	mostStrangers = 64
 )
 
@@ -61,7 +61,7 @@ func (e *entry) connect(ctx context.Context) ([]*link, error) {
 	}
 	defer e.roll.WarnLate(e.cfg.Late, func() []int { return nil })()
 	ctx, cancel := context.WithCancelCause(ctx)
-	e.tasks.Go(func() { e.heed(ctx, cancel) })
+	e.tasks.Go(func() { e.awaitRefusal(ctx, cancel) })
 	err := e.meet(ctx)
 	cancel(nil)
 	e.tasks.Wait()
@@ -98,7 +98,7 @@ func (e *failedError) Unwrap() error { return e.error }
 
 // tell leaves in the store why this rank could not join.
 func (e *entry) tell(ctx context.Context, err error) {
-	said := append([]byte(strconv.Itoa(e.cfg.Group.Rank)+" "), control.Complain(err)...)
+	said := append([]byte(strconv.Itoa(e.cfg.Group.Rank)+" "), control.EncodeFailure(err)...)
 	// Those that do not hear of it wait until their time is up.
 	_ = e.cfg.Store.Set(ctx, e.key("failed"), said)
 }
@@ -110,10 +110,10 @@ func (e *entry) failure(said []byte) *failedError {
 	r, err := strconv.Atoi(string(from))
 	if err != nil || r < 0 || r >= len(all) {
 		return &failedError{fmt.Errorf("another rank could not, for a reason that is not understood: "+
-			"%s", control.Told(string(said)))}
+			"%s", control.Printable(string(said)))}
 	}
 	all[r] = complaint
-	return &failedError{cmp.Or(control.Heed(e.cfg.Group.Ranks, all, "meeting the ranks"),
+	return &failedError{cmp.Or(control.DecodeFailures(e.cfg.Group.Ranks, all, "meeting the ranks"),
 		fmt.Errorf("rank %d could not", e.cfg.Group.Ranks[r]))}
 }
 
@@ -170,8 +170,8 @@ func (e *entry) explained(ctx context.Context, err error) error {
 	return err
 }
 
-// heed ends the joining when a rank tells that it could not.
-func (e *entry) heed(ctx context.Context, end context.CancelCauseFunc) {
+// awaitRefusal ends the joining when a rank tells that it could not.
+func (e *entry) awaitRefusal(ctx context.Context, end context.CancelCauseFunc) {
 	if told, err := e.cfg.Store.Get(ctx, e.key("failed")); err == nil {
 		end(e.failure(told))
 	}

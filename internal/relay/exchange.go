@@ -72,7 +72,7 @@ func (p *Plane) concede(err error) error {
 	return err
 }
 
-// unheard tells whether somebody who goes on does not know of this rank's fault.
+// unheard reports whether somebody who goes on does not know of this rank's fault.
 func (p *Plane) unheard() bool {
 	for r := range p.rows {
 		row := &p.rows[r]

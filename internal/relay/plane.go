@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// tellInterval is how old what others know of a rank can be, beside the way of a message.
+	// tellInterval is how old what others know of a rank can be, apart from the way of a message.
 	tellInterval = 100 * time.Millisecond
-	// hearing bounds how long a rank that has failed waits for others to hear of it, or, in joining,
-	// for the word of one that has failed before.
+	// hearing bounds how long a rank that has failed waits for others to hear of it, or, in
+	// joining, for the word of one that has failed before.
 	hearing = 250 * time.Millisecond
 	// farewell bounds how long Close waits for goodbyes to be taken.
 	farewell = time.Second
@@ -37,7 +37,7 @@ type Plane struct {
 	submitted atomic.Uint64
 	// final is the least of the last tickets of the peers that have left the group.
 	final    atomic.Uint64
-	forsaken atomic.Bool   // a peer has failed or is lost, or this plane was closed
+	peerGone atomic.Bool   // a peer has failed or is lost, or this plane was closed
 	ended    chan struct{} // closed when cause is known
 
 	mu      sync.Mutex
@@ -85,14 +85,14 @@ func (p *Plane) Submit() uint64 {
 // TrySubmit takes the next ticket unless this rank or a peer has failed, one is lost, or one has
 // left without that ticket.
 func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
-	if p.Forsaken() || p.Cause() != nil || p.submitted.Load() >= p.final.Load() {
+	if p.PeerFailed() || p.Cause() != nil || p.submitted.Load() >= p.final.Load() {
 		return 0, false
 	}
 	return p.Submit(), true
 }
 
-// Forsaken tells whether a peer has failed or is lost.
-func (p *Plane) Forsaken() bool { return p.forsaken.Load() }
+// PeerFailed reports whether a peer has failed or is lost.
+func (p *Plane) PeerFailed() bool { return p.peerGone.Load() }
 
 // Failed is closed when the plane fails.
 func (p *Plane) Failed() <-chan struct{} { return p.ended }
@@ -199,12 +199,12 @@ func (p *Plane) read(l *link) {
 	defer p.mu.Unlock()
 	if !p.rows[l.rank].left {
 		p.rows[l.rank].lost = true
-		p.forsaken.Store(true)
+		p.peerGone.Store(true)
 	}
 	p.wakeAll()
 }
 
-// take enters a message in the sender's row, and tells whether it was its last.
+// take enters a message in the sender's row, and reports whether it was its last.
 func (p *Plane) take(rank int, m message) (left bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -216,7 +216,7 @@ func (p *Plane) take(rank int, m message) (left bool, err error) {
 		p.final.Store(min(p.final.Load(), r.submitted))
 	}
 	if m.kind == kindFail {
-		p.forsaken.Store(true)
+		p.peerGone.Store(true)
 		answer := message{kind: kindHeard}
 		p.links[rank].send(answer.encode(), false)
 	}
@@ -256,7 +256,7 @@ func (p *Plane) tick(now time.Time) {
 	}
 }
 
-// stale tells whether others do not know this rank's board, and takes them as told.
+// stale reports whether others do not know this rank's board, and takes them as told.
 func (p *Plane) stale() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -343,7 +343,7 @@ func (p *Plane) leave() bool {
 	}
 	p.end(fmt.Errorf("group %s: %w", p.cfg.Group.Name(), driver.ErrClosed))
 	p.closed = true
-	p.forsaken.Store(true)
+	p.peerGone.Store(true)
 	b := p.board()
 	p.broadcast(message{kind: kindBye, payload: b.encode(time.Now())}, true)
 	p.wakeAll()

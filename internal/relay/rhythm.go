@@ -3,8 +3,8 @@ package relay
 import "time"
 
 const (
-	// asleep is how much time between two ticks of tellInterval tells that this process was stopped,
-	// or had no processor.
+	// asleep is how much time between two ticks of tellInterval tells that this process was
+	// stopped, or had no processor.
 	asleep = 3 * tellInterval
 	// listening is how many ticks a process has then to read what others have said.
 	listening = 3
@@ -20,7 +20,7 @@ type rhythm struct {
 	left int       // how many ticks it still listens
 }
 
-// tick notes that the process runs, and tells whether it has listened for long enough just now.
+// tick notes that the process runs, and reports whether it has listened for long enough just now.
 func (r *rhythm) tick(now time.Time) (heard bool) {
 	late := now.Sub(r.last) > asleep
 	r.last = now
@@ -34,7 +34,7 @@ func (r *rhythm) tick(now time.Time) (heard bool) {
 	return false
 }
 
-// deaf tells whether what others have said may lie unread.
+// deaf reports whether what others have said may lie unread.
 func (r *rhythm) deaf(now time.Time) bool {
 	return r.left > 0 || now.Sub(r.last) > asleep
 }

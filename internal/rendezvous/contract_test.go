@@ -52,7 +52,7 @@ var contract = map[string]func(t *testing.T, s Store){
 	"a value that was set is read back":                lawSetGet,
 	"numbers add up from zero":                         lawAdd,
 	"compare-set stores only over what it expects":     lawCompareSet,
-	"delete tells whether the key was there":           lawDelete,
+	"delete reports whether the key was there":         lawDelete,
 	"many values come in the order of their keys":      lawMultiGet,
 	"get waits for a key that comes later":             lawGetWaits,
 	"a wait that ends early names the missing keys":    lawWaitNames,

@@ -91,7 +91,7 @@ func (c *Config) options(level symmem.CheckLevel) symmem.Options {
 	return o
 }
 
-// more tells whether another round comes, when so many are done after a time.
+// more reports whether another round comes, when so many are done after a time.
 func (c *Config) more(done int, took time.Duration) bool {
 	if c.Rounds > 0 {
 		return done < c.Rounds

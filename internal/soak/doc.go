@@ -5,7 +5,7 @@
 // A program is a sequence of rounds. A round is drawn from the seed and its number alone, so it is
 // the same on every rank, and any round can be run again by itself: each begins with pools and
 // groups of its own on Runtimes that last. Rounds take the check levels in turns. What a rank
-// allocates beside that (skew) it draws for itself.
+// allocates in addition (skew) it draws for itself.
 //
 // Every element of every result is checked. Patterns are small numbers that every type holds, so
 // that sums are exact, and a hash of the element, the rank and the call, so that memory of another

@@ -53,7 +53,7 @@ func decode(from []byte, t symmem.DataType) float64 {
 	}
 }
 
-// floating tells whether a type rounds.
+// floating reports whether a type rounds.
 func floating(t symmem.DataType) bool {
 	switch t {
 	case symmem.Float64, symmem.Float32, symmem.Float16, symmem.BFloat16:

@@ -40,7 +40,7 @@ func (r *round) split(ctx context.Context) error {
 	return nil
 }
 
-// leave closes a group, if there is one beside the world.
+// leave closes a group, if there is one other than the world.
 func (r *round) leave(ctx context.Context) error {
 	if len(r.groups) == 1 {
 		return nil
@@ -96,8 +96,8 @@ func (r *round) abort(ctx context.Context) error {
 		}
 	}
 	if r.rt.Device().Backend == "nccl" {
-		// NCCL's window kernels do not look for an abort: one that waits for a rank which has aborted
-		// instead runs until the process ends.
+		// NCCL's window kernels do not look for an abort: one that waits for a rank which has
+		// aborted instead runs until the process ends.
 		if err := g.SetPath(ctx, symmem.PathPlain); err != nil {
 			return err
 		}

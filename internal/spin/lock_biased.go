@@ -50,8 +50,8 @@ const (
 	// biasAfter is how many turns in a row make an owner: enough to pay for withdrawing the bias, a
 	// few microseconds.
 	biasAfter = 200
-	// politeRounds is how often a waiter yields before it sleeps, and nap for how long then; twice as
-	// long after every politeNaps, longest times.
+	// politeRounds is how often a waiter yields before it sleeps, and nap for how long then; twice
+	// as long after every politeNaps, longest times.
 	politeRounds = 100
 	nap          = 50 * time.Microsecond
 	politeNaps   = 20
@@ -73,7 +73,7 @@ func (l *Lock) Lock() {
 	l.lockHeld()
 }
 
-// TryLock takes the lock if it is free, and tells whether it has. It may also fail while another
+// TryLock takes the lock if it is free, and reports whether it has. It may also fail while another
 // goroutine tries. It never waits, but withdraws the bias of another goroutine to find out, which
 // takes a microsecond or two; if that goroutine is inside, the bias stays.
 func (l *Lock) TryLock() bool {
@@ -172,7 +172,7 @@ const (
 	membarrierRegisterForIt = 1 << 4
 )
 
-// barriers tells whether barrier works, and registers for it.
+// barriers reports whether barrier works, and registers for it.
 var barriers = sync.OnceValue(func() bool {
 	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierRegisterForIt, 0, 0)
 	return errno == 0

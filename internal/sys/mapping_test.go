@@ -112,7 +112,7 @@ func TestMappingInsideAReservationGivesItsRangeBack(t *testing.T) {
 	}
 }
 
-// reserved tells whether every address of a reservation is taken: nothing can be mapped there
+// reserved reports whether every address of a reservation is taken: nothing can be mapped there
 // without replacing it.
 func reserved(r *Mapping, bytes int64) bool {
 	for at := int64(0); at < bytes; at += PageSize {

@@ -15,7 +15,7 @@ type HugePages struct {
 	Shared string
 }
 
-// Transparent tells whether a Memfd that is mapped gets huge pages without having asked for them
+// Transparent reports whether a Memfd that is mapped gets huge pages without having asked for them
 // by name: mappings of this package give the advice that the policy may want.
 func (h HugePages) Transparent() bool {
 	switch h.Shared {

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsTerminal tells whether a file is a terminal.
+// IsTerminal reports whether a file is a terminal.
 func IsTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil

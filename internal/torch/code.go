@@ -146,7 +146,7 @@ func aboutMessages(err error) bool {
 	return errors.As(err, &messages)
 }
 
-// hasSites tells whether a divergence has the call sites of its ranks.
+// hasSites reports whether a divergence has the call sites of its ranks.
 func hasSites(err error) bool {
 	var d *symmem.DivergenceError
 	if !errors.As(err, &d) {

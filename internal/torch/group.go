@@ -206,7 +206,7 @@ func (l *Library) SetPath(handle uint64, path int) error {
 	})
 }
 
-// holds tells whether a pool's memory can be registered with the group.
+// holds reports whether a pool's memory can be registered with the group.
 func (g *group) holds(p *pool) bool {
 	domain := p.Domain()
 	if domain == nil {

@@ -187,10 +187,10 @@ func (r *rank) abort() {
 	}
 }
 
-// IsOpen tells whether the library is open.
+// IsOpen reports whether the library is open.
 func (l *Library) IsOpen() bool { return l.rank.Load() != nil }
 
-// CallSites tells whether it is open with call sites on.
+// CallSites reports whether it is open with call sites on.
 func (l *Library) CallSites() bool {
 	r := l.rank.Load()
 	return r != nil && r.sites

@@ -108,7 +108,7 @@ func (o PoolOptions) pool(domain *symmem.Group) (symmem.PoolOptions, error) {
 	return out, nil
 }
 
-// callSites tells whether call sites are wanted.
+// callSites reports whether call sites are wanted.
 func (o *Options) callSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites

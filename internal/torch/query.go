@@ -8,7 +8,7 @@ import (
 	"symmem"
 )
 
-// IsSymmetric tells whether a range lies in one window of a group. What is closed has no windows.
+// IsSymmetric reports whether a range lies in one window of a group. What is closed has no windows.
 func (l *Library) IsSymmetric(handle uint64, bytes uint64, address uintptr) bool {
 	r, g, err := l.find(handle)
 	return err == nil && bytes <= maxBytes && r.rt.IsSymmetric(address, int64(bytes), g.Group)

@@ -76,7 +76,7 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 	})
 }
 
-// complete tells whether all of a pool is registered already.
+// complete reports whether all of a pool is registered already.
 func (r *rank) complete(g *group, p *pool) bool {
 	segments := p.Segments()
 	for _, s := range segments {

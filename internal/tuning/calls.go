@@ -14,7 +14,7 @@ const (
 	Anywhere Memory = "any"
 )
 
-// valid tells whether a memory is one that a rule can have.
+// valid reports whether a memory is one that a rule can have.
 func (m Memory) valid() bool { return m == "" || m == Symmetric || m == Anywhere }
 
 // calls are those that a rule is about, or one call that is asked about.
@@ -36,7 +36,7 @@ func (r *Rule) calls() calls {
 // general tells that these are calls of all operations on all groups.
 func (c calls) general() bool { return c.operation == "" && c.group == Shape{} }
 
-// overlap tells whether some call is one of both.
+// overlap reports whether some call is one of both.
 func (c calls) overlap(other calls) bool {
 	return c.group == other.group && c.operation == other.operation &&
 		c.dataType == other.dataType && c.memory == other.memory && c.half.overlaps(other.half)

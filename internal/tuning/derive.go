@@ -109,8 +109,8 @@ func bySize(outOfPlace, inPlace []Point) (sizes []times) {
 	return sizes
 }
 
-// derive makes the steps from times of one half or of both, and tells whether these agree at every
-// size. The limits go by the mean of what both gain.
+// derive makes the steps from times of one half or of both, and reports whether these agree at
+// every size. The limits go by the mean of what both gain.
 func (c contest) derive(sizes []times) (steps []Step, agree bool) {
 	path, agree := c.before, true
 	for i, t := range sizes {

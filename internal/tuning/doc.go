@@ -20,7 +20,7 @@
 //
 // # Format
 //
-// [Table.Encode] writes JSON that people can read and edit, with the measured times beside each
+// [Table.Encode] writes JSON that people can read and edit, with the measured times next to each
 // row; [Decode] reads it, and refuses whatever it does not know:
 //
 //	{

@@ -27,10 +27,10 @@ func halfOf(inPlace bool) Half {
 	return OutOfPlace
 }
 
-// valid tells whether a half is one of the three.
+// valid reports whether a half is one of the three.
 func (h Half) valid() bool { return h <= InPlace }
 
-// overlaps tells whether some call is of both.
+// overlaps reports whether some call is of both.
 func (h Half) overlaps(other Half) bool {
 	return h == other || h == BothHalves || other == BothHalves
 }

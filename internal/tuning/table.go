@@ -22,10 +22,10 @@ const (
 	Other Path = "other"
 )
 
-// windowed tells whether a path is one that windows are about.
+// windowed reports whether a path is one that windows are about.
 func (p Path) windowed() bool { return p == Plain || p == Window }
 
-// directed tells whether a path is an answer to whether a call goes direct.
+// directed reports whether a path is an answer to whether a call goes direct.
 func (p Path) directed() bool { return p == Direct || p == Other }
 
 // operations are those that a rule can be about, as driver names them: for the others size plays
@@ -173,10 +173,10 @@ func (t *Table) Choose(call Call, group Shape) (Path, Reason) {
 	return why.rule.Steps[why.step].Path, why
 }
 
-// ChooseDirect tells whether a call takes the direct path if it can, and what decided: the rule of
-// its operation and shape, else that of all operations, else nothing, which is no. Symmetric tells
-// that both buffers lie in windows; where they do not, it plays no part whether a rank works in
-// place, since another one need not. It allocates nothing.
+// ChooseDirect reports whether a call takes the direct path if it can, and what decided: the rule
+// of its operation and shape, else that of all operations, else nothing, which is no. Symmetric
+// tells that both buffers lie in windows; where they do not, it plays no part whether a rank works
+// in place, since another one need not. It allocates nothing.
 func (t *Table) ChooseDirect(call Call, symmetric bool, group Shape) (bool, Reason) {
 	asked := calls{
 		operation: call.Operation, dataType: call.DataType, memory: Anywhere, group: group,

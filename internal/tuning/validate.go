@@ -115,5 +115,5 @@ func (p *Point) validate(r *Rule) error {
 	return nil
 }
 
-// sensible tells whether a time can have been measured.
+// sensible reports whether a time can have been measured.
 func sensible(us float64) bool { return us > 0 && !math.IsInf(us, 1) }

@@ -2,8 +2,8 @@ package tuning
 
 import "slices"
 
-// TakesWindows tells whether some call of a group on symmetric buffers takes the window path.
-// direct tells whether calls of the group can go direct.
+// TakesWindows reports whether some call of a group on symmetric buffers takes the window path.
+// direct reports whether calls of the group can go direct.
 func (t *Table) TakesWindows(group Shape, direct bool) bool {
 	sizes := t.sizes(group)
 	for _, call := range t.kinds(group) {
@@ -18,7 +18,7 @@ func (t *Table) TakesWindows(group Shape, direct bool) bool {
 	return false
 }
 
-// concerns tells whether a rule may decide about calls of a group.
+// concerns reports whether a rule may decide about calls of a group.
 func (r *Rule) concerns(group Shape) bool { return r.Shape == group || r.calls().general() }
 
 // sizes are some between which all sizes are chosen alike: a choice changes behind the end of a

@@ -28,7 +28,7 @@ func overlapping(
 	return groups, nil
 }
 
-// inGroup tells whether a rank of n is in group k. Any two groups of more than half overlap.
+// inGroup reports whether a rank of n is in group k. Any two groups of more than half overlap.
 func inGroup(k, rank, n int) bool {
 	return k == 0 || (rank-(k-1)%n+n)%n < n/2+1
 }

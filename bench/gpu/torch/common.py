@@ -62,7 +62,7 @@ def nccl_version() -> tuple[int, int, int]:
 
 
 def attachable() -> bool:
-    """Tell whether NCCL's kernels over windows wait for what is ahead of them.
+    """Report whether NCCL's kernels over windows wait for what is ahead of them.
 
     Where they do not, symmem refuses to attach, unless it is told to
     (docs/reference/nccl-defects.md).
@@ -256,7 +256,7 @@ def logged() -> list[str]:
 
 
 def is_symmetric_kernel(names: list[str]) -> bool:
-    """Tell whether NCCL's kernels for symmetric memory are among them."""
+    """Report whether NCCL's kernels for symmetric memory are among them."""
     return any("ncclSymk" in n or "[Symmetric]" in n for n in names)
 
 

@@ -1,4 +1,5 @@
-"""What scopes, questions and windows cost, beside what PyTorch and NCCL ask for the same."""
+"""What scopes, questions and windows cost, compared with what PyTorch and NCCL take for the
+same."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ GRACE = 12.0
 
 
 def ended(children: list[subprocess.Popen[bytes]], seconds: float) -> bool:
-    """Wait for all, and tell whether they ended in time."""
+    """Wait for all, and report whether they ended in time."""
     deadline = time.monotonic() + seconds
     while any(child.poll() is None for child in children):
         if time.monotonic() > deadline:

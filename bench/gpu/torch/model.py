@@ -1,8 +1,8 @@
 """A small transformer, tensor parallel: prefill, decode by CUDA graph, with and without symmem.
 
 Eight layers of attention and a gated MLP, bfloat16, random weights; each layer has two all-reduces.
-What is reported is the gain of the whole, beside the +4.7 % that sglang #8934 has told of a large
-model.
+What is reported is the gain of the whole, compared with the +4.7 % that sglang #8934 has told of a
+large model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All-reduce, all-gather and reduce-scatter against torch.distributed, and what else is promised.
 
 The first three check what vLLM's tests of its symmetric operators check: 4 Mi elements of bfloat16,
-symmetric buffers, results beside those of torch.distributed.
+symmetric buffers, results compared with those of torch.distributed.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Sums:
         symmem.all_reduce(self.output[: self.output.numel() // 2])
 
     def replay(self, graph: torch.cuda.CUDAGraph | None = None) -> bool:
-        """Replay, look at every number, and tell whether one is a NaN."""
+        """Replay, look at every number, and report whether one is a NaN."""
         (graph or self.graph).replay()
         torch.cuda.synchronize()
         found = self.output if graph is None else self.output[: self.output.numel() // 2]
@@ -88,7 +88,7 @@ def fail(way: str, sums: Sums) -> None:
 
 
 def raises(name: str, call: object) -> list[str]:
-    """Tell whether a call raises an error of symmem's."""
+    """Report whether a call raises an error of symmem's."""
     try:
         call()  # type: ignore[operator]
     except symmem.SymmemError as e:

@@ -2,7 +2,7 @@
 
     compile.py LIBNVRTC SOURCE ARCHITECTURE OUTPUT
 
-SOURCE lies beside what it includes. ARCHITECTURE is compute_NN for PTX or sm_NN for a cubin. make.sh calls it.
+SOURCE lies next to what it includes. ARCHITECTURE is compute_NN for PTX or sm_NN for a cubin. make.sh calls it.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@
 // in every run. Averages divide the sum. Minimum and maximum are those of IEEE 754-2019, as on
 // the host backend.
 //
-// In every call each rank tells each other rank the digest of its call, in words beside the
+// In every call each rank tells each other rank the digest of its call, in words next to the
 // data. So a kernel whose peers came to another call fails instead of mixing the two; and since
 // every rank waits for a word of every other, none is ever two calls ahead, which is what lets
 // two halves of exchange memory take turns. Two calls of one group that ran at once on a GPU would
@@ -55,7 +55,7 @@
 // # Progress
 //
 // Blocks wait for blocks of other ranks, never for blocks of their own grid, and all ranks
-// launch grids of the same size, which every rank's GPU holds at once beside nothing else:
+// launch grids of the same size, which every rank's GPU holds at once if it runs nothing else:
 // Request.resident says how many blocks those are, and a test reads from the objects that the
 // registers do. Other work ends by itself and makes room. A kernel that overlaps with the one
 // before it in its stream comes when all blocks of that one have come, and waits in its places.
@@ -72,8 +72,8 @@
 //
 // # Objects
 //
-// make.sh compiles the sources with NVRTC, which needs no GPU. The objects are kept beside them and
-// embedded; a test holds the two together.
+// make.sh compiles the sources with NVRTC, which needs no GPU. The objects are kept next to them
+// and embedded; a test holds the two together.
 //
 //	sm_80        8.0, 8.6, 8.9
 //	sm_90        9.0

@@ -20,7 +20,8 @@ const (
 	halfBytes = (ExchangeBytes - exchangeHeader) / 2 / pageBytes * pageBytes
 	// exchangeHeader is sizeof(Exchange).
 	exchangeHeader = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
-	// FaultOffset is where the word lies that is not 0 once a kernel of the rank has failed: 32 bits.
+	// FaultOffset is where the word lies that is not 0 once a kernel of the rank has failed: 32
+	// bits.
 	FaultOffset = 8
 
 	maxBlocks     = 256
@@ -168,7 +169,7 @@ func (r *Request) reduction(l *Launch) error {
 	return nil
 }
 
-// reduces tells whether the operation does.
+// reduces reports whether the operation does.
 func (r *Request) reduces() bool {
 	switch r.Operation {
 	case driver.AllReduce, driver.ReduceScatter, driver.Reduce:

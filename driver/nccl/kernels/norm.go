@@ -55,7 +55,7 @@ func (l *Local) Grid() (blocks, threads int) {
 	return int(max(l.Rows, 1)), int(warps) * warp
 }
 
-// Overlaps tells whether the grid may be launched before the all-reduce has ended. While it waits
+// Overlaps reports whether the grid may be launched before the all-reduce has ended. While it waits
 // it takes places that kernels of other groups need, for which the all-reduce of another rank may
 // wait: so no more than a quarter of the GPU's multiprocessors, with the registers that it has.
 func (l *Local) Overlaps(multiprocessors int) bool {

@@ -35,7 +35,7 @@ type Report struct {
 // Fault returns what has happened. It may be called while kernels run.
 func (r *Report) Fault() Fault { return Fault(atomic.LoadUint32(&r.fault)) }
 
-// Read returns a copy, and tells whether there is a fault in it. It may be called while kernels
+// Read returns a copy, and reports whether there is a fault in it. It may be called while kernels
 // run.
 func (r *Report) Read() (Report, bool) {
 	fault := r.Fault()

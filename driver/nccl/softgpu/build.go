@@ -18,7 +18,7 @@ var sources embed.FS
 
 // Build returns the paths of the software driver, with the kernels of package kernels, and of the
 // software NCCL. Where they are not in the user's cache yet it compiles them, for which it needs
-// gcc and g++. The sources lie beside them.
+// gcc and g++. The sources lie next to them.
 //
 // The two belong together: the second finds the first by its soname, so a process must load this
 // cuda, by any path, and no other, before nccl.

@@ -85,18 +85,18 @@ func proveOwnWork(t *testing.T, join Join) {
 	result := make(chan error, 1)
 	go func() { result <- w.planes[0].Await(w.ctx, own) }()
 	w.planes[1].Abort(nil)
-	awaitForsaken(w.planes[0])
+	awaitPeerFailed(w.planes[0])
 	if ticket, ok := w.planes[0].TrySubmit(); ok {
-		t.Errorf("a forsaken plane gives ticket %d", ticket)
+		t.Errorf("a plane whose peer failed gives ticket %d", ticket)
 	}
 	ended.Store(true)
 	must(t, <-result)
 	must(t, wantOpen(w.planes[0]))
 }
 
-// awaitForsaken waits until a plane has heard of a peer's fault.
-func awaitForsaken(p control.Plane) {
-	for !p.Forsaken() {
+// awaitPeerFailed waits until a plane has heard of a peer's fault.
+func awaitPeerFailed(p control.Plane) {
+	for !p.PeerFailed() {
 		// One look at a plane is a wait for nothing, which lets others run.
 		_ = p.Trouble(never(0), time.Now())
 	}
@@ -114,7 +114,7 @@ func proveTrouble(t *testing.T, join Join) {
 	}
 	must(t, wantOpen(p))
 	w.planes[1].Abort(nil)
-	awaitForsaken(p)
+	awaitPeerFailed(p)
 	wantError(t, "after the peer's fault", p.Trouble(wait, time.Now()), driver.ErrFault)
 	must(t, wantOpen(p))
 	wait.Done = func() bool { return true }
@@ -131,7 +131,7 @@ func proveGrace(t *testing.T, join Join) {
 	p := w.planes[0]
 	w.planes[1].Submit()
 	w.planes[1].Abort(nil)
-	awaitForsaken(p)
+	awaitPeerFailed(p)
 	wait := never(p.Submit())
 	must(t, p.Trouble(wait, time.Now()))
 	begin := time.Now()
@@ -148,7 +148,7 @@ func proveWhy(t *testing.T, join Join) {
 	wait, better := never(p.Submit()), errors.New("what a kernel has reported")
 	wait.Why = func() error { return nil }
 	w.planes[1].Abort(nil)
-	awaitForsaken(p)
+	awaitPeerFailed(p)
 	wantError(t, "without a reason of its own", p.Trouble(wait, time.Now()), driver.ErrFault)
 	wait.Why = func() error { return better }
 	wantError(t, "what is told at once", p.Trouble(wait, time.Now()), better)

@@ -23,7 +23,7 @@ func Bench(b *testing.B, join Join) {
 		b.ReportAllocs()
 		for b.Loop() {
 			if _, ok := p.TrySubmit(); !ok {
-				b.Fatal("the plane is forsaken")
+				b.Fatal("the plane reports PeerFailed")
 			}
 		}
 	})

@@ -29,8 +29,8 @@ func proveClosed(t *testing.T, join Join) {
 	_, err := p.Exchange(w.ctx, driver.LaneFault, nil)
 	wantError(t, "the fault lane", err, driver.ErrClosed)
 	wantError(t, "Trouble", p.Trouble(never(1), time.Now()), driver.ErrClosed)
-	if !p.Forsaken() {
-		t.Error("a closed plane is not forsaken")
+	if !p.PeerFailed() {
+		t.Error("a closed plane does not report PeerFailed")
 	}
 	if ticket, ok := p.TrySubmit(); ok {
 		t.Errorf("a closed plane gives ticket %d", ticket)
@@ -58,8 +58,8 @@ func proveLeftWithoutTicket(t *testing.T, join Join) {
 	if ticket, ok := here.TrySubmit(); ok {
 		t.Errorf("got ticket %d, which the rank that left has not", ticket)
 	}
-	if here.Forsaken() {
-		t.Error("a rank that has left makes the plane forsaken")
+	if here.PeerFailed() {
+		t.Error("a rank that has left makes the plane report PeerFailed")
 	}
 	must(t, wantOpen(here))
 }

@@ -32,7 +32,7 @@ func proveTickets(t *testing.T, join Join) {
 	if n := testing.AllocsPerRun(1000, func() {
 		p.Submit()
 		if _, ok := p.TrySubmit(); !ok {
-			t.Error("the plane is forsaken")
+			t.Error("the plane reports PeerFailed")
 		}
 	}); n != 0 {
 		t.Errorf("a launch allocates %v times", n)

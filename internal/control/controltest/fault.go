@@ -81,7 +81,7 @@ func proveFirst(t *testing.T, join Join) {
 	wantError(t, "the second Fail", p.Fail(second), second)
 	p.Abort(nil)
 	wantError(t, "the cause", p.Cause(), first)
-	awaitForsaken(w.planes[1])
+	awaitPeerFailed(w.planes[1])
 }
 
 // proveFaultLaneCalls lets rank 0 go to the fault lane while the others wait elsewhere.

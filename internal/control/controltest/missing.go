@@ -38,7 +38,7 @@ func proveAbsent(t *testing.T, join Join) {
 			if named == 0 {
 				t.Error("no rank has a TimeoutError")
 			}
-			awaitForsaken(w.planes[late])
+			awaitPeerFailed(w.planes[late])
 			wantError(t, "the late rank", wait(w.planes[late]), driver.ErrFault)
 		})
 	}

@@ -27,8 +27,8 @@ type script struct {
 
 // notice is a line that a rank writes for its test.
 type notice struct {
-	// Event is "running" once all ranks have played for a while, "trouble" once the scene has ended,
-	// and "outcome" at the end.
+	// Event is "running" once all ranks have played for a while, "trouble" once the scene has
+	// ended, and "outcome" at the end.
 	Event string
 	// Kind is how the scene ended; Ranks are those that the error names.
 	Kind  string
@@ -131,10 +131,10 @@ func (s script) idle(p control.Plane, round int) error {
 	if round < roundsToRun {
 		return waits["a comparison"](p)
 	}
-	awaitForsaken(p)
+	awaitPeerFailed(p)
 	err := p.Trouble(never(p.Submit()), time.Now())
 	if err == nil {
-		err = errors.New("the plane is forsaken, and has no trouble")
+		err = errors.New("the plane reports PeerFailed, and has no trouble")
 	}
 	return p.Fail(err)
 }

@@ -55,7 +55,7 @@ func wantPeer(t *testing.T, err error, rank int) {
 func proveFailedIsNamed(t *testing.T, join Join) {
 	inAllWays(t, join, 3, func(_ *testing.T, w *world) {
 		_ = w.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
-		awaitForsaken(w.planes[0])
+		awaitPeerFailed(w.planes[0])
 	}, func(t *testing.T, err error) {
 		wantPeer(t, err, ranksOf(3)[1])
 		if errors.Is(err, driver.ErrAborted) {
@@ -67,8 +67,8 @@ func proveFailedIsNamed(t *testing.T, join Join) {
 func proveFollowerIsNotNamed(t *testing.T, join Join) {
 	inAllWays(t, join, 3, func(t *testing.T, w *world) {
 		_ = w.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
-		awaitForsaken(w.planes[0]) // before it hears of the rank that follows
-		awaitForsaken(w.planes[2])
+		awaitPeerFailed(w.planes[0]) // before it hears of the rank that follows
+		awaitPeerFailed(w.planes[2])
 		wantError(t, "the rank that follows", waits["a wait for work"](w.planes[2]), driver.ErrFault)
 	}, func(t *testing.T, err error) { wantPeer(t, err, ranksOf(3)[1]) })
 }
@@ -76,7 +76,7 @@ func proveFollowerIsNotNamed(t *testing.T, join Join) {
 func proveAbortIsNamed(t *testing.T, join Join) {
 	inAllWays(t, join, 2, func(t *testing.T, w *world) {
 		w.planes[1].Abort(nil)
-		awaitForsaken(w.planes[0])
+		awaitPeerFailed(w.planes[0])
 		must(t, w.planes[1].Close())
 	}, func(t *testing.T, err error) {
 		wantPeer(t, err, ranksOf(2)[1])

@@ -9,9 +9,9 @@ import (
 // maxTold is how many bytes of a text another rank may have in a report.
 const maxTold = 1000
 
-// Told makes a text of another rank fit for a report: it keeps its beginning, and replaces what
-// would garble a terminal.
-func Told(text string) string {
+// Printable makes a text of another rank fit for a report: it keeps its beginning, and replaces
+// what would garble a terminal.
+func Printable(text string) string {
 	if len(text) > maxTold {
 		text = text[:maxTold]
 	}

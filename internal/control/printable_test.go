@@ -13,7 +13,7 @@ func TestTextsOfOtherRanksAreFitForReports(t *testing.T) {
 		{"the beginning of a long text stays", strings.Repeat("x", 5000), strings.Repeat("x", 1000)},
 		{"a letter is not cut in two", strings.Repeat("x", 999) + "ö", strings.Repeat("x", 999) + "?"},
 	} {
-		if got := Told(c.text); got != c.want {
+		if got := Printable(c.text); got != c.want {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}

@@ -16,8 +16,9 @@ type complaint struct {
 	Lost []int `json:"lost,omitempty"`
 }
 
-// Complain encodes why a step failed on this rank, for Heed on the others. It is empty for nil.
-func Complain(err error) []byte {
+// EncodeFailure encodes why a step failed on this rank, for DecodeFailures on the others. It is
+// empty for nil.
+func EncodeFailure(err error) []byte {
 	if err == nil {
 		return nil
 	}
@@ -29,10 +30,10 @@ func Complain(err error) []byte {
 	return encoded
 }
 
-// Heed returns the error of a step from what the ranks of a group have told, in group order: that
-// of the first one which complains, or nil. Ranks are those of the world. A rank that was found
-// lost by another one is lost for this one, too.
-func Heed(ranks []int, told [][]byte, doing string) error {
+// DecodeFailures returns the error of a step from what the ranks of a group have told, in group
+// order: that of the first one which complains, or nil. Ranks are those of the world. A rank that
+// was found lost by another one is lost for this one, too.
+func DecodeFailures(ranks []int, told [][]byte, doing string) error {
 	for r, encoded := range told {
 		if len(encoded) == 0 {
 			continue
@@ -41,7 +42,7 @@ func Heed(ranks []int, told [][]byte, doing string) error {
 		if err := json.Unmarshal(encoded, &c); err != nil {
 			return fmt.Errorf("reading why rank %d could not: %w", ranks[r], err)
 		}
-		said := fmt.Sprintf("rank %d could not: %s", ranks[r], Told(c.Why))
+		said := fmt.Sprintf("rank %d could not: %s", ranks[r], Printable(c.Why))
 		foreign := func(lost int) bool { return !slices.Contains(ranks, lost) }
 		if len(c.Lost) > 0 && !slices.ContainsFunc(c.Lost, foreign) {
 			return &driver.RankLostError{Ranks: c.Lost, Doing: doing + ": " + said}

@@ -20,14 +20,14 @@ func TestWhatOneRankComplainsOfIsAnErrorOnTheOthers(t *testing.T) {
 	}{
 		"nobody complains": {told: make([][]byte, 3)},
 		"one has no memory": {
-			told: [][]byte{nil, nil, Complain(errors.New("no memory"))},
+			told: [][]byte{nil, nil, EncodeFailure(errors.New("no memory"))},
 			text: "rank 9 could not: no memory",
 		},
 		"one has found another lost": {
-			told: [][]byte{Complain(lost), nil, nil}, text: "rank 4 could not: mapping", lost: []int{7},
+			told: [][]byte{EncodeFailure(lost), nil, nil}, text: "rank 4 could not: mapping", lost: []int{7},
 		},
 		"one has found a rank of another group lost": {
-			told: [][]byte{Complain(&driver.RankLostError{Ranks: []int{7, 8}}), nil, nil},
+			told: [][]byte{EncodeFailure(&driver.RankLostError{Ranks: []int{7, 8}}), nil, nil},
 			text: "rank 4 could not",
 		},
 		"one is not understood": {
@@ -35,7 +35,7 @@ func TestWhatOneRankComplainsOfIsAnErrorOnTheOthers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := Heed(group, c.told, "registration")
+			err := DecodeFailures(group, c.told, "registration")
 			if (err == nil) != (c.text == "") || err != nil && !strings.Contains(err.Error(), c.text) {
 				t.Fatalf("the error is %v, want %q", err, c.text)
 			}
