@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"symmem"
+	"symmem/internal/doctor"
 	"symmem/internal/rendezvous"
 	"symmem/internal/soak"
 )
@@ -135,6 +136,7 @@ func (f *soakFlags) rank(
 	if w.Rank == 0 {
 		me.Progress = func(line string) { fmt.Fprintln(stderr, line) }
 	}
+	f.config.SharedGPUs = os.Getenv(doctor.SharingVariable) == "1"
 	report, err := soak.Run(ctx, f.config, me)
 	if report != nil && w.Rank == 0 {
 		err = errors.Join(err, f.write(stdout, report))

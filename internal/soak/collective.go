@@ -55,7 +55,7 @@ func (r *round) drawCall(at int, capacity int64) *exchange {
 
 // collective runs one checked call on live buffers.
 func (r *round) collective(ctx context.Context) error {
-	e, err := r.drawExchange(r.pick(2))
+	e, err := r.drawExchange(r.draws.IntN(len(r.groups)), r.pick(2))
 	if err != nil || e == nil {
 		return err
 	}
@@ -76,13 +76,13 @@ func (r *round) pick(n int) []holding {
 	return picked
 }
 
-// drawExchange draws a call on two buffers, at drawn places in them.
-func (r *round) drawExchange(on []holding) (*exchange, error) {
+// drawExchange draws a call of a group on two buffers, at drawn places in them.
+func (r *round) drawExchange(group int, on []holding) (*exchange, error) {
 	if on == nil {
 		return nil, nil
 	}
 	capacity := min(on[0].bytes, on[1].bytes)
-	e := r.drawCall(r.draws.IntN(len(r.groups)), capacity)
+	e := r.drawCall(group, capacity)
 	var parts [2]symmem.Memory
 	for i, h := range on {
 		whole, err := h.memory()
@@ -120,7 +120,7 @@ func (r *round) burst(ctx context.Context) error {
 	on := r.pick(2 * (1 + r.draws.IntN(burstCalls)))
 	var queued []*exchange
 	for i := 0; i < len(on); i += 2 {
-		e, err := r.drawExchange(on[i : i+2])
+		e, err := r.drawExchange(r.draws.IntN(len(r.groups)), on[i:i+2])
 		if err != nil {
 			return err
 		}

@@ -27,6 +27,9 @@ type Config struct {
 	Skew bool
 	// Check is how much ranks compare; CheckDefault takes all levels in turns, a round each.
 	Check symmem.CheckLevel
+	// SharedGPUs says that ranks share GPUs: only the graphs of one group are replayed at once then,
+	// since a part of a GPU need not hold the kernels of two (package kernels, Progress).
+	SharedGPUs bool
 	// Backend and Timeout are those of symmem.Options.
 	Backend string
 	Timeout time.Duration

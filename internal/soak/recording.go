@@ -223,12 +223,16 @@ func (r *round) overlap(ctx context.Context) error {
 	if len(r.graphs) == 0 {
 		return nil
 	}
-	e, err := r.drawExchange(r.pick(2))
+	order, number := r.draws.Perm(len(r.graphs)), r.draws.IntN(len(r.groups))
+	if r.config.SharedGPUs {
+		number = r.graphs[order[0]].number
+		order = slices.DeleteFunc(order, func(at int) bool { return r.graphs[at].number != number })
+	}
+	e, err := r.drawExchange(number, r.pick(2))
 	if err != nil {
 		return err
 	}
-	order := r.draws.Perm(len(r.graphs))
-	on := make([]*symmem.Stream, len(order))
+	on := make([]*symmem.Stream, len(r.graphs))
 	for _, at := range order {
 		on[at] = r.streamFor(r.graphs[at])
 		if err := r.graphs[at].spoil(on[at]); err != nil {
