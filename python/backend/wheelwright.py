@@ -91,8 +91,7 @@ def build_library() -> None:
         return
     script = ROOT / "scripts" / "library.sh"
     if not (ROOT.parent / "cmd" / "libsymmem").is_dir():
-        raise WheelError("libsymmem.so is not built, and the Go sources are not next to it: make
-        lib")
+        raise WheelError("libsymmem.so is not built, and there are no Go sources: make lib")
     subprocess.run([str(script)], check=True)
 
 

@@ -1,5 +1,4 @@
-"""What scopes, questions and windows cost, compared with what PyTorch and NCCL take for the
-same."""
+"""What scopes, questions and windows cost, compared with PyTorch and NCCL."""
 
 from __future__ import annotations
 

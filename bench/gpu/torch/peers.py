@@ -1,5 +1,4 @@
-"""symmem's collectives compared with NCCL, NCCL's windows and PyTorch's symmetric kernels, in one
-run.
+"""symmem's collectives, NCCL, NCCL's windows and PyTorch's symmetric kernels, in one run.
 
 Every column is the same work on tensors of the same size, in graphs of 20 calls that are replayed
 in turns. Three times are taken. "alone" is one replay between two events, so it has its part of a
