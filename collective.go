@@ -34,16 +34,6 @@ const (
 	Avg  = driver.Avg
 )
 
-// Collectives are queued on a stream; nil is the default stream. An idle stream runs small ones
-// before the call returns. Counts are in elements, as NCCL has them, and send may equal recv where
-// NCCL allows work in place. Every rank of the group makes the same calls in the same order.
-//
-// A call may register memory first: buffers of a pool that the group has not registered yet. The
-// context bounds that; the collective itself is bounded by the timeout of the Runtime.
-//
-// Errors: ErrOutOfRange and ErrInvalid before anything is queued; a fault of the group, from the
-// call itself or from the next Stream.Synchronize.
-
 // AllReduce combines count elements of every rank's send into every rank's recv.
 func (g *Group) AllReduce(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, s *Stream,

@@ -15,6 +15,23 @@
 //
 // Work is queued on a [Stream] and may be captured into a [Graph].
 //
+// # Collectives
+//
+// Every rank of a group makes the same calls in the same order. A call is queued on a stream; a nil
+// stream is the default one of the runtime. On the host, an idle stream runs a small call before it
+// returns. Counts are in elements, as in NCCL, and send may be recv where NCCL allows work in
+// place.
+//
+// A call may first register memory of a pool that the group has not registered yet, which waits for
+// the other ranks. The context bounds that alone: a call that is queued ends by itself, or by
+// [Options].Timeout.
+//
+// A call returns [ErrOutOfRange], [ErrInvalid] or [ErrUnsupported] before anything is queued: the
+// buffers are untouched, and the group goes on. [ErrClosed] says that the group or its
+// runtime is closed. Any other error is a fault of the group; it comes from the call, from
+// [Stream.Synchronize], or from who waits for an [Event], and what the call was to write is not to
+// be used then.
+//
 // # Proof
 //
 // Placement is a pure function of the history of requests, which every pool keeps in a ledger with

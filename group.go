@@ -23,6 +23,9 @@ import (
 // States: open; failed, after the first fault that any of its ranks sees (every call returns that
 // fault then, the same on every rank); closed. It is safe for concurrent use, but calls that are
 // collective must come in the same order on every rank.
+//
+// What all collectives share (streams, the context, errors) is in the documentation of the package,
+// under Collectives.
 type Group struct {
 	rt    *Runtime
 	id    string // as people know it

@@ -18,19 +18,6 @@ import (
 	"symmem/internal/registry"
 )
 
-// Placement is the order in which equally large free blocks are taken.
-type Placement = alloc.Policy
-
-// The placements.
-const (
-	// PlaceByCreation takes the block with the lowest (segment ordinal, offset): the same on every
-	// rank that makes the same requests.
-	PlaceByCreation = alloc.Creation
-	// PlaceByAddress takes the block with the lowest address, as PyTorch did up to 2.11. Addresses
-	// differ between ranks, so placements may too: it is there to show that, and to replay traces.
-	PlaceByAddress = alloc.Address
-)
-
 // PoolOptions adjust NewPool. The zero value makes a pool of this rank's own.
 type PoolOptions struct {
 	// Domain is the group whose ranks promise to make the same requests of this pool in the same
@@ -119,7 +106,7 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	}
 	core, err := alloc.New(o.config(rt.device.Info().Granularity))
 	if err != nil {
-		return nil, fmt.Errorf("making a pool: %w", err)
+		return nil, invalid("making a pool: %v", err)
 	}
 	arena, space, err := rt.newArena()
 	if err != nil {
@@ -156,7 +143,7 @@ func (o PoolOptions) config(granularity int64) alloc.Config {
 	if o.PyTorch {
 		c = alloc.PyTorch()
 	}
-	c.Policy, c.Capacity, c.First = o.Placement, o.Capacity, o.FirstSegment
+	c.Policy, c.Capacity, c.First = alloc.Policy(o.Placement), o.Capacity, o.FirstSegment
 	c.Granularity = granularity
 	return c
 }

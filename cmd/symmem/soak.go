@@ -108,13 +108,8 @@ func (f *soakFlags) parse() (err error) {
 	if c.Check, err = symmem.ParseCheckLevel(f.check); err != nil {
 		return err
 	}
-	switch f.placement {
-	case "creation":
-		c.Placement = symmem.PlaceByCreation
-	case "address":
-		c.Placement = symmem.PlaceByAddress
-	default:
-		return fmt.Errorf("placement %q is neither creation nor address", f.placement)
+	if c.Placement, err = symmem.ParsePlacement(f.placement); err != nil {
+		return err
 	}
 	if err := chooseBackend(&f.backend, c.Backend); err != nil {
 		return err

@@ -144,13 +144,8 @@ func (f *verifyFlags) parse() (err error) {
 	if err := f.parsePath(); err != nil {
 		return err
 	}
-	switch f.placement {
-	case "creation":
-		c.Placement = symmem.PlaceByCreation
-	case "address":
-		c.Placement = symmem.PlaceByAddress
-	default:
-		return fmt.Errorf("placement %q is neither creation nor address", f.placement)
+	if c.Placement, err = symmem.ParsePlacement(f.placement); err != nil {
+		return err
 	}
 	if err := chooseBackend(&f.backend, c.Backend); err != nil {
 		return err

@@ -53,7 +53,7 @@ const (
 )
 
 // ErrConfig is wrapped by every error of Validate.
-var ErrConfig = errors.New("no such soak")
+var ErrConfig = errors.New("invalid soak configuration")
 
 // Validate reports the first field that makes no sense.
 func (c *Config) Validate() error {

@@ -97,15 +97,12 @@ func (o PoolOptions) pool(domain *symmem.Group) (symmem.PoolOptions, error) {
 	out := symmem.PoolOptions{
 		Domain: domain, Capacity: o.Capacity, FirstSegment: o.FirstSegment,
 	}
-	switch o.Placement {
-	case "", "creation":
-	case "address":
-		out.Placement = symmem.PlaceByAddress
-	default:
-		return out, fmt.Errorf("placement %q is neither creation nor address: %w",
-			o.Placement, symmem.ErrInvalid)
+	if o.Placement == "" {
+		return out, nil
 	}
-	return out, nil
+	var err error
+	out.Placement, err = symmem.ParsePlacement(o.Placement)
+	return out, err
 }
 
 // callSites reports whether call sites are wanted.

@@ -58,7 +58,7 @@ const (
 )
 
 // ErrConfig is wrapped by every error of Validate.
-var ErrConfig = errors.New("no such workload")
+var ErrConfig = errors.New("invalid verify configuration")
 
 // Validate reports the first field that makes no sense.
 func (c *Config) Validate() error {

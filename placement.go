@@ -1,0 +1,36 @@
+package symmem
+
+// Placement is the order in which equally large free blocks are taken.
+type Placement uint8
+
+// The placements.
+const (
+	// PlaceByCreation takes the block with the lowest (segment ordinal, offset): the same on every
+	// rank that makes the same requests.
+	PlaceByCreation Placement = iota
+	// PlaceByAddress takes the block with the lowest address, as PyTorch did up to 2.11. Addresses
+	// differ between ranks, so placements may too: it is there to show that, and to replay traces.
+	PlaceByAddress
+)
+
+// String returns "creation" or "address".
+func (p Placement) String() string {
+	switch p {
+	case PlaceByCreation:
+		return "creation"
+	case PlaceByAddress:
+		return "address"
+	}
+	return "Placement(?)"
+}
+
+// ParsePlacement reads a name as String writes it.
+func ParsePlacement(name string) (Placement, error) {
+	switch name {
+	case "creation":
+		return PlaceByCreation, nil
+	case "address":
+		return PlaceByAddress, nil
+	}
+	return 0, invalid("placement %q is neither creation nor address", name)
+}

@@ -1,0 +1,30 @@
+package symmem_test
+
+import (
+	"errors"
+	"testing"
+
+	"symmem"
+)
+
+func TestPlacementsAreReadAsTheyAreWritten(t *testing.T) {
+	for _, p := range []symmem.Placement{symmem.PlaceByCreation, symmem.PlaceByAddress} {
+		got, err := symmem.ParsePlacement(p.String())
+		if err != nil || got != p {
+			t.Errorf("ParsePlacement(%q) is %v, %v", p.String(), got, err)
+		}
+	}
+	if _, err := symmem.ParsePlacement("sideways"); !errors.Is(err, symmem.ErrInvalid) {
+		t.Errorf("ParsePlacement of another name says %v, want ErrInvalid", err)
+	}
+}
+
+func TestAPoolWithBadOptionsIsRefused(t *testing.T) {
+	rt := alone(t)
+	for _, o := range []symmem.PoolOptions{{Placement: 7}, {Capacity: -1}, {FirstSegment: -1}} {
+		o.Domain = rt.World()
+		if _, err := rt.NewPool(o); !errors.Is(err, symmem.ErrInvalid) {
+			t.Errorf("NewPool(%+v) says %v, want ErrInvalid", o, err)
+		}
+	}
+}
