@@ -10,10 +10,13 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/dl"
 )
 
 // breaks are the ways in which calls are broken off.
-var breaks = []string{"a rank that never comes", "a rank that differs", "an abort at any time"}
+var breaks = []string{
+	"a rank that never comes", "a rank that differs", "an abort at any time", "one block that fails",
+}
 
 // TestABrokenCallLeavesNoResult breaks calls of every family of kernels, and looks at every element
 // that they were to write, and at those around: each is what it should be or a mark, all of whose
@@ -44,6 +47,11 @@ func TestABrokenCallLeavesNoResult(t *testing.T) {
 			c.loose = bytes < 1<<19 && draws.IntN(2) == 0
 			c.root = draws.IntN(len(cast))
 			p.breakOff(cast, c, breaks[draws.IntN(len(breaks))], ran)
+			if bytes > 1<<20 { // parts that lie at other distances from a pack, and often in place
+				c.inPlace = o == driver.AllGather || c.inPlace
+				c.count |= 1
+				p.breakOff(cast, c, breaks[3], ran)
+			}
 		}
 	}
 	for _, family := range []string{"line_sum", "line_copy", "wide_copy", "bulk_sum", "bulk_copy"} {
@@ -112,15 +120,28 @@ func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
 			call.Digest++
 		case how == breaks[2] && m.rank == culprit:
 			<-time.After(wait / 2)
+		case how == breaks[3] && m.rank == culprit:
+			if err := m.failBlock(p.team, 1+p.draws.IntN(3)); err != nil {
+				return err
+			}
 		}
 		part.launched = m.launch(m.stream, call) == nil
 		if m.rank != culprit {
 			launching.Done()
 		}
-		part.unfinished = how != breaks[2]
-		if how == breaks[2] && m.rank == culprit {
+		part.unfinished = how == breaks[0] || how == breaks[1]
+		if m.rank != culprit {
+			return nil
+		}
+		switch how {
+		case breaks[2]:
 			<-time.After(wait / 2)
 			m.group.Abort(errGivenUp)
+		case breaks[3]:
+			// The other blocks have met those of the peers, which wait for the one that failed.
+			err := m.stream.Synchronize(p.t.Context())
+			m.group.Abort(errGivenUp)
+			return err
 		}
 		return nil
 	})
@@ -141,6 +162,20 @@ func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
 		}
 		return nil
 	})
+}
+
+// failBlock has a block of this rank's next kernel find that a call has failed before, as one does
+// that begins when another block has met a fault.
+func (m *mate) failBlock(w *team, block int) error {
+	at, _, err := m.group.(*communicator).direct.exchange.places()
+	if err != nil {
+		return err
+	}
+	const state, fault = 16, 8 // the size of a State of kernels/src/call.h, and where its fault lies
+	copy(m.pinned, []byte{1, 0, 0, 0})
+	return errors.Join(
+		m.stream.Copy(at[m.rank]+uintptr(state*block+fault), dl.AddressOf(&m.pinned[0]), 4),
+		m.stream.Synchronize(w.t.Context()))
 }
 
 // judgeBroken compares all that a broken call was to write, and what lies around.

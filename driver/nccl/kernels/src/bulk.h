@@ -291,10 +291,13 @@ DEVICE void push_part(const Bulk& call, const char* from, u64 to, u32 set) {
 	else push_rest<u8>(call, s, from, to, set);
 }
 
-// mark_part marks the part that rank r pushes to this one, pack by pack as that rank pushes it.
+// mark_part marks the part that rank r pushes to this one, pack by pack as that rank pushes it: each block
+// what the same block of r does. In place, a rank pushes from where its part lies in its output, which is
+// another place on every rank; else inputs lie alike.
 DEVICE void mark_part(const Bulk& call, u32 r) {
 	u64 to = r * call.recvStride;
-	const char* from = call.sendAt[r] + call.rank * call.sendStride;
+	bool inPlace = call.sendStride == 0 && call.send == call.recv + call.rank * call.recvStride;
+	const char* from = inPlace ? call.recvAt[r] + to : call.sendAt[r] + call.rank * call.sendStride;
 	Span s = span_of(call.bytes, (u64)from, (u64)call.recvAt[r] + to);
 	char* at = call.recv + to;
 	mark_packs(at + s.head, s.packs);
