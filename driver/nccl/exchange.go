@@ -21,7 +21,7 @@ type exchange struct {
 	// at is by group rank. It is written before the group is used, and when that has ended, guarded
 	// by mu.
 	at [kernels.MaxRanks]uintptr
-	// multiprocessors is how many the GPU of every rank has at least.
+	// multiprocessors is how many the kernels of every rank can count on.
 	multiprocessors int
 
 	mu ranked.Mutex[exchangeMu]
@@ -56,7 +56,7 @@ func (x *exchange) places() (at [kernels.MaxRanks]uintptr, report uintptr, err e
 type equipment struct {
 	// Why says why the rank has none; empty if it has.
 	Why string `json:"why,omitempty"`
-	// Multiprocessors is how many its GPU has.
+	// Multiprocessors is how many of its GPU its kernels can count on.
 	Multiprocessors int `json:"multiprocessors,omitempty"`
 	// Fabric is the handle of its memory, where descriptors do not reach.
 	Fabric []byte `json:"fabric,omitempty"`
@@ -148,10 +148,11 @@ func (c *communicator) prepareExchange(key handoff.Key) (mine equipment, withdra
 			if err = d.collectives.load(d); err != nil {
 				return err
 			}
-			if mine.Multiprocessors, err = d.gpu.Attribute(
-				cuda.AttributeMultiprocessorCount); err != nil {
+			count, err := d.gpu.Attribute(cuda.AttributeMultiprocessorCount)
+			if err != nil {
 				return err
 			}
+			mine.Multiprocessors = max(1, count/sharers(c.members, &d.self))
 			report, err := d.reports.take(d.cuda)
 			if err != nil {
 				return err

@@ -2,6 +2,7 @@ package nccl
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,8 @@ type member struct {
 	Boot string `json:"boot"`
 	// GPU is the unique number of the rank's GPU.
 	GPU string `json:"gpu"`
+	// Process is a random name of the rank's process.
+	Process string `json:"process"`
 	// Name is the model of the GPU.
 	Name string `json:"name"`
 	// NCCL is the version code of its NCCL.
@@ -34,6 +37,9 @@ type member struct {
 	// Failed says why the rank could not open its GPU; all else is empty then.
 	Failed string `json:"failed,omitempty"`
 }
+
+// process is the name of this process.
+var process = rand.Text()
 
 func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
 
@@ -53,7 +59,8 @@ func (d *Device) introduce(ctx context.Context) error {
 	}
 	code, _ := d.nccl.Version()
 	d.self = member{
-		Machine: machine, Boot: boot, GPU: uuid, Name: d.info.Name, NCCL: code, NoFabric: d.noFabric,
+		Machine: machine, Boot: boot, GPU: uuid, Process: process, Name: d.info.Name, NCCL: code,
+		NoFabric: d.noFabric,
 	}
 	// Now, since CUDA may wait for streams to load a kernel, which may wait for messages.
 	if err := d.do(func() error { return d.copies.load(d) }); err != nil {
@@ -179,6 +186,19 @@ func canShare(version int) error {
 			"CUDA_VISIBLE_DEVICES", driver.ErrUnsupported, sharingVariable)
 	}
 	return nil
+}
+
+// sharers counts the ranks of a group that a rank's process has on its GPU, itself among them.
+// Their kernels wait for each other side by side. Ranks in processes of their own either take
+// turns on the GPU or have shares of it, which CUDA then counts as all that there is.
+func sharers(all []*member, self *member) int {
+	n := 0
+	for _, m := range all {
+		if m.Process == self.Process && m.GPU == self.GPU {
+			n++
+		}
+	}
+	return n
 }
 
 // machines counts the machines of a group.
