@@ -11,9 +11,9 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control"
+	"symmem/internal/control/tcp"
 	"symmem/internal/nccl"
 	"symmem/internal/ranked"
-	"symmem/internal/relay"
 )
 
 // communicator joins the ranks of a group: NCCL's communicator for data, a plane for all else.
@@ -162,7 +162,7 @@ func (c *communicator) joinPlane(ctx context.Context) (control.Plane, error) {
 		}
 	}
 	c.apart = true
-	p, err := relay.Join(ctx, relay.Config{
+	p, err := tcp.Join(ctx, tcp.Config{
 		Store: c.device.cfg.Store, Group: c.cfg, Timeout: c.device.cfg.Timeout,
 		Late: c.device.cfg.Late,
 	})

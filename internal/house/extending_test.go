@@ -167,7 +167,7 @@ var points = []point{
 		entries: place{in: "driver", name: "LaneControl"},
 		places: []place{
 			{in: "driver/host", name: "laneNames", counted: true},
-			{in: "internal/relay", name: "laneNames", counted: true},
+			{in: "internal/control/tcp", name: "laneNames", counted: true},
 		},
 	},
 }

@@ -65,7 +65,7 @@ var above = []string{
 }
 
 // joining are the layers that join ranks for a backend, in the words of the seam.
-var joining = []string{"internal/control", "internal/relay"}
+var joining = []string{"internal/control"}
 
 // forRoot are the layers that the root package is made of.
 var forRoot = append([]string{
@@ -75,7 +75,7 @@ var forRoot = append([]string{
 
 // forNCCL are what the GPU backend is made of.
 var forNCCL = []string{
-	"driver", "driver/host", "driver/nccl/kernels", "internal/control", "internal/relay",
+	"driver", "driver/host", "driver/nccl/kernels", "internal/control", "internal/control/tcp",
 	"internal/cuda", "internal/message",
 	"internal/nccl", "internal/dl", "internal/handoff", "internal/mps", "internal/ranked",
 	"internal/reduce", "internal/scatter", "internal/spin", "internal/sys",
@@ -171,24 +171,24 @@ var importRules = []rule{
 			source("driver/nccl/a.go", "symmem/internal/rendezvous"),
 			source("driver/nccl/a.go", "symmem/internal/ledger"),
 		},
-		good: []map[string]string{source("driver/nccl/a.go", "symmem/internal/relay")},
+		good: []map[string]string{source("driver/nccl/a.go", "symmem/internal/control/tcp")},
 	},
 	{
-		name: "internal/control imports the seam, internal/relay that and how to find ranks",
+		name: "internal/control imports the seam, internal/control/tcp that and how to find ranks",
 		why:  "a plane joins ranks for any backend, and knows none of them",
 		check: forbid(func(l link) bool {
 			folder, own := l.own()
 			allowed := map[string][]string{
-				"internal/control": {"driver", "internal/message"},
-				"internal/relay":   {"driver", "internal/control", "internal/rendezvous"},
+				"internal/control":     {"driver", "internal/message"},
+				"internal/control/tcp": {"driver", "internal/control", "internal/rendezvous"},
 			}[l.file.folder()]
 			return own && !l.file.test() && allowed != nil && !slices.Contains(allowed, folder)
 		}),
 		bad: []map[string]string{
 			source("internal/control/a.go", "symmem/internal/rendezvous"),
-			source("internal/relay/a.go", "symmem/internal/sys"),
+			source("internal/control/tcp/a.go", "symmem/internal/sys"),
 		},
-		good: []map[string]string{source("internal/relay/a.go", "symmem/internal/control")},
+		good: []map[string]string{source("internal/control/tcp/a.go", "symmem/internal/control")},
 	},
 	{
 		name: "only tests import driver/nccl/softgpu",
@@ -271,10 +271,11 @@ var importRules = []rule{
 		}),
 		bad: []map[string]string{
 			source("internal/sim/a.go", "symmem"), source("internal/sys/a.go", "symmem/driver"),
-			source("internal/relay/a.go", "symmem/driver/host"),
+			source("internal/control/tcp/a.go", "symmem/driver/host"),
 		},
 		good: []map[string]string{
-			source("internal/verify/a.go", "symmem"), source("internal/relay/a.go", "symmem/driver"),
+			source("internal/verify/a.go", "symmem"),
+			source("internal/control/tcp/a.go", "symmem/driver"),
 		},
 	},
 	{

@@ -1,4 +1,4 @@
-package relay
+package tcp
 
 import (
 	"context"
@@ -95,7 +95,7 @@ type token [32]byte
 const tokenHalf = len(token{}) / 2
 
 func (e *entry) key(name string) string {
-	return "relay/" + strconv.Quote(e.cfg.Group.ID) + "/" + name
+	return "tcp/" + strconv.Quote(e.cfg.Group.ID) + "/" + name
 }
 
 func (e *entry) addressKey(r int) string { return e.key(strconv.Itoa(r)) }

@@ -1,8 +1,8 @@
-// Package relay is a control.Plane for ranks of several machines, over TCP.
+// Package tcp is a control.Plane for ranks of several machines, over TCP.
 //
 // # Who talks to whom
 //
-// Every rank relays what it does to every other rank, over one connection for each pair. So each
+// Every rank tells every other rank what it does, over one connection for each pair. So each
 // rank has a table of all of them, the same questions are answered from it as from the shared
 // memory of driver/host, and no rank is special: when one is lost, whichever it is, the others
 // still meet. A rank in the middle would save connections, but would be what every message waits
@@ -29,4 +29,4 @@
 //
 //	Plane.mu
 //	  link.mu
-package relay
+package tcp

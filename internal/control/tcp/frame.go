@@ -1,4 +1,4 @@
-package relay
+package tcp
 
 import (
 	"encoding/binary"
@@ -11,7 +11,7 @@ import (
 )
 
 // ErrProtocol is returned when the other side does not speak this protocol, or another version.
-var ErrProtocol = errors.New("the rank does not speak symmem's relay protocol")
+var ErrProtocol = errors.New("the rank does not speak symmem's protocol of control planes")
 
 // kind says what a frame is.
 type kind uint8
