@@ -118,7 +118,7 @@ func (s *segment) export(key handoff.Key) {
 		s.exported = map[handoff.Key]bool{}
 	}
 	s.exported[key] = true
-	s.device.server.Export(key, s.file)
+	s.device.machine.Export(key, s.file)
 }
 
 // Keep withdraws the segment from the hand-off, and closes its file: the mapping holds the memory.
@@ -144,7 +144,7 @@ func (s *segment) Unmap() error {
 // withdraw takes the segment back from the hand-off. s.mu is held.
 func (s *segment) withdraw() {
 	for key := range s.exported {
-		s.device.server.Withdraw(key)
+		s.device.machine.Withdraw(key)
 	}
 	s.exported = nil
 }

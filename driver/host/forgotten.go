@@ -15,12 +15,12 @@ func (r *receive) why() error {
 	if !c.cfg.Strict {
 		return nil
 	}
-	from := c.everybodyElse()
+	from := c.Others()
 	if r.plan.Root != driver.AnySource {
 		from = []int{r.plan.Root}
 	}
 	if !slices.ContainsFunc(from, r.mayCome) {
-		return c.unbalanced(r.after + 1)
+		return c.Unbalanced(r.after + 1)
 	}
 	return nil
 }
@@ -30,10 +30,10 @@ func (r *receive) why() error {
 // order in which that rank writes them last.
 func (r *receive) mayCome(source int) bool {
 	c := r.c
-	if spin.LoadAcquire64(&c.blocks[source].board.submitted) <= r.after {
+	if c.TicketsOf(source) <= r.after {
 		return true
 	}
-	in, box := &c.mail.inlets[source], pairIn(c.region.Base(), len(c.blocks), source, c.cfg.Rank)
+	in, box := &c.mail.inlets[source], c.pipe(source, c.cfg.Rank)
 	sent := spin.LoadAcquire64(&box.posted)
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control"
+	"symmem/internal/control/shm"
 	"symmem/internal/message"
 	"symmem/internal/ranked"
 	"symmem/internal/reduce"
@@ -55,11 +56,11 @@ type receive struct {
 
 // soon takes what has come.
 func (r *receive) soon() (done bool, err error) {
-	if err := r.c.enter(); err != nil {
+	if err := r.c.Enter(); err != nil {
 		return false, err
 	}
-	defer r.c.leave()
-	if r.c.fault.set.Load() {
+	defer r.c.Leave()
+	if r.c.HasFailed() {
 		return false, r.c.Cause()
 	}
 	for range 2 {
@@ -70,14 +71,14 @@ func (r *receive) soon() (done bool, err error) {
 			break
 		}
 		next := r.c.mail.inlets[r.source].frame.Load() + 1
-		if !r.c.pollSoon(&r.c.frameOf(r.source, next).posted, next) {
+		if !r.c.PollSoon(&r.c.frameOf(r.source, next).posted, next) {
 			break
 		}
 	}
 	return false, nil
 }
 
-// failing is fail for an error that may be nil.
+// failing is failed for an error that may be nil.
 func (c *communicator) failing(err error) error {
 	if err == nil {
 		return nil
@@ -87,14 +88,14 @@ func (c *communicator) failing(err error) error {
 
 // run receives the message.
 func (r *receive) run() error {
-	if err := r.c.enter(); err != nil {
+	if err := r.c.Enter(); err != nil {
 		return err
 	}
-	defer r.c.leave()
+	defer r.c.Leave()
 	for {
 		done, err := r.look()
 		if err == nil && !done {
-			if err = r.c.lingerFor(&r.letter, r.waiting()); err == nil {
+			if err = r.c.AwaitMessage(r.nextFrame()); err == nil {
 				continue
 			}
 			r.detach()
@@ -136,10 +137,9 @@ func (r *receive) look() (done bool, err error) {
 
 // end completes the Recv.
 func (r *receive) end() (done bool, err error) {
-	m := &r.c.mail
-	m.mu.Lock()
-	delete(m.open, r)
-	m.mu.Unlock()
+	r.c.Counts.Mu.Lock()
+	delete(r.c.mail.open, r)
+	r.c.Counts.Mu.Unlock()
 	if r.err == nil && r.plan.Arrived != nil {
 		r.plan.Arrived(r.source)
 	}
@@ -190,51 +190,44 @@ func (r *receive) fits(p *parcel) bool {
 	return r.err == nil
 }
 
-// waiting describes the wait for the next frame. Ranks that have left are not waited for by a Recv
-// that others may serve.
-func (r *receive) waiting() *waiting {
+// nextFrame describes the wait for the next frame. Ranks that have left are not waited for by a
+// Recv that others may serve.
+func (r *receive) nextFrame() shm.MessageWait {
 	c := r.c
+	var w shm.MessageWait
 	if r.claimed.Load() {
-		return &waiting{
-			ready: func() bool { return r.ended.Load() || c.arrived(r.source) },
-			from:  []int{r.source}, doing: r.doing, why: r.why,
-		}
+		w = r.waiting(func() bool { return r.ended.Load() || c.arrived(r.source) }, r.source)
+	} else {
+		w = r.anyFrame()
 	}
-	present := c.present()
-	from := present
-	if len(from) == 0 {
-		from = c.everybodyElse()
-	}
-	return &waiting{
-		from: from, doing: r.doing, why: r.why,
-		ready: func() bool {
-			if r.claimed.Load() || len(c.present()) != len(present) {
-				return true
-			}
-			for source := range c.mail.inlets {
-				if c.arrived(source) {
-					return true
-				}
-			}
-			return false
-		},
-	}
+	w.Why = r.why
+	return w
 }
 
-// present lists the other ranks that have not left the group.
-func (c *communicator) present() []int {
-	var ranks []int
-	for _, r := range c.everybodyElse() {
-		if spin.LoadAcquire64(&c.blocks[r].board.closed) == 0 {
-			ranks = append(ranks, r)
-		}
+// anyFrame is nextFrame for a Recv that has no message yet.
+func (r *receive) anyFrame() shm.MessageWait {
+	c := r.c
+	present := c.Present()
+	from := present
+	if len(from) == 0 {
+		from = c.Others()
 	}
-	return ranks
+	return r.waiting(func() bool {
+		if r.claimed.Load() || len(c.Present()) != len(present) {
+			return true
+		}
+		for source := range c.mail.inlets {
+			if c.arrived(source) {
+				return true
+			}
+		}
+		return false
+	}, from...)
 }
 
 // frameOf is where a frame from a peer lies.
 func (c *communicator) frameOf(source int, frame uint64) *frame {
-	box := pairIn(c.region.Base(), len(c.blocks), source, c.cfg.Rank)
+	box := c.pipe(source, c.cfg.Rank)
 	return &box.frames[frame%pairFrames]
 }
 
@@ -255,7 +248,7 @@ func (c *communicator) drain(source int, until *receive) error {
 	in := &c.mail.inlets[source]
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	box := pairIn(c.region.Base(), len(c.blocks), source, c.cfg.Rank)
+	box := c.pipe(source, c.cfg.Rank)
 	for c.arrived(source) && (until == nil || !until.ended.Load()) {
 		next := in.frame.Load() + 1
 		if err := c.takeFrame(source, in, &box.frames[next%pairFrames]); err != nil {
@@ -263,7 +256,7 @@ func (c *communicator) drain(source int, until *receive) error {
 		}
 		in.frame.Store(next)
 		spin.StoreRelease64(&box.taken, next)
-		c.ringAt(source)
+		c.Wake(source)
 	}
 	return nil
 }
@@ -310,15 +303,14 @@ func (c *communicator) announceArrival(source int, at address, p *parcel) {
 		p.to.fits(p)
 		return
 	}
-	m := &c.mail
-	m.mu.Lock()
-	claims := m.matcher.Arrive(message.Arrival{
+	c.Counts.Mu.Lock()
+	claims := c.mail.matcher.Arrive(message.Arrival{
 		Source: source, Tag: at.tag, Number: at.number, Segment: c.segment(p.header.after),
 	})
 	claimed(claims)
-	m.mu.Unlock()
+	c.Counts.Mu.Unlock()
 	if len(claims) > 0 {
-		c.tell()
+		c.Wake(c.cfg.Rank)
 	}
 }
 
@@ -344,7 +336,7 @@ func (in *inlet) settle(at address, p *parcel) {
 		delete(in.parcels, at)
 	}
 	p.to.ended.Store(true)
-	p.to.c.tell()
+	p.to.c.Wake(p.to.c.cfg.Rank)
 }
 
 // torn says that a peer has written what no rank of ours writes.

@@ -23,7 +23,7 @@ func TestFramesAreCheckedBeforeTheyAreBelieved(t *testing.T) {
 			d := newDuo(t)
 			d.connect()
 			sender := d.groups[0].(*communicator)
-			f := &pairIn(sender.region.Base(), 2, 0, 1).frames[1]
+			f := &sender.pipe(0, 1).frames[1]
 			f.header = good
 			spoil(&f.header)
 			spin.StoreRelease64(&f.posted, 1)

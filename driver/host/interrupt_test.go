@@ -12,15 +12,14 @@ import (
 // TestACallerIsInterruptedInTheMiddleOfACollective lets rank 1 come to a collective and stop there,
 // so that rank 0 waits for it on the thread of its caller.
 func TestACallerIsInterruptedInTheMiddleOfACollective(t *testing.T) {
-	d := newDuo(t)
 	var begun atomic.Bool // the two also wait for each other while they connect
 	var asked atomic.Int32
-	d.devices[0].cfg.Interrupted = func() error {
+	d := newDuoThatAsks(t, func() error {
 		if !begun.Load() || asked.Add(1) < 3 {
 			return nil
 		}
 		return fmt.Errorf("the test: %w", driver.ErrInterrupted)
-	}
+	})
 	d.connect()
 	var plans [2]*plan
 	for rank := range plans {

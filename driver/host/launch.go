@@ -2,7 +2,6 @@ package host
 
 import (
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +17,7 @@ func (c *communicator) Launch(s driver.Stream, p driver.Plan) error {
 		return errors.New("launching a collective: the stream or the plan is of another " +
 			"backend or group")
 	}
-	if !c.fault.set.Load() {
+	if !c.HasFailed() {
 		return st.launch(prepared)
 	}
 	return c.refuse(st)
@@ -46,22 +45,15 @@ type issued struct {
 	balance uint64
 }
 
-// ticket hands out the next place in the order of collectives. c.mu is held.
-func (c *communicator) ticket() uint64 {
-	c.submitted++
-	spin.StoreRelease64(&c.me.board.submitted, c.submitted)
-	return c.submitted
-}
-
 // issue gives a collective its ticket.
 func (c *communicator) issue(p *plan) (*issued, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if c.Closed() {
 		return nil, c.Cause()
 	}
 	c.launched[p.Path]++
-	i := &issued{plan: p, ticket: c.ticket(), check: c.check.Load()}
+	i := &issued{plan: p, ticket: c.Ticket(), check: c.check.Load()}
 	i.balance = c.compared(i.check)
 	return i, nil
 }
@@ -71,30 +63,31 @@ func (c *communicator) compared(check bool) uint64 {
 	if !check {
 		return 0
 	}
-	return c.mail.balance.Load()
+	return c.Counts.Balance()
 }
 
 // attempt runs a collective on the caller's thread if it is its turn and the peers come soon;
 // otherwise it returns what has to be queued. c.mu is not held meanwhile, so that Close and Abort
 // can end the wait.
 func (c *communicator) attempt(p *plan) (work, error) {
-	c.mu.Lock()
-	if c.fault.set.Load() {
-		c.mu.Unlock()
+	c.Mu.Lock()
+	if c.HasFailed() {
+		c.Mu.Unlock()
 		return nil, c.Cause()
 	}
-	ticket, check := c.ticket(), c.check.Load()
+	ticket, check := c.Ticket(), c.check.Load()
 	balance := c.compared(check)
 	c.launched[p.Path]++
-	c.mu.Unlock()
+	c.Mu.Unlock()
 	if atomic.LoadUint64(&c.completed) != ticket-1 {
 		return &issued{plan: p, ticket: ticket, check: check, balance: balance}, nil
 	}
-	c.checking, c.balance = check, balance
+	c.Begin(check, balance)
 	c.begin(p)
-	if !c.arriveSoon(!p.givesWay) {
+	if !c.ArriveSoon(!p.givesWay) {
 		return &issued{plan: p, ticket: ticket, check: check, balance: balance, posted: true}, nil
 	}
+	c.claim()
 	err := c.finish(p, ticket)
 	if err != nil {
 		err = c.failed(err)
@@ -103,10 +96,10 @@ func (c *communicator) attempt(p *plan) (work, error) {
 	return nil, err
 }
 
-// failed is fail for the error of a call. It returns the communicator's first fault, which is what
+// failed is Fail for the error of a call. It returns the communicator's first fault, which is what
 // the call failed of where another call was quicker to say so.
 func (c *communicator) failed(err error) error {
-	c.fail(err)
+	c.Fail(err)
 	return c.Cause()
 }
 
@@ -117,10 +110,10 @@ func (c *communicator) pass(ticket uint64) {
 	if c.waiters.Load() == 0 {
 		return
 	}
-	c.mu.Lock()
+	c.Mu.Lock()
 	close(c.passed)
 	c.passed = make(chan struct{})
-	c.mu.Unlock()
+	c.Mu.Unlock()
 }
 
 // turnSlice bounds how late a waiter notices a turn whose end has missed it.
@@ -136,9 +129,9 @@ func (c *communicator) awaitTurnUntil(ticket uint64, end <-chan struct{}) bool {
 	timer := time.NewTicker(turnSlice)
 	defer timer.Stop()
 	for {
-		c.mu.Lock()
+		c.Mu.Lock()
 		passed := c.passed
-		c.mu.Unlock()
+		c.Mu.Unlock()
 		if atomic.LoadUint64(&c.completed) == ticket-1 {
 			return true
 		}
@@ -167,23 +160,18 @@ func (i *issued) skip(cause error) {
 	c := i.plan.c
 	c.awaitTurn(i.ticket)
 	defer c.pass(i.ticket)
-	c.fail(&driver.PriorError{
-		Doing: c.naming(i.plan.Operation, i.ticket), Rank: c.cfg.Ranks[c.cfg.Rank], Cause: cause,
+	c.Fail(&driver.PriorError{
+		Doing: c.Naming(i.plan.Operation, i.ticket), Rank: c.cfg.Ranks[c.cfg.Rank], Cause: cause,
 	})
-}
-
-// naming names a collective for error messages.
-func (c *communicator) naming(o driver.Operation, ticket uint64) string {
-	return fmt.Sprintf("%v %d of group %s", o, ticket, c.cfg.Name())
 }
 
 // complete runs a collective whose turn it is. c.mu is not held: nobody else has the turn.
 func (c *communicator) complete(i *issued) error {
-	if c.fault.set.Load() {
+	if c.HasFailed() {
 		return c.Cause()
 	}
-	c.checking, c.balance = i.check, i.balance
 	if !i.posted {
+		c.Begin(i.check, i.balance)
 		c.begin(i.plan)
 	}
 	err := c.arrive(&i.plan.Call, i.ticket)

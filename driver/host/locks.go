@@ -5,16 +5,12 @@ import "symmem/internal/ranked"
 // The classes of this package's locks, in the order in which a goroutine takes them. doc.go names
 // them in the same order.
 type (
-	graphMu        struct{}
-	streamMu       struct{}
-	laneMu         struct{}
-	inletMu        struct{}
-	outletMu       struct{}
-	mailMu         struct{}
-	communicatorMu struct{}
-	segmentMu      struct{}
-	deviceMu       struct{}
-	eventMu        struct{}
+	graphMu   struct{}
+	streamMu  struct{}
+	inletMu   struct{}
+	outletMu  struct{}
+	segmentMu struct{}
+	eventMu   struct{}
 )
 
 // Rank is the place of graph.mu.
@@ -23,29 +19,17 @@ func (graphMu) Rank() ranked.Rank { return waitingRank(1, "host.graph.mu") }
 // Rank is the place of stream.mu.
 func (streamMu) Rank() ranked.Rank { return waitingRank(2, "host.stream.mu") }
 
-// Rank is the place of lane.mu.
-func (laneMu) Rank() ranked.Rank { return waitingRank(3, "host.lane.mu") }
-
 // Rank is the place of inlet.mu.
-func (inletMu) Rank() ranked.Rank { return rankOf(4, "host.inlet.mu") }
+func (inletMu) Rank() ranked.Rank { return rankOf(3, "host.inlet.mu") }
 
 // Rank is the place of outlet.mu.
-func (outletMu) Rank() ranked.Rank { return rankOf(5, "host.outlet.mu") }
-
-// Rank is the place of mail.mu.
-func (mailMu) Rank() ranked.Rank { return rankOf(6, "host.mail.mu") }
-
-// Rank is the place of communicator.mu.
-func (communicatorMu) Rank() ranked.Rank { return rankOf(7, "host.communicator.mu") }
+func (outletMu) Rank() ranked.Rank { return rankOf(4, "host.outlet.mu") }
 
 // Rank is the place of segment.mu.
-func (segmentMu) Rank() ranked.Rank { return rankOf(8, "host.segment.mu") }
-
-// Rank is the place of Device.mu.
-func (deviceMu) Rank() ranked.Rank { return rankOf(9, "host.Device.mu") }
+func (segmentMu) Rank() ranked.Rank { return rankOf(5, "host.segment.mu") }
 
 // Rank is the place of event.mu.
-func (eventMu) Rank() ranked.Rank { return rankOf(10, "host.event.mu") }
+func (eventMu) Rank() ranked.Rank { return rankOf(6, "host.event.mu") }
 
 // rankOf is the place of a lock that is never held while this rank waits for another one.
 func rankOf(place int, name string) ranked.Rank {

@@ -46,15 +46,15 @@ func (s *send) finished() bool { return s.begun && s.moved == s.plan.bytes }
 
 // box is the pipe; the caller has entered the communicator.
 func (s *send) box() *pair {
-	return pairIn(s.c.region.Base(), len(s.c.blocks), s.c.cfg.Rank, s.plan.Root)
+	return s.c.pipe(s.c.cfg.Rank, s.plan.Root)
 }
 
 // soon posts what there is room for.
 func (s *send) soon() (done bool, err error) {
-	if err := s.c.enter(); err != nil {
+	if err := s.c.Enter(); err != nil {
 		return false, err
 	}
-	defer s.c.leave()
+	defer s.c.Leave()
 	return s.advance(s.box()), nil
 }
 
@@ -88,7 +88,7 @@ func (s *send) step(box *pair) bool {
 	}
 	o.inPipe[o.frame%pairFrames] = posted{s.plan.Tag, s.number}
 	spin.StoreRelease64(&f.posted, o.frame)
-	s.c.ringAt(s.plan.Root)
+	s.c.Wake(s.plan.Root)
 	s.moved += bytes
 	s.begun = true
 	return true
@@ -103,17 +103,17 @@ func (s *send) room(box *pair) bool {
 
 // run sends the message, or leaves what the receiver does not take to the pusher.
 func (s *send) run() error {
-	if err := s.c.enter(); err != nil {
+	if err := s.c.Enter(); err != nil {
 		return err
 	}
-	defer s.c.leave()
-	if s.c.fault.set.Load() {
+	defer s.c.Leave()
+	if s.c.HasFailed() {
 		return s.c.Cause()
 	}
 	box := s.box()
 	for !s.advance(box) {
 		full := s.lastFrame()
-		if s.c.pollSoon(&box.taken, full+1-pairFrames) {
+		if s.c.PollSoon(&box.taken, full+1-pairFrames) {
 			continue
 		}
 		limit := sys.Monotonic() + uint64(s.patience())
@@ -136,10 +136,7 @@ func (s *send) lastFrame() uint64 {
 
 // await waits for room, or until enough says so.
 func (s *send) await(box *pair, enough func() bool) error {
-	return s.c.lingerFor(&s.letter, &waiting{
-		ready: func() bool { return s.room(box) || enough() },
-		from:  []int{s.plan.Root}, doing: s.doing,
-	})
+	return s.c.AwaitMessage(s.waiting(func() bool { return s.room(box) || enough() }, s.plan.Root))
 }
 
 const (
@@ -165,7 +162,7 @@ func (s *send) leave() error {
 	s.spill = make([]byte, max(1, left))
 	reduce.Copy(unsafe.Pointer(&s.spill[0]), unsafe.Add(s.data, s.moved), int(left), reduce.Hint{})
 	s.data, s.base = unsafe.Pointer(&s.spill[0]), s.moved
-	if err := s.c.enter(); err != nil {
+	if err := s.c.Enter(); err != nil {
 		return err
 	}
 	o := s.out
@@ -174,12 +171,12 @@ func (s *send) leave() error {
 	o.spilt = append(o.spilt, s)
 	o.bytes += left
 	if o.idle != nil {
-		s.c.leave()
+		s.c.Leave()
 		return nil
 	}
 	o.idle = make(chan struct{})
 	go func() {
-		defer s.c.leave()
+		defer s.c.Leave()
 		o.push()
 	}()
 	return nil
@@ -212,7 +209,7 @@ func (s *send) finish() {
 	box := s.box()
 	for !s.advance(box) {
 		if err := s.await(box, func() bool { return false }); err != nil {
-			_ = s.c.fail(err)
+			_ = s.c.Fail(err)
 			return
 		}
 	}
@@ -230,10 +227,10 @@ func (c *communicator) untaken(peer int) []driver.MessageEnds {
 	o := &c.mail.outlets[peer]
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.frame == 0 || spin.LoadAcquire64(&c.blocks[peer].board.closed) == 0 {
+	if o.frame == 0 || !c.HasLeft(peer) {
 		return nil
 	}
-	taken := spin.LoadAcquire64(&pairIn(c.region.Base(), len(c.blocks), c.cfg.Rank, peer).taken)
+	taken := spin.LoadAcquire64(&c.pipe(c.cfg.Rank, peer).taken)
 	var all []driver.MessageEnds
 	for n := o.frame; n > taken && n+pairFrames > o.frame; n-- {
 		p := o.inPipe[n%pairFrames]

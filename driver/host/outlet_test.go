@@ -57,17 +57,17 @@ func TestAMessageThatIsSentWhileBothRanksCloseIsFound(t *testing.T) {
 	receiver := d.groups[1].(*communicator)
 	held, release, closed := make(chan struct{}), make(chan struct{}), make(chan error)
 	go func() {
-		receiver.mail.mu.Lock()
-		defer receiver.mail.mu.Unlock()
+		receiver.Counts.Mu.Lock()
+		defer receiver.Counts.Mu.Unlock()
 		close(held)
 		<-release
 	}()
 	<-held
 	go func() { closed <- receiver.Close() }()
 	closing := func() bool {
-		receiver.mu.Lock()
-		defer receiver.mu.Unlock()
-		return receiver.closed || receiver.users > 0
+		receiver.Mu.Lock()
+		defer receiver.Mu.Unlock()
+		return receiver.Closed()
 	}
 	for deadline := time.Now().Add(fleetPatience); !closing(); runtime.Gosched() {
 		if time.Now().After(deadline) {

@@ -77,7 +77,7 @@ func (c *communicator) Prepare(call driver.Call) (driver.Plan, error) {
 	}
 	p.size = int64(call.DataType.Size())
 	if call.Operation == driver.ReduceScatter || call.Operation == driver.AllToAll {
-		p.parts = int64(len(c.blocks))
+		p.parts = int64(c.Size())
 	}
 	p.bytes = p.parts * call.Count * p.size
 	if p.Splits != nil {
@@ -101,7 +101,7 @@ func (p *plan) overwrites() bool {
 }
 
 func (p *plan) validate() error {
-	if err := p.Validate(len(p.c.blocks), p.c.cfg.Rank); err != nil {
+	if err := p.Validate(p.c.Size(), p.c.cfg.Rank); err != nil {
 		return err
 	}
 	if p.Path == driver.PathDirect {
@@ -115,7 +115,7 @@ func (p *plan) validate() error {
 
 // resolve finds the windows of a call and checks that its buffers lie inside them.
 func (p *plan) resolve() error {
-	sendBytes, recvBytes := p.Spans(len(p.c.blocks))
+	sendBytes, recvBytes := p.Spans(p.c.Size())
 	var err error
 	if p.send, err = p.c.holding(p.SendWindow, p.Send, sendBytes); err != nil {
 		return fmt.Errorf("send buffer: %w", err)

@@ -3,83 +3,26 @@ package host
 import (
 	"unsafe"
 
-	"symmem/driver"
+	"symmem/internal/control/shm"
 	"symmem/internal/reduce"
-	"symmem/internal/spin"
 )
 
-// The control region of a group is one shared file with a block for every rank. Only the owner
-// writes to its block, except for the bell, which others ring. Lines are 128 bytes apart, since
-// processors fetch lines in pairs. Memory that is never touched costs nothing, so blocks are
-// generous.
+// The data of a group lies in its control region, behind what joins the ranks: staging for each
+// rank, which only its owner writes, and a pipe for each pair. Memory that is never touched costs
+// nothing.
 const (
+	// lineStride is how far apart lines lie that different ranks write: processors fetch lines in
+	// pairs.
 	lineStride = 128
-	// maxRanks bounds the size of a group: what one reduction can read.
-	maxRanks = reduce.MaxSources
-	// pageBytes is the size of the smallest page.
-	pageBytes = 4096
+	// maxRanks bounds the size of a group.
+	maxRanks = shm.MaxRanks
 	// stageBytes is the size of one of a rank's two staging buffers: large enough to amortise a
 	// step, small enough to stay in the second-level cache.
 	stageBytes = 512 << 10
-	// chunkBytes is what a lane carries in one step.
-	chunkBytes = 8 << 10
-	// faultSlots is how many slots a rank's log of faults has: room for the largest payload and
-	// for a hundred small ones.
-	faultSlots = driver.MaxPayload/chunkBytes + 128
 )
 
-// line is what a rank posts in one step.
-type line struct {
-	step uint64
-	// digest stands for the rank's call, and is combined with balance by exclusive or.
-	digest  uint64
-	payload [spin.LinePayload]byte
-	// balance is the rank's balance of messages. It lies in a line of its own, which nobody reads
-	// as long as no rank has messages: see communicator.compare.
-	balance uint64
-	_       [lineStride - spin.LineBytes - 8]byte
-}
-
-// bell is how others reach a rank: word is its futex, sleeping says how many of its threads sleep
-// there, failed is the control.Reason for which it has left for the fault lane, or 0. Posters read
-// it after every post, so it shares its line with nothing that is written often.
-type bell struct {
-	word     uint32
-	sleeping int32
-	failed   uint32
-	_        [lineStride - 12]byte
-}
-
-// board says what a rank is doing, for the error messages of others and for the proof that two
-// ranks wait for each other in different places. It is written only by slow waits, except for
-// submitted.
-type board struct {
-	// submitted counts the collectives that the rank has launched.
-	submitted uint64
-	// inCollective is the number of the collective that the rank waits in, or 0.
-	inCollective uint64
-	// exchanges is the last step that the rank has posted on the control lane; inExchange is that
-	// step while the rank waits in it, or 0.
-	exchanges, inExchange uint64
-	// operation is the operation of the collective inCollective.
-	operation uint64
-	// since is when the wait began, in nanoseconds of the machine's monotonic clock.
-	since uint64
-	// closed is 1 once the rank has left the group.
-	closed uint64
-	// message is what the rank waits for in a message, as messageWait packs it, or 0; messageSince
-	// is when that wait began.
-	message, messageSince uint64
-	_                     [lineStride - 72]byte
-}
-
-// slot is one step of a lane.
-type slot struct {
-	step  uint64
-	total uint64
-	_     [lineStride - 16]byte
-	data  [chunkBytes]byte
-}
+// One reduction reads the buffers of all ranks of a group.
+var _ [reduce.MaxSources - maxRanks]struct{}
 
 // pair is the pipe from one rank to another. The sender writes all of it but taken.
 type pair struct {
@@ -123,49 +66,28 @@ const (
 	frameHeaderBytes = 7 * 8
 )
 
-// block is one rank's part of the control region.
-//
-// Lines, bell and board are pages apart. Peers poll lines and read the bell all the time, and
-// processors fetch what lies next to it, but never across pages: a board in the next line would be
-// taken away again and again, and the store to it would hold up the post behind it. Side by side
-// an all-reduce of 8 bytes took 381 ns, apart about 270.
-//
-// The bell is first because Go checks a pointer for nil, before it reaches a field that is a page
-// away, by a load of what the pointer points to: of a line, this would be a line that a peer is
-// about to write.
-type block struct {
-	bell  bell
-	_     [pageBytes - lineStride]byte
-	lines [2]line
-	_     [pageBytes - 2*lineStride]byte
-	board board
-	_     [pageBytes - lineStride]byte
-	// announced holds the latest tickets of a rank whose data moves elsewhere.
-	announced [announcements]announcement
-	_         [pageBytes - announcements*16]byte
-	lanes     [driver.LaneFault][2]slot
-	fault     [faultSlots]slot
-	stage     [2][stageBytes]byte
+// dataBytes is the size of the data of a group.
+func dataBytes(ranks int) int64 {
+	return int64(ranks)*2*stageBytes + int64(ranks*ranks)*int64(unsafe.Sizeof(pair{}))
 }
 
-// regionBytes returns the size of the control region of a group, in whole pages.
-func regionBytes(ranks int) int64 {
-	bytes := int64(ranks)*int64(unsafe.Sizeof(block{})) +
-		int64(ranks*ranks)*int64(unsafe.Sizeof(pair{}))
-	return (bytes + pageBytes - 1) &^ (pageBytes - 1)
-}
-
-// blocksIn lays the blocks of all ranks over a mapped control region.
-func blocksIn(base unsafe.Pointer, ranks int) []*block {
-	blocks := make([]*block, ranks)
-	for i := range blocks {
-		blocks[i] = (*block)(unsafe.Add(base, uintptr(i)*unsafe.Sizeof(block{})))
+// layData lays staging and pipes over the data of the region.
+func (c *communicator) layData() {
+	c.stages = make([]unsafe.Pointer, c.Size())
+	for r := range c.stages {
+		c.stages[r] = unsafe.Add(c.Data(), r*2*stageBytes)
 	}
-	return blocks
+	c.ownStage = c.stages[c.cfg.Rank]
+	c.pipes = unsafe.Add(c.Data(), c.Size()*2*stageBytes)
 }
 
-// pairIn returns the mailbox from one rank to another in a mapped control region.
-func pairIn(base unsafe.Pointer, ranks, from, to int) *pair {
-	pairs := unsafe.Add(base, uintptr(ranks)*unsafe.Sizeof(block{}))
-	return (*pair)(unsafe.Add(pairs, uintptr(from*ranks+to)*unsafe.Sizeof(pair{})))
+// stage is a rank's staging buffer of a step. It is computed, not selected of a struct: Go would
+// check the pointer for nil by a load of a line that a peer is about to write.
+func (c *communicator) stage(rank int, step uint64) unsafe.Pointer {
+	return unsafe.Add(c.stages[rank], (step&1)*stageBytes)
+}
+
+// pipe is that from one rank to another.
+func (c *communicator) pipe(from, to int) *pair {
+	return (*pair)(unsafe.Add(c.pipes, uintptr(from*c.Size()+to)*unsafe.Sizeof(pair{})))
 }

@@ -108,7 +108,7 @@ func (a *actor) open() error {
 		return err
 	}
 	a.device = d.(*Device)
-	notice{Event: "open", Address: a.device.server.Address()}.write()
+	notice{Event: "open", Address: a.device.machine.Address()}.write()
 	return a.join()
 }
 

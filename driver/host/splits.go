@@ -48,12 +48,12 @@ func tableBytes(ranks int) int64 {
 
 // table is what a rank has shown in the current step.
 func (c *communicator) table(rank int, step uint64) *splitTable {
-	return (*splitTable)(unsafe.Pointer(&c.blocks[rank].stage[step&1]))
+	return (*splitTable)(c.stage(rank, step))
 }
 
 // resolveSplits finds the window in which the others read the send buffer.
 func (p *plan) resolveSplits() error {
-	p.bytes, _ = p.Spans(len(p.c.blocks))
+	p.bytes, _ = p.Spans(p.c.Size())
 	if p.SendWindow == nil || p.bytes <= p.c.tuning.eager || p.Send == p.Recv {
 		return nil
 	}
@@ -66,7 +66,7 @@ func (p *plan) resolveSplits() error {
 
 // beginSplits posts the first step of an AllToAllV.
 func (c *communicator) beginSplits(call *plan) {
-	n, me, d := len(c.blocks), c.cfg.Rank, &c.division
+	n, me, d := c.Size(), c.cfg.Rank, &c.division
 	if d.left == nil {
 		d.left, d.data = make([]int64, n*n), tableBytes(n)
 	}
@@ -77,7 +77,7 @@ func (c *communicator) beginSplits(call *plan) {
 		d.source = unsafe.Pointer(&copied[0])
 		reduce.Copy(d.source, pointer(call.Send), len(copied), reduce.Hint{})
 	}
-	t := c.table(me, c.step+1)
+	t := c.table(me, c.Step()+1)
 	t.pulled = 0
 	for r := range n {
 		t.rows[r] = splitRow{
@@ -111,9 +111,9 @@ func (d *division) share(n, rank int, size int64) int64 {
 
 // contributeSplits puts this rank's parts of the next step into staging and posts it.
 func (c *communicator) contributeSplits(call *plan) {
-	n, me, d := len(c.blocks), c.cfg.Rank, &c.division
+	n, me, d := c.Size(), c.cfg.Rank, &c.division
 	share := d.share(n, me, call.size)
-	to := unsafe.Add(unsafe.Pointer(&c.me.stage[(c.step+1)&1]), d.data)
+	to := unsafe.Add(c.stage(me, c.Step()+1), d.data)
 	for r := range n {
 		left := d.left[me*n+r]
 		if left == 0 {
@@ -124,7 +124,7 @@ func (c *communicator) contributeSplits(call *plan) {
 			reduce.Hint{})
 		to = unsafe.Add(to, share*call.size)
 	}
-	c.post(call.Digest, nil, 0)
+	c.Post(call.Digest, nil, 0)
 }
 
 // finishSplits completes an AllToAllV after everybody's first step has arrived.
@@ -132,7 +132,7 @@ func (c *communicator) finishSplits(call *plan, ticket uint64) error {
 	if err := c.compareSplits(call, ticket); err != nil {
 		return err
 	}
-	first := c.step
+	first := c.Step()
 	// Where a part is empty its offset may lie anywhere.
 	if own := call.Splits.SendCounts[c.cfg.Rank] * call.size; own > 0 {
 		reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[c.cfg.Rank]*call.size),
@@ -148,34 +148,34 @@ func (c *communicator) finishSplits(call *plan, ticket uint64) error {
 		if err := c.arrive(&call.Call, ticket); err != nil {
 			return err
 		}
-		if err := c.compare(&call.Call, ticket); err != nil {
+		if err := c.CompareStep(&call.Call, ticket); err != nil {
 			return err
 		}
 	}
 	if !pulled {
 		return nil
 	}
-	c.post(call.Digest, nil, 0)
+	c.Post(call.Digest, nil, 0)
 	return c.arrive(&call.Call, ticket)
 }
 
 // compareSplits notes what all ranks send, and compares it with what their peers expect: all of it
 // where calls are compared, so that all ranks get the same error, else what concerns this rank.
 func (c *communicator) compareSplits(call *plan, ticket uint64) error {
-	n, me, d := len(c.blocks), c.cfg.Rank, &c.division
+	n, me, d := c.Size(), c.cfg.Rank, &c.division
 	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: c.cfg.Name(), Sequence: ticket}
 	for from := range n {
-		theirs := c.table(from, c.step)
+		theirs := c.table(from, c.Step())
 		for to := range n {
 			sent := spin.LoadAcquire64(&theirs.rows[to].send)
-			expected := spin.LoadAcquire64(&c.table(to, c.step).rows[from].recv)
+			expected := spin.LoadAcquire64(&c.table(to, c.Step()).rows[from].recv)
 			if from == me {
 				sent = uint64(call.Splits.SendCounts[to])
 			}
 			if to == me {
 				expected = uint64(call.Splits.RecvCounts[from])
 			}
-			concerns := c.checking || from == me || to == me
+			concerns := c.Comparing() || from == me || to == me
 			if sent > maxSplit || concerns && sent != expected {
 				e.Ends = append(e.Ends, driver.MessageEnds{
 					From: c.cfg.Ranks[from], To: c.cfg.Ranks[to], Sent: sent, Received: expected,
@@ -198,8 +198,8 @@ const maxSplit = 1 << 48
 // pullSplits copies this rank's parts out of the windows of those whose send buffers lie in some,
 // and reports whether there are any.
 func (c *communicator) pullSplits(call *plan, step uint64) (pulled bool, err error) {
-	for i := range c.blocks {
-		r := (c.cfg.Rank + i) % len(c.blocks)
+	for i := range c.Size() {
+		r := (c.cfg.Rank + i) % c.Size()
 		t := c.table(r, step)
 		if spin.LoadAcquire64(&t.pulled) == 0 {
 			continue
@@ -228,9 +228,9 @@ func (c *communicator) lentBy(
 	key := driver.SegmentKey{
 		Pool: spin.LoadAcquire64(&t.pool), Ordinal: uint32(segment >> 32), Generation: uint32(segment),
 	}
-	c.mu.Lock()
+	c.Mu.Lock()
 	w := c.windows[key]
-	c.mu.Unlock()
+	c.Mu.Unlock()
 	if w == nil || at > maxSplit || offset > uint64(w.bytes) ||
 		at*size > uint64(w.bytes)-offset || bytes > uint64(w.bytes)-offset-at*size {
 		return nil, fmt.Errorf("rank %d of the world sends from segment %d, which is no window here or "+
@@ -241,10 +241,10 @@ func (c *communicator) lentBy(
 
 // takeSplits takes this rank's parts of the current step, and reports whether anything is left.
 func (c *communicator) takeSplits(call *plan) (more bool) {
-	n, me, d := len(c.blocks), c.cfg.Rank, &c.division
+	n, me, d := c.Size(), c.cfg.Rank, &c.division
 	for from := range n {
 		share := d.share(n, from, call.size)
-		at := unsafe.Add(unsafe.Pointer(&c.blocks[from].stage[c.step&1]), d.data)
+		at := unsafe.Add(c.stage(from, c.Step()), d.data)
 		for to := range n {
 			left := &d.left[from*n+to]
 			if *left == 0 {

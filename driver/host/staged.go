@@ -28,22 +28,22 @@ func (c *communicator) contributes(call *plan) bool {
 // contribute makes the step for the elements from `from` on.
 func (c *communicator) contribute(call *plan, from int64) {
 	if !c.contributes(call) {
-		c.post(call.Digest, nil, 0)
+		c.Post(call.Digest, nil, 0)
 		return
 	}
 	send := pointer(call.Send)
 	if bytes := call.bytes; bytes <= spin.LinePayload {
-		c.post(call.Digest, send, int(bytes))
+		c.Post(call.Digest, send, int(bytes))
 		return
 	}
 	size := call.size
 	count := min(call.chunk, call.Count-from)
-	stage := unsafe.Pointer(&c.me.stage[(c.step+1)&1])
+	stage := unsafe.Add(c.ownStage, ((c.Step()+1)&1)*stageBytes)
 	for part := range call.parts {
 		reduce.Copy(unsafe.Add(stage, part*count*size),
 			unsafe.Add(send, (part*call.Count+from)*size), int(count*size), reduce.Hint{})
 	}
-	c.post(call.Digest, nil, 0)
+	c.Post(call.Digest, nil, 0)
 }
 
 // finishStaged takes the first chunk and moves all others.
@@ -54,7 +54,7 @@ func (c *communicator) finishStaged(call *plan, ticket uint64) error {
 		if err := c.arrive(&call.Call, ticket); err != nil {
 			return err
 		}
-		if err := c.compare(&call.Call, ticket); err != nil {
+		if err := c.CompareStep(&call.Call, ticket); err != nil {
 			return err
 		}
 		c.take(call, from)
@@ -66,7 +66,7 @@ func (c *communicator) finishStaged(call *plan, ticket uint64) error {
 func (c *communicator) staged(call *plan, rank int) unsafe.Pointer {
 	switch {
 	case call.bytes > spin.LinePayload:
-		return unsafe.Pointer(&c.blocks[rank].stage[c.step&1])
+		return c.stage(rank, c.Step())
 	case rank == c.cfg.Rank:
 		return pointer(call.Send)
 	default:
@@ -84,9 +84,9 @@ type inbox struct {
 // line one would reach into the next, which its owner's processor may hold. This rank's own line
 // is never read back: the store to it is still on its way to the peers, and the load would wait.
 func (c *communicator) unpack() {
-	for r, b := range c.blocks {
+	for r := range c.Size() {
 		if r != c.cfg.Rank {
-			c.inbox[r].payload = b.lines[c.step&1].payload
+			c.inbox[r].payload = *c.Payload(r)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func (c *communicator) take(call *plan, from int64) {
 		if call.Operation == driver.AllToAll {
 			mine = int64(c.cfg.Rank) * int64(bytes)
 		}
-		for r := range c.blocks {
+		for r := range c.Size() {
 			reduce.Copy(unsafe.Add(recv, int64(r)*call.Count*size),
 				unsafe.Add(c.staged(call, r), mine), bytes, reduce.Hint{})
 		}
@@ -130,11 +130,11 @@ func (c *communicator) takeReduced(
 	if count == 0 {
 		return
 	}
-	for r := range c.blocks {
+	for r := range c.Size() {
 		c.sources[r] = unsafe.Add(c.staged(call, r), offset)
 	}
 	c.destinations[0] = recv
-	c.reduce(call, len(c.blocks), 1, count, 0)
+	c.reduce(call, c.Size(), 1, count, 0)
 }
 
 // pointer turns a device address into a pointer. Device memory is outside the Go heap, or kept

@@ -38,11 +38,11 @@ func (c *communicator) Register(
 	if c.registered(key) {
 		return nil, fmt.Errorf("registering segment %d: it is registered already", key.Ordinal)
 	}
-	if err := c.enter(); err != nil {
+	if err := c.Enter(); err != nil {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
-	defer c.leave()
-	ctx, cancel := c.device.bounded(ctx)
+	defer c.Leave()
+	ctx, cancel := c.device.machine.Bounded(ctx)
 	defer cancel()
 	own.export(c.handoffKey(key))
 	if err := c.agreeOn(ctx, key, own.Bytes()); err != nil {
@@ -53,15 +53,15 @@ func (c *communicator) Register(
 		return nil, errors.Join(fmt.Errorf("registering segment %d: %w", key.Ordinal, err),
 			w.unmap())
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	c.windows[key] = w
 	return w, nil
 }
 
 func (c *communicator) registered(key driver.SegmentKey) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	return c.windows[key] != nil
 }
 
@@ -100,7 +100,7 @@ func (c *communicator) agreeOn(ctx context.Context, key driver.SegmentKey, bytes
 func (c *communicator) mapWindow(
 	ctx context.Context, key driver.SegmentKey, own *segment,
 ) (*window, error) {
-	n := len(c.blocks)
+	n := c.Size()
 	w := &window{
 		c: c, key: key, own: own, bytes: own.Bytes(),
 		bases: make([]unsafe.Pointer, n), foreign: make([]*sys.Mapping, n),
@@ -122,11 +122,8 @@ func (c *communicator) mapWindow(
 func (c *communicator) mapPeer(
 	ctx context.Context, r int, key driver.SegmentKey, bytes int64,
 ) (*sys.Mapping, error) {
-	f, err := c.peers[r].Fetch(ctx, c.handoffKey(key))
+	f, err := c.Fetch(ctx, r, c.handoffKey(key), "registration")
 	if err != nil {
-		if p := c.peers[r]; p.ends() {
-			return nil, &driver.RankLostError{Ranks: []int{p.rank}, Doing: "registration"}
-		}
 		return nil, err
 	}
 	defer f.Close()
@@ -148,8 +145,8 @@ func (c *communicator) commit(ctx context.Context, mapErr error) error {
 
 // Deregister takes the registration back on this rank.
 func (w *window) Deregister() error {
-	w.c.mu.Lock()
-	defer w.c.mu.Unlock()
+	w.c.Mu.Lock()
+	defer w.c.Mu.Unlock()
 	if w.c.windows[w.key] != w {
 		return fmt.Errorf("deregistering segment %d: %w", w.key.Ordinal, driver.ErrClosed)
 	}

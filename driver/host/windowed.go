@@ -18,7 +18,7 @@ func (c *communicator) move(call *plan) {
 		if call.oneShot {
 			c.reduceAll(call)
 		} else {
-			c.reduceSlice(call, len(c.blocks))
+			c.reduceSlice(call, c.Size())
 		}
 	case driver.Reduce:
 		c.reduceSlice(call, 1)
@@ -30,17 +30,17 @@ func (c *communicator) move(call *plan) {
 		}
 	case driver.AllGather:
 		part := call.Count * size
-		for i := range c.blocks {
-			r := (c.cfg.Rank + i) % len(c.blocks)
+		for i := range c.Size() {
+			r := (c.cfg.Rank + i) % c.Size()
 			c.pull(call, r, c.gatheredAt(call, r), int64(r)*part, part,
-				part*int64(len(c.blocks)))
+				part*int64(c.Size()))
 		}
 	case driver.AllToAll:
 		part := call.Count * size
-		for i := range c.blocks {
-			r := (c.cfg.Rank + i) % len(c.blocks)
+		for i := range c.Size() {
+			r := (c.cfg.Rank + i) % c.Size()
 			c.pull(call, r, int64(c.cfg.Rank)*part, int64(r)*part, part,
-				part*int64(len(c.blocks)))
+				part*int64(c.Size()))
 		}
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
 	}
@@ -75,25 +75,25 @@ func (c *communicator) reduceSlice(call *plan, receivers int) {
 	}
 	offset := uintptr(from * call.size)
 	send, recv := call.send, call.recv
-	for r := range c.blocks {
+	for r := range c.Size() {
 		c.sources[r] = send.at(r, call.Send+offset)
 	}
-	c.destinations[0] = recv.at(call.Root%len(c.blocks), call.Recv+offset)
+	c.destinations[0] = recv.at(call.Root%c.Size(), call.Recv+offset)
 	for i := range receivers {
 		if receivers > 1 {
-			c.destinations[i] = recv.at((c.cfg.Rank+i)%len(c.blocks), call.Recv+offset)
+			c.destinations[i] = recv.at((c.cfg.Rank+i)%c.Size(), call.Recv+offset)
 		}
 	}
-	c.reduce(call, len(c.blocks), receivers, count, call.Count*call.size)
+	c.reduce(call, c.Size(), receivers, count, call.Count*call.size)
 }
 
 // reduceAll reduces the whole buffer from all windows for this rank alone.
 func (c *communicator) reduceAll(call *plan) {
-	for r := range c.blocks {
+	for r := range c.Size() {
 		c.sources[r] = call.send.at(r, call.Send)
 	}
 	c.destinations[0] = pointer(call.Recv)
-	c.reduce(call, len(c.blocks), 1, call.Count, 0)
+	c.reduce(call, c.Size(), 1, call.Count, 0)
 }
 
 // sliceBytes is what slices are cut to: two cache lines, so that ranks never write to one line.
@@ -101,7 +101,7 @@ const sliceBytes = 128
 
 // slice returns the elements that this rank reduces.
 func (c *communicator) slice(call *plan) (from, count int64) {
-	n, unit := int64(len(c.blocks)), int64(sliceBytes/call.DataType.Size())
+	n, unit := int64(c.Size()), int64(sliceBytes/call.DataType.Size())
 	per := (call.Count/n + unit - 1) / unit * unit
 	from = min(per*int64(c.cfg.Rank), call.Count)
 	if int64(c.cfg.Rank) == n-1 {
@@ -114,9 +114,9 @@ func (c *communicator) slice(call *plan) (from, count int64) {
 func (c *communicator) reducePart(call *plan) {
 	part := call.Count * call.size
 	send := call.send
-	for r := range c.blocks {
+	for r := range c.Size() {
 		c.sources[r] = send.at(r, call.Send+uintptr(int64(c.cfg.Rank)*part))
 	}
 	c.destinations[0] = pointer(call.Recv)
-	c.reduce(call, len(c.blocks), 1, call.Count, part*int64(len(c.blocks)))
+	c.reduce(call, c.Size(), 1, call.Count, part*int64(c.Size()))
 }

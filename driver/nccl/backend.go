@@ -8,8 +8,8 @@ import (
 	"sync"
 
 	"symmem/driver"
-	"symmem/driver/host"
 	"symmem/driver/nccl/kernels"
+	"symmem/internal/control/shm"
 	"symmem/internal/cuda"
 	"symmem/internal/dl"
 	"symmem/internal/mps"
@@ -115,11 +115,10 @@ func lacking(err error) error {
 
 func (d *Device) open(ctx context.Context, b Backend) error {
 	// This comes first, since ranks wait in it for rank 0, whose GPU may be the one that fails.
-	control, err := host.Backend{}.Open(ctx, d.cfg)
-	if err != nil {
+	var err error
+	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
 		return err
 	}
-	d.control = control.(*host.Device)
 	if d.cuda, err = loadDriver(); err != nil {
 		return lacking(err)
 	}

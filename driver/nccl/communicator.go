@@ -153,12 +153,12 @@ func (c *communicator) equip(ctx context.Context, id nccl.UniqueID) error {
 // joinPlane finds the way in which the ranks talk: shared memory on one machine, else TCP.
 func (c *communicator) joinPlane(ctx context.Context) (control.Plane, error) {
 	if machines(c.members) == 1 {
-		together, err := c.device.control.Together(ctx, c.cfg.Ranks)
+		together, err := c.device.machine.Together(ctx, c.cfg.Ranks)
 		if err != nil {
 			return nil, err
 		}
 		if together {
-			return c.device.control.Join(ctx, c.cfg)
+			return c.device.machine.Join(ctx, c.cfg)
 		}
 	}
 	c.apart = true

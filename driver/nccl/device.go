@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 
 	"symmem/driver"
-	"symmem/driver/host"
 	"symmem/driver/nccl/kernels"
+	"symmem/internal/control/shm"
 	"symmem/internal/cuda"
 	"symmem/internal/nccl"
 	"symmem/internal/ranked"
@@ -41,8 +41,8 @@ type Device struct {
 	noFabric string
 	// reach lists the GPUs that get access to this one's memory: itself and its peers.
 	reach []cuda.Device
-	// control carries what ranks of one machine tell each other.
-	control *host.Device
+	// machine joins the ranks of this machine, and hands them descriptors.
+	machine *shm.Machine
 	self    member
 	scatter *scatter.Scatter
 	// capturing counts the streams that record.
@@ -292,9 +292,9 @@ func (d *Device) Close() error {
 	for _, end := range closers {
 		errs = append(errs, end())
 	}
-	if d.control != nil {
-		errs = append(errs, d.control.Close())
-		d.control = nil
+	if d.machine != nil {
+		errs = append(errs, d.machine.Close())
+		d.machine = nil
 	}
 	// What a stream uses that has yet to come past a message stays for as long as the process.
 	carries := d.within(endingTime, func() (bool, error) { return d.late.Load() == 0, nil }) != nil

@@ -74,7 +74,7 @@
 //
 // # Lock order
 //
-// A goroutine takes locks in this order, and those of driver/host after them. Builds with the tag
+// A goroutine takes locks in this order, and those of control/shm after them. Builds with the tag
 // invariants panic where one does not.
 //
 //	graph.mu

@@ -166,14 +166,14 @@ func (c *communicator) openMailbox() (*mailbox, *os.File, error) {
 	if err := c.device.do(func() error { return m.pin(c.device, 0, ranks) }); err != nil {
 		return nil, nil, errors.Join(err, m.close(c.device), f.Close())
 	}
-	c.device.control.Export(mailboxKey(c.cfg.ID), f)
+	c.device.machine.Export(mailboxKey(c.cfg.ID), f)
 	return m, f, nil
 }
 
 // fetchMailbox maps the mailbox of a peer.
 func (c *communicator) fetchMailbox(ctx context.Context, rank int) (*mailbox, error) {
 	d := c.device
-	f, err := d.control.Fetch(ctx, rank, mailboxKey(c.cfg.ID))
+	f, err := d.machine.Fetch(ctx, rank, mailboxKey(c.cfg.ID))
 	if err != nil {
 		return nil, fmt.Errorf("opening the mailbox of rank %d of the world: %w", rank, err)
 	}

@@ -10,8 +10,8 @@ import (
 	"symmem/internal/handoff"
 )
 
-// Ranks of one machine give each other memory by descriptors, which go over the private socket
-// of the host backend. Where those do not reach, in another container or on another machine of an
+// Ranks of one machine give each other memory by descriptors, which go over the private socket of
+// package control/shm. Where those do not reach, in another container or on another machine of an
 // NVLink fabric, they are fabric handles: bytes that go over the plane. Who has mapped memory keeps
 // it when the rank that gave it ends.
 
@@ -85,13 +85,13 @@ func (d *Device) offer(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), "device memory")
-	d.control.Export(key, f)
+	d.machine.Export(key, f)
 	return f, nil
 }
 
 // withdraw ends an offer.
 func (d *Device) withdraw(key handoff.Key, f *os.File) error {
-	d.control.Withdraw(key)
+	d.machine.Withdraw(key)
 	return f.Close()
 }
 
@@ -99,7 +99,7 @@ func (d *Device) withdraw(key handoff.Key, f *os.File) error {
 func (d *Device) fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64,
 ) (at uintptr, err error) {
-	f, err := d.control.Fetch(ctx, rank, key)
+	f, err := d.machine.Fetch(ctx, rank, key)
 	if err != nil {
 		return 0, fmt.Errorf("fetching memory of rank %d: %w", rank, err)
 	}

@@ -2,9 +2,9 @@
 //
 // A backend that hands its data to somebody else, as the GPU backend does with NCCL, still has to
 // agree with the other ranks, compare calls with them, notice those that are lost and find out
-// together with them why they failed. It does that on a Plane. Two packages make planes:
-// driver/host over shared memory, for ranks of one machine, and package tcp, for ranks of several.
-// Package controltest holds the contract that both pass.
+// together with them why they failed. It does that on a Plane. Two packages make planes: shm over
+// shared memory, for ranks of one machine, and tcp for ranks of several. Package controltest holds
+// the contract that both pass.
 package control
 
 import (

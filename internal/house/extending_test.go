@@ -166,7 +166,7 @@ var points = []point{
 		page:    "message",
 		entries: place{in: "driver", name: "LaneControl"},
 		places: []place{
-			{in: "driver/host", name: "laneNames", counted: true},
+			{in: "internal/control/shm", name: "laneNames", counted: true},
 			{in: "internal/control/tcp", name: "laneNames", counted: true},
 		},
 	},

@@ -75,7 +75,8 @@ var forRoot = append([]string{
 
 // forNCCL are what the GPU backend is made of.
 var forNCCL = []string{
-	"driver", "driver/host", "driver/nccl/kernels", "internal/control", "internal/control/tcp",
+	"driver", "driver/nccl/kernels",
+	"internal/control", "internal/control/shm", "internal/control/tcp",
 	"internal/cuda", "internal/message",
 	"internal/nccl", "internal/dl", "internal/handoff", "internal/mps", "internal/ranked",
 	"internal/reduce", "internal/scatter", "internal/spin", "internal/sys",
@@ -170,25 +171,39 @@ var importRules = []rule{
 		bad: []map[string]string{
 			source("driver/nccl/a.go", "symmem/internal/rendezvous"),
 			source("driver/nccl/a.go", "symmem/internal/ledger"),
+			source("driver/nccl/a.go", "symmem/driver/host"),
 		},
-		good: []map[string]string{source("driver/nccl/a.go", "symmem/internal/control/tcp")},
+		good: []map[string]string{
+			source("driver/nccl/a.go", "symmem/internal/control/shm"),
+			source("driver/nccl/a.go", "symmem/internal/control/tcp"),
+		},
 	},
 	{
-		name: "internal/control imports the seam, internal/control/tcp that and how to find ranks",
+		name: "planes import the seam and what carries them: TCP and rendezvous, or shared memory",
 		why:  "a plane joins ranks for any backend, and knows none of them",
 		check: forbid(func(l link) bool {
 			folder, own := l.own()
 			allowed := map[string][]string{
 				"internal/control":     {"driver", "internal/message"},
 				"internal/control/tcp": {"driver", "internal/control", "internal/rendezvous"},
+				"internal/control/shm": {
+					"driver", "internal/control", "internal/handoff", "internal/message",
+					"internal/ranked", "internal/spin", "internal/sys",
+				},
 			}[l.file.folder()]
 			return own && !l.file.test() && allowed != nil && !slices.Contains(allowed, folder)
 		}),
 		bad: []map[string]string{
 			source("internal/control/a.go", "symmem/internal/rendezvous"),
 			source("internal/control/tcp/a.go", "symmem/internal/sys"),
+			source("internal/control/tcp/a.go", "symmem/internal/control/shm"),
+			source("internal/control/shm/a.go", "symmem/internal/rendezvous"),
+			source("internal/control/shm/a.go", "symmem/internal/reduce"),
 		},
-		good: []map[string]string{source("internal/control/tcp/a.go", "symmem/internal/control")},
+		good: []map[string]string{
+			source("internal/control/tcp/a.go", "symmem/internal/control"),
+			source("internal/control/shm/a.go", "symmem/internal/handoff"),
+		},
 	},
 	{
 		name: "only tests import driver/nccl/softgpu",
@@ -231,31 +246,31 @@ var importRules = []rule{
 		},
 	},
 	{
-		name: "a backend never imports the root or another backend, but for nccl, which joins on host",
+		name: "a backend never imports the root or another backend",
 		why: "arrows run one way: the root calls backends, and backends do not know each other; " +
-			"but the ranks of one machine agree through the same shared memory, whatever moves " +
-			"their data",
+			"what joins the ranks of several is a control plane, which knows no backend",
 		check: forbid(func(l link) bool {
 			folder, ok := l.own()
 			if !ok || !below(l.file.folder(), "driver") {
 				return false
 			}
 			contract := l.file.test() && folder == "driver/drivertest"
-			joins := l.file.folder() == "driver/nccl" && folder == "driver/host"
 			soft := l.file.test() && folder == "driver/nccl/softgpu"
 			// The kernels' sources are what the software GPU compiles.
 			kernels := folder == "driver/nccl/kernels" && below(l.file.folder(), "driver/nccl")
-			return !contract && !joins && !soft && !kernels && folder != "driver" &&
+			return !contract && !soft && !kernels && folder != "driver" &&
 				!below(folder, "internal")
 		}),
 		bad: []map[string]string{
 			source("driver/host/a.go", "symmem"), source("driver/host/a.go", "symmem/driver/nccl"),
 			source("driver/a.go", "symmem/driver/host"),
+			source("driver/nccl/a.go", "symmem/driver/host"),
+			source("driver/nccl/a_test.go", "symmem/driver/host"),
 		},
 		good: []map[string]string{
 			source("driver/host/a.go", "symmem/internal/sys"),
 			source("driver/host/a_test.go", "symmem/driver/drivertest"),
-			source("driver/nccl/a.go", "symmem/driver/host"),
+			source("driver/nccl/a.go", "symmem/internal/control/shm"),
 			source("driver/nccl/a_test.go", "symmem/driver/nccl/softgpu"),
 		},
 	},
@@ -272,6 +287,7 @@ var importRules = []rule{
 		bad: []map[string]string{
 			source("internal/sim/a.go", "symmem"), source("internal/sys/a.go", "symmem/driver"),
 			source("internal/control/tcp/a.go", "symmem/driver/host"),
+			source("internal/control/shm/a.go", "symmem/driver/host"),
 		},
 		good: []map[string]string{
 			source("internal/verify/a.go", "symmem"),

@@ -11,7 +11,7 @@ import (
 )
 
 // rankedFolders are the packages whose locks all have ranks.
-var rankedFolders = []string{"", "driver/host", "driver/nccl"}
+var rankedFolders = []string{"", "driver/host", "driver/nccl", "internal/control/shm"}
 
 const (
 	lockedDoc = "// Package p has locks.\n//\n// # Lock order\n//\n//\ta.mu\n//\tb.mu\n//\n// So.\n" +

@@ -37,6 +37,7 @@ const (
 	Root = 0
 	NCCL = 30
 	Host = 80
+	SHM  = 100
 )
 
 // Class is a kind of lock, such as the mutex of every pool.

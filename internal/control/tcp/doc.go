@@ -4,7 +4,7 @@
 //
 // Every rank tells every other rank what it does, over one connection for each pair. So each
 // rank has a table of all of them, the same questions are answered from it as from the shared
-// memory of driver/host, and no rank is special: when one is lost, whichever it is, the others
+// memory of package shm, and no rank is special: when one is lost, whichever it is, the others
 // still meet. A rank in the middle would save connections, but would be what every message waits
 // for, and its loss would cut off all the others.
 //

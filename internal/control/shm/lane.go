@@ -1,4 +1,4 @@
-package host
+package shm
 
 import (
 	"context"
@@ -26,26 +26,26 @@ var laneNames = [driver.Lanes]string{
 }
 
 // Exchange sends payload to every rank and returns everybody's.
-func (c *communicator) Exchange(
+func (g *Group) Exchange(
 	ctx context.Context, id driver.Lane, payload []byte,
 ) ([][]byte, error) {
 	if id < 0 || id >= driver.Lanes || len(payload) > driver.MaxPayload {
 		return nil, fmt.Errorf("exchanging %d bytes on lane %d: at most %d bytes on %d lanes",
 			len(payload), id, driver.MaxPayload, driver.Lanes)
 	}
-	if err := c.enter(); err != nil {
+	if err := g.Enter(); err != nil {
 		return nil, err
 	}
-	defer c.leave()
+	defer g.Leave()
 	if id == driver.LaneFault {
-		c.fail(&driver.PeerError{Doing: laneNames[id] + " of group " + c.cfg.Name()})
-	} else if err := c.Cause(); err != nil {
+		g.fail(&driver.PeerError{Doing: laneNames[id] + " of group " + g.cfg.Name()})
+	} else if err := g.Cause(); err != nil {
 		return nil, err
 	}
-	l := &c.lanes[id]
+	l := &g.lanes[id]
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	x := exchange{c: c, id: id, lane: l, payload: payload}
+	x := exchange{g: g, id: id, lane: l, payload: payload}
 	if id == driver.LaneFault {
 		return x.report(ctx)
 	}
@@ -54,7 +54,7 @@ func (c *communicator) Exchange(
 	}
 	got, err := x.run(ctx)
 	if l.ended = err; err != nil && id == driver.LaneControl {
-		c.fail(err)
+		g.fail(err)
 	}
 	return got, err
 }
@@ -62,7 +62,7 @@ func (c *communicator) Exchange(
 // exchange is one exchange under way: payloads larger than a slot take several steps, and every
 // rank makes as many as the largest payload needs.
 type exchange struct {
-	c       *communicator
+	g       *Group
 	id      driver.Lane
 	lane    *lane
 	payload []byte
@@ -73,7 +73,7 @@ type exchange struct {
 }
 
 func (x *exchange) run(ctx context.Context) ([][]byte, error) {
-	ranks := len(x.c.blocks)
+	ranks := len(x.g.blocks)
 	x.got, x.totals = make([][]byte, ranks), make([]uint64, ranks)
 	for at := 0; ; at += chunkBytes {
 		if err := x.post(at); err != nil {
@@ -97,37 +97,37 @@ func (x *exchange) longest() uint64 {
 }
 
 func (x *exchange) post(at int) error {
-	if x.c.peerFailed() {
-		return x.c.peerFault(x.doing)
+	if x.g.peerFailed() {
+		return x.g.peerFault(x.doing)
 	}
 	x.lane.step++
-	s := x.slot(x.c.me)
+	s := x.slot(x.g.me)
 	copy(s.data[:], x.payload[min(at, len(x.payload)):])
 	spin.StoreRelease64(&s.total, uint64(len(x.payload)))
 	if x.id == driver.LaneControl {
-		spin.StoreRelease64(&x.c.me.board.exchanges, x.lane.step)
+		spin.StoreRelease64(&x.g.me.board.exchanges, x.lane.step)
 	}
 	spin.StoreRelease64(&s.step, x.lane.step)
-	x.c.ring()
+	x.g.ring()
 	return nil
 }
 
-func (x *exchange) doing() string { return laneNames[x.id] + " of group " + x.c.cfg.Name() }
+func (x *exchange) doing() string { return laneNames[x.id] + " of group " + x.g.cfg.Name() }
 
 // slot returns a rank's slot for the current step.
 func (x *exchange) slot(b *block) *slot { return &b.lanes[x.id][x.lane.step&1] }
 
 // collect waits for this step of everybody and takes what came.
 func (x *exchange) collect(ctx context.Context, first bool) error {
-	err := x.c.await(ctx, &waiting{
+	err := x.g.await(ctx, &waiting{
 		word: func(b *block) *uint64 { return &x.slot(b).step }, want: x.lane.step,
-		from: x.c.everybodyElse(), exchange: x.id == driver.LaneControl, doing: x.doing,
+		from: x.g.Others(), exchange: x.id == driver.LaneControl, doing: x.doing,
 		tolerant: x.tolerant,
 	})
 	if err != nil {
 		return err
 	}
-	for r, b := range x.c.blocks {
+	for r, b := range x.g.blocks {
 		if err := x.take(r, x.slot(b), first); err != nil {
 			return err
 		}
@@ -136,18 +136,18 @@ func (x *exchange) collect(ctx context.Context, first bool) error {
 }
 
 // await is linger for what may be there already.
-func (c *communicator) await(ctx context.Context, w *waiting) error {
-	if len(c.missing(w)) == 0 {
+func (g *Group) await(ctx context.Context, w *waiting) error {
+	if len(g.missing(w)) == 0 {
 		return nil
 	}
-	return c.linger(ctx, w)
+	return g.linger(ctx, w)
 }
 
 func (x *exchange) take(r int, s *slot, first bool) error {
 	total := spin.LoadAcquire64(&s.total)
 	if total > driver.MaxPayload || (!first && total != x.totals[r]) {
 		return fmt.Errorf("rank %d announces a message of %d bytes: at most %d",
-			x.c.cfg.Ranks[r], total, driver.MaxPayload)
+			x.g.cfg.Ranks[r], total, driver.MaxPayload)
 	}
 	if first {
 		x.totals[r], x.got[r] = total, make([]byte, 0, total)

@@ -1,4 +1,4 @@
-package host
+package shm
 
 import (
 	"cmp"
@@ -43,12 +43,12 @@ const (
 // processors the one that is waited for may be waiting for ours, so spinning for it is pure loss:
 // in a C program, 2,000 pauses instead of 20 made an all-reduce of 64 KiB on 4 ranks of 2
 // processors 17 times slower.
-func newBudget(d *Device, ranks, processors int) budget {
+func newBudget(m *Machine, ranks, processors int) budget {
 	b := budget{polls: freePolls, abreast: processors - 1, yields: 400, brief: 300}
 	if ranks > processors {
 		b.polls, b.morePolls = sharedPolls, sharedPolls
 	}
-	if d.crowded.Load() {
+	if m.crowded.Load() {
 		b.polls, b.morePolls, b.yields, b.brief = 5, 0, 2000, 1000
 	}
 	return b
@@ -96,38 +96,38 @@ type waiting struct {
 }
 
 // linger is the slow part of a wait: it yields, then sleeps, and looks for trouble now and then.
-func (c *communicator) linger(ctx context.Context, w *waiting) error {
+func (g *Group) linger(ctx context.Context, w *waiting) error {
 	ranked.Waiting()
 	begin := sys.Monotonic()
-	w.timeout = c.device.cfg.Timeout
+	w.timeout = g.machine.cfg.Timeout
 	if at, ok := ctx.Deadline(); ok {
 		w.timeout = max(0, time.Until(at))
 	}
-	c.publishWait(w, begin)
-	defer c.concealWait(w)
+	g.publishWait(w, begin)
+	defer g.concealWait(w)
 	looked := begin
 	for turn := 0; ; turn++ {
-		if len(c.missing(w)) == 0 {
+		if len(g.missing(w)) == 0 {
 			return nil
 		}
-		if turn < c.budget.yields {
-			c.device.yield()
+		if turn < g.budget.yields {
+			g.machine.yield()
 			if turn%glances != 0 && (turn%fewGlances != 0 || sys.Monotonic()-looked < glance) {
 				continue
 			}
 			looked = sys.Monotonic()
 		} else {
-			if turn == c.budget.yields && w.collective == 0 {
+			if turn == g.budget.yields && w.collective == 0 {
 				wakePoller()
 			}
-			c.sleep(w, turn-c.budget.yields)
-			if ask := c.device.cfg.Interrupted; ask != nil {
+			g.sleep(w, turn-g.budget.yields)
+			if ask := g.machine.cfg.Interrupted; ask != nil {
 				if err := ask(); err != nil {
 					return fmt.Errorf("%s: %w", w.doing(), err)
 				}
 			}
 		}
-		if err := c.trouble(ctx, w); err != nil {
+		if err := g.trouble(ctx, w); err != nil {
 			return err
 		}
 	}
@@ -140,55 +140,16 @@ func (c *communicator) linger(ctx context.Context, w *waiting) error {
 // this, and takes 0.2 s. In collectives nobody asks for any.
 func wakePoller() { go func() {}() }
 
-// comesSoon waits for the first of some blocks to post the current step, for as long as a caller's
-// own thread may be kept. How many have not reports whether polling, if it is wanted, makes sense.
-func (c *communicator) comesSoon(blocks []*block, poll bool) bool {
-	word, polls := &blocks[0].lines[c.step&1].step, c.budget.polls
-	var begin uint64
-	for turn := range c.budget.brief {
-		if poll && c.absent(blocks) <= c.budget.abreast &&
-			spin.UntilAtLeast64(word, c.step, 0, polls) {
-			return true
-		}
-		c.device.yield()
-		if spin.LoadAcquire64(word) >= c.step {
-			return true
-		}
-		polls = c.budget.morePolls
-		if turn%fewGlances == 0 {
-			now := sys.Monotonic()
-			if begin == 0 {
-				begin = now
-			}
-			if now-begin > briefTime {
-				return false
-			}
-		}
-	}
-	return false
-}
-
-// absent counts the blocks that have not posted the current step.
-func (c *communicator) absent(blocks []*block) int {
-	absent := 0
-	for _, b := range blocks {
-		if atomic.LoadUint64(&b.lines[c.step&1].step) < c.step {
-			absent++
-		}
-	}
-	return absent
-}
-
 // publishWait shows the wait on this rank's board.
-func (c *communicator) publishWait(w *waiting, begin uint64) {
-	b := &c.me.board
+func (g *Group) publishWait(w *waiting, begin uint64) {
+	b := &g.me.board
 	w.begin = begin
 	switch {
 	case w.collective != 0:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.waits = append(c.waits, w)
-		c.showLast()
+		g.Mu.Lock()
+		defer g.Mu.Unlock()
+		g.waits = append(g.waits, w)
+		g.showLast()
 	case w.exchange:
 		spin.StoreRelease64(&b.since, begin)
 		spin.StoreRelease64(&b.inExchange, spin.LoadAcquire64(&b.exchanges))
@@ -196,27 +157,27 @@ func (c *communicator) publishWait(w *waiting, begin uint64) {
 }
 
 // concealWait takes back what publishWait has shown of this wait, and nothing of others.
-func (c *communicator) concealWait(w *waiting) {
+func (g *Group) concealWait(w *waiting) {
 	switch {
 	case w.collective != 0:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.waits = slices.DeleteFunc(c.waits, func(o *waiting) bool { return o == w })
-		c.showLast()
+		g.Mu.Lock()
+		defer g.Mu.Unlock()
+		g.waits = slices.DeleteFunc(g.waits, func(o *waiting) bool { return o == w })
+		g.showLast()
 	case w.exchange:
-		spin.StoreRelease64(&c.me.board.inExchange, 0)
+		spin.StoreRelease64(&g.me.board.inExchange, 0)
 	}
 }
 
 // showLast shows the last of the collectives in which this rank waits: it proves the most to
-// others. c.mu is held.
-func (c *communicator) showLast() {
-	b := &c.me.board
-	if len(c.waits) == 0 {
+// others. g.Mu is held.
+func (g *Group) showLast() {
+	b := &g.me.board
+	if len(g.waits) == 0 {
 		spin.StoreRelease64(&b.inCollective, 0)
 		return
 	}
-	last := slices.MaxFunc(c.waits, func(a, b *waiting) int {
+	last := slices.MaxFunc(g.waits, func(a, b *waiting) int {
 		return cmp.Compare(a.collective, b.collective)
 	})
 	spin.StoreRelease64(&b.operation, uint64(last.operation))
@@ -225,7 +186,7 @@ func (c *communicator) showLast() {
 }
 
 // missing lists the group ranks whose word has not come yet.
-func (c *communicator) missing(w *waiting) []int {
+func (g *Group) missing(w *waiting) []int {
 	if w.ready != nil {
 		if w.ready() {
 			return nil
@@ -234,7 +195,7 @@ func (c *communicator) missing(w *waiting) []int {
 	}
 	var ranks []int
 	for _, r := range w.from {
-		if spin.LoadAcquire64(w.word(c.blocks[r])) < w.want {
+		if spin.LoadAcquire64(w.word(g.blocks[r])) < w.want {
 			ranks = append(ranks, r)
 		}
 	}
@@ -242,27 +203,27 @@ func (c *communicator) missing(w *waiting) []int {
 }
 
 // sleep waits on this rank's bell for one slice, unless the wait has ended meanwhile.
-func (c *communicator) sleep(w *waiting, round int) {
-	word := atomic.LoadUint32(&c.me.bell.word)
-	atomic.AddInt32(&c.me.bell.sleeping, 1)
-	defer atomic.AddInt32(&c.me.bell.sleeping, -1)
-	if len(c.missing(w)) == 0 {
+func (g *Group) sleep(w *waiting, round int) {
+	word := atomic.LoadUint32(&g.me.bell.word)
+	atomic.AddInt32(&g.me.bell.sleeping, 1)
+	defer atomic.AddInt32(&g.me.bell.sleeping, -1)
+	if len(g.missing(w)) == 0 {
 		return
 	}
 	slice := min(firstSleep<<min(round, 10), longSleep)
-	sys.FutexWait(&c.me.bell.word, word, slice)
+	sys.FutexWait(&g.me.bell.word, word, slice)
 }
 
 // trouble reports why the wait should end without success, or nil, and warns of ranks that are
 // late.
-func (c *communicator) trouble(ctx context.Context, w *waiting) error {
+func (g *Group) trouble(ctx context.Context, w *waiting) error {
 	if w.why != nil {
 		if err := w.why(); err != nil {
 			return err
 		}
 	}
-	rows := c.survey(w)
-	q := c.question(w)
+	rows := g.survey(w)
+	q := g.question(w)
 	// This process may have been stopped until long after the last one came: then nobody is
 	// missing.
 	q.Due = errors.Is(ctx.Err(), context.DeadlineExceeded)
@@ -273,69 +234,69 @@ func (c *communicator) trouble(ctx context.Context, w *waiting) error {
 	if v.Err != nil {
 		return v.Err
 	}
-	if errors.Is(ctx.Err(), context.Canceled) && len(c.missing(w)) > 0 {
+	if errors.Is(ctx.Err(), context.Canceled) && len(g.missing(w)) > 0 {
 		return control.Interrupted(&q, rows, context.Cause(ctx))
 	}
-	c.warn(v.Warning)
+	g.warn(v.Warning)
 	return nil
 }
 
 // question asks about a wait at this moment.
-func (c *communicator) question(w *waiting) control.Question {
+func (g *Group) question(w *waiting) control.Question {
 	now := sys.Monotonic()
 	q := control.Question{
-		Group: c.cfg, Doing: w.doing, Collective: w.collective, Exchange: w.exchange,
+		Group: g.cfg, Doing: w.doing, Collective: w.collective, Exchange: w.exchange,
 		Work: w.work, Tolerant: w.tolerant, FailedFor: -1,
 		Waited: time.Duration(now - w.begin), Timeout: w.timeout,
-		Late: c.device.cfg.Late, Warned: -1,
+		Late: g.machine.cfg.Late, Warned: -1,
 	}
-	if c.fault.set.Load() {
-		q.Cause = c.Cause()
+	if g.fault.set.Load() {
+		q.Cause = g.Cause()
 	}
-	if at := c.warned.Load(); at != 0 {
+	if at := g.warned.Load(); at != 0 {
 		q.Warned = time.Duration(now - min(at, now))
 	}
 	return q
 }
 
 // warn tells of ranks that are late, unless another wait of this rank has just done so.
-func (c *communicator) warn(late *driver.LateWarning) {
+func (g *Group) warn(late *driver.LateWarning) {
 	if late == nil {
 		return
 	}
-	now, at := sys.Monotonic(), c.warned.Load()
-	if at != 0 && now-min(at, now) < uint64(c.device.cfg.Late.After) {
+	now, at := sys.Monotonic(), g.warned.Load()
+	if at != 0 && now-min(at, now) < uint64(g.machine.cfg.Late.After) {
 		return
 	}
-	if c.warned.CompareAndSwap(at, now) {
-		c.device.cfg.Late.Warn(*late)
+	if g.warned.CompareAndSwap(at, now) {
+		g.machine.cfg.Late.Warn(*late)
 	}
 }
 
 // survey says what is known of every rank at this moment, in the order that control.Row asks for.
 // The rows are w's, and good until the next call.
-func (c *communicator) survey(w *waiting) []control.Row {
+func (g *Group) survey(w *waiting) []control.Row {
 	if w.rows == nil {
-		w.rows = make([]control.Row, len(c.blocks))
+		w.rows = make([]control.Row, len(g.blocks))
 	}
-	for r, p := range c.peers {
+	for r, p := range g.peers {
 		w.rows[r].Lost = p != nil && p.lost.Load()
 	}
-	for r, b := range c.blocks {
+	for r, b := range g.blocks {
 		w.rows[r].Failed = control.Reason(atomic.LoadUint32(&b.bell.failed))
 		w.rows[r].Left = spin.LoadAcquire64(&b.board.closed) != 0
 	}
-	for r, b := range c.blocks {
-		if r != c.cfg.Rank {
+	for r, b := range g.blocks {
+		if r != g.cfg.Rank {
 			b.board.read(&w.rows[r])
-			w.rows[r].Message = b.board.describeMessage(c.cfg.Ranks)
+			w.rows[r].Message = b.board.describeMessage(g.cfg.Ranks)
 		}
 	}
-	c.me.board.read(&w.rows[c.cfg.Rank])
+	g.me.board.read(&w.rows[g.cfg.Rank])
 	for r := range w.rows {
 		w.rows[r].Missing = false
 	}
-	for _, r := range c.missing(w) {
+	for _, r := range g.missing(w) {
 		w.rows[r].Missing = true
 	}
 	return w.rows
@@ -354,34 +315,34 @@ func (b *board) read(row *control.Row) {
 }
 
 // peerFault names the peers that have failed; it is called when one has.
-func (c *communicator) peerFault(doing func() string) error {
-	if err := control.PeerFault(c.cfg, c.survey(&waiting{}), doing); err != nil {
+func (g *Group) peerFault(doing func() string) error {
+	if err := control.PeerFault(g.cfg, g.survey(&waiting{}), doing); err != nil {
 		return err
 	}
-	return &driver.PeerError{Doing: doing(), Members: c.cfg.Ranks}
+	return &driver.PeerError{Doing: doing(), Members: g.cfg.Ranks}
 }
 
-var _ driver.Witness = (*communicator)(nil)
+var _ driver.Witness = (*Group)(nil)
 
 // Dead lists the world ranks whose processes have ended before they left the group.
-func (c *communicator) Dead() (ranks []int) {
-	if c.enter() != nil {
+func (g *Group) Dead() (ranks []int) {
+	if g.Enter() != nil {
 		return nil
 	}
-	defer c.leave()
-	for _, r := range c.lost(c.everybodyElse()) {
-		if spin.LoadAcquire64(&c.blocks[r].board.closed) == 0 {
-			ranks = append(ranks, c.cfg.Ranks[r])
+	defer g.Leave()
+	for _, r := range g.lost(g.Others()) {
+		if spin.LoadAcquire64(&g.blocks[r].board.closed) == 0 {
+			ranks = append(ranks, g.cfg.Ranks[r])
 		}
 	}
 	return ranks
 }
 
 // lost lists those of the given group ranks whose processes have ended.
-func (c *communicator) lost(ranks []int) []int {
+func (g *Group) lost(ranks []int) []int {
 	var lost []int
 	for _, r := range ranks {
-		if p := c.peers[r]; p != nil && p.lost.Load() {
+		if p := g.peers[r]; p != nil && p.lost.Load() {
 			lost = append(lost, r)
 		}
 	}

@@ -1,4 +1,4 @@
-package host
+package shm
 
 import (
 	"symmem/internal/control"
@@ -15,10 +15,10 @@ var _ control.Announcements = (*plane)(nil)
 
 // Announce shows the digest of the call of a ticket of this rank.
 func (p *plane) Announce(ticket, digest uint64) {
-	if p.enter() != nil {
+	if p.Enter() != nil {
 		return
 	}
-	defer p.leave()
+	defer p.Leave()
 	a := &p.me.announced[ticket%announcements]
 	spin.StoreRelease64(&a.ticket, 0)
 	spin.StoreRelease64(&a.digest, digest)
@@ -27,10 +27,10 @@ func (p *plane) Announce(ticket, digest uint64) {
 
 // Differing lists the ranks that have announced another digest.
 func (p *plane) Differing(ticket, digest uint64) (ranks []int) {
-	if p.enter() != nil {
+	if p.Enter() != nil {
 		return nil
 	}
-	defer p.leave()
+	defer p.Leave()
 	for r, b := range p.blocks {
 		a := &b.announced[ticket%announcements]
 		before := spin.LoadAcquire64(&a.ticket)
@@ -44,10 +44,10 @@ func (p *plane) Differing(ticket, digest uint64) (ranks []int) {
 
 // Submitted reports whether all ranks have submitted a ticket. A plane that is closed says yes.
 func (p *plane) Submitted(ticket uint64) bool {
-	if p.enter() != nil {
+	if p.Enter() != nil {
 		return true
 	}
-	defer p.leave()
+	defer p.Leave()
 	for _, b := range p.others {
 		if spin.LoadAcquire64(&b.board.submitted) < ticket {
 			return false

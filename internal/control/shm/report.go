@@ -1,4 +1,4 @@
-package host
+package shm
 
 import (
 	"context"
@@ -23,14 +23,14 @@ func (x *exchange) report(ctx context.Context) ([][]byte, error) {
 	if err := x.meet(ctx); err != nil {
 		return nil, err
 	}
-	got := make([][]byte, len(x.c.blocks))
-	for r, b := range x.c.blocks {
+	got := make([][]byte, len(x.g.blocks))
+	for r, b := range x.g.blocks {
 		if x.lane.absent[r] {
 			continue
 		}
 		var err error
 		if got[r], err = x.lane.next(b); err != nil {
-			return nil, fmt.Errorf("reading the report of rank %d: %w", x.c.cfg.Ranks[r], err)
+			return nil, fmt.Errorf("reading the report of rank %d: %w", x.g.cfg.Ranks[r], err)
 		}
 	}
 	return got, nil
@@ -47,13 +47,13 @@ func (x *exchange) file() error {
 			faultSlots, driver.ErrClosed)
 	}
 	for i := int(slots) - 1; i >= 0; i-- {
-		s := &x.c.me.fault[int(first)+i]
+		s := &x.g.me.fault[int(first)+i]
 		copy(s.data[:], x.payload[min(i*chunkBytes, len(x.payload)):])
 		spin.StoreRelease64(&s.total, uint64(len(x.payload)))
 		spin.StoreRelease64(&s.step, 1)
 	}
 	x.lane.step += slots
-	x.c.ring()
+	x.g.ring()
 	return nil
 }
 
@@ -66,8 +66,8 @@ func (x *exchange) meet(ctx context.Context) error {
 	}
 	for {
 		w.from = x.present()
-		err := x.c.await(ctx, w)
-		if err == nil || !x.excuse(err, x.c.missing(w)) {
+		err := x.g.await(ctx, w)
+		if err == nil || !x.excuse(err, x.g.missing(w)) {
 			return err
 		}
 	}
@@ -76,8 +76,8 @@ func (x *exchange) meet(ctx context.Context) error {
 // present lists the others that are not absent. A rank whose log is full can say nothing more.
 func (x *exchange) present() []int {
 	var ranks []int
-	for _, r := range x.c.everybodyElse() {
-		if x.lane.read[x.c.blocks[r]] == faultSlots {
+	for _, r := range x.g.Others() {
+		if x.lane.read[x.g.blocks[r]] == faultSlots {
 			x.lane.absent[r] = true
 		}
 		if !x.lane.absent[r] {
@@ -95,10 +95,10 @@ func (x *exchange) excuse(err error, missing []int) bool {
 	var stray *driver.StrayError
 	switch {
 	case errors.As(err, &lost):
-		missing = x.c.lost(missing)
+		missing = x.g.lost(missing)
 	case errors.As(err, &stray):
 		missing = slices.DeleteFunc(missing, func(r int) bool {
-			return stray.Elsewhere[x.c.cfg.Ranks[r]] == ""
+			return stray.Elsewhere[x.g.cfg.Ranks[r]] == ""
 		})
 	case !errors.As(err, &late):
 		return false

@@ -1,4 +1,4 @@
-package host
+package shm
 
 import (
 	"context"
@@ -9,15 +9,15 @@ import (
 
 // Export offers a descriptor to the other ranks under a key until Withdraw: memory of a device that
 // peers are to map, say. The file stays the caller's, who keeps it open for as long.
-func (d *Device) Export(key handoff.Key, f *os.File) { d.server.Export(key, f) }
+func (m *Machine) Export(key handoff.Key, f *os.File) { m.server.Export(key, f) }
 
 // Withdraw ends an export. Ranks that have the descriptor keep it.
-func (d *Device) Withdraw(key handoff.Key) { d.server.Withdraw(key) }
+func (m *Machine) Withdraw(key handoff.Key) { m.server.Withdraw(key) }
 
 // Fetch asks a rank of this machine for what it has exported. The file is the caller's. The rank
-// need not be in any call: its device answers.
-func (d *Device) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.File, error) {
-	p, err := d.peerOf(ctx, rank)
+// need not be in any call: its Machine answers.
+func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.File, error) {
+	p, err := m.peerOf(ctx, rank)
 	if err != nil {
 		return nil, err
 	}

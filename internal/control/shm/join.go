@@ -1,4 +1,4 @@
-package host
+package shm
 
 import (
 	"context"
@@ -15,10 +15,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// joining is the making of a communicator. Its waits end when the process of a rank of the group
+// joining is the making of a group. Its waits end when the process of a rank of the group
 // has ended, and name the ranks that have not come when the time is up.
 type joining struct {
-	*communicator
+	*Group
 	begin time.Time
 	roll  control.Roll
 	// end ends the joining because a rank is lost.
@@ -46,29 +46,29 @@ func (j *joining) waitsFor() (ranks []int) {
 }
 
 // join connects to the peers, maps the control region and meets the others in it.
-func (c *communicator) join(ctx context.Context) error {
+func (g *Group) join(ctx context.Context, dataBytes int64) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	j := &joining{
-		communicator: c, begin: time.Now(), end: end,
-		roll: control.Roll{Store: c.device.cfg.Store, Group: c.cfg},
+		Group: g, begin: time.Now(), end: end,
+		roll: control.Roll{Store: g.machine.cfg.Store, Group: g.cfg},
 	}
 	j.awaited.Store(-1)
-	if err := j.run(ctx); err != nil {
+	if err := j.run(ctx, dataBytes); err != nil {
 		return j.explain(ctx, err)
 	}
 	return nil
 }
 
-func (j *joining) run(ctx context.Context) error {
-	defer j.roll.WarnLate(j.device.cfg.Late, j.waitsFor)()
+func (j *joining) run(ctx context.Context, dataBytes int64) error {
+	defer j.roll.WarnLate(j.machine.cfg.Late, j.waitsFor)()
 	if err := j.roll.Come(ctx); err != nil {
 		return err
 	}
 	if err := j.meetPeers(ctx); err != nil {
 		return err
 	}
-	withdraw, err := j.mapRegion(ctx)
+	withdraw, err := j.mapRegion(ctx, pages(blocksBytes(len(j.cfg.Ranks))+dataBytes))
 	if err != nil {
 		return err
 	}
@@ -76,12 +76,10 @@ func (j *joining) run(ctx context.Context) error {
 	defer withdraw()
 	j.awaited.Store(-1)
 	j.exchanging.Store(true)
-	processors, err := j.countProcessors(ctx)
-	if err != nil {
+	if j.processors, err = j.countProcessors(ctx); err != nil {
 		return err
 	}
-	j.budget = newBudget(j.device, len(j.blocks), processors)
-	j.tuning = newTuning(len(j.blocks), processors)
+	j.budget = newBudget(j.machine, len(j.blocks), j.processors)
 	return nil
 }
 
@@ -120,7 +118,7 @@ func (j *joining) meetPeers(ctx context.Context) error {
 			continue
 		}
 		j.awaited.Store(int64(rank))
-		p, err := j.device.peerOf(ctx, rank)
+		p, err := j.machine.peerOf(ctx, rank)
 		if err != nil {
 			return err
 		}
@@ -136,15 +134,16 @@ func (j *joining) doing() string { return "meeting the ranks of group " + j.cfg.
 
 // mapRegion makes the control region on the first rank, which offers it until withdraw is called,
 // and fetches it on the others.
-func (j *joining) mapRegion(ctx context.Context) (withdraw func(), err error) {
-	bytes := regionBytes(len(j.cfg.Ranks))
+func (j *joining) mapRegion(
+	ctx context.Context, bytes int64,
+) (withdraw func(), err error) {
 	key := handoff.Key{Space: j.space}
-	ready := "host/group/" + j.cfg.ID
+	ready := "shm/group/" + j.cfg.ID
 	if j.cfg.Rank == 0 {
 		return j.offerRegion(ctx, key, ready, bytes)
 	}
 	j.awaited.Store(int64(j.cfg.Ranks[0]))
-	if _, err := j.device.cfg.Store.Get(ctx, ready); err != nil {
+	if _, err := j.machine.cfg.Store.Get(ctx, ready); err != nil {
 		return nil, err
 	}
 	f, err := j.peers[0].fetch(ctx, key)
@@ -177,28 +176,28 @@ func (j *joining) offerRegion(
 	if err := j.overlay(sys.Map(f, 0, bytes)); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	j.device.server.Export(key, f)
+	j.machine.server.Export(key, f)
 	withdraw = func() {
-		j.device.server.Withdraw(key)
+		j.machine.server.Withdraw(key)
 		f.Close()
 	}
-	if err := j.device.cfg.Store.Set(ctx, ready, nil); err != nil {
+	if err := j.machine.cfg.Store.Set(ctx, ready, nil); err != nil {
 		withdraw()
 		return nil, err
 	}
 	return withdraw, nil
 }
 
-func (c *communicator) overlay(m *sys.Mapping, err error) error {
+func (g *Group) overlay(m *sys.Mapping, err error) error {
 	if err != nil {
 		return err
 	}
-	c.region = m
-	c.blocks = blocksIn(m.Base(), len(c.cfg.Ranks))
-	c.me = c.blocks[c.cfg.Rank]
-	for i, b := range c.blocks {
-		if i != c.cfg.Rank {
-			c.others = append(c.others, b)
+	g.region = m
+	g.blocks = blocksIn(m.Base(), len(g.cfg.Ranks))
+	g.me = g.blocks[g.cfg.Rank]
+	for i, b := range g.blocks {
+		if i != g.cfg.Rank {
+			g.others = append(g.others, b)
 		}
 	}
 	return nil
@@ -208,7 +207,7 @@ func (c *communicator) overlay(m *sys.Mapping, err error) error {
 // them may run on, which also holds for ranks that are bound to one each. After this exchange
 // everybody has mapped the region.
 func (j *joining) countProcessors(ctx context.Context) (int, error) {
-	j.budget = newBudget(j.device, len(j.blocks), 1)
+	j.budget = newBudget(j.machine, len(j.blocks), 1)
 	own, err := sys.Processors()
 	if err != nil {
 		return 0, err
@@ -241,7 +240,7 @@ func (j *joining) exchangeAlone(ctx context.Context, payload []byte) ([][]byte, 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	x := exchange{
-		c: j.communicator, id: driver.LaneControl, lane: l, payload: payload, tolerant: true,
+		g: j.Group, id: driver.LaneControl, lane: l, payload: payload, tolerant: true,
 	}
 	return x.run(ctx)
 }

@@ -1,4 +1,4 @@
-package host
+package shm
 
 import (
 	"context"
@@ -15,14 +15,14 @@ import (
 	"symmem/internal/sys"
 )
 
-// plane is a communicator whose collectives run elsewhere, as those of the GPU backend do.
+// plane is a group whose collectives run elsewhere, as those of the GPU backend do.
 //
 // Its tickets count what was launched there, and its steps are the comparisons: the two are not
 // tied to each other, since calls may be launched without one.
 type plane struct {
-	*communicator
+	Group
 	// calm are the signs of the latest look that found no trouble, final the least of the last
-	// tickets of those peers that had left the group then. Both are guarded by mu.
+	// tickets of those peers that had left the group then. Both are guarded by Mu.
 	calm  signs
 	final uint64
 }
@@ -43,33 +43,31 @@ const (
 	shortNap, longNap = 20 * time.Microsecond, 100 * time.Microsecond
 )
 
-// Join joins a group for everything but data. It is collective, as Connect is, and needs all ranks
-// of the group on this machine. The device must be closed after the plane. GroupConfig.Check is not
-// looked at: the caller chooses which calls it compares, alike on all ranks.
-func (d *Device) Join(ctx context.Context, group driver.GroupConfig) (control.Plane, error) {
-	c, err := d.connect(ctx, group)
-	if err != nil {
+// Join joins a group for everything but data. It is collective, and needs all ranks of the group on
+// this machine. The machine must be closed after the plane. GroupConfig.Check is not looked at: the
+// caller chooses which calls it compares, alike on all ranks.
+func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.Plane, error) {
+	p := &plane{final: math.MaxUint64}
+	if err := p.Group.Join(ctx, m, group, 0); err != nil {
 		return nil, err
 	}
-	c.checking = true
-	return &plane{communicator: c, final: math.MaxUint64}, nil
+	return p, nil
 }
 
-// Together reports whether ranks of the world are all on the machine of this device, and in the
-// same container, so that they can Join. It waits for them to open their devices. All of them get
-// the same answer.
-func (d *Device) Together(ctx context.Context, ranks []int) (bool, error) {
+// Together reports whether ranks of the world are all on this machine, and in the same container,
+// so that they can Join. It waits for them to open their Machine. All of them get the same answer.
+func (m *Machine) Together(ctx context.Context, ranks []int) (bool, error) {
 	ours, err := place()
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := d.bounded(ctx)
+	ctx, cancel := m.Bounded(ctx)
 	defer cancel()
 	for _, rank := range ranks {
-		value, err := d.cfg.Store.Get(ctx, rankKey(rank))
+		value, err := m.cfg.Store.Get(ctx, rankKey(rank))
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			return false, control.Absence("meeting the ranks of a group", nil, d.cfg.Timeout,
-				control.Absent(d.cfg.Store, ranks, rankKey), []int{rank}, err)
+			return false, control.Absence("meeting the ranks of a group", nil, m.cfg.Timeout,
+				control.Absent(m.cfg.Store, ranks, rankKey), []int{rank}, err)
 		}
 		if err != nil {
 			return false, fmt.Errorf("asking where rank %d is: %w", rank, err)
@@ -83,19 +81,19 @@ func (d *Device) Together(ctx context.Context, ranks []int) (bool, error) {
 
 // Submit takes the next ticket and shows it.
 func (p *plane) Submit() uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	if p.closed || p.withdrawn {
 		p.submitted++
 		return p.submitted
 	}
-	return p.ticket()
+	return p.Ticket()
 }
 
 // TrySubmit takes the next ticket unless this rank or a peer has failed, one is lost, or one has
 // left without that ticket.
 func (p *plane) TrySubmit() (ticket uint64, ok bool) {
-	p.mu.Lock()
+	p.Mu.Lock()
 	ok = !p.closed && !p.fault.set.Load() && (p.signs() == p.calm || !p.peerFailedOrClosed())
 	if ok = ok && p.submitted < p.final; ok {
 		p.submitted++
@@ -104,21 +102,21 @@ func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 			spin.StoreRelease64(&p.me.board.submitted, ticket)
 		}
 	}
-	p.mu.Unlock()
+	p.Mu.Unlock()
 	return ticket, ok
 }
 
 // Compare makes one step and compares the digests in it.
 func (p *plane) Compare(ticket uint64, call *driver.Call) error {
-	if err := p.enter(); err != nil {
+	if err := p.Enter(); err != nil {
 		return err
 	}
-	defer p.leave()
+	defer p.Leave()
 	if err := p.Cause(); err != nil {
 		return err
 	}
-	p.late, p.balance = p.peerFailed(), p.mail.balance.Load()
-	p.post(call.Digest, nil, 0)
+	p.Begin(true, p.Counts.Balance())
+	p.Post(call.Digest, nil, 0)
 	if err := p.judge(ticket, call); err != nil {
 		return p.fail(p.blame(err, ticket, call))
 	}
@@ -137,17 +135,16 @@ func (p *plane) blame(err error, ticket uint64, call *driver.Call) error {
 	return err
 }
 
-// judge waits for everybody's line and compares. A peer that had failed before we came did not
-// wait for us, and may have seen another call than ours.
+// judge waits for everybody's line and compares.
 func (p *plane) judge(ticket uint64, call *driver.Call) error {
 	if err := p.arrive(call, ticket); err != nil {
 		return err
 	}
-	if err := p.compare(call, ticket); err != nil {
+	if err := p.CompareStep(call, ticket); err != nil {
 		return err
 	}
-	if p.late {
-		return p.peerFault(func() string { return p.naming(call.Operation, ticket) })
+	if p.Late() {
+		return p.LateFault(call, ticket)
 	}
 	return nil
 }
@@ -157,10 +154,10 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 	if p.soon(&w) {
 		return nil
 	}
-	if err := p.enter(); err != nil {
+	if err := p.Enter(); err != nil {
 		return err
 	}
-	defer p.leave()
+	defer p.Leave()
 	notice := p.notice(&w)
 	p.publishWait(notice, sys.Monotonic())
 	defer p.concealWait(notice)
@@ -208,7 +205,7 @@ func (p *plane) rest(w *control.Wait, turn int) {
 	if naps < 0 {
 		begin := sys.Monotonic()
 		for yields := range glances {
-			p.device.yield()
+			p.machine.yield()
 			if w.Done() || yields%fewGlances == 0 && sys.Monotonic()-begin > glance {
 				return
 			}
@@ -226,8 +223,8 @@ func (p *plane) rest(w *control.Wait, turn int) {
 func (p *plane) notice(w *control.Wait) *waiting {
 	return &waiting{
 		word: func(b *block) *uint64 { return &b.board.submitted }, want: w.Ticket,
-		from: p.everybodyElse(), collective: w.Ticket, operation: w.Operation, doing: w.Doing,
-		work: true, timeout: p.device.cfg.Timeout,
+		from: p.Others(), collective: w.Ticket, operation: w.Operation, doing: w.Doing,
+		work: true, timeout: p.machine.cfg.Timeout,
 	}
 }
 
@@ -246,10 +243,10 @@ func (p *plane) verdict(n *waiting, failedFor time.Duration) error {
 
 // Trouble tells without waiting why work may never end.
 func (p *plane) Trouble(w control.Wait, since time.Time) error {
-	if err := p.enter(); err != nil {
+	if err := p.Enter(); err != nil {
 		return err
 	}
-	defer p.leave()
+	defer p.Leave()
 	n := p.notice(&w)
 	// A wait that began before the machine did is as long as there is.
 	n.begin = sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic())
@@ -262,21 +259,21 @@ func (p *plane) Trouble(w control.Wait, since time.Time) error {
 
 // PeerFault names the peers that have failed, or are lost.
 func (p *plane) PeerFault(doing string) error {
-	if err := p.enter(); err != nil {
+	if err := p.Enter(); err != nil {
 		return err
 	}
-	defer p.leave()
+	defer p.Leave()
 	return control.PeerFailure(p.cfg, p.survey(&waiting{}), doing)
 }
 
 // PeerFailed reports whether a peer has failed or is lost.
 func (p *plane) PeerFailed() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	return p.peerFailedOrClosed()
 }
 
-// peerFailedOrClosed is PeerFailed with p.mu held. A plane that is closed has no bell any more.
+// peerFailedOrClosed is PeerFailed with p.Mu held. A plane that is closed has no bell any more.
 func (p *plane) peerFailedOrClosed() bool {
 	if p.closed {
 		return true
@@ -298,26 +295,17 @@ func (p *plane) peerFailedOrClosed() bool {
 }
 
 func (p *plane) signs() signs {
-	return signs{atomic.LoadUint32(&p.me.bell.word), p.device.ends.Load()}
-}
-
-// Fail records the first fault and tells the others.
-func (p *plane) Fail(err error) error {
-	if p.enter() != nil {
-		return err
-	}
-	defer p.leave()
-	return p.fail(err)
+	return signs{atomic.LoadUint32(&p.me.bell.word), p.machine.ends.Load()}
 }
 
 // Withdraw takes back the tickets that some rank has not submitted, if there are any.
 func (p *plane) Withdraw() bool {
-	if p.enter() != nil {
+	if p.Enter() != nil {
 		return true
 	}
-	defer p.leave()
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.Leave()
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	least := p.submitted
 	for _, b := range p.others {
 		least = min(least, spin.LoadAcquire64(&b.board.submitted))
@@ -332,8 +320,8 @@ func (p *plane) Withdraw() bool {
 
 // Close leaves the group. There are no collectives of ours to wait for.
 func (p *plane) Close() error {
-	if _, left := p.depart(); !left {
+	if _, left := p.Depart(); !left {
 		return nil
 	}
-	return p.release()
+	return p.Release()
 }

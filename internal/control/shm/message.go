@@ -1,4 +1,4 @@
-package host
+package shm
 
 import (
 	"context"
@@ -17,26 +17,26 @@ var _ control.Messages = (*plane)(nil)
 // never will be.
 func (p *plane) Count(call *driver.Call) control.Message {
 	after := spin.LoadAcquire64(&p.submitted)
-	p.mail.mu.Lock()
-	defer p.mail.mu.Unlock()
-	return control.Message{After: after, Number: p.mail.count(p.communicator, call, after, after)}
+	p.Counts.Mu.Lock()
+	defer p.Counts.Mu.Unlock()
+	return control.Message{After: after, Number: p.CountMessage(call, after, after)}
 }
 
-// Absent judges the wait for a message as that of this package's own messages.
+// Absent judges the wait for a message as AwaitMessage does.
 func (p *plane) Absent(peer int, since time.Time, doing func() string) error {
-	if p.enter() != nil {
+	if p.Enter() != nil {
 		return nil
 	}
-	defer p.leave()
+	defer p.Leave()
 	from := []int{peer}
 	if peer == driver.AnySource {
-		if from = p.present(); len(from) == 0 {
-			from = p.everybodyElse()
+		if from = p.Present(); len(from) == 0 {
+			from = p.Others()
 		}
 	}
 	w := &waiting{
 		ready: func() bool { return false }, from: from, doing: doing,
-		timeout: p.device.cfg.Timeout,
+		timeout: p.machine.cfg.Timeout,
 		begin:   sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic()),
 	}
 	return p.trouble(context.Background(), w)
@@ -44,13 +44,13 @@ func (p *plane) Absent(peer int, since time.Time, doing func() string) error {
 
 // Past reports whether a rank, or all others, have called more collectives.
 func (p *plane) Past(peer int, collectives uint64) bool {
-	if p.enter() != nil {
+	if p.Enter() != nil {
 		return false
 	}
-	defer p.leave()
+	defer p.Leave()
 	from := []int{peer}
 	if peer == driver.AnySource {
-		from = p.everybodyElse()
+		from = p.Others()
 	}
 	return !slices.ContainsFunc(from, func(r int) bool {
 		return spin.LoadAcquire64(&p.blocks[r].board.submitted) <= collectives

@@ -1,0 +1,76 @@
+package shm
+
+import (
+	"sync/atomic"
+
+	"symmem/driver"
+	"symmem/internal/message"
+	"symmem/internal/ranked"
+)
+
+// Counts are the messages that this rank has sent and awaited: the data moves elsewhere, and
+// collectives compare the counts of all ranks in strict groups.
+type Counts struct {
+	// balance is what this rank's calls up to now weigh, in strict groups.
+	balance atomic.Uint64
+
+	// Mu also guards what a communicator notes together with the counts.
+	Mu      ranked.Mutex[countsMu]
+	sent    message.Tally // by receiver; guarded by Mu
+	awaited message.Tally // by source; guarded by Mu
+}
+
+// Balance is what this rank's messages weigh up to now: 0 with those of all ranks together, once
+// each has its other end.
+func (c *Counts) Balance() uint64 { return c.balance.Load() }
+
+// CountMessage numbers a message that is called after so many collectives, of which some are done.
+// Counts.Mu is held.
+func (g *Group) CountMessage(call *driver.Call, after, done uint64) (number uint64) {
+	c := &g.Counts
+	tally, weight := &c.sent, message.Weight(call.Root, call.Tag)
+	if call.Operation == driver.Recv {
+		tally, weight = &c.awaited, -message.Weight(g.cfg.Rank, call.Tag)
+	}
+	if g.cfg.Strict {
+		c.balance.Add(weight)
+	}
+	return tally.Count(message.Key{Peer: call.Root, Tag: call.Tag}, after, done)
+}
+
+// Unbalanced says that the balances of the ranks do not add up to 0 at a collective, and what this
+// rank has sent and received before.
+func (g *Group) Unbalanced(collective uint64) error {
+	return &driver.MessageError{
+		Fault: driver.MessagesUnmatched, Group: g.cfg.Name(), Sequence: collective,
+		Ends: g.MessagesBefore(collective),
+	}
+}
+
+var _ driver.MessageCounts = (*Group)(nil)
+
+// MessagesBefore lists what this rank has sent and received before a collective.
+func (g *Group) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
+	c, me := &g.Counts, g.cfg.Ranks[g.cfg.Rank]
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	for _, n := range c.sent.Before(collective) {
+		ends = append(ends, driver.MessageEnds{
+			From: me, To: g.cfg.Ranks[n.Peer], Tag: n.Tag, Sent: n.Calls,
+		})
+	}
+	for _, n := range c.awaited.Before(collective) {
+		ends = append(ends, driver.MessageEnds{
+			From: g.worldOf(n.Peer), To: me, Tag: n.Tag, Received: n.Calls,
+		})
+	}
+	return ends
+}
+
+// worldOf is the world rank of a group rank or of AnySource.
+func (g *Group) worldOf(source int) int {
+	if source == driver.AnySource {
+		return source
+	}
+	return g.cfg.Ranks[source]
+}

@@ -1,0 +1,292 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/control"
+	"symmem/internal/handoff"
+	"symmem/internal/ranked"
+	"symmem/internal/spin"
+	"symmem/internal/sys"
+)
+
+// Group joins the ranks of a group through a control region. A plane is a Group whose data moves
+// elsewhere; a backend whose data moves through the region, too, puts a Group into its
+// communicator.
+//
+// States: zero; open, after Join; failed, after the first fault that this rank sees or causes;
+// closed. Transitions go one way only. A failed group ends every wait on it, tells its peers by the
+// bell, and answers on the fault lane alone.
+//
+// Collectives run one at a time, in the order of their tickets. The one that runs owns the steps.
+// Who runs it sees to that.
+type Group struct {
+	// What a ticket needs comes first, side by side: few lines of a cache.
+
+	machine *Machine
+	me      *block
+	fault   fault
+	// Mu also guards what a communicator notes together with its tickets.
+	Mu        ranked.Spin[groupMu]
+	submitted uint64 // tickets handed out; guarded by Mu
+	withdrawn bool   // those from now on are not shown; guarded by Mu
+	closed    bool   // guarded by Mu
+
+	checking bool   // the collective that runs is compared
+	late     bool   // a peer had failed before the collective began
+	step     uint64 // last step posted
+	// balance is what this rank's messages weighed when the collective was called, 0 if that is not
+	// compared; shown is what stands next to its two lines.
+	balance uint64
+	shown   [2]uint64
+	others  []*block // blocks without me, in group order
+	blocks  []*block // by group rank
+	budget  budget
+
+	// Counts are the messages of this rank.
+	Counts Counts
+
+	cfg        driver.GroupConfig
+	peers      []*peer // by group rank; nil at this rank's own place
+	region     *sys.Mapping
+	processors int    // of all ranks
+	space      uint64 // keys of this group's exports
+
+	lanes [driver.Lanes]lane
+
+	left   sync.Cond     // Mu; signalled when users falls
+	users  int           // exchanges and transfers under way; guarded by Mu
+	warned atomic.Uint64 // when ranks were last warned of, by the monotonic clock, or 0
+	waits  []*waiting    // slow waits in collectives; guarded by Mu
+}
+
+// fault is why a group failed.
+type fault struct {
+	set   atomic.Bool
+	ended chan struct{}
+	cause error // written before ended is closed
+}
+
+// Join meets the ranks of a group. It is collective, and needs all of them on this machine. Behind
+// the region's own parts lie so many bytes of Data, alike on all ranks. The machine must be closed
+// after the group.
+func (g *Group) Join(
+	ctx context.Context, m *Machine, cfg driver.GroupConfig, dataBytes int64,
+) error {
+	n := len(cfg.Ranks)
+	if n < 1 || n > MaxRanks || cfg.Rank < 0 || cfg.Rank >= n {
+		return fmt.Errorf("rank %d of %d ranks: shared memory joins from 1 to %d ranks",
+			cfg.Rank, n, MaxRanks)
+	}
+	ctx, cancel := m.Bounded(ctx)
+	defer cancel()
+	g.machine, g.cfg, g.peers = m, cfg, make([]*peer, n)
+	g.space = handoff.Space("group/" + cfg.ID)
+	g.fault.ended = make(chan struct{})
+	g.left.L = &g.Mu
+	for i := range g.lanes {
+		g.lanes[i].absent, g.lanes[i].read = make([]bool, n), map[*block]uint64{}
+	}
+	if err := g.join(ctx, dataBytes); err != nil {
+		return errors.Join(err, g.Release())
+	}
+	return nil
+}
+
+// Size is how many ranks the group has.
+func (g *Group) Size() int { return len(g.blocks) }
+
+// Processors is how many processors the ranks have between them.
+func (g *Group) Processors() int { return g.processors }
+
+// Data is the memory of the region that Join was asked for. Whoever uses it has entered the group
+// or waits for Release.
+func (g *Group) Data() unsafe.Pointer {
+	return unsafe.Add(g.region.Base(), blocksBytes(len(g.blocks)))
+}
+
+// Fetch asks a rank of the group for what it has exported. The error is a driver.RankLostError if
+// that fails because its process has ended.
+func (g *Group) Fetch(
+	ctx context.Context, rank int, key handoff.Key, doing string,
+) (*os.File, error) {
+	p := g.peers[rank]
+	f, err := p.Fetch(ctx, key)
+	if err != nil && p.ends() {
+		return nil, &driver.RankLostError{Ranks: []int{p.rank}, Doing: doing}
+	}
+	return f, err
+}
+
+// Failed is closed when the group fails.
+func (g *Group) Failed() <-chan struct{} { return g.fault.ended }
+
+// HasFailed reports whether Cause has an error.
+func (g *Group) HasFailed() bool { return g.fault.set.Load() }
+
+// Cause returns the first fault.
+func (g *Group) Cause() error {
+	if !g.fault.set.Load() {
+		return nil
+	}
+	<-g.fault.ended
+	return g.fault.cause
+}
+
+// Abort fails the group for all its ranks.
+func (g *Group) Abort(cause error) {
+	if cause == nil {
+		cause = driver.ErrAborted
+	}
+	if g.Enter() != nil {
+		return
+	}
+	defer g.Leave()
+	g.fail(cause)
+}
+
+// CheckPeers fails the group if a peer has failed or is lost.
+func (g *Group) CheckPeers() {
+	if g.fault.set.Load() || g.Enter() != nil {
+		return
+	}
+	defer g.Leave()
+	if g.peerFailed() || len(g.lostPeers()) > 0 {
+		g.fail(control.PeerFailure(g.cfg, g.survey(&waiting{}), "between calls of group "+g.cfg.Name()))
+	}
+}
+
+// lostPeers lists the group ranks whose processes have ended before they left the group.
+func (g *Group) lostPeers() []int {
+	return slices.DeleteFunc(g.lost(g.Others()), func(r int) bool {
+		return spin.LoadAcquire64(&g.blocks[r].board.closed) != 0
+	})
+}
+
+// Fail records the first fault, tells the peers and returns the error it was given.
+func (g *Group) Fail(err error) error {
+	if g.Enter() != nil {
+		return err
+	}
+	defer g.Leave()
+	return g.fail(err)
+}
+
+// fail is Fail for who has entered the group.
+func (g *Group) fail(err error) error {
+	if g.end(err) {
+		atomic.StoreUint32(&g.me.bell.failed, uint32(control.ReasonOf(err)))
+		g.alarm()
+	}
+	return err
+}
+
+// end moves the group out of its open state, once.
+func (g *Group) end(err error) bool {
+	if !g.fault.set.CompareAndSwap(false, true) {
+		return false
+	}
+	g.fault.cause = err
+	close(g.fault.ended)
+	return true
+}
+
+// alarm wakes everybody, this rank's own threads included. It rings every bell, whether somebody
+// sleeps there or not: planes take a bell that has not rung for peace.
+func (g *Group) alarm() {
+	for _, b := range g.blocks {
+		atomic.AddUint32(&b.bell.word, 1)
+		sys.FutexWake(&b.bell.word)
+	}
+}
+
+// peerFailed reports whether a peer has failed. One that has before this rank posts a step did not
+// wait for it; one that fails afterwards may have completed the step.
+func (g *Group) peerFailed() bool {
+	for _, b := range g.others {
+		if atomic.LoadUint32(&b.bell.failed) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// ring wakes the peers that sleep. It is called after every post: see the package comment for
+// why no fence is needed in front of the load.
+func (g *Group) ring() {
+	for _, b := range g.others {
+		if atomic.LoadInt32(&b.bell.sleeping) != 0 {
+			atomic.AddUint32(&b.bell.word, 1)
+			sys.FutexWake(&b.bell.word)
+		}
+	}
+}
+
+// Wake wakes the threads of a rank, which may be this one, if they sleep.
+func (g *Group) Wake(rank int) {
+	if g.Asleep(rank) {
+		word := &g.blocks[rank].bell.word
+		atomic.AddUint32(word, 1)
+		sys.FutexWake(word)
+	}
+}
+
+// Enter counts a user of the region; Leave ends it. Depart waits for all of them.
+func (g *Group) Enter() error {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	if g.closed {
+		return fmt.Errorf("group %s: %w", g.cfg.Name(), driver.ErrClosed)
+	}
+	g.users++
+	return nil
+}
+
+// Leave ends what Enter has begun.
+func (g *Group) Leave() {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	g.users--
+	g.left.Broadcast()
+}
+
+// Closed reports whether this rank has left the group. Mu is held.
+func (g *Group) Closed() bool { return g.closed }
+
+// Depart tells everybody that this rank leaves and waits for the users of the region. It returns
+// the last ticket, and whether this was the first call.
+func (g *Group) Depart() (last uint64, left bool) {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	if g.closed {
+		return 0, false
+	}
+	g.closed = true
+	g.end(fmt.Errorf("group %s: %w", g.cfg.Name(), driver.ErrClosed))
+	spin.StoreRelease64(&g.me.board.closed, 1)
+	g.alarm()
+	for g.users > 0 {
+		g.left.Wait()
+	}
+	return g.submitted, true
+}
+
+// Release unmaps the region. Nobody uses it any more.
+func (g *Group) Release() error {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	if g.region == nil {
+		return nil
+	}
+	err := g.region.Close()
+	g.region = nil
+	return err
+}

@@ -1,0 +1,190 @@
+package shm
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/handoff"
+	"symmem/internal/ranked"
+	"symmem/internal/sys"
+)
+
+// Machine is this rank's place among the ranks of its machine: they find each other in a store,
+// watch over each other's processes, and hand each other descriptors.
+//
+// States: open; closed.
+type Machine struct {
+	cfg      driver.Config
+	server   *handoff.Server
+	identity handoff.Token
+	// crowded is set when another rank is a goroutine of this process: then a waiting rank must
+	// let the Go scheduler run it.
+	crowded atomic.Bool
+
+	mu    ranked.Mutex[machineMu]
+	peers map[int]*peer // by world rank; guarded by mu
+	// closed is set by Close; guarded by mu.
+	closed bool
+	// ends counts the peers whose processes have ended.
+	ends atomic.Uint32
+}
+
+// Open makes this rank known to the other ranks of the machine. Ranks wait in it for rank 0.
+func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
+	m := &Machine{cfg: cfg}
+	if err := m.introduce(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("meeting the ranks of this machine: %w", err), m.Close())
+	}
+	return m, nil
+}
+
+// introduce opens the hand-off server and publishes its address.
+func (m *Machine) introduce(ctx context.Context) error {
+	if err := m.shareToken(ctx); err != nil {
+		return err
+	}
+	var err error
+	if m.server, err = handoff.Listen(m.identity); err != nil {
+		return err
+	}
+	place, err := place()
+	if err != nil {
+		return err
+	}
+	value := m.server.Address() + " " + place
+	return m.cfg.Store.Set(ctx, rankKey(m.cfg.Rank), []byte(value))
+}
+
+// shareToken makes the world's secret on rank 0 and fetches it on the others.
+func (m *Machine) shareToken(ctx context.Context) error {
+	const key = "shm/token"
+	if m.cfg.Rank == 0 {
+		if _, err := rand.Read(m.identity[:]); err != nil {
+			return fmt.Errorf("making the world's token: %w", err)
+		}
+		return m.cfg.Store.Set(ctx, key, m.identity[:])
+	}
+	begin := time.Now()
+	got, err := m.cfg.Store.Get(ctx, key)
+	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) && err != nil {
+		return &driver.AbsentError{
+			Doing: "fetching the world's token", Ranks: []int{0}, Err: err,
+			Waited: time.Since(begin).Round(time.Millisecond),
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("fetching the world's token from rank 0: %w", err)
+	}
+	if copy(m.identity[:], got) != len(m.identity) {
+		return fmt.Errorf("the world's token has %d bytes: the store is not symmem's", len(got))
+	}
+	return nil
+}
+
+func rankKey(rank int) string { return fmt.Sprintf("shm/rank/%d", rank) }
+
+// place names what ranks must have in common to share memory by descriptors.
+func place() (string, error) {
+	boot, err := sys.BootID()
+	if err != nil {
+		return "", err
+	}
+	namespace, err := sys.Namespace()
+	if err != nil {
+		return "", err
+	}
+	return boot + " " + namespace, nil
+}
+
+// peerOf connects to another rank, once.
+func (m *Machine) peerOf(ctx context.Context, rank int) (*peer, error) {
+	m.mu.Lock()
+	p := m.peers[rank]
+	m.mu.Unlock()
+	if p != nil {
+		return p, nil
+	}
+	p, err := m.dial(ctx, rank)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to rank %d: %w", rank, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if first := m.peers[rank]; first != nil {
+		return first, p.close()
+	}
+	if m.peers == nil {
+		m.peers = map[int]*peer{}
+	}
+	m.peers[rank] = p
+	return p, nil
+}
+
+func (m *Machine) dial(ctx context.Context, rank int) (*peer, error) {
+	value, err := m.cfg.Store.Get(ctx, rankKey(rank))
+	if err != nil {
+		return nil, err
+	}
+	address, theirs, _ := strings.Cut(string(value), " ")
+	ours, err := place()
+	if err != nil {
+		return nil, err
+	}
+	if theirs != ours {
+		return nil, errors.New("it is on another machine or in another container: " +
+			"ranks share memory of one machine only")
+	}
+	h, err := handoff.Dial(ctx, address, m.identity)
+	if err != nil {
+		return nil, goneError(rank, "connecting", err)
+	}
+	if h.PID() == os.Getpid() {
+		m.crowded.Store(true)
+	}
+	return newPeer(rank, h, &m.ends), nil
+}
+
+// Close gives everything back.
+func (m *Machine) Close() error {
+	var errs []error
+	m.mu.Lock()
+	for _, p := range m.peers {
+		errs = append(errs, p.close())
+	}
+	m.peers = nil
+	first := !m.closed
+	m.closed = true
+	m.mu.Unlock()
+	if m.server != nil && first {
+		errs = append(errs, m.server.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Bounded gives a context the timeout of the ranks if it has no deadline.
+func (m *Machine) Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, has := ctx.Deadline(); has {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, m.cfg.Timeout)
+}
+
+// Address is where the other ranks fetch descriptors.
+func (m *Machine) Address() string { return m.server.Address() }
+
+// yield lets other ranks run: those of this process or those of others.
+func (m *Machine) yield() {
+	if m.crowded.Load() {
+		runtime.Gosched()
+		return
+	}
+	sys.Yield()
+}

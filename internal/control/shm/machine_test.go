@@ -1,0 +1,131 @@
+package shm
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/handoff"
+	"symmem/internal/rendezvous"
+	"symmem/internal/sys"
+)
+
+// patience bounds what should not take long at all.
+const patience = 60 * time.Second
+
+// duo is a world of two ranks in this process.
+type duo struct {
+	t        *testing.T
+	ctx      context.Context
+	store    *rendezvous.Client
+	machines [2]*Machine
+	planes   [2]*plane
+}
+
+// newDuo opens two machines.
+func newDuo(t *testing.T) *duo {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	d := &duo{t: t, ctx: ctx, store: rendezvous.NewLocal()}
+	for rank := range d.machines {
+		m, err := Open(ctx, driver.Config{Rank: rank, Size: 2, Store: d.store, Timeout: patience})
+		check(t, err)
+		d.machines[rank] = m
+	}
+	t.Cleanup(func() {
+		defer cancel()
+		for rank, m := range d.machines {
+			if d.planes[rank] != nil {
+				check(t, d.planes[rank].Close())
+			}
+			check(t, m.Close())
+		}
+		check(t, d.store.Close())
+	})
+	return d
+}
+
+// both runs a function for each rank at once and returns the errors.
+func (d *duo) both(f func(rank int) error) [2]error {
+	other := make(chan error)
+	go func() { other <- f(1) }()
+	first := f(0)
+	return [2]error{first, <-other}
+}
+
+// join joins the two ranks.
+func (d *duo) join() {
+	d.t.Helper()
+	for _, err := range d.both(func(rank int) error {
+		p, err := d.machines[rank].Join(d.ctx, duoGroup(rank))
+		if err == nil {
+			d.planes[rank] = p.(*plane)
+		}
+		return err
+	}) {
+		check(d.t, err)
+	}
+}
+
+func duoGroup(rank int) driver.GroupConfig {
+	return driver.GroupConfig{ID: "duo", Ranks: []int{0, 1}, Rank: rank}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestControlRegionOfWrongSizeIsAnError(t *testing.T) {
+	d := newDuo(t)
+	small, err := sys.Memfd("small", 4096)
+	check(t, err)
+	defer small.Close()
+	key := handoff.Key{Space: handoff.Space("group/duo")}
+	d.machines[0].Export(key, small)
+	defer d.machines[0].Withdraw(key)
+	check(t, d.store.Set(d.ctx, "shm/group/duo", nil))
+	_, err = d.machines[1].Join(d.ctx, duoGroup(1))
+	if err == nil || !strings.Contains(err.Error(), "4096 bytes") {
+		t.Errorf("got %v, want an error about 4096 bytes", err)
+	}
+}
+
+func TestRankOfAnotherMachineIsAnError(t *testing.T) {
+	d := newDuo(t)
+	value, err := d.store.Get(d.ctx, rankKey(1))
+	check(t, err)
+	check(t, d.store.Set(d.ctx, rankKey(1), append(value, "elsewhere"...)))
+	_, err = d.machines[0].Join(d.ctx, duoGroup(0))
+	if err == nil || !strings.Contains(err.Error(), "another machine") {
+		t.Errorf("got %v, want an error about another machine", err)
+	}
+}
+
+func TestStoreOfSomebodyElseIsAnError(t *testing.T) {
+	store := rendezvous.NewLocal()
+	defer func() { check(t, store.Close()) }()
+	check(t, store.Set(t.Context(), "shm/token", []byte("short")))
+	_, err := Open(t.Context(), driver.Config{Rank: 1, Size: 2, Store: store, Timeout: time.Second})
+	if err == nil || !strings.Contains(err.Error(), "5 bytes") {
+		t.Errorf("got %v, want an error about a token of 5 bytes", err)
+	}
+}
+
+func TestAGroupThatNoRegionHoldsIsAnError(t *testing.T) {
+	d := newDuo(t)
+	for row, group := range map[string]driver.GroupConfig{
+		"no ranks":   {},
+		"rank below": {Ranks: []int{0, 1}, Rank: -1},
+		"rank above": {Ranks: []int{0, 1}, Rank: 2},
+		"too many":   {Ranks: make([]int, MaxRanks+1)},
+	} {
+		if _, err := d.machines[0].Join(d.ctx, group); err == nil {
+			t.Errorf("%s: no error", row)
+		}
+	}
+}

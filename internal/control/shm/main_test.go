@@ -1,0 +1,16 @@
+package shm
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"symmem/internal/control/controltest"
+	"symmem/internal/leaktest"
+)
+
+// TestMain runs the tests, or, in a process that a test has started, one rank of its cast.
+func TestMain(m *testing.M) {
+	controltest.Main(joinAsMember)
+	goleak.VerifyTestMain(leaktest.Watch(m))
+}

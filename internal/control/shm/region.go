@@ -1,0 +1,117 @@
+package shm
+
+import (
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/spin"
+)
+
+// The control region of a group is one shared file with a block for every rank. Only the owner
+// writes to its block, except for the bell, which others ring. Lines are 128 bytes apart, since
+// processors fetch lines in pairs. Memory that is never touched costs nothing, so blocks are
+// generous. Behind the blocks lies the data of a backend that has asked for some.
+const (
+	lineStride = 128
+	// MaxRanks bounds the size of a group.
+	MaxRanks = 64
+	// pageBytes is the size of the smallest page.
+	pageBytes = 4096
+	// chunkBytes is what a lane carries in one step.
+	chunkBytes = 8 << 10
+	// faultSlots is how many slots a rank's log of faults has: room for the largest payload and
+	// for a hundred small ones.
+	faultSlots = driver.MaxPayload/chunkBytes + 128
+)
+
+// line is what a rank posts in one step.
+type line struct {
+	step uint64
+	// digest stands for the rank's call, and is combined with balance by exclusive or.
+	digest  uint64
+	payload [spin.LinePayload]byte
+	// balance is the rank's balance of messages. It lies in a line of its own, which nobody reads
+	// as long as no rank has messages: see Group.compareBalances.
+	balance uint64
+	_       [lineStride - spin.LineBytes - 8]byte
+}
+
+// bell is how others reach a rank: word is its futex, sleeping says how many of its threads sleep
+// there, failed is the control.Reason for which it has left for the fault lane, or 0. Posters read
+// it after every post, so it shares its line with nothing that is written often.
+type bell struct {
+	word     uint32
+	sleeping int32
+	failed   uint32
+	_        [lineStride - 12]byte
+}
+
+// board says what a rank is doing, for the error messages of others and for the proof that two
+// ranks wait for each other in different places. It is written only by slow waits, except for
+// submitted.
+type board struct {
+	// submitted counts the collectives that the rank has launched.
+	submitted uint64
+	// inCollective is the number of the collective that the rank waits in, or 0.
+	inCollective uint64
+	// exchanges is the last step that the rank has posted on the control lane; inExchange is that
+	// step while the rank waits in it, or 0.
+	exchanges, inExchange uint64
+	// operation is the operation of the collective inCollective.
+	operation uint64
+	// since is when the wait began, in nanoseconds of the machine's monotonic clock.
+	since uint64
+	// closed is 1 once the rank has left the group.
+	closed uint64
+	// message is what the rank waits for in a message, as messageWait packs it, or 0; messageSince
+	// is when that wait began.
+	message, messageSince uint64
+	_                     [lineStride - 72]byte
+}
+
+// slot is one step of a lane.
+type slot struct {
+	step  uint64
+	total uint64
+	_     [lineStride - 16]byte
+	data  [chunkBytes]byte
+}
+
+// block is one rank's part of the control region.
+//
+// Lines, bell and board are pages apart. Peers poll lines and read the bell all the time, and
+// processors fetch what lies next to it, but never across pages: a board in the next line would be
+// taken away again and again, and the store to it would hold up the post behind it. Side by side
+// an all-reduce of 8 bytes took 381 ns, apart about 270.
+//
+// The bell is first because Go checks a pointer for nil, before it reaches a field that is a page
+// away, by a load of what the pointer points to: of a line, this would be a line that a peer is
+// about to write.
+type block struct {
+	bell  bell
+	_     [pageBytes - lineStride]byte
+	lines [2]line
+	_     [pageBytes - 2*lineStride]byte
+	board board
+	_     [pageBytes - lineStride]byte
+	// announced holds the latest tickets of a rank whose data moves elsewhere.
+	announced [announcements]announcement
+	_         [pageBytes - announcements*16]byte
+	lanes     [driver.LaneFault][2]slot
+	fault     [faultSlots]slot
+}
+
+// blocksBytes is the size of the blocks of a group, in whole pages.
+func blocksBytes(ranks int) int64 { return pages(int64(ranks) * int64(unsafe.Sizeof(block{}))) }
+
+// pages rounds a size up to whole pages.
+func pages(bytes int64) int64 { return (bytes + pageBytes - 1) &^ (pageBytes - 1) }
+
+// blocksIn lays the blocks of all ranks over a mapped control region.
+func blocksIn(base unsafe.Pointer, ranks int) []*block {
+	blocks := make([]*block, ranks)
+	for i := range blocks {
+		blocks[i] = (*block)(unsafe.Add(base, uintptr(i)*unsafe.Sizeof(block{})))
+	}
+	return blocks
+}

@@ -1,0 +1,180 @@
+package shm
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/spin"
+	"symmem/internal/sys"
+)
+
+// Begin prepares the steps of a collective, whose turn it is. Compared says whether they compare
+// calls, and balance is what this rank's messages weighed at the call, 0 if that is not compared.
+//
+// If a peer has failed by now, it did not wait for us: a collective that is Late ends before
+// anything is written into memory that the peer may have put to another use.
+func (g *Group) Begin(compared bool, balance uint64) {
+	g.checking, g.balance = compared, balance
+	g.late = g.peerFailed()
+}
+
+// Comparing reports whether the collective that runs is compared.
+func (g *Group) Comparing() bool { return g.checking }
+
+// Step is the number of the current step, which was posted last.
+func (g *Group) Step() uint64 { return g.step }
+
+// Payload is what a rank has posted in the current step.
+func (g *Group) Payload(rank int) *[spin.LinePayload]byte {
+	return &g.blocks[rank].lines[g.step&1].payload
+}
+
+// Post makes one step: this rank's line, with up to 48 bytes in it.
+func (g *Group) Post(digest uint64, payload unsafe.Pointer, n int) {
+	g.step++
+	if g.balance|g.shown[g.step&1] != 0 {
+		digest = g.weigh(digest)
+	}
+	spin.PutLine(unsafe.Pointer(&g.me.lines[g.step&1]), g.step, digest, payload, n)
+	g.ring()
+}
+
+// weigh puts this rank's balance next to its line, and returns the digest for the line.
+func (g *Group) weigh(digest uint64) uint64 {
+	slot := g.step & 1
+	if g.shown[slot] != g.balance {
+		g.shown[slot] = g.balance
+		spin.StoreRelease64(&g.me.lines[slot].balance, g.balance)
+	}
+	return digest ^ g.balance
+}
+
+// ArriveSoon waits for everybody's line for as long as a caller's own thread may be kept.
+func (g *Group) ArriveSoon(poll bool) bool {
+	for i, b := range g.others {
+		if spin.LoadAcquire64(&b.lines[g.step&1].step) < g.step &&
+			!g.comesSoon(g.others[i:], poll) {
+			return false
+		}
+	}
+	g.claim()
+	return true
+}
+
+// claim fetches the line that this rank writes in the next step from the peers while the rank does
+// other things. They need it no more: who has posted the current step has read the one before,
+// whose line this is. An all-reduce of 8 bytes on 2 ranks took 209 ns without this, and without the
+// like of its staging, and takes 171.
+func (g *Group) claim() { spin.Claim(unsafe.Pointer(&g.me.lines[(g.step+1)&1])) }
+
+// arrive waits for everybody's line.
+func (g *Group) arrive(call *driver.Call, ticket uint64) error {
+	if g.ArriveSoon(true) {
+		return nil
+	}
+	return g.ArriveLate(call, ticket)
+}
+
+// ArriveLate waits for everybody's line for as long as there is hope.
+func (g *Group) ArriveLate(call *driver.Call, ticket uint64) error {
+	step := g.step
+	return g.linger(context.Background(), &waiting{
+		word: func(b *block) *uint64 { return &b.lines[step&1].step }, want: step,
+		from:       g.Others(),
+		collective: ticket, operation: call.Operation,
+		doing: func() string { return g.Naming(call.Operation, ticket) },
+	})
+}
+
+// Naming names a collective for error messages.
+func (g *Group) Naming(o driver.Operation, ticket uint64) string {
+	return fmt.Sprintf("%v %d of group %s", o, ticket, g.cfg.Name())
+}
+
+// Late reports whether a peer had failed before the collective began. It did not wait for us, and
+// may have seen another call than ours.
+func (g *Group) Late() bool { return g.late }
+
+// LateFault is the error of a collective that was Late, and whose calls do not differ.
+func (g *Group) LateFault(call *driver.Call, ticket uint64) error {
+	return g.peerFault(func() string { return g.Naming(call.Operation, ticket) })
+}
+
+// CompareStep checks the digests of the current step. Every rank sees every line, so if two differ
+// then every rank differs from somebody, and all of them stop here before anything is written.
+func (g *Group) CompareStep(call *driver.Call, ticket uint64) error {
+	slot := g.step & 1
+	differ := g.balance
+	for _, b := range g.others {
+		differ |= b.lines[slot].digest ^ call.Digest
+	}
+	if differ == 0 || !g.checking {
+		return nil
+	}
+	return g.compareBalances(call, ticket)
+}
+
+// compareBalances is CompareStep where a line has not the digest of this rank's call: because the
+// call is another one, or because its rank has a balance of messages. If this rank's own is 0 and
+// all lines have its digest then all balances are 0.
+func (g *Group) compareBalances(call *driver.Call, ticket uint64) error {
+	var others []int
+	var sum uint64
+	for r, b := range g.blocks {
+		line := &b.lines[g.step&1]
+		balance := spin.LoadAcquire64(&line.balance)
+		if line.digest^balance != call.Digest {
+			others = append(others, r)
+		}
+		sum += balance
+	}
+	switch {
+	case len(others) > 0:
+		return g.cfg.Mismatch(ticket, call, others...)
+	case sum != 0:
+		return g.Unbalanced(ticket)
+	}
+	return nil
+}
+
+// comesSoon waits for the first of some blocks to post the current step, for as long as a caller's
+// own thread may be kept. How many have not reports whether polling, if it is wanted, makes sense.
+func (g *Group) comesSoon(blocks []*block, poll bool) bool {
+	word, polls := &blocks[0].lines[g.step&1].step, g.budget.polls
+	var begin uint64
+	for turn := range g.budget.brief {
+		if poll && g.absent(blocks) <= g.budget.abreast &&
+			spin.UntilAtLeast64(word, g.step, 0, polls) {
+			return true
+		}
+		g.machine.yield()
+		if spin.LoadAcquire64(word) >= g.step {
+			return true
+		}
+		polls = g.budget.morePolls
+		if turn%fewGlances == 0 {
+			now := sys.Monotonic()
+			if begin == 0 {
+				begin = now
+			}
+			if now-begin > briefTime {
+				return false
+			}
+		}
+	}
+	return false
+}
+
+// absent counts the blocks that have not posted the current step.
+func (g *Group) absent(blocks []*block) int {
+	absent := 0
+	for _, b := range blocks {
+		if atomic.LoadUint64(&b.lines[g.step&1].step) < g.step {
+			absent++
+		}
+	}
+	return absent
+}

@@ -1,0 +1,124 @@
+package shm
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"symmem/driver"
+	"symmem/internal/spin"
+)
+
+// TestRankThatWaitsLongSleepsAndIsWoken lets rank 1 wait until its bell says that it sleeps, and
+// only then lets rank 0 come.
+func TestRankThatWaitsLongSleepsAndIsWoken(t *testing.T) {
+	waits := map[string]func(p *plane) error{
+		"in a comparison": func(p *plane) error {
+			return p.Compare(p.Submit(), &driver.Call{Operation: driver.Barrier})
+		},
+		"in an exchange": func(p *plane) error {
+			_, err := p.Exchange(t.Context(), driver.LaneControl, nil)
+			return err
+		},
+	}
+	for row, wait := range waits {
+		t.Run(row, func(t *testing.T) {
+			d := newDuo(t)
+			d.join()
+			for _, err := range d.both(func(rank int) error {
+				for rank == 0 && !d.planes[0].Asleep(1) {
+					runtime.Gosched()
+				}
+				return wait(d.planes[rank])
+			}) {
+				check(t, err)
+			}
+			if n := atomic.LoadInt32(&d.planes[1].me.bell.sleeping); n != 0 {
+				t.Errorf("the bell says that %d threads sleep", n)
+			}
+		})
+	}
+}
+
+// TestBellIsRungForSleepersOnly counts the rings of a bell.
+func TestBellIsRungForSleepersOnly(t *testing.T) {
+	d := newDuo(t)
+	d.join()
+	bell := &d.planes[1].me.bell
+	ringer := &d.planes[0].Group
+	before := atomic.LoadUint32(&bell.word)
+	ringer.ring()
+	if after := atomic.LoadUint32(&bell.word); after != before {
+		t.Errorf("the bell of a rank that does not sleep was rung %d times", after-before)
+	}
+	atomic.AddInt32(&bell.sleeping, 1)
+	ringer.ring()
+	atomic.AddInt32(&bell.sleeping, -1)
+	if after := atomic.LoadUint32(&bell.word); after != before+1 {
+		t.Errorf("the bell of a sleeper was rung %d times, want once", after-before)
+	}
+}
+
+func TestRankIsAbsentUntilItPostsTheStep(t *testing.T) {
+	d := newDuo(t)
+	d.join()
+	g := &d.planes[0].Group
+	g.step++
+	if n := g.absent(g.others); n != 1 {
+		t.Errorf("%d ranks are absent of one that has posted nothing", n)
+	}
+	spin.StoreRelease64(&g.others[0].lines[g.step&1].step, g.step)
+	if n := g.absent(g.others); n != 0 {
+		t.Errorf("%d ranks are absent after the only one has posted", n)
+	}
+}
+
+// TestACallersThreadIsKeptBriefly also where the yields that it may use up take very long.
+func TestACallersThreadIsKeptBriefly(t *testing.T) {
+	d := newDuo(t)
+	d.join()
+	g := &d.planes[0].Group
+	g.step++
+	g.budget.brief = 1 << 40
+	for _, poll := range []bool{false, true} {
+		if g.comesSoon(g.others, poll) {
+			t.Errorf("a step that nobody has posted has come, polled: %v", poll)
+		}
+	}
+}
+
+func TestWaitTakesBackOnlyItsOwnNotice(t *testing.T) {
+	d := newDuo(t)
+	d.join()
+	g := &d.planes[0].Group
+	collective := &waiting{collective: 3, operation: driver.AllReduce}
+	exchange := &waiting{exchange: true}
+	g.publishWait(collective, 1)
+	g.publishWait(exchange, 2)
+	g.concealWait(&waiting{})
+	g.concealWait(exchange)
+	board := &g.me.board
+	if n := spin.LoadAcquire64(&board.inCollective); n != 3 {
+		t.Errorf("the board says collective %d, want 3", n)
+	}
+	if n := spin.LoadAcquire64(&board.inExchange); n != 0 {
+		t.Errorf("the board says exchange %d, want none", n)
+	}
+	later := &waiting{collective: 7, operation: driver.AllGather}
+	middle := &waiting{collective: 5}
+	g.publishWait(later, 5)
+	g.publishWait(middle, 6)
+	n, o := spin.LoadAcquire64(&board.inCollective), spin.LoadAcquire64(&board.operation)
+	if n != 7 || driver.Operation(o) != driver.AllGather {
+		t.Errorf("the board says %v %d, want the last of three", driver.Operation(o), n)
+	}
+	g.concealWait(middle)
+	g.concealWait(later)
+	if n := spin.LoadAcquire64(&board.inCollective); n != 3 {
+		t.Errorf("the board says collective %d, want 3 again", n)
+	}
+	g.concealWait(collective)
+	if n := spin.LoadAcquire64(&board.inCollective); n != 0 {
+		t.Errorf("the board says collective %d, want none", n)
+	}
+}
