@@ -66,8 +66,8 @@ func (g *Group) ArriveSoon(poll bool) bool {
 
 // claim fetches the line that this rank writes in the next step from the peers while the rank does
 // other things. They need it no more: who has posted the current step has read the one before,
-// whose line this is. An all-reduce of 8 bytes on 2 ranks took 209 ns without this, and without the
-// like of its staging, and takes 171.
+// whose line this is. The host backend does the same for its staging. An all-reduce of 8 bytes on 2
+// ranks took 209 ns without the two, and 171 with them.
 func (g *Group) claim() { spin.Claim(unsafe.Pointer(&g.me.lines[(g.step+1)&1])) }
 
 // arrive waits for everybody's line.
