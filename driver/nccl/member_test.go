@@ -6,8 +6,11 @@ import "testing"
 // and so their kernels, which wait for each other, have room side by side.
 func TestKernelsOfOneProcessShareItsGPU(t *testing.T) {
 	all := []*member{
-		{Process: "a", GPU: "0"}, {Process: "a", GPU: "0"}, {Process: "a", GPU: "1"},
-		{Process: "b", GPU: "0"}, {Process: "a", GPU: "0"},
+		{Process: "a", GPU: "0"},
+		{Process: "a", GPU: "0"},
+		{Process: "a", GPU: "1"},
+		{Process: "b", GPU: "0"},
+		{Process: "a", GPU: "0"},
 	}
 	for r, want := range []int{3, 3, 1, 1, 3} {
 		if got := sharers(all, all[r]); got != want {
