@@ -51,15 +51,17 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 // be trimmed or closed meanwhile, and a replay then ends without a result. Buffers that are freed
 // serve others all the same, as in PyTorch: the owner keeps those that its graphs use.
 //
-// The stream must live until Forget, or until the Runtime is closed: Pool.Trim and Runtime.Close
-// wait for what its owner has queued there, but see Settled. Else it is asked about where it is
-// named in a call, and where a registration or a new call may meet a capture of it that has calls.
+// The stream must live until ForgetStream, or until the Runtime is closed: Pool.Trim and
+// Runtime.Close wait for what its owner has queued there, but see SetSettled. Else it is asked
+// about where it is named in a call, and where a registration or a new call may meet a capture of
+// it that has calls.
 //
 // No capture is lost to what symmem does in the background. What is called on the stream, or waits
-// for it (Synchronize, Forget, Pool.Trim, Pool.Close, Free of a Buffer of another stream that was
-// used on it), is not called while another thread is inside CUDA's call that begins or ends a
+// for it (Synchronize, ForgetStream, Pool.Trim, Pool.Close, Free of a Buffer of another stream that
+// was used on it), is not called while another thread is inside CUDA's call that begins or ends a
 // capture of the stream: CUDA's driver may crash there (580.159.04).
-func (rt *Runtime) AdoptStream(handle uintptr) (*Stream, error) {
+func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
+	rt := i.rt
 	adopter, ok := rt.device.(driver.Adopter)
 	if !ok {
 		return nil, fmt.Errorf("adopting a stream: %w", ErrUnsupported)
@@ -70,10 +72,11 @@ func (rt *Runtime) AdoptStream(handle uintptr) (*Stream, error) {
 	})
 }
 
-// Settled says whether the owners of adopted streams have waited for all that they have queued
+// SetSettled says whether the owners of adopted streams have waited for all that they have queued
 // there, for the Pool.Trim and Runtime.Close that follow: these then ask about no adopted stream,
-// so that owners may have destroyed some without Forget.
-func (rt *Runtime) Settled(yes bool) {
+// so that owners may have destroyed some without ForgetStream.
+func (i Interop) SetSettled(yes bool) {
+	rt := i.rt
 	rt.ownersWait.Store(yes)
 	if yes {
 		rt.mu.Lock()
@@ -84,8 +87,8 @@ func (rt *Runtime) Settled(yes bool) {
 
 // Captured reports whether a stream of another library is captured by its owner. Where that cannot
 // be told the answer is true, so that nothing is done that would spoil a capture.
-func (rt *Runtime) Captured(handle uintptr) bool {
-	adopter, ok := rt.device.(driver.Adopter)
+func (i Interop) Captured(handle uintptr) bool {
+	adopter, ok := i.rt.device.(driver.Adopter)
 	if !ok {
 		return false
 	}
@@ -123,19 +126,19 @@ func (rt *Runtime) addStream(
 	return s, nil
 }
 
-// Forget ends the use of an adopted stream, whose work is done and whose owner may destroy it once
-// Forget has returned; work that is not done is waited for, up to twice Options.Timeout. Calls on
-// the stream return ErrClosed from then on. Other streams it leaves alone. Its numbers, in the
-// Runtime and in pools, are not used again, since ranks may forget streams at different times; what
-// is kept for them is some hundred bytes in the Runtime and in each pool that it has used. Free
-// memory that pools have mapped for it goes with Pool.Trim.
-func (s *Stream) Forget() {
+// ForgetStream ends the use of an adopted stream, whose work is done and whose owner may destroy it
+// once ForgetStream has returned; work that is not done is waited for, up to twice Options.Timeout.
+// Calls on the stream return ErrClosed from then on. Other streams it leaves alone. Its numbers, in
+// the Runtime and in pools, are not used again, since ranks may forget streams at different times;
+// what is kept for them is some hundred bytes in the Runtime and in each pool that it has used.
+// Free memory that pools have mapped for it goes with Pool.Trim.
+func (i Interop) ForgetStream(s *Stream) {
 	if s.adopted != nil {
 		_ = s.forget(driver.AdoptedStream.Close) // a fault of its work is its group's, which tells it
 	}
 }
 
-// forget is Forget with the first error of the stream's work.
+// forget is ForgetStream with the first error of the stream's work.
 func (s *Stream) forget(end func(driver.AdoptedStream) error) error {
 	s.rt.mu.Lock()
 	s.forgotten = true
@@ -179,13 +182,4 @@ func (g *Group) launchAdopted(s *Stream, p *preparedPlan) error {
 	}
 	g.rt.noteCapture(s, true)
 	return recorder.Record(s.queue, p.plan)
-}
-
-// Ordinal is the number of this rank's device among those that the process sees, or -1 where
-// devices have no numbers, as on the host.
-func (rt *Runtime) Ordinal() int {
-	if numbered, ok := rt.device.(interface{ Ordinal() int }); ok {
-		return numbered.Ordinal()
-	}
-	return -1
 }

@@ -22,7 +22,7 @@ func (r *rank) anOwner() *owner {
 	var err error
 	o.gpus, err = cuda.Load()
 	r.ok(err)
-	o.gpu, err = o.gpus.Device(r.Ordinal())
+	o.gpu, err = o.gpus.Device(r.Interop().Ordinal())
 	r.ok(err)
 	o.at, err = o.gpu.RetainPrimary()
 	r.ok(err)
@@ -61,13 +61,13 @@ func TestAStreamThatItsOwnerDestroyedIsNotAskedAbout(t *testing.T) {
 			r.skip("streams of the host have no owner but symmem", symmem.ErrUnsupported)
 		}
 		p, o := r.pool(), r.anOwner()
-		r.Settled(true) // for the trims and the close
+		r.Interop().SetSettled(true) // for the trims and the close
 		for i := range int64(4) {
 			b := r.window(p, mib)
-			m := symmem.Foreign(b.Memory().Address(), b.Size()) // as other libraries name theirs
+			m := r.Interop().Memory(b.Memory().Address(), b.Size()) // as other libraries name theirs
 			theirs, err := o.stream()
 			r.ok(err)
-			s, err := r.AdoptStream(uintptr(theirs))
+			s, err := r.Interop().AdoptStream(uintptr(theirs))
 			r.ok(err)
 			r.fill(b, float32(r.Rank()+1))
 			r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4-i, symmem.Float32, symmem.Sum, s))
@@ -94,10 +94,10 @@ func TestACaptureOfAnotherLibraryIsAskedAboutUntilItEnds(t *testing.T) {
 		}
 		p, o := r.pool(), r.anOwner()
 		b := r.window(p, mib)
-		m := symmem.Foreign(b.Memory().Address(), b.Size())
+		m := r.Interop().Memory(b.Memory().Address(), b.Size())
 		theirs, err := o.stream()
 		r.ok(err)
-		s, err := r.AdoptStream(uintptr(theirs))
+		s, err := r.Interop().AdoptStream(uintptr(theirs))
 		r.ok(err)
 		r.ok(o.do(func() error { return o.gpus.BeginCapture(theirs, cuda.CaptureRelaxed) }))
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
@@ -107,7 +107,7 @@ func TestACaptureOfAnotherLibraryIsAskedAboutUntilItEnds(t *testing.T) {
 		r.ok(o.do(func() (err error) { graph, err = o.gpus.EndCapture(theirs); return err }))
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(o.destroy(theirs))
-		r.Settled(true) // for the close
+		r.Interop().SetSettled(true) // for the close
 		r.sums(r.World(), r.window(p, 256*mib))
 		r.ok(o.do(func() error { return o.gpus.GraphDestroy(graph) }))
 		r.ok(o.gpu.ReleasePrimary())

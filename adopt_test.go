@@ -50,17 +50,17 @@ func TestAStreamOfAnotherLibraryIsWorkedOn(t *testing.T) {
 		p := r.pool()
 		b := r.window(p, mib)
 		theirs := r.stream()
-		s, err := r.AdoptStream(theirs.Handle())
+		s, err := r.Interop().AdoptStream(theirs.Handle())
 		r.ok(err)
 		r.fill(b, float32(r.Rank()+1))
 		m := b.Memory()
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		r.ok(s.Synchronize(r.ctx))
 		r.holds(b, 3)
-		if r.Captured(theirs.Handle()) {
+		if r.Interop().Captured(theirs.Handle()) {
 			r.failf("nobody captures")
 		}
-		s.Forget()
+		r.Interop().ForgetStream(s)
 		err = r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s)
 		r.is(err, symmem.ErrClosed)
 		r.sums(r.World(), b)
@@ -75,11 +75,11 @@ func TestCollectivesBecomePartOfTheCaptureOfAnotherLibrary(t *testing.T) {
 		p := r.pool()
 		b := r.window(p, mib)
 		theirs := r.stream()
-		s, err := r.AdoptStream(theirs.Handle())
+		s, err := r.Interop().AdoptStream(theirs.Handle())
 		r.ok(err)
 		m := b.Memory()
 		r.ok(theirs.BeginCapture())
-		if !r.Captured(theirs.Handle()) {
+		if !r.Interop().Captured(theirs.Handle()) {
 			r.failf("the capture is not seen")
 		}
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
@@ -96,7 +96,7 @@ func TestCollectivesBecomePartOfTheCaptureOfAnotherLibrary(t *testing.T) {
 		}
 		r.ok(graph.Close())
 		r.ok(p.Register(r.ctx, r.World()))
-		s.Forget()
+		r.Interop().ForgetStream(s)
 	})
 }
 
@@ -104,16 +104,16 @@ func TestSitesOfOtherLanguagesAreNamed(t *testing.T) {
 	var said answers
 	together(t, 2, symmem.Options{CheckInterval: -1}, func(r *rank) {
 		p := r.pool()
-		site := r.Site(fmt.Sprintf("model.py:%d", r.Rank()+1))
-		if site == 0 || site != r.Site(fmt.Sprintf("model.py:%d", r.Rank()+1)) {
+		site := r.Interop().Site(fmt.Sprintf("model.py:%d", r.Rank()+1))
+		if site == 0 || site != r.Interop().Site(fmt.Sprintf("model.py:%d", r.Rank()+1)) {
 			r.failf("site %d", site)
 		}
-		_, err := p.AllocAt(r.DefaultStream(), mib, site)
+		_, err := r.Interop().Alloc(p, r.DefaultStream(), mib, site)
 		r.ok(err)
-		r.ok(p.Note(1, 2, site))
-		r.is(p.Note(-1, 2, site), symmem.ErrInvalid)
+		r.ok(r.Interop().Note(p, 1, 2, site))
+		r.is(r.Interop().Note(p, -1, 2, site), symmem.ErrInvalid)
 		r.ok(r.World().Check(r.ctx))
-		r.ok(p.Note(7, int64(4096+r.Rank()), site))
+		r.ok(r.Interop().Note(p, 7, int64(4096+r.Rank()), site))
 		d := r.diverged(r.World().Check(r.ctx))
 		for rank, o := range d.Ranks() {
 			event := fmt.Sprintf("note %d of kind 7", 4096+rank)
@@ -169,14 +169,14 @@ func TestACallChoosesItsOwnPath(t *testing.T) {
 				Operation: symmem.OpAllReduce, Type: symmem.Float32, Count: b.Size() / 4,
 				Send: m, Recv: m, Path: choice,
 			}
-			r.ok(r.World().Do(r.ctx, call, nil))
+			r.ok(r.Interop().Do(r.ctx, r.World(), call, nil))
 			r.synchronize()
 			r.holds(b, 2)
 		}
 		if paths := r.World().Stats().Paths; paths["plain"] != 1 || paths["window"] != 3 {
 			r.failf("%v", paths)
 		}
-		r.is(r.World().Do(r.ctx, symmem.Call{Path: 99}, nil), symmem.ErrInvalid)
+		r.is(r.Interop().Do(r.ctx, r.World(), symmem.Call{Path: 99}, nil), symmem.ErrInvalid)
 	})
 }
 
@@ -188,7 +188,7 @@ func TestMemoryIsReservedForAStream(t *testing.T) {
 		b, err := p.AllocOn(s, 32*mib)
 		r.ok(err)
 		if p.Stats().Segments != segments || !p.Contains(b.Address()) ||
-			!r.IsSymmetric(b.Address(), b.Size(), r.World()) {
+			!r.World().IsSymmetric(b.Memory()) {
 			r.failf("%d segments, had %d", p.Stats().Segments, segments)
 		}
 		r.is(p.ReserveOn(r.ctx, nil, mib, nil), symmem.ErrInvalid)
@@ -200,10 +200,10 @@ func TestCommunicatorsOfOthersNeedALibrary(t *testing.T) {
 		if !r.Device().Addressable {
 			r.skip("this device has such a library", symmem.ErrUnsupported)
 		}
-		_, err := r.Adopt(1234, "theirs", r.World())
+		_, err := r.Interop().AdoptCommunicator(1234, "theirs", r.World())
 		r.is(err, symmem.ErrUnsupported)
-		if r.Ordinal() != -1 {
-			r.failf("device %d", r.Ordinal())
+		if r.Interop().Ordinal() != -1 {
+			r.failf("device %d", r.Interop().Ordinal())
 		}
 	})
 }

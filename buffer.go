@@ -102,16 +102,6 @@ func (b Buffer) UseOn(s *Stream) error {
 	return b.memory.pool.use(b, s)
 }
 
-// Foreign is memory that symmem did not hand out, by its device address. The caller keeps it alive
-// until the work is done. A length that is negative or absurd makes empty memory.
-func Foreign(address uintptr, bytes int64) Memory {
-	if bytes < 0 || bytes > maxExtent {
-		bytes = 0
-	}
-	start := *(*unsafe.Pointer)(unsafe.Pointer(&address))
-	return Memory{start: start, extent: newExtent(bytes, 0)}
-}
-
 // Host is the memory of a Go slice: something to copy from and to, and, on backends whose device is
 // the processor, an argument of collectives. The slice stays reachable while work on it is queued.
 func Host[T Element](s []T) Memory {

@@ -90,7 +90,7 @@ func TestMisuseOfBuffersIsRefused(t *testing.T) {
 }
 
 func TestSliceKeepsInsideTheMemory(t *testing.T) {
-	m := symmem.Foreign(0x1000, 100)
+	m := symmem.Interop{}.Memory(0x1000, 100)
 	for _, row := range []struct {
 		name            string
 		from, bytes, at int64
@@ -142,12 +142,12 @@ func TestIsSymmetricAtTheEdgesOfWindows(t *testing.T) {
 			{"a segment that is not registered", unregistered.Address(), 1, false},
 			{"no address", 0, 1, false},
 		} {
-			if got := r.IsSymmetric(row.address, row.bytes, r.World()); got != row.want {
+			if got := r.Interop().IsSymmetric(r.World(), row.address, row.bytes); got != row.want {
 				r.failf("%s: %v", row.name, got)
 			}
 		}
 		r.ok(p.Register(r.ctx, r.World()))
-		if !r.IsSymmetric(unregistered.Address(), 1, r.World()) {
+		if !r.World().IsSymmetric(unregistered.Memory()) {
 			r.failf("the second window is not found")
 		}
 	})
@@ -162,7 +162,7 @@ func TestObserversAreToldInOrder(t *testing.T) {
 	together(t, 1, symmem.Options{}, func(r *rank) {
 		var told []string
 		note := func(what string) { told = append(told, what) }
-		remove := r.Observe(symmem.Observer{
+		remove := r.Interop().Observe(symmem.Observer{
 			SegmentAlloc: func(symmem.SegmentEvent) { note("map") },
 			SegmentFree:  func(symmem.SegmentEvent) { note("unmap") },
 			Register:     func(symmem.WindowEvent) { note("register") },
@@ -170,7 +170,7 @@ func TestObserversAreToldInOrder(t *testing.T) {
 			Alloc:        func(e symmem.BlockEvent) { note("alloc" + where(e)) },
 			Free:         func(e symmem.BlockEvent) { note("free" + where(e)) },
 		})
-		removeSilent := r.Observe(symmem.Observer{})
+		removeSilent := r.Interop().Observe(symmem.Observer{})
 		p := r.pool()
 		b := r.window(p, 4096)
 		r.ok(b.Free())

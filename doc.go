@@ -15,6 +15,10 @@
 //
 // Work is queued on a [Stream] and may be captured into a [Graph].
 //
+// Bindings for other languages, and programs that share streams, communicators or memory with
+// another library, find what they need behind [Runtime.Interop]: [Guest], [Site], [Call] and
+// [Observer] belong to it.
+//
 // # Collectives
 //
 // Every rank of a group makes the same calls in the same order. A call is queued on a stream; a nil

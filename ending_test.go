@@ -16,7 +16,7 @@ func TestAPoolAtTheAddressesOfAClosedOneHasItsWindows(t *testing.T) {
 		for range 4 {
 			p := r.pool()
 			b := r.window(p, mib)
-			if !r.IsSymmetric(b.Address(), b.Size(), r.World()) {
+			if !r.World().IsSymmetric(b.Memory()) {
 				r.failf("a registered buffer at %#x is in no window", b.Address())
 			}
 			r.sums(r.World(), b)

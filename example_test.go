@@ -31,8 +31,8 @@ func world(f func(ctx context.Context, rt *symmem.Runtime) error) {
 	ranks.Wait()
 }
 
-// In each process that torchrun, mpirun, srun or symmem run starts, Open finds the other ranks from
-// the environment. A process on its own is a world of one.
+// In each process that torchrun, mpirun, srun or symmem launch starts, Open finds the other ranks
+// from the environment. A process on its own is a world of one.
 func ExampleOpen() {
 	ctx := context.Background()
 	rt, err := symmem.Open(ctx, symmem.Options{Size: 1, Backend: "host"})
@@ -62,7 +62,7 @@ func ExamplePool_Begin() {
 		}
 		if rt.Rank() == 1 {
 			fmt.Printf("segment %d, offset %d, symmetric: %v\n", weights.Segment(), weights.Offset(),
-				rt.IsSymmetric(weights.Address(), weights.Size(), rt.World()))
+				rt.World().IsSymmetric(weights.Memory()))
 		}
 		return weights.Free()
 	})
@@ -191,10 +191,10 @@ func ExampleGroup_Check() {
 }
 
 // An observer is told what happens to memory, in the order of events.
-func ExampleRuntime_Observe() {
+func ExampleInterop_Observe() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		if rt.Rank() == 0 {
-			defer rt.Observe(symmem.Observer{
+			defer rt.Interop().Observe(symmem.Observer{
 				SegmentAlloc: func(e symmem.SegmentEvent) { fmt.Println("mapped", e.Bytes>>20, "MiB") },
 				Register:     func(e symmem.WindowEvent) { fmt.Println("registered with", e.Group.ID()) },
 			})()

@@ -46,7 +46,7 @@ func TestGroupsOverOnePoolTakeItsMemoryOver(t *testing.T) {
 		b := r.window(p, mib)
 		r.alloc(p, 8*mib)
 		half := r.split(r.World(), r.Rank()/2)
-		if r.IsSymmetric(b.Address(), b.Size(), half) {
+		if half.IsSymmetric(b.Memory()) {
 			r.failf("a new group has windows already")
 		}
 		r.sums(half, b)

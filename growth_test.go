@@ -37,16 +37,16 @@ func (r *rank) growInACapture(choice symmem.PathChoice, bytes int64, theirs, res
 	owner := r.stream()
 	on := owner
 	if theirs {
-		s, err := r.AdoptStream(owner.Handle())
+		s, err := r.Interop().AdoptStream(owner.Handle())
 		r.ok(err)
-		defer s.Forget()
+		defer r.Interop().ForgetStream(s)
 		on = s
 	}
 	if reserved {
 		r.ok(p.Reserve(r.ctx, 2*bytes, r.World()))
 	}
 	r.ok(owner.BeginCapture())
-	m := symmem.Foreign(ordinary.Memory().Address(), bytes)
+	m := r.Interop().Memory(ordinary.Memory().Address(), bytes)
 	e, err := r.World().Explain(symmem.OpAllReduce, m, m, count, symmem.Float32)
 	r.ok(err)
 	before := r.World().Stats().Paths

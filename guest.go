@@ -33,12 +33,13 @@ type Guest struct {
 	windows map[*segment]driver.Window // guarded by holding
 }
 
-// Adopt makes a Guest of a communicator, by its handle: an ncclComm_t, of the copy of NCCL that
-// symmem uses. The name stands for it in errors and is compared: the same on all ranks. With a
-// group the ranks must be the group's, in the same order. It is local.
+// AdoptCommunicator makes a Guest of a communicator, by its handle: an ncclComm_t, of the copy of
+// NCCL that symmem uses. The name stands for it in errors and is compared: the same on all ranks.
+// With a group the ranks must be the group's, in the same order. It is local.
 //
 // Errors: ErrUnsupported on the host, ErrInvalid where ranks do not fit.
-func (rt *Runtime) Adopt(handle uintptr, name string, g *Group) (*Guest, error) {
+func (i Interop) AdoptCommunicator(handle uintptr, name string, g *Group) (*Guest, error) {
+	rt := i.rt
 	if err := rt.usable(); err != nil {
 		return nil, err
 	}
@@ -63,7 +64,7 @@ func (rt *Runtime) Adopt(handle uintptr, name string, g *Group) (*Guest, error) 
 	return guest, nil
 }
 
-// Name is the name that Adopt was given.
+// Name is the name that AdoptCommunicator was given.
 func (gu *Guest) Name() string { return gu.name }
 
 // Windows is the number of segments that are registered.
@@ -178,29 +179,42 @@ func (gu *Guest) registerOne(ctx context.Context, s *segment) error {
 	return nil
 }
 
-// Detach ends the Guest. If the communicator is alive still, its windows are deregistered on this
-// rank; else they have ended with it. It waits for no other rank; a second Detach does nothing.
-func (gu *Guest) Detach(alive bool) error {
+// Detach ends the Guest while the communicator is alive: its windows are deregistered on this rank.
+// It waits for no other rank. A second Detach or Forget does nothing.
+func (gu *Guest) Detach() error {
+	defer gu.end()()
+	var errs []error
+	for _, w := range gu.inOrder() {
+		errs = append(errs, closedOnce(w.Deregister()))
+	}
+	clear(gu.windows)
+	return errors.Join(errs...)
+}
+
+// Forget ends the Guest of a communicator that has ended, or is about to, and whose windows end
+// with it. A second Forget or Detach does nothing.
+func (gu *Guest) Forget() {
+	defer gu.end()()
+	clear(gu.windows)
+}
+
+// end lets nothing be registered any more, and takes the locks of the windows. What it returns
+// gives them back.
+func (gu *Guest) end() (unlock func()) {
 	gu.rt.mu.Lock()
 	gu.rt.guests = slices.DeleteFunc(slices.Clone(gu.rt.guests), func(other *Guest) bool {
 		return other == gu
 	})
 	gu.rt.mu.Unlock()
 	gu.mu.Lock()
-	defer gu.mu.Unlock()
 	if gu.failed == nil {
 		gu.failed = fmt.Errorf("communicator %q: %w", gu.name, ErrClosed)
 	}
 	gu.holding.Lock()
-	defer gu.holding.Unlock()
-	var errs []error
-	if alive {
-		for _, w := range gu.inOrder() {
-			errs = append(errs, closedOnce(w.Deregister()))
-		}
+	return func() {
+		gu.holding.Unlock()
+		gu.mu.Unlock()
 	}
-	clear(gu.windows)
-	return errors.Join(errs...)
 }
 
 // inOrder lists the windows in the order of their addresses' registration, as NCCL wants them taken

@@ -41,7 +41,7 @@ func (g *Group) SendTagged(
 // RecvTagged receives count elements from a peer of the group, or from AnySource, which calls
 // SendTagged with the same tag. Receives of a tag get their messages in the order of their calls;
 // one from AnySource takes the message that arrives first, and later ones of the tag wait for that.
-// Call with Arrived tells whose it is.
+// Interop.Do with Call.Arrived tells whose it is.
 func (g *Group) RecvTagged(
 	ctx context.Context, recv Memory, count int64, t DataType, peer, tag int, s *Stream,
 ) error {

@@ -52,7 +52,7 @@ func TestMessagesHaveTagsAndSources(t *testing.T) {
 		for i := range sources {
 			at, err := x.Slice(int64(4*i), 4)
 			r.ok(err)
-			r.ok(g.Do(r.ctx, symmem.Call{
+			r.ok(r.Interop().Do(r.ctx, g, symmem.Call{
 				Operation: symmem.OpRecv, Type: symmem.Int32, Root: symmem.AnySource,
 				Tag: i / 2 * symmem.MaxTag, Count: 1, Recv: at,
 				Arrived: func(source int) { sources[i] = source },
@@ -83,7 +83,7 @@ func TestMessagesThatNoRankCouldSendAreRefused(t *testing.T) {
 			"splits of three":         {Operation: symmem.OpAllToAllV, Splits: &symmem.Splits{}},
 		} {
 			c.Type, c.Send, c.Recv = symmem.Int32, x, x
-			if err := g.Do(r.ctx, c, nil); !errors.Is(err, symmem.ErrInvalid) {
+			if err := r.Interop().Do(r.ctx, g, c, nil); !errors.Is(err, symmem.ErrInvalid) {
 				r.failf("%s: got %v", what, err)
 			}
 		}

@@ -39,7 +39,8 @@ type BlockEvent struct {
 
 // Observe adds an observer and returns what removes it. A new observer is not told of what is
 // there already; Pool.Segments lists that.
-func (rt *Runtime) Observe(o Observer) (remove func()) {
+func (i Interop) Observe(o Observer) (remove func()) {
+	rt := i.rt
 	added := &o
 	rt.mu.Lock()
 	defer rt.mu.Unlock()

@@ -108,7 +108,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 			return s.End(ctx)
 		},
 		"a query": func() error {
-			if !rt.IsSymmetric(b.Address(), b.Size(), w) {
+			if !w.IsSymmetric(b.Memory()) {
 				return errors.New("not symmetric")
 			}
 			return nil

@@ -80,7 +80,8 @@ func TestBuffersThatOverlapAreRefusedUnlessInPlace(t *testing.T) {
 		r.ok(w.AllGather(r.ctx, part(own, 400), part(0, 800), 100, symmem.Float32, nil))
 		r.ok(w.ReduceScatter(
 			r.ctx, part(0, 800), part(own, 400), 100, symmem.Float32, symmem.Sum, nil))
-		r.is(w.AllReduce(r.ctx, symmem.Foreign(0, 8), symmem.Foreign(0, 8), 2, symmem.Float32,
+		nowhere := r.Interop().Memory(0, 8)
+		r.is(w.AllReduce(r.ctx, nowhere, nowhere, 2, symmem.Float32,
 			symmem.Sum, nil), symmem.ErrInvalid)
 		r.synchronize()
 	})

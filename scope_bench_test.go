@@ -97,7 +97,7 @@ func BenchmarkIsSymmetric(b *testing.B) {
 			asked := g.questions(hit)
 			name := fmt.Sprintf("segments=%d/answer=%t", segments, hit)
 			asking(b, name+"/by=query", 50, asked, hit, func(a uintptr) bool {
-				return g.rt.IsSymmetric(a, queryBytes, g.rt.World())
+				return g.rt.Interop().IsSymmetric(g.rt.World(), a, queryBytes)
 			})
 			asking(b, name+"/by=walk", math.Inf(1), asked, hit, func(a uintptr) bool {
 				return walkFinds(windows, a)

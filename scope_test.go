@@ -13,7 +13,7 @@ func TestTheEndOfAScopeRegistersWhatIsNew(t *testing.T) {
 		s := p.Begin(r.World())
 		b, err := s.Alloc(mib)
 		r.ok(err)
-		if !s.Enabled() || r.IsSymmetric(b.Address(), b.Size(), r.World()) {
+		if !s.Enabled() || r.World().IsSymmetric(b.Memory()) {
 			r.failf("registered before the end")
 		}
 		r.ok(s.End(r.ctx))
@@ -52,10 +52,10 @@ func TestScopesNest(t *testing.T) {
 		r.ok(err)
 		r.ok(inner.End(r.ctx))
 		for _, at := range []symmem.Buffer{a, b} {
-			if !r.IsSymmetric(at.Address(), at.Size(), half) {
+			if !half.IsSymmetric(at.Memory()) {
 				r.failf("the inner scope's group has no window over segment %d", at.Segment())
 			}
-			if r.IsSymmetric(at.Address(), at.Size(), r.World()) {
+			if r.World().IsSymmetric(at.Memory()) {
 				r.failf("the outer scope's group has segment %d early", at.Segment())
 			}
 		}
@@ -127,7 +127,7 @@ func TestWhatAnAbandonedScopeAllocatedIsRegisteredByTheNextEnd(t *testing.T) {
 				}
 				s := p.Begin(r.World())
 				r.ok(s.End(r.ctx))
-				if !r.IsSymmetric(b.Address(), b.Size(), r.World()) {
+				if !r.World().IsSymmetric(b.Memory()) {
 					r.failf("the next end did not register")
 				}
 				r.sums(r.World(), b)
@@ -200,7 +200,8 @@ func TestNoGroupAndAClosedOneAreRefused(t *testing.T) {
 		r.is(none.End(r.ctx), symmem.ErrInvalid)
 		r.is(p.Register(r.ctx, nil), symmem.ErrInvalid)
 		r.is(p.With(r.ctx, r.World(), nil), symmem.ErrInvalid)
-		if b := r.window(p, 4096); r.IsSymmetric(b.Address(), b.Size(), nil) {
+		var nobody *symmem.Group
+		if b := r.window(p, 4096); nobody.IsSymmetric(b.Memory()) {
 			r.failf("memory is symmetric in no group")
 		}
 		g := r.split(r.World(), 0)

@@ -95,7 +95,7 @@ func TestARankThatRegistersWhileOthersAreInACollectiveIsNamedByItsExtraEvent(t *
 func TestSegmentsAreRegisteredInTheOrderOfTheirOrdinals(t *testing.T) {
 	endure(t, 2, symmem.Options{}, func(r *rank) {
 		var order []int
-		r.Observe(symmem.Observer{Register: func(e symmem.WindowEvent) {
+		r.Interop().Observe(symmem.Observer{Register: func(e symmem.WindowEvent) {
 			order = append(order, e.Segment)
 		}})
 		p := r.pool()
@@ -277,14 +277,14 @@ func TestFreedMemoryStaysRegisteredUntilTrimDeregistersIt(t *testing.T) {
 		note := func(what string, e symmem.SegmentEvent) {
 			order = append(order, fmt.Sprint(what, " ", e.Segment))
 		}
-		r.Observe(symmem.Observer{
+		r.Interop().Observe(symmem.Observer{
 			Deregister:  func(e symmem.WindowEvent) { note("deregister", e.SegmentEvent) },
 			SegmentFree: func(e symmem.SegmentEvent) { note("unmap", e) },
 		})
 		p := r.pool()
 		b := r.window(p, mib)
 		r.ok(b.Free())
-		if len(order) != 0 || !r.IsSymmetric(b.Address(), b.Size(), r.World()) {
+		if len(order) != 0 || !r.World().IsSymmetric(b.Memory()) {
 			r.failf("a freed block left its window: %v", order)
 		}
 		again := r.alloc(p, mib)
@@ -297,7 +297,7 @@ func TestFreedMemoryStaysRegisteredUntilTrimDeregistersIt(t *testing.T) {
 		if !slices.Equal(order, []string{"deregister 0", "unmap 0"}) {
 			r.failf("trimming went %v", order)
 		}
-		if r.IsSymmetric(b.Address(), b.Size(), r.World()) {
+		if r.World().IsSymmetric(b.Memory()) {
 			r.failf("the window is still there")
 		}
 	})

@@ -203,7 +203,7 @@ func (s *Stream) close() error {
 		return s.forget(driver.AdoptedStream.Drop)
 	}
 	if s.captured() {
-		s.Forget()
+		s.rt.Interop().ForgetStream(s)
 		return nil
 	}
 	return s.forget(driver.AdoptedStream.Close)

@@ -68,9 +68,11 @@ func (p *windowPlace) holding(address uintptr, bytes int64) (*windowPlace, bool)
 	return p, bytes >= 0 && bytes <= p.segment.key.Bytes-offset
 }
 
-// IsSymmetric reports whether a range of this rank's memory lies in one window of the group. It
-// takes no lock and asks nobody. Nothing is symmetric in a nil group.
-func (rt *Runtime) IsSymmetric(address uintptr, bytes int64, g *Group) bool {
+// IsSymmetric reports whether memory of this rank lies in one window of the group. It takes no lock
+// and asks nobody. Nothing is symmetric in a nil group.
+func (g *Group) IsSymmetric(m Memory) bool { return g.holdsWindow(m.Address(), m.Bytes()) }
+
+func (g *Group) holdsWindow(address uintptr, bytes int64) bool {
 	if g == nil {
 		return false
 	}

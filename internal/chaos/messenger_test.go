@@ -235,7 +235,7 @@ func (m *messenger) recv(p *messageProgram, i int) error {
 			m.sources[i] = source
 		}
 	}
-	if err := m.groups[e.group].Do(m.ctx, call, s); err != nil {
+	if err := m.rt.Interop().Do(m.ctx, m.groups[e.group], call, s); err != nil {
 		return err
 	}
 	event, err := m.rt.NewEvent()

@@ -45,7 +45,7 @@ func openReplayer(ctx context.Context) (*replayer, error) {
 	if p.gpu, err = cuda.Load(); err != nil {
 		return nil, err
 	}
-	if p.device, err = p.gpu.Device(rt.Ordinal()); err != nil {
+	if p.device, err = p.gpu.Device(rt.Interop().Ordinal()); err != nil {
 		return nil, err
 	}
 	primary, err := p.device.RetainPrimary()
@@ -57,7 +57,7 @@ func openReplayer(ctx context.Context) (*replayer, error) {
 		if i >= theirStreams {
 			p.streams[i], err = rt.NewStream()
 		} else if p.theirs[i], err = p.gpu.StreamCreate(true); err == nil {
-			p.streams[i], err = rt.AdoptStream(uintptr(p.theirs[i]))
+			p.streams[i], err = rt.Interop().AdoptStream(uintptr(p.theirs[i]))
 		}
 		if err != nil {
 			return nil, err
@@ -139,7 +139,7 @@ func (q *playing) alloc(t tally, bytes int64) error {
 			return err
 		}
 		q.foreign = append(q.foreign, at)
-		q.memory = append(q.memory, symmem.Foreign(at, bytes))
+		q.memory = append(q.memory, symmem.Interop{}.Memory(at, bytes))
 		return q.gpu.StreamSynchronize(on)
 	}
 	b, err := q.pool.AllocOn(q.streams[0], bytes)

@@ -29,7 +29,7 @@ func newOwner(rt *symmem.Runtime) (o *owner, err error) {
 		return nil, err
 	}
 	o = &owner{}
-	if o.device, err = gpu.Device(rt.Ordinal()); err != nil {
+	if o.device, err = gpu.Device(rt.Interop().Ordinal()); err != nil {
 		return nil, err
 	}
 	primary, err := o.device.RetainPrimary()
@@ -110,7 +110,7 @@ func (w *world) adopt() (err error) {
 		return fmt.Errorf("making streams of another library: %w", err)
 	}
 	for _, handle := range w.owner.streams {
-		s, err := w.rt.AdoptStream(uintptr(handle))
+		s, err := w.rt.Interop().AdoptStream(uintptr(handle))
 		if err != nil {
 			return err
 		}

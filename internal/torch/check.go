@@ -42,7 +42,7 @@ func (l *Library) Note(number int, kind, value int64, site uint32) error {
 	if err != nil {
 		return err
 	}
-	return p.Note(kind, value, symmem.Site(site))
+	return p.interop.Note(p.Pool, kind, value, symmem.Site(site))
 }
 
 // maxSite is the most bytes that a call site may have.
@@ -57,5 +57,5 @@ func (l *Library) Site(text string) (uint32, error) {
 	if len(text) > maxSite {
 		return 0, fmt.Errorf("a call site of %d bytes: %w", len(text), symmem.ErrInvalid)
 	}
-	return uint32(r.rt.Site(text)), nil
+	return uint32(r.rt.Interop().Site(text)), nil
 }

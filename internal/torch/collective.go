@@ -36,7 +36,7 @@ func (l *Library) Do(handle uint64, c *Call) error {
 	if err := r.takeOver(g, c.Stream, call.Send, call.Recv); err != nil {
 		return err
 	}
-	return g.Do(context.Background(), call, s)
+	return r.rt.Interop().Do(context.Background(), g.Group, call, s)
 }
 
 // resolve checks what the types of Go would narrow, and finds the lengths of the buffers.
@@ -64,8 +64,13 @@ func (c *Call) resolve(g *group) (symmem.Call, error) {
 		resolved.Operation = symmem.OpAllToAll // Explain takes even splits
 	}
 	send, recv := resolved.Spans(g.Size())
-	call.Send, call.Recv = symmem.Foreign(c.Send, send), symmem.Foreign(c.Recv, recv)
+	call.Send, call.Recv = foreign(c.Send, send), foreign(c.Recv, recv)
 	return call, nil
+}
+
+// foreign is the memory at an address that C has given.
+func foreign(address uintptr, bytes int64) symmem.Memory {
+	return symmem.Interop{}.Memory(address, bytes)
 }
 
 // takeOver looks at the buffers that lie in pools: they must be inside what was handed out, and the
@@ -88,7 +93,7 @@ func (r *rank) takeOver(g *group, stream uintptr, memory ...symmem.Memory) error
 		if !g.holds(p) {
 			continue
 		}
-		if fresh && r.rt.Captured(stream) {
+		if fresh && r.rt.Interop().Captured(stream) {
 			continue
 		}
 		register := func(ctx context.Context) error { return p.Register(ctx, g.Group) }

@@ -13,7 +13,7 @@ func (l *Library) Record(stream uintptr) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if r.rt.Captured(stream) {
+	if r.rt.Interop().Captured(stream) {
 		return 0, fmt.Errorf("recording an event on stream %#x: %w", stream, symmem.ErrCapturing)
 	}
 	s, err := r.stream(stream)

@@ -3,7 +3,6 @@ package torch
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -140,11 +139,10 @@ func (l *Library) CloseGroup(handle uint64) error {
 		delete(p.seen, handle)
 		p.mu.Unlock()
 	}
-	var errs []error
 	for _, a := range guests {
-		errs = append(errs, a.guest.Detach(false))
+		a.guest.Forget()
 	}
-	return errors.Join(append(errs, g.Close())...)
+	return g.Close()
 }
 
 // groupDescription is what DescribeGroup returns.

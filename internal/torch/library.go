@@ -126,7 +126,7 @@ func (r *rank) start(o PoolOptions) error {
 // observe keeps the words true.
 func (r *rank) observe() {
 	w := r.library.words
-	r.rt.Observe(symmem.Observer{
+	r.rt.Interop().Observe(symmem.Observer{
 		SegmentAlloc: func(symmem.SegmentEvent) { w.Pending.Add(1) },
 		SegmentFree:  func(symmem.SegmentEvent) { w.Windows.Add(1) },
 		Register:     func(symmem.WindowEvent) { w.Windows.Add(1) },
@@ -159,10 +159,10 @@ func (l *Library) Close(force bool) error {
 	r.guests, r.plugs = map[uint64]*attachment{}, map[uintptr]*symmem.Guest{}
 	r.mu.Unlock()
 	for _, a := range guests {
-		errs = append(errs, a.guest.Detach(false))
+		a.guest.Forget()
 	}
 	for _, g := range plugs {
-		errs = append(errs, g.Detach(false))
+		g.Forget()
 	}
 	err := l.apart("closing symmem", func(ctx context.Context) error {
 		// Who is interrupted does not wait for the work of others.

@@ -46,7 +46,7 @@ func (l *Library) Message(handle uint64, m *Message) error {
 	if err := r.covered(call.Send, call.Recv); err != nil {
 		return err
 	}
-	if err := g.Do(context.Background(), call, s); err != nil {
+	if err := r.rt.Interop().Do(context.Background(), g.Group, call, s); err != nil {
 		return err
 	}
 	if m.From != nil && m.Peer != symmem.AnySource {
@@ -82,7 +82,7 @@ func (l *Library) Exchange(handle uint64, x *Exchange) error {
 	if err := r.covered(call.Send, call.Recv); err != nil {
 		return err
 	}
-	return g.Do(context.Background(), call, s)
+	return r.rt.Interop().Do(context.Background(), g.Group, call, s)
 }
 
 // resolve checks the splits and finds the lengths of the buffers.
@@ -103,8 +103,8 @@ func (x *Exchange) resolve(g *group) (call symmem.Call, err error) {
 	}
 	call.Splits = &whole
 	size := int64(call.Type.Size())
-	call.Send = symmem.Foreign(x.Send, size*reach(whole.SendCounts, whole.SendOffsets))
-	call.Recv = symmem.Foreign(x.Recv, size*reach(whole.RecvCounts, whole.RecvOffsets))
+	call.Send = foreign(x.Send, size*reach(whole.SendCounts, whole.SendOffsets))
+	call.Recv = foreign(x.Recv, size*reach(whole.RecvCounts, whole.RecvOffsets))
 	return call, nil
 }
 

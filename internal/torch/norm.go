@@ -52,9 +52,9 @@ func (n *Norm) resolve() (symmem.NormArgs, error) {
 		return args, fmt.Errorf("%d rows of %d elements: %w", n.Rows, n.Hidden, symmem.ErrInvalid)
 	}
 	row := n.Hidden * int64(symmem.BFloat16.Size())
-	args.Input = symmem.Foreign(n.Input, n.Rows*row)
-	args.Residual = symmem.Foreign(n.Residual, n.Rows*row)
-	args.Output = symmem.Foreign(n.Output, n.Rows*row)
-	args.Weight = symmem.Foreign(n.Weight, row)
+	args.Input = foreign(n.Input, n.Rows*row)
+	args.Residual = foreign(n.Residual, n.Rows*row)
+	args.Output = foreign(n.Output, n.Rows*row)
+	args.Weight = foreign(n.Weight, row)
 	return args, nil
 }

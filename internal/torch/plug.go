@@ -90,7 +90,7 @@ func (r *rank) plug(comm uintptr) (*symmem.Guest, error) {
 	if guest := r.plugs[comm]; guest != nil {
 		return guest, nil
 	}
-	guest, err := r.rt.Adopt(comm, fmt.Sprintf("%#x", comm), nil)
+	guest, err := r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,8 @@ func (l *Library) PlugForget(comm uintptr) error {
 	if guest == nil {
 		return fmt.Errorf("communicator %#x: %w", comm, symmem.ErrForeign)
 	}
-	return guest.Detach(false)
+	guest.Forget()
+	return nil
 }
 
 // DeviceFits refuses an allocation for another device than this rank's.
@@ -121,7 +122,7 @@ func (l *Library) DeviceFits(device int) error {
 	if err != nil {
 		return err
 	}
-	if own := r.rt.Ordinal(); own >= 0 && device != own {
+	if own := r.rt.Interop().Ordinal(); own >= 0 && device != own {
 		return fmt.Errorf("allocating on device %d: this rank's is %d: %w",
 			device, own, driver.ErrUnsupported)
 	}

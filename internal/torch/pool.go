@@ -20,6 +20,7 @@ const Local = -1
 // pool is a pool with what callers hold of it.
 type pool struct {
 	*symmem.Pool
+	interop symmem.Interop
 
 	mu    sync.Mutex
 	live  live            // guarded by mu
@@ -34,7 +35,7 @@ func (r *rank) newPool(o symmem.PoolOptions) (*pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pool{Pool: p}, nil
+	return &pool{Pool: p, interop: r.rt.Interop()}, nil
 }
 
 // pool finds a pool by its number.
@@ -201,7 +202,7 @@ func (p *pool) alloc(s *symmem.Stream, bytes int64, site symmem.Site) (uintptr, 
 	if err := p.settle(); err != nil {
 		return 0, err
 	}
-	b, err := p.AllocAt(s, bytes, site)
+	b, err := p.interop.Alloc(p.Pool, s, bytes, site)
 	if err != nil {
 		return 0, err
 	}
@@ -295,7 +296,7 @@ func (l *Library) Reserve(
 		return err
 	}
 	err = l.apart("reserving", func(ctx context.Context) error {
-		return p.ReserveAt(ctx, s, int64(bytes), nil, symmem.Site(site))
+		return p.interop.Reserve(ctx, p.Pool, s, int64(bytes), nil, symmem.Site(site))
 	})
 	if err != nil || handle == 0 {
 		return err

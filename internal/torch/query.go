@@ -11,7 +11,8 @@ import (
 // IsSymmetric reports whether a range lies in one window of a group. What is closed has no windows.
 func (l *Library) IsSymmetric(handle uint64, bytes uint64, address uintptr) bool {
 	r, g, err := l.find(handle)
-	return err == nil && bytes <= maxBytes && r.rt.IsSymmetric(address, int64(bytes), g.Group)
+	return err == nil && bytes <= maxBytes &&
+		r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
 // Window is a range of addresses.
@@ -26,7 +27,7 @@ func (l *Library) Windows(handle uint64) ([]Window, error) {
 	var all []Window
 	for _, p := range r.all() {
 		for _, s := range p.Segments() {
-			if r.rt.IsSymmetric(s.Address, s.Bytes, g.Group) {
+			if r.rt.Interop().IsSymmetric(g.Group, s.Address, s.Bytes) {
 				all = append(all, Window{int64(s.Address), s.Bytes})
 			}
 		}

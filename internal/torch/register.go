@@ -2,7 +2,6 @@ package torch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -57,7 +56,7 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 	if err := p.settled(); err != nil {
 		return err
 	}
-	if r.rt.Captured(stream) {
+	if r.rt.Interop().Captured(stream) {
 		if r.complete(g, p) {
 			return nil
 		}
@@ -80,7 +79,7 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 func (r *rank) complete(g *group, p *pool) bool {
 	segments := p.Segments()
 	for _, s := range segments {
-		if !r.rt.IsSymmetric(s.Address, s.Bytes, g.Group) {
+		if !r.rt.Interop().IsSymmetric(g.Group, s.Address, s.Bytes) {
 			return false
 		}
 	}
@@ -106,7 +105,7 @@ func (l *Library) Attach(handle uint64, comm uintptr, name string) (uint64, erro
 			return a.handle, nil
 		}
 	}
-	guest, err := r.rt.Adopt(comm, name, g.Group)
+	guest, err := r.rt.Interop().AdoptCommunicator(comm, name, g.Group)
 	if err != nil {
 		return 0, err
 	}
@@ -121,7 +120,8 @@ func (l *Library) Attach(handle uint64, comm uintptr, name string) (uint64, erro
 			})
 		}
 		if err != nil {
-			return 0, errors.Join(err, guest.Detach(false))
+			guest.Forget()
+			return 0, err
 		}
 	}
 	a := &attachment{handle: l.handles.Add(1), comm: comm, guest: guest, group: g}
@@ -149,5 +149,9 @@ func (l *Library) Detach(handle uint64, alive bool) error {
 	if a == nil {
 		return fmt.Errorf("attachment %d: %w", handle, symmem.ErrClosed)
 	}
-	return a.guest.Detach(alive)
+	if alive {
+		return a.guest.Detach()
+	}
+	a.guest.Forget()
+	return nil
 }

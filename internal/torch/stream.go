@@ -20,7 +20,7 @@ func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
 	if s := r.streams[handle]; s != nil {
 		return s, nil
 	}
-	s, err := r.rt.AdoptStream(handle)
+	s, err := r.rt.Interop().AdoptStream(handle)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func (l *Library) Synchronize(handle uintptr) error {
 	if err != nil {
 		return err
 	}
-	if r.rt.Captured(handle) {
+	if r.rt.Interop().Captured(handle) {
 		return fmt.Errorf("synchronizing stream %#x: %w", handle, symmem.ErrCapturing)
 	}
 	s, err := r.stream(handle)
@@ -49,7 +49,7 @@ func (l *Library) Synchronize(handle uintptr) error {
 func (l *Library) Settled(yes bool) error {
 	r, err := l.current()
 	if err == nil {
-		r.rt.Settled(yes)
+		r.rt.Interop().SetSettled(yes)
 	}
 	return err
 }
@@ -69,7 +69,7 @@ func (l *Library) Forget(handle uintptr) error {
 		return nil
 	}
 	return l.apart("forgetting a stream", func(context.Context) error {
-		s.Forget()
+		r.rt.Interop().ForgetStream(s)
 		return nil
 	})
 }

@@ -205,7 +205,7 @@ func (r *runner) reduce(ctx context.Context, s *step) error {
 		return err
 	}
 	found := compare(r.data, expected(what.value, g.Size()))
-	found.Symmetric = r.rt.IsSymmetric(memory.Address(), memory.Bytes(), g)
+	found.Symmetric = g.IsSymmetric(memory)
 	r.findings[s.row] = found
 	return r.notePath(g, memory, s.elements)
 }
