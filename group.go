@@ -152,21 +152,18 @@ func (g *Group) contains(other *Group) bool {
 }
 
 // Split makes groups of the ranks that give the same color, ordered by key and then by rank. It is
-// collective over g. A negative color takes part but joins no group: it gets nil.
+// collective over g; a rank that is to be in no group calls SkipSplit instead. A color is not
+// negative.
 func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
+	if color < 0 {
+		return nil, invalid("splitting group %s: color %d is negative; SkipSplit joins no group", g.id,
+			color)
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	// A rank that is in another operation would send something else, and no group would be right.
-	if err := g.agree(ctx, "split"); err != nil {
-		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
-	}
-	all, err := g.exchangeInts(ctx, int64(color), int64(key))
+	all, err := g.exchangeColors(ctx, int64(color), int64(key))
 	if err != nil {
-		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
-	}
-	g.splits++
-	if color < 0 {
-		return nil, nil
+		return nil, err
 	}
 	ranks, rank := subgroup(all, g.ranks, g.rank, int64(color))
 	id := fmt.Sprintf("%s/%d.%d", g.full, g.splits, color)
@@ -175,6 +172,31 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
 	}
 	return sub, nil
+}
+
+// SkipSplit takes part in a Split of the other ranks of g, but joins no group.
+func (g *Group) SkipSplit(ctx context.Context) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, err := g.exchangeColors(ctx, noColor, 0)
+	return err
+}
+
+// noColor is that of ranks that join no group.
+const noColor = -1
+
+// exchangeColors gathers color and key of every rank for a Split. g.mu is held.
+func (g *Group) exchangeColors(ctx context.Context, color, key int64) ([][2]int64, error) {
+	// A rank that is in another operation would send something else, and no group would be right.
+	if err := g.agree(ctx, "split"); err != nil {
+		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
+	}
+	all, err := g.exchangeInts(ctx, color, key)
+	if err != nil {
+		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
+	}
+	g.splits++
+	return all, nil
 }
 
 // exchangeInts gathers two numbers of every rank. g.mu is held.

@@ -28,8 +28,10 @@ func TestSplitMakesGroupsByColorInOrderOfKeys(t *testing.T) {
 	})
 }
 
-func TestANegativeColorTakesPartAndJoinsNoGroup(t *testing.T) {
+func TestARankThatSkipsASplitJoinsNoGroup(t *testing.T) {
 	together(t, 3, symmem.Options{}, func(r *rank) {
+		_, err := r.World().Split(r.ctx, -1, 0)
+		r.is(err, symmem.ErrInvalid)
 		g := r.split(r.World(), min(r.Rank(), 1)-1)
 		if (g == nil) != (r.Rank() == 0) {
 			r.failf("got group %v", g)

@@ -41,7 +41,7 @@ func BenchmarkGrowth(b *testing.B) {
 		}
 	})
 	b.Run("by=pytorch", func(b *testing.B) {
-		growAll(b, runtimes, symmem.PoolOptions{PyTorch: true}, asked)
+		growAll(b, runtimes, symmem.PoolOptions{Sizing: symmem.SizeAsPyTorch}, asked)
 	})
 }
 

@@ -85,11 +85,12 @@ func work(ctx context.Context) (*testimony, error) {
 		return nil, err
 	}
 	defer rt.Close()
-	color := 0
+	var survivors *symmem.Group
 	if isVictim() {
-		color = -1
+		err = rt.World().SkipSplit(ctx)
+	} else {
+		survivors, err = rt.World().Split(ctx, 0, 0)
 	}
-	survivors, err := rt.World().Split(ctx, color, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -56,9 +57,9 @@ type Options struct {
 	Rank, Size int
 	// LocalRank and LocalSize count the ranks of this machine; LocalSize 0 means Rank and Size.
 	LocalRank, LocalSize int
-	// Device is the ordinal of this rank's device among those that the process sees, plus 1; 0
-	// leaves it to the number of the rank among those of its machine.
-	Device int
+	// Device is which of the devices that the process sees is this rank's: AutoDevice, the zero value,
+	// or DeviceNumber.
+	Device DeviceChoice
 	// Store is where rank 0 serves the store through which ranks find each other: "host:port",
 	// which needs a Token, or "unix:@name". Empty leaves it to the environment.
 	Store string
@@ -105,6 +106,31 @@ type Options struct {
 	Interrupted func() error
 }
 
+// DeviceChoice says which device a rank takes.
+type DeviceChoice int
+
+// AutoDevice takes the device whose number is that of the rank among the ranks of its machine.
+const AutoDevice DeviceChoice = 0
+
+// DeviceNumber chooses a device by its number, from 0, among those that the process sees.
+func DeviceNumber(n int) DeviceChoice {
+	if n < 0 {
+		return -1 // which Open refuses
+	}
+	return DeviceChoice(n) + 1
+}
+
+// String returns "auto" or the number.
+func (d DeviceChoice) String() string {
+	switch {
+	case d == AutoDevice:
+		return "auto"
+	case d < 0:
+		return "DeviceChoice(?)"
+	}
+	return strconv.Itoa(int(d) - 1)
+}
+
 // envBackend names the backend where options do not.
 const envBackend = "SYMMEM_BACKEND"
 
@@ -140,7 +166,7 @@ func (o Options) withDefaults() (Options, error) {
 		return o, invalid("check level %d is unknown", o.Check)
 	}
 	if o.Device < 0 {
-		return o, invalid("device %d", o.Device-1)
+		return o, invalid("device %v", o.Device)
 	}
 	if o.Size < 0 || o.Size > 0 && (o.Rank < 0 || o.Rank >= o.Size) {
 		return o, invalid("rank %d of %d", o.Rank, o.Size)

@@ -34,3 +34,15 @@ func ParsePlacement(name string) (Placement, error) {
 	}
 	return 0, invalid("placement %q is neither creation nor address", name)
 }
+
+// Sizing is how large segments are, and how blocks are cut from them.
+type Sizing uint8
+
+// The sizings.
+const (
+	// SizeDoubling makes each segment as large as all before it together.
+	SizeDoubling Sizing = iota
+	// SizeAsPyTorch sizes segments and splits blocks as PyTorch's caching allocator does, for
+	// replays of its requests.
+	SizeAsPyTorch
+)

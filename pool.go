@@ -30,8 +30,8 @@ type PoolOptions struct {
 	// FirstSegment is the size of the first segment in bytes; 0 means 64 MiB. Each further one is
 	// as large as all before it together, so that n bytes make O(log n) segments.
 	FirstSegment int64
-	// PyTorch sizes segments and splits blocks as PyTorch's caching allocator does, for replays.
-	PyTorch bool
+	// Sizing is how large segments are, and how blocks are cut from them.
+	Sizing Sizing
 }
 
 // Pool is a caching allocator of buffers over the segments of one arena.
@@ -140,7 +140,7 @@ func (rt *Runtime) poolsOf(domain *Group) int {
 
 func (o PoolOptions) config(granularity int64) alloc.Config {
 	c := alloc.Default()
-	if o.PyTorch {
+	if o.Sizing == SizeAsPyTorch {
 		c = alloc.PyTorch()
 	}
 	c.Policy, c.Capacity, c.First = alloc.Policy(o.Placement), o.Capacity, o.FirstSegment

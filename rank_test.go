@@ -159,9 +159,13 @@ func (r *rank) sums(g *symmem.Group, b symmem.Buffer) {
 	r.holds(b, float32(g.Size()*(g.Size()+1)/2))
 }
 
-// split makes a group of the ranks that give one color.
+// split makes a group of the ranks that give one color; a negative one gets nil.
 func (r *rank) split(g *symmem.Group, color int) *symmem.Group {
 	r.t.Helper()
+	if color < 0 {
+		r.ok(g.SkipSplit(r.ctx))
+		return nil
+	}
 	sub, err := g.Split(r.ctx, color, 0)
 	r.ok(err)
 	return sub

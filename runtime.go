@@ -134,7 +134,7 @@ func (rt *Runtime) open(ctx context.Context) error {
 	err = rt.together(ctx, "opening symmem", all, func(ctx context.Context) (err error) {
 		rt.device, err = b.Open(ctx, driver.Config{
 			Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.LocalRank,
-			Device: rt.opts.Device, Store: rt.store, Timeout: rt.opts.Timeout, Scatter: rt.opts.Scatter,
+			Device: int(rt.opts.Device), Store: rt.store, Timeout: rt.opts.Timeout, Scatter: rt.opts.Scatter,
 			Late: rt.opts.late(), Interrupted: rt.opts.Interrupted,
 		})
 		return err

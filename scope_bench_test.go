@@ -177,7 +177,7 @@ const halfSegment = 1 << 20
 // newGrown splits a rank's world into so many groups of all its ranks and makes an empty pool.
 func newGrown(tb testing.TB, rt *symmem.Runtime, groups int) *grown {
 	tb.Helper()
-	pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), PyTorch: true})
+	pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), Sizing: symmem.SizeAsPyTorch})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func (g *grown) grow(tb testing.TB, segments int) {
 
 func (g *grown) records() []record {
 	var source []record
-	for _, s := range g.pool.Segments() {
+	for s := range g.pool.Segments() {
 		source = append(source, record{address: s.Address, bytes: s.Bytes})
 	}
 	for _, b := range g.blocks {

@@ -35,7 +35,7 @@ func TestThousandsOfSegments(t *testing.T) {
 		if d := r.Device(); d.Backend == "nccl" && !strings.HasPrefix(d.Name, "Software") {
 			r.skip("10,000 segments take 20 GiB of each GPU", symmem.ErrUnsupported)
 		}
-		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), PyTorch: true})
+		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), Sizing: symmem.SizeAsPyTorch})
 		var last symmem.Buffer
 		for range n {
 			r.alloc(p, mib)

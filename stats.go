@@ -1,6 +1,11 @@
 package symmem
 
-import "symmem/driver"
+import (
+	"iter"
+	"slices"
+
+	"symmem/driver"
+)
 
 // PoolStats describes a pool at one moment. Sizes are in bytes.
 type PoolStats struct {
@@ -34,8 +39,9 @@ func (p *Pool) Stats() PoolStats {
 	}
 }
 
-// Segments lists the pool's segments in the order of their ordinals.
-func (p *Pool) Segments() []SegmentEvent {
+// Segments are the pool's segments at the moment of the call, in the order of their ordinals. The
+// pool is not locked while the caller goes through them.
+func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var all []SegmentEvent
@@ -44,7 +50,7 @@ func (p *Pool) Segments() []SegmentEvent {
 			all = append(all, p.segmentEvent(s))
 		}
 	}
-	return all
+	return slices.Values(all)
 }
 
 // GroupStats counts what a group has done.

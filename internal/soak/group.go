@@ -31,7 +31,13 @@ func (r *round) split(ctx context.Context) error {
 	}
 	cut, drawn := one(r, cuts), r.draws.IntN(1<<16)
 	color, key := cut(r.rt.Rank(), r.rt.Size(), drawn)
-	g, err := r.rt.World().Split(ctx, color, key)
+	var g *symmem.Group // nil where this rank joins none
+	var err error
+	if color < 0 {
+		err = r.rt.World().SkipSplit(ctx)
+	} else {
+		g, err = r.rt.World().Split(ctx, color, key)
+	}
 	if err != nil {
 		return err
 	}

@@ -47,7 +47,9 @@ const (
 )
 
 // The pools of a round.
-var pools = []symmem.PoolOptions{{FirstSegment: first}, {FirstSegment: 4 * first}, {PyTorch: true}}
+var pools = []symmem.PoolOptions{
+	{FirstSegment: first}, {FirstSegment: 4 * first}, {Sizing: symmem.SizeAsPyTorch},
+}
 
 func newRound(w *world, c *Config, number int, t *tally) *round {
 	return &round{

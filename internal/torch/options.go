@@ -79,7 +79,7 @@ func (o *Options) runtime() (symmem.Options, error) {
 		if *o.Device < 0 {
 			return out, fmt.Errorf("device %d: %w", *o.Device, symmem.ErrInvalid)
 		}
-		out.Device = *o.Device + 1
+		out.Device = symmem.DeviceNumber(*o.Device)
 	}
 	var err error
 	if o.Path != "" {

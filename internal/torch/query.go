@@ -26,7 +26,7 @@ func (l *Library) Windows(handle uint64) ([]Window, error) {
 	}
 	var all []Window
 	for _, p := range r.all() {
-		for _, s := range p.Segments() {
+		for s := range p.Segments() {
 			if r.rt.Interop().IsSymmetric(g.Group, s.Address, s.Bytes) {
 				all = append(all, Window{int64(s.Address), s.Bytes})
 			}
@@ -63,7 +63,7 @@ func (l *Library) Locate(address uintptr) (string, error) {
 			Offset: b.Offset() + int64(address-b.Address()), Address: uint64(b.Address()),
 		})
 	}
-	for _, s := range p.Segments() {
+	for s := range p.Segments() {
 		if offset := address - s.Address; offset < uintptr(s.Bytes) {
 			return encode(place{
 				Pool: number, Segment: s.Segment, Offset: int64(offset), Address: uint64(s.Address),
@@ -157,7 +157,7 @@ func (r *rank) poolStats(p *pool) poolStats {
 	if domain := p.Domain(); domain != nil {
 		s.Domain = domain.ID()
 	}
-	for _, segment := range p.Segments() {
+	for segment := range p.Segments() {
 		s.Mapped += segment.Bytes
 	}
 	s.Live, _ = p.held()

@@ -77,8 +77,7 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 
 // complete reports whether all of a pool is registered already.
 func (r *rank) complete(g *group, p *pool) bool {
-	segments := p.Segments()
-	for _, s := range segments {
+	for s := range p.Segments() {
 		if !r.rt.Interop().IsSymmetric(g.Group, s.Address, s.Bytes) {
 			return false
 		}

@@ -15,11 +15,13 @@ func overlapping(
 ) ([]*symmem.Group, error) {
 	groups := []*symmem.Group{world}
 	for k := 1; k < count; k++ {
-		color := -1
+		var g *symmem.Group
+		var err error
 		if inGroup(k, world.Rank(), world.Size()) {
-			color = 0
+			g, err = world.Split(ctx, 0, world.Rank())
+		} else {
+			err = world.SkipSplit(ctx)
 		}
-		g, err := world.Split(ctx, color, world.Rank())
 		if err != nil {
 			return groups, fmt.Errorf("making group %d: %w", k, err)
 		}
