@@ -1,44 +1,10 @@
 package symmem
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"slices"
 
 	"symmem/driver"
 )
-
-// MaxGroupID bounds the id that Join takes, in bytes.
-const MaxGroupID = 1024
-
-// Join makes a group of world ranks that name it themselves, as other libraries do their groups: it
-// is collective over these ranks, and no others call it. The id is the same on all of them, and
-// never used for another group, and has at most MaxGroupID bytes; ranks are in group order. Groups
-// that have ranks in common are joined in the same order there.
-func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
-	if err := rt.usable(); err != nil {
-		return nil, err
-	}
-	rank := slices.Index(ranks, rt.rank)
-	if len(id) > MaxGroupID {
-		return nil, invalid("joining group %.40q...: an id of %d bytes, at most %d", id, len(id),
-			MaxGroupID)
-	}
-	if id == "" || rank < 0 {
-		return nil, invalid("joining group %q of ranks %v as rank %d", id, ranks, rt.rank)
-	}
-	sorted := slices.Sorted(slices.Values(ranks))
-	if sorted[0] < 0 || sorted[len(sorted)-1] >= rt.size || len(slices.Compact(sorted)) != len(ranks) {
-		return nil, invalid("joining group %q: ranks %v of a world of %d", id, ranks, rt.size)
-	}
-	// Ids of our own have no blank in front.
-	g, err := rt.connect(ctx, " "+id, slices.Clone(ranks), rank)
-	if err != nil {
-		return nil, fmt.Errorf("joining group %q: %w", id, err)
-	}
-	return g, nil
-}
 
 // AdoptStream makes a Stream of one that another library has made, by its handle: a CUstream, which
 // is also a cudaStream_t; on the host any number. It is numbered as a stream that NewStream makes.
@@ -100,32 +66,6 @@ func (i Interop) Captured(handle uintptr) bool {
 	return is || err != nil
 }
 
-// addStream makes a stream and numbers it.
-func (rt *Runtime) addStream(
-	open func() (driver.Stream, driver.AdoptedStream, error),
-) (*Stream, error) {
-	if err := rt.usable(); err != nil {
-		return nil, err
-	}
-	queue, adopted, err := open()
-	if err != nil {
-		return nil, fmt.Errorf("making a stream: %w", err)
-	}
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if len(rt.streams) == maxStreams {
-		err := invalid("making a stream: this runtime has made %d, whose numbers are not used again: "+
-			"adopt a stream once and keep it", maxStreams)
-		if adopted == nil {
-			err = errors.Join(err, queue.Close())
-		}
-		return nil, err
-	}
-	s := newStream(rt, len(rt.streams), queue, adopted)
-	rt.streams = append(rt.streams, s)
-	return s, nil
-}
-
 // ForgetStream ends the use of an adopted stream, whose work is done and whose owner may destroy it
 // once ForgetStream has returned; work that is not done is waited for, up to twice Options.Timeout.
 // Calls on the stream return ErrClosed from then on. Other streams it leaves alone. Its numbers, in
@@ -147,20 +87,6 @@ func (s *Stream) forget(end func(driver.AdoptedStream) error) error {
 	return end(s.adopted)
 }
 
-// noteCapture notes whether an adopted stream may be captured, with calls of ours in the capture.
-func (rt *Runtime) noteCapture(s *Stream, may bool) {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if slices.Contains(rt.captured, s) == may {
-		return
-	}
-	others := slices.DeleteFunc(slices.Clone(rt.captured), func(o *Stream) bool { return o == s })
-	if may {
-		others = append(others, s)
-	}
-	rt.captured = others
-}
-
 // captured reports whether the owner of an adopted stream captures it. Where that cannot be told
 // nothing is done that would spoil a capture.
 func (s *Stream) captured() bool {
@@ -169,17 +95,4 @@ func (s *Stream) captured() bool {
 	}
 	is, err := s.adopted.Captured()
 	return is || err != nil
-}
-
-// launchAdopted queues a plan on an adopted stream, or puts it into the capture of the owner.
-func (g *Group) launchAdopted(s *Stream, p *preparedPlan) error {
-	if s.capturing.Load() || !s.captured() {
-		return g.comm.Launch(s.queue, p.plan)
-	}
-	recorder, ok := g.comm.(driver.Recorder)
-	if !ok {
-		return fmt.Errorf("%v in a capture of another library: %w", p.request.operation, ErrUnsupported)
-	}
-	g.rt.noteCapture(s, true)
-	return recorder.Record(s.queue, p.plan)
 }

@@ -39,11 +39,6 @@ func (h history) Site(e ledger.Event) string {
 	return h.pool.ledger.Site(e)
 }
 
-// history is the pool's part in an agreement.
-func (p *Pool) history(pending agreement.Pending) agreement.Ledger {
-	return agreement.Ledger{ID: p.id, Source: history{p}, Pending: pending}
-}
-
 // histories are those of all pools whose domain holds the group.
 func (g *Group) histories() []agreement.Ledger {
 	var all []agreement.Ledger
@@ -82,12 +77,6 @@ func (g *Group) shared(
 	return slices.DeleteFunc(mine, func(l agreement.Ledger) bool {
 		return holders[l.ID] < ranks
 	}), nil
-}
-
-func (p *Pool) isClosed() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.closed
 }
 
 // Check compares the histories of all pools whose domain holds the group, now, at any level but
@@ -154,21 +143,6 @@ func (g *Group) noteVerdict(v *agreement.Verdict) error {
 	return nil
 }
 
-// noteAgreed moves the mark of what needs never be compared again. Only the whole domain's
-// agreement counts: ranks outside a smaller group were not asked.
-func (p *Pool) noteAgreed(marks []agreement.Mark, g *Group) {
-	if p.domain == nil || !g.contains(p.domain) {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, m := range marks {
-		if m.Ledger == p.id {
-			p.ledger.Agree(m.Position, m.Digest)
-		}
-	}
-}
-
 // patrol compares histories in the background, so that a divergence is reported even if the
 // program never registers again. It ends with the group.
 func (g *Group) patrol() {
@@ -207,4 +181,29 @@ func (g *Group) compareInBackground(ctx context.Context) error {
 		return nil
 	}
 	return g.noteVerdict(verdict)
+}
+
+// startPatrol begins the comparison in the background where the level asks for it. Once begun it
+// goes on, since ranks take turns in it, and what it finds is acted on unless the level is
+// CheckOff.
+func (g *Group) startPatrol() {
+	if g.rt.Check() != CheckRegistration || g.rt.opts.CheckInterval <= 0 || len(g.ranks) < 2 {
+		return
+	}
+	g.state.Lock()
+	defer g.state.Unlock()
+	if !g.patrolling && g.Err() == nil {
+		g.patrolling = true
+		g.background.Go(g.patrol)
+	}
+}
+
+// divergence returns what an agreement of the group has found as an error, or nil.
+func (g *Group) divergence(v *agreement.Verdict) error {
+	return divergenceOf(v, g.ID(), g.ranks)
+}
+
+// names are the words of the group's agreements.
+func (g *Group) names() agreement.Names {
+	return agreement.Names{Members: g.ranks, Pool: g.rt.poolName}
 }

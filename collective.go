@@ -3,6 +3,7 @@ package symmem
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"symmem/driver"
 )
@@ -127,7 +128,7 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request, e *extras) error
 	if s.rt != g.rt {
 		return invalid("%v on group %s: the stream is of another runtime", r.operation, g.id)
 	}
-	p, err := g.plan(ctx, r, e, s)
+	p, err := planner{g}.plan(ctx, r, e, s)
 	if err != nil {
 		if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 			s.queue.Fail(cause)
@@ -154,4 +155,112 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request, e *extras) error
 		return g.settle(err)
 	}
 	return nil
+}
+
+// SendTagged sends count elements to a peer of the group, which calls RecvTagged with the same tag,
+// from 0 to MaxTag.
+func (g *Group) SendTagged(
+	ctx context.Context, send Memory, count int64, t DataType, peer, tag int, s *Stream,
+) error {
+	return g.run(ctx, s, &request{
+		operation: driver.Send, send: send, count: count, dataType: t, root: peer,
+	}, &extras{tag: tag})
+}
+
+// RecvTagged receives count elements from a peer of the group, or from AnySource, which calls
+// SendTagged with the same tag. Receives of a tag get their messages in the order of their calls;
+// one from AnySource takes the message that arrives first, and later ones of the tag wait for that.
+// Interop.Do with Call.Arrived tells whose it is.
+func (g *Group) RecvTagged(
+	ctx context.Context, recv Memory, count int64, t DataType, peer, tag int, s *Stream,
+) error {
+	return g.run(ctx, s, &request{
+		operation: driver.Recv, recv: recv, count: count, dataType: t, root: peer,
+	}, &extras{tag: tag})
+}
+
+// AllToAllV sends a part of send to each rank and gathers a part of each into recv, as splits says.
+// Parts may have any size, also none, and different ones on each rank; those of recv do not
+// overlap. What a rank sends to another is what that one expects of it, else no buffer is written
+// and all ranks get a MessageError that names the pairs (with CheckEvery; else the ranks that are
+// concerned). send may be recv. It is a collective like the others, but registers no memory.
+// AllToAll is another operation, also where all counts are equal. The lists are copied.
+func (g *Group) AllToAllV(
+	ctx context.Context, send, recv Memory, splits Splits, t DataType, s *Stream,
+) error {
+	return g.run(ctx, s, &request{
+		operation: driver.AllToAllV, send: send, recv: recv, dataType: t,
+	}, &extras{splits: &splits})
+}
+
+// AllReduceRMSNorm is the end of a layer whose rows are split over ranks: an all-reduce, an
+// addition and an RMSNorm, in two kernels, the second of which does what is left; measured faster
+// than one. In every element
+//
+//	y        = bfloat16(the sum of all ranks' Input)       as AllReduce gives it
+//	Residual = bfloat16(y + Residual)
+//	Output   = bfloat16(Residual / sqrt(mean(Residual²) + Epsilon) * Weight)
+//
+// with float32 between the roundings; the mean is that of a row. Every rank gets the same bits, in
+// every run with the same number of rows. Residual is what the three steps give, to the bit;
+// Output is within 34 units of float32 (2^-24) of the exact norm before its last rounding.
+//
+// It takes the direct path or none: ErrUnsupported says why there is none, on all ranks alike, and
+// callers then take the three steps. Reasons are a backend without kernels, ranks that cannot
+// reach each other's memory, more rows than fit into exchange memory, or a path that Options.Path
+// or SetPath has chosen. Other errors are those of all collectives; after a fault Residual and
+// Output are undefined.
+func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
+	r := request{
+		operation: driver.AllReduceRMSNorm, dataType: BFloat16, reduceOp: Sum,
+		send: a.Input, recv: a.Output,
+	}
+	if a.Rows < 0 || a.Hidden < 1 || a.Hidden > driver.MaxHidden || a.Rows > maxElements/a.Hidden {
+		return invalid("%v on group %s: %d rows of %d elements", r.operation, g.id, a.Rows, a.Hidden)
+	}
+	if a.At != 0 {
+		g.site.Store(uint32(a.At))
+	}
+	r.count = a.Rows * a.Hidden
+	return g.run(ctx, s, &r, &extras{norm: a.rest()})
+}
+
+// launchAdopted queues a plan on an adopted stream, or puts it into the capture of the owner.
+func (g *Group) launchAdopted(s *Stream, p *preparedPlan) error {
+	if s.capturing.Load() || !s.captured() {
+		return g.comm.Launch(s.queue, p.plan)
+	}
+	recorder, ok := g.comm.(driver.Recorder)
+	if !ok {
+		return fmt.Errorf("%v in a capture of another library: %w", p.request.operation, ErrUnsupported)
+	}
+	g.rt.noteCapture(s, true)
+	return recorder.Record(s.queue, p.plan)
+}
+
+// Explain tells which path a collective on these buffers would take now, and why, with the limits
+// of the tuning table if that decides, which may have other ones for work in place. A reduction is
+// taken to be a Sum, and an AllToAllV to have even splits. It does nothing and asks nobody.
+func (g *Group) Explain(
+	op Operation, send, recv Memory, count int64, t DataType,
+) (Explanation, error) {
+	r := wholeRequest{request: request{
+		operation: op, send: send, recv: recv, count: count, dataType: t,
+	}}
+	if op == OpAllToAllV {
+		r.splits = evenSplits(count, len(g.ranks))
+		r.count = 0
+	}
+	p := planner{g}
+	if err := p.check(&r); err != nil {
+		return Explanation{}, fmt.Errorf("explaining %v: %w", op, err)
+	}
+	call, why := p.route(&r)
+	e := p.explanation(&r, &call, why)
+	if c, ok := g.comm.(driver.Remarker); ok {
+		if text := c.Remark(&call); text != "" {
+			e.Why += "; " + text
+		}
+	}
+	return e, nil
 }

@@ -91,11 +91,6 @@ func (d *DivergenceError) Ranks() map[int]Side {
 	return all
 }
 
-// divergence returns what an agreement of the group has found as an error, or nil.
-func (g *Group) divergence(v *agreement.Verdict) error {
-	return divergenceOf(v, g.ID(), g.ranks)
-}
-
 // divergenceOf returns what an agreement has found as an error, or nil. Members are the world ranks
 // of those that agreed; nil leaves their ranks as they are, for another library's communicator.
 func divergenceOf(v *agreement.Verdict, group string, members []int) error {
@@ -130,30 +125,4 @@ func worldRanks(own agreement.RankSet, members []int) []int {
 	}
 	slices.Sort(ranks)
 	return ranks
-}
-
-// names are the words of the group's agreements.
-func (g *Group) names() agreement.Names {
-	return agreement.Names{Members: g.ranks, Pool: g.rt.poolName}
-}
-
-// poolName names a pool by its id. The ids of the pools of the world are small; those of other
-// domains begin with the key of the group.
-func (rt *Runtime) poolName(id uint64) string {
-	if id < poolNumbers {
-		return fmt.Sprintf("pool %d", id)
-	}
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	for _, p := range rt.pools {
-		if p.id == id && p.domain != nil {
-			return fmt.Sprintf("pool %d of group %s", id%poolNumbers, p.domain.id)
-		}
-	}
-	for _, g := range rt.groups {
-		if g.key.ID&^(poolNumbers-1) == id&^(poolNumbers-1) {
-			return fmt.Sprintf("pool %d of group %s", id%poolNumbers, g.id)
-		}
-	}
-	return fmt.Sprintf("pool %#x", id)
 }

@@ -36,6 +36,21 @@
 // [Stream.Synchronize], or from who waits for an [Event], and what the call was to write is not to
 // be used then.
 //
+// # Messages
+//
+// Messages ([Group.SendTagged], [Group.RecvTagged]) go from one rank of a group to another. The
+// k-th Send of a pair of ranks with a tag belongs to the k-th Recv with it, in the order of calls
+// of each rank, whatever the streams. Both directions go at once, at any size: a Send whose Recv is
+// not there yet copies what is left of the message and lets the stream go on. What is unmatched
+// when the group closes is a MessageError, and where messages are in order with collectives
+// (Options.UnorderedMessages) a forgotten one is found at the next collective.
+//
+// On GPUs, which need to be of one machine for that, each message waits in memory of the sender's
+// GPU: a Send that finds none is ErrOutOfMemory, and sends nothing. Of a pair 1024 messages may be
+// under way; the next Send waits until one is received. A Send in a graph has its place and memory
+// for as long as the graph, so in a replay its stream waits until the message of the replay before
+// was received, and a Send that finds all places held by graphs is ErrUnsupported.
+//
 // # Proof
 //
 // Placement is a pure function of the history of requests, which every pool keeps in a ledger with

@@ -43,35 +43,9 @@ const (
 	OpAllToAllV     = driver.AllToAllV
 )
 
-// Explain tells which path a collective on these buffers would take now, and why, with the limits
-// of the tuning table if that decides, which may have other ones for work in place. A reduction is
-// taken to be a Sum, and an AllToAllV to have even splits. It does nothing and asks nobody.
-func (g *Group) Explain(
-	op Operation, send, recv Memory, count int64, t DataType,
-) (Explanation, error) {
-	r := wholeRequest{request: request{
-		operation: op, send: send, recv: recv, count: count, dataType: t,
-	}}
-	if op == OpAllToAllV {
-		r.splits = evenSplits(count, len(g.ranks))
-		r.count = 0
-	}
-	if err := g.check(&r); err != nil {
-		return Explanation{}, fmt.Errorf("explaining %v: %w", op, err)
-	}
-	call, why := g.route(&r)
-	e := g.explanation(&r, &call, why)
-	if c, ok := g.comm.(driver.Remarker); ok {
-		if text := c.Remark(&call); text != "" {
-			e.Why += "; " + text
-		}
-	}
-	return e, nil
-}
-
 // explanation is that of a call whose path is chosen, or, where its memory would be registered
 // first, is chosen here.
-func (g *Group) explanation(r *wholeRequest, call *driver.Call, why reason) Explanation {
+func (g planner) explanation(r *wholeRequest, call *driver.Call, why reason) Explanation {
 	_, _, missing := g.places(call)
 	e := Explanation{
 		Operation: call.Operation.String(), Path: call.Path.String(), Why: why.String(),
@@ -98,11 +72,11 @@ type windowToBe struct{}
 func (windowToBe) Deregister() error { return nil }
 
 // serves reports whether the group can register a pool's memory.
-func (g *Group) serves(p *Pool) bool {
-	return p != nil && p.domain != nil && p.domain.contains(g)
+func (g planner) serves(p *Pool) bool {
+	return p != nil && p.domain != nil && p.domain.contains(g.Group)
 }
 
 // wouldRegister reports whether takeOver would register memory of a pool.
-func (g *Group) wouldRegister(p *Pool) bool {
+func (g planner) wouldRegister(p *Pool) bool {
 	return g.serves(p) && (g.memberOf(p) == nil || g.owes(p))
 }

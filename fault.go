@@ -110,32 +110,6 @@ func (g *Group) raised(err error) bool {
 	return cause != nil && (errors.Is(err, cause) || errors.Is(err, driver.ErrFault))
 }
 
-// groupOf finds the group whose fault an error of the backend is, or returns nil. An error that
-// does not name its group is that of any group that has failed.
-func (rt *Runtime) groupOf(err error) *Group {
-	if err == nil {
-		return nil
-	}
-	var best, other *Group
-	for _, g := range rt.allGroups() {
-		cause := g.comm.Cause()
-		switch {
-		case cause == nil:
-		case errors.Is(err, cause):
-			// A PriorError holds the cause of another group: the outer one is what has failed here.
-			if best == nil || errors.Is(cause, best.comm.Cause()) {
-				best = g
-			}
-		case errors.Is(err, driver.ErrFault):
-			other = g
-		}
-	}
-	if best == nil {
-		return other
-	}
-	return best
-}
-
 // grace bounds one meeting on the fault lane. Ranks that wait in a call come at once; one that
 // does not come in time is reported without its help.
 const grace = 2 * time.Second
@@ -311,7 +285,7 @@ func (g *Group) comparable(mode agreement.Mode) ([]agreement.Ledger, error) {
 // each of them is: while one is silent, as a rank that has left, the others differ because of it.
 func (g *Group) explainDivergence(cause error, everywhere bool) error {
 	comparisons := []agreement.Config{
-		{Mode: agreement.Prefix, Call: g.callOf(cause), Site: g.latestSite()},
+		{Mode: agreement.Prefix, Call: planner{g}.callOf(cause), Site: g.latestSite()},
 		// Ranks that wait for each other in different places have stopped, so what one of them
 		// has done beyond the others counts, too.
 		{Mode: agreement.Exact},
@@ -334,4 +308,42 @@ func (g *Group) explainDivergence(cause error, everywhere bool) error {
 		}
 	}
 	return cause
+}
+
+// concludeMessages makes one error of what ranks have found about messages. If they do not match at
+// a collective, all ranks tell how many they have sent and received before it.
+func (g *Group) concludeMessages(cause error, reports []report) error {
+	first := reports[0].Messages
+	if first == nil {
+		return cause
+	}
+	counts, ok := g.comm.(driver.MessageCounts)
+	if first.Fault != driver.MessagesUnmatched || first.Sequence == 0 || !ok {
+		return first
+	}
+	ends := append([]MessageEnds{}, counts.MessagesBefore(first.Sequence)...)
+	if len(ends) > maxEnds {
+		ends = nil // which tells that there are too many
+	}
+	mine, err := json.Marshal(ends)
+	if err != nil {
+		return errors.Join(first, err)
+	}
+	got, err := g.meet(context.Background(), mine)
+	if err != nil {
+		return errors.Join(first, err)
+	}
+	var all []MessageEnds
+	complete := true
+	for _, m := range got {
+		var theirs []MessageEnds
+		complete = complete && json.Unmarshal(m, &theirs) == nil && theirs != nil
+		all = append(all, theirs...)
+	}
+	merged := *first
+	merged.Ends = nil
+	if complete {
+		merged.Ends = unmatched(all)
+	}
+	return &merged
 }

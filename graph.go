@@ -92,36 +92,6 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	return g, nil
 }
 
-// countCaptures notes that streams have begun or ended to capture.
-func (rt *Runtime) countCaptures(more int) {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	rt.captures += more
-}
-
-// capturing reports whether a stream of this rank records: one of our own, the one of a call, or
-// one in whose capture a call of ours is. Others are not asked, since their owners may have
-// destroyed them.
-func (rt *Runtime) capturing(on *Stream) bool {
-	rt.mu.Lock()
-	own, captured := rt.captures > 0, rt.captured
-	rt.mu.Unlock()
-	if own || on != nil && on.captured() {
-		return true
-	}
-	for _, s := range captured {
-		if s.captured() {
-			return true
-		}
-		rt.noteCapture(s, false)
-		if s.captured() { // anew, by a call that has found it noted still
-			rt.noteCapture(s, true)
-			return true
-		}
-	}
-	return false
-}
-
 // pin is a buffer that a graph keeps. Its block is noted, since a handle no longer finds it once
 // the buffer was freed.
 type pin struct {

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"slices"
 	"sort"
-	"strings"
 	"sync"
 	"sync/atomic"
 
 	"symmem/driver"
-	"symmem/internal/handoff"
 	"symmem/internal/ranked"
 	"symmem/internal/registry"
 	"symmem/internal/tuning"
@@ -65,58 +63,6 @@ type Group struct {
 type memberEntry struct {
 	pool   *Pool
 	member *membership
-}
-
-// connect joins a group of world ranks. If one of them ends meanwhile it returns a RankLostError.
-func (rt *Runtime) connect(
-	ctx context.Context, id string, ranks []int, rank int,
-) (g *Group, err error) {
-	ctx, done, err := rt.beginJoin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		err = done(err)
-		rt.noteFailure(err)
-	}()
-	doing := "joining group " + strings.TrimSpace(id)
-	err = rt.together(ctx, doing, ranks, func(ctx context.Context) (err error) {
-		g, err = rt.connectUnguarded(ctx, id, ranks, rank)
-		return err
-	})
-	return g, err
-}
-
-func (rt *Runtime) connectUnguarded(
-	ctx context.Context, id string, ranks []int, rank int,
-) (*Group, error) {
-	config := driver.GroupConfig{
-		ID: id, Ranks: ranks, Rank: rank, Check: rt.Check() == CheckEvery,
-		Strict: !rt.opts.UnorderedMessages,
-	}
-	comm, err := rt.device.Connect(ctx, config)
-	if err != nil {
-		return nil, err
-	}
-	g := &Group{
-		rt: rt, id: config.Name(), full: id, ranks: ranks, rank: rank, comm: comm, fault: newFault(),
-		key: registry.GroupKey{ID: handoff.Space("group/" + id)},
-	}
-	if g.tuning, g.shape, err = rt.comeToTerms(ctx, comm, ranks); err != nil {
-		return nil, g.unmade(err)
-	}
-	g.choice.Store(int32(rt.opts.Path))
-	g.table.Store(&windowTable{})
-	g.members.Store(&[]memberEntry{})
-	if err := g.useWindows(ctx); err != nil {
-		return nil, g.unmade(err)
-	}
-	g.background.Go(g.watch)
-	g.startPatrol()
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	rt.groups = append(rt.groups, g)
-	return g, nil
 }
 
 // unmade gives up a group that could not be made. If its communicator has failed, the ranks find
@@ -267,16 +213,6 @@ func (g *Group) Close() error {
 	return g.closeErr
 }
 
-// forgetGroup drops a group that is closed. Failed ones stay, since their streams may still have
-// an error that only they can explain.
-func (rt *Runtime) forgetGroup(g *Group) {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if i := slices.Index(rt.groups, g); i >= 0 && !rt.closed {
-		rt.groups = slices.Delete(slices.Clone(rt.groups), i, i+1)
-	}
-}
-
 // memberOf finds the group's part in a pool without a lock.
 func (g *Group) memberOf(p *Pool) *membership {
 	for _, e := range *g.members.Load() {
@@ -292,4 +228,97 @@ func (g *Group) remember(p *Pool, m *membership) {
 	defer g.state.Unlock()
 	list := append(slices.Clone(*g.members.Load()), memberEntry{p, m})
 	g.members.Store(&list)
+}
+
+// Handle is the group's communicator as NCCL knows it, for calls that symmem does not offer: an
+// ncclComm_t, and 0 where there is none, as on the host. It is the same each time until the group
+// is closed or has failed, and 0 from then on.
+//
+// NCCL takes calls of a communicator from one thread at a time, and in the same order on all ranks:
+// the caller sees to both, with symmem's calls on the group among them. It needs the GPU's primary
+// context as its thread's current one. symmem gives such calls no deadline, compares none of them
+// across ranks, and tells what they did wrong as a fault of the group. When the group fails or is
+// closed symmem ends the communicator, whose handle must not be used then: see Ended.
+func (g *Group) Handle() uintptr {
+	if native, ok := g.comm.(interface{ Handle() uintptr }); ok {
+		return native.Handle()
+	}
+	return 0
+}
+
+// Failing is closed as soon as this rank has seen a fault of the group: before Ended, since the
+// ranks then take up to seconds to find out the cause together, which Err waits for. A Close of
+// this rank does not close it. A fault that a kernel reports in a graph which another library
+// replays is seen within 50 ms.
+func (g *Group) Failing() <-chan struct{} { return g.fault.seen }
+
+// Ended is closed when the group has failed or was closed; Err then says how. A rank that is in no
+// call of the group learns within seconds that another one has failed.
+func (g *Group) Ended() <-chan struct{} { return g.fault.ended }
+
+// Stats counts what the group has done.
+func (g *Group) Stats() GroupStats {
+	s := GroupStats{
+		Windows:       g.table.Load().count,
+		Registrations: g.registered.Load(),
+		Agreements:    g.agreed.Load(),
+		Paths:         map[string]uint64{},
+		Tuning: Tuning{
+			Table: g.tuning.Name(), Digest: digestText(g.tuning),
+			Path: PathChoice(g.choice.Load()).String(), Machines: g.shape.Machines,
+		},
+	}
+	for path, n := range g.comm.Launched() {
+		if n > 0 {
+			s.Paths[driver.Path(path).String()] = n
+		}
+	}
+	return s
+}
+
+// latestSite is the place of the group's latest call that came with one.
+func (g *Group) latestSite() string { return g.rt.sites.named(Site(g.site.Load())) }
+
+// SetPath changes who chooses the path of the group's collectives from now on, for benchmarks and
+// for finding out what is slow; Options.Path is what a group starts with. Graphs that were captured
+// before keep their paths. It is collective over the group, and every rank gives the same choice.
+func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
+	if c <= PathDefault || c > PathDirect {
+		return invalid("path choice %v on group %s", c, g.id)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.agree(ctx, "path "+c.String()); err != nil {
+		return fmt.Errorf("setting the path of group %s: %w", g.id, err)
+	}
+	g.choice.Store(int32(c))
+	if err := g.useWindows(ctx); err != nil {
+		return fmt.Errorf("setting the path of group %s: %w", g.id, g.settle(err))
+	}
+	g.state.Lock()
+	defer g.state.Unlock()
+	g.epoch.Add(1) // every prepared plan is stale
+	return nil
+}
+
+// useWindows makes the windows of the backend's library, if calls may take them. It is collective,
+// and depends on nothing but the group's terms and SetPath.
+func (g *Group) useWindows(ctx context.Context) error {
+	lazy, ok := g.comm.(driver.LazyWindows)
+	if !ok || !g.takesWindows() {
+		return nil
+	}
+	return lazy.UseWindows(ctx)
+}
+
+func (g *Group) takesWindows() bool {
+	switch PathChoice(g.choice.Load()) {
+	case PathWindow:
+		return true
+	case PathPlain:
+		return false
+	default:
+		barrier := driver.Call{Operation: driver.Barrier}
+		return g.tuning.TakesWindows(g.shape, g.comm.Direct(&barrier) == nil)
+	}
 }

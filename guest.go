@@ -235,7 +235,7 @@ func (gu *Guest) inOrder() []driver.Window {
 }
 
 // leaveGuests takes a segment that is about to be trimmed from all guests.
-func (rt *Runtime) leaveGuests(s *segment) error {
+func leaveGuests(rt *Runtime, s *segment) error {
 	rt.mu.Lock()
 	guests := rt.guests
 	rt.mu.Unlock()

@@ -21,9 +21,6 @@ import (
 // Memory alone.
 type Interop struct{ rt *Runtime }
 
-// Interop returns what is there for other languages and libraries.
-func (rt *Runtime) Interop() Interop { return Interop{rt} }
-
 // Site is a place in a program that is not Go's, such as a line of Python: see Interop.Site. 0 is
 // none.
 type Site uint32
@@ -37,25 +34,23 @@ type sites struct {
 // Site returns the number of a place, such as "model.py:120": the same text has the same number in
 // this Runtime. Once 65,536 are known a new one is 0. It is the caller's part to ask for it only
 // where call sites are wanted.
-func (i Interop) Site(text string) Site {
-	rt := i.rt
-	rt.sites.mu.Lock()
-	defer rt.sites.mu.Unlock()
-	if rt.sites.names == nil {
-		rt.sites.names = ledger.NewSites()
+func (i Interop) Site(text string) Site { return i.rt.sites.number(text) }
+
+func (all *sites) number(text string) Site {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.names == nil {
+		all.names = ledger.NewSites()
 	}
-	return Site(rt.sites.names.Intern(0, text))
+	return Site(all.names.Intern(0, text))
 }
 
 // named returns the text of a Site.
-func (rt *Runtime) named(s Site) string {
-	rt.sites.mu.Lock()
-	defer rt.sites.mu.Unlock()
-	return rt.sites.names.At(uint32(s))
+func (all *sites) named(s Site) string {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	return all.names.At(uint32(s))
 }
-
-// latestSite is the place of the group's latest call that came with one.
-func (g *Group) latestSite() string { return g.rt.named(Site(g.site.Load())) }
 
 // Alloc is Pool.AllocOn with the place for which it is done, for error messages.
 func (i Interop) Alloc(p *Pool, s *Stream, bytes int64, at Site) (Buffer, error) {

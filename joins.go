@@ -2,9 +2,19 @@ package symmem
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	"symmem/driver"
+	"symmem/internal/handoff"
+	"symmem/internal/registry"
+	"symmem/internal/tuning"
 )
 
 // joins are the groups of a Runtime that are being made.
@@ -64,4 +74,180 @@ func (rt *Runtime) beginJoin(
 		}
 		return err
 	}, nil
+}
+
+// MaxGroupID bounds the id that Join takes, in bytes.
+const MaxGroupID = 1024
+
+// Join makes a group of world ranks that name it themselves, as other libraries do their groups: it
+// is collective over these ranks, and no others call it. The id is the same on all of them, and
+// never used for another group, and has at most MaxGroupID bytes; ranks are in group order. Groups
+// that have ranks in common are joined in the same order there.
+func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
+	if err := rt.usable(); err != nil {
+		return nil, err
+	}
+	rank := slices.Index(ranks, rt.rank)
+	if len(id) > MaxGroupID {
+		return nil, invalid("joining group %.40q...: an id of %d bytes, at most %d", id, len(id),
+			MaxGroupID)
+	}
+	if id == "" || rank < 0 {
+		return nil, invalid("joining group %q of ranks %v as rank %d", id, ranks, rt.rank)
+	}
+	sorted := slices.Sorted(slices.Values(ranks))
+	if sorted[0] < 0 || sorted[len(sorted)-1] >= rt.size || len(slices.Compact(sorted)) != len(ranks) {
+		return nil, invalid("joining group %q: ranks %v of a world of %d", id, ranks, rt.size)
+	}
+	// Ids of our own have no blank in front.
+	g, err := rt.connect(ctx, " "+id, slices.Clone(ranks), rank)
+	if err != nil {
+		return nil, fmt.Errorf("joining group %q: %w", id, err)
+	}
+	return g, nil
+}
+
+// connect joins a group of world ranks. If one of them ends meanwhile it returns a RankLostError.
+func (rt *Runtime) connect(
+	ctx context.Context, id string, ranks []int, rank int,
+) (g *Group, err error) {
+	ctx, done, err := rt.beginJoin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		err = done(err)
+		rt.noteFailure(err)
+	}()
+	doing := "joining group " + strings.TrimSpace(id)
+	err = rt.together(ctx, doing, ranks, func(ctx context.Context) (err error) {
+		g, err = rt.connectUnguarded(ctx, id, ranks, rank)
+		return err
+	})
+	return g, err
+}
+
+func (rt *Runtime) connectUnguarded(
+	ctx context.Context, id string, ranks []int, rank int,
+) (*Group, error) {
+	config := driver.GroupConfig{
+		ID: id, Ranks: ranks, Rank: rank, Check: rt.Check() == CheckEvery,
+		Strict: !rt.opts.UnorderedMessages,
+	}
+	comm, err := rt.device.Connect(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	g := &Group{
+		rt: rt, id: config.Name(), full: id, ranks: ranks, rank: rank, comm: comm, fault: newFault(),
+		key: registry.GroupKey{ID: handoff.Space("group/" + id)},
+	}
+	if g.tuning, g.shape, err = rt.comeToTerms(ctx, comm, ranks); err != nil {
+		return nil, g.unmade(err)
+	}
+	g.choice.Store(int32(rt.opts.Path))
+	g.table.Store(&windowTable{})
+	g.members.Store(&[]memberEntry{})
+	if err := g.useWindows(ctx); err != nil {
+		return nil, g.unmade(err)
+	}
+	g.background.Go(g.watch)
+	g.startPatrol()
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.groups = append(rt.groups, g)
+	return g, nil
+}
+
+// forgetGroup drops a group that is closed. Failed ones stay, since their streams may still have
+// an error that only they can explain.
+func (rt *Runtime) forgetGroup(g *Group) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if i := slices.Index(rt.groups, g); i >= 0 && !rt.closed {
+		rt.groups = slices.Delete(slices.Clone(rt.groups), i, i+1)
+	}
+}
+
+// groupOf finds the group whose fault an error of the backend is, or returns nil. An error that
+// does not name its group is that of any group that has failed.
+func (rt *Runtime) groupOf(err error) *Group {
+	if err == nil {
+		return nil
+	}
+	var best, other *Group
+	for _, g := range rt.allGroups() {
+		cause := g.comm.Cause()
+		switch {
+		case cause == nil:
+		case errors.Is(err, cause):
+			// A PriorError holds the cause of another group: the outer one is what has failed here.
+			if best == nil || errors.Is(cause, best.comm.Cause()) {
+				best = g
+			}
+		case errors.Is(err, driver.ErrFault):
+			other = g
+		}
+	}
+	if best == nil {
+		return other
+	}
+	return best
+}
+
+// comeToTerms compares the terms of all ranks. It is collective; every rank gets the same error.
+func (rt *Runtime) comeToTerms(
+	ctx context.Context, comm driver.Communicator, ranks []int,
+) (*tuning.Table, tuning.Shape, error) {
+	mine := terms{
+		Check: rt.Check().String(), Path: rt.opts.Path.String(), Machine: machineName(),
+		Messages: rt.opts.messages(),
+	}
+	table, err := rt.tableFor(len(ranks))
+	if err != nil {
+		mine.Trouble = err.Error()
+	} else {
+		mine.Table, mine.Digest = table.Name(), digestText(table)
+	}
+	encoded, err := json.Marshal(mine)
+	if err != nil {
+		return nil, tuning.Shape{}, fmt.Errorf("encoding the terms of this rank: %w", err)
+	}
+	got, err := comm.Exchange(ctx, driver.LaneControl, encoded)
+	if err != nil {
+		return nil, tuning.Shape{}, err
+	}
+	all := make([]terms, len(got))
+	for r := range got {
+		if err := json.Unmarshal(got[r], &all[r]); err != nil {
+			return nil, tuning.Shape{}, invalid("terms of rank %d are %.40q", ranks[r], got[r])
+		}
+	}
+	return table, shapeOf(all), alike(all, ranks)
+}
+
+// tableFor finds the table of groups with so many ranks: that of the options, else the file that
+// symmem tune has written for this device and number, else the built-in one.
+func (rt *Runtime) tableFor(ranks int) (*tuning.Table, error) {
+	info, name := rt.device.Info(), rt.opts.Tuning
+	if name == "" {
+		file, err := TuningFile(info.Name, ranks)
+		if err == nil && exists(file) {
+			name = file
+		}
+	}
+	if name == "" || name == BuiltInTuning {
+		return tuning.Builtin(info.Backend, info.Name), nil
+	}
+	table, err := tuning.ReadFile(name)
+	var system *fs.PathError
+	switch {
+	case errors.As(err, &system):
+		return nil, fmt.Errorf("reading the tuning table: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("reading the tuning table %s (repair it, remove it, or measure anew with "+
+			"symmem tune): %w", name, err)
+	}
+	table.Origin = "table " + name
+	return table, nil
 }

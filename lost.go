@@ -2,6 +2,7 @@ package symmem
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -207,4 +208,27 @@ func (m *members) Leave(context.Context, string) error {
 		return nil
 	}
 	return m.store.Close()
+}
+
+// noteFailure remembers how the latest making of a group has ended, for the others: a rank that
+// leaves after one has failed leaves because of that.
+func (rt *Runtime) noteFailure(err error) {
+	if errors.Is(err, ErrClosed) {
+		return
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.failure = err
+}
+
+// parting is what this rank tells the others when it leaves: its report of the failure that it
+// leaves for, or nothing.
+func (rt *Runtime) parting() string {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if rt.failure == nil {
+		return ""
+	}
+	why, _ := json.Marshal(reportOf(rt.failure)) // of strings and numbers, which cannot fail
+	return string(why)
 }

@@ -1,12 +1,6 @@
 package symmem
 
-import (
-	"context"
-	"encoding/json"
-	"errors"
-
-	"symmem/driver"
-)
+import "symmem/driver"
 
 const (
 	// AnySource is the peer of a Recv that takes from whichever rank sends first.
@@ -15,43 +9,8 @@ const (
 	MaxTag = driver.MaxTag
 )
 
-// Messages go from one rank of a group to another. The k-th Send of a pair of ranks with a tag
-// belongs to the k-th Recv with it, in the order of calls of each rank, whatever the streams. Both
-// directions go at once, at any size: a Send whose Recv is not there yet copies what is left of the
-// message and lets the stream go on. What is unmatched when the group closes is a MessageError, and
-// where messages are in order with collectives (Options.UnorderedMessages) a forgotten one is found
-// at the next collective.
-//
-// On GPUs, which need to be of one machine for that, each message waits in memory of the sender's
-// GPU: a Send that finds none is ErrOutOfMemory, and sends nothing. Of a pair 1024 messages may be
-// under way; the next Send waits until one is received. A Send in a graph has its place and
-// memory for as long as the graph, so in a replay its stream waits until the message of the replay
-// before was received, and a Send that finds all places held by graphs is ErrUnsupported.
-
-// SendTagged sends count elements to a peer of the group, which calls RecvTagged with the same tag,
-// from 0 to MaxTag.
-func (g *Group) SendTagged(
-	ctx context.Context, send Memory, count int64, t DataType, peer, tag int, s *Stream,
-) error {
-	return g.run(ctx, s, &request{
-		operation: driver.Send, send: send, count: count, dataType: t, root: peer,
-	}, &extras{tag: tag})
-}
-
-// RecvTagged receives count elements from a peer of the group, or from AnySource, which calls
-// SendTagged with the same tag. Receives of a tag get their messages in the order of their calls;
-// one from AnySource takes the message that arrives first, and later ones of the tag wait for that.
-// Interop.Do with Call.Arrived tells whose it is.
-func (g *Group) RecvTagged(
-	ctx context.Context, recv Memory, count int64, t DataType, peer, tag int, s *Stream,
-) error {
-	return g.run(ctx, s, &request{
-		operation: driver.Recv, recv: recv, count: count, dataType: t, root: peer,
-	}, &extras{tag: tag})
-}
-
 // checkMessage refuses what only messages and uneven exchanges have, and what they cannot do.
-func (g *Group) checkMessage(r *wholeRequest) error {
+func (g planner) checkMessage(r *wholeRequest) error {
 	switch {
 	case r.tag < 0 || r.tag > MaxTag:
 		return invalid("tag %d is not between 0 and %d", r.tag, MaxTag)
@@ -78,44 +37,6 @@ func (o Options) messages() string {
 		return "unordered"
 	}
 	return "in order with collectives"
-}
-
-// concludeMessages makes one error of what ranks have found about messages. If they do not match at
-// a collective, all ranks tell how many they have sent and received before it.
-func (g *Group) concludeMessages(cause error, reports []report) error {
-	first := reports[0].Messages
-	if first == nil {
-		return cause
-	}
-	counts, ok := g.comm.(driver.MessageCounts)
-	if first.Fault != driver.MessagesUnmatched || first.Sequence == 0 || !ok {
-		return first
-	}
-	ends := append([]MessageEnds{}, counts.MessagesBefore(first.Sequence)...)
-	if len(ends) > maxEnds {
-		ends = nil // which tells that there are too many
-	}
-	mine, err := json.Marshal(ends)
-	if err != nil {
-		return errors.Join(first, err)
-	}
-	got, err := g.meet(context.Background(), mine)
-	if err != nil {
-		return errors.Join(first, err)
-	}
-	var all []MessageEnds
-	complete := true
-	for _, m := range got {
-		var theirs []MessageEnds
-		complete = complete && json.Unmarshal(m, &theirs) == nil && theirs != nil
-		all = append(all, theirs...)
-	}
-	merged := *first
-	merged.Ends = nil
-	if complete {
-		merged.Ends = unmatched(all)
-	}
-	return &merged
 }
 
 // maxEnds is how many pairs and tags a rank lists: as many as fit into one exchange. With more, the

@@ -33,7 +33,7 @@ func Narrowed(g *Group, windowed, direct func(*driver.Call) error) *Group {
 
 // Route is the path of a call, and why, and its digest.
 func Route(g *Group, c Call) (path, why string, digest uint64) {
-	call, reason := g.route(&wholeRequest{request: request{
+	call, reason := planner{g}.route(&wholeRequest{request: request{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
 		send: c.Send, recv: c.Recv, choice: c.Path,
 	}})

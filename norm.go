@@ -1,7 +1,6 @@
 package symmem
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -31,38 +30,6 @@ type NormArgs struct {
 	At Site
 }
 
-// AllReduceRMSNorm is the end of a layer whose rows are split over ranks: an all-reduce, an
-// addition and an RMSNorm, in two kernels, the second of which does what is left; measured faster
-// than one. In every element
-//
-//	y        = bfloat16(the sum of all ranks' Input)       as AllReduce gives it
-//	Residual = bfloat16(y + Residual)
-//	Output   = bfloat16(Residual / sqrt(mean(Residual²) + Epsilon) * Weight)
-//
-// with float32 between the roundings; the mean is that of a row. Every rank gets the same bits, in
-// every run with the same number of rows. Residual is what the three steps give, to the bit;
-// Output is within 34 units of float32 (2^-24) of the exact norm before its last rounding.
-//
-// It takes the direct path or none: ErrUnsupported says why there is none, on all ranks alike, and
-// callers then take the three steps. Reasons are a backend without kernels, ranks that cannot
-// reach each other's memory, more rows than fit into exchange memory, or a path that Options.Path
-// or SetPath has chosen. Other errors are those of all collectives; after a fault Residual and
-// Output are undefined.
-func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
-	r := request{
-		operation: driver.AllReduceRMSNorm, dataType: BFloat16, reduceOp: Sum,
-		send: a.Input, recv: a.Output,
-	}
-	if a.Rows < 0 || a.Hidden < 1 || a.Hidden > driver.MaxHidden || a.Rows > maxElements/a.Hidden {
-		return invalid("%v on group %s: %d rows of %d elements", r.operation, g.id, a.Rows, a.Hidden)
-	}
-	if a.At != 0 {
-		g.site.Store(uint32(a.At))
-	}
-	r.count = a.Rows * a.Hidden
-	return g.run(ctx, s, &r, &extras{norm: a.rest()})
-}
-
 // normOf is what a request for a norm has in addition; it is zero in others.
 type normOf struct {
 	residual, weight Memory
@@ -75,7 +42,7 @@ func (a *NormArgs) rest() normOf {
 }
 
 // checkNorm refuses what no rank could do.
-func (g *Group) checkNorm(r *wholeRequest) error {
+func (g planner) checkNorm(r *wholeRequest) error {
 	n := &r.norm
 	if n.hidden == 0 {
 		return invalid("the operation has a method of its own: AllReduceRMSNorm")
@@ -119,7 +86,7 @@ func overlap(a uintptr, aBytes int64, b uintptr, bBytes int64) bool {
 }
 
 // routeNorm is route for a norm, which goes direct or not at all, and looks for no windows.
-func (g *Group) routeNorm(r *wholeRequest) (call driver.Call, why reason) {
+func (g planner) routeNorm(r *wholeRequest) (call driver.Call, why reason) {
 	n := &r.norm
 	call = driver.Call{
 		Operation: r.operation, DataType: r.dataType, ReduceOp: r.reduceOp, Count: r.count,
@@ -135,7 +102,7 @@ func (g *Group) routeNorm(r *wholeRequest) (call driver.Call, why reason) {
 }
 
 // refuseNorm says why a norm cannot go direct, if it is one.
-func (g *Group) refuseNorm(call *driver.Call) error {
+func (g planner) refuseNorm(call *driver.Call) error {
 	if call.Norm == nil {
 		return nil
 	}

@@ -1,5 +1,10 @@
 package symmem
 
+import (
+	"slices"
+	"sync/atomic"
+)
+
 // Observer is told what happens to memory. Its functions are called in the order of events, by the
 // thread that causes them, with the pool locked: they return soon and do not call into symmem. A
 // nil function is skipped.
@@ -44,42 +49,47 @@ func (i Interop) Observe(o Observer) (remove func()) {
 	added := &o
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	rt.setObservers(append(rt.observers(), added))
+	rt.observers.set(append(rt.observers.all(), added))
 	return func() {
 		rt.mu.Lock()
 		defer rt.mu.Unlock()
 		var rest []*Observer
-		for _, have := range rt.observers() {
+		for _, have := range rt.observers.all() {
 			if have != added {
 				rest = append(rest, have)
 			}
 		}
-		rt.setObservers(rest)
+		rt.observers.set(rest)
 	}
 }
 
-// observers returns a copy of the list. rt.mu is held.
-func (rt *Runtime) observers() []*Observer {
-	if list := rt.observe.Load(); list != nil {
-		return append([]*Observer(nil), *list...)
+// observers are those of a Runtime. The list is replaced, never changed, so that events need no
+// lock.
+type observers struct{ list atomic.Pointer[[]*Observer] }
+
+// all returns a copy of the list.
+func (o *observers) all() []*Observer {
+	if list := o.list.Load(); list != nil {
+		return slices.Clone(*list)
 	}
 	return nil
 }
 
-func (rt *Runtime) setObservers(list []*Observer) {
+// set replaces the list. The Runtime's mu is held, so that nobody else does.
+func (o *observers) set(list []*Observer) {
 	if len(list) == 0 {
-		rt.observe.Store(nil)
+		o.list.Store(nil)
 		return
 	}
-	rt.observe.Store(&list)
+	o.list.Store(&list)
 }
 
-// observed reports whether anybody listens. Hot paths ask before they make an event.
-func (rt *Runtime) observed() bool { return rt.observe.Load() != nil }
+// any reports whether anybody listens. Hot paths ask before they make an event.
+func (o *observers) any() bool { return o.list.Load() != nil }
 
 // tell calls one function of every observer.
 func tell[E any](rt *Runtime, which func(*Observer) func(E), event E) {
-	list := rt.observe.Load()
+	list := rt.observers.list.Load()
 	if list == nil {
 		return
 	}

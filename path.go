@@ -1,8 +1,6 @@
 package symmem
 
 import (
-	"context"
-	"fmt"
 	"strings"
 
 	"symmem/driver"
@@ -47,28 +45,6 @@ func ParsePathChoice(name string) (PathChoice, error) {
 	return 0, invalid("path %q is none of %s", name, strings.Join(pathNames, ", "))
 }
 
-// SetPath changes who chooses the path of the group's collectives from now on, for benchmarks and
-// for finding out what is slow; Options.Path is what a group starts with. Graphs that were captured
-// before keep their paths. It is collective over the group, and every rank gives the same choice.
-func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
-	if c <= PathDefault || c > PathDirect {
-		return invalid("path choice %v on group %s", c, g.id)
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if err := g.agree(ctx, "path "+c.String()); err != nil {
-		return fmt.Errorf("setting the path of group %s: %w", g.id, err)
-	}
-	g.choice.Store(int32(c))
-	if err := g.useWindows(ctx); err != nil {
-		return fmt.Errorf("setting the path of group %s: %w", g.id, g.settle(err))
-	}
-	g.state.Lock()
-	defer g.state.Unlock()
-	g.epoch.Add(1) // every prepared plan is stale
-	return nil
-}
-
 // reason is what decided on a path. It is made without work; String does it.
 type reason struct {
 	where string         // where the buffers lie
@@ -100,7 +76,7 @@ func (r reason) String() string {
 // place is alike on all ranks, too, where its buffers lie at the same places: a part that lies at
 // one place on all ranks is in place on one rank at most, and check refuses the overlap on the
 // others. Where they lie in no windows it is not looked at.
-func (g *Group) prefer(
+func (g planner) prefer(
 	choice PathChoice, call *driver.Call, windows bool, where string,
 ) (driver.Path, reason) {
 	who := "the call asks for"
@@ -138,7 +114,7 @@ func mayGoDirect(choice PathChoice, call *driver.Call) bool {
 //
 // A barrier goes wherever it can: it has no size for a table to look at, and a kernel of our own
 // waits for the peers alone, where NCCL adds up bytes.
-func (g *Group) direct(
+func (g planner) direct(
 	choice PathChoice, call *driver.Call, windows bool, who string,
 ) (bool, *reason) {
 	refusal := g.comm.Direct(call)
@@ -168,7 +144,7 @@ func (g *Group) direct(
 }
 
 // asked is what tables go by in a call.
-func (g *Group) asked(call *driver.Call) tuning.Call {
+func (g planner) asked(call *driver.Call) tuning.Call {
 	send, recv := call.Spans(len(g.ranks))
 	return tuning.Call{
 		Operation: call.Operation.String(), DataType: call.DataType.String(),
@@ -177,7 +153,7 @@ func (g *Group) asked(call *driver.Call) tuning.Call {
 }
 
 // windowed chooses between the plain and the window path for a call whose buffers lie in windows.
-func (g *Group) windowed(choice PathChoice, call *driver.Call, who string) (driver.Path, reason) {
+func (g planner) windowed(choice PathChoice, call *driver.Call, who string) (driver.Path, reason) {
 	if choice == PathPlain {
 		return driver.PathPlain, reason{text: "but " + who + " the plain path"}
 	}

@@ -42,6 +42,10 @@ type wholeRequest struct {
 	extras
 }
 
+// planner works out what a call of its group does: whether it is right, in which windows its memory
+// lies, what is registered first, and which path it takes. It holds nothing but the group.
+type planner struct{ *Group }
+
 // preparedPlan is a request worked out. Engines make the same calls on the same buffers again and
 // again, so each group keeps the latest plans; a change of its windows makes them stale.
 type preparedPlan struct {
@@ -132,7 +136,7 @@ func (r *request) slot(e *extras) uint64 {
 }
 
 // plan finds or makes the plan of a request on a stream.
-func (g *Group) plan(
+func (g planner) plan(
 	ctx context.Context, r *request, e *extras, s *Stream,
 ) (*preparedPlan, error) {
 	slot := &g.plans[r.slot(e)]
@@ -169,7 +173,7 @@ func (r *wholeRequest) keepable() bool {
 }
 
 // prepare checks a request, registers what it needs and chooses its path.
-func (g *Group) prepare(
+func (g planner) prepare(
 	ctx context.Context, r *wholeRequest, s *Stream,
 ) (*preparedPlan, error) {
 	if err := g.check(r); err != nil {
@@ -201,7 +205,7 @@ func (g *Group) prepare(
 }
 
 // check refuses what no rank could do.
-func (g *Group) check(r *wholeRequest) error {
+func (g planner) check(r *wholeRequest) error {
 	if err := g.Err(); err != nil {
 		return err
 	}
@@ -237,7 +241,7 @@ func (g *Group) check(r *wholeRequest) error {
 }
 
 // checkOverlap refuses buffers that overlap, except where NCCL defines work in place.
-func (g *Group) checkOverlap(call *driver.Call, sendBytes, recvBytes uintptr) error {
+func (g planner) checkOverlap(call *driver.Call, sendBytes, recvBytes uintptr) error {
 	send, recv := call.Send, call.Recv
 	if send+sendBytes <= recv || recv+recvBytes <= send || sendBytes == 0 || recvBytes == 0 {
 		return nil
@@ -250,7 +254,7 @@ func (g *Group) checkOverlap(call *driver.Call, sendBytes, recvBytes uintptr) er
 
 // inPlace reports whether a call works in place, as NCCL defines it: on one buffer, or with this
 // rank's own part of the larger buffer as the smaller one.
-func (g *Group) inPlace(call *driver.Call) bool {
+func (g planner) inPlace(call *driver.Call) bool {
 	own := uintptr(int64(g.rank) * call.Count * int64(call.DataType.Size()))
 	switch call.Operation {
 	case driver.AllGather:
@@ -265,7 +269,7 @@ func (g *Group) inPlace(call *driver.Call) bool {
 // maxElements keeps byte counts of whole groups below 2^63.
 const maxElements = 1 << 48
 
-func (g *Group) checkMemory(what string, m Memory, bytes int64, t DataType) error {
+func (g planner) checkMemory(what string, m Memory, bytes int64, t DataType) error {
 	if bytes == 0 {
 		return nil
 	}
@@ -298,17 +302,17 @@ func (g *Group) checkMemory(what string, m Memory, bytes int64, t DataType) erro
 // takeOver registers the pools of a request's buffers where this group has not: its first
 // collective on their memory. During a capture it leaves that, and the call takes a path that needs
 // no windows, on all ranks alike.
-func (g *Group) takeOver(ctx context.Context, r *wholeRequest, s *Stream) error {
+func (g planner) takeOver(ctx context.Context, r *wholeRequest, s *Stream) error {
 	if g.rt.capturing(s) || r.operation.PointToPoint() || r.operation == driver.AllReduceRMSNorm ||
 		r.operation == driver.AllToAllV {
 		return nil
 	}
 	for _, m := range []Memory{r.send, r.recv} {
 		p := m.pool
-		if p == nil || p.domain == nil || !p.domain.contains(g) {
+		if p == nil || p.domain == nil || !p.domain.contains(g.Group) {
 			continue
 		}
-		if err := p.Register(ctx, g); err != nil {
+		if err := p.Register(ctx, g.Group); err != nil {
 			return err
 		}
 	}
@@ -323,7 +327,7 @@ const bothInWindows = "both buffers lie in windows of the group"
 // lie in some, else with none; the window path where both do, the backend can take it, and the
 // group prefers it; else the plain path, on which windows play no part. The choice depends only on
 // things that ledgers and the group's terms cover, so all ranks choose alike.
-func (g *Group) route(r *wholeRequest) (call driver.Call, why reason) {
+func (g planner) route(r *wholeRequest) (call driver.Call, why reason) {
 	if r.operation == driver.AllReduceRMSNorm {
 		return g.routeNorm(r)
 	}
@@ -350,7 +354,7 @@ func (g *Group) route(r *wholeRequest) (call driver.Call, why reason) {
 }
 
 // places finds the windows of a call's buffers, or says why it has none.
-func (g *Group) places(call *driver.Call) (send, recv *windowPlace, why string) {
+func (g planner) places(call *driver.Call) (send, recv *windowPlace, why string) {
 	none := &windowPlace{}
 	if call.Operation.PointToPoint() || call.Operation == driver.Barrier || call.Count == 0 ||
 		call.Operation == driver.AllToAllV {
@@ -371,7 +375,7 @@ func (g *Group) places(call *driver.Call) (send, recv *windowPlace, why string) 
 
 // describe says what must be alike on all ranks: over windows also where the buffers lie. On the
 // direct path the ranks that have no windows lie nowhere, so that they differ from those that have.
-func (g *Group) describe(call *driver.Call, sequence uint64) *agreement.CollectiveCall {
+func (g planner) describe(call *driver.Call, sequence uint64) *agreement.CollectiveCall {
 	c := &agreement.CollectiveCall{
 		Operation: call.Operation.String(), Path: call.Path.String(),
 		DataType: call.DataType.String(), Root: -1, Count: uint64(call.Count), Sequence: sequence,
@@ -409,7 +413,7 @@ func (g *Group) describe(call *driver.Call, sequence uint64) *agreement.Collecti
 // commonPlaces returns the addresses of a call's buffers as they must be alike on all ranks. Work
 // in place uses this rank's own part of the larger buffer as the smaller one, so the larger one
 // stands for both.
-func (g *Group) commonPlaces(call *driver.Call) (send, recv uintptr) {
+func (g planner) commonPlaces(call *driver.Call) (send, recv uintptr) {
 	switch {
 	case !g.inPlace(call):
 		return call.Send, call.Recv
@@ -421,7 +425,7 @@ func (g *Group) commonPlaces(call *driver.Call) (send, recv uintptr) {
 }
 
 // placeOf returns the pool, segment ordinal and offset of an address in a window.
-func (g *Group) placeOf(address uintptr) (pool uint64, segment int32, offset int64) {
+func (g planner) placeOf(address uintptr) (pool uint64, segment int32, offset int64) {
 	place, ok := g.table.Load().find(address, 0)
 	if !ok {
 		return 0, -1, 0
@@ -446,10 +450,19 @@ func digest(c *agreement.CollectiveCall) uint64 {
 }
 
 // callOf describes the call in which this rank differs from others, if that is what happened.
-func (g *Group) callOf(cause error) *agreement.CollectiveCall {
+func (g planner) callOf(cause error) *agreement.CollectiveCall {
 	var mismatch *driver.MismatchError
 	if !errors.As(cause, &mismatch) {
 		return nil
 	}
 	return g.describe(mismatch.Call, mismatch.Sequence)
+}
+
+// sendWindow is the window that the send buffer of an AllToAllV lies in, or nil.
+func (g planner) sendWindow(call *driver.Call) driver.Window {
+	bytes, _ := call.Spans(len(g.ranks))
+	if place, ok := g.table.Load().find(call.Send, bytes); ok && bytes > 0 {
+		return place.window
+	}
+	return nil
 }

@@ -223,7 +223,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uintptr) (Buffer, error) {
 	} else {
 		p.absorbAt(block, bytes, site)
 	}
-	if p.rt.observed() {
+	if p.rt.observers.any() {
 		tellAlloc(b, block)
 	}
 	p.mu.Unlock()
@@ -406,7 +406,7 @@ func (p *Pool) site(pc uintptr) uint32 {
 		return index
 	}
 	if pc < ledger.MaxSites {
-		return p.sites.Intern(pc, p.rt.named(Site(pc)))
+		return p.sites.Intern(pc, p.rt.sites.named(Site(pc)))
 	}
 	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
 	return p.sites.Intern(pc, fmt.Sprintf("%s:%d", frame.File, frame.Line))
@@ -456,4 +456,25 @@ func (rt *Runtime) forgetPool(p *Pool) {
 	if i := slices.Index(rt.pools, p); i >= 0 && !rt.closed {
 		rt.pools = slices.Delete(slices.Clone(rt.pools), i, i+1)
 	}
+}
+
+// poolName names a pool by its id. The ids of the pools of the world are small; those of other
+// domains begin with the key of the group.
+func (rt *Runtime) poolName(id uint64) string {
+	if id < poolNumbers {
+		return fmt.Sprintf("pool %d", id)
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	for _, p := range rt.pools {
+		if p.id == id && p.domain != nil {
+			return fmt.Sprintf("pool %d of group %s", id%poolNumbers, p.domain.id)
+		}
+	}
+	for _, g := range rt.groups {
+		if g.key.ID&^(poolNumbers-1) == id&^(poolNumbers-1) {
+			return fmt.Sprintf("pool %d of group %s", id%poolNumbers, g.id)
+		}
+	}
+	return fmt.Sprintf("pool %#x", id)
 }

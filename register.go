@@ -87,16 +87,6 @@ func (p *Pool) member(g *Group) (*membership, error) {
 	return m, err
 }
 
-// owes reports whether memory of a pool that the group has joined waits to be registered with it.
-// It takes no lock.
-func (g *Group) owes(p *Pool) bool {
-	if p == nil {
-		return false
-	}
-	m := g.memberOf(p)
-	return m != nil && m.pending.Load()
-}
-
 func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) error {
 	if p.rt.capturing(nil) {
 		return fmt.Errorf("registering with group %s: %w", g.id, ErrCapturing)
@@ -119,21 +109,6 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 	return nil
 }
 
-// registerAll agrees and registers. g.mu is held.
-func (g *Group) registerAll(
-	ctx context.Context, p *Pool, m *membership, pending []*segment,
-) error {
-	if err := g.agreeToRegister(ctx, p, pending); err != nil {
-		return err
-	}
-	for _, s := range pending {
-		if err := p.registerOne(ctx, g, m, s); err != nil {
-			return g.settle(err)
-		}
-	}
-	return nil
-}
-
 // pendingOf copies the pending list, so that no lock is held while ranks wait for each other. What
 // is mapped meanwhile stays pending.
 func (p *Pool) pendingOf(m *membership) []*segment {
@@ -145,18 +120,6 @@ func (p *Pool) pendingOf(m *membership) []*segment {
 		pending = append(pending, p.segments[key.Ordinal])
 	}
 	return pending
-}
-
-// agreeToRegister compares ledgers and pending segments. g.mu is held.
-func (g *Group) agreeToRegister(ctx context.Context, p *Pool, pending []*segment) error {
-	if g.rt.Check() == CheckOff {
-		return nil
-	}
-	var list agreement.Pending
-	for _, s := range pending {
-		list = list.Add(s.key.Ordinal, s.key.Generation, s.key.Bytes)
-	}
-	return g.agree(ctx, "registration", p.history(list))
 }
 
 func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segment) error {
@@ -183,7 +146,7 @@ func (p *Pool) registerOne(ctx context.Context, g *Group, m *membership, s *segm
 // deregister takes all windows over a segment back. p.mu is held.
 func (p *Pool) deregister(s *segment) error {
 	windows, err := p.registry.Release(s.key)
-	errs := []error{err, p.rt.leaveGuests(s)}
+	errs := []error{err, leaveGuests(p.rt, s)}
 	for _, r := range windows {
 		errs = append(errs, p.dropWindow(r))
 	}
@@ -293,4 +256,30 @@ func (p *Pool) retire(idle []*segment, step func(*Pool, *segment) error) error {
 		errs = append(errs, step(p, s))
 	}
 	return errors.Join(errs...)
+}
+
+// history is the pool's part in an agreement.
+func (p *Pool) history(pending agreement.Pending) agreement.Ledger {
+	return agreement.Ledger{ID: p.id, Source: history{p}, Pending: pending}
+}
+
+func (p *Pool) isClosed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
+}
+
+// noteAgreed moves the mark of what needs never be compared again. Only the whole domain's
+// agreement counts: ranks outside a smaller group were not asked.
+func (p *Pool) noteAgreed(marks []agreement.Mark, g *Group) {
+	if p.domain == nil || !g.contains(p.domain) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range marks {
+		if m.Ledger == p.id {
+			p.ledger.Agree(m.Position, m.Digest)
+		}
+	}
 }

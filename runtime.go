@@ -21,19 +21,19 @@ import (
 // States: open, closed. Everything made from a Runtime ends with it. It is safe for concurrent
 // use.
 type Runtime struct {
-	opts    Options
-	source  string
-	rank    int
-	size    int
-	device  driver.Device
-	store   rendezvous.Store
-	company company
-	level   atomic.Int32 // a CheckLevel
-	world   *Group
-	local   *Pool
-	stream  *Stream
-	observe atomic.Pointer[[]*Observer]
-	sites   sites
+	opts      Options
+	source    string
+	rank      int
+	size      int
+	device    driver.Device
+	store     rendezvous.Store
+	company   company
+	level     atomic.Int32 // a CheckLevel
+	world     *Group
+	local     *Pool
+	stream    *Stream
+	observers observers
+	sites     sites
 
 	mu       ranked.Mutex[runtimeMu]
 	groups   []*Group  // guarded by mu
@@ -241,4 +241,54 @@ func (rt *Runtime) usable() error {
 		return fmt.Errorf("runtime: %w", ErrClosed)
 	}
 	return nil
+}
+
+// Interop returns what is there for other languages and libraries.
+func (rt *Runtime) Interop() Interop { return Interop{rt} }
+
+// Stats describes the Runtime, its pools in the order in which they were made, and its groups by
+// id, without those that were closed. The first pool is that of disabled scopes.
+func (rt *Runtime) Stats() Stats {
+	s := Stats{
+		Rank: rt.rank, Size: rt.size, Backend: rt.device.Info().Backend,
+		Check: rt.Check().String(), Groups: map[string]GroupStats{},
+	}
+	for _, p := range rt.allPools() {
+		s.Pools = append(s.Pools, p.Stats())
+	}
+	for _, g := range rt.allGroups() {
+		s.Groups[g.id] = g.Stats()
+	}
+	return s
+}
+
+// SetCheck changes the level at which ranks compare, for all groups. It is collective over the
+// world, and every rank gives the same level, in the same place among the collectives of each
+// group. What was not compared before stays so until the next comparison of histories.
+func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
+	if l <= CheckDefault || l > CheckEvery {
+		return invalid("check level %d", l)
+	}
+	g := rt.world
+	g.mu.Lock()
+	err := g.agree(ctx, "check level "+l.String())
+	g.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("setting the check level: %w", err)
+	}
+	rt.level.Store(int32(l))
+	for _, g := range rt.allGroups() {
+		g.comm.SetCheck(l == CheckEvery)
+		g.startPatrol()
+	}
+	return nil
+}
+
+// Library names what runs the collectives and its version, such as "NCCL 2.28.9"; it is empty where
+// symmem itself does.
+func (rt *Runtime) Library() string {
+	if l, ok := rt.device.(interface{ Library() string }); ok {
+		return l.Library()
+	}
+	return ""
 }

@@ -1,7 +1,6 @@
 package symmem
 
 import (
-	"context"
 	"slices"
 
 	"symmem/driver"
@@ -10,20 +9,6 @@ import (
 // Splits says how the buffers of an AllToAllV are cut: for each rank of the group, in group order,
 // a count and an offset, both in elements.
 type Splits = driver.Splits
-
-// AllToAllV sends a part of send to each rank and gathers a part of each into recv, as splits says.
-// Parts may have any size, also none, and different ones on each rank; those of recv do not
-// overlap. What a rank sends to another is what that one expects of it, else no buffer is written
-// and all ranks get a MessageError that names the pairs (with CheckEvery; else the ranks that are
-// concerned). send may be recv. It is a collective like the others, but registers no memory.
-// AllToAll is another operation, also where all counts are equal. The lists are copied.
-func (g *Group) AllToAllV(
-	ctx context.Context, send, recv Memory, splits Splits, t DataType, s *Stream,
-) error {
-	return g.run(ctx, s, &request{
-		operation: driver.AllToAllV, send: send, recv: recv, dataType: t,
-	}, &extras{splits: &splits})
-}
 
 // Contiguous makes the splits of buffers whose parts lie one behind the other, in group order.
 func Contiguous(sendCounts, recvCounts []int64) Splits {
@@ -61,13 +46,4 @@ func cloneSplits(s *Splits) *Splits {
 		SendCounts: slices.Clone(s.SendCounts), SendOffsets: slices.Clone(s.SendOffsets),
 		RecvCounts: slices.Clone(s.RecvCounts), RecvOffsets: slices.Clone(s.RecvOffsets),
 	}
-}
-
-// sendWindow is the window that the send buffer of an AllToAllV lies in, or nil.
-func (g *Group) sendWindow(call *driver.Call) driver.Window {
-	bytes, _ := call.Spans(len(g.ranks))
-	if place, ok := g.table.Load().find(call.Send, bytes); ok && bytes > 0 {
-		return place.window
-	}
-	return nil
 }

@@ -3,8 +3,6 @@ package symmem
 import (
 	"iter"
 	"slices"
-
-	"symmem/driver"
 )
 
 // PoolStats describes a pool at one moment. Sizes are in bytes.
@@ -67,26 +65,6 @@ type GroupStats struct {
 	Tuning Tuning `json:"tuning"`
 }
 
-// Stats counts what the group has done.
-func (g *Group) Stats() GroupStats {
-	s := GroupStats{
-		Windows:       g.table.Load().count,
-		Registrations: g.registered.Load(),
-		Agreements:    g.agreed.Load(),
-		Paths:         map[string]uint64{},
-		Tuning: Tuning{
-			Table: g.tuning.Name(), Digest: digestText(g.tuning),
-			Path: PathChoice(g.choice.Load()).String(), Machines: g.shape.Machines,
-		},
-	}
-	for path, n := range g.comm.Launched() {
-		if n > 0 {
-			s.Paths[driver.Path(path).String()] = n
-		}
-	}
-	return s
-}
-
 // Stats is everything that a Runtime knows about itself.
 type Stats struct {
 	Rank    int                   `json:"rank"`
@@ -95,20 +73,4 @@ type Stats struct {
 	Check   string                `json:"check"`
 	Pools   []PoolStats           `json:"pools"`
 	Groups  map[string]GroupStats `json:"groups"`
-}
-
-// Stats describes the Runtime, its pools in the order in which they were made, and its groups by
-// id, without those that were closed. The first pool is that of disabled scopes.
-func (rt *Runtime) Stats() Stats {
-	s := Stats{
-		Rank: rt.rank, Size: rt.size, Backend: rt.device.Info().Backend,
-		Check: rt.Check().String(), Groups: map[string]GroupStats{},
-	}
-	for _, p := range rt.allPools() {
-		s.Pools = append(s.Pools, p.Stats())
-	}
-	for _, g := range rt.allGroups() {
-		s.Groups[g.id] = g.Stats()
-	}
-	return s
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 
 	"symmem/driver"
@@ -289,4 +290,96 @@ func (e *Event) Synchronize(ctx context.Context) error {
 		return invalid("waiting for no event")
 	}
 	return e.rt.settled(e.mark.Synchronize(ctx))
+}
+
+func (rt *Runtime) streamAt(number alloc.Stream) *Stream {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return rt.streams[number]
+}
+
+// addStream makes a stream and numbers it.
+func (rt *Runtime) addStream(
+	open func() (driver.Stream, driver.AdoptedStream, error),
+) (*Stream, error) {
+	if err := rt.usable(); err != nil {
+		return nil, err
+	}
+	queue, adopted, err := open()
+	if err != nil {
+		return nil, fmt.Errorf("making a stream: %w", err)
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if len(rt.streams) == maxStreams {
+		err := invalid("making a stream: this runtime has made %d, whose numbers are not used again: "+
+			"adopt a stream once and keep it", maxStreams)
+		if adopted == nil {
+			err = errors.Join(err, queue.Close())
+		}
+		return nil, err
+	}
+	s := newStream(rt, len(rt.streams), queue, adopted)
+	rt.streams = append(rt.streams, s)
+	return s, nil
+}
+
+// noteCapture notes whether an adopted stream may be captured, with calls of ours in the capture.
+func (rt *Runtime) noteCapture(s *Stream, may bool) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if slices.Contains(rt.captured, s) == may {
+		return
+	}
+	others := slices.DeleteFunc(slices.Clone(rt.captured), func(o *Stream) bool { return o == s })
+	if may {
+		others = append(others, s)
+	}
+	rt.captured = others
+}
+
+// countCaptures notes that streams have begun or ended to capture.
+func (rt *Runtime) countCaptures(more int) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.captures += more
+}
+
+// capturing reports whether a stream of this rank records: one of our own, the one of a call, or
+// one in whose capture a call of ours is. Others are not asked, since their owners may have
+// destroyed them.
+func (rt *Runtime) capturing(on *Stream) bool {
+	rt.mu.Lock()
+	own, captured := rt.captures > 0, rt.captured
+	rt.mu.Unlock()
+	if own || on != nil && on.captured() {
+		return true
+	}
+	for _, s := range captured {
+		if s.captured() {
+			return true
+		}
+		rt.noteCapture(s, false)
+		if s.captured() { // anew, by a call that has found it noted still
+			rt.noteCapture(s, true)
+			return true
+		}
+	}
+	return false
+}
+
+// Handle is the stream as other libraries know it, so that they can queue work on it: a CUstream on
+// GPUs, which is also a cudaStream_t, and 0 where there is none, as on the host. It is valid until
+// the Runtime is closed, and the same each time.
+//
+// Foreign work is ordered with symmem's by the order of calls, Synchronize waits for it, and while
+// the stream captures it becomes a part of the capture. symmem does not see what memory it uses:
+// the caller notes that by Buffer.UseOn for buffers of another stream, and frees what a capture
+// uses only after its graph is closed. The thread that queues the work needs the GPU's primary
+// context as its current one.
+func (s *Stream) Handle() uintptr {
+	if native, ok := s.queue.(interface{ Handle() uintptr }); ok {
+		return native.Handle()
+	}
+	return 0
 }

@@ -1,11 +1,7 @@
 package symmem
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,41 +51,6 @@ func slug(device string) string {
 	return strings.Join(parts, "-")
 }
 
-// Library names what runs the collectives and its version, such as "NCCL 2.28.9"; it is empty where
-// symmem itself does.
-func (rt *Runtime) Library() string {
-	if l, ok := rt.device.(interface{ Library() string }); ok {
-		return l.Library()
-	}
-	return ""
-}
-
-// tableFor finds the table of groups with so many ranks: that of the options, else the file that
-// symmem tune has written for this device and number, else the built-in one.
-func (rt *Runtime) tableFor(ranks int) (*tuning.Table, error) {
-	info, name := rt.device.Info(), rt.opts.Tuning
-	if name == "" {
-		file, err := TuningFile(info.Name, ranks)
-		if err == nil && exists(file) {
-			name = file
-		}
-	}
-	if name == "" || name == BuiltInTuning {
-		return tuning.Builtin(info.Backend, info.Name), nil
-	}
-	table, err := tuning.ReadFile(name)
-	var system *fs.PathError
-	switch {
-	case errors.As(err, &system):
-		return nil, fmt.Errorf("reading the tuning table: %w", err)
-	case err != nil:
-		return nil, fmt.Errorf("reading the tuning table %s (repair it, remove it, or measure anew with "+
-			"symmem tune): %w", name, err)
-	}
-	table.Origin = "table " + name
-	return table, nil
-}
-
 // exists reports whether there is a file. Where this cannot be known, as in a home directory of
 // somebody else, there is none.
 func exists(file string) bool {
@@ -124,37 +85,6 @@ func machineName() string {
 	host, _ := os.Hostname()
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return host + " " + strings.TrimSpace(string(boot))
-}
-
-// comeToTerms compares the terms of all ranks. It is collective; every rank gets the same error.
-func (rt *Runtime) comeToTerms(
-	ctx context.Context, comm driver.Communicator, ranks []int,
-) (*tuning.Table, tuning.Shape, error) {
-	mine := terms{
-		Check: rt.Check().String(), Path: rt.opts.Path.String(), Machine: machineName(),
-		Messages: rt.opts.messages(),
-	}
-	table, err := rt.tableFor(len(ranks))
-	if err != nil {
-		mine.Trouble = err.Error()
-	} else {
-		mine.Table, mine.Digest = table.Name(), digestText(table)
-	}
-	encoded, err := json.Marshal(mine)
-	if err != nil {
-		return nil, tuning.Shape{}, fmt.Errorf("encoding the terms of this rank: %w", err)
-	}
-	got, err := comm.Exchange(ctx, driver.LaneControl, encoded)
-	if err != nil {
-		return nil, tuning.Shape{}, err
-	}
-	all := make([]terms, len(got))
-	for r := range got {
-		if err := json.Unmarshal(got[r], &all[r]); err != nil {
-			return nil, tuning.Shape{}, invalid("terms of rank %d are %.40q", ranks[r], got[r])
-		}
-	}
-	return table, shapeOf(all), alike(all, ranks)
 }
 
 func digestText(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }

@@ -103,7 +103,7 @@ var points = []point{
 			{in: "driver/nccl/kernels", name: "Request.parts", without: map[string]string{
 				"Send": message, "Recv": message, "AllReduceRMSNorm": byNorm, "AllToAllV": bySplits,
 			}},
-			{in: ".", name: "Group.describe"},
+			{in: ".", name: "planner.describe"},
 			{in: ".", name: "OpAllReduce", spelled: withOp, without: map[string]string{
 				"AllReduceRMSNorm": "a constant of its own, with what it does not allow",
 			}},
@@ -344,14 +344,7 @@ func declared(d ast.Decl, name string) ast.Node {
 }
 
 func receiverOf(d *ast.FuncDecl) string {
-	receiver := d.Recv.List[0].Type
-	if star, ok := receiver.(*ast.StarExpr); ok {
-		receiver = star.X
-	}
-	if name, ok := receiver.(*ast.Ident); ok {
-		return name.Name
-	}
-	return ""
+	return receiverName(d.Recv.List[0].Type)
 }
 
 // cut is the source of a node.

@@ -1,8 +1,10 @@
 package house
 
 import (
+	"fmt"
 	"go/ast"
 	"go/format"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -11,6 +13,7 @@ const (
 	maxFileLines     = 500
 	maxFunctionLines = 80
 	maxColumns       = 100
+	maxMethodFiles   = 5
 )
 
 func lines(count int, line string) string { return strings.Repeat(line+"\n", count) }
@@ -46,6 +49,20 @@ var sizeRules = []rule{
 		},
 	},
 	{
+		name:  "the methods of a type lie in at most five files",
+		why:   "who looks for what a type does opens few files; a type with more has several jobs",
+		check: scatteredMethods,
+		bad: []map[string]string{
+			methodFiles("A", maxMethodFiles+1), methodFiles("a", maxMethodFiles+1),
+			methodFiles("*A[T]", maxMethodFiles+1),
+		},
+		good: []map[string]string{
+			methodFiles("A", maxMethodFiles),
+			with(methodFiles("A", maxMethodFiles), "a_test.go", "package a\n\nfunc (x A) test() {}\n"),
+			with(methodFiles("A", maxMethodFiles), "b/b.go", "package b\n\nfunc (x A) f() {}\n"),
+		},
+	},
+	{
 		name: "files are formatted by gofmt",
 		why:  "nobody has to think about it",
 		check: each(func(f *file) []finding {
@@ -58,6 +75,78 @@ var sizeRules = []rule{
 		bad:  []map[string]string{{"a.go": "package a\n\nvar a  = 1\n"}},
 		good: []map[string]string{{"a.go": "package a\n\nvar a = 1\n"}},
 	},
+}
+
+// scattered are types whose methods still lie in more files.
+var scattered = []string{
+	"driver/drivertest.bench", "driver/drivertest.rank", "driver/host.Device",
+	"driver/host.communicator", "driver/nccl.Device", "driver/nccl.communicator",
+	"driver/nccl.stream", "internal/alloc.Core", "internal/cuda.Driver", "internal/soak.round",
+	"internal/torch.Library", "internal/torch.rank",
+}
+
+// methodFiles is a module of which each file has a method of one receiver.
+func methodFiles(receiver string, count int) map[string]string {
+	sources := map[string]string{}
+	for i := range count {
+		text := fmt.Sprintf("package a\n\nfunc (x %s) f%d() {}\n", receiver, i)
+		sources[fmt.Sprintf("f%d.go", i)] = text
+	}
+	return sources
+}
+
+// with adds a file to a module.
+func with(sources map[string]string, name, text string) map[string]string {
+	sources[name] = text
+	return sources
+}
+
+func scatteredMethods(files []*file) []finding {
+	type of struct{ folder, receiver string }
+	holders := map[of][]string{}
+	first := map[of]finding{}
+	for _, f := range files {
+		if f.test() {
+			continue
+		}
+		for _, d := range f.syntax.Decls {
+			function, ok := d.(*ast.FuncDecl)
+			if !ok || function.Recv == nil {
+				continue
+			}
+			key := of{f.folder(), receiverName(function.Recv.List[0].Type)}
+			if !slices.Contains(holders[key], f.path) {
+				holders[key] = append(holders[key], f.path)
+				first[key] = f.find(function.Pos(), "")
+			}
+		}
+	}
+	var all []finding
+	for key, paths := range holders {
+		if len(paths) > maxMethodFiles && !slices.Contains(scattered, key.folder+"."+key.receiver) {
+			slices.Sort(paths)
+			found := first[key]
+			found.what = fmt.Sprintf("methods of %s lie in %d files: %s", key.receiver, len(paths),
+				strings.Join(paths, ", "))
+			all = append(all, found)
+		}
+	}
+	return all
+}
+
+// receiverName is the name of a receiver's type, without its star and its parameters.
+func receiverName(t ast.Expr) string {
+	switch t := t.(type) {
+	case *ast.StarExpr:
+		return receiverName(t.X)
+	case *ast.IndexExpr:
+		return receiverName(t.X)
+	case *ast.IndexListExpr:
+		return receiverName(t.X)
+	case *ast.Ident:
+		return t.Name
+	}
+	return ""
 }
 
 func longFunctions(f *file) []finding {
