@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log"
 	"sync"
+	"time"
 
 	"symmem"
 )
@@ -13,11 +14,17 @@ import (
 // world runs a function on two ranks inside this process. Programs call symmem.Open in each of
 // their processes instead, and mostly name no backend.
 func world(f func(ctx context.Context, rt *symmem.Runtime) error) {
-	ctx := context.Background()
-	runtimes, err := symmem.OpenLocal(ctx, 2, symmem.Options{Backend: "host"})
+	worldWith(symmem.Options{Backend: "host"}, f)
+}
+
+func worldWith(o symmem.Options, f func(ctx context.Context, rt *symmem.Runtime) error) {
+	opening, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	runtimes, err := symmem.OpenLocal(opening, 2, o)
 	if err != nil {
 		log.Fatal(err)
 	}
+	ctx := context.Background()
 	var ranks sync.WaitGroup
 	for _, rt := range runtimes {
 		ranks.Go(func() {
@@ -208,4 +215,79 @@ func ExampleInterop_Observe() {
 	// Output:
 	// mapped 100 MiB
 	// registered with world
+}
+
+// Register makes windows of what a pool has mapped, on all ranks at once; the end of a scope and
+// the first collective on a buffer do the same.
+func ExamplePool_Register() {
+	world(func(ctx context.Context, rt *symmem.Runtime) error {
+		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+		if err != nil {
+			return err
+		}
+		weights, err := pool.Alloc(1 << 20)
+		if err != nil {
+			return err
+		}
+		before := rt.World().IsSymmetric(weights.Memory())
+		if err := pool.Register(ctx, rt.World()); err != nil {
+			return err
+		}
+		if rt.Rank() == 0 {
+			fmt.Println(before, rt.World().IsSymmetric(weights.Memory()))
+			for s := range pool.Segments() {
+				fmt.Println("segment", s.Segment, "of", s.Bytes>>20, "MiB")
+			}
+		}
+		return weights.Free()
+	})
+	// Output:
+	// false true
+	// segment 0 of 64 MiB
+}
+
+// Every rank of a group sends to the next one, and receives from the one before.
+func ExampleGroup_Send() {
+	world(func(ctx context.Context, rt *symmem.Runtime) error {
+		g, s := rt.World(), rt.DefaultStream()
+		next, previous := (g.Rank()+1)%g.Size(), (g.Rank()+g.Size()-1)%g.Size()
+		sent, received := []int32{int32(100 + g.Rank())}, []int32{0}
+		if err := errors.Join(
+			g.Send(ctx, symmem.Host(sent), 1, symmem.Int32, next, s),
+			g.Recv(ctx, symmem.Host(received), 1, symmem.Int32, previous, s),
+			s.Synchronize(ctx),
+		); err != nil {
+			return err
+		}
+		if g.Rank() == 0 {
+			fmt.Println("from rank", previous, "came", received[0])
+		}
+		return nil
+	})
+	// Output: from rank 1 came 101
+}
+
+// A fault is an error that says who is concerned. It is final for its group, and every rank gets
+// it: here rank 1 does not come to a barrier.
+func ExampleGroup_Err() {
+	short := symmem.Options{Backend: "host", Timeout: time.Second}
+	worldWith(short, func(ctx context.Context, rt *symmem.Runtime) error {
+		g := rt.World()
+		var err error
+		if rt.Rank() == 0 {
+			err = errors.Join(g.Barrier(ctx, nil), rt.DefaultStream().Synchronize(ctx))
+		} else {
+			<-g.Ended()
+			err = g.Err()
+		}
+		var late *symmem.TimeoutError
+		if !errors.As(err, &late) {
+			return fmt.Errorf("not a timeout: %w", err)
+		}
+		if rt.Rank() == 0 {
+			fmt.Println("missing:", late.Missing)
+		}
+		return nil
+	})
+	// Output: missing: [1]
 }
