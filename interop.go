@@ -11,7 +11,8 @@ import (
 
 // Interop is what bindings for other languages need, and programs that share streams, communicators
 // or memory with another library of the same process. The C library and the Python package are made
-// of it; a program in Go alone needs none of it.
+// of it. A program in Go alone needs of it only Do, and only for what the methods of Group do not
+// take: a path for one call, and who sent a message from AnySource.
 //
 // Ownership: what a handle or an address names stays its owner's. symmem never destroys it, and the
 // owner keeps it alive as long as the method that took it says. Pools, groups and streams that are
