@@ -19,8 +19,8 @@ func world(f func(ctx context.Context, rt *symmem.Runtime) error) {
 
 func worldWith(o symmem.Options, f func(ctx context.Context, rt *symmem.Runtime) error) {
 	opening, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
 	runtimes, err := symmem.OpenLocal(opening, 2, o)
+	cancel()
 	if err != nil {
 		log.Fatal(err)
 	}
