@@ -27,7 +27,7 @@ func LocalRanks(name string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if limited, ok := b.(interface{ LocalRanks() (int, error) }); ok {
+	if limited, ok := b.(driver.RankLimit); ok {
 		return limited.LocalRanks()
 	}
 	return 0, nil
@@ -36,7 +36,7 @@ func LocalRanks(name string) (int, error) {
 // automatic is the first backend that works on this machine.
 func automatic() backend {
 	for _, b := range backends {
-		if a, ok := b.(interface{ Available() error }); !ok || a.Available() == nil {
+		if a, ok := b.(driver.Availability); !ok || a.Available() == nil {
 			return b
 		}
 	}

@@ -240,7 +240,7 @@ func (g *Group) remember(p *Pool, m *membership) {
 // across ranks, and tells what they did wrong as a fault of the group. When the group fails or is
 // closed symmem ends the communicator, whose handle must not be used then: see Ended.
 func (g *Group) Handle() uintptr {
-	if native, ok := g.comm.(interface{ Handle() uintptr }); ok {
+	if native, ok := g.comm.(driver.Native); ok {
 		return native.Handle()
 	}
 	return 0

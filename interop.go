@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"symmem/driver"
 	"symmem/internal/ledger"
 	"symmem/internal/ranked"
 )
@@ -147,7 +148,7 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 // Ordinal is the number of this rank's device among those that the process sees, or -1 where
 // devices have no numbers, as on the host.
 func (i Interop) Ordinal() int {
-	if numbered, ok := i.rt.device.(interface{ Ordinal() int }); ok {
+	if numbered, ok := i.rt.device.(driver.Numbered); ok {
 		return numbered.Ordinal()
 	}
 	return -1

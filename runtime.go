@@ -287,7 +287,7 @@ func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 // Library names what runs the collectives and its version, such as "NCCL 2.28.9"; it is empty where
 // symmem itself does.
 func (rt *Runtime) Library() string {
-	if l, ok := rt.device.(interface{ Library() string }); ok {
+	if l, ok := rt.device.(driver.Versioned); ok {
 		return l.Library()
 	}
 	return ""

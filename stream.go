@@ -378,7 +378,7 @@ func (rt *Runtime) capturing(on *Stream) bool {
 // uses only after its graph is closed. The thread that queues the work needs the GPU's primary
 // context as its current one.
 func (s *Stream) Handle() uintptr {
-	if native, ok := s.queue.(interface{ Handle() uintptr }); ok {
+	if native, ok := s.queue.(driver.Native); ok {
 		return native.Handle()
 	}
 	return 0

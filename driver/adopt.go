@@ -2,18 +2,6 @@ package driver
 
 import "context"
 
-// Adopter is what a device offers on which symmem works in one process with other libraries: it
-// takes over what they have made. What is adopted stays theirs, and is never destroyed here.
-type Adopter interface {
-	// AdoptStream makes a Stream of one that another library has made, by its handle: a CUstream,
-	// which is also a cudaStream_t. Handle 0 is CUDA's default stream. The owner keeps it until the
-	// result is closed, which ends nothing but its use here.
-	AdoptStream(handle uintptr) (AdoptedStream, error)
-	// AdoptCommunicator makes a Guest of a communicator that another library has made, by its
-	// handle: an ncclComm_t, of the same copy of NCCL.
-	AdoptCommunicator(handle uintptr) (Guest, error)
-}
-
 // AdoptedStream is a stream of another library, which may capture it at any time. Where the owner
 // can wait for it without asking symmem, as on GPUs, Communicator.Launch returns what it refuses,
 // also while the stream has other work; what fails later is told by the next Launch or Synchronize.
@@ -26,16 +14,6 @@ type AdoptedStream interface {
 	// Drop is Close of a stream that its owner may have destroyed: nobody is asked about it. It
 	// waits for what the stream was given here.
 	Drop() error
-}
-
-// Recorder is a Communicator that can put collectives into captures of adopted streams.
-type Recorder interface {
-	// Record puts a prepared collective into the capture that the owner of the stream makes. Where
-	// calls are compared this one is, once; replays of the owner's graph are neither compared nor
-	// counted, since nobody tells of them. What the call uses, the windows and segments that it
-	// names included, stays until the graph and all that was made of it are gone, also where it is
-	// given back or closed meanwhile; replays then end without a result.
-	Record(stream Stream, plan Plan) error
 }
 
 // Guest is a communicator of another library, in which symmem registers memory.

@@ -5,13 +5,6 @@ import (
 	"strings"
 )
 
-// Witness is what a Communicator may also do: it sees by itself that processes end.
-type Witness interface {
-	// Dead lists the world ranks whose processes have ended before they left the group. It waits
-	// for nothing.
-	Dead() []int
-}
-
 // GroupConfig names a group to connect.
 type GroupConfig struct {
 	// ID names the group: the same on every rank of it, and never used for another one.
@@ -69,12 +62,6 @@ const (
 	// Lanes is their number.
 	Lanes
 )
-
-// Remarker is a Communicator that knows more of a call than its path.
-type Remarker interface {
-	// Remark says in words what is worth knowing of how a call runs on its path, or nothing.
-	Remark(call *Call) string
-}
 
 // Communicator joins the ranks of a group. States: open, then failed (after the first fault; it
 // only answers on LaneFault), then closed. Faults are final: a new group is the way on.

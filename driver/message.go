@@ -58,13 +58,6 @@ type MessageEnds struct {
 	Received uint64 `json:"received"`
 }
 
-// MessageCounts is what a Communicator may also do: it counts the messages of its rank.
-type MessageCounts interface {
-	// MessagesBefore lists what this rank has sent and received before it called a collective, whose
-	// number counts from 1 and which is not done: for each pair and tag, with this rank's end alone.
-	MessagesBefore(collective uint64) []MessageEnds
-}
-
 // Sort orders the ends by From, To, Tag and Number.
 func (e *MessageError) Sort() {
 	slices.SortFunc(e.Ends, func(a, b MessageEnds) int {

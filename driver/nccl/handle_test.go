@@ -42,7 +42,7 @@ func TestForeignCallsOfARankWithoutAGPUAreNotMade(t *testing.T) {
 func TestWorkOnAHandleIsTheStreamsOwn(t *testing.T) {
 	device := &Device{}
 	var s driver.Stream = &stream{device: device, handle: 0x77}
-	native, ok := s.(interface{ Handle() uintptr })
+	native, ok := s.(driver.Native)
 	if !ok || native.Handle() != 0x77 {
 		t.Errorf("%T has no handle of its own", s)
 	}

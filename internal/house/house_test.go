@@ -76,7 +76,9 @@ func each(check func(*file) []finding) func([]*file) []finding {
 	}
 }
 
-var rules = slices.Concat(importRules, documentRules, sizeRules, wordRules, lockRules)
+var rules = slices.Concat(
+	importRules, documentRules, sizeRules, wordRules, lockRules, seamRules,
+)
 
 func TestTheHouseKeepsItsRules(t *testing.T) {
 	files := load(t)

@@ -1,0 +1,103 @@
+package driver
+
+import "context"
+
+// What a backend may offer besides what it must. Who asks for one of these does without where a
+// value does not have it:
+//
+//	interface      of             without it
+//	Availability   Backend        the backend is available everywhere
+//	RankLimit      Backend        a machine has room for any number of ranks
+//	Numbered       Device         devices have no numbers
+//	Versioned      Device         no library runs the collectives
+//	Adopter        Device         streams and communicators of others are refused
+//	Native         Stream,        there is no handle to give to other libraries
+//	               Communicator
+//	Recorder       Communicator   calls on adopted streams that capture are refused
+//	LazyWindows    Communicator   registration makes all the windows that there are
+//	MessageCounts  Communicator   a MessageError lists no messages
+//	Remarker       Communicator   there is nothing to remark
+//	Witness        Communicator   ends of processes are found out by those who wait
+
+// Availability is a Backend that does not work on every machine.
+type Availability interface {
+	// Available returns why the backend cannot work here, or nil. It opens nothing.
+	Available() error
+}
+
+// RankLimit is a Backend that has room for so many ranks on a machine.
+type RankLimit interface {
+	// LocalRanks is how many ranks this machine has room for; 0 is any number.
+	LocalRanks() (int, error)
+}
+
+// Numbered is a Device that has a number.
+type Numbered interface {
+	// Ordinal is the number of the device among those that the process sees, from 0.
+	Ordinal() int
+}
+
+// Versioned is a Device whose collectives a library runs.
+type Versioned interface {
+	// Library is the name and the version of the library, such as "NCCL 2.28.9".
+	Library() string
+}
+
+// Native is a Stream or a Communicator that stands for an object of another library.
+type Native interface {
+	// Handle is that object: a CUstream or an ncclComm_t. It is 0 where there is none, and from when
+	// the value is closed.
+	Handle() uintptr
+}
+
+// Adopter is what a device offers on which symmem works in one process with other libraries: it
+// takes over what they have made. What is adopted stays theirs, and is never destroyed here.
+type Adopter interface {
+	// AdoptStream makes a Stream of one that another library has made, by its handle: a CUstream,
+	// which is also a cudaStream_t. Handle 0 is CUDA's default stream. The owner keeps it until the
+	// result is closed, which ends nothing but its use here.
+	AdoptStream(handle uintptr) (AdoptedStream, error)
+	// AdoptCommunicator makes a Guest of a communicator that another library has made, by its
+	// handle: an ncclComm_t, of the same copy of NCCL.
+	AdoptCommunicator(handle uintptr) (Guest, error)
+}
+
+// Recorder is a Communicator that can put collectives into captures of adopted streams.
+type Recorder interface {
+	// Record puts a prepared collective into the capture that the owner of the stream makes. Where
+	// calls are compared this one is, once; replays of the owner's graph are neither compared nor
+	// counted, since nobody tells of them. What the call uses, the windows and segments that it
+	// names included, stays until the graph and all that was made of it are gone, also where it is
+	// given back or closed meanwhile; replays then end without a result.
+	Record(stream Stream, plan Plan) error
+}
+
+// LazyWindows is a Communicator on which registration alone makes no window of the library's, since
+// calls can do without: the direct path needs none, and they cost milliseconds each.
+type LazyWindows interface {
+	// UseWindows makes the library's windows over what is registered, and over all that is
+	// registered from then on, so that calls can take the window path. It is collective, and does
+	// nothing the second time. A stream that captures gives ErrCapturing before anything happens;
+	// after another error the communicator has failed.
+	UseWindows(ctx context.Context) error
+}
+
+// MessageCounts is what a Communicator may also do: it counts the messages of its rank.
+type MessageCounts interface {
+	// MessagesBefore lists what this rank has sent and received before it called a collective, whose
+	// number counts from 1 and which is not done: for each pair and tag, with this rank's end alone.
+	MessagesBefore(collective uint64) []MessageEnds
+}
+
+// Remarker is a Communicator that knows more of a call than its path.
+type Remarker interface {
+	// Remark says in words what is worth knowing of how a call runs on its path, or nothing.
+	Remark(call *Call) string
+}
+
+// Witness is what a Communicator may also do: it sees by itself that processes end.
+type Witness interface {
+	// Dead lists the world ranks whose processes have ended before they left the group. It waits
+	// for nothing.
+	Dead() []int
+}

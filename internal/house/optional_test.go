@@ -1,0 +1,41 @@
+package house
+
+import "go/ast"
+
+var seamRules = []rule{{
+	name: "what a backend may offer has a name in package driver",
+	why:  "who writes a backend reads driver/optional.go, not all who ask",
+	check: each(func(f *file) []finding {
+		if f.folder() != "" && !below(f.folder(), "driver") {
+			return nil
+		}
+		var all []finding
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			if a, ok := n.(*ast.TypeAssertExpr); ok && nameless(a.Type) {
+				all = append(all, f.find(a.Pos(), "asks for an interface without a name"))
+			}
+			return true
+		})
+		return all
+	}),
+	bad: []map[string]string{
+		{"a.go": "package a\n\nvar _, _ = x.(interface{ Ordinal() int })\n"},
+		{"driver/a/a.go": "package a\n\nvar _, _ = x.(interface{ Handle() uintptr })\n"},
+	},
+	good: []map[string]string{
+		{"a.go": "package a\n\nvar _, _ = x.(driver.Numbered)\n"},
+		{"a.go": "package a\n\nvar _, _ = x.(interface{ Unwrap() []error })\n"},
+		{"internal/a/a.go": "package a\n\nvar _, _ = x.(interface{ OutOfMemory() bool })\n"},
+	},
+}}
+
+// nameless reports whether a type is an interface that is written out and has methods. That of
+// errors.Join has no name in Go, either.
+func nameless(e ast.Expr) bool {
+	i, ok := e.(*ast.InterfaceType)
+	if !ok || i.Methods.NumFields() == 0 {
+		return false
+	}
+	names := i.Methods.List[0].Names
+	return len(names) == 0 || names[0].Name != "Unwrap"
+}
