@@ -6,6 +6,7 @@ import (
 	"go/format"
 	"slices"
 	"strings"
+	"testing"
 	"unicode/utf8"
 )
 
@@ -101,10 +102,16 @@ func with(sources map[string]string, name, text string) map[string]string {
 	return sources
 }
 
-func scatteredMethods(files []*file) []finding {
-	type of struct{ folder, receiver string }
-	holders := map[of][]string{}
-	first := map[of]finding{}
+// holder is a type and the files that hold its methods.
+type holder struct {
+	name  string // the folder, a point, the type
+	files []string
+	last  finding // at the first method of the last file
+}
+
+// holders finds all types that have methods, by name.
+func holders(files []*file) map[string]*holder {
+	all := map[string]*holder{}
 	for _, f := range files {
 		if f.test() {
 			continue
@@ -114,24 +121,40 @@ func scatteredMethods(files []*file) []finding {
 			if !ok || function.Recv == nil {
 				continue
 			}
-			key := of{f.folder(), receiverName(function.Recv.List[0].Type)}
-			if !slices.Contains(holders[key], f.path) {
-				holders[key] = append(holders[key], f.path)
-				first[key] = f.find(function.Pos(), "")
+			name := f.folder() + "." + receiverName(function.Recv.List[0].Type)
+			h := all[name]
+			if h == nil {
+				h = &holder{name: name}
+				all[name] = h
+			}
+			if !slices.Contains(h.files, f.path) {
+				h.files, h.last = append(h.files, f.path), f.find(function.Pos(), "")
 			}
 		}
 	}
+	return all
+}
+
+func scatteredMethods(files []*file) []finding {
 	var all []finding
-	for key, paths := range holders {
-		if len(paths) > maxMethodFiles && !slices.Contains(scattered, key.folder+"."+key.receiver) {
-			slices.Sort(paths)
-			found := first[key]
-			found.what = fmt.Sprintf("methods of %s lie in %d files: %s", key.receiver, len(paths),
-				strings.Join(paths, ", "))
-			all = append(all, found)
+	for name, h := range holders(files) {
+		if len(h.files) > maxMethodFiles && !slices.Contains(scattered, name) {
+			slices.Sort(h.files)
+			h.last.what = fmt.Sprintf("methods of %s lie in %d files: %s", name, len(h.files),
+				strings.Join(h.files, ", "))
+			all = append(all, h.last)
 		}
 	}
 	return all
+}
+
+func TestScatteredTypesAreStillScattered(t *testing.T) {
+	all := holders(load(t))
+	for _, name := range scattered {
+		if h := all[name]; h == nil || len(h.files) <= maxMethodFiles {
+			t.Errorf("%s lies in few files, or is gone: it has no place in the list", name)
+		}
+	}
 }
 
 // receiverName is the name of a receiver's type, without its star and its parameters.
