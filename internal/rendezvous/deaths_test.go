@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -272,4 +273,46 @@ func TestWhyARankLeavesIsTold(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestARankThatLeavesIsNotTakenForDead where it must say so over the connection that its watch has:
+// the others are lost, and rank 0, which leaves too, takes in no new ones.
+func TestARankThatLeavesIsNotTakenForDead(t *testing.T) {
+	ctx := testContext(t)
+	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
+	members := connectAll(ctx, t, worldsOf(3, route))
+	left := make(chan error)
+	go func() { left <- members[0].Close() }()
+	for network, addr, _ := split(route.Endpoint.Address); ; {
+		probe, err := net.Dial(network, addr)
+		if err != nil {
+			break // rank 0 does not listen any more
+		}
+		if err := probe.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	members[1].client.loseLinks()
+	if err := members[1].Leave(ctx, "no memory"); err != nil {
+		t.Error(err)
+	}
+	ended := members[2].Ended(ctx, []int{1}, func(known []*EndedError) bool {
+		return len(known) > 0
+	})
+	if len(ended) != 1 || !ended[0].Left || ended[0].Why != "no memory" {
+		t.Errorf("rank 2 hears of rank 1: %+v", ended)
+	}
+	if err := errors.Join(members[2].Close(), <-left); err != nil {
+		t.Error(err)
+	}
+}
+
+// loseLinks ends all connections, as calls do whose context ends amid a request.
+func (c *Client) loseLinks() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for l := range c.links {
+		l.conn.Close()
+	}
+	c.links, c.idle = map[*link]bool{}, nil
 }

@@ -186,14 +186,24 @@ func (m *Member) part(ctx context.Context, why string) error {
 	if m.store != nil && m.world.Size > 1 {
 		telling, cancel := context.WithTimeout(context.Background(), leaveWait)
 		defer cancel()
-		// Without a store there is nobody left to tell.
-		_ = m.store.Set(telling, leftKey(m.world.Rank), []byte(why))
+		m.sayLeft(telling, []byte(why))
 	}
 	err := m.watch.close()
 	if m.service != nil {
 		return errors.Join(err, m.serveOut(ctx))
 	}
 	return errors.Join(err, m.client.Close())
+}
+
+// sayLeft says that this rank leaves. It does so over the connection of its watch: the server takes
+// the end of that for a death unless it has been told, and once rank 0 drains the server there are no
+// other connections for a rank that has lost the one it had. Without a store there is nobody left to
+// tell.
+func (m *Member) sayLeft(ctx context.Context, why []byte) {
+	if m.watch != nil && m.watch.leave(ctx, why) == nil {
+		return
+	}
+	_ = m.store.Set(ctx, leftKey(m.world.Rank), why)
 }
 
 // serveOut serves until every other rank has said that it leaves, or is gone, or time is up, if

@@ -19,14 +19,16 @@ type watch struct {
 	// serves is the rank whose end is that of the store, or -1.
 	serves int
 
-	cancel context.CancelFunc
-	done   chan struct{}
+	// cancel ends the wait for the next end, after which run returns and closes done. end frees the
+	// context of run.
+	cancel, end context.CancelFunc
+	done        chan struct{}
 
 	mu      sync.Mutex
 	ends    map[int]*news // by rank; guarded by mu
 	lost    bool          // the connection has ended; guarded by mu
 	closing bool          // the store ends in order; guarded by mu
-	changed chan struct{} // closed and replaced with each end; guarded by mu
+	changed chan struct{} // closed and replaced with each end and with the loss; guarded by mu
 }
 
 // news is an end, and when it was heard of.
@@ -54,21 +56,30 @@ func startWatch(ctx context.Context, m *Member) (*watch, error) {
 	if err != nil || string(answer) != told {
 		return nil, errors.Join(err, w.client.Close())
 	}
-	ctx, w.cancel = context.WithDeadline(context.Background(), time.Now().Add(longest))
-	go w.run(ctx)
+	ctx, w.end = context.WithDeadline(context.Background(), time.Now().Add(longest))
+	waiting, cancel := context.WithCancel(ctx)
+	w.cancel = cancel
+	go w.run(ctx, waiting)
 	return w, nil
 }
 
 // longest is longer than any job: calls without a deadline would be given one.
 const longest = 100 * 365 * 24 * time.Hour
 
-// run takes in one end after the other until the watch is closed or the connection ends.
-func (w *watch) run(ctx context.Context) {
+// run takes in one end after the other until waiting is cancelled or the connection ends. Only the
+// wait for the next end is cut off by that: a cancelled WAIT keeps the connection, any other request
+// that is cut off costs it.
+func (w *watch) run(ctx, waiting context.Context) {
 	defer close(w.done)
+	defer w.end()
 	for n := 0; ; n++ {
-		value, err := w.client.Get(ctx, endKey(n))
-		if ctx.Err() != nil {
+		err := w.client.Wait(waiting, endKey(n))
+		if waiting.Err() != nil {
 			return
+		}
+		var value []byte
+		if err == nil {
+			value, err = w.client.Get(ctx, endKey(n))
 		}
 		if err != nil {
 			w.loseStore()
@@ -108,6 +119,11 @@ func (w *watch) note(e end) {
 		n.at, n.Left, n.Why = known.at, known.Left || e.Left, cmp.Or(e.Why, known.Why)
 	}
 	w.ends[e.Rank] = n
+	w.wake()
+}
+
+// wake has all who wait look again. w.mu is held.
+func (w *watch) wake() {
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
@@ -117,6 +133,7 @@ func (w *watch) loseStore() {
 	w.mu.Lock()
 	w.lost = true
 	closing := w.closing
+	w.wake() // who knows of the end of rank 0 already waits for whether the store is lost with it
 	w.mu.Unlock()
 	how := "rank 0, which served the store, has ended"
 	if closing {
@@ -186,6 +203,17 @@ func pass(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// leave takes in no more ends, and says over the same connection that this rank leaves, and why.
+func (w *watch) leave(ctx context.Context, why []byte) error {
+	w.cancel()
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return WithPrefix(w.client, w.world).Set(ctx, leftKey(w.rank), why)
 }
 
 // close ends the connection, which ends this rank as far as others can tell. It may be called for
