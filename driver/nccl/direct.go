@@ -130,31 +130,38 @@ func (p *plan) rest(overlaps bool, exchange uintptr) (k *kernel, name string) {
 	}, l.Kernel(overlaps)
 }
 
-// queue launches the kernel alone.
+// queue launches the kernel and what belongs to the same call.
 func (k *kernel) queue(gpu *cuda.Driver, on cuda.Stream) error {
+	for ; k != nil; k = k.then {
+		if err := k.launch(gpu, on); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *kernel) launch(gpu *cuda.Driver, on cuda.Stream) error {
 	if k.overlaps {
 		return gpu.LaunchOverlapping(k.function, k.grid, k.block, on, &k.params)
 	}
 	return gpu.LaunchKernel(k.function, k.grid, k.block, 0, on, &k.params)
 }
 
-// launchKernel queues the kernels of a plan, after those of the group on other streams and in
-// replays. s.mu and c.mu are held.
-func (c *communicator) launchKernel(p *plan, s *stream, gpu *cuda.Driver) error {
-	if s.recording {
-		return c.launchRecorded(p, s, gpu)
+// inTurn queues a call after those of the group on other streams and in replays. s.mu and c.mu are
+// held.
+func (c *communicator) inTurn(p *plan, s *stream, gpu *cuda.Driver) error {
+	switch {
+	case s.recording:
+		return c.queueRecorded(p, s, gpu)
+	case s.capture != nil:
+		return p.queue(s, gpu) // the graph takes its turn when it is launched
 	}
 	t := &c.direct.turns
-	if t.open != s && s.capture == nil {
-		if err := t.take(c, s, gpu); err != nil {
-			return err
-		}
+	err := t.take(c, s, p.kernel == nil, gpu)
+	if err == nil {
+		err = p.queue(s, gpu)
 	}
-	var err error
-	for k := p.kernel; k != nil && err == nil; k = k.then {
-		err = k.queue(gpu, s.handle)
-	}
-	if t.replays != nil && s.capture == nil && err == nil {
+	if err == nil {
 		err = t.pass(s, gpu)
 	}
 	return err

@@ -95,6 +95,108 @@ func TestPathsMix(t *testing.T) {
 	})
 }
 
+// TestPathsTakeTurns launches on a stream that has to wait, and then on another one by another path.
+// The second call comes second: kernels of NCCL and of ours may be too large to run side by side, and
+// ranks that run them in different orders would wait for each other. Graphs of ours keep the order,
+// too.
+func TestPathsTakeTurns(t *testing.T) {
+	w := odd(t)
+	w.must(func(m *mate) error {
+		other, err := m.device.NewStream()
+		if err != nil {
+			return err
+		}
+		defer other.Close()
+		var powers [2]*power
+		for i := range powers {
+			if powers[i], err = m.newPower(w, uint32(i+1), 1000); err != nil {
+				return err
+			}
+			for path := range driver.Paths { // NCCL connects at the first call
+				err = errors.Join(err, powers[i].raise(m.group, m.stream, path))
+			}
+		}
+		recorded, failed := m.capture(powers[1], 1)
+		if err = errors.Join(err, failed, m.check(w, powers[0], m.stream)); err != nil {
+			return err
+		}
+		for path := range driver.Paths {
+			for second := range driver.Paths + 1 {
+				second := func() error {
+					if second == driver.Paths {
+						return powers[1].replay(m, recorded, other, 1)
+					}
+					return powers[1].raise(m.group, other, second)
+				}
+				first := func() error { return powers[0].raise(m.group, m.stream, path) }
+				err := m.inOrder(w, m.stream.(*stream).handle, first, other.(*stream).handle, second)
+				if err != nil {
+					return fmt.Errorf("path %v and then another call: %w", path, err)
+				}
+			}
+		}
+		return errors.Join(m.check(w, powers[0], m.stream), m.check(w, powers[1], other))
+	})
+}
+
+// TestPathsTakeTurnsWithReplays does it with graphs of another library.
+func TestPathsTakeTurnsWithReplays(t *testing.T) {
+	w := odd(t)
+	w.must(func(m *mate) error {
+		var powers [2]*power
+		var err error
+		for i := range powers {
+			if powers[i], err = m.newPower(w, uint32(i+1), 1000); err != nil {
+				return err
+			}
+			for path := range driver.Paths { // NCCL connects at the first call
+				err = errors.Join(err, powers[i].raise(m.group, m.stream, path))
+			}
+		}
+		all, failed := m.newOwned(int(driver.Paths))
+		err = errors.Join(err, failed)
+		for path, o := range all {
+			err = errors.Join(err, o.capture(func() error {
+				return o.record(driver.Path(path), powers[0])
+			}))
+		}
+		ours := m.stream.(*stream).handle
+		for path, o := range all {
+			for second := range driver.Paths {
+				replay := func() error { return o.replay(powers[0]) }
+				call := func() error { return powers[1].raise(m.group, m.stream, second) }
+				err = errors.Join(err, m.inOrder(w, o.theirs, replay, ours, call),
+					m.inOrder(w, ours, call, o.theirs, replay))
+				if err != nil {
+					return fmt.Errorf("a graph of path %v and a call of %v: %w", driver.Path(path), second, err)
+				}
+			}
+		}
+		return errors.Join(finish(all...), m.check(w, powers[0], m.stream),
+			m.check(w, powers[1], m.stream))
+	})
+}
+
+// inOrder makes a call on a stream, which has to wait, and then another one on another stream. It
+// waits for both, and returns an error if the second has run first.
+func (m *mate) inOrder(
+	w *team, on cuda.Stream, first func() error, other cuda.Stream, second func() error,
+) error {
+	idle := func(s cuda.Stream) func() (bool, error) {
+		return func() (done bool, err error) {
+			err = m.device.do(func() error { done, err = m.device.cuda.StreamQuery(s); return err })
+			return done, err
+		}
+	}
+	end, err := m.occupy(on)
+	err = errors.Join(err, first(), second())
+	if err == nil && m.device.within(20*time.Millisecond, idle(other)) == nil {
+		err = errors.New("the second call has run, and the first has not")
+	}
+	return errors.Join(err, end(), m.device.within(time.Minute, idle(on)),
+		m.device.within(time.Minute, idle(other)))
+}
+
 // TestEagerAndCapturedCallsMix replays a graph of calls in lines 1,000 times, with calls between
 // that are in none; and now and then one of a call over the buffers of peers, which takes the
 // software GPU long.

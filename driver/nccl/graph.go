@@ -22,7 +22,7 @@ type graph struct {
 	// tickets and numbers.
 	calls []*captured
 	// users are the communicators of calls, each once; recordings are the numbers that they have
-	// given the capture, and running are those with kernels of our own.
+	// given the capture, and running are those whose calls take turns.
 	users      []*communicator
 	recordings map[*communicator]*recording
 	running    []*communicator
@@ -127,7 +127,8 @@ func (g *graph) add(k *captured) {
 		g.users = append(g.users, c)
 		c.graphs.Add(1)
 	}
-	if c := k.plan.c; k.plan.kernel != nil && !slices.Contains(g.running, c) {
+	takes := k.plan.c.direct.none == "" && !k.plan.Operation.PointToPoint()
+	if c := k.plan.c; takes && !slices.Contains(g.running, c) {
 		g.running = append(g.running, c)
 	}
 }
@@ -234,7 +235,7 @@ func divide(ends []*end) (sent, received []*end) {
 // queue gives the graph to CUDA, and reports whether CUDA has it. s.mu is held.
 func (g *graph) queue(s *stream) (launched bool, err error) {
 	for _, c := range g.running {
-		if err := c.direct.turns.take(c, s, g.device.cuda); err != nil {
+		if err := c.direct.turns.take(c, s, false, g.device.cuda); err != nil {
 			return false, err
 		}
 	}

@@ -30,7 +30,8 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	s.busyAgain() // before the ticket: a group that fails then blames the stream
 	c.mu.Lock()
 	if s.closed.Load() || s.capture != nil || c.closing.Load() || c.check.Load() ||
-		c.busy.windows.Load() && prepared.Path != driver.PathWindow {
+		c.busy.windows.Load() && prepared.Path != driver.PathWindow ||
+		c.direct.none == "" && c.direct.turns.open != s {
 		c.mu.Unlock()
 		s.mu.Unlock()
 		return c.launch(s, prepared)
@@ -38,6 +39,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	// What launch comes to then, with less on the way.
 	if ticket, ok := c.plane.TrySubmit(); ok {
 		c.note(s, prepared, ticket)
+		c.direct.turns.byNCCL = true
 		if err = prepared.ready.On(s.handle); err != nil {
 			err = s.refuse(c, c.breakOff(prepared, err))
 		}

@@ -175,11 +175,19 @@ func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil && p.Spli
 
 // run queues the plan through a driver that is in the device's context. s.mu and c.mu are held.
 func (p *plan) run(s *stream, gpu *cuda.Driver) error {
+	if p.c.direct.none != "" {
+		return p.queue(s, gpu) // NCCL keeps the order
+	}
+	return p.c.inTurn(p, s, gpu)
+}
+
+// queue is run when it is the plan's turn.
+func (p *plan) queue(s *stream, gpu *cuda.Driver) error {
 	switch {
 	case p.ready.Prepared():
 		return p.ready.On(s.handle)
 	case p.kernel != nil:
-		return p.c.launchKernel(p, s, gpu)
+		return p.kernel.queue(gpu, s.handle)
 	case p.guard != 0:
 		return errors.Join(gpu.MemsetD8Async(p.guard, 0, 1, s.handle), p.guarded.On(s.handle))
 	case p.Splits != nil:

@@ -29,7 +29,7 @@ const openRecordings = 16
 type recording struct {
 	id    uint64 // CUDA's, of a capture of another library
 	place driver.Recorded
-	// The kernels of the group in a capture of another library run one after the other: on is the
+	// The calls of the group in a capture of another library run one after the other: on is the
 	// stream of the last one, tips are the nodes that it has made, and end is the node behind them
 	// that records the event of turns.replays.
 	on   cuda.Stream
@@ -140,16 +140,16 @@ func (c *communicator) recordingOf(s *stream) (*recording, error) {
 	return c.recordings.of(at.ID), nil
 }
 
-// launchRecorded puts the kernels of a plan into a capture of the stream's owner, behind those of
-// the group that are there. s.mu and c.mu are held.
-func (c *communicator) launchRecorded(p *plan, s *stream, gpu *cuda.Driver) error {
+// queueRecorded puts a call into a capture of the stream's owner, behind those of the group that are
+// there. s.mu and c.mu are held.
+func (c *communicator) queueRecorded(p *plan, s *stream, gpu *cuda.Driver) error {
 	t, r := &c.direct.turns, c.recording
 	err := t.awaitReplays(c.device)
 	if err == nil {
 		err = r.enter(t.replays, s.handle, gpu)
 	}
-	for k := p.kernel; k != nil && err == nil; k = k.then {
-		err = k.queue(gpu, s.handle)
+	if err == nil {
+		err = p.queue(s, gpu)
 	}
 	if err == nil {
 		err = r.leave(t.replays, s.handle, gpu)
@@ -157,7 +157,7 @@ func (c *communicator) launchRecorded(p *plan, s *stream, gpu *cuda.Driver) erro
 	return err
 }
 
-// enter makes what comes next on a stream wait for the kernel of the group before it: in the
+// enter makes what comes next on a stream wait for the call of the group before it: in the
 // capture, or before the launch of the graph.
 func (r *recording) enter(turn *point, on cuda.Stream, gpu *cuda.Driver) error {
 	switch {
@@ -179,7 +179,7 @@ func (r *recording) enter(turn *point, on cuda.Stream, gpu *cuda.Driver) error {
 	return gpu.CaptureAfter(on, missing)
 }
 
-// leave has each launch of the graph record the event behind the latest kernel. The end of the
+// leave has each launch of the graph record the event behind the latest call. The end of the
 // capture is not seen, so the node that does it is a leaf of the graph that moves: CUDA permits all
 // changes of a graph under capture but those that take nodes away. Where it does not permit this
 // one there is a further node.

@@ -8,8 +8,12 @@ import (
 	"symmem/internal/cuda"
 )
 
-// turns keeps the kernels of a group in the order of their launches, whatever streams they are on:
-// each begins when the one before has ended. It is what NCCL does for its own.
+// turns keeps the calls of a group in the order of their launches, whatever streams they are on and
+// whatever path they take: each begins when the one before has ended. NCCL does the same for its own
+// kernels, so two of those are left to it. Kernels of ours may not fit on the GPU together with one of
+// NCCL's; ranks that ran the two in different orders would wait for each other without end.
+//
+// A group without kernels of our own needs no turns.
 //
 // Methods are called with the communicator's mu held, and with a driver that is in the context.
 type turns struct {
@@ -19,14 +23,19 @@ type turns struct {
 	tail *event
 	// own is the event for streams of our own; an adopted one has its own.
 	own event
-	// replays is set once another library has captured a kernel of the group. When it replays its
+	// byNCCL is set if the latest launch is one of NCCL's kernels alone.
+	byNCCL bool
+	// replays is set once another library has captured a call of the group. When it replays its
 	// graphs is not seen, so each launch of one, and each of ours, waits for this event, and
 	// records it anew behind itself; open and tail are nil from then on.
 	replays *point
 }
 
-// take makes a stream wait for the latest launch on another one, or in a replay.
-func (t *turns) take(c *communicator, s *stream, gpu *cuda.Driver) error {
+// take makes a stream wait for the latest launch on another one, or in a replay, unless both are
+// NCCL's alone.
+func (t *turns) take(c *communicator, s *stream, byNCCL bool, gpu *cuda.Driver) error {
+	before := t.byNCCL
+	t.byNCCL = byNCCL
 	if t.replays != nil {
 		s.carry(c)
 		return gpu.StreamWaitEvent(s.handle, t.replays.handle)
@@ -34,12 +43,13 @@ func (t *turns) take(c *communicator, s *stream, gpu *cuda.Driver) error {
 	if t.open == s {
 		return nil
 	}
-	if t.open != nil {
+	ordered := before && byNCCL
+	if t.open != nil && !ordered {
 		if err := t.mark(); err != nil {
 			return err
 		}
 	}
-	if t.tail != nil {
+	if t.tail != nil && !ordered {
 		if err := t.tail.holdUp(s.handle, gpu); err != nil {
 			return err
 		}
