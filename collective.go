@@ -141,8 +141,8 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request, e *extras) error
 			return err
 		}
 	}
-	if r.operation == driver.AllReduceRMSNorm {
-		if err := s.uses(e.norm.residual, e.norm.weight); err != nil {
+	if e != noExtras {
+		if err := s.uses(e.others[0], e.others[1]); err != nil {
 			return err
 		}
 	}
@@ -211,18 +211,14 @@ func (g *Group) AllToAllV(
 // or SetPath has chosen. Other errors are those of all collectives; after a fault Residual and
 // Output are undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
-	r := request{
-		operation: driver.AllReduceRMSNorm, dataType: BFloat16, reduceOp: Sum,
-		send: a.Input, recv: a.Output,
-	}
-	if a.Rows < 0 || a.Hidden < 1 || a.Hidden > driver.MaxHidden || a.Rows > maxElements/a.Hidden {
-		return invalid("%v on group %s: %d rows of %d elements", r.operation, g.id, a.Rows, a.Hidden)
-	}
 	if a.At != 0 {
 		g.site.Store(uint32(a.At))
 	}
-	r.count = a.Rows * a.Hidden
-	return g.run(ctx, s, &r, &extras{norm: a.rest()})
+	e := a.extras()
+	return g.run(ctx, s, &request{
+		operation: driver.AllReduceRMSNorm, dataType: BFloat16, reduceOp: Sum,
+		send: a.Input, recv: a.Output, count: a.Rows * a.Hidden,
+	}, &e)
 }
 
 // launchAdopted queues a plan on an adopted stream, or puts it into the capture of the owner.
@@ -244,23 +240,9 @@ func (g *Group) launchAdopted(s *Stream, p *preparedPlan) error {
 func (g *Group) Explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {
-	r := wholeRequest{request: request{
-		operation: op, send: send, recv: recv, count: count, dataType: t,
-	}}
-	if op == OpAllToAllV {
-		r.splits = evenSplits(count, len(g.ranks))
-		r.count = 0
-	}
-	p := planner{g}
-	if err := p.check(&r); err != nil {
+	e, err := planner{g}.explain(op, send, recv, count, t)
+	if err != nil {
 		return Explanation{}, fmt.Errorf("explaining %v: %w", op, err)
-	}
-	call, why := p.route(&r)
-	e := p.explanation(&r, &call, why)
-	if c, ok := g.comm.(driver.Remarker); ok {
-		if text := c.Remark(&call); text != "" {
-			e.Why += "; " + text
-		}
 	}
 	return e, nil
 }

@@ -14,7 +14,7 @@ var (
 	// ErrClosed is returned by everything that was closed.
 	ErrClosed = driver.ErrClosed
 	// ErrInvalid is returned for arguments that no state would make right.
-	ErrInvalid = errors.New("invalid argument")
+	ErrInvalid = driver.ErrInvalid
 	// ErrUnsupported is returned for what the backend cannot do.
 	ErrUnsupported = driver.ErrUnsupported
 )

@@ -43,26 +43,43 @@ const (
 	OpAllToAllV     = driver.AllToAllV
 )
 
-// explanation is that of a call whose path is chosen, or, where its memory would be registered
-// first, is chosen here.
-func (g planner) explanation(r *wholeRequest, call *driver.Call, why reason) Explanation {
-	_, _, missing := g.places(call)
-	e := Explanation{
-		Operation: call.Operation.String(), Path: call.Path.String(), Why: why.String(),
+// explain chooses the path of a call as prepare does, but registers nothing: what would be
+// registered first counts as if it were.
+func (g planner) explain(
+	op Operation, send, recv Memory, count int64, t DataType,
+) (Explanation, error) {
+	r := wholeRequest{request: request{
+		operation: op, send: send, recv: recv, count: count, dataType: t,
+	}}
+	switch {
+	case op == OpAllToAllV:
+		r.splits, r.count = evenSplits(count, len(g.ranks)), 0
+	case op.PointToPoint():
+		r.root = (g.rank + 1) % len(g.ranks)
 	}
-	op, send, recv := call.Operation, r.send, r.recv
-	if g.rt.capturing(nil) || op.PointToPoint() || op == OpAllToAllV {
-		return e
+	call := r.call()
+	if err := g.check(&r, &call); err != nil {
+		return Explanation{}, err
 	}
-	e.Registers = g.wouldRegister(send.pool) || g.wouldRegister(recv.pool)
-	if missing != "" && call.Count > 0 && g.serves(send.pool) && g.serves(recv.pool) {
-		call.SendWindow, call.RecvWindow = windowToBe{}, windowToBe{}
-		path, why := g.prefer(r.choice, call, true,
-			"both buffers are of pools that the group can register")
-		call.Path = path
-		e.Path, e.Why = path.String(), why.String()
+	where, e := g.places(&call).where, Explanation{Operation: op.String()}
+	if op.UsesWindows() && !g.rt.capturing(nil) {
+		e.Registers = g.wouldRegister(send.pool) || g.wouldRegister(recv.pool)
+		if call.SendWindow == nil && call.Count > 0 && g.serves(send.pool) && g.serves(recv.pool) {
+			call.SendWindow, call.RecvWindow = windowToBe{}, windowToBe{}
+			where = "both buffers are of pools that the group can register"
+		}
 	}
-	return e
+	offer, why, err := g.route(r.choice, &call, where)
+	if err != nil {
+		return Explanation{}, err
+	}
+	e.Path, e.Why = call.Path.String(), why.String()
+	if c, ok := offer.(driver.Remarker); ok {
+		if text := c.Remark(call.Path); text != "" {
+			e.Why += "; " + text
+		}
+	}
+	return e, nil
 }
 
 // windowToBe stands for a window that a call would have once its memory is registered.

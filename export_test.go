@@ -80,21 +80,21 @@ func (h held) Connect(
 
 // ColdPlan plans a call as if the group had kept none of its plans.
 func ColdPlan(ctx context.Context, g *Group, c Call) error {
-	r, e := requestOf(&c)
-	_, err := planner{g}.prepare(ctx, &wholeRequest{r, e}, g.rt.stream)
+	_, err := planner{g}.prepare(ctx, &wholeRequest{requestOf(&c), *noExtras}, g.rt.stream)
 	return err
 }
 
 // WarmPlan plans a call, or finds the plan that the group has kept.
 func WarmPlan(ctx context.Context, g *Group, c Call) error {
-	r, e := requestOf(&c)
-	_, err := planner{g}.plan(ctx, &r, &e, g.rt.stream)
+	r := requestOf(&c)
+	_, err := planner{g}.plan(ctx, &r, noExtras, g.rt.stream)
 	return err
 }
 
-func requestOf(c *Call) (request, extras) {
+// requestOf is the request for a call that has no extras.
+func requestOf(c *Call) request {
 	return request{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
 		send: c.Send, recv: c.Recv, choice: c.Path,
-	}, extras{tag: c.Tag, splits: c.Splits, arrived: c.Arrived}
+	}
 }

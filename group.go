@@ -318,7 +318,7 @@ func (g *Group) takesWindows() bool {
 	case PathPlain:
 		return false
 	default:
-		barrier := driver.Call{Operation: driver.Barrier}
-		return g.tuning.TakesWindows(g.shape, g.comm.Direct(&barrier) == nil)
+		barrier := g.comm.Offer(driver.Call{Operation: driver.Barrier})
+		return g.tuning.TakesWindows(g.shape, barrier.Refusal(driver.PathDirect) == nil)
 	}
 }

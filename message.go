@@ -9,28 +9,6 @@ const (
 	MaxTag = driver.MaxTag
 )
 
-// checkMessage refuses what only messages and uneven exchanges have, and what they cannot do.
-func (g planner) checkMessage(r *wholeRequest) error {
-	switch {
-	case r.tag < 0 || r.tag > MaxTag:
-		return invalid("tag %d is not between 0 and %d", r.tag, MaxTag)
-	case r.tag > 0 && !r.operation.PointToPoint():
-		return invalid("tag %d: only messages have tags", r.tag)
-	case r.arrived != nil && r.operation != driver.Recv:
-		return invalid("only a Recv says whose message has arrived")
-	case (r.splits != nil) != (r.operation == driver.AllToAllV):
-		return invalid("splits are for AllToAllV, which needs them")
-	case r.splits == nil:
-		return nil
-	case r.count != 0:
-		return invalid("count %d: AllToAllV has the counts of its splits", r.count)
-	}
-	if err := r.splits.Validate(len(g.ranks)); err != nil {
-		return invalid("%v", err)
-	}
-	return nil
-}
-
 // messages is how messages are ordered, as ranks compare it.
 func (o Options) messages() string {
 	if o.UnorderedMessages {

@@ -2,25 +2,43 @@ package symmem
 
 import "symmem/driver"
 
-// narrow is a communicator that answers by functions which calls can take which path.
+// narrow is a communicator that answers by functions which calls can take which path. It has plans
+// for all of them, which cannot be launched.
 type narrow struct {
 	driver.Communicator
 	windowed, direct func(*driver.Call) error
 }
 
-func (n narrow) Windowed(call *driver.Call) error { return n.windowed(call) }
+func (n narrow) Offer(call driver.Call) driver.Offer {
+	return &narrowOffer{n, n.Communicator.Offer(call), call}
+}
 
-func (n narrow) Direct(call *driver.Call) error { return n.direct(call) }
+type narrowOffer struct {
+	narrow
+	driver.Offer
+	call driver.Call
+}
 
-// Narrowed is a group like this one, for Route and Explain, whose communicator answers Windowed and
-// Direct by functions; nil leaves what it answers itself.
+func (o *narrowOffer) Refusal(path driver.Path) error {
+	switch {
+	case path == driver.PathWindow && o.windowed != nil:
+		return o.windowed(&o.call)
+	case path == driver.PathDirect && o.direct != nil:
+		return o.direct(&o.call)
+	}
+	return o.Offer.Refusal(path)
+}
+
+func (o *narrowOffer) Take(path driver.Path, digest uint64) (driver.Plan, error) {
+	o.call.SetPath(path, digest)
+	return o, nil
+}
+
+func (o *narrowOffer) Prepared() *driver.Call { return &o.call }
+
+// Narrowed is a group like this one, for Route and Explain, whose communicator says by functions
+// why a call cannot take the window and the direct path; nil leaves what it says itself.
 func Narrowed(g *Group, windowed, direct func(*driver.Call) error) *Group {
-	if windowed == nil {
-		windowed = g.comm.Windowed
-	}
-	if direct == nil {
-		direct = g.comm.Direct
-	}
 	like := &Group{
 		rt: g.rt, id: g.id, ranks: g.ranks, rank: g.rank, tuning: g.tuning, shape: g.shape,
 		fault: g.fault, comm: narrow{g.comm, windowed, direct},
@@ -31,15 +49,22 @@ func Narrowed(g *Group, windowed, direct func(*driver.Call) error) *Group {
 	return like
 }
 
-// Route is the path of a call, and why, and its digest.
-func Route(g *Group, c Call) (path, why string, digest uint64) {
-	call, reason := planner{g}.route(&wholeRequest{request: request{
-		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
-		send: c.Send, recv: c.Recv, choice: c.Path,
-	}})
-	has := call.SendWindow != nil || call.RecvWindow != nil
-	if has && call.Path == driver.PathPlain || !has && call.Path == driver.PathWindow {
-		return call.Path.String() + " with the windows of another path", reason.String(), 0
+// Route is the path of a call, and why, and the digest that ranks compare.
+func Route(g *Group, c Call) (path, why string, compared uint64) {
+	call := (&wholeRequest{requestOf(&c), *noExtras}).call()
+	at := planner{g}.places(&call)
+	offer, reason, err := planner{g}.route(c.Path, &call, at.where)
+	if err != nil {
+		return "", err.Error(), 0
 	}
-	return call.Path.String(), reason.String(), call.Digest
+	plan, err := offer.Take(call.Path, digest(planner{g}.describe(&call, &at, 0)))
+	if err != nil {
+		return "", err.Error(), 0
+	}
+	made := plan.Prepared()
+	has := made.SendWindow != nil || made.RecvWindow != nil
+	if has && made.Path == driver.PathPlain || !has && made.Path == driver.PathWindow {
+		return made.Path.String() + " with the windows of another path", reason.String(), 0
+	}
+	return made.Path.String(), reason.String(), made.Digest
 }

@@ -1,6 +1,7 @@
 package symmem
 
 import (
+	"fmt"
 	"strings"
 
 	"symmem/driver"
@@ -70,43 +71,62 @@ func (r reason) String() string {
 	return s
 }
 
-// prefer chooses the path of a call on the buffers that where describes, with windows if both lie
-// in some, by the choice of the call or else of the group. It depends only on the call, on the
-// terms that ranks connected on, and on SetPath, so all ranks choose alike. Whether it works in
-// place is alike on all ranks, too, where its buffers lie at the same places: a part that lies at
-// one place on all ranks is in place on one rank at most, and check refuses the overlap on the
-// others. Where they lie in no windows it is not looked at.
-func (g planner) prefer(
-	choice PathChoice, call *driver.Call, windows bool, where string,
-) (driver.Path, reason) {
+// route has the backend resolve a call, chooses its path and sets it, and why says what decided; where says where its
+// buffers lie. It is the direct path where the backend can take it and it is preferred, with windows
+// if the call names some, else with none; the window path where the call names windows, the backend
+// can take it, and it is preferred; else the plain path, on which windows play no part. An error says
+// that no path is left.
+//
+// It goes by the choice of the call or else of the group, and depends only on the call, on the terms
+// that ranks connected on, and on SetPath, so all ranks choose alike. Whether it works in place is
+// alike on all ranks, too, where its buffers lie at the same places: a part that lies at one place on
+// all ranks is in place on one rank at most, and check refuses the overlap on the others. Where they
+// lie in no windows it is not looked at.
+func (g planner) route(
+	choice PathChoice, call *driver.Call, where string,
+) (offer driver.Offer, why reason, err error) {
 	who := "the call asks for"
 	if choice <= PathAuto {
 		choice, who = PathChoice(g.choice.Load()), "the group is set to"
 	}
+	offer = g.comm.Offer(*call)
+	if !call.Operation.Takes(driver.PathPlain) {
+		call.Path = driver.PathDirect
+		return offer, reason{text: "the operation goes direct or not at all"}, only(offer, choice, who)
+	}
 	var refused *reason
 	if mayGoDirect(choice, call) {
-		direct, why := g.direct(choice, call, windows, who)
+		direct, why := g.direct(choice, call, offer, who)
 		if direct {
-			why.where = where
-			return driver.PathDirect, *why
+			call.Path, why.where = driver.PathDirect, where
+			return offer, *why, nil
 		}
 		refused = why
 	}
-	path, why := driver.PathPlain, reason{}
-	if windows {
-		path, why = g.windowed(choice, call, who)
+	call.Path = driver.PathPlain
+	if call.SendWindow != nil && call.RecvWindow != nil {
+		call.Path, why = g.windowed(choice, call, offer, who)
+	}
+	if call.Path == driver.PathPlain {
+		err = offer.Refusal(driver.PathPlain)
 	}
 	why.where, why.direct = where, refused
-	return path, why
+	return offer, why, err
 }
 
-// mayGoDirect reports whether the direct path is to be looked at: a choice may rule it out, and
-// messages between two ranks and calls that move nothing have none.
-func mayGoDirect(choice PathChoice, call *driver.Call) bool {
-	if choice == PathPlain || choice == PathWindow || call.Operation.PointToPoint() {
-		return false
+// only says why an operation that has the direct path alone cannot take it, if it cannot.
+func only(offer driver.Offer, choice PathChoice, who string) error {
+	if choice == PathPlain || choice == PathWindow {
+		return fmt.Errorf("%s the %v path: %w", who, choice, ErrUnsupported)
 	}
-	return call.Count > 0 || call.Operation == driver.Barrier
+	return offer.Refusal(driver.PathDirect)
+}
+
+// mayGoDirect reports whether the direct path is to be looked at: a choice or the operation may rule
+// it out, and calls that move nothing have none.
+func mayGoDirect(choice PathChoice, call *driver.Call) bool {
+	return choice != PathPlain && choice != PathWindow && call.Operation.Takes(driver.PathDirect) &&
+		(call.Count > 0 || call.Operation == driver.Barrier)
 }
 
 // direct reports whether a call goes direct, and what decided. If it does not, that is nil unless
@@ -115,9 +135,9 @@ func mayGoDirect(choice PathChoice, call *driver.Call) bool {
 // A barrier goes wherever it can: it has no size for a table to look at, and a kernel of our own
 // waits for the peers alone, where NCCL adds up bytes.
 func (g planner) direct(
-	choice PathChoice, call *driver.Call, windows bool, who string,
+	choice PathChoice, call *driver.Call, offer driver.Offer, who string,
 ) (bool, *reason) {
-	refusal := g.comm.Direct(call)
+	refusal := offer.Refusal(driver.PathDirect)
 	wanted, why := true, &reason{text: "and " + who + " the direct path"}
 	switch {
 	case choice == PathDirect:
@@ -128,7 +148,7 @@ func (g planner) direct(
 		}
 	default:
 		var table tuning.Reason
-		wanted, table = g.tuning.ChooseDirect(g.asked(call), windows, g.shape)
+		wanted, table = g.tuning.ChooseDirect(g.asked(call), call.SendWindow != nil, g.shape)
 		why = &reason{text: "and ", table: &table}
 	}
 	switch {
@@ -148,16 +168,18 @@ func (g planner) asked(call *driver.Call) tuning.Call {
 	send, recv := call.Spans(len(g.ranks))
 	return tuning.Call{
 		Operation: call.Operation.String(), DataType: call.DataType.String(),
-		InPlace: g.inPlace(call), Bytes: max(send, recv),
+		InPlace: call.InPlace(g.rank), Bytes: max(send, recv),
 	}
 }
 
 // windowed chooses between the plain and the window path for a call whose buffers lie in windows.
-func (g planner) windowed(choice PathChoice, call *driver.Call, who string) (driver.Path, reason) {
+func (g planner) windowed(
+	choice PathChoice, call *driver.Call, offer driver.Offer, who string,
+) (driver.Path, reason) {
 	if choice == PathPlain {
 		return driver.PathPlain, reason{text: "but " + who + " the plain path"}
 	}
-	if err := g.comm.Windowed(call); err != nil {
+	if err := offer.Refusal(driver.PathWindow); err != nil {
 		return driver.PathPlain, reason{text: "but they cannot take the window path: " + err.Error()}
 	}
 	if choice == PathWindow {

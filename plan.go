@@ -26,11 +26,13 @@ type request struct {
 
 // extras is what messages, norms and uneven exchanges have in addition; others have noExtras.
 type extras struct {
-	norm normOf
 	// tag is that of a message, arrived what is called when a Recv has one.
 	tag     int
 	arrived func(source int)
 	splits  *Splits
+	norm    driver.Norm
+	// others are the buffers of a norm beside send and recv: its residual and its weight.
+	others [2]Memory
 }
 
 // noExtras is shared by all calls that have no extras.
@@ -51,16 +53,16 @@ type planner struct{ *Group }
 type preparedPlan struct {
 	request wholeRequest
 	epoch   uint64
-	path    driver.Path
 	plan    driver.Plan
+	// more tells that the call has other buffers beside send and recv.
+	more bool
 	// members are those of the group in the buffers' pools, or nil: what they have not registered
 	// is due before the call. A pool that the group joins later makes the plan stale.
 	members [2]*membership
 	// sendFrees and recvFrees are the counts of frees in the buffers' pools when the buffers were
 	// last found alive. While they stand nothing was freed, so nothing needs to be looked up.
 	sendFrees, recvFrees atomic.Uint64
-	// normFrees are those of a norm's residual and weight.
-	normFrees [2]atomic.Uint64
+	otherFrees           [2]atomic.Uint64
 }
 
 // planSlots is the number of plans that a group keeps, a power of two.
@@ -77,7 +79,8 @@ func (p *preparedPlan) same(r *request, epoch uint64) bool {
 // sameExtras is same of what few operations have.
 func (p *preparedPlan) sameExtras(e *extras) bool {
 	q := &p.request.extras
-	return q.tag == e.tag && e.arrived == nil && sameSplits(q.splits, e.splits) && q.norm == e.norm
+	return q.tag == e.tag && e.arrived == nil && sameSplits(q.splits, e.splits) &&
+		q.norm == e.norm && q.others == e.others
 }
 
 // owes reports whether memory of the buffers' pools waits to be registered. It takes no lock.
@@ -87,9 +90,10 @@ func (p *preparedPlan) owes() bool {
 }
 
 // fresh tells that nothing was freed in the pools of the buffers, so that alive has nothing to do.
+// Calls with other buffers are never fresh.
 func (p *preparedPlan) fresh() bool {
 	send, recv := p.request.send.pool, p.request.recv.pool
-	return p.request.operation != driver.AllReduceRMSNorm &&
+	return !p.more &&
 		(send == nil || send.frees.Load() == p.sendFrees.Load()) &&
 		(recv == nil || recv.frees.Load() == p.recvFrees.Load())
 }
@@ -97,15 +101,11 @@ func (p *preparedPlan) fresh() bool {
 // alive refuses buffers that were freed since the plan was made. A new plan would refuse them, and
 // which plans are kept depends on the rank.
 func (p *preparedPlan) alive() error {
-	err := p.request.send.stillAlive(&p.sendFrees)
-	if err == nil {
-		err = p.request.recv.stillAlive(&p.recvFrees)
-	}
-	if err == nil && p.request.operation == driver.AllReduceRMSNorm {
-		err = p.aliveNorm()
-	}
+	r := &p.request
+	err := errors.Join(r.send.stillAlive(&p.sendFrees), r.recv.stillAlive(&p.recvFrees),
+		r.others[0].stillAlive(&p.otherFrees[0]), r.others[1].stillAlive(&p.otherFrees[1]))
 	if err != nil {
-		return fmt.Errorf("%v: %w", p.request.operation, err)
+		return fmt.Errorf("%v: %w", r.operation, err)
 	}
 	return nil
 }
@@ -129,8 +129,8 @@ func (m Memory) stillAlive(frees *atomic.Uint64) error {
 func (r *request) slot(e *extras) uint64 {
 	h := uint64(r.send.Address())>>6 ^ uint64(r.recv.Address())>>8 ^
 		uint64(r.count)<<2 ^ uint64(r.operation)
-	if r.operation == driver.AllReduceRMSNorm {
-		h ^= uint64(e.norm.weight.Address()) >> 5
+	if e != noExtras {
+		h ^= uint64(e.norm.Weight) >> 5
 	}
 	return (h * 0x9e3779b97f4a7c15) >> 56 & (planSlots - 1)
 }
@@ -172,102 +172,73 @@ func (r *wholeRequest) keepable() bool {
 		(r.send.extent|r.recv.extent)&ofHost == 0
 }
 
-// prepare checks a request, registers what it needs and chooses its path.
+// call is what the backend is told of a request, but for windows, path and digest.
+func (r *wholeRequest) call() driver.Call {
+	call := driver.Call{
+		Operation: r.operation, DataType: r.dataType, ReduceOp: r.reduceOp, Root: r.root,
+		Count: r.count, Send: r.send.Address(), Recv: r.recv.Address(),
+		Tag: r.tag, Arrived: r.arrived, Splits: r.splits,
+	}
+	if (r.send.extent|r.recv.extent)&ofHost != 0 {
+		call.Keep = [2]unsafe.Pointer{r.send.start, r.recv.start}
+	}
+	if r.norm != (driver.Norm{}) {
+		norm := r.norm
+		call.Norm = &norm
+	}
+	return call
+}
+
+// prepare checks a request, registers what it needs, chooses its path and has the backend make the
+// plan.
 func (g planner) prepare(
 	ctx context.Context, r *wholeRequest, s *Stream,
 ) (*preparedPlan, error) {
-	if err := g.check(r); err != nil {
-		return nil, fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
-	}
-	if r.operation.PointToPoint() && r.root == g.rank {
-		return nil, invalid("%v on group %s: rank %d is its own peer", r.operation, g.id, r.root)
-	}
-	if err := g.takeOver(ctx, r, s); err != nil {
-		return nil, fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
-	}
 	if r.splits != nil {
 		r.splits = cloneSplits(r.splits)
 	}
-	epoch := g.epoch.Load()
-	call, why := g.route(r)
-	if err := g.refuseNorm(&call); err != nil {
+	call := r.call()
+	err := g.check(r, &call)
+	if err == nil {
+		err = g.takeOver(ctx, r, s)
+	}
+	p := &preparedPlan{request: *r, epoch: g.epoch.Load(), more: call.Norm != nil}
+	var offer driver.Offer
+	var at places
+	var why reason
+	if err == nil {
+		at = g.places(&call)
+		offer, why, err = g.route(r.choice, &call, at.where)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
 	}
-	plan, err := g.comm.Prepare(call)
+	p.plan, err = offer.Take(call.Path, digest(g.describe(&call, &at, 0)))
 	if err != nil {
 		return nil, fmt.Errorf("%w (%v)", g.settle(err), why)
 	}
-	p := &preparedPlan{request: *r, epoch: epoch, path: call.Path, plan: plan}
-	if r.operation != driver.AllReduceRMSNorm && r.operation != driver.AllToAllV {
+	if r.operation.UsesWindows() {
 		p.members = [2]*membership{g.memberOf(r.send.pool), g.memberOf(r.recv.pool)}
 	}
 	return p, nil
 }
 
-// check refuses what no rank could do.
-func (g planner) check(r *wholeRequest) error {
+// check refuses what no rank could do: the call itself, and then its memory.
+func (g planner) check(r *wholeRequest, call *driver.Call) error {
 	if err := g.Err(); err != nil {
 		return err
 	}
-	if r.operation > driver.AllToAllV {
-		return invalid("operation %d", r.operation)
-	}
-	if err := g.checkMessage(r); err != nil {
+	if err := call.Validate(len(g.ranks), g.rank); err != nil {
 		return err
 	}
-	anywhere := r.operation == driver.Recv && r.root == AnySource
-	if r.count < 0 || r.root < 0 && !anywhere || r.root >= len(g.ranks) || !r.dataType.Valid() ||
-		r.reduceOp >= driver.ReduceOps {
-		return invalid("count %d, type %d, reduction %d, root or peer %d of %d ranks",
-			r.count, r.dataType, r.reduceOp, r.root, len(g.ranks))
-	}
-	if r.count > maxElements {
-		return fmt.Errorf("count %d: %w", r.count, ErrOutOfRange)
-	}
-	if r.operation == driver.AllReduceRMSNorm {
-		if err := g.checkNorm(r); err != nil {
-			return err
-		}
-	}
-	call := driver.Call{
-		Operation: r.operation, DataType: r.dataType, Count: r.count,
-		Send: r.send.Address(), Recv: r.recv.Address(), Splits: r.splits,
-	}
 	send, recv := call.Spans(len(g.ranks))
+	residual, weight := call.Norm.Spans()
 	return errors.Join(
 		g.checkMemory("send", r.send, send, r.dataType),
 		g.checkMemory("receive", r.recv, recv, r.dataType),
-		g.checkOverlap(&call, uintptr(send), uintptr(recv)))
+		g.checkMemory("residual", r.others[0], residual, r.dataType),
+		g.checkMemory("weight", r.others[1], weight, r.dataType))
 }
-
-// checkOverlap refuses buffers that overlap, except where NCCL defines work in place.
-func (g planner) checkOverlap(call *driver.Call, sendBytes, recvBytes uintptr) error {
-	send, recv := call.Send, call.Recv
-	if send+sendBytes <= recv || recv+recvBytes <= send || sendBytes == 0 || recvBytes == 0 {
-		return nil
-	}
-	if !g.inPlace(call) {
-		return invalid("send and receive buffers overlap, but not as in-place work does")
-	}
-	return nil
-}
-
-// inPlace reports whether a call works in place, as NCCL defines it: on one buffer, or with this
-// rank's own part of the larger buffer as the smaller one.
-func (g planner) inPlace(call *driver.Call) bool {
-	own := uintptr(int64(g.rank) * call.Count * int64(call.DataType.Size()))
-	switch call.Operation {
-	case driver.AllGather:
-		return call.Send == call.Recv+own
-	case driver.ReduceScatter:
-		return call.Recv == call.Send+own
-	default:
-		return call.Send == call.Recv
-	}
-}
-
-// maxElements keeps byte counts of whole groups below 2^63.
-const maxElements = 1 << 48
 
 func (g planner) checkMemory(what string, m Memory, bytes int64, t DataType) error {
 	if bytes == 0 {
@@ -303,8 +274,7 @@ func (g planner) checkMemory(what string, m Memory, bytes int64, t DataType) err
 // collective on their memory. During a capture it leaves that, and the call takes a path that needs
 // no windows, on all ranks alike.
 func (g planner) takeOver(ctx context.Context, r *wholeRequest, s *Stream) error {
-	if g.rt.capturing(s) || r.operation.PointToPoint() || r.operation == driver.AllReduceRMSNorm ||
-		r.operation == driver.AllToAllV {
+	if !r.operation.UsesWindows() || g.rt.capturing(s) {
 		return nil
 	}
 	for _, m := range []Memory{r.send, r.recv} {
@@ -319,119 +289,77 @@ func (g planner) takeOver(ctx context.Context, r *wholeRequest, s *Stream) error
 	return nil
 }
 
-// bothInWindows is where the buffers of a call lie that has windows.
-const bothInWindows = "both buffers lie in windows of the group"
-
-// route chooses the path of a request and resolves it to a call; why says what decided. It is the
-// direct path where the backend can take it and the group prefers it, with windows if both buffers
-// lie in some, else with none; the window path where both do, the backend can take it, and the
-// group prefers it; else the plain path, on which windows play no part. The choice depends only on
-// things that ledgers and the group's terms cover, so all ranks choose alike.
-func (g planner) route(r *wholeRequest) (call driver.Call, why reason) {
-	if r.operation == driver.AllReduceRMSNorm {
-		return g.routeNorm(r)
-	}
-	call = driver.Call{
-		Operation: r.operation, DataType: r.dataType, ReduceOp: r.reduceOp, Root: r.root,
-		Count: r.count, Send: r.send.Address(), Recv: r.recv.Address(),
-		Keep: [2]unsafe.Pointer{r.send.start, r.recv.start},
-		Tag:  r.tag, Arrived: r.arrived, Splits: r.splits,
-	}
-	send, recv, where := g.places(&call)
-	windows := where == ""
-	if windows {
-		call.SendWindow, call.RecvWindow, where = send.window, recv.window, bothInWindows
-	}
-	call.Path, why = g.prefer(r.choice, &call, windows, where)
-	if call.Path == driver.PathPlain {
-		call.SendWindow, call.RecvWindow = nil, nil
-	}
-	if r.splits != nil {
-		call.SendWindow = g.sendWindow(&call)
-	}
-	call.Digest = digest(g.describe(&call, 0))
-	return call, why
+// places are the windows in which the buffers of a call lie, and where says so, or why both are nil.
+type places struct {
+	send, recv *windowPlace
+	where      string
 }
 
-// places finds the windows of a call's buffers, or says why it has none.
-func (g planner) places(call *driver.Call) (send, recv *windowPlace, why string) {
-	none := &windowPlace{}
-	if call.Operation.PointToPoint() || call.Operation == driver.Barrier || call.Count == 0 ||
-		call.Operation == driver.AllToAllV {
-		return none, none, "the operation works without windows"
-	}
+// places looks up the windows of a call's buffers, once, and gives them to the call.
+func (g planner) places(call *driver.Call) places {
 	table := g.table.Load()
 	sendBytes, recvBytes := call.Spans(len(g.ranks))
-	send, ok := table.find(call.Send, sendBytes)
-	if !ok {
-		return none, none, "the send buffer is in no window of the group"
+	send, inSend := table.find(call.Send, sendBytes)
+	if call.Splits != nil && inSend && sendBytes > 0 {
+		call.SendWindow = send.window
 	}
-	recv, ok = table.find(call.Recv, recvBytes)
-	if !ok {
-		return none, none, "the receive buffer is in no window of the group"
+	if !call.Operation.UsesWindows() || call.Count == 0 {
+		return places{where: "the operation works without windows"}
 	}
-	return send, recv, ""
+	if !inSend {
+		return places{where: "the send buffer is in no window of the group"}
+	}
+	recv, ok := table.find(call.Recv, recvBytes)
+	if !ok {
+		return places{where: "the receive buffer is in no window of the group"}
+	}
+	call.SendWindow, call.RecvWindow = send.window, recv.window
+	return places{send, recv, "both buffers lie in windows of the group"}
 }
 
 // describe says what must be alike on all ranks: over windows also where the buffers lie. On the
 // direct path the ranks that have no windows lie nowhere, so that they differ from those that have.
-func (g planner) describe(call *driver.Call, sequence uint64) *agreement.CollectiveCall {
+func (g planner) describe(
+	call *driver.Call, at *places, sequence uint64,
+) *agreement.CollectiveCall {
+	op := call.Operation
 	c := &agreement.CollectiveCall{
-		Operation: call.Operation.String(), Path: call.Path.String(),
+		Operation: op.String(), Path: call.Path.String(),
 		DataType: call.DataType.String(), Root: -1, Count: uint64(call.Count), Sequence: sequence,
 		SendSegment: -1, RecvSegment: -1,
 		Capture: call.Recorded.Capture, Place: call.Recorded.Call,
 	}
-	switch call.Operation {
-	case driver.AllReduce, driver.ReduceScatter, driver.AllReduceRMSNorm:
+	if op.Reduces() {
 		c.ReduceOp = call.ReduceOp.String()
-	case driver.Reduce:
-		c.ReduceOp, c.Root = call.ReduceOp.String(), call.Root
-	case driver.Broadcast:
+	}
+	if op.Rooted() {
 		c.Root = call.Root
-	case driver.Barrier:
+	}
+	switch {
+	case op == driver.Barrier:
 		c.DataType, c.Count = "", 0
-	case driver.AllGather, driver.AllToAll, driver.Send, driver.Recv, driver.AllToAllV:
-	}
-	if call.Norm != nil {
-		describeNorm(c, call.Norm)
-		return c
-	}
-	if call.Operation.PointToPoint() {
+	case op.PointToPoint():
 		// The two ends differ in operation, peer and place, and may.
 		c.Operation = "SendRecv"
-		return c
-	}
-	if call.SendWindow != nil && call.RecvWindow != nil {
-		send, recv := g.commonPlaces(call)
-		c.SendPool, c.SendSegment, c.SendOffset = g.placeOf(send)
-		c.RecvPool, c.RecvSegment, c.RecvOffset = g.placeOf(recv)
+	case call.Norm != nil:
+		// What a norm has in addition, in the words that there are.
+		c.DataType = fmt.Sprintf("%s[%d]", c.DataType, call.Norm.Hidden)
+		c.ReduceOp = fmt.Sprintf("%s, epsilon %g", c.ReduceOp, call.Norm.Epsilon)
+	case call.Path != driver.PathPlain && at.send != nil:
+		send, recv, sendAt, recvAt := at.send, at.recv, call.Send, call.Recv
+		// Work in place uses this rank's own part of the larger buffer as the smaller one, so the
+		// larger one stands for both.
+		switch {
+		case !call.InPlace(g.rank):
+		case op == driver.AllGather:
+			send, sendAt = recv, recvAt
+		default:
+			recv, recvAt = send, sendAt
+		}
+		c.SendPool, c.SendSegment, c.SendOffset = send.of(sendAt)
+		c.RecvPool, c.RecvSegment, c.RecvOffset = recv.of(recvAt)
 	}
 	return c
-}
-
-// commonPlaces returns the addresses of a call's buffers as they must be alike on all ranks. Work
-// in place uses this rank's own part of the larger buffer as the smaller one, so the larger one
-// stands for both.
-func (g planner) commonPlaces(call *driver.Call) (send, recv uintptr) {
-	switch {
-	case !g.inPlace(call):
-		return call.Send, call.Recv
-	case call.Operation == driver.AllGather:
-		return call.Recv, call.Recv
-	default:
-		return call.Send, call.Send
-	}
-}
-
-// placeOf returns the pool, segment ordinal and offset of an address in a window.
-func (g planner) placeOf(address uintptr) (pool uint64, segment int32, offset int64) {
-	place, ok := g.table.Load().find(address, 0)
-	if !ok {
-		return 0, -1, 0
-	}
-	return place.pool.id, place.segment.key.Ordinal,
-		int64(address - uintptr(place.segment.start))
 }
 
 // digest condenses a description to the word that ranks compare.
@@ -449,20 +377,14 @@ func digest(c *agreement.CollectiveCall) uint64 {
 	return d
 }
 
-// callOf describes the call in which this rank differs from others, if that is what happened.
+// callOf describes the call in which this rank differs from others, if that is what happened. It
+// looks for the windows again: the backend knows only its own.
 func (g planner) callOf(cause error) *agreement.CollectiveCall {
 	var mismatch *driver.MismatchError
 	if !errors.As(cause, &mismatch) {
 		return nil
 	}
-	return g.describe(mismatch.Call, mismatch.Sequence)
-}
-
-// sendWindow is the window that the send buffer of an AllToAllV lies in, or nil.
-func (g planner) sendWindow(call *driver.Call) driver.Window {
-	bytes, _ := call.Spans(len(g.ranks))
-	if place, ok := g.table.Load().find(call.Send, bytes); ok && bytes > 0 {
-		return place.window
-	}
-	return nil
+	call := *mismatch.Call
+	at := g.places(&call)
+	return g.describe(&call, &at, mismatch.Sequence)
 }

@@ -70,6 +70,11 @@ func (p *windowPlace) holding(address uintptr, bytes int64) (*windowPlace, bool)
 	return p, bytes >= 0 && bytes <= p.segment.key.Bytes-offset
 }
 
+// of returns what names an address in the window on every rank.
+func (p *windowPlace) of(address uintptr) (pool uint64, segment int32, offset int64) {
+	return p.pool.id, p.segment.key.Ordinal, int64(address - uintptr(p.segment.start))
+}
+
 // IsSymmetric reports whether memory of this rank lies in one window of the group. It takes no lock
 // and asks nobody. Nothing is symmetric in a nil group.
 func (g *Group) IsSymmetric(m Memory) bool { return g.holdsWindow(m.Address(), m.Bytes()) }

@@ -82,19 +82,12 @@ type Communicator interface {
 	// Postconditions: on an error this rank holds no window. A stream that captures gives
 	// ErrCapturing before anything else happens.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
-	// Windowed reports whether a call can take the window path when its buffers lie in windows:
-	// nil, or an error that matches ErrUnsupported and says why not. It looks at the operation,
-	// type, reduction and count, and at how places in windows are aligned: all ranks whose buffers
-	// lie at the same places get the same answer.
-	Windowed(call *Call) error
-	// Direct reports whether a call can take the direct path: nil, or an error that matches
-	// ErrUnsupported and says why not. It looks at the operation, type, reduction and count, and at
-	// whether SendWindow and RecvWindow are set, without which only messages that fit into the
-	// group's exchange memory can: all ranks with alike calls get the same answer.
-	Direct(call *Call) error
-	// Prepare checks a call and works out all that is the same each time it runs. It returns
-	// ErrOutOfRange when a buffer runs past its window.
-	Prepare(call Call) (Plan, error)
+	// Offer resolves a call: it gives what each path would make of it. It is cheap, waits for
+	// nothing, and leaves nothing to take back.
+	//
+	// Preconditions: Call.Validate finds nothing, and the windows that the call names hold its
+	// buffers. A backend does not check that again.
+	Offer(call Call) Offer
 	// Launch queues a prepared collective on a stream. The returned error is about this call if
 	// the work was done at once; else it comes with Synchronize, but see AdoptedStream.
 	Launch(stream Stream, plan Plan) error
@@ -135,138 +128,4 @@ type Window interface {
 	//
 	// Preconditions: no queued work and no live graph uses the window.
 	Deregister() error
-}
-
-// Operation is a collective operation.
-type Operation uint8
-
-// The collective operations. Counts are in elements and mean what NCCL's mean: for AllGather
-// and ReduceScatter the count of one rank's part, for AllToAll the count for one peer.
-const (
-	AllReduce Operation = iota
-	AllGather
-	ReduceScatter
-	Broadcast
-	Reduce
-	AllToAll
-	Send
-	Recv
-	Barrier
-	// AllReduceRMSNorm is AllReduce, residual and norm in one call: see Norm. Only GPUs have it.
-	AllReduceRMSNorm
-	// AllToAllV is AllToAll with a count for each pair of ranks: see Splits.
-	AllToAllV
-	operations
-)
-
-var operationNames = [operations]string{
-	"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll",
-	"Send", "Recv", "Barrier", "AllReduceRMSNorm", "AllToAllV",
-}
-
-// String returns the operation's name.
-func (o Operation) String() string {
-	if o < operations {
-		return operationNames[o]
-	}
-	return "Operation(?)"
-}
-
-// PointToPoint reports whether the operation involves two ranks only.
-func (o Operation) PointToPoint() bool { return o == Send || o == Recv }
-
-// Path is the way a collective runs.
-type Path uint8
-
-// The paths.
-const (
-	// PathPlain works on any memory, by copies through shared staging.
-	PathPlain Path = iota
-	// PathWindow works on registered memory, which peers read and write directly.
-	PathWindow
-	// PathDirect runs kernels of our own over peers' memory; only GPUs have it.
-	PathDirect
-	// Paths is their number.
-	Paths
-)
-
-// String returns the path's name.
-func (p Path) String() string {
-	return [...]string{"plain", "window", "direct", "?"}[min(p, Paths)]
-}
-
-// Plan is a prepared call of one communicator. It is immutable, may be launched again and again,
-// and is valid as long as its windows are.
-type Plan interface {
-	// Prepared returns the call; it must not be changed.
-	Prepared() *Call
-}
-
-// Call is one collective call, resolved: addresses, windows and path are chosen.
-type Call struct {
-	// Operation, DataType and ReduceOp say what to do; ReduceOp matters where one is needed.
-	Operation Operation
-	DataType  DataType
-	ReduceOp  ReduceOp
-	// Path says how.
-	Path Path
-	// Root is the group rank of the root of Broadcast and Reduce, or the peer of Send and Recv; for
-	// Recv it may be AnySource.
-	Root int
-	// Tag sets messages between two ranks apart, from 0 to MaxTag: the k-th Send of a pair with a
-	// tag belongs to the k-th Recv with it, in the order of calls of each rank, whatever the
-	// streams.
-	Tag int
-	// Count is in elements, not negative; 0 for AllToAllV.
-	Count int64
-	// Splits is what AllToAllV has in addition; nil for others.
-	Splits *Splits
-	// Arrived, if set, is called when a Recv has its message, with the group rank that sent it, on
-	// the way of the stream's work: it must return soon and call nothing of the backend.
-	Arrived func(source int) `json:"-"`
-	// Send and Recv are this rank's buffers; Send may equal Recv (in place, as NCCL defines it).
-	Send, Recv uintptr
-	// SendWindow and RecvWindow hold the buffers on PathWindow, and on PathDirect if both lie in
-	// windows; nil otherwise. SendWindow may hold that of AllToAllV, on some ranks alone: peers
-	// then read it there.
-	SendWindow, RecvWindow Window `json:"-"`
-	// Norm is what AllReduceRMSNorm has in addition; nil for others.
-	Norm *Norm `json:"-"`
-	// Digest stands for everything that must be alike on all ranks.
-	Digest uint64
-	// Recorded is where in a capture the call was put, see RecordedAs.
-	Recorded Recorded
-	// Keep holds what must stay reachable while the call is queued, such as a Go slice.
-	Keep any `json:"-"`
-}
-
-// Spans returns the number of bytes that the call covers in its send and receive buffers, for a
-// group of the given number of ranks. Broadcast and Reduce count both buffers on every rank: over
-// windows, peers find the root's buffer by this rank's own offset.
-func (c *Call) Spans(ranks int) (send, recv int64) {
-	one := c.Count * int64(c.DataType.Size())
-	all := one * int64(ranks)
-	switch c.Operation {
-	case AllGather:
-		return one, all
-	case ReduceScatter:
-		return all, one
-	case AllToAll:
-		return all, all
-	case Send:
-		return one, 0
-	case Recv:
-		return 0, one
-	case Barrier:
-		return 0, 0
-	case AllToAllV:
-		if c.Splits == nil {
-			return 0, 0
-		}
-		size := int64(c.DataType.Size())
-		send, recv = c.Splits.spans()
-		return send * size, recv * size
-	default:
-		return one, one
-	}
 }

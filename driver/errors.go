@@ -26,6 +26,8 @@ var (
 	// ErrOutOfMemory matches every error that says so: of a pool, of a device, of CUDA. The
 	// packages below this one know it by its method OutOfMemory.
 	ErrOutOfMemory error = outOfMemory{}
+	// ErrInvalid is returned for arguments that no state would make right.
+	ErrInvalid = errors.New("invalid argument")
 	// ErrUnsupported is returned for what a backend cannot do.
 	ErrUnsupported = errors.New("not supported by this backend")
 )

@@ -1,7 +1,5 @@
 package driver
 
-import "fmt"
-
 // Norm is what AllReduceRMSNorm has in addition a Call: the sum of all ranks' rows is added to a
 // residual, which all ranks keep, and each row of the result is divided by the root of the mean of
 // its squares and multiplied by weights.
@@ -29,24 +27,39 @@ const (
 	MaxHidden = 1 << 14
 )
 
-// validate checks what no backend could do.
+// Spans returns the number of bytes that a norm covers in its residual and its weight: none if it
+// has no rows, or is nil.
+func (n *Norm) Spans() (residual, weight int64) {
+	if n == nil || n.Rows == 0 {
+		return 0, 0
+	}
+	size := int64(BFloat16.Size())
+	return n.Rows * n.Hidden * size, n.Hidden * size
+}
+
+// validate refuses what no backend could do.
 func (n *Norm) validate(c *Call) error {
 	switch {
-	case n == nil:
-		return fmt.Errorf("%v without a norm: %w", c.Operation, ErrUnsupported)
-	case c.Path != PathDirect:
-		return fmt.Errorf("%v on the %v path: %w", c.Operation, c.Path, ErrUnsupported)
 	case c.DataType != BFloat16 || c.ReduceOp != Sum:
-		return fmt.Errorf("%v of %v with %v: %w", c.Operation, c.DataType, c.ReduceOp, ErrUnsupported)
+		return invalid("%v of %v with %v", c.Operation, c.DataType, c.ReduceOp)
 	case n.Hidden < NormUnit || n.Hidden > MaxHidden || n.Hidden%NormUnit != 0:
-		return fmt.Errorf("rows of %d elements are no multiple of %d up to %d: %w", n.Hidden, NormUnit,
-			MaxHidden, ErrUnsupported)
-	case n.Rows < 0 || n.Rows > maxCount/n.Hidden || n.Rows*n.Hidden != c.Count:
-		return fmt.Errorf("%d rows of %d elements are not %d", n.Rows, n.Hidden, c.Count)
+		return invalid("rows of %d elements are no multiple of %d up to %d", n.Hidden, NormUnit,
+			MaxHidden)
+	case n.Rows < 0 || n.Rows > MaxCount/n.Hidden || n.Rows*n.Hidden != c.Count:
+		return invalid("%d rows of %d elements are not %d", n.Rows, n.Hidden, c.Count)
 	case !(n.Epsilon >= 0 && n.Epsilon <= maxEpsilon):
-		return fmt.Errorf("epsilon %g is not between 0 and %g", n.Epsilon, float32(maxEpsilon))
+		return invalid("epsilon %g is not between 0 and %g", n.Epsilon, float32(maxEpsilon))
 	case n.Rows > 0 && (c.Send|c.Recv|n.Residual|n.Weight)%NormAlign != 0:
-		return fmt.Errorf("a buffer is not aligned to %d bytes: %w", NormAlign, ErrUnsupported)
+		return invalid("a buffer is not aligned to %d bytes", NormAlign)
+	}
+	rows, row := n.Spans()
+	switch {
+	case overlap(n.Residual, rows, n.Weight, row):
+		return invalid("residual and weight overlap")
+	case overlap(n.Residual, rows, c.Send, rows) || overlap(n.Residual, rows, c.Recv, rows):
+		return invalid("the residual overlaps the input or the output")
+	case overlap(n.Weight, row, c.Send, rows) || overlap(n.Weight, row, c.Recv, rows):
+		return invalid("the weight overlaps the input or the output")
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import "context"
 //	Recorder       Communicator   calls on adopted streams that capture are refused
 //	LazyWindows    Communicator   registration makes all the windows that there are
 //	MessageCounts  Communicator   a MessageError lists no messages
-//	Remarker       Communicator   there is nothing to remark
+//	Remarker       Offer          there is nothing to remark
 //	Witness        Communicator   ends of processes are found out by those who wait
 
 // Availability is a Backend that does not work on every machine.
@@ -89,10 +89,11 @@ type MessageCounts interface {
 	MessagesBefore(collective uint64) []MessageEnds
 }
 
-// Remarker is a Communicator that knows more of a call than its path.
+// Remarker is an Offer that knows more of its call than which paths it can take.
 type Remarker interface {
-	// Remark says in words what is worth knowing of how a call runs on its path, or nothing.
-	Remark(call *Call) string
+	// Remark says in words what is worth knowing of how the call runs on a path that does not refuse
+	// it, or nothing.
+	Remark(path Path) string
 }
 
 // Witness is what a Communicator may also do: it sees by itself that processes end.

@@ -1,7 +1,5 @@
 package driver
 
-import "fmt"
-
 // Splits says how the buffers of an AllToAllV are cut: for each rank of the group, in group order,
 // a count and where the part begins, both in elements.
 type Splits struct {
@@ -27,20 +25,17 @@ func (s *Splits) spans() (send, recv int64) {
 	return reach(s.SendCounts, s.SendOffsets), reach(s.RecvCounts, s.RecvOffsets)
 }
 
-// Validate checks what no backend could do, for a group of the given number of ranks: lists of
-// another length, counts or offsets that are negative or absurd.
-func (s *Splits) Validate(ranks int) error {
-	if s == nil {
-		return fmt.Errorf("%v without splits", AllToAllV)
-	}
+// validate refuses lists of another length than the group, and counts or offsets that are negative
+// or absurd.
+func (s *Splits) validate(ranks int) error {
 	for _, list := range [...][]int64{s.SendCounts, s.SendOffsets, s.RecvCounts, s.RecvOffsets} {
 		if len(list) != ranks {
-			return fmt.Errorf("splits for %d ranks in a group of %d", len(list), ranks)
+			return invalid("splits for %d ranks in a group of %d", len(list), ranks)
 		}
 		for _, n := range list {
-			if n < 0 || n > maxCount {
-				return fmt.Errorf("a count or offset of splits is %d, not between 0 and %d", n,
-					int64(maxCount))
+			if n < 0 || n > MaxCount {
+				return invalid("a count or offset of splits is %d, not between 0 and %d", n,
+					int64(MaxCount))
 			}
 		}
 	}

@@ -2,39 +2,81 @@ package driver
 
 import "fmt"
 
-// maxCount keeps the byte counts of all ranks together below 2^63.
-const maxCount = 1 << 48
+const (
+	// MaxCount is the largest count of a call: byte counts of all ranks together stay below 2^63.
+	MaxCount = 1 << 48
+	// MaxTag is the largest tag of a message.
+	MaxTag = 1<<31 - 1
+)
 
-// MaxTag is the largest tag of a message.
-const MaxTag = 1<<31 - 1
-
-// Validate checks what no backend could do, for the given rank of a group: an operation, type,
-// reduction or path that does not exist, a count that is negative or absurd, a root or peer outside
-// of the group, a message of a rank to itself.
+// Validate refuses what no backend could do, for the given rank of a group. It is the only place
+// that knows these rules: who makes a call asks it once, and backends rely on that. Errors match
+// ErrInvalid, or ErrOutOfRange for a count that is too large.
 func (c *Call) Validate(ranks, rank int) error {
 	switch {
-	case c.Operation >= operations || !c.DataType.Valid() || c.ReduceOp >= ReduceOps:
-		return fmt.Errorf("operation, type or reduction is unknown: %w", ErrUnsupported)
-	case c.Path >= Paths:
-		return fmt.Errorf("path %v: %w", c.Path, ErrUnsupported)
-	case c.Count < 0 || c.Count > maxCount:
-		return fmt.Errorf("count is not between 0 and %d", int64(maxCount))
-	case c.Tag < 0 || c.Tag > MaxTag || c.Tag > 0 && !c.Operation.PointToPoint():
-		return fmt.Errorf("tag %d of %v: messages have tags from 0 to %d", c.Tag, c.Operation, MaxTag)
-	case c.Splits != nil && c.Operation != AllToAllV:
-		return fmt.Errorf("splits of %v", c.Operation)
+	case c.Operation >= operations:
+		return invalid("operation %d", c.Operation)
+	case !c.DataType.Valid() || c.ReduceOp >= ReduceOps:
+		return invalid("type %d, reduction %d", c.DataType, c.ReduceOp)
+	case c.Count < 0:
+		return invalid("count %d", c.Count)
+	case c.Count > MaxCount:
+		return fmt.Errorf("count %d: %w", c.Count, ErrOutOfRange)
+	}
+	if err := c.validateRanks(ranks, rank); err != nil {
+		return err
+	}
+	if err := c.validateExtras(ranks); err != nil {
+		return err
+	}
+	send, recv := c.Spans(ranks)
+	if overlap(c.Send, send, c.Recv, recv) && !c.InPlace(rank) {
+		return invalid("send and receive buffers overlap, but not as in-place work does")
+	}
+	return nil
+}
+
+// validateRanks is about the root or the peer.
+func (c *Call) validateRanks(ranks, rank int) error {
+	switch {
 	case c.Operation == Recv && c.Root == AnySource && ranks > 1:
 		return nil
 	case c.Root < 0 || c.Root >= ranks:
-		return fmt.Errorf("root or peer %d is not between 0 and %d", c.Root, ranks-1)
+		return invalid("root or peer %d of %d ranks", c.Root, ranks)
 	case c.Operation.PointToPoint() && c.Root == rank:
-		return fmt.Errorf("rank %d cannot send to itself", c.Root)
-	case c.Operation == AllReduceRMSNorm:
-		return c.Norm.validate(c)
-	case c.Operation == AllToAllV && c.Path != PathPlain:
-		return fmt.Errorf("%v on the %v path: %w", c.Operation, c.Path, ErrUnsupported)
-	case c.Operation == AllToAllV:
-		return c.Splits.Validate(ranks)
+		return invalid("rank %d is its own peer", c.Root)
 	}
 	return nil
+}
+
+// validateExtras is about what only some operations have.
+func (c *Call) validateExtras(ranks int) error {
+	switch {
+	case c.Tag < 0 || c.Tag > MaxTag:
+		return invalid("tag %d is not between 0 and %d", c.Tag, MaxTag)
+	case c.Tag > 0 && !c.Operation.PointToPoint():
+		return invalid("tag %d: only messages have tags", c.Tag)
+	case c.Arrived != nil && c.Operation != Recv:
+		return invalid("only a Recv says whose message has arrived")
+	case (c.Splits != nil) != (c.Operation == AllToAllV):
+		return invalid("splits are for %v, which needs them", AllToAllV)
+	case c.Splits != nil && c.Count != 0:
+		return invalid("count %d: %v has the counts of its splits", c.Count, AllToAllV)
+	case (c.Norm != nil) != (c.Operation == AllReduceRMSNorm):
+		return invalid("a Norm is for %v, which needs it", AllReduceRMSNorm)
+	case c.Splits != nil:
+		return c.Splits.validate(ranks)
+	case c.Norm != nil:
+		return c.Norm.validate(c)
+	}
+	return nil
+}
+
+// overlap reports whether two ranges of memory have bytes in common.
+func overlap(a uintptr, aBytes int64, b uintptr, bBytes int64) bool {
+	return aBytes > 0 && bBytes > 0 && a < b+uintptr(bBytes) && b < a+uintptr(aBytes)
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrInvalid)
 }

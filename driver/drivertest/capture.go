@@ -159,7 +159,7 @@ func (b *bench) replay(r *rank) error {
 	const launches = 1000
 	send, recv := b.send[r.number], b.recv[r.number]
 	sum := func(from, to int64, path driver.Path) driver.Call {
-		return r.able(driver.Call{
+		return r.able(r.group, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Int32, Count: 4000, Path: path,
 			Send: send.at(from), Recv: recv.at(to),
 			SendWindow: send.window, RecvWindow: recv.window, Digest: uint64(path) + 1,

@@ -23,7 +23,7 @@ func proveGroupClosed(t *testing.T, h Harness) {
 	r := w.ranks[0]
 	b, err := r.newBuffer(1)
 	must(t, err)
-	plan, err := r.group.Prepare(barrier)
+	plan, err := driver.Prepare(r.group, barrier)
 	must(t, err)
 	graph, err := captured(r.stream, func() error { return r.group.Launch(r.stream, plan) })
 	must(t, err)

@@ -19,7 +19,7 @@ var collectiveContracts = []contract{
 	{"buffers need no alignment but that of their elements", proveSkew},
 	{"no rank leaves a barrier before all have entered it", proveBarrier},
 	{"several streams share one group", proveStreams},
-	{"what goes direct is prepared, what does not is unsupported, on all ranks alike", proveDirect},
+	{"a path refuses a call or has a plan for it, on all ranks alike", proveOffers},
 }
 
 // counts straddle everything at which an algorithm may change: nothing, one line, one slice, one
@@ -82,13 +82,13 @@ func (b *bench) tryWays(c trial) {
 	}
 }
 
-// worthwhile reports whether a trial shows something: buffers outside of windows go with the direct
-// path, which calls are to be able to take.
+// worthwhile reports whether a trial shows something: calls are to be able to take its path, and
+// buffers outside of windows go with the direct path.
 func (b *bench) worthwhile(c *trial) bool {
-	if c.path != driver.PathDirect {
-		return !c.loose
+	if c.loose && c.path != driver.PathDirect {
+		return false
 	}
-	return c.call(b.ranks[0], b.send[0], b.recv[0]).Path == driver.PathDirect
+	return c.call(b.ranks[0], b.send[0], b.recv[0]).Path == c.path
 }
 
 // exact reports whether the backend's result is determined bit by bit.
@@ -241,7 +241,7 @@ func (b *bench) alternate(r *rank, streams [2]driver.Stream, count int64, rounds
 		if err := s.Wait(done); err != nil {
 			return err
 		}
-		if err := r.queue(r.group, s, r.able(call)); err != nil {
+		if err := r.queue(r.group, s, r.able(r.group, call)); err != nil {
 			return err
 		}
 		if err := s.Record(done); err != nil {

@@ -3,19 +3,20 @@ package drivertest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"symmem/driver"
 	"symmem/internal/reduce"
 )
 
-// proveDirect asks of every operation, type, reduction and some counts, over windows and outside of
-// them, whether it goes direct, and prepares it on that path.
-func proveDirect(t *testing.T, h Harness) {
+// proveOffers asks of every operation, type, reduction and some counts, over windows and outside of
+// them, which paths refuse it, and takes those that do not.
+func proveOffers(t *testing.T, h Harness) {
 	b := newBench(t, h, 2, 4<<20, options{})
 	answers := make([]string, 2)
 	must(t, b.each(func(r *rank) error {
-		return b.askDirect(r, func(c *trial, refusal error) {
+		return b.askAll(r, func(c *trial, refusal error) {
 			answers[r.number] += fmt.Sprintf("%v: %v\n", c, refusal)
 		})
 	}))
@@ -24,23 +25,17 @@ func proveDirect(t *testing.T, h Harness) {
 	}
 }
 
-// askDirect asks about all calls as one rank, and notes the answers.
-func (b *bench) askDirect(r *rank, note func(c *trial, refusal error)) error {
+// askAll asks about all calls as one rank, and notes the answers.
+func (b *bench) askAll(r *rank, note func(c *trial, refusal error)) error {
 	for o := range driver.Barrier + 1 {
 		for _, dataType := range reduce.DataTypes() {
 			for op := range driver.ReduceOp(driver.ReduceOps) {
 				for _, count := range []int64{0, 1, 70001} {
 					for _, loose := range []bool{false, true} {
 						c := &trial{operation: o, dataType: dataType, op: op, count: count, loose: loose}
-						if o.PointToPoint() {
-							c.root = 1 - r.number
-						}
-						refusal, err := b.prepareDirect(r, c)
-						if err != nil {
+						if err := b.ask(r, c, note); err != nil {
 							return fmt.Errorf("%v: %w", c, err)
 						}
-						c.root = 0
-						note(c, refusal)
 					}
 				}
 			}
@@ -49,18 +44,48 @@ func (b *bench) askDirect(r *rank, note func(c *trial, refusal error)) error {
 	return nil
 }
 
-// prepareDirect prepares a call on the direct path, which must go as Direct says.
-func (b *bench) prepareDirect(r *rank, c *trial) (refusal, err error) {
-	call := c.call(r, b.send[r.number], b.recv[r.number])
-	call.Path = driver.PathDirect
-	if call.Operation == driver.Barrier {
+// ask asks about the paths of one call, as far as its operation has them.
+func (b *bench) ask(r *rank, c *trial, note func(c *trial, refusal error)) error {
+	for c.path = range driver.Paths {
+		if !c.operation.Takes(c.path) || !b.harness.has(c.operation) ||
+			c.loose && c.path == driver.PathWindow {
+			continue
+		}
+		refusal, err := b.take(r, c)
+		if err != nil {
+			return err
+		}
+		note(c, refusal)
+	}
+	return nil
+}
+
+// take makes the plan of a call on the trial's path, if that does not refuse it.
+func (b *bench) take(r *rank, c *trial) (refusal, err error) {
+	call := c.laid(r, b.send[r.number], b.recv[r.number])
+	if call.Operation.PointToPoint() {
+		call.Root = 1 - r.number
+	}
+	if !call.Operation.UsesWindows() {
 		call.SendWindow, call.RecvWindow = nil, nil
 	}
-	refusal = r.group.Direct(&call)
-	_, err = r.group.Prepare(call)
-	unsupported := errors.Is(refusal, driver.ErrUnsupported) && errors.Is(err, driver.ErrUnsupported)
-	if unsupported || refusal == nil && err == nil {
-		return refusal, nil
+	offer := r.group.Offer(call)
+	if refusal := offer.Refusal(c.path); refusal != nil {
+		if !errors.Is(refusal, driver.ErrUnsupported) {
+			err = fmt.Errorf("the refusal is no ErrUnsupported: %w", refusal)
+		}
+		return refusal, err
 	}
-	return refusal, fmt.Errorf("direct says %w, but prepare %w", refusal, err)
+	if !slices.Contains(b.harness.Paths, c.path) {
+		return nil, errors.New("a path that the backend does not have refuses nothing")
+	}
+	const digest = 7
+	plan, err := offer.Take(c.path, digest)
+	if err != nil {
+		return nil, fmt.Errorf("nothing is refused, but: %w", err)
+	}
+	if p := plan.Prepared(); p.Path != c.path || p.Digest != digest || p.Count != c.count {
+		return nil, fmt.Errorf("the plan is %+v", p)
+	}
+	return nil, nil
 }

@@ -31,7 +31,7 @@ var mistakeContracts = []contract{
 func (b *bench) misplaced(r *rank, path driver.Path, count int64) driver.Call {
 	at := int64(r.number) << 17
 	send, recv := b.send[r.number], b.recv[r.number]
-	return r.able(driver.Call{
+	return r.able(r.group, driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Count: count, Path: path,
 		Send: send.at(at), Recv: recv.at(at), SendWindow: send.window, RecvWindow: recv.window,
 		Digest: uint64(at) + 1,

@@ -115,7 +115,7 @@ func proveStreamClosed(t *testing.T, h Harness) {
 	must(t, r.stream.Fill(b.at(0), 1, 1))
 	graph, err := r.stream.EndCapture()
 	must(t, err)
-	plan, err := r.group.Prepare(driver.Call{Operation: driver.Barrier})
+	plan, err := driver.Prepare(r.group, driver.Call{Operation: driver.Barrier})
 	must(t, err)
 	s, err := r.device.NewStream()
 	must(t, err)

@@ -85,8 +85,15 @@ const (
 	margin = 64
 )
 
-// call lays the trial into two buffers of a rank.
+// call is the trial in two buffers of a rank, on a path that it can take.
 func (c *trial) call(r *rank, send, recv buffer) driver.Call {
+	call := r.able(r.group, c.laid(r, send, recv))
+	call.Digest = digest(&call)
+	return call
+}
+
+// laid lays the trial into two buffers of a rank.
+func (c *trial) laid(r *rank, send, recv buffer) driver.Call {
 	size := int64(c.dataType.Size())
 	part := c.count * size
 	call := driver.Call{
@@ -107,14 +114,12 @@ func (c *trial) call(r *rank, send, recv buffer) driver.Call {
 	if c.loose {
 		call.SendWindow, call.RecvWindow = nil, nil
 	}
-	call = r.able(call)
-	call.Digest = digest(&call)
 	return call
 }
 
-// able is a call on a path that it can take: on the first one if it cannot go direct.
-func (r *rank) able(call driver.Call) driver.Call {
-	if call.Path == driver.PathDirect && r.group.Direct(&call) != nil {
+// able is a call on a path that it can take: on the first one if its own refuses it.
+func (r *rank) able(c driver.Communicator, call driver.Call) driver.Call {
+	if !call.Operation.Takes(call.Path) || c.Offer(call).Refusal(call.Path) != nil {
 		call.Path = r.world.harness.Paths[0]
 	}
 	return call
@@ -189,7 +194,7 @@ func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) 
 
 // queue prepares and launches a call.
 func (r *rank) queue(c driver.Communicator, s driver.Stream, call driver.Call) error {
-	plan, err := c.Prepare(call)
+	plan, err := driver.Prepare(c, call)
 	if err != nil {
 		return err
 	}

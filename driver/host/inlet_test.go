@@ -55,7 +55,7 @@ func (d *duo) send(rank int, call driver.Call, from []byte) error {
 
 func (d *duo) message(rank int, call driver.Call) error {
 	d.t.Helper()
-	plan, err := d.groups[rank].Prepare(call)
+	plan, err := driver.Prepare(d.groups[rank], call)
 	check(d.t, err)
 	s, err := d.devices[rank].NewStream()
 	check(d.t, err)

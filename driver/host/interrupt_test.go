@@ -23,7 +23,7 @@ func TestACallerIsInterruptedInTheMiddleOfACollective(t *testing.T) {
 	d.connect()
 	var plans [2]*plan
 	for rank := range plans {
-		p, err := d.groups[rank].Prepare(driver.Call{Operation: driver.Barrier})
+		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
 		check(t, err)
 		plans[rank] = p.(*plan)
 		plans[rank].windowed = true // a step after the first

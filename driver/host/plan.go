@@ -39,7 +39,7 @@ func newTuning(ranks, processors int) tuning {
 	return tuning{eager: spin.LineBytes, oneShot: 32 << 10, polled: math.MaxInt64}
 }
 
-// plan is a prepared call.
+// plan is a call, first offered and then prepared.
 type plan struct {
 	driver.Call
 	c *communicator
@@ -57,40 +57,48 @@ type plan struct {
 	givesWay bool
 }
 
-// Windowed tells that every operation can take the window path.
-func (c *communicator) Windowed(*driver.Call) error { return nil }
+// errNoKernels is why nothing goes direct.
+var errNoKernels = fmt.Errorf("the host backend has no kernels of a GPU: %w", driver.ErrUnsupported)
 
-// Direct tells that no operation can take the direct path.
-func (c *communicator) Direct(*driver.Call) error {
-	return fmt.Errorf("the host backend has no kernels of a GPU: %w", driver.ErrUnsupported)
+// Offer resolves nothing: the window path takes what the plain one does, and nothing goes direct.
+func (c *communicator) Offer(call driver.Call) driver.Offer {
+	return &plan{Call: call, c: c, parts: 1}
+}
+
+// Refusal refuses the direct path alone.
+func (p *plan) Refusal(path driver.Path) error {
+	if path == driver.PathDirect {
+		return errNoKernels
+	}
+	return nil
 }
 
 // Prepared returns what was prepared.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// Prepare checks a call and chooses its algorithm.
-func (c *communicator) Prepare(call driver.Call) (driver.Plan, error) {
-	p := &plan{Call: call, c: c, parts: 1}
-	if err := p.validate(); err != nil {
-		return nil, fmt.Errorf("preparing %v of %d %v: %w",
-			call.Operation, call.Count, call.DataType, err)
+// Take chooses the algorithm of a path.
+func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
+	p.SetPath(path, digest)
+	p.size = int64(p.DataType.Size())
+	if p.Operation == driver.ReduceScatter || p.Operation == driver.AllToAll {
+		p.parts = int64(p.c.Size())
 	}
-	p.size = int64(call.DataType.Size())
-	if call.Operation == driver.ReduceScatter || call.Operation == driver.AllToAll {
-		p.parts = int64(c.Size())
+	p.bytes = p.parts * p.Count * p.size
+	var err error
+	switch {
+	case p.Splits != nil:
+		err = p.resolveSplits()
+	case path == driver.PathWindow:
+		err = p.findWindows()
 	}
-	p.bytes = p.parts * call.Count * p.size
-	if p.Splits != nil {
-		if err := p.resolveSplits(); err != nil {
-			return nil, fmt.Errorf("preparing %v: %w", call.Operation, err)
-		}
+	if err != nil {
+		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
 	p.chunk = max(1, stageBytes/(p.parts*p.size))
-	p.givesWay = p.bytes > c.tuning.polled
-	if call.Path == driver.PathWindow && p.bytes > c.tuning.eager && !p.overwrites() {
+	p.givesWay = p.bytes > p.c.tuning.polled
+	if path == driver.PathWindow && p.bytes > p.c.tuning.eager && !p.overwrites() {
 		p.windowed = true
-		p.oneShot = call.Operation == driver.AllReduce && p.bytes <= c.tuning.oneShot &&
-			call.Send != call.Recv
+		p.oneShot = p.Operation == driver.AllReduce && p.bytes <= p.c.tuning.oneShot && p.Send != p.Recv
 	}
 	return p, nil
 }
@@ -100,44 +108,23 @@ func (p *plan) overwrites() bool {
 	return p.Operation == driver.AllToAll && p.Send == p.Recv
 }
 
-func (p *plan) validate() error {
-	if err := p.Validate(p.c.Size(), p.c.cfg.Rank); err != nil {
-		return err
-	}
-	if p.Path == driver.PathDirect {
-		return fmt.Errorf("path %v: %w", p.Path, driver.ErrUnsupported)
-	}
-	if p.Path == driver.PathWindow {
-		return p.resolve()
-	}
-	return nil
-}
-
-// resolve finds the windows of a call and checks that its buffers lie inside them.
-func (p *plan) resolve() error {
-	sendBytes, recvBytes := p.Spans(p.c.Size())
+// findWindows finds the windows that the call names.
+func (p *plan) findWindows() error {
 	var err error
-	if p.send, err = p.c.holding(p.SendWindow, p.Send, sendBytes); err != nil {
+	if p.send, err = p.c.own(p.SendWindow); err != nil {
 		return fmt.Errorf("send buffer: %w", err)
 	}
-	if p.recv, err = p.c.holding(p.RecvWindow, p.Recv, recvBytes); err != nil {
+	if p.recv, err = p.c.own(p.RecvWindow); err != nil {
 		return fmt.Errorf("receive buffer: %w", err)
 	}
 	return nil
 }
 
-// holding returns a window of this communicator that holds a buffer, or nil for no buffer.
-func (c *communicator) holding(w driver.Window, at uintptr, bytes int64) (*window, error) {
-	if bytes == 0 {
-		return nil, nil
-	}
+// own is a window of this communicator.
+func (c *communicator) own(w driver.Window) (*window, error) {
 	own, ok := w.(*window)
 	if !ok || own.c != c {
 		return nil, fmt.Errorf("no window of group %s: %w", c.cfg.Name(), driver.ErrOutOfRange)
-	}
-	if !own.holds(at, bytes) {
-		return nil, fmt.Errorf("%d bytes at offset %d of a window of %d bytes: %w", bytes,
-			at-uintptr(own.bases[c.cfg.Rank]), own.bytes, driver.ErrOutOfRange)
 	}
 	return own, nil
 }

@@ -149,7 +149,7 @@ func (a *actor) collective(round int) error {
 }
 
 func (a *actor) launch(call driver.Call) error {
-	plan, err := a.group.Prepare(call)
+	plan, err := driver.Prepare(a.group, call)
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func (p *plan) resolveSplits() error {
 		return nil
 	}
 	var err error
-	if p.send, err = p.c.holding(p.SendWindow, p.Send, p.bytes); err != nil {
+	if p.send, err = p.c.own(p.SendWindow); err != nil {
 		return fmt.Errorf("send buffer: %w", err)
 	}
 	return nil

@@ -22,7 +22,7 @@ func TestRankThatWaitsLongSleepsAndIsWoken(t *testing.T) {
 		for rank == 0 && !ringer.Asleep(1) {
 			runtime.Gosched()
 		}
-		p, err := d.groups[rank].Prepare(driver.Call{Operation: driver.Barrier})
+		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func TestCollectiveOnAnIdleStreamAllocatesNothing(t *testing.T) {
 	s, err := d.NewStream()
 	check(t, err)
 	defer func() { check(t, s.Close()) }()
-	p, err := c.Prepare(driver.Call{Operation: driver.Barrier})
+	p, err := driver.Prepare(c, driver.Call{Operation: driver.Barrier})
 	check(t, err)
 	if n := testing.AllocsPerRun(1000, func() {
 		if err := c.Launch(s, p); err != nil {

@@ -173,10 +173,3 @@ func (w *window) unmap() error {
 func (w *window) at(r int, own uintptr) unsafe.Pointer {
 	return unsafe.Add(w.bases[r], own-uintptr(w.bases[w.c.cfg.Rank]))
 }
-
-// holds reports whether a buffer of this rank lies inside the window.
-func (w *window) holds(own uintptr, bytes int64) bool {
-	offset := own - uintptr(w.bases[w.c.cfg.Rank])
-	return bytes >= 0 && own >= uintptr(w.bases[w.c.cfg.Rank]) &&
-		offset <= uintptr(w.bytes) && bytes <= w.bytes-int64(offset)
-}

@@ -275,7 +275,7 @@ func TestARefusalOnABusyStreamOfAnotherLibraryIsToldAtOnce(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		plan, err := m.group.Prepare(driver.Call{
+		plan, err := prepare(m.group, driver.Call{
 			Operation: driver.Barrier, DataType: driver.Uint8, Path: driver.PathPlain,
 			Digest: uint64(m.rank),
 		})

@@ -79,7 +79,7 @@ func TestACallThatWaitsForARankEndsWhereWindowKernelsWere(t *testing.T) {
 
 // launch launches a sum of rank 0 alone.
 func (p *pairOfRanks) launch(path driver.Path) error {
-	plan, err := p[0].group.Prepare(p.call(0, path))
+	plan, err := prepare(p[0].group, p.call(0, path))
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ func TestKernelsThatWereNotLoadedAreLoadedForTheNextGroup(t *testing.T) {
 	var p pairOfRanks
 	p.open(t, time.Minute)
 	call := p.call(0, driver.PathDirect)
-	err := p[0].group.(*communicator).Direct(&call)
+	err := p[0].group.(*communicator).Offer(call).Refusal(driver.PathDirect)
 	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "cuModuleLoadData") {
 		t.Errorf("the direct path: %v, want none because of cuModuleLoadData", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 	"symmem/internal/control/tcp"
 	"symmem/internal/nccl"
@@ -96,6 +97,7 @@ func (d *Device) Connect(
 		left: make(chan struct{}), tornDown: make(chan struct{}),
 	}
 	c.check.Store(group.Check)
+	c.direct.choose = kernels.Choose
 	if err := c.join(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("connecting group %s: %w", group.Name(), err), c.discard())
 	}

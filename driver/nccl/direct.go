@@ -15,25 +15,43 @@ import (
 // direct runs collectives of a group by kernels of our own (package kernels).
 type direct struct {
 	// none says why the group has none; empty if it has. It is set before the group is used.
-	none     string
+	none string
+	// choose is kernels.Choose; a test counts its calls.
+	choose   func(*kernels.Request) (kernels.Launch, error)
 	exchange exchange
 	turns    turns
 	// shown is where ranks see what others have launched.
 	shown control.Announcements
 }
 
-// Direct reports whether a kernel of our own can run a call.
-func (c *communicator) Direct(call *driver.Call) error {
-	if c.direct.none != "" {
-		return fmt.Errorf("%s: %w", c.direct.none, driver.ErrUnsupported)
+// chosen is the kernel of our own that a call takes on the direct path, or why there is none.
+type chosen struct {
+	launch kernels.Launch
+	err    error
+}
+
+// choose finds the kernel of a call, once.
+func (p *plan) choose() *chosen {
+	if p.chosen == nil {
+		launch, err := p.c.direct.choose(p.c.request(&p.Call))
+		p.chosen = &chosen{launch, err}
 	}
-	if _, err := kernels.Choose(c.request(call)); err != nil {
-		if why := c.unreached(call); why != "" {
-			err = fmt.Errorf("peers' memory could not be mapped: %s", why)
-		}
-		return fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
+	return p.chosen
+}
+
+// refuseDirect says why no kernel of our own can run a call, if none can.
+func (p *plan) refuseDirect() error {
+	if p.c.direct.none != "" {
+		return fmt.Errorf("%s: %w", p.c.direct.none, driver.ErrUnsupported)
 	}
-	return nil
+	err := p.choose().err
+	if err == nil {
+		return nil
+	}
+	if why := p.c.unreached(&p.Call); why != "" {
+		err = fmt.Errorf("peers' memory could not be mapped: %s", why)
+	}
+	return fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
 }
 
 func (c *communicator) request(call *driver.Call) *kernels.Request {
@@ -80,12 +98,7 @@ const kernelSlack = 2 * time.Second
 
 // prepareDirect works out the launch of a kernel.
 func (p *plan) prepareDirect() error {
-	c := p.c
-	request := c.request(&p.Call)
-	launch, err := kernels.Choose(request)
-	if err != nil {
-		return err
-	}
+	c, launch := p.c, &p.choose().launch
 	at, report, err := c.direct.exchange.places()
 	if err != nil {
 		return err

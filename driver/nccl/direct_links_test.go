@@ -46,11 +46,11 @@ func (m *mate) doWithout(w *team) (string, error) {
 		return "", err
 	}
 	call := p.call(driver.PathDirect)
-	refusal := m.group.Direct(&call)
+	refusal := m.group.Offer(call).Refusal(driver.PathDirect)
 	if !errors.Is(refusal, driver.ErrUnsupported) {
 		return "", errors.Join(errors.New("the direct path is open"), refusal)
 	}
-	if _, err := m.group.Prepare(call); !errors.Is(err, driver.ErrUnsupported) {
+	if _, err := prepare(m.group, call); !errors.Is(err, driver.ErrUnsupported) {
 		return "", errors.Join(errors.New("a call on the direct path was prepared"), err)
 	}
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathPlain} {

@@ -145,7 +145,7 @@ func (p *pitch) add(b *batch, c trial) (full bool) {
 	m := p.playing[0]
 	from, to := p.fields(m, c.way)
 	call := c.call(0, from, to)
-	if err := m.group.Direct(&call); err != nil {
+	if err := m.group.Offer(call).Refusal(driver.PathDirect); err != nil {
 		p.allowed(&c, err)
 		return false
 	}

@@ -87,7 +87,7 @@ func (p *power) raise(c driver.Communicator, on driver.Stream, path driver.Path)
 				p.count, launch.Bulk, want)
 		}
 	}
-	plan, err := c.Prepare(call)
+	plan, err := prepare(c, call)
 	if err != nil {
 		return err
 	}

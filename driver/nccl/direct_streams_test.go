@@ -382,7 +382,7 @@ func (d *Device) destroy(theirs cuda.Stream) error {
 
 // replayOwned puts calls into a capture of a stream's owner, who replays it.
 func (m *mate) replayOwned(w *team, p *power, theirs cuda.Stream, s driver.Stream) error {
-	plan, err := m.group.Prepare(p.call(driver.PathDirect))
+	plan, err := prepare(m.group, p.call(driver.PathDirect))
 	if err != nil {
 		return err
 	}

@@ -221,7 +221,7 @@ func (m *mate) register(w *team, s *stretch, name uint32) (err error) {
 // launch queues a call on the direct path.
 func (m *mate) launch(on driver.Stream, call driver.Call) error {
 	call.Path = driver.PathDirect
-	p, err := m.group.Prepare(call)
+	p, err := prepare(m.group, call)
 	if err != nil {
 		return err
 	}

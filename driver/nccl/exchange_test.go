@@ -28,7 +28,7 @@ func TestAPlanIsMadeWhileItsGroupEnds(t *testing.T) {
 	var preparing sync.WaitGroup
 	preparing.Go(func() {
 		for {
-			if _, err := group.Prepare(call); err != nil && !errors.Is(err, driver.ErrClosed) {
+			if _, err := prepare(group, call); err != nil && !errors.Is(err, driver.ErrClosed) {
 				t.Error(err)
 			}
 			select {
@@ -41,7 +41,7 @@ func TestAPlanIsMadeWhileItsGroupEnds(t *testing.T) {
 	w.must(func(m *mate) error { return m.leave() })
 	close(ended)
 	preparing.Wait()
-	if _, err := group.Prepare(call); !errors.Is(err, driver.ErrClosed) {
+	if _, err := prepare(group, call); !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("a plan of a group that has ended: %v", err)
 	}
 }

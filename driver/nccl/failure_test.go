@@ -129,7 +129,7 @@ func TestWorkThatEndsBeforeAllRanksHaveComeIsAFault(t *testing.T) {
 	var p pairOfRanks
 	p.open(t, 20*time.Second)
 	c, s := p[0].group.(*communicator), p[0].stream.(*stream)
-	prepared, err := c.Prepare(p.call(0, driver.PathPlain))
+	prepared, err := prepare(c, p.call(0, driver.PathPlain))
 	if err != nil {
 		t.Fatal(err)
 	}

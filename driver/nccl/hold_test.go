@@ -26,7 +26,7 @@ func (m *mate) capturedBy(call driver.Call) (*foreignGraph, error) {
 	if err != nil {
 		return nil, err
 	}
-	plan, err := m.group.Prepare(call)
+	plan, err := prepare(m.group, call)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +209,7 @@ func TestALostCaptureHoldsNothing(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		plan, err := m.group.Prepare(p.call(driver.PathDirect))
+		plan, err := prepare(m.group, p.call(driver.PathDirect))
 		if err != nil {
 			return err
 		}

@@ -117,7 +117,7 @@ func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 			return err
 		}
 		path := []driver.Path{driver.PathDirect, driver.PathPlain}[m.rank]
-		plan, err := m.group.Prepare(driver.Call{
+		plan, err := prepare(m.group, driver.Call{
 			Operation: driver.Barrier, DataType: driver.Uint8, Path: path, Digest: uint64(m.rank),
 		})
 		gpu := m.device.cuda

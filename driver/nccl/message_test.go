@@ -24,7 +24,7 @@ func (p *pairOfRanks) message(
 func (p *pairOfRanks) tagged(
 	r int, o driver.Operation, at uintptr, bytes int64, digest uint64, tag int,
 ) error {
-	plan, err := p[r].group.Prepare(driver.Call{
+	plan, err := prepare(p[r].group, driver.Call{
 		Operation: o, DataType: driver.Uint8, Count: bytes, Send: at, Recv: at, Root: 1 - r,
 		Digest: digest, Tag: tag,
 	})

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/nccl"
 )
 
-// plan is a prepared call: the addresses choose NCCL's path.
+// plan is a call, first offered and then prepared: the addresses choose NCCL's path.
 type plan struct {
 	driver.Call
 	c *communicator
@@ -28,6 +28,8 @@ type plan struct {
 	// that is ahead of it has ended; 0 for calls that begin so by themselves (nccl.EarlyStart).
 	guard   uintptr
 	guarded nccl.Call
+	// chosen is the kernel of our own, from when it was asked for until a path is taken.
+	chosen *chosen
 }
 
 // Prepared returns what was prepared.
@@ -44,18 +46,32 @@ var reduceOps = [driver.ReduceOps]nccl.ReduceOp{
 	driver.Avg: nccl.Avg,
 }
 
-// Prepare checks a call and chooses the addresses that NCCL is given.
-func (c *communicator) Prepare(call driver.Call) (driver.Plan, error) {
-	p := &plan{Call: call, c: c, count: call.Count}
-	err := call.Validate(len(c.cfg.Ranks), c.cfg.Rank)
-	if err == nil {
-		err = p.resolve()
+// Offer resolves nothing yet: each path is looked at when it is asked for.
+func (c *communicator) Offer(call driver.Call) driver.Offer {
+	return &plan{Call: call, c: c, count: call.Count}
+}
+
+// Refusal says why there is no kernel for a path.
+func (p *plan) Refusal(path driver.Path) error {
+	switch {
+	case path == driver.PathDirect:
+		return p.refuseDirect()
+	case path == driver.PathWindow:
+		return p.c.windowed(&p.Call)
+	case p.Operation.PointToPoint() && p.c.messages.known == nil:
+		return p.c.withoutMessages()
 	}
-	if err != nil {
-		return nil, fmt.Errorf("preparing %v of %d %v: %w", call.Operation, call.Count,
-			call.DataType, err)
+	return nil
+}
+
+// Take chooses the addresses that NCCL is given, or works out the launch of a kernel of our own.
+func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
+	p.SetPath(path, digest)
+	if err := p.resolve(); err != nil {
+		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
-	p.dataType, p.reduceOp = dataTypes[call.DataType], reduceOps[call.ReduceOp]
+	p.chosen = nil
+	p.dataType, p.reduceOp = dataTypes[p.DataType], reduceOps[p.ReduceOp]
 	switch {
 	case !p.single() || p.nothing():
 	case p.guard != 0:
@@ -95,23 +111,14 @@ func (p *plan) collective() nccl.Call {
 
 func (p *plan) resolve() error {
 	switch {
-	case p.Operation.PointToPoint() && p.c.messages.known == nil:
-		return p.c.withoutMessages()
 	case p.Path == driver.PathDirect:
-		if err := errors.Join(p.c.Direct(&p.Call), p.inBounds()); err != nil {
-			return err
-		}
 		return p.prepareDirect()
 	case p.Operation == driver.Barrier:
 		return p.resolveBarrier()
 	case p.Path == driver.PathWindow:
-		if err := p.inWindows(); err != nil {
-			return err
-		}
-		if p.c.Windowed(&p.Call) == nil {
-			p.send, p.recv = p.Send, p.Recv
-			return p.putGuard()
-		}
+		p.send, p.recv = p.Send, p.Recv
+		return errors.Join(p.c.owns("send", p.SendWindow), p.c.owns("receive", p.RecvWindow),
+			p.putGuard())
 	}
 	p.send, p.recv = p.c.device.aliasOf(p.Send), p.c.device.aliasOf(p.Recv)
 	return nil
@@ -133,36 +140,11 @@ func (p *plan) resolveBarrier() error {
 	return err
 }
 
-// inWindows checks that the buffers lie inside the windows that the call names.
-func (p *plan) inWindows() error {
-	send, recv := p.Spans(len(p.c.cfg.Ranks))
-	return errors.Join(
-		p.c.holds("send", p.SendWindow, p.Send, send),
-		p.c.holds("receive", p.RecvWindow, p.Recv, recv))
-}
-
-// inBounds is inWindows for those that the call names.
-func (p *plan) inBounds() error {
-	if p.SendWindow == nil || p.RecvWindow == nil {
-		return nil
-	}
-	return p.inWindows()
-}
-
-func (c *communicator) holds(what string, in driver.Window, at uintptr, bytes int64) error {
-	if bytes == 0 {
-		return nil
-	}
-	w, ok := in.(*window)
-	if !ok || w.c != c {
+// owns refuses windows of other groups, and buffers that have none.
+func (c *communicator) owns(what string, in driver.Window) error {
+	if w, ok := in.(*window); !ok || w.c != c {
 		return fmt.Errorf("%s buffer: no window of group %s: %w", what, c.cfg.Name(),
 			driver.ErrOutOfRange)
-	}
-	offset := at - w.segment.Address()
-	if at < w.segment.Address() || offset > uintptr(w.segment.bytes) ||
-		bytes > w.segment.bytes-int64(offset) {
-		return fmt.Errorf("%s buffer: %d bytes at offset %d of a window of %d bytes: %w", what,
-			bytes, int64(offset), w.segment.bytes, driver.ErrOutOfRange)
 	}
 	return nil
 }

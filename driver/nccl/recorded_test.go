@@ -46,7 +46,7 @@ func (o *owned) capture(work func() error) (err error) {
 // record puts calls of the rank's group into a capture that the stream is in.
 func (o *owned) record(path driver.Path, powers ...*power) error {
 	for _, p := range powers {
-		plan, err := o.m.group.Prepare(p.call(path))
+		plan, err := prepare(o.m.group, p.call(path))
 		if err != nil {
 			return err
 		}
@@ -258,7 +258,7 @@ func TestACaptureGetsTwoNodesForEachGroup(t *testing.T) {
 			// Without windows, since those are of the first group.
 			call := powers[i].call(driver.PathDirect)
 			call.SendWindow, call.RecvWindow = nil, nil
-			if plans[i], err = g.Prepare(call); err != nil {
+			if plans[i], err = prepare(g, call); err != nil {
 				return err
 			}
 		}

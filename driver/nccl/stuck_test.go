@@ -107,7 +107,7 @@ func (p *pairOfRanks) sum(
 	if err := me.stream.Copy(at, host, 4*count); err != nil {
 		return 0, err
 	}
-	plan, err := me.group.Prepare(p.call(r, path))
+	plan, err := prepare(me.group, p.call(r, path))
 	if err != nil {
 		return 0, err
 	}
@@ -126,7 +126,7 @@ func (p *pairOfRanks) sum(
 func (p *pairOfRanks) desert(t *testing.T) {
 	t.Helper()
 	me := &p[0]
-	plan, err := me.group.Prepare(p.call(0, driver.PathWindow))
+	plan, err := prepare(me.group, p.call(0, driver.PathWindow))
 	if err == nil {
 		err = me.group.Launch(me.stream, plan)
 	}
@@ -212,7 +212,7 @@ func TestAStreamBehindAKernelThatDoesNotEndIsClosed(t *testing.T) {
 	const timeout = time.Minute
 	p := firstSumWithin(t, timeout)
 	me := &p[0]
-	plan, err := me.group.Prepare(p.call(0, driver.PathWindow))
+	plan, err := prepare(me.group, p.call(0, driver.PathWindow))
 	if err != nil {
 		t.Fatal(err)
 	}

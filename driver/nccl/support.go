@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"symmem/driver"
-	"symmem/driver/nccl/kernels"
 	"symmem/internal/nccl"
 )
 
@@ -41,8 +40,8 @@ func newSupport(c *communicator) support {
 	return s
 }
 
-// Windowed reports whether NCCL has a window kernel for a call.
-func (c *communicator) Windowed(call *driver.Call) error {
+// windowed says why NCCL has no window kernel for a call, if it has none.
+func (c *communicator) windowed(call *driver.Call) error {
 	c.mu.Lock()
 	kinds := c.kinds
 	c.mu.Unlock()
@@ -97,7 +96,7 @@ func (s *support) misaligned(call *driver.Call) bool {
 	}
 	part := uintptr(call.Count * int64(call.DataType.Size()))
 	switch {
-	case call.Operation == driver.AllGather && call.Send == call.Recv+uintptr(s.rank)*part:
+	case call.Operation == driver.AllGather && call.InPlace(s.rank):
 		return call.Recv%wordBytes != 0 || part%wordBytes != 0
 	case call.Operation == driver.ReduceScatter:
 		return call.Send%wordBytes != 0 || part%wordBytes != 0
@@ -112,14 +111,15 @@ func (d *Device) startsEarly() bool {
 	return nccl.EarlyStart.In(code, d.major)
 }
 
-// Remark says what is worth knowing of a call beyond its path, or nothing.
-func (c *communicator) Remark(call *driver.Call) string {
+// Remark says what is worth knowing of a call on a path, or nothing.
+func (p *plan) Remark(path driver.Path) string {
+	d := p.c.device
 	switch {
-	case call.Path == driver.PathWindow && c.device.startsEarly() && c.Windowed(call) == nil:
-		_, text := c.device.nccl.Version()
+	case path == driver.PathWindow && d.startsEarly():
+		_, text := d.nccl.Version()
 		return fmt.Sprintf("a small fill goes before it, since kernels over windows of NCCL %s may "+
 			"begin too early (right from %s on)", text, nccl.VersionText(nccl.EarlyStart.Below))
-	case call.Path == driver.PathDirect && c.lieApart(call):
+	case path == driver.PathDirect && p.choose().launch.Bulk && lieApart(&p.Call):
 		return "input and output lie differently modulo 16 bytes, so it moves elements one by one, " +
 			"which is slow"
 	}
@@ -131,11 +131,7 @@ const packBytes = 16
 
 // lieApart reports whether a kernel over buffers finds no packs that lie alike, on this rank or on
 // another.
-func (c *communicator) lieApart(call *driver.Call) bool {
-	launch, err := kernels.Choose(c.request(call))
-	if err != nil || !launch.Bulk {
-		return false
-	}
+func lieApart(call *driver.Call) bool {
 	part := uintptr(call.Count * int64(call.DataType.Size()))
 	parts := call.Operation == driver.AllGather || call.Operation == driver.ReduceScatter
 	return (call.Send-call.Recv)%packBytes != 0 || parts && part%packBytes != 0

@@ -70,8 +70,9 @@ func TestKernelsOverWindowsWaitForWhatIsAhead(t *testing.T) {
 // alone, if at all.
 func (m *mate) guards(w *team, call driver.Call, early bool) error {
 	for _, path := range []driver.Path{driver.PathWindow, driver.PathPlain} {
-		call.Path = path
-		made, err := m.group.Prepare(call)
+		offer := m.group.Offer(call)
+		remark := offer.(driver.Remarker).Remark(path)
+		made, err := offer.Take(path, 0)
 		if err != nil {
 			return err
 		}
@@ -79,7 +80,6 @@ func (m *mate) guards(w *team, call driver.Call, early bool) error {
 		if (p.guard != 0) != want || p.ready.Prepared() == want || p.guarded.Prepared() != want {
 			w.t.Errorf("%v path: a fill is to go before it: %v, and does: %+v", path, want, p)
 		}
-		remark := m.group.(driver.Remarker).Remark(&call)
 		if strings.Contains(remark, "a small fill goes before it") != want {
 			w.t.Errorf("%v path: remark %q", path, remark)
 		}
@@ -138,9 +138,8 @@ func TestBuffersThatLieApartAreRemarked(t *testing.T) {
 			call := driver.Call{
 				Operation: test.operation, DataType: driver.Float32, Count: test.count,
 				Send: at, Recv: at + 48<<20 + test.apart, SendWindow: s.window, RecvWindow: s.window,
-				Path: driver.PathDirect,
 			}
-			remark := m.group.(driver.Remarker).Remark(&call)
+			remark := m.group.Offer(call).(driver.Remarker).Remark(driver.PathDirect)
 			if strings.Contains(remark, "lie differently modulo 16 bytes") != test.want {
 				t.Errorf("%v of %d, %d bytes apart: remark %q", test.operation, test.count, test.apart,
 					remark)

@@ -67,7 +67,7 @@ func TestAGraphThatCannotBeLaunchedIsNotWaitedFor(t *testing.T) {
 	both(t, func(r int) error {
 		me := &p[r]
 		at := me.segment.Address()
-		plan, err := me.group.Prepare(driver.Call{
+		plan, err := prepare(me.group, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Float32, Count: 8, Send: at, Recv: at,
 		})
 		if err != nil {

@@ -106,7 +106,7 @@ func replayAlone(t *testing.T, count int64) {
 
 // told asks a group that has failed in every way.
 func told(t *testing.T, m *mate, g *foreignGraph, p *power, cause error) error {
-	plan, err := m.group.Prepare(p.call(driver.PathDirect))
+	plan, err := prepare(m.group, p.call(driver.PathDirect))
 	if err != nil {
 		return err
 	}

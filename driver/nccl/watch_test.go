@@ -20,7 +20,7 @@ func TestWhatAKernelReportsIsToldThoughNobodyAsks(t *testing.T) {
 			m.group.SetCheck(false) // else ranks compare what they launch besides
 			var err error
 			// The kernel of a barrier is over before the watcher looks.
-			plans[m.rank], err = m.group.Prepare(driver.Call{
+			plans[m.rank], err = prepare(m.group, driver.Call{
 				Operation: driver.Barrier, DataType: driver.Uint8, Path: driver.PathDirect,
 				Digest: uint64(round + 1 + m.rank),
 			})

@@ -380,22 +380,16 @@ func (b *launches) submission(path symmem.PathChoice) (*submission, error) {
 		Operation: driver.AllReduce, DataType: driver.Float32, ReduceOp: driver.Sum,
 		Count: submitCount, Send: b.at, Recv: b.at + apart,
 	}
-	var why error
 	switch path {
 	case symmem.PathWindow:
 		call.Path, call.SendWindow, call.RecvWindow = driver.PathWindow, b.window, b.window
-		why = b.comm.Windowed(&call)
 	case symmem.PathDirect:
 		call.Path, call.SendWindow, call.RecvWindow = driver.PathDirect, b.window, b.window
-		why = b.comm.Direct(&call)
 	default:
 	}
-	if why != nil {
-		return nil, b.unlessUnsupported(why)
-	}
-	plan, err := b.comm.Prepare(call)
+	plan, err := driver.Prepare(b.comm, call)
 	if err != nil {
-		return nil, err
+		return nil, b.unlessUnsupported(err)
 	}
 	return &submission{
 		name:   "launch at the seam",

@@ -1,0 +1,124 @@
+package driver
+
+// Plan is a prepared call of one communicator. It is immutable, may be launched again and again,
+// and is valid as long as its windows are.
+type Plan interface {
+	// Prepared returns the call; it must not be changed.
+	Prepared() *Call
+}
+
+// Offer is a call that a communicator has resolved once. What a path alone needs is worked out when
+// that path is asked for, and then kept: Take does not choose again what Refusal has chosen. It
+// belongs to one goroutine.
+type Offer interface {
+	// Refusal is why the call cannot take a path that its operation has: an error that matches
+	// ErrUnsupported. It is nil if the call can. It goes by the operation, type, reduction and count,
+	// by whether the call names windows, and by how places in windows are aligned: all ranks with
+	// alike calls get the same answer. That of PathWindow supposes that the call names windows.
+	Refusal(path Path) error
+	// Take makes the plan of a path that does not refuse the call; digest becomes the plan's. It is
+	// called once, and the offer is used up. It returns ErrOutOfRange where the path is PathWindow
+	// and a buffer has no window of the group.
+	Take(path Path, digest uint64) (Plan, error)
+}
+
+// Prepare makes the plan of a call whose Path and Digest are chosen.
+func Prepare(c Communicator, call Call) (Plan, error) {
+	offer := c.Offer(call)
+	if err := offer.Refusal(call.Path); err != nil {
+		return nil, err
+	}
+	return offer.Take(call.Path, call.Digest)
+}
+
+// Call is one collective call.
+type Call struct {
+	// Operation, DataType and ReduceOp say what to do; ReduceOp matters where one is needed.
+	Operation Operation
+	DataType  DataType
+	ReduceOp  ReduceOp
+	// Path says how, and Digest stands for everything that must be alike on all ranks. Both are set
+	// by Offer.Take.
+	Path   Path
+	Digest uint64
+	// Root is the group rank of the root of Broadcast and Reduce, or the peer of Send and Recv; for
+	// Recv it may be AnySource.
+	Root int
+	// Tag sets messages between two ranks apart, from 0 to MaxTag: the k-th Send of a pair with a
+	// tag belongs to the k-th Recv with it, in the order of calls of each rank, whatever the
+	// streams.
+	Tag int
+	// Count is in elements, not negative; 0 for AllToAllV.
+	Count int64
+	// Splits is what AllToAllV has in addition; nil for others.
+	Splits *Splits
+	// Arrived, if set, is called when a Recv has its message, with the group rank that sent it, on
+	// the way of the stream's work: it must return soon and call nothing of the backend.
+	Arrived func(source int) `json:"-"`
+	// Send and Recv are this rank's buffers; Send may equal Recv (in place, as NCCL defines it).
+	Send, Recv uintptr
+	// SendWindow and RecvWindow are the windows that hold the buffers, if both lie in some; else both
+	// are nil. A plan of PathPlain has none. SendWindow may hold the buffer of AllToAllV, on some
+	// ranks alone: peers then read it there.
+	SendWindow, RecvWindow Window `json:"-"`
+	// Norm is what AllReduceRMSNorm has in addition; nil for others.
+	Norm *Norm `json:"-"`
+	// Recorded is where in a capture the call was put, see RecordedAs.
+	Recorded Recorded
+	// Keep holds what must stay reachable while the call is queued, such as a Go slice.
+	Keep any `json:"-"`
+}
+
+// Spans returns the number of bytes that the call covers in its send and receive buffers, for a
+// group of the given number of ranks. Broadcast and Reduce count both buffers on every rank: over
+// windows, peers find the root's buffer by this rank's own offset.
+func (c *Call) Spans(ranks int) (send, recv int64) {
+	one := c.Count * int64(c.DataType.Size())
+	all := one * int64(ranks)
+	switch c.Operation {
+	case AllGather:
+		return one, all
+	case ReduceScatter:
+		return all, one
+	case AllToAll:
+		return all, all
+	case Send:
+		return one, 0
+	case Recv:
+		return 0, one
+	case Barrier:
+		return 0, 0
+	case AllToAllV:
+		if c.Splits == nil {
+			return 0, 0
+		}
+		size := int64(c.DataType.Size())
+		send, recv = c.Splits.spans()
+		return send * size, recv * size
+	default:
+		return one, one
+	}
+}
+
+// InPlace reports whether the call of a rank works in place, as NCCL defines it: on one buffer, or
+// with the rank's own part of the larger buffer as the smaller one.
+func (c *Call) InPlace(rank int) bool {
+	own := uintptr(int64(rank) * c.Count * int64(c.DataType.Size()))
+	switch c.Operation {
+	case AllGather:
+		return c.Send == c.Recv+own
+	case ReduceScatter:
+		return c.Recv == c.Send+own
+	default:
+		return c.Send == c.Recv
+	}
+}
+
+// SetPath is what Offer.Take does to the call: it has a path and a digest, and no windows where they
+// play no part.
+func (c *Call) SetPath(path Path, digest uint64) {
+	c.Path, c.Digest = path, digest
+	if path == PathPlain && c.Operation.UsesWindows() {
+		c.SendWindow, c.RecvWindow = nil, nil
+	}
+}

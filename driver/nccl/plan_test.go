@@ -1,0 +1,64 @@
+package nccl
+
+import (
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/driver/nccl/kernels"
+)
+
+// TestAKernelIsChosenOnceForAPlan counts, however often an offer is asked before a path is taken.
+func TestAKernelIsChosenOnceForAPlan(t *testing.T) {
+	w := newTeam(t, 2, 10*time.Second)
+	w.play(0, 1)
+	needDirect(t, w.mates[0].group)
+	w.must(func(m *mate) error {
+		s, err := m.grow(1 << 20)
+		if err == nil {
+			err = m.register(w, s, 0)
+		}
+		if err != nil {
+			return err
+		}
+		c, times := m.group.(*communicator), 0
+		if err := c.UseWindows(t.Context()); err != nil {
+			return err
+		}
+		call := driver.Call{
+			Operation: driver.AllReduce, DataType: driver.Float32, Count: 64, SendWindow: s.window,
+			RecvWindow: s.window, Send: s.segment.Address(), Recv: s.segment.Address(),
+		}
+		c.direct.choose = func(r *kernels.Request) (kernels.Launch, error) {
+			times++
+			return kernels.Choose(r)
+		}
+		for path, want := range map[driver.Path]int{
+			driver.PathPlain: 0, driver.PathWindow: 0, driver.PathDirect: 1,
+		} {
+			times = 0
+			offer := c.Offer(call)
+			for range 2 {
+				if err := offer.Refusal(path); err != nil {
+					return err
+				}
+				offer.(driver.Remarker).Remark(path)
+			}
+			if _, err := offer.Take(path, 1); err != nil {
+				return err
+			}
+			if times != want {
+				t.Errorf("a kernel was chosen %d times for the %v path, not %d", times, path, want)
+			}
+		}
+		return nil
+	})
+}
+
+// prepare makes the plan of a call: on the plain path where the window path refuses it.
+func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
+	if call.Path == driver.PathWindow && c.Offer(call).Refusal(driver.PathWindow) != nil {
+		call.Path = driver.PathPlain
+	}
+	return driver.Prepare(c, call)
+}
