@@ -78,9 +78,10 @@ type Communicator interface {
 	// Register makes a window over a segment. It is collective. key names the segment: the same
 	// on every rank.
 	//
-	// Preconditions: all ranks have agreed on key and size.
-	// Postconditions: on an error this rank holds no window. A stream that captures gives
-	// ErrCapturing before anything else happens.
+	// Preconditions: all ranks have agreed on the key.
+	// Postconditions: on an error this rank holds no window. Sizes that differ are an error on all
+	// ranks, and the key is free again. A key that is registered already is an error that harms
+	// nothing. A stream that captures gives ErrCapturing before anything else happens.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
 	// Offer resolves a call: it gives what each path would make of it. It is cheap, waits for
 	// nothing, and leaves nothing to take back.

@@ -32,7 +32,8 @@ type Config struct {
 	// Late says when to warn of ranks that are late. The wait for them goes on.
 	Late Late
 	// Scatter, if not 0, makes segments land at addresses drawn from this number instead of one
-	// after the other, as a GPU driver does. It shows mistakes; it never cures one.
+	// after the other, as a GPU driver does. It shows mistakes; it never cures one. A backend without
+	// paths over windows has none to show, and may leave it.
 	Scatter uint64
 	// Interrupted, if set, is asked now and then by waits for peers that take long, on the
 	// goroutine that waits and perhaps with the lock of a stream held. An error ends the wait, and

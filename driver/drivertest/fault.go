@@ -164,9 +164,7 @@ func proveAbsentRegister(t *testing.T, h Harness) {
 }
 
 func proveAbsentReceiver(t *testing.T, h Harness) {
-	if !h.has(driver.Send) {
-		t.Skip("the backend has no messages between pairs")
-	}
+	h.need(t, Messages)
 	b := newBench(t, h, 2, 4<<20, options{timeout: short})
 	absence(t, b.world, func(r *rank) error {
 		call := message(driver.Send, 1-r.number, b.send[r.number], 3<<20, driver.PathPlain)

@@ -2,10 +2,28 @@ package drivertest
 
 import (
 	"context"
-	"slices"
 	"testing"
 
 	"symmem/driver"
+)
+
+// Part is a part of the contract that a backend may leave out. All else it must pass.
+type Part string
+
+// The parts that may be left out, and what those who use such a backend do without. Paths are left
+// out by Harness.Paths, numbers of ranks by Harness.Ranks; what an interface of driver/optional.go
+// offers is not in the contract.
+const (
+	// Messages are Send and Recv. Offers refuse them, and pipelines of such groups need another way.
+	Messages Part = "messages"
+	// Splits is AllToAllV. Offers refuse it, and callers take an AllToAll of the largest part.
+	Splits Part = "splits"
+	// Scatter is Config.Scatter, which shows mistakes that only paths over windows can make.
+	Scatter Part = "scatter"
+	// Failures is that a stream which has failed drops its work, as driver.Stream says, and that
+	// events carry the failure. Kernels that a GPU has been given run on: what is behind a failure
+	// works on data that was never computed, until the stream is synchronized.
+	Failures Part = "failures"
 )
 
 // Harness says how to open a backend and what it can do.
@@ -19,17 +37,15 @@ type Harness struct {
 	// Paths lists the paths that collectives can take; nil means plain and window. With the direct
 	// path what Direct refuses takes the first one.
 	Paths []driver.Path
-	// Without lists the collective operations that the backend does not have.
-	Without []driver.Operation
+	// Without are the parts of the contract that the backend leaves out, with the reason, which
+	// skipped tests print.
+	Without map[Part]string
 	// Unordered tells that reductions combine ranks in an order of the backend's own. Tests then
 	// use numbers whose sums and products are exact in every order.
 	Unordered bool
 	// Slow tells that a call costs much more here than elsewhere, as on a GPU of software. Of the
 	// trials of all types and counts a third is made then: every count, with every third type.
 	Slow bool
-	// Drops tells that a stream which has failed drops its work, as driver.Stream says, and that
-	// events carry the failure. Kernels that a GPU has been given run on.
-	Drops bool
 }
 
 // spares reports whether a trial is left out.
@@ -45,13 +61,29 @@ func (h Harness) withDefaults() Harness {
 	return h
 }
 
+// need skips a test of a part that the backend leaves out.
+func (h Harness) need(t *testing.T, part Part) {
+	t.Helper()
+	if why, without := h.Without[part]; without {
+		t.Skipf("the backend leaves out %s: %s", part, why)
+	}
+}
+
 // has reports whether the backend has an operation.
-func (h Harness) has(o driver.Operation) bool { return !slices.Contains(h.Without, o) }
+func (h Harness) has(o driver.Operation) bool {
+	part := map[driver.Operation]Part{
+		driver.Send: Messages, driver.Recv: Messages, driver.AllToAllV: Splits,
+	}[o]
+	_, without := h.Without[part]
+	return !without
+}
 
 // chapter is a part of the contract.
 type chapter struct {
 	name  string
 	tests []contract
+	// part is empty if the chapter may not be left out.
+	part Part
 }
 
 // contract is one sentence of the contract and its proof.
@@ -65,26 +97,25 @@ func Run(t *testing.T, h Harness) {
 	t.Helper()
 	h = h.withDefaults()
 	chapters := []chapter{
-		{"memory", memoryContracts},
-		{"streams", streamContracts},
-		{"events", eventContracts},
-		{"capture", captureContracts},
-		{"collectives", collectiveContracts},
-		{"groups", groupContracts},
-		{"pairs", pairContracts},
-		{"messages", messageContracts},
-		{"splits", splitContracts},
-		{"windows", windowContracts},
-		{"mistakes", mistakeContracts},
-		{"exchange", exchangeContracts},
-		{"faults", faultContracts},
-		{"closing", closingContracts},
-	}
-	if h.Drops {
-		chapters = append(chapters, chapter{"failures", failureContracts})
+		{"memory", memoryContracts, ""},
+		{"streams", streamContracts, ""},
+		{"events", eventContracts, ""},
+		{"capture", captureContracts, ""},
+		{"collectives", collectiveContracts, ""},
+		{"groups", groupContracts, ""},
+		{"pairs", pairContracts, Messages},
+		{"messages", messageContracts, Messages},
+		{"splits", splitContracts, Splits},
+		{"windows", windowContracts, ""},
+		{"mistakes", mistakeContracts, ""},
+		{"exchange", exchangeContracts, ""},
+		{"faults", faultContracts, ""},
+		{"closing", closingContracts, ""},
+		{"failures", failureContracts, Failures},
 	}
 	for _, c := range chapters {
 		t.Run(c.name, func(t *testing.T) {
+			h.need(t, c.part)
 			for _, s := range c.tests {
 				t.Run(s.sentence, func(t *testing.T) { s.prove(t, h) })
 			}

@@ -102,6 +102,7 @@ func proveOutOfMemory(t *testing.T, h Harness) {
 }
 
 func proveScatter(t *testing.T, h Harness) {
+	h.need(t, Scatter)
 	w := newWorld(t, h, 2, options{scatter: 4711, apart: true})
 	must(t, w.each(func(r *rank) error {
 		g := r.granularity()

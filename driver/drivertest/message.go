@@ -25,14 +25,6 @@ var messageContracts = []contract{
 	{"random messages on random streams arrive where they belong", proveRandomMessages},
 }
 
-// needMessages skips a test where the backend has no messages.
-func needMessages(t *testing.T, h Harness) {
-	t.Helper()
-	if !h.has(driver.Send) {
-		t.Skip("the backend has no messages between pairs")
-	}
-}
-
 // letter makes a Send or Recv of bytes at an offset of a buffer.
 func letter(o driver.Operation, peer, tag int, b buffer, at, bytes int64) driver.Call {
 	c := driver.Call{
@@ -48,7 +40,6 @@ func letter(o driver.Operation, peer, tag int, b buffer, at, bytes int64) driver
 
 // proveCallOrder has two messages on two streams of each rank, whose first is late on one of them.
 func proveCallOrder(t *testing.T, h Harness) {
-	needMessages(t, h)
 	for late := range 2 {
 		for _, sizes := range [][2]int64{{1000, 1000}, {1000, 500}, {3 << 20, 100}} {
 			b := newBench(t, h, 2, 8<<20, options{check: true})
@@ -111,7 +102,6 @@ func (b *bench) callOrder(r *rank, late int, sizes [2]int64) error {
 }
 
 func proveSwap(t *testing.T, h Harness) {
-	needMessages(t, h)
 	for _, bytes := range []int64{1, 1 << 20, 9<<20 + 1} {
 		for _, n := range []int{2, 3} {
 			b := newBench(t, h, n, 10<<20, options{check: true})
@@ -147,7 +137,6 @@ func (b *bench) swap(r *rank, round int, bytes int64) error {
 }
 
 func proveSizes(t *testing.T, h Harness) {
-	needMessages(t, h)
 	for _, sizes := range [][2]int64{{100, 99}, {99, 100}, {0, 1}, {1 << 20, 1}} {
 		b := newBench(t, h, 2, 2<<20, options{})
 		b.spoilt = true
@@ -204,7 +193,6 @@ func (b *bench) untouched(t *testing.T, number int) {
 }
 
 func proveTags(t *testing.T, h Harness) {
-	needMessages(t, h)
 	b := newBench(t, h, 2, 8<<20, options{check: true})
 	tags := []int{0, 7, driver.MaxTag}
 	for _, bytes := range []int64{10, 500 << 10} {
@@ -243,7 +231,6 @@ func proveTags(t *testing.T, h Harness) {
 // proveAnySource has rank 0 receive from all, one certain rank among them, while two of its
 // receives are on streams that come late.
 func proveAnySource(t *testing.T, h Harness) {
-	needMessages(t, h)
 	const n, each = 4, 5
 	b := newBench(t, h, n, 1<<20, options{check: true})
 	must(t, b.each(func(r *rank) error {
@@ -325,7 +312,6 @@ func (b *bench) receiveNumbers(r *rank, messages int) error {
 // proveAnyOfThose has rank 1 call its Send first, on a stream that goes on only when rank 0 has the
 // message of rank 2.
 func proveAnyOfThose(t *testing.T, h Harness) {
-	needMessages(t, h)
 	b := newBench(t, h, 3, 1<<20, options{check: true})
 	first := b.ranks[1]
 	g, err := first.hold(first.stream)
@@ -347,7 +333,6 @@ func proveAnyOfThose(t *testing.T, h Harness) {
 
 // proveUnmatchedClose closes a group in which a message was not received, in both orders.
 func proveUnmatchedClose(t *testing.T, h Harness) {
-	needMessages(t, h)
 	for first := range 2 {
 		b := newBench(t, h, 2, 1<<20, options{check: true})
 		groups := make([]driver.Communicator, 2)
@@ -372,7 +357,6 @@ func proveUnmatchedClose(t *testing.T, h Harness) {
 
 // proveCapturedMessages mixes replays of a graph that holds a message with eager messages.
 func proveCapturedMessages(t *testing.T, h Harness) {
-	needMessages(t, h)
 	const rounds = 20
 	b := newBench(t, h, 2, 1<<20, options{check: true, strict: true})
 	must(t, b.each(func(r *rank) error {

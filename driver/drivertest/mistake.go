@@ -231,9 +231,7 @@ func proveCheckOrder(t *testing.T, h Harness) {
 }
 
 func provePairMismatch(t *testing.T, h Harness) {
-	if !h.has(driver.Send) {
-		t.Skip("the backend has no messages between pairs")
-	}
+	h.need(t, Messages)
 	b := newBench(t, h, 2, 1<<20, options{check: true})
 	b.spoilt = true
 	must(t, b.ranks[1].stream.Fill(b.recv[1].at(0), canary, 256))

@@ -31,9 +31,6 @@ func message(o driver.Operation, peer int, b buffer, bytes int64, path driver.Pa
 }
 
 func provePairSizes(t *testing.T, h Harness) {
-	if !h.has(driver.Send) {
-		t.Skip("the backend has no messages between pairs")
-	}
 	b := newBench(t, h, 2, 4<<20, options{check: true})
 	for _, path := range h.Paths {
 		for i, bytes := range messages {
@@ -110,9 +107,6 @@ func (b *bench) crossing(r *rank, to, from int, bytes int64) error {
 }
 
 func proveBothWays(t *testing.T, h Harness) {
-	if !h.has(driver.Send) {
-		t.Skip("the backend has no messages between pairs")
-	}
 	for _, bytes := range []int64{4, 64<<10 + 1, 2<<20 + 1} {
 		b := newBench(t, h, 2, 4<<20, options{check: true})
 		must(t, b.each(func(r *rank) error {
@@ -122,9 +116,6 @@ func proveBothWays(t *testing.T, h Harness) {
 }
 
 func proveRing(t *testing.T, h Harness) {
-	if !h.has(driver.Send) {
-		t.Skip("the backend has no messages between pairs")
-	}
 	const n = 4
 	b := newBench(t, h, n, 1<<20, options{check: true})
 	must(t, b.each(func(r *rank) error {

@@ -23,13 +23,6 @@ var splitContracts = []contract{
 	{"an AllToAll on one rank and an AllToAllV on another differ", proveOtherExchange},
 }
 
-func needSplits(t *testing.T, h Harness) {
-	t.Helper()
-	if !h.has(driver.AllToAllV) {
-		t.Skip("the backend has no exchange with splits")
-	}
-}
-
 // exchange is an AllToAllV of n ranks: how many elements each sends to each, by sender, and where
 // in the buffers of each rank the parts lie.
 type exchange struct {
@@ -137,7 +130,6 @@ func (x *exchange) perform(b *bench, r *rank, windowed bool) error {
 }
 
 func proveSplits(t *testing.T, h Harness) {
-	needSplits(t, h)
 	seed := rand.Uint64()
 	draw := rand.New(rand.NewPCG(seed, 2))
 	for _, n := range []int{1, 2, 3, 4} {
@@ -158,7 +150,6 @@ func proveSplits(t *testing.T, h Harness) {
 }
 
 func proveCapturedSplits(t *testing.T, h Harness) {
-	needSplits(t, h)
 	b := newBench(t, h, min(3, h.Ranks), 2<<20, options{check: true})
 	x := newExchange(rand.New(rand.NewPCG(4, 4)), len(b.ranks), 60<<10, driver.Int32)
 	must(t, b.each(func(r *rank) error {
@@ -186,7 +177,6 @@ func proveCapturedSplits(t *testing.T, h Harness) {
 }
 
 func proveSplitsDiffer(t *testing.T, h Harness) {
-	needSplits(t, h)
 	n := some(h)
 	b := newBench(t, h, n, 1<<20, options{check: true})
 	b.spoilt = true
@@ -214,7 +204,6 @@ func proveSplitsDiffer(t *testing.T, h Harness) {
 }
 
 func proveOtherExchange(t *testing.T, h Harness) {
-	needSplits(t, h)
 	mismatch(t, h, some(h), func(b *bench, r *rank) driver.Call {
 		c := trial{operation: driver.AllToAll, dataType: driver.Int32, count: 100}
 		call := c.call(r, b.send[r.number], b.recv[r.number])

@@ -7,5 +7,5 @@ import (
 )
 
 func TestContract(t *testing.T) {
-	drivertest.Run(t, drivertest.Harness{Open: Backend{}.Open, Ranks: 8, Drops: true})
+	drivertest.Run(t, drivertest.Harness{Open: Backend{}.Open, Ranks: 8})
 }

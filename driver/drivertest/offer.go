@@ -47,8 +47,7 @@ func (b *bench) askAll(r *rank, note func(c *trial, refusal error)) error {
 // ask asks about the paths of one call, as far as its operation has them.
 func (b *bench) ask(r *rank, c *trial, note func(c *trial, refusal error)) error {
 	for c.path = range driver.Paths {
-		if !c.operation.Takes(c.path) || !b.harness.has(c.operation) ||
-			c.loose && c.path == driver.PathWindow {
+		if !c.operation.Takes(c.path) || c.loose && c.path == driver.PathWindow {
 			continue
 		}
 		refusal, err := b.take(r, c)
@@ -76,8 +75,8 @@ func (b *bench) take(r *rank, c *trial) (refusal, err error) {
 		}
 		return refusal, err
 	}
-	if !slices.Contains(b.harness.Paths, c.path) {
-		return nil, errors.New("a path that the backend does not have refuses nothing")
+	if !slices.Contains(b.harness.Paths, c.path) || !b.harness.has(c.operation) {
+		return nil, errors.New("a path or an operation that the backend does not have is not refused")
 	}
 	const digest = 7
 	plan, err := offer.Take(c.path, digest)

@@ -1,0 +1,244 @@
+package drivertest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/control"
+	"symmem/internal/reduce"
+)
+
+// smallGroup is a communicator. The plane does all that is about ranks: it compares calls, ends
+// waits, and names who does not come.
+type smallGroup struct {
+	device *smallDevice
+	cfg    driver.GroupConfig
+	plane  control.Plane
+	check  atomic.Bool
+
+	running  sync.Mutex // held while a collective runs
+	mu       sync.Mutex
+	tail     chan struct{}                      // closed when the last collective is done; guarded by mu
+	launched [driver.Paths]uint64               // guarded by mu
+	windows  map[driver.SegmentKey]*smallWindow // guarded by mu
+}
+
+func (c *smallGroup) Exchange(
+	ctx context.Context, lane driver.Lane, payload []byte,
+) ([][]byte, error) {
+	return c.plane.Exchange(ctx, lane, payload)
+}
+
+// smallWindow is a registered segment. No path uses it.
+type smallWindow struct {
+	c   *smallGroup
+	key driver.SegmentKey
+}
+
+func (c *smallGroup) Register(
+	ctx context.Context, key driver.SegmentKey, segment driver.Segment,
+) (driver.Window, error) {
+	if c.device.capturing.Load() > 0 {
+		return nil, driver.ErrCapturing
+	}
+	c.mu.Lock()
+	_, there := c.windows[key]
+	c.mu.Unlock()
+	if there {
+		return nil, fmt.Errorf("segment %v is registered already", key)
+	}
+	mine := fmt.Append(nil, key, segment.Bytes())
+	all, err := c.plane.Exchange(ctx, driver.LaneControl, mine)
+	if err != nil {
+		return nil, err
+	}
+	for _, theirs := range all {
+		if string(theirs) != string(mine) {
+			return nil, fmt.Errorf("ranks register %q", all)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := &smallWindow{c, key}
+	c.windows[key] = w
+	return w, nil
+}
+
+func (w *smallWindow) Deregister() error {
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	if w.c.windows[w.key] != w {
+		return fmt.Errorf("a window: %w", driver.ErrClosed)
+	}
+	delete(w.c.windows, w.key)
+	return nil
+}
+
+// smallPlan is a call, first offered and then prepared.
+type smallPlan struct {
+	driver.Call
+	c *smallGroup
+}
+
+func (c *smallGroup) Offer(call driver.Call) driver.Offer { return &smallPlan{call, c} }
+
+var errSmall = fmt.Errorf("the small backend has no such call: %w", driver.ErrUnsupported)
+
+func (p *smallPlan) Refusal(path driver.Path) error {
+	if path != driver.PathPlain || p.Operation.PointToPoint() || p.Splits != nil {
+		return errSmall
+	}
+	return nil
+}
+
+func (p *smallPlan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
+	p.SetPath(path, digest)
+	return p, nil
+}
+
+func (p *smallPlan) Prepared() *driver.Call { return &p.Call }
+
+func (c *smallGroup) Launch(on driver.Stream, p driver.Plan) error {
+	plan, ok := p.(*smallPlan)
+	if !ok || plan.c != c {
+		return errors.New("a plan of another group")
+	}
+	return on.(*smallStream).queue(plan.launch)
+}
+
+// launch takes a ticket, in the order of calls. Work of other streams may reach its turn first, and
+// waits for the ones before.
+func (p *smallPlan) launch() (smallWork, error) {
+	c := p.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cause := c.plane.Cause(); errors.Is(cause, driver.ErrClosed) {
+		return nil, cause
+	} else if cause != nil {
+		return func(error) error { return cause }, cause
+	}
+	ticket, check := c.plane.Submit(), c.check.Load()
+	before, done := c.tail, make(chan struct{})
+	c.tail = done
+	c.launched[p.Path]++
+	return func(failed error) error {
+		defer close(done)
+		<-before
+		if failed != nil {
+			_ = c.plane.Fail(&driver.PriorError{
+				Doing: fmt.Sprintf("%v %d of group %s", p.Operation, ticket, c.cfg.Name()),
+				Rank:  c.cfg.Ranks[c.cfg.Rank], Cause: failed,
+			})
+			return nil
+		}
+		return p.run(ticket, check)
+	}, nil
+}
+
+// run meets the other ranks, gets their input from them, and makes the output of it.
+func (p *smallPlan) run(ticket uint64, check bool) error {
+	c, call := p.c, p.Call
+	c.running.Lock()
+	defer c.running.Unlock()
+	if !check {
+		call.Digest = 0
+	}
+	if err := c.plane.Compare(ticket, &call); err != nil {
+		return err
+	}
+	send, recv := call.Spans(len(c.cfg.Ranks))
+	inputs := make([][]byte, len(c.cfg.Ranks))
+	for part := range slices.Chunk(at(call.Send, send), driver.MaxPayload) {
+		got, err := c.plane.Exchange(context.Background(), driver.LaneCalls, part)
+		if err != nil {
+			return err
+		}
+		for r := range got {
+			inputs[r] = append(inputs[r], got[r]...)
+		}
+	}
+	for r := range inputs {
+		if int64(len(inputs[r])) != send {
+			return c.plane.Fail(fmt.Errorf("rank %d of group %s has sent %d bytes of %d",
+				c.cfg.Ranks[r], c.cfg.Name(), len(inputs[r]), send))
+		}
+	}
+	p.put(at(call.Recv, recv), inputs)
+	return nil
+}
+
+// put makes the output of the ranks' inputs.
+func (p *smallPlan) put(to []byte, inputs [][]byte) {
+	me, part := p.c.cfg.Rank, int(p.Count)*p.DataType.Size()
+	parts := make([][]byte, len(inputs)) // of each input, what is for this rank
+	for r, in := range inputs {
+		switch p.Operation {
+		case driver.ReduceScatter, driver.AllToAll:
+			parts[r] = in[me*part : (me+1)*part]
+		default:
+			parts[r] = in
+		}
+	}
+	switch {
+	case len(to) == 0 || p.Operation == driver.Reduce && me != p.Root:
+	case p.Operation.Reduces():
+		p.reduce(to, parts)
+	case p.Operation == driver.Broadcast:
+		copy(to, parts[p.Root])
+	default:
+		copy(to, slices.Concat(parts...))
+	}
+}
+
+func (p *smallPlan) reduce(to []byte, parts [][]byte) {
+	sources := make([]unsafe.Pointer, len(parts))
+	for r := range parts {
+		sources[r] = unsafe.Pointer(unsafe.SliceData(parts[r]))
+	}
+	into, count := []unsafe.Pointer{unsafe.Pointer(unsafe.SliceData(to))}, int(p.Count)
+	if p.ReduceOp == driver.Avg {
+		reduce.Average(p.DataType, into, sources, count, int64(len(parts)), reduce.Hint{})
+		return
+	}
+	reduce.Reduce(reduce.Op(p.ReduceOp), p.DataType, into, sources, count, reduce.Hint{})
+}
+
+func (c *smallGroup) Launched() [driver.Paths]uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.launched
+}
+
+func (c *smallGroup) SetCheck(on bool) { c.check.Store(on) }
+
+func (c *smallGroup) Failed() <-chan struct{} { return c.plane.Failed() }
+
+func (c *smallGroup) Cause() error { return c.plane.Cause() }
+
+func (c *smallGroup) CheckPeers() {
+	if c.plane.Cause() == nil && c.plane.PeerFailed() {
+		_ = c.plane.Fail(c.plane.PeerFault("between calls of group " + c.cfg.Name()))
+	}
+}
+
+func (c *smallGroup) Abort(cause error) { c.plane.Abort(cause) }
+
+func (c *smallGroup) Close() error {
+	c.mu.Lock()
+	select {
+	case <-c.tail:
+	default:
+		c.plane.Withdraw() // no rank waits for what this one does not do any more
+	}
+	c.mu.Unlock()
+	err := c.plane.Close()
+	c.running.Lock() // until the collective that runs has ended
+	defer c.running.Unlock()
+	return err
+}

@@ -1,0 +1,256 @@
+package drivertest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"symmem/driver"
+)
+
+// reached is the end of work that was never queued.
+var reached = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// smallWork is done in stream order; failed is why the stream drops it, or nil. What it returns
+// fails the stream.
+type smallWork func(failed error) error
+
+// smallStep makes the work of one call: at once, or, in a capture, at each launch of the graph. An
+// error is told to the caller; without work nothing is queued.
+type smallStep func() (smallWork, error)
+
+// smallStream runs each work in a goroutine that waits for the one before.
+type smallStream struct {
+	device *smallDevice
+
+	mu      sync.Mutex
+	tail    chan struct{} // closed when all work is done; guarded by mu
+	err     error         // why work is dropped, until Synchronize returns it; guarded by mu
+	known   bool          // the caller knows err, by Fail; guarded by mu
+	capture *smallGraph   // guarded by mu
+	closed  bool          // guarded by mu
+}
+
+// queue makes work now, or records how.
+func (s *smallStream) queue(step smallStep) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return fmt.Errorf("a stream: %w", driver.ErrClosed)
+	case s.capture != nil:
+		s.capture.steps = append(s.capture.steps, step)
+		return nil
+	}
+	return s.take(step)
+}
+
+// take makes and queues work. s.mu is held.
+func (s *smallStream) take(step smallStep) error {
+	work, err := step()
+	if work == nil {
+		return err
+	}
+	before, done := s.tail, make(chan struct{})
+	s.tail = done
+	go func() {
+		defer close(done)
+		<-before
+		s.mu.Lock()
+		failed := s.err
+		s.mu.Unlock()
+		if err := work(failed); err != nil && failed == nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.err = err
+		}
+	}()
+	return err
+}
+
+// do queues work that a failed stream leaves out.
+func (s *smallStream) do(work func() error) error {
+	return s.queue(func() (smallWork, error) {
+		return func(failed error) error {
+			if failed != nil {
+				return nil
+			}
+			return work()
+		}, nil
+	})
+}
+
+func (s *smallStream) Copy(dst, src uintptr, bytes int64) error {
+	if bytes < 0 {
+		return fmt.Errorf("copying %d bytes", bytes)
+	}
+	return s.do(func() error { copy(at(dst, bytes), at(src, bytes)); return nil })
+}
+
+func (s *smallStream) Fill(dst uintptr, value byte, bytes int64) error {
+	if bytes < 0 {
+		return fmt.Errorf("filling %d bytes", bytes)
+	}
+	return s.do(func() error {
+		for i, to := 0, at(dst, bytes); i < len(to); i++ {
+			to[i] = value
+		}
+		return nil
+	})
+}
+
+func (s *smallStream) Host(work func()) error { return s.do(func() error { work(); return nil }) }
+
+func (s *smallStream) Fail(cause error) {
+	_ = s.do(func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.known = true
+		return cause
+	})
+}
+
+func (s *smallStream) Record(e driver.Event) error {
+	return s.queue(func() (smallWork, error) {
+		p := &smallPoint{done: make(chan struct{})}
+		e.(*smallEvent).point.Store(p)
+		return func(failed error) error {
+			p.err = failed
+			close(p.done)
+			return nil
+		}, nil
+	})
+}
+
+func (s *smallStream) Wait(e driver.Event) error {
+	p := e.(*smallEvent).point.Load()
+	return s.do(func() error { <-p.done; return p.err })
+}
+
+func (s *smallStream) WaitOnly(e driver.Event) error {
+	p := e.(*smallEvent).point.Load()
+	return s.do(func() error { <-p.done; return nil })
+}
+
+func (s *smallStream) Synchronize(ctx context.Context) error {
+	s.mu.Lock()
+	tail, capturing := s.tail, s.capture != nil
+	s.mu.Unlock()
+	if capturing {
+		return driver.ErrCapturing
+	}
+	select {
+	case <-tail:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.err
+	s.err, s.known = nil, false
+	return err
+}
+
+func (s *smallStream) BeginCapture() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return driver.ErrClosed
+	case s.capture != nil:
+		return driver.ErrCapturing
+	}
+	s.capture = &smallGraph{}
+	s.device.capturing.Add(1)
+	return nil
+}
+
+func (s *smallStream) EndCapture() (driver.Graph, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.capture
+	if g == nil {
+		return nil, driver.ErrNotCapturing
+	}
+	s.capture = nil
+	s.device.capturing.Add(-1)
+	return g, nil
+}
+
+func (s *smallStream) Capturing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.capture != nil
+}
+
+func (s *smallStream) Close() error {
+	_, _ = s.EndCapture() // which a stream that does not capture refuses
+	s.mu.Lock()
+	s.closed = true
+	known := s.known
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.cfg.Timeout)
+	defer cancel()
+	if err := s.Synchronize(ctx); !known {
+		return err
+	}
+	return nil
+}
+
+// smallGraph is what a capture has recorded.
+type smallGraph struct {
+	steps  []smallStep
+	closed atomic.Bool
+}
+
+func (g *smallGraph) Launch(on driver.Stream) error {
+	s := on.(*smallStream)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed || g.closed.Load():
+		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
+	case s.capture != nil:
+		return driver.ErrCapturing
+	}
+	var errs []error
+	for _, step := range g.steps {
+		errs = append(errs, s.take(step))
+	}
+	return errors.Join(errs...)
+}
+
+func (g *smallGraph) Close() error {
+	g.closed.Store(true)
+	return nil
+}
+
+// smallPoint is a point of a stream; err is set before done is closed.
+type smallPoint struct {
+	done chan struct{}
+	err  error
+}
+
+// smallEvent marks the latest point that was recorded.
+type smallEvent struct{ point atomic.Pointer[smallPoint] }
+
+func (e *smallEvent) Done() bool {
+	select {
+	case <-e.point.Load().done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (e *smallEvent) Synchronize(ctx context.Context) error {
+	p := e.point.Load()
+	select {
+	case <-p.done:
+		return p.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,138 @@
+package drivertest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/driver/drivertest"
+	"symmem/internal/control/tcp"
+	"symmem/internal/sys"
+)
+
+// The small backend is the least that passes the contract, and the example for a new backend: its
+// memory is that of one process, its ranks are goroutines, and all data goes through the control
+// plane. This file has its device and memory, small_stream_test.go its streams, small_group_test.go
+// its communicators.
+
+func TestASmallBackendPassesTheContract(t *testing.T) {
+	drivertest.Run(t, drivertest.Harness{
+		Open: openSmall, Ranks: 5, Paths: []driver.Path{driver.PathPlain}, Slow: true,
+		Without: map[drivertest.Part]string{
+			drivertest.Messages: "an example does without",
+			drivertest.Splits:   "an example does without",
+			drivertest.Scatter:  "it has no window path, so where a segment lies changes nothing",
+		},
+	})
+}
+
+// smallDevice is one rank.
+type smallDevice struct {
+	cfg driver.Config
+	// capturing counts the streams that capture, during which nothing is registered.
+	capturing atomic.Int32
+}
+
+func openSmall(_ context.Context, cfg driver.Config) (driver.Device, error) {
+	return &smallDevice{cfg: cfg}, nil
+}
+
+// smallGranule is the unit of segments.
+const smallGranule = 256 << 10
+
+func (d *smallDevice) Info() driver.Info {
+	return driver.Info{
+		Backend: "small", Name: "a process", Granularity: smallGranule, Addressable: true,
+	}
+}
+
+func (d *smallDevice) NewArena(bytes int64) (driver.Arena, error) {
+	if bytes <= 0 || bytes%smallGranule != 0 {
+		return nil, fmt.Errorf("an arena of %d bytes", bytes)
+	}
+	space, err := sys.Reserve(bytes, smallGranule)
+	if err != nil {
+		return nil, err
+	}
+	return &smallArena{space}, nil
+}
+
+func (d *smallDevice) NewStream() (driver.Stream, error) {
+	return &smallStream{device: d, tail: reached}, nil
+}
+
+func (d *smallDevice) NewEvent() (driver.Event, error) {
+	e := &smallEvent{}
+	e.point.Store(&smallPoint{done: reached})
+	return e, nil
+}
+
+func (d *smallDevice) Connect(
+	ctx context.Context, group driver.GroupConfig,
+) (driver.Communicator, error) {
+	plane, err := tcp.Join(ctx, tcp.Config{
+		Store: d.cfg.Store, Group: group, Timeout: d.cfg.Timeout, Late: d.cfg.Late,
+	})
+	if err != nil {
+		return nil, err
+	}
+	c := &smallGroup{
+		device: d, cfg: group, plane: plane, tail: reached,
+		windows: map[driver.SegmentKey]*smallWindow{},
+	}
+	c.check.Store(group.Check)
+	return c, nil
+}
+
+func (d *smallDevice) Close() error { return nil }
+
+// smallArena is a reserved range of addresses.
+type smallArena struct{ space *sys.Mapping }
+
+func (a *smallArena) Address() uintptr { return a.space.Address() }
+
+func (a *smallArena) Map(offset, bytes int64) (driver.Segment, error) {
+	if bytes <= 0 || bytes%smallGranule != 0 || offset < 0 || offset%smallGranule != 0 {
+		return nil, fmt.Errorf("a segment of %d bytes at %d", bytes, offset)
+	}
+	if total, err := sys.Memory(); err != nil || bytes > total {
+		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
+	}
+	file, err := sys.Memfd("small-segment", bytes)
+	if err != nil {
+		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
+	}
+	memory, err := a.space.MapAt(offset, file, bytes)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
+	}
+	return &smallSegment{Mapping: memory}, nil
+}
+
+func (a *smallArena) Keep(bytes int64) error { return a.space.Shrink(bytes) }
+
+func (a *smallArena) Close() error { return a.space.Close() }
+
+// smallSegment is one mapping. Peers see none of it, so there is nothing to keep from them.
+type smallSegment struct {
+	*sys.Mapping
+	unmapped atomic.Bool
+}
+
+func (s *smallSegment) Keep() error { return nil }
+
+func (s *smallSegment) Unmap() error {
+	if s.unmapped.Swap(true) {
+		return fmt.Errorf("a segment: %w", driver.ErrClosed)
+	}
+	return s.Close()
+}
+
+// at is memory at an address that a caller has given.
+func at(address uintptr, bytes int64) []byte {
+	return unsafe.Slice(*(**byte)(unsafe.Pointer(&address)), bytes)
+}
