@@ -71,8 +71,10 @@ func TestDirectRoundsHaveTheKernelsOfTheirNames(t *testing.T) {
 	} {
 		for _, ranks := range []int{2, lostRanks} {
 			launch, err := kernels.Choose(&kernels.Request{
-				Operation: driver.AllReduce, DataType: driver.Float32, Ranks: ranks, Count: row.count,
-				Symmetric: row.symmetric, Multiprocessors: 132,
+				Call: &driver.Call{
+					Operation: driver.AllReduce, DataType: driver.Float32, Count: row.count,
+				},
+				Ranks: ranks, Symmetric: row.symmetric, Multiprocessors: 132,
 			})
 			if (err == nil) != row.has || launch.Bulk != row.bulk {
 				t.Errorf("%d ranks, %d elements, in windows: %v: %s, over buffers: %v, %v", ranks,

@@ -25,9 +25,9 @@ func (s *Splits) spans() (send, recv int64) {
 	return reach(s.SendCounts, s.SendOffsets), reach(s.RecvCounts, s.RecvOffsets)
 }
 
-// validate refuses lists of another length than the group, and counts or offsets that are negative
-// or absurd.
-func (s *Splits) validate(ranks int) error {
+// Validate refuses lists of another length than the group, and counts or offsets that are negative
+// or absurd. Call.Validate does it, too; who has to add up counts before there is a call asks first.
+func (s *Splits) Validate(ranks int) error {
 	for _, list := range [...][]int64{s.SendCounts, s.SendOffsets, s.RecvCounts, s.RecvOffsets} {
 		if len(list) != ranks {
 			return invalid("splits for %d ranks in a group of %d", len(list), ranks)

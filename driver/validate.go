@@ -65,7 +65,7 @@ func (c *Call) validateExtras(ranks int) error {
 	case (c.Norm != nil) != (c.Operation == AllReduceRMSNorm):
 		return invalid("a Norm is for %v, which needs it", AllReduceRMSNorm)
 	case c.Splits != nil:
-		return c.Splits.validate(ranks)
+		return c.Splits.Validate(ranks)
 	case c.Norm != nil:
 		return c.Norm.validate(c)
 	}

@@ -56,10 +56,9 @@ func (p *plan) refuseDirect() error {
 
 func (c *communicator) request(call *driver.Call) *kernels.Request {
 	return &kernels.Request{
-		Operation: call.Operation, DataType: call.DataType, ReduceOp: call.ReduceOp,
-		Root: call.Root, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Count: call.Count,
-		Symmetric: c.peersReach(call.SendWindow) && c.peersReach(call.RecvWindow),
-		InPlace:   call.Send == call.Recv, Multiprocessors: c.direct.exchange.multiprocessors,
+		Call: call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks),
+		Symmetric:       c.peersReach(call.SendWindow) && c.peersReach(call.RecvWindow),
+		Multiprocessors: c.direct.exchange.multiprocessors,
 	}
 }
 

@@ -99,7 +99,7 @@ func (x *Exchange) resolve(g *group) (call symmem.Call, err error) {
 		whole.RecvOffsets = x.Splits.RecvOffsets
 	}
 	if err := whole.Validate(g.Size()); err != nil {
-		return call, fmt.Errorf("%w: %w", err, symmem.ErrInvalid)
+		return call, err
 	}
 	call.Splits = &whole
 	size := int64(call.Type.Size())

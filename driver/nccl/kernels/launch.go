@@ -38,17 +38,14 @@ const (
 	warp      = 32
 )
 
-// Request is a call to find a kernel for. It holds only what is alike on all ranks, but for Rank.
+// Request is a call to find a kernel for, and what counts of its group. All but Rank is alike on all
+// ranks, as far as Choose looks at it.
 type Request struct {
-	Operation driver.Operation
-	DataType  driver.DataType
-	ReduceOp  driver.ReduceOp
-	// Root is the group rank of the root.
-	Root, Rank, Ranks int
-	// Count is in elements.
-	Count int64
-	// Symmetric tells that both buffers are, and InPlace that they are one.
-	Symmetric, InPlace bool
+	*driver.Call
+	// Rank is this rank of the group, Ranks their number.
+	Rank, Ranks int
+	// Symmetric tells that both buffers lie in windows of which all ranks can reach each other's.
+	Symmetric bool
 	// Multiprocessors is how many every rank's GPU has at least.
 	Multiprocessors int
 }
@@ -76,15 +73,15 @@ func Choose(r *Request) (Launch, error) {
 		return Launch{}, fmt.Errorf("%w for %d ranks", errNone, r.Ranks)
 	}
 	if r.Operation == driver.AllReduceRMSNorm {
-		sums := *r
-		sums.Operation = driver.AllReduce
+		sums, call := *r, *r.Call
+		call.Operation, sums.Call = driver.AllReduce, &call
 		return Choose(&sums)
 	}
 	l, err := r.parts()
 	if err != nil {
 		return Launch{}, err
 	}
-	inPlace := r.Operation == driver.AllToAll && r.InPlace
+	inPlace := r.Operation == driver.AllToAll && r.Send == r.Recv
 	if r.Symmetric && !inPlace && l.bytes > r.largest() {
 		l.bulk(r)
 		return l, nil
@@ -169,16 +166,6 @@ func (r *Request) reduction(l *Launch) error {
 	return nil
 }
 
-// reduces reports whether the operation does.
-func (r *Request) reduces() bool {
-	switch r.Operation {
-	case driver.AllReduce, driver.ReduceScatter, driver.Reduce:
-		return true
-	default:
-		return false
-	}
-}
-
 // kernel is the name of a kernel for the request. Kernels are there for 2 and 4 ranks, and for any
 // number up to 8.
 func (r *Request) kernel(family string) string {
@@ -186,7 +173,7 @@ func (r *Request) kernel(family string) string {
 	if r.Ranks == 2 || r.Ranks == 4 {
 		ranks = r.Ranks
 	}
-	if r.reduces() {
+	if r.Operation.Reduces() {
 		return fmt.Sprintf("%s_%s_%d", family, typeNames[r.DataType], ranks)
 	}
 	return fmt.Sprintf("%s_%d", family, ranks)
@@ -230,7 +217,7 @@ func (l *Launch) lines(r *Request) bool {
 	if l.grid(all, 2*r.Multiprocessors, r.resident(family)); all > l.warps() {
 		family = l.packs(r)
 	}
-	if r.reduces() {
+	if r.Operation.Reduces() {
 		l.Kernel = r.kernel(family + "_sum")
 	} else {
 		l.Kernel = r.kernel(family + "_copy")
@@ -242,7 +229,7 @@ func (l *Launch) lines(r *Request) bool {
 // sums of 2 ranks twice as many chunks as warps need no loop.
 func (l *Launch) packs(r *Request) (family string) {
 	all, most := chunks(l.bytes, wideLines), r.resident("wide")
-	if l.grid(all, noSmall, most); all <= l.warps() || !r.reduces() || r.Ranks != 2 {
+	if l.grid(all, noSmall, most); all <= l.warps() || !r.Operation.Reduces() || r.Ranks != 2 {
 		return "wide"
 	}
 	if l.grid((all+1)/2, most.blocks, most); all <= 2*l.warps() {
@@ -319,7 +306,7 @@ func (l *Launch) bulk(r *Request) {
 	switch {
 	case r.Operation == driver.AllReduce:
 		family = "bulk_two_shot"
-	case r.reduces():
+	case r.Operation.Reduces():
 		family = "bulk_sum"
 	}
 	l.Kernel, l.Bulk, l.Threads, l.Blocks = r.kernel(family), true, 512, min(64, r.Multiprocessors)

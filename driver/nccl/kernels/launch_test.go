@@ -178,10 +178,15 @@ var choices = []struct {
 func TestChoose(t *testing.T) {
 	for _, c := range choices {
 		t.Run(c.sentence, func(t *testing.T) {
+			call := &driver.Call{
+				Operation: c.operation, DataType: c.dataType, ReduceOp: c.op,
+				Count: c.bytes / int64(c.dataType.Size()),
+			}
+			if !c.inPlace {
+				call.Recv = 1 << 40
+			}
 			l, err := Choose(&Request{
-				Operation: c.operation, DataType: c.dataType, ReduceOp: c.op, Ranks: c.ranks,
-				Count: c.bytes / int64(c.dataType.Size()), Symmetric: c.symmetric, InPlace: c.inPlace,
-				Multiprocessors: 132,
+				Call: call, Ranks: c.ranks, Symmetric: c.symmetric, Multiprocessors: 132,
 			})
 			switch {
 			case err != nil && !strings.Contains(err.Error(), c.kernel):
@@ -197,8 +202,8 @@ func TestChoose(t *testing.T) {
 
 func TestGridsGrowWithTheMessage(t *testing.T) {
 	request := Request{
-		DataType: driver.Uint8, Operation: driver.AllGather, Ranks: 2, Symmetric: true,
-		Multiprocessors: 132,
+		Call:  &driver.Call{DataType: driver.Uint8, Operation: driver.AllGather},
+		Ranks: 2, Symmetric: true, Multiprocessors: 132,
 	}
 	for _, c := range []struct {
 		sentence        string

@@ -36,8 +36,10 @@ func TestChooseNorms(t *testing.T) {
 
 func normRequest(ranks int, count int64) *Request {
 	return &Request{
-		Operation: driver.AllReduceRMSNorm, DataType: driver.BFloat16, Ranks: ranks, Multiprocessors: 132,
-		Count: count,
+		Call: &driver.Call{
+			Operation: driver.AllReduceRMSNorm, DataType: driver.BFloat16, Count: count,
+		},
+		Ranks: ranks, Multiprocessors: 132,
 	}
 }
 

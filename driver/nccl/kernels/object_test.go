@@ -27,9 +27,11 @@ func kernelNames() map[string]bool {
 			for _, dataType := range reduce.DataTypes() {
 				for _, bytes := range []int64{0, kib, 512 * kib, 2 * mib, 3 * mib, 5 * mib, 64 * mib} {
 					l, err := Choose(&Request{
-						Operation: operation, DataType: dataType, Ranks: ranks,
-						Count:     bytes / int64(dataType.Size()),
-						Symmetric: true, Multiprocessors: 132,
+						Call: &driver.Call{
+							Operation: operation, DataType: dataType,
+							Count: bytes / int64(dataType.Size()), Recv: 1,
+						},
+						Ranks: ranks, Symmetric: true, Multiprocessors: 132,
 					})
 					if err == nil {
 						names[l.Kernel] = true

@@ -14,16 +14,19 @@ import (
 func drawRequest(t *rapid.T) Request {
 	ranks := rapid.IntRange(2, MaxRanks).Draw(t, "ranks")
 	size := int64(1) << rapid.IntRange(0, 30).Draw(t, "power")
-	return Request{
+	call := &driver.Call{
 		Operation: driver.Operation(
 			min(rapid.IntRange(0, 20).Draw(t, "operation"), int(driver.AllReduceRMSNorm))),
-		DataType:        rapid.SampledFrom(reduce.DataTypes()).Draw(t, "type"),
-		ReduceOp:        driver.ReduceOp(rapid.IntRange(0, driver.ReduceOps-1).Draw(t, "reduction")),
-		Root:            rapid.IntRange(0, ranks-1).Draw(t, "root"),
-		Ranks:           ranks,
-		Count:           rapid.Int64Range(0, size).Draw(t, "count"),
-		Symmetric:       rapid.Bool().Draw(t, "symmetric"),
-		InPlace:         rapid.Bool().Draw(t, "in place"),
+		DataType: rapid.SampledFrom(reduce.DataTypes()).Draw(t, "type"),
+		ReduceOp: driver.ReduceOp(rapid.IntRange(0, driver.ReduceOps-1).Draw(t, "reduction")),
+		Root:     rapid.IntRange(0, ranks-1).Draw(t, "root"),
+		Count:    rapid.Int64Range(0, size).Draw(t, "count"),
+	}
+	if !rapid.Bool().Draw(t, "in place") {
+		call.Recv = 1 << 40
+	}
+	return Request{
+		Call: call, Ranks: ranks, Symmetric: rapid.Bool().Draw(t, "symmetric"),
 		Multiprocessors: rapid.IntRange(1, 200).Draw(t, "multiprocessors"),
 	}
 }
@@ -131,7 +134,8 @@ func TestOnlyLargeCallsNeedWindows(t *testing.T) {
 		if len(all) == 0 || all[0].Bulk {
 			return
 		}
-		request.Symmetric, request.InPlace = !request.Symmetric, !request.InPlace
+		request.Symmetric = !request.Symmetric
+		request.Recv ^= 1 << 40 // in place or not
 		again := chooseAll(t, request)
 		if request.Operation == driver.AllReduceRMSNorm {
 			request.Operation = driver.AllReduce // whose kernel it gets
