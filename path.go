@@ -71,17 +71,17 @@ func (r reason) String() string {
 	return s
 }
 
-// route has the backend resolve a call, chooses its path and sets it, and why says what decided; where says where its
-// buffers lie. It is the direct path where the backend can take it and it is preferred, with windows
-// if the call names some, else with none; the window path where the call names windows, the backend
-// can take it, and it is preferred; else the plain path, on which windows play no part. An error says
-// that no path is left.
+// route has the backend resolve a call, chooses its path and sets it, and why says what decided;
+// where says where its buffers lie. It is the direct path where the backend can take it and it is
+// preferred, with windows if the call names some, else with none; the window path where the call
+// names windows, the backend can take it, and it is preferred; else the plain path, on which
+// windows play no part. An error says that no path is left.
 //
-// It goes by the choice of the call or else of the group, and depends only on the call, on the terms
-// that ranks connected on, and on SetPath, so all ranks choose alike. Whether it works in place is
-// alike on all ranks, too, where its buffers lie at the same places: a part that lies at one place on
-// all ranks is in place on one rank at most, and check refuses the overlap on the others. Where they
-// lie in no windows it is not looked at.
+// It goes by the choice of the call or else of the group, and depends only on the call, on the
+// terms that ranks connected on, and on SetPath, so all ranks choose alike. Whether it works in
+// place is alike on all ranks, too, where its buffers lie at the same places: a part that lies at
+// one place on all ranks is in place on one rank at most, and check refuses the overlap on the
+// others. Where they lie in no windows it is not looked at.
 func (g planner) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {
@@ -122,8 +122,8 @@ func only(offer driver.Offer, choice PathChoice, who string) error {
 	return offer.Refusal(driver.PathDirect)
 }
 
-// mayGoDirect reports whether the direct path is to be looked at: a choice or the operation may rule
-// it out, and calls that move nothing have none.
+// mayGoDirect reports whether the direct path is to be looked at: a choice or the operation may
+// rule it out, and calls that move nothing have none.
 func mayGoDirect(choice PathChoice, call *driver.Call) bool {
 	return choice != PathPlain && choice != PathWindow && call.Operation.Takes(driver.PathDirect) &&
 		(call.Count > 0 || call.Operation == driver.Barrier)

@@ -31,7 +31,7 @@ type extras struct {
 	arrived func(source int)
 	splits  *Splits
 	norm    driver.Norm
-	// others are the buffers of a norm beside send and recv: its residual and its weight.
+	// others are the buffers of a norm besides send and recv: its residual and its weight.
 	others [2]Memory
 }
 
@@ -54,7 +54,7 @@ type preparedPlan struct {
 	request wholeRequest
 	epoch   uint64
 	plan    driver.Plan
-	// more tells that the call has other buffers beside send and recv.
+	// more tells that the call has other buffers besides send and recv.
 	more bool
 	// members are those of the group in the buffers' pools, or nil: what they have not registered
 	// is due before the call. A pool that the group joins later makes the plan stale.
@@ -289,7 +289,8 @@ func (g planner) takeOver(ctx context.Context, r *wholeRequest, s *Stream) error
 	return nil
 }
 
-// places are the windows in which the buffers of a call lie, and where says so, or why both are nil.
+// places are the windows in which the buffers of a call lie, and where says so, or why both are
+// nil.
 type places struct {
 	send, recv *windowPlace
 	where      string

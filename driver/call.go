@@ -12,9 +12,10 @@ type Plan interface {
 // belongs to one goroutine.
 type Offer interface {
 	// Refusal is why the call cannot take a path that its operation has: an error that matches
-	// ErrUnsupported. It is nil if the call can. It goes by the operation, type, reduction and count,
-	// by whether the call names windows, and by how places in windows are aligned: all ranks with
-	// alike calls get the same answer. That of PathWindow supposes that the call names windows.
+	// ErrUnsupported. It is nil if the call can. It goes by the operation, type, reduction and
+	// count, by whether the call names windows, and by how places in windows are aligned: all ranks
+	// with alike calls get the same answer. That of PathWindow supposes that the call names
+	// windows.
 	Refusal(path Path) error
 	// Take makes the plan of a path that does not refuse the call; digest becomes the plan's. It is
 	// called once, and the offer is used up. It returns ErrOutOfRange where the path is PathWindow
@@ -57,9 +58,9 @@ type Call struct {
 	Arrived func(source int) `json:"-"`
 	// Send and Recv are this rank's buffers; Send may equal Recv (in place, as NCCL defines it).
 	Send, Recv uintptr
-	// SendWindow and RecvWindow are the windows that hold the buffers, if both lie in some; else both
-	// are nil. A plan of PathPlain has none. SendWindow may hold the buffer of AllToAllV, on some
-	// ranks alone: peers then read it there.
+	// SendWindow and RecvWindow are the windows that hold the buffers, if both lie in some; else
+	// both are nil. A plan of PathPlain has none. SendWindow may hold the buffer of AllToAllV, on
+	// some ranks alone: peers then read it there.
 	SendWindow, RecvWindow Window `json:"-"`
 	// Norm is what AllReduceRMSNorm has in addition; nil for others.
 	Norm *Norm `json:"-"`
@@ -114,8 +115,8 @@ func (c *Call) InPlace(rank int) bool {
 	}
 }
 
-// SetPath is what Offer.Take does to the call: it has a path and a digest, and no windows where they
-// play no part.
+// SetPath is what Offer.Take does to the call: it has a path and a digest, and no windows where
+// they play no part.
 func (c *Call) SetPath(path Path, digest uint64) {
 	c.Path, c.Digest = path, digest
 	if path == PathPlain && c.Operation.UsesWindows() {

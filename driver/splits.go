@@ -5,8 +5,8 @@ package driver
 type Splits struct {
 	// SendCounts and SendOffsets cut Call.Send: part r goes to rank r.
 	SendCounts, SendOffsets []int64
-	// RecvCounts and RecvOffsets cut Call.Recv: part r comes from rank r. Its count is what rank r has
-	// in SendCounts for this rank.
+	// RecvCounts and RecvOffsets cut Call.Recv: part r comes from rank r. Its count is what rank r
+	// has in SendCounts for this rank.
 	RecvCounts, RecvOffsets []int64
 }
 
@@ -26,7 +26,8 @@ func (s *Splits) spans() (send, recv int64) {
 }
 
 // Validate refuses lists of another length than the group, and counts or offsets that are negative
-// or absurd. Call.Validate does it, too; who has to add up counts before there is a call asks first.
+// or absurd. Call.Validate does it, too; who has to add up counts before there is a call asks
+// first.
 func (s *Splits) Validate(ranks int) error {
 	for _, list := range [...][]int64{s.SendCounts, s.SendOffsets, s.RecvCounts, s.RecvOffsets} {
 		if len(list) != ranks {

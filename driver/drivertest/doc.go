@@ -6,6 +6,8 @@
 // that they share. Device memory is touched through Stream.Copy and Stream.Fill alone, so the
 // suite runs unchanged where the host cannot see it.
 //
+// The smallest backend that passes is in this package's own tests, as an example.
+//
 // A test never waits for time to pass. Where a deadline has to end a wait, the test lets it, and
 // judges the error; where something has to happen at once, the deadline is far away, so that a
 // wait which only the deadline ends shows as an error of the wrong kind.

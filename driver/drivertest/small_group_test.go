@@ -22,11 +22,13 @@ type smallGroup struct {
 	plane  control.Plane
 	check  atomic.Bool
 
-	running  sync.Mutex // held while a collective runs
+	running sync.Mutex // held while a collective runs
+
+	// What follows is guarded by mu; tail is closed when the last collective is done.
 	mu       sync.Mutex
-	tail     chan struct{}                      // closed when the last collective is done; guarded by mu
-	launched [driver.Paths]uint64               // guarded by mu
-	windows  map[driver.SegmentKey]*smallWindow // guarded by mu
+	tail     chan struct{}
+	launched [driver.Paths]uint64
+	windows  map[driver.SegmentKey]*smallWindow
 }
 
 func (c *smallGroup) Exchange(

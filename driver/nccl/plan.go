@@ -64,6 +64,21 @@ func (p *plan) Refusal(path driver.Path) error {
 	return nil
 }
 
+// Remark says what is worth knowing of a call on a path, or nothing.
+func (p *plan) Remark(path driver.Path) string {
+	d := p.c.device
+	switch {
+	case path == driver.PathWindow && d.startsEarly():
+		_, text := d.nccl.Version()
+		return fmt.Sprintf("a small fill goes before it, since kernels over windows of NCCL %s may "+
+			"begin too early (right from %s on)", text, nccl.VersionText(nccl.EarlyStart.Below))
+	case path == driver.PathDirect && p.choose().launch.Bulk && lieApart(&p.Call):
+		return "input and output lie differently modulo 16 bytes, so it moves elements one by one, " +
+			"which is slow"
+	}
+	return ""
+}
+
 // Take chooses the addresses that NCCL is given, or works out the launch of a kernel of our own.
 func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.SetPath(path, digest)

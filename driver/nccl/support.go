@@ -111,21 +111,6 @@ func (d *Device) startsEarly() bool {
 	return nccl.EarlyStart.In(code, d.major)
 }
 
-// Remark says what is worth knowing of a call on a path, or nothing.
-func (p *plan) Remark(path driver.Path) string {
-	d := p.c.device
-	switch {
-	case path == driver.PathWindow && d.startsEarly():
-		_, text := d.nccl.Version()
-		return fmt.Sprintf("a small fill goes before it, since kernels over windows of NCCL %s may "+
-			"begin too early (right from %s on)", text, nccl.VersionText(nccl.EarlyStart.Below))
-	case path == driver.PathDirect && p.choose().launch.Bulk && lieApart(&p.Call):
-		return "input and output lie differently modulo 16 bytes, so it moves elements one by one, " +
-			"which is slow"
-	}
-	return ""
-}
-
 // packBytes is what kernels over buffers move at once, where input and output lie alike in it.
 const packBytes = 16
 

@@ -86,7 +86,7 @@ var points = []point{
 		page:    "operation",
 		entries: place{in: "driver", name: "AllReduce"},
 		places: []place{
-			{in: "driver", name: "operationNames"},
+			{in: "driver", name: "operationTraits"},
 			{in: "driver", name: "Call.Spans", without: map[string]string{
 				"AllReduce": sameBytes, "Broadcast": sameBytes, "Reduce": sameBytes,
 				"AllReduceRMSNorm": sameBytes,
@@ -103,7 +103,6 @@ var points = []point{
 			{in: "driver/nccl/kernels", name: "Request.parts", without: map[string]string{
 				"Send": message, "Recv": message, "AllReduceRMSNorm": byNorm, "AllToAllV": bySplits,
 			}},
-			{in: ".", name: "planner.describe"},
 			{in: ".", name: "OpAllReduce", spelled: withOp, without: map[string]string{
 				"AllReduceRMSNorm": "a constant of its own, with what it does not allow",
 			}},

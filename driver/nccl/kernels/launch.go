@@ -38,8 +38,8 @@ const (
 	warp      = 32
 )
 
-// Request is a call to find a kernel for, and what counts of its group. All but Rank is alike on all
-// ranks, as far as Choose looks at it.
+// Request is a call to find a kernel for, and what counts of its group. All but Rank is alike on
+// all ranks, as far as Choose looks at it.
 type Request struct {
 	*driver.Call
 	// Rank is this rank of the group, Ranks their number.
