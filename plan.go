@@ -198,20 +198,17 @@ func (g planner) prepare(
 		r.splits = cloneSplits(r.splits)
 	}
 	call := r.call()
-	err := g.check(r, &call)
-	if err == nil {
-		err = g.takeOver(ctx, r, s)
+	if err := g.check(r, &call); err != nil {
+		return nil, g.refused(r, err)
+	}
+	if err := g.takeOver(ctx, r, s); err != nil {
+		return nil, g.refused(r, err)
 	}
 	p := &preparedPlan{request: *r, epoch: g.epoch.Load(), more: call.Norm != nil}
-	var offer driver.Offer
-	var at places
-	var why reason
-	if err == nil {
-		at = g.places(&call)
-		offer, why, err = g.route(r.choice, &call, at.where)
-	}
+	at := g.places(&call)
+	offer, why, err := g.route(r.choice, &call, at.where)
 	if err != nil {
-		return nil, fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
+		return nil, g.refused(r, err)
 	}
 	p.plan, err = offer.Take(call.Path, digest(g.describe(&call, &at, 0)))
 	if err != nil {
@@ -221,6 +218,10 @@ func (g planner) prepare(
 		p.members = [2]*membership{g.memberOf(r.send.pool), g.memberOf(r.recv.pool)}
 	}
 	return p, nil
+}
+
+func (g planner) refused(r *wholeRequest, err error) error {
+	return fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
 }
 
 // check refuses what no rank could do: the call itself, and then its memory.
@@ -277,9 +278,8 @@ func (g planner) takeOver(ctx context.Context, r *wholeRequest, s *Stream) error
 	if !r.operation.UsesWindows() || g.rt.capturing(s) {
 		return nil
 	}
-	for _, m := range []Memory{r.send, r.recv} {
-		p := m.pool
-		if p == nil || p.domain == nil || !p.domain.contains(g.Group) {
+	for _, p := range []*Pool{r.send.pool, r.recv.pool} {
+		if !g.wouldRegister(p) {
 			continue
 		}
 		if err := p.Register(ctx, g.Group); err != nil {
