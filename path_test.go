@@ -296,6 +296,22 @@ func TestACallWithoutAWindowPathTakesThePlainOne(t *testing.T) {
 	})
 }
 
+// TestABufferThatRunsPastItsWindowLiesInNone: backends do not check that again.
+func TestABufferThatRunsPastItsWindowLiesInNone(t *testing.T) {
+	together(t, 2, symmem.Options{Path: symmem.PathWindow}, func(r *rank) {
+		b := r.window(r.pool(), 64<<10)
+		segment := r.Interop().Memory(b.Address()-uintptr(b.Offset()), 8*mib)
+		for bytes, want := range map[int64]string{4 * mib: "window", 4*mib + 4: "plain"} {
+			path, why, _ := symmem.Route(symmem.Narrowed(r.World(), everything, nil), symmem.Call{
+				Type: symmem.Float32, Count: bytes / 4, Send: segment, Recv: segment,
+			})
+			if path != want {
+				r.failf("%d bytes of a segment of 4 MiB take the %s path: %s", bytes, path, why)
+			}
+		}
+	})
+}
+
 // openApart opens a world of ranks that each have their own options, and returns their errors.
 func openApart(t *testing.T, options ...symmem.Options) []error {
 	t.Helper()

@@ -15,7 +15,8 @@ var (
 	ErrCapturing = errors.New("a stream is being captured")
 	// ErrNotCapturing is returned by EndCapture without BeginCapture.
 	ErrNotCapturing = errors.New("the stream is not being captured")
-	// ErrOutOfRange is returned before launch when a buffer runs past its window.
+	// ErrOutOfRange is returned before launch when a count is too large, a buffer too short for it,
+	// or a call over windows names none of the group's.
 	ErrOutOfRange = errors.New("buffer runs past its window")
 	// ErrClosed is returned by everything that was closed.
 	ErrClosed = errors.New("closed")
