@@ -39,8 +39,8 @@ var (
 	// ErrCapturing is returned by what may not happen while a stream is captured, before the
 	// backend is touched. The capture is still good.
 	ErrCapturing = driver.ErrCapturing
-	// ErrOutOfRange is returned before launch when a buffer is too short for a collective, or runs
-	// past its window.
+	// ErrOutOfRange is returned before launch when a buffer is too short for a collective, or a
+	// count too large for any.
 	ErrOutOfRange = driver.ErrOutOfRange
 	// ErrAborted is returned by a group after Abort on any of its ranks.
 	ErrAborted = driver.ErrAborted

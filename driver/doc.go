@@ -7,6 +7,9 @@
 // ranks mean the same thing is decided above, by comparing ledgers; a backend only carries the
 // comparison and reports what it saw.
 //
+// Calls have been checked before a backend gets them, by Call.Validate, and the windows that they
+// name hold their buffers. A backend says what it cannot do (Offer), and checks nothing else again.
+//
 // A backend is honest about mistakes: peers are addressed as peer base plus the caller's own
 // offset, so a buffer that lies elsewhere on another rank gives wrong sums unless somebody
 // checks. The host backend behaves exactly like a GPU here.
