@@ -95,10 +95,10 @@ func TestPathsMix(t *testing.T) {
 	})
 }
 
-// TestPathsTakeTurns launches on a stream that has to wait, and then on another one by another path.
-// The second call comes second: kernels of NCCL and of ours may be too large to run side by side, and
-// ranks that run them in different orders would wait for each other. Graphs of ours keep the order,
-// too.
+// TestPathsTakeTurns launches on a stream that has to wait, and then on another one by another
+// path. The second call comes second: kernels of NCCL and of ours may be too large to run side by
+// side, and ranks that run them in different orders would wait for each other. Graphs of ours keep
+// the order, too.
 func TestPathsTakeTurns(t *testing.T) {
 	w := odd(t)
 	w.must(func(m *mate) error {

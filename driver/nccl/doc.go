@@ -44,10 +44,11 @@
 //
 // Kernels of our own of one group never run at once on a rank: they share exchange memory, and the
 // number of the call. Launches are ordered by events (turns), also those on streams of other
-// libraries, whose replays are not seen: a capture that holds calls of a group waits for the group's
-// event before the first and records it behind the last (recordings). Calls that NCCL runs take their
-// turns, too: the kernels of both may not fit on a GPU together, and ranks that ran them in different
-// orders would wait for each other. Two kernels of NCCL of one group are ordered by NCCL.
+// libraries, whose replays are not seen: a capture that holds calls of a group waits for the
+// group's event before the first and records it behind the last (recordings). Calls that NCCL runs
+// take their turns, too: the kernels of both may not fit on a GPU together, and ranks that ran them
+// in different orders would wait for each other. Two kernels of NCCL of one group are ordered by
+// NCCL.
 //
 // # Graphs of other libraries
 //

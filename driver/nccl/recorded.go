@@ -16,8 +16,8 @@ import (
 type recordings struct {
 	// count is how many there have been: they are numbered from 1, alike on all ranks.
 	count uint64
-	// open are those of other libraries that may go on. When one ends is not seen, so the latest are
-	// kept.
+	// open are those of other libraries that may go on. When one ends is not seen, so the latest
+	// are kept.
 	open []*recording
 }
 
@@ -140,8 +140,8 @@ func (c *communicator) recordingOf(s *stream) (*recording, error) {
 	return c.recordings.of(at.ID), nil
 }
 
-// queueRecorded puts a call into a capture of the stream's owner, behind those of the group that are
-// there. s.mu and c.mu are held.
+// queueRecorded puts a call into a capture of the stream's owner, behind those of the group that
+// are there. s.mu and c.mu are held.
 func (c *communicator) queueRecorded(p *plan, s *stream, gpu *cuda.Driver) error {
 	t, r := &c.direct.turns, c.recording
 	err := t.awaitReplays(c.device)

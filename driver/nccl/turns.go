@@ -9,9 +9,9 @@ import (
 )
 
 // turns keeps the calls of a group in the order of their launches, whatever streams they are on and
-// whatever path they take: each begins when the one before has ended. NCCL does the same for its own
-// kernels, so two of those are left to it. Kernels of ours may not fit on the GPU together with one of
-// NCCL's; ranks that ran the two in different orders would wait for each other without end.
+// whatever path they take: each begins when the one before has ended. NCCL does the same for its
+// own kernels, so two of those are left to it. Kernels of ours may not fit on the GPU together with
+// one of NCCL's; ranks that ran the two in different orders would wait for each other without end.
 //
 // A group without kernels of our own needs no turns.
 //

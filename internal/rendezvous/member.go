@@ -196,9 +196,9 @@ func (m *Member) part(ctx context.Context, why string) error {
 }
 
 // sayLeft says that this rank leaves. It does so over the connection of its watch: the server takes
-// the end of that for a death unless it has been told, and once rank 0 drains the server there are no
-// other connections for a rank that has lost the one it had. Without a store there is nobody left to
-// tell.
+// the end of that for a death unless it has been told, and once rank 0 drains the server there are
+// no other connections for a rank that has lost the one it had. Without a store there is nobody
+// left to tell.
 func (m *Member) sayLeft(ctx context.Context, why []byte) {
 	if m.watch != nil && m.watch.leave(ctx, why) == nil {
 		return

@@ -67,8 +67,8 @@ func startWatch(ctx context.Context, m *Member) (*watch, error) {
 const longest = 100 * 365 * 24 * time.Hour
 
 // run takes in one end after the other until waiting is cancelled or the connection ends. Only the
-// wait for the next end is cut off by that: a cancelled WAIT keeps the connection, any other request
-// that is cut off costs it.
+// wait for the next end is cut off by that: a cancelled WAIT keeps the connection, any other
+// request that is cut off costs it.
 func (w *watch) run(ctx, waiting context.Context) {
 	defer close(w.done)
 	defer w.end()
