@@ -94,11 +94,7 @@ func (f *benchFlags) measure(
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("measuring: %w", err))
 	}
-	write := report.Table
-	if f.json {
-		write = report.JSON
-	}
-	if err := write(cmd.OutOrStdout()); err != nil {
+	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.Table); err != nil {
 		return exitWith(exitUsage, err)
 	}
 	return f.verdict(report)

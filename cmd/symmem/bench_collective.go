@@ -326,7 +326,7 @@ func roundTrip(p *bench.Probe) (float64, error) {
 // finish writes what comes after the rows.
 func (f *collectiveFlags) finish(out io.Writer, text *bench.NCCLTests, r *bench.Report) error {
 	if f.json {
-		return r.JSON(out)
+		return writeJSON(out, r)
 	}
 	if err := text.Footer(); err != nil {
 		return err

@@ -173,11 +173,7 @@ func (f *doctorFlags) examine(
 	}
 	facts.Tuning = f.table(facts)
 	report := doctor.Examine(facts)
-	write := report.WriteText
-	if f.json {
-		write = report.WriteJSON
-	}
-	if err := write(cmd.OutOrStdout()); err != nil {
+	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText); err != nil {
 		return exitWith(exitUsage, err)
 	}
 	if report.Verdict == doctor.Fail {

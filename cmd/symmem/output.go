@@ -2,11 +2,28 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"slices"
 
 	"github.com/spf13/cobra"
 )
+
+// writeReport writes a report for machines or, as text, for people.
+func writeReport(w io.Writer, asJSON bool, report any, text func(io.Writer) error) error {
+	if asJSON {
+		return writeJSON(w, report)
+	}
+	return text(w)
+}
+
+// writeJSON writes a report for machines, as one object on a line.
+func writeJSON(w io.Writer, report any) error {
+	if err := json.NewEncoder(w).Encode(report); err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	return nil
+}
 
 // output is standard output, with what has become of it.
 type output struct {

@@ -134,7 +134,7 @@ func (f *soakFlags) rank(
 	f.config.SharedGPUs = os.Getenv(doctor.SharingVariable) == "1"
 	report, err := soak.Run(ctx, f.config, me)
 	if report != nil && w.Rank == 0 {
-		err = errors.Join(err, f.write(stdout, report))
+		err = errors.Join(err, writeReport(stdout, f.json, report, report.WriteText))
 	}
 	return f.exit(stderr, w, report, err)
 }
@@ -152,13 +152,6 @@ func (f *soakFlags) hang(w rendezvous.World, stderr io.Writer) func(int, []byte)
 func (f *soakFlags) again(w rendezvous.World, round int) string {
 	return fmt.Sprintf("to run it again: symmem soak --ranks %d %s", w.Size,
 		soak.Reproduce(&f.config, round))
-}
-
-func (f *soakFlags) write(w io.Writer, r *soak.Report) error {
-	if f.json {
-		return r.WriteJSON(w)
-	}
-	return r.WriteText(w)
 }
 
 // exit says on standard error what ended this rank's run, and gives the exit code.

@@ -234,7 +234,11 @@ func (f *tuneFlags) rank(cmd *cobra.Command, world rendezvous.World) error {
 
 func (f *tuneFlags) print(w io.Writer, t *bench.Tuned, file string, written bool) error {
 	if f.json {
-		return t.JSON(w, file, written)
+		document, err := t.Document(file, written)
+		if err != nil {
+			return err
+		}
+		return writeJSON(w, document)
 	}
 	if err := t.Text(w); err != nil {
 		return err

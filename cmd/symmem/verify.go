@@ -260,7 +260,8 @@ func (f *verifyFlags) rank(
 		return fail(errors.Join(err, rt.Close()))
 	}
 	if rank == 0 {
-		err = errors.Join(err, f.write(stdout, report), f.kernels(stdout, report))
+		err = errors.Join(err, writeReport(stdout, f.json, report, report.WriteText),
+			f.kernels(stdout, report))
 	}
 	err = errors.Join(err, tolerated(report, rt.Close()))
 	return f.exit(stderr, prefix, report, err)
@@ -296,13 +297,6 @@ func (f *verifyFlags) progress(rank int, stderr io.Writer) func(done, all int) {
 		return progressLines(&progressCounter{terminal: stderr})
 	}
 	return nil
-}
-
-func (f *verifyFlags) write(w io.Writer, r *verify.Report) error {
-	if f.json {
-		return r.WriteJSON(w)
-	}
-	return r.WriteText(w)
 }
 
 // exit says on standard error what ended this rank's run, and gives the exit code.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
@@ -39,7 +38,7 @@ func newVersionCommand() *cobra.Command {
 
 func writeVersion(w io.Writer, b build, asJSON bool) error {
 	if asJSON {
-		return json.NewEncoder(w).Encode(b)
+		return writeJSON(w, b)
 	}
 	text := "symmem " + b.Version
 	if b.Revision != "" {

@@ -1,9 +1,7 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"runtime"
 
 	"symmem/internal/sys"
@@ -80,18 +78,6 @@ type Worst struct {
 // NewReport starts the report of a bench.
 func NewReport(name string) *Report {
 	return &Report{Bench: name, Machine: ThisMachine(), Results: []Result{}}
-}
-
-// JSON writes the report as one object.
-func (r *Report) JSON(w io.Writer) error {
-	encoded, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("encoding the report: %w", err)
-	}
-	if _, err := fmt.Fprintf(w, "%s\n", encoded); err != nil {
-		return fmt.Errorf("writing the report: %w", err)
-	}
-	return nil
 }
 
 // Missed lists the results that are over their bars, each once.

@@ -64,24 +64,15 @@ func wins(chosen tuning.Path, p tuning.Point) float64 {
 	}
 }
 
-// JSON writes one object: the table, its file, whether that was written, and what was skipped.
-func (t *Tuned) JSON(w io.Writer, file string, written bool) error {
+// Document is what there is to tell machines: the table, its file, whether that was written, and
+// what was skipped.
+func (t *Tuned) Document(file string, written bool) (map[string]any, error) {
 	table, err := t.Table.Encode()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	skipped := t.Skipped
-	if skipped == nil {
-		skipped = []string{}
-	}
-	encoded, err := json.Marshal(map[string]any{
-		"file": file, "written": written, "skipped": skipped, "table": json.RawMessage(table),
-	})
-	if err != nil {
-		return fmt.Errorf("encoding what was found: %w", err)
-	}
-	if _, err := fmt.Fprintf(w, "%s\n", encoded); err != nil {
-		return fmt.Errorf("writing what was found: %w", err)
-	}
-	return nil
+	return map[string]any{
+		"file": file, "written": written, "table": json.RawMessage(table),
+		"skipped": append([]string{}, t.Skipped...),
+	}, nil
 }

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -81,18 +80,6 @@ func (r *Report) count(level Level) int {
 		}
 	}
 	return n
-}
-
-// WriteJSON writes the report as one object.
-func (r *Report) WriteJSON(w io.Writer) error {
-	encoded, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("encoding the report: %w", err)
-	}
-	if _, err := fmt.Fprintf(w, "%s\n", encoded); err != nil {
-		return fmt.Errorf("writing the report: %w", err)
-	}
-	return nil
 }
 
 // WriteText writes the report for people.

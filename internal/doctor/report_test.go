@@ -112,17 +112,14 @@ func TestEveryFindingThatIsNotWellSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestJSONHasEverythingAndIsOneLine(t *testing.T) {
+func TestJSONHasEverything(t *testing.T) {
 	facts := changed(t, "")
-	var out bytes.Buffer
-	if err := Examine(facts).WriteJSON(&out); err != nil {
+	out, err := json.Marshal(Examine(facts))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Count(out.String(), "\n") != 1 {
-		t.Error("more than one line")
-	}
 	var back Report
-	if err := json.Unmarshal(out.Bytes(), &back); err != nil {
+	if err := json.Unmarshal(out, &back); err != nil {
 		t.Fatal(err)
 	}
 	again := Examine(&back.Facts)
@@ -136,12 +133,8 @@ type broken struct{}
 func (broken) Write([]byte) (int, error) { return 0, errors.New("the pipe is closed") }
 
 func TestAReportThatCannotBeWrittenIsAnError(t *testing.T) {
-	r := Examine(changed(t, ""))
-	for name, err := range map[string]error{
-		"text": r.WriteText(broken{}), "json": r.WriteJSON(broken{}),
-	} {
-		if err == nil || !strings.Contains(err.Error(), "the pipe is closed") {
-			t.Errorf("%s: got %v", name, err)
-		}
+	err := Examine(changed(t, "")).WriteText(broken{})
+	if err == nil || !strings.Contains(err.Error(), "the pipe is closed") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -61,7 +61,7 @@ var cores = []string{
 // above are the parts of internal that use the root package.
 var above = []string{
 	"internal/bench", "internal/chaos", "internal/doctor", "internal/soak", "internal/torch",
-	"internal/verify",
+	"internal/verify", "internal/workload",
 }
 
 // joining are the layers that join ranks for a backend, in the words of the seam.

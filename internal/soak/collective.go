@@ -6,9 +6,9 @@ import (
 	"slices"
 
 	"symmem"
-	"symmem/internal/reduce"
-
 	"symmem/driver"
+	"symmem/internal/reduce"
+	"symmem/internal/workload"
 )
 
 // operations are what calls are drawn from, by weight.
@@ -27,29 +27,29 @@ var inPlace = []symmem.Operation{
 // drawCall draws a call on two buffers of so many bytes, in group number at.
 func (r *round) drawCall(at int, capacity int64) *exchange {
 	e := &exchange{
-		pattern: pattern{
-			operation: one(r, operations), dataType: one(r, reduce.DataTypes()),
-			reduceOp: symmem.ReduceOp(r.draws.IntN(driver.ReduceOps)), tag: r.draws.Uint64(),
-			ranks: r.rt.Size(),
+		Pattern: workload.Pattern{
+			Operation: one(r, operations), DataType: one(r, reduce.DataTypes()),
+			ReduceOp: symmem.ReduceOp(r.draws.IntN(driver.ReduceOps)), Tag: r.draws.Uint64(),
+			Ranks: r.rt.Size(),
 		},
 		group: r.groups[at],
 	}
 	// There are no messages between machines. A group of one machine has them, but all ranks draw
 	// alike.
-	if e.operation == symmem.OpSend && r.machines() > 1 {
-		e.operation = symmem.OpAllReduce
+	if e.Operation == symmem.OpSend && r.machines() > 1 {
+		e.Operation = symmem.OpAllReduce
 	}
 	root := r.draws.IntN(r.rt.Size())
 	// Groups may have other sizes on other ranks, so what is drawn fits the world.
-	longest := capacity / int64(e.dataType.Size()*r.rt.Size())
-	e.count = max(1, int64(math.Exp(r.draws.Float64()*math.Log(float64(longest)))))
+	longest := capacity / int64(e.DataType.Size()*r.rt.Size())
+	e.Count = max(1, int64(math.Exp(r.draws.Float64()*math.Log(float64(longest)))))
 	if r.chance(3) {
-		e.count = longest
+		e.Count = longest
 	}
 	if e.group != nil {
-		e.ranks = e.group.Size()
+		e.Ranks = e.group.Size()
 	}
-	e.root = root % e.ranks
+	e.Root = root % e.Ranks
 	return e
 }
 
@@ -94,7 +94,7 @@ func (r *round) drawExchange(group int, on []holding) (*exchange, error) {
 		}
 	}
 	e.sender = on[0].buffer
-	if slices.Contains(inPlace, e.operation) && r.chance(2) {
+	if slices.Contains(inPlace, e.Operation) && r.chance(2) {
 		parts[1] = parts[0]
 	}
 	return e, e.place(parts[0], parts[1])
@@ -102,8 +102,8 @@ func (r *round) drawExchange(group int, on []holding) (*exchange, error) {
 
 // within draws where in a buffer the memory of a call begins: often not at its start.
 func (r *round) within(e *exchange, whole symmem.Memory) (symmem.Memory, error) {
-	size := int64(e.dataType.Size())
-	slack := (whole.Bytes() - e.count*size*int64(r.rt.Size())) / size
+	size := int64(e.DataType.Size())
+	slack := (whole.Bytes() - e.Count*size*int64(r.rt.Size())) / size
 	from := int64(0)
 	if slack > 0 && !r.chance(2) {
 		from = r.draws.Int64N(slack+1) * size

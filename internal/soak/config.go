@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"symmem"
+	"symmem/internal/workload"
 )
 
-// Config says what to run. Every rank needs the same.
+// Config says what to run. Every rank needs the same. CheckDefault takes all check levels in turns,
+// a round each.
 type Config struct {
-	// Seed is where all draws come from.
-	Seed uint64
+	workload.Config
 	// From is the number of the first round, counted from 1. Rounds is how many there are; 0 means
 	// as many as begin within Duration.
 	From, Rounds int
@@ -20,28 +21,20 @@ type Config struct {
 	Steps int
 	// MaxBytes is the longest message of a rank in bytes.
 	MaxBytes int64
-	// Placement is the order among equally large free blocks.
-	Placement symmem.Placement
-	// Skew makes each rank allocate memory of its own between the steps, and lets segments land at
-	// addresses of the rank's own, as under a GPU driver.
-	Skew bool
-	// Check is how much ranks compare; CheckDefault takes all levels in turns, a round each.
-	Check symmem.CheckLevel
 	// SharedGPUs says that ranks share GPUs: only the graphs of one group are replayed at once then,
 	// since a part of a GPU need not hold the kernels of two (package kernels, Progress).
 	SharedGPUs bool
-	// Backend and Timeout are those of symmem.Options.
-	Backend string
-	Timeout time.Duration
 	// RoundTimeout bounds a round.
 	RoundTimeout time.Duration
 }
 
 // Default is 20 minutes of skewed rounds.
 func Default() Config {
+	shared := workload.Default()
+	shared.Skew = true
 	return Config{
-		Seed: 1, From: 1, Duration: 20 * time.Minute, Steps: 200, MaxBytes: 4 << 20, Skew: true,
-		Backend: "auto", Timeout: 30 * time.Second, RoundTimeout: 2 * time.Minute,
+		Config: shared, From: 1, Duration: 20 * time.Minute, Steps: 200, MaxBytes: 4 << 20,
+		RoundTimeout: 2 * time.Minute,
 	}
 }
 
@@ -82,16 +75,6 @@ func (c *Config) levels() []symmem.CheckLevel {
 		return []symmem.CheckLevel{c.Check}
 	}
 	return []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckRegistration, symmem.CheckOff}
-}
-
-// options are what the Runtime of a level is opened with.
-func (c *Config) options(level symmem.CheckLevel) symmem.Options {
-	o := symmem.Options{Backend: c.Backend, Check: level, Timeout: c.Timeout}
-	if c.Skew {
-		// Zero would turn scattering off.
-		o.Scatter = c.Seed<<1 | 1
-	}
-	return o
 }
 
 // more reports whether another round comes, when so many are done after a time.

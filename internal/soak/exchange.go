@@ -6,11 +6,12 @@ import (
 	"fmt"
 
 	"symmem"
+	"symmem/internal/workload"
 )
 
 // exchange is one checked call: what this rank sends and receives, and where.
 type exchange struct {
-	pattern
+	workload.Pattern
 	// group is nil on ranks that are no members: they fill and read the same memory, so that their
 	// pools see the same uses.
 	group *symmem.Group
@@ -35,9 +36,9 @@ func (e *exchange) me() int {
 
 // place cuts the memory of the call out of two buffers, or of one where it is in place.
 func (e *exchange) place(send, recv symmem.Memory) (err error) {
-	size := int64(e.dataType.Size())
-	sent, received := e.spans()
-	part := int64(e.me()) * e.count * size
+	size := int64(e.DataType.Size())
+	sent, received := e.Spans()
+	part := int64(e.me()) * e.Count * size
 	if send != recv {
 		if e.send, err = send.Slice(0, sent*size); err == nil {
 			e.recv, err = recv.Slice(0, received*size)
@@ -45,7 +46,7 @@ func (e *exchange) place(send, recv symmem.Memory) (err error) {
 		return err
 	}
 	sendAt, recvAt := int64(0), int64(0)
-	switch e.operation {
+	switch e.Operation {
 	case symmem.OpAllGather:
 		sendAt = part
 	case symmem.OpReduceScatter:
@@ -63,27 +64,27 @@ func (e *exchange) fill() error {
 	if err := e.from.Fill(e.recv, junk); err != nil {
 		return err
 	}
-	return e.from.Copy(e.send, symmem.Host(e.input(e.me())))
+	return e.from.Copy(e.send, symmem.Host(e.Input(e.me())))
 }
 
 // launch makes the call, where this rank is a member.
 func (e *exchange) launch(ctx context.Context) error {
-	if e.group == nil || e.operation == symmem.OpSend && e.ranks == 1 {
+	if e.group == nil || e.Operation == symmem.OpSend && e.Ranks == 1 {
 		return nil
 	}
-	g, s, n, t := e.group, e.on, e.count, e.dataType
-	e.want = e.output(g.Rank())
-	switch e.operation {
+	g, s, n, t := e.group, e.on, e.Count, e.DataType
+	e.want = e.Output(g.Rank())
+	switch e.Operation {
 	case symmem.OpAllReduce:
-		return g.AllReduce(ctx, e.send, e.recv, n, t, e.reduceOp, s)
+		return g.AllReduce(ctx, e.send, e.recv, n, t, e.ReduceOp, s)
 	case symmem.OpAllGather:
 		return g.AllGather(ctx, e.send, e.recv, n, t, s)
 	case symmem.OpReduceScatter:
-		return g.ReduceScatter(ctx, e.send, e.recv, n, t, e.reduceOp, s)
+		return g.ReduceScatter(ctx, e.send, e.recv, n, t, e.ReduceOp, s)
 	case symmem.OpBroadcast:
-		return g.Broadcast(ctx, e.send, e.recv, n, t, e.root, s)
+		return g.Broadcast(ctx, e.send, e.recv, n, t, e.Root, s)
 	case symmem.OpReduce:
-		return g.Reduce(ctx, e.send, e.recv, n, t, e.reduceOp, e.root, s)
+		return g.Reduce(ctx, e.send, e.recv, n, t, e.ReduceOp, e.Root, s)
 	case symmem.OpAllToAll:
 		return g.AllToAll(ctx, e.send, e.recv, n, t, s)
 	default:
@@ -96,10 +97,10 @@ func (e *exchange) launch(ctx context.Context) error {
 func (e *exchange) ring(ctx context.Context) error {
 	rank, g := e.group.Rank(), e.group
 	send := func() error {
-		return g.Send(ctx, e.send, e.count, e.dataType, (rank+1)%e.ranks, e.on)
+		return g.Send(ctx, e.send, e.Count, e.DataType, (rank+1)%e.Ranks, e.on)
 	}
 	recv := func() error {
-		return g.Recv(ctx, e.recv, e.count, e.dataType, (rank+e.ranks-1)%e.ranks, e.on)
+		return g.Recv(ctx, e.recv, e.Count, e.DataType, (rank+e.Ranks-1)%e.Ranks, e.on)
 	}
 	if rank%2 == 1 {
 		send, recv = recv, send
@@ -148,14 +149,14 @@ func (r *round) verify(e *exchange, how string) {
 		return
 	}
 	r.tally.bytes += int64(len(e.want))
-	d := compare(e.got, e.want, e.dataType, e.tolerance())
-	if d.wrong == 0 {
+	d := e.Compare(e.got, e.want)
+	if d.Wrong == 0 {
 		return
 	}
-	r.tally.wrong += d.wrong
+	r.tally.wrong += d.Wrong
 	r.tally.note(fmt.Sprintf("round %d, rank %d, %s%s: %d of %d elements are wrong, the first is %d: "+
-		"%v instead of %v", r.number, r.rt.Rank(), how, e.describe(), d.wrong,
-		len(e.want)/e.dataType.Size(), d.first, d.got, d.want))
+		"%v instead of %v", r.number, r.rt.Rank(), how, e.describe(), d.Wrong,
+		len(e.want)/e.DataType.Size(), d.First, d.Got, d.Want))
 }
 
 // checked runs one call from the input to the check.
@@ -172,13 +173,13 @@ func (r *round) checked(ctx context.Context, e *exchange) error {
 
 // describe names the call for people.
 func (e *exchange) describe() string {
-	name := e.operation.String()
-	if e.operation == symmem.OpSend {
+	name := e.Operation.String()
+	if e.Operation == symmem.OpSend {
 		name = "Send and Recv"
 	}
-	text := fmt.Sprintf("%s of %d %v", name, e.count, e.dataType)
-	if e.reduces() {
-		text += " " + e.reduceOp.String()
+	text := fmt.Sprintf("%s of %d %v", name, e.Count, e.DataType)
+	if e.Reduces() {
+		text += " " + e.ReduceOp.String()
 	}
 	if e.group != nil {
 		text += " in group " + e.group.ID()

@@ -76,7 +76,7 @@ func (r *round) breakReplays(ctx context.Context) error {
 
 // goesDirect reports whether a call is made by a kernel that marks what it could not finish.
 func goesDirect(e *exchange) (bool, error) {
-	x, err := e.group.Explain(e.operation, e.send, e.recv, e.count, e.dataType)
+	x, err := e.group.Explain(e.Operation, e.send, e.recv, e.Count, e.DataType)
 	return x.Path == "direct", err
 }
 
@@ -91,13 +91,7 @@ func (r *round) sumGraph(
 			return nil, err
 		}
 	}
-	e := &exchange{
-		pattern: pattern{
-			operation: symmem.OpAllReduce, dataType: symmem.Float32, reduceOp: symmem.Sum,
-			count: bytes / 4, ranks: g.Size(), tag: tag,
-		},
-		group: g, from: s, on: s,
-	}
+	e := sumOf(g, s, bytes, tag)
 	if err := e.place(made[0].Memory(), made[1].Memory()); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"symmem"
+	"symmem/internal/workload"
 )
 
 // cuts say which ranks go where in a split of n: a color, or a negative one for a rank that joins
@@ -167,17 +168,23 @@ func (r *round) replace(
 func (r *round) sum(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, bytes int64, tag uint64,
 ) error {
-	e := &exchange{
-		pattern: pattern{
-			operation: symmem.OpAllReduce, dataType: symmem.Float32, reduceOp: symmem.Sum,
-			count: bytes / 4, ranks: g.Size(), tag: tag,
-		},
-		group: g, from: s, on: s, sender: b,
-	}
+	e := sumOf(g, s, bytes, tag)
+	e.sender = b
 	var err error
-	if e.send, err = b.Memory().Slice(0, e.count*4); err != nil {
+	if e.send, err = b.Memory().Slice(0, e.Count*4); err != nil {
 		return err
 	}
 	e.recv = e.send
 	return r.checked(ctx, e)
+}
+
+// sumOf is an all-reduce of so many bytes of float32 in a group, on one stream.
+func sumOf(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *exchange {
+	return &exchange{
+		Pattern: workload.Pattern{
+			Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
+			Count: bytes / 4, Ranks: g.Size(), Tag: tag,
+		},
+		group: g, from: s, on: s,
+	}
 }

@@ -63,8 +63,8 @@ func (r *round) capture(ctx context.Context) error {
 func (r *round) stage(rec *recording, s *symmem.Stream, p *symmem.Pool) error {
 	bytes := r.size()
 	e := r.drawCall(rec.number, bytes)
-	if e.operation == symmem.OpSend {
-		e.operation = symmem.OpAllGather
+	if e.Operation == symmem.OpSend {
+		e.Operation = symmem.OpAllGather
 	}
 	var made [3]symmem.Buffer
 	for i := range made {

@@ -1,7 +1,6 @@
 package soak
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 
@@ -68,18 +67,6 @@ func (r *Report) Lost() []Resource {
 
 // OK tells that no result was wrong and that everything came back.
 func (r *Report) OK() bool { return r.Wrong == 0 && !r.Differs && len(r.Lost()) == 0 }
-
-// WriteJSON writes the report as one object.
-func (r *Report) WriteJSON(w io.Writer) error {
-	encoded, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("encoding the report: %w", err)
-	}
-	if _, err := fmt.Fprintf(w, "%s\n", encoded); err != nil {
-		return fmt.Errorf("writing the report: %w", err)
-	}
-	return nil
-}
 
 // WriteText writes the report for people. Of the resources it shows rank 0's and those that are
 // lost.

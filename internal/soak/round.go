@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"symmem"
+	"symmem/internal/workload"
 )
 
 // round is one round on one rank. What it draws from draws, and every decision that follows, is the
@@ -18,7 +19,7 @@ type round struct {
 	config *Config
 	number int
 	draws  *rand.Rand
-	noise  *noise
+	noise  *workload.Noise
 	pools  []*symmem.Pool
 	// groups begin with the world; nil where this rank is no member.
 	groups []*symmem.Group
@@ -48,7 +49,8 @@ const (
 
 // The pools of a round.
 var pools = []symmem.PoolOptions{
-	{FirstSegment: first}, {FirstSegment: 4 * first}, {Sizing: symmem.SizeAsPyTorch},
+	{FirstSegment: workload.FirstSegment}, {FirstSegment: 4 * workload.FirstSegment},
+	{Sizing: symmem.SizeAsPyTorch},
 }
 
 func newRound(w *world, c *Config, number int, t *tally) *round {
@@ -61,7 +63,7 @@ func newRound(w *world, c *Config, number int, t *tally) *round {
 
 // run draws and runs the steps of the round.
 func (r *round) run(ctx context.Context) (err error) {
-	if r.noise, err = newNoise(r.rt, r.config, r.number); err != nil {
+	if r.noise, err = workload.NewNoise(r.rt, &r.config.Config, r.number); err != nil {
 		return err
 	}
 	for i := range pools {
@@ -75,7 +77,7 @@ func (r *round) run(ctx context.Context) (err error) {
 	}
 	for n := range r.config.Steps {
 		step := drawStep(r.draws)
-		if err := errors.Join(r.noise.step(), step.run(r, ctx)); err != nil {
+		if err := errors.Join(r.noise.Step(), step.run(r, ctx)); err != nil {
 			return fmt.Errorf("step %d, %s: %w", n+1, step.name, err)
 		}
 		r.tally.steps++
@@ -215,11 +217,7 @@ func (r *round) disabled(context.Context) error {
 
 // abandon ends the groups that have not failed, so that no rank waits for this one.
 func (r *round) abandon() {
-	for _, g := range r.groups {
-		if g != nil && g.Err() == nil {
-			g.Abort()
-		}
-	}
+	workload.Abort(r.groups...)
 }
 
 // finish replays every graph once more, and gives everything back.
@@ -268,7 +266,7 @@ func (r *round) end(ctx context.Context) error {
 	if err := r.meet(ctx); err != nil {
 		return err
 	}
-	errs := []error{r.noise.end()}
+	errs := []error{r.noise.Close()}
 	for _, p := range r.pools {
 		errs = append(errs, p.Close())
 	}

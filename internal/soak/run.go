@@ -112,7 +112,7 @@ func (p *player) broken(ctx context.Context, w *world, number int, failed error)
 	p.report.Differs = errors.As(failed, &diverged) || errors.Is(failed, ErrInUse)
 	p.report.Findings = append(p.report.Findings, p.tally.findings...)
 	p.report.Wrong, p.report.Broke = p.tally.wrong, number
-	all, err := w.gather(ctx, []int64{truth(p.report.Differs), p.tally.wrong})
+	all, err := w.desk.Numbers(ctx, truth(p.report.Differs), p.tally.wrong)
 	if err != nil {
 		return errors.Join(failed, err)
 	}
@@ -179,7 +179,7 @@ func (p *player) after(ctx context.Context, w *world, number int) (more bool, er
 		more = true
 	}
 	numbers := append([]int64{truth(more)}, p.tally.numbers()...)
-	all, err := w.gather(ctx, numbers)
+	all, err := w.desk.Numbers(ctx, numbers...)
 	if err != nil {
 		return false, err
 	}
@@ -235,7 +235,7 @@ func (p *player) compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	all, err := p.worlds[0].gather(ctx, append(p.start[:], end[:]...))
+	all, err := p.worlds[0].desk.Numbers(ctx, append(p.start[:], end[:]...)...)
 	if err != nil {
 		return err
 	}

@@ -2,11 +2,11 @@ package soak
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"symmem"
+	"symmem/internal/workload"
 )
 
 // Open opens a Runtime of this rank: symmem.Open, or a rank of a test's own world.
@@ -20,26 +20,23 @@ type world struct {
 	// adopted are the streams of the owner, which there is on GPUs alone.
 	owner   *owner
 	adopted []*symmem.Stream
-	// What ranks tell each other goes over a group that programs do not use, so that it goes on when
-	// theirs have failed, and through a pool of which none is registered.
-	quiet *symmem.Group
-	desk  *symmem.Pool
+	// desk is where ranks tell each other what they have found.
+	desk *workload.Desk
 }
 
 // streams is how many streams of its own a world has. They end with it only.
 const streams = 3
 
-// first is the size of small first segments in bytes: pools have several segments early.
-const first = 2 << 20
-
 func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel) (*world, error) {
-	rt, err := open(ctx, c.options(level))
+	options := c.Options()
+	options.Check = level
+	rt, err := open(ctx, options)
 	if err != nil {
 		return nil, err
 	}
 	w := &world{rt: rt, streams: []*symmem.Stream{rt.DefaultStream()}}
 	if err = w.equip(); err == nil {
-		w.quiet, err = rt.World().Split(ctx, 0, rt.Rank())
+		w.desk, err = workload.OpenDesk(ctx, rt)
 	}
 	if err == nil {
 		err = w.warm(2 * liveMessages * c.MaxBytes)
@@ -53,16 +50,20 @@ func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel
 // warm makes the memory of disabled scopes as large as rounds may need it: it is given back with
 // the Runtime only.
 func (w *world) warm(bytes int64) error {
-	s := w.desk.BeginDisabled()
+	p, err := w.rt.NewPool(symmem.PoolOptions{})
+	if err != nil {
+		return err
+	}
+	s := p.BeginDisabled()
 	defer s.Abandon()
 	b, err := s.Alloc(bytes)
 	if err != nil {
 		return err
 	}
-	return b.Free()
+	return errors.Join(b.Free(), p.Close())
 }
 
-func (w *world) equip() (err error) {
+func (w *world) equip() error {
 	for len(w.streams) < streams {
 		s, err := w.rt.NewStream()
 		if err != nil {
@@ -80,8 +81,7 @@ func (w *world) equip() (err error) {
 		}
 		w.events = append(w.events, e)
 	}
-	w.desk, err = w.rt.NewPool(symmem.PoolOptions{FirstSegment: first})
-	return err
+	return nil
 }
 
 // machines is how many machines the ranks of the world are on.
@@ -106,50 +106,6 @@ func (w *world) meet(ctx context.Context) error {
 		return err
 	}
 	return w.rt.DefaultStream().Synchronize(ctx)
-}
-
-// gather tells every rank the numbers of all others, which are equally many on each.
-func (w *world) gather(ctx context.Context, mine []int64) ([][]int64, error) {
-	sent := make([]byte, 0, 8*len(mine))
-	for _, v := range mine {
-		sent = binary.NativeEndian.AppendUint64(sent, uint64(v))
-	}
-	received := make([]byte, len(sent)*w.rt.Size())
-	if err := w.allGather(ctx, sent, received); err != nil {
-		return nil, fmt.Errorf("gathering what ranks have found: %w", err)
-	}
-	all := make([][]int64, w.rt.Size())
-	for i := range len(received) / 8 {
-		rank := i / len(mine)
-		all[rank] = append(all[rank], int64(binary.NativeEndian.Uint64(received[8*i:])))
-	}
-	return all, nil
-}
-
-func (w *world) allGather(ctx context.Context, sent, received []byte) (err error) {
-	var parts [2]symmem.Memory
-	for i, n := range []int{len(sent), len(received)} {
-		b, allocErr := w.desk.Alloc(int64(n))
-		if allocErr != nil {
-			return allocErr
-		}
-		defer func() { err = errors.Join(err, b.Free()) }()
-		if parts[i], err = b.Memory().Slice(0, int64(n)); err != nil {
-			return err
-		}
-	}
-	s := w.rt.DefaultStream()
-	if err := s.Copy(parts[0], symmem.Host(sent)); err != nil {
-		return err
-	}
-	err = w.quiet.AllGather(ctx, parts[0], parts[1], int64(len(sent)), symmem.Uint8, s)
-	if err != nil {
-		return err
-	}
-	if err := s.Copy(symmem.Host(received), parts[1]); err != nil {
-		return err
-	}
-	return s.Synchronize(ctx)
 }
 
 // mapped is how many bytes the pools of the world have.

@@ -3,46 +3,37 @@ package verify
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"symmem"
+	"symmem/internal/workload"
 )
 
 // Config says what to run. Every rank needs the same.
 type Config struct {
+	workload.Config
 	// Cases is the number of buffers that are live at once, and Rounds how often they are made,
 	// reduced and freed, so that later rounds reuse memory.
 	Cases, Rounds int
 	// Elements is the length of each case in float32 elements.
 	Elements int64
-	// Placement is the order among equally large free blocks.
-	Placement symmem.Placement
-	// Skew makes each rank allocate memory of its own between the steps, at random, and lets
-	// segments land at addresses of the rank's own, as under a GPU driver.
-	Skew bool
 	// Churn is the number of random allocations and frees that come before the cases of each
 	// round, the same on every rank. Some live blocks are reduced and checked along the way.
 	Churn int
-	// Seed is where Churn and Skew draw from.
-	Seed uint64
 	// Groups is the number of groups over the one pool. The first is the world; with more than
 	// one, the others overlap. Each runs all cases.
 	Groups int
 	// Path says who chooses the path of collectives. PathWindow is what shows that memory is
 	// symmetric: the plain path is right wherever buffers lie.
 	Path symmem.PathChoice
-	// Backend, Check, Timeout and CallSites are those of symmem.Options.
-	Backend   string
-	Check     symmem.CheckLevel
-	Timeout   time.Duration
+	// CallSites is that of symmem.Options.
 	CallSites bool
 }
 
 // Default is 2 rounds of 8 cases of 1 MiB.
 func Default() Config {
 	return Config{
-		Cases: 8, Rounds: 2, Elements: 256 << 10, Seed: 1, Groups: 1,
-		Path: symmem.PathWindow, Backend: "auto", Timeout: 30 * time.Second,
+		Config: workload.Default(), Cases: 8, Rounds: 2, Elements: 256 << 10, Groups: 1,
+		Path: symmem.PathWindow,
 	}
 }
 
@@ -90,13 +81,7 @@ func (c *Config) Validate() error {
 // Options are what a rank opens its Runtime with. There is no comparison in the background: ranks
 // compare where the program registers and at its end, so that equal runs report alike.
 func (c *Config) Options() symmem.Options {
-	o := symmem.Options{
-		Backend: c.Backend, Check: c.Check, CheckInterval: -1, Timeout: c.Timeout,
-		CallSites: c.CallSites, Path: c.Path,
-	}
-	if c.Skew {
-		// Zero would turn scattering off.
-		o.Scatter = c.Seed<<1 | 1
-	}
+	o := c.Config.Options()
+	o.CheckInterval, o.CallSites, o.Path = -1, c.CallSites, c.Path
 	return o
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"symmem"
+	"symmem/internal/workload"
 )
 
 // action is what a step does.
@@ -62,7 +63,7 @@ type composer struct {
 // compose works out what a Config means.
 func compose(c Config) *program {
 	w := &composer{config: c, history: newHistory(c.Seed, c.Elements)}
-	w.program.first = firstSegment
+	w.program.first = workload.FirstSegment
 	if c.Placement == symmem.PlaceByAddress {
 		w.prepare()
 	}
@@ -78,9 +79,6 @@ func compose(c Config) *program {
 
 func (w *composer) emit(s step) { w.program.steps = append(w.program.steps, s) }
 
-// firstSegment is small, so that a pool has several segments early.
-const firstSegment = 2 << 20
-
 // prepare maps twice the memory that the rest needs, in six segments, by allocating and freeing
 // blocks that fit no earlier one; the first are small, so that blocks of one size soon lie in
 // several. From there on no rank maps any more: one that did where others did not would find its
@@ -88,7 +86,7 @@ const firstSegment = 2 << 20
 func (w *composer) prepare() {
 	c := w.config
 	need := (int64(c.Cases)*c.Elements + w.history.most) * elementBytes
-	part := (need/16 + firstSegment - 1) / firstSegment * firstSegment
+	part := (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
 	w.program.first = part
 	w.emit(step{action: doOpen})
 	var slots []int

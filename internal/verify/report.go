@@ -1,9 +1,7 @@
 package verify
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -197,12 +195,4 @@ func count(b bool) int {
 		return 1
 	}
 	return 0
-}
-
-// WriteJSON writes the report for machines, as one object.
-func (r *Report) WriteJSON(w io.Writer) error {
-	if err := json.NewEncoder(w).Encode(r); err != nil {
-		return fmt.Errorf("writing the report: %w", err)
-	}
-	return nil
 }

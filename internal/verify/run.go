@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"symmem"
+	"symmem/internal/workload"
 )
 
 // runner carries a program out on one rank.
@@ -19,7 +20,7 @@ type runner struct {
 	scope    symmem.Scope
 	groups   []*symmem.Group // nil where this rank is no member
 	slots    []symmem.Buffer
-	noise    *noise
+	noise    *workload.Noise
 	data     []float32 // what is filled or read now
 	findings []finding
 	paths    map[string]string // see account
@@ -39,7 +40,7 @@ func Run(
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	desk, err := newDesk(ctx, rt)
+	desk, err := workload.OpenDesk(ctx, rt)
 	if err != nil {
 		return nil, err
 	}
@@ -68,12 +69,12 @@ func ownError(a account) error {
 }
 
 // share gathers all ranks' accounts.
-func share(ctx context.Context, d *desk, mine account) ([]account, error) {
+func share(ctx context.Context, d *workload.Desk, mine account) ([]account, error) {
 	message, err := json.Marshal(mine)
 	if err != nil {
 		return nil, fmt.Errorf("encoding this rank's report: %w", err)
 	}
-	messages, err := d.gather(ctx, message)
+	messages, err := d.Messages(ctx, message)
 	if err != nil {
 		return nil, err
 	}
@@ -98,19 +99,10 @@ func (r *runner) account(ctx context.Context) account {
 	a.end(err)
 	a.Findings, a.Paths = r.findings, r.paths
 	if err != nil {
-		r.abort()
+		// Ranks outside a failed group do not wait for this one.
+		workload.Abort(append(r.groups, r.rt.World())...)
 	}
 	return a
-}
-
-// abort ends the groups that are still open, so that ranks outside a failed group do not wait for
-// this one.
-func (r *runner) abort() {
-	for _, g := range append(r.groups, r.rt.World()) {
-		if g != nil && g.Err() == nil {
-			g.Abort()
-		}
-	}
 }
 
 func (r *runner) run(ctx context.Context) error {
@@ -133,7 +125,7 @@ func (r *runner) prepare(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if r.noise, err = newNoise(r.rt, &r.config); err != nil {
+	if r.noise, err = workload.NewNoise(r.rt, &r.config.Config, 0); err != nil {
 		return err
 	}
 	r.pool, err = r.rt.NewPool(symmem.PoolOptions{
@@ -155,7 +147,7 @@ func (r *runner) step(ctx context.Context, s *step) (err error) {
 	case doFree:
 		return r.slots[s.slot].Free()
 	case doNoise:
-		return r.noise.step()
+		return r.noise.Step()
 	case doFill:
 		return r.fill(ctx, s)
 	case doReduce:

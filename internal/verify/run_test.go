@@ -119,28 +119,6 @@ func TestADivergenceInOneGroupReachesRanksOutsideIt(t *testing.T) {
 	}
 }
 
-func TestNoiseStaysWithinItsBlocks(t *testing.T) {
-	runtimes, err := symmem.OpenLocal(t.Context(), 1, symmem.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer runtimes[0].Close()
-	n, err := newNoise(runtimes[0], &Config{Skew: true, Seed: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	most := 0
-	for range 500 {
-		if err := n.step(); err != nil {
-			t.Fatal(err)
-		}
-		most = max(most, len(n.live))
-	}
-	if most == 0 || most > noiseBlocks {
-		t.Errorf("%d blocks live at most", most)
-	}
-}
-
 func TestAWorkloadThatMakesNoSenseIsRefused(t *testing.T) {
 	for name, spoil := range map[string]func(*Config){
 		"no cases":         func(c *Config) { c.Cases = 0 },

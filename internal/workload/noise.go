@@ -1,4 +1,4 @@
-package soak
+package workload
 
 import (
 	"errors"
@@ -8,9 +8,9 @@ import (
 	"symmem"
 )
 
-// noise is what else a rank's program allocates: memory of its own, in sizes and numbers that no
+// Noise is what else a rank's program allocates: memory of its own, in sizes and numbers that no
 // other rank has.
-type noise struct {
+type Noise struct {
 	pool  *symmem.Pool
 	draws *rand.Rand
 	live  []symmem.Buffer
@@ -22,21 +22,21 @@ const (
 	noiseBytes  = 3 << 20
 )
 
-// newNoise makes the noise of a round, or none without skew.
-func newNoise(rt *symmem.Runtime, c *Config, round int) (*noise, error) {
+// NewNoise makes the noise of a round on a rank, or none without skew: nil, which does nothing.
+func NewNoise(rt *symmem.Runtime, c *Config, round int) (*Noise, error) {
 	if !c.Skew {
 		return nil, nil
 	}
-	pool, err := rt.NewPool(symmem.PoolOptions{FirstSegment: first})
+	pool, err := rt.NewPool(symmem.PoolOptions{FirstSegment: FirstSegment})
 	if err != nil {
 		return nil, fmt.Errorf("making the pool of skew: %w", err)
 	}
 	seed := hash(uint64(round), uint64(rt.Rank())+1, c.Seed)
-	return &noise{pool: pool, draws: rand.New(rand.NewPCG(seed, uint64(rt.Rank())))}, nil
+	return &Noise{pool: pool, draws: rand.New(rand.NewPCG(seed, uint64(rt.Rank())))}, nil
 }
 
-// step allocates or frees up to three blocks. Without skew it does nothing.
-func (n *noise) step() error {
+// Step allocates or frees up to three blocks.
+func (n *Noise) Step() error {
 	if n == nil {
 		return nil
 	}
@@ -48,7 +48,7 @@ func (n *noise) step() error {
 	return nil
 }
 
-func (n *noise) once() error {
+func (n *Noise) once() error {
 	if len(n.live) < noiseBlocks && n.draws.IntN(2) == 0 {
 		b, err := n.pool.Alloc(1 + n.draws.Int64N(noiseBytes))
 		n.live = append(n.live, b)
@@ -64,8 +64,8 @@ func (n *noise) once() error {
 	return b.Free()
 }
 
-// end gives all of it back.
-func (n *noise) end() error {
+// Close gives all of it back.
+func (n *Noise) Close() error {
 	if n == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package soak
+package workload
 
 import (
 	"bytes"
@@ -63,16 +63,21 @@ func floating(t symmem.DataType) bool {
 	}
 }
 
-// difference is what a comparison found.
-type difference struct {
-	// wrong is the number of wrong elements, first the index of the first one, got and want what
+// Difference is what a comparison found.
+type Difference struct {
+	// Wrong is the number of wrong elements, First the index of the first one, Got and Want what
 	// is and should be there.
-	wrong, first int64
-	got, want    float64
+	Wrong, First int64
+	Got, Want    float64
+}
+
+// Compare looks at every element of what a rank has received and should have.
+func (p *Pattern) Compare(got, want []byte) (d Difference) {
+	return compare(got, want, p.DataType, p.Tolerance())
 }
 
 // compare looks at every element. tolerance is the relative error that is no mistake.
-func compare(got, want []byte, t symmem.DataType, tolerance float64) (d difference) {
+func compare(got, want []byte, t symmem.DataType, tolerance float64) (d Difference) {
 	if bytes.Equal(got, want) {
 		return d
 	}
@@ -85,10 +90,10 @@ func compare(got, want []byte, t symmem.DataType, tolerance float64) (d differen
 		if math.Abs(g-w) <= tolerance*math.Abs(w) {
 			continue
 		}
-		if d.wrong == 0 {
-			d.first, d.got, d.want = int64(i/size), g, w
+		if d.Wrong == 0 {
+			d.First, d.Got, d.Want = int64(i/size), g, w
 		}
-		d.wrong++
+		d.Wrong++
 	}
 	return d
 }

@@ -1,0 +1,159 @@
+package workload
+
+import (
+	"bytes"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"symmem"
+	"symmem/driver"
+	"symmem/internal/reduce"
+)
+
+// operations are all that a pattern can be of.
+var operations = []symmem.Operation{
+	symmem.OpAllReduce, symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpBroadcast,
+	symmem.OpReduce, symmem.OpAllToAll, symmem.OpSend,
+}
+
+// drawPattern draws a call of a group of up to 9 ranks.
+func drawPattern(t *rapid.T) *Pattern {
+	ranks := rapid.IntRange(1, 9).Draw(t, "ranks")
+	return &Pattern{
+		Operation: rapid.SampledFrom(operations).Draw(t, "operation"),
+		DataType:  rapid.SampledFrom(reduce.DataTypes()).Draw(t, "type"),
+		ReduceOp:  symmem.ReduceOp(rapid.IntRange(0, driver.ReduceOps-1).Draw(t, "redop")),
+		Count:     rapid.Int64Range(1, 3*period).Draw(t, "count"),
+		Root:      rapid.IntRange(0, ranks-1).Draw(t, "root"), Ranks: ranks,
+		Tag: rapid.Uint64().Draw(t, "tag"),
+	}
+}
+
+// elements reads all elements.
+func elements(b []byte, t symmem.DataType) (all []float64) {
+	for i := 0; i < len(b); i += t.Size() {
+		all = append(all, decode(b[i:], t))
+	}
+	return all
+}
+
+func TestInputsAndOutputsAreTheValuesOfTheirElements(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPattern(t)
+		rank := rapid.IntRange(0, p.Ranks-1).Draw(t, "rank")
+		sent, received := p.Spans()
+		for i, v := range elements(p.Input(rank), p.DataType) {
+			if want := p.sent(rank, int64(i)); v != want || v < 1 || v > most {
+				t.Fatalf("%+v: element %d of the input is %v, want %v", p, i, v, want)
+			}
+		}
+		if n := int64(len(p.Input(rank)) / p.DataType.Size()); n != sent {
+			t.Fatalf("%+v: the input has %d elements, want %d", p, n, sent)
+		}
+		out := p.Output(rank)
+		if out == nil && p.Operation == symmem.OpReduce && rank != p.Root {
+			return
+		}
+		if n := int64(len(out) / p.DataType.Size()); n != received {
+			t.Fatalf("%+v: the output has %d elements, want %d", p, n, received)
+		}
+	})
+}
+
+func TestSumsAreExactInEveryType(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPattern(t)
+		p.Operation = symmem.OpAllReduce
+		if p.Tolerance() > 0 {
+			return
+		}
+		for i := range min(p.Count, 50) {
+			want := p.reduced(i)
+			got := decode(encode(nil, p.DataType, want), p.DataType)
+			if got != want || want > most {
+				t.Fatalf("%+v: element %d is %v, which %v holds as %v", p, i, want, p.DataType, got)
+			}
+		}
+	})
+}
+
+func TestScatteredAndGatheredPartsAreThoseOfTheWhole(t *testing.T) {
+	p := Pattern{
+		Operation: symmem.OpReduceScatter, DataType: symmem.Int32, ReduceOp: symmem.Sum,
+		Count: 2*period + 17, Ranks: 3, Tag: 5,
+	}
+	whole := p
+	whole.Operation, whole.Count = symmem.OpAllReduce, p.Count*3
+	var joined []byte
+	for rank := range 3 {
+		joined = append(joined, p.Output(rank)...)
+	}
+	if !bytes.Equal(joined, whole.Output(0)) {
+		t.Error("the parts of a reduce-scatter are not the all-reduce")
+	}
+	p.Operation = symmem.OpAllToAll
+	for rank := range 3 {
+		for from := range 3 {
+			got := elements(p.Output(rank), p.DataType)[int64(from)*p.Count]
+			if want := p.sent(from, int64(rank)*p.Count); got != want {
+				t.Errorf("rank %d has %v of rank %d, want %v", rank, got, from, want)
+			}
+		}
+	}
+}
+
+func TestAnotherCallRankOrPlaceShows(t *testing.T) {
+	p := Pattern{
+		Operation: symmem.OpAllReduce, DataType: symmem.BFloat16, ReduceOp: symmem.Sum,
+		Count: 4096, Ranks: 4, Tag: 1,
+	}
+	other := p
+	other.Tag = 2
+	for name, wrong := range map[string][]byte{
+		"another call":       other.Output(0),
+		"512 bytes on":       p.tile(nil, 256, p.Count, p.reduced),
+		"2 MiB on":           p.tile(nil, 1<<20, p.Count, p.reduced),
+		"one element on":     p.tile(nil, 1, p.Count, p.reduced),
+		"a rank is left out": p.tile(nil, 0, p.Count, func(i int64) float64 { return p.sent(1, i) }),
+	} {
+		// Some elements are equal by chance; most are not.
+		if d := compare(wrong, p.Output(0), p.DataType, 0); d.Wrong < p.Count*8/10 {
+			t.Errorf("%s: %d of %d elements are wrong", name, d.Wrong, p.Count)
+		}
+	}
+}
+
+func TestCompareSaysWhereAndWhat(t *testing.T) {
+	p := Pattern{Operation: symmem.OpAllGather, DataType: symmem.Float16, Count: 100, Ranks: 2}
+	want := p.Output(0)
+	got := bytes.Clone(want)
+	copy(got[2*70:], encode(nil, symmem.Float16, 119.5))
+	copy(got[2*90:], encode(nil, symmem.Float16, 0))
+	d := compare(got, want, symmem.Float16, 0)
+	if d.Wrong != 2 || d.First != 70 || d.Got != 119.5 || d.Want != p.sent(0, 70) {
+		t.Errorf("got %+v", d)
+	}
+	if d := compare(want, want, symmem.Float16, 0); d != (Difference{}) {
+		t.Errorf("equal bytes differ: %+v", d)
+	}
+}
+
+func TestAveragesOfThreeMayRound(t *testing.T) {
+	p := Pattern{
+		Operation: symmem.OpAllReduce, DataType: symmem.BFloat16, ReduceOp: symmem.Avg,
+		Count: 10, Ranks: 3,
+	}
+	near := encode(nil, symmem.BFloat16, 10.125)
+	far := encode(nil, symmem.BFloat16, 11)
+	want := encode(nil, symmem.BFloat16, 10)
+	if d := compare(near, want, p.DataType, p.Tolerance()); d.Wrong != 0 {
+		t.Errorf("what rounding does is an error: %+v", d)
+	}
+	if d := compare(far, want, p.DataType, p.Tolerance()); d.Wrong != 1 {
+		t.Errorf("a tenth more is no error: %+v", d)
+	}
+	if p.Ranks = 4; p.Tolerance() != 0 {
+		t.Error("averages of four are exact, but have a tolerance")
+	}
+}
