@@ -40,8 +40,8 @@ expect 0 120 "${launches[@]}" env SYMMEM_PATH=direct symmem verify --backend "$B
 	--groups 3 --churn 50
 expect_text 0 '"took":"direct"' 120 "${launches[@]}" env SYMMEM_PATH=direct symmem verify \
 	--backend "$BACKEND" --rounds 1 --json
-expect 0 200 "${launches[@]}" env SYMMEM_PATH=direct symmem soak --backend "$BACKEND" --rounds 12 \
-	--max-bytes 1M
+expect 0 200 "${launches[@]}" env SYMMEM_PATH=direct symmem verify --backend "$BACKEND" \
+	--from-round 1 --rounds 12 --max-bytes 1M
 
 # Each rank on a machine of its own: all kernels, all calls to the bit, calls that differ.
 SYMMEM_TEST_MACHINES=1 expect 0 300 "$BUILD/nccl.test" -test.v -test.timeout 300s -test.run \

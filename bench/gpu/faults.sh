@@ -11,14 +11,14 @@ expect 0 600 "$BUILD/nccl.test" -test.v -test.timeout 600s \
 # shellcheck disable=SC2016 # the ranks' shells expand it
 victim='
 if [ "$RANK" = 1 ]; then
-	symmem soak --backend "$0" --duration 120s &
+	symmem verify --backend "$0" --for 120s &
 	sleep "$1"
 	kill -9 $!
 	wait
 	sleep 30
 	exit 3
 fi
-exec symmem soak --backend "$0" --duration 120s'
+exec symmem verify --backend "$0" --for 120s'
 begin=$SECONDS
 expect_text 2 'rank 1' 110 symmem launch -n "$RANKS" -- bash -c "$victim" "$BACKEND" "${KILL_AFTER:-20}"
 echo "# the ranks ended after $((SECONDS - begin)) s, with rank 1 killed after ${KILL_AFTER:-20} s"

@@ -7,7 +7,8 @@
 export NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=${INTERFACE:-lo}
 expect 0 180 "${spread[@]}" symmem verify --backend "$BACKEND" --churn 100 --skew
 expect 0 180 "${spread[@]}" symmem verify --backend "$BACKEND" --check every --groups 3
-expect 0 300 "${spread[@]}" symmem soak --backend "$BACKEND" --rounds 4 --max-bytes 1M
+expect 0 300 "${spread[@]}" symmem verify --backend "$BACKEND" --from-round 1 --rounds 4 \
+	--max-bytes 1M
 expect 0 180 "${spread[@]}" symmem bench collective --backend "$BACKEND" --path auto \
 	--sizes 1K,64K,1M,16M
 finish

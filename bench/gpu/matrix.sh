@@ -38,8 +38,8 @@ cell() {
 		expect 0 "$limit" "$BUILD/nccl.test" -test.v -test.timeout "${limit}s" -test.run '^TestContract$'
 		;;
 	graphs)
-		expect 0 "$limit" symmem soak --backend "$BACKEND" --ranks "$RANKS" --seed "${SEED:-1}" \
-			--rounds 10
+		expect 0 "$limit" symmem verify --backend "$BACKEND" --ranks "$RANKS" --seed "${SEED:-1}" \
+			--from-round 1 --rounds 10
 		;;
 	torch)
 		# Its parts print their own verdicts, and its machine.sh finds what this one has set.

@@ -22,5 +22,5 @@ expect 0 600 "${cells[@]}" 'TestPageOnAGPU/.*/.*/gpu$'
 # Without the service: NCCL's window kernels are left waiting there, and the end of a process with
 # one is a fault for all clients of the service.
 expect 0 600 env -u CUDA_MPS_PIPE_DIRECTORY "${cells[@]}" 'TestPageOnAGPU/.*/.*/gpu_window$'
-expect 0 150 symmem soak --backend nccl --ranks "$RANKS" --duration 60s
+expect 0 150 symmem verify --backend nccl --ranks "$RANKS" --for 60s
 finish

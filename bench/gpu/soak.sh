@@ -11,6 +11,6 @@ case $duration in
 *m) limit=$((120 * ${duration%m} + 600)) ;;
 *) limit=$((2 * ${duration%s} + 600)) ;;
 esac
-expect 0 "$limit" symmem soak --backend "$BACKEND" --ranks "$RANKS" --duration "$duration" \
+expect 0 "$limit" symmem verify --backend "$BACKEND" --ranks "$RANKS" --for "$duration" \
 	--seed "${SEED:-$(date +%s)}"
 finish

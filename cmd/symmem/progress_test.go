@@ -32,15 +32,15 @@ func TestOnlyATerminalCounts(t *testing.T) {
 		t.Error("a buffer is no terminal")
 	}
 	t.Setenv(envProgress, "")
-	if (&verifyFlags{}).progress(0, &bytes.Buffer{}) != nil {
+	if progressOf(0, &bytes.Buffer{}) != nil {
 		t.Error("progress without a terminal")
 	}
 	t.Setenv(envProgress, "lines")
-	if (&verifyFlags{}).progress(1, &bytes.Buffer{}) != nil {
+	if progressOf(1, &bytes.Buffer{}) != nil {
 		t.Error("progress of a rank other than 0")
 	}
 	var log bytes.Buffer
-	(&verifyFlags{}).progress(0, &log)(5, 7)
+	progressOf(0, &log)(5, 7)
 	if !strings.HasPrefix(log.String(), "progress: 5 of 7 ") {
 		t.Errorf("the first progress reads %q", log.String())
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -47,6 +48,10 @@ func chooseBackend(given *string, otherwise string) error {
 	}
 	return nil
 }
+
+// startedFlag is the hidden flag of the ranks that a command has started. Such a rank never starts
+// others, even if it has lost the environment that says which rank it is.
+const startedFlag = "started"
 
 // asRanks runs a command as one rank if a launcher has started this process, else starts so many
 // ranks of the same command.
@@ -133,12 +138,48 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 		}
 		command = append(command, "--"+flag.Name+"="+flag.Value.String())
 	})
-	result, err := runRanks(cmd.Context(), launch.Spec{
+	spec := launch.Spec{
 		Ranks: ranks, Command: command, Output: launch.OutputPlain,
 		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
-	}, shared)
+	}
+	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
+	if isTerminal(cmd.ErrOrStderr()) {
+		spec.Stderr, spec.Env = counter, append(os.Environ(), envProgress+"=lines")
+	}
+	result, err := runRanks(cmd.Context(), spec, shared)
+	counter.end()
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))
 	}
 	return verdict(cmd.ErrOrStderr(), &result)
+}
+
+// verdict is the exit code of all ranks together: that of a signal that was passed on to them and
+// that they did not survive, else the largest of theirs, where a rank that was ended counts as one
+// that could not run.
+func verdict(stderr io.Writer, result *launch.Result) error {
+	if interrupted(result) {
+		return exitWith(128+int(result.Signal), nil)
+	}
+	code := exitOK
+	for _, e := range result.Exits {
+		switch {
+		case e.Signal != 0 || e.Code > exitUsage:
+			fmt.Fprintf(stderr, "symmem: %v\n", e)
+			code = exitUsage
+		default:
+			code = max(code, e.Code)
+		}
+	}
+	return exitWith(code, nil)
+}
+
+// interrupted reports whether a signal to this process has ended ranks. How they end by it is
+// theirs: a Go program ends with code 2 by SIGQUIT.
+func interrupted(result *launch.Result) bool { return result.Signal != 0 && result.First >= 0 }
+
+// complete offers the values of a flag to the shell. The flag exists, so it cannot fail.
+func complete(cmd *cobra.Command, flag string, values ...string) {
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag,
+		cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 }

@@ -33,7 +33,6 @@ func newRootCommand() *cobra.Command {
 		newLaunchCommand(),
 		newBenchCommand(),
 		newTuneCommand(),
-		newSoakCommand(),
 		newVersionCommand(),
 		newPinCommand(),
 	)

@@ -1,28 +1,25 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"strings"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"symmem"
-	"symmem/internal/launch"
 	"symmem/internal/proof"
 	"symmem/internal/rendezvous"
 	"symmem/internal/verify"
+	"symmem/internal/verify/random"
 )
 
-const verifyLong = `verify all-reduces symmetric memory and checks every element on every rank.
+const verifyLong = "" +
+	`verify runs collectives on symmetric memory and checks every element on every rank.
 
 It starts the ranks itself, or, started by a launcher (symmem launch, torchrun, mpirun, srun), is
 one of them. Each round makes the cases, all live at once, fills them with values of their own,
-reduces them in place, checks them and frees them, so that later rounds reuse memory.
+all-reduces them in place, checks them and frees them, so that later rounds reuse memory.
 
 --churn comes before the cases of each round: random allocations and frees, the same on every rank,
 with sums of live blocks along the way. --skew adds what real ranks have: memory of their own, and
@@ -34,24 +31,44 @@ ranks differ.
 memory. The report says which paths were taken, and why that is not the one that was asked for.
 --prove is about NCCL's kernels alone: what goes direct does not show in its log.
 
+--for runs random programs instead, for as long as it says: allocations and frees in several pools,
+scopes, collectives of all operations and types, alone and several at once, on several streams,
+splits, aborts by a drawn rank, captures and replays while pools grow, Reserve and Trim. Each round
+is drawn from the seed and its number alone, and is the same on all ranks. --skew is on, and rounds
+take the check levels in turns, unless the flags say otherwise. Every round is reported on standard
+error. With --rounds the run ends after so many rounds if that is earlier. A round that fails names
+itself: --seed, --from-round and --rounds 1 run it again.
+
+The first three random rounds warm up. At the end memory of the device, goroutines, file descriptors
+and shared mappings are to be what they were then: exactly on the host; on GPUs with 64 MiB of
+device memory, 16 descriptors and 16 mappings more, since CUDA and NCCL load kernels and open files
+when they first need them.
+
 --size is in float32 elements. SYMMEM_PROGRESS=lines writes progress to standard error.
 
-Exit codes: 0 every case passed; 1 a sum was wrong or ranks differ; 2 it could not run, or not to
-its end, as when a rank is lost; 128 + n it was ended by signal n. With code 2 there may be no
-table.`
+Exit codes: 0 every case passed; 1 a sum was wrong, ranks differ, or something did not come back; 2
+it could not run, or not to its end, as when a rank is lost or a round hangs; 128 + n it was ended
+by signal n. With code 2 there may be no table.`
 
 const verifyExample = `  symmem verify
   symmem verify --ranks 8 --size 1Mi --churn 1000 --skew
   symmem verify --placement address --skew --churn 200 --check off
   symmem verify --groups 6 --churn 200 --json
   symmem verify --path direct --churn 200
+  symmem verify --for 20m --seed 7 --ranks 4
+  symmem verify --from-round 31 --rounds 1 --seed 7 --ranks 4   # one random round again
   torchrun --nproc-per-node 4 --no-python symmem verify`
 
-// verifyFlags are the flags of verify as they are given.
+// verifyFlags are the flags of verify as they are given: those of the cases, and those of random
+// programs.
 type verifyFlags struct {
-	config    verify.Config
+	cases     verify.Config
+	random    random.Config
 	ranks     int
+	rounds    int
 	size      size
+	bytes     bytesFlag
+	skew      bool
 	backend   string
 	placement string
 	check     string
@@ -61,23 +78,25 @@ type verifyFlags struct {
 	prove     proof.Prover
 }
 
-// startedFlag is the hidden flag of the ranks that verify has started. Such a rank never starts
-// others, even if it has lost the environment that says which rank it is.
-const startedFlag = "started"
-
 func newVerifyCommand() *cobra.Command {
-	f := &verifyFlags{config: verify.Default()}
+	f := &verifyFlags{cases: verify.Default(), random: random.Default()}
 	cmd := &cobra.Command{
 		Use:     "verify",
-		Short:   "Prove that collectives over symmetric memory give right sums",
+		Short:   "Prove that collectives over symmetric memory give right results",
 		Long:    verifyLong,
 		Example: verifyExample,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.parse(); err != nil {
+			if err := f.parse(cmd.Flags()); err != nil {
 				return err
 			}
-			return f.verify(cmd)
+			run := f.runCases
+			if isRandom(cmd.Flags()) {
+				run = f.runRandom
+			}
+			return asRanks(cmd, f.ranks, f.started, func(w rendezvous.World) error {
+				return run(cmd.Context(), w, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			})
 		},
 	}
 	f.register(cmd.Flags())
@@ -96,226 +115,90 @@ var (
 )
 
 func (f *verifyFlags) register(flags *pflag.FlagSet) {
-	c := &f.config
-	f.size = size(c.Elements)
+	c, r := &f.cases, &f.random
 	flags.IntVar(&f.ranks, "ranks", 4, "processes to start, up to 64")
-	flags.IntVar(&c.Cases, "cases", c.Cases, "buffers that are live at once")
-	flags.IntVar(&c.Rounds, "rounds", c.Rounds, "how often the cases are made and freed")
-	flags.Var(&f.size, "size", "float32 elements of a case")
+	flags.IntVar(&f.rounds, "rounds", c.Rounds,
+		"how often the cases are made and freed; with --for: random rounds at most")
 	backendFlag(flags, &f.backend, c.Backend)
 	flags.StringVar(&f.placement, "placement", "creation",
 		"order among equally large free blocks: creation or address")
-	flags.BoolVar(&c.Skew, "skew", false, "give each rank allocations and addresses of its own")
+	flags.BoolVar(&f.skew, "skew", false,
+		"give each rank allocations and addresses of its own; on with --for")
+	flags.Uint64Var(&c.Seed, "seed", c.Seed, "where all draws come from")
+	flags.StringVar(&f.check, "check", "default", "what ranks compare: off, registration, every, or "+
+		"the backend's default; with --for by default all in turns")
+	flags.DurationVar(&c.Timeout, "timeout", c.Timeout, "longest wait for another rank")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+
+	f.size = size(c.Elements)
+	flags.IntVar(&c.Cases, "cases", c.Cases, "buffers that are live at once")
+	flags.Var(&f.size, "size", "float32 elements of a case")
 	flags.IntVar(&c.Churn, "churn", 0, "random allocations and frees before each round's cases")
-	flags.Uint64Var(&c.Seed, "seed", c.Seed, "where churn and skew draw from")
-	flags.StringVar(&f.check, "check", "default",
-		"what ranks compare: off, registration, every, or the backend's default")
 	flags.StringVar(&f.path, "path", "", "path of collectives: window, plain, direct, or auto for "+
 		"what the tuning table says (default $SYMMEM_PATH, else window)")
 	flags.IntVar(&c.Groups, "groups", c.Groups, "overlapping groups over one pool")
-	flags.DurationVar(&c.Timeout, "timeout", c.Timeout, "longest wait for another rank")
 	flags.BoolVar(&c.CallSites, "callsites", false, "note where each allocation was made")
 	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
-	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+
+	f.bytes = bytesFlag(r.MaxBytes)
+	flags.DurationVar(&r.Duration, "for", 0, "run random programs: how long rounds begin")
+	flags.IntVar(&r.From, "from-round", r.From, "run random programs: number of the first round")
+	flags.IntVar(&r.Steps, "steps", r.Steps, "with --for: steps of a round")
+	flags.Var(&f.bytes, "max-bytes", "with --for: longest message of a rank, such as 4M")
+	flags.DurationVar(&r.RoundTimeout, "round-timeout", r.RoundTimeout, "with --for: longest round")
+
 	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of a verify")
 	cobra.CheckErr(flags.MarkHidden(startedFlag))
 }
 
-// complete offers the values of a flag to the shell. The flag exists, so it cannot fail.
-func complete(cmd *cobra.Command, flag string, values ...string) {
-	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag,
-		cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
+// The flags that mean something for the cases, or for random programs, alone.
+var (
+	caseFlags   = []string{"callsites", "cases", "churn", "groups", "path", "prove", "size"}
+	randomFlags = []string{"max-bytes", "round-timeout", "steps"}
+)
+
+// isRandom reports whether the flags ask for random programs.
+func isRandom(flags *pflag.FlagSet) bool {
+	return flags.Changed("for") || flags.Changed("from-round")
+}
+
+// misplaced refuses flags that the other kind of program takes.
+func misplaced(flags *pflag.FlagSet) error {
+	names, why := randomFlags, "random programs: give --for, such as --for 20m"
+	if isRandom(flags) {
+		names, why = caseFlags, "the cases of a verify without --for and --from-round"
+	}
+	if i := slices.IndexFunc(names, flags.Changed); i >= 0 {
+		return fmt.Errorf("--%s is for %s", names[i], why)
+	}
+	return nil
 }
 
 // maxRanks is how many ranks one machine takes: the host backend has no more, and no machine has
-// more GPUs.
+// more GPUs. Sums of int8 hold a part of each of so many.
 const maxRanks = 64
 
 // parse checks all flags before anything starts.
-func (f *verifyFlags) parse() (err error) {
-	c := &f.config
-	c.Elements = int64(f.size)
+func (f *verifyFlags) parse(flags *pflag.FlagSet) (err error) {
+	if err := misplaced(flags); err != nil {
+		return err
+	}
 	if f.ranks < 1 || f.ranks > maxRanks {
 		return fmt.Errorf("ranks is %d, but must be from 1 to %d", f.ranks, maxRanks)
 	}
-	if c.Check, err = symmem.ParseCheckLevel(f.check); err != nil {
+	shared := &f.cases.Config
+	if shared.Check, err = symmem.ParseCheckLevel(f.check); err != nil {
 		return err
 	}
-	if err := f.parsePath(); err != nil {
+	if shared.Placement, err = symmem.ParsePlacement(f.placement); err != nil {
 		return err
 	}
-	if c.Placement, err = symmem.ParsePlacement(f.placement); err != nil {
+	if err := chooseBackend(&f.backend, shared.Backend); err != nil {
 		return err
 	}
-	if err := chooseBackend(&f.backend, c.Backend); err != nil {
-		return err
+	shared.Backend = f.backend
+	if !isRandom(flags) {
+		return f.parseCases()
 	}
-	c.Backend = f.backend
-	return c.Validate()
-}
-
-// pathVariable is where Options.Path comes from unless a program gives it.
-const pathVariable = "SYMMEM_PATH"
-
-// parsePath takes the flag, else the variable, else what Default says.
-func (f *verifyFlags) parsePath() (err error) {
-	c := &f.config
-	switch value := os.Getenv(pathVariable); {
-	case f.path != "":
-		c.Path, err = symmem.ParsePathChoice(f.path)
-	case value != "":
-		if c.Path, err = symmem.ParsePathChoice(value); err != nil {
-			err = fmt.Errorf("%s: %w", pathVariable, err)
-		}
-	}
-	return err
-}
-
-// verify is one rank, or starts the ranks if no launcher has.
-func (f *verifyFlags) verify(cmd *cobra.Command) error {
-	world, err := discover(cmd, f.ranks, f.started)
-	if err != nil {
-		return err
-	}
-	if world.Source == rendezvous.SourceAlone {
-		return f.start(cmd)
-	}
-	return f.rank(cmd.Context(), world.Rank, cmd.OutOrStdout(), cmd.ErrOrStderr())
-}
-
-// start launches this program once for each rank, with the same flags.
-func (f *verifyFlags) start(cmd *cobra.Command) error {
-	self, err := os.Executable()
-	if err != nil {
-		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
-	}
-	var shared *sharing
-	asked := cmd.Flags().Changed("ranks")
-	if f.ranks, shared, err = roomFor(f.ranks, asked, f.config.Backend); err != nil {
-		return exitWith(exitUsage, err)
-	}
-	command := []string{self, cmd.Name(), "--" + startedFlag}
-	cmd.Flags().Visit(func(flag *pflag.Flag) {
-		command = append(command, "--"+flag.Name+"="+flag.Value.String())
-	})
-	spec := launch.Spec{
-		Ranks: f.ranks, Command: command, Env: os.Environ(), Output: launch.OutputPlain,
-		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
-	}
-	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
-	if isTerminal(cmd.ErrOrStderr()) {
-		spec.Stderr, spec.Env = counter, append(spec.Env, envProgress+"=lines")
-	}
-	result, err := runRanks(cmd.Context(), spec, shared)
-	counter.end()
-	if err != nil {
-		return exitWith(exitUsage, fmt.Errorf("verifying: %w", err))
-	}
-	return verdict(cmd.ErrOrStderr(), &result)
-}
-
-// verdict is the exit code of all ranks together: that of a signal that was passed on to them and
-// that they did not survive, else the largest of theirs, where a rank that was ended counts as one
-// that could not run.
-func verdict(stderr io.Writer, result *launch.Result) error {
-	if interrupted(result) {
-		return exitWith(128+int(result.Signal), nil)
-	}
-	code := exitOK
-	for _, e := range result.Exits {
-		switch {
-		case e.Signal != 0 || e.Code > exitUsage:
-			fmt.Fprintf(stderr, "symmem: %v\n", e)
-			code = exitUsage
-		default:
-			code = max(code, e.Code)
-		}
-	}
-	return exitWith(code, nil)
-}
-
-// interrupted reports whether a signal to this process has ended ranks. How they end by it is
-// theirs: a Go program ends with code 2 by SIGQUIT.
-func interrupted(result *launch.Result) bool { return result.Signal != 0 && result.First >= 0 }
-
-// rank runs the workload as one rank. Only rank 0 writes the report.
-func (f *verifyFlags) rank(
-	ctx context.Context, rank int, stdout, stderr io.Writer,
-) (err error) {
-	prefix := fmt.Sprintf("[rank %d] ", rank)
-	fail := func(err error) error {
-		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
-		return exitWith(exitUsage, nil)
-	}
-	if err := f.prove.Start(); err != nil {
-		return fail(err)
-	}
-	defer f.prove.Close(&err)
-	rt, err := symmem.Open(ctx, f.config.Options())
-	if err != nil {
-		return fail(err)
-	}
-	report, err := verify.Run(ctx, rt, f.config, f.progress(rank, stderr))
-	if report == nil {
-		return fail(errors.Join(err, rt.Close()))
-	}
-	if rank == 0 {
-		err = errors.Join(err, writeReport(stdout, f.json, report, report.WriteText),
-			f.kernels(stdout, report))
-	}
-	err = errors.Join(err, tolerated(report, rt.Close()))
-	return f.exit(stderr, prefix, report, err)
-}
-
-// kernels prints which kernels NCCL took, if that is asked for.
-func (f *verifyFlags) kernels(w io.Writer, r *verify.Report) error {
-	if f.json {
-		return nil
-	}
-	for i := range r.Cases {
-		f.prove.Called("AllReduce", r.Cases[i].Size, 4)
-	}
-	return f.prove.Write(w, "")
-}
-
-// tolerated drops the error of a Close after a fault: it repeats the fault.
-func tolerated(r *verify.Report, err error) error {
-	if r.Divergence == nil && r.Fault == "" {
-		return err
-	}
-	return nil
-}
-
-// progress is how a rank tells how far it is, or nil.
-func (f *verifyFlags) progress(rank int, stderr io.Writer) func(done, all int) {
-	switch {
-	case rank != 0:
-		return nil
-	case os.Getenv(envProgress) == "lines":
-		return progressLines(stderr)
-	case isTerminal(stderr):
-		return progressLines(&progressCounter{terminal: stderr})
-	}
-	return nil
-}
-
-// exit says on standard error what ended this rank's run, and gives the exit code.
-func (f *verifyFlags) exit(stderr io.Writer, prefix string, r *verify.Report, err error) error {
-	if r.Divergence != nil {
-		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)
-		return exitWith(exitWrong, nil)
-	}
-	if r.Fault != "" {
-		own := strings.Trim(prefix, "[] ") + ": "
-		fmt.Fprintf(stderr, "%s%s\n", prefix, strings.TrimPrefix(r.Fault, own))
-		return exitWith(exitUsage, nil)
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
-		return exitWith(exitUsage, nil)
-	}
-	if !r.OK() {
-		return exitWith(exitWrong, nil)
-	}
-	return nil
+	return f.parseRandom(flags)
 }

@@ -60,7 +60,7 @@ var cores = []string{
 
 // above are the parts of internal that use the root package.
 var above = []string{
-	"internal/bench", "internal/chaos", "internal/doctor", "internal/soak", "internal/torch",
+	"internal/bench", "internal/chaos", "internal/doctor", "internal/torch",
 	"internal/verify", "internal/workload",
 }
 

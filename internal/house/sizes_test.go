@@ -83,7 +83,8 @@ var scattered = []string{
 	"driver/drivertest.bench", "driver/drivertest.rank", "driver/host.Device",
 	"driver/host.communicator", "driver/nccl.Device", "driver/nccl.communicator",
 	"driver/nccl.stream", "internal/alloc.Core", "internal/control/shm.Group",
-	"internal/cuda.Driver", "internal/soak.round", "internal/torch.Library", "internal/torch.rank",
+	"internal/cuda.Driver", "internal/torch.Library", "internal/torch.rank",
+	"internal/verify/random.round",
 }
 
 // methodFiles is a module of which each file has a method of one receiver.

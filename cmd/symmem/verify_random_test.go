@@ -8,7 +8,7 @@ import (
 
 	"symmem/driver/nccl/softgpu"
 	"symmem/internal/bench"
-	"symmem/internal/soak"
+	"symmem/internal/verify/random"
 )
 
 // softly lets the commands of a test find the software GPU.
@@ -22,11 +22,11 @@ func softly(t *testing.T) {
 	t.Setenv("SYMMEM_NCCL", nccl)
 }
 
-// soaking runs soak and reads its report.
-func soaking(t *testing.T, args ...string) (code int, report soak.Report, stderr string) {
+// drawn runs random programs and reads their report.
+func drawn(t *testing.T, args ...string) (code int, report random.Report, stderr string) {
 	t.Helper()
-	args = append([]string{"soak", "--json", "--max-bytes=64K", "--ranks=2"}, args...)
-	code, stdout, stderr := symmemRun(t, args...)
+	all := []string{"verify", "--from-round=1", "--json", "--max-bytes=64K", "--ranks=2"}
+	code, stdout, stderr := symmemRun(t, append(all, args...)...)
 	if stdout == "" {
 		t.Fatalf("exit code %d\n%s", code, stderr)
 	}
@@ -38,8 +38,8 @@ func soaking(t *testing.T, args ...string) (code int, report soak.Report, stderr
 	return code, report, stderr
 }
 
-// back demands that a soak was right and that what it used has come back.
-func back(t *testing.T, code int, r soak.Report, stderr string) {
+// back demands that a run was right and that what it used has come back.
+func back(t *testing.T, code int, r random.Report, stderr string) {
 	t.Helper()
 	if code != exitOK || r.Wrong != 0 || r.Rounds != 5 || r.Aborts == 0 || r.Replays == 0 {
 		t.Errorf("exit code %d, %+v\n%s", code, r, stderr)
@@ -52,22 +52,22 @@ func back(t *testing.T, code int, r soak.Report, stderr string) {
 	}
 }
 
-func TestASoakOnTheHostIsRightAndGivesEverythingBack(t *testing.T) {
-	code, report, stderr := soaking(t, "--backend=host", "--rounds=5", "--seed=2")
+func TestRandomProgramsOnTheHostAreRightAndGiveEverythingBack(t *testing.T) {
+	code, report, stderr := drawn(t, "--backend=host", "--rounds=5", "--seed=2")
 	back(t, code, report, stderr)
 }
 
-func TestASoakThatGoesWrongSaysHowToRunItsRoundAgain(t *testing.T) {
-	code, report, stderr := soaking(t, "--backend=host", "--placement=address", "--check=off",
+func TestARandomRoundThatGoesWrongSaysHowToRunItAgain(t *testing.T) {
+	code, report, stderr := drawn(t, "--backend=host", "--placement=address", "--check=off",
 		"--rounds=5", "--seed=1")
-	again := "to run it again: symmem soak --ranks 2 --seed 1 --from-round"
+	again := "to run it again: symmem verify --ranks 2 --seed 1 --from-round"
 	if code != exitWrong || report.Wrong == 0 || !strings.Contains(stderr, again) {
 		t.Errorf("exit code %d, %d wrong elements\n%s", code, report.Wrong, stderr)
 	}
 }
 
-func TestASoakOfRanksThatDivergeEndsWithTheDivergence(t *testing.T) {
-	code, _, stderr := soaking(t, "--backend=host", "--placement=address", "--check=every",
+func TestRandomProgramsOfRanksThatDivergeEndWithTheDivergence(t *testing.T) {
+	code, _, stderr := drawn(t, "--backend=host", "--placement=address", "--check=every",
 		"--rounds=5", "--seed=1")
 	if code != exitWrong || !strings.Contains(stderr, "ranks diverged in pool") {
 		t.Errorf("exit code %d\n%s", code, stderr)
@@ -77,8 +77,8 @@ func TestASoakOfRanksThatDivergeEndsWithTheDivergence(t *testing.T) {
 // TestOnTheSoftwareGPU runs what needs GPUs. Its times say nothing.
 func TestOnTheSoftwareGPU(t *testing.T) {
 	softly(t)
-	t.Run("a soak is right and gives everything back", func(t *testing.T) {
-		code, report, stderr := soaking(t, "--backend=nccl", "--rounds=5", "--steps=100", "--seed=1")
+	t.Run("random programs are right and give everything back", func(t *testing.T) {
+		code, report, stderr := drawn(t, "--backend=nccl", "--rounds=5", "--steps=100", "--seed=1")
 		back(t, code, report, stderr)
 	})
 	t.Run("a submission is compared with NCCL's own", func(t *testing.T) {

@@ -1,4 +1,4 @@
-package soak
+package random
 
 // tally counts what one rank has done and found.
 type tally struct {

@@ -1,4 +1,4 @@
-package soak
+package random
 
 import (
 	"context"
@@ -39,8 +39,8 @@ func (l *local) open(rank int) Open {
 	}
 }
 
-// soaked runs a soak on ranks inside this process.
-func soaked(t *testing.T, c Config, ranks int) ([]*Report, []error) {
+// played runs rounds on ranks inside this process.
+func played(t *testing.T, c Config, ranks int) ([]*Report, []error) {
 	t.Helper()
 	l := &local{t: t, ranks: ranks, opened: make([]int, ranks)}
 	reports, errs := make([]*Report, ranks), make([]error, ranks)
@@ -56,7 +56,7 @@ func soaked(t *testing.T, c Config, ranks int) ([]*Report, []error) {
 	return reports, errs
 }
 
-// short is a soak that takes a second.
+// short is a run that takes a second.
 func short(seed uint64) Config {
 	c := Default()
 	c.Backend, c.Seed, c.Rounds, c.Steps, c.MaxBytes = "host", seed, 3, 80, 64<<10
@@ -64,7 +64,7 @@ func short(seed uint64) Config {
 }
 
 func TestRandomRoundsAreRightAndEveryRankReportsTheSame(t *testing.T) {
-	reports, errs := soaked(t, short(3), 3)
+	reports, errs := played(t, short(3), 3)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
@@ -83,17 +83,17 @@ func TestRandomRoundsAreRightAndEveryRankReportsTheSame(t *testing.T) {
 func TestARoundIsTheSameByItself(t *testing.T) {
 	c := short(5)
 	c.Rounds = 1
-	first, errs := soaked(t, c, 2)
+	first, errs := played(t, c, 2)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
 	c.Rounds = 2
-	both, errs := soaked(t, c, 2)
+	both, errs := played(t, c, 2)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
 	c.Rounds, c.From = 1, 2
-	second, errs := soaked(t, c, 2)
+	second, errs := played(t, c, 2)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestARoundIsTheSameByItself(t *testing.T) {
 func TestBlocksThatAreChosenByAddressGiveWrongSums(t *testing.T) {
 	c := short(1)
 	c.Placement, c.Check, c.Rounds, c.Steps = symmem.PlaceByAddress, symmem.CheckOff, 5, 200
-	reports, errs := soaked(t, c, 3)
+	reports, errs := played(t, c, 3)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestBlocksThatAreChosenByAddressGiveWrongSums(t *testing.T) {
 func TestBlocksThatAreChosenByAddressAreADivergenceWhereRanksCompare(t *testing.T) {
 	c := short(1)
 	c.Placement, c.Check, c.Rounds, c.Steps = symmem.PlaceByAddress, symmem.CheckEvery, 5, 200
-	reports, errs := soaked(t, c, 3)
+	reports, errs := played(t, c, 3)
 	named := 0
 	for rank, err := range errs {
 		var round *RoundError
@@ -144,7 +144,7 @@ func TestBlocksThatAreChosenByAddressAreADivergenceWhereRanksCompare(t *testing.
 func TestARoundEndsAtItsDeadline(t *testing.T) {
 	c := short(1)
 	c.RoundTimeout = 1
-	_, errs := soaked(t, c, 2)
+	_, errs := played(t, c, 2)
 	for rank, err := range errs {
 		var round *RoundError
 		if !errors.As(err, &round) || round.Round != 1 {

@@ -1,4 +1,4 @@
-package soak
+package random
 
 import (
 	"context"
@@ -60,9 +60,9 @@ func (e *RoundError) Error() string {
 // Unwrap gives the cause.
 func (e *RoundError) Unwrap() error { return e.Cause }
 
-// Run runs the soak as one rank. It is collective over the world. It ends early at the first wrong
-// result. An error, which may be a *RoundError, means that it did not run to its end; the Report,
-// if not nil, has what was found before.
+// Run runs random programs as one rank. It is collective over the world. It ends early at the first
+// wrong result. An error, which may be a *RoundError, means that it did not run to its end; the
+// Report, if not nil, has what was found before.
 func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package soak
+package random
 
 import (
 	"errors"
@@ -13,10 +13,12 @@ import (
 // a round each.
 type Config struct {
 	workload.Config
-	// From is the number of the first round, counted from 1. Rounds is how many there are; 0 means
-	// as many as begin within Duration.
-	From, Rounds int
-	Duration     time.Duration
+	// From is the number of the first round, counted from 1.
+	From int
+	// Rounds is how many there are at most, and Duration how long they begin. Without one of them, 0,
+	// the other one decides.
+	Rounds   int
+	Duration time.Duration
 	// Steps is the number of steps of a round.
 	Steps int
 	// MaxBytes is the longest message of a rank in bytes.
@@ -28,12 +30,12 @@ type Config struct {
 	RoundTimeout time.Duration
 }
 
-// Default is 20 minutes of skewed rounds.
+// Default is skewed rounds. How many, or for how long, is still to be said.
 func Default() Config {
 	shared := workload.Default()
 	shared.Skew = true
 	return Config{
-		Config: shared, From: 1, Duration: 20 * time.Minute, Steps: 200, MaxBytes: 4 << 20,
+		Config: shared, From: 1, Steps: 200, MaxBytes: 4 << 20,
 		RoundTimeout: 2 * time.Minute,
 	}
 }
@@ -46,7 +48,7 @@ const (
 )
 
 // ErrConfig is wrapped by every error of Validate.
-var ErrConfig = errors.New("invalid soak configuration")
+var ErrConfig = errors.New("invalid random programs")
 
 // Validate reports the first field that makes no sense.
 func (c *Config) Validate() error {
@@ -55,8 +57,11 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("%w: the first round is %d, but they count from 1", ErrConfig, c.From)
 	case c.Rounds < 0:
 		return fmt.Errorf("%w: rounds is %d, but must not be negative", ErrConfig, c.Rounds)
-	case c.Rounds == 0 && c.Duration <= 0:
-		return fmt.Errorf("%w: duration is %v, but must be positive", ErrConfig, c.Duration)
+	case c.Duration < 0:
+		return fmt.Errorf("%w: they run for %v, but that must not be negative", ErrConfig, c.Duration)
+	case c.Rounds == 0 && c.Duration == 0:
+		return fmt.Errorf("%w: say for how long they run (--for 20m), or how many rounds (--rounds 1)",
+			ErrConfig)
 	case c.Steps < 1 || c.Steps > maxSteps:
 		return fmt.Errorf("%w: steps is %d, but must be from 1 to %d", ErrConfig, c.Steps, maxSteps)
 	case c.MaxBytes < minMessage || c.MaxBytes > maxMessage:
@@ -79,8 +84,5 @@ func (c *Config) levels() []symmem.CheckLevel {
 
 // more reports whether another round comes, when so many are done after a time.
 func (c *Config) more(done int, took time.Duration) bool {
-	if c.Rounds > 0 {
-		return done < c.Rounds
-	}
-	return took < c.Duration
+	return (c.Rounds == 0 || done < c.Rounds) && (c.Duration == 0 || took < c.Duration)
 }

@@ -1,4 +1,4 @@
-package soak
+package random
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-// Report is what a soak has found: alike on all ranks, but for Findings, which are a rank's own.
+// Report is what a run has found: alike on all ranks, but for Findings, which are a rank's own.
 type Report struct {
 	Backend string `json:"backend"`
 	Ranks   int    `json:"ranks"`

@@ -1,4 +1,4 @@
-package soak
+package random
 
 import (
 	"errors"
@@ -17,13 +17,15 @@ func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 	}{
 		"a round before the first":   {func(c *Config) { c.From = 0 }, "the first round is 0"},
 		"fewer than no rounds":       {func(c *Config) { c.Rounds = -1 }, "rounds is -1"},
-		"no time and no rounds":      {func(c *Config) { c.Duration = 0 }, "duration is 0s"},
+		"no time and no rounds":      {func(c *Config) { c.Rounds = 0 }, "say for how long"},
+		"less than no time":          {func(c *Config) { c.Duration = -1 }, "they run for -1ns"},
 		"no steps":                   {func(c *Config) { c.Steps = 0 }, "steps is 0"},
 		"messages that are too long": {func(c *Config) { c.MaxBytes = 1 << 40 }, "the longest message"},
 		"no time for a round":        {func(c *Config) { c.RoundTimeout = 0 }, "timeouts are"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := Default()
+			config.Rounds = 1
 			c.spoil(&config)
 			err := config.Validate()
 			if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.text) {
@@ -31,8 +33,10 @@ func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 			}
 		})
 	}
-	if config := Default(); config.Validate() != nil {
-		t.Error(config.Validate())
+	config := Default()
+	config.Duration = time.Minute
+	if err := config.Validate(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -41,9 +45,13 @@ func TestRoundsEndWithTheirNumberOrTheirTime(t *testing.T) {
 	if !timed.more(1000, 59*time.Second) || timed.more(1, time.Minute) {
 		t.Error("rounds without a number do not go by time")
 	}
-	counted := Config{Duration: time.Minute, Rounds: 3}
+	counted := Config{Rounds: 3}
 	if !counted.more(2, time.Hour) || counted.more(3, 0) {
 		t.Error("rounds with a number do not go by it")
+	}
+	both := Config{Duration: time.Minute, Rounds: 3}
+	if !both.more(2, time.Second) || both.more(2, time.Minute) || both.more(3, time.Second) {
+		t.Error("rounds with a number and a time do not go by what is earlier")
 	}
 }
 

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"symmem"
+	"symmem/internal/rendezvous"
+	"symmem/internal/verify"
+)
+
+// parseCases checks the flags of the cases.
+func (f *verifyFlags) parseCases() error {
+	c := &f.cases
+	c.Elements, c.Rounds, c.Skew = int64(f.size), f.rounds, f.skew
+	if err := f.parsePath(); err != nil {
+		return err
+	}
+	return c.Validate()
+}
+
+// pathVariable is where Options.Path comes from unless a program gives it.
+const pathVariable = "SYMMEM_PATH"
+
+// parsePath takes the flag, else the variable, else what Default says.
+func (f *verifyFlags) parsePath() (err error) {
+	c := &f.cases
+	switch value := os.Getenv(pathVariable); {
+	case f.path != "":
+		c.Path, err = symmem.ParsePathChoice(f.path)
+	case value != "":
+		if c.Path, err = symmem.ParsePathChoice(value); err != nil {
+			err = fmt.Errorf("%s: %w", pathVariable, err)
+		}
+	}
+	return err
+}
+
+// runCases runs the cases as one rank. Only rank 0 writes the report.
+func (f *verifyFlags) runCases(
+	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
+) (err error) {
+	prefix := fmt.Sprintf("[rank %d] ", w.Rank)
+	fail := func(err error) error {
+		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
+		return exitWith(exitUsage, nil)
+	}
+	if err := f.prove.Start(); err != nil {
+		return fail(err)
+	}
+	defer f.prove.Close(&err)
+	rt, err := symmem.Open(ctx, f.cases.Options())
+	if err != nil {
+		return fail(err)
+	}
+	report, err := verify.Run(ctx, rt, f.cases, progressOf(w.Rank, stderr))
+	if report == nil {
+		return fail(errors.Join(err, rt.Close()))
+	}
+	if w.Rank == 0 {
+		err = errors.Join(err, writeReport(stdout, f.json, report, report.WriteText),
+			f.kernels(stdout, report))
+	}
+	err = errors.Join(err, tolerated(report, rt.Close()))
+	return exitOfCases(stderr, prefix, report, err)
+}
+
+// kernels prints which kernels NCCL took, if that is asked for.
+func (f *verifyFlags) kernels(w io.Writer, r *verify.Report) error {
+	if f.json {
+		return nil
+	}
+	for i := range r.Cases {
+		f.prove.Called("AllReduce", r.Cases[i].Size, 4)
+	}
+	return f.prove.Write(w, "")
+}
+
+// tolerated drops the error of a Close after a fault: it repeats the fault.
+func tolerated(r *verify.Report, err error) error {
+	if r.Divergence == nil && r.Fault == "" {
+		return err
+	}
+	return nil
+}
+
+// progressOf is how a rank tells how far it is, or nil.
+func progressOf(rank int, stderr io.Writer) func(done, all int) {
+	switch {
+	case rank != 0:
+		return nil
+	case os.Getenv(envProgress) == "lines":
+		return progressLines(stderr)
+	case isTerminal(stderr):
+		return progressLines(&progressCounter{terminal: stderr})
+	}
+	return nil
+}
+
+// exitOfCases says on standard error what ended this rank's run, and gives the exit code.
+func exitOfCases(stderr io.Writer, prefix string, r *verify.Report, err error) error {
+	if r.Divergence != nil {
+		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)
+		return exitWith(exitWrong, nil)
+	}
+	if r.Fault != "" {
+		own := strings.Trim(prefix, "[] ") + ": "
+		fmt.Fprintf(stderr, "%s%s\n", prefix, strings.TrimPrefix(r.Fault, own))
+		return exitWith(exitUsage, nil)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
+		return exitWith(exitUsage, nil)
+	}
+	if !r.OK() {
+		return exitWith(exitWrong, nil)
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"symmem"
+	"symmem/internal/doctor"
+	"symmem/internal/rendezvous"
+	"symmem/internal/verify/random"
+)
+
+// parseRandom checks the flags of random programs.
+func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
+	c := &f.random
+	c.Config, c.MaxBytes = f.cases.Config, int64(f.bytes)
+	c.Skew = f.skew || !flags.Changed("skew")
+	if flags.Changed("rounds") {
+		c.Rounds = f.rounds
+	}
+	return c.Validate()
+}
+
+// runRandom runs random programs as one rank. Only rank 0 writes the report.
+func (f *verifyFlags) runRandom(
+	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
+) error {
+	me := random.Rank{Open: symmem.Open, Local: w.LocalRank, Hang: f.hang(w, stderr)}
+	if w.Rank == 0 {
+		me.Progress = func(line string) { fmt.Fprintln(stderr, line) }
+	}
+	f.random.SharedGPUs = os.Getenv(doctor.SharingVariable) == "1"
+	report, err := random.Run(ctx, f.random, me)
+	if report != nil && w.Rank == 0 {
+		err = errors.Join(err, writeReport(stdout, f.json, report, report.WriteText))
+	}
+	return f.exitOfRandom(stderr, w, report, err)
+}
+
+// hang ends the process of a rank that hangs: its launcher ends the others.
+func (f *verifyFlags) hang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
+	return func(round int, stacks []byte) {
+		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,
+			f.again(w, round), stacks)
+		os.Exit(exitUsage)
+	}
+}
+
+// again says how to run a round again.
+func (f *verifyFlags) again(w rendezvous.World, round int) string {
+	return fmt.Sprintf("to run it again: symmem verify --ranks %d %s", w.Size,
+		random.Reproduce(&f.random, round))
+}
+
+// exitOfRandom says on standard error what ended this rank's run, and gives the exit code.
+func (f *verifyFlags) exitOfRandom(
+	stderr io.Writer, w rendezvous.World, r *random.Report, err error,
+) error {
+	if r != nil {
+		for _, finding := range r.Findings {
+			fmt.Fprintf(stderr, "[rank %d] wrong: %s\n", w.Rank, finding)
+		}
+		if r.FirstWrong > 0 && w.Rank == 0 {
+			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.again(w, r.FirstWrong))
+		}
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "[rank %d] %v\n", w.Rank, err)
+		var round *random.RoundError
+		if errors.As(err, &round) && w.Rank == 0 {
+			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.again(w, round.Round))
+		}
+		if r != nil && !r.OK() {
+			return exitWith(exitWrong, nil)
+		}
+		return exitWith(exitUsage, nil)
+	}
+	if !r.OK() {
+		return exitWith(exitWrong, nil)
+	}
+	return nil
+}
