@@ -70,10 +70,6 @@ func (o *Collective) sizesOf(op *Operation) []int64 {
 	return o.Sizes()
 }
 
-func (o *Collective) pattern(op *Operation, count int64, ranks int) pattern {
-	return pattern{operation: op, reduceOp: o.ReduceOp, count: count, ranks: int64(ranks)}
-}
-
 // Half is one half of a row: out of place or in place.
 type Half struct {
 	// Checked are the times at each check level, in the order of Collective.Checks: those of the

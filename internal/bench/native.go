@@ -41,8 +41,12 @@ func newNative(l *lane) (*native, error) {
 		stream: cuda.Stream(l.rt.DefaultStream().Handle()),
 		send:   l.send.Address(), recv: l.recv.Address(),
 	}
+	pool, err := l.rt.NewPool(symmem.PoolOptions{}) // without windows
+	if err != nil {
+		return nil, err
+	}
 	for _, at := range []*uintptr{&n.sendPlain, &n.recvPlain} {
-		b, err := l.desk.Alloc(4 * submitCount) // a pool without windows
+		b, err := pool.Alloc(4 * submitCount)
 		if err != nil {
 			return nil, fmt.Errorf("making the buffers: %w", err)
 		}

@@ -177,18 +177,3 @@ func (o *Operation) sized(bytes int64, ranks int, t symmem.DataType) (count, siz
 func (o *Operation) buffered() bool {
 	return o.kind != symmem.OpSend && o.kind != symmem.OpBarrier
 }
-
-// spans returns how many elements the send and receive buffers have.
-func (o *Operation) spans(count int64, ranks int) (send, recv int64) {
-	all := count * int64(ranks)
-	switch o.kind {
-	case symmem.OpAllGather:
-		return count, all
-	case symmem.OpReduceScatter:
-		return all, count
-	case symmem.OpAllToAll:
-		return all, all
-	default:
-		return count, count
-	}
-}

@@ -41,7 +41,7 @@ func (o *Collective) runner(
 	if err := l.take(ctx, choice); err != nil {
 		return nil, err
 	}
-	if err := r.check(ctx, o, row, inPlace); err != nil {
+	if err := r.check(ctx, o, row); err != nil {
 		return nil, err
 	}
 	if err := r.capture(ctx, o, row.Operation); err != nil {
@@ -83,12 +83,13 @@ func (l *lane) refusal(
 }
 
 // check runs the operation once on a known pattern and looks at the path and the result.
-func (r *runner) check(ctx context.Context, o *Collective, row *Row, inPlace bool) error {
+func (r *runner) check(ctx context.Context, o *Collective, row *Row) error {
 	op := row.Operation
 	if err := r.look(o, op); err != nil {
 		return err
 	}
-	if err := r.fill(ctx, o, op, row.Count, inPlace); err != nil {
+	p := r.pattern(o, op, row.Count)
+	if err := r.fill(ctx, &p); err != nil {
 		return err
 	}
 	if err := r.meet(ctx); err != nil {
@@ -100,7 +101,7 @@ func (r *runner) check(ctx context.Context, o *Collective, row *Row, inPlace boo
 	if err := r.finish(ctx); err != nil {
 		return err
 	}
-	mine, err := r.wrong(ctx, o, op, row.Count, inPlace)
+	mine, err := r.wrong(ctx, &p)
 	if err != nil {
 		return err
 	}

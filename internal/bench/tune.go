@@ -186,11 +186,11 @@ func (o *Tune) base(ctx context.Context, l *lane) (*tuning.Table, error) {
 			return nil, err
 		}
 	}
-	encoded, err := l.share(ctx, encoded)
+	all, err := l.desk.Messages(ctx, encoded)
 	if err != nil {
 		return nil, fmt.Errorf("sharing the table: %w", err)
 	}
-	return tuning.Decode(encoded)
+	return tuning.Decode(all[0])
 }
 
 // present is the table that this rank finds.

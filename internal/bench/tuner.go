@@ -47,14 +47,6 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 // run measures all operations on elements of one type, and makes their rules.
 func (t *tuner) run(ctx context.Context, dataType symmem.DataType) error {
 	t.c.DataType = dataType
-	for _, l := range []*lane{t.in, t.out} {
-		if l == nil {
-			continue
-		}
-		if err := l.look(t.c); err != nil {
-			return err
-		}
-	}
 	for i := range t.c.Operations {
 		op := &t.c.Operations[i]
 		found, err := t.measure(ctx, op)

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 
 	"symmem"
 	"symmem/internal/sys"
+	"symmem/internal/workload"
 )
 
 // Path is where the buffers of a collective lie, and who chooses its path.
@@ -59,10 +61,8 @@ type lane struct {
 	rt         *symmem.Runtime
 	second     *symmem.Stream
 	send, recv symmem.Buffer
-	// sent and received are the elements of the buffers.
-	sent, received elements
-	// desk is the pool of what ranks tell each other; none of it is registered.
-	desk *symmem.Pool
+	// desk is where ranks tell each other what they measured.
+	desk *workload.Desk
 	// set is what the world is set to. Lanes over one world share it.
 	set *symmem.PathChoice
 }
@@ -105,27 +105,9 @@ func (l *lane) prepare(ctx context.Context, o *Collective) (err error) {
 	if err := l.allocate(ctx, o, bytes); err != nil {
 		return fmt.Errorf("making buffers of %d bytes: %w", bytes, err)
 	}
-	if l.desk, err = l.rt.NewPool(symmem.PoolOptions{FirstSegment: deskBytes}); err != nil {
-		return err
-	}
-	return l.look(o)
-}
-
-// look makes both buffers elements.
-func (l *lane) look(o *Collective) (err error) {
-	var mirror *symmem.Stream
-	if !l.rt.Device().Addressable {
-		mirror = l.rt.DefaultStream()
-	}
-	if l.sent, err = elementsOf(l.send, o.DataType, mirror); err != nil {
-		return err
-	}
-	l.received, err = elementsOf(l.recv, o.DataType, mirror)
+	l.desk, err = workload.NewDesk(ctx, l.rt, l.rt.World(), l.rt.DefaultStream())
 	return err
 }
-
-// deskBytes is plenty for what ranks tell each other.
-const deskBytes = 2 << 20
 
 func (l *lane) allocate(ctx context.Context, o *Collective, bytes int64) error {
 	pool, err := l.rt.NewPool(symmem.PoolOptions{Domain: l.rt.World()})
@@ -152,7 +134,7 @@ func (l *lane) apart(ctx context.Context, o *Collective, bytes int64) (*lane, er
 	if err := own.allocate(ctx, &config, bytes); err != nil {
 		return nil, fmt.Errorf("making buffers of %d bytes outside windows: %w", bytes, err)
 	}
-	return &own, own.look(o)
+	return &own, nil
 }
 
 func (l *lane) both(s *symmem.Scope, bytes int64) (err error) {
@@ -179,67 +161,13 @@ func (l *lane) meet(ctx context.Context) error {
 	return l.finish(ctx)
 }
 
-// gather tells every rank what the others have. The memory is the device's, which the processor may
-// not be able to address.
+// gather tells every rank what the others have.
 func (l *lane) gather(ctx context.Context, mine int64) ([]int64, error) {
-	all := make([]int64, l.rt.Size())
-	err := l.onDesk(8, int64(8*len(all)), func(send, recv symmem.Memory) error {
-		s := l.rt.DefaultStream()
-		if err := s.Copy(send, symmem.Host([]int64{mine})); err != nil {
-			return err
-		}
-		if err := l.rt.World().AllGather(ctx, send, recv, 1, symmem.Int64, s); err != nil {
-			return err
-		}
-		if err := s.Copy(symmem.Host(all), recv); err != nil {
-			return err
-		}
-		return l.finish(ctx)
-	})
-	return all, err
-}
-
-// share gives every rank the message of rank 0.
-func (l *lane) share(ctx context.Context, message []byte) ([]byte, error) {
-	lengths, err := l.gather(ctx, int64(len(message)))
-	if err != nil || lengths[0] == 0 {
+	numbers, err := l.desk.Numbers(ctx, mine)
+	if err != nil {
 		return nil, err
 	}
-	all := make([]byte, lengths[0])
-	copy(all, message)
-	err = l.onDesk(lengths[0], lengths[0], func(send, recv symmem.Memory) error {
-		s, n := l.rt.DefaultStream(), lengths[0]
-		if err := s.Copy(send, symmem.Host(all)); err != nil {
-			return err
-		}
-		err := l.rt.World().Broadcast(ctx, send, recv, n, symmem.Uint8, 0, s)
-		if err != nil {
-			return err
-		}
-		if err := s.Copy(symmem.Host(all), recv); err != nil {
-			return err
-		}
-		return l.finish(ctx)
-	})
-	return all, err
-}
-
-// onDesk runs a function on two buffers of the desk.
-func (l *lane) onDesk(
-	sendBytes, recvBytes int64, f func(send, recv symmem.Memory) error,
-) (err error) {
-	var parts [2]symmem.Memory
-	for i, bytes := range []int64{sendBytes, recvBytes} {
-		b, allocErr := l.desk.Alloc(bytes)
-		if allocErr != nil {
-			return allocErr
-		}
-		defer func() { err = errors.Join(err, b.Free()) }()
-		if parts[i], err = b.Memory().Slice(0, bytes); err != nil {
-			return err
-		}
-	}
-	return f(parts[0], parts[1])
+	return slices.Concat(numbers...), nil
 }
 
 // take sets the world to a path choice, if it is not set to it.
@@ -254,70 +182,68 @@ func (l *lane) take(ctx context.Context, c symmem.PathChoice) error {
 	return nil
 }
 
+// pattern is what all ranks send and receive in a collective of so many elements.
+func (l *lane) pattern(o *Collective, op *Operation, count int64) workload.Pattern {
+	return workload.Pattern{
+		Operation: op.kind, DataType: o.DataType, ReduceOp: o.ReduceOp, Count: count,
+		Ranks: l.rt.Size(),
+	}
+}
+
 // call describes a collective of so many elements on this rank's buffers.
 func (l *lane) call(o *Collective, op *Operation, count int64, inPlace bool) (*call, error) {
 	elt := int64(o.DataType.Size())
-	send, recv := op.spans(count, l.rt.Size())
-	c := &call{
-		count: count, dataType: o.DataType, reduceOp: o.ReduceOp,
-		send: l.send.Memory(), recv: l.recv.Memory(),
-	}
+	p := l.pattern(o, op, count)
+	sent, received := p.Spans()
+	c := &call{count: count, dataType: o.DataType, reduceOp: o.ReduceOp}
 	if o.GraphOps == 0 && l.rt.Device().Addressable {
 		c.second = l.second
 	}
-	if !inPlace {
-		return c, nil
+	from, to, sendAt, recvAt := l.send, l.recv, int64(0), int64(0)
+	if inPlace {
+		from = l.recv
+		at := int64(l.rt.Rank()) * count * elt
+		if sent < received {
+			sendAt = at
+		} else if sent > received {
+			recvAt = at
+		}
 	}
 	var err error
-	from := int64(l.rt.Rank()) * count * elt
-	switch {
-	case send < recv:
-		c.send, err = l.recv.Memory().Slice(from, send*elt)
-	case send > recv:
-		c.send = l.recv.Memory()
-		c.recv, err = l.recv.Memory().Slice(from, recv*elt)
-	default:
-		c.send = l.recv.Memory()
+	if c.send, err = from.Memory().Slice(sendAt, sent*elt); err == nil {
+		c.recv, err = to.Memory().Slice(recvAt, received*elt)
 	}
 	return c, err
 }
 
-// fill writes this rank's input and spoils the output.
-func (l *lane) fill(
-	ctx context.Context, o *Collective, op *Operation, count int64, inPlace bool,
-) error {
-	rank := int64(l.rt.Rank())
-	p := o.pattern(op, count, l.rt.Size())
-	send, recv := op.spans(count, l.rt.Size())
-	value := func(i int64) int64 { return p.sent(rank, i) }
-	spoil := func(int64) int64 { return 99 }
-	if !inPlace {
-		return errors.Join(
-			l.sent.fill(ctx, 0, send, value), l.received.fill(ctx, 0, recv, spoil))
+// junk is what an output is spoiled with before a call.
+const junk = 0xa5
+
+// fill spoils the output and writes this rank's input, if there is any.
+func (r *runner) fill(ctx context.Context, p *workload.Pattern) error {
+	if p.Count == 0 {
+		return nil
 	}
-	if send >= recv {
-		return l.received.fill(ctx, 0, send, value)
+	s := r.rt.DefaultStream()
+	if err := s.Fill(r.call.recv, junk); err != nil {
+		return err
 	}
-	return errors.Join(
-		l.received.fill(ctx, 0, recv, spoil), l.received.fill(ctx, rank*count, send, value))
+	if err := s.Copy(r.call.send, symmem.Host(p.Input(r.rt.Rank()))); err != nil {
+		return err
+	}
+	return s.Synchronize(ctx)
 }
 
 // wrong counts the wrong elements of this rank's output.
-func (l *lane) wrong(
-	ctx context.Context, o *Collective, op *Operation, count int64, inPlace bool,
-) (int64, error) {
-	rank := int64(l.rt.Rank())
-	p := o.pattern(op, count, l.rt.Size())
-	send, recv := op.spans(count, l.rt.Size())
-	if _, has := p.wanted(rank, 0); !has {
+func (r *runner) wrong(ctx context.Context, p *workload.Pattern) (int64, error) {
+	want := p.Output(r.rt.Rank())
+	if len(want) == 0 {
 		return 0, nil
 	}
-	at := int64(0)
-	if inPlace && send > recv {
-		at = rank * count
+	got, s := make([]byte, len(want)), r.rt.DefaultStream()
+	if err := s.Copy(symmem.Host(got), r.call.recv); err != nil {
+		return 0, err
 	}
-	return l.received.wrong(ctx, at, recv, func(i int64) int64 {
-		want, _ := p.wanted(rank, i)
-		return want
-	})
+	err := s.Synchronize(ctx)
+	return p.Compare(got, want).Wrong, err
 }

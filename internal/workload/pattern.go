@@ -44,7 +44,8 @@ func (p *Pattern) sent(rank int, i int64) float64 {
 	}
 	limit := uint64(most)
 	if p.Reduces() {
-		limit = max(1, uint64(most/p.Ranks))
+		// With more than 60 ranks a sum may be more than an int8 holds; it is the same modulo 256.
+		limit = max(2, uint64(most/p.Ranks))
 	}
 	return float64(1 + hash(element, uint64(rank), p.Tag)%limit)
 }

@@ -1,0 +1,56 @@
+package bench
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"symmem"
+)
+
+func operationNamed(t rapid.TB, name string) *Operation {
+	found, err := ParseOperations([]string{name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &found[0]
+}
+
+func TestElementsThatACallHasNotWrittenAreWrong(t *testing.T) {
+	runtimes, err := symmem.OpenLocal(t.Context(), 1, symmem.Options{Backend: "host"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt := runtimes[0]
+	defer rt.Close()
+	o := &Collective{DataType: symmem.BFloat16, MaxBytes: 8192, Path: Window}
+	l := &lane{rt: rt}
+	if err := l.prepare(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	const count = 3000
+	for _, op := range operations {
+		if op.kind == symmem.OpSend || op.kind == symmem.OpBarrier {
+			continue // a rank alone has no neighbour, and a barrier no elements
+		}
+		t.Run(op.Name, func(t *testing.T) {
+			c, err := l.call(o, &op, count, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, p := &runner{lane: l, call: c}, l.pattern(o, &op, count)
+			if err := r.fill(t.Context(), &p); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := r.wrong(t.Context(), &p); err != nil || n != count {
+				t.Errorf("%d of %d elements are wrong before the call, %v", n, count, err)
+			}
+			if err := op.launch(t.Context(), rt.World(), c); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := r.wrong(t.Context(), &p); err != nil || n != 0 {
+				t.Errorf("%d elements are wrong after the call, %v", n, err)
+			}
+		})
+	}
+}
