@@ -53,7 +53,6 @@ func newBenchCommand() *cobra.Command {
 	backendFlag(flags, &f.backend, "auto")
 	cmd.AddCommand(
 		newBenchCollectiveCommand(f),
-		newBenchNormCommand(f),
 		newBenchSubmitCommand(f),
 	)
 	complete(cmd, "backend", backendNames()...)
@@ -107,17 +106,4 @@ func (f *benchFlags) verdict(report *bench.Report) error {
 		return nil
 	}
 	return exitWith(exitWrong, errors.New(strings.Join(missed, "; ")))
-}
-
-// positive refuses numbers that no bench can use.
-func positive(what string, numbers []int) error {
-	for _, n := range numbers {
-		if n < 1 {
-			return fmt.Errorf("%s has %d, but must be positive", what, n)
-		}
-	}
-	if len(numbers) == 0 {
-		return fmt.Errorf("%s is empty", what)
-	}
-	return nil
 }

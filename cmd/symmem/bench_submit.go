@@ -88,5 +88,7 @@ func (f *submitFlags) parse() (err error) {
 }
 
 func (f *submitFlags) run(cmd *cobra.Command, w rendezvous.World) error {
-	return f.play(cmd, w, func() (*bench.Report, error) { return f.config.Run(cmd.Context()) })
+	return f.rank(cmd, w, f.unbound, func() (*bench.Report, error) {
+		return f.config.Run(cmd.Context())
+	})
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"time"
 
@@ -51,17 +50,6 @@ func (f *worldFlags) runs(
 			return rank(cmd, w)
 		})
 	}
-}
-
-// play measures as one rank, and ends with the exit code for wrong elements if there are any.
-func (f *worldFlags) play(
-	cmd *cobra.Command, w rendezvous.World, run func() (*bench.Report, error),
-) error {
-	err := f.rank(cmd, w, f.unbound, run)
-	if errors.Is(err, bench.ErrWrong) {
-		return exitWith(exitWrong, err)
-	}
-	return err
 }
 
 // checkRanks refuses a number of ranks that no comparison can have.

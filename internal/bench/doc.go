@@ -1,5 +1,5 @@
 // Package bench measures symmem against baselines that run in the same process at the same time:
-// collectives, norms, submissions, and the times from which a tuning table is made. What one call
+// collectives, submissions, and the times from which a tuning table is made. What one call
 // costs that meets no other rank is measured by benchmarks of Go next to the code.
 //
 // Machines drift: a virtual processor that moves changes every figure by a factor of two to four
