@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"symmem/driver"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
+	"symmem/internal/ranktest"
 	bits "symmem/internal/reduce"
 )
 
@@ -95,17 +95,14 @@ func normBenches(b *testing.B, rows, hidden int64) (ranks []*normBench) {
 // onEach runs a function on all ranks at once.
 func onEach(b *testing.B, ranks []*normBench, f func(*normBench) error) {
 	b.Helper()
-	errs := make([]error, len(ranks))
-	var all sync.WaitGroup
-	for i, r := range ranks {
-		all.Go(func() {
-			if errs[i] = f(r); errs[i] != nil {
-				r.World().Abort()
-			}
-		})
-	}
-	all.Wait()
-	if err := errors.Join(errs...); err != nil {
+	err := ranktest.Each(len(ranks), func(i int) error {
+		err := f(ranks[i])
+		if err != nil {
+			ranks[i].World().Abort()
+		}
+		return err
+	})
+	if err != nil {
 		b.Fatal(err)
 	}
 }

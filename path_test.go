@@ -8,11 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"symmem"
 	"symmem/driver"
+	"symmem/internal/ranktest"
 )
 
 // tableOf writes a table in which sums take the window path up to a limit, and returns its file.
@@ -315,20 +315,16 @@ func TestABufferThatRunsPastItsWindowLiesInNone(t *testing.T) {
 // openApart opens a world of ranks that each have their own options, and returns their errors.
 func openApart(t *testing.T, options ...symmem.Options) []error {
 	t.Helper()
-	errs := make([]error, len(options))
 	store := "unix:@symmem-test-" + rand.Text()
-	var ranks sync.WaitGroup
-	for r, o := range options {
+	return ranktest.Outcomes(len(options), func(r int) error {
+		o := options[r]
 		o.Rank, o.Size, o.Store, o.Timeout = r, len(options), store, 20*soon
-		ranks.Go(func() {
-			rt, err := symmem.Open(t.Context(), on(o))
-			if errs[r] = err; err == nil {
-				errs[r] = rt.Close()
-			}
-		})
-	}
-	ranks.Wait()
-	return errs
+		rt, err := symmem.Open(t.Context(), on(o))
+		if err != nil {
+			return err
+		}
+		return rt.Close()
+	})
 }
 
 func TestRanksThatWouldChooseDifferentlyDoNotConnect(t *testing.T) {

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"symmem"
+	"symmem/internal/ranktest"
 	"symmem/internal/sys"
 )
 
@@ -114,13 +114,8 @@ func closeLive(rt *symmem.Runtime) error {
 // each runs a function on all ranks.
 func each(tb testing.TB, runtimes []*symmem.Runtime, f func(int, *symmem.Runtime) error) {
 	tb.Helper()
-	var ranks sync.WaitGroup
-	errs := make([]error, len(runtimes))
-	for i, rt := range runtimes {
-		ranks.Go(func() { errs[i] = f(i, rt) })
-	}
-	ranks.Wait()
-	if err := errors.Join(errs...); err != nil {
+	err := ranktest.Each(len(runtimes), func(i int) error { return f(i, runtimes[i]) })
+	if err != nil {
 		tb.Fatal(err)
 	}
 }

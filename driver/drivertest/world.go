@@ -3,13 +3,13 @@ package drivertest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/ranktest"
 )
 
 const (
@@ -84,17 +84,7 @@ func (w *world) each(f func(r *rank) error) error { return errors.Join(w.outcome
 
 // outcomes runs a function on every rank at once and returns the errors by rank.
 func (w *world) outcomes(f func(r *rank) error) []error {
-	errs := make([]error, len(w.ranks))
-	var all sync.WaitGroup
-	for i, r := range w.ranks {
-		all.Go(func() {
-			if err := f(r); err != nil {
-				errs[i] = fmt.Errorf("rank %d: %w", i, err)
-			}
-		})
-	}
-	all.Wait()
-	return errs
+	return ranktest.Outcomes(len(w.ranks), func(i int) error { return f(w.ranks[i]) })
 }
 
 // numbers lists the ranks from 0 to n-1.

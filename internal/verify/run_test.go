@@ -1,13 +1,13 @@
 package verify
 
 import (
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"symmem"
+	"symmem/internal/ranktest"
 )
 
 // onAll runs a workload on every rank of a world in this process.
@@ -18,24 +18,14 @@ func onAll(t *testing.T, ranks int, c Config) []*Report {
 		t.Fatal(err)
 	}
 	reports := make([]*Report, ranks)
-	var running sync.WaitGroup
-	for r, rt := range runtimes {
-		running.Go(func() {
-			var err error
-			if reports[r], err = Run(t.Context(), rt, c, nil); err != nil {
-				t.Errorf("rank %d: %v", r, err)
-			}
-		})
-	}
-	running.Wait()
-	var closing sync.WaitGroup
-	for _, rt := range runtimes {
-		// After a divergence Close tells of it again.
-		closing.Go(func() { _ = rt.Close() })
-	}
-	closing.Wait()
-	if t.Failed() {
-		t.FailNow()
+	err = ranktest.Each(ranks, func(r int) (err error) {
+		reports[r], err = Run(t.Context(), runtimes[r], c, nil)
+		return err
+	})
+	// After a divergence Close tells of it again.
+	_ = ranktest.Each(ranks, func(r int) error { return runtimes[r].Close() })
+	if err != nil {
+		t.Fatal(err)
 	}
 	return reports
 }

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
 	"symmem/driver"
 	"symmem/internal/control"
+	"symmem/internal/ranktest"
 	"symmem/internal/rendezvous"
 )
 
@@ -74,17 +74,7 @@ func ranksOf(n int) []int {
 
 // outcomes runs a function on every rank at once and returns the errors by group rank.
 func (w *world) outcomes(f func(i int, p control.Plane) error) []error {
-	errs := make([]error, len(w.planes))
-	var all sync.WaitGroup
-	for i, p := range w.planes {
-		all.Go(func() {
-			if err := f(i, p); err != nil {
-				errs[i] = fmt.Errorf("group rank %d: %w", i, err)
-			}
-		})
-	}
-	all.Wait()
-	return errs
+	return ranktest.Outcomes(len(w.planes), func(i int) error { return f(i, w.planes[i]) })
 }
 
 // each runs a function on every rank at once, and fails the test on an error.

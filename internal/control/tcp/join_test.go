@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/ranktest"
 	"symmem/internal/rendezvous"
 )
 
@@ -27,21 +28,16 @@ func joinAll(
 	for r := range ranks {
 		ranks[r] = 10 + r
 	}
-	errs := make([]error, len(came))
-	var all sync.WaitGroup
-	for at, r := range came {
-		all.Go(func() {
-			p, err := Join(ctx, Config{
-				Store: store, Timeout: timeout,
-				Group: driver.GroupConfig{ID: "a/b", Ranks: ranks, Rank: r},
-			})
-			if errs[at] = err; err == nil {
-				errs[at] = p.Close()
-			}
+	return ranktest.Outcomes(len(came), func(at int) error {
+		p, err := Join(ctx, Config{
+			Store: store, Timeout: timeout,
+			Group: driver.GroupConfig{ID: "a/b", Ranks: ranks, Rank: came[at]},
 		})
-	}
-	all.Wait()
-	return errs
+		if err != nil {
+			return err
+		}
+		return p.Close()
+	})
 }
 
 func TestRanksThatDoNotJoinAreNamed(t *testing.T) {

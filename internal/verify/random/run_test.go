@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"symmem"
+	"symmem/internal/ranktest"
 )
 
 // local hands out the ranks of worlds inside this process: the n-th Open of a rank is of world n.
@@ -43,16 +44,13 @@ func (l *local) open(rank int) Open {
 func played(t *testing.T, c Config, ranks int) ([]*Report, []error) {
 	t.Helper()
 	l := &local{t: t, ranks: ranks, opened: make([]int, ranks)}
-	reports, errs := make([]*Report, ranks), make([]error, ranks)
-	var all sync.WaitGroup
-	for rank := range ranks {
-		all.Go(func() {
-			reports[rank], errs[rank] = Run(t.Context(), c, Rank{
-				Open: l.open(rank), Local: rank, Shared: true,
-			})
+	reports := make([]*Report, ranks)
+	errs := ranktest.Outcomes(ranks, func(rank int) (err error) {
+		reports[rank], err = Run(t.Context(), c, Rank{
+			Open: l.open(rank), Local: rank, Shared: true,
 		})
-	}
-	all.Wait()
+		return err
+	})
 	return reports, errs
 }
 
