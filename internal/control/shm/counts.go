@@ -11,6 +11,7 @@ import (
 // Counts are the messages that this rank has sent and awaited: the data moves elsewhere, and
 // collectives compare the counts of all ranks in strict groups.
 type Counts struct {
+	group *driver.GroupConfig
 	// balance is what this rank's calls up to now weigh, in strict groups.
 	balance atomic.Uint64
 
@@ -25,14 +26,13 @@ type Counts struct {
 func (c *Counts) Balance() uint64 { return c.balance.Load() }
 
 // CountMessage numbers a message that is called after so many collectives, of which some are done.
-// Counts.Mu is held.
-func (g *Group) CountMessage(call *driver.Call, after, done uint64) (number uint64) {
-	c := &g.Counts
+// Mu is held.
+func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uint64) {
 	tally, weight := &c.sent, message.Weight(call.Root, call.Tag)
 	if call.Operation == driver.Recv {
-		tally, weight = &c.awaited, -message.Weight(g.cfg.Rank, call.Tag)
+		tally, weight = &c.awaited, -message.Weight(c.group.Rank, call.Tag)
 	}
-	if g.cfg.Strict {
+	if c.group.Strict {
 		c.balance.Add(weight)
 	}
 	return tally.Count(message.Key{Peer: call.Root, Tag: call.Tag}, after, done)
@@ -40,37 +40,37 @@ func (g *Group) CountMessage(call *driver.Call, after, done uint64) (number uint
 
 // Unbalanced says that the balances of the ranks do not add up to 0 at a collective, and what this
 // rank has sent and received before.
-func (g *Group) Unbalanced(collective uint64) error {
+func (c *Counts) Unbalanced(collective uint64) error {
 	return &driver.MessageError{
-		Fault: driver.MessagesUnmatched, Group: g.cfg.Name(), Sequence: collective,
-		Ends: g.MessagesBefore(collective),
+		Fault: driver.MessagesUnmatched, Group: c.group.Name(), Sequence: collective,
+		Ends: c.MessagesBefore(collective),
 	}
 }
 
 var _ driver.MessageCounts = (*Group)(nil)
 
 // MessagesBefore lists what this rank has sent and received before a collective.
-func (g *Group) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
-	c, me := &g.Counts, g.cfg.Ranks[g.cfg.Rank]
+func (c *Counts) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
+	me := c.group.Ranks[c.group.Rank]
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	for _, n := range c.sent.Before(collective) {
 		ends = append(ends, driver.MessageEnds{
-			From: me, To: g.cfg.Ranks[n.Peer], Tag: n.Tag, Sent: n.Calls,
+			From: me, To: c.group.Ranks[n.Peer], Tag: n.Tag, Sent: n.Calls,
 		})
 	}
 	for _, n := range c.awaited.Before(collective) {
 		ends = append(ends, driver.MessageEnds{
-			From: g.worldOf(n.Peer), To: me, Tag: n.Tag, Received: n.Calls,
+			From: c.worldOf(n.Peer), To: me, Tag: n.Tag, Received: n.Calls,
 		})
 	}
 	return ends
 }
 
 // worldOf is the world rank of a group rank or of AnySource.
-func (g *Group) worldOf(source int) int {
+func (c *Counts) worldOf(source int) int {
 	if source == driver.AnySource {
 		return source
 	}
-	return g.cfg.Ranks[source]
+	return c.group.Ranks[source]
 }

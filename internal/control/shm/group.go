@@ -51,8 +51,7 @@ type Group struct {
 	blocks  []*block // by group rank
 	budget  budget
 
-	// Counts are the messages of this rank.
-	Counts Counts
+	Counts
 
 	cfg        driver.GroupConfig
 	peers      []*peer // by group rank; nil at this rank's own place
@@ -89,6 +88,7 @@ func (g *Group) Join(
 	ctx, cancel := m.Bounded(ctx)
 	defer cancel()
 	g.machine, g.cfg, g.peers = m, cfg, make([]*peer, n)
+	g.Counts.group = &g.cfg
 	g.space = handoff.Space("group/" + cfg.ID)
 	g.fault.ended = make(chan struct{})
 	g.left.L = &g.Mu
@@ -289,4 +289,41 @@ func (g *Group) Release() error {
 	err := g.region.Close()
 	g.region = nil
 	return err
+}
+
+// TicketsOf is how many tickets a rank of the group has shown.
+func (g *Group) TicketsOf(rank int) uint64 {
+	return spin.LoadAcquire64(&g.blocks[rank].board.submitted)
+}
+
+// HasLeft reports whether a rank has left the group.
+func (g *Group) HasLeft(rank int) bool {
+	return spin.LoadAcquire64(&g.blocks[rank].board.closed) != 0
+}
+
+// Others lists the other ranks of the group.
+func (g *Group) Others() []int {
+	var ranks []int
+	for r := range g.blocks {
+		if r != g.cfg.Rank {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+// Present lists the other ranks that have not left the group.
+func (g *Group) Present() []int {
+	var ranks []int
+	for _, r := range g.Others() {
+		if !g.HasLeft(r) {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+// Asleep reports whether a thread of a rank sleeps in a wait.
+func (g *Group) Asleep(rank int) bool {
+	return atomic.LoadInt32(&g.blocks[rank].bell.sleeping) != 0
 }

@@ -178,3 +178,13 @@ func (g *Group) absent(blocks []*block) int {
 	}
 	return absent
 }
+
+// Ticket hands out the next place in the order of collectives, and shows it. Mu is held.
+func (g *Group) Ticket() uint64 {
+	g.submitted++
+	spin.StoreRelease64(&g.me.board.submitted, g.submitted)
+	return g.submitted
+}
+
+// Tickets is how many tickets were handed out. Mu is held.
+func (g *Group) Tickets() uint64 { return g.submitted }

@@ -2,7 +2,6 @@ package random
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"symmem"
@@ -115,60 +114,6 @@ func (e *exchange) ring(ctx context.Context) error {
 func (e *exchange) read() error {
 	e.got = make([]byte, e.recv.Bytes())
 	return e.on.Copy(symmem.Host(e.got), e.recv)
-}
-
-// queue queues everything. If the streams differ, an event orders them.
-func (r *round) queue(ctx context.Context, e *exchange) error {
-	if err := e.fill(); err != nil {
-		return fmt.Errorf("writing the input: %w", err)
-	}
-	if e.from != e.on {
-		mark := r.events[e.from.Number()%len(r.events)]
-		if err := errors.Join(e.from.Record(mark), e.on.Wait(mark)); err != nil {
-			return err
-		}
-	}
-	// Only members make the call, but its use of the input is noted on every rank, lest the buffer
-	// comes back earlier on some.
-	if err := e.sender.UseOn(e.on); err != nil {
-		return err
-	}
-	if err := e.launch(ctx); err != nil {
-		return fmt.Errorf("%v: %w", e.describe(), err)
-	}
-	if err := e.read(); err != nil {
-		return fmt.Errorf("reading the output: %w", err)
-	}
-	return nil
-}
-
-// verify looks at the output of a call that is done.
-func (r *round) verify(e *exchange, how string) {
-	r.tally.calls++
-	if e.want == nil {
-		return
-	}
-	r.tally.bytes += int64(len(e.want))
-	d := e.Compare(e.got, e.want)
-	if d.Wrong == 0 {
-		return
-	}
-	r.tally.wrong += d.Wrong
-	r.tally.note(fmt.Sprintf("round %d, rank %d, %s%s: %d of %d elements are wrong, the first is %d: "+
-		"%v instead of %v", r.number, r.rt.Rank(), how, e.describe(), d.Wrong,
-		len(e.want)/e.DataType.Size(), d.First, d.Got, d.Want))
-}
-
-// checked runs one call from the input to the check.
-func (r *round) checked(ctx context.Context, e *exchange) error {
-	if err := r.queue(ctx, e); err != nil {
-		return err
-	}
-	if err := e.on.Synchronize(ctx); err != nil {
-		return fmt.Errorf("%v: %w", e.describe(), err)
-	}
-	r.verify(e, "")
-	return nil
 }
 
 // describe names the call for people.

@@ -198,3 +198,90 @@ func (r *round) verifyBroken(e *exchange) {
 		"%d are not a number and %d are what was there before", r.number, r.rt.Rank(), e.describe(),
 		right, all, none, old))
 }
+
+// ErrAbort means that a group was aborted, and a rank has seen something else.
+var ErrAbort = errors.New("the group was aborted, but a rank does not say so")
+
+// abort makes a group of all ranks, has a drawn rank abort it while the others are in a collective,
+// and shows that a new group works on the same memory.
+func (r *round) abort(ctx context.Context) error {
+	who, s, p := r.draws.IntN(r.rt.Size()), one(r, r.streams), one(r, r.pools)
+	before, bytes, tag := r.draws.IntN(3), r.size(), r.draws.Uint64()
+	if err := r.meet(ctx); err != nil {
+		return err
+	}
+	// Only its own stream uses the buffer, so that its way back does not depend on the rank.
+	b, err := p.AllocOn(s, bytes)
+	if err != nil {
+		return err
+	}
+	g, err := r.rt.World().Split(ctx, 0, r.rt.Rank())
+	if err != nil {
+		return err
+	}
+	for i := range before {
+		if err := r.sum(ctx, g, s, b, bytes, tag+uint64(i)); err != nil {
+			return err
+		}
+	}
+	if r.rt.Device().Backend == "nccl" {
+		// NCCL's window kernels do not look for an abort: one that waits for a rank which has
+		// aborted instead runs until the process ends.
+		if err := g.SetPath(ctx, symmem.PathPlain); err != nil {
+			return err
+		}
+	}
+	if err := r.aborted(ctx, g, s, b, who == g.Rank()); err != nil {
+		return err
+	}
+	r.tally.aborts++
+	if err := r.meet(ctx); err != nil {
+		return err
+	}
+	return r.replace(ctx, s, b, bytes, tag)
+}
+
+// aborted aborts the group or waits for that, and closes it.
+func (r *round) aborted(
+	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, mine bool,
+) error {
+	if mine {
+		g.Abort()
+	}
+	var err error
+	for err == nil {
+		m := b.Memory()
+		err = g.AllReduce(ctx, m, m, 1, symmem.Float32, symmem.Sum, s)
+		if err == nil {
+			err = s.Synchronize(ctx)
+		}
+	}
+	if !errors.Is(err, symmem.ErrAborted) {
+		return fmt.Errorf("%w: %w", ErrAbort, err)
+	}
+	// What the stream still knows of the fault is told once.
+	if err := s.Synchronize(ctx); err != nil && !errors.Is(err, symmem.ErrAborted) {
+		return fmt.Errorf("synchronizing after the fault: %w", err)
+	}
+	if err := g.Close(); err != nil {
+		return fmt.Errorf("closing the aborted group: %w", err)
+	}
+	return nil
+}
+
+// replace makes a group after an abort, uses it, and closes it.
+func (r *round) replace(
+	ctx context.Context, s *symmem.Stream, b symmem.Buffer, bytes int64, tag uint64,
+) error {
+	g, err := r.rt.World().Split(ctx, 0, -r.rt.Rank())
+	if err != nil {
+		return err
+	}
+	if err := r.sum(ctx, g, s, b, bytes, ^tag); err != nil {
+		return fmt.Errorf("in a new group after an abort: %w", err)
+	}
+	if err := r.meet(ctx); err != nil {
+		return err
+	}
+	return errors.Join(g.Close(), b.Free())
+}

@@ -2,8 +2,6 @@ package random
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 
 	"symmem"
@@ -77,93 +75,6 @@ func (r *round) closeGroup(ctx context.Context, at int) error {
 	return g.Close()
 }
 
-// ErrAbort means that a group was aborted, and a rank has seen something else.
-var ErrAbort = errors.New("the group was aborted, but a rank does not say so")
-
-// abort makes a group of all ranks, has a drawn rank abort it while the others are in a collective,
-// and shows that a new group works on the same memory.
-func (r *round) abort(ctx context.Context) error {
-	who, s, p := r.draws.IntN(r.rt.Size()), one(r, r.streams), one(r, r.pools)
-	before, bytes, tag := r.draws.IntN(3), r.size(), r.draws.Uint64()
-	if err := r.meet(ctx); err != nil {
-		return err
-	}
-	// Only its own stream uses the buffer, so that its way back does not depend on the rank.
-	b, err := p.AllocOn(s, bytes)
-	if err != nil {
-		return err
-	}
-	g, err := r.rt.World().Split(ctx, 0, r.rt.Rank())
-	if err != nil {
-		return err
-	}
-	for i := range before {
-		if err := r.sum(ctx, g, s, b, bytes, tag+uint64(i)); err != nil {
-			return err
-		}
-	}
-	if r.rt.Device().Backend == "nccl" {
-		// NCCL's window kernels do not look for an abort: one that waits for a rank which has
-		// aborted instead runs until the process ends.
-		if err := g.SetPath(ctx, symmem.PathPlain); err != nil {
-			return err
-		}
-	}
-	if err := r.aborted(ctx, g, s, b, who == g.Rank()); err != nil {
-		return err
-	}
-	r.tally.aborts++
-	if err := r.meet(ctx); err != nil {
-		return err
-	}
-	return r.replace(ctx, s, b, bytes, tag)
-}
-
-// aborted aborts the group or waits for that, and closes it.
-func (r *round) aborted(
-	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, mine bool,
-) error {
-	if mine {
-		g.Abort()
-	}
-	var err error
-	for err == nil {
-		m := b.Memory()
-		err = g.AllReduce(ctx, m, m, 1, symmem.Float32, symmem.Sum, s)
-		if err == nil {
-			err = s.Synchronize(ctx)
-		}
-	}
-	if !errors.Is(err, symmem.ErrAborted) {
-		return fmt.Errorf("%w: %w", ErrAbort, err)
-	}
-	// What the stream still knows of the fault is told once.
-	if err := s.Synchronize(ctx); err != nil && !errors.Is(err, symmem.ErrAborted) {
-		return fmt.Errorf("synchronizing after the fault: %w", err)
-	}
-	if err := g.Close(); err != nil {
-		return fmt.Errorf("closing the aborted group: %w", err)
-	}
-	return nil
-}
-
-// replace makes a group after an abort, uses it, and closes it.
-func (r *round) replace(
-	ctx context.Context, s *symmem.Stream, b symmem.Buffer, bytes int64, tag uint64,
-) error {
-	g, err := r.rt.World().Split(ctx, 0, -r.rt.Rank())
-	if err != nil {
-		return err
-	}
-	if err := r.sum(ctx, g, s, b, bytes, ^tag); err != nil {
-		return fmt.Errorf("in a new group after an abort: %w", err)
-	}
-	if err := r.meet(ctx); err != nil {
-		return err
-	}
-	return errors.Join(g.Close(), b.Free())
-}
-
 // sum is a checked all-reduce in place.
 func (r *round) sum(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, bytes int64, tag uint64,
@@ -187,4 +98,28 @@ func sumOf(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *exchange
 		},
 		group: g, from: s, on: s,
 	}
+}
+
+// choices are what the path of a group is set to, by weight: over windows mistakes show, and on the
+// direct path, which works over windows, too. Where there is none it is as auto.
+var choices = []symmem.PathChoice{
+	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
+	symmem.PathPlain,
+}
+
+// choosePath sets the path of a group.
+func (r *round) choosePath(ctx context.Context) error {
+	g, choice := one(r, r.groups), one(r, choices)
+	if g == nil {
+		return nil
+	}
+	return g.SetPath(ctx, choice)
+}
+
+// agree compares the ledgers of all ranks, if that is not switched off.
+func (r *round) agree(ctx context.Context) error {
+	if r.rt.Check() == symmem.CheckOff {
+		return nil
+	}
+	return r.rt.World().Check(ctx)
 }

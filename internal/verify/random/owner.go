@@ -1,7 +1,6 @@
 package random
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -127,30 +126,4 @@ func (w *world) close() error {
 		err = errors.Join(err, w.owner.close())
 	}
 	return err
-}
-
-// recordOn captures on a stream: by its owner if it has one.
-func (r *round) recordOn(ctx context.Context, rec *recording, s *symmem.Stream) error {
-	var err error
-	switch {
-	case r.owns(s):
-		rec.owned = true
-		rec.graph, err = r.owner.capture(s, func() error { return rec.queue(ctx, s) })
-	default:
-		rec.graph, err = rec.record(ctx, s)
-	}
-	if err != nil {
-		return fmt.Errorf("capturing %d calls: %w", len(rec.calls), err)
-	}
-	return nil
-}
-
-// owns reports whether a stream is the owner's.
-func (r *round) owns(s *symmem.Stream) bool {
-	for _, adopted := range r.adopted {
-		if s == adopted {
-			return true
-		}
-	}
-	return false
 }

@@ -272,3 +272,52 @@ func (r *round) end(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
+
+// reserve maps memory ahead, registered with the world or not.
+func (r *round) reserve(ctx context.Context) error {
+	p, bytes := one(r, r.pools), r.size()
+	if r.chance(2) {
+		return p.Reserve(ctx, bytes, nil)
+	}
+	return p.Reserve(ctx, bytes, r.rt.World())
+}
+
+// trim gives idle segments back. No graph may be over them. It compares at every level, so that a
+// run which is to show wrong sums leaves it out.
+func (r *round) trim(ctx context.Context) error {
+	p, keep := one(r, r.pools), r.draws.Int64N(2)*r.size()
+	if r.config.Placement == symmem.PlaceByAddress && r.rt.Check() == symmem.CheckOff {
+		return nil
+	}
+	if err := r.closeGraphs(ctx, nil); err != nil {
+		return err
+	}
+	if err := r.meet(ctx); err != nil {
+		return err
+	}
+	return p.Trim(ctx, keep)
+}
+
+// renew closes a pool with all that is in it, and makes another one.
+func (r *round) renew(ctx context.Context) error {
+	at := r.draws.IntN(len(r.pools))
+	if err := r.closeGraphs(ctx, nil); err != nil {
+		return err
+	}
+	for i := len(r.live) - 1; i >= 0; i-- {
+		if r.live[i].pool == r.pools[at] {
+			if err := r.drop(i); err != nil {
+				return err
+			}
+		}
+	}
+	r.tally.peak = max(r.tally.peak, r.mapped())
+	// Nobody closes while a peer may still read.
+	if err := r.meet(ctx); err != nil {
+		return err
+	}
+	if err := r.pools[at].Close(); err != nil {
+		return err
+	}
+	return r.addPool(ctx, at)
+}
