@@ -152,10 +152,10 @@ func proveGraphEvents(t *testing.T, h Harness) {
 // over the other path.
 func proveReplays(t *testing.T, h Harness) {
 	b := newBench(t, h, 3, 1<<20, options{check: true})
-	must(t, b.each(b.replay))
+	must(t, b.each(func(r *rank) error { return replay(b, r) }))
 }
 
-func (b *bench) replay(r *rank) error {
+func replay(b *bench, r *rank) error {
 	const launches = 1000
 	send, recv := b.send[r.number], b.recv[r.number]
 	sum := func(from, to int64, path driver.Path) driver.Call {
@@ -177,7 +177,7 @@ func (b *bench) replay(r *rank) error {
 		return err
 	}
 	for i := range launches {
-		if err := b.step(r, g, sum(0, 1<<16, paths[0]), i); err != nil {
+		if err := replayStep(b, r, g, sum(0, 1<<16, paths[0]), i); err != nil {
 			return fmt.Errorf("launch %d: %w", i, err)
 		}
 	}
@@ -190,9 +190,9 @@ func (b *bench) replay(r *rank) error {
 	return g.Close()
 }
 
-// step changes the input, launches the graph, makes the eager call every third time and checks
-// both results now and then.
-func (b *bench) step(r *rank, g driver.Graph, eager driver.Call, i int) error {
+// replayStep changes the input, launches the graph, makes the eager call every third time and
+// checks both results now and then.
+func replayStep(b *bench, r *rank, g driver.Graph, eager driver.Call, i int) error {
 	value := byte(i%20 + r.number)
 	if err := r.stream.Fill(b.send[r.number].at(0), value, 16000); err != nil {
 		return err

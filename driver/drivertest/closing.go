@@ -130,11 +130,11 @@ func proveCloseAnytime(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{apart: true})
 	w.spoilt = true
 	for round := range 60 {
-		must(t, w.each(func(r *rank) error { return r.breakGroup(fmt.Sprint("round ", round), round) }))
+		must(t, w.each(func(r *rank) error { return breakGroup(r, fmt.Sprint("round ", round), round) }))
 	}
 }
 
-func (r *rank) breakGroup(id string, round int) error {
+func breakGroup(r *rank, id string, round int) error {
 	c, err := r.connect(id, numbers(2), true)
 	if err != nil {
 		return err

@@ -109,7 +109,7 @@ func proveAbsentCollective(t *testing.T, h Harness) {
 			})
 			late := b.ranks[2]
 			for _, r := range b.ranks[:late.number] {
-				must(t, r.expectNoResult(path, b.recv[r.number].at(margin), 0, 4*count))
+				must(t, expectNoResult(r, path, b.recv[r.number].at(margin), 0, 4*count))
 			}
 		}
 	}
@@ -183,12 +183,12 @@ func proveStray(t *testing.T, h Harness) {
 	for _, alone := range []int{0, 2} {
 		w := newWorld(t, h, 3, options{})
 		w.spoilt = true
-		judgeStray(t, w.outcomes(func(r *rank) error { return r.astray(alone) }))
+		judgeStray(t, w.outcomes(func(r *rank) error { return astray(r, alone) }))
 	}
 }
 
 // astray puts one rank into an exchange and the others into a collective.
-func (r *rank) astray(alone int) error {
+func astray(r *rank, alone int) error {
 	if r.number == alone {
 		_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
 		return err
@@ -223,7 +223,7 @@ func proveStrayBesideLane(t *testing.T, h Harness) {
 	w.spoilt = true
 	judgeStray(t, w.outcomes(func(r *rank) error {
 		ended := make(chan error, 1)
-		go func() { ended <- r.astray(0) }()
+		go func() { ended <- astray(r, 0) }()
 		for round := 0; ; round++ {
 			if r.swap(driver.LaneBackground, round, []int{1, 20000}) != nil {
 				return <-ended
@@ -323,6 +323,6 @@ func proveNewGroup(t *testing.T, h Harness) {
 		if err != nil {
 			return err
 		}
-		return r.gather(c, numbers(2), b)
+		return gatherBytes(r, c, numbers(2), b)
 	}))
 }

@@ -14,8 +14,8 @@ var groupContracts = []contract{
 	{"a group without this rank is an error", proveNotMember},
 }
 
-// gather makes a rank contribute its world number to an AllGather, and checks what comes.
-func (r *rank) gather(c driver.Communicator, members []int, b buffer) error {
+// gatherBytes makes a rank contribute its world number to an AllGather, and checks what comes.
+func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) error {
 	if err := r.write(b.at(0), []byte{byte(r.number)}); err != nil {
 		return err
 	}
@@ -52,10 +52,10 @@ func proveSubgroups(t *testing.T, h Harness) {
 			return err
 		}
 		for range 50 {
-			if err := r.gather(c, half, b); err != nil {
+			if err := gatherBytes(r, c, half, b); err != nil {
 				return err
 			}
-			if err := r.gather(r.group, numbers(4), b); err != nil {
+			if err := gatherBytes(r, r.group, numbers(4), b); err != nil {
 				return err
 			}
 		}
@@ -75,7 +75,7 @@ func proveGroupOrder(t *testing.T, h Harness) {
 		if err != nil {
 			return err
 		}
-		return r.gather(c, members, b)
+		return gatherBytes(r, c, members, b)
 	}))
 }
 
@@ -91,7 +91,7 @@ func proveReconnect(t *testing.T, h Harness) {
 			if err != nil {
 				return err
 			}
-			if err := r.gather(c, numbers(2), b); err != nil {
+			if err := gatherBytes(r, c, numbers(2), b); err != nil {
 				return err
 			}
 			if err := c.Close(); err != nil {

@@ -28,7 +28,7 @@ var mistakeContracts = []contract{
 }
 
 // misplaced is a sum whose buffers lie at another offset on every rank.
-func (b *bench) misplaced(r *rank, path driver.Path, count int64) driver.Call {
+func misplaced(b *bench, r *rank, path driver.Path, count int64) driver.Call {
 	at := int64(r.number) << 17
 	send, recv := b.send[r.number], b.recv[r.number]
 	return r.able(r.group, driver.Call{
@@ -54,7 +54,7 @@ func proveHonestMistake(t *testing.T, h Harness) {
 		if err := r.write(b.send[r.number].at(0), input(h, driver.Float32, r.number, 1<<18)); err != nil {
 			return err
 		}
-		call := b.misplaced(r, driver.PathWindow, count)
+		call := misplaced(b, r, driver.PathWindow, count)
 		if err := r.launch(r.group, r.stream, call); err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func mismatch(
 		end := begin + bytes
 		return errors.Join(
 			r.expectAll(recv.at(0), canary, begin),
-			r.expectNoResult(call.Path, call.Recv, canary, bytes),
+			expectNoResult(r, call.Path, call.Recv, canary, bytes),
 			r.expectAll(recv.at(end), canary, recv.segment.Bytes()-end))
 	}))
 	return found
@@ -115,7 +115,7 @@ func mismatch(
 
 // expectNoResult makes sure that the output of a call on a path is what it was, or that a kernel
 // has marked all of it.
-func (r *rank) expectNoResult(path driver.Path, at uintptr, before byte, bytes int64) error {
+func expectNoResult(r *rank, path driver.Path, at uintptr, before byte, bytes int64) error {
 	if bytes == 0 || path != driver.PathDirect {
 		return r.expectAll(at, before, bytes)
 	}
@@ -137,7 +137,7 @@ func proveCheckedMistake(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
 		for _, count := range []int64{2, 100, 1 << 14} {
 			mismatch(t, h, some(h), func(b *bench, r *rank) driver.Call {
-				return b.misplaced(r, path, count)
+				return misplaced(b, r, path, count)
 			})
 		}
 	}

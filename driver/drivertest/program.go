@@ -35,7 +35,7 @@ func proveRandomMessages(t *testing.T, h Harness) {
 			program[i] = p
 		}
 		b := newBench(t, h, n, 8<<20, options{check: round != 1})
-		if err := b.each(func(r *rank) error { return b.play(r, program, streams) }); err != nil {
+		if err := b.each(func(r *rank) error { return play(b, r, program, streams) }); err != nil {
 			t.Fatalf("seed %d, round %d: %v", seed, round, err)
 		}
 	}
@@ -44,7 +44,7 @@ func proveRandomMessages(t *testing.T, h Harness) {
 // room is what a message of a random program has in the buffers.
 const room = 64 << 10
 
-func (b *bench) play(r *rank, program []planned, streams int) error {
+func play(b *bench, r *rank, program []planned, streams int) error {
 	lanes := []driver.Stream{r.stream}
 	for range streams - 1 {
 		s, err := r.newStream()

@@ -51,9 +51,11 @@ func (d *Device) Connect(
 ) (driver.Communicator, error) {
 	n := len(group.Ranks)
 	c := &communicator{
-		device: d, cfg: group, mail: newMail(n), inbox: make([]inbox, n),
+		device: d, cfg: group, inbox: make([]inbox, n),
 		passed: make(chan struct{}), windows: map[driver.SegmentKey]*window{},
 	}
+	c.mail.init(c, n)
+	c.division.c = c
 	c.check.Store(group.Check)
 	if err := c.Join(ctx, d.machine, group, dataBytes(n)); err != nil {
 		return nil, fmt.Errorf("connecting group %s: %w", group.Name(), err)
@@ -76,7 +78,7 @@ func (c *communicator) SetCheck(on bool) { c.check.Store(on) }
 // Close leaves the group once the peers have taken, or have room for, what was sent to them. A
 // collective behind work that does not end keeps the memory of the group mapped until it has.
 func (c *communicator) Close() error {
-	lost := c.flush()
+	lost := c.mail.flush(c)
 	failed := c.Cause() != nil
 	last, left := c.Depart()
 	if !left {
@@ -84,7 +86,7 @@ func (c *communicator) Close() error {
 	}
 	var unmatched error
 	if !failed {
-		unmatched = c.errUnmatched()
+		unmatched = c.mail.errUnmatched(c)
 	}
 	patience := 2 * c.device.cfg.Timeout
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -111,4 +113,25 @@ func (c *communicator) release() error {
 	}
 	c.Mu.Unlock()
 	return errors.Join(append(errs, c.Release())...)
+}
+
+// layData lays staging and pipes over the data of the region.
+func (c *communicator) layData() {
+	c.stages = make([]unsafe.Pointer, c.Size())
+	for r := range c.stages {
+		c.stages[r] = unsafe.Add(c.Data(), r*2*stageBytes)
+	}
+	c.ownStage = c.stages[c.cfg.Rank]
+	c.pipes = unsafe.Add(c.Data(), c.Size()*2*stageBytes)
+}
+
+// stage is a rank's staging buffer of a step. It is computed, not selected of a struct: Go would
+// check the pointer for nil by a load of a line that a peer is about to write.
+func (c *communicator) stage(rank int, step uint64) unsafe.Pointer {
+	return unsafe.Add(c.stages[rank], (step&1)*stageBytes)
+}
+
+// pipe is that from one rank to another.
+func (c *communicator) pipe(from, to int) *pair {
+	return (*pair)(unsafe.Add(c.pipes, uintptr(from*c.Size()+to)*unsafe.Sizeof(pair{})))
 }

@@ -17,6 +17,9 @@ import (
 // inlet is this rank's end of the pipe from a peer. Whoever waits for a message takes the frames
 // that have come, also those of messages that others wait for, or will wait for.
 type inlet struct {
+	c      *communicator
+	source int // the peer, a group rank
+
 	frame atomic.Uint64 // frames taken
 
 	mu      ranked.Mutex[inletMu]
@@ -65,25 +68,18 @@ func (r *receive) soon() (done bool, err error) {
 	}
 	for range 2 {
 		if done, err := r.look(); done || err != nil {
-			return done, r.c.failing(err)
+			return done, r.failing(err)
 		}
 		if !r.claimed.Load() {
 			break
 		}
-		next := r.c.mail.inlets[r.source].frame.Load() + 1
-		if !r.c.PollSoon(&r.c.frameOf(r.source, next).posted, next) {
+		in := &r.c.mail.inlets[r.source]
+		next := in.frame.Load() + 1
+		if !r.c.PollSoon(&in.at(next).posted, next) {
 			break
 		}
 	}
 	return false, nil
-}
-
-// failing is failed for an error that may be nil.
-func (c *communicator) failing(err error) error {
-	if err == nil {
-		return nil
-	}
-	return c.failed(err)
 }
 
 // run receives the message.
@@ -104,7 +100,7 @@ func (r *receive) run() error {
 			}
 		}
 		if done || err != nil {
-			return r.c.failing(err)
+			return r.failing(err)
 		}
 	}
 }
@@ -112,8 +108,8 @@ func (r *receive) run() error {
 // look takes the frames that have come, as long as the message is not complete.
 func (r *receive) look() (done bool, err error) {
 	if !r.claimed.Load() {
-		for source := range r.c.mail.inlets {
-			if err := r.c.drain(source, r); err != nil {
+		for i := range r.c.mail.inlets {
+			if err := r.c.mail.inlets[i].drain(r); err != nil {
 				return false, err
 			}
 		}
@@ -125,7 +121,7 @@ func (r *receive) look() (done bool, err error) {
 		r.attach()
 	}
 	if !r.ended.Load() {
-		if err := r.c.drain(r.source, r); err != nil {
+		if err := r.c.mail.inlets[r.source].drain(r); err != nil {
 			return false, err
 		}
 	}
@@ -196,7 +192,8 @@ func (r *receive) nextFrame() shm.MessageWait {
 	c := r.c
 	var w shm.MessageWait
 	if r.claimed.Load() {
-		w = r.waiting(func() bool { return r.ended.Load() || c.arrived(r.source) }, r.source)
+		in := &c.mail.inlets[r.source]
+		w = r.waiting(func() bool { return r.ended.Load() || in.arrived() }, r.source)
 	} else {
 		w = r.anyFrame()
 	}
@@ -216,8 +213,8 @@ func (r *receive) anyFrame() shm.MessageWait {
 		if r.claimed.Load() || len(c.Present()) != len(present) {
 			return true
 		}
-		for source := range c.mail.inlets {
-			if c.arrived(source) {
+		for i := range c.mail.inlets {
+			if c.mail.inlets[i].arrived() {
 				return true
 			}
 		}
@@ -225,45 +222,44 @@ func (r *receive) anyFrame() shm.MessageWait {
 	}, from...)
 }
 
-// frameOf is where a frame from a peer lies.
-func (c *communicator) frameOf(source int, frame uint64) *frame {
-	box := c.pipe(source, c.cfg.Rank)
-	return &box.frames[frame%pairFrames]
-}
+// box is the pipe from the peer.
+func (in *inlet) box() *pair { return in.c.pipe(in.source, in.c.cfg.Rank) }
 
-// arrived reports whether a frame from a peer has come that nobody has taken.
-func (c *communicator) arrived(source int) bool {
-	if source == c.cfg.Rank {
+// at is where a frame lies.
+func (in *inlet) at(frame uint64) *frame { return &in.box().frames[frame%pairFrames] }
+
+// arrived reports whether a frame has come that nobody has taken.
+func (in *inlet) arrived() bool {
+	if in.source == in.c.cfg.Rank {
 		return false
 	}
-	next := c.mail.inlets[source].frame.Load() + 1
-	return spin.LoadAcquire64(&c.frameOf(source, next).posted) == next
+	next := in.frame.Load() + 1
+	return spin.LoadAcquire64(&in.at(next).posted) == next
 }
 
-// drain takes the frames that have come from a peer, at most until a Recv has its message.
-func (c *communicator) drain(source int, until *receive) error {
-	if !c.arrived(source) {
+// drain takes the frames that have come, at most until a Recv has its message.
+func (in *inlet) drain(until *receive) error {
+	if !in.arrived() {
 		return nil
 	}
-	in := &c.mail.inlets[source]
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	box := c.pipe(source, c.cfg.Rank)
-	for c.arrived(source) && (until == nil || !until.ended.Load()) {
+	box := in.box()
+	for in.arrived() && (until == nil || !until.ended.Load()) {
 		next := in.frame.Load() + 1
-		if err := c.takeFrame(source, in, &box.frames[next%pairFrames]); err != nil {
+		if err := in.take(&box.frames[next%pairFrames]); err != nil {
 			return err
 		}
 		in.frame.Store(next)
 		spin.StoreRelease64(&box.taken, next)
-		c.Wake(source)
+		in.c.Wake(in.source)
 	}
 	return nil
 }
 
-// takeFrame moves the bytes of one frame to where they belong. in.mu is held. The peer's words are
+// take moves the bytes of one frame to where they belong. in.mu is held. The peer's words are
 // read once, and checked before they are believed.
-func (c *communicator) takeFrame(source int, in *inlet, f *frame) error {
+func (in *inlet) take(f *frame) error {
 	h := frameHeader{
 		tag: spin.LoadAcquire64(&f.header.tag), number: spin.LoadAcquire64(&f.header.number),
 		total: spin.LoadAcquire64(&f.header.total), offset: spin.LoadAcquire64(&f.header.offset),
@@ -271,18 +267,18 @@ func (c *communicator) takeFrame(source int, in *inlet, f *frame) error {
 		dataType: spin.LoadAcquire64(&f.header.dataType),
 	}
 	if h.tag > driver.MaxTag || h.number == 0 || h.total > 1<<62 || h.offset > h.total {
-		return c.torn(source, &h)
+		return in.torn(&h)
 	}
 	at := address{int(h.tag), h.number}
 	p := in.parcel(at)
 	if h.offset != uint64(p.got) ||
 		p.come && (h.total != p.header.total || h.offset == h.total) {
-		return c.torn(source, &h)
+		return in.torn(&h)
 	}
 	if !p.come {
 		p.come, p.header = true, h
 		in.begun++
-		c.announceArrival(source, at, p)
+		in.announce(at, p)
 	}
 	bytes := min(int64(h.total)-p.got, frameBytes)
 	data := unsafe.Pointer(&f.data)
@@ -297,15 +293,16 @@ func (c *communicator) takeFrame(source int, in *inlet, f *frame) error {
 	return nil
 }
 
-// announceArrival tells the Recv of a message that it has begun to come, or has it claimed.
-func (c *communicator) announceArrival(source int, at address, p *parcel) {
+// announce tells the Recv of a message that it has begun to come, or has it claimed.
+func (in *inlet) announce(at address, p *parcel) {
 	if p.to != nil {
 		p.to.fits(p)
 		return
 	}
+	c := in.c
 	c.Counts.Mu.Lock()
 	claims := c.mail.matcher.Arrive(message.Arrival{
-		Source: source, Tag: at.tag, Number: at.number, Segment: c.segment(p.header.after),
+		Source: in.source, Tag: at.tag, Number: at.number, Segment: matchSegment(&c.cfg, p.header.after),
 	})
 	claimed(claims)
 	c.Counts.Mu.Unlock()
@@ -340,8 +337,8 @@ func (in *inlet) settle(at address, p *parcel) {
 }
 
 // torn says that a peer has written what no rank of ours writes.
-func (c *communicator) torn(source int, h *frameHeader) error {
+func (in *inlet) torn(h *frameHeader) error {
 	return fmt.Errorf("rank %d of the world announces bytes from %d on of %d of message %d with tag "+
-		"%d in group %s, which fits no message", c.cfg.Ranks[source], h.offset, h.total, h.number,
-		h.tag, c.cfg.Name())
+		"%d in group %s, which fits no message", in.c.cfg.Ranks[in.source], h.offset, h.total,
+		h.number, h.tag, in.c.cfg.Name())
 }

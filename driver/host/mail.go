@@ -25,10 +25,12 @@ type mail struct {
 	open    map[*receive]struct{}     // receives that have no message yet; guarded by Counts.Mu
 }
 
-func newMail(ranks int) mail {
-	return mail{
-		outlets: make([]outlet, ranks), inlets: make([]inlet, ranks),
-		open: map[*receive]struct{}{},
+// init makes the ends of the pipes of a communicator.
+func (m *mail) init(c *communicator, ranks int) {
+	m.outlets, m.inlets = make([]outlet, ranks), make([]inlet, ranks)
+	m.open = map[*receive]struct{}{}
+	for source := range m.inlets {
+		m.inlets[source].c, m.inlets[source].source = c, source
 	}
 }
 
@@ -42,8 +44,9 @@ type letter struct {
 	check bool
 }
 
-// number makes a message of a plan and gives it its number.
-func (c *communicator) number(p *plan) (transfer, error) {
+// transfer makes a message of the plan and gives it its number.
+func (p *plan) transfer() (transfer, error) {
+	c := p.c
 	c.Mu.Lock()
 	if c.Closed() {
 		c.Mu.Unlock()
@@ -73,7 +76,7 @@ type transfer interface {
 // message runs a Send or Recv, or as much of it as can be done without a wait, or queues it. s.mu
 // is held.
 func (s *stream) message(p *plan) error {
-	t, err := p.c.number(p)
+	t, err := p.transfer()
 	if err != nil {
 		return s.refuse(err)
 	}
@@ -91,7 +94,7 @@ func (s *stream) message(p *plan) error {
 func (m *mail) newSend(l letter) *send {
 	p := l.plan
 	l.c.Counts.Mu.Lock()
-	number := l.c.CountMessage(&p.Call, l.after, l.c.done())
+	number := l.c.CountMessage(&p.Call, l.after, atomic.LoadUint64(&l.c.completed))
 	l.c.Counts.Mu.Unlock()
 	return &send{letter: l, out: &m.outlets[p.Root], number: number, data: pointer(p.Send)}
 }
@@ -101,9 +104,9 @@ func (m *mail) newReceive(l letter) *receive {
 	p := l.plan
 	r := &receive{letter: l}
 	l.c.Counts.Mu.Lock()
-	l.c.CountMessage(&p.Call, l.after, l.c.done())
+	l.c.CountMessage(&p.Call, l.after, atomic.LoadUint64(&l.c.completed))
 	m.open[r] = struct{}{}
-	claimed(m.matcher.Post(r, p.Tag, p.Root, l.c.segment(l.after)))
+	claimed(m.matcher.Post(r, p.Tag, p.Root, matchSegment(&l.c.cfg, l.after)))
 	l.c.Counts.Mu.Unlock()
 	return r
 }
@@ -116,30 +119,27 @@ func claimed(claims []message.Claim[*receive]) {
 	}
 }
 
-// segment is what the matcher knows of a message that was called behind so many collectives.
-func (c *communicator) segment(after uint64) uint64 {
-	if !c.cfg.Strict {
+// matchSegment is what the matcher knows of a message that was called behind so many collectives.
+func matchSegment(cfg *driver.GroupConfig, after uint64) uint64 {
+	if !cfg.Strict {
 		return 0
 	}
 	return after
 }
 
-// done returns how many collectives are done on this rank.
-func (c *communicator) done() uint64 { return atomic.LoadUint64(&c.completed) }
-
 // errUnmatched says which messages end with the group: those that have come and that nobody has
 // received, receives that have no message, and what a rank that has left did not take. It is called
 // once the others can see that this rank has left: a message that comes later its sender finds.
-func (c *communicator) errUnmatched() error {
-	for source := range c.mail.inlets {
-		if err := c.drain(source, nil); err != nil {
+func (m *mail) errUnmatched(c *communicator) error {
+	for source := range m.inlets {
+		if err := m.inlets[source].drain(nil); err != nil {
 			return err
 		}
 	}
 	var awaited []control.Awaited
 	c.Counts.Mu.Lock()
-	unclaimed := c.mail.matcher.Unclaimed()
-	for r := range c.mail.open {
+	unclaimed := m.matcher.Unclaimed()
+	for r := range m.open {
 		a := control.Awaited{Source: r.plan.Root, Tag: r.plan.Tag, Number: r.number}
 		if r.claimed.Load() {
 			a.Source = r.source
@@ -148,8 +148,8 @@ func (c *communicator) errUnmatched() error {
 	}
 	c.Counts.Mu.Unlock()
 	var untaken []driver.MessageEnds
-	for peer := range c.mail.outlets {
-		untaken = append(untaken, c.untaken(peer)...)
+	for peer := range m.outlets {
+		untaken = append(untaken, m.outlets[peer].untaken(c, peer)...)
 	}
 	return control.Unmatched(&c.cfg, unclaimed, awaited, untaken)
 }
@@ -157,11 +157,11 @@ func (c *communicator) errUnmatched() error {
 // flush waits until what Sends have left in memory of the heap is on its way. The wait for each
 // peer is that of the goroutine which pushes it. It returns the fault of the group if that came
 // meanwhile: then some of it was not delivered.
-func (c *communicator) flush() error {
+func (m *mail) flush(c *communicator) error {
 	before, waited := c.Cause(), false
-	for i := range c.mail.outlets {
+	for i := range m.outlets {
 		for {
-			idle := c.mail.outlets[i].pushing()
+			idle := m.outlets[i].pushing()
 			if idle == nil {
 				break
 			}
@@ -185,6 +185,14 @@ func (l *letter) skip(cause error) {
 	_ = l.c.Fail(&driver.PriorError{
 		Doing: l.doing(), Rank: l.c.cfg.Ranks[l.c.cfg.Rank], Cause: cause,
 	})
+}
+
+// failing is failed for an error that may be nil.
+func (l *letter) failing(err error) error {
+	if err == nil {
+		return nil
+	}
+	return l.c.failed(err)
 }
 
 // waiting describes a wait for the message.

@@ -223,8 +223,7 @@ func (o *outlet) pushing() <-chan struct{} {
 }
 
 // untaken lists the messages in the pipe to a peer that has left the group.
-func (c *communicator) untaken(peer int) []driver.MessageEnds {
-	o := &c.mail.outlets[peer]
+func (o *outlet) untaken(c *communicator, peer int) []driver.MessageEnds {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.frame == 0 || !c.HasLeft(peer) {

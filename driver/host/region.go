@@ -70,24 +70,3 @@ const (
 func dataBytes(ranks int) int64 {
 	return int64(ranks)*2*stageBytes + int64(ranks*ranks)*int64(unsafe.Sizeof(pair{}))
 }
-
-// layData lays staging and pipes over the data of the region.
-func (c *communicator) layData() {
-	c.stages = make([]unsafe.Pointer, c.Size())
-	for r := range c.stages {
-		c.stages[r] = unsafe.Add(c.Data(), r*2*stageBytes)
-	}
-	c.ownStage = c.stages[c.cfg.Rank]
-	c.pipes = unsafe.Add(c.Data(), c.Size()*2*stageBytes)
-}
-
-// stage is a rank's staging buffer of a step. It is computed, not selected of a struct: Go would
-// check the pointer for nil by a load of a line that a peer is about to write.
-func (c *communicator) stage(rank int, step uint64) unsafe.Pointer {
-	return unsafe.Add(c.stages[rank], (step&1)*stageBytes)
-}
-
-// pipe is that from one rank to another.
-func (c *communicator) pipe(from, to int) *pair {
-	return (*pair)(unsafe.Add(c.pipes, uintptr(from*c.Size()+to)*unsafe.Sizeof(pair{})))
-}

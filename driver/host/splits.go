@@ -30,6 +30,7 @@ type splitRow struct{ send, recv, at uint64 }
 
 // division is the AllToAllV that runs.
 type division struct {
+	c *communicator
 	// source is the send buffer, or a copy of it where the call works in place.
 	source unsafe.Pointer
 	// left are the elements that have to go through staging yet, by sender and then by receiver.
@@ -47,8 +48,8 @@ func tableBytes(ranks int) int64 {
 }
 
 // table is what a rank has shown in the current step.
-func (c *communicator) table(rank int, step uint64) *splitTable {
-	return (*splitTable)(c.stage(rank, step))
+func (d *division) table(rank int, step uint64) *splitTable {
+	return (*splitTable)(d.c.stage(rank, step))
 }
 
 // resolveSplits finds the window in which the others read the send buffer.
@@ -64,9 +65,10 @@ func (p *plan) resolveSplits() error {
 	return nil
 }
 
-// beginSplits posts the first step of an AllToAllV.
-func (c *communicator) beginSplits(call *plan) {
-	n, me, d := c.Size(), c.cfg.Rank, &c.division
+// begin posts the first step of an AllToAllV.
+func (d *division) begin(call *plan) {
+	c := d.c
+	n, me := c.Size(), c.cfg.Rank
 	if d.left == nil {
 		d.left, d.data = make([]int64, n*n), tableBytes(n)
 	}
@@ -77,7 +79,7 @@ func (c *communicator) beginSplits(call *plan) {
 		d.source = unsafe.Pointer(&copied[0])
 		reduce.Copy(d.source, pointer(call.Send), len(copied), reduce.Hint{})
 	}
-	t := c.table(me, c.Step()+1)
+	t := d.table(me, c.Step()+1)
 	t.pulled = 0
 	for r := range n {
 		t.rows[r] = splitRow{
@@ -94,7 +96,7 @@ func (c *communicator) beginSplits(call *plan) {
 		t.segment = uint64(key.Ordinal)<<32 | uint64(key.Generation)
 		t.offset = uint64(call.Send - uintptr(call.send.bases[me]))
 	}
-	c.contributeSplits(call)
+	d.contribute(call)
 }
 
 // share returns how many elements of each part a rank puts into its staging in the current step.
@@ -109,9 +111,10 @@ func (d *division) share(n, rank int, size int64) int64 {
 	return (stageBytes - d.data) / size / max(1, parts) / unit * unit
 }
 
-// contributeSplits puts this rank's parts of the next step into staging and posts it.
-func (c *communicator) contributeSplits(call *plan) {
-	n, me, d := c.Size(), c.cfg.Rank, &c.division
+// contribute puts this rank's parts of the next step into staging and posts it.
+func (d *division) contribute(call *plan) {
+	c := d.c
+	n, me := c.Size(), c.cfg.Rank
 	share := d.share(n, me, call.size)
 	to := unsafe.Add(c.stage(me, c.Step()+1), d.data)
 	for r := range n {
@@ -127,24 +130,25 @@ func (c *communicator) contributeSplits(call *plan) {
 	c.Post(call.Digest, nil, 0)
 }
 
-// finishSplits completes an AllToAllV after everybody's first step has arrived.
-func (c *communicator) finishSplits(call *plan, ticket uint64) error {
-	if err := c.compareSplits(call, ticket); err != nil {
+// finish completes an AllToAllV after everybody's first step has arrived.
+func (d *division) finish(call *plan, ticket uint64) error {
+	c := d.c
+	if err := d.compare(call, ticket); err != nil {
 		return err
 	}
 	first := c.Step()
 	// Where a part is empty its offset may lie anywhere.
 	if own := call.Splits.SendCounts[c.cfg.Rank] * call.size; own > 0 {
 		reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[c.cfg.Rank]*call.size),
-			unsafe.Add(c.division.source, call.Splits.SendOffsets[c.cfg.Rank]*call.size), int(own),
+			unsafe.Add(d.source, call.Splits.SendOffsets[c.cfg.Rank]*call.size), int(own),
 			reduce.Hint{Stream: own >= streamBytes})
 	}
-	pulled, err := c.pullSplits(call, first)
+	pulled, err := d.pull(call, first)
 	if err != nil {
 		return err
 	}
-	for c.takeSplits(call) {
-		c.contributeSplits(call)
+	for d.take(call) {
+		d.contribute(call)
 		if err := c.arrive(&call.Call, ticket); err != nil {
 			return err
 		}
@@ -159,16 +163,17 @@ func (c *communicator) finishSplits(call *plan, ticket uint64) error {
 	return c.arrive(&call.Call, ticket)
 }
 
-// compareSplits notes what all ranks send, and compares it with what their peers expect: all of it
+// compare notes what all ranks send, and compares it with what their peers expect: all of it
 // where calls are compared, so that all ranks get the same error, else what concerns this rank.
-func (c *communicator) compareSplits(call *plan, ticket uint64) error {
-	n, me, d := c.Size(), c.cfg.Rank, &c.division
+func (d *division) compare(call *plan, ticket uint64) error {
+	c := d.c
+	n, me := c.Size(), c.cfg.Rank
 	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: c.cfg.Name(), Sequence: ticket}
 	for from := range n {
-		theirs := c.table(from, c.Step())
+		theirs := d.table(from, c.Step())
 		for to := range n {
 			sent := spin.LoadAcquire64(&theirs.rows[to].send)
-			expected := spin.LoadAcquire64(&c.table(to, c.Step()).rows[from].recv)
+			expected := spin.LoadAcquire64(&d.table(to, c.Step()).rows[from].recv)
 			if from == me {
 				sent = uint64(call.Splits.SendCounts[to])
 			}
@@ -195,12 +200,13 @@ func (c *communicator) compareSplits(call *plan, ticket uint64) error {
 // maxSplit is the largest count of a part, as Splits.Validate has it.
 const maxSplit = 1 << 48
 
-// pullSplits copies this rank's parts out of the windows of those whose send buffers lie in some,
+// pull copies this rank's parts out of the windows of those whose send buffers lie in some,
 // and reports whether there are any.
-func (c *communicator) pullSplits(call *plan, step uint64) (pulled bool, err error) {
+func (d *division) pull(call *plan, step uint64) (pulled bool, err error) {
+	c := d.c
 	for i := range c.Size() {
 		r := (c.cfg.Rank + i) % c.Size()
-		t := c.table(r, step)
+		t := d.table(r, step)
 		if spin.LoadAcquire64(&t.pulled) == 0 {
 			continue
 		}
@@ -209,7 +215,7 @@ func (c *communicator) pullSplits(call *plan, step uint64) (pulled bool, err err
 		if r == c.cfg.Rank || bytes == 0 {
 			continue
 		}
-		from, err := c.lentBy(r, t, uint64(bytes), uint64(call.size))
+		from, err := d.lentBy(r, t, uint64(bytes), uint64(call.size))
 		if err != nil {
 			return true, err
 		}
@@ -220,9 +226,10 @@ func (c *communicator) pullSplits(call *plan, step uint64) (pulled bool, err err
 }
 
 // lentBy finds this rank's part in the window that a peer names.
-func (c *communicator) lentBy(
+func (d *division) lentBy(
 	rank int, t *splitTable, bytes, size uint64,
 ) (unsafe.Pointer, error) {
+	c := d.c
 	segment := spin.LoadAcquire64(&t.segment)
 	offset, at := spin.LoadAcquire64(&t.offset), spin.LoadAcquire64(&t.rows[c.cfg.Rank].at)
 	key := driver.SegmentKey{
@@ -239,9 +246,10 @@ func (c *communicator) lentBy(
 	return unsafe.Add(w.bases[rank], offset+at*size), nil
 }
 
-// takeSplits takes this rank's parts of the current step, and reports whether anything is left.
-func (c *communicator) takeSplits(call *plan) (more bool) {
-	n, me, d := c.Size(), c.cfg.Rank, &c.division
+// take takes this rank's parts of the current step, and reports whether anything is left.
+func (d *division) take(call *plan) (more bool) {
+	c := d.c
+	n, me := c.Size(), c.cfg.Rank
 	for from := range n {
 		share := d.share(n, from, call.size)
 		at := unsafe.Add(c.stage(from, c.Step()), d.data)

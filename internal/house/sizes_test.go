@@ -80,7 +80,6 @@ var sizeRules = []rule{
 
 // scattered are types whose methods still lie in more files.
 var scattered = []string{
-	"driver/drivertest.bench", "driver/drivertest.rank", "driver/host.communicator",
 	"driver/nccl.Device", "driver/nccl.communicator", "driver/nccl.stream", "internal/alloc.Core",
 	"internal/cuda.Driver", "internal/torch.Library", "internal/torch.rank",
 }
