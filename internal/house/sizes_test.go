@@ -81,7 +81,7 @@ var sizeRules = []rule{
 // scattered are types whose methods still lie in more files.
 var scattered = []string{
 	"driver/nccl.Device", "driver/nccl.communicator", "driver/nccl.stream", "internal/alloc.Core",
-	"internal/cuda.Driver", "internal/torch.Library", "internal/torch.rank",
+	"internal/cuda.Driver",
 }
 
 // methodFiles is a module of which each file has a method of one receiver.

@@ -213,3 +213,17 @@ func (g *group) holds(p *pool) bool {
 	all := domain.Ranks()
 	return !slices.ContainsFunc(g.Ranks(), func(r int) bool { return !slices.Contains(all, r) })
 }
+
+// Check compares the histories of the pools whose domain holds a group: collective.
+func (l *Library) Check(handle uint64) error {
+	r, g, err := l.find(handle)
+	if err != nil {
+		return err
+	}
+	for _, p := range r.all() {
+		if err := p.settled(); err != nil {
+			return err
+		}
+	}
+	return l.apart("comparing", g.Check)
+}

@@ -12,6 +12,9 @@ import (
 	"symmem/driver"
 )
 
+// interrupts ends waits of callers that want to leave them.
+type interrupts struct{ poll atomic.Pointer[poll] }
+
 // poll is what callers are asked while they wait; both functions report whether the wait is to end.
 type poll struct {
 	// here is called on the thread that waits, with no lock of ours held.
@@ -24,12 +27,12 @@ type poll struct {
 }
 
 // SetPoll sets what callers are asked while they wait, or nil.
-func (l *Library) SetPoll(here, inCollective func() bool) {
+func (i *interrupts) SetPoll(here, inCollective func() bool) {
 	if here == nil {
-		l.poll.Store(nil)
+		i.poll.Store(nil)
 		return
 	}
-	l.poll.Store(&poll{here: here, inCollective: inCollective})
+	i.poll.Store(&poll{here: here, inCollective: inCollective})
 }
 
 const (
@@ -48,8 +51,8 @@ func interrupted(doing string) error {
 }
 
 // midCollective is what a device asks in the middle of a collective.
-func (l *Library) midCollective() error {
-	if p := l.poll.Load(); p != nil && p.inCollective() {
+func (i *interrupts) midCollective() error {
+	if p := i.poll.Load(); p != nil && p.inCollective() {
 		return interrupted("waiting in a collective")
 	}
 	return nil
@@ -57,8 +60,8 @@ func (l *Library) midCollective() error {
 
 // resumed makes a call that only waits, and may be made again when its context has ended: it is, in
 // slices between which the caller is asked. A call that ends at once costs nothing more.
-func (l *Library) resumed(doing string, call func(context.Context) error) error {
-	p := l.poll.Load()
+func (i *interrupts) resumed(doing string, call func(context.Context) error) error {
+	p := i.poll.Load()
 	if p == nil {
 		return call(context.Background())
 	}
@@ -82,8 +85,8 @@ func (l *Library) resumed(doing string, call func(context.Context) error) error 
 
 // apart makes a call that may wait for long on a thread of its own, while the caller's is asked. It
 // leaves a call that does not end soon after its context has.
-func (l *Library) apart(doing string, call func(context.Context) error) error {
-	p := l.poll.Load()
+func (i *interrupts) apart(doing string, call func(context.Context) error) error {
+	p := i.poll.Load()
 	if p == nil {
 		return call(context.Background())
 	}

@@ -20,10 +20,12 @@ type Library struct {
 	// warn is told, once each, what no caller can be told.
 	warn func(text string)
 
-	warnings warnings
+	warnings
+	interrupts
+	streams
+	plugs
 
 	opening sync.Mutex // held by Open and Close
-	poll    atomic.Pointer[poll]
 	rank    atomic.Pointer[rank]
 	kept    keeping
 	// handles are numbered through, so that one of an earlier rank is never taken for another.
@@ -53,7 +55,9 @@ type rank struct {
 // New makes a closed Library over words that callers read. warn gets a line for people when
 // something happens that no caller can be told.
 func New(words *Words, warn func(text string)) *Library {
-	return &Library{words: words, warn: warn}
+	l := &Library{words: words, warn: warn, warnings: warnings{words: words}}
+	l.streams.l, l.plugs.l = l, l
+	return l
 }
 
 // Open opens this rank with the options of symmem.h. Collective over all ranks of the job.
@@ -237,4 +241,118 @@ func (l *Library) Describe() (string, error) {
 func encode(value any) (string, error) {
 	text, err := json.Marshal(value)
 	return string(text), err
+}
+
+// stream returns the Stream of a foreign handle, and adopts it at its first use.
+func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
+	r.mu.RLock()
+	s := r.streams[handle]
+	r.mu.RUnlock()
+	if s != nil {
+		return s, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.streams[handle]; s != nil {
+		return s, nil
+	}
+	s, err := r.rt.Interop().AdoptStream(handle)
+	if err != nil {
+		return nil, err
+	}
+	r.streams[handle] = s
+	return s, nil
+}
+
+// SetCheck changes how much ranks compare: collective over the world.
+func (l *Library) SetCheck(level int) error {
+	r, err := l.current()
+	if err != nil {
+		return err
+	}
+	to, err := term("check level", levels, level)
+	if err != nil {
+		return err
+	}
+	return l.apart("setting the check level", func(ctx context.Context) error {
+		return r.rt.SetCheck(ctx, to)
+	})
+}
+
+// poolStats describe one pool.
+type poolStats struct {
+	Pool   int    `json:"pool"`
+	Domain string `json:"domain"`
+	symmem.PoolStats
+	Mapped int64 `json:"mapped"`
+	Live   int   `json:"live"`
+}
+
+// groupStats describe one group.
+type groupStats struct {
+	Handle uint64 `json:"handle"`
+	Name   string `json:"name"`
+	symmem.GroupStats
+	Attachments []guestStats `json:"attachments"`
+}
+
+type guestStats struct {
+	Handle  uint64 `json:"handle"`
+	Name    string `json:"name"`
+	Windows int    `json:"windows"`
+}
+
+// stats is what Stats returns.
+type stats struct {
+	Open    bool                  `json:"open"`
+	Rank    int                   `json:"rank"`
+	Size    int                   `json:"size"`
+	Backend string                `json:"backend"`
+	Check   string                `json:"check"`
+	Pools   []poolStats           `json:"pools"`
+	Groups  map[string]groupStats `json:"groups"`
+	Streams int                   `json:"streams"`
+	Refused int64                 `json:"refused"`
+}
+
+// Stats returns everything that is counted, as JSON.
+func (l *Library) Stats() (string, error) {
+	r, err := l.current()
+	if err != nil {
+		return "", err
+	}
+	s := stats{
+		Open: true, Rank: r.rt.Rank(), Size: r.rt.Size(), Backend: r.rt.Device().Backend,
+		Check: r.rt.Check().String(), Groups: map[string]groupStats{},
+		Refused: l.words.Refused.Load(),
+	}
+	for _, p := range r.all() {
+		s.Pools = append(s.Pools, r.poolStats(p))
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	s.Streams = len(r.streams)
+	for handle, g := range r.groups {
+		of := groupStats{
+			Handle: handle, Name: g.name, GroupStats: g.Stats(), Attachments: []guestStats{},
+		}
+		for _, a := range g.guests {
+			of.Attachments = append(of.Attachments,
+				guestStats{a.handle, a.guest.Name(), a.guest.Windows()})
+		}
+		s.Groups[g.ID()] = of
+	}
+	return encode(s)
+}
+
+func (r *rank) poolStats(p *pool) poolStats {
+	s := poolStats{Pool: r.number(p), PoolStats: p.Stats()}
+	if domain := p.Domain(); domain != nil {
+		s.Domain = domain.ID()
+	}
+	for segment := range p.Segments() {
+		s.Mapped += segment.Bytes
+	}
+	s.Live, _ = p.held()
+	return s
 }

@@ -6,24 +6,26 @@ import (
 	"fmt"
 
 	"symmem"
-	"symmem/driver"
 )
+
+// plugs are the calls of engines that open nothing, and only plug in an allocator.
+type plugs struct{ l *Library }
 
 // PlugAlloc is Alloc for engines that open nothing: it opens this process as a job of its own, on
 // the device that is given, if the library is not open. Their communicators join the ranks.
-func (l *Library) PlugAlloc(
+func (p *plugs) PlugAlloc(
 	number int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
-	if l.rank.Load() == nil {
-		err := l.open(context.Background(), &Options{Size: 1, Device: &device, Backend: "nccl"}, true)
-		if err != nil && l.rank.Load() == nil {
+	if p.l.rank.Load() == nil {
+		err := p.l.open(context.Background(), &Options{Size: 1, Device: &device, Backend: "nccl"}, true)
+		if err != nil && p.l.rank.Load() == nil {
 			return 0, err
 		}
 	}
-	if err := l.DeviceFits(device); err != nil {
+	if err := p.l.DeviceFits(device); err != nil {
 		return 0, err
 	}
-	return l.Alloc(number, bytes, stream, site)
+	return p.l.Alloc(number, bytes, stream, site)
 }
 
 // The results of NCCL that PlugRegister returns.
@@ -56,35 +58,35 @@ func PlugResult(err error) int {
 // PlugRegister registers what a communicator has not got of pool 0: collective over it if something
 // is new. During a capture it leaves that to the next call, and warns once: until then the memory
 // is in no window, on all ranks alike.
-func (l *Library) PlugRegister(comm uintptr) error {
-	r, err := l.current()
+func (p *plugs) PlugRegister(comm uintptr) error {
+	r, err := p.l.current()
 	if err != nil {
 		return err
 	}
-	guest, err := r.plug(comm)
+	guest, err := guestOf(r, comm)
 	if err != nil {
 		return err
 	}
-	p, err := r.pool(0)
+	pool, err := r.pool(0)
 	if err != nil {
 		return err
 	}
-	if err := p.settled(); err != nil {
+	if err := pool.settled(); err != nil {
 		return err
 	}
-	err = guest.Register(context.Background(), p.Pool)
+	err = guest.Register(context.Background(), pool.Pool)
 	if !errors.Is(err, symmem.ErrCapturing) {
 		return err
 	}
 	if r.pinning.CompareAndSwap(false, true) {
-		l.warn("symmem: the pool has grown while a graph is captured: what is new is in no " +
+		p.l.warn("symmem: the pool has grown while a graph is captured: what is new is in no " +
 			"window there; allocate as much before the capture")
 	}
 	return nil
 }
 
-// plug returns the guest of a communicator, by its address.
-func (r *rank) plug(comm uintptr) (*symmem.Guest, error) {
+// guestOf returns the guest of a communicator, by its address.
+func guestOf(r *rank, comm uintptr) (*symmem.Guest, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if guest := r.plugs[comm]; guest != nil {
@@ -100,8 +102,8 @@ func (r *rank) plug(comm uintptr) (*symmem.Guest, error) {
 
 // PlugForget drops a communicator that has ended, or is about to, so that another one at its
 // address is a new one.
-func (l *Library) PlugForget(comm uintptr) error {
-	r, err := l.current()
+func (p *plugs) PlugForget(comm uintptr) error {
+	r, err := p.l.current()
 	if err != nil {
 		return err
 	}
@@ -113,18 +115,5 @@ func (l *Library) PlugForget(comm uintptr) error {
 		return fmt.Errorf("communicator %#x: %w", comm, symmem.ErrForeign)
 	}
 	guest.Forget()
-	return nil
-}
-
-// DeviceFits refuses an allocation for another device than this rank's.
-func (l *Library) DeviceFits(device int) error {
-	r, err := l.current()
-	if err != nil {
-		return err
-	}
-	if own := r.rt.Interop().Ordinal(); own >= 0 && device != own {
-		return fmt.Errorf("allocating on device %d: this rank's is %d: %w",
-			device, own, driver.ErrUnsupported)
-	}
 	return nil
 }

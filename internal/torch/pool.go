@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"symmem/driver"
 	"sync"
 
 	"symmem"
@@ -326,4 +327,91 @@ func (l *Library) Trim(number int, keep uint64) error {
 	return l.apart("trimming", func(ctx context.Context) error {
 		return p.Trim(ctx, int64(min(keep, maxBytes)))
 	})
+}
+
+// DeviceFits refuses an allocation for another device than this rank's.
+func (l *Library) DeviceFits(device int) error {
+	r, err := l.current()
+	if err != nil {
+		return err
+	}
+	if own := r.rt.Interop().Ordinal(); own >= 0 && device != own {
+		return fmt.Errorf("allocating on device %d: this rank's is %d: %w",
+			device, own, driver.ErrUnsupported)
+	}
+	return nil
+}
+
+// Note puts numbers of the caller's into the history of a pool, for a call site.
+func (l *Library) Note(number int, kind, value int64, site uint32) error {
+	p, err := l.settledPool(number)
+	if err != nil {
+		return err
+	}
+	return p.interop.Note(p.Pool, kind, value, symmem.Site(site))
+}
+
+// maxSite is the most bytes that a call site may have.
+const maxSite = 1 << 12
+
+// Site returns the number of a call site.
+func (l *Library) Site(text string) (uint32, error) {
+	r, err := l.current()
+	if err != nil {
+		return 0, err
+	}
+	if len(text) > maxSite {
+		return 0, fmt.Errorf("a call site of %d bytes: %w", len(text), symmem.ErrInvalid)
+	}
+	return uint32(r.rt.Interop().Site(text)), nil
+}
+
+// place is what Locate returns.
+type place struct {
+	Pool    int    `json:"pool"`
+	Segment int    `json:"segment"`
+	Offset  int64  `json:"offset"`
+	Bytes   int64  `json:"bytes"`
+	Live    bool   `json:"live"`
+	Address uint64 `json:"address"`
+}
+
+// Locate says where an address lies, as JSON: in which buffer, or in which segment if in none.
+func (l *Library) Locate(address uintptr) (string, error) {
+	r, err := l.current()
+	if err != nil {
+		return "", err
+	}
+	p := r.owner(address)
+	if p == nil {
+		return "", fmt.Errorf("locating %#x: %w", address, symmem.ErrForeign)
+	}
+	number := r.number(p)
+	if b, ok := p.holding(address); ok {
+		return encode(place{
+			Pool: number, Segment: b.Segment(), Live: true, Bytes: b.Size(),
+			Offset: b.Offset() + int64(address-b.Address()), Address: uint64(b.Address()),
+		})
+	}
+	for s := range p.Segments() {
+		if offset := address - s.Address; offset < uintptr(s.Bytes) {
+			return encode(place{
+				Pool: number, Segment: s.Segment, Offset: int64(offset), Address: uint64(s.Address),
+			})
+		}
+	}
+	return "", fmt.Errorf("locating %#x: nothing is mapped there: %w", address, symmem.ErrForeign)
+}
+
+func (r *rank) number(p *pool) int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Index(r.pools[:], p)
+}
+
+// holding finds the live buffer that holds an address.
+func (p *pool) holding(address uintptr) (symmem.Buffer, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.live.holding(address)
 }

@@ -7,47 +7,29 @@ import (
 	"symmem"
 )
 
-// stream returns the Stream of a foreign handle, and adopts it at its first use.
-func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
-	r.mu.RLock()
-	s := r.streams[handle]
-	r.mu.RUnlock()
-	if s != nil {
-		return s, nil
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s := r.streams[handle]; s != nil {
-		return s, nil
-	}
-	s, err := r.rt.Interop().AdoptStream(handle)
-	if err != nil {
-		return nil, err
-	}
-	r.streams[handle] = s
-	return s, nil
-}
+// streams are the calls about streams of the caller, and about events on them.
+type streams struct{ l *Library }
 
 // Synchronize waits until a stream is idle, and returns the first error of its work.
-func (l *Library) Synchronize(handle uintptr) error {
-	r, err := l.current()
+func (s *streams) Synchronize(handle uintptr) error {
+	r, err := s.l.current()
 	if err != nil {
 		return err
 	}
 	if r.rt.Interop().Captured(handle) {
 		return fmt.Errorf("synchronizing stream %#x: %w", handle, symmem.ErrCapturing)
 	}
-	s, err := r.stream(handle)
+	on, err := r.stream(handle)
 	if err != nil {
 		return err
 	}
-	return l.resumed("synchronizing", s.Synchronize)
+	return s.l.resumed("synchronizing", on.Synchronize)
 }
 
 // Settled notes that the caller has waited for the device, or not, for the Trim and Close that
 // follow.
-func (l *Library) Settled(yes bool) error {
-	r, err := l.current()
+func (s *streams) Settled(yes bool) error {
+	r, err := s.l.current()
 	if err == nil {
 		r.rt.Interop().SetSettled(yes)
 	}
@@ -55,21 +37,108 @@ func (l *Library) Settled(yes bool) error {
 }
 
 // Forget drops a stream that its owner is about to destroy.
-func (l *Library) Forget(handle uintptr) error {
-	r, err := l.current()
+func (s *streams) Forget(handle uintptr) error {
+	r, err := s.l.current()
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
-	s := r.streams[handle]
+	dropped := r.streams[handle]
 	delete(r.streams, handle)
 	r.mu.Unlock()
 	// This may wait for work, which may need what ranks do on other streams.
-	if s == nil {
+	if dropped == nil {
 		return nil
 	}
-	return l.apart("forgetting a stream", func(context.Context) error {
-		r.rt.Interop().ForgetStream(s)
+	return s.l.apart("forgetting a stream", func(context.Context) error {
+		r.rt.Interop().ForgetStream(dropped)
 		return nil
 	})
+}
+
+// Record makes an event of the point after everything queued on a foreign stream so far, and
+// returns its handle.
+func (s *streams) Record(stream uintptr) (uint64, error) {
+	r, err := s.l.current()
+	if err != nil {
+		return 0, err
+	}
+	if r.rt.Interop().Captured(stream) {
+		return 0, fmt.Errorf("recording an event on stream %#x: %w", stream, symmem.ErrCapturing)
+	}
+	on, err := r.stream(stream)
+	if err != nil {
+		return 0, err
+	}
+	e, err := r.rt.NewEvent()
+	if err != nil {
+		return 0, err
+	}
+	if err := on.Record(e); err != nil {
+		return 0, fmt.Errorf("recording an event on stream %#x: %w", stream, err)
+	}
+	handle := s.l.handles.Add(1)
+	r.mu.Lock()
+	r.events[handle] = e
+	r.mu.Unlock()
+	return handle, nil
+}
+
+// event finds an event by its handle.
+func (s *streams) event(handle uint64) (*rank, *symmem.Event, error) {
+	r, err := s.l.current()
+	if err != nil {
+		return nil, nil, err
+	}
+	r.mu.RLock()
+	e := r.events[handle]
+	r.mu.RUnlock()
+	switch {
+	case e != nil:
+		return r, e, nil
+	case handle == 0 || handle > s.l.handles.Load():
+		return nil, nil, fmt.Errorf("event %d: there never was one: %w", handle, symmem.ErrInvalid)
+	}
+	return nil, nil, fmt.Errorf("event %d: %w", handle, symmem.ErrClosed)
+}
+
+// Reached reports whether the point of an event has been reached. An event that is closed has
+// nothing before it that anybody waits for.
+func (s *streams) Reached(handle uint64) bool {
+	_, e, err := s.l.event(handle)
+	return err != nil || e.Done()
+}
+
+// Await waits until the point of an event has been reached.
+func (s *streams) Await(handle uint64) error {
+	_, e, err := s.l.event(handle)
+	if err != nil {
+		return err
+	}
+	return s.l.resumed("waiting for an event", e.Synchronize)
+}
+
+// CloseEvent drops an event. Streams that wait for it go on to.
+func (s *streams) CloseEvent(handle uint64) error {
+	r, _, err := s.l.event(handle)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	delete(r.events, handle)
+	r.mu.Unlock()
+	return nil
+}
+
+// StreamWait makes later work of a foreign stream wait for the point of an event.
+func (s *streams) StreamWait(stream uintptr, handle uint64) error {
+	r, e, err := s.l.event(handle)
+	if err != nil {
+		return err
+	}
+	on, err := r.stream(stream)
+	if err != nil {
+		return err
+	}
+	return on.Wait(e)
 }

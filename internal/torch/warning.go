@@ -12,6 +12,8 @@ const mostWarnings = 64
 
 // warnings are those that nobody has taken yet, the oldest first. They outlive Close.
 type warnings struct {
+	words *Words // count them
+
 	mu      sync.Mutex
 	waiting []string // guarded by mu
 }
@@ -28,16 +30,16 @@ type lateDetail struct {
 }
 
 // late notes a warning, and counts it for those that read words.
-func (l *Library) late(w symmem.LateWarning) {
+func (w *warnings) late(of symmem.LateWarning) {
 	text, err := json.Marshal(lateDetail{
-		Kind: "late", Message: w.String(), Group: w.Group, Doing: w.Doing,
-		WaitedMS: w.Waited.Milliseconds(), Ranks: ranks(w.Ranks), Activity: w.Activity,
+		Kind: "late", Message: of.String(), Group: of.Group, Doing: of.Doing,
+		WaitedMS: of.Waited.Milliseconds(), Ranks: ranks(of.Ranks), Activity: of.Activity,
 	})
 	if err != nil {
 		return // of strings and numbers, which cannot fail
 	}
-	l.warnings.add(string(text))
-	l.words.Warnings.Add(1)
+	w.add(string(text))
+	w.words.Warnings.Add(1)
 }
 
 func (w *warnings) add(text string) {
@@ -51,8 +53,7 @@ func (w *warnings) add(text string) {
 
 // TakeWarning calls a function with the oldest warning that nobody has taken, as JSON, or with an
 // empty text, and forgets the warning if the function says that it was taken.
-func (l *Library) TakeWarning(take func(text string) bool) {
-	w := &l.warnings
+func (w *warnings) TakeWarning(take func(text string) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	text := ""

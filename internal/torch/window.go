@@ -1,6 +1,7 @@
 package torch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -153,4 +154,32 @@ func (l *Library) Detach(handle uint64, alive bool) error {
 	}
 	a.guest.Forget()
 	return nil
+}
+
+// IsSymmetric reports whether a range lies in one window of a group. What is closed has no windows.
+func (l *Library) IsSymmetric(handle uint64, bytes uint64, address uintptr) bool {
+	r, g, err := l.find(handle)
+	return err == nil && bytes <= maxBytes &&
+		r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
+}
+
+// Window is a range of addresses.
+type Window struct{ Address, Bytes int64 }
+
+// Windows lists the windows of a group by address.
+func (l *Library) Windows(handle uint64) ([]Window, error) {
+	r, g, err := l.find(handle)
+	if err != nil {
+		return nil, err
+	}
+	var all []Window
+	for _, p := range r.all() {
+		for s := range p.Segments() {
+			if r.rt.Interop().IsSymmetric(g.Group, s.Address, s.Bytes) {
+				all = append(all, Window{int64(s.Address), s.Bytes})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b Window) int { return cmp.Compare(a.Address, b.Address) })
+	return all, nil
 }
