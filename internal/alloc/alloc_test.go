@@ -26,7 +26,7 @@ func TestRequestsAreRoundedToBlocks(t *testing.T) {
 		{"divisions cannot pass the largest request", eighths, MaxSize - 1, MaxSize},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if got := newCore(t, row.config).round(row.request); got != row.want {
+			if got := newCore(t, row.config).config.round(row.request); got != row.want {
 				t.Errorf("round(%d) = %d, want %d", row.request, got, row.want)
 			}
 		})
@@ -56,7 +56,7 @@ func TestSegmentsHaveTheSizeOfTheRule(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			c := newCore(t, row.config)
 			c.mapped = row.mapped
-			if got := c.segmentSize(row.request); got != row.want {
+			if got := c.config.segmentSize(row.request, c.mapped); got != row.want {
 				t.Errorf("segmentSize(%d) = %d, want %d", row.request, got, row.want)
 			}
 		})
@@ -82,7 +82,7 @@ func TestBlocksAreSplitByTheRule(t *testing.T) {
 		{"MaxSplit splits below it", limited, 29 * mib, 11 * mib, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if got := newCore(t, row.config).splits(row.rounded, row.remains); got != row.want {
+			if got := newCore(t, row.config).config.splits(row.rounded, row.remains); got != row.want {
 				t.Errorf("splits(%d, %d) = %t", row.rounded, row.remains, got)
 			}
 		})
@@ -103,7 +103,7 @@ func TestMaxSplitKeepsLargeBlocksForLargeRequests(t *testing.T) {
 		{"a large request passes one over by 20 MiB", 50 * mib, 30 * mib, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if got := newCore(t, limited).suits(row.block, row.rounded); got != row.want {
+			if got := newCore(t, limited).config.suits(row.block, row.rounded); got != row.want {
 				t.Errorf("suits(%d, %d) = %t", row.block, row.rounded, got)
 			}
 		})

@@ -107,22 +107,29 @@ func (b *block) moveTo(place, units uint64) {
 	b.place, b.span = place, units<<idBits|b.span&idMask
 }
 
+// slab has the records of blocks.
+type slab struct {
+	blocks []block // by number; 0 is no block
+	sides  []side  // by number of the block
+	vacant uint32  // first vacant record
+}
+
 // grab returns the number of a vacant record. It may move the slab.
-func (c *Core) grab() uint32 {
-	if id := c.vacant; id != 0 {
-		c.vacant = c.blocks[id].next
+func (s *slab) grab() uint32 {
+	if id := s.vacant; id != 0 {
+		s.vacant = s.blocks[id].next
 		return id
 	}
-	c.blocks = append(c.blocks, block{})
-	c.sides = append(c.sides, side{})
-	return uint32(len(c.blocks) - 1)
+	s.blocks = append(s.blocks, block{})
+	s.sides = append(s.sides, side{})
+	return uint32(len(s.blocks) - 1)
 }
 
 // drop makes a record vacant. Its generation stays, so stale handles are still told apart.
-func (c *Core) drop(b *block, id uint32) {
+func (s *slab) drop(b *block, id uint32) {
 	b.rest = uint64(vacant)
-	b.next = c.vacant
-	c.vacant = id
+	b.next = s.vacant
+	s.vacant = id
 }
 
 // segmentOf returns the record of the segment that a block lies in.
@@ -160,15 +167,15 @@ func (c *Core) resolve(v Block) (uint32, error) {
 }
 
 // resolveHandle is resolve for a handle alone.
-func (c *Core) resolveHandle(h Handle) (uint32, error) {
+func (s *slab) resolveHandle(h Handle) (uint32, error) {
 	id := uint32(h)
-	if id == 0 || int(id) >= len(c.blocks) {
+	if id == 0 || int(id) >= len(s.blocks) {
 		return 0, ErrForeign
 	}
-	switch age := int32(uint32(h>>32) - c.blocks[id].generation); {
+	switch age := int32(uint32(h>>32) - s.blocks[id].generation); {
 	case age < 0:
 		return 0, ErrFreed
-	case age > 0 || c.blocks[id].state() < Live:
+	case age > 0 || s.blocks[id].state() < Live:
 		return 0, ErrForeign
 	}
 	return id, nil

@@ -8,16 +8,9 @@ import "fmt"
 // Every call that changes a Core is part of its history. Under the Creation policy, Cores with
 // equal Configs and equal histories (segment addresses aside) place every block alike.
 type Core struct {
-	config     Config
-	plain      bool       // requests are rounded to Unit and all that remains of a block is split off
-	blocks     []block    // by number; 0 is no block
-	sides      []side     // by number of the block
-	keys       []uint64   // of the bags; the first is none's
-	rooms      [32]uint32 // first unused room of each size in keys, by its logarithm
-	credit     int        // keys that searches may still look at; see bag.go
-	vacant     uint32     // first vacant record
-	classes    []class    // by number; 0 is no class
-	unused     uint32     // first unused class
+	config Config
+	plain  bool // requests are rounded to Unit and all that remains of a block is split off
+	freeBlocks
 	segments   []segment
 	homes      []*index // large, then small index of each stream, by number; nil until wanted
 	streams    []stream
@@ -30,10 +23,10 @@ type Core struct {
 	marked     uint64            // Use calls so far
 	tickets    Ticket            // latest ticket
 	tail       uint64            // first unused arena position, in units
-	last       uint32            // block of the latest call if that was an Alloc, else 0; see hot.go
+	last       uint32            // block of the latest call if that was an Alloc, else 0; see keep
 	asked      uint64            // units of that Alloc
 	askedOf    uint32            // index of that Alloc
-	hot        uint32            // block kept apart after its Free, or 0; see hot.go
+	hot        uint32            // block kept apart after its Free, or 0; see keep
 	hotOf      uint32            // its index
 	undone     bool              // that Free undid the call before it
 	neighbours neighbours        // its neighbours
@@ -49,12 +42,13 @@ func New(config Config) (*Core, error) {
 	}
 	config.ensureDefaults()
 	c := &Core{
-		config:  config,
-		plain:   config.plain(),
-		blocks:  make([]block, 1, 64),
-		sides:   make([]side, 1, 64),
-		keys:    make([]uint64, 1, 64),
-		classes: make([]class, 1, 64),
+		config: config,
+		plain:  config.plain(),
+		freeBlocks: freeBlocks{
+			slab:    slab{blocks: make([]block, 1, 64), sides: make([]side, 1, 64)},
+			keys:    make([]uint64, 1, 64),
+			classes: make([]class, 1, 64),
+		},
 		uses:    make([]use, 1),
 		numbers: map[Stream]uint32{},
 	}
@@ -133,8 +127,8 @@ func badSize(doing string, size int64) error {
 
 // shape returns how many units serve a request, and the number of the index they come from.
 func (c *Core) shape(size int64) (units uint64, home uint32) {
-	rounded := c.round(size)
-	return uint64(rounded) >> unitShift, c.current + c.smallBit(rounded)
+	rounded := c.config.round(size)
+	return uint64(rounded) >> unitShift, c.current + c.config.smallBit(rounded)
 }
 
 // homeFor returns the number of the index that serves a stream and size.
@@ -142,7 +136,7 @@ func (c *Core) homeFor(stream Stream, rounded int64) uint32 {
 	if stream != c.recent {
 		c.turn(stream)
 	}
-	return c.current + c.smallBit(rounded)
+	return c.current + c.config.smallBit(rounded)
 }
 
 // turn makes a stream that asks for memory the one that is found at once.
@@ -174,7 +168,7 @@ func (c *Core) fit(x *index, units uint64, home uint32) (id uint32, found uint64
 			id, found = c.find(x, units)
 		}
 	}
-	if c.config.MaxSplit != 0 && !c.suits(int64(found)<<unitShift, int64(units)<<unitShift) {
+	if c.config.MaxSplit != 0 && !c.config.suits(int64(found)<<unitShift, int64(units)<<unitShift) {
 		return 0, 0
 	}
 	return id, found
@@ -184,7 +178,7 @@ func (c *Core) fit(x *index, units uint64, home uint32) (id uint32, found uint64
 // keeps the rest, or all of it if it must not be split.
 func (c *Core) cut(x *index, id uint32, units, found uint64) uint32 {
 	rest := found - units
-	if rest == 0 || !c.plain && !c.splits(int64(units)<<unitShift, int64(rest)<<unitShift) {
+	if rest == 0 || !c.plain && !c.config.splits(int64(units)<<unitShift, int64(rest)<<unitShift) {
 		c.remove(x, &c.blocks[id], found)
 		return id
 	}
@@ -218,7 +212,7 @@ func (c *Core) press(size int64, units uint64, home uint32) (Block, Growth, erro
 			return c.hand(c.cut(c.homes[home], id, units, found), size), Growth{}, nil
 		}
 	}
-	bytes := c.segmentSize(rounded)
+	bytes := c.config.segmentSize(rounded, c.mapped)
 	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mapped {
 		bytes = c.remains(rounded)
 	}
@@ -258,7 +252,7 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 		return badSize("allocating", size)
 	}
 	c.settle()
-	return c.outOfMemory(size, c.homeFor(stream, c.round(size)))
+	return c.outOfMemory(size, c.homeFor(stream, c.config.round(size)))
 }
 
 func (c *Core) outOfMemory(size int64, home uint32) error {
@@ -295,4 +289,49 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 		}
 	}
 	return Growth{Bytes: need, home: home}, nil
+}
+
+// Stats returns the counters. Its time grows with the number of streams.
+func (c *Core) Stats() Stats {
+	c.settle()
+	n := &c.counts
+	s := Stats{
+		Segments: n.segments, Live: n.live,
+		Mapped: c.mapped, MappedPeak: n.peakMapped,
+		Used: n.used, UsedPeak: n.peak, Requested: n.requested, Cached: c.mapped - n.used,
+		Deferred: n.deferred, Parked: n.parked, Pinned: n.pinned,
+	}
+	for _, x := range c.homes {
+		if x != nil {
+			s.LargestFree = max(s.LargestFree, c.largest(x))
+		}
+	}
+	return s
+}
+
+// Verify checks every invariant and returns the first that is broken: blocks tile each segment,
+// no two free neighbours, every free block filed once and in its class, every deferred block
+// queued once, counters equal to what a walk finds. Time grows with the number of blocks.
+func (c *Core) Verify() error {
+	c.settle()
+	a := audit{Core: c, free: map[uint32]bool{}, queued: map[uint32]bool{}}
+	for ordinal := range c.segments {
+		if err := a.verifySegment(int32(ordinal)); err != nil {
+			return fmt.Errorf("segment %d: %w", ordinal, err)
+		}
+	}
+	for n, x := range c.homes {
+		if x == nil {
+			continue
+		}
+		if err := a.verifyIndex(uint32(n), x); err != nil {
+			return fmt.Errorf("index %d: %w", n, err)
+		}
+	}
+	for n := range c.streams {
+		if err := a.verifyQueue(uint32(n)); err != nil {
+			return fmt.Errorf("queue of stream %d: %w", c.streams[n].name, err)
+		}
+	}
+	return a.verifyCounts()
 }

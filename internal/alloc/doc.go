@@ -43,7 +43,7 @@
 // from what is at hand: a search tells the size of what it found from its bin, not from the record,
 // a Free looks at its neighbours long before they merge, bits and short bags are read and written
 // without a branch, and an Alloc after a Free searches before that Free merges, which lets the
-// processor do both at once; see hot.go.
+// processor do both at once; see free.go.
 //
 // In one run with a bare TLSF without streams, counters and checks of handles, which tlsf_test.go
 // has, on a busy virtual machine, alloc and free together, the least of many short runs: a size

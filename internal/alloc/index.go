@@ -1,6 +1,9 @@
 package alloc
 
-import "math/bits"
+import (
+	"iter"
+	"math/bits"
+)
 
 // Sizes fall into bins: one size a bin up to 1 MiB, 64 bins between powers of two above.
 const (
@@ -75,36 +78,36 @@ func (x *index) from(bin int) int {
 // find returns the first of the smallest free blocks of at least so many units, and how many it
 // has; 0 and 0 if there is none. The bin or class tells the size, so that nobody has to wait for
 // the record of the block to know what will be left of it.
-func (c *Core) find(x *index, units uint64) (id uint32, found uint64) {
-	c.credit += creditStep
+func (f *freeBlocks) find(x *index, units uint64) (id uint32, found uint64) {
+	f.credit += creditStep
 	if units > exactBins {
-		return c.findLarge(x, units)
+		return f.findLarge(x, units)
 	}
 	bin := x.from(int(units) - 1)
 	if uint(bin) >= exactBins {
-		return c.firstOf(x, bin)
+		return f.firstOf(x, bin)
 	}
-	return c.first(&x.bags[bin]), uint64(bin) + 1
+	return f.first(&x.bags[bin]), uint64(bin) + 1
 }
 
 // findLarge is find for more than 1 MiB.
-func (c *Core) findLarge(x *index, units uint64) (id uint32, found uint64) {
+func (f *freeBlocks) findLarge(x *index, units uint64) (id uint32, found uint64) {
 	bin := binOf(units)
-	for k := *x.list(bin); k != 0; k = c.classes[k].next {
-		if c.classes[k].units >= units {
-			return c.first(&c.classes[k].blocks), c.classes[k].units
+	for k := *x.list(bin); k != 0; k = f.classes[k].next {
+		if f.classes[k].units >= units {
+			return f.first(&f.classes[k].blocks), f.classes[k].units
 		}
 	}
-	return c.firstOf(x, x.from(bin+1))
+	return f.firstOf(x, x.from(bin+1))
 }
 
 // firstOf returns the first of the smallest blocks of a bin of several sizes, or 0 for bin -1.
-func (c *Core) firstOf(x *index, bin int) (id uint32, found uint64) {
+func (f *freeBlocks) firstOf(x *index, bin int) (id uint32, found uint64) {
 	if bin < 0 {
 		return 0, 0
 	}
 	k := *x.list(bin)
-	return c.first(&c.classes[k].blocks), c.classes[k].units
+	return f.first(&f.classes[k].blocks), f.classes[k].units
 }
 
 // list is where the first class of a bin of several sizes stands.
@@ -113,30 +116,30 @@ func (x *index) list(bin int) *uint32 { return &x.lists[(bin-exactBins)&(binCoun
 // insert files a free block of so many units. It spells out the common case of add, as remove does
 // with take: calls are a good part of what placement costs. Both are told the size, which callers
 // know before the record of the block has come.
-func (c *Core) insert(x *index, b *block, id uint32, units uint64) {
+func (f *freeBlocks) insert(x *index, b *block, id uint32, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
-		c.add(&c.classes[c.classFor(x, units)].blocks, b, id)
+		f.add(&f.classes[f.classFor(x, units)].blocks, b, id)
 		return
 	}
 	x.set(uint(bin))
 	g := &x.bags[bin]
 	slot := g.count
 	if slot == g.room {
-		c.add(g, b, id)
+		f.add(g, b, id)
 		return
 	}
 	g.count = slot + 1
-	c.keys[g.start+slot] = b.key(id)
+	f.keys[g.start+slot] = b.key(id)
 	b.rest = uint64(Free) | uint64(slot)<<slotShift
 }
 
 // remove takes a free block of so many units out of its index. Whether it is the only one of its
 // bin cannot be predicted, so the bits are written in any case: no branch depends on it.
-func (c *Core) remove(x *index, b *block, units uint64) {
+func (f *freeBlocks) remove(x *index, b *block, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
-		c.removeLarge(x, b, units)
+		f.removeLarge(x, b, units)
 		return
 	}
 	g, slot := &x.bags[bin], b.slot()
@@ -144,79 +147,79 @@ func (c *Core) remove(x *index, b *block, units uint64) {
 	g.count = last
 	x.clear(uint(bin), last)
 	if slot < g.heaped || last+1 < g.room/4 {
-		c.takeSlowly(g, slot)
+		f.takeSlowly(g, slot)
 		return
 	}
-	keys := c.keys
+	keys := f.keys
 	key := keys[g.start+last]
 	keys[g.start+slot] = key
 	keys[g.start+last] = noKey
-	c.blocks[key&idMask].rest = uint64(Free) | uint64(slot)<<slotShift
+	f.blocks[key&idMask].rest = uint64(Free) | uint64(slot)<<slotShift
 }
 
 // removeLarge is remove for a block above 1 MiB.
-func (c *Core) removeLarge(x *index, b *block, units uint64) {
-	k := c.classOf(x, units)
-	g := &c.classes[k].blocks
-	if c.take(g, b.slot()); g.count == 0 {
-		c.retire(x, k)
+func (f *freeBlocks) removeLarge(x *index, b *block, units uint64) {
+	k := f.classOf(x, units)
+	g := &f.classes[k].blocks
+	if f.take(g, b.slot()); g.count == 0 {
+		f.retire(x, k)
 	}
 }
 
 // refile gives a free block a new place and size.
-func (c *Core) refile(x *index, b *block, id uint32, place, units uint64) {
+func (f *freeBlocks) refile(x *index, b *block, id uint32, place, units uint64) {
 	was := b.units()
-	if was > exactBins && c.stretch(x, b, id, place, units) {
+	if was > exactBins && f.stretch(x, b, id, place, units) {
 		return
 	}
-	c.remove(x, b, was)
+	f.remove(x, b, was)
 	b.moveTo(place, units)
-	c.insert(x, b, id, units)
+	f.insert(x, b, id, units)
 }
 
 // stretch is refile for a block that is alone in its class and takes the class along. It reports
 // false if the order in the bin does not allow it.
-func (c *Core) stretch(x *index, b *block, id uint32, place, units uint64) bool {
-	cl := &c.classes[c.classOf(x, b.units())]
+func (f *freeBlocks) stretch(x *index, b *block, id uint32, place, units uint64) bool {
+	cl := &f.classes[f.classOf(x, b.units())]
 	if cl.blocks.count != 1 || units <= exactBins ||
 		binOf(b.units()) != binOf(units) ||
-		cl.prev != 0 && c.classes[cl.prev].units >= units ||
-		cl.next != 0 && c.classes[cl.next].units <= units {
+		cl.prev != 0 && f.classes[cl.prev].units >= units ||
+		cl.next != 0 && f.classes[cl.next].units <= units {
 		return false
 	}
 	cl.units = units
 	b.moveTo(place, units)
-	c.keys[cl.blocks.start] = b.key(id)
+	f.keys[cl.blocks.start] = b.key(id)
 	return true
 }
 
 // classOf returns the class of a size above 1 MiB that occurs.
-func (c *Core) classOf(x *index, units uint64) uint32 {
+func (f *freeBlocks) classOf(x *index, units uint64) uint32 {
 	k := *x.list(binOf(units))
-	for c.classes[k].units != units {
-		k = c.classes[k].next
+	for f.classes[k].units != units {
+		k = f.classes[k].next
 	}
 	return k
 }
 
 // classFor returns the class of a size above 1 MiB, which it makes if need be.
-func (c *Core) classFor(x *index, units uint64) uint32 {
+func (f *freeBlocks) classFor(x *index, units uint64) uint32 {
 	bin := binOf(units)
 	prev, next := uint32(0), *x.list(bin)
-	for next != 0 && c.classes[next].units < units {
-		prev, next = next, c.classes[next].next
+	for next != 0 && f.classes[next].units < units {
+		prev, next = next, f.classes[next].next
 	}
-	if next != 0 && c.classes[next].units == units {
+	if next != 0 && f.classes[next].units == units {
 		return next
 	}
-	k := c.grabClass()
-	cl := &c.classes[k]
+	k := f.grabClass()
+	cl := &f.classes[k]
 	cl.units, cl.prev, cl.next = units, prev, next
 	if next != 0 {
-		c.classes[next].prev = k
+		f.classes[next].prev = k
 	}
 	if prev != 0 {
-		c.classes[prev].next = k
+		f.classes[prev].next = k
 	} else {
 		*x.list(bin) = k
 		x.set(uint(bin))
@@ -226,34 +229,34 @@ func (c *Core) classFor(x *index, units uint64) uint32 {
 
 // grabClass returns the number of an unused class, which has kept its room if it was used before.
 // It may move the classes.
-func (c *Core) grabClass() uint32 {
-	if k := c.unused; k != 0 {
-		c.unused = c.classes[k].next
+func (f *freeBlocks) grabClass() uint32 {
+	if k := f.unused; k != 0 {
+		f.unused = f.classes[k].next
 		return k
 	}
-	c.classes = append(c.classes, class{})
-	return uint32(len(c.classes) - 1)
+	f.classes = append(f.classes, class{})
+	return uint32(len(f.classes) - 1)
 }
 
 // retire unlinks an empty class.
-func (c *Core) retire(x *index, k uint32) {
-	cl := &c.classes[k]
+func (f *freeBlocks) retire(x *index, k uint32) {
+	cl := &f.classes[k]
 	if cl.prev != 0 {
-		c.classes[cl.prev].next = cl.next
+		f.classes[cl.prev].next = cl.next
 	} else {
 		bin := binOf(cl.units)
 		*x.list(bin) = cl.next
 		x.clear(uint(bin), cl.next)
 	}
 	if cl.next != 0 {
-		c.classes[cl.next].prev = cl.prev
+		f.classes[cl.next].prev = cl.prev
 	}
-	cl.next = c.unused
-	c.unused = k
+	cl.next = f.unused
+	f.unused = k
 }
 
 // largest returns the size in bytes of the largest free block of an index.
-func (c *Core) largest(x *index) int64 {
+func (f *freeBlocks) largest(x *index) int64 {
 	if x.summary == 0 {
 		return 0
 	}
@@ -263,8 +266,43 @@ func (c *Core) largest(x *index) int64 {
 		return int64(bin+1) << unitShift
 	}
 	k := *x.list(bin)
-	for c.classes[k].next != 0 {
-		k = c.classes[k].next
+	for f.classes[k].next != 0 {
+		k = f.classes[k].next
 	}
-	return int64(c.classes[k].units) << unitShift
+	return int64(f.classes[k].units) << unitShift
+}
+
+// freeBytes sums the free blocks of an index. Its time grows with their number.
+func (f *freeBlocks) freeBytes(x *index) int64 {
+	var units int64
+	for size, g := range f.eachClass(x) {
+		units += int64(size) * int64(g.count)
+	}
+	return units << unitShift
+}
+
+// eachClass yields the classes of an index that hold blocks, as their sizes in units and their
+// bags, by size.
+func (f *freeBlocks) eachClass(x *index) iter.Seq2[uint64, *bag] {
+	return func(yield func(uint64, *bag) bool) {
+		for w := range x.words {
+			for mask := x.words[w]; mask != 0; mask &= mask - 1 {
+				if !f.eachOfBin(x, w<<6+bits.TrailingZeros64(mask), yield) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (f *freeBlocks) eachOfBin(x *index, bin int, yield func(uint64, *bag) bool) bool {
+	if bin < exactBins {
+		return yield(uint64(bin)+1, &x.bags[bin])
+	}
+	for k := *x.list(bin); k != 0; k = f.classes[k].next {
+		if !yield(f.classes[k].units, &f.classes[k].blocks) {
+			return false
+		}
+	}
+	return true
 }

@@ -70,7 +70,7 @@ func (m *machine) Alloc(t *rapid.T) {
 		return
 	}
 	if want == nil {
-		m.grown(t, grow, m.core.smallBit(m.core.round(size)) == 1)
+		m.grown(t, grow, m.core.config.smallBit(m.core.config.round(size)) == 1)
 		got, _, err = m.core.Alloc(size, stream)
 		want, _ = m.model.alloc(size, stream)
 	}

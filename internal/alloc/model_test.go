@@ -71,7 +71,7 @@ func (m *model) each() (all []*modelBlock) {
 
 // best returns the block that best fit chooses, by looking at all.
 func (m *model) best(rounded int64, stream Stream) *modelBlock {
-	small := m.rules.smallBit(rounded) == 1
+	small := m.rules.config.smallBit(rounded) == 1
 	var free []*modelBlock
 	for _, b := range m.each() {
 		if b.state == Free && b.segment.Stream == stream && b.segment.small == small &&
@@ -83,7 +83,7 @@ func (m *model) best(rounded int64, stream Stream) *modelBlock {
 		return nil
 	}
 	first := slices.MinFunc(free, m.compare)
-	if !m.rules.suits(first.size, rounded) {
+	if !m.rules.config.suits(first.size, rounded) {
 		return nil
 	}
 	return first
@@ -102,7 +102,7 @@ func (m *model) compare(a, b *modelBlock) int {
 func (m *model) alloc(size int64, stream Stream) (*modelBlock, int64) {
 	m.begin()
 	m.meet(stream)
-	rounded := m.rules.round(size)
+	rounded := m.rules.config.round(size)
 	for {
 		if b := m.best(rounded, stream); b != nil {
 			return m.place(b, size, rounded), 0
@@ -124,7 +124,7 @@ func (m *model) alloc(size int64, stream Stream) (*modelBlock, int64) {
 // untouched returns the block of the newest segment if it is whole, free and large enough.
 func (m *model) untouched(rounded int64, stream Stream) *modelBlock {
 	s := m.newest
-	small := m.rules.smallBit(rounded) == 1
+	small := m.rules.config.smallBit(rounded) == 1
 	if s == nil || s.blocks[0].state != Free || s.blocks[0].size != s.Bytes ||
 		s.Bytes < rounded || s.Stream != stream || s.small != small {
 		return nil
@@ -133,7 +133,7 @@ func (m *model) untouched(rounded int64, stream Stream) *modelBlock {
 }
 
 func (m *model) grow(rounded int64) int64 {
-	bytes, limit := m.rules.segmentSize(rounded), m.rules.config.Capacity
+	bytes, limit := m.rules.config.segmentSize(rounded, m.rules.mapped), m.rules.config.Capacity
 	if left := limit - m.mapped(); limit > 0 && bytes > left {
 		bytes = left / m.rules.config.Granularity * m.rules.config.Granularity
 		if bytes < rounded || m.rules.config.Sizing == Stepped {
@@ -151,7 +151,7 @@ func (m *model) add(bytes int64, address uint64, stream Stream, small bool, ordi
 }
 
 func (m *model) place(b *modelBlock, size, rounded int64) *modelBlock {
-	if rest := b.size - rounded; m.rules.splits(rounded, rest) {
+	if rest := b.size - rounded; m.rules.config.splits(rounded, rest) {
 		tail := &modelBlock{
 			segment: b.segment, offset: b.offset + rounded, size: rest, state: Free,
 		}

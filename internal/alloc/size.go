@@ -6,8 +6,8 @@ import "math/bits"
 func roundUp(n, step int64) int64 { return (n + step - 1) &^ (step - 1) }
 
 // round returns the block size that serves a request of n bytes.
-func (c *Core) round(n int64) int64 {
-	if d := c.config.Divisions; d > 1 && n > Unit*d {
+func (c *Config) round(n int64) int64 {
+	if d := c.Divisions; d > 1 && n > Unit*d {
 		n = roundDivision(n, d)
 	}
 	return roundUp(n, Unit)
@@ -23,8 +23,8 @@ func roundDivision(n, d int64) int64 {
 }
 
 // smallBit is 1 if a rounded size is served by the small segments of a stream, and 0 if not.
-func (c *Core) smallBit(rounded int64) uint32 {
-	if c.config.Sizing == Stepped && rounded <= smallLimit {
+func (c *Config) smallBit(rounded int64) uint32 {
+	if c.Sizing == Stepped && rounded <= smallLimit {
 		return 1
 	}
 	return 0
@@ -32,35 +32,35 @@ func (c *Core) smallBit(rounded int64) uint32 {
 
 // suits reports whether a free block may serve a request; MaxSplit keeps large blocks from
 // small requests and large requests from much larger blocks.
-func (c *Core) suits(block, rounded int64) bool {
-	limit := c.config.MaxSplit
-	if c.config.Sizing != Stepped || limit == 0 {
+func (c *Config) suits(block, rounded int64) bool {
+	limit := c.MaxSplit
+	if c.Sizing != Stepped || limit == 0 {
 		return true
 	}
 	if rounded < limit {
 		return block < limit
 	}
-	return block < rounded+c.config.MaxNonSplitRounding
+	return block < rounded+c.MaxNonSplitRounding
 }
 
 // splits reports whether what remains of a free block becomes a block of its own.
-func (c *Core) splits(rounded, remainder int64) bool {
-	if remainder < Unit || c.config.NoSplit {
+func (c *Config) splits(rounded, remainder int64) bool {
+	if remainder < Unit || c.NoSplit {
 		return false
 	}
-	if c.config.Sizing == Geometric || c.smallBit(rounded) == 1 {
+	if c.Sizing == Geometric || c.smallBit(rounded) == 1 {
 		return true
 	}
-	if limit := c.config.MaxSplit; limit > 0 && rounded >= limit {
+	if limit := c.MaxSplit; limit > 0 && rounded >= limit {
 		return false
 	}
 	return remainder > smallLimit
 }
 
 // segmentSize returns the bytes of the next segment, which shall hold rounded bytes, before
-// the capacity is looked at.
-func (c *Core) segmentSize(rounded int64) int64 {
-	if c.config.Sizing == Stepped {
+// the capacity is looked at, where so many bytes are mapped.
+func (c *Config) segmentSize(rounded, mapped int64) int64 {
+	if c.Sizing == Stepped {
 		switch {
 		case rounded <= smallLimit:
 			return smallSegment
@@ -69,10 +69,10 @@ func (c *Core) segmentSize(rounded int64) int64 {
 		}
 		return roundUp(rounded, largeStep)
 	}
-	need := roundUp(rounded, c.config.Granularity)
-	if c.config.NoSplit {
+	need := roundUp(rounded, c.Granularity)
+	if c.NoSplit {
 		return need
 	}
-	ahead := max(c.mapped/100*c.config.GrowPercent, c.config.First)
-	return max(need, min(roundUp(ahead, c.config.Granularity), MaxSize))
+	ahead := max(mapped/100*c.GrowPercent, c.First)
+	return max(need, min(roundUp(ahead, c.Granularity), MaxSize))
 }

@@ -4,49 +4,23 @@ import "fmt"
 
 // audit collects what Verify counts while it walks a Core.
 type audit struct {
-	counts counts
-	mapped int64
+	*Core
+	found  counts
+	bytes  int64           // mapped
 	free   map[uint32]bool // free blocks that no class has named yet
 	queued map[uint32]bool // deferred blocks that no queue has named yet
 }
 
-// Verify checks every invariant and returns the first that is broken: blocks tile each segment,
-// no two free neighbours, every free block filed once and in its class, every deferred block
-// queued once, counters equal to what a walk finds. Time grows with the number of blocks.
-func (c *Core) Verify() error {
-	c.settle()
-	a := audit{free: map[uint32]bool{}, queued: map[uint32]bool{}}
-	for ordinal := range c.segments {
-		if err := c.verifySegment(int32(ordinal), &a); err != nil {
-			return fmt.Errorf("segment %d: %w", ordinal, err)
-		}
-	}
-	for n, x := range c.homes {
-		if x == nil {
-			continue
-		}
-		if err := c.verifyIndex(uint32(n), x, &a); err != nil {
-			return fmt.Errorf("index %d: %w", n, err)
-		}
-	}
-	for n := range c.streams {
-		if err := c.verifyQueue(uint32(n), &a); err != nil {
-			return fmt.Errorf("queue of stream %d: %w", c.streams[n].name, err)
-		}
-	}
-	return c.verifyCounts(&a)
-}
-
-func (c *Core) verifySegment(ordinal int32, a *audit) error {
-	s := &c.segments[ordinal]
+func (a *audit) verifySegment(ordinal int32) error {
+	s := &a.segments[ordinal]
 	if s.bytes == 0 {
 		return nil
 	}
-	a.mapped += s.bytes
-	a.counts.segments++
+	a.bytes += s.bytes
+	a.found.segments++
 	at, prev := s.base, uint32(0)
-	for id := s.first; id != 0; id = c.blocks[id].next {
-		b := &c.blocks[id]
+	for id := s.first; id != 0; id = a.blocks[id].next {
+		b := &a.blocks[id]
 		switch {
 		case b.position() != at || b.units() == 0:
 			return fmt.Errorf("block %d at unit %d, size %d, want it at %d",
@@ -54,10 +28,10 @@ func (c *Core) verifySegment(ordinal int32, a *audit) error {
 		case int32(b.segment()) != ordinal || b.prev() != prev:
 			return fmt.Errorf("block %d has segment %d, previous block %d",
 				id, b.segment(), b.prev())
-		case b.state() == Free && prev != 0 && c.blocks[prev].state() == Free:
+		case b.state() == Free && prev != 0 && a.blocks[prev].state() == Free:
 			return fmt.Errorf("free blocks %d and %d are neighbours", prev, id)
 		}
-		if err := a.note(b, &c.sides[id], id); err != nil {
+		if err := a.note(b, &a.sides[id], id); err != nil {
 			return err
 		}
 		at, prev = at+b.units(), id
@@ -74,21 +48,21 @@ func (a *audit) note(b *block, h *side, id uint32) error {
 	case Free:
 		a.free[id] = true
 	case Live:
-		a.counts.live++
+		a.found.live++
 	case Parked:
-		a.counts.parked += b.size()
+		a.found.parked += b.size()
 	case Deferred:
-		a.counts.deferred += b.size()
+		a.found.deferred += b.size()
 		a.queued[id] = true
 	default:
 		return fmt.Errorf("block %d is %s", id, b.state())
 	}
 	if b.state() != Free {
-		a.counts.used += b.size()
-		a.counts.requested += b.requested()
+		a.found.used += b.size()
+		a.found.requested += b.requested()
 	}
 	if h.pins > 0 {
-		a.counts.pinned += b.size()
+		a.found.pinned += b.size()
 	}
 	mayPin, mayUse := b.state() == Live || b.state() == Parked, b.state() != Free
 	if b.rest&sided == 0 && (h.pins != 0 || h.uses != 0) {
@@ -100,24 +74,24 @@ func (a *audit) note(b *block, h *side, id uint32) error {
 	return nil
 }
 
-func (c *Core) verifyIndex(home uint32, x *index, a *audit) error {
+func (a *audit) verifyIndex(home uint32, x *index) error {
 	for word := range x.words {
 		if x.words[word] != 0 != (x.summary>>word&1 == 1) {
 			return fmt.Errorf("word %d is %#x, summary %#x", word, x.words[word], x.summary)
 		}
 	}
 	last := uint64(0)
-	for units, g := range c.eachClass(x) {
+	for units, g := range a.eachClass(x) {
 		if units <= last || g.count == 0 {
 			return fmt.Errorf("class of %d units holds %d blocks after %d", units, g.count, last)
 		}
 		last = units
-		if err := c.verifyBag(home, units, g, a); err != nil {
+		if err := a.verifyBag(home, units, g); err != nil {
 			return fmt.Errorf("class of %d units: %w", units, err)
 		}
 	}
 	for id := range a.free {
-		if c.homeOf(&c.blocks[id]) == home {
+		if a.homeOf(&a.blocks[id]) == home {
 			return fmt.Errorf("free block %d is in no class", id)
 		}
 	}
@@ -125,16 +99,16 @@ func (c *Core) verifyIndex(home uint32, x *index, a *audit) error {
 }
 
 // verifyBag checks the keys of a class.
-func (c *Core) verifyBag(home uint32, units uint64, g *bag, a *audit) error {
+func (a *audit) verifyBag(home uint32, units uint64, g *bag) error {
 	if g.heaped > g.count || g.count > g.room {
 		return fmt.Errorf("%d blocks, %d of them a heap, in room for %d", g.count, g.heaped, g.room)
 	}
-	keys := c.keys[g.start : g.start+g.count]
+	keys := a.keys[g.start : g.start+g.count]
 	for slot, key := range keys {
 		id := uint32(key & idMask)
-		b := &c.blocks[id]
+		b := &a.blocks[id]
 		switch {
-		case !a.free[id] || c.homeOf(b) != home || b.units() != units:
+		case !a.free[id] || a.homeOf(b) != home || b.units() != units:
 			return fmt.Errorf("block %d does not belong here", id)
 		case b.slot() != uint32(slot) || b.key(id) != key:
 			return fmt.Errorf("block %d has slot %d, not %d, or key %#x", id, b.slot(), slot, key)
@@ -144,45 +118,45 @@ func (c *Core) verifyBag(home uint32, units uint64, g *bag, a *audit) error {
 		delete(a.free, id)
 	}
 	for slot := g.count; slot < g.room; slot++ {
-		if key := c.keys[g.start+slot]; key != noKey {
+		if key := a.keys[g.start+slot]; key != noKey {
 			return fmt.Errorf("slot %d holds key %#x of no block", slot, key)
 		}
 	}
 	return nil
 }
 
-func (c *Core) verifyQueue(n uint32, a *audit) error {
+func (a *audit) verifyQueue(n uint32) error {
 	prev, ticket := uint32(0), uint64(0)
-	for id := c.streams[n].first; id != 0; id = c.sides[id].after {
-		b, h := &c.blocks[id], &c.sides[id]
-		if !a.queued[id] || h.before != prev || c.homeOf(b)/2 != n || h.uses == 0 {
+	for id := a.streams[n].first; id != 0; id = a.sides[id].after {
+		b, h := &a.blocks[id], &a.sides[id]
+		if !a.queued[id] || h.before != prev || a.homeOf(b)/2 != n || h.uses == 0 {
 			return fmt.Errorf("block %d is queued wrongly", id)
 		}
-		if now := c.uses[h.uses].mark; now <= ticket {
+		if now := a.uses[h.uses].mark; now <= ticket {
 			return fmt.Errorf("ticket %d follows %d", now, ticket)
 		}
 		delete(a.queued, id)
-		prev, ticket = id, c.uses[h.uses].mark
+		prev, ticket = id, a.uses[h.uses].mark
 	}
-	if c.streams[n].last != prev {
-		return fmt.Errorf("queue ends at block %d, not %d", prev, c.streams[n].last)
+	if a.streams[n].last != prev {
+		return fmt.Errorf("queue ends at block %d, not %d", prev, a.streams[n].last)
 	}
 	return nil
 }
 
-func (c *Core) verifyCounts(a *audit) error {
-	want := c.counts
+func (a *audit) verifyCounts() error {
+	want := a.counts
 	want.peak, want.peakMapped = 0, 0
 	switch {
 	case len(a.queued) > 0:
 		return fmt.Errorf("%d deferred blocks are in no queue", len(a.queued))
-	case a.counts != want:
-		return fmt.Errorf("counted %+v, kept %+v", a.counts, want)
-	case a.mapped != c.mapped || c.config.Capacity > 0 && a.mapped > c.config.Capacity:
-		return fmt.Errorf("counted %d bytes mapped, kept %d", a.mapped, c.mapped)
-	case c.counts.peak < c.counts.used || c.counts.peakMapped < c.mapped:
+	case a.found != want:
+		return fmt.Errorf("counted %+v, kept %+v", a.found, want)
+	case a.bytes != a.mapped || a.config.Capacity > 0 && a.bytes > a.config.Capacity:
+		return fmt.Errorf("counted %d bytes mapped, kept %d", a.bytes, a.mapped)
+	case a.counts.peak < a.counts.used || a.counts.peakMapped < a.mapped:
 		return fmt.Errorf("peaks %d and %d are below %d and %d",
-			c.counts.peak, c.counts.peakMapped, c.counts.used, c.mapped)
+			a.counts.peak, a.counts.peakMapped, a.counts.used, a.mapped)
 	}
 	return nil
 }
