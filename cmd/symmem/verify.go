@@ -81,11 +81,13 @@ type verifyFlags struct {
 func newVerifyCommand() *cobra.Command {
 	f := &verifyFlags{cases: verify.Default(), random: random.Default()}
 	cmd := &cobra.Command{
-		Use:     "verify",
-		Short:   "Prove that collectives over symmetric memory give right results",
-		Long:    verifyLong,
-		Example: verifyExample,
-		Args:    cobra.NoArgs,
+		Use: "verify",
+		// The command of random programs had this name.
+		SuggestFor: []string{"soak"},
+		Short:      "Prove that collectives over symmetric memory give right results",
+		Long:       verifyLong,
+		Example:    verifyExample,
+		Args:       cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.parse(cmd.Flags()); err != nil {
 				return err
@@ -141,8 +143,8 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
 
 	f.bytes = bytesFlag(r.MaxBytes)
-	flags.DurationVar(&r.Duration, "for", 0, "run random programs: how long rounds begin")
-	flags.IntVar(&r.From, "from-round", r.From, "run random programs: number of the first round")
+	flags.DurationVar(&r.Duration, "for", 0, "run random programs, for so long")
+	flags.IntVar(&r.From, "from-round", r.From, "run random programs, from this round on")
 	flags.IntVar(&r.Steps, "steps", r.Steps, "with --for: steps of a round")
 	flags.Var(&f.bytes, "max-bytes", "with --for: longest message of a rank, such as 4M")
 	flags.DurationVar(&r.RoundTimeout, "round-timeout", r.RoundTimeout, "with --for: longest round")
