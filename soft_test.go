@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"symmem/driver/nccl/softgpu"
 	"symmem/internal/invariants"
+	"symmem/internal/softgpu"
 	"symmem/internal/sys/systest"
 )
 

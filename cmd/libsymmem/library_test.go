@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"symmem/driver/nccl/softgpu"
+	"symmem/internal/softgpu"
 	"symmem/internal/sys/systest"
 )
 

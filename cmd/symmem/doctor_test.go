@@ -12,7 +12,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"symmem/driver/nccl/softgpu"
+	"symmem/internal/softgpu"
 	"symmem/internal/sys/systest"
 )
 

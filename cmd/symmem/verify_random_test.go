@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"symmem/driver/nccl/softgpu"
 	"symmem/internal/bench"
+	"symmem/internal/softgpu"
 	"symmem/internal/verify/random"
 )
 

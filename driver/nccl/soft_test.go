@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"symmem/driver/nccl/softgpu"
 	"symmem/internal/cuda"
+	"symmem/internal/softgpu"
 )
 
 // TestMain takes the machine's GPUs, or builds the software GPU where there are none.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"symmem"
-	"symmem/driver/nccl/softgpu"
+	"symmem/internal/softgpu"
 )
 
 // gpuVariables returns the variables of ranks that have GPUs: those of the machine where the

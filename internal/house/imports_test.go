@@ -206,13 +206,13 @@ var importRules = []rule{
 		},
 	},
 	{
-		name: "only tests import driver/nccl/softgpu",
+		name: "only tests import internal/softgpu",
 		why:  "a GPU of software proves nothing about data in a program that is for real ones",
 		check: forbid(func(l link) bool {
-			return l.path == "symmem/driver/nccl/softgpu" && !l.file.test()
+			return l.path == "symmem/internal/softgpu" && !l.file.test()
 		}),
-		bad:  []map[string]string{source("cmd/symmem/a.go", "symmem/driver/nccl/softgpu")},
-		good: []map[string]string{source("cmd/symmem/a_test.go", "symmem/driver/nccl/softgpu")},
+		bad:  []map[string]string{source("cmd/symmem/a.go", "symmem/internal/softgpu")},
+		good: []map[string]string{source("cmd/symmem/a_test.go", "symmem/internal/softgpu")},
 	},
 	{
 		name: "nothing imports a command",
@@ -255,11 +255,8 @@ var importRules = []rule{
 				return false
 			}
 			contract := l.file.test() && folder == "driver/drivertest"
-			soft := l.file.test() && folder == "driver/nccl/softgpu"
-			// The kernels' sources are what the software GPU compiles.
 			kernels := folder == "driver/nccl/kernels" && below(l.file.folder(), "driver/nccl")
-			return !contract && !soft && !kernels && folder != "driver" &&
-				!below(folder, "internal")
+			return !contract && !kernels && folder != "driver" && !below(folder, "internal")
 		}),
 		bad: []map[string]string{
 			source("driver/host/a.go", "symmem"), source("driver/host/a.go", "symmem/driver/nccl"),
@@ -271,27 +268,31 @@ var importRules = []rule{
 			source("driver/host/a.go", "symmem/internal/sys"),
 			source("driver/host/a_test.go", "symmem/driver/drivertest"),
 			source("driver/nccl/a.go", "symmem/internal/control/shm"),
-			source("driver/nccl/a_test.go", "symmem/driver/nccl/softgpu"),
+			source("driver/nccl/a_test.go", "symmem/internal/softgpu"),
 		},
 	},
 	{
 		name: "layers never import the root or the seam",
-		why: "internal packages are what the root is made of, but for those that measure or try it " +
-			"and those that join ranks for a backend, which speak the words of the seam",
+		why: "internal packages are what the root is made of, but for those that measure or try it, " +
+			"those that join ranks for a backend, which speak the words of the seam, and the " +
+			"software GPU, which compiles the sources of kernels",
 		check: forbid(func(l link) bool {
 			folder, ok := l.own()
 			speaks := folder == "driver" && below(l.file.folder(), joining...)
+			compiles := folder == "driver/nccl/kernels" && l.file.folder() == "internal/softgpu"
 			return ok && below(l.file.folder(), "internal") && !below(l.file.folder(), above...) &&
-				(folder == "" || below(folder, "driver") && !speaks)
+				(folder == "" || below(folder, "driver") && !speaks && !compiles)
 		}),
 		bad: []map[string]string{
 			source("internal/sim/a.go", "symmem"), source("internal/sys/a.go", "symmem/driver"),
 			source("internal/control/tcp/a.go", "symmem/driver/host"),
 			source("internal/control/shm/a.go", "symmem/driver/host"),
+			source("internal/softgpu/a.go", "symmem/driver/nccl"),
 		},
 		good: []map[string]string{
 			source("internal/verify/a.go", "symmem"),
 			source("internal/control/tcp/a.go", "symmem/driver"),
+			source("internal/softgpu/a.go", "symmem/driver/nccl/kernels"),
 		},
 	},
 	{

@@ -64,8 +64,8 @@ func places(t *testing.T) map[string]place {
 	if err := os.WriteFile(source, []byte(layout), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	c := exec.Command("g++", "-std=c++17", "-w", "-I"+filepath.Join("..", "softgpu", "src", "gpu"),
-		"-Isrc", source, "-o", program)
+	device := filepath.Join("..", "..", "..", "internal", "softgpu", "src", "gpu")
+	c := exec.Command("g++", "-std=c++17", "-w", "-I"+device, "-Isrc", source, "-o", program)
 	if text, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}

@@ -1,5 +1,5 @@
 // What kernels ask of the device: inline PTX for compute_80 and later. A processor that plays a GPU
-// has a header of the same name before this one on its path (driver/nccl/softgpu).
+// has a header of the same name before this one on its path (internal/softgpu).
 #pragma once
 
 // A KERNEL_OF runs in blocks of up to so many threads, and so many of them have room on a multiprocessor:
