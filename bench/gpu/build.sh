@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds what the other scripts of this folder run, into build/gpu: the command, the tests of the GPU
-# backend, and the commit that they are of. They need no Go, CUDA toolkit or C compiler where they
+# backend and of its parts, and the commit that they are of. They need no Go, CUDA toolkit or C compiler where they
 # run, so build where there is Go, carry build/gpu, and run there.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -9,6 +9,9 @@ mkdir -p "$out"
 export CGO_ENABLED=0
 go build -trimpath -ldflags="-s -w" -o "$out/symmem" ./cmd/symmem
 go test -c -trimpath -ldflags="-s -w" -o "$out/nccl.test" ./driver/nccl
+for part in gpu memory stream; do
+	go test -c -trimpath -ldflags="-s -w" -o "$out/$part.test" "./driver/nccl/internal/$part"
+done
 go test -c -trimpath -ldflags="-s -w" -o "$out/symmem.test" .
 go test -c -trimpath -ldflags="-s -w" -o "$out/chaos.test" ./internal/chaos
 changed=

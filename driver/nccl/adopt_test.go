@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
 )
 
@@ -58,7 +60,7 @@ func TestQuestionsLoseNoCaptureOfTheOwner(t *testing.T) {
 	w := newTeam(t, 2, time.Minute)
 	w.play(0, 1)
 	w.must(func(m *mate) error {
-		return m.captureWhile(w, func(s *stream) error { s.idle(); return nil })
+		return m.captureWhile(w, func(s *stream.Stream) error { s.Idle(); return nil })
 	})
 }
 
@@ -69,14 +71,15 @@ func TestAWaitLosesNoCaptureOfTheOwner(t *testing.T) {
 	w.must(func(m *mate) error {
 		var begun sync.Once
 		waited := make(chan error, 1)
-		err := m.captureWhile(w, func(s *stream) error {
+		err := m.captureWhile(w, func(s *stream.Stream) error {
 			begun.Do(func() {
-				before := s.behind.point()
+				behind := behindOf(s)
+				before := behind.Point()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				go func() { defer cancel(); waited <- s.Synchronize(ctx) }()
-				_ = poll(ctx, func() bool { return s.behind.point() != before })
+				_ = gpu.Poll(ctx, func() bool { return behind.Point() != before })
 			})
-			s.idle()
+			s.Idle()
 			return nil
 		})
 		return errors.Join(err, <-waited)
@@ -93,7 +96,7 @@ func TestAPointInACaptureOfTheOwnerIsNotAsked(t *testing.T) {
 	w := newTeam(t, 2, time.Minute)
 	w.play(0, 1)
 	w.must(func(m *mate) error {
-		return m.captureWhile(w, func(s *stream) error {
+		return m.captureWhile(w, func(s *stream.Stream) error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Microsecond)
 			defer cancel()
 			err := s.Synchronize(ctx)
@@ -108,9 +111,12 @@ func TestAPointInACaptureOfTheOwnerIsNotAsked(t *testing.T) {
 // TestCUDALosesNoCaptureToWhatTheBackgroundAsks has CUDA asked the two things that are asked about
 // a stream of another library at any time.
 func TestCUDALosesNoCaptureToWhatTheBackgroundAsks(t *testing.T) {
-	asks := map[string]func(s *stream) error{
-		"about an event of before": func(s *stream) error { _, err := s.behind.query(); return err },
-		"whether it is captured":   func(s *stream) error { _, err := s.Captured(); return err },
+	asks := map[string]func(s *stream.Stream) error{
+		"about an event of before": func(s *stream.Stream) error {
+			_, err := behindOf(s).Query()
+			return err
+		},
+		"whether it is captured": func(s *stream.Stream) error { _, err := s.Captured(); return err },
 	}
 	for name, ask := range asks {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +125,7 @@ func TestCUDALosesNoCaptureToWhatTheBackgroundAsks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.catchUp(); err != nil {
+			if err := s.Synchronize(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			err = d.capturesWhile(theirs, func() error { return ask(s) })
@@ -130,9 +136,15 @@ func TestCUDALosesNoCaptureToWhatTheBackgroundAsks(t *testing.T) {
 	}
 }
 
+// behindOf is the event of an adopted stream.
+func behindOf(s *stream.Stream) *stream.Event {
+	behind, _ := s.Mark(nil) // which records only events of others
+	return behind
+}
+
 // captureWhile has the owner of a stream capture it while it has a collective and is asked, once
 // before the first capture.
-func (m *mate) captureWhile(w *team, ask func(s *stream) error) error {
+func (m *mate) captureWhile(w *team, ask func(s *stream.Stream) error) error {
 	b, err := m.busy(w)
 	if err != nil {
 		return err
@@ -175,7 +187,7 @@ func (d *Device) captureNothing(theirs cuda.Stream) error {
 	if err != nil {
 		return err
 	}
-	return d.do(func() error { return d.cuda.GraphDestroy(graph) })
+	return d.gpu.Do(func() error { return d.gpu.CUDA.GraphDestroy(graph) })
 }
 
 // busyStream is an adopted stream with a collective that waits until the stream is released.
@@ -183,7 +195,7 @@ type busyStream struct {
 	m       *mate
 	power   *power
 	theirs  cuda.Stream
-	stream  *stream
+	stream  *stream.Stream
 	release func() error
 }
 
@@ -219,11 +231,11 @@ func TestEventsMarkWhatCameBeforeACaptureOfTheOwner(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		e := m.device.newEvent()
+		e := m.device.streams.NewEvent()
 		err = m.captureBy(b.theirs, func() error {
 			return errors.Join(b.stream.Record(e), m.stream.Wait(e), b.stream.Wait(e))
 		})
-		if e.Done() || m.stream.(*stream).idle() {
+		if e.Done() || m.stream.(*stream.Stream).Idle() {
 			err = errors.Join(err, errors.New("the event does not mark the work that goes on"))
 		}
 		return errors.Join(err, b.finish(w, m.stream), e.Synchronize(t.Context()))
@@ -237,25 +249,25 @@ func (m *mate) captureBy(theirs cuda.Stream, work func() error) error {
 		return err
 	}
 	d := m.device
-	return d.do(func() error {
-		exec, err := d.cuda.GraphInstantiate(graph)
+	return d.gpu.Do(func() error {
+		exec, err := d.gpu.CUDA.GraphInstantiate(graph)
 		if err != nil {
 			return err
 		}
-		return errors.Join(d.cuda.GraphLaunch(exec, theirs), d.cuda.GraphExecDestroy(exec),
-			d.cuda.GraphDestroy(graph))
+		return errors.Join(d.gpu.CUDA.GraphLaunch(exec, theirs), d.gpu.CUDA.GraphExecDestroy(exec),
+			d.gpu.CUDA.GraphDestroy(graph))
 	})
 }
 
 // recordBy begins and ends a capture of a stream as its owner does.
 func (d *Device) recordBy(theirs cuda.Stream, work func() error) (graph cuda.Graph, err error) {
-	err = d.do(func() error {
-		if err := d.cuda.BeginCapture(theirs, cuda.CaptureRelaxed); err != nil {
+	err = d.gpu.Do(func() error {
+		if err := d.gpu.CUDA.BeginCapture(theirs, cuda.CaptureRelaxed); err != nil {
 			return err
 		}
 		failed := work()
 		var lost error
-		graph, lost = d.cuda.EndCapture(theirs)
+		graph, lost = d.gpu.CUDA.EndCapture(theirs)
 		return errors.Join(failed, lost)
 	})
 	return graph, err
@@ -291,13 +303,13 @@ func TestARefusalOnABusyStreamOfAnotherLibraryIsToldAtOnce(t *testing.T) {
 // occupy gives a stream something to wait for until end is called.
 func (m *mate) occupy(s cuda.Stream) (end func() error, err error) {
 	d := m.device
-	err = d.do(func() error {
-		word, err := d.words.take(d.cuda)
+	err = d.gpu.Do(func() error {
+		word, err := d.gpu.Words.Take(d.gpu.CUDA)
 		if err != nil {
 			return err
 		}
-		end = func() error { return d.do(func() error { word.set(1); return nil }) }
-		return d.cuda.StreamWaitValue(s, word.address(), 1, cuda.WaitEqual)
+		end = func() error { return d.gpu.Do(func() error { word.Set(1); return nil }) }
+		return d.gpu.CUDA.StreamWaitValue(s, word.Address(), 1, cuda.WaitEqual)
 	})
 	return end, err
 }

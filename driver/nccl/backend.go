@@ -8,6 +8,9 @@ import (
 	"sync"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/memory"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control/shm"
 	"symmem/internal/cuda"
@@ -97,9 +100,8 @@ func (b Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, er
 			cfg.Rank, cfg.Size, cfg.LocalRank, cfg.Timeout)
 	}
 	d := &Device{
-		cfg: cfg, segments: map[*segment]bool{}, graphs: map[*graph]struct{}{},
-		communicators: map[*communicator]struct{}{},
-		collectives:   code{object: kernels.Object}, copies: code{object: kernels.MessageObject},
+		cfg: cfg, communicators: map[*communicator]struct{}{},
+		collectives: gpu.Code{Object: kernels.Object}, copies: gpu.Code{Object: kernels.MessageObject},
 	}
 	if err := d.open(ctx, b); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening a GPU: %w", err), d.excuse(ctx, err), d.Close())
@@ -119,24 +121,24 @@ func (d *Device) open(ctx context.Context, b Backend) error {
 	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
 		return err
 	}
-	if d.cuda, err = loadDriver(); err != nil {
+	library, err := loadDriver()
+	if err != nil {
 		return lacking(err)
 	}
 	if d.nccl, err = b.load(); err != nil {
 		return lacking(err)
 	}
-	if err := d.choose(); err != nil {
+	device, err := choose(library, &d.cfg)
+	if err != nil {
 		return err
 	}
-	if d.context, err = d.gpu.RetainPrimary(); err != nil {
+	if d.gpu, err = gpu.Open(library, device, d.cfg.Timeout); err != nil {
 		return err
 	}
-	d.retained = true
-	d.anywhere.cuda = d.cuda.In(d.context)
-	d.anywhere.nccl = d.nccl.After(d.cuda.Entry(d.context))
-	if err := d.describe(); err != nil {
-		return err
-	}
-	d.scatter = scatter.New(d.cfg.Scatter, d.cfg.Rank, d.info.Granularity)
+	d.anywhere = d.nccl.After(d.gpu.Entry())
+	d.info = driver.Info{Backend: "nccl", Name: d.gpu.Model, Granularity: d.gpu.Granularity}
+	d.lender = memory.Lender{GPU: d.gpu, Machine: d.machine}
+	d.memory = memory.New(d.gpu, scatter.New(d.cfg.Scatter, d.cfg.Rank, d.gpu.Granularity))
+	d.streams = &stream.Streams{GPU: d.gpu, Groups: d.groups, NewCalls: d.newCalls}
 	return d.introduce(ctx)
 }

@@ -30,7 +30,7 @@ func (c *communicator) mapPeers(ctx context.Context) error {
 			return err
 		}
 		lent := &lentMemory{bytes: c.firstStaging()}
-		lent.at, err = c.device.fetch(ctx, rank, stagingKey(c.cfg.ID, 1), lent.bytes)
+		lent.at, err = c.device.lender.Fetch(ctx, rank, stagingKey(c.cfg.ID, 1), lent.bytes)
 		if err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (c *communicator) mapSegment(at spot, lent *lentMemory) {
 		case <-ctx.Done():
 		}
 	}()
-	address, err := d.fetch(ctx, rank, stagingKey(c.cfg.ID, int(at.number)), lent.bytes)
+	address, err := d.lender.Fetch(ctx, rank, stagingKey(c.cfg.ID, int(at.number)), lent.bytes)
 	if err != nil && c.messages.known.Lost(at.source) {
 		err = &driver.RankLostError{
 			Ranks: []int{rank}, Doing: "fetching a message in group " + c.cfg.Name(),
@@ -86,7 +86,7 @@ func (c *communicator) withdrawMailbox() error {
 	if m.file == nil {
 		return nil
 	}
-	err := c.device.withdraw(mailboxKey(c.cfg.ID), m.file)
+	err := c.device.lender.Withdraw(mailboxKey(c.cfg.ID), m.file)
 	m.file = nil
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/dl"
 )
 
@@ -41,7 +42,7 @@ func TestACallThatWaitsForARankEndsWhereWindowKernelsWere(t *testing.T) {
 				}
 			}
 			c := p[0].group.(*communicator)
-			c.busy.windows.Store(true) // as until the watcher looks
+			c.busy.Windows.Store(true) // as until the watcher looks
 			before, _ := c.history.last()
 			ended := make(chan error, 1)
 			go func() {
@@ -53,7 +54,7 @@ func TestACallThatWaitsForARankEndsWhereWindowKernelsWere(t *testing.T) {
 				latest, _ := c.history.last()
 				return latest > before
 			}
-			if err := poll(ctx, launched); err != nil {
+			if err := gpu.Poll(ctx, launched); err != nil {
 				t.Fatalf("the call is not made: %v", err)
 			}
 			p[1].group.Abort(errGivenUp)
@@ -70,8 +71,8 @@ func TestACallThatWaitsForARankEndsWhereWindowKernelsWere(t *testing.T) {
 			case <-ctx.Done():
 				t.Fatal("the end of the group does not come")
 			}
-			if stuck.Load() != row.stay {
-				t.Errorf("a kernel that does not end: %v, want %v", stuck.Load(), row.stay)
+			if gpu.Stuck.Load() != row.stay {
+				t.Errorf("a kernel that does not end: %v, want %v", gpu.Stuck.Load(), row.stay)
 			}
 		})
 	}
@@ -99,7 +100,7 @@ func TestAnAbortEndsACallBehindWindowKernelsThatAreOver(t *testing.T) {
 		_, err := p.sum(t.Context(), r, driver.PathWindow, 1)
 		return err
 	})
-	p[0].group.(*communicator).busy.windows.Store(true) // as until the watcher looks
+	p[0].group.(*communicator).busy.Windows.Store(true) // as until the watcher looks
 	if err := p.launch(driver.PathPlain); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +108,7 @@ func TestAnAbortEndsACallBehindWindowKernelsThatAreOver(t *testing.T) {
 	if err := p[0].stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
 		t.Errorf("got %v, want that a peer has failed", err)
 	}
-	if stuck.Load() {
+	if gpu.Stuck.Load() {
 		t.Error("the call passes for a kernel that does not end")
 	}
 	p.closeAll(t)

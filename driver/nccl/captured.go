@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 )
@@ -17,13 +19,13 @@ type captured struct {
 	staged outgoing
 	// descriptor is a Recv's; state is that of its ends, or nil.
 	descriptor *kernels.Message
-	state      *word
+	state      *gpu.Word
 	// last is the end of the latest launch, or nil.
 	last *end
 }
 
-// recordMessage puts a message into the capture. s.mu and c.mu are held.
-func (c *communicator) recordMessage(s *stream, p *plan) error {
+// recordMessage puts a message into the capture. s.Mu and c.mu are held.
+func (c *communicator) recordMessage(s *stream.Stream, p *plan) error {
 	k := &captured{plan: p}
 	if p.Operation == driver.Send {
 		var err error
@@ -35,43 +37,45 @@ func (c *communicator) recordMessage(s *stream, p *plan) error {
 		// Nobody has to take anything before the first launch.
 		atomic.StoreUint32(&c.marksTo(p.Root).taken[k.staged.place], 1)
 	}
-	s.capture.add(k)
-	if err := c.device.do(func() error { return k.record(s) }); err != nil {
+	callsOf(s.Capture).add(k)
+	if err := c.device.gpu.Do(func() error { return k.record(s) }); err != nil {
 		return c.breakOff(p, err) // half a message is in the capture
 	}
 	return nil
 }
 
 // record puts the work of a message into the capture. It is called on a thread of the device.
-func (k *captured) record(s *stream) (err error) {
-	c, gpu, on := k.plan.c, s.device.cuda, s.handle
+func (k *captured) record(s *stream.Stream) (err error) {
+	c, on := k.plan.c, s.CUDA
+	d := c.device
+	api := d.gpu.CUDA
 	if k.plan.Operation == driver.Recv {
-		if k.descriptor, err = s.device.descriptors.take(gpu); err != nil {
+		if k.descriptor, err = d.descriptors.Take(api); err != nil {
 			return err
 		}
-		k.state = (*word)(&k.descriptor.State)
+		k.state = (*gpu.Word)(&k.descriptor.State)
 		return c.queueCopy(k.descriptor, k.plan, on)
 	}
-	if k.state, err = s.device.words.take(gpu); err != nil {
+	if k.state, err = d.gpu.Words.Take(api); err != nil {
 		return err
 	}
 	to := c.messages.outlets[k.plan.Root].mailbox
 	word := to.at(&to.marks(c.cfg.Rank).taken[k.staged.place])
-	if err = gpu.StreamWriteValue(on, k.state.address(), kernels.MessageWaits); err != nil {
+	if err = api.StreamWriteValue(on, k.state.Address(), kernels.MessageWaits); err != nil {
 		return err
 	}
-	if err = take(gpu, word, on); err != nil {
+	if err = take(api, word, on); err != nil {
 		return err
 	}
-	if err = gpu.StreamWriteValue(on, k.state.address(), 0); err != nil {
+	if err = api.StreamWriteValue(on, k.state.Address(), 0); err != nil {
 		return err
 	}
 	return c.fill(k.plan, k.staged, on)
 }
 
-// launch numbers a message of a launch, and tells the peer of it or waits for it. s.mu and c.mu are
+// launch numbers a message of a launch, and tells the peer of it or waits for it. s.Mu and c.mu are
 // held.
-func (k *captured) launch(s *stream) (*end, error) {
+func (k *captured) launch(s *stream.Stream) (*end, error) {
 	p := k.plan
 	c := p.c
 	if err := c.mayMessage(s, p); err != nil {
@@ -101,16 +105,17 @@ func (k *captured) launch(s *stream) (*end, error) {
 
 // releaseGraph takes back what messages of a graph have, all of whose launches have ended.
 func (c *communicator) releaseGraph(calls []*captured) {
-	own := map[*word]bool{}
+	own := map[*gpu.Word]bool{}
 	for _, k := range calls {
 		if k.plan.c == c && k.state != nil {
 			own[k.state] = true
 		}
 	}
-	// A call that does not end has the lock: then the graph's words stay for as long as the process.
+	// A call that does not end has the lock: then the graph's words stay for as long as the
+	// process.
 	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
 	defer cancel()
-	if len(own) == 0 || poll(ctx, c.mu.TryLock) != nil {
+	if len(own) == 0 || gpu.Poll(ctx, c.mu.TryLock) != nil {
 		return
 	}
 	defer c.mu.Unlock()
@@ -134,9 +139,9 @@ func (k *captured) release() {
 	m := &c.messages
 	switch {
 	case k.descriptor != nil:
-		c.device.descriptors.put(k.descriptor)
+		c.device.descriptors.Put(k.descriptor)
 	case k.state != nil:
-		c.device.words.put(k.state)
+		c.device.gpu.Words.Put(k.state)
 	}
 	if k.plan.Operation == driver.Send && !m.closed {
 		out := &m.outlets[k.plan.Root]

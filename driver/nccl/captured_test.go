@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/stream"
 )
 
 // TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn has graphs wait in messages only when the
@@ -30,7 +32,7 @@ func TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn(t *testing.T) {
 	}
 	p[0].group.Abort(nil)
 	for r := range p {
-		<-p[r].group.(*communicator).quiet // which gives the streams endingTime
+		<-p[r].group.(*communicator).quiet // which gives the streams gpu.EndingTime
 	}
 	close(gate)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -175,9 +177,9 @@ func TestAReleasedReplayDoesNotPassForTheMessageBefore(t *testing.T) {
 	defer cancel()
 	released := func() bool {
 		c.releaseMessages()
-		return p[0].stream.(*stream).idle()
+		return p[0].stream.(*stream.Stream).Idle()
 	}
-	if err := poll(ctx, released); err != nil {
+	if err := gpu.Poll(ctx, released); err != nil {
 		t.Fatal(err)
 	}
 	err := errors.Join(p[1].stream.Fill(at[1], 0, size),

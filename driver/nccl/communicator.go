@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/memory"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 	"symmem/internal/control/tcp"
@@ -37,25 +40,20 @@ type communicator struct {
 	comparing atomic.Pointer[driver.Call]
 	// mu is held while NCCL is called: it wants one thread at a time.
 	mu      ranked.Spin[communicatorMu]
-	busy    busy
+	busy    stream.Busy
 	history history
 
 	cfg     driver.GroupConfig
 	number  uint64 // orders communicators of this rank
 	members []*member
-	// apart tells that ranks cannot hand descriptors to each other: they are in several containers
-	// or on several machines.
-	apart  bool
-	handle nccl.Comm
-	kinds  support
+	loans   memory.Loans
+	handle  nccl.Comm
+	kinds   support
 	// wanted tells that NCCL makes windows, although kernels of our own serve the group.
 	wanted atomic.Bool
 
-	graphs sync.WaitGroup // open graphs that hold work of this communicator
-	// captures are the holds of graphs of other libraries, by the number of the capture, guarded by
-	// Device.holding; held counts them.
-	captures map[uint64]*hold
-	held     sync.WaitGroup
+	graphs   sync.WaitGroup // open graphs that hold work of this communicator
+	captures memory.Holds   // of graphs of other libraries
 	// recorded tells what such captures have of NCCL's; guarded by mu.
 	recorded struct{ plain, windows bool }
 	// aborting tells that NCCL ends the communicator, and with it the windows that it has still.
@@ -91,8 +89,9 @@ func (d *Device) Connect(
 	defer cancel()
 	c := &communicator{
 		device: d, cfg: group, number: communicators.Add(1),
+		loans: memory.Loans{Lender: &d.lender}, captures: memory.Holds{Keepers: &d.memory.Keepers},
 		windows: map[driver.SegmentKey]*window{},
-		busy:    busy{wake: make(chan struct{}, 1)},
+		busy:    stream.Busy{Wake: make(chan struct{}, 1)},
 		ended:   make(chan struct{}), quiet: make(chan struct{}),
 		left: make(chan struct{}), tornDown: make(chan struct{}),
 	}
@@ -163,7 +162,7 @@ func (c *communicator) joinPlane(ctx context.Context) (control.Plane, error) {
 			return c.device.machine.Join(ctx, c.cfg)
 		}
 	}
-	c.apart = true
+	c.loans.Apart = true
 	p, err := tcp.Join(ctx, tcp.Config{
 		Store: c.device.cfg.Store, Group: c.cfg, Timeout: c.device.cfg.Timeout,
 		Late: c.device.cfg.Late,
@@ -180,7 +179,7 @@ func (c *communicator) shareID(ctx context.Context) (nccl.UniqueID, error) {
 	var mine []byte
 	var failed error
 	if c.cfg.Rank == 0 {
-		failed = c.device.do(func() (err error) {
+		failed = c.device.gpu.Do(func() (err error) {
 			id, err = c.device.nccl.UniqueID()
 			return err
 		})
@@ -210,7 +209,7 @@ func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
 	defer close(gone)
 	go func() {
 		var o outcome
-		o.err = c.device.do(func() (err error) {
+		o.err = c.device.gpu.Do(func() (err error) {
 			o.handle, err = c.device.nccl.CommInitRank(len(c.cfg.Ranks), c.cfg.Rank, id, nccl.Config{})
 			if err != nil || len(c.cfg.Ranks) == 1 || !firstSums {
 				return err
@@ -220,8 +219,8 @@ func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
 		select {
 		case done <- o:
 		case <-gone:
-			if o.handle != 0 && !stuck.Load() {
-				_ = c.device.do(func() error { return c.device.nccl.CommAbort(o.handle) })
+			if o.handle != 0 && !gpu.Stuck.Load() {
+				_ = c.device.gpu.Do(func() error { return c.device.nccl.CommAbort(o.handle) })
 			}
 		}
 	}()
@@ -247,18 +246,18 @@ func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
 // message that another rank sends behind its own first collective. It is called on a thread of the
 // device, and given up when gone is closed.
 func (d *Device) firstSum(handle nccl.Comm, gone <-chan struct{}) error {
-	on, err := d.cuda.StreamCreate(true)
+	on, err := d.gpu.CUDA.StreamCreate(true)
 	if err != nil {
 		return err
 	}
-	at, err := d.cuda.MemAllocAsync(1, on)
+	at, err := d.gpu.CUDA.MemAllocAsync(1, on)
 	if err != nil {
-		return errors.Join(err, d.cuda.StreamDestroy(on))
+		return errors.Join(err, d.gpu.CUDA.StreamDestroy(on))
 	}
-	call := d.anywhere.nccl.AllReduce(at, at, 1, nccl.Uint8, nccl.Sum, handle)
+	call := d.anywhere.AllReduce(at, at, 1, nccl.Uint8, nccl.Sum, handle)
 	err = call.On(on)
 	for done := false; !done && err == nil; {
-		if done, err = d.cuda.StreamQuery(on); done || err != nil {
+		if done, err = d.gpu.CUDA.StreamQuery(on); done || err != nil {
 			break
 		}
 		select {
@@ -267,7 +266,7 @@ func (d *Device) firstSum(handle nccl.Comm, gone <-chan struct{}) error {
 		case <-time.After(firstSumLook):
 		}
 	}
-	return errors.Join(err, d.cuda.MemFreeAsync(at, on), d.cuda.StreamDestroy(on))
+	return errors.Join(err, d.gpu.CUDA.MemFreeAsync(at, on), d.gpu.CUDA.StreamDestroy(on))
 }
 
 // firstSums is false in tests of calls that wait for a rank themselves, as the first all-to-all of
@@ -324,8 +323,8 @@ func (c *communicator) discard() error {
 	c.mu.Lock() // a segment may be registering with it
 	defer c.mu.Unlock()
 	errs = append(errs, c.direct.exchange.close(c.device))
-	if c.handle != 0 && !stuck.Load() {
-		errs = append(errs, c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) }))
+	if c.handle != 0 && !gpu.Stuck.Load() {
+		errs = append(errs, c.device.gpu.Do(func() error { return c.device.nccl.CommAbort(c.handle) }))
 	}
 	return errors.Join(errs...)
 }
@@ -374,9 +373,9 @@ func (c *communicator) Abort(cause error) {
 func (c *communicator) end() {
 	c.ending.Do(func() {
 		working := !c.idle()
-		for _, s := range c.busy.streams() {
-			if !s.waited.Load() {
-				s.blame(c, c.plane.Cause())
+		for _, s := range c.busy.Streams() {
+			if !s.Waited() {
+				s.Blame(c, c.plane.Cause())
 			}
 		}
 		close(c.ended)
@@ -411,7 +410,7 @@ const closingTurns = 3
 func (c *communicator) finishWork() (ended, missing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
 	defer cancel()
-	_ = poll(ctx, func() bool { // what counts is whether the work has ended
+	_ = gpu.Poll(ctx, func() bool { // what counts is whether the work has ended
 		ticket, _ := c.history.last()
 		ended = c.idle()
 		missing = !ended && !c.complete(ticket)
@@ -428,7 +427,7 @@ func (c *communicator) complete(ticket uint64) bool {
 // awaitEnd waits for a step of the teardown; not at all if that is hopeless. After a fault it is
 // soon done, or never; in order it may take what a busy machine makes of it.
 func (c *communicator) awaitEnd(step chan struct{}, hopeless bool) error {
-	patience := 4 * endingTime
+	patience := 4 * gpu.EndingTime
 	switch {
 	case hopeless:
 		patience = 0

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 	"symmem/internal/ranked"
@@ -48,8 +49,8 @@ func (c *communicator) deliverAll() {
 }
 
 const (
-	// spins is how many looks a goroutine takes in a row, and yieldsOf how many more between which it
-	// lets others run.
+	// spins is how many looks a goroutine takes in a row, and yieldsOf how many more between which
+	// it lets others run.
 	spins, yieldsOf = 50, 200
 	// idleNap is how long it sleeps where it will be woken.
 	idleNap = 10 * time.Millisecond
@@ -64,7 +65,7 @@ func (b *bell) rest(rung uint32, turn int, told bool) {
 	default:
 		slice := idleNap
 		if told {
-			slice = nap
+			slice = gpu.Nap
 		}
 		atomic.AddInt32(&b.sleeping, 1)
 		sys.FutexWait(&b.word, rung, slice)
@@ -161,13 +162,13 @@ func (m *messages) claim(l *letter) bool {
 // once the launch before is past it and this one waits. m.mu is held.
 func (e *end) turn() bool {
 	return !e.captured ||
-		(e.before == nil || e.before.handled) && e.state.value() == kernels.MessageWaits
+		(e.before == nil || e.before.handled) && e.state.Value() == kernels.MessageWaits
 }
 
 // handle settles that a Recv has what it waits for. m.mu is held.
 func (e *end) handle() {
 	if e.captured {
-		e.state.set(0) // so that the next launch is seen to wait
+		e.state.Set(0) // so that the next launch is seen to wait
 	}
 	e.handled, e.before = true, nil
 }
@@ -176,7 +177,7 @@ func (e *end) handle() {
 func (c *communicator) give(e *end) {
 	if arrived := e.plan.Arrived; arrived != nil {
 		arrived(e.source)
-		c.device.order.Add(1)
+		c.device.streams.Order.Add(1)
 	}
 	atomic.StoreUint32(&e.descriptor.Go, 1)
 }
@@ -184,20 +185,20 @@ func (c *communicator) give(e *end) {
 // queueCopy queues the wait for a message and its copy, eagerly or in a capture. It is called on a
 // thread of the device.
 func (c *communicator) queueCopy(descriptor *kernels.Message, p *plan, on cuda.Stream) error {
-	gpu := c.device.cuda
-	err := gpu.StreamWriteValue(on, addressOf(&descriptor.State), kernels.MessageWaits)
+	api := c.device.gpu.CUDA
+	err := api.StreamWriteValue(on, gpu.AddressOf(&descriptor.State), kernels.MessageWaits)
 	if err == nil {
-		err = gpu.StreamWaitValue(on, addressOf(&descriptor.Go), 1, cuda.WaitEqual)
+		err = api.StreamWaitValue(on, gpu.AddressOf(&descriptor.Go), 1, cuda.WaitEqual)
 	}
 	var params cuda.Params
-	params.Address(addressOf(descriptor))
+	params.Address(gpu.AddressOf(descriptor))
 	for _, k := range kernels.Copies(p.bytes()) {
 		if err != nil {
 			return err
 		}
 		var f cuda.Function
-		if f, err = c.device.copies.function(c.device, k.Kernel); err == nil {
-			err = gpu.LaunchKernel(f, cuda.Dim{X: uint32(k.Blocks)}, cuda.Dim{X: uint32(k.Threads)}, 0,
+		if f, err = c.device.copies.Function(c.device.gpu, k.Kernel); err == nil {
+			err = api.LaunchKernel(f, cuda.Dim{X: uint32(k.Blocks)}, cuda.Dim{X: uint32(k.Threads)}, 0,
 				on, &params)
 		}
 	}
@@ -226,18 +227,18 @@ func (c *communicator) closeMessages() error {
 	m := &c.messages
 	c.mu.Lock() // a message may be on its way into a stream
 	defer c.mu.Unlock()
-	if m.known == nil || m.closed || stuck.Load() || c.carrying() {
+	if m.known == nil || m.closed || gpu.Stuck.Load() || c.carrying() {
 		return nil
 	}
 	m.closed = true
 	errs := []error{c.withdrawMailbox()}
 	needed := c.reclaimAll()
 	d := c.device
-	errs = append(errs, d.do(func() error {
+	errs = append(errs, d.gpu.Do(func() error {
 		var errs []error
 		for _, lent := range m.lent {
 			if lent.at != 0 {
-				errs = append(errs, d.unmapShared(lent.at, lent.bytes))
+				errs = append(errs, d.gpu.Unmap(lent.at, lent.bytes))
 			}
 		}
 		return errors.Join(errs...)

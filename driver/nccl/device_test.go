@@ -3,8 +3,10 @@ package nccl
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"symmem/driver"
+	"symmem/driver/drivertest"
 	"symmem/internal/cuda"
 )
 
@@ -63,13 +65,29 @@ func choosing(t *testing.T, all []choice) {
 		t.Fatal(err)
 	}
 	for _, c := range all {
-		d := &Device{cfg: driver.Config{Device: c.device, LocalRank: c.local}, cuda: gpus}
-		err := d.choose()
+		got, err := choose(gpus, &driver.Config{Device: c.device, LocalRank: c.local})
 		switch {
 		case c.want < 0 && !errors.Is(err, driver.ErrUnsupported):
 			t.Errorf("%+v: error %v", c, err)
-		case c.want >= 0 && (err != nil || d.gpu.Ordinal() != c.want):
-			t.Errorf("%+v: GPU %d, %v", c, d.gpu.Ordinal(), err)
+		case c.want >= 0 && (err != nil || got.Ordinal() != c.want):
+			t.Errorf("%+v: GPU %d, %v", c, got.Ordinal(), err)
 		}
 	}
+}
+
+// alone opens a device for a world of one rank.
+func alone(t *testing.T) *Device {
+	t.Helper()
+	d, err := Backend{}.Open(t.Context(), driver.Config{
+		Size: 1, Store: &drivertest.Store{}, Timeout: 5 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d.(*Device)
 }

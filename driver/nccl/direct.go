@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 	"symmem/internal/cuda"
@@ -112,17 +113,17 @@ func (p *plan) prepareDirect() error {
 	}
 	k := &kernel{
 		grid: cuda.Dim{X: uint32(launch.Blocks)}, block: cuda.Dim{X: uint32(launch.Threads)},
-		params: launch.Params(&a), overlaps: c.device.collectives.overlaps && !launch.Bulk,
+		params: launch.Params(&a), overlaps: c.device.collectives.Overlaps && !launch.Bulk,
 	}
 	var then string
 	if p.Norm != nil {
 		k.then, then = p.rest(k.overlaps, at[c.cfg.Rank])
 	}
 	p.kernel = k
-	return c.device.do(func() error {
-		k.function, err = c.device.collectives.function(c.device, launch.Kernel)
+	return c.device.gpu.Do(func() error {
+		k.function, err = c.device.collectives.Function(c.device.gpu, launch.Kernel)
 		if err == nil && k.then != nil {
-			k.then.function, err = c.device.collectives.function(c.device, then)
+			k.then.function, err = c.device.collectives.Function(c.device.gpu, then)
 		}
 		return err
 	})
@@ -159,13 +160,13 @@ func (k *kernel) launch(gpu *cuda.Driver, on cuda.Stream) error {
 	return gpu.LaunchKernel(k.function, k.grid, k.block, 0, on, &k.params)
 }
 
-// inTurn queues a call after those of the group on other streams and in replays. s.mu and c.mu are
+// inTurn queues a call after those of the group on other streams and in replays. s.Mu and c.mu are
 // held.
-func (c *communicator) inTurn(p *plan, s *stream, gpu *cuda.Driver) error {
+func (c *communicator) inTurn(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
-	case s.recording:
+	case s.Recording:
 		return c.queueRecorded(p, s, gpu)
-	case s.capture != nil:
+	case s.Capture != nil:
 		return p.queue(s, gpu) // the graph takes its turn when it is launched
 	}
 	t := &c.direct.turns

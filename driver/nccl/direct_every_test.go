@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 )
@@ -75,12 +76,12 @@ func (m *mate) normalizeInSteps(w *team, d *desk, s *sheet) error {
 func (m *mate) start(name string, blocks, threads int, params cuda.Params) error {
 	m.ran[name]++
 	d := m.device
-	return d.do(func() error {
-		f, err := d.collectives.function(d, name)
+	return d.gpu.Do(func() error {
+		f, err := d.collectives.Function(d.gpu, name)
 		if err != nil {
 			return err
 		}
-		return d.cuda.LaunchKernel(f, cuda.Dim{X: uint32(blocks)}, cuda.Dim{X: uint32(threads)}, 0,
-			m.stream.(*stream).handle, &params)
+		return d.gpu.CUDA.LaunchKernel(f, cuda.Dim{X: uint32(blocks)}, cuda.Dim{X: uint32(threads)}, 0,
+			m.stream.(*stream.Stream).CUDA, &params)
 	})
 }

@@ -9,7 +9,6 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/nccl/kernels"
-	"symmem/internal/cuda"
 )
 
 // operations are those that kernels of our own have, but for barriers and norms. Those with smaller
@@ -47,20 +46,8 @@ func (p *pitch) offers(w way) map[string][]trial {
 // note counts the kernels of a plan that is launched.
 func (m *mate) note(p *plan) {
 	for k := p.kernel; k != nil; k = k.then {
-		m.ran[m.device.collectives.nameOf(k.function)]++
+		m.ran[m.device.collectives.NameOf(k.function)]++
 	}
-}
-
-// nameOf is the name under which a kernel was found.
-func (k *code) nameOf(f cuda.Function) string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for name, found := range k.functions {
-		if found == f {
-			return name
-		}
-	}
-	return "a kernel that has no name"
 }
 
 // allKernels lists the kernels of the object, by what its text says.

@@ -68,8 +68,8 @@ func (w *team) free() []int64 {
 	w.t.Helper()
 	free := make([]int64, len(w.playing))
 	w.must(func(m *mate) error {
-		return m.device.do(func() (err error) {
-			free[m.rank], _, err = m.device.cuda.MemGetInfo()
+		return m.device.gpu.Do(func() (err error) {
+			free[m.rank], _, err = m.device.gpu.CUDA.MemGetInfo()
 			return err
 		})
 	})

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
 )
 
@@ -66,7 +68,7 @@ func TestACaptureDoesNotEndTheOrderOfStreams(t *testing.T) {
 		defer second.Close()
 		err = p.raise(m.group, m.stream, driver.PathDirect)
 		_, failed := m.capture(p, 1)
-		end, busy := m.occupy(m.stream.(*stream).handle)
+		end, busy := m.occupy(m.stream.(*stream.Stream).CUDA)
 		if err = errors.Join(err, failed, busy); err != nil {
 			return err
 		}
@@ -74,7 +76,7 @@ func TestACaptureDoesNotEndTheOrderOfStreams(t *testing.T) {
 			p.raise(m.group, second, driver.PathDirect))
 		soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if err == nil && poll(soon, second.(*stream).idle) == nil {
+		if err == nil && gpu.Poll(soon, second.(*stream.Stream).Idle) == nil {
 			err = errors.New("the second launch has run, and the first has not")
 		}
 		return errors.Join(err, end(), m.check(w, p, m.stream, second))
@@ -129,7 +131,7 @@ func TestPathsTakeTurns(t *testing.T) {
 					return powers[1].raise(m.group, other, second)
 				}
 				first := func() error { return powers[0].raise(m.group, m.stream, path) }
-				err := m.inOrder(w, m.stream.(*stream).handle, first, other.(*stream).handle, second)
+				err := m.inOrder(w, m.stream.(*stream.Stream).CUDA, first, other.(*stream.Stream).CUDA, second)
 				if err != nil {
 					return fmt.Errorf("path %v and then another call: %w", path, err)
 				}
@@ -160,7 +162,7 @@ func TestPathsTakeTurnsWithReplays(t *testing.T) {
 				return o.record(driver.Path(path), powers[0])
 			}))
 		}
-		ours := m.stream.(*stream).handle
+		ours := m.stream.(*stream.Stream).CUDA
 		for path, o := range all {
 			for second := range driver.Paths {
 				replay := func() error { return o.replay(powers[0]) }
@@ -184,17 +186,17 @@ func (m *mate) inOrder(
 ) error {
 	idle := func(s cuda.Stream) func() (bool, error) {
 		return func() (done bool, err error) {
-			err = m.device.do(func() error { done, err = m.device.cuda.StreamQuery(s); return err })
+			err = m.device.gpu.Do(func() error { done, err = m.device.gpu.CUDA.StreamQuery(s); return err })
 			return done, err
 		}
 	}
 	end, err := m.occupy(on)
 	err = errors.Join(err, first(), second())
-	if err == nil && m.device.within(20*time.Millisecond, idle(other)) == nil {
+	if err == nil && gpu.Within(20*time.Millisecond, idle(other)) == nil {
 		err = errors.New("the second call has run, and the first has not")
 	}
-	return errors.Join(err, end(), m.device.within(time.Minute, idle(on)),
-		m.device.within(time.Minute, idle(other)))
+	return errors.Join(err, end(), gpu.Within(time.Minute, idle(on)),
+		gpu.Within(time.Minute, idle(other)))
 }
 
 // TestEagerAndCapturedCallsMix replays a graph of calls in lines 1,000 times, with calls between
@@ -360,9 +362,9 @@ func (m *mate) adopt(n int) (theirs []cuda.Stream, adopted []driver.Stream, err 
 }
 
 // foreign makes a stream as another library does, and adopts it.
-func (d *Device) foreign() (theirs cuda.Stream, adopted *stream, err error) {
-	err = d.do(func() (err error) {
-		theirs, err = d.cuda.StreamCreate(true)
+func (d *Device) foreign() (theirs cuda.Stream, adopted *stream.Stream, err error) {
+	err = d.gpu.Do(func() (err error) {
+		theirs, err = d.gpu.CUDA.StreamCreate(true)
 		return err
 	})
 	if err != nil {
@@ -372,12 +374,12 @@ func (d *Device) foreign() (theirs cuda.Stream, adopted *stream, err error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	return theirs, s.(*stream), nil
+	return theirs, s.(*stream.Stream), nil
 }
 
 // destroy ends a stream as its owner does.
 func (d *Device) destroy(theirs cuda.Stream) error {
-	return d.do(func() error { return d.cuda.StreamDestroy(theirs) })
+	return d.gpu.Do(func() error { return d.gpu.CUDA.StreamDestroy(theirs) })
 }
 
 // replayOwned puts calls into a capture of a stream's owner, who replays it.
@@ -394,8 +396,8 @@ func (m *mate) replayOwned(w *team, p *power, theirs cuda.Stream, s driver.Strea
 	if err != nil {
 		return err
 	}
-	err = d.do(func() (err error) {
-		exec, err = d.cuda.GraphInstantiate(graph)
+	err = d.gpu.Do(func() (err error) {
+		exec, err = d.gpu.CUDA.GraphInstantiate(graph)
 		return err
 	})
 	if err != nil {
@@ -403,10 +405,10 @@ func (m *mate) replayOwned(w *team, p *power, theirs cuda.Stream, s driver.Strea
 	}
 	for range 50 {
 		p.ran(m.group.(*communicator), 2)
-		err = errors.Join(err, d.do(func() error { return d.cuda.GraphLaunch(exec, theirs) }),
+		err = errors.Join(err, d.gpu.Do(func() error { return d.gpu.CUDA.GraphLaunch(exec, theirs) }),
 			p.raise(m.group, s, driver.PathDirect))
 	}
-	return errors.Join(err, m.check(w, p, s), d.do(func() error {
-		return errors.Join(d.cuda.GraphExecDestroy(exec), d.cuda.GraphDestroy(graph))
+	return errors.Join(err, m.check(w, p, s), d.gpu.Do(func() error {
+		return errors.Join(d.gpu.CUDA.GraphExecDestroy(exec), d.gpu.CUDA.GraphDestroy(graph))
 	}))
 }

@@ -87,8 +87,8 @@ func (m *mate) open(t *testing.T, cfg driver.Config) error {
 	if m.stream, err = d.NewStream(); err != nil {
 		return err
 	}
-	return m.device.do(func() error {
-		at, err := m.device.cuda.MemAllocHost(pinnedBytes)
+	return m.device.gpu.Do(func() error {
+		at, err := m.device.gpu.CUDA.MemAllocHost(pinnedBytes)
 		if err == nil {
 			m.pinned = dl.Bytes(at, pinnedBytes)
 		}
@@ -115,8 +115,8 @@ func (m *mate) close() error {
 		errs = append(errs, m.arena.Close())
 	}
 	if m.pinned != nil {
-		errs = append(errs, m.device.do(func() error {
-			return m.device.cuda.MemFreeHost(dl.AddressOf(&m.pinned[0]))
+		errs = append(errs, m.device.gpu.Do(func() error {
+			return m.device.gpu.CUDA.MemFreeHost(dl.AddressOf(&m.pinned[0]))
 		}))
 	}
 	if m.device != nil {

@@ -66,44 +66,42 @@
 // have window kernels, or none of NCCL's, it is aborted behind them. A driver without user objects
 // (before CUDA 11.3) keeps what captures use until the device closes.
 //
-// # Threads
+// # Parts
 //
-// CUDA's current context and NCCL's group state belong to an operating system thread. Single calls
-// make the device's primary context current in the same entry to C (Device.with); sequences that
-// rely on one thread lock their goroutine to it (Device.do). Both cost less than handing work to an
-// executor thread would.
+// internal/gpu has the GPU's context and what lies in it, internal/memory arenas, segments and what
+// graphs of other libraries keep of them, internal/stream streams, events and graphs. Each says in
+// its documentation which states, locks and invariants it has. This package has the groups.
+//
+// # Locks of the parts
+//
+// A goroutine takes locks in one order, those of control/shm after all of these. Builds with the
+// tag invariants panic where it does not. Places are numbered through all parts (locks.go of each):
+//
+//	1 stream.Graph.mu        9 exchange.mu             16 stream.faults.mu
+//	2 stream.Stream.Mu      10 peers.parting           17 gpu.Pinned.Mu
+//	3 memory.Scratch.mu     11 gpu.Aside.mu            18 memory.Memory.mu
+//	4 memory.Segment.mu     12 gpu.Code.Mu             19 stream.Streams.mu
+//	5 communicator.mu       13 stream.Event.mu         20 memory.Keepers.mu
+//	6 messages.mu           14 stream.pool.mu          21 Device.mu
+//	7 stream.Busy.mu        15 stream.Stream.questions 22 gpu.GPU.mu
+//	8 launches.mu
+//
+// A goroutine may have communicator.mu of several groups, taken in the order of their numbers.
+//
+// Graph.mu, Stream.Mu and communicator.mu are held while this rank waits for others: a launch that
+// is compared waits until they have come to it, and a Send until others have taken messages if
+// there is no place for it. A segment that is mapped meanwhile, which NCCL has to be told of, waits
+// for communicator.mu, and with it the allocation that needs the segment. The other locks are not
+// held over such waits.
 //
 // # Lock order
 //
-// A goroutine takes locks in this order, and those of control/shm after them. Builds with the tag
-// invariants panic where one does not.
+// Those of this package:
 //
-//	graph.mu
-//	stream.mu
-//	scratch.mu
-//	segment.mu
 //	communicator.mu
 //	messages.mu
-//	busy.mu
 //	launches.mu
 //	exchange.mu
 //	peers.parting
-//	aside.mu
-//	code.mu
-//	event.mu
-//	eventPool.mu
-//	stream.questions
-//	stream.faults
-//	pinned.mu
 //	Device.mu
-//	Device.holding
-//
-// A goroutine may have communicator.mu of several groups, taken in the order of their numbers.
-// busy.mu is held when streams are asked whether they are idle, which only tries stream.mu.
-//
-// graph.mu, stream.mu and communicator.mu are held while this rank waits for others: a launch that
-// is compared waits until they have come to it, and a Send until others have taken messages if
-// there is no place for it.
-// A segment that is mapped meanwhile, which NCCL has to be told of, waits for communicator.mu, and
-// with it the allocation that needs the segment. The other locks are not held over such waits.
 package nccl

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 	"symmem/internal/cuda"
@@ -74,7 +75,7 @@ func (c *communicator) openExchange(ctx context.Context) error {
 	case ranks > kernels.MaxRanks:
 		c.direct.none = fmt.Sprintf("the group has %d ranks: %d are the most", ranks, kernels.MaxRanks)
 		return nil
-	case c.apart:
+	case c.loans.Apart:
 		if c.direct.none = c.withoutFabric(); c.direct.none != "" {
 			return nil
 		}
@@ -144,8 +145,8 @@ func (c *communicator) prepareExchange(key handoff.Key) (mine equipment, withdra
 	withdraw = func() {}
 	err := d.linked(c.members)
 	if err == nil {
-		err = d.do(func() (err error) {
-			if err = d.collectives.load(d); err != nil {
+		err = d.gpu.Do(func() (err error) {
+			if err = d.collectives.Load(d.gpu); err != nil {
 				return err
 			}
 			count, err := d.gpu.Attribute(cuda.AttributeMultiprocessorCount)
@@ -153,27 +154,27 @@ func (c *communicator) prepareExchange(key handoff.Key) (mine equipment, withdra
 				return err
 			}
 			mine.Multiprocessors = max(1, count/sharers(c.members, &d.self))
-			report, err := d.reports.take(d.cuda)
+			report, err := d.reports.Take(d.gpu.CUDA)
 			if err != nil {
 				return err
 			}
 			x.mu.Lock()
 			x.report = report
 			x.mu.Unlock()
-			handle, err := d.cuda.Create(kernels.ExchangeBytes,
-				cuda.PinnedMemory(d.gpu, d.prop.RequestedHandles, false))
+			handle, err := d.gpu.CUDA.Create(kernels.ExchangeBytes,
+				cuda.PinnedMemory(d.gpu.Device, d.gpu.Prop.RequestedHandles, false))
 			if err != nil {
 				return err
 			}
-			defer d.release(handle)
-			if x.at[c.cfg.Rank], err = d.mapShared(handle, kernels.ExchangeBytes); err != nil {
+			defer d.gpu.Release(handle)
+			if x.at[c.cfg.Rank], err = d.gpu.Map(handle, kernels.ExchangeBytes); err != nil {
 				return err
 			}
-			if err := d.aside.zero(d, x.at[c.cfg.Rank], kernels.ExchangeBytes); err != nil {
+			if err := d.gpu.Aside.Zero(d.gpu, x.at[c.cfg.Rank], kernels.ExchangeBytes); err != nil {
 				return err
 			}
-			lent, err := c.lend(key, handle)
-			mine.Fabric, withdraw = lent.fabric, lent.withdraw
+			lent, err := c.loans.Lend(key, handle)
+			mine.Fabric, withdraw = lent.Fabric, lent.Withdraw
 			return err
 		})
 	}
@@ -192,7 +193,7 @@ func (c *communicator) mapExchange(
 		if r == c.cfg.Rank {
 			continue
 		}
-		at, err := c.borrow(ctx, rank, key, all[r].Fabric, kernels.ExchangeBytes)
+		at, err := c.loans.Borrow(ctx, rank, key, all[r].Fabric, kernels.ExchangeBytes)
 		if err != nil {
 			return err
 		}
@@ -203,14 +204,14 @@ func (c *communicator) mapExchange(
 
 // close gives the memory back. No kernel of the group runs any more, nor will one.
 func (x *exchange) close(d *Device) error {
-	if stuck.Load() {
+	if gpu.Stuck.Load() {
 		return nil
 	}
-	err := d.do(func() error {
+	err := d.gpu.Do(func() error {
 		var errs []error
 		for _, at := range x.at {
 			if at != 0 {
-				errs = append(errs, d.unmapShared(at, kernels.ExchangeBytes))
+				errs = append(errs, d.gpu.Unmap(at, kernels.ExchangeBytes))
 			}
 		}
 		return errors.Join(errs...)
@@ -220,7 +221,7 @@ func (x *exchange) close(d *Device) error {
 	x.at = [kernels.MaxRanks]uintptr{}
 	if x.report != nil {
 		x.last, _ = x.report.Read()
-		d.reports.put(x.report)
+		d.reports.Put(x.report)
 		x.report = nil
 	}
 	return err

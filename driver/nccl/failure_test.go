@@ -10,6 +10,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/drivertest"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/sys/systest"
 )
 
@@ -112,9 +113,9 @@ func TestAStreamWhoseWorkIsDoneHasNoFault(t *testing.T) {
 		_, err := p.sum(t.Context(), r, driver.PathPlain, 1)
 		return err
 	})
-	c, s := p[0].group.(*communicator), p[0].stream.(*stream)
+	c, s := p[0].group.(*communicator), p[0].stream.(*stream.Stream)
 	c.mu.Lock()
-	c.busy.add(s)
+	c.busy.Note(s)
 	c.Abort(errGivenUp)
 	c.mu.Unlock()
 	if err := s.Synchronize(t.Context()); err != nil {
@@ -128,17 +129,17 @@ func TestWorkThatEndsBeforeAllRanksHaveComeIsAFault(t *testing.T) {
 	needDevices(t, 2)
 	var p pairOfRanks
 	p.open(t, 20*time.Second)
-	c, s := p[0].group.(*communicator), p[0].stream.(*stream)
+	c, s := p[0].group.(*communicator), p[0].stream.(*stream.Stream)
 	prepared, err := prepare(c, p.call(0, driver.PathPlain))
 	if err != nil {
 		t.Fatal(err)
 	}
 	// As if it had been launched, and had ended.
-	s.mu.Lock()
+	s.Mu.Lock()
 	c.mu.Lock()
 	c.note(s, prepared.(*plan), c.plane.Submit())
 	c.mu.Unlock()
-	s.mu.Unlock()
+	s.Mu.Unlock()
 	err = s.Synchronize(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "ended before") {
 		t.Errorf("got %v", err)

@@ -8,6 +8,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/drivertest"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/dl"
 )
 
@@ -31,7 +32,7 @@ func TestAStreamThatIsGivenUpIsSoBeforeItsFaultIsTold(t *testing.T) {
 	if !errors.As(err, &late) {
 		t.Fatalf("got %v, want a TimeoutError", err)
 	}
-	if !p[0].stream.(*stream).idle() {
+	if !p[0].stream.(*stream.Stream).Idle() {
 		t.Error("the fault is told, but the stream still has the kernel")
 	}
 }

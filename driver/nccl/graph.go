@@ -2,139 +2,53 @@ package nccl
 
 import (
 	"cmp"
-	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
-	"symmem/internal/ranked"
 )
 
-// graph is captured work. NCCL's kernels in it hold on to their communicators, which therefore
-// cannot end before the graph is closed.
-//
-// States: capturing (a stream writes to it); open; closed.
-type graph struct {
+// calls are what a graph has of groups: each launch gives them new tickets and numbers.
+type calls struct {
 	device *Device
-	// calls are the collectives and messages in the order of capture; each launch gives them new
-	// tickets and numbers.
-	calls []*captured
-	// users are the communicators of calls, each once; recordings are the numbers that they have
-	// given the capture, and running are those whose calls take turns.
+	// all are the collectives and messages, in the order of capture.
+	all []*captured
+	// users are their communicators, each once, in the order of their numbers; recordings are the
+	// numbers that they have given the capture, and running are those whose calls take turns.
 	users      []*communicator
 	recordings map[*communicator]*recording
 	running    []*communicator
-	// before marks the end of what the stream had to do when the capture began; nil if nothing.
-	before *event
-	// events are recorded after each launch; points are what captured waits wait for.
-	events    []*event
-	points    []*point
-	functions []cuda.HostFunc
-	words     []*word
-	// finished marks the end of the last launch.
-	finished *event
-
-	mu     ranked.Mutex[graphMu]
-	exec   cuda.GraphExec // guarded by mu
-	source cuda.Graph     // guarded by mu
-	closed bool           // guarded by mu
 }
 
-// BeginCapture starts to record work instead of running it.
-func (s *stream) BeginCapture() error {
-	return s.submit(func() error {
-		if s.capture != nil {
-			return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
-		}
-		if err := s.leave(); err != nil {
-			return err
-		}
-		before, err := s.mark()
-		if err != nil {
-			return err
-		}
-		if err := s.device.cuda.BeginCapture(s.handle, cuda.CaptureRelaxed); err != nil {
-			return err
-		}
-		s.capture = &graph{
-			device: s.device, before: before, recordings: map[*communicator]*recording{},
-		}
-		s.device.capturing.Add(1)
-		return nil
-	})
+// newCalls makes the calls of a graph.
+func (d *Device) newCalls() stream.Calls {
+	return &calls{device: d, recordings: map[*communicator]*recording{}}
 }
 
-// mark returns an event behind what the stream has to do, or nil if it is idle. s.mu is held.
-func (s *stream) mark() (*event, error) {
-	if s.quiet() {
-		return nil, nil
-	}
-	e := s.device.newEvent()
-	return e, e.record(s)
-}
-
-// EndCapture stops and returns what was recorded.
-func (s *stream) EndCapture() (driver.Graph, error) {
-	var g *graph
-	err := s.submit(func() error {
-		if s.capture == nil {
-			return fmt.Errorf("ending a capture: %w", driver.ErrNotCapturing)
-		}
-		g = s.capture
-		s.capture = nil
-		s.device.capturing.Add(-1)
-		return g.finish(s)
-	})
-	if err != nil {
-		if g != nil {
-			err = errors.Join(err, g.Close())
-		}
-		return nil, err
-	}
-	return g, nil
-}
-
-// finish ends CUDA's capture and makes the graph launchable. Until then nobody else has it.
-func (g *graph) finish(s *stream) error {
-	slices.SortFunc(g.users, func(a, b *communicator) int { return cmp.Compare(a.number, b.number) })
-	var err error
-	if g.source, err = g.device.cuda.EndCapture(s.handle); err != nil {
-		return fmt.Errorf("ending a capture: %w", err)
-	}
-	g.finished = g.device.newEvent()
-	if g.exec, err = g.device.cuda.GraphInstantiate(g.source); err != nil {
-		return fmt.Errorf("ending a capture: %w", err)
-	}
-	g.device.mu.Lock()
-	defer g.device.mu.Unlock()
-	g.device.graphs[g] = struct{}{}
-	return nil
-}
-
-// Capturing reports whether work is being recorded.
-func (s *stream) Capturing() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.capture != nil
-}
+// callsOf are the calls of a graph.
+func callsOf(g *stream.Graph) *calls { return g.Calls.(*calls) }
 
 // add notes a call that is in the capture.
-func (g *graph) add(k *captured) {
-	g.calls = append(g.calls, k)
-	if c := k.plan.c; !slices.Contains(g.users, c) {
+func (g *calls) add(k *captured) {
+	g.all = append(g.all, k)
+	c := k.plan.c
+	if !slices.Contains(g.users, c) {
 		g.users = append(g.users, c)
+		slices.SortFunc(g.users, byNumber)
 		c.graphs.Add(1)
 	}
-	takes := k.plan.c.direct.none == "" && !k.plan.Operation.PointToPoint()
-	if c := k.plan.c; takes && !slices.Contains(g.running, c) {
+	takes := c.direct.none == "" && !k.plan.Operation.PointToPoint()
+	if takes && !slices.Contains(g.running, c) {
 		g.running = append(g.running, c)
 	}
 }
 
+func byNumber(a, b *communicator) int { return cmp.Compare(a.number, b.number) }
+
 // next returns the place of the next call of a group. Its mu is held.
-func (g *graph) next(c *communicator) driver.Recorded {
+func (g *calls) next(c *communicator) driver.Recorded {
 	r := g.recordings[c]
 	if r == nil {
 		r = c.recordings.begin(0)
@@ -143,45 +57,20 @@ func (g *graph) next(c *communicator) driver.Recorded {
 	return r.next()
 }
 
-// Launch queues the recorded work on a stream.
-func (g *graph) Launch(on driver.Stream) error {
-	s, err := g.device.own(on)
-	if err != nil {
-		return err
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
-	}
-	if err := s.launchGraph(g); err != nil {
-		return fmt.Errorf("launching a graph: %w", err)
-	}
-	return nil
-}
-
-// launchGraph gives the graph's collectives their tickets and queues the graph. g.mu is held.
-func (s *stream) launchGraph(g *graph) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.busyAgain()
-	if err := s.usable(); err != nil {
-		return err
-	}
-	if s.capture != nil {
-		return fmt.Errorf("in a capture: %w", driver.ErrCapturing)
-	}
+// Launch gives the collectives their tickets and queues the graph. The locks of graph and stream
+// are held.
+func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	for _, c := range g.users {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 	}
 	for _, c := range g.users {
 		if err := c.open(); err != nil {
-			return s.refuse(c, err)
+			return s.Refuse(c, err)
 		}
 	}
 	var ends []*end
-	for i, k := range g.calls {
+	for i, k := range g.all {
 		p := k.plan
 		if p.Operation.PointToPoint() {
 			e, err := k.launch(s)
@@ -192,7 +81,7 @@ func (s *stream) launchGraph(g *graph) error {
 			ends = append(ends, e)
 		} else if err := p.c.admit(s, p); err != nil {
 			g.breakOff(i, err)
-			return s.refuse(p.c, err)
+			return s.Refuse(p.c, err)
 		}
 	}
 	sent, received := divide(ends)
@@ -200,9 +89,10 @@ func (s *stream) launchGraph(g *graph) error {
 		e.plan.c.expect(e)
 	}
 	launched := false
-	err := s.device.do(func() (err error) {
-		if launched, err = g.queue(s); err == nil {
-			err = errors.Join(g.follow(s, sent), s.keepUp())
+	gpu := g.device.gpu
+	err := gpu.Do(func() (err error) {
+		if launched, err = g.queue(graph, s, gpu.CUDA); err == nil {
+			err = errors.Join(g.follow(graph, s, gpu.CUDA, sent), s.KeepUp())
 		}
 		return err
 	})
@@ -212,9 +102,9 @@ func (s *stream) launchGraph(g *graph) error {
 				e.plan.c.unexpect(e)
 			}
 		}
-		g.breakOff(len(g.calls), err)
+		g.breakOff(len(g.all), err)
 		for _, c := range g.users {
-			s.told(c)
+			s.Told(c)
 		}
 	}
 	return err
@@ -232,21 +122,25 @@ func divide(ends []*end) (sent, received []*end) {
 	return sent, received
 }
 
-// queue gives the graph to CUDA, and reports whether CUDA has it. s.mu is held.
-func (g *graph) queue(s *stream) (launched bool, err error) {
+// queue gives the graph to CUDA, and reports whether CUDA has it. s.Mu is held.
+func (g *calls) queue(
+	graph *stream.Graph, s *stream.Stream, gpu *cuda.Driver,
+) (launched bool, err error) {
 	for _, c := range g.running {
-		if err := c.direct.turns.take(c, s, false, g.device.cuda); err != nil {
+		if err := c.direct.turns.take(c, s, false, gpu); err != nil {
 			return false, err
 		}
 	}
-	err = g.device.cuda.GraphLaunch(g.exec, s.handle)
+	err = graph.Queue(s)
 	return err == nil, err
 }
 
-// follow queues what comes behind a launch. s.mu is held.
-func (g *graph) follow(s *stream, sent []*end) error {
+// follow queues what comes behind a launch. s.Mu is held.
+func (g *calls) follow(
+	graph *stream.Graph, s *stream.Stream, gpu *cuda.Driver, sent []*end,
+) error {
 	for _, c := range g.running {
-		if err := c.direct.turns.pass(s, g.device.cuda); err != nil {
+		if err := c.direct.turns.pass(s, gpu); err != nil {
 			return err
 		}
 	}
@@ -255,65 +149,22 @@ func (g *graph) follow(s *stream, sent []*end) error {
 			return err
 		}
 	}
-	for _, e := range append(g.events, g.finished) {
-		if err := e.record(s); err != nil {
-			return err
-		}
-	}
-	return nil
+	return graph.Follow(s)
 }
 
 // breakOff fails the communicators of the first n calls, which others take for launched.
-func (g *graph) breakOff(n int, err error) {
-	for _, k := range g.calls[:n] {
+func (g *calls) breakOff(n int, err error) {
+	for _, k := range g.all[:n] {
 		_ = k.plan.c.breakOff(k.plan, err)
 	}
 }
 
-// awaitLaunches waits for the end of the last launch. g.mu is held.
-func (g *graph) awaitLaunches() error {
-	if g.finished == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), closingTime(g.device.cfg.Timeout))
-	defer cancel()
-	return g.finished.Synchronize(ctx)
-}
-
-// Close forgets the work. Launches that are under way finish first.
-func (g *graph) Close() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return nil
-	}
-	g.closed = true
-	d := g.device
-	ended := g.awaitLaunches()
-	err := d.do(func() error {
-		errs := []error{ended}
-		if g.exec != 0 {
-			errs = append(errs, d.cuda.GraphExecDestroy(g.exec))
-		}
-		if g.source != 0 {
-			errs = append(errs, d.cuda.GraphDestroy(g.source))
-		}
-		return errors.Join(errs...)
-	})
-	for _, f := range g.functions {
-		f.Release()
-	}
-	if ended == nil {
-		d.words.put(g.words...)
-	}
+// Close lets the communicators go, and takes back what messages have if all launches have ended.
+func (g *calls) Close(ended bool) {
 	for _, c := range g.users {
-		if ended == nil {
-			c.releaseGraph(g.calls)
+		if ended {
+			c.releaseGraph(g.all)
 		}
 		c.graphs.Done()
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.graphs, g)
-	return err
 }

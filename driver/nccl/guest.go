@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/memory"
 	"symmem/internal/cuda"
 	"symmem/internal/dl"
 	"symmem/internal/nccl"
@@ -44,7 +45,7 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.Guest, error) {
 			driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.Below), allowEarlyStart)
 	}
 	g := &guest{device: d, handle: nccl.Comm(handle)}
-	err := d.do(func() error { return g.introduce() })
+	err := d.gpu.Do(func() error { return g.introduce() })
 	if err != nil {
 		return nil, fmt.Errorf("adopting communicator %#x: %w", handle, err)
 	}
@@ -83,7 +84,7 @@ func (g *guest) within(ctx context.Context, doing string, call func() error) err
 	ctx, cancel := g.device.bounded(ctx)
 	defer cancel()
 	begin, ended := time.Now(), make(chan error, 1)
-	go func() { ended <- g.device.do(call) }()
+	go func() { ended <- g.device.gpu.Do(call) }()
 	select {
 	case err := <-ended:
 		return err
@@ -98,13 +99,13 @@ func (g *guest) within(ctx context.Context, doing string, call func() error) err
 
 // Register makes a window of a segment.
 func (g *guest) Register(ctx context.Context, s driver.Segment) (driver.Window, error) {
-	own, ok := s.(*segment)
-	if !ok || own.arena.device != g.device {
+	own, ok := s.(*memory.Segment)
+	if !ok || !g.device.memory.Own(own) {
 		return nil, errors.New("registering with a communicator: the segment is of another device")
 	}
 	var handle nccl.Window
 	err := g.within(ctx, "registering a window", func() (err error) {
-		handle, err = g.device.nccl.WindowRegister(g.handle, own.Address(), own.bytes,
+		handle, err = g.device.nccl.WindowRegister(g.handle, own.Address(), own.Bytes(),
 			nccl.WindowSymmetric)
 		return err
 	})
@@ -127,7 +128,7 @@ func (w *guestWindow) Deregister() error {
 	if !g.usable() {
 		return nil // it ends with the communicator
 	}
-	return g.device.do(func() error { return g.device.nccl.WindowDeregister(g.handle, w.handle) })
+	return g.device.gpu.Do(func() error { return g.device.nccl.WindowDeregister(g.handle, w.handle) })
 }
 
 // Exchange gathers the payloads of all ranks through the communicator itself: their lengths first,
@@ -182,16 +183,16 @@ func (g *guest) gatherNow(mine, into []byte) error {
 		return nil
 	}
 	d := g.device
-	on, err := d.cuda.StreamCreate(true)
+	on, err := d.gpu.CUDA.StreamCreate(true)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = d.cuda.StreamDestroy(on) }()
-	host, err := d.cuda.MemAllocHost(int64(len(mine) + len(into)))
+	defer func() { _ = d.gpu.CUDA.StreamDestroy(on) }()
+	host, err := d.gpu.CUDA.MemAllocHost(int64(len(mine) + len(into)))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = d.cuda.MemFreeHost(host) }()
+	defer func() { _ = d.gpu.CUDA.MemFreeHost(host) }()
 	copy(dl.Bytes(host, len(mine)), mine)
 	if err := g.gatherOn(on, host, int64(len(mine)), int64(len(into))); err != nil {
 		return err
@@ -203,16 +204,16 @@ func (g *guest) gatherNow(mine, into []byte) error {
 // gatherOn moves a payload to the GPU, gathers, moves the result back and waits for that.
 func (g *guest) gatherOn(on cuda.Stream, host uintptr, mine, all int64) error {
 	d := g.device
-	memory, err := d.cuda.MemAllocAsync(mine+all, on)
+	memory, err := d.gpu.CUDA.MemAllocAsync(mine+all, on)
 	if err != nil {
 		return err
 	}
 	gathered := memory + uintptr(mine)
 	call := d.nccl.AllGather(memory, gathered, mine, nccl.Uint8, g.handle)
 	err = errors.Join(
-		d.cuda.MemcpyAsync(memory, host, mine, on),
+		d.gpu.CUDA.MemcpyAsync(memory, host, mine, on),
 		call.On(on),
-		d.cuda.MemcpyAsync(host+uintptr(mine), gathered, all, on),
-		d.cuda.MemFreeAsync(memory, on))
-	return errors.Join(err, d.cuda.StreamSynchronize(on))
+		d.gpu.CUDA.MemcpyAsync(host+uintptr(mine), gathered, all, on),
+		d.gpu.CUDA.MemFreeAsync(memory, on))
+	return errors.Join(err, d.gpu.CUDA.StreamSynchronize(on))
 }

@@ -1,18 +1,10 @@
 package nccl
 
 import (
-	"errors"
-
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/cuda"
 )
-
-// Handle is the stream's CUstream, for work of other libraries.
-func (s *stream) Handle() uintptr {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return uintptr(s.handle)
-}
 
 // Handle is the group's ncclComm_t, for other calls of NCCL's; 0 once the group has failed or Close
 // has begun.
@@ -31,12 +23,9 @@ func Current(localRank int, calls func(*cuda.Driver) error) error {
 	if err != nil {
 		return err
 	}
-	d := &Device{cfg: driver.Config{LocalRank: localRank}, cuda: library}
-	if err := d.choose(); err != nil {
+	device, err := choose(library, &driver.Config{LocalRank: localRank})
+	if err != nil {
 		return err
 	}
-	if d.context, err = d.gpu.RetainPrimary(); err != nil {
-		return err
-	}
-	return errors.Join(d.do(func() error { return calls(library) }), d.gpu.ReleasePrimary())
+	return gpu.Borrow(library, device, func() error { return calls(library) })
 }

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"symmem/driver"
 	"symmem/internal/cuda"
 )
 
@@ -36,14 +35,5 @@ func TestForeignCallsOfARankWithoutAGPUAreNotMade(t *testing.T) {
 	})
 	if err == nil || !strings.Contains(err.Error(), "local rank 1024") {
 		t.Errorf("got %v", err)
-	}
-}
-
-func TestWorkOnAHandleIsTheStreamsOwn(t *testing.T) {
-	device := &Device{}
-	var s driver.Stream = &stream{device: device, handle: 0x77}
-	native, ok := s.(driver.Native)
-	if !ok || native.Handle() != 0x77 {
-		t.Errorf("%T has no handle of its own", s)
 	}
 }

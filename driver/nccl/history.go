@@ -17,8 +17,8 @@ import (
 // first and latest after it: a reader takes the plan, and believes it if its place was not to be
 // written anew up to then.
 type history struct {
-	// latest is the ticket of the last collective, above operationBits of what it does, or a message
-	// since then.
+	// latest is the ticket of the last collective, above operationBits of what it does, or a
+	// message since then.
 	latest atomic.Uint64
 	// counts are those of calls, by their path.
 	counts [driver.Paths]atomic.Uint64
@@ -101,7 +101,8 @@ type launches struct {
 	count uint64 // guarded by mu
 	// latest holds the n-th launch, from 1, at n % remembered; guarded by mu.
 	latest [remembered]launched
-	// recorded are the latest calls in captures of other libraries, count of them ever; guarded by mu.
+	// recorded are the latest calls in captures of other libraries, count of them ever; guarded by
+	// mu.
 	recorded      []driver.Call
 	recordedCount int
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 )
 
 // TestCapturedGroupsLeaveNothingBehind makes groups that another library captures, fails or closes
@@ -35,7 +36,7 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 		w.captureAndEnd(powers, i)
 	}
 	var now map[string]int
-	settled := w.mates[0].device.within(20*time.Second, func() (bool, error) {
+	settled := gpu.Within(20*time.Second, func() (bool, error) {
 		now = remains(t)
 		for what, count := range now {
 			if count-before[what] >= min(groups, 20) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/cuda"
 	"symmem/internal/dl"
 )
@@ -37,21 +38,21 @@ func (m *mate) capturedBy(call driver.Call) (*foreignGraph, error) {
 	if err != nil {
 		return nil, err
 	}
-	return g, g.d.do(func() (err error) {
-		g.exec, err = g.d.cuda.GraphInstantiate(g.graph)
+	return g, g.d.gpu.Do(func() (err error) {
+		g.exec, err = g.d.gpu.CUDA.GraphInstantiate(g.graph)
 		return err
 	})
 }
 
 func (g *foreignGraph) launch() error {
-	return g.d.do(func() error { return g.d.cuda.GraphLaunch(g.exec, g.theirs) })
+	return g.d.gpu.Do(func() error { return g.d.gpu.CUDA.GraphLaunch(g.exec, g.theirs) })
 }
 
 // ends waits for the replays, and says how long that took.
 func (g *foreignGraph) ends() (time.Duration, error) {
 	begin := time.Now()
-	err := g.d.within(time.Minute, func() (done bool, err error) {
-		_ = g.d.do(func() error { done, err = g.d.cuda.StreamQuery(g.theirs); return nil })
+	err := gpu.Within(time.Minute, func() (done bool, err error) {
+		_ = g.d.gpu.Do(func() error { done, err = g.d.gpu.CUDA.StreamQuery(g.theirs); return nil })
 		return done, err
 	})
 	return time.Since(begin), err
@@ -59,8 +60,8 @@ func (g *foreignGraph) ends() (time.Duration, error) {
 
 // destroy ends the graph as its owner does.
 func (g *foreignGraph) destroy() error {
-	return g.d.do(func() error {
-		return errors.Join(g.d.cuda.GraphExecDestroy(g.exec), g.d.cuda.GraphDestroy(g.graph))
+	return g.d.gpu.Do(func() error {
+		return errors.Join(g.d.gpu.CUDA.GraphExecDestroy(g.exec), g.d.gpu.CUDA.GraphDestroy(g.graph))
 	})
 }
 
@@ -104,7 +105,7 @@ func replayAfterAFault(t *testing.T, count int64) {
 	w.playing[0].group.Abort(lost)
 	w.must(func(m *mate) error {
 		c, g := m.group.(*communicator), graphs[m.rank]
-		err := poll(t.Context(), func() bool { c.CheckPeers(); return c.Cause() != nil })
+		err := gpu.Poll(t.Context(), func() bool { c.CheckPeers(); return c.Cause() != nil })
 		if err != nil {
 			return err
 		}
@@ -168,11 +169,11 @@ func (m *mate) closeUnder(g *foreignGraph) error {
 	d, c, s := m.device, m.group.(*communicator), m.owned[0]
 	at := s.segment.Address()
 	errs := []error{s.window.Deregister(), s.segment.Unmap(), m.arena.Close()}
-	if !d.knows(at) {
+	if !d.gpu.Knows(at) {
 		errs = append(errs, errors.New("a segment is unmapped under the graph"))
 	}
-	errs = append(errs, m.stream.Close(), c.Close(), d.do(func() error {
-		return d.cuda.MemFreeHost(dl.AddressOf(&m.pinned[0]))
+	errs = append(errs, m.stream.Close(), c.Close(), d.gpu.Do(func() error {
+		return d.gpu.CUDA.MemFreeHost(dl.AddressOf(&m.pinned[0]))
 	}), g.on.Close())
 	// The owner of the stream goes on in the GPU's context.
 	_, err := d.gpu.RetainPrimary()
@@ -187,12 +188,10 @@ func (m *mate) closeUnder(g *foreignGraph) error {
 		errs = append(errs, err)
 	}
 	errs = append(errs, g.destroy(), d.destroy(g.theirs), torn(c))
-	errs = append(errs, d.within(time.Minute, func() (bool, error) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return !d.retained, nil
+	errs = append(errs, gpu.Within(time.Minute, func() (bool, error) {
+		return !d.gpu.Held(), nil
 	}))
-	if d.knows(at) {
+	if d.gpu.Knows(at) {
 		errs = append(errs, errors.New("a segment is mapped after the last graph"))
 	}
 	errs = append(errs, d.gpu.ReleasePrimary())
@@ -219,11 +218,11 @@ func TestALostCaptureHoldsNothing(t *testing.T) {
 		}
 		_, err = m.device.recordBy(theirs, func() error {
 			err := m.group.(driver.Recorder).Record(s, plan)
-			if !m.group.(*communicator).holding() {
+			if !m.group.(*communicator).captures.Any() {
 				err = errors.Join(err, errors.New("the capture holds nothing"))
 			}
 			// CUDA loses the capture of a stream that is asked.
-			if _, lost := m.device.cuda.StreamQuery(theirs); lost == nil {
+			if _, lost := m.device.gpu.CUDA.StreamQuery(theirs); lost == nil {
 				err = errors.Join(err, errors.New("the capture goes on"))
 			}
 			return err

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
 )
 
@@ -15,7 +16,7 @@ import (
 // Between two launches the libraries fill a processor's caches with code of theirs, so that every
 // function on this path costs some ten nanoseconds: hence few do what more would show better.
 func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
-	s, err := c.device.own(on)
+	s, err := c.device.streams.Own(on)
 	if err != nil {
 		return err
 	}
@@ -23,46 +24,46 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	if !ok || prepared.c != c {
 		return errForeignPlan
 	}
-	if !prepared.ready.Prepared() || c.device.guests.Load() {
+	if !prepared.ready.Prepared() || c.device.gpu.Guests.Load() {
 		return c.launch(s, prepared)
 	}
-	s.mu.Lock()
-	s.busyAgain() // before the ticket: a group that fails then blames the stream
+	s.Mu.Lock()
+	s.BusyAgain() // before the ticket: a group that fails then blames the stream
 	c.mu.Lock()
-	if s.closed.Load() || s.capture != nil || c.closing.Load() || c.check.Load() ||
-		c.busy.windows.Load() && prepared.Path != driver.PathWindow ||
+	if s.Closed() || s.Capture != nil || c.closing.Load() || c.check.Load() ||
+		c.busy.Windows.Load() && prepared.Path != driver.PathWindow ||
 		c.direct.none == "" && c.direct.turns.open != s {
 		c.mu.Unlock()
-		s.mu.Unlock()
+		s.Mu.Unlock()
 		return c.launch(s, prepared)
 	}
 	// What launch comes to then, with less on the way.
 	if ticket, ok := c.plane.TrySubmit(); ok {
 		c.note(s, prepared, ticket)
 		c.direct.turns.byNCCL = true
-		if err = prepared.ready.On(s.handle); err != nil {
-			err = s.refuse(c, c.breakOff(prepared, err))
+		if err = prepared.ready.On(s.CUDA); err != nil {
+			err = s.Refuse(c, c.breakOff(prepared, err))
 		}
 	} else {
-		err = s.refuse(c, c.afterPeerFault(prepared))
+		err = s.Refuse(c, c.afterPeerFault(prepared))
 	}
 	c.mu.Unlock()
-	s.mu.Unlock()
+	s.Mu.Unlock()
 	return err
 }
 
 // launch is Launch of any plan of the group, in any state.
-func (c *communicator) launch(s *stream, p *plan) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.busyAgain()
+func (c *communicator) launch(s *stream.Stream, p *plan) error {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.BusyAgain()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.closed.Load() || s.capture != nil || c.closing.Load() || p.Operation.PointToPoint() {
-		return s.launchOtherwise(p)
+	if s.Closed() || s.Capture != nil || c.closing.Load() || p.Operation.PointToPoint() {
+		return c.launchOtherwise(s, p)
 	}
-	if p.Path != driver.PathWindow && c.busy.windows.Load() && c.busy.over(s) {
-		c.busy.windows.Store(false) // else this call would pass for one that does not hear of an abort
+	if p.Path != driver.PathWindow && c.busy.Windows.Load() && c.busy.Over(s) {
+		c.busy.Windows.Store(false) // else this call would pass for one that does not hear of an abort
 	}
 	var err error
 	if c.replayed.Load() {
@@ -75,7 +76,7 @@ func (c *communicator) launch(s *stream, p *plan) error {
 		err = c.call(p, s)
 	}
 	if err != nil {
-		return s.refuse(c, err)
+		return s.Refuse(c, err)
 	}
 	return nil
 }
@@ -83,18 +84,18 @@ func (c *communicator) launch(s *stream, p *plan) error {
 var errForeignPlan = errors.New("launching a collective: the plan is of another group")
 
 // launchOtherwise records a call into the stream's capture, transfers a message, or refuses either.
-// s.mu and c.mu are held.
-func (s *stream) launchOtherwise(p *plan) error {
-	if err := s.usable(); err != nil {
+// s.Mu and c.mu are held.
+func (c *communicator) launchOtherwise(s *stream.Stream, p *plan) error {
+	if err := s.Usable(); err != nil {
 		return err
 	}
-	if s.capture != nil {
-		return s.record(p)
+	if s.Capture != nil {
+		return c.record(s, p)
 	}
-	if err := p.c.open(); err != nil {
-		return s.refuse(p.c, err)
+	if err := c.open(); err != nil {
+		return s.Refuse(c, err)
 	}
-	return p.c.transfer(s, p)
+	return c.transfer(s, p)
 }
 
 // open refuses new work once Close has begun. c.mu is held, so Close sees all work that was let in.
@@ -109,26 +110,26 @@ func (c *communicator) open() error {
 }
 
 // record puts a collective into the capture. It gets its tickets when the graph is launched.
-func (s *stream) record(p *plan) error {
-	if err := errors.Join(p.c.Cause(), p.c.open()); err != nil {
+func (c *communicator) record(s *stream.Stream, p *plan) error {
+	if err := errors.Join(c.Cause(), c.open()); err != nil {
 		return err
 	}
 	if !p.Operation.PointToPoint() {
-		p = p.recordedAs(s.capture.next(p.c))
-		if err := p.c.call(p, s); err != nil {
+		p = p.recordedAs(callsOf(s.Capture).next(c))
+		if err := c.call(p, s); err != nil {
 			return err
 		}
-		s.capture.add(&captured{plan: p})
+		callsOf(s.Capture).add(&captured{plan: p})
 		return nil
 	}
-	return p.c.recordMessage(s, p)
+	return c.recordMessage(s, p)
 }
 
-// admit gives a collective its ticket and, with the check on, compares it across ranks. s.mu and
+// admit gives a collective its ticket and, with the check on, compares it across ranks. s.Mu and
 // c.mu are held. A peer that has failed may have done so over this very call, which Compare tells.
 // A call that is not compared is refused then: NCCL may connect to the ranks, and wait for one that
 // is gone for ever.
-func (c *communicator) admit(s *stream, p *plan) error {
+func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	check := c.check.Load()
 	var ticket uint64
 	if check {
@@ -146,16 +147,16 @@ func (c *communicator) admit(s *stream, p *plan) error {
 	return nil
 }
 
-// note remembers a collective that is about to be queued on a stream. s.mu and c.mu are held.
-func (c *communicator) note(s *stream, p *plan, ticket uint64) {
+// note remembers a collective that is about to be queued on a stream. s.Mu and c.mu are held.
+func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
 	c.history.note(p, ticket)
-	if c.busy.recent.Load() != s || !c.busy.awake.Load() {
-		c.busy.note(s)
+	if !c.busy.Knows(s) {
+		c.busy.Note(s)
 	}
-	if p.Path == driver.PathWindow && !c.busy.windows.Load() {
-		c.busy.windows.Store(true)
+	if p.Path == driver.PathWindow && !c.busy.Windows.Load() {
+		c.busy.Windows.Store(true)
 	}
-	s.last, s.ticket, s.operation = c, ticket, p.Operation
+	s.Note(c, ticket, p.Operation)
 }
 
 // compare makes sure that all ranks launch the same call. Kernels of our own do that
@@ -209,25 +210,13 @@ func (c *communicator) afterPeerFaultAt(p *plan, ticket uint64) error {
 	return c.plane.Fail(c.plane.PeerFault(wait.Doing()))
 }
 
-// refuse says that a collective was not launched: by Launch if the stream is idle, else, since it
-// would have come later, by Synchronize. The owner of an adopted stream waits for it without us, so
-// there Launch says it always. s.mu is held.
-func (s *stream) refuse(c *communicator, err error) error {
-	if s.adopted || s.quiet() {
-		s.told(c)
-		return err
-	}
-	s.blame(c, err)
-	return nil
-}
-
-// call gives a collective to NCCL, or queues kernels. s.mu and c.mu are held.
-func (c *communicator) call(p *plan, s *stream) error {
+// call gives a collective to NCCL, or queues kernels. s.Mu and c.mu are held.
+func (c *communicator) call(p *plan, s *stream.Stream) error {
 	if p.nothing() {
 		return nil
 	}
-	err := c.device.with(func(gpu *cuda.Driver) error {
-		return errors.Join(p.run(s, gpu), s.keepUp())
+	err := c.device.gpu.With(func(gpu *cuda.Driver) error {
+		return errors.Join(p.run(s, gpu), s.KeepUp())
 	})
 	if err != nil {
 		return c.breakOff(p, err)

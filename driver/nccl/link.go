@@ -21,7 +21,7 @@ func (d *Device) linked(members []*member) error {
 		if err != nil {
 			return err
 		}
-		for _, way := range [2][2]cuda.Device{{d.gpu, peer}, {peer, d.gpu}} {
+		for _, way := range [2][2]cuda.Device{{d.gpu.Device, peer}, {peer, d.gpu.Device}} {
 			if can, err := way[0].CanAccessPeer(way[1]); err != nil || !can {
 				return fmt.Errorf("GPU %d cannot reach the memory of GPU %d (nvidia-smi topo -p2p r): %w",
 					way[0].Ordinal(), way[1].Ordinal(), driver.ErrUnsupported)
@@ -38,12 +38,12 @@ func (d *Device) linked(members []*member) error {
 
 // visible finds a GPU by its unique number.
 func (d *Device) visible(uuid string) (cuda.Device, error) {
-	n, err := d.cuda.DeviceCount()
+	n, err := d.gpu.CUDA.DeviceCount()
 	if err != nil {
 		return cuda.Device{}, err
 	}
 	for ordinal := range n {
-		gpu, err := d.cuda.Device(ordinal)
+		gpu, err := d.gpu.CUDA.Device(ordinal)
 		if err != nil {
 			return cuda.Device{}, err
 		}

@@ -123,13 +123,13 @@ func (b *box) room() bool {
 // pin gives the words of some senders to the GPU. It is called on a thread of the device.
 func (m *mailbox) pin(d *Device, first, ranks int) error {
 	at := uintptr(unsafe.Pointer(m.marks(first)))
-	err := d.cuda.MemHostRegister(at, int64(ranks)*int64(unsafe.Sizeof(marks{})),
+	err := d.gpu.CUDA.MemHostRegister(at, int64(ranks)*int64(unsafe.Sizeof(marks{})),
 		cuda.HostRegisterPortable|cuda.HostRegisterDeviceMap)
 	if err != nil {
 		return fmt.Errorf("giving the GPU memory of the host for messages: %w", err)
 	}
 	m.pinned = at
-	m.device, err = d.cuda.MemHostDevice(at)
+	m.device, err = d.gpu.CUDA.MemHostDevice(at)
 	return err
 }
 
@@ -137,7 +137,7 @@ func (m *mailbox) pin(d *Device, first, ranks int) error {
 func (m *mailbox) close(d *Device) error {
 	var errs []error
 	if m.pinned != 0 {
-		errs = append(errs, d.do(func() error { return d.cuda.MemHostUnregister(m.pinned) }))
+		errs = append(errs, d.gpu.Do(func() error { return d.gpu.CUDA.MemHostUnregister(m.pinned) }))
 	}
 	return errors.Join(append(errs, m.memory.Close())...)
 }
@@ -163,7 +163,7 @@ func (c *communicator) openMailbox() (*mailbox, *os.File, error) {
 		return nil, nil, errors.Join(err, f.Close())
 	}
 	m := &mailbox{memory: memory, ranks: ranks}
-	if err := c.device.do(func() error { return m.pin(c.device, 0, ranks) }); err != nil {
+	if err := c.device.gpu.Do(func() error { return m.pin(c.device, 0, ranks) }); err != nil {
 		return nil, nil, errors.Join(err, m.close(c.device), f.Close())
 	}
 	c.device.machine.Export(mailboxKey(c.cfg.ID), f)
@@ -188,7 +188,7 @@ func (c *communicator) fetchMailbox(ctx context.Context, rank int) (*mailbox, er
 		return nil, err
 	}
 	m := &mailbox{memory: memory, ranks: len(c.cfg.Ranks)}
-	if err := d.do(func() error { return m.pin(d, c.cfg.Rank, 1) }); err != nil {
+	if err := d.gpu.Do(func() error { return m.pin(d, c.cfg.Rank, 1) }); err != nil {
 		return nil, errors.Join(err, m.close(d))
 	}
 	return m, nil

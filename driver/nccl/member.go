@@ -60,10 +60,10 @@ func (d *Device) introduce(ctx context.Context) error {
 	code, _ := d.nccl.Version()
 	d.self = member{
 		Machine: machine, Boot: boot, GPU: uuid, Process: process, Name: d.info.Name, NCCL: code,
-		NoFabric: d.noFabric,
+		NoFabric: d.gpu.NoFabric,
 	}
 	// Now, since CUDA may wait for streams to load a kernel, which may wait for messages.
-	if err := d.do(func() error { return d.copies.load(d) }); err != nil {
+	if err := d.gpu.Do(func() error { return d.copies.Load(d.gpu) }); err != nil {
 		d.self.NoKernels = err.Error()
 	}
 	value, err := json.Marshal(&d.self)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 	"symmem/internal/message"
@@ -38,12 +40,12 @@ type end struct {
 	captured bool
 	// state is kernels.MessageWaits while the stream waits, or nil if it never does: a Recv for its
 	// message, and a Send of a graph for taken to be 1.
-	state *word
+	state *gpu.Word
 	taken *uint32
 	// full is the other word of the place of such a Send, and released the receiver's word for all.
 	full, released *uint32
 	// done is recorded behind the work of a Send, else nil.
-	done  *event
+	done  *stream.Event
 	since time.Time // since when the stream is known to wait; guarded by messages.mu
 	// releasing is since when a Send is to go on although the group has ended; guarded by
 	// messages.mu
@@ -167,28 +169,28 @@ func (c *communicator) newEnd(p *plan) *end {
 }
 
 // mayMessage refuses a message for a stream when the group has failed. The stream counts as busy
-// before that, so the end of a group that fails from now on waits for the message and ends it. s.mu
+// before that, so the end of a group that fails from now on waits for the message and ends it. s.Mu
 // and c.mu are held.
-func (c *communicator) mayMessage(s *stream, p *plan) error {
-	c.busy.note(s)
+func (c *communicator) mayMessage(s *stream.Stream, p *plan) error {
+	c.busy.Note(s)
 	err := c.plane.Cause()
 	if c.plane.PeerFailed() {
 		err = c.afterPeerFault(p)
 	}
 	if err != nil {
-		s.told(c) // by this error
+		s.Told(c) // by this error
 	}
 	return err
 }
 
-// noteMessage remembers a message that is about to be queued. s.mu and c.mu are held.
-func (c *communicator) noteMessage(s *stream, p *plan) {
+// noteMessage remembers a message that is about to be queued. s.Mu and c.mu are held.
+func (c *communicator) noteMessage(s *stream.Stream, p *plan) {
 	ticket := c.history.message(p)
-	s.last, s.ticket, s.operation = c, ticket, p.Operation
+	s.Note(c, ticket, p.Operation)
 }
 
-// transfer queues one end of a message. s.mu and c.mu are held.
-func (c *communicator) transfer(s *stream, p *plan) error {
+// transfer queues one end of a message. s.Mu and c.mu are held.
+func (c *communicator) transfer(s *stream.Stream, p *plan) error {
 	if err := c.mayMessage(s, p); err != nil {
 		return err
 	}
@@ -198,10 +200,10 @@ func (c *communicator) transfer(s *stream, p *plan) error {
 	return c.receive(s, p)
 }
 
-// unqueued fails the group over a message that could not be queued. s.mu is held.
-func (c *communicator) unqueued(s *stream, p *plan, err error) error {
+// unqueued fails the group over a message that could not be queued. s.Mu is held.
+func (c *communicator) unqueued(s *stream.Stream, p *plan, err error) error {
 	err = c.breakOff(p, err)
-	s.told(c)
+	s.Told(c)
 	return err
 }
 
@@ -233,12 +235,12 @@ func (c *communicator) unexpect(e *end) {
 
 // track notes Sends that were queued on a stream, whose lock is held. It is called on a thread of
 // the device.
-func (c *communicator) track(s *stream, ends ...*end) error {
+func (c *communicator) track(s *stream.Stream, ends ...*end) error {
 	m := &c.messages
 	var errs []error
 	for _, e := range ends {
-		e.done = c.device.newEvent()
-		errs = append(errs, e.done.record(s))
+		e.done = c.device.streams.NewEvent()
+		errs = append(errs, e.done.Record(s))
 	}
 	m.mu.Lock()
 	m.sends = append(m.sends, ends...)
@@ -279,7 +281,7 @@ func (m *messages) pruneReceives() {
 	m.receives = slices.DeleteFunc(m.receives, func(e *end) bool {
 		over := e.over()
 		if over && !e.captured {
-			e.plan.c.device.descriptors.put(e.descriptor)
+			e.plan.c.device.descriptors.Put(e.descriptor)
 		}
 		return over
 	})
@@ -288,7 +290,7 @@ func (m *messages) pruneReceives() {
 // over reports whether the stream is past a Recv. If it is one of a graph the stream may have come
 // to the next launch of it already. m.mu is held.
 func (e *end) over() bool {
-	state := e.state.value()
+	state := e.state.Value()
 	return e.handled && (state == kernels.MessageDone || e.captured && state == kernels.MessageWaits)
 }
 
@@ -296,7 +298,7 @@ func (e *end) over() bool {
 // held.
 func (e *end) waits() bool {
 	if e.handled || e.before != nil && !e.before.handled || e.state == nil ||
-		e.state.value() != kernels.MessageWaits {
+		e.state.Value() != kernels.MessageWaits {
 		return false
 	}
 	if e.since.IsZero() {

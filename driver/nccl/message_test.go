@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/dl"
 )
 
@@ -412,8 +413,8 @@ func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
 	held, goOn := make(chan struct{}), make(chan struct{})
 	go func() {
 		descriptors := &c.device.descriptors
-		descriptors.mu.Lock()
-		defer descriptors.mu.Unlock()
+		descriptors.Mu.Lock()
+		defer descriptors.Mu.Unlock()
 		close(held)
 		<-goOn
 	}()
@@ -429,13 +430,13 @@ func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
 		c.mu.Unlock()
 		return false
 	}
-	if err := poll(ctx, called); err != nil {
+	if err := gpu.Poll(ctx, called); err != nil {
 		t.Fatal(err)
 	}
 	c.Abort(nil)
 	select {
 	case <-c.quiet: // nothing of the group runs any more, it says
-	case <-time.After(endingTime / 2):
+	case <-time.After(gpu.EndingTime / 2):
 	}
 	close(goOn)
 	err := <-queued

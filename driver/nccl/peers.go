@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/memory"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/handoff"
 	"symmem/internal/ranked"
@@ -35,22 +37,24 @@ func peersKey(c *communicator, key driver.SegmentKey) handoff.Key {
 }
 
 // lendSegment offers a segment to the other ranks of the group, if kernels of our own serve it.
-func (c *communicator) lendSegment(key driver.SegmentKey, s *segment) (lent loan, err error) {
+func (c *communicator) lendSegment(
+	key driver.SegmentKey, s *memory.Segment,
+) (lent memory.Loan, err error) {
 	if c.direct.none != "" {
-		return loan{}, nil
+		return memory.Loan{}, nil
 	}
 	d := c.device
-	err = d.do(func() error {
-		handle, err := d.cuda.Retain(s.Address())
+	err = d.gpu.Do(func() error {
+		handle, err := d.gpu.CUDA.Retain(s.Address())
 		if err != nil {
 			return err
 		}
-		defer d.release(handle)
-		lent, err = c.lend(peersKey(c, key), handle)
+		defer d.gpu.Release(handle)
+		lent, err = c.loans.Lend(peersKey(c, key), handle)
 		return err
 	})
 	if err != nil {
-		return loan{}, fmt.Errorf("offering a segment to peers: %w", err)
+		return memory.Loan{}, fmt.Errorf("offering a segment to peers: %w", err)
 	}
 	return lent, nil
 }
@@ -73,7 +77,7 @@ func (w *window) reach(ctx context.Context, told [][]byte) error {
 			w.at[r] = w.segment.Address()
 			continue
 		}
-		at, err := c.borrow(ctx, rank, peersKey(c, w.key), told[r][1:], w.segment.bytes)
+		at, err := c.loans.Borrow(ctx, rank, peersKey(c, w.key), told[r][1:], w.segment.Bytes())
 		if err != nil {
 			return errors.Join(err, w.part())
 		}
@@ -86,14 +90,14 @@ func (w *window) reach(ctx context.Context, told [][]byte) error {
 func (w *window) part() error {
 	w.parting.Lock()
 	defer w.parting.Unlock()
-	if stuck.Load() {
+	if gpu.Stuck.Load() {
 		return nil
 	}
-	return w.c.device.do(func() error {
+	return w.c.device.gpu.Do(func() error {
 		var errs []error
 		for r, at := range w.at {
 			if at != 0 && r != w.c.cfg.Rank {
-				errs = append(errs, w.c.device.unmapShared(at, w.segment.bytes))
+				errs = append(errs, w.c.device.gpu.Unmap(at, w.segment.Bytes()))
 			}
 			w.at[r] = 0
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
 	"symmem/internal/nccl"
 )
@@ -107,7 +108,7 @@ func (p *plan) single() bool {
 
 // collective is NCCL's call.
 func (p *plan) collective() nccl.Call {
-	n, c, root := p.c.device.anywhere.nccl, p.c.handle, p.Root
+	n, c, root := p.c.device.anywhere, p.c.handle, p.Root
 	switch p.Operation {
 	case driver.AllReduce, driver.Barrier:
 		return n.AllReduce(p.send, p.recv, p.count, p.dataType, p.reduceOp, c)
@@ -135,7 +136,7 @@ func (p *plan) resolve() error {
 		return errors.Join(p.c.owns("send", p.SendWindow), p.c.owns("receive", p.RecvWindow),
 			p.putGuard())
 	}
-	p.send, p.recv = p.c.device.aliasOf(p.Send), p.c.device.aliasOf(p.Recv)
+	p.send, p.recv = p.c.device.memory.AliasOf(p.Send), p.c.device.memory.AliasOf(p.Recv)
 	return nil
 }
 
@@ -143,7 +144,7 @@ func (p *plan) resolve() error {
 // ahead of them.
 func (p *plan) putGuard() (err error) {
 	if p.c.device.startsEarly() && p.single() {
-		p.guard, err = p.c.device.scratch.address(p.c.device)
+		p.guard, err = p.c.device.scratch.Address(p.c.device.memory)
 	}
 	return err
 }
@@ -170,8 +171,8 @@ func (p *plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }
 // nothing tells that a call moves nothing.
 func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil && p.Splits == nil }
 
-// run queues the plan through a driver that is in the device's context. s.mu and c.mu are held.
-func (p *plan) run(s *stream, gpu *cuda.Driver) error {
+// run queues the plan through a driver that is in the device's context. s.Mu and c.mu are held.
+func (p *plan) run(s *stream.Stream, gpu *cuda.Driver) error {
 	if p.c.direct.none != "" {
 		return p.queue(s, gpu) // NCCL keeps the order
 	}
@@ -179,20 +180,20 @@ func (p *plan) run(s *stream, gpu *cuda.Driver) error {
 }
 
 // queue is run when it is the plan's turn.
-func (p *plan) queue(s *stream, gpu *cuda.Driver) error {
+func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
 	case p.ready.Prepared():
-		return p.ready.On(s.handle)
+		return p.ready.On(s.CUDA)
 	case p.kernel != nil:
-		return p.kernel.queue(gpu, s.handle)
+		return p.kernel.queue(gpu, s.CUDA)
 	case p.guard != 0:
-		return errors.Join(gpu.MemsetD8Async(p.guard, 0, 1, s.handle), p.guarded.On(s.handle))
+		return errors.Join(gpu.MemsetD8Async(p.guard, 0, 1, s.CUDA), p.guarded.On(s.CUDA))
 	case p.Splits != nil:
-		return p.allToAllV(s.handle)
+		return p.allToAllV(s.CUDA)
 	case len(p.c.cfg.Ranks) == 1:
-		return p.copy(s.handle, gpu)
+		return p.copy(s.CUDA, gpu)
 	default:
-		return p.allToAllInPlace(s.handle, gpu)
+		return p.allToAllInPlace(s.CUDA, gpu)
 	}
 }
 
@@ -213,7 +214,7 @@ func (p *plan) allToAllInPlace(on cuda.Stream, gpu *cuda.Driver) error {
 	}
 	err = gpu.MemcpyAsync(input, p.send, bytes, on)
 	if err == nil {
-		call := p.c.device.anywhere.nccl.AlltoAll(input, p.recv, p.count, p.dataType, p.c.handle)
+		call := p.c.device.anywhere.AlltoAll(input, p.recv, p.count, p.dataType, p.c.handle)
 		err = call.On(on)
 	}
 	return errors.Join(err, gpu.MemFreeAsync(input, on))
@@ -221,5 +222,5 @@ func (p *plan) allToAllInPlace(on cuda.Stream, gpu *cuda.Driver) error {
 
 // barrierMemory returns the byte that barriers add up, and makes it at first use.
 func (c *communicator) barrierMemory() (uintptr, error) {
-	return c.device.scratch.address(c.device)
+	return c.device.scratch.Address(c.device.memory)
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/control"
 	"symmem/internal/message"
 	"symmem/internal/spin"
@@ -175,29 +177,29 @@ func (c *communicator) post(e *end) (now bool, err error) {
 	return now, err
 }
 
-// receive queues a Recv. s.mu and c.mu are held.
-func (c *communicator) receive(s *stream, p *plan) error {
+// receive queues a Recv. s.Mu and c.mu are held.
+func (c *communicator) receive(s *stream.Stream, p *plan) error {
 	e := c.newEnd(p)
-	err := c.device.do(func() (err error) {
-		e.descriptor, err = c.device.descriptors.take(c.device.cuda)
+	err := c.device.gpu.Do(func() (err error) {
+		e.descriptor, err = c.device.descriptors.Take(c.device.gpu.CUDA)
 		return err
 	})
 	if err != nil {
 		return c.unqueued(s, p, err)
 	}
-	e.state = (*word)(&e.descriptor.State)
+	e.state = (*gpu.Word)(&e.descriptor.State)
 	c.noteMessage(s, p)
 	now, err := c.post(e)
 	if err != nil {
-		c.device.descriptors.put(e.descriptor)
+		c.device.descriptors.Put(e.descriptor)
 		return c.differs(s, err)
 	}
 	if now {
 		c.give(e)
 	}
 	c.expect(e)
-	err = c.device.do(func() error {
-		return errors.Join(c.queueCopy(e.descriptor, p, s.handle), s.keepUp())
+	err = c.device.gpu.Do(func() error {
+		return errors.Join(c.queueCopy(e.descriptor, p, s.CUDA), s.KeepUp())
 	})
 	if err != nil {
 		c.unexpect(e)
@@ -206,9 +208,9 @@ func (c *communicator) receive(s *stream, p *plan) error {
 	return nil
 }
 
-// differs fails the group over messages whose ends differ. s.mu is held.
-func (c *communicator) differs(s *stream, err error) error {
+// differs fails the group over messages whose ends differ. s.Mu is held.
+func (c *communicator) differs(s *stream.Stream, err error) error {
 	err = c.plane.Fail(err)
-	s.told(c)
+	s.Told(c)
 	return err
 }

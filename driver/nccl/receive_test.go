@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/spin"
 )
 
@@ -96,8 +97,8 @@ func TestARecvIsGivenItsMessageWhileItsCopyCannotBeQueued(t *testing.T) {
 	go func() {
 		defer close(gone)
 		held := &p[1].group.(*communicator).device.copies
-		held.mu.Lock()
-		defer held.mu.Unlock()
+		held.Mu.Lock()
+		defer held.Mu.Unlock()
 		close(taken)
 		<-let
 	}()
@@ -122,7 +123,7 @@ func TestARecvIsGivenItsMessageWhileItsCopyCannotBeQueued(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if poll(ctx, given) != nil {
+	if gpu.Poll(ctx, given) != nil {
 		t.Error("the Recv waits for its message, which is there, until its copy is queued")
 	}
 	close(let)

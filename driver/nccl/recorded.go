@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/memory"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 )
@@ -83,7 +85,7 @@ func (p *plan) recordedAs(at driver.Recorded) *plan {
 
 // Record puts a collective into a capture of the stream's owner.
 func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
-	s, err := c.device.own(on)
+	s, err := c.device.streams.Own(on)
 	if err != nil {
 		return err
 	}
@@ -94,11 +96,11 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 	if prepared.Operation.PointToPoint() {
 		return unrecordable(prepared)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := cmp.Or(c.noteReplays(), errors.Join(s.usable(), c.Cause(), c.open())); err != nil {
+	if err := cmp.Or(c.noteReplays(), errors.Join(s.Usable(), c.Cause(), c.open())); err != nil {
 		return err
 	}
 	r, err := c.recordingOf(s)
@@ -109,21 +111,21 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 	if err := c.compareRecorded(prepared); err != nil {
 		return err
 	}
-	if err := c.device.do(func() error { return c.keepRecorded(prepared, s) }); err != nil {
+	if err := c.device.gpu.Do(func() error { return c.keepRecorded(prepared, s) }); err != nil {
 		return fmt.Errorf("keeping what a graph of another library uses: %w", err)
 	}
 	c.history.note(prepared, 0)
-	s.carry(c)
-	s.recording, c.recording = true, r
-	defer func() { s.recording, c.recording = false, nil }()
+	s.Carry(c)
+	s.Recording, c.recording = true, r
+	defer func() { s.Recording, c.recording = false, nil }()
 	return c.call(prepared, s)
 }
 
 // recordingOf finds the capture that an adopted stream is in.
-func (c *communicator) recordingOf(s *stream) (*recording, error) {
+func (c *communicator) recordingOf(s *stream.Stream) (*recording, error) {
 	var at cuda.Capture
-	err := c.device.with(func(gpu *cuda.Driver) (err error) {
-		at, err = gpu.CaptureInfo(s.handle)
+	err := c.device.gpu.With(func(gpu *cuda.Driver) (err error) {
+		at, err = gpu.CaptureInfo(s.CUDA)
 		return err
 	})
 	switch {
@@ -133,7 +135,7 @@ func (c *communicator) recordingOf(s *stream) (*recording, error) {
 		return nil, fmt.Errorf("recording a collective: %w", driver.ErrNotCapturing)
 	case at.Status == cuda.CaptureInvalidated:
 		return nil, fmt.Errorf("recording a collective: %w", cuda.ErrCaptureInvalidated)
-	case !c.recordings.has(at.ID) && c.holdsCapture(at.ID):
+	case !c.recordings.has(at.ID) && c.captures.Has(at.ID):
 		return nil, fmt.Errorf("recording a collective: group %s has come to %d captures since its last "+
 			"call in this one: %w", c.cfg.Name(), openRecordings, driver.ErrUnsupported)
 	}
@@ -141,28 +143,28 @@ func (c *communicator) recordingOf(s *stream) (*recording, error) {
 }
 
 // queueRecorded puts a call into a capture of the stream's owner, behind those of the group that
-// are there. s.mu and c.mu are held.
-func (c *communicator) queueRecorded(p *plan, s *stream, gpu *cuda.Driver) error {
+// are there. s.Mu and c.mu are held.
+func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	t, r := &c.direct.turns, c.recording
 	err := t.awaitReplays(c.device)
 	if err == nil {
-		err = r.enter(t.replays, s.handle, gpu)
+		err = r.enter(t.replays, s.CUDA, gpu)
 	}
 	if err == nil {
 		err = p.queue(s, gpu)
 	}
 	if err == nil {
-		err = r.leave(t.replays, s.handle, gpu)
+		err = r.leave(t.replays, s.CUDA, gpu)
 	}
 	return err
 }
 
 // enter makes what comes next on a stream wait for the call of the group before it: in the
 // capture, or before the launch of the graph.
-func (r *recording) enter(turn *point, on cuda.Stream, gpu *cuda.Driver) error {
+func (r *recording) enter(turn *stream.Point, on cuda.Stream, gpu *cuda.Driver) error {
 	switch {
 	case len(r.tips) == 0:
-		return gpu.StreamWaitEventExternal(on, turn.handle)
+		return gpu.StreamWaitEventExternal(on, turn.Handle)
 	case r.on == on:
 		return nil // the stream's own order
 	}
@@ -183,7 +185,7 @@ func (r *recording) enter(turn *point, on cuda.Stream, gpu *cuda.Driver) error {
 // capture is not seen, so the node that does it is a leaf of the graph that moves: CUDA permits all
 // changes of a graph under capture but those that take nodes away. Where it does not permit this
 // one there is a further node.
-func (r *recording) leave(turn *point, on cuda.Stream, gpu *cuda.Driver) error {
+func (r *recording) leave(turn *stream.Point, on cuda.Stream, gpu *cuda.Driver) error {
 	at, err := gpu.CaptureInfo(on)
 	if err != nil {
 		return err
@@ -197,8 +199,70 @@ func (r *recording) leave(turn *point, on cuda.Stream, gpu *cuda.Driver) error {
 		}
 		behind = append(slices.Clone(at.Tips), r.end)
 	}
-	r.end, err = gpu.GraphAddEventRecord(at.Graph, behind, turn.handle)
+	r.end, err = gpu.GraphAddEventRecord(at.Graph, behind, turn.Handle)
 	return err
 }
 
 func repeated(n cuda.Node, times int) []cuda.Node { return slices.Repeat([]cuda.Node{n}, times) }
+
+// noteReplays notes that another library captures calls of the group: from then on the watcher
+// looks at what replays report. It also asks what they have reported so far. c.mu is held.
+func (c *communicator) noteReplays() error {
+	if !c.replayed.Swap(true) {
+		c.busy.Rouse()
+	}
+	return c.askKernels()
+}
+
+// compareRecorded compares a call that is put into a capture. No stream is noted as having work:
+// nothing runs, and CUDA must not be asked about a stream that is captured. c.mu is held.
+func (c *communicator) compareRecorded(p *plan) error {
+	if !c.check.Load() || p.kernel != nil && c.direct.shown != nil {
+		return nil
+	}
+	ticket := c.plane.Submit()
+	c.history.reach(ticket)
+	c.comparing.Store(&p.Call)
+	defer c.comparing.Store(nil)
+	return c.plane.Compare(ticket, &p.Call)
+}
+
+// unrecordable refuses a message.
+func unrecordable(p *plan) error {
+	return fmt.Errorf("recording %v in a capture of another library: %w", p.Operation,
+		driver.ErrUnsupported)
+}
+
+// keepRecorded has what a call uses live as long as the graph that it is put into. s.Mu and c.mu
+// are held.
+func (c *communicator) keepRecorded(p *plan, s *stream.Stream) error {
+	h, err := c.captures.For(s.CUDA)
+	if h == nil || err != nil {
+		return err
+	}
+	h.Use(p.keepers())
+	if p.kernel == nil && !p.nothing() && len(c.cfg.Ranks) > 1 {
+		c.recorded.plain = c.recorded.plain || p.Path != driver.PathWindow
+		c.recorded.windows = c.recorded.windows || p.Path == driver.PathWindow
+	}
+	return nil
+}
+
+// keepers are those of what a call touches.
+func (p *plan) keepers() (used []*memory.Keeper) {
+	for _, in := range []driver.Window{p.SendWindow, p.RecvWindow} {
+		if w, ok := in.(*window); ok && w != nil {
+			used = append(used, &w.keeper)
+		}
+	}
+	at := []uintptr{p.Send, p.Recv}
+	if p.Norm != nil {
+		at = append(at, p.Norm.Residual, p.Norm.Weight)
+	}
+	for _, address := range at {
+		if s := p.c.device.memory.SegmentAt(address); s != nil {
+			used = append(used, &s.Keeper)
+		}
+	}
+	return used
+}

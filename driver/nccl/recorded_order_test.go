@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/cuda"
 )
 
@@ -19,7 +20,7 @@ func (m *mate) fault(w *team) error {
 		within = 20 * time.Second // on a busy machine
 	}
 	var found error
-	err := m.device.within(within, func() (bool, error) {
+	err := gpu.Within(within, func() (bool, error) {
 		found = c.faulted()
 		return found != nil, nil
 	})
@@ -156,8 +157,8 @@ func TestACallInACaptureThatIsLostFailsNoGroup(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		o, gpu := all[0], m.device.cuda
-		lost := m.device.do(func() error {
+		o, gpu := all[0], m.device.gpu.CUDA
+		lost := m.device.gpu.Do(func() error {
 			if err := gpu.BeginCapture(o.theirs, cuda.CaptureGlobal); err != nil {
 				return err
 			}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
 )
 
@@ -15,7 +17,7 @@ import (
 type owned struct {
 	m      *mate
 	theirs cuda.Stream
-	stream *stream
+	stream *stream.Stream
 	graph  cuda.Graph
 	exec   cuda.GraphExec
 }
@@ -37,8 +39,8 @@ func (o *owned) capture(work func() error) (err error) {
 	if o.graph, err = o.m.device.recordBy(o.theirs, work); err != nil {
 		return err
 	}
-	return o.m.device.do(func() error {
-		o.exec, err = o.m.device.cuda.GraphInstantiate(o.graph)
+	return o.m.device.gpu.Do(func() error {
+		o.exec, err = o.m.device.gpu.CUDA.GraphInstantiate(o.graph)
 		return err
 	})
 }
@@ -62,7 +64,7 @@ func (o *owned) replay(powers ...*power) error {
 	for _, p := range powers {
 		p.ran(o.m.group.(*communicator), 1)
 	}
-	return o.m.device.do(func() error { return o.m.device.cuda.GraphLaunch(o.exec, o.theirs) })
+	return o.m.device.gpu.Do(func() error { return o.m.device.gpu.CUDA.GraphLaunch(o.exec, o.theirs) })
 }
 
 // finish waits for the streams and gives back what they have.
@@ -70,18 +72,18 @@ func finish(all ...*owned) error {
 	var errs []error
 	for _, o := range all {
 		d := o.m.device
-		errs = append(errs, d.within(time.Minute, func() (done bool, err error) {
-			err = d.do(func() error { done, err = d.cuda.StreamQuery(o.theirs); return err })
+		errs = append(errs, gpu.Within(time.Minute, func() (done bool, err error) {
+			err = d.gpu.Do(func() error { done, err = d.gpu.CUDA.StreamQuery(o.theirs); return err })
 			return done, err
 		}))
 	}
 	for _, o := range all {
 		d := o.m.device
-		errs = append(errs, o.stream.Close(), d.do(func() error {
+		errs = append(errs, o.stream.Close(), d.gpu.Do(func() error {
 			if o.exec == 0 {
 				return nil
 			}
-			return errors.Join(d.cuda.GraphExecDestroy(o.exec), d.cuda.GraphDestroy(o.graph))
+			return errors.Join(d.gpu.CUDA.GraphExecDestroy(o.exec), d.gpu.CUDA.GraphDestroy(o.graph))
 		}), d.destroy(o.theirs))
 	}
 	return errors.Join(errs...)
@@ -90,13 +92,13 @@ func finish(all ...*owned) error {
 // join makes one stream wait for what another one has, as the owner of both does.
 func join(waits, ahead *owned) error {
 	d := waits.m.device
-	return d.do(func() error {
-		e, err := d.cuda.EventCreate(cuda.EventDisableTiming)
+	return d.gpu.Do(func() error {
+		e, err := d.gpu.CUDA.EventCreate(cuda.EventDisableTiming)
 		if err != nil {
 			return err
 		}
-		return errors.Join(d.cuda.EventRecord(e, ahead.theirs),
-			d.cuda.StreamWaitEvent(waits.theirs, e), d.cuda.EventDestroy(e))
+		return errors.Join(d.gpu.CUDA.EventRecord(e, ahead.theirs),
+			d.gpu.CUDA.StreamWaitEvent(waits.theirs, e), d.gpu.CUDA.EventDestroy(e))
 	})
 }
 
@@ -296,8 +298,8 @@ func TestACaptureGetsTwoNodesForEachGroup(t *testing.T) {
 func countNodes(d *Device, g cuda.Graph, calls, groups int) error {
 	var from, to []cuda.Node
 	nodes, err := d.graphNodes(g)
-	err = errors.Join(err, d.do(func() (err error) {
-		from, to, err = d.cuda.GraphEdges(g)
+	err = errors.Join(err, d.gpu.Do(func() (err error) {
+		from, to, err = d.gpu.CUDA.GraphEdges(g)
 		return err
 	}))
 	if want := calls + 2*groups; len(nodes) != want {
@@ -354,8 +356,8 @@ func TestWhereEdgesStayThereAreMoreNodes(t *testing.T) {
 }
 
 func (d *Device) graphNodes(g cuda.Graph) (nodes []cuda.Node, err error) {
-	err = d.do(func() error {
-		nodes, err = d.cuda.GraphNodes(g)
+	err = d.gpu.Do(func() error {
+		nodes, err = d.gpu.CUDA.GraphNodes(g)
 		return err
 	})
 	return nodes, err

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/kernels"
 )
 
@@ -20,7 +21,7 @@ func (c *communicator) releaseMessages() {
 	m.open = slices.DeleteFunc(m.open, func(e *end) bool { return e.handled })
 	seen := map[*uint32]bool{} // of launches of one graph only one waits
 	for _, e := range m.sends {
-		if e.taken != nil && !seen[e.taken] && e.state.value() == kernels.MessageWaits {
+		if e.taken != nil && !seen[e.taken] && e.state.Value() == kernels.MessageWaits {
 			e.release()
 		}
 		seen[e.taken] = true
@@ -35,7 +36,7 @@ func (e *end) release() {
 	if e.releasing.IsZero() {
 		e.releasing = time.Now()
 	}
-	if atomic.CompareAndSwapUint32(e.full, 1, 0) || time.Since(e.releasing) > endingTime/4 {
+	if atomic.CompareAndSwapUint32(e.full, 1, 0) || time.Since(e.releasing) > gpu.EndingTime/4 {
 		e.releasing = time.Time{}
 		atomic.StoreUint32(e.taken, 1)
 	}
@@ -52,7 +53,7 @@ func (c *communicator) releaseLate() {
 	c.device.late.Add(1)
 	go func() {
 		defer c.device.late.Add(-1)
-		for pause := nap; c.carrying(); pause = min(2*pause, longestPause) {
+		for pause := gpu.Nap; c.carrying(); pause = min(2*pause, longestPause) {
 			c.releaseMessages()
 			time.Sleep(pause)
 		}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
 	"symmem/internal/spin"
 )
@@ -168,7 +170,7 @@ const brief = 20
 // rest passes the time between two looks at words that GPUs write.
 func rest(turn int) {
 	if turn > brief {
-		pause := min(nap, time.Duration(turn-brief)*time.Microsecond)
+		pause := min(gpu.Nap, time.Duration(turn-brief)*time.Microsecond)
 		time.Sleep(pause)
 	}
 }
@@ -176,7 +178,7 @@ func rest(turn int) {
 // fill queues the copy of a message to its block, and the word that says so. It is called on a
 // thread of the device.
 func (c *communicator) fill(p *plan, st outgoing, on cuda.Stream) error {
-	gpu := c.device.cuda
+	gpu := c.device.gpu.CUDA
 	to := c.messages.outlets[p.Root].mailbox
 	if err := move(gpu, c.messages.staging.address(st.block), p.send, p.bytes(), on); err != nil {
 		return err
@@ -200,9 +202,9 @@ func (c *communicator) tell(e *end, st outgoing, again uint64) {
 	to.bell().ring()
 }
 
-// send queues a Send, whose stream goes on whether or not the peer receives. s.mu and c.mu are
+// send queues a Send, whose stream goes on whether or not the peer receives. s.Mu and c.mu are
 // held.
-func (c *communicator) send(s *stream, p *plan) error {
+func (c *communicator) send(s *stream.Stream, p *plan) error {
 	st, err := c.stage(p)
 	if roomless(err) {
 		return err // before anything has happened
@@ -212,8 +214,8 @@ func (c *communicator) send(s *stream, p *plan) error {
 	}
 	e := c.newEnd(p)
 	c.noteMessage(s, p)
-	err = c.device.do(func() error {
-		return errors.Join(c.fill(p, st, s.handle), c.track(s, e), s.keepUp())
+	err = c.device.gpu.Do(func() error {
+		return errors.Join(c.fill(p, st, s.CUDA), c.track(s, e), s.KeepUp())
 	})
 	if err != nil {
 		return c.unqueued(s, p, err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/cuda"
 	"symmem/internal/softgpu"
 )
@@ -27,7 +28,7 @@ func runTests(m *testing.M) int {
 	}
 	// A test that runs others in a process of its own hands the software GPU down.
 	if name, err := modelName(); err == nil && isSoft(name) {
-		endingTime = 5 * time.Second
+		gpu.EndingTime = 5 * time.Second
 	}
 	return m.Run()
 }

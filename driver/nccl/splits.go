@@ -60,7 +60,7 @@ func (c *communicator) compareSplits(p *plan, ticket uint64) error {
 // allToAllV queues an AllToAllV, whose input lies at the given address.
 func (p *plan) allToAllV(on cuda.Stream) error {
 	d := p.c.device
-	return d.do(func() error {
+	return d.gpu.Do(func() error {
 		source := p.send
 		if p.send != p.recv {
 			return p.exchange(source, on)
@@ -69,14 +69,14 @@ func (p *plan) allToAllV(on cuda.Stream) error {
 		if bytes == 0 {
 			return p.exchange(source, on)
 		}
-		source, err := d.cuda.MemAllocAsync(bytes, on)
+		source, err := d.gpu.CUDA.MemAllocAsync(bytes, on)
 		if err != nil {
 			return err
 		}
-		if err = d.cuda.MemcpyAsync(source, p.send, bytes, on); err == nil {
+		if err = d.gpu.CUDA.MemcpyAsync(source, p.send, bytes, on); err == nil {
 			err = p.exchange(source, on)
 		}
-		return errors.Join(err, d.cuda.MemFreeAsync(source, on))
+		return errors.Join(err, d.gpu.CUDA.MemFreeAsync(source, on))
 	})
 }
 
@@ -86,12 +86,12 @@ func (p *plan) exchange(source uintptr, on cuda.Stream) error {
 	d, s, me := p.c.device, p.Splits, p.c.cfg.Rank
 	size := int64(p.DataType.Size())
 	own := s.SendCounts[me] * size
-	err := move(d.cuda, p.recv+uintptr(s.RecvOffsets[me]*size),
+	err := move(d.gpu.CUDA, p.recv+uintptr(s.RecvOffsets[me]*size),
 		source+uintptr(s.SendOffsets[me]*size), own, on)
 	if err != nil || len(s.SendCounts) == 1 {
 		return err
 	}
-	n := d.anywhere.nccl
+	n := d.anywhere
 	if err := n.GroupStart(); err != nil {
 		return err
 	}

@@ -108,15 +108,15 @@ func stagingKey(group string, segment int) handoff.Key {
 
 // firstStaging is the size of the first segment of every rank of a group.
 func (c *communicator) firstStaging() int64 {
-	return roundUp(int64(len(c.cfg.Ranks))*perPeer, c.device.info.Granularity)
+	return roundUp(int64(len(c.cfg.Ranks))*perPeer, c.device.gpu.Granularity)
 }
 
 // grow makes a segment that a block of so many bytes fits into: as large as all others together, or
 // as it must be if the device has no memory for that.
 func (s *staging) grow(c *communicator, bytes int64) error {
 	d := c.device
-	least := roundUp(bytes, d.info.Granularity)
-	err := s.add(c, max(least, roundUp(min(s.bytes, mostSpare), d.info.Granularity)))
+	least := roundUp(bytes, d.gpu.Granularity)
+	err := s.add(c, max(least, roundUp(min(s.bytes, mostSpare), d.gpu.Granularity)))
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		err = s.add(c, least)
 	}
@@ -129,19 +129,20 @@ func (s *staging) grow(c *communicator, bytes int64) error {
 // add makes a segment and offers it to the others.
 func (s *staging) add(c *communicator, bytes int64) error {
 	d := c.device
-	return d.do(func() error {
-		handle, err := d.cuda.Create(bytes, cuda.PinnedMemory(d.gpu, cuda.HandlePosixFD, false))
+	return d.gpu.Do(func() error {
+		prop := cuda.PinnedMemory(d.gpu.Device, cuda.HandlePosixFD, false)
+		handle, err := d.gpu.CUDA.Create(bytes, prop)
 		if err != nil {
 			return fmt.Errorf("making memory for messages: %w", err)
 		}
-		defer d.release(handle)
-		at, err := d.mapShared(handle, bytes)
+		defer d.gpu.Release(handle)
+		at, err := d.gpu.Map(handle, bytes)
 		if err != nil {
 			return err
 		}
-		f, err := d.offer(stagingKey(c.cfg.ID, len(s.segments)+1), handle)
+		f, err := d.lender.Offer(stagingKey(c.cfg.ID, len(s.segments)+1), handle)
 		if err != nil {
-			return errors.Join(err, d.unmapShared(at, bytes))
+			return errors.Join(err, d.gpu.Unmap(at, bytes))
 		}
 		s.segments = append(s.segments, &stagingSegment{
 			base: at, bytes: bytes, free: []span{{0, bytes}}, file: f,
@@ -157,13 +158,13 @@ func (s *staging) close(c *communicator, needed bool) error {
 	d := c.device
 	var errs []error
 	for i, segment := range s.segments {
-		withdraw := func() error { return d.withdraw(stagingKey(c.cfg.ID, i+1), segment.file) }
+		withdraw := func() error { return d.lender.Withdraw(stagingKey(c.cfg.ID, i+1), segment.file) }
 		if needed {
 			d.atClose(withdraw)
 		} else {
 			errs = append(errs, withdraw())
 		}
-		errs = append(errs, d.do(func() error { return d.unmapShared(segment.base, segment.bytes) }))
+		errs = append(errs, d.gpu.Do(func() error { return d.gpu.Unmap(segment.base, segment.bytes) }))
 	}
 	s.segments = nil
 	return errors.Join(errs...)

@@ -12,6 +12,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/drivertest"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/cuda"
 )
 
@@ -182,8 +183,8 @@ func TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown(t *testing.T) {
 	both(t, func(r int) (err error) {
 		d := p[r].device.(*Device)
 		var made cuda.Stream
-		err = d.do(func() (err error) {
-			made, err = d.cuda.StreamCreate(true)
+		err = d.gpu.Do(func() (err error) {
+			made, err = d.gpu.CUDA.StreamCreate(true)
 			return err
 		})
 		if err == nil {
@@ -192,7 +193,7 @@ func TestAKernelThatDoesNotEndOnAStreamOfAnotherLibraryIsKnown(t *testing.T) {
 		return err
 	})
 	p.desert(t)
-	if !stuck.Load() {
+	if !gpu.Stuck.Load() {
 		t.Fatal("nobody knows of it")
 	}
 	both(t, func(r int) (err error) { // on streams of our own

@@ -25,13 +25,13 @@ type support struct {
 func newSupport(c *communicator) support {
 	code, text := c.device.nccl.Version()
 	s := support{
-		average: code >= averaging, shift: !nccl.ShiftedLoads.In(code, c.device.major),
+		average: code >= averaging, shift: !nccl.ShiftedLoads.In(code, c.device.gpu.Major),
 		rank: c.cfg.Rank,
 	}
 	switch m := machines(c.members); {
 	case !c.device.nccl.Windows():
 		s.none = fmt.Sprintf("NCCL %s has no windows: 2.27.3 is the first that has", text)
-	case m > 1 && nccl.MachinesWithoutWindows.In(code, c.device.major):
+	case m > 1 && nccl.MachinesWithoutWindows.In(code, c.device.gpu.Major):
 		s.none = fmt.Sprintf("the ranks are on %d machines, and NCCL %s has window kernels on one "+
 			"machine only", m, text)
 	case len(c.cfg.Ranks) == 1:
@@ -108,7 +108,7 @@ func (s *support) misaligned(call *driver.Call) bool {
 // ended (nccl.EarlyStart).
 func (d *Device) startsEarly() bool {
 	code, _ := d.nccl.Version()
-	return nccl.EarlyStart.In(code, d.major)
+	return nccl.EarlyStart.In(code, d.gpu.Major)
 }
 
 // packBytes is what kernels over buffers move at once, where input and output lie alike in it.

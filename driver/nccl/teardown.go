@@ -6,28 +6,10 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 )
-
-// endingTime bounds the wait for kernels to end after they were told to. Tests on the software GPU
-// have more: its kernels are threads, which wait for the machine's other work.
-var endingTime = time.Second
-
-// stuck tells that a GPU of this process has a kernel that only the end of the process ends. Then
-// NCCL may never be done with any communicator, since it waits for whole devices.
-var stuck atomic.Bool
-
-// closingTime is how long a Close waits for work. Where a kernel does not end, what waits for it
-// does not either, also on other streams; memory stays mapped then, so there is no need to wait.
-func closingTime(usual time.Duration) time.Duration {
-	if stuck.Load() {
-		return min(usual, endingTime)
-	}
-	return usual
-}
 
 // tearDown ends NCCL's part. It runs on a goroutine of its own, since the kernels of graphs hold on
 // to it until the graphs are closed.
@@ -57,7 +39,7 @@ func (c *communicator) tearDown(working bool) {
 	c.watcher.Wait() // which asks NCCL about the communicator
 	errs := []error{c.tearing}
 	c.direct.exchange.stop() // also what is replayed now and later
-	if stuck.Load() {
+	if gpu.Stuck.Load() {
 		// NCCL waits for whole devices before it is done with any communicator, see above.
 		c.tearing = errors.Join(append(errs, c.settle()...)...)
 		return
@@ -65,7 +47,7 @@ func (c *communicator) tearDown(working bool) {
 	if working {
 		// While a call of NCCL's is under way nobody can tell: it holds its stream as a window
 		// kernel that does not end does, and the abort ends it.
-		if c.busy.windows.Load() && c.drain() != nil && !c.calling() {
+		if c.busy.Windows.Load() && c.drain() != nil && !c.calling() {
 			c.giveUp(errs)
 			return
 		}
@@ -76,14 +58,14 @@ func (c *communicator) tearDown(working bool) {
 	if !working {
 		errs = append(errs, c.drain())
 		c.mu.Lock()
-		errs = append(errs, c.device.do(c.deregisterAll))
+		errs = append(errs, c.device.gpu.Do(c.deregisterAll))
 		c.mu.Unlock()
 		close(c.quiet)
 		c.graphs.Wait()
 		if !c.endsReplays() {
 			errs = append(errs, c.awaitHolds(part))
 		}
-		if c.awaitWindows(); stuck.Load() {
+		if c.awaitWindows(); gpu.Stuck.Load() {
 			c.tearing = errors.Join(errs...)
 			return
 		}
@@ -97,13 +79,13 @@ func (c *communicator) tearDown(working bool) {
 		c.mu.Unlock()
 	}
 	go func() {
-		aborted <- c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) })
+		aborted <- c.device.gpu.Do(func() error { return c.device.nccl.CommAbort(c.handle) })
 	}()
 	if working {
 		// NCCL waits for its kernels, and they may be queued behind messages that nobody answers.
 		err := c.drain()
 		errs = append(errs, err)
-		if err != nil && c.busy.windows.Load() {
+		if err != nil && c.busy.Windows.Load() {
 			c.giveUp(errs) // the call has ended, a window kernel before it does not
 			return
 		}
@@ -118,12 +100,12 @@ func (c *communicator) tearDown(working bool) {
 // known not to end: CommAbort waits for these, too, and nothing could give them up meanwhile.
 func (c *communicator) awaitWindows() {
 	d := c.device
-	_ = poll(context.Background(), func() bool {
+	_ = gpu.Poll(context.Background(), func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		for o := range d.communicators {
-			if o != c && o.busy.windows.Load() {
-				return stuck.Load()
+			if o != c && o.busy.Windows.Load() {
+				return gpu.Stuck.Load()
 			}
 		}
 		return true
@@ -139,7 +121,7 @@ func (c *communicator) settle() (errs []error) {
 			// A call of NCCL's waits for a rank, with the stream: only an abort ends it, which
 			// nobody waits for.
 			go func() {
-				_ = c.device.do(func() error { return c.device.nccl.CommAbort(c.handle) })
+				_ = c.device.gpu.Do(func() error { return c.device.nccl.CommAbort(c.handle) })
 			}()
 		} else {
 			c.mu.Unlock()
@@ -162,7 +144,7 @@ func (c *communicator) endsReplays() bool {
 // kernels, which do not end by the abort: it would wait for one with what every call of CUDA
 // needs.
 func (c *communicator) replaysWindows() bool {
-	if !c.holding() || c.calling() {
+	if !c.captures.Any() || c.calling() {
 		return false
 	}
 	c.mu.Lock()
@@ -174,26 +156,26 @@ func (c *communicator) replaysWindows() bool {
 // they do not hold is given back.
 func (c *communicator) awaitHolds(part func()) (err error) {
 	c.mu.Lock() // calls that were let in hold theirs by now
-	holding := c.holding()
+	holding := c.captures.Any()
 	c.mu.Unlock()
 	if holding {
 		err = c.closeMessages()
 		part()
-		c.held.Wait()
+		c.captures.Wait()
 	}
 	return err
 }
 
 // abandon gives up on what streams have of the communicator's.
 func (c *communicator) abandon() {
-	for _, s := range c.busy.streams() {
-		s.abandon()
+	for _, s := range c.busy.Streams() {
+		s.Abandon()
 	}
 }
 
 // closeDirect gives the memory of the group's own kernels back, unless one may still be at work.
 func (c *communicator) closeDirect() error {
-	if !c.busy.settle() {
+	if !c.busy.Settle() {
 		return nil
 	}
 	c.mu.Lock()
@@ -215,9 +197,9 @@ func (c *communicator) giveUp(errs []error) {
 // calling reports whether a call of NCCL's is under way that waits for a rank. Launches on a group
 // that has failed are refused in far less time.
 func (c *communicator) calling() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), endingTime/10)
+	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime/10)
 	defer cancel()
-	return poll(ctx, func() bool {
+	return gpu.Poll(ctx, func() bool {
 		if !c.mu.TryLock() {
 			return false
 		}
@@ -229,16 +211,16 @@ func (c *communicator) calling() bool {
 // drain waits until no stream has work of the communicator any more, and ends messages that nobody
 // answers: also those to which streams come too late for it.
 func (c *communicator) drain() error {
-	ctx, cancel := context.WithTimeout(context.Background(), endingTime)
+	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime)
 	defer cancel()
 	settled := func() bool {
 		c.releaseMessages()
-		return c.busy.settle()
+		return c.busy.Settle()
 	}
-	if poll(ctx, settled) != nil {
+	if gpu.Poll(ctx, settled) != nil {
 		c.releaseLate()
 		return &driver.TimeoutError{
-			Doing: "ending the kernels of group " + c.cfg.Name(), Waited: endingTime,
+			Doing: "ending the kernels of group " + c.cfg.Name(), Waited: gpu.EndingTime,
 		}
 	}
 	return nil

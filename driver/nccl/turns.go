@@ -2,9 +2,8 @@ package nccl
 
 import (
 	"errors"
-	"slices"
 
-	"symmem/driver"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
 )
 
@@ -19,26 +18,26 @@ import (
 type turns struct {
 	// open is the stream of the latest launch as long as an event can be recorded there. Else tail
 	// is the event behind the launch; nil before the first.
-	open *stream
-	tail *event
+	open *stream.Stream
+	tail *stream.Event
 	// own is the event for streams of our own; an adopted one has its own.
-	own event
+	own stream.Event
 	// byNCCL is set if the latest launch is one of NCCL's kernels alone.
 	byNCCL bool
 	// replays is set once another library has captured a call of the group. When it replays its
 	// graphs is not seen, so each launch of one, and each of ours, waits for this event, and
 	// records it anew behind itself; open and tail are nil from then on.
-	replays *point
+	replays *stream.Point
 }
 
 // take makes a stream wait for the latest launch on another one, or in a replay, unless both are
 // NCCL's alone.
-func (t *turns) take(c *communicator, s *stream, byNCCL bool, gpu *cuda.Driver) error {
+func (t *turns) take(c *communicator, s *stream.Stream, byNCCL bool, gpu *cuda.Driver) error {
 	before := t.byNCCL
 	t.byNCCL = byNCCL
 	if t.replays != nil {
-		s.carry(c)
-		return gpu.StreamWaitEvent(s.handle, t.replays.handle)
+		s.Carry(c)
+		return gpu.StreamWaitEvent(s.CUDA, t.replays.Handle)
 	}
 	if t.open == s {
 		return nil
@@ -50,21 +49,21 @@ func (t *turns) take(c *communicator, s *stream, byNCCL bool, gpu *cuda.Driver) 
 		}
 	}
 	if t.tail != nil && !ordered {
-		if err := t.tail.holdUp(s.handle, gpu); err != nil {
+		if err := t.tail.HoldUp(s.CUDA, gpu); err != nil {
 			return err
 		}
 	}
 	t.open, t.tail = s, nil
-	s.carry(c)
+	s.Carry(c)
 	return nil
 }
 
 // pass lets the next launch begin, wherever it is, when a stream has done what it has.
-func (t *turns) pass(s *stream, gpu *cuda.Driver) error {
+func (t *turns) pass(s *stream.Stream, gpu *cuda.Driver) error {
 	if t.replays == nil {
 		return nil
 	}
-	return gpu.EventRecord(t.replays.handle, s.handle)
+	return gpu.EventRecord(t.replays.Handle, s.CUDA)
 }
 
 // awaitReplays makes the event for replays, if there is none yet, and puts it behind the latest
@@ -79,18 +78,18 @@ func (t *turns) awaitReplays(d *Device) error {
 			return err
 		}
 	}
-	turn, err := d.newPoint()
+	turn, err := d.streams.NewPoint()
 	if err != nil {
 		return err
 	}
-	aside, err := d.cuda.StreamCreate(true)
+	aside, err := d.gpu.CUDA.StreamCreate(true)
 	if err != nil {
 		return err
 	}
 	if t.tail != nil {
-		err = t.tail.holdUp(aside, d.cuda)
+		err = t.tail.HoldUp(aside, d.gpu.CUDA)
 	}
-	err = errors.Join(err, d.cuda.EventRecord(turn.handle, aside), d.cuda.StreamDestroy(aside))
+	err = errors.Join(err, d.gpu.CUDA.EventRecord(turn.Handle, aside), d.gpu.CUDA.StreamDestroy(aside))
 	if err != nil {
 		return err
 	}
@@ -100,89 +99,12 @@ func (t *turns) awaitReplays(d *Device) error {
 
 // mark puts the tail behind what the latest stream has to do.
 func (t *turns) mark() error {
-	s := t.open
-	if s.adopted {
-		t.open, t.tail = nil, &s.behind
-		return nil
+	tail, err := t.open.Mark(&t.own)
+	if err == nil {
+		t.open, t.tail = nil, tail
 	}
-	t.own.device = s.device
-	if err := t.own.record(s); err != nil {
-		return err
-	}
-	t.open, t.tail = nil, &t.own
-	return nil
+	return err
 }
 
 // forget has the next launch wait for none.
-func (t *turns) forget() error {
-	t.open, t.tail = nil, nil
-	return nil
-}
-
-// carry notes that kernels of a group are on the stream. s.mu is held.
-func (s *stream) carry(c *communicator) {
-	if slices.Contains(s.carries, c) {
-		return
-	}
-	s.carries = slices.DeleteFunc(s.carries, func(c *communicator) bool { return c.closing.Load() })
-	s.carries = append(s.carries, c)
-}
-
-// leave is called before a stream captures or ends, after which groups must not record events
-// on it. s.mu is held.
-func (s *stream) leave() error {
-	for _, c := range s.carries {
-		if err := s.leaveGroup(c, (*turns).mark); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// detach is leave for a CUDA stream that is given up with its work, for which nobody waits then.
-func (s *stream) detach() {
-	for _, c := range s.carries {
-		_ = s.leaveGroup(c, (*turns).forget)
-	}
-}
-
-func (s *stream) leaveGroup(c *communicator, do func(*turns) error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.direct.turns.open != s {
-		return nil
-	}
-	return s.device.do(func() error { return do(&c.direct.turns) })
-}
-
-// failReported fails the groups whose kernels have reported a fault: the stream must not be taken
-// for done well.
-func (s *stream) failReported() {
-	s.mu.Lock()
-	carries := slices.Clone(s.carries)
-	s.mu.Unlock()
-	for _, c := range carries {
-		if err := c.askKernels(); err != nil {
-			c.end()
-			s.blame(c, err)
-		}
-	}
-}
-
-// replayFault returns the fault of a group that has failed, whose calls the owner of the stream may
-// have replayed here, once: it may replay what it has captured on any of its streams.
-func (s *stream) replayFault() error {
-	if !s.adopted {
-		return nil
-	}
-	for _, c := range s.device.openCommunicators() {
-		if !c.replayed.Load() {
-			continue
-		}
-		_ = c.askKernels()
-		if cause := c.plane.Cause(); cause != nil && !errors.Is(cause, driver.ErrClosed) {
-			s.blame(c, cause)
-		}
-	}
-	return s.takeFault()
-}
+func (t *turns) forget() { t.open, t.tail = nil, nil }

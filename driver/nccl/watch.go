@@ -2,7 +2,6 @@ package nccl
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -41,7 +40,7 @@ func (c *communicator) watch() {
 		case <-c.plane.Failed():
 			c.end()
 			return
-		case <-c.busy.wake:
+		case <-c.busy.Wake:
 			c.attend()
 		case <-look:
 			// Kernels here get time to report what they find out, which may be more than that a
@@ -94,11 +93,11 @@ func (c *communicator) attend() {
 // rest reports whether the watcher may sleep. A launch that comes meanwhile wakes it again, since
 // it is not awake.
 func (c *communicator) rest() bool {
-	c.busy.awake.Store(false)
+	c.busy.Awake.Store(false)
 	if c.idle() {
 		return true
 	}
-	c.busy.awake.Store(true)
+	c.busy.Awake.Store(true)
 	return false
 }
 
@@ -108,7 +107,7 @@ func (c *communicator) idle() bool {
 		return false
 	}
 	c.mu.Unlock()
-	return c.busy.settle()
+	return c.busy.Settle()
 }
 
 // probe is a collective that was the last one launched when the watcher looked, and since when.
@@ -200,47 +199,6 @@ func (c *communicator) waitFor(ticket uint64, operation driver.Operation) contro
 		},
 	}
 }
-
-// awaitOn waits for a stream whose last collective is the given one.
-func (c *communicator) awaitOn(
-	ctx context.Context, s *stream, ticket uint64, operation driver.Operation,
-) error {
-	w := c.waitFor(ticket, operation)
-	w.Done = s.idle
-	err := c.plane.Await(ctx, w)
-	if err != nil && c.plane.Cause() != nil {
-		c.end()
-	}
-	return err
-}
-
-// endedEarly reports whether a collective that is done cannot have gone well: it needs data of all
-// ranks, and some rank has yet to launch it. On a GPU that ranks share under CUDA's MPS a kernel of
-// NCCL's may end when the process of another rank does.
-func (c *communicator) endedEarly(ticket uint64) bool {
-	p := c.history.of(ticket)
-	return p != nil && !p.nothing() && p.needsAll() && c.direct.shown != nil &&
-		!c.direct.shown.Submitted(ticket)
-}
-
-// failEarly fails the group of such a collective. It waits for the cause, but not for long.
-func (c *communicator) failEarly(ticket uint64) error {
-	ctx, cancel := context.WithTimeout(context.Background(), causeTime)
-	defer cancel()
-	_ = poll(ctx, func() bool {
-		c.CheckPeers()
-		return c.plane.Cause() != nil
-	})
-	if c.plane.Cause() == nil {
-		_ = c.plane.Fail(fmt.Errorf("collective %d of group %s has ended before all ranks have "+
-			"launched it", ticket, c.cfg.Name()))
-	}
-	c.end()
-	return c.plane.Cause()
-}
-
-// causeTime is how long failEarly waits: the end of a process is known sooner.
-const causeTime = 3 * time.Second
 
 // needsAll reports whether no rank can end the collective before all have begun it.
 func (p *plan) needsAll() bool {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/stream"
 )
 
 // untoldFor is how long a fault that a kernel has reported may be unknown to its group, on a busy
@@ -250,7 +251,7 @@ func TestARankIsSilentAfterAFault(t *testing.T) {
 			return err
 		}
 		if m.rank == 1 {
-			if release, err = m.occupy(m.stream.(*stream).handle); err != nil {
+			if release, err = m.occupy(m.stream.(*stream.Stream).CUDA); err != nil {
 				return err
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/memory"
 	"symmem/internal/control"
 	"symmem/internal/nccl"
 )
@@ -25,9 +26,9 @@ import (
 type window struct {
 	c       *communicator
 	key     driver.SegmentKey
-	segment *segment
+	segment *memory.Segment
 	handle  nccl.Window
-	keeper  keeper
+	keeper  memory.Keeper
 	peers
 }
 
@@ -61,11 +62,11 @@ func (c *communicator) Register(
 func (c *communicator) register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
-	own, ok := s.(*segment)
+	own, ok := s.(*memory.Segment)
 	switch {
-	case c.device.capturing.Load() > 0:
+	case c.device.streams.Capturing.Load() > 0:
 		return nil, driver.ErrCapturing
-	case !ok || own.arena.device != c.device:
+	case !ok || !c.device.memory.Own(own):
 		return nil, errors.New("it is of another device")
 	case c.registered(key):
 		return nil, errors.New("it is registered already")
@@ -73,8 +74,8 @@ func (c *communicator) register(
 	ctx, cancel := c.device.bounded(ctx)
 	defer cancel()
 	lent, trouble := c.lendSegment(key, own)
-	defer lent.withdraw()
-	told, err := c.agreeOn(ctx, key, own.bytes, lent.told())
+	defer lent.Withdraw()
+	told, err := c.agreeOn(ctx, key, own.Bytes(), lent.Told())
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +129,7 @@ func (c *communicator) agreeOn(
 
 // UseWindows has NCCL make windows, if the group can do without so far.
 func (c *communicator) UseWindows(ctx context.Context) error {
-	if c.device.capturing.Load() > 0 {
+	if c.device.streams.Capturing.Load() > 0 {
 		return driver.ErrCapturing
 	}
 	ctx, cancel := c.device.bounded(ctx)
@@ -168,14 +169,14 @@ func (w *window) make(ctx context.Context) error {
 	defer stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.busy.rouse()
+	c.busy.Rouse()
 	if err := c.plane.Cause(); err != nil {
 		return err
 	}
 	// Known from here on, so that it is given back with the communicator if another rank fails.
 	c.windows[w.key] = w
-	err := c.device.do(func() (err error) {
-		w.handle, err = c.device.nccl.WindowRegister(c.handle, w.segment.Address(), w.segment.bytes,
+	err := c.device.gpu.Do(func() (err error) {
+		w.handle, err = c.device.nccl.WindowRegister(c.handle, w.segment.Address(), w.segment.Bytes(),
 			nccl.WindowSymmetric)
 		return err
 	})
@@ -290,9 +291,9 @@ func (w *window) Deregister() error {
 // putOff has the registration taken back once no graph of another library has calls on it, and the
 // segment stay until then. It reports false if there is none.
 func (w *window) putOff() bool {
-	return w.c.device.putOff(&w.keeper, &w.segment.keeper, func() {
+	return w.c.device.memory.Keepers.PutOff(&w.keeper, &w.segment.Keeper, func() {
 		w.c.mu.Lock()
-		_ = w.c.device.do(w.drop) // who took the registration back is gone
+		_ = w.c.device.gpu.Do(w.drop) // who took the registration back is gone
 		w.c.mu.Unlock()
 		_ = w.part()
 	})
@@ -314,5 +315,5 @@ func (w *window) drop() error {
 	if c.aborting.Load() {
 		return nil // it ends with the communicator
 	}
-	return c.device.do(func() error { return c.device.nccl.WindowDeregister(c.handle, handle) })
+	return c.device.gpu.Do(func() error { return c.device.nccl.WindowDeregister(c.handle, handle) })
 }

@@ -75,11 +75,26 @@ var forRoot = append([]string{
 
 // forNCCL are what the GPU backend is made of.
 var forNCCL = []string{
-	"driver", "driver/nccl/kernels",
+	"driver", "driver/nccl/internal/gpu", "driver/nccl/internal/memory",
+	"driver/nccl/internal/stream", "driver/nccl/kernels",
 	"internal/control", "internal/control/shm", "internal/control/tcp",
 	"internal/cuda", "internal/message",
 	"internal/nccl", "internal/dl", "internal/handoff", "internal/mps", "internal/ranked",
 	"internal/reduce", "internal/scatter", "internal/spin", "internal/sys",
+}
+
+// partsOfNCCL are the layers of the GPU backend, and what each is made of.
+var partsOfNCCL = map[string][]string{
+	"driver/nccl/internal/gpu": {
+		"driver", "driver/nccl/kernels", "internal/cuda", "internal/dl", "internal/ranked",
+	},
+	"driver/nccl/internal/memory": {
+		"driver", "driver/nccl/internal/gpu", "internal/control/shm", "internal/cuda",
+		"internal/handoff", "internal/ranked", "internal/scatter",
+	},
+	"driver/nccl/internal/stream": {
+		"driver", "driver/nccl/internal/gpu", "internal/cuda", "internal/ranked",
+	},
 }
 
 const purego = "github.com/ebitengine/purego"
@@ -179,6 +194,23 @@ var importRules = []rule{
 		},
 	},
 	{
+		name: "parts of driver/nccl import those below them, and know no group",
+		why:  "what is a layer today is a knot tomorrow if one part may call the next one up",
+		check: forbid(func(l link) bool {
+			folder, own := l.own()
+			parts := partsOfNCCL[l.file.folder()]
+			return own && !l.file.test() && parts != nil && !slices.Contains(parts, folder)
+		}),
+		bad: []map[string]string{
+			source("driver/nccl/internal/gpu/a.go", "symmem/driver/nccl/internal/memory"),
+			source("driver/nccl/internal/memory/a.go", "symmem/driver/nccl/internal/stream"),
+			source("driver/nccl/internal/stream/a.go", "symmem/internal/control"),
+		},
+		good: []map[string]string{
+			source("driver/nccl/internal/memory/a.go", "symmem/driver/nccl/internal/gpu"),
+		},
+	},
+	{
 		name: "planes import the seam and what carries them: TCP and rendezvous, or shared memory",
 		why:  "a plane joins ranks for any backend, and knows none of them",
 		check: forbid(func(l link) bool {
@@ -209,7 +241,8 @@ var importRules = []rule{
 		name: "only tests import internal/softgpu",
 		why:  "a GPU of software proves nothing about data in a program that is for real ones",
 		check: forbid(func(l link) bool {
-			return l.path == "symmem/internal/softgpu" && !l.file.test()
+			return l.path == "symmem/internal/softgpu" && !l.file.test() &&
+				l.file.folder() != "driver/nccl/internal/gpu/gputest"
 		}),
 		bad:  []map[string]string{source("cmd/symmem/a.go", "symmem/internal/softgpu")},
 		good: []map[string]string{source("cmd/symmem/a_test.go", "symmem/internal/softgpu")},
@@ -255,8 +288,9 @@ var importRules = []rule{
 				return false
 			}
 			contract := l.file.test() && folder == "driver/drivertest"
-			kernels := folder == "driver/nccl/kernels" && below(l.file.folder(), "driver/nccl")
-			return !contract && !kernels && folder != "driver" && !below(folder, "internal")
+			part := below(folder, "driver/nccl/internal", "driver/nccl/kernels") &&
+				below(l.file.folder(), "driver/nccl")
+			return !contract && !part && folder != "driver" && !below(folder, "internal")
 		}),
 		bad: []map[string]string{
 			source("driver/host/a.go", "symmem"), source("driver/host/a.go", "symmem/driver/nccl"),

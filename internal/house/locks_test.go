@@ -11,7 +11,10 @@ import (
 )
 
 // rankedFolders are the packages whose locks all have ranks.
-var rankedFolders = []string{"", "driver/host", "driver/nccl", "internal/control/shm"}
+var rankedFolders = []string{
+	"", "driver/host", "driver/nccl", "driver/nccl/internal/gpu", "driver/nccl/internal/memory",
+	"driver/nccl/internal/stream", "internal/control/shm",
+}
 
 const (
 	lockedDoc = "// Package p has locks.\n//\n// # Lock order\n//\n//\ta.mu\n//\tb.mu\n//\n// So.\n" +

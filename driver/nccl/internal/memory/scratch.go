@@ -1,4 +1,4 @@
-package nccl
+package memory
 
 import (
 	"errors"
@@ -7,25 +7,25 @@ import (
 	"symmem/internal/ranked"
 )
 
-// scratch is a little memory of a device that barriers add up. What is in it never matters.
-type scratch struct {
+// Scratch is a little memory of a device that barriers add up. What is in it never matters.
+type Scratch struct {
 	mu      ranked.Mutex[scratchMu]
 	arena   driver.Arena   // guarded by mu
 	segment driver.Segment // guarded by mu
 }
 
-// address returns the memory, which is made at the first use.
-func (s *scratch) address(d *Device) (uintptr, error) {
+// Address returns the memory, which is made at the first use.
+func (s *Scratch) Address(m *Memory) (uintptr, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.segment != nil {
 		return s.segment.Address(), nil
 	}
-	arena, err := d.NewArena(d.info.Granularity)
+	arena, err := m.NewArena(m.gpu.Granularity)
 	if err != nil {
 		return 0, err
 	}
-	segment, err := arena.Map(0, d.info.Granularity)
+	segment, err := arena.Map(0, m.gpu.Granularity)
 	if err != nil {
 		return 0, errors.Join(err, arena.Close())
 	}
@@ -33,7 +33,8 @@ func (s *scratch) address(d *Device) (uintptr, error) {
 	return segment.Address(), nil
 }
 
-func (s *scratch) close() error {
+// Close gives the memory back.
+func (s *Scratch) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.segment == nil {

@@ -1,4 +1,4 @@
-package nccl
+package stream
 
 import (
 	"context"
@@ -6,9 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"symmem/driver"
-	"symmem/driver/drivertest"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/gpu/gputest"
 )
+
+func TestMain(m *testing.M) { gputest.Main(m) }
 
 // TestEventsGoBackToTheDevice drops events between small things that stay: Go may put such things
 // side by side, where the one that stays keeps the other.
@@ -21,7 +23,7 @@ func TestEventsGoBackToTheDevice(t *testing.T) {
 	}
 	stay := make([]*[8]byte, events)
 	for i := range events {
-		e := d.newEvent()
+		e := d.NewEvent()
 		stay[i] = new([8]byte)
 		if err := s.Record(e); err != nil {
 			t.Fatal(err)
@@ -31,11 +33,11 @@ func TestEventsGoBackToTheDevice(t *testing.T) {
 	defer cancel()
 	back := func() int {
 		runtime.GC()
-		d.events.mu.Lock()
-		defer d.events.mu.Unlock()
-		return len(d.events.free)
+		d.pool.mu.Lock()
+		defer d.pool.mu.Unlock()
+		return len(d.pool.free)
 	}
-	if poll(ctx, func() bool { return back() > events*9/10 }) != nil {
+	if gpu.Poll(ctx, func() bool { return back() > events*9/10 }) != nil {
 		t.Errorf("of %d events %d went back", events, back())
 	}
 	runtime.KeepAlive(stay)
@@ -44,19 +46,25 @@ func TestEventsGoBackToTheDevice(t *testing.T) {
 	}
 }
 
-// alone opens a device for a world of one rank.
-func alone(t *testing.T) *Device {
+// alone are the streams of a GPU that has no group.
+func alone(t *testing.T) *Streams {
 	t.Helper()
-	d, err := Backend{}.Open(t.Context(), driver.Config{
-		Size: 1, Store: &drivertest.Store{}, Timeout: 5 * time.Second,
-	})
-	if err != nil {
-		t.Fatal(err)
+	return &Streams{
+		GPU: gputest.Open(t), Groups: func() []Group { return nil },
+		NewCalls: func() Calls { return none{} },
 	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return d.(*Device)
 }
+
+// none are the calls of a graph without any.
+type none struct{}
+
+func (none) Launch(g *Graph, on *Stream) error {
+	return g.streams.GPU.Do(func() error {
+		if err := g.Queue(on); err != nil {
+			return err
+		}
+		return g.Follow(on)
+	})
+}
+
+func (none) Close(bool) {}

@@ -1,4 +1,4 @@
-package nccl
+package gpu
 
 import (
 	"errors"
@@ -9,21 +9,21 @@ import (
 	"symmem/internal/ranked"
 )
 
-// pinned hands out values in pages of host memory that the device reads and writes. The size of T
+// Pinned hands out values in pages of host memory that the device reads and writes. The size of T
 // is a power of two of at most a page. It may be used by several goroutines.
-type pinned[T any] struct {
-	mu    ranked.Mutex[pinnedMu]
-	pages []uintptr // guarded by mu
-	free  []*T      // guarded by mu
+type Pinned[T any] struct {
+	Mu    ranked.Mutex[pinnedMu]
+	pages []uintptr // guarded by Mu
+	free  []*T      // guarded by Mu
 }
 
 // pageBytes is what is asked of the host at once.
 const pageBytes = 4096
 
-// take hands out a value that is zero. It is called on a thread of the device.
-func (p *pinned[T]) take(gpu *cuda.Driver) (*T, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// Take hands out a value that is zero. It is called on a thread of the context.
+func (p *Pinned[T]) Take(gpu *cuda.Driver) (*T, error) {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	if len(p.free) == 0 {
 		page, err := gpu.MemAllocHost(pageBytes)
 		if err != nil {
@@ -42,17 +42,17 @@ func (p *pinned[T]) take(gpu *cuda.Driver) (*T, error) {
 	return taken, nil
 }
 
-// put takes values back that the device uses no more.
-func (p *pinned[T]) put(values ...*T) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// Put takes values back that the device uses no more.
+func (p *Pinned[T]) Put(values ...*T) {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	p.free = append(p.free, values...)
 }
 
-// close gives the pages back. It is called on a thread of the device.
-func (p *pinned[T]) close(gpu *cuda.Driver) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// Close gives the pages back. It is called on a thread of the context.
+func (p *Pinned[T]) Close(gpu *cuda.Driver) error {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	var errs []error
 	for _, page := range p.pages {
 		errs = append(errs, gpu.MemFreeHost(page))
@@ -61,5 +61,5 @@ func (p *pinned[T]) close(gpu *cuda.Driver) error {
 	return errors.Join(errs...)
 }
 
-// addressOf is where the device finds a value.
-func addressOf[T any](value *T) uintptr { return uintptr(unsafe.Pointer(value)) }
+// AddressOf is where the device finds a value.
+func AddressOf[T any](value *T) uintptr { return uintptr(unsafe.Pointer(value)) }

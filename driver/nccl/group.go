@@ -1,0 +1,108 @@
+package nccl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/stream"
+)
+
+// What streams ask of their groups.
+
+var _ stream.Group = (*communicator)(nil)
+
+// groups are the open communicators, as streams know them.
+func (d *Device) groups() []stream.Group {
+	var all []stream.Group
+	for _, c := range d.openCommunicators() {
+		all = append(all, c)
+	}
+	return all
+}
+
+// Await waits for a stream whose last collective is the given one.
+func (c *communicator) Await(
+	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
+) error {
+	w := c.waitFor(ticket, operation)
+	w.Done = s.Idle
+	err := c.plane.Await(ctx, w)
+	if err != nil && c.plane.Cause() != nil {
+		c.end()
+	}
+	return err
+}
+
+// Quiet is closed when the communicator's kernels have ended, or are given up.
+func (c *communicator) Quiet() <-chan struct{} { return c.quiet }
+
+// Closing tells that Close has begun.
+func (c *communicator) Closing() bool { return c.closing.Load() }
+
+// Reported fails the communicator if a kernel has reported a fault.
+func (c *communicator) Reported() error {
+	err := c.askKernels()
+	if err != nil {
+		c.end()
+	}
+	return err
+}
+
+// ReplayFault is why a communicator has failed that another library has captured calls of.
+func (c *communicator) ReplayFault() error {
+	if !c.replayed.Load() {
+		return nil
+	}
+	_ = c.askKernels()
+	if cause := c.plane.Cause(); !errors.Is(cause, driver.ErrClosed) {
+		return cause
+	}
+	return nil
+}
+
+// Leave puts the tail of the group's kernels behind what a stream has to do, if the latest is
+// there.
+func (c *communicator) Leave(s *stream.Stream, forget bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := &c.direct.turns
+	if t.open != s {
+		return nil
+	}
+	if forget {
+		t.forget()
+		return nil
+	}
+	return c.device.gpu.Do(t.mark)
+}
+
+// EndedEarly fails the group of a collective that is done and cannot have gone well: it needs data
+// of all ranks, and some rank has yet to launch it. On a GPU that ranks share under CUDA's MPS a
+// kernel of NCCL's may end when the process of another rank does. It waits for the cause, but not
+// for long.
+func (c *communicator) EndedEarly(ticket uint64) error {
+	p := c.history.of(ticket)
+	if p == nil || p.nothing() || !p.needsAll() || c.direct.shown == nil ||
+		c.direct.shown.Submitted(ticket) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), causeTime)
+	defer cancel()
+	_ = gpu.Poll(ctx, func() bool {
+		c.CheckPeers()
+		return c.plane.Cause() != nil
+	})
+	if c.plane.Cause() == nil {
+		_ = c.plane.Fail(fmt.Errorf("collective %d of group %s has ended before all ranks have "+
+			"launched it", ticket, c.cfg.Name()))
+	}
+	c.end()
+	return c.plane.Cause()
+}
+
+// causeTime is how long EndedEarly waits: the end of a process is known sooner.
+const causeTime = 3 * time.Second

@@ -1,0 +1,71 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"symmem/internal/cuda"
+	"symmem/internal/ranked"
+)
+
+// Aside is a stream of a GPU for work of the backend's own, which waits for nothing that callers
+// queue. Its methods are called on a thread of the context.
+type Aside struct {
+	mu     ranked.Mutex[asideMu]
+	stream cuda.Stream // made at the first use; guarded by mu
+}
+
+// Run queues work and waits for it, up to the GPU's timeout. A stream whose work does not come
+// in that time is left with it.
+func (a *Aside) Run(g *GPU, queue func(on cuda.Stream) error) error {
+	return a.RunFor(g, g.Timeout, queue)
+}
+
+// RunFor is Run with a limit of its own.
+func (a *Aside) RunFor(g *GPU, limit time.Duration, queue func(on cuda.Stream) error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.open(g); err != nil {
+		return err
+	}
+	if err := queue(a.stream); err != nil {
+		return err
+	}
+	err := Within(limit, func() (bool, error) { return g.CUDA.StreamQuery(a.stream) })
+	if errors.Is(err, context.DeadlineExceeded) {
+		a.stream = 0
+	}
+	if err != nil {
+		return fmt.Errorf("waiting for a stream of the device's own: %w", err)
+	}
+	return nil
+}
+
+// open makes a stream if there is none. a.mu is held.
+func (a *Aside) open(g *GPU) (err error) {
+	if a.stream == 0 {
+		a.stream, err = g.CUDA.StreamCreate(true)
+	}
+	return err
+}
+
+// Zero fills memory with zeros.
+func (a *Aside) Zero(g *GPU, address uintptr, bytes int64) error {
+	return a.Run(g, func(on cuda.Stream) error {
+		return g.CUDA.MemsetD8Async(address, 0, bytes, on)
+	})
+}
+
+// Close destroys the stream.
+func (a *Aside) Close(gpu *cuda.Driver) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.stream == 0 {
+		return nil
+	}
+	stream := a.stream
+	a.stream = 0
+	return gpu.StreamDestroy(stream)
+}

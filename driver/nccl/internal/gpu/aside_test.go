@@ -1,0 +1,47 @@
+package gpu_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"symmem/driver/nccl/internal/gpu/gputest"
+	"symmem/internal/cuda"
+)
+
+func TestMain(m *testing.M) { gputest.Main(m) }
+
+// TestWorkOfTheDevicesOwnThatDoesNotComeIsLeft: it is waited for up to its limit, and what comes
+// after it does not wait.
+func TestWorkOfTheDevicesOwnThatDoesNotComeIsLeft(t *testing.T) {
+	g := gputest.Open(t)
+	err := g.Do(func() error {
+		never, err := g.Words.Take(g.CUDA)
+		if err != nil {
+			return err
+		}
+		defer never.Set(1)
+		err = g.Aside.RunFor(g, time.Millisecond, func(on cuda.Stream) error {
+			return g.CUDA.StreamWaitValue(on, never.Address(), 1, cuda.WaitEqual)
+		})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("work that does not come: %v", err)
+		}
+		next, err := g.Words.Take(g.CUDA)
+		if err != nil {
+			return err
+		}
+		defer g.Words.Put(next)
+		err = g.Aside.Run(g, func(on cuda.Stream) error {
+			return g.CUDA.StreamWriteValue(on, next.Address(), 1)
+		})
+		if next.Value() != 1 {
+			t.Error("the word was not written")
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,52 @@
+// Package gputest opens a GPU for tests of the packages below the backend.
+package gputest
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/internal/cuda"
+	"symmem/internal/softgpu"
+)
+
+// Main runs the tests of a package on the machine's GPUs, or on the software GPU where there are
+// none.
+func Main(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	if _, err := cuda.Load(); err != nil {
+		library, _, err := softgpu.Build()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		os.Setenv(cuda.PathVariable, library)
+	}
+	return m.Run()
+}
+
+// Open opens the first GPU until the test ends.
+func Open(t *testing.T) *gpu.GPU {
+	t.Helper()
+	library, err := cuda.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	device, err := library.Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := gpu.Open(library, device, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Drop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}

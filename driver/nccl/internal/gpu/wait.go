@@ -1,0 +1,48 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+)
+
+// A wait for the GPU spins as long as a small collective takes, then gives way, then sleeps.
+const (
+	spinFor  = 50 * time.Microsecond
+	yieldFor = 500 * time.Microsecond
+	// Nap is how long it sleeps at a time.
+	Nap = 50 * time.Microsecond
+)
+
+// Poll waits until done returns true or ctx ends.
+func Poll(ctx context.Context, done func() bool) error {
+	for begin := time.Now(); ; {
+		if done() {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		switch waited := time.Since(begin); {
+		case waited < spinFor:
+		case waited < yieldFor:
+			runtime.Gosched()
+		default:
+			time.Sleep(Nap)
+		}
+	}
+}
+
+// Within asks again and again until the answer is yes, an error, or too late.
+func Within(limit time.Duration, ask func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	var failed error
+	err := Poll(ctx, func() bool {
+		done, err := ask()
+		failed = err
+		return done || err != nil
+	})
+	return errors.Join(err, failed)
+}

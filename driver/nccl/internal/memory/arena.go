@@ -1,0 +1,145 @@
+package memory
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/internal/cuda"
+)
+
+// Arena is a range of addresses for windows and one of the same size for the plain path.
+type Arena struct {
+	memory *Memory
+	bytes  int64
+	// base begins the range that callers see, alias its twin, which is in no window.
+	base, alias uintptr
+	closed      bool // guarded by Memory.mu
+	// kept tells that the arena may outlive the device, whose context it keeps; guarded by
+	// Memory.mu.
+	kept   bool
+	keeper Keeper
+}
+
+// Keep has the arena outlive the device. All its addresses stay reserved: CUDA gives them back only
+// whole.
+func (a *Arena) Keep(int64) error {
+	a.memory.mu.Lock()
+	defer a.memory.mu.Unlock()
+	a.keepContext()
+	return nil
+}
+
+// keepContext has the GPU's context stay until the addresses are given back. Memory.mu is held.
+func (a *Arena) keepContext() {
+	if !a.kept {
+		a.kept = true
+		a.memory.gpu.Hold()
+	}
+}
+
+// cappedArena is the largest arena once addresses do not come back any more; see Close. Callers ask
+// for fewer then.
+const cappedArena = 64 << 30
+
+// NewArena reserves addresses.
+func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
+	granularity := m.gpu.Granularity
+	if bytes <= 0 || bytes%granularity != 0 {
+		return nil, fmt.Errorf("reserving an arena of %d bytes: not a multiple of %d",
+			bytes, granularity)
+	}
+	if gpu.Stuck.Load() && bytes > cappedArena {
+		return nil, fmt.Errorf("reserving an arena of %d bytes while a kernel does not end: %w",
+			bytes, syscall.ENOMEM)
+	}
+	a := &Arena{memory: m, bytes: bytes}
+	err := m.gpu.Do(func() (err error) {
+		if a.base, err = m.gpu.CUDA.AddressReserve(bytes, granularity); err != nil {
+			return err
+		}
+		if a.alias, err = m.gpu.CUDA.AddressReserve(bytes, granularity); err != nil {
+			return errors.Join(err, m.gpu.CUDA.AddressFree(a.base, bytes))
+		}
+		return nil
+	})
+	if errors.Is(err, cuda.ErrOutOfMemory) {
+		// The caller may ask for fewer addresses, as it does of the system.
+		err = errors.Join(err, syscall.ENOMEM)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reserving an arena of %d bytes: %w", bytes, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.arenas = append(m.arenas, a)
+	return a, nil
+}
+
+// Address returns the arena's first address.
+func (a *Arena) Address() uintptr { return a.base }
+
+// Close gives the addresses back, once no graph of another library has calls on segments there.
+func (a *Arena) Close() error {
+	m := a.memory
+	m.mu.Lock()
+	if a.closed {
+		m.mu.Unlock()
+		return nil
+	}
+	a.closed = true
+	for i, other := range m.arenas {
+		if other == a {
+			m.arenas = append(m.arenas[:i:i], m.arenas[i+1:]...)
+			break
+		}
+	}
+	if m.Keepers.inUse(&a.keeper) {
+		a.keepContext()
+	}
+	m.mu.Unlock()
+	if m.Keepers.PutOff(&a.keeper, nil, func() { _ = a.release() }) {
+		return nil
+	}
+	return a.release()
+}
+
+// release gives the addresses back now.
+func (a *Arena) release() error {
+	m := a.memory
+	if gpu.Stuck.Load() {
+		return nil // segments are still mapped there; see segment.release
+	}
+	err := m.gpu.Do(func() error {
+		return errors.Join(m.gpu.CUDA.AddressFree(a.base, a.bytes),
+			m.gpu.CUDA.AddressFree(a.alias, a.bytes))
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a.kept {
+		err = errors.Join(err, m.gpu.Drop())
+	}
+	return err
+}
+
+// Map makes a segment.
+func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
+	m := a.memory
+	g := m.gpu.Granularity
+	if bytes <= 0 || bytes%g != 0 || offset < 0 || offset%g != 0 || offset > a.bytes-bytes {
+		return nil, fmt.Errorf("mapping %d bytes at %d: not multiples of %d in an arena of %d",
+			bytes, offset, g, a.bytes)
+	}
+	at, err := m.scatter.Draw(a.base, a.bytes, offset, bytes)
+	if err != nil {
+		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
+	}
+	s := &Segment{arena: a, offset: at, bytes: bytes}
+	if err := m.gpu.Do(s.create); err != nil {
+		return nil, fmt.Errorf("mapping %d bytes at %d: %w", bytes, offset, err)
+	}
+	m.list(s)
+	return s, nil
+}

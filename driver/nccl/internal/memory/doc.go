@@ -1,0 +1,42 @@
+// Package memory is the memory of a rank's GPU: arenas and segments, what graphs of other libraries
+// keep of them, and what ranks lend each other.
+//
+// # Arenas and segments
+//
+// An Arena is two reserved ranges of addresses of the same size. A Segment is one physical
+// allocation that is mapped whole into both, at the same offset. Windows are registered over the
+// first mapping only, and callers hold addresses of the first; Memory.AliasOf gives those of the
+// second.
+//
+// An arena is open or closed, a segment mapped or unmapped. Addresses of a closed arena and memory
+// of an unmapped segment are given back at once, unless something keeps them (below), or a kernel
+// of the process is stuck: then they stay until the process ends. An arena that was kept
+// (Arena.Keep) also keeps the GPU's context.
+//
+// # Keepers and holds
+//
+// A Keeper counts who uses a thing. What gives the thing back asks first (Keepers.PutOff): while it
+// is used that is put off, and done by a goroutine once the last user has gone. A user is a Hold,
+// which is what a graph of another library has of a group, from the first call that is put into its
+// capture until nothing is left of the graph, its clones and launches. The destructor that tells of
+// that runs on a thread of CUDA's, so it drops counts alone. Where the driver does not tell of it
+// the hold ends with the device (Keepers.End). Whether a group is held (Holds.Any) and the counts
+// of what it holds change under one lock, so what is not held any more is not put off any more.
+//
+// # Loans
+//
+// Ranks of one machine give each other memory by descriptors, which go over the private socket of
+// package control/shm. Where those do not reach, in another container or on another machine of an
+// NVLink fabric, they are fabric handles: bytes that go over the plane. Who has mapped memory keeps
+// it when the rank that gave it ends.
+//
+// # Lock order
+//
+// The order is that of all packages of the backend: see package nccl. No lock is held while another
+// rank is waited for.
+//
+//	Scratch.mu
+//	Segment.mu
+//	Memory.mu
+//	Keepers.mu
+package memory

@@ -1,0 +1,118 @@
+package memory
+
+import (
+	"errors"
+	"slices"
+	"sync"
+
+	"symmem/internal/cuda"
+)
+
+// Hold is what a graph of another library has of a group, from the first call that is put into the
+// capture until nothing is left of the graph: its group's exchange memory, report, kernels and
+// communicator, and the windows and segments that its calls use. Where the driver does not say that
+// a graph has ended, the hold ends with the device.
+type Hold struct {
+	of *Holds
+	// capture is CUDA's number of the capture.
+	capture uint64
+	used    []*Keeper // each once; guarded by Keepers.mu
+}
+
+// Holds are those of a group.
+type Holds struct {
+	Keepers *Keepers
+
+	captures map[uint64]*Hold // by the number of the capture; guarded by Keepers.mu
+	held     sync.WaitGroup   // counts them
+}
+
+// For returns the hold of the capture that a stream is in, which is made at the first call, or nil
+// without an active capture. One call is made at a time, on a thread of the context.
+func (hs *Holds) For(stream cuda.Stream) (*Hold, error) {
+	ks := hs.Keepers
+	capture, err := ks.gpu.CUDA.CaptureInfo(stream)
+	if err != nil || capture.Graph == 0 {
+		return nil, err
+	}
+	ks.mu.Lock()
+	h := hs.captures[capture.ID]
+	ks.mu.Unlock()
+	if h == nil {
+		h = &Hold{of: hs, capture: capture.ID}
+		err = h.begin(capture.Graph)
+	}
+	return h, err
+}
+
+// begin has the hold last as long as the graph.
+func (h *Hold) begin(graph cuda.Graph) error {
+	hs, ks := h.of, h.of.Keepers
+	ks.mu.Lock()
+	if hs.captures == nil {
+		hs.captures = map[uint64]*Hold{}
+	}
+	hs.captures[h.capture] = h
+	hs.held.Add(1)
+	ks.mu.Unlock()
+	err := ks.gpu.CUDA.AtGraphEnd(graph, h.end)
+	if missing := (*cuda.MissingError)(nil); errors.As(err, &missing) {
+		ks.mu.Lock()
+		ks.endless = append(ks.endless, h)
+		ks.mu.Unlock()
+		return nil
+	}
+	if err != nil {
+		h.end()
+	}
+	return err
+}
+
+// end drops what the hold uses. It is called on a thread of CUDA's, which must not call CUDA: what
+// is due now is left to a goroutine.
+func (h *Hold) end() {
+	hs, ks := h.of, h.of.Keepers
+	ks.mu.Lock()
+	delete(hs.captures, h.capture)
+	idle := drop(h.used)
+	ks.mu.Unlock()
+	if len(idle) == 0 {
+		hs.held.Done()
+		return
+	}
+	go func() {
+		defer hs.held.Done()
+		for _, k := range idle {
+			ks.settle(k)
+		}
+	}()
+}
+
+// Use keeps what a call touches.
+func (h *Hold) Use(used []*Keeper) {
+	h.of.Keepers.mu.Lock()
+	defer h.of.Keepers.mu.Unlock()
+	for _, k := range used {
+		if !slices.Contains(h.used, k) {
+			k.users++
+			h.used = append(h.used, k)
+		}
+	}
+}
+
+// Has reports whether a capture with CUDA's number, or its graph, has calls of the group.
+func (hs *Holds) Has(id uint64) bool {
+	hs.Keepers.mu.Lock()
+	defer hs.Keepers.mu.Unlock()
+	return hs.captures[id] != nil
+}
+
+// Any reports whether graphs of other libraries hold work of the group.
+func (hs *Holds) Any() bool {
+	hs.Keepers.mu.Lock()
+	defer hs.Keepers.mu.Unlock()
+	return len(hs.captures) > 0
+}
+
+// Wait waits until all have ended, and what was put off is done.
+func (hs *Holds) Wait() { hs.held.Wait() }

@@ -1,0 +1,29 @@
+package memory
+
+import "symmem/internal/ranked"
+
+// The classes of this package's locks, in the order in which a goroutine takes them. doc.go names
+// them in the same order.
+type (
+	scratchMu struct{}
+	segmentMu struct{}
+	memoryMu  struct{}
+	keepersMu struct{}
+)
+
+// Rank is the place of Scratch.mu.
+func (scratchMu) Rank() ranked.Rank { return rankOf(3, "memory.Scratch.mu") }
+
+// Rank is the place of Segment.mu.
+func (segmentMu) Rank() ranked.Rank { return rankOf(4, "memory.Segment.mu") }
+
+// Rank is the place of Memory.mu.
+func (memoryMu) Rank() ranked.Rank { return rankOf(18, "memory.Memory.mu") }
+
+// Rank is the place of Keepers.mu.
+func (keepersMu) Rank() ranked.Rank { return rankOf(20, "memory.Keepers.mu") }
+
+// rankOf is the place of a lock that is never held while this rank waits for another one.
+func rankOf(place int, name string) ranked.Rank {
+	return ranked.Rank{Order: ranked.NCCL + place, Name: name}
+}

@@ -1,0 +1,52 @@
+// Package stream has the streams of a rank's GPU, their events and their graphs.
+//
+// # Streams
+//
+// A Stream is a CUDA stream with what CUDA does not keep: whose collectives it has, and the first
+// fault that one of them met. It is open; capturing, while work is recorded into a graph; closed.
+// Stream.Mu is held from before work is noted until CUDA has it, so that a stream whose lock is
+// taken does not count as idle. Captures use CUDA's relaxed mode, since goroutines change threads.
+//
+// An adopted stream is another library's, which may capture it or end it at any time. CUDA is not
+// asked about it: that would invalidate a capture that the owner begins just then. Each call
+// records an event behind itself, and CUDA is asked about the event.
+//
+// Work that does not end costs a stream its CUDA stream (Stream.Abandon): the stream goes on with
+// another one.
+//
+// # Groups
+//
+// The package knows of a group what Group says. Streams keep groups to ask why a wait may never end
+// (the last one that has launched), to tell each fault of one once (faults), and to tell those
+// whose events may be recorded later that the stream captures or ends (Stream.Carry).
+//
+// # Events
+//
+// An Event marks a Point, a CUDA event, which goes back to the device when no event has it any
+// more: events have no Close. A point that several events have is not recorded anew.
+//
+// # Graphs
+//
+// A Graph is capturing (a stream writes to it), open or closed. It keeps what its nodes use:
+// points, words, host functions, and by Calls what it has of groups. Launches of one graph come one
+// after the other.
+//
+// CUDA runs the host functions of a whole context on one thread, so one that takes its time would
+// hold up every stream. Ours therefore only start a goroutine, and the stream waits for a word of
+// host memory that the goroutine writes when the work is done.
+//
+// # Lock order
+//
+// The order is that of all packages of the backend: see package nccl. Graph.mu and Stream.Mu are
+// held while other ranks are waited for: a launch that is compared waits until they have come to
+// it.
+//
+//	Graph.mu
+//	Stream.Mu
+//	Busy.mu
+//	Event.mu
+//	pool.mu
+//	Stream.questions
+//	faults.mu
+//	Streams.mu
+package stream

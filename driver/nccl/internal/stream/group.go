@@ -1,0 +1,36 @@
+package stream
+
+import (
+	"context"
+
+	"symmem/driver"
+)
+
+// Group is what streams know of a group whose collectives they have. A group is one pointer.
+type Group interface {
+	// Await waits until a stream is idle whose last collective is that of the given ticket, and looks
+	// for trouble with the ranks of the group meanwhile.
+	Await(ctx context.Context, on *Stream, ticket uint64, operation driver.Operation) error
+	// Quiet is closed when the group has failed or ended, and its kernels have, or are given up.
+	Quiet() <-chan struct{}
+	// Closing reports whether nothing more is launched.
+	Closing() bool
+	// Reported fails the group if a kernel of its own has reported a fault, which it returns.
+	Reported() error
+	// ReplayFault is why the group has failed, if another library may replay its calls, or nil.
+	ReplayFault() error
+	// EndedEarly is the fault of a collective that is done and cannot have gone well, or nil.
+	EndedEarly(ticket uint64) error
+	// Leave has the group record its events on a stream now if it would do so later: the stream
+	// captures or ends. With forget nothing waits for what the stream has: it is given up.
+	Leave(on *Stream, forget bool) error
+}
+
+// Calls are what a graph has of groups.
+type Calls interface {
+	// Launch gives the calls of the graph the numbers of a launch, and queues it, by Graph.Queue and
+	// Graph.Follow. The locks of graph and stream are held.
+	Launch(g *Graph, on *Stream) error
+	// Close takes back what the calls have. Ended tells that all launches have ended.
+	Close(ended bool)
+}

@@ -1,0 +1,240 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/internal/cuda"
+)
+
+// Idle reports whether all work is done; of an adopted stream, what KeepUp and catchUp have marked.
+// It does not wait for a call that is queueing some: then the stream is not idle. Errors of the
+// device count as done: nothing else will come.
+func (s *Stream) Idle() bool {
+	if !s.Mu.TryLock() {
+		return false
+	}
+	defer s.Mu.Unlock()
+	return s.Quiet()
+}
+
+// Quiet is Idle with s.Mu held. CUDA must not be asked about a stream that captures, but may be
+// about an event that was recorded there before.
+func (s *Stream) Quiet() bool {
+	switch {
+	case s.closed.Load():
+		return true
+	case s.Capture != nil:
+		return s.Capture.before == nil || s.Capture.before.Done()
+	}
+	done, err := s.query()
+	return done || err != nil
+}
+
+// query asks CUDA whether all work is done. s.Mu is held.
+func (s *Stream) query() (done bool, err error) {
+	if s.adopted {
+		return s.behind.Query()
+	}
+	err = s.gpu.With(func(gpu *cuda.Driver) error {
+		done, err = gpu.StreamQuery(s.CUDA)
+		return err
+	})
+	s.streams.Order.Load()
+	return done, err
+}
+
+// Synchronize waits until the stream is idle; what an owner of it queues meanwhile is not waited
+// for.
+func (s *Stream) Synchronize(ctx context.Context) error {
+	capturing, err := s.catchUp()
+	if capturing {
+		err = driver.ErrCapturing
+	}
+	if err != nil {
+		return fmt.Errorf("synchronizing a stream: %w", err)
+	}
+	if err := s.finish(ctx); err != nil {
+		return err
+	}
+	return s.replayFault()
+}
+
+// finish waits for the work and reports the first fault.
+func (s *Stream) finish(ctx context.Context) error {
+	s.Mu.Lock()
+	c, ticket, operation := s.last, s.ticket, s.operation
+	s.Mu.Unlock()
+	err := s.await(ctx, c, ticket, operation)
+	s.failReported()
+	if fault := s.faults.take(); fault != nil {
+		return fault
+	}
+	if err != nil {
+		return fmt.Errorf("synchronizing a stream: %w", err)
+	}
+	if err := s.deviceError(); err != nil {
+		return err
+	}
+	if c != nil {
+		if err := c.EndedEarly(ticket); err != nil {
+			s.Blame(c, err)
+			if fault := s.faults.take(); fault != nil {
+				return fault
+			}
+		}
+	}
+	if s.Mu.TryLock() {
+		s.waited.Store(s.Quiet())
+		s.Mu.Unlock()
+	}
+	return nil
+}
+
+// await waits for the stream's work. If a communicator has work here, the wait looks for trouble
+// with its ranks; that of other communicators is seen by their watchers.
+func (s *Stream) await(
+	ctx context.Context, c Group, ticket uint64, operation driver.Operation,
+) error {
+	if c == nil || s.Idle() {
+		return gpu.Poll(ctx, s.Idle)
+	}
+	if err := c.Await(ctx, s, ticket, operation); err == nil || ctx.Err() != nil {
+		return err
+	}
+	// The communicator has failed, and its kernels are being ended. A stream with one that does not
+	// end is given up with all that is queued, so the caller, who will queue more, is told after
+	// that. The fault is told even if the stream has other work that goes on.
+	select {
+	case <-c.Quiet():
+	case <-ctx.Done():
+	case <-time.After(4 * gpu.EndingTime):
+	}
+	ended, cancel := context.WithTimeout(ctx, gpu.EndingTime)
+	defer cancel()
+	return gpu.Poll(ended, s.Idle)
+}
+
+// Abandon goes on with another CUDA stream, if the present one has a kernel that does not end. What
+// is queued there is given up, with the kernel; so are the events that were recorded behind it.
+func (s *Stream) Abandon() {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if s.Capture != nil || s.Quiet() {
+		return
+	}
+	// Work of the owner's that takes longer than kernels get to end looks the same. Then memory
+	// stays mapped and communicators stay until the process ends, which is better than a call that
+	// hangs.
+	gpu.Stuck.Store(true)
+	if s.adopted {
+		return // what becomes of a stream of another library is not ours to say
+	}
+	err := s.gpu.Do(func() error {
+		handle, err := s.gpu.CUDA.StreamCreate(true)
+		if err == nil {
+			s.detach()
+			s.CUDA, s.word, s.functions = handle, nil, 0
+		}
+		return err
+	})
+	if err != nil {
+		s.faults.add(fmt.Errorf("giving up a stream: %w", err))
+	}
+}
+
+// deviceError reports what CUDA says of an idle stream.
+func (s *Stream) deviceError() error {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if s.closed.Load() || s.Capture != nil {
+		return nil
+	}
+	_, err := s.query()
+	return err
+}
+
+// failReported fails the groups whose kernels have reported a fault: the stream must not be taken
+// for done well.
+func (s *Stream) failReported() {
+	s.Mu.Lock()
+	carries := slices.Clone(s.carries)
+	s.Mu.Unlock()
+	for _, c := range carries {
+		if err := c.Reported(); err != nil {
+			s.Blame(c, err)
+		}
+	}
+}
+
+// replayFault returns the fault of a group that has failed, whose calls the owner of the stream may
+// have replayed here, once: it may replay what it has captured on any of its streams.
+func (s *Stream) replayFault() error {
+	if !s.adopted {
+		return nil
+	}
+	for _, g := range s.streams.Groups() {
+		if err := g.ReplayFault(); err != nil {
+			s.Blame(g, err)
+		}
+	}
+	return s.faults.take()
+}
+
+// Close waits for the work, as long as the device's timeout allows, and ends a capture. An adopted
+// stream is left to its owner, and CUDA is not asked about it any more.
+func (s *Stream) Close() error { return s.close(s.catchUp) }
+
+// Drop closes an adopted stream without a question about it, since it may be gone.
+func (s *Stream) Drop() error {
+	return s.close(func() (captured bool, err error) { return true, nil })
+}
+
+// close is Close once the last question about an adopted stream was asked.
+func (s *Stream) close(ask func() (captured bool, err error)) error {
+	s.Mu.Lock()
+	if s.closed.Load() {
+		s.Mu.Unlock()
+		return nil
+	}
+	capture := s.Capture
+	s.Mu.Unlock()
+	var errs []error
+	if capture != nil {
+		g, err := s.EndCapture()
+		if err == nil {
+			err = g.Close()
+		}
+		errs = append(errs, err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), gpu.ClosingTime(2*s.gpu.Timeout))
+	defer cancel()
+	captured, err := ask()
+	errs = append(errs, err, s.finish(ctx))
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if s.closed.Load() {
+		return errors.Join(errs...)
+	}
+	switch quiet := s.Quiet(); {
+	case !quiet:
+		s.streams.GivenUp.Store(true)
+	case s.word != nil && !captured:
+		s.gpu.Words.Put(s.word)
+	}
+	s.questions.Lock()
+	s.closed.Store(true)
+	s.questions.Unlock()
+	errs = append(errs, s.leave())
+	if !s.adopted {
+		errs = append(errs, s.gpu.Do(func() error {
+			return s.gpu.CUDA.StreamDestroy(s.CUDA)
+		}))
+	}
+	return errors.Join(errs...)
+}
