@@ -14,20 +14,6 @@ type Device struct {
 	handle  int32 // CUdevice
 }
 
-// DeviceCount is the number of GPUs that the process may see (CUDA_VISIBLE_DEVICES).
-func (d *Driver) DeviceCount() (int, error) {
-	count := dl.NewCell(int32(0))
-	err := d.call(deviceGetCount, count.Address())
-	return int(count.Take()), err
-}
-
-// Device returns the GPU of the given number, counted among those that the process may see.
-func (d *Driver) Device(ordinal int) (Device, error) {
-	handle := dl.NewCell(int32(0))
-	err := d.call(deviceGet, handle.Address(), uintptr(ordinal))
-	return Device{d, int32(ordinal), handle.Take()}, err
-}
-
 // Ordinal is the device's number.
 func (v Device) Ordinal() int { return int(v.ordinal) }
 
@@ -139,4 +125,19 @@ func (v Device) P2PAttribute(attribute P2PAttribute, other Device) (int, error) 
 	err := v.driver.call(deviceGetP2PAttribute, value.Address(), uintptr(attribute),
 		uintptr(v.handle), uintptr(other.handle))
 	return int(value.Take()), err
+}
+
+// RetainPrimary returns the device's primary context, the one that the CUDA runtime, PyTorch and
+// NCCL use, and makes it if there is none yet, which takes a good part of a second. It does not
+// make it current. Each RetainPrimary is paired with one ReleasePrimary.
+func (v Device) RetainPrimary() (Context, error) {
+	context := dl.NewCell(Context(0))
+	err := v.driver.call(devicePrimaryCtxRetain, context.Address(), uintptr(v.handle))
+	return context.Take(), err
+}
+
+// ReleasePrimary takes one RetainPrimary back. The last one destroys the context and all that is
+// in it, unless others in the process hold it.
+func (v Device) ReleasePrimary() error {
+	return v.driver.call(devicePrimaryCtxRelease, uintptr(v.handle))
 }

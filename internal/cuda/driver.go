@@ -99,3 +99,75 @@ func (d *Driver) Version() (int, error) {
 	err := d.call(driverGetVersion, version.Address())
 	return int(version.Take()), err
 }
+
+// newError asks the driver what it calls a result. Both functions work without a context.
+func (d *Driver) newError(f function, code Code) error {
+	return &Error{
+		Call: names[f], Code: code,
+		Name: d.describe(getErrorName, code), Text: d.describe(getErrorString, code),
+	}
+}
+
+func (d *Driver) describe(f function, code Code) string {
+	text := dl.NewCell(uintptr(0))
+	result := Code(d.symbols[f].Call(uintptr(code), text.Address()))
+	at := text.Take()
+	if result != Success {
+		return ""
+	}
+	return dl.GoString(at)
+}
+
+// DeviceCount is the number of GPUs that the process may see (CUDA_VISIBLE_DEVICES).
+func (d *Driver) DeviceCount() (int, error) {
+	count := dl.NewCell(int32(0))
+	err := d.call(deviceGetCount, count.Address())
+	return int(count.Take()), err
+}
+
+// Device returns the GPU of the given number, counted among those that the process may see.
+func (d *Driver) Device(ordinal int) (Device, error) {
+	handle := dl.NewCell(int32(0))
+	err := d.call(deviceGet, handle.Address(), uintptr(ordinal))
+	return Device{d, int32(ordinal), handle.Take()}, err
+}
+
+// Context is CUDA's state of one device in this process; 0 is none.
+type Context uintptr
+
+// SetCurrent makes a context that of the calling thread; 0 leaves it without one.
+func (d *Driver) SetCurrent(context Context) error {
+	return d.call(ctxSetCurrent, uintptr(context))
+}
+
+// In is the driver for use on any thread, which need not be locked for it: each call makes a
+// context current on its thread first. C is entered once for both, so that costs much less than
+// SetCurrent. Calls that rely on being on the thread of the one before do not go through it.
+func (d *Driver) In(context Context) *Driver {
+	in := *d
+	in.first = d.Entry(context)
+	return &in
+}
+
+// Entry is the step that makes a context current, for calls of libraries that work in one.
+func (d *Driver) Entry(context Context) dl.Step {
+	return dl.Step{
+		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),
+		Refused: func(status int32) error { return d.newError(ctxSetCurrent, Code(status)) },
+	}
+}
+
+// Current returns the context of the calling thread, or 0.
+func (d *Driver) Current() (Context, error) {
+	context := dl.NewCell(Context(0))
+	err := d.call(ctxGetCurrent, context.Address())
+	return context.Take(), err
+}
+
+// MemGetInfo returns how many bytes of the current device's memory are free, and how many it has.
+// Other processes' memory counts as used.
+func (d *Driver) MemGetInfo() (free, total int64, err error) {
+	f, t := dl.NewCell(int64(0)), dl.NewCell(int64(0))
+	err = d.call(memGetInfo, f.Address(), t.Address())
+	return f.Take(), t.Take(), err
+}

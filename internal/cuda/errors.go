@@ -3,8 +3,6 @@ package cuda
 import (
 	"errors"
 	"fmt"
-
-	"symmem/internal/dl"
 )
 
 // ErrNoDriver is returned by Load when there is no libcuda, or one that is too old.
@@ -131,21 +129,3 @@ func (e *MissingError) Error() string {
 
 // Unwrap makes the error match ErrNotSupported.
 func (e *MissingError) Unwrap() error { return ErrNotSupported }
-
-// newError asks the driver what it calls a result. Both functions work without a context.
-func (d *Driver) newError(f function, code Code) error {
-	return &Error{
-		Call: names[f], Code: code,
-		Name: d.describe(getErrorName, code), Text: d.describe(getErrorString, code),
-	}
-}
-
-func (d *Driver) describe(f function, code Code) string {
-	text := dl.NewCell(uintptr(0))
-	result := Code(d.symbols[f].Call(uintptr(code), text.Address()))
-	at := text.Take()
-	if result != Success {
-		return ""
-	}
-	return dl.GoString(at)
-}

@@ -70,8 +70,3 @@ func (h HostFunc) Release() {
 	defer hosts.mu.Unlock()
 	delete(hosts.work, h)
 }
-
-// LaunchHostFunc queues work of the host. It costs the stream tens of microseconds.
-func (d *Driver) LaunchHostFunc(stream Stream, work HostFunc) error {
-	return d.call(launchHostFunc, uintptr(stream), runHost(), uintptr(work))
-}
