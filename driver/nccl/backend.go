@@ -101,7 +101,7 @@ func (b Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, er
 	}
 	d := &Device{
 		cfg: cfg, communicators: map[*communicator]struct{}{},
-		collectives: gpu.Code{Object: kernels.Object}, copies: gpu.Code{Object: kernels.MessageObject},
+		collectives: gpu.Code{Object: kernels.Object},
 	}
 	if err := d.open(ctx, b); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening a GPU: %w", err), d.excuse(ctx, err), d.Close())
@@ -140,5 +140,7 @@ func (d *Device) open(ctx context.Context, b Backend) error {
 	d.lender = memory.Lender{GPU: d.gpu, Machine: d.machine}
 	d.memory = memory.New(d.gpu, scatter.New(d.cfg.Scatter, d.cfg.Rank, d.gpu.Granularity))
 	d.streams = &stream.Streams{GPU: d.gpu, Groups: d.groups, NewCalls: d.newCalls}
+	d.messages.GPU, d.messages.Streams, d.messages.Lender = d.gpu, d.streams, &d.lender
+	d.messages.Copies.Object = kernels.MessageObject
 	return d.introduce(ctx)
 }

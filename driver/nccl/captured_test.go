@@ -10,6 +10,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
 )
 
@@ -93,7 +94,7 @@ func TestAGraphWithMoreSendsThanThereArePlacesIsRefused(t *testing.T) {
 	at := p[0].segment.Address()
 	var err error
 	g := p.capture(t, 0, func() error {
-		for i := range boxPlaces {
+		for i := range p2p.Places {
 			if err := p.message(0, driver.Send, at, 8, 0); err != nil {
 				return fmt.Errorf("message %d: %w", i, err)
 			}
@@ -176,7 +177,7 @@ func TestAReleasedReplayDoesNotPassForTheMessageBefore(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	released := func() bool {
-		c.releaseMessages()
+		c.messages.Release()
 		return p[0].stream.(*stream.Stream).Idle()
 	}
 	if err := gpu.Poll(ctx, released); err != nil {

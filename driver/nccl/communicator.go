@@ -12,6 +12,7 @@ import (
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/memory"
+	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
@@ -60,7 +61,7 @@ type communicator struct {
 	aborting atomic.Bool
 
 	windows  map[driver.SegmentKey]*window // guarded by mu
-	messages messages
+	messages p2p.Messages
 	direct   direct
 	// recordings are guarded by mu, and recording, the one that the call under way is put into.
 	recordings recordings
@@ -129,10 +130,10 @@ func (c *communicator) join(ctx context.Context) error {
 	if err := c.agree(ctx, c.equip(ctx, id)); err != nil {
 		return err
 	}
-	if err := c.agree(ctx, c.mapPeers(ctx)); err != nil {
+	if err := c.agree(ctx, c.messages.Map(ctx)); err != nil {
 		return err
 	}
-	return c.withdrawMailbox()
+	return c.messages.Withdraw()
 }
 
 // equip makes this rank's part of the communicator.
@@ -319,7 +320,7 @@ func (c *communicator) discard() error {
 	if c.plane != nil {
 		errs = append(errs, c.plane.Close())
 	}
-	errs = append(errs, c.closeMessages())
+	errs = append(errs, c.messages.Close())
 	c.mu.Lock() // a segment may be registering with it
 	defer c.mu.Unlock()
 	errs = append(errs, c.direct.exchange.close(c.device))
@@ -395,7 +396,7 @@ func (c *communicator) Close() error {
 			break
 		}
 	}
-	unmatched := c.errUnmatched()
+	unmatched := c.messages.Unmatched()
 	err := c.plane.Close()
 	c.end()
 	c.watcher.Wait()
@@ -414,7 +415,7 @@ func (c *communicator) finishWork() (ended, missing bool) {
 		ticket, _ := c.history.last()
 		ended = c.idle()
 		missing = !ended && !c.complete(ticket)
-		return ended || missing || c.unanswered() || c.plane.Cause() != nil
+		return ended || missing || c.messages.Unanswered() || c.plane.Cause() != nil
 	})
 	return ended || c.idle(), missing
 }

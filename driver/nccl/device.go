@@ -3,11 +3,11 @@ package nccl
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/memory"
+	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control/shm"
@@ -35,18 +35,14 @@ type Device struct {
 	streams *stream.Streams
 	scratch memory.Scratch
 	reports gpu.Pinned[kernels.Report]
-	// descriptors are those of receives.
-	descriptors gpu.Pinned[kernels.Message]
-	// late counts the groups that have ended while streams had yet to come to messages of theirs.
-	late atomic.Int32
-	// collectives and copies are the kernels of the direct path and those of messages.
-	collectives, copies gpu.Code
+	// collectives are the kernels of the direct path.
+	collectives gpu.Code
+	messages    p2p.Device
 
 	mu            ranked.Mutex[deviceMu]
 	ended         bool                       // the device has given up its GPU; guarded by mu
 	members       map[int]*member            // by world rank; guarded by mu
 	communicators map[*communicator]struct{} // open ones and those being torn down; guarded by mu
-	closers       []func() error             // for the end of the device; guarded by mu
 }
 
 // Info describes the device.
@@ -125,16 +121,12 @@ func (d *Device) Close() error {
 	d.memory.Keepers.End()
 	held, err := d.closeCommunicators()
 	errs = append(errs, err)
-	d.mu.Lock()
-	closers := d.closers
-	d.closers = nil
-	d.mu.Unlock()
-	for _, end := range closers {
+	for _, end := range d.messages.Closers() {
 		errs = append(errs, end())
 	}
 	errs = append(errs, d.leaveMachine())
 	// What a stream uses that has yet to come past a message stays for as long as the process.
-	past := func() (bool, error) { return d.late.Load() == 0, nil }
+	past := func() (bool, error) { return d.messages.Late.Load() == 0, nil }
 	carries := gpu.Within(gpu.EndingTime, past) != nil
 	d.mu.Lock()
 	ends := !d.ended && !gpu.Stuck.Load() && !d.streams.GivenUp.Load() && !carries
@@ -181,9 +173,10 @@ func (d *Device) closeCommunicators() (held []*communicator, err error) {
 // end gives back what the device itself has, and then its context.
 func (d *Device) end() error {
 	errs := []error{d.gpu.Do(func() error {
-		return errors.Join(d.streams.Close(), d.gpu.Aside.Close(d.gpu.CUDA), d.scratch.Close(),
-			d.gpu.Words.Close(d.gpu.CUDA), d.reports.Close(d.gpu.CUDA), d.descriptors.Close(d.gpu.CUDA),
-			d.collectives.Unload(d.gpu), d.copies.Unload(d.gpu))
+		api := d.gpu.CUDA
+		return errors.Join(d.streams.Close(), d.gpu.Aside.Close(api), d.scratch.Close(),
+			d.gpu.Words.Close(api), d.reports.Close(api), d.messages.Descriptors.Close(api),
+			d.collectives.Unload(d.gpu), d.messages.Copies.Unload(d.gpu))
 	})}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -202,13 +195,6 @@ func (d *Device) leaveMachine() error {
 	machine := d.machine
 	d.machine = nil
 	return machine.Close()
-}
-
-// atClose has a function called when the device closes.
-func (d *Device) atClose(end func() error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.closers = append(d.closers, end)
 }
 
 func (d *Device) openCommunicators() []*communicator {

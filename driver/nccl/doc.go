@@ -25,17 +25,10 @@
 //
 // # Messages
 //
-// A Send copies its buffer to memory of the sender (staging), and tells the receiver in memory of
-// the host that both share (mailbox). Its stream never waits, except in replays of a graph. The
-// stream of a Recv waits for a word, and then runs a kernel that copies the message from there. A
-// goroutine writes the word, and before it where the message lies, once a word in the mailbox says
-// that the message is there. These words lie in memory of the host: GPUs write and await them in
-// stream order, and the host ends the waits of a group that has failed by stores.
-//
-// Once a Recv is queued nothing needs CUDA on the host: many of its calls wait for a thread that
-// frees memory, say, which waits for all streams, and so for the Recv. So peers map each other's
-// staging when a group connects. Only a message in a segment that its sender has made since needs a
-// call, to map that.
+// They go without NCCL (internal/p2p). Once a Recv is queued nothing needs CUDA on the host: many
+// of its calls wait for a thread that frees memory, say, which waits for all streams, and so for
+// the Recv. So peers map each other's staging when a group connects. Only a message in a segment
+// that its sender has made since needs a call, to map that.
 //
 // The data stays in the memory of the GPU that has written it, before it writes the word, so no GPU
 // looks at memory that another one may still be writing: waits need no flush.
@@ -69,8 +62,9 @@
 // # Parts
 //
 // internal/gpu has the GPU's context and what lies in it, internal/memory arenas, segments and what
-// graphs of other libraries keep of them, internal/stream streams, events and graphs. Each says in
-// its documentation which states, locks and invariants it has. This package has the groups.
+// graphs of other libraries keep of them, internal/stream streams, events and graphs, internal/p2p
+// messages. Each says in its documentation which states, locks and invariants it has. This package
+// has the groups.
 //
 // # Locks of the parts
 //
@@ -82,9 +76,9 @@
 //	3 memory.Scratch.mu     11 gpu.Aside.mu            18 memory.Memory.mu
 //	4 memory.Segment.mu     12 gpu.Code.Mu             19 stream.Streams.mu
 //	5 communicator.mu       13 stream.Event.mu         20 memory.Keepers.mu
-//	6 messages.mu           14 stream.pool.mu          21 Device.mu
+//	6 p2p.inbox.mu          14 stream.pool.mu          21 Device.mu
 //	7 stream.Busy.mu        15 stream.Stream.questions 22 gpu.GPU.mu
-//	8 launches.mu
+//	8 launches.mu           23 p2p.Device.mu
 //
 // A goroutine may have communicator.mu of several groups, taken in the order of their numbers.
 //
@@ -99,7 +93,6 @@
 // Those of this package:
 //
 //	communicator.mu
-//	messages.mu
 //	launches.mu
 //	exchange.mu
 //	peers.parting

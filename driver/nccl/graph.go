@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
 )
@@ -20,6 +21,12 @@ type calls struct {
 	users      []*communicator
 	recordings map[*communicator]*recording
 	running    []*communicator
+}
+
+// captured is a call in a graph.
+type captured struct {
+	plan    *plan
+	message *p2p.Captured // nil for a collective
 }
 
 // newCalls makes the calls of a graph.
@@ -43,6 +50,11 @@ func (g *calls) add(k *captured) {
 	if takes && !slices.Contains(g.running, c) {
 		g.running = append(g.running, c)
 	}
+}
+
+// keep notes a message that is in the capture.
+func (g *calls) keep(p *plan) func(*p2p.Captured) {
+	return func(m *p2p.Captured) { g.add(&captured{plan: p, message: m}) }
 }
 
 func byNumber(a, b *communicator) int { return cmp.Compare(a.number, b.number) }
@@ -69,11 +81,11 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 			return s.Refuse(c, err)
 		}
 	}
-	var ends []*end
+	var ends []*p2p.End
 	for i, k := range g.all {
 		p := k.plan
-		if p.Operation.PointToPoint() {
-			e, err := k.launch(s)
+		if k.message != nil {
+			e, err := k.message.Launch(s)
 			if err != nil {
 				g.breakOff(i, err)
 				return err
@@ -86,7 +98,7 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	}
 	sent, received := divide(ends)
 	for _, e := range received {
-		e.plan.c.expect(e)
+		e.Expect()
 	}
 	launched := false
 	gpu := g.device.gpu
@@ -99,7 +111,7 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	if err != nil {
 		for _, e := range received {
 			if !launched { // else the stream comes to the wait, which ends with the group
-				e.plan.c.unexpect(e)
+				e.Unexpect()
 			}
 		}
 		g.breakOff(len(g.all), err)
@@ -111,9 +123,9 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 }
 
 // divide tells Sends from receives.
-func divide(ends []*end) (sent, received []*end) {
+func divide(ends []*p2p.End) (sent, received []*p2p.End) {
 	for _, e := range ends {
-		if e.plan.Operation == driver.Send {
+		if e.Sends() {
 			sent = append(sent, e)
 		} else {
 			received = append(received, e)
@@ -137,7 +149,7 @@ func (g *calls) queue(
 
 // follow queues what comes behind a launch. s.Mu is held.
 func (g *calls) follow(
-	graph *stream.Graph, s *stream.Stream, gpu *cuda.Driver, sent []*end,
+	graph *stream.Graph, s *stream.Stream, gpu *cuda.Driver, sent []*p2p.End,
 ) error {
 	for _, c := range g.running {
 		if err := c.direct.turns.pass(s, gpu); err != nil {
@@ -145,7 +157,7 @@ func (g *calls) follow(
 		}
 	}
 	for _, e := range sent {
-		if err := e.plan.c.track(s, e); err != nil {
+		if err := e.Track(s); err != nil {
 			return err
 		}
 	}
@@ -155,15 +167,21 @@ func (g *calls) follow(
 // breakOff fails the communicators of the first n calls, which others take for launched.
 func (g *calls) breakOff(n int, err error) {
 	for _, k := range g.all[:n] {
-		_ = k.plan.c.breakOff(k.plan, err)
+		_ = k.plan.c.BreakOff(&k.plan.Call, err)
 	}
 }
 
 // Close lets the communicators go, and takes back what messages have if all launches have ended.
 func (g *calls) Close(ended bool) {
+	var messages []*p2p.Captured
+	for _, k := range g.all {
+		if k.message != nil {
+			messages = append(messages, k.message)
+		}
+	}
 	for _, c := range g.users {
 		if ended {
-			c.releaseGraph(g.all)
+			c.messages.ReleaseGraph(messages)
 		}
 		c.graphs.Done()
 	}

@@ -53,7 +53,7 @@ func (h *history) note(p *plan, ticket uint64) {
 
 // message remembers one end of a message, which comes after the last collective, and returns the
 // ticket of that. The communicator's lock is held.
-func (h *history) message(p *plan) (ticket uint64) {
+func (h *history) message(p *driver.Call) (ticket uint64) {
 	ticket, _ = h.last()
 	h.counts[p.Path].Add(1)
 	h.latest.Store(ticket<<operationBits | uint64(p.Operation))

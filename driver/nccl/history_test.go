@@ -73,7 +73,7 @@ func TestHistory(t *testing.T) {
 	t.Run("knows what a message behind the last ticket does", func(t *testing.T) {
 		p := &plan{}
 		p.Operation = driver.Send
-		ticket := h.message(p)
+		ticket := h.message(&p.Call)
 		last, operation := h.last()
 		if ticket != 2*remembered+1 || last != ticket || operation != driver.Send {
 			t.Errorf("%v behind ticket %d, after %d", operation, last, ticket)

@@ -42,10 +42,10 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		c.note(s, prepared, ticket)
 		c.direct.turns.byNCCL = true
 		if err = prepared.ready.On(s.CUDA); err != nil {
-			err = s.Refuse(c, c.breakOff(prepared, err))
+			err = s.Refuse(c, c.BreakOff(&prepared.Call, err))
 		}
 	} else {
-		err = s.Refuse(c, c.afterPeerFault(prepared))
+		err = s.Refuse(c, c.AfterPeerFault(&prepared.Call))
 	}
 	c.mu.Unlock()
 	s.Mu.Unlock()
@@ -95,7 +95,7 @@ func (c *communicator) launchOtherwise(s *stream.Stream, p *plan) error {
 	if err := c.open(); err != nil {
 		return s.Refuse(c, err)
 	}
-	return c.transfer(s, p)
+	return c.messages.Transfer(s, messageOf(p))
 }
 
 // open refuses new work once Close has begun. c.mu is held, so Close sees all work that was let in.
@@ -122,7 +122,7 @@ func (c *communicator) record(s *stream.Stream, p *plan) error {
 		callsOf(s.Capture).add(&captured{plan: p})
 		return nil
 	}
-	return c.recordMessage(s, p)
+	return c.messages.Record(s, messageOf(p), callsOf(s.Capture).keep(p))
 }
 
 // admit gives a collective its ticket and, with the check on, compares it across ranks. s.Mu and
@@ -137,7 +137,7 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	} else {
 		var ok bool
 		if ticket, ok = c.plane.TrySubmit(); !ok {
-			return c.afterPeerFault(p)
+			return c.AfterPeerFault(&p.Call)
 		}
 	}
 	c.note(s, p, ticket)
@@ -187,18 +187,18 @@ func (c *communicator) goesOn(p *plan, ticket uint64) error {
 	if err := c.differing(&p.Call, ticket); err != nil {
 		return c.plane.Fail(err) // which may be why the peer has failed
 	}
-	return c.afterPeerFaultAt(p, ticket)
+	return c.afterPeerFaultAt(&p.Call, ticket)
 }
 
-// afterPeerFault is afterPeerFaultAt for a call that has no ticket.
-func (c *communicator) afterPeerFault(p *plan) error {
+// AfterPeerFault is afterPeerFaultAt for a call that has no ticket.
+func (c *communicator) AfterPeerFault(p *driver.Call) error {
 	ticket, _ := c.history.last()
 	return c.afterPeerFaultAt(p, ticket+1)
 }
 
 // afterPeerFaultAt fails the communicator after a peer has failed, and says why this rank cannot go
 // on.
-func (c *communicator) afterPeerFaultAt(p *plan, ticket uint64) error {
+func (c *communicator) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil {
 		return err
 	}
@@ -219,19 +219,19 @@ func (c *communicator) call(p *plan, s *stream.Stream) error {
 		return errors.Join(p.run(s, gpu), s.KeepUp())
 	})
 	if err != nil {
-		return c.breakOff(p, err)
+		return c.BreakOff(&p.Call, err)
 	}
 	return nil
 }
 
-// breakOff fails the communicator over a call that others take for launched, and which this rank
+// BreakOff fails the communicator over a call that others take for launched, and which this rank
 // could not queue: nothing else would end their waits for it.
-func (c *communicator) breakOff(p *plan, err error) error {
+func (c *communicator) BreakOff(p *driver.Call, err error) error {
 	if cause := c.plane.Cause(); cause != nil {
 		return cause // by which NCCL's call was ended, too
 	}
 	if c.plane.PeerFailed() {
-		return c.afterPeerFault(p) // a peer that has failed hands out no memory any more
+		return c.AfterPeerFault(p) // a peer that has failed hands out no memory any more
 	}
 	return c.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, c.cfg.Name(), err))
 }

@@ -6,7 +6,6 @@ import "symmem/internal/ranked"
 // them in the same order.
 type (
 	communicatorMu struct{}
-	messagesMu     struct{}
 	launchesMu     struct{}
 	exchangeMu     struct{}
 	peersParting   struct{}
@@ -20,9 +19,6 @@ func (communicatorMu) Rank() ranked.Rank {
 	r.Waits, r.Many = true, true
 	return r
 }
-
-// Rank is the place of messages.mu.
-func (messagesMu) Rank() ranked.Rank { return rankOf(6, "nccl.messages.mu") }
 
 // Rank is the place of launches.mu.
 func (launchesMu) Rank() ranked.Rank { return rankOf(8, "nccl.launches.mu") }

@@ -63,7 +63,7 @@ func (d *Device) introduce(ctx context.Context) error {
 		NoFabric: d.gpu.NoFabric,
 	}
 	// Now, since CUDA may wait for streams to load a kernel, which may wait for messages.
-	if err := d.gpu.Do(func() error { return d.copies.Load(d.gpu) }); err != nil {
+	if err := d.gpu.Do(func() error { return d.messages.Copies.Load(d.gpu) }); err != nil {
 		d.self.NoKernels = err.Error()
 	}
 	value, err := json.Marshal(&d.self)

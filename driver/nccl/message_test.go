@@ -12,6 +12,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/p2p"
 	"symmem/internal/dl"
 )
 
@@ -186,7 +187,7 @@ func TestMoreMessagesThanHavePlacesAreWaitedFor(t *testing.T) {
 		if r == 1 {
 			o = driver.Recv
 		}
-		for i := range 3 * boxPlaces {
+		for i := range 3 * p2p.Places {
 			if err := p.message(r, o, p[r].segment.Address(), int64(i%7), 0); err != nil {
 				return fmt.Errorf("message %d of rank %d: %w", i, r, err)
 			}
@@ -203,15 +204,15 @@ func TestMoreMessagesThanHavePlacesAreWaitedFor(t *testing.T) {
 	p = pairOfRanks{}
 	p.open(t, time.Second)
 	var err error
-	for i := 0; i <= boxPlaces && err == nil; i++ {
+	for i := 0; i <= p2p.Places && err == nil; i++ {
 		err = p.message(0, driver.Send, p[0].segment.Address(), 1, 0)
-		if (err != nil) != (i == boxPlaces) {
+		if (err != nil) != (i == p2p.Places) {
 			t.Errorf("message %d: %v", i, err)
 		}
 	}
 	wantLate(t, err)
 	_ = p[0].stream.Synchronize(t.Context())
-	p.closeUntaken(t, boxPlaces)
+	p.closeUntaken(t, p2p.Places)
 }
 
 // TestASendWithoutMemoryDoesNothing: the group goes on. The GPU has memory for the buffer, but not
@@ -412,7 +413,7 @@ func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
 	c := p[0].group.(*communicator)
 	held, goOn := make(chan struct{}), make(chan struct{})
 	go func() {
-		descriptors := &c.device.descriptors
+		descriptors := &c.device.messages.Descriptors
 		descriptors.Mu.Lock()
 		defer descriptors.Mu.Unlock()
 		close(held)

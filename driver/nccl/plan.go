@@ -59,7 +59,7 @@ func (p *plan) Refusal(path driver.Path) error {
 		return p.refuseDirect()
 	case path == driver.PathWindow:
 		return p.c.windowed(&p.Call)
-	case p.Operation.PointToPoint() && p.c.messages.known == nil:
+	case p.Operation.PointToPoint() && !p.c.messages.Known():
 		return p.c.withoutMessages()
 	}
 	return nil
@@ -164,9 +164,6 @@ func (c *communicator) owns(what string, in driver.Window) error {
 	}
 	return nil
 }
-
-// bytes is the size of a message.
-func (p *plan) bytes() int64 { return p.Count * int64(p.DataType.Size()) }
 
 // nothing tells that a call moves nothing.
 func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil && p.Splits == nil }

@@ -86,8 +86,11 @@ func (p *plan) exchange(source uintptr, on cuda.Stream) error {
 	d, s, me := p.c.device, p.Splits, p.c.cfg.Rank
 	size := int64(p.DataType.Size())
 	own := s.SendCounts[me] * size
-	err := move(d.gpu.CUDA, p.recv+uintptr(s.RecvOffsets[me]*size),
-		source+uintptr(s.SendOffsets[me]*size), own, on)
+	var err error
+	if own > 0 {
+		err = d.gpu.CUDA.MemcpyAsync(p.recv+uintptr(s.RecvOffsets[me]*size),
+			source+uintptr(s.SendOffsets[me]*size), own, on)
+	}
 	if err != nil || len(s.SendCounts) == 1 {
 		return err
 	}

@@ -93,7 +93,7 @@ func (c *communicator) tearDown(working bool) {
 		c.graphs.Wait()
 	}
 	errs = append(errs, c.awaitHolds(part))
-	c.tearing = errors.Join(append(errs, <-aborted, c.closeMessages(), c.closeDirect())...)
+	c.tearing = errors.Join(append(errs, <-aborted, c.messages.Close(), c.closeDirect())...)
 }
 
 // awaitWindows waits until no other group may have a window kernel under way, or one of them is
@@ -159,7 +159,7 @@ func (c *communicator) awaitHolds(part func()) (err error) {
 	holding := c.captures.Any()
 	c.mu.Unlock()
 	if holding {
-		err = c.closeMessages()
+		err = c.messages.Close()
 		part()
 		c.captures.Wait()
 	}
@@ -214,11 +214,11 @@ func (c *communicator) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime)
 	defer cancel()
 	settled := func() bool {
-		c.releaseMessages()
+		c.messages.Release()
 		return c.busy.Settle()
 	}
 	if gpu.Poll(ctx, settled) != nil {
-		c.releaseLate()
+		c.messages.ReleaseLate()
 		return &driver.TimeoutError{
 			Doing: "ending the kernels of group " + c.cfg.Name(), Waited: gpu.EndingTime,
 		}

@@ -151,7 +151,7 @@ func (c *communicator) examine(p *probe) error {
 		latest, _ := c.history.last()
 		return p.doubts(c.differing(call, latest))
 	}
-	if err := c.examineMessages(); err != nil {
+	if err := c.messages.Examine(); err != nil {
 		return err
 	}
 	if err := c.strayed(p.ticket); err != nil {
@@ -192,7 +192,7 @@ func (c *communicator) waitFor(ticket uint64, operation driver.Operation) contro
 			if err := c.faulted(); err != nil {
 				return err
 			}
-			if err := c.examineMessages(); err != nil {
+			if err := c.messages.Examine(); err != nil {
 				return err
 			}
 			return c.strayed(ticket)

@@ -1,4 +1,4 @@
-package nccl
+package p2p
 
 import (
 	"errors"
@@ -106,19 +106,19 @@ func stagingKey(group string, segment int) handoff.Key {
 	return handoff.Key{Space: handoff.Space("staging/" + group), Number: uint32(segment)}
 }
 
-// firstStaging is the size of the first segment of every rank of a group.
-func (c *communicator) firstStaging() int64 {
-	return roundUp(int64(len(c.cfg.Ranks))*perPeer, c.device.gpu.Granularity)
+// FirstStaging is the size of the first segment of every rank of a group.
+func (g *Group) FirstStaging() int64 {
+	return roundUp(int64(len(g.Config.Ranks))*perPeer, g.Device.GPU.Granularity)
 }
 
 // grow makes a segment that a block of so many bytes fits into: as large as all others together, or
 // as it must be if the device has no memory for that.
-func (s *staging) grow(c *communicator, bytes int64) error {
-	d := c.device
-	least := roundUp(bytes, d.gpu.Granularity)
-	err := s.add(c, max(least, roundUp(min(s.bytes, mostSpare), d.gpu.Granularity)))
+func (s *staging) grow(g *Group, bytes int64) error {
+	d := g.Device
+	least := roundUp(bytes, d.GPU.Granularity)
+	err := s.add(g, max(least, roundUp(min(s.bytes, mostSpare), d.GPU.Granularity)))
 	if errors.Is(err, cuda.ErrOutOfMemory) {
-		err = s.add(c, least)
+		err = s.add(g, least)
 	}
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		return &driver.OutOfMemoryError{Requested: least, Cause: err}
@@ -127,22 +127,22 @@ func (s *staging) grow(c *communicator, bytes int64) error {
 }
 
 // add makes a segment and offers it to the others.
-func (s *staging) add(c *communicator, bytes int64) error {
-	d := c.device
-	return d.gpu.Do(func() error {
-		prop := cuda.PinnedMemory(d.gpu.Device, cuda.HandlePosixFD, false)
-		handle, err := d.gpu.CUDA.Create(bytes, prop)
+func (s *staging) add(g *Group, bytes int64) error {
+	d := g.Device
+	return d.GPU.Do(func() error {
+		prop := cuda.PinnedMemory(d.GPU.Device, cuda.HandlePosixFD, false)
+		handle, err := d.GPU.CUDA.Create(bytes, prop)
 		if err != nil {
 			return fmt.Errorf("making memory for messages: %w", err)
 		}
-		defer d.gpu.Release(handle)
-		at, err := d.gpu.Map(handle, bytes)
+		defer d.GPU.Release(handle)
+		at, err := d.GPU.Map(handle, bytes)
 		if err != nil {
 			return err
 		}
-		f, err := d.lender.Offer(stagingKey(c.cfg.ID, len(s.segments)+1), handle)
+		f, err := d.Lender.Offer(stagingKey(g.Config.ID, len(s.segments)+1), handle)
 		if err != nil {
-			return errors.Join(err, d.gpu.Unmap(at, bytes))
+			return errors.Join(err, d.GPU.Unmap(at, bytes))
 		}
 		s.segments = append(s.segments, &stagingSegment{
 			base: at, bytes: bytes, free: []span{{0, bytes}}, file: f,
@@ -154,17 +154,17 @@ func (s *staging) add(c *communicator, bytes int64) error {
 
 // close gives the segments back. Those who have mapped them keep them; what they have not mapped,
 // and still need, is lent on until the device closes.
-func (s *staging) close(c *communicator, needed bool) error {
-	d := c.device
+func (s *staging) close(g *Group, needed bool) error {
+	d := g.Device
 	var errs []error
 	for i, segment := range s.segments {
-		withdraw := func() error { return d.lender.Withdraw(stagingKey(c.cfg.ID, i+1), segment.file) }
+		withdraw := func() error { return d.Lender.Withdraw(stagingKey(g.Config.ID, i+1), segment.file) }
 		if needed {
 			d.atClose(withdraw)
 		} else {
 			errs = append(errs, withdraw())
 		}
-		errs = append(errs, d.gpu.Do(func() error { return d.gpu.Unmap(segment.base, segment.bytes) }))
+		errs = append(errs, d.GPU.Do(func() error { return d.GPU.Unmap(segment.base, segment.bytes) }))
 	}
 	s.segments = nil
 	return errors.Join(errs...)

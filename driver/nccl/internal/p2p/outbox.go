@@ -1,4 +1,4 @@
-package nccl
+package p2p
 
 import (
 	"errors"
@@ -9,12 +9,18 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
-	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
 	"symmem/internal/spin"
 )
 
-// outlet is what this rank has for messages to a peer. c.mu guards it.
+// outbox is what this rank has for messages to its peers. The owner's lock guards it.
+type outbox struct {
+	*Group
+	outlets []outlet // by group rank
+	staging staging
+}
+
+// outlet is what this rank has for messages to a peer.
 type outlet struct {
 	mailbox *mailbox   // the peer's
 	next    uint64     // places handed out that were never used before
@@ -29,17 +35,17 @@ type outgoing struct {
 }
 
 // marksTo are the words of messages to a peer.
-func (c *communicator) marksTo(peer int) *marks {
-	return c.messages.outlets[peer].mailbox.marks(c.cfg.Rank)
+func (o *outbox) marksTo(peer int) *marks {
+	return o.outlets[peer].mailbox.marks(o.Config.Rank)
 }
 
 // reclaim takes back what messages occupied that the peer has taken: of all of them, or only of the
 // first ones.
-func (c *communicator) reclaim(out *outlet, all bool) {
-	marks := out.mailbox.marks(c.cfg.Rank)
+func (o *outbox) reclaim(out *outlet, all bool) {
+	marks := out.mailbox.marks(o.Config.Rank)
 	taken := func(s outgoing) bool { return atomic.LoadUint32(&marks.taken[s.place]) == 1 }
 	give := func(s outgoing) {
-		c.messages.staging.put(s.block)
+		o.staging.put(s.block)
 		out.free = append(out.free, s.place)
 	}
 	if all {
@@ -62,7 +68,7 @@ func (c *communicator) reclaim(out *outlet, all bool) {
 
 // errPlaces says that waiting gives a Send no place.
 var errPlaces = fmt.Errorf("graphs that are open have all %d Sends to that rank that there can "+
-	"be: close some: %w", boxPlaces, driver.ErrUnsupported)
+	"be: close some: %w", Places, driver.ErrUnsupported)
 
 // roomless reports whether a Send has not happened, since it found no room.
 func roomless(err error) bool {
@@ -71,14 +77,14 @@ func roomless(err error) bool {
 
 // stage finds a place and a block for a message. If there are none it waits until peers have taken
 // some, for as long as is left of the timeout; for memory less long, since a peer may be unable to
-// go on before this rank does. c.mu is held.
-func (c *communicator) stage(p *plan) (st outgoing, err error) {
-	out := &c.messages.outlets[p.Root]
-	c.reclaim(out, false)
-	if err := c.awaitRoom(p, true); err != nil {
+// go on before this rank does. o.Mu is held.
+func (o *outbox) stage(p *Call) (st outgoing, err error) {
+	out := &o.outlets[p.Root]
+	o.reclaim(out, false)
+	if err := o.awaitRoom(p, true); err != nil {
 		return outgoing{}, err
 	}
-	if st.block, err = c.awaitBlock(p.bytes()); err != nil {
+	if st.block, err = o.awaitBlock(p.bytes()); err != nil {
 		return outgoing{}, err
 	}
 	if n := len(out.free); n > 0 {
@@ -87,35 +93,35 @@ func (c *communicator) stage(p *plan) (st outgoing, err error) {
 		st.place = out.next
 		out.next++
 	}
-	marks := out.mailbox.marks(c.cfg.Rank)
+	marks := out.mailbox.marks(o.Config.Rank)
 	atomic.StoreUint32(&marks.taken[st.place], 0)
 	return st, nil
 }
 
 // awaitRoom waits until the peer can be told of a message, and, if it needs one, until there is a
 // place for it.
-func (c *communicator) awaitRoom(p *plan, place bool) error {
-	out := &c.messages.outlets[p.Root]
-	box := out.mailbox.box(c.cfg.Rank)
+func (o *outbox) awaitRoom(p *Call, place bool) error {
+	out := &o.outlets[p.Root]
+	box := out.mailbox.box(o.Config.Rank)
 	begin := time.Now()
 	for turn := 0; ; turn++ {
-		if place && len(out.free) == 0 && out.next == boxPlaces {
-			c.reclaim(out, true)
+		if place && len(out.free) == 0 && out.next == Places {
+			o.reclaim(out, true)
 		}
-		if place && len(out.free) == 0 && out.next == boxPlaces && len(out.staged) == 0 {
-			return fmt.Errorf("%s: %w", c.describe(p, 0), errPlaces)
+		if place && len(out.free) == 0 && out.next == Places && len(out.staged) == 0 {
+			return fmt.Errorf("%s: %w", o.describe(p, 0), errPlaces)
 		}
-		if box.room() && (!place || len(out.free) > 0 || out.next < boxPlaces) {
+		if box.room() && (!place || len(out.free) > 0 || out.next < Places) {
 			return nil
 		}
-		if err := c.plane.Cause(); err != nil {
+		if err := o.Plane.Cause(); err != nil {
 			return err
 		}
-		err := c.messages.known.Absent(p.Root, begin, func() string {
-			return fmt.Sprintf("%s, before which %d are under way", c.describe(p, 0), boxPlaces)
+		err := o.known.Absent(p.Root, begin, func() string {
+			return fmt.Sprintf("%s, before which %d are under way", o.describe(p, 0), Places)
 		})
 		if err != nil {
-			return c.plane.Fail(err)
+			return o.Plane.Fail(err)
 		}
 		rest(turn)
 	}
@@ -125,8 +131,8 @@ func (c *communicator) awaitRoom(p *plan, place bool) error {
 const askAgain = 10 * time.Millisecond
 
 // awaitBlock finds a block, and waits for one as long as that may help.
-func (c *communicator) awaitBlock(bytes int64) (block, error) {
-	s := &c.messages.staging
+func (o *outbox) awaitBlock(bytes int64) (block, error) {
+	s := &o.staging
 	b, ok := s.take(bytes)
 	if ok {
 		return b, nil
@@ -135,18 +141,18 @@ func (c *communicator) awaitBlock(bytes int64) (block, error) {
 	var asked time.Time // when the device was last asked for memory
 	var failed error
 	for turn := 0; ; turn++ {
-		waits := c.reclaimAll()
+		waits := o.reclaimAll()
 		if b, ok = s.take(bytes); ok {
 			return b, nil
 		}
 		if time.Since(asked) > askAgain {
-			if failed = s.grow(c, bytes); failed == nil {
+			if failed = s.grow(o.Group, bytes); failed == nil {
 				continue
 			}
 			asked = time.Now()
 		}
-		if !errors.Is(failed, driver.ErrOutOfMemory) || !waits || c.plane.Cause() != nil ||
-			time.Since(begin) > c.device.cfg.Timeout/4 {
+		if !errors.Is(failed, driver.ErrOutOfMemory) || !waits || o.Plane.Cause() != nil ||
+			time.Since(begin) > o.Device.GPU.Timeout/4 {
 			return block{}, failed
 		}
 		rest(turn)
@@ -154,10 +160,10 @@ func (c *communicator) awaitBlock(bytes int64) (block, error) {
 }
 
 // reclaimAll is reclaim for all peers, and reports whether some have yet to take a message.
-func (c *communicator) reclaimAll() (some bool) {
-	for i := range c.messages.outlets {
-		if out := &c.messages.outlets[i]; out.mailbox != nil {
-			c.reclaim(out, true)
+func (o *outbox) reclaimAll() (some bool) {
+	for i := range o.outlets {
+		if out := &o.outlets[i]; out.mailbox != nil {
+			o.reclaim(out, true)
 			some = some || len(out.staged) > 0
 		}
 	}
@@ -177,67 +183,43 @@ func rest(turn int) {
 
 // fill queues the copy of a message to its block, and the word that says so. It is called on a
 // thread of the device.
-func (c *communicator) fill(p *plan, st outgoing, on cuda.Stream) error {
-	gpu := c.device.gpu.CUDA
-	to := c.messages.outlets[p.Root].mailbox
-	if err := move(gpu, c.messages.staging.address(st.block), p.send, p.bytes(), on); err != nil {
+func (o *outbox) fill(p *Call, st outgoing, on cuda.Stream) error {
+	gpu := o.Device.GPU.CUDA
+	to := o.outlets[p.Root].mailbox
+	if err := move(gpu, o.staging.address(st.block), p.Address, p.bytes(), on); err != nil {
 		return err
 	}
-	return gpu.StreamWriteValue(on, to.at(&to.marks(c.cfg.Rank).full[st.place]), 1)
+	return gpu.StreamWriteValue(on, to.at(&to.marks(o.Config.Rank).full[st.place]), 1)
 }
 
-// tell tells the peer of a message. c.mu is held.
-func (c *communicator) tell(e *end, st outgoing, again uint64) {
-	p := e.plan
+// tell tells the peer of a message. o.Mu is held.
+func (o *outbox) tell(e *End, st outgoing, again uint64) {
+	p := e.call
 	h := header{
 		tag: uint64(p.Tag), number: e.Number, bytes: uint64(p.bytes()), digest: p.Digest,
 		after: e.After, place: st.place, segment: uint64(st.block.segment),
 		offset: uint64(st.block.offset), again: again,
 	}
 	if st.block.segment > 0 {
-		h.size = uint64(c.messages.staging.segments[st.block.segment-1].bytes)
+		h.size = uint64(o.staging.segments[st.block.segment-1].bytes)
 	}
-	to := c.messages.outlets[p.Root].mailbox
-	to.box(c.cfg.Rank).post(&h)
+	to := o.outlets[p.Root].mailbox
+	to.box(o.Config.Rank).post(&h)
 	to.bell().ring()
 }
 
-// send queues a Send, whose stream goes on whether or not the peer receives. s.Mu and c.mu are
-// held.
-func (c *communicator) send(s *stream.Stream, p *plan) error {
-	st, err := c.stage(p)
-	if roomless(err) {
-		return err // before anything has happened
-	}
-	if err != nil {
-		return c.unqueued(s, p, err)
-	}
-	e := c.newEnd(p)
-	c.noteMessage(s, p)
-	err = c.device.gpu.Do(func() error {
-		return errors.Join(c.fill(p, st, s.CUDA), c.track(s, e), s.KeepUp())
-	})
-	if err != nil {
-		return c.unqueued(s, p, err)
-	}
-	out := &c.messages.outlets[p.Root]
-	out.staged = append(out.staged, st)
-	c.tell(e, st, 0)
-	return nil
-}
-
-// untaken lists the messages that a peer has not heard of before it left. c.mu is held.
-func (c *communicator) untaken(peer int) (all []driver.MessageEnds) {
-	m := c.messages.outlets[peer].mailbox
+// untaken lists the messages that a peer has not heard of before it left. o.Mu is held.
+func (o *outbox) untaken(peer int) (all []driver.MessageEnds) {
+	m := o.outlets[peer].mailbox
 	if m == nil || atomic.LoadUint32(&m.bell().left) == 0 {
 		return nil
 	}
-	box := m.box(c.cfg.Rank)
+	box := m.box(o.Config.Rank)
 	read := spin.LoadAcquire64(&box.read)
-	for n := range min(box.posted-read, boxPlaces) {
-		h := &box.headers[(read+1+n)%boxPlaces]
+	for n := range min(box.posted-read, Places) {
+		h := &box.headers[(read+1+n)%Places]
 		all = append(all, driver.MessageEnds{
-			From: c.cfg.Ranks[c.cfg.Rank], To: c.cfg.Ranks[peer], Tag: int(h.tag), Number: h.number,
+			From: o.Config.Ranks[o.Config.Rank], To: o.Config.Ranks[peer], Tag: int(h.tag), Number: h.number,
 			Sent: 1,
 		})
 	}

@@ -1,4 +1,4 @@
-package nccl
+package p2p
 
 import (
 	"testing"

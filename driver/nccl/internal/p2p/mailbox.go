@@ -1,4 +1,4 @@
-package nccl
+package p2p
 
 import (
 	"context"
@@ -22,8 +22,8 @@ import (
 // The messages themselves stay in device memory: see staging.
 
 const (
-	// boxPlaces is how many messages of a pair may be under way, a power of two.
-	boxPlaces = 1024
+	// Places is how many messages of a pair may be under way, a power of two.
+	Places = 1024
 	// boxPage keeps what different ranks write apart, and begins what GPUs write to.
 	boxPage = 4096
 )
@@ -43,7 +43,7 @@ type header struct {
 // marks are the words of the messages of a pair, which GPUs write and wait for: full is 1 when the
 // message of a place is there, until the receiver comes for it, and taken is 1 once it has been
 // copied, until the sender uses the place again.
-type marks struct{ full, taken [boxPlaces]uint32 }
+type marks struct{ full, taken [Places]uint32 }
 
 // box is where one rank tells of its messages.
 type box struct {
@@ -54,8 +54,8 @@ type box struct {
 	_        [boxPage - 12]byte
 	read     uint64 // of which the receiver has read so many
 	_        [boxPage - 8]byte
-	// headers holds the n-th, from 1, at n % boxPlaces.
-	headers [boxPlaces]header
+	// headers holds the n-th, from 1, at n % Places.
+	headers [Places]header
 }
 
 // bell is how the rank of a mailbox is woken.
@@ -111,25 +111,25 @@ func (b *bell) ring() {
 // post tells of a message. There is room for it.
 func (b *box) post(h *header) {
 	next := spin.LoadAcquire64(&b.posted) + 1
-	b.headers[next%boxPlaces] = *h
+	b.headers[next%Places] = *h
 	spin.StoreRelease64(&b.posted, next)
 }
 
 // room reports whether there is room for a header.
 func (b *box) room() bool {
-	return spin.LoadAcquire64(&b.posted)-spin.LoadAcquire64(&b.read) < boxPlaces
+	return spin.LoadAcquire64(&b.posted)-spin.LoadAcquire64(&b.read) < Places
 }
 
 // pin gives the words of some senders to the GPU. It is called on a thread of the device.
 func (m *mailbox) pin(d *Device, first, ranks int) error {
 	at := uintptr(unsafe.Pointer(m.marks(first)))
-	err := d.gpu.CUDA.MemHostRegister(at, int64(ranks)*int64(unsafe.Sizeof(marks{})),
+	err := d.GPU.CUDA.MemHostRegister(at, int64(ranks)*int64(unsafe.Sizeof(marks{})),
 		cuda.HostRegisterPortable|cuda.HostRegisterDeviceMap)
 	if err != nil {
 		return fmt.Errorf("giving the GPU memory of the host for messages: %w", err)
 	}
 	m.pinned = at
-	m.device, err = d.gpu.CUDA.MemHostDevice(at)
+	m.device, err = d.GPU.CUDA.MemHostDevice(at)
 	return err
 }
 
@@ -137,7 +137,7 @@ func (m *mailbox) pin(d *Device, first, ranks int) error {
 func (m *mailbox) close(d *Device) error {
 	var errs []error
 	if m.pinned != 0 {
-		errs = append(errs, d.gpu.Do(func() error { return d.gpu.CUDA.MemHostUnregister(m.pinned) }))
+		errs = append(errs, d.GPU.Do(func() error { return d.GPU.CUDA.MemHostUnregister(m.pinned) }))
 	}
 	return errors.Join(append(errs, m.memory.Close())...)
 }
@@ -148,8 +148,8 @@ func mailboxKey(group string) handoff.Key {
 
 // openMailbox makes this rank's own mailbox and offers it to the others, as long as the file is not
 // withdrawn.
-func (c *communicator) openMailbox() (*mailbox, *os.File, error) {
-	ranks := len(c.cfg.Ranks)
+func (g *Group) openMailbox() (*mailbox, *os.File, error) {
+	ranks := len(g.Config.Ranks)
 	bytes := mailboxBytes(ranks)
 	f, err := sys.Memfd("symmem-mailbox", bytes)
 	if err != nil {
@@ -163,22 +163,22 @@ func (c *communicator) openMailbox() (*mailbox, *os.File, error) {
 		return nil, nil, errors.Join(err, f.Close())
 	}
 	m := &mailbox{memory: memory, ranks: ranks}
-	if err := c.device.gpu.Do(func() error { return m.pin(c.device, 0, ranks) }); err != nil {
-		return nil, nil, errors.Join(err, m.close(c.device), f.Close())
+	if err := g.Device.GPU.Do(func() error { return m.pin(g.Device, 0, ranks) }); err != nil {
+		return nil, nil, errors.Join(err, m.close(g.Device), f.Close())
 	}
-	c.device.machine.Export(mailboxKey(c.cfg.ID), f)
+	g.Device.Lender.Machine.Export(mailboxKey(g.Config.ID), f)
 	return m, f, nil
 }
 
 // fetchMailbox maps the mailbox of a peer.
-func (c *communicator) fetchMailbox(ctx context.Context, rank int) (*mailbox, error) {
-	d := c.device
-	f, err := d.machine.Fetch(ctx, rank, mailboxKey(c.cfg.ID))
+func (g *Group) fetchMailbox(ctx context.Context, rank int) (*mailbox, error) {
+	d := g.Device
+	f, err := d.Lender.Machine.Fetch(ctx, rank, mailboxKey(g.Config.ID))
 	if err != nil {
 		return nil, fmt.Errorf("opening the mailbox of rank %d of the world: %w", rank, err)
 	}
 	defer f.Close()
-	bytes := mailboxBytes(len(c.cfg.Ranks))
+	bytes := mailboxBytes(len(g.Config.Ranks))
 	if size, err := sys.FileSize(f); err != nil || size < bytes {
 		return nil, fmt.Errorf("the mailbox of rank %d of the world has %d of %d bytes: %w", rank, size,
 			bytes, err)
@@ -187,8 +187,8 @@ func (c *communicator) fetchMailbox(ctx context.Context, rank int) (*mailbox, er
 	if err != nil {
 		return nil, err
 	}
-	m := &mailbox{memory: memory, ranks: len(c.cfg.Ranks)}
-	if err := d.gpu.Do(func() error { return m.pin(d, c.cfg.Rank, 1) }); err != nil {
+	m := &mailbox{memory: memory, ranks: len(g.Config.Ranks)}
+	if err := d.GPU.Do(func() error { return m.pin(d, g.Config.Rank, 1) }); err != nil {
 		return nil, errors.Join(err, m.close(d))
 	}
 	return m, nil

@@ -1,0 +1,163 @@
+package p2p
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/internal/ranked"
+	"symmem/internal/sys"
+)
+
+// deliver has a goroutine look for messages as long as receives wait. in.mu is held.
+func (in *inbox) deliver() {
+	if in.running || in.stopped || len(in.open) == 0 {
+		return
+	}
+	in.running = true
+	in.delivering.Go(in.deliverAll)
+}
+
+// deliverAll delivers until no Recv waits, or the group has ended. It makes no call to CUDA, which
+// may wait for a stream that waits for a message.
+func (in *inbox) deliverAll() {
+	ranked.Waiting()
+	b := in.own.bell()
+	for turn := 0; ; turn++ {
+		rung := atomic.LoadUint32(&b.word)
+		ready, told, more, err := in.deliverable()
+		for _, e := range ready {
+			in.give(e)
+		}
+		if err != nil {
+			_ = in.Plane.Fail(err)
+		}
+		switch {
+		case !more:
+			return
+		case len(ready) > 0:
+			turn = 0
+		default:
+			b.rest(rung, turn, told)
+		}
+	}
+}
+
+const (
+	// spins is how many looks a goroutine takes in a row, and yieldsOf how many more between which it
+	// lets others run.
+	spins, yieldsOf = 50, 200
+	// idleNap is how long it sleeps where it will be woken.
+	idleNap = 10 * time.Millisecond
+)
+
+// rest passes the time between two looks. Who tells of a message wakes this rank; GPUs do not.
+func (b *bell) rest(rung uint32, turn int, told bool) {
+	switch {
+	case turn < spins && runtime.NumCPU() > 1:
+	case turn < spins+yieldsOf:
+		runtime.Gosched()
+	default:
+		slice := idleNap
+		if told {
+			slice = gpu.Nap
+		}
+		atomic.AddInt32(&b.sleeping, 1)
+		sys.FutexWait(&b.word, rung, slice)
+		atomic.AddInt32(&b.sleeping, -1)
+	}
+}
+
+// deliverable takes the receives whose messages are there off the list of those that are open. It
+// reports whether the others include some whose message was told of, or whose stream has yet to
+// come, and whether there are others.
+func (in *inbox) deliverable() (ready []*End, told, more bool, err error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	select {
+	case <-in.Ended:
+		in.running = false
+		return nil, false, false, nil
+	default:
+	}
+	err = in.readMail()
+	rest := in.open[:0]
+	for _, e := range in.open {
+		can := false
+		if err == nil {
+			can, err = in.take(e)
+		}
+		if can {
+			ready = append(ready, e)
+			continue
+		}
+		told = told || e.letter != nil
+		rest = append(rest, e)
+	}
+	clear(in.open[len(rest):])
+	in.open = rest
+	told = told || in.anywhere > 0 && len(in.told) > 0
+	in.running = len(rest) > 0 || len(ready) > 0
+	return ready, told, in.running, err
+}
+
+// take settles that a Recv is given its message now, if that is there, no other one that needs the
+// same words has to be copied before, and its memory is mapped. in.mu is held.
+func (in *inbox) take(e *End) (can bool, err error) {
+	l := e.letter
+	if l == nil || !e.turn() || !l.next() || !in.there(l) {
+		return false, nil
+	}
+	if l.bytes > 0 {
+		lent := in.lentTo(l)
+		if lent.bytes != int64(l.size) {
+			return false, in.errImpossible(l)
+		}
+		if lent.at == 0 {
+			return false, lent.failed
+		}
+		e.descriptor.From = uint64(lent.at) + l.offset
+	}
+	if !in.claim(l) {
+		return false, nil
+	}
+	e.descriptor.To, e.descriptor.Bytes = uint64(e.call.Address), l.bytes
+	e.descriptor.Taken = uint64(in.own.at(&in.own.marks(l.source).taken[l.place]))
+	e.handle()
+	l.handled, l.before = true, nil
+	return true, nil
+}
+
+// there reports whether a message can be copied: it is there, and will stay. in.mu is held.
+func (in *inbox) there(l *letter) bool {
+	return atomic.LoadUint32(&in.own.marks(l.source).full[l.place]) == 1 && !in.released(l)
+}
+
+// released reports whether the sender may write over a message that was not taken: see release.
+// in.mu is held.
+func (in *inbox) released(l *letter) bool {
+	return l.again != 0 && atomic.LoadUint32(&in.own.box(l.source).released) != 0
+}
+
+// claim takes a message, unless its sender takes it back at the same time. in.mu is held.
+func (in *inbox) claim(l *letter) bool {
+	full := &in.own.marks(l.source).full[l.place]
+	if !atomic.CompareAndSwapUint32(full, 1, 0) {
+		return false
+	}
+	if in.released(l) {
+		atomic.StoreUint32(full, 1) // so that release goes on
+		return false
+	}
+	return true
+}
+
+// give lets the stream of a Recv that was settled go on.
+func (in *inbox) give(e *End) {
+	if arrived := e.call.Arrived; arrived != nil {
+		arrived(e.source)
+		in.Device.Streams.Order.Add(1)
+	}
+	atomic.StoreUint32(&e.descriptor.Go, 1)
+}

@@ -1,0 +1,21 @@
+package p2p
+
+import "symmem/internal/ranked"
+
+// The classes of this package's locks, in the order in which a goroutine takes them. doc.go names
+// them in the same order.
+type (
+	inboxMu  struct{}
+	deviceMu struct{}
+)
+
+// Rank is the place of inbox.mu.
+func (inboxMu) Rank() ranked.Rank { return rankOf(6, "p2p.inbox.mu") }
+
+// Rank is the place of Device.mu.
+func (deviceMu) Rank() ranked.Rank { return rankOf(23, "p2p.Device.mu") }
+
+// rankOf is the place of a lock that is never held while this rank waits for another one.
+func rankOf(place int, name string) ranked.Rank {
+	return ranked.Rank{Order: ranked.NCCL + place, Name: name}
+}

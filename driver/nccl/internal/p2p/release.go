@@ -1,0 +1,47 @@
+package p2p
+
+import (
+	"slices"
+	"time"
+
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/kernels"
+)
+
+// Release ends the waits of messages that will not come. It is called again and again,
+// since a graph that is launched several times waits as often.
+func (m *Messages) Release() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.receives {
+		e.refuse()
+	}
+	m.open = slices.DeleteFunc(m.open, func(e *End) bool { return e.handled })
+	seen := map[*uint32]bool{} // of launches of one graph only one waits
+	for _, e := range m.sends {
+		if e.taken != nil && !seen[e.taken] && e.state.Value() == kernels.MessageWaits {
+			e.release()
+		}
+		seen[e.taken] = true
+	}
+}
+
+// ReleaseLate is Release again and again, until no stream has yet to come past a message of
+// a group that has ended. What they use stays until then, and with it the device.
+func (m *Messages) ReleaseLate() {
+	if m.known == nil || m.late {
+		return
+	}
+	m.late = true
+	m.Device.Late.Add(1)
+	go func() {
+		defer m.Device.Late.Add(-1)
+		for pause := gpu.Nap; m.Carrying(); pause = min(2*pause, longestPause) {
+			m.Release()
+			time.Sleep(pause)
+		}
+	}()
+}
+
+// longestPause is how long a stream may have to wait for ReleaseLate.
+const longestPause = 50 * time.Millisecond

@@ -1,0 +1,138 @@
+package p2p
+
+import (
+	"errors"
+	"slices"
+
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/stream"
+	"symmem/driver/nccl/kernels"
+	"symmem/internal/cuda"
+)
+
+// send queues a Send, whose stream goes on whether or not the peer receives. s.Mu and m.Mu are
+// held.
+func (m *Messages) send(s *stream.Stream, p *Call) error {
+	st, err := m.stage(p)
+	if roomless(err) {
+		return err // before anything has happened
+	}
+	if err != nil {
+		return m.unqueued(s, p, err)
+	}
+	e := m.newEnd(p)
+	m.Owner.NoteMessage(s, p.Call)
+	err = m.Device.GPU.Do(func() error {
+		return errors.Join(m.fill(p, st, s.CUDA), m.track(s, e), s.KeepUp())
+	})
+	if err != nil {
+		return m.unqueued(s, p, err)
+	}
+	out := &m.outlets[p.Root]
+	out.staged = append(out.staged, st)
+	m.tell(e, st, 0)
+	return nil
+}
+
+// receive queues a Recv. s.Mu and m.Mu are held.
+func (m *Messages) receive(s *stream.Stream, p *Call) error {
+	e := m.newEnd(p)
+	err := m.Device.GPU.Do(func() (err error) {
+		e.descriptor, err = m.Device.Descriptors.Take(m.Device.GPU.CUDA)
+		return err
+	})
+	if err != nil {
+		return m.unqueued(s, p, err)
+	}
+	e.state = (*gpu.Word)(&e.descriptor.State)
+	m.Owner.NoteMessage(s, p.Call)
+	now, err := m.post(e)
+	if err != nil {
+		m.Device.Descriptors.Put(e.descriptor)
+		return m.differs(s, err)
+	}
+	if now {
+		m.give(e)
+	}
+	m.expect(e)
+	err = m.Device.GPU.Do(func() error {
+		return errors.Join(m.queueCopy(e.descriptor, p, s.CUDA), s.KeepUp())
+	})
+	if err != nil {
+		m.unexpect(e)
+		return m.unqueued(s, p, err)
+	}
+	return nil
+}
+
+// differs fails the group over messages whose ends differ. s.Mu is held.
+func (m *Messages) differs(s *stream.Stream, err error) error {
+	err = m.Plane.Fail(err)
+	s.Told(m.Owner)
+	return err
+}
+
+// queueCopy queues the wait for a message and its copy, eagerly or in a capture. It is called on a
+// thread of the device.
+func (m *Messages) queueCopy(descriptor *kernels.Message, p *Call, on cuda.Stream) error {
+	api := m.Device.GPU.CUDA
+	err := api.StreamWriteValue(on, gpu.AddressOf(&descriptor.State), kernels.MessageWaits)
+	if err == nil {
+		err = api.StreamWaitValue(on, gpu.AddressOf(&descriptor.Go), 1, cuda.WaitEqual)
+	}
+	var params cuda.Params
+	params.Address(gpu.AddressOf(descriptor))
+	for _, k := range kernels.Copies(p.bytes()) {
+		if err != nil {
+			return err
+		}
+		var f cuda.Function
+		if f, err = m.Device.Copies.Function(m.Device.GPU, k.Kernel); err == nil {
+			err = api.LaunchKernel(f, cuda.Dim{X: uint32(k.Blocks)}, cuda.Dim{X: uint32(k.Threads)}, 0,
+				on, &params)
+		}
+	}
+	return err
+}
+
+// track notes Sends that were queued on a stream, whose lock is held. It is called on a thread of
+// the device.
+func (m *Messages) track(s *stream.Stream, ends ...*End) error {
+	var errs []error
+	for _, e := range ends {
+		e.done = m.Device.Streams.NewEvent()
+		errs = append(errs, e.done.Record(s))
+	}
+	m.mu.Lock()
+	m.sends = append(m.sends, ends...)
+	many := len(m.sends) > 2*m.looked+manySends
+	m.mu.Unlock()
+	if many {
+		m.pruneSends()
+	}
+	return errors.Join(errs...)
+}
+
+// manySends is how many are kept before they are looked through.
+const manySends = 64
+
+// pruneSends forgets those that streams have come past. It asks CUDA, which may wait for a stream,
+// so nothing that gives receives their messages waits for it.
+func (m *Messages) pruneSends() {
+	m.mu.Lock()
+	all := slices.Clone(m.sends)
+	m.mu.Unlock()
+	over := map[*End]bool{}
+	for _, e := range all {
+		over[e] = e.done.Done()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sends = slices.DeleteFunc(m.sends, func(e *End) bool {
+		if over[e] {
+			e.handled, e.before = true, nil
+		}
+		return over[e]
+	})
+	m.looked = len(m.sends)
+}
