@@ -9,7 +9,7 @@ mkdir -p "$out"
 export CGO_ENABLED=0
 go build -trimpath -ldflags="-s -w" -o "$out/symmem" ./cmd/symmem
 go test -c -trimpath -ldflags="-s -w" -o "$out/nccl.test" ./driver/nccl
-for part in gpu memory p2p stream; do
+for part in direct gpu memory p2p stream; do
 	go test -c -trimpath -ldflags="-s -w" -o "$out/$part.test" "./driver/nccl/internal/$part"
 done
 go test -c -trimpath -ldflags="-s -w" -o "$out/symmem.test" .

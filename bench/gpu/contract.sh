@@ -5,7 +5,7 @@
 . "$(dirname "$0")/machine.sh"
 
 expect 0 "${SECONDS_MAX:-900}" "$BUILD/nccl.test" -test.v -test.timeout "${SECONDS_MAX:-900}s"
-for part in gpu memory p2p stream; do
+for part in direct gpu memory p2p stream; do
 	expect 0 60 "$BUILD/$part.test" -test.v -test.timeout 60s
 done
 finish

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/direct"
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/memory"
 	"symmem/driver/nccl/internal/p2p"
@@ -62,10 +63,10 @@ type communicator struct {
 
 	windows  map[driver.SegmentKey]*window // guarded by mu
 	messages p2p.Messages
-	direct   direct
+	direct   directPath
 	// recordings are guarded by mu, and recording, the one that the call under way is put into.
-	recordings recordings
-	recording  *recording
+	recordings direct.Recordings
+	recording  *direct.Recording
 
 	ending sync.Once
 	// ended is closed when the communicator has failed or is closed, quiet when its kernels have
@@ -323,7 +324,7 @@ func (c *communicator) discard() error {
 	errs = append(errs, c.messages.Close())
 	c.mu.Lock() // a segment may be registering with it
 	defer c.mu.Unlock()
-	errs = append(errs, c.direct.exchange.close(c.device))
+	errs = append(errs, c.direct.exchange.Close())
 	if c.handle != 0 && !gpu.Stuck.Load() {
 		errs = append(errs, c.device.gpu.Do(func() error { return c.device.nccl.CommAbort(c.handle) }))
 	}

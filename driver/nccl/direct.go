@@ -7,20 +7,21 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/direct"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 	"symmem/internal/cuda"
 )
 
-// direct runs collectives of a group by kernels of our own (package kernels).
-type direct struct {
+// directPath runs collectives of a group by kernels of our own (package kernels).
+type directPath struct {
 	// none says why the group has none; empty if it has. It is set before the group is used.
 	none string
 	// choose is kernels.Choose; a test counts its calls.
 	choose   func(*kernels.Request) (kernels.Launch, error)
-	exchange exchange
-	turns    turns
+	exchange direct.Exchange
+	turns    direct.Turns
 	// shown is where ranks see what others have launched.
 	shown control.Announcements
 }
@@ -59,7 +60,7 @@ func (c *communicator) request(call *driver.Call) *kernels.Request {
 	return &kernels.Request{
 		Call: call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks),
 		Symmetric:       c.peersReach(call.SendWindow) && c.peersReach(call.RecvWindow),
-		Multiprocessors: c.direct.exchange.multiprocessors,
+		Multiprocessors: c.direct.exchange.Multiprocessors,
 	}
 }
 
@@ -99,7 +100,7 @@ const kernelSlack = 2 * time.Second
 // prepareDirect works out the launch of a kernel.
 func (p *plan) prepareDirect() error {
 	c, launch := p.c, &p.choose().launch
-	at, report, err := c.direct.exchange.places()
+	at, report, err := c.direct.exchange.Places()
 	if err != nil {
 		return err
 	}
@@ -136,7 +137,7 @@ func (p *plan) rest(overlaps bool, exchange uintptr) (k *kernel, name string) {
 		Norm: *p.Norm, Send: p.Recv, Recv: p.Recv, Fault: exchange + kernels.FaultOffset,
 	}
 	blocks, threads := l.Grid()
-	overlaps = overlaps && l.Overlaps(p.c.direct.exchange.multiprocessors)
+	overlaps = overlaps && l.Overlaps(p.c.direct.exchange.Multiprocessors)
 	return &kernel{
 		grid: cuda.Dim{X: uint32(blocks)}, block: cuda.Dim{X: uint32(threads)}, params: l.Params(),
 		overlaps: overlaps,
@@ -170,12 +171,12 @@ func (c *communicator) inTurn(p *plan, s *stream.Stream, gpu *cuda.Driver) error
 		return p.queue(s, gpu) // the graph takes its turn when it is launched
 	}
 	t := &c.direct.turns
-	err := t.take(c, s, p.kernel == nil, gpu)
+	err := t.Take(c, s, p.kernel == nil, gpu)
 	if err == nil {
 		err = p.queue(s, gpu)
 	}
 	if err == nil {
-		err = t.pass(s, gpu)
+		err = t.Pass(s, gpu)
 	}
 	return err
 }
@@ -213,11 +214,11 @@ func (c *communicator) askKernels() error {
 
 // faulted tells what a kernel has reported, as an error, or nil.
 func (c *communicator) faulted() error {
-	report, found := c.direct.exchange.reported()
+	report, found := c.direct.exchange.Reported()
 	if !found {
 		return nil
 	}
-	call, ticket := c.history.launches.culprit(&report)
+	call, ticket := c.history.launches.Culprit(&report)
 	sequence := cmp.Or(ticket, report.Epoch)
 	switch report.Fault() {
 	case kernels.Diverged:

@@ -167,7 +167,7 @@ func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
 // failBlock has a block of this rank's next kernel find that a call has failed before, as one does
 // that begins when another block has met a fault.
 func (m *mate) failBlock(w *team, block int) error {
-	at, _, err := m.group.(*communicator).direct.exchange.places()
+	at, _, err := m.group.(*communicator).direct.exchange.Places()
 	if err != nil {
 		return err
 	}

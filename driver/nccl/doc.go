@@ -63,22 +63,22 @@
 //
 // internal/gpu has the GPU's context and what lies in it, internal/memory arenas, segments and what
 // graphs of other libraries keep of them, internal/stream streams, events and graphs, internal/p2p
-// messages. Each says in its documentation which states, locks and invariants it has. This package
-// has the groups.
+// messages, internal/direct what kernels of the direct path share. Each says in its documentation
+// which states, locks and invariants it has. This package has the groups.
 //
 // # Locks of the parts
 //
 // A goroutine takes locks in one order, those of control/shm after all of these. Builds with the
 // tag invariants panic where it does not. Places are numbered through all parts (locks.go of each):
 //
-//	1 stream.Graph.mu        9 exchange.mu             16 stream.faults.mu
+//	1 stream.Graph.mu        9 direct.Exchange.mu          16 stream.faults.mu
 //	2 stream.Stream.Mu      10 peers.parting           17 gpu.Pinned.Mu
 //	3 memory.Scratch.mu     11 gpu.Aside.mu            18 memory.Memory.mu
 //	4 memory.Segment.mu     12 gpu.Code.Mu             19 stream.Streams.mu
 //	5 communicator.mu       13 stream.Event.mu         20 memory.Keepers.mu
 //	6 p2p.inbox.mu          14 stream.pool.mu          21 Device.mu
 //	7 stream.Busy.mu        15 stream.Stream.questions 22 gpu.GPU.mu
-//	8 launches.mu           23 p2p.Device.mu
+//	8 direct.Launches.mu        23 p2p.Device.mu
 //
 // A goroutine may have communicator.mu of several groups, taken in the order of their numbers.
 //
@@ -93,8 +93,6 @@
 // Those of this package:
 //
 //	communicator.mu
-//	launches.mu
-//	exchange.mu
 //	peers.parting
 //	Device.mu
 package nccl

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/direct"
 	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
@@ -19,7 +20,7 @@ type calls struct {
 	// users are their communicators, each once, in the order of their numbers; recordings are the
 	// numbers that they have given the capture, and running are those whose calls take turns.
 	users      []*communicator
-	recordings map[*communicator]*recording
+	recordings map[*communicator]*direct.Recording
 	running    []*communicator
 }
 
@@ -31,7 +32,7 @@ type captured struct {
 
 // newCalls makes the calls of a graph.
 func (d *Device) newCalls() stream.Calls {
-	return &calls{device: d, recordings: map[*communicator]*recording{}}
+	return &calls{device: d, recordings: map[*communicator]*direct.Recording{}}
 }
 
 // callsOf are the calls of a graph.
@@ -63,10 +64,10 @@ func byNumber(a, b *communicator) int { return cmp.Compare(a.number, b.number) }
 func (g *calls) next(c *communicator) driver.Recorded {
 	r := g.recordings[c]
 	if r == nil {
-		r = c.recordings.begin(0)
+		r = c.recordings.Begin(0)
 		g.recordings[c] = r
 	}
-	return r.next()
+	return r.Next()
 }
 
 // Launch gives the collectives their tickets and queues the graph. The locks of graph and stream
@@ -139,7 +140,7 @@ func (g *calls) queue(
 	graph *stream.Graph, s *stream.Stream, gpu *cuda.Driver,
 ) (launched bool, err error) {
 	for _, c := range g.running {
-		if err := c.direct.turns.take(c, s, false, gpu); err != nil {
+		if err := c.direct.turns.Take(c, s, false, gpu); err != nil {
 			return false, err
 		}
 	}
@@ -152,7 +153,7 @@ func (g *calls) follow(
 	graph *stream.Graph, s *stream.Stream, gpu *cuda.Driver, sent []*p2p.End,
 ) error {
 	for _, c := range g.running {
-		if err := c.direct.turns.pass(s, gpu); err != nil {
+		if err := c.direct.turns.Pass(s, gpu); err != nil {
 			return err
 		}
 	}

@@ -70,14 +70,14 @@ func (c *communicator) Leave(s *stream.Stream, forget bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := &c.direct.turns
-	if t.open != s {
+	if t.Open() != s {
 		return nil
 	}
 	if forget {
-		t.forget()
+		t.Forget()
 		return nil
 	}
-	return c.device.gpu.Do(t.mark)
+	return c.device.gpu.Do(t.Mark)
 }
 
 // EndedEarly fails the group of a collective that is done and cannot have gone well: it needs data

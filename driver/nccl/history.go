@@ -4,8 +4,7 @@ import (
 	"sync/atomic"
 
 	"symmem/driver"
-	"symmem/driver/nccl/kernels"
-	"symmem/internal/ranked"
+	"symmem/driver/nccl/internal/direct"
 	"symmem/internal/spin"
 )
 
@@ -25,7 +24,7 @@ type history struct {
 	// tickets holds the plan of each ticket at ticket % remembered, or nil if it has none.
 	tickets [remembered]atomic.Pointer[plan]
 
-	launches launches
+	launches direct.Launches
 }
 
 // operationBits is how many bits of latest an operation has.
@@ -45,9 +44,9 @@ func (h *history) note(p *plan, ticket uint64) {
 	switch {
 	case p.kernel == nil:
 	case ticket == 0:
-		h.launches.record(&p.Call)
+		h.launches.Record(&p.Call)
 	default:
-		h.launches.note(p, ticket)
+		h.launches.Note(&p.Call, ticket)
 	}
 }
 
@@ -93,71 +92,4 @@ func (h *history) of(ticket uint64) *plan {
 		return nil
 	}
 	return p
-}
-
-// launches are those of kernels, so that reports of kernels find theirs.
-type launches struct {
-	mu    ranked.Spin[launchesMu]
-	count uint64 // guarded by mu
-	// latest holds the n-th launch, from 1, at n % remembered; guarded by mu.
-	latest [remembered]launched
-	// recorded are the latest calls in captures of other libraries, count of them ever; guarded by
-	// mu.
-	recorded      []driver.Call
-	recordedCount int
-}
-
-// recordedRemembered is how many calls in captures of other libraries are known: those of a
-// hundred graphs of a model with 80 layers. Calls before them are not told by their places.
-const recordedRemembered = 1 << 14
-
-// launched is a plan that was launched under a ticket.
-type launched struct {
-	plan   *plan
-	ticket uint64
-}
-
-func (l *launches) note(p *plan, ticket uint64) {
-	l.mu.Lock()
-	l.count++
-	l.latest[l.count%remembered] = launched{p, ticket}
-	l.mu.Unlock()
-}
-
-// record remembers a call in a capture of another library, which runs whenever that launches it.
-func (l *launches) record(call *driver.Call) {
-	known := *call
-	known.Keep = nil
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.recorded) < recordedRemembered {
-		l.recorded = append(l.recorded, known)
-	} else {
-		l.recorded[l.recordedCount%recordedRemembered] = known
-	}
-	l.recordedCount++
-}
-
-// culprit finds the call of a report. Kernels count calls, and so does this rank; only if another
-// library replays captures they do not agree, and the digest has to do. The ticket is 0 for a call
-// in such a capture, and where it is not known.
-func (l *launches) culprit(report *kernels.Report) (call *driver.Call, ticket uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	at := l.latest[report.Epoch%remembered]
-	if at.plan != nil && at.plan.Digest == report.Digest {
-		return &at.plan.Call, at.ticket
-	}
-	for _, at := range l.latest {
-		if at.plan != nil && at.plan.Digest == report.Digest {
-			return &at.plan.Call, 0
-		}
-	}
-	for i := range l.recorded {
-		if l.recorded[i].Digest == report.Digest {
-			call := l.recorded[i]
-			return &call, 0
-		}
-	}
-	return &driver.Call{}, 0
 }

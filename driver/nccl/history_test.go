@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"symmem/driver"
-	"symmem/driver/nccl/kernels"
 )
 
 // TestHistoryFindsThePlanOfATicketOrNone reads while calls are noted, each of which has its ticket
@@ -85,31 +84,4 @@ func TestHistory(t *testing.T) {
 			t.Errorf("counts are %v", counts)
 		}
 	})
-}
-
-// TestReportsFindCallsInCaptures: kernels that another library replays have numbers of their own,
-// so digests have to do.
-func TestReportsFindCallsInCaptures(t *testing.T) {
-	var h history
-	of := func(digest uint64) *plan {
-		return &plan{Call: driver.Call{Digest: digest}, kernel: &kernel{}}
-	}
-	const calls = recordedRemembered + 10
-	for n := range uint64(calls) {
-		h.note(of(1000+n), 0)
-	}
-	h.note(of(7), 1)
-	for _, row := range []struct{ epoch, digest, wantDigest, wantTicket uint64 }{
-		{1, 7, 7, 1},
-		{5, 7, 7, 0}, // replays came between
-		{1, 1000 + calls - 1, 1000 + calls - 1, 0},
-		{9, 1010, 1010, 0},
-		{9, 1009, 0, 0}, // forgotten
-	} {
-		call, ticket := h.launches.culprit(&kernels.Report{Epoch: row.epoch, Digest: row.digest})
-		if call.Digest != row.wantDigest || ticket != row.wantTicket {
-			t.Errorf("report %d of digest %d: found %d, ticket %d", row.epoch, row.digest, call.Digest,
-				ticket)
-		}
-	}
 }

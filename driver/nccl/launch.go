@@ -32,7 +32,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	c.mu.Lock()
 	if s.Closed() || s.Capture != nil || c.closing.Load() || c.check.Load() ||
 		c.busy.Windows.Load() && prepared.Path != driver.PathWindow ||
-		c.direct.none == "" && c.direct.turns.open != s {
+		c.direct.none == "" && c.direct.turns.Open() != s {
 		c.mu.Unlock()
 		s.Mu.Unlock()
 		return c.launch(s, prepared)
@@ -40,7 +40,7 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 	// What launch comes to then, with less on the way.
 	if ticket, ok := c.plane.TrySubmit(); ok {
 		c.note(s, prepared, ticket)
-		c.direct.turns.byNCCL = true
+		c.direct.turns.ByNCCL = true
 		if err = prepared.ready.On(s.CUDA); err != nil {
 			err = s.Refuse(c, c.BreakOff(&prepared.Call, err))
 		}

@@ -6,8 +6,6 @@ import "symmem/internal/ranked"
 // them in the same order.
 type (
 	communicatorMu struct{}
-	launchesMu     struct{}
-	exchangeMu     struct{}
 	peersParting   struct{}
 	deviceMu       struct{}
 )
@@ -19,12 +17,6 @@ func (communicatorMu) Rank() ranked.Rank {
 	r.Waits, r.Many = true, true
 	return r
 }
-
-// Rank is the place of launches.mu.
-func (launchesMu) Rank() ranked.Rank { return rankOf(8, "nccl.launches.mu") }
-
-// Rank is the place of exchange.mu.
-func (exchangeMu) Rank() ranked.Rank { return rankOf(9, "nccl.exchange.mu") }
 
 // Rank is the place of peers.parting.
 func (peersParting) Rank() ranked.Rank { return rankOf(10, "nccl.peers.parting") }

@@ -362,32 +362,3 @@ func (d *Device) graphNodes(g cuda.Graph) (nodes []cuda.Node, err error) {
 	})
 	return nodes, err
 }
-
-// TestManyCapturesAtOnceHaveNumbersOfTheirOwn: those that nothing was added to for long are
-// forgotten, and begin anew.
-func TestManyCapturesAtOnceHaveNumbersOfTheirOwn(t *testing.T) {
-	var r recordings
-	for id := range uint64(openRecordings) {
-		if at := r.of(100 + id).next(); at.Capture != id+1 || at.Call != 1 {
-			t.Errorf("the first call of capture %d is %v", id+1, at)
-		}
-	}
-	if at := r.of(100).next(); at.Capture != 1 || at.Call != 2 {
-		t.Errorf("the second call of capture 1 is %v", at)
-	}
-	if at := r.of(99).next(); at.Capture != openRecordings+1 || at.Call != 1 {
-		t.Errorf("the first call of one capture more is %v", at)
-	}
-	if at := r.of(100).next(); at.Capture != 1 || at.Call != 3 {
-		t.Errorf("the third call of capture 1, which is no old one, is %v", at)
-	}
-	if r.has(101) || !r.has(100) {
-		t.Error("it is not the capture without a call for longest that is forgotten")
-	}
-	if at := r.of(101).next(); at.Capture != openRecordings+2 || at.Call != 1 {
-		t.Errorf("a call of a capture that is forgotten is %v", at)
-	}
-	if len(r.open) != openRecordings {
-		t.Errorf("%d captures are known", len(r.open))
-	}
-}

@@ -38,7 +38,7 @@ func (c *communicator) tearDown(working bool) {
 	defer c.forget()
 	c.watcher.Wait() // which asks NCCL about the communicator
 	errs := []error{c.tearing}
-	c.direct.exchange.stop() // also what is replayed now and later
+	c.direct.exchange.Stop() // also what is replayed now and later
 	if gpu.Stuck.Load() {
 		// NCCL waits for whole devices before it is done with any communicator, see above.
 		c.tearing = errors.Join(append(errs, c.settle()...)...)
@@ -184,7 +184,7 @@ func (c *communicator) closeDirect() error {
 	for _, w := range c.windows {
 		errs = append(errs, w.part())
 	}
-	return errors.Join(append(errs, c.direct.exchange.close(c.device))...)
+	return errors.Join(append(errs, c.direct.exchange.Close())...)
 }
 
 // giveUp gives up on window kernels that do not end, and with them on NCCL's communicator.

@@ -75,8 +75,9 @@ var forRoot = append([]string{
 
 // forNCCL are what the GPU backend is made of.
 var forNCCL = []string{
-	"driver", "driver/nccl/internal/gpu", "driver/nccl/internal/memory",
-	"driver/nccl/internal/p2p", "driver/nccl/internal/stream", "driver/nccl/kernels",
+	"driver", "driver/nccl/internal/direct", "driver/nccl/internal/gpu",
+	"driver/nccl/internal/memory", "driver/nccl/internal/p2p", "driver/nccl/internal/stream",
+	"driver/nccl/kernels",
 	"internal/control", "internal/control/shm", "internal/control/tcp",
 	"internal/cuda", "internal/nccl", "internal/dl", "internal/handoff", "internal/mps",
 	"internal/ranked", "internal/scatter", "internal/spin", "internal/sys",
@@ -93,6 +94,11 @@ var partsOfNCCL = map[string][]string{
 	},
 	"driver/nccl/internal/stream": {
 		"driver", "driver/nccl/internal/gpu", "internal/cuda", "internal/ranked",
+	},
+	"driver/nccl/internal/direct": {
+		"driver", "driver/nccl/internal/gpu", "driver/nccl/internal/memory",
+		"driver/nccl/internal/stream", "driver/nccl/kernels", "internal/control", "internal/cuda",
+		"internal/dl", "internal/handoff", "internal/ranked",
 	},
 	"driver/nccl/internal/p2p": {
 		"driver", "driver/nccl/internal/gpu", "driver/nccl/internal/memory",

@@ -12,7 +12,8 @@ import (
 
 // rankedFolders are the packages whose locks all have ranks.
 var rankedFolders = []string{
-	"", "driver/host", "driver/nccl", "driver/nccl/internal/gpu", "driver/nccl/internal/memory",
+	"", "driver/host", "driver/nccl", "driver/nccl/internal/direct", "driver/nccl/internal/gpu",
+	"driver/nccl/internal/memory",
 	"driver/nccl/internal/p2p", "driver/nccl/internal/stream", "internal/control/shm",
 }
 

@@ -1,4 +1,4 @@
-package nccl
+package direct
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// turns keeps the calls of a group in the order of their launches, whatever streams they are on and
+// Turns keeps the calls of a group in the order of their launches, whatever streams they are on and
 // whatever path they take: each begins when the one before has ended. NCCL does the same for its
 // own kernels, so two of those are left to it. Kernels of ours may not fit on the GPU together with
 // one of NCCL's; ranks that ran the two in different orders would wait for each other without end.
@@ -15,28 +15,30 @@ import (
 // A group without kernels of our own needs no turns.
 //
 // Methods are called with the communicator's mu held, and with a driver that is in the context.
-type turns struct {
+type Turns struct {
 	// open is the stream of the latest launch as long as an event can be recorded there. Else tail
 	// is the event behind the launch; nil before the first.
 	open *stream.Stream
 	tail *stream.Event
 	// own is the event for streams of our own; an adopted one has its own.
 	own stream.Event
-	// byNCCL is set if the latest launch is one of NCCL's kernels alone.
-	byNCCL bool
+	// ByNCCL is set if the latest launch is one of NCCL's kernels alone.
+	ByNCCL bool
 	// replays is set once another library has captured a call of the group. When it replays its
 	// graphs is not seen, so each launch of one, and each of ours, waits for this event, and
 	// records it anew behind itself; open and tail are nil from then on.
 	replays *stream.Point
 }
 
-// take makes a stream wait for the latest launch on another one, or in a replay, unless both are
+// Take makes a stream wait for the latest launch on another one, or in a replay, unless both are
 // NCCL's alone.
-func (t *turns) take(c *communicator, s *stream.Stream, byNCCL bool, gpu *cuda.Driver) error {
-	before := t.byNCCL
-	t.byNCCL = byNCCL
+func (t *Turns) Take(
+	g stream.Group, s *stream.Stream, byNCCL bool, gpu *cuda.Driver,
+) error {
+	before := t.ByNCCL
+	t.ByNCCL = byNCCL
 	if t.replays != nil {
-		s.Carry(c)
+		s.Carry(g)
 		return gpu.StreamWaitEvent(s.CUDA, t.replays.Handle)
 	}
 	if t.open == s {
@@ -44,7 +46,7 @@ func (t *turns) take(c *communicator, s *stream.Stream, byNCCL bool, gpu *cuda.D
 	}
 	ordered := before && byNCCL
 	if t.open != nil && !ordered {
-		if err := t.mark(); err != nil {
+		if err := t.Mark(); err != nil {
 			return err
 		}
 	}
@@ -54,12 +56,12 @@ func (t *turns) take(c *communicator, s *stream.Stream, byNCCL bool, gpu *cuda.D
 		}
 	}
 	t.open, t.tail = s, nil
-	s.Carry(c)
+	s.Carry(g)
 	return nil
 }
 
-// pass lets the next launch begin, wherever it is, when a stream has done what it has.
-func (t *turns) pass(s *stream.Stream, gpu *cuda.Driver) error {
+// Pass lets the next launch begin, wherever it is, when a stream has done what it has.
+func (t *Turns) Pass(s *stream.Stream, gpu *cuda.Driver) error {
 	if t.replays == nil {
 		return nil
 	}
@@ -69,27 +71,27 @@ func (t *turns) pass(s *stream.Stream, gpu *cuda.Driver) error {
 // awaitReplays makes the event for replays, if there is none yet, and puts it behind the latest
 // launch: on a stream that does nothing else, since the others may be captured. The communicator
 // keeps it, which stays as long as those graphs.
-func (t *turns) awaitReplays(d *Device) error {
+func (t *Turns) awaitReplays(d *stream.Streams) error {
 	if t.replays != nil {
 		return nil
 	}
 	if t.open != nil {
-		if err := t.mark(); err != nil {
+		if err := t.Mark(); err != nil {
 			return err
 		}
 	}
-	turn, err := d.streams.NewPoint()
+	turn, err := d.NewPoint()
 	if err != nil {
 		return err
 	}
-	aside, err := d.gpu.CUDA.StreamCreate(true)
+	aside, err := d.GPU.CUDA.StreamCreate(true)
 	if err != nil {
 		return err
 	}
 	if t.tail != nil {
-		err = t.tail.HoldUp(aside, d.gpu.CUDA)
+		err = t.tail.HoldUp(aside, d.GPU.CUDA)
 	}
-	err = errors.Join(err, d.gpu.CUDA.EventRecord(turn.Handle, aside), d.gpu.CUDA.StreamDestroy(aside))
+	err = errors.Join(err, d.GPU.CUDA.EventRecord(turn.Handle, aside), d.GPU.CUDA.StreamDestroy(aside))
 	if err != nil {
 		return err
 	}
@@ -97,8 +99,8 @@ func (t *turns) awaitReplays(d *Device) error {
 	return nil
 }
 
-// mark puts the tail behind what the latest stream has to do.
-func (t *turns) mark() error {
+// Mark puts the tail behind what the latest stream has to do.
+func (t *Turns) Mark() error {
 	tail, err := t.open.Mark(&t.own)
 	if err == nil {
 		t.open, t.tail = nil, tail
@@ -106,5 +108,11 @@ func (t *turns) mark() error {
 	return err
 }
 
-// forget has the next launch wait for none.
-func (t *turns) forget() { t.open, t.tail = nil, nil }
+// Open is the stream of the latest launch as long as an event can be recorded there, or nil.
+func (t *Turns) Open() *stream.Stream { return t.open }
+
+// Replayed reports whether another library has captured a kernel of the group.
+func (t *Turns) Replayed() bool { return t.replays != nil }
+
+// Forget has the next launch wait for none.
+func (t *Turns) Forget() { t.open, t.tail = nil, nil }

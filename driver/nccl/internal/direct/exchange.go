@@ -1,0 +1,243 @@
+package direct
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/memory"
+	"symmem/driver/nccl/kernels"
+	"symmem/internal/control"
+	"symmem/internal/cuda"
+	"symmem/internal/dl"
+	"symmem/internal/handoff"
+	"symmem/internal/ranked"
+)
+
+// Exchange is the memory of a group that the ranks' kernels write to each other, as this rank
+// has it mapped, and where its kernels report faults.
+type Exchange struct {
+	// at is by group rank. It is written before the group is used, and when that has ended, guarded
+	// by mu.
+	at [kernels.MaxRanks]uintptr
+	// Multiprocessors is how many the kernels of every rank can count on. It is written before the
+	// group is used.
+	Multiprocessors int
+
+	group Group
+
+	mu ranked.Mutex[exchangeMu]
+	// report is where kernels and the host speak; once it is given back, last is what it said. Both
+	// are guarded by mu.
+	report *kernels.Report
+	last   kernels.Report
+}
+
+// Reported returns what a kernel has reported, and reports whether one has.
+func (x *Exchange) Reported() (kernels.Report, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.report != nil {
+		return x.report.Read()
+	}
+	return x.last.Read()
+}
+
+// Places are where kernels find the memory of all ranks, and where they report. A group that has
+// ended has none.
+func (x *Exchange) Places() (at [kernels.MaxRanks]uintptr, report uintptr, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.report == nil {
+		return at, 0, driver.ErrClosed
+	}
+	return x.at, dl.AddressOf(x.report), nil
+}
+
+// equipment is what a rank tells the others before a group gets its exchange memory.
+type equipment struct {
+	// Why says why the rank has none; empty if it has.
+	Why string `json:"why,omitempty"`
+	// Multiprocessors is how many of its GPU its kernels can count on.
+	Multiprocessors int `json:"multiprocessors,omitempty"`
+	// Fabric is the handle of its memory, where descriptors do not reach.
+	Fabric []byte `json:"fabric,omitempty"`
+}
+
+// Group is what an exchange knows of its group.
+type Group struct {
+	Config *driver.GroupConfig
+	Plane  control.Plane
+	Loans  *memory.Loans
+	// Reports and Code are the device's: the kernels, and where they report.
+	Reports *gpu.Pinned[kernels.Report]
+	Code    *gpu.Code
+	// Sharers is how many ranks of this process have its GPU, this one among them.
+	Sharers int
+	// NoFabric says why ranks that are apart cannot map each other's memory, alike on all ranks; it
+	// is empty if they may be able to.
+	NoFabric string
+	// Linked returns an error unless the GPUs of the group are joined as kernels need it.
+	Linked func() error
+}
+
+// Open makes the exchange memory of the group: on all ranks or on none. It returns an error only if
+// the ranks could not agree; a group without has its reason. Groups that cannot have any for
+// reasons that all ranks know alike skip the exchanges.
+func (x *Exchange) Open(ctx context.Context, g Group) (none string, err error) {
+	x.group = g
+	ranks := len(g.Config.Ranks)
+	switch {
+	case ranks == 1:
+		return "the group has one rank", nil
+	case ranks > kernels.MaxRanks:
+		return fmt.Sprintf("the group has %d ranks: %d are the most", ranks, kernels.MaxRanks), nil
+	case g.Loans.Apart && g.NoFabric != "":
+		return g.NoFabric, nil
+	}
+	key := handoff.Key{Space: handoff.Space("exchange/" + g.Config.ID)}
+	mine, withdraw := x.prepare(key)
+	defer withdraw()
+	all, none, err := x.agree(ctx, &mine)
+	if err != nil || none != "" {
+		return none, err
+	}
+	mine.Why = ""
+	if err := x.borrow(ctx, key, all); err != nil {
+		mine.Why = err.Error()
+	}
+	_, none, err = x.agree(ctx, &mine)
+	return none, err
+}
+
+// agree tells the others what this rank has, and takes the first reason against it.
+func (x *Exchange) agree(
+	ctx context.Context, mine *equipment,
+) (all []equipment, none string, err error) {
+	encoded, err := json.Marshal(mine)
+	if err != nil {
+		return nil, "", err
+	}
+	told, err := x.group.Plane.Exchange(ctx, driver.LaneControl, encoded)
+	if err != nil {
+		return nil, "", err
+	}
+	all = make([]equipment, len(told))
+	x.Multiprocessors = mine.Multiprocessors
+	for r := range all {
+		theirs, rank := &all[r], x.group.Config.Ranks[r]
+		if err := json.Unmarshal(told[r], theirs); err != nil {
+			return nil, "", fmt.Errorf("reading what rank %d has: %w", rank, err)
+		}
+		if theirs.Why != "" && none == "" {
+			none = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
+		}
+		x.Multiprocessors = min(x.Multiprocessors, theirs.Multiprocessors)
+	}
+	return all, none, nil
+}
+
+// prepare makes this rank's own memory and offers it to the others until withdraw is called.
+func (x *Exchange) prepare(key handoff.Key) (mine equipment, withdraw func()) {
+	withdraw = func() {}
+	err := x.group.Linked()
+	if err == nil {
+		err = x.group.Loans.GPU.Do(func() (err error) {
+			withdraw, err = x.make(key, &mine)
+			return err
+		})
+	}
+	if err != nil {
+		mine.Why = err.Error()
+	}
+	return mine, withdraw
+}
+
+// make is prepare on a thread of the context.
+func (x *Exchange) make(key handoff.Key, mine *equipment) (withdraw func(), err error) {
+	withdraw = func() {}
+	g, me := x.group.Loans.GPU, x.group.Config.Rank
+	if err = x.group.Code.Load(g); err != nil {
+		return withdraw, err
+	}
+	count, err := g.Attribute(cuda.AttributeMultiprocessorCount)
+	if err != nil {
+		return withdraw, err
+	}
+	mine.Multiprocessors = max(1, count/x.group.Sharers)
+	report, err := x.group.Reports.Take(g.CUDA)
+	if err != nil {
+		return withdraw, err
+	}
+	x.mu.Lock()
+	x.report = report
+	x.mu.Unlock()
+	handle, err := g.CUDA.Create(kernels.ExchangeBytes,
+		cuda.PinnedMemory(g.Device, g.Prop.RequestedHandles, false))
+	if err != nil {
+		return withdraw, err
+	}
+	defer g.Release(handle)
+	if x.at[me], err = g.Map(handle, kernels.ExchangeBytes); err != nil {
+		return withdraw, err
+	}
+	if err := g.Aside.Zero(g, x.at[me], kernels.ExchangeBytes); err != nil {
+		return withdraw, err
+	}
+	lent, err := x.group.Loans.Lend(key, handle)
+	mine.Fabric = lent.Fabric
+	return lent.Withdraw, err
+}
+
+// borrow maps the memory of the other ranks.
+func (x *Exchange) borrow(ctx context.Context, key handoff.Key, all []equipment) error {
+	for r, rank := range x.group.Config.Ranks {
+		if r == x.group.Config.Rank {
+			continue
+		}
+		at, err := x.group.Loans.Borrow(ctx, rank, key, all[r].Fabric, kernels.ExchangeBytes)
+		if err != nil {
+			return err
+		}
+		x.at[r] = at
+	}
+	return nil
+}
+
+// Close gives the memory back. No kernel of the group runs any more, nor will one.
+func (x *Exchange) Close() error {
+	if gpu.Stuck.Load() || x.group.Loans == nil {
+		return nil
+	}
+	g := x.group.Loans.GPU
+	err := g.Do(func() error {
+		var errs []error
+		for _, at := range x.at {
+			if at != 0 {
+				errs = append(errs, g.Unmap(at, kernels.ExchangeBytes))
+			}
+		}
+		return errors.Join(errs...)
+	})
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.at = [kernels.MaxRanks]uintptr{}
+	if x.report != nil {
+		x.last, _ = x.report.Read()
+		x.group.Reports.Put(x.report)
+		x.report = nil
+	}
+	return err
+}
+
+// Stop ends the kernels of this rank that wait for others, and those to come. It waits for nothing.
+func (x *Exchange) Stop() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.report != nil {
+		x.report.End()
+	}
+}
