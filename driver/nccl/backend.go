@@ -2,6 +2,7 @@ package nccl
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"symmem/internal/mps"
 	"symmem/internal/nccl"
 	"symmem/internal/scatter"
+	"symmem/internal/sys"
 )
 
 // Backend opens GPUs. The zero value finds the libraries by itself.
@@ -103,6 +105,7 @@ func (b Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, er
 		cfg: cfg, communicators: map[*communicator]struct{}{},
 		collectives: gpu.Code{Object: kernels.Object},
 	}
+	d.members.cfg = &d.cfg
 	if err := d.open(ctx, b); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening a GPU: %w", err), d.excuse(ctx, err), d.Close())
 	}
@@ -139,8 +142,51 @@ func (d *Device) open(ctx context.Context, b Backend) error {
 	d.info = driver.Info{Backend: "nccl", Name: d.gpu.Model, Granularity: d.gpu.Granularity}
 	d.lender = memory.Lender{GPU: d.gpu, Machine: d.machine}
 	d.memory = memory.New(d.gpu, scatter.New(d.cfg.Scatter, d.cfg.Rank, d.gpu.Granularity))
-	d.streams = &stream.Streams{GPU: d.gpu, Groups: d.groups, NewCalls: d.newCalls}
+	d.streams = &stream.Streams{
+		GPU:      d.gpu,
+		Groups:   func() []stream.Group { return groups(d) },
+		NewCalls: func() stream.Calls { return newCalls(d) },
+	}
 	d.messages.GPU, d.messages.Streams, d.messages.Lender = d.gpu, d.streams, &d.lender
 	d.messages.Copies.Object = kernels.MessageObject
 	return d.introduce(ctx)
+}
+
+// introduce tells the others about this rank.
+func (d *Device) introduce(ctx context.Context) error {
+	boot, err := sys.BootID()
+	if err != nil {
+		return err
+	}
+	machine, err := machineOf(d.cfg.Rank, boot)
+	if err != nil {
+		return err
+	}
+	uuid, err := d.gpu.UUID()
+	if err != nil {
+		return err
+	}
+	code, _ := d.nccl.Version()
+	d.self = member{
+		Machine: machine, Boot: boot, GPU: uuid, Process: process, Name: d.info.Name, NCCL: code,
+		NoFabric: d.gpu.NoFabric,
+	}
+	// Now, since CUDA may wait for streams to load a kernel, which may wait for messages.
+	if err := d.gpu.Do(func() error { return d.messages.Copies.Load(d.gpu) }); err != nil {
+		d.self.NoKernels = err.Error()
+	}
+	value, err := json.Marshal(&d.self)
+	if err != nil {
+		return err
+	}
+	return d.cfg.Store.Set(ctx, memberKey(d.cfg.Rank), value)
+}
+
+// excuse tells the others that this rank could not open its GPU, so that they do not wait for it.
+func (d *Device) excuse(ctx context.Context, failed error) error {
+	value, err := json.Marshal(&member{Failed: failed.Error()})
+	if err != nil {
+		return err
+	}
+	return d.cfg.Store.Set(ctx, memberKey(d.cfg.Rank), value)
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // BenchmarkContext shows what making the context current takes as a call of its own, which is how
-// Device.do makes it.
+// GPU.Do of package gpu makes it.
 func BenchmarkContext(b *testing.B) {
 	gpus, err := cuda.Load()
 	if err != nil {

@@ -1,7 +1,6 @@
 package nccl
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,9 +14,7 @@ import (
 	"symmem/driver/nccl/internal/memory"
 	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
-	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
-	"symmem/internal/control/tcp"
 	"symmem/internal/nccl"
 	"symmem/internal/ranked"
 )
@@ -63,6 +60,7 @@ type communicator struct {
 
 	windows  map[driver.SegmentKey]*window // guarded by mu
 	messages p2p.Messages
+	group    stream.Group // it, as streams know it
 	direct   directPath
 	// recordings are guarded by mu, and recording, the one that the call under way is put into.
 	recordings direct.Recordings
@@ -77,259 +75,16 @@ type communicator struct {
 	watcher                      sync.WaitGroup
 }
 
+// What a communicator offers beyond what it must.
+var (
+	_ driver.LazyWindows   = (*communicator)(nil)
+	_ driver.MessageCounts = (*communicator)(nil)
+	_ driver.Native        = (*communicator)(nil)
+	_ driver.Recorder      = (*communicator)(nil)
+)
+
 // communicators numbers the communicators of this process.
 var communicators atomic.Uint64
-
-// Connect joins a group.
-func (d *Device) Connect(
-	ctx context.Context, group driver.GroupConfig,
-) (driver.Communicator, error) {
-	if n := len(group.Ranks); n < 1 || group.Rank < 0 || group.Rank >= n {
-		return nil, fmt.Errorf("connecting group %s: rank %d of %d ranks", group.Name(), group.Rank, n)
-	}
-	ctx, cancel := d.bounded(ctx)
-	defer cancel()
-	c := &communicator{
-		device: d, cfg: group, number: communicators.Add(1),
-		loans: memory.Loans{Lender: &d.lender}, captures: memory.Holds{Keepers: &d.memory.Keepers},
-		windows: map[driver.SegmentKey]*window{},
-		busy:    stream.Busy{Wake: make(chan struct{}, 1)},
-		ended:   make(chan struct{}), quiet: make(chan struct{}),
-		left: make(chan struct{}), tornDown: make(chan struct{}),
-	}
-	c.check.Store(group.Check)
-	c.direct.choose = kernels.Choose
-	if err := c.join(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("connecting group %s: %w", group.Name(), err), c.discard())
-	}
-	c.watcher.Go(c.watch)
-	return c, nil
-}
-
-// bounded gives a context the device's timeout if it has no deadline.
-func (d *Device) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, has := ctx.Deadline(); has {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, d.cfg.Timeout)
-}
-
-func (c *communicator) join(ctx context.Context) error {
-	var err error
-	if c.members, err = c.device.meet(ctx, c.cfg.Ranks); err != nil {
-		return err
-	}
-	if c.plane, err = c.joinPlane(ctx); err != nil {
-		return err
-	}
-	c.direct.shown, _ = c.plane.(control.Announcements)
-	id, err := c.shareID(ctx)
-	if err != nil {
-		return err
-	}
-	// What ranks map of each other has been made by all of them, then.
-	if err := c.agree(ctx, c.equip(ctx, id)); err != nil {
-		return err
-	}
-	if err := c.agree(ctx, c.messages.Map(ctx)); err != nil {
-		return err
-	}
-	return c.messages.Withdraw()
-}
-
-// equip makes this rank's part of the communicator.
-func (c *communicator) equip(ctx context.Context, id nccl.UniqueID) error {
-	if err := c.connect(ctx, id); err != nil {
-		return err
-	}
-	c.kinds = newSupport(c)
-	if err := c.openMessages(); err != nil {
-		return err
-	}
-	// Known first: so no segment that comes or goes meanwhile is missed.
-	c.device.mu.Lock()
-	c.device.communicators[c] = struct{}{}
-	c.device.mu.Unlock()
-	return c.openExchange(ctx)
-}
-
-// joinPlane finds the way in which the ranks talk: shared memory on one machine, else TCP.
-func (c *communicator) joinPlane(ctx context.Context) (control.Plane, error) {
-	if machines(c.members) == 1 {
-		together, err := c.device.machine.Together(ctx, c.cfg.Ranks)
-		if err != nil {
-			return nil, err
-		}
-		if together {
-			return c.device.machine.Join(ctx, c.cfg)
-		}
-	}
-	c.loans.Apart = true
-	p, err := tcp.Join(ctx, tcp.Config{
-		Store: c.device.cfg.Store, Group: c.cfg, Timeout: c.device.cfg.Timeout,
-		Late: c.device.cfg.Late,
-	})
-	if err != nil {
-		return nil, err // p is a nil of a type of its own, which would pass for a plane
-	}
-	return p, nil
-}
-
-// shareID has the first rank of the group make NCCL's unique id, and hands it to the others.
-func (c *communicator) shareID(ctx context.Context) (nccl.UniqueID, error) {
-	var id nccl.UniqueID
-	var mine []byte
-	var failed error
-	if c.cfg.Rank == 0 {
-		failed = c.device.gpu.Do(func() (err error) {
-			id, err = c.device.nccl.UniqueID()
-			return err
-		})
-		if failed == nil {
-			mine = id[:]
-		}
-	}
-	all, err := c.plane.Exchange(ctx, driver.LaneControl, mine)
-	if err = errors.Join(failed, err); err != nil {
-		return id, err
-	}
-	if copy(id[:], all[0]) != len(id) {
-		return id, fmt.Errorf("rank %d made no NCCL id", c.cfg.Ranks[0])
-	}
-	return id, nil
-}
-
-// connect makes NCCL's communicator. NCCL waits for all ranks without a deadline, so it does that
-// on a goroutine of its own, which a rank that never comes leaves behind. A communicator that is
-// made too late is given back there.
-func (c *communicator) connect(ctx context.Context, id nccl.UniqueID) error {
-	type outcome struct {
-		handle nccl.Comm
-		err    error
-	}
-	done, gone, begin := make(chan outcome), make(chan struct{}), time.Now()
-	defer close(gone)
-	go func() {
-		var o outcome
-		o.err = c.device.gpu.Do(func() (err error) {
-			o.handle, err = c.device.nccl.CommInitRank(len(c.cfg.Ranks), c.cfg.Rank, id, nccl.Config{})
-			if err != nil || len(c.cfg.Ranks) == 1 || !firstSums {
-				return err
-			}
-			return c.device.firstSum(o.handle, gone)
-		})
-		select {
-		case done <- o:
-		case <-gone:
-			if o.handle != 0 && !gpu.Stuck.Load() {
-				_ = c.device.gpu.Do(func() error { return c.device.nccl.CommAbort(o.handle) })
-			}
-		}
-	}()
-	look := time.NewTicker(glance)
-	defer look.Stop()
-	for {
-		select {
-		case o := <-done:
-			c.handle = o.handle
-			return o.err
-		case <-look.C:
-			if c.plane.PeerFailed() {
-				return c.plane.PeerFault("connecting NCCL's communicator of group " + c.cfg.Name())
-			}
-		case <-ctx.Done():
-			return overdue(ctx, "connecting NCCL's communicator of group "+c.cfg.Name(), begin)
-		}
-	}
-}
-
-// firstSum has NCCL do what it leaves to the first collective of a communicator: that waits for all
-// streams of the GPU and for the other ranks, so it would never end while a stream waits for a
-// message that another rank sends behind its own first collective. It is called on a thread of the
-// device, and given up when gone is closed.
-func (d *Device) firstSum(handle nccl.Comm, gone <-chan struct{}) error {
-	on, err := d.gpu.CUDA.StreamCreate(true)
-	if err != nil {
-		return err
-	}
-	at, err := d.gpu.CUDA.MemAllocAsync(1, on)
-	if err != nil {
-		return errors.Join(err, d.gpu.CUDA.StreamDestroy(on))
-	}
-	call := d.anywhere.AllReduce(at, at, 1, nccl.Uint8, nccl.Sum, handle)
-	err = call.On(on)
-	for done := false; !done && err == nil; {
-		if done, err = d.gpu.CUDA.StreamQuery(on); done || err != nil {
-			break
-		}
-		select {
-		case <-gone:
-			return errors.New("nobody waits for the group any more")
-		case <-time.After(firstSumLook):
-		}
-	}
-	return errors.Join(err, d.gpu.CUDA.MemFreeAsync(at, on), d.gpu.CUDA.StreamDestroy(on))
-}
-
-// firstSums is false in tests of calls that wait for a rank themselves, as the first all-to-all of
-// a communicator does still.
-var firstSums = true
-
-// firstSumLook is how often firstSum looks.
-const firstSumLook = 50 * time.Microsecond
-
-// overdue says why a context has ended during a wait for NCCL, which does not tell who is missing.
-func overdue(ctx context.Context, doing string, begin time.Time) error {
-	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("%s: %w", doing, context.Cause(ctx))
-	}
-	return &driver.TimeoutError{Doing: doing, Waited: time.Since(begin).Round(time.Millisecond)}
-}
-
-// failureExchangeTimeout bounds how long ranks tell each other why a group could not be made.
-const failureExchangeTimeout = 2 * time.Second
-
-// agree makes a step all or nothing: it returns an error unless the step went well on all ranks. A
-// rank on which it failed does not let the others wait, and tells them why.
-func (c *communicator) agree(ctx context.Context, mine error) error {
-	if mine == nil {
-		_, mine = c.plane.Exchange(ctx, driver.LaneControl, nil)
-	}
-	if mine == nil {
-		return nil
-	}
-	_ = c.plane.Fail(mine)
-	var report []byte
-	if !errors.Is(mine, driver.ErrFault) {
-		report = control.EncodeFailure(mine)
-	}
-	told, cancel := context.WithTimeout(context.WithoutCancel(ctx), failureExchangeTimeout)
-	defer cancel()
-	all, err := c.plane.Exchange(told, driver.LaneFault, report)
-	if report != nil || err != nil {
-		return mine
-	}
-	return cmp.Or(control.DecodeFailures(c.cfg.Ranks, all, "connecting"), mine)
-}
-
-// discard takes back what a failed Connect has made. NCCL's part stays where a kernel does not end,
-// as it does in tearDown.
-func (c *communicator) discard() error {
-	c.forget()
-	defer close(c.quiet)
-	var errs []error
-	if c.plane != nil {
-		errs = append(errs, c.plane.Close())
-	}
-	errs = append(errs, c.messages.Close())
-	c.mu.Lock() // a segment may be registering with it
-	defer c.mu.Unlock()
-	errs = append(errs, c.direct.exchange.Close())
-	if c.handle != 0 && !gpu.Stuck.Load() {
-		errs = append(errs, c.device.gpu.Do(func() error { return c.device.nccl.CommAbort(c.handle) }))
-	}
-	return errors.Join(errs...)
-}
 
 // Exchange sends payload to every rank and returns everybody's.
 func (c *communicator) Exchange(
@@ -377,11 +132,11 @@ func (c *communicator) end() {
 		working := !c.idle()
 		for _, s := range c.busy.Streams() {
 			if !s.Waited() {
-				s.Blame(c, c.plane.Cause())
+				s.Blame(c.group, c.plane.Cause())
 			}
 		}
 		close(c.ended)
-		go c.tearDown(working)
+		go ending{c}.tearDown(working)
 	})
 }
 
@@ -445,3 +200,99 @@ func (c *communicator) awaitEnd(step chan struct{}, hopeless bool) error {
 		}
 	}
 }
+
+// overdue says why a context has ended during a wait for NCCL, which does not tell who is missing.
+func overdue(ctx context.Context, doing string, begin time.Time) error {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("%s: %w", doing, context.Cause(ctx))
+	}
+	return &driver.TimeoutError{Doing: doing, Waited: time.Since(begin).Round(time.Millisecond)}
+}
+
+// idle reports whether no stream has work and no call is being made.
+func (c *communicator) idle() bool {
+	if !c.mu.TryLock() {
+		return false
+	}
+	c.mu.Unlock()
+	return c.busy.Settle()
+}
+
+// waitFor describes the wait for a collective.
+func (c *communicator) waitFor(ticket uint64, operation driver.Operation) control.Wait {
+	return control.Wait{
+		Ticket: ticket, Operation: operation,
+		Doing: func() string { return fmt.Sprintf("%v %d of group %s", operation, ticket, c.cfg.Name()) },
+		Why: func() error {
+			// Reports come first: they end what waits.
+			if err := c.faulted(); err != nil {
+				return err
+			}
+			if err := c.messages.Examine(); err != nil {
+				return err
+			}
+			return c.strayed(ticket)
+		},
+	}
+}
+
+// forget takes the communicator off the device's list.
+func (c *communicator) forget() {
+	c.device.mu.Lock()
+	defer c.device.mu.Unlock()
+	delete(c.device.communicators, c)
+}
+
+// withoutMessages says why ranks of the group cannot send messages to each other.
+func (c *communicator) withoutMessages() error {
+	if why := c.withoutKernels(); why != "" {
+		return fmt.Errorf("messages: %s: %w", why, driver.ErrUnsupported)
+	}
+	return fmt.Errorf("messages between ranks of several machines: %w", driver.ErrUnsupported)
+}
+
+// withoutKernels says why some rank of the group runs no kernels of our own, or is empty.
+func (c *communicator) withoutKernels() string {
+	for i, m := range c.members {
+		if m.NoKernels != "" {
+			return fmt.Sprintf("rank %d of the world: %s", c.cfg.Ranks[i], control.Printable(m.NoKernels))
+		}
+	}
+	return ""
+}
+
+// MessagesBefore lists what this rank has sent and received before a collective.
+func (c *communicator) MessagesBefore(collective uint64) []driver.MessageEnds {
+	return c.messages.Before(collective)
+}
+
+// Handle is the group's ncclComm_t, for other calls of NCCL's; 0 once the group has failed or Close
+// has begun.
+func (c *communicator) Handle() uintptr {
+	if c.closing.Load() || c.plane.Cause() != nil {
+		return 0
+	}
+	return uintptr(c.handle)
+}
+
+// Record puts a collective into a capture of the stream's owner.
+func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
+	return recorder{c}.record(on, p)
+}
+
+// Register makes a window over a segment.
+func (c *communicator) Register(
+	ctx context.Context, key driver.SegmentKey, s driver.Segment,
+) (driver.Window, error) {
+	w, err := registrar{c}.register(ctx, key, s)
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// UseWindows has NCCL make windows, if the group can do without so far.
+func (c *communicator) UseWindows(ctx context.Context) error { return registrar{c}.useAll(ctx) }
+
+// unwanted tells that NCCL makes no windows, since kernels of our own serve the group.
+func (c *communicator) unwanted() bool { return c.direct.none == "" && !c.wanted.Load() }

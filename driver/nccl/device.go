@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -31,6 +32,7 @@ type Device struct {
 	machine *shm.Machine
 	lender  memory.Lender
 	self    member
+	members members
 	memory  *memory.Memory
 	streams *stream.Streams
 	scratch memory.Scratch
@@ -41,7 +43,6 @@ type Device struct {
 
 	mu            ranked.Mutex[deviceMu]
 	ended         bool                       // the device has given up its GPU; guarded by mu
-	members       map[int]*member            // by world rank; guarded by mu
 	communicators map[*communicator]struct{} // open ones and those being torn down; guarded by mu
 }
 
@@ -205,4 +206,12 @@ func (d *Device) openCommunicators() []*communicator {
 		open = append(open, c)
 	}
 	return open
+}
+
+// bounded gives a context the device's timeout if it has no deadline.
+func (d *Device) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, has := ctx.Deadline(); has {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d.cfg.Timeout)
 }

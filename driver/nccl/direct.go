@@ -171,7 +171,7 @@ func (c *communicator) inTurn(p *plan, s *stream.Stream, gpu *cuda.Driver) error
 		return p.queue(s, gpu) // the graph takes its turn when it is launched
 	}
 	t := &c.direct.turns
-	err := t.Take(c, s, p.kernel == nil, gpu)
+	err := t.Take(c.group, s, p.kernel == nil, gpu)
 	if err == nil {
 		err = p.queue(s, gpu)
 	}
@@ -248,4 +248,12 @@ func (c *communicator) doing(call *driver.Call, sequence uint64) string {
 		text += ", " + at
 	}
 	return text
+}
+
+// queueRecorded puts a call into a capture of the stream's owner, behind those of the group that
+// are there. s.Mu and c.mu are held.
+func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
+	return c.recording.Launch(&c.direct.turns, s, c.device.streams, func() error {
+		return p.queue(s, gpu)
+	})
 }

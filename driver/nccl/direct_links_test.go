@@ -68,11 +68,12 @@ func TestAGPUThatIsNotSeenIsNotReached(t *testing.T) {
 		self := m.device.self
 		hidden, far := self, self
 		hidden.GPU, far.GPU, far.Boot = "GPU-that-is-hidden", "GPU-of-another-box", "another one"
-		err := m.device.linked([]*member{&self, &hidden})
+		err := linked(m.device.gpu, &self, []*member{&self, &hidden})
 		if !errors.Is(err, driver.ErrUnsupported) ||
 			!strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES") {
 			t.Errorf("got %v", err)
 		}
-		return m.device.linked([]*member{&self, &far}) // which fabric handles reach, or nothing does
+		// Fabric handles reach it, or nothing does.
+		return linked(m.device.gpu, &self, []*member{&self, &far})
 	})
 }

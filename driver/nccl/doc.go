@@ -66,19 +66,40 @@
 // messages, internal/direct what kernels of the direct path share. Each says in its documentation
 // which states, locks and invariants it has. This package has the groups.
 //
+// A communicator has its state in one struct, and a type for each of its jobs, which is a view of
+// it: joining makes it, registrar its windows, recorder puts calls into captures of other
+// libraries, watcher looks after its work, ending takes it down, owner is what streams and messages
+// know of it.
+//
 // # Locks of the parts
 //
 // A goroutine takes locks in one order, those of control/shm after all of these. Builds with the
 // tag invariants panic where it does not. Places are numbered through all parts (locks.go of each):
 //
-//	1 stream.Graph.mu        9 direct.Exchange.mu          16 stream.faults.mu
-//	2 stream.Stream.Mu      10 peers.parting           17 gpu.Pinned.Mu
-//	3 memory.Scratch.mu     11 gpu.Aside.mu            18 memory.Memory.mu
-//	4 memory.Segment.mu     12 gpu.Code.Mu             19 stream.Streams.mu
-//	5 communicator.mu       13 stream.Event.mu         20 memory.Keepers.mu
-//	6 p2p.inbox.mu          14 stream.pool.mu          21 Device.mu
-//	7 stream.Busy.mu        15 stream.Stream.questions 22 gpu.GPU.mu
-//	8 direct.Launches.mu        23 p2p.Device.mu
+//	 1 stream.Graph.mu
+//	 2 stream.Stream.Mu
+//	 3 memory.Scratch.mu
+//	 4 memory.Segment.mu
+//	 5 communicator.mu
+//	 6 p2p.inbox.mu
+//	 7 stream.Busy.mu
+//	 8 direct.Launches.mu
+//	 9 direct.Exchange.mu
+//	10 peers.parting
+//	11 gpu.Aside.mu
+//	12 gpu.Code.Mu
+//	13 stream.Event.mu
+//	14 stream.pool.mu
+//	15 stream.Stream.questions
+//	16 stream.faults.mu
+//	17 gpu.Pinned.Mu
+//	18 memory.Memory.mu
+//	19 stream.Streams.mu
+//	20 memory.Keepers.mu
+//	21 Device.mu
+//	22 gpu.GPU.mu
+//	23 p2p.Device.mu
+//	24 members.mu
 //
 // A goroutine may have communicator.mu of several groups, taken in the order of their numbers.
 //
@@ -95,4 +116,5 @@
 //	communicator.mu
 //	peers.parting
 //	Device.mu
+//	members.mu
 package nccl

@@ -9,6 +9,7 @@ import (
 	"symmem/driver/nccl/internal/direct"
 	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 )
 
@@ -31,7 +32,7 @@ type captured struct {
 }
 
 // newCalls makes the calls of a graph.
-func (d *Device) newCalls() stream.Calls {
+func newCalls(d *Device) stream.Calls {
 	return &calls{device: d, recordings: map[*communicator]*direct.Recording{}}
 }
 
@@ -79,7 +80,7 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	}
 	for _, c := range g.users {
 		if err := c.open(); err != nil {
-			return s.Refuse(c, err)
+			return s.Refuse(c.group, err)
 		}
 	}
 	var ends []*p2p.End
@@ -94,7 +95,7 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 			ends = append(ends, e)
 		} else if err := p.c.admit(s, p); err != nil {
 			g.breakOff(i, err)
-			return s.Refuse(p.c, err)
+			return s.Refuse(p.c.group, err)
 		}
 	}
 	sent, received := divide(ends)
@@ -117,7 +118,7 @@ func (g *calls) Launch(graph *stream.Graph, s *stream.Stream) error {
 		}
 		g.breakOff(len(g.all), err)
 		for _, c := range g.users {
-			s.Told(c)
+			s.Told(c.group)
 		}
 	}
 	return err
@@ -140,7 +141,7 @@ func (g *calls) queue(
 	graph *stream.Graph, s *stream.Stream, gpu *cuda.Driver,
 ) (launched bool, err error) {
 	for _, c := range g.running {
-		if err := c.direct.turns.Take(c, s, false, gpu); err != nil {
+		if err := c.direct.turns.Take(c.group, s, false, gpu); err != nil {
 			return false, err
 		}
 	}
@@ -168,7 +169,7 @@ func (g *calls) follow(
 // breakOff fails the communicators of the first n calls, which others take for launched.
 func (g *calls) breakOff(n int, err error) {
 	for _, k := range g.all[:n] {
-		_ = k.plan.c.BreakOff(&k.plan.Call, err)
+		_ = k.plan.c.breakOff(&k.plan.Call, err)
 	}
 }
 
@@ -186,4 +187,25 @@ func (g *calls) Close(ended bool) {
 		}
 		c.graphs.Done()
 	}
+}
+
+// recordedAs is the plan as it is in a capture, whose kernels tell the other ranks the place.
+func (p *plan) recordedAs(at driver.Recorded) *plan {
+	recorded := *p
+	recorded.Call = p.RecordedAs(at)
+	if p.kernel != nil {
+		k := *p.kernel
+		k.params = kernels.WithDigest(k.params, recorded.Digest)
+		recorded.kernel = &k
+	}
+	return &recorded
+}
+
+// messageOf is the plan of a message, as package p2p knows it.
+func messageOf(p *plan) *p2p.Call {
+	at := p.send
+	if p.Operation == driver.Recv {
+		at = p.recv
+	}
+	return &p2p.Call{Call: &p.Call, Address: at}
 }

@@ -8,24 +8,29 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
 )
 
-// What streams ask of their groups.
+// owner is a communicator as its streams and its messages know it.
+type owner struct{ *communicator }
 
-var _ stream.Group = (*communicator)(nil)
+var (
+	_ stream.Group = (*owner)(nil)
+	_ p2p.Owner    = (*owner)(nil)
+)
 
 // groups are the open communicators, as streams know them.
-func (d *Device) groups() []stream.Group {
+func groups(d *Device) []stream.Group {
 	var all []stream.Group
 	for _, c := range d.openCommunicators() {
-		all = append(all, c)
+		all = append(all, c.group)
 	}
 	return all
 }
 
 // Await waits for a stream whose last collective is the given one.
-func (c *communicator) Await(
+func (c *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
 	w := c.waitFor(ticket, operation)
@@ -38,13 +43,13 @@ func (c *communicator) Await(
 }
 
 // Quiet is closed when the communicator's kernels have ended, or are given up.
-func (c *communicator) Quiet() <-chan struct{} { return c.quiet }
+func (c *owner) Quiet() <-chan struct{} { return c.quiet }
 
 // Closing tells that Close has begun.
-func (c *communicator) Closing() bool { return c.closing.Load() }
+func (c *owner) Closing() bool { return c.closing.Load() }
 
 // Reported fails the communicator if a kernel has reported a fault.
-func (c *communicator) Reported() error {
+func (c *owner) Reported() error {
 	err := c.askKernels()
 	if err != nil {
 		c.end()
@@ -53,7 +58,7 @@ func (c *communicator) Reported() error {
 }
 
 // ReplayFault is why a communicator has failed that another library has captured calls of.
-func (c *communicator) ReplayFault() error {
+func (c *owner) ReplayFault() error {
 	if !c.replayed.Load() {
 		return nil
 	}
@@ -66,7 +71,7 @@ func (c *communicator) ReplayFault() error {
 
 // Leave puts the tail of the group's kernels behind what a stream has to do, if the latest is
 // there.
-func (c *communicator) Leave(s *stream.Stream, forget bool) error {
+func (c *owner) Leave(s *stream.Stream, forget bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := &c.direct.turns
@@ -84,7 +89,7 @@ func (c *communicator) Leave(s *stream.Stream, forget bool) error {
 // of all ranks, and some rank has yet to launch it. On a GPU that ranks share under CUDA's MPS a
 // kernel of NCCL's may end when the process of another rank does. It waits for the cause, but not
 // for long.
-func (c *communicator) EndedEarly(ticket uint64) error {
+func (c *owner) EndedEarly(ticket uint64) error {
 	p := c.history.of(ticket)
 	if p == nil || p.nothing() || !p.needsAll() || c.direct.shown == nil ||
 		c.direct.shown.Submitted(ticket) {
@@ -106,3 +111,14 @@ func (c *communicator) EndedEarly(ticket uint64) error {
 
 // causeTime is how long EndedEarly waits: the end of a process is known sooner.
 const causeTime = 3 * time.Second
+
+// NoteMessage remembers a message that is about to be queued. s.Mu and c.mu are held.
+func (c *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
+	s.Note(c.group, c.history.message(call), call.Operation)
+}
+
+// BreakOff fails the communicator over a message that could not be queued.
+func (c *owner) BreakOff(call *driver.Call, err error) error { return c.breakOff(call, err) }
+
+// AfterPeerFault fails the communicator after a peer has failed.
+func (c *owner) AfterPeerFault(call *driver.Call) error { return c.afterPeerFault(call) }

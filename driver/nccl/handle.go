@@ -6,15 +6,6 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Handle is the group's ncclComm_t, for other calls of NCCL's; 0 once the group has failed or Close
-// has begun.
-func (c *communicator) Handle() uintptr {
-	if c.closing.Load() || c.plane.Cause() != nil {
-		return 0
-	}
-	return uintptr(c.handle)
-}
-
 // Current makes calls of other libraries, such as NCCL, on a thread on which the primary context
 // of the GPU is current that Open chooses for a rank: by its number among the ranks of its machine.
 // While that rank's device is open the context is the device's; else it ends with the calls.

@@ -42,10 +42,10 @@ func (c *communicator) Launch(on driver.Stream, p driver.Plan) error {
 		c.note(s, prepared, ticket)
 		c.direct.turns.ByNCCL = true
 		if err = prepared.ready.On(s.CUDA); err != nil {
-			err = s.Refuse(c, c.BreakOff(&prepared.Call, err))
+			err = s.Refuse(c.group, c.breakOff(&prepared.Call, err))
 		}
 	} else {
-		err = s.Refuse(c, c.AfterPeerFault(&prepared.Call))
+		err = s.Refuse(c.group, c.afterPeerFault(&prepared.Call))
 	}
 	c.mu.Unlock()
 	s.Mu.Unlock()
@@ -76,7 +76,7 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 		err = c.call(p, s)
 	}
 	if err != nil {
-		return s.Refuse(c, err)
+		return s.Refuse(c.group, err)
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func (c *communicator) launchOtherwise(s *stream.Stream, p *plan) error {
 		return c.record(s, p)
 	}
 	if err := c.open(); err != nil {
-		return s.Refuse(c, err)
+		return s.Refuse(c.group, err)
 	}
 	return c.messages.Transfer(s, messageOf(p))
 }
@@ -137,7 +137,7 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	} else {
 		var ok bool
 		if ticket, ok = c.plane.TrySubmit(); !ok {
-			return c.AfterPeerFault(&p.Call)
+			return c.afterPeerFault(&p.Call)
 		}
 	}
 	c.note(s, p, ticket)
@@ -156,7 +156,7 @@ func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
 	if p.Path == driver.PathWindow && !c.busy.Windows.Load() {
 		c.busy.Windows.Store(true)
 	}
-	s.Note(c, ticket, p.Operation)
+	s.Note(c.group, ticket, p.Operation)
 }
 
 // compare makes sure that all ranks launch the same call. Kernels of our own do that
@@ -173,7 +173,7 @@ func (c *communicator) compare(p *plan, ticket uint64) error {
 	defer c.comparing.Store(nil)
 	err := c.plane.Compare(ticket, &p.Call)
 	if err == nil && p.Splits != nil {
-		err = c.compareSplits(p, ticket)
+		err = compareSplits(c, &p.Call, ticket)
 	}
 	return err
 }
@@ -190,8 +190,8 @@ func (c *communicator) goesOn(p *plan, ticket uint64) error {
 	return c.afterPeerFaultAt(&p.Call, ticket)
 }
 
-// AfterPeerFault is afterPeerFaultAt for a call that has no ticket.
-func (c *communicator) AfterPeerFault(p *driver.Call) error {
+// afterPeerFault is afterPeerFaultAt for a call that has no ticket.
+func (c *communicator) afterPeerFault(p *driver.Call) error {
 	ticket, _ := c.history.last()
 	return c.afterPeerFaultAt(p, ticket+1)
 }
@@ -219,19 +219,19 @@ func (c *communicator) call(p *plan, s *stream.Stream) error {
 		return errors.Join(p.run(s, gpu), s.KeepUp())
 	})
 	if err != nil {
-		return c.BreakOff(&p.Call, err)
+		return c.breakOff(&p.Call, err)
 	}
 	return nil
 }
 
-// BreakOff fails the communicator over a call that others take for launched, and which this rank
+// breakOff fails the communicator over a call that others take for launched, and which this rank
 // could not queue: nothing else would end their waits for it.
-func (c *communicator) BreakOff(p *driver.Call, err error) error {
+func (c *communicator) breakOff(p *driver.Call, err error) error {
 	if cause := c.plane.Cause(); cause != nil {
 		return cause // by which NCCL's call was ended, too
 	}
 	if c.plane.PeerFailed() {
-		return c.AfterPeerFault(p) // a peer that has failed hands out no memory any more
+		return c.afterPeerFault(p) // a peer that has failed hands out no memory any more
 	}
 	return c.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, c.cfg.Name(), err))
 }

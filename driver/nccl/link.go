@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/cuda"
 )
 
@@ -12,16 +13,16 @@ import (
 // arrive whole, which NVLink promises and PCIe does not. Nothing but NVLink reaches the memory of
 // another box, so there the mapping itself will tell. A box is a boot of a kernel: what machines
 // are called says nothing.
-func (d *Device) linked(members []*member) error {
+func linked(g *gpu.GPU, self *member, members []*member) error {
 	for _, m := range members {
-		if m.GPU == d.self.GPU || m.Boot != d.self.Boot {
+		if m.GPU == self.GPU || m.Boot != self.Boot {
 			continue
 		}
-		peer, err := d.visible(m.GPU)
+		peer, err := visible(g, m.GPU)
 		if err != nil {
 			return err
 		}
-		for _, way := range [2][2]cuda.Device{{d.gpu.Device, peer}, {peer, d.gpu.Device}} {
+		for _, way := range [2][2]cuda.Device{{g.Device, peer}, {peer, g.Device}} {
 			if can, err := way[0].CanAccessPeer(way[1]); err != nil || !can {
 				return fmt.Errorf("GPU %d cannot reach the memory of GPU %d (nvidia-smi topo -p2p r): %w",
 					way[0].Ordinal(), way[1].Ordinal(), driver.ErrUnsupported)
@@ -37,18 +38,18 @@ func (d *Device) linked(members []*member) error {
 }
 
 // visible finds a GPU by its unique number.
-func (d *Device) visible(uuid string) (cuda.Device, error) {
-	n, err := d.gpu.CUDA.DeviceCount()
+func visible(g *gpu.GPU, uuid string) (cuda.Device, error) {
+	n, err := g.CUDA.DeviceCount()
 	if err != nil {
 		return cuda.Device{}, err
 	}
 	for ordinal := range n {
-		gpu, err := d.gpu.CUDA.Device(ordinal)
+		device, err := g.CUDA.Device(ordinal)
 		if err != nil {
 			return cuda.Device{}, err
 		}
-		if is, err := gpu.UUID(); err == nil && is == uuid {
-			return gpu, nil
+		if is, err := device.UUID(); err == nil && is == uuid {
+			return device, nil
 		}
 	}
 	return cuda.Device{}, fmt.Errorf("this process does not see GPU %s of another rank, and so not "+

@@ -8,6 +8,7 @@ type (
 	communicatorMu struct{}
 	peersParting   struct{}
 	deviceMu       struct{}
+	membersMu      struct{}
 )
 
 // Rank is the place of communicator.mu. A launch of a graph takes those of several groups, in the
@@ -23,6 +24,9 @@ func (peersParting) Rank() ranked.Rank { return rankOf(10, "nccl.peers.parting")
 
 // Rank is the place of Device.mu.
 func (deviceMu) Rank() ranked.Rank { return rankOf(21, "nccl.Device.mu") }
+
+// Rank is the place of members.mu.
+func (membersMu) Rank() ranked.Rank { return rankOf(24, "nccl.members.mu") }
 
 // rankOf is the place of a lock that is never held while this rank waits for another one.
 func rankOf(place int, name string) ranked.Rank {

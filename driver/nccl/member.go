@@ -12,7 +12,7 @@ import (
 	"symmem/driver"
 	"symmem/internal/control"
 	"symmem/internal/nccl"
-	"symmem/internal/sys"
+	"symmem/internal/ranked"
 )
 
 // member is what a rank tells the others of itself, through the store.
@@ -43,45 +43,6 @@ var process = rand.Text()
 
 func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
 
-// introduce tells the others about this rank.
-func (d *Device) introduce(ctx context.Context) error {
-	boot, err := sys.BootID()
-	if err != nil {
-		return err
-	}
-	machine, err := machineOf(d.cfg.Rank, boot)
-	if err != nil {
-		return err
-	}
-	uuid, err := d.gpu.UUID()
-	if err != nil {
-		return err
-	}
-	code, _ := d.nccl.Version()
-	d.self = member{
-		Machine: machine, Boot: boot, GPU: uuid, Process: process, Name: d.info.Name, NCCL: code,
-		NoFabric: d.gpu.NoFabric,
-	}
-	// Now, since CUDA may wait for streams to load a kernel, which may wait for messages.
-	if err := d.gpu.Do(func() error { return d.messages.Copies.Load(d.gpu) }); err != nil {
-		d.self.NoKernels = err.Error()
-	}
-	value, err := json.Marshal(&d.self)
-	if err != nil {
-		return err
-	}
-	return d.cfg.Store.Set(ctx, memberKey(d.cfg.Rank), value)
-}
-
-// excuse tells the others that this rank could not open its GPU, so that they do not wait for it.
-func (d *Device) excuse(ctx context.Context, failed error) error {
-	value, err := json.Marshal(&member{Failed: failed.Error()})
-	if err != nil {
-		return err
-	}
-	return d.cfg.Store.Set(ctx, memberKey(d.cfg.Rank), value)
-}
-
 // hostID is NCCL's variable. Tests give ranks of one process values of their own.
 var hostID = func(int) string { return os.Getenv("NCCL_HOSTID") }
 
@@ -94,8 +55,16 @@ func machineOf(rank int, boot string) (string, error) {
 	return name + " " + boot, err
 }
 
+// members are the ranks of the world as far as they are known.
+type members struct {
+	cfg *driver.Config
+
+	mu    ranked.Mutex[membersMu]
+	known map[int]*member // by world rank; guarded by mu
+}
+
 // meet asks for the other ranks of a group, and refuses groups that cannot work.
-func (d *Device) meet(ctx context.Context, ranks []int) ([]*member, error) {
+func (d *members) meet(ctx context.Context, ranks []int) ([]*member, error) {
 	all, begin := make([]*member, len(ranks)), time.Now()
 	absent := func() []int { return control.Absent(d.cfg.Store, ranks, memberKey) }
 	warning := driver.LateWarning{Doing: "meeting the ranks of a group", Members: ranks}
@@ -103,7 +72,7 @@ func (d *Device) meet(ctx context.Context, ranks []int) ([]*member, error) {
 		return absent(), nil
 	})()
 	for i, rank := range ranks {
-		m, err := d.memberOf(ctx, rank)
+		m, err := d.of(ctx, rank)
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 			return nil, control.Absence(warning.Doing, ranks, time.Since(begin), absent(),
 				[]int{rank}, err)
@@ -116,9 +85,9 @@ func (d *Device) meet(ctx context.Context, ranks []int) ([]*member, error) {
 	return all, compatible(ranks, all)
 }
 
-func (d *Device) memberOf(ctx context.Context, rank int) (*member, error) {
+func (d *members) of(ctx context.Context, rank int) (*member, error) {
 	d.mu.Lock()
-	known := d.members[rank]
+	known := d.known[rank]
 	d.mu.Unlock()
 	if known != nil {
 		return known, nil
@@ -136,10 +105,10 @@ func (d *Device) memberOf(ctx context.Context, rank int) (*member, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.members == nil {
-		d.members = map[int]*member{}
+	if d.known == nil {
+		d.known = map[int]*member{}
 	}
-	d.members[rank] = m
+	d.known[rank] = m
 	return m, nil
 }
 

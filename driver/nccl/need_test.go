@@ -36,7 +36,7 @@ func needDirect(t *testing.T, of driver.Communicator) {
 	if c.direct.none == "" {
 		return
 	}
-	if err := c.device.linked(c.members); err != nil {
+	if err := linked(c.device.gpu, &c.device.self, c.members); err != nil {
 		t.Skipf("the direct path does not take the links of these GPUs: %v", err)
 	}
 	t.Fatalf("the group has no direct path, though its GPUs are linked: %s", c.direct.none)

@@ -186,7 +186,8 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	case p.guard != 0:
 		return errors.Join(gpu.MemsetD8Async(p.guard, 0, 1, s.CUDA), p.guarded.On(s.CUDA))
 	case p.Splits != nil:
-		return p.allToAllV(s.CUDA)
+		v := allToAllV{&p.Call, p.c, p.send, p.recv, p.dataType}
+		return v.queue(s.CUDA)
 	case len(p.c.cfg.Ranks) == 1:
 		return p.copy(s.CUDA, gpu)
 	default:

@@ -9,30 +9,20 @@ import (
 	"symmem/driver/nccl/internal/direct"
 	"symmem/driver/nccl/internal/memory"
 	"symmem/driver/nccl/internal/stream"
-	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 )
 
-// recordedAs is the plan as it is in a capture, whose kernels tell the other ranks the place.
-func (p *plan) recordedAs(at driver.Recorded) *plan {
-	recorded := *p
-	recorded.Call = p.RecordedAs(at)
-	if p.kernel != nil {
-		k := *p.kernel
-		k.params = kernels.WithDigest(k.params, recorded.Digest)
-		recorded.kernel = &k
-	}
-	return &recorded
-}
+// recorder puts collectives of a communicator into captures of other libraries.
+type recorder struct{ *communicator }
 
-// Record puts a collective into a capture of the stream's owner.
-func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
+// record puts a collective into a capture of the stream's owner.
+func (c recorder) record(on driver.Stream, p driver.Plan) error {
 	s, err := c.device.streams.Own(on)
 	if err != nil {
 		return err
 	}
 	prepared, ok := p.(*plan)
-	if !ok || prepared.c != c {
+	if !ok || prepared.c != c.communicator {
 		return errors.New("recording a collective: the plan is of another group")
 	}
 	if prepared.Operation.PointToPoint() {
@@ -57,14 +47,14 @@ func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
 		return fmt.Errorf("keeping what a graph of another library uses: %w", err)
 	}
 	c.history.note(prepared, 0)
-	s.Carry(c)
+	s.Carry(c.group)
 	s.Recording, c.recording = true, r
 	defer func() { s.Recording, c.recording = false, nil }()
 	return c.call(prepared, s)
 }
 
 // recordingOf finds the capture that an adopted stream is in.
-func (c *communicator) recordingOf(s *stream.Stream) (*direct.Recording, error) {
+func (c recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 	var at cuda.Capture
 	err := c.device.gpu.With(func(gpu *cuda.Driver) (err error) {
 		at, err = gpu.CaptureInfo(s.CUDA)
@@ -84,17 +74,9 @@ func (c *communicator) recordingOf(s *stream.Stream) (*direct.Recording, error) 
 	return c.recordings.Of(at.ID), nil
 }
 
-// queueRecorded puts a call into a capture of the stream's owner, behind those of the group that
-// are there. s.Mu and c.mu are held.
-func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
-	return c.recording.Launch(&c.direct.turns, s, c.device.streams, func() error {
-		return p.queue(s, gpu)
-	})
-}
-
 // noteReplays notes that another library captures calls of the group: from then on the watcher
 // looks at what replays report. It also asks what they have reported so far. c.mu is held.
-func (c *communicator) noteReplays() error {
+func (c recorder) noteReplays() error {
 	if !c.replayed.Swap(true) {
 		c.busy.Rouse()
 	}
@@ -103,7 +85,7 @@ func (c *communicator) noteReplays() error {
 
 // compareRecorded compares a call that is put into a capture. No stream is noted as having work:
 // nothing runs, and CUDA must not be asked about a stream that is captured. c.mu is held.
-func (c *communicator) compareRecorded(p *plan) error {
+func (c recorder) compareRecorded(p *plan) error {
 	if !c.check.Load() || p.kernel != nil && c.direct.shown != nil {
 		return nil
 	}
@@ -122,12 +104,12 @@ func unrecordable(p *plan) error {
 
 // keepRecorded has what a call uses live as long as the graph that it is put into. s.Mu and c.mu
 // are held.
-func (c *communicator) keepRecorded(p *plan, s *stream.Stream) error {
+func (c recorder) keepRecorded(p *plan, s *stream.Stream) error {
 	h, err := c.captures.For(s.CUDA)
 	if h == nil || err != nil {
 		return err
 	}
-	h.Use(p.keepers())
+	h.Use(keepersOf(p))
 	if p.kernel == nil && !p.nothing() && len(c.cfg.Ranks) > 1 {
 		c.recorded.plain = c.recorded.plain || p.Path != driver.PathWindow
 		c.recorded.windows = c.recorded.windows || p.Path == driver.PathWindow
@@ -135,8 +117,8 @@ func (c *communicator) keepRecorded(p *plan, s *stream.Stream) error {
 	return nil
 }
 
-// keepers are those of what a call touches.
-func (p *plan) keepers() (used []*memory.Keeper) {
+// keepersOf are those of what a call touches.
+func keepersOf(p *plan) (used []*memory.Keeper) {
 	for _, in := range []driver.Window{p.SendWindow, p.RecvWindow} {
 		if w, ok := in.(*window); ok && w != nil {
 			used = append(used, &w.keeper)

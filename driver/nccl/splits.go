@@ -8,6 +8,7 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/cuda"
+	"symmem/internal/nccl"
 )
 
 // An AllToAllV is a group of NCCL's Send and Recv, one of each for every other rank that has a
@@ -19,7 +20,7 @@ const splitBytes = 2 * 8
 // compareSplits compares what ranks send with what their peers expect, with the check on: NCCL
 // would wait for ever for what nobody sends. All ranks know all splits then, and get one error.
 // c.mu is held.
-func (c *communicator) compareSplits(p *plan, ticket uint64) error {
+func compareSplits(c *communicator, p *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
 	defer cancel()
 	var mine []byte
@@ -57,8 +58,16 @@ func (c *communicator) compareSplits(p *plan, ticket uint64) error {
 	return nil
 }
 
-// allToAllV queues an AllToAllV, whose input lies at the given address.
-func (p *plan) allToAllV(on cuda.Stream) error {
+// allToAllV is a call with splits, by the addresses that NCCL is given.
+type allToAllV struct {
+	*driver.Call
+	c          *communicator
+	send, recv uintptr
+	dataType   nccl.DataType
+}
+
+// queue queues the call.
+func (p *allToAllV) queue(on cuda.Stream) error {
 	d := p.c.device
 	return d.gpu.Do(func() error {
 		source := p.send
@@ -82,7 +91,7 @@ func (p *plan) allToAllV(on cuda.Stream) error {
 
 // exchange makes the group of calls. It is called on a thread of the device, to which NCCL's groups
 // belong.
-func (p *plan) exchange(source uintptr, on cuda.Stream) error {
+func (p *allToAllV) exchange(source uintptr, on cuda.Stream) error {
 	d, s, me := p.c.device, p.Splits, p.c.cfg.Rank
 	size := int64(p.DataType.Size())
 	own := s.SendCounts[me] * size

@@ -11,6 +11,9 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
+// ending is a communicator whose plane has failed or is closed.
+type ending struct{ *communicator }
+
 // tearDown ends NCCL's part. It runs on a goroutine of its own, since the kernels of graphs hold on
 // to it until the graphs are closed.
 //
@@ -31,7 +34,7 @@ import (
 // seen.
 //
 // What graphs of other libraries hold stays until they are gone, see hold.
-func (c *communicator) tearDown(working bool) {
+func (c ending) tearDown(working bool) {
 	part := sync.OnceFunc(func() { close(c.left) })
 	defer part() // last: who sees that looks at tornDown
 	defer close(c.tornDown)
@@ -98,13 +101,13 @@ func (c *communicator) tearDown(working bool) {
 
 // awaitWindows waits until no other group may have a window kernel under way, or one of them is
 // known not to end: CommAbort waits for these, too, and nothing could give them up meanwhile.
-func (c *communicator) awaitWindows() {
+func (c ending) awaitWindows() {
 	d := c.device
 	_ = gpu.Poll(context.Background(), func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		for o := range d.communicators {
-			if o != c && o.busy.Windows.Load() {
+			if o != c.communicator && o.busy.Windows.Load() {
 				return gpu.Stuck.Load()
 			}
 		}
@@ -113,7 +116,7 @@ func (c *communicator) awaitWindows() {
 }
 
 // settle ends what there is to end while a kernel of another group does not end.
-func (c *communicator) settle() (errs []error) {
+func (c ending) settle() (errs []error) {
 	defer close(c.quiet)
 	if err := c.drain(); err != nil {
 		errs = append(errs, err)
@@ -134,7 +137,7 @@ func (c *communicator) settle() (errs []error) {
 // endsReplays reports whether graphs of other libraries have plain kernels of NCCL's, and no
 // others. These end by the abort, also where they are replayed later, and NCCL keeps what they use
 // until the graphs are gone. Else it is not aborted before that.
-func (c *communicator) endsReplays() bool {
+func (c ending) endsReplays() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.recorded.plain && !c.recorded.windows
@@ -143,7 +146,7 @@ func (c *communicator) endsReplays() bool {
 // replaysWindows reports whether graphs of other libraries may be replayed that have window
 // kernels, which do not end by the abort: it would wait for one with what every call of CUDA
 // needs.
-func (c *communicator) replaysWindows() bool {
+func (c ending) replaysWindows() bool {
 	if !c.captures.Any() || c.calling() {
 		return false
 	}
@@ -154,7 +157,7 @@ func (c *communicator) replaysWindows() bool {
 
 // awaitHolds waits until no graph of another library holds work of the communicator, after what
 // they do not hold is given back.
-func (c *communicator) awaitHolds(part func()) (err error) {
+func (c ending) awaitHolds(part func()) (err error) {
 	c.mu.Lock() // calls that were let in hold theirs by now
 	holding := c.captures.Any()
 	c.mu.Unlock()
@@ -167,14 +170,14 @@ func (c *communicator) awaitHolds(part func()) (err error) {
 }
 
 // abandon gives up on what streams have of the communicator's.
-func (c *communicator) abandon() {
+func (c ending) abandon() {
 	for _, s := range c.busy.Streams() {
 		s.Abandon()
 	}
 }
 
 // closeDirect gives the memory of the group's own kernels back, unless one may still be at work.
-func (c *communicator) closeDirect() error {
+func (c ending) closeDirect() error {
 	if !c.busy.Settle() {
 		return nil
 	}
@@ -188,7 +191,7 @@ func (c *communicator) closeDirect() error {
 }
 
 // giveUp gives up on window kernels that do not end, and with them on NCCL's communicator.
-func (c *communicator) giveUp(errs []error) {
+func (c ending) giveUp(errs []error) {
 	c.abandon()
 	close(c.quiet)
 	c.tearing = errors.Join(errs...)
@@ -196,7 +199,7 @@ func (c *communicator) giveUp(errs []error) {
 
 // calling reports whether a call of NCCL's is under way that waits for a rank. Launches on a group
 // that has failed are refused in far less time.
-func (c *communicator) calling() bool {
+func (c ending) calling() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime/10)
 	defer cancel()
 	return gpu.Poll(ctx, func() bool {
@@ -210,7 +213,7 @@ func (c *communicator) calling() bool {
 
 // drain waits until no stream has work of the communicator any more, and ends messages that nobody
 // answers: also those to which streams come too late for it.
-func (c *communicator) drain() error {
+func (c ending) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime)
 	defer cancel()
 	settled := func() bool {
@@ -227,7 +230,7 @@ func (c *communicator) drain() error {
 }
 
 // deregisterAll takes back windows. c.mu is held.
-func (c *communicator) deregisterAll() error {
+func (c ending) deregisterAll() error {
 	var errs []error
 	for _, w := range slices.SortedFunc(maps.Values(c.windows), inOrder) {
 		if !w.putOff() {
@@ -235,11 +238,4 @@ func (c *communicator) deregisterAll() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// forget takes the communicator off the device's list.
-func (c *communicator) forget() {
-	c.device.mu.Lock()
-	defer c.device.mu.Unlock()
-	delete(c.device.communicators, c)
 }

@@ -23,9 +23,12 @@ const fullCheckEvery = 16
 // nothing is launched here.
 const lookAtReplays = 20 * time.Millisecond
 
+// watcher looks after the work of a communicator.
+type watcher struct{ *communicator }
+
 // watch looks after work that is under way until the communicator ends: nobody may be waiting for
 // it, and whoever is may be waiting in CUDA.
-func (c *communicator) watch() {
+func (c watcher) watch() {
 	var look <-chan time.Time
 	var grace control.GraceTimer
 	for {
@@ -53,7 +56,7 @@ func (c *communicator) watch() {
 }
 
 // attend looks again and again until nothing is under way or the plane has failed.
-func (c *communicator) attend() {
+func (c watcher) attend() {
 	look := time.NewTicker(glance)
 	defer look.Stop()
 	probe := c.newProbe()
@@ -92,22 +95,13 @@ func (c *communicator) attend() {
 
 // rest reports whether the watcher may sleep. A launch that comes meanwhile wakes it again, since
 // it is not awake.
-func (c *communicator) rest() bool {
+func (c watcher) rest() bool {
 	c.busy.Awake.Store(false)
 	if c.idle() {
 		return true
 	}
 	c.busy.Awake.Store(true)
 	return false
-}
-
-// idle reports whether no stream has work and no call is being made.
-func (c *communicator) idle() bool {
-	if !c.mu.TryLock() {
-		return false
-	}
-	c.mu.Unlock()
-	return c.busy.Settle()
 }
 
 // probe is a collective that was the last one launched when the watcher looked, and since when.
@@ -137,13 +131,13 @@ func (p *probe) doubts(err error) error {
 	return nil
 }
 
-func (c *communicator) newProbe() probe {
+func (c watcher) newProbe() probe {
 	ticket, operation := c.history.last()
 	return probe{ticket: ticket, operation: operation, since: time.Now()}
 }
 
 // examine asks why the probe may never end.
-func (c *communicator) examine(p *probe) error {
+func (c watcher) examine(p *probe) error {
 	if err := c.faulted(); err != nil {
 		return err
 	}
@@ -174,30 +168,12 @@ func (c *communicator) examine(p *probe) error {
 }
 
 // asyncError asks NCCL whether something went wrong behind its calls.
-func (c *communicator) asyncError() error {
+func (c watcher) asyncError() error {
 	err := c.device.nccl.AsyncError(c.handle)
 	if err == nil || errors.Is(err, nccl.ErrInProgress) {
 		return nil
 	}
 	return fmt.Errorf("group %s: %w", c.cfg.Name(), err)
-}
-
-// waitFor describes the wait for a collective.
-func (c *communicator) waitFor(ticket uint64, operation driver.Operation) control.Wait {
-	return control.Wait{
-		Ticket: ticket, Operation: operation,
-		Doing: func() string { return fmt.Sprintf("%v %d of group %s", operation, ticket, c.cfg.Name()) },
-		Why: func() error {
-			// Reports come first: they end what waits.
-			if err := c.faulted(); err != nil {
-				return err
-			}
-			if err := c.messages.Examine(); err != nil {
-				return err
-			}
-			return c.strayed(ticket)
-		},
-	}
 }
 
 // needsAll reports whether no rank can end the collective before all have begun it.

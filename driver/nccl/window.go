@@ -13,9 +13,13 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/memory"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
+	"symmem/internal/handoff"
 	"symmem/internal/nccl"
+	"symmem/internal/ranked"
 )
 
 // window is one segment registered with one communicator.
@@ -42,11 +46,14 @@ type outcome struct {
 	Why     string `json:"why,omitempty"`
 }
 
-// Register makes a window over a segment.
-func (c *communicator) Register(
+// registrar registers segments with a communicator.
+type registrar struct{ *communicator }
+
+// register makes a window over a segment.
+func (c registrar) register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
-) (driver.Window, error) {
-	w, err := c.register(ctx, key, s)
+) (*window, error) {
+	w, err := c.try(ctx, key, s)
 	if err == nil {
 		return w, nil
 	}
@@ -58,8 +65,8 @@ func (c *communicator) Register(
 	return nil, err
 }
 
-// register returns a window and an error if NCCL has not made it.
-func (c *communicator) register(
+// try returns a window and an error if NCCL has not made it.
+func (c registrar) try(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
 	own, ok := s.(*memory.Segment)
@@ -73,13 +80,13 @@ func (c *communicator) register(
 	}
 	ctx, cancel := c.device.bounded(ctx)
 	defer cancel()
-	lent, trouble := c.lendSegment(key, own)
+	lent, trouble := lendSegment(c.communicator, key, own)
 	defer lent.Withdraw()
 	told, err := c.agreeOn(ctx, key, own.Bytes(), lent.Told())
 	if err != nil {
 		return nil, err
 	}
-	w := &window{c: c, key: key, segment: own}
+	w := &window{c: c.communicator, key: key, segment: own}
 	if err := w.make(ctx); err != nil {
 		return w, err
 	}
@@ -94,7 +101,7 @@ func (c *communicator) register(
 	return w, nil
 }
 
-func (c *communicator) registered(key driver.SegmentKey) bool {
+func (c registrar) registered(key driver.SegmentKey) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.windows[key] != nil
@@ -103,7 +110,7 @@ func (c *communicator) registered(key driver.SegmentKey) bool {
 // agreeOn compares what the ranks are about to register, and tells of this rank's loan for the
 // words of all about theirs. NCCL pairs windows by their order alone, and answers a difference with
 // wrong sums or a hang.
-func (c *communicator) agreeOn(
+func (c registrar) agreeOn(
 	ctx context.Context, key driver.SegmentKey, size int64, loan []byte,
 ) (all [][]byte, err error) {
 	mine := binary.LittleEndian.AppendUint64(nil, key.Pool)
@@ -127,8 +134,8 @@ func (c *communicator) agreeOn(
 	return all, nil
 }
 
-// UseWindows has NCCL make windows, if the group can do without so far.
-func (c *communicator) UseWindows(ctx context.Context) error {
+// useAll has NCCL make windows, if the group can do without so far.
+func (c registrar) useAll(ctx context.Context) error {
 	if c.device.streams.Capturing.Load() > 0 {
 		return driver.ErrCapturing
 	}
@@ -152,15 +159,12 @@ func (c *communicator) UseWindows(ctx context.Context) error {
 	return nil
 }
 
-// unwanted tells that NCCL makes no windows, since kernels of our own serve the group.
-func (c *communicator) unwanted() bool { return c.direct.none == "" && !c.wanted.Load() }
-
 // make has NCCL make the window. All ranks are here, and NCCL waits for all of them without a
 // deadline: the watcher ends the communicator, and with it the call, if one is lost meanwhile.
 func (w *window) make(ctx context.Context) error {
 	c := w.c
 	if c.kinds.none != "" || c.unwanted() {
-		return c.keep(w)
+		return registrar{c}.keep(w)
 	}
 	begin := time.Now()
 	stop := context.AfterFunc(ctx, func() {
@@ -187,7 +191,7 @@ func (w *window) make(ctx context.Context) error {
 }
 
 // keep remembers a window that NCCL does not know.
-func (c *communicator) keep(w *window) error {
+func (c registrar) keep(w *window) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.windows[w.key] = w
@@ -196,7 +200,7 @@ func (c *communicator) keep(w *window) error {
 
 // settleOn makes registration all or nothing: it waits until NCCL has made the window everywhere.
 // If it has made none on some rank, no rank uses windows.
-func (c *communicator) settleOn(ctx context.Context, w *window) error {
+func (c registrar) settleOn(ctx context.Context, w *window) error {
 	mine := outcome{
 		NoWindow: w.handle == 0 && !c.unwanted(), NoPeers: !w.mapped, Why: w.trouble,
 	}
@@ -225,7 +229,7 @@ func (c *communicator) settleOn(ctx context.Context, w *window) error {
 // merge takes what a rank has not made for what no rank has, and keeps the first reason.
 func (w *window) merge(rank int, theirs *outcome) {
 	if theirs.NoWindow {
-		w.c.withoutWindows(rank)
+		registrar{w.c}.withoutWindows(rank)
 	}
 	if theirs.Why != "" && w.unreached == "" {
 		w.unreached = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
@@ -239,7 +243,7 @@ const company = 5 * time.Second
 
 // expectCompany fails the group if this rank stays alone without a window: NCCL has returned here
 // without meeting the others, and they wait in it for this one, for ever.
-func (c *communicator) expectCompany(ctx context.Context) (met func()) {
+func (c registrar) expectCompany(ctx context.Context) (met func()) {
 	wait := company
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline)/2)
@@ -253,7 +257,7 @@ func (c *communicator) expectCompany(ctx context.Context) (met func()) {
 }
 
 // withoutWindows notes that NCCL has no window kernels for this group.
-func (c *communicator) withoutWindows(rank int) {
+func (c registrar) withoutWindows(rank int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.kinds.none == "" {
@@ -316,4 +320,103 @@ func (w *window) drop() error {
 		return nil // it ends with the communicator
 	}
 	return c.device.gpu.Do(func() error { return c.device.nccl.WindowDeregister(c.handle, handle) })
+}
+
+// peers are the segments of the other ranks under a window, as this rank has them mapped: for
+// kernels of our own, which need no window of NCCL's.
+type peers struct {
+	// at are the segments by group rank; this rank's own is where it always is.
+	at [kernels.MaxRanks]uintptr
+	// mapped tells that this rank has mapped the segments of all, trouble what kept it from that
+	// unless it was another rank.
+	mapped  bool
+	trouble string
+	// reached tells that every rank has, unreached which one has not and why. They are settled when
+	// the window is made.
+	reached   bool
+	unreached string
+
+	parting ranked.Mutex[peersParting] // held while the mappings are given back
+}
+
+func peersKey(c *communicator, key driver.SegmentKey) handoff.Key {
+	return handoff.Key{Space: handoff.Space(fmt.Sprintf("segment/%s/%d/%d/%d", c.cfg.ID, key.Pool,
+		key.Ordinal, key.Generation))}
+}
+
+// lendSegment offers a segment to the other ranks of the group, if kernels of our own serve it.
+func lendSegment(
+	c *communicator, key driver.SegmentKey, s *memory.Segment,
+) (lent memory.Loan, err error) {
+	if c.direct.none != "" {
+		return memory.Loan{}, nil
+	}
+	d := c.device
+	err = d.gpu.Do(func() error {
+		handle, err := d.gpu.CUDA.Retain(s.Address())
+		if err != nil {
+			return err
+		}
+		defer d.gpu.Release(handle)
+		lent, err = c.loans.Lend(peersKey(c, key), handle)
+		return err
+	})
+	if err != nil {
+		return memory.Loan{}, fmt.Errorf("offering a segment to peers: %w", err)
+	}
+	return lent, nil
+}
+
+// errNothingLent is why a rank cannot map the segment of one that could not lend it.
+var errNothingLent = errors.New("a rank has lent nothing")
+
+// reach maps the segments of the other ranks, as they have told of their loans, by group rank. What
+// could not be mapped is left to other paths.
+func (w *window) reach(ctx context.Context, told [][]byte) error {
+	c := w.c
+	if c.direct.none != "" {
+		return driver.ErrUnsupported
+	}
+	if slices.ContainsFunc(told, func(loan []byte) bool { return len(loan) == 0 }) {
+		return errNothingLent
+	}
+	for r, rank := range c.cfg.Ranks {
+		if r == c.cfg.Rank {
+			w.at[r] = w.segment.Address()
+			continue
+		}
+		at, err := c.loans.Borrow(ctx, rank, peersKey(c, w.key), told[r][1:], w.segment.Bytes())
+		if err != nil {
+			return errors.Join(err, w.part())
+		}
+		w.at[r] = at
+	}
+	return nil
+}
+
+// part gives the mappings of the other ranks' segments back.
+func (w *window) part() error {
+	w.parting.Lock()
+	defer w.parting.Unlock()
+	if gpu.Stuck.Load() {
+		return nil
+	}
+	return w.c.device.gpu.Do(func() error {
+		var errs []error
+		for r, at := range w.at {
+			if at != 0 && r != w.c.cfg.Rank {
+				errs = append(errs, w.c.device.gpu.Unmap(at, w.segment.Bytes()))
+			}
+			w.at[r] = 0
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// locate finds a buffer on all ranks: at this rank's offset, as NCCL does.
+func (w *window) locate(address uintptr, at *[kernels.MaxRanks]uintptr) {
+	offset := address - w.segment.Address()
+	for r := range w.c.cfg.Ranks {
+		at[r] = w.at[r] + offset
+	}
 }

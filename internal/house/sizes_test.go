@@ -80,7 +80,6 @@ var sizeRules = []rule{
 
 // scattered are types whose methods still lie in more files.
 var scattered = []string{
-	"driver/nccl.Device", "driver/nccl.communicator",
 }
 
 // methodFiles is a module of which each file has a method of one receiver.
