@@ -101,7 +101,7 @@ func (m *Messages) track(s *stream.Stream, ends ...*End) error {
 	var errs []error
 	for _, e := range ends {
 		e.done = m.Device.Streams.NewEvent()
-		errs = append(errs, e.done.Record(s))
+		errs = append(errs, e.done.Record(s.CUDA))
 	}
 	m.mu.Lock()
 	m.sends = append(m.sends, ends...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
@@ -35,6 +36,15 @@ type Graph struct {
 	closed bool           // guarded by mu
 }
 
+// Calls are what a graph has of groups.
+type Calls interface {
+	// Launch gives the calls of the graph the numbers of a launch, and queues it, by Graph.Queue and
+	// Graph.Follow. The locks of graph and stream are held.
+	Launch(g *Graph, on *Stream) error
+	// Close takes back what the calls have. Ended tells that all launches have ended.
+	Close(ended bool)
+}
+
 // BeginCapture starts to record work instead of running it.
 func (s *Stream) BeginCapture() error {
 	return s.submit(func() error {
@@ -63,7 +73,7 @@ func (s *Stream) todo() (*Event, error) {
 		return nil, nil
 	}
 	e := s.streams.NewEvent()
-	return e, e.Record(s)
+	return e, e.Record(s.CUDA)
 }
 
 // EndCapture stops and returns what was recorded.
@@ -101,7 +111,7 @@ func (g *Graph) finish(s *Stream) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.graphs == nil {
-		d.graphs = map[*Graph]struct{}{}
+		d.graphs = map[io.Closer]struct{}{}
 	}
 	d.graphs[g] = struct{}{}
 	return nil
@@ -153,7 +163,7 @@ func (g *Graph) Queue(s *Stream) error { return g.streams.GPU.CUDA.GraphLaunch(g
 // called on a thread of the context.
 func (g *Graph) Follow(s *Stream) error {
 	for _, e := range append(g.events, g.finished) {
-		if err := e.Record(s); err != nil {
+		if err := e.Record(s.CUDA); err != nil {
 			return err
 		}
 	}

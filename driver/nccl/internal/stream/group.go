@@ -25,12 +25,3 @@ type Group interface {
 	// captures or ends. With forget nothing waits for what the stream has: it is given up.
 	Leave(on *Stream, forget bool) error
 }
-
-// Calls are what a graph has of groups.
-type Calls interface {
-	// Launch gives the calls of the graph the numbers of a launch, and queues it, by Graph.Queue and
-	// Graph.Follow. The locks of graph and stream are held.
-	Launch(g *Graph, on *Stream) error
-	// Close takes back what the calls have. Ended tells that all launches have ended.
-	Close(ended bool)
-}

@@ -2,12 +2,10 @@ package stream
 
 import (
 	"errors"
-	"fmt"
+	"io"
 	"sync/atomic"
 
-	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
-	"symmem/internal/cuda"
 	"symmem/internal/ranked"
 )
 
@@ -29,44 +27,9 @@ type Streams struct {
 	pool  pool
 
 	mu     ranked.Mutex[streamsMu]
-	graphs map[*Graph]struct{} // open ones; guarded by mu
-	points []*Point            // of graphs of other libraries; guarded by mu
+	graphs map[io.Closer]struct{} // open ones; guarded by mu
+	points []*Point               // of graphs of other libraries; guarded by mu
 }
-
-// NewStream makes a stream.
-func (d *Streams) NewStream() (*Stream, error) {
-	s := &Stream{streams: d, gpu: d.GPU}
-	err := d.GPU.Do(func() (err error) {
-		s.CUDA, err = d.GPU.CUDA.StreamCreate(true)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("making a stream: %w", err)
-	}
-	return s, nil
-}
-
-// Adopt makes a stream of one that another library has made.
-func (d *Streams) Adopt(handle uintptr) (*Stream, error) {
-	s := &Stream{
-		streams: d, gpu: d.GPU, CUDA: cuda.Stream(handle), adopted: true, behind: Event{streams: d},
-	}
-	d.GPU.Guests.Store(true)
-	if _, err := s.Captured(); err != nil {
-		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
-	}
-	return s, nil
-}
-
-// Own returns the stream behind the interface.
-func (d *Streams) Own(on driver.Stream) (*Stream, error) {
-	if s, ok := on.(*Stream); ok && s != nil && s.streams == d {
-		return s, nil
-	}
-	return nil, errForeign
-}
-
-var errForeign = errors.New("the stream is of another device")
 
 // NewEvent makes an event.
 func (d *Streams) NewEvent() *Event { return &Event{streams: d} }
@@ -81,7 +44,7 @@ func (d *Streams) keep(p *Point) {
 // CloseGraphs closes the graphs that are still open.
 func (d *Streams) CloseGraphs() error {
 	d.mu.Lock()
-	var open []*Graph
+	var open []io.Closer
 	for g := range d.graphs {
 		open = append(open, g)
 	}

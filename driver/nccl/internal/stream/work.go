@@ -135,7 +135,7 @@ func (s *Stream) Record(e driver.Event) error {
 			ev.take(&s.behind)
 			return err
 		default:
-			return ev.Record(s)
+			return ev.Record(s.CUDA)
 		}
 	})
 }
