@@ -6,7 +6,6 @@ import (
 	"go/format"
 	"slices"
 	"strings"
-	"testing"
 	"unicode/utf8"
 )
 
@@ -78,10 +77,6 @@ var sizeRules = []rule{
 	},
 }
 
-// scattered are types whose methods still lie in more files.
-var scattered = []string{
-}
-
 // methodFiles is a module of which each file has a method of one receiver.
 func methodFiles(receiver string, count int) map[string]string {
 	sources := map[string]string{}
@@ -134,7 +129,7 @@ func holders(files []*file) map[string]*holder {
 func scatteredMethods(files []*file) []finding {
 	var all []finding
 	for name, h := range holders(files) {
-		if len(h.files) > maxMethodFiles && !slices.Contains(scattered, name) {
+		if len(h.files) > maxMethodFiles {
 			slices.Sort(h.files)
 			h.last.what = fmt.Sprintf("methods of %s lie in %d files: %s", name, len(h.files),
 				strings.Join(h.files, ", "))
@@ -142,15 +137,6 @@ func scatteredMethods(files []*file) []finding {
 		}
 	}
 	return all
-}
-
-func TestScatteredTypesAreStillScattered(t *testing.T) {
-	all := holders(load(t))
-	for _, name := range scattered {
-		if h := all[name]; h == nil || len(h.files) <= maxMethodFiles {
-			t.Errorf("%s lies in few files, or is gone: it has no place in the list", name)
-		}
-	}
 }
 
 // receiverName is the name of a receiver's type, without its star and its parameters.
