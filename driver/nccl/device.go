@@ -1,7 +1,6 @@
 package nccl
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -206,12 +205,4 @@ func (d *Device) openCommunicators() []*communicator {
 		open = append(open, c)
 	}
 	return open
-}
-
-// bounded gives a context the device's timeout if it has no deadline.
-func (d *Device) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, has := ctx.Deadline(); has {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, d.cfg.Timeout)
 }

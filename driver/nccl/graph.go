@@ -36,8 +36,26 @@ func newCalls(d *Device) stream.Calls {
 	return &calls{device: d, recordings: map[*communicator]*direct.Recording{}}
 }
 
-// callsOf are the calls of a graph.
-func callsOf(g *stream.Graph) *calls { return g.Calls.(*calls) }
+// Record puts a call into the capture. It gets its ticket when the graph is launched. The locks of
+// stream and communicator are held.
+func (g *calls) Record(s *stream.Stream, of driver.Plan) error {
+	p := of.(*plan)
+	c := p.c
+	if err := errors.Join(c.Cause(), c.open()); err != nil {
+		return err
+	}
+	if !p.Operation.PointToPoint() {
+		p = p.recordedAs(g.next(c))
+		if err := c.call(p, s); err != nil {
+			return err
+		}
+		g.add(&captured{plan: p})
+		return nil
+	}
+	return c.messages.Record(s, p.message(), func(m *p2p.Captured) {
+		g.add(&captured{plan: p, message: m})
+	})
+}
 
 // add notes a call that is in the capture.
 func (g *calls) add(k *captured) {
@@ -52,11 +70,6 @@ func (g *calls) add(k *captured) {
 	if takes && !slices.Contains(g.running, c) {
 		g.running = append(g.running, c)
 	}
-}
-
-// keep notes a message that is in the capture.
-func (g *calls) keep(p *plan) func(*p2p.Captured) {
-	return func(m *p2p.Captured) { g.add(&captured{plan: p, message: m}) }
 }
 
 func byNumber(a, b *communicator) int { return cmp.Compare(a.number, b.number) }
@@ -199,13 +212,4 @@ func (p *plan) recordedAs(at driver.Recorded) *plan {
 		recorded.kernel = &k
 	}
 	return &recorded
-}
-
-// messageOf is the plan of a message, as package p2p knows it.
-func messageOf(p *plan) *p2p.Call {
-	at := p.send
-	if p.Operation == driver.Recv {
-		at = p.recv
-	}
-	return &p2p.Call{Call: &p.Call, Address: at}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/memory"
 	"symmem/internal/cuda"
 	"symmem/internal/dl"
@@ -81,7 +82,7 @@ func (g *guest) within(ctx context.Context, doing string, call func() error) err
 	if g.stuck != nil {
 		return g.stuck
 	}
-	ctx, cancel := g.device.bounded(ctx)
+	ctx, cancel := gpu.Bounded(ctx, g.device.cfg.Timeout)
 	defer cancel()
 	begin, ended := time.Now(), make(chan error, 1)
 	go func() { ended <- g.device.gpu.Do(call) }()

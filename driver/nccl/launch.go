@@ -90,12 +90,12 @@ func (c *communicator) launchOtherwise(s *stream.Stream, p *plan) error {
 		return err
 	}
 	if s.Capture != nil {
-		return c.record(s, p)
+		return s.Capture.Calls.Record(s, p)
 	}
 	if err := c.open(); err != nil {
 		return s.Refuse(c.group, err)
 	}
-	return c.messages.Transfer(s, messageOf(p))
+	return c.messages.Transfer(s, p.message())
 }
 
 // open refuses new work once Close has begun. c.mu is held, so Close sees all work that was let in.
@@ -107,22 +107,6 @@ func (c *communicator) open() error {
 		return cause
 	}
 	return fmt.Errorf("launching on group %s: %w", c.cfg.Name(), driver.ErrClosed)
-}
-
-// record puts a collective into the capture. It gets its tickets when the graph is launched.
-func (c *communicator) record(s *stream.Stream, p *plan) error {
-	if err := errors.Join(c.Cause(), c.open()); err != nil {
-		return err
-	}
-	if !p.Operation.PointToPoint() {
-		p = p.recordedAs(callsOf(s.Capture).next(c))
-		if err := c.call(p, s); err != nil {
-			return err
-		}
-		callsOf(s.Capture).add(&captured{plan: p})
-		return nil
-	}
-	return c.messages.Record(s, messageOf(p), callsOf(s.Capture).keep(p))
 }
 
 // admit gives a collective its ticket and, with the check on, compares it across ranks. s.Mu and

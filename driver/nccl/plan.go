@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
 	"symmem/internal/nccl"
@@ -167,6 +168,26 @@ func (c *communicator) owns(what string, in driver.Window) error {
 
 // nothing tells that a call moves nothing.
 func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil && p.Splits == nil }
+
+// needsAll reports whether no rank can end the collective before all have begun it.
+func (p *plan) needsAll() bool {
+	switch p.Operation {
+	case driver.AllReduce, driver.AllReduceRMSNorm, driver.AllGather, driver.ReduceScatter,
+		driver.AllToAll, driver.Barrier:
+		return true
+	default:
+		return false
+	}
+}
+
+// message is the plan of a message, as package p2p knows it.
+func (p *plan) message() *p2p.Call {
+	at := p.send
+	if p.Operation == driver.Recv {
+		at = p.recv
+	}
+	return &p2p.Call{Call: &p.Call, Address: at}
+}
 
 // run queues the plan through a driver that is in the device's context. s.Mu and c.mu are held.
 func (p *plan) run(s *stream.Stream, gpu *cuda.Driver) error {

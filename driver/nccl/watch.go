@@ -175,14 +175,3 @@ func (c watcher) asyncError() error {
 	}
 	return fmt.Errorf("group %s: %w", c.cfg.Name(), err)
 }
-
-// needsAll reports whether no rank can end the collective before all have begun it.
-func (p *plan) needsAll() bool {
-	switch p.Operation {
-	case driver.AllReduce, driver.AllReduceRMSNorm, driver.AllGather, driver.ReduceScatter,
-		driver.AllToAll, driver.Barrier:
-		return true
-	default:
-		return false
-	}
-}

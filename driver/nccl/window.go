@@ -78,7 +78,7 @@ func (c registrar) try(
 	case c.registered(key):
 		return nil, errors.New("it is registered already")
 	}
-	ctx, cancel := c.device.bounded(ctx)
+	ctx, cancel := gpu.Bounded(ctx, c.device.cfg.Timeout)
 	defer cancel()
 	lent, trouble := lendSegment(c.communicator, key, own)
 	defer lent.Withdraw()
@@ -139,7 +139,7 @@ func (c registrar) useAll(ctx context.Context) error {
 	if c.device.streams.Capturing.Load() > 0 {
 		return driver.ErrCapturing
 	}
-	ctx, cancel := c.device.bounded(ctx)
+	ctx, cancel := gpu.Bounded(ctx, c.device.cfg.Timeout)
 	defer cancel()
 	if c.wanted.Swap(true) {
 		return nil

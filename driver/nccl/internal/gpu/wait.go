@@ -46,3 +46,13 @@ func Within(limit time.Duration, ask func() (bool, error)) error {
 	})
 	return errors.Join(err, failed)
 }
+
+// Bounded gives a context a limit if it has no deadline.
+func Bounded(
+	ctx context.Context, limit time.Duration,
+) (context.Context, context.CancelFunc) {
+	if _, has := ctx.Deadline(); has {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, limit)
+}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/gpu/gputest"
 )
@@ -66,5 +67,7 @@ func (none) Launch(g *Graph, on *Stream) error {
 		return g.Follow(on)
 	})
 }
+
+func (none) Record(*Stream, driver.Plan) error { return driver.ErrUnsupported }
 
 func (none) Close(bool) {}

@@ -38,6 +38,9 @@ type Graph struct {
 
 // Calls are what a graph has of groups.
 type Calls interface {
+	// Record puts a call of a group into the capture of a stream. The locks of stream and group are
+	// held.
+	Record(on *Stream, plan driver.Plan) error
 	// Launch gives the calls of the graph the numbers of a launch, and queues it, by Graph.Queue and
 	// Graph.Follow. The locks of graph and stream are held.
 	Launch(g *Graph, on *Stream) error
