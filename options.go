@@ -98,7 +98,8 @@ type Options struct {
 	// microsecond an allocation.
 	CallSites bool
 	// Scatter, if not 0, makes segments land at addresses drawn from this number and the rank, as
-	// a GPU driver does: with Policy PlaceByAddress that shows what goes wrong without symmem.
+	// a GPU driver does: with PlaceByAddress as PoolOptions.Placement that shows what goes wrong
+	// without symmem.
 	Scatter uint64
 	// Interrupted, if set, is asked some hundred times a second by collectives that wait for other
 	// ranks on their caller's goroutine, where no context ends them. An error ends the wait, and the
