@@ -18,6 +18,7 @@ import "context"
 //	MessageCounts  Communicator   a MessageError lists no messages
 //	Remarker       Offer          there is nothing to remark
 //	Witness        Communicator   ends of processes are found out by those who wait
+//	Values         Communicator   Group.Agree and its kin are refused
 
 // Availability is a Backend that does not work on every machine.
 type Availability interface {

@@ -96,6 +96,9 @@ func (c *communicator) Exchange(
 	return c.plane.Exchange(ctx, lane, payload)
 }
 
+// Named returns this rank's end of a name.
+func (c *communicator) Named(name string) (driver.Named, error) { return c.plane.Named(name) }
+
 // Launched counts the calls by their path.
 func (c *communicator) Launched() [driver.Paths]uint64 {
 	return c.history.launched()

@@ -26,6 +26,8 @@ import (
 type Plane interface {
 	// Exchange is that of driver.Communicator.
 	Exchange(ctx context.Context, lane driver.Lane, payload []byte) ([][]byte, error)
+	// Values are those of driver.Communicator.
+	driver.Values
 	// Submit takes the next ticket and shows it to the others. It costs a few nanoseconds, since
 	// launches pay for it. The caller makes its calls one at a time.
 	Submit() uint64

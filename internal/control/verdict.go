@@ -33,7 +33,7 @@ type Row struct {
 	Exchanges, InExchange uint64
 	// Waited is how long it has been in that wait.
 	Waited time.Duration
-	// Message says what message it waits for, if it is in none of these waits, or nothing.
+	// Message says what message or value it waits for, if it is in none of these waits, or nothing.
 	Message string
 }
 

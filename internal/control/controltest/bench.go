@@ -31,6 +31,10 @@ func Bench(b *testing.B, join Join) {
 		b.Run("crowded", func(b *testing.B) { benchCrowded(b, join, compareOnce) })
 		b.Run("processes", func(b *testing.B) { benchProcesses(b, join, "a comparison") })
 	})
+	b.Run("value", func(b *testing.B) {
+		b.Run("crowded", func(b *testing.B) { benchCrowded(b, join, waits["a value"]) })
+		b.Run("processes", func(b *testing.B) { benchProcesses(b, join, "a value") })
+	})
 	b.Run("exchange", func(b *testing.B) {
 		b.Run("crowded", func(b *testing.B) { benchCrowded(b, join, waits["an exchange"]) })
 		b.Run("processes", func(b *testing.B) { benchProcesses(b, join, "an exchange") })

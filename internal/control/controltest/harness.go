@@ -49,6 +49,7 @@ func Run(t *testing.T, join Join) {
 	t.Helper()
 	for _, c := range []chapter{
 		{"exchange", exchangeContracts},
+		{"values", valueContracts},
 		{"compare", compareContracts},
 		{"await", awaitContracts},
 		{"missing", missingContracts},

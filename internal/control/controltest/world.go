@@ -129,4 +129,8 @@ var waits = map[string]func(p control.Plane) error{
 		_, err := p.Exchange(context.Background(), driver.LaneControl, []byte("here"))
 		return err
 	},
+	"a value": func(p control.Plane) error {
+		_, err := gather(context.Background(), p, "here", 3)
+		return err
+	},
 }

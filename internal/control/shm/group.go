@@ -61,6 +61,7 @@ type Group struct {
 
 	lanes [driver.Lanes]lane
 
+	named  []*named      // by number; guarded by Mu
 	left   sync.Cond     // Mu; signalled when users falls
 	users  int           // exchanges and transfers under way; guarded by Mu
 	warned atomic.Uint64 // when ranks were last warned of, by the monotonic clock, or 0

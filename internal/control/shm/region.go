@@ -66,7 +66,21 @@ type board struct {
 	// message is what the rank waits for in a message, as messageWait packs it, or 0; messageSince
 	// is when that wait began.
 	message, messageSince uint64
-	_                     [lineStride - 72]byte
+	// value is 1 more than the slot of the name in which the rank waits, or 0; valueSince is when that
+	// wait began.
+	value, valueSince uint64
+	_                 [lineStride - 88]byte
+}
+
+// valueSlot is a rank's end of a name: its lines, used in turn as those of collectives are. Each rank
+// numbers its own slots, in the order in which it comes to names, and others find a name by its
+// text. So ranks need not meet about names.
+type valueSlot struct {
+	lines [2]line
+	// size is the length of name, 0 until that is written.
+	size uint64
+	name [driver.MaxValueName]byte
+	_    [pageBytes - 2*lineStride - 8 - driver.MaxValueName]byte
 }
 
 // slot is one step of a lane.
@@ -99,6 +113,7 @@ type block struct {
 	_         [pageBytes - announcements*16]byte
 	lanes     [driver.LaneFault][2]slot
 	fault     [faultSlots]slot
+	values    [driver.MaxValueNames]valueSlot
 }
 
 // blocksBytes is the size of the blocks of a group, in whole pages.

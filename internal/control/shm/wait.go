@@ -67,10 +67,11 @@ const (
 	briefTime = 20 * uint64(time.Millisecond)
 )
 
-// waiting describes a slow wait: every block's word must reach want, or, if it is set, ready must
-// return true.
+// waiting describes a slow wait: every block's word must reach want, or that which at gives for its
+// rank, or, if it is set, ready must return true.
 type waiting struct {
 	word  func(*block) *uint64
+	at    func(rank int) *uint64
 	want  uint64
 	ready func() bool
 	// from lists the group ranks that are waited for.
@@ -195,7 +196,13 @@ func (g *Group) missing(w *waiting) []int {
 	}
 	var ranks []int
 	for _, r := range w.from {
-		if spin.LoadAcquire64(w.word(g.blocks[r])) < w.want {
+		var word *uint64
+		if w.at != nil {
+			word = w.at(r)
+		} else {
+			word = w.word(g.blocks[r])
+		}
+		if spin.LoadAcquire64(word) < w.want {
 			ranks = append(ranks, r)
 		}
 	}
@@ -289,7 +296,7 @@ func (g *Group) survey(w *waiting) []control.Row {
 	for r, b := range g.blocks {
 		if r != g.cfg.Rank {
 			b.board.read(&w.rows[r])
-			w.rows[r].Message = b.board.describeMessage(g.cfg.Ranks)
+			w.rows[r].Message = cmp.Or(b.board.describeMessage(g.cfg.Ranks), b.describeValue())
 		}
 	}
 	g.me.board.read(&w.rows[g.cfg.Rank])
@@ -400,13 +407,28 @@ func (b *board) describeMessage(ranks []int) string {
 
 // PollSoon polls a word of the region for as long as a caller's own thread is kept by a message.
 func (g *Group) PollSoon(word *uint64, want uint64) bool {
+	return g.pollFor(word, want, messageYields)
+}
+
+// pollFor polls a word of the region, and gives so many turns to others, for briefTime at most.
+func (g *Group) pollFor(word *uint64, want uint64, yields int) bool {
 	if spin.UntilAtLeast64(word, want, 0, g.budget.polls) {
 		return true
 	}
-	for range messageYields {
+	var begin uint64
+	for turn := range yields {
 		g.machine.yield()
 		if spin.LoadAcquire64(word) >= want {
 			return true
+		}
+		if turn%fewGlances == 0 {
+			now := sys.Monotonic()
+			if begin == 0 {
+				begin = now
+			}
+			if now-begin > briefTime {
+				return false
+			}
 		}
 	}
 	return false

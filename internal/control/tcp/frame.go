@@ -25,6 +25,10 @@ const (
 	kindFail
 	kindHeard // the rank has heard that the other failed
 	kindBye   // the rank leaves; holds its last board
+	kindValue // one step under a name; holds the words and the name
+	// kindSettled: a step under a name that the rank, which is about to fail, had seen complete; holds
+	// the name.
+	kindSettled
 )
 
 // track is a sequence of steps that all ranks make together.
@@ -45,6 +49,7 @@ const (
 	boardBytes  = 5 * 8
 	digestBytes = 8
 	failBytes   = boardBytes + int(tracks)*8
+	wordBytes   = len(driver.Words{}) * 8
 )
 
 // message is one frame.
@@ -95,6 +100,10 @@ func (m *message) bounds() (least, most uint32, ok bool) {
 		return 0, 0, true
 	case kindFail:
 		return uint32(failBytes), uint32(failBytes), true
+	case kindValue:
+		return uint32(wordBytes) + 1, uint32(wordBytes) + driver.MaxValueName, true
+	case kindSettled:
+		return 1, driver.MaxValueName, true
 	default:
 		return 0, 0, false
 	}

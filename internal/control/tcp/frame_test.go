@@ -20,7 +20,7 @@ func TestHeadersThatLieAreErrors(t *testing.T) {
 	}
 	for row, spoil := range map[string]func(b []byte){
 		"no kind":                       func(b []byte) { b[0] = 0 },
-		"a kind of another version":     func(b []byte) { b[0] = byte(kindBye) + 1 },
+		"a kind of another version":     func(b []byte) { b[0] = byte(kindSettled) + 1 },
 		"no track":                      func(b []byte) { b[1] = byte(tracks) },
 		"something in the first gap":    func(b []byte) { b[2] = 1 },
 		"something in the second gap":   func(b []byte) { b[3] = 1 },
@@ -30,6 +30,7 @@ func TestHeadersThatLieAreErrors(t *testing.T) {
 		"a board of four bytes":         func(b []byte) { b[0] = byte(kindBoard) },
 		"a goodbye of four bytes":       func(b []byte) { b[0] = byte(kindBye) },
 		"a fault of four bytes":         func(b []byte) { b[0] = byte(kindFail) },
+		"words of four bytes":           func(b []byte) { b[0] = byte(kindValue) },
 		"an answer that says something": func(b []byte) { b[0] = byte(kindHeard) },
 		"a report that is too large": func(b []byte) {
 			b[0] = byte(kindReport)
@@ -69,6 +70,8 @@ func FuzzReceive(f *testing.F) {
 		{kind: kindBoard, payload: make([]byte, boardBytes)},
 		{kind: kindFail, payload: make([]byte, failBytes)},
 		{kind: kindHeard},
+		{kind: kindValue, step: 1, payload: make([]byte, wordBytes+1)},
+		{kind: kindSettled, step: 1, payload: make([]byte, 1)},
 		{kind: kindBye, payload: bytes.Repeat([]byte{255}, boardBytes)},
 	} {
 		f.Add(m.encode())

@@ -127,6 +127,9 @@ func (p *Plane) fail(err error) error {
 		for _, step := range p.rows[p.me].settled {
 			payload = binary.LittleEndian.AppendUint64(payload, step)
 		}
+		for name, v := range p.rows[p.me].values {
+			p.broadcast(message{kind: kindSettled, step: v.settled, payload: []byte(name)}, false)
+		}
 		step := uint64(control.ReasonOf(err))
 		p.broadcast(message{kind: kindFail, step: step, payload: payload}, false)
 	}

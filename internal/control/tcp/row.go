@@ -31,6 +31,8 @@ type row struct {
 	posts [tracks][][]byte
 	// settled is the last step of each track that the rank had seen complete when it failed.
 	settled [tracks]uint64
+	// values are the steps under names, of which there are driver.MaxValueNames at most.
+	values map[string]*values
 	// reports is the log of the fault lane, reported its bytes, and read how much of it this rank
 	// has read; absent ranks are no longer waited for there.
 	reports        [][]byte
@@ -66,6 +68,12 @@ func (r *row) apply(m message, now time.Time) error {
 		}
 	case kindHeard:
 		r.heard = true
+	case kindValue:
+		return r.give(m)
+	case kindSettled:
+		if v := r.values[string(m.payload)]; v != nil {
+			v.settled = m.step
+		}
 	case kindBye:
 		r.board, r.left = decodeBoard(m.payload, now), true
 	}
@@ -119,8 +127,9 @@ func (r *row) next() ([]byte, bool) {
 
 // known says what is known of the rank, but for whether it is missing.
 func (r *row) known(w *waiting, now time.Time) control.Row {
+	_, settled := r.steps(w)
 	return control.Row{
-		Failed: r.failed, Settled: w.step != 0 && r.settled[w.track] >= w.step,
+		Failed: r.failed, Settled: w.step != 0 && settled >= w.step,
 		Left: r.left, Lost: r.lost, Submitted: r.submitted, InCollective: r.inCollective,
 		Operation: r.operation, Exchanges: r.came[trackControl], InExchange: r.inExchange,
 		Waited: max(0, now.Sub(r.since)),

@@ -13,8 +13,10 @@ import (
 // waiting describes a wait: for a step of a track, or for work.
 type waiting struct {
 	doing func() string
-	// track and step are what every rank must have posted; step is 0 in a wait for work.
+	// track and step are what every rank must have posted; step is 0 in a wait for work. If name is
+	// set it is a step under that name instead.
 	track track
+	name  string
 	step  uint64
 	// exchange tells that the step is one of the control lane, and collective is the ticket of the
 	// collective that waits, or 0. They are what others need to know to prove that two ranks will
@@ -37,7 +39,8 @@ func (p *Plane) missing(w *waiting) []int {
 		row := &p.rows[r]
 		late := row.submitted < w.collective
 		if w.step != 0 {
-			late = row.came[w.track] < w.step
+			came, _ := row.steps(w)
+			late = came < w.step
 		}
 		if late && r != p.me {
 			ranks = append(ranks, r)

@@ -1,0 +1,169 @@
+package controltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"symmem/driver"
+	"symmem/internal/control"
+)
+
+var valueContracts = []contract{
+	{"every rank gets everybody's words, step by step", proveWords},
+	{"names do not wait for each other", proveNames},
+	{"ranks come to names in any order", proveOrderOfNames},
+	{"names that cannot be are refused, and harm nothing", proveBadNames},
+	{"a value ends with its context, and the plane with it", proveValueCancelled},
+	{"a plane that is closed has no values", proveValueClosed},
+	{"a rank alone gets its own words", proveValueAlone},
+}
+
+// gather makes one step under a name.
+func gather(ctx context.Context, p control.Plane, name string, first uint64) ([]driver.Words, error) {
+	all := make([]driver.Words, 8)
+	n, err := p.Named(name)
+	if err != nil {
+		return nil, err
+	}
+	return all, n.Gather(ctx, driver.Words{first, 1, 2, 3, 4, ^first}, all)
+}
+
+// tell makes one step under a name, in which every rank has a value of its own, and checks what
+// comes.
+func (w *world) tell(i int, name string, round int) error {
+	value := func(rank int) uint64 { return uint64(1000*round + rank) }
+	all, err := gather(w.ctx, w.planes[i], name, value(i))
+	if err != nil {
+		return err
+	}
+	for rank := range w.planes {
+		if want := (driver.Words{value(rank), 1, 2, 3, 4, ^value(rank)}); all[rank] != want {
+			return fmt.Errorf("%s %d: group rank %d gave %v, want %v", name, round, rank, all[rank], want)
+		}
+	}
+	return nil
+}
+
+func proveWords(t *testing.T, join Join) {
+	w := newWorld(t, join, 3, patience)
+	w.each(t, func(i int, p control.Plane) error {
+		for round := range 100 {
+			if err := w.tell(i, "one", round); err != nil {
+				return err
+			}
+			if err := w.tell(i, "two", round); err != nil {
+				return err
+			}
+		}
+		return wantOpen(p)
+	})
+}
+
+// proveNames lets rank 0 wait under one name until steps under another, exchanges and comparisons
+// are over.
+func proveNames(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	over := make(chan struct{})
+	w.each(t, func(i int, p control.Plane) error {
+		result := make(chan error, 1)
+		go func() {
+			if i == 1 {
+				<-over
+			}
+			result <- w.tell(i, "slow", 1)
+		}()
+		for round := range 20 {
+			err := errors.Join(w.tell(i, "quick", round), waits["a comparison"](p),
+				w.swap(i, driver.LaneControl, round, []int{20, 3}))
+			if err != nil {
+				return err
+			}
+		}
+		if i == 1 {
+			close(over)
+		}
+		return <-result
+	})
+}
+
+// proveOrderOfNames has two goroutines of each rank come to two names, on one rank in the order in
+// which the other does not.
+func proveOrderOfNames(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	names := []string{"first", "second"}
+	w.each(t, func(i int, _ control.Plane) error {
+		results := make(chan error, len(names))
+		for k := range names {
+			name := names[(k+i)%2]
+			if _, err := w.planes[i].Named(name); err != nil {
+				return err
+			}
+			go func() {
+				for round := range 50 {
+					if err := w.tell(i, name, round); err != nil {
+						results <- err
+						return
+					}
+				}
+				results <- nil
+			}()
+		}
+		return errors.Join(<-results, <-results)
+	})
+}
+
+func proveBadNames(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	longest := strings.Repeat("n", driver.MaxValueName)
+	w.each(t, func(i int, p control.Plane) error {
+		for _, name := range []string{"", longest + "n"} {
+			if _, err := p.Named(name); !errors.Is(err, driver.ErrInvalid) {
+				return fmt.Errorf("a name of %d bytes: got %w", len(name), err)
+			}
+		}
+		for k := range driver.MaxValueNames - 1 {
+			if _, err := p.Named(fmt.Sprint(k + i)); err != nil { // other ones on each rank
+				return err
+			}
+		}
+		if err := w.tell(i, longest, 1); err != nil {
+			return err
+		}
+		if _, err := p.Named("one more"); !errors.Is(err, driver.ErrInvalid) {
+			return fmt.Errorf("one name more than there may be: got %w", err)
+		}
+		return errors.Join(w.tell(i, "7", 1), wantOpen(p))
+	})
+}
+
+func proveValueCancelled(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	ctx, cancel := context.WithCancel(w.ctx)
+	cancel()
+	_, err := gather(ctx, w.planes[0], "alone", 1)
+	wantError(t, "the cancelled value", err, context.Canceled)
+	wantError(t, "the cause", w.planes[0].Cause(), context.Canceled)
+	_, err = gather(w.ctx, w.planes[1], "alone", 1)
+	wantError(t, "the value of the other rank", err, driver.ErrFault)
+	_, err = gather(w.ctx, w.planes[0], "alone", 1)
+	wantError(t, "the next value", err, context.Canceled)
+}
+
+func proveValueClosed(t *testing.T, join Join) {
+	w := newWorld(t, join, 1, patience)
+	n, err := w.planes[0].Named("kept")
+	must(t, err)
+	must(t, w.planes[0].Close())
+	wantError(t, "a kept name", n.Gather(w.ctx, driver.Words{}, make([]driver.Words, 1)),
+		driver.ErrClosed)
+	_, err = w.planes[0].Named("kept")
+	wantError(t, "a name", err, driver.ErrClosed)
+}
+
+func proveValueAlone(t *testing.T, join Join) {
+	w := newWorld(t, join, 1, patience)
+	must(t, w.tell(0, "alone", 1))
+}

@@ -1,0 +1,171 @@
+package shm
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/control"
+	"symmem/internal/spin"
+	"symmem/internal/sys"
+)
+
+var _ driver.Values = (*Group)(nil)
+
+// named is this rank's end of a name.
+type named struct {
+	g      *Group
+	name   string
+	digest uint64 // of the name, in every line
+	number int    // of this rank's slot
+	step   uint64 // last step posted
+	me     *valueSlot
+	// peers are the slots of the other ranks by group rank, nil until they are found.
+	peers  []*valueSlot
+	others []int
+}
+
+// Named returns this rank's end of a name.
+func (g *Group) Named(name string) (driver.Named, error) {
+	if err := g.Enter(); err != nil {
+		return nil, err
+	}
+	defer g.Leave()
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	for _, n := range g.named {
+		if n.name == name {
+			return n, nil
+		}
+	}
+	if err := driver.CheckValueName(name, len(g.named)); err != nil {
+		return nil, err
+	}
+	digest := fnv.New64a()
+	digest.Write([]byte(name))
+	n := &named{
+		g: g, name: name, digest: digest.Sum64(), number: len(g.named),
+		me: &g.me.values[len(g.named)], peers: make([]*valueSlot, len(g.blocks)), others: g.Others(),
+	}
+	copy(n.me.name[:], name)
+	spin.StoreRelease64(&n.me.size, uint64(len(name)))
+	g.named = append(g.named, n)
+	return n, nil
+}
+
+// text is the name of a slot, or nothing if it has none that can be.
+func (s *valueSlot) text() string {
+	size := spin.LoadAcquire64(&s.size)
+	if size > driver.MaxValueName {
+		return ""
+	}
+	return string(s.name[:size])
+}
+
+// is reports whether a slot has a name.
+func (s *valueSlot) is(name string) bool {
+	return spin.LoadAcquire64(&s.size) == uint64(len(name)) && string(s.name[:len(name)]) == name
+}
+
+// nowhere is the word of a rank that has not come to a name.
+var nowhere uint64
+
+// word is where a rank posts the current step: nowhere if it has not come to the name yet.
+func (n *named) word(rank int) *uint64 {
+	if n.peers[rank] == nil {
+		n.find(rank)
+	}
+	if s := n.peers[rank]; s != nil {
+		return &s.lines[n.step&1].step
+	}
+	return &nowhere
+}
+
+// find looks for a rank's slot of the name among those that it has.
+func (n *named) find(rank int) {
+	b := n.g.blocks[rank]
+	for i := range b.values {
+		switch s := &b.values[i]; {
+		case spin.LoadAcquire64(&s.size) == 0:
+			return
+		case s.is(n.name):
+			n.peers[rank] = s
+			return
+		}
+	}
+}
+
+// Gather makes one step under the name.
+func (n *named) Gather(ctx context.Context, mine driver.Words, all []driver.Words) error {
+	g := n.g
+	if err := g.Enter(); err != nil {
+		return err
+	}
+	defer g.Leave()
+	if g.HasFailed() {
+		return g.Cause()
+	}
+	if g.peerFailed() {
+		return g.fail(g.peerFault(n.doing))
+	}
+	n.step++
+	line := unsafe.Pointer(&n.me.lines[n.step&1])
+	spin.PutLine(line, n.step, n.digest, unsafe.Pointer(&mine), spin.LinePayload)
+	g.ring()
+	all[g.cfg.Rank] = mine
+	for _, r := range n.others {
+		if !g.pollFor(n.word(r), n.step, g.budget.brief) {
+			if err := n.linger(ctx); err != nil {
+				return g.fail(err)
+			}
+		}
+		if !n.take(r, &all[r]) {
+			return g.fail(fmt.Errorf("%s: rank %d has written what it cannot have: step %d",
+				n.doing(), g.cfg.Ranks[r], spin.LoadAcquire64(n.word(r))))
+		}
+	}
+	// Everybody has read the line of the step before, which the next step writes.
+	spin.Claim(unsafe.Pointer(&n.me.lines[(n.step+1)&1]))
+	return nil
+}
+
+// take copies what a rank has posted, and reports whether it can be: the line is of this step and
+// of this name, and stayed so meanwhile.
+func (n *named) take(rank int, words *driver.Words) bool {
+	l := &n.peers[rank].lines[n.step&1]
+	for i := range words {
+		at := (*uint64)(unsafe.Pointer(&l.payload[8*i]))
+		words[i] = spin.LoadAcquire64(at)
+	}
+	return spin.LoadAcquire64(&l.digest) == n.digest && spin.LoadAcquire64(&l.step) == n.step
+}
+
+// linger waits for everybody for as long as there is hope, and shows meanwhile where.
+func (n *named) linger(ctx context.Context) error {
+	b, word := &n.g.me.board, uint64(n.number)+1
+	spin.StoreRelease64(&b.valueSince, sys.Monotonic())
+	spin.StoreRelease64(&b.value, word)
+	defer atomic.CompareAndSwapUint64(&b.value, word, 0)
+	return n.g.await(ctx, &waiting{
+		at: n.word, want: n.step, from: n.others, doing: n.doing,
+	})
+}
+
+func (n *named) doing() string {
+	return fmt.Sprintf("value %q %d of group %s", n.name, n.step, n.g.cfg.Name())
+}
+
+// describeValue says under what name a rank waits for values, or nothing.
+func (b *block) describeValue() string {
+	number := spin.LoadAcquire64(&b.board.value)
+	if number == 0 || number > driver.MaxValueNames {
+		return ""
+	}
+	waited := time.Duration(sys.Monotonic() - spin.LoadAcquire64(&b.board.valueSince))
+	return fmt.Sprintf("in value %q for %v", control.Printable(b.values[number-1].text()),
+		waited.Round(time.Millisecond))
+}

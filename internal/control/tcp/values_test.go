@@ -1,0 +1,68 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/driver"
+)
+
+func value(name string, step uint64) message {
+	return message{kind: kindValue, step: step, payload: encodeWords(driver.Words{step}, name)}
+}
+
+func TestValuesComeOneAfterTheOther(t *testing.T) {
+	tooMany := []message{}
+	for i := range driver.MaxValueNames + 1 {
+		tooMany = append(tooMany, value(fmt.Sprint(i), 1))
+	}
+	fault := message{kind: kindFail, step: 1, payload: make([]byte, failBytes)}
+	for name, c := range map[string]struct {
+		messages []message
+		good     int // how many are taken
+	}{
+		"in order under each name":  {[]message{value("a", 1), value("b", 1), value("a", 2)}, 3},
+		"a step that is left out":   {[]message{value("a", 1), value("a", 3)}, 1},
+		"a step that comes twice":   {[]message{value("a", 1), value("a", 1)}, 1},
+		"a first step that is none": {[]message{value("a", 0)}, 0},
+		"a rank that runs ahead":    {[]message{value("a", 1), value("a", 2), value("a", 3)}, 2},
+		"too many names":            {tooMany, driver.MaxValueNames},
+		"after a fault":             {[]message{fault, value("a", 7)}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := row{}
+			for i, m := range c.messages {
+				err := r.apply(m, time.Now())
+				if i < c.good && err != nil {
+					t.Errorf("message %d: %v", i, err)
+				}
+				if i >= c.good && !errors.Is(err, ErrProtocol) {
+					t.Errorf("message %d: got %v, want ErrProtocol", i, err)
+				}
+			}
+		})
+	}
+}
+
+// TestWhatARankHadSeenCompleteIsKnownAfterItsFault: who misses a third rank waits on for it then.
+func TestWhatARankHadSeenCompleteIsKnownAfterItsFault(t *testing.T) {
+	r := row{}
+	for _, m := range []message{
+		value("a", 1),
+		{kind: kindSettled, step: 1, payload: []byte("a")},
+		{kind: kindSettled, step: 9, payload: []byte(strings.Repeat("unknown", 9))},
+		{kind: kindFail, step: 1, payload: make([]byte, failBytes)},
+	} {
+		if err := r.apply(m, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]bool{"a": true, "b": false} {
+		if got := r.known(&waiting{name: name, step: 1}, time.Now()).Settled; got != want {
+			t.Errorf("%s: settled is %v", name, got)
+		}
+	}
+}
