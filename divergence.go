@@ -22,6 +22,9 @@ const (
 	DivergedPending DivergenceKind = "pending"
 	// DivergedCollective: the histories agree, but not the collective that is called.
 	DivergedCollective DivergenceKind = "collective"
+	// DivergedValue: the ranks have given different values, or done different things with them, in
+	// Group.Agree and its kin. It is the one kind that is not final for the group.
+	DivergedValue DivergenceKind = "value"
 )
 
 // DivergenceError says that ranks which should be alike are not, and where: the first event at
@@ -65,11 +68,14 @@ type DivergenceError struct {
 type Side struct {
 	// Ranks are the world ranks that have it.
 	Ranks []int `json:"ranks"`
-	// Event says in words what they have: an event of a pool's history, or a call.
+	// Event says in words what they have: an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
-	// Site is the line that did it, as file:line, where call sites are noted (Options.CallSites);
-	// else empty.
+	// Site is the line that did it, as file:line, where call sites are noted (Options.CallSites), and
+	// for values always; else empty.
 	Site string `json:"site"`
+	// Before, for DivergedValue, says in words which values they had before, under any name, the
+	// latest first; at most ten, and with their lines where call sites are noted.
+	Before []string `json:"before,omitempty"`
 }
 
 // Error returns the report in one paragraph.

@@ -84,6 +84,7 @@
 //	Guest.mu
 //	Group.mu
 //	Graph.mu
+//	valueName.mu
 //	Stream.holding
 //	Pool.mu
 //	Stream.marking
@@ -94,8 +95,9 @@
 //	sites.mu
 //	members.mu
 //
-// Guest.mu, Group.mu and Graph.mu are held while this rank waits for others: during agreements and
-// registrations, and while ranks find out about a fault together. The others are not. So an
+// Guest.mu, Group.mu, Graph.mu and valueName.mu are held while this rank waits for others: during
+// agreements and registrations, in values, and while ranks find out about a fault together. The
+// others are not. So an
 // allocation never waits for a registration. What marks a stream with Pool.mu held (Free of a
 // buffer that another stream used, an allocation that takes one back) takes the lock of that stream
 // in the backend: a call that launches a collective there holds it until its peers have come, at

@@ -53,6 +53,7 @@ type Group struct {
 	epoch   atomic.Uint64 // counts changes of table
 	// patrolling tells that histories are compared in the background; guarded by state.
 	patrolling bool
+	values     values
 	plans      [planSlots]atomic.Pointer[preparedPlan]
 
 	registered atomic.Uint64

@@ -3,6 +3,7 @@ package symmem
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"unsafe"
 
 	"symmem/driver"
@@ -52,6 +53,15 @@ func (all *sites) named(s Site) string {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	return all.names.At(uint32(s))
+}
+
+// text writes a call site: a program counter or a Site.
+func (all *sites) text(site uintptr) string {
+	if site < ledger.MaxSites {
+		return all.named(Site(site))
+	}
+	frame, _ := runtime.CallersFrames([]uintptr{site}).Next()
+	return fmt.Sprintf("%s:%d", frame.File, frame.Line)
 }
 
 // Alloc is Pool.AllocOn with the place for which it is done, for error messages.

@@ -145,6 +145,7 @@ func (rt *Runtime) connectUnguarded(
 	if g.tuning, g.shape, err = rt.comeToTerms(ctx, comm, ranks); err != nil {
 		return nil, g.unmade(err)
 	}
+	g.values.g = g
 	g.choice.Store(int32(rt.opts.Path))
 	g.table.Store(&windowTable{})
 	g.members.Store(&[]memberEntry{})

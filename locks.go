@@ -8,6 +8,7 @@ type (
 	guestMu       struct{}
 	groupMu       struct{}
 	graphMu       struct{}
+	valueMu       struct{}
 	streamHolding struct{}
 	poolMu        struct{}
 	streamMarking struct{}
@@ -28,32 +29,35 @@ func (groupMu) Rank() ranked.Rank { return waitingRank(2, "symmem.Group.mu") }
 // Rank is the place of Graph.mu.
 func (graphMu) Rank() ranked.Rank { return waitingRank(3, "symmem.Graph.mu") }
 
+// Rank is the place of valueName.mu.
+func (valueMu) Rank() ranked.Rank { return waitingRank(4, "symmem.valueName.mu") }
+
 // Rank is the place of Stream.holding.
-func (streamHolding) Rank() ranked.Rank { return rankOf(4, "symmem.Stream.holding") }
+func (streamHolding) Rank() ranked.Rank { return rankOf(5, "symmem.Stream.holding") }
 
 // Rank is the place of Pool.mu.
-func (poolMu) Rank() ranked.Rank { return rankOf(5, "symmem.Pool.mu") }
+func (poolMu) Rank() ranked.Rank { return rankOf(6, "symmem.Pool.mu") }
 
 // Rank is the place of Stream.marking.
-func (streamMarking) Rank() ranked.Rank { return rankOf(6, "symmem.Stream.marking") }
+func (streamMarking) Rank() ranked.Rank { return rankOf(7, "symmem.Stream.marking") }
 
 // Rank is the place of Guest.holding.
-func (guestHolding) Rank() ranked.Rank { return rankOf(7, "symmem.Guest.holding") }
+func (guestHolding) Rank() ranked.Rank { return rankOf(8, "symmem.Guest.holding") }
 
 // Rank is the place of Runtime.mu.
-func (runtimeMu) Rank() ranked.Rank { return rankOf(8, "symmem.Runtime.mu") }
+func (runtimeMu) Rank() ranked.Rank { return rankOf(9, "symmem.Runtime.mu") }
 
 // Rank is the place of Group.state.
-func (groupState) Rank() ranked.Rank { return rankOf(9, "symmem.Group.state") }
+func (groupState) Rank() ranked.Rank { return rankOf(10, "symmem.Group.state") }
 
 // Rank is the place of fault.mu.
-func (faultMu) Rank() ranked.Rank { return rankOf(10, "symmem.fault.mu") }
+func (faultMu) Rank() ranked.Rank { return rankOf(11, "symmem.fault.mu") }
 
 // Rank is the place of sites.mu.
-func (sitesMu) Rank() ranked.Rank { return rankOf(11, "symmem.sites.mu") }
+func (sitesMu) Rank() ranked.Rank { return rankOf(12, "symmem.sites.mu") }
 
 // Rank is the place of members.mu.
-func (membersMu) Rank() ranked.Rank { return rankOf(12, "symmem.members.mu") }
+func (membersMu) Rank() ranked.Rank { return rankOf(13, "symmem.members.mu") }
 
 // rankOf is the place of a lock that is never held while this rank waits for another one.
 func rankOf(place int, name string) ranked.Rank {

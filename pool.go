@@ -405,11 +405,7 @@ func (p *Pool) site(pc uintptr) uint32 {
 	if index, ok := p.sites.Index(pc); ok || pc == 0 {
 		return index
 	}
-	if pc < ledger.MaxSites {
-		return p.sites.Intern(pc, p.rt.sites.named(Site(pc)))
-	}
-	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
-	return p.sites.Intern(pc, fmt.Sprintf("%s:%d", frame.File, frame.Line))
+	return p.sites.Intern(pc, p.rt.sites.text(pc))
 }
 
 // Close deregisters everything and unmaps what has no live buffers. It waits for the work that

@@ -43,6 +43,9 @@ var rounds = map[string]round{
 		}
 		return errors.Join(p.Register(ctx, rt.World()), b.Free(), p.Trim(ctx, 0))
 	}},
+	"a value": {do: func(ctx context.Context, rt *symmem.Runtime, _ *symmem.Pool) error {
+		return rt.World().Agree(ctx, "round", 1)
+	}},
 	"an agreement": {do: func(ctx context.Context, rt *symmem.Runtime, _ *symmem.Pool) error {
 		return rt.World().Check(ctx)
 	}},

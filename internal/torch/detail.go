@@ -37,9 +37,10 @@ type divergenceDetail struct {
 }
 
 type variantDetail struct {
-	Ranks []int  `json:"ranks"`
-	Event string `json:"event"`
-	Site  string `json:"site"`
+	Ranks  []int    `json:"ranks"`
+	Event  string   `json:"event"`
+	Site   string   `json:"site"`
+	Before []string `json:"before,omitempty"`
 }
 
 type timeoutDetail struct {

@@ -22,7 +22,9 @@ var valueContracts = []contract{
 }
 
 // gather makes one step under a name.
-func gather(ctx context.Context, p control.Plane, name string, first uint64) ([]driver.Words, error) {
+func gather(
+	ctx context.Context, p control.Plane, name string, first uint64,
+) ([]driver.Words, error) {
 	all := make([]driver.Words, 8)
 	n, err := p.Named(name)
 	if err != nil {

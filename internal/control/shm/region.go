@@ -72,9 +72,9 @@ type board struct {
 	_                 [lineStride - 88]byte
 }
 
-// valueSlot is a rank's end of a name: its lines, used in turn as those of collectives are. Each rank
-// numbers its own slots, in the order in which it comes to names, and others find a name by its
-// text. So ranks need not meet about names.
+// valueSlot is a rank's end of a name: its lines, used in turn as those of collectives are. Each
+// rank numbers its own slots, in the order in which it comes to names, and others find a name by
+// its text. So ranks need not meet about names.
 type valueSlot struct {
 	lines [2]line
 	// size is the length of name, 0 until that is written.

@@ -106,6 +106,19 @@ func (p *Plane) swap(ctx context.Context, payload []byte, w *waiting) ([][]byte,
 	return got, nil
 }
 
+// Named returns this rank's end of a name.
+func (p *Plane) Named(name string) (driver.Named, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, p.open(driver.LaneControl)
+	}
+	if _, err := p.rows[p.me].under(name); err != nil {
+		return nil, err
+	}
+	return named{p, name}, nil
+}
+
 // Compare compares the digests of a call.
 func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	p.mu.Lock()

@@ -87,19 +87,6 @@ type named struct {
 	name string
 }
 
-// Named returns this rank's end of a name.
-func (p *Plane) Named(name string) (driver.Named, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return nil, p.open(driver.LaneControl)
-	}
-	if _, err := p.rows[p.me].under(name); err != nil {
-		return nil, err
-	}
-	return named{p, name}, nil
-}
-
 // Gather makes one step under the name.
 func (n named) Gather(ctx context.Context, mine driver.Words, all []driver.Words) error {
 	p := n.p

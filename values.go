@@ -1,0 +1,217 @@
+package symmem
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"runtime"
+	"strings"
+	"sync/atomic"
+
+	"symmem/driver"
+	"symmem/internal/ranked"
+)
+
+// Bounds of the names of values.
+const (
+	MaxValueName  = driver.MaxValueName  // bytes
+	MaxValueNames = driver.MaxValueNames // of a group
+)
+
+// valueOperation is what is done with values; 0 is none. Its numbers travel between ranks.
+type valueOperation uint64
+
+const (
+	valueAgree valueOperation = iota + 1
+	valueAny
+	valueAll
+	valueMin
+	valueMax
+	valueSum
+	valueOperations
+	// valueReports is no operation: a step that carries a piece of a report.
+	valueReports
+)
+
+var valueOperationNames = [valueOperations]string{
+	valueAgree: "Agree", valueAny: "Any", valueAll: "All",
+	valueMin: "Min", valueMax: "Max", valueSum: "Sum",
+}
+
+func (o valueOperation) known() bool { return o > 0 && o < valueOperations }
+
+// values are the numbers that the ranks of a group compare on the host.
+type values struct {
+	g     *Group
+	names atomic.Pointer[map[string]*valueName] // written with Group.state held
+	// last are the latest calls of this rank under any name, and count is how many there were; both
+	// are guarded by Group.state.
+	last  [lastValues]valueCall
+	count uint64
+}
+
+// lastValues is how many values are kept for error messages.
+const lastValues = 10
+
+// combine makes one call: it gathers what all ranks have under the name, compares, and folds.
+func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
+	g := v.g
+	if g.rt.opts.CallSites && c.site == 0 {
+		c.site = outside()
+	}
+	n, err := v.named(c.name)
+	if err != nil {
+		return 0, fmt.Errorf("value %q of group %s: %w", c.name, g.id, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.end.Gather(ctx, c.words(), n.all); err != nil {
+		return 0, g.settle(err)
+	}
+	n.calls++
+	result, same, err := fold(n.all)
+	switch {
+	case err != nil:
+		return 0, v.disbelieve(n, err)
+	case !same:
+		result, err = 0, v.differ(ctx, n, &c)
+	}
+	v.note(&c)
+	return result, err
+}
+
+// valueCall is one call on this rank.
+type valueCall struct {
+	operation valueOperation
+	name      string
+	value     int64
+	site      uintptr // a program counter or a Site, or 0
+}
+
+func (c *valueCall) words() driver.Words {
+	return driver.Words{uint64(c.operation), uint64(c.value)}
+}
+
+// eventOf says in words what a rank has given.
+func eventOf(w driver.Words) string {
+	o, value := valueOperation(w[0]), int64(w[1])
+	if o == valueAny || o == valueAll {
+		return fmt.Sprintf("%s of %v", valueOperationNames[o], value != 0)
+	}
+	return fmt.Sprintf("%s of %d", valueOperationNames[o], value)
+}
+
+// fold makes the result of what all ranks have given. It reports whether their calls go together:
+// the operation is the same, and for Agree the value. What is no call is an error.
+func fold(all []driver.Words) (result int64, same bool, err error) {
+	first := all[0]
+	o, result := valueOperation(first[0]), int64(first[1])
+	same = true
+	for r, w := range all {
+		if !valueOperation(w[0]).known() {
+			return 0, false, fmt.Errorf("rank %d of the group gave operation %d, which there is none of",
+				r, w[0])
+		}
+		same = same && w[0] == first[0] && (o != valueAgree || w == first)
+		if r > 0 {
+			result = o.join(result, int64(w[1]))
+		}
+	}
+	return result, same, nil
+}
+
+// join folds two values into one.
+func (o valueOperation) join(a, b int64) int64 {
+	switch o {
+	case valueAny, valueMax:
+		return max(a, b)
+	case valueAll, valueMin:
+		return min(a, b)
+	case valueSum:
+		return a + b
+	}
+	return a
+}
+
+func truth(yes bool) int64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// valueName is what this rank knows of a name.
+type valueName struct {
+	mu    ranked.Mutex[valueMu] // one call at a time
+	end   driver.Named
+	all   []driver.Words // what came last; guarded by mu
+	calls uint64         // guarded by mu
+}
+
+// named finds a name, without a lock if it is known.
+func (v *values) named(name string) (*valueName, error) {
+	if n := v.known()[name]; n != nil {
+		return n, nil
+	}
+	backend, ok := v.g.comm.(driver.Values)
+	if !ok {
+		return nil, ErrUnsupported
+	}
+	v.g.state.Lock()
+	defer v.g.state.Unlock()
+	if n := v.known()[name]; n != nil {
+		return n, nil
+	}
+	end, err := backend.Named(name)
+	if err != nil {
+		return nil, err
+	}
+	n := &valueName{end: end, all: make([]driver.Words, len(v.g.ranks))}
+	grown := map[string]*valueName{name: n}
+	maps.Copy(grown, v.known())
+	v.names.Store(&grown)
+	return n, nil
+}
+
+func (v *values) known() map[string]*valueName {
+	if known := v.names.Load(); known != nil {
+		return *known
+	}
+	return nil
+}
+
+// note keeps a call for error messages.
+func (v *values) note(c *valueCall) {
+	v.g.state.Lock()
+	defer v.g.state.Unlock()
+	v.last[v.count%lastValues] = *c
+	v.count++
+}
+
+// before says in words what this rank had last, the latest first.
+func (v *values) before() (texts []string) {
+	v.g.state.Lock()
+	last, count := v.last, v.count
+	v.g.state.Unlock()
+	for i := range min(count, lastValues) {
+		c := &last[(count-1-i)%lastValues]
+		text := fmt.Sprintf("%q: %s", c.name, eventOf(c.words()))
+		if site := v.g.rt.sites.text(c.site); site != "" {
+			text += " at " + site
+		}
+		texts = append(texts, text)
+	}
+	return texts
+}
+
+// outside is the place where this package was called.
+func outside() uintptr {
+	var pcs [16]uintptr
+	for _, pc := range pcs[:runtime.Callers(2, pcs[:])] {
+		frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
+		if !strings.HasPrefix(frame.Function, "symmem.") {
+			return pc
+		}
+	}
+	return 0
+}

@@ -1,0 +1,206 @@
+package symmem
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"symmem/driver"
+)
+
+// valueReport is what a rank tells the others about its call once they know that calls differ.
+type valueReport struct {
+	Site   string   `json:"site"`
+	Before []string `json:"before"`
+}
+
+const (
+	// maxValueReport is the most bytes of a report, and maxValueSite of a call site in it.
+	maxValueReport, maxValueSite = 4096, 512
+	// maxSides bounds a DivergenceError.
+	maxSides = 16
+)
+
+// disbelieve fails the group because of what another rank has given, which cannot be.
+func (v *values) disbelieve(n *valueName, err error) error {
+	g := v.g
+	err = fmt.Errorf("value %d of group %s: %w", n.calls, g.id, err)
+	g.comm.Abort(err)
+	return v.g.settle(err)
+}
+
+// differ makes the error of calls that differ, which all ranks know of: so they tell each
+// other now, under the same name, where they are. n.mu is held.
+func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
+	site := c.site
+	if site == 0 {
+		site = outside()
+	}
+	given := slices.Clone(n.all)
+	reports, err := v.swapReports(ctx, n, valueReport{
+		Site: v.g.rt.sites.text(site), Before: v.before(),
+	})
+	if err != nil {
+		return err
+	}
+	return v.divergence(fmt.Sprintf("value %q, call %d", c.name, n.calls), given, reports)
+}
+
+// encode makes a report that is short enough: without its oldest lines if need be.
+func (r valueReport) encode() []byte {
+	r.Site = r.Site[max(0, len(r.Site)-maxValueSite):] // the end has the file's name and the line
+	for {
+		text, _ := json.Marshal(r) // of strings, which cannot fail
+		if len(text) <= maxValueReport {
+			return text
+		}
+		if len(r.Before) == 0 {
+			return nil
+		}
+		r.Before = r.Before[:len(r.Before)-1]
+	}
+}
+
+// decodeValueReport reads the report of another rank. One that cannot be read says nothing.
+func decodeValueReport(text []byte) (r valueReport) {
+	if json.Unmarshal(text, &r) != nil {
+		return valueReport{}
+	}
+	r.Site = printable(r.Site)
+	r.Before = r.Before[:min(len(r.Before), lastValues)]
+	for i := range r.Before {
+		r.Before[i] = printable(r.Before[i])
+	}
+	return r
+}
+
+// printable replaces what would garble a terminal in a text of another rank.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// swapReports gives this rank's report to the others and returns everybody's, by group rank: first
+// the sizes, then piece after piece, as many as the longest has. n.mu is held.
+func (v *values) swapReports(
+	ctx context.Context, n *valueName, mine valueReport,
+) ([]valueReport, error) {
+	text := mine.encode()
+	sizes := make([]uint64, len(n.all))
+	texts := make([][]byte, len(n.all))
+	gather := func(w driver.Words) error {
+		if err := n.end.Gather(ctx, w, n.all); err != nil {
+			return v.g.settle(err)
+		}
+		return nil
+	}
+	if err := gather(driver.Words{uint64(valueReports), uint64(len(text))}); err != nil {
+		return nil, err
+	}
+	for r, w := range n.all {
+		if valueOperation(w[0]) != valueReports || w[1] > maxValueReport {
+			return nil, v.disbelieve(n, fmt.Errorf("rank %d of the group gave no report", r))
+		}
+		sizes[r] = w[1]
+	}
+	const piece = uint64(len(driver.Words{}) * 8)
+	for at := uint64(0); at < slices.Max(sizes); at += piece {
+		var words driver.Words
+		var bytes [piece]byte
+		copy(bytes[:], text[min(at, uint64(len(text))):])
+		for i := range words {
+			words[i] = binary.LittleEndian.Uint64(bytes[8*i:])
+		}
+		if err := gather(words); err != nil {
+			return nil, err
+		}
+		for r, w := range n.all {
+			for _, word := range w {
+				texts[r] = binary.LittleEndian.AppendUint64(texts[r], word)
+			}
+		}
+	}
+	reports := make([]valueReport, len(texts))
+	for r := range texts {
+		reports[r] = decodeValueReport(texts[r][:min(sizes[r], uint64(len(texts[r])))])
+	}
+	return reports, nil
+}
+
+// divergence makes the error: a side for each different value, place and past.
+func (v *values) divergence(
+	what string, given []driver.Words, reports []valueReport,
+) *DivergenceError {
+	g := v.g
+	d := &DivergenceError{
+		Group: g.id, Members: slices.Clone(g.ranks), Kind: DivergedValue, Why: "unknown",
+		Deviant: []int{},
+	}
+	for r, w := range given {
+		side := Side{Event: eventOf(w), Site: reports[r].Site, Before: reports[r].Before}
+		at := slices.IndexFunc(d.Sides, func(s Side) bool {
+			return s.Event == side.Event && s.Site == side.Site && slices.Equal(s.Before, side.Before)
+		})
+		switch {
+		case at >= 0:
+			d.Sides[at].Ranks = append(d.Sides[at].Ranks, g.ranks[r])
+		case len(d.Sides) == maxSides:
+			d.Others = append(d.Others, g.ranks[r])
+		default:
+			side.Ranks = []int{g.ranks[r]}
+			d.Sides = append(d.Sides, side)
+		}
+		if most, ok := majority(given); ok && w != most {
+			d.Deviant = append(d.Deviant, g.ranks[r])
+		}
+	}
+	for i := range d.Sides {
+		slices.Sort(d.Sides[i].Ranks)
+	}
+	slices.Sort(d.Others)
+	slices.Sort(d.Deviant)
+	slices.SortFunc(d.Sides, func(a, b Side) int { return cmp.Compare(a.Ranks[0], b.Ranks[0]) })
+	d.Message = fmt.Sprintf("group %s: ranks differ in %s: %s", g.id, what, v.sidesText(d))
+	return d
+}
+
+// majority returns what more than half of the ranks have given.
+func majority(given []driver.Words) (most driver.Words, ok bool) {
+	count := map[driver.Words]int{}
+	for _, w := range given {
+		if count[w]++; 2*count[w] > len(given) {
+			return w, true
+		}
+	}
+	return most, false
+}
+
+// sidesText says what each side of a divergence has and where.
+func (v *values) sidesText(d *DivergenceError) string {
+	var texts []string
+	for _, s := range d.Sides {
+		verb := "has"
+		if len(s.Ranks) > 1 {
+			verb = "have"
+		}
+		text := fmt.Sprintf("%s %s %s", driver.RanksOf(s.Ranks, v.g.ranks), verb, s.Event)
+		if s.Site != "" {
+			text += " at " + s.Site
+		}
+		texts = append(texts, text)
+	}
+	if len(d.Others) > 0 {
+		texts = append(texts, driver.RanksOf(d.Others, v.g.ranks)+" differ, too")
+	}
+	return strings.Join(texts, "; ")
+}

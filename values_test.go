@@ -1,0 +1,282 @@
+package symmem_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem"
+)
+
+// here is the line of its caller, as errors have it.
+func here() string {
+	_, file, line, _ := runtime.Caller(1)
+	return fmt.Sprintf("%s:%d", file, line)
+}
+
+func TestValuesAreFoldedOverAllRanks(t *testing.T) {
+	together(t, 3, symmem.Options{}, func(r *rank) {
+		g := r.World()
+		r.ok(g.Agree(r.ctx, "batch size", 7))
+		r.ok(g.Agree(r.ctx, "batch size", math.MinInt64))
+		for _, c := range []struct {
+			name string
+			call func(context.Context, string, int64) (int64, error)
+			give [3]int64
+			want int64
+		}{
+			{"least", g.Min, [3]int64{5, -3, 8}, -3},
+			{"greatest", g.Max, [3]int64{5, -3, 8}, 8},
+			{"all negative", g.Max, [3]int64{-5, -3, math.MinInt64}, -3},
+			{"sum", g.Sum, [3]int64{5, -3, 8}, 10},
+			{"sum that wraps around", g.Sum, [3]int64{math.MaxInt64, 1, 0}, math.MinInt64},
+		} {
+			got, err := c.call(r.ctx, c.name, c.give[r.Rank()])
+			if r.ok(err); got != c.want {
+				r.failf("%s of %v is %d, want %d", c.name, c.give, got, c.want)
+			}
+		}
+		for _, c := range []struct {
+			give     [3]bool
+			any, all bool
+		}{
+			{[3]bool{}, false, false},
+			{[3]bool{false, true, false}, true, false},
+			{[3]bool{true, true, true}, true, true},
+		} {
+			anyone, err := g.Any(r.ctx, "busy", c.give[r.Rank()])
+			r.ok(err)
+			everyone, err := g.All(r.ctx, "busy", c.give[r.Rank()])
+			r.ok(err)
+			if anyone != c.any || everyone != c.all {
+				r.failf("%v: any is %v, all is %v", c.give, anyone, everyone)
+			}
+		}
+	})
+}
+
+// TestValuesThatDifferAreNamed: and the group goes on.
+func TestValuesThatDifferAreNamed(t *testing.T) {
+	together(t, 3, symmem.Options{CallSites: true}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		for i := range int64(11) {
+			r.ok(g.Agree(r.ctx, "step", i))
+		}
+		var err error
+		sites := map[int]string{}
+		for k := range 2 { // ranks 0 and 1 take the first branch, rank 2 the second
+			if k == r.Rank()/2 {
+				err = g.Agree(r.ctx, "batch size", int64(8+k))
+				sites[r.Rank()] = here()
+			}
+		}
+		d := r.diverged(err)
+		if d.Kind != symmem.DivergedValue || !slices.Equal(d.Deviant, []int{2}) || len(d.Sides) != 2 {
+			r.failf("got %+v", d)
+		}
+		mine := d.Ranks()[r.Rank()]
+		if !slices.Equal(d.Sides[0].Ranks, []int{0, 1}) || d.Sides[0].Event != "Agree of 8" ||
+			d.Sides[1].Event != "Agree of 9" || !near(mine.Site, sites[r.Rank()]) {
+			r.failf("got %+v, here is %s", d.Sides, sites[r.Rank()])
+		}
+		if b := mine.Before; len(b) != 10 || !strings.HasPrefix(b[0], `"step": Agree of 10 at `) ||
+			!strings.Contains(b[9], `"step": Agree of 1 at `) {
+			r.failf("before it: %q", b)
+		}
+		want := fmt.Sprintf(`group %s: ranks differ in value "batch size", call 1: `+
+			`ranks 0, 1 have Agree of 8 at %s; rank 2 has Agree of 9 at `, g.ID(), d.Sides[0].Site)
+		if !strings.HasPrefix(err.Error(), want) {
+			r.failf("got %q, want %q", err, want)
+		}
+		_, err = map[bool]func(context.Context, string, int64) (int64, error){
+			true: g.Min, false: g.Max,
+		}[r.Rank() == 0](r.ctx, "batch size", 5)
+		if d := r.diverged(err); !slices.Equal(d.Deviant, []int{0}) || d.Sides[0].Event != "Min of 5" {
+			r.failf("got %+v", d)
+		}
+		r.ok(g.Err())
+		r.ok(g.Agree(r.ctx, "batch size", 8))
+		r.sums(g, r.window(r.pool(), 4096))
+		r.ok(g.Close())
+	})
+}
+
+// near reports whether a site is the line before that of here.
+func near(site, here string) bool {
+	var file string
+	var line int
+	at := strings.LastIndexByte(here, ':')
+	file = here[:at]
+	_, _ = fmt.Sscanf(here[at+1:], "%d", &line)
+	return site == fmt.Sprintf("%s:%d", file, line-1)
+}
+
+// TestARankThatDoesNotComeToAValueIsFinal: what it waits for instead is named.
+func TestARankThatDoesNotComeToAValueIsFinal(t *testing.T) {
+	endure(t, 3, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		name, wait := "decode", 300*time.Millisecond
+		if r.Rank() == 1 {
+			name, wait = "prefill", 20*time.Second
+		}
+		err := r.within(wait, func(ctx context.Context) error { return g.Agree(ctx, name, 1) })
+		var late *symmem.TimeoutError
+		if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{1}) ||
+			!strings.Contains(late.Activity[1], `in value "prefill" for`) {
+			r.failf("got %v", err)
+		}
+		r.is(g.Agree(r.ctx, "decode", 1), g.Err())
+	})
+}
+
+func TestARankThatHasLeftComesToNoValue(t *testing.T) {
+	endure(t, 2, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		if r.Rank() == 1 {
+			r.ok(g.Close())
+			r.is(g.Agree(r.ctx, "batch size", 1), symmem.ErrClosed)
+			return
+		}
+		var stray *symmem.StrayError
+		if err := g.Agree(r.ctx, "batch size", 1); !errors.As(err, &stray) {
+			r.failf("got %v, want a StrayError", err)
+		}
+	})
+}
+
+func TestNamesOfValuesThatCannotBeAreRefused(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		g := r.World()
+		for _, name := range []string{"", strings.Repeat("n", symmem.MaxValueName+1)} {
+			r.is(g.Agree(r.ctx, name, 1), symmem.ErrInvalid)
+		}
+		for i := range symmem.MaxValueNames {
+			r.ok(g.Agree(r.ctx, fmt.Sprint(i), 1))
+		}
+		r.is(g.Agree(r.ctx, "one more", 1), symmem.ErrInvalid)
+		r.ok(g.Agree(r.ctx, "7", 1))
+	})
+}
+
+// TestNamesDoNotWaitForEachOther has two goroutines of each rank use two names, of which each rank
+// holds up the other one until its own is done.
+func TestNamesDoNotWaitForEachOther(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		names := []string{"first", "second"}
+		results := make(chan error, 2)
+		for k := range names {
+			name := names[(k+r.Rank())%2]
+			go func() {
+				var err error
+				for i := range int64(200) {
+					err = errors.Join(err, r.World().Agree(r.ctx, name, i))
+				}
+				results <- err
+			}()
+		}
+		r.ok(errors.Join(<-results, <-results))
+	})
+}
+
+// TestCallsOfOneNameAreOrdered: goroutines of a rank that share a name come one after the other.
+func TestCallsOfOneNameAreOrdered(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		results := make(chan error, 4)
+		for range 4 {
+			go func() {
+				var err error
+				for range 50 {
+					got, e := r.World().Sum(r.ctx, "shared", 1)
+					if e == nil && got != 2 {
+						e = fmt.Errorf("the sum is %d", got)
+					}
+					err = errors.Join(err, e)
+				}
+				results <- err
+			}()
+		}
+		r.ok(errors.Join(<-results, <-results, <-results, <-results))
+	})
+}
+
+// TestRandomProgramsWithAWrongBranch runs programs of values. In each, one rank takes another branch
+// once: it has another value or operation there, and every rank names it and its line.
+func TestRandomProgramsWithAWrongBranch(t *testing.T) {
+	const ranks, programs = 3, 300
+	together(t, ranks, symmem.Options{}, func(r *rank) {
+		same := rand.New(rand.NewPCG(23, 1)) // draws the same on every rank
+		for program := range programs {
+			steps, wrong := 1+same.IntN(8), same.IntN(ranks)
+			at := same.IntN(steps)
+			for step := range steps {
+				name, value := fmt.Sprint("name ", same.IntN(5)), same.Int64()
+				kind := same.IntN(2)
+				if step != at {
+					r.ok(r.World().Agree(r.ctx, name, value))
+					continue
+				}
+				var err error
+				line := ""
+				switch {
+				case r.Rank() != wrong:
+					err = r.World().Agree(r.ctx, name, value)
+					line = here()
+				case kind == 0:
+					err = r.World().Agree(r.ctx, name, value+1)
+					line = here()
+				default:
+					_, err = r.World().Max(r.ctx, name, value)
+					line = here()
+				}
+				d := r.diverged(err)
+				if !slices.Equal(d.Deviant, []int{wrong}) || !near(d.Ranks()[r.Rank()].Site, line) ||
+					d.Ranks()[wrong].Site == d.Ranks()[(wrong+1)%ranks].Site {
+					r.failf("program %d: rank %d went wrong, got %+v", program, wrong, d)
+				}
+			}
+		}
+	})
+}
+
+func TestRanksThatAreLateToAValueAreWarnedOf(t *testing.T) {
+	warned := make(chan symmem.LateWarning, 1)
+	o := symmem.Options{WarnAfter: 20 * time.Millisecond, OnLate: func(w symmem.LateWarning) {
+		select {
+		case warned <- w:
+		default:
+		}
+	}}
+	together(t, 2, o, func(r *rank) {
+		if r.Rank() == 1 {
+			w := <-warned
+			if !strings.HasPrefix(w.Doing, `value "batch size" 1`) || !slices.Equal(w.Ranks, []int{1}) {
+				r.failf("got %+v", w)
+			}
+		}
+		r.ok(r.World().Agree(r.ctx, "batch size", 8))
+	})
+}
+
+// TestAValueMakesNoGarbage once its name is known and the others come soon.
+func TestAValueMakesNoGarbage(t *testing.T) {
+	const turns = 2000
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		agree := func() { r.ok(r.World().Agree(r.ctx, "batch size", 8)) }
+		if r.Rank() == 1 {
+			for range turns + 1 { // one before the count begins
+				agree()
+			}
+			return
+		}
+		if n := testing.AllocsPerRun(turns, agree); n != 0 {
+			r.failf("%v allocations", n)
+		}
+	})
+}
