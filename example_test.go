@@ -51,6 +51,24 @@ func ExampleOpen() {
 	// Output: rank 0 of 1, ranks compare: every
 }
 
+// Ranks compare a number before they go on. A difference is not final: here they take the least.
+func ExampleGroup_Agree() {
+	world(func(ctx context.Context, rt *symmem.Runtime) error {
+		batch := int64(8 + rt.Rank())
+		err := rt.World().Agree(ctx, "batch size", batch)
+		var differ *symmem.DivergenceError
+		if !errors.As(err, &differ) {
+			return err
+		}
+		batch, err = rt.World().Min(ctx, "batch size", batch)
+		if rt.Rank() == 0 {
+			fmt.Println(differ.Sides[0].Event, "and", differ.Sides[1].Event, "are made", batch)
+		}
+		return err
+	})
+	// Output: Agree of 8 and Agree of 9 are made 8
+}
+
 // What is allocated in a scope is registered at its end, and lies at the same place on every rank.
 func ExamplePool_Begin() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {

@@ -77,6 +77,22 @@ func (i Interop) Reserve(
 	return p.reserveFor(ctx, s, bytes, g, uintptr(at))
 }
 
+// Value is Group.Agree, or one of its kin, with the place for which it is done. Any and All take 0
+// for false and anything else for true, and return 0 or 1. Agree returns the value.
+func (i Interop) Value(
+	ctx context.Context, g *Group, o ValueOperation, name string, value int64, at Site,
+) (int64, error) {
+	if !o.known() {
+		return 0, invalid("operation %d on value %q", o, name)
+	}
+	if o == ValueAny || o == ValueAll {
+		value = truth(value != 0)
+	}
+	return g.values.combine(ctx, valueCall{
+		operation: o, name: name, value: value, site: uintptr(at),
+	})
+}
+
 // Note puts something into a pool's history that the ranks of the domain must have alike, beyond
 // what the pool does itself: two numbers, not negative, that mean what the caller wants. The next
 // comparison that finds a difference names it, with its place. It waits for nobody.

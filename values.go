@@ -18,27 +18,37 @@ const (
 	MaxValueNames = driver.MaxValueNames // of a group
 )
 
-// valueOperation is what is done with values; 0 is none. Its numbers travel between ranks.
-type valueOperation uint64
+// ValueOperation is what is done with the values of all ranks, for Interop.Value. Its numbers
+// travel between ranks, and are those of symmem.h.
+type ValueOperation uint64
 
+// The operations; 0 is none.
 const (
-	valueAgree valueOperation = iota + 1
-	valueAny
-	valueAll
-	valueMin
-	valueMax
-	valueSum
+	ValueAgree ValueOperation = iota + 1
+	ValueAny
+	ValueAll
+	ValueMin
+	ValueMax
+	ValueSum
 	valueOperations
-	// valueReports is no operation: a step that carries a piece of a report.
+	// valueReports is no operation: a step that carries the size of a report.
 	valueReports
 )
 
 var valueOperationNames = [valueOperations]string{
-	valueAgree: "Agree", valueAny: "Any", valueAll: "All",
-	valueMin: "Min", valueMax: "Max", valueSum: "Sum",
+	ValueAgree: "Agree", ValueAny: "Any", ValueAll: "All",
+	ValueMin: "Min", ValueMax: "Max", ValueSum: "Sum",
 }
 
-func (o valueOperation) known() bool { return o > 0 && o < valueOperations }
+// String returns the operation's name.
+func (o ValueOperation) String() string {
+	if o.known() {
+		return valueOperationNames[o]
+	}
+	return "ValueOperation(?)"
+}
+
+func (o ValueOperation) known() bool { return o > 0 && o < valueOperations }
 
 // values are the numbers that the ranks of a group compare on the host.
 type values struct {
@@ -82,7 +92,7 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 
 // valueCall is one call on this rank.
 type valueCall struct {
-	operation valueOperation
+	operation ValueOperation
 	name      string
 	value     int64
 	site      uintptr // a program counter or a Site, or 0
@@ -94,25 +104,25 @@ func (c *valueCall) words() driver.Words {
 
 // eventOf says in words what a rank has given.
 func eventOf(w driver.Words) string {
-	o, value := valueOperation(w[0]), int64(w[1])
-	if o == valueAny || o == valueAll {
-		return fmt.Sprintf("%s of %v", valueOperationNames[o], value != 0)
+	o, value := ValueOperation(w[0]), int64(w[1])
+	if o == ValueAny || o == ValueAll {
+		return fmt.Sprintf("%v of %v", o, value != 0)
 	}
-	return fmt.Sprintf("%s of %d", valueOperationNames[o], value)
+	return fmt.Sprintf("%v of %d", o, value)
 }
 
 // fold makes the result of what all ranks have given. It reports whether their calls go together:
 // the operation is the same, and for Agree the value. What is no call is an error.
 func fold(all []driver.Words) (result int64, same bool, err error) {
 	first := all[0]
-	o, result := valueOperation(first[0]), int64(first[1])
+	o, result := ValueOperation(first[0]), int64(first[1])
 	same = true
 	for r, w := range all {
-		if !valueOperation(w[0]).known() {
+		if !ValueOperation(w[0]).known() {
 			return 0, false, fmt.Errorf("rank %d of the group gave operation %d, which there is none of",
 				r, w[0])
 		}
-		same = same && w[0] == first[0] && (o != valueAgree || w == first)
+		same = same && w[0] == first[0] && (o != ValueAgree || w == first)
 		if r > 0 {
 			result = o.join(result, int64(w[1]))
 		}
@@ -121,13 +131,13 @@ func fold(all []driver.Words) (result int64, same bool, err error) {
 }
 
 // join folds two values into one.
-func (o valueOperation) join(a, b int64) int64 {
+func (o ValueOperation) join(a, b int64) int64 {
 	switch o {
-	case valueAny, valueMax:
+	case ValueAny, ValueMax:
 		return max(a, b)
-	case valueAll, valueMin:
+	case ValueAll, ValueMin:
 		return min(a, b)
-	case valueSum:
+	case ValueSum:
 		return a + b
 	}
 	return a

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,8 +43,8 @@ func beAgreeing() int {
 	return 0
 }
 
-// BenchmarkAgree compares one number of two processes. It is
-// to take 500 ns at most where each has a processor of its own.
+// BenchmarkAgree compares one number of two processes. Half of the batches are to take 500 ns a
+// call at most: the mean tells more of what else runs on the processors.
 func BenchmarkAgree(b *testing.B) {
 	store := "unix:@symmem-test-" + rand.Text()
 	other := exec.Command(os.Args[0])
@@ -56,15 +57,26 @@ func BenchmarkAgree(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	ctx := b.Context()
+	const batch = 200
+	var batches []time.Duration
 	b.ReportAllocs()
-	for b.Loop() {
-		if err := rt.World().Agree(ctx, "batch size", 8); err != nil {
+	begin := time.Now()
+	for n := 1; b.Loop(); n++ {
+		if err := rt.World().Agree(b.Context(), "batch size", 8); err != nil {
 			b.Fatal(err)
 		}
+		if n%batch == 0 {
+			batches = append(batches, time.Since(begin))
+			begin = time.Now()
+		}
 	}
-	within(b, 500)
-	b.StopTimer()
+	if slices.Sort(batches); len(batches) > 0 {
+		median := float64(batches[len(batches)/2].Nanoseconds()) / batch
+		b.ReportMetric(median, "median-ns/op")
+		if os.Getenv(barsVariable) != "" && median > 500 {
+			b.Errorf("%.0f ns, the bar is 500", median)
+		}
+	}
 	if err := errors.Join(rt.Close(), other.Wait()); err != nil {
 		b.Error(err)
 	}

@@ -108,7 +108,7 @@ func (v *values) swapReports(
 		return nil, err
 	}
 	for r, w := range n.all {
-		if valueOperation(w[0]) != valueReports || w[1] > maxValueReport {
+		if ValueOperation(w[0]) != valueReports || w[1] > maxValueReport {
 			return nil, v.disbelieve(n, fmt.Errorf("rank %d of the group gave no report", r))
 		}
 		sizes[r] = w[1]

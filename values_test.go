@@ -206,8 +206,8 @@ func TestCallsOfOneNameAreOrdered(t *testing.T) {
 	})
 }
 
-// TestRandomProgramsWithAWrongBranch runs programs of values. In each, one rank takes another branch
-// once: it has another value or operation there, and every rank names it and its line.
+// TestRandomProgramsWithAWrongBranch runs programs of values. In each, one rank takes another
+// branch once: it has another value or operation there, and every rank names it and its line.
 func TestRandomProgramsWithAWrongBranch(t *testing.T) {
 	const ranks, programs = 3, 300
 	together(t, ranks, symmem.Options{}, func(r *rank) {

@@ -37,3 +37,21 @@ func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 		return err
 	})
 }
+
+//export goValue
+func goValue(
+	group C.uint64_t, operation C.int, length C.size_t, name *C.char, value C.int64_t,
+	site C.uint32_t, result *C.int64_t,
+) C.int {
+	return guarded(func() error {
+		text, err := textOf(length, name)
+		if err != nil {
+			return err
+		}
+		got, err := library.Value(uint64(group), int(operation), text, int64(value), uint32(site))
+		if err == nil && result != nil {
+			*result = C.int64_t(got)
+		}
+		return err
+	})
+}

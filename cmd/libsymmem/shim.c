@@ -114,6 +114,12 @@ API int symmem_site(size_t n, const char *text, uint32_t *site) {
 	return CALL(goSite(n, (char *)text, site));
 }
 
+API int symmem_value(uint64_t group, int operation, size_t n, const char *name, int64_t value,
+                     uint32_t site, int64_t *result) {
+	return WAITING(goValue(group, operation, n, (char *)name, value,
+	                       site != 0 ? site : symmem_current_site(), result));
+}
+
 API int symmem_stream_synchronize(uint64_t stream) { return WAITING(goSynchronize(stream)); }
 
 API int symmem_stream_forget(uint64_t stream) { return WAITING(goForget(stream)); }

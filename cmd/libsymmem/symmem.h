@@ -46,7 +46,7 @@ extern "C" {
 
 /* The version of this interface. It grows when functions are added; nothing is renamed or removed
  * within one major version (the part above 1000). */
-#define SYMMEM_ABI_VERSION 1001
+#define SYMMEM_ABI_VERSION 1002
 
 /* Codes. After each stands what makes it come and what the caller does about it. */
 enum {
@@ -106,6 +106,16 @@ enum {
 
 /* The source of symmem_recv that takes from whichever rank sends first. */
 enum { SYMMEM_ANY_SOURCE = -1 };
+
+/* What symmem_value makes of the numbers of all ranks. */
+enum {
+	SYMMEM_VALUE_AGREE = 1, /* compares them; the result is the number */
+	SYMMEM_VALUE_ANY = 2,   /* 1 if one is not 0, else 0 */
+	SYMMEM_VALUE_ALL = 3,   /* 1 if none is 0, else 0 */
+	SYMMEM_VALUE_MIN = 4,   /* the least */
+	SYMMEM_VALUE_MAX = 5,   /* the greatest */
+	SYMMEM_VALUE_SUM = 6    /* their sum, which wraps around */
+};
 
 /* Who chooses the path of a collective. */
 enum {
@@ -424,6 +434,19 @@ int symmem_check(uint64_t group);
 /* Changes how much ranks compare (SYMMEM_CHECK_OFF to SYMMEM_CHECK_EVERY), for all groups.
  * Collective over the world. */
 int symmem_set_check(int level);
+
+/* Gathers a number of every rank of the group under a name, on the host: no stream and no GPU takes
+ * part. It waits for the n-th call under the name of every rank. *result is what the operation,
+ * SYMMEM_VALUE_AGREE to SYMMEM_VALUE_SUM, makes of the numbers. SYMMEM_VALUE_AGREE gives
+ * SYMMEM_ERR_DIVERGENCE on all ranks where they differ, and so do other operations where ranks make
+ * different ones; symmem_last_error_json has each rank's number, call site and last ten numbers, and
+ * the group goes on. A rank that does not come is final for the group, as everywhere.
+ *
+ * Names have 1 to 128 bytes; a group has 256 at most. They do not wait for each other, and calls
+ * under one name come one after the other; any thread may call. The call site is that of the
+ * argument, or of symmem_set_site where it is 0. result may be null. */
+int symmem_value(uint64_t group, int operation, size_t name_length, const char *name, int64_t value,
+                 uint32_t site, int64_t *result);
 
 /* Notes something that must be alike on all ranks in the history of a pool: the next comparison
  * that differs names it, with this thread's call site. The numbers are the caller's: a kind of its

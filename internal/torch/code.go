@@ -131,7 +131,7 @@ var hints = map[Code]string{
 // Words returns the text of an error, with what to do about it.
 func (c Code) Words(err error) string {
 	text := err.Error()
-	if hint := hints[c]; hint != "" {
+	if hint := hints[c]; hint != "" && !aboutValues(err) {
 		text += "; " + hint
 	}
 	if c == Divergence && !aboutMessages(err) && !hasSites(err) {
@@ -144,6 +144,12 @@ func (c Code) Words(err error) string {
 func aboutMessages(err error) bool {
 	var messages *symmem.MessageError
 	return errors.As(err, &messages)
+}
+
+// aboutValues reports whether an error is about values, after which a group goes on.
+func aboutValues(err error) bool {
+	var d *symmem.DivergenceError
+	return errors.As(err, &d) && d.Kind == symmem.DivergedValue
 }
 
 // hasSites reports whether a divergence has the call sites of its ranks.

@@ -15,11 +15,15 @@ type group struct {
 	handle uint64
 	name   string
 	guests []*attachment // guarded by rank.mu
+	// machines is how many the ranks are on.
+	machines int
 }
 
 // addGroup gives a group a handle and watches for its end.
 func (r *rank) addGroup(g *symmem.Group, name string) *group {
-	added := &group{Group: g, handle: r.library.handles.Add(1), name: name}
+	added := &group{
+		Group: g, handle: r.library.handles.Add(1), name: name, machines: g.Stats().Tuning.Machines,
+	}
 	r.mu.Lock()
 	r.groups[added.handle] = added
 	r.mu.Unlock()

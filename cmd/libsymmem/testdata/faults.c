@@ -121,6 +121,16 @@ void diverge(void) {
 	void *at;
 	TRUE(symmem_callsites());
 	at_line("model.py:10");
+	int64_t sum = 0;
+	DO(symmem_value(world, SYMMEM_VALUE_AGREE, 10, "batch size", 8, 0, NULL));
+	DO(symmem_value(world, SYMMEM_VALUE_SUM, 3, "sum", 8, 0, &sum));
+	TRUE(sum == 8 * size);
+	WANT(SYMMEM_ERR_DIVERGENCE,
+	     symmem_value(world, SYMMEM_VALUE_AGREE, 10, "batch size", 8 + rank, 0, NULL));
+	CONTAINS("\"kind\":\"value\"", symmem_last_error_json(sizeof text_, text_, &length_));
+	CONTAINS("\"site\":\"model.py:10\"", symmem_last_error_json(sizeof text_, text_, &length_));
+	CONTAINS("Agree of 9 at model.py:10", symmem_last_error(sizeof text_, text_, &length_));
+	DO(symmem_group_error(world)); /* the group goes on */
 	DO(symmem_alloc(0, 4096, 0, &at));
 	DO(symmem_scope_end(world, 0, NULL));
 	at_line(rank ? "model.py:20" : "model.py:30");

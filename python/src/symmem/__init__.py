@@ -23,7 +23,7 @@ The guides are in `docs` next to the sources. `import symmem` imports neither to
 #   how ranks meet: _launch, _rendezvous
 #   this rank: _streams, _work, _attach, _places, _runtime
 #   its groups: _group, _scope, _groups, _session
-#   calls: _terms, _memory, _call, _collectives, _messages, _ops
+#   calls: _terms, _memory, _call, _collectives, _messages, _ops, _values
 #   what is public: _make, _questions, _api, _version, __init__
 #   programs: _workload, _report, verify, bench
 
@@ -53,6 +53,7 @@ from symmem._messages import irecv, isend, recv, send
 from symmem._questions import Explanation, check, explain, set_check, stats
 from symmem._scope import Nothing
 from symmem._torch import compiling, loaded, modules, pytorch
+from symmem._values import agree, all_, any_, max_, min_, sum_
 from symmem._version import __version__
 from symmem._work import Work
 from symmem.errors import (
@@ -117,11 +118,14 @@ __all__ = [
     "UnsupportedError",
     "Work",
     "__version__",
+    "agree",
+    "all_",
     "all_gather_into_tensor",
     "all_reduce",
     "all_reduce_rms_norm",
     "all_to_all_single",
     "alloc",
+    "any_",
     "attach",
     "barrier",
     "broadcast",
@@ -141,6 +145,8 @@ __all__ = [
     "is_symmetric",
     "isend",
     "library_path",
+    "max_",
+    "min_",
     "ones",
     "recv",
     "reduce_scatter_tensor",
@@ -149,6 +155,7 @@ __all__ = [
     "set_check",
     "set_path",
     "stats",
+    "sum_",
     "synchronize",
     "trim",
     "use",

@@ -88,6 +88,17 @@ class Operation(IntEnum):
     ALL_TO_ALL_V = 9
 
 
+class Value(IntEnum):
+    """What is made of the numbers of all ranks."""
+
+    AGREE = 1
+    ANY = 2
+    ALL = 3
+    MIN = 4
+    MAX = 5
+    SUM = 6
+
+
 ANY_SOURCE = -1
 """The source of a receive that takes from whichever rank sends first."""
 

@@ -51,6 +51,7 @@ class Runtime:
         torch_ranks: the numbers that torch.distributed gives the ranks of the world, None where
             symmem was not opened from it.
         asked: what `symmem.init` was given.
+        sites: the numbers of call sites, by file and line: see `site`.
         closed, forked: why nothing of this rank can be used, if it cannot: see `require`.
     """
 
@@ -77,7 +78,7 @@ class Runtime:
         self.asked = asked
         self.closed = False
         self.forked = False
-        self._sites: dict[str, int] = {}
+        self.sites: dict[tuple[str, int], int] = {}
         self._sides: dict[tuple[int, str], SideStream] = {}
 
     def require(self) -> None:
@@ -120,16 +121,16 @@ class Runtime:
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
             frame = frame.f_back
-        site = self._site(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        site = self.site(frame.f_code.co_filename, frame.f_lineno)
         return int(self.library.raw.symmem_set_site(site))
 
-    def _site(self, text: str) -> int:
+    def site(self, file: str, line: int) -> int:
         """Number a call site."""
-        found = self._sites.get(text)
+        found = self.sites.get((file, line))
         if found is None:
-            data = text.encode()
+            data = f"{file}:{line}".encode()
             found = self.library.number("symmem_site", len(data), data)
-            self._sites[text] = found
+            self.sites[file, line] = found
         return found
 
     def close(self, force: bool) -> None:

@@ -48,12 +48,16 @@ class Side(NamedTuple):
     Attributes:
         ranks: their numbers in the world.
         event: what they did.
-        site: the line of Python that did it, "file:line"; empty without SYMMEM_CALLSITES=1.
+        site: the line of Python that did it, "file:line"; for `symmem.agree` and its like always,
+            else empty without SYMMEM_CALLSITES=1.
+        before: for `symmem.agree` and its like, the last ten values before, the latest first, each
+            in words with its line.
     """
 
     ranks: tuple[int, ...]
     event: str
     site: str
+    before: tuple[str, ...] = ()
 
 
 class DivergenceError(SymmemError):
@@ -61,7 +65,8 @@ class DivergenceError(SymmemError):
 
     `MismatchError`, `StrayError` and `MessageError` are kinds of it.
 
-    Every rank of the group gets the same error, before any wrong sum. The message names the first
+    Every rank of the group gets the same error, before any wrong sum. It is final for the group,
+    but where values differ that `symmem.agree` or its like compares. The message names the first
     event at which they differ, with what each rank has there, and the lines of Python that made
     it when SYMMEM_CALLSITES=1.
     """
@@ -70,7 +75,12 @@ class DivergenceError(SymmemError):
     def sides(self) -> list[Side]:
         """What each side has at the first difference."""
         found = self.data.get("divergence", {}).get("variants") or []
-        return [Side(tuple(v["ranks"]), v["event"], v.get("site") or "") for v in found]
+        return [
+            Side(
+                tuple(v["ranks"]), v["event"], v.get("site") or "", tuple(v.get("before") or ())
+            )
+            for v in found
+        ]
 
 
 class MismatchError(DivergenceError):

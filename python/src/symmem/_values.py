@@ -1,0 +1,102 @@
+"""Numbers that ranks compare on the host: no stream and no GPU takes part.
+
+The names end in an underscore where Python has a function of that name, so that
+`from symmem import *` hides none.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import sys
+from operator import index
+from typing import TYPE_CHECKING
+
+from symmem import errors
+from symmem._constants import Value
+from symmem._session import find
+
+if TYPE_CHECKING:
+    from typing import SupportsIndex
+
+    from symmem._terms import GroupLike
+
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+_AGREE = int(Value.AGREE)
+_frame = sys._getframe
+
+
+def agree(value: SupportsIndex, name: str, group: GroupLike = None) -> None:
+    """Compare a number across all ranks, on the host, in a microsecond or two.
+
+    Call it where ranks must take the same branch: with the size of a batch, a choice, a digest. It
+    uses no stream and no GPU, may be called between replays of graphs and from any thread, and
+    waits for the n-th call under the name on every rank; names do not wait for each other.
+
+    Args:
+        value: an integer of 64 bits, or a bool.
+        name: what the value is, such as "batch size": 1 to 128 bytes, at most 256 in a group.
+        group: as `symmem.group` takes it; the world unless given.
+
+    Raises:
+        DivergenceError: on all ranks, where the values differ; `sides` has each rank's value, line
+            and last ten values. The group goes on.
+        TimeoutError: a rank does not come. This is final for the group, as is `RankLostError`.
+    """
+    # As _combine does, but for what this can do without: it is called in every step of a program.
+    found = find(group)
+    text = name.encode()
+    frame = _frame(1)
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    site = found.runtime.sites.get((file, line)) or found.runtime.site(file, line)
+    if code := found.library.value(
+        found.handle, _AGREE, len(text), text, _checked(value), site, None
+    ):
+        raise found.library.error(code)
+
+
+def any_(value: object, name: str, group: GroupLike = None) -> bool:
+    """Report whether the value is true on any rank: see `symmem.agree`."""
+    return _combine(Value.ANY, bool(value), name, group) != 0
+
+
+def all_(value: object, name: str, group: GroupLike = None) -> bool:
+    """Report whether the value is true on all ranks: see `symmem.agree`."""
+    return _combine(Value.ALL, bool(value), name, group) != 0
+
+
+def min_(value: SupportsIndex, name: str, group: GroupLike = None) -> int:
+    """Return the least value of all ranks: see `symmem.agree`."""
+    return _combine(Value.MIN, value, name, group)
+
+
+def max_(value: SupportsIndex, name: str, group: GroupLike = None) -> int:
+    """Return the greatest value of all ranks: see `symmem.agree`."""
+    return _combine(Value.MAX, value, name, group)
+
+
+def sum_(value: SupportsIndex, name: str, group: GroupLike = None) -> int:
+    """Return the sum of all ranks' values, which wraps around at 64 bits: see `symmem.agree`."""
+    return _combine(Value.SUM, value, name, group)
+
+
+def _checked(value: SupportsIndex) -> int:
+    """Refuse what has more than 64 bits, which ctypes would cut off."""
+    number = index(value)
+    if _LEAST <= number <= _MOST:
+        return number
+    raise errors.InvalidError(f"the value {number} has more than 64 bits")
+
+
+def _combine(operation: int, value: SupportsIndex, name: str, group: GroupLike) -> int:
+    """Make one call for the line that called the caller."""
+    found = find(group)
+    text = name.encode()
+    frame = _frame(2)
+    site = found.runtime.site(frame.f_code.co_filename, frame.f_lineno)
+    result = c.c_int64()
+    library = found.library
+    if code := library.value(
+        found.handle, operation, len(text), text, _checked(value), site, c.byref(result)
+    ):
+        raise library.error(code)
+    return result.value

@@ -1,0 +1,111 @@
+"""Numbers that ranks compare on the host."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from harness import RANK, SIZE, check, main, raises
+
+import symmem
+from symmem._constants import Value
+
+
+def here() -> str:
+    """Name the line of the caller."""
+    frame = sys._getframe(1)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+@check
+def ranks_open() -> None:
+    symmem.init(backend="host", timeout=20)
+    assert "torch" not in sys.modules
+
+
+@check
+def values_are_folded_over_all_ranks() -> None:
+    symmem.agree(7, "batch size")
+    symmem.agree(-(1 << 63), "batch size", symmem.world())
+    assert symmem.min_(RANK, "rank") == 0
+    assert symmem.max_(RANK, "rank") == SIZE - 1
+    assert symmem.sum_(RANK + 1, "rank") == SIZE * (SIZE + 1) // 2
+    assert symmem.any_(RANK == 0, "first") is True
+    assert symmem.all_(RANK == 0, "first") is False
+    assert symmem.all_([RANK], "not empty") is True
+
+
+@check
+def values_that_differ_are_named_and_the_group_goes_on() -> None:
+    for step in range(11):
+        symmem.agree(step, "step")
+    sites = []
+    if RANK == 0:
+        sites.append(here().rpartition(":")[2])
+        error = raises(symmem.DivergenceError, lambda: symmem.agree(8, "batch size"))
+    else:
+        sites.append(here().rpartition(":")[2])
+        error = raises(symmem.DivergenceError, lambda: symmem.agree(9, "batch size"))
+    assert error.data["divergence"]["kind"] == "value", error.data
+    mine = next(side for side in error.sides if RANK in side.ranks)
+    assert mine.event == f"Agree of {8 if RANK == 0 else 9}", error.sides
+    file, _, line = mine.site.rpartition(":")
+    assert file == __file__ and int(line) == int(sites[0]) + 1, (mine.site, sites)
+    assert len(mine.before) == 10, mine.before
+    assert mine.before[0].startswith('"step": Agree of 10 at ' + __file__), mine.before
+    assert 'value "batch size", call 3' in str(error) and mine.site in str(error), error
+    assert symmem.world().error() is None
+    symmem.agree(8, "batch size")
+
+
+@check
+def what_is_no_value_is_refused() -> None:
+    for value in (1 << 63, -(1 << 63) - 1):
+        raises(symmem.InvalidError, lambda value=value: symmem.agree(value, "batch size"))
+    raises(TypeError, lambda: symmem.agree(1.5, "batch size"))  # type: ignore[arg-type]
+    for name in ("", "n" * 129):
+        raises(symmem.InvalidError, lambda name=name: symmem.agree(1, name))
+    library = symmem.world().library
+    for operation in (0, max(Value) + 1, -1):
+        raises(
+            symmem.InvalidError,
+            lambda operation=operation: library.number(
+                "symmem_value", symmem.world().handle, operation, 1, b"n", 1, 0
+            ),
+        )
+    symmem.agree(8, "batch size")
+
+
+@check
+def threads_use_names_in_any_order() -> None:
+    names = ["first", "second"] if RANK == 0 else ["second", "first"]
+    raised: list[BaseException] = []
+
+    def turns(name: str) -> None:
+        try:
+            for step in range(200):
+                symmem.agree(step, name)
+        except BaseException as e:
+            raised.append(e)
+
+    threads = [threading.Thread(target=turns, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not raised, raised
+
+
+@check
+def a_rank_that_has_left_is_named() -> None:
+    if RANK == SIZE - 1:
+        symmem.finalize(force=True)
+        raises(symmem.ClosedError, lambda: symmem.agree(1, "batch size"))
+        return
+    error = raises(symmem.DivergenceError, lambda: symmem.agree(1, "batch size"))
+    assert isinstance(error, symmem.StrayError), error
+    assert list(error.elsewhere) == [SIZE - 1], error
+
+
+if __name__ == "__main__":
+    main()
