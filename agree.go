@@ -226,6 +226,17 @@ func (g *Group) Agree(ctx context.Context, name string, value int64) error {
 	return err
 }
 
+// Step compares which step of the program begins on each rank, such as "decode(batch=8)": a text
+// of 1 to MaxStep bytes; and how many collectives of this group each rank has launched since its
+// step before, those of replays by Graph.Launch included. Where ranks differ they get the
+// DivergenceError of Agree, whose sides say both, and the group goes on. Ranks launch collectives
+// of the group between calls of Step alone: one that is in a collective which the others have not
+// launched is named at once, by the fault of the group. SYMMEM_STEP_GUARD=0, on all ranks, turns
+// Step off: it returns Err then.
+func (g *Group) Step(ctx context.Context, what string) error {
+	return g.values.step(ctx, what, 0)
+}
+
 // Any reports whether any rank has said true. See Agree.
 func (g *Group) Any(ctx context.Context, name string, value bool) (bool, error) {
 	c := valueCall{operation: ValueAny, name: name, value: truth(value)}

@@ -290,7 +290,7 @@ func (g *Group) explainDivergence(cause error, everywhere bool) error {
 		// has done beyond the others counts, too.
 		{Mode: agreement.Exact},
 	}
-	if here := reportOf(cause).Doing; everywhere {
+	if here := reportOf(cause).Doing + g.values.inStep(); everywhere {
 		here = here[:min(len(here), agreement.MaxTag)]
 		comparisons = append(comparisons, agreement.Config{Mode: agreement.Exact, Tag: here})
 	}

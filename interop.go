@@ -82,7 +82,7 @@ func (i Interop) Reserve(
 func (i Interop) Value(
 	ctx context.Context, g *Group, o ValueOperation, name string, value int64, at Site,
 ) (int64, error) {
-	if !o.known() {
+	if !o.known() || o == valueStep {
 		return 0, invalid("operation %d on value %q", o, name)
 	}
 	if o == ValueAny || o == ValueAll {
@@ -91,6 +91,11 @@ func (i Interop) Value(
 	return g.values.combine(ctx, valueCall{
 		operation: o, name: name, value: value, site: uintptr(at),
 	})
+}
+
+// Step is Group.Step with the place for which it is done.
+func (i Interop) Step(ctx context.Context, g *Group, what string, at Site) error {
+	return g.values.step(ctx, what, at)
 }
 
 // Note puts something into a pool's history that the ranks of the domain must have alike, beyond

@@ -135,6 +135,9 @@ func (d DeviceChoice) String() string {
 // envBackend names the backend where options do not.
 const envBackend = "SYMMEM_BACKEND"
 
+// envStepGuard, where it is 0, turns Group.Step off.
+const envStepGuard = "SYMMEM_STEP_GUARD"
+
 const (
 	defaultTimeout  = 30 * time.Second
 	defaultInterval = time.Second

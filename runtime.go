@@ -33,6 +33,7 @@ type Runtime struct {
 	local     *Pool
 	stream    *Stream
 	observers observers
+	stepGuard bool // whether Step compares anything
 	sites     sites
 
 	mu       ranked.Mutex[runtimeMu]
@@ -114,6 +115,7 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 
 // start opens the device and joins the world. It cleans up after itself when it fails.
 func (rt *Runtime) start(ctx context.Context) (*Runtime, error) {
+	rt.stepGuard = os.Getenv(envStepGuard) != "0"
 	if err := rt.open(ctx); err != nil {
 		rt.noteFailure(err)
 		return nil, errors.Join(fmt.Errorf("opening rank %d of %d: %w", rt.rank, rt.size, err),

@@ -3,6 +3,7 @@ package symmem
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"runtime"
 	"strings"
@@ -11,6 +12,9 @@ import (
 	"symmem/driver"
 	"symmem/internal/ranked"
 )
+
+// MaxStep is the most bytes that may say which step begins.
+const MaxStep = 1024
 
 // Bounds of the names of values.
 const (
@@ -30,6 +34,7 @@ const (
 	ValueMin
 	ValueMax
 	ValueSum
+	valueStep // Group.Step; the value is a digest
 	valueOperations
 	// valueReports is no operation: a step that carries the size of a report.
 	valueReports
@@ -38,6 +43,7 @@ const (
 var valueOperationNames = [valueOperations]string{
 	ValueAgree: "Agree", ValueAny: "Any", ValueAll: "All",
 	ValueMin: "Min", ValueMax: "Max", ValueSum: "Sum",
+	valueStep: "Step",
 }
 
 // String returns the operation's name.
@@ -58,6 +64,27 @@ type values struct {
 	// are guarded by Group.state.
 	last  [lastValues]valueCall
 	count uint64
+	// launched is Values.Collectives at the latest step; guarded by the lock of that name.
+	launched uint64
+	begun    string // the latest step, in words; guarded by Group.state
+}
+
+// begin notes which step begins, for faults in it.
+func (v *values) begin(c *valueCall) {
+	text := fmt.Sprintf("%s at %s", c.what, v.g.rt.sites.text(c.site))
+	v.g.state.Lock()
+	defer v.g.state.Unlock()
+	v.begun = text
+}
+
+// inStep says in which step this rank is, or nothing.
+func (v *values) inStep() string {
+	v.g.state.Lock()
+	defer v.g.state.Unlock()
+	if v.begun == "" {
+		return ""
+	}
+	return ", step " + v.begun
 }
 
 // lastValues is how many values are kept for error messages.
@@ -66,7 +93,7 @@ const lastValues = 10
 // combine makes one call: it gathers what all ranks have under the name, compares, and folds.
 func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	g := v.g
-	if g.rt.opts.CallSites && c.site == 0 {
+	if c.site == 0 && (g.rt.opts.CallSites || c.operation == valueStep) {
 		c.site = outside()
 	}
 	n, err := v.named(c.name)
@@ -75,6 +102,11 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if c.operation == valueStep {
+		launched := g.comm.(driver.Values).Collectives()
+		c.launched, v.launched = launched-v.launched, launched
+		v.begin(&c)
+	}
 	if err := n.end.Gather(ctx, c.words(), n.all); err != nil {
 		return 0, g.settle(err)
 	}
@@ -96,10 +128,30 @@ type valueCall struct {
 	name      string
 	value     int64
 	site      uintptr // a program counter or a Site, or 0
+	// what says which step begins, and launched is how many collectives this rank has launched since
+	// the step before.
+	what     string
+	launched uint64
 }
 
 func (c *valueCall) words() driver.Words {
-	return driver.Words{uint64(c.operation), uint64(c.value)}
+	return driver.Words{uint64(c.operation), uint64(c.value), c.launched}
+}
+
+// event says in words what this rank has given.
+func (c *valueCall) event() string {
+	if c.operation == valueStep {
+		return fmt.Sprintf("%s, after %d collectives", c.what, c.launched)
+	}
+	return eventOf(c.words())
+}
+
+// text is event with the name of the value.
+func (c *valueCall) text() string {
+	if c.operation == valueStep {
+		return "step " + c.event()
+	}
+	return fmt.Sprintf("%q: %s", c.name, c.event())
 }
 
 // eventOf says in words what a rank has given.
@@ -112,7 +164,7 @@ func eventOf(w driver.Words) string {
 }
 
 // fold makes the result of what all ranks have given. It reports whether their calls go together:
-// the operation is the same, and for Agree the value. What is no call is an error.
+// the operation is the same, and for Agree and Step all else. What is no call is an error.
 func fold(all []driver.Words) (result int64, same bool, err error) {
 	first := all[0]
 	o, result := ValueOperation(first[0]), int64(first[1])
@@ -122,7 +174,7 @@ func fold(all []driver.Words) (result int64, same bool, err error) {
 			return 0, false, fmt.Errorf("rank %d of the group gave operation %d, which there is none of",
 				r, w[0])
 		}
-		same = same && w[0] == first[0] && (o != ValueAgree || w == first)
+		same = same && w[0] == first[0] && (o != ValueAgree && o != valueStep || w == first)
 		if r > 0 {
 			result = o.join(result, int64(w[1]))
 		}
@@ -150,6 +202,26 @@ func truth(yes bool) int64 {
 	return 0
 }
 
+// stepName is the name of all steps. Users' names of values have no blank in front.
+const stepName = " step"
+
+// step compares which step begins, and how many collectives the one before has launched.
+func (v *values) step(ctx context.Context, what string, site Site) error {
+	if !v.g.rt.stepGuard {
+		return v.g.Err()
+	}
+	if what == "" || len(what) > MaxStep {
+		return invalid("a step of %d bytes, from 1 to %d", len(what), MaxStep)
+	}
+	digest := fnv.New64a()
+	_, _ = digest.Write([]byte(what))
+	_, err := v.combine(ctx, valueCall{
+		operation: valueStep, name: stepName, value: int64(digest.Sum64()), site: uintptr(site),
+		what: what,
+	})
+	return err
+}
+
 // valueName is what this rank knows of a name.
 type valueName struct {
 	mu    ranked.Mutex[valueMu] // one call at a time
@@ -172,7 +244,7 @@ func (v *values) named(name string) (*valueName, error) {
 	if n := v.known()[name]; n != nil {
 		return n, nil
 	}
-	end, err := backend.Named(name)
+	end, err := backend.Named(name, name == stepName)
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +277,7 @@ func (v *values) before() (texts []string) {
 	v.g.state.Unlock()
 	for i := range min(count, lastValues) {
 		c := &last[(count-1-i)%lastValues]
-		text := fmt.Sprintf("%q: %s", c.name, eventOf(c.words()))
+		text := c.text()
 		if site := v.g.rt.sites.text(c.site); site != "" {
 			text += " at " + site
 		}

@@ -16,12 +16,13 @@ import (
 
 // valueReport is what a rank tells the others about its call once they know that calls differ.
 type valueReport struct {
+	Event  string   `json:"event"`
 	Site   string   `json:"site"`
 	Before []string `json:"before"`
 }
 
 const (
-	// maxValueReport is the most bytes of a report, and maxValueSite of a call site in it.
+	// maxValueReport is the most bytes of a report, and maxValueSite of an event or a call site in it.
 	maxValueReport, maxValueSite = 4096, 512
 	// maxSides bounds a DivergenceError.
 	maxSides = 16
@@ -44,16 +45,21 @@ func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
 	}
 	given := slices.Clone(n.all)
 	reports, err := v.swapReports(ctx, n, valueReport{
-		Site: v.g.rt.sites.text(site), Before: v.before(),
+		Event: c.event(), Site: v.g.rt.sites.text(site), Before: v.before(),
 	})
 	if err != nil {
 		return err
 	}
-	return v.divergence(fmt.Sprintf("value %q, call %d", c.name, n.calls), given, reports)
+	what := fmt.Sprintf("value %q, call %d", c.name, n.calls)
+	if c.operation == valueStep {
+		what = fmt.Sprintf("step %d", n.calls)
+	}
+	return v.divergence(what, given, reports)
 }
 
 // encode makes a report that is short enough: without its oldest lines if need be.
 func (r valueReport) encode() []byte {
+	r.Event = r.Event[:min(len(r.Event), maxValueSite)]
 	r.Site = r.Site[max(0, len(r.Site)-maxValueSite):] // the end has the file's name and the line
 	for {
 		text, _ := json.Marshal(r) // of strings, which cannot fail
@@ -72,7 +78,7 @@ func decodeValueReport(text []byte) (r valueReport) {
 	if json.Unmarshal(text, &r) != nil {
 		return valueReport{}
 	}
-	r.Site = printable(r.Site)
+	r.Event, r.Site = printable(r.Event), printable(r.Site)
 	r.Before = r.Before[:min(len(r.Before), lastValues)]
 	for i := range r.Before {
 		r.Before[i] = printable(r.Before[i])
@@ -148,6 +154,9 @@ func (v *values) divergence(
 	}
 	for r, w := range given {
 		side := Side{Event: eventOf(w), Site: reports[r].Site, Before: reports[r].Before}
+		if ValueOperation(w[0]) == valueStep {
+			side.Event = reports[r].Event
+		}
 		at := slices.IndexFunc(d.Sides, func(s Side) bool {
 			return s.Event == side.Event && s.Site == side.Site && slices.Equal(s.Before, side.Before)
 		})

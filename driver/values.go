@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"fmt"
+	"strings"
 )
 
 // Values is what a Communicator may also do: its ranks gather numbers under names, on the host,
@@ -11,7 +12,13 @@ type Values interface {
 	// Named returns this rank's end of a name. It asks nobody: ranks may come to names in any order.
 	// A name has 1 to MaxValueName bytes; others, and more than MaxValueNames names in a group, are
 	// ErrInvalid. It is safe for use by several goroutines; the same name gives the same end.
-	Named(name string) (Named, error)
+	//
+	// Ranks that wait under an ordered name launch no collective meanwhile, so one that is in a
+	// collective which they have not launched never comes: that is a StrayError at once. It is the
+	// same on all ranks, and the first call for a name decides.
+	Named(name string, ordered bool) (Named, error)
+	// Collectives is how many collectives this rank has launched, those of replays included.
+	Collectives() uint64
 }
 
 // Named is a rank's end of a name. Names do not wait for each other.
@@ -32,6 +39,14 @@ const (
 	MaxValueName  = 128
 	MaxValueNames = 256
 )
+
+// ValueText writes a name for people. Those with a blank in front are not users'.
+func ValueText(name string) string {
+	if own, ok := strings.CutPrefix(name, " "); ok {
+		return own
+	}
+	return fmt.Sprintf("value %q", name)
+}
 
 // CheckValueName refuses a name that no group can have, which has so many already.
 func CheckValueName(name string, names int) error {

@@ -55,3 +55,14 @@ func goValue(
 		return err
 	})
 }
+
+//export goStep
+func goStep(group C.uint64_t, length C.size_t, what *C.char, site C.uint32_t) C.int {
+	return guarded(func() error {
+		text, err := textOf(length, what)
+		if err != nil {
+			return err
+		}
+		return library.Step(uint64(group), text, uint32(site))
+	})
+}

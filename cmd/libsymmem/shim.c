@@ -120,6 +120,10 @@ API int symmem_value(uint64_t group, int operation, size_t n, const char *name, 
 	                       site != 0 ? site : symmem_current_site(), result));
 }
 
+API int symmem_step(uint64_t group, size_t n, const char *what, uint32_t site) {
+	return WAITING(goStep(group, n, (char *)what, site != 0 ? site : symmem_current_site()));
+}
+
 API int symmem_stream_synchronize(uint64_t stream) { return WAITING(goSynchronize(stream)); }
 
 API int symmem_stream_forget(uint64_t stream) { return WAITING(goForget(stream)); }

@@ -448,6 +448,13 @@ int symmem_set_check(int level);
 int symmem_value(uint64_t group, int operation, size_t name_length, const char *name, int64_t value,
                  uint32_t site, int64_t *result);
 
+/* Compares which step of the program begins on each rank of the group, a text of 1 to 1024 bytes
+ * such as "decode(batch=8)", and how many collectives of the group each rank has launched since its
+ * step before; those in replays of graphs by other libraries are not known. Errors, and what they
+ * are final for, are those of SYMMEM_VALUE_AGREE. Ranks launch collectives of the group between
+ * steps alone. SYMMEM_STEP_GUARD=0 turns it off. */
+int symmem_step(uint64_t group, size_t length, const char *what, uint32_t site);
+
 /* Notes something that must be alike on all ranks in the history of a pool: the next comparison
  * that differs names it, with this thread's call site. The numbers are the caller's: a kind of its
  * own and a value, such as the bytes of a tensor. Waits for nobody. */

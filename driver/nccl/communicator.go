@@ -97,7 +97,12 @@ func (c *communicator) Exchange(
 }
 
 // Named returns this rank's end of a name.
-func (c *communicator) Named(name string) (driver.Named, error) { return c.plane.Named(name) }
+func (c *communicator) Named(name string, ordered bool) (driver.Named, error) {
+	return c.plane.Named(name, ordered)
+}
+
+// Collectives is how many collectives this rank has launched.
+func (c *communicator) Collectives() uint64 { return c.plane.Collectives() }
 
 // Launched counts the calls by their path.
 func (c *communicator) Launched() [driver.Paths]uint64 {

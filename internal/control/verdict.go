@@ -33,7 +33,8 @@ type Row struct {
 	Exchanges, InExchange uint64
 	// Waited is how long it has been in that wait.
 	Waited time.Duration
-	// Message says what message or value it waits for, if it is in none of these waits, or nothing.
+	// Message says what message or value it waits for, if it is in none of these waits, or
+	// nothing.
 	Message string
 }
 
@@ -64,7 +65,8 @@ type Question struct {
 	// Doing says what this rank waits for, such as "AllReduce 12 of group 0".
 	Doing func() string
 	// Collective is the ticket of the collective that waits, or 0; Exchange tells that it is a step
-	// of the control lane. They prove that two ranks wait for each other in different places.
+	// of the control lane, or under an ordered name. They prove that two ranks wait for each other
+	// in different places.
 	Collective uint64
 	Exchange   bool
 	// Work tells that all ranks may have come and that what they have launched is waited for: then

@@ -130,6 +130,9 @@ void diverge(void) {
 	CONTAINS("\"kind\":\"value\"", symmem_last_error_json(sizeof text_, text_, &length_));
 	CONTAINS("\"site\":\"model.py:10\"", symmem_last_error_json(sizeof text_, text_, &length_));
 	CONTAINS("Agree of 9 at model.py:10", symmem_last_error(sizeof text_, text_, &length_));
+	DO(symmem_step(world, 6, "decode", 0));
+	WANT(SYMMEM_ERR_DIVERGENCE, symmem_step(world, 7, rank ? "prefill" : "sample ", 0));
+	CONTAINS("prefill, after 0 collectives", symmem_last_error(sizeof text_, text_, &length_));
 	DO(symmem_group_error(world)); /* the group goes on */
 	DO(symmem_alloc(0, 4096, 0, &at));
 	DO(symmem_scope_end(world, 0, NULL));

@@ -41,6 +41,7 @@ static void opening(uint64_t world, void *at) {
 	REFUSED(symmem_explain(world, SYMMEM_ALL_REDUCE, 1, SYMMEM_INT8, at, at, 0, NULL, &out.count));
 	REFUSED(symmem_check(world));
 	REFUSED(symmem_set_check(SYMMEM_CHECK_OFF));
+	REFUSED(symmem_step(world, 1, "s", 0));
 	REFUSED(symmem_value(world, SYMMEM_VALUE_AGREE, 1, "n", 1, 0, NULL));
 	REFUSED(symmem_note(0, 1, 1));
 	REFUSED(symmem_site(1, "s", &out.site));

@@ -19,6 +19,8 @@ var valueContracts = []contract{
 	{"a value ends with its context, and the plane with it", proveValueCancelled},
 	{"a plane that is closed has no values", proveValueClosed},
 	{"a rank alone gets its own words", proveValueAlone},
+	{"under an ordered name a rank in a collective is astray", proveOrdered},
+	{"collectives are counted", proveCounted},
 }
 
 // gather makes one step under a name.
@@ -26,7 +28,7 @@ func gather(
 	ctx context.Context, p control.Plane, name string, first uint64,
 ) ([]driver.Words, error) {
 	all := make([]driver.Words, 8)
-	n, err := p.Named(name)
+	n, err := p.Named(name, false)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +102,7 @@ func proveOrderOfNames(t *testing.T, join Join) {
 		results := make(chan error, len(names))
 		for k := range names {
 			name := names[(k+i)%2]
-			if _, err := w.planes[i].Named(name); err != nil {
+			if _, err := w.planes[i].Named(name, false); err != nil {
 				return err
 			}
 			go func() {
@@ -122,19 +124,19 @@ func proveBadNames(t *testing.T, join Join) {
 	longest := strings.Repeat("n", driver.MaxValueName)
 	w.each(t, func(i int, p control.Plane) error {
 		for _, name := range []string{"", longest + "n"} {
-			if _, err := p.Named(name); !errors.Is(err, driver.ErrInvalid) {
+			if _, err := p.Named(name, false); !errors.Is(err, driver.ErrInvalid) {
 				return fmt.Errorf("a name of %d bytes: got %w", len(name), err)
 			}
 		}
 		for k := range driver.MaxValueNames - 1 {
-			if _, err := p.Named(fmt.Sprint(k + i)); err != nil { // other ones on each rank
+			if _, err := p.Named(fmt.Sprint(k+i), false); err != nil { // other ones on each rank
 				return err
 			}
 		}
 		if err := w.tell(i, longest, 1); err != nil {
 			return err
 		}
-		if _, err := p.Named("one more"); !errors.Is(err, driver.ErrInvalid) {
+		if _, err := p.Named("one more", false); !errors.Is(err, driver.ErrInvalid) {
 			return fmt.Errorf("one name more than there may be: got %w", err)
 		}
 		return errors.Join(w.tell(i, "7", 1), wantOpen(p))
@@ -156,16 +158,50 @@ func proveValueCancelled(t *testing.T, join Join) {
 
 func proveValueClosed(t *testing.T, join Join) {
 	w := newWorld(t, join, 1, patience)
-	n, err := w.planes[0].Named("kept")
+	n, err := w.planes[0].Named("kept", false)
 	must(t, err)
 	must(t, w.planes[0].Close())
 	wantError(t, "a kept name", n.Gather(w.ctx, driver.Words{}, make([]driver.Words, 1)),
 		driver.ErrClosed)
-	_, err = w.planes[0].Named("kept")
+	_, err = w.planes[0].Named("kept", false)
 	wantError(t, "a name", err, driver.ErrClosed)
 }
 
 func proveValueAlone(t *testing.T, join Join) {
 	w := newWorld(t, join, 1, patience)
 	must(t, w.tell(0, "alone", 1))
+}
+
+func proveOrdered(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	errs := w.outcomes(func(i int, p control.Plane) error {
+		if i == 1 {
+			return p.Await(w.ctx, never(p.Submit()))
+		}
+		n, err := p.Named("in order", true)
+		if err != nil {
+			return err
+		}
+		return n.Gather(w.ctx, driver.Words{}, make([]driver.Words, 2))
+	})
+	var stray *driver.StrayError
+	if !errors.As(errs[0], &stray) {
+		t.Errorf("got %v, want a StrayError", errs[0])
+	}
+	if !errors.Is(errs[1], driver.ErrFault) {
+		t.Errorf("the rank in the collective: got %v", errs[1])
+	}
+}
+
+func proveCounted(t *testing.T, join Join) {
+	w := newWorld(t, join, 2, patience)
+	w.each(t, func(_ int, p control.Plane) error {
+		for n := range uint64(3) {
+			if got := p.Collectives(); got != n {
+				return fmt.Errorf("%d collectives of %d", got, n)
+			}
+			p.Submit()
+		}
+		return nil
+	})
 }

@@ -18,19 +18,20 @@ var _ driver.Values = (*Group)(nil)
 
 // named is this rank's end of a name.
 type named struct {
-	g      *Group
-	name   string
-	digest uint64 // of the name, in every line
-	number int    // of this rank's slot
-	step   uint64 // last step posted
-	me     *valueSlot
+	g       *Group
+	name    string
+	ordered bool
+	digest  uint64 // of the name, in every line
+	number  int    // of this rank's slot
+	step    uint64 // last step posted
+	me      *valueSlot
 	// peers are the slots of the other ranks by group rank, nil until they are found.
 	peers  []*valueSlot
 	others []int
 }
 
 // Named returns this rank's end of a name.
-func (g *Group) Named(name string) (driver.Named, error) {
+func (g *Group) Named(name string, ordered bool) (driver.Named, error) {
 	if err := g.Enter(); err != nil {
 		return nil, err
 	}
@@ -48,13 +49,20 @@ func (g *Group) Named(name string) (driver.Named, error) {
 	digest := fnv.New64a()
 	digest.Write([]byte(name))
 	n := &named{
-		g: g, name: name, digest: digest.Sum64(), number: len(g.named),
+		g: g, name: name, ordered: ordered, digest: digest.Sum64(), number: len(g.named),
 		me: &g.me.values[len(g.named)], peers: make([]*valueSlot, len(g.blocks)), others: g.Others(),
 	}
 	copy(n.me.name[:], name)
 	spin.StoreRelease64(&n.me.size, uint64(len(name)))
 	g.named = append(g.named, n)
 	return n, nil
+}
+
+// Collectives is how many tickets were handed out.
+func (g *Group) Collectives() uint64 {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	return g.submitted
 }
 
 // text is the name of a slot, or nothing if it has none that can be.
@@ -109,10 +117,10 @@ func (n *named) Gather(ctx context.Context, mine driver.Words, all []driver.Word
 	if g.HasFailed() {
 		return g.Cause()
 	}
+	n.step++
 	if g.peerFailed() {
 		return g.fail(g.peerFault(n.doing))
 	}
-	n.step++
 	line := unsafe.Pointer(&n.me.lines[n.step&1])
 	spin.PutLine(line, n.step, n.digest, unsafe.Pointer(&mine), spin.LinePayload)
 	g.ring()
@@ -151,12 +159,12 @@ func (n *named) linger(ctx context.Context) error {
 	spin.StoreRelease64(&b.value, word)
 	defer atomic.CompareAndSwapUint64(&b.value, word, 0)
 	return n.g.await(ctx, &waiting{
-		at: n.word, want: n.step, from: n.others, doing: n.doing,
+		at: n.word, want: n.step, from: n.others, doing: n.doing, ordered: n.ordered,
 	})
 }
 
 func (n *named) doing() string {
-	return fmt.Sprintf("value %q %d of group %s", n.name, n.step, n.g.cfg.Name())
+	return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), n.step, n.g.cfg.Name())
 }
 
 // describeValue says under what name a rank waits for values, or nothing.
@@ -166,6 +174,6 @@ func (b *block) describeValue() string {
 		return ""
 	}
 	waited := time.Duration(sys.Monotonic() - spin.LoadAcquire64(&b.board.valueSince))
-	return fmt.Sprintf("in value %q for %v", control.Printable(b.values[number-1].text()),
-		waited.Round(time.Millisecond))
+	name := control.Printable(b.values[number-1].text())
+	return fmt.Sprintf("in %s for %v", driver.ValueText(name), waited.Round(time.Millisecond))
 }

@@ -27,11 +27,11 @@ func TestAValueThatCannotBeIsNotBelieved(t *testing.T) {
 			d := newDuo(t)
 			d.join()
 			for _, p := range d.planes {
-				_, err := p.Named("batch")
+				_, err := p.Named("batch", false)
 				check(t, err)
 			}
 			forge(&d.planes[1].me.values[0])
-			n, err := d.planes[0].Named("batch")
+			n, err := d.planes[0].Named("batch", false)
 			check(t, err)
 			err = n.Gather(d.ctx, driver.Words{}, make([]driver.Words, 2))
 			if err == nil || !strings.Contains(err.Error(), "rank 1 has written what it cannot have") {
@@ -53,7 +53,7 @@ func TestNamesThatCannotBeAreNotRead(t *testing.T) {
 		spin.StoreRelease64(&b.values[i].size, math.MaxUint64-uint64(i))
 	}
 	spin.StoreRelease64(&b.board.value, 5)
-	n, err := d.planes[0].Named("batch")
+	n, err := d.planes[0].Named("batch", false)
 	check(t, err)
 	ctx, cancel := context.WithTimeout(d.ctx, 50*time.Millisecond)
 	defer cancel()
@@ -69,7 +69,7 @@ func TestALateRankIsSaidToWaitForAnotherValue(t *testing.T) {
 	d := newDuo(t)
 	d.join()
 	errs := d.both(func(rank int) error {
-		n, err := d.planes[rank].Named([]string{"prefill", "decode"}[rank])
+		n, err := d.planes[rank].Named([]string{"prefill", "decode"}[rank], false)
 		if err != nil {
 			return err
 		}

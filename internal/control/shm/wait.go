@@ -83,6 +83,8 @@ type waiting struct {
 	collective uint64
 	operation  driver.Operation
 	exchange   bool
+	// ordered tells that this rank launches no collective in the wait.
+	ordered bool
 	// begin is when the wait was shown, by the machine's monotonic clock.
 	begin uint64
 	// timeout is how long it may last.
@@ -252,7 +254,7 @@ func (g *Group) trouble(ctx context.Context, w *waiting) error {
 func (g *Group) question(w *waiting) control.Question {
 	now := sys.Monotonic()
 	q := control.Question{
-		Group: g.cfg, Doing: w.doing, Collective: w.collective, Exchange: w.exchange,
+		Group: g.cfg, Doing: w.doing, Collective: w.collective, Exchange: w.exchange || w.ordered,
 		Work: w.work, Tolerant: w.tolerant, FailedFor: -1,
 		Waited: time.Duration(now - w.begin), Timeout: w.timeout,
 		Late: g.machine.cfg.Late, Warned: -1,

@@ -107,17 +107,22 @@ func (p *Plane) swap(ctx context.Context, payload []byte, w *waiting) ([][]byte,
 }
 
 // Named returns this rank's end of a name.
-func (p *Plane) Named(name string) (driver.Named, error) {
+func (p *Plane) Named(name string, ordered bool) (driver.Named, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, p.open(driver.LaneControl)
 	}
-	if _, err := p.rows[p.me].under(name); err != nil {
+	v, err := p.rows[p.me].under(name)
+	if err != nil {
 		return nil, err
 	}
+	v.ordered = v.ordered || ordered
 	return named{p, name}, nil
 }
+
+// Collectives is how many tickets were handed out.
+func (p *Plane) Collectives() uint64 { return p.submitted.Load() }
 
 // Compare compares the digests of a call.
 func (p *Plane) Compare(ticket uint64, call *driver.Call) error {

@@ -17,6 +17,8 @@ type values struct {
 	// settled is the last step that the rank had seen complete: this rank at any time, another one
 	// when it failed.
 	settled uint64
+	// ordered tells, of this rank, that it launches no collective in a wait under the name.
+	ordered bool
 }
 
 // under finds a rank's steps under a name, which it has room for.
@@ -96,9 +98,9 @@ func (n named) Gather(ctx context.Context, mine driver.Words, all []driver.Words
 		return err
 	}
 	own := p.rows[p.me].values[n.name]
-	w := &waiting{name: n.name, step: own.came + 1}
+	w := &waiting{name: n.name, ordered: own.ordered, step: own.came + 1}
 	w.doing = func() string {
-		return fmt.Sprintf("value %q %d of group %s", n.name, w.step, p.cfg.Group.Name())
+		return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), w.step, p.cfg.Group.Name())
 	}
 	if p.peerFailed() {
 		return p.concede(p.peerFault(w.doing()))

@@ -17,7 +17,9 @@ type waiting struct {
 	// set it is a step under that name instead.
 	track track
 	name  string
-	step  uint64
+	// ordered tells that this rank launches no collective in the wait.
+	ordered bool
+	step    uint64
 	// exchange tells that the step is one of the control lane, and collective is the ticket of the
 	// collective that waits, or 0. They are what others need to know to prove that two ranks will
 	// never meet.
@@ -111,7 +113,7 @@ func (p *Plane) warn(late *driver.LateWarning) {
 // question asks about a wait at this moment. p.mu is held.
 func (p *Plane) question(w *waiting, now time.Time) control.Question {
 	q := control.Question{
-		Group: p.cfg.Group, Doing: w.doing, Collective: w.collective, Exchange: w.exchange,
+		Group: p.cfg.Group, Doing: w.doing, Collective: w.collective, Exchange: w.exchange || w.ordered,
 		Work: w.work, Cause: p.cause, Closed: p.closed, FailedFor: w.failedFor,
 		Waited: now.Sub(w.begin), Timeout: w.timeout, Unread: p.rhythm.deaf(now),
 		Late: p.cfg.Late, Warned: -1,

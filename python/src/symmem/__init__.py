@@ -53,7 +53,7 @@ from symmem._messages import irecv, isend, recv, send
 from symmem._questions import Explanation, check, explain, set_check, stats
 from symmem._scope import Nothing
 from symmem._torch import compiling, loaded, modules, pytorch
-from symmem._values import agree, all_, any_, max_, min_, sum_
+from symmem._values import agree, all_, any_, max_, min_, step, sum_
 from symmem._version import __version__
 from symmem._work import Work
 from symmem.errors import (
@@ -155,6 +155,7 @@ __all__ = [
     "set_check",
     "set_path",
     "stats",
+    "step",
     "sum_",
     "synchronize",
     "trim",

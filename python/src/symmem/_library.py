@@ -91,6 +91,7 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_set_check": [_int],
     "symmem_note": [_int, _i64, _i64],
     "symmem_value": [_u64, _int, *_text_in, _i64, c.c_uint32, c.POINTER(_i64)],
+    "symmem_step": [_u64, *_text_in, c.c_uint32],
     "symmem_callsites": [],
     "symmem_site": [*_text_in, c.POINTER(c.c_uint32)],
     "symmem_collective": [_u64, _int, _i64, _int, _int, _int, _int, _ptr, _ptr, _u64],

@@ -79,6 +79,58 @@ def sum_(value: SupportsIndex, name: str, group: GroupLike = None) -> int:
     return _combine(Value.SUM, value, name, group)
 
 
+class Step:
+    """What `symmem.step` returns, for `with`."""
+
+    __slots__ = ("_arguments", "_group", "_name")
+
+    def __init__(self, name: str, group: GroupLike, arguments: dict[str, object]):
+        self._name = name
+        self._group = group
+        self._arguments = arguments
+
+    def __enter__(self) -> None:
+        """Compare which step begins."""
+        found = find(self._group)
+        what = self._name
+        if self._arguments:
+            what += f"({', '.join(f'{k}={_said(v)}' for k, v in self._arguments.items())})"
+        text = what.encode()
+        frame = _frame(1)
+        site = found.runtime.site(frame.f_code.co_filename, frame.f_lineno)
+        found.library.call("symmem_step", found.handle, len(text), text, site)
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: the next step compares how many collectives this one has launched."""
+
+
+def step(name: str, group: GroupLike = None, **arguments: object) -> Step:
+    """Guard a step of the program: `with symmem.step("decode", batch=8):`.
+
+    At its begin the ranks compare the name and the arguments, and how many collectives of the group
+    each of them has launched since the step before. Where they differ all get the `DivergenceError`
+    of `symmem.agree`, and a rank that is in a collective which the others have not launched is named
+    at once. Collectives in replays of PyTorch's graphs are not counted, since nobody tells of them.
+    SYMMEM_STEP_GUARD=0 in the environment of all ranks turns it off.
+
+    Args:
+        name: which step it is.
+        group: as `symmem.group` takes it; the world unless given.
+        arguments: numbers, text, None, and tuples or lists of them; with the name 1024 bytes at
+            most.
+    """
+    return Step(name, group, arguments)
+
+
+def _said(value: object) -> str:
+    """Write an argument of a step; a tensor would wait for the GPU."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_said, value))})"
+    raise errors.InvalidError(f"an argument of a step is a {type(value).__name__}, not a number")
+
+
 def _checked(value: SupportsIndex) -> int:
     """Refuse what has more than 64 bits, which ctypes would cut off."""
     number = index(value)

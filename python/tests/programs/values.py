@@ -97,6 +97,29 @@ def threads_use_names_in_any_order() -> None:
 
 
 @check
+def steps_that_differ_are_named() -> None:
+    with symmem.step("warm up"):
+        pass
+    for batch in range(3):
+        with symmem.step("decode", batch=batch, shape=(1, 2), kind="greedy", limit=None):
+            symmem.agree(batch, "batch size")
+    guard = symmem.step("decode", batch=8 if RANK == 0 else 9)
+
+    def enter() -> None:
+        with guard:
+            raise AssertionError("the step was entered")
+
+    error = raises(symmem.DivergenceError, enter)
+    mine = next(side for side in error.sides if RANK in side.ranks)
+    assert mine.event == f"decode(batch={8 if RANK == 0 else 9}), after 0 collectives", mine
+    assert mine.site.startswith(__file__), mine
+    assert mine.before[1].startswith("step decode(batch=2, shape=(1, 2), kind='greedy', limit=None)")
+    raises(symmem.InvalidError, lambda: symmem.step("decode", batch={}).__enter__())
+    with symmem.step("decode"):
+        pass
+
+
+@check
 def a_rank_that_has_left_is_named() -> None:
     if RANK == SIZE - 1:
         symmem.finalize(force=True)

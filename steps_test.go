@@ -1,0 +1,117 @@
+package symmem_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"symmem"
+)
+
+// stepProgramsVariable says how many programs TestRandomStepsWithAWrongBranch runs.
+const stepProgramsVariable = "SYMMEM_TEST_STEPS"
+
+func TestStepsThatDifferAreNamed(t *testing.T) {
+	together(t, 3, symmem.Options{}, func(r *rank) {
+		g := r.World()
+		what := "decode(batch=8)"
+		for range 3 {
+			r.ok(g.Step(r.ctx, what))
+			r.ok(g.Barrier(r.ctx, nil))
+		}
+		if r.Rank() == 1 {
+			what = "prefill(tokens=100)"
+		}
+		err := g.Step(r.ctx, what)
+		line := here()
+		d := r.diverged(err)
+		if !slices.Equal(d.Deviant, []int{1}) || !near(d.Ranks()[1].Site, line) ||
+			d.Ranks()[1].Event != "prefill(tokens=100), after 1 collectives" ||
+			d.Ranks()[2].Event != "decode(batch=8), after 1 collectives" ||
+			!strings.Contains(err.Error(), "ranks differ in step 4: ranks 0, 2 have decode(batch=8)") ||
+			!strings.HasPrefix(d.Ranks()[0].Before[0], "step decode(batch=8), after 1 collectives at ") {
+			r.failf("got %v: %+v", err, d)
+		}
+		r.ok(g.Step(r.ctx, "decode(batch=8)"))
+		for _, wrong := range []string{"", strings.Repeat("w", symmem.MaxStep+1)} {
+			r.is(g.Step(r.ctx, wrong), symmem.ErrInvalid)
+		}
+	})
+}
+
+func TestStepsCountReplays(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		g := r.World()
+		b := r.window(r.pool(), 4096)
+		graph := r.capture(func(s *symmem.Stream) {
+			m := b.Memory()
+			r.ok(g.AllReduce(r.ctx, m, m, 8, symmem.Float32, symmem.Sum, s))
+		})
+		r.ok(g.Step(r.ctx, "warm up"))
+		for range 3 {
+			r.ok(graph.Launch(r.DefaultStream()))
+		}
+		r.synchronize()
+		err := g.Step(r.ctx, fmt.Sprint("decode ", r.Rank()))
+		if d := r.diverged(err); d.Ranks()[0].Event != "decode 0, after 3 collectives" {
+			r.failf("got %+v", d)
+		}
+		r.ok(graph.Close())
+	})
+}
+
+func TestStepsAreTurnedOff(t *testing.T) {
+	t.Setenv("SYMMEM_STEP_GUARD", "0")
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		r.ok(r.World().Step(r.ctx, fmt.Sprint("decode ", r.Rank())))
+	})
+}
+
+// TestRandomStepsWithAWrongBranch runs programs of steps and collectives. In each, one rank takes a
+// wrong branch once: another step, a collective more or a collective less. It is named, and nobody
+// waits for the timeout.
+func TestRandomStepsWithAWrongBranch(t *testing.T) {
+	programs := 300
+	if text := os.Getenv(stepProgramsVariable); text != "" {
+		programs, _ = strconv.Atoi(text)
+	}
+	const ranks = 3
+	together(t, ranks, symmem.Options{}, func(r *rank) {
+		for program := range programs {
+			same := rand.New(rand.NewPCG(23, uint64(program))) // draws the same on every rank
+			steps, wrong, kind := 1+same.IntN(6), same.IntN(ranks), same.IntN(3)
+			at := same.IntN(steps)
+			g := r.split(r.World(), 0)
+			var err error
+			for step := 0; step <= steps && err == nil; step++ {
+				astray := step == at && r.Rank() == wrong
+				what, calls := fmt.Sprint("step ", same.IntN(5)), 1+same.IntN(3)
+				switch {
+				case astray && kind == 0:
+					what += "?"
+				case astray && kind == 1:
+					calls++
+				case astray:
+					calls--
+				}
+				err = g.Step(r.ctx, what)
+				for call := 0; call < calls && err == nil; call++ {
+					if err = g.Barrier(r.ctx, nil); err == nil {
+						err = r.DefaultStream().Synchronize(r.ctx)
+					}
+				}
+			}
+			d := r.diverged(err)
+			if !slices.Equal(d.Deviant, []int{wrong}) ||
+				!strings.Contains(err.Error(), "steps_test.go:") {
+				r.failf("program %d: rank %d went wrong by %d at %d: got %v", program, wrong, kind, at, err)
+			}
+			r.ok(errors.Join(r.World().Agree(r.ctx, "program", int64(program)), g.Close()))
+		}
+	})
+}
