@@ -76,7 +76,7 @@ func TestStepsAreTurnedOff(t *testing.T) {
 // wrong branch once: another step, a collective more or a collective less. It is named, and nobody
 // waits for the timeout.
 func TestRandomStepsWithAWrongBranch(t *testing.T) {
-	programs := 300
+	programs := 100
 	if text := os.Getenv(stepProgramsVariable); text != "" {
 		programs, _ = strconv.Atoi(text)
 	}

@@ -81,7 +81,7 @@ def test_errors_carry_what_the_library_knows() -> None:
         {"ranks": [1], "event": "nothing", "site": None},
     ]
     divergence = errors.DivergenceError("m", data={"divergence": {"variants": variants}})
-    assert divergence.sides[0] == ((0, 2), "alloc 4096 B", "model.py:7")
+    assert divergence.sides[0] == ((0, 2), "alloc 4096 B", "model.py:7", ())
     assert divergence.sides[1].site == ""
     assert errors.DivergenceError("m").sides == []
     assert errors.MismatchError("m", data={"divergence": {"deviant": [2]}}).others == [2]

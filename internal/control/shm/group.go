@@ -328,3 +328,31 @@ func (g *Group) Present() []int {
 func (g *Group) Asleep(rank int) bool {
 	return atomic.LoadInt32(&g.blocks[rank].bell.sleeping) != 0
 }
+
+// Named returns this rank's end of a name.
+func (g *Group) Named(name string, ordered bool) (driver.Named, error) {
+	if err := g.Enter(); err != nil {
+		return nil, err
+	}
+	defer g.Leave()
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	for _, n := range g.named {
+		if n.name == name {
+			return n, nil
+		}
+	}
+	if err := driver.CheckValueName(name, len(g.named)); err != nil {
+		return nil, err
+	}
+	n := newNamed(g, name, ordered)
+	g.named = append(g.named, n)
+	return n, nil
+}
+
+// Collectives is how many tickets were handed out.
+func (g *Group) Collectives() uint64 {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	return g.submitted
+}

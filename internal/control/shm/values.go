@@ -30,22 +30,8 @@ type named struct {
 	others []int
 }
 
-// Named returns this rank's end of a name.
-func (g *Group) Named(name string, ordered bool) (driver.Named, error) {
-	if err := g.Enter(); err != nil {
-		return nil, err
-	}
-	defer g.Leave()
-	g.Mu.Lock()
-	defer g.Mu.Unlock()
-	for _, n := range g.named {
-		if n.name == name {
-			return n, nil
-		}
-	}
-	if err := driver.CheckValueName(name, len(g.named)); err != nil {
-		return nil, err
-	}
+// newNamed takes the next slot of this rank for a name. g.Mu is held.
+func newNamed(g *Group, name string, ordered bool) *named {
 	digest := fnv.New64a()
 	digest.Write([]byte(name))
 	n := &named{
@@ -54,15 +40,7 @@ func (g *Group) Named(name string, ordered bool) (driver.Named, error) {
 	}
 	copy(n.me.name[:], name)
 	spin.StoreRelease64(&n.me.size, uint64(len(name)))
-	g.named = append(g.named, n)
-	return n, nil
-}
-
-// Collectives is how many tickets were handed out.
-func (g *Group) Collectives() uint64 {
-	g.Mu.Lock()
-	defer g.Mu.Unlock()
-	return g.submitted
+	return n
 }
 
 // text is the name of a slot, or nothing if it has none that can be.
