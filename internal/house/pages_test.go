@@ -102,9 +102,13 @@ var pageRules = []pageRule{
 		name:  "README and ARCHITECTURE are short",
 		why:   "who has five minutes reads them to the end; the rest is in docs",
 		check: longPages,
-		bad:   []pages{{"README.md": strings.Repeat("word ", 901)}},
+		bad: []pages{
+			{"README.md": strings.Repeat("word ", 901)}, {"README.md": lines(101, "word")},
+			{"ARCHITECTURE.md": lines(201, "")},
+		},
 		good: []pages{
 			{"README.md": strings.Repeat("word ", 900)}, {"docs/a.md": strings.Repeat("word ", 901)},
+			{"README.md": lines(100, "word"), "ARCHITECTURE.md": lines(200, "word")},
 		},
 	},
 }
@@ -361,9 +365,14 @@ func unknownVariables(all pages) []finding {
 
 func longPages(all pages) []finding {
 	var found []finding
-	for name, most := range map[string]int{"README.md": 900, "ARCHITECTURE.md": 1800} {
-		if n := len(strings.Fields(all[name])); n > most {
-			found = append(found, finding{name, 1, "too many words"})
+	for name, most := range map[string]struct{ words, lines int }{
+		"README.md": {900, 100}, "ARCHITECTURE.md": {1800, 200},
+	} {
+		if n := len(strings.Fields(all[name])); n > most.words {
+			found = append(found, finding{name, 1, fmt.Sprintf("%d words", n)})
+		}
+		if n := strings.Count(all[name], "\n"); n > most.lines {
+			found = append(found, finding{name, n, fmt.Sprintf("%d lines", n)})
 		}
 	}
 	return found
