@@ -1,9 +1,15 @@
 # The targets only call scripts; each can be called by itself.
-.PHONY: all lib wheel python-lint python-test ci
+.PHONY: all help setup lib wheel python-lint python-test ci
 
 all: wheel
 
-lib: ## libsymmem.so, beside the Python package
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: ## what development on Debian needs: compilers, PyTorch, linters
+	scripts/setup.sh
+
+lib: ## libsymmem.so, next to the Python package
 	python/scripts/library.sh
 
 wheel: ## dist/symmem-*.whl, with the library inside; it needs Go and gcc, and no network

