@@ -60,7 +60,7 @@
 //
 // # Faults
 //
-// No wait for another rank lasts for ever. A rank that does not come is warned of, and after the
+// No wait for another rank lasts forever. A rank that does not come is warned of, and after the
 // timeout it is a [TimeoutError] that says what it was doing instead; a rank whose process has
 // ended is a [RankLostError]. A fault is final for its group: the calls of that group return it
 // from then on, on every rank, and a new group is the way on.

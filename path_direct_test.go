@@ -101,7 +101,7 @@ var directRows = []directRow{
 		outside + ", and the call asks for the direct path",
 	},
 	{
-		"a call that asks in vain takes what auto takes without it", symmem.PathDirect, true,
+		"a call that asks where there is no kernel takes what auto takes", symmem.PathDirect, true,
 		symmem.Prod, 64 << 10, "plain", inside + "but " + says +
 			"plain above 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + none,
 	},

@@ -107,7 +107,7 @@ launch() { # peer, ranks
 	esac
 }
 
-# missing tells why a peer cannot be launched.
+# missing says why a peer cannot be launched.
 missing() {
 	case $1 in
 	symmem | limit) [ -x "$BIN/$1" ] || echo not-built ;;

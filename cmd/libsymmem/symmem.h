@@ -226,7 +226,7 @@ int symmem_set_poll(int (*poll)(void), int (*aside)(void));
 int symmem_describe(size_t size, char *text, size_t *length);
 
 /* The shared words: an array of SYMMEM_WORDS numbers that symmem changes and anybody reads, without
- * a call, aligned and whole. They only grow. The address is valid for ever and in any thread; it is
+ * a call, aligned and whole. They only grow. The address is valid forever and in any thread; it is
  * never null. In forked children the words stand still.
  *
  *   [SYMMEM_WORD_PENDING]  changes whenever something may have to be registered: a segment was

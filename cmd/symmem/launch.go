@@ -73,7 +73,7 @@ func newLaunchCommand() *cobra.Command {
 		"takes 64)")
 	flags.IntVar(&f.port, "master-port", 0, "value of MASTER_PORT (default a free one)")
 	flags.DurationVar(&f.kill, "kill-after", 10*time.Second,
-		"time from a TERM that is passed on to SIGKILL; 0 waits for ever")
+		"time from a TERM that is passed on to SIGKILL; 0 waits forever")
 	flags.BoolVar(&f.pin, "pin", false, "bind rank r to one processor, the r-th of those allowed")
 	flags.BoolVar(&f.share, "share-gpus", false, "let ranks share GPUs if there are too few")
 	flags.BoolVar(&f.noPrefix, "no-prefix", false, "pass lines on as they are")

@@ -11,7 +11,7 @@ import (
 
 var messageContracts = []contract{
 	{"messages keep the order of the calls, whatever the streams", proveCallOrder},
-	{"ranks that first send and then receive, on one stream each, do not wait for ever", proveSwap},
+	{"ranks that first send and then receive, on one stream each, do not wait forever", proveSwap},
 	{"a message is received only into a buffer of its size", proveSizes},
 	{"tags set messages apart", proveTags},
 	{"a Recv from any source takes the messages of all, and says whose", proveAnySource},

@@ -11,7 +11,7 @@ import (
 )
 
 // power is a buffer of whole numbers on a rank, each of which a call multiplies by the number of
-// ranks: it adds them up in place. That of three ranks is odd for ever, so that every call that
+// ranks: it adds them up in place. That of three ranks is odd forever, so that every call that
 // ran shows, and one that ran twice, too. That of two ranks would soon be 0. So in teams that step
 // there is a part for each rank, and a call is a reduce-scatter in place: to the numbers of a rank
 // it adds those that lie there on the other ranks, which stay 1.

@@ -112,7 +112,7 @@ func (c *communicator) open() error {
 // admit gives a collective its ticket and, with the check on, compares it across ranks. s.Mu and
 // c.mu are held. A peer that has failed may have done so over this very call, which Compare tells.
 // A call that is not compared is refused then: NCCL may connect to the ranks, and wait for one that
-// is gone for ever.
+// is gone forever.
 func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	check := c.check.Load()
 	var ticket uint64

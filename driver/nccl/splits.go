@@ -18,7 +18,7 @@ import (
 const splitBytes = 2 * 8
 
 // compareSplits compares what ranks send with what their peers expect, with the check on: NCCL
-// would wait for ever for what nobody sends. All ranks know all splits then, and get one error.
+// would wait forever for what nobody sends. All ranks know all splits then, and get one error.
 // c.mu is held.
 func compareSplits(c *communicator, p *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)

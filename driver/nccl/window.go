@@ -59,7 +59,7 @@ func (c registrar) register(
 	}
 	err = fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	if w != nil {
-		// NCCL's communicator is in doubt, and the other ranks may be waiting in it for ever.
+		// NCCL's communicator is in doubt, and the other ranks may be waiting in it forever.
 		_ = c.plane.Fail(err)
 	}
 	return nil, err
@@ -242,7 +242,7 @@ func (w *window) merge(rank int, theirs *outcome) {
 const company = 5 * time.Second
 
 // expectCompany fails the group if this rank stays alone without a window: NCCL has returned here
-// without meeting the others, and they wait in it for this one, for ever.
+// without meeting the others, and they wait in it for this one, forever.
 func (c registrar) expectCompany(ctx context.Context) (met func()) {
 	wait := company
 	if deadline, ok := ctx.Deadline(); ok {

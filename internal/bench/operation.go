@@ -34,7 +34,7 @@ type call struct {
 	// second is the stream of the receiving half of sendrecv. Without one both halves are on the
 	// default stream, and ranks take turns in which comes first: NCCL runs the work of one
 	// communicator in the order of calls, so that half a ring that waits on another stream would
-	// wait for ever, and a graph has one stream alone.
+	// wait forever, and a graph has one stream alone.
 	second *symmem.Stream
 }
 

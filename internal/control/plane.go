@@ -74,7 +74,7 @@ type Plane interface {
 	Abort(cause error)
 	// Withdraw takes back the tickets that, as far as is known here, some rank has not submitted:
 	// this rank's part in them ends unfinished, and who submits them later finds it missing instead
-	// of waiting for ever. Only Close follows; tickets that are taken meanwhile are not shown. It
+	// of waiting forever. Only Close follows; tickets that are taken meanwhile are not shown. It
 	// returns false, and has changed nothing, if all ranks have submitted all tickets of this one.
 	Withdraw() bool
 	// Close ends the waits of this rank and leaves the group. It waits for no other rank. The

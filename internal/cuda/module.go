@@ -41,7 +41,7 @@ func (d *Driver) ModuleGetFunction(module Module, name string) (Function, error)
 
 // ModuleLoadFunctions brings all kernels of a module to the device. Else each comes at its first
 // launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2), and may wait there for all that
-// runs in the context: for ever, if a kernel does not end (CUDA C++ Programming Guide,
+// runs in the context: forever, if a kernel does not end (CUDA C++ Programming Guide,
 // "Lazy Loading"). So may this call. With a driver before CUDA 12.4, which cannot, it does nothing.
 func (d *Driver) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {

@@ -129,7 +129,7 @@ func roleStubborn(string) int {
 	return forever()
 }
 
-// roleParent has a child of its own and waits for ever.
+// roleParent has a child of its own and waits forever.
 func roleParent(string) int {
 	if pid, err := child(); err == nil {
 		fmt.Println("ready", os.Getpid(), pid)

@@ -15,7 +15,7 @@ type GroupKey struct {
 }
 
 // Compare orders keys by id, then by generation. Ranks that register several groups do so in this
-// order; two orders on two ranks would wait for each other for ever.
+// order; two orders on two ranks would wait for each other forever.
 func (k GroupKey) Compare(o GroupKey) int {
 	return cmp.Or(cmp.Compare(k.ID, o.ID), cmp.Compare(k.Generation, o.Generation))
 }

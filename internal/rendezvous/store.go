@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// DefaultTimeout bounds every call whose context has no deadline: no call waits for ever. It is
+// DefaultTimeout bounds every call whose context has no deadline: no call waits forever. It is
 // the default of PyTorch's stores.
 const DefaultTimeout = 300 * time.Second
 

@@ -46,7 +46,7 @@ type waiter struct {
 	barrier *barrier
 }
 
-// barrier counts arrivals for ever: a barrier that was full stays open, so each use needs a key
+// barrier counts arrivals forever: a barrier that was full stays open, so each use needs a key
 // of its own.
 type barrier struct {
 	arrived int64

@@ -65,7 +65,7 @@ func TestAllRanksLaunchTheSame(t *testing.T) {
 }
 
 // TestWhoIsSentToWaits: lines that nobody reads would be overwritten in time, but a rank that waits
-// for lines that nobody sends waits for ever.
+// for lines that nobody sends waits forever.
 func TestWhoIsSentToWaits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := chooseAll(t, drawRequest(t))

@@ -60,7 +60,7 @@ func benchCrowded(b *testing.B, join Join, once func(control.Plane) error) {
 	})
 }
 
-// benchProcesses plays a scene with a process that plays it for ever.
+// benchProcesses plays a scene with a process that plays it forever.
 func benchProcesses(b *testing.B, join Join, scene string) {
 	s := script{Scene: scene, Store: openStore(b), Rank: 1, Size: 2, Timeout: patience}
 	other := start(b, 1, s)

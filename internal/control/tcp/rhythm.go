@@ -14,7 +14,7 @@ const (
 // said may lie unread, and it is this rank that is late. Its zero value has never run.
 //
 // A process that is stopped again and again, so that no tick comes in time, listens to every fourth
-// one at the latest: nobody is excused for ever.
+// one at the latest: nobody is excused forever.
 type rhythm struct {
 	last time.Time // when it last ticked
 	left int       // how many ticks it still listens

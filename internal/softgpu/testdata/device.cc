@@ -119,12 +119,12 @@ void check_bfloat(float f, u16 got) {
 		CHECK(got == 0x7fff);
 		return;
 	}
-	// The nearest is no farther than the two beside it, and even if one of them is as near.
+	// The nearest is no farther than its two neighbours, and even if one of them is as near.
 	double distance = fabs((double)f - g);
 	for (int step : {-1, 1}) {
-		float beside = dev::from_bits((u32)(u16)(got + step) << 16);
-		if (isinf(g) || !isfinite(beside) || (got & 0x7fff) == 0) continue;
-		double other = fabs((double)f - beside);
+		float next = dev::from_bits((u32)(u16)(got + step) << 16);
+		if (isinf(g) || !isfinite(next) || (got & 0x7fff) == 0) continue;
+		double other = fabs((double)f - next);
 		CHECK(distance < other || (distance == other && got % 2 == 0));
 	}
 }
@@ -171,18 +171,18 @@ void check_asynchronous(const Bench& b) {
 }
 
 // A kernel comes to the device at its first launch, which waits until no other runs there. One that
-// was loaded before runs beside others.
+// was loaded before runs next to others.
 void check_loading(const Bench& b) {
 	struct rank ranks[] = {*b.rank, *b.rank};
 	for (auto& r : ranks) MUST(cuStreamCreate(&r.stream, CU_STREAM_NON_BLOCKING));
-	Bench late = {&ranks[0], b.module, b.out + 4096}, beside = {&ranks[1], b.module, b.out + 8192};
+	Bench late = {&ranks[0], b.module, b.out + 4096}, other = {&ranks[1], b.module, b.out + 8192};
 	MUST(cuFuncLoad(find(b, "probe_sum")));
 	start(b, "probe_wait", 1, 1, 7);
 	while (__atomic_load_n(b.out, __ATOMIC_ACQUIRE) == 0) sched_yield();
 	start(late, "probe_place", 1, 1, 0);
 	for (u64 i = 0; i < 100; i++) {
-		start(beside, "probe_sum", 1, 64, i);
-		sync_rank(beside.rank);
+		start(other, "probe_sum", 1, 64, i);
+		sync_rank(other.rank);
 	}
 	EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(late.rank->stream));
 	__atomic_store_n(&b.out[1024], 1, __ATOMIC_RELEASE);

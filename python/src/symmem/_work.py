@@ -231,7 +231,7 @@ class SideStream:
             many = self._symmetric(made)
         del gone  # Outside of the lock: this may free tensors.
         if many is not None and not self.capturing():
-            # Nobody has waited for it, and its tensors would stay for ever.
+            # Nobody has waited for it, and its tensors would stay forever.
             many.wait()
         return made
 

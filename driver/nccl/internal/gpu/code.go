@@ -24,7 +24,7 @@ type Code struct {
 
 // Load brings the kernels onto the GPU: all of them, since one that came at its first launch could
 // wait for a kernel that does not end. Where the process has such a kernel already they are left to
-// their launches: to bring them here could wait for ever. (On an H200 with driver 580 such a launch
+// their launches: to bring them here could wait forever. (On an H200 with driver 580 such a launch
 // returns, and the wait for it has a deadline; CUDA does not promise either.)
 func (k *Code) Load(g *GPU) error {
 	k.Mu.Lock()

@@ -22,7 +22,7 @@ DEVICE bool enter(const Bulk& call, u64 epoch, bool well) {
 }
 
 // withdraw takes back what enter has told the others, by the threads that told it: a peer that comes when
-// this rank has given up, and may use its buffers again, waits in vain. The half that missing looks at stays.
+// this rank has given up, and may use its buffers again, waits for nothing. The half that missing looks at stays.
 DEVICE void withdraw(const Bulk& call, const Begun& begun) {
 	u32 r = dev::thread();
 	if (!begun.well || dev::block() != 0 || r >= call.ranks || r == call.rank) return;

@@ -56,7 +56,7 @@ struct Report {
 struct State {
 	// The number of calls so far.
 	u64 epoch;
-	// The first fault of the rank. It ends what runs, and what comes later does nothing, for ever.
+	// The first fault of the rank. It ends what runs, and what comes later does nothing, forever.
 	u32 fault;
 	u32 unused;
 };

@@ -1,4 +1,4 @@
-// Nothing waits for ever, and nothing that differs is taken for equal.
+// Nothing waits forever, and nothing that differs is taken for equal.
 #pragma once
 #include <call.h>
 
@@ -11,7 +11,7 @@ struct Guard {
 
 DEVICE State* state(const Call& call, u32 block) { return &own(call)->control.states[block]; }
 
-// fail makes a fault the first one of a rank, in all of its states, and tells whether it is. It ends what
+// fail makes a fault the first one of a rank, in all of its states, and reports whether it is. It ends what
 // its other threads wait for, and keeps the kernels behind this one from giving or taking anything.
 NOINLINE bool fail(State* states, u32 fault) {
 	if (dev::swap_if(&states[0].fault, None, fault) != None) return false;
@@ -48,14 +48,14 @@ DEVICE u32 missing(const Call& call, u64 epoch) {
 
 enum { LooksAtOnce = 128, LooksNearby = 8 * LooksAtOnce };
 
-// ended tells whether the host has ended this rank's kernels, by its word, and tells the other threads.
+// ended reports whether the host has ended this rank's kernels, by its word, and tells the other threads.
 DEVICE bool ended(const Call& call, u32 end) {
 	if (end == 0) return false;
 	fail(state(call, 0), Aborted);
 	return true;
 }
 
-// go_on is asked between two looks, and tells whether to look again.
+// go_on is asked between two looks, and reports whether to look again.
 DEVICE bool go_on(Guard& guard, const Call& call, u64 epoch) {
 	dev::pause();
 	if (++guard.looks % LooksAtOnce != 0) return true;

@@ -105,7 +105,7 @@ DEVICE char* slot(const Call& call, u32 rank, const Worker<T>& w, u32 offset) {
 	return call.exchange[rank] + sizeof(Exchange) + (w.epoch & 1) * HalfBytes + offset + w.at;
 }
 
-// holds tells whether so many bytes have a chunk.
+// holds reports whether so many bytes have a chunk.
 template <class T>
 DEVICE bool holds(u32 bytes, u32 chunk) {
 	return chunk * Chunk<T>::Data < bytes;
@@ -275,7 +275,7 @@ struct Steps {
 		align = unit<T>(part);
 	}
 
-	// has tells whether a chunk is one of this warp's. The last warp has none.
+	// has reports whether a chunk is one of this warp's. The last warp has none.
 	MEMBER bool has(u32 chunk) const { return w.warp < w.warps && holds<T>(bytes, chunk); }
 
 	// start fetches this rank's own part, if it is needed, and gives each rank what it needs.

@@ -12,7 +12,7 @@ struct Local {
 	char* residual;
 	const char* weight;
 	char* recv;
-	// The word that tells whether the all-reduce has failed: Control.fault.
+	// The word that says whether the all-reduce has failed: Control.fault.
 	const u32* fault;
 	u32 rows, hidden;
 	float epsilon;

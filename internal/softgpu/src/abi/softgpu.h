@@ -1,5 +1,5 @@
-/* What the software NCCL asks of the software driver beside CUDA's own calls. NCCL proper reaches
- * the same through the runtime and its kernels. */
+/* What the software NCCL asks of the software driver besides CUDA's own calls. NCCL proper
+ * reaches the same through the runtime and its kernels. */
 #ifndef SOFTGPU_ABI_SOFTGPU_H
 #define SOFTGPU_ABI_SOFTGPU_H
 
@@ -14,7 +14,7 @@ API CUresult softgpu_launch(CUstream stream, void (*run)(void *arg, int device),
  * there wait until none runs. */
 API void softgpu_running(int device, int kernels);
 
-/* Tells whether work for the stream is recorded now instead of run. */
+/* Reports whether work for the stream is recorded now instead of run. */
 API CUresult softgpu_capturing(CUstream stream, int *capturing);
 
 /* Says that this thread is about to make a call that captures forbid. If one does, it is lost. */

@@ -22,7 +22,7 @@ static struct capture *captures;
 static unsigned long long last_id;
 static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-/* Tells whether a capture stands in the way of an unsafe call of this thread. */
+/* Reports whether a capture stands in the way of an unsafe call of this thread. */
 static bool forbids(const struct capture *c) {
     if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
         c->mode == CU_STREAM_CAPTURE_MODE_RELAXED)
@@ -130,7 +130,7 @@ CUresult capture_wait_locked(struct stream *s, const struct frontier *reached) {
     return CUDA_SUCCESS;
 }
 
-/* Tells whether the origin waits for all work of the streams that joined. */
+/* Reports whether the origin waits for all work of the streams that joined. */
 static bool joined(const struct capture *c) {
     const struct frontier *origin = &c->reached[0];
     for (int i = 1; i < c->lanes; i++)

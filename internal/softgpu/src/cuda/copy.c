@@ -33,7 +33,7 @@ static void copy_drop(void *arg) {
     free(c);
 }
 
-/* Tells whether memory belongs to the host and may be paged out. */
+/* Reports whether memory belongs to the host and may be paged out. */
 static bool pageable(uintptr_t at) {
     uintptr_t base;
     size_t bytes;

@@ -66,7 +66,7 @@ static bool search(struct node *n, struct node *of, unsigned long long number) {
     return false;
 }
 
-/* Tells whether a node is another one or comes behind it. */
+/* Reports whether a node is another one or comes behind it. */
 bool node_behind(struct node *n, struct node *of) {
     static unsigned long long searches; /* guarded by capture_lock */
     return search(n, of, ++searches);

@@ -5,7 +5,7 @@
 #include "../abi/cuda.h"
 #include "grid.h"
 
-/* Tells whether a handle is one of a kernel. */
+/* Reports whether a handle is one of a kernel. */
 bool function_valid(CUfunction function);
 
 /* load.c: counts a kernel among those that run on a device, once it has come there. */

@@ -30,7 +30,7 @@ static struct seat seat_of(const void *at, uint32_t count) {
 static uint32_t *loads_of(struct gpu_lane *l) { return &l->loads; }
 static uint32_t *stores_of(struct gpu_lane *l) { return &l->stores; }
 
-/* Tells whether all lanes of a group have counted so far. Those that have ended do not matter. */
+/* Reports whether all lanes of a group have counted so far. Those that have ended do not matter. */
 static bool group_has(struct gpu_warp *w, const struct seat *s,
                       uint32_t *field(struct gpu_lane *), uint32_t count) {
     for (uint32_t l = s->first; l < s->first + s->lanes; l++)

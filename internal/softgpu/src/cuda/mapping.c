@@ -142,7 +142,7 @@ CUresult cuMemMap(CUdeviceptr base, size_t bytes, size_t offset,
     return result;
 }
 
-/* Tells whether a range consists of whole mappings. */
+/* Reports whether a range consists of whole mappings. */
 static bool whole_locked(uintptr_t base, size_t bytes) {
     uintptr_t at = base;
     while (at < base + bytes) {

@@ -1,5 +1,5 @@
 // What kernels ask of the device, for one that is a processor. It stands in for the header of the
-// same name beside the kernels; what the functions promise is written there.
+// same name next to the kernels; what the functions promise is written there.
 #pragma once
 #include "lane.h"
 

@@ -65,7 +65,7 @@ struct gpu_block {
 extern __thread struct gpu_lane *gpu_self __attribute__((tls_model("initial-exec"))) GPU_HIDDEN;
 
 GPU_HIDDEN void gpu_pause(void);             /* lets the other lanes look first */
-GPU_HIDDEN void gpu_moved(void);             /* says that this round was not in vain */
+GPU_HIDDEN void gpu_moved(void);             /* says that this round has moved something */
 GPU_HIDDEN void gpu_vote(bool mine);         /* the result is in the warp */
 GPU_HIDDEN void gpu_sync(bool mine);         /* the result is in the block */
 GPU_HIDDEN float gpu_sum(float mine);

@@ -7,7 +7,7 @@ static const char *const names[] = {"AllReduce", "AllGather", "ReduceScatter", "
                                     "Reduce",    "AlltoAll",  "Send",          "Recv"};
 static const char *const kernels[] = {"AllReduce_RSxLD_AGxST", "AllGather_ST", "ReduceScatter_LD"};
 
-/* Tells whether the window path has a kernel for a call. */
+/* Reports whether the window path has a kernel for a call. */
 static bool implemented(const struct call *call) {
     bool half = call->type == ncclFloat16 || call->type == ncclBfloat16;
     switch (call->operation) {

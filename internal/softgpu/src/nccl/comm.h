@@ -54,7 +54,7 @@ bool kernels_are_deaf(void); /* whether those over windows do not hear of aborts
 extern _Thread_local bool deaf; /* while set, this thread's waits do not look for an abort */
 bool flag_await(struct comm *c, struct flag *f, uint32_t number);
 
-/* comm.c. States: connecting (init has not ended), ready, destroying; aborted is a flag beside
+/* comm.c. States: connecting (init has not ended), ready, destroying; aborted is a flag next to
  * them, since it ends waits in each. */
 struct comm {
     struct comm *next; /* in the list of all; guarded by its lock */

@@ -163,7 +163,7 @@ _Thread_local bool deaf;
 
 static bool hears_abort(const struct comm *c) { return !deaf && atomic_load(&c->aborted) != 0; }
 
-/* Waits, for ever if need be, until a flag reaches a number; false when the communicator has been
+/* Waits, forever if need be, until a flag reaches a number; false when the communicator has been
  * aborted on this rank. An abort is looked for every few milliseconds, unless the thread is deaf. */
 bool flag_await(struct comm *c, struct flag *f, uint32_t number) {
     uint32_t value;

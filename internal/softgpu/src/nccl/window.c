@@ -53,7 +53,7 @@ char *window_at(const struct window *w, int rank, size_t offset) {
     return w->views[rank].map + w->offset + offset;
 }
 
-/* Tells whether a range of a window has memory behind it on every rank. */
+/* Reports whether a range of a window has memory behind it on every rank. */
 bool window_covers(const struct window *w, size_t offset, size_t bytes) {
     for (int r = 0; r < w->ranks; r++)
         if (w->offset + offset + bytes > w->views[r].bytes)

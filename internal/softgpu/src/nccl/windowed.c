@@ -53,7 +53,7 @@ static void all_gather(struct comm *c, const struct call *call) {
         memmove(window_at(call->recv_window, r, there), call->send, bytes);
 }
 
-/* Tells whether a buffer lies where there is memory: the window is registered, and the buffer does
+/* Reports whether a buffer lies where there is memory: the window is registered, and the buffer does
  * not run past the allocations. That it may run past the window itself is not looked at. */
 static bool mapped(const struct window *w, size_t offset, size_t bytes) {
     return w == NULL || (window_live(w) && window_covers(w, offset, bytes));
