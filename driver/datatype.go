@@ -27,16 +27,16 @@ const (
 // accumulate in float32 and round once.
 type ReduceOp uint8
 
-// The reduce operations. The first four are those of package reduce, in its order.
+// The reduce operations. Those of package reduce come first, in its order.
 const (
 	Sum  = ReduceOp(reduce.Sum)
 	Prod = ReduceOp(reduce.Prod)
 	Min  = ReduceOp(reduce.Min)
 	Max  = ReduceOp(reduce.Max)
 	// Avg is the sum divided by the number of ranks; integers truncate towards zero.
-	Avg = ReduceOp(4)
+	Avg = ReduceOp(reduce.OpCount)
 	// ReduceOps is their number.
-	ReduceOps = 5
+	ReduceOps = reduce.OpCount + 1
 )
 
 var reduceOpNames = [ReduceOps]string{"sum", "prod", "min", "max", "avg"}

@@ -99,6 +99,14 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 	return cmd
 }
 
+func reductionNames() []string {
+	names := make([]string, driver.ReduceOps)
+	for op := range names {
+		names[op] = driver.ReduceOp(op).String()
+	}
+	return names
+}
+
 func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
@@ -115,7 +123,7 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.Int64VarP(&c.Factor, "factor", "f", 2, "each size is so many times the one before")
 	flags.StringSliceVar(&f.sizes, "sizes", nil, "these sizes instead, such as 8,64K,1M")
 	flags.StringVar(&f.dataType, "dtype", "float32", "type of elements")
-	flags.StringVar(&f.reduceOp, "redop", "sum", "reduction: sum, prod, min, max or avg")
+	flags.StringVar(&f.reduceOp, "redop", "sum", "reduction: "+strings.Join(reductionNames(), ", "))
 	flags.StringVar(&f.path, "path", "window",
 		"path of the calls, and with it where buffers lie: "+strings.Join(pathNames, ", ")+
 			"; --compare takes auto")

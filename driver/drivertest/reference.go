@@ -76,8 +76,10 @@ func pair[T number](op driver.ReduceOp, a, b T) T {
 		return min(a, b)
 	case driver.Max:
 		return max(a, b)
-	default:
+	case driver.Sum, driver.Avg:
 		return a + b
+	default:
+		panic("no reference for " + op.String())
 	}
 }
 

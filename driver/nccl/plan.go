@@ -37,13 +37,15 @@ type plan struct {
 // Prepared returns what was prepared.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-var dataTypes = [...]nccl.DataType{
+// What NCCL calls types and reductions. A call of one that is not listed has no path through NCCL:
+// its number would be 0, which is an int8, and a sum.
+var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
 	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
 	driver.Int64: nccl.Int64, driver.Uint8: nccl.Uint8,
 }
 
-var reduceOps = [driver.ReduceOps]nccl.ReduceOp{
+var reduceOps = map[driver.ReduceOp]nccl.ReduceOp{
 	driver.Sum: nccl.Sum, driver.Prod: nccl.Prod, driver.Min: nccl.Min, driver.Max: nccl.Max,
 	driver.Avg: nccl.Avg,
 }
@@ -55,15 +57,30 @@ func (c *communicator) Offer(call driver.Call) driver.Offer {
 
 // Refusal says why there is no kernel for a path.
 func (p *plan) Refusal(path driver.Path) error {
-	switch {
-	case path == driver.PathDirect:
+	if path == driver.PathDirect {
 		return p.refuseDirect()
+	}
+	if err := unknown(&p.Call); err != nil {
+		return err
+	}
+	switch {
 	case path == driver.PathWindow:
 		return p.c.windowed(&p.Call)
 	case p.Operation.PointToPoint() && !p.c.messages.Known():
 		return p.c.withoutMessages()
 	}
 	return nil
+}
+
+// unknown refuses a call whose type or reduction NCCL does not have.
+func unknown(call *driver.Call) error {
+	_, typed := dataTypes[call.DataType]
+	_, reduced := reduceOps[call.ReduceOp]
+	if typed && (reduced || !call.Operation.Reduces()) {
+		return nil
+	}
+	return fmt.Errorf("NCCL has no %v of %v with %v: %w", call.Operation, call.DataType,
+		call.ReduceOp, driver.ErrUnsupported)
 }
 
 // Remark says what is worth knowing of a call on a path, or nothing.

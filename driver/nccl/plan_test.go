@@ -1,12 +1,32 @@
 package nccl
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"symmem/driver"
 	"symmem/driver/nccl/kernels"
 )
+
+// TestWhatNCCLDoesNotHaveIsRefused guards against wrong sums: NCCL's number 0 is one.
+func TestWhatNCCLDoesNotHaveIsRefused(t *testing.T) {
+	for name, call := range map[string]driver.Call{
+		"a reduction": {Operation: driver.AllReduce, ReduceOp: driver.ReduceOps},
+		"a type":      {Operation: driver.AllGather, DataType: driver.Float32 + 100},
+	} {
+		for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow} {
+			p := &plan{Call: call}
+			if err := p.Refusal(path); !errors.Is(err, driver.ErrUnsupported) {
+				t.Errorf("%s, %v: refused with %v", name, path, err)
+			}
+		}
+	}
+	fine := &plan{Call: driver.Call{Operation: driver.AllGather, ReduceOp: driver.ReduceOps}}
+	if err := fine.Refusal(driver.PathPlain); err != nil {
+		t.Errorf("an operation that does not reduce: %v", err)
+	}
+}
 
 // TestAKernelIsChosenOnceForAPlan counts, however often an offer is asked before a path is taken.
 func TestAKernelIsChosenOnceForAPlan(t *testing.T) {

@@ -48,6 +48,7 @@ const (
 	byNorm    = "a norm has functions of its own"
 	bySplits  = "uneven parts have functions of their own"
 	byKind    = "the default stands for it"
+	divided   = "a sum, divided at the end"
 )
 
 func upper(entry string) string { return strings.ToUpper(entry) }
@@ -61,12 +62,16 @@ func lower(entry string) string { return strings.ToLower(entry) }
 
 func withOp(entry string) string { return "Op" + entry }
 
+// average are reductions that package reduce does not have.
+var average = map[string]string{"Avg": divided}
+
 var points = []point{
 	{
 		page:    "data-type",
 		entries: place{in: "internal/reduce", name: "Float32"},
 		places: []place{
 			{in: "internal/reduce", name: "dataTypeNames", spelled: lower},
+			{in: "internal/reduce", name: "job.portable"},
 			{in: "internal/reduce/gen", name: "elements"},
 			{in: "driver", name: "Float64"},
 			{in: ".", name: "Float64"},
@@ -125,18 +130,30 @@ var points = []point{
 		page:    "operation",
 		entries: place{in: "driver", name: "Sum"},
 		places: []place{
-			{in: "driver", name: "reduceOpNames", spelled: lower},
-			{in: "driver/drivertest", name: "pair", without: map[string]string{
-				"Sum": byKind, "Avg": "a sum, divided at the end",
+			{in: "internal/reduce", name: "Sum", without: average},
+			{in: "internal/reduce", name: "opNames", spelled: lower, without: average},
+			{in: "internal/reduce", name: "combineIntegers", without: average},
+			{in: "internal/reduce", name: "combine", without: average},
+			{in: "internal/reduce/gen", name: "operations", without: average},
+			{in: "internal/reduce/gen", name: "simple", without: average},
+			{in: "internal/reduce/gen", name: "avx2.lanes", without: map[string]string{
+				"Sum": byKind, "Avg": divided,
 			}},
+			{in: "internal/reduce/gen", name: "avx512.lanes", without: map[string]string{
+				"Sum": byKind, "Avg": divided,
+			}},
+			{in: "driver", name: "reduceOpNames", spelled: lower},
+			{in: "driver/drivertest", name: "pair"},
 			{in: "driver/nccl", name: "reduceOps"},
 			{in: "driver/nccl/kernels", name: "Request.reduction", without: map[string]string{
 				"Prod": "no kernel computes products",
 			}},
 			{in: ".", name: "Sum"},
+			{in: "internal/workload", name: "Pattern.reduced"},
 			{in: "internal/torch", name: "reductions"},
 			{in: "cmd/libsymmem/symmem.h", spelled: upper},
 			{in: "python/src/symmem/_constants.py", spelled: upper},
+			{in: "python/src/symmem/_torch.py", spelled: upper},
 		},
 	},
 	{

@@ -31,7 +31,7 @@ func TestViolatedPreconditionsPanicBeforeMemoryIsTouched(t *testing.T) {
 		"no destination":        func() { Reduce(Sum, Float32, nil, one, 1, Hint{}) },
 		"too many sources":      func() { Reduce(Sum, Float32, one, many, 1, Hint{}) },
 		"too many destinations": func() { Reduce(Sum, Float32, many, one, 1, Hint{}) },
-		"an unknown operation":  func() { Reduce(ops, Float32, one, one, 1, Hint{}) },
+		"an unknown operation":  func() { Reduce(OpCount, Float32, one, one, 1, Hint{}) },
 		"an unknown data type":  func() { Reduce(Sum, dataTypes, one, one, 1, Hint{}) },
 		"a negative count":      func() { Reduce(Sum, Float32, one, one, -1, Hint{}) },
 		"a zero divisor":        func() { Average(Float32, one, one, 1, 0, Hint{}) },

@@ -13,13 +13,20 @@ const (
 	Prod
 	Min
 	Max
-	ops = iota // the number of operations
+	// OpCount is the number of operations.
+	OpCount = iota
 )
 
-var opNames = [ops]string{"sum", "prod", "min", "max"}
+var opNames = [OpCount]string{"sum", "prod", "min", "max"}
 
 // Ops returns every operation in ascending order of its value.
-func Ops() []Op { return []Op{Sum, Prod, Min, Max} }
+func Ops() []Op {
+	all := make([]Op, OpCount)
+	for i := range all {
+		all[i] = Op(i)
+	}
+	return all
+}
 
 // ParseOp returns the operation whose String is name.
 func ParseOp(name string) (Op, error) {
@@ -32,7 +39,7 @@ func ParseOp(name string) (Op, error) {
 }
 
 // Valid reports whether op is one of the declared operations.
-func (op Op) Valid() bool { return op < ops }
+func (op Op) Valid() bool { return op < OpCount }
 
 // String returns the lower-case name, such as "sum".
 func (op Op) String() string {

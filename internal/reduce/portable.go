@@ -31,6 +31,8 @@ func (j *job) portable(from, to int) {
 		foldIntegers[int32](j, from, to)
 	case Int64:
 		foldIntegers[int64](j, from, to)
+	default:
+		panic("reduce: invalid type")
 	}
 }
 
@@ -72,6 +74,8 @@ func combineIntegers[T integer](op Op, acc, src []T) {
 			acc[i] = min(acc[i], x)
 		case Max:
 			acc[i] = max(acc[i], x)
+		default:
+			panic("reduce: invalid operation")
 		}
 	}
 }

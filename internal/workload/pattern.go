@@ -86,8 +86,10 @@ func (p *Pattern) reduced(i int64) float64 {
 			result = min(result, v)
 		case symmem.Max:
 			result = max(result, v)
-		default:
+		case symmem.Sum, symmem.Avg:
 			result += v
+		default:
+			panic("no pattern for " + p.ReduceOp.String())
 		}
 	}
 	if p.ReduceOp != symmem.Avg {

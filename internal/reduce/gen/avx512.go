@@ -121,13 +121,18 @@ func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 
 // simple names the instruction that does the whole operation.
 func simple(k kernel) string {
-	if k.elem.float {
-		return map[string]string{"Sum": "VADD", "Prod": "VMUL"}[k.op] + k.elem.lane
-	}
 	sign := map[bool]string{true: "U", false: "S"}[k.elem.name == "Uint8"]
-	return map[string]string{
+	instructions := map[string]string{
 		"Sum": "VPADD", "Prod": "VPMULL", "Min": "VPMIN" + sign, "Max": "VPMAX" + sign,
-	}[k.op] + k.elem.lane
+	}
+	if k.elem.float {
+		instructions = map[string]string{"Sum": "VADD", "Prod": "VMUL"}
+	}
+	instruction, ok := instructions[k.op]
+	if !ok {
+		panic("no instruction does " + k.op + " of " + k.elem.name)
+	}
+	return instruction + k.elem.lane
 }
 
 func (avx512) final(p *program, k kernel, unit int, instruction string) {

@@ -133,7 +133,7 @@ def reduction_of(op: Any) -> Reduction:
     found = REDUCTIONS.get(name)
     if found is None:
         kind = errors.UnsupportedError if name in _OTHERS else errors.InvalidError
-        raise kind(f"reduction {op!r}: one of sum, product, min, max, avg")
+        raise kind(f"reduction {op!r}: one of {', '.join(REDUCTIONS)}")
     if isinstance(op, str) or inner is op:
         _OPS[op] = found
     return found
