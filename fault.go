@@ -232,6 +232,7 @@ func (g *Group) conclude(cause error, all reports) error {
 		return g.concludeMessages(cause, of[kindMessages])
 	case len(of[kindLate]) > 0:
 		first, ranks, activity := merge(of[kindLate])
+		waits(of[kindLate], ranks, activity)
 		return &TimeoutError{
 			Doing: first.Doing, Waited: first.Waited, Missing: ranks, Activity: activity,
 			Members: g.ranks,

@@ -1,6 +1,7 @@
 package symmem_test
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"testing"
@@ -41,4 +42,32 @@ func TestOfSeveralCausesTheFirstIsTheErrorOfAllRanks(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestALateRankThatReportsSaysWhereItWaits has ranks miss each other in different calls.
+func TestALateRankThatReportsSaysWhereItWaits(t *testing.T) {
+	var said answers
+	together(t, 3, symmem.Options{}, func(r *rank) {
+		g := r.split(r.World(), 0)
+		doing := []string{"AllReduce 7", "AllGather 63, call 1 of capture 4", "AllReduce 7"}
+		missing := [][]int{{1}, {0, 2}, {1}}[r.Rank()]
+		symmem.Fail(g, &symmem.TimeoutError{
+			Doing: doing[r.Rank()], Waited: time.Second, Missing: missing,
+		})
+		var late *symmem.TimeoutError
+		if !errors.As(g.Err(), &late) {
+			r.failf("got %v", g.Err())
+			return
+		}
+		want := map[int]string{
+			0: "waits in AllReduce 7, for rank 1",
+			1: "waits in AllGather 63, call 1 of capture 4, for ranks 0,2",
+			2: "waits in AllReduce 7, for rank 1",
+		}
+		if !reflect.DeepEqual(late.Activity, want) {
+			r.failf("got %q, want %q", late.Activity, want)
+		}
+		said.give(r, late)
+	})
+	said.alike(t, 3)
 }

@@ -343,18 +343,18 @@ func TestRanksThatWouldChooseDifferentlyDoNotConnect(t *testing.T) {
 			"other tables",
 			symmem.Options{Tuning: large},
 			[]string{
-				"differ in their tuning table", "ranks 0, 2: table " + small, "rank 1: table " + large,
+				"differ in their tuning table", "ranks 0,2: table " + small, "rank 1: table " + large,
 			},
 		},
 		{
 			"another path",
 			symmem.Options{Tuning: small, Path: symmem.PathPlain},
-			[]string{"differ in their path choice: ranks 0, 2: auto; rank 1: plain"},
+			[]string{"differ in their path choice: ranks 0,2: auto; rank 1: plain"},
 		},
 		{
 			"another level",
 			symmem.Options{Tuning: small, Check: symmem.CheckOff},
-			[]string{"differ in their check level: ranks 0, 2: registration; rank 1: off"},
+			[]string{"differ in their check level: ranks 0,2: registration; rank 1: off"},
 		},
 		{
 			"a table that cannot be read",

@@ -109,6 +109,18 @@ func merge(reports []report) (first report, ranks []int, activity map[int]string
 	return reports[0], slices.Compact(ranks), activity
 }
 
+// waits says of ranks that are late what they wait for themselves, as far as they have reported it.
+func waits(reports []report, late []int, activity map[int]string) {
+	for _, r := range reports {
+		if slices.Contains(late, r.from) {
+			activity[r.from] = "waits in " + r.Doing
+			if len(r.Ranks) > 0 {
+				activity[r.from] += ", for " + driver.Ranks(r.Ranks)
+			}
+		}
+	}
+}
+
 // complete reports whether a report has what its kind needs. Another process has made it.
 func (r *report) complete() bool {
 	switch r.Kind {

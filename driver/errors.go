@@ -159,7 +159,7 @@ func (e *PeerError) Is(target error) bool {
 // written.
 type MismatchError struct {
 	// Sequence is the number of the call in its group, or of the message among those from one rank
-	// to the other, from 1.
+	// to the other, from 1; of a call in a capture of another library, that of the kernel's launch.
 	Sequence uint64
 	// Call is this rank's call.
 	Call *Call
@@ -175,7 +175,7 @@ func (e *MismatchError) Error() string {
 	if e.Call != nil {
 		call = fmt.Sprintf("%v of %d %v", e.Call.Operation, e.Call.Count, e.Call.DataType)
 		if at := e.Call.Recorded.String(); at != "" {
-			call += ", " + at
+			what, call = "launch", call+", "+at
 		}
 		if e.Call.Operation.PointToPoint() {
 			what = "message"

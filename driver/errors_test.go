@@ -23,7 +23,7 @@ func TestErrorsNameRanksOfTheWorldAndOfTheGroup(t *testing.T) {
 			Doing: "AllReduce 3 of group g", Waited: 2 * time.Second, Missing: []int{5},
 			Activity: map[int]string{5: "in a call"}, Members: pair,
 		},
-		"opening: waited 2s for ranks 1, 2; rank 1: late": &TimeoutError{
+		"opening: waited 2s for ranks 1-2; rank 1: late": &TimeoutError{
 			Doing: "opening", Waited: 2 * time.Second, Missing: []int{1, 2},
 			Activity: map[int]string{1: "late"}, Members: []int{0, 1, 2},
 		},
@@ -34,7 +34,7 @@ func TestErrorsNameRanksOfTheWorldAndOfTheGroup(t *testing.T) {
 		"meeting: rank 1 did not come: the store is full": &AbsentError{
 			Doing: "meeting", Ranks: []int{1}, Err: errors.New("the store is full"),
 		},
-		"agreement of group g: world ranks 0, 5 (ranks 0, 1 of the group) lost: " +
+		"agreement of group g: world ranks 0,5 (ranks 0-1 of the group) lost: " +
 			"the process, or the connection to it, has ended": &RankLostError{
 			Doing: "agreement of group g", Ranks: []int{0, 5}, Members: pair,
 		},

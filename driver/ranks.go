@@ -4,15 +4,36 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// Ranks writes a list of ranks for people: "rank 3", "ranks 1, 2".
+// Ranks writes a list of ranks for people: "rank 3", "ranks 0-2,5".
 func Ranks(ranks []int) string {
 	if len(ranks) == 1 {
-		return fmt.Sprintf("rank %d", ranks[0])
+		return "rank " + Spans(ranks)
 	}
-	return "ranks " + strings.Trim(strings.ReplaceAll(fmt.Sprint(ranks), " ", ", "), "[]")
+	return "ranks " + Spans(ranks)
+}
+
+// Spans writes numbers as "0-2,5".
+func Spans(numbers []int) string {
+	var b strings.Builder
+	for i := 0; i < len(numbers); {
+		end := i
+		for end+1 < len(numbers) && numbers[end+1] == numbers[end]+1 {
+			end++
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(numbers[i]))
+		if end > i {
+			fmt.Fprintf(&b, "-%d", numbers[end])
+		}
+		i = end + 1
+	}
+	return b.String()
 }
 
 // RanksOf writes world ranks for people who may think of them as ranks of a group, whose world

@@ -219,7 +219,7 @@ func (c *communicator) faulted() error {
 		return nil
 	}
 	call, ticket := c.history.launches.Culprit(&report)
-	sequence := cmp.Or(ticket, report.Epoch)
+	doing := c.doing(call, ticket, report.Epoch)
 	switch report.Fault() {
 	case kernels.Diverged:
 		if ticket != 0 {
@@ -227,23 +227,26 @@ func (c *communicator) faulted() error {
 				return err // which knows of all ranks
 			}
 		}
-		return c.cfg.Mismatch(sequence, call, int(report.Ranks))
+		return c.cfg.Mismatch(cmp.Or(ticket, report.Epoch), call, int(report.Ranks))
 	case kernels.TimedOut:
 		e := &driver.TimeoutError{
-			Doing: c.doing(call, sequence), Waited: c.device.cfg.Timeout, Members: c.cfg.Ranks,
+			Doing: doing, Waited: c.device.cfg.Timeout, Members: c.cfg.Ranks,
 		}
 		for set := report.Ranks; set != 0; set &= set - 1 {
 			e.Missing = append(e.Missing, c.cfg.Ranks[bits.TrailingZeros32(set)])
 		}
 		return e
 	default:
-		return fmt.Errorf("%s: a kernel reports fault %d", c.doing(call, sequence), report.Fault())
+		return fmt.Errorf("%s: a kernel reports fault %d", doing, report.Fault())
 	}
 }
 
-// doing names a call.
-func (c *communicator) doing(call *driver.Call, sequence uint64) string {
-	text := fmt.Sprintf("%v %d of group %s", call.Operation, sequence, c.cfg.Name())
+// doing names a call by its ticket, or, where that is not known, by the launch of the kernel.
+func (c *communicator) doing(call *driver.Call, ticket, launch uint64) string {
+	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, c.cfg.Name())
+	if ticket == 0 {
+		text = fmt.Sprintf("%v, launch %d of group %s", call.Operation, launch, c.cfg.Name())
+	}
 	if at := call.Recorded.String(); at != "" {
 		text += ", " + at
 	}

@@ -39,10 +39,10 @@ func (d diagram) draw(b *bytes.Buffer) {
 	}
 	width := 0
 	for _, s := range sides {
-		width = max(width, len(named(s.Ranks)))
+		width = max(width, len(driver.Ranks(s.Ranks)))
 	}
 	for _, s := range sides {
-		fmt.Fprintf(b, "  %s  %-*s  %s", s.letter, width, named(s.Ranks), s.Event)
+		fmt.Fprintf(b, "  %s  %-*s  %s", s.letter, width, driver.Ranks(s.Ranks), s.Event)
 		if s.Site != "" {
 			fmt.Fprintf(b, "  at %s", s.Site)
 		}
@@ -53,7 +53,7 @@ func (d diagram) draw(b *bytes.Buffer) {
 	}
 	if !driver.NumberedAsWorld(d.Members) {
 		fmt.Fprintf(b, "\n  ranks are those of the world; the group's are %s, in its order\n",
-			listed(d.Members))
+			driver.Spans(d.Members))
 	}
 }
 
@@ -104,17 +104,5 @@ func (d diagram) sides() []side {
 	return sides
 }
 
-// listed names ranks one by one.
-func listed(ranks []int) string {
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint(ranks), " ", ", "), "[]")
-}
-
 // letter names the sides A to Z; there are never more than a report keeps apart.
 func letter(i int) string { return string(rune('A' + i%26)) }
-
-func named(ranks []int) string {
-	if len(ranks) == 1 {
-		return "rank " + spans(ranks)
-	}
-	return "ranks " + spans(ranks)
-}

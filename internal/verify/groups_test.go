@@ -1,6 +1,10 @@
 package verify
 
-import "testing"
+import (
+	"testing"
+
+	"symmem/driver"
+)
 
 func TestAnyTwoGroupsOverlapAndTheFirstIsTheWorld(t *testing.T) {
 	for n := 1; n <= 12; n++ {
@@ -26,7 +30,7 @@ func TestAnyTwoGroupsOverlapAndTheFirstIsTheWorld(t *testing.T) {
 
 func TestGroupsOfFourRanksAreThreeNeighbours(t *testing.T) {
 	for k, want := range []string{"0-3", "0-2", "1-3", "0,2-3", "0-1,3", "0-2"} {
-		if got := spans(membersOf(k, 4)); got != want {
+		if got := driver.Spans(membersOf(k, 4)); got != want {
 			t.Errorf("group %d: %s, want %s", k, got, want)
 		}
 	}

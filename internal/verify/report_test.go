@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"symmem"
+	"symmem/driver"
 )
 
 var (
@@ -139,7 +140,7 @@ Divergence in group w/1.0, pool 7 of w/1.0, at event 9: all before it is the sam
 
   kind of difference: different place
 
-  ranks are those of the world; the group's are 1, 0, 2, 10, in its order
+  ranks are those of the world; the group's are 1,0,2,10, in its order
 `
 	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(b.String(), "\n")); diff != "" {
 		t.Fatal(diff)
@@ -178,7 +179,7 @@ func TestSpansAndThousandsReadWell(t *testing.T) {
 	for want, numbers := range map[string][]int{
 		"": nil, "3": {3}, "0-2": {0, 1, 2}, "0,2-3,7": {0, 2, 3, 7},
 	} {
-		if got := spans(numbers); got != want {
+		if got := driver.Spans(numbers); got != want {
 			t.Errorf("%v: %q, want %q", numbers, got, want)
 		}
 	}

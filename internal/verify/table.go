@@ -6,6 +6,8 @@ import (
 	"io"
 	"strconv"
 	"text/tabwriter"
+
+	"symmem/driver"
 )
 
 // WriteText writes the report for people: the table, its sums, and what ended the run early.
@@ -75,7 +77,7 @@ func (r *Report) alike(i int) int {
 func (r *Report) line(w io.Writer, c *Case) {
 	symmetric, worst, mean := found(c.Result, c.Symmetric, c.MaxDiff, c.MeanDiff)
 	fmt.Fprintf(w, "%s\t%s%s\t%g\t%s\t%g\t%s\t%s\t%s\n",
-		c.Name, r.groupColumn(spans(c.Ranks)), thousands(c.Size), c.Value, symmetric,
+		c.Name, r.groupColumn(driver.Spans(c.Ranks)), thousands(c.Size), c.Value, symmetric,
 		c.Expected, worst, mean, c.Result)
 }
 
@@ -119,26 +121,6 @@ func thousands(n int64) string {
 		digits = digits[:at] + "," + digits[at:]
 	}
 	return digits
-}
-
-// spans writes ascending numbers as 0-2,5.
-func spans(numbers []int) string {
-	text := ""
-	for i := 0; i < len(numbers); {
-		end := i
-		for end+1 < len(numbers) && numbers[end+1] == numbers[end]+1 {
-			end++
-		}
-		if text != "" {
-			text += ","
-		}
-		text += strconv.Itoa(numbers[i])
-		if end > i {
-			text += "-" + strconv.Itoa(numbers[end])
-		}
-		i = end + 1
-	}
-	return text
 }
 
 func plural(n int, noun string) string {
