@@ -97,13 +97,26 @@ func exhausted(err, device error) error {
 
 // TimeoutError says which ranks did not come within the deadline, and what they were doing.
 //
-// Its fields are those of "go doc symmem/driver.TimeoutError".
+// Its fields, which "go doc symmem/driver.TimeoutError" explains:
+//
+//	Doing    string
+//	Waited   time.Duration
+//	Missing  []int
+//	Activity map[int]string
+//	Members  []int
 type TimeoutError = driver.TimeoutError
 
 // AbsentError says which ranks have not come to Open, Join or Split. errors.As finds it as a
 // TimeoutError, too.
 //
-// Its fields are those of "go doc symmem/driver.AbsentError".
+// Its fields, which "go doc symmem/driver.AbsentError" explains:
+//
+//	Doing    string
+//	Waited   time.Duration
+//	Ranks    []int
+//	Activity map[int]string
+//	Members  []int
+//	Err      error
 type AbsentError = driver.AbsentError
 
 // absence makes an error of the rendezvous one of ours, where it is about ranks that did not come.
@@ -133,12 +146,24 @@ func (e *arrival) As(target any) bool {
 // differ in size, place among the collectives, or splits. All ranks of the group get the same one,
 // except for what Group.Close finds, which that rank knows alone.
 //
-// Its fields are those of "go doc symmem/driver.MessageError".
+// Its fields, which "go doc symmem/driver.MessageError" explains:
+//
+//	Fault    MessageFault
+//	Group    string
+//	Sequence uint64
+//	Ends     []MessageEnds
 type MessageError = driver.MessageError
 
 // MessageEnds are the two ends of a message, or of all messages of a pair with one tag.
 //
-// Its fields are those of "go doc symmem/driver.MessageEnds".
+// Its fields, which "go doc symmem/driver.MessageEnds" explains:
+//
+//	From     int
+//	To       int
+//	Tag      int
+//	Number   uint64
+//	Sent     uint64
+//	Received uint64
 type MessageEnds = driver.MessageEnds
 
 // MessageFault says in what the two ends of messages do not fit together.
@@ -155,31 +180,54 @@ const (
 
 // RankLostError says which ranks' processes have ended.
 //
-// Its fields are those of "go doc symmem/driver.RankLostError".
+// Its fields, which "go doc symmem/driver.RankLostError" explains:
+//
+//	Ranks   []int
+//	Doing   string
+//	Members []int
 type RankLostError = driver.RankLostError
 
 // PriorError says that a collective or a message was not run on some rank, because work before it
 // on its stream had failed there. Its Cause is what a group or the stream reported there.
 //
-// Its fields are those of "go doc symmem/driver.PriorError".
+// Its fields, which "go doc symmem/driver.PriorError" explains:
+//
+//	Doing string
+//	Rank  int
+//	Cause error
 type PriorError = driver.PriorError
 
 // StrayError says that ranks are in different places of their programs, or have left the group, so
 // that a call can never complete.
 //
-// Its fields are those of "go doc symmem/driver.StrayError".
+// Its fields, which "go doc symmem/driver.StrayError" explains:
+//
+//	Doing     string
+//	Elsewhere map[int]string
+//	Members   []int
 type StrayError = driver.StrayError
 
 // MismatchError says that the two ends of a message, or the calls of a collective, differ, where no
 // more than that could be found out; mostly a DivergenceError says it.
 //
-// Its fields are those of "go doc symmem/driver.MismatchError".
+// Its fields, which "go doc symmem/driver.MismatchError" explains:
+//
+//	Sequence uint64
+//	Call     *Call
+//	Others   []int
+//	Group    string
+//	Members  []int
 type MismatchError = driver.MismatchError
 
 // PeerError says that other ranks of a group failed first, where their reason could not be found
 // out.
 //
-// Its fields are those of "go doc symmem/driver.PeerError".
+// Its fields, which "go doc symmem/driver.PeerError" explains:
+//
+//	Doing   string
+//	Ranks   []int
+//	Aborted bool
+//	Members []int
 type PeerError = driver.PeerError
 
 // once joins errors, and says once what several of them say: what keeps one stream or segment from

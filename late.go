@@ -10,7 +10,14 @@ import (
 // LateWarning says that ranks which live keep this rank waiting. The wait goes on, until it ends
 // well or its timeout is over.
 //
-// Its fields are those of "go doc symmem/driver.LateWarning".
+// Its fields, which "go doc symmem/driver.LateWarning" explains:
+//
+//	Group    string
+//	Doing    string
+//	Waited   time.Duration
+//	Ranks    []int
+//	Activity map[int]string
+//	Members  []int
 type LateWarning = driver.LateWarning
 
 // defaultWarnAfter is how long a wait lasts before ranks are warned of.
