@@ -1,0 +1,189 @@
+package symmem_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"slices"
+	"time"
+
+	"symmem"
+)
+
+// Rank 0 sends one element to itself and two to rank 1, which sends three and four.
+func ExampleGroup_AllToAllV() {
+	world(func(ctx context.Context, rt *symmem.Runtime) error {
+		counts := [][]int64{{1, 2}, {3, 4}}
+		me, s := rt.Rank(), rt.DefaultStream()
+		splits := symmem.Contiguous(counts[me], []int64{counts[0][me], counts[1][me]})
+		send := [][]float32{{0, 10, 11}, {20, 21, 22, 30, 31, 32, 33}}[me]
+		recv := make([]float32, counts[0][me]+counts[1][me])
+		if err := errors.Join(
+			rt.World().AllToAllV(
+				ctx, symmem.Host(send), symmem.Host(recv), splits, symmem.Float32, s),
+			s.Synchronize(ctx),
+		); err != nil {
+			return err
+		}
+		if me == 1 {
+			fmt.Println(recv)
+		}
+		return nil
+	})
+	// Output: [10 11 30 31 32 33]
+}
+
+// A receiver that does not mind who sends names no sender; the tag keeps other messages apart.
+func ExampleGroup_SendTagged() {
+	const results = 7
+	world(func(ctx context.Context, rt *symmem.Runtime) error {
+		g, s, v := rt.World(), rt.DefaultStream(), []float32{float32(rt.Rank())}
+		if rt.Rank() == 1 {
+			err := g.SendTagged(ctx, symmem.Host(v), 1, symmem.Float32, 0, results, s)
+			return errors.Join(err, s.Synchronize(ctx))
+		}
+		err := g.RecvTagged(
+			ctx, symmem.Host(v), 1, symmem.Float32, symmem.AnySource, results, s)
+		if err := errors.Join(err, s.Synchronize(ctx)); err != nil {
+			return err
+		}
+		fmt.Println("got", v)
+		return nil
+	})
+	// Output: got [1]
+}
+
+// An event marks a place in a stream, for which another stream or the host can wait.
+func ExampleEvent() {
+	rt, err := symmem.Open(context.Background(), symmem.Options{Size: 1, Backend: "host"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rt.Close()
+	other, errStream := rt.NewStream()
+	copied, errEvent := rt.NewEvent()
+	if err := errors.Join(errStream, errEvent); err != nil {
+		log.Fatal(err)
+	}
+	a, b, c := []int32{1, 2}, make([]int32, 2), make([]int32, 2)
+	err = errors.Join(
+		rt.DefaultStream().Copy(symmem.Host(b), symmem.Host(a)),
+		rt.DefaultStream().Record(copied),
+		other.Wait(copied), // so that b is complete
+		other.Copy(symmem.Host(c), symmem.Host(b)),
+		other.Synchronize(context.Background()),
+	)
+	fmt.Println(c, copied.Done(), err)
+	// Output: [1 2] true <nil>
+}
+
+// On the host backend a program can look at a buffer as at a slice.
+func ExampleView() {
+	world(func(ctx context.Context, rt *symmem.Runtime) error {
+		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+		if err != nil {
+			return err
+		}
+		buffer, err := pool.Alloc(8)
+		if err != nil {
+			return err
+		}
+		v, err := symmem.View[float32](buffer)
+		if err != nil {
+			return err
+		}
+		v[0], v[1] = float32(rt.Rank()), 5
+		m, s := buffer.Memory(), rt.DefaultStream()
+		err = rt.World().AllReduce(ctx, m, m, 2, symmem.Float32, symmem.Sum, s)
+		if err := errors.Join(err, s.Synchronize(ctx)); err != nil {
+			return err
+		}
+		if rt.Rank() == 0 {
+			fmt.Println(v[:2])
+		}
+		return buffer.Free()
+	})
+	// Output: [1 10]
+}
+
+// Memory of freed buffers stays mapped for the next ones, until Trim gives it back.
+func ExamplePool_Trim() {
+	world(func(ctx context.Context, rt *symmem.Runtime) error {
+		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+		if err != nil {
+			return err
+		}
+		buffer, err := pool.Alloc(1 << 20)
+		if err != nil {
+			return err
+		}
+		if err := buffer.Free(); err != nil {
+			return err
+		}
+		before := pool.Stats().Segments
+		err = pool.Trim(ctx, 0) // all ranks of the domain call it
+		if rt.Rank() == 0 {
+			fmt.Printf("segments: %d, then %d\n", before, pool.Stats().Segments)
+		}
+		return err
+	})
+	// Output: segments: 1, then 0
+}
+
+// A rank that is late is reported long before the wait for it ends with an error.
+func ExampleOptions_onLate() {
+	warned := make(chan symmem.LateWarning, 1)
+	worldWith(symmem.Options{
+		Backend: "host", WarnAfter: time.Millisecond,
+		OnLate: func(w symmem.LateWarning) {
+			if slices.Equal(w.Ranks, []int{1}) { // as rank 0 is told
+				select {
+				case warned <- w:
+				default: // has been told before
+				}
+			}
+		},
+	}, func(ctx context.Context, rt *symmem.Runtime) error {
+		if rt.Rank() == 1 {
+			w := <-warned
+			fmt.Println("rank 0 waits for", w.Ranks)
+		}
+		return errors.Join(
+			rt.World().Barrier(ctx, rt.DefaultStream()), rt.DefaultStream().Synchronize(ctx))
+	})
+	// Output: rank 0 waits for [1]
+}
+
+// Every rank gets the same error, with what each side has at the first difference.
+func ExampleDivergenceError() {
+	world(func(ctx context.Context, rt *symmem.Runtime) error {
+		pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
+		if err != nil {
+			return err
+		}
+		bytes := int64(4096)
+		if rt.Rank() == 1 {
+			bytes = 8192 // the mistake
+		}
+		if _, err := pool.Alloc(bytes); err != nil {
+			return err
+		}
+		err = rt.World().Check(ctx)
+		var differ *symmem.DivergenceError
+		if !errors.As(err, &differ) {
+			return err
+		}
+		if rt.Rank() == 0 {
+			fmt.Println(differ.Kind, "at event", differ.Position)
+			for _, side := range differ.Sides {
+				fmt.Println("ranks", side.Ranks, "have", side.Event)
+			}
+		}
+		return nil
+	})
+	// Output:
+	// placement at event 1
+	// ranks [0] have alloc 4096 B (stream 0) -> segment 0 offset 0x0
+	// ranks [1] have alloc 8192 B (stream 0) -> segment 0 offset 0x0
+}
