@@ -100,13 +100,40 @@ func (p *Pool) registerPending(ctx context.Context, g *Group, m *membership) err
 	if len(pending) == 0 {
 		return nil
 	}
-	if err := g.registerAll(ctx, p, m, pending); err != nil {
+	if err := p.registerAll(ctx, g, m, pending); err != nil {
 		// What is not registered stays pending, so that the next call returns the fault, too.
 		m.pending.Store(true)
 		return err
 	}
 	g.registered.Add(1)
 	return nil
+}
+
+// registerAll agrees and registers. g.mu is held.
+func (p *Pool) registerAll(
+	ctx context.Context, g *Group, m *membership, pending []*segment,
+) error {
+	if err := p.agreeToRegister(ctx, g, pending); err != nil {
+		return err
+	}
+	for _, s := range pending {
+		if err := p.registerOne(ctx, g, m, s); err != nil {
+			return g.settle(err)
+		}
+	}
+	return nil
+}
+
+// agreeToRegister compares ledgers and pending segments. g.mu is held.
+func (p *Pool) agreeToRegister(ctx context.Context, g *Group, pending []*segment) error {
+	if g.rt.Check() == CheckOff {
+		return nil
+	}
+	var list agreement.Pending
+	for _, s := range pending {
+		list = list.Add(s.key.Ordinal, s.key.Generation, s.key.Bytes)
+	}
+	return g.agree(ctx, "registration", p.history(list))
 }
 
 // pendingOf copies the pending list, so that no lock is held while ranks wait for each other. What

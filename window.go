@@ -1,12 +1,10 @@
 package symmem
 
 import (
-	"context"
 	"math/bits"
 	"slices"
 
 	"symmem/driver"
-	"symmem/internal/agreement"
 )
 
 // windowTable is an immutable snapshot of a group's windows. Queries read it without a lock;
@@ -161,31 +159,4 @@ func (g *Group) owes(p *Pool) bool {
 	}
 	m := g.memberOf(p)
 	return m != nil && m.pending.Load()
-}
-
-// registerAll agrees and registers. g.mu is held.
-func (g *Group) registerAll(
-	ctx context.Context, p *Pool, m *membership, pending []*segment,
-) error {
-	if err := g.agreeToRegister(ctx, p, pending); err != nil {
-		return err
-	}
-	for _, s := range pending {
-		if err := p.registerOne(ctx, g, m, s); err != nil {
-			return g.settle(err)
-		}
-	}
-	return nil
-}
-
-// agreeToRegister compares ledgers and pending segments. g.mu is held.
-func (g *Group) agreeToRegister(ctx context.Context, p *Pool, pending []*segment) error {
-	if g.rt.Check() == CheckOff {
-		return nil
-	}
-	var list agreement.Pending
-	for _, s := range pending {
-		list = list.Add(s.key.Ordinal, s.key.Generation, s.key.Bytes)
-	}
-	return g.agree(ctx, "registration", p.history(list))
 }
