@@ -33,7 +33,7 @@ func TestStepsThatDifferAreNamed(t *testing.T) {
 		if !slices.Equal(d.Deviant, []int{1}) || !near(d.Ranks()[1].Site, line) ||
 			d.Ranks()[1].Event != "prefill(tokens=100), after 1 collectives" ||
 			d.Ranks()[2].Event != "decode(batch=8), after 1 collectives" ||
-			!strings.Contains(err.Error(), "ranks differ in step 4: ranks 0, 2 have decode(batch=8)") ||
+			!strings.Contains(err.Error(), "ranks differ in step 4: ranks 0,2 have decode(batch=8)") ||
 			!strings.HasPrefix(d.Ranks()[0].Before[0], "step decode(batch=8), after 1 collectives at ") {
 			r.failf("got %v: %+v", err, d)
 		}

@@ -91,7 +91,7 @@ func TestValuesThatDifferAreNamed(t *testing.T) {
 			r.failf("before it: %q", b)
 		}
 		want := fmt.Sprintf(`group %s: ranks differ in value "batch size", call 1: `+
-			`ranks 0, 1 have Agree of 8 at %s; rank 2 has Agree of 9 at `, g.ID(), d.Sides[0].Site)
+			`ranks 0-1 have Agree of 8 at %s; rank 2 has Agree of 9 at `, g.ID(), d.Sides[0].Site)
 		if !strings.HasPrefix(err.Error(), want) {
 			r.failf("got %q, want %q", err, want)
 		}
