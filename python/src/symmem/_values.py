@@ -109,8 +109,9 @@ def step(name: str, group: GroupLike = None, **arguments: object) -> Step:
 
     At its begin the ranks compare the name and the arguments, and how many collectives of the group
     each of them has launched since the step before. Where they differ all get the `DivergenceError`
-    of `symmem.agree`, and a rank that is in a collective which the others have not launched is named
-    at once. Collectives in replays of PyTorch's graphs are not counted, since nobody tells of them.
+    of `symmem.agree`, and a rank that is in a collective which the others have not launched is
+    named at once. Collectives in replays of PyTorch's graphs are not counted, since nobody tells of
+    them.
     SYMMEM_STEP_GUARD=0 in the environment of all ranks turns it off.
 
     Args:

@@ -76,9 +76,7 @@ class DivergenceError(SymmemError):
         """What each side has at the first difference."""
         found = self.data.get("divergence", {}).get("variants") or []
         return [
-            Side(
-                tuple(v["ranks"]), v["event"], v.get("site") or "", tuple(v.get("before") or ())
-            )
+            Side(tuple(v["ranks"]), v["event"], v.get("site") or "", tuple(v.get("before") or ()))
             for v in found
         ]
 

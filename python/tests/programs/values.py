@@ -50,10 +50,12 @@ def values_that_differ_are_named_and_the_group_goes_on() -> None:
     mine = next(side for side in error.sides if RANK in side.ranks)
     assert mine.event == f"Agree of {8 if RANK == 0 else 9}", error.sides
     file, _, line = mine.site.rpartition(":")
-    assert file == __file__ and int(line) == int(sites[0]) + 1, (mine.site, sites)
+    assert file == __file__, mine.site
+    assert int(line) == int(sites[0]) + 1, (mine.site, sites)
     assert len(mine.before) == 10, mine.before
     assert mine.before[0].startswith('"step": Agree of 10 at ' + __file__), mine.before
-    assert 'value "batch size", call 3' in str(error) and mine.site in str(error), error
+    assert 'value "batch size", call 3' in str(error), error
+    assert mine.site in str(error), error
     assert symmem.world().error() is None
     symmem.agree(8, "batch size")
 
@@ -113,7 +115,9 @@ def steps_that_differ_are_named() -> None:
     mine = next(side for side in error.sides if RANK in side.ranks)
     assert mine.event == f"decode(batch={8 if RANK == 0 else 9}), after 0 collectives", mine
     assert mine.site.startswith(__file__), mine
-    assert mine.before[1].startswith("step decode(batch=2, shape=(1, 2), kind='greedy', limit=None)")
+    assert mine.before[1].startswith(
+        "step decode(batch=2, shape=(1, 2), kind='greedy', limit=None)"
+    )
     raises(symmem.InvalidError, lambda: symmem.step("decode", batch={}).__enter__())
     with symmem.step("decode"):
         pass
