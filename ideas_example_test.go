@@ -60,7 +60,6 @@ func ExampleEvent() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer rt.Close()
 	other, errStream := rt.NewStream()
 	copied, errEvent := rt.NewEvent()
 	if err := errors.Join(errStream, errEvent); err != nil {
@@ -74,7 +73,7 @@ func ExampleEvent() {
 		other.Copy(symmem.Host(c), symmem.Host(b)),
 		other.Synchronize(context.Background()),
 	)
-	fmt.Println(c, copied.Done(), err)
+	fmt.Println(c, copied.Done(), errors.Join(err, rt.Close()))
 	// Output: [1 2] true <nil>
 }
 

@@ -167,8 +167,10 @@ func (r *normBench) allocate(rows, hidden int64) error {
 		from  *symmem.Pool
 		bytes int64
 	}{
-		{&r.args.Input, shared, 2 * rows * hidden}, {&r.sums, shared, 2 * rows * hidden},
-		{&r.args.Output, own, 2 * rows * hidden}, {&r.args.Residual, own, 2 * rows * hidden},
+		{&r.args.Input, shared, 2 * rows * hidden},
+		{&r.sums, shared, 2 * rows * hidden},
+		{&r.args.Output, own, 2 * rows * hidden},
+		{&r.args.Residual, own, 2 * rows * hidden},
 		{&r.args.Weight, own, 2 * hidden},
 	} {
 		buffer, err := t.from.Alloc(t.bytes)

@@ -191,8 +191,9 @@ func (o ValueOperation) join(a, b int64) int64 {
 		return min(a, b)
 	case ValueSum:
 		return a + b
+	default: // values that have to be alike
+		return a
 	}
-	return a
 }
 
 func truth(yes bool) int64 {

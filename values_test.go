@@ -223,7 +223,7 @@ func TestRandomProgramsWithAWrongBranch(t *testing.T) {
 					continue
 				}
 				var err error
-				line := ""
+				var line string
 				switch {
 				case r.Rank() != wrong:
 					err = r.World().Agree(r.ctx, name, value)

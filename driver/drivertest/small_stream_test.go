@@ -73,11 +73,11 @@ func (s *smallStream) take(step smallStep) error {
 // do queues work that a failed stream leaves out.
 func (s *smallStream) do(work func() error) error {
 	return s.queue(func() (smallWork, error) {
-		return func(failed error) error {
-			if failed != nil {
-				return nil
+		return func(failed error) (err error) {
+			if failed == nil {
+				err = work()
 			}
-			return work()
+			return err
 		}, nil
 	})
 }

@@ -131,7 +131,7 @@ func TestPathsTakeTurns(t *testing.T) {
 					return powers[1].raise(m.group, other, second)
 				}
 				first := func() error { return powers[0].raise(m.group, m.stream, path) }
-				err := m.inOrder(w, m.stream.(*stream.Stream).CUDA, first, other.(*stream.Stream).CUDA, second)
+				err := m.inOrder(m.stream.(*stream.Stream).CUDA, first, other.(*stream.Stream).CUDA, second)
 				if err != nil {
 					return fmt.Errorf("path %v and then another call: %w", path, err)
 				}
@@ -167,8 +167,8 @@ func TestPathsTakeTurnsWithReplays(t *testing.T) {
 			for second := range driver.Paths {
 				replay := func() error { return o.replay(powers[0]) }
 				call := func() error { return powers[1].raise(m.group, m.stream, second) }
-				err = errors.Join(err, m.inOrder(w, o.theirs, replay, ours, call),
-					m.inOrder(w, ours, call, o.theirs, replay))
+				err = errors.Join(err, m.inOrder(o.theirs, replay, ours, call),
+					m.inOrder(ours, call, o.theirs, replay))
 				if err != nil {
 					return fmt.Errorf("a graph of path %v and a call of %v: %w", driver.Path(path), second, err)
 				}
@@ -182,7 +182,7 @@ func TestPathsTakeTurnsWithReplays(t *testing.T) {
 // inOrder makes a call on a stream, which has to wait, and then another one on another stream. It
 // waits for both, and returns an error if the second has run first.
 func (m *mate) inOrder(
-	w *team, on cuda.Stream, first func() error, other cuda.Stream, second func() error,
+	on cuda.Stream, first func() error, other cuda.Stream, second func() error,
 ) error {
 	idle := func(s cuda.Stream) func() (bool, error) {
 		return func() (done bool, err error) {

@@ -105,11 +105,13 @@ var pageRules = []pageRule{
 		why:   "who has five minutes reads them to the end; the rest is in docs",
 		check: longPages,
 		bad: []pages{
-			{"README.md": strings.Repeat("word ", 901)}, {"README.md": lines(101, "word")},
+			{"README.md": strings.Repeat("word ", 901)},
+			{"README.md": lines(101, "word")},
 			{"ARCHITECTURE.md": lines(201, "")},
 		},
 		good: []pages{
-			{"README.md": strings.Repeat("word ", 900)}, {"docs/a.md": strings.Repeat("word ", 901)},
+			{"README.md": strings.Repeat("word ", 900)},
+			{"docs/a.md": strings.Repeat("word ", 901)},
 			{"README.md": lines(100, "word"), "ARCHITECTURE.md": lines(200, "word")},
 		},
 	},

@@ -57,8 +57,10 @@ func TestLocksAreTakenInOrder(t *testing.T) {
 		{"the outer one last", lock(&inner, &outer), "test.outer (order 1) is taken while test.inner"},
 		{"one twice", lock(&inner, &inner), "test.inner is taken twice"},
 		{"one twice, of many", lock(&several[1], &several[1]), "test.several is taken twice"},
-		{"for reading under a later one", lock(&several[0], reader{&shared}),
-			"test.shared (order 3) is taken while test.several"},
+		{
+			"for reading under a later one", lock(&several[0], reader{&shared}),
+			"test.shared (order 3) is taken while test.several",
+		},
 		{"two of a class", func() {
 			var other ranked.Spin[innerMu]
 			lock(&inner, &other)()

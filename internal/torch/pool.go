@@ -6,8 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"symmem/driver"
 	"sync"
+
+	"symmem/driver"
 
 	"symmem"
 )

@@ -49,7 +49,8 @@ const (
 
 // The pools of a round.
 var pools = []symmem.PoolOptions{
-	{FirstSegment: workload.FirstSegment}, {FirstSegment: 4 * workload.FirstSegment},
+	{FirstSegment: workload.FirstSegment},
+	{FirstSegment: 4 * workload.FirstSegment},
 	{Sizing: symmem.SizeAsPyTorch},
 }
 

@@ -23,7 +23,10 @@ func run(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		os.Setenv(cuda.PathVariable, library)
+		if err := os.Setenv(cuda.PathVariable, library); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 	}
 	return m.Run()
 }
