@@ -68,12 +68,16 @@ const (
 
 // normBenches opens a rank on each GPU with tensors of the largest shape, or says why it cannot.
 func normBenches(b *testing.B, rows, hidden int64) (ranks []*normBench) {
-	n, err := 0, symmem.ErrUnsupported
-	if os.Getenv(backendVariable) == "nccl" {
-		n, err = symmem.LocalRanks("nccl")
+	if os.Getenv(backendVariable) != "nccl" {
+		b.Skip(fmt.Errorf("norms run on GPUs, with %s=nccl: %w", backendVariable,
+			symmem.ErrUnsupported))
 	}
-	if err != nil || n < 2 {
-		b.Skipf("norms take two GPUs, and %s=nccl; seen are %d: %v", backendVariable, n, err)
+	n, err := symmem.LocalRanks("nccl")
+	if err != nil {
+		b.Fatal(err)
+	}
+	if n < 2 {
+		b.Skip(fmt.Errorf("norms take two GPUs, here are %d: %w", n, symmem.ErrUnsupported))
 	}
 	runtimes, err := symmem.OpenLocal(b.Context(), n, symmem.Options{
 		Backend: "nccl", Path: symmem.PathDirect, Check: symmem.CheckRegistration,

@@ -58,7 +58,7 @@ func (c *Config) splits(rounded, remainder int64) bool {
 }
 
 // segmentSize returns the bytes of the next segment, which shall hold rounded bytes, before
-// the capacity is looked at, where so many bytes are mapped.
+// the capacity is looked at, with the number of bytes that are mapped.
 func (c *Config) segmentSize(rounded, mapped int64) int64 {
 	if c.Sizing == Stepped {
 		switch {

@@ -89,7 +89,7 @@ func (r *round) sum(
 	return r.checked(ctx, e)
 }
 
-// sumOf is an all-reduce of so many bytes of float32 in a group, on one stream.
+// sumOf is an all-reduce of float32 in a group, its size in bytes, on one stream.
 func sumOf(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *exchange {
 	return &exchange{
 		Pattern: workload.Pattern{

@@ -105,7 +105,7 @@ func (in *inbox) hear(h *header) {
 	in.own.box(0).post(h)
 }
 
-// newRecv is a Recv of so many bytes from rank 0.
+// newRecv is a Recv from rank 0, with its size in bytes.
 func newRecv(bytes int64) *End {
 	call := &driver.Call{Operation: driver.Recv, Count: bytes, DataType: driver.Uint8}
 	return &End{call: &Call{Call: call}, descriptor: &kernels.Message{}}

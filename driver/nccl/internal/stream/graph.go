@@ -57,7 +57,7 @@ func (s *Stream) BeginCapture() error {
 		if err := s.leave(); err != nil {
 			return err
 		}
-		before, err := s.todo()
+		before, err := s.queued()
 		if err != nil {
 			return err
 		}
@@ -70,8 +70,8 @@ func (s *Stream) BeginCapture() error {
 	})
 }
 
-// todo returns an event behind what the stream has to do, or nil if it is idle. s.Mu is held.
-func (s *Stream) todo() (*Event, error) {
+// queued returns an event behind what the stream has to do, or nil if it is idle. s.Mu is held.
+func (s *Stream) queued() (*Event, error) {
 	if s.Quiet() {
 		return nil, nil
 	}
