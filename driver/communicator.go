@@ -21,6 +21,8 @@ type GroupConfig struct {
 	// are compared each collective also compares how many messages the ranks have sent and
 	// received. It is the same on every rank.
 	Strict bool
+	// Formula is what every reduction of the group computes, whatever its path.
+	Formula Formula
 }
 
 // Name is the group's id as people know it: the blank in front of the ids of groups that were

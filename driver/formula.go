@@ -1,0 +1,44 @@
+package driver
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Formula says in which order reductions of a group combine the ranks, bit by bit.
+type Formula uint8
+
+// The formulas. Every rank of a group has the same.
+const (
+	// AnyFormula leaves the order to the path of each call.
+	AnyFormula Formula = iota
+	// RankOrder combines from left to right: ((x0 + x1) + x2) + x3. 16-bit floats accumulate in
+	// float32, all other types in their own, and the result is rounded once.
+	RankOrder
+	// Tree combines neighbours, then pairs of them: (x0 + x1) + (x2 + x3). The number of ranks is a
+	// power of two. Types accumulate as in RankOrder.
+	Tree
+	// RoundedTree is Tree, but each sum of a 16-bit float is rounded to its type.
+	RoundedTree
+	formulas = iota // the number of formulas
+)
+
+var formulaNames = [formulas]string{"any", "ranks", "tree", "rounded-tree"}
+
+// String returns the formula's name.
+func (f Formula) String() string {
+	if f < formulas {
+		return formulaNames[f]
+	}
+	return "Formula(?)"
+}
+
+// ParseFormula reads a name as String writes it.
+func ParseFormula(name string) (Formula, error) {
+	for i, n := range formulaNames {
+		if n == name {
+			return Formula(i), nil
+		}
+	}
+	return 0, fmt.Errorf("unknown formula %q: one of %s", name, strings.Join(formulaNames[:], ", "))
+}
