@@ -127,6 +127,7 @@ func proveCloseOthersWaits(t *testing.T, h Harness) {
 // proveCloseAnytime breaks groups at points that the scheduler chooses. All that counts is that
 // everything ends, and ends with an error.
 func proveCloseAnytime(t *testing.T, h Harness) {
+	h.need(t, Anytime)
 	w := newWorld(t, h, 2, options{apart: true})
 	w.spoilt = true
 	for round := range 60 {

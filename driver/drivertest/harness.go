@@ -24,6 +24,10 @@ const (
 	// events carry the failure. Kernels that a GPU has been given run on: what is behind a failure
 	// works on data that was never computed, until the stream is synchronized.
 	Failures Part = "failures"
+	// Anytime is that Close and Abort end while other groups connect and wait. It cannot hold where
+	// the ranks of a test share a CUDA context: that frees memory only once all its kernels have
+	// ended, and launches none meanwhile, such as those that others wait for.
+	Anytime Part = "closing at any time"
 )
 
 // Harness says how to open a backend and what it can do.

@@ -9,17 +9,22 @@ import (
 	"symmem/driver"
 	"symmem/driver/drivertest"
 	"symmem/internal/cuda"
+	"symmem/internal/mps"
 )
 
 // TestContract runs on the GPUs of the machine, or, where there are none, on the software GPU.
 func TestContract(t *testing.T) {
+	without := map[drivertest.Part]string{
+		drivertest.Failures: "kernels that a GPU has been given run on",
+	}
+	if sharing() && mps.Running(os.Getenv) {
+		without[drivertest.Anytime] = "these ranks are goroutines of one process and share GPUs, by " +
+			"NVIDIA's Multi-Process Service"
+	}
 	drivertest.Run(t, drivertest.Harness{
 		Open: Backend{}.Open, Ranks: devices(t), Unordered: true,
 		Paths: []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathDirect},
-		Slow:  soft(t) && !full(),
-		Without: map[drivertest.Part]string{
-			drivertest.Failures: "kernels that a GPU has been given run on",
-		},
+		Slow:  soft(t) && !full(), Without: without,
 	})
 }
 
