@@ -14,7 +14,7 @@ check() {
 	fi
 	"$python" -m "$name" "$@" || failed=1
 }
-check ruff check --config pyproject.toml . ../bench/gpu/torch ../examples
-check ruff format --check --config pyproject.toml . ../bench/gpu/torch ../examples
+check ruff check --config pyproject.toml . ../bench/gpu/torch ../bench/host/agree.py ../examples
+check ruff format --check --config pyproject.toml . ../bench/gpu/torch ../bench/host/agree.py ../examples
 check mypy
 exit "$failed"
