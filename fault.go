@@ -235,7 +235,7 @@ func (g *Group) conclude(cause error, all reports) error {
 		waits(of[kindLate], ranks, activity)
 		return &TimeoutError{
 			Doing: first.Doing, Waited: first.Waited, Missing: ranks, Activity: activity,
-			Members: g.ranks,
+			Members: g.ranks, Counts: counted(of[kindLate]),
 		}
 	case len(of[kindAborted]) > 0:
 		return g.aborted(of[kindAborted])

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/control"
 )
 
 // report is what a rank tells the others about its fault.
@@ -16,6 +17,7 @@ type report struct {
 	Ranks    []int          `json:"ranks"`
 	Activity map[int]string `json:"activity"`
 	Members  []int          `json:"members,omitempty"`
+	Counts   string         `json:"counts,omitempty"` // of a TimeoutError
 	Text     string         `json:"text"`
 	// Interrupted tells that the caller of a rank wanted its wait to end.
 	Interrupted bool `json:"interrupted,omitempty"`
@@ -78,7 +80,7 @@ func reportOf(cause error) report {
 	case errors.As(cause, &late):
 		return report{
 			Kind: kindLate, Doing: late.Doing, Waited: late.Waited, Ranks: late.Missing,
-			Activity: late.Activity, Members: late.Members,
+			Activity: late.Activity, Members: late.Members, Counts: late.Counts,
 		}
 	case errors.Is(cause, driver.ErrClosed):
 		return report{Kind: kindClosed, Text: cause.Error()}
@@ -107,6 +109,16 @@ func merge(reports []report) (first report, ranks []int, activity map[int]string
 	}
 	slices.Sort(ranks)
 	return reports[0], slices.Compact(ranks), activity
+}
+
+// counted is what the library of a rank has counted: all of them ask for the same counts.
+func counted(reports []report) string {
+	for _, r := range reports {
+		if r.Counts != "" {
+			return control.Printable(r.Counts)
+		}
+	}
+	return ""
 }
 
 // waits says of ranks that are late what they wait for themselves, as far as they have reported it.
@@ -140,7 +152,7 @@ func (r *report) err() error {
 	case kindLate:
 		return &TimeoutError{
 			Doing: r.Doing, Waited: r.Waited, Missing: r.Ranks, Activity: r.Activity,
-			Members: r.Members,
+			Members: r.Members, Counts: control.Printable(r.Counts),
 		}
 	case kindPeer:
 		return &PeerError{Doing: r.Doing, Ranks: r.Ranks, Members: r.Members}

@@ -43,6 +43,9 @@ type TimeoutError struct {
 	Missing []int
 	// Activity says what ranks were doing, by world rank, as far as it is known.
 	Activity map[int]string
+	// Counts says how many collectives of which kind ranks have launched by the library's own
+	// counts, where these differ and the library tells of them; else it is empty.
+	Counts string
 	// Members lists the world ranks of the group in group order; empty if the wait was in none.
 	Members []int
 }
@@ -54,6 +57,9 @@ func (e *TimeoutError) Error() string {
 		fmt.Fprintf(&b, " for %s", RanksOf(e.Missing, e.Members))
 	}
 	writeActivity(&b, e.Activity, e.Members)
+	if e.Counts != "" {
+		fmt.Fprintf(&b, "; the library counts %s", e.Counts)
+	}
 	return b.String()
 }
 

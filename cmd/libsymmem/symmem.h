@@ -151,7 +151,8 @@ int symmem_last_error(size_t size, char *text, size_t *length);
  *                "deviant": [ranks], "absent": [ranks], "why",
  *                "variants": [{"ranks": [..], "event": text, "site": "file:line"|""}]}
  *               and "elsewhere": {"rank": text} where ranks wait for each other in different places
- *   timeout:    {"doing", "waited_ms", "missing": [ranks], "activity": {"rank": text}}
+ *   timeout:    {"doing", "waited_ms", "missing": [ranks], "activity": {"rank": text},
+ *               "counts": text}
  *               and "absent": true where they have not come to make a group
  *   rank_lost:  {"doing", "ranks": [..]}
  *   memory:     {"requested", ...} in bytes. */

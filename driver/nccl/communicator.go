@@ -47,6 +47,7 @@ type communicator struct {
 	members []*member
 	loans   memory.Loans
 	handle  nccl.Comm
+	unique  string // how NCCL's RAS names the communicator
 	kinds   support
 	// wanted tells that NCCL makes windows, although kernels of our own serve the group.
 	wanted atomic.Bool

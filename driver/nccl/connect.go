@@ -17,6 +17,7 @@ import (
 	"symmem/internal/control"
 	"symmem/internal/control/tcp"
 	"symmem/internal/nccl"
+	"symmem/internal/ras"
 )
 
 // Connect joins a group.
@@ -63,6 +64,7 @@ func (c joining) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.unique = ras.ID(id[:])
 	// What ranks map of each other has been made by all of them, then.
 	if err := c.agree(ctx, c.equip(ctx, id)); err != nil {
 		return err

@@ -48,6 +48,8 @@ type timeoutDetail struct {
 	WaitedMS int64          `json:"waited_ms"`
 	Missing  []int          `json:"missing"`
 	Activity map[int]string `json:"activity"`
+	// Counts is what NCCL has counted, where ranks differ.
+	Counts string `json:"counts,omitempty"`
 	// Absent tells that these ranks have not come to make a group.
 	Absent bool `json:"absent,omitempty"`
 }
@@ -98,7 +100,7 @@ func (d *detail) fill(err error) {
 	case errors.As(err, &late):
 		d.Timeout = &timeoutDetail{
 			Doing: late.Doing, WaitedMS: late.Waited.Milliseconds(), Missing: ranks(late.Missing),
-			Activity: late.Activity, Absent: errors.As(err, &absent),
+			Activity: late.Activity, Counts: late.Counts, Absent: errors.As(err, &absent),
 		}
 	case errors.As(err, &memory):
 		d.Memory = &memoryDetail{Requested: memory.Requested}

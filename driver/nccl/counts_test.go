@@ -1,0 +1,44 @@
+package nccl
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/driver"
+)
+
+// TestNCCLsCountsAreInATimeout has one rank leave out a sum of NCCL's.
+func TestNCCLsCountsAreInATimeout(t *testing.T) {
+	if soft(t) {
+		t.Skip("not supported here: the NCCL of the software GPU has no RAS")
+	}
+	w := newTeam(t, 2, 6*time.Second)
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1024)
+		if err != nil {
+			return err
+		}
+		for range 2 - m.rank {
+			if err := p.raise(m.group, m.stream, driver.PathPlain); err != nil {
+				return err
+			}
+		}
+		err = m.stream.Synchronize(t.Context())
+		if m.rank == 1 {
+			return err
+		}
+		var late *driver.TimeoutError
+		if !errors.As(err, &late) {
+			return fmt.Errorf("got %w, want a TimeoutError", err)
+		}
+		t.Log(late)
+		if !strings.Contains(late.Counts, "AllReduce: ") || !strings.Contains(late.Error(), late.Counts) {
+			return fmt.Errorf("got counts %q, want those of AllReduce", late.Counts)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,120 @@
+package ras_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/internal/ras"
+)
+
+// serve answers the questions of one client as NCCL does, the last of them with an answer.
+func serve(t *testing.T, answer string) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		for lines := bufio.NewScanner(conn); lines.Scan(); {
+			switch line := lines.Text(); {
+			case strings.HasPrefix(line, "CLIENT PROTOCOL "):
+				fmt.Fprintln(conn, "SERVER PROTOCOL 2")
+			case strings.HasSuffix(line, "STATUS"):
+				fmt.Fprint(conn, answer)
+				return
+			default:
+				fmt.Fprintln(conn, "OK")
+			}
+		}
+	}()
+	return l.Addr().String()
+}
+
+// TestWhatNCCLAnswersIsRead reads answers that NCCL gave on a GPU (testdata/README.md).
+func TestWhatNCCLAnswersIsRead(t *testing.T) {
+	recorded, err := os.ReadFile("testdata/2.31.2.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := ras.Ask(t.Context(), serve(t, string(recorded)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unique, err := os.ReadFile("testdata/2.31.2.id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "AllReduce: 2 by rank 1, 3 by rank 0"
+	if got := status.Differences(ras.ID(unique), []int{0, 1}); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	want = "AllReduce: 2 by world rank 4 (rank 1 of the group), 3 by world rank 7 (rank 0 of the group)"
+	if got := status.Differences(ras.ID(unique), []int{7, 4}); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for what, got := range map[string]string{
+		"another communicator": status.Differences(ras.ID([]byte("another")), []int{0, 1}),
+		"another size":         status.Differences(ras.ID(unique), []int{0, 1, 2}),
+	} {
+		if got != "" {
+			t.Errorf("%s: %q", what, got)
+		}
+	}
+}
+
+// TestStrangersAnswersAreRefused has something else listen.
+func TestStrangersAnswersAreRefused(t *testing.T) {
+	for _, answer := range []string{"", "HTTP/1.1 400 Bad Request\n", `{"communicators": 7}`, `{"communicators"`} {
+		if _, err := ras.Ask(t.Context(), serve(t, answer)); err == nil {
+			t.Errorf("%q: no error", answer)
+		}
+	}
+	hostile := `{"communicators":[{"hash":"0x1","size":2,"ranks":[{"rank":-1},{"rank":99},{"rank":0,` +
+		`"collective_counts":{"AllReduce":1,"\u001b[2J":7}},{"rank":1,"collective_counts":null}]}]}`
+	status, err := ras.Ask(t.Context(), serve(t, hostile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := status.Differences("0x1", []int{0, 1}); got != "AllReduce: 0 by rank 1, 1 by rank 0" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestWhoeverDoesNotAnswerIsGivenUp bounds the wait by the context.
+func TestWhoeverDoesNotAnswerIsGivenUp(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	if _, err := ras.Ask(ctx, l.Addr().String()); err == nil {
+		t.Error("no error")
+	}
+	if waited := time.Since(begin); waited > 5*time.Second {
+		t.Errorf("waited %v", waited)
+	}
+}
+
+func TestTheAddressIsNCCLs(t *testing.T) {
+	if got := ras.Address(func(string) string { return "" }); got != "localhost:28028" {
+		t.Error(got)
+	}
+	if got := ras.Address(func(string) string { return "h:1" }); got != "h:1" {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,95 @@
+package ras
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"symmem/driver"
+)
+
+// Status is what NCCL says of all communicators of a job.
+type Status struct {
+	Communicators []Communicator `json:"communicators"`
+}
+
+// Communicator is what NCCL says of one.
+type Communicator struct {
+	// Name is NCCL's hash of the communicator's unique id, as ID makes it.
+	Name string `json:"hash"`
+	// Size is the number of ranks, of which Ranks lists those that have answered.
+	Size  int    `json:"size"`
+	Ranks []Rank `json:"ranks"`
+}
+
+// Rank is a rank of a communicator, and how many collectives of each kind it has launched.
+type Rank struct {
+	Rank   int               `json:"rank"`
+	Counts map[string]uint64 `json:"collective_counts"`
+}
+
+// ID is how NCCL names the communicator that is made with a unique id.
+func ID(unique []byte) string {
+	a, b := uint64(1)^uint64(len(unique)), uint64(1)
+	for ; len(unique) > 0; unique = unique[min(8, len(unique)):] {
+		a += b
+		b ^= a
+		a ^= a >> 31
+		a *= 0x9de62bbc8cef3ce3
+		b ^= b >> 32
+		b *= 0x485cd6311b599e79
+		var word [8]byte
+		copy(word[:], unique)
+		a += binary.LittleEndian.Uint64(word[:])
+	}
+	a ^= a >> 31
+	a *= 0xbac3bd562846de6b
+	a += b
+	a ^= a >> 32
+	a *= 0x995a187a14e7b445
+	return fmt.Sprintf("%#x", a)
+}
+
+// collectives are the names that NCCL counts by.
+var collectives = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"}
+
+// Differences says in words which ranks of a communicator have launched how many collectives of the
+// kinds in which they differ, such as "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It is empty if
+// they do not differ, or if nothing is known of the communicator. World are the world ranks of its
+// ranks.
+func (s *Status) Differences(id string, world []int) string {
+	at := slices.IndexFunc(s.Communicators, func(c Communicator) bool {
+		return c.Name == id && c.Size == len(world)
+	})
+	if at < 0 {
+		return ""
+	}
+	var all []string
+	for _, collective := range collectives {
+		if text := s.Communicators[at].difference(collective, world); text != "" {
+			all = append(all, collective+": "+text)
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+func (c *Communicator) difference(collective string, world []int) string {
+	holders := map[uint64][]int{}
+	for _, r := range c.Ranks {
+		if r.Rank >= 0 && r.Rank < len(world) {
+			n := r.Counts[collective]
+			holders[n] = append(holders[n], world[r.Rank])
+		}
+	}
+	if len(holders) < 2 {
+		return ""
+	}
+	var parts []string
+	for _, n := range slices.Sorted(maps.Keys(holders)) {
+		slices.Sort(holders[n])
+		parts = append(parts, fmt.Sprintf("%d by %s", n, driver.RanksOf(holders[n], world)))
+	}
+	return strings.Join(parts, ", ")
+}
