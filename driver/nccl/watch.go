@@ -84,7 +84,6 @@ func (c watcher) attend() {
 			err = c.examine(&probe)
 		}
 		if err != nil {
-			c.addCounts(err) // which NCCL forgets with the communicator
 			_ = c.plane.Fail(err)
 			return
 		}

@@ -94,6 +94,8 @@ type Wait struct {
 	// Why, if set, is asked before the fault of another rank is given as the reason that the
 	// work will not end: this rank may know a better one.
 	Why func() error
+	// Counts, if set, is asked for TimeoutError.Counts before a timeout ends the wait.
+	Counts func() string
 	// Done reports whether the work has ended. It is called again and again, from one goroutine,
 	// and may be nil for Trouble.
 	Done func() bool
@@ -102,8 +104,13 @@ type Wait struct {
 // Ended reports whether the work is known to have ended.
 func (w *Wait) Ended() bool { return w.Done != nil && w.Done() }
 
-// Blame returns a better reason than the fault of another rank, if there is one.
+// Blame returns a better reason than the fault of another rank, if there is one, and adds to a
+// timeout what the library has counted.
 func (w *Wait) Blame(err error) error {
+	var late *driver.TimeoutError
+	if w.Counts != nil && errors.As(err, &late) {
+		late.Counts = w.Counts()
+	}
 	if w.Why == nil || !errors.Is(err, driver.ErrFault) {
 		return err
 	}
