@@ -103,6 +103,7 @@ func exhausted(err, device error) error {
 //	Waited   time.Duration
 //	Missing  []int
 //	Activity map[int]string
+//	Counts   string
 //	Members  []int
 type TimeoutError = driver.TimeoutError
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"symmem/driver"
-	"symmem/internal/control"
 )
 
 // report is what a rank tells the others about its fault.
@@ -115,7 +114,7 @@ func merge(reports []report) (first report, ranks []int, activity map[int]string
 func counted(reports []report) string {
 	for _, r := range reports {
 		if r.Counts != "" {
-			return control.Printable(r.Counts)
+			return r.Counts
 		}
 	}
 	return ""
@@ -152,7 +151,7 @@ func (r *report) err() error {
 	case kindLate:
 		return &TimeoutError{
 			Doing: r.Doing, Waited: r.Waited, Missing: r.Ranks, Activity: r.Activity,
-			Members: r.Members, Counts: control.Printable(r.Counts),
+			Members: r.Members, Counts: r.Counts,
 		}
 	case kindPeer:
 		return &PeerError{Doing: r.Doing, Ranks: r.Ranks, Members: r.Members}

@@ -1,4 +1,4 @@
-"""How long two ranks take to agree on one number, beside what programs use for it today.
+"""How long two ranks take to agree on one number, compared with what programs use today.
 
 Usage: PYTHONPATH=python/src agree.py [SECONDS [RANKS]]
 

@@ -242,7 +242,7 @@ func (c *communicator) waitFor(ticket uint64, operation driver.Operation) contro
 			}
 			return c.strayed(ticket)
 		},
-		Counts: c.counts,
+		Counts: func() string { return countsOf(c) },
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"time"
 
+	"symmem/driver"
 	"symmem/internal/ras"
 )
 
@@ -12,10 +13,10 @@ import (
 // that do not answer.
 const countsTime = 1500 * time.Millisecond
 
-// counts says how many collectives ranks have launched by NCCL's own counts, where these differ. It
-// is asked before a timeout fails the group: NCCL forgets them with the communicator. Kernels of
+// countsOf says how many collectives ranks have launched by NCCL's own counts, where these differ.
+// It is asked before a timeout fails the group: NCCL forgets them with the communicator. Kernels of
 // our own, which NCCL does not see, report their timeouts themselves.
-func (c *communicator) counts() string {
+func countsOf(c *communicator) string {
 	ctx, cancel := context.WithTimeout(context.Background(), min(countsTime, c.device.cfg.Timeout/4))
 	defer cancel()
 	// Versions before 2.28.7 do not answer, and nobody does where it is turned off.
@@ -23,5 +24,7 @@ func (c *communicator) counts() string {
 	if err != nil {
 		return ""
 	}
-	return status.Differences(c.unique, c.cfg.Ranks)
+	return status.Differences(c.unique, len(c.cfg.Ranks), func(ranks []int) string {
+		return driver.RanksOf(c.cfg.World(ranks), c.cfg.Ranks)
+	})
 }

@@ -79,8 +79,8 @@ var forNCCL = []string{
 	"driver/nccl/internal/memory", "driver/nccl/internal/p2p", "driver/nccl/internal/stream",
 	"driver/nccl/kernels",
 	"internal/control", "internal/control/shm", "internal/control/tcp",
-	"internal/cuda", "internal/nccl", "internal/dl", "internal/handoff", "internal/mps",
-	"internal/ranked", "internal/scatter", "internal/spin", "internal/sys",
+	"internal/cuda", "internal/nccl", "internal/ras", "internal/dl", "internal/handoff",
+	"internal/mps", "internal/ranked", "internal/scatter", "internal/spin", "internal/sys",
 }
 
 // partsOfNCCL are the layers of the GPU backend, and what each is made of.

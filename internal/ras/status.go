@@ -6,8 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	"symmem/driver"
 )
 
 // Status is what NCCL says of all communicators of a job.
@@ -57,30 +55,29 @@ var collectives = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", 
 
 // Differences says in words which ranks of a communicator have launched how many collectives of the
 // kinds in which they differ, such as "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It is empty if
-// they do not differ, or if nothing is known of the communicator. World are the world ranks of its
-// ranks.
-func (s *Status) Differences(id string, world []int) string {
+// they do not differ, or if nothing is known of the communicator. Name writes ranks of it.
+func (s *Status) Differences(id string, size int, name func(ranks []int) string) string {
 	at := slices.IndexFunc(s.Communicators, func(c Communicator) bool {
-		return c.Name == id && c.Size == len(world)
+		return c.Name == id && c.Size == size
 	})
 	if at < 0 {
 		return ""
 	}
 	var all []string
 	for _, collective := range collectives {
-		if text := s.Communicators[at].difference(collective, world); text != "" {
+		if text := s.Communicators[at].difference(collective, name); text != "" {
 			all = append(all, collective+": "+text)
 		}
 	}
 	return strings.Join(all, "; ")
 }
 
-func (c *Communicator) difference(collective string, world []int) string {
+func (c *Communicator) difference(collective string, name func(ranks []int) string) string {
 	holders := map[uint64][]int{}
 	for _, r := range c.Ranks {
-		if r.Rank >= 0 && r.Rank < len(world) {
+		if r.Rank >= 0 && r.Rank < c.Size {
 			n := r.Counts[collective]
-			holders[n] = append(holders[n], world[r.Rank])
+			holders[n] = append(holders[n], r.Rank)
 		}
 	}
 	if len(holders) < 2 {
@@ -89,7 +86,7 @@ func (c *Communicator) difference(collective string, world []int) string {
 	var parts []string
 	for _, n := range slices.Sorted(maps.Keys(holders)) {
 		slices.Sort(holders[n])
-		parts = append(parts, fmt.Sprintf("%d by %s", n, driver.RanksOf(holders[n], world)))
+		parts = append(parts, fmt.Sprintf("%d by %s", n, name(holders[n])))
 	}
 	return strings.Join(parts, ", ")
 }
