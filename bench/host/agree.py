@@ -52,7 +52,8 @@ def stored(store: dist.Store, rank: int, ranks: int) -> Callable[[], None]:
 def rank_main(rank: int, ranks: int, port: int, directory: str, seconds: float) -> None:
     """Measure, as one rank."""
     processors = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {processors[rank % len(processors)]})
+    # Neighbours may be two threads of one core.
+    os.sched_setaffinity(0, {processors[rank * len(processors) // ranks]})
     torch.set_num_threads(1)
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks),
