@@ -171,7 +171,7 @@ func (c *communicator) inTurn(p *plan, s *stream.Stream, gpu *cuda.Driver) error
 		return p.queue(s, gpu) // the graph takes its turn when it is launched
 	}
 	t := &c.direct.turns
-	err := t.Take(c.group, s, p.kernel == nil, gpu)
+	err := t.Take(c.group, s, p.ordered(), gpu)
 	if err == nil {
 		err = p.queue(s, gpu)
 	}

@@ -186,6 +186,10 @@ func (c *communicator) owns(what string, in driver.Window) error {
 // nothing tells that a call moves nothing.
 func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil && p.Splits == nil }
 
+// ordered tells that NCCL orders a call with others of its own. It does not know of an AllToAllV in
+// which this rank has nothing for others.
+func (p *plan) ordered() bool { return p.kernel == nil && p.Splits == nil }
+
 // needsAll reports whether no rank can end the collective before all have begun it.
 func (p *plan) needsAll() bool {
 	switch p.Operation {

@@ -1,0 +1,60 @@
+package nccl
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/driver/nccl/internal/stream"
+)
+
+// uneven is an AllToAllV over a power in which each rank sends so many numbers to the next one.
+func (m *mate) uneven(p *power, count int64, path driver.Path) driver.Call {
+	ranks := len(m.group.(*communicator).cfg.Ranks)
+	none := func() []int64 { return make([]int64, ranks) }
+	s := &driver.Splits{
+		SendCounts: none(), SendOffsets: none(), RecvCounts: none(), RecvOffsets: none(),
+	}
+	s.SendCounts[(m.rank+1)%ranks], s.RecvCounts[(m.rank+ranks-1)%ranks] = count, count
+	call := p.call(path)
+	call.Operation, call.Count, call.Splits = driver.AllToAllV, 0, s
+	return call
+}
+
+// TestACallThatMovesNothingKeepsTheOrder puts an AllToAllV without parts, of which NCCL hears nothing,
+// between one of NCCL's kernels, which has to wait, and one of ours.
+func TestACallThatMovesNothingKeepsTheOrder(t *testing.T) {
+	w := newTeam(t, 2, time.Minute)
+	w.steps = true
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		for path := range driver.Paths { // NCCL connects at the first call
+			err = errors.Join(err, p.raise(m.group, m.stream, path))
+		}
+		var others [2]*stream.Stream
+		for i := range others {
+			s, failed := m.device.NewStream()
+			if err = errors.Join(err, failed); err != nil {
+				return err
+			}
+			defer s.Close()
+			others[i] = s.(*stream.Stream)
+		}
+		plan, failed := prepare(m.group, m.uneven(p, 0, driver.PathPlain))
+		if err = errors.Join(err, failed, m.check(w, p, m.stream)); err != nil {
+			return err
+		}
+		first := func() error {
+			return errors.Join(p.raise(m.group, m.stream, driver.PathPlain),
+				m.group.Launch(others[0], plan))
+		}
+		second := func() error { return p.raise(m.group, others[1], driver.PathDirect) }
+		err = m.inOrder(m.stream.(*stream.Stream).CUDA, first, others[1].CUDA, second)
+		return errors.Join(err, m.check(w, p, m.stream, others[0], others[1]))
+	})
+}
