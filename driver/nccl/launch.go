@@ -153,6 +153,11 @@ func (c *communicator) compare(p *plan, ticket uint64) error {
 			return c.goesOn(p, ticket)
 		}
 	}
+	return c.compareNow(p, ticket)
+}
+
+// compareNow is compare before the call reaches the GPU.
+func (c *communicator) compareNow(p *plan, ticket uint64) error {
 	c.comparing.Store(&p.Call)
 	defer c.comparing.Store(nil)
 	err := c.plane.Compare(ticket, &p.Call)

@@ -91,9 +91,7 @@ func (c recorder) compareRecorded(p *plan) error {
 	}
 	ticket := c.plane.Submit()
 	c.history.reach(ticket)
-	c.comparing.Store(&p.Call)
-	defer c.comparing.Store(nil)
-	return c.plane.Compare(ticket, &p.Call)
+	return c.compareNow(p, ticket)
 }
 
 // unrecordable refuses a message.

@@ -2,6 +2,7 @@ package nccl
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -56,5 +57,25 @@ func TestACallThatMovesNothingKeepsTheOrder(t *testing.T) {
 		second := func() error { return p.raise(m.group, others[1], driver.PathDirect) }
 		err = m.inOrder(m.stream.(*stream.Stream).CUDA, first, others[1].CUDA, second)
 		return errors.Join(err, m.check(w, p, m.stream, others[0], others[1]))
+	})
+}
+
+// TestSplitsInACaptureAreCompared: a replay would wait for ever for what nobody sends.
+func TestSplitsInACaptureAreCompared(t *testing.T) {
+	w := newTeam(t, 2, 10*time.Second)
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		m.group.SetCheck(true)
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		call := m.uneven(p, 10, driver.PathPlain)
+		call.Splits.RecvCounts[1-m.rank] += int64(m.rank)
+		_, err = m.capturedBy(call)
+		if differ := (*driver.MessageError)(nil); !errors.As(err, &differ) || len(differ.Ends) != 1 {
+			return fmt.Errorf("got %w, want a MessageError of one pair", err)
+		}
+		return nil
 	})
 }
