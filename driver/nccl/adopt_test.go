@@ -300,6 +300,22 @@ func TestARefusalOnABusyStreamOfAnotherLibraryIsToldAtOnce(t *testing.T) {
 	})
 }
 
+// TestWorkOfTheHostInACaptureOfTheOwnerIsRefused: it would run in the first replay alone.
+func TestWorkOfTheHostInACaptureOfTheOwnerIsRefused(t *testing.T) {
+	d := alone(t)
+	theirs, s, err := d.foreign()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.recordBy(theirs, func() error { return s.Host(func() {}) })
+	if !errors.Is(err, driver.ErrUnsupported) {
+		t.Errorf("got %v, want ErrUnsupported", err)
+	}
+	if err := errors.Join(s.Close(), d.destroy(theirs)); err != nil {
+		t.Error(err)
+	}
+}
+
 // occupy gives a stream something to wait for until end is called.
 func (m *mate) occupy(s cuda.Stream) (end func() error, err error) {
 	d := m.device

@@ -60,9 +60,13 @@ func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 	})
 }
 
-// Host runs a function in stream order. A panic in it becomes the stream's error.
+// Host runs a function in stream order. A panic in it becomes the stream's error. A capture of the
+// owner cannot have one: its graph may be launched several times at once, which is not seen here.
 func (s *Stream) Host(work func()) error {
 	return s.give(func() error {
+		if s.Recording {
+			return fmt.Errorf("work of the host in a capture of another library: %w", driver.ErrUnsupported)
+		}
 		if s.Capture != nil {
 			return s.captureHost(work)
 		}
