@@ -138,7 +138,7 @@ func TestCUDALosesNoCaptureToWhatTheBackgroundAsks(t *testing.T) {
 
 // behindOf is the event of an adopted stream.
 func behindOf(s *stream.Stream) *stream.Event {
-	behind, _ := s.Mark(nil) // which records only events of others
+	behind, _ := s.Mark(nil, false) // which records only events of others
 	return behind
 }
 

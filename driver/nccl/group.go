@@ -82,7 +82,7 @@ func (c *owner) Leave(s *stream.Stream, forget bool) error {
 		t.Forget()
 		return nil
 	}
-	return c.device.gpu.Do(t.Mark)
+	return c.device.gpu.Do(func() error { return t.Mark(true) })
 }
 
 // EndedEarly fails the group of a collective that is done and cannot have gone well: it needs data

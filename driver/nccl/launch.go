@@ -57,6 +57,11 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.BusyAgain()
+	if p.Operation == driver.Recv && s.Capture == nil && !s.Closed() {
+		if err := s.Leave(); err != nil {
+			return err
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s.Closed() || s.Capture != nil || c.closing.Load() || p.Operation.PointToPoint() {

@@ -79,3 +79,81 @@ func TestSplitsInACaptureAreCompared(t *testing.T) {
 		return nil
 	})
 }
+
+// TestACallDoesNotWaitForWhatComesBehindAnother puts what has to wait behind a call, and a call on
+// another stream, which does not wait for that: the message is sent behind it.
+func TestACallDoesNotWaitForWhatComesBehindAnother(t *testing.T) {
+	for _, adopted := range []bool{false, true} {
+		for _, kind := range []string{"a receive", "a wait", "work of the host"} {
+			t.Run(fmt.Sprintf("%s, adopted: %v", kind, adopted), func(t *testing.T) {
+				w := newTeam(t, 2, 10*time.Second)
+				w.steps = true
+				w.play(0, 1)
+				w.must(func(m *mate) error { return m.crossing(w, kind, adopted) })
+			})
+		}
+	}
+}
+
+// crossing makes a call on each of two streams. Behind the first one there is, on rank 0, what ends
+// with a message that rank 1 sends behind the second.
+func (m *mate) crossing(w *team, kind string, adopted bool) error {
+	p, err := m.newPower(w, 1, 1000)
+	mailed, failed := m.grow(8)
+	if err = errors.Join(err, failed); err != nil {
+		return err
+	}
+	all, err := m.newOwned(3)
+	if err != nil {
+		return err
+	}
+	streams := []driver.Stream{all[0].stream, all[1].stream, all[2].stream}
+	for i := range streams {
+		if !adopted {
+			s, err := m.device.NewStream()
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			streams[i] = s
+		}
+	}
+	if err := p.raise(m.group, streams[0], driver.PathDirect); err != nil {
+		return err
+	}
+	message := driver.Call{
+		Operation: driver.Send, DataType: driver.Uint8, Count: 8, Root: 1 - m.rank,
+		Send: mailed.segment.Address(), Recv: mailed.segment.Address(),
+	}
+	on, arrived := streams[1], make(chan struct{})
+	if m.rank == 0 {
+		message.Operation, on = driver.Recv, streams[2]
+		if kind == "a receive" {
+			on = streams[0]
+		}
+	}
+	plan, err := prepare(m.group, message)
+	if err != nil {
+		return err
+	}
+	mail := func() error { return m.group.Launch(on, plan) }
+	if m.rank == 0 {
+		came := m.device.streams.NewEvent()
+		err = errors.Join(mail(), on.Record(came))
+		switch kind {
+		case "a wait":
+			err = errors.Join(err, streams[0].Wait(came))
+		case "work of the host":
+			err = errors.Join(err, on.Host(func() { close(arrived) }),
+				streams[0].Host(func() { <-arrived }))
+		}
+	}
+	err = errors.Join(err, p.raise(m.group, streams[1], driver.PathDirect))
+	if m.rank == 1 {
+		err = errors.Join(err, mail())
+	}
+	for _, s := range streams {
+		err = errors.Join(err, s.Synchronize(w.t.Context()))
+	}
+	return errors.Join(err, m.check(w, p), finish(all...))
+}

@@ -46,7 +46,7 @@ func (t *Turns) Take(
 	}
 	ordered := before && byNCCL
 	if t.open != nil && !ordered {
-		if err := t.Mark(); err != nil {
+		if err := t.Mark(false); err != nil {
 			return err
 		}
 	}
@@ -76,7 +76,7 @@ func (t *Turns) awaitReplays(d *stream.Streams) error {
 		return nil
 	}
 	if t.open != nil {
-		if err := t.Mark(); err != nil {
+		if err := t.Mark(false); err != nil {
 			return err
 		}
 	}
@@ -99,9 +99,10 @@ func (t *Turns) awaitReplays(d *stream.Streams) error {
 	return nil
 }
 
-// Mark puts the tail behind what the latest stream has to do.
-func (t *Turns) Mark() error {
-	tail, err := t.open.Mark(&t.own)
+// Mark puts the tail behind what the latest stream has to do. One that lasts stays there when the
+// stream gets more.
+func (t *Turns) Mark(lasting bool) error {
+	tail, err := t.open.Mark(&t.own, lasting)
 	if err == nil {
 		t.open, t.tail = nil, tail
 	}

@@ -54,7 +54,7 @@ func (s *Stream) BeginCapture() error {
 		if s.Capture != nil {
 			return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
 		}
-		if err := s.leave(); err != nil {
+		if err := s.Leave(); err != nil {
 			return err
 		}
 		before, err := s.queued()

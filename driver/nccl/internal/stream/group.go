@@ -21,7 +21,7 @@ type Group interface {
 	ReplayFault() error
 	// EndedEarly is the fault of a collective that is done and cannot have gone well, or nil.
 	EndedEarly(ticket uint64) error
-	// Leave has the group record its events on a stream now if it would do so later: the stream
-	// captures or ends. With forget nothing waits for what the stream has: it is given up.
+	// Leave has the group record its events on a stream now if it would do so later: see
+	// Stream.Leave. With forget nothing waits for what the stream has: it is given up.
 	Leave(on *Stream, forget bool) error
 }

@@ -170,9 +170,10 @@ func (s *Stream) Carry(g Group) {
 	s.carries = append(s.carries, g)
 }
 
-// leave is called before a stream captures or ends, after which groups must not record events
-// on it. s.Mu is held.
-func (s *Stream) leave() error {
+// Leave has groups record their events on the stream now: before it captures or ends, after which
+// they must not, and before it gets what may wait for something else, for which calls of theirs on
+// other streams are not to wait. s.Mu is held.
+func (s *Stream) Leave() error {
 	for _, g := range s.carries {
 		if err := g.Leave(s, false); err != nil {
 			return err
@@ -181,7 +182,7 @@ func (s *Stream) leave() error {
 	return nil
 }
 
-// detach is leave for a CUDA stream that is given up with its work, for which nobody waits then.
+// detach is Leave for a CUDA stream that is given up with its work, for which nobody waits then.
 func (s *Stream) detach() {
 	for _, g := range s.carries {
 		_ = g.Leave(s, true)
@@ -255,13 +256,19 @@ func (s *Stream) overtake() (capturing bool, err error) {
 }
 
 // Mark puts an event behind what the stream has to do, and returns it: own, or that of an adopted
-// stream, which is there. It is for groups that the stream carries, which hold a lock of theirs
-// that Leave takes, too: so the stream does not capture or end meanwhile. It is called on a thread
-// of the context.
-func (s *Stream) Mark(own *Event) (*Event, error) {
-	if s.adopted {
+// stream, which is there and moves on with the stream, unless it is to last. It is for groups that
+// the stream carries, which hold a lock of theirs that Leave takes, too: so the stream does not
+// capture or end meanwhile. It is called on a thread of the context.
+func (s *Stream) Mark(own *Event, lasting bool) (*Event, error) {
+	switch {
+	case !s.adopted:
+		own.streams = s.streams
+		return own, own.Record(s.CUDA)
+	case lasting:
+		own.streams = s.streams
+		own.take(&s.behind)
+		return own, nil
+	default:
 		return &s.behind, nil
 	}
-	own.streams = s.streams
-	return own, own.Record(s.CUDA)
 }

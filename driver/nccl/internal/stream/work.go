@@ -76,6 +76,9 @@ func (s *Stream) Host(work func()) error {
 				return err
 			}
 		}
+		if err := s.Leave(); err != nil {
+			return err
+		}
 		s.functions++
 		// The word is this stream's of now: one that was given up has another one later.
 		word, turn := s.word, s.functions
@@ -144,11 +147,17 @@ func (s *Stream) Record(e driver.Event) error {
 	})
 }
 
-// WaitOnly is Wait: CUDA's events carry no failure.
-func (s *Stream) WaitOnly(e driver.Event) error { return s.Wait(e) }
+// WaitOnly is Wait for work that is known to end, after which memory is used again: CUDA's events
+// carry no failure. The lock of a group, which may wait for other ranks, is not taken.
+func (s *Stream) WaitOnly(e driver.Event) error {
+	return s.wait(e, func() error { return nil })
+}
 
 // Wait makes later work wait for the event's point.
-func (s *Stream) Wait(e driver.Event) error {
+func (s *Stream) Wait(e driver.Event) error { return s.wait(e, s.Leave) }
+
+// wait is Wait once before was called.
+func (s *Stream) wait(e driver.Event, before func() error) error {
 	ev, ok := e.(*Event)
 	if !ok || ev.streams != s.streams {
 		return errors.New("waiting for an event: it is of another device")
@@ -157,7 +166,7 @@ func (s *Stream) Wait(e driver.Event) error {
 		if s.Capture != nil || s.Recording {
 			return s.waitCaptured(ev)
 		}
-		return ev.HoldUp(s.CUDA, s.gpu.CUDA)
+		return errors.Join(before(), ev.HoldUp(s.CUDA, s.gpu.CUDA))
 	})
 }
 
