@@ -122,7 +122,7 @@ func (s *Stream) pinned(m Memory) (bool, error) {
 
 // Launch queues the captured work on a stream of the same Runtime. It returns ErrClosed where the
 // graph, or a pool that it uses, is closed, and ErrCapturing, with the capture still good, where
-// the stream is being captured.
+// the stream is being captured, also by another library.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching no graph")

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,6 +155,11 @@ func (s *Stream) launchGraph(g *Graph) error {
 	}
 	if s.Capture != nil {
 		return fmt.Errorf("in a capture: %w", driver.ErrCapturing)
+	}
+	if s.adopted {
+		if captured, err := s.Captured(); captured || err != nil {
+			return cmp.Or(err, fmt.Errorf("in a capture of another library: %w", driver.ErrCapturing))
+		}
 	}
 	return g.Calls.Launch(g, s)
 }
