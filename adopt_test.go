@@ -83,6 +83,10 @@ func TestCollectivesBecomePartOfTheCaptureOfAnotherLibrary(t *testing.T) {
 			r.failf("the capture is not seen")
 		}
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
+		// An event would mark what came before the capture: who waits for it would be too early.
+		e, err := r.NewEvent()
+		r.ok(err)
+		r.is(s.Record(e), symmem.ErrCapturing)
 		r.alloc(p, 64*mib)
 		r.is(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
 		r.is(p.Trim(r.ctx, 0), symmem.ErrCapturing)

@@ -119,10 +119,14 @@ func (s *Stream) keep(a, b Memory) error {
 // Copy and Fill of memory that is a Go slice.
 func (s *Stream) Host(work func()) error { return s.queue.Host(work) }
 
-// Record marks the event's point: after everything queued so far.
+// Record marks the event's point: after everything queued so far. In a capture of another library
+// it is ErrCapturing: the event would order nothing there.
 func (s *Stream) Record(e *Event) error {
 	if !e.made() {
 		return invalid("recording no event")
+	}
+	if !s.capturing.Load() && s.captured() {
+		return fmt.Errorf("recording an event in a capture of another library: %w", ErrCapturing)
 	}
 	return s.queue.Record(e.mark)
 }
