@@ -52,6 +52,7 @@ func (g *calls) Record(s *stream.Stream, of driver.Plan) error {
 		g.add(&captured{plan: p})
 		return nil
 	}
+	s.Capture.Waits = s.Capture.Waits || p.Operation == driver.Recv
 	return c.messages.Record(s, p.message(), func(m *p2p.Captured) {
 		g.add(&captured{plan: p, message: m})
 	})

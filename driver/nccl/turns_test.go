@@ -84,7 +84,7 @@ func TestSplitsInACaptureAreCompared(t *testing.T) {
 // another stream, which does not wait for that: the message is sent behind it.
 func TestACallDoesNotWaitForWhatComesBehindAnother(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
-		for _, kind := range []string{"a receive", "a wait", "work of the host"} {
+		for _, kind := range []string{"a receive", "a wait", "work of the host", "a graph"} {
 			t.Run(fmt.Sprintf("%s, adopted: %v", kind, adopted), func(t *testing.T) {
 				w := newTeam(t, 2, 10*time.Second)
 				w.steps = true
@@ -118,9 +118,6 @@ func (m *mate) crossing(w *team, kind string, adopted bool) error {
 			streams[i] = s
 		}
 	}
-	if err := p.raise(m.group, streams[0], driver.PathDirect); err != nil {
-		return err
-	}
 	message := driver.Call{
 		Operation: driver.Send, DataType: driver.Uint8, Count: 8, Root: 1 - m.rank,
 		Send: mailed.segment.Address(), Recv: mailed.segment.Address(),
@@ -128,7 +125,7 @@ func (m *mate) crossing(w *team, kind string, adopted bool) error {
 	on, arrived := streams[1], make(chan struct{})
 	if m.rank == 0 {
 		message.Operation, on = driver.Recv, streams[2]
-		if kind == "a receive" {
+		if kind == "a receive" || kind == "a graph" {
 			on = streams[0]
 		}
 	}
@@ -137,9 +134,19 @@ func (m *mate) crossing(w *team, kind string, adopted bool) error {
 		return err
 	}
 	mail := func() error { return m.group.Launch(on, plan) }
+	if kind == "a graph" {
+		err = errors.Join(on.BeginCapture(), mail())
+		g, failed := on.EndCapture()
+		if err = errors.Join(err, failed); err != nil {
+			return err
+		}
+		m.graphs = append(m.graphs, g)
+		mail = func() error { return g.Launch(on) }
+	}
+	err = errors.Join(err, p.raise(m.group, streams[0], driver.PathDirect))
 	if m.rank == 0 {
 		came := m.device.streams.NewEvent()
-		err = errors.Join(mail(), on.Record(came))
+		err = errors.Join(err, mail(), on.Record(came))
 		switch kind {
 		case "a wait":
 			err = errors.Join(err, streams[0].Wait(came))

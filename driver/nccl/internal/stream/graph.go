@@ -28,6 +28,8 @@ type Graph struct {
 	points    []*Point
 	functions []cuda.HostFunc
 	words     []*gpu.Word
+	// Waits tells that it has what may wait for something else: see Stream.Leave.
+	Waits bool
 	// finished marks the end of the last launch.
 	finished *Event
 
@@ -159,6 +161,11 @@ func (s *Stream) launchGraph(g *Graph) error {
 	if s.adopted {
 		if captured, err := s.Captured(); captured || err != nil {
 			return cmp.Or(err, fmt.Errorf("in a capture of another library: %w", driver.ErrCapturing))
+		}
+	}
+	if g.Waits {
+		if err := s.Leave(); err != nil {
+			return err
 		}
 	}
 	return g.Calls.Launch(g, s)

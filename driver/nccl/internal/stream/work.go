@@ -99,7 +99,7 @@ func (s *Stream) captureHost(work func()) error {
 	if err != nil {
 		return err
 	}
-	s.Capture.words = append(s.Capture.words, word)
+	s.Capture.words, s.Capture.Waits = append(s.Capture.words, word), true
 	f := cuda.NewHostFunc(func() {
 		word.Set(0)
 		go s.run(work, word, 1)
@@ -196,7 +196,7 @@ func (s *Stream) waitCaptured(ev *Event) error {
 		return err
 	}
 	if s.Capture != nil {
-		s.Capture.points = append(s.Capture.points, point)
+		s.Capture.points, s.Capture.Waits = append(s.Capture.points, point), true
 	} else {
 		if err := s.keepInCapture(point); err != nil {
 			return err
