@@ -23,8 +23,8 @@ func (m *mate) uneven(p *power, count int64, path driver.Path) driver.Call {
 	return call
 }
 
-// TestACallThatMovesNothingKeepsTheOrder puts an AllToAllV without parts, of which NCCL hears nothing,
-// between one of NCCL's kernels, which has to wait, and one of ours.
+// TestACallThatMovesNothingKeepsTheOrder puts an AllToAllV without parts, of which NCCL hears
+// nothing, between one of NCCL's kernels, which has to wait, and one of ours.
 func TestACallThatMovesNothingKeepsTheOrder(t *testing.T) {
 	w := newTeam(t, 2, time.Minute)
 	w.steps = true
@@ -60,7 +60,7 @@ func TestACallThatMovesNothingKeepsTheOrder(t *testing.T) {
 	})
 }
 
-// TestSplitsInACaptureAreCompared: a replay would wait for ever for what nobody sends.
+// TestSplitsInACaptureAreCompared: a replay would wait without end for what nobody sends.
 func TestSplitsInACaptureAreCompared(t *testing.T) {
 	w := newTeam(t, 2, 10*time.Second)
 	w.play(0, 1)
