@@ -99,15 +99,26 @@ DEVICE float from_bits(u32 bits) {
 	__builtin_memcpy(&f, &bits, 4);
 	return f;
 }
+DEVICE bool is_nan(float f) { return f != f; }
+// What the device gives instead of a number has these bits, whatever it was given. Of a processor's NaN they
+// are put in where its bits are asked for.
+enum : u32 { Nan = 0x7fffffff };
+DEVICE float nan() { return from_bits(Nan); }
 DEVICE u32 to_bits(float f) {
 	u32 bits;
 	__builtin_memcpy(&bits, &f, 4);
+	return is_nan(f) ? Nan : bits;
+}
+DEVICE double double_of(u64 bits) {
+	double d;
+	__builtin_memcpy(&d, &bits, 8);
+	return d;
+}
+DEVICE u64 bits_of(double d) {
+	u64 bits;
+	__builtin_memcpy(&bits, &d, 8);
 	return bits;
 }
-
-// What the device gives instead of a number has these bits, whatever it was given.
-DEVICE float nan() { return from_bits(0x7fffffff); }
-DEVICE bool is_nan(float f) { return f != f; }
 
 // minimum and maximum are those of IEEE 754-2019: a NaN wins, and -0 is less than 0.
 DEVICE float minimum(float a, float b) {
