@@ -58,7 +58,7 @@ func (p *plan) refuseDirect() error {
 
 func (c *communicator) request(call *driver.Call) *kernels.Request {
 	return &kernels.Request{
-		Call: call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks),
+		Call: call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Formula: c.cfg.Formula,
 		Symmetric:       c.peersReach(call.SendWindow) && c.peersReach(call.RecvWindow),
 		Multiprocessors: c.direct.exchange.Multiprocessors,
 	}
@@ -89,6 +89,8 @@ type kernel struct {
 	params   cuda.Params
 	// overlaps tells that it may start before those ahead of it in the stream have ended.
 	overlaps bool
+	// local tells that it works on this GPU alone: it meets no other rank, and has no digest.
+	local bool
 	// then is launched right behind it, and belongs to the same call, or is nil.
 	then *kernel
 }
@@ -97,7 +99,7 @@ type kernel struct {
 // watcher knows what they are doing instead.
 const kernelSlack = 2 * time.Second
 
-// prepareDirect works out the launch of a kernel.
+// prepareDirect works out the launches of a call.
 func (p *plan) prepareDirect() error {
 	c, launch := p.c, &p.choose().launch
 	at, report, err := c.direct.exchange.Places()
@@ -114,20 +116,32 @@ func (p *plan) prepareDirect() error {
 	}
 	k := &kernel{
 		grid: cuda.Dim{X: uint32(launch.Blocks)}, block: cuda.Dim{X: uint32(launch.Threads)},
-		params: launch.Params(&a), overlaps: c.device.collectives.Overlaps && !launch.Bulk,
+		overlaps: c.device.collectives.Overlaps && !launch.Bulk,
 	}
 	var then string
 	if p.Norm != nil {
 		k.then, then = p.rest(k.overlaps, at[c.cfg.Rank])
 	}
-	p.kernel = k
 	return c.device.gpu.Do(func() error {
 		k.function, err = c.device.collectives.Function(c.device.gpu, launch.Kernel)
 		if err == nil && k.then != nil {
 			k.then.function, err = c.device.collectives.Function(c.device.gpu, then)
 		}
+		p.kernel, p.meetings = k.inPieces(launch, &a), launch.Pieces
 		return err
 	})
+}
+
+// inPieces is the kernel once for each piece of a launch. The pieces have one digest, and numbers
+// of their own as calls have: ranks that have come to the same call have the same pieces.
+func (k *kernel) inPieces(of *kernels.Launch, a *kernels.Arguments) *kernel {
+	first := k.then
+	for i := of.Pieces - 1; i >= 0; i-- {
+		one, piece := *k, of.Piece(i)
+		one.params, one.then = piece.Params(a), first
+		first = &one
+	}
+	return first
 }
 
 // rest is what a norm has to do after the all-reduce, whose output it works on, and the name of the
@@ -140,7 +154,7 @@ func (p *plan) rest(overlaps bool, exchange uintptr) (k *kernel, name string) {
 	overlaps = overlaps && l.Overlaps(p.c.direct.exchange.Multiprocessors)
 	return &kernel{
 		grid: cuda.Dim{X: uint32(blocks)}, block: cuda.Dim{X: uint32(threads)}, params: l.Params(),
-		overlaps: overlaps,
+		overlaps: overlaps, local: true,
 	}, l.Kernel(overlaps)
 }
 

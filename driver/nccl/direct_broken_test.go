@@ -92,7 +92,7 @@ func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
 	p.t.Helper()
 	p.enroll(cast...)
 	p.sow(c.dataType)
-	p.reduced = reduced(c.dataType, driver.Sum, p.inputs)
+	p.reduced = computed(c.dataType, driver.Sum, driver.RankOrder, p.inputs)
 	b := batch{way: c.way}
 	if p.add(&b, c) || len(b.trials) == 0 {
 		p.t.Fatalf("%v does not fit", &c)

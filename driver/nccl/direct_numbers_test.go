@@ -62,41 +62,14 @@ func put(t driver.DataType, out []byte, i int, v float32) {
 	}
 }
 
-// reduced is what kernels must make of the elements of all ranks, to the bit: float32, rank after
-// rank, rounded once.
-func reduced(t driver.DataType, op driver.ReduceOp, inputs [][]byte) []byte {
-	out := make([]byte, len(inputs[0]))
-	for i := range tile {
-		if t == driver.Int32 {
-			putWhole(out, i, totalOf(op, inputs, func(in []byte) int32 {
-				return int32(binary.LittleEndian.Uint32(in[4*i:]))
-			}))
-		} else {
-			put(t, out, i, totalOf(op, inputs, func(in []byte) float32 { return value(t, in, i) }))
-		}
-	}
-	return out
-}
-
-func putWhole(out []byte, i int, v int32) { binary.LittleEndian.PutUint32(out[4*i:], uint32(v)) }
-
-// totalOf reduces one element. Sums are rounded after each step.
-func totalOf[T int32 | float32 | float64](
-	op driver.ReduceOp, inputs [][]byte, at func(in []byte) T,
-) T {
+// totalOf reduces one element in float64.
+func totalOf(op driver.ReduceOp, inputs [][]byte, at func(in []byte) float64) float64 {
 	total := at(inputs[0])
 	for _, in := range inputs[1:] {
-		switch v := at(in); op {
-		case driver.Min:
-			total = min(total, v)
-		case driver.Max:
-			total = max(total, v)
-		default:
-			total += v
-		}
+		total = pair(op, total, at(in))
 	}
 	if op == driver.Avg {
-		total /= T(len(inputs))
+		total /= float64(len(inputs))
 	}
 	return total
 }

@@ -17,6 +17,7 @@ type pitch struct {
 	*team
 	sources
 	size   int64 // of symmetric memory, in bytes
+	loose  int64 // of memory in no windows
 	calls  uint64
 	tested int
 	draws  *rand.Rand
@@ -25,13 +26,19 @@ type pitch struct {
 	wants  [][]byte
 }
 
-// looseSize is the size of memory in no windows: more than goes through exchange memory.
+// looseSize is the size of memory in no windows: more than goes through exchange memory at once.
 const looseSize = 9 << 20
 
 // newPitch opens a team with so much symmetric memory on each rank.
 func newPitch(t *testing.T, ranks int, size int64, draws *rand.Rand) *pitch {
 	t.Helper()
-	p := &pitch{team: newTeam(t, ranks, time.Minute), size: size, draws: draws}
+	return newPitchOf(t, ranks, size, looseSize, draws)
+}
+
+// newPitchOf is newPitch with so much memory in no windows.
+func newPitchOf(t *testing.T, ranks int, size, loose int64, draws *rand.Rand) *pitch {
+	t.Helper()
+	p := &pitch{team: newTeam(t, ranks, time.Minute), size: size, loose: loose, draws: draws}
 	p.memory = make([]struct{ send, recv, looseSend, looseRecv *stretch }, ranks)
 	p.wants = make([][]byte, ranks)
 	p.must(func(m *mate) (err error) {
@@ -43,8 +50,8 @@ func newPitch(t *testing.T, ranks int, size int64, draws *rand.Rand) *pitch {
 		}{
 			{&own.send, size},
 			{&own.recv, size},
-			{&own.looseSend, looseSize},
-			{&own.looseRecv, looseSize},
+			{&own.looseSend, loose},
+			{&own.looseRecv, loose},
 		} {
 			if *s.of, err = m.grow(s.size); err != nil {
 				return err
@@ -84,7 +91,7 @@ const margin = 64
 func (p *pitch) room(w way) int64 {
 	size := p.size
 	if w.loose {
-		size = looseSize
+		size = p.loose
 	}
 	return (size-2*lead)/int64(w.dataType.Size()) - margin
 }
@@ -96,6 +103,12 @@ func (p *pitch) sow(t driver.DataType) {
 	for range p.playing {
 		p.inputs = append(p.inputs, numbers(t, p.draws))
 	}
+	p.spreadInputs(t)
+}
+
+// spreadInputs repeats the elements of each rank over its inputs.
+func (p *pitch) spreadInputs(t driver.DataType) {
+	p.t.Helper()
 	p.must(func(m *mate) error {
 		for _, loose := range []bool{false, true} {
 			w := way{dataType: t, loose: loose}
@@ -159,7 +172,7 @@ func (p *pitch) add(b *batch, c trial) (full bool) {
 func (p *pitch) allowed(c *trial, err error) {
 	p.t.Helper()
 	large := c.count*int64(c.dataType.Size()*len(p.playing)) > 7<<20
-	if !large || !c.loose && !(c.operation == driver.AllToAll && c.inPlace) {
+	if !large || c.operation.Reduces() || !c.loose && !(c.operation == driver.AllToAll && c.inPlace) {
 		p.t.Fatalf("%v: %v", c, err)
 	}
 }

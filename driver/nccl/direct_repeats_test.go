@@ -26,7 +26,7 @@ func TestDirectRepeats(t *testing.T) {
 	groups := casts(t)
 	p.enroll(groups[len(groups)-1]...)
 	p.sow(driver.BFloat16)
-	p.reduced = reduced(driver.BFloat16, driver.Sum, p.inputs)
+	p.reduced = computed(driver.BFloat16, driver.Sum, driver.RankOrder, p.inputs)
 	var batches []batch
 	for made := 0; made < calls; made += len(batches[len(batches)-1].trials) {
 		batches = append(batches, p.mixed())

@@ -23,6 +23,8 @@ type team struct {
 	groups  int
 	// steps tells that powers add instead of multiply.
 	steps bool
+	// formula is that of the next group.
+	formula driver.Formula
 }
 
 // mate is a rank of a team.
@@ -191,7 +193,7 @@ func (w *team) play(numbers ...int) {
 	w.must(func(m *mate) (err error) {
 		m.rank = slices.Index(numbers, m.number)
 		m.group, err = m.device.Connect(ctx, driver.GroupConfig{
-			ID: id, Ranks: numbers, Rank: m.rank, Check: ofOneMachine(),
+			ID: id, Ranks: numbers, Rank: m.rank, Check: ofOneMachine(), Formula: w.formula,
 		})
 		return err
 	})

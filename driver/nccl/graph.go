@@ -207,10 +207,12 @@ func (g *calls) Close(ended bool) {
 func (p *plan) recordedAs(at driver.Recorded) *plan {
 	recorded := *p
 	recorded.Call = p.RecordedAs(at)
-	if p.kernel != nil {
-		k := *p.kernel
-		k.params = kernels.WithDigest(k.params, recorded.Digest)
-		recorded.kernel = &k
+	for to := &recorded.kernel; *to != nil; to = &(*to).then {
+		k := **to
+		if !k.local {
+			k.params = kernels.WithDigest(k.params, recorded.Digest)
+		}
+		*to = &k
 	}
 	return &recorded
 }

@@ -46,7 +46,7 @@ func (h *history) note(p *plan, ticket uint64) {
 	case ticket == 0:
 		h.launches.Record(&p.Call)
 	default:
-		h.launches.Note(&p.Call, ticket)
+		h.launches.Note(&p.Call, ticket, p.meetings)
 	}
 }
 

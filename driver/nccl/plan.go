@@ -24,8 +24,10 @@ type plan struct {
 	count int64
 	// ready is NCCL's call, if it is a single one.
 	ready nccl.Call
-	// kernel is our own (the first of two for a norm), or nil for NCCL's.
-	kernel *kernel
+	// kernel is our own, the first of those of the call, or nil for NCCL's. Meetings is how many of
+	// them meet the other ranks, which kernels count as calls.
+	kernel   *kernel
+	meetings int
 	// guard is memory that is filled before NCCL's call (guarded), so that this begins when all
 	// that is ahead of it has ended; 0 for calls that begin so by themselves (nccl.EarlyStart).
 	guard   uintptr
@@ -91,6 +93,8 @@ func (p *plan) Remark(path driver.Path) string {
 		_, text := d.nccl.Version()
 		return fmt.Sprintf("a small fill goes before it, since kernels over windows of NCCL %s may "+
 			"begin too early (right from %s on)", text, nccl.VersionText(nccl.EarlyStart.Below))
+	case path == driver.PathDirect && p.choose().launch.Pieces > 1:
+		return fmt.Sprintf("it goes through exchange memory in %d pieces", p.choose().launch.Pieces)
 	case path == driver.PathDirect && p.choose().launch.Bulk && lieApart(&p.Call):
 		return "input and output lie differently modulo 16 bytes, so it moves elements one by one, " +
 			"which is slow"

@@ -78,10 +78,7 @@ var points = []point{
 			{in: "driver/drivertest", name: "combined"},
 			{in: "internal/nccl", name: "Int8"},
 			{in: "driver/nccl", name: "dataTypes"},
-			{in: "driver/nccl/kernels", name: "typeNames", without: map[string]string{
-				"Float64": "moved by kernels, not reduced", "Int8": "moved by kernels, not reduced",
-				"Uint8": "moved by kernels, not reduced", "Int64": "moved by kernels, not reduced",
-			}},
+			{in: "driver/nccl/kernels", name: "types"},
 			{in: "internal/torch", name: "types"},
 			{in: "cmd/libsymmem/symmem.h", spelled: upper},
 			{in: "python/src/symmem/_constants.py", spelled: upper},
@@ -145,9 +142,7 @@ var points = []point{
 			{in: "driver", name: "reduceOpNames", spelled: lower},
 			{in: "driver/drivertest", name: "pair"},
 			{in: "driver/nccl", name: "reduceOps"},
-			{in: "driver/nccl/kernels", name: "Request.reduction", without: map[string]string{
-				"Prod": "no kernel computes products",
-			}},
+			{in: "driver/nccl/kernels", name: "Request.reduction"},
 			{in: ".", name: "Sum"},
 			{in: "internal/workload", name: "Pattern.reduced"},
 			{in: "internal/torch", name: "reductions"},

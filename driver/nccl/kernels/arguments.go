@@ -28,7 +28,8 @@ const digestAt = 24
 // WithDigest returns a copy of what Params has made, for a call of another digest.
 func WithDigest(p cuda.Params, digest uint64) cuda.Params { return p.With(digestAt, digest) }
 
-// Params packs the arguments as struct Call or Bulk of src/call.h.
+// Params packs the arguments as struct Call or Bulk of src/call.h, those of a call in pieces for
+// one of them.
 func (l *Launch) Params(a *Arguments) cuda.Params {
 	var p cuda.Params
 	for _, word := range []uint32{
@@ -37,8 +38,8 @@ func (l *Launch) Params(a *Arguments) cuda.Params {
 		p.Uint32(word)
 	}
 	p.Uint64(a.Digest)
-	p.Address(a.Send)
-	p.Address(a.Recv)
+	p.Address(a.Send + uintptr(l.from))
+	p.Address(a.Recv + uintptr(l.from))
 	for _, bytes := range []int64{l.bytes, l.sendStride, l.recvStride} {
 		p.Uint64(uint64(bytes))
 	}

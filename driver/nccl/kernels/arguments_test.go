@@ -45,6 +45,8 @@ int main() {
 	std::printf("ExchangeBytes 0 %llu\nHalfBytes 0 %llu\n", (u64)ExchangeBytes, (u64)HalfBytes);
 	std::printf("MaxRanks 0 %d\nMaxBlocks 0 %d\n", MaxRanks, MaxBlocks);
 	std::printf("Ops %d %d\nLast %d %d\n", Sum, Min, Max, Diverged);
+	std::printf("Prod %d %d\nOrders %d %d\n", Prod, TypeUnit, Tree, Rounded);
+	std::printf("Types %d %d\nMoreTypes %d %d\n", TypeF64, TypeBF16, TypeU8, TypeI64);
 	std::printf("Faults %d %d\n", Aborted, TimedOut);
 	std::printf("States %d %d\n", MessageWaits, MessageDone);
 }
@@ -98,6 +100,10 @@ func TestSizesAreThoseOfTheSources(t *testing.T) {
 		"MaxBlocks":     {0, maxBlocks},
 		"Ops":           {opSum, opMin},
 		"Last":          {opMax, int(Diverged)},
+		"Prod":          {opProd, typeUnit},
+		"Orders":        {orderTree, orderRounded},
+		"Types":         {number(driver.Float64), number(driver.BFloat16)},
+		"MoreTypes":     {number(driver.Uint8), number(driver.Int64)},
 		"Faults":        {int(Aborted), int(TimedOut)},
 		"Report.digest": {int(unsafe.Offsetof(r.Digest)), int(unsafe.Sizeof(r.Digest))},
 		"Report.theirs": {int(unsafe.Offsetof(r.Theirs)), int(unsafe.Sizeof(r.Theirs))},
@@ -120,6 +126,9 @@ func TestSizesAreThoseOfTheSources(t *testing.T) {
 		}
 	}
 }
+
+// number is how kernels of any reduction know a type.
+func number(t driver.DataType) int { return int(types[t].number) }
 
 // packed returns what a kernel is given.
 func packed(p cuda.Params) []byte {

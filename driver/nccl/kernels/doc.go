@@ -12,7 +12,8 @@
 //     16 bytes instead of 8, and a warp gives its next chunk away before it waits for the last.
 //     Twin kernels, of sums of 2 ranks, give away two chunks for each warp and need no loop either.
 //   - Bulk kernels read and write the peers' buffers in place, between two barriers. Buffers are
-//     symmetric. They serve what is larger.
+//     symmetric. They serve what is larger. A reduction whose buffers are not goes through exchange
+//     memory in pieces, each a launch of a line kernel, with a number of its own.
 //   - The local kernels do what is left of a norm after the all-reduce: they add the sums to a
 //     residual and normalize each row of it, which belongs to one block. So a norm is two
 //     kernels, launched together, the second of which does what is left; measured faster than
@@ -22,9 +23,23 @@
 //     up to 8192 of which many come there is one with fewer registers, so that a multiprocessor
 //     has two rows.
 //
-// Sums are made in the order of ranks, 16-bit types in float32: every rank gets the same bits,
-// in every run. Averages divide the sum. Minimum and maximum are those of IEEE 754-2019, as on
-// the host backend.
+// # Types and operations
+//
+//	line_sum, wide_sum, twin_sum     float32, float16, bfloat16, int32: all but Prod, in the order
+//	line_two_shot                    of ranks; twin_sum for 2 ranks, line_two_shot for more
+//	bulk_sum, bulk_two_shot
+//	wide_any, line_two_shot_any      all types, operations and formulas (driver.Formula), for any
+//	bulk_any, bulk_two_shot_any      number of ranks: what the others do not have
+//	line_copy, wide_copy, bulk_copy  copies of any type
+//
+// Reductions begin with the value of the first rank and combine one rank after the other, 16-bit
+// types in float32, all others in their own; every step is rounded to nearest even, nothing is
+// multiplied and added at once, and the result of a 16-bit type is rounded once. So every rank gets
+// the same bits, in every run, by every kernel. Averages are the sum divided by the number of ranks
+// (IEEE division; integers wrap and truncate towards zero). Subnormal numbers are kept. Minimum and
+// maximum are those of IEEE 754-2019. A NaN that comes out has all bits but the sign.
+//
+// # Calls
 //
 // In every call each rank tells each other rank the digest of its call, in words next to the
 // data. So a kernel whose peers came to another call fails instead of mixing the two; and since

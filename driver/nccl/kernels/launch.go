@@ -3,6 +3,7 @@ package kernels
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"symmem/driver"
 )
@@ -44,6 +45,8 @@ type Request struct {
 	*driver.Call
 	// Rank is this rank of the group, Ranks their number.
 	Rank, Ranks int
+	// Formula is in which order ranks are combined. That of ranks takes the same kernels as any.
+	Formula driver.Formula
 	// Symmetric tells that both buffers lie in windows of which all ranks can reach each other's.
 	Symmetric bool
 	// Multiprocessors is how many every rank's GPU has at least.
@@ -57,10 +60,15 @@ type Launch struct {
 	Blocks, Threads int
 	// Bulk tells that the kernel needs the buffers of all ranks.
 	Bulk bool
-	// bytes, sendStride and recvStride are those of the parts; sendTo and recvFrom sets of ranks.
-	bytes, sendStride, recvStride int64
-	sendTo, recvFrom              uint32
-	op, divisor                   uint32
+	// Pieces is how many launches the call takes, one after the other: see Piece.
+	Pieces int
+	// whole is the size of a part of the call, bytes that of a launch, which begins at from.
+	whole, bytes, from     int64
+	sendStride, recvStride int64  // the distances of parts
+	sendTo, recvFrom       uint32 // sets of ranks
+	op, divisor            uint32
+	// any tells that the call takes the kernels of any reduction.
+	any bool
 }
 
 // errNone is what Choose wraps: there is no kernel for the call.
@@ -75,7 +83,11 @@ func Choose(r *Request) (Launch, error) {
 	if r.Operation == driver.AllReduceRMSNorm {
 		sums, call := *r, *r.Call
 		call.Operation, sums.Call = driver.AllReduce, &call
-		return Choose(&sums)
+		l, err := Choose(&sums)
+		if err == nil && !l.Bulk && l.whole > twoStepLimit(r.Ranks) {
+			return Launch{}, r.doesNotFit(l.whole)
+		}
+		return l, err
 	}
 	l, err := r.parts()
 	if err != nil {
@@ -89,23 +101,30 @@ func Choose(r *Request) (Launch, error) {
 	if l.lines(r) {
 		return l, nil
 	}
-	if !r.Symmetric {
-		return Launch{}, fmt.Errorf("%w for %v of %d bytes: they do not fit into exchange memory, and "+
-			"the buffers do not lie in windows", errNone, r.Operation, l.bytes)
-	}
-	if inPlace {
+	switch {
+	case r.Symmetric && !inPlace:
+		l.bulk(r)
+	case r.Operation.Reduces():
+		l.cut(r)
+	case !r.Symmetric:
+		return Launch{}, r.doesNotFit(l.bytes)
+	default:
 		return Launch{}, fmt.Errorf("%w for %v in place of parts of %d bytes", errNone, r.Operation,
 			l.bytes)
 	}
-	l.bulk(r)
 	return l, nil
+}
+
+func (r *Request) doesNotFit(bytes int64) error {
+	return fmt.Errorf("%w for %v of %d bytes: they do not fit into exchange memory, and the buffers "+
+		"do not lie in windows", errNone, r.Operation, bytes)
 }
 
 // parts works out who sends what to whom.
 func (r *Request) parts() (Launch, error) {
 	size := r.Count * int64(r.DataType.Size())
 	all, root := uint32(1)<<r.Ranks-1, uint32(1)<<r.Root
-	l := Launch{bytes: size, sendTo: all, recvFrom: all, divisor: 1}
+	l := Launch{Pieces: 1, whole: size, bytes: size, sendTo: all, recvFrom: all, divisor: 1}
 	switch r.Operation {
 	case driver.AllReduce:
 		return l, r.reduction(&l)
@@ -128,55 +147,11 @@ func (r *Request) parts() (Launch, error) {
 			l.sendTo = 0
 		}
 	case driver.Barrier:
-		l.bytes, l.sendTo, l.recvFrom = 0, 0, 0
+		l.whole, l.bytes, l.sendTo, l.recvFrom = 0, 0, 0, 0
 	default:
 		return l, fmt.Errorf("%w for %v", errNone, r.Operation)
 	}
 	return l, nil
-}
-
-// typeNames are the types that kernels reduce.
-var typeNames = map[driver.DataType]string{
-	driver.Float32: "f32", driver.Float16: "f16", driver.BFloat16: "bf16", driver.Int32: "i32",
-}
-
-// The reductions of the kernels: enum Op of call.h.
-const (
-	opSum = iota
-	opMin
-	opMax
-)
-
-func (r *Request) reduction(l *Launch) error {
-	if typeNames[r.DataType] == "" {
-		return fmt.Errorf("%w for %v of %v", errNone, r.Operation, r.DataType)
-	}
-	switch r.ReduceOp {
-	case driver.Sum:
-		l.op = opSum
-	case driver.Avg:
-		l.op, l.divisor = opSum, uint32(r.Ranks)
-	case driver.Min:
-		l.op = opMin
-	case driver.Max:
-		l.op = opMax
-	default:
-		return fmt.Errorf("%w for %v with %v", errNone, r.Operation, r.ReduceOp)
-	}
-	return nil
-}
-
-// kernel is the name of a kernel for the request. Kernels are there for 2 and 4 ranks, and for any
-// number up to 8.
-func (r *Request) kernel(family string) string {
-	ranks := 8
-	if r.Ranks == 2 || r.Ranks == 4 {
-		ranks = r.Ranks
-	}
-	if r.Operation.Reduces() {
-		return fmt.Sprintf("%s_%s_%d", family, typeNames[r.DataType], ranks)
-	}
-	return fmt.Sprintf("%s_%d", family, ranks)
 }
 
 // One step sends every rank everything, two steps send less and take longer, but for 2 ranks, where
@@ -210,8 +185,13 @@ func (l *Launch) lines(r *Request) bool {
 	if r.Operation == driver.AllReduce && r.Ranks > 2 && l.bytes > oneStep/int64(r.Ranks-1) {
 		return l.inTwoSteps(r)
 	}
-	if int64(r.Ranks)*chunks(l.bytes, wideLines)*wideLines*lineBytes > halfBytes {
+	if l.bytes > oneStepLimit(r.Ranks) {
 		return false
+	}
+	if l.any {
+		l.Kernel = "wide_any"
+		l.grid(chunks(l.bytes, wideLines), noSmall, r.resident(l.Kernel))
+		return true
 	}
 	family, all := "line", chunks(l.bytes, lineLines)
 	if l.grid(all, 2*r.Multiprocessors, r.resident(family)); all > l.warps() {
@@ -247,9 +227,18 @@ func (l *Launch) inTwoSteps(r *Request) bool {
 	if int64(r.Ranks)*l.sendStride < l.bytes {
 		l.sendStride += 8
 	}
-	l.grid(chunks(l.sendStride, lineLines), r.Multiprocessors, r.resident("line_two_shot"))
-	l.Kernel = r.kernel("line_two_shot")
+	family := "line_two_shot"
+	l.Kernel = r.kernel(family)
+	if l.any {
+		l.Kernel, family = "line_two_shot_any", "line_two_shot_any"
+	}
+	l.grid(chunks(l.sendStride, lineLines), r.Multiprocessors, r.resident(family))
 	return true
+}
+
+// oneStepLimit is the largest part that goes in one step, in bytes.
+func oneStepLimit(ranks int) int64 {
+	return halfBytes / int64(ranks) / wideLines / lineBytes * wideLines * lineData
 }
 
 // twoStepLimit is the largest sum of two steps, in bytes: each takes a half of the lines, in which
@@ -271,6 +260,8 @@ type room struct{ blocks, threads int }
 // call of another group finds a place.
 func (r *Request) resident(family string) room {
 	switch {
+	case strings.HasSuffix(family, "_any"):
+		return room{min(maxBlocks, (3*r.Multiprocessors+3)/4), 512}
 	case family == "line_two_shot" && r.Ranks == 4:
 		return room{min(maxBlocks, r.Multiprocessors*9/5), 512}
 	case r.Ranks == 2, r.Ranks == 4 && family == "line":
@@ -302,14 +293,19 @@ func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
 
 // bulk chooses a bulk kernel.
 func (l *Launch) bulk(r *Request) {
-	family := "bulk_copy"
-	switch {
-	case r.Operation == driver.AllReduce:
-		family = "bulk_two_shot"
+	switch allReduce := r.Operation == driver.AllReduce; {
+	case l.any && allReduce:
+		l.Kernel = "bulk_two_shot_any"
+	case l.any:
+		l.Kernel = "bulk_any"
+	case allReduce:
+		l.Kernel = r.kernel("bulk_two_shot")
 	case r.Operation.Reduces():
-		family = "bulk_sum"
+		l.Kernel = r.kernel("bulk_sum")
+	default:
+		l.Kernel = r.kernel("bulk_copy")
 	}
-	l.Kernel, l.Bulk, l.Threads, l.Blocks = r.kernel(family), true, 512, min(64, r.Multiprocessors)
+	l.Bulk, l.Threads, l.Blocks = true, 512, min(64, r.Multiprocessors)
 	if total := l.bytes; total >= 8<<20 || max(l.sendStride, l.recvStride)*int64(r.Ranks) >= 8<<20 {
 		l.Blocks = min(maxBulkBlocks, r.Multiprocessors)
 	}

@@ -94,8 +94,16 @@ var choices = []struct {
 		false, "line_two_shot_i32_4",
 	},
 	{
-		"which ends with exchange memory", driver.AllReduce, driver.Int32, driver.Min, 4, 8 * mib, false,
-		false, "do not fit into exchange memory",
+		"in pieces above what exchange memory holds", driver.AllReduce, driver.Int32, driver.Min, 4,
+		8 * mib, false, false, "line_two_shot_i32_4",
+	},
+	{
+		"as other reductions go", driver.ReduceScatter, driver.Float32, driver.Sum, 2, 64 * mib, false,
+		true, "wide_sum_f32_2",
+	},
+	{
+		"but copies do not", driver.AllGather, driver.Int32, driver.Min, 4, 8 * mib, false, false,
+		"do not fit into exchange memory",
 	},
 	{
 		"three ranks have the kernel of up to eight", driver.AllReduce, driver.BFloat16, driver.Avg, 3,
@@ -154,15 +162,27 @@ var choices = []struct {
 		"line_copy_4",
 	},
 	{
-		"products have no kernel", driver.AllReduce, driver.Float32, driver.Prod, 2, kib, true, false,
-		"no kernel of symmem's own for AllReduce with",
+		"products have a kernel for all types", driver.AllReduce, driver.Float32, driver.Prod, 2, kib,
+		true, false, "wide_any",
 	},
 	{
-		"nor have doubles", driver.Reduce, driver.Float64, driver.Sum, 2, kib, true, false,
-		"no kernel of symmem's own for Reduce of",
+		"which doubles have, too", driver.Reduce, driver.Float64, driver.Sum, 2, kib, true, false,
+		"wide_any",
 	},
 	{
-		"nor have messages", driver.Send, driver.Uint8, driver.Sum, 2, kib, true, false,
+		"and one of two steps", driver.AllReduce, driver.Int8, driver.Min, 4, 2 * mib, false, true,
+		"line_two_shot_any",
+	},
+	{
+		"and over the buffers", driver.AllReduce, driver.Uint8, driver.Max, 8, 64 * mib, true, false,
+		"bulk_two_shot_any",
+	},
+	{
+		"of parts, too", driver.ReduceScatter, driver.Int64, driver.Avg, 3, 64 * mib, true, false,
+		"bulk_any",
+	},
+	{
+		"messages have no kernel", driver.Send, driver.Uint8, driver.Sum, 2, kib, true, false,
 		"no kernel of symmem's own for Send",
 	},
 	{

@@ -12,6 +12,9 @@ const registers = 64 << 10
 
 // familyOf is what Choose calls the kernels of lines, or "".
 func familyOf(kernel string) string {
+	if strings.HasSuffix(kernel, "_any") && !strings.HasPrefix(kernel, "bulk") {
+		return kernel
+	}
 	for _, family := range []string{"line_two_shot", "line", "wide", "twin"} {
 		if strings.HasPrefix(kernel, family+"_") {
 			return family
@@ -23,6 +26,9 @@ func familyOf(kernel string) string {
 // residents is how many threads of a kernel are on a multiprocessor at once.
 func residents(kernel string) int {
 	ranks, err := strconv.Atoi(kernel[strings.LastIndex(kernel, "_")+1:])
+	if strings.HasSuffix(kernel, "_any") {
+		ranks, err = MaxRanks, nil
+	}
 	switch {
 	case kernel == shortKernel:
 		return 2 * maxThreads

@@ -27,6 +27,9 @@ func drawRequest(t *rapid.T) Request {
 	}
 	return Request{
 		Call: call, Ranks: ranks, Symmetric: rapid.Bool().Draw(t, "symmetric"),
+		Formula: rapid.SampledFrom([]driver.Formula{
+			driver.AnyFormula, driver.RankOrder, driver.Tree, driver.RoundedTree,
+		}).Draw(t, "formula"),
 		Multiprocessors: rapid.IntRange(1, 200).Draw(t, "multiprocessors"),
 	}
 }
@@ -86,6 +89,7 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		request := drawRequest(t)
 		for _, l := range chooseAll(t, request) {
+			l = l.Piece(rapid.IntRange(0, l.Pieces-1).Draw(t, "piece"))
 			ranks := int64(request.Ranks)
 			room, lines, part := int64(halfBytes), int64(lineLines), l.bytes
 			switch {
@@ -126,12 +130,97 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 	})
 }
 
+// TestEveryReductionHasALaunch of any size, type, operation and order, wherever its buffers lie.
+// Its pieces are all of it.
+func TestEveryReductionHasALaunch(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		request := drawRequest(t)
+		trees := request.Formula == driver.Tree || request.Formula == driver.RoundedTree
+		if !request.Operation.Reduces() || request.Operation == driver.AllReduceRMSNorm {
+			t.Skip("no reduction of any size")
+		}
+		l, err := Choose(&request)
+		if power := request.Ranks&(request.Ranks-1) == 0; trees && !power {
+			if err == nil || !strings.Contains(err.Error(), "a power of two is wanted") {
+				t.Fatalf("a tree of %d ranks: %+v, %v", request.Ranks, l, err)
+			}
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := int64(0)
+		for i := range l.Pieces {
+			piece := l.Piece(i)
+			if piece.from != at || piece.bytes <= 0 && l.Pieces > 1 || l.Pieces > 1 && at%pieceUnit != 0 {
+				t.Fatalf("piece %d of %d begins at %d and has %d bytes, want %d", i, l.Pieces, piece.from,
+					piece.bytes, at)
+			}
+			piece.from, piece.bytes = l.from, l.bytes
+			if piece.Pieces = l.Pieces; piece != l {
+				t.Fatalf("piece %d is %+v, the call %+v", i, piece, l)
+			}
+			at += l.Piece(i).bytes
+		}
+		if whole := request.Count * int64(request.DataType.Size()); at != whole {
+			t.Fatalf("%d pieces have %d bytes, the call %d", l.Pieces, at, whole)
+		}
+	})
+}
+
+// TestTheOrderOfRanksHasTheKernelsOfNoOrder, and others only where their bits are others.
+func TestTheOrderOfRanksHasTheKernelsOfNoOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		request := drawRequest(t)
+		request.Formula = driver.AnyFormula
+		free := chooseAll(t, request)
+		request.Formula = driver.RankOrder
+		for r, l := range chooseAll(t, request) {
+			if l != free[r] {
+				t.Fatalf("rank %d launches %+v, not %+v", r, l, free[r])
+			}
+		}
+	})
+	for _, c := range []struct {
+		formula  driver.Formula
+		dataType driver.DataType
+		op       driver.ReduceOp
+		ranks    int
+		order    uint32
+	}{
+		{driver.Tree, driver.Float32, driver.Sum, 2, 0},
+		{driver.Tree, driver.Float32, driver.Sum, 4, orderTree},
+		{driver.Tree, driver.Float16, driver.Avg, 8, orderTree},
+		{driver.Tree, driver.Float64, driver.Prod, 8, orderTree},
+		{driver.Tree, driver.Float32, driver.Max, 4, 0},
+		{driver.Tree, driver.Int32, driver.Sum, 4, 0},
+		{driver.RoundedTree, driver.Float32, driver.Sum, 4, orderTree},
+		{driver.RoundedTree, driver.BFloat16, driver.Sum, 4, orderTree | orderRounded},
+		{driver.RoundedTree, driver.Float16, driver.Min, 4, 0},
+		{driver.RoundedTree, driver.Float16, driver.Sum, 2, 0},
+		{driver.RoundedTree, driver.Float16, driver.Avg, 2, orderTree | orderRounded},
+	} {
+		l, err := Choose(&Request{
+			Call: &driver.Call{
+				Operation: driver.AllReduce, DataType: c.dataType, ReduceOp: c.op, Count: 100,
+			},
+			Ranks: c.ranks, Multiprocessors: 132, Formula: c.formula,
+		})
+		if got := l.op & (orderTree | orderRounded); err != nil || got != c.order {
+			t.Errorf("%+v: the order is %d, %v", c, got, err)
+		}
+		if c.order != 0 && l.Kernel != "wide_any" {
+			t.Errorf("%+v: %s", c, l.Kernel)
+		}
+	}
+}
+
 // TestOnlyLargeCallsNeedWindows: small ones go on any memory.
 func TestOnlyLargeCallsNeedWindows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		request := drawRequest(t)
 		all := chooseAll(t, request)
-		if len(all) == 0 || all[0].Bulk {
+		if len(all) == 0 || all[0].Bulk || all[0].Pieces > 1 {
 			return
 		}
 		request.Symmetric = !request.Symmetric

@@ -31,11 +31,13 @@ type launched struct {
 	ticket uint64
 }
 
-// Note remembers a launch.
-func (l *Launches) Note(call *driver.Call, ticket uint64) {
+// Note remembers the launches of a call, which goes in so many pieces.
+func (l *Launches) Note(call *driver.Call, ticket uint64, pieces int) {
 	l.mu.Lock()
-	l.count++
-	l.latest[l.count%remembered] = launched{call, ticket}
+	l.count += uint64(pieces)
+	for i := range uint64(min(pieces, remembered)) {
+		l.latest[(l.count-i)%remembered] = launched{call, ticket}
+	}
 	l.mu.Unlock()
 }
 

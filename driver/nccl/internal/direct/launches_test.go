@@ -16,7 +16,7 @@ func TestReportsFindCallsInCaptures(t *testing.T) {
 	for n := range uint64(calls) {
 		l.Record(of(1000 + n))
 	}
-	l.Note(of(7), 1)
+	l.Note(of(7), 1, 1)
 	for _, row := range []struct{ epoch, digest, wantDigest, wantTicket uint64 }{
 		{1, 7, 7, 1},
 		{5, 7, 7, 0}, // replays came between
@@ -28,6 +28,30 @@ func TestReportsFindCallsInCaptures(t *testing.T) {
 		if call.Digest != row.wantDigest || ticket != row.wantTicket {
 			t.Errorf("report %d of digest %d: found %d, ticket %d", row.epoch, row.digest, call.Digest,
 				ticket)
+		}
+	}
+}
+
+// TestReportsFindCallsInPieces: each piece is a launch with a number of its own, however many there
+// are.
+func TestReportsFindCallsInPieces(t *testing.T) {
+	var l Launches
+	large, small := &driver.Call{Digest: 1}, &driver.Call{Digest: 2}
+	l.Note(small, 1, 1)
+	l.Note(large, 2, 3*remembered)
+	l.Note(small, 3, 1)
+	l.Note(large, 4, 3)
+	const last = 1 + 3*remembered + 1 + 3
+	for epoch, want := range map[uint64]uint64{
+		last: 4, last - 2: 4, last - 3: 3, last - 4: 2, last - remembered + 1: 2,
+	} {
+		digest := large.Digest
+		if want == 3 {
+			digest = small.Digest
+		}
+		call, ticket := l.Culprit(&kernels.Report{Epoch: epoch, Digest: digest})
+		if call.Digest != digest || ticket != want {
+			t.Errorf("launch %d: found digest %d and ticket %d, want %d", epoch, call.Digest, ticket, want)
 		}
 	}
 }

@@ -2,8 +2,8 @@
 // is copied, and ranks meet before and after. Parts of the work that are not multiples of 16 bytes, or
 // buffers that are not aligned to 16 bytes, go element by element.
 #pragma once
+#include <any.h>
 #include <guard.h>
-#include <number.h>
 
 // enter waits until all ranks have come: their input is there and their output may be written. All
 // threads of all blocks call it. After a fault it tells nobody that this rank has come. Where the host has
@@ -91,16 +91,43 @@ DEVICE void mark_packs(char* at, u64 packs) {
 	for (u64 i = index(); i < packs; i += stride()) dev::store_once((Pack*)at + i, Pack{Mark, Mark});
 }
 
-// Element is a reduction of one element over ranks.
+// element_total is the reduction of one element over ranks, which push_element and put_element write.
 template <class N>
-DEVICE typename N::Element element_total(const Bulk& call, u64 offset) {
-	Total<N> t;
-	for (u32 r = 0; r < call.ranks; r++) {
-		u64 word = *(const volatile typename N::Element*)(call.sendAt[r] + offset);
-		if (r == 0) first(t, word);
-		else next(t, call.op, word);
+DEVICE u64 element_total(const Bulk& call, u64 offset) {
+	if constexpr (is_any<N>) {
+		u64 words[MaxRanks];
+#pragma unroll
+		for (int r = 0; r < MaxRanks; r++)
+			if (r < call.ranks) words[r] = element_at(call, call.sendAt[r] + offset);
+		return combined_any<MaxRanks>(call, words);
+	} else {
+		Total<N> t;
+		for (u32 r = 0; r < call.ranks; r++) {
+			u64 word = *(const volatile typename N::Element*)(call.sendAt[r] + offset);
+			if (r == 0) first(t, word);
+			else next(t, call.op, word);
+		}
+		return result(t, call.divisor);
 	}
-	return (typename N::Element)result(t, call.divisor);
+}
+
+template <class N>
+DEVICE void put_element(const Bulk& call, char* at, u64 word) {
+	if constexpr (is_any<N>) put_element_at(call, at, word);
+	else *(volatile typename N::Element*)at = (typename N::Element)word;
+}
+
+// put_own is put_element for what only this rank writes.
+template <class N>
+DEVICE void put_own(const Bulk& call, u64 at, u64 word) {
+	if constexpr (is_any<N>) put_element_at(call, call.recv + at, word);
+	else *(typename N::Element*)(call.recv + at) = (typename N::Element)word;
+}
+
+template <class N>
+DEVICE u64 element_bytes(const Bulk& call) {
+	if constexpr (is_any<N>) return type_bytes(call);
+	else return sizeof(typename N::Element);
 }
 
 // pull reads a pack of each rank and reduces them in the order of ranks. It asks the peers in an order
@@ -114,32 +141,59 @@ DEVICE void pull(const Bulk& call, u64 offset, Pack* got) {
 	}
 }
 
+// pulled is the pack of a rank among those that pull has read.
+template <int W>
+DEVICE void pulled(const Bulk& call, const Pack* got, int r, Pack& p) {
+	int at = r - (int)call.rank;
+	if (at < 0) at += W;
+	p = got[0];
+#pragma unroll
+	for (int k = 1; k < W; k++)
+		if (k == at) p = got[k];
+}
+
+template <int W>
+DEVICE Pack reduce_any(const Bulk& call, const Pack* got) {
+	Pack packs[W], sum;
+#pragma unroll
+	for (int r = 0; r < W; r++)
+		if (r < call.ranks) pulled<W>(call, got, r, packs[r]);
+#pragma unroll 1
+	for (int i = 0; i < 2; i++) {
+		u64 words[W];
+#pragma unroll
+		for (int r = 0; r < W; r++) words[r] = i == 0 ? packs[r].a : packs[r].b;
+		(i == 0 ? sum.a : sum.b) = combined_any<W>(call, words);
+	}
+	return sum;
+}
+
 template <class N, int W>
 DEVICE Pack reduce(const Bulk& call, const Pack* got) {
-	Total<N> a, b;
+	if constexpr (is_any<N>) {
+		return reduce_any<W>(call, got);
+	} else {
+		Total<N> a, b;
 #pragma unroll
-	for (int r = 0; r < W; r++) {
-		if (r >= call.ranks) break;
-		int at = r - (int)call.rank;
-		if (at < 0) at += W;
-		Pack p = got[0];
-#pragma unroll
-		for (int k = 1; k < W; k++)
-			if (k == at) p = got[k];
-		if (r == 0) {
-			first(a, p.a);
-			first(b, p.b);
-		} else {
-			next(a, call.op, p.a);
-			next(b, call.op, p.b);
+		for (int r = 0; r < W; r++) {
+			if (r >= call.ranks) break;
+			Pack p;
+			pulled<W>(call, got, r, p);
+			if (r == 0) {
+				first(a, p.a);
+				first(b, p.b);
+			} else {
+				next(a, call.op, p.a);
+				next(b, call.op, p.b);
+			}
 		}
+		return pack_total(a, b, call.divisor);
 	}
-	return pack_total(a, b, call.divisor);
 }
 
 template <class N>
-DEVICE void push_element(const Bulk& call, u64 offset, typename N::Element e) {
-	for (u32 r = 0; r < call.ranks; r++) *(volatile typename N::Element*)(call.recvAt[r] + offset) = e;
+DEVICE void push_element(const Bulk& call, u64 offset, u64 word) {
+	for (u32 r = 0; r < call.ranks; r++) put_element<N>(call, call.recvAt[r] + offset, word);
 }
 
 // rounds is how many packs of each rank a thread has under way: as many as registers hold.
@@ -196,9 +250,9 @@ DEVICE void mark_share(const Bulk& call, u32 r) {
 	Span s = span_of(call.bytes, (u64)call.sendAt[r], (u64)call.recvAt[r]);
 	Share share = share_of(call, s, r);
 	mark_packs(call.recv + share.at, share.packs);
-	u64 size = sizeof(typename N::Element);
+	u64 size = element_bytes<N>(call);
 	for (u64 i = (index() * call.ranks + r) * size; i < s.rest(); i += stride() * call.ranks * size)
-		*(volatile typename N::Element*)(call.recvAt[call.rank] + s.beyond(i)) = (typename N::Element)Mark;
+		put_element<N>(call, call.recvAt[call.rank] + s.beyond(i), Mark);
 }
 
 // bulk_two_shot is AllReduce in two steps: each rank reduces one part, and then pushes it to all. It is
@@ -212,7 +266,7 @@ DEVICE void bulk_two_shot(const Bulk& call) {
 		Share share = share_of(call, s, call.rank);
 		reduce_part<N, W, rounds(W)>(call, share.at, share.at, share.packs);
 		share_part<W, 4>(call, share.at, share.packs);
-		u64 size = sizeof(typename N::Element);
+		u64 size = element_bytes<N>(call);
 		for (u64 i = (index() * call.ranks + call.rank) * size; i < s.rest(); i += stride() * call.ranks * size)
 			push_element<N>(call, s.beyond(i), element_total<N>(call, s.beyond(i)));
 		well = leave(call, begun.epoch);
@@ -226,20 +280,20 @@ DEVICE void bulk_two_shot(const Bulk& call) {
 template <class N, int W>
 DEVICE void bulk_sum(const Bulk& call) {
 	Begun begun = begin(call);
-	u64 part = call.rank * call.sendStride, size = sizeof(typename N::Element);
+	u64 part = call.rank * call.sendStride, size = element_bytes<N>(call);
 	Span s = span_of(call.recvFrom == 0 ? 0 : call.bytes, (u64)call.send + part, (u64)call.recv);
 	bool well = enter(call, begun.epoch, begun.well);
 	if (well) {
 		reduce_part<N, W, rounds(W)>(call, part + s.head, s.head, s.packs);
 		for (u64 i = index() * size; i < s.rest(); i += stride() * size)
-			*(typename N::Element*)(call.recv + s.beyond(i)) = element_total<N>(call, part + s.beyond(i));
+			put_own<N>(call, s.beyond(i), element_total<N>(call, part + s.beyond(i)));
 		well = leave(call, begun.epoch);
 	}
 	if (!well) {
 		withdraw(call, begun);
 		mark_packs(call.recv + s.head, s.packs);
 		for (u64 i = index() * size; i < s.rest(); i += stride() * size)
-			*(typename N::Element*)(call.recv + s.beyond(i)) = (typename N::Element)Mark;
+			put_own<N>(call, s.beyond(i), Mark);
 	}
 	count(call, begun.epoch);
 }

@@ -34,7 +34,12 @@ struct Bulk : Call {
 	char* recvAt[MaxRanks];
 };
 
-enum Op { Sum, Min, Max };
+enum Op { Sum, Min, Max, Prod };
+
+// Kernels of any reduction look at more of what call.op says. Order: ranks are combined as a tree, and the
+// results of 16-bit types rounded every time if Rounded is there, too. Type: that of the elements.
+enum Order : u32 { Tree = 8, Rounded = 16 };
+enum Type : u32 { TypeUnit = 32, TypeF32 = 0, TypeF64, TypeF16, TypeBF16, TypeI8, TypeU8, TypeI32, TypeI64 };
 
 // Fault says why a call ended without a result.
 enum Fault { None, Aborted, TimedOut, Diverged };

@@ -1,6 +1,7 @@
-// The kernels that symmem launches. Those that reduce are there for each type; all are there for 2 and
-// for 4 ranks, and for any number up to 8. Two steps are not for 2 ranks, where one sends no more; two
-// chunks without a loop are, whose sums are the only ones of that size in one step.
+// The kernels that symmem launches. Those that reduce are there for the types of models; all are there for 2
+// and for 4 ranks, and for any number up to 8. Two steps are not for 2 ranks, where one sends no more; two
+// chunks without a loop are, whose sums are the only ones of that size in one step. What is rare takes the
+// kernels of any reduction, which know all types, operations and orders: so the others stay short.
 #include <bulk.h>
 #include <line.h>
 #include <local.h>
@@ -46,6 +47,11 @@ COLLECTIVES(8)
 TYPES(TWIN, 2)
 TYPES(TWO_SHOT, 4)
 TYPES(TWO_SHOT, 8)
+
+KERNEL wide_any(const __grid_constant__ Call call) { wide<SumSteps<Any, Pack, MaxRanks>>(call); }
+KERNEL line_two_shot_any(const __grid_constant__ Call call) { line_two_shot<Any, u64, MaxRanks>(call); }
+KERNEL bulk_any(const __grid_constant__ Bulk call) { bulk_sum<Any, MaxRanks>(call); }
+KERNEL bulk_two_shot_any(const __grid_constant__ Bulk call) { bulk_two_shot<Any, MaxRanks>(call); }
 
 KERNEL_OF(512, 2) norm_short_bf16(const __grid_constant__ Local call) { norm_local<ShortRounds>(call); }
 KERNEL norm_long_bf16(const __grid_constant__ Local call) { norm_local<LongRounds>(call); }

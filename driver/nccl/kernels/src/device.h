@@ -123,6 +123,8 @@ DEVICE void pause() {}
 
 DEVICE float from_bits(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 to_bits(float f) { return __float_as_uint(f); }
+DEVICE double double_of(u64 bits) { return __longlong_as_double((long long)bits); }
+DEVICE u64 bits_of(double d) { return (u64)__double_as_longlong(d); }
 
 DEVICE float minimum(float a, float b) {
 	float r;

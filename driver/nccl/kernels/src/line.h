@@ -6,8 +6,8 @@
 // A warp moves a chunk at once, a T a thread: words, so that small messages have many warps, or packs, so
 // that large ones take few instructions. It reads before it writes, so the output may be the input.
 #pragma once
+#include <any.h>
 #include <guard.h>
-#include <number.h>
 #include <word.h>
 
 enum : u32 { LineBytes = 128, LineData = 120 };
@@ -202,15 +202,23 @@ DEVICE u64 word(Pack part, int i) { return i == 0 ? part.a : part.b; }
 // reduce makes the i-th word of what came and this rank's own, in the order of ranks.
 template <class N, class T, int W>
 DEVICE u64 reduce(const Call& call, T mine, const T* got, int i) {
-	Total<N> t;
+	if constexpr (is_any<N>) {
+		u64 words[W];
 #pragma unroll
-	for (int r = 0; r < W; r++) {
-		if (r >= call.ranks) break;
-		u64 one = word(r == call.rank ? mine : got[r], i);
-		if (r == 0) first(t, one);
-		else next(t, call.op, one);
+		for (int r = 0; r < W; r++)
+			if (r < call.ranks) words[r] = word(r == call.rank ? mine : got[r], i);
+		return combined_any<W>(call, words);
+	} else {
+		Total<N> t;
+#pragma unroll
+		for (int r = 0; r < W; r++) {
+			if (r >= call.ranks) break;
+			u64 one = word(r == call.rank ? mine : got[r], i);
+			if (r == 0) first(t, one);
+			else next(t, call.op, one);
+		}
+		return result(t, call.divisor);
 	}
-	return result(t, call.divisor);
 }
 
 template <class N, int W>
@@ -220,7 +228,13 @@ DEVICE u64 total(const Call& call, const Worker<u64>& w, u64 mine, const u64* go
 }
 template <class N, int W>
 DEVICE Pack total(const Call& call, const Worker<Pack>& w, Pack mine, const Pack* got) {
-	Pack sum = {reduce<N, Pack, W>(call, mine, got, 0), reduce<N, Pack, W>(call, mine, got, 1)};
+	Pack sum;
+	if constexpr (is_any<N>) {
+#pragma unroll 1
+		for (int i = 0; i < 2; i++) (i == 0 ? sum.a : sum.b) = reduce<N, Pack, W>(call, mine, got, i);
+	} else {
+		sum = {reduce<N, Pack, W>(call, mine, got, 0), reduce<N, Pack, W>(call, mine, got, 1)};
+	}
 	if (w.flagged) sum.b = w.flag;
 	return sum;
 }

@@ -48,6 +48,11 @@ DEVICE u64 scale_word(u64 word, u64 weights, float scale) {
 	return BF16::pack(x);
 }
 
+// The order in which the squares of a row are added depends on its length alone, by which Local.Grid has the
+// threads: each adds those of its packs to 0, one after the other and every square without a rounding of its
+// own (fused), then come threads 16, 8, 4, 2 and 1 apart, and then the warps. Kernels for short and for
+// long rows do it alike.
+
 // norm_rows normalizes the rows of the residual. Adds tells that it first gets the sums, unless the
 // all-reduce has failed: then marks are written in place of all numbers. Threads that saw different things
 // would still do alike what they do together.

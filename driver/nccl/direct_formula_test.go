@@ -1,0 +1,255 @@
+package nccl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/internal/reduce"
+)
+
+// TestDirectFormulaOfRanks compares reductions with the formula of their group, computed on the
+// host, to the bit: of every type and operation, over symmetric and any other memory, of sizes and
+// positions at random, launched and replayed. Elements cancel, and are extreme.
+func TestDirectFormulaOfRanks(t *testing.T) { proveFormula(t, driver.RankOrder, 2, 3, 4, 8) }
+
+func TestDirectFormulaOfTrees(t *testing.T) { proveFormula(t, driver.Tree, 2, 4, 8) }
+
+func TestDirectFormulaOfRoundedTrees(t *testing.T) { proveFormula(t, driver.RoundedTree, 2, 4, 8) }
+
+// proveFormula tries a formula in groups of so many ranks.
+func proveFormula(t *testing.T, f driver.Formula, ranks ...int) {
+	t.Helper()
+	draws := drawing(t)
+	most, elements := int64(16<<20), 1<<20+7
+	if soft(t) {
+		most, elements = 1<<11, 1<<10+7
+	}
+	memory := 8*most + 1<<20
+	p := newPitchOf(t, atMost(t, slices.Max(ranks)), memory, memory, draws)
+	p.formula = f
+	for _, n := range ranks {
+		if n > len(p.mates) {
+			continue
+		}
+		p.enroll(slices.Collect(upTo(n))...)
+		began, before := time.Now(), p.tested
+		for _, dataType := range reduce.DataTypes() {
+			if f == driver.RankOrder || dataType.Float() || dataType == driver.Int32 {
+				p.proveType(dataType, elements, most)
+			}
+		}
+		t.Logf("%v of %d ranks: %d calls in %v", f, n, p.tested-before,
+			time.Since(began).Round(time.Millisecond))
+	}
+}
+
+// upTo are the numbers below n.
+func upTo(n int) func(yield func(int) bool) {
+	return func(yield func(int) bool) {
+		for i := range n {
+			if !yield(i) {
+				return
+			}
+		}
+	}
+}
+
+// proveType tries all operations with a type.
+func (p *pitch) proveType(t driver.DataType, elements int, most int64) {
+	p.t.Helper()
+	p.inputs = extremes(t, p.draws, len(p.playing), elements)
+	p.spreadInputs(t)
+	p.orderMatters(t)
+	for op := range driver.ReduceOp(driver.ReduceOps) {
+		p.reduced = computed(t, op, p.formula, p.inputs)
+		large := p.draws.IntN(2)
+		for round, compared := 0, 0; round < 4 || compared < elements; round++ {
+			b := batch{way: way{
+				dataType: t, loose: round%2 == 1, inPlace: p.draws.IntN(2) == 0,
+			}}
+			operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
+			for _, i := range p.draws.Perm(len(operations)) {
+				c := trial{operation: operations[i], op: op, root: p.draws.IntN(len(p.playing))}
+				if c.count = p.drawCount(c.operation, most); round == 2+large && len(b.trials) == 0 {
+					c.count = p.mostOf(c.operation, most) - p.draws.Int64N(100)
+				}
+				if !p.add(&b, c) {
+					compared += int(c.count)
+				}
+			}
+			p.run(&b, true)
+			p.runReplayed(&b)
+		}
+	}
+}
+
+// orderMatters makes sure that the test can fail.
+func (p *pitch) orderMatters(t driver.DataType) {
+	p.t.Helper()
+	if !t.Float() || len(p.playing) == 2 || p.formula != driver.RankOrder {
+		return
+	}
+	backwards := slices.Clone(p.inputs)
+	slices.Reverse(backwards)
+	part := partThatDiffers(t, computed(t, driver.Sum, p.formula, p.inputs),
+		computed(t, driver.Sum, p.formula, backwards))
+	if part <= 0.1 {
+		p.t.Fatalf("%v: in reverse order %.1f %% of the sums differ: the test shows nothing", t, 100*part)
+	}
+}
+
+// mostOf is how many elements an operation can have if a rank has room for so many.
+func (p *pitch) mostOf(o driver.Operation, most int64) int64 {
+	if o == driver.ReduceScatter {
+		return most / int64(len(p.playing))
+	}
+	return most
+}
+
+// drawCount spreads counts over all sizes, up to an eighth of what there is room for.
+func (p *pitch) drawCount(o driver.Operation, most int64) int64 {
+	return 1 + p.draws.Int64N(1<<p.draws.IntN(bits.Len64(uint64(p.mostOf(o, most)/8))))
+}
+
+// runReplayed performs the calls of a batch again, in a graph, and compares what the second launch
+// of that has written.
+func (p *pitch) runReplayed(b *batch) {
+	p.t.Helper()
+	if len(b.trials) == 0 {
+		return
+	}
+	p.must(func(m *mate) (err error) {
+		send, recv := p.fields(m, b.way)
+		if err := m.stream.BeginCapture(); err != nil {
+			return err
+		}
+		for i := range b.trials {
+			err = errors.Join(err, m.launch(m.stream, b.trials[i].call(m.rank, send, recv)))
+		}
+		g, end := m.stream.EndCapture()
+		if err = errors.Join(err, end); err != nil {
+			return fmt.Errorf("capturing %v: %w", &b.trials[0], err)
+		}
+		for range 2 {
+			err = errors.Join(err, p.poison(m, b, send, recv), g.Launch(m.stream))
+		}
+		if err == nil {
+			err = p.judge(m, b, true)
+		}
+		return errors.Join(err, g.Close())
+	})
+	p.tested += len(b.trials)
+}
+
+// extremes makes elements of all ranks: numbers that cancel but for a rest, special ones, any bits,
+// and others near 1.
+func extremes(t driver.DataType, draws *rand.Rand, ranks, elements int) [][]byte {
+	inputs, ends := make([][]byte, ranks), special(t)
+	for r := range inputs {
+		inputs[r] = make([]byte, elements*t.Size())
+	}
+	for i := range elements {
+		kind, up, down := draws.IntN(8), draws.IntN(ranks), draws.IntN(ranks)
+		large := math.Ldexp(1+draws.Float64(), 5+draws.IntN(9))
+		for r, in := range inputs {
+			at := in[i*t.Size():][:t.Size()]
+			switch {
+			case kind == 0 || !t.Float():
+				anyBits(at, draws)
+			case kind == 1:
+				putFloat(t, at, ends[draws.IntN(len(ends))])
+			case kind < 4:
+				putFloat(t, at, draws.Float64()*4-2)
+			case r == up:
+				putFloat(t, at, large)
+			case r == down:
+				putFloat(t, at, -large)
+			default:
+				putFloat(t, at, math.Ldexp(large, -rest(t)-draws.IntN(4))*(draws.Float64()-0.5))
+			}
+		}
+	}
+	return inputs
+}
+
+// rest is how many powers of two below a large number the numbers lie of which a sum with it loses
+// some bits.
+func rest(t driver.DataType) int {
+	if t == driver.Float64 {
+		return 50
+	}
+	return 21
+}
+
+func anyBits(at []byte, draws *rand.Rand) {
+	for i := range at {
+		at[i] = byte(draws.Uint32())
+	}
+}
+
+// special are the numbers at the ends of a floating-point type, and what are no numbers.
+func special(t driver.DataType) []float64 {
+	ends := map[driver.DataType][2]float64{
+		driver.Float64: {math.SmallestNonzeroFloat64, math.MaxFloat64},
+		driver.Float32: {math.SmallestNonzeroFloat32, math.MaxFloat32},
+		driver.Float16: {0x1p-24, 65504}, driver.BFloat16: {0x1p-133, 0x1.fep127},
+	}[t]
+	return []float64{
+		math.NaN(), math.Inf(1), math.Inf(-1), 0, math.Copysign(0, -1), 1, -1, 3,
+		ends[0], -ends[0], 5 * ends[0], -7 * ends[0], ends[1], -ends[1], ends[1] / 2,
+	}
+}
+
+func putFloat(t driver.DataType, at []byte, v float64) {
+	if t == driver.Float64 {
+		binary.LittleEndian.PutUint64(at, math.Float64bits(v))
+		return
+	}
+	put(t, at, 0, float32(v))
+}
+
+// TestLargeReductionsGoInPieces outside of windows, launched and replayed.
+func TestLargeReductionsGoInPieces(t *testing.T) {
+	const part = 8<<20 + 1<<19 + 2 // bytes: more than is in exchange memory at once
+	draws := drawing(t)
+	p := newPitchOf(t, atMost(t, 4), 1<<20, 2*part+1<<20, draws)
+	for _, cast := range casts(t) {
+		p.enroll(cast...)
+		p.sow(driver.BFloat16)
+		p.reduced = computed(driver.BFloat16, driver.Sum, driver.RankOrder, p.inputs)
+		for _, o := range []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce} {
+			c := trial{operation: o, count: part / 2, root: 1}
+			if o == driver.ReduceScatter {
+				c.count = part / int64(len(cast))
+			}
+			b := batch{way: way{dataType: driver.BFloat16, loose: true, inPlace: draws.IntN(2) == 0}}
+			p.add(&b, c)
+			p.inPieces(&b)
+			p.run(&b, true)
+			p.runReplayed(&b)
+		}
+	}
+}
+
+// inPieces makes sure that a call is one of several pieces, and says so.
+func (p *pitch) inPieces(b *batch) {
+	p.t.Helper()
+	if len(b.trials) != 1 {
+		p.t.Fatalf("%d calls fit", len(b.trials))
+	}
+	send, recv := p.fields(p.playing[0], b.way)
+	offer := p.playing[0].group.Offer(b.trials[0].call(0, send, recv))
+	remark := offer.(driver.Remarker).Remark(driver.PathDirect)
+	if !strings.Contains(remark, "pieces") {
+		p.t.Errorf("%v: %q", &b.trials[0], remark)
+	}
+}

@@ -1,0 +1,160 @@
+// What kernels of any reduction do with the words of all ranks: every operation, in every order.
+#pragma once
+#include <number.h>
+
+// Any stands for all types: which one it is the call says.
+struct Any {};
+
+template <class N>
+constexpr bool is_any = false;
+template <>
+constexpr bool is_any<Any> = true;
+
+// F64 has the NaN that float32 has, put in where the device would keep what it was given.
+struct F64 {
+	typedef double Value;
+	typedef u64 Element;
+	enum { Values = 1 };
+	DEVICE void unpack(u64 word, double* v) { v[0] = dev::double_of(word); }
+	DEVICE u64 pack(const double* v) { return v[0] != v[0] ? ~0ull >> 1 : dev::bits_of(v[0]); }
+};
+
+struct I64 {
+	typedef long long Value;
+	typedef u64 Element;
+	enum { Values = 1 };
+	DEVICE void unpack(u64 word, long long* v) { v[0] = (long long)word; }
+	DEVICE u64 pack(const long long* v) { return (u64)v[0]; }
+};
+
+// Bytes are numbers of 32 bits until they are packed.
+template <class Byte>
+struct Bytes {
+	typedef int Value;
+	typedef u8 Element;
+	enum { Values = 8 };
+	DEVICE void unpack(u64 word, int* v) {
+		for (int i = 0; i < 8; i++) v[i] = (Byte)(word >> 8 * i);
+	}
+	DEVICE u64 pack(const int* v) {
+		u64 word = 0;
+		for (int i = 0; i < 8; i++) word |= (u64)(u8)v[i] << 8 * i;
+		return word;
+	}
+};
+typedef Bytes<signed char> I8;
+typedef Bytes<u8> U8;
+
+DEVICE double add(double a, double b) { return a + b; }
+DEVICE long long add(long long a, long long b) { return (long long)((u64)a + (u64)b); }
+DEVICE long long minimum(long long a, long long b) { return a < b ? a : b; }
+DEVICE long long maximum(long long a, long long b) { return a > b ? a : b; }
+// A NaN wins, and of zeros the one with the sign is less.
+DEVICE double minimum(double a, double b) {
+	if (a == b) return dev::double_of(dev::bits_of(a) | dev::bits_of(b));
+	return a < b || a != a ? a : b;
+}
+DEVICE double maximum(double a, double b) {
+	if (a == b) return dev::double_of(dev::bits_of(a) & dev::bits_of(b));
+	return a > b || a != a ? a : b;
+}
+DEVICE float times(float a, float b) { return a * b; }
+DEVICE double times(double a, double b) { return a * b; }
+DEVICE int times(int a, int b) { return (int)((u32)a * (u32)b); }
+DEVICE long long times(long long a, long long b) { return (long long)((u64)a * (u64)b); }
+
+// join combines the numbers of two sets of ranks, the first before the second.
+template <class N>
+DEVICE void join(Total<N>& t, u32 op, const Total<N>& o) {
+#pragma unroll
+	for (int i = 0; i < N::Values; i++)
+		t.v[i] = op == Sum ? add(t.v[i], o.v[i]) : op == Prod ? times(t.v[i], o.v[i])
+			: op == Min ? minimum(t.v[i], o.v[i]) : maximum(t.v[i], o.v[i]);
+}
+
+// as_tree combines neighbours, then pairs of them, of 2, 4 or 8 ranks.
+template <class N, int W>
+DEVICE void as_tree(Total<N>& t, const Call& call, const u64* words) {
+	Total<N> all[W];
+#pragma unroll
+	for (int r = 0; r < W; r++)
+		if (r < call.ranks) first(all[r], words[r]);
+#pragma unroll
+	for (int step = 1; step < W; step *= 2)
+#pragma unroll
+		for (int r = 0; r < W; r += 2 * step) {
+			if (r + step >= call.ranks) break;
+			if (call.op % Tree == Sum) join(all[r], Sum, all[r + step]);
+			else join(all[r], Prod, all[r + step]);
+			if (sizeof(typename N::Element) == 2 && (call.op & Rounded) != 0) first(all[r], N::pack(all[r].v));
+		}
+	t = all[0];
+}
+
+// in_order combines one rank after the other.
+template <class N, int W>
+DEVICE void in_order(Total<N>& t, const Call& call, const u64* words) {
+	first(t, words[0]);
+#pragma unroll
+	for (int r = 1; r < W; r++) {
+		if (r >= call.ranks) break;
+		Total<N> o;
+		first(o, words[r]);
+		u32 op = call.op % Tree;
+		if (op == Sum) join(t, Sum, o);
+		else if (op == Prod) join(t, Prod, o);
+		else if (op == Min) join(t, Min, o);
+		else join(t, Max, o);
+	}
+}
+
+// combined makes one word of those of all ranks. All threads take the same branches.
+template <class N, int W>
+DEVICE u64 combined(const Call& call, const u64* words) {
+	enum { Whole = (typename N::Value)0.5 == 0 };  // numbers of which all orders give the same
+	Total<N> t;
+	if (!Whole && (call.op & Tree) != 0) as_tree<N, W>(t, call, words);
+	else in_order<N, W>(t, call, words);
+	if (Whole && call.divisor != 1) first(t, N::pack(t.v));  // bytes wrap before they are divided
+	return result(t, call.divisor);
+}
+
+// combined_any is combined for the type of the call.
+template <int W>
+DEVICE u64 combined_any(const Call& call, const u64* words) {
+	switch (call.op / TypeUnit) {
+	case TypeF32: return combined<F32, W>(call, words);
+	case TypeF64: return combined<F64, W>(call, words);
+	case TypeF16: return combined<F16, W>(call, words);
+	case TypeBF16: return combined<BF16, W>(call, words);
+	case TypeI8: return combined<I8, W>(call, words);
+	case TypeU8: return combined<U8, W>(call, words);
+	case TypeI32: return combined<I32, W>(call, words);
+	default: return combined<I64, W>(call, words);
+	}
+}
+
+DEVICE u32 type_bytes(const Call& call) {
+	u32 type = call.op / TypeUnit;
+	if (type == TypeI8 || type == TypeU8) return 1;
+	if (type == TypeF16 || type == TypeBF16) return 2;
+	return type == TypeF32 || type == TypeI32 ? 4 : 8;
+}
+
+// element_at and put_element_at move one element.
+DEVICE u64 element_at(const Call& call, const char* at) {
+	switch (type_bytes(call)) {
+	case 1: return *(const volatile u8*)at;
+	case 2: return *(const volatile u16*)at;
+	case 4: return *(const volatile u32*)at;
+	default: return *(const volatile u64*)at;
+	}
+}
+DEVICE void put_element_at(const Call& call, char* at, u64 word) {
+	switch (type_bytes(call)) {
+	case 1: *(volatile u8*)at = (u8)word; break;
+	case 2: *(volatile u16*)at = (u16)word; break;
+	case 4: *(volatile u32*)at = (u32)word; break;
+	default: *(volatile u64*)at = word;
+	}
+}
