@@ -10,6 +10,7 @@
 #   NCCL      the file of NCCL (where symmem finds it)
 #   BUILD     where build.sh has put the binaries (build/gpu)
 #   BACKEND   the backend (nccl)
+#   RESULTS   a folder for result files of docs/measurements, which some programs write (none)
 
 set -euo pipefail
 RANKS=${RANKS:-4}
@@ -100,8 +101,19 @@ spread=(symmem launch -n "$RANKS" -- bash -c "$half" half)
 # The first thing that failed; each script ends with finish.
 failed=0
 
+# What result files say of where they come from.
+DATE=$(date -u +%F)
+COMMIT=$(cat "$BUILD/COMMIT")
+COMMAND="RANKS=$RANKS bench/gpu/$(basename "$0")"
+MACHINE="$(nproc) processors"
+if command -v nvidia-smi >/dev/null; then
+	MACHINE+=", GPUs $shown of $(nvidia-smi --query-gpu=name --format=csv,noheader | sort | uniq -c | xargs)"
+	MACHINE+=", driver $(nvidia-smi --query-gpu=driver_version --format=csv,noheader | sort -u | xargs)"
+fi
+export DATE COMMIT COMMAND MACHINE
+
 describe() {
-	echo "# $(basename "$0"), $(date -u '+%F %T') UTC, commit $(cat "$BUILD/COMMIT")"
+	echo "# $(basename "$0"), $(date -u '+%F %T') UTC, commit $COMMIT"
 	echo "# $(uname -srm), $(nproc) processors, $RANKS ranks, backend $BACKEND"
 	[[ -z $SHARED ]] || echo "# $SHARED: times mean nothing"
 	echo "# GPUs $shown of these:"

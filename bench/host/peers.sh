@@ -7,7 +7,7 @@
 #   peers.sh install          Debian packages of the peers (needs root)
 #   peers.sh build            symmem, the drivers and the tools, into $BIN
 #   peers.sh run              $REPS repetitions into $OUT/rows.csv; adds to what is there
-#   peers.sh table            $OUT/table.md from $OUT/rows.csv
+#   peers.sh table            $OUT/table.md, and result files for docs/measurements, from $OUT/rows.csv
 #   peers.sh all              build, run, table
 #
 # A peer that is missing or cannot do something leaves a remark "# peer: reason" in the rows, where
@@ -191,7 +191,10 @@ run() {
 }
 
 table() {
-	"$BIN/aggregate" table "$OUT/rows.csv" >"$OUT/table.md" && cat "$OUT/table.md"
+	"$BIN/aggregate" table "$OUT/rows.csv" >"$OUT/table.md" && cat "$OUT/table.md" || return 1
+	MACHINE="$(nproc) processors, $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $(uname -sr)" \
+		DATE=$(date -u -r "$OUT/rows.csv" +%F) COMMIT=$(git -C "$root" rev-parse --short HEAD) \
+		COMMAND="REPS=$REPS bench/host/peers.sh all" "$BIN/aggregate" results "$OUT/rows.csv" "$OUT"
 }
 
 case ${1:-} in

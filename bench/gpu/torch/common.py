@@ -79,6 +79,18 @@ def say(*words: object) -> None:
         print(*words, flush=True)
 
 
+def record(name: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Write a result file (docs/reference/json.md) on rank 0, if RESULTS names a folder."""
+    folder = os.environ.get("RESULTS")
+    if RANK != 0 or not folder:
+        return
+    libraries = f"NCCL {'.'.join(map(str, nccl_version()))}, PyTorch {torch.__version__}"
+    run = {"libraries": libraries}
+    run |= {key.lower(): os.environ[key] for key in ("MACHINE", "DATE", "COMMIT", "COMMAND")}
+    result = {"runs": [run], "columns": columns, "rows": rows}
+    (Path(folder) / f"{name}.json").write_text(json.dumps(result))
+
+
 def gather(value: Any) -> list[Any]:
     """Exchange a value between all ranks, through the store of torch.distributed."""
     global _rounds

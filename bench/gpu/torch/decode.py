@@ -59,7 +59,9 @@ def batches() -> None:
     """Compare all batches."""
     made = weights()
     worst = 0.0
-    say("batch | bytes | PyTorch us | symmem us | gain | product alone us | path")
+    columns = ["batch", "bytes", "PyTorch us", "symmem us", "gain", "product alone us", "path"]
+    rows: list[list[object]] = []
+    say(" | ".join(columns))
     for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256):
         layer = Layer(batch, made)
         want, found = layer.plain(), layer.ours()
@@ -72,8 +74,11 @@ def batches() -> None:
         gain = plain / ours - 1
         worst = min(worst, gain)
         size = batch * HIDDEN * 2
-        say(f"{batch} | {size} | {plain:.1f} | {ours:.1f} | {gain:+.1%} | {product:.1f} | {path}")
+        times = [round(t, 1) for t in (plain, ours, product)]
+        rows.append([batch, size, times[0], times[1], f"{gain:+.1%}", times[2], path])
+        say(" | ".join(map(str, rows[-1])))
         del graphs, want, found
+    common.record(f"torch-decode-{SIZE}", columns, rows)
     verdict("decode layer", worst >= -SLOWER, f"worst {worst:+.1%} (bar {-SLOWER:.0%})")
 
 

@@ -123,9 +123,9 @@ class ReduceScatter(AllGather):
         return own(PATHS, lambda: symmem.reduce_scatter_tensor(part, whole))
 
 
-def row(size: int, graphs: Graphs) -> list[float]:
-    """Time one size in all three ways, and say it."""
-    words, factors = [f"{size}"], []
+def row(size: int, graphs: Graphs) -> tuple[list[float], list[float]]:
+    """Time one size in all three ways, and say it: all figures, and the factors among them."""
+    cells, factors = [float(size)], []
     default, side = torch.cuda.default_stream(), capture_stream()
     for stream, replays in ((default, 1), (default, 8), (side, 8)):
         with torch.cuda.stream(stream):
@@ -133,23 +133,27 @@ def row(size: int, graphs: Graphs) -> list[float]:
         each = {name: t / CALLS / replays for name, t in times.items()}
         best = min(t for name, t in each.items() if name != "symmem")
         factors.append(best / each["symmem"])
-        words += [f"{t:.2f}" for t in each.values()] + [f"{factors[-1]:.2f}"]
-    say(" | ".join(words))
-    return factors
+        cells += [round(t, 2) for t in each.values()] + [round(factors[-1], 2)]
+    say(f"{size} | " + " | ".join(f"{cell:.2f}" for cell in cells[1:]))
+    return cells, factors
 
 
 def table(kind: type[AllReduce] | type[AllGather]) -> None:
     """Compare all sizes of an operation."""
     made = kind()
     worst = [float("inf")] * 3
+    columns, rows = ["bytes"], []
     for size in SIZES:
         graphs = made.graphs(size)
         if size == SIZES[0]:
-            columns = " | ".join([*graphs, "factor"])
-            heads = " | ".join(f"{way}: {columns}" for way in ("alone", "steady", "own"))
-            say(f"{kind.name}, us: bytes | {heads}")
-        worst = [min(pair) for pair in zip(worst, row(size, graphs), strict=True)]
+            ways = ("alone", "steady", "own")
+            columns += [f"{way}: {name}" for way in ways for name in (*graphs, "factor")]
+            say(f"{kind.name}, us: " + " | ".join(columns))
+        cells, factors = row(size, graphs)
+        rows.append(cells)
+        worst = [min(pair) for pair in zip(worst, factors, strict=True)]
         del graphs
+    common.record(f"torch-{kind.name}-{SIZE}", columns, rows)
     figures = f"least factor alone {worst[0]:.2f}, steady {worst[1]:.2f}, own {worst[2]:.2f}"
     verdict(kind.name, min(worst) >= 1 - SLOWER, figures)
 

@@ -1,7 +1,10 @@
 // Command aggregate turns the rows of bench/host/peers.sh into tables.
 //
 //	aggregate rows LABEL < report.json   rows of a report of "symmem bench collective --json"
-//	aggregate table FILE                 a Markdown table of all rows of a file
+//	aggregate table FILE                 Markdown tables of all rows of a file
+//	aggregate results FILE FOLDER        the same as result files for docs/measurements
+//
+// The environment says where results come from: MACHINE, LIBRARIES, DATE, COMMIT and COMMAND.
 //
 // A row is label, ranks, operation, bytes, median, 10th and 90th percentile in microseconds; in the
 // file two columns follow, the round trip between two processors in nanoseconds before and after
@@ -15,10 +18,12 @@ import (
 	"io"
 	"os"
 
+	"symmem/bench/results"
 	"symmem/internal/bench"
 )
 
-var errUsage = errors.New("usage: aggregate rows LABEL < REPORT | aggregate table FILE")
+var errUsage = errors.New(
+	"usage: aggregate rows LABEL < REPORT | aggregate table FILE | aggregate results FILE FOLDER")
 
 func main() {
 	if err := run(os.Args[1:], os.Stdin, os.Stdout); err != nil {
@@ -28,26 +33,40 @@ func main() {
 }
 
 func run(args []string, in io.Reader, out io.Writer) error {
-	if len(args) != 2 {
-		return errUsage
-	}
-	switch args[0] {
-	case "rows":
+	switch {
+	case len(args) == 2 && args[0] == "rows":
 		return rows(args[1], in, out)
-	case "table":
-		f, err := os.Open(args[1])
+	case len(args) == 2 && args[0] == "table":
+		all, err := open(args[1])
 		if err != nil {
 			return err
 		}
-		defer f.Close()
-		all, err := read(f)
-		if err != nil {
-			return fmt.Errorf("reading %s: %w", args[1], err)
-		}
 		return table(all, out)
-	default:
-		return errUsage
+	case len(args) == 3 && args[0] == "results":
+		all, err := open(args[1])
+		if err != nil {
+			return err
+		}
+		return write(all, args[2], results.Run{
+			Machine: os.Getenv("MACHINE"), Libraries: os.Getenv("LIBRARIES"),
+			Date: os.Getenv("DATE"), Commit: os.Getenv("COMMIT"), Command: os.Getenv("COMMAND"),
+		})
 	}
+	return errUsage
+}
+
+// open reads the rows of a file.
+func open(file string) (*launches, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	all, err := read(f)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", file, err)
+	}
+	return all, nil
 }
 
 // rows writes a report as rows.

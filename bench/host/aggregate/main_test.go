@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"symmem/bench/results"
 )
 
 func TestAReportBecomesRowsOfItsOutOfPlaceHalf(t *testing.T) {
@@ -54,6 +56,34 @@ func TestTheTableComparesMediansOfOneModeWithTheBestPeer(t *testing.T) {
 		if !strings.Contains(out.String(), line) {
 			t.Errorf("no line %q in:\n%s", line, out.String())
 		}
+	}
+}
+
+func TestResultFilesHaveTheTablesAndWhereTheyAreFrom(t *testing.T) {
+	folder := t.TempDir()
+	rows := filepath.Join(folder, "rows.csv")
+	if err := os.WriteFile(rows, []byte(launched), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := []string{"results", rows, folder}
+	if err := run(command, nil, nil); err == nil {
+		t.Error("a result without a machine was written")
+	}
+	t.Setenv("MACHINE", "two processors")
+	t.Setenv("DATE", "2026-11-20")
+	if err := run(command, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(folder, "host-all-reduce-2-near.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := results.Read(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Runs[0].Machine != "two processors" || r.Rows[0][1] != "0.4 (3)" {
+		t.Errorf("got %+v", r)
 	}
 }
 

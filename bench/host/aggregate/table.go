@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
+	"symmem/bench/results"
 	"symmem/internal/bench"
 )
 
@@ -82,24 +86,63 @@ func (l *launches) add(record []string) error {
 	return nil
 }
 
-// table writes a section for each mode, number of ranks and operation.
-func table(l *launches, out io.Writer) error {
-	w := &writer{out: out}
-	last := place{}
+// section is a table of one mode, number of ranks and operation.
+type section struct {
+	place
+	result *results.Result
+}
+
+// sections makes a table for each mode, number of ranks and operation.
+func (l *launches) sections() []section {
+	var all []section
 	var labels []string
 	for _, p := range slices.SortedFunc(maps.Keys(l.times), comparePlaces) {
-		section := p
-		section.bytes = 0
-		if section != last {
-			labels = l.labels(section)
-			w.section(p, labels)
-			last = section
+		of := p
+		of.bytes = 0
+		if len(all) == 0 || all[len(all)-1].place != of {
+			labels = l.labels(of)
+			columns := append([]string{"bytes"}, labels...)
+			columns = append(columns, "best peer", "its time over ours", "the limit's over ours")
+			all = append(all, section{of, &results.Result{Columns: columns}})
 		}
-		w.row(p, labels, l.times[p])
+		r := all[len(all)-1].result
+		r.Rows = append(r.Rows, row(p, labels, l.times[p]))
 	}
-	w.printf("\n%d rows were dropped: the machine changed or was busy during their launch.\n",
-		l.dropped)
-	return w.err
+	return all
+}
+
+// table writes all sections.
+func table(l *launches, out io.Writer) error {
+	for _, s := range l.sections() {
+		text, err := s.result.Markdown()
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(out, "\n### %s, %d ranks, %s: median in us (launches)\n\n%s",
+			s.op, s.ranks, s.mode, text)
+		if err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(out,
+		"\n%d rows were dropped: the machine changed or was busy during their launch.\n", l.dropped)
+	return err
+}
+
+// write makes a result file of each section.
+func write(l *launches, folder string, about results.Run) error {
+	for _, s := range l.sections() {
+		s.result.Runs = []results.Run{about}
+		text, err := s.result.Encode()
+		if err != nil {
+			return err
+		}
+		name := fmt.Sprintf("host-%s-%d-%s.json", strings.ReplaceAll(s.op, "_", "-"), s.ranks, s.mode)
+		if err := os.WriteFile(filepath.Join(folder, name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // labels lists the labels of a section: ours, the limit, then the peers.
@@ -119,46 +162,23 @@ func (l *launches) labels(section place) []string {
 	return append([]string{ours, limit}, slices.Sorted(maps.Keys(found))...)
 }
 
-// writer keeps the first error.
-type writer struct {
-	out io.Writer
-	err error
-}
-
-func (w *writer) printf(format string, args ...any) {
-	if w.err == nil {
-		_, w.err = fmt.Fprintf(w.out, format, args...)
-	}
-}
-
-func (w *writer) section(p place, labels []string) {
-	w.printf("\n### %s, %d ranks, %s: median in us (launches)\n\n| bytes |", p.op, p.ranks, p.mode)
+// row compares the labels at one place.
+func row(p place, labels []string, times map[string][]float64) []any {
+	cells := []any{float64(p.bytes)}
 	for _, label := range labels {
-		w.printf(" %s |", label)
-	}
-	w.printf(" best peer | its time over ours | the limit's over ours |\n|---|")
-	for range len(labels) + 3 {
-		w.printf("---|")
-	}
-	w.printf("\n")
-}
-
-func (w *writer) row(p place, labels []string, times map[string][]float64) {
-	w.printf("| %d |", p.bytes)
-	for _, label := range labels {
-		w.printf(" %s |", cell(times[label]))
+		cells = append(cells, cell(times[label]))
 	}
 	peer, best := bestPeer(times)
 	mine, has := median(times[ours])
-	w.printf(" %s |", peer)
+	cells = append(cells, peer)
 	for _, other := range []float64{best, medianOr(times[limit], 0)} {
 		if has && other > 0 {
-			w.printf(" %.2f |", other/mine)
+			cells = append(cells, fmt.Sprintf("%.2f", other/mine))
 		} else {
-			w.printf(" |")
+			cells = append(cells, nil)
 		}
 	}
-	w.printf("\n")
+	return cells
 }
 
 // bestPeer names the fastest label that is neither ours nor the limit.

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"symmem/bench/results"
+	"symmem/internal/bench"
+)
+
+// parse makes a table of what "symmem bench --json" or "go test -bench" has printed.
+func parse(text []byte) (*results.Result, error) {
+	if strings.HasPrefix(strings.TrimSpace(string(text)), "{") {
+		return ofReport(text)
+	}
+	return ofBenchmarks(string(text))
+}
+
+// table collects named values by row, and has a column for each name, in order of appearance.
+type table struct {
+	columns []string
+	rows    []map[string]any
+}
+
+func (t *table) set(name string, value any) {
+	if !slices.Contains(t.columns, name) {
+		t.columns = append(t.columns, name)
+	}
+	t.rows[len(t.rows)-1][name] = value
+}
+
+func (t *table) result() (*results.Result, error) {
+	if len(t.rows) == 0 {
+		return nil, errors.New("there is no result in what was printed")
+	}
+	r := &results.Result{Columns: t.columns}
+	for _, row := range t.rows {
+		cells := make([]any, len(t.columns))
+		for i, column := range t.columns {
+			cells[i] = row[column]
+		}
+		r.Rows = append(r.Rows, cells)
+	}
+	return r, nil
+}
+
+// ofReport makes a row of each result of a report.
+func ofReport(text []byte) (*results.Result, error) {
+	var report bench.Report
+	if err := json.Unmarshal(text, &report); err != nil {
+		return nil, fmt.Errorf("decoding a report of symmem bench: %w", err)
+	}
+	t := &table{}
+	for i := range report.Results {
+		r := &report.Results[i]
+		t.rows = append(t.rows, map[string]any{})
+		t.set("name", r.Name)
+		for _, name := range slices.Sorted(maps.Keys(r.Params)) {
+			t.set(name, plain(r.Params[name]))
+		}
+		t.set("ns", r.Median)
+		t.set("p10 ns", r.P10)
+		t.set("p90 ns", r.P90)
+		if r.Baseline != nil {
+			t.set(*r.Baseline+", ns", *r.BaselineMedian)
+			t.set("ratio", json.Number(strconv.FormatFloat(*r.Ratio, 'f', 2, 64)))
+		}
+		for _, name := range slices.Sorted(maps.Keys(r.Counts)) {
+			t.set(name, r.Counts[name])
+		}
+	}
+	return t.result()
+}
+
+// plain is a parameter as a cell: a number or a text.
+func plain(value any) any {
+	if number, ok := value.(float64); ok {
+		return number
+	}
+	return fmt.Sprint(value)
+}
+
+var (
+	benchmark = regexp.MustCompile(`(?m)^Benchmark(\S+?)(-\d+)?\s+\d+\s+(.*)$`)
+	figure    = regexp.MustCompile(`(\S+)\s+(\S+)`)
+)
+
+// ofBenchmarks makes a row of each line of a benchmark.
+func ofBenchmarks(text string) (*results.Result, error) {
+	t := &table{}
+	for _, line := range benchmark.FindAllStringSubmatch(text, -1) {
+		t.rows = append(t.rows, map[string]any{})
+		t.set("benchmark", line[1])
+		for _, f := range figure.FindAllStringSubmatch(line[3], -1) {
+			if _, err := strconv.ParseFloat(f[1], 64); err != nil {
+				return nil, fmt.Errorf("%s: %q is no number", line[1], f[1])
+			}
+			t.set(f[2], json.Number(f[1]))
+		}
+	}
+	return t.result()
+}

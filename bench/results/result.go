@@ -1,0 +1,160 @@
+// Package results is the form of a result file: what was measured, as a table, and where. The
+// tables of docs/measurements are made of such files alone, so that each figure can be traced.
+package results
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Result is one table of figures, and the runs that they are of.
+type Result struct {
+	Runs    []Run    `json:"runs"`
+	Columns []string `json:"columns"`
+	// Rows have a cell for each column: a number, a text, null for none, or a list of these.
+	Rows [][]any `json:"rows"`
+}
+
+// Run is where figures come from. What is not known is left out, but for machine and date.
+type Run struct {
+	// Part says which part of the table is of this run, where not all of it is.
+	Part    string `json:"part,omitempty"`
+	Machine string `json:"machine"`
+	// Libraries are the versions of what was run with, or compared with.
+	Libraries string `json:"libraries,omitempty"`
+	// Date is a day, or the first and the last of several: 2026-11-20 to 2026-11-22.
+	Date    string `json:"date"`
+	Commit  string `json:"commit,omitempty"`
+	Command string `json:"command,omitempty"`
+}
+
+// Read decodes a result file. It refuses fields that it does not know, and rows of another length
+// than the columns.
+func Read(text []byte) (*Result, error) {
+	r := &Result{}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	d.UseNumber() // digits stay as they were measured
+	if err := d.Decode(r); err != nil {
+		return nil, err
+	}
+	return r, r.check()
+}
+
+func (r *Result) check() error {
+	if len(r.Runs) == 0 || len(r.Columns) == 0 || len(r.Rows) == 0 {
+		return errors.New("runs, columns and rows must not be empty")
+	}
+	for i, run := range r.Runs {
+		if run.Machine == "" || run.Date == "" {
+			return fmt.Errorf("run %d lacks a machine or a date", i)
+		}
+	}
+	for i, row := range r.Rows {
+		if len(row) != len(r.Columns) {
+			return fmt.Errorf("row %d has %d cells, there are %d columns", i, len(row), len(r.Columns))
+		}
+		for _, cell := range row {
+			if _, err := show(cell); err != nil {
+				return fmt.Errorf("row %d: %w", i, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Encode writes a result file, with a line for each row.
+func (r *Result) Encode() ([]byte, error) {
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	runs, err := compact(r.Runs)
+	if err != nil {
+		return nil, err
+	}
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, runs, "  ", "  "); err != nil {
+		return nil, err
+	}
+	columns, err := compact(r.Columns)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]string, len(r.Rows))
+	for i, row := range r.Rows {
+		line, err := compact(row)
+		if err != nil {
+			return nil, err
+		}
+		rows[i] = "    " + string(line)
+	}
+	return fmt.Appendf(nil, "{\n  \"runs\": %s,\n  \"columns\": %s,\n  \"rows\": [\n%s\n  ]\n}\n",
+		indented.Bytes(), columns, strings.Join(rows, ",\n")), nil
+}
+
+// compact encodes a value on one line, with <, > and & as they are.
+func compact(value any) ([]byte, error) {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	err := e.Encode(value)
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
+}
+
+// Markdown is the result as a table.
+func (r *Result) Markdown() (string, error) {
+	var out strings.Builder
+	line := func(cells []string) {
+		out.WriteString("|")
+		for _, cell := range cells {
+			if cell != "" {
+				out.WriteString(" " + strings.ReplaceAll(cell, "|", `\|`))
+			}
+			out.WriteString(" |")
+		}
+		out.WriteString("\n")
+	}
+	line(r.Columns)
+	out.WriteString("|" + strings.Repeat("---|", len(r.Columns)) + "\n")
+	for _, row := range r.Rows {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			text, err := show(cell)
+			if err != nil {
+				return "", err
+			}
+			cells[i] = text
+		}
+		line(cells)
+	}
+	return out.String(), nil
+}
+
+// show is a cell as text.
+func show(cell any) (string, error) {
+	switch cell := cell.(type) {
+	case nil:
+		return "", nil
+	case string:
+		return cell, nil
+	case json.Number:
+		return cell.String(), nil
+	case float64:
+		return strconv.FormatFloat(cell, 'f', -1, 64), nil
+	case []any:
+		parts := make([]string, len(cell))
+		for i, part := range cell {
+			text, err := show(part)
+			if err != nil {
+				return "", err
+			}
+			parts[i] = text
+		}
+		return strings.Join(parts, " / "), nil
+	}
+	return "", fmt.Errorf("a cell is a number, a text, null or a list of these, not %T", cell)
+}
