@@ -1,5 +1,5 @@
 # The targets only call scripts; each can be called by itself.
-.PHONY: all help setup lib wheel python-lint python-test ci
+.PHONY: all help setup lib wheel python-lint python-test lines ci
 
 all: wheel
 
@@ -20,6 +20,9 @@ python-lint: ## ruff and mypy --strict
 
 python-test: ## pytest on the host backend, and the wheel in a clean environment
 	python/scripts/test.sh
+
+lines: ## lines of Go code by package, outside of tests, without comments and blank lines
+	@go run ./internal/house/lines
 
 ci: ## everything that must hold before a change is merged
 	.ci/run
