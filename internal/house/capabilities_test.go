@@ -58,7 +58,18 @@ func TestEveryCapabilityIsInTheTable(t *testing.T) {
 			}
 		}
 	}
+	for _, row := range shown.FindAllStringSubmatch(string(page), -1) {
+		text, err := os.ReadFile(filepath.Join("..", "..", row[2]))
+		if err != nil {
+			t.Errorf("%s is shown by: %v", row[1], err)
+		} else if !regexp.MustCompile(`\b` + row[1] + `\b`).Match(text) {
+			t.Errorf("%s does not use %s", row[2], row[1])
+		}
+	}
 }
+
+// shown is a row of a function of C or a name of Python, and the file that shows it.
+var shown = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| `(\\S+)` \\|$")
 
 // names finds the names of one kind in the sources.
 func (p promise) names(t *testing.T) []string {

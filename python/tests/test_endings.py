@@ -80,7 +80,7 @@ def test_a_tensor_lives_through_a_forced_close(start: Start) -> None:
 @pytest.mark.parametrize("timeout", [[], ["1.5"]], ids=["of the process group", "given"])
 def test_a_rank_that_does_not_open_is_named(start: Start, timeout: list[str]) -> None:
     first, second = start(PROGRAM, 2, "absent", *timeout)
-    assert "END TimeoutError [1] True opening symmem: waited" in first.out, first
+    assert "END AbsentError [1] True opening symmem: waited" in first.out, first
     assert (second.code, second.out) == (0, "END\n"), second
 
 

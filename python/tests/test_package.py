@@ -107,6 +107,9 @@ def test_errors_carry_what_the_library_knows() -> None:
         (Code.DIVERGENCE, {"divergence": {"kind": "messages"}}, errors.MessageError),
         (Code.TIMEOUT, {"timeout": {"missing": [1]}}, errors.TimeoutError),
         (Code.TIMEOUT, {"timeout": {"missing": [1], "absent": True}}, errors.AbsentError),
+        (Code.CAPTURING, {}, errors.CapturingError),
+        (Code.PANIC, {}, errors.InternalError),
+        (Code.INTERRUPTED, {}, errors.InterruptedError),
         (Code.FAILED, {}, errors.SymmemError),
     ],
 )

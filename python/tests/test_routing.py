@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 
-from symmem import _runtime, _scope
+from symmem import _runtime, _scope, errors
 from symmem._routing import EAGER, Calls, Key, Lane, Nesting, Router
 from symmem._scope import scopes_of
 
@@ -304,6 +305,25 @@ def test_a_scope_registers_only_when_something_is_new(paper: Paper, router: Rout
     assert group.ended == 1
     assert paper.target() is None
     assert paper.references == {(0, 1): 0}
+
+
+def test_growth_in_a_capture_is_warned_of_once_for_what_is_new(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = cast(Any, PaperGroup(router))
+    group.warned = 0
+
+    def refused(stream: int) -> None:
+        raise errors.CapturingError("the stream is being captured")
+
+    monkeypatch.setattr(group, "end_scope", refused)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for new in (7, 7, 8):
+            group.words[0] = new
+            with scopes_of(group).plain:
+                pass
+    assert [w.category for w in seen] == [errors.GrowthInCaptureWarning] * 2, seen
 
 
 def test_scopes_with_sites_note_where_tensors_lie_unless_they_are_disabled(

@@ -229,8 +229,8 @@ def absent(timeout: str = "") -> None:
     begin = time.monotonic()
     try:
         symmem.init(backend="host", **seconds)
-    except symmem.TimeoutError as e:
-        print("END TimeoutError", e.missing, int(time.monotonic() - begin) < 20, e)
+    except symmem.AbsentError as e:
+        print("END AbsentError", e.missing, int(time.monotonic() - begin) < 20, e)
     store.set("heard", "yes")
 
 

@@ -141,7 +141,7 @@ def splits_that_do_not_fit_together_are_found_before_anything_is_written() -> No
     assert "rank 0" in str(e), e
     assert "rank 1" in str(e), e
     assert e.fault == "splits differ"
-    assert e.ends == [(0, 1, 0, 0, 3, 2)], e.ends
+    assert e.ends == [symmem.MessageEnds(0, 1, 0, 0, 3, 2)], e.ends
     assert got.eq(7).all()
     symmem.barrier()  # the world lives
 

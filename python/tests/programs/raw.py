@@ -40,6 +40,7 @@ def all_reduce(block: symmem.Block, group: symmem.Group, count: int = COUNT) -> 
 @check
 def the_world_has_all_ranks() -> None:
     assert "torch" not in sys.modules, "importing symmem imports torch"
+    assert ctypes.CDLL(symmem.library_path()).symmem_abi_version() > 0
     for wrong in (0, -1, 86_401, float("nan"), float("inf")):
         error = raises(symmem.InvalidError, partial(symmem.init, backend="host", timeout=wrong))
         assert "timeout" in str(error), error
@@ -183,6 +184,13 @@ def mistakes_have_names() -> None:
     raises(symmem.InvalidError, lambda: symmem.alloc(-1))
     raises(symmem.InvalidError, lambda: symmem.alloc(2.5))
     raises(symmem.UnsupportedError, lambda: symmem.forget_stream(7))
+
+
+@check
+def memory_that_is_not_there_is_refused_and_the_group_goes_on() -> None:
+    error = raises(symmem.OutOfMemoryError, lambda: symmem.reserve(1 << 42))
+    assert isinstance(error, MemoryError)
+    symmem.barrier()
 
 
 @check

@@ -186,6 +186,7 @@ def mistakes_are_found_before_anything_runs() -> None:
     raises(symmem.InvalidError, lambda: symmem.all_to_all_single(x, x, [3] * SIZE, [3] * SIZE))
     raises(symmem.InvalidError, lambda: symmem.explain("all_sorts", y))
     raises(symmem.UnsupportedError, symmem.attach)
+    assert not symmem.detach(), "nothing was attached"
     symmem.barrier()
 
 
@@ -316,6 +317,7 @@ def everything_is_counted_and_explained() -> None:
     with symmem.use():
         pass
     found = symmem.explain("all_reduce", x)
+    assert isinstance(found, symmem.Explanation)
     assert found.path in ("window", "direct")
     assert "all" in str(found).lower()
     for name in ("all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single"):
