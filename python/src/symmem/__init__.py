@@ -29,19 +29,19 @@ The guides are in `docs` next to the sources. `import symmem` imports neither to
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
-from symmem import _collectives, _ops, _session
+from symmem import _ops, _session
 from symmem._api import (
     all_gather_into_tensor,
     all_reduce,
     all_reduce_rms_norm,
     all_to_all_single,
+    barrier,
     broadcast,
     reduce_scatter_tensor,
+    synchronize,
 )
 from symmem._constants import check_level, path_choice
 from symmem._cuda import NO_POOL, live_pools
@@ -50,7 +50,7 @@ from symmem._library import where
 from symmem._make import alloc, empty, empty_like, full, ones, zeros
 from symmem._memory import Block
 from symmem._messages import irecv, isend, recv, send
-from symmem._questions import Explanation, check, explain, set_check, stats
+from symmem._questions import Explanation, check, explain, is_symmetric, set_check, stats
 from symmem._scope import Nothing
 from symmem._torch import compiling, loaded, modules, pytorch
 from symmem._values import agree, all_, any_, max_, min_, step, sum_
@@ -84,8 +84,6 @@ from symmem.errors import (
 )
 
 if TYPE_CHECKING:
-    import torch
-
     from symmem._terms import Backend, CheckLevel, GroupLike, PathChoice
 
 __all__ = [
@@ -388,70 +386,7 @@ def trim(keep: int = 0, group: GroupLike = None) -> None:
         found.library.call("symmem_streams_settled", 0)
 
 
-def is_symmetric(tensor: torch.Tensor, group: GroupLike = None) -> bool:
-    """Report whether a tensor lies in a window of the group. It asks nobody and makes no call."""
-    table = (group if group.__class__ is Group else _session.find(group)).windows
-    seen, starts, ends = table.copy
-    if table.words[1] != seen:  # Word.WINDOWS
-        _, starts, ends = table.refresh()
-    address = tensor.data_ptr()
-    i = bisect_right(starts, address)
-    # What PyTorch's allocator hands out never crosses the end of a window, so the bytes of a tensor
-    # with gaps between its elements may be counted without the gaps.
-    return i > 0 and address + tensor.nbytes <= ends[i - 1]
-
-
-# ---- Order and paths -------------------------------------------------------------------------
-
-
-@overload
-def barrier(
-    group: GroupLike = ...,
-    async_op: Literal[False] = ...,
-    device_ids: Sequence[int] | None = ...,
-) -> None: ...
-
-
-@overload
-def barrier(
-    group: GroupLike = ...,
-    *,
-    async_op: Literal[True],
-    device_ids: Sequence[int] | None = ...,
-) -> Work: ...
-
-
-@overload
-def barrier(
-    group: GroupLike, async_op: Literal[True], device_ids: Sequence[int] | None = ...
-) -> Work: ...
-
-
-@overload
-def barrier(
-    group: GroupLike = ..., async_op: bool = ..., device_ids: Sequence[int] | None = ...
-) -> Work | None: ...
-
-
-def barrier(
-    group: GroupLike = None, async_op: bool = False, device_ids: Sequence[int] | None = None
-) -> Work | None:
-    """Wait until all ranks have come: on GPUs the current stream waits, on the host the caller.
-
-    Args:
-        group: as `symmem.group` takes it; the world unless given.
-        async_op: return at once, with a Work to wait for.
-        device_ids: the rank's own device, as torch.distributed takes it, or None.
-    """
-    return _collectives.barrier(group, async_op, device_ids)
-
-
-def synchronize() -> None:
-    """Wait for the current stream, and raise the first error of symmem's work on it.
-
-    On the host backend, where tensors have no stream, it waits for the work of all groups.
-    """
-    _collectives.synchronize()
+# ---- Faults and paths -------------------------------------------------------------------------
 
 
 def failed() -> bool:

@@ -1,4 +1,4 @@
-"""The collectives on tensors, as programs call them.
+"""The collectives, as programs call them.
 
 Compiled code takes them as operators of PyTorch's; other code runs them at once. Autograd does not
 see them, as it does not see those of torch.distributed.
@@ -364,3 +364,53 @@ def all_to_all_single(
     return _collectives.all_to_all_single(
         output, input, output_split_sizes, input_split_sizes, group, async_op, equal_splits
     )
+
+
+@overload
+def barrier(
+    group: GroupLike = ...,
+    async_op: Literal[False] = ...,
+    device_ids: Sequence[int] | None = ...,
+) -> None: ...
+
+
+@overload
+def barrier(
+    group: GroupLike = ...,
+    *,
+    async_op: Literal[True],
+    device_ids: Sequence[int] | None = ...,
+) -> Work: ...
+
+
+@overload
+def barrier(
+    group: GroupLike, async_op: Literal[True], device_ids: Sequence[int] | None = ...
+) -> Work: ...
+
+
+@overload
+def barrier(
+    group: GroupLike = ..., async_op: bool = ..., device_ids: Sequence[int] | None = ...
+) -> Work | None: ...
+
+
+def barrier(
+    group: GroupLike = None, async_op: bool = False, device_ids: Sequence[int] | None = None
+) -> Work | None:
+    """Wait until all ranks have come: on GPUs the current stream waits, on the host the caller.
+
+    Args:
+        group: as `symmem.group` takes it; the world unless given.
+        async_op: return at once, with a Work to wait for.
+        device_ids: the rank's own device, as torch.distributed takes it, or None.
+    """
+    return _collectives.barrier(group, async_op, device_ids)
+
+
+def synchronize() -> None:
+    """Wait for the current stream, and raise the first error of symmem's work on it.
+
+    On the host backend, where tensors have no stream, it waits for the work of all groups.
+    """
+    _collectives.synchronize()

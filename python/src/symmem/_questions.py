@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from symmem import _session
 from symmem._constants import Operation, check_level
+from symmem._group import Group
 from symmem._places import note_blocks
 from symmem._torch import pytorch
 from symmem.errors import InvalidError
@@ -108,3 +110,16 @@ def set_check(level: CheckLevel) -> None:
     runtime = _session.current()
     runtime.require()
     runtime.library.call("symmem_set_check", check_level(level))
+
+
+def is_symmetric(tensor: torch.Tensor, group: GroupLike = None) -> bool:
+    """Report whether a tensor lies in a window of the group. It asks nobody and makes no call."""
+    table = (group if group.__class__ is Group else _session.find(group)).windows
+    seen, starts, ends = table.copy
+    if table.words[1] != seen:  # Word.WINDOWS
+        _, starts, ends = table.refresh()
+    address = tensor.data_ptr()
+    i = bisect_right(starts, address)
+    # What PyTorch's allocator hands out never crosses the end of a window, so the bytes of a tensor
+    # with gaps between its elements may be counted without the gaps.
+    return i > 0 and address + tensor.nbytes <= ends[i - 1]
