@@ -20,8 +20,8 @@ func Backends() []string {
 	return names
 }
 
-// LocalRanks tells how many ranks of a backend this machine has room for; 0 is any number. The name
-// is that of Options.Backend.
+// LocalRanks returns how many ranks of a backend this machine has room for; 0 is any number. The
+// name is that of Options.Backend.
 func LocalRanks(name string) (int, error) {
 	b, err := chosenBackend(name)
 	if err != nil {

@@ -234,9 +234,10 @@ func (g *Group) launchAdopted(s *Stream, p *preparedPlan) error {
 	return recorder.Record(s.queue, p.plan)
 }
 
-// Explain tells which path a collective on these buffers would take now, and why, with the limits
-// of the tuning table if that decides, which may have other ones for work in place. A reduction is
-// taken to be a Sum, and an AllToAllV to have even splits. It does nothing and asks nobody.
+// Explain returns the path that a collective on these buffers would take now, and why, with the
+// limits of the tuning table if that decides, which may have other ones for work in place. A
+// reduction is taken to be a Sum, and an AllToAllV to have even splits. It does nothing and asks
+// nobody.
 func (g *Group) Explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {

@@ -13,7 +13,7 @@ import (
 // value(k, i).
 type operation struct {
 	kind symmem.Operation
-	// everywhere tells that every backend has a window path for it.
+	// everywhere reports whether every backend has a window path for it.
 	everywhere bool
 	// send and recv are how many parts of count elements the buffers have, in a group of n.
 	parts func(n int) (send, recv int)

@@ -14,7 +14,7 @@ type Explanation struct {
 	Path string `json:"path"`
 	// Why says what decided; and, if the call was to go direct or could, why it does not.
 	Why string `json:"why"`
-	// Registers tells that the call would register memory first.
+	// Registers reports whether the call would register memory first.
 	Registers bool `json:"registers"`
 }
 

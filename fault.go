@@ -312,7 +312,7 @@ func (g *Group) explainDivergence(cause error, everywhere bool) error {
 }
 
 // concludeMessages makes one error of what ranks have found about messages. If they do not match at
-// a collective, all ranks tell how many they have sent and received before it.
+// a collective, all ranks exchange how many they have sent and received before it.
 func (g *Group) concludeMessages(cause error, reports []report) error {
 	first := reports[0].Messages
 	if first == nil {
@@ -324,7 +324,7 @@ func (g *Group) concludeMessages(cause error, reports []report) error {
 	}
 	ends := append([]MessageEnds{}, counts.MessagesBefore(first.Sequence)...)
 	if len(ends) > maxEnds {
-		ends = nil // which tells that there are too many
+		ends = nil // there are too many
 	}
 	mine, err := json.Marshal(ends)
 	if err != nil {

@@ -51,7 +51,7 @@ type Group struct {
 	members atomic.Pointer[[]memberEntry]
 	table   atomic.Pointer[windowTable]
 	epoch   atomic.Uint64 // counts changes of table
-	// patrolling tells that histories are compared in the background; guarded by state.
+	// patrolling reports whether histories are compared in the background; guarded by state.
 	patrolling bool
 	values     values
 	plans      [planSlots]atomic.Pointer[preparedPlan]
@@ -238,7 +238,7 @@ func (g *Group) remember(p *Pool, m *membership) {
 // NCCL takes calls of a communicator from one thread at a time, and in the same order on all ranks:
 // the caller sees to both, with symmem's calls on the group among them. It needs the GPU's primary
 // context as its thread's current one. symmem gives such calls no deadline, compares none of them
-// across ranks, and tells what they did wrong as a fault of the group. When the group fails or is
+// across ranks, and reports what they did wrong as a fault of the group. When the group fails or is
 // closed symmem ends the communicator, whose handle must not be used then: see Ended.
 func (g *Group) Handle() uintptr {
 	if native, ok := g.comm.(driver.Native); ok {

@@ -48,7 +48,7 @@ func everything(*driver.Call) error { return nil }
 type directRow struct {
 	name   string
 	choice symmem.PathChoice
-	// windows tells that both buffers lie in some.
+	// windows reports whether both buffers lie in some.
 	windows   bool
 	op        symmem.ReduceOp
 	bytes     int64

@@ -54,7 +54,7 @@ type preparedPlan struct {
 	request wholeRequest
 	epoch   uint64
 	plan    driver.Plan
-	// more tells that the call has other buffers besides send and recv.
+	// more reports whether the call has other buffers besides send and recv.
 	more bool
 	// members are those of the group in the buffers' pools, or nil: what they have not registered
 	// is due before the call. A pool that the group joins later makes the plan stale.
@@ -89,8 +89,8 @@ func (p *preparedPlan) owes() bool {
 	return send != nil && send.pending.Load() || recv != send && recv != nil && recv.pending.Load()
 }
 
-// fresh tells that nothing was freed in the pools of the buffers, so that alive has nothing to do.
-// Calls with other buffers are never fresh.
+// fresh reports whether nothing was freed in the pools of the buffers, so that alive has nothing to
+// do. Calls with other buffers are never fresh.
 func (p *preparedPlan) fresh() bool {
 	send, recv := p.request.send.pool, p.request.recv.pool
 	return !p.more &&

@@ -17,7 +17,7 @@ import (
 // membership is a group's part in a pool.
 type membership struct {
 	cursor *registry.Group // guarded by Pool.mu
-	// pending tells that segments were mapped since the group last registered. It is what the end
+	// pending reports whether segments were mapped since the group last registered. It is what the end
 	// of a scope looks at: one load, however many segments and groups there are.
 	pending atomic.Bool
 }

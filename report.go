@@ -18,13 +18,13 @@ type report struct {
 	Members  []int          `json:"members,omitempty"`
 	Counts   string         `json:"counts,omitempty"` // of a TimeoutError
 	Text     string         `json:"text"`
-	// Interrupted tells that the caller of a rank wanted its wait to end.
+	// Interrupted reports whether the caller of a rank wanted its wait to end.
 	Interrupted bool `json:"interrupted,omitempty"`
 	// Divergence is the error itself, where it is one.
 	Divergence *DivergenceError `json:"divergence,omitempty"`
 	// Messages is the error itself, where it is about messages.
 	Messages *MessageError `json:"messages,omitempty"`
-	// Rank is the world rank of a PriorError, and Cause what had failed there. Pending tells that
+	// Rank is the world rank of a PriorError, and Cause what had failed there. Pending reports whether
 	// the rank does not know the cause for sure yet.
 	Rank    int     `json:"rank"`
 	Cause   *report `json:"cause,omitempty"`

@@ -14,9 +14,9 @@ import (
 // round is something in which a rank dies. All ranks do it again and again.
 type round struct {
 	do func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error
-	// itself tells that the round ends the victim. Else it ends in the middle of one.
+	// itself reports whether the round ends the victim. Else it ends in the middle of one.
 	itself bool
-	// direct tells that the round is about the direct path, without which it is another.
+	// direct reports whether the round is about the direct path, without which it is another.
 	direct bool
 }
 
@@ -153,7 +153,7 @@ func yield(times int) {
 	}
 }
 
-// isTime tells that the world has done enough collectives for the victim to end.
+// isTime reports whether the world has done enough collectives for the victim to end.
 func isTime(rt *symmem.Runtime) bool {
 	var launched uint64
 	for _, n := range rt.World().Stats().Paths {

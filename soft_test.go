@@ -12,7 +12,7 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// racing tells that this run has the race detector.
+// racing reports whether this run has the race detector.
 var racing bool
 
 // TestTheGPUBackendOnASoftwareGPU runs the tests of this package a second time, in short, in a

@@ -55,9 +55,9 @@ type Info struct {
 	Backend, Name string
 	// Granularity is the unit of segment sizes in bytes, a power of two.
 	Granularity int64
-	// Addressable tells that the processor can read and write device memory directly.
+	// Addressable reports whether the processor can read and write device memory directly.
 	Addressable bool
-	// CheckIsFree tells that comparing every collective across ranks costs nothing here, because
+	// CheckIsFree reports whether comparing every collective across ranks costs nothing here, because
 	// the comparison rides in words that ranks exchange anyway.
 	CheckIsFree bool
 }

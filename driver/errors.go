@@ -138,7 +138,7 @@ type PeerError struct {
 	Doing string
 	// Ranks lists the world ranks that had failed by then; empty if that is not known.
 	Ranks []int
-	// Aborted tells that one of them was told to abort the group: it matches ErrAborted, too.
+	// Aborted reports whether one of them was told to abort the group: it matches ErrAborted, too.
 	Aborted bool
 	// Members lists the world ranks of the group in group order.
 	Members []int

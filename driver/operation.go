@@ -27,10 +27,10 @@ const (
 // traits are what sets an operation apart from others for those who plan calls.
 type traits struct {
 	name string
-	// reduces tells that Call.ReduceOp matters, rooted that Call.Root does as the root, pair that it
-	// does as the peer.
+	// reduces reports whether Call.ReduceOp matters, rooted whether Call.Root does as the root, pair
+	// whether it does as the peer.
 	reduces, rooted, pair bool
-	// windows tells that its buffers are looked up in windows, and registered before.
+	// windows reports whether its buffers are looked up in windows, and registered before.
 	windows bool
 	// paths are those that it can take at all.
 	paths []Path

@@ -1,5 +1,5 @@
 // Command libsymmem is the C interface of symmem, for programs that are not written in Go: it is
-// built with -buildmode=c-shared, and symmem.h says what it offers. README.md tells how to build it
+// built with -buildmode=c-shared, and symmem.h says what it offers. README.md says how to build it
 // and what Go in a foreign process takes care of.
 //
 // The C files have what must work without Go: the look for forks, the state of threads, the shared

@@ -75,7 +75,7 @@ func asRanks(
 	return nil
 }
 
-// discover tells which rank this process is, if a launcher has started it. A rank keeps standard
+// discover returns which rank this process is, if a launcher has started it. A rank keeps standard
 // output for its command.
 func discover(cmd *cobra.Command, ranks int, started bool) (rendezvous.World, error) {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})

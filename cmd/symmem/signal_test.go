@@ -31,7 +31,7 @@ type longRun struct {
 
 const longRanks = 3
 
-// startLong returns once rank 0 tells that many all-reduces are done: all ranks are in the midst of
+// startLong returns once rank 0 says that many all-reduces are done: all ranks are in the midst of
 // them then.
 func startLong(t *testing.T) *longRun {
 	t.Helper()

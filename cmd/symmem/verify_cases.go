@@ -88,7 +88,7 @@ func tolerated(r *verify.Report, err error) error {
 	return nil
 }
 
-// progressOf is how a rank tells how far it is, or nil.
+// progressOf is how a rank reports how far it is, or nil.
 func progressOf(rank int, stderr io.Writer) func(done, all int) {
 	switch {
 	case rank != 0:

@@ -117,7 +117,7 @@ func (s *stream) Record(e driver.Event) error {
 // work, so there is no deadline.
 type hold struct {
 	at *point
-	// only tells that the failure of the work before the point does not matter.
+	// only reports whether the failure of the work before the point is ignored.
 	only bool
 }
 

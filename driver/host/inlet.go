@@ -50,7 +50,7 @@ type receive struct {
 	claimed atomic.Bool
 	source  int
 	number  uint64
-	// attached tells that frames go to the Recv's buffer; the thread's that runs it.
+	// attached reports whether frames go to the Recv's buffer; the thread's that runs it.
 	attached bool
 	// ended is set once the message is complete, or err says why it will not be.
 	ended atomic.Bool

@@ -55,7 +55,7 @@ func (p *plan) transfer() (transfer, error) {
 	c.launched[p.Path]++
 	l := letter{c: c, plan: p, after: c.Tickets(), check: c.check.Load()}
 	if p.Operation == driver.Send {
-		// Before the next collective is shown, so that the receiver can tell that no more will come.
+		// Before the next collective is shown, so that the receiver knows that no more will come.
 		box := c.pipe(c.cfg.Rank, p.Root)
 		spin.StoreRelease64(&box.posted, box.posted+1)
 	}

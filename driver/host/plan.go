@@ -50,10 +50,10 @@ type plan struct {
 	size, parts, bytes int64
 	// chunk is how many elements of each part go through staging in one step.
 	chunk int64
-	// windowed tells that the call works in peers' windows and not through staging, oneShot that
-	// it is an all-reduce in which every rank reduces everything for itself.
+	// windowed reports whether the call works in peers' windows and not through staging, oneShot
+	// whether it is an all-reduce in which every rank reduces everything for itself.
 	windowed, oneShot bool
-	// givesWay tells that its first barrier does not poll.
+	// givesWay reports whether its first barrier does not poll.
 	givesWay bool
 }
 
@@ -103,7 +103,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// overwrites tells that a rank would overwrite what peers still read from its window.
+// overwrites reports whether a rank would overwrite what peers still read from its window.
 func (p *plan) overwrites() bool {
 	return p.Operation == driver.AllToAll && p.Send == p.Recv
 }

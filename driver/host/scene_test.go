@@ -31,7 +31,7 @@ type notice struct {
 	Kind  string
 	Ranks []int
 	Text  string
-	// Present tells which ranks came to the fault lane afterwards.
+	// Present lists which ranks came to the fault lane afterwards.
 	Present []bool
 }
 

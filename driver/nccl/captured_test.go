@@ -39,7 +39,7 @@ func TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for r := range p {
-		_ = p[r].stream.Synchronize(ctx) // which tells that the group has failed
+		_ = p[r].stream.Synchronize(ctx) // an error: the group has failed
 		if err := p[r].stream.Synchronize(ctx); err != nil {
 			t.Errorf("rank %d: %v", r, err)
 		}
@@ -195,7 +195,7 @@ func TestAReleasedReplayDoesNotPassForTheMessageBefore(t *testing.T) {
 	if got := p.read(t, 1, 0, size); slices.Contains(got, 2) {
 		t.Error("the second message was received as the first")
 	}
-	_ = p[0].stream.Synchronize(ctx) // which tells that the group has failed
+	_ = p[0].stream.Synchronize(ctx) // an error: the group has failed
 	if err := g.Close(); err != nil {
 		t.Error(err)
 	}

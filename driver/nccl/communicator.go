@@ -30,9 +30,9 @@ type communicator struct {
 	device *Device
 	plane  control.Plane
 	check  atomic.Bool
-	// closing tells that Close has begun: nothing is launched any more.
+	// closing reports whether Close has begun: nothing is launched any more.
 	closing atomic.Bool
-	// replayed tells that another library has captured calls of the group. It may replay them at
+	// replayed reports whether another library has captured calls of the group. It may replay them at
 	// any time, which is not seen here.
 	replayed atomic.Bool
 	// comparing is the call that a launch compares, which looks for trouble by itself, or nil.
@@ -49,14 +49,14 @@ type communicator struct {
 	handle  nccl.Comm
 	unique  string // how NCCL's RAS names the communicator
 	kinds   support
-	// wanted tells that NCCL makes windows, although kernels of our own serve the group.
+	// wanted reports whether NCCL makes windows, although kernels of our own serve the group.
 	wanted atomic.Bool
 
 	graphs   sync.WaitGroup // open graphs that hold work of this communicator
 	captures memory.Holds   // of graphs of other libraries
-	// recorded tells what such captures have of NCCL's; guarded by mu.
+	// recorded is what such captures have of NCCL's; guarded by mu.
 	recorded struct{ plain, windows bool }
-	// aborting tells that NCCL ends the communicator, and with it the windows that it has still.
+	// aborting reports whether NCCL ends the communicator, and with it the windows that it has still.
 	aborting atomic.Bool
 
 	windows  map[driver.SegmentKey]*window // guarded by mu
@@ -304,5 +304,5 @@ func (c *communicator) Register(
 // UseWindows has NCCL make windows, if the group can do without so far.
 func (c *communicator) UseWindows(ctx context.Context) error { return registrar{c}.useAll(ctx) }
 
-// unwanted tells that NCCL makes no windows, since kernels of our own serve the group.
+// unwanted reports whether NCCL makes no windows, since kernels of our own serve the group.
 func (c *communicator) unwanted() bool { return c.direct.none == "" && !c.wanted.Load() }

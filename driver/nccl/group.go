@@ -45,7 +45,7 @@ func (c *owner) Await(
 // Quiet is closed when the communicator's kernels have ended, or are given up.
 func (c *owner) Quiet() <-chan struct{} { return c.quiet }
 
-// Closing tells that Close has begun.
+// Closing reports whether Close has begun.
 func (c *owner) Closing() bool { return c.closing.Load() }
 
 // Reported fails the communicator if a kernel has reported a fault.

@@ -89,7 +89,7 @@ func TestAMessageThatDiffersLeavesWhatComesBeforeIt(t *testing.T) {
 	if slices.ContainsFunc(p.read(t, 1, 0, bytes), written) {
 		t.Error("the buffer was written")
 	}
-	_ = sender.stream.Synchronize(t.Context()) // which tells that the group has failed
+	_ = sender.stream.Synchronize(t.Context()) // an error: the group has failed
 	p.closeAll(t)
 }
 

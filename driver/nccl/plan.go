@@ -187,7 +187,7 @@ func (c *communicator) owns(what string, in driver.Window) error {
 	return nil
 }
 
-// nothing tells that a call moves nothing.
+// nothing reports whether a call moves no data.
 func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil && p.Splits == nil }
 
 // ordered tells that NCCL orders a call with others of its own. It does not know of an AllToAllV in

@@ -17,7 +17,7 @@ type support struct {
 	// none says why there are no window kernels at all; empty if there are. It is set before the
 	// first window is handed out.
 	none string
-	// average tells that ReduceScatter can average, shift that buffers need no alignment.
+	// average reports whether ReduceScatter can average, shift whether buffers need no alignment.
 	average, shift bool
 	rank           int
 }

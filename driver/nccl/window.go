@@ -38,9 +38,9 @@ type window struct {
 
 // outcome is what ranks tell each other once each has done its part of a registration.
 type outcome struct {
-	// NoWindow tells that NCCL has made none.
+	// NoWindow reports whether NCCL has made none.
 	NoWindow bool `json:"no_window,omitempty"`
-	// NoPeers tells that the rank has not mapped the segments of all others, and Why what kept it
+	// NoPeers reports whether the rank has not mapped the segments of all others, and Why what kept it
 	// from that, unless it was another rank.
 	NoPeers bool   `json:"no_peers,omitempty"`
 	Why     string `json:"why,omitempty"`
@@ -327,12 +327,12 @@ func (w *window) drop() error {
 type peers struct {
 	// at are the segments by group rank; this rank's own is where it always is.
 	at [kernels.MaxRanks]uintptr
-	// mapped tells that this rank has mapped the segments of all, trouble what kept it from that
-	// unless it was another rank.
+	// mapped reports whether this rank has mapped the segments of all, trouble says what kept it from
+	// that unless it was another rank.
 	mapped  bool
 	trouble string
-	// reached tells that every rank has, unreached which one has not and why. They are settled when
-	// the window is made.
+	// reached reports whether every rank has, unreached says which one has not and why. They are
+	// settled when the window is made.
 	reached   bool
 	unreached string
 

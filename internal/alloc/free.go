@@ -233,7 +233,7 @@ func (c *Core) cool(x *index) uint64 {
 	return c.merge(x, &c.blocks[id], id, c.neighbours)
 }
 
-// neighbours tells which neighbours of a block in its segment are free.
+// neighbours returns which neighbours of a block in its segment are free.
 type neighbours struct{ prev, next bool }
 
 func (c *Core) freeNeighbours(b *block) neighbours {

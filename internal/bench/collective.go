@@ -44,7 +44,7 @@ type Collective struct {
 	// Timeout bounds every wait for another rank.
 	Timeout time.Duration
 	Plan    Plan
-	// warm tells that something was measured before, so that the machine is up to its clock.
+	// warm reports whether something was measured before, so that the machine is up to its clock.
 	warm bool
 }
 

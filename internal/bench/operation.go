@@ -14,11 +14,11 @@ type Operation struct {
 	// Name is what flags and reports call it.
 	Name string
 	kind symmem.Operation
-	// shared tells that the size column counts the parts of all ranks together, not one rank's.
+	// shared reports whether the size column counts the parts of all ranks together, not one rank's.
 	shared bool
-	// inPlace tells that NCCL defines the operation in place.
+	// inPlace reports whether NCCL defines the operation in place.
 	inPlace bool
-	// reduces and rooted tell which columns mean something.
+	// reduces and rooted say which columns mean something.
 	reduces, rooted bool
 	// factor turns the bandwidth of the algorithm into that of the bus, for n ranks.
 	factor func(n float64) float64

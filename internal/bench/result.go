@@ -42,7 +42,7 @@ func (r *Result) against(name string, s Summary) {
 	r.Baseline, r.BaselineMedian, r.Ratio = &name, &s.Median, &ratio
 }
 
-// Missed tells that the figure is over its bar.
+// Missed reports whether the figure is over its bar.
 func (r *Result) Missed() bool { return r.Bar > 0 && r.Median > r.Bar }
 
 // Machine says where figures come from.

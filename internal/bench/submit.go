@@ -139,7 +139,7 @@ func (l *lane) ours(ctx context.Context) *submission {
 // one of the baseline.
 type sides struct{ ours, theirs []float64 }
 
-// sum tells how fast a processor is.
+// sum is less on a faster processor.
 func (s *sides) sum() float64 { return Summarize(s.ours).Median + Summarize(s.theirs).Median }
 
 // over are the differences of neighbours, so that what the machine does besides is in both.

@@ -18,7 +18,7 @@ type tuner struct {
 	// in has buffers of a pool, which are registered, and out others; it is nil where no call can go
 	// direct, which is what it is for.
 	in, out *lane
-	// base is the table that it begins with, and reused tells that some times of it are in rules
+	// base is the table that it begins with, and reused reports whether some times of it are in rules
 	// again.
 	base   *tuning.Table
 	reused bool

@@ -35,7 +35,7 @@ var (
 	allFlag      = flag.Bool("all", false, "go on after a program that went wrong, and count them")
 )
 
-// racing tells that this run has the race detector.
+// racing reports whether this run has the race detector.
 var racing bool
 
 // TestMain runs the tests and fails if any of them leaves a goroutine behind. In a process that a

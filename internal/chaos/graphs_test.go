@@ -41,7 +41,7 @@ type tally struct {
 	// count is how many numbers a part has.
 	count int64
 	unit  int32
-	// foreign tells that it is memory of another library.
+	// foreign reports whether it is memory of another library.
 	foreign bool
 }
 

@@ -102,7 +102,7 @@ func (p *killPlan) timeout() time.Duration {
 // killLine is what a rank writes: that it comes to the call in which it is killed, or how it ended.
 type killLine struct {
 	Rank, PID int
-	// Announces tells that this is the victim, and that its end may come.
+	// Announces reports whether this is the victim, whose end may come.
 	Announces bool
 	// At is when the rank was told of an error by a call, in nanoseconds since 1970, or was closed
 	// without one.

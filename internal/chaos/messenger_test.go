@@ -22,7 +22,7 @@ type messenger struct {
 	streams [streams]*symmem.Stream
 	// noise draws when this rank is late, differently from the others.
 	noise *rand.Rand
-	// gpu tells that memory is that of a GPU, of which sends and recvs are copies.
+	// gpu reports whether memory is that of a GPU, of which sends and recvs are copies.
 	gpu bool
 	// sends and recvs are the memory of the program under way, and what the processor sees of it.
 	sends, recvs         []byte
@@ -336,7 +336,7 @@ func (m *messenger) fromAnybody(
 	return nil, fmt.Sprintf("wrong: %d has come from rank %d, which sent less", i, from)
 }
 
-// whose tells which message it is that has come instead of another.
+// whose says which message it is that has come instead of another.
 func (m *messenger) whose(p *messageProgram, got []byte) string {
 	for i := range p.exchanges {
 		if e := &p.exchanges[i]; !e.sum && len(got) > 0 && bytes.HasPrefix(p.contents(e), got) {

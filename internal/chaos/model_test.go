@@ -137,7 +137,7 @@ type model struct {
 	wrote [][]int
 	// failed is the first op of a stream that must fail, by rank; never if there is none.
 	failed [][streams]int
-	// recorded is the op that recorded an event, and marred tells that it must carry an error, by
+	// recorded is the op that recorded an event, and marred reports whether it must carry an error, by
 	// rank.
 	recorded []int
 	marred   [][]bool

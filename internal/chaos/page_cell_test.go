@@ -15,7 +15,7 @@ type cell struct {
 	name     string
 	path     symmem.PathChoice
 	replayed bool
-	// promised tells that the outcome is.
+	// promised reports whether the outcome is.
 	promised bool
 	group    *symmem.Group
 	stream   *symmem.Stream

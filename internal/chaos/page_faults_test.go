@@ -16,12 +16,12 @@ import (
 
 // fault is something that happens to the victim while the others are in a collective.
 type fault struct {
-	// late tells that the others run into the timeout, which is that of the world then. The victim
-	// gets SIGCONT once they have given up.
+	// late reports whether the others run into the timeout, which is that of the world then. The
+	// victim gets SIGCONT once they have given up.
 	late bool
-	// stops tells that the victim stops itself. Unless it is late it gets SIGCONT after a while.
+	// stops reports whether the victim stops itself. Unless it is late it gets SIGCONT after a while.
 	stops bool
-	// right tells that the results must be right, and nobody gets an error.
+	// right reports whether the results must be right, and nobody gets an error.
 	right bool
 	// level is the one at which the fault is tried on GPUs without -all-cells.
 	level string

@@ -42,12 +42,12 @@ type pageWorld struct {
 	paths   []symmem.PathChoice
 	// soon is the timeout of faults that run into it.
 	soon time.Duration
-	// flows tells that a failure flows forward: events and streams behind it carry the error, and work
-	// behind it is not run. Else the group and the stream of the call report it alone.
+	// flows reports whether a failure flows forward: events and streams behind it carry the error, and
+	// work behind it is not run. Else the group and the stream of the call report it alone.
 	flows bool
-	// endsBehind tells that work behind the failure comes to its end, whether it has run or not.
+	// endsBehind reports whether work behind the failure comes to its end, whether it has run or not.
 	endsBehind bool
-	// ends tells that a cell ends also where its outcome is not promised.
+	// ends reports whether a cell ends also where its outcome is not promised.
 	ends bool
 }
 

@@ -13,15 +13,15 @@ import (
 // ranks share reads of all ranks Lost first, then Failed and Left, then what each is doing, and
 // Missing last: so what a rank had done before it failed, left or ended is seen.
 type Row struct {
-	// Missing tells that the rank has not come to what is waited for.
+	// Missing reports whether the rank has not come to what is waited for.
 	Missing bool
 	// Failed says how the rank has failed, if it has.
 	Failed Reason
-	// Settled tells that the rank, before it failed, had seen complete what is waited for: what is
-	// missing here is on its way.
+	// Settled reports whether the rank, before it failed, had seen complete what is waited for: what
+	// is missing here is on its way.
 	Settled bool
-	// Left tells that the rank has left the group, and Lost that its process, or the connection to
-	// it, has ended.
+	// Left reports whether the rank has left the group, and Lost whether its process, or the
+	// connection to it, has ended.
 	Left, Lost bool
 	// Submitted counts the collectives that the rank has launched.
 	Submitted uint64
@@ -64,26 +64,26 @@ type Question struct {
 	Group driver.GroupConfig
 	// Doing says what this rank waits for, such as "AllReduce 12 of group 0".
 	Doing func() string
-	// Collective is the ticket of the collective that waits, or 0; Exchange tells that it is a step
-	// of the control lane, or under an ordered name. They prove that two ranks wait for each other
-	// in different places.
+	// Collective is the ticket of the collective that waits, or 0; Exchange reports whether it is a
+	// step of the control lane, or under an ordered name. They prove that two ranks wait for each
+	// other in different places.
 	Collective uint64
 	Exchange   bool
-	// Work tells that all ranks may have come and that what they have launched is waited for: then
-	// every rank that is lost counts, since its part of the work may be lost with it. Work of
+	// Work reports whether all ranks may have come and what they have launched is waited for:
+	// then every rank that is lost counts, since its part of the work may be lost with it. Work of
 	// ticket 0 needs no other rank.
 	Work bool
 	// Tolerant waits go on after faults, of this rank and of others.
 	Tolerant bool
 	// Cause is why this rank has failed, or nil.
 	Cause error
-	// Closed tells that this rank has left the group itself.
+	// Closed reports whether this rank has left the group itself.
 	Closed bool
 	// Waited is how long the wait has lasted, and Timeout how long it may.
 	Waited, Timeout time.Duration
-	// Due tells that a deadline other than Timeout has passed.
+	// Due reports whether a deadline other than Timeout has passed.
 	Due bool
-	// Unread tells that what others have said may lie unread, so that nobody is late yet.
+	// Unread reports whether what others have said may lie unread, so that nobody is late yet.
 	Unread bool
 	// FailedFor is how long a peer has been known to have failed while work went on, negative if it
 	// has not: after Grace that is why the work ends.
@@ -99,7 +99,7 @@ type Verdict struct {
 	// Err is why the wait ends without success, or nil: Question.Cause, a RankLostError, PeerError,
 	// StrayError or TimeoutError of package driver.
 	Err error
-	// Left tells that Err is a StrayError about ranks that have left. They may have left because
+	// Left reports whether Err is a StrayError about ranks that have left. They may have left because
 	// the process of another rank has ended, of which this rank hears within Grace: who can look
 	// again finds a better reason then.
 	Left bool

@@ -16,7 +16,7 @@ const (
 )
 
 // MeasureCopies copies from the memory of every other GPU that this process sees to that of one
-// GPU, and tells how fast. 128 MiB of both are taken for a moment. Work of others on the GPUs or
+// GPU, and returns how fast. 128 MiB of both are taken for a moment. Work of others on the GPUs or
 // the links makes it slower.
 func MeasureCopies(ordinal int) (all []Copy, err error) {
 	driver, err := cuda.Load()

@@ -20,8 +20,8 @@ type Driver struct {
 	Version string `json:"version,omitempty"`
 	// IMEXChannels is how many the process sees: without one GPUs refuse fabric handles.
 	IMEXChannels int `json:"imex_channels"`
-	// Error says why there is no driver, or no GPU. None tells that there is nothing of CUDA at all,
-	// and Code is CUDA's result otherwise.
+	// Error says why there is no driver, or no GPU. None reports whether there is nothing of CUDA at
+	// all, and Code is CUDA's result otherwise.
 	Error string `json:"error,omitempty"`
 	None  bool   `json:"none,omitempty"`
 	Code  int    `json:"code,omitempty"`

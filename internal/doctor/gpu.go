@@ -27,7 +27,7 @@ type GPU struct {
 	Multicast bool `json:"multicast"`
 	// Granularity is the unit of segments, 0 if the driver does not tell.
 	Granularity int64 `json:"granularity"`
-	// Exclusive tells that only one process may use the GPU, Prohibited that none may.
+	// Exclusive reports whether only one process may use the GPU, Prohibited whether none may.
 	Exclusive  bool `json:"exclusive,omitempty"`
 	Prohibited bool `json:"prohibited,omitempty"`
 }

@@ -13,9 +13,9 @@ type Library struct {
 	// Version is the code, such as 22809, and Text what people write, such as 2.28.9.
 	Version int    `json:"version,omitempty"`
 	Text    string `json:"text,omitempty"`
-	// Windows tells that this version can register windows.
+	// Windows reports whether this version can register windows.
 	Windows bool `json:"windows"`
-	// Error says why there is none, with all places that were looked at. Copies tells that the
+	// Error says why there is none, with all places that were looked at. Copies reports whether the
 	// process has another copy.
 	Error  string `json:"error,omitempty"`
 	Copies bool   `json:"copies,omitempty"`

@@ -23,8 +23,8 @@ type Links struct {
 type Pair struct {
 	From int `json:"from"`
 	To   int `json:"to"`
-	// Access tells that kernels reach it, Atomics that atomic operations do, too. Rank orders links
-	// by speed: 0 is the fastest.
+	// Access reports whether kernels reach it, Atomics whether atomic operations do, too. Rank orders
+	// links by speed: 0 is the fastest.
 	Access  bool `json:"access"`
 	Atomics bool `json:"atomics"`
 	Rank    int  `json:"rank"`

@@ -17,8 +17,8 @@ const sharing = 23000
 type Sharing struct {
 	// Missing says why they cannot; empty if they can.
 	Missing string `json:"missing,omitempty"`
-	// Service tells that a daemon of NVIDIA's Multi-Process Service runs, Program is the file that
-	// starts one; empty if there is none.
+	// Service reports whether a daemon of NVIDIA's Multi-Process Service runs, Program is the file
+	// that starts one; empty if there is none.
 	Service bool   `json:"mps_runs"`
 	Program string `json:"mps,omitempty"`
 }

@@ -16,8 +16,8 @@ type Trial struct {
 	Error string `json:"error,omitempty"`
 	// Accounts are those of ranks that could tell, by rank.
 	Accounts []Account `json:"accounts"`
-	// Trouble says why NCCL's log does not tell which kernels ran, on the rank that it is asked of;
-	// Logged tells that it was asked.
+	// Trouble says why NCCL's log does not say which kernels ran, on the rank that it is asked of;
+	// Logged reports whether it was asked.
 	Logged  bool   `json:"logged"`
 	Trouble string `json:"log_trouble,omitempty"`
 	// Copies are the speeds between GPUs, if they were measured, and CopyTrouble is why not.

@@ -19,8 +19,8 @@ type Tuning struct {
 	// not.
 	Rules int `json:"rules"`
 	Typed int `json:"typed"`
-	// Direct tells that some rule for so many ranks, or for all operations, is about the direct path
-	// and all types.
+	// Direct reports whether some rule for so many ranks, or for all operations, is about the direct
+	// path and all types.
 	Direct   bool   `json:"direct"`
 	Ranks    int    `json:"ranks"`
 	Measured string `json:"measured,omitempty"`

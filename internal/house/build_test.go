@@ -55,7 +55,7 @@ func bodiless(p *packages.Package) (names []string) {
 	return names
 }
 
-// linked tells whether a function is that of another package.
+// linked reports whether a function is that of another package.
 func linked(f *ast.FuncDecl) bool {
 	if f.Doc == nil {
 		return false

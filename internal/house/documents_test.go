@@ -83,7 +83,7 @@ func undocumentedNames(f *file) []finding {
 	return all
 }
 
-// visible tells whether a function is one that the package's users can call.
+// visible reports whether a function is one that the package's users can call.
 func visible(d *ast.FuncDecl) bool {
 	if d.Recv == nil {
 		return d.Name.IsExported()

@@ -38,7 +38,7 @@ func (f *file) folder() string {
 
 func (f *file) test() bool { return strings.HasSuffix(f.path, "_test.go") }
 
-// generated tells whether a program wrote the file, so that nobody reads it.
+// generated reports whether a program wrote the file, so that nobody reads it.
 func (f *file) generated() bool { return ast.IsGenerated(f.syntax) }
 
 // find is a breach of a rule by a node of the file.
@@ -142,7 +142,7 @@ func load(t *testing.T) []*file {
 	return parse(t, sources)
 }
 
-// skipped tells whether the go command does not look into a folder.
+// skipped reports whether the go command does not look into a folder.
 func skipped(folder string) bool {
 	return folder == "testdata" || strings.HasPrefix(folder, ".") || strings.HasPrefix(folder, "_")
 }

@@ -22,7 +22,7 @@ func (l link) own() (folder string, ok bool) {
 	return strings.CutPrefix(l.path, module+"/")
 }
 
-// standard tells whether a package comes with Go: the others begin with a domain.
+// standard reports whether a package comes with Go: the others begin with a domain.
 func (l link) standard() bool {
 	first, _, _ := strings.Cut(l.path, "/")
 	_, own := l.own()
@@ -46,7 +46,7 @@ func forbid(forbidden func(link) bool) func([]*file) []finding {
 	})
 }
 
-// below tells whether a folder is one of these, or inside.
+// below reports whether a folder is one of these, or inside.
 func below(folder string, roots ...string) bool {
 	return slices.ContainsFunc(roots, func(root string) bool {
 		return folder == root || strings.HasPrefix(folder, root+"/")

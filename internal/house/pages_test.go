@@ -94,6 +94,7 @@ var pageRules = []pageRule{
 			{"docs/a.md": "Ranks that mourn.\n"},
 			{"a.md": "It tells whether\n"},
 			{"a.go": "// It tells whether\n"},
+			{"driver/a.go": "// a tells that b\n"},
 			{"a.py": "# what a deserter does\n"},
 			{"a.h": "/* waits in vain */\n"},
 			{"Makefile": "lib: ## beside the package\n"},
@@ -315,11 +316,14 @@ func wideProse(all pages) []finding {
 var (
 	unplain = []string{
 		"for ever", "in vain", "football", "theatre",
-		"beside", "tells? whether", "heed", `mourn\w*`, "deserters?", "deserted", "forsaken?", "bereft",
-		"hindrance", "belated", "said right", "anybody.s guess",
+		"beside", "heed", `mourn\w*`, "deserters?", "deserted", "forsaken?", "bereft",
+		"tells? (that|whether|what|how|which)", "hindrance", "belated", "said right", "anybody.s guess",
 	}
 	private       = words(append([]string{"the house"}, unplain...))
 	privateInCode = words(unplain)
+	// notYet are files that may say "tells that" until they are rewritten.
+	notYet = regexp.MustCompile(`^(driver/nccl/(direct|kernels/)|driver/drivertest/|` +
+		`internal/(reduce|verify)/)`)
 )
 
 func words(all []string) *regexp.Regexp {
@@ -351,7 +355,8 @@ func privateIn(name, text string) []finding {
 	}
 	var found []finding
 	for i, line := range strings.Split(text, "\n") {
-		if word := privateInCode.FindString(line); word != "" {
+		word := privateInCode.FindString(line)
+		if word != "" && !(strings.HasPrefix(word, "tell") && notYet.MatchString(name)) {
 			found = append(found, finding{name, i + 1, fmt.Sprintf("%q", word)})
 		}
 	}

@@ -32,7 +32,7 @@ type supervisor struct {
 	// interrupts counts SIGINT, and outside is the first signal from outside.
 	interrupts int
 	outside    syscall.Signal
-	// exits are the results by rank; ended tells which of them are known. First is the rank that
+	// exits are the results by rank; ended says which of them are known. First is the rank that
 	// failed first, or -1.
 	exits []Exit
 	ended []bool

@@ -75,7 +75,7 @@ func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	return m.claim(q)
 }
 
-// Arrive tells that a message has arrived, or has begun to. It returns what is claimed by that. A
+// Arrive notes that a message has arrived, or has begun to. It returns what is claimed by that. A
 // message that is claimed already, or has arrived before, changes nothing.
 func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	q := m.queue(a.Tag)

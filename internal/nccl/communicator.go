@@ -58,7 +58,7 @@ func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(
 // it back. Any thread may call it. It needs NCCL 2.28.7.
 func (l *Library) CommRevoke(comm Comm) error { return l.call(commRevoke, uintptr(comm), 0) }
 
-// AsyncError tells how a communicator does: nil, ErrInProgress while a call that does not block is
+// AsyncError is the state of a communicator: nil, ErrInProgress while a call that does not block is
 // under way, ErrRemote when a peer is lost. Any thread may call it; it does not block.
 func (l *Library) AsyncError(comm Comm) error {
 	state := dl.NewCell(Success)

@@ -15,7 +15,7 @@
 // that are said to block wait for the other ranks without a deadline; Abort from another thread
 // is the only way out. Collective operations on streams do not block: they queue a kernel.
 //
-// Buffers lie on the communicator's device; counts are in elements. Nothing tells which kernel
+// Buffers lie on the communicator's device; counts are in elements. Nothing says which kernel
 // NCCL chose: an address inside a window makes the window kernels possible, no more.
 //
 // Handles are owned by whoever made them and are plain numbers. Calls return *Error, which matches

@@ -2,5 +2,6 @@
 
 package nccl
 
-// pooled tells that sync.Pool keeps what it is given; under the race detector it drops some of it.
+// pooled reports whether sync.Pool keeps what it is given; under the race detector it drops some of
+// it.
 const pooled = true

@@ -48,7 +48,7 @@ type Answer struct {
 type Taken struct {
 	// What is the choice as Choice.String writes it.
 	What string `json:"what"`
-	// Windowed tells that it went over windows.
+	// Windowed reports whether it went over windows.
 	Windowed bool `json:"windowed"`
 	// Times counts the launches.
 	Times int `json:"times"`

@@ -1,5 +1,5 @@
 // Package proof finds out which kernels NCCL took, from NCCL's own log. No call of NCCL's interface
-// tells that, and a buffer in a window makes a window kernel possible, no more.
+// says that, and a buffer in a window makes a window kernel possible, no more.
 //
 // A Recorder has NCCL write its log into a file, which Read parses; Log.Prove answers for the calls
 // that a program has made. Only rank 0 of a communicator logs (from 2.28 on), so it is the rank to

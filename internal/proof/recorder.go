@@ -13,8 +13,8 @@ import (
 
 // Recorder has NCCL write its log into a file. States: started, closed.
 type Recorder struct {
-	// file is the name by which the log is opened. Own tells that nobody but this process has asked
-	// for it.
+	// file is the name by which the log is opened. Own reports whether nobody but this process has
+	// asked for it.
 	file    string
 	own     bool
 	trouble string
@@ -97,7 +97,7 @@ func unnamed(folder string) (fd int, err error) {
 // File is the file of the log. It does not exist before NCCL has something to say.
 func (r *Recorder) File() string { return r.file }
 
-// Trouble says why the log cannot tell which kernels ran, and what to do about it; it is empty if
+// Trouble says why the log cannot show which kernels ran, and what to do about it; it is empty if
 // the log can.
 func (r *Recorder) Trouble() string { return r.trouble }
 
@@ -142,7 +142,7 @@ type variable struct{ name, value string }
 // intent is what to change in the environment.
 type intent struct {
 	set []variable
-	// pattern is the file's name as the user has given it, in NCCL_DEBUG_FILE; kept tells that he
+	// pattern is the file's name as the user has given it, in NCCL_DEBUG_FILE; kept reports whether he
 	// has asked NCCL for a log.
 	pattern string
 	kept    bool

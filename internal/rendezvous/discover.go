@@ -80,7 +80,7 @@ var families = []family{
 	},
 }
 
-// Discover tells which rank this process is and where the store is, from options and the
+// Discover returns which rank this process is and where the store is, from options and the
 // environment (os.LookupEnv). It opens nothing and talks to nobody. Its errors are
 // EnvironmentErrors, or say which option is wrong.
 func Discover(lookup func(string) (string, bool), o Options) (World, error) {

@@ -1,4 +1,4 @@
-// Package rendezvous is how the ranks of one job find each other: it tells which rank this
+// Package rendezvous is how the ranks of one job find each other: it says which rank this
 // process is, and gives all ranks one store of small keys and values.
 //
 // # The store
@@ -21,7 +21,7 @@
 // where one was meant. Connect turns the World into a Store, and returns once every rank is
 // there, or with an error that names the ranks that did not come.
 //
-// Our store also tells which ranks have ended: a launcher says how its processes have, and every
+// Our store also knows which ranks have ended: a launcher says how its processes have, and every
 // rank greets on a connection of its own, whose end the server sees. Connect does not wait for
 // those, and Guard ends what needs some ranks soon after one of them has ended; where rank 0
 // serves the store, the end of all connections to it is its own. A process that is stopped keeps

@@ -63,7 +63,7 @@ type EndedError struct {
 // Error is how the rank has ended.
 func (e *EndedError) Error() string { return e.How }
 
-// Ended tells that the process of a rank has ended, and how, in words that name the rank.
+// Ended records that the process of a rank has ended, and how, in words that name the rank.
 func (s *Server) Ended(rank int, how string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +82,7 @@ func (s *Server) tell(e end) {
 	_ = s.apply(0, r)
 }
 
-// sayClosing tells that the store ends in order.
+// sayClosing announces that the store ends in order.
 func (s *Server) sayClosing() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,7 +24,7 @@ var (
 type ProtocolError struct {
 	// Addr is the address of the peer.
 	Addr string
-	// What tells what came, and what was expected.
+	// What says what came, and what was expected.
 	What string
 }
 

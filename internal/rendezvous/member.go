@@ -57,7 +57,7 @@ func (m *Member) arrive(ctx context.Context) error {
 	return errors.Join(err, m.announce(ctx, absent))
 }
 
-// meet waits until all ranks are there, or the launcher tells that one will not come.
+// meet waits until all ranks are there, or the launcher says that one will not come.
 func (m *Member) meet(ctx context.Context) (err error) {
 	watched, stop := m.guard(ctx, wordWait, m.fatalToConnect)
 	defer stop()

@@ -51,7 +51,7 @@ func (b *built) make() (err error) {
 	return err
 }
 
-// thisTest tells how programs are compiled.
+// thisTest is how programs are compiled.
 //
 //go:embed softgpu_test.go
 var thisTest embed.FS

@@ -100,7 +100,7 @@ func TestErrorsHaveCodes(t *testing.T) {
 			errors.Join(symmem.ErrClosed, &symmem.RankLostError{}), RankLost, `"ranks":[]`,
 		},
 		{
-			"memory tells how much", &symmem.OutOfMemoryError{Requested: 7}, OutOfMemory,
+			"memory says how much", &symmem.OutOfMemoryError{Requested: 7}, OutOfMemory,
 			`"requested":7`,
 		},
 		{

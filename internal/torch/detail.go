@@ -50,7 +50,7 @@ type timeoutDetail struct {
 	Activity map[int]string `json:"activity"`
 	// Counts is what NCCL has counted, where ranks differ.
 	Counts string `json:"counts,omitempty"`
-	// Absent tells that these ranks have not come to make a group.
+	// Absent reports whether these ranks have not come to make a group.
 	Absent bool `json:"absent,omitempty"`
 }
 

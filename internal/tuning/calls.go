@@ -33,7 +33,7 @@ func (r *Rule) calls() calls {
 	}
 }
 
-// general tells that these are calls of all operations on all groups.
+// general reports whether these are calls of all operations on all groups.
 func (c calls) general() bool { return c.operation == "" && c.group == Shape{} }
 
 // overlap reports whether some call is one of both.

@@ -39,7 +39,7 @@ type Call struct {
 	// Operation and DataType are the names that driver has for them, such as "AllReduce" and
 	// "bfloat16".
 	Operation, DataType string
-	// InPlace tells that the smaller buffer is the rank's own part of the larger one, or both are
+	// InPlace reports whether the smaller buffer is the rank's own part of the larger one, or both are
 	// one.
 	InPlace bool
 	// Bytes is the size of the larger buffer.
@@ -175,8 +175,8 @@ func (t *Table) Choose(call Call, group Shape) (Path, Reason) {
 
 // ChooseDirect reports whether a call takes the direct path if it can, and what decided: the rule
 // of its operation and shape, else that of all operations, else nothing, which is no. Symmetric
-// tells that both buffers lie in windows; where they do not, it plays no part whether a rank works
-// in place, since another one need not. It allocates nothing.
+// reports whether both buffers lie in windows; where they do not, it plays no part whether a rank
+// works in place, since another one need not. It allocates nothing.
 func (t *Table) ChooseDirect(call Call, symmetric bool, group Shape) (bool, Reason) {
 	asked := calls{
 		operation: call.Operation, dataType: call.DataType, memory: Anywhere, group: group,
@@ -229,7 +229,7 @@ type Reason struct {
 	asked calls
 }
 
-// Ruled tells that a rule has decided.
+// Ruled reports whether a rule has decided.
 func (r Reason) Ruled() bool { return r.step >= 0 }
 
 // String says what decided, with the limits of the step, as part of a sentence.

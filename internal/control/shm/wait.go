@@ -83,13 +83,13 @@ type waiting struct {
 	collective uint64
 	operation  driver.Operation
 	exchange   bool
-	// ordered tells that this rank launches no collective in the wait.
+	// ordered reports whether this rank launches no collective in the wait.
 	ordered bool
 	// begin is when the wait was shown, by the machine's monotonic clock.
 	begin uint64
 	// timeout is how long it may last.
 	timeout time.Duration
-	// tolerant waits go on after faults. work tells that what was launched is waited for, by a
+	// tolerant waits go on after faults. work reports whether what was launched is waited for, by a
 	// plane.
 	tolerant, work bool
 	// why, if it is set, says why what is waited for will not come, or nil.

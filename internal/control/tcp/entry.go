@@ -170,7 +170,7 @@ func (e *entry) explained(ctx context.Context, err error) error {
 	return err
 }
 
-// awaitRefusal ends the joining when a rank tells that it could not.
+// awaitRefusal ends the joining when a rank says that it could not.
 func (e *entry) awaitRefusal(ctx context.Context, end context.CancelCauseFunc) {
 	if told, err := e.cfg.Store.Get(ctx, e.key("failed")); err == nil {
 		end(e.failure(told))

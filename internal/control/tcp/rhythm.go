@@ -3,7 +3,7 @@ package tcp
 import "time"
 
 const (
-	// asleep is how much time between two ticks of tellInterval tells that this process was
+	// asleep is how much time between two ticks of tellInterval means that this process was
 	// stopped, or had no processor.
 	asleep = 3 * tellInterval
 	// listening is how many ticks a process has then to read what others have said.

@@ -42,7 +42,7 @@ type row struct {
 	// failed says how the rank has failed, if it has.
 	failed     control.Reason
 	left, lost bool
-	// heard tells that the rank knows of this rank's fault.
+	// heard reports whether the rank knows of this rank's fault.
 	heard bool
 }
 

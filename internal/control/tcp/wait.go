@@ -17,18 +17,18 @@ type waiting struct {
 	// set it is a step under that name instead.
 	track track
 	name  string
-	// ordered tells that this rank launches no collective in the wait.
+	// ordered reports whether this rank launches no collective in the wait.
 	ordered bool
 	step    uint64
-	// exchange tells that the step is one of the control lane, and collective is the ticket of the
-	// collective that waits, or 0. They are what others need to know to prove that two ranks will
+	// exchange reports whether the step is one of the control lane, and collective is the ticket of
+	// the collective that waits, or 0. They are what others need to know to prove that two ranks will
 	// never meet.
 	exchange   bool
 	collective uint64
 	operation  driver.Operation
 	begin      time.Time
 	timeout    time.Duration
-	// work tells that what was launched is waited for, and failedFor for how long a peer has been
+	// work reports whether what was launched is waited for, and failedFor is how long a peer has been
 	// known to have failed meanwhile; it is negative if none has.
 	work      bool
 	failedFor time.Duration

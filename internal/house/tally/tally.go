@@ -104,7 +104,7 @@ func (t *tally) report(out io.Writer) (failed bool, err error) {
 	return failed, err
 }
 
-// counts tells whether an outcome is one of a test: a package is one only if it failed by itself,
+// counts reports whether an outcome is one of a test: a package is one only if it failed by itself,
 // as by a panic or because it does not build.
 func (t *tally) counts(k key) bool {
 	if k.test != "" {

@@ -17,8 +17,8 @@ type Code struct {
 	Mu        ranked.Mutex[codeMu]
 	module    cuda.Module              // guarded by Mu; loaded at the first use
 	functions map[string]cuda.Function // guarded by Mu
-	// Overlaps tells that kernels can be started before those ahead of them have ended, and wait for
-	// these. It is set by Load.
+	// Overlaps reports whether kernels can be started before those ahead of them have ended, and wait
+	// for these. It is set by Load.
 	Overlaps bool
 }
 

@@ -21,7 +21,7 @@ type GPU struct {
 	// anywhere makes single calls on any thread.
 	anywhere *cuda.Driver
 	context  cuda.Context
-	// Guests tells that streams of another library were adopted.
+	// Guests reports whether streams of another library were adopted.
 	Guests atomic.Bool
 	// Timeout is how long the GPU's own work may take.
 	Timeout time.Duration

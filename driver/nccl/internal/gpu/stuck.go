@@ -9,8 +9,8 @@ import (
 // have more: its kernels are threads, which wait for the machine's other work.
 var EndingTime = time.Second
 
-// Stuck tells that a GPU of this process has a kernel that only the end of the process ends. Then
-// NCCL may never be done with any communicator, since it waits for whole devices.
+// Stuck reports whether a GPU of this process has a kernel that only the end of the process ends.
+// Then NCCL may never be done with any communicator, since it waits for whole devices.
 var Stuck atomic.Bool
 
 // ClosingTime is how long a Close waits for work. Where a kernel does not end, what waits for it

@@ -17,7 +17,7 @@ type Arena struct {
 	// base begins the range that callers see, alias its twin, which is in no window.
 	base, alias uintptr
 	closed      bool // guarded by Memory.mu
-	// kept tells that the arena may outlive the device, whose context it keeps; guarded by
+	// kept reports whether the arena may outlive the device, whose context it keeps; guarded by
 	// Memory.mu.
 	kept   bool
 	keeper Keeper

@@ -57,8 +57,8 @@ func (l *Lender) Fetch(
 // Loans are those of a group.
 type Loans struct {
 	*Lender
-	// Apart tells that ranks cannot hand descriptors to each other: they are in several containers
-	// or on several machines.
+	// Apart reports whether ranks cannot hand descriptors to each other: they are in several
+	// containers or on several machines.
 	Apart bool
 }
 

@@ -17,7 +17,7 @@ type End struct {
 	call *Call
 	control.Message
 	check bool
-	// captured tells that the words are a graph's.
+	// captured reports whether the words are a graph's.
 	captured bool
 	// state is kernels.MessageWaits while the stream waits, or nil if it never does: a Recv for its
 	// message, and a Send of a graph for taken to be 1.

@@ -35,7 +35,7 @@ type Group struct {
 	Config *driver.GroupConfig
 	Plane  control.Plane
 	Busy   *stream.Busy
-	// Check tells that the ends of a message are compared.
+	// Check reports whether the ends of a message are compared.
 	Check *atomic.Bool
 	// Ended is closed when the group has failed or is closed.
 	Ended <-chan struct{}

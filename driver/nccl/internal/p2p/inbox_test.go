@@ -13,7 +13,7 @@ import (
 // firstBytes is how much staging a peer of these tests has lent.
 const firstBytes = 4 << 20
 
-// TestMessagesThatCannotBeAreRefused has a peer tell what no Send tells. Nothing is read where it
+// TestMessagesThatCannotBeAreRefused has a peer write what no Send writes. Nothing is read where it
 // says.
 func TestMessagesThatCannotBeAreRefused(t *testing.T) {
 	for what, spoil := range map[string]func(h *header){

@@ -14,11 +14,11 @@ import (
 type Busy struct {
 	// recent is the stream that was noted last, as long as it is listed.
 	recent atomic.Pointer[Stream]
-	// Awake tells that the watcher is looking; Wake makes it look.
+	// Awake reports whether the watcher is looking; Wake makes it look.
 	Awake atomic.Bool
 	Wake  chan struct{}
 
-	// Windows tells that what is under way may be a window kernel of NCCL's.
+	// Windows reports whether what is under way may be a window kernel of NCCL's.
 	Windows atomic.Bool
 
 	mu   ranked.Mutex[busyMu]

@@ -26,7 +26,7 @@ func (e *Event) Done() bool {
 	return done || err != nil
 }
 
-// Query is Done, and tells what CUDA says against it.
+// Query is Done, with the error of CUDA.
 func (e *Event) Query() (done bool, err error) {
 	at := e.Point()
 	if at == nil {

@@ -47,7 +47,7 @@ type Calls interface {
 	// Launch gives the calls of the graph the numbers of a launch, and queues it, by Graph.Queue and
 	// Graph.Follow. The locks of graph and stream are held.
 	Launch(g *Graph, on *Stream) error
-	// Close takes back what the calls have. Ended tells that all launches have ended.
+	// Close takes back what the calls have. Ended reports whether all launches have ended.
 	Close(ended bool)
 }
 

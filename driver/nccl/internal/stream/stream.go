@@ -24,7 +24,7 @@ type Stream struct {
 	Mu      ranked.Spin[streamMu]
 	Capture *Graph      // guarded by Mu
 	closed  atomic.Bool // changes with Mu and questions held
-	// waited tells that all work was waited for and went well. Changes with Mu held.
+	// waited reports whether all work was waited for and went well. Changes with Mu held.
 	waited atomic.Bool
 	// last is the group that launched here most recently, ticket its collective.
 	last      Group            // guarded by Mu
@@ -35,7 +35,7 @@ type Stream struct {
 	word      *gpu.Word // guarded by Mu; made at the first use
 	// carries are the groups whose kernels were launched here.
 	carries []Group // guarded by Mu
-	// adopted tells that another library made the stream, and may capture or end it at any time.
+	// adopted reports whether another library made the stream, and may capture or end it at any time.
 	adopted bool
 	// behind is behind what an adopted stream was given here. CUDA is asked about it instead of the
 	// stream, which would lose a capture that the owner begins just then. Recorded with Mu held.
@@ -43,7 +43,7 @@ type Stream struct {
 	// questions is held while CUDA is asked without Mu whether the owner captures, so that Close
 	// returns after that: the owner may destroy the stream then. It is taken after Mu.
 	questions ranked.RWMutex[streamQuestions]
-	// Recording tells that the call under way is put into a capture of the owner. Guarded by Mu.
+	// Recording reports whether the call under way is put into a capture of the owner. Guarded by Mu.
 	Recording bool
 	faults    faults
 }

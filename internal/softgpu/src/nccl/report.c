@@ -1,4 +1,4 @@
-/* Errors, and the lines of NCCL's log that tell which path a call takes. */
+/* Errors, and the lines of NCCL's log that say which path a call takes. */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <stdio.h>
