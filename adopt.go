@@ -18,7 +18,7 @@ import (
 // serve others all the same, as in PyTorch: the owner keeps those that its graphs use.
 //
 // The stream must live until ForgetStream, or until the Runtime is closed: Pool.Trim and
-// Runtime.Close wait for what its owner has queued there, but see SetSettled. Else it is asked
+// Runtime.Close wait for what its owner has queued there, but see SetIdle. Else it is asked
 // about where it is named in a call, and where a registration or a new call may meet a capture of
 // it that has calls.
 //
@@ -38,10 +38,10 @@ func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	})
 }
 
-// SetSettled says whether the owners of adopted streams have waited for all that they have queued
+// SetIdle says whether the owners of adopted streams have waited for all that they have queued
 // there, for the Pool.Trim and Runtime.Close that follow: these then ask about no adopted stream,
 // so that owners may have destroyed some without ForgetStream.
-func (i Interop) SetSettled(yes bool) {
+func (i Interop) SetIdle(yes bool) {
 	rt := i.rt
 	rt.ownersWait.Store(yes)
 	if yes {

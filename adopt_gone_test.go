@@ -61,7 +61,7 @@ func TestAStreamThatItsOwnerDestroyedIsNotAskedAbout(t *testing.T) {
 			r.skip("streams of the host have no owner but symmem", symmem.ErrUnsupported)
 		}
 		p, o := r.pool(), r.anOwner()
-		r.Interop().SetSettled(true) // for the trims and the close
+		r.Interop().SetIdle(true) // for the trims and the close
 		for i := range int64(4) {
 			b := r.window(p, mib)
 			m := r.Interop().Memory(b.Memory().Address(), b.Size()) // as other libraries name theirs
@@ -107,7 +107,7 @@ func TestACaptureOfAnotherLibraryIsAskedAboutUntilItEnds(t *testing.T) {
 		r.ok(o.do(func() (err error) { graph, err = o.gpus.EndCapture(theirs); return err }))
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(o.destroy(theirs))
-		r.Interop().SetSettled(true) // for the close
+		r.Interop().SetIdle(true) // for the close
 		r.sums(r.World(), r.window(p, 256*mib))
 		r.ok(o.do(func() error { return o.gpus.GraphDestroy(graph) }))
 		r.ok(o.gpu.ReleasePrimary())

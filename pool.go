@@ -260,8 +260,8 @@ func (p *Pool) allocSlowly(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uintptr,
 ) (alloc.Block, error) {
 	for {
-		if settleErr := p.takeBack(s); settleErr != nil {
-			return alloc.Block{}, settleErr
+		if backErr := p.takeBack(s); backErr != nil {
+			return alloc.Block{}, backErr
 		}
 		if err != nil {
 			return alloc.Block{}, fmt.Errorf("allocating %d bytes: %w", bytes, exhausted(err, nil))

@@ -107,7 +107,7 @@ func fifo(live int, bytes int64) workload {
 	return w
 }
 
-// randomSteps is long enough that the free list never settles into a cycle that a cache learns.
+// randomSteps is long enough that the free list never falls into a cycle that a cache learns.
 const randomSteps = 1 << 17
 
 // randomVictims frees a random one of so many live blocks and allocates a random size.

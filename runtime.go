@@ -42,7 +42,7 @@ type Runtime struct {
 	streams  []*Stream // by number; guarded by mu
 	captures int       // streams that capture; guarded by mu
 	failure  error     // of the latest making of a group; guarded by mu
-	// ownersWait is what SetSettled was told.
+	// ownersWait is what SetIdle was told.
 	ownersWait atomic.Bool
 	// captured are adopted streams in whose captures calls of ours are, until they are found to have
 	// ended; replaced, never changed; guarded by mu.

@@ -47,7 +47,7 @@ func goForget(stream C.uint64_t) C.int {
 	return guarded(func() error { return library.Forget(uintptr(stream)) })
 }
 
-//export goSettled
-func goSettled(yes C.int) C.int {
-	return guarded(func() error { return library.Settled(yes != 0) })
+//export goIdle
+func goIdle(yes C.int) C.int {
+	return guarded(func() error { return library.Idle(yes != 0) })
 }

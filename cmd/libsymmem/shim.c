@@ -128,7 +128,7 @@ API int symmem_stream_synchronize(uint64_t stream) { return WAITING(goSynchroniz
 
 API int symmem_stream_forget(uint64_t stream) { return WAITING(goForget(stream)); }
 
-API int symmem_streams_settled(int yes) { return CALL(goSettled(yes)); }
+API int symmem_streams_idle(int yes) { return CALL(goIdle(yes)); }
 
 API int symmem_event_record(uint64_t stream, uint64_t *event) {
 	return WAITING(goEventRecord(stream, event));

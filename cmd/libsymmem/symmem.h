@@ -566,7 +566,7 @@ int symmem_stream_forget(uint64_t stream);
 /* Says whether the caller has waited for the device (not 0), for the symmem_trim and symmem_close
  * that follow: they ask about no stream then, so that some may have been destroyed without
  * symmem_stream_forget. */
-int symmem_streams_settled(int yes);
+int symmem_streams_idle(int yes);
 
 /* Makes an event: the point after everything that was queued on the stream so far. It is freed by
  * symmem_event_close, and ends with symmem_close. Not for streams that are captured. */

@@ -68,7 +68,7 @@ const maxSubmitCalls = 100_000
 // parse checks all flags before anything starts.
 func (f *submitFlags) parse() (err error) {
 	c := &f.config
-	if err := f.settle(&c.Plan, &c.Backend); err != nil {
+	if err := f.apply(&c.Plan, &c.Backend); err != nil {
 		return err
 	}
 	if c.Check, err = symmem.ParseCheckLevel(f.check); err != nil {

@@ -29,8 +29,8 @@ func (f *worldFlags) register(flags *pflag.FlagSet, timeout *time.Duration) {
 	cobra.CheckErr(flags.MarkHidden(startedFlag))
 }
 
-// settle checks the shared flags and hands them on.
-func (f *worldFlags) settle(plan *bench.Plan, backend *string) (err error) {
+// apply checks the shared flags and hands them on.
+func (f *worldFlags) apply(plan *bench.Plan, backend *string) (err error) {
 	if *plan, err = f.plan(); err != nil {
 		return err
 	}

@@ -159,7 +159,7 @@ func (r *receive) attach() {
 			reduce.Hint{})
 	}
 	p.heap = nil
-	in.settle(at, p)
+	in.finish(at, p)
 }
 
 // detach makes sure that nobody writes to the Recv's buffer any more.
@@ -289,7 +289,7 @@ func (in *inlet) take(f *frame) error {
 		reduce.Copy(unsafe.Add(pointer(p.to.plan.Recv), p.got), data, int(bytes), reduce.Hint{})
 	}
 	p.got += bytes
-	in.settle(at, p)
+	in.finish(at, p)
 	return nil
 }
 
@@ -324,8 +324,8 @@ func (in *inlet) parcel(at address) *parcel {
 	return p
 }
 
-// settle ends the Recv of a message that is complete, or that does not fit. in.mu is held.
-func (in *inlet) settle(at address, p *parcel) {
+// finish ends the Recv of a message that is complete, or that does not fit. in.mu is held.
+func (in *inlet) finish(at address, p *parcel) {
 	if p.to == nil || p.to.err == nil && p.got < int64(p.header.total) {
 		return
 	}

@@ -224,7 +224,7 @@ func (c *communicator) idle() bool {
 		return false
 	}
 	c.mu.Unlock()
-	return c.busy.Settle()
+	return c.busy.AllIdle()
 }
 
 // waitFor describes the wait for a collective.

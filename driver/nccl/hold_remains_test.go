@@ -36,7 +36,7 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 		w.captureAndEnd(powers, i)
 	}
 	var now map[string]int
-	settled := gpu.Within(20*time.Second, func() (bool, error) {
+	err := gpu.Within(20*time.Second, func() (bool, error) {
 		now = remains(t)
 		for what, count := range now {
 			if count-before[what] >= min(groups, 20) {
@@ -45,7 +45,7 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 		}
 		return true, nil
 	})
-	if settled != nil {
+	if err != nil {
 		t.Errorf("after %d groups there are %v, before them %v", groups, now, before)
 	}
 	for r, now := range w.free() {

@@ -44,7 +44,7 @@ func (c ending) tearDown(working bool) {
 	c.direct.exchange.Stop() // also what is replayed now and later
 	if gpu.Stuck.Load() {
 		// NCCL waits for whole devices before it is done with any communicator, see above.
-		c.tearing = errors.Join(append(errs, c.settle()...)...)
+		c.tearing = errors.Join(append(errs, c.endOwn()...)...)
 		return
 	}
 	if working {
@@ -115,8 +115,8 @@ func (c ending) awaitWindows() {
 	})
 }
 
-// settle ends what there is to end while a kernel of another group does not end.
-func (c ending) settle() (errs []error) {
+// endOwn ends what there is to end while a kernel of another group does not end.
+func (c ending) endOwn() (errs []error) {
 	defer close(c.quiet)
 	if err := c.drain(); err != nil {
 		errs = append(errs, err)
@@ -178,7 +178,7 @@ func (c ending) abandon() {
 
 // closeDirect gives the memory of the group's own kernels back, unless one may still be at work.
 func (c ending) closeDirect() error {
-	if !c.busy.Settle() {
+	if !c.busy.AllIdle() {
 		return nil
 	}
 	c.mu.Lock()
@@ -216,11 +216,11 @@ func (c ending) calling() bool {
 func (c ending) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.EndingTime)
 	defer cancel()
-	settled := func() bool {
+	idle := func() bool {
 		c.messages.Release()
-		return c.busy.Settle()
+		return c.busy.AllIdle()
 	}
-	if gpu.Poll(ctx, settled) != nil {
+	if gpu.Poll(ctx, idle) != nil {
 		c.messages.ReleaseLate()
 		return &driver.TimeoutError{
 			Doing: "ending the kernels of group " + c.cfg.Name(), Waited: gpu.EndingTime,

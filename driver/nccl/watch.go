@@ -115,9 +115,9 @@ type probe struct {
 	doubt time.Time
 }
 
-// settling is how long a comparison gets to find all ranks that differ, before it ends over
+// doubtTime is how long a comparison gets to find all ranks that differ, before it ends over
 // those that are known.
-const settling = 100 * time.Millisecond
+const doubtTime = 100 * time.Millisecond
 
 func (p *probe) doubts(err error) error {
 	switch {
@@ -125,7 +125,7 @@ func (p *probe) doubts(err error) error {
 		p.doubt = time.Time{}
 	case p.doubt.IsZero():
 		p.doubt = time.Now()
-	case time.Since(p.doubt) > settling:
+	case time.Since(p.doubt) > doubtTime:
 		return err
 	}
 	return nil

@@ -95,7 +95,7 @@ func (c registrar) try(
 	if err != nil && !errors.Is(err, errNothingLent) {
 		w.trouble = err.Error()
 	}
-	if err := c.settleOn(ctx, w); err != nil {
+	if err := c.commit(ctx, w); err != nil {
 		return nil, err
 	}
 	return w, nil
@@ -150,7 +150,7 @@ func (c registrar) useAll(ctx context.Context) error {
 	for _, w := range windows {
 		err := w.make(ctx)
 		if err == nil {
-			err = c.settleOn(ctx, w)
+			err = c.commit(ctx, w)
 		}
 		if err != nil {
 			return c.plane.Fail(fmt.Errorf("making a window of segment %d: %w", w.key.Ordinal, err))
@@ -198,9 +198,9 @@ func (c registrar) keep(w *window) error {
 	return c.plane.Cause()
 }
 
-// settleOn makes registration all or nothing: it waits until NCCL has made the window everywhere.
+// commit makes registration all or nothing: it waits until NCCL has made the window everywhere.
 // If it has made none on some rank, no rank uses windows.
-func (c registrar) settleOn(ctx context.Context, w *window) error {
+func (c registrar) commit(ctx context.Context, w *window) error {
 	mine := outcome{
 		NoWindow: w.handle == 0 && !c.unwanted(), NoPeers: !w.mapped, Why: w.trouble,
 	}
@@ -331,8 +331,8 @@ type peers struct {
 	// that unless it was another rank.
 	mapped  bool
 	trouble string
-	// reached reports whether every rank has, unreached says which one has not and why. They are
-	// settled when the window is made.
+	// reached reports whether every rank has, unreached says which one has not and why. Both
+	// are known when the window is made.
 	reached   bool
 	unreached string
 

@@ -214,7 +214,7 @@ func (m *Machine) step(summary []byte) ([]byte, *Verdict, error) {
 	return nil, nil, protocolError("stepping an agreement that is over")
 }
 
-// afterVote settles what equal votes settle and puts the rest in doubt.
+// afterVote marks the ledgers with equal votes and puts the rest in doubt.
 func (m *Machine) afterVote(msg *message) ([]byte, *Verdict, error) {
 	if !msg.tags.equal() {
 		return m.differ(KindTag, 0, msg.tags, tagText)
@@ -243,7 +243,7 @@ func (m *Machine) afterVote(msg *message) ([]byte, *Verdict, error) {
 	return m.advance()
 }
 
-// advance settles the ledgers that need no further digests and asks for those of the rest.
+// advance marks the ledgers that need no further digests and asks for those of the rest.
 func (m *Machine) advance() ([]byte, *Verdict, error) {
 	kept := m.doubt[:0]
 	m.asked = m.asked[:0]

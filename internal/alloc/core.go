@@ -251,7 +251,7 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 	if size <= 0 || size > MaxSize {
 		return badSize("allocating", size)
 	}
-	c.settle()
+	c.mergeHot()
 	return c.outOfMemory(size, c.homeFor(stream, c.config.round(size)))
 }
 
@@ -273,7 +273,7 @@ func (c *Core) outOfMemory(size int64, home uint32) error {
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room.
 func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
-	c.settle()
+	c.mergeHot()
 	c.reports.clear()
 	if bytes <= 0 || bytes > MaxSize {
 		return Growth{}, badSize("reserving", bytes)
@@ -293,7 +293,7 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 
 // Stats returns the counters. Its time grows with the number of streams.
 func (c *Core) Stats() Stats {
-	c.settle()
+	c.mergeHot()
 	n := &c.counts
 	s := Stats{
 		Segments: n.segments, Live: n.live,
@@ -313,7 +313,7 @@ func (c *Core) Stats() Stats {
 // no two free neighbours, every free block filed once and in its class, every deferred block
 // queued once, counters equal to what a walk finds. Time grows with the number of blocks.
 func (c *Core) Verify() error {
-	c.settle()
+	c.mergeHot()
 	a := audit{Core: c, free: map[uint32]bool{}, queued: map[uint32]bool{}}
 	for ordinal := range c.segments {
 		if err := a.verifySegment(int32(ordinal)); err != nil {

@@ -24,7 +24,7 @@ func (c *Core) Free(v Block) (State, error) {
 
 // free gives a live block back.
 func (c *Core) free(b *block, id uint32) State {
-	c.settleFree()
+	c.beforeFree()
 	if b.rest&sided != 0 {
 		c.last = 0
 		c.counts.live--
@@ -35,8 +35,8 @@ func (c *Core) free(b *block, id uint32) State {
 	return Free
 }
 
-// settleFree merges the block that was kept apart and forgets reports, as any Free does.
-func (c *Core) settleFree() {
+// beforeFree merges the block that was kept apart and forgets reports, as any Free does.
+func (c *Core) beforeFree() {
 	if c.reports.filled {
 		c.reports.clear()
 	}
@@ -188,7 +188,7 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 				return v, c.free(b, id), nil
 			}
 			if c.hot != 0 || c.reports.filled {
-				c.settleFree()
+				c.beforeFree()
 			}
 			c.neighbours = c.freeNeighbours(b)
 			c.keep(b, id, s.home)
@@ -213,12 +213,12 @@ func (c *Core) refuseHandle(h Handle) error {
 // block of that size is free. Programs do both all the time: a temporary is made, used and dropped;
 // an old value is dropped for a new one. So a freed block stays apart for one call, unmerged and in
 // no index: if the next call is an Alloc that would get it, it does, and any other call first
-// settles it. Placement is what it would be without. Whether its neighbours are free is looked up
+// merges it. Placement is what it would be without. Whether its neighbours are free is looked up
 // at the Free and not when it merges: their records have to come from far, and a wrong guess of the
 // processor costs least where what was guessed is at hand.
 
-// settle merges the block that was kept apart, if there is one.
-func (c *Core) settle() {
+// mergeHot merges the block that was kept apart, if there is one.
+func (c *Core) mergeHot() {
 	c.last = 0
 	if c.hot != 0 {
 		c.cool(c.homes[c.hotOf])
@@ -241,7 +241,7 @@ func (c *Core) freeNeighbours(b *block) neighbours {
 }
 
 // keep frees a block that nothing holds and keeps it apart; home is its index. The caller has noted
-// its neighbours, after it settled what was kept apart before.
+// its neighbours, after it merged what was kept apart before.
 func (c *Core) keep(b *block, id, home uint32) {
 	c.counts.live--
 	c.expire(b)

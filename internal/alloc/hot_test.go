@@ -7,7 +7,7 @@ import (
 )
 
 // TestABlockKeptApartChangesNoPlacement gives one history to two cores, of which one is made to
-// settle after every call.
+// mergeHot after every call.
 func TestABlockKeptApartChangesNoPlacement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lazy, eager := mustNew(t), mustNew(t)

@@ -29,7 +29,7 @@ type segment struct {
 // Errors: ErrSize if the bytes are no multiple of Unit or none are wanted, ErrAddress,
 // *OutOfMemoryError if Capacity would be passed, ErrExhausted.
 func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
-	c.settle()
+	c.mergeHot()
 	c.reports.clear()
 	bytes, ordinal := growth.Bytes, int32(len(c.segments))
 	if bytes <= 0 || bytes > MaxSize || bytes%Unit != 0 || int(growth.home) >= len(c.homes) {
@@ -102,7 +102,7 @@ func (c *Core) viewOf(id uint32) View {
 // Segments yields the segments that were not trimmed, by ordinal. The Core must not change
 // meanwhile.
 func (c *Core) Segments() iter.Seq[Segment] {
-	c.settle()
+	c.mergeHot()
 	return func(yield func(Segment) bool) {
 		for i := range c.segments {
 			if c.segments[i].bytes > 0 && !yield(c.segmentView(int32(i))) {
@@ -120,7 +120,7 @@ func (c *Core) segmentView(ordinal int32) Segment {
 // Blocks yields the blocks of a segment by offset, free ones too. It yields nothing for a
 // segment that was trimmed or never added. The Core must not change meanwhile.
 func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
-	c.settle()
+	c.mergeHot()
 	return func(yield func(View) bool) {
 		if ordinal < 0 || int(ordinal) >= len(c.segments) {
 			return
@@ -198,7 +198,7 @@ func formatBytes(n int64) string {
 // mapped, and returns them in that order for the caller to deregister and unmap. Their ordinals
 // are not given out again. The slice is valid until the next call that changes the Core.
 func (c *Core) Trim(keep int64) []Segment {
-	c.settle()
+	c.mergeHot()
 	c.reports.clear()
 	for ordinal := len(c.segments) - 1; ordinal >= 0; ordinal-- {
 		s := &c.segments[ordinal]

@@ -96,7 +96,7 @@ func (c *Core) streamOf(home uint32) Stream { return c.streams[home/2].name }
 //
 // Errors: ErrFreed, ErrForeign.
 func (c *Core) Use(v Block, on Stream) error {
-	c.settle()
+	c.mergeHot()
 	c.reports.clear()
 	id, err := c.live(v)
 	if err != nil {
@@ -124,7 +124,7 @@ func (c *Core) Use(v Block, on Stream) error {
 // whose uses are all over come back; see Returned. The order is by owner stream, in the order in
 // which the Core first met them, then by ticket. Time grows with the deferred blocks.
 func (c *Core) Synced(on Stream) {
-	c.settle()
+	c.mergeHot()
 	c.reports.clear()
 	n, known := c.numbers[on]
 	if !known {
@@ -254,7 +254,7 @@ func (c *Core) dropUse(u uint32) {
 // Pin makes a block outlive its Free until as many Unpins followed: a captured graph refers to
 // its addresses. Errors: ErrFreed, ErrForeign.
 func (c *Core) Pin(v Block) error {
-	c.settle()
+	c.mergeHot()
 	c.reports.clear()
 	id, err := c.live(v)
 	if err != nil {
@@ -273,7 +273,7 @@ func (c *Core) Pin(v Block) error {
 //
 // Errors: ErrNotPinned, ErrFreed, ErrForeign.
 func (c *Core) Unpin(v Block) (State, error) {
-	c.settle()
+	c.mergeHot()
 	c.reports.clear()
 	id, err := c.resolve(v)
 	if err == nil && c.sides[id].pins == 0 {

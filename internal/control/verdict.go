@@ -17,9 +17,9 @@ type Row struct {
 	Missing bool
 	// Failed says how the rank has failed, if it has.
 	Failed Reason
-	// Settled reports whether the rank, before it failed, had seen complete what is waited for: what
+	// Completed reports whether the rank, before it failed, had seen complete what is waited for: what
 	// is missing here is on its way.
-	Settled bool
+	Completed bool
 	// Left reports whether the rank has left the group, and Lost whether its process, or the
 	// connection to it, has ended.
 	Left, Lost bool
@@ -120,11 +120,11 @@ type Verdict struct {
 // A rank that has left without coming can never come, whether or not its process has ended since:
 // it is astray and not lost. One that has aborted the group is not lost either: it said so first.
 func Judge(q *Question, rows []Row) Verdict {
-	settled := false
+	completed := false
 	for i := range rows {
-		settled = settled || rows[i].Failed != NotFailed && rows[i].Settled
+		completed = completed || rows[i].Failed != NotFailed && rows[i].Completed
 	}
-	faults := !q.Tolerant && (q.Closed || !settled)
+	faults := !q.Tolerant && (q.Closed || !completed)
 	if q.Cause != nil && faults {
 		return Verdict{Err: q.Cause}
 	}

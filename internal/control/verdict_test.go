@@ -156,7 +156,7 @@ var verdicts = []judged{
 	},
 	{
 		name: "a rank that has failed had seen this step complete",
-		b:    Row{Failed: FailedItself, Settled: true}, c: Row{Missing: true}, want: none,
+		b:    Row{Failed: FailedItself, Completed: true}, c: Row{Missing: true}, want: none,
 	},
 	{
 		name: "this rank has failed", question: Question{Cause: errors.New("ours")},
@@ -165,12 +165,12 @@ var verdicts = []judged{
 	{
 		name:     "this rank has failed over what another had seen complete",
 		question: Question{Cause: errors.New("ours")},
-		b:        Row{Failed: FailedItself, Settled: true}, c: Row{Missing: true}, want: none,
+		b:        Row{Failed: FailedItself, Completed: true}, c: Row{Missing: true}, want: none,
 	},
 	{
 		name:     "this rank has left over what another had seen complete",
 		question: Question{Cause: errors.New("ours"), Closed: true},
-		b:        Row{Failed: FailedItself, Settled: true}, c: Row{Missing: true},
+		b:        Row{Failed: FailedItself, Completed: true}, c: Row{Missing: true},
 		want: verdict{kind: "ours"},
 	},
 	{

@@ -151,7 +151,7 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 	if err != nil {
 		return err
 	}
-	return c.settle(l, l.wait(ctx, keys))
+	return c.release(l, l.wait(ctx, keys))
 }
 
 // missing finds out which keys are not there, for the message of a wait whose context is done.
@@ -164,7 +164,7 @@ func (c *Client) missing(ctx context.Context, keys []string) []string {
 		return nil
 	}
 	missing, err := l.missing(ctx, keys)
-	if c.settle(l, err) != nil {
+	if c.release(l, err) != nil {
 		return nil
 	}
 	for i := range missing {

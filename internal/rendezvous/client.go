@@ -112,9 +112,9 @@ func (c *Client) adopt(l *link) bool {
 	return !c.closed
 }
 
-// settle ends a call's use of a connection: others may use it next, unless it is in doubt. It
+// release ends a call's use of a connection: others may use it next, unless it is in doubt. It
 // returns the call's error, and ErrClosed where our Close caused that.
-func (c *Client) settle(l *link, err error) error {
+func (c *Client) release(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -137,5 +137,5 @@ func (c *Client) ask(ctx context.Context, b []byte, read func(*decoder) error) e
 	if err != nil {
 		return err
 	}
-	return c.settle(l, l.exchange(ctx, b, read))
+	return c.release(l, l.exchange(ctx, b, read))
 }

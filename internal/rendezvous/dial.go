@@ -69,7 +69,7 @@ func dial(ctx context.Context, to Endpoint, uid uint32) (*Client, error) {
 		})
 	})
 	c.adopt(first)
-	return c, c.settle(first, nil)
+	return c, c.release(first, nil)
 }
 
 // mayPass reports whether a server that is still starting can cause err.

@@ -202,7 +202,7 @@ func FuzzClient(f *testing.F) {
 			l := &link{conn: ours, d: newDecoder(ours, "fuzz"), trusted: true}
 			c := newClient("fuzz", func(context.Context) (*link, error) { return nil, ErrLost })
 			c.adopt(l)
-			_ = c.settle(l, nil)
+			_ = c.release(l, nil)
 			_ = call(c)
 			c.Close()
 		}

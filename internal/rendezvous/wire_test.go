@@ -276,7 +276,7 @@ func TestClientReadsInTwoQueries(t *testing.T) {
 	c := newClient("script", nil)
 	closeLater(t, c)
 	c.adopt(l)
-	_ = c.settle(l, nil)
+	_ = c.release(l, nil)
 	k, both := two64+"'/k'", two64+two64+"'/k'"+two64+"'/l'"
 	done := make(chan error, 1)
 	go func() {

@@ -107,7 +107,7 @@ func (r *rank) takeOver(g *group, stream uintptr, memory ...symmem.Memory) error
 			return err
 		}
 		if fresh && err == nil {
-			p.settledWith(g, pending)
+			p.noteSeen(g, pending)
 		}
 	}
 	return nil
@@ -121,8 +121,8 @@ func (p *pool) check(m symmem.Memory, g *group, pending int64) (fresh bool, err 
 	return p.seen[g.handle] != pending, p.live.covers(m.Address(), m.Bytes())
 }
 
-// settledWith notes that a group has everything up to a value of Words.Pending.
-func (p *pool) settledWith(g *group, pending int64) {
+// noteSeen notes that a group has everything up to a value of Words.Pending.
+func (p *pool) noteSeen(g *group, pending int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.seen == nil {

@@ -225,7 +225,7 @@ func (l *Library) Check(handle uint64) error {
 		return err
 	}
 	for _, p := range r.all() {
-		if err := p.settled(); err != nil {
+		if err := p.flush(); err != nil {
 			return err
 		}
 	}

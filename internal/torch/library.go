@@ -153,7 +153,7 @@ func (l *Library) Close(force bool) error {
 	var errs []error
 	pools := r.everyPool()
 	for _, p := range pools {
-		errs = append(errs, p.settled())
+		errs = append(errs, p.flush())
 	}
 	l.kept.keep(pools...)
 	l.rank.Store(nil)

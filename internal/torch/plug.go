@@ -71,7 +71,7 @@ func (p *plugs) PlugRegister(comm uintptr) error {
 	if err != nil {
 		return err
 	}
-	if err := pool.settled(); err != nil {
+	if err := pool.flush(); err != nil {
 		return err
 	}
 	err = guest.Register(context.Background(), pool.Pool)

@@ -167,7 +167,7 @@ func (l *Library) ClosePool(number int, force bool) error {
 	if count, bytes := p.held(); count > 0 && !force {
 		return fmt.Errorf("closing pool %d: %d buffers of %d bytes: %w", number, count, bytes, ErrLive)
 	}
-	err = p.settled()
+	err = p.flush()
 	l.kept.keep(p)
 	r.mu.Lock()
 	r.pools[number] = nil
@@ -201,7 +201,7 @@ const maxBytes = 1 << 46
 func (p *pool) alloc(s *symmem.Stream, bytes int64, site symmem.Site) (uintptr, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.settle(); err != nil {
+	if err := p.flushHeld(); err != nil {
 		return 0, err
 	}
 	b, err := p.interop.Alloc(p.Pool, s, bytes, site)
@@ -241,12 +241,12 @@ func (p *pool) free(address uintptr, later bool) error {
 	if later {
 		return nil
 	}
-	return p.settle()
+	return p.flushHeld()
 }
 
-// settle makes the frees so far take effect, ordered by place: the order in which they came may
+// flushHeld makes the frees so far take effect, ordered by place: the order in which they came may
 // differ between ranks. p.mu is held.
-func (p *pool) settle() error {
+func (p *pool) flushHeld() error {
 	if len(p.freed) == 0 {
 		return nil
 	}
@@ -262,11 +262,11 @@ func (p *pool) settle() error {
 	return failed
 }
 
-// settled is settle for callers that do not hold p.mu.
-func (p *pool) settled() error {
+// flush is flushHeld for callers that do not hold p.mu.
+func (p *pool) flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.settle()
+	return p.flushHeld()
 }
 
 // inOrder compares buffers by their places.
@@ -294,7 +294,7 @@ func (l *Library) Reserve(
 	if err != nil {
 		return err
 	}
-	if err := p.settled(); err != nil {
+	if err := p.flush(); err != nil {
 		return err
 	}
 	err = l.apart("reserving", func(ctx context.Context) error {
@@ -306,8 +306,8 @@ func (l *Library) Reserve(
 	return l.RegisterPending(handle, number, stream)
 }
 
-// settledPool finds a pool whose gathered frees are in its history.
-func (l *Library) settledPool(number int) (*pool, error) {
+// flushedPool finds a pool whose gathered frees are in its history.
+func (l *Library) flushedPool(number int) (*pool, error) {
 	r, err := l.current()
 	if err != nil {
 		return nil, err
@@ -316,12 +316,12 @@ func (l *Library) settledPool(number int) (*pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p, p.settled()
+	return p, p.flush()
 }
 
 // Trim gives segments without live buffers back: collective over the pool's domain.
 func (l *Library) Trim(number int, keep uint64) error {
-	p, err := l.settledPool(number)
+	p, err := l.flushedPool(number)
 	if err != nil {
 		return err
 	}
@@ -345,7 +345,7 @@ func (l *Library) DeviceFits(device int) error {
 
 // Note puts numbers of the caller's into the history of a pool, for a call site.
 func (l *Library) Note(number int, kind, value int64, site uint32) error {
-	p, err := l.settledPool(number)
+	p, err := l.flushedPool(number)
 	if err != nil {
 		return err
 	}

@@ -26,12 +26,12 @@ func (s *streams) Synchronize(handle uintptr) error {
 	return s.l.resumed("synchronizing", on.Synchronize)
 }
 
-// Settled notes that the caller has waited for the device, or not, for the Trim and Close that
+// Idle notes that the caller has waited for the device, or not, for the Trim and Close that
 // follow.
-func (s *streams) Settled(yes bool) error {
+func (s *streams) Idle(yes bool) error {
 	r, err := s.l.current()
 	if err == nil {
-		r.rt.Interop().SetSettled(yes)
+		r.rt.Interop().SetIdle(yes)
 	}
 	return err
 }

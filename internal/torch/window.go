@@ -54,7 +54,7 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 	if err := g.Err(); err != nil {
 		return err
 	}
-	if err := p.settled(); err != nil {
+	if err := p.flush(); err != nil {
 		return err
 	}
 	if r.rt.Interop().Captured(stream) {
@@ -113,7 +113,7 @@ func (l *Library) Attach(handle uint64, comm uintptr, name string) (uint64, erro
 		if !g.holds(p) {
 			continue
 		}
-		err := p.settled()
+		err := p.flush()
 		if err == nil {
 			err = l.apart("attaching", func(ctx context.Context) error {
 				return guest.Register(ctx, p.Pool)

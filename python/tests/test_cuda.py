@@ -271,7 +271,7 @@ def test_a_communicator_is_attached_once_and_forgotten_when_it_is_gone(
     ]
     del world.pg_map[second]
     before = world.synchronized
-    attachments.settle(42)
+    attachments.wait_idle(42)
     assert world.calls[-1] == ("symmem_detach", 2, 0), "it was destroyed without a detach"
     assert world.synchronized == before + 1
     assert attachments.detach(first)
@@ -280,7 +280,7 @@ def test_a_communicator_is_attached_once_and_forgotten_when_it_is_gone(
 
 
 @pytest.mark.parametrize("made_anew", [False, True])
-@pytest.mark.parametrize("use", ["detach", "settle", "detach_all", "attach"])
+@pytest.mark.parametrize("use", ["detach", "wait_idle", "detach_all", "attach"])
 def test_a_communicator_that_was_aborted_is_not_touched(
     monkeypatch: pytest.MonkeyPatch, use: str, made_anew: bool
 ) -> None:
@@ -295,8 +295,8 @@ def test_a_communicator_that_was_aborted_is_not_touched(
     del world.calls[:]
     if use == "detach":
         assert attachments.detach(aborted)
-    elif use == "settle":
-        attachments.settle(42)
+    elif use == "wait_idle":
+        attachments.wait_idle(42)
     elif use == "attach":
         attachments.attach(other, 42, 0)
     else:

@@ -279,7 +279,7 @@ class PaperGroup:
     def attachments(self) -> Any:
         return self
 
-    def settle(self, group: int) -> None:
+    def wait_idle(self, group: int) -> None:
         assert group == self.handle
 
     def end_scope(self, stream: int) -> None:

@@ -88,7 +88,7 @@ static void collectives(uint64_t world, void *at) {
 	REFUSED(symmem_barrier(world, 0));
 	REFUSED(symmem_stream_synchronize(0));
 	REFUSED(symmem_stream_forget(0));
-	REFUSED(symmem_streams_settled(1));
+	REFUSED(symmem_streams_idle(1));
 	REFUSED(symmem_set_poll(0, 0));
 	REFUSED(symmem_stream_wait(0, 1));
 	REFUSED(symmem_event_record(0, &out.handle));

@@ -180,7 +180,7 @@ void capture(void) {
 	DO(symmem_free(a));
 	DO(symmem_free(late));
 	DO(symmem_stream_forget(on));
-	DO(symmem_streams_settled(1));
+	DO(symmem_streams_idle(1));
 	CUDA("cuStreamDestroy_v2", stream);
 	DO(symmem_barrier(world, 0));
 	DO(symmem_stream_synchronize(0));

@@ -76,18 +76,18 @@ func (e *entry) connect(ctx context.Context) ([]*link, error) {
 // context.
 func (e *entry) meet(ctx context.Context) error {
 	if err := e.listen(ctx); err != nil {
-		return e.settled(ctx, e.absence(ctx, err))
+		return e.joinError(ctx, e.absence(ctx, err))
 	}
 	e.tasks.Go(func() { e.accept(ctx) })
 	for r := range e.cfg.Group.Rank {
-		e.tasks.Go(func() { e.settle(e.dial(ctx, r)) })
+		e.tasks.Go(func() { e.enter(e.dial(ctx, r)) })
 	}
 	select {
 	case <-e.done:
 	case <-ctx.Done():
 	}
 	// Whoever finds the port closed must be able to know why.
-	return errors.Join(e.settled(ctx, e.outcome(ctx)), e.listener.Close())
+	return errors.Join(e.joinError(ctx, e.outcome(ctx)), e.listener.Close())
 }
 
 // failedError is why another rank could not join: a RankLostError, or what it has said.
@@ -117,10 +117,10 @@ func (e *entry) failure(said []byte) *failedError {
 		fmt.Errorf("rank %d could not", e.cfg.Group.Ranks[r]))}
 }
 
-// settled is the error with which this rank ends the joining: that of another one, if it has
+// joinError is the error with which this rank ends the joining: that of another one, if it has
 // failed first, or else its own, which it leaves in the store. Who is missing when the time is up
 // every rank finds by itself.
-func (e *entry) settled(ctx context.Context, err error) error {
+func (e *entry) joinError(ctx context.Context, err error) error {
 	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err
 	}
@@ -276,8 +276,8 @@ func likelihood(ip net.IP) int {
 	}
 }
 
-// settle enters a connection, or what has ended the joining.
-func (e *entry) settle(l *link, err error) {
+// enter notes a connection, or what has ended the joining.
+func (e *entry) enter(l *link, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
@@ -380,7 +380,7 @@ func (e *entry) accept(ctx context.Context) {
 		e.tasks.Go(func() {
 			defer func() { <-e.strangers }()
 			if l := e.admit(ctx, conn.(*net.TCPConn)); l != nil {
-				e.settle(l, nil)
+				e.enter(l, nil)
 			} else {
 				_ = conn.Close()
 			}

@@ -94,7 +94,7 @@ func (p *Plane) swap(ctx context.Context, payload []byte, w *waiting) ([][]byte,
 	if err := p.wait(ctx, w); err != nil {
 		return nil, err
 	}
-	own.settled[w.track] = w.step
+	own.completed[w.track] = w.step
 	got := make([][]byte, len(p.rows))
 	for r := range p.rows {
 		if r == p.me {

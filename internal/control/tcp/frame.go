@@ -26,9 +26,9 @@ const (
 	kindHeard // the rank has heard that the other failed
 	kindBye   // the rank leaves; holds its last board
 	kindValue // one step under a name; holds the words and the name
-	// kindSettled: a step under a name that the rank, which is about to fail, had seen complete; holds
+	// kindComplete: a step under a name that a rank which is about to fail had seen complete; holds
 	// the name.
-	kindSettled
+	kindComplete
 )
 
 // track is a sequence of steps that all ranks make together.
@@ -102,7 +102,7 @@ func (m *message) bounds() (least, most uint32, ok bool) {
 		return uint32(failBytes), uint32(failBytes), true
 	case kindValue:
 		return uint32(wordBytes) + 1, uint32(wordBytes) + driver.MaxValueName, true
-	case kindSettled:
+	case kindComplete:
 		return 1, driver.MaxValueName, true
 	default:
 		return 0, 0, false

@@ -20,7 +20,7 @@ func TestHeadersThatLieAreErrors(t *testing.T) {
 	}
 	for row, spoil := range map[string]func(b []byte){
 		"no kind":                       func(b []byte) { b[0] = 0 },
-		"a kind of another version":     func(b []byte) { b[0] = byte(kindSettled) + 1 },
+		"a kind of another version":     func(b []byte) { b[0] = byte(kindComplete) + 1 },
 		"no track":                      func(b []byte) { b[1] = byte(tracks) },
 		"something in the first gap":    func(b []byte) { b[2] = 1 },
 		"something in the second gap":   func(b []byte) { b[3] = 1 },
@@ -71,7 +71,7 @@ func FuzzReceive(f *testing.F) {
 		{kind: kindFail, payload: make([]byte, failBytes)},
 		{kind: kindHeard},
 		{kind: kindValue, step: 1, payload: make([]byte, wordBytes+1)},
-		{kind: kindSettled, step: 1, payload: make([]byte, 1)},
+		{kind: kindComplete, step: 1, payload: make([]byte, 1)},
 		{kind: kindBye, payload: bytes.Repeat([]byte{255}, boardBytes)},
 	} {
 		f.Add(m.encode())

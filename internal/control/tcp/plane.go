@@ -124,11 +124,11 @@ func (p *Plane) fail(err error) error {
 	if p.end(err) {
 		b := p.board()
 		payload := b.encode(time.Now())
-		for _, step := range p.rows[p.me].settled {
+		for _, step := range p.rows[p.me].completed {
 			payload = binary.LittleEndian.AppendUint64(payload, step)
 		}
 		for name, v := range p.rows[p.me].values {
-			p.broadcast(message{kind: kindSettled, step: v.settled, payload: []byte(name)}, false)
+			p.broadcast(message{kind: kindComplete, step: v.completed, payload: []byte(name)}, false)
 		}
 		step := uint64(control.ReasonOf(err))
 		p.broadcast(message{kind: kindFail, step: step, payload: payload}, false)

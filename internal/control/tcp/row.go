@@ -29,8 +29,8 @@ type row struct {
 	// came is the last step of each track that has come; posts are those not taken yet.
 	came  [tracks]uint64
 	posts [tracks][][]byte
-	// settled is the last step of each track that the rank had seen complete when it failed.
-	settled [tracks]uint64
+	// completed is the last step of each track that the rank had seen complete when it failed.
+	completed [tracks]uint64
 	// values are the steps under names, of which there are driver.MaxValueNames at most.
 	values map[string]*values
 	// reports is the log of the fault lane, reported its bytes, and read how much of it this rank
@@ -63,16 +63,16 @@ func (r *row) apply(m message, now time.Time) error {
 		}
 		r.board = decodeBoard(m.payload, now)
 		r.failed = max(control.FailedItself, control.Reason(m.step))
-		for t := range r.settled {
-			r.settled[t] = binary.LittleEndian.Uint64(m.payload[boardBytes+8*t:])
+		for t := range r.completed {
+			r.completed[t] = binary.LittleEndian.Uint64(m.payload[boardBytes+8*t:])
 		}
 	case kindHeard:
 		r.heard = true
 	case kindValue:
 		return r.give(m)
-	case kindSettled:
+	case kindComplete:
 		if v := r.values[string(m.payload)]; v != nil {
-			v.settled = m.step
+			v.completed = m.step
 		}
 	case kindBye:
 		r.board, r.left = decodeBoard(m.payload, now), true
@@ -82,7 +82,7 @@ func (r *row) apply(m message, now time.Time) error {
 
 // post takes one step of a track.
 func (r *row) post(m message) error {
-	if r.failed != control.NotFailed && m.step > r.settled[m.track] {
+	if r.failed != control.NotFailed && m.step > r.completed[m.track] {
 		return nil // the rank had given the step up when it failed
 	}
 	if m.step != r.came[m.track]+1 || len(r.posts[m.track]) == mostPosts {
@@ -127,9 +127,9 @@ func (r *row) next() ([]byte, bool) {
 
 // known says what is known of the rank, but for whether it is missing.
 func (r *row) known(w *waiting, now time.Time) control.Row {
-	_, settled := r.steps(w)
+	_, completed := r.steps(w)
 	return control.Row{
-		Failed: r.failed, Settled: w.step != 0 && settled >= w.step,
+		Failed: r.failed, Completed: w.step != 0 && completed >= w.step,
 		Left: r.left, Lost: r.lost, Submitted: r.submitted, InCollective: r.inCollective,
 		Operation: r.operation, Exchanges: r.came[trackControl], InExchange: r.inExchange,
 		Waited: max(0, now.Sub(r.since)),

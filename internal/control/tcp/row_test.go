@@ -92,14 +92,14 @@ func TestARowSaysHowARankHasFailed(t *testing.T) {
 		0: control.FailedItself, 1: control.FailedItself, 2: control.Aborted, 3: control.Followed,
 	} {
 		r := row{}
-		err := r.apply(message{kind: kindFail, step: step, payload: settled(5)}, time.Now())
+		err := r.apply(message{kind: kindFail, step: step, payload: completed(5)}, time.Now())
 		if known := r.known(&waiting{step: 5}, time.Now()); err != nil || known.Failed != want ||
-			!known.Settled {
+			!known.Completed {
 			t.Errorf("reason %d is known as %+v (%v), want %d", step, known, err, want)
 		}
 	}
 	r := row{}
-	fail := message{kind: kindFail, step: 4, payload: settled(0)}
+	fail := message{kind: kindFail, step: 4, payload: completed(0)}
 	if err := r.apply(fail, time.Now()); !errors.Is(err, ErrProtocol) {
 		t.Errorf("an unknown reason: got %v, want ErrProtocol", err)
 	}

@@ -242,8 +242,8 @@ func TestEndOfTheConnectionIsALostRankUnlessItSaysGoodbye(t *testing.T) {
 	}
 }
 
-// settled is what a failing rank says that it had seen complete.
-func settled(control uint64) []byte {
+// completed is what a failing rank says that it had seen complete.
+func completed(control uint64) []byte {
 	b := board{submitted: 1}
 	p := binary.LittleEndian.AppendUint64(b.encode(time.Now()), control)
 	return append(p, make([]byte, failBytes-len(p))...)
@@ -253,8 +253,8 @@ func settled(control uint64) []byte {
 // sent before.
 func TestStepThatWasCompleteForAPeerIsComplete(t *testing.T) {
 	for row, c := range map[string]struct {
-		settled uint64
-		want    error
+		completed uint64
+		want      error
 	}{
 		"the peer had seen the step complete": {2, nil},
 		"the peer had seen the one before":    {1, driver.ErrFault},
@@ -268,7 +268,7 @@ func TestStepThatWasCompleteForAPeerIsComplete(t *testing.T) {
 				result <- err
 			}()
 			i.await(kindPost)
-			i.send(kindFail, 0, 0, settled(c.settled))
+			i.send(kindFail, 0, 0, completed(c.completed))
 			i.await(kindHeard)
 			i.send(kindPost, trackControl, 2, []byte("late"))
 			i.send(kindHeard, 0, 0, nil)
@@ -359,7 +359,7 @@ func TestRankIsMissedOnlyWhenItsSubmissionWouldHaveBeenTold(t *testing.T) {
 	if err := judge(patience + 2*tellInterval); !errors.As(err, &late) {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
-	i.send(kindFail, 0, 0, settled(0))
+	i.send(kindFail, 0, 0, completed(0))
 	i.await(kindHeard)
 	if err := judge(2 * patience); err != nil {
 		t.Errorf("a rank that has submitted the work before it failed is missed: %v", err)

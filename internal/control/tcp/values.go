@@ -14,9 +14,9 @@ type values struct {
 	// came is the last step that has come, and words are those of the steps that are not taken yet.
 	came  uint64
 	words []driver.Words
-	// settled is the last step that the rank had seen complete: this rank at any time, another one
+	// completed is the last step that the rank had seen complete: this rank at any time, another one
 	// when it failed.
-	settled uint64
+	completed uint64
 	// ordered tells, of this rank, that it launches no collective in a wait under the name.
 	ordered bool
 }
@@ -58,12 +58,12 @@ func (r *row) give(m message) error {
 
 // steps are the last step of what is waited for that has come from the rank, and the last one that
 // it had seen complete when it failed.
-func (r *row) steps(w *waiting) (came, settled uint64) {
+func (r *row) steps(w *waiting) (came, completed uint64) {
 	if w.name == "" {
-		return r.came[w.track], r.settled[w.track]
+		return r.came[w.track], r.completed[w.track]
 	}
 	if v := r.values[w.name]; v != nil {
-		return v.came, v.settled
+		return v.came, v.completed
 	}
 	return 0, 0
 }
@@ -110,7 +110,7 @@ func (n named) Gather(ctx context.Context, mine driver.Words, all []driver.Words
 	if err := p.wait(ctx, w); err != nil {
 		return p.concede(err)
 	}
-	own.settled = w.step
+	own.completed = w.step
 	for r := range p.rows {
 		if r == p.me {
 			all[r] = mine

@@ -52,8 +52,8 @@ func TestWhatARankHadSeenCompleteIsKnownAfterItsFault(t *testing.T) {
 	r := row{}
 	for _, m := range []message{
 		value("a", 1),
-		{kind: kindSettled, step: 1, payload: []byte("a")},
-		{kind: kindSettled, step: 9, payload: []byte(strings.Repeat("unknown", 9))},
+		{kind: kindComplete, step: 1, payload: []byte("a")},
+		{kind: kindComplete, step: 9, payload: []byte(strings.Repeat("unknown", 9))},
 		{kind: kindFail, step: 1, payload: make([]byte, failBytes)},
 	} {
 		if err := r.apply(m, time.Now()); err != nil {
@@ -61,8 +61,8 @@ func TestWhatARankHadSeenCompleteIsKnownAfterItsFault(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]bool{"a": true, "b": false} {
-		if got := r.known(&waiting{name: name, step: 1}, time.Now()).Settled; got != want {
-			t.Errorf("%s: settled is %v", name, got)
+		if got := r.known(&waiting{name: name, step: 1}, time.Now()).Completed; got != want {
+			t.Errorf("%s: completed is %v", name, got)
 		}
 	}
 }

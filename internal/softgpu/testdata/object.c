@@ -20,7 +20,7 @@ static void pass_gate(void *data) {
     pthread_mutex_unlock(&gate);
 }
 
-static void settle(long milliseconds) {
+static void wait_ms(long milliseconds) {
     struct timespec nap = {.tv_nsec = 1000000};
     while (milliseconds-- > 0)
         nanosleep(&nap, NULL);
@@ -29,7 +29,7 @@ static void settle(long milliseconds) {
 /* Destructors come soon, on a thread that nobody waits for. */
 static void await_gone(int want) {
     for (int i = 0; atomic_load(&gone) < want && i < 30000; i++)
-        settle(1);
+        wait_ms(1);
     CHECK(atomic_load(&gone) == want);
 }
 
@@ -53,7 +53,7 @@ static void scene_of_the_program(void) {
     MUST(cuUserObjectCreate(&object, NULL, destroy, 2, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
     MUST(cuUserObjectRetain(object, 1));
     MUST(cuUserObjectRelease(object, 2));
-    settle(20);
+    wait_ms(20);
     CHECK(atomic_load(&gone) == before);
     MUST(cuUserObjectRelease(object, 1));
     await_gone(before + 1);
@@ -74,7 +74,7 @@ static void scene_of_a_graph(struct rank *r) {
     pthread_mutex_lock(&gate);
     MUST(cuGraphLaunch(exec, r->stream));
     MUST(cuGraphExecDestroy(exec));
-    settle(20);
+    wait_ms(20);
     CHECK(atomic_load(&gone) == before);
     pthread_mutex_unlock(&gate);
     await_gone(before + 1);
@@ -95,7 +95,7 @@ static void scene_of_a_nested_graph(struct rank *r) {
     MUST(cuStreamEndCapture(r->stream, &outer));
     MUST(cuGraphExecDestroy(exec));
     MUST(cuGraphDestroy(inner));
-    settle(20);
+    wait_ms(20);
     CHECK(atomic_load(&gone) == before);
     MUST(cuGraphDestroy(outer));
     await_gone(before + 1);
@@ -114,7 +114,7 @@ static void scene_of_lost_captures(struct rank *r) {
     MUST(cuUserObjectCreate(&object, NULL, destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
     MUST(cuGraphRetainUserObject(graph, object, 1, 0));
     MUST(cuUserObjectRelease(object, 1));
-    settle(20);
+    wait_ms(20);
     CHECK(atomic_load(&gone) == before + 1);
     MUST(cuGraphReleaseUserObject(graph, object, 1));
     await_gone(before + 2);

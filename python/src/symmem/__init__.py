@@ -345,7 +345,7 @@ def reserve(nbytes: int, group: GroupLike = None, *, stream: Any = None) -> None
     found = _session.find(group)
     runtime = found.runtime
     runtime.require()
-    runtime.attachments.settle(found.handle)
+    runtime.attachments.wait_idle(found.handle)
     number = runtime.stream() if stream is None else int(stream.cuda_stream)
     previous = runtime.set_site() if runtime.callsites else None
     try:
@@ -374,16 +374,16 @@ def trim(keep: int = 0, group: GroupLike = None) -> None:
         found.router.forget(lambda key: key in alive or key[0] == NO_POOL)
         found.router.reset()
         runtime.cuda.torch.module.cuda.empty_cache()
-    runtime.attachments.settle(found.handle)
+    runtime.attachments.wait_idle(found.handle)
     if runtime.cuda is None:
         found.library.call("symmem_trim", found.pool, keep)
         return
     # PyTorch has waited for the device, so no stream is asked about: one may be destroyed.
-    found.library.call("symmem_streams_settled", 1)
+    found.library.call("symmem_streams_idle", 1)
     try:
         found.library.call("symmem_trim", found.pool, keep)
     finally:
-        found.library.call("symmem_streams_settled", 0)
+        found.library.call("symmem_streams_idle", 0)
 
 
 # ---- Faults and paths -------------------------------------------------------------------------

@@ -113,7 +113,7 @@ class Attachments:
             if not made.alive():
                 self._end(self.found.pop(key))
 
-    def settle(self, group: int) -> None:
+    def wait_idle(self, group: int) -> None:
         """Before windows are registered: nothing may run on the communicators that get them.
 
         The group is given by its handle.

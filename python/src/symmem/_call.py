@@ -109,7 +109,7 @@ class Call:
     def read(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Take a tensor that is read."""
         if not checked(self.group, name, tensor):
-            self._settle(tensor)
+            self._wait_for(tensor)
             with self.as_current():
                 tensor = _plain(tensor)
         self._used.append(tensor)
@@ -125,7 +125,7 @@ class Call:
                     f"{name} has elements that share memory, which cannot be written: pass "
                     f"{name}.contiguous()"
                 )
-            self._settle(tensor)
+            self._wait_for(tensor)
             with self.as_current():
                 flat = (
                     _plain(tensor)
@@ -210,7 +210,7 @@ class Call:
             # As where nothing is copied, autograd does not see it.
             tensor.data.copy_(flat)
 
-    def _settle(self, tensor: torch.Tensor) -> None:
+    def _wait_for(self, tensor: torch.Tensor) -> None:
         """Let works end that use a tensor which the host is about to read."""
         if self._runtime.streams.busy:
-            self._runtime.streams.settle([span_of(tensor)])
+            self._runtime.streams.wait_for([span_of(tensor)])

@@ -107,7 +107,7 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_barrier": [_u64, _u64],
     "symmem_stream_synchronize": [_u64],
     "symmem_stream_forget": [_u64],
-    "symmem_streams_settled": [_int],
+    "symmem_streams_idle": [_int],
     "symmem_stream_wait": [_u64, _u64],
     "symmem_event_record": [_u64, c.POINTER(_u64)],
     "symmem_event_done": [_u64],

@@ -138,7 +138,7 @@ class Runtime:
         self.attachments.detach_all()
         if self.cuda is not None:
             waited = self._give_back(force)
-            self.library.call("symmem_streams_settled", int(waited))
+            self.library.call("symmem_streams_idle", int(waited))
         self.library.call("symmem_close", int(force))
         self.closed = True
 

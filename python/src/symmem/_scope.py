@@ -201,7 +201,7 @@ def end(group: Group) -> None:
     """End a scope where something is new: register it, or say why that has to wait."""
     runtime = group.runtime
     runtime.require()
-    runtime.attachments.settle(group.handle)
+    runtime.attachments.wait_idle(group.handle)
     try:
         group.end_scope(runtime.stream())
     except errors.CapturingError:

@@ -115,7 +115,7 @@ class Queued:
             self.end()
         return self._ended
 
-    def is_settled(self) -> bool:
+    def is_resolved(self) -> bool:
         """Report whether the work has ended well, or its caller knows the error.
 
         Until then calls on the same memory come after it, and fail with its error.
@@ -204,10 +204,10 @@ class HostStreams:
             if other is stream:
                 continue
             last = self._last(other, spans)
-            if last is not None and not last.is_settled():
+            if last is not None and not last.is_resolved():
                 self._library.call("symmem_stream_wait", stream.number, last.event.handle)
 
-    def settle(self, spans: list[Span]) -> None:
+    def wait_for(self, spans: list[Span]) -> None:
         """Wait here for unfinished work of any stream on the same memory."""
         for stream in list(self.busy):
             last = self._last(stream, spans)
@@ -230,7 +230,7 @@ class HostStreams:
             works = stream.works
             while works and works[0].order <= until:
                 gone.append(works.popleft())
-            self._settle_busy(stream)
+            self._drop_idle(stream)
         del gone  # Outside of the lock: this may free tensors.
 
     def synchronize(self, stream: HostStream) -> None:
@@ -269,10 +269,10 @@ class HostStreams:
                     stream.kept.append(work)
                 else:
                     gone.append(work)
-            self._settle_busy(stream)
+            self._drop_idle(stream)
         return gone
 
-    def _settle_busy(self, stream: HostStream) -> None:
+    def _drop_idle(self, stream: HostStream) -> None:
         if stream in self.busy and not stream.works and not stream.kept:
             self.busy.discard(stream)
             give_back(stream)
@@ -286,7 +286,7 @@ def give_back(stream: HostStream) -> None:
 
 def _done(works: deque[Queued]) -> Iterator[Queued]:
     """Take the work from the front that is done. What has failed stays until somebody knows."""
-    while works and works[0].is_settled():
+    while works and works[0].is_resolved():
         yield works.popleft()
 
 

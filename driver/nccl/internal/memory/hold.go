@@ -83,7 +83,7 @@ func (h *Hold) end() {
 	go func() {
 		defer hs.held.Done()
 		for _, k := range idle {
-			ks.settle(k)
+			ks.runDue(k)
 		}
 	}()
 }

@@ -56,8 +56,8 @@ func drop(used []*Keeper) (due []*Keeper) {
 	})
 }
 
-// settle does what was put off, if nobody uses the thing still.
-func (ks *Keepers) settle(k *Keeper) {
+// runDue does what was put off, if nobody uses the thing still.
+func (ks *Keepers) runDue(k *Keeper) {
 	for k != nil {
 		ks.mu.Lock()
 		due := k.due

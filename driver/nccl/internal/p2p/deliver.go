@@ -102,7 +102,7 @@ func (in *inbox) deliverable() (ready []*End, told, more bool, err error) {
 	return ready, told, in.running, err
 }
 
-// take settles that a Recv is given its message now, if that is there, no other one that needs the
+// take gives a Recv its message now, if that is there, no other one that needs the
 // same words has to be copied before, and its memory is mapped. in.mu is held.
 func (in *inbox) take(e *End) (can bool, err error) {
 	l := e.letter
@@ -153,7 +153,7 @@ func (in *inbox) claim(l *letter) bool {
 	return true
 }
 
-// give lets the stream of a Recv that was settled go on.
+// give lets the stream of a Recv that has its message go on.
 func (in *inbox) give(e *End) {
 	if arrived := e.call.Arrived; arrived != nil {
 		arrived(e.source)

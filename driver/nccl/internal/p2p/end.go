@@ -98,7 +98,7 @@ func (e *End) turn() bool {
 		(e.before == nil || e.before.handled) && e.state.Value() == kernels.MessageWaits
 }
 
-// handle settles that a Recv has what it waits for. inbox.mu is held.
+// handle notes that a Recv has what it waits for. inbox.mu is held.
 func (e *End) handle() {
 	if e.captured {
 		e.state.Set(0) // so that the next launch is seen to wait

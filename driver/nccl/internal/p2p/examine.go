@@ -50,9 +50,9 @@ func (m *Messages) examineMessage(e *End) error {
 	p := e.call
 	var err error
 	m.mu.Lock()
-	settled := e.taken == nil && m.Config.Strict && e.letter == nil && !m.mayArrive(e)
+	missing := e.taken == nil && m.Config.Strict && e.letter == nil && !m.mayArrive(e)
 	m.mu.Unlock()
-	if settled && m.known.Past(p.Root, e.After) {
+	if missing && m.known.Past(p.Root, e.After) {
 		err = &driver.MessageError{
 			Fault: driver.MessagesUnmatched, Group: m.Config.Name(), Sequence: e.After + 1,
 			Ends: m.Before(e.After + 1),

@@ -57,8 +57,8 @@ func (b *Busy) add(s *Stream) {
 	b.recent.Store(s)
 }
 
-// Settle drops the streams that have become idle, and reports whether none is left.
-func (b *Busy) Settle() bool {
+// AllIdle drops the streams that have become idle, and reports whether none is left.
+func (b *Busy) AllIdle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	// A launch that has read recent before this holds its stream's lock, so that stream is not idle;
