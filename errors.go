@@ -214,6 +214,7 @@ type StrayError = driver.StrayError
 // Its fields, which "go doc symmem/driver.MismatchError" explains:
 //
 //	Sequence uint64
+//	Launch   bool
 //	Call     *Call
 //	Others   []int
 //	Group    string

@@ -385,7 +385,10 @@ func (g planner) callOf(cause error) *agreement.CollectiveCall {
 	if !errors.As(cause, &mismatch) {
 		return nil
 	}
-	call := *mismatch.Call
+	call, sequence := *mismatch.Call, mismatch.Sequence
+	if mismatch.Launch {
+		sequence = 0 // the call has no number that all ranks would know it by
+	}
 	at := g.places(&call)
-	return g.describe(&call, &at, mismatch.Sequence)
+	return g.describe(&call, &at, sequence)
 }

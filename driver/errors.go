@@ -165,8 +165,12 @@ func (e *PeerError) Is(target error) bool {
 // written.
 type MismatchError struct {
 	// Sequence is the number of the call in its group, or of the message among those from one rank
-	// to the other, from 1; of a call in a capture of another library, that of the kernel's launch.
+	// to the other, from 1.
 	Sequence uint64
+	// Launch reports whether Sequence is the number of a launch among those of the group's kernels
+	// instead: a call in a capture of another library has no number of its own, nor has one that is
+	// too long ago.
+	Launch bool
 	// Call is this rank's call.
 	Call *Call
 	// Others lists the world ranks whose calls differ from this rank's.
@@ -181,11 +185,14 @@ func (e *MismatchError) Error() string {
 	if e.Call != nil {
 		call = fmt.Sprintf("%v of %d %v", e.Call.Operation, e.Call.Count, e.Call.DataType)
 		if at := e.Call.Recorded.String(); at != "" {
-			what, call = "launch", call+", "+at
+			call += ", " + at
 		}
 		if e.Call.Operation.PointToPoint() {
 			what = "message"
 		}
+	}
+	if e.Launch {
+		what = "launch"
 	}
 	of := ""
 	if e.Group != "" {

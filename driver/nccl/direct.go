@@ -241,7 +241,9 @@ func (c *communicator) faulted() error {
 				return err // which knows of all ranks
 			}
 		}
-		return c.cfg.Mismatch(cmp.Or(ticket, report.Epoch), call, int(report.Ranks))
+		differs := c.cfg.Mismatch(cmp.Or(ticket, report.Epoch), call, int(report.Ranks))
+		differs.Launch = ticket == 0
+		return differs
 	case kernels.TimedOut:
 		e := &driver.TimeoutError{
 			Doing: doing, Waited: c.device.cfg.Timeout, Members: c.cfg.Ranks,

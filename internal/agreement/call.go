@@ -25,7 +25,7 @@ type CollectiveCall struct {
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
-	// Sequence counts the collectives of the group.
+	// Sequence counts the collectives of the group, from 1; 0 if the call has no number.
 	Sequence uint64
 	// Capture and Place are the numbers of the capture that the call is in, and of the call there,
 	// from 1; 0 if it is in none.
@@ -68,7 +68,9 @@ func (c CollectiveCall) words(n Names) string {
 	if c.Capture != 0 {
 		fmt.Fprintf(&b, ", call %d of capture %d", c.Place, c.Capture)
 	}
-	fmt.Fprintf(&b, ", sequence %d", c.Sequence)
+	if c.Sequence > 0 {
+		fmt.Fprintf(&b, ", sequence %d", c.Sequence)
+	}
 	return b.String()
 }
 
