@@ -135,7 +135,7 @@ func TestConfigsThatContradictThemselvesAreRefused(t *testing.T) {
 }
 
 func TestTheZeroConfigIsTheDefault(t *testing.T) {
-	if got := newCore(t, Config{}).Config(); got != Default() {
+	if got := newCore(t, Config{}).config; got != Default() {
 		t.Errorf("Config{} became %+v", got)
 	}
 }

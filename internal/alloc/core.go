@@ -56,9 +56,6 @@ func New(config Config) (*Core, error) {
 	return c, nil
 }
 
-// Config returns the configuration with its defaults filled in.
-func (c *Core) Config() Config { return c.config }
-
 // Growth asks for a segment. The caller maps one and hands both to AddSegment; it may raise
 // Bytes if the backend has only larger ones.
 type Growth struct {
@@ -307,31 +304,4 @@ func (c *Core) Stats() Stats {
 		}
 	}
 	return s
-}
-
-// Verify checks every invariant and returns the first that is broken: blocks tile each segment,
-// no two free neighbours, every free block filed once and in its class, every deferred block
-// queued once, counters equal to what a walk finds. Time grows with the number of blocks.
-func (c *Core) Verify() error {
-	c.mergeHot()
-	a := audit{Core: c, free: map[uint32]bool{}, queued: map[uint32]bool{}}
-	for ordinal := range c.segments {
-		if err := a.verifySegment(int32(ordinal)); err != nil {
-			return fmt.Errorf("segment %d: %w", ordinal, err)
-		}
-	}
-	for n, x := range c.homes {
-		if x == nil {
-			continue
-		}
-		if err := a.verifyIndex(uint32(n), x); err != nil {
-			return fmt.Errorf("index %d: %w", n, err)
-		}
-	}
-	for n := range c.streams {
-		if err := a.verifyQueue(uint32(n)); err != nil {
-			return fmt.Errorf("queue of stream %d: %w", c.streams[n].name, err)
-		}
-	}
-	return a.verifyCounts()
 }

@@ -109,9 +109,3 @@ func (e Event) SameRequest(o Event) bool {
 	return e.Kind == o.Kind && e.Stream == o.Stream &&
 		e.Requested == o.Requested && e.Size == o.Size
 }
-
-// SamePlacement reports whether e and o are equal in everything that the digest covers.
-func (e Event) SamePlacement(o Event) bool {
-	o.Site = e.Site
-	return e == o
-}

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"iter"
 	"math/bits"
 )
 
@@ -188,34 +187,6 @@ func (l *Ledger) EventAt(position uint64) (Event, bool) {
 		return Event{}, false
 	}
 	return l.ring[position&uint64(len(l.ring)-1)].event(), true
-}
-
-// Since iterates over the kept events from position on, with their positions. The ledger must not
-// absorb while the iteration runs.
-func (l *Ledger) Since(position uint64) iter.Seq2[uint64, Event] {
-	return func(yield func(uint64, Event) bool) {
-		for p := max(position, l.Floor()); p < l.position; p++ {
-			e, _ := l.EventAt(p)
-			if !yield(p, e) {
-				return
-			}
-		}
-	}
-}
-
-// Nearest returns the last position not above the given one whose digest is known, and that
-// digest. There always is one, because the digest of the empty history is.
-func (l *Ledger) Nearest(position uint64) (at, digest uint64) {
-	at = min(position, l.position)
-	if at < l.Floor() {
-		below := at - at%l.stride
-		if l.agreed <= at {
-			below = max(below, l.agreed)
-		}
-		at = below
-	}
-	digest, _ = l.DigestAt(at)
-	return at, digest
 }
 
 // Agree notes that the first position events, with the given digest, were found equal on all ranks

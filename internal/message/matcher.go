@@ -147,11 +147,3 @@ func (m *Matcher[R]) Unclaimed() []Arrival {
 	})
 	return all
 }
-
-// Claimed returns how many messages of a source with a tag were claimed.
-func (m *Matcher[R]) Claimed(source, tag int) uint64 {
-	if q := m.tags[tag]; q != nil {
-		return q.claimed[source]
-	}
-	return 0
-}

@@ -10,9 +10,9 @@
 //
 //	          Track                 Registered (first group)
 //	(none) ----------> tracked <------------------------> registered with n groups
-//	                     |  ^      Deregistered (last)       |   ^
-//	             Release |  | Retain                 Release |   | Retain
-//	                     v  |                                v   |
+//	                     |         Deregistered (last)       |
+//	             Release |                           Release |
+//	                     v                                   v
 //	                    releasing  <----------------------  releasing, n windows remain
 //	                     |            Deregistered (each)
 //	             Untrack v
@@ -21,11 +21,9 @@
 // and a group through these:
 //
 //	(none) --Join--> joined --Close, once no window remains--> closed
-//	                   |
-//	                   +-----Abort, all windows vanish-------> aborted
 //
 // A releasing segment is pending for nobody and cannot be registered. A segment is registered at
-// most once with a group. A closed or aborted group answers everything with [ErrGroupGone] and
+// most once with a group. A closed group answers everything with [ErrGroupGone] and
 // leaves nothing behind in the registry: groups are known by unique id and generation, never by
 // the pointer of a communicator, which a later communicator may inherit.
 //

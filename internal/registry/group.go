@@ -34,29 +34,6 @@ type Registration struct {
 	Window  Window
 }
 
-// GroupState is where a group stands; see the package comment.
-type GroupState uint8
-
-// The states of a group.
-const (
-	// Joined: the group registers segments.
-	Joined GroupState = iota
-	// Closed: the group was taken down in order, with no window left.
-	Closed
-	// Aborted: the group vanished with all its windows.
-	Aborted
-)
-
-var groupStateNames = [...]string{"joined", "closed", "aborted"}
-
-// String returns the word for s.
-func (s GroupState) String() string {
-	if int(s) >= len(groupStateNames) {
-		return fmt.Sprintf("state %d", uint8(s))
-	}
-	return groupStateNames[s]
-}
-
 // Group is one group over the segments of a pool. It is guarded as its registry is.
 type Group struct {
 	key      GroupKey
@@ -65,14 +42,10 @@ type Group struct {
 	// releasing.
 	cursor  int
 	windows map[int32]Window // by ordinal
-	state   GroupState
 }
 
 // Key returns the key the group joined with.
 func (g *Group) Key() GroupKey { return g.key }
-
-// State returns where the group stands.
-func (g *Group) State() GroupState { return g.state }
 
 // HasPending reports whether a segment waits to be registered with g. With nothing new it is one
 // comparison; otherwise it steps over what needs no registration, once for each record.
@@ -170,18 +143,6 @@ func (g *Group) find(s Segment) (*record, error) {
 	return rec, err
 }
 
-// Window returns the window of s in g.
-func (g *Group) Window(s Segment) (Window, bool) {
-	if _, err := g.find(s); err != nil {
-		return 0, false
-	}
-	w, ok := g.windows[s.Ordinal]
-	return w, ok
-}
-
-// Len returns the number of windows of g.
-func (g *Group) Len() int { return len(g.windows) }
-
 // Windows returns the registrations of g in ordinal order.
 func (g *Group) Windows() []Registration {
 	out := make([]Registration, 0, len(g.windows))
@@ -202,30 +163,14 @@ func (g *Group) Close() error {
 		return fmt.Errorf("closing group %v with %d windows: %w",
 			g.key, len(g.windows), ErrWindowsRemain)
 	}
-	g.leave(Closed)
+	g.leave()
 	return nil
 }
 
-// Abort makes g and all its registrations vanish at once, because its communicator is no more, and
-// returns them in ordinal order so that the caller can drop the handles. Aborting a group that is
-// gone returns nothing.
-func (g *Group) Abort() []Registration {
-	if g.registry == nil {
-		return nil
-	}
-	out := g.Windows()
-	for _, w := range out {
-		rec, _, _ := g.registry.find(w.Segment)
-		rec.windows--
-	}
-	g.leave(Aborted)
-	return out
-}
-
-func (g *Group) leave(state GroupState) {
+func (g *Group) leave() {
 	r := g.registry
 	if at, found := r.search(g.key); found {
 		r.groups = slices.Delete(r.groups, at, at+1)
 	}
-	g.registry, g.windows, g.state = nil, nil, state
+	g.registry, g.windows = nil, nil
 }

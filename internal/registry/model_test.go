@@ -111,7 +111,7 @@ func (m *model) deregister(t *rapid.T) {
 	delete(m.windows[g], s)
 }
 
-// release takes a segment all the way out, or changes its mind in between.
+// release takes some windows of a segment down.
 func (m *model) release(t *rapid.T) {
 	s := m.some(t)
 	windows, err := m.r.Release(s)
@@ -129,14 +129,6 @@ func (m *model) release(t *rapid.T) {
 		}
 		delete(m.windows[g], s)
 	}
-}
-
-func (m *model) retain(t *rapid.T) {
-	s := m.some(t)
-	if err := m.r.Retain(s); m.releasing[s] != (err == nil) {
-		t.Fatalf("retaining %v: %v", s, err)
-	}
-	delete(m.releasing, s)
 }
 
 func (m *model) untrack(t *rapid.T) {
@@ -183,11 +175,7 @@ func (m *model) untrackMost(t *rapid.T) {
 func (m *model) leave(t *rapid.T) {
 	g := m.someGroup(t)
 	n := len(m.windows[g])
-	if rapid.Bool().Draw(t, "abort") {
-		if gone := g.Abort(); len(gone) != n {
-			t.Fatalf("abort gave %d of %d windows", len(gone), n)
-		}
-	} else if err := g.Close(); (n == 0) != (err == nil) {
+	if err := g.Close(); (n == 0) != (err == nil) {
 		t.Fatalf("closing with %d windows: %v", n, err)
 	} else if err != nil {
 		return
@@ -240,7 +228,6 @@ func TestTheRegistryAnswersAsASearchOverEverythingWould(t *testing.T) {
 			"registerAny":  m.registerAny,
 			"deregister":   m.deregister,
 			"release":      m.release,
-			"retain":       m.retain,
 			"untrack":      m.untrack,
 			"untrackMost":  m.untrackMost,
 			"leave":        m.leave,

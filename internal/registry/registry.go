@@ -3,7 +3,6 @@ package registry
 import (
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 )
 
@@ -25,8 +24,8 @@ var (
 	ErrNotRegistered = errors.New("segment is not registered with the group")
 	// ErrJoined: a group with that key is there already.
 	ErrJoined = errors.New("group has already joined")
-	// ErrGroupGone: the group was closed or aborted.
-	ErrGroupGone = errors.New("group is closed or aborted")
+	// ErrGroupGone: the group was closed.
+	ErrGroupGone = errors.New("group is closed")
 )
 
 // maxSegments bounds ordinals, so that a wrong one is an error and not a huge table.
@@ -75,15 +74,6 @@ func (r *Registry) find(s Segment) (*record, int, error) {
 	return rec, place, nil
 }
 
-// State returns where s stands and the number of groups that it is registered with.
-func (r *Registry) State(s Segment) (state SegmentState, windows int) {
-	rec, _, err := r.find(s)
-	if err != nil {
-		return Gone, 0
-	}
-	return rec.state(), int(rec.windows)
-}
-
 // Segment returns the tracked segment with the given ordinal.
 func (r *Registry) Segment(ordinal int32) (Segment, bool) {
 	if ordinal < 0 || int(ordinal) >= len(r.places) || r.places[ordinal] == 0 {
@@ -92,23 +82,12 @@ func (r *Registry) Segment(ordinal int32) (Segment, bool) {
 	return r.log[r.places[ordinal]-1].segment, true
 }
 
-// Segments iterates over the tracked segments in the order of tracking.
-func (r *Registry) Segments() iter.Seq[Segment] {
-	return func(yield func(Segment) bool) {
-		for i := range r.log {
-			if r.log[i].live && !yield(r.log[i].segment) {
-				return
-			}
-		}
-	}
-}
-
 // Len returns the number of tracked segments.
 func (r *Registry) Len() int { return len(r.log) - r.dead }
 
 // Release takes s out of what groups register and returns the windows that must be deregistered
 // before it is unmapped, in the order of the groups' keys. The caller reports each with
-// [Group.Deregistered] and then calls [Registry.Untrack], or [Registry.Retain] to change its mind.
+// [Group.Deregistered] and then calls [Registry.Untrack].
 // Releasing twice is no error: what remains is returned again.
 func (r *Registry) Release(s Segment) ([]Registration, error) {
 	rec, _, err := r.find(s)
@@ -123,24 +102,6 @@ func (r *Registry) Release(s Segment) ([]Registration, error) {
 		}
 	}
 	return out, nil
-}
-
-// Retain takes a release back. Groups that have lost their window have s pending again.
-func (r *Registry) Retain(s Segment) error {
-	rec, place, err := r.find(s)
-	if err != nil {
-		return fmt.Errorf("retaining %v: %w", s, err)
-	}
-	if !rec.releasing {
-		return fmt.Errorf("retaining %v: %w", s, ErrNotReleasing)
-	}
-	rec.releasing = false
-	for _, g := range r.groups {
-		if _, ok := g.windows[s.Ordinal]; !ok {
-			g.cursor = min(g.cursor, place)
-		}
-	}
-	return nil
 }
 
 // Untrack forgets s, after which it may be unmapped. It refuses while windows remain. The cost does
@@ -199,18 +160,6 @@ func (r *Registry) Join(key GroupKey) (*Group, error) {
 	r.groups = slices.Insert(r.groups, at, g)
 	return g, nil
 }
-
-// Group returns the joined group with the given key.
-func (r *Registry) Group(key GroupKey) (*Group, bool) {
-	at, found := r.search(key)
-	if !found {
-		return nil, false
-	}
-	return r.groups[at], true
-}
-
-// Groups iterates over the joined groups in the order in which they register.
-func (r *Registry) Groups() iter.Seq[*Group] { return slices.Values(r.groups) }
 
 func (r *Registry) search(key GroupKey) (int, bool) {
 	return slices.BinarySearchFunc(r.groups, key, func(g *Group, k GroupKey) int {
