@@ -187,3 +187,12 @@ func (a *audit) verifyCounts() error {
 	}
 	return nil
 }
+
+// Fragmentation is the share of the cached bytes outside the largest free block, from 0 to 1:
+// how much of the cache the largest request could not have.
+func (s Stats) Fragmentation() float64 {
+	if s.Cached == 0 {
+		return 0
+	}
+	return 1 - float64(s.LargestFree)/float64(s.Cached)
+}

@@ -137,11 +137,6 @@ var calls = map[string]struct {
 		"cuEventQuery",
 		[]int64{int64(event)},
 	},
-	"synchronizing an event": {
-		func(d *Driver) error { return d.EventSynchronize(event) },
-		"cuEventSynchronize",
-		[]int64{int64(event)},
-	},
 	"destroying an event": {
 		func(d *Driver) error { return d.EventDestroy(event) },
 		"cuEventDestroy_v2",
@@ -156,11 +151,6 @@ var calls = map[string]struct {
 		func(d *Driver) error { return d.GraphExecDestroy(GraphExec(address)) },
 		"cuGraphExecDestroy",
 		[]int64{int64(address)},
-	},
-	"recording an event in each launch": {
-		func(d *Driver) error { return d.EventRecordExternal(event, stream) },
-		"cuEventRecordWithFlags",
-		[]int64{int64(event), int64(stream), 1},
 	},
 	"depending on nodes": {
 		func(d *Driver) error { return d.CaptureAfter(stream, nodes) },

@@ -61,28 +61,15 @@ type Attribute int32
 
 // The attributes that symmem reads. Those that end in Supported are 0 or 1.
 const (
-	AttributeMaxThreadsPerBlock         Attribute = 1
-	AttributeClockRate                  Attribute = 13 // kHz
-	AttributeMultiprocessorCount        Attribute = 16
-	AttributeIntegrated                 Attribute = 18
-	AttributeComputeMode                Attribute = 20
-	AttributeMemoryClockRate            Attribute = 36 // kHz
-	AttributeMemoryBusWidth             Attribute = 37 // bits
-	AttributeL2CacheSize                Attribute = 38 // bytes
-	AttributeUnifiedAddressing          Attribute = 41
-	AttributeComputeCapabilityMajor     Attribute = 75
-	AttributeComputeCapabilityMinor     Attribute = 76
-	AttributeVMMSupported               Attribute = 102 // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-	AttributePosixFDSupported           Attribute = 103 // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
-	AttributeRDMAWithVMMSupported       Attribute = 110 // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
-	AttributeRDMASupported              Attribute = 116 // GPU_DIRECT_RDMA_SUPPORTED
-	AttributeClusterLaunch              Attribute = 120
-	AttributeStreamMemOps64BitSupported Attribute = 122 // CAN_USE_64_BIT_STREAM_MEM_OPS
-	AttributeDMABufSupported            Attribute = 124
-	AttributeFabricSupported            Attribute = 128 // HANDLE_TYPE_FABRIC_SUPPORTED
-	AttributeNUMAID                     Attribute = 131
-	AttributeMulticastSupported         Attribute = 132 // only reported: multicast stays off
-	AttributeHostNUMAID                 Attribute = 134
+	AttributeMultiprocessorCount    Attribute = 16
+	AttributeComputeMode            Attribute = 20
+	AttributeComputeCapabilityMajor Attribute = 75
+	AttributeComputeCapabilityMinor Attribute = 76
+	AttributeVMMSupported           Attribute = 102 // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+	AttributePosixFDSupported       Attribute = 103 // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+	AttributeRDMAWithVMMSupported   Attribute = 110 // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+	AttributeFabricSupported        Attribute = 128 // HANDLE_TYPE_FABRIC_SUPPORTED
+	AttributeMulticastSupported     Attribute = 132 // only reported: multicast stays off
 )
 
 // Attribute reads a property. A driver that does not know it gives ErrInvalidValue.

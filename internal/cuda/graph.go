@@ -41,12 +41,6 @@ func (d *Driver) GraphAddEventRecord(graph Graph, behind []Node, event Event) (N
 	return d.addNode(graphAddEventRecord, graph, behind, event)
 }
 
-// GraphAddEventWait adds a node that waits in each launch, behind the given nodes, for the point
-// that an event marks when the launch is queued.
-func (d *Driver) GraphAddEventWait(graph Graph, behind []Node, event Event) (Node, error) {
-	return d.addNode(graphAddEventWait, graph, behind, event)
-}
-
 func (d *Driver) addNode(f function, graph Graph, behind []Node, event Event) (Node, error) {
 	node := dl.NewCell(Node(0))
 	err := d.call(f, node.Address(), uintptr(graph), addressOf(behind), uintptr(len(behind)),

@@ -136,17 +136,6 @@ func TestNotReadyIsNoError(t *testing.T) {
 	}
 }
 
-func TestOnlyErrorsOfTheContextAreFatal(t *testing.T) {
-	for code, want := range map[Code]bool{
-		ErrIllegalAddress: true, ErrLaunchFailed: true, ErrOutOfMemory: false, ErrNotReady: false,
-		ErrCaptureInvalidated: false,
-	} {
-		if code.Fatal() != want {
-			t.Errorf("%v is fatal: %v", code, code.Fatal())
-		}
-	}
-}
-
 func TestKernelArgumentsArePackedAsInC(t *testing.T) {
 	var p Params
 	p.Uint32(0x11)

@@ -139,7 +139,6 @@ CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, unsigned int
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 CUresult cuEventQuery(CUevent hEvent)
-CUresult cuEventSynchronize(CUevent hEvent)
 CUresult cuEventDestroy_v2(CUevent hEvent)
 CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd)
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
@@ -147,10 +146,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
 CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 CUresult cuGraphDestroy(CUgraph hGraph)
-CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
 CUresult cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-	const CUgraphNode *dependencies, size_t numDependencies, CUevent event)
-CUresult cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 	const CUgraphNode *dependencies, size_t numDependencies, CUevent event)
 CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
 CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges)

@@ -194,11 +194,6 @@ var results = map[string]struct {
 		0, words(1 << 40), "1099511627776", "cuGraphAddEventRecordNode",
 		[]int64{out, int64(other), out, 2, int64(event)},
 	},
-	"a node that waits": {
-		func(d *Driver) string { return given(d.GraphAddEventWait(Graph(other), nil, event)) },
-		0, words(1 << 40), "1099511627776", "cuGraphAddEventWaitNode",
-		[]int64{out, int64(other), 0, 0, int64(event)},
-	},
 	"the nodes of a graph": {
 		func(d *Driver) string {
 			found, err := d.GraphNodes(Graph(address))

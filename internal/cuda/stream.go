@@ -111,23 +111,11 @@ func (d *Driver) EventRecord(event Event, stream Stream) error {
 	return d.call(eventRecord, uintptr(event), uintptr(stream))
 }
 
-// EventRecordExternal makes a stream that is captured record an event in each launch of the graph.
-// A launch makes the event mark that point at once, for all who wait for it or ask about it.
-func (d *Driver) EventRecordExternal(event Event, stream Stream) error {
-	const external = 1 // CU_EVENT_RECORD_EXTERNAL
-	return d.call(eventRecordWithFlags, uintptr(event), uintptr(stream), external)
-}
-
 // EventQuery reports whether the point has been reached. It does not block or allocate. While a
 // stream is captured in the global mode it is an ErrCaptureUnsupported and loses the capture,
 // unless the thread has exchanged its mode.
 func (d *Driver) EventQuery(event Event) (done bool, err error) {
 	return d.query(eventQuery, uintptr(event))
-}
-
-// EventSynchronize blocks the thread until the point has been reached, without a deadline.
-func (d *Driver) EventSynchronize(event Event) error {
-	return d.call(eventSynchronize, uintptr(event))
 }
 
 // EventDestroy gives an event back. Waits that it is part of still happen.

@@ -58,9 +58,7 @@ const (
 	threadExchangeStreamCaptureMode
 	eventCreate
 	eventRecord
-	eventRecordWithFlags
 	eventQuery
-	eventSynchronize
 	eventDestroy
 	eventElapsedTime
 	graphInstantiate
@@ -68,7 +66,6 @@ const (
 	graphExecDestroy
 	graphDestroy
 	graphAddEventRecord
-	graphAddEventWait
 	graphGetNodes
 	moduleLoadData
 	moduleGetFunction
@@ -159,9 +156,7 @@ var names = [functions]string{
 	threadExchangeStreamCaptureMode: "cuThreadExchangeStreamCaptureMode",
 	eventCreate:                     "cuEventCreate",
 	eventRecord:                     "cuEventRecord",
-	eventRecordWithFlags:            "cuEventRecordWithFlags",
 	eventQuery:                      "cuEventQuery",
-	eventSynchronize:                "cuEventSynchronize",
 	eventDestroy:                    "cuEventDestroy_v2",
 	eventElapsedTime:                "cuEventElapsedTime",
 	graphInstantiate:                "cuGraphInstantiateWithFlags",
@@ -169,7 +164,6 @@ var names = [functions]string{
 	graphExecDestroy:                "cuGraphExecDestroy",
 	graphDestroy:                    "cuGraphDestroy",
 	graphAddEventRecord:             "cuGraphAddEventRecordNode",
-	graphAddEventWait:               "cuGraphAddEventWaitNode",
 	graphGetNodes:                   "cuGraphGetNodes",
 	moduleLoadData:                  "cuModuleLoadData",
 	moduleGetFunction:               "cuModuleGetFunction",

@@ -40,23 +40,10 @@ func (l *Library) CommInitRank(ranks, rank int, id UniqueID, config Config) (Com
 	return Comm(*comm), err
 }
 
-// CommFinalize ends the use of a communicator: collective, and blocks until the work of all ranks
-// is done. CommDestroy follows.
-func (l *Library) CommFinalize(comm Comm) error { return l.call(commFinalize, uintptr(comm)) }
-
-// CommDestroy gives a communicator back. It waits for its queued work and for the graphs that were
-// captured with it to be destroyed, and without CommFinalize for the other ranks, too.
-func (l *Library) CommDestroy(comm Comm) error { return l.call(commDestroy, uintptr(comm)) }
-
 // CommAbort ends a communicator and the work on it without waiting for other ranks, and gives it
 // back. Any thread may call it, also while another one is blocked in a call on the communicator,
 // which then fails.
 func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(comm)) }
-
-// CommRevoke ends the work on a communicator, kernels and blocked calls, and keeps the
-// communicator: it can do nothing more, but its windows can be deregistered before CommAbort gives
-// it back. Any thread may call it. It needs NCCL 2.28.7.
-func (l *Library) CommRevoke(comm Comm) error { return l.call(commRevoke, uintptr(comm), 0) }
 
 // AsyncError is the state of a communicator: nil, ErrInProgress while a call that does not block is
 // under way, ErrRemote when a peer is lost. Any thread may call it; it does not block.
@@ -83,21 +70,6 @@ func (l *Library) number(f function, comm Comm) (int, error) {
 	err := l.call(f, uintptr(comm), value.Address())
 	return int(value.Take()), err
 }
-
-// SuspendFlags say what to give up: NCCL_SUSPEND_... of nccl.h.
-type SuspendFlags int32
-
-// SuspendMemory gives back the device memory that the communicator holds for itself.
-const SuspendMemory SuspendFlags = 1
-
-// CommSuspend makes a communicator that is idle give up resources until CommResume: collective. It
-// needs NCCL 2.29.7.
-func (l *Library) CommSuspend(comm Comm, flags SuspendFlags) error {
-	return l.call(commSuspend, uintptr(comm), uintptr(flags))
-}
-
-// CommResume takes CommSuspend back: collective.
-func (l *Library) CommResume(comm Comm) error { return l.call(commResume, uintptr(comm)) }
 
 // GroupStart opens a group on the calling thread, which it keeps until GroupEnd: calls in between
 // are held back and then done together. Groups nest.

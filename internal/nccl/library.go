@@ -2,7 +2,6 @@ package nccl
 
 import (
 	"fmt"
-	"sync"
 
 	"symmem/internal/dl"
 )
@@ -17,15 +16,13 @@ type Library struct {
 	// first is made right before each call; the zero value is none.
 	first dl.Step
 
-	// probed remembers answers of Has, by name.
-	probed *sync.Map
-	cells  *cells
+	cells *cells
 }
 
 // newLibrary probes all functions. Only the version must be there: what else is missing is an
 // error of the method that needs it.
 func newLibrary(library *dl.Library, origin string) (*Library, error) {
-	l := &Library{library: library, origin: origin, probed: new(sync.Map), cells: new(cells)}
+	l := &Library{library: library, origin: origin, cells: new(cells)}
 	for f := range functions {
 		l.symbols[f], _ = library.Find(table[f].name)
 	}
@@ -59,16 +56,6 @@ func (l *Library) Path() string { return l.library.Path() }
 
 // Origin says in words where the search found the library.
 func (l *Library) Origin() string { return l.origin }
-
-// Has reports whether the library exports a function, whether this package uses it or not.
-func (l *Library) Has(name string) bool {
-	if known, ok := l.probed.Load(name); ok {
-		return known.(bool)
-	}
-	_, ok := l.library.Find(name)
-	l.probed.Store(name, ok)
-	return ok
-}
 
 // Windows reports whether the library can register windows: it is 2.27.3 or newer. Whether a
 // communicator can is another question, to which a registration that gives window 0 is the answer.

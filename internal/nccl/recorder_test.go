@@ -64,8 +64,6 @@ const declarations = `
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId,
 	ncclUniqueId *commIds, ncclConfig_t *config)
-ncclResult_t ncclCommFinalize(ncclComm_t comm)
-ncclResult_t ncclCommDestroy(ncclComm_t comm)
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
 ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
@@ -94,10 +92,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, nc
 	int winFlags)
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
 ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
-	ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)
-ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags)
-ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
-ncclResult_t ncclCommResume(ncclComm_t comm)`
+	ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)`
 
 // compile builds an NCCL of the given version whose functions note down how they are called.
 func compile(t testing.TB, version, declarations string) string {
@@ -185,25 +180,8 @@ var calls = map[string]struct {
 	},
 	"starting a group": {(*Library).GroupStart, "ncclGroupStart", []int64{}},
 	"ending a group":   {(*Library).GroupEnd, "ncclGroupEnd", []int64{}},
-	"finalizing": {
-		func(l *Library) error { return l.CommFinalize(comm) }, "ncclCommFinalize", []int64{comm},
-	},
-	"destroying": {
-		func(l *Library) error { return l.CommDestroy(comm) }, "ncclCommDestroy", []int64{comm},
-	},
 	"aborting": {
 		func(l *Library) error { return l.CommAbort(comm) }, "ncclCommAbort", []int64{comm},
-	},
-	"revoking": {
-		func(l *Library) error { return l.CommRevoke(comm) }, "ncclCommRevoke", []int64{comm, 0},
-	},
-	"suspending": {
-		func(l *Library) error { return l.CommSuspend(comm, SuspendMemory) },
-		"ncclCommSuspend",
-		[]int64{comm, 1},
-	},
-	"resuming": {
-		func(l *Library) error { return l.CommResume(comm) }, "ncclCommResume", []int64{comm},
 	},
 	"deregistering a window": {
 		func(l *Library) error { return l.WindowDeregister(comm, address) },
@@ -262,10 +240,5 @@ func TestTheLibraryTellsWhatItIs(t *testing.T) {
 	}
 	if filepath.Base(library.Path()) != "libnccl_recorder.so" || library.Origin() != "the given path" {
 		t.Errorf("it is %s, from %s", library.Path(), library.Origin())
-	}
-	for range 2 { // the second answer is a remembered one
-		if !library.Has("ncclCommSuspend") || library.Has("ncclCommGrow") {
-			t.Error("it does not know what it has")
-		}
 	}
 }

@@ -9,18 +9,13 @@ const (
 	getLastError
 	getUniqueID
 	commInitRankScalable
-	commFinalize
-	commDestroy
 	commAbort
-	commRevoke
 	commGetAsyncError
 	commCount
 	commCuDevice
 	commUserRank
 	commWindowRegister
 	commWindowDeregister
-	commSuspend
-	commResume
 	groupStart
 	groupEnd
 	allReduce
@@ -45,18 +40,13 @@ var table = [functions]struct {
 	getLastError:         {"ncclGetLastError", 21304},
 	getUniqueID:          {"ncclGetUniqueId", 0},
 	commInitRankScalable: {"ncclCommInitRankScalable", 22304},
-	commFinalize:         {"ncclCommFinalize", 21403},
-	commDestroy:          {"ncclCommDestroy", 0},
 	commAbort:            {"ncclCommAbort", 0},
-	commRevoke:           {"ncclCommRevoke", 22807},
 	commGetAsyncError:    {"ncclCommGetAsyncError", 0},
 	commCount:            {"ncclCommCount", 0},
 	commCuDevice:         {"ncclCommCuDevice", 0},
 	commUserRank:         {"ncclCommUserRank", 0},
 	commWindowRegister:   {"ncclCommWindowRegister", VersionWindows},
 	commWindowDeregister: {"ncclCommWindowDeregister", VersionWindows},
-	commSuspend:          {"ncclCommSuspend", 22907},
-	commResume:           {"ncclCommResume", 22907},
 	groupStart:           {"ncclGroupStart", 0},
 	groupEnd:             {"ncclGroupEnd", 0},
 	allReduce:            {"ncclAllReduce", 0},
