@@ -139,7 +139,7 @@ func (g *Group) find(s Segment) (*record, error) {
 	if g.registry == nil {
 		return nil, ErrGroupGone
 	}
-	rec, _, err := g.registry.find(s)
+	rec, err := g.registry.find(s)
 	return rec, err
 }
 

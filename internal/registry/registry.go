@@ -61,17 +61,16 @@ func (r *Registry) Track(s Segment) error {
 	return nil
 }
 
-// find returns the record of s and its place in the log.
-func (r *Registry) find(s Segment) (*record, int, error) {
+// find returns the record of s.
+func (r *Registry) find(s Segment) (*record, error) {
 	if s.Ordinal < 0 || int(s.Ordinal) >= len(r.places) || r.places[s.Ordinal] == 0 {
-		return nil, 0, ErrUnknownSegment
+		return nil, ErrUnknownSegment
 	}
-	place := int(r.places[s.Ordinal]) - 1
-	rec := &r.log[place]
+	rec := &r.log[r.places[s.Ordinal]-1]
 	if rec.segment != s {
-		return nil, 0, ErrUnknownSegment
+		return nil, ErrUnknownSegment
 	}
-	return rec, place, nil
+	return rec, nil
 }
 
 // Segment returns the tracked segment with the given ordinal.
@@ -90,7 +89,7 @@ func (r *Registry) Len() int { return len(r.log) - r.dead }
 // [Group.Deregistered] and then calls [Registry.Untrack].
 // Releasing twice is no error: what remains is returned again.
 func (r *Registry) Release(s Segment) ([]Registration, error) {
-	rec, _, err := r.find(s)
+	rec, err := r.find(s)
 	if err != nil {
 		return nil, fmt.Errorf("releasing %v: %w", s, err)
 	}
@@ -108,7 +107,7 @@ func (r *Registry) Release(s Segment) ([]Registration, error) {
 // not depend on how many segments there are: the record becomes a tombstone, and tombstones are
 // swept when they outnumber the rest.
 func (r *Registry) Untrack(s Segment) error {
-	rec, _, err := r.find(s)
+	rec, err := r.find(s)
 	switch {
 	case err != nil:
 	case !rec.releasing:

@@ -45,7 +45,7 @@ func (r *record) state() SegmentState {
 
 // State returns where s stands and the number of groups that it is registered with.
 func (r *Registry) State(s Segment) (state SegmentState, windows int) {
-	rec, _, err := r.find(s)
+	rec, err := r.find(s)
 	if err != nil {
 		return Gone, 0
 	}
