@@ -130,7 +130,7 @@ func pair[T number](op driver.ReduceOp, a, b T) T {
 	}
 }
 
-// partThatDiffers tells which part of the elements is another one in two results.
+// partThatDiffers returns which part of the elements is another one in two results.
 func partThatDiffers(t driver.DataType, a, b []byte) float64 {
 	size, differ := t.Size(), 0
 	for at := 0; at < len(a); at += size {

@@ -190,8 +190,8 @@ func (c *communicator) owns(what string, in driver.Window) error {
 // nothing reports whether a call moves no data.
 func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil && p.Splits == nil }
 
-// ordered tells that NCCL orders a call with others of its own. It does not know of an AllToAllV in
-// which this rank has nothing for others.
+// ordered reports whether NCCL orders a call with others of its own. It does not know of an
+// AllToAllV in which this rank has nothing for others.
 func (p *plan) ordered() bool { return p.kernel == nil && p.Splits == nil }
 
 // needsAll reports whether no rank can end the collective before all have begun it.

@@ -28,7 +28,7 @@ type Graph struct {
 	points    []*Point
 	functions []cuda.HostFunc
 	words     []*gpu.Word
-	// Waits tells that it has what may wait for something else: see Stream.Leave.
+	// Waits reports whether it has what may wait for something else: see Stream.Leave.
 	Waits bool
 	// finished marks the end of the last launch.
 	finished *Event
