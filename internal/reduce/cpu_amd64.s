@@ -17,3 +17,9 @@ TEXT ·xgetbv(SB), NOSPLIT, $0-4
 	XGETBV
 	MOVL AX, ret+0(FP)
 	RET
+
+// func setControl(to uint32) (was uint32)
+TEXT ·setControl(SB), NOSPLIT, $0-12
+	STMXCSR was+8(FP)
+	LDMXCSR to+0(FP)
+	RET

@@ -11,16 +11,24 @@
 // # Values
 //
 //   - Integers wrap. Average truncates towards zero after a sum that wraps.
-//   - Float32 and Float64 round every operation to nearest, ties to even, with denormals.
+//   - Float32 and Float64 round every operation to nearest, ties to even, and keep subnormal
+//     numbers, on amd64 also where the calling thread flushes them or rounds otherwise: see
+//     Arithmetic.
 //   - Float16 and BFloat16 are widened to float32, accumulated there across all sources, divided
 //     there if an average is wanted, and rounded once, to nearest even. Overflow gives infinity.
-//   - Sum, Prod and the division of Average make NaNs by one rule, the one SSE and AVX follow: the
-//     left operand if it is a NaN, else the right one, made quiet; an invalid operation on numbers
-//     (inf-inf, 0*inf) gives the default NaN, which is quiet, negative and has no payload.
-//   - Min and Max are minimum and maximum of IEEE 754-2019: a NaN in any source gives a NaN (the
-//     first one, made quiet) and -0 is less than +0.
-//   - Narrowing a NaN keeps its sign and the top of its payload and leaves it quiet.
-//   - One source without a division is a copy: the bits do not change, signalling NaNs included.
+//   - Every NaN of a result is one, that of NVIDIA's GPUs: quiet and positive, with all bits of the
+//     payload set (0x7fffffff, 0x7fffffffffffffff, 0x7fff). So it does not matter which operand a
+//     processor takes a NaN from.
+//   - Min and Max are minimum and maximum of IEEE 754-2019: a NaN in any source gives a NaN, and -0
+//     is less than +0.
+//   - One source without a division is a copy: the bits do not change, NaNs included.
+//
+// # Arithmetic
+//
+// A thread that is not Go's own may have set MXCSR to flush subnormal numbers, as
+// torch.set_flush_denormal does. The kernels try that out with one addition, which costs nothing
+// that can be measured, and set the register for themselves where they must; the portable code
+// always sets it.
 //
 // # Memory
 //

@@ -3,9 +3,8 @@ package reduce
 import "math"
 
 const (
-	quietBit32   = 1 << 22    // tells a quiet float32 NaN from a signalling one
-	defaultNaN32 = 0xFFC00000 // what an invalid float32 operation on numbers gives
-	infinity32   = 0xFF << 23 // the bits of +inf as a float32
+	quietBit32 = 1 << 22    // tells a quiet float32 NaN from a signalling one
+	infinity32 = 0xFF << 23 // the bits of +inf as a float32
 
 	float16Infinity = 0x7C00
 	float16Quiet    = 0x0200

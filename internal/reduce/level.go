@@ -23,20 +23,53 @@ func (j *job) stretch(from, to int, stream bool) {
 		reduceAVX512(kernel(j.op, j.t), unsafe.SliceData(j.dsts), len(j.dsts),
 			unsafe.SliceData(j.srcs), len(j.srcs), from, to, flags, j.final.value)
 	case levelAVX2:
-		const vectorBytes = 32
 		whole := from + (to-from)&^(vectorBytes-1)
 		reduceAVX2(kernel(j.op, j.t), unsafe.SliceData(j.dsts), len(j.dsts),
 			unsafe.SliceData(j.srcs), len(j.srcs), from, whole, flags, j.final.value)
 		if whole < to {
-			j.portable(whole, to)
+			j.tail(whole, to)
 		}
 	case levelPortable:
-		j.portable(from, to)
+		j.portably(from, to)
+	}
+}
+
+const vectorBytes = 32 // of AVX2
+
+// vector is what kernels for AVX2 work on.
+type vector [vectorBytes]byte
+
+// few is a number of sources for which a tail needs little room, which is cleared first.
+const few = 8
+
+// tail reduces the bytes of less than a vector of AVX2, in vectors that zeros fill up.
+func (j *job) tail(from, to int) {
+	if len(j.srcs) <= few {
+		filledUp[[few]vector, [few]unsafe.Pointer](j, from, to)
+	} else {
+		filledUp[[MaxSources]vector, [MaxSources]unsafe.Pointer](j, from, to)
+	}
+}
+
+func filledUp[
+	Room [few]vector | [MaxSources]vector, Sources [few]unsafe.Pointer | [MaxSources]unsafe.Pointer,
+](j *job, from, to int) {
+	var room Room
+	var srcs Sources
+	for i, src := range j.srcs {
+		copy(room[i][:], elements[byte](src, from, to))
+		srcs[i] = unsafe.Pointer(&room[i])
+	}
+	dst := srcs[0]
+	reduceAVX2(kernel(j.op, j.t), &dst, 1, &srcs[0], len(j.srcs), 0, vectorBytes,
+		uint64(j.final.mode), j.final.value)
+	for _, dst := range j.dsts {
+		copy(elements[byte](dst, from, to), room[0][:])
 	}
 }
 
 // kernel returns the place of an operation on a type in the tables of kernels.
-func kernel(op Op, t DataType) int { return int(op)*dataTypes + int(t) }
+func kernel(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
 
 // flagStream asks a kernel for streamed stores; its other flags are those of finalMode.
 const flagStream = 1

@@ -1,6 +1,9 @@
 package reduce
 
-import "unsafe"
+import (
+	"runtime"
+	"unsafe"
+)
 
 //go:generate go run ./gen
 
@@ -10,13 +13,13 @@ var active = detect()
 // The kernels reduce the bytes from..to. Value is the operand of the final step.
 //
 //go:noescape
-func reduceAVX512(kernel int, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
+func reduceAVX512(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
 	from, to int, flags, value uint64)
 
 // reduceAVX2 needs to-from to be a multiple of 32.
 //
 //go:noescape
-func reduceAVX2(kernel int, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
+func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
 	from, to int, flags, value uint64)
 
 // fence orders streamed stores before all later stores.
@@ -27,3 +30,21 @@ func fence()
 //
 //go:noescape
 func streamLines(dst, src unsafe.Pointer, size int)
+
+// portably is portable with the arithmetic of IEEE 754, which the kernels see to by themselves: a
+// thread that is not Go's own may flush subnormal numbers to zero. That belongs to the thread.
+func (j *job) portably(from, to int) {
+	if !j.t.Float() {
+		j.portable(from, to)
+		return
+	}
+	const exact = 0x1F80 // what a processor starts with
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer setControl(setControl(exact))
+	j.portable(from, to)
+}
+
+// setControl sets the register that says how floating point numbers are rounded and flushed, MXCSR,
+// and returns what it was.
+func setControl(to uint32) (was uint32)

@@ -9,6 +9,12 @@ import (
 // destinations are written, so that a destination may be a source.
 const gather = 64
 
+// The NaN that every NaN of a result is. Rounded to a 16-bit type it is that type's.
+var (
+	canonical32 = math.Float32frombits(0x7FFFFFFF)
+	canonical64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
+)
+
 type integer interface {
 	~int8 | ~uint8 | ~int32 | ~int64
 }
@@ -18,9 +24,9 @@ type integer interface {
 func (j *job) portable(from, to int) {
 	switch j.t {
 	case Float32:
-		foldFloats(j, from, to, nan32)
+		foldFloats(j, from, to, canonical32)
 	case Float64:
-		foldFloats(j, from, to, nan64)
+		foldFloats(j, from, to, canonical64)
 	case Float16, BFloat16:
 		foldHalves(j, from, to)
 	case Int8:
@@ -80,16 +86,16 @@ func combineIntegers[T integer](op Op, acc, src []T) {
 	}
 }
 
-func foldFloats[T float32 | float64](j *job, from, to int, nan func(a, b T) T) {
+func foldFloats[T float32 | float64](j *job, from, to int, canonical T) {
 	var room [gather]T
 	step := gather * int(unsafe.Sizeof(room[0]))
 	for ; from < to; from += step {
 		end := min(from+step, to)
 		acc := room[:copy(room[:], elements[T](j.srcs[0], from, end))]
 		for _, src := range j.srcs[1:] {
-			combineFloats(j.op, acc, elements[T](src, from, end), nan)
+			combineFloats(j.op, acc, elements[T](src, from, end))
 		}
-		finish(j.final, acc, nan)
+		finish(j.final, acc, canonical)
 		for _, dst := range j.dsts {
 			copy(elements[T](dst, from, end), acc)
 		}
@@ -106,9 +112,9 @@ func foldHalves(j *job, from, to int) {
 		for _, src := range j.srcs[1:] {
 			next := wide[:len(acc)]
 			widen(j.t, next, elements[uint16](src, from, end))
-			combineFloats(j.op, acc, next, nan32)
+			combineFloats(j.op, acc, next)
 		}
-		finish(j.final, acc, nan32)
+		finish(j.final, acc, canonical32)
 		round(j.t, out, acc)
 		for _, dst := range j.dsts {
 			copy(elements[uint16](dst, from, end), out)
@@ -136,16 +142,10 @@ func round(t DataType, narrow []uint16, wide []float32) {
 	}
 }
 
-// combineFloats leaves NaNs to nan: which operand a compiler puts on the left of an addition is
-// its own choice, and processors differ in the NaN that an invalid operation makes.
-func combineFloats[T float32 | float64](op Op, acc, src []T, nan func(a, b T) T) {
+func combineFloats[T float32 | float64](op Op, acc, src []T) {
 	src = src[:len(acc)]
 	for i, x := range src {
-		r := combine(op, acc[i], x)
-		if math.IsNaN(float64(r)) {
-			r = nan(acc[i], x)
-		}
-		acc[i] = r
+		acc[i] = combine(op, acc[i], x)
 	}
 }
 
@@ -165,47 +165,25 @@ func combine[T float32 | float64](op Op, a, b T) T {
 	panic("reduce: invalid operation")
 }
 
-func finish[T float32 | float64](f final, acc []T, nan func(a, b T) T) {
-	if f.mode == finalNone {
-		return
-	}
+// finish makes the final step, and the canonical NaN of every NaN.
+func finish[T float32 | float64](f final, acc []T, canonical T) {
 	value := T(math.Float32frombits(uint32(f.value)))
 	if unsafe.Sizeof(value) == 8 {
 		value = T(math.Float64frombits(f.value))
 	}
 	for i, a := range acc {
-		r := a * value
-		if f.mode == finalDivide {
-			r = a / value
+		switch f.mode {
+		case finalMultiply:
+			a *= value
+		case finalDivide:
+			a /= value
+		case finalNone:
 		}
-		if math.IsNaN(float64(r)) {
-			r = nan(a, value)
+		if math.IsNaN(float64(a)) {
+			a = canonical
 		}
-		acc[i] = r
+		acc[i] = a
 	}
-}
-
-// nan32 returns the NaN that a op b gives: the left operand, the right one, or the default.
-func nan32(a, b float32) float32 {
-	switch {
-	case math.IsNaN(float64(a)):
-		return math.Float32frombits(math.Float32bits(a) | quietBit32)
-	case math.IsNaN(float64(b)):
-		return math.Float32frombits(math.Float32bits(b) | quietBit32)
-	}
-	return math.Float32frombits(defaultNaN32)
-}
-
-// nan64 is nan32 for the wider type.
-func nan64(a, b float64) float64 {
-	const quietBit64, defaultNaN64 = 1 << 51, 0xFFF8000000000000
-	switch {
-	case math.IsNaN(a):
-		return math.Float64frombits(math.Float64bits(a) | quietBit64)
-	case math.IsNaN(b):
-		return math.Float64frombits(math.Float64bits(b) | quietBit64)
-	}
-	return math.Float64frombits(defaultNaN64)
 }
 
 // divideIntegers truncates in place. No quotient by a positive number overflows.

@@ -70,6 +70,10 @@ func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, divisor int64, 
 	if divisor <= 0 {
 		panic("reduce: divisor is not positive")
 	}
+	if divisor == 1 && len(srcs) == 1 {
+		Reduce(Sum, t, dsts, srcs, count, hint)
+		return
+	}
 	j, size := job{op: Sum, t: t, dsts: dsts, srcs: srcs}, count*t.Size()
 	switch t {
 	case Float32, Float64, Float16, BFloat16:

@@ -13,7 +13,7 @@ import (
 
 // referenceElement reduces one element of each source. A divisor of 0 means none.
 func referenceElement(op Op, t DataType, sources []uint64, divisor int64) uint64 {
-	if len(sources) == 1 && divisor == 0 {
+	if len(sources) == 1 && divisor <= 1 {
 		return sources[0]
 	}
 	switch {
@@ -54,56 +54,35 @@ func extend(t DataType, v uint64) int64 {
 	return int64(v<<unused) >> unused
 }
 
+// Rounding a result of float64 is as good, for one operation on two float32, as rounding the exact
+// one.
 func referenceFloat32(op Op, t DataType, sources []uint64, divisor int64) uint64 {
 	acc := referenceWiden(t, sources[0])
 	for _, source := range sources[1:] {
 		x := referenceWiden(t, source)
-		acc = referenceStep32(acc, x, referenceOperate(op, float64(acc), float64(x)))
+		acc = float32(referenceOperate(op, float64(acc), float64(x)))
 	}
 	if divisor != 0 {
-		by := float32(divisor)
-		acc = referenceStep32(acc, by, float64(acc/by))
+		acc /= float32(divisor)
+	}
+	if math.IsNaN(float64(acc)) {
+		return map[DataType]uint64{Float32: 0x7FFFFFFF, Float16: 0x7FFF, BFloat16: 0x7FFF}[t]
 	}
 	return referenceRound(t, acc)
 }
 
-// referenceStep32 rounds a result of float64, which for one operation on two float32 is as good as
-// rounding the exact one, and replaces a NaN by what the package comment promises.
-func referenceStep32(a, b float32, result float64) float32 {
-	if !math.IsNaN(result) {
-		return float32(result)
-	}
-	bits := uint32(0xFFC00000)
-	if math.IsNaN(float64(a)) {
-		bits = math.Float32bits(a)
-	} else if math.IsNaN(float64(b)) {
-		bits = math.Float32bits(b)
-	}
-	return math.Float32frombits(bits | 0x00400000)
-}
-
 func referenceFloat64(op Op, sources []uint64, divisor int64) uint64 {
-	acc := sources[0]
-	step := func(b uint64, result float64) {
-		switch {
-		case !math.IsNaN(result):
-			acc = math.Float64bits(result)
-		case math.IsNaN(math.Float64frombits(acc)):
-			acc |= 1 << 51
-		case math.IsNaN(math.Float64frombits(b)):
-			acc = b | 1<<51
-		default:
-			acc = 0xFFF8000000000000
-		}
-	}
+	acc := math.Float64frombits(sources[0])
 	for _, source := range sources[1:] {
-		a, b := math.Float64frombits(acc), math.Float64frombits(source)
-		step(source, referenceOperate(op, a, b))
+		acc = referenceOperate(op, acc, math.Float64frombits(source))
 	}
 	if divisor != 0 {
-		step(0, math.Float64frombits(acc)/float64(divisor))
+		acc /= float64(divisor)
 	}
-	return acc
+	if math.IsNaN(acc) {
+		return 0x7FFFFFFFFFFFFFFF
+	}
+	return math.Float64bits(acc)
 }
 
 func referenceOperate(op Op, a, b float64) float64 {

@@ -97,7 +97,7 @@ func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 }
 
 // extremes computes both orders, which differ for zeros alone: or gives -0, and gives +0. Lanes
-// with a NaN are added instead, which spreads the first NaN and makes it quiet.
+// with a NaN are added instead, which spreads NaNs.
 func (avx2) extremes(p *program, k kernel, operand, acc string) {
 	instruction := map[string]string{"Min": "VMIN", "Max": "VMAX"}[k.op] + k.elem.lane
 	merge := map[string]string{"Min": "VORPS", "Max": "VANDPS"}[k.op]
@@ -128,6 +128,35 @@ func (avx2) final(p *program, k kernel, unit int, instruction string) {
 	}
 	p.op(instruction, v(15), v(2*unit), v(2*unit))
 	p.op(instruction, v(15), v(2*unit+1), v(2*unit+1))
+}
+
+// unlessNaN compares accumulators by twos, as for AVX-512.
+func (avx2) unlessNaN(p *program, k kernel, units int, label string) {
+	const unordered = "$3"
+	n := k.registers(units)
+	for i := 0; i < n; i += 2 {
+		left, right := v(i), v(min(i+1, n-1))
+		if i == 0 {
+			p.op("VCMP"+k.elem.lane, unordered, left, right, v(8))
+			continue
+		}
+		p.op("VCMP"+k.elem.lane, unordered, left, right, v(9))
+		p.op("VPOR", v(9), v(8), v(8))
+	}
+	p.op("VPTEST", v(8), v(8))
+	p.op("JNE", label)
+}
+
+func (avx2) canonical(p *program, k kernel, units int) {
+	const unordered = "$3"
+	lane := map[bool]string{true: "Q", false: "D"}[k.elem.size == 8]
+	p.op("MOVQ", fmt.Sprintf("$%#x", k.canonicalNaN()), "R14")
+	p.op("VMOVQ", "R14", x(8))
+	p.op("VPBROADCAST"+lane, x(8), v(8))
+	for i := range k.registers(units) {
+		p.op("VCMP"+k.elem.lane, unordered, v(i), v(i), v(9))
+		p.op("VBLENDV"+k.elem.lane, v(9), v(8), v(i), v(i))
+	}
 }
 
 func (avx2) pack(p *program, k kernel, unit int) {

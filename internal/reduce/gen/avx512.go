@@ -100,7 +100,7 @@ func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
 	case k.elem.float && (k.op == "Min" || k.op == "Max"):
 		// Bit 2 takes the sign from the result, which orders the zeros. Lanes with a NaN are added
-		// instead, which spreads the first NaN and makes it quiet.
+		// instead, which spreads NaNs.
 		choice := map[string]string{"Min": "$4", "Max": "$5"}[k.op]
 		p.op("VCMP"+k.elem.lane, "$3", operand, z(acc), "K2")
 		p.op("VRANGE"+k.elem.lane, choice, operand, z(acc), z(10))
@@ -144,6 +144,34 @@ func (avx512) final(p *program, k kernel, unit int, instruction string) {
 	p.op(instruction, z(15), z(2*unit+1), z(2*unit+1))
 }
 
+// unlessNaN compares accumulators by twos: they are unordered if one of the two is a NaN.
+func (avx512) unlessNaN(p *program, k kernel, units int, label string) {
+	const ordered = "$7"
+	n := k.registers(units)
+	test := map[bool]string{true: "KORTESTB", false: "KORTESTW"}[k.elem.size == 8]
+	for i := 0; i < n; i += 2 {
+		left, right := z(i), z(min(i+1, n-1))
+		if i == 0 {
+			p.op("VCMP"+k.elem.lane, ordered, left, right, "K2")
+		} else {
+			p.op("VCMP"+k.elem.lane, ordered, left, right, "K2", "K2")
+		}
+	}
+	p.op(test, "K2", "K2") // carries if all bits are set
+	p.op("JCC", label)
+}
+
+func (avx512) canonical(p *program, k kernel, units int) {
+	const unordered = "$3"
+	lane := map[bool]string{true: "Q", false: "D"}[k.elem.size == 8]
+	p.op("MOVQ", fmt.Sprintf("$%#x", k.canonicalNaN()), "R14")
+	p.op("VPBROADCAST"+lane, "R14", z(8))
+	for i := range k.registers(units) {
+		p.op("VCMP"+k.elem.lane, unordered, z(i), z(i), "K2")
+		p.op("VMOVA"+k.elem.lane, z(8), "K2", z(i))
+	}
+}
+
 func (avx512) pack(p *program, k kernel, unit int) {
 	low, high := 2*unit, 2*unit+1
 	switch k.elem.name {
@@ -152,8 +180,7 @@ func (avx512) pack(p *program, k kernel, unit int) {
 		p.op("VCVTPS2PH", "$0", z(high), y(high))
 		p.op("VINSERTI64X4", "$1", y(high), z(low), z(low))
 	case "BFloat16":
-		// Rounding to even adds 0x7FFF and the last bit kept. NaNs need no care: they come from
-		// halves or are the default one, so what is cut of them is zero and nothing carries.
+		// Rounding to even adds 0x7FFF and the last bit kept. Of the canonical NaN nothing carries.
 		for _, acc := range []int{low, high} {
 			p.op("VPSRLD", "$16", z(acc), z(8))
 			p.op("VPANDD", z(13), z(8), z(8))

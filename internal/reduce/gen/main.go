@@ -22,6 +22,7 @@
 //	AX        the current pointer; CX counts sources and destinations
 //	R13       with two sources and one or two destinations: the first one, with AX and CX for the
 //	          sources and DX for the second destination
+//	R14       scratch
 //	K1        lanes of the last line; K2 scratch
 //
 // Vector registers 0 to 7 are accumulators, 8 to 11 scratch, 12 to 15 constants. With AVX-512 they
