@@ -202,8 +202,9 @@ func (g *Group) AllToAllV(
 //	Output   = bfloat16(Residual / sqrt(mean(Residual²) + Epsilon) * Weight)
 //
 // with float32 between the roundings; the mean is that of a row. Every rank gets the same bits, in
-// every run with the same number of rows. Residual is what the three steps give, to the bit;
-// Output is within 34 units of float32 (2^-24) of the exact norm before its last rounding.
+// every run, and a row the same whatever the number of rows. Residual is what the three steps give,
+// to the bit; Output is within 34 units of float32 (2^-24) of the exact norm before its last
+// rounding.
 //
 // It takes the direct path or none: ErrUnsupported says why there is none, on all ranks alike, and
 // callers then take the three steps. Reasons are a backend without kernels, ranks that cannot

@@ -37,10 +37,14 @@ type Guest struct {
 // NCCL that symmem uses. The name stands for it in errors and is compared: the same on all ranks.
 // With a group the ranks must be the group's, in the same order. It is local.
 //
-// Errors: ErrUnsupported on the host, ErrInvalid where ranks do not fit.
+// Errors: ErrUnsupported on the host and with Options.Deterministic, ErrInvalid where ranks do not
+// fit.
 func (i Interop) AdoptCommunicator(handle uintptr, name string, g *Group) (*Guest, error) {
 	rt := i.rt
 	if err := rt.usable(); err != nil {
+		return nil, err
+	}
+	if err := rt.opts.notDeterministic(fmt.Sprintf("adopting communicator %q", name)); err != nil {
 		return nil, err
 	}
 	adopter, ok := rt.device.(driver.Adopter)

@@ -132,7 +132,7 @@ func (rt *Runtime) connectUnguarded(
 ) (*Group, error) {
 	config := driver.GroupConfig{
 		ID: id, Ranks: ranks, Rank: rank, Check: rt.Check() == CheckEvery,
-		Strict: !rt.opts.UnorderedMessages,
+		Strict: !rt.opts.UnorderedMessages, Formula: rt.opts.Deterministic.driver(),
 	}
 	comm, err := rt.device.Connect(ctx, config)
 	if err != nil {
@@ -143,6 +143,9 @@ func (rt *Runtime) connectUnguarded(
 		key: registry.GroupKey{ID: handoff.Space("group/" + id)},
 	}
 	if g.tuning, g.shape, err = rt.comeToTerms(ctx, comm, ranks); err != nil {
+		return nil, g.unmade(err)
+	}
+	if err := computable(rt.opts.Deterministic, comm, len(ranks)); err != nil {
 		return nil, g.unmade(err)
 	}
 	g.values.g = g
@@ -202,7 +205,7 @@ func (rt *Runtime) comeToTerms(
 ) (*tuning.Table, tuning.Shape, error) {
 	mine := terms{
 		Check: rt.Check().String(), Path: rt.opts.Path.String(), Machine: machineName(),
-		Messages: rt.opts.messages(),
+		Messages: rt.opts.messages(), Formula: rt.opts.Deterministic.String(),
 	}
 	table, err := rt.tableFor(len(ranks))
 	if err != nil {

@@ -6,7 +6,7 @@ import "symmem/driver"
 // for all of them, which cannot be launched.
 type narrow struct {
 	driver.Communicator
-	windowed, direct func(*driver.Call) error
+	plain, windowed, direct func(*driver.Call) error
 }
 
 func (n narrow) Offer(call driver.Call) driver.Offer {
@@ -21,6 +21,8 @@ type narrowOffer struct {
 
 func (o *narrowOffer) Refusal(path driver.Path) error {
 	switch {
+	case path == driver.PathPlain && o.plain != nil:
+		return o.plain(&o.call)
 	case path == driver.PathWindow && o.windowed != nil:
 		return o.windowed(&o.call)
 	case path == driver.PathDirect && o.direct != nil:
@@ -39,9 +41,14 @@ func (o *narrowOffer) Prepared() *driver.Call { return &o.call }
 // Narrowed is a group like this one, for Route and Explain, whose communicator says by functions
 // why a call cannot take the window and the direct path; nil leaves what it says itself.
 func Narrowed(g *Group, windowed, direct func(*driver.Call) error) *Group {
+	return NarrowedTo(g, nil, windowed, direct)
+}
+
+// NarrowedTo is Narrowed with a function for the plain path, too.
+func NarrowedTo(g *Group, plain, windowed, direct func(*driver.Call) error) *Group {
 	like := &Group{
 		rt: g.rt, id: g.id, ranks: g.ranks, rank: g.rank, tuning: g.tuning, shape: g.shape,
-		fault: g.fault, comm: narrow{g.comm, windowed, direct},
+		fault: g.fault, comm: narrow{g.comm, plain, windowed, direct},
 	}
 	like.choice.Store(g.choice.Load())
 	like.table.Store(g.table.Load())

@@ -57,8 +57,8 @@ type Options struct {
 	Rank, Size int
 	// LocalRank and LocalSize count the ranks of this machine; LocalSize 0 means Rank and Size.
 	LocalRank, LocalSize int
-	// Device is which of the devices that the process sees is this rank's: AutoDevice, the zero value,
-	// or DeviceNumber.
+	// Device is which of the devices that the process sees is this rank's: AutoDevice, the zero
+	// value, or DeviceNumber.
 	Device DeviceChoice
 	// Store is where rank 0 serves the store through which ranks find each other: "host:port",
 	// which needs a Token, or "unix:@name". Empty leaves it to the environment.
@@ -67,13 +67,16 @@ type Options struct {
 	Token string
 	// Backend is "auto" or the name of a backend; empty means SYMMEM_BACKEND, else auto.
 	Backend string
-	// Tuning is the file of the table that chooses the path of collectives, as symmem tune writes it;
-	// every rank needs the same table. Empty means SYMMEM_TUNING, else the file
-	// that TuningFile names if there is one, else the built-in table, as BuiltInTuning says
-	// outright.
+	// Tuning is the file of the table that chooses the path of collectives, as symmem tune writes
+	// it; every rank needs the same table. Empty means SYMMEM_TUNING, else the file that TuningFile
+	// names if there is one, else the built-in table, as BuiltInTuning says outright.
 	Tuning string
 	// Path is who chooses the path of collectives; every rank needs the same.
 	Path PathChoice
+	// Deterministic makes every reduction of every group give the bits of one formula. What cannot
+	// is refused: groups over several machines or without direct access on GPUs when they connect,
+	// and communicators of others. Every rank needs the same.
+	Deterministic Formula
 	// Check is how much ranks compare; every rank needs the same.
 	Check CheckLevel
 	// CheckInterval is how often CheckRegistration compares in the background. 0 means one
@@ -91,8 +94,9 @@ type Options struct {
 	OnLate func(LateWarning)
 	// UnorderedMessages is for programs that mix messages (Send and Recv) and collectives freely.
 	// Else messages are numbered together with collectives: a Send belongs between the same ones of
-	// its group as its Recv, and at CheckEvery each collective compares how many messages ranks have
-	// sent and received before it, so that a forgotten one is found there. Every rank needs the same.
+	// its group as its Recv, and at CheckEvery each collective compares how many messages ranks
+	// have sent and received before it, so that a forgotten one is found there. Every rank needs
+	// the same.
 	UnorderedMessages bool
 	// CallSites notes the file and line of every allocation, for error messages. It costs about a
 	// microsecond an allocation.
@@ -102,8 +106,9 @@ type Options struct {
 	// without symmem.
 	Scatter uint64
 	// Interrupted, if set, is asked some hundred times a second by collectives that wait for other
-	// ranks on their caller's goroutine, where no context ends them. An error ends the wait, and the
-	// group with it; it has to wrap driver.ErrInterrupted. It must be quick, and call nothing here.
+	// ranks on their caller's goroutine, where no context ends them. An error ends the wait, and
+	// the group with it; it has to wrap driver.ErrInterrupted. It must be quick, and call nothing
+	// here.
 	Interrupted func() error
 }
 
@@ -161,6 +166,9 @@ func (o Options) withDefaults() (Options, error) {
 		o.Tuning = os.Getenv(envTuning)
 	}
 	if err := o.choosePath(); err != nil {
+		return o, err
+	}
+	if err := o.chooseFormula(); err != nil {
 		return o, err
 	}
 	if o.Timeout < 0 {

@@ -108,10 +108,19 @@ func (g planner) route(
 		call.Path, why = g.windowed(choice, call, offer, who)
 	}
 	if call.Path == driver.PathPlain {
-		err = offer.Refusal(driver.PathPlain)
+		err = refusal(offer, refused)
 	}
 	why.where, why.direct = where, refused
 	return offer, why, err
+}
+
+// refusal says why a call cannot take the plain path, which is what was left of the paths.
+func refusal(offer driver.Offer, direct *reason) error {
+	err := offer.Refusal(driver.PathPlain)
+	if err != nil && direct != nil {
+		err = fmt.Errorf("%w; not direct: %v", err, direct)
+	}
+	return err
 }
 
 // only says why an operation that has the direct path alone cannot take it, if it cannot.
@@ -146,6 +155,8 @@ func (g planner) direct(
 		if refusal != nil {
 			return false, nil
 		}
+	case offer.Refusal(driver.PathPlain) != nil:
+		why.text = "and no other path can take the call"
 	default:
 		var table tuning.Reason
 		wanted, table = g.tuning.ChooseDirect(g.asked(call), call.SendWindow != nil, g.shape)

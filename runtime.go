@@ -173,6 +173,9 @@ func (rt *Runtime) Device() driver.Info { return rt.device.Info() }
 // Check returns the level at which ranks compare.
 func (rt *Runtime) Check() CheckLevel { return CheckLevel(rt.level.Load()) }
 
+// Formula is what reductions of this rank's groups compute.
+func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
+
 // Close leaves every group and gives back all memory without live buffers; Pool.Close says what
 // becomes of those. It waits for queued work, at most for twice the timeout, and for no other rank,
 // except that the rank that serves the store waits for the others to leave, until the timeout has
@@ -253,7 +256,8 @@ func (rt *Runtime) Interop() Interop { return Interop{rt} }
 func (rt *Runtime) Stats() Stats {
 	s := Stats{
 		Rank: rt.rank, Size: rt.size, Backend: rt.device.Info().Backend,
-		Check: rt.Check().String(), Groups: map[string]GroupStats{},
+		Check: rt.Check().String(), Formula: rt.Formula().String(),
+		Groups: map[string]GroupStats{},
 	}
 	for _, p := range rt.allPools() {
 		s.Pools = append(s.Pools, p.Stats())

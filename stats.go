@@ -67,10 +67,12 @@ type GroupStats struct {
 
 // Stats is everything that a Runtime knows about itself.
 type Stats struct {
-	Rank    int                   `json:"rank"`
-	Size    int                   `json:"size"`
-	Backend string                `json:"backend"`
-	Check   string                `json:"check"`
+	Rank    int    `json:"rank"`
+	Size    int    `json:"size"`
+	Backend string `json:"backend"`
+	Check   string `json:"check"`
+	// Formula is what reductions compute: see Options.Deterministic.
+	Formula string                `json:"formula"`
 	Pools   []PoolStats           `json:"pools"`
 	Groups  map[string]GroupStats `json:"groups"`
 }

@@ -69,6 +69,8 @@ type terms struct {
 	Digest string `json:"digest"`
 	// Messages is how messages are ordered.
 	Messages string `json:"messages"`
+	// Formula is what reductions compute.
+	Formula string `json:"formula"`
 	// Machine names the machine that the rank runs on.
 	Machine string `json:"machine"`
 	// Trouble is why this rank has no table.
@@ -111,6 +113,7 @@ func alike(all []terms, ranks []int) error {
 	}{
 		{"check level", func(t *terms) string { return t.Check }, nil},
 		{"path choice", func(t *terms) string { return t.Path }, nil},
+		{"formula of reductions", func(t *terms) string { return t.Formula }, nil},
 		{"order of messages", func(t *terms) string { return t.Messages }, nil},
 		{
 			"tuning table", func(t *terms) string { return t.Digest },

@@ -15,7 +15,8 @@ type Offer interface {
 	// ErrUnsupported. It is nil if the call can. It goes by the operation, type, reduction and
 	// count, by whether the call names windows, and by how places in windows are aligned: all ranks
 	// with alike calls get the same answer. That of PathWindow supposes that the call names
-	// windows.
+	// windows. A path on which a reduction would not give the bits of the group's Formula refuses
+	// it.
 	Refusal(path Path) error
 	// Take makes the plan of a path that does not refuse the call; digest becomes the plan's. It is
 	// called once, and the offer is used up. It returns ErrOutOfRange where the path is PathWindow

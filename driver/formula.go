@@ -33,6 +33,15 @@ func (f Formula) String() string {
 	return "Formula(?)"
 }
 
+// Fits refuses groups of so many ranks that the formula is not for.
+func (f Formula) Fits(ranks int) error {
+	if (f == Tree || f == RoundedTree) && ranks&(ranks-1) != 0 {
+		return fmt.Errorf("the formula %v of reductions is for 2, 4, 8, ... ranks, and the group has %d",
+			f, ranks)
+	}
+	return nil
+}
+
 // ParseFormula reads a name as String writes it.
 func ParseFormula(name string) (Formula, error) {
 	for i, n := range formulaNames {
@@ -40,5 +49,6 @@ func ParseFormula(name string) (Formula, error) {
 			return Formula(i), nil
 		}
 	}
-	return 0, fmt.Errorf("unknown formula %q: one of %s", name, strings.Join(formulaNames[:], ", "))
+	return 0, fmt.Errorf("unknown formula of reductions %q: one of %s", name,
+		strings.Join(formulaNames[:], ", "))
 }

@@ -174,6 +174,9 @@ int symmem_last_error_json(size_t size, char *text, size_t *length);
  *   backend        "auto", "host" or "nccl"
  *   tuning         file of a tuning table, or "built-in"
  *   path           "auto", "plain", "window" or "direct"
+ *   deterministic  "ranks", "tree" or "rounded-tree": every reduction gives the bits of that formula
+ *                  (docs/reference/deterministic.md), or is SYMMEM_ERR_UNSUPPORTED; "any": none. The
+ *                  default is SYMMEM_DETERMINISTIC, else "any"
  *   check          "off", "registration" or "every"
  *   check_interval_ms   how often registration compares in the background; negative: never
  *   timeout_ms     bounds every wait for other ranks; 30000

@@ -31,6 +31,10 @@ ranks differ.
 memory. The report says which paths were taken, and why that is not the one that was asked for.
 --prove is about NCCL's kernels alone: what goes direct does not show in its log.
 
+--deterministic opens the ranks with a formula of reductions (docs/reference/deterministic.md) and
+compares bits with it: cases are of all types and reductions in turns, of numbers that cancel each
+other, of extreme ones and of NaNs.
+
 --for runs random programs instead, for as long as it says: allocations and frees in several pools,
 scopes, collectives of all operations and types, alone and several at once, on several streams,
 splits, aborts by a drawn rank, captures and replays while pools grow, Reserve and Trim. Each round
@@ -55,6 +59,7 @@ const verifyExample = `  symmem verify
   symmem verify --placement address --skew --churn 200 --check off
   symmem verify --groups 6 --churn 200 --json
   symmem verify --path direct --churn 200
+  symmem verify --deterministic --cases 40
   symmem verify --for 20m --seed 7 --ranks 4
   symmem verify --from-round 31 --rounds 1 --seed 7 --ranks 4   # one random round again
   torchrun --nproc-per-node 4 --no-python symmem verify`
@@ -73,6 +78,7 @@ type verifyFlags struct {
 	placement string
 	check     string
 	path      string
+	formula   string
 	json      bool
 	started   bool
 	prove     proof.Prover
@@ -106,6 +112,7 @@ func newVerifyCommand() *cobra.Command {
 	complete(cmd, "placement", placementNames...)
 	complete(cmd, "check", checkNames...)
 	complete(cmd, "path", pathNames...)
+	complete(cmd, "deterministic", formulaNames...)
 	return cmd
 }
 
@@ -113,7 +120,8 @@ var (
 	placementNames = []string{"creation", "address"}
 	checkNames     = []string{"default", "off", "registration", "every"}
 	// pathNames offers the paths to shells. What is taken is what symmem.ParsePathChoice reads.
-	pathNames = []string{"auto", "plain", "window", "direct"}
+	pathNames    = []string{"auto", "plain", "window", "direct"}
+	formulaNames = []string{"ranks", "tree", "rounded-tree"}
 )
 
 func (f *verifyFlags) register(flags *pflag.FlagSet) {
@@ -138,6 +146,9 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.IntVar(&c.Churn, "churn", 0, "random allocations and frees before each round's cases")
 	flags.StringVar(&f.path, "path", "", "path of collectives: window, plain, direct, or auto for "+
 		"what the tuning table says (default $SYMMEM_PATH, else window)")
+	flags.StringVar(&f.formula, "deterministic", "", "compare bits with a formula of reductions: "+
+		"ranks, tree or rounded-tree; --path is then auto unless it is given")
+	flags.Lookup("deterministic").NoOptDefVal = "ranks"
 	flags.IntVar(&c.Groups, "groups", c.Groups, "overlapping groups over one pool")
 	flags.BoolVar(&c.CallSites, "callsites", false, "note where each allocation was made")
 	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
@@ -155,7 +166,9 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 
 // The flags that mean something for the cases, or for random programs, alone.
 var (
-	caseFlags   = []string{"callsites", "cases", "churn", "groups", "path", "prove", "size"}
+	caseFlags = []string{
+		"callsites", "cases", "churn", "deterministic", "groups", "path", "prove", "size",
+	}
 	randomFlags = []string{"max-bytes", "round-timeout", "steps"}
 )
 

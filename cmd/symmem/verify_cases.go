@@ -17,6 +17,13 @@ import (
 func (f *verifyFlags) parseCases() error {
 	c := &f.cases
 	c.Elements, c.Rounds, c.Skew = int64(f.size), f.rounds, f.skew
+	if f.formula != "" {
+		var err error
+		if c.Deterministic, err = symmem.ParseFormula(f.formula); err != nil {
+			return err
+		}
+		c.Path = symmem.PathAuto // the window path of GPUs is NCCL's
+	}
 	if err := f.parsePath(); err != nil {
 		return err
 	}

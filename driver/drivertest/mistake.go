@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"symmem/driver"
+	"symmem/driver/formula"
 )
 
 var mistakeContracts = []contract{
@@ -49,7 +50,7 @@ func proveHonestMistake(t *testing.T, h Harness) {
 	for r := range right {
 		right[r] = input(h, driver.Float32, r, 1<<18)[r<<17:][:4*count]
 	}
-	sum := combined(driver.Float32, driver.Sum, right)
+	sum := formula.Reduce(driver.AnyFormula, driver.Sum, driver.Float32, right)
 	must(t, b.each(func(r *rank) error {
 		if err := r.write(b.send[r.number].at(0), input(h, driver.Float32, r.number, 1<<18)); err != nil {
 			return err

@@ -93,7 +93,8 @@ func (c *smallGroup) Offer(call driver.Call) driver.Offer { return &smallPlan{ca
 var errSmall = fmt.Errorf("the small backend has no such call: %w", driver.ErrUnsupported)
 
 func (p *smallPlan) Refusal(path driver.Path) error {
-	if path != driver.PathPlain || p.Operation.PointToPoint() || p.Splits != nil {
+	inOrder := p.c.cfg.Formula <= driver.RankOrder || !p.Operation.Reduces()
+	if path != driver.PathPlain || p.Operation.PointToPoint() || p.Splits != nil || !inOrder {
 		return errSmall
 	}
 	return nil

@@ -1,11 +1,14 @@
 package drivertest
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"slices"
 
 	"symmem/driver"
+	"symmem/driver/formula"
 )
 
 // trial is one collective with the result that it must have.
@@ -21,6 +24,12 @@ type trial struct {
 	loose bool
 	// skew moves all buffers by so many elements, away from every alignment but their own.
 	skew int64
+	// formula is that of the group, if it has one; then inputs are drawn from the seed to try it
+	// out.
+	formula driver.Formula
+	seed    uint64
+	// replayed has a graph make the call.
+	replayed bool
 
 	// inputs and wants are by rank: what is contributed, and what must be in the receive buffer.
 	// A nil want is a buffer that must not be written.
@@ -35,6 +44,9 @@ func (c *trial) String() string {
 	if c.loose {
 		place += " outside windows"
 	}
+	if c.replayed {
+		place += ", replayed"
+	}
 	return fmt.Sprintf("%v %v %v of %d, root %d, path %v, %s, skew %d", c.operation, c.dataType,
 		c.op, c.count, c.root, c.path, place, c.skew)
 }
@@ -44,17 +56,24 @@ func (c *trial) prepare(h Harness, n int) {
 	send, _ := (&driver.Call{Operation: c.operation, Count: c.count, DataType: driver.Int8}).Spans(n)
 	c.inputs, c.wants = nil, make([][]byte, n)
 	for r := range n {
-		c.inputs = append(c.inputs, input(h, c.dataType, r, send))
+		if c.formula == driver.AnyFormula {
+			c.inputs = append(c.inputs, input(h, c.dataType, r, send))
+		} else {
+			c.inputs = append(c.inputs, formula.Input(c.dataType, c.seed, r, n, send))
+		}
+	}
+	if h.OtherNaNs && c.formula != driver.AnyFormula {
+		c.withoutNaNs()
 	}
 	part := c.count * int64(c.dataType.Size())
 	switch c.operation {
 	case driver.AllReduce:
-		all := combined(c.dataType, c.op, c.inputs)
+		all := c.combined()
 		c.share(func(int) []byte { return all })
 	case driver.Reduce:
-		c.wants[c.root] = combined(c.dataType, c.op, c.inputs)
+		c.wants[c.root] = c.combined()
 	case driver.ReduceScatter:
-		all := combined(c.dataType, c.op, c.inputs)
+		all := c.combined()
 		c.share(func(r int) []byte { return all[int64(r)*part : int64(r+1)*part] })
 	case driver.AllGather:
 		all := slices.Concat(c.inputs...)
@@ -72,6 +91,22 @@ func (c *trial) prepare(h Harness, n int) {
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
 	}
 }
+
+// withoutNaNs makes zeros of the inputs that come to a NaN.
+func (c *trial) withoutNaNs() {
+	nan, size := formula.NaN(c.dataType), c.dataType.Size()
+	sums := c.combined()
+	for at := 0; at < len(sums); at += size {
+		if nan != nil && bytes.Equal(sums[at:at+size], nan) {
+			for _, in := range c.inputs {
+				clear(in[at : at+size])
+			}
+		}
+	}
+}
+
+// combined is what the ranks' inputs come to.
+func (c *trial) combined() []byte { return formula.Reduce(c.formula, c.op, c.dataType, c.inputs) }
 
 func (c *trial) share(want func(r int) []byte) {
 	for r := range c.wants {
@@ -153,10 +188,23 @@ func (c *trial) perform(r *rank, send, recv buffer) error {
 		}
 		before = slices.Clone(read)
 	}
-	if err := r.launch(r.group, r.stream, call); err != nil {
+	if err := c.launch(r, call); err != nil {
 		return err
 	}
 	return c.judge(r, call, before)
+}
+
+// launch makes the call, by a graph if the trial says so.
+func (c *trial) launch(r *rank, call driver.Call) error {
+	if !c.replayed {
+		return r.launch(r.group, r.stream, call)
+	}
+	graph, err := captured(r.stream, func() error { return r.queue(r.group, r.stream, call) })
+	if err != nil {
+		return err
+	}
+	err = graph.Launch(r.stream)
+	return errors.Join(err, r.stream.Synchronize(r.world.ctx), graph.Close())
 }
 
 // judge compares the receive buffer, and what is around it, with what must be there: what was there

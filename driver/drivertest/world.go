@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -30,14 +31,18 @@ type world struct {
 	spoilt bool
 	// strict is that of the groups that ranks connect.
 	strict bool
+	// formula is that of its groups.
+	formula driver.Formula
 }
 
 // options choose the kind of a world.
 type options struct {
 	timeout time.Duration // zero means patience
+	bound   time.Duration // of all that the world does; zero means patience
 	scatter uint64
 	check   bool
 	strict  bool
+	formula driver.Formula
 	// apart leaves the ranks without a communicator.
 	apart bool
 }
@@ -62,8 +67,8 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	if n > h.Ranks {
 		t.Skipf("needs %d ranks, the backend opens %d", n, h.Ranks)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	w := &world{harness: h, ctx: ctx, strict: o.strict}
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(o.bound, patience))
+	w := &world{harness: h, ctx: ctx, strict: o.strict, formula: o.formula}
 	for i := range n {
 		w.ranks = append(w.ranks, &rank{world: w, number: i})
 	}
@@ -126,7 +131,7 @@ func (r *rank) open(store driver.Store, o options) (err error) {
 func (r *rank) connect(id string, ranks []int, check bool) (driver.Communicator, error) {
 	c, err := r.device.Connect(r.world.ctx, driver.GroupConfig{
 		ID: id, Ranks: ranks, Rank: slices.Index(ranks, r.number), Check: check,
-		Strict: r.world.strict,
+		Strict: r.world.strict, Formula: r.world.formula,
 	})
 	if err == nil {
 		r.later(c.Close)

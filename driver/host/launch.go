@@ -236,10 +236,27 @@ func (c *communicator) finish(call *plan, ticket uint64) error {
 func (c *communicator) reduce(call *plan, sources, destinations int, count, total int64) {
 	dsts, srcs := c.destinations[:destinations], c.sources[:sources]
 	hint := reduce.Hint{Stream: total >= streamBytes}
+	if f := c.cfg.Formula; f == driver.Tree || f == driver.RoundedTree {
+		c.reduceTree(call, dsts, srcs, int(count))
+		return
+	}
 	if call.ReduceOp == driver.Avg {
 		n := int64(c.Size())
 		reduce.Average(call.DataType, dsts, srcs, int(count), n, hint)
 		return
 	}
 	reduce.Reduce(reduce.Op(call.ReduceOp), call.DataType, dsts, srcs, int(count), hint)
+}
+
+// reduceTree is reduce where the group's formula is a tree. Integers are what they are in any
+// order.
+func (c *communicator) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
+	tree := reduce.Tree{
+		Op: reduce.Op(call.ReduceOp), T: call.DataType, Rounded: c.cfg.Formula == driver.RoundedTree,
+		Divisor: 1,
+	}
+	if call.ReduceOp == driver.Avg {
+		tree.Op, tree.Divisor = reduce.Sum, int64(len(srcs))
+	}
+	tree.Reduce(dsts, srcs, count)
 }

@@ -300,16 +300,20 @@ var importRules = []rule{
 			contract := l.file.test() && folder == "driver/drivertest"
 			part := below(folder, "driver/nccl/internal", "driver/nccl/kernels") &&
 				below(l.file.folder(), "driver/nccl")
-			return !contract && !part && folder != "driver" && !below(folder, "internal")
+			spelt := folder == "driver/formula" &&
+				(l.file.test() || l.file.folder() == "driver/drivertest")
+			return !contract && !part && !spelt && folder != "driver" && !below(folder, "internal")
 		}),
 		bad: []map[string]string{
 			source("driver/host/a.go", "symmem"), source("driver/host/a.go", "symmem/driver/nccl"),
 			source("driver/a.go", "symmem/driver/host"),
 			source("driver/nccl/a.go", "symmem/driver/host"),
 			source("driver/nccl/a_test.go", "symmem/driver/host"),
+			source("driver/host/a.go", "symmem/driver/formula"),
 		},
 		good: []map[string]string{
 			source("driver/host/a.go", "symmem/internal/sys"),
+			source("driver/drivertest/a.go", "symmem/driver/formula"),
 			source("driver/host/a_test.go", "symmem/driver/drivertest"),
 			source("driver/nccl/a.go", "symmem/internal/control/shm"),
 			source("driver/nccl/a_test.go", "symmem/internal/softgpu"),

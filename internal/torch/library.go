@@ -309,6 +309,7 @@ type stats struct {
 	Size    int                   `json:"size"`
 	Backend string                `json:"backend"`
 	Check   string                `json:"check"`
+	Formula string                `json:"formula"`
 	Pools   []poolStats           `json:"pools"`
 	Groups  map[string]groupStats `json:"groups"`
 	Streams int                   `json:"streams"`
@@ -323,7 +324,8 @@ func (l *Library) Stats() (string, error) {
 	}
 	s := stats{
 		Open: true, Rank: r.rt.Rank(), Size: r.rt.Size(), Backend: r.rt.Device().Backend,
-		Check: r.rt.Check().String(), Groups: map[string]groupStats{},
+		Check: r.rt.Check().String(), Formula: r.rt.Formula().String(),
+		Groups:  map[string]groupStats{},
 		Refused: l.words.Refused.Load(),
 	}
 	for _, p := range r.all() {

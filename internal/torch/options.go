@@ -25,6 +25,7 @@ type Options struct {
 	Backend         string            `json:"backend"`
 	Tuning          string            `json:"tuning"`
 	Path            string            `json:"path"`
+	Deterministic   string            `json:"deterministic"`
 	Check           string            `json:"check"`
 	CheckIntervalMS int64             `json:"check_interval_ms"`
 	TimeoutMS       int64             `json:"timeout_ms"`
@@ -84,6 +85,11 @@ func (o *Options) runtime() (symmem.Options, error) {
 	var err error
 	if o.Path != "" {
 		if out.Path, err = symmem.ParsePathChoice(o.Path); err != nil {
+			return out, err
+		}
+	}
+	if o.Deterministic != "" {
+		if out.Deterministic, err = symmem.ParseFormula(o.Deterministic); err != nil {
 			return out, err
 		}
 	}

@@ -25,6 +25,9 @@ type Config struct {
 	// Path says who chooses the path of collectives. PathWindow is what shows that memory is
 	// symmetric: the plain path is right wherever buffers lie.
 	Path symmem.PathChoice
+	// Deterministic, where it is a formula, has the cases be of all types and reductions, with numbers
+	// that cancel, and compares bits with what the formula gives.
+	Deterministic symmem.Formula
 	// CallSites is that of symmem.Options.
 	CallSites bool
 }
@@ -82,6 +85,6 @@ func (c *Config) Validate() error {
 // compare where the program registers and at its end, so that equal runs report alike.
 func (c *Config) Options() symmem.Options {
 	o := c.Config.Options()
-	o.CheckInterval, o.CallSites, o.Path = -1, c.CallSites, c.Path
+	o.CheckInterval, o.CallSites, o.Path, o.Deterministic = -1, c.CallSites, c.Path, c.Deterministic
 	return o
 }

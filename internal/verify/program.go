@@ -36,6 +36,8 @@ type row struct {
 	churn    bool
 	elements int64
 	value    float64
+	// exact is what is reduced, and how, where bits are compared; else nil.
+	exact *exact
 }
 
 // program is what all ranks do, in order. It is immutable once composed.
@@ -166,6 +168,7 @@ func (w *composer) reduce(blocks []holding, rows ...row) {
 	first := len(w.program.rows)
 	for i, b := range blocks {
 		rows[i].elements = b.elements
+		w.config.exactly(&rows[i], first+i)
 		w.emit(step{action: doFill, slot: b.slot, row: first + i, elements: b.elements})
 	}
 	w.program.rows = append(w.program.rows, rows...)

@@ -38,6 +38,8 @@ type Report struct {
 	Rounds    int     `json:"rounds"`
 	Groups    int     `json:"groups"`
 	ElapsedMS float64 `json:"elapsed_ms"`
+	// Deterministic is the formula that bits were compared with, or "".
+	Deterministic string `json:"deterministic,omitempty"`
 }
 
 // The results of a Case.
@@ -50,7 +52,8 @@ const (
 
 // Case is one all-reduce.
 type Case struct {
-	// Name is "round.case", or "round.churnN" for a block after N steps of churn.
+	// Name is "round.case", or "round.churnN" for a block after N steps of churn; then, where bits
+	// are compared, the reduction and the type.
 	Name string `json:"name"`
 	// Round counts from 1, Group from 0, the world.
 	Round int  `json:"round"`
@@ -79,12 +82,16 @@ func (r *Report) OK() bool {
 
 // blank is a Report of a run that has found nothing yet.
 func blank(rt *symmem.Runtime, c *Config) Report {
-	return Report{
+	r := Report{
 		Backend: rt.Device().Backend, Source: rt.Source(), Ranks: rt.Size(),
 		Check: rt.Check().String(), Placement: c.Placement.String(), Path: c.Path.String(),
 		Skew:  c.Skew,
 		Churn: c.Churn, Seed: c.Seed, Rounds: c.Rounds, Groups: c.Groups,
 	}
+	if c.Deterministic > symmem.AnyFormula {
+		r.Deterministic = c.Deterministic.String()
+	}
+	return r
 }
 
 // merge joins what ranks found. It is pure, so ranks that got the same accounts report the same.

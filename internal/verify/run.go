@@ -163,6 +163,9 @@ func (r *runner) fill(ctx context.Context, s *step) error {
 	if g == nil {
 		return nil
 	}
+	if what.exact != nil {
+		return r.fillExact(ctx, s)
+	}
 	fill(r.room(s.elements), what.value, g.Rank())
 	memory, err := r.memory(s)
 	if err != nil {
@@ -185,6 +188,9 @@ func (r *runner) reduce(ctx context.Context, s *step) error {
 	if err != nil {
 		return err
 	}
+	if what.exact != nil {
+		return r.reduceExact(ctx, s, memory)
+	}
 	stream := r.rt.DefaultStream()
 	err = g.AllReduce(ctx, memory, memory, s.elements, symmem.Float32, symmem.Sum, stream)
 	if err != nil {
@@ -199,12 +205,14 @@ func (r *runner) reduce(ctx context.Context, s *step) error {
 	found := compare(r.data, expected(what.value, g.Size()))
 	found.Symmetric = g.IsSymmetric(memory)
 	r.findings[s.row] = found
-	return r.notePath(g, memory, s.elements)
+	return r.notePath(g, memory, s.elements, symmem.Float32)
 }
 
 // notePath notes which path an all-reduce takes.
-func (r *runner) notePath(g *symmem.Group, m symmem.Memory, elements int64) error {
-	e, err := g.Explain(symmem.OpAllReduce, m, m, elements, symmem.Float32)
+func (r *runner) notePath(
+	g *symmem.Group, m symmem.Memory, elements int64, t symmem.DataType,
+) error {
+	e, err := g.Explain(symmem.OpAllReduce, m, m, elements, t)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,10 @@ func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s on the %s backend; check %s, placement %s, path %s\n",
 		plural(r.Ranks, "rank"), r.Backend, r.Check, r.Placement, r.Path)
+	if r.Deterministic != "" {
+		fmt.Fprintf(&b, "Bits are compared with the formula %s, of numbers that cancel.\n",
+			r.Deterministic)
+	}
 	if r.Why != "" {
 		fmt.Fprintf(&b, "The path taken was %s: %s.\n", r.Took, r.Why)
 	}

@@ -30,8 +30,8 @@ func encode(to []byte, t symmem.DataType, value float64) []byte {
 	}
 }
 
-// decode reads an element.
-func decode(from []byte, t symmem.DataType) float64 {
+// Decode reads an element.
+func Decode(from []byte, t symmem.DataType) float64 {
 	order := binary.NativeEndian
 	switch t {
 	case symmem.Float64:
@@ -86,7 +86,7 @@ func compare(got, want []byte, t symmem.DataType, tolerance float64) (d Differen
 		if bytes.Equal(got[i:i+size], want[i:i+size]) {
 			continue
 		}
-		g, w := decode(got[i:], t), decode(want[i:], t)
+		g, w := Decode(got[i:], t), Decode(want[i:], t)
 		if math.Abs(g-w) <= tolerance*math.Abs(w) {
 			continue
 		}

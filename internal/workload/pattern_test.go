@@ -33,7 +33,7 @@ func drawPattern(t *rapid.T) *Pattern {
 // elements reads all elements.
 func elements(b []byte, t symmem.DataType) (all []float64) {
 	for i := 0; i < len(b); i += t.Size() {
-		all = append(all, decode(b[i:], t))
+		all = append(all, Decode(b[i:], t))
 	}
 	return all
 }
@@ -70,7 +70,7 @@ func TestSumsAreExactInEveryType(t *testing.T) {
 		}
 		for i := range min(p.Count, 50) {
 			want := p.reduced(i)
-			got := decode(encode(nil, p.DataType, want), p.DataType)
+			got := Decode(encode(nil, p.DataType, want), p.DataType)
 			if got != want || want > most {
 				t.Fatalf("%+v: element %d is %v, which %v holds as %v", p, i, want, p.DataType, got)
 			}

@@ -214,18 +214,21 @@ void lost(void) {
 
 void reopen(void) {
 	for (int i = 0; i < 3; i++) {
-		char key[32], options[96];
+		char key[32], options[128];
 		/* A variable that is set after the library was loaded counts. */
 		snprintf(key, sizeof key, "%d", i % 2);
 		setenv("SYMMEM_CALLSITES", key, 1);
-		snprintf(options, sizeof options, "{\"environment\": {\"SYMMEM_PATH\": \"%s\"}}",
-		         i % 2 ? "plain" : "window");
+		snprintf(options, sizeof options, "{\"environment\": {\"SYMMEM_PATH\": \"%s\"}%s}",
+		         i % 2 ? "plain" : "window", i % 2 ? ", \"deterministic\": \"ranks\"" : "");
 		uint64_t world = open_with(options);
 		TRUE(symmem_callsites() == i % 2);
 		CONTAINS(i % 2 ? "\"path\":\"plain\"" : "\"path\":\"window\"",
 		         symmem_stats(sizeof text_, text_, &length_));
+		CONTAINS(i % 2 ? "\"formula\":\"ranks\"" : "\"formula\":\"any\"", text_);
 		DO(symmem_barrier(world, 0));
 		DO(symmem_stream_synchronize(0));
 		DO(symmem_close(0));
 	}
+	const char *unknown = "{\"deterministic\": \"sorted\"}";
+	TRUE(symmem_open(strlen(unknown), unknown) == SYMMEM_ERR_INVALID);
 }

@@ -43,7 +43,7 @@ from symmem._api import (
     reduce_scatter_tensor,
     synchronize,
 )
-from symmem._constants import check_level, path_choice
+from symmem._constants import check_level, formula, path_choice
 from symmem._cuda import NO_POOL, live_pools
 from symmem._group import Group
 from symmem._library import where
@@ -84,7 +84,7 @@ from symmem.errors import (
 )
 
 if TYPE_CHECKING:
-    from symmem._terms import Backend, CheckLevel, GroupLike, PathChoice
+    from symmem._terms import Backend, CheckLevel, Deterministic, GroupLike, PathChoice
 
 __all__ = [
     "AbortedError",
@@ -178,6 +178,7 @@ def init(
     backend: Backend = "auto",
     check: CheckLevel | None = None,
     path: PathChoice | None = None,
+    deterministic: Deterministic | None = None,
     tuning: str | None = None,
     timeout: float | None = None,
     reserve: int = 0,
@@ -204,6 +205,10 @@ def init(
             them is compared. Elsewhere it is what the backend finds cheap.
         path: who chooses the path of collectives: "auto" (the tuning table), or one of "plain",
             "window" and "direct", to be taken wherever it can be.
+        deterministic: every reduction gives the bits of one formula, whatever the size, the memory
+            and the path, or raises UnsupportedError: True or "ranks" adds in the order of ranks,
+            "tree" and "rounded-tree" in pairs (docs/reference/deterministic.md). False or "any" is
+            none, also where SYMMEM_DETERMINISTIC says otherwise. All ranks give the same.
         tuning: the file of a tuning table, as `symmem tune` writes it, or "built-in".
         timeout: the longest wait for another rank, in seconds, in this call and in all others; that
             of the process group unless given, else 10 minutes. A rank that lives and does not come
@@ -224,6 +229,8 @@ def init(
     given: dict[str, Any] = {"backend": backend, "tuning": tuning, "callsites": callsites}
     if path is not None:
         given["path"] = path_choice(path).name.lower()
+    if deterministic is not None:
+        given["deterministic"] = formula(deterministic)
     if check is not None:
         given["check"] = check_level(check).name.lower()
     if timeout is not None:

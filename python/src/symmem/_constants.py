@@ -178,3 +178,15 @@ def path_choice(name: str) -> Path:
         return Path[name.upper()]
     except (KeyError, AttributeError):
         raise InvalidError(f"path {name!r}: one of auto, plain, window, direct") from None
+
+
+def formula(deterministic: object) -> str:
+    """Read what `symmem.init` is given as deterministic: a formula's name, or yes or no."""
+    name = deterministic
+    if isinstance(deterministic, bool):
+        name = "ranks" if deterministic else "any"
+    if name not in ("any", "ranks", "tree", "rounded-tree"):
+        raise InvalidError(
+            f"deterministic {deterministic!r}: True, False, any, ranks, tree or rounded-tree"
+        )
+    return str(name)

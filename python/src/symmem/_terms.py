@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 Op: TypeAlias = Literal["sum", "product", "prod", "min", "max", "avg"]
 CheckLevel: TypeAlias = Literal["off", "registration", "every", "default"]
+Deterministic: TypeAlias = Literal["any", "ranks", "tree", "rounded-tree"] | bool
 PathChoice: TypeAlias = Literal["auto", "plain", "window", "direct", "default"]
 Backend: TypeAlias = Literal["auto", "nccl", "host"]
 

@@ -1,0 +1,105 @@
+package drivertest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"symmem/driver"
+)
+
+var formulaContracts = []contract{
+	{"reductions by the order of ranks have its bits", proveFormula(driver.RankOrder)},
+	{"reductions by a tree have its bits", proveFormula(driver.Tree)},
+	{"reductions by a tree that rounds have its bits", proveFormula(driver.RoundedTree)},
+}
+
+// scope is how many elements of each type and operation are tried, and the size of the largest
+// call.
+func (h Harness) scope() (elements, largest int64) {
+	switch {
+	case os.Getenv("SYMMEM_TEST_FULL") == "1":
+		return 1e6, 16 << 20
+	case h.Slow:
+		return 1000, 1000
+	default:
+		return 1e4, 1 << 13
+	}
+}
+
+// proveFormula tries every type and operation on several numbers of ranks, with sizes, operations,
+// places, offsets and ways that are drawn. A path may refuse a group's formula, and is not tried
+// then.
+func proveFormula(f driver.Formula) func(*testing.T, Harness) {
+	return func(t *testing.T, h Harness) {
+		seed := uint64(time.Now().UnixNano())
+		if given, err := strconv.ParseUint(os.Getenv("SYMMEM_TEST_SEED"), 10, 64); err == nil {
+			seed = given
+		}
+		t.Logf("SYMMEM_TEST_SEED=%d", seed)
+		for _, n := range []int{2, 3, 4, 8} {
+			if f.Fits(n) == nil {
+				t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) { tryFormula(t, h, f, n, seed) })
+			}
+		}
+	}
+}
+
+func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
+	elements, largest := h.scope()
+	b := newBench(t, h, n, 8*largest+4096, options{
+		check: true, formula: f, bound: patience * time.Duration(1+elements/1e5),
+	})
+	draws := rand.New(rand.NewPCG(seed, uint64(n)))
+	tried := 0
+	for _, dataType := range dataTypes {
+		for op := range driver.ReduceOp(driver.ReduceOps) {
+			for done := int64(0); done < elements; {
+				c := drawReduction(draws, n, largest)
+				c.dataType, c.op, c.formula, c.seed = dataType, op, f, draws.Uint64()
+				tried += tryPaths(b, &c)
+				done += c.count * int64(n)
+			}
+		}
+	}
+	if tried == 0 {
+		t.Skipf("no path of the backend takes the formula %v", f)
+	}
+	t.Logf("%d calls", tried)
+}
+
+// drawReduction draws a reduction without type, sum and formula.
+func drawReduction(draws *rand.Rand, n int, largest int64) trial {
+	operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
+	c := trial{
+		operation: operations[draws.IntN(len(operations))],
+		count:     1 + int64(draws.Uint64()>>(64-draws.IntN(25)))%largest,
+		root:      draws.IntN(n), inPlace: draws.IntN(2) == 0, loose: draws.IntN(3) == 0,
+		skew: draws.Int64N(17), replayed: draws.IntN(4) == 0,
+	}
+	if c.operation == driver.ReduceScatter {
+		c.count = 1 + c.count/int64(n)
+	}
+	return c
+}
+
+// tryPaths tries a reduction on every path that takes it, and counts them.
+func tryPaths(b *bench, c *trial) (tried int) {
+	b.t.Helper()
+	c.prepare(b.harness, len(b.ranks))
+	for _, c.path = range b.harness.Paths {
+		r := b.ranks[0]
+		loose := c.loose
+		c.loose = loose && c.path != driver.PathWindow
+		call := c.laid(r, b.send[0], b.recv[0])
+		if r.group.Offer(call).Refusal(c.path) == nil {
+			b.try(c)
+			tried++
+		}
+		c.loose = loose
+	}
+	return tried
+}

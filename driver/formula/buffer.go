@@ -1,0 +1,100 @@
+package formula
+
+import (
+	"bytes"
+	"math"
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/internal/reduce"
+)
+
+// Reduce is what the ranks of a group get for their inputs, which are of one length and in the
+// order of the group. One rank gets its own. Elements are in the byte order of the machine.
+func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
+	if len(inputs) == 1 {
+		return bytes.Clone(inputs[0])
+	}
+	switch t {
+	case driver.Float64:
+		return fold(f, op, inputs, math.Float64frombits(0x7FFFFFFFFFFFFFFF))
+	case driver.Float32:
+		return fold(f, op, inputs, canonical)
+	case driver.Int8:
+		return fold(f, op, inputs, int8(0))
+	case driver.Uint8:
+		return fold(f, op, inputs, uint8(0))
+	case driver.Int32:
+		return fold(f, op, inputs, int32(0))
+	case driver.Int64:
+		return fold(f, op, inputs, int64(0))
+	case driver.Float16:
+		return halves(f, op, inputs, reduce.Float16Value, reduce.Float16Bits)
+	case driver.BFloat16:
+		return halves(f, op, inputs, reduce.BFloat16Value, reduce.BFloat16Bits)
+	}
+	panic("no formula for " + t.String())
+}
+
+// NaN is the NaN of a type, or nothing.
+func NaN(t driver.DataType) []byte {
+	switch t {
+	case driver.Float64:
+		return appendBits(nil, t, 0x7FFFFFFFFFFFFFFF)
+	case driver.Float32:
+		return appendBits(nil, t, 0x7FFFFFFF)
+	case driver.Float16, driver.BFloat16:
+		return appendBits(nil, t, 0x7FFF)
+	default:
+		return nil
+	}
+}
+
+// canonical is the NaN of float32. Rounded to a 16-bit type it is that type's.
+var canonical = math.Float32frombits(0x7FFFFFFF)
+
+func fold[T number](f driver.Formula, op driver.ReduceOp, inputs [][]byte, nan T) []byte {
+	out, x := bytes.Clone(inputs[0]), make([]T, len(inputs))
+	each := sliced[T](inputs)
+	for i := range view[T](out) {
+		for r := range x {
+			x[r] = each[r][i]
+		}
+		view[T](out)[i] = result(f, op, x, func(v T) T { return v }, nan)
+	}
+	return out
+}
+
+// halves widens 16-bit floats, and rounds what comes out.
+func halves(
+	f driver.Formula, op driver.ReduceOp, inputs [][]byte,
+	widen func(uint16) float32, narrow func(float32) uint16,
+) []byte {
+	round := func(v float32) float32 { return v }
+	if f == driver.RoundedTree {
+		round = func(v float32) float32 { return widen(narrow(v)) }
+	}
+	out, x := bytes.Clone(inputs[0]), make([]float32, len(inputs))
+	each := sliced[uint16](inputs)
+	for i := range view[uint16](out) {
+		for r := range x {
+			x[r] = widen(each[r][i])
+		}
+		view[uint16](out)[i] = narrow(result(f, op, x, round, canonical))
+	}
+	return out
+}
+
+func sliced[T any](inputs [][]byte) [][]T {
+	var all [][]T
+	for _, in := range inputs {
+		all = append(all, view[T](bytes.Clone(in))) // a copy is aligned
+	}
+	return all
+}
+
+// view reads memory that is aligned to an element.
+func view[T any](b []byte) []T {
+	var one T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(one)))
+}

@@ -1,0 +1,56 @@
+// Package formula is what a reduction of a deterministic group computes, one element at a time: the
+// code that docs/reference/deterministic.md shows, which is also what tests, and symmem verify
+// --deterministic, compare results with. It is written to be read, not to be fast.
+package formula
+
+import (
+	"math"
+
+	"symmem/driver"
+)
+
+// number is what elements are combined in: their own type, but float32 for 16-bit floats.
+type number interface {
+	~int8 | ~uint8 | ~int32 | ~int64 | ~float32 | ~float64
+}
+
+// combine combines one element of each rank, in the order of the group. round rounds to the type of
+// the elements where every sum of a tree is rounded, and else returns what it is given.
+func combine[T number](f driver.Formula, op driver.ReduceOp, x []T, round func(T) T) T {
+	if half := len(x) / 2; half > 0 && (f == driver.Tree || f == driver.RoundedTree) {
+		return round(pair(op, combine(f, op, x[:half], round), combine(f, op, x[half:], round)))
+	}
+	acc := x[0]
+	for _, next := range x[1:] {
+		acc = pair(op, acc, next)
+	}
+	return acc
+}
+
+// pair combines two: rounded to nearest even, subnormal numbers kept, minimum and maximum of IEEE
+// 754-2019. Integers wrap.
+func pair[T number](op driver.ReduceOp, a, b T) T {
+	switch op {
+	case driver.Sum, driver.Avg: // whose division comes last
+		return a + b
+	case driver.Prod:
+		return a * b
+	case driver.Min:
+		return min(a, b)
+	case driver.Max:
+		return max(a, b)
+	}
+	panic("no formula for " + op.String())
+}
+
+// result is the whole formula, but for the last rounding of 16-bit floats.
+func result[T number](f driver.Formula, op driver.ReduceOp, x []T, round func(T) T, nan T) T {
+	acc := combine(f, op, x, round)
+	if op == driver.Avg {
+		acc /= T(len(x))
+	}
+	if math.IsNaN(float64(acc)) {
+		return nan
+	}
+	return acc
+}

@@ -1,0 +1,172 @@
+package formula_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"symmem/driver"
+	"symmem/driver/formula"
+	"symmem/internal/reduce"
+)
+
+func floats(values ...float32) []byte {
+	var out []byte
+	for _, v := range values {
+		out = binary.NativeEndian.AppendUint32(out, math.Float32bits(v))
+	}
+	return out
+}
+
+// TestOrdersGiveWhatTheyAreNamedFor adds numbers by hand: 2^24 + 1 rounds to 2^24.
+func TestOrdersGiveWhatTheyAreNamedFor(t *testing.T) {
+	const big = 1 << 24
+	inputs := [][]byte{floats(big), floats(1), floats(1), floats(1)}
+	for f, want := range map[driver.Formula]float32{
+		driver.RankOrder:   big,     // ((big + 1) + 1) + 1
+		driver.Tree:        big + 2, // (big + 1) + (1 + 1)
+		driver.RoundedTree: big + 2,
+	} {
+		if got := formula.Reduce(f, driver.Sum, driver.Float32, inputs); !bytes.Equal(got, floats(want)) {
+			t.Errorf("%v: %x", f, got)
+		}
+	}
+}
+
+func TestHalvesAreRoundedOnceOrAtEachNode(t *testing.T) {
+	value := func(v float32) []byte {
+		return binary.NativeEndian.AppendUint16(nil, reduce.Float16Bits(v))
+	}
+	// 2048 is where float16 has only every second integer.
+	inputs := [][]byte{value(2048), value(1), value(1), value(1)}
+	for f, want := range map[driver.Formula]float32{
+		driver.RankOrder:   2052, // 2051, halfway between 2050 and 2052, of which 2052 is even
+		driver.Tree:        2052,
+		driver.RoundedTree: 2050, // 2049 is 2048, and 2 more
+	} {
+		if got := formula.Reduce(f, driver.Sum, driver.Float16, inputs); !bytes.Equal(got, value(want)) {
+			t.Errorf("%v: %x, not %x", f, got, value(want))
+		}
+	}
+}
+
+func TestZerosNaNsAndAveragesAreAsThePageSays(t *testing.T) {
+	zero, nan := math.Float32frombits(1<<31), math.Float32frombits(0xFFC01234)
+	infinity := float32(math.Inf(1))
+	for _, c := range []struct {
+		op   driver.ReduceOp
+		a, b float32
+		want uint32
+	}{
+		{driver.Sum, zero, zero, 1 << 31},
+		{driver.Sum, zero, 0, 0},
+		{driver.Min, 0, zero, 1 << 31},
+		{driver.Max, zero, 0, 0},
+		{driver.Max, nan, 1, 0x7FFFFFFF},
+		{driver.Sum, infinity, -infinity, 0x7FFFFFFF},
+		{driver.Prod, infinity, 0, 0x7FFFFFFF},
+		{driver.Avg, math.Float32frombits(1), math.Float32frombits(2), 2}, // 1.5 to even
+	} {
+		got := formula.Reduce(driver.RankOrder, c.op, driver.Float32, [][]byte{floats(c.a), floats(c.b)})
+		if bits := binary.NativeEndian.Uint32(got); bits != c.want {
+			t.Errorf("%v of %v and %v: %#x, not %#x", c.op, c.a, c.b, bits, c.want)
+		}
+	}
+	own := [][]byte{floats(nan)}
+	alone := formula.Reduce(driver.RankOrder, driver.Avg, driver.Float32, own)
+	if !bytes.Equal(alone, own[0]) {
+		t.Errorf("one rank gets %x instead of its own", alone)
+	}
+	bytesOfTwo := [][]byte{{100, 0xFF}, {100, 0xFE}}
+	sums := formula.Reduce(driver.RankOrder, driver.Avg, driver.Int8, bytesOfTwo)
+	if want := []byte{0xE4, 0xFF}; !bytes.Equal(sums, want) { // 200 is -56; -3 / 2 is -1
+		t.Errorf("averages of int8: %x, not %x", sums, want)
+	}
+}
+
+// TestKernelsOfTheHostComputeTheFormula compares it with what runs.
+func TestKernelsOfTheHostComputeTheFormula(t *testing.T) {
+	const count = 5003
+	for _, dt := range reduce.DataTypes() {
+		for _, ranks := range []int{2, 3, 4, 8} {
+			var inputs [][]byte
+			for r := range ranks {
+				inputs = append(inputs, formula.Input(dt, 7, r, ranks, count))
+			}
+			for op := range driver.ReduceOp(driver.ReduceOps) {
+				name := fmt.Sprintf("%v %v of %d", op, dt, ranks)
+				want := formula.Reduce(driver.RankOrder, op, dt, inputs)
+				if got := kernel(op, dt, inputs); !bytes.Equal(got, want) {
+					t.Errorf("%s: the kernels differ", name)
+				}
+				checkTrees(t, name, op, dt, inputs)
+				backwards := slices.Clone(inputs)
+				slices.Reverse(backwards)
+				share := differing(want, formula.Reduce(driver.RankOrder, op, dt, backwards), dt)
+				if op == driver.Sum && dt.Float() && ranks > 2 && share < 0.1 {
+					t.Errorf("%s: in reverse order only %.3f of the elements differ", name, share)
+				}
+			}
+		}
+	}
+}
+
+// checkTrees compares trees of the host with the formulas, in place, at a count that fills no
+// vector.
+func checkTrees(
+	t *testing.T, name string, op driver.ReduceOp, dt driver.DataType, inputs [][]byte,
+) {
+	t.Helper()
+	if len(inputs)&(len(inputs)-1) != 0 {
+		return
+	}
+	for _, f := range []driver.Formula{driver.Tree, driver.RoundedTree} {
+		copies := make([][]byte, len(inputs))
+		for i := range inputs {
+			copies[i] = bytes.Clone(inputs[i])
+		}
+		srcs := pointers(copies)
+		tree := reduce.Tree{Op: reduce.Op(op), T: dt, Rounded: f == driver.RoundedTree, Divisor: 1}
+		if op == driver.Avg {
+			tree.Op, tree.Divisor = reduce.Sum, int64(len(inputs))
+		}
+		tree.Reduce(srcs[1:2], srcs, len(inputs[0])/dt.Size())
+		if !bytes.Equal(copies[1], formula.Reduce(f, op, dt, inputs)) {
+			t.Errorf("%s: the host's %v differs", name, f)
+		}
+	}
+}
+
+func pointers(buffers [][]byte) (all []unsafe.Pointer) {
+	for _, b := range buffers {
+		all = append(all, unsafe.Pointer(&b[0]))
+	}
+	return all
+}
+
+func kernel(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) []byte {
+	out := make([]byte, len(inputs[0]))
+	srcs := pointers(inputs)
+	dsts, count := []unsafe.Pointer{unsafe.Pointer(&out[0])}, len(out)/dt.Size()
+	if op == driver.Avg {
+		reduce.Average(dt, dsts, srcs, count, int64(len(inputs)), reduce.Hint{})
+	} else {
+		reduce.Reduce(reduce.Op(op), dt, dsts, srcs, count, reduce.Hint{})
+	}
+	return out
+}
+
+// differing is the share of elements that differ.
+func differing(a, b []byte, dt driver.DataType) float64 {
+	size, n := dt.Size(), 0
+	for i := 0; i < len(a); i += size {
+		if !bytes.Equal(a[i:i+size], b[i:i+size]) {
+			n++
+		}
+	}
+	return float64(n*size) / float64(len(a))
+}

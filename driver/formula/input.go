@@ -1,0 +1,107 @@
+package formula
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+
+	"symmem/driver"
+	"symmem/internal/reduce"
+)
+
+// Input is what a rank of a group contributes to try a formula out, alike in every run: of most
+// elements two ranks have opposite numbers and the others so small ones that the sum depends on
+// when the two cancel; the rest are numbers of any size and bit pattern, and special ones.
+func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
+	common := rand.New(rand.NewPCG(seed, uint64(t)))
+	own := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
+	out := make([]byte, 0, count*int64(t.Size()))
+	for range count {
+		kind := common.Uint64()
+		switch {
+		case !t.Float():
+			out = appendBits(out, t, own.Uint64())
+		case kind%8 < 5:
+			out = appendFloat(out, t, cancelling(t, kind>>3, own.NormFloat64(), rank, ranks))
+		case kind%8 == 5:
+			out = appendFloat(out, t, math.Ldexp(own.NormFloat64(), own.IntN(300)-150))
+		case kind%8 == 6:
+			out = appendBits(out, t, own.Uint64())
+		default:
+			values := specials[t]
+			out = appendBits(out, t, values[own.IntN(len(values))])
+		}
+	}
+	return out
+}
+
+// small says how many powers of two the numbers of other ranks are below those that cancel: bits of
+// theirs are lost where they are added to one in the accumulator.
+var small = map[driver.DataType]int{
+	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
+}
+
+// cancelling is a rank's number where two cancel; draw says which two, and is the same on all
+// ranks.
+func cancelling(t driver.DataType, draw uint64, normal float64, rank, ranks int) float64 {
+	big := math.Ldexp(1+float64(draw>>40)/(1<<24), int(draw%6)+8)
+	plus := int(draw >> 8 % uint64(ranks))
+	minus := (plus + 1 + int(draw>>16%uint64(max(1, ranks-1)))) % ranks
+	switch rank {
+	case plus:
+		return big
+	case minus:
+		return -big
+	default:
+		return math.Ldexp(big*normal, -small[t])
+	}
+}
+
+func appendFloat(to []byte, t driver.DataType, v float64) []byte {
+	switch t {
+	case driver.Float64:
+		return appendBits(to, t, math.Float64bits(v))
+	case driver.Float16:
+		return appendBits(to, t, uint64(reduce.Float16Bits(float32(v))))
+	case driver.BFloat16:
+		return appendBits(to, t, uint64(reduce.BFloat16Bits(float32(v))))
+	default:
+		return appendBits(to, t, uint64(math.Float32bits(float32(v))))
+	}
+}
+
+// appendBits appends the lowest bits, as many as the type has.
+func appendBits(to []byte, t driver.DataType, bits uint64) []byte {
+	switch t.Size() {
+	case 8:
+		return binary.NativeEndian.AppendUint64(to, bits)
+	case 4:
+		return binary.NativeEndian.AppendUint32(to, uint32(bits))
+	case 2:
+		return binary.NativeEndian.AppendUint16(to, uint16(bits))
+	default:
+		return append(to, byte(bits))
+	}
+}
+
+// specials are zeros, the smallest and the largest subnormal and normal numbers, one, infinities,
+// and NaNs, quiet and signalling.
+var specials = map[driver.DataType][]uint64{
+	driver.Float64: {
+		0, 1 << 63, 1, 1<<63 | 1, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x8010000000000001,
+		0x3FF0000000000000, 0x7FEFFFFFFFFFFFFF, 0xFFEFFFFFFFFFFFFF, 0x7FF0000000000000,
+		0xFFF0000000000000, 0x7FF8000000000001, 0xFFF0000000000001,
+	},
+	driver.Float32: {
+		0, 1 << 31, 1, 1<<31 | 1, 0x007FFFFF, 0x00800000, 0x80800001, 0x3F800000, 0x7F7FFFFF,
+		0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFF800001,
+	},
+	driver.Float16: {
+		0, 1 << 15, 1, 1<<15 | 1, 0x03FF, 0x0400, 0x8401, 0x3C00, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00,
+		0x7E01, 0xFC01,
+	},
+	driver.BFloat16: {
+		0, 1 << 15, 1, 1<<15 | 1, 0x007F, 0x0080, 0x8081, 0x3F80, 0x7F7F, 0xFF7F, 0x7F80, 0xFF80,
+		0x7FC1, 0xFF81,
+	},
+}

@@ -1,0 +1,107 @@
+package symmem
+
+import (
+	"fmt"
+	"os"
+
+	"symmem/driver"
+)
+
+// Formula says what every reduction of a group computes, bit by bit, whatever the size, the memory,
+// the path and the day: docs/reference/deterministic.md.
+type Formula int
+
+// The formulas. Each but the first two makes reductions deterministic, and has what cannot be made
+// so refused: see Options.Deterministic.
+const (
+	// FormulaDefault is what SYMMEM_DETERMINISTIC says, else AnyFormula.
+	FormulaDefault Formula = iota
+	// AnyFormula leaves the order of additions to the path of each call.
+	AnyFormula
+	// RankOrder combines from left to right: ((x0 + x1) + x2) + x3. 16-bit floats accumulate in
+	// float32 and are rounded once.
+	RankOrder
+	// Tree combines neighbours, then pairs of them: (x0 + x1) + (x2 + x3). The number of ranks is a
+	// power of two.
+	Tree
+	// RoundedTree is Tree in which every sum of 16-bit floats is rounded to their type.
+	RoundedTree
+)
+
+// envDeterministic gives Options.Deterministic where a program leaves it out.
+const envDeterministic = "SYMMEM_DETERMINISTIC"
+
+// String returns the formula's name: default, any, ranks, tree or rounded-tree.
+func (f Formula) String() string {
+	switch {
+	case f == FormulaDefault:
+		return "default"
+	case f < FormulaDefault || f > RoundedTree:
+		return "Formula(?)"
+	}
+	return f.driver().String()
+}
+
+// ParseFormula reads a name as String writes it; 0 is AnyFormula, and 1 RankOrder.
+func ParseFormula(name string) (Formula, error) {
+	switch name {
+	case "default":
+		return FormulaDefault, nil
+	case "0":
+		return AnyFormula, nil
+	case "1":
+		return RankOrder, nil
+	}
+	f, err := driver.ParseFormula(name)
+	if err != nil {
+		return 0, invalid("%v, default, 0, 1", err)
+	}
+	return AnyFormula + Formula(f), nil
+}
+
+// driver is the formula as backends know it. It is not FormulaDefault.
+func (f Formula) driver() driver.Formula { return driver.Formula(f - AnyFormula) }
+
+// chooseFormula turns FormulaDefault into what the environment says.
+func (o *Options) chooseFormula() (err error) {
+	if o.Deterministic < FormulaDefault || o.Deterministic > RoundedTree {
+		return invalid("formula of reductions %d is unknown", o.Deterministic)
+	}
+	if name := os.Getenv(envDeterministic); o.Deterministic == FormulaDefault && name != "" {
+		if o.Deterministic, err = ParseFormula(name); err != nil {
+			return fmt.Errorf("%s: %w", envDeterministic, err)
+		}
+	}
+	if o.Deterministic == FormulaDefault {
+		o.Deterministic = AnyFormula
+	}
+	return nil
+}
+
+// computable refuses a formula that a group cannot compute: one that is not for so many ranks, or
+// where no path of the backend can take the smallest of sums. All ranks say the same.
+func computable(f Formula, c driver.Communicator, ranks int) error {
+	if f == AnyFormula || ranks == 1 {
+		return nil
+	}
+	if err := f.driver().Fits(ranks); err != nil {
+		return fmt.Errorf("%w (Options.Deterministic, %s): %w", err, envDeterministic, ErrUnsupported)
+	}
+	sum := c.Offer(driver.Call{Operation: driver.AllReduce, DataType: Float32, Count: 1})
+	plain, direct := sum.Refusal(driver.PathPlain), sum.Refusal(driver.PathDirect)
+	if plain == nil || direct == nil {
+		return nil
+	}
+	return fmt.Errorf("the group cannot be deterministic (Options.Deterministic, %s): %w; "+
+		"not direct: %w", envDeterministic, plain, direct)
+}
+
+// notDeterministic refuses what runs without symmem, where reductions are to be deterministic.
+func (o *Options) notDeterministic(what string) error {
+	if o.Deterministic == AnyFormula {
+		return nil
+	}
+	return fmt.Errorf("%s: its reductions are NCCL's, in orders of its own, and this rank was opened "+
+		"with the formula %v (Options.Deterministic, %s): call the group of symmem instead, or open "+
+		"without it: %w", what, o.Deterministic, envDeterministic, ErrUnsupported)
+}

@@ -1,0 +1,183 @@
+package symmem_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"symmem"
+	"symmem/driver"
+	"symmem/driver/formula"
+)
+
+func TestFormulasHaveNames(t *testing.T) {
+	for name, want := range map[string]symmem.Formula{
+		"default": symmem.FormulaDefault, "any": symmem.AnyFormula, "0": symmem.AnyFormula,
+		"ranks": symmem.RankOrder, "1": symmem.RankOrder, "tree": symmem.Tree,
+		"rounded-tree": symmem.RoundedTree,
+	} {
+		got, err := symmem.ParseFormula(name)
+		if err != nil || got != want {
+			t.Errorf("%q is %v, %v", name, got, err)
+		}
+		if again, err := symmem.ParseFormula(got.String()); err != nil || again != want {
+			t.Errorf("%v is called %q", want, got)
+		}
+	}
+	if _, err := symmem.ParseFormula("sorted"); !errors.Is(err, symmem.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	if got := symmem.Formula(9).String(); got != "Formula(?)" {
+		t.Errorf("formula 9 is called %q", got)
+	}
+	_, err := symmem.Open(t.Context(), symmem.Options{Size: 1, Deterministic: 9})
+	if !errors.Is(err, symmem.ErrInvalid) {
+		t.Errorf("opened with formula 9: %v", err)
+	}
+}
+
+func TestRanksWithDifferentFormulasAreRefused(t *testing.T) {
+	needs(t, 2)
+	store := fmt.Sprintf("unix:@symmem-formulas-%d", os.Getpid())
+	var ranks sync.WaitGroup
+	for number, f := range []symmem.Formula{symmem.RankOrder, symmem.AnyFormula} {
+		ranks.Go(func() {
+			rt, err := symmem.Open(t.Context(), on(symmem.Options{
+				Rank: number, Size: 2, Store: store, Deterministic: f, Timeout: 10 * time.Second,
+			}))
+			want := "ranks differ in their formula of reductions: rank 0: ranks; rank 1: any"
+			if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), want) {
+				t.Errorf("rank %d: got %v", number, err)
+			}
+			if rt != nil {
+				rt.Close()
+			}
+		})
+	}
+	ranks.Wait()
+}
+
+func TestTheEnvironmentMakesReductionsDeterministicAndOptionsCanSayNo(t *testing.T) {
+	t.Setenv("SYMMEM_DETERMINISTIC", "tree")
+	_, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{Backend: "host"})
+	want := "the formula tree of reductions is for 2, 4, 8, ... ranks, and the group has 3"
+	if !errors.Is(err, symmem.ErrUnsupported) || !strings.Contains(err.Error(), want) {
+		t.Errorf("three ranks with a tree: %v", err)
+	}
+	together(t, 3, symmem.Options{Deterministic: symmem.AnyFormula}, func(r *rank) {
+		r.sums(r.World(), r.window(r.pool(), 4096))
+	})
+	t.Setenv("SYMMEM_DETERMINISTIC", "sorted")
+	_, err = symmem.Open(t.Context(), symmem.Options{Size: 1})
+	if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), "SYMMEM_DETERMINISTIC: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCommunicatorsOfOthersAreRefusedWhereReductionsAreDeterministic(t *testing.T) {
+	rt, err := symmem.Open(t.Context(), on(symmem.Options{Size: 1, Deterministic: symmem.RankOrder}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rt.Close()
+	_, err = rt.Interop().AdoptCommunicator(1, "theirs", nil)
+	const why = "Options.Deterministic"
+	if !errors.Is(err, symmem.ErrUnsupported) || !strings.Contains(err.Error(), why) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// withoutFormula answers as NCCL does in a group that has a formula.
+func withoutFormula(*driver.Call) error {
+	return fmt.Errorf("NCCL has no formula: %w", driver.ErrUnsupported)
+}
+
+func TestACallThatOnlyKernelsOfOurOwnCanTakeGoesDirectOrIsRefused(t *testing.T) {
+	together(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
+		const only = "and no other path can take the call"
+		in, out := r.window(r.pool(), mib).Memory(), r.alloc(r.pool(), mib).Memory()
+		g := symmem.NarrowedTo(r.World(), withoutFormula, withoutFormula, exchange)
+		for _, row := range []struct {
+			m      symmem.Memory
+			count  int64
+			choice symmem.PathChoice
+			want   string
+		}{
+			{in, 1 << 18, symmem.PathDefault, "direct: " + inside + only},
+			{out, 2 << 10, symmem.PathDefault, "direct: " + outside + ", " + only},
+			{out, 1 << 18, symmem.PathDefault, ": NCCL has no formula" + none +
+				"; not direct: 8KiB of exchange memory" + none},
+			{in, 1 << 10, symmem.PathPlain, ": NCCL has no formula" + none},
+			{in, 1 << 10, symmem.PathWindow, ": NCCL has no formula" + none},
+		} {
+			path, why, _ := symmem.Route(g, symmem.Call{
+				Type: symmem.Float32, Count: row.count, Send: row.m, Recv: row.m, Path: row.choice,
+			})
+			if got := path + ": " + why; got != row.want {
+				r.failf("%d elements: %s", row.count, got)
+			}
+		}
+	})
+}
+
+// TestAnAllReduceIsAReduceScatterAndAnAllGather compares bits, with numbers that cancel.
+func TestAnAllReduceIsAReduceScatterAndAnAllGather(t *testing.T) {
+	const ranks, part = 4, 3001
+	for _, f := range []symmem.Formula{symmem.RankOrder, symmem.Tree, symmem.RoundedTree} {
+		t.Run(f.String(), func(t *testing.T) {
+			rts, err := symmem.OpenLocal(t.Context(), ranks, on(symmem.Options{Deterministic: f}))
+			if errors.Is(err, symmem.ErrUnsupported) {
+				t.Skip(err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			eachRank(rts, func(rt *symmem.Runtime) {
+				r := &rank{Runtime: rt, t: t, ctx: t.Context()}
+				defer rt.Close()
+				for _, dt := range []symmem.DataType{symmem.Float32, symmem.BFloat16, symmem.Float64} {
+					for op := range symmem.ReduceOp(driver.ReduceOps) {
+						r.splitInTwo(dt, op, part)
+					}
+				}
+			})
+		})
+	}
+}
+
+// splitInTwo reduces in one call, and in two.
+func (r *rank) splitInTwo(dt symmem.DataType, op symmem.ReduceOp, part int64) {
+	w, p := r.World(), r.pool()
+	bytesOf := int64(w.Size()) * part * int64(dt.Size())
+	data := formula.Input(dt, 7, w.Rank(), w.Size(), int64(w.Size())*part)
+	var whole, parts symmem.Memory
+	for _, m := range []*symmem.Memory{&whole, &parts} {
+		b := r.window(p, bytesOf)
+		defer func() { r.ok(b.Free()) }()
+		var err error
+		*m, err = b.Memory().Slice(0, bytesOf)
+		r.ok(err)
+		r.ok(r.DefaultStream().Copy(*m, symmem.Host(data)))
+	}
+	mine, err := parts.Slice(int64(w.Rank())*bytesOf/int64(w.Size()), bytesOf/int64(w.Size()))
+	r.ok(err)
+	err = w.AllReduce(r.ctx, whole, whole, int64(w.Size())*part, dt, op, nil)
+	if errors.Is(err, symmem.ErrUnsupported) {
+		return // on all ranks, as there is no kernel
+	}
+	r.ok(err)
+	r.ok(w.ReduceScatter(r.ctx, parts, mine, part, dt, op, nil))
+	r.ok(w.AllGather(r.ctx, mine, parts, part, dt, nil))
+	one, two := make([]byte, bytesOf), make([]byte, bytesOf)
+	r.ok(r.DefaultStream().Copy(symmem.Host(one), whole))
+	r.ok(r.DefaultStream().Copy(symmem.Host(two), parts))
+	r.synchronize()
+	if !bytes.Equal(one, two) {
+		r.failf("%v of %v: not the same bits", op, dt)
+	}
+}

@@ -1,0 +1,87 @@
+package reduce
+
+import "unsafe"
+
+// Tree combines sources in pairs: the first half of them, combined so, op the second half.
+// Integers, minimum and maximum do not depend on that, and are faster by Reduce and Average.
+type Tree struct {
+	Op Op
+	T  DataType
+	// Rounded has each combination of 16-bit floats rounded to their type; else they stay float32
+	// up to the last rounding.
+	Rounded bool
+	// Divisor divides the result, as Average does; 1 does not.
+	Divisor int64
+}
+
+// branch is how many bytes of each source a Tree takes at a time: what it keeps meanwhile stays in
+// the nearest cache.
+const branch = 2 << 10
+
+// room is for that many bytes of halves, widened.
+type room [2 * branch]byte
+
+// Reduce stores the combined sources, whose number is a power of two, into every destination.
+// Values, memory and preconditions are else those of the function Reduce.
+func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
+	check(tr.Op, tr.T, dsts, srcs, count)
+	if len(srcs)&(len(srcs)-1) != 0 || tr.Divisor <= 0 {
+		panic("reduce: sources are no power of two, or the divisor is not positive")
+	}
+	if len(srcs) == 1 && tr.Divisor == 1 {
+		Reduce(tr.Op, tr.T, dsts, srcs, count, Hint{})
+		return
+	}
+	var out room
+	at := unsafe.Pointer(&out)
+	for size, from := count*tr.T.Size(), 0; from < size; from += branch {
+		to := min(from+branch, size)
+		tr.combine(at, srcs, from, to)
+		tr.finish(at, to-from)
+		for _, dst := range dsts {
+			Copy(unsafe.Add(dst, from), at, to-from, Hint{})
+		}
+	}
+}
+
+// wide reports whether halves are combined as float32.
+func (tr *Tree) wide() bool { return (tr.T == Float16 || tr.T == BFloat16) && !tr.Rounded }
+
+// accumulator is the type in which elements are combined, and the bytes that some take so.
+func (tr *Tree) accumulator(bytes int) (DataType, int) {
+	if tr.wide() {
+		return Float32, 2 * bytes
+	}
+	return tr.T, bytes
+}
+
+// combine makes the tree of the bytes from..to of some sources.
+func (tr *Tree) combine(into unsafe.Pointer, srcs []unsafe.Pointer, from, to int) {
+	t, bytes := tr.accumulator(to - from)
+	if len(srcs) == 1 {
+		src := unsafe.Add(srcs[0], from)
+		if tr.wide() {
+			widen(tr.T, elements[float32](into, 0, bytes), elements[uint16](src, 0, to-from))
+		} else {
+			Copy(into, src, bytes, Hint{})
+		}
+		return
+	}
+	var right room
+	half := len(srcs) / 2
+	tr.combine(into, srcs[:half], from, to)
+	tr.combine(unsafe.Pointer(&right), srcs[half:], from, to)
+	dsts, pair := [1]unsafe.Pointer{into}, [2]unsafe.Pointer{into, unsafe.Pointer(&right)}
+	Reduce(tr.Op, t, dsts[:], pair[:], bytes/t.Size(), Hint{})
+}
+
+// finish divides and rounds so many bytes of elements, in place.
+func (tr *Tree) finish(at unsafe.Pointer, size int) {
+	t, bytes := tr.accumulator(size)
+	if tr.Divisor > 1 {
+		Scale(t, at, bytes/t.Size(), tr.Divisor)
+	}
+	if tr.wide() {
+		round(tr.T, elements[uint16](at, 0, size), elements[float32](at, 0, bytes))
+	}
+}

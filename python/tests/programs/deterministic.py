@@ -1,0 +1,125 @@
+"""Reductions that give the bits of a formula, on the host backend."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from harness import RANK, SIZE, check, main, raises
+
+import symmem
+
+FLOATS = {
+    torch.float64: torch.int64,
+    torch.float32: torch.int32,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+}
+"""Types, and integers of as many bits."""
+
+NANS = {torch.int64: (1 << 63) - 1, torch.int32: 0x7FFFFFFF, torch.int16: 0x7FFF}
+
+
+def inputs(dtype: torch.dtype, count: int) -> list[torch.Tensor]:
+    """Make what each rank contributes: large numbers of both signs, and small ones."""
+    made = []
+    for rank in range(SIZE):
+        draws = torch.Generator().manual_seed(1000 * count + rank)
+        large = torch.randn(count, generator=draws) * 1000 * (1 - 2 * (rank % 2))
+        made.append((large + torch.randn(count, generator=draws)).to(dtype))
+    return made
+
+
+def in_order(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Add from left to right, 16-bit floats in float32."""
+    dtype = parts[0].dtype
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+    total = parts[0].to(wide)
+    for part in parts[1:]:
+        total = total + part.to(wide)
+    return total.to(dtype)
+
+
+def in_pairs(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Add neighbours, then pairs of them."""
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    return in_pairs(parts[:half]) + in_pairs(parts[half:])
+
+
+def same(got: torch.Tensor, want: torch.Tensor) -> bool:
+    """Compare bits."""
+    bits = FLOATS[got.dtype]
+    return got.view(bits).equal(want.view(bits))
+
+
+def summed(values: torch.Tensor, symmetric: bool = True) -> torch.Tensor:
+    """All-reduce a copy of what this rank contributes."""
+    if not symmetric:
+        result = values.clone()
+    else:
+        with symmem.use():
+            result = symmem.empty(values.shape, dtype=values.dtype)
+        result.copy_(values)
+    symmem.all_reduce(result)
+    return result
+
+
+@check
+def symmem_opens_with_a_formula() -> None:
+    mistake: Any = "sorted"
+    raises(symmem.InvalidError, lambda: symmem.init(backend="host", deterministic=mistake))
+    asked = None if "SYMMEM_DETERMINISTIC" in os.environ else True
+    symmem.init(backend="host", deterministic=asked, timeout=20)
+    formula = symmem.stats()["formula"]
+    assert formula == os.environ.get("SYMMEM_DETERMINISTIC", "ranks")
+    other: Any = "any" if asked is None else "tree"
+    raises(symmem.InvalidError, lambda: symmem.init(deterministic=other))
+
+
+@check
+def sums_have_the_bits_of_the_formula_at_every_size() -> None:
+    formula = symmem.stats()["formula"]
+    reference = in_order if formula == "ranks" else in_pairs
+    for dtype in FLOATS:
+        if formula == "tree" and dtype.itemsize == 2:
+            continue  # PyTorch rounds each sum
+        for count in (1, 7, 1000, 100_003):
+            parts = inputs(dtype, count)
+            for symmetric in (True, False):
+                got = summed(parts[RANK], symmetric)
+                assert same(got, reference(parts)), (dtype, count, symmetric)
+    parts = inputs(torch.float32, 100_003)
+    if SIZE > 2:
+        assert (in_order(parts[::-1]) != in_order(parts)).double().mean() > 0.1
+        assert (in_pairs(parts) != in_order(parts)).double().mean() > 0.1
+
+
+@check
+def subnormal_numbers_are_kept_where_torch_flushes_them() -> None:
+    assert torch.set_flush_denormal(True)
+    try:
+        for dtype, bits in FLOATS.items():
+            for count in (1, 5, 1000, 100_003):
+                smallest = torch.full((count,), RANK + 1, dtype=bits).view(dtype)
+                got = summed(smallest).view(bits)
+                assert got.eq(SIZE * (SIZE + 1) // 2).all(), (dtype, count, got)
+        assert torch.tensor([1e-40]).mul(1).eq(0).all(), "this thread flushes no more"
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@check
+def every_nan_is_one() -> None:
+    for dtype, bits in FLOATS.items():
+        values = torch.ones(1000, dtype=dtype)
+        values[RANK::SIZE] = float("nan")
+        negative = values.view(bits) | torch.tensor(torch.iinfo(bits).min, dtype=bits)
+        got = summed(negative.view(dtype)).view(bits)
+        assert got.eq(NANS[bits]).all(), (dtype, got)
+
+
+if __name__ == "__main__":
+    main()
