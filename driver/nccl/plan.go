@@ -65,7 +65,7 @@ func (p *plan) Refusal(path driver.Path) error {
 		}
 		return p.refuseDirect()
 	}
-	if err := p.ordered(); err != nil {
+	if err := p.refuseFormula(); err != nil {
 		return err
 	}
 	if err := unknown(&p.Call); err != nil {
@@ -80,9 +80,9 @@ func (p *plan) Refusal(path driver.Path) error {
 	return nil
 }
 
-// ordered refuses to give NCCL a reduction of a group that has a formula: NCCL's order of additions
+// refuseFormula refuses to give NCCL a reduction of a group that has a formula: NCCL's order of additions
 // depends on the size of a message and on much else. A group of one rank copies.
-func (p *plan) ordered() error {
+func (p *plan) refuseFormula() error {
 	formula := p.c.cfg.Formula
 	if formula == driver.AnyFormula || !p.Operation.Reduces() || len(p.c.cfg.Ranks) == 1 {
 		return nil
