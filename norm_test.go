@@ -3,6 +3,7 @@ package symmem_test
 import (
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -168,5 +169,31 @@ func TestANormOnAFreedResidualIsRefused(t *testing.T) {
 		r.ok(r.DefaultStream().Synchronize(r.ctx))
 		r.ok(b.Free())
 		r.is(r.World().AllReduceRMSNorm(r.ctx, r.args, nil), symmem.ErrFreed)
+	})
+}
+
+// TestARowOfANormDoesNotDependOnHowManyThereAre compares bits of a row alone, which a kernel with
+// many registers normalizes, and of the first of so many that a smaller one does.
+func TestARowOfANormDoesNotDependOnHowManyThereAre(t *testing.T) {
+	norms(t, func(r *normRank) {
+		const rows, hidden = 300, 1024
+		a := &r.args
+		a.Rows = rows
+		for _, m := range []*symmem.Memory{&a.Input, &a.Output, &a.Residual} {
+			*m = r.alloc(r.pool, 2*rows*hidden).Memory()
+		}
+		r.fill(a.Weight, func(i int) float32 { return float32(math.Sin(float64(i + 1))) })
+		var first [2][]float32
+		for turn, count := range []int64{1, rows} {
+			r.fill(a.Input, func(i int) float32 { return float32(math.Sin(float64(i*i + r.Rank()))) })
+			r.fill(a.Residual, func(i int) float32 { return float32(math.Cos(float64(3 * i))) })
+			a.Rows = count
+			r.ok(r.World().AllReduceRMSNorm(r.ctx, *a, nil))
+			a.Rows = 1
+			first[turn] = append(r.numbers(a.Output), r.numbers(a.Residual)...)
+		}
+		if !slices.Equal(first[0], first[1]) {
+			r.failf("a row alone has other bits than among %d", rows)
+		}
 	})
 }

@@ -16,6 +16,7 @@ func TestReduceDoesNotAllocate(t *testing.T) {
 				Reduce(Sum, typ, dsts[:], srcs[:], 600/typ.Size(), Hint{Stream: true})
 				Average(typ, dsts[:], srcs[:], 600/typ.Size(), 3, Hint{})
 				Scale(typ, dsts[0], 600/typ.Size(), 2)
+				Tree{T: typ, Divisor: 2}.Reduce(dsts[:], srcs[:], 600/typ.Size())
 			})
 			if allocations != 0 {
 				t.Errorf("%s, %v: %v allocations, want none", name, typ, allocations)

@@ -1,9 +1,11 @@
 package reduce
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"runtime"
 	"testing"
+	"unsafe"
 )
 
 // TestSubnormalsAreKeptOnAThreadThatFlushesThem is about torch.set_flush_denormal, which sets bits
@@ -16,6 +18,7 @@ func TestSubnormalsAreKeptOnAThreadThatFlushesThem(t *testing.T) {
 			sources := randomBuffers(r, typ, 3, 517)
 			want := reference(op, typ, sources, 0)
 			thirds := reference(Sum, typ, sources, 3)
+			halves := reference(Sum, typ, sources[:2], 2)
 			func() {
 				runtime.LockOSThread()
 				defer runtime.UnlockOSThread()
@@ -25,10 +28,25 @@ func TestSubnormalsAreKeptOnAThreadThatFlushesThem(t *testing.T) {
 				tr.check(t, want)
 				tr.op, tr.divisor = Sum, 3
 				tr.check(t, thirds)
+				checkFlushedTree(t, typ, sources[:2], halves)
 				if now := setControl(flushing); now&^0x3F != flushing {
 					t.Errorf("MXCSR is %#x, and was %#x", now, flushing)
 				}
 			}()
 		}
 	}
+}
+
+// checkFlushedTree compares a tree of two sources with what they come to in any order.
+func checkFlushedTree(t *testing.T, typ DataType, sources [][]byte, want []byte) {
+	t.Helper()
+	got := make([]byte, len(sources[0]))
+	srcs := []unsafe.Pointer{unsafe.Pointer(&sources[0][0]), unsafe.Pointer(&sources[1][0])}
+	dsts := []unsafe.Pointer{unsafe.Pointer(&got[0])}
+	eachLevel(func(name string) {
+		Tree{T: typ, Divisor: 2}.Reduce(dsts, srcs, len(got)/typ.Size())
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s: a tree of %v differs", name, typ)
+		}
+	})
 }

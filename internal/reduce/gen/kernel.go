@@ -297,7 +297,8 @@ func (s *stage) pairs() {
 	s.late.Write(behind.Bytes())
 }
 
-// pair writes one of those loops.
+// pair writes one of those loops. What is stored as it was accumulated is stored before NaNs are
+// looked for, and once more if there are any, so that loads and stores take turns.
 func (s *stage) pair(label string, results ...string) {
 	s.label(label)
 	for unit := range s.units {
@@ -306,18 +307,29 @@ func (s *stage) pair(label string, results ...string) {
 		s.ahead(right)
 		s.set.load(s.program, s.kernel, unit, left, whole)
 		s.set.combine(s.program, s.kernel, unit, right, whole)
-	}
-	s.clear(label)
-	for unit := range s.units {
-		s.set.pack(s.program, s.kernel, unit)
-		for _, result := range results {
-			s.set.store(s.program, s.kernel, unit, s.indexed(unit, result), whole)
+		if !s.kernel.elem.half {
+			s.storePair(s.program, unit, results)
 		}
+	}
+	if s.kernel.elem.half {
+		s.clear(label, nil)
+		for unit := range s.units {
+			s.set.pack(s.program, s.kernel, unit)
+			s.storePair(s.program, unit, results)
+		}
+	} else {
+		s.clear(label, results)
 	}
 	s.op("ADDQ", fmt.Sprintf("$%d", s.units*s.set.bytes()), "R10")
 	s.op("CMPQ", "R10", "R12")
 	s.op("JLE", label)
 	s.op("JMP", "rest")
+}
+
+func (s *stage) storePair(p *program, unit int, results []string) {
+	for _, result := range results {
+		s.set.store(p, s.kernel, unit, s.indexed(unit, result), whole)
+	}
 }
 
 // indexed returns the address of a unit at R10 bytes beyond a pointer.
@@ -351,13 +363,14 @@ func (s *stage) write() {
 	if s.kernel.finalStep() {
 		s.final()
 	}
-	s.clear(s.prefix)
+	s.clear(s.prefix, nil)
 	s.each(func(unit int, _ string) { s.set.pack(s.program, s.kernel, unit) })
 	s.store()
 }
 
-// clear makes NaNs the canonical one. Whether there are any is one question for the whole block.
-func (s *stage) clear(label string) {
+// clear makes NaNs the canonical one, and stores again what it is given results for. Whether there
+// are any is one question for the whole block.
+func (s *stage) clear(label string, results []string) {
 	if !s.kernel.elem.float {
 		return
 	}
@@ -366,6 +379,9 @@ func (s *stage) clear(label string) {
 
 	s.late.label(label + "NaN")
 	s.set.canonical(s.late, s.kernel, s.units)
+	for unit := range s.units {
+		s.storePair(s.late, unit, results)
+	}
 	s.late.op("JMP", label+"Clear")
 }
 
