@@ -14,8 +14,7 @@ type Part string
 // out by Harness.Paths, numbers of ranks by Harness.Ranks; what an interface of driver/optional.go
 // offers is not in the contract.
 const (
-	// Messages are Send and Recv. Offers refuse them, and pipelines of such groups need another
-	// way.
+	// Messages are Send and Recv. Offers refuse them, and pipelines of such groups need another way.
 	Messages Part = "messages"
 	// Splits is AllToAllV. Offers refuse it, and callers take an AllToAll of the largest part.
 	Splits Part = "splits"
@@ -48,9 +47,6 @@ type Harness struct {
 	// Unordered tells that reductions combine ranks in an order of the backend's own. Tests then
 	// use numbers whose sums and products are exact in every order.
 	Unordered bool
-	// OtherNaNs tells that NaNs of results are not the one that a formula has, as where kernels of
-	// a GPU run on a processor. Formulas are then tried without.
-	OtherNaNs bool
 	// Slow tells that a call costs much more here than elsewhere, as on a GPU of software. Of the
 	// trials of all types and counts a third is made then: every count, with every third type.
 	Slow bool

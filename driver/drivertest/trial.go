@@ -1,7 +1,6 @@
 package drivertest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -62,9 +61,6 @@ func (c *trial) prepare(h Harness, n int) {
 			c.inputs = append(c.inputs, formula.Input(c.dataType, c.seed, r, n, send))
 		}
 	}
-	if h.OtherNaNs && c.formula != driver.AnyFormula {
-		c.withoutNaNs()
-	}
 	part := c.count * int64(c.dataType.Size())
 	switch c.operation {
 	case driver.AllReduce:
@@ -89,19 +85,6 @@ func (c *trial) prepare(h Harness, n int) {
 			return slices.Concat(parts...)
 		})
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
-	}
-}
-
-// withoutNaNs makes zeros of the inputs that come to a NaN.
-func (c *trial) withoutNaNs() {
-	nan, size := formula.NaN(c.dataType), c.dataType.Size()
-	sums := c.combined()
-	for at := 0; at < len(sums); at += size {
-		if nan != nil && bytes.Equal(sums[at:at+size], nan) {
-			for _, in := range c.inputs {
-				clear(in[at : at+size])
-			}
-		}
 	}
 }
 

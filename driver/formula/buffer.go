@@ -36,20 +36,6 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 	panic("no formula for " + t.String())
 }
 
-// NaN is the NaN of a type, or nothing.
-func NaN(t driver.DataType) []byte {
-	switch t {
-	case driver.Float64:
-		return appendBits(nil, t, 0x7FFFFFFFFFFFFFFF)
-	case driver.Float32:
-		return appendBits(nil, t, 0x7FFFFFFF)
-	case driver.Float16, driver.BFloat16:
-		return appendBits(nil, t, 0x7FFF)
-	default:
-		return nil
-	}
-}
-
 // canonical is the NaN of float32. Rounded to a 16-bit type it is that type's.
 var canonical = math.Float32frombits(0x7FFFFFFF)
 

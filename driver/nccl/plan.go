@@ -60,9 +60,6 @@ func (c *communicator) Offer(call driver.Call) driver.Offer {
 // Refusal says why there is no kernel for a path.
 func (p *plan) Refusal(path driver.Path) error {
 	if path == driver.PathDirect {
-		if f := p.c.cfg.Formula; f > driver.RankOrder && p.Operation.Reduces() {
-			return fmt.Errorf("no kernels for the formula %v: %w", f, driver.ErrUnsupported)
-		}
 		return p.refuseDirect()
 	}
 	if err := p.refuseFormula(); err != nil {
@@ -80,16 +77,15 @@ func (p *plan) Refusal(path driver.Path) error {
 	return nil
 }
 
-// refuseFormula refuses to give NCCL a reduction of a group that has a formula: NCCL's order of additions
-// depends on the size of a message and on much else. A group of one rank copies.
+// refuseFormula refuses to give NCCL a reduction of a group that has a formula: NCCL's order of
+// additions depends on the size of a message and on much else. A group of one rank copies.
 func (p *plan) refuseFormula() error {
 	formula := p.c.cfg.Formula
 	if formula == driver.AnyFormula || !p.Operation.Reduces() || len(p.c.cfg.Ranks) == 1 {
 		return nil
 	}
 	return fmt.Errorf("the group computes reductions by the formula %v, and NCCL by none: only "+
-		"the direct path does (path auto or direct; it takes symmetric memory of any size): %w",
-		formula, driver.ErrUnsupported)
+		"the direct path does (path auto or direct): %w", formula, driver.ErrUnsupported)
 }
 
 // unknown refuses a call whose type or reduction NCCL does not have.
