@@ -224,7 +224,8 @@ void reopen(void) {
 		TRUE(symmem_callsites() == i % 2);
 		CONTAINS(i % 2 ? "\"path\":\"plain\"" : "\"path\":\"window\"",
 		         symmem_stats(sizeof text_, text_, &length_));
-		CONTAINS(i % 2 ? "\"formula\":\"ranks\"" : "\"formula\":\"any\"", text_);
+		CONTAINS(i % 2 ? "\"formula\":\"ranks\"" : "\"formula\":\"any\"",
+		         symmem_stats(sizeof text_, text_, &length_));
 		DO(symmem_barrier(world, 0));
 		DO(symmem_stream_synchronize(0));
 		DO(symmem_close(0));
