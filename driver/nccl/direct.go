@@ -116,7 +116,7 @@ func (p *plan) prepareDirect() error {
 	}
 	k := &kernel{
 		grid: cuda.Dim{X: uint32(launch.Blocks)}, block: cuda.Dim{X: uint32(launch.Threads)},
-		overlaps: c.device.collectives.Overlaps && !launch.Bulk,
+		overlaps: c.overlap() && launch.Overlaps(),
 	}
 	var then string
 	if p.Norm != nil {
@@ -142,6 +142,12 @@ func (k *kernel) inPieces(of *kernels.Launch, a *kernels.Arguments) *kernel {
 		first = &one
 	}
 	return first
+}
+
+// overlap reports whether kernels may begin before those ahead of them have ended: not where ranks of
+// this process share the GPU, where blocks that wait could hold what those of another rank need.
+func (c *communicator) overlap() bool {
+	return c.device.collectives.Overlaps && !c.direct.exchange.Shares()
 }
 
 // rest is what a norm has to do after the all-reduce, whose output it works on, and the name of the

@@ -7,6 +7,7 @@ import (
 	"symmem/driver"
 	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 	"symmem/internal/nccl"
 )
@@ -28,9 +29,9 @@ type plan struct {
 	// them meet the other ranks, which kernels count as calls.
 	kernel   *kernel
 	meetings int
-	// guard is memory that is filled before NCCL's call (guarded), so that this begins when all
-	// that is ahead of it has ended; 0 for calls that begin so by themselves (nccl.EarlyStart).
-	guard   uintptr
+	// guard queues what goes before NCCL's call (guarded), so that this begins when all that is ahead
+	// of it has ended; nil for calls that begin so by themselves (nccl.EarlyStart).
+	guard   func(on cuda.Stream, gpu *cuda.Driver) error
 	guarded nccl.Call
 	// chosen is the kernel of our own, from when it was asked for until a path is taken.
 	chosen *chosen
@@ -62,10 +63,10 @@ func (p *plan) Refusal(path driver.Path) error {
 	if path == driver.PathDirect {
 		return p.refuseDirect()
 	}
-	if err := p.refuseFormula(); err != nil {
+	if err := unknown(&p.Call); err != nil {
 		return err
 	}
-	if err := unknown(&p.Call); err != nil {
+	if err := p.refuseFormula(); err != nil {
 		return err
 	}
 	switch {
@@ -80,8 +81,11 @@ func (p *plan) Refusal(path driver.Path) error {
 // refuseFormula refuses to give NCCL a reduction of a group that has a formula: NCCL's order of
 // additions depends on the size of a message and on much else. A group of one rank copies.
 func (p *plan) refuseFormula() error {
+	if !p.Operation.Reduces() || len(p.c.cfg.Ranks) == 1 {
+		return nil
+	}
 	formula := p.c.cfg.Formula
-	if formula == driver.AnyFormula || !p.Operation.Reduces() || len(p.c.cfg.Ranks) == 1 {
+	if formula == driver.AnyFormula {
 		return nil
 	}
 	return fmt.Errorf("the group computes reductions by the formula %v, and NCCL by none: only "+
@@ -105,8 +109,8 @@ func (p *plan) Remark(path driver.Path) string {
 	switch {
 	case path == driver.PathWindow && d.startsEarly():
 		_, text := d.nccl.Version()
-		return fmt.Sprintf("a small fill goes before it, since kernels over windows of NCCL %s may "+
-			"begin too early (right from %s on)", text, nccl.VersionText(nccl.EarlyStart.Below))
+		return fmt.Sprintf("an empty kernel goes before it, since kernels over windows of NCCL %s "+
+			"may begin too early (right from %s on)", text, nccl.VersionText(nccl.EarlyStart.Below))
 	case path == driver.PathDirect && p.choose().launch.Pieces > 1:
 		return fmt.Sprintf("it goes through exchange memory in %d pieces", p.choose().launch.Pieces)
 	case path == driver.PathDirect && p.choose().launch.Bulk && lieApart(&p.Call):
@@ -126,7 +130,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.dataType, p.reduceOp = dataTypes[p.DataType], reduceOps[p.ReduceOp]
 	switch {
 	case !p.single() || p.nothing():
-	case p.guard != 0:
+	case p.guard != nil:
 		p.guarded = p.collective()
 	default:
 		p.ready = p.collective()
@@ -176,12 +180,29 @@ func (p *plan) resolve() error {
 	return nil
 }
 
-// putGuard has a fill go before a call over windows, if NCCL's kernels do not wait for what is
-// ahead of them.
-func (p *plan) putGuard() (err error) {
-	if p.c.device.startsEarly() && p.single() {
-		p.guard, err = p.c.device.scratch.Address(p.c.device.memory)
+// putGuard has an empty kernel go before a call over windows, if NCCL's kernels do not wait for
+// what is ahead of them. Where kernels of ours cannot be loaded it is a fill of a byte, which costs
+// 9 us in a graph, and a kernel 1.
+func (p *plan) putGuard() error {
+	d := p.c.device
+	if !d.startsEarly() || !p.single() {
+		return nil
 	}
+	k := &kernel{grid: cuda.Dim{X: 1}, block: cuda.Dim{X: 1}}
+	k.params.Uint32(0) // which it does not look at
+	p.guard = func(on cuda.Stream, gpu *cuda.Driver) error { return k.launch(gpu, on) }
+	err := d.gpu.Do(func() error {
+		err := d.collectives.Load(d.gpu) // a group without a direct path has not
+		if err == nil {
+			k.function, err = d.collectives.Function(d.gpu, kernels.AfterAll)
+		}
+		return err
+	})
+	if err == nil {
+		return nil
+	}
+	at, err := d.scratch.Address(d.memory)
+	p.guard = func(on cuda.Stream, gpu *cuda.Driver) error { return gpu.MemsetD8Async(at, 0, 1, on) }
 	return err
 }
 
@@ -243,8 +264,8 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 		return p.ready.On(s.CUDA)
 	case p.kernel != nil:
 		return p.kernel.queue(gpu, s.CUDA)
-	case p.guard != 0:
-		return errors.Join(gpu.MemsetD8Async(p.guard, 0, 1, s.CUDA), p.guarded.On(s.CUDA))
+	case p.guard != nil:
+		return errors.Join(p.guard(s.CUDA, gpu), p.guarded.On(s.CUDA))
 	case p.Splits != nil:
 		v := allToAllV{&p.Call, p.c, p.send, p.recv, p.dataType}
 		return v.queue(s.CUDA)

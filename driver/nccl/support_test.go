@@ -12,14 +12,14 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// guarding are versions of NCCL, and whether a fill goes before their kernels over windows.
+// guarding are versions of NCCL, and whether an empty kernel goes before their kernels over windows.
 var guarding = map[string]bool{
 	"22703": false, "22802": false, "22803": true, "22809": true, "23006": true, "23007": false,
 	"23203": false,
 }
 
-// filled is what the test below says of calls before which a fill goes.
-const filled = "a fill goes before calls over windows"
+// guarded is what the test below says of calls before which one goes.
+const guarded = "an empty kernel goes before calls over windows"
 
 // TestAFillGoesBeforeKernelsThatStartEarly runs the test below with other versions of NCCL.
 func TestAFillGoesBeforeKernelsThatStartEarly(t *testing.T) {
@@ -32,8 +32,8 @@ func TestAFillGoesBeforeKernelsThatStartEarly(t *testing.T) {
 				"-test.run=^TestKernelsOverWindowsWaitForWhatIsAhead$")
 			c.Env = append(os.Environ(), "SOFTGPU_NCCL="+version)
 			said, err := c.CombinedOutput()
-			if err != nil || strings.Contains(string(said), filled) != guards {
-				t.Errorf("a fill goes first: want %v: %v\n%s", guards, err, said)
+			if err != nil || strings.Contains(string(said), guarded) != guards {
+				t.Errorf("an empty kernel goes first: want %v: %v\n%s", guards, err, said)
 			}
 		})
 	}
@@ -44,7 +44,7 @@ func TestKernelsOverWindowsWaitForWhatIsAhead(t *testing.T) {
 	w.play(0, 1)
 	early := w.mates[0].device.startsEarly()
 	if early {
-		t.Log(filled)
+		t.Log(guarded)
 	}
 	w.must(func(m *mate) error {
 		s, err := m.grow(1 << 20)
@@ -66,7 +66,7 @@ func TestKernelsOverWindowsWaitForWhatIsAhead(t *testing.T) {
 	})
 }
 
-// guards launches a call on the window and on the plain path, and demands a fill before the first
+// guards launches a call on the window and on the plain path, and demands an empty kernel before the first
 // alone, if at all.
 func (m *mate) guards(w *team, call driver.Call, early bool) error {
 	for _, path := range []driver.Path{driver.PathWindow, driver.PathPlain} {
@@ -77,10 +77,10 @@ func (m *mate) guards(w *team, call driver.Call, early bool) error {
 			return err
 		}
 		p, want := made.(*plan), early && path == driver.PathWindow
-		if (p.guard != 0) != want || p.ready.Prepared() == want || p.guarded.Prepared() != want {
-			w.t.Errorf("%v path: a fill is to go before it: %v, and does: %+v", path, want, p)
+		if (p.guard != nil) != want || p.ready.Prepared() == want || p.guarded.Prepared() != want {
+			w.t.Errorf("%v path: an empty kernel is to go before it: %v, and does: %+v", path, want, p)
 		}
-		if strings.Contains(remark, "a small fill goes before it") != want {
+		if strings.Contains(remark, "an empty kernel goes before it") != want {
 			w.t.Errorf("%v path: remark %q", path, remark)
 		}
 		if err := m.group.Launch(m.stream, p); err != nil {

@@ -47,7 +47,7 @@ var (
 		From: 22803, Below: 23007, Major: 9,
 		What: "kernels over windows may begin before the kernel ahead of them in the stream has ended, " +
 			"if that lets them (programmatic dependent launch), and read what it has not yet written",
-		Instead: "symmem puts a small fill between, which ends that, and makes no windows for " +
+		Instead: "symmem puts an empty kernel between, which ends that, and makes no windows for " +
 			"communicators of other libraries",
 		Source: "sglang #37768; the wait is in 2.27.7, and in 2.30.7 again",
 	}

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"encoding/binary"
+	"strings"
 	"testing"
 )
 
@@ -35,11 +36,18 @@ func TestNoKernelEndsBeforeItHasWaited(t *testing.T) {
 		t.Fatal(err)
 	}
 	for kernel, code := range codeIn(t, object) {
+		if kernel == AfterAll {
+			continue // which is never launched to overlap
+		}
 		if exits, waits := before(code, exit); !waits || exits > 0 {
 			t.Errorf("%s waits: %v; it can end at %d places before", kernel, waits, exits)
 		}
-		if launches, _ := before(code, launchDependents); launches != 1 {
-			t.Errorf("%s lets others come %d times before it waits", kernel, launches)
+		want := 1
+		if strings.HasSuffix(kernel, "_any") {
+			want = 0
+		}
+		if launches, _ := before(code, launchDependents); launches != want {
+			t.Errorf("%s lets others come %d times before it waits, want %d", kernel, launches, want)
 		}
 	}
 }

@@ -56,7 +56,8 @@
 // A rank that has met a fault is silent from then on: its kernels give nothing to others and take
 // nothing, whatever is queued or replayed, since nobody knows what their input is. The fault lies
 // in the 16 bytes that each block reads first, with the number of the call, so asking takes no
-// other load. The last warp, which has no data, also asks for the word of the host.
+// other load. The host, when it ends the kernels, copies its word to the first of those; the last
+// warp, which has no data, looks at it, too. Input is fetched before the fault is known.
 //
 // What a call that fails leaves undone is marked: all bits are set, a NaN in every floating type.
 // A warp or block marks what it was to write itself, so no mark is written over by this rank. If
@@ -74,6 +75,8 @@
 // Request.resident says how many blocks those are, and a test reads from the objects that the
 // registers do. Other work ends by itself and makes room. A kernel that overlaps with the one
 // before it in its stream comes when all blocks of that one have come, and waits in its places.
+// Kernels of any reduction, of which a block has a whole multiprocessor, overlap with none; nor do
+// kernels where ranks of one process share a GPU.
 //
 // Calls of different groups need not all fit at once. By arithmetic over threads and registers
 // these do on a GPU with 132 multiprocessors, with a call that waits behind each: two calls of up

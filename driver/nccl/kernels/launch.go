@@ -8,6 +8,10 @@ import (
 	"symmem/driver"
 )
 
+// AfterAll is a kernel of one thread and a number that does nothing: what is behind it in the stream
+// begins when all that is ahead of it has ended, also what may overlap with the kernel before it.
+const AfterAll = "after_all"
+
 // MaxRanks is the largest number of ranks that the kernels know.
 const MaxRanks = 8
 
@@ -39,6 +43,9 @@ const (
 	warp      = 32
 )
 
+// Overlaps reports whether the kernel may begin before those ahead of it in the stream have ended.
+func (l *Launch) Overlaps() bool { return !l.Bulk && !l.any }
+
 // Request is a call to find a kernel for, and what counts of its group. All but Rank is alike on
 // all ranks, as far as Choose looks at it.
 type Request struct {
@@ -67,7 +74,7 @@ type Launch struct {
 	sendStride, recvStride int64  // the distances of parts
 	sendTo, recvFrom       uint32 // sets of ranks
 	op, divisor            uint32
-	// any tells that the call takes the kernels of any reduction.
+	// any is whether the call takes the kernels of any reduction.
 	any bool
 }
 

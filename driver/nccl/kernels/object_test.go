@@ -19,9 +19,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// kernelNames lists all that Choose can give.
+// kernelNames lists all that Choose can give, and those behind and between.
 func kernelNames() map[string]bool {
-	names := map[string]bool{shortKernel: true, longKernel: true, AddKernel: true, NormKernel: true}
+	names := map[string]bool{shortKernel: true, longKernel: true, AddKernel: true, NormKernel: true, AfterAll: true}
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for operation := range driver.Barrier + 1 {
 			for _, dataType := range reduce.DataTypes() {
@@ -45,7 +45,7 @@ func kernelNames() map[string]bool {
 
 func TestEveryKernelIsInEveryObject(t *testing.T) {
 	names := kernelNames()
-	if len(names) != 3*(4*4+3)+3*4+4+4 {
+	if len(names) != 3*(4*4+3)+3*4+4+4+1 {
 		t.Errorf("Choose gives %d kernels: %v", len(names), names)
 	}
 	hasKernels(t, Object, names)

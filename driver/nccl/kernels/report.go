@@ -1,6 +1,9 @@
 package kernels
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
 // Fault says why a kernel ended without a result: enum Fault of src/call.h.
 type Fault uint32
@@ -48,5 +51,9 @@ func (r *Report) Read() (Report, bool) {
 }
 
 // End ends the kernels that have this report, those that run and wait for other ranks and those to
-// come. It may be called while kernels run.
-func (r *Report) End() { atomic.StoreUint32(&r.end, 1) }
+// come once the 32 bits at EndOffset have been copied to FaultOffset. It may be called while
+// kernels run.
+func (r *Report) End() { atomic.StoreUint32(&r.end, uint32(Aborted)) }
+
+// EndOffset is where in a Report the word lies that End writes.
+const EndOffset = unsafe.Offsetof(Report{}.end)

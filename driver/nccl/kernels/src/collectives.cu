@@ -17,17 +17,22 @@
 #define TWO_4 KERNEL_OF(576, 2)
 #define TWO_8 KERNEL
 
+// What lets the next kernel come while this one runs, which then waits in its own place. Kernels of any
+// reduction do not, nor do they come so themselves: a block has a whole multiprocessor, and blocks that wait
+// could hold those that another rank of a GPU needs, or another group.
+#define EARLY dev::next_may_launch();
+
 #define REDUCTIONS(type, N, ranks) \
-	LINE_##ranks line_sum_##type##_##ranks(const __grid_constant__ Call call) { line<SumSteps<N, u64, ranks>>(call); } \
-	WIDE_##ranks wide_sum_##type##_##ranks(const __grid_constant__ Call call) { wide<SumSteps<N, Pack, ranks>>(call); } \
-	KERNEL bulk_sum_##type##_##ranks(const __grid_constant__ Bulk call) { bulk_sum<N, ranks>(call); } \
-	KERNEL bulk_two_shot_##type##_##ranks(const __grid_constant__ Bulk call) { bulk_two_shot<N, ranks>(call); }
+	LINE_##ranks line_sum_##type##_##ranks(const __grid_constant__ Call call) { EARLY line<SumSteps<N, u64, ranks>>(call); } \
+	WIDE_##ranks wide_sum_##type##_##ranks(const __grid_constant__ Call call) { EARLY wide<SumSteps<N, Pack, ranks>>(call); } \
+	KERNEL bulk_sum_##type##_##ranks(const __grid_constant__ Bulk call) { EARLY bulk_sum<N, ranks>(call); } \
+	KERNEL bulk_two_shot_##type##_##ranks(const __grid_constant__ Bulk call) { EARLY bulk_two_shot<N, ranks>(call); }
 
 #define TWO_SHOT(type, N, ranks) \
-	TWO_##ranks line_two_shot_##type##_##ranks(const __grid_constant__ Call call) { line_two_shot<N, u64, ranks>(call); }
+	TWO_##ranks line_two_shot_##type##_##ranks(const __grid_constant__ Call call) { EARLY line_two_shot<N, u64, ranks>(call); }
 
 #define TWIN(type, N, ranks) \
-	WIDE_##ranks twin_sum_##type##_##ranks(const __grid_constant__ Call call) { twin<SumSteps<N, Pack, ranks>>(call); }
+	WIDE_##ranks twin_sum_##type##_##ranks(const __grid_constant__ Call call) { EARLY twin<SumSteps<N, Pack, ranks>>(call); }
 
 #define TYPES(which, ranks) \
 	which(f32, F32, ranks) \
@@ -37,9 +42,9 @@
 
 #define COLLECTIVES(ranks) \
 	TYPES(REDUCTIONS, ranks) \
-	LINE_##ranks line_copy_##ranks(const __grid_constant__ Call call) { line<CopySteps<u64, ranks>>(call); } \
-	WIDE_##ranks wide_copy_##ranks(const __grid_constant__ Call call) { wide<CopySteps<Pack, ranks>>(call); } \
-	KERNEL bulk_copy_##ranks(const __grid_constant__ Bulk call) { bulk_copy<ranks>(call); }
+	LINE_##ranks line_copy_##ranks(const __grid_constant__ Call call) { EARLY line<CopySteps<u64, ranks>>(call); } \
+	WIDE_##ranks wide_copy_##ranks(const __grid_constant__ Call call) { EARLY wide<CopySteps<Pack, ranks>>(call); } \
+	KERNEL bulk_copy_##ranks(const __grid_constant__ Bulk call) { EARLY bulk_copy<ranks>(call); }
 
 COLLECTIVES(2)
 COLLECTIVES(4)
@@ -52,6 +57,10 @@ KERNEL wide_any(const __grid_constant__ Call call) { wide<SumSteps<Any, Pack, Ma
 KERNEL line_two_shot_any(const __grid_constant__ Call call) { line_two_shot<Any, u64, MaxRanks>(call); }
 KERNEL bulk_any(const __grid_constant__ Bulk call) { bulk_sum<Any, MaxRanks>(call); }
 KERNEL bulk_two_shot_any(const __grid_constant__ Bulk call) { bulk_two_shot<Any, MaxRanks>(call); }
+
+// after_all ends when all that is ahead of it in the stream has, and with it the right of a kernel behind it to
+// begin before that.
+KERNEL after_all(u32) {}
 
 KERNEL_OF(512, 2) norm_short_bf16(const __grid_constant__ Local call) { norm_local<ShortRounds>(call); }
 KERNEL norm_long_bf16(const __grid_constant__ Local call) { norm_local<LongRounds>(call); }

@@ -11,13 +11,14 @@ struct Guard {
 
 DEVICE State* state(const Call& call, u32 block) { return &own(call)->control.states[block]; }
 
-// fail makes a fault the first one of a rank, in all of its states, and reports whether it is. It ends what
+// fail makes a fault the first one of a rank, in all of its states, and reports whether it is: the host may
+// have been first, which tells the first state alone. It ends what
 // its other threads wait for, and keeps the kernels behind this one from giving or taking anything.
 NOINLINE bool fail(State* states, u32 fault) {
-	if (dev::swap_if(&states[0].fault, None, fault) != None) return false;
+	bool first = dev::swap_if(&states[0].fault, None, fault) == None;
 #pragma unroll 1
 	for (u32 b = 1; b < MaxBlocks; b++) dev::store_relaxed(&states[b].fault, fault);
-	return true;
+	return first;
 }
 
 // raise is fail, and reports to the host.
@@ -103,7 +104,6 @@ struct Begun {
 
 // begin waits for the work before. All threads call it first.
 DEVICE Begun begin(const Call& call) {
-	dev::next_may_launch();
 	dev::await_previous();
 	const State* e = state(call, dev::block());
 	u64 epoch = dev::load_relaxed(&e->epoch);

@@ -44,7 +44,7 @@ struct Worker {
 	u32 size;      // of them, in bytes
 	u64 epoch;
 	u64 flag;
-	bool well;  // no call before this one has failed
+	bool well;  // this thread has seen no fault of a call before this one
 };
 
 // flag_of tells calls apart by 40 bits of the epoch and 24 of the digest. What an earlier call of the same
@@ -72,12 +72,19 @@ DEVICE Worker<T> worker(const Call& call) {
 	return w;
 }
 
+// well reports whether no call before this one has failed. The threads of a warp may have seen different things,
+// and do alike what they do together. It waits for what begin has read, so input is fetched before.
+template <class T>
+DEVICE bool well(const Worker<T>& w) {
+	return dev::all_warp(w.well);
+}
+
 // speak is the work of the last warp: it returns false if a rank does not come, or to another call, or if
-// the host has ended the kernels. The host's word is far away, so it is asked for first, and looked at last.
+// the host has ended the kernels, which it tells the first state. That is asked for first, and looked at last.
 template <class T>
 DEVICE bool speak(const Call& call, const Worker<T>& w) {
-	dev::sync_warp();  // all have begun before one of them may set the fault
-	u32 end = dev::load_relaxed(&call.report->end);
+	if (!well(w)) return false;  // all have begun before one of them may set the fault
+	u32 end = dev::load_relaxed(&state(call, 0)->fault);
 	bool met = true;
 	if (w.lane < call.ranks && w.lane != call.rank) {
 		greet(call, w.lane, w.epoch);
@@ -242,6 +249,7 @@ DEVICE Pack total(const Call& call, const Worker<Pack>& w, Pack mine, const Pack
 // send_same gives each rank of sendTo a chunk of so many bytes.
 template <class T, int W>
 DEVICE void send_same(const Call& call, const Worker<T>& w, u32 bytes, u32 chunk, u32 offset, T part) {
+	if (!well(w)) return;
 #pragma unroll
 	for (int k = 1; k < W; k++) {
 		u32 r = (call.rank + k) % W;
@@ -267,6 +275,7 @@ DEVICE void send_parts(const Call& call, const Worker<T>& w, u32 bytes, u32 chun
 		has[k] = !(call.sendTo >> r & 1) ? 0 : TwoSteps ? part_bytes(call, r) : bytes;
 		parts[k] = read(call.send + r * call.sendStride, has[k], align, w, chunk);
 	}
+	if (!well(w)) return;
 #pragma unroll
 	for (int k = 1; k < W; k++)
 		if (holds<T>(has[k], chunk)) give(call, w, (call.rank + k) % W, call.rank * stride, chunk, parts[k]);
@@ -292,7 +301,8 @@ struct Steps {
 	// has reports whether a chunk is one of this warp's. The last warp has none.
 	MEMBER bool has(u32 chunk) const { return w.warp < w.warps && holds<T>(bytes, chunk); }
 
-	// start fetches this rank's own part, if it is needed, and gives each rank what it needs.
+	// start fetches this rank's own part, if it is needed, and gives each rank what it needs. After a fault it
+	// gives nothing, which is known no sooner than the input: so it is fetched without waiting for that.
 	MEMBER T start(u32 chunk, bool needed) const {
 		T mine = read(part, needed ? bytes : 0, align, w, chunk);
 		if (call.sendStride != 0) send_parts<T, W, false>(call, w, bytes, chunk, stride);
@@ -300,7 +310,9 @@ struct Steps {
 		return mine;
 	}
 
+	// await returns false after a fault, and if the wait is to end.
 	MEMBER bool await(u32 chunk, T* got) const {
+		if (!well(w)) return false;
 		const char* lines = slot(call, call.rank, w, 0) + chunk * Chunk<T>::Bytes;
 		return collect<T, W>(call, w, peers(call, call.recvFrom), lines, stride, got);
 	}
@@ -317,7 +329,7 @@ struct SumSteps : Steps<T, W> {
 	MEMBER bool take(u32 chunk, T mine) const {
 		const Call& call = this->call;
 		T got[W];
-		if (call.recvFrom == 0) return true;
+		if (call.recvFrom == 0) return well(this->w);
 		if (!this->await(chunk, got)) return false;
 		write(call.recv, this->bytes, to, this->w, chunk, total<N, W>(call, this->w, mine, got));
 		return true;
@@ -359,8 +371,8 @@ struct CopySteps : Steps<T, W> {
 // write. If it is the last one, which writes nothing, all may be there though the call has failed: then it
 // marks the first number of each part, behind who writes that.
 template <class S>
-DEVICE void end(const Call& call, const S& s, bool well) {
-	bool last = s.w.warp == s.w.warps;
+DEVICE void end(const Call& call, const S& s, bool done) {
+	bool last = s.w.warp == s.w.warps, well = dev::all_warp(done && s.w.well);
 	if (!well && !last) s.spoil(s.w.warp, s.w.warps, s.bytes);
 	finish(call, s.w.epoch);
 	if (well || !last) return;
@@ -373,26 +385,26 @@ DEVICE void end(const Call& call, const S& s, bool well) {
 template <class S>
 DEVICE void line(const Call& call) {
 	S s(call);
-	bool well = s.w.well;
-	if (well && s.w.warp == s.w.warps) well = speak(call, s.w);
-	else if (well && s.has(s.w.warp)) well = s.take(s.w.warp, s.give(s.w.warp));
-	end(call, s, well);
+	bool done = true;
+	if (s.w.warp == s.w.warps) done = speak(call, s.w);
+	else if (s.has(s.w.warp)) done = s.take(s.w.warp, s.give(s.w.warp));
+	end(call, s, done);
 }
 
 // twin is a call with up to two chunks for each warp, w.warps apart. It gives both before it waits.
 template <class S>
 DEVICE void twin(const Call& call) {
 	S s(call);
-	bool well = s.w.well;
-	if (well && s.w.warp == s.w.warps) well = speak(call, s.w);
+	bool done = true;
+	if (s.w.warp == s.w.warps) done = speak(call, s.w);
 	u32 chunk = s.w.warp, behind = chunk + s.w.warps;
-	bool one = well && s.has(chunk), two = well && s.has(behind);
+	bool one = s.has(chunk), two = s.has(behind);
 	typename S::Part mine, next;
 	if (one) mine = s.give(chunk);
 	if (two) next = s.give(behind);
-	if (one) well = s.take(chunk, mine);
-	if (well && two) well = s.take(behind, next);
-	end(call, s, well);
+	if (one) done = s.take(chunk, mine);
+	if (two) done = done && s.take(behind, next);
+	end(call, s, done);
 }
 
 // wide is a call with more chunks than warps: those of a warp are w.warps apart. A warp gives a chunk
@@ -400,19 +412,19 @@ DEVICE void twin(const Call& call) {
 template <class S>
 DEVICE void wide(const Call& call) {
 	S s(call);
-	bool well = s.w.well;
-	if (well && s.w.warp == s.w.warps) well = speak(call, s.w);
+	bool done = true;
+	if (s.w.warp == s.w.warps) done = speak(call, s.w);
 	u32 before = 0;
 	typename S::Part mine, next;
-	for (u32 chunk = s.w.warp; well; chunk += s.w.warps) {
+	for (u32 chunk = s.w.warp;; chunk += s.w.warps) {
 		bool more = s.has(chunk);
 		if (more) next = s.give(chunk);
-		if (chunk != s.w.warp) well = s.take(before, mine);
-		if (!more) break;
+		if (chunk != s.w.warp) done = s.take(before, mine);
+		if (!more || !done) break;
 		mine = next;
 		before = chunk;
 	}
-	end(call, s, well);
+	end(call, s, done);
 }
 
 // share is the second of two steps: each rank reduces its part and gives it to the others.
@@ -471,12 +483,12 @@ template <class N, class T, int W>
 DEVICE void line_two_shot(const Call& call) {
 	Worker<T> w = worker<T>(call);
 	u32 chunks = chunks_of<T>((u32)call.sendStride), stride = chunks * Chunk<T>::Bytes, second = HalfBytes / 2;
-	bool well = w.well;
-	if (well && w.warp == w.warps) {
-		well = speak(call, w);
-	} else if (well) {
+	bool done;
+	if (w.warp == w.warps) {
+		done = speak(call, w);
+	} else {
 		for (u32 chunk = w.warp; chunk < chunks; chunk += w.warps) send_parts<T, W, true>(call, w, 0, chunk, stride);
-		well = share<N, T, W>(call, w, stride, second) && gather<T, W>(call, w, chunks, stride, second);
+		done = well(w) && share<N, T, W>(call, w, stride, second) && gather<T, W>(call, w, chunks, stride, second);
 	}
-	end(call, TwoShot<T>{call, w, (u32)call.bytes}, well);
+	end(call, TwoShot<T>{call, w, (u32)call.bytes}, done);
 }
