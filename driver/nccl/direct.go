@@ -144,8 +144,8 @@ func (k *kernel) inPieces(of *kernels.Launch, a *kernels.Arguments) *kernel {
 	return first
 }
 
-// overlap reports whether kernels may begin before those ahead of them have ended: not where ranks of
-// this process share the GPU, where blocks that wait could hold what those of another rank need.
+// overlap reports whether kernels may begin before those ahead of them have ended: not where ranks
+// of this process share the GPU, where blocks that wait could hold what another rank needs.
 func (c *communicator) overlap() bool {
 	return c.device.collectives.Overlaps && !c.direct.exchange.Shares()
 }

@@ -12,7 +12,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// guarding are versions of NCCL, and whether an empty kernel goes before their kernels over windows.
+// guarding are versions of NCCL, and whether an empty kernel goes before their kernels over
+// windows.
 var guarding = map[string]bool{
 	"22703": false, "22802": false, "22803": true, "22809": true, "23006": true, "23007": false,
 	"23203": false,
@@ -66,8 +67,8 @@ func TestKernelsOverWindowsWaitForWhatIsAhead(t *testing.T) {
 	})
 }
 
-// guards launches a call on the window and on the plain path, and demands an empty kernel before the first
-// alone, if at all.
+// guards launches a call on the window and on the plain path, and demands an empty kernel before
+// the first alone, if at all.
 func (m *mate) guards(w *team, call driver.Call, early bool) error {
 	for _, path := range []driver.Path{driver.PathWindow, driver.PathPlain} {
 		offer := m.group.Offer(call)

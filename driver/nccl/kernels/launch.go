@@ -8,8 +8,9 @@ import (
 	"symmem/driver"
 )
 
-// AfterAll is a kernel of one thread and a number that does nothing: what is behind it in the stream
-// begins when all that is ahead of it has ended, also what may overlap with the kernel before it.
+// AfterAll is a kernel of one thread and a number that does nothing: what is behind it in the
+// stream begins when all that is ahead of it has ended, also what may overlap with the kernel
+// before it.
 const AfterAll = "after_all"
 
 // MaxRanks is the largest number of ranks that the kernels know.

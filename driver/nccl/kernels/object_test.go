@@ -21,7 +21,9 @@ import (
 
 // kernelNames lists all that Choose can give, and those behind and between.
 func kernelNames() map[string]bool {
-	names := map[string]bool{shortKernel: true, longKernel: true, AddKernel: true, NormKernel: true, AfterAll: true}
+	names := map[string]bool{
+		shortKernel: true, longKernel: true, AddKernel: true, NormKernel: true, AfterAll: true,
+	}
 	for ranks := 2; ranks <= MaxRanks; ranks++ {
 		for operation := range driver.Barrier + 1 {
 			for _, dataType := range reduce.DataTypes() {
