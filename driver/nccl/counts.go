@@ -17,6 +17,9 @@ const countsTime = 1500 * time.Millisecond
 // It is asked before a timeout fails the group: NCCL forgets them with the communicator. Kernels of
 // our own, which NCCL does not see, report their timeouts themselves.
 func countsOf(c *communicator) string {
+	if c.plane.Cause() != nil {
+		return "" // it was asked before
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), min(countsTime, c.device.cfg.Timeout/4))
 	defer cancel()
 	// Versions before 2.28.7 do not answer, and nobody does where it is turned off.

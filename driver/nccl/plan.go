@@ -112,7 +112,11 @@ func (p *plan) Remark(path driver.Path) string {
 		return fmt.Sprintf("an empty kernel goes before it, since kernels over windows of NCCL %s "+
 			"may begin too early (right from %s on)", text, nccl.VersionText(nccl.EarlyStart.Below))
 	case path == driver.PathDirect && p.choose().launch.Pieces > 1:
-		return fmt.Sprintf("it goes through exchange memory in %d pieces", p.choose().launch.Pieces)
+		text := fmt.Sprintf("it goes through exchange memory in %d pieces", p.choose().launch.Pieces)
+		if why := p.c.unreached(&p.Call); why != "" {
+			text += ", since peers' memory could not be mapped: " + why
+		}
+		return text
 	case path == driver.PathDirect && p.choose().launch.Bulk && lieApart(&p.Call):
 		return "input and output lie differently modulo 16 bytes, so it moves elements one by one, " +
 			"which is slow"

@@ -109,7 +109,9 @@ func (w *Wait) Ended() bool { return w.Done != nil && w.Done() }
 func (w *Wait) Blame(err error) error {
 	var late *driver.TimeoutError
 	if w.Counts != nil && errors.As(err, &late) {
-		late.Counts = w.Counts()
+		counted := *late // others may read the error of a plane that has failed
+		counted.Counts = w.Counts()
+		return &counted
 	}
 	if w.Why == nil || !errors.Is(err, driver.ErrFault) {
 		return err

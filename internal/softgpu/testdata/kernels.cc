@@ -151,6 +151,7 @@ u32 bits_of(const Case& c, float number) {
 	if (c.type == Float) return bits;
 	memcpy(&low, &half, 2);
 	if (c.type == Half) return low;
+	if (number != number) return 0x7fff;
 	return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 

@@ -218,6 +218,7 @@ func (x *Exchange) Close() error {
 	if gpu.Stuck.Load() || x.group.Loans == nil {
 		return nil
 	}
+	report := x.retire()
 	x.stopping.Wait()
 	g := x.group.Loans.GPU
 	err := g.Do(func() error {
@@ -232,12 +233,22 @@ func (x *Exchange) Close() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.at = [kernels.MaxRanks]uintptr{}
-	if x.report != nil {
-		x.last, _ = x.report.Read()
-		x.group.Reports.Put(x.report)
-		x.report = nil
+	if report != nil {
+		x.group.Reports.Put(report)
 	}
 	return err
+}
+
+// retire takes the report away, so that nothing is done with the memory from then on.
+func (x *Exchange) retire() *kernels.Report {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	report := x.report
+	if report != nil {
+		x.last, _ = report.Read()
+		x.report = nil
+	}
+	return report
 }
 
 // Stop ends the kernels of this rank that wait for others, and those to come. It waits for nothing.
@@ -251,7 +262,11 @@ func (x *Exchange) Stop() {
 		return
 	}
 	x.report.End()
-	end, at := dl.AddressOf(x.report)+kernels.EndOffset, x.at[x.group.Config.Rank]+kernels.FaultOffset
+	own := x.at[x.group.Config.Rank]
+	if own == 0 {
+		return // there was no memory for it, so the group has no kernels
+	}
+	end, at := dl.AddressOf(x.report)+kernels.EndOffset, own+kernels.FaultOffset
 	x.stopping.Go(func() {
 		g := x.group.Loans.GPU
 		_ = g.Do(func() error { // where it does not come there, kernels end as they wait
