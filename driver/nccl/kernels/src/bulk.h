@@ -8,10 +8,12 @@
 // enter waits until all ranks have come: their input is there and their output may be written. All
 // threads of all blocks call it. After a fault it tells nobody that this rank has come. Where the host has
 // ended the kernels, peers may have given this call up and use their buffers again: nothing of theirs is
-// read or written then. The host's word is far away, so one thread asks for it while others wait for peers.
+// read or written then. The host's word is far away, and requests for it wait for each other, more than 1 us
+// each: so the first block asks for it, and all others for what the host has copied to the first state.
 DEVICE bool enter(const Bulk& call, u64 epoch, bool well) {
 	u32 r = dev::thread();
-	u32 end = well && r == call.rank ? dev::load_relaxed(&call.report->end) : 0;
+	u32 end = 0;
+	if (well && r == call.rank) end = dev::load_relaxed(dev::block() == 0 ? &call.report->end : &state(call, 0)->fault);
 	bool peer = well && r < call.ranks && r != call.rank;
 	if (peer && dev::block() == 0) {
 		Header* h = &of(call, r)->headers[epoch & 1][call.rank];
