@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/formula"
 	"symmem/internal/dl"
 )
 
@@ -92,7 +93,7 @@ func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
 	p.t.Helper()
 	p.enroll(cast...)
 	p.sow(c.dataType)
-	p.reduced = computed(c.dataType, driver.Sum, driver.RankOrder, p.inputs)
+	p.reduced = formula.Reduce(driver.RankOrder, driver.Sum, c.dataType, p.inputs)
 	b := batch{way: c.way}
 	if p.add(&b, c) || len(b.trials) == 0 {
 		p.t.Fatalf("%v does not fit", &c)

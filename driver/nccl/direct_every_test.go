@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"symmem/driver"
+	"symmem/driver/formula"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
@@ -51,7 +52,7 @@ func TestEveryKernelOnce(t *testing.T) {
 func (p *pitch) once(like trial) {
 	p.t.Helper()
 	p.sow(like.dataType)
-	p.reduced = computed(like.dataType, like.op, driver.RankOrder, p.inputs)
+	p.reduced = formula.Reduce(driver.RankOrder, like.op, like.dataType, p.inputs)
 	offers := p.offers(like.way)
 	for _, kernel := range slices.Sorted(maps.Keys(offers)) {
 		c, b := offers[kernel][0], batch{way: like.way}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/formula"
 	"symmem/internal/reduce"
 )
 
@@ -70,7 +71,7 @@ func (p *pitch) proveType(t driver.DataType, elements int, most int64) {
 	p.spreadInputs(t)
 	p.orderMatters(t)
 	for op := range driver.ReduceOp(driver.ReduceOps) {
-		p.reduced = computed(t, op, p.formula, p.inputs)
+		p.reduced = formula.Reduce(p.formula, op, t, p.inputs)
 		large := p.draws.IntN(2)
 		for round, compared := 0, 0; round < 4 || compared < elements; round++ {
 			b := batch{way: way{
@@ -100,8 +101,8 @@ func (p *pitch) orderMatters(t driver.DataType) {
 	}
 	backwards := slices.Clone(p.inputs)
 	slices.Reverse(backwards)
-	part := partThatDiffers(t, computed(t, driver.Sum, p.formula, p.inputs),
-		computed(t, driver.Sum, p.formula, backwards))
+	part := partThatDiffers(t, formula.Reduce(p.formula, driver.Sum, t, p.inputs),
+		formula.Reduce(p.formula, driver.Sum, t, backwards))
 	if part <= 0.1 {
 		p.t.Fatalf("%v: in reverse order %.1f %% of the sums differ: the test shows nothing", t, 100*part)
 	}
@@ -225,7 +226,7 @@ func TestLargeReductionsGoInPieces(t *testing.T) {
 	for _, cast := range casts(t) {
 		p.enroll(cast...)
 		p.sow(driver.BFloat16)
-		p.reduced = computed(driver.BFloat16, driver.Sum, driver.RankOrder, p.inputs)
+		p.reduced = formula.Reduce(driver.RankOrder, driver.Sum, driver.BFloat16, p.inputs)
 		for _, o := range []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce} {
 			c := trial{operation: o, count: part / 2, root: 1}
 			if o == driver.ReduceScatter {

@@ -66,7 +66,16 @@ func put(t driver.DataType, out []byte, i int, v float32) {
 func totalOf(op driver.ReduceOp, inputs [][]byte, at func(in []byte) float64) float64 {
 	total := at(inputs[0])
 	for _, in := range inputs[1:] {
-		total = pair(op, total, at(in))
+		switch next := at(in); op {
+		case driver.Prod:
+			total *= next
+		case driver.Min:
+			total = min(total, next)
+		case driver.Max:
+			total = max(total, next)
+		default:
+			total += next
+		}
 	}
 	if op == driver.Avg {
 		total /= float64(len(inputs))

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"symmem/driver"
+	"symmem/driver/formula"
 )
 
 // TestDirectRepeats lets ranks run through random calls without a wait for each other but for that
@@ -26,7 +27,7 @@ func TestDirectRepeats(t *testing.T) {
 	groups := casts(t)
 	p.enroll(groups[len(groups)-1]...)
 	p.sow(driver.BFloat16)
-	p.reduced = computed(driver.BFloat16, driver.Sum, driver.RankOrder, p.inputs)
+	p.reduced = formula.Reduce(driver.RankOrder, driver.Sum, driver.BFloat16, p.inputs)
 	var batches []batch
 	for made := 0; made < calls; made += len(batches[len(batches)-1].trials) {
 		batches = append(batches, p.mixed())

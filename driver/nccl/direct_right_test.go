@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/formula"
 	"symmem/internal/reduce"
 )
 
@@ -80,7 +81,7 @@ func (p *pitch) proveCopies(t driver.DataType) {
 func (p *pitch) proveReductions(t driver.DataType) {
 	p.t.Helper()
 	for op := range driver.ReduceOp(driver.ReduceOps) {
-		p.reduced = computed(t, op, driver.RankOrder, p.inputs)
+		p.reduced = formula.Reduce(driver.RankOrder, op, t, p.inputs)
 		if t.Float() && t != driver.Float64 && op != driver.Prod {
 			if err := near(t, op, p.inputs, p.reduced); err != nil {
 				p.t.Fatal(err)

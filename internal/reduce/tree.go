@@ -75,7 +75,7 @@ func (tr *Tree) combine(into unsafe.Pointer, srcs []unsafe.Pointer, from, to int
 	Reduce(tr.Op, t, dsts[:], pair[:], bytes/t.Size(), Hint{})
 }
 
-// finish divides and rounds so many bytes of elements, in place.
+// finish divides and rounds the size bytes of elements at an address, in place.
 func (tr *Tree) finish(at unsafe.Pointer, size int) {
 	t, bytes := tr.accumulator(size)
 	if tr.Divisor > 1 {
