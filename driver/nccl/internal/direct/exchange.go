@@ -258,10 +258,13 @@ func (x *Exchange) retire() *kernels.Report {
 func (x *Exchange) Stop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.report == nil || gpu.Stuck.Load() {
+	if x.report == nil {
 		return
 	}
 	x.report.End()
+	if gpu.Stuck.Load() {
+		return // calls of CUDA may wait without end
+	}
 	own := x.at[x.group.Config.Rank]
 	if own == 0 {
 		return // there was no memory for it, so the group has no kernels
