@@ -7,13 +7,13 @@
 
 // enter waits until all ranks have come: their input is there and their output may be written. All
 // threads of all blocks call it. After a fault it tells nobody that this rank has come. Where the host has
-// ended the kernels, peers may have given this call up and use their buffers again: nothing of theirs is
-// read or written then. The host's word is far away, and requests for it wait for each other, more than 1 us
-// each: so the first block asks for it, and all others for what the host has copied to the first state.
-DEVICE bool enter(const Bulk& call, u64 epoch, bool well) {
-	u32 r = dev::thread();
-	u32 end = 0;
-	if (well && r == call.rank) end = dev::load_relaxed(dev::block() == 0 ? &call.report->end : &state(call, 0)->fault);
+// ended the kernels, which it tells the first state, nothing of the peers is read or written: they may have
+// given this call up, and use their buffers again.
+DEVICE bool enter(const Bulk& call, const Begun& begun) {
+	u32 r = dev::thread(), end = 0;
+	u64 epoch = begun.epoch();
+	bool well = begun.well();
+	if (well && r == call.rank) end = dev::load_relaxed(&state(call, 0)->fault);
 	bool peer = well && r < call.ranks && r != call.rank;
 	if (peer && dev::block() == 0) {
 		Header* h = &of(call, r)->headers[epoch & 1][call.rank];
@@ -27,8 +27,8 @@ DEVICE bool enter(const Bulk& call, u64 epoch, bool well) {
 // this rank has given up, and may use its buffers again, waits for nothing. The half that missing looks at stays.
 DEVICE void withdraw(const Bulk& call, const Begun& begun) {
 	u32 r = dev::thread();
-	if (!begun.well || dev::block() != 0 || r >= call.ranks || r == call.rank) return;
-	dev::store_relaxed(&of(call, r)->headers[begun.epoch & 1][call.rank].low, half(0, ~begun.epoch));
+	if (!begun.well() || dev::block() != 0 || r >= call.ranks || r == call.rank) return;
+	dev::store_relaxed(&of(call, r)->headers[begun.epoch() & 1][call.rank].low, half(0, ~begun.epoch()));
 }
 
 // done waits until the block of the rank that a thread stands for is done.
@@ -262,7 +262,7 @@ DEVICE void mark_share(const Bulk& call, u32 r) {
 template <class N, int W>
 DEVICE void bulk_two_shot(const Bulk& call) {
 	Begun begun = begin(call);
-	bool well = enter(call, begun.epoch, begun.well);
+	bool well = enter(call, begun);
 	if (well) {
 		Span s = span_of(call.bytes, (u64)call.send, (u64)call.recv);
 		Share share = share_of(call, s, call.rank);
@@ -271,11 +271,11 @@ DEVICE void bulk_two_shot(const Bulk& call) {
 		u64 size = element_bytes<N>(call);
 		for (u64 i = (index() * call.ranks + call.rank) * size; i < s.rest(); i += stride() * call.ranks * size)
 			push_element<N>(call, s.beyond(i), element_total<N>(call, s.beyond(i)));
-		well = leave(call, begun.epoch);
+		well = leave(call, begun.epoch());
 	}
 	if (!well) withdraw(call, begun);
 	for (u32 r = 0; !well && r < call.ranks; r++) mark_share<N>(call, r);
-	count(call, begun.epoch);
+	count(call, begun.epoch());
 }
 
 // bulk_sum is ReduceScatter and Reduce: each rank, or the root alone, pulls its part of every input.
@@ -284,12 +284,12 @@ DEVICE void bulk_sum(const Bulk& call) {
 	Begun begun = begin(call);
 	u64 part = call.rank * call.sendStride, size = element_bytes<N>(call);
 	Span s = span_of(call.recvFrom == 0 ? 0 : call.bytes, (u64)call.send + part, (u64)call.recv);
-	bool well = enter(call, begun.epoch, begun.well);
+	bool well = enter(call, begun);
 	if (well) {
 		reduce_part<N, W, rounds(W)>(call, part + s.head, s.head, s.packs);
 		for (u64 i = index() * size; i < s.rest(); i += stride() * size)
 			put_own<N>(call, s.beyond(i), element_total<N>(call, part + s.beyond(i)));
-		well = leave(call, begun.epoch);
+		well = leave(call, begun.epoch());
 	}
 	if (!well) {
 		withdraw(call, begun);
@@ -297,7 +297,7 @@ DEVICE void bulk_sum(const Bulk& call) {
 		for (u64 i = index() * size; i < s.rest(); i += stride() * size)
 			put_own<N>(call, s.beyond(i), Mark);
 	}
-	count(call, begun.epoch);
+	count(call, begun.epoch());
 }
 
 // unit_of is the largest power of two, up to 8, that the places and the size of a part are multiples of. What
@@ -369,7 +369,7 @@ DEVICE void mark_part(const Bulk& call, u32 r) {
 template <int W>
 DEVICE void bulk_copy(const Bulk& call) {
 	Begun begun = begin(call);
-	bool well = enter(call, begun.epoch, begun.well);
+	bool well = enter(call, begun);
 	if (well) {
 		u64 to = call.rank * call.recvStride;
 		if (call.sendStride == 0) {
@@ -382,10 +382,10 @@ DEVICE void bulk_copy(const Bulk& call) {
 				push_part<W, 4>(call, call.send + r * call.sendStride, to, 1u << r);
 			}
 		}
-		well = leave(call, begun.epoch);
+		well = leave(call, begun.epoch());
 	}
 	if (!well) withdraw(call, begun);
 	for (u32 r = 0; !well && r < call.ranks; r++)
 		if (call.recvFrom >> r & 1) mark_part(call, r);
-	count(call, begun.epoch);
+	count(call, begun.epoch());
 }

@@ -96,19 +96,23 @@ DEVICE bool meet(const Call& call, u32 r, u64 epoch) {
 	return false;
 }
 
-// Begun is what the threads of a block find: the epoch of this call, and whether no call has failed before.
+// Begun is what the threads of a block find: the epoch of the call before, and the first fault of all before.
+// Both are on the way when begin returns, and who uses one of them waits for it: so input is asked for before.
 struct Begun {
-	u64 epoch;
-	bool well;
+	u64 last;
+	u32 fault;
+
+	MEMBER u64 epoch() const { return last + 1; }
+	MEMBER bool well() const { return fault == None; }
 };
 
 // begin waits for the work before. All threads call it first.
 DEVICE Begun begin(const Call& call) {
-	dev::await_previous();
 	const State* e = state(call, dev::block());
-	u64 epoch = dev::load_relaxed(&e->epoch);
-	u32 fault = dev::load_relaxed(&e->fault);
-	return {epoch + 1, fault == None};
+	dev::fetch(e);
+	dev::await_previous();
+	u64 last = dev::load_relaxed(&e->epoch);
+	return {last, dev::load_relaxed(&e->fault)};
 }
 
 // count notes that a block has ended, all of whose threads have read the epoch.

@@ -42,9 +42,9 @@ struct Worker {
 	u32 at;        // of the thread's T in a chunk of lines
 	u32 offset;    // of the thread's data in a chunk of data
 	u32 size;      // of them, in bytes
-	u64 epoch;
-	u64 flag;
-	bool well;  // this thread has seen no fault of a call before this one
+	Begun begun;
+
+	MEMBER u64 epoch() const { return begun.last + 1; }
 };
 
 // flag_of tells calls apart by 40 bits of the epoch and 24 of the digest. What an earlier call of the same
@@ -52,15 +52,12 @@ struct Worker {
 // have the same places in lines.
 DEVICE u64 flag_of(u64 epoch, u64 digest) { return (epoch & 0xffffffffff) | digest << 40; }
 
+// worker begins the call. A part is what the threads read first.
 template <class T>
-DEVICE Worker<T> worker(const Call& call) {
+DEVICE Worker<T> worker(const Call& call, const char* part) {
 	typedef Chunk<T> C;
 	Worker<T> w;
 	u32 warps = dev::threads() / 32;
-	Begun begun = begin(call);
-	w.epoch = begun.epoch;
-	w.well = begun.well;
-	w.flag = flag_of(w.epoch, call.digest);
 	w.lane = dev::thread() % 32;
 	w.warp = dev::block() * warps + dev::thread() / 32;
 	w.warps = dev::blocks() * warps - 1;
@@ -69,6 +66,10 @@ DEVICE Worker<T> worker(const Call& call) {
 	w.at = w.lane * sizeof(T);
 	w.offset = w.flagged ? C::Behind + line * C::Rest : (w.lane - line) * sizeof(T);
 	w.size = w.flagged ? C::Rest : sizeof(T);
+	u32 offset = w.warp * C::Data + w.offset;
+	// Wide kernels have no registers left for it.
+	if (sizeof(T) == 8 && offset < call.bytes) dev::fetch(part + offset);
+	w.begun = begin(call);
 	return w;
 }
 
@@ -76,7 +77,7 @@ DEVICE Worker<T> worker(const Call& call) {
 // and do alike what they do together. It waits for what begin has read, so input is fetched before.
 template <class T>
 DEVICE bool well(const Worker<T>& w) {
-	return dev::all_warp(w.well);
+	return dev::all_warp(w.begun.well());
 }
 
 // speak is the work of the last warp: it returns false if a rank does not come, or to another call, or if
@@ -87,8 +88,8 @@ DEVICE bool speak(const Call& call, const Worker<T>& w) {
 	u32 end = dev::load_relaxed(&state(call, 0)->fault);
 	bool met = true;
 	if (w.lane < call.ranks && w.lane != call.rank) {
-		greet(call, w.lane, w.epoch);
-		met = meet<false>(call, w.lane, w.epoch);
+		greet(call, w.lane, w.epoch());
+		met = meet<false>(call, w.lane, w.epoch());
 	}
 	return dev::all_warp(met && !ended(call, end));
 }
@@ -109,7 +110,7 @@ NOINLINE void mark(char* at, u64 stride, u32 set, u32 bytes, u32 data, u32 chunk
 // slot is where lines of one rank lie in the exchange memory of another.
 template <class T>
 DEVICE char* slot(const Call& call, u32 rank, const Worker<T>& w, u32 offset) {
-	return call.exchange[rank] + sizeof(Exchange) + (w.epoch & 1) * HalfBytes + offset + w.at;
+	return call.exchange[rank] + sizeof(Exchange) + (w.epoch() & 1) * HalfBytes + offset + w.at;
 }
 
 // holds reports whether so many bytes have a chunk.
@@ -121,9 +122,8 @@ DEVICE bool holds(u32 bytes, u32 chunk) {
 DEVICE u64 flag_in(u64 word) { return word; }
 DEVICE u64 flag_in(Pack pack) { return pack.b; }
 
-// blank is what a thread moves where there are no data.
-DEVICE void blank(u64& word, bool flagged, u64 flag) { word = flagged ? flag : 0; }
-DEVICE void blank(Pack& pack, bool flagged, u64 flag) { pack = {0, flagged ? flag : 0}; }
+DEVICE void put_flag(u64& word, u64 flag) { word = flag; }
+DEVICE void put_flag(Pack& pack, u64 flag) { pack.b = flag; }
 
 // take and put move the data of a thread that lie whole and aligned, take_odd and put_odd those that need
 // not, or of which only some are there.
@@ -161,8 +161,7 @@ template <class T>
 DEVICE T read(const char* buffer, u32 bytes, u32 unit, const Worker<T>& w, u32 chunk) {
 	u32 offset = chunk * Chunk<T>::Data + w.offset;
 	bool whole = unit == sizeof(T) && offset + w.size <= bytes;
-	T part;
-	blank(part, w.flagged, w.flag);
+	T part = {};
 	if (whole) take(part, buffer + offset, w.flagged);
 	else if (offset < bytes) take_odd(part, buffer + offset, bytes - offset, unit, w.flagged);
 	return part;
@@ -178,6 +177,7 @@ DEVICE void write(char* buffer, u32 bytes, u32 unit, const Worker<T>& w, u32 chu
 // give puts a chunk into the exchange memory of a rank.
 template <class T>
 DEVICE void give(const Call& call, const Worker<T>& w, u32 rank, u32 offset, u32 chunk, T part) {
+	if (w.flagged) put_flag(part, flag_of(w.epoch(), call.digest));
 	dev::sync_warp();
 	dev::store_line((T*)(slot(call, rank, w, offset) + chunk * Chunk<T>::Bytes), part);
 }
@@ -186,6 +186,7 @@ DEVICE void give(const Call& call, const Worker<T>& w, u32 rank, u32 offset, u32
 // returns false if the wait is to end.
 template <class T, int W>
 DEVICE bool collect(const Call& call, const Worker<T>& w, u32 from, const char* lines, u32 stride, T* got) {
+	u64 flag = flag_of(w.epoch(), call.digest);
 	dev::sync_warp();
 	for (Guard guard;;) {
 #pragma unroll
@@ -194,9 +195,9 @@ DEVICE bool collect(const Call& call, const Worker<T>& w, u32 from, const char* 
 		bool ready = true;
 #pragma unroll
 		for (int r = 0; r < W; r++)
-			if (from >> r & 1) ready = ready && (!w.flagged || flag_in(got[r]) == w.flag);
+			if (from >> r & 1) ready = ready && (!w.flagged || flag_in(got[r]) == flag);
 		if (dev::all_warp(ready)) return true;
-		if (dev::any_warp(!go_on(guard, call, w.epoch))) return false;
+		if (dev::any_warp(!go_on(guard, call, w.epoch()))) return false;
 	}
 }
 
@@ -229,12 +230,11 @@ DEVICE u64 reduce(const Call& call, T mine, const T* got, int i) {
 }
 
 template <class N, int W>
-DEVICE u64 total(const Call& call, const Worker<u64>& w, u64 mine, const u64* got) {
-	u64 sum = reduce<N, u64, W>(call, mine, got, 0);
-	return w.flagged ? w.flag : sum;
+DEVICE u64 total(const Call& call, u64 mine, const u64* got) {
+	return reduce<N, u64, W>(call, mine, got, 0);
 }
 template <class N, int W>
-DEVICE Pack total(const Call& call, const Worker<Pack>& w, Pack mine, const Pack* got) {
+DEVICE Pack total(const Call& call, Pack mine, const Pack* got) {
 	Pack sum;
 	if constexpr (is_any<N>) {
 #pragma unroll 1
@@ -242,7 +242,6 @@ DEVICE Pack total(const Call& call, const Worker<Pack>& w, Pack mine, const Pack
 	} else {
 		sum = {reduce<N, Pack, W>(call, mine, got, 0), reduce<N, Pack, W>(call, mine, got, 1)};
 	}
-	if (w.flagged) sum.b = w.flag;
 	return sum;
 }
 
@@ -287,14 +286,13 @@ template <class T, int W>
 struct Steps {
 	typedef T Part;
 	const Call& call;
+	const char* part;
 	Worker<T> w;
 	u32 bytes, stride, align;
-	const char* part;
 
-	MEMBER Steps(const Call& call) : call(call), w(worker<T>(call)) {
+	MEMBER Steps(const Call& call) : call(call), part(call.send + call.rank * call.sendStride), w(worker<T>(call, part)) {
 		bytes = (u32)call.bytes;
 		stride = chunks_of<T>(bytes) * Chunk<T>::Bytes;
-		part = call.send + call.rank * call.sendStride;
 		align = unit<T>(part);
 	}
 
@@ -331,7 +329,7 @@ struct SumSteps : Steps<T, W> {
 		T got[W];
 		if (call.recvFrom == 0) return well(this->w);
 		if (!this->await(chunk, got)) return false;
-		write(call.recv, this->bytes, to, this->w, chunk, total<N, W>(call, this->w, mine, got));
+		write(call.recv, this->bytes, to, this->w, chunk, total<N, W>(call, mine, got));
 		return true;
 	}
 	MEMBER void spoil(u32 chunk, u32 step, u32 most) const {
@@ -372,11 +370,11 @@ struct CopySteps : Steps<T, W> {
 // marks the first number of each part, behind who writes that.
 template <class S>
 DEVICE void end(const Call& call, const S& s, bool done) {
-	bool last = s.w.warp == s.w.warps, well = dev::all_warp(done && s.w.well);
+	bool last = s.w.warp == s.w.warps, well = dev::all_warp(done && s.w.begun.well());
 	if (!well && !last) s.spoil(s.w.warp, s.w.warps, s.bytes);
-	finish(call, s.w.epoch);
+	finish(call, s.w.epoch());
 	if (well || !last) return;
-	settled(state(call, 0), s.w.epoch);
+	settled(state(call, 0), s.w.epoch());
 	s.spoil(0, 1, s.bytes < 8 ? s.bytes : 8);
 }
 
@@ -436,7 +434,7 @@ DEVICE bool share(const Call& call, const Worker<T>& w, u32 stride, u32 second) 
 		T got[W], part = read(call.send + begin, bytes, align, w, chunk);
 		const char* lines = slot(call, call.rank, w, 0) + chunk * Chunk<T>::Bytes;
 		if (!collect<T, W>(call, w, peers(call, call.recvFrom), lines, stride, got)) return false;
-		part = total<N, W>(call, w, part, got);
+		part = total<N, W>(call, part, got);
 		send_same<T, W>(call, w, bytes, chunk, second + call.rank * stride, part);
 		write(call.recv + begin, bytes, to, w, chunk, part);
 	}
@@ -481,7 +479,7 @@ struct TwoShot {
 // steps of other warps are between.
 template <class N, class T, int W>
 DEVICE void line_two_shot(const Call& call) {
-	Worker<T> w = worker<T>(call);
+	Worker<T> w = worker<T>(call, call.send);
 	u32 chunks = chunks_of<T>((u32)call.sendStride), stride = chunks * Chunk<T>::Bytes, second = HalfBytes / 2;
 	bool done;
 	if (w.warp == w.warps) {
