@@ -248,7 +248,6 @@ DEVICE Pack total(const Call& call, Pack mine, const Pack* got) {
 // send_same gives each rank of sendTo a chunk of so many bytes.
 template <class T, int W>
 DEVICE void send_same(const Call& call, const Worker<T>& w, u32 bytes, u32 chunk, u32 offset, T part) {
-	if (!well(w)) return;
 #pragma unroll
 	for (int k = 1; k < W; k++) {
 		u32 r = (call.rank + k) % W;
@@ -263,8 +262,8 @@ DEVICE u32 part_bytes(const Call& call, u32 r) {
 }
 
 // send_parts gives each rank of sendTo a chunk of its part, which has so many bytes, or what it has in
-// two steps. All are read before the first is stored, since no load overtakes a store.
-template <class T, int W, bool TwoSteps>
+// two steps. All are read before the first is stored, since no load overtakes a store. Ask: after a fault, nothing.
+template <class T, int W, bool TwoSteps, bool Ask>
 DEVICE void send_parts(const Call& call, const Worker<T>& w, u32 bytes, u32 chunk, u32 stride) {
 	u32 align = unit<T>((const void*)((u64)call.send | call.sendStride)), has[W];
 	T parts[W];
@@ -274,7 +273,7 @@ DEVICE void send_parts(const Call& call, const Worker<T>& w, u32 bytes, u32 chun
 		has[k] = !(call.sendTo >> r & 1) ? 0 : TwoSteps ? part_bytes(call, r) : bytes;
 		parts[k] = read(call.send + r * call.sendStride, has[k], align, w, chunk);
 	}
-	if (!well(w)) return;
+	if (Ask && !well(w)) return;
 #pragma unroll
 	for (int k = 1; k < W; k++)
 		if (holds<T>(has[k], chunk)) give(call, w, (call.rank + k) % W, call.rank * stride, chunk, parts[k]);
@@ -300,17 +299,17 @@ struct Steps {
 	MEMBER bool has(u32 chunk) const { return w.warp < w.warps && holds<T>(bytes, chunk); }
 
 	// start fetches this rank's own part, if it is needed, and gives each rank what it needs. After a fault it
-	// gives nothing, which is known no sooner than the input: so it is fetched without waiting for that.
+	// gives nothing. Whether there is one is known no sooner than the input, so it asks after that is on its way.
+	template <bool Ask>
 	MEMBER T start(u32 chunk, bool needed) const {
 		T mine = read(part, needed ? bytes : 0, align, w, chunk);
-		if (call.sendStride != 0) send_parts<T, W, false>(call, w, bytes, chunk, stride);
-		else send_same<T, W>(call, w, bytes, chunk, call.rank * stride, mine);
+		if (call.sendStride != 0) send_parts<T, W, false, Ask>(call, w, bytes, chunk, stride);
+		else if (!Ask || well(w)) send_same<T, W>(call, w, bytes, chunk, call.rank * stride, mine);
 		return mine;
 	}
 
-	// await returns false after a fault, and if the wait is to end.
+	// await returns false if the wait is to end.
 	MEMBER bool await(u32 chunk, T* got) const {
-		if (!well(w)) return false;
 		const char* lines = slot(call, call.rank, w, 0) + chunk * Chunk<T>::Bytes;
 		return collect<T, W>(call, w, peers(call, call.recvFrom), lines, stride, got);
 	}
@@ -323,11 +322,14 @@ struct SumSteps : Steps<T, W> {
 
 	MEMBER SumSteps(const Call& call) : Steps<T, W>(call), to(unit<T>(call.recv)) {}
 
-	MEMBER T give(u32 chunk) const { return this->start(chunk, true); }
+	template <bool Ask>
+	MEMBER T give(u32 chunk) const {
+		return this->template start<Ask>(chunk, true);
+	}
 	MEMBER bool take(u32 chunk, T mine) const {
 		const Call& call = this->call;
 		T got[W];
-		if (call.recvFrom == 0) return well(this->w);
+		if (call.recvFrom == 0) return true;
 		if (!this->await(chunk, got)) return false;
 		write(call.recv, this->bytes, to, this->w, chunk, total<N, W>(call, mine, got));
 		return true;
@@ -348,7 +350,10 @@ struct CopySteps : Steps<T, W> {
 		needed = (call.sendTo | (call.recvFrom >> call.rank & 1)) != 0;
 	}
 
-	MEMBER T give(u32 chunk) const { return this->start(chunk, needed); }
+	template <bool Ask>
+	MEMBER T give(u32 chunk) const {
+		return this->template start<Ask>(chunk, needed);
+	}
 	MEMBER bool take(u32 chunk, T mine) const {
 		const Call& call = this->call;
 		T got[W];
@@ -383,9 +388,14 @@ DEVICE void end(const Call& call, const S& s, bool done) {
 template <class S>
 DEVICE void line(const Call& call) {
 	S s(call);
+	u32 chunk = s.w.warp;
 	bool done = true;
-	if (s.w.warp == s.w.warps) done = speak(call, s.w);
-	else if (s.has(s.w.warp)) done = s.take(s.w.warp, s.give(s.w.warp));
+	if (chunk == s.w.warps) {
+		done = speak(call, s.w);
+	} else if (s.has(chunk)) {
+		typename S::Part mine = s.template give<true>(chunk);
+		done = well(s.w) && s.take(chunk, mine);
+	}
 	end(call, s, done);
 }
 
@@ -393,15 +403,18 @@ DEVICE void line(const Call& call) {
 template <class S>
 DEVICE void twin(const Call& call) {
 	S s(call);
-	bool done = true;
-	if (s.w.warp == s.w.warps) done = speak(call, s.w);
 	u32 chunk = s.w.warp, behind = chunk + s.w.warps;
-	bool one = s.has(chunk), two = s.has(behind);
-	typename S::Part mine, next;
-	if (one) mine = s.give(chunk);
-	if (two) next = s.give(behind);
-	if (one) done = s.take(chunk, mine);
-	if (two) done = done && s.take(behind, next);
+	bool done = true;
+	if (chunk == s.w.warps) {
+		done = speak(call, s.w);
+	} else if (s.has(chunk)) {
+		bool two = s.has(behind);
+		typename S::Part mine = s.template give<true>(chunk), next;
+		done = well(s.w);
+		if (two && done) next = s.template give<false>(behind);
+		done = done && s.take(chunk, mine);
+		if (two && done) done = s.take(behind, next);
+	}
 	end(call, s, done);
 }
 
@@ -410,17 +423,22 @@ DEVICE void twin(const Call& call) {
 template <class S>
 DEVICE void wide(const Call& call) {
 	S s(call);
+	u32 chunk = s.w.warp;
 	bool done = true;
-	if (s.w.warp == s.w.warps) done = speak(call, s.w);
-	u32 before = 0;
-	typename S::Part mine, next;
-	for (u32 chunk = s.w.warp;; chunk += s.w.warps) {
-		bool more = s.has(chunk);
-		if (more) next = s.give(chunk);
-		if (chunk != s.w.warp) done = s.take(before, mine);
-		if (!more || !done) break;
-		mine = next;
-		before = chunk;
+	if (chunk == s.w.warps) {
+		done = speak(call, s.w);
+	} else if (s.has(chunk)) {
+		typename S::Part mine = s.template give<true>(chunk), next;
+		done = well(s.w);
+		while (done) {
+			u32 behind = chunk + s.w.warps;
+			bool more = s.has(behind);
+			if (more) next = s.template give<false>(behind);
+			done = s.take(chunk, mine);
+			if (!more) break;
+			mine = next;
+			chunk = behind;
+		}
 	}
 	end(call, s, done);
 }
@@ -485,7 +503,7 @@ DEVICE void line_two_shot(const Call& call) {
 	if (w.warp == w.warps) {
 		done = speak(call, w);
 	} else {
-		for (u32 chunk = w.warp; chunk < chunks; chunk += w.warps) send_parts<T, W, true>(call, w, 0, chunk, stride);
+		for (u32 chunk = w.warp; chunk < chunks; chunk += w.warps) send_parts<T, W, true, true>(call, w, 0, chunk, stride);
 		done = well(w) && share<N, T, W>(call, w, stride, second) && gather<T, W>(call, w, chunks, stride, second);
 	}
 	end(call, TwoShot<T>{call, w, (u32)call.bytes}, done);
