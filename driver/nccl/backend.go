@@ -106,7 +106,7 @@ func (b Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, er
 		collectives: gpu.Code{Object: kernels.Object},
 	}
 	d.members.cfg = &d.cfg
-	if err := d.open(ctx, b); err != nil {
+	if err := b.open(ctx, d); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening a GPU: %w", err), d.excuse(ctx, err), d.Close())
 	}
 	return d, nil
@@ -118,7 +118,8 @@ func lacking(err error) error {
 		"needs no GPU", driver.ErrUnsupported, err)
 }
 
-func (d *Device) open(ctx context.Context, b Backend) error {
+// open makes a device what it has to be.
+func (b Backend) open(ctx context.Context, d *Device) error {
 	// This comes first, since ranks wait in it for rank 0, whose GPU may be the one that fails.
 	var err error
 	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
@@ -143,9 +144,7 @@ func (d *Device) open(ctx context.Context, b Backend) error {
 	d.lender = memory.Lender{GPU: d.gpu, Machine: d.machine}
 	d.memory = memory.New(d.gpu, scatter.New(d.cfg.Scatter, d.cfg.Rank, d.gpu.Granularity))
 	d.streams = &stream.Streams{
-		GPU:      d.gpu,
-		Groups:   func() []stream.Group { return groups(d) },
-		NewCalls: func() stream.Calls { return newCalls(d) },
+		GPU: d.gpu, Groups: d.groups, NewCalls: func() stream.Calls { return newCalls(d) },
 	}
 	d.messages.GPU, d.messages.Streams, d.messages.Lender = d.gpu, d.streams, &d.lender
 	d.messages.Copies.Object = kernels.MessageObject

@@ -14,6 +14,7 @@ import (
 	"symmem/driver/nccl/internal/memory"
 	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
+	"symmem/driver/nccl/kernels"
 	"symmem/internal/control"
 	"symmem/internal/nccl"
 	"symmem/internal/ranked"
@@ -76,6 +77,18 @@ type communicator struct {
 	watcher                      sync.WaitGroup
 }
 
+// directPath runs collectives of a group by kernels of our own (package kernels).
+type directPath struct {
+	// none says why the group has none; empty if it has. It is set before the group is used.
+	none string
+	// choose is kernels.Choose; a test counts its calls.
+	choose   func(*kernels.Request) (kernels.Launch, error)
+	exchange direct.Exchange
+	turns    direct.Turns
+	// shown is where ranks see what others have launched.
+	shown control.Announcements
+}
+
 // What a communicator offers beyond what it must.
 var (
 	_ driver.LazyWindows   = (*communicator)(nil)
@@ -86,16 +99,6 @@ var (
 
 // communicators numbers the communicators of this process.
 var communicators atomic.Uint64
-
-// Exchange sends payload to every rank and returns everybody's.
-func (c *communicator) Exchange(
-	ctx context.Context, lane driver.Lane, payload []byte,
-) ([][]byte, error) {
-	if lane != driver.LaneFault {
-		_ = c.askKernels() // what a kernel has reported ends the exchange
-	}
-	return c.plane.Exchange(ctx, lane, payload)
-}
 
 // Named returns this rank's end of a name.
 func (c *communicator) Named(name string, ordered bool) (driver.Named, error) {
@@ -118,77 +121,6 @@ func (c *communicator) Failed() <-chan struct{} { return c.plane.Failed() }
 
 // Cause returns the first fault.
 func (c *communicator) Cause() error { return c.plane.Cause() }
-
-// CheckPeers fails the communicator if a kernel has reported a fault, or a peer has failed or is
-// lost.
-func (c *communicator) CheckPeers() {
-	if c.closing.Load() || c.plane.Cause() != nil || c.askKernels() != nil || !c.plane.PeerFailed() {
-		return
-	}
-	_ = c.plane.Fail(c.plane.PeerFault("between calls of group " + c.cfg.Name()))
-}
-
-// Abort fails the communicator for all its ranks.
-func (c *communicator) Abort(cause error) {
-	c.plane.Abort(cause)
-	c.end()
-}
-
-// end reacts to a fault or to Close, once: streams with work under way are told, and then NCCL's
-// kernels and blocked calls are ended.
-func (c *communicator) end() {
-	c.ending.Do(func() {
-		working := !c.idle()
-		for _, s := range c.busy.Streams() {
-			if !s.Waited() {
-				s.Blame(c.group, c.plane.Cause())
-			}
-		}
-		close(c.ended)
-		go ending{c}.tearDown(working)
-	})
-}
-
-// Close leaves the group. Work that all ranks have launched is waited for; other work ends with
-// ErrClosed.
-func (c *communicator) Close() error {
-	c.closing.Store(true)
-	for turns := 0; turns < closingTurns && c.plane.Cause() == nil; turns++ {
-		ended, missing := c.finishWork()
-		// What is under way ends with NCCL's communicator, and ranks that come to it later must not
-		// take it for complete. If all have come by now they count on this one.
-		if ended || c.plane.Withdraw() || !missing {
-			break
-		}
-	}
-	unmatched := c.messages.Unmatched()
-	err := c.plane.Close()
-	c.end()
-	c.watcher.Wait()
-	return errors.Join(unmatched, err)
-}
-
-// closingTurns is how often Close waits for work that all ranks have come to meanwhile.
-const closingTurns = 3
-
-// finishWork waits for the work of this rank's streams as long as it can be expected to end. It
-// reports whether it has ended, and whether some rank had yet to launch its part.
-func (c *communicator) finishWork() (ended, missing bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
-	defer cancel()
-	_ = gpu.Poll(ctx, func() bool { // what counts is whether the work has ended
-		ticket, _ := c.history.last()
-		ended = c.idle()
-		missing = !ended && !c.complete(ticket)
-		return ended || missing || c.messages.Unanswered() || c.plane.Cause() != nil
-	})
-	return ended || c.idle(), missing
-}
-
-// complete reports whether every rank has launched a collective, and nothing keeps it from its end.
-func (c *communicator) complete(ticket uint64) bool {
-	return c.plane.Trouble(c.waitFor(ticket, driver.Barrier), time.Time{}) == nil
-}
 
 // awaitEnd waits for a step of the teardown; not at all if that is hopeless. After a fault it is
 // soon done, or never; in order it may take what a busy machine makes of it.
@@ -225,25 +157,6 @@ func (c *communicator) idle() bool {
 	}
 	c.mu.Unlock()
 	return c.busy.AllIdle()
-}
-
-// waitFor describes the wait for a collective.
-func (c *communicator) waitFor(ticket uint64, operation driver.Operation) control.Wait {
-	return control.Wait{
-		Ticket: ticket, Operation: operation,
-		Doing: func() string { return fmt.Sprintf("%v %d of group %s", operation, ticket, c.cfg.Name()) },
-		Why: func() error {
-			// Reports come first: they end what waits.
-			if err := c.faulted(); err != nil {
-				return err
-			}
-			if err := c.messages.Examine(); err != nil {
-				return err
-			}
-			return c.strayed(ticket)
-		},
-		Counts: func() string { return countsOf(c) },
-	}
 }
 
 // forget takes the communicator off the device's list.
@@ -283,11 +196,6 @@ func (c *communicator) Handle() uintptr {
 		return 0
 	}
 	return uintptr(c.handle)
-}
-
-// Record puts a collective into a capture of the stream's owner.
-func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
-	return recorder{c}.record(on, p)
 }
 
 // Register makes a window over a segment.

@@ -80,7 +80,8 @@ func (c joining) equip(ctx context.Context, id nccl.UniqueID) error {
 	if err := c.connect(ctx, id); err != nil {
 		return err
 	}
-	c.kinds = newSupport(c.communicator)
+	d := c.device
+	c.kinds = newSupport(d.nccl, d.gpu.Major, &c.cfg, machines(c.members))
 	if err := c.openMessages(); err != nil {
 		return err
 	}
@@ -154,7 +155,7 @@ func (c joining) connect(ctx context.Context, id nccl.UniqueID) error {
 			if err != nil || len(c.cfg.Ranks) == 1 || !firstSums {
 				return err
 			}
-			return makeFirstSum(c.device, o.handle, gone)
+			return c.makeFirstSum(o.handle, gone)
 		})
 		select {
 		case done <- o:
@@ -185,7 +186,8 @@ func (c joining) connect(ctx context.Context, id nccl.UniqueID) error {
 // all streams of the GPU and for the other ranks, so it would never end while a stream waits for a
 // message that another rank sends behind its own first collective. It is called on a thread of the
 // device, and given up when gone is closed.
-func makeFirstSum(d *Device, handle nccl.Comm, gone <-chan struct{}) error {
+func (c joining) makeFirstSum(handle nccl.Comm, gone <-chan struct{}) error {
+	d := c.device
 	on, err := d.gpu.CUDA.StreamCreate(true)
 	if err != nil {
 		return err

@@ -206,3 +206,19 @@ func (d *Device) openCommunicators() []*communicator {
 	}
 	return open
 }
+
+// groups are the open communicators, as streams know them.
+func (d *Device) groups() []stream.Group {
+	var all []stream.Group
+	for _, c := range d.openCommunicators() {
+		all = append(all, c.group)
+	}
+	return all
+}
+
+// startsEarly reports whether NCCL's window kernels may begin before the work ahead of them has
+// ended (nccl.EarlyStart).
+func (d *Device) startsEarly() bool {
+	code, _ := d.nccl.Version()
+	return nccl.EarlyStart.In(code, d.gpu.Major)
+}

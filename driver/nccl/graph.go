@@ -9,7 +9,6 @@ import (
 	"symmem/driver/nccl/internal/direct"
 	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
-	"symmem/driver/nccl/kernels"
 	"symmem/internal/cuda"
 )
 
@@ -201,18 +200,4 @@ func (g *calls) Close(ended bool) {
 		}
 		c.graphs.Done()
 	}
-}
-
-// recordedAs is the plan as it is in a capture, whose kernels tell the other ranks the place.
-func (p *plan) recordedAs(at driver.Recorded) *plan {
-	recorded := *p
-	recorded.Call = p.RecordedAs(at)
-	for to := &recorded.kernel; *to != nil; to = &(*to).then {
-		k := **to
-		if !k.local {
-			k.params = kernels.WithDigest(k.params, recorded.Digest)
-		}
-		*to = &k
-	}
-	return &recorded
 }

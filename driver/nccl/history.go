@@ -12,8 +12,8 @@ import (
 // theirs. Each launch notes itself. The zero value is ready.
 //
 // Who notes holds the lock of the communicator, so there is one at a time; who reads may not wait
-// for that lock, which a launch holds as long as NCCL makes it wait. So a ticket's plan is stored
-// first and latest after it: a reader takes the plan, and believes it if its place was not to be
+// for that lock, which a launch holds as long as NCCL makes it wait. So a ticket's call is stored
+// first and latest after it: a reader takes the call, and believes it if its place was not to be
 // written anew up to then.
 type history struct {
 	// latest is the ticket of the last collective, above operationBits of what it does, or a
@@ -21,8 +21,8 @@ type history struct {
 	latest atomic.Uint64
 	// counts are those of calls, by their path.
 	counts [driver.Paths]atomic.Uint64
-	// tickets holds the plan of each ticket at ticket % remembered, or nil if it has none.
-	tickets [remembered]atomic.Pointer[plan]
+	// tickets holds the call of each ticket at ticket % remembered, or nil if it has none.
+	tickets [remembered]atomic.Pointer[driver.Call]
 
 	launches direct.Launches
 }
@@ -33,20 +33,20 @@ const operationBits = 8
 // remembered is how many calls back are known, a power of two.
 const remembered = 256
 
-// note remembers the launch of a collective. Ticket 0 is a call in a capture of another library.
-// The communicator's lock is held.
-func (h *history) note(p *plan, ticket uint64) {
+// note remembers the launch of a collective, of which so many kernels of our own meet the other
+// ranks. Ticket 0 is a call in a capture of another library. The communicator's lock is held.
+func (h *history) note(p *driver.Call, ticket uint64, meetings int) {
 	spin.Publish64(&h.counts[p.Path], h.counts[p.Path].Load()+1)
 	if ticket != 0 {
 		spin.Publish(&h.tickets[ticket%remembered], p)
 		spin.Publish64(&h.latest, ticket<<operationBits|uint64(p.Operation))
 	}
 	switch {
-	case p.kernel == nil:
+	case meetings == 0:
 	case ticket == 0:
-		h.launches.Record(&p.Call)
+		h.launches.Record(p)
 	default:
-		h.launches.Note(&p.Call, ticket, p.meetings)
+		h.launches.Note(p, ticket, meetings)
 	}
 }
 
@@ -81,8 +81,8 @@ func (h *history) launched() (counts [driver.Paths]uint64) {
 	return counts
 }
 
-// of returns the plan of a ticket, or nil.
-func (h *history) of(ticket uint64) *plan {
+// of returns the call of a ticket, or nil.
+func (h *history) of(ticket uint64) *driver.Call {
 	if last, _ := h.last(); ticket == 0 || ticket > last {
 		return nil
 	}

@@ -8,9 +8,9 @@ import (
 	"symmem/driver"
 )
 
-// TestHistoryFindsThePlanOfATicketOrNone reads while calls are noted, each of which has its ticket
+// TestHistoryFindsTheCallOfATicketOrNone reads while calls are noted, each of which has its ticket
 // as its count.
-func TestHistoryFindsThePlanOfATicketOrNone(t *testing.T) {
+func TestHistoryFindsTheCallOfATicketOrNone(t *testing.T) {
 	const calls, readers = 20 * remembered, 2
 	var h history
 	var group sync.WaitGroup
@@ -21,16 +21,16 @@ func TestHistoryFindsThePlanOfATicketOrNone(t *testing.T) {
 				last, _ = h.last()
 				ticket := r.Uint64N(last + 2)
 				if p := h.of(ticket); p != nil && p.Count != int64(ticket) {
-					t.Errorf("seed %d: ticket %d has the plan of %d", seed, ticket, p.Count)
+					t.Errorf("seed %d: ticket %d has the call of %d", seed, ticket, p.Count)
 					return
 				}
 			}
 		})
 	}
 	for ticket := uint64(1); ticket <= calls; ticket++ {
-		p := &plan{}
+		p := &driver.Call{}
 		p.Operation, p.Count = driver.AllReduce, int64(ticket)
-		h.note(p, ticket)
+		h.note(p, ticket, 0)
 	}
 	group.Wait()
 }
@@ -38,15 +38,15 @@ func TestHistoryFindsThePlanOfATicketOrNone(t *testing.T) {
 func TestHistory(t *testing.T) {
 	var h history
 	note := func(ticket uint64) {
-		p := &plan{}
+		p := &driver.Call{}
 		p.Operation, p.Path, p.Count = driver.Broadcast, driver.PathWindow, int64(ticket)
-		h.note(p, ticket)
+		h.note(p, ticket, 0)
 	}
 	knows := func(t *testing.T, ticket uint64) bool {
 		t.Helper()
 		p := h.of(ticket)
 		if p != nil && p.Count != int64(ticket) {
-			t.Errorf("ticket %d has the plan of %d", ticket, p.Count)
+			t.Errorf("ticket %d has the call of %d", ticket, p.Count)
 		}
 		return p != nil
 	}
@@ -63,16 +63,16 @@ func TestHistory(t *testing.T) {
 			t.Error("one is known")
 		}
 	})
-	t.Run("knows no plan of a ticket that has none", func(t *testing.T) {
+	t.Run("knows no call of a ticket that has none", func(t *testing.T) {
 		h.reach(2*remembered + 1)
 		if knows(t, 2*remembered+1) || !knows(t, 2*remembered) {
-			t.Error("the ticket has a plan, or the one before has none")
+			t.Error("the ticket has a call, or the one before has none")
 		}
 	})
 	t.Run("knows what a message behind the last ticket does", func(t *testing.T) {
-		p := &plan{}
+		p := &driver.Call{}
 		p.Operation = driver.Send
-		ticket := h.message(&p.Call)
+		ticket := h.message(p)
 		last, operation := h.last()
 		if ticket != 2*remembered+1 || last != ticket || operation != driver.Send {
 			t.Errorf("%v behind ticket %d, after %d", operation, last, ticket)

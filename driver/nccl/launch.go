@@ -1,9 +1,9 @@
 package nccl
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/stream"
@@ -138,7 +138,7 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 
 // note remembers a collective that is about to be queued on a stream. s.Mu and c.mu are held.
 func (c *communicator) note(s *stream.Stream, p *plan, ticket uint64) {
-	c.history.note(p, ticket)
+	c.history.note(&p.Call, ticket, p.meetings)
 	if !c.busy.Knows(s) {
 		c.busy.Note(s)
 	}
@@ -167,9 +167,26 @@ func (c *communicator) compareNow(p *plan, ticket uint64) error {
 	defer c.comparing.Store(nil)
 	err := c.plane.Compare(ticket, &p.Call)
 	if err == nil && p.Splits != nil {
-		err = compareSplits(c, &p.Call, ticket)
+		err = c.compareSplits(&p.Call, ticket)
 	}
 	return err
+}
+
+// compareSplits compares what ranks send with what their peers expect: NCCL would wait forever for
+// what nobody sends. All ranks know all splits then, and get one error.
+func (c *communicator) compareSplits(p *driver.Call, ticket uint64) error {
+	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
+	defer cancel()
+	all, err := c.plane.Exchange(ctx, driver.LaneCalls, encodeSplits(p.Splits))
+	if err != nil {
+		err = fmt.Errorf("%v %d of group %s: %w", p.Operation, ticket, c.cfg.Name(), err)
+	} else {
+		err = differingSplits(&c.cfg, ticket, all)
+	}
+	if err != nil {
+		return c.plane.Fail(err)
+	}
+	return nil
 }
 
 // goesOn refuses a call that kernels would compare, if a peer has failed. They might still find all
@@ -184,33 +201,13 @@ func (c *communicator) goesOn(p *plan, ticket uint64) error {
 	return c.afterPeerFaultAt(&p.Call, ticket)
 }
 
-// afterPeerFault is afterPeerFaultAt for a call that has no ticket.
-func (c *communicator) afterPeerFault(p *driver.Call) error {
-	ticket, _ := c.history.last()
-	return c.afterPeerFaultAt(p, ticket+1)
-}
-
-// afterPeerFaultAt fails the communicator after a peer has failed, and says why this rank cannot go
-// on.
-func (c *communicator) afterPeerFaultAt(p *driver.Call, ticket uint64) error {
-	if err := c.plane.Cause(); err != nil {
-		return err
-	}
-	// Worded as the wait for it would be: ranks compare where each of them is.
-	wait := c.waitFor(ticket, p.Operation)
-	if err := c.plane.Trouble(wait, time.Now()); err != nil {
-		return c.plane.Fail(err)
-	}
-	return c.plane.Fail(c.plane.PeerFault(wait.Doing()))
-}
-
 // call gives a collective to NCCL, or queues kernels. s.Mu and c.mu are held.
 func (c *communicator) call(p *plan, s *stream.Stream) error {
 	if p.nothing() {
 		return nil
 	}
 	err := c.device.gpu.With(func(gpu *cuda.Driver) error {
-		return errors.Join(p.run(s, gpu), s.KeepUp())
+		return errors.Join(c.run(p, s, gpu), s.KeepUp())
 	})
 	if err != nil {
 		return c.breakOff(&p.Call, err)
@@ -218,14 +215,37 @@ func (c *communicator) call(p *plan, s *stream.Stream) error {
 	return nil
 }
 
-// breakOff fails the communicator over a call that others take for launched, and which this rank
-// could not queue: nothing else would end their waits for it.
-func (c *communicator) breakOff(p *driver.Call, err error) error {
-	if cause := c.plane.Cause(); cause != nil {
-		return cause // by which NCCL's call was ended, too
+// run queues a call after those of the group on other streams and in replays, through a driver that
+// is in the device's context. s.Mu and c.mu are held.
+func (c *communicator) run(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
+	switch {
+	case c.direct.none != "":
+		return p.queue(s, gpu) // NCCL keeps the order
+	case s.Recording:
+		return c.queueRecorded(p, s, gpu)
+	case s.Capture != nil:
+		return p.queue(s, gpu) // the graph takes its turn when it is launched
 	}
-	if c.plane.PeerFailed() {
-		return c.afterPeerFault(p) // a peer that has failed hands out no memory any more
+	t := &c.direct.turns
+	err := t.Take(c.group, s, p.ordered(), gpu)
+	if err == nil {
+		err = p.queue(s, gpu)
 	}
-	return c.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, c.cfg.Name(), err))
+	if err == nil {
+		err = t.Pass(s, gpu)
+	}
+	return err
+}
+
+// queueRecorded puts a call into a capture of the stream's owner, behind those of the group that
+// are there. s.Mu and c.mu are held.
+func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
+	return c.recording.Launch(&c.direct.turns, s, c.device.streams, func() error {
+		return p.queue(s, gpu)
+	})
+}
+
+// Offer resolves nothing yet: each path is looked at when it is asked for.
+func (c *communicator) Offer(call driver.Call) driver.Offer {
+	return &plan{Call: call, c: c, count: call.Count}
 }

@@ -3,6 +3,7 @@ package nccl
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/p2p"
@@ -53,11 +54,6 @@ var reduceOps = map[driver.ReduceOp]nccl.ReduceOp{
 	driver.Avg: nccl.Avg,
 }
 
-// Offer resolves nothing yet: each path is looked at when it is asked for.
-func (c *communicator) Offer(call driver.Call) driver.Offer {
-	return &plan{Call: call, c: c, count: call.Count}
-}
-
 // Refusal says why there is no kernel for a path.
 func (p *plan) Refusal(path driver.Path) error {
 	if path == driver.PathDirect {
@@ -71,7 +67,7 @@ func (p *plan) Refusal(path driver.Path) error {
 	}
 	switch {
 	case path == driver.PathWindow:
-		return p.c.windowed(&p.Call)
+		return p.refuseWindow()
 	case p.Operation.PointToPoint() && !p.c.messages.Known():
 		return p.c.withoutMessages()
 	}
@@ -113,7 +109,7 @@ func (p *plan) Remark(path driver.Path) string {
 			"may begin too early (right from %s on)", text, nccl.VersionText(nccl.EarlyStart.Below))
 	case path == driver.PathDirect && p.choose().launch.Pieces > 1:
 		text := fmt.Sprintf("it goes through exchange memory in %d pieces", p.choose().launch.Pieces)
-		if why := p.c.unreached(&p.Call); why != "" {
+		if why := p.unreached(); why != "" {
 			text += ", since peers' memory could not be mapped: " + why
 		}
 		return text
@@ -177,7 +173,7 @@ func (p *plan) resolve() error {
 		return p.resolveBarrier()
 	case p.Path == driver.PathWindow:
 		p.send, p.recv = p.Send, p.Recv
-		return errors.Join(p.c.owns("send", p.SendWindow), p.c.owns("receive", p.RecvWindow),
+		return errors.Join(p.owns("send", p.SendWindow), p.owns("receive", p.RecvWindow),
 			p.putGuard())
 	}
 	p.send, p.recv = p.c.device.memory.AliasOf(p.Send), p.c.device.memory.AliasOf(p.Recv)
@@ -212,18 +208,9 @@ func (p *plan) putGuard() error {
 
 // resolveBarrier makes a barrier a sum over a byte of each rank.
 func (p *plan) resolveBarrier() error {
-	at, err := p.c.barrierMemory()
+	at, err := p.c.device.scratch.Address(p.c.device.memory)
 	p.send, p.recv, p.count, p.DataType = at, at, 1, driver.Uint8
 	return err
-}
-
-// owns refuses windows of other groups, and buffers that have none.
-func (c *communicator) owns(what string, in driver.Window) error {
-	if w, ok := in.(*window); !ok || w.c != c {
-		return fmt.Errorf("%s buffer: no window of group %s: %w", what, c.cfg.Name(),
-			driver.ErrOutOfRange)
-	}
-	return nil
 }
 
 // nothing reports whether a call moves no data.
@@ -233,17 +220,6 @@ func (p *plan) nothing() bool { return p.count == 0 && p.kernel == nil && p.Spli
 // AllToAllV in which this rank has nothing for others.
 func (p *plan) ordered() bool { return p.kernel == nil && p.Splits == nil }
 
-// needsAll reports whether no rank can end the collective before all have begun it.
-func (p *plan) needsAll() bool {
-	switch p.Operation {
-	case driver.AllReduce, driver.AllReduceRMSNorm, driver.AllGather, driver.ReduceScatter,
-		driver.AllToAll, driver.Barrier:
-		return true
-	default:
-		return false
-	}
-}
-
 // message is the plan of a message, as package p2p knows it.
 func (p *plan) message() *p2p.Call {
 	at := p.send
@@ -251,14 +227,6 @@ func (p *plan) message() *p2p.Call {
 		at = p.recv
 	}
 	return &p2p.Call{Call: &p.Call, Address: at}
-}
-
-// run queues the plan through a driver that is in the device's context. s.Mu and c.mu are held.
-func (p *plan) run(s *stream.Stream, gpu *cuda.Driver) error {
-	if p.c.direct.none != "" {
-		return p.queue(s, gpu) // NCCL keeps the order
-	}
-	return p.c.inTurn(p, s, gpu)
 }
 
 // queue is run when it is the plan's turn.
@@ -303,7 +271,138 @@ func (p *plan) allToAllInPlace(on cuda.Stream, gpu *cuda.Driver) error {
 	return errors.Join(err, gpu.MemFreeAsync(input, on))
 }
 
-// barrierMemory returns the byte that barriers add up, and makes it at first use.
-func (c *communicator) barrierMemory() (uintptr, error) {
-	return c.device.scratch.Address(c.device.memory)
+// chosen is the kernel of our own that a call takes on the direct path, or why there is none.
+type chosen struct {
+	launch kernels.Launch
+	err    error
+}
+
+// choose finds the kernel of a call, once.
+func (p *plan) choose() *chosen {
+	if p.chosen == nil {
+		launch, err := p.c.direct.choose(p.request())
+		p.chosen = &chosen{launch, err}
+	}
+	return p.chosen
+}
+
+// refuseDirect says why no kernel of our own can run a call, if none can.
+func (p *plan) refuseDirect() error {
+	if p.c.direct.none != "" {
+		return fmt.Errorf("%s: %w", p.c.direct.none, driver.ErrUnsupported)
+	}
+	err := p.choose().err
+	if err == nil {
+		return nil
+	}
+	if why := p.unreached(); why != "" {
+		err = fmt.Errorf("peers' memory could not be mapped: %s", why)
+	}
+	return fmt.Errorf("%w: %w", err, driver.ErrUnsupported)
+}
+
+// refuseWindow says why NCCL has no window kernel for a call, if it has none.
+func (p *plan) refuseWindow() error {
+	p.c.mu.Lock()
+	kinds := p.c.kinds
+	p.c.mu.Unlock()
+	if kinds.none == "" && p.c.unwanted() {
+		return fmt.Errorf("the group has no windows of NCCL's, since its table takes none (setting "+
+			"it to the window path makes them): %w", driver.ErrUnsupported)
+	}
+	if why := kinds.lacks(&p.Call); why != "" {
+		return fmt.Errorf("%s: %w", why, driver.ErrUnsupported)
+	}
+	return nil
+}
+
+// request is what the choice of a kernel needs to know of a call.
+func (p *plan) request() *kernels.Request {
+	c, send, recv := p.c, p.in(p.SendWindow), p.in(p.RecvWindow)
+	return &kernels.Request{
+		Call: &p.Call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Formula: c.cfg.Formula,
+		Symmetric:       send != nil && send.reached && recv != nil && recv.reached,
+		Multiprocessors: c.direct.exchange.Multiprocessors,
+	}
+}
+
+// in is the window of the group that a buffer lies in, or nil.
+func (p *plan) in(of driver.Window) *window {
+	if w, ok := of.(*window); ok && w != nil && w.c == p.c {
+		return w
+	}
+	return nil
+}
+
+// owns refuses windows of other groups, and buffers that have none.
+func (p *plan) owns(what string, of driver.Window) error {
+	if p.in(of) == nil {
+		return fmt.Errorf("%s buffer: no window of group %s: %w", what, p.c.cfg.Name(),
+			driver.ErrOutOfRange)
+	}
+	return nil
+}
+
+// unreached says why the segments under a call are not mapped by all ranks; it is empty if they
+// are, or if the call is not in windows.
+func (p *plan) unreached() string {
+	for _, of := range []driver.Window{p.SendWindow, p.RecvWindow} {
+		if w := p.in(of); w != nil && !w.reached {
+			return w.unreached
+		}
+	}
+	return ""
+}
+
+// kernelSlack is how much longer than the watcher a kernel waits for ranks that do not come: the
+// watcher knows what they are doing instead.
+const kernelSlack = 2 * time.Second
+
+// prepareDirect works out the launches of a call.
+func (p *plan) prepareDirect() error {
+	c, launch := p.c, &p.choose().launch
+	at, report, err := c.direct.exchange.Places()
+	if err != nil {
+		return err
+	}
+	a := kernels.Arguments{
+		Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Digest: p.Digest, Send: p.Send, Recv: p.Recv,
+		Exchange: at, Timeout: c.device.cfg.Timeout + kernelSlack, Report: report,
+	}
+	if launch.Bulk {
+		p.SendWindow.(*window).locate(p.Send, &a.SendAt)
+		p.RecvWindow.(*window).locate(p.Recv, &a.RecvAt)
+	}
+	k := &kernel{
+		grid: cuda.Dim{X: uint32(launch.Blocks)}, block: cuda.Dim{X: uint32(launch.Threads)},
+		// Not where ranks of this process share the GPU: blocks that wait could hold what another rank
+		// needs.
+		overlaps: c.device.collectives.Overlaps && !c.direct.exchange.Shares() && launch.Overlaps(),
+	}
+	var then string
+	if p.Norm != nil {
+		k.then, then = normKernel(&p.Call, at[c.cfg.Rank], c.direct.exchange.Multiprocessors, k.overlaps)
+	}
+	return c.device.gpu.Do(func() error {
+		k.function, err = c.device.collectives.Function(c.device.gpu, launch.Kernel)
+		if err == nil && k.then != nil {
+			k.then.function, err = c.device.collectives.Function(c.device.gpu, then)
+		}
+		p.kernel, p.meetings = k.inPieces(launch, &a), launch.Pieces
+		return err
+	})
+}
+
+// recordedAs is the plan as it is in a capture, whose kernels tell the other ranks the place.
+func (p *plan) recordedAs(at driver.Recorded) *plan {
+	recorded := *p
+	recorded.Call = p.RecordedAs(at)
+	for to := &recorded.kernel; *to != nil; to = &(*to).then {
+		k := **to
+		if !k.local {
+			k.params = kernels.WithDigest(k.params, recorded.Digest)
+		}
+		*to = &k
+	}
+	return &recorded
 }

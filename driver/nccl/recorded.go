@@ -15,6 +15,11 @@ import (
 // recorder puts collectives of a communicator into captures of other libraries.
 type recorder struct{ *communicator }
 
+// Record puts a collective into a capture of the stream's owner.
+func (c *communicator) Record(on driver.Stream, p driver.Plan) error {
+	return recorder{c}.record(on, p)
+}
+
 // record puts a collective into a capture of the stream's owner.
 func (c recorder) record(on driver.Stream, p driver.Plan) error {
 	s, err := c.device.streams.Own(on)
@@ -46,7 +51,7 @@ func (c recorder) record(on driver.Stream, p driver.Plan) error {
 	if err := c.device.gpu.Do(func() error { return c.keepRecorded(prepared, s) }); err != nil {
 		return fmt.Errorf("keeping what a graph of another library uses: %w", err)
 	}
-	c.history.note(prepared, 0)
+	c.history.note(&prepared.Call, 0, prepared.meetings)
 	s.Carry(c.group)
 	s.Recording, c.recording = true, r
 	defer func() { s.Recording, c.recording = false, nil }()

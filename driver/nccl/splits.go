@@ -1,7 +1,6 @@
 package nccl
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -17,43 +16,38 @@ import (
 // splitBytes is what a pair of counts takes in a comparison of splits.
 const splitBytes = 2 * 8
 
-// compareSplits compares what ranks send with what their peers expect, with the check on: NCCL
-// would wait forever for what nobody sends. All ranks know all splits then, and get one error.
-// c.mu is held.
-func compareSplits(c *communicator, p *driver.Call, ticket uint64) error {
-	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
-	defer cancel()
-	var mine []byte
-	for r, n := range p.Splits.SendCounts {
+// encodeSplits is what a rank tells the others of its splits.
+func encodeSplits(s *driver.Splits) (mine []byte) {
+	for r, n := range s.SendCounts {
 		mine = binary.LittleEndian.AppendUint64(mine, uint64(n))
-		mine = binary.LittleEndian.AppendUint64(mine, uint64(p.Splits.RecvCounts[r]))
+		mine = binary.LittleEndian.AppendUint64(mine, uint64(s.RecvCounts[r]))
 	}
-	all, err := c.plane.Exchange(ctx, driver.LaneCalls, mine)
-	if err != nil {
-		return c.plane.Fail(fmt.Errorf("%v %d of group %s: %w", p.Operation, ticket, c.cfg.Name(), err))
-	}
+	return mine
+}
+
+// differingSplits says which ranks expect something else than their peers send, of what all have
+// told: an error, or nil.
+func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) error {
 	for r := range all {
-		if len(all[r]) != len(mine) {
-			return c.plane.Fail(fmt.Errorf("rank %d of the world compares splits in %d bytes instead of %d",
-				c.cfg.Ranks[r], len(all[r]), len(mine)))
+		if want := len(group.Ranks) * splitBytes; len(all[r]) != want {
+			return fmt.Errorf("rank %d of the world compares splits in %d bytes instead of %d",
+				group.Ranks[r], len(all[r]), want)
 		}
 	}
-	e := &driver.MessageError{
-		Fault: driver.SplitsDiffer, Group: c.cfg.Name(), Sequence: ticket,
-	}
+	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: group.Name(), Sequence: ticket}
 	for from := range all {
 		for to := range all {
 			sent := binary.LittleEndian.Uint64(all[from][to*splitBytes:])
 			expected := binary.LittleEndian.Uint64(all[to][from*splitBytes+8:])
 			if sent != expected {
 				e.Ends = append(e.Ends, driver.MessageEnds{
-					From: c.cfg.Ranks[from], To: c.cfg.Ranks[to], Sent: sent, Received: expected,
+					From: group.Ranks[from], To: group.Ranks[to], Sent: sent, Received: expected,
 				})
 			}
 		}
 	}
 	if len(e.Ends) > 0 {
-		return c.plane.Fail(e)
+		return e
 	}
 	return nil
 }

@@ -22,37 +22,22 @@ type support struct {
 	rank           int
 }
 
-func newSupport(c *communicator) support {
-	code, text := c.device.nccl.Version()
+// newSupport is that of a group on GPUs of a compute capability, which is on so many machines.
+func newSupport(library *nccl.Library, major int, group *driver.GroupConfig, machines int) support {
+	code, text := library.Version()
 	s := support{
-		average: code >= averaging, shift: !nccl.ShiftedLoads.In(code, c.device.gpu.Major),
-		rank: c.cfg.Rank,
+		average: code >= averaging, shift: !nccl.ShiftedLoads.In(code, major), rank: group.Rank,
 	}
-	switch m := machines(c.members); {
-	case !c.device.nccl.Windows():
+	switch {
+	case !library.Windows():
 		s.none = fmt.Sprintf("NCCL %s has no windows: 2.27.3 is the first that has", text)
-	case m > 1 && nccl.MachinesWithoutWindows.In(code, c.device.gpu.Major):
+	case machines > 1 && nccl.MachinesWithoutWindows.In(code, major):
 		s.none = fmt.Sprintf("the ranks are on %d machines, and NCCL %s has window kernels on one "+
-			"machine only", m, text)
-	case len(c.cfg.Ranks) == 1:
+			"machine only", machines, text)
+	case len(group.Ranks) == 1:
 		s.none = "the group has one rank"
 	}
 	return s
-}
-
-// windowed says why NCCL has no window kernel for a call, if it has none.
-func (c *communicator) windowed(call *driver.Call) error {
-	c.mu.Lock()
-	kinds := c.kinds
-	c.mu.Unlock()
-	if kinds.none == "" && c.unwanted() {
-		return fmt.Errorf("the group has no windows of NCCL's, since its table takes none (setting "+
-			"it to the window path makes them): %w", driver.ErrUnsupported)
-	}
-	if why := kinds.lacks(call); why != "" {
-		return fmt.Errorf("%s: %w", why, driver.ErrUnsupported)
-	}
-	return nil
 }
 
 // lacks says why there is no window kernel, or nothing if there is one. NCCL has them for AllGather
@@ -102,13 +87,6 @@ func (s *support) misaligned(call *driver.Call) bool {
 		return call.Send%wordBytes != 0 || part%wordBytes != 0
 	}
 	return call.Send%wordBytes != 0
-}
-
-// startsEarly reports whether NCCL's window kernels may begin before the work ahead of them has
-// ended (nccl.EarlyStart).
-func (d *Device) startsEarly() bool {
-	code, _ := d.nccl.Version()
-	return nccl.EarlyStart.In(code, d.gpu.Major)
 }
 
 // packBytes is what kernels over buffers move at once, where input and output lie alike in it.

@@ -11,6 +11,63 @@ import (
 	"symmem/driver/nccl/internal/gpu"
 )
 
+// Abort fails the communicator for all its ranks.
+func (c *communicator) Abort(cause error) {
+	c.plane.Abort(cause)
+	c.end()
+}
+
+// Close leaves the group. Work that all ranks have launched is waited for; other work ends with
+// ErrClosed.
+func (c *communicator) Close() error {
+	c.closing.Store(true)
+	for turns := 0; turns < closingTurns && c.plane.Cause() == nil; turns++ {
+		ended, missing := c.finishWork()
+		// What is under way ends with NCCL's communicator, and ranks that come to it later must not
+		// take it for complete. If all have come by now they count on this one.
+		if ended || c.plane.Withdraw() || !missing {
+			break
+		}
+	}
+	unmatched := c.messages.Unmatched()
+	err := c.plane.Close()
+	c.end()
+	c.watcher.Wait()
+	return errors.Join(unmatched, err)
+}
+
+// closingTurns is how often Close waits for work that all ranks have come to meanwhile.
+const closingTurns = 3
+
+// finishWork waits for the work of this rank's streams as long as it can be expected to end. It
+// reports whether it has ended, and whether some rank had yet to launch its part.
+func (c *communicator) finishWork() (ended, missing bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), c.device.cfg.Timeout)
+	defer cancel()
+	_ = gpu.Poll(ctx, func() bool { // what counts is whether the work has ended
+		ticket, _ := c.history.last()
+		ended = c.idle()
+		missing = !ended && !c.complete(ticket)
+		return ended || missing || c.messages.Unanswered() || c.plane.Cause() != nil
+	})
+	return ended || c.idle(), missing
+}
+
+// end reacts to a fault or to Close, once: streams with work under way are told, and then NCCL's
+// kernels and blocked calls are ended.
+func (c *communicator) end() {
+	c.ending.Do(func() {
+		working := !c.idle()
+		for _, s := range c.busy.Streams() {
+			if !s.Waited() {
+				s.Blame(c.group, c.plane.Cause())
+			}
+		}
+		close(c.ended)
+		go ending{c}.tearDown(working)
+	})
+}
+
 // ending is a communicator whose plane has failed or is closed.
 type ending struct{ *communicator }
 

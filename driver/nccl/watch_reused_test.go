@@ -46,7 +46,7 @@ func pauses(t *testing.T, o driver.Operation, knows bool) {
 			return err
 		}
 		call := p.inPlace(o, m.rank)
-		launch, err := kernels.Choose(m.group.(*communicator).request(&call))
+		launch, err := kernels.Choose(m.group.Offer(call).(*plan).request())
 		if err != nil || !launch.Bulk {
 			return fmt.Errorf("%s is not over buffers of peers: %w", launch.Kernel, err)
 		}

@@ -80,14 +80,14 @@ func (c registrar) try(
 	}
 	ctx, cancel := gpu.Bounded(ctx, c.device.cfg.Timeout)
 	defer cancel()
-	lent, trouble := lendSegment(c.communicator, key, own)
+	lent, trouble := c.lend(key, own)
 	defer lent.Withdraw()
 	told, err := c.agreeOn(ctx, key, own.Bytes(), lent.Told())
 	if err != nil {
 		return nil, err
 	}
 	w := &window{c: c.communicator, key: key, segment: own}
-	if err := w.make(ctx); err != nil {
+	if err := c.make(ctx, w); err != nil {
 		return w, err
 	}
 	err = cmp.Or(trouble, w.reach(ctx, told))
@@ -148,7 +148,7 @@ func (c registrar) useAll(ctx context.Context) error {
 	windows := slices.SortedFunc(maps.Values(c.windows), inOrder)
 	c.mu.Unlock()
 	for _, w := range windows {
-		err := w.make(ctx)
+		err := c.make(ctx, w)
 		if err == nil {
 			err = c.commit(ctx, w)
 		}
@@ -161,10 +161,9 @@ func (c registrar) useAll(ctx context.Context) error {
 
 // make has NCCL make the window. All ranks are here, and NCCL waits for all of them without a
 // deadline: the watcher ends the communicator, and with it the call, if one is lost meanwhile.
-func (w *window) make(ctx context.Context) error {
-	c := w.c
+func (c registrar) make(ctx context.Context, w *window) error {
 	if c.kinds.none != "" || c.unwanted() {
-		return registrar{c}.keep(w)
+		return c.keep(w)
 	}
 	begin := time.Now()
 	stop := context.AfterFunc(ctx, func() {
@@ -221,16 +220,16 @@ func (c registrar) commit(ctx context.Context, w *window) error {
 		if err := json.Unmarshal(told, &theirs); err != nil {
 			return fmt.Errorf("reading what rank %d has made: %w", c.cfg.Ranks[r], err)
 		}
+		if theirs.NoWindow {
+			c.withoutWindows(c.cfg.Ranks[r])
+		}
 		w.merge(c.cfg.Ranks[r], &theirs)
 	}
 	return nil
 }
 
-// merge takes what a rank has not made for what no rank has, and keeps the first reason.
+// merge takes what a rank has not mapped for what no rank has, and keeps the first reason.
 func (w *window) merge(rank int, theirs *outcome) {
-	if theirs.NoWindow {
-		registrar{w.c}.withoutWindows(rank)
-	}
 	if theirs.Why != "" && w.unreached == "" {
 		w.unreached = fmt.Sprintf("rank %d: %s", rank, control.Printable(theirs.Why))
 	}
@@ -339,14 +338,14 @@ type peers struct {
 	parting ranked.Mutex[peersParting] // held while the mappings are given back
 }
 
-func peersKey(c *communicator, key driver.SegmentKey) handoff.Key {
-	return handoff.Key{Space: handoff.Space(fmt.Sprintf("segment/%s/%d/%d/%d", c.cfg.ID, key.Pool,
+func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
+	return handoff.Key{Space: handoff.Space(fmt.Sprintf("segment/%s/%d/%d/%d", group.ID, key.Pool,
 		key.Ordinal, key.Generation))}
 }
 
-// lendSegment offers a segment to the other ranks of the group, if kernels of our own serve it.
-func lendSegment(
-	c *communicator, key driver.SegmentKey, s *memory.Segment,
+// lend offers a segment to the other ranks of the group, if kernels of our own serve it.
+func (c registrar) lend(
+	key driver.SegmentKey, s *memory.Segment,
 ) (lent memory.Loan, err error) {
 	if c.direct.none != "" {
 		return memory.Loan{}, nil
@@ -358,7 +357,7 @@ func lendSegment(
 			return err
 		}
 		defer d.gpu.Release(handle)
-		lent, err = c.loans.Lend(peersKey(c, key), handle)
+		lent, err = c.loans.Lend(peersKey(&c.cfg, key), handle)
 		return err
 	})
 	if err != nil {
@@ -385,7 +384,7 @@ func (w *window) reach(ctx context.Context, told [][]byte) error {
 			w.at[r] = w.segment.Address()
 			continue
 		}
-		at, err := c.loans.Borrow(ctx, rank, peersKey(c, w.key), told[r][1:], w.segment.Bytes())
+		at, err := c.loans.Borrow(ctx, rank, peersKey(&c.cfg, w.key), told[r][1:], w.segment.Bytes())
 		if err != nil {
 			return errors.Join(err, w.part())
 		}

@@ -98,7 +98,7 @@ var points = []point{
 				"AllToAll": byKind, "Send": message, "Recv": message, "AllReduceRMSNorm": byNorm,
 				"AllToAllV": bySplits,
 			}},
-			{in: "driver/nccl", name: "plan.needsAll", without: map[string]string{
+			{in: "driver/nccl", name: "needsAll", without: map[string]string{
 				"Broadcast": "the root can end first", "Reduce": "others can end before the root",
 				"Send": message, "Recv": message, "AllToAllV": bySplits,
 			}},

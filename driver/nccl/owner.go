@@ -20,15 +20,6 @@ var (
 	_ p2p.Owner    = (*owner)(nil)
 )
 
-// groups are the open communicators, as streams know them.
-func groups(d *Device) []stream.Group {
-	var all []stream.Group
-	for _, c := range d.openCommunicators() {
-		all = append(all, c.group)
-	}
-	return all
-}
-
 // Await waits for a stream whose last collective is the given one.
 func (c *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
@@ -91,8 +82,7 @@ func (c *owner) Leave(s *stream.Stream, forget bool) error {
 // for long.
 func (c *owner) EndedEarly(ticket uint64) error {
 	p := c.history.of(ticket)
-	if p == nil || p.nothing() || !p.needsAll() || c.direct.shown == nil ||
-		c.direct.shown.Submitted(ticket) {
+	if p == nil || !needsAll(p) || c.direct.shown == nil || c.direct.shown.Submitted(ticket) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), causeTime)
@@ -107,6 +97,19 @@ func (c *owner) EndedEarly(ticket uint64) error {
 	}
 	c.end()
 	return c.plane.Cause()
+}
+
+// needsAll reports whether no rank can end a collective before all have begun it.
+func needsAll(p *driver.Call) bool {
+	switch p.Operation {
+	case driver.Barrier:
+		return true
+	case driver.AllReduce, driver.AllReduceRMSNorm, driver.AllGather, driver.ReduceScatter,
+		driver.AllToAll:
+		return p.Count > 0 || p.Path == driver.PathDirect // NCCL is not asked to move nothing
+	default:
+		return false
+	}
 }
 
 // causeTime is how long EndedEarly waits: the end of a process is known sooner.
