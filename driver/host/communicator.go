@@ -1,15 +1,13 @@
 package host
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"sync/atomic"
 	"unsafe"
 
 	"symmem/driver"
 	"symmem/internal/control/shm"
 	"symmem/internal/reduce"
+	"symmem/internal/spin"
 )
 
 // communicator moves data between the ranks of a group, over the steps of the Group that joins
@@ -45,26 +43,6 @@ type communicator struct {
 	destinations [reduce.MaxDestinations]unsafe.Pointer
 }
 
-// Connect joins a group.
-func (d *Device) Connect(
-	ctx context.Context, group driver.GroupConfig,
-) (driver.Communicator, error) {
-	n := len(group.Ranks)
-	c := &communicator{
-		device: d, cfg: group, inbox: make([]inbox, n),
-		passed: make(chan struct{}), windows: map[driver.SegmentKey]*window{},
-	}
-	c.mail.init(c, n)
-	c.division.c = c
-	c.check.Store(group.Check)
-	if err := c.Join(ctx, d.machine, group, dataBytes(n)); err != nil {
-		return nil, fmt.Errorf("connecting group %s: %w", group.Name(), err)
-	}
-	c.layData()
-	c.tuning = newTuning(n, c.Processors())
-	return c, nil
-}
-
 // Launched counts the calls by their path.
 func (c *communicator) Launched() [driver.Paths]uint64 {
 	c.Mu.Lock()
@@ -74,46 +52,6 @@ func (c *communicator) Launched() [driver.Paths]uint64 {
 
 // SetCheck switches the comparison of calls.
 func (c *communicator) SetCheck(on bool) { c.check.Store(on) }
-
-// Close leaves the group once the peers have taken, or have room for, what was sent to them. A
-// collective behind work that does not end keeps the memory of the group mapped until it has.
-func (c *communicator) Close() error {
-	lost := c.mail.flush(c)
-	failed := c.Cause() != nil
-	last, left := c.Depart()
-	if !left {
-		return nil
-	}
-	var unmatched error
-	if !failed {
-		unmatched = c.mail.errUnmatched(c)
-	}
-	patience := 2 * c.device.cfg.Timeout
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if c.awaitTurnUntil(last+1, ctx.Done()) {
-		return errors.Join(lost, unmatched, c.release())
-	}
-	go func() {
-		c.awaitTurn(last + 1)
-		_ = c.release() // nobody is there to be told
-	}()
-	return errors.Join(lost, unmatched, &driver.TimeoutError{
-		Doing: "closing group " + c.cfg.Name() + ": work of this rank on a stream, in front of a " +
-			"collective, has not ended", Waited: patience,
-	})
-}
-
-// release unmaps everything that the communicator maps.
-func (c *communicator) release() error {
-	var errs []error
-	c.Mu.Lock()
-	for _, w := range c.windows {
-		errs = append(errs, w.unmap())
-	}
-	c.Mu.Unlock()
-	return errors.Join(append(errs, c.Release())...)
-}
 
 // layData lays staging and pipes over the data of the region.
 func (c *communicator) layData() {
@@ -134,4 +72,10 @@ func (c *communicator) stage(rank int, step uint64) unsafe.Pointer {
 // pipe is that from one rank to another.
 func (c *communicator) pipe(from, to int) *pair {
 	return (*pair)(unsafe.Add(c.pipes, uintptr(from*c.Size()+to)*unsafe.Sizeof(pair{})))
+}
+
+// inbox is a peer's payload, copied out of its line.
+type inbox struct {
+	payload [spin.LinePayload]byte
+	_       [spin.LineBytes - spin.LinePayload]byte
 }

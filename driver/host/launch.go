@@ -4,12 +4,15 @@ import (
 	"errors"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"symmem/driver"
-	"symmem/internal/reduce"
 	"symmem/internal/spin"
 )
+
+// Offer resolves nothing: the window path takes what the plain one does, and nothing goes direct.
+func (c *communicator) Offer(call driver.Call) driver.Offer {
+	return &plan{Call: call, c: c, parts: 1}
+}
 
 // Launch queues a prepared collective on a stream.
 func (c *communicator) Launch(s driver.Stream, p driver.Plan) error {
@@ -199,20 +202,6 @@ func (c *communicator) begin(call *plan) {
 	c.contribute(call, 0)
 }
 
-// claim fetches the first line of the staging that this rank writes in the next step from the peers
-// while the rank does other things. They need it no more: who has posted the current step has read
-// the one before.
-func (c *communicator) claim() { spin.Claim(unsafe.Add(c.ownStage, ((c.Step()+1)&1)*stageBytes)) }
-
-// arrive waits for everybody's line.
-func (c *communicator) arrive(call *driver.Call, ticket uint64) error {
-	if c.ArriveSoon(true) {
-		c.claim()
-		return nil
-	}
-	return c.ArriveLate(call, ticket)
-}
-
 // finish completes a collective after everybody's first line has arrived.
 func (c *communicator) finish(call *plan, ticket uint64) error {
 	if err := c.CompareStep(&call.Call, ticket); err != nil {
@@ -230,33 +219,4 @@ func (c *communicator) finish(call *plan, ticket uint64) error {
 	c.move(call)
 	c.Post(call.Digest, nil, 0)
 	return c.arrive(&call.Call, ticket)
-}
-
-// reduce combines n sources into m destinations, both already in place.
-func (c *communicator) reduce(call *plan, sources, destinations int, count, total int64) {
-	dsts, srcs := c.destinations[:destinations], c.sources[:sources]
-	hint := reduce.Hint{Stream: total >= streamBytes}
-	if f := c.cfg.Formula; f == driver.Tree || f == driver.RoundedTree {
-		c.reduceTree(call, dsts, srcs, int(count))
-		return
-	}
-	if call.ReduceOp == driver.Avg {
-		n := int64(c.Size())
-		reduce.Average(call.DataType, dsts, srcs, int(count), n, hint)
-		return
-	}
-	reduce.Reduce(reduce.Op(call.ReduceOp), call.DataType, dsts, srcs, int(count), hint)
-}
-
-// reduceTree is reduce where the group's formula is a tree. Integers are what they are in any
-// order.
-func (c *communicator) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
-	tree := reduce.Tree{
-		Op: reduce.Op(call.ReduceOp), T: call.DataType, Rounded: c.cfg.Formula == driver.RoundedTree,
-		Divisor: 1,
-	}
-	if call.ReduceOp == driver.Avg {
-		tree.Op, tree.Divisor = reduce.Sum, int64(len(srcs))
-	}
-	tree.Reduce(dsts, srcs, count)
 }

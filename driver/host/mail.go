@@ -73,23 +73,6 @@ type transfer interface {
 	soon() (done bool, err error)
 }
 
-// message runs a Send or Recv, or as much of it as can be done without a wait, or queues it. s.mu
-// is held.
-func (s *stream) message(p *plan) error {
-	t, err := p.transfer()
-	if err != nil {
-		return s.refuse(err)
-	}
-	if s.idle == nil && s.err == nil {
-		if done, err := t.soon(); done || err != nil {
-			s.err, s.told = err, true
-			return err
-		}
-	}
-	s.enqueue(t)
-	return nil
-}
-
 // newSend numbers a Send.
 func (m *mail) newSend(l letter) *send {
 	p := l.plan

@@ -74,12 +74,6 @@ func (c *communicator) staged(call *plan, rank int) unsafe.Pointer {
 	}
 }
 
-// inbox is a peer's payload, copied out of its line.
-type inbox struct {
-	payload [spin.LinePayload]byte
-	_       [spin.LineBytes - spin.LinePayload]byte
-}
-
 // unpack copies the peers' payloads out of their lines. Kernels read whole vectors, and from a
 // line one would reach into the next, which its owner's processor may hold. This rank's own line
 // is never read back: the store to it is still on its way to the peers, and the load would wait.
@@ -135,12 +129,6 @@ func (c *communicator) takeReduced(
 	}
 	c.destinations[0] = recv
 	c.reduce(call, c.Size(), 1, count, 0)
-}
-
-// pointer turns a device address into a pointer. Device memory is outside the Go heap, or kept
-// alive and in place by Call.Keep.
-func pointer(address uintptr) unsafe.Pointer {
-	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }
 
 // Collectives over windows read and write the buffers of peers directly, between two barriers:
@@ -255,4 +243,47 @@ func (c *communicator) reducePart(call *plan) {
 	}
 	c.destinations[0] = pointer(call.Recv)
 	c.reduce(call, c.Size(), 1, call.Count, part*int64(c.Size()))
+}
+
+// claim fetches the first line of the staging that this rank writes in the next step from the peers
+// while the rank does other things. They need it no more: who has posted the current step has read
+// the one before.
+func (c *communicator) claim() { spin.Claim(unsafe.Add(c.ownStage, ((c.Step()+1)&1)*stageBytes)) }
+
+// arrive waits for everybody's line.
+func (c *communicator) arrive(call *driver.Call, ticket uint64) error {
+	if c.ArriveSoon(true) {
+		c.claim()
+		return nil
+	}
+	return c.ArriveLate(call, ticket)
+}
+
+// reduce combines n sources into m destinations, both already in place.
+func (c *communicator) reduce(call *plan, sources, destinations int, count, total int64) {
+	dsts, srcs := c.destinations[:destinations], c.sources[:sources]
+	hint := reduce.Hint{Stream: total >= streamBytes}
+	if f := c.cfg.Formula; f == driver.Tree || f == driver.RoundedTree {
+		c.reduceTree(call, dsts, srcs, int(count))
+		return
+	}
+	if call.ReduceOp == driver.Avg {
+		n := int64(c.Size())
+		reduce.Average(call.DataType, dsts, srcs, int(count), n, hint)
+		return
+	}
+	reduce.Reduce(reduce.Op(call.ReduceOp), call.DataType, dsts, srcs, int(count), hint)
+}
+
+// reduceTree is reduce where the group's formula is a tree. Integers are what they are in any
+// order.
+func (c *communicator) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
+	tree := reduce.Tree{
+		Op: reduce.Op(call.ReduceOp), T: call.DataType, Rounded: c.cfg.Formula == driver.RoundedTree,
+		Divisor: 1,
+	}
+	if call.ReduceOp == driver.Avg {
+		tree.Op, tree.Divisor = reduce.Sum, int64(len(srcs))
+	}
+	tree.Reduce(dsts, srcs, count)
 }

@@ -2,42 +2,9 @@ package host
 
 import (
 	"fmt"
-	"math"
 
 	"symmem/driver"
-	"symmem/internal/spin"
 )
-
-// tuning holds the sizes at which algorithms change, in bytes that a rank contributes. It depends
-// on the number of ranks and of the processors that they have between them, so that all ranks
-// choose alike. docs/measurements/host-2026-11.md has the measurements.
-type tuning struct {
-	// eager is the largest message that goes through staging although windows are there: that
-	// saves the second barrier of the windowed algorithms, at the price of a copy. Where every rank
-	// has a processor this pays for what fits into a line, since that is claimed ahead: 267 ns
-	// instead of 317 for an all-reduce of 64 bytes on 2 ranks, but 336 instead of 313 for 128.
-	eager int64
-	// oneShot is the largest all-reduce in which every rank reduces everything for itself. Up to
-	// there reading all inputs costs less than writing into all outputs, whose cache lines the
-	// peers have.
-	oneShot int64
-	// polled is the largest message whose first barrier polls before it yields. Where ranks take
-	// turns, who came first and gave way at once is also the first to go on, with in its caches what
-	// it has used last: a fifth of the time of a reduce-scatter of 1 MiB.
-	polled int64
-}
-
-// streamBytes is where results no longer fit into caches, so that stores go past them.
-const streamBytes = 8 << 20
-
-// newTuning chooses by whether every rank has a processor of its own. Where ranks take turns a
-// barrier costs as much as copying some ten thousand bytes.
-func newTuning(ranks, processors int) tuning {
-	if ranks > processors {
-		return tuning{eager: 4 << 10, oneShot: 32 << 10, polled: 256 << 10}
-	}
-	return tuning{eager: spin.LineBytes, oneShot: 32 << 10, polled: math.MaxInt64}
-}
 
 // plan is a call, first offered and then prepared.
 type plan struct {
@@ -59,11 +26,6 @@ type plan struct {
 
 // errNoKernels is why nothing goes direct.
 var errNoKernels = fmt.Errorf("the host backend has no kernels of a GPU: %w", driver.ErrUnsupported)
-
-// Offer resolves nothing: the window path takes what the plain one does, and nothing goes direct.
-func (c *communicator) Offer(call driver.Call) driver.Offer {
-	return &plan{Call: call, c: c, parts: 1}
-}
 
 // Refusal refuses the direct path alone.
 func (p *plan) Refusal(path driver.Path) error {
@@ -111,20 +73,33 @@ func (p *plan) overwrites() bool {
 // findWindows finds the windows that the call names.
 func (p *plan) findWindows() error {
 	var err error
-	if p.send, err = p.c.own(p.SendWindow); err != nil {
+	if p.send, err = p.own(p.SendWindow); err != nil {
 		return fmt.Errorf("send buffer: %w", err)
 	}
-	if p.recv, err = p.c.own(p.RecvWindow); err != nil {
+	if p.recv, err = p.own(p.RecvWindow); err != nil {
 		return fmt.Errorf("receive buffer: %w", err)
 	}
 	return nil
 }
 
-// own is a window of this communicator.
-func (c *communicator) own(w driver.Window) (*window, error) {
+// own is a window of the plan's group.
+func (p *plan) own(w driver.Window) (*window, error) {
 	own, ok := w.(*window)
-	if !ok || own.c != c {
-		return nil, fmt.Errorf("no window of group %s: %w", c.cfg.Name(), driver.ErrOutOfRange)
+	if !ok || own.c != p.c {
+		return nil, fmt.Errorf("no window of group %s: %w", p.c.cfg.Name(), driver.ErrOutOfRange)
 	}
 	return own, nil
+}
+
+// resolveSplits finds the window in which the others read the send buffer.
+func (p *plan) resolveSplits() error {
+	p.bytes, _ = p.Spans(p.c.Size())
+	if p.SendWindow == nil || p.bytes <= p.c.tuning.eager || p.Send == p.Recv {
+		return nil
+	}
+	var err error
+	if p.send, err = p.own(p.SendWindow); err != nil {
+		return fmt.Errorf("send buffer: %w", err)
+	}
+	return nil
 }

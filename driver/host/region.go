@@ -70,3 +70,9 @@ const (
 func dataBytes(ranks int) int64 {
 	return int64(ranks)*2*stageBytes + int64(ranks*ranks)*int64(unsafe.Sizeof(pair{}))
 }
+
+// pointer turns a device address into a pointer. Device memory is outside the Go heap, or kept
+// alive and in place by Call.Keep.
+func pointer(address uintptr) unsafe.Pointer {
+	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
+}

@@ -52,19 +52,6 @@ func (d *division) table(rank int, step uint64) *splitTable {
 	return (*splitTable)(d.c.stage(rank, step))
 }
 
-// resolveSplits finds the window in which the others read the send buffer.
-func (p *plan) resolveSplits() error {
-	p.bytes, _ = p.Spans(p.c.Size())
-	if p.SendWindow == nil || p.bytes <= p.c.tuning.eager || p.Send == p.Recv {
-		return nil
-	}
-	var err error
-	if p.send, err = p.c.own(p.SendWindow); err != nil {
-		return fmt.Errorf("send buffer: %w", err)
-	}
-	return nil
-}
-
 // begin posts the first step of an AllToAllV.
 func (d *division) begin(call *plan) {
 	c := d.c

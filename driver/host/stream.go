@@ -38,16 +38,19 @@ type spell struct {
 	err  error         // why the stream had failed then; written before over is closed
 }
 
-// work is something that a stream does.
-type work interface {
-	// run does the work and waits for whatever it needs.
-	run() error
-	// skip is called instead of run on a stream that has failed. It may wait for a turn.
-	skip(cause error)
-}
-
 // NewStream makes a stream.
 func (d *Device) NewStream() (driver.Stream, error) { return &stream{device: d}, nil }
+
+// AdoptStream makes a new stream: there are no others on the host, so the handle is only a name.
+func (d *Device) AdoptStream(uintptr) (driver.AdoptedStream, error) {
+	return &stream{device: d}, nil
+}
+
+// Captured reports whether the stream is being captured.
+func (s *stream) Captured() (bool, error) { return s.Capturing(), nil }
+
+// Drop is Close: the stream has no other owner.
+func (s *stream) Drop() error { return s.Close() }
 
 // submit queues work, records it, or, on an idle stream, does it at once if it is quick.
 func (s *stream) submit(w work, quick bool) error {
@@ -182,6 +185,23 @@ func (s *stream) launchLater(p *plan) error {
 	return nil
 }
 
+// message runs a Send or Recv, or as much of it as can be done without a wait, or queues it. s.mu
+// is held.
+func (s *stream) message(p *plan) error {
+	t, err := p.transfer()
+	if err != nil {
+		return s.refuse(err)
+	}
+	if s.idle == nil && s.err == nil {
+		if done, err := t.soon(); done || err != nil {
+			s.err, s.told = err, true
+			return err
+		}
+	}
+	s.enqueue(t)
+	return nil
+}
+
 // refuse fails the stream by the fault of a group, for which a call on it is refused. A group that
 // this rank has closed is a mistake of the caller, and the stream goes on. s.mu is held.
 func (s *stream) refuse(err error) error {
@@ -210,13 +230,6 @@ func (s *stream) fail(cause error) {
 	}
 }
 
-// failure is work that fails, of which the caller knows.
-type failure struct{ cause error }
-
-func (f failure) run() error { return f.cause }
-
-func (f failure) skip(error) {}
-
 // Copy copies bytes between device addresses.
 func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
@@ -239,28 +252,6 @@ func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 
 // Host runs a function in stream order.
 func (s *stream) Host(f func()) error { return s.submit(hostWork(f), false) }
-
-// hostWork is a function of the host; a panic in it becomes the stream's error.
-type hostWork func()
-
-func (f hostWork) run() (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("work on a stream panicked: %v", r)
-		}
-	}()
-	f()
-	return nil
-}
-
-func (f hostWork) skip(error) {}
-
-// memoryWork copies or fills memory, and so waits for nothing.
-type memoryWork func()
-
-func (f memoryWork) run() error { return hostWork(f).run() }
-
-func (f memoryWork) skip(error) {}
 
 // Synchronize waits until the stream is idle, and ends its failure.
 func (s *stream) Synchronize(ctx context.Context) error {

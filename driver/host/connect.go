@@ -1,0 +1,69 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"symmem/driver"
+)
+
+// Connect joins a group.
+func (d *Device) Connect(
+	ctx context.Context, group driver.GroupConfig,
+) (driver.Communicator, error) {
+	n := len(group.Ranks)
+	c := &communicator{
+		device: d, cfg: group, inbox: make([]inbox, n),
+		passed: make(chan struct{}), windows: map[driver.SegmentKey]*window{},
+	}
+	c.mail.init(c, n)
+	c.division.c = c
+	c.check.Store(group.Check)
+	if err := c.Join(ctx, d.machine, group, dataBytes(n)); err != nil {
+		return nil, fmt.Errorf("connecting group %s: %w", group.Name(), err)
+	}
+	c.layData()
+	c.tuning = newTuning(n, c.Processors())
+	return c, nil
+}
+
+// Close leaves the group once the peers have taken, or have room for, what was sent to them. A
+// collective behind work that does not end keeps the memory of the group mapped until it has.
+func (c *communicator) Close() error {
+	lost := c.mail.flush(c)
+	failed := c.Cause() != nil
+	last, left := c.Depart()
+	if !left {
+		return nil
+	}
+	var unmatched error
+	if !failed {
+		unmatched = c.mail.errUnmatched(c)
+	}
+	patience := 2 * c.device.cfg.Timeout
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if c.awaitTurnUntil(last+1, ctx.Done()) {
+		return errors.Join(lost, unmatched, c.release())
+	}
+	go func() {
+		c.awaitTurn(last + 1)
+		_ = c.release() // nobody is there to be told
+	}()
+	return errors.Join(lost, unmatched, &driver.TimeoutError{
+		Doing: "closing group " + c.cfg.Name() + ": work of this rank on a stream, in front of a " +
+			"collective, has not ended", Waited: patience,
+	})
+}
+
+// release unmaps everything that the communicator maps.
+func (c *communicator) release() error {
+	var errs []error
+	c.Mu.Lock()
+	for _, w := range c.windows {
+		errs = append(errs, w.unmap())
+	}
+	c.Mu.Unlock()
+	return errors.Join(append(errs, c.Release())...)
+}
