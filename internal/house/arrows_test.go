@@ -1,0 +1,122 @@
+package house
+
+import (
+	"cmp"
+	"go/ast"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/go/packages"
+)
+
+// maxArrowsUp bounds the references between files of a package that go back up: a reader who goes
+// through the files from the top down meets each thing before what it is made of.
+const maxArrowsUp = 10
+
+// arrow is a reference of one file to what another declares.
+type arrow struct{ from, to string }
+
+func TestFilesOfBackendsReferDownward(t *testing.T) {
+	all, err := packages.Load(&packages.Config{
+		Mode: packages.NeedName | packages.NeedFiles | packages.NeedSyntax | packages.NeedTypes |
+			packages.NeedTypesInfo | packages.NeedImports | packages.NeedDeps,
+		Context: t.Context(), Dir: "../..",
+	}, "./driver", "./driver/host", "./driver/nccl/...")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, p := range all {
+		arrows := arrowsOf(p)
+		seen += len(arrows)
+		if up := arrowsUp(arrows); len(up) > maxArrowsUp {
+			t.Errorf("%s: %d references between files go back up, at most %d may: move what is named, "+
+				"or turn the dependency round: %v", p.PkgPath, len(up), maxArrowsUp, up)
+		}
+	}
+	if seen < 100 {
+		t.Errorf("found %d references: those are not the backends", seen)
+	}
+}
+
+func TestArrowsUp(t *testing.T) {
+	for _, test := range []struct {
+		arrows string
+		up     int
+	}{
+		{"ab bc ac", 0}, {"ab ba", 1}, {"ab bc ca", 1}, {"ab ba bc cb ac ca", 3}, {"ab cb ba dc cd", 2},
+	} {
+		var arrows []arrow
+		for name := range strings.FieldsSeq(test.arrows) {
+			arrows = append(arrows, arrow{name[:1], name[1:]})
+		}
+		if up := arrowsUp(arrows); len(up) != test.up {
+			t.Errorf("of %s go up %v, want %d", test.arrows, up, test.up)
+		}
+	}
+}
+
+// arrowsOf lists the references between the files of a package.
+func arrowsOf(p *packages.Package) []arrow {
+	found := map[arrow]bool{}
+	for _, f := range p.Syntax {
+		from := filepath.Base(p.Fset.Position(f.Pos()).Filename)
+		ast.Inspect(f, func(n ast.Node) bool {
+			name, ok := n.(*ast.Ident)
+			if !ok {
+				return true
+			}
+			if used := p.TypesInfo.Uses[name]; used != nil && used.Pkg() == p.Types {
+				found[arrow{from, filepath.Base(p.Fset.Position(used.Pos()).Filename)}] = true
+			}
+			return true
+		})
+	}
+	maps.DeleteFunc(found, func(a arrow, _ bool) bool { return a.from == a.to })
+	return slices.SortedFunc(maps.Keys(found), func(a, b arrow) int {
+		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
+	})
+}
+
+// arrowsUp lists the arrows that go up where the files are put into an order in which few do: files
+// move to where they are best, until none has a better place.
+func arrowsUp(arrows []arrow) (up []arrow) {
+	var order []string
+	for _, a := range arrows {
+		order = append(order, a.from, a.to)
+	}
+	slices.Sort(order)
+	order = slices.Compact(order)
+	for up = against(order, arrows); ; {
+		before := len(up)
+		for _, f := range slices.Clone(order) {
+			rest := slices.DeleteFunc(slices.Clone(order), func(o string) bool { return o == f })
+			for i := range order {
+				tried := slices.Insert(slices.Clone(rest), i, f)
+				if n := against(tried, arrows); len(n) < len(up) {
+					order, up = tried, n
+				}
+			}
+		}
+		if len(up) == before {
+			return up
+		}
+	}
+}
+
+// against are the arrows that go up in an order.
+func against(order []string, arrows []arrow) (up []arrow) {
+	place := map[string]int{}
+	for i, f := range order {
+		place[f] = i
+	}
+	for _, a := range arrows {
+		if place[a.from] > place[a.to] {
+			up = append(up, a)
+		}
+	}
+	return up
+}
