@@ -4,11 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"symmem"
 	"symmem/driver"
@@ -39,27 +36,6 @@ func TestFormulasHaveNames(t *testing.T) {
 	if !errors.Is(err, symmem.ErrInvalid) {
 		t.Errorf("opened with formula 9: %v", err)
 	}
-}
-
-func TestRanksWithDifferentFormulasAreRefused(t *testing.T) {
-	needs(t, 2)
-	store := fmt.Sprintf("unix:@symmem-formulas-%d", os.Getpid())
-	var ranks sync.WaitGroup
-	for number, f := range []symmem.Formula{symmem.RankOrder, symmem.AnyFormula} {
-		ranks.Go(func() {
-			rt, err := symmem.Open(t.Context(), on(symmem.Options{
-				Rank: number, Size: 2, Store: store, Deterministic: f, Timeout: 10 * time.Second,
-			}))
-			want := "ranks differ in their formula of reductions: rank 0: ranks; rank 1: any"
-			if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), want) {
-				t.Errorf("rank %d: got %v", number, err)
-			}
-			if rt != nil {
-				rt.Close()
-			}
-		})
-	}
-	ranks.Wait()
 }
 
 func TestTheEnvironmentMakesReductionsDeterministicAndOptionsCanSayNo(t *testing.T) {

@@ -276,3 +276,25 @@ func freeForeignUses(p *symmem.Pool, user *symmem.Stream, stop <-chan struct{}) 
 		}
 	}
 }
+
+func TestAUseThatACaptureHidesKeepsItsBlock(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p, err := r.NewPool(symmem.PoolOptions{
+			Domain: r.World(), Capacity: 2 << 20, FirstSegment: 2 << 20,
+		})
+		r.ok(err)
+		other, err := r.NewStream()
+		r.ok(err)
+		b, err := p.Alloc(2 << 20)
+		r.ok(err)
+		r.ok(b.UseOn(other))
+		r.ok(other.BeginCapture())
+		r.ok(b.Free())
+		_, err = p.Alloc(2 << 20)
+		r.ok(err)
+		g, err := other.EndCapture()
+		r.ok(err)
+		r.ok(g.Launch(other))
+		r.ok(g.Close())
+	})
+}

@@ -171,3 +171,18 @@ func TestAClosedPoolRefusesEverything(t *testing.T) {
 		r.ok(b.Free())
 	})
 }
+
+func TestAGroupIsTheDomainOfAsManyPoolsAsAnAgreementCompares(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		var err error
+		made := 0
+		for ; err == nil && made < 100; made++ {
+			_, err = r.NewPool(symmem.PoolOptions{Domain: r.World()})
+		}
+		r.is(err, symmem.ErrInvalid)
+		if made != 65 {
+			r.failf("%d pools were made", made-1)
+		}
+		r.ok(r.World().Check(r.ctx))
+	})
+}

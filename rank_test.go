@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"symmem"
 )
@@ -280,3 +282,105 @@ func place(b symmem.Buffer) string {
 }
 
 func join(lines []string) string { return strings.Join(lines, "\n") }
+
+// Tests read and write device memory by copies of Go slices, as programs do that run on every
+// backend. View is for backends whose memory the processor can address.
+
+// write copies elements into memory, behind the work of the default stream, and waits for that.
+func write[T symmem.Element](r *rank, m symmem.Memory, v []T) {
+	r.t.Helper()
+	r.ok(r.DefaultStream().Copy(m, symmem.Host(v)))
+	r.synchronize()
+}
+
+// read copies memory out, behind the work of the default stream, and waits for that.
+func read[T symmem.Element](r *rank, m symmem.Memory) []T {
+	r.t.Helper()
+	var zero T
+	v := make([]T, m.Bytes()/int64(unsafe.Sizeof(zero)))
+	r.ok(r.DefaultStream().Copy(symmem.Host(v), m))
+	r.synchronize()
+	return v
+}
+
+// plain is memory that no group registers: its collectives take the plain path.
+func (r *rank) plain(bytes int64) symmem.Memory {
+	r.t.Helper()
+	m, err := r.alloc(r.poolWith(symmem.PoolOptions{FirstSegment: 2 * mib}), bytes).Memory().
+		Slice(0, bytes)
+	r.ok(err)
+	return m
+}
+
+func (r *rank) floats(b symmem.Buffer) []float32 {
+	r.t.Helper()
+	return read[float32](r, b.Memory())
+}
+
+// fill sets every element of a buffer.
+func (r *rank) fill(b symmem.Buffer, value float32) {
+	r.t.Helper()
+	write(r, b.Memory(), slices.Repeat([]float32{value}, int(b.Size()/4)))
+}
+
+// holds ends the rank unless every element of a buffer is the given value.
+func (r *rank) holds(b symmem.Buffer, want float32) {
+	r.t.Helper()
+	for i, got := range r.floats(b) {
+		if got != want {
+			r.failf("element %d is %v, want %v", i, got, want)
+		}
+	}
+}
+
+// endure is together for a fault: after it every rank lives and goes on with a new group.
+func endure(t *testing.T, n int, o symmem.Options, fault func(r *rank)) {
+	t.Helper()
+	together(t, n, o, func(r *rank) {
+		spare := r.split(r.World(), 0)
+		fault(r)
+		if err := goOn(r.ctx, r.Runtime, spare); err != nil {
+			r.failf("after the fault: %v", err)
+		}
+	})
+}
+
+// goOn makes a group, as programs do after a fault, and computes on it. The parent is a group that
+// the fault has not met.
+func goOn(ctx context.Context, rt *symmem.Runtime, parent *symmem.Group) error {
+	g, err := parent.Split(ctx, 0, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(symmetricSum(ctx, rt, g), g.Close())
+}
+
+// symmetricSum adds up a buffer of a new pool over the ranks of a group.
+func symmetricSum(ctx context.Context, rt *symmem.Runtime, g *symmem.Group) error {
+	const count = 1024
+	p, err := rt.NewPool(symmem.PoolOptions{Domain: g, FirstSegment: 2 * mib})
+	if err != nil {
+		return err
+	}
+	b, err := p.Alloc(4 * count)
+	if err != nil {
+		return err
+	}
+	m, s, v := b.Memory(), rt.DefaultStream(), slices.Repeat([]float32{1}, count)
+	if err := errors.Join(
+		s.Copy(m, symmem.Host(v)),
+		g.AllReduce(ctx, m, m, count, symmem.Float32, symmem.Sum, s),
+		s.Copy(symmem.Host(v), m),
+		s.Synchronize(ctx),
+		b.Free(),
+		p.Close(),
+	); err != nil {
+		return err
+	}
+	for i, got := range v {
+		if got != float32(g.Size()) {
+			return fmt.Errorf("element %d of the sum is %v, want %d", i, got, g.Size())
+		}
+	}
+	return nil
+}

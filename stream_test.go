@@ -249,3 +249,28 @@ func TestADivergenceAboutAStreamSaysHowStreamsAreNumbered(t *testing.T) {
 		}
 	})
 }
+
+func TestNoStreamAndNoEventAreRefused(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		_, err := p.AllocOn(nil, 4096)
+		r.is(err, symmem.ErrInvalid)
+		r.is(r.alloc(p, 4096).UseOn(nil), symmem.ErrInvalid)
+		r.is(r.DefaultStream().Record(nil), symmem.ErrInvalid)
+		r.is(r.DefaultStream().Wait(nil), symmem.ErrInvalid)
+		var zero symmem.Event
+		r.is(r.DefaultStream().Record(&zero), symmem.ErrInvalid)
+		r.is(r.DefaultStream().Wait(&zero), symmem.ErrInvalid)
+		for _, e := range []*symmem.Event{nil, &zero} {
+			r.is(e.Synchronize(r.ctx), symmem.ErrInvalid)
+			if e.Done() {
+				r.failf("an event that no Runtime has made is done")
+			}
+		}
+		r.ok(r.DefaultStream().BeginCapture())
+		g, err := r.DefaultStream().EndCapture()
+		r.ok(err)
+		r.is(g.Launch(nil), symmem.ErrInvalid)
+		r.ok(g.Close())
+	})
+}

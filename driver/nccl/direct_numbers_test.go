@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"symmem/driver"
 	"symmem/internal/reduce"
@@ -125,4 +126,15 @@ func repeat(to, of []byte, from int64) {
 		n := copy(to, of[at:])
 		to, at = to[n:], 0
 	}
+}
+
+// partThatDiffers returns which part of the elements is another one in two results.
+func partThatDiffers(t driver.DataType, a, b []byte) float64 {
+	size, differ := t.Size(), 0
+	for at := 0; at < len(a); at += size {
+		if !slices.Equal(a[at:at+size], b[at:at+size]) {
+			differ++
+		}
+	}
+	return float64(differ*size) / float64(len(a))
 }

@@ -175,3 +175,34 @@ func TestACallInACaptureThatIsLostFailsNoGroup(t *testing.T) {
 		return errors.Join(lost, m.group.(*communicator).Cause(), finish(all...), m.check(w, p))
 	})
 }
+
+// TestAGraphInACaptureOfTheOwnerIsRefused: what it holds would not live as long as the owner's, and
+// its calls would have the numbers of a launch that is none. Neither the capture nor the group is
+// lost.
+func TestAGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
+	w := newTeam(t, 2, 10*time.Second)
+	w.steps = true
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		g, err := m.capture(p, 1)
+		all, failed := m.newOwned(1)
+		if err = errors.Join(err, failed); err != nil {
+			return err
+		}
+		err = all[0].capture(func() error {
+			if err := g.Launch(all[0].stream); !errors.Is(err, driver.ErrCapturing) {
+				return fmt.Errorf("got %w, want ErrCapturing", err)
+			}
+			return all[0].record(driver.PathDirect, p)
+		})
+		if err != nil {
+			return err
+		}
+		return errors.Join(all[0].replay(p), p.replay(m, g, all[0].stream, 1), finish(all...),
+			m.check(w, p))
+	})
+}

@@ -77,7 +77,7 @@ func each(check func(*file) []finding) func([]*file) []finding {
 }
 
 var rules = slices.Concat(
-	importRules, documentRules, sizeRules, wordRules, lockRules, seamRules,
+	importRules, documentRules, sizeRules, wordRules, lockRules, seamRules, testRules,
 )
 
 func TestTheHouseKeepsItsRules(t *testing.T) {

@@ -127,3 +127,36 @@ func TestARankThatClosesInAJoinIsNamedToTheOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestARuntimeThatIsClosedGivesUpAllStreamsAtOnce: four streams take no longer than one.
+func TestARuntimeThatIsClosedGivesUpAllStreamsAtOnce(t *testing.T) {
+	const timeout, streams = 500 * time.Millisecond, 4
+	together(t, 1, symmem.Options{Timeout: timeout}, func(r *rank) {
+		for range streams {
+			r.hold(r.stream())
+		}
+		begin := time.Now()
+		r.late(r.Close())
+		if took := time.Since(begin); took > (streams-1)*2*timeout {
+			r.failf("it took %v", took)
+		}
+	})
+}
+
+func TestClosedPoolsAndGroupsAreForgotten(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		before := r.Stats()
+		for range 3 {
+			g, err := r.World().Split(r.ctx, 0, 0)
+			r.ok(err)
+			p := r.poolWith(symmem.PoolOptions{Domain: g, FirstSegment: 4 * mib})
+			r.window(p, mib)
+			r.closePool(p)
+			r.ok(g.Close())
+		}
+		if after := r.Stats(); len(after.Pools) != len(before.Pools) ||
+			len(after.Groups) != len(before.Groups) {
+			r.failf("%d pools and %d groups are left", len(after.Pools), len(after.Groups))
+		}
+	})
+}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
+	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -127,5 +130,33 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 		}); n != 0 {
 			t.Errorf("%s makes %v allocations", name, n)
 		}
+	}
+}
+
+func TestRanksThatAreSetUpDifferentlyAreRefused(t *testing.T) {
+	needs(t, 2)
+	for what, differ := range map[string][2]symmem.Options{
+		"check level: rank 0: every; rank 1: off": {
+			{Check: symmem.CheckEvery}, {Check: symmem.CheckOff},
+		},
+		"formula of reductions: rank 0: ranks; rank 1: any": {
+			{Deterministic: symmem.RankOrder}, {Deterministic: symmem.AnyFormula},
+		},
+	} {
+		store := fmt.Sprintf("unix:@symmem-differ-%d-%s", os.Getpid(), what[:5])
+		var ranks sync.WaitGroup
+		for number, o := range differ {
+			ranks.Go(func() {
+				o.Rank, o.Size, o.Store, o.Timeout = number, 2, store, 10*time.Second
+				rt, err := symmem.Open(t.Context(), on(o))
+				if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), what) {
+					t.Errorf("rank %d: got %v, want that ranks differ in their %s", number, err, what)
+				}
+				if rt != nil {
+					rt.Close()
+				}
+			})
+		}
+		ranks.Wait()
 	}
 }

@@ -10,19 +10,6 @@ import (
 	"symmem/driver/nccl/internal/stream"
 )
 
-// uneven is an AllToAllV over a power in which each rank sends so many numbers to the next one.
-func (m *mate) uneven(p *power, count int64, path driver.Path) driver.Call {
-	ranks := len(m.group.(*communicator).cfg.Ranks)
-	none := func() []int64 { return make([]int64, ranks) }
-	s := &driver.Splits{
-		SendCounts: none(), SendOffsets: none(), RecvCounts: none(), RecvOffsets: none(),
-	}
-	s.SendCounts[(m.rank+1)%ranks], s.RecvCounts[(m.rank+ranks-1)%ranks] = count, count
-	call := p.call(path)
-	call.Operation, call.Count, call.Splits = driver.AllToAllV, 0, s
-	return call
-}
-
 // TestACallThatMovesNothingKeepsTheOrder puts an AllToAllV without parts, of which NCCL hears
 // nothing, between one of NCCL's kernels, which has to wait, and one of ours.
 func TestACallThatMovesNothingKeepsTheOrder(t *testing.T) {
@@ -57,26 +44,6 @@ func TestACallThatMovesNothingKeepsTheOrder(t *testing.T) {
 		second := func() error { return p.raise(m.group, others[1], driver.PathDirect) }
 		err = m.inOrder(m.stream.(*stream.Stream).CUDA, first, others[1].CUDA, second)
 		return errors.Join(err, m.check(w, p, m.stream, others[0], others[1]))
-	})
-}
-
-// TestSplitsInACaptureAreCompared: a replay would wait without end for what nobody sends.
-func TestSplitsInACaptureAreCompared(t *testing.T) {
-	w := newTeam(t, 2, 10*time.Second)
-	w.play(0, 1)
-	w.must(func(m *mate) error {
-		m.group.SetCheck(true)
-		p, err := m.newPower(w, 1, 1000)
-		if err != nil {
-			return err
-		}
-		call := m.uneven(p, 10, driver.PathPlain)
-		call.Splits.RecvCounts[1-m.rank] += int64(m.rank)
-		_, err = m.capturedBy(call)
-		if differ := (*driver.MessageError)(nil); !errors.As(err, &differ) || len(differ.Ends) != 1 {
-			return fmt.Errorf("got %w, want a MessageError of one pair", err)
-		}
-		return nil
 	})
 }
 
@@ -163,35 +130,4 @@ func (m *mate) crossing(w *team, kind string, adopted bool) error {
 		err = errors.Join(err, s.Synchronize(w.t.Context()))
 	}
 	return errors.Join(err, m.check(w, p), finish(all...))
-}
-
-// TestAGraphInACaptureOfTheOwnerIsRefused: what it holds would not live as long as the owner's, and
-// its calls would have the numbers of a launch that is none. Neither the capture nor the group is
-// lost.
-func TestAGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
-	w := newTeam(t, 2, 10*time.Second)
-	w.steps = true
-	w.play(0, 1)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
-		if err != nil {
-			return err
-		}
-		g, err := m.capture(p, 1)
-		all, failed := m.newOwned(1)
-		if err = errors.Join(err, failed); err != nil {
-			return err
-		}
-		err = all[0].capture(func() error {
-			if err := g.Launch(all[0].stream); !errors.Is(err, driver.ErrCapturing) {
-				return fmt.Errorf("got %w, want ErrCapturing", err)
-			}
-			return all[0].record(driver.PathDirect, p)
-		})
-		if err != nil {
-			return err
-		}
-		return errors.Join(all[0].replay(p), p.replay(m, g, all[0].stream, 1), finish(all...),
-			m.check(w, p))
-	})
 }

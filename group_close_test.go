@@ -1,0 +1,112 @@
+package symmem_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"symmem"
+	"symmem/driver"
+)
+
+// TestClosingAGroupGivesUpWorkThatDoesNotEnd, in front of a collective. What the group maps goes
+// once it has ended, which the end of all tests looks at.
+func TestClosingAGroupGivesUpWorkThatDoesNotEnd(t *testing.T) {
+	together(t, 1, symmem.Options{Timeout: 100 * time.Millisecond}, func(r *rank) {
+		r.drops()
+		g := r.split(r.World(), 0)
+		m, s := r.thousand(g), r.stream()
+		release := r.hold(s)
+		r.ok(r.sum1000(g, m, s))
+		r.late(g.Close())
+		release()
+		r.is(s.Synchronize(r.ctx), symmem.ErrClosed)
+	})
+}
+
+func TestAGroupThatIsClosedDuringACollectiveEndsItFirst(t *testing.T) {
+	together(t, 2, ends, func(r *rank) {
+		p := r.pool()
+		b := r.alloc(p, 16*mib)
+		for range 4 {
+			g, err := r.World().Split(r.ctx, 0, 0)
+			r.ok(err)
+			r.sums(g, b)
+			begun, ended := make(chan struct{}), make(chan error, 1)
+			go func() {
+				close(begun)
+				err := error(nil)
+				for err == nil {
+					err = r.sum(g, b)
+				}
+				ended <- err
+			}()
+			<-begun
+			r.ok(g.Close())
+			// Which rank closes first is open; the other may see that it has left.
+			var stray *driver.StrayError
+			if err := <-ended; !errors.Is(err, symmem.ErrClosed) && !errors.As(err, &stray) {
+				r.failf("got %v, want closed, or that the other rank has left", err)
+			}
+		}
+	})
+}
+
+// TestARankInNoCallIsNotInAnotherOperation of a group that one rank has left.
+func TestARankInNoCallIsNotInAnotherOperation(t *testing.T) {
+	var said answers
+	together(t, 3, ends, func(r *rank) {
+		g, err := r.World().Split(r.ctx, 0, 0)
+		r.ok(err)
+		b := r.alloc(r.pool(), mib)
+		r.sums(g, b)
+		switch r.Rank() {
+		case 0:
+			for err == nil {
+				err = r.sum(g, b)
+			}
+		case 1:
+			<-g.Ended() // this rank hears of it between two calls
+		case 2:
+			r.ok(g.Close())
+			return
+		}
+		err = g.Err()
+		var stray *driver.StrayError
+		if !errors.As(err, &stray) || stray.Elsewhere[2] == "" || len(stray.Elsewhere) > 1 {
+			t.Errorf("rank %d got %v, want that rank 2 is elsewhere", r.Rank(), err)
+		}
+		said.give(r, err)
+	})
+	said.alike(t, 2)
+}
+
+func TestRanksAgreeOnWhoLeftTheGroup(t *testing.T) {
+	var mu sync.Mutex
+	faults := map[string]bool{}
+	together(t, 3, ends, func(r *rank) {
+		g, err := r.World().Split(r.ctx, 0, 0)
+		r.ok(err)
+		p := r.pool()
+		b := r.alloc(p, mib)
+		r.sums(g, b)
+		if r.Rank() == 1 {
+			r.ok(g.Close())
+			return
+		}
+		for err == nil {
+			err = r.sum(g, b)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		faults[g.Err().Error()] = true
+		var stray *driver.StrayError
+		if !errors.As(err, &stray) || stray.Elsewhere[1] == "" {
+			t.Errorf("rank %d got %v, want that rank 1 is elsewhere", r.Rank(), err)
+		}
+	})
+	if len(faults) != 1 {
+		t.Errorf("ranks got different errors: %v", faults)
+	}
+}

@@ -1,0 +1,61 @@
+package house
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// kinds are the names of test files that say how something is tested, or that Go knows.
+var kinds = []string{
+	"bench", "contract", "example", "export", "fuzz", "main", "model", "norace", "race",
+}
+
+// suites are the ideas whose tests have no one source file, and what tests share.
+var suites = map[string][]string{
+	"":                  {"program", "rank"}, // random programs; the ranks of tests
+	"driver/drivertest": {"small"},           // the least backend, which is an example
+	"driver/host":       {"fleet", "scene"},  // ranks as processes, and what they do
+	"driver/nccl":       {"direct", "message"},
+}
+
+var testRules = []rule{
+	{
+		name:  "tests of the API and of backends are named after what they test",
+		why:   "who changes a file finds its tests next to it, by its name",
+		check: misnamedTests,
+		bad: []map[string]string{
+			{"a.go": "package a\n", "b_test.go": "package a\n"},
+			{"driver/p/a.go": "package p\n", "driver/p/ab_test.go": "package p\n", "ab.go": "package a\n"},
+		},
+		good: []map[string]string{
+			{"a.go": "package a\n", "a_test.go": "package a\n", "a_more_test.go": "package a\n"},
+			{"driver/p/a.go": "package p\n", "driver/p/p_test.go": "package p\n"},
+			{"driver/p/a.go": "package p\n", "driver/p/main_test.go": "package p\n"},
+			{"driver/p/doc.go": "package p\n", "driver/p/any_test.go": "package p\n"},
+		},
+	},
+}
+
+func misnamedTests(files []*file) []finding {
+	sources := map[string][]string{} // the names of a folder's source files
+	for _, f := range files {
+		if name := strings.TrimSuffix(path.Base(f.path), ".go"); !f.test() && name != "doc" {
+			sources[f.folder()] = append(sources[f.folder()], name)
+		}
+	}
+	var all []finding
+	for _, f := range files {
+		in := f.folder()
+		if !f.test() || len(sources[in]) == 0 || in != "" && !strings.HasPrefix(in+"/", "driver/") {
+			continue
+		}
+		name := strings.TrimSuffix(path.Base(f.path), "_test.go")
+		after := func(what string) bool { return name == what || strings.HasPrefix(name, what+"_") }
+		if !slices.ContainsFunc(slices.Concat(sources[in], kinds, suites[in]), after) &&
+			!after(path.Base(in)) {
+			all = append(all, f.find(f.syntax.Package, "no source file has the name of this test"))
+		}
+	}
+	return all
+}

@@ -1,0 +1,46 @@
+package symmem_test
+
+import (
+	"testing"
+
+	"symmem"
+)
+
+func TestAKeptPlanRefusesABufferThatWasFreed(t *testing.T) {
+	together(t, 1, symmem.Options{}, func(r *rank) {
+		p := r.pool()
+		b := r.alloc(p, 4096)
+		m := b.Memory()
+		call := func() error {
+			return r.World().AllReduce(r.ctx, m, m, 2, symmem.Float32, symmem.Sum, nil)
+		}
+		r.ok(call())
+		r.ok(r.alloc(p, 512).Free())
+		r.ok(call())
+		r.ok(b.Free())
+		r.is(call(), symmem.ErrFreed)
+	})
+}
+
+func TestBuffersThatOverlapAreRefusedUnlessInPlace(t *testing.T) {
+	together(t, 2, symmem.Options{}, func(r *rank) {
+		all := r.alloc(r.pool(), 4096).Memory()
+		part := func(from, bytes int64) symmem.Memory {
+			m, err := all.Slice(from, bytes)
+			r.ok(err)
+			return m
+		}
+		w, own := r.World(), int64(r.Rank())*400
+		r.is(w.AllReduce(r.ctx, part(0, 400), part(4, 400), 100, symmem.Float32, symmem.Sum, nil),
+			symmem.ErrInvalid)
+		r.is(w.AllGather(r.ctx, part(8, 400), part(0, 800), 100, symmem.Float32, nil),
+			symmem.ErrInvalid)
+		r.ok(w.AllGather(r.ctx, part(own, 400), part(0, 800), 100, symmem.Float32, nil))
+		r.ok(w.ReduceScatter(
+			r.ctx, part(0, 800), part(own, 400), 100, symmem.Float32, symmem.Sum, nil))
+		nowhere := r.Interop().Memory(0, 8)
+		r.is(w.AllReduce(r.ctx, nowhere, nowhere, 2, symmem.Float32,
+			symmem.Sum, nil), symmem.ErrInvalid)
+		r.synchronize()
+	})
+}
