@@ -3,23 +3,37 @@
 //
 // # Exchange memory
 //
-// An Exchange is open on all ranks of a group or on none, and closed once no kernel of the group
-// runs any more, nor will one. Its report is where kernels and the host speak; what a closed one
-// has said is kept. Stop ends kernels that wait, and those to come, by a store.
+// An Exchange is open on all ranks of a group or on none: Open agrees on that, and on a reason
+// where it is none. Its report is where kernels and the host speak. Stop ends kernels: those that
+// wait look at a word of the report, those to come at a copy of it on the GPU, which a goroutine
+// makes. Close comes once no kernel of the group runs any more, nor will one: from then on there
+// are no Places for new plans, and what the report has said is kept. Where a kernel of the process
+// is stuck Close does nothing, and the exchange stays open. Exchange.mu guards whether there is a
+// report; the addresses are written before the group is used, and by Close.
 //
 // # Order
 //
 // Kernels of one group never run at once on a rank: they share exchange memory, and the number of
 // the call. Nor does one run at the same time as one of NCCL of the group, since the two may not
 // fit on a GPU together. Turns orders launches by events, whatever streams they are on; two of
-// NCCL's are left to it. Once another library has captured a call, whose replays are not seen,
-// every launch waits for one event and records it anew; so does each capture, before its first call
-// and behind its last (Recording).
+// NCCL's are left to it.
+//
+// It knows the stream of the latest launch, as long as an event can be recorded there (open), or
+// the event behind that launch (tail); neither before the first. Take moves on to the stream of the
+// next launch, for which it makes the event if there is none; Mark makes it before, when the stream
+// captures, ends or is about to wait for something else; Forget drops both where the stream is
+// given up.
+//
+// Once another library has captured a call, whose replays are not seen, there is one event instead,
+// for good (Turns.Replayed): every launch waits for it and records it anew, and so does each
+// capture, before its first call and behind its last (Recording). Recordings numbers captures alike
+// on all ranks. The end of one is not seen, so the latest OpenRecordings may go on.
 //
 // # Launches
 //
 // Kernels count calls, and so does this rank: Launches finds the call of a report by its number and
-// digest, and calls in captures of other libraries by the digest alone.
+// digest, among the latest launches, and where replays have moved the count of the kernels by the
+// digest alone; calls in captures of other libraries always by that.
 //
 // # Locks
 //

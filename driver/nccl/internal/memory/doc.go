@@ -8,20 +8,27 @@
 // first mapping only, and callers hold addresses of the first; Memory.AliasOf gives those of the
 // second.
 //
-// An arena is open or closed, a segment mapped or unmapped. Addresses of a closed arena and memory
-// of an unmapped segment are given back at once, unless something keeps them (below), or a kernel
-// of the process is stuck: then they stay until the process ends. An arena that was kept
-// (Arena.Keep) also keeps the GPU's context.
+// An arena is open from Memory.NewArena on and then closed (Arena.Close), a segment mapped from
+// Arena.Map on and then unmapped (Segment.Unmap); neither comes back. Memory.mu guards which arenas
+// are open and which segments are known, Segment.mu whether a segment is unmapped. Callers unmap
+// the segments of an arena before they close it.
+//
+// What is closed or unmapped is given back at once, unless a hold uses it (below): then when the
+// last one ends. If a kernel of the process is stuck by then it stays until the process ends. An
+// arena that was kept (Arena.Keep), or that is in use when it is closed, keeps the GPU's context
+// until its addresses are given back.
 //
 // # Keepers and holds
 //
-// A Keeper counts who uses a thing. What gives the thing back asks first (Keepers.PutOff): while it
-// is used that is put off, and done by a goroutine once the last user has gone. A user is a Hold,
-// which is what a graph of another library has of a group, from the first call that is put into its
-// capture until nothing is left of the graph, its clones and launches. The destructor that tells of
-// that runs on a thread of CUDA's, so it drops counts alone. Where the driver does not tell of it
-// the hold ends with the device (Keepers.End). Whether a group is held (Holds.Any) and the counts
-// of what it holds change under one lock, so what is not held any more is not put off any more.
+// A Keeper counts who uses a thing: holds, and what lies in it and is still to be given back, as a
+// window in its segment and a segment in its arena. What gives the thing back asks first
+// (Keepers.PutOff): while it is used that is put off, and done by a goroutine once the last user
+// has gone. A Hold is what a graph of another library has of a group, from the first call that is
+// put into its capture until nothing is left of the graph, its clones and launches. The destructor
+// that tells of that runs on a thread of CUDA's, so it drops counts alone. Where the driver does
+// not tell of it the hold ends with the device (Keepers.End). Whether a group is held (Holds.Any)
+// and the counts of what it holds change under one lock, so what is not held any more is not put
+// off any more.
 //
 // # Loans
 //

@@ -13,8 +13,8 @@ import (
 
 // Segment is one physical allocation, mapped whole at two addresses.
 //
-// States: mapped; unmapped. While it is mapped it may be registered with communicators: as a
-// window, by agreement of all ranks (over the first mapping), and locally (over the second).
+// States: mapped; unmapped. While it is mapped it may be registered with communicators, over its
+// first mapping.
 type Segment struct {
 	arena  *Arena
 	offset int64
