@@ -168,14 +168,14 @@ func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
 // failBlock has a block of this rank's next kernel find that a call has failed before, as one does
 // that begins when another block has met a fault.
 func (m *mate) failBlock(w *team, block int) error {
-	at, _, err := m.group.(*communicator).direct.exchange.Places()
+	at, err := m.group.(*communicator).direct.exchange.Places()
 	if err != nil {
 		return err
 	}
 	const state, fault = 16, 8 // the size of a State of kernels/src/call.h, and where its fault lies
 	copy(m.pinned, []byte{1, 0, 0, 0})
 	return errors.Join(
-		m.stream.Copy(at[m.rank]+uintptr(state*block+fault), dl.AddressOf(&m.pinned[0]), 4),
+		m.stream.Copy(at.Exchange[m.rank]+uintptr(state*block+fault), dl.AddressOf(&m.pinned[0]), 4),
 		m.stream.Synchronize(w.t.Context()))
 }
 

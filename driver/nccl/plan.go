@@ -34,8 +34,10 @@ type plan struct {
 	// of it has ended; nil for calls that begin so by themselves (nccl.EarlyStart).
 	guard   func(on cuda.Stream, gpu *cuda.Driver) error
 	guarded nccl.Call
-	// chosen is the kernel of our own, from when it was asked for until a path is taken.
-	chosen *chosen
+	// chosen is how a kernel of our own runs the call, and refused why there is none, from when that
+	// was asked for until a path is taken.
+	chosen  *kernels.Launch
+	refused error
 }
 
 // Prepared returns what was prepared.
@@ -107,13 +109,24 @@ func (p *plan) Remark(path driver.Path) string {
 		_, text := d.nccl.Version()
 		return fmt.Sprintf("an empty kernel goes before it, since kernels over windows of NCCL %s "+
 			"may begin too early (right from %s on)", text, nccl.VersionText(nccl.EarlyStart.Below))
-	case path == driver.PathDirect && p.choose().launch.Pieces > 1:
-		text := fmt.Sprintf("it goes through exchange memory in %d pieces", p.choose().launch.Pieces)
+	case path == driver.PathDirect:
+		return p.remarkDirect()
+	}
+	return ""
+}
+
+// remarkDirect is Remark of the direct path.
+func (p *plan) remarkDirect() string {
+	launch, err := p.choose()
+	switch {
+	case err != nil:
+	case launch.Pieces > 1:
+		text := fmt.Sprintf("it goes through exchange memory in %d pieces", launch.Pieces)
 		if why := p.unreached(); why != "" {
 			text += ", since peers' memory could not be mapped: " + why
 		}
 		return text
-	case path == driver.PathDirect && p.choose().launch.Bulk && lieApart(&p.Call):
+	case launch.Bulk && lieApart(&p.Call):
 		return "input and output lie differently modulo 16 bytes, so it moves elements one by one, " +
 			"which is slow"
 	}
@@ -126,7 +139,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	if err := p.resolve(); err != nil {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
-	p.chosen = nil
+	p.chosen, p.refused = nil, nil
 	p.dataType, p.reduceOp = dataTypes[p.DataType], reduceOps[p.ReduceOp]
 	switch {
 	case !p.single() || p.nothing():
@@ -239,8 +252,7 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	case p.guard != nil:
 		return errors.Join(p.guard(s.CUDA, gpu), p.guarded.On(s.CUDA))
 	case p.Splits != nil:
-		v := allToAllV{&p.Call, p.c, p.send, p.recv, p.dataType}
-		return v.queue(s.CUDA)
+		return p.queueSplits(s.CUDA)
 	case len(p.c.cfg.Ranks) == 1:
 		return p.copy(s.CUDA, gpu)
 	default:
@@ -271,19 +283,14 @@ func (p *plan) allToAllInPlace(on cuda.Stream, gpu *cuda.Driver) error {
 	return errors.Join(err, gpu.MemFreeAsync(input, on))
 }
 
-// chosen is the kernel of our own that a call takes on the direct path, or why there is none.
-type chosen struct {
-	launch kernels.Launch
-	err    error
-}
-
-// choose finds the kernel of a call, once.
-func (p *plan) choose() *chosen {
-	if p.chosen == nil {
+// choose finds the kernel of our own that a call takes on the direct path, or why there is none,
+// once.
+func (p *plan) choose() (*kernels.Launch, error) {
+	if p.chosen == nil && p.refused == nil {
 		launch, err := p.c.direct.choose(p.request())
-		p.chosen = &chosen{launch, err}
+		p.chosen, p.refused = &launch, err
 	}
-	return p.chosen
+	return p.chosen, p.refused
 }
 
 // refuseDirect says why no kernel of our own can run a call, if none can.
@@ -291,7 +298,7 @@ func (p *plan) refuseDirect() error {
 	if p.c.direct.none != "" {
 		return fmt.Errorf("%s: %w", p.c.direct.none, driver.ErrUnsupported)
 	}
-	err := p.choose().err
+	_, err := p.choose()
 	if err == nil {
 		return nil
 	}
@@ -360,18 +367,19 @@ const kernelSlack = 2 * time.Second
 
 // prepareDirect works out the launches of a call.
 func (p *plan) prepareDirect() error {
-	c, launch := p.c, &p.choose().launch
-	at, report, err := c.direct.exchange.Places()
+	c := p.c
+	launch, err := p.choose()
 	if err != nil {
 		return err
 	}
-	a := kernels.Arguments{
-		Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Digest: p.Digest, Send: p.Send, Recv: p.Recv,
-		Exchange: at, Timeout: c.device.cfg.Timeout + kernelSlack, Report: report,
+	at, err := c.direct.exchange.Places()
+	if err != nil {
+		return err
 	}
+	at.Timeout = c.device.cfg.Timeout + kernelSlack
 	if launch.Bulk {
-		p.SendWindow.(*window).locate(p.Send, &a.SendAt)
-		p.RecvWindow.(*window).locate(p.Recv, &a.RecvAt)
+		p.SendWindow.(*window).locate(p.Send, &at.SendAt)
+		p.RecvWindow.(*window).locate(p.Recv, &at.RecvAt)
 	}
 	k := &kernel{
 		grid: cuda.Dim{X: uint32(launch.Blocks)}, block: cuda.Dim{X: uint32(launch.Threads)},
@@ -381,14 +389,15 @@ func (p *plan) prepareDirect() error {
 	}
 	var then string
 	if p.Norm != nil {
-		k.then, then = normKernel(&p.Call, at[c.cfg.Rank], c.direct.exchange.Multiprocessors, k.overlaps)
+		k.then, then = normKernel(&p.Call, at.Exchange[c.cfg.Rank],
+			c.direct.exchange.Multiprocessors, k.overlaps)
 	}
 	return c.device.gpu.Do(func() error {
 		k.function, err = c.device.collectives.Function(c.device.gpu, launch.Kernel)
 		if err == nil && k.then != nil {
 			k.then.function, err = c.device.collectives.Function(c.device.gpu, then)
 		}
-		p.kernel, p.meetings = k.inPieces(launch, &a), launch.Pieces
+		p.kernel, p.meetings = k.inPieces(launch, p.request(), &at), launch.Pieces
 		return err
 	})
 }

@@ -110,7 +110,7 @@ func replayAfterAFault(t *testing.T, count int64) {
 			return err
 		}
 		<-c.left
-		_, report, open := c.direct.exchange.Places()
+		before, open := c.direct.exchange.Places()
 		for range 3 {
 			took, err := g.ends()
 			if err != nil || took > 30*time.Second {
@@ -123,8 +123,8 @@ func replayAfterAFault(t *testing.T, count int64) {
 		if _, err := g.ends(); err != nil {
 			return err
 		}
-		at, now, err := c.direct.exchange.Places()
-		if at[0] == 0 || open != nil || err != nil || now != report {
+		now, err := c.direct.exchange.Places()
+		if now.Exchange[0] == 0 || open != nil || err != nil || now != before {
 			return errors.New("memory of the group is gone under the graph")
 		}
 		for _, s := range m.owned {
@@ -136,7 +136,7 @@ func replayAfterAFault(t *testing.T, count int64) {
 			}
 		}
 		err = errors.Join(g.destroy(), torn(c), g.leave())
-		_, _, open = c.direct.exchange.Places()
+		_, open = c.direct.exchange.Places()
 		if !errors.Is(open, driver.ErrClosed) || m.owned[0].window.(*window).at[1-m.rank] != 0 {
 			err = errors.Join(err, errors.New("memory of the group is left after its last graph"))
 		}

@@ -7,7 +7,6 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/cuda"
-	"symmem/internal/nccl"
 )
 
 // An AllToAllV is a group of NCCL's Send and Recv, one of each for every other rank that has a
@@ -52,16 +51,8 @@ func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) err
 	return nil
 }
 
-// allToAllV is a call with splits, by the addresses that NCCL is given.
-type allToAllV struct {
-	*driver.Call
-	c          *communicator
-	send, recv uintptr
-	dataType   nccl.DataType
-}
-
-// queue queues the call.
-func (p *allToAllV) queue(on cuda.Stream) error {
+// queueSplits queues an AllToAllV.
+func (p *plan) queueSplits(on cuda.Stream) error {
 	d := p.c.device
 	return d.gpu.Do(func() error {
 		source := p.send
@@ -85,7 +76,7 @@ func (p *allToAllV) queue(on cuda.Stream) error {
 
 // exchange makes the group of calls. It is called on a thread of the device, to which NCCL's groups
 // belong.
-func (p *allToAllV) exchange(source uintptr, on cuda.Stream) error {
+func (p *plan) exchange(source uintptr, on cuda.Stream) error {
 	d, s, me := p.c.device, p.Splits, p.c.cfg.Rank
 	size := int64(p.DataType.Size())
 	own := s.SendCounts[me] * size

@@ -71,11 +71,11 @@ func pauses(t *testing.T, o driver.Operation, knows bool) {
 		}
 		<-m.group.(*communicator).quiet // its kernels have been told to end
 		if !knows {
-			_, report, err := m.group.(*communicator).direct.exchange.Places()
+			at, err := m.group.(*communicator).direct.exchange.Places()
 			if err != nil {
 				return err
 			}
-			clear(dl.Bytes(report, int(unsafe.Sizeof(kernels.Report{}))))
+			clear(dl.Bytes(at.Report, int(unsafe.Sizeof(kernels.Report{}))))
 		}
 		return errors.Join(graphs[1].replay(), m.allMarked(w, powers[1]))
 	})

@@ -141,19 +141,17 @@ func TestArgumentsLieWhereKernelsReadThem(t *testing.T) {
 		Bulk: true, bytes: 110, sendStride: 111, recvStride: 112, sendTo: 103, recvFrom: 104, op: 105,
 		divisor: 106,
 	}
-	a := Arguments{
-		Rank: 101, Ranks: 102, Digest: 107, Send: 108, Recv: 109, Timeout: 113 * time.Nanosecond,
-		Report: 114,
-	}
+	r := Request{Call: &driver.Call{Digest: 107, Send: 108, Recv: 109}, Rank: 101, Ranks: 102}
+	at := Places{Timeout: 113 * time.Nanosecond, Report: 114}
 	for i := range uintptr(MaxRanks) {
-		a.Exchange[i], a.SendAt[i], a.RecvAt[i] = 200+i, 300+i, 400+i
+		at.Exchange[i], at.SendAt[i], at.RecvAt[i] = 200+i, 300+i, 400+i
 	}
 	want := map[string]uint64{
 		"rank": 101, "ranks": 102, "sendTo": 103, "recvFrom": 104, "op": 105, "divisor": 106,
 		"digest": 107, "send": 108, "recv": 109, "bytes": 110, "sendStride": 111, "recvStride": 112,
 		"timeout": 113, "report": 114, "exchange": 200, "sendAt": 300, "recvAt": 400,
 	}
-	found, bulk := places(t), packed(l.Params(&a))
+	found, bulk := places(t), packed(l.Params(&r, &at))
 	for name, value := range want {
 		p, known := found["Bulk."+name]
 		if !known {
@@ -169,14 +167,14 @@ func TestArgumentsLieWhereKernelsReadThem(t *testing.T) {
 	if len(bulk) != found["Bulk"].size {
 		t.Errorf("%d bytes are packed for a Bulk of %d", len(bulk), found["Bulk"].size)
 	}
-	again := a
-	again.Digest = 1 << 60
-	other := packed(WithDigest(l.Params(&a), again.Digest))
-	if string(other) != string(packed(l.Params(&again))) || string(other) == string(bulk) {
+	const digest = 1 << 60
+	other := packed(WithDigest(l.Params(&r, &at), digest))
+	r.Digest = digest
+	if string(other) != string(packed(l.Params(&r, &at))) || string(other) == string(bulk) {
 		t.Error("another digest does not lie where the first one did, or has changed that, too")
 	}
-	l.Bulk = false
-	call := packed(l.Params(&a))
+	r.Digest, l.Bulk = 107, false
+	call := packed(l.Params(&r, &at))
 	if len(call) != found["Call"].size || string(call) != string(bulk[:len(call)]) {
 		t.Errorf("%d bytes are packed for a Call of %d, or others", len(call), found["Call"].size)
 	}

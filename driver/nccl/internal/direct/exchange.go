@@ -49,15 +49,15 @@ func (x *Exchange) Reported() (kernels.Report, bool) {
 	return x.last.Read()
 }
 
-// Places are where kernels find the memory of all ranks, and where they report. A group that has
-// ended has none.
-func (x *Exchange) Places() (at [kernels.MaxRanks]uintptr, report uintptr, err error) {
+// Places are where kernels find the exchange memory of all ranks, and where they report. A group
+// that has ended has none.
+func (x *Exchange) Places() (kernels.Places, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.report == nil {
-		return at, 0, driver.ErrClosed
+		return kernels.Places{}, driver.ErrClosed
 	}
-	return x.at, dl.AddressOf(x.report), nil
+	return kernels.Places{Exchange: x.at, Report: dl.AddressOf(x.report)}, nil
 }
 
 // Shares reports whether other ranks of this process have the same GPU.
