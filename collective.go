@@ -8,33 +8,6 @@ import (
 	"symmem/driver"
 )
 
-// DataType is the type of the elements of a collective.
-type DataType = driver.DataType
-
-// The data types.
-const (
-	Float64  = driver.Float64
-	Float32  = driver.Float32
-	Float16  = driver.Float16
-	BFloat16 = driver.BFloat16
-	Int8     = driver.Int8
-	Int32    = driver.Int32
-	Int64    = driver.Int64
-	Uint8    = driver.Uint8
-)
-
-// ReduceOp is what a reduction applies to elements. See driver.ReduceOp for rounding and order.
-type ReduceOp = driver.ReduceOp
-
-// The reduce operations.
-const (
-	Sum  = driver.Sum
-	Prod = driver.Prod
-	Min  = driver.Min
-	Max  = driver.Max
-	Avg  = driver.Avg
-)
-
 // AllReduce combines count elements of every rank's send into every rank's recv.
 func (g *Group) AllReduce(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, s *Stream,
@@ -229,7 +202,7 @@ func (g *Group) launchAdopted(s *Stream, p *preparedPlan) error {
 	}
 	recorder, ok := g.comm.(driver.Recorder)
 	if !ok {
-		return fmt.Errorf("%v in a capture of another library: %w", p.request.operation, ErrUnsupported)
+		return fmt.Errorf("%v in a capture of another library: %w", p.operation, ErrUnsupported)
 	}
 	g.rt.noteCapture(s, true)
 	return recorder.Record(s.queue, p.plan)

@@ -26,39 +26,22 @@ func (e Explanation) String() string {
 	return fmt.Sprintf("%s: %s path: %s", e.Operation, e.Path, e.Why)
 }
 
-// Operation is a collective operation.
-type Operation = driver.Operation
-
-// The collective operations, as Explain takes them.
-const (
-	OpAllReduce     = driver.AllReduce
-	OpAllGather     = driver.AllGather
-	OpReduceScatter = driver.ReduceScatter
-	OpBroadcast     = driver.Broadcast
-	OpReduce        = driver.Reduce
-	OpAllToAll      = driver.AllToAll
-	OpSend          = driver.Send
-	OpRecv          = driver.Recv
-	OpBarrier       = driver.Barrier
-	OpAllToAllV     = driver.AllToAllV
-)
-
 // explain chooses the path of a call as prepare does, but registers nothing: what would be
 // registered first counts as if it were.
 func (g planner) explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {
-	r := wholeRequest{request: request{
+	p := &preparedPlan{request: request{
 		operation: op, send: send, recv: recv, count: count, dataType: t,
 	}}
 	switch {
 	case op == OpAllToAllV:
-		r.splits, r.count = evenSplits(count, len(g.ranks)), 0
+		p.splits, p.count = evenSplits(count, len(g.ranks)), 0
 	case op.PointToPoint():
-		r.root = (g.rank + 1) % len(g.ranks)
+		p.root = (g.rank + 1) % len(g.ranks)
 	}
-	call := r.call()
-	if err := g.check(&r, &call); err != nil {
+	call := p.call()
+	if err := g.check(p, &call); err != nil {
 		return Explanation{}, err
 	}
 	where, e := g.places(&call).where, Explanation{Operation: op.String()}
@@ -69,7 +52,7 @@ func (g planner) explain(
 			where = "both buffers are of pools that the group can register"
 		}
 	}
-	offer, why, err := g.route(r.choice, &call, where)
+	offer, why, err := g.route(p.choice, &call, where)
 	if err != nil {
 		return Explanation{}, err
 	}

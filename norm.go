@@ -2,10 +2,6 @@ package symmem
 
 import "symmem/driver"
 
-// OpAllReduceRMSNorm is what AllReduceRMSNorm is called in statistics and errors. Do and Explain
-// do not take it.
-const OpAllReduceRMSNorm = driver.AllReduceRMSNorm
-
 // NormArgs are the tensors of AllReduceRMSNorm: of bfloat16, whose rows are contiguous and lie one
 // behind the other, on addresses of 16. They may be any device memory, in windows or not.
 type NormArgs struct {

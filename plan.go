@@ -38,22 +38,18 @@ type extras struct {
 // noExtras is shared by all calls that have no extras.
 var noExtras = &extras{}
 
-// wholeRequest is a request with its extras.
-type wholeRequest struct {
-	request
-	extras
-}
-
 // planner works out what a call of its group does: whether it is right, in which windows its memory
 // lies, what is registered first, and which path it takes. It holds nothing but the group.
 type planner struct{ *Group }
 
-// preparedPlan is a request worked out. Engines make the same calls on the same buffers again and
-// again, so each group keeps the latest plans; a change of its windows makes them stale.
+// preparedPlan is a request and what prepare has worked out for it. Engines make the same calls on
+// the same buffers again and again, so each group keeps the latest plans; a change of its windows
+// makes them stale.
 type preparedPlan struct {
-	request wholeRequest
-	epoch   uint64
-	plan    driver.Plan
+	request
+	extras
+	epoch uint64
+	plan  driver.Plan
 	// more reports whether the call has other buffers besides send and recv.
 	more bool
 	// members are those of the group in the buffers' pools, or nil: what they have not registered
@@ -70,7 +66,7 @@ const planSlots = 256
 
 // same reports whether a plan answers a request, if sameExtras does, too. Go inlines it.
 func (p *preparedPlan) same(r *request, epoch uint64) bool {
-	q := &p.request.request
+	q := &p.request
 	return p.epoch == epoch && q.send == r.send && q.recv == r.recv && q.count == r.count &&
 		q.operation == r.operation && q.dataType == r.dataType && q.reduceOp == r.reduceOp &&
 		q.root == r.root && q.choice == r.choice
@@ -78,7 +74,7 @@ func (p *preparedPlan) same(r *request, epoch uint64) bool {
 
 // sameExtras is same of what few operations have.
 func (p *preparedPlan) sameExtras(e *extras) bool {
-	q := &p.request.extras
+	q := &p.extras
 	return q.tag == e.tag && e.arrived == nil && sameSplits(q.splits, e.splits) &&
 		q.norm == e.norm && q.others == e.others
 }
@@ -92,7 +88,7 @@ func (p *preparedPlan) owes() bool {
 // fresh reports whether nothing was freed in the pools of the buffers, so that alive has nothing to
 // do. Calls with other buffers are never fresh.
 func (p *preparedPlan) fresh() bool {
-	send, recv := p.request.send.pool, p.request.recv.pool
+	send, recv := p.send.pool, p.recv.pool
 	return !p.more &&
 		(send == nil || send.frees.Load() == p.sendFrees.Load()) &&
 		(recv == nil || recv.frees.Load() == p.recvFrees.Load())
@@ -101,11 +97,10 @@ func (p *preparedPlan) fresh() bool {
 // alive refuses buffers that were freed since the plan was made. A new plan would refuse them, and
 // which plans are kept depends on the rank.
 func (p *preparedPlan) alive() error {
-	r := &p.request
-	err := errors.Join(r.send.stillAlive(&p.sendFrees), r.recv.stillAlive(&p.recvFrees),
-		r.others[0].stillAlive(&p.otherFrees[0]), r.others[1].stillAlive(&p.otherFrees[1]))
+	err := errors.Join(p.send.stillAlive(&p.sendFrees), p.recv.stillAlive(&p.recvFrees),
+		p.others[0].stillAlive(&p.otherFrees[0]), p.others[1].stillAlive(&p.otherFrees[1]))
 	if err != nil {
-		return fmt.Errorf("%v: %w", r.operation, err)
+		return fmt.Errorf("%v: %w", p.operation, err)
 	}
 	return nil
 }
@@ -148,42 +143,42 @@ func (g planner) plan(
 		}
 		return p, p.alive()
 	}
-	p, err := g.prepare(ctx, &wholeRequest{*r, *e}, s)
-	if err != nil {
+	p := &preparedPlan{request: *r, extras: *e}
+	if err := g.prepare(ctx, p, s); err != nil {
 		return nil, err
 	}
 	// A plan that is kept would keep a Go slice, too, and one made during a capture the path
 	// without windows of memory that the next call registers.
-	if p.request.keepable() && !g.rt.capturing(s) {
+	if p.keepable() && !g.rt.capturing(s) {
 		slot.Store(p)
 	}
 	return p, nil
 }
 
-// keepable reports whether a plan of the request may be kept: it would keep a Go slice reachable.
-func (r *wholeRequest) keepable() bool {
-	if r.arrived != nil {
+// keepable reports whether the plan may be kept: it would keep a Go slice reachable.
+func (p *preparedPlan) keepable() bool {
+	if p.arrived != nil {
 		return false
 	}
-	if r.splits != nil {
-		return (r.send.extent|r.recv.extent)&ofHost == 0
+	if p.splits != nil {
+		return (p.send.extent|p.recv.extent)&ofHost == 0
 	}
-	return r.count == 0 || r.send.pool != nil || r.recv.pool != nil ||
-		(r.send.extent|r.recv.extent)&ofHost == 0
+	return p.count == 0 || p.send.pool != nil || p.recv.pool != nil ||
+		(p.send.extent|p.recv.extent)&ofHost == 0
 }
 
-// call is what the backend is told of a request, but for windows, path and digest.
-func (r *wholeRequest) call() driver.Call {
+// call is what the backend is told of it, but for windows, path and digest.
+func (p *preparedPlan) call() driver.Call {
 	call := driver.Call{
-		Operation: r.operation, DataType: r.dataType, ReduceOp: r.reduceOp, Root: r.root,
-		Count: r.count, Send: r.send.Address(), Recv: r.recv.Address(),
-		Tag: r.tag, Arrived: r.arrived, Splits: r.splits,
+		Operation: p.operation, DataType: p.dataType, ReduceOp: p.reduceOp, Root: p.root,
+		Count: p.count, Send: p.send.Address(), Recv: p.recv.Address(),
+		Tag: p.tag, Arrived: p.arrived, Splits: p.splits,
 	}
-	if (r.send.extent|r.recv.extent)&ofHost != 0 {
-		call.Keep = [2]unsafe.Pointer{r.send.start, r.recv.start}
+	if (p.send.extent|p.recv.extent)&ofHost != 0 {
+		call.Keep = [2]unsafe.Pointer{p.send.start, p.recv.start}
 	}
-	if r.norm != (driver.Norm{}) {
-		norm := r.norm
+	if p.norm != (driver.Norm{}) {
+		norm := p.norm
 		call.Norm = &norm
 	}
 	return call
@@ -191,41 +186,39 @@ func (r *wholeRequest) call() driver.Call {
 
 // prepare checks a request, registers what it needs, chooses its path and has the backend make the
 // plan.
-func (g planner) prepare(
-	ctx context.Context, r *wholeRequest, s *Stream,
-) (*preparedPlan, error) {
-	if r.splits != nil {
-		r.splits = cloneSplits(r.splits)
+func (g planner) prepare(ctx context.Context, p *preparedPlan, s *Stream) error {
+	if p.splits != nil {
+		p.splits = cloneSplits(p.splits)
 	}
-	call := r.call()
-	if err := g.check(r, &call); err != nil {
-		return nil, g.refused(r, err)
+	call := p.call()
+	if err := g.check(p, &call); err != nil {
+		return g.refused(p, err)
 	}
-	if err := g.takeOver(ctx, r, s); err != nil {
-		return nil, g.refused(r, err)
+	if err := g.takeOver(ctx, p, s); err != nil {
+		return g.refused(p, err)
 	}
-	p := &preparedPlan{request: *r, epoch: g.epoch.Load(), more: call.Norm != nil}
+	p.epoch, p.more = g.epoch.Load(), call.Norm != nil
 	at := g.places(&call)
-	offer, why, err := g.route(r.choice, &call, at.where)
+	offer, why, err := g.route(p.choice, &call, at.where)
 	if err != nil {
-		return nil, g.refused(r, err)
+		return g.refused(p, err)
 	}
 	p.plan, err = offer.Take(call.Path, digest(g.describe(&call, &at, 0)))
 	if err != nil {
-		return nil, fmt.Errorf("%w (%v)", g.settle(err), why)
+		return fmt.Errorf("%w (%v)", g.settle(err), why)
 	}
-	if r.operation.UsesWindows() {
-		p.members = [2]*membership{g.memberOf(r.send.pool), g.memberOf(r.recv.pool)}
+	if p.operation.UsesWindows() {
+		p.members = [2]*membership{g.memberOf(p.send.pool), g.memberOf(p.recv.pool)}
 	}
-	return p, nil
+	return nil
 }
 
-func (g planner) refused(r *wholeRequest, err error) error {
-	return fmt.Errorf("%v on group %s: %w", r.operation, g.id, err)
+func (g planner) refused(p *preparedPlan, err error) error {
+	return fmt.Errorf("%v on group %s: %w", p.operation, g.id, err)
 }
 
 // check refuses what no rank could do: the call itself, and then its memory.
-func (g planner) check(r *wholeRequest, call *driver.Call) error {
+func (g planner) check(p *preparedPlan, call *driver.Call) error {
 	if err := g.Err(); err != nil {
 		return err
 	}
@@ -235,10 +228,10 @@ func (g planner) check(r *wholeRequest, call *driver.Call) error {
 	send, recv := call.Spans(len(g.ranks))
 	residual, weight := call.Norm.Spans()
 	return errors.Join(
-		g.checkMemory("send", r.send, send, r.dataType),
-		g.checkMemory("receive", r.recv, recv, r.dataType),
-		g.checkMemory("residual", r.others[0], residual, r.dataType),
-		g.checkMemory("weight", r.others[1], weight, r.dataType))
+		g.checkMemory("send", p.send, send, p.dataType),
+		g.checkMemory("receive", p.recv, recv, p.dataType),
+		g.checkMemory("residual", p.others[0], residual, p.dataType),
+		g.checkMemory("weight", p.others[1], weight, p.dataType))
 }
 
 func (g planner) checkMemory(what string, m Memory, bytes int64, t DataType) error {
@@ -274,15 +267,15 @@ func (g planner) checkMemory(what string, m Memory, bytes int64, t DataType) err
 // takeOver registers the pools of a request's buffers where this group has not: its first
 // collective on their memory. During a capture it leaves that, and the call takes a path that needs
 // no windows, on all ranks alike.
-func (g planner) takeOver(ctx context.Context, r *wholeRequest, s *Stream) error {
-	if !r.operation.UsesWindows() || g.rt.capturing(s) {
+func (g planner) takeOver(ctx context.Context, p *preparedPlan, s *Stream) error {
+	if !p.operation.UsesWindows() || g.rt.capturing(s) {
 		return nil
 	}
-	for _, p := range []*Pool{r.send.pool, r.recv.pool} {
-		if !g.wouldRegister(p) {
+	for _, pool := range []*Pool{p.send.pool, p.recv.pool} {
+		if !g.wouldRegister(pool) {
 			continue
 		}
-		if err := p.Register(ctx, g.Group); err != nil {
+		if err := pool.Register(ctx, g.Group); err != nil {
 			return err
 		}
 	}
