@@ -112,12 +112,12 @@ func TestSitesOfOtherLanguagesAreNamed(t *testing.T) {
 		if site == 0 || site != r.Interop().Site(fmt.Sprintf("model.py:%d", r.Rank()+1)) {
 			r.failf("site %d", site)
 		}
-		_, err := r.Interop().Alloc(p, r.DefaultStream(), mib, site)
+		_, err := r.Interop().At(site).Alloc(p, r.DefaultStream(), mib)
 		r.ok(err)
-		r.ok(r.Interop().Note(p, 1, 2, site))
-		r.is(r.Interop().Note(p, -1, 2, site), symmem.ErrInvalid)
+		r.ok(r.Interop().At(site).Note(p, 1, 2))
+		r.is(r.Interop().At(site).Note(p, -1, 2), symmem.ErrInvalid)
 		r.ok(r.World().Check(r.ctx))
-		r.ok(r.Interop().Note(p, 7, int64(4096+r.Rank()), site))
+		r.ok(r.Interop().At(site).Note(p, 7, int64(4096+r.Rank())))
 		d := r.diverged(r.World().Check(r.ctx))
 		for rank, o := range d.Ranks() {
 			event := fmt.Sprintf("note %d of kind 7", 4096+rank)

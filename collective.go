@@ -185,9 +185,6 @@ func (g *Group) AllToAllV(
 // or SetPath has chosen. Other errors are those of all collectives; after a fault Residual and
 // Output are undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
-	if a.At != 0 {
-		g.site.Store(uint32(a.At))
-	}
 	e := a.extras()
 	return g.run(ctx, s, &request{
 		operation: driver.AllReduceRMSNorm, dataType: BFloat16, reduceOp: Sum,

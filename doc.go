@@ -16,8 +16,8 @@
 // Work is queued on a [Stream] and may be captured into a [Graph].
 //
 // Bindings for other languages, and programs that share streams, communicators or memory with
-// another library, find what they need behind [Runtime.Interop]: [Guest], [Site], [Call] and
-// [Observer] belong to it.
+// another library, find what they need behind [Runtime.Interop]: [Guest], [Call] and [Observer]
+// belong to it.
 //
 // # Collectives
 //

@@ -3,17 +3,10 @@ package symmem
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"symmem/internal/alloc"
 	"symmem/internal/ledger"
 )
-
-// ours reports whether a function belongs to this package, and not to its tests or examples.
-func ours(function string) bool {
-	rest, ok := strings.CutPrefix(function, "symmem.")
-	return ok && !strings.HasPrefix(rest, "Test") && !strings.HasPrefix(rest, "Example")
-}
 
 // absorb notes an event about a block. p.mu is held.
 func (p *Pool) absorb(kind ledger.Kind, b alloc.Block) {

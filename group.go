@@ -57,7 +57,7 @@ type Group struct {
 	plans      [planSlots]atomic.Pointer[preparedPlan]
 
 	registered atomic.Uint64
-	site       atomic.Uint32 // a Site: that of the latest call that came with one
+	site       atomic.Uint32 // the place of the latest call that came with one, see Interop.At
 	agreed     atomic.Uint64
 }
 
@@ -278,7 +278,7 @@ func (g *Group) Stats() GroupStats {
 }
 
 // latestSite is the place of the group's latest call that came with one.
-func (g *Group) latestSite() string { return g.rt.sites.named(Site(g.site.Load())) }
+func (g *Group) latestSite() string { return g.rt.sites.named(g.site.Load()) }
 
 // SetPath changes who chooses the path of the group's collectives from now on, for benchmarks and
 // for finding out what is slow; Options.Path is what a group starts with. Graphs that were captured

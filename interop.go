@@ -3,12 +3,10 @@ package symmem
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"unsafe"
 
 	"symmem/driver"
 	"symmem/internal/ledger"
-	"symmem/internal/ranked"
 )
 
 // Interop is what bindings for other languages need, and programs that share streams, communicators
@@ -22,86 +20,60 @@ import (
 //
 // It is a value that belongs to its Runtime, and is safe for concurrent use. The zero Interop has
 // Memory alone.
-type Interop struct{ rt *Runtime }
-
-// Site is a place in a program that is not Go's, such as a line of Python: see Interop.Site. 0 is
-// none.
-type Site uint32
-
-// sites are the names of Sites.
-type sites struct {
-	mu    ranked.Mutex[sitesMu]
-	names *ledger.Sites // made at the first use; guarded by mu
+type Interop struct {
+	rt   *Runtime
+	site uint32 // see At
 }
 
-// Site returns the number of a place, such as "model.py:120": the same text has the same number in
-// this Runtime. Once 65,536 are known a new one is 0. It is the caller's part to ask for it only
-// where call sites are wanted.
-func (i Interop) Site(text string) Site { return i.rt.sites.number(text) }
+// Site returns the number of a place in a program that is not Go's, such as "model.py:120", for At:
+// the same text has the same number in this Runtime. Once 65,536 are known a new one is 0. It is
+// the caller's part to ask for it only where call sites are wanted.
+func (i Interop) Site(text string) uint32 { return i.rt.sites.number(text) }
 
-func (all *sites) number(text string) Site {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if all.names == nil {
-		all.names = ledger.NewSites()
-	}
-	return Site(all.names.Intern(0, text))
+// At is an Interop whose calls are made for a place, of which Site has given the number; 0 is none.
+// Where ranks differ in what they have called, the error has the place of each.
+func (i Interop) At(site uint32) Interop { return Interop{i.rt, site} }
+
+// Alloc is Pool.AllocOn.
+func (i Interop) Alloc(p *Pool, s *Stream, bytes int64) (Buffer, error) {
+	// No code of Go's lies below MaxSites, so numbers of places and program counters share a table.
+	return p.alloc(s, bytes, uintptr(i.site))
 }
 
-// named returns the text of a Site.
-func (all *sites) named(s Site) string {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	return all.names.At(uint32(s))
-}
-
-// text writes a call site: a program counter or a Site.
-func (all *sites) text(site uintptr) string {
-	if site < ledger.MaxSites {
-		return all.named(Site(site))
-	}
-	frame, _ := runtime.CallersFrames([]uintptr{site}).Next()
-	return fmt.Sprintf("%s:%d", frame.File, frame.Line)
-}
-
-// Alloc is Pool.AllocOn with the place for which it is done, for error messages.
-func (i Interop) Alloc(p *Pool, s *Stream, bytes int64, at Site) (Buffer, error) {
-	// No code of Go's lies below MaxSites, so numbers of Sites and program counters share a table.
-	return p.alloc(s, bytes, uintptr(at))
-}
-
-// Reserve is Pool.ReserveOn with the place for which it is done, for error messages.
+// Reserve is Pool.ReserveOn.
 func (i Interop) Reserve(
-	ctx context.Context, p *Pool, s *Stream, bytes int64, g *Group, at Site,
+	ctx context.Context, p *Pool, s *Stream, bytes int64, g *Group,
 ) error {
-	return p.reserveFor(ctx, s, bytes, g, uintptr(at))
+	return p.reserveFor(ctx, s, bytes, g, uintptr(i.site))
 }
 
-// Value is Group.Agree, or one of its kin, with the place for which it is done. Any and All take 0
-// for false and anything else for true, and return 0 or 1. Agree returns the value.
+// Value is Group.Agree (operation 1), Any (2), All (3), Min (4), Max (5) or Sum (6), as symmem.h
+// numbers them. Any and All take 0 for false and anything else for true, and return 0 or 1. Agree
+// returns the value.
 func (i Interop) Value(
-	ctx context.Context, g *Group, o ValueOperation, name string, value int64, at Site,
+	ctx context.Context, g *Group, operation int, name string, value int64,
 ) (int64, error) {
+	o := valueOperation(operation)
 	if !o.known() || o == valueStep {
-		return 0, invalid("operation %d on value %q", o, name)
+		return 0, invalid("operation %d on value %q", operation, name)
 	}
-	if o == ValueAny || o == ValueAll {
+	if o == valueAny || o == valueAll {
 		value = truth(value != 0)
 	}
 	return g.values.combine(ctx, valueCall{
-		operation: o, name: name, value: value, site: uintptr(at),
+		operation: o, name: name, value: value, site: uintptr(i.site),
 	})
 }
 
-// Step is Group.Step with the place for which it is done.
-func (i Interop) Step(ctx context.Context, g *Group, what string, at Site) error {
-	return g.values.step(ctx, what, at)
+// Step is Group.Step.
+func (i Interop) Step(ctx context.Context, g *Group, what string) error {
+	return g.values.step(ctx, what, i.site)
 }
 
 // Note puts something into a pool's history that the ranks of the domain must have alike, beyond
 // what the pool does itself: two numbers, not negative, that mean what the caller wants. The next
 // comparison that finds a difference names it, with its place. It waits for nobody.
-func (i Interop) Note(p *Pool, kind, value int64, at Site) error {
+func (i Interop) Note(p *Pool, kind, value int64) error {
 	if kind < 0 || value < 0 {
 		return invalid("noting %d of kind %d", value, kind)
 	}
@@ -111,7 +83,8 @@ func (i Interop) Note(p *Pool, kind, value int64, at Site) error {
 		return fmt.Errorf("pool: %w", ErrClosed)
 	}
 	p.ledger.Absorb(&ledger.Event{
-		Kind: ledger.KindNote, Segment: -1, Size: value, Requested: kind, Site: p.site(uintptr(at)),
+		Kind: ledger.KindNote, Segment: -1, Size: value, Requested: kind,
+		Site: p.site(uintptr(i.site)),
 	})
 	return nil
 }
@@ -151,9 +124,6 @@ type Call struct {
 	Arrived func(source int)
 	// Send and Recv are this rank's buffers.
 	Send, Recv Memory
-	// At is the place for which the call is made. Where ranks call different collectives the error
-	// has the place of the latest call of each.
-	At Site
 	// Path is who chooses the path of this call alone: PathPlain, PathWindow or PathDirect; else
 	// the group's choice stands. It is the same on all ranks.
 	Path PathChoice
@@ -167,13 +137,24 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 	if c.Path == PathAuto {
 		c.Path = PathDefault
 	}
-	if c.At != 0 {
-		g.site.Store(uint32(c.At))
-	}
+	i.mark(g)
 	return g.run(ctx, s, &request{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
 		send: c.Send, recv: c.Recv, choice: c.Path,
 	}, &extras{tag: c.Tag, splits: c.Splits, arrived: c.Arrived})
+}
+
+// AllReduceRMSNorm is Group.AllReduceRMSNorm.
+func (i Interop) AllReduceRMSNorm(ctx context.Context, g *Group, a NormArgs, s *Stream) error {
+	i.mark(g)
+	return g.AllReduceRMSNorm(ctx, a, s)
+}
+
+// mark notes the place of a group's latest call.
+func (i Interop) mark(g *Group) {
+	if i.site != 0 {
+		g.site.Store(i.site)
+	}
 }
 
 // Ordinal is the number of this rank's device among those that the process sees, or -1 where

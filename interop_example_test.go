@@ -49,11 +49,11 @@ func ExampleInterop_AdoptStream() {
 // error names these. Here the ranks call different collectives.
 func ExampleInterop_Do() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
-		other, m := rt.Interop(), symmem.Host(make([]float32, 2))
+		m, other := symmem.Host(make([]float32, 2)), rt.Interop()
+		other = other.At(other.Site(fmt.Sprintf("model.py:%d", 10+rt.Rank())))
 		call := symmem.Call{
 			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.Sum,
 			Count: int64(1 + rt.Rank()), Send: m, Recv: m,
-			At: other.Site(fmt.Sprintf("model.py:%d", 10+rt.Rank())),
 		}
 		err := errors.Join(
 			other.Do(ctx, rt.World(), call, nil), rt.DefaultStream().Synchronize(ctx))

@@ -15,8 +15,6 @@ type NormArgs struct {
 	Rows, Hidden int64
 	// Epsilon is added to the mean of squares: from 0 to 1.
 	Epsilon float32
-	// At is as in Call.
-	At Site
 }
 
 // extras are all but the input and the output.

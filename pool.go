@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -196,7 +195,7 @@ func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 	return p.alloc(s, bytes, site)
 }
 
-// alloc allocates for a call site: a program counter, a Site, or 0.
+// alloc allocates for a call site: a program counter, the number of a place, or 0.
 func (p *Pool) alloc(s *Stream, bytes int64, site uintptr) (Buffer, error) {
 	if s == nil || s.rt != p.rt {
 		return Buffer{}, invalid("allocating on a stream of another runtime")
@@ -341,7 +340,7 @@ func (p *Pool) ReserveOn(ctx context.Context, s *Stream, bytes int64, g *Group) 
 	return p.reserveFor(ctx, s, bytes, g, site)
 }
 
-// reserveFor reserves for a call site: a program counter, a Site, or 0.
+// reserveFor reserves for a call site: a program counter, the number of a place, or 0.
 func (p *Pool) reserveFor(
 	ctx context.Context, s *Stream, bytes int64, g *Group, site uintptr,
 ) error {
@@ -380,27 +379,12 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uintptr) error {
 	return nil
 }
 
-// callerDepth skips runtime.Callers, caller, AllocOn and what calls it inside this package.
-const callerDepth = 16
-
-// caller finds the first frame outside this package.
-func caller() uintptr {
-	var pcs [callerDepth]uintptr
-	n := runtime.Callers(3, pcs[:])
-	for _, pc := range pcs[:n] {
-		if f := runtime.FuncForPC(pc - 1); f != nil && !ours(f.Name()) {
-			return pc
-		}
-	}
-	return 0
-}
-
 // Contains reports whether an address lies in the range that the pool maps its segments in.
 func (p *Pool) Contains(address uintptr) bool {
 	return address-p.arena.Address() < uintptr(p.space)
 }
 
-// site interns a call site: a program counter or a Site. p.mu is held.
+// site interns a call site: a program counter or the number of a place. p.mu is held.
 func (p *Pool) site(pc uintptr) uint32 {
 	if index, ok := p.sites.Index(pc); ok || pc == 0 {
 		return index

@@ -249,7 +249,7 @@ func (rt *Runtime) usable() error {
 }
 
 // Interop returns what is there for other languages and libraries.
-func (rt *Runtime) Interop() Interop { return Interop{rt} }
+func (rt *Runtime) Interop() Interop { return Interop{rt: rt} }
 
 // Stats describes the Runtime, its pools in the order in which they were made, and its groups by
 // id, without those that were closed. The first pool is that of disabled scopes.

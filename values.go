@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
-	"runtime"
-	"strings"
 	"sync/atomic"
 
 	"symmem/driver"
@@ -22,18 +20,18 @@ const (
 	MaxValueNames = driver.MaxValueNames // of a group
 )
 
-// ValueOperation is what is done with the values of all ranks, for Interop.Value. Its numbers
-// travel between ranks, and are those of symmem.h.
-type ValueOperation uint64
+// valueOperation is what is done with the values of all ranks. Its numbers travel between ranks,
+// and are those of symmem.h.
+type valueOperation uint64
 
 // The operations; 0 is none.
 const (
-	ValueAgree ValueOperation = iota + 1
-	ValueAny
-	ValueAll
-	ValueMin
-	ValueMax
-	ValueSum
+	valueAgree valueOperation = iota + 1
+	valueAny
+	valueAll
+	valueMin
+	valueMax
+	valueSum
 	valueStep // Group.Step; the value is a digest
 	valueOperations
 	// valueReports is no operation: a step that carries the size of a report.
@@ -41,20 +39,20 @@ const (
 )
 
 var valueOperationNames = [valueOperations]string{
-	ValueAgree: "Agree", ValueAny: "Any", ValueAll: "All",
-	ValueMin: "Min", ValueMax: "Max", ValueSum: "Sum",
+	valueAgree: "Agree", valueAny: "Any", valueAll: "All",
+	valueMin: "Min", valueMax: "Max", valueSum: "Sum",
 	valueStep: "Step",
 }
 
 // String returns the operation's name.
-func (o ValueOperation) String() string {
+func (o valueOperation) String() string {
 	if o.known() {
 		return valueOperationNames[o]
 	}
-	return "ValueOperation(?)"
+	return "valueOperation(?)"
 }
 
-func (o ValueOperation) known() bool { return o > 0 && o < valueOperations }
+func (o valueOperation) known() bool { return o > 0 && o < valueOperations }
 
 // values are the numbers that the ranks of a group compare on the host.
 type values struct {
@@ -94,7 +92,7 @@ const lastValues = 10
 func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	g := v.g
 	if c.site == 0 && (g.rt.opts.CallSites || c.operation == valueStep) {
-		c.site = outside()
+		c.site = caller()
 	}
 	n, err := v.named(c.name)
 	if err != nil {
@@ -124,10 +122,10 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 
 // valueCall is one call on this rank.
 type valueCall struct {
-	operation ValueOperation
+	operation valueOperation
 	name      string
 	value     int64
-	site      uintptr // a program counter or a Site, or 0
+	site      uintptr // a program counter, the number of a place, or 0
 	// what says which step begins, and launched is how many collectives this rank has launched since
 	// the step before.
 	what     string
@@ -156,8 +154,8 @@ func (c *valueCall) text() string {
 
 // eventOf says in words what a rank has given.
 func eventOf(w driver.Words) string {
-	o, value := ValueOperation(w[0]), int64(w[1])
-	if o == ValueAny || o == ValueAll {
+	o, value := valueOperation(w[0]), int64(w[1])
+	if o == valueAny || o == valueAll {
 		return fmt.Sprintf("%v of %v", o, value != 0)
 	}
 	return fmt.Sprintf("%v of %d", o, value)
@@ -167,14 +165,14 @@ func eventOf(w driver.Words) string {
 // the operation is the same, and for Agree and Step all else. What is no call is an error.
 func fold(all []driver.Words) (result int64, same bool, err error) {
 	first := all[0]
-	o, result := ValueOperation(first[0]), int64(first[1])
+	o, result := valueOperation(first[0]), int64(first[1])
 	same = true
 	for r, w := range all {
-		if !ValueOperation(w[0]).known() {
+		if !valueOperation(w[0]).known() {
 			return 0, false, fmt.Errorf("rank %d of the group gave operation %d, which there is none of",
 				r, w[0])
 		}
-		same = same && w[0] == first[0] && (o != ValueAgree && o != valueStep || w == first)
+		same = same && w[0] == first[0] && (o != valueAgree && o != valueStep || w == first)
 		if r > 0 {
 			result = o.join(result, int64(w[1]))
 		}
@@ -183,13 +181,13 @@ func fold(all []driver.Words) (result int64, same bool, err error) {
 }
 
 // join folds two values into one.
-func (o ValueOperation) join(a, b int64) int64 {
+func (o valueOperation) join(a, b int64) int64 {
 	switch o {
-	case ValueAny, ValueMax:
+	case valueAny, valueMax:
 		return max(a, b)
-	case ValueAll, ValueMin:
+	case valueAll, valueMin:
 		return min(a, b)
-	case ValueSum:
+	case valueSum:
 		return a + b
 	default: // values that have to be alike
 		return a
@@ -207,7 +205,7 @@ func truth(yes bool) int64 {
 const stepName = " step"
 
 // step compares which step begins, and how many collectives the one before has launched.
-func (v *values) step(ctx context.Context, what string, site Site) error {
+func (v *values) step(ctx context.Context, what string, site uint32) error {
 	if !v.g.rt.stepGuard {
 		return v.g.Err()
 	}
@@ -285,16 +283,4 @@ func (v *values) before() (texts []string) {
 		texts = append(texts, text)
 	}
 	return texts
-}
-
-// outside is the place where this package was called.
-func outside() uintptr {
-	var pcs [16]uintptr
-	for _, pc := range pcs[:runtime.Callers(2, pcs[:])] {
-		frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
-		if !strings.HasPrefix(frame.Function, "symmem.") {
-			return pc
-		}
-	}
-	return 0
 }

@@ -41,7 +41,7 @@ func (v *values) disbelieve(n *valueName, err error) error {
 func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
 	site := c.site
 	if site == 0 {
-		site = outside()
+		site = caller()
 	}
 	given := slices.Clone(n.all)
 	reports, err := v.swapReports(ctx, n, valueReport{
@@ -114,7 +114,7 @@ func (v *values) swapReports(
 		return nil, err
 	}
 	for r, w := range n.all {
-		if ValueOperation(w[0]) != valueReports || w[1] > maxValueReport {
+		if valueOperation(w[0]) != valueReports || w[1] > maxValueReport {
 			return nil, v.disbelieve(n, fmt.Errorf("rank %d of the group gave no report", r))
 		}
 		sizes[r] = w[1]
@@ -154,7 +154,7 @@ func (v *values) divergence(
 	}
 	for r, w := range given {
 		side := Side{Event: eventOf(w), Site: reports[r].Site, Before: reports[r].Before}
-		if ValueOperation(w[0]) == valueStep {
+		if valueOperation(w[0]) == valueStep {
 			side.Event = reports[r].Event
 		}
 		at := slices.IndexFunc(d.Sides, func(s Side) bool {

@@ -37,13 +37,13 @@ func (l *Library) Do(handle uint64, c *Call) error {
 	if err := r.takeOver(g, c.Stream, call.Send, call.Recv); err != nil {
 		return err
 	}
-	return r.rt.Interop().Do(context.Background(), g.Group, call, s)
+	return r.rt.Interop().At(c.Site).Do(context.Background(), g.Group, call, s)
 }
 
 // resolve checks what the types of Go would narrow, and finds the lengths of the buffers.
 func (c *Call) resolve(g *group) (symmem.Call, error) {
 	const most = 1 << 44
-	call := symmem.Call{Root: c.Root, Count: c.Count, At: symmem.Site(c.Site)}
+	call := symmem.Call{Root: c.Root, Count: c.Count}
 	var errs [4]error
 	call.Operation, errs[0] = term("operation", operations, c.Operation)
 	call.Type, errs[1] = term("element type", types, c.Type)
@@ -198,7 +198,8 @@ func (l *Library) Message(handle uint64, m *Message) error {
 	if err := r.covered(call.Send, call.Recv); err != nil {
 		return err
 	}
-	if err := r.rt.Interop().Do(context.Background(), g.Group, call, s); err != nil {
+	err = r.rt.Interop().At(m.Site).Do(context.Background(), g.Group, call, s)
+	if err != nil {
 		return err
 	}
 	if m.From != nil && m.Peer != symmem.AnySource {
@@ -234,12 +235,12 @@ func (l *Library) Exchange(handle uint64, x *Exchange) error {
 	if err := r.covered(call.Send, call.Recv); err != nil {
 		return err
 	}
-	return r.rt.Interop().Do(context.Background(), g.Group, call, s)
+	return r.rt.Interop().At(x.Site).Do(context.Background(), g.Group, call, s)
 }
 
 // resolve checks the splits and finds the lengths of the buffers.
 func (x *Exchange) resolve(g *group) (call symmem.Call, err error) {
-	call = symmem.Call{Operation: symmem.OpAllToAllV, At: symmem.Site(x.Site)}
+	call = symmem.Call{Operation: symmem.OpAllToAllV}
 	if call.Type, err = term("element type", types, x.Type); err != nil {
 		return call, err
 	}
@@ -317,15 +318,13 @@ func (l *Library) Norm(handle uint64, n *Norm) error {
 			}
 		}
 	}
-	return g.AllReduceRMSNorm(context.Background(), args, s)
+	return r.rt.Interop().At(n.Site).AllReduceRMSNorm(context.Background(), g.Group, args, s)
 }
 
 // resolve finds the lengths of the tensors.
 func (n *Norm) resolve() (symmem.NormArgs, error) {
 	const most = 1 << 44
-	args := symmem.NormArgs{
-		Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon, At: symmem.Site(n.Site),
-	}
+	args := symmem.NormArgs{Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon}
 	if n.Rows < 0 || n.Hidden < 1 || n.Hidden > driver.MaxHidden || n.Rows > most/n.Hidden {
 		return args, fmt.Errorf("%d rows of %d elements: %w", n.Rows, n.Hidden, symmem.ErrInvalid)
 	}
@@ -347,8 +346,7 @@ func (l *Library) Value(
 		return 0, err
 	}
 	return l.compare(g, func(ctx context.Context) (int64, error) {
-		return r.rt.Interop().Value(ctx, g.Group, symmem.ValueOperation(operation), name, value,
-			symmem.Site(site))
+		return r.rt.Interop().At(site).Value(ctx, g.Group, operation, name, value)
 	})
 }
 
@@ -359,7 +357,7 @@ func (l *Library) Step(handle uint64, what string, site uint32) error {
 		return err
 	}
 	_, err = l.compare(g, func(ctx context.Context) (int64, error) {
-		return 0, r.rt.Interop().Step(ctx, g.Group, what, symmem.Site(site))
+		return 0, r.rt.Interop().At(site).Step(ctx, g.Group, what)
 	})
 	return err
 }

@@ -192,19 +192,19 @@ func (l *Library) Alloc(number int, bytes uint64, stream uintptr, site uint32) (
 	if err != nil {
 		return 0, err
 	}
-	return p.alloc(s, int64(bytes), symmem.Site(site))
+	return p.alloc(s, int64(bytes), site)
 }
 
 // maxBytes is more than any device has.
 const maxBytes = 1 << 46
 
-func (p *pool) alloc(s *symmem.Stream, bytes int64, site symmem.Site) (uintptr, error) {
+func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.flushHeld(); err != nil {
 		return 0, err
 	}
-	b, err := p.interop.Alloc(p.Pool, s, bytes, site)
+	b, err := p.interop.At(site).Alloc(p.Pool, s, bytes)
 	if err != nil {
 		return 0, err
 	}
@@ -298,7 +298,7 @@ func (l *Library) Reserve(
 		return err
 	}
 	err = l.apart("reserving", func(ctx context.Context) error {
-		return p.interop.Reserve(ctx, p.Pool, s, int64(bytes), nil, symmem.Site(site))
+		return p.interop.At(site).Reserve(ctx, p.Pool, s, int64(bytes), nil)
 	})
 	if err != nil || handle == 0 {
 		return err
@@ -349,7 +349,7 @@ func (l *Library) Note(number int, kind, value int64, site uint32) error {
 	if err != nil {
 		return err
 	}
-	return p.interop.Note(p.Pool, kind, value, symmem.Site(site))
+	return p.interop.At(site).Note(p.Pool, kind, value)
 }
 
 // maxSite is the most bytes that a call site may have.
@@ -364,7 +364,7 @@ func (l *Library) Site(text string) (uint32, error) {
 	if len(text) > maxSite {
 		return 0, fmt.Errorf("a call site of %d bytes: %w", len(text), symmem.ErrInvalid)
 	}
-	return uint32(r.rt.Interop().Site(text)), nil
+	return r.rt.Interop().Site(text), nil
 }
 
 // place is what Locate returns.
