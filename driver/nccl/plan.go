@@ -26,6 +26,8 @@ type plan struct {
 	count int64
 	// ready is NCCL's call, if it is a single one.
 	ready nccl.Call
+	// parts are what the ranks send each other if it is a group of NCCL's Send and Recv.
+	parts *driver.Splits
 	// kernel is our own, the first of those of the call, or nil for NCCL's. Meetings is how many of
 	// them meet the other ranks, which kernels count as calls.
 	kernel   *kernel
@@ -141,6 +143,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	}
 	p.chosen, p.refused = nil, nil
 	p.dataType, p.reduceOp = dataTypes[p.DataType], reduceOps[p.ReduceOp]
+	p.parts = p.partsOf()
 	switch {
 	case !p.single() || p.nothing():
 	case p.guard != nil:
@@ -151,12 +154,33 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// single reports whether a plan is one call of NCCL's. All-to-all in place works on a copy of its
-// input, which NCCL itself does not offer, and groups of one rank copy.
+// single reports whether a plan is one call of NCCL's. Groups of one rank copy.
 func (p *plan) single() bool {
-	return p.kernel == nil && len(p.c.cfg.Ranks) > 1 && !p.Operation.PointToPoint() &&
-		p.Operation != driver.AllToAllV &&
-		!(p.Operation == driver.AllToAll && p.send == p.recv)
+	return p.kernel == nil && len(p.c.cfg.Ranks) > 1 && !p.Operation.PointToPoint() && !p.inParts()
+}
+
+// inParts reports whether a plan is a group of NCCL's Send and Recv. So is all-to-all in place,
+// which NCCL does not offer, and all-to-all of an NCCL that is older than that call.
+func (p *plan) inParts() bool {
+	switch {
+	case p.kernel != nil:
+		return false
+	case p.Operation == driver.AllToAll && len(p.c.cfg.Ranks) > 1:
+		return p.send == p.recv || !p.c.device.nccl.HasAlltoAll()
+	default:
+		return p.Operation == driver.AllToAllV
+	}
+}
+
+func (p *plan) partsOf() *driver.Splits {
+	switch {
+	case !p.inParts():
+		return nil
+	case p.Operation == driver.AllToAllV:
+		return p.Splits
+	default:
+		return evenSplits(len(p.c.cfg.Ranks), p.count)
+	}
 }
 
 // collective is NCCL's call.
@@ -251,36 +275,20 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 		return p.kernel.queue(gpu, s.CUDA)
 	case p.guard != nil:
 		return errors.Join(p.guard(s.CUDA, gpu), p.guarded.On(s.CUDA))
-	case p.Splits != nil:
-		return p.queueSplits(s.CUDA)
-	case len(p.c.cfg.Ranks) == 1:
-		return p.copy(s.CUDA, gpu)
+	case p.parts != nil:
+		return p.queueParts(s.CUDA)
 	default:
-		return p.allToAllInPlace(s.CUDA, gpu)
+		return p.copy(s.CUDA, gpu)
 	}
 }
 
-// copy is what every collective of a group of one comes to.
+// copy is what a collective of a group of one comes to.
 func (p *plan) copy(on cuda.Stream, gpu *cuda.Driver) error {
 	if p.send == p.recv {
 		return nil
 	}
 	bytes := p.count * int64(p.DataType.Size())
 	return gpu.MemcpyAsync(p.recv, p.send, bytes, on)
-}
-
-func (p *plan) allToAllInPlace(on cuda.Stream, gpu *cuda.Driver) error {
-	bytes := p.count * int64(p.DataType.Size()) * int64(len(p.c.cfg.Ranks))
-	input, err := gpu.MemAllocAsync(bytes, on)
-	if err != nil {
-		return err
-	}
-	err = gpu.MemcpyAsync(input, p.send, bytes, on)
-	if err == nil {
-		call := p.c.device.anywhere.AlltoAll(input, p.recv, p.count, p.dataType, p.c.handle)
-		err = call.On(on)
-	}
-	return errors.Join(err, gpu.MemFreeAsync(input, on))
 }
 
 // choose finds the kernel of our own that a call takes on the direct path, or why there is none,

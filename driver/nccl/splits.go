@@ -12,6 +12,17 @@ import (
 // An AllToAllV is a group of NCCL's Send and Recv, one of each for every other rank that has a
 // part, and a copy of this rank's own. NCCL takes a group as one collective, in captures too.
 
+// evenSplits are those of an AllToAll with parts of count elements.
+func evenSplits(ranks int, count int64) *driver.Splits {
+	counts, offsets := make([]int64, ranks), make([]int64, ranks)
+	for r := range counts {
+		counts[r], offsets[r] = count, int64(r)*count
+	}
+	return &driver.Splits{
+		SendCounts: counts, SendOffsets: offsets, RecvCounts: counts, RecvOffsets: offsets,
+	}
+}
+
 // splitBytes is what a pair of counts takes in a comparison of splits.
 const splitBytes = 2 * 8
 
@@ -51,8 +62,8 @@ func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) err
 	return nil
 }
 
-// queueSplits queues an AllToAllV.
-func (p *plan) queueSplits(on cuda.Stream) error {
+// queueParts queues the group of calls, in place from a copy of the input.
+func (p *plan) queueParts(on cuda.Stream) error {
 	d := p.c.device
 	return d.gpu.Do(func() error {
 		source := p.send
@@ -77,7 +88,7 @@ func (p *plan) queueSplits(on cuda.Stream) error {
 // exchange makes the group of calls. It is called on a thread of the device, to which NCCL's groups
 // belong.
 func (p *plan) exchange(source uintptr, on cuda.Stream) error {
-	d, s, me := p.c.device, p.Splits, p.c.cfg.Rank
+	d, s, me := p.c.device, p.parts, p.c.cfg.Rank
 	size := int64(p.DataType.Size())
 	own := s.SendCounts[me] * size
 	var err error

@@ -3,10 +3,12 @@ package nccl
 import (
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/sys/systest"
 )
 
 // uneven is an AllToAllV over a power in which each rank sends so many numbers to the next one.
@@ -40,4 +42,17 @@ func TestSplitsInACaptureAreCompared(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestAllToAllNeedsNoCallOfNCCLs: the backend works with 2.27.3, and ncclAlltoAll is of 2.28.3.
+func TestAllToAllNeedsNoCallOfNCCLs(t *testing.T) {
+	if !soft(t) {
+		t.Skipf("another version of NCCL than that of the GPUs: %v", driver.ErrUnsupported)
+	}
+	c := systest.Command(t, systest.Patience, os.Args[0],
+		"-test.run=^TestContract$/^collectives$/^(two|three)_ranks_get")
+	c.Env = append(os.Environ(), "SOFTGPU_NCCL=22707")
+	if said, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, said)
+	}
 }

@@ -61,6 +61,9 @@ func (l *Library) Origin() string { return l.origin }
 // communicator can is another question, to which a registration that gives window 0 is the answer.
 func (l *Library) Windows() bool { return l.missing(commWindowRegister) == nil }
 
+// HasAlltoAll reports whether AlltoAll can be called: the library is 2.28.3 or newer.
+func (l *Library) HasAlltoAll() bool { return l.missing(alltoAll) == nil }
+
 // missing returns an error if the library lacks a function or is older than its first version.
 func (l *Library) missing(f function) error {
 	if need := table[f].first; l.symbols[f] == 0 || l.version < need {

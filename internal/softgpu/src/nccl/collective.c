@@ -83,6 +83,8 @@ ncclResult_t ncclReduce(const void *send, void *recv, size_t count, ncclDataType
 ncclResult_t ncclAlltoAll(const void *send, void *recv, size_t count, ncclDataType_t type,
                           ncclComm_t comm, CUstream stream) {
     INJECT();
+    if (nccl_version() < 22803)
+        return report(ncclInvalidUsage, "ncclAlltoAll: NCCL has it since 2.28.3");
     struct call call = {.operation = ALL_TO_ALL, .send = send, .recv = recv, .count = count,
                         .type = type, .stream = stream};
     return submit(__func__, comm, call);
