@@ -62,8 +62,8 @@ func (r *rank) write(at uintptr, data []byte) error {
 	return err
 }
 
-// stage returns memory of the host for a copy. It is used again and again: under the race detector
-// new memory costs more than all else that is done with it.
+// stage returns host memory for a copy. It is reused: under the race detector new memory costs more
+// than everything else that is done with it.
 func (r *rank) stage(n int) []byte {
 	if len(r.staging) < n {
 		r.staging = r.world.harness.Host(n)
@@ -71,7 +71,7 @@ func (r *rank) stage(n int) []byte {
 	return r.staging[:n]
 }
 
-// read copies bytes of the device to the host. They are the rank's until it reads or writes next.
+// read copies bytes of the device to the host. They are valid until the rank next reads or writes.
 func (r *rank) read(at uintptr, n int64) ([]byte, error) {
 	if n == 0 {
 		return nil, nil

@@ -70,7 +70,7 @@ func proveWindowsEnd(t *testing.T, h Harness) {
 	}))
 }
 
-// waits are what a rank can be in while it waits for others.
+// waits are the calls in which a rank can wait for others.
 var waits = map[string]func(r *rank) error{
 	"a collective": func(r *rank) error { return r.launch(r.group, r.stream, barrier) },
 	"an agreement": func(r *rank) error {

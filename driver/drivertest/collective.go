@@ -22,11 +22,11 @@ var collectiveContracts = []contract{
 	{"a path refuses a call or has a plan for it, on all ranks alike", proveOffers},
 }
 
-// counts straddle everything at which an algorithm may change: nothing, one line, one slice, one
-// message that is small, and several steps.
+// counts lie on both sides of each size at which an algorithm may change: nothing, one line, one
+// slice, one small message, and several steps.
 var counts = []int64{0, 1, 2, 3, 7, 12, 13, 47, 100, 1023, 4097, 70001}
 
-// dataTypes are those of the trials that go through all.
+// dataTypes are the types of trials that try all of them.
 var dataTypes = reduce.DataTypes()
 
 // bench is a world with a send and a receive buffer on every rank.
@@ -82,8 +82,8 @@ func (b *bench) tryWays(c trial) {
 	}
 }
 
-// worthwhile reports whether a trial shows something: calls are to be able to take its path, and
-// buffers outside of windows go with the direct path.
+// worthwhile reports whether a trial shows anything: its call must be able to take its path, and
+// buffers outside of windows are tried on the direct path only.
 func (b *bench) worthwhile(c *trial) bool {
 	if c.loose && c.path != driver.PathDirect {
 		return false
@@ -129,7 +129,8 @@ func (b *bench) coverReduce(dataType driver.DataType, count int64, turn int) {
 	}
 }
 
-// coverOthers tries the other operations; the large count with one type of each size.
+// coverOthers tries the other operations, the large count only with the largest type and the
+// smallest one.
 func (b *bench) coverOthers(dataType driver.DataType, count int64, turn int) {
 	b.t.Helper()
 	op := driver.ReduceOp((turn + int(dataType)) % driver.ReduceOps)

@@ -141,8 +141,8 @@ func proveMixed(t *testing.T, h Harness) {
 	}))
 }
 
-// proveExchangeCancelled cancels an exchange in which rank 1 has not come. Rank 1 must not think
-// later that it has succeeded for all.
+// proveExchangeCancelled cancels an exchange to which rank 1 has not come. When rank 1 comes, it
+// must not take the exchange for a success.
 func proveExchangeCancelled(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.spoilt = true

@@ -77,7 +77,7 @@ func absence(t *testing.T, w *world, call func(r *rank) error) {
 		err = call(w.ranks[late])
 	}
 	if err == nil {
-		t.Error("the late rank was not told")
+		t.Error("the late rank got no error from its second call either")
 	}
 }
 
@@ -97,8 +97,8 @@ func wantAbsence(t *testing.T, err error, late int) int {
 	return 0
 }
 
-// proveAbsentCollective also checks that a rank that was told late has not written to the windows
-// of others, who may have put their memory to another use.
+// proveAbsentCollective also checks that a late rank has not written to the windows of the others,
+// which may use that memory for something else by then.
 func proveAbsentCollective(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
 		for _, count := range []int64{0, 5, 1 << 14} {
@@ -171,7 +171,7 @@ func proveAbsentReceiver(t *testing.T, h Harness) {
 		if err := r.launch(r.group, r.stream, call); err != nil {
 			return err
 		}
-		// The stream went on without the receiver. What waits for it is the answer.
+		// The Send may be done without its receiver. The answer is what has to wait for it.
 		answer := message(driver.Recv, 1-r.number, b.recv[r.number], 8, driver.PathPlain)
 		return r.launch(r.group, r.stream, answer)
 	})

@@ -30,9 +30,9 @@ func (h Harness) scope() (elements, largest int64) {
 	}
 }
 
-// proveFormula tries every type and operation on several numbers of ranks, with sizes, operations,
-// places, offsets and ways that are drawn. A path may refuse a group's formula, and is not tried
-// then.
+// proveFormula tries every type and reduction on several numbers of ranks, with random operations,
+// sizes, roots and offsets, in place or not, in windows or not, eager or replayed. A path that
+// refuses the group's formula is not tried.
 func proveFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		seed := uint64(time.Now().UnixNano())
@@ -71,7 +71,7 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	t.Logf("%d calls", tried)
 }
 
-// drawReduction draws a reduction without type, sum and formula.
+// drawReduction draws a reduction. The caller sets type, operation and formula.
 func drawReduction(draws *rand.Rand, n int, largest int64) trial {
 	operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
 	c := trial{

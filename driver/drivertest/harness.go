@@ -10,23 +10,26 @@ import (
 // Part is a part of the contract that a backend may leave out. All else it must pass.
 type Part string
 
-// The parts that may be left out, and what those who use such a backend do without. Paths are left
-// out by Harness.Paths, numbers of ranks by Harness.Ranks; what an interface of driver/optional.go
+// The parts that may be left out, and what that means for users of the backend. Paths are left out
+// by Harness.Paths, numbers of ranks by Harness.Ranks; what an interface of driver/optional.go
 // offers is not in the contract.
 const (
-	// Messages are Send and Recv. Offers refuse them, and pipelines of such groups need another way.
+	// Messages are Send and Recv. A backend without them refuses them in offers, and pipelines need
+	// another way to send.
 	Messages Part = "messages"
-	// Splits is AllToAllV. Offers refuse it, and callers take an AllToAll of the largest part.
+	// Splits is AllToAllV. A backend without it refuses it in offers, and callers take an AllToAll
+	// of the largest part.
 	Splits Part = "splits"
 	// Scatter is Config.Scatter, which shows mistakes that only paths over windows can make.
 	Scatter Part = "scatter"
-	// Failures is that a stream which has failed drops its work, as driver.Stream says, and that
-	// events carry the failure. Kernels that a GPU has been given run on: what is behind a failure
-	// works on data that was never computed, until the stream is synchronized.
+	// Failures means that a failed stream drops its work, as driver.Stream says, and that events
+	// carry the failure. A backend without it cannot stop kernels that the GPU already has: work
+	// behind a failure uses data that was never computed, until the stream is synchronized.
 	Failures Part = "failures"
-	// Anytime is that Close and Abort end while other groups connect and wait. It cannot hold where
-	// the ranks of a test share a CUDA context: that frees memory only once all its kernels have
-	// ended, and launches none meanwhile, such as those that others wait for.
+	// Anytime means that Close and Abort return while other groups connect and wait. It cannot hold
+	// where the ranks of a test share a CUDA context: a context frees memory only once all its
+	// kernels have ended, and launches none in the meantime, not even those that other ranks wait
+	// for.
 	Anytime Part = "closing at any time"
 )
 
@@ -38,17 +41,17 @@ type Harness struct {
 	Host func(bytes int) []byte
 	// Ranks is the size of the largest world that can be opened. Tests that need more are skipped.
 	Ranks int
-	// Paths lists the paths that collectives can take; nil means plain and window. With the direct
-	// path what Direct refuses takes the first one.
+	// Paths lists the paths that collectives can take; nil means plain and window. A call that its
+	// path refuses takes the first one in most tests.
 	Paths []driver.Path
 	// Without are the parts of the contract that the backend leaves out, with the reason, which
 	// skipped tests print.
 	Without map[Part]string
-	// Unordered tells that reductions combine ranks in an order of the backend's own. Tests then
+	// Unordered means that reductions combine ranks in an order of the backend's own. Tests then
 	// use numbers whose sums and products are exact in every order.
 	Unordered bool
-	// Slow tells that a call costs much more here than elsewhere, as on a GPU of software. Of the
-	// trials of all types and counts a third is made then: every count, with every third type.
+	// Slow means that calls take much longer than elsewhere, as on the software GPU. Tests then try
+	// only a third of all pairs of type and count: every count, with every third type.
 	Slow bool
 }
 

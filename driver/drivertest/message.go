@@ -171,8 +171,8 @@ func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver
 	}
 }
 
-// found is what the end says that was the first to find what is wrong. The other end then hears
-// that a peer has failed, unless it found the same.
+// found is the error of the end that was the first to find the mistake. The other end gets an error
+// that a peer has failed, unless it found the same mistake.
 func found(ends ...[]error) error {
 	errs := slices.Concat(ends...)
 	for _, err := range errs {
@@ -183,8 +183,8 @@ func found(ends ...[]error) error {
 	return errors.Join(errs...)
 }
 
-// untouched checks that a rank has received nothing. It looks on a stream of its own: that of the
-// message may still tell of the failure.
+// untouched checks that a rank has received nothing. It reads on a stream of its own: the stream of
+// the message may still return the failure.
 func (b *bench) untouched(t *testing.T, number int) {
 	t.Helper()
 	r := *b.ranks[number]
@@ -228,8 +228,8 @@ func proveTags(t *testing.T, h Harness) {
 	}
 }
 
-// proveAnySource has rank 0 receive from all, one certain rank among them, while two of its
-// receives are on streams that come late.
+// proveAnySource has rank 0 receive from any source and, in between, from one given rank, while two
+// of its receives are on streams that are late.
 func proveAnySource(t *testing.T, h Harness) {
 	const n, each = 4, 5
 	b := newBench(t, h, n, 1<<20, options{check: true})
@@ -297,7 +297,7 @@ func (b *bench) receiveNumbers(r *rank, messages int) error {
 	for i := range messages {
 		source, number := got[2*i], got[2*i+1]
 		if int(source) != sources[i] || from[i] >= 0 && int(source) != from[i] {
-			return fmt.Errorf("message %d is of rank %d, told %d, asked for %d", i, source, sources[i],
+			return fmt.Errorf("message %d is from rank %d, Recv says %d, asked for %d", i, source, sources[i],
 				from[i])
 		}
 		if number != next[source] {

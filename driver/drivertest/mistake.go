@@ -67,9 +67,9 @@ func proveHonestMistake(t *testing.T, h Harness) {
 	}))
 }
 
-// mismatch runs different calls on so many ranks, after two good ones, and checks that every rank
-// has a MismatchError for the third and that no receive buffer was touched. Kernels of the direct
-// path find out by themselves, and leave marks in what they were to write: bits that are all ones.
+// mismatch runs different calls on the ranks, after two good ones, and checks that every rank has a
+// MismatchError for the third and that no receive buffer was touched. Kernels of the direct path
+// find the mismatch themselves, and may mark what they were to write: all bits are set.
 func mismatch(
 	t *testing.T, h Harness, ranks int, call func(b *bench, r *rank) driver.Call,
 ) []*driver.MismatchError {
@@ -127,11 +127,11 @@ func expectNoResult(r *rank, path driver.Path, at uintptr, before byte, bytes in
 	return errors.Join(err, r.expectAll(at, before, bytes))
 }
 
-// mark is what each byte of the output of a call is that a kernel has broken off.
+// mark is each byte of an output whose kernel has ended early.
 const mark = 0xff
 
-// some is how many ranks most mistakes take: three, so that one of them is not part of it, or two
-// where there are no more. One alone can make none, and is skipped.
+// some is the number of ranks of most mistakes: three, so that one of them has no part in it, or
+// two if there are no more. A single rank differs from nobody: its test is skipped.
 func some(h Harness) int { return max(2, min(3, h.Ranks)) }
 
 func proveCheckedMistake(t *testing.T, h Harness) {

@@ -41,7 +41,7 @@ func proveRandomMessages(t *testing.T, h Harness) {
 	}
 }
 
-// room is what a message of a random program has in the buffers.
+// room is the space of one message of a random program in the buffers.
 const room = 64 << 10
 
 func play(b *bench, r *rank, program []planned, streams int) error {

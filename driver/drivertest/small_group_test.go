@@ -237,7 +237,7 @@ func (c *smallGroup) Close() error {
 	select {
 	case <-c.tail:
 	default:
-		c.plane.Withdraw() // no rank waits for what this one does not do any more
+		c.plane.Withdraw() // no rank waits for this one any more
 	}
 	c.mu.Unlock()
 	err := c.plane.Close()

@@ -18,7 +18,7 @@ var reached = func() chan struct{} { c := make(chan struct{}); close(c); return 
 type smallWork func(failed error) error
 
 // smallStep makes the work of one call: at once, or, in a capture, at each launch of the graph. An
-// error is told to the caller; without work nothing is queued.
+// error is returned to the caller; without work nothing is queued.
 type smallStep func() (smallWork, error)
 
 // smallStream runs each work in a goroutine that waits for the one before.

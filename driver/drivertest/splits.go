@@ -31,8 +31,8 @@ type exchange struct {
 	dataType     driver.DataType
 }
 
-// newExchange draws an exchange of up to so many elements for a pair, of which some are none. The
-// parts lie in an order that is drawn, with gaps.
+// newExchange draws an exchange of at most so many elements for each pair; some pairs get none. The
+// parts lie in a random order, with gaps.
 func newExchange(draw *rand.Rand, n int, most int64, t driver.DataType) *exchange {
 	x := &exchange{dataType: t}
 	for range n {
@@ -55,8 +55,7 @@ func newExchange(draw *rand.Rand, n int, most int64, t driver.DataType) *exchang
 	return x
 }
 
-// scattered puts parts one behind the other in an order that is drawn, with gaps of 0 or 3
-// elements.
+// scattered puts parts one behind the other in a random order, with gaps of 0 or 3 elements.
 func scattered(draw *rand.Rand, counts []int64) []int64 {
 	offsets, at := make([]int64, len(counts)), int64(0)
 	for _, i := range draw.Perm(len(counts)) {

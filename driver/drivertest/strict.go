@@ -44,7 +44,7 @@ func (b *bench) forget(r *rank, step int, forgotten driver.Operation) error {
 	}
 	stream := r.stream
 	if step == 2 && r.number == 2 {
-		var err error // a Recv too many would keep the stream
+		var err error // one Recv too many would block the stream
 		if stream, err = r.newStream(); err != nil {
 			return err
 		}
@@ -57,8 +57,9 @@ func (b *bench) forget(r *rank, step int, forgotten driver.Operation) error {
 	return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
 }
 
-// proveMissingSend leaves a Send out whose Recv keeps the stream on which the next collective is:
-// no rank ever has all ends. Rank 0 sends what nobody asks for, so that counts alone say nothing.
+// proveMissingSend leaves out a Send whose Recv blocks the stream of the next collective: no rank
+// ever has all ends. Rank 0 sends a message that nobody receives, so that the counts alone are
+// equal.
 func proveMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		b := newBench(t, h, 3, 1<<20, options{strict: true})

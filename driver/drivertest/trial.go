@@ -19,15 +19,15 @@ type trial struct {
 	root      int
 	path      driver.Path
 	inPlace   bool
-	// loose leaves the windows out.
+	// loose means that the buffers are not in windows.
 	loose bool
-	// skew moves all buffers by so many elements, away from every alignment but their own.
+	// skew moves all buffers by so many elements, away from every alignment but that of an element.
 	skew int64
-	// formula is that of the group, if it has one; then inputs are drawn from the seed to try it
-	// out.
+	// formula is that of the group, if it has one. Inputs that show it are drawn from the seed
+	// then.
 	formula driver.Formula
 	seed    uint64
-	// replayed has a graph make the call.
+	// replayed means that the call is made by a graph.
 	replayed bool
 
 	// inputs and wants are by rank: what is contributed, and what must be in the receive buffer.
@@ -217,7 +217,7 @@ func (c *trial) judge(r *rank, call driver.Call, before []byte) error {
 // launch prepares and launches a call and waits for its end. The stream runs again after an error.
 func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	if err := r.queue(c, s, call); err != nil {
-		_ = s.Synchronize(r.world.ctx) // ends the failure, which is the error again
+		_ = s.Synchronize(r.world.ctx) // clears the failure, and returns the same error
 		return err
 	}
 	return s.Synchronize(r.world.ctx)

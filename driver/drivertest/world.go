@@ -27,11 +27,11 @@ type world struct {
 	harness Harness
 	ctx     context.Context
 	ranks   []*rank
-	// spoilt tells that closing may report faults, because the test has caused some.
+	// spoilt means that closing may report faults, because the test has caused some.
 	spoilt bool
-	// strict is that of the groups that ranks connect.
+	// strict is whether the groups that ranks connect are strict.
 	strict bool
-	// formula is that of its groups.
+	// formula is that of these groups.
 	formula driver.Formula
 }
 
