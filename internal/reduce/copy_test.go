@@ -29,8 +29,8 @@ func TestCopyMovesExactlyTheRangeAtEveryMisalignment(t *testing.T) {
 	}
 }
 
-// TestCopyOfAWholeAllocationStaysInIt ends at the end of a slice of Go, behind which another one
-// may lie. Under the race detector a pointer there ends the program.
+// TestCopyOfAWholeAllocationStaysInIt copies up to the end of a Go slice, behind which another one
+// may lie. Under the race detector a pointer to there ends the program.
 func TestCopyOfAWholeAllocationStaysInIt(t *testing.T) {
 	src, dst := make([]byte, 16<<20), make([]byte, 16<<20)
 	src[len(src)-1] = 7

@@ -16,9 +16,9 @@
 //     Arithmetic.
 //   - Float16 and BFloat16 are widened to float32, accumulated there across all sources, divided
 //     there if an average is wanted, and rounded once, to nearest even. Overflow gives infinity.
-//   - Every NaN of a result is one, that of NVIDIA's GPUs: quiet and positive, with all bits of the
-//     payload set (0x7fffffff, 0x7fffffffffffffff, 0x7fff). So it does not matter which operand a
-//     processor takes a NaN from.
+//   - Every NaN in a result is the same one, that of NVIDIA's GPUs: quiet and positive, with all
+//     bits of the payload set (0x7fffffff, 0x7fffffffffffffff, 0x7fff). So it does not matter which
+//     operand a processor takes a NaN from.
 //   - Min and Max are minimum and maximum of IEEE 754-2019: a NaN in any source gives a NaN, and -0
 //     is less than +0.
 //   - One source without a division is a copy: the bits do not change, NaNs included.
@@ -26,9 +26,9 @@
 // # Arithmetic
 //
 // A thread that is not Go's own may have set MXCSR to flush subnormal numbers, as
-// torch.set_flush_denormal does. The kernels try that out with one addition, which costs nothing
-// that can be measured, and set the register for themselves where they must; the portable code
-// always sets it.
+// torch.set_flush_denormal does. The kernels test for that with one addition, at no cost that can
+// be measured, and where they must, set the register while they run; the portable code always sets
+// it.
 //
 // # Memory
 //

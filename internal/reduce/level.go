@@ -39,10 +39,11 @@ const vectorBytes = 32 // of AVX2
 // vector is what kernels for AVX2 work on.
 type vector [vectorBytes]byte
 
-// few is a number of sources for which a tail needs little room, which is cleared first.
+// few is up to how many sources a tail takes the smaller room. Room is cleared first, which takes
+// time.
 const few = 8
 
-// tail reduces the bytes of less than a vector of AVX2, in vectors that zeros fill up.
+// tail reduces fewer bytes than an AVX2 vector has, in vectors that are filled up with zeros.
 func (j *job) tail(from, to int) {
 	if len(j.srcs) <= few {
 		filledUp[[few]vector, [few]unsafe.Pointer](j, from, to)

@@ -31,8 +31,8 @@ func fence()
 //go:noescape
 func streamLines(dst, src unsafe.Pointer, size int)
 
-// portably is portable with the arithmetic of IEEE 754, which the kernels see to by themselves: a
-// thread that is not Go's own may flush subnormal numbers to zero. That belongs to the thread.
+// portably runs portable with the arithmetic of IEEE 754, and then restores that of the thread: one
+// that is not Go's own may flush subnormal numbers to zero. The kernels do so by themselves.
 func (j *job) portably(from, to int) {
 	if !j.t.Float() {
 		j.portable(from, to)

@@ -9,7 +9,7 @@ import (
 // destinations are written, so that a destination may be a source.
 const gather = 64
 
-// The NaN that every NaN of a result is. Rounded to a 16-bit type it is that type's.
+// Every NaN in a result is this one. Rounded to a 16-bit type it gives that of the type.
 var (
 	canonical32 = math.Float32frombits(0x7FFFFFFF)
 	canonical64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
@@ -46,8 +46,8 @@ func (j *job) portable(from, to int) {
 func elements[T any](p unsafe.Pointer, from, to int) []T {
 	var zero T
 	if from == to {
-		// A pointer to the end of a Go slice may be one into memory that is not in use, which the
-		// garbage collector takes for corruption.
+		// A pointer to the end of a Go slice may point into unused memory, which the garbage
+		// collector takes for corruption.
 		return nil
 	}
 	return unsafe.Slice((*T)(unsafe.Add(p, from)), (to-from)/int(unsafe.Sizeof(zero)))
@@ -165,7 +165,7 @@ func combine[T float32 | float64](op Op, a, b T) T {
 	panic("reduce: invalid operation")
 }
 
-// finish makes the final step, and the canonical NaN of every NaN.
+// finish does the final step, and replaces every NaN by the canonical one.
 func finish[T float32 | float64](f final, acc []T, canonical T) {
 	value := T(math.Float32frombits(uint32(f.value)))
 	if unsafe.Sizeof(value) == 8 {

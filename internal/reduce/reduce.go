@@ -20,7 +20,7 @@ const (
 	lineBytes = 64 // a cache line, the unit of a streamed store
 )
 
-// Hint tells how the destinations will be used. It never changes a value.
+// Hint says how the destinations will be used. It never changes a value.
 type Hint struct {
 	// Stream writes past the caches. It saves the reading of lines that are overwritten, which pays
 	// for destinations that do not fit into the cache and that nobody reads soon. It takes effect

@@ -54,8 +54,8 @@ func extend(t DataType, v uint64) int64 {
 	return int64(v<<unused) >> unused
 }
 
-// Rounding a result of float64 is as good, for one operation on two float32, as rounding the exact
-// one.
+// For one operation on two float32, rounding the float64 result gives the same as rounding the
+// exact one.
 func referenceFloat32(op Op, t DataType, sources []uint64, divisor int64) uint64 {
 	acc := referenceWiden(t, sources[0])
 	for _, source := range sources[1:] {

@@ -2,15 +2,16 @@ package reduce
 
 import "unsafe"
 
-// Tree combines sources in pairs: the first half of them, combined so, op the second half.
-// Integers, minimum and maximum do not depend on that, and are faster by Reduce and Average.
+// Tree combines sources as a binary tree: the first half, combined in the same way, op the second
+// half. Integers, minimum and maximum do not depend on the order, and Reduce and Average are
+// faster.
 type Tree struct {
 	Op Op
 	T  DataType
-	// Rounded has each combination of 16-bit floats rounded to their type; else they stay float32
-	// up to the last rounding.
+	// Rounded means that each combination of 16-bit floats is rounded to their type; otherwise they
+	// stay float32 until the last rounding.
 	Rounded bool
-	// Divisor divides the result, as Average does; 1 does not.
+	// Divisor divides the result, as in Average; 1 leaves it as it is.
 	Divisor int64
 }
 
@@ -22,7 +23,7 @@ const branch = 2 << 10
 type room [2 * branch]byte
 
 // Reduce stores the combined sources, whose number is a power of two, into every destination.
-// Values, memory and preconditions are else those of the function Reduce.
+// Otherwise values, memory and preconditions are those of the function Reduce.
 func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	check(tr.Op, tr.T, dsts, srcs, count)
 	if len(srcs)&(len(srcs)-1) != 0 || tr.Divisor <= 0 {
@@ -47,7 +48,8 @@ func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 // wide reports whether halves are combined as float32.
 func (tr *Tree) wide() bool { return (tr.T == Float16 || tr.T == BFloat16) && !tr.Rounded }
 
-// accumulator is the type in which elements are combined, and the bytes that some take so.
+// accumulator is the type in which elements are combined, and how many bytes the given ones take in
+// it.
 func (tr *Tree) accumulator(bytes int) (DataType, int) {
 	if tr.wide() {
 		return Float32, 2 * bytes

@@ -22,11 +22,11 @@ type Config struct {
 	// Groups is the number of groups over the one pool. The first is the world; with more than
 	// one, the others overlap. Each runs all cases.
 	Groups int
-	// Path says who chooses the path of collectives. PathWindow is what shows that memory is
+	// Path is how the path of collectives is chosen. Only PathWindow shows that memory is
 	// symmetric: the plain path is right wherever buffers lie.
 	Path symmem.PathChoice
-	// Deterministic, where it is a formula, has the cases be of all types and reductions, with numbers
-	// that cancel, and compares bits with what the formula gives.
+	// If Deterministic is a formula, cases have all types and reductions, with numbers that cancel,
+	// and their bits are compared with what the formula gives.
 	Deterministic symmem.Formula
 	// CallSites is that of symmem.Options.
 	CallSites bool

@@ -22,8 +22,8 @@ type holding struct {
 }
 
 // The extent of a history: how many of its largest blocks may be live at once, and the least size
-// of those in elements. Small cases have churn as large as this, too, as it would fit into one
-// segment otherwise, where addresses and offsets have one order.
+// of those in elements. Small cases have churn of this size, too: it would fit into one segment
+// otherwise, in which addresses and offsets have the same order.
 const (
 	churnBlocks = 12
 	churnUnit   = 256 << 10

@@ -65,7 +65,7 @@ func endingOf(err error) ending {
 }
 
 // gravest finds the account that explains the others best; the lowest rank's among equals, so that
-// all ranks tell the same.
+// all ranks report the same.
 func gravest(accounts []account) *account {
 	for i := len(endings) - 1; i > 0; i-- {
 		for r := range accounts {

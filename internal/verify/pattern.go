@@ -4,9 +4,9 @@ import "math"
 
 // finding is what one rank found in one all-reduce.
 type finding struct {
-	// Ran tells that the all-reduce was done and its result read.
+	// Ran is whether the all-reduce was done and its result read.
 	Ran bool `json:"ran"`
-	// Symmetric tells that the buffer lay in a window of the group.
+	// Symmetric is whether the buffer lay in a window of the group.
 	Symmetric bool `json:"symmetric"`
 	// Wrong is the number of elements that are not as expected.
 	Wrong int64 `json:"wrong"`
@@ -45,7 +45,8 @@ func compare(data []float32, want float64) finding {
 	return f
 }
 
-// distance is |v - want|, and a large number for what is none, as JSON has no infinity.
+// distance is |v - want|, or a large number where that is infinite or a NaN, which JSON does not
+// have.
 func distance(v, want float64) float64 {
 	d := math.Abs(v - want)
 	if math.IsNaN(d) || d > math.MaxFloat32 {

@@ -83,8 +83,8 @@ func (w *composer) emit(s step) { w.program.steps = append(w.program.steps, s) }
 
 // prepare maps twice the memory that the rest needs, in six segments, by allocating and freeing
 // blocks that fit no earlier one; the first are small, so that blocks of one size soon lie in
-// several. From there on no rank maps any more: one that did where others did not would find its
-// registration refused, where a placement by address shall show wrong sums.
+// several. From there on no rank maps any more. A rank that mapped where others do not would have
+// its registration refused, but a placement by address is to show wrong sums.
 func (w *composer) prepare() {
 	c := w.config
 	need := (int64(c.Cases)*c.Elements + w.history.most) * elementBytes

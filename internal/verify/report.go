@@ -27,8 +27,8 @@ type Report struct {
 
 	Check     string `json:"check"`
 	Placement string `json:"placement"`
-	// Path is what was asked for, Took what the cases took, such as "plain, window", and Why says
-	// why that is another one.
+	// Path is the path that was asked for, Took is what the cases took, such as "plain, window",
+	// and Why says why it is not the same.
 	Path      string  `json:"path"`
 	Took      string  `json:"took"`
 	Why       string  `json:"why,omitempty"`
@@ -64,7 +64,7 @@ type Case struct {
 	// Size is the number of elements.
 	Size  int64   `json:"size"`
 	Value float64 `json:"value"`
-	// Symmetric tells that the buffer lay in a window of the group on every rank.
+	// Symmetric is whether the buffer lay in a window of the group on every rank.
 	Symmetric bool    `json:"symmetric"`
 	Expected  float64 `json:"expected"`
 	// MaxDiff and MeanDiff are those of the rank with the largest, WrongRanks the ranks that saw
@@ -75,7 +75,7 @@ type Case struct {
 	Result     string  `json:"result"`
 }
 
-// OK tells that every case passed and nothing ended the run early.
+// OK reports whether every case passed and nothing ended the run early.
 func (r *Report) OK() bool {
 	return r.Failed == 0 && r.NotRun == 0 && r.Divergence == nil && r.Fault == ""
 }

@@ -24,7 +24,7 @@ type runner struct {
 	data     []float32 // what is filled or read now
 	findings []finding
 	paths    map[string]string // see account
-	// progress, if set, is told how many steps of how many are done.
+	// progress, if set, is called with how many steps are done, and of how many.
 	progress func(done, all int)
 }
 

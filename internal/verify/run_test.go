@@ -22,7 +22,7 @@ func onAll(t *testing.T, ranks int, c Config) []*Report {
 		reports[r], err = Run(t.Context(), runtimes[r], c, nil)
 		return err
 	})
-	// After a divergence Close tells of it again.
+	// After a divergence Close returns it again.
 	_ = ranktest.Each(ranks, func(r int) error { return runtimes[r].Close() })
 	if err != nil {
 		t.Fatal(err)

@@ -99,7 +99,7 @@ func (r *Report) folded(w io.Writer, cases []Case) {
 		cases[0].Result, len(cases))
 }
 
-// found writes what only a case that has run can tell.
+// found formats what is known only of a case that has run.
 func found(result string, symmetric bool, maxDiff, meanDiff float64) (yes, worst, mean string) {
 	if result != Passed && result != Failed {
 		return "-", "-", "-"

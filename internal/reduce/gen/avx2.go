@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// avx2 uses F16C besides.
+// avx2 also uses F16C.
 type avx2 struct{}
 
 func (avx2) name() string    { return "AVX2" }

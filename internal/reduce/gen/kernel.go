@@ -148,8 +148,8 @@ func assemble(set vectors) []byte {
 }
 
 // entry writes the function that Go calls. It jumps to a kernel, which returns to Go, or, on a
-// thread with arithmetic of its own, calls the kernel and restores that. Arguments that have been
-// read serve as memory.
+// thread with other settings of arithmetic, calls the kernel and restores them. The space of
+// arguments that have been read is used as scratch.
 func entry(p *program, set vectors) {
 	fmt.Fprintf(p, "// func reduce%s(kernel uint32, dsts *unsafe.Pointer, ndst int, "+
 		"srcs *unsafe.Pointer, nsrc int, from, to int, flags, value uint64)\n", set.name())
@@ -194,8 +194,8 @@ func entry(p *program, set vectors) {
 
 // trial is two vectors and their sum as IEEE 754 has it. The first lane finds out whether the
 // thread flushes subnormal operands or results to zero, as torch.set_flush_denormal has it do, the
-// others whether it rounds to nearest even. Reading MXCSR would wait for all arithmetic before:
-// some 20 ns, measured.
+// others whether it rounds to nearest even. Reading MXCSR instead would wait for all earlier
+// arithmetic: some 20 ns, measured.
 var trial = [3][4]uint32{
 	{1, 0x3F800000, 0xBF800000, 0x3F800001},
 	{1, 0x33800000, 0xB3800000, 0x33800000},
@@ -297,8 +297,9 @@ func (s *stage) pairs() {
 	s.late.Write(behind.Bytes())
 }
 
-// pair writes one of those loops. What is stored as it was accumulated is stored before NaNs are
-// looked for, and once more if there are any, so that loads and stores take turns.
+// pair writes one of those loops. Where results are stored as they were accumulated, they are
+// stored before the search for NaNs, and once more if there are any, so that loads and stores take
+// turns.
 func (s *stage) pair(label string, results ...string) {
 	s.label(label)
 	for unit := range s.units {
@@ -368,8 +369,8 @@ func (s *stage) write() {
 	s.store()
 }
 
-// clear makes NaNs the canonical one, and stores again what it is given results for. Whether there
-// are any is one question for the whole block.
+// clear replaces NaNs by the canonical one, and stores the given results again. One test for NaNs
+// covers the whole block.
 func (s *stage) clear(label string, results []string) {
 	if !s.kernel.elem.float {
 		return
@@ -386,7 +387,8 @@ func (s *stage) clear(label string, results []string) {
 }
 
 // ahead fetches a line that a later block will load. Halves take so many instructions that the
-// processor does not look far enough ahead by itself; for other types it does, and asking costs.
+// processor does not look far enough ahead by itself; for other types it does, and a prefetch would
+// cost.
 func (s *stage) ahead(address string) {
 	const distance = 1024
 	if s.kernel.elem.half && s.how == whole {
@@ -394,8 +396,8 @@ func (s *stage) ahead(address string) {
 	}
 }
 
-// final writes the step after the accumulation. What is seldom wanted lies behind the return, so
-// that a block without it takes no branch but the one to the next block.
+// final writes the step after the accumulation. Rare steps lie behind the return, so that a block
+// without them takes no branch but the one to the next block.
 func (s *stage) final() {
 	s.op("TESTL", "$6", "BX")
 	s.op("JNE", s.prefix+"Multiply")

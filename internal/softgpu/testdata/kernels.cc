@@ -51,7 +51,7 @@ bool wide(const Case& c) { return strncmp(c.kernel, "wide", 4) == 0; }
 // twin is of 2 ranks only; a warp has two chunks at most.
 bool twin(const Case& c) { return strncmp(c.kernel, "twin", 4) == 0; }
 
-// single tells that a warp has one chunk at most.
+// single reports whether a warp has one chunk at most.
 bool single(const Case& c) { return strncmp(c.kernel, "line", 4) == 0 && !two_steps(c); }
 
 Case case_of(u64 round, u32 ranks, u32 max_grid) {

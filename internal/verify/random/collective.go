@@ -160,8 +160,8 @@ func (r *round) queue(ctx context.Context, e *exchange) error {
 			return err
 		}
 	}
-	// Only members make the call, but its use of the input is noted on every rank, lest the buffer
-	// comes back earlier on some.
+	// Only members make the call, but its use of the input is noted on every rank: otherwise the
+	// buffer would come back earlier on some.
 	if err := e.sender.UseOn(e.on); err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ type exchange struct {
 // junk is what memory is spoiled with before a call.
 const junk = 0xa5
 
-// me is this rank's number in the group; 0 for who is no member.
+// me is this rank's number in the group, or 0 if it is no member.
 func (e *exchange) me() int {
 	if e.group == nil {
 		return 0

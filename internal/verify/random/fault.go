@@ -21,12 +21,12 @@ const (
 	misdeeds
 )
 
-// ErrUntold means that a group was broken in replays, and a rank has not heard of it.
-var ErrUntold = errors.New("a fault in replays was not told")
+// ErrUntold means that a group was broken in replays, and that a rank got no error.
+var ErrUntold = errors.New("a fault in replays was not reported on a rank")
 
 // breakReplays makes a group of all ranks and two graphs of the same sum over it, has a drawn rank
-// do otherwise than the others when they are replayed, and shows that all ranks hear of it, that
-// nothing wrong is taken for a sum, and that a new group works on the same memory.
+// do something else than the others when they are replayed, and shows that all ranks get an error,
+// that no wrong result is taken for a sum, and that a new group works on the same memory.
 func (r *round) breakReplays(ctx context.Context) error {
 	who, s, p := r.draws.IntN(r.rt.Size()), one(r, r.streams), one(r, r.pools)
 	deed, bytes, tag := misdeed(r.draws.IntN(int(misdeeds))), r.size(), r.draws.Uint64()
@@ -40,7 +40,8 @@ func (r *round) breakReplays(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// What NCCL's kernels leave when they are ended is not promised, nor do they compare replays.
+	// NCCL's kernels promise nothing about what they leave when they are ended, and do not compare
+	// replays.
 	if err := g.SetPath(ctx, symmem.PathDirect); err != nil {
 		return err
 	}
@@ -107,7 +108,8 @@ func (r *round) sumGraph(
 	return rec, r.recordOn(ctx, rec, s)
 }
 
-// broken replays the graphs until the fault is told, looks at what they have left, and closes all.
+// broken replays the graphs until the fault is reported, looks at what they have left, and closes
+// all.
 func (r *round) broken(
 	ctx context.Context, g *symmem.Group, recs [2]*recording, deed misdeed, mine, direct bool,
 ) error {
@@ -259,7 +261,7 @@ func (r *round) aborted(
 	if !errors.Is(err, symmem.ErrAborted) {
 		return fmt.Errorf("%w: %w", ErrAbort, err)
 	}
-	// What the stream still knows of the fault is told once.
+	// The stream may still return the fault, once.
 	if err := s.Synchronize(ctx); err != nil && !errors.Is(err, symmem.ErrAborted) {
 		return fmt.Errorf("synchronizing after the fault: %w", err)
 	}

@@ -100,8 +100,9 @@ func sumOf(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *exchange
 	}
 }
 
-// choices are what the path of a group is set to, by weight: over windows mistakes show, and on the
-// direct path, which works over windows, too. Where there is none it is as auto.
+// choices are what the path of a group is set to, by weight. Mistakes show on the window path, and
+// on the direct path, which works over windows, too. Where that is not possible the choice is as
+// good as auto.
 var choices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,

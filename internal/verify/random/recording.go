@@ -11,13 +11,13 @@ import (
 
 // recording is a graph of calls. Each call reads memory that was written before the capture, and
 // its result is copied where the program finds it: the buffers of the calls themselves may be freed
-// while the graph lives, and must be nobody else's until it is closed.
+// while the graph lives, and nobody else may get them until it is closed.
 type recording struct {
 	graph graph
-	// owned tells that the owner of adopted streams has captured it. It is launched on those, and
-	// pins no buffers.
+	// owned is whether the owner of adopted streams has captured it. Such a graph is launched on
+	// those streams, and pins no buffers.
 	owned bool
-	// number is that of the group, calls what is captured, outs where their results come.
+	// number is that of the group, calls what is captured, outs where the results go.
 	number int
 	calls  []*exchange
 	outs   []symmem.Buffer

@@ -35,7 +35,7 @@ type Report struct {
 	Findings []string `json:"findings"`
 	// Broke is the round that could not run to its end, or 0.
 	Broke int `json:"broke_off_round"`
-	// Differs tells that ranks have diverged, or that memory was in use which nobody held.
+	// Differs is whether ranks have diverged, or memory was in use that nobody held.
 	Differs bool `json:"differs"`
 	// FirstWrong is the round of the first wrong result, or 0.
 	FirstWrong int `json:"first_wrong_round"`
@@ -65,7 +65,7 @@ func (r *Report) Lost() []Resource {
 	return lost
 }
 
-// OK tells that no result was wrong and that everything came back.
+// OK reports whether no result was wrong and everything came back.
 func (r *Report) OK() bool { return r.Wrong == 0 && !r.Differs && len(r.Lost()) == 0 }
 
 // WriteText writes the report for people. Of the resources it shows rank 0's and those that are

@@ -108,9 +108,9 @@ func (r *round) addPool(ctx context.Context, i int) error {
 	return r.spread(ctx, p)
 }
 
-// spread maps more memory than the round needs, in segments that are all registered and free. By
-// address ranks take blocks of different ones then; if one mapped where others do not, they would
-// only find their registrations to differ.
+// spread maps more memory than the round needs, in segments that are all registered and free. With
+// placement by address, ranks then take blocks of different segments. If one mapped where others do
+// not, they would only find that their registrations differ.
 func (r *round) spread(ctx context.Context, p *symmem.Pool) error {
 	part := r.config.MaxBytes * liveMessages / 8
 	var parts []symmem.Buffer

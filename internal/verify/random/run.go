@@ -16,8 +16,8 @@ type Rank struct {
 	Open Open
 	// Local is its number among the ranks of its machine.
 	Local int
-	// Shared tells that other ranks are in this process, so that what it holds says nothing about
-	// this one.
+	// Shared is whether other ranks are in this process, too, so that what it holds says nothing
+	// about this one.
 	Shared bool
 	// Progress, if set, is told about each round.
 	Progress func(line string)
@@ -34,7 +34,7 @@ type player struct {
 	report *Report
 	tally  tally
 	begun  time.Time
-	// start is what there was after the rounds that warm up; warm tells that there was one.
+	// start is what the process held after the rounds that warm up, warm whether that was measured.
 	start usage
 	warm  bool
 	done  int
@@ -105,8 +105,8 @@ func (p *player) play(ctx context.Context) error {
 	return p.compare(ctx)
 }
 
-// broken tells the ranks what each of them has ended a round with: those that were not in the group
-// that failed have found only that others have left. It returns this rank's error.
+// broken tells the ranks what each of them has ended a round with: a rank that was not in the group
+// that failed has found only that others have left. It returns this rank's error.
 func (p *player) broken(ctx context.Context, w *world, number int, failed error) error {
 	var diverged *symmem.DivergenceError
 	p.report.Differs = errors.As(failed, &diverged) || errors.Is(failed, ErrInUse)
@@ -206,7 +206,7 @@ func truth(b bool) int64 {
 	return 0
 }
 
-// note measures, while rounds warm up, and tells of the round.
+// note measures, while rounds warm up, and reports the round.
 func (p *player) note(w *world, number int, more bool) error {
 	now, err := p.measure()
 	if err != nil {

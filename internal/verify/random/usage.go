@@ -37,9 +37,9 @@ var resourceNames = [resources]string{
 // need them, and load each kernel into device memory at its first launch, which may be in any
 // round; a pool, a window or a communicator that is lost in each round is more than that.
 //
-// In a world of several machines, ranks of one machine connect to each other when a group of them
-// alone first comes, once in each world, and keep two goroutines for that on each side. A rank has
-// no more others on its machine than there are ranks beyond one for each machine.
+// In a world of several machines, ranks of one machine connect to each other when the first group
+// of them alone is made, once in each world, and keep two goroutines for that on each side. With
+// one rank on each machine at least, no rank has more than ranks minus machines others on its own.
 func (p *player) tolerances() usage {
 	if p.backend() != "nccl" {
 		return usage{}
@@ -62,7 +62,7 @@ type Resource struct {
 	Tolerance int64 `json:"tolerance"`
 }
 
-// Lost tells that more is left than may be.
+// Lost reports whether more is left than may be.
 func (r *Resource) Lost() bool { return r.End > r.Start+r.Tolerance }
 
 // measure counts what the process holds now.
@@ -132,7 +132,7 @@ func (p *player) settled(ctx context.Context) (u usage, err error) {
 	}
 }
 
-// fits tells that nothing is left over.
+// fits reports whether nothing is left over.
 func (p *player) fits(u usage) bool {
 	allowed := p.tolerances()
 	for kind := range resources {
