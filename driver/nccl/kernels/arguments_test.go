@@ -17,7 +17,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// layout prints what of the structures must be as Go has it: a name, an offset and a size a line.
+// layout prints what must be the same in C++ and in Go: a name, an offset and a size on each line.
 const layout = `#include <bulk.h>
 #include <local.h>
 #include <message.h>
@@ -127,10 +127,10 @@ func TestSizesAreThoseOfTheSources(t *testing.T) {
 	}
 }
 
-// number is how kernels of any reduction know a type.
+// number is the number of a type in kernels of any reduction.
 func number(t driver.DataType) int { return int(types[t].number) }
 
-// packed returns what a kernel is given.
+// packed returns the bytes of the arguments.
 func packed(p cuda.Params) []byte {
 	return reflect.ValueOf(p).FieldByName("packed").Bytes()
 }

@@ -4,24 +4,25 @@
 //
 // There are three families (folder src, CUDA C++).
 //
-//   - Line kernels copy through exchange memory, in lines of 128 bytes that carry a flag, which
-//     stands for the call: who finds the flag has the data, so a message takes one way over the
-//     link and no barrier. Buffers may be any memory. They serve what fits into the exchange
-//     memory. As long as each warp of the grid has one chunk of lines at most there is no loop,
-//     since code is fetched anew in every launch. For more there are wide kernels: a thread moves
-//     16 bytes instead of 8, and a warp gives its next chunk away before it waits for the last.
-//     Twin kernels, of sums of 2 ranks, give away two chunks for each warp and need no loop either.
+//   - Line kernels copy through exchange memory, in lines of 128 bytes. Each line carries a flag
+//     that stands for the call: a rank that sees the flag has the data of the line, too. So a
+//     message crosses the link once, and no barrier is needed. Buffers may be any memory. Line
+//     kernels serve what fits into the exchange memory. As long as each warp of the grid has at
+//     most one chunk of lines there is no loop, since code is fetched anew in every launch. For
+//     more chunks there are wide kernels: a thread moves 16 bytes instead of 8, and a warp sends
+//     its next chunk before it waits for the last one. Twin kernels, for sums of 2 ranks, send two
+//     chunks for each warp and need no loop either.
 //   - Bulk kernels read and write the peers' buffers in place, between two barriers. Buffers are
-//     symmetric. They serve what is larger. A reduction whose buffers are not goes through exchange
-//     memory in pieces, each a launch of a line kernel, with a number of its own.
-//   - The local kernels do what is left of a norm after the all-reduce: they add the sums to a
-//     residual and normalize each row of it, which belongs to one block. So a norm is two
-//     kernels, launched together, the second of which does what is left; measured faster than
-//     one, 5 us against 8 and more for a row of 4096 on 4 H200. All ranks normalize all rows,
-//     with the same bits, since the squares of a row are added up in one order everywhere. They
-//     look at the word that the first one sets if it fails, and then write marks. For rows of
-//     up to 8192 of which many come there is one with fewer registers, so that a multiprocessor
-//     has two rows.
+//     symmetric. Bulk kernels serve what is larger. If the buffers of a large reduction are not
+//     symmetric, it goes through exchange memory in pieces. Each piece is a launch of a line kernel
+//     and counts as a call of its own.
+//   - Local kernels do the rest of a norm after its all-reduce: they add the sums to a residual and
+//     normalize each row of it. A row belongs to one block. So a norm is two kernels that are
+//     launched together. That was measured to be faster than one kernel: 5 us against 8 and more
+//     for a row of 4096 on 4 H200. All ranks normalize all rows, with the same bits, since the
+//     squares of a row are added up in the same order everywhere. A local kernel reads the fault
+//     word that the all-reduce sets if it fails, and then writes marks. For many rows of up to 8192
+//     there is one with fewer registers, so that two rows fit on a multiprocessor.
 //
 // # Types and operations
 //
@@ -32,66 +33,67 @@
 //	bulk_any, bulk_two_shot_any      number of ranks: what the others do not have
 //	line_copy, wide_copy, bulk_copy  copies of any type
 //
-// Reductions begin with the value of the first rank and combine one rank after the other, 16-bit
-// types in float32, all others in their own; every step is rounded to nearest even, nothing is
-// multiplied and added at once, and the result of a 16-bit type is rounded once. So every rank gets
-// the same bits, in every run, by every kernel. Averages are the sum divided by the number of ranks
-// (IEEE division; integers wrap and truncate towards zero). Subnormal numbers are kept. Minimum and
-// maximum are those of IEEE 754-2019. A NaN that comes out has all bits but the sign.
+// The four with _any are called kernels of any reduction below.
+//
+// Reductions start with the value of the first rank and combine one rank after the other, 16-bit
+// types in float32, all others in their own type. Every step is rounded to nearest even, nothing is
+// fused into a multiply-add, and the result of a 16-bit type is rounded once. So every rank gets
+// the same bits, in every run, from every kernel. An average is the sum divided by the number of
+// ranks (IEEE division; integers wrap and truncate towards zero). Subnormal numbers are kept.
+// Minimum and maximum are those of IEEE 754-2019. A NaN in a result has all bits set but the sign.
 //
 // # Calls
 //
-// In every call each rank tells each other rank the digest of its call, in words next to the
-// data. So a kernel whose peers came to another call fails instead of mixing the two; and since
-// every rank waits for a word of every other, none is ever two calls ahead, which is what lets
-// two halves of exchange memory take turns. Two calls of one group that ran at once on a GPU would
-// have one number, and take each other's data if they are alike. Package nccl keeps them apart, on
-// all streams, in branches of a capture, and in replays.
+// In every call each rank sends each other rank the digest of its call, in words next to the data.
+// So a kernel whose peers came to another call fails instead of mixing the two. And since every
+// rank waits for a word of every other, no rank is ever two calls ahead: that is why two halves of
+// exchange memory, used in turn, are enough. If two calls of one group ran at the same time on a
+// GPU, they would have the same number, and if they were alike they would take each other's data.
+// Package nccl keeps them apart, on all streams, in branches of a capture, and in replays.
 //
-// Every wait looks at a word that the host sets to end it and at the clock of the GPU. What
-// went wrong first on a rank is in its Report.
+// Every wait checks a word that the host sets to end it, and the clock of the GPU. The first fault
+// of a rank is in its Report.
 //
 // # After a fault
 //
-// A rank that has met a fault is silent from then on: its kernels give nothing to others and take
-// nothing, whatever is queued or replayed, since nobody knows what their input is. The fault lies
-// in the 16 bytes that each block reads first, with the number of the call, so asking takes no
-// other load. The host, when it ends the kernels, copies its word to the first of those; the last
-// warp, which has no data, looks at it, too. Input is fetched before the fault is known.
+// A rank that has met a fault sends nothing and takes nothing from then on, whatever is queued or
+// replayed, since its input may be wrong. The fault word and the number of the call share the 16
+// bytes that each block reads first, so that a check for a fault needs no other load. When the host
+// ends the kernels, it copies its own word to the first of these fault words; the last warp, which
+// has no data, also checks that one. Input is fetched before it is known whether there was a fault.
 //
-// What a call that fails leaves undone is marked: all bits are set, a NaN in every floating type.
-// A warp or block marks what it was to write itself, so no mark is written over by this rank. If
-// all data have come and only the words of another rank have not, the last warp marks the first
-// number of each part, once the block that writes it has ended. Bulk kernels mark what their peers
-// write to them, too. A late peer may write what is right over that, but never over the part that
-// this rank writes; of a broadcast there is none. A peer that is late may also read marks of an
-// output that is an input, and then has NaNs for sums; sums of integers are wrong, then, and only
-// the fault tells.
+// What a call that fails leaves undone is marked: all bits are set, a NaN in every floating-point
+// type. A warp or block marks what it was to write itself, so this rank never writes over a mark.
+// If all data have come, but not the words of another rank, the last warp marks the first number of
+// each part, once the block that writes it has ended. Bulk kernels also mark what their peers write
+// to them. A peer that is late may write correct data over those marks, but never over the part
+// that this rank writes; a broadcast has no such part. A late peer may also read marks, if the
+// output is an input, too. Its floating-point sums are NaN then, but sums of integers are just
+// wrong: only the fault shows it.
 //
 // # Progress
 //
-// Blocks wait for blocks of other ranks, never for blocks of their own grid, and all ranks
-// launch grids of the same size, which every rank's GPU holds at once if it runs nothing else:
-// Request.resident says how many blocks those are, and a test reads from the objects that the
-// registers do. Other work ends by itself and makes room. A kernel that overlaps with the one
-// before it in its stream comes when all blocks of that one have come, and waits in its places.
-// Kernels of any reduction, of which a block has a whole multiprocessor, overlap with none; nor do
-// kernels where ranks of one process share a GPU.
+// Blocks wait for blocks of other ranks, never for blocks of their own grid. All ranks launch grids
+// of the same size, and every rank's GPU holds such a grid at once if it runs nothing else.
+// Request.resident says how many blocks that is, and a test checks the objects: the registers are
+// enough for it. Other work ends by itself and makes room. A kernel that overlaps with the one
+// before it in its stream is launched once all blocks of that one have started, and holds its own
+// blocks while it waits. Kernels of any reduction, whose blocks take a whole multiprocessor each,
+// overlap with none; nor do kernels where ranks of one process share a GPU.
 //
 // Calls of different groups need not all fit at once. By arithmetic over threads and registers
-// these do on a GPU with 132 multiprocessors, with a call that waits behind each: two calls of up
-// to 128 KiB (or with parts of that), and a larger one with one of up to 8 KiB. If two groups make
-// larger calls at the same time and ranks start them in different orders, they may wait for each
-// other until the clock ends them.
+// these do on a GPU with 132 multiprocessors, with another call that waits behind each: two calls
+// of up to 128 KiB (or with parts of that size), and a larger one with one of up to 8 KiB. If two
+// groups make larger calls at the same time, and ranks start them in different orders, they may
+// wait for each other until the timeout ends them.
 //
-// A local kernel waits for no rank. But if it is small it is launched before the all-reduce ahead
-// of it has ended, and waits for that one in its places: on a quarter of the multiprocessors at
-// most.
+// A local kernel waits for no other rank. But a small one is launched before the all-reduce ahead
+// of it has ended, and holds blocks while it waits: on a quarter of the multiprocessors at most.
 //
 // # Objects
 //
-// make.sh compiles the sources with NVRTC, which needs no GPU. The objects are kept next to them
-// and embedded; a test holds the two together.
+// make.sh compiles the sources with NVRTC, which needs no GPU. The objects are kept next to the
+// sources and embedded; a test checks that they belong together.
 //
 //	sm_80        8.0, 8.6, 8.9
 //	sm_90        9.0
@@ -101,6 +103,6 @@
 //
 // GPUs before 8.0 are refused. Only kernels that wait for those ahead of them in the stream
 // (griddepcontrol.wait, from 9.0 on) are launched to overlap: a test reads that from each object.
-// Without the wait a kernel that follows one which lets it begin early reads what is not written
-// yet: nearly all words, measured on an H100.
+// Without the wait a kernel that starts early would read what has not been written yet: nearly all
+// words, measured on an H100.
 package kernels

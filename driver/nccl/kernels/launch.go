@@ -8,12 +8,12 @@ import (
 	"symmem/driver"
 )
 
-// AfterAll is a kernel of one thread and a number that does nothing: what is behind it in the
-// stream begins when all that is ahead of it has ended, also what may overlap with the kernel
+// AfterAll is a kernel of one thread that takes a number and does nothing. Work behind it in the
+// stream begins when everything ahead of it has ended, including what may overlap with the kernel
 // before it.
 const AfterAll = "after_all"
 
-// MaxRanks is the largest number of ranks that the kernels know.
+// MaxRanks is the largest number of ranks that the kernels support.
 const MaxRanks = 8
 
 // The sizes of exchange memory, as src/call.h has them.
@@ -26,8 +26,8 @@ const (
 	halfBytes = (ExchangeBytes - exchangeHeader) / 2 / pageBytes * pageBytes
 	// exchangeHeader is sizeof(Exchange).
 	exchangeHeader = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
-	// FaultOffset is where the word lies that is not 0 once a kernel of the rank has failed: 32
-	// bits.
+	// FaultOffset is where the fault word lies: 32 bits that are not 0 once a kernel of the rank
+	// has failed.
 	FaultOffset = 8
 
 	maxBlocks     = 256
@@ -47,17 +47,18 @@ const (
 // Overlaps reports whether the kernel may begin before those ahead of it in the stream have ended.
 func (l *Launch) Overlaps() bool { return !l.Bulk && !l.any }
 
-// Request is a call to find a kernel for, and what counts of its group. All but Rank is alike on
-// all ranks, as far as Choose looks at it.
+// Request is a call to find a kernel for, with what matters of its group. What Choose looks at is
+// alike on all ranks, except for Rank.
 type Request struct {
 	*driver.Call
 	// Rank is this rank of the group, Ranks their number.
 	Rank, Ranks int
-	// Formula is in which order ranks are combined. That of ranks takes the same kernels as any.
+	// Formula is the order in which ranks are combined. RankOrder takes the same kernels as
+	// AnyFormula.
 	Formula driver.Formula
-	// Symmetric tells that both buffers lie in windows of which all ranks can reach each other's.
+	// Symmetric is whether both buffers lie in windows, and all ranks can reach each other's.
 	Symmetric bool
-	// Multiprocessors is how many every rank's GPU has at least.
+	// Multiprocessors is the smallest number of multiprocessors of any rank's GPU.
 	Multiprocessors int
 }
 
@@ -66,7 +67,7 @@ type Launch struct {
 	// Kernel is the name of the kernel, Blocks and Threads its grid.
 	Kernel          string
 	Blocks, Threads int
-	// Bulk tells that the kernel needs the buffers of all ranks.
+	// Bulk is whether the kernel needs the buffers of all ranks.
 	Bulk bool
 	// Pieces is how many launches the call takes, one after the other: see Piece.
 	Pieces int
@@ -79,11 +80,12 @@ type Launch struct {
 	any bool
 }
 
-// errNone is what Choose wraps: there is no kernel for the call.
+// errNone is wrapped by the errors of Choose: there is no kernel for the call.
 var errNone = errors.New("no kernel of symmem's own")
 
-// Choose finds the kernel of a call, or says why there is none. All ranks get the same answer, but
-// for the sets. Of AllReduceRMSNorm it is the first kernel, the all-reduce; Local is the second.
+// Choose finds the kernel of a call, or says why there is none. All ranks get the same answer,
+// except for the sets of ranks. For AllReduceRMSNorm it is the first kernel, the all-reduce; Local
+// is the second.
 func Choose(r *Request) (Launch, error) {
 	if r.Ranks < 2 || r.Ranks > MaxRanks {
 		return Launch{}, fmt.Errorf("%w for %d ranks", errNone, r.Ranks)
@@ -162,8 +164,8 @@ func (r *Request) parts() (Launch, error) {
 	return l, nil
 }
 
-// One step sends every rank everything, two steps send less and take longer, but for 2 ranks, where
-// they send as much. On 4 H200 one step is faster up to 192 KiB, and two steps are faster than
+// One step sends every rank everything. Two steps send less and take longer; with 2 ranks they
+// would send as much. On 4 H200 one step is faster up to 192 KiB, and two steps are faster than
 // symmetric buffers for all that fits into exchange memory. So is the one step of 2 ranks.
 const (
 	oneStep  = 640 << 10 // of what a rank sends
@@ -171,8 +173,8 @@ const (
 	pairSum  = 7 << 20
 )
 
-// largestPart is the part of the other operations up to which lines are faster than symmetric
-// buffers: on 2 and on 4 H200, 2 MiB.
+// largestPart is, for the other operations, the size of a part up to which lines are faster than
+// symmetric buffers: 2 MiB, on 2 and on 4 H200.
 const largestPart = 2 << 20
 
 // largest is the size of a part up to which lines are faster than symmetric buffers.
@@ -264,8 +266,8 @@ func chunks(bytes, lines int64) int64 { return (bytes + lines*lineData - 1) / (l
 type room struct{ blocks, threads int }
 
 // resident is the room of a family. Some kernels have registers for two blocks on a multiprocessor
-// (KERNEL_OF of src/collectives.cu), the others for one. Not all of it is taken, so that a small
-// call of another group finds a place.
+// (KERNEL_OF of src/collectives.cu), the others for one. Grids do not take all of it, so that a
+// small call of another group finds room.
 func (r *Request) resident(family string) room {
 	switch {
 	case strings.HasSuffix(family, "_any"):
@@ -283,8 +285,8 @@ func (r *Request) resident(family string) room {
 const noSmall = 0
 
 // grid gives every chunk a warp as long as there are enough, and one warp to the words that ranks
-// exchange. It has small blocks, which are faster than few large ones, up to so many; then as many
-// of the largest as needed.
+// exchange. It has at most small blocks of few threads, which are faster than fewer large ones;
+// beyond that, blocks grow, and then there are as many of the largest as needed.
 func (l *Launch) grid(chunks int64, small int, most room) {
 	small = min(small, most.blocks)
 	for l.Threads = 128; l.Threads < most.threads; l.Threads = min(2*l.Threads, most.threads) {

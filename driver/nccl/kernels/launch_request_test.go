@@ -67,8 +67,9 @@ func TestAllRanksLaunchTheSame(t *testing.T) {
 	})
 }
 
-// TestWhoIsSentToWaits: lines that nobody reads would be overwritten in time, but a rank that waits
-// for lines that nobody sends waits forever.
+// TestWhoIsSentToWaits checks that a rank waits for lines exactly if some rank sends them. Lines
+// that nobody reads would only be overwritten in time, but a rank that waits for lines that nobody
+// sends waits forever.
 func TestWhoIsSentToWaits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := chooseAll(t, drawRequest(t))
@@ -122,7 +123,7 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 			if l.Blocks < 1 || l.Blocks > most.blocks {
 				t.Fatalf("%d blocks of at most %d", l.Blocks, most.blocks)
 			}
-			// One warp speaks, and one has data.
+			// One warp exchanges the words between ranks, and one has data.
 			if l.Threads%warp != 0 || l.Threads < 2*warp || l.Threads > most.threads {
 				t.Fatalf("%d threads", l.Threads)
 			}
@@ -168,7 +169,8 @@ func TestEveryReductionHasALaunch(t *testing.T) {
 	})
 }
 
-// TestTheOrderOfRanksHasTheKernelsOfNoOrder, and others only where their bits are others.
+// TestTheOrderOfRanksHasTheKernelsOfNoOrder also checks that a tree has kernels of its own only
+// where its bits differ.
 func TestTheOrderOfRanksHasTheKernelsOfNoOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		request := drawRequest(t)

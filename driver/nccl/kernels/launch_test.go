@@ -13,7 +13,7 @@ const (
 	mib = 1 << 20
 )
 
-// choices tell which kernel a call gets. Sizes are those of a part, in bytes.
+// choices say which kernel a call gets. Sizes are those of a part, in bytes.
 var choices = []struct {
 	sentence  string
 	operation driver.Operation
@@ -54,7 +54,7 @@ var choices = []struct {
 		3 * mib, true, false, "twin_sum_f32_2",
 	},
 	{
-		"which ranks in any number have not", driver.ReduceScatter, driver.Float32, driver.Sum, 8, mib,
+		"but with more ranks there is none", driver.ReduceScatter, driver.Float32, driver.Sum, 8, mib,
 		false, false, "wide_sum_f32_8",
 	},
 	{
@@ -166,7 +166,7 @@ var choices = []struct {
 		true, false, "wide_any",
 	},
 	{
-		"which doubles have, too", driver.Reduce, driver.Float64, driver.Sum, 2, kib, true, false,
+		"and so have doubles", driver.Reduce, driver.Float64, driver.Sum, 2, kib, true, false,
 		"wide_any",
 	},
 	{
@@ -236,7 +236,7 @@ func TestGridsGrowWithTheMessage(t *testing.T) {
 		{"two small blocks a multiprocessor come before larger ones", 947 * 240, 237, 128},
 		{"then blocks grow", 948 * 240, 119, 256},
 		{"up to 640 threads", 3792 * 240, 190, 640},
-		{"of which nearly two have room on each", 4739 * 240, 237, 640},
+		{"of which there are nearly two on each", 4739 * 240, 237, 640},
 		{"packs need half as many", 4740 * 240, 119, 640},
 		{"and never more", 2 * mib, 219, 640},
 		{"buffers of peers get more", 2*mib + 1, 64, 512},

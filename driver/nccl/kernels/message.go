@@ -3,8 +3,8 @@ package kernels
 // Message says where a message lies and where it goes: struct Message of src/message.h. It lies in
 // host memory that the device reads and writes. The stream of a Recv writes MessageWaits to State,
 // waits until Go is 1, and runs the kernels, which copy, and then write MessageDone to State and 0
-// to Go in one store. The host writes the rest before Go, and not again before State is
-// MessageDone.
+// to Go in one store. The host writes the other fields before it sets Go, and writes them again
+// only once State is MessageDone.
 type Message struct {
 	From, To, Bytes uint64
 	// Taken is the address of a word that becomes 1 once the message has been copied, or 0.
@@ -13,7 +13,7 @@ type Message struct {
 	_         [3]uint64
 }
 
-// The states of a Message; 0 before its stream has come to it.
+// The states of a Message. The state is 0 until the stream has reached the message.
 const (
 	MessageWaits = 1
 	MessageDone  = 2
@@ -38,10 +38,10 @@ func Copies(bytes int64) []Copy {
 }
 
 const (
-	// smallMessage is up to which size one block copies a message.
+	// smallMessage is the size of a message up to which one block copies it.
 	smallMessage = 32 << 10
-	// messageThreads and messageBlocks are the most of a launch: 2 MiB are under way then, more than a
-	// link between GPUs holds.
+	// messageThreads and messageBlocks are the most of a launch: 2 MiB are in flight then, more
+	// than a link between GPUs holds.
 	messageThreads, messageBlocks = 512, 64
 	// threadBytes is what a thread copies at once.
 	threadBytes = 64

@@ -17,8 +17,8 @@ type Local struct {
 	driver.Norm
 	// Send are the sums, Recv is the output, which may be the sums.
 	Send, Recv uintptr
-	// Fault is where the word lies that says whether the all-reduce has failed: FaultOffset into
-	// this rank's exchange memory. Kernel writes marks then; the others do not look.
+	// Fault is where the fault word of the all-reduce lies: at FaultOffset of this rank's exchange
+	// memory. If it is set, Kernel writes marks; AddKernel and NormKernel do not read it.
 	Fault uintptr
 }
 
@@ -35,13 +35,13 @@ const (
 // maxThreads is the size of the largest block.
 const maxThreads = 512
 
-// long tells that threads have more of a row than those of which two blocks fit on a
-// multiprocessor.
+// long reports whether a thread has more of a row than fits into its registers where two blocks
+// share a multiprocessor.
 func (l *Local) long() bool { return l.Hidden > 2*maxThreads*driver.NormUnit }
 
-// Kernel is the name of its kernel. One that overlaps with the all-reduce has the registers of long
-// rows, with which it gets multiprocessors for itself: for 32 rows of 8192 that is faster by 6
-// percent.
+// Kernel is the name of its kernel. One that overlaps with the all-reduce is that of long rows,
+// whose registers leave no room for a second block on a multiprocessor: for 32 rows of 8192 that is
+// faster by 6 percent.
 func (l *Local) Kernel(overlaps bool) string {
 	if l.long() || overlaps {
 		return longKernel
@@ -56,8 +56,8 @@ func (l *Local) Grid() (blocks, threads int) {
 }
 
 // Overlaps reports whether the grid may be launched before the all-reduce has ended. While it waits
-// it takes places that kernels of other groups need, for which the all-reduce of another rank may
-// wait: so no more than a quarter of the GPU's multiprocessors, with the registers that it has.
+// it takes room from kernels of other groups, for which the all-reduce of another rank may wait. So
+// it may take no more than a quarter of the GPU's multiprocessors, with the registers that it has.
 func (l *Local) Overlaps(multiprocessors int) bool {
 	blocks, threads := l.Grid()
 	return blocks*threads <= multiprocessors*maxThreads/4

@@ -7,7 +7,7 @@ import (
 	"symmem/driver"
 )
 
-// norms tell which kernel the sums of rows get.
+// norms say which kernel the sums of rows get.
 var norms = []struct {
 	sentence     string
 	ranks        int
@@ -43,8 +43,8 @@ func normRequest(ranks int, count int64) *Request {
 	}
 }
 
-// TestNormsBeginAsSums compares with what the all-reduce of as many elements gets. That goes in
-// pieces where norms are refused.
+// TestNormsBeginAsSums compares with the launch of an all-reduce of as many elements. Where the
+// all-reduce goes in pieces, the norm is refused.
 func TestNormsBeginAsSums(t *testing.T) {
 	for _, count := range []int64{0, 8, 1 << 12, 1 << 17, 1 << 22} {
 		for _, symmetric := range []bool{false, true} {

@@ -16,8 +16,8 @@ var objects embed.FS
 
 // Object returns the code of the collectives for a GPU of a compute capability, such as 9, 0: a
 // binary if there is one of its generation, else PTX, which the driver compiles. GPUs before 8.0
-// are too old. It ends with a zero, as CUDA wants PTX to. All who ask have the same bytes, which
-// nobody may change.
+// are too old. It ends with a zero, as CUDA wants PTX to. All callers share the same bytes, and
+// must not change them.
 func Object(major, minor int) ([]byte, error) { return objectOf("collectives", major, minor) }
 
 func objectOf(source string, major, minor int) ([]byte, error) {
@@ -49,9 +49,9 @@ func architectureOf(major int) string {
 // not written yet.
 func Wait(major int) bool { return architectureOf(major) != "sm_80" }
 
-// unpacked holds a function for each object that somebody asked for, which unpacks it once: that
-// takes 20 ms, in every rank of a process and every time that a device is opened anew, and a dozen
-// times as long under the race detector.
+// unpacked holds, for each object that was asked for, a function that unpacks it once. Unpacking
+// takes 20 ms, and a dozen times as long under the race detector; without this each rank of a
+// process would do it, each time that it opens a device.
 var unpacked sync.Map
 
 func unpack(name string) ([]byte, error) {

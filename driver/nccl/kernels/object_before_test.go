@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// Instructions of compute capability 9.0 have 16 bytes, the lowest 12 bits of which tell what they
-// do.
+// Instructions of compute capability 9.0 have 16 bytes, of which the lowest 12 bits are the opcode.
 const (
 	instructionBytes = 16
 	exit             = 0x94d
@@ -28,8 +27,8 @@ func before(code []byte, kind uint16) (n int, waits bool) {
 	return n, false
 }
 
-// TestNoKernelEndsBeforeItHasWaited looks for what makes it enough that each kernel waits for the
-// one before it: that has waited for those before.
+// TestNoKernelEndsBeforeItHasWaited shows that it is enough if each kernel waits for the one before
+// it: that one cannot end before it has waited for those before it.
 func TestNoKernelEndsBeforeItHasWaited(t *testing.T) {
 	object, err := Object(9, 0)
 	if err != nil {
@@ -37,17 +36,17 @@ func TestNoKernelEndsBeforeItHasWaited(t *testing.T) {
 	}
 	for kernel, code := range codeIn(t, object) {
 		if kernel == AfterAll {
-			continue // which is never launched to overlap
+			continue // it is never launched to overlap
 		}
 		if exits, waits := before(code, exit); !waits || exits > 0 {
-			t.Errorf("%s waits: %v; it can end at %d places before", kernel, waits, exits)
+			t.Errorf("%s waits: %v; it can end in %d places before that", kernel, waits, exits)
 		}
 		want := 1
 		if strings.HasSuffix(kernel, "_any") {
 			want = 0
 		}
 		if launches, _ := before(code, launchDependents); launches != want {
-			t.Errorf("%s lets others come %d times before it waits, want %d", kernel, launches, want)
+			t.Errorf("%s lets the next kernel launch %d times before it waits, want %d", kernel, launches, want)
 		}
 	}
 }

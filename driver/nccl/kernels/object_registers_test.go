@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// registers is what a multiprocessor has. Threads get them by the eight.
+// registers is how many a multiprocessor has. Threads get them in units of eight.
 const registers = 64 << 10
 
 // familyOf is what Choose calls the kernels of lines, or "".
@@ -47,8 +47,8 @@ const (
 	registerCount = 0x2f
 )
 
-// TestKernelsFitBlocks refuses kernels whose registers do not do for their blocks: the driver would
-// refuse to launch them.
+// TestKernelsFitBlocks finds kernels that need too many registers for their blocks: the driver
+// would refuse to launch them.
 func TestKernelsFitBlocks(t *testing.T) {
 	for major := range binaries {
 		object, err := Object(major, 0)

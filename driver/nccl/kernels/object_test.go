@@ -19,7 +19,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// kernelNames lists all that Choose can give, and those behind and between.
+// kernelNames lists all kernels that Choose can give, and those that are launched behind or between
+// them.
 func kernelNames() map[string]bool {
 	names := map[string]bool{
 		shortKernel: true, longKernel: true, AddKernel: true, NormKernel: true, AfterAll: true,
@@ -65,7 +66,7 @@ func messageNames() map[string]bool {
 	return names
 }
 
-// hasKernels compares the kernels of objects with those that there are to be.
+// hasKernels compares the kernels of objects with those that should be there.
 func hasKernels(
 	t *testing.T, objectFor func(major, minor int) ([]byte, error), names map[string]bool,
 ) {

@@ -2,12 +2,12 @@ package kernels
 
 import "symmem/driver"
 
-// pieceUnit is what pieces are multiples of, in bytes, but for the last: they lie as the buffer
-// does.
+// Pieces are multiples of pieceUnit bytes, except for the last one, so that they are aligned as the
+// buffer is.
 const pieceUnit = 512
 
-// cut has a reduction that does not fit into exchange memory go in pieces that do, which are alike
-// on all ranks. Each is a call of its own to the kernels, with a number of its own.
+// cut splits a reduction that does not fit into exchange memory into pieces that do, alike on all
+// ranks. To the kernels each piece is a call of its own, with its own number.
 func (l *Launch) cut(r *Request) {
 	most := oneStepLimit(r.Ranks)
 	if r.Operation == driver.AllReduce {

@@ -6,9 +6,9 @@ import (
 	"symmem/driver"
 )
 
-// types are those that kernels reduce: how kernels of any reduction know them, and, of the types
-// that have kernels of their own, the names in these, which reduce with all but Prod in the order
-// of ranks.
+// types are the types that kernels reduce. Each has its number in kernels of any reduction. Those
+// with kernels of their own also have their name in these kernels, which reduce in the order of
+// ranks, with all operations but Prod.
 var types = map[driver.DataType]struct {
 	number uint32
 	name   string
@@ -18,8 +18,8 @@ var types = map[driver.DataType]struct {
 	driver.Int32: {6, "i32"}, driver.Int64: {7, ""},
 }
 
-// The reductions of the kernels: enum Op of call.h, and what kernels of any reduction find there,
-// too: enum Order, and the number of the type.
+// The reductions of the kernels: enum Op of call.h. For kernels of any reduction enum Order and the
+// number of the type are added.
 const (
 	opSum = iota
 	opMin
@@ -31,7 +31,7 @@ const (
 	typeUnit     = 32
 )
 
-// reduction says what kernels are told of a call's reduction.
+// reduction works out the word that describes a call's reduction to the kernels.
 func (r *Request) reduction(l *Launch) error {
 	t, known := types[r.DataType]
 	if !known {
@@ -58,8 +58,8 @@ func (r *Request) reduction(l *Launch) error {
 	return err
 }
 
-// order is what is added to a reduction whose formula gives other bits than the order of ranks.
-// That of two ranks is a tree, too.
+// order is what is added to that word if the formula gives other bits than the order of ranks. With
+// two ranks a tree gives the same.
 func (r *Request) order() (uint32, error) {
 	if r.Formula != driver.Tree && r.Formula != driver.RoundedTree {
 		return 0, nil

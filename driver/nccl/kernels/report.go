@@ -19,9 +19,9 @@ const (
 	Diverged
 )
 
-// Report is what the first thread that met a fault has written, and by what the host ends kernels:
-// struct Report of src/call.h. It lies in host memory that the device reads and writes. All but
-// fault may be read once fault is not None.
+// Report is written by the first thread that meets a fault, and holds the word by which the host
+// ends kernels: struct Report of src/call.h. It lies in host memory that the device reads and
+// writes. The other fields may be read once fault is not None.
 type Report struct {
 	// Digest and Theirs are those of this rank's call and of the other one.
 	Digest, Theirs uint64
@@ -50,8 +50,8 @@ func (r *Report) Read() (Report, bool) {
 	}, true
 }
 
-// End ends the kernels that have this report, those that run and wait for other ranks and those to
-// come once the 32 bits at EndOffset have been copied to FaultOffset. It may be called while
+// End ends the kernels that have this report: those that wait for other ranks now, and later ones,
+// too, once the 32 bits at EndOffset have been copied to FaultOffset. It may be called while
 // kernels run.
 func (r *Report) End() { atomic.StoreUint32(&r.end, uint32(Aborted)) }
 
