@@ -297,8 +297,8 @@ func (b *bench) receiveNumbers(r *rank, messages int) error {
 	for i := range messages {
 		source, number := got[2*i], got[2*i+1]
 		if int(source) != sources[i] || from[i] >= 0 && int(source) != from[i] {
-			return fmt.Errorf("message %d is from rank %d, Recv says %d, asked for %d", i, source, sources[i],
-				from[i])
+			return fmt.Errorf("message %d is from rank %d, Recv says %d, asked for %d", i, source,
+				sources[i], from[i])
 		}
 		if number != next[source] {
 			return fmt.Errorf("message %d is number %d of rank %d, want %d", i, number, source,

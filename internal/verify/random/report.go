@@ -106,7 +106,7 @@ func (r *Report) verdict() string {
 	case r.Broke > 0:
 		lost = fmt.Sprintf("but round %d broke off", r.Broke)
 	case len(r.Resources) == 0:
-		lost = "too few rounds to tell what comes back"
+		lost = "too few rounds to see what comes back"
 	case n > 0:
 		lost = fmt.Sprintf("%d resources are lost", n)
 	}
