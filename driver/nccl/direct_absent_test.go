@@ -12,12 +12,12 @@ import (
 	"symmem/driver"
 )
 
-// sizes are those of a call in lines and of one over the buffers, in numbers. Whoever raises a
-// power makes sure of that.
+// sizes are how many numbers a call has that goes in lines, and one that goes over the peers'
+// buffers. raise checks that it does.
 var sizes = map[string]int64{"lines": 1000, "buffers": 1 << 21}
 
-// TestARankThatNeverComesIsNamed leaves kernels waiting for one rank until the deadline. Their
-// group is lost; its memory is not, nor are the GPUs.
+// TestARankThatNeverComesIsNamed leaves kernels waiting for one rank until the deadline. The group
+// is lost then, but not its memory, nor the GPUs.
 func TestARankThatNeverComesIsNamed(t *testing.T) {
 	for kind, count := range sizes {
 		t.Run(kind, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestARankThatNeverComesIsNamed(t *testing.T) {
 				switch {
 				case errors.As(err, &late) && slices.Equal(late.Missing, []int{len(w.mates) - 1}):
 					named.Add(1)
-				case !errors.Is(err, driver.ErrFault): // a peer was faster, and knows
+				case !errors.Is(err, driver.ErrFault): // a peer was faster, and names it
 					return fmt.Errorf("got %w, want a TimeoutError that names the last rank", err)
 				}
 				return nil
@@ -46,19 +46,19 @@ func TestARankThatNeverComesIsNamed(t *testing.T) {
 
 var errGivenUp = errors.New("this rank gives up")
 
-// TestAbortEndsKernels has one rank give up while the kernels of all wait for another.
+// TestAbortEndsKernels has one rank abort while the kernels of all ranks but one wait for that one.
 func TestAbortEndsKernels(t *testing.T) {
 	for kind, count := range sizes {
 		t.Run(kind, func(t *testing.T) { newTeam(t, atMost(t, 4), time.Minute).abort(count, 1) })
 	}
 }
 
-// TestAbortEndsKernelsThatAreToCome has more of them queued behind those that wait.
+// TestAbortEndsKernelsThatAreToCome has more kernels queued behind those that wait.
 func TestAbortEndsKernelsThatAreToCome(t *testing.T) {
 	newTeam(t, atMost(t, 4), time.Minute).abort(sizes["lines"], 3)
 }
 
-// abort has one rank give up after so many calls that another does not come to.
+// abort has one rank abort after so many calls that the last rank does not come to.
 func (w *team) abort(count int64, calls int) {
 	w.t.Helper()
 	var launching sync.WaitGroup // the calls of all ranks that make them
@@ -85,8 +85,8 @@ func (w *team) abort(count int64, calls int) {
 	})
 }
 
-// desert makes a group in which a call works, and one after it that the last rank does not come
-// to. Then everything is given back, and all ranks go on in a new group over new memory.
+// desert makes a group in which one call works, and the last rank does not come to the next. Then
+// everything is closed, and all ranks go on in a new group over new memory.
 func (w *team) desert(count int64, alone func(m *mate, p *power) error) {
 	w.t.Helper()
 	everybody := make([]int, len(w.mates))

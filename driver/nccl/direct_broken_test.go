@@ -20,9 +20,9 @@ var breaks = []string{
 }
 
 // TestABrokenCallLeavesNoResult breaks calls of every family of kernels, and looks at every element
-// that they were to write, and at those around: each is what it should be or a mark, all of whose
-// bits are ones, or another NaN. One is a mark at least where the call cannot have gone well. A
-// call that was refused has written nothing.
+// that they were to write, and at those around. Each element is right, or a mark (all bits are
+// set), or another NaN. If the call cannot have succeeded, at least one is a mark. A call that was
+// refused has written nothing.
 func TestABrokenCallLeavesNoResult(t *testing.T) {
 	draws := drawing(t)
 	p := newPitch(t, atMost(t, 4), pinnedBytes, draws)
@@ -42,13 +42,13 @@ func TestABrokenCallLeavesNoResult(t *testing.T) {
 				bytes = min(bytes, pinnedBytes/int64(len(cast))-1<<16)
 			}
 			if c.inPlace && bytes > 1<<20 && c.dataType == driver.Int32 {
-				c.dataType = driver.Float32 // peers may take marks of integers for numbers
+				c.dataType = driver.Float32 // a late peer may add marks up, which shows in floats only
 			}
 			c.count = max(1, bytes/int64(c.dataType.Size())-draws.Int64N(3))
 			c.loose = bytes < 1<<19 && draws.IntN(2) == 0
 			c.root = draws.IntN(len(cast))
 			p.breakOff(cast, c, breaks[draws.IntN(len(breaks))], ran)
-			if bytes > 1<<20 { // parts that lie at other distances from a pack, and often in place
+			if bytes > 1<<20 { // parts with other alignments, and often in place
 				c.inPlace = o == driver.AllGather || c.inPlace
 				c.count |= 1
 				p.breakOff(cast, c, breaks[3], ran)
@@ -63,7 +63,7 @@ func TestABrokenCallLeavesNoResult(t *testing.T) {
 	t.Logf("broken: %v", ran)
 }
 
-// isNaN reports whether a number is one: where marks are taken for numbers, sums are.
+// isNaN reports whether an element is a NaN, as sums are if a mark is added up.
 func isNaN(t driver.DataType, element []byte) bool {
 	if t == driver.Int32 {
 		return false
@@ -101,7 +101,7 @@ func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
 	c = b.trials[0]
 	parts := make([]broken, len(cast))
 	culprit := p.draws.IntN(len(cast))
-	var launching sync.WaitGroup // those that do nothing wrong
+	var launching sync.WaitGroup // the ranks that do nothing wrong
 	launching.Add(len(cast) - 1)
 	wait := time.Duration(p.draws.IntN(3000)) * time.Microsecond
 	p.must(func(m *mate) error {
@@ -139,7 +139,8 @@ func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
 			<-time.After(wait / 2)
 			m.group.Abort(errGivenUp)
 		case breaks[3]:
-			// The other blocks have met those of the peers, which wait for the one that failed.
+			// The other blocks have met those of the peers. The peers still wait for the block that
+			// failed.
 			err := m.stream.Synchronize(p.t.Context())
 			m.group.Abort(errGivenUp)
 			return err
@@ -147,7 +148,7 @@ func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
 		return nil
 	})
 	p.must(func(m *mate) error {
-		_ = m.stream.Synchronize(p.t.Context()) // the fault, or nothing
+		_ = m.stream.Synchronize(p.t.Context()) // returns the fault, or nil
 		return nil
 	})
 	for _, m := range p.playing {
@@ -165,8 +166,8 @@ func (p *pitch) breakOff(cast []int, c trial, how string, ran map[string]bool) {
 	})
 }
 
-// failBlock has a block of this rank's next kernel find that a call has failed before, as one does
-// that begins when another block has met a fault.
+// failBlock has a block of this rank's next kernel find a fault of an earlier call, as a block does
+// that begins when another one has met a fault.
 func (m *mate) failBlock(w *team, block int) error {
 	at, err := m.group.(*communicator).direct.exchange.Places()
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestEveryKernelOnce calls every kernel of ours that groups of two, three and four ranks have, as
-// far as the machine has GPUs, and compares what it writes. The calls are the same in each run.
+// TestEveryKernelOnce calls every kernel of ours for groups of two, three and four ranks, as far as
+// the machine has GPUs, and checks what it writes. The calls are the same in each run.
 func TestEveryKernelOnce(t *testing.T) {
 	draws := rand.New(rand.NewPCG(1, 1))
 	p := newPitch(t, atMost(t, 4), mostOffered+mostOffered/8, draws)
@@ -48,7 +48,7 @@ func TestEveryKernelOnce(t *testing.T) {
 	first.demand(t, wanted)
 }
 
-// once calls each kernel that there is for a type, with the least that it gets.
+// once calls each kernel that there is for a type, with the smallest call that takes it.
 func (p *pitch) once(like trial) {
 	p.t.Helper()
 	p.sow(like.dataType)
@@ -62,7 +62,7 @@ func (p *pitch) once(like trial) {
 	}
 }
 
-// normalizeInSteps does alone, by two kernels, what is left of a norm after the all-reduce.
+// normalizeInSteps does what is left of a norm after the all-reduce on one rank, by two kernels.
 func (m *mate) normalizeInSteps(w *team, d *desk, s *sheet) error {
 	call, err := d.lay(m, s)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// TestDirectFormulaOfRanks compares reductions with the formula of their group, computed on the
-// host, to the bit: of every type and operation, over symmetric and any other memory, of sizes and
-// positions at random, launched and replayed. Elements cancel, and are extreme.
+// TestDirectFormulaOfRanks compares the bits of reductions with what the formula of their group
+// gives on the host: for every type and operation, over symmetric and other memory, of random sizes
+// at random positions, launched and replayed. Elements cancel, and some are extreme.
 func TestDirectFormulaOfRanks(t *testing.T) { proveFormula(t, driver.RankOrder, 2, 3, 4, 8) }
 
 func TestDirectFormulaOfTrees(t *testing.T) { proveFormula(t, driver.Tree, 2, 4, 8) }
@@ -121,8 +121,8 @@ func (p *pitch) drawCount(o driver.Operation, most int64) int64 {
 	return 1 + p.draws.Int64N(1<<p.draws.IntN(bits.Len64(uint64(p.mostOf(o, most)/8))))
 }
 
-// runReplayed performs the calls of a batch again, in a graph, and compares what the second launch
-// of that has written.
+// runReplayed performs the calls of a batch again, in a graph, and checks what the second launch of
+// the graph has written.
 func (p *pitch) runReplayed(b *batch) {
 	p.t.Helper()
 	if len(b.trials) == 0 {
@@ -151,8 +151,8 @@ func (p *pitch) runReplayed(b *batch) {
 	p.tested += len(b.trials)
 }
 
-// extremes makes elements of all ranks: numbers that cancel but for a rest, special ones, any bits,
-// and others near 1.
+// extremes makes elements of all ranks: numbers that cancel except for a small rest, special ones,
+// random bits, and numbers near 1.
 func extremes(t driver.DataType, draws *rand.Rand, ranks, elements int) [][]byte {
 	inputs, ends := make([][]byte, ranks), special(t)
 	for r := range inputs {
@@ -182,8 +182,8 @@ func extremes(t driver.DataType, draws *rand.Rand, ranks, elements int) [][]byte
 	return inputs
 }
 
-// rest is how many powers of two below a large number the numbers lie of which a sum with it loses
-// some bits.
+// rest is the distance, in powers of two, from a large number to those that lose some bits when
+// they are added to it.
 func rest(t driver.DataType) int {
 	if t == driver.Float64 {
 		return 50
@@ -197,7 +197,7 @@ func anyBits(at []byte, draws *rand.Rand) {
 	}
 }
 
-// special are the numbers at the ends of a floating-point type, and what are no numbers.
+// special are the numbers at the ends of a floating-point type, infinities and NaNs.
 func special(t driver.DataType) []float64 {
 	ends := map[driver.DataType][2]float64{
 		driver.Float64: {math.SmallestNonzeroFloat64, math.MaxFloat64},

@@ -11,7 +11,7 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// operations are those that kernels of our own have, but for barriers and norms. Those with smaller
+// operations are those that our own kernels do, except for barriers and norms. Those with smaller
 // buffers come first.
 var operations = []driver.Operation{
 	driver.AllReduce, driver.Reduce, driver.ReduceScatter, driver.Broadcast, driver.AllGather,
@@ -50,7 +50,7 @@ func (m *mate) note(p *plan) {
 	}
 }
 
-// allKernels lists the kernels of the object, by what its text says.
+// allKernels lists the kernels of the object, as its PTX names them.
 func allKernels(t *testing.T) []string {
 	t.Helper()
 	text, err := kernels.Object(11, 0)
@@ -70,7 +70,8 @@ func allKernels(t *testing.T) []string {
 	return names
 }
 
-// kernelsOf lists the kernels of groups of so many ranks, or, for none, those of one GPU.
+// kernelsOf lists the kernels of groups of so many ranks or, for 0, those that work on one GPU
+// alone.
 func kernelsOf(t *testing.T, ranks int) []string {
 	t.Helper()
 	var names []string

@@ -11,7 +11,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestGroupsWithoutNVLinkHaveNoDirectPath: they say why, on all ranks, and the rest works.
+// TestGroupsWithoutNVLinkHaveNoDirectPath also checks that all ranks say why, and that the other
+// paths work.
 func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 	if !soft(t) {
 		t.Skip("only the software GPU has the links that it is told")
@@ -39,7 +40,7 @@ func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 	}
 }
 
-// doWithout shows that a rank has no direct path but the others, and returns why.
+// doWithout shows that a rank has all paths but the direct one, and returns why.
 func (m *mate) doWithout(w *team) (string, error) {
 	p, err := m.newPower(w, 1, 1000)
 	if err != nil {
@@ -61,7 +62,7 @@ func (m *mate) doWithout(w *team) (string, error) {
 	return refusal.Error(), m.check(w, p, m.stream)
 }
 
-// TestAGPUThatIsNotSeenIsNotReached: how it is joined is not known.
+// TestAGPUThatIsNotSeenIsNotReached: nothing is known about the link to such a GPU.
 func TestAGPUThatIsNotSeenIsNotReached(t *testing.T) {
 	w := newTeam(t, 1, time.Minute)
 	w.must(func(m *mate) error {
@@ -73,7 +74,7 @@ func TestAGPUThatIsNotSeenIsNotReached(t *testing.T) {
 			!strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES") {
 			t.Errorf("got %v", err)
 		}
-		// Fabric handles reach it, or nothing does.
+		// A GPU of another machine is not refused here: fabric handles may reach it.
 		return linked(m.device.gpu, &self, []*member{&self, &far})
 	})
 }

@@ -11,12 +11,12 @@ import (
 	"symmem/internal/reduce"
 )
 
-// tile is so many elements, which repeat themselves in memory: a prime, so that nothing that moves
-// by a round number of bytes falls on its like.
+// tile is after how many elements memory repeats itself: a prime, so that data which are moved by a
+// round number of bytes never lie on their own copy.
 const tile = 65521
 
-// numbers makes the elements of a rank. Those of floating-point types have all signs, exponents as
-// far as sums of eight do not overflow, denormals and zeros; others are any bits.
+// numbers makes the elements of a rank. Floating-point ones have both signs and all exponents with
+// which sums of eight do not overflow, with denormals and zeros. Others are random bits.
 func numbers(t driver.DataType, draws *rand.Rand) []byte {
 	out := make([]byte, tile*t.Size())
 	wide := map[driver.DataType][2]int{

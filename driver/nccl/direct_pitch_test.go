@@ -12,21 +12,22 @@ import (
 	"symmem/internal/dl"
 )
 
-// pitch is a team with memory for trials on every rank, and what lies there.
+// pitch is a team with memory for trials on every rank, and what that memory holds.
 type pitch struct {
 	*team
 	sources
 	size   int64 // of symmetric memory, in bytes
-	loose  int64 // of memory in no windows
+	loose  int64 // of memory outside of windows
 	calls  uint64
 	tested int
 	draws  *rand.Rand
-	// memory is that of each rank of the world: inputs and outputs, in windows and in none.
+	// memory is that of each rank of the world: inputs and outputs, in windows and outside.
 	memory []struct{ send, recv, looseSend, looseRecv *stretch }
 	wants  [][]byte
 }
 
-// looseSize is the size of memory in no windows: more than goes through exchange memory at once.
+// looseSize is the size of memory outside of windows: more than goes through exchange memory at
+// once.
 const looseSize = 9 << 20
 
 // newPitch opens a team with so much symmetric memory on each rank.
@@ -35,7 +36,7 @@ func newPitch(t *testing.T, ranks int, size int64, draws *rand.Rand) *pitch {
 	return newPitchOf(t, ranks, size, looseSize, draws)
 }
 
-// newPitchOf is newPitch with so much memory in no windows.
+// newPitchOf is newPitch with so much memory outside of windows.
 func newPitchOf(t *testing.T, ranks int, size, loose int64, draws *rand.Rand) *pitch {
 	t.Helper()
 	p := &pitch{team: newTeam(t, ranks, time.Minute), size: size, loose: loose, draws: draws}
@@ -73,8 +74,8 @@ func (p *pitch) enroll(numbers ...int) {
 	needDirect(p.t, p.playing[0].group)
 }
 
-// fields are where the elements of a way lie on a rank. Where memory need not be symmetric ranks
-// differ.
+// fields are where the elements of a way lie on a rank: outside of windows at another place on each
+// rank.
 func (p *pitch) fields(m *mate, w way) (send, recv field) {
 	own, size := &p.memory[m.number], int64(w.dataType.Size())
 	if w.loose {
@@ -135,8 +136,8 @@ func (m *mate) spread(f field, of []byte, bytes int64) error {
 	return err
 }
 
-// batch is a number of calls whose outputs lie one behind the other in memory, which is poisoned
-// before, or holds the inputs.
+// batch is a number of calls whose outputs lie one behind the other in memory. Before the calls
+// that memory is poisoned, or holds the inputs.
 type batch struct {
 	way
 	trials []trial
@@ -177,8 +178,8 @@ func (p *pitch) allowed(c *trial, err error) {
 	}
 }
 
-// run performs a batch on all ranks and compares all that it should have written, and not, with
-// what lies there; of large batches some of it, unless whole is set.
+// run performs a batch on all ranks and compares the memory of its outputs with what it should
+// hold, also where nothing should be written; of large batches only samples, unless whole is set.
 func (p *pitch) run(b *batch, whole bool) {
 	p.t.Helper()
 	if len(b.trials) == 0 {
@@ -236,11 +237,11 @@ func (p *pitch) judge(m *mate, b *batch, whole bool) error {
 	return nil
 }
 
-// sampled is how much memory is compared whole.
+// sampled is up to how much memory is compared whole.
 const sampled = pinnedBytes
 
-// samples chooses what of the memory up to an end is compared: the beginning, the end, both sides
-// of the borders between parts, and places between.
+// samples chooses which memory is compared: the beginning, the end, both sides of the borders
+// between parts, and places between them.
 func (p *pitch) samples(base, end int64, whole bool) [][2]int64 {
 	const some = 64 << 10
 	var all [][2]int64
@@ -284,7 +285,7 @@ func (p *pitch) draw(m *mate, b *batch, recv field, from int64, want []byte) {
 	}
 }
 
-// differ says what is wrong, and after which call.
+// differ says what is wrong, and in the output of which call.
 func (p *pitch) differ(m *mate, b *batch, recv field, from int64, got, want []byte) error {
 	at := 0
 	for got[at] == want[at] {

@@ -10,11 +10,11 @@ import (
 	"symmem/internal/dl"
 )
 
-// power is a buffer of whole numbers on a rank, each of which a call multiplies by the number of
-// ranks: it adds them up in place. That of three ranks is odd forever, so that every call that
-// ran shows, and one that ran twice, too. That of two ranks would soon be 0. So in teams that step
-// there is a part for each rank, and a call is a reduce-scatter in place: to the numbers of a rank
-// it adds those that lie there on the other ranks, which stay 1.
+// power is a buffer of integers on a rank. A call is an all-reduce in place, which multiplies them
+// by the number of ranks. With three ranks they stay odd forever, so every call shows, and a call
+// that runs twice, too. With two ranks they would soon be 0. So in teams that step the buffer has a
+// part for each rank, and a call is a reduce-scatter in place: to the numbers of a rank it adds
+// those at the same place on the other ranks, which stay 1.
 type power struct {
 	*stretch
 	count int64
@@ -32,7 +32,7 @@ func (m *mate) newPower(w *team, name uint32, count int64) (*power, error) {
 	return m.newPowerOf(w, name, count, 1)
 }
 
-// newPowerOf is newPower of numbers that begin with unit.
+// newPowerOf is newPower with numbers that are unit at first.
 func (m *mate) newPowerOf(w *team, name uint32, count int64, unit uint32) (*power, error) {
 	cfg, bytes, own := &m.group.(*communicator).cfg, 4*count, int64(0)
 	if w.steps {
@@ -76,8 +76,8 @@ func (p *power) call(path driver.Path) driver.Call {
 	return call
 }
 
-// raise queues a call of a group and counts it. One that has the size for it must go over the
-// buffers of peers, and no other.
+// raise queues a call of a group and counts it. On the direct path calls of that size, and no
+// others, must go over the buffers of peers.
 func (p *power) raise(c driver.Communicator, on driver.Stream, path driver.Path) error {
 	call, group := p.call(path), c.(*communicator)
 	if path == driver.PathDirect {

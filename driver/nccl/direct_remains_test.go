@@ -37,12 +37,12 @@ func TestGroupsLeaveNothingBehind(t *testing.T) {
 			return m.stream.Synchronize(t.Context())
 		})
 	}
-	once() // what is kept for good is made now
+	once() // what is made once and kept is made now
 	files, free := open(t), w.free()
 	for range groups {
 		once()
 	}
-	// Ours is a descriptor and 32 MiB a rank and group; NCCL keeps caches of its own.
+	// A group of ours has a descriptor and 32 MiB for each rank. NCCL keeps caches of its own.
 	if now := open(t); now-files >= groups {
 		t.Errorf("%d descriptors were open, now %d are", files, now)
 	}

@@ -14,9 +14,9 @@ import (
 	"symmem/driver/formula"
 )
 
-// TestDirectRepeats lets ranks run through random calls without a wait for each other but for that
-// of the kernels. Each rank is late by itself at times, before a launch or on its stream. In full
-// every kernel that sums bfloat16 or copies has its share.
+// TestDirectRepeats lets ranks run through random calls. They wait for each other in the kernels
+// only. Each rank is late at times, before a launch or on its stream. In full every kernel that
+// sums bfloat16 or copies is called.
 func TestDirectRepeats(t *testing.T) {
 	calls, size := 2_000, int64(5<<20)
 	if full() {
@@ -56,8 +56,8 @@ func TestDirectRepeats(t *testing.T) {
 	p.playing[0].demand(t, wanted)
 }
 
-// mixed makes a batch of all operations, of small counts. If tests run in full one call in a
-// hundred is drawn from the kernels that there are, each as often as the others.
+// mixed makes a batch of all operations, of small counts. If tests run in full, one call in a
+// hundred is chosen by its kernel, each kernel being equally likely.
 func (p *pitch) mixed() batch {
 	b := batch{way: way{
 		dataType: driver.BFloat16, inPlace: p.draws.IntN(2) == 0, loose: p.draws.IntN(2) == 0,

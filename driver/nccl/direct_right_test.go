@@ -12,11 +12,11 @@ import (
 	"symmem/internal/reduce"
 )
 
-// full tells that tests of the direct path are to run in full, which takes minutes on GPUs. Else
-// they try a sample, which is another one in each run.
+// full reports whether tests of the direct path run in full, which takes minutes on GPUs. Otherwise
+// they try a sample, another one in each run.
 func full() bool { return os.Getenv("SYMMEM_TEST_FULL") == "1" }
 
-// drawing makes random numbers, and tells their beginning if the test fails.
+// drawing makes random numbers, and logs their seed if the test fails.
 func drawing(t *testing.T) *rand.Rand {
 	t.Helper()
 	begin := rand.Uint64()
@@ -28,8 +28,8 @@ func drawing(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(begin, 1))
 }
 
-// casts are the groups that are tried: two ranks, four, and three, of four those that are not
-// neighbors.
+// casts are the groups that are tried: of two ranks, of three (not all of them neighbors if the
+// machine has four GPUs), and of four.
 func casts(t *testing.T) [][]int {
 	t.Helper()
 	switch n := devices(t); {
@@ -42,9 +42,9 @@ func casts(t *testing.T) [][]int {
 	}
 }
 
-// TestDirectIsRight compares every byte that collectives write, and those around them, with what
-// is computed here: sums in float32 in the order of ranks, to the bit and on all ranks, which is
-// near what float64 gives.
+// TestDirectIsRight compares every byte that collectives write, and those around them, with what is
+// computed here. Sums are those of float32 in the order of ranks, to the bit and on all ranks, and
+// near those of float64.
 func TestDirectIsRight(t *testing.T) {
 	size := int64(2 << 20)
 	if full() {
@@ -104,7 +104,7 @@ func (p *pitch) prove(c trial) {
 	}
 }
 
-// proveSmall tries small counts: in full all.
+// proveSmall tries small counts, in full all of them.
 func (p *pitch) proveSmall(c trial) {
 	p.t.Helper()
 	b := batch{way: c.way}
@@ -133,7 +133,7 @@ func (p *pitch) smallCounts() []int64 {
 	return []int64{p.draws.Int64N(16), p.draws.Int64N(mostSmall + 1)}
 }
 
-// proveLarge tries counts that make messages of powers of two, and one element more and less. Those
+// proveLarge tries messages whose sizes are powers of two, and one element more and less. Those
 // that do not fit are left out.
 func (p *pitch) proveLarge(c trial) {
 	p.t.Helper()

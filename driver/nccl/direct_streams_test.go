@@ -14,7 +14,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// odd opens a team of three ranks, whose powers are odd, or of two, which step.
+// odd opens a team of three ranks, whose powers stay odd, or of two that step.
 func odd(t *testing.T) *team {
 	t.Helper()
 	all := []int{0, 1, 2}[:atMost(t, 3)]
@@ -52,8 +52,8 @@ func TestStreamsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestACaptureDoesNotEndTheOrderOfStreams launches on a stream that has captured since its last
-// launch and has to wait, and then on another one: that launch comes second all the same.
+// TestACaptureDoesNotEndTheOrderOfStreams launches on a busy stream that has captured since its
+// last launch, and then on another one: that launch still runs second.
 func TestACaptureDoesNotEndTheOrderOfStreams(t *testing.T) {
 	w := odd(t)
 	w.must(func(m *mate) error {
@@ -97,10 +97,9 @@ func TestPathsMix(t *testing.T) {
 	})
 }
 
-// TestPathsTakeTurns launches on a stream that has to wait, and then on another one by another
-// path. The second call comes second: kernels of NCCL and of ours may be too large to run side by
-// side, and ranks that run them in different orders would wait for each other. Graphs of ours keep
-// the order, too.
+// TestPathsTakeTurns launches on a busy stream, and then on another one on another path. The second
+// call runs second: kernels of NCCL and of ours may be too large to run side by side, and ranks
+// that run them in different orders would wait for each other. Our graphs keep the order, too.
 func TestPathsTakeTurns(t *testing.T) {
 	w := odd(t)
 	w.must(func(m *mate) error {
@@ -141,7 +140,7 @@ func TestPathsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestPathsTakeTurnsWithReplays does it with graphs of another library.
+// TestPathsTakeTurnsWithReplays does the same with graphs of another library.
 func TestPathsTakeTurnsWithReplays(t *testing.T) {
 	w := odd(t)
 	w.must(func(m *mate) error {
@@ -179,7 +178,7 @@ func TestPathsTakeTurnsWithReplays(t *testing.T) {
 	})
 }
 
-// inOrder makes a call on a stream, which has to wait, and then another one on another stream. It
+// inOrder makes a call on a stream that is kept busy, and then another one on another stream. It
 // waits for both, and returns an error if the second has run first.
 func (m *mate) inOrder(
 	on cuda.Stream, first func() error, other cuda.Stream, second func() error,
@@ -199,9 +198,9 @@ func (m *mate) inOrder(
 		gpu.Within(time.Minute, idle(other)))
 }
 
-// TestEagerAndCapturedCallsMix replays a graph of calls in lines 1,000 times, with calls between
-// that are in none; and now and then one of a call over the buffers of peers, which takes the
-// software GPU long.
+// TestEagerAndCapturedCallsMix replays a graph of calls in lines 1,000 times, with eager calls in
+// between. Now and then it also replays a graph of a call over the buffers of peers, which takes
+// the software GPU long.
 func TestEagerAndCapturedCallsMix(t *testing.T) {
 	const replays = 1000
 	calls := []int{3, 1}
@@ -320,8 +319,8 @@ func TestGroupsWorkAtOnce(t *testing.T) {
 	})
 }
 
-// TestStreamsOfOthersTakeTurns works on streams that another library has made, and on one of our
-// own, also while their owner captures them.
+// TestStreamsOfOthersTakeTurns launches on streams of another library, and on one of our own, also
+// while their owner captures them.
 func TestStreamsOfOthersTakeTurns(t *testing.T) {
 	w := odd(t)
 	w.must(func(m *mate) error {
@@ -342,7 +341,7 @@ func TestStreamsOfOthersTakeTurns(t *testing.T) {
 		if err := m.check(w, p, streams...); err != nil {
 			return err
 		}
-		// Whoever closes the group later must not ask CUDA about streams that are destroyed.
+		// When the group is closed later, CUDA must not be asked about streams that are destroyed.
 		err = errors.Join(m.replayOwned(w, p, theirs[0], adopted[0]),
 			adopted[0].Close(), adopted[1].Close())
 		return errors.Join(err, m.device.destroy(theirs[0]), m.device.destroy(theirs[1]))
@@ -382,7 +381,7 @@ func (d *Device) destroy(theirs cuda.Stream) error {
 	return d.gpu.Do(func() error { return d.gpu.CUDA.StreamDestroy(theirs) })
 }
 
-// replayOwned puts calls into a capture of a stream's owner, who replays it.
+// replayOwned puts calls into a capture of the stream's owner, and replays its graph.
 func (m *mate) replayOwned(w *team, p *power, theirs cuda.Stream, s driver.Stream) error {
 	plan, err := prepare(m.group, p.call(driver.PathDirect))
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 type team struct {
 	t     *testing.T
 	mates []*mate
-	// playing are those of the group, by group rank.
+	// playing are the ranks of the group, by group rank.
 	playing []*mate
 	groups  int
-	// steps tells that powers add instead of multiply.
+	// steps is whether powers add instead of multiply.
 	steps bool
 	// formula is that of the next group.
 	formula driver.Formula
@@ -37,12 +37,12 @@ type mate struct {
 
 	rank  int // in the group
 	group driver.Communicator
-	// pinned is memory of the host that the device writes quickly.
+	// pinned is host memory that the device writes quickly.
 	pinned []byte
 	owned  []*stretch
 	// ran is how often it has launched each kernel, by name.
 	ran map[string]int
-	// graphs are what it has captured. A group stays while one of it is open.
+	// graphs are what it has captured. A group is not torn down while a graph of it is open.
 	graphs []driver.Graph
 }
 
@@ -167,8 +167,8 @@ func (w *team) must(f func(m *mate) error) {
 	}
 }
 
-// connecting bounds the making of a device or a group, which on a busy machine takes longer than
-// what its ranks wait for each other in some tests.
+// connecting bounds the time to make a device or a group. On a busy machine that takes longer than
+// the timeout of the ranks in some tests.
 func connecting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Minute)
 }

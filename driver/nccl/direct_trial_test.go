@@ -13,7 +13,7 @@ type trial struct {
 	op        driver.ReduceOp
 	root      int
 	count     int64
-	// from is where the input begins, to where the output does: in place they are one.
+	// from is where the input begins, to where the output does: in place they are equal.
 	from, to int64
 	digest   uint64
 }
@@ -22,7 +22,7 @@ type trial struct {
 type way struct {
 	dataType driver.DataType
 	inPlace  bool
-	// loose buffers lie in no windows, and elsewhere on each rank.
+	// loose buffers lie outside of windows, at another place on each rank.
 	loose bool
 }
 
@@ -37,7 +37,7 @@ func (c *trial) spans(ranks int) (send, recv int64) {
 	return call.Spans(ranks)
 }
 
-// extent is how many elements are touched in the memory of the output.
+// extent is how many elements of the output's memory the call uses.
 func (c *trial) extent(ranks int) int64 {
 	send, recv := c.spans(ranks)
 	if c.inPlace {
@@ -99,8 +99,8 @@ func (c *trial) parts(mine int64, s *sources) []piece {
 	return all
 }
 
-// lead is so far from the beginning of memory to its first element, at least: what lies there must
-// not change.
+// lead is the least distance from the beginning of memory to its first element. What lies there
+// must not change.
 const lead = 256
 
 // field is where a rank's elements of a way lie.
@@ -129,7 +129,7 @@ func (c *trial) call(rank int, send, recv field) driver.Call {
 			call.Send = recv.at(c.to+mine, c.dataType)
 		case driver.ReduceScatter:
 			call.Recv = recv.at(c.to+mine, c.dataType)
-		default: // the buffers are one
+		default: // both buffers are the same
 		}
 	}
 	if !c.loose && c.operation != driver.Barrier {

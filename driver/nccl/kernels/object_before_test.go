@@ -46,7 +46,8 @@ func TestNoKernelEndsBeforeItHasWaited(t *testing.T) {
 			want = 0
 		}
 		if launches, _ := before(code, launchDependents); launches != want {
-			t.Errorf("%s lets the next kernel launch %d times before it waits, want %d", kernel, launches, want)
+			t.Errorf("%s lets the next kernel launch %d times before it waits, want %d", kernel,
+				launches, want)
 		}
 	}
 }
