@@ -55,7 +55,7 @@ func (c *communicator) faulted() error {
 	case kernels.Diverged:
 		if ticket != 0 {
 			if err := c.differing(call, ticket); err != nil {
-				return err // which knows of all ranks
+				return err // it names all ranks
 			}
 		}
 		differs := c.cfg.Mismatch(cmp.Or(ticket, report.Epoch), call, int(report.Ranks))

@@ -36,8 +36,8 @@ type plan struct {
 	// of it has ended; nil for calls that begin so by themselves (nccl.EarlyStart).
 	guard   func(on cuda.Stream, gpu *cuda.Driver) error
 	guarded nccl.Call
-	// chosen is how a kernel of our own runs the call, and refused why there is none, from when that
-	// was asked for until a path is taken.
+	// chosen is how a kernel of our own runs the call, refused why there is none. They are set once
+	// the direct path is asked about, until a path is taken.
 	chosen  *kernels.Launch
 	refused error
 }
@@ -45,8 +45,8 @@ type plan struct {
 // Prepared returns what was prepared.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// What NCCL calls types and reductions. A call of one that is not listed has no path through NCCL:
-// its number would be 0, which is an int8, and a sum.
+// NCCL's numbers of types and reductions. A call of one that is not listed has no path through
+// NCCL: its number would be 0, which is an int8, and a sum.
 var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
 	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
@@ -218,18 +218,18 @@ func (p *plan) resolve() error {
 }
 
 // putGuard has an empty kernel go before a call over windows, if NCCL's kernels do not wait for
-// what is ahead of them. Where kernels of ours cannot be loaded it is a fill of a byte, which costs
-// 9 us in a graph, and a kernel 1.
+// what is ahead of them. If our kernels cannot be loaded it is a fill of one byte, which costs 9 us
+// in a graph, instead of 1 us for a kernel.
 func (p *plan) putGuard() error {
 	d := p.c.device
 	if !d.startsEarly() || !p.single() {
 		return nil
 	}
 	k := &kernel{grid: cuda.Dim{X: 1}, block: cuda.Dim{X: 1}}
-	k.params.Uint32(0) // which it does not look at
+	k.params.Uint32(0) // the kernel does not read it
 	p.guard = func(on cuda.Stream, gpu *cuda.Driver) error { return k.launch(gpu, on) }
 	err := d.gpu.Do(func() error {
-		err := d.collectives.Load(d.gpu) // a group without a direct path has not
+		err := d.collectives.Load(d.gpu) // without a direct path they are not loaded yet
 		if err == nil {
 			k.function, err = d.collectives.Function(d.gpu, kernels.AfterAll)
 		}

@@ -12,7 +12,7 @@ type Places struct {
 	Exchange [MaxRanks]uintptr
 	// SendAt and RecvAt are the buffers of all ranks, which bulk kernels need.
 	SendAt, RecvAt [MaxRanks]uintptr
-	// Report is where a fault is told, Timeout how long kernels wait for peers before they do.
+	// Report is where a fault is reported, Timeout how long kernels wait for peers before that.
 	Report  uintptr
 	Timeout time.Duration
 }
