@@ -3,6 +3,12 @@ package main
 // #include "shim.h"
 import "C"
 
+import (
+	"fmt"
+
+	"symmem"
+)
+
 //export goCheck
 func goCheck(group C.uint64_t) C.int {
 	return guarded(func() error { return library.Check(uint64(group)) })
@@ -39,18 +45,23 @@ func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 }
 
 //export goValue
-func goValue(
-	group C.uint64_t, operation C.int, length C.size_t, name *C.char, value C.int64_t,
-	site C.uint32_t, result *C.int64_t,
-) C.int {
+func goValue(of *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.int {
 	return guarded(func() error {
-		text, err := textOf(length, name)
-		if err != nil {
-			return err
+		if of == nil || number == nil {
+			return missing("the value or its number")
 		}
-		got, err := library.Value(uint64(group), int(operation), text, int64(value), uint32(site))
-		if err == nil && result != nil {
-			*result = C.int64_t(got)
+		if of.name_length > C.SYMMEM_VALUE_NAME {
+			return fmt.Errorf("a name of %d bytes, from 1 to %d: %w", of.name_length,
+				C.SYMMEM_VALUE_NAME, symmem.ErrInvalid)
+		}
+		if of.site != 0 {
+			site = of.site
+		}
+		name := C.GoStringN(&of.name[0], C.int(of.name_length))
+		got, err := library.Value(uint64(of.group), int(of.operation), name, int64(*number),
+			uint32(site))
+		if err == nil && of.operation != C.SYMMEM_VALUE_AGREE {
+			*number = C.int64_t(got)
 		}
 		return err
 	})

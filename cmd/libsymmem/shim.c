@@ -114,10 +114,8 @@ API int symmem_site(size_t n, const char *text, uint32_t *site) {
 	return CALL(goSite(n, (char *)text, site));
 }
 
-API int symmem_value(uint64_t group, int operation, size_t n, const char *name, int64_t value,
-                     uint32_t site, int64_t *result) {
-	return WAITING(goValue(group, operation, n, (char *)name, value,
-	                       site != 0 ? site : symmem_current_site(), result));
+API int symmem_value(const struct symmem_value *of, int64_t *number) {
+	return WAITING(goValue((struct symmem_value *)of, symmem_current_site(), number));
 }
 
 API int symmem_step(uint64_t group, size_t n, const char *what, uint32_t site) {

@@ -439,18 +439,28 @@ int symmem_check(uint64_t group);
  * Collective over the world. */
 int symmem_set_check(int level);
 
+/* The most bytes of a value's name. */
+enum { SYMMEM_VALUE_NAME = 128 };
+
+/* What is gathered and where: the same for many calls, so that a binding packs it once. */
+struct symmem_value {
+	uint64_t group;
+	int32_t operation; /* SYMMEM_VALUE_AGREE to SYMMEM_VALUE_SUM */
+	uint32_t site;     /* the line that calls; that of symmem_set_site where it is 0 */
+	size_t name_length;
+	char name[SYMMEM_VALUE_NAME];
+};
+
 /* Gathers a number of every rank of the group under a name, on the host: no stream and no GPU takes
- * part. It waits for the n-th call under the name of every rank. *result is what the operation,
- * SYMMEM_VALUE_AGREE to SYMMEM_VALUE_SUM, makes of the numbers. SYMMEM_VALUE_AGREE gives
+ * part. It waits for the n-th call under the name of every rank. *number is this rank's, and becomes
+ * what the operation makes of all; SYMMEM_VALUE_AGREE only reads it. That one gives
  * SYMMEM_ERR_DIVERGENCE on all ranks where they differ, and so do other operations where ranks make
  * different ones; symmem_last_error_json has each rank's number, call site and last ten numbers, and
  * the group goes on. A rank that does not come is final for the group, as everywhere.
  *
- * Names have 1 to 128 bytes; a group has 256 at most. They do not wait for each other, and calls
- * under one name come one after the other; any thread may call. The call site is that of the
- * argument, or of symmem_set_site where it is 0. result may be null. */
-int symmem_value(uint64_t group, int operation, size_t name_length, const char *name, int64_t value,
-                 uint32_t site, int64_t *result);
+ * Names have 1 to SYMMEM_VALUE_NAME bytes; a group has 256 at most. They do not wait for each other,
+ * and calls under one name come one after the other; any thread may call. */
+int symmem_value(const struct symmem_value *of, int64_t *number);
 
 /* Compares which step of the program begins on each rank of the group, a text of 1 to 1024 bytes
  * such as "decode(batch=8)", and how many collectives of the group each rank has launched since its

@@ -121,15 +121,22 @@ void diverge(void) {
 	void *at;
 	TRUE(symmem_callsites());
 	at_line("model.py:10");
-	int64_t sum = 0;
-	DO(symmem_value(world, SYMMEM_VALUE_AGREE, 10, "batch size", 8, 0, NULL));
-	DO(symmem_value(world, SYMMEM_VALUE_SUM, 3, "sum", 8, 0, &sum));
-	TRUE(sum == 8 * size);
-	WANT(SYMMEM_ERR_DIVERGENCE,
-	     symmem_value(world, SYMMEM_VALUE_AGREE, 10, "batch size", 8 + rank, 0, NULL));
+	struct symmem_value batch = {world, SYMMEM_VALUE_AGREE, 0, 10, "batch size"};
+	const struct symmem_value summed = {world, SYMMEM_VALUE_SUM, 0, 3, "sum"};
+	int64_t number = 8, sum = 8;
+	DO(symmem_value(&batch, &number));
+	DO(symmem_value(&summed, &sum));
+	TRUE(number == 8 && sum == 8 * size);
+	number += rank;
+	WANT(SYMMEM_ERR_DIVERGENCE, symmem_value(&batch, &number));
 	CONTAINS("\"kind\":\"value\"", symmem_last_error_json(sizeof text_, text_, &length_));
 	CONTAINS("\"site\":\"model.py:10\"", symmem_last_error_json(sizeof text_, text_, &length_));
 	CONTAINS("Agree of 9 at model.py:10", symmem_last_error(sizeof text_, text_, &length_));
+	TRUE(number == 8 + rank);
+	batch.name_length = SYMMEM_VALUE_NAME + 1;
+	WANT(SYMMEM_ERR_INVALID, symmem_value(&batch, &number));
+	WANT(SYMMEM_ERR_INVALID, symmem_value(&summed, NULL));
+	WANT(SYMMEM_ERR_INVALID, symmem_value(NULL, &number));
 	DO(symmem_step(world, 6, "decode", 0));
 	WANT(SYMMEM_ERR_DIVERGENCE, symmem_step(world, 7, rank ? "prefill" : "sample ", 0));
 	CONTAINS("prefill, after 0 collectives", symmem_last_error(sizeof text_, text_, &length_));

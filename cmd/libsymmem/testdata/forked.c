@@ -42,7 +42,8 @@ static void opening(uint64_t world, void *at) {
 	REFUSED(symmem_check(world));
 	REFUSED(symmem_set_check(SYMMEM_CHECK_OFF));
 	REFUSED(symmem_step(world, 1, "s", 0));
-	REFUSED(symmem_value(world, SYMMEM_VALUE_AGREE, 1, "n", 1, 0, NULL));
+	const struct symmem_value of = {world, SYMMEM_VALUE_AGREE, 0, 1, "n"};
+	REFUSED(symmem_value(&of, &out.seen));
 	REFUSED(symmem_note(0, 1, 1));
 	REFUSED(symmem_site(1, "s", &out.site));
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes as c
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import CodeType
 from typing import Any, NamedTuple
 
 from symmem import errors
@@ -84,6 +85,7 @@ class Group:
         rank: this rank's number in the group.
         ranks: the numbers in the world, in group order.
         pool: the number of the pool that its scopes allocate from, as `stats` lists them.
+        values: what calls of values pass to the library, by instruction, name and operation.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Group:
         self.windows = WindowTable(self.library, handle)
         self.router = runtime.router(pool)
         self.lanes = Lanes(handle, name == "world")
+        self.values: dict[tuple[int, int, str, int], tuple[bytes, CodeType]] = {}
         self.closed = False
         self.scopes = scopes_of(self)
         self.scope = self.scopes.plain

@@ -90,7 +90,7 @@ _STATUS: dict[str, list[Any]] = {
     "symmem_check": [_u64],
     "symmem_set_check": [_int],
     "symmem_note": [_int, _i64, _i64],
-    "symmem_value": [_u64, _int, *_text_in, _i64, c.c_uint32, c.POINTER(_i64)],
+    "symmem_value": [c.c_char_p, c.POINTER(_i64)],
     "symmem_step": [_u64, *_text_in, c.c_uint32],
     "symmem_callsites": [],
     "symmem_site": [*_text_in, c.POINTER(c.c_uint32)],
@@ -158,8 +158,9 @@ class Library:
         self.path = path
         self.raw = _open(path)
         self._prepare()
-        # Called without a way round: what compares values pays for every look-up.
-        self.value: Callable[..., int] = self.raw.symmem_value
+        # What compares values pays for every conversion: it gives bytes, which are pointers as they
+        # are, to a function of its own that converts nothing.
+        self.value: Callable[..., int] = self.raw["symmem_value"]
         self.words = self._shared_words()
         self._warnings = self.words[Word.WARNINGS]
         self.answers = Answers(self.raw.symmem_set_poll, self.warning)

@@ -7,6 +7,7 @@ The names end in an underscore where Python has a function of that name, so that
 from __future__ import annotations
 
 import ctypes as c
+import struct
 import sys
 from operator import index
 from typing import TYPE_CHECKING
@@ -16,13 +17,21 @@ from symmem._constants import Value
 from symmem._session import find
 
 if TYPE_CHECKING:
+    from types import FrameType
     from typing import SupportsIndex
 
+    from symmem._group import Group
     from symmem._terms import GroupLike
 
-_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _AGREE = int(Value.AGREE)
 _frame = sys._getframe
+_number = struct.Struct("q").pack
+_value = struct.Struct("QiIN128s").pack
+"""Packs struct symmem_value."""
+
+_MOST_LINES = 4096
+"""How many callers of values a group keeps: a program that compiles code again and again has no end
+of them."""
 
 
 def agree(value: SupportsIndex, name: str, group: GroupLike = None) -> None:
@@ -44,13 +53,16 @@ def agree(value: SupportsIndex, name: str, group: GroupLike = None) -> None:
     """
     # As _combine does, but for what this can do without: it is called in every step of a program.
     found = find(group)
-    text = name.encode()
     frame = _frame(1)
-    file, line = frame.f_code.co_filename, frame.f_lineno
-    site = found.runtime.sites.get((file, line)) or found.runtime.site(file, line)
-    if code := found.library.value(
-        found.handle, _AGREE, len(text), text, _checked(value), site, None
-    ):
+    try:
+        of = found.values[id(frame.f_code), frame.f_lasti, name, _AGREE][0]
+    except KeyError:
+        of = _keep(found, frame, name, _AGREE)
+    try:
+        number = _number(value)
+    except struct.error:
+        number = _number(_checked(value))
+    if code := found.library.value(of, number):
         raise found.library.error(code)
 
 
@@ -135,21 +147,30 @@ def _said(value: object) -> str:
 def _checked(value: SupportsIndex) -> int:
     """Refuse what has more than 64 bits, which ctypes would cut off."""
     number = index(value)
-    if _LEAST <= number <= _MOST:
+    if -(1 << 63) <= number < 1 << 63:
         return number
     raise errors.InvalidError(f"the value {number} has more than 64 bits")
+
+
+def _keep(found: Group, frame: FrameType, name: str, operation: int) -> bytes:
+    """Pack what the calls of one instruction have in common."""
+    text = name.encode()
+    site = found.runtime.site(frame.f_code.co_filename, frame.f_lineno)
+    of = _value(found.handle, operation, site, len(text), text)
+    if len(found.values) >= _MOST_LINES:
+        found.values.clear()
+    # The code is kept so that its id stays its own.
+    found.values[id(frame.f_code), frame.f_lasti, name, operation] = (of, frame.f_code)
+    return of
 
 
 def _combine(operation: int, value: SupportsIndex, name: str, group: GroupLike) -> int:
     """Make one call for the line that called the caller."""
     found = find(group)
-    text = name.encode()
     frame = _frame(2)
-    site = found.runtime.site(frame.f_code.co_filename, frame.f_lineno)
-    result = c.c_int64()
-    library = found.library
-    if code := library.value(
-        found.handle, operation, len(text), text, _checked(value), site, c.byref(result)
-    ):
-        raise library.error(code)
-    return result.value
+    kept = found.values.get((id(frame.f_code), frame.f_lasti, name, operation))
+    of = kept[0] if kept else _keep(found, frame, name, operation)
+    number = c.c_int64(_checked(value))
+    if code := found.library.value(of, c.byref(number)):
+        raise found.library.error(code)
+    return number.value

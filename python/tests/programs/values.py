@@ -8,6 +8,7 @@ import threading
 from harness import RANK, SIZE, check, main, raises
 
 import symmem
+from symmem import _values
 from symmem._constants import Value
 
 
@@ -67,13 +68,10 @@ def what_is_no_value_is_refused() -> None:
     raises(TypeError, lambda: symmem.agree(1.5, "batch size"))  # type: ignore[arg-type]
     for name in ("", "n" * 129):
         raises(symmem.InvalidError, lambda name=name: symmem.agree(1, name))
-    library = symmem.world().library
     for operation in (0, max(Value) + 1, -1):
         raises(
             symmem.InvalidError,
-            lambda operation=operation: library.number(
-                "symmem_value", symmem.world().handle, operation, 1, b"n", 1, 0
-            ),
+            lambda operation=operation: _values._combine(operation, 1, "n", None),
         )
     symmem.agree(8, "batch size")
 
