@@ -77,6 +77,7 @@ def rank_main(rank: int, ranks: int, port: int, directory: str, seconds: float) 
     while going.item():
         for name, run in ways.items():
             dist.barrier()
+            run()  # so that the ranks begin together: they leave a barrier far apart
             since = time.perf_counter()
             for _ in range(BATCHES[name]):
                 run()
