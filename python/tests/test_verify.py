@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from typing import Any
@@ -55,8 +56,74 @@ def test_the_bug_is_shown_and_caught() -> None:
 
 @pytest.mark.library
 @pytest.mark.torch
+def test_bits_are_compared_with_a_formula_of_every_type_and_reduction() -> None:
+    given = ["--cases", "40", "--rounds", "1", "--size", "2Ki"]
+    done = run("symmem.verify", "--ranks", "3", "--deterministic", *given)
+    assert done.code == 0, done
+    lines = done.out.splitlines()
+    assert lines[0].endswith(", path auto")
+    assert lines[1] == "Bits are compared with the formula ranks, of numbers that cancel."
+    assert any(line.split()[:4] == ["1.3", "sum", "float16", "4,096"] for line in lines), done
+    assert any(line.split()[:4] == ["1.40", "avg", "uint8", "8,192"] for line in lines), done
+    assert lines[-1] == "Total: 40 | Passed: 40 | Failed: 0"
+    done = run("symmem.verify", "--ranks", "4", "--deterministic=tree", *given, "--json")
+    report = json.loads(done.out)
+    assert (report["deterministic"], report["passed"]) == ("tree", 40), done
+
+
+@pytest.mark.torch
+def test_the_numbers_tell_one_formula_from_another() -> None:
+    import torch
+
+    from symmem._formula import compared, contributed, reduced
+
+    count = 10_000
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        parts = [contributed(dtype, 7, rank, 4, count) for rank in range(4)]
+        assert parts[0].isnan().any()
+        assert parts[0].isinf().any()
+        ranks, tree = (reduced(f, "sum", parts) for f in ("ranks", "tree"))
+        wrong, most, mean = compared(tree, ranks)
+        assert wrong > count // 10, (dtype, wrong)
+        assert most > mean > 0, (dtype, most, mean)
+        assert compared(reduced("ranks", "sum", parts), ranks) == (0, 0, 0)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("formula", "op", "numbers", "want"),
+    [
+        ("ranks", "sum", [2048, 1, 1, 1], 2052),  # 2051 is halfway between 2050 and 2052
+        ("tree", "sum", [2048, 1, 1, 1], 2052),
+        ("rounded-tree", "sum", [2048, 1, 1, 1], 2050),
+        ("ranks", "min", [0.0, -0.0], -0.0),
+        ("ranks", "max", [-0.0, 0.0], 0.0),
+        ("ranks", "prod", [float("inf"), 0.0], float("nan")),
+        ("ranks", "avg", [1, 2, 4], 7 / 3),
+    ],
+)
+def test_the_formula_is_that_of_the_page(
+    formula: str, op: str, numbers: list[float], want: float
+) -> None:
+    import torch
+
+    from symmem._formula import compared, reduced
+
+    parts = [torch.tensor([n], dtype=torch.float16) for n in numbers]
+    bits = torch.tensor([want], dtype=torch.float16)
+    if math.isnan(want):
+        bits.view(torch.int16).fill_(0x7FFF)
+    assert compared(reduced(formula, op, parts), bits)[0] == 0
+
+
+@pytest.mark.library
+@pytest.mark.torch
 def test_what_cannot_run_is_code_2() -> None:
     assert run("symmem.verify", "--ranks", "0").code == 2
+    assert run("symmem.verify", "--deterministic=sorted").code == 2
+    three = run("symmem.verify", "--ranks", "3", "--deterministic=tree")
+    assert three.code == 2, three
+    assert "the formula tree of reductions is for 2, 4, 8, ... ranks" in three.err
     refused = run("symmem.verify", "--ranks", "1", "--backend", "nccl")
     assert refused.code == 2, refused
     assert refused.err

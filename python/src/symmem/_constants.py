@@ -164,6 +164,10 @@ REDUCTIONS: dict[str, Reduction] = {
 """The reductions by the names of torch.distributed.ReduceOp, in small letters."""
 
 
+FORMULAS = ("ranks", "tree", "rounded-tree")
+"""The formulas of deterministic reductions."""
+
+
 def check_level(name: str) -> Check:
     """Read a check level: off, registration, every or default."""
     try:
@@ -185,7 +189,7 @@ def formula(deterministic: object) -> str:
     name = deterministic
     if isinstance(deterministic, bool):
         name = "ranks" if deterministic else "any"
-    if name not in ("any", "ranks", "tree", "rounded-tree"):
+    if name not in ("any", *FORMULAS):
         raise InvalidError(
             f"deterministic {deterministic!r}: True, False, any, ranks, tree or rounded-tree"
         )

@@ -77,6 +77,7 @@ def as_text(report: dict[str, Any]) -> str:
     lines = [
         f"{ranks} rank{'s' if ranks != 1 else ''} on the {report['backend']} backend; "
         f"check {report['check']}, placement {report['placement']}, path {report['path']}",
+        *_formula(report),
         "",
         *_table(report),
         "",
@@ -93,6 +94,11 @@ def as_text(report: dict[str, Any]) -> str:
     if "fault" in report:
         lines += ["", f"The run ended early: {report['fault']}"]
     return "\n".join(lines) + "\n"
+
+
+def _formula(report: dict[str, Any]) -> list[str]:
+    name = report.get("deterministic")
+    return [f"Bits are compared with the formula {name}, of numbers that cancel."] if name else []
 
 
 def _table(report: dict[str, Any]) -> list[str]:

@@ -7,8 +7,10 @@ report, also those that a divergence cuts off.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+
+from symmem._constants import TYPES, Reduction
 
 CHURN_BLOCKS = 12
 CHURN_UNIT = 256 << 10
@@ -29,6 +31,8 @@ class Config:
     groups: int = 1
     seed: int = 1
     skew: bool = False
+    exact: bool = False
+    """Whether bits are compared: cases are of all types and reductions in turns."""
 
 
 class Action(Enum):
@@ -61,6 +65,14 @@ class Row:
     churn: bool
     elements: int
     value: float
+    op: str = ""
+    dtype: str = ""
+    """The reduction and the type where bits are compared."""
+    seed: int = 0
+
+
+SIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8}
+"""Bytes of the types that have more than one."""
 
 
 @dataclass
@@ -135,10 +147,26 @@ class Program:
 
     def _reduce(self, blocks: list[tuple[int, int, Row]]) -> None:
         first = len(self.rows)
-        self.rows += [row for _, _, row in blocks]
+        self.rows += [self._turn(row, first + i) for i, (_, _, row) in enumerate(blocks)]
         for action in (Action.FILL, Action.REDUCE):
             for i, (slot, elements, _) in enumerate(blocks):
                 self.steps.append(Step(action, slot, elements, first + i))
+
+    def _turn(self, row: Row, at: int) -> Row:
+        """Give a row the type and the reduction whose turn it is, if bits are compared."""
+        if not self.config.exact:
+            return row
+        dtype = list(TYPES)[at % len(TYPES)]
+        op = Reduction(at // len(TYPES) % len(Reduction)).name.lower()
+        return replace(
+            row,
+            name=f"{row.name} {op} {dtype}",
+            elements=row.elements * SIZES["float32"] // SIZES.get(dtype, 1),
+            value=0.0,
+            op=op,
+            dtype=dtype,
+            seed=(self.config.seed << 20) + at,
+        )
 
     def _make(self, elements: int) -> int:
         if self._free:

@@ -2,6 +2,7 @@
 
     python -m symmem.verify                     # starts the ranks itself
     torchrun --nproc-per-node 4 -m symmem.verify --churn 200 --skew
+    python -m symmem.verify --deterministic --cases 40
 
 The table, the JSON and the exit codes are those of the command `symmem verify`: 0 every case
 passed; 1 a sum was wrong or ranks differ; 2 it could not run, or not to its end; 128 + n it was
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import symmem
 from symmem import _launch, _report
+from symmem._constants import FORMULAS
 from symmem._workload import Action, Config, Program, Row, expected, members
 
 if TYPE_CHECKING:
@@ -52,7 +54,15 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--check", default="default", choices=["default", "off", "registration", "every"]
     )
-    p.add_argument("--path", default=os.environ.get("SYMMEM_PATH") or "window")
+    p.add_argument("--path", help="path of collectives (default $SYMMEM_PATH, else window)")
+    p.add_argument(
+        "--deterministic",
+        nargs="?",
+        const="ranks",
+        choices=FORMULAS,
+        help="compare bits with a formula of reductions, of every type; --path is then auto "
+        "unless it is given",
+    )
     p.add_argument("--timeout", type=float, default=30.0, help="longest wait for a rank, seconds")
     p.add_argument("--callsites", action="store_true", help="note the lines that make tensors")
     p.add_argument("--json", action="store_true", help="print one JSON object")
@@ -109,6 +119,7 @@ class Rank:
             path=flags.path,
             timeout=flags.timeout,
             callsites=flags.callsites or None,
+            deterministic=flags.deterministic,
             options=options,
         )
         self.draws = random.Random(f"noise {flags.seed} {world.rank}")
@@ -144,23 +155,60 @@ class Rank:
             at = self.program.rows[row]
             group = self.groups[at.group]
             if group is not None and action is Action.FILL:
-                self.live[slot].fill_(at.value * (group.rank + 1))
+                self._fill(self.live[slot], group, at)
             elif group is not None:
                 self._reduce(self.live[slot], group, at, row)
 
+    def _fill(self, tensor: torch.Tensor, group: symmem.Group, at: Row) -> None:
+        if at.dtype:
+            self._typed(tensor, at).copy_(self._part(group, at, group.rank))
+        else:
+            tensor.fill_(at.value * (group.rank + 1))
+
+    def _typed(self, tensor: torch.Tensor, at: Row) -> torch.Tensor:
+        """View as many bytes of a case as its elements take."""
+        dtype = getattr(self.torch, at.dtype)
+        raw = tensor.view(self.torch.uint8)[: at.elements * dtype.itemsize]
+        typed: torch.Tensor = raw.view(dtype)
+        return typed
+
+    def _part(self, group: symmem.Group, at: Row, rank: int) -> torch.Tensor:
+        """Make what a rank of a group contributes where bits are compared."""
+        from symmem import _formula
+
+        dtype = getattr(self.torch, at.dtype)
+        return _formula.contributed(dtype, at.seed, rank, group.size, at.elements)
+
     def _reduce(self, tensor: torch.Tensor, group: symmem.Group, at: Row, row: int) -> None:
+        if at.dtype:
+            tensor = self._typed(tensor, at)
         path = symmem.explain("all_reduce", tensor, group=group).path
-        symmem.all_reduce(tensor, group=group)
-        want = expected(at.value, group.size)
-        wrong = (tensor.double() - want).abs()
+        op: Any = at.op or None
+        symmem.all_reduce(tensor, op=op, group=group)
+        wrong, most, mean = self._compare(tensor, group, at)
         if path not in self.account["paths"]:
             self.account["paths"].append(path)
         self.findings[row] = {
             "symmetric": symmem.is_symmetric(tensor, group),
-            "wrong": int((wrong > 1e-5 * max(want, 1)).sum()),
-            "max_diff": float(wrong.max()),
-            "mean_diff": float(wrong.mean()),
+            "wrong": wrong,
+            "max_diff": most,
+            "mean_diff": mean,
         }
+
+    def _compare(
+        self, tensor: torch.Tensor, group: symmem.Group, at: Row
+    ) -> tuple[int, float, float]:
+        """Count wrong elements, and say how far they are off: at most and on average."""
+        if at.dtype:
+            from symmem import _formula
+
+            parts = [self._part(group, at, rank) for rank in range(group.size)]
+            want = _formula.reduced(self.flags.deterministic, at.op, parts)
+            return _formula.compared(tensor.cpu(), want)
+        value = expected(at.value, group.size)
+        wrong = (tensor.double() - value).abs()
+        far = int((wrong > 1e-5 * max(value, 1)).sum())
+        return far, float(wrong.max()), float(wrong.mean())
 
     def _make_noise(self) -> None:
         """Make and drop ordinary tensors, in sizes and numbers that no other rank has."""
@@ -191,6 +239,7 @@ class Rank:
             "rounds": flags.rounds,
             "groups": flags.groups,
             "elapsed_ms": round(elapsed * 1000, 3),
+            **({"deterministic": flags.deterministic} if flags.deterministic else {}),
         }
 
 
@@ -222,7 +271,14 @@ def run(flags: argparse.Namespace) -> int:
 
     out = _launch.take_stdout()
     config = Config(
-        flags.cases, flags.rounds, flags.size, flags.churn, flags.groups, flags.seed, flags.skew
+        cases=flags.cases,
+        rounds=flags.rounds,
+        elements=flags.size,
+        churn=flags.churn,
+        groups=flags.groups,
+        seed=flags.seed,
+        skew=flags.skew,
+        exact=bool(flags.deterministic),
     )
     dist.init_process_group("gloo", timeout=timedelta(seconds=max(60, flags.timeout)))
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -257,6 +313,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     flags = parser().parse_args(given)
+    flags.path = flags.path or os.environ.get("SYMMEM_PATH")
+    flags.path = flags.path or ("auto" if flags.deterministic else "window")
     try:
         if not _launch.launched():
             return _launch.start("symmem.verify", given, ranks_to_start(flags))

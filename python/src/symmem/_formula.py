@@ -1,0 +1,117 @@
+"""What deterministic reductions give, in PyTorch's arithmetic on processors.
+
+`python -m symmem.verify --deterministic` compares bits with it. The formula is that of
+docs/reference/deterministic.md.
+"""
+
+from __future__ import annotations
+
+import torch
+
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers of so many bytes."""
+
+_SMALL = {torch.float64: 20, torch.float32: 10, torch.float16: 18, torch.bfloat16: 20}
+"""How many powers of two the numbers of other ranks are below those that cancel."""
+
+
+def reduced(formula: str, op: str, parts: list[torch.Tensor]) -> torch.Tensor:
+    """Combine a tensor of each rank, in the order of the group."""
+    if len(parts) == 1:
+        return parts[0].clone()
+    dtype = parts[0].dtype
+    floats = dtype.is_floating_point
+    wide = torch.float32 if floats and dtype.itemsize == 2 else dtype
+    total = _combine(formula, op, [p.to(wide) for p in parts], dtype)
+    if op == "avg":
+        count = torch.full_like(total, len(parts))  # by a number PyTorch may multiply
+        total = torch.div(total, count, rounding_mode=None if floats else "trunc")
+    result = total.to(dtype)
+    if floats:
+        bits = BITS[dtype.itemsize]
+        result.view(bits)[result.isnan()] = torch.iinfo(bits).max
+    return result
+
+
+def _combine(formula: str, op: str, x: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    half = len(x) // 2
+    if half and formula != "ranks":
+        made = _pair(
+            op, _combine(formula, op, x[:half], dtype), _combine(formula, op, x[half:], dtype)
+        )
+        return made.to(dtype).to(made.dtype) if formula == "rounded-tree" else made
+    total = x[0]
+    for part in x[1:]:
+        total = _pair(op, total, part)
+    return total
+
+
+def _pair(op: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if op in ("sum", "avg"):
+        return a + b
+    if op == "prod":
+        return a * b
+    chosen = torch.minimum(a, b) if op == "min" else torch.maximum(a, b)
+    if not a.dtype.is_floating_point:
+        return chosen
+    # Zeros are equal, and -0 is less than +0: the least has the sign of either.
+    bits = BITS[a.dtype.itemsize]
+    i, j = a.view(bits), b.view(bits)
+    return torch.where(a == b, (i | j if op == "min" else i & j).view(a.dtype), chosen)
+
+
+def contributed(dtype: torch.dtype, seed: int, rank: int, ranks: int, count: int) -> torch.Tensor:
+    """Make what a rank of a group contributes, alike in every run.
+
+    Of most elements two ranks have opposite numbers and the others so small ones that the sum
+    depends on when the two cancel; the rest are numbers of any size and bits, and special ones.
+    """
+    common = torch.Generator().manual_seed(seed << 12)
+    own = torch.Generator().manual_seed(seed << 12 | rank + 1)
+    size = count * dtype.itemsize
+    anything = torch.randint(256, (size,), dtype=torch.uint8, generator=own).view(dtype)
+    if not dtype.is_floating_point:
+        return anything
+    normal = torch.randn(count, dtype=torch.float64, generator=own)
+    exponent = torch.randint(-150, 150, (count,), generator=own)
+    chosen = torch.randint(1 << 30, (count,), generator=own)
+    values = _specials(dtype)
+    kind = torch.randint(8, (count,), generator=common)
+    result = _cancelling(dtype, common, normal, rank, ranks).to(dtype)
+    result = torch.where(kind == 5, torch.ldexp(normal, exponent).to(dtype), result)
+    result = torch.where(kind == 6, anything, result)
+    return torch.where(kind == 7, values[chosen % len(values)], result)
+
+
+def _cancelling(
+    dtype: torch.dtype, common: torch.Generator, normal: torch.Tensor, rank: int, ranks: int
+) -> torch.Tensor:
+    count = len(normal)
+    big = 1 + torch.rand(count, generator=common).double()
+    big = torch.ldexp(big, torch.randint(8, 14, (count,), generator=common))
+    plus = torch.randint(ranks, (count,), generator=common)
+    minus = (plus + 1 + torch.randint(max(1, ranks - 1), (count,), generator=common)) % ranks
+    other = big * normal * 2.0 ** -_SMALL[dtype]
+    return torch.where(plus == rank, big, torch.where(minus == rank, -big, other))
+
+
+def _specials(dtype: torch.dtype) -> torch.Tensor:
+    """List zeros, one, the smallest and the largest numbers, infinities and a NaN."""
+    f = torch.finfo(dtype)
+    inf = float("inf")
+    listed = [0.0, f.smallest_normal, 1.0, f.max, inf]
+    values = torch.tensor([*listed, *(-v for v in listed), float("nan")], dtype=dtype)
+    bits = BITS[dtype.itemsize]
+    largest = int(values[1:2].view(bits)) - 1
+    subnormal = torch.tensor([1, largest], dtype=bits).view(dtype)
+    return torch.cat([values, subnormal, -subnormal])
+
+
+def compared(got: torch.Tensor, want: torch.Tensor) -> tuple[int, float, float]:
+    """Count elements whose bits differ, and say how far they are apart: at most and on average."""
+    bits = BITS[got.dtype.itemsize]
+    wrong = got.view(bits) != want.view(bits)
+    most = torch.finfo(torch.float32).max  # JSON has no infinity
+    apart = (got.double() - want.double()).abs().nan_to_num(most, most).clamp(max=most)
+    apart = torch.where(wrong, apart, 0.0)
+    return int(wrong.sum()), float(apart.max()), float(apart.mean())
