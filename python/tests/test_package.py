@@ -37,11 +37,8 @@ def test_everything_public_has_a_docstring() -> None:
         assert name == "__version__" or thing.__doc__, name
 
 
-def test_the_guides_name_only_what_there_is() -> None:
-    modules = {"verify", "bench", "errors", "so", "h"}
+def test_the_guides_link_only_what_there_is() -> None:
     for guide in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]:
-        names = set(re.findall(r"(?<![\w/])symmem\.(\w+)", guide.read_text()))
-        assert names <= {*symmem.__all__, *modules}, guide
         for target in re.findall(r"\]\((\w[\w/]*\.md)\)", guide.read_text()):
             assert (guide.parent / target).exists(), f"{guide}: {target}"
 
