@@ -338,6 +338,9 @@ func (n *Norm) resolve() (symmem.NormArgs, error) {
 
 // Value makes one call on a value of the ranks of a group, under a name, for a call site: see
 // symmem.Interop.Value.
+//
+// On one machine a wait asks its caller in the way of collectives; between machines the call has a
+// thread of its own. That takes a closure, which must not be garbage of every call elsewhere.
 func (l *Library) Value(
 	handle uint64, operation int, name string, value int64, site uint32,
 ) (int64, error) {
@@ -345,38 +348,33 @@ func (l *Library) Value(
 	if err != nil {
 		return 0, err
 	}
-	return l.compare(g, func(ctx context.Context) (int64, error) {
-		return r.rt.Interop().At(site).Value(ctx, g.Group, operation, name, value)
-	})
-}
-
-// Step compares which step begins on the ranks of a group: see symmem.Interop.Step.
-func (l *Library) Step(handle uint64, what string, site uint32) error {
-	r, g, err := l.find(handle)
-	if err != nil {
-		return err
-	}
-	_, err = l.compare(g, func(ctx context.Context) (int64, error) {
-		return 0, r.rt.Interop().At(site).Step(ctx, g.Group, what)
-	})
-	return err
-}
-
-// compare makes a call that compares values. On one machine a wait asks its caller in the way of
-// collectives; between machines the call has a thread of its own.
-func (l *Library) compare(
-	g *group, call func(context.Context) (int64, error),
-) (int64, error) {
+	interop := r.rt.Interop().At(site)
 	if g.machines <= 1 {
-		return call(context.Background())
+		return interop.Value(context.Background(), g.Group, operation, name, value)
 	}
 	var got int64 // a call that was left may still write it
-	err := l.apart("comparing values", func(ctx context.Context) (err error) {
-		got, err = call(ctx)
+	err = l.apart("comparing values", func(ctx context.Context) (err error) {
+		got, err = interop.Value(ctx, g.Group, operation, name, value)
 		return err
 	})
 	if err != nil {
 		return 0, err
 	}
 	return got, nil
+}
+
+// Step compares which step begins on the ranks of a group, and waits as Value does: see
+// symmem.Interop.Step.
+func (l *Library) Step(handle uint64, what string, site uint32) error {
+	r, g, err := l.find(handle)
+	if err != nil {
+		return err
+	}
+	interop := r.rt.Interop().At(site)
+	if g.machines <= 1 {
+		return interop.Step(context.Background(), g.Group, what)
+	}
+	return l.apart("comparing values", func(ctx context.Context) error {
+		return interop.Step(ctx, g.Group, what)
+	})
 }
