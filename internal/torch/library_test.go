@@ -159,6 +159,23 @@ func TestWordsTellOfMemory(t *testing.T) {
 	}
 }
 
+func TestComparingOnOneMachineMakesNoGarbage(t *testing.T) {
+	l, _ := alone(t, host)
+	world, err := l.World()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const agrees = 1 // as symmem.h has it
+	agree := func() {
+		if _, err := l.Value(world, agrees, "batch size", 8, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := testing.AllocsPerRun(100, agree); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 func TestAllocationMakesNoGarbage(t *testing.T) {
 	l, _ := alone(t, host)
 	pair := func() {
