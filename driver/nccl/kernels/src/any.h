@@ -2,7 +2,7 @@
 #pragma once
 #include <number.h>
 
-// Any stands for all types: which one it is the call says.
+// Any stands for all types: the call says which one it is.
 struct Any {};
 
 template <class N>
@@ -10,7 +10,8 @@ constexpr bool is_any = false;
 template <>
 constexpr bool is_any<Any> = true;
 
-// F64 has the NaN that float32 has, put in where the device would keep what it was given.
+// F64 packs every NaN as one with all bits set but the sign, as float32 has it. The device would keep the
+// NaN of an operand.
 struct F64 {
 	typedef double Value;
 	typedef u64 Element;
@@ -49,7 +50,7 @@ DEVICE double add(double a, double b) { return a + b; }
 DEVICE long long add(long long a, long long b) { return (long long)((u64)a + (u64)b); }
 DEVICE long long minimum(long long a, long long b) { return a < b ? a : b; }
 DEVICE long long maximum(long long a, long long b) { return a > b ? a : b; }
-// A NaN wins, and of zeros the one with the sign is less.
+// A NaN operand gives a NaN, and -0 is less than +0.
 DEVICE double minimum(double a, double b) {
 	if (a == b) return dev::double_of(dev::bits_of(a) | dev::bits_of(b));
 	return a < b || a != a ? a : b;

@@ -5,10 +5,10 @@
 #include <any.h>
 #include <guard.h>
 
-// enter waits until all ranks have come: their input is there and their output may be written. All
-// threads of all blocks call it. After a fault it tells nobody that this rank has come. Where the host has
-// ended the kernels, which it tells the first state, nothing of the peers is read or written: they may have
-// given this call up, and use their buffers again.
+// enter waits until all ranks have come: their input is there and their output may be written. All threads
+// of all blocks call it. After a fault it tells no peer that this rank has come. If the host has ended the
+// kernels, which it writes to the first state, no memory of peers is read or written: they may have given
+// up this call, and use their buffers again.
 DEVICE bool enter(const Bulk& call, const Begun& begun) {
 	u32 r = dev::thread(), end = 0;
 	u64 epoch = begun.epoch();
@@ -23,8 +23,8 @@ DEVICE bool enter(const Bulk& call, const Begun& begun) {
 	return dev::all_block(well && (!peer || meet<true>(call, r, epoch)) && !ended(call, end));
 }
 
-// withdraw takes back what enter has told the others, by the threads that told it: a peer that comes when
-// this rank has given up, and may use its buffers again, waits for nothing. The half that missing looks at stays.
+// withdraw takes back what enter has told the others, on the same threads. A peer that comes after this
+// rank has given up, and may use its buffers again, must not go on. The half that missing reads stays.
 DEVICE void withdraw(const Bulk& call, const Begun& begun) {
 	u32 r = dev::thread();
 	if (!begun.well() || dev::block() != 0 || r >= call.ranks || r == call.rank) return;
@@ -39,8 +39,8 @@ DEVICE bool done(const Bulk& call, u32 r, u64 epoch) {
 	return true;
 }
 
-// leave waits until no rank needs this rank's memory any more: the same block of every rank is done. It
-// returns false if one does not say so.
+// leave waits until no rank needs this rank's memory any more: until the same block of every rank is done.
+// It returns false if one is not.
 DEVICE bool leave(const Bulk& call, u64 epoch) {
 	dev::sync_block();
 	u32 r = dev::thread();
@@ -53,10 +53,10 @@ DEVICE bool leave(const Bulk& call, u64 epoch) {
 }
 
 // A block that fails marks what it, and the same block of every other rank, was to write to the output of
-// this rank. Others may still write what is right over marks, and where the output is the input they may
-// read marks, and get NaNs. Not so in the part of this rank, which no other rank reads or writes: so some
-// marks stay. Every block has numbers there, since what bulk kernels serve has more than a pack for each
-// thread. Only a broadcast has no such part.
+// this rank. Other ranks may still write correct data over marks, and if the output is the input they may
+// read marks, and get NaNs. But no other rank reads or writes the part of this rank: so some marks stay.
+// Every block has numbers there, since what bulk kernels serve has more than a pack for each thread. Only a
+// broadcast has no such part.
 DEVICE u64 index() { return (u64)dev::block() * dev::threads() + dev::thread(); }
 DEVICE u64 stride() { return (u64)dev::blocks() * dev::threads(); }
 
@@ -69,7 +69,7 @@ struct Span {
 	MEMBER u64 beyond(u64 i) const { return i < head ? i : i + 16 * packs; }
 };
 
-// span_of finds the packs of buffers that lie alike; of others there are none.
+// span_of finds the packs of two buffers. There are none if the buffers differ modulo 16.
 DEVICE Span span_of(u64 bytes, u64 a, u64 b) {
 	Span s = {bytes, 0, bytes};
 	if (a % 16 != b % 16) return s;
@@ -132,8 +132,8 @@ DEVICE u64 element_bytes(const Bulk& call) {
 	else return sizeof(typename N::Element);
 }
 
-// pull reads a pack of each rank and reduces them in the order of ranks. It asks the peers in an order
-// of its own, so that not all ranks ask one at once.
+// pull reads a pack of each rank and reduces them in the order of ranks. Each rank reads the peers in
+// another order, so that not all ranks read from one at once.
 template <int W>
 DEVICE void pull(const Bulk& call, u64 offset, Pack* got) {
 #pragma unroll
@@ -257,8 +257,9 @@ DEVICE void mark_share(const Bulk& call, u32 r) {
 		put_element<N>(call, call.recvAt[call.rank] + s.beyond(i), Mark);
 }
 
-// bulk_two_shot is AllReduce in two steps: each rank reduces one part, and then pushes it to all. It is
-// faster than to push each pack at once: links carry reads and writes better one after the other.
+// bulk_two_shot is AllReduce in two steps: each rank reduces one part, and then pushes it to all. That is
+// faster than pushing each pack as soon as it is reduced: links carry reads and writes better one after the
+// other.
 template <class N, int W>
 DEVICE void bulk_two_shot(const Bulk& call) {
 	Begun begun = begin(call);

@@ -5,9 +5,9 @@
 
 enum { MaxRanks = 8, MaxBlocks = 256, MaxBulkBlocks = 128 };
 
-// Call says what a rank does in a collective. A call moves parts of the same size: sums take part
-// r * sendStride of the input for rank r, copies put part r of rank r at r * recvStride. What small
-// messages need comes first: the processor's cache of arguments is cold in every launch.
+// Call says what a rank does in a collective. A call moves parts of the same size: sums take part r *
+// sendStride of the input for rank r, copies put part r of rank r at r * recvStride. What small messages
+// need comes first: the constant cache, which holds the arguments, is cold in every launch.
 struct Call {
 	u32 rank, ranks;
 	// Sets of ranks, a bit each: whom this rank sends to, and whose parts it takes.
@@ -36,17 +36,17 @@ struct Bulk : Call {
 
 enum Op { Sum, Min, Max, Prod };
 
-// Kernels of any reduction look at more of what call.op says. Order: ranks are combined as a tree, and the
-// results of 16-bit types rounded every time if Rounded is there, too. Type: that of the elements.
+// Kernels of any reduction also read these parts of call.op. Order: Tree combines ranks as a tree, and
+// Rounded also rounds the results of 16-bit types every time. Type: that of the elements.
 enum Order : u32 { Tree = 8, Rounded = 16 };
 enum Type : u32 { TypeUnit = 32, TypeF32 = 0, TypeF64, TypeF16, TypeBF16, TypeI8, TypeU8, TypeI32, TypeI64 };
 
 // Fault says why a call ended without a result.
 enum Fault { None, Aborted, TimedOut, Diverged };
 
-// Report is what a rank's kernels and its host tell each other, in memory of the host. What the first
-// thread that meets a fault says begins it; fault is written last. The host writes end to end what runs
-// and is yet to come: without a call of CUDA's, so it waits for nothing.
+// Report is what a rank's kernels and its host tell each other, in host memory. The first thread that meets
+// a fault writes the first fields, and fault last. The host writes the field end to end kernels that run
+// and later ones. That takes no call of CUDA, so it waits for nothing.
 struct Report {
 	u64 digest, theirs;  // Diverged: of this rank and of the peer
 	u64 epoch;
@@ -56,12 +56,13 @@ struct Report {
 	u32 unused[7];
 };
 
-// State is what a block reads when it begins: both words lie side by side, so that neither waits for the
-// other, and not all blocks ask for the same one.
+// State is what a block reads when it begins: both words lie side by side, so that neither load waits for
+// the other. There are several states, so that not all blocks read the same one.
 struct State {
 	// The number of calls so far.
 	u64 epoch;
-	// The first fault of the rank. It ends what runs, and what comes later does nothing, forever.
+	// The fault word: the first fault of the rank. It ends kernels that run, and later ones do nothing,
+	// forever.
 	u32 fault;
 	u32 unused;
 };
@@ -73,20 +74,20 @@ struct Control {
 	State states[MaxBlocks];
 };
 
-// Header is what a rank tells each other rank in every call, in both halves with the epoch, so that
-// it need not arrive at once.
+// Header is what a rank tells each other rank in every call. Both halves carry the epoch, so that they need
+// not arrive together.
 struct Header {
 	u64 low, high;
 	u64 unused[14];
 };
 
-// Exchange is the memory of a rank that others write. What calls of odd epochs write is apart from that
-// of even ones: a rank that is one call ahead disturbs nobody, and none can be two ahead, since
-// each call waits for all headers.
+// Exchange is the memory of a rank that others write. Calls of odd and of even epochs write to different
+// halves: a rank that is one call ahead disturbs nobody, and none can be two ahead, since each call waits
+// for all headers.
 struct Exchange {
 	Control control;
 	alignas(4096) Header headers[2][MaxRanks];
-	// done tells that a block of a bulk kernel of a rank is through with this rank's memory.
+	// done says that a block of a bulk kernel of a rank no longer needs this rank's memory.
 	alignas(4096) u64 done[MaxBulkBlocks][MaxRanks];
 };
 

@@ -1,7 +1,8 @@
-// The kernels that symmem launches. Those that reduce are there for the types of models; all are there for 2
-// and for 4 ranks, and for any number up to 8. Two steps are not for 2 ranks, where one sends no more; two
-// chunks without a loop are, whose sums are the only ones of that size in one step. What is rare takes the
-// kernels of any reduction, which know all types, operations and orders: so the others stay short.
+// The kernels that symmem launches. Those that reduce are there for the types of models; all are there for
+// 2 and for 4 ranks, and for any number up to 8. There are no kernels of two steps for 2 ranks, where one
+// step sends no more. Twin kernels are for 2 ranks only, whose sums are the only ones of that size in one
+// step. What is rare takes the kernels of any reduction, which know all types, operations and orders: so
+// the others stay short.
 #include <bulk.h>
 #include <line.h>
 #include <local.h>
@@ -17,9 +18,10 @@
 #define TWO_4 KERNEL_OF(576, 2)
 #define TWO_8 KERNEL
 
-// What lets the next kernel come while this one runs, which then waits in its own place. Kernels of any
-// reduction do not, nor do they come so themselves: a block has a whole multiprocessor, and blocks that wait
-// could hold those that another rank of a GPU needs, or another group.
+// EARLY lets the next kernel launch while this one runs; it then waits with its blocks already resident.
+// Kernels of any reduction do not do that, and are not launched so themselves: a block has a whole
+// multiprocessor, and blocks that wait could hold what another rank on the same GPU needs, or another
+// group.
 #define EARLY dev::next_may_launch();
 
 #define REDUCTIONS(type, N, ranks) \
@@ -58,8 +60,8 @@ KERNEL line_two_shot_any(const __grid_constant__ Call call) { line_two_shot<Any,
 KERNEL bulk_any(const __grid_constant__ Bulk call) { bulk_sum<Any, MaxRanks>(call); }
 KERNEL bulk_two_shot_any(const __grid_constant__ Bulk call) { bulk_two_shot<Any, MaxRanks>(call); }
 
-// after_all ends when all that is ahead of it in the stream has, and with it the right of a kernel behind it to
-// begin before that.
+// after_all ends when everything ahead of it in the stream has ended. So no kernel behind it begins before
+// that.
 KERNEL after_all(u32) {}
 
 KERNEL_OF(512, 2) norm_short_bf16(const __grid_constant__ Local call) { norm_local<ShortRounds>(call); }

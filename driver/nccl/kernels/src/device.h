@@ -2,8 +2,8 @@
 // has a header of the same name before this one on its path (internal/softgpu).
 #pragma once
 
-// A KERNEL_OF runs in blocks of up to so many threads, and so many of them have room on a multiprocessor:
-// its registers have to do for that. Those are given out by the eight.
+// KERNEL_OF bounds the threads of a block and says how many blocks fit on a multiprocessor, which bounds
+// the registers of a thread. Registers are allocated in units of eight.
 #define KERNEL KERNEL_OF(512, 1)
 #define KERNEL_OF(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define DEVICE static __device__ __forceinline__
@@ -48,8 +48,8 @@ DEVICE float sum_block(float mine) {
 	return all;
 }
 
-// load_line and store_line move lines of 128 bytes, 8 or 16 bytes a thread. What threads side by side
-// move of a line is one transaction, so who sees the last word of a line has the others.
+// load_line and store_line move lines of 128 bytes, 8 or 16 bytes a thread. Neighbouring threads move a
+// line in one transaction, so a reader that sees the last word of a line has the others.
 DEVICE u64 load_line(const u64* at) {
 	u64 word;
 	asm volatile("ld.volatile.global.u64 %0,[%1];" : "=l"(word) : "l"(at) : "memory");
@@ -67,7 +67,7 @@ DEVICE void store_line(Pack* at, Pack p) {
 	asm volatile("st.volatile.global.v2.u64 [%0],{%1,%2};" ::"l"(at), "l"(p.a), "l"(p.b) : "memory");
 }
 
-// load_once and store_once move what is not read again soon, of this GPU or of a peer.
+// load_once and store_once move data of this GPU or of a peer that is not read again soon.
 DEVICE Pack load_once(const Pack* at) {
 	Pack p;
 	asm volatile("ld.global.L1::no_allocate.v2.u64 {%0,%1},[%2];" : "=l"(p.a), "=l"(p.b) : "l"(at) : "memory");
@@ -77,7 +77,7 @@ DEVICE void store_once(Pack* at, Pack p) {
 	asm volatile("st.global.v2.u64 [%0],{%1,%2};" ::"l"(at), "l"(p.a), "l"(p.b) : "memory");
 }
 
-// release makes all that happened before visible to who sees the value by acquire, on any GPU.
+// release makes everything before it visible to a thread that reads the value by acquire, on any GPU.
 DEVICE void release(u64* at, u64 value) {
 	asm volatile("st.release.sys.global.u64 [%0],%1;" ::"l"(at), "l"(value) : "memory");
 }
@@ -97,9 +97,9 @@ DEVICE void store_relaxed(u32* at, u32 value) { *(volatile u32*)at = value; }
 DEVICE u32 swap_if(u32* at, u32 expected, u32 next) { return atomicCAS(at, expected, next); }
 DEVICE void fence() { __threadfence_system(); }
 
-// next_may_launch lets the blocks of the stream's next kernel come while this one still runs, if that
-// was launched to overlap; await_previous waits until the kernels before have ended and what they wrote
-// is there: nothing is read or written before it. GPUs before 9.0 overlap nothing.
+// next_may_launch lets the blocks of the stream's next kernel come while this one still runs, if that was
+// launched to overlap; await_previous waits until the kernels before have ended and their writes are
+// visible: nothing is read or written before it. GPUs before 9.0 overlap nothing.
 DEVICE void next_may_launch() {
 #if __CUDA_ARCH__ >= 900
 	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -2,8 +2,9 @@
 #pragma once
 #include <call.h>
 
-// Guard bounds the waits of one thread. It looks at the fault word of its rank, which other threads
-// set, at the clock, and less often, since that is far away, at the word by which the host ends it.
+// Guard bounds the waits of one thread. It looks at the fault word of its rank, which other threads set,
+// and at the clock. It looks less often at the word by which the host ends kernels, since that lies in host
+// memory.
 struct Guard {
 	u32 looks = 0;
 	u64 since = 0;
@@ -11,9 +12,9 @@ struct Guard {
 
 DEVICE State* state(const Call& call, u32 block) { return &own(call)->control.states[block]; }
 
-// fail makes a fault the first one of a rank, in all of its states, and reports whether it is: the host may
-// have been first, which tells the first state alone. It ends what
-// its other threads wait for, and keeps the kernels behind this one from giving or taking anything.
+// fail writes a fault to all states of a rank, and reports whether it was the first: the host, which writes
+// to the first state only, may have been earlier. That ends the waits of the rank's other threads, and
+// later kernels send and take nothing.
 NOINLINE bool fail(State* states, u32 fault) {
 	bool first = dev::swap_if(&states[0].fault, None, fault) == None;
 #pragma unroll 1
@@ -21,7 +22,7 @@ NOINLINE bool fail(State* states, u32 fault) {
 	return first;
 }
 
-// raise is fail, and reports to the host.
+// raise writes the fault word, and reports to the host if this was the first fault.
 DEVICE void raise(const Call& call, u64 epoch, Fault fault, u32 ranks, u64 theirs) {
 	if (!fail(state(call, 0), fault)) return;
 	Report* report = call.report;
@@ -36,7 +37,8 @@ DEVICE void raise(const Call& call, u64 epoch, Fault fault, u32 ranks, u64 their
 
 DEVICE u64 half(u64 digest, u64 epoch) { return digest << 32 | (epoch & 0xffffffff); }
 
-// came looks at one half: the other one may be under way, or taken back by a rank that came and gave up.
+// came looks at one half: the other one may still be in flight, or taken back by a rank that came and gave
+// up.
 DEVICE bool came(const Header* h, u64 epoch) { return (u32)dev::load_relaxed(&h->high) == (u32)epoch; }
 
 // missing is the set of ranks whose header has not come.
@@ -49,7 +51,7 @@ DEVICE u32 missing(const Call& call, u64 epoch) {
 
 enum { LooksAtOnce = 128, LooksNearby = 8 * LooksAtOnce };
 
-// ended reports whether the host has ended this rank's kernels, by its word, and tells the other threads.
+// ended reports whether the host has ended this rank's kernels, and then writes the fault word.
 DEVICE bool ended(const Call& call, u32 end) {
 	if (end == 0) return false;
 	fail(state(call, 0), Aborted);
@@ -96,8 +98,9 @@ DEVICE bool meet(const Call& call, u32 r, u64 epoch) {
 	return false;
 }
 
-// Begun is what the threads of a block find: the epoch of the call before, and the first fault of all before.
-// Both are on the way when begin returns, and who uses one of them waits for it: so input is asked for before.
+// Begun is what the threads of a block find: the epoch of the call before, and the first fault of all
+// before. Both loads are still in flight when begin returns, and the first use of either waits for it: so
+// input is loaded first.
 struct Begun {
 	u64 last;
 	u32 fault;
@@ -127,7 +130,7 @@ DEVICE void finish(const Call& call, u64 epoch) {
 }
 
 // settled waits until the first block has ended, whose threads wait for nobody once there is a fault, and
-// until what it has written must have arrived: nobody pays for a fence where all goes well.
+// then until its writes must have arrived. A fence would cost time in every call that succeeds.
 DEVICE void settled(const State* first, u64 epoch) {
 	while (dev::load_relaxed(&first->epoch) < epoch) dev::pause();
 	for (u64 since = dev::clock(); dev::clock() - since < 20000;) dev::pause();

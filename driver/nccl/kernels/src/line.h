@@ -1,7 +1,7 @@
-// Kernels whose data carry their own flags. A rank writes lines of 128 bytes into the exchange memory
-// of its peers: 120 bytes of data and a flag, which stands for the call. Who finds the flag has the data,
-// so there is no barrier and one way over the link; and data of another call are never taken. Buffers may
-// be any memory: peers never touch them.
+// Kernels whose data carry their own flags. A rank writes lines of 128 bytes into the exchange memory of
+// its peers: 120 bytes of data and a flag, which stands for the call. A rank that sees the flag has the
+// data, so a message crosses the link once and needs no barrier; and data of another call are never taken.
+// Buffers may be any memory: peers never touch them.
 //
 // A warp moves a chunk at once, a T a thread: words, so that small messages have many warps, or packs, so
 // that large ones take few instructions. It reads before it writes, so the output may be the input.
@@ -32,8 +32,8 @@ DEVICE u32 chunks_of(u32 bytes) {
 	return (bytes + Chunk<T>::Data - 1) / Chunk<T>::Data;
 }
 
-// Worker is what a thread knows of its place. The last warp of the grid has no data: it speaks with the
-// other ranks about which call this is.
+// Worker is what a thread knows of its place. The last warp of the grid has no data: it exchanges headers
+// with the other ranks.
 template <class T>
 struct Worker {
 	u32 lane;
@@ -47,9 +47,9 @@ struct Worker {
 	MEMBER u64 epoch() const { return begun.last + 1; }
 };
 
-// flag_of tells calls apart by 40 bits of the epoch and 24 of the digest. What an earlier call of the same
-// flag has left was overwritten long ago, or is 38 days old at 3 us a call. Flags of words and of packs
-// have the same places in lines.
+// flag_of tells calls apart by 40 bits of the epoch and 24 of the digest. A line with the same flag from an
+// earlier call was overwritten long ago, or is 38 days old at 3 us a call. Flags of words and of packs have
+// the same places in lines.
 DEVICE u64 flag_of(u64 epoch, u64 digest) { return (epoch & 0xffffffffff) | digest << 40; }
 
 // worker begins the call. A part is what the threads read first.
@@ -73,15 +73,16 @@ DEVICE Worker<T> worker(const Call& call, const char* part) {
 	return w;
 }
 
-// well reports whether no call before this one has failed. The threads of a warp may have seen different things,
-// and do alike what they do together. It waits for what begin has read, so input is fetched before.
+// well reports whether no earlier call has failed, alike for all threads of a warp, which may have read
+// different values. It waits for what begin loads, so input is loaded first.
 template <class T>
 DEVICE bool well(const Worker<T>& w) {
 	return dev::all_warp(w.begun.well());
 }
 
 // speak is the work of the last warp: it returns false if a rank does not come, or to another call, or if
-// the host has ended the kernels, which it tells the first state. That is asked for first, and looked at last.
+// the host has ended the kernels, which it writes to the first state. That load is issued first and used
+// last.
 template <class T>
 DEVICE bool speak(const Call& call, const Worker<T>& w) {
 	if (!well(w)) return false;  // all have begun before one of them may set the fault
@@ -94,8 +95,8 @@ DEVICE bool speak(const Call& call, const Worker<T>& w) {
 	return dev::all_warp(met && !ended(call, end));
 }
 
-// mark does so with what a warp has in the outputs of a set of ranks, stride apart: in its chunks of
-// data bytes from the given one on, each step apart. It was to write them all itself.
+// mark writes marks to what a warp was to write itself: the parts of a set of ranks, stride bytes apart,
+// and in each the chunks of data bytes from the given one on, step chunks apart.
 NOINLINE void mark(char* at, u64 stride, u32 set, u32 bytes, u32 data, u32 chunk, u32 step) {
 	dev::sync_warp();
 	for (; set != 0; set >>= 1, at += stride) {
@@ -261,8 +262,9 @@ DEVICE u32 part_bytes(const Call& call, u32 r) {
 	return begin >= bytes ? 0 : bytes - begin < part ? bytes - begin : part;
 }
 
-// send_parts gives each rank of sendTo a chunk of its part, which has so many bytes, or what it has in
-// two steps. All are read before the first is stored, since no load overtakes a store. Ask: after a fault, nothing.
+// send_parts gives each rank of sendTo a chunk of its part, which has so many bytes, or what it has in two
+// steps. All are read before the first is stored, since no load overtakes a store. With Ask it sends
+// nothing after a fault.
 template <class T, int W, bool TwoSteps, bool Ask>
 DEVICE void send_parts(const Call& call, const Worker<T>& w, u32 bytes, u32 chunk, u32 stride) {
 	u32 align = unit<T>((const void*)((u64)call.send | call.sendStride)), has[W];
@@ -371,8 +373,8 @@ struct CopySteps : Steps<T, W> {
 };
 
 // end counts the call. A warp for which it did not go well leaves marks in place of all that it was to
-// write. If it is the last one, which writes nothing, all may be there though the call has failed: then it
-// marks the first number of each part, behind who writes that.
+// write. The last warp writes no data, so if it fails all data may be there: then it marks the first number
+// of each part, after the warp that writes it.
 template <class S>
 DEVICE void end(const Call& call, const S& s, bool done) {
 	bool last = s.w.warp == s.w.warps, well = dev::all_warp(done && s.w.begun.well());

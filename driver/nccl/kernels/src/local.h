@@ -48,14 +48,14 @@ DEVICE u64 scale_word(u64 word, u64 weights, float scale) {
 	return BF16::pack(x);
 }
 
-// The order in which the squares of a row are added depends on its length alone, by which Local.Grid has the
-// threads: each adds those of its packs to 0, one after the other and every square without a rounding of its
-// own (fused), then come threads 16, 8, 4, 2 and 1 apart, and then the warps. Kernels for short and for
-// long rows do it alike.
+// The order in which the squares of a row are added depends only on its length, from which Local.Grid
+// computes the number of threads. Each thread adds the squares of its packs to 0, one after the other by
+// fused multiply-add. Then threads 16, 8, 4, 2 and 1 apart are added, and then the warps. Kernels for short
+// and for long rows do it alike.
 
-// norm_rows normalizes the rows of the residual. Adds tells that it first gets the sums, unless the
-// all-reduce has failed: then marks are written in place of all numbers. Threads that saw different things
-// would still do alike what they do together.
+// norm_rows normalizes the rows of the residual. With Adds the sums are added first, unless the all-reduce
+// has failed: then marks are written in place of all numbers. Threads that read different fault words still
+// take part in the same reductions of a block.
 template <bool Adds, u32 Rounds>
 DEVICE void norm_rows(const Local& call) {
 	dev::next_may_launch();

@@ -15,7 +15,8 @@ struct Message {
 };
 
 // finish tells the host, and through it the sender, that the message has been copied. One thread calls it.
-// It writes state and go at once: who sees that the message is done may write go for the next one.
+// It writes state and go in one store: a host that sees that the message is done may write go for the next
+// one.
 DEVICE void finish(Message* m) {
 	dev::fence();
 	if (u64 taken = dev::load_relaxed(&m->taken)) dev::store_relaxed((u32*)taken, 1);

@@ -1,6 +1,6 @@
 // How words of 8 bytes are added up. Sums of 16-bit types are made in float32, in the order of ranks.
-// Nothing is multiplied and added in one step. What is no number is the device's own NaN, whatever it came
-// from: of float32 it has all bits but the sign, and its roundings to 16 bits have them, too.
+// Nothing is multiplied and added in one step. A NaN in a result is the device's own, whichever NaN it came
+// from: in float32 it has all bits set but the sign, and so it has when it is rounded to 16 bits.
 #pragma once
 #include <call.h>
 
