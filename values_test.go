@@ -266,8 +266,8 @@ func TestRanksThatAreLateToAValueAreWarnedOf(t *testing.T) {
 	})
 }
 
-// TestAValueMakesNoGarbage once its name is known, where the others come soon: on a busy machine they
-// may not, so one batch of many has to do.
+// TestAValueMakesNoGarbage once its name is known, where the others come soon: on a busy machine
+// they may not, so one batch of many has to do.
 func TestAValueMakesNoGarbage(t *testing.T) {
 	const batches, turns = 20, 100
 	together(t, 2, symmem.Options{}, func(r *rank) {

@@ -119,7 +119,7 @@ func (c *Core) hand(id uint32, size int64) Block {
 }
 
 func badSize(doing string, size int64) error {
-	return fmt.Errorf("%s %d bytes: %w", doing, size, ErrSize)
+	return fmt.Errorf("%s %d bytes: %w: give 1 to %d", doing, size, ErrSize, MaxSize)
 }
 
 // shape returns how many units serve a request, and the number of the index they come from.

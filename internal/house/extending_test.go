@@ -60,6 +60,8 @@ func screaming(entry string) string {
 
 func lower(entry string) string { return strings.ToLower(entry) }
 
+func withNCCL(entry string) string { return "nccl" + entry }
+
 func withOp(entry string) string { return "Op" + entry }
 
 // average are reductions that package reduce does not have.
@@ -143,12 +145,19 @@ var points = []point{
 			{in: "driver/formula", name: "pair"},
 			{in: "driver/nccl", name: "reduceOps"},
 			{in: "driver/nccl/kernels", name: "Request.reduction"},
+			{in: "driver/nccl/kernels/src/call.h", without: average},
+			{in: "driver/nccl/kernels/src/any.h", without: average},
+			{in: "internal/softgpu/src/nccl/reduce.c", spelled: withNCCL, without: map[string]string{
+				"Sum": byKind,
+			}},
 			{in: ".", name: "Sum"},
 			{in: "internal/workload", name: "Pattern.reduced"},
 			{in: "internal/torch", name: "reductions"},
 			{in: "cmd/libsymmem/symmem.h", spelled: upper},
 			{in: "python/src/symmem/_constants.py", spelled: upper},
 			{in: "python/src/symmem/_torch.py", spelled: upper},
+			{in: "python/src/symmem/_terms.py", spelled: lower},
+			{in: "python/src/symmem/_formula.py", spelled: lower},
 		},
 	},
 	{

@@ -185,8 +185,8 @@ func (l *Library) Alloc(number int, bytes uint64, stream uintptr, site uint32) (
 	if err != nil {
 		return 0, err
 	}
-	if bytes > maxBytes {
-		return 0, fmt.Errorf("allocating %d bytes: %w", bytes, symmem.ErrSize)
+	if err := checkSize("allocating", bytes); err != nil {
+		return 0, err
 	}
 	s, err := r.stream(stream)
 	if err != nil {
@@ -197,6 +197,14 @@ func (l *Library) Alloc(number int, bytes uint64, stream uintptr, site uint32) (
 
 // maxBytes is more than any device has.
 const maxBytes = 1 << 46
+
+func checkSize(doing string, bytes uint64) error {
+	if bytes > maxBytes {
+		return fmt.Errorf("%s %d bytes: %w: no pool has more than %d", doing, bytes, symmem.ErrSize,
+			int64(maxBytes))
+	}
+	return nil
+}
 
 func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error) {
 	p.mu.Lock()
@@ -287,8 +295,8 @@ func (l *Library) Reserve(
 	if err != nil {
 		return err
 	}
-	if bytes > maxBytes {
-		return fmt.Errorf("reserving %d bytes: %w", bytes, symmem.ErrSize)
+	if err := checkSize("reserving", bytes); err != nil {
+		return err
 	}
 	s, err := r.stream(stream)
 	if err != nil {

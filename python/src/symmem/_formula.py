@@ -51,6 +51,8 @@ def _pair(op: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return a + b
     if op == "prod":
         return a * b
+    if op not in ("min", "max"):
+        raise NotImplementedError(op)
     chosen = torch.minimum(a, b) if op == "min" else torch.maximum(a, b)
     if not a.dtype.is_floating_point:
         return chosen

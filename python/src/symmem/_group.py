@@ -152,6 +152,8 @@ class Group:
 
     def reserve(self, nbytes: int, stream: int) -> None:
         """Make and register memory for a stream."""
+        if nbytes < 0:
+            raise errors.InvalidError(f"reserving {nbytes} bytes: give 0 or more")
         self.library.call("symmem_reserve_on", self.pool, nbytes, stream, self.handle)
         self.end_scope(stream)
 
