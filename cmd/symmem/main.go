@@ -41,8 +41,7 @@ func report(stderr io.Writer, cmd *cobra.Command, err error) int {
 	if err == nil {
 		return exitOK
 	}
-	var exit *exitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exitError](err); ok {
 		if exit.err != nil {
 			fmt.Fprintf(stderr, "symmem: %v\n", exit.err)
 		}

@@ -66,8 +66,7 @@ func asRanks(
 		return startRanks(cmd, ranks)
 	}
 	if err := rank(world); err != nil {
-		var coded *exitError
-		if errors.As(err, &coded) {
+		if errors.As(err, new(*exitError)) {
 			return err
 		}
 		return exitWith(exitUsage, fmt.Errorf("rank %d: %w", world.Rank, err))

@@ -71,8 +71,7 @@ func (f *verifyFlags) exitOfRandom(
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "[rank %d] %v\n", w.Rank, err)
-		var round *random.RoundError
-		if errors.As(err, &round) && w.Rank == 0 {
+		if round, ok := errors.AsType[*random.RoundError](err); ok && w.Rank == 0 {
 			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.again(w, round.Round))
 		}
 		if r != nil && !r.OK() {

@@ -114,8 +114,7 @@ func proveCloseOthersWaits(t *testing.T, h Harness) {
 					return r.group.Close()
 				}
 				err := wait(r)
-				var stray *driver.StrayError
-				if !errors.As(err, &stray) && !errors.Is(err, driver.ErrFault) {
+				if !errors.As(err, new(*driver.StrayError)) && !errors.Is(err, driver.ErrFault) {
 					return fmt.Errorf("got %w, want a StrayError or ErrFault", err)
 				}
 				return nil

@@ -91,8 +91,7 @@ func proveOutOfMemory(t *testing.T, h Harness) {
 		t.Fatalf("mapping %d bytes gave no error", int64(absurd))
 	}
 	wantError(t, "mapping too much", err, driver.ErrOutOfMemory)
-	var oom *driver.OutOfMemoryError
-	if !errors.As(err, &oom) || oom.Requested != absurd {
+	if oom, ok := errors.AsType[*driver.OutOfMemoryError](err); !ok || oom.Requested != absurd {
 		t.Errorf("got %#v, want an OutOfMemoryError for %d bytes", err, int64(absurd))
 	}
 	s, err = arena.Map(0, r.granularity())

@@ -165,8 +165,8 @@ func proveSizes(t *testing.T, h Harness) {
 // wantEnds fails the test unless an error is a MessageError about these messages.
 func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver.MessageEnds) {
 	t.Helper()
-	var e *driver.MessageError
-	if !errors.As(err, &e) || e.Fault != fault || !slices.Equal(e.Ends, ends) {
+	e, ok := errors.AsType[*driver.MessageError](err)
+	if !ok || e.Fault != fault || !slices.Equal(e.Ends, ends) {
 		t.Errorf("got %v, want %v", err, &driver.MessageError{Fault: fault, Ends: ends})
 	}
 }
@@ -176,7 +176,7 @@ func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver
 func found(ends ...[]error) error {
 	errs := slices.Concat(ends...)
 	for _, err := range errs {
-		if e := (*driver.MessageError)(nil); errors.As(err, &e) {
+		if errors.As(err, new(*driver.MessageError)) {
 			return err
 		}
 	}

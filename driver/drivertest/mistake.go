@@ -223,8 +223,7 @@ func proveCheckOrder(t *testing.T, h Harness) {
 		}
 		r.group.SetCheck(false)
 		g.open()
-		var differ *driver.MismatchError
-		if err := r.stream.Synchronize(b.ctx); !errors.As(err, &differ) {
+		if err := r.stream.Synchronize(b.ctx); !errors.As(err, new(*driver.MismatchError)) {
 			return fmt.Errorf("got %w, want a MismatchError", err)
 		}
 		return nil
@@ -241,9 +240,7 @@ func provePairMismatch(t *testing.T, h Harness) {
 			return r.launch(r.group, r.stream, message(driver.Send, 1, b.send[0], 100, driver.PathPlain))
 		}
 		err := r.launch(r.group, r.stream, message(driver.Recv, 0, b.recv[1], 101, driver.PathPlain))
-		var differ *driver.MismatchError
-		var ends *driver.MessageError
-		if !errors.As(err, &differ) && !errors.As(err, &ends) {
+		if !errors.As(err, new(*driver.MismatchError)) && !errors.As(err, new(*driver.MessageError)) {
 			t.Errorf("got %v, want a MismatchError or MessageError", err)
 		}
 		return nil
@@ -258,8 +255,7 @@ func proveMismatchFinal(t *testing.T, h Harness) {
 		call := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
 		first := r.launch(r.group, r.stream, call)
 		<-r.group.Failed()
-		var differ *driver.MismatchError
-		if !errors.As(r.group.Cause(), &differ) {
+		if !errors.As(r.group.Cause(), new(*driver.MismatchError)) {
 			return fmt.Errorf("the cause is %w after %w", r.group.Cause(), first)
 		}
 		call.Digest = 0

@@ -46,11 +46,10 @@ const (
 
 // ReasonOf is the reason for which a rank fails by an error.
 func ReasonOf(err error) Reason {
-	var peer *driver.PeerError
 	switch {
 	case err == nil:
 		return NotFailed
-	case errors.As(err, &peer):
+	case errors.As(err, new(*driver.PeerError)):
 		return Followed
 	case errors.Is(err, driver.ErrAborted):
 		return Aborted

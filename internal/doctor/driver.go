@@ -55,8 +55,7 @@ func LookAtDriver() (Driver, []GPU) {
 
 func (d *Driver) fail(err error) {
 	d.Error, d.None = err.Error(), errors.Is(err, cuda.ErrNoDriver)
-	var code cuda.Code
-	if errors.As(err, &code) {
+	if code, ok := errors.AsType[cuda.Code](err); ok {
 		d.Code = int(code)
 	}
 }

@@ -74,8 +74,8 @@ func dial(ctx context.Context, to Endpoint, uid uint32) (*Client, error) {
 
 // mayPass reports whether a server that is still starting can cause err.
 func mayPass(err error) bool {
-	var peer *PeerError
-	return !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrToken) && !errors.As(err, &peer)
+	return !errors.Is(err, ErrProtocol) && !errors.Is(err, ErrToken) &&
+		!errors.As(err, new(*PeerError))
 }
 
 // isBusy reports whether err is a full queue of a server that is there.

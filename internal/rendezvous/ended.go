@@ -252,8 +252,8 @@ func (m *Member) explained(err error) error {
 
 // ended is the error of a wait that an EndedError has ended, if one has.
 func (m *Member) ended(ctx context.Context) error {
-	var e *EndedError
-	if !errors.As(context.Cause(ctx), &e) {
+	e, ok := errors.AsType[*EndedError](context.Cause(ctx))
+	if !ok {
 		return nil
 	}
 	return &AbsentError{Ranks: []int{e.Rank}, Size: m.world.Size, Err: e}

@@ -82,8 +82,8 @@ func (p *prefixed) keys(keys []string) []string {
 
 // strip removes the prefix from the keys of a WaitError.
 func (p *prefixed) strip(err error) error {
-	var wait *WaitError
-	if !errors.As(err, &wait) {
+	wait, ok := errors.AsType[*WaitError](err)
+	if !ok {
 		return err
 	}
 	return &WaitError{Keys: p.short(wait.Keys), Missing: p.short(wait.Missing), Err: wait.Err}

@@ -92,21 +92,15 @@ func CodeOf(err error) Code {
 	if err == nil {
 		return OK
 	}
-	var diverged *symmem.DivergenceError
-	var differs *symmem.MismatchError
-	var stray *symmem.StrayError
-	var lost *symmem.RankLostError
-	var late *symmem.TimeoutError
-	var messages *symmem.MessageError
 	switch {
 	case errors.Is(err, driver.ErrInterrupted):
 		return Interrupted
-	case errors.As(err, &diverged), errors.As(err, &differs), errors.As(err, &stray),
-		errors.As(err, &messages):
+	case errors.As(err, new(*symmem.DivergenceError)), errors.As(err, new(*symmem.MismatchError)),
+		errors.As(err, new(*symmem.StrayError)), aboutMessages(err):
 		return Divergence
-	case errors.As(err, &lost):
+	case errors.As(err, new(*symmem.RankLostError)):
 		return RankLost
-	case errors.As(err, &late):
+	case errors.As(err, new(*symmem.TimeoutError)):
 		return Timeout
 	}
 	for _, s := range sentinels {
@@ -142,8 +136,7 @@ func (c Code) Words(err error) string {
 
 // aboutMessages reports whether an error is about the ends of messages, which have no call sites.
 func aboutMessages(err error) bool {
-	var messages *symmem.MessageError
-	return errors.As(err, &messages)
+	return errors.As(err, new(*symmem.MessageError))
 }
 
 // aboutValues reports whether an error is about values, after which a group goes on.
@@ -154,8 +147,8 @@ func aboutValues(err error) bool {
 
 // hasSites reports whether a divergence has the call sites of its ranks.
 func hasSites(err error) bool {
-	var d *symmem.DivergenceError
-	if !errors.As(err, &d) {
+	d, ok := errors.AsType[*symmem.DivergenceError](err)
+	if !ok {
 		return false
 	}
 	for _, side := range d.Sides {

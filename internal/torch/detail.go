@@ -80,7 +80,6 @@ func (d *detail) fill(err error) {
 	var stray *symmem.StrayError
 	var lost *symmem.RankLostError
 	var late *symmem.TimeoutError
-	var absent *symmem.AbsentError
 	var memory *symmem.OutOfMemoryError
 	var messages *symmem.MessageError
 	switch {
@@ -100,7 +99,8 @@ func (d *detail) fill(err error) {
 	case errors.As(err, &late):
 		d.Timeout = &timeoutDetail{
 			Doing: late.Doing, WaitedMS: late.Waited.Milliseconds(), Missing: ranks(late.Missing),
-			Activity: late.Activity, Counts: late.Counts, Absent: errors.As(err, &absent),
+			Activity: late.Activity, Counts: late.Counts,
+			Absent: errors.As(err, new(*symmem.AbsentError)),
 		}
 	case errors.As(err, &memory):
 		d.Memory = &memoryDetail{Requested: memory.Requested}

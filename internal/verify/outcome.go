@@ -46,17 +46,14 @@ func (a *account) end(err error) {
 }
 
 func endingOf(err error) ending {
-	var diverged *symmem.DivergenceError
-	var lost *symmem.RankLostError
-	var late *symmem.TimeoutError
 	switch {
 	case err == nil:
 		return endedWell
-	case errors.As(err, &diverged):
+	case errors.As(err, new(*symmem.DivergenceError)):
 		return endDiverged
-	case errors.As(err, &lost):
+	case errors.As(err, new(*symmem.RankLostError)):
 		return endLost
-	case errors.As(err, &late):
+	case errors.As(err, new(*symmem.TimeoutError)):
 		return endLate
 	case errors.Is(err, symmem.ErrAborted):
 		return endAborted

@@ -76,8 +76,8 @@ func proveDiffering(t *testing.T, join Join) {
 
 // wantMismatch judges the error of the call with ticket 3.
 func wantMismatch(p control.Plane, err error, call *driver.Call, others []int) error {
-	var m *driver.MismatchError
-	if !errors.As(err, &m) {
+	m, ok := errors.AsType[*driver.MismatchError](err)
+	if !ok {
 		return fmt.Errorf("got %w, want a MismatchError", err)
 	}
 	var world []int
@@ -113,8 +113,7 @@ func proveDifferingInHaste(t *testing.T, join Join) {
 		w := newWorld(t, join, 3, patience)
 		w.each(t, func(i int, p control.Plane) error {
 			err := p.Compare(p.Submit(), &driver.Call{Digest: uint64(i)})
-			var m *driver.MismatchError
-			if p.Abort(nil); !errors.As(err, &m) {
+			if p.Abort(nil); !errors.As(err, new(*driver.MismatchError)) {
 				return fmt.Errorf("got %w, want a MismatchError", err)
 			}
 			return nil

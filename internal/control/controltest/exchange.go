@@ -132,8 +132,7 @@ func proveExchangeCancelled(t *testing.T, join Join) {
 func proveBackgroundAlone(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, short)
 	_, err := w.planes[0].Exchange(context.Background(), driver.LaneBackground, nil)
-	var late *driver.TimeoutError
-	if !errors.As(err, &late) {
+	if !errors.As(err, new(*driver.TimeoutError)) {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 	if _, err := w.planes[0].Exchange(w.ctx, driver.LaneBackground, nil); err == nil {

@@ -30,9 +30,8 @@ func takenOut(t *testing.T, join Join, cause func(p control.Plane) error) {
 			return cause(p)
 		}
 		// Waits in different places may find that out first.
-		var stray *driver.StrayError
 		err := waits[names[i]](p)
-		if !errors.Is(err, driver.ErrFault) && !errors.As(err, &stray) {
+		if !errors.Is(err, driver.ErrFault) && !errors.As(err, new(*driver.StrayError)) {
 			return fmt.Errorf("%s: got %w, want ErrFault", names[i], err)
 		}
 		<-p.Failed()

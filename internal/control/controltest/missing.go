@@ -64,8 +64,8 @@ func proveActivity(t *testing.T, join Join) {
 		}
 		return p.Await(context.Background(), wait)
 	})
-	var late *driver.TimeoutError
-	if !errors.As(errs[0], &late) {
+	late, ok := errors.AsType[*driver.TimeoutError](errs[0])
+	if !ok {
 		t.Fatalf("got %v, want a TimeoutError", errs[0])
 	}
 	rank := ranksOf(2)[1]

@@ -169,11 +169,10 @@ const leavingEarly = "leaving early"
 // missed asks about work until something other than a StrayError is the answer, or the end of the
 // process that has left must be known.
 func (s script) missed(p control.Plane, ticket uint64) error {
-	var stray *driver.StrayError
 	var err error
 	for begin := time.Now(); time.Since(begin) < longWork; {
 		err = p.Trouble(never(ticket), time.Now())
-		if err != nil && !errors.As(err, &stray) {
+		if err != nil && !errors.As(err, new(*driver.StrayError)) {
 			return p.Fail(err)
 		}
 	}

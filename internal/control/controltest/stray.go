@@ -80,8 +80,7 @@ func proveLeft(t *testing.T, join Join) {
 		w := newWorld(t, join, 2, patience)
 		must(t, w.planes[1].Close())
 		err := wait(w.planes[0])
-		var stray *driver.StrayError
-		if !errors.As(err, &stray) || !strings.Contains(err.Error(), "has left the group") {
+		if !hasLeft(err) {
 			t.Errorf("%s: got %v, want a StrayError of a rank that has left", name, err)
 		}
 	}
@@ -89,6 +88,12 @@ func proveLeft(t *testing.T, join Join) {
 
 // proveWithdrawn has a rank leave whose second collective the other one had not submitted: the
 // first has ended, and the second can never end.
+// hasLeft reports whether an error is a StrayError of a rank that has left.
+func hasLeft(err error) bool {
+	return errors.As(err, new(*driver.StrayError)) &&
+		strings.Contains(err.Error(), "has left the group")
+}
+
 func proveWithdrawn(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
 	here, there := w.planes[0], w.planes[1]
@@ -110,8 +115,7 @@ func proveWithdrawn(t *testing.T, join Join) {
 	}
 	must(t, there.Close())
 	err := here.Await(w.ctx, never(here.Submit()))
-	var stray *driver.StrayError
-	if !errors.As(err, &stray) || !strings.Contains(err.Error(), "has left the group") {
+	if !hasLeft(err) {
 		t.Errorf("got %v, want a StrayError of a rank that has left", err)
 	}
 }

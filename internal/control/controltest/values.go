@@ -184,8 +184,7 @@ func proveOrdered(t *testing.T, join Join) {
 		}
 		return n.Gather(w.ctx, driver.Words{}, make([]driver.Words, 2))
 	})
-	var stray *driver.StrayError
-	if !errors.As(errs[0], &stray) {
+	if !errors.As(errs[0], new(*driver.StrayError)) {
 		t.Errorf("got %v, want a StrayError", errs[0])
 	}
 	if !errors.Is(errs[1], driver.ErrFault) {

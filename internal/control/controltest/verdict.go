@@ -87,8 +87,8 @@ func proveAbortIsNamed(t *testing.T, join Join) {
 // wantStray wants a StrayError that names exactly these ranks.
 func wantStray(t *testing.T, err error, ranks ...int) {
 	t.Helper()
-	var stray *driver.StrayError
-	if !errors.As(err, &stray) || len(stray.Elsewhere) != len(ranks) {
+	stray, ok := errors.AsType[*driver.StrayError](err)
+	if !ok || len(stray.Elsewhere) != len(ranks) {
 		t.Errorf("got %v, want a StrayError about world ranks %v", err, ranks)
 		return
 	}

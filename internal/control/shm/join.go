@@ -85,11 +85,10 @@ func (j *joining) run(ctx context.Context, dataBytes int64) error {
 
 // explain says why a joining has failed: a rank is lost, or the time is up.
 func (j *joining) explain(ctx context.Context, err error) error {
-	var lost *driver.RankLostError
-	if errors.As(err, &lost) {
+	if errors.As(err, new(*driver.RankLostError)) {
 		return err
 	}
-	if errors.As(context.Cause(ctx), &lost) {
+	if lost, ok := errors.AsType[*driver.RankLostError](context.Cause(ctx)); ok {
 		return lost
 	}
 	if errors.Is(err, handoff.ErrUnknownKey) {

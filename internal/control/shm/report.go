@@ -90,17 +90,15 @@ func (x *exchange) present() []int {
 // excuse marks ranks as absent after a wait for them has failed, and reports whether the exchange
 // can go on without them.
 func (x *exchange) excuse(err error, missing []int) bool {
-	var lost *driver.RankLostError
-	var late *driver.TimeoutError
 	var stray *driver.StrayError
 	switch {
-	case errors.As(err, &lost):
+	case errors.As(err, new(*driver.RankLostError)):
 		missing = x.g.lost(missing)
 	case errors.As(err, &stray):
 		missing = slices.DeleteFunc(missing, func(r int) bool {
 			return stray.Elsewhere[x.g.cfg.Ranks[r]] == ""
 		})
-	case !errors.As(err, &late):
+	case !errors.As(err, new(*driver.TimeoutError)):
 		return false
 	}
 	for _, r := range missing {

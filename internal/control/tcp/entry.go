@@ -124,8 +124,7 @@ func (e *entry) joinError(ctx context.Context, err error) error {
 	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err
 	}
-	var ended *rendezvous.EndedError
-	if errors.As(err, &ended) {
+	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
 		err = e.lost(ended.Rank, ended.How)
 	}
 	// This error may be the consequence of another one, of which the word is on its way.
@@ -135,7 +134,7 @@ func (e *entry) joinError(ctx context.Context, err error) error {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
-	if failed := (*failedError)(nil); errors.As(context.Cause(ctx), &failed) {
+	if failed, ok := errors.AsType[*failedError](context.Cause(ctx)); ok {
 		return failed
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -158,8 +157,7 @@ func (e *entry) lost(rank int, how string) error {
 // explained is why a rank was lost behind the joining: it may be one that could not join, and
 // tells so a moment after it has closed its connections.
 func (e *entry) explained(ctx context.Context, err error) error {
-	lost := (*driver.RankLostError)(nil)
-	if !errors.As(err, &lost) && !errors.Is(err, driver.ErrFault) {
+	if !errors.As(err, new(*driver.RankLostError)) && !errors.Is(err, driver.ErrFault) {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*hearing)

@@ -168,9 +168,8 @@ func (r *round) broken(
 
 // ignoreFault drops the fault that a group was broken with.
 func ignoreFault(err error) error {
-	var diverged *symmem.DivergenceError
-	var mismatch *symmem.MismatchError
-	if errors.Is(err, symmem.ErrAborted) || errors.As(err, &diverged) || errors.As(err, &mismatch) {
+	if errors.Is(err, symmem.ErrAborted) || errors.As(err, new(*symmem.DivergenceError)) ||
+		errors.As(err, new(*symmem.MismatchError)) {
 		return nil
 	}
 	return err

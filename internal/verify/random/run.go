@@ -108,8 +108,7 @@ func (p *player) play(ctx context.Context) error {
 // broken tells the ranks what each of them has ended a round with: a rank that was not in the group
 // that failed has found only that others have left. It returns this rank's error.
 func (p *player) broken(ctx context.Context, w *world, number int, failed error) error {
-	var diverged *symmem.DivergenceError
-	p.report.Differs = errors.As(failed, &diverged) || errors.Is(failed, ErrInUse)
+	p.report.Differs = errors.As(failed, new(*symmem.DivergenceError)) || errors.Is(failed, ErrInUse)
 	p.report.Findings = append(p.report.Findings, p.tally.findings...)
 	p.report.Wrong, p.report.Broke = p.tally.wrong, number
 	all, err := w.desk.Numbers(ctx, truth(p.report.Differs), p.tally.wrong)
