@@ -8,7 +8,6 @@ import (
 )
 
 func TestRequestsAreRoundedToBlocks(t *testing.T) {
-	eighths := Config{Divisions: 8}
 	for _, row := range []struct {
 		name          string
 		config        Config
@@ -17,17 +16,20 @@ func TestRequestsAreRoundedToBlocks(t *testing.T) {
 		{"one byte takes a unit", Default(), 1, 512},
 		{"a whole unit stays", Default(), 512, 512},
 		{"a byte more takes a second unit", Default(), 513, 1024},
-		{"PyTorch rounds like us without divisions", PyTorch(), 1_000_000, 1_000_448},
+		{"PyTorch rounds like us", PyTorch(), 1_000_000, 1_000_448},
 		{"the largest request stays", Default(), MaxSize, MaxSize},
-		{"divisions leave small requests alone", eighths, 4096, 4096},
-		{"divisions leave powers of two alone", eighths, 8192, 8192},
-		{"divisions round to the next eighth", eighths, 8193, 9216},
-		{"divisions round the last eighth to the power of two", eighths, 16_383, 16_384},
-		{"divisions cannot pass the largest request", eighths, MaxSize - 1, MaxSize},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if got := newCore(t, row.config).config.round(row.request); got != row.want {
-				t.Errorf("round(%d) = %d, want %d", row.request, got, row.want)
+			c := newCore(t, row.config)
+			_, grow, err := c.Alloc(row.request, 0)
+			if err == nil {
+				_, err = c.AddSegment(grow, 0)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, _, err := c.Alloc(row.request, 0); err != nil || got.Size != row.want {
+				t.Errorf("Alloc(%d): %d bytes, %v, want %d", row.request, got.Size, err, row.want)
 			}
 		})
 	}
@@ -42,11 +44,9 @@ func TestSegmentsHaveTheSizeOfTheRule(t *testing.T) {
 	}{
 		{"the first segment is First", Default(), 0, 512, 64 * mib},
 		{"a large first request makes a large first segment", Default(), 0, 99 * mib, 100 * mib},
+		{"First is the least", Default(), 32 * mib, 512, 64 * mib},
 		{"later segments double what is mapped", Default(), 128 * mib, 512, 128 * mib},
 		{"a request above that decides", Default(), 128 * mib, 200*mib + 1, 202 * mib},
-		{"half of it with half the growth", Config{GrowPercent: 50}, 300 * mib, 512, 150 * mib},
-		{"First is the least", Config{GrowPercent: 50}, 64 * mib, 512, 64 * mib},
-		{"NoSplit maps no more than the request", Config{NoSplit: true}, 64 * mib, 512, 2 * mib},
 		{"PyTorch: 1 MiB comes from 2 MiB", PyTorch(), 0, 1 * mib, 2 * mib},
 		{"PyTorch: above 1 MiB comes from 20 MiB", PyTorch(), 0, 1*mib + 512, 20 * mib},
 		{"PyTorch: below 10 MiB comes from 20 MiB", PyTorch(), 0, 10*mib - 512, 20 * mib},
@@ -64,8 +64,6 @@ func TestSegmentsHaveTheSizeOfTheRule(t *testing.T) {
 }
 
 func TestBlocksAreSplitByTheRule(t *testing.T) {
-	limited := PyTorch()
-	limited.MaxSplit = 30 * mib
 	for _, row := range []struct {
 		name             string
 		config           Config
@@ -74,37 +72,13 @@ func TestBlocksAreSplitByTheRule(t *testing.T) {
 	}{
 		{"a unit that remains is a block", Default(), 9 * mib, 512, true},
 		{"nothing remains", Default(), 9 * mib, 0, false},
-		{"NoSplit never splits", Config{NoSplit: true}, 512, 9 * mib, false},
 		{"PyTorch splits small blocks to the unit", PyTorch(), 1 * mib, 512, true},
 		{"PyTorch keeps 1 MiB at large blocks", PyTorch(), 19 * mib, 1 * mib, false},
 		{"PyTorch splits more than 1 MiB off", PyTorch(), 9 * mib, 11 * mib, true},
-		{"MaxSplit keeps large requests whole", limited, 30 * mib, 11 * mib, false},
-		{"MaxSplit splits below it", limited, 29 * mib, 11 * mib, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if got := newCore(t, row.config).config.splits(row.rounded, row.remains); got != row.want {
 				t.Errorf("splits(%d, %d) = %t", row.rounded, row.remains, got)
-			}
-		})
-	}
-}
-
-func TestMaxSplitKeepsLargeBlocksForLargeRequests(t *testing.T) {
-	limited := PyTorch()
-	limited.MaxSplit = 30 * mib
-	for _, row := range []struct {
-		name           string
-		block, rounded int64
-		want           bool
-	}{
-		{"a small request passes a large block over", 30 * mib, 29 * mib, false},
-		{"a small request takes a smaller block", 29 * mib, 28 * mib, true},
-		{"a large request takes a block a little larger", 49 * mib, 30 * mib, true},
-		{"a large request passes one over by 20 MiB", 50 * mib, 30 * mib, false},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			if got := newCore(t, limited).config.suits(row.block, row.rounded); got != row.want {
-				t.Errorf("suits(%d, %d) = %t", row.block, row.rounded, got)
 			}
 		})
 	}
@@ -119,12 +93,8 @@ func TestConfigsThatContradictThemselvesAreRefused(t *testing.T) {
 		{"an unknown sizing", Config{Sizing: 2}},
 		{"a negative capacity", Config{Capacity: -1}},
 		{"a negative first segment", Config{First: -1}},
-		{"negative growth", Config{GrowPercent: -1}},
-		{"growth by more than tenfold", Config{GrowPercent: 1001}},
 		{"a granularity below the unit", Config{Granularity: 256}},
 		{"a granularity that is no power of two", Config{Granularity: 3 * mib}},
-		{"divisions that are no power of two", Config{Divisions: 3}},
-		{"a negative split limit", Config{MaxSplit: -1}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if _, err := New(row.config); !errors.Is(err, ErrConfig) {

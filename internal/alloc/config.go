@@ -73,26 +73,11 @@ type Config struct {
 	Capacity int64
 
 	// First is the size of the first segment in bytes under Geometric sizing; 0 means 64 MiB:
-	// 4 GiB then need eight segments.
+	// 4 GiB then need eight segments, since each further one is as large as all before it.
 	First int64
-	// GrowPercent is the size of a further segment in percent of all before it together, under
-	// Geometric sizing; 0 means 100. Less maps less ahead of need and makes more segments.
-	GrowPercent int64
 	// Granularity is what segment sizes are rounded up to under Geometric sizing; 0 means
 	// 2 MiB, the page of a GPU's memory.
 	Granularity int64
-
-	// Divisions rounds requests up to the next of so many equal steps between powers of two
-	// (PyTorch's roundup_power2_divisions for all sizes); 0 and 1 mean off. A power of two.
-	Divisions int64
-	// MaxSplit stops blocks from this size on from being split or from serving smaller
-	// requests (Stepped only); 0 means off.
-	MaxSplit int64
-	// MaxNonSplitRounding is by how much an unsplit block may exceed a request that is itself
-	// at least MaxSplit (Stepped only); 0 means 20 MiB.
-	MaxNonSplitRounding int64
-	// NoSplit gives every block a whole segment.
-	NoSplit bool
 }
 
 // Default is best fit with ties by (segment ordinal, offset) over segments that double.
@@ -114,14 +99,8 @@ func (c *Config) ensureDefaults() {
 	if c.First == 0 {
 		c.First = 64 * mib
 	}
-	if c.GrowPercent == 0 {
-		c.GrowPercent = 100
-	}
 	if c.Granularity == 0 {
 		c.Granularity = 2 * mib
-	}
-	if c.MaxNonSplitRounding == 0 {
-		c.MaxNonSplitRounding = 20 * mib
 	}
 }
 
@@ -135,20 +114,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("capacity of %d bytes: %w", c.Capacity, ErrConfig)
 	case c.First < 0 || c.First > MaxSize:
 		return fmt.Errorf("first segment of %d bytes: %w", c.First, ErrConfig)
-	case c.GrowPercent < 0 || c.GrowPercent > 1000:
-		return fmt.Errorf("growing by %d percent: %w", c.GrowPercent, ErrConfig)
 	case c.Granularity < Unit || c.Granularity > MaxSize || c.Granularity&(c.Granularity-1) != 0:
 		return fmt.Errorf("granularity of %d bytes: %w", c.Granularity, ErrConfig)
-	case c.Divisions < 0 || c.Divisions&(c.Divisions-1) != 0:
-		return fmt.Errorf("%d divisions: %w", c.Divisions, ErrConfig)
-	case c.MaxSplit < 0 || c.MaxNonSplitRounding < 0:
-		return fmt.Errorf("splitting limits %d and %d: %w",
-			c.MaxSplit, c.MaxNonSplitRounding, ErrConfig)
 	}
 	return nil
-}
-
-// plain reports whether every request is served by as many units as it touches, and no more.
-func (c Config) plain() bool {
-	return c.Sizing == Geometric && c.Divisions <= 1 && !c.NoSplit && c.MaxSplit == 0
 }

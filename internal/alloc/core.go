@@ -43,7 +43,7 @@ func New(config Config) (*Core, error) {
 	config.ensureDefaults()
 	c := &Core{
 		config: config,
-		plain:  config.plain(),
+		plain:  config.Sizing == Geometric,
 		freeBlocks: freeBlocks{
 			slab:    slab{blocks: make([]block, 1, 64), sides: make([]side, 1, 64)},
 			keys:    make([]uint64, 1, 64),
@@ -85,7 +85,7 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	}
 	units, home := uint64(size+Unit-1)>>unitShift, c.current
 	if !c.plain {
-		units, home = c.shape(size)
+		home += c.config.smallBit(int64(units) << unitShift)
 	}
 	x := c.homes[home]
 	id := c.hot
@@ -120,12 +120,6 @@ func (c *Core) hand(id uint32, size int64) Block {
 
 func badSize(doing string, size int64) error {
 	return fmt.Errorf("%s %d bytes: %w: give 1 to %d", doing, size, ErrSize, MaxSize)
-}
-
-// shape returns how many units serve a request, and the number of the index they come from.
-func (c *Core) shape(size int64) (units uint64, home uint32) {
-	rounded := c.config.round(size)
-	return uint64(rounded) >> unitShift, c.current + c.config.smallBit(rounded)
 }
 
 // homeFor returns the number of the index that serves a stream and size.
@@ -165,9 +159,6 @@ func (c *Core) fit(x *index, units uint64, home uint32) (id uint32, found uint64
 			id, found = c.find(x, units)
 		}
 	}
-	if c.config.MaxSplit != 0 && !c.config.suits(int64(found)<<unitShift, int64(units)<<unitShift) {
-		return 0, 0
-	}
 	return id, found
 }
 
@@ -195,14 +186,9 @@ func (c *Core) cut(x *index, id uint32, units, found uint64) uint32 {
 	return front
 }
 
-// press is the slow half of Alloc: nothing fits at once. A segment that was just added serves
-// the request even where MaxSplit would keep its block for larger ones.
+// press is the slow half of Alloc: nothing fits at once.
 func (c *Core) press(size int64, units uint64, home uint32) (Block, Growth, error) {
 	rounded := int64(units) << unitShift
-	if id := c.untouched(home); c.blocks[id].units() >= units {
-		id = c.cut(c.homes[home], id, units, c.blocks[id].units())
-		return c.hand(id, size), Growth{}, nil
-	}
 	for s := &c.streams[home/2]; s.first != 0; {
 		c.takeBack(s.first)
 		if id, found := c.fit(c.homes[home], units, home); id != 0 {
@@ -217,19 +203,6 @@ func (c *Core) press(size int64, units uint64, home uint32) (Block, Growth, erro
 		return Block{}, Growth{}, c.outOfMemory(size, home)
 	}
 	return Block{}, Growth{Bytes: bytes, home: home}, nil
-}
-
-// untouched returns the block of the newest segment if that is wholly free and belongs to an
-// index; otherwise 0, the block without size.
-func (c *Core) untouched(home uint32) uint32 {
-	if len(c.segments) == 0 {
-		return 0
-	}
-	s := &c.segments[len(c.segments)-1]
-	if s.bytes == 0 || s.home != home || !c.whollyFree(s) {
-		return 0
-	}
-	return s.first
 }
 
 // remains returns the largest segment that the capacity still allows, or 0 if it could not
@@ -249,7 +222,7 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 		return badSize("allocating", size)
 	}
 	c.mergeHot()
-	return c.outOfMemory(size, c.homeFor(stream, c.config.round(size)))
+	return c.outOfMemory(size, c.homeFor(stream, roundUp(size, Unit)))
 }
 
 func (c *Core) outOfMemory(size int64, home uint32) error {

@@ -13,8 +13,8 @@
 //
 // # Few segments
 //
-// A new segment is as large as all mapped memory together (Config.GrowPercent of it), at least
-// Config.First, and at least the request. Mapped memory thus doubles: n bytes take about
+// A new segment is as large as all mapped memory together, at least Config.First, and at least
+// the request. Mapped memory thus doubles: n bytes take about
 // log2(n/First)+1 segments, plus one where requests leave tails. The last segment under a
 // Capacity takes what is left of it. Without a Capacity doubling maps ahead of need, at most as
 // much again.

@@ -94,7 +94,6 @@ func (s *transcript) pool(d *datadriven.TestData) (err error) {
 	if d.HasArg("address") {
 		config.Policy = Address
 	}
-	config.NoSplit = d.HasArg("no-split")
 	config.Capacity, config.First = option(d, "capacity"), option(d, "first")
 	config.Granularity = option(d, "granularity")
 	s.core, err = New(config)

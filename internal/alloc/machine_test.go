@@ -26,9 +26,6 @@ func newMachine(t *rapid.T) *machine {
 		First:       rapid.SampledFrom([]int64{64 * kib, 4 * mib}).Draw(t, "first"),
 		Granularity: rapid.SampledFrom([]int64{Unit, 64 * kib}).Draw(t, "granularity"),
 		Capacity:    rapid.SampledFrom([]int64{0, 3 * mib, 64 * mib}).Draw(t, "capacity"),
-		Divisions:   rapid.SampledFrom([]int64{0, 4}).Draw(t, "divisions"),
-		MaxSplit:    rapid.SampledFrom([]int64{0, 0, 4 * mib}).Draw(t, "max split"),
-		NoSplit:     rapid.IntRange(0, 9).Draw(t, "no split") == 0,
 	}
 	c, err := New(config)
 	if err != nil {
@@ -70,7 +67,7 @@ func (m *machine) Alloc(t *rapid.T) {
 		return
 	}
 	if want == nil {
-		m.grown(t, grow, m.core.config.smallBit(m.core.config.round(size)) == 1)
+		m.grown(t, grow, m.core.config.smallBit(roundUp(size, Unit)) == 1)
 		got, _, err = m.core.Alloc(size, stream)
 		want, _ = m.model.alloc(size, stream)
 	}

@@ -9,7 +9,6 @@ import (
 // rules, which have tables of their own, and nothing else.
 type model struct {
 	rules    *Core
-	newest   *modelSegment
 	segments []*modelSegment
 	met      []Stream // in the order in which they were first named
 	synced   map[Stream]int
@@ -82,11 +81,7 @@ func (m *model) best(rounded int64, stream Stream) *modelBlock {
 	if len(free) == 0 {
 		return nil
 	}
-	first := slices.MinFunc(free, m.compare)
-	if !m.rules.config.suits(first.size, rounded) {
-		return nil
-	}
-	return first
+	return slices.MinFunc(free, m.compare)
 }
 
 func (m *model) compare(a, b *modelBlock) int {
@@ -102,12 +97,9 @@ func (m *model) compare(a, b *modelBlock) int {
 func (m *model) alloc(size int64, stream Stream) (*modelBlock, int64) {
 	m.begin()
 	m.meet(stream)
-	rounded := m.rules.config.round(size)
+	rounded := roundUp(size, Unit)
 	for {
 		if b := m.best(rounded, stream); b != nil {
-			return m.place(b, size, rounded), 0
-		}
-		if b := m.untouched(rounded, stream); b != nil {
 			return m.place(b, size, rounded), 0
 		}
 		queue := m.deferred(stream)
@@ -119,17 +111,6 @@ func (m *model) alloc(size int64, stream Stream) (*modelBlock, int64) {
 		}
 		m.late(queue[0])
 	}
-}
-
-// untouched returns the block of the newest segment if it is whole, free and large enough.
-func (m *model) untouched(rounded int64, stream Stream) *modelBlock {
-	s := m.newest
-	small := m.rules.config.smallBit(rounded) == 1
-	if s == nil || s.blocks[0].state != Free || s.blocks[0].size != s.Bytes ||
-		s.Bytes < rounded || s.Stream != stream || s.small != small {
-		return nil
-	}
-	return s.blocks[0]
 }
 
 func (m *model) grow(rounded int64) int64 {
@@ -147,7 +128,6 @@ func (m *model) add(bytes int64, address uint64, stream Stream, small bool, ordi
 	s := &modelSegment{Segment: Segment{ordinal, bytes, address, stream}, small: small}
 	s.blocks = []*modelBlock{{segment: s, size: bytes, state: Free}}
 	m.segments = append(m.segments, s)
-	m.newest = s
 }
 
 func (m *model) place(b *modelBlock, size, rounded int64) *modelBlock {
@@ -269,9 +249,6 @@ func (m *model) trim(keep int64) (gone []Segment) {
 		whole := len(s.blocks) == 1 && s.blocks[0].state == Free
 		if whole && m.mapped()-s.Bytes >= keep {
 			gone = append(gone, s.Segment)
-			if s == m.newest {
-				m.newest = nil
-			}
 			m.segments = slices.Delete(m.segments, i, i+1)
 		}
 	}
