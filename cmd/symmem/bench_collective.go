@@ -186,18 +186,20 @@ const maxGraphOps = 10_000
 // parsePaths reads what says which path is measured, and how.
 func (f *collectiveFlags) parsePaths(pathGiven bool) (err error) {
 	c := &f.config
-	if c.Path, err = bench.ParsePath(f.path); err != nil {
+	if c.Path, err = symmem.ParsePathChoice(f.path); err != nil {
 		return err
 	}
 	if c.Compare && !pathGiven {
-		c.Path = bench.Auto
+		c.Path = symmem.PathAuto
 	}
 	c.Apart = f.buffers == "any"
 	switch {
 	case !slices.Contains(buffersNames, f.buffers):
 		return fmt.Errorf("buffers are %q, but must be %s", f.buffers,
 			strings.Join(buffersNames, " or "))
-	case c.Compare && c.Path != bench.Auto:
+	case c.Path == symmem.PathDefault:
+		return fmt.Errorf("path %q is not one to measure", f.path)
+	case c.Compare && c.Path != symmem.PathAuto:
 		return fmt.Errorf("compare measures all paths, so leave --path %s out", c.Path)
 	case c.Compare && len(c.Checks) > 1:
 		return errors.New("compare and check both cannot be measured in one run")

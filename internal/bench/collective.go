@@ -18,7 +18,7 @@ type Collective struct {
 	List     []int64
 	DataType symmem.DataType
 	ReduceOp symmem.ReduceOp
-	Path     Path
+	Path     symmem.PathChoice
 	// Apart puts the buffers into no window on any path. Path Plain does that anyway.
 	Apart bool
 	// Compare measures the path that is chosen against all paths forced that the call can take, in
@@ -83,8 +83,8 @@ type Half struct {
 	// Forced has, with Compare, the times on all paths, if there are several, Better is the fastest,
 	// and Ratio its time over ours: the median of the ratios of batches that were neighbours, which
 	// drift does not move.
-	Forced map[Path]Summary
-	Better Path
+	Forced map[symmem.PathChoice]Summary
+	Better symmem.PathChoice
 	Ratio  float64
 }
 
@@ -176,7 +176,7 @@ func (o *Collective) half(
 			h.Wrong += r.wrongs
 		}
 	}
-	if err := o.play(ctx, runners, row.Operation); err != nil {
+	if err := o.play(ctx, runners); err != nil {
 		return nil, err
 	}
 	h.summarize(o, runners)
@@ -189,7 +189,7 @@ func (o *Collective) half(
 func (o *Collective) choices(
 	ctx context.Context, l *lane, row *Row, inPlace bool, h *Half,
 ) ([]symmem.PathChoice, error) {
-	asked := o.Path.choice()
+	asked := o.Path
 	switch {
 	case o.Compare:
 		return o.forced(ctx, l, row, inPlace, h)
@@ -228,14 +228,13 @@ func (o *Collective) forced(
 
 // summarize joins the batches of runners that measured the same.
 func (h *Half) summarize(o *Collective, runners []*runner) {
-	perLevel, perPath := make([][]float64, len(o.Checks)), map[Path][]float64{}
+	perLevel, perPath := make([][]float64, len(o.Checks)), map[symmem.PathChoice][]float64{}
 	for _, r := range runners {
 		if !o.Compare || r.choice == symmem.PathAuto {
 			perLevel[r.level] = append(perLevel[r.level], r.perOp...)
 			h.Took = r.took
 		} else {
-			path := Path(r.choice.String())
-			perPath[path] = append(perPath[path], r.perOp...)
+			perPath[r.choice] = append(perPath[r.choice], r.perOp...)
 		}
 	}
 	for _, perOp := range perLevel {
@@ -247,13 +246,13 @@ func (h *Half) summarize(o *Collective, runners []*runner) {
 }
 
 // compare finds the best of the forced paths.
-func (h *Half) compare(ours []float64, perPath map[Path][]float64) {
-	h.Forced = map[Path]Summary{}
+func (h *Half) compare(ours []float64, perPath map[symmem.PathChoice][]float64) {
+	h.Forced = map[symmem.PathChoice]Summary{}
 	for path, perOp := range perPath {
 		h.Forced[path] = Summarize(perOp)
 	}
-	h.Better = Plain
-	for _, path := range []Path{Window, Direct} {
+	h.Better = symmem.PathPlain
+	for _, path := range []symmem.PathChoice{symmem.PathWindow, symmem.PathDirect} {
 		if s, has := h.Forced[path]; has && s.Median < h.Forced[h.Better].Median {
 			h.Better = path
 		}

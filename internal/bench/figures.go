@@ -3,6 +3,8 @@ package bench
 import (
 	"fmt"
 	"io"
+
+	"symmem"
 )
 
 // Results are the row's halves as figures of a report.
@@ -23,7 +25,7 @@ func (r *Row) result(o *Collective, h *Half) Result {
 		Name: r.Operation.Name,
 		Params: map[string]any{
 			"bytes": r.Bytes, "count": r.Count, "type": TypeName(o.DataType), "ranks": r.Ranks,
-			"path": o.Path, "check": o.Checks[last].String(), "in_place": h == r.InPlaceHalf,
+			"path": o.Path.String(), "check": o.Checks[last].String(), "in_place": h == r.InPlaceHalf,
 		},
 		Summary: h.Checked[last],
 		Counts: map[string]float64{
@@ -47,10 +49,10 @@ func (r *Row) result(o *Collective, h *Half) Result {
 		result.against("check "+o.Checks[0].String(), h.Checked[0])
 	}
 	for path, forced := range h.Forced {
-		result.Counts[string(path)+"_ns"] = forced.Median
+		result.Counts[path.String()+"_ns"] = forced.Median
 	}
-	if h.Better != "" {
-		result.Params["better"] = h.Better
+	if h.Better != symmem.PathDefault {
+		result.Params["better"] = h.Better.String()
 		result.against("the best path", h.Forced[h.Better])
 		result.Ratio = &h.Ratio
 	}
@@ -86,15 +88,16 @@ func (r *Report) PathTable(w io.Writer) error {
 		if result.Baseline == nil || err != nil {
 			continue
 		}
-		forced := func(path Path) string {
-			if ns, has := result.Counts[string(path)+"_ns"]; has {
+		forced := func(path symmem.PathChoice) string {
+			if ns, has := result.Counts[path.String()+"_ns"]; has {
 				return duration(ns)
 			}
 			return "none"
 		}
 		_, err = fmt.Fprintf(w, "# %14s  %12v  %12s  %10s  %10s  %10s  %10s  %7v  %6s\n",
-			result.Name, result.Params["bytes"], result.half(), duration(result.Median), forced(Plain),
-			forced(Window), forced(Direct), result.Params["took"], ratio(*result.Ratio))
+			result.Name, result.Params["bytes"], result.half(), duration(result.Median),
+			forced(symmem.PathPlain), forced(symmem.PathWindow), forced(symmem.PathDirect),
+			result.Params["took"], ratio(*result.Ratio))
 	}
 	if err == nil && r.Worst != nil {
 		_, err = fmt.Fprintf(w, "# worst ratio: %.3f, %s\n", r.Worst.Ratio, r.Worst.Name)

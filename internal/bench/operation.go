@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,20 +21,6 @@ type Operation struct {
 	reduces, rooted bool
 	// factor turns the bandwidth of the algorithm into that of the bus, for n ranks.
 	factor func(n float64) float64
-	launch func(ctx context.Context, g *symmem.Group, c *call) error
-}
-
-// call is one collective call on buffers of this rank.
-type call struct {
-	send, recv symmem.Memory
-	count      int64
-	dataType   symmem.DataType
-	reduceOp   symmem.ReduceOp
-	// second is the stream of the receiving half of sendrecv. Without one both halves are on the
-	// default stream, and ranks take turns in which comes first: NCCL runs the work of one
-	// communicator in the order of calls, so that half a ring that waits on another stream would
-	// wait forever, and a graph has one stream alone.
-	second *symmem.Stream
 }
 
 func whole(float64) float64     { return 1 }
@@ -46,76 +31,20 @@ func twoWays(n float64) float64 { return 2 * (n - 1) / n }
 var operations = []Operation{
 	{
 		Name: "all_reduce", kind: symmem.OpAllReduce, inPlace: true, reduces: true, factor: twoWays,
-		launch: func(ctx context.Context, g *symmem.Group, c *call) error {
-			return g.AllReduce(ctx, c.send, c.recv, c.count, c.dataType, c.reduceOp, nil)
-		},
 	},
-	{
-		Name: "all_gather", kind: symmem.OpAllGather, shared: true, inPlace: true, factor: others,
-		launch: func(ctx context.Context, g *symmem.Group, c *call) error {
-			return g.AllGather(ctx, c.send, c.recv, c.count, c.dataType, nil)
-		},
-	},
+	{Name: "all_gather", kind: symmem.OpAllGather, shared: true, inPlace: true, factor: others},
 	{
 		Name: "reduce_scatter", kind: symmem.OpReduceScatter, shared: true, inPlace: true,
 		reduces: true, factor: others,
-		launch: func(ctx context.Context, g *symmem.Group, c *call) error {
-			return g.ReduceScatter(ctx, c.send, c.recv, c.count, c.dataType, c.reduceOp, nil)
-		},
 	},
-	{
-		Name: "broadcast", kind: symmem.OpBroadcast, inPlace: true, rooted: true, factor: whole,
-		launch: func(ctx context.Context, g *symmem.Group, c *call) error {
-			return g.Broadcast(ctx, c.send, c.recv, c.count, c.dataType, 0, nil)
-		},
-	},
+	{Name: "broadcast", kind: symmem.OpBroadcast, inPlace: true, rooted: true, factor: whole},
 	{
 		Name: "reduce", kind: symmem.OpReduce, inPlace: true, reduces: true, rooted: true,
 		factor: whole,
-		launch: func(ctx context.Context, g *symmem.Group, c *call) error {
-			return g.Reduce(ctx, c.send, c.recv, c.count, c.dataType, c.reduceOp, 0, nil)
-		},
 	},
-	{
-		Name: "alltoall", kind: symmem.OpAllToAll, shared: true, factor: others,
-		launch: func(ctx context.Context, g *symmem.Group, c *call) error {
-			return g.AllToAll(ctx, c.send, c.recv, c.count, c.dataType, nil)
-		},
-	},
-	{
-		Name: "sendrecv", kind: symmem.OpSend, factor: whole,
-		launch: func(ctx context.Context, g *symmem.Group, c *call) error {
-			next, previous := ring(g.Rank(), g.Size())
-			send := func() error {
-				return g.Send(ctx, c.send, c.count, c.dataType, next, nil)
-			}
-			recv := func() error {
-				return g.Recv(ctx, c.recv, c.count, c.dataType, previous, c.second)
-			}
-			if c.second == nil && g.Rank()%2 == 1 {
-				return inTurn(recv, send)
-			}
-			return inTurn(send, recv)
-		},
-	},
-	{
-		Name: "barrier", kind: symmem.OpBarrier, factor: whole,
-		launch: func(ctx context.Context, g *symmem.Group, _ *call) error {
-			return g.Barrier(ctx, nil)
-		},
-	},
-}
-
-func inTurn(first, second func() error) error {
-	if err := first(); err != nil {
-		return err
-	}
-	return second()
-}
-
-// ring returns the neighbours of a rank.
-func ring(rank, size int) (next, previous int) {
-	return (rank + 1) % size, (rank + size - 1) % size
+	{Name: "alltoall", kind: symmem.OpAllToAll, shared: true, factor: others},
+	{Name: "sendrecv", kind: symmem.OpSend, factor: whole},
+	{Name: "barrier", kind: symmem.OpBarrier, factor: whole},
 }
 
 // OperationNames lists the names of all operations.
@@ -138,17 +67,13 @@ func ParseOperations(names []string) ([]Operation, error) {
 		if name == "all" {
 			return operations, nil
 		}
-		at := -1
-		for i := range operations {
-			if operations[i].Name == name {
-				at = i
-			}
-		}
+		named := func(o Operation) bool { return o.Name == name }
+		at := slices.IndexFunc(operations, named)
 		if at < 0 {
 			return nil, fmt.Errorf("operation %q is none of all, %s",
 				name, strings.Join(OperationNames(), ", "))
 		}
-		if slices.ContainsFunc(found, func(o Operation) bool { return o.Name == name }) {
+		if slices.ContainsFunc(found, named) {
 			return nil, fmt.Errorf("operation %s is named twice", name)
 		}
 		found = append(found, operations[at])

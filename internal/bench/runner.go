@@ -41,24 +41,16 @@ func (o *Collective) runner(
 	if err := l.take(ctx, choice); err != nil {
 		return nil, err
 	}
-	if err := r.check(ctx, o, row); err != nil {
+	if err := r.check(ctx, o); err != nil {
 		return nil, err
 	}
-	if err := r.capture(ctx, o, row.Operation); err != nil {
+	if err := r.capture(ctx, o); err != nil {
 		return nil, err
 	}
-	if err := r.calibrate(ctx, o, row.Operation); err != nil {
+	if err := r.calibrate(ctx, o); err != nil {
 		return nil, errors.Join(err, forget([]*runner{r}))
 	}
 	return r, nil
-}
-
-// can reports whether a call takes a path if it is told to.
-func (l *lane) can(
-	ctx context.Context, o *Collective, row *Row, inPlace bool, choice symmem.PathChoice,
-) (bool, error) {
-	why, err := l.refusal(ctx, o, row, inPlace, choice)
-	return err == nil && why == "", err
 }
 
 // refusal says why a call does not take a path if it is told to. It is empty if it does.
@@ -75,7 +67,7 @@ func (l *lane) refusal(
 	if err := l.take(ctx, choice); err != nil {
 		return "", err
 	}
-	e, err := l.explain(o, row.Operation, c)
+	e, err := l.explain(c)
 	if err != nil || e.Path == choice.String() {
 		return "", err
 	}
@@ -83,25 +75,23 @@ func (l *lane) refusal(
 }
 
 // check runs the operation once on a known pattern and looks at the path and the result.
-func (r *runner) check(ctx context.Context, o *Collective, row *Row) error {
-	op := row.Operation
-	if err := r.look(o, op); err != nil {
+func (r *runner) check(ctx context.Context, o *Collective) error {
+	if err := r.look(o); err != nil {
 		return err
 	}
-	p := r.pattern(o, op, row.Count)
-	if err := r.fill(ctx, &p); err != nil {
+	if err := r.fill(ctx); err != nil {
 		return err
 	}
 	if err := r.meet(ctx); err != nil {
 		return err
 	}
-	if err := op.launch(ctx, r.rt.World(), r.call); err != nil {
+	if err := r.launch(ctx); err != nil {
 		return err
 	}
 	if err := r.finish(ctx); err != nil {
 		return err
 	}
-	mine, err := r.wrong(ctx, &p)
+	mine, err := r.wrong(ctx)
 	if err != nil {
 		return err
 	}
@@ -113,59 +103,60 @@ func (r *runner) check(ctx context.Context, o *Collective, row *Row) error {
 }
 
 // look notes the path, and refuses to measure another one than what was asked for.
-func (r *runner) look(o *Collective, op *Operation) error {
-	if op.kind == symmem.OpSend {
-		r.took = string(Plain)
+func (r *runner) look(o *Collective) error {
+	if r.call.Operation == symmem.OpSend {
+		r.took = symmem.PathPlain.String()
 		return nil
 	}
-	e, err := r.explain(o, op, r.call)
+	e, err := r.explain(r.call)
 	if r.took = e.Path; err != nil || r.choice == symmem.PathAuto {
 		return err
 	}
-	if e.Path != r.choice.String() || o.Path.registered() && e.Registers {
+	if e.Path != r.choice.String() || registered(o.Path) && e.Registers {
 		return fmt.Errorf("%v: %w", e, ErrPath)
 	}
 	return nil
 }
 
-func (l *lane) explain(o *Collective, op *Operation, c *call) (symmem.Explanation, error) {
-	return l.rt.World().Explain(op.kind, c.send, c.recv, c.count, o.DataType)
+// launch makes the call once.
+func (r *runner) launch(ctx context.Context) error {
+	return r.call.Launch(ctx, r.rt.World(), r.call.send, r.call.recv, nil, r.call.second)
 }
 
 // capture records calls into a graph, if that is wanted.
-func (r *runner) capture(ctx context.Context, o *Collective, op *Operation) error {
+func (r *runner) capture(ctx context.Context, o *Collective) error {
 	if o.GraphOps == 0 {
 		return nil
 	}
-	ops, err := r.fitting(ctx, o, op)
+	ops, err := r.fitting(ctx, o)
 	if err != nil {
 		return err
 	}
 	s := r.rt.DefaultStream()
 	if err := s.BeginCapture(); err != nil {
-		return fmt.Errorf("capturing %s: %w", op.Name, err)
+		return fmt.Errorf("capturing calls: %w", err)
 	}
 	var failed error
 	for range ops {
-		if failed = op.launch(ctx, r.rt.World(), r.call); failed != nil {
+		if failed = r.launch(ctx); failed != nil {
 			break
 		}
 	}
 	graph, err := s.EndCapture()
 	if err := errors.Join(failed, err); err != nil {
-		return fmt.Errorf("capturing %s: %w", op.Name, err)
+		return fmt.Errorf("capturing calls: %w", err)
 	}
 	r.graph, r.opsPerIter = graph, ops
 	return nil
 }
 
 // fitting is how many calls a graph holds. Rank 0 decides.
-func (r *runner) fitting(ctx context.Context, o *Collective, op *Operation) (int, error) {
+func (r *runner) fitting(ctx context.Context, o *Collective) (int, error) {
 	if !o.fitGraphs {
 		return o.GraphOps, nil
 	}
 	r.iters = 1
-	took, err := r.quickest(ctx, op)
+	took, err := r.quickest(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -184,13 +175,13 @@ func forget(runners []*runner) error {
 }
 
 // calibrate finds the number of calls in a batch. Rank 0 decides, so that all make equally many.
-func (r *runner) calibrate(ctx context.Context, o *Collective, op *Operation) error {
+func (r *runner) calibrate(ctx context.Context, o *Collective) error {
 	if r.iters = o.Iters; r.iters > 0 {
-		_, err := r.timed(ctx, op)
+		_, err := r.timed(ctx)
 		return err
 	}
 	for r.iters = 1; ; r.iters *= 2 {
-		got, err := r.quickest(ctx, op)
+		got, err := r.quickest(ctx)
 		if err != nil {
 			return err
 		}
@@ -207,10 +198,10 @@ func (r *runner) calibrate(ctx context.Context, o *Collective, op *Operation) er
 const coldTries = 3
 
 // quickest is the time of the quickest of some batches on rank 0: the same on all ranks.
-func (r *runner) quickest(ctx context.Context, op *Operation) (time.Duration, error) {
+func (r *runner) quickest(ctx context.Context) (time.Duration, error) {
 	least := time.Duration(math.MaxInt64)
 	for range coldTries {
-		took, err := r.timed(ctx, op)
+		took, err := r.timed(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -224,13 +215,13 @@ func (r *runner) quickest(ctx context.Context, op *Operation) (time.Duration, er
 }
 
 // timed runs a batch from a common start.
-func (r *runner) timed(ctx context.Context, op *Operation) (time.Duration, error) {
+func (r *runner) timed(ctx context.Context) (time.Duration, error) {
 	if err := r.meet(ctx); err != nil {
 		return 0, err
 	}
 	begin := time.Now()
 	for range r.iters {
-		if err := r.once(ctx, op); err != nil {
+		if err := r.once(ctx); err != nil {
 			return 0, err
 		}
 	}
@@ -239,31 +230,31 @@ func (r *runner) timed(ctx context.Context, op *Operation) (time.Duration, error
 }
 
 // once makes one call, or one replay.
-func (r *runner) once(ctx context.Context, op *Operation) error {
+func (r *runner) once(ctx context.Context) error {
 	if r.graph != nil {
 		return r.graph.Launch(r.rt.DefaultStream())
 	}
-	return op.launch(ctx, r.rt.World(), r.call)
+	return r.launch(ctx)
 }
 
 // turn makes the path that of this runner. Plans are made anew after a change, by a call that is
 // not timed; graphs keep their paths.
-func (r *runner) turn(ctx context.Context, op *Operation) error {
+func (r *runner) turn(ctx context.Context) error {
 	if r.graph != nil || r.choice == *r.set {
 		return nil
 	}
 	if err := r.take(ctx, r.choice); err != nil {
 		return err
 	}
-	return r.once(ctx, op)
+	return r.once(ctx)
 }
 
 // batch returns nanoseconds a call on the slowest rank.
-func (r *runner) batch(ctx context.Context, op *Operation) (float64, error) {
-	if err := r.turn(ctx, op); err != nil {
+func (r *runner) batch(ctx context.Context) (float64, error) {
+	if err := r.turn(ctx); err != nil {
 		return 0, err
 	}
-	took, err := r.timed(ctx, op)
+	took, err := r.timed(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -277,14 +268,14 @@ func (r *runner) batch(ctx context.Context, op *Operation) (float64, error) {
 // play runs the batches of all runners in turns. Some rounds go before those that are kept: one,
 // which takes the caches back from the row before, and before the first row as many as are kept,
 // since processors that were idle take long to come up to their clock.
-func (o *Collective) play(ctx context.Context, runners []*runner, op *Operation) error {
+func (o *Collective) play(ctx context.Context, runners []*runner) error {
 	lead := 1
 	if !o.warm {
 		o.warm, lead = true, o.Plan.Batches
 	}
 	for round := range lead + o.Plan.Batches {
 		for _, i := range turns(len(runners), round) {
-			perOp, err := runners[i].batch(ctx, op)
+			perOp, err := runners[i].batch(ctx)
 			if err != nil {
 				return err
 			}

@@ -55,8 +55,9 @@ type submission struct {
 // collective describes the world of the measurement.
 func (o *Submit) collective() *Collective {
 	return &Collective{
-		DataType: symmem.Float32, ReduceOp: symmem.Sum, MaxBytes: 4 * submitCount, Path: Window,
-		Checks: []symmem.CheckLevel{o.Check}, Backend: o.Backend, Timeout: o.Timeout, Plan: o.Plan,
+		DataType: symmem.Float32, ReduceOp: symmem.Sum, MaxBytes: 4 * submitCount,
+		Path: symmem.PathWindow, Checks: []symmem.CheckLevel{o.Check}, Backend: o.Backend,
+		Timeout: o.Timeout, Plan: o.Plan,
 	}
 }
 

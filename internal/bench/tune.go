@@ -60,7 +60,7 @@ func (o *Tune) collective() *Collective {
 	})
 	c := &Collective{
 		Operations: o.Operations, MinBytes: o.MinBytes, MaxBytes: o.MaxBytes, Factor: o.Factor,
-		DataType: largest, ReduceOp: symmem.Sum, Path: Auto, Compare: true,
+		DataType: largest, ReduceOp: symmem.Sum, Path: symmem.PathAuto, Compare: true,
 		Checks: []symmem.CheckLevel{o.Options.Check}, Worlds: 1, Plan: o.Plan,
 		Backend: o.Options.Backend, Tuning: symmem.BuiltInTuning, Timeout: o.Options.Timeout,
 	}

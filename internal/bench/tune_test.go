@@ -222,16 +222,16 @@ func TestWhatASizeDecidesGoesByWhatWasMeasured(t *testing.T) {
 
 func TestRatiosAreOfTheSameTurn(t *testing.T) {
 	h := &Half{}
-	h.compare([]float64{10, 20, 40}, map[Path][]float64{
-		Plain: {12, 22, 44}, Window: {9, 19, 39},
+	h.compare([]float64{10, 20, 40}, map[symmem.PathChoice][]float64{
+		symmem.PathPlain: {12, 22, 44}, symmem.PathWindow: {9, 19, 39},
 	})
-	if h.Better != Window || h.Ratio != 0.95 || h.Forced[Plain].Median != 22 {
+	if h.Better != symmem.PathWindow || h.Ratio != 0.95 || h.Forced[symmem.PathPlain].Median != 22 {
 		t.Errorf("%+v", h)
 	}
-	h.compare([]float64{10, 20, 40}, map[Path][]float64{
-		Plain: {12, 22, 44}, Window: {9, 19, 39}, Direct: {5, 10, 20},
+	h.compare([]float64{10, 20, 40}, map[symmem.PathChoice][]float64{
+		symmem.PathPlain: {12, 22, 44}, symmem.PathWindow: {9, 19, 39}, symmem.PathDirect: {5, 10, 20},
 	})
-	if h.Better != Direct || h.Ratio != 0.5 {
+	if h.Better != symmem.PathDirect || h.Ratio != 0.5 {
 		t.Errorf("with direct: %+v", h)
 	}
 }

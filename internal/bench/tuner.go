@@ -208,11 +208,11 @@ func (t *tuner) contenders(
 		more = append(more, contender{t.out, symmem.PathDirect, onDirectAnywhere})
 	}
 	for _, c := range more {
-		can, err := c.lane.can(ctx, t.c, row, inPlace, c.choice)
+		why, err := c.lane.refusal(ctx, t.c, row, inPlace, c.choice)
 		if err != nil {
 			return nil, err
 		}
-		if can {
+		if why == "" {
 			all = append(all, c)
 		}
 	}
@@ -236,7 +236,7 @@ func (t *tuner) play(
 				r.wrongs, row.Bytes, c.choice, inPlace)
 		}
 	}
-	if err := t.c.play(ctx, runners, row.Operation); err != nil {
+	if err := t.c.play(ctx, runners); err != nil {
 		return perOp, err
 	}
 	for i, c := range all {

@@ -12,44 +12,9 @@ import (
 	"symmem/internal/workload"
 )
 
-// Path is where the buffers of a collective lie, and who chooses its path.
-type Path string
-
-// The paths that are measured.
-const (
-	// Plain buffers are this rank's own: the collective takes the plain path.
-	Plain Path = "plain"
-	// Direct buffers are as Window's, and the group is set to the direct path; a collective that
-	// cannot take it takes the path that Auto would without it.
-	Direct Path = "direct"
-	// Window buffers are registered before anything is measured, and the group is set to the window
-	// path; a collective that cannot take it takes the path that Auto would.
-	Window Path = "window"
-	// Auto buffers come from a pool, and the first collective registers them; the tuning table
-	// chooses the path.
-	Auto Path = "auto"
-)
-
-// ParsePath reads the name of a path that groups can be set to.
-func ParsePath(name string) (Path, error) {
-	choice, err := symmem.ParsePathChoice(name)
-	if err == nil && choice == symmem.PathDefault {
-		err = fmt.Errorf("path %q is not one to measure", name)
-	}
-	return Path(name), err
-}
-
-// choice is what the groups of a path are set to.
-func (p Path) choice() symmem.PathChoice {
-	choice, err := symmem.ParsePathChoice(string(p))
-	if err != nil {
-		return symmem.PathAuto
-	}
-	return choice
-}
-
-// registered reports whether buffers are registered before anything is measured.
-func (p Path) registered() bool { return p != Plain && p != Auto }
+// registered reports whether a path's buffers are registered before anything is measured: plain
+// ones lie in no window, and where the table chooses the first collective registers them.
+func registered(path symmem.PathChoice) bool { return path > symmem.PathPlain }
 
 // ErrPath means that a collective would not take the path that was asked for.
 var ErrPath = errors.New("the collective takes another path")
@@ -81,7 +46,7 @@ func BindRank(rank int) error {
 // openLane joins the world once more, at a check level, and makes both buffers.
 func openLane(ctx context.Context, o *Collective, level int) (*lane, error) {
 	options := symmem.Options{
-		Backend: o.Backend, Tuning: o.Tuning, Path: o.Path.choice(), Check: o.Checks[level],
+		Backend: o.Backend, Tuning: o.Tuning, Path: o.Path, Check: o.Checks[level],
 		Timeout: o.Timeout,
 	}
 	rt, err := symmem.Open(ctx, options)
@@ -114,14 +79,14 @@ func (l *lane) allocate(ctx context.Context, o *Collective, bytes int64) error {
 	if err != nil {
 		return err
 	}
-	if o.Path == Plain || o.Apart {
+	if o.Path == symmem.PathPlain || o.Apart {
 		s := pool.BeginDisabled()
 		defer s.Abandon()
 		return l.both(&s, bytes)
 	}
 	s := pool.Begin(l.rt.World())
 	defer s.Abandon()
-	if err := l.both(&s, bytes); err != nil || o.Path == Auto {
+	if err := l.both(&s, bytes); err != nil || !registered(o.Path) {
 		return err
 	}
 	return s.End(ctx)
@@ -182,61 +147,59 @@ func (l *lane) take(ctx context.Context, c symmem.PathChoice) error {
 	return nil
 }
 
-// pattern is what all ranks send and receive in a collective of so many elements.
-func (l *lane) pattern(o *Collective, op *Operation, count int64) workload.Pattern {
-	return workload.Pattern{
-		Operation: op.kind, DataType: o.DataType, ReduceOp: o.ReduceOp, Count: count,
-		Ranks: l.rt.Size(),
-	}
+// call is one collective call on buffers of this rank.
+type call struct {
+	workload.Pattern
+	send, recv symmem.Memory
+	// second is the stream of the receiving half of sendrecv; without one both halves are on the
+	// default stream.
+	second *symmem.Stream
 }
 
 // call describes a collective of so many elements on this rank's buffers.
-func (l *lane) call(o *Collective, op *Operation, count int64, inPlace bool) (*call, error) {
-	elt := int64(o.DataType.Size())
-	p := l.pattern(o, op, count)
-	sent, received := p.Spans()
-	c := &call{count: count, dataType: o.DataType, reduceOp: o.ReduceOp}
+func (l *lane) call(
+	o *Collective, op *Operation, count int64, inPlace bool,
+) (c *call, err error) {
+	c = &call{Pattern: workload.Pattern{
+		Operation: op.kind, DataType: o.DataType, ReduceOp: o.ReduceOp, Count: count,
+		Ranks: l.rt.Size(),
+	}}
 	if o.GraphOps == 0 && l.rt.Device().Addressable {
 		c.second = l.second
 	}
-	from, to, sendAt, recvAt := l.send, l.recv, int64(0), int64(0)
+	from := l.send
 	if inPlace {
 		from = l.recv
-		at := int64(l.rt.Rank()) * count * elt
-		if sent < received {
-			sendAt = at
-		} else if sent > received {
-			recvAt = at
-		}
 	}
-	var err error
-	if c.send, err = from.Memory().Slice(sendAt, sent*elt); err == nil {
-		c.recv, err = to.Memory().Slice(recvAt, received*elt)
-	}
+	c.send, c.recv, err = c.Place(l.rt.Rank(), from.Memory(), l.recv.Memory())
 	return c, err
+}
+
+func (l *lane) explain(c *call) (symmem.Explanation, error) {
+	return l.rt.World().Explain(c.Operation, c.send, c.recv, c.Count, c.DataType)
 }
 
 // junk is what an output is spoiled with before a call.
 const junk = 0xa5
 
 // fill spoils the output and writes this rank's input, if there is any.
-func (r *runner) fill(ctx context.Context, p *workload.Pattern) error {
-	if p.Count == 0 {
+func (r *runner) fill(ctx context.Context) error {
+	if r.call.Count == 0 {
 		return nil
 	}
 	s := r.rt.DefaultStream()
 	if err := s.Fill(r.call.recv, junk); err != nil {
 		return err
 	}
-	if err := s.Copy(r.call.send, symmem.Host(p.Input(r.rt.Rank()))); err != nil {
+	if err := s.Copy(r.call.send, symmem.Host(r.call.Input(r.rt.Rank()))); err != nil {
 		return err
 	}
 	return s.Synchronize(ctx)
 }
 
 // wrong counts the wrong elements of this rank's output.
-func (r *runner) wrong(ctx context.Context, p *workload.Pattern) (int64, error) {
-	want := p.Output(r.rt.Rank())
+func (r *runner) wrong(ctx context.Context) (int64, error) {
+	want := r.call.Output(r.rt.Rank())
 	if len(want) == 0 {
 		return 0, nil
 	}
@@ -245,5 +208,5 @@ func (r *runner) wrong(ctx context.Context, p *workload.Pattern) (int64, error) 
 		return 0, err
 	}
 	err := s.Synchronize(ctx)
-	return p.Compare(got, want).Wrong, err
+	return r.call.Compare(got, want).Wrong, err
 }

@@ -23,7 +23,7 @@ func TestElementsThatACallHasNotWrittenAreWrong(t *testing.T) {
 	}
 	rt := runtimes[0]
 	defer rt.Close()
-	o := &Collective{DataType: symmem.BFloat16, MaxBytes: 8192, Path: Window}
+	o := &Collective{DataType: symmem.BFloat16, MaxBytes: 8192, Path: symmem.PathWindow}
 	l := &lane{rt: rt}
 	if err := l.prepare(t.Context(), o); err != nil {
 		t.Fatal(err)
@@ -38,17 +38,17 @@ func TestElementsThatACallHasNotWrittenAreWrong(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, p := &runner{lane: l, call: c}, l.pattern(o, &op, count)
-			if err := r.fill(t.Context(), &p); err != nil {
+			r := &runner{lane: l, call: c}
+			if err := r.fill(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if n, err := r.wrong(t.Context(), &p); err != nil || n != count {
+			if n, err := r.wrong(t.Context()); err != nil || n != count {
 				t.Errorf("%d of %d elements are wrong before the call, %v", n, count, err)
 			}
-			if err := op.launch(t.Context(), rt.World(), c); err != nil {
+			if err := r.launch(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if n, err := r.wrong(t.Context(), &p); err != nil || n != 0 {
+			if n, err := r.wrong(t.Context()); err != nil || n != 0 {
 				t.Errorf("%d elements are wrong after the call, %v", n, err)
 			}
 		})

@@ -35,26 +35,7 @@ func (e *exchange) me() int {
 
 // place cuts the memory of the call out of two buffers, or of one where it is in place.
 func (e *exchange) place(send, recv symmem.Memory) (err error) {
-	size := int64(e.DataType.Size())
-	sent, received := e.Spans()
-	part := int64(e.me()) * e.Count * size
-	if send != recv {
-		if e.send, err = send.Slice(0, sent*size); err == nil {
-			e.recv, err = recv.Slice(0, received*size)
-		}
-		return err
-	}
-	sendAt, recvAt := int64(0), int64(0)
-	switch e.Operation {
-	case symmem.OpAllGather:
-		sendAt = part
-	case symmem.OpReduceScatter:
-		recvAt = part
-	default:
-	}
-	if e.send, err = send.Slice(sendAt, sent*size); err == nil {
-		e.recv, err = send.Slice(recvAt, received*size)
-	}
+	e.send, e.recv, err = e.Place(e.me(), send, recv)
 	return err
 }
 
@@ -71,43 +52,8 @@ func (e *exchange) launch(ctx context.Context) error {
 	if e.group == nil || e.Operation == symmem.OpSend && e.Ranks == 1 {
 		return nil
 	}
-	g, s, n, t := e.group, e.on, e.Count, e.DataType
-	e.want = e.Output(g.Rank())
-	switch e.Operation {
-	case symmem.OpAllReduce:
-		return g.AllReduce(ctx, e.send, e.recv, n, t, e.ReduceOp, s)
-	case symmem.OpAllGather:
-		return g.AllGather(ctx, e.send, e.recv, n, t, s)
-	case symmem.OpReduceScatter:
-		return g.ReduceScatter(ctx, e.send, e.recv, n, t, e.ReduceOp, s)
-	case symmem.OpBroadcast:
-		return g.Broadcast(ctx, e.send, e.recv, n, t, e.Root, s)
-	case symmem.OpReduce:
-		return g.Reduce(ctx, e.send, e.recv, n, t, e.ReduceOp, e.Root, s)
-	case symmem.OpAllToAll:
-		return g.AllToAll(ctx, e.send, e.recv, n, t, s)
-	default:
-		return e.ring(ctx)
-	}
-}
-
-// ring sends to the next rank and receives from the one before. Ranks take turns in which comes
-// first: the calls of a group run in their order.
-func (e *exchange) ring(ctx context.Context) error {
-	rank, g := e.group.Rank(), e.group
-	send := func() error {
-		return g.Send(ctx, e.send, e.Count, e.DataType, (rank+1)%e.Ranks, e.on)
-	}
-	recv := func() error {
-		return g.Recv(ctx, e.recv, e.Count, e.DataType, (rank+e.Ranks-1)%e.Ranks, e.on)
-	}
-	if rank%2 == 1 {
-		send, recv = recv, send
-	}
-	if err := send(); err != nil {
-		return err
-	}
-	return recv()
+	e.want = e.Output(e.group.Rank())
+	return e.Launch(ctx, e.group, e.send, e.recv, e.on, e.on)
 }
 
 // read queues the copy of the output.
