@@ -1,9 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,7 +48,7 @@ func newBenchCommand() *cobra.Command {
 	flags.BoolVar(&f.enforce, "enforce", false, "exit with 1 if a figure is over its bar")
 	flags.IntVar(&f.batches, "batches", 0, "batches of each variant (default 21, quick 5)")
 	flags.DurationVar(&f.batch, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
-	backendFlag(flags, &f.backend, "auto")
+	backendFlag(flags, &f.backend)
 	cmd.AddCommand(
 		newBenchCollectiveCommand(f),
 		newBenchSubmitCommand(f),
@@ -65,7 +63,7 @@ func (f *benchFlags) plan() (bench.Plan, error) {
 	if f.quick {
 		p = bench.Quick
 	}
-	if err := chooseBackend(&f.backend, ""); err != nil {
+	if err := chooseBackend(&f.backend); err != nil {
 		return p, err
 	}
 	if f.batches < 0 || f.batch < 0 {
@@ -79,31 +77,4 @@ func (f *benchFlags) plan() (bench.Plan, error) {
 		p.Batch = f.batch
 	}
 	return p, nil
-}
-
-// measure runs a bench and writes what it found.
-func (f *benchFlags) measure(
-	cmd *cobra.Command, run func(bench.Plan) (*bench.Report, error),
-) error {
-	p, err := f.plan()
-	if err != nil {
-		return err
-	}
-	report, err := run(p)
-	if err != nil {
-		return exitWith(exitUsage, fmt.Errorf("measuring: %w", err))
-	}
-	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.Table); err != nil {
-		return exitWith(exitUsage, err)
-	}
-	return f.verdict(report)
-}
-
-// verdict is an error if a bar is missed and that matters.
-func (f *benchFlags) verdict(report *bench.Report) error {
-	missed := report.Missed()
-	if !f.enforce || len(missed) == 0 {
-		return nil
-	}
-	return exitWith(exitWrong, errors.New(strings.Join(missed, "; ")))
 }

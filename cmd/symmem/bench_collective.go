@@ -1,14 +1,12 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -58,8 +56,8 @@ const benchCollectiveExample = `  symmem bench collective --ranks 2
 // collectiveFlags are the flags of bench collective as they are given.
 type collectiveFlags struct {
 	*benchFlags
+	rankFlags
 	config     bench.Collective
-	ranks      int
 	first      bytesFlag
 	last       bytesFlag
 	sizes      []string
@@ -69,8 +67,6 @@ type collectiveFlags struct {
 	path       string
 	buffers    string
 	check      string
-	unbound    bool
-	started    bool
 	prove      proof.Prover
 }
 
@@ -86,7 +82,7 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 			if err := f.parse(cmd); err != nil {
 				return err
 			}
-			return asRanks(cmd, f.ranks, f.started, func(w rendezvous.World) error {
+			return f.asRanks(cmd, func(w rendezvous.World) error {
 				return f.rank(cmd.Context(), w, cmd.OutOrStdout())
 			})
 		},
@@ -110,7 +106,7 @@ func reductionNames() []string {
 func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
-	flags.IntVar(&f.ranks, "ranks", 2, "processes to start, up to 64")
+	f.registerTimed(flags, &c.Timeout)
 	flags.BoolVar(&c.Compare, "compare", false, "measure auto against all paths, in turns")
 	flags.IntVar(&c.GraphOps, "graph", 0, "time replays of graphs of so many calls")
 	flags.Lookup("graph").NoOptDefVal = "20"
@@ -136,10 +132,6 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 		"worlds at each check level, whose batches are taken together (both 3)")
 	flags.IntVar(&c.Iters, "iters", 0, "calls in a batch (default as many as fill it)")
 	flags.BoolVar(&c.InPlace, "in-place", true, "measure the in-place half, too")
-	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
-	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of a bench")
-	cobra.CheckErr(flags.MarkHidden(startedFlag))
-	flags.DurationVar(&c.Timeout, "timeout", 30*time.Second, "longest wait for another rank")
 }
 
 // parse checks all flags before anything starts.
@@ -158,9 +150,10 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	if err := f.parseSizes(); err != nil {
 		return err
 	}
+	if err := f.checkRanks(1); err != nil {
+		return err
+	}
 	switch {
-	case f.ranks < 1 || f.ranks > maxRanks:
-		return fmt.Errorf("ranks is %d, but must be from 1 to %d", f.ranks, maxRanks)
 	case c.MinBytes < 1 || c.MaxBytes < c.MinBytes:
 		return fmt.Errorf("sizes from %d to %d are none", c.MinBytes, c.MaxBytes)
 	case c.Factor < 2:
@@ -173,7 +166,7 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	if err := f.parseNames(cmd.Flags().Changed("worlds")); err != nil {
 		return err
 	}
-	c.Backend = cmp.Or(f.backend, "auto")
+	c.Backend = f.backend
 	return f.parsePaths(cmd.Flags().Changed("path"))
 }
 
@@ -265,10 +258,8 @@ func (f *collectiveFlags) rank(
 	if err != nil {
 		return err
 	}
-	if !f.unbound {
-		if err := bench.BindRank(world.LocalRank); err != nil {
-			return err
-		}
+	if err := f.bind(world); err != nil {
+		return err
 	}
 	text := &bench.NCCLTests{W: out}
 	if f.json {

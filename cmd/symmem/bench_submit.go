@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -36,28 +38,34 @@ const benchSubmitExample = `  symmem bench submit --ranks 2
 
 // submitFlags are the flags of bench submit as they are given.
 type submitFlags struct {
-	worldFlags
+	*benchFlags
+	rankFlags
 	config bench.Submit
 	check  string
 }
 
 func newBenchSubmitCommand(shared *benchFlags) *cobra.Command {
-	f := &submitFlags{worldFlags: worldFlags{benchFlags: shared}}
+	f := &submitFlags{benchFlags: shared}
 	cmd := &cobra.Command{
 		Use:     "submit",
 		Short:   "Measure what submitting a collective costs, against NCCL's own",
 		Long:    benchSubmitLong,
 		Example: benchSubmitExample,
 		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.parse(); err != nil {
+				return err
+			}
+			return f.asRanks(cmd, func(w rendezvous.World) error { return f.rank(cmd, w) })
+		},
 	}
-	cmd.RunE = f.runs(f.parse, f.run)
 	flags := cmd.Flags()
 	flags.IntVar(&f.config.Calls, "calls", 1000, "calls from one synchronisation to the next")
 	flags.IntVar(&f.config.Processors, "processors", 8,
 		"among how many processors each rank looks for its fastest")
 	flags.StringVar(&f.check, "check", "registration",
 		"what ranks compare: off, registration or every")
-	f.register(flags, &f.config.Timeout)
+	f.registerTimed(flags, &f.config.Timeout)
 	complete(cmd, "check", "off", "registration", "every")
 	return cmd
 }
@@ -68,7 +76,11 @@ const maxSubmitCalls = 100_000
 // parse checks all flags before anything starts.
 func (f *submitFlags) parse() (err error) {
 	c := &f.config
-	if err := f.apply(&c.Plan, &c.Backend); err != nil {
+	if c.Plan, err = f.plan(); err != nil {
+		return err
+	}
+	c.Backend = f.backend
+	if err := f.checkRanks(2); err != nil {
 		return err
 	}
 	if c.Check, err = symmem.ParseCheckLevel(f.check); err != nil {
@@ -81,14 +93,25 @@ func (f *submitFlags) parse() (err error) {
 		return fmt.Errorf("processors is %d, but must be at least 1", c.Processors)
 	}
 	if f.unbound {
-		c.Processors = 0
+		c.Processors = 0 // else a rank binds the thread that measures, not the others
 	}
-	f.unbound = true // a rank binds the thread that measures, not the others
 	return nil
 }
 
-func (f *submitFlags) run(cmd *cobra.Command, w rendezvous.World) error {
-	return f.rank(cmd, w, f.unbound, func() (*bench.Report, error) {
-		return f.config.Run(cmd.Context())
-	})
+// rank measures as one rank. Only rank 0 writes.
+func (f *submitFlags) rank(cmd *cobra.Command, w rendezvous.World) error {
+	report, err := f.config.Run(cmd.Context())
+	if w.Rank != 0 {
+		return err
+	}
+	if err != nil {
+		return exitWith(exitUsage, fmt.Errorf("measuring: %w", err))
+	}
+	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.Table); err != nil {
+		return exitWith(exitUsage, err)
+	}
+	if missed := report.Missed(); f.enforce && len(missed) > 0 {
+		return exitWith(exitWrong, errors.New(strings.Join(missed, "; ")))
+	}
+	return nil
 }

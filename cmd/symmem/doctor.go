@@ -54,13 +54,12 @@ const doctorExample = `  symmem doctor
 
 // doctorFlags are the flags of doctor as they are given.
 type doctorFlags struct {
+	rankFlags
 	backend string
-	ranks   int
 	library string
 	timeout time.Duration
 	trial   bool
 	json    bool
-	started bool
 }
 
 func newDoctorCommand() *cobra.Command {
@@ -84,15 +83,12 @@ func newDoctorCommand() *cobra.Command {
 }
 
 func (f *doctorFlags) register(flags *pflag.FlagSet) {
-	backendFlag(flags, &f.backend, "auto")
-	flags.IntVar(&f.ranks, "ranks", 0,
-		"ranks of the trial, up to 64 (default one for each GPU, host 2)")
+	backendFlag(flags, &f.backend)
+	f.registerRanks(flags, 0, "ranks of the trial, up to 64 (default one for each GPU, host 2)",
+		&f.timeout)
 	flags.StringVar(&f.library, "nccl", "", "file of NCCL (default as symmem finds it)")
-	flags.DurationVar(&f.timeout, "timeout", 30*time.Second, "longest wait for another rank")
 	flags.BoolVar(&f.trial, "trial", true, "start ranks, and all-reduce on them")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
-	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of a doctor")
-	cobra.CheckErr(flags.MarkHidden(startedFlag))
 }
 
 func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
@@ -102,7 +98,7 @@ func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 	case f.timeout <= 0:
 		return fmt.Errorf("timeout is %v, but must be positive", f.timeout)
 	}
-	if err := chooseBackend(&f.backend, "auto"); err != nil {
+	if err := chooseBackend(&f.backend); err != nil {
 		return err
 	}
 	if f.library == "" {

@@ -1,18 +1,19 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"symmem"
+	"symmem/internal/bench"
 	"symmem/internal/launch"
 	"symmem/internal/rendezvous"
 	"symmem/internal/sys"
@@ -27,18 +28,18 @@ func backendList() string { return strings.Join(backendNames(), ", ") }
 const envBackend = "SYMMEM_BACKEND"
 
 // backendFlag adds the flag, whose value chooseBackend takes.
-func backendFlag(flags *pflag.FlagSet, value *string, otherwise string) {
+func backendFlag(flags *pflag.FlagSet, value *string) {
 	flags.StringVar(value, "backend", "", "where memory comes from: "+backendList()+
-		" (default $"+envBackend+", else "+otherwise+")")
+		" (default $"+envBackend+", else auto)")
 }
 
-// chooseBackend takes the flag, else the variable, else what is named; it may be empty. It refuses
-// a backend that this program does not have.
-func chooseBackend(given *string, otherwise string) error {
+// chooseBackend takes the flag, else the variable, else auto. It refuses a backend that this program
+// does not have.
+func chooseBackend(given *string) error {
 	from := ""
 	if *given == "" {
 		if *given = os.Getenv(envBackend); *given == "" {
-			*given = otherwise
+			*given = "auto"
 			return nil
 		}
 		from = envBackend + ": "
@@ -53,17 +54,58 @@ func chooseBackend(given *string, otherwise string) error {
 // others, even if it has lost the environment that says which rank it is.
 const startedFlag = "started"
 
+// maxRanks is how many ranks one machine takes: the host backend has no more, and no machine has
+// more GPUs. Sums of int8 hold a part of each of so many.
+const maxRanks = 64
+
+// rankFlags are the flags of a command that starts its ranks itself, or, started by a launcher, is
+// one of them.
+type rankFlags struct {
+	ranks   int
+	unbound bool
+	started bool
+}
+
+func (f *rankFlags) registerRanks(
+	flags *pflag.FlagSet, ranks int, usage string, timeout *time.Duration,
+) {
+	flags.IntVar(&f.ranks, "ranks", ranks, usage)
+	flags.DurationVar(timeout, "timeout", 30*time.Second, "longest wait for another rank")
+	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of the command")
+	cobra.CheckErr(flags.MarkHidden(startedFlag))
+}
+
+// registerTimed adds what commands have that measure times.
+func (f *rankFlags) registerTimed(flags *pflag.FlagSet, timeout *time.Duration) {
+	f.registerRanks(flags, 2, "processes to start, up to 64", timeout)
+	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
+}
+
+// checkRanks refuses fewer ranks than the command takes, and more than any.
+func (f *rankFlags) checkRanks(least int) error {
+	if f.ranks < least || f.ranks > maxRanks {
+		return fmt.Errorf("ranks is %d, but must be from %d to %d", f.ranks, least, maxRanks)
+	}
+	return nil
+}
+
+// bind binds a rank to a processor, unless that is not wanted.
+func (f *rankFlags) bind(w rendezvous.World) error {
+	if f.unbound {
+		return nil
+	}
+	return bench.BindRank(w.LocalRank)
+}
+
 // asRanks runs a command as one rank if a launcher has started this process, else starts so many
 // ranks of the same command.
-func asRanks(
-	cmd *cobra.Command, ranks int, started bool, rank func(rendezvous.World) error,
-) error {
-	world, err := discover(cmd, ranks, started)
+func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) error) error {
+	world, err := f.discover(cmd)
 	if err != nil {
 		return err
 	}
 	if world.Source == rendezvous.SourceAlone {
-		return startRanks(cmd, ranks)
+		return startRanks(cmd, f.ranks)
 	}
 	if err := rank(world); err != nil {
 		if errors.As(err, new(*exitError)) {
@@ -76,20 +118,20 @@ func asRanks(
 
 // discover returns which rank this process is, if a launcher has started it. A rank keeps standard
 // output for its command.
-func discover(cmd *cobra.Command, ranks int, started bool) (rendezvous.World, error) {
+func (f *rankFlags) discover(cmd *cobra.Command) (rendezvous.World, error) {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	if err != nil {
 		return world, exitWith(exitUsage, err)
 	}
 	if world.Source == rendezvous.SourceAlone {
-		if started {
+		if f.started {
 			err = exitWith(exitUsage, errors.New("this rank has lost the variables of its launcher"))
 		}
 		return world, err
 	}
-	if cmd.Flags().Changed("ranks") && ranks != world.Size {
+	if cmd.Flags().Changed("ranks") && f.ranks != world.Size {
 		return world, fmt.Errorf("%s has started %d ranks, so leave --ranks %d out",
-			world.Source, world.Size, ranks)
+			world.Source, world.Size, f.ranks)
 	}
 	return world, keepStdout(cmd)
 }
@@ -119,7 +161,7 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
 	}
 	backend := cmd.Flag("backend").Value.String()
-	ranks, shared, err := roomFor(ranks, cmd.Flags().Changed("ranks"), cmp.Or(backend, "auto"))
+	ranks, shared, err := roomFor(ranks, cmd.Flags().Changed("ranks"), backend)
 	if err == nil && shared != nil && cmd.Annotations[timing] != "" {
 		err = fmt.Errorf("%d ranks on %s: %s", ranks, shared.machine(), cmd.Annotations[timing])
 	}

@@ -61,8 +61,8 @@ const tuneExample = `  symmem tune --ranks 4
 
 // tuneFlags are the flags of tune as they are given.
 type tuneFlags struct {
+	rankFlags
 	config     bench.Tune
-	ranks      int
 	first      bytesFlag
 	last       bytesFlag
 	operations []string
@@ -71,8 +71,6 @@ type tuneFlags struct {
 	json       bool
 	dryRun     bool
 	quick      bool
-	unbound    bool
-	started    bool
 }
 
 func newTuneCommand() *cobra.Command {
@@ -93,7 +91,7 @@ func newTuneCommand() *cobra.Command {
 			if err := f.findPlace(); err != nil {
 				return exitWith(exitUsage, err)
 			}
-			return asRanks(cmd, f.ranks, f.started, func(w rendezvous.World) error {
+			return f.asRanks(cmd, func(w rendezvous.World) error {
 				return f.rank(cmd, w)
 			})
 		},
@@ -108,8 +106,8 @@ func newTuneCommand() *cobra.Command {
 func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	c.Plan = bench.Full
-	flags.IntVar(&f.ranks, "ranks", 2, "processes to start, up to 64")
-	backendFlag(flags, &c.Options.Backend, "auto")
+	f.registerTimed(flags, &c.Options.Timeout)
+	backendFlag(flags, &c.Options.Backend)
 	flags.StringSliceVar(&f.operations, "ops",
 		[]string{"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall"},
 		"operations to measure")
@@ -126,10 +124,6 @@ func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	flags.StringVarP(&f.output, "output", "o", "", "file to write (default where Open finds it)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "write no file")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
-	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
-	flags.DurationVar(&c.Options.Timeout, "timeout", 30*time.Second, "longest wait for another rank")
-	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of a tune")
-	cobra.CheckErr(flags.MarkHidden(startedFlag))
 }
 
 // parse checks all flags before anything starts.
@@ -139,9 +133,10 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 		f.hurry(flags)
 	}
 	c.MinBytes, c.MaxBytes = int64(f.first), int64(f.last)
+	if err := f.checkRanks(2); err != nil {
+		return err
+	}
 	switch {
-	case f.ranks < 2 || f.ranks > maxRanks:
-		return fmt.Errorf("ranks is %d, but must be from 2 to %d", f.ranks, maxRanks)
 	case c.MinBytes < 1 || c.MaxBytes < c.MinBytes:
 		return fmt.Errorf("sizes from %d to %d are none", c.MinBytes, c.MaxBytes)
 	case c.Factor < 2:
@@ -152,7 +147,7 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 		return fmt.Errorf("batches is %d and batch is %v, but both must be positive",
 			c.Plan.Batches, c.Plan.Batch)
 	}
-	if err := chooseBackend(&c.Options.Backend, "auto"); err != nil {
+	if err := chooseBackend(&c.Options.Backend); err != nil {
 		return err
 	}
 	if c.Operations, err = bench.ParseOperations(f.operations); err != nil {
@@ -201,10 +196,8 @@ func (f *tuneFlags) hurry(flags *pflag.FlagSet) {
 
 // rank measures as one rank. Rank 0 prints, and the first rank of each machine writes.
 func (f *tuneFlags) rank(cmd *cobra.Command, world rendezvous.World) error {
-	if !f.unbound {
-		if err := bench.BindRank(world.LocalRank); err != nil {
-			return err
-		}
+	if err := f.bind(world); err != nil {
+		return err
 	}
 	c := &f.config
 	c.Date = time.Now().Format(time.DateOnly)

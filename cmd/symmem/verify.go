@@ -67,9 +67,9 @@ const verifyExample = `  symmem verify
 // verifyFlags are the flags of verify as they are given: those of the cases, and those of random
 // programs.
 type verifyFlags struct {
+	rankFlags
 	cases     verify.Config
 	random    random.Config
-	ranks     int
 	rounds    int
 	size      size
 	bytes     bytesFlag
@@ -80,7 +80,6 @@ type verifyFlags struct {
 	path      string
 	formula   string
 	json      bool
-	started   bool
 	prove     proof.Prover
 }
 
@@ -102,7 +101,7 @@ func newVerifyCommand() *cobra.Command {
 			if isRandom(cmd.Flags()) {
 				run = f.runRandom
 			}
-			return asRanks(cmd, f.ranks, f.started, func(w rendezvous.World) error {
+			return f.asRanks(cmd, func(w rendezvous.World) error {
 				return run(cmd.Context(), w, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			})
 		},
@@ -126,10 +125,10 @@ var (
 
 func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	c, r := &f.cases, &f.random
-	flags.IntVar(&f.ranks, "ranks", 4, "processes to start, up to 64")
+	f.registerRanks(flags, 4, "processes to start, up to 64", &c.Timeout)
 	flags.IntVar(&f.rounds, "rounds", c.Rounds,
 		"how often the cases are made and freed; with --for: random rounds at most")
-	backendFlag(flags, &f.backend, c.Backend)
+	backendFlag(flags, &f.backend)
 	flags.StringVar(&f.placement, "placement", "creation",
 		"order among equally large free blocks: creation or address")
 	flags.BoolVar(&f.skew, "skew", false,
@@ -137,7 +136,6 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.Uint64Var(&c.Seed, "seed", c.Seed, "where all draws come from")
 	flags.StringVar(&f.check, "check", "default", "what ranks compare: off, registration, every, or "+
 		"the backend's default; with --for by default all in turns")
-	flags.DurationVar(&c.Timeout, "timeout", c.Timeout, "longest wait for another rank")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 
 	f.size = size(c.Elements)
@@ -159,9 +157,6 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.IntVar(&r.Steps, "steps", r.Steps, "with --for: steps of a round")
 	flags.Var(&f.bytes, "max-bytes", "with --for: longest message of a rank, such as 4M")
 	flags.DurationVar(&r.RoundTimeout, "round-timeout", r.RoundTimeout, "with --for: longest round")
-
-	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of a verify")
-	cobra.CheckErr(flags.MarkHidden(startedFlag))
 }
 
 // The flags that mean something for the cases, or for random programs, alone.
@@ -189,17 +184,13 @@ func misplaced(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// maxRanks is how many ranks one machine takes: the host backend has no more, and no machine has
-// more GPUs. Sums of int8 hold a part of each of so many.
-const maxRanks = 64
-
 // parse checks all flags before anything starts.
 func (f *verifyFlags) parse(flags *pflag.FlagSet) (err error) {
 	if err := misplaced(flags); err != nil {
 		return err
 	}
-	if f.ranks < 1 || f.ranks > maxRanks {
-		return fmt.Errorf("ranks is %d, but must be from 1 to %d", f.ranks, maxRanks)
+	if err := f.checkRanks(1); err != nil {
+		return err
 	}
 	shared := &f.cases.Config
 	if shared.Check, err = symmem.ParseCheckLevel(f.check); err != nil {
@@ -208,7 +199,7 @@ func (f *verifyFlags) parse(flags *pflag.FlagSet) (err error) {
 	if shared.Placement, err = symmem.ParsePlacement(f.placement); err != nil {
 		return err
 	}
-	if err := chooseBackend(&f.backend, shared.Backend); err != nil {
+	if err := chooseBackend(&f.backend); err != nil {
 		return err
 	}
 	shared.Backend = f.backend
