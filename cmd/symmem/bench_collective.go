@@ -253,8 +253,11 @@ func (f *collectiveFlags) rank(
 		return err
 	}
 	defer f.prove.Close(&err)
-	p := probe(world)
-	before, err := roundTrip(p)
+	var p *bench.Probe
+	if world.Rank == 0 { // the others wait for it or have left
+		p = bench.NewProbe()
+	}
+	before, err := p.RoundTrip()
 	if err != nil {
 		return err
 	}
@@ -271,7 +274,7 @@ func (f *collectiveFlags) rank(
 	if err != nil {
 		return err
 	}
-	after, err := roundTrip(p)
+	after, err := p.RoundTrip()
 	report.RoundTrip = bench.NewTrips(before, after)
 	err = errors.Join(err, f.prove.Write(text.W, "# "))
 	if err := errors.Join(err, f.finish(out, text, report)); err != nil {
@@ -301,27 +304,6 @@ func (f *collectiveFlags) rows(
 		report.NoteWorst()
 	}
 	return report, wrong, err
-}
-
-// probe makes what measures the round trip: on rank 0 only, while the others wait for it or have
-// left, and before it is bound. It is nil on a machine with one processor.
-func probe(world rendezvous.World) *bench.Probe {
-	if world.Rank != 0 {
-		return nil
-	}
-	p, err := bench.NewProbe()
-	if err != nil {
-		return nil
-	}
-	return p
-}
-
-// roundTrip is in nanoseconds; 0 means unknown.
-func roundTrip(p *bench.Probe) (float64, error) {
-	if p == nil {
-		return 0, nil
-	}
-	return p.RoundTrip()
 }
 
 // finish writes what comes after the rows.

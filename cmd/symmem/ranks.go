@@ -33,8 +33,8 @@ func backendFlag(flags *pflag.FlagSet, value *string) {
 		" (default $"+envBackend+", else auto)")
 }
 
-// chooseBackend takes the flag, else the variable, else auto. It refuses a backend that this program
-// does not have.
+// chooseBackend takes the flag, else the variable, else auto. It refuses a backend that this
+// program does not have.
 func chooseBackend(given *string) error {
 	from := ""
 	if *given == "" {

@@ -47,9 +47,6 @@ func modeOf(ns float64) string {
 	}
 }
 
-// ErrOneCore means that there is no second core to make a round trip to.
-var ErrOneCore = errors.New("this process may use one processor only")
-
 const (
 	tripsPerBatch = 4000
 	tripBatches   = 31
@@ -61,22 +58,22 @@ const (
 type Probe struct{ ping, pong int }
 
 // NewProbe chooses the first two processors that this process may use. It is made before the
-// process is bound to one of them.
-func NewProbe() (*Probe, error) {
+// process is bound to one of them. It is nil where there is one processor.
+func NewProbe() *Probe {
 	processors, err := sys.Affinity()
-	if err != nil {
-		return nil, err
-	}
 	// Both sides spin, so each needs a P of its own, too.
-	if len(processors) < 2 || runtime.GOMAXPROCS(0) < 2 {
-		return nil, ErrOneCore
+	if err != nil || len(processors) < 2 || runtime.GOMAXPROCS(0) < 2 {
+		return nil
 	}
-	return &Probe{ping: processors[0], pong: processors[1]}, nil
+	return &Probe{ping: processors[0], pong: processors[1]}
 }
 
 // RoundTrip returns the median time in nanoseconds in which a word goes from one processor to the
-// other and back. It takes some 20 ms.
+// other and back; 0 means unknown. It takes some 20 ms.
 func (p *Probe) RoundTrip() (float64, error) {
+	if p == nil {
+		return 0, nil
+	}
 	// The runtime may have taken Ps away since NewProbe has looked: it has one for each processor that
 	// the process may use, and a rank that is bound may use one. One that was set stays.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
