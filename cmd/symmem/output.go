@@ -14,7 +14,10 @@ func writeReport(w io.Writer, asJSON bool, report any, text func(io.Writer) erro
 	if asJSON {
 		return writeJSON(w, report)
 	}
-	return text(w)
+	if err := text(w); err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	return nil
 }
 
 // writeJSON writes a report for machines, as one object on a line.

@@ -1,8 +1,10 @@
 package bench
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -13,7 +15,8 @@ import (
 // Text writes what was measured and chosen for people: a line for each size and half, with how much
 // faster the chosen path is than the other one, and a line for each rule.
 func (t *Tuned) Text(w io.Writer) error {
-	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	var b bytes.Buffer
+	out := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(out,
 		"operation\ttype\tsize\t\tbuffers\tplain\twindow\tdirect\tnoise\tchosen\twins\t\n")
 	for _, r := range t.Rules {
@@ -26,20 +29,15 @@ func (t *Tuned) Text(w io.Writer) error {
 			}
 		}
 	}
-	if err := out.Flush(); err != nil {
-		return fmt.Errorf("writing the times: %w", err)
-	}
+	err := out.Flush()
 	for i := range t.Rules {
-		if _, err := fmt.Fprintf(w, "%v\n", &t.Rules[i]); err != nil {
-			return fmt.Errorf("writing the rules: %w", err)
-		}
+		fmt.Fprintf(&b, "%v\n", &t.Rules[i])
 	}
 	for _, skipped := range t.Skipped {
-		if _, err := fmt.Fprintf(w, "%s\n", skipped); err != nil {
-			return fmt.Errorf("writing what was skipped: %w", err)
-		}
+		fmt.Fprintf(&b, "%s\n", skipped)
 	}
-	return nil
+	_, failed := w.Write(b.Bytes())
+	return errors.Join(err, failed)
 }
 
 // measured writes a time in microseconds; 0 is one that was not measured.

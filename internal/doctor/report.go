@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
@@ -84,19 +85,20 @@ func (r *Report) count(level Level) int {
 
 // WriteText writes the report for people.
 func (r *Report) WriteText(w io.Writer) error {
-	out := &printer{w: w}
+	var b bytes.Buffer
 	for i := range r.Sections {
 		s := &r.Sections[i]
-		out.printf("%s\n", s.Name)
+		fmt.Fprintf(&b, "%s\n", s.Name)
 		for _, f := range s.Findings {
-			out.printf("  %-4s  %s\n", f.Level, indented(f.Text))
+			fmt.Fprintf(&b, "  %-4s  %s\n", f.Level, indented(f.Text))
 			if f.Advice != "" {
-				out.printf("        to do: %s\n", indented(f.Advice))
+				fmt.Fprintf(&b, "        to do: %s\n", indented(f.Advice))
 			}
 		}
 	}
-	out.printf("\n%s backend: %s\n", r.Backend, r.summary())
-	return out.err
+	fmt.Fprintf(&b, "\n%s backend: %s\n", r.Backend, r.summary())
+	_, err := w.Write(b.Bytes())
+	return err
 }
 
 // indented moves further lines of a text under its first one.
@@ -112,19 +114,4 @@ func (r *Report) summary() string {
 		return fmt.Sprintf("it works, with %d warned", warned)
 	}
 	return "all is well"
-}
-
-// printer writes until the first error.
-type printer struct {
-	w   io.Writer
-	err error
-}
-
-func (p *printer) printf(format string, args ...any) {
-	if p.err != nil {
-		return
-	}
-	if _, err := fmt.Fprintf(p.w, format, args...); err != nil {
-		p.err = fmt.Errorf("writing the report: %w", err)
-	}
 }

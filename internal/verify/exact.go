@@ -2,7 +2,6 @@ package verify
 
 import (
 	"bytes"
-	"context"
 
 	"symmem"
 	"symmem/driver"
@@ -40,44 +39,14 @@ func (w *row) input(rank, ranks int) []byte {
 	return formula.Input(w.exact.dataType, w.exact.seed, rank, ranks, w.elements)
 }
 
-// fillExact writes this rank's numbers.
-func (r *runner) fillExact(ctx context.Context, s *step) error {
-	what := &r.program.rows[s.row]
-	memory, err := r.memory(s)
-	if err != nil {
-		return err
-	}
-	g, stream := r.groups[what.group], r.rt.DefaultStream()
-	err = stream.Copy(memory, symmem.Host(what.input(g.Rank(), g.Size())))
-	if err != nil {
-		return err
-	}
-	return stream.Synchronize(ctx)
-}
-
-// reduceExact does a row's all-reduce in place and compares every bit.
-func (r *runner) reduceExact(ctx context.Context, s *step, m symmem.Memory) error {
-	what := &r.program.rows[s.row]
-	x, g, stream := what.exact, r.groups[what.group], r.rt.DefaultStream()
-	err := g.AllReduce(ctx, m, m, what.elements, x.dataType, x.reduceOp, stream)
-	if err != nil {
-		return err
-	}
-	got := make([]byte, what.elements*int64(x.dataType.Size()))
-	if err := stream.Copy(symmem.Host(got), m); err != nil {
-		return err
-	}
-	if err := stream.Synchronize(ctx); err != nil {
-		return err
-	}
+// compare compares every bit of a row's result with what the formula gives.
+func (w *row) compare(got []byte, ranks int) finding {
 	var inputs [][]byte
-	for rank := range g.Size() {
-		inputs = append(inputs, what.input(rank, g.Size()))
+	for rank := range ranks {
+		inputs = append(inputs, w.input(rank, ranks))
 	}
-	found := compareBits(got, formula.Reduce(x.formula, x.reduceOp, x.dataType, inputs), x.dataType)
-	found.Symmetric = g.IsSymmetric(m)
-	r.findings[s.row] = found
-	return r.notePath(g, m, what.elements, x.dataType)
+	x := w.exact
+	return compareBits(got, formula.Reduce(x.formula, x.reduceOp, x.dataType, inputs), x.dataType)
 }
 
 // compareBits checks every element; the distance of those that differ is that of their values.

@@ -163,15 +163,20 @@ func (r *runner) fill(ctx context.Context, s *step) error {
 	if g == nil {
 		return nil
 	}
-	if what.exact != nil {
-		return r.fillExact(ctx, s)
-	}
-	fill(r.room(s.elements), what.value, g.Rank())
 	memory, err := r.memory(s)
 	if err != nil {
 		return err
 	}
-	if err := r.rt.DefaultStream().Copy(memory, symmem.Host(r.data)); err != nil {
+	if what.exact != nil {
+		return r.copy(ctx, memory, symmem.Host(what.input(g.Rank(), g.Size())))
+	}
+	fill(r.room(s.elements), what.value, g.Rank())
+	return r.copy(ctx, memory, symmem.Host(r.data))
+}
+
+// copy copies now.
+func (r *runner) copy(ctx context.Context, to, from symmem.Memory) error {
+	if err := r.rt.DefaultStream().Copy(to, from); err != nil {
 		return err
 	}
 	return r.rt.DefaultStream().Synchronize(ctx)
@@ -188,24 +193,35 @@ func (r *runner) reduce(ctx context.Context, s *step) error {
 	if err != nil {
 		return err
 	}
+	dataType, op := symmem.Float32, symmem.Sum
 	if what.exact != nil {
-		return r.reduceExact(ctx, s, memory)
+		dataType, op = what.exact.dataType, what.exact.reduceOp
 	}
 	stream := r.rt.DefaultStream()
-	err = g.AllReduce(ctx, memory, memory, s.elements, symmem.Float32, symmem.Sum, stream)
+	err = g.AllReduce(ctx, memory, memory, what.elements, dataType, op, stream)
 	if err != nil {
 		return err
 	}
-	if err := stream.Copy(symmem.Host(r.room(s.elements)), memory); err != nil {
+	found, err := r.look(ctx, what, g.Size(), memory)
+	if err != nil {
 		return err
 	}
-	if err := stream.Synchronize(ctx); err != nil {
-		return err
-	}
-	found := compare(r.data, expected(what.value, g.Size()))
 	found.Symmetric = g.IsSymmetric(memory)
 	r.findings[s.row] = found
-	return r.notePath(g, memory, s.elements, symmem.Float32)
+	return r.notePath(g, memory, what.elements, dataType)
+}
+
+// look reads a row's result and compares it.
+func (r *runner) look(
+	ctx context.Context, what *row, ranks int, result symmem.Memory,
+) (finding, error) {
+	if what.exact == nil {
+		err := r.copy(ctx, symmem.Host(r.room(what.elements)), result)
+		return compare(r.data, expected(what.value, ranks)), err
+	}
+	got := make([]byte, what.elements*int64(what.exact.dataType.Size()))
+	err := r.copy(ctx, symmem.Host(got), result)
+	return what.compare(got, ranks), err
 }
 
 // notePath notes which path an all-reduce takes.

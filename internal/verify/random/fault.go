@@ -85,21 +85,8 @@ func goesDirect(e *exchange) (bool, error) {
 func (r *round) sumGraph(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, p *symmem.Pool, bytes int64, tag uint64,
 ) (*recording, error) {
-	var made [3]symmem.Buffer
-	for i := range made {
-		var err error
-		if made[i], err = p.AllocOn(s, bytes); err != nil {
-			return nil, err
-		}
-	}
-	e := sumOf(g, s, bytes, tag)
-	if err := e.place(made[0].Memory(), made[1].Memory()); err != nil {
-		return nil, err
-	}
-	rec := &recording{
-		calls: []*exchange{e}, outs: []symmem.Buffer{made[2]}, held: made[:2],
-	}
-	if err := e.fill(); err != nil {
+	rec := &recording{}
+	if err := rec.add(sumOf(g, s, bytes, tag), s, p, bytes); err != nil {
 		return nil, err
 	}
 	if err := s.Synchronize(ctx); err != nil {

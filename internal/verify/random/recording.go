@@ -59,13 +59,20 @@ func (r *round) capture(ctx context.Context) error {
 	return r.release(rec)
 }
 
-// stage makes the buffers of a call and writes its input.
+// stage draws a call, makes its buffers and writes its input.
 func (r *round) stage(rec *recording, s *symmem.Stream, p *symmem.Pool) error {
 	bytes := r.size()
 	e := r.drawCall(rec.number, bytes)
 	if e.Operation == symmem.OpSend {
 		e.Operation = symmem.OpAllGather
 	}
+	return rec.add(e, s, p, bytes)
+}
+
+// add makes the buffers of a call and writes its input.
+func (rec *recording) add(
+	e *exchange, s *symmem.Stream, p *symmem.Pool, bytes int64,
+) error {
 	var made [3]symmem.Buffer
 	for i := range made {
 		var err error
@@ -301,25 +308,13 @@ func (r *round) closeGraphs(ctx context.Context, chosen func(*recording) bool) e
 // recordOn captures on a stream: by its owner if it has one.
 func (r *round) recordOn(ctx context.Context, rec *recording, s *symmem.Stream) error {
 	var err error
-	switch {
-	case r.owns(s):
-		rec.owned = true
+	if rec.owned = slices.Contains(r.adopted, s); rec.owned {
 		rec.graph, err = r.owner.capture(s, func() error { return rec.queue(ctx, s) })
-	default:
+	} else {
 		rec.graph, err = rec.record(ctx, s)
 	}
 	if err != nil {
 		return fmt.Errorf("capturing %d calls: %w", len(rec.calls), err)
 	}
 	return nil
-}
-
-// owns reports whether a stream is the owner's.
-func (r *round) owns(s *symmem.Stream) bool {
-	for _, adopted := range r.adopted {
-		if s == adopted {
-			return true
-		}
-	}
-	return false
 }
