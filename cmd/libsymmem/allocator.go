@@ -12,11 +12,8 @@ import (
 )
 
 // allocated returns what an allocator function returns: null for a failure.
-func allocated(alloc func() (uintptr, error)) uintptr {
-	var at uintptr
-	if guarded(func() (err error) { at, err = alloc(); return err }) != C.SYMMEM_OK {
-		return 0
-	}
+func allocated(alloc func() (uintptr, error)) (at uintptr) {
+	stored(&at, "the address", alloc)
 	return at
 }
 
@@ -34,7 +31,7 @@ func goTorchAlloc(
 
 //export goTorchFree
 func goTorchFree(address unsafe.Pointer) {
-	err := recovering(func() error {
+	err := torch.Recovering(func() error {
 		if !library.IsOpen() {
 			return nil // the memory went with Close
 		}
@@ -63,7 +60,7 @@ func goPlugAlloc(
 
 //export goPlugRegister
 func goPlugRegister(comm C.uintptr_t) C.int {
-	err := recovering(func() error { return library.PlugRegister(uintptr(comm)) })
+	err := torch.Recovering(func() error { return library.PlugRegister(uintptr(comm)) })
 	if err != nil {
 		result(err)
 		fmt.Fprintf(os.Stderr, "symmem: registering with communicator %#x: %v\n", comm, err)

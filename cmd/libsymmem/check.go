@@ -28,19 +28,12 @@ func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
 
 //export goSite
 func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
-	return guarded(func() error {
+	return stored(site, "the site", func() (uint32, error) {
 		name, err := textOf(length, text)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		if site == nil {
-			return missing("the site")
-		}
-		number, err := library.Site(name)
-		if err == nil {
-			*site = C.uint32_t(number)
-		}
-		return err
+		return library.Site(name)
 	})
 }
 

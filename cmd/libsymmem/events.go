@@ -5,15 +5,8 @@ import "C"
 
 //export goEventRecord
 func goEventRecord(stream C.uint64_t, event *C.uint64_t) C.int {
-	return guarded(func() error {
-		if event == nil {
-			return missing("the event")
-		}
-		handle, err := library.Record(uintptr(stream))
-		if err == nil {
-			*event = C.uint64_t(handle)
-		}
-		return err
+	return stored(event, "the event", func() (uint64, error) {
+		return library.Record(uintptr(stream))
 	})
 }
 

@@ -12,16 +12,7 @@ import (
 
 //export goWorld
 func goWorld(group *C.uint64_t) C.int {
-	return guarded(func() error {
-		if group == nil {
-			return missing("the group")
-		}
-		handle, err := library.World()
-		if err == nil {
-			*group = C.uint64_t(handle)
-		}
-		return err
-	})
+	return stored(group, "the group", library.World)
 }
 
 // maxRanks is more than any job has.
@@ -31,26 +22,22 @@ const maxRanks = 1 << 20
 func goGroupOpen(
 	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t, group *C.uint64_t,
 ) C.int {
-	return guarded(func() error {
+	return stored(group, "the group", func() (uint64, error) {
 		text, err := textOf(length, name)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		if group == nil || ranks == nil {
-			return missing("the ranks or the group")
+		if ranks == nil {
+			return 0, missing("the ranks")
 		}
 		if count > maxRanks {
-			return fmt.Errorf("opening a group of %d ranks: %w", count, symmem.ErrInvalid)
+			return 0, fmt.Errorf("opening a group of %d ranks: %w", count, symmem.ErrInvalid)
 		}
 		var list []int
 		for _, r := range unsafe.Slice(ranks, int(count)) {
 			list = append(list, int(r))
 		}
-		handle, err := library.OpenGroup(text, list)
-		if err == nil {
-			*group = C.uint64_t(handle)
-		}
-		return err
+		return library.OpenGroup(text, list)
 	})
 }
 

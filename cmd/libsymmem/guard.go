@@ -5,28 +5,33 @@ import "C"
 
 import (
 	"fmt"
-	"runtime/debug"
 	"unsafe"
 
 	"symmem"
 	"symmem/internal/torch"
 )
 
-// recovered is deferred by all that is called from C: a panic must not cross into it.
-func recovered(err *error) {
-	if r := recover(); r != nil {
-		*err = fmt.Errorf("%w: %v\n%s", torch.ErrPanic, r, debug.Stack())
-	}
-}
-
-// guarded makes a call and notes its error for the thread.
+// guarded makes a call and notes its error for the thread. A panic must not cross into C.
 func guarded(call func() error) C.int {
-	return result(recovering(call))
+	return result(torch.Recovering(call))
 }
 
-func recovering(call func() error) (err error) {
-	defer recovered(&err)
-	return call()
+type integer interface {
+	~int | ~int32 | ~uint32 | ~uint64 | ~uintptr
+}
+
+// stored makes a call and writes its result where C wants it.
+func stored[To, From integer](to *To, what string, call func() (From, error)) C.int {
+	return guarded(func() error {
+		if to == nil {
+			return missing(what)
+		}
+		value, err := call()
+		if err == nil {
+			*to = To(value)
+		}
+		return err
+	})
 }
 
 // result returns the code of an error, and notes its words for the thread.

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"unsafe"
+
+	"symmem/internal/torch"
 )
 
 //export goOpen
@@ -53,7 +55,7 @@ func goCallSites() C.int { return truth(library.CallSites) }
 // truth is 1 or 0.
 func truth(ask func() bool) C.int {
 	answer := false
-	if recovering(func() error { answer = ask(); return nil }) != nil || !answer {
+	if torch.Recovering(func() error { answer = ask(); return nil }) != nil || !answer {
 		return 0
 	}
 	return 1

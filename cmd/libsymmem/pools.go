@@ -7,19 +7,12 @@ import "unsafe"
 
 //export goPoolOpen
 func goPoolOpen(domain C.uint64_t, length C.size_t, options *C.char, pool *C.int) C.int {
-	return guarded(func() error {
+	return stored(pool, "the pool", func() (int, error) {
 		text, err := textOf(length, options)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		if pool == nil {
-			return missing("the pool")
-		}
-		number, err := library.OpenPool(uint64(domain), []byte(text))
-		if err == nil {
-			*pool = C.int(number)
-		}
-		return err
+		return library.OpenPool(uint64(domain), []byte(text))
 	})
 }
 
@@ -32,15 +25,8 @@ func goPoolClose(pool, force C.int) C.int {
 func goAlloc(
 	pool C.int, bytes C.size_t, stream C.uint64_t, site C.uint32_t, address *unsafe.Pointer,
 ) C.int {
-	return guarded(func() error {
-		if address == nil {
-			return missing("the address")
-		}
-		at, err := library.Alloc(int(pool), uint64(bytes), uintptr(stream), uint32(site))
-		if err == nil {
-			*(*uintptr)(unsafe.Pointer(address)) = at
-		}
-		return err
+	return stored((*uintptr)(unsafe.Pointer(address)), "the address", func() (uintptr, error) {
+		return library.Alloc(int(pool), uint64(bytes), uintptr(stream), uint32(site))
 	})
 }
 

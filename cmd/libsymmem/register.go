@@ -25,19 +25,12 @@ func goRegisterPending(group C.uint64_t, pool C.int, stream C.uint64_t) C.int {
 func goAttach(
 	group, comm C.uint64_t, length C.size_t, name *C.char, attachment *C.uint64_t,
 ) C.int {
-	return guarded(func() error {
+	return stored(attachment, "the attachment", func() (uint64, error) {
 		text, err := textOf(length, name)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		if attachment == nil {
-			return missing("the attachment")
-		}
-		handle, err := library.Attach(uint64(group), uintptr(comm), text)
-		if err == nil {
-			*attachment = C.uint64_t(handle)
-		}
-		return err
+		return library.Attach(uint64(group), uintptr(comm), text)
 	})
 }
 

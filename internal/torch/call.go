@@ -311,12 +311,8 @@ func (l *Library) Norm(handle uint64, n *Norm) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range []symmem.Memory{args.Input, args.Output, args.Residual, args.Weight} {
-		if p := r.owner(m.Address()); p != nil && m.Bytes() > 0 {
-			if err := p.covers(m); err != nil {
-				return err
-			}
-		}
+	if err := r.covered(args.Input, args.Output, args.Residual, args.Weight); err != nil {
+		return err
 	}
 	return r.rt.Interop().At(n.Site).AllReduceRMSNorm(context.Background(), g.Group, args, s)
 }

@@ -94,7 +94,7 @@ func (i *interrupts) apart(doing string, call func(context.Context) error) error
 	defer cancel(nil)
 	type outcome struct{ err error }
 	done := make(chan outcome, 1)
-	go func() { done <- outcome{safely(ctx, call)} }()
+	go func() { done <- outcome{Recovering(func() error { return call(ctx) })} }()
 	ticker := time.NewTicker(asking)
 	defer ticker.Stop()
 	for {
@@ -115,14 +115,14 @@ func (i *interrupts) apart(doing string, call func(context.Context) error) error
 	}
 }
 
-// safely makes a call; a panic is its error.
-func safely(ctx context.Context, call func(context.Context) error) (err error) {
+// Recovering makes a call; a panic is its error.
+func Recovering(call func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%w: %v\n%s", ErrPanic, r, debug.Stack())
 		}
 	}()
-	return call(ctx)
+	return call()
 }
 
 // tick is a context that ends a while after somebody has first asked for its end. Who does not wait

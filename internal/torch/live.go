@@ -1,6 +1,7 @@
 package torch
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -12,13 +13,7 @@ import (
 type live struct{ buffers []symmem.Buffer }
 
 func compareAddress(b symmem.Buffer, address uintptr) int {
-	switch at := b.Address(); {
-	case at < address:
-		return -1
-	case at > address:
-		return 1
-	}
-	return 0
+	return cmp.Compare(b.Address(), address)
 }
 
 // add adds a buffer.

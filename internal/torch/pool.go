@@ -57,6 +57,16 @@ func (r *rank) pool(number int) (*pool, error) {
 	return nil, fmt.Errorf("pool %d: there is none: %w", number, symmem.ErrClosed)
 }
 
+// findPool returns the open rank and a pool by its number.
+func (l *Library) findPool(number int) (*rank, *pool, error) {
+	r, err := l.current()
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := r.pool(number)
+	return r, p, err
+}
+
 // localPool returns the pool of memory of this rank's own.
 func (r *rank) localPool() (p *pool, err error) {
 	r.mu.Lock()
@@ -153,11 +163,7 @@ func (l *Library) OpenPool(domain uint64, text []byte) (int, error) {
 
 // ClosePool gives a pool's memory back; live buffers are treated as by Close.
 func (l *Library) ClosePool(number int, force bool) error {
-	r, err := l.current()
-	if err != nil {
-		return err
-	}
-	p, err := r.pool(number)
+	r, p, err := l.findPool(number)
 	if err != nil {
 		return err
 	}
@@ -177,11 +183,7 @@ func (l *Library) ClosePool(number int, force bool) error {
 
 // Alloc allocates from a pool on a foreign stream, for a call site.
 func (l *Library) Alloc(number int, bytes uint64, stream uintptr, site uint32) (uintptr, error) {
-	r, err := l.current()
-	if err != nil {
-		return 0, err
-	}
-	p, err := r.pool(number)
+	r, p, err := l.findPool(number)
 	if err != nil {
 		return 0, err
 	}
@@ -287,11 +289,7 @@ func inOrder(a, b symmem.Buffer) int {
 func (l *Library) Reserve(
 	number int, bytes uint64, stream uintptr, handle uint64, site uint32,
 ) error {
-	r, err := l.current()
-	if err != nil {
-		return err
-	}
-	p, err := r.pool(number)
+	r, p, err := l.findPool(number)
 	if err != nil {
 		return err
 	}
@@ -316,11 +314,7 @@ func (l *Library) Reserve(
 
 // flushedPool finds a pool whose gathered frees are in its history.
 func (l *Library) flushedPool(number int) (*pool, error) {
-	r, err := l.current()
-	if err != nil {
-		return nil, err
-	}
-	p, err := r.pool(number)
+	_, p, err := l.findPool(number)
 	if err != nil {
 		return nil, err
 	}
