@@ -3,13 +3,16 @@ package rendezvous
 import (
 	"context"
 	"fmt"
+	"strings"
 )
 
-// userKeys adds the slash that PyTorch's clients put before every key of their user.
-func userKeys(keys ...string) []string {
+// userKey has the slash that PyTorch's clients put before every key of their user.
+func userKey(key string) string { return "/" + key }
+
+func (c *Client) keys(keys ...string) []string {
 	long := make([]string, len(keys))
 	for i, key := range keys {
-		long[i] = "/" + key
+		long[i] = userKey(c.prefix + key)
 	}
 	return long
 }
@@ -34,7 +37,7 @@ func (c *Client) explain(r *request, err error) error {
 // Set implements Store. It sends a PING behind the value: SET alone has no answer, and the next
 // call may use another connection.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
-	r := &request{query: querySet, keys: userKeys(key), values: [][]byte{value}}
+	r := &request{query: querySet, keys: c.keys(key), values: [][]byte{value}}
 	err := r.check()
 	if err == nil {
 		b, read := appendPing(r.append(nil))
@@ -44,39 +47,16 @@ func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 }
 
 // Get implements Store.
-func (c *Client) Get(ctx context.Context, key string) ([]byte, error) {
-	values, err := c.MultiGet(ctx, key)
-	if err != nil {
+func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) {
+	if err := c.Wait(ctx, key); err != nil {
 		return nil, err
 	}
-	return values[0], nil
-}
-
-// MultiGet implements Store.
-func (c *Client) MultiGet(ctx context.Context, keys ...string) ([][]byte, error) {
-	if len(keys) == 0 {
-		return nil, nil
-	}
-	if err := c.Wait(ctx, keys...); err != nil {
-		return nil, err
-	}
-	r := &request{query: queryMultiGet, keys: userKeys(keys...)}
-	if len(keys) == 1 {
-		r.query = queryGet
-	}
-	values := make([][]byte, len(keys))
-	err := c.call(ctx, r, func(d *decoder) (err error) {
-		for i := range values {
-			if values[i], err = readField(d); err != nil {
-				return err
-			}
-		}
-		return nil
+	r := &request{query: queryGet, keys: c.keys(key)}
+	err = c.call(ctx, r, func(d *decoder) (err error) {
+		value, err = readField(d)
+		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return values, nil
+	return value, err
 }
 
 // readField reads one value of a reply. What came before it costs it no budget.
@@ -87,7 +67,7 @@ func readField(d *decoder) ([]byte, error) {
 
 // Add implements Store.
 func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
-	r := &request{query: queryAdd, keys: userKeys(key), number: delta}
+	r := &request{query: queryAdd, keys: c.keys(key), number: delta}
 	err = c.call(ctx, r, func(d *decoder) (err error) {
 		sum, err = d.number()
 		return err
@@ -100,7 +80,7 @@ func (c *Client) CompareSet(
 	ctx context.Context, key string, expected, desired []byte,
 ) (current []byte, err error) {
 	values := [][]byte{expected, desired}
-	r := &request{query: queryCompareSet, keys: userKeys(key), values: values}
+	r := &request{query: queryCompareSet, keys: c.keys(key), values: values}
 	err = c.call(ctx, r, func(d *decoder) (err error) {
 		current, err = readField(d)
 		return err
@@ -108,25 +88,12 @@ func (c *Client) CompareSet(
 	return current, err
 }
 
-// Delete implements Store.
-func (c *Client) Delete(ctx context.Context, key string) (bool, error) {
-	var deleted int64
-	r := &request{query: queryDelete, keys: userKeys(key)}
-	err := c.call(ctx, r, func(d *decoder) (err error) {
-		if deleted, err = d.number(); err == nil && deleted != 0 && deleted != 1 {
-			return d.wrong("one key was deleted %d times", deleted)
-		}
-		return err
-	})
-	return deleted == 1, err
-}
-
 // Wait implements Store.
 func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	r := &request{query: queryWait, keys: userKeys(keys...)}
+	r := &request{query: queryWait, keys: c.keys(keys...)}
 	if err := r.check(); err != nil {
 		return c.explain(r, err)
 	}
@@ -143,6 +110,9 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 			return nil // The last key came at the last moment.
 		}
 	}
+	if c.prefix != "" {
+		return failed
+	}
 	return fmt.Errorf("store at %s: %w", c.addr, failed)
 }
 
@@ -155,7 +125,7 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 }
 
 // missing finds out which keys are not there, for the message of a wait whose context is done.
-// It returns nil if it cannot, and names without the slash.
+// It returns nil if it cannot, and names as the caller has them.
 func (c *Client) missing(ctx context.Context, keys []string) []string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceWait)
 	defer cancel()
@@ -168,7 +138,7 @@ func (c *Client) missing(ctx context.Context, keys []string) []string {
 		return nil
 	}
 	for i := range missing {
-		missing[i] = missing[i][1:]
+		missing[i] = strings.TrimPrefix(missing[i], userKey(c.prefix))
 	}
 	return missing
 }

@@ -14,7 +14,16 @@ const idleLinks = 4
 // Client is a Store over connections to one server. Each call takes an unused connection, or
 // makes a new one: the protocol allows one outstanding request a connection, and a call that
 // waits must not hold up the call that it waits for.
+//
+// A Client with a prefix is a view: its keys lie under the prefix, and its connections are those of
+// the client that it is a view of.
 type Client struct {
+	*links
+	prefix string
+}
+
+// links are the connections to one server.
+type links struct {
 	// addr, dial and server are immutable once others have the client; server is the world rank
 	// that serves the store, plus 1, or 0 where that is not known.
 	addr   string
@@ -24,7 +33,7 @@ type Client struct {
 	mu sync.Mutex
 	// Guarded by mu: all connections, those of them that no call uses, the state, and what
 	// else Close must end.
-	links  map[*link]bool
+	all    map[*link]bool
 	idle   []*link
 	closed bool
 	atEnd  func() error
@@ -34,10 +43,16 @@ var _ Store = (*Client)(nil)
 
 // ServedBy is the world rank that serves the store, or -1 where none is known to: then a launcher
 // serves it, or PyTorch.
-func (c *Client) ServedBy() int { return c.server - 1 }
+func (c *links) ServedBy() int { return c.server - 1 }
 
 func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
-	return &Client{addr: addr, dial: dial, links: map[*link]bool{}}
+	return &Client{links: &links{addr: addr, dial: dial, all: map[*link]bool{}}}
+}
+
+// WithPrefix returns a view of a client in which every key lies under prefix, joined by a slash as
+// PyTorch's PrefixStore joins them. A WaitError of the view names keys without the prefix.
+func WithPrefix(c *Client, prefix string) *Client {
+	return &Client{links: c.links, prefix: c.prefix + prefix + "/"}
 }
 
 // NewLocal returns a store for ranks that are goroutines of this process: a server without a
@@ -50,14 +65,14 @@ func NewLocal() *Client {
 }
 
 // Close ends all connections; calls in progress return ErrClosed. Closing twice is harmless.
-func (c *Client) Close() error {
+func (c *links) Close() error {
 	c.mu.Lock()
 	var errs []error
-	for l := range c.links {
+	for l := range c.all {
 		errs = append(errs, l.conn.Close())
 	}
 	atEnd := c.atEnd
-	c.links, c.idle, c.closed, c.atEnd = map[*link]bool{}, nil, true, nil
+	c.all, c.idle, c.closed, c.atEnd = map[*link]bool{}, nil, true, nil
 	c.mu.Unlock()
 	if atEnd != nil {
 		errs = append(errs, atEnd())
@@ -66,7 +81,7 @@ func (c *Client) Close() error {
 }
 
 // acquire takes the connection that was used last, or makes one.
-func (c *Client) acquire(ctx context.Context) (*link, error) {
+func (c *links) acquire(ctx context.Context) (*link, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -88,7 +103,7 @@ func (c *Client) acquire(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-func (c *Client) reuse() (*link, error) {
+func (c *links) reuse() (*link, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -103,18 +118,18 @@ func (c *Client) reuse() (*link, error) {
 }
 
 // adopt makes Close responsible for a new connection, unless the client is closed.
-func (c *Client) adopt(l *link) bool {
+func (c *links) adopt(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed {
-		c.links[l] = true
+		c.all[l] = true
 	}
 	return !c.closed
 }
 
 // release ends a call's use of a connection: others may use it next, unless it is in doubt. It
 // returns the call's error, and ErrClosed where our Close caused that.
-func (c *Client) release(l *link, err error) error {
+func (c *links) release(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -124,13 +139,13 @@ func (c *Client) release(l *link, err error) error {
 	case l.doubt && c.closed:
 		err = ErrClosed
 	}
-	delete(c.links, l)
+	delete(c.all, l)
 	l.conn.Close()
 	return err
 }
 
 // ask sends the bytes of one request, already checked, and reads its reply.
-func (c *Client) ask(ctx context.Context, b []byte, read func(*decoder) error) error {
+func (c *links) ask(ctx context.Context, b []byte, read func(*decoder) error) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	l, err := c.acquire(ctx)

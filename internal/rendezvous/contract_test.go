@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // TestEveryStoreKeepsTheContract runs one suite over every kind of store.
@@ -52,8 +50,6 @@ var contract = map[string]func(t *testing.T, s Store){
 	"a value that was set is read back":                lawSetGet,
 	"numbers add up from zero":                         lawAdd,
 	"compare-set stores only over what it expects":     lawCompareSet,
-	"delete reports whether the key was there":         lawDelete,
-	"many values come in the order of their keys":      lawMultiGet,
 	"get waits for a key that comes later":             lawGetWaits,
 	"a wait that ends early names the missing keys":    lawWaitNames,
 	"a cancelled wait leaves the store usable":         lawCancelled,
@@ -116,31 +112,6 @@ func lawCompareSet(t *testing.T, s Store) {
 			t.Fatalf("CompareSet(%q, %q) = %q, %v; want %q",
 				r.expected, r.desired, got, err, r.want)
 		}
-	}
-}
-
-func lawDelete(t *testing.T, s Store) {
-	mustSet(t, s, "k", "v")
-	for _, want := range []bool{true, false} {
-		if got, err := s.Delete(testContext(t), "k"); err != nil || got != want {
-			t.Fatalf("Delete = %v, %v; want %v", got, err, want)
-		}
-	}
-}
-
-func lawMultiGet(t *testing.T, s Store) {
-	mustSet(t, s, "a", "1")
-	mustSet(t, s, "b", "")
-	got, err := s.MultiGet(testContext(t), "b", "a", "b", "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := [][]byte{{}, []byte("1"), {}, []byte("1")}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Fatal(diff)
-	}
-	if got, err := s.MultiGet(testContext(t)); err != nil || len(got) != 0 {
-		t.Fatalf("MultiGet of nothing = %q, %v", got, err)
 	}
 }
 

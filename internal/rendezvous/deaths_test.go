@@ -311,8 +311,8 @@ func TestARankThatLeavesIsNotTakenForDead(t *testing.T) {
 func (c *Client) loseLinks() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for l := range c.links {
+	for l := range c.all {
 		l.conn.Close()
 	}
-	c.links, c.idle = map[*link]bool{}, nil
+	c.all, c.idle = map[*link]bool{}, nil
 }

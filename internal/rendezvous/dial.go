@@ -101,12 +101,5 @@ func persist(
 // rest pauses for a random time around pause, so that ranks that started together do not knock
 // together, and reports whether the context is still alive.
 func rest(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause/2 + rand.N(pause))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+	return pass(ctx, pause/2+rand.N(pause))
 }

@@ -15,9 +15,8 @@ type environment struct {
 
 // value returns a variable, or nothing if it is absent or empty: shells make empty ones easily.
 func (e *environment) value(name string) string {
-	value, ok := e.lookup(name)
-	set := ok && value != ""
-	e.seen = append(e.seen, Variable{Name: name, Value: value, Set: set})
+	value, _ := e.lookup(name)
+	e.seen = append(e.seen, Variable{name, value})
 	return value
 }
 
@@ -26,7 +25,7 @@ func (e *environment) secret(name string) Token {
 	value, _ := e.lookup(name)
 	shown := Variable{Name: name}
 	if value != "" {
-		shown.Value, shown.Set = "(hidden)", true
+		shown.Value = "(hidden)"
 	}
 	e.seen = append(e.seen, shown)
 	return Token(value)

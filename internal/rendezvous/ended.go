@@ -76,7 +76,7 @@ func (s *Server) tell(e end) {
 	if err != nil {
 		return // of strings and numbers, which cannot fail
 	}
-	r := &request{query: querySet, keys: userKeys(endKey(s.ends)), values: [][]byte{value}}
+	r := &request{query: querySet, keys: []string{userKey(endKey(s.ends))}, values: [][]byte{value}}
 	s.ends++
 	// A SET has no answer, and no way to go wrong.
 	_ = s.apply(0, r)
@@ -93,7 +93,7 @@ func (s *Server) sayClosing() {
 // held.
 func (s *Server) greeted(from clientID, r *request) bool {
 	n := s.sessions[from]
-	if n == nil || r.query != queryCompareSet || r.keys[0] != userKeys(greetKey)[0] {
+	if n == nil || r.query != queryCompareSet || r.keys[0] != userKey(greetKey) {
 		return false
 	}
 	g := &greeting{}
@@ -114,7 +114,7 @@ func (s *Server) bury(n *session) {
 	e := end{World: g.World, Rank: g.Rank}
 	name := "rank " + strconv.Itoa(g.Rank)
 	var why []byte
-	if why, e.Left = s.table.values[userKeys(g.World + "/" + leftKey(g.Rank))[0]]; e.Left {
+	if why, e.Left = s.table.values[userKey(g.World+"/"+leftKey(g.Rank))]; e.Left {
 		e.How, e.Why = name+" has left", string(why[:min(len(why), MaxWhy)])
 	} else {
 		e.How = "the connection of " + name + " to the store has ended"

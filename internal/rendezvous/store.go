@@ -2,8 +2,6 @@ package rendezvous
 
 import (
 	"context"
-	"errors"
-	"strings"
 	"time"
 )
 
@@ -31,10 +29,6 @@ type Store interface {
 	// empty, and returns what key holds afterwards. For a missing key with an expectation it
 	// returns expected, as TCPStore does.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
-	// Delete removes key and reports whether it was there.
-	Delete(ctx context.Context, key string) (bool, error)
-	// MultiGet waits until all keys are there and returns their values in the same order.
-	MultiGet(ctx context.Context, keys ...string) ([][]byte, error)
 }
 
 // bounded gives a context without a deadline the default one.
@@ -49,100 +43,9 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 func outlasting(ctx context.Context, while time.Duration) (context.Context, context.CancelFunc) {
 	longer, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(while)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
+		if pass(longer, while) {
 			end(context.Cause(ctx))
-		case <-longer.Done():
 		}
 	})
 	return longer, func() { stop(); end(nil) }
-}
-
-// WithPrefix returns a view of store in which every key lies under prefix, joined by a slash as
-// PyTorch's PrefixStore joins them. A WaitError of the view names keys without the prefix.
-func WithPrefix(store Store, prefix string) Store {
-	return &prefixed{store: store, prefix: prefix + "/"}
-}
-
-// prefixed is immutable and as safe for concurrent use as its store.
-type prefixed struct {
-	store  Store
-	prefix string
-}
-
-func (p *prefixed) keys(keys []string) []string {
-	long := make([]string, len(keys))
-	for i, key := range keys {
-		long[i] = p.prefix + key
-	}
-	return long
-}
-
-// strip removes the prefix from the keys of a WaitError.
-func (p *prefixed) strip(err error) error {
-	wait, ok := errors.AsType[*WaitError](err)
-	if !ok {
-		return err
-	}
-	return &WaitError{Keys: p.short(wait.Keys), Missing: p.short(wait.Missing), Err: wait.Err}
-}
-
-func (p *prefixed) short(keys []string) []string {
-	if keys == nil {
-		return nil
-	}
-	short := make([]string, len(keys))
-	for i, key := range keys {
-		short[i] = strings.TrimPrefix(key, p.prefix)
-	}
-	return short
-}
-
-// ServedBy is that of the store, or -1 where it does not know.
-func (p *prefixed) ServedBy() int {
-	if s, ok := p.store.(interface{ ServedBy() int }); ok {
-		return s.ServedBy()
-	}
-	return -1
-}
-
-// Set implements Store.
-func (p *prefixed) Set(ctx context.Context, key string, value []byte) error {
-	return p.store.Set(ctx, p.prefix+key, value)
-}
-
-// Get implements Store.
-func (p *prefixed) Get(ctx context.Context, key string) ([]byte, error) {
-	value, err := p.store.Get(ctx, p.prefix+key)
-	return value, p.strip(err)
-}
-
-// Add implements Store.
-func (p *prefixed) Add(ctx context.Context, key string, delta int64) (int64, error) {
-	return p.store.Add(ctx, p.prefix+key, delta)
-}
-
-// Wait implements Store.
-func (p *prefixed) Wait(ctx context.Context, keys ...string) error {
-	return p.strip(p.store.Wait(ctx, p.keys(keys)...))
-}
-
-// CompareSet implements Store.
-func (p *prefixed) CompareSet(
-	ctx context.Context, key string, expected, desired []byte,
-) ([]byte, error) {
-	return p.store.CompareSet(ctx, p.prefix+key, expected, desired)
-}
-
-// Delete implements Store.
-func (p *prefixed) Delete(ctx context.Context, key string) (bool, error) {
-	return p.store.Delete(ctx, p.prefix+key)
-}
-
-// MultiGet implements Store.
-func (p *prefixed) MultiGet(ctx context.Context, keys ...string) ([][]byte, error) {
-	values, err := p.store.MultiGet(ctx, p.keys(keys)...)
-	return values, p.strip(err)
 }

@@ -7,7 +7,7 @@ func TestAViewSaysWhoServesItsStore(t *testing.T) {
 	defer c.Close()
 	for _, rank := range []int{-1, 0, 3} {
 		c.server = rank + 1
-		view := WithPrefix(WithPrefix(c, "a"), "b").(interface{ ServedBy() int })
+		view := WithPrefix(WithPrefix(c, "a"), "b")
 		if got := view.ServedBy(); got != rank {
 			t.Errorf("rank %d serves the view, want %d", got, rank)
 		}

@@ -192,7 +192,7 @@ func FuzzClient(f *testing.F) {
 		calls := []func(c *Client) error{
 			func(c *Client) error { return c.Set(context.Background(), "k", nil) },
 			func(c *Client) error { return c.Wait(context.Background(), "k") },
-			func(c *Client) error { _, err := c.MultiGet(context.Background(), "a", "b"); return err },
+			func(c *Client) error { _, err := c.Get(context.Background(), "a"); return err },
 			func(c *Client) error { _, err := c.Add(context.Background(), "k", 1); return err },
 		}
 		for _, call := range calls {

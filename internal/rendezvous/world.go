@@ -99,9 +99,9 @@ type Options struct {
 
 // Variable is one variable of the environment as Discover saw it.
 type Variable struct {
-	Name, Value string
-	// Set is false for a variable that is absent or empty.
-	Set bool
+	Name string
+	// Value is empty for a variable that is absent, too.
+	Value string
 }
 
 // EnvironmentError is an environment from which the ranks, or the way to the store, cannot be
@@ -123,7 +123,7 @@ func (e *EnvironmentError) Error() string {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		if v.Set {
+		if v.Value != "" {
 			fmt.Fprintf(&b, "%s=%q", v.Name, v.Value)
 		} else {
 			fmt.Fprintf(&b, "%s is not set", v.Name)
