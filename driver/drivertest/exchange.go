@@ -1,13 +1,12 @@
 package drivertest
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 
 	"symmem/driver"
+	"symmem/internal/ranktest"
 )
 
 var exchangeContracts = []contract{
@@ -19,31 +18,11 @@ var exchangeContracts = []contract{
 	{"an exchange ends with its context, and the group with it", proveExchangeCancelled},
 }
 
-// payload is what a rank says in a round.
-func payload(rank, round, bytes int) []byte {
-	p := make([]byte, bytes)
-	for i := range p {
-		p[i] = byte(7*i + 31*rank + 101*round)
-	}
-	return p
-}
-
 // swap exchanges payloads of the given sizes by rank and checks what comes.
 func (r *rank) swap(lane driver.Lane, round int, sizes []int) error {
-	got, err := r.group.Exchange(r.world.ctx, lane, payload(r.number, round, sizes[r.number]))
-	if err != nil {
-		return err
-	}
-	if len(got) != len(sizes) {
-		return fmt.Errorf("got %d payloads, want %d", len(got), len(sizes))
-	}
-	for from, p := range got {
-		if want := payload(from, round, sizes[from]); !bytes.Equal(p, want) {
-			return fmt.Errorf("round %d: payload of rank %d has %d bytes, want %d, or differs",
-				round, from, len(p), len(want))
-		}
-	}
-	return nil
+	return ranktest.Swap(func(payload []byte) ([][]byte, error) {
+		return r.group.Exchange(r.world.ctx, lane, payload)
+	}, r.number, round, sizes)
 }
 
 func provePayloads(t *testing.T, h Harness) {

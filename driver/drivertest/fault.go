@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 
 	"symmem/driver"
+	"symmem/internal/ranktest"
 )
 
 var faultContracts = []contract{
@@ -67,7 +67,7 @@ func absence(t *testing.T, w *world, call func(r *rank) error) {
 		defer func() { <-r.group.Failed() }()
 		return call(r)
 	})[:late] {
-		named += wantAbsence(t, err, late)
+		named += ranktest.WantAbsence(t, err, late)
 	}
 	if named == 0 {
 		t.Errorf("no rank has a TimeoutError")
@@ -79,22 +79,6 @@ func absence(t *testing.T, w *world, call func(r *rank) error) {
 	if err == nil {
 		t.Error("the late rank got no error from its second call either")
 	}
-}
-
-// wantAbsence judges the error of a rank that has waited, and returns 1 if it names the late one.
-func wantAbsence(t *testing.T, err error, late int) int {
-	t.Helper()
-	var missed *driver.TimeoutError
-	switch {
-	case errors.As(err, &missed):
-		if !slices.Equal(missed.Missing, []int{late}) || missed.Activity[late] == "" {
-			t.Errorf("%v: want rank %d and what it is doing", missed, late)
-		}
-		return 1
-	case !errors.Is(err, driver.ErrFault):
-		t.Errorf("got %v, want a TimeoutError or ErrFault", err)
-	}
-	return 0
 }
 
 // proveAbsentCollective also checks that a late rank has not written to the windows of the others,
@@ -137,7 +121,7 @@ func proveAbsentBackground(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{timeout: short})
 	first := w.ranks[0]
 	_, err := first.group.Exchange(context.Background(), driver.LaneBackground, nil)
-	if wantAbsence(t, err, 1) == 0 {
+	if ranktest.WantAbsence(t, err, 1) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 	if _, err := first.group.Exchange(w.ctx, driver.LaneBackground, nil); err == nil {
@@ -183,7 +167,7 @@ func proveStray(t *testing.T, h Harness) {
 	for _, alone := range []int{0, 2} {
 		w := newWorld(t, h, 3, options{})
 		w.spoilt = true
-		judgeStray(t, w.outcomes(func(r *rank) error { return astray(r, alone) }))
+		ranktest.WantStray(t, w.outcomes(func(r *rank) error { return astray(r, alone) }))
 	}
 }
 
@@ -196,32 +180,12 @@ func astray(r *rank, alone int) error {
 	return r.launch(r.group, r.stream, barrier)
 }
 
-func judgeStray(t *testing.T, errs []error) {
-	t.Helper()
-	found := 0
-	for _, err := range errs {
-		var stray *driver.StrayError
-		switch {
-		case errors.As(err, &stray):
-			found++
-			if len(stray.Elsewhere) == 0 || stray.Doing == "" {
-				t.Errorf("%#v does not say who is where", stray)
-			}
-		case !errors.Is(err, driver.ErrFault):
-			t.Errorf("got %v, want a StrayError or ErrFault", err)
-		}
-	}
-	if found == 0 {
-		t.Error("no rank has a StrayError")
-	}
-}
-
 // proveStrayBesideLane has waits on the background lane begin and end all the while, so that what
 // a rank says of one wait must not be lost with another.
 func proveStrayBesideLane(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.spoilt = true
-	judgeStray(t, w.outcomes(func(r *rank) error {
+	ranktest.WantStray(t, w.outcomes(func(r *rank) error {
 		ended := make(chan error, 1)
 		go func() { ended <- astray(r, 0) }()
 		for round := 0; ; round++ {
@@ -260,38 +224,24 @@ func proveFaultLaneAbsent(t *testing.T, h Harness) {
 	for _, size := range []int{7, 20000} {
 		w := newWorld(t, h, 3, options{})
 		w.spoilt = true
-		report := func(r *rank) ([][]byte, error) {
+		report := func(r *rank, present ...bool) error {
 			ctx, cancel := context.WithTimeout(w.ctx, short)
 			defer cancel()
-			return r.group.Exchange(ctx, driver.LaneFault, payload(r.number, 1, size))
+			mine := ranktest.Payload(r.number, 1, size)
+			got, err := r.group.Exchange(ctx, driver.LaneFault, mine)
+			if err != nil {
+				return err
+			}
+			return ranktest.WantReports(got, r.number, size, present)
 		}
 		must(t, w.each(func(r *rank) error {
 			if r.number == 2 {
 				return nil
 			}
-			return wantReports(report, r, size, []bool{true, true, false})
+			return report(r, true, true, false)
 		}))
-		must(t, wantReports(report, w.ranks[2], size, []bool{true, true, true}))
+		must(t, report(w.ranks[2], true, true, true))
 	}
-}
-
-func wantReports(
-	report func(*rank) ([][]byte, error), r *rank, size int, present []bool,
-) error {
-	got, err := report(r)
-	if err != nil {
-		return err
-	}
-	for from, came := range present {
-		if !came && got[from] != nil {
-			return fmt.Errorf("rank %d has a report of rank %d, which is absent", r.number, from)
-		}
-		if came && !slices.Equal(got[from], payload(from, 1, size)) {
-			return fmt.Errorf("rank %d has a wrong report of rank %d: %d bytes of %d",
-				r.number, from, len(got[from]), size)
-		}
-	}
-	return nil
 }
 
 func proveNewGroup(t *testing.T, h Harness) {

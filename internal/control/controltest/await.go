@@ -3,13 +3,13 @@ package controltest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"symmem/driver"
 	"symmem/internal/control"
+	"symmem/internal/ranktest"
 )
 
 var awaitContracts = []contract{
@@ -109,7 +109,7 @@ func proveTrouble(t *testing.T, join Join) {
 	must(t, p.Trouble(wait, time.Now()))
 	long := time.Now().Add(-patience)
 	missed := p.Trouble(wait, long)
-	if wantAbsence(t, missed, ranksOf(2)[1]) == 0 {
+	if ranktest.WantAbsence(t, missed, ranksOf(2)[1]) == 0 {
 		t.Errorf("got %v, want a TimeoutError", missed)
 	}
 	must(t, wantOpen(p))
@@ -154,20 +154,4 @@ func proveWhy(t *testing.T, join Join) {
 	wantError(t, "what is told at once", p.Trouble(wait, time.Now()), better)
 	wantError(t, "the wait", p.Await(w.ctx, wait), better)
 	wantError(t, "the cause", p.Cause(), better)
-}
-
-// wantAbsence judges the error of a rank that has waited, and returns 1 if it names the late one.
-func wantAbsence(t *testing.T, err error, late int) int {
-	t.Helper()
-	var missed *driver.TimeoutError
-	switch {
-	case errors.As(err, &missed):
-		if fmt.Sprint(missed.Missing) != fmt.Sprint([]int{late}) || missed.Activity[late] == "" {
-			t.Errorf("%v: want rank %d and what it is doing", missed, late)
-		}
-		return 1
-	case !errors.Is(err, driver.ErrFault):
-		t.Errorf("got %v, want a TimeoutError or ErrFault", err)
-	}
-	return 0
 }

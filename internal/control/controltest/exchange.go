@@ -1,14 +1,13 @@
 package controltest
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 
 	"symmem/driver"
 	"symmem/internal/control"
+	"symmem/internal/ranktest"
 )
 
 var exchangeContracts = []contract{
@@ -20,31 +19,11 @@ var exchangeContracts = []contract{
 	{"a rank alone gets what it says", proveAlone},
 }
 
-// payload is what a rank says in a round.
-func payload(i, round, size int) []byte {
-	p := make([]byte, size)
-	for at := range p {
-		p[at] = byte(7*at + 31*i + 101*round)
-	}
-	return p
-}
-
 // swap exchanges payloads of the given sizes by group rank and checks what comes.
 func (w *world) swap(i int, lane driver.Lane, round int, sizes []int) error {
-	got, err := w.planes[i].Exchange(w.ctx, lane, payload(i, round, sizes[i]))
-	if err != nil {
-		return err
-	}
-	if len(got) != len(sizes) {
-		return fmt.Errorf("got %d payloads, want %d", len(got), len(sizes))
-	}
-	for from, p := range got {
-		if !bytes.Equal(p, payload(from, round, sizes[from])) {
-			return fmt.Errorf("round %d: payload of group rank %d has %d bytes, want %d, or differs",
-				round, from, len(p), sizes[from])
-		}
-	}
-	return nil
+	return ranktest.Swap(func(payload []byte) ([][]byte, error) {
+		return w.planes[i].Exchange(w.ctx, lane, payload)
+	}, i, round, sizes)
 }
 
 func provePayloads(t *testing.T, join Join) {

@@ -1,7 +1,6 @@
 package controltest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control"
+	"symmem/internal/ranktest"
 )
 
 var faultContracts = []contract{
@@ -117,20 +117,11 @@ func proveFaultLaneAbsent(t *testing.T, join Join) {
 func (w *world) wantReports(i, size int, present []bool) error {
 	ctx, cancel := context.WithTimeout(w.ctx, short)
 	defer cancel()
-	got, err := w.planes[i].Exchange(ctx, driver.LaneFault, payload(i, 1, size))
+	got, err := w.planes[i].Exchange(ctx, driver.LaneFault, ranktest.Payload(i, 1, size))
 	if err != nil {
 		return err
 	}
-	for from, came := range present {
-		if !came && got[from] != nil {
-			return fmt.Errorf("rank %d has a report of rank %d, which is absent", i, from)
-		}
-		if came && !bytes.Equal(got[from], payload(from, 1, size)) {
-			return fmt.Errorf("rank %d has a wrong report of rank %d: %d bytes of %d",
-				i, from, len(got[from]), size)
-		}
-	}
-	return nil
+	return ranktest.WantReports(got, i, size, present)
 }
 
 func proveFaultLaneLeft(t *testing.T, join Join) {

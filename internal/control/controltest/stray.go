@@ -8,6 +8,7 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control"
+	"symmem/internal/ranktest"
 )
 
 var strayContracts = []contract{
@@ -18,33 +19,11 @@ var strayContracts = []contract{
 	{"a rank that has left and withdrawn what it had submitted is missed", proveWithdrawn},
 }
 
-// judgeStray wants that at least one rank knows where the others are. Nothing but the proof that
-// they can never meet ends these waits before the test gives up.
-func judgeStray(t *testing.T, errs []error) {
-	t.Helper()
-	found := 0
-	for _, err := range errs {
-		var stray *driver.StrayError
-		switch {
-		case errors.As(err, &stray):
-			found++
-			if len(stray.Elsewhere) == 0 || stray.Doing == "" {
-				t.Errorf("%#v does not say who is where", stray)
-			}
-		case !errors.Is(err, driver.ErrFault):
-			t.Errorf("got %v, want a StrayError or ErrFault", err)
-		}
-	}
-	if found == 0 {
-		t.Error("no rank has a StrayError")
-	}
-}
-
 func proveStray(t *testing.T, join Join) {
 	for _, name := range []string{"a comparison", "a wait for work"} {
 		for _, alone := range []int{0, 2} {
 			w := newWorld(t, join, 3, patience)
-			judgeStray(t, w.outcomes(func(i int, p control.Plane) error {
+			ranktest.WantStray(t, w.outcomes(func(i int, p control.Plane) error {
 				if i == alone {
 					return waits["an exchange"](p)
 				}
@@ -58,7 +37,7 @@ func proveStray(t *testing.T, join Join) {
 // a rank says of one wait must not be lost with another.
 func proveStrayBesideLane(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
-	judgeStray(t, w.outcomes(func(i int, p control.Plane) error {
+	ranktest.WantStray(t, w.outcomes(func(i int, p control.Plane) error {
 		ended := make(chan error, 1)
 		go func() {
 			if i == 0 {

@@ -11,6 +11,7 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control"
+	"symmem/internal/ranktest"
 )
 
 // verdictContracts are cases in which all planes must decide alike: the same type of error, and the
@@ -148,7 +149,7 @@ func proveInterrupted(t *testing.T, join Join) {
 	defer cancel()
 	p := w.planes[0]
 	err := p.Await(ctx, never(p.Submit()))
-	if wantAbsence(t, err, ranksOf(2)[1]) == 0 {
+	if ranktest.WantAbsence(t, err, ranksOf(2)[1]) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 	wantError(t, "the wait", err, context.DeadlineExceeded)
