@@ -243,6 +243,14 @@ func PeerFailure(group driver.GroupConfig, rows []Row, doing string) error {
 	return &driver.PeerError{Doing: doing, Members: group.Ranks}
 }
 
+// SomePeerFault is PeerFault where a peer has failed for certain, although no row may say so yet.
+func SomePeerFault(group driver.GroupConfig, rows []Row, doing func() string) error {
+	if err := PeerFault(group, rows, doing); err != nil {
+		return err
+	}
+	return &driver.PeerError{Doing: doing(), Members: group.Ranks}
+}
+
 // PeerFault returns a PeerError that names the other ranks which have failed, without those that
 // failed only because others had, or nil if none has.
 func PeerFault(group driver.GroupConfig, rows []Row, doing func() string) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"symmem/driver"
+	"symmem/internal/control"
 	"symmem/internal/ranked"
 	"symmem/internal/spin"
 )
@@ -21,24 +22,19 @@ type lane struct {
 	read map[*block]uint64
 }
 
-var laneNames = [driver.Lanes]string{
-	"agreement", "background agreement", "comparison of splits", "fault report",
-}
-
 // Exchange sends payload to every rank and returns everybody's.
 func (g *Group) Exchange(
 	ctx context.Context, id driver.Lane, payload []byte,
 ) ([][]byte, error) {
-	if id < 0 || id >= driver.Lanes || len(payload) > driver.MaxPayload {
-		return nil, fmt.Errorf("exchanging %d bytes on lane %d: at most %d bytes on %d lanes",
-			len(payload), id, driver.MaxPayload, driver.Lanes)
+	if err := control.CheckExchange(id, payload); err != nil {
+		return nil, err
 	}
 	if err := g.Enter(); err != nil {
 		return nil, err
 	}
 	defer g.Leave()
 	if id == driver.LaneFault {
-		g.fail(&driver.PeerError{Doing: laneNames[id] + " of group " + g.cfg.Name()})
+		g.fail(&driver.PeerError{Doing: control.Exchanging(g.cfg, id)})
 	} else if err := g.Cause(); err != nil {
 		return nil, err
 	}
@@ -112,7 +108,7 @@ func (x *exchange) post(at int) error {
 	return nil
 }
 
-func (x *exchange) doing() string { return laneNames[x.id] + " of group " + x.g.cfg.Name() }
+func (x *exchange) doing() string { return control.Exchanging(x.g.cfg, x.id) }
 
 // slot returns a rank's slot for the current step.
 func (x *exchange) slot(b *block) *slot { return &b.lanes[x.id][x.lane.step&1] }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/control"
 	"symmem/internal/handoff"
 	"symmem/internal/ranked"
 	"symmem/internal/sys"
@@ -171,10 +172,7 @@ func (m *Machine) Close() error {
 
 // Bounded gives a context the timeout of the ranks if it has no deadline.
 func (m *Machine) Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, has := ctx.Deadline(); has {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, m.cfg.Timeout)
+	return control.Bounded(ctx, m.cfg.Timeout)
 }
 
 // Address is where the other ranks fetch descriptors.

@@ -325,10 +325,7 @@ func (b *board) read(row *control.Row) {
 
 // peerFault names the peers that have failed; it is called when one has.
 func (g *Group) peerFault(doing func() string) error {
-	if err := control.PeerFault(g.cfg, g.survey(&waiting{}), doing); err != nil {
-		return err
-	}
-	return &driver.PeerError{Doing: doing(), Members: g.cfg.Ranks}
+	return control.SomePeerFault(g.cfg, g.survey(&waiting{}), doing)
 }
 
 var _ driver.Witness = (*Group)(nil)

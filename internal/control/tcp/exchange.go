@@ -11,17 +11,12 @@ import (
 	"symmem/internal/control"
 )
 
-var laneNames = [driver.Lanes]string{
-	"agreement", "background agreement", "comparison of splits", "fault report",
-}
-
 // Exchange sends payload to every rank and returns everybody's.
 func (p *Plane) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
-	if lane < 0 || lane >= driver.Lanes || len(payload) > driver.MaxPayload {
-		return nil, fmt.Errorf("exchanging %d bytes on lane %d: at most %d bytes on %d lanes",
-			len(payload), lane, driver.MaxPayload, driver.Lanes)
+	if err := control.CheckExchange(lane, payload); err != nil {
+		return nil, err
 	}
 	p.running[lane].Lock()
 	defer p.running[lane].Unlock()
@@ -30,7 +25,7 @@ func (p *Plane) Exchange(
 	if err := p.open(lane); err != nil {
 		return nil, err
 	}
-	doing := func() string { return laneNames[lane] + " of group " + p.cfg.Group.Name() }
+	doing := func() string { return control.Exchanging(p.cfg.Group, lane) }
 	if lane == driver.LaneFault {
 		return p.report(ctx, payload, &waiting{doing: doing})
 	}
@@ -38,7 +33,7 @@ func (p *Plane) Exchange(
 		return nil, fmt.Errorf("%s after a fault: %w", doing(), err)
 	}
 	if p.peerFailed() {
-		return nil, p.breakLane(lane, p.peerFault(doing()))
+		return nil, p.breakLane(lane, p.peerFault(doing))
 	}
 	got, err := p.swap(ctx, payload, &waiting{
 		doing: doing, track: track(lane), exchange: lane == driver.LaneControl,
@@ -152,7 +147,7 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	case len(others) > 0:
 		return p.fail(p.cfg.Group.Mismatch(ticket, call, others...))
 	case late:
-		return p.fail(p.peerFault(w.doing()))
+		return p.fail(p.peerFault(w.doing))
 	}
 	return nil
 }
@@ -182,7 +177,7 @@ func (p *Plane) report(ctx context.Context, payload []byte, w *waiting) ([][]byt
 // meet waits for the next report of all ranks that are not absent. A rank that does not come in
 // time, is lost or has left the group becomes absent.
 func (p *Plane) meet(ctx context.Context, w *waiting) error {
-	ctx, cancel := bounded(ctx, p.cfg.Timeout)
+	ctx, cancel := control.Bounded(ctx, p.cfg.Timeout)
 	defer cancel()
 	for {
 		silent := p.silent()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/internal/control"
 )
 
 // Config says what to join.
@@ -38,7 +39,7 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 		return nil, fmt.Errorf("joining group %s: rank %d of %d, timeout %v: invalid",
 			g.ID, g.Rank, len(g.Ranks), cfg.Timeout)
 	}
-	ctx, cancel := bounded(ctx, cfg.Timeout)
+	ctx, cancel := control.Bounded(ctx, cfg.Timeout)
 	defer cancel()
 	e := &entry{cfg: cfg}
 	links, err := e.connect(ctx)
@@ -51,14 +52,6 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 		return nil, errors.Join(fmt.Errorf("joining group %s: %w", cfg.Group.Name(), err), p.Close())
 	}
 	return p, nil
-}
-
-// bounded gives a context a deadline if it has none.
-func bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	if _, has := ctx.Deadline(); has {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, d)
 }
 
 // greet meets the others once. After it everybody is connected to everybody, and means the same

@@ -103,7 +103,7 @@ func (n named) Gather(ctx context.Context, mine driver.Words, all []driver.Words
 		return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), w.step, p.cfg.Group.Name())
 	}
 	if p.peerFailed() {
-		return p.concede(p.peerFault(w.doing()))
+		return p.concede(p.peerFault(w.doing))
 	}
 	own.came = w.step
 	p.broadcast(message{kind: kindValue, step: w.step, payload: encodeWords(mine, n.name)}, false)

@@ -142,12 +142,8 @@ func (p *Plane) survey(w *waiting) []control.Row {
 }
 
 // peerFault names the peers that have failed; it is called when one has. p.mu is held.
-func (p *Plane) peerFault(doing string) error {
-	named := func() string { return doing }
-	if err := control.PeerFault(p.cfg.Group, p.survey(&waiting{}), named); err != nil {
-		return err
-	}
-	return &driver.PeerError{Doing: doing, Members: p.cfg.Group.Ranks}
+func (p *Plane) peerFault(doing func() string) error {
+	return control.SomePeerFault(p.cfg.Group, p.survey(&waiting{}), doing)
 }
 
 func (p *Plane) peerFailed() bool {

@@ -1,0 +1,35 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"symmem/driver"
+)
+
+var laneNames = [driver.Lanes]string{
+	"agreement", "background agreement", "comparison of splits", "fault report",
+}
+
+// Exchanging says what a rank does that exchanges payloads on a lane.
+func Exchanging(group driver.GroupConfig, lane driver.Lane) string {
+	return laneNames[lane] + " of group " + group.Name()
+}
+
+// CheckExchange refuses a lane that does not exist and a payload that is too large.
+func CheckExchange(lane driver.Lane, payload []byte) error {
+	if lane < 0 || lane >= driver.Lanes || len(payload) > driver.MaxPayload {
+		return fmt.Errorf("exchanging %d bytes on lane %d: at most %d bytes on %d lanes",
+			len(payload), lane, driver.MaxPayload, driver.Lanes)
+	}
+	return nil
+}
+
+// Bounded gives a context a deadline if it has none.
+func Bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if _, has := ctx.Deadline(); has {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d)
+}
