@@ -103,8 +103,8 @@ func TestALimitKeepsWhatComesAfterItOut(t *testing.T) {
 			}))
 		}
 		verdicts, _ := drive(t, machines, nil)
-		if verdicts[0].Agreed() != agreed {
-			t.Errorf("limit %d: %v", limit, verdicts[0].Err())
+		if (verdicts[0].Divergence == nil) != agreed {
+			t.Errorf("limit %d: %v", limit, verdicts[0].Divergence)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func TestRunEndsWithTheExchangeOrItsContext(t *testing.T) {
 	}
 	echo := func(_ context.Context, p []byte) ([][]byte, error) { return [][]byte{p}, nil }
 	v, err := Run(t.Context(), echo, alone())
-	if err != nil || !v.Agreed() {
+	if err != nil || v.Divergence != nil {
 		t.Fatalf("alone: %v, %v", v, err)
 	}
 	broken := errors.New("broken")

@@ -193,7 +193,7 @@ func FuzzLaterRounds(f *testing.F) {
 			t.Fatalf("got %v, want ErrProtocol", err)
 		}
 		if verdict != nil {
-			_ = verdict.Err().Error()
+			_ = verdict.Divergence.Error()
 		}
 	})
 }

@@ -91,8 +91,8 @@ func checkFirst(
 	rt *rapid.T, v *Verdict, n, rank, at int, base, other []ledger.Event,
 ) {
 	if n == 1 {
-		if !v.Agreed() {
-			rt.Fatalf("a rank alone diverged: %v", v.Err())
+		if v.Divergence != nil {
+			rt.Fatalf("a rank alone diverged: %v", v.Divergence)
 		}
 		return
 	}
@@ -143,13 +143,13 @@ func TestPrefixFindsADifferenceBeforeTheCommonPositionAndNoneAfter(t *testing.T)
 		if at >= common {
 			digest, _ := ledgers[0].DigestAt(uint64(common))
 			want := []Mark{{Ledger: 1, Position: uint64(common), Digest: digest}}
-			if diff := cmp.Diff(want, v.Marks); diff != "" || !v.Agreed() {
-				rt.Fatalf("verdict %v: %s", v.Err(), diff)
+			if diff := cmp.Diff(want, v.Marks); diff != "" || v.Divergence != nil {
+				rt.Fatalf("verdict %v: %s", v.Divergence, diff)
 			}
 			return
 		}
-		if v.Agreed() || v.Divergence.Position != uint64(at) {
-			rt.Fatalf("got %v, want a divergence at %d", v.Err(), at)
+		if v.Divergence == nil || v.Divergence.Position != uint64(at) {
+			rt.Fatalf("got %v, want a divergence at %d", v.Divergence, at)
 		}
 	})
 }

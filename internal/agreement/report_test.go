@@ -52,8 +52,8 @@ func report(t *testing.T, verdicts []*Verdict, rounds int) string {
 		case v == nil:
 		case first == nil:
 			first = v
-		case fmt.Sprint(v.Err()) != fmt.Sprint(first.Err()):
-			t.Fatalf("two texts:\n%v\n%v", first.Err(), v.Err())
+		case fmt.Sprint(v.Divergence) != fmt.Sprint(first.Divergence):
+			t.Fatalf("two texts:\n%v\n%v", first.Divergence, v.Divergence)
 		}
 	}
 	out := fmt.Sprintf("rounds: %d\n", rounds)
@@ -63,10 +63,10 @@ func report(t *testing.T, verdicts []*Verdict, rounds int) string {
 	if len(first.Absent) > 0 {
 		out += fmt.Sprintf("absent: %v\n", first.Absent)
 	}
-	if first.Agreed() {
+	if first.Divergence == nil {
 		return out
 	}
-	return out + first.Err().Error() + "\n"
+	return out + first.Divergence.Error() + "\n"
 }
 
 // namesOf names the ranks of a group by members=(...), and its pools after it.

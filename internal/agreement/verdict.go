@@ -16,14 +16,3 @@ type Verdict struct {
 	// Divergence says where the ranks differ; nil if they agreed.
 	Divergence *DivergenceError
 }
-
-// Agreed reports whether the ranks that took part agreed.
-func (v *Verdict) Agreed() bool { return v.Divergence == nil }
-
-// Err returns the divergence as an error, or nil if the ranks agreed.
-func (v *Verdict) Err() error {
-	if v.Divergence == nil {
-		return nil
-	}
-	return v.Divergence
-}

@@ -66,11 +66,3 @@ func (s *Sites) At(index uint32) string {
 	}
 	return s.names[index-1]
 }
-
-// Len returns the number of different sites.
-func (s *Sites) Len() int {
-	if s == nil {
-		return 0
-	}
-	return len(s.names)
-}

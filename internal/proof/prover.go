@@ -56,18 +56,6 @@ func (p *Prover) Write(w io.Writer, prefix string) error {
 	return log.Write(w, prefix, p.calls...)
 }
 
-// Answers are what Write prints, for a command's JSON; nil where nothing is known.
-func (p *Prover) Answers() ([]Answer, error) {
-	if p.recorder == nil || p.recorder.Trouble() != "" {
-		return nil, nil
-	}
-	log, err := p.recorder.Read()
-	if err != nil {
-		return nil, err
-	}
-	return log.Prove(p.calls...), nil
-}
-
 // Close ends it, and adds its error to that of the command.
 func (p *Prover) Close(err *error) {
 	if p.recorder != nil {

@@ -94,9 +94,6 @@ func unnamed(folder string) (fd int, err error) {
 	return fd, errors.Join(err, os.Remove(file.Name()), file.Close())
 }
 
-// File is the file of the log. It does not exist before NCCL has something to say.
-func (r *Recorder) File() string { return r.file }
-
 // Trouble says why the log cannot show which kernels ran, and what to do about it; it is empty if
 // the log can.
 func (r *Recorder) Trouble() string { return r.trouble }

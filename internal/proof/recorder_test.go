@@ -111,7 +111,7 @@ func TestARecorderReadsWhatIsWritten(t *testing.T) {
 	}
 	line := "h:1:1 [0] NCCL INFO AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R " +
 		"nchannels 1 nthreads 512 nWorks 1\n"
-	if err := os.WriteFile(r.File(), []byte(line), 0o600); err != nil {
+	if err := os.WriteFile(r.file, []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	log, err := r.Read()
@@ -131,7 +131,7 @@ func TestARecorderReadsWhatIsWritten(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat(r.File()); err != nil || info.Size() > 0 {
+	if info, err := os.Stat(r.file); err != nil || info.Size() > 0 {
 		t.Errorf("the log is %+v, %v", info, err)
 	}
 }
@@ -144,13 +144,13 @@ func TestALogThatTheUserWantsStays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(r.File(), nil, 0o600); err != nil {
+	if err := os.WriteFile(r.file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(r.File()); err != nil {
+	if _, err := os.Stat(r.file); err != nil {
 		t.Errorf("the user's log is gone: %v", err)
 	}
 }

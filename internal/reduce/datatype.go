@@ -1,6 +1,9 @@
 package reduce
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // DataType is the type of the elements of a collective. The zero value is Float32.
 type DataType uint8
@@ -35,10 +38,8 @@ func DataTypes() []DataType {
 
 // ParseDataType returns the element type whose String is name.
 func ParseDataType(name string) (DataType, error) {
-	for t, candidate := range dataTypeNames {
-		if candidate == name {
-			return DataType(t), nil
-		}
+	if t := slices.Index(dataTypeNames[:], name); t >= 0 {
+		return DataType(t), nil
 	}
 	return 0, fmt.Errorf("parsing data type %q: want one of %v", name, dataTypeNames)
 }

@@ -13,17 +13,6 @@ func TestNamesOfDataTypesParseBack(t *testing.T) {
 	}
 }
 
-func TestNamesOfOperationsParseBack(t *testing.T) {
-	for _, want := range Ops() {
-		if got, err := ParseOp(want.String()); err != nil || got != want {
-			t.Errorf("parsing %v gives %v, %v", want, got, err)
-		}
-	}
-	if _, err := ParseOp("avg"); err == nil {
-		t.Error("an unknown name parses")
-	}
-}
-
 func TestInvalidValuesPrintTheirNumber(t *testing.T) {
 	if got := DataType(200).String(); got != "DataType(200)" {
 		t.Errorf("got %q", got)

@@ -19,25 +19,6 @@ const (
 
 var opNames = [OpCount]string{"sum", "prod", "min", "max"}
 
-// Ops returns every operation in ascending order of its value.
-func Ops() []Op {
-	all := make([]Op, OpCount)
-	for i := range all {
-		all[i] = Op(i)
-	}
-	return all
-}
-
-// ParseOp returns the operation whose String is name.
-func ParseOp(name string) (Op, error) {
-	for op, candidate := range opNames {
-		if candidate == name {
-			return Op(op), nil
-		}
-	}
-	return 0, fmt.Errorf("parsing operation %q: want one of %v", name, opNames)
-}
-
 // Valid reports whether op is one of the declared operations.
 func (op Op) Valid() bool { return op < OpCount }
 

@@ -42,8 +42,8 @@ func maxRounds(events int) int {
 func TestFourThousandRanksAgreeInOneRoundOfThreeHops(t *testing.T) {
 	r := run(t, Scenario{Ranks: 4096, History: History(100_000, 1)})
 	want := Traffic{Messages: 2 * 4095, Depth: 3, Bytes: r.Bytes, Largest: r.Largest}
-	if !r.Verdict.Agreed() || r.Rounds != 1 || r.Traffic != want {
-		t.Fatalf("got %+v, verdict %v", r, r.Verdict.Err())
+	if r.Verdict.Divergence != nil || r.Rounds != 1 || r.Traffic != want {
+		t.Fatalf("got %+v, verdict %v", r, r.Verdict.Divergence)
 	}
 	if r.Largest > 200 {
 		t.Fatalf("a message of %d bytes for ranks that agree", r.Largest)
@@ -62,7 +62,7 @@ func TestOneDeviatingRankOfFourThousandIsNamedWithItsEvent(t *testing.T) {
 			})
 			d := r.Verdict.Divergence
 			if d == nil || d.Kind != agreement.KindPlacement || d.Deviant.String() != "3001" {
-				t.Fatalf("got %v", r.Verdict.Err())
+				t.Fatalf("got %v", r.Verdict.Divergence)
 			}
 			// Repeating an event differs one later, and dropping one of two equal ones does.
 			if at := d.Position; at != d.Last || at < 77_777 || at > 77_778 {
@@ -82,14 +82,14 @@ func TestADifferenceThatIsNoLongerKeptIsNarrowedToTheStride(t *testing.T) {
 	})
 	d := r.Verdict.Divergence
 	if d == nil || d.Position > 5000 || d.Last < 5000 || d.Last-d.Position >= 128 {
-		t.Fatalf("got %v", r.Verdict.Err())
+		t.Fatalf("got %v", r.Verdict.Divergence)
 	}
 }
 
 func TestMissingRanksAreNamed(t *testing.T) {
 	r := run(t, Scenario{Ranks: 1000, History: History(1000, 4), Missing: []int{0, 17, 18, 999}})
-	if got := r.Verdict.Absent.String(); got != "0,17-18,999" || !r.Verdict.Agreed() {
-		t.Fatalf("absent %q, %v", got, r.Verdict.Err())
+	if got := r.Verdict.Absent.String(); got != "0,17-18,999" || r.Verdict.Divergence != nil {
+		t.Fatalf("absent %q, %v", got, r.Verdict.Divergence)
 	}
 	r = run(t, Scenario{
 		Ranks: 1000, History: History(1000, 4), Missing: []int{5},
@@ -97,7 +97,7 @@ func TestMissingRanksAreNamed(t *testing.T) {
 	})
 	d := r.Verdict.Divergence
 	if d == nil || d.Absent.String() != "5" || d.Deviant.String() != "6" {
-		t.Fatalf("got %v", r.Verdict.Err())
+		t.Fatalf("got %v", r.Verdict.Divergence)
 	}
 }
 
@@ -134,7 +134,7 @@ func TestAnyArityAndAnyDeviationsGiveTheSameVerdict(t *testing.T) {
 		for _, arity := range []int{2, 3, 16, 64} {
 			s.Arity = arity
 			r := run(t, s)
-			texts = append(texts, fmt.Sprint(r.Rounds, r.Verdict.Absent, r.Verdict.Err()))
+			texts = append(texts, fmt.Sprint(r.Rounds, r.Verdict.Absent, r.Verdict.Divergence))
 			if present := ranks - len(s.Missing); r.Messages != 2*r.Rounds*(present-1) {
 				rt.Fatalf("%d messages of %d ranks in %d rounds", r.Messages, present, r.Rounds)
 			}
