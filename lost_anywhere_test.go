@@ -348,7 +348,7 @@ func (p *party) startLaunched(ctx context.Context) (wait func()) {
 	done := make(chan error, 1)
 	go func() {
 		_, err := launch.Run(ctx, launch.Spec{
-			Ranks: p.ranks, Command: os.Args[:1], Env: p.environment(), Output: launch.OutputPlain,
+			Ranks: p.ranks, Command: os.Args[:1], Env: p.environment(), Plain: true,
 			Stdout: p, Stderr: os.Stderr,
 		})
 		done <- err

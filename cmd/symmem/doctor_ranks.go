@@ -43,7 +43,7 @@ func (f *doctorFlags) startTrial(
 	defer cancel()
 	var told bytes.Buffer
 	result, err := runRanks(ctx, launch.Spec{
-		Ranks: ranks, Env: os.Environ(), Output: launch.OutputPlain,
+		Ranks: ranks, Env: os.Environ(), Plain: true,
 		Command: []string{
 			self, cmd.Name(), "--" + startedFlag, "--backend=" + facts.Backend,
 			"--timeout=" + f.timeout.String(),

@@ -110,12 +110,10 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 	spec := launch.Spec{
 		Ranks: f.ranks, Command: args, MasterPort: f.port, Stdin: cmd.InOrStdin(),
 		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), KillAfter: f.kill,
+		Plain: f.noPrefix,
 	}
 	if f.kill == 0 {
 		spec.KillAfter = -1
-	}
-	if f.noPrefix {
-		spec.Output = launch.OutputPlain
 	}
 	if f.json {
 		spec.Stdout = spec.Stderr

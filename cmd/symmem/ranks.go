@@ -180,7 +180,7 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 		command = append(command, "--"+flag.Name+"="+flag.Value.String())
 	})
 	spec := launch.Spec{
-		Ranks: ranks, Command: command, Output: launch.OutputPlain,
+		Ranks: ranks, Command: command, Plain: true,
 		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
 	}
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()}

@@ -108,7 +108,7 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 		start = j.runBare
 	}
 	result, err := start(ctx, launch.Spec{
-		Ranks: j.ranks, Command: []string{os.Args[0]}, Env: env, Output: launch.OutputPlain,
+		Ranks: j.ranks, Command: []string{os.Args[0]}, Env: env, Plain: true,
 		Stdout: hearing(j.hear), Stderr: stderr, Signals: signals, Grace: j.limit,
 	})
 	close(ended)

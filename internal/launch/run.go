@@ -81,27 +81,14 @@ func (j *job) add(number int, path string, store rendezvous.Endpoint) {
 	cmd := &exec.Cmd{
 		Path: path,
 		Args: j.spec.Command,
-		Dir:  j.spec.Dir,
 		Env:  j.spec.environ(number, store),
 	}
 	r := &rank{number: number, cmd: cmd}
-	r.out, r.err = j.outputs(number)
-	j.ranks = append(j.ranks, r)
-}
-
-func (j *job) outputs(number int) (out, err *lines) {
-	out, err = &lines{sink: j.stdout}, &lines{sink: j.stderr}
-	switch j.spec.Output {
-	case OutputPrefixed:
-		out.prefix, err.prefix = prefix(number), prefix(number)
-	case OutputRankZero:
-		if number != 0 {
-			out.sink = &sink{mu: &sync.Mutex{}, w: io.Discard}
-			err.prefix = prefix(number)
-		}
-	case OutputPlain:
+	r.out, r.err = &lines{sink: j.stdout}, &lines{sink: j.stderr}
+	if !j.spec.Plain {
+		r.out.prefix, r.err.prefix = prefix(number), prefix(number)
 	}
-	return out, err
+	j.ranks = append(j.ranks, r)
 }
 
 func (j *job) run(ctx context.Context) (Result, error) {

@@ -107,7 +107,7 @@ func TestStubbornRanksAreKilledAfterAFailure(t *testing.T) {
 func TestAStoppedRankIsNamedAndEnded(t *testing.T) {
 	out := newTranscript()
 	spec := specOf("patient", 2, out)
-	spec.Grace, spec.Output = -1, OutputPrefixed
+	spec.Grace = -1
 	done := begin(testContext(t), spec)
 	text := out.await(t, 2, "ready")
 	all := pids(t, text)

@@ -16,8 +16,6 @@ type Spec struct {
 	Ranks int
 	// Command is the program, looked up in PATH, and its arguments.
 	Command []string
-	// Dir is the working directory of the ranks; empty means ours.
-	Dir string
 	// Env is the environment that the variables of the ranks are added to; nil means ours.
 	Env []string
 	// Stdin is what rank 0 reads; nil, and all other ranks, read an empty file. A reader that
@@ -26,8 +24,8 @@ type Spec struct {
 	// Stdout and Stderr take the output of the ranks, one Write a line or more, never two at
 	// the same time; nil means our own.
 	Stdout, Stderr io.Writer
-	// Output says what becomes of lines.
-	Output Output
+	// Plain passes whole lines on as they are. Without it, "[rank] " is put before each.
+	Plain bool
 	// MasterPort is the value of MASTER_PORT; 0 picks a port that is free at the moment.
 	MasterPort int
 	// RunID names the job; empty picks a random name.
@@ -44,19 +42,6 @@ type Spec struct {
 	// SIGQUIT of this process while it runs.
 	Signals <-chan os.Signal
 }
-
-// Output says what becomes of the lines that ranks write.
-type Output int
-
-const (
-	// OutputPrefixed puts "[rank] " before every line.
-	OutputPrefixed Output = iota
-	// OutputPlain passes whole lines on as they are.
-	OutputPlain
-	// OutputRankZero passes rank 0's lines on as they are, and of the others only what they
-	// write to standard error, prefixed: errors are never dropped.
-	OutputRankZero
-)
 
 const (
 	maxRanks        = 4096
@@ -80,9 +65,6 @@ func (s *Spec) prepare() (path string, err error) {
 	}
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		return "", ErrNoCommand
-	}
-	if s.Output < OutputPrefixed || s.Output > OutputRankZero {
-		return "", fmt.Errorf("no kind of output is number %d", s.Output)
 	}
 	if path, err = exec.LookPath(s.Command[0]); err != nil {
 		return "", fmt.Errorf("finding the command: %w", err)
