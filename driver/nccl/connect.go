@@ -151,7 +151,7 @@ func (c joining) connect(ctx context.Context, id nccl.UniqueID) error {
 	go func() {
 		var o outcome
 		o.err = c.device.gpu.Do(func() (err error) {
-			o.handle, err = c.device.nccl.CommInitRank(len(c.cfg.Ranks), c.cfg.Rank, id, nccl.Config{})
+			o.handle, err = c.device.nccl.CommInitRank(len(c.cfg.Ranks), c.cfg.Rank, id)
 			if err != nil || len(c.cfg.Ranks) == 1 || !firstSums {
 				return err
 			}

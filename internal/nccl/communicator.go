@@ -1,9 +1,6 @@
 package nccl
 
 import (
-	"errors"
-	"runtime"
-
 	"symmem/internal/dl"
 )
 
@@ -24,19 +21,14 @@ func (l *Library) UniqueID() (UniqueID, error) {
 }
 
 // CommInitRank makes this rank's communicator on the current device of the calling thread. It is
-// collective and blocks until all ranks have come, without a deadline. With Config.NonBlocking it
-// returns at once: AsyncError is ErrInProgress until the communicator can be used, and Abort gives
-// up. It needs NCCL 2.23.4.
-func (l *Library) CommInitRank(ranks, rank int, id UniqueID, config Config) (Comm, error) {
+// collective and blocks until all ranks have come, without a deadline. All that a configuration
+// could say is left to NCCL. It needs NCCL 2.23.4.
+func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 	// The older functions take the id by value, on the stack or not as the processor has it.
-	ids, image, comm := dl.NewCell(id), config.encode(&layout227), l.cells.take()
+	ids, comm := dl.NewCell(id), l.cells.take()
 	err := l.call(commInitRankScalable, dl.AddressOf(comm), uintptr(ranks), uintptr(rank), 1,
-		ids.Address(), dl.AddressOf(&image.bytes))
-	runtime.KeepAlive(image)
+		ids.Address(), 0)
 	ids.Take()
-	if config.NonBlocking && errors.Is(err, ErrInProgress) {
-		err = nil
-	}
 	return Comm(*comm), err
 }
 

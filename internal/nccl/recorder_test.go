@@ -10,8 +10,7 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-// prelude holds the types of nccl.h, the configuration as 2.27.3 declares it, and the functions
-// that return text.
+// prelude holds the types of nccl.h and the functions that return text.
 const prelude = `
 typedef struct ncclComm *ncclComm_t;
 typedef struct ncclWindow_vidmem *ncclWindow_t;
@@ -20,33 +19,7 @@ typedef struct { char internal[128]; } ncclUniqueId;
 typedef enum { ncclSuccess } ncclResult_t;
 typedef enum { ncclInt8 } ncclDataType_t;
 typedef enum { ncclSum, ncclMaxRedOp = 0x7fffffff } ncclRedOp_t;
-typedef struct {
-	size_t size;
-	unsigned int magic;
-	unsigned int version;
-	int blocking;
-	int cgaClusterSize;
-	int minCTAs;
-	int maxCTAs;
-	const char *netName;
-	int splitShare;
-	int trafficClass;
-	const char *commName;
-	int collnetEnable;
-	int CTAPolicy;
-	int shrinkShare;
-	int nvlsCTAs;
-} ncclConfig_t;
-
-#define AT(name) offsetof(ncclConfig_t, name), sizeof(((ncclConfig_t *)0)->name)
-size_t layout(int i) {
-	size_t all[] = {
-		AT(size), AT(magic), AT(version), AT(blocking), AT(cgaClusterSize), AT(minCTAs), AT(maxCTAs),
-		AT(netName), AT(splitShare), AT(trafficClass), AT(commName), AT(collnetEnable),
-		AT(CTAPolicy), AT(shrinkShare), AT(nvlsCTAs), sizeof(ncclConfig_t),
-	};
-	return all[i];
-}
+typedef struct ncclConfig ncclConfig_t;
 #ifndef VERSION
 #define VERSION 22809
 #endif

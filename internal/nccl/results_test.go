@@ -3,11 +3,7 @@ package nccl
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"math"
 	"testing"
-
-	"symmem/internal/dl"
 )
 
 func word(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
@@ -45,18 +41,14 @@ func TestACommunicatorIsMadeFromOneID(t *testing.T) {
 	id := UniqueID{0: 1, 127: 2}
 	recorder.Output(0, word(comm))
 	recorder.Input(4, 128)
-	recorder.Input(5, 72)
-	made, err := library.CommInitRank(8, 3, id, Config{MinCTAs: 16, Name: "tp"})
+	made, err := library.CommInitRank(8, 3, id)
 	got := recorder.Last()
 	if made != comm || err != nil || got.Name != "ncclCommInitRankScalable" {
 		t.Fatalf("it made %#x, %v by %s", made, err, got.Name)
 	}
-	if got.Args[1] != 8 || got.Args[2] != 3 || got.Args[3] != 1 || UniqueID(got.Seen[4][:128]) != id {
+	if got.Args[1] != 8 || got.Args[2] != 3 || got.Args[3] != 1 || got.Args[5] != 0 ||
+		UniqueID(got.Seen[4][:128]) != id {
 		t.Errorf("called with %v and id %v", got.Args, got.Seen[4][:128])
-	}
-	config := got.Seen[5]
-	if n := binary.NativeEndian.Uint32(config[24:]); n != 16 {
-		t.Errorf("minCTAs is %d, want 16", n)
 	}
 }
 
@@ -64,12 +56,8 @@ func TestACommunicatorThatDoesNotBlockIsUnderWay(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newer)
 	recorder.Output(0, word(comm))
 	recorder.Result(7)
-	made, err := library.CommInitRank(2, 0, UniqueID{}, Config{NonBlocking: true})
-	if made != comm || err != nil {
-		t.Errorf("it made %#x, %v", made, err)
-	}
-	if _, err := library.CommInitRank(2, 0, UniqueID{}, Config{}); !errors.Is(err, ErrInProgress) {
-		t.Errorf("one that blocks gives %v, want ErrInProgress", err)
+	if _, err := library.CommInitRank(2, 0, UniqueID{}); !errors.Is(err, ErrInProgress) {
+		t.Errorf("it is made with %v, want ErrInProgress", err)
 	}
 	recorder.Reset()
 	recorder.Output(1, half(7))
@@ -206,58 +194,5 @@ func TestVersionsReadAsPeopleWriteThem(t *testing.T) {
 		if got := VersionText(code); got != want {
 			t.Errorf("%d reads %s, want %s", code, got, want)
 		}
-	}
-}
-
-func TestTheLayoutOfTheConfigurationIsThatOfC(t *testing.T) {
-	library, _ := load(t, "22703", declarations+newer)
-	at, _ := library.library.Find("layout")
-	for i, f := range layout227.fields {
-		offset, width := at.Call(uintptr(2*i)), at.Call(uintptr(2*i+1))
-		if int(offset) != f.offset || int(width) != f.width {
-			t.Errorf("%s is %d bytes at %d in C, and %d at %d here",
-				f.name, width, offset, f.width, f.offset)
-		}
-	}
-	if size := at.Call(2 * uintptr(fields)); int(size) != layout227.size {
-		t.Errorf("the structure has %d bytes in C and %d here", size, layout227.size)
-	}
-	if len(image{}.bytes) != layout227.size {
-		t.Errorf("an image has %d bytes", len(image{}.bytes))
-	}
-}
-
-func TestTheConfigurationSaysOnlyWhatWasChosen(t *testing.T) {
-	const left = math.MinInt32
-	for name, c := range map[string]struct {
-		config Config
-		want   string
-	}{
-		"nothing": {
-			Config{},
-			fmt.Sprint(72, 0xcafebeef, 22700, left, left, left, left, "", left, left, "", left, left,
-				left, left),
-		},
-		"everything": {
-			Config{
-				NonBlocking: true, CGAClusterSize: 1, MinCTAs: 2, MaxCTAs: 3, NVLSCTAs: 4,
-				CTAPolicy: CTAPolicyZero, SplitShare: true, ShrinkShare: true, CollNet: true,
-				Network: "Socket", Name: "tp",
-			},
-			fmt.Sprint(72, 0xcafebeef, 22700, 0, 1, 2, 3, "Socket", 1, left, "tp", 1, 2, 1, 4),
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := c.config.encode(&layout227).bytes
-			i := func(at int) int32 { return int32(binary.NativeEndian.Uint32(b[at:])) }
-			s := func(at int) string {
-				return dl.GoString(uintptr(binary.NativeEndian.Uint64(b[at:])))
-			}
-			got := fmt.Sprint(binary.NativeEndian.Uint64(b[:]), uint32(i(8)), i(12), i(16), i(20),
-				i(24), i(28), s(32), i(40), i(44), s(48), i(56), i(60), i(64), i(68))
-			if got != c.want {
-				t.Errorf("it says %s, want %s", got, c.want)
-			}
-		})
 	}
 }

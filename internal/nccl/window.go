@@ -9,16 +9,8 @@ type Window uintptr
 // WindowFlags say what a window is for: NCCL_WIN_... of nccl.h.
 type WindowFlags int32
 
-// The flags.
-const (
-	WindowDefault        WindowFlags = 0
-	WindowSymmetric      WindowFlags = 1 // the same offset means the same tensor on all ranks
-	WindowStrictOrdering WindowFlags = 2 // from 2.29.7 on
-)
-
-// WindowAlignment is what a window's offset in its mapping is a multiple of, from 2.28.3 on
-// (NCCL_WIN_REQUIRED_ALIGNMENT of nccl.h). 2.27 wants multiples of 2 MiB.
-const WindowAlignment = 4096
+// WindowSymmetric means that the same offset is the same tensor on all ranks.
+const WindowSymmetric WindowFlags = 1
 
 // WindowRegister registers memory with all ranks. It is collective, in the same order and with the
 // same size and flags on every rank, and blocks without a deadline; a few milliseconds is normal.
