@@ -2,6 +2,7 @@ package driver
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"symmem/internal/reduce"
@@ -51,10 +52,8 @@ func (op ReduceOp) String() string {
 
 // ParseReduceOp reads a name as String writes it.
 func ParseReduceOp(name string) (ReduceOp, error) {
-	for i, n := range reduceOpNames {
-		if n == name {
-			return ReduceOp(i), nil
-		}
+	if i := slices.Index(reduceOpNames[:], name); i >= 0 {
+		return ReduceOp(i), nil
 	}
 	return 0, fmt.Errorf("unknown reduce operation %q: one of %s",
 		name, strings.Join(reduceOpNames[:], ", "))

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -44,10 +45,8 @@ func (f Formula) Fits(ranks int) error {
 
 // ParseFormula reads a name as String writes it.
 func ParseFormula(name string) (Formula, error) {
-	for i, n := range formulaNames {
-		if n == name {
-			return Formula(i), nil
-		}
+	if i := slices.Index(formulaNames[:], name); i >= 0 {
+		return Formula(i), nil
 	}
 	return 0, fmt.Errorf("unknown formula of reductions %q: one of %s", name,
 		strings.Join(formulaNames[:], ", "))

@@ -102,7 +102,6 @@ type P2PAttribute int32
 // The properties of links.
 const (
 	P2PPerformanceRank       P2PAttribute = 1 // smaller is faster
-	P2PAccessSupported       P2PAttribute = 2
 	P2PNativeAtomicSupported P2PAttribute = 3
 )
 

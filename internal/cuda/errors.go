@@ -29,7 +29,6 @@ const (
 	ErrCaptureInvalidated         Code = 901
 	ErrCaptureImplicit            Code = 906
 	ErrCapturedEvent              Code = 907
-	ErrTimeout                    Code = 909
 )
 
 func (c Code) Error() string { return fmt.Sprintf("CUDA result %d", int32(c)) }

@@ -28,11 +28,8 @@ type FabricHandle [64]byte
 // LocationType says what an ordinal counts: CUmemLocationType.
 type LocationType int32
 
-// The location types.
-const (
-	LocationDevice   LocationType = 1
-	LocationHostNUMA LocationType = 3
-)
+// LocationDevice is memory of a GPU.
+const LocationDevice LocationType = 1
 
 // Location is where memory is, or who may use it: CUmemLocation, 8 bytes.
 type Location struct {
@@ -231,7 +228,6 @@ type HostRegisterFlags uint32
 const (
 	HostRegisterPortable  HostRegisterFlags = 1 // for all contexts
 	HostRegisterDeviceMap HostRegisterFlags = 2 // for kernels, too
-	HostRegisterReadOnly  HostRegisterFlags = 8
 )
 
 // MemHostRegister pins memory of the host, so that copies to and from it run asynchronously. It

@@ -138,8 +138,6 @@ type CaptureMode int32
 const (
 	// CaptureGlobal refuses on every thread.
 	CaptureGlobal CaptureMode = 0
-	// CaptureThreadLocal refuses on the capturing thread.
-	CaptureThreadLocal CaptureMode = 1
 	// CaptureRelaxed refuses nothing.
 	CaptureRelaxed CaptureMode = 2
 )

@@ -165,9 +165,5 @@ func numbers(list []int) string {
 	if len(list) == 0 {
 		return "unknown"
 	}
-	texts := make([]string, len(list))
-	for i, n := range list {
-		texts[i] = fmt.Sprint(n)
-	}
-	return strings.Join(texts, " ")
+	return strings.Trim(fmt.Sprint(list), "[]")
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -101,11 +102,7 @@ func (m *nvml) driverVersion() (string, error) {
 	// NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE is 80.
 	text := dl.NewCell([80]byte{})
 	err := m.call("nvmlSystemGetDriverVersion", text.Address(), 80)
-	bytes := text.Take()
-	for i, b := range bytes {
-		if b == 0 {
-			return string(bytes[:i]), err
-		}
-	}
-	return "", err
+	buffer := text.Take()
+	version, _, _ := bytes.Cut(buffer[:], []byte{0})
+	return string(version), err
 }

@@ -5,18 +5,16 @@ type DataType int32
 
 // The data types. Values have not changed since 2.10.
 const (
-	Int8       DataType = 0
-	Uint8      DataType = 1
-	Int32      DataType = 2
-	Uint32     DataType = 3
-	Int64      DataType = 4
-	Uint64     DataType = 5
-	Float16    DataType = 6
-	Float32    DataType = 7
-	Float64    DataType = 8
-	BFloat16   DataType = 9
-	Float8E4M3 DataType = 10 // from 2.24.3 on
-	Float8E5M2 DataType = 11 // from 2.24.3 on
+	Int8     DataType = 0
+	Uint8    DataType = 1
+	Int32    DataType = 2
+	Uint32   DataType = 3
+	Int64    DataType = 4
+	Uint64   DataType = 5
+	Float16  DataType = 6
+	Float32  DataType = 7
+	Float64  DataType = 8
+	BFloat16 DataType = 9
 )
 
 // ReduceOp is what a reduction applies: ncclRedOp_t.

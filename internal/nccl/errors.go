@@ -21,15 +21,10 @@ type Result int32
 
 // The results.
 const (
-	Success            Result = 0
-	ErrUnhandledCUDA   Result = 1
-	ErrSystem          Result = 2
-	ErrInternal        Result = 3
-	ErrInvalidArgument Result = 4
-	ErrInvalidUsage    Result = 5
-	ErrRemote          Result = 6 // a peer has failed or is gone
-	ErrInProgress      Result = 7 // only of communicators that do not block
-	ErrTimeout         Result = 8 // from 2.30.3 on
+	Success         Result = 0
+	ErrInvalidUsage Result = 5
+	ErrRemote       Result = 6 // a peer has failed or is gone
+	ErrInProgress   Result = 7 // only of communicators that do not block
 )
 
 func (r Result) Error() string { return fmt.Sprintf("NCCL result %d", int32(r)) }
