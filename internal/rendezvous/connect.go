@@ -72,19 +72,13 @@ func connect(ctx context.Context, w World) (*Member, error) {
 		w.Route = Route{Kind: RouteServe, Endpoint: to}
 	}
 	hangUps := 0
-	for pause := firstBackoff; ; pause = min(2*pause, longestBackoff) {
-		m, err := attempt(ctx, w)
+	once := func(ctx context.Context) (*Member, error) { return attempt(ctx, w) }
+	return persist(ctx, once, func(err error) bool {
 		if errors.Is(err, errHungUp) {
 			hangUps++
 		}
-		passes := errors.Is(err, ErrLost) || errors.Is(err, errHungUp) && hangUps <= mostHangUps
-		if err == nil || !passes {
-			return m, err
-		}
-		if !rest(ctx, pause) {
-			return nil, fmt.Errorf("%w; the last attempt: %w", context.Cause(ctx), err)
-		}
-	}
+		return errors.Is(err, ErrLost) || errors.Is(err, errHungUp) && hangUps <= mostHangUps
+	})
 }
 
 // attempt connects once.

@@ -82,15 +82,15 @@ func mayPass(err error) bool {
 func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
 
 // persist calls once, with growing pauses, as long as retry says that the error may pass.
-func persist(
+func persist[T any](
 	ctx context.Context,
-	once func(context.Context) (*link, error),
+	once func(context.Context) (*T, error),
 	retry func(error) bool,
-) (*link, error) {
+) (*T, error) {
 	for pause := firstBackoff; ; pause = min(2*pause, longestBackoff) {
-		l, err := once(ctx)
+		made, err := once(ctx)
 		if err == nil || !retry(err) {
-			return l, err
+			return made, err
 		}
 		if !rest(ctx, pause) {
 			return nil, fmt.Errorf("%w; the last attempt: %w", context.Cause(ctx), err)
