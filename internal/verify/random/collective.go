@@ -176,16 +176,16 @@ func (r *round) queue(ctx context.Context, e *exchange) error {
 
 // verify looks at the output of a call that is done.
 func (r *round) verify(e *exchange, how string) {
-	r.tally.calls++
+	r.tally.Calls++
 	if e.want == nil {
 		return
 	}
-	r.tally.bytes += int64(len(e.want))
+	r.tally.Bytes += int64(len(e.want))
 	d := e.Compare(e.got, e.want)
 	if d.Wrong == 0 {
 		return
 	}
-	r.tally.wrong += d.Wrong
+	r.tally.Wrong += d.Wrong
 	r.tally.note(fmt.Sprintf("round %d, rank %d, %s%s: %d of %d elements are wrong, the first is %d: "+
 		"%v instead of %v", r.number, r.rt.Rank(), how, e.describe(), d.Wrong,
 		len(e.want)/e.DataType.Size(), d.First, d.Got, d.Want))

@@ -94,7 +94,7 @@ func TestWhatIsLostIsMoreThanTheTolerance(t *testing.T) {
 		!strings.HasSuffix(lost[0].String(), "LOST") {
 		t.Errorf("lost: %v", lost)
 	}
-	if r = (Report{Wrong: 1}); r.OK() {
+	if r = (Report{Tally: Tally{Wrong: 1}}); r.OK() {
 		t.Error("a wrong element is all right")
 	}
 }

@@ -64,7 +64,7 @@ func (r *round) breakReplays(ctx context.Context) error {
 	if err := r.broken(ctx, g, recs, deed, who == g.Rank(), direct); err != nil {
 		return err
 	}
-	r.tally.aborts++
+	r.tally.Aborts++
 	if err := r.meet(ctx); err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func ignoreFault(err error) error {
 // before, or each element is right or not a number.
 func (r *round) verifyBroken(e *exchange) {
 	order := binary.NativeEndian
-	r.tally.calls++
+	r.tally.Calls++
 	all, old, right, none := int64(len(e.want)/4), int64(0), int64(0), int64(0)
 	for i := 0; i < len(e.want); i += 4 {
 		switch got := order.Uint32(e.got[i:]); {
@@ -181,7 +181,7 @@ func (r *round) verifyBroken(e *exchange) {
 	if old == all || right == all || right+none == all {
 		return
 	}
-	r.tally.wrong += all - right - none
+	r.tally.Wrong += all - right - none
 	r.tally.note(fmt.Sprintf("round %d, rank %d, %s: after a fault %d of %d elements are right, "+
 		"%d are not a number and %d are what was there before", r.number, r.rt.Rank(), e.describe(),
 		right, all, none, old))
@@ -222,7 +222,7 @@ func (r *round) abort(ctx context.Context) error {
 	if err := r.aborted(ctx, g, s, b, who == g.Rank()); err != nil {
 		return err
 	}
-	r.tally.aborts++
+	r.tally.Aborts++
 	if err := r.meet(ctx); err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func (r *round) split(ctx context.Context) error {
 		return err
 	}
 	r.groups = append(r.groups, g)
-	r.tally.groups++
+	r.tally.Groups++
 	return nil
 }
 

@@ -55,7 +55,7 @@ func (r *round) capture(ctx context.Context) error {
 		return err
 	}
 	r.graphs = append(r.graphs, rec)
-	r.tally.graphs++
+	r.tally.Graphs++
 	return r.release(rec)
 }
 
@@ -221,7 +221,7 @@ func (r *round) verifyReplayed(rec *recording, times int, how string) {
 	for _, e := range rec.calls {
 		r.verify(e, how)
 	}
-	r.tally.replays += int64(times)
+	r.tally.Replays += int64(times)
 }
 
 // overlap launches several graphs, each on a stream of its own, and a call, before it waits for

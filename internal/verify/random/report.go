@@ -15,19 +15,8 @@ type Report struct {
 	// From is the first round, Rounds how many were run to their end.
 	From   int `json:"from_round"`
 	Rounds int `json:"rounds"`
-	// Steps, Calls (checked calls, those in replays included), Replays, Graphs, Groups and Aborts
-	// count what each rank has done.
-	Steps   int64 `json:"steps"`
-	Calls   int64 `json:"calls"`
-	Replays int64 `json:"replays"`
-	Graphs  int64 `json:"graphs"`
-	Groups  int64 `json:"groups"`
-	Aborts  int64 `json:"aborts"`
-	// Wrong is the number of wrong elements, Bytes those of results that were checked, on all ranks.
-	Wrong int64 `json:"wrong"`
-	Bytes int64 `json:"bytes"`
-	// Peak is the most that the pools of a rank had mapped, in bytes.
-	Peak      int64   `json:"peak_bytes"`
+	// Tally is what each rank has done, and what all have found and checked.
+	Tally
 	ElapsedMS float64 `json:"elapsed_ms"`
 	// Resources are compared where there were rounds after those that warm up.
 	Resources []Resource `json:"resources"`
@@ -46,12 +35,6 @@ func newReport(rt *symmem.Runtime, c *Config) *Report {
 		Backend: rt.Device().Backend, Ranks: rt.Size(), Seed: c.Seed, From: c.From,
 		Resources: []Resource{}, Findings: []string{},
 	}
-}
-
-func (r *Report) take(t *tally) {
-	r.Steps, r.Calls, r.Replays, r.Graphs = t.steps, t.calls, t.replays, t.graphs
-	r.Groups, r.Aborts, r.Wrong, r.Bytes = t.groups, t.aborts, t.wrong, t.bytes
-	r.Peak = t.peak
 }
 
 // Lost lists what has not come back.

@@ -26,7 +26,7 @@ type round struct {
 	live   []holding
 	bytes  int64 // of live
 	graphs []*recording
-	tally  *tally
+	tally  *Tally
 }
 
 // holding is a buffer that the program holds.
@@ -54,7 +54,7 @@ var pools = []symmem.PoolOptions{
 	{Sizing: symmem.SizeAsPyTorch},
 }
 
-func newRound(w *world, c *Config, number int, t *tally) *round {
+func newRound(w *world, c *Config, number int, t *Tally) *round {
 	return &round{
 		world: w, config: c, number: number, tally: t,
 		draws:  rand.New(rand.NewPCG(c.Seed, uint64(number))),
@@ -81,7 +81,7 @@ func (r *round) run(ctx context.Context) (err error) {
 		if err := errors.Join(r.noise.Step(), step.run(r, ctx)); err != nil {
 			return fmt.Errorf("step %d, %s: %w", n+1, step.name, err)
 		}
-		r.tally.steps++
+		r.tally.Steps++
 	}
 	if err := r.finish(ctx); err != nil {
 		return fmt.Errorf("after the last step: %w", err)
@@ -257,7 +257,7 @@ func (r *round) end(ctx context.Context) error {
 			return err
 		}
 	}
-	r.tally.peak = max(r.tally.peak, r.mapped())
+	r.tally.Peak = max(r.tally.Peak, r.mapped())
 	for i, p := range r.pools {
 		if s := p.Stats(); s.Used != 0 {
 			return fmt.Errorf("pool %d: %d bytes, deferred %d, pinned %d: %w", i, s.Used, s.Deferred,
@@ -312,7 +312,7 @@ func (r *round) renew(ctx context.Context) error {
 			}
 		}
 	}
-	r.tally.peak = max(r.tally.peak, r.mapped())
+	r.tally.Peak = max(r.tally.Peak, r.mapped())
 	// Nobody closes while a peer may still read.
 	if err := r.meet(ctx); err != nil {
 		return err

@@ -32,7 +32,7 @@ type player struct {
 	rank   Rank
 	worlds []*world
 	report *Report
-	tally  tally
+	tally  Tally
 	begun  time.Time
 	// start is what the process held after the rounds that warm up, warm whether that was measured.
 	start usage
@@ -110,8 +110,8 @@ func (p *player) play(ctx context.Context) error {
 func (p *player) broken(ctx context.Context, w *world, number int, failed error) error {
 	p.report.Differs = errors.As(failed, new(*symmem.DivergenceError)) || errors.Is(failed, ErrInUse)
 	p.report.Findings = append(p.report.Findings, p.tally.findings...)
-	p.report.Wrong, p.report.Broke = p.tally.wrong, number
-	all, err := w.desk.Numbers(ctx, truth(p.report.Differs), p.tally.wrong)
+	p.report.Wrong, p.report.Broke = p.tally.Wrong, number
+	all, err := w.desk.Numbers(ctx, truth(p.report.Differs), p.tally.Wrong)
 	if err != nil {
 		return errors.Join(failed, err)
 	}
@@ -186,11 +186,10 @@ func (p *player) after(ctx context.Context, w *world, number int) (more bool, er
 	for rank := range all {
 		all[rank] = all[rank][1:]
 	}
-	found := merged(all)
-	p.report.take(&found)
+	p.report.Tally = merged(all)
 	p.report.Rounds = p.done
 	p.report.ElapsedMS = float64(time.Since(p.begun).Microseconds()) / 1000
-	if found.wrong > 0 {
+	if p.report.Wrong > 0 {
 		p.report.FirstWrong = number
 		p.report.Findings = append(p.report.Findings, p.tally.findings...)
 		more = false
