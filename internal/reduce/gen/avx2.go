@@ -5,10 +5,11 @@ import "fmt"
 // avx2 also uses F16C.
 type avx2 struct{}
 
-func (avx2) name() string    { return "AVX2" }
-func (avx2) bytes() int      { return 32 }
-func (avx2) masks() bool     { return false }
-func (avx2) cleanUp() string { return "VZEROUPPER" }
+func (avx2) name() string          { return "AVX2" }
+func (avx2) bytes() int            { return 32 }
+func (avx2) masks() bool           { return false }
+func (avx2) cleanUp() string       { return "VZEROUPPER" }
+func (avx2) register(i int) string { return v(i) }
 
 // v names register i of the plan in the command's comment, x its lower half.
 func v(i int) string { return fmt.Sprintf("Y%d", i) }
@@ -119,15 +120,6 @@ func (avx2) longProduct(p *program, operand, acc string) {
 	p.op("VPSLLQ", "$32", v(10), v(10))
 	p.op("VPMULUDQ", operand, acc, acc)
 	p.op("VPADDQ", v(10), acc, acc)
-}
-
-func (avx2) final(p *program, k kernel, unit int, instruction string) {
-	if !k.elem.half {
-		p.op(instruction, v(15), v(unit), v(unit))
-		return
-	}
-	p.op(instruction, v(15), v(2*unit), v(2*unit))
-	p.op(instruction, v(15), v(2*unit+1), v(2*unit+1))
 }
 
 // unlessNaN compares accumulators by twos, as for AVX-512.

@@ -5,10 +5,11 @@ import "fmt"
 // avx512 uses the subsets F, BW, VL and DQ, and BMI2.
 type avx512 struct{}
 
-func (avx512) name() string    { return "AVX512" }
-func (avx512) bytes() int      { return 64 }
-func (avx512) masks() bool     { return true }
-func (avx512) cleanUp() string { return "" }
+func (avx512) name() string          { return "AVX512" }
+func (avx512) bytes() int            { return 64 }
+func (avx512) masks() bool           { return true }
+func (avx512) cleanUp() string       { return "" }
+func (avx512) register(i int) string { return z(i) }
 
 // z names register i of the plan in the command's comment, y its lower half.
 func z(i int) string { return fmt.Sprintf("Z%d", 16+i) }
@@ -133,15 +134,6 @@ func simple(k kernel) string {
 		panic("no instruction does " + k.op + " of " + k.elem.name)
 	}
 	return instruction + k.elem.lane
-}
-
-func (avx512) final(p *program, k kernel, unit int, instruction string) {
-	if !k.elem.half {
-		p.op(instruction, z(15), z(unit), z(unit))
-		return
-	}
-	p.op(instruction, z(15), z(2*unit), z(2*unit))
-	p.op(instruction, z(15), z(2*unit+1), z(2*unit+1))
 }
 
 // unlessNaN compares accumulators by twos: they are unordered if one of the two is a NaN.

@@ -55,10 +55,10 @@ type vectors interface {
 	bytes() int      // of a vector
 	masks() bool     // whether the last line is done by masks
 	cleanUp() string // instruction before the return, or nothing
+	register(i int) string
 	constants(p *program, k kernel)
 	load(p *program, k kernel, unit int, address string, how manner)
 	combine(p *program, k kernel, unit int, address string, how manner)
-	final(p *program, k kernel, unit int, instruction string)
 	// unlessNaN jumps to a label if an accumulator of the first units holds a NaN, and canonical
 	// makes each NaN there the canonical one.
 	unlessNaN(p *program, k kernel, units int, label string)
@@ -413,9 +413,10 @@ func (s *stage) final() {
 }
 
 func (s *stage) finalAll(instruction string) {
-	s.each(func(unit int, _ string) {
-		s.set.final(s.program, s.kernel, unit, instruction+s.kernel.elem.lane)
-	})
+	for i := range s.kernel.registers(s.units) {
+		acc := s.set.register(i)
+		s.op(instruction+s.kernel.elem.lane, s.set.register(15), acc, acc)
+	}
 	s.op("JMP", s.prefix+"Pack")
 }
 
