@@ -51,9 +51,7 @@ func (v Device) UUID() (string, error) {
 
 // TotalMem is the size of the device's memory in bytes.
 func (v Device) TotalMem() (int64, error) {
-	size := dl.NewCell(int64(0))
-	err := v.driver.call(deviceTotalMem, size.Address(), uintptr(v.handle))
-	return size.Take(), err
+	return made[int64](v.driver, deviceTotalMem, uintptr(v.handle))
 }
 
 // Attribute is a property of a device: CUdevice_attribute of cuda.h.
@@ -74,9 +72,8 @@ const (
 
 // Attribute reads a property. A driver that does not know it gives ErrInvalidValue.
 func (v Device) Attribute(attribute Attribute) (int, error) {
-	value := dl.NewCell(int32(0))
-	err := v.driver.call(deviceGetAttribute, value.Address(), uintptr(attribute), uintptr(v.handle))
-	return int(value.Take()), err
+	value, err := made[int32](v.driver, deviceGetAttribute, uintptr(attribute), uintptr(v.handle))
+	return int(value), err
 }
 
 // ComputeCapability is what code for the device has to be of, such as 9 and 0.
@@ -90,10 +87,8 @@ func (v Device) ComputeCapability() (major, minor int, err error) {
 
 // CanAccessPeer reports whether kernels and copies of this device can reach the memory of another.
 func (v Device) CanAccessPeer(other Device) (bool, error) {
-	can := dl.NewCell(int32(0))
-	err := v.driver.call(
-		deviceCanAccessPeer, can.Address(), uintptr(v.handle), uintptr(other.handle))
-	return can.Take() != 0, err
+	can, err := made[int32](v.driver, deviceCanAccessPeer, uintptr(v.handle), uintptr(other.handle))
+	return can != 0, err
 }
 
 // P2PAttribute is a property of a link: CUdevice_P2PAttribute of cuda.h.
@@ -107,19 +102,16 @@ const (
 
 // P2PAttribute reads a property of the link from this device to another.
 func (v Device) P2PAttribute(attribute P2PAttribute, other Device) (int, error) {
-	value := dl.NewCell(int32(0))
-	err := v.driver.call(deviceGetP2PAttribute, value.Address(), uintptr(attribute),
+	value, err := made[int32](v.driver, deviceGetP2PAttribute, uintptr(attribute),
 		uintptr(v.handle), uintptr(other.handle))
-	return int(value.Take()), err
+	return int(value), err
 }
 
 // RetainPrimary returns the device's primary context, the one that the CUDA runtime, PyTorch and
 // NCCL use, and makes it if there is none yet, which takes a good part of a second. It does not
 // make it current. Each RetainPrimary is paired with one ReleasePrimary.
 func (v Device) RetainPrimary() (Context, error) {
-	context := dl.NewCell(Context(0))
-	err := v.driver.call(devicePrimaryCtxRetain, context.Address(), uintptr(v.handle))
-	return context.Take(), err
+	return made[Context](v.driver, devicePrimaryCtxRetain, uintptr(v.handle))
 }
 
 // ReleasePrimary takes one RetainPrimary back. The last one destroys the context and all that is

@@ -69,6 +69,15 @@ func (d *Driver) call(f function, args ...uintptr) error {
 	return nil
 }
 
+// made calls a function that leaves a value at the address that is its first argument.
+func made[T any](d *Driver, f function, others ...uintptr) (T, error) {
+	var none T
+	cell := dl.NewCell(none)
+	args := append(make([]uintptr, 0, 8), cell.Address())
+	err := d.call(f, append(args, others...)...)
+	return cell.Take(), err
+}
+
 // failure is the error of a call, or of the step before it if that is what did not go well.
 func (d *Driver) failure(f function, status int32, ok bool) error {
 	if !ok {
@@ -95,9 +104,8 @@ func (d *Driver) Path() string { return d.library.Path() }
 
 // Version is the newest version of CUDA that the driver supports, such as 12090 for 12.9.
 func (d *Driver) Version() (int, error) {
-	version := dl.NewCell(int32(0))
-	err := d.call(driverGetVersion, version.Address())
-	return int(version.Take()), err
+	version, err := made[int32](d, driverGetVersion)
+	return int(version), err
 }
 
 // newError asks the driver what it calls a result. Both functions work without a context.
@@ -120,9 +128,8 @@ func (d *Driver) describe(f function, code Code) string {
 
 // DeviceCount is the number of GPUs that the process may see (CUDA_VISIBLE_DEVICES).
 func (d *Driver) DeviceCount() (int, error) {
-	count := dl.NewCell(int32(0))
-	err := d.call(deviceGetCount, count.Address())
-	return int(count.Take()), err
+	count, err := made[int32](d, deviceGetCount)
+	return int(count), err
 }
 
 // Device returns the GPU of the given number, counted among those that the process may see.
@@ -159,9 +166,7 @@ func (d *Driver) Entry(context Context) dl.Step {
 
 // Current returns the context of the calling thread, or 0.
 func (d *Driver) Current() (Context, error) {
-	context := dl.NewCell(Context(0))
-	err := d.call(ctxGetCurrent, context.Address())
-	return context.Take(), err
+	return made[Context](d, ctxGetCurrent)
 }
 
 // MemGetInfo returns how many bytes of the current device's memory are free, and how many it has.

@@ -17,9 +17,7 @@ type Node uintptr
 
 // GraphInstantiate makes a graph runnable. The result does not depend on the graph any more.
 func (d *Driver) GraphInstantiate(graph Graph) (GraphExec, error) {
-	exec := dl.NewCell(GraphExec(0))
-	err := d.call(graphInstantiate, exec.Address(), uintptr(graph), 0)
-	return exec.Take(), err
+	return made[GraphExec](d, graphInstantiate, uintptr(graph), 0)
 }
 
 // GraphLaunch queues the work of a graph. Launches of one GraphExec never overlap.
@@ -42,11 +40,10 @@ func (d *Driver) GraphAddEventRecord(graph Graph, behind []Node, event Event) (N
 }
 
 func (d *Driver) addNode(f function, graph Graph, behind []Node, event Event) (Node, error) {
-	node := dl.NewCell(Node(0))
-	err := d.call(f, node.Address(), uintptr(graph), addressOf(behind), uintptr(len(behind)),
+	node, err := made[Node](d, f, uintptr(graph), addressOf(behind), uintptr(len(behind)),
 		uintptr(event))
 	runtime.KeepAlive(behind)
-	return node.Take(), err
+	return node, err
 }
 
 // addressOf is where C finds the nodes, which the caller keeps alive; 0 if there are none.

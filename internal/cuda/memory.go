@@ -82,9 +82,7 @@ func (d *Driver) Granularity(prop AllocationProp, recommended bool) (int64, erro
 // AddressReserve sets aside a range of addresses without memory. The range belongs to no device
 // and is the same for all. align is a power of two, or 0 for the driver's choice.
 func (d *Driver) AddressReserve(bytes, align int64) (uintptr, error) {
-	address := dl.NewCell(uintptr(0))
-	err := d.call(memAddressReserve, address.Address(), uintptr(bytes), uintptr(align), 0, 0)
-	return address.Take(), err
+	return made[uintptr](d, memAddressReserve, uintptr(bytes), uintptr(align), 0, 0)
 }
 
 // AddressFree gives a range back, as it was reserved.
@@ -108,9 +106,7 @@ func (d *Driver) Release(handle Handle) error { return d.call(memRelease, uintpt
 
 // Retain returns one more handle of the allocation that is mapped at an address. Release ends it.
 func (d *Driver) Retain(address uintptr) (Handle, error) {
-	handle := dl.NewCell(Handle(0))
-	err := d.call(memRetainAllocationHandle, handle.Address(), address)
-	return handle.Take(), err
+	return made[Handle](d, memRetainAllocationHandle, address)
 }
 
 // Map puts an allocation at a reserved address. Nobody may use it before SetAccess. offset is
@@ -167,10 +163,7 @@ func (d *Driver) ImportFD(fd int) (Handle, error) {
 
 // ExportFabric makes bytes of an allocation, for another process on the same NVLink fabric.
 func (d *Driver) ExportFabric(handle Handle) (FabricHandle, error) {
-	fabric := dl.NewCell(FabricHandle{})
-	err := d.call(memExportToShareableHandle,
-		fabric.Address(), uintptr(handle), uintptr(HandleFabric), 0)
-	return fabric.Take(), err
+	return made[FabricHandle](d, memExportToShareableHandle, uintptr(handle), uintptr(HandleFabric), 0)
 }
 
 // ImportFabric makes a handle of bytes that another process exported.
@@ -181,9 +174,7 @@ func (d *Driver) ImportFabric(fabric FabricHandle) (Handle, error) {
 }
 
 func (d *Driver) importHandle(shared uintptr, kind HandleTypes) (Handle, error) {
-	handle := dl.NewCell(Handle(0))
-	err := d.call(memImportFromShareableHandle, handle.Address(), shared, uintptr(kind))
-	return handle.Take(), err
+	return made[Handle](d, memImportFromShareableHandle, shared, uintptr(kind))
 }
 
 // The layouts are those of cuda.h, or this does not compile.
@@ -213,9 +204,7 @@ func (d *Driver) MemsetD8Async(dst uintptr, value byte, bytes int64, stream Stre
 
 // MemAllocHost allocates memory of the host that devices reach directly, at the same address.
 func (d *Driver) MemAllocHost(bytes int64) (uintptr, error) {
-	address := dl.NewCell(uintptr(0))
-	err := d.call(memAllocHost, address.Address(), uintptr(bytes))
-	return address.Take(), err
+	return made[uintptr](d, memAllocHost, uintptr(bytes))
 }
 
 // MemFreeHost gives back what MemAllocHost returned. It waits for queued work.
@@ -244,17 +233,13 @@ func (d *Driver) MemHostUnregister(address uintptr) error {
 // MemHostDevice is where devices find memory of the host that was registered, or is inside of such:
 // at the same address on most machines.
 func (d *Driver) MemHostDevice(address uintptr) (uintptr, error) {
-	device := dl.NewCell(uintptr(0))
-	err := d.call(memHostGetDevicePointer, device.Address(), address, 0)
-	return device.Take(), err
+	return made[uintptr](d, memHostGetDevicePointer, address, 0)
 }
 
 // MemAllocAsync allocates memory in stream order, from the pool of the current device: work that
 // the stream is given later may use it. In a capture it becomes a part of the graph.
 func (d *Driver) MemAllocAsync(bytes int64, stream Stream) (uintptr, error) {
-	address := dl.NewCell(uintptr(0))
-	err := d.call(memAllocAsync, address.Address(), uintptr(bytes), uintptr(stream))
-	return address.Take(), err
+	return made[uintptr](d, memAllocAsync, uintptr(bytes), uintptr(stream))
 }
 
 // MemFreeAsync gives such memory back in stream order.

@@ -24,19 +24,17 @@ func (d *Driver) ModuleLoadData(image []byte) (Module, error) {
 	if len(image) == 0 || image[len(image)-1] != 0 {
 		return 0, errors.New("loading a module: no zero ends the code")
 	}
-	module := dl.NewCell(Module(0))
-	err := d.call(moduleLoadData, module.Address(), dl.AddressOf(&image[0]))
+	module, err := made[Module](d, moduleLoadData, dl.AddressOf(&image[0]))
 	runtime.KeepAlive(image)
-	return module.Take(), err
+	return module, err
 }
 
 // ModuleGetFunction finds a kernel by the name that the code gives it.
 func (d *Driver) ModuleGetFunction(module Module, name string) (Function, error) {
 	text := dl.CString(name)
-	function := dl.NewCell(Function(0))
-	err := d.call(moduleGetFunction, function.Address(), uintptr(module), dl.AddressOf(text))
+	function, err := made[Function](d, moduleGetFunction, uintptr(module), dl.AddressOf(text))
 	runtime.KeepAlive(text)
-	return function.Take(), err
+	return function, err
 }
 
 // ModuleLoadFunctions brings all kernels of a module to the device. Else each comes at its first

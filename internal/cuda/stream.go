@@ -19,9 +19,7 @@ func (d *Driver) StreamCreate(nonblocking bool) (Stream, error) {
 	if nonblocking {
 		flags = 1 // CU_STREAM_NON_BLOCKING
 	}
-	stream := dl.NewCell(Stream(0))
-	err := d.call(streamCreate, stream.Address(), flags)
-	return stream.Take(), err
+	return made[Stream](d, streamCreate, flags)
 }
 
 // StreamDestroy gives a stream back. Queued work still runs; the call does not wait for it.
@@ -101,9 +99,7 @@ const (
 
 // EventCreate makes an event of the current context. One that was never recorded is done.
 func (d *Driver) EventCreate(flags EventFlags) (Event, error) {
-	event := dl.NewCell(Event(0))
-	err := d.call(eventCreate, event.Address(), uintptr(flags))
-	return event.Take(), err
+	return made[Event](d, eventCreate, uintptr(flags))
 }
 
 // EventRecord marks the point after everything queued on a stream so far.
