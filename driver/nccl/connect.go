@@ -165,7 +165,7 @@ func (c joining) connect(ctx context.Context, id nccl.UniqueID) error {
 			}
 		}
 	}()
-	look := time.NewTicker(glance)
+	look := time.NewTicker(checkInterval)
 	defer look.Stop()
 	for {
 		select {

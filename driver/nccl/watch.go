@@ -11,12 +11,12 @@ import (
 	"symmem/internal/nccl"
 )
 
-// glance is how often the watcher looks while work is under way.
-const glance = 2 * time.Millisecond
+// checkInterval is how often the watcher looks while work is under way.
+const checkInterval = 2 * time.Millisecond
 
-// fullCheckEvery is every how many glances a group that goes on launching is examined in full. Each
+// fullCheckEvery is every how many checks a group that goes on launching is examined in full. Each
 // of its launches finds by itself that a peer has failed, and reports of kernels are looked for at
-// every glance.
+// each check.
 const fullCheckEvery = 16
 
 // lookAtReplays is how often the watcher of a group that another library replays looks while
@@ -57,11 +57,11 @@ func (c watcher) watch() {
 
 // attend looks again and again until nothing is under way or the plane has failed.
 func (c watcher) attend() {
-	look := time.NewTicker(glance)
+	look := time.NewTicker(checkInterval)
 	defer look.Stop()
 	probe := c.newProbe()
 	seen, _ := c.history.last()
-	for glances := 1; ; glances++ {
+	for checks := 1; ; checks++ {
 		select {
 		case <-c.ended:
 			return
@@ -78,7 +78,7 @@ func (c watcher) attend() {
 		switch {
 		case resting: // a last look at what the work has left
 			err = cmp.Or(c.faulted(), c.asyncError())
-		case goesOn && glances%fullCheckEvery != 0:
+		case goesOn && checks%fullCheckEvery != 0:
 			err = c.faulted()
 		default:
 			err = c.examine(&probe)

@@ -21,15 +21,15 @@ import (
 // tied to each other, since calls may be launched without one.
 type plane struct {
 	Group
-	// calm are the signs of the latest look that found no trouble, final the least of the last
-	// tickets of those peers that had left the group then. Both are guarded by Mu.
-	calm  signs
+	// seen is what changes had counted when no peer had failed at the latest check, final the least
+	// of the last tickets of those peers that had left the group then. Both are guarded by Mu.
+	seen  changes
 	final uint64
 }
 
-// signs are words of this rank's own that change before a peer is seen to have failed, to have left
-// or to be lost: they tell a launch that a look at every peer is not needed.
-type signs struct {
+// changes are counters in this rank's own memory that move before a peer is seen to have failed, to
+// have left or to be lost: as long as they stay, a launch need not check every peer.
+type changes struct {
 	// bell is what a peer which fails or leaves rings; ends counts the processes that have ended.
 	bell, ends uint32
 }
@@ -94,7 +94,7 @@ func (p *plane) Submit() uint64 {
 // left without that ticket.
 func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 	p.Mu.Lock()
-	ok = !p.closed && !p.fault.set.Load() && (p.signs() == p.calm || !p.peerFailedOrClosed())
+	ok = !p.closed && !p.fault.set.Load() && (p.changes() == p.seen || !p.peerFailedOrClosed())
 	if ok = ok && p.submitted < p.final; ok {
 		p.submitted++
 		ticket = p.submitted
@@ -201,12 +201,12 @@ func (p *plane) soon(w *control.Wait) bool {
 // rest passes the time between two looks for trouble: at first by yields, later by a sleep, out of
 // which a fault of this rank or of another wakes it.
 func (p *plane) rest(w *control.Wait, turn int) {
-	naps := turn - p.budget.yields/glances
+	naps := turn - p.budget.yields/yieldsPerCheck
 	if naps < 0 {
 		begin := sys.Monotonic()
-		for yields := range glances {
+		for yields := range yieldsPerCheck {
 			p.machine.yield()
-			if w.Done() || yields%fewGlances == 0 && sys.Monotonic()-begin > glance {
+			if w.Done() || yields%fewYieldsPerCheck == 0 && sys.Monotonic()-begin > checkInterval {
 				return
 			}
 		}
@@ -278,14 +278,14 @@ func (p *plane) peerFailedOrClosed() bool {
 	if p.closed {
 		return true
 	}
-	now := p.signs()
-	if now == p.calm {
+	now := p.changes()
+	if now == p.seen {
 		return false
 	}
 	if p.peerFailed() || len(p.lostPeers()) > 0 {
 		return true
 	}
-	p.calm = now
+	p.seen = now
 	for _, b := range p.others {
 		if spin.LoadAcquire64(&b.board.closed) != 0 {
 			p.final = min(p.final, spin.LoadAcquire64(&b.board.submitted))
@@ -294,8 +294,8 @@ func (p *plane) peerFailedOrClosed() bool {
 	return false
 }
 
-func (p *plane) signs() signs {
-	return signs{atomic.LoadUint32(&p.me.bell.word), p.machine.ends.Load()}
+func (p *plane) changes() changes {
+	return changes{atomic.LoadUint32(&p.me.bell.word), p.machine.ends.Load()}
 }
 
 // Withdraw takes back the tickets that some rank has not submitted, if there are any.

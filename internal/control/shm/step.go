@@ -155,7 +155,7 @@ func (g *Group) comesSoon(blocks []*block, poll bool) bool {
 			return true
 		}
 		polls = g.budget.morePolls
-		if turn%fewGlances == 0 {
+		if turn%fewYieldsPerCheck == 0 {
 			now := sys.Monotonic()
 			if begin == 0 {
 				begin = now

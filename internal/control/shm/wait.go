@@ -57,11 +57,10 @@ func newBudget(m *Machine, ranks, processors int) budget {
 const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
-	// glances is how many yields pass between two looks for trouble. Where each of them costs a
-	// slice of the processor that is much time, so it is looked at after fewer of them, glance
-	// apart.
-	glances, fewGlances = 64, 8
-	glance              = 5 * uint64(time.Millisecond)
+	// yieldsPerCheck is how many yields pass between two checks of the peers. Where each yield costs
+	// a slice of the processor that is long, so they are checked after fewer, checkInterval apart.
+	yieldsPerCheck, fewYieldsPerCheck = 64, 8
+	checkInterval                     = 5 * uint64(time.Millisecond)
 	// briefTime is how long a caller's own thread waits, without a look for trouble. It is longer
 	// only on a machine with other work, where each yield may cost a slice of the processor.
 	briefTime = 20 * uint64(time.Millisecond)
@@ -115,7 +114,8 @@ func (g *Group) linger(ctx context.Context, w *waiting) error {
 		}
 		if turn < g.budget.yields {
 			g.machine.yield()
-			if turn%glances != 0 && (turn%fewGlances != 0 || sys.Monotonic()-looked < glance) {
+			if turn%yieldsPerCheck != 0 &&
+				(turn%fewYieldsPerCheck != 0 || sys.Monotonic()-looked < checkInterval) {
 				continue
 			}
 			looked = sys.Monotonic()
@@ -420,7 +420,7 @@ func (g *Group) pollFor(word *uint64, want uint64, yields int) bool {
 		if spin.LoadAcquire64(word) >= want {
 			return true
 		}
-		if turn%fewGlances == 0 {
+		if turn%fewYieldsPerCheck == 0 {
 			now := sys.Monotonic()
 			if begin == 0 {
 				begin = now
