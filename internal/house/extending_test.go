@@ -186,8 +186,7 @@ var points = []point{
 		page:    "message",
 		entries: place{in: "driver", name: "LaneControl"},
 		places: []place{
-			{in: "internal/control/shm", name: "laneNames", counted: true},
-			{in: "internal/control/tcp", name: "laneNames", counted: true},
+			{in: "internal/control", name: "laneNames", counted: true},
 		},
 	},
 }
