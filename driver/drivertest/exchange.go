@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"symmem/driver"
-	"symmem/internal/ranktest"
+	"symmem/internal/control/controltest"
 )
 
 var exchangeContracts = []contract{
@@ -20,7 +20,7 @@ var exchangeContracts = []contract{
 
 // swap exchanges payloads of the given sizes by rank and checks what comes.
 func (r *rank) swap(lane driver.Lane, round int, sizes []int) error {
-	return ranktest.Swap(func(payload []byte) ([][]byte, error) {
+	return controltest.Swap(func(payload []byte) ([][]byte, error) {
 		return r.group.Exchange(r.world.ctx, lane, payload)
 	}, r.number, round, sizes)
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"symmem/driver"
-	"symmem/internal/ranktest"
+	"symmem/internal/control/controltest"
 )
 
 var faultContracts = []contract{
@@ -67,7 +67,7 @@ func absence(t *testing.T, w *world, call func(r *rank) error) {
 		defer func() { <-r.group.Failed() }()
 		return call(r)
 	})[:late] {
-		named += ranktest.WantAbsence(t, err, late)
+		named += controltest.WantAbsence(t, err, late)
 	}
 	if named == 0 {
 		t.Errorf("no rank has a TimeoutError")
@@ -121,7 +121,7 @@ func proveAbsentBackground(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{timeout: short})
 	first := w.ranks[0]
 	_, err := first.group.Exchange(context.Background(), driver.LaneBackground, nil)
-	if ranktest.WantAbsence(t, err, 1) == 0 {
+	if controltest.WantAbsence(t, err, 1) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 	if _, err := first.group.Exchange(w.ctx, driver.LaneBackground, nil); err == nil {
@@ -167,7 +167,7 @@ func proveStray(t *testing.T, h Harness) {
 	for _, alone := range []int{0, 2} {
 		w := newWorld(t, h, 3, options{})
 		w.spoilt = true
-		ranktest.WantStray(t, w.outcomes(func(r *rank) error { return astray(r, alone) }))
+		controltest.WantStray(t, w.outcomes(func(r *rank) error { return astray(r, alone) }))
 	}
 }
 
@@ -185,7 +185,7 @@ func astray(r *rank, alone int) error {
 func proveStrayBesideLane(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
 	w.spoilt = true
-	ranktest.WantStray(t, w.outcomes(func(r *rank) error {
+	controltest.WantStray(t, w.outcomes(func(r *rank) error {
 		ended := make(chan error, 1)
 		go func() { ended <- astray(r, 0) }()
 		for round := 0; ; round++ {
@@ -227,12 +227,12 @@ func proveFaultLaneAbsent(t *testing.T, h Harness) {
 		report := func(r *rank, present ...bool) error {
 			ctx, cancel := context.WithTimeout(w.ctx, short)
 			defer cancel()
-			mine := ranktest.Payload(r.number, 1, size)
+			mine := controltest.Payload(r.number, 1, size)
 			got, err := r.group.Exchange(ctx, driver.LaneFault, mine)
 			if err != nil {
 				return err
 			}
-			return ranktest.WantReports(got, r.number, size, present)
+			return controltest.WantReports(got, r.number, size, present)
 		}
 		must(t, w.each(func(r *rank) error {
 			if r.number == 2 {

@@ -9,7 +9,6 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control"
-	"symmem/internal/ranktest"
 )
 
 var awaitContracts = []contract{
@@ -109,7 +108,7 @@ func proveTrouble(t *testing.T, join Join) {
 	must(t, p.Trouble(wait, time.Now()))
 	long := time.Now().Add(-patience)
 	missed := p.Trouble(wait, long)
-	if ranktest.WantAbsence(t, missed, ranksOf(2)[1]) == 0 {
+	if WantAbsence(t, missed, ranksOf(2)[1]) == 0 {
 		t.Errorf("got %v, want a TimeoutError", missed)
 	}
 	must(t, wantOpen(p))

@@ -7,7 +7,6 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control"
-	"symmem/internal/ranktest"
 )
 
 var exchangeContracts = []contract{
@@ -21,7 +20,7 @@ var exchangeContracts = []contract{
 
 // swap exchanges payloads of the given sizes by group rank and checks what comes.
 func (w *world) swap(i int, lane driver.Lane, round int, sizes []int) error {
-	return ranktest.Swap(func(payload []byte) ([][]byte, error) {
+	return Swap(func(payload []byte) ([][]byte, error) {
 		return w.planes[i].Exchange(w.ctx, lane, payload)
 	}, i, round, sizes)
 }

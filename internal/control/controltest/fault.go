@@ -8,7 +8,6 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control"
-	"symmem/internal/ranktest"
 )
 
 var faultContracts = []contract{
@@ -117,11 +116,11 @@ func proveFaultLaneAbsent(t *testing.T, join Join) {
 func (w *world) wantReports(i, size int, present []bool) error {
 	ctx, cancel := context.WithTimeout(w.ctx, short)
 	defer cancel()
-	got, err := w.planes[i].Exchange(ctx, driver.LaneFault, ranktest.Payload(i, 1, size))
+	got, err := w.planes[i].Exchange(ctx, driver.LaneFault, Payload(i, 1, size))
 	if err != nil {
 		return err
 	}
-	return ranktest.WantReports(got, i, size, present)
+	return WantReports(got, i, size, present)
 }
 
 func proveFaultLaneLeft(t *testing.T, join Join) {

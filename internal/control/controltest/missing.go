@@ -9,7 +9,6 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control"
-	"symmem/internal/ranktest"
 )
 
 var missingContracts = []contract{
@@ -34,7 +33,7 @@ func proveAbsent(t *testing.T, join Join) {
 				defer func() { <-p.Failed() }()
 				return wait(p)
 			})[:late] {
-				named += ranktest.WantAbsence(t, err, ranksOf(late + 1)[late])
+				named += WantAbsence(t, err, ranksOf(late + 1)[late])
 			}
 			if named == 0 {
 				t.Error("no rank has a TimeoutError")
@@ -50,7 +49,7 @@ func proveDeadline(t *testing.T, join Join) {
 	ctx, cancel := context.WithTimeout(w.ctx, short)
 	defer cancel()
 	_, err := w.planes[0].Exchange(ctx, driver.LaneControl, nil)
-	if ranktest.WantAbsence(t, err, ranksOf(2)[1]) == 0 {
+	if WantAbsence(t, err, ranksOf(2)[1]) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control"
-	"symmem/internal/ranktest"
 )
 
 var strayContracts = []contract{
@@ -23,7 +22,7 @@ func proveStray(t *testing.T, join Join) {
 	for _, name := range []string{"a comparison", "a wait for work"} {
 		for _, alone := range []int{0, 2} {
 			w := newWorld(t, join, 3, patience)
-			ranktest.WantStray(t, w.outcomes(func(i int, p control.Plane) error {
+			WantStray(t, w.outcomes(func(i int, p control.Plane) error {
 				if i == alone {
 					return waits["an exchange"](p)
 				}
@@ -37,7 +36,7 @@ func proveStray(t *testing.T, join Join) {
 // a rank says of one wait must not be lost with another.
 func proveStrayBesideLane(t *testing.T, join Join) {
 	w := newWorld(t, join, 2, patience)
-	ranktest.WantStray(t, w.outcomes(func(i int, p control.Plane) error {
+	WantStray(t, w.outcomes(func(i int, p control.Plane) error {
 		ended := make(chan error, 1)
 		go func() {
 			if i == 0 {

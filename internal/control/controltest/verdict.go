@@ -11,7 +11,6 @@ import (
 
 	"symmem/driver"
 	"symmem/internal/control"
-	"symmem/internal/ranktest"
 )
 
 // verdictContracts are cases in which all planes must decide alike: the same type of error, and the
@@ -149,7 +148,7 @@ func proveInterrupted(t *testing.T, join Join) {
 	defer cancel()
 	p := w.planes[0]
 	err := p.Await(ctx, never(p.Submit()))
-	if ranktest.WantAbsence(t, err, ranksOf(2)[1]) == 0 {
+	if WantAbsence(t, err, ranksOf(2)[1]) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 	wantError(t, "the wait", err, context.DeadlineExceeded)

@@ -1,4 +1,4 @@
-package ranktest
+package controltest
 
 import (
 	"bytes"
