@@ -51,7 +51,7 @@ func (g *calls) Record(s *stream.Stream, of driver.Plan) error {
 		g.add(&captured{plan: p})
 		return nil
 	}
-	s.Capture.Waits = s.Capture.Waits || p.Operation == driver.Recv
+	s.Capture.Waits = true // also a Send, for the message of the launch before to be taken
 	return c.messages.Record(s, p.message(), func(m *p2p.Captured) {
 		g.add(&captured{plan: p, message: m})
 	})
