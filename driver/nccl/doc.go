@@ -88,18 +88,19 @@
 //	10 peers.parting
 //	11 gpu.Aside.mu
 //	12 gpu.Code.Mu
-//	13 stream.Event.mu
-//	14 stream.pool.mu
-//	15 stream.Stream.questions
-//	16 stream.faults.mu
-//	17 gpu.Pinned.Mu
-//	18 memory.Memory.mu
-//	19 stream.Streams.mu
-//	20 memory.Keepers.mu
-//	21 Device.mu
-//	22 gpu.GPU.mu
-//	23 p2p.Device.mu
-//	24 members.mu
+//	13 direct.Turns.mu
+//	14 stream.Event.mu
+//	15 stream.pool.mu
+//	16 stream.Stream.questions
+//	17 stream.faults.mu
+//	18 gpu.Pinned.Mu
+//	19 memory.Memory.mu
+//	20 stream.Streams.mu
+//	21 memory.Keepers.mu
+//	22 Device.mu
+//	23 gpu.GPU.mu
+//	24 p2p.Device.mu
+//	25 members.mu
 //
 // A goroutine may have communicator.mu of several groups, taken in the order of their numbers.
 //

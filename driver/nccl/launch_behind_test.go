@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 )
 
 // TestACallDoesNotWaitForAGraphThatSendsAgain has rank 0 launch a graph with a Send twice, the
@@ -54,4 +55,62 @@ func TestACallDoesNotWaitForAGraphThatSendsAgain(t *testing.T) {
 		}
 		return errors.Join(err, m.check(w, p, first, other))
 	})
+}
+
+// TestAStreamIsNotHeldUpByALaunchOnAnother has a rank compare a call, for which the other one takes
+// its time, while it queues what may wait for something, captures and ends on another stream that
+// has had calls of the group.
+func TestAStreamIsNotHeldUpByALaunchOnAnother(t *testing.T) {
+	w := newTeam(t, 2, time.Minute)
+	w.steps = true
+	w.play(0, 1)
+	begun := make(chan struct{})
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		other, err := m.device.NewStream()
+		if err != nil {
+			return err
+		}
+		m.group.SetCheck(true)
+		if err := p.raise(m.group, other, driver.PathDirect); err != nil {
+			return err
+		}
+		if m.rank == 1 {
+			<-begun
+			return errors.Join(p.raise(m.group, m.stream, driver.PathPlain),
+				m.check(w, p, m.stream, other), other.Close())
+		}
+		return errors.Join(m.meanwhile(w, p, other, begun), m.check(w, p, m.stream))
+	})
+}
+
+// meanwhile uses a stream during a launch on that of the rank, which ends when others know.
+func (m *mate) meanwhile(w *team, p *power, other driver.Stream, known chan struct{}) error {
+	launched, used := make(chan error, 1), make(chan error, 1)
+	go func() { launched <- p.raise(m.group, m.stream, driver.PathPlain) }()
+	compares := func() bool { return m.group.(*communicator).comparing.Load() != nil }
+	if err := gpu.Poll(w.t.Context(), compares); err != nil {
+		return err
+	}
+	go func() {
+		e := m.device.streams.NewEvent()
+		err := errors.Join(other.Host(func() {}), other.Record(e), other.Wait(e), other.WaitOnly(e),
+			other.BeginCapture())
+		g, failed := other.EndCapture()
+		if failed == nil {
+			failed = g.Close()
+		}
+		used <- errors.Join(err, failed, other.Synchronize(w.t.Context()), other.Close())
+	}()
+	var err error
+	select {
+	case err = <-used:
+	case <-time.After(5 * time.Second):
+		err = errors.New("the stream is held up")
+	}
+	close(known)
+	return errors.Join(err, <-launched)
 }

@@ -51,7 +51,8 @@ func TestACallThatMovesNothingKeepsTheOrder(t *testing.T) {
 // another stream, which does not wait for that: the message is sent behind it.
 func TestACallDoesNotWaitForWhatComesBehindAnother(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
-		for _, kind := range []string{"a receive", "a wait", "work of the host", "a graph"} {
+		kinds := []string{"a receive", "a wait", "memory used again", "work of the host", "a graph"}
+		for _, kind := range kinds {
 			t.Run(fmt.Sprintf("%s, adopted: %v", kind, adopted), func(t *testing.T) {
 				w := newTeam(t, 2, 10*time.Second)
 				w.steps = true
@@ -89,7 +90,7 @@ func (m *mate) crossing(w *team, kind string, adopted bool) error {
 		Operation: driver.Send, DataType: driver.Uint8, Count: 8, Root: 1 - m.rank,
 		Send: mailed.segment.Address(), Recv: mailed.segment.Address(),
 	}
-	on, arrived := streams[1], make(chan struct{})
+	on := streams[1]
 	if m.rank == 0 {
 		message.Operation, on = driver.Recv, streams[2]
 		if kind == "a receive" || kind == "a graph" {
@@ -114,13 +115,7 @@ func (m *mate) crossing(w *team, kind string, adopted bool) error {
 	if m.rank == 0 {
 		came := m.device.streams.NewEvent()
 		err = errors.Join(err, mail(), on.Record(came))
-		switch kind {
-		case "a wait":
-			err = errors.Join(err, streams[0].Wait(came))
-		case "work of the host":
-			err = errors.Join(err, on.Host(func() { close(arrived) }),
-				streams[0].Host(func() { <-arrived }))
-		}
+		err = errors.Join(err, follow(kind, streams[0], on, came))
 	}
 	err = errors.Join(err, p.raise(m.group, streams[1], driver.PathDirect))
 	if m.rank == 1 {
@@ -130,4 +125,19 @@ func (m *mate) crossing(w *team, kind string, adopted bool) error {
 		err = errors.Join(err, s.Synchronize(w.t.Context()))
 	}
 	return errors.Join(err, m.check(w, p), finish(all...))
+}
+
+// follow has a stream wait for an event of another one, in one of the ways in which it can.
+func follow(kind string, s, ahead driver.Stream, e driver.Event) error {
+	switch kind {
+	case "a wait":
+		return s.Wait(e)
+	case "memory used again":
+		return s.WaitOnly(e)
+	case "work of the host":
+		arrived := make(chan struct{})
+		return errors.Join(ahead.Host(func() { close(arrived) }), s.Host(func() { <-arrived }))
+	default:
+		return nil
+	}
 }

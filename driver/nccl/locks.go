@@ -23,10 +23,10 @@ func (communicatorMu) Rank() ranked.Rank {
 func (peersParting) Rank() ranked.Rank { return rankOf(10, "nccl.peers.parting") }
 
 // Rank is the place of Device.mu.
-func (deviceMu) Rank() ranked.Rank { return rankOf(21, "nccl.Device.mu") }
+func (deviceMu) Rank() ranked.Rank { return rankOf(22, "nccl.Device.mu") }
 
 // Rank is the place of members.mu.
-func (membersMu) Rank() ranked.Rank { return rankOf(24, "nccl.members.mu") }
+func (membersMu) Rank() ranked.Rank { return rankOf(25, "nccl.members.mu") }
 
 // rankOf is the place of a lock that is never held while this rank waits for another one.
 func rankOf(place int, name string) ranked.Rank {

@@ -63,17 +63,15 @@ func (c *owner) ReplayFault() error {
 // Leave puts the tail of the group's kernels behind what a stream has to do, if the latest is
 // there.
 func (c *owner) Leave(s *stream.Stream, forget bool) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	t := &c.direct.turns
 	if t.Open() != s {
-		return nil
+		return nil // nor will it be, while its lock is held
 	}
 	if forget {
-		t.Forget()
+		t.Forget(s)
 		return nil
 	}
-	return c.device.gpu.Do(func() error { return t.Mark(true) })
+	return c.device.gpu.Do(func() error { return t.Leave(s) })
 }
 
 // EndedEarly fails the group of a collective that is done and cannot have gone well: it needs data

@@ -20,9 +20,9 @@
 //
 // It knows the stream of the latest launch, as long as an event can be recorded there (open), or
 // the event behind that launch (tail); neither before the first. Take moves on to the stream of the
-// next launch, for which it makes the event if there is none; Mark makes it before, when the stream
-// captures, ends or is about to wait for something else; Forget drops both where the stream is
-// given up.
+// next launch, for which it makes the event if there is none; Leave makes it before, when the
+// stream captures, ends or is about to wait for something else; Forget drops both where the stream
+// is given up.
 //
 // Once another library has captured a call, whose replays are not seen, there is one event instead,
 // for good (Turns.Replayed): every launch waits for it and records it anew, and so does each
@@ -37,11 +37,14 @@
 //
 // # Locks
 //
-// Turns and Recordings are guarded by the lock of their group. The order is that of all packages of
-// the backend: see package nccl.
+// Turns and Recordings are guarded by the lock of their group, but for what Leave changes: a stream
+// that is about to wait is not to wait for that lock, which is held while ranks wait for each
+// other. So Turns.mu guards that. The order is that of all packages of the backend: see package
+// nccl.
 //
 // # Lock order
 //
 //	Launches.mu
 //	Exchange.mu
+//	Turns.mu
 package direct

@@ -7,6 +7,7 @@ import "symmem/internal/ranked"
 type (
 	launchesMu struct{}
 	exchangeMu struct{}
+	turnsMu    struct{}
 )
 
 // Rank is the place of Launches.mu.
@@ -14,6 +15,9 @@ func (launchesMu) Rank() ranked.Rank { return rankOf(8, "direct.Launches.mu") }
 
 // Rank is the place of Exchange.mu.
 func (exchangeMu) Rank() ranked.Rank { return rankOf(9, "direct.Exchange.mu") }
+
+// Rank is the place of Turns.mu.
+func (turnsMu) Rank() ranked.Rank { return rankOf(13, "direct.Turns.mu") }
 
 // rankOf is the place of a lock that is never held while this rank waits for another one.
 func rankOf(place int, name string) ranked.Rank {

@@ -2,9 +2,11 @@ package direct
 
 import (
 	"errors"
+	"sync/atomic"
 
 	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
+	"symmem/internal/ranked"
 )
 
 // Turns keeps the calls of a group in the order of their launches, whatever streams they are on and
@@ -14,11 +16,15 @@ import (
 //
 // A group without kernels of our own needs no turns.
 //
-// Methods are called with the communicator's mu held, and with a driver that is in the context.
+// Methods are called with the communicator's mu held, Leave and Forget with that of the stream
+// instead, and with a driver that is in the context.
 type Turns struct {
-	// open is the stream of the latest launch as long as an event can be recorded there. Else tail
-	// is the event behind the launch; nil before the first.
-	open *stream.Stream
+	// mu is held from when a launch looks for the latest until it is the latest, and by Leave.
+	mu ranked.Mutex[turnsMu]
+	// open is the stream of the latest launch as long as an event can be recorded there. It changes
+	// with mu held; to and from a stream whose lock is held only by who holds that. Else tail is the
+	// event behind the launch; nil before the first; guarded by mu.
+	open atomic.Pointer[stream.Stream]
 	tail *stream.Event
 	// own is the event for streams of our own; an adopted one has its own.
 	own stream.Event
@@ -41,23 +47,34 @@ func (t *Turns) Take(
 		s.Carry(g)
 		return gpu.StreamWaitEvent(s.CUDA, t.replays.Handle)
 	}
-	if t.open == s {
+	if t.Open() == s {
 		return nil
 	}
-	ordered := before && byNCCL
-	if t.open != nil && !ordered {
-		if err := t.Mark(false); err != nil {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !before || !byNCCL {
+		if err := t.holdUp(s.CUDA, gpu); err != nil {
 			return err
 		}
 	}
-	if t.tail != nil && !ordered {
-		if err := t.tail.HoldUp(s.CUDA, gpu); err != nil {
-			return err
-		}
-	}
-	t.open, t.tail = s, nil
+	t.open.Store(s)
+	t.tail = nil
 	s.Carry(g)
 	return nil
+}
+
+// holdUp makes later work of a stream wait for the latest launch. t.mu is held.
+func (t *Turns) holdUp(on cuda.Stream, gpu *cuda.Driver) (err error) {
+	tail := t.tail
+	if open := t.Open(); open != nil {
+		if tail, err = open.Mark(&t.own, false); err != nil {
+			return err
+		}
+	}
+	if tail == nil {
+		return nil
+	}
+	return tail.HoldUp(on, gpu)
 }
 
 // Pass lets the next launch begin, wherever it is, when a stream has done what it has.
@@ -75,11 +92,8 @@ func (t *Turns) awaitReplays(d *stream.Streams) error {
 	if t.replays != nil {
 		return nil
 	}
-	if t.open != nil {
-		if err := t.Mark(false); err != nil {
-			return err
-		}
-	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	turn, err := d.NewPoint()
 	if err != nil {
 		return err
@@ -88,32 +102,44 @@ func (t *Turns) awaitReplays(d *stream.Streams) error {
 	if err != nil {
 		return err
 	}
-	if t.tail != nil {
-		err = t.tail.HoldUp(aside, d.GPU.CUDA)
-	}
-	err = errors.Join(err, d.GPU.CUDA.EventRecord(turn.Handle, aside), d.GPU.CUDA.StreamDestroy(aside))
+	err = errors.Join(t.holdUp(aside, d.GPU.CUDA), d.GPU.CUDA.EventRecord(turn.Handle, aside),
+		d.GPU.CUDA.StreamDestroy(aside))
 	if err != nil {
 		return err
 	}
 	t.replays, t.tail = turn, nil
+	t.open.Store(nil)
 	return nil
 }
 
-// Mark puts the tail behind what the latest stream has to do. One that lasts stays there when the
-// stream gets more.
-func (t *Turns) Mark(lasting bool) error {
-	tail, err := t.open.Mark(&t.own, lasting)
+// Leave puts the tail behind what a stream has to do, if the latest launch is there. It stays there
+// when the stream gets more.
+func (t *Turns) Leave(s *stream.Stream) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.Open() != s {
+		return nil
+	}
+	tail, err := s.Mark(&t.own, true)
 	if err == nil {
-		t.open, t.tail = nil, tail
+		t.tail = tail
+		t.open.Store(nil)
 	}
 	return err
 }
 
 // Open is the stream of the latest launch as long as an event can be recorded there, or nil.
-func (t *Turns) Open() *stream.Stream { return t.open }
+func (t *Turns) Open() *stream.Stream { return t.open.Load() }
 
 // Replayed reports whether another library has captured a kernel of the group.
 func (t *Turns) Replayed() bool { return t.replays != nil }
 
-// Forget has the next launch wait for none.
-func (t *Turns) Forget() { t.open, t.tail = nil, nil }
+// Forget has the next launch wait for none, if the latest is on a stream.
+func (t *Turns) Forget(s *stream.Stream) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.Open() == s {
+		t.tail = nil
+		t.open.Store(nil)
+	}
+}

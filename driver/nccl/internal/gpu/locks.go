@@ -18,10 +18,10 @@ func (asideMu) Rank() ranked.Rank { return rankOf(11, "gpu.Aside.mu") }
 func (codeMu) Rank() ranked.Rank { return rankOf(12, "gpu.Code.Mu") }
 
 // Rank is the place of Pinned.Mu.
-func (pinnedMu) Rank() ranked.Rank { return rankOf(17, "gpu.Pinned.Mu") }
+func (pinnedMu) Rank() ranked.Rank { return rankOf(18, "gpu.Pinned.Mu") }
 
 // Rank is the place of GPU.mu.
-func (gpuMu) Rank() ranked.Rank { return rankOf(22, "gpu.GPU.mu") }
+func (gpuMu) Rank() ranked.Rank { return rankOf(23, "gpu.GPU.mu") }
 
 // rankOf is the place of a lock that is never held while this rank waits for another one.
 func rankOf(place int, name string) ranked.Rank {

@@ -18,10 +18,10 @@ func (scratchMu) Rank() ranked.Rank { return rankOf(3, "memory.Scratch.mu") }
 func (segmentMu) Rank() ranked.Rank { return rankOf(4, "memory.Segment.mu") }
 
 // Rank is the place of Memory.mu.
-func (memoryMu) Rank() ranked.Rank { return rankOf(18, "memory.Memory.mu") }
+func (memoryMu) Rank() ranked.Rank { return rankOf(19, "memory.Memory.mu") }
 
 // Rank is the place of Keepers.mu.
-func (keepersMu) Rank() ranked.Rank { return rankOf(20, "memory.Keepers.mu") }
+func (keepersMu) Rank() ranked.Rank { return rankOf(21, "memory.Keepers.mu") }
 
 // rankOf is the place of a lock that is never held while this rank waits for another one.
 func rankOf(place int, name string) ranked.Rank {

@@ -22,6 +22,7 @@ type Group interface {
 	// EndedEarly is the fault of a collective that is done and cannot have gone well, or nil.
 	EndedEarly(ticket uint64) error
 	// Leave has the group record its events on a stream now if it would do so later: see
-	// Stream.Leave. With forget nothing waits for what the stream has: it is given up.
+	// Stream.Leave. With forget nothing waits for what the stream has: it is given up. The stream's
+	// lock is held, and no other rank is waited for.
 	Leave(on *Stream, forget bool) error
 }

@@ -26,19 +26,19 @@ func (streamMu) Rank() ranked.Rank { return waitingRank(2, "stream.Stream.Mu") }
 func (busyMu) Rank() ranked.Rank { return rankOf(7, "stream.Busy.mu") }
 
 // Rank is the place of Event.mu.
-func (eventMu) Rank() ranked.Rank { return rankOf(13, "stream.Event.mu") }
+func (eventMu) Rank() ranked.Rank { return rankOf(14, "stream.Event.mu") }
 
 // Rank is the place of pool.mu.
-func (poolMu) Rank() ranked.Rank { return rankOf(14, "stream.pool.mu") }
+func (poolMu) Rank() ranked.Rank { return rankOf(15, "stream.pool.mu") }
 
 // Rank is the place of Stream.questions.
-func (streamQuestions) Rank() ranked.Rank { return rankOf(15, "stream.Stream.questions") }
+func (streamQuestions) Rank() ranked.Rank { return rankOf(16, "stream.Stream.questions") }
 
 // Rank is the place of faults.mu.
-func (faultsMu) Rank() ranked.Rank { return rankOf(16, "stream.faults.mu") }
+func (faultsMu) Rank() ranked.Rank { return rankOf(17, "stream.faults.mu") }
 
 // Rank is the place of Streams.mu.
-func (streamsMu) Rank() ranked.Rank { return rankOf(19, "stream.Streams.mu") }
+func (streamsMu) Rank() ranked.Rank { return rankOf(20, "stream.Streams.mu") }
 
 // rankOf is the place of a lock that is never held while this rank waits for another one.
 func rankOf(place int, name string) ranked.Rank {

@@ -147,17 +147,11 @@ func (s *Stream) Record(e driver.Event) error {
 	})
 }
 
-// WaitOnly is Wait for work that is known to end, after which memory is used again: CUDA's events
-// carry no failure. The lock of a group, which may wait for other ranks, is not taken.
-func (s *Stream) WaitOnly(e driver.Event) error {
-	return s.wait(e, func() error { return nil })
-}
+// WaitOnly is Wait: CUDA's events carry no failure.
+func (s *Stream) WaitOnly(e driver.Event) error { return s.Wait(e) }
 
 // Wait makes later work wait for the event's point.
-func (s *Stream) Wait(e driver.Event) error { return s.wait(e, s.Leave) }
-
-// wait is Wait once before was called.
-func (s *Stream) wait(e driver.Event, before func() error) error {
+func (s *Stream) Wait(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || ev.streams != s.streams {
 		return errors.New("waiting for an event: it is of another device")
@@ -166,7 +160,7 @@ func (s *Stream) wait(e driver.Event, before func() error) error {
 		if s.Capture != nil || s.Recording {
 			return s.waitCaptured(ev)
 		}
-		return errors.Join(before(), ev.HoldUp(s.CUDA, s.gpu.CUDA))
+		return errors.Join(s.Leave(), ev.HoldUp(s.CUDA, s.gpu.CUDA))
 	})
 }
 
