@@ -57,10 +57,8 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.BusyAgain()
-	if p.Operation == driver.Recv && s.Capture == nil && !s.Closed() {
-		if err := s.Leave(); err != nil {
-			return err
-		}
+	if err := c.leave(s, p); err != nil {
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,6 +82,19 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 		return s.Refuse(c.group, err)
 	}
 	return nil
+}
+
+// leave has groups leave a stream before a call comes that may wait for what they have nothing to
+// do with. s.Mu is held.
+func (c *communicator) leave(s *stream.Stream, p *plan) error {
+	switch {
+	case s.Capture != nil || s.Closed() || p.Operation != driver.Recv && !s.Adopted():
+		return nil
+	case p.Operation.PointToPoint():
+		return s.Leave(nil)
+	default:
+		return s.Leave(c.group)
+	}
 }
 
 var errForeignPlan = errors.New("launching a collective: the plan is of another group")

@@ -52,6 +52,9 @@ func TestACallThatMovesNothingKeepsTheOrder(t *testing.T) {
 func TestACallDoesNotWaitForWhatComesBehindAnother(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		kinds := []string{"a receive", "a wait", "memory used again", "work of the host", "a graph"}
+		if adopted {
+			kinds = append(kinds, "a wait of the owner")
+		}
 		for _, kind := range kinds {
 			t.Run(fmt.Sprintf("%s, adopted: %v", kind, adopted), func(t *testing.T) {
 				w := newTeam(t, 2, 10*time.Second)
@@ -115,7 +118,11 @@ func (m *mate) crossing(w *team, kind string, adopted bool) error {
 	if m.rank == 0 {
 		came := m.device.streams.NewEvent()
 		err = errors.Join(err, mail(), on.Record(came))
-		err = errors.Join(err, follow(kind, streams[0], on, came))
+		if kind == "a wait of the owner" { // and what a pool does when memory is freed
+			err = errors.Join(err, join(all[0], all[2]), streams[0].Record(m.device.streams.NewEvent()))
+		} else {
+			err = errors.Join(err, follow(kind, streams[0], on, came))
+		}
 	}
 	err = errors.Join(err, p.raise(m.group, streams[1], driver.PathDirect))
 	if m.rank == 1 {

@@ -57,7 +57,7 @@ func (s *Stream) BeginCapture() error {
 		if s.Capture != nil {
 			return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
 		}
-		if err := s.Leave(); err != nil {
+		if err := s.Leave(nil); err != nil {
 			return err
 		}
 		before, err := s.queued()
@@ -163,8 +163,8 @@ func (s *Stream) launchGraph(g *Graph) error {
 			return cmp.Or(err, fmt.Errorf("in a capture of another library: %w", driver.ErrCapturing))
 		}
 	}
-	if g.Waits {
-		if err := s.Leave(); err != nil {
+	if g.Waits || s.adopted {
+		if err := s.Leave(nil); err != nil {
 			return err
 		}
 	}

@@ -111,6 +111,9 @@ func (s *Stream) give(calls func() error) error {
 				return err
 			}
 			defer func() { s.Recording = false }()
+			if err = s.Leave(nil); err != nil {
+				return err
+			}
 		}
 		return errors.Join(calls(), s.KeepUp())
 	})
@@ -170,17 +173,24 @@ func (s *Stream) Carry(g Group) {
 	s.carries = append(s.carries, g)
 }
 
-// Leave has groups record their events on the stream now: before it captures or ends, after which
-// they must not, and before it gets what may wait for something else, for which calls of theirs on
-// other streams are not to wait. s.Mu is held.
-func (s *Stream) Leave() error {
+// Leave has groups, but for one, record their events on the stream now: before it captures or ends,
+// after which they must not, and before it gets what may wait for something else, for which calls
+// of theirs on other streams are not to wait. On an adopted stream that is whatever comes next: its
+// owner may have put something there that waits. s.Mu is held.
+func (s *Stream) Leave(but Group) error {
 	for _, g := range s.carries {
+		if g == but {
+			continue
+		}
 		if err := g.Leave(s, false); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// Adopted reports whether another library made the stream.
+func (s *Stream) Adopted() bool { return s.adopted }
 
 // detach is Leave for a CUDA stream that is given up with its work, for which nobody waits then.
 func (s *Stream) detach() {
@@ -249,8 +259,9 @@ func (s *Stream) overtake() (capturing bool, err error) {
 			return capturing, err
 		}
 		if _, err := at.reached(); !errors.Is(err, cuda.ErrCapturedEvent) {
+			err := s.Leave(nil)
 			s.behind.set(at)
-			return false, nil
+			return false, err
 		}
 	}
 }

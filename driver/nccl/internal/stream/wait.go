@@ -230,7 +230,7 @@ func (s *Stream) close(ask func() (captured bool, err error)) error {
 	s.questions.Lock()
 	s.closed.Store(true)
 	s.questions.Unlock()
-	errs = append(errs, s.Leave())
+	errs = append(errs, s.Leave(nil))
 	if !s.adopted {
 		errs = append(errs, s.gpu.Do(func() error {
 			return s.gpu.CUDA.StreamDestroy(s.CUDA)

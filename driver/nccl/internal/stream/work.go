@@ -76,7 +76,7 @@ func (s *Stream) Host(work func()) error {
 				return err
 			}
 		}
-		if err := s.Leave(); err != nil {
+		if err := s.Leave(nil); err != nil {
 			return err
 		}
 		s.functions++
@@ -160,7 +160,7 @@ func (s *Stream) Wait(e driver.Event) error {
 		if s.Capture != nil || s.Recording {
 			return s.waitCaptured(ev)
 		}
-		return errors.Join(s.Leave(), ev.HoldUp(s.CUDA, s.gpu.CUDA))
+		return errors.Join(s.Leave(nil), ev.HoldUp(s.CUDA, s.gpu.CUDA))
 	})
 }
 
