@@ -114,3 +114,41 @@ func (m *mate) meanwhile(w *team, p *power, other driver.Stream, known chan stru
 	close(known)
 	return errors.Join(err, <-launched)
 }
+
+// TestAStreamThatEndsIsLeftByAGroupThatIsClosing has another group use the stream of a group's
+// latest call, and the stream end, when the group has begun to close. A launch that was let in
+// before goes on behind that call, and not on a stream that is no more.
+func TestAStreamThatEndsIsLeftByAGroupThatIsClosing(t *testing.T) {
+	w := newTeam(t, 2, time.Minute)
+	w.steps = true
+	w.play(0, 1)
+	ctx, cancel := connecting(t.Context())
+	defer cancel()
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		old, err := m.device.NewStream()
+		if err != nil {
+			return err
+		}
+		second, err := m.device.Connect(ctx, driver.GroupConfig{
+			ID: "second", Ranks: []int{0, 1}, Rank: m.rank,
+		})
+		if err != nil {
+			return err
+		}
+		c := m.group.(*communicator)
+		err = errors.Join(p.raise(c, old, driver.PathDirect), m.check(w, p, old))
+		c.closing.Store(true)
+		barrier, failed := prepare(second, driver.Call{Operation: driver.Barrier, Path: driver.PathPlain})
+		if err = errors.Join(err, failed); err != nil {
+			return err
+		}
+		err = errors.Join(err, second.Launch(old, barrier), old.Synchronize(w.t.Context()), old.Close())
+		c.closing.Store(false) // which the launch has seen
+		err = errors.Join(err, p.raise(c, m.stream, driver.PathDirect), m.check(w, p, m.stream))
+		return errors.Join(err, second.Close())
+	})
+}

@@ -36,9 +36,6 @@ func (c *owner) Await(
 // Quiet is closed when the communicator's kernels have ended, or are given up.
 func (c *owner) Quiet() <-chan struct{} { return c.quiet }
 
-// Closing reports whether Close has begun.
-func (c *owner) Closing() bool { return c.closing.Load() }
-
 // Reported fails the communicator if a kernel has reported a fault.
 func (c *owner) Reported() error {
 	err := c.askKernels()

@@ -13,8 +13,6 @@ type Group interface {
 	Await(ctx context.Context, on *Stream, ticket uint64, operation driver.Operation) error
 	// Quiet is closed when the group has failed or ended, and its kernels have, or are given up.
 	Quiet() <-chan struct{}
-	// Closing reports whether nothing more is launched.
-	Closing() bool
 	// Reported fails the group if a kernel of its own has reported a fault, which it returns.
 	Reported() error
 	// ReplayFault is why the group has failed, if another library may replay its calls, or nil.

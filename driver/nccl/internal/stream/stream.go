@@ -169,8 +169,18 @@ func (s *Stream) Carry(g Group) {
 	if slices.Contains(s.carries, g) {
 		return
 	}
-	s.carries = slices.DeleteFunc(s.carries, Group.Closing)
-	s.carries = append(s.carries, g)
+	s.carries = append(slices.DeleteFunc(s.carries, quiet), g)
+}
+
+// quiet reports whether a group launches nothing any more. One that is closing may yet, and then
+// records its event on the stream of its launch before.
+func quiet(g Group) bool {
+	select {
+	case <-g.Quiet():
+		return true
+	default:
+		return false
+	}
 }
 
 // Leave has groups, but for one, record their events on the stream now: before it captures or ends,
