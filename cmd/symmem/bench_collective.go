@@ -154,14 +154,13 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 		return err
 	}
 	switch {
-	case c.MinBytes < 1 || c.MaxBytes < c.MinBytes:
-		return fmt.Errorf("sizes from %d to %d are none", c.MinBytes, c.MaxBytes)
-	case c.Factor < 2:
-		return fmt.Errorf("factor is %d, but must be 2 or more", c.Factor)
 	case c.Worlds < 1 || c.Worlds > 16:
 		return fmt.Errorf("worlds is %d, but must be from 1 to 16", c.Worlds)
 	case c.Iters < 0:
 		return fmt.Errorf("iters is %d, but must not be negative", c.Iters)
+	}
+	if err := checkSizes(c.MinBytes, c.MaxBytes, c.Factor); err != nil {
+		return err
 	}
 	if err := f.parseNames(cmd.Flags().Changed("worlds")); err != nil {
 		return err

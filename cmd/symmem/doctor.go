@@ -92,11 +92,11 @@ func (f *doctorFlags) register(flags *pflag.FlagSet) {
 }
 
 func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
-	switch {
-	case flags.Changed("ranks") && (f.ranks < 1 || f.ranks > maxRanks):
+	if flags.Changed("ranks") && (f.ranks < 1 || f.ranks > maxRanks) {
 		return fmt.Errorf("ranks is %d, but must be from 1 to %d", f.ranks, maxRanks)
-	case f.timeout <= 0:
-		return fmt.Errorf("timeout is %v, but must be positive", f.timeout)
+	}
+	if err := checkTimeout(f.timeout); err != nil {
+		return err
 	}
 	if err := chooseBackend(&f.backend); err != nil {
 		return err

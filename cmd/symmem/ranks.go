@@ -64,11 +64,13 @@ type rankFlags struct {
 	ranks   int
 	unbound bool
 	started bool
+	timeout *time.Duration
 }
 
 func (f *rankFlags) registerRanks(
 	flags *pflag.FlagSet, ranks int, usage string, timeout *time.Duration,
 ) {
+	f.timeout = timeout
 	flags.IntVar(&f.ranks, "ranks", ranks, usage)
 	flags.DurationVar(timeout, "timeout", 30*time.Second, "longest wait for another rank")
 	flags.BoolVar(&f.started, startedFlag, false, "this process is a rank of the command")
@@ -81,10 +83,17 @@ func (f *rankFlags) registerTimed(flags *pflag.FlagSet, timeout *time.Duration) 
 	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
 }
 
-// checkRanks refuses fewer ranks than the command takes, and more than any.
+// checkRanks refuses fewer ranks than the command takes, more than any, and a timeout of no time.
 func (f *rankFlags) checkRanks(least int) error {
 	if f.ranks < least || f.ranks > maxRanks {
 		return fmt.Errorf("ranks is %d, but must be from %d to %d", f.ranks, least, maxRanks)
+	}
+	return checkTimeout(*f.timeout)
+}
+
+func checkTimeout(timeout time.Duration) error {
+	if timeout <= 0 {
+		return fmt.Errorf("timeout is %v, but must be positive", timeout)
 	}
 	return nil
 }

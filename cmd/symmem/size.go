@@ -43,3 +43,16 @@ func (s *size) Set(text string) error {
 
 // Type is what help calls the value.
 func (s *size) Type() string { return "size" }
+
+// checkSizes refuses a range of sizes that has none, or no end.
+func checkSizes(first, last, factor int64) error {
+	switch {
+	case first < 1 || last < first:
+		return fmt.Errorf("sizes from %d to %d are none: the first must be 1 or more, and the last "+
+			"no smaller", first, last)
+	case factor < 2:
+		return fmt.Errorf("factor is %d, but must be 2 or more", factor)
+	default:
+		return nil
+	}
+}

@@ -137,15 +137,14 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 		return err
 	}
 	switch {
-	case c.MinBytes < 1 || c.MaxBytes < c.MinBytes:
-		return fmt.Errorf("sizes from %d to %d are none", c.MinBytes, c.MaxBytes)
-	case c.Factor < 2:
-		return fmt.Errorf("factor is %d, but must be 2 or more", c.Factor)
 	case c.GraphOps < 1 || c.GraphOps > maxGraphOps:
 		return fmt.Errorf("graph is %d, but must be from 1 to %d", c.GraphOps, maxGraphOps)
 	case c.Plan.Batches < 1 || c.Plan.Batch <= 0:
 		return fmt.Errorf("batches is %d and batch is %v, but both must be positive",
 			c.Plan.Batches, c.Plan.Batch)
+	}
+	if err := checkSizes(c.MinBytes, c.MaxBytes, c.Factor); err != nil {
+		return err
 	}
 	if err := chooseBackend(&c.Options.Backend); err != nil {
 		return err
