@@ -1,12 +1,15 @@
 package nccl
 
 import (
+	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/stream"
 )
 
 // TestACallDoesNotWaitForAGraphThatSendsAgain has rank 0 launch a graph with a Send twice, the
@@ -150,5 +153,46 @@ func TestAStreamThatEndsIsLeftByAGroupThatIsClosing(t *testing.T) {
 		c.closing.Store(false) // which the launch has seen
 		err = errors.Join(err, p.raise(c, m.stream, driver.PathDirect), m.check(w, p, m.stream))
 		return errors.Join(err, second.Close())
+	})
+}
+
+// TestTheOrderOfAGroupOutlivesItsAbort ends a group while a call of its own kernels has to wait. The
+// next such call has two of NCCL's before it, which NCCL orders, also where it has them end.
+func TestTheOrderOfAGroupOutlivesItsAbort(t *testing.T) {
+	w := newTeam(t, 2, time.Minute)
+	w.steps = true
+	w.play(0, 1)
+	var queued sync.WaitGroup
+	queued.Add(2)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 1000)
+		if err != nil {
+			return err
+		}
+		var streams [4]*stream.Stream
+		for i := range streams {
+			s, err := m.device.NewStream()
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			streams[i] = s.(*stream.Stream)
+		}
+		end, err := m.occupy(streams[0].CUDA)
+		paths := []driver.Path{driver.PathDirect, driver.PathPlain, driver.PathPlain, driver.PathDirect}
+		for i, path := range paths {
+			err = errors.Join(err, p.raise(m.group, streams[i], path))
+		}
+		queued.Done()
+		if queued.Wait(); err != nil {
+			return errors.Join(err, end())
+		}
+		m.group.Abort(errors.New("enough"))
+		soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if gpu.Poll(soon, streams[3].Idle) == nil {
+			err = errors.New("the last call has run, and the first has not")
+		}
+		return errors.Join(err, end())
 	})
 }
