@@ -156,8 +156,8 @@ func TestAStreamThatEndsIsLeftByAGroupThatIsClosing(t *testing.T) {
 	})
 }
 
-// TestTheOrderOfAGroupOutlivesItsAbort ends a group while a call of its own kernels has to wait. The
-// next such call has two of NCCL's before it, which NCCL orders, also where it has them end.
+// TestTheOrderOfAGroupOutlivesItsAbort ends a group while a call of its own kernels has to wait.
+// The next such call has two of NCCL's before it, which NCCL orders, also where it has them end.
 func TestTheOrderOfAGroupOutlivesItsAbort(t *testing.T) {
 	w := newTeam(t, 2, time.Minute)
 	w.steps = true

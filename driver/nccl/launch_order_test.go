@@ -3,6 +3,7 @@ package nccl
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,7 +54,7 @@ func TestACallDoesNotWaitForWhatComesBehindAnother(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		kinds := []string{"a receive", "a wait", "memory used again", "work of the host", "a graph"}
 		if adopted {
-			kinds = append(kinds, "a wait of the owner")
+			kinds = append(kinds, ownersWait+", an event", ownersWait+", a fill")
 		}
 		for _, kind := range kinds {
 			t.Run(fmt.Sprintf("%s, adopted: %v", kind, adopted), func(t *testing.T) {
@@ -118,11 +119,10 @@ func (m *mate) crossing(w *team, kind string, adopted bool) error {
 	if m.rank == 0 {
 		came := m.device.streams.NewEvent()
 		err = errors.Join(err, mail(), on.Record(came))
-		if kind == "a wait of the owner" { // and what a pool does when memory is freed
-			err = errors.Join(err, join(all[0], all[2]), streams[0].Record(m.device.streams.NewEvent()))
-		} else {
-			err = errors.Join(err, follow(kind, streams[0], on, came))
+		if strings.HasPrefix(kind, ownersWait) {
+			err = errors.Join(err, join(all[0], all[2]))
 		}
+		err = errors.Join(err, m.follow(kind, streams[0], on, came, message.Recv))
 	}
 	err = errors.Join(err, p.raise(m.group, streams[1], driver.PathDirect))
 	if m.rank == 1 {
@@ -134,8 +134,12 @@ func (m *mate) crossing(w *team, kind string, adopted bool) error {
 	return errors.Join(err, m.check(w, p), finish(all...))
 }
 
-// follow has a stream wait for an event of another one, in one of the ways in which it can.
-func follow(kind string, s, ahead driver.Stream, e driver.Event) error {
+// ownersWait begins the kinds in which the owner of a stream has it wait.
+const ownersWait = "a wait of the owner"
+
+// follow has a stream wait for an event of another one, in one of the ways in which it can, or
+// makes the call that comes behind a wait of its owner.
+func (m *mate) follow(kind string, s, ahead driver.Stream, e driver.Event, at uintptr) error {
 	switch kind {
 	case "a wait":
 		return s.Wait(e)
@@ -144,6 +148,10 @@ func follow(kind string, s, ahead driver.Stream, e driver.Event) error {
 	case "work of the host":
 		arrived := make(chan struct{})
 		return errors.Join(ahead.Host(func() { close(arrived) }), s.Host(func() { <-arrived }))
+	case ownersWait + ", an event": // as a pool makes when memory is freed
+		return s.Record(m.device.streams.NewEvent())
+	case ownersWait + ", a fill":
+		return s.Fill(at, 0, 8)
 	default:
 		return nil
 	}
