@@ -25,7 +25,7 @@ The guides are in `docs` next to the sources. `import symmem` imports neither to
 #   its groups: _group, _scope, _groups, _session
 #   calls: _terms, _memory, _call, _collectives, _messages, _ops, _values
 #   what is public: _make, _questions, _api, _version, __init__
-#   programs: _workload, _report, verify, bench
+#   programs: _workload, _formula, _report, verify, bench
 
 from __future__ import annotations
 
