@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers of so many bytes."""
+"""The integer type of each size in bytes."""
 
 _SMALL = {torch.float64: 20, torch.float32: 10, torch.float16: 18, torch.bfloat16: 20}
 """How many powers of two the numbers of other ranks are below those that cancel."""
