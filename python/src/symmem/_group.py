@@ -86,6 +86,7 @@ class Group:
         ranks: the numbers in the world, in group order.
         pool: the number of the pool that its scopes allocate from, as `stats` lists them.
         values: what calls of values pass to the library, by instruction, name and operation.
+        agreed: that of the latest `agree` under a name, with its instruction: most names have one.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Group:
         self.router = runtime.router(pool)
         self.lanes = Lanes(handle, name == "world")
         self.values: dict[tuple[int, int, str, int], tuple[bytes, CodeType]] = {}
+        self.agreed: dict[str, tuple[bytes, CodeType | None, int]] = {}
         self.closed = False
         self.scopes = scopes_of(self)
         self.scope = self.scopes.plain

@@ -55,15 +55,18 @@ def agree(value: SupportsIndex, name: str, group: GroupLike = None) -> None:
     found = find(group)
     frame = _frame(1)
     try:
-        of = found.values[id(frame.f_code), frame.f_lasti, name, _AGREE][0]
+        of, code, at = found.agreed[name]
     except KeyError:
-        of = _keep(found, frame, name, _AGREE)
+        of, code, at = b"", None, 0
+    if code is not frame.f_code or at != frame.f_lasti:
+        of = _packed(found, frame, name, _AGREE)
+        found.agreed[name] = (of, frame.f_code, frame.f_lasti)
     try:
         number = _number(value)
     except struct.error:
         number = _number(_checked(value))
-    if code := found.library.value(of, number):
-        raise found.library.error(code)
+    if failed := found.library.value(of, number):
+        raise found.library.error(failed)
 
 
 def any_(value: object, name: str, group: GroupLike = None) -> bool:
@@ -152,15 +155,19 @@ def _checked(value: SupportsIndex) -> int:
     raise errors.InvalidError(f"the value {number} has more than 64 bits")
 
 
-def _keep(found: Group, frame: FrameType, name: str, operation: int) -> bytes:
-    """Pack what the calls of one instruction have in common."""
+def _packed(found: Group, frame: FrameType, name: str, operation: int) -> bytes:
+    """Pack what the calls of one instruction have in common, once."""
+    key = (id(frame.f_code), frame.f_lasti, name, operation)
+    if kept := found.values.get(key):
+        return kept[0]
     text = name.encode()
     site = found.runtime.site(frame.f_code.co_filename, frame.f_lineno)
     of = _value(found.handle, operation, site, len(text), text)
     if len(found.values) >= _MOST_LINES:
         found.values.clear()
+        found.agreed.clear()
     # The code is kept so that its id stays its own.
-    found.values[id(frame.f_code), frame.f_lasti, name, operation] = (of, frame.f_code)
+    found.values[key] = (of, frame.f_code)
     return of
 
 
@@ -168,8 +175,7 @@ def _combine(operation: int, value: SupportsIndex, name: str, group: GroupLike) 
     """Make one call for the line that called the caller."""
     found = find(group)
     frame = _frame(2)
-    kept = found.values.get((id(frame.f_code), frame.f_lasti, name, operation))
-    of = kept[0] if kept else _keep(found, frame, name, operation)
+    of = _packed(found, frame, name, operation)
     number = c.c_int64(_checked(value))
     if code := found.library.value(of, c.byref(number)):
         raise found.library.error(code)
