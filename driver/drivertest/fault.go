@@ -86,34 +86,40 @@ func absence(t *testing.T, w *world, call func(r *rank) error) {
 func proveAbsentCollective(t *testing.T, h Harness) {
 	for _, path := range h.Paths {
 		for _, count := range []int64{0, 5, 1 << 14} {
-			b := newBench(t, h, 3, 1<<20, options{timeout: short, check: true})
-			c := trial{operation: driver.AllReduce, count: count, path: path}
-			absence(t, b.world, func(r *rank) error {
-				return r.launch(r.group, r.stream, c.call(r, b.send[r.number], b.recv[r.number]))
+			t.Run(fmt.Sprint(path, " ", count), func(t *testing.T) {
+				b := newBench(t, h, 3, 1<<20, options{timeout: short, check: true})
+				c := trial{operation: driver.AllReduce, count: count, path: path}
+				absence(t, b.world, func(r *rank) error {
+					return r.launch(r.group, r.stream, c.call(r, b.send[r.number], b.recv[r.number]))
+				})
+				late := b.ranks[2]
+				for _, r := range b.ranks[:late.number] {
+					must(t, expectNoResult(r, path, b.recv[r.number].at(margin), 0, 4*count))
+				}
 			})
-			late := b.ranks[2]
-			for _, r := range b.ranks[:late.number] {
-				must(t, expectNoResult(r, path, b.recv[r.number].at(margin), 0, 4*count))
-			}
 		}
 	}
 }
 
 func proveAbsentExchange(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{timeout: short})
-	absence(t, w, func(r *rank) error {
-		_, err := r.group.Exchange(context.Background(), driver.LaneControl, []byte("here"))
-		return err
+	t.Run("timeout", func(t *testing.T) {
+		w := newWorld(t, h, 3, options{timeout: short})
+		absence(t, w, func(r *rank) error {
+			_, err := r.group.Exchange(context.Background(), driver.LaneControl, []byte("here"))
+			return err
+		})
 	})
-	w = newWorld(t, h, 3, options{})
-	ctx, cancel := context.WithTimeout(w.ctx, short)
-	defer cancel()
-	absence(t, w, func(r *rank) error {
-		if r.number == 2 {
-			ctx = w.ctx
-		}
-		_, err := r.group.Exchange(ctx, driver.LaneControl, []byte("here"))
-		return err
+	t.Run("context", func(t *testing.T) {
+		w := newWorld(t, h, 3, options{})
+		ctx, cancel := context.WithTimeout(w.ctx, short)
+		defer cancel()
+		absence(t, w, func(r *rank) error {
+			if r.number == 2 {
+				ctx = w.ctx
+			}
+			_, err := r.group.Exchange(ctx, driver.LaneControl, []byte("here"))
+			return err
+		})
 	})
 }
 
@@ -165,9 +171,11 @@ func proveAbsentReceiver(t *testing.T, h Harness) {
 // proof that they can never meet ends these waits before the test gives up.
 func proveStray(t *testing.T, h Harness) {
 	for _, alone := range []int{0, 2} {
-		w := newWorld(t, h, 3, options{})
-		w.spoilt = true
-		controltest.WantStray(t, w.outcomes(func(r *rank) error { return astray(r, alone) }))
+		t.Run(fmt.Sprint("rank ", alone), func(t *testing.T) {
+			w := newWorld(t, h, 3, options{})
+			w.spoilt = true
+			controltest.WantStray(t, w.outcomes(func(r *rank) error { return astray(r, alone) }))
+		})
 	}
 }
 
@@ -222,25 +230,27 @@ func proveFaultLaneCalls(t *testing.T, h Harness) {
 
 func proveFaultLaneAbsent(t *testing.T, h Harness) {
 	for _, size := range []int{7, 20000} {
-		w := newWorld(t, h, 3, options{})
-		w.spoilt = true
-		report := func(r *rank, present ...bool) error {
-			ctx, cancel := context.WithTimeout(w.ctx, short)
-			defer cancel()
-			mine := controltest.Payload(r.number, 1, size)
-			got, err := r.group.Exchange(ctx, driver.LaneFault, mine)
-			if err != nil {
-				return err
+		t.Run(fmt.Sprint(size, " bytes"), func(t *testing.T) {
+			w := newWorld(t, h, 3, options{})
+			w.spoilt = true
+			report := func(r *rank, present ...bool) error {
+				ctx, cancel := context.WithTimeout(w.ctx, short)
+				defer cancel()
+				mine := controltest.Payload(r.number, 1, size)
+				got, err := r.group.Exchange(ctx, driver.LaneFault, mine)
+				if err != nil {
+					return err
+				}
+				return controltest.WantReports(got, r.number, size, present)
 			}
-			return controltest.WantReports(got, r.number, size, present)
-		}
-		must(t, w.each(func(r *rank) error {
-			if r.number == 2 {
-				return nil
-			}
-			return report(r, true, true, false)
-		}))
-		must(t, report(w.ranks[2], true, true, true))
+			must(t, w.each(func(r *rank) error {
+				if r.number == 2 {
+					return nil
+				}
+				return report(r, true, true, false)
+			}))
+			must(t, report(w.ranks[2], true, true, true))
+		})
 	}
 }
 

@@ -138,27 +138,29 @@ func (b *bench) swap(r *rank, round int, bytes int64) error {
 
 func proveSizes(t *testing.T, h Harness) {
 	for _, sizes := range [][2]int64{{100, 99}, {99, 100}, {0, 1}, {1 << 20, 1}} {
-		b := newBench(t, h, 2, 2<<20, options{})
-		b.spoilt = true
-		recv := b.recv[1]
-		must(t, b.ranks[1].stream.Fill(recv.at(0), canary, 2<<20))
-		errs := b.outcomes(func(r *rank) error {
-			if r.number == 0 {
-				call := letter(driver.Send, 1, 5, b.send[0], 0, sizes[0])
-				if err := r.launch(r.group, r.stream, call); err != nil {
-					return err
+		t.Run(fmt.Sprint(sizes), func(t *testing.T) {
+			b := newBench(t, h, 2, 2<<20, options{})
+			b.spoilt = true
+			recv := b.recv[1]
+			must(t, b.ranks[1].stream.Fill(recv.at(0), canary, 2<<20))
+			errs := b.outcomes(func(r *rank) error {
+				if r.number == 0 {
+					call := letter(driver.Send, 1, 5, b.send[0], 0, sizes[0])
+					if err := r.launch(r.group, r.stream, call); err != nil {
+						return err
+					}
+					return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier})
 				}
-				return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier})
+				return r.launch(r.group, r.stream, letter(driver.Recv, 0, 5, recv, 0, sizes[1]))
+			})
+			wantEnds(t, errs[1], driver.MessagesDiffer, driver.MessageEnds{
+				From: 0, To: 1, Tag: 5, Number: 1, Sent: uint64(sizes[0]), Received: uint64(sizes[1]),
+			})
+			if errs[0] == nil {
+				t.Error("the sender's group goes on")
 			}
-			return r.launch(r.group, r.stream, letter(driver.Recv, 0, 5, recv, 0, sizes[1]))
+			must(t, b.ranks[1].expectAll(recv.at(0), canary, 2<<20))
 		})
-		wantEnds(t, errs[1], driver.MessagesDiffer, driver.MessageEnds{
-			From: 0, To: 1, Tag: 5, Number: 1, Sent: uint64(sizes[0]), Received: uint64(sizes[1]),
-		})
-		if errs[0] == nil {
-			t.Error("the sender's group goes on")
-		}
-		must(t, b.ranks[1].expectAll(recv.at(0), canary, 2<<20))
 	}
 }
 
@@ -334,24 +336,26 @@ func proveAnyOfThose(t *testing.T, h Harness) {
 // proveUnmatchedClose closes a group in which a message was not received, in both orders.
 func proveUnmatchedClose(t *testing.T, h Harness) {
 	for first := range 2 {
-		b := newBench(t, h, 2, 1<<20, options{check: true})
-		groups := make([]driver.Communicator, 2)
-		must(t, b.each(func(r *rank) (err error) {
-			groups[r.number], err = r.device.Connect(b.ctx, driver.GroupConfig{
-				ID: "leaving", Ranks: numbers(2), Rank: r.number,
+		t.Run(fmt.Sprint("rank ", first, " first"), func(t *testing.T) {
+			b := newBench(t, h, 2, 1<<20, options{check: true})
+			groups := make([]driver.Communicator, 2)
+			must(t, b.each(func(r *rank) (err error) {
+				groups[r.number], err = r.device.Connect(b.ctx, driver.GroupConfig{
+					ID: "leaving", Ranks: numbers(2), Rank: r.number,
+				})
+				return err
+			}))
+			sender := b.ranks[0]
+			must(t, sender.launch(groups[0], sender.stream, letter(driver.Send, 1, 3, b.send[0], 0, 10)))
+			closed := [2]error{}
+			for _, r := range []int{first, 1 - first} {
+				closed[r] = groups[r].Close()
+			}
+			wantEnds(t, closed[1], driver.MessagesUnmatched, driver.MessageEnds{
+				From: 0, To: 1, Tag: 3, Number: 1, Sent: 1,
 			})
-			return err
-		}))
-		sender := b.ranks[0]
-		must(t, sender.launch(groups[0], sender.stream, letter(driver.Send, 1, 3, b.send[0], 0, 10)))
-		closed := [2]error{}
-		for _, r := range []int{first, 1 - first} {
-			closed[r] = groups[r].Close()
-		}
-		wantEnds(t, closed[1], driver.MessagesUnmatched, driver.MessageEnds{
-			From: 0, To: 1, Tag: 3, Number: 1, Sent: 1,
+			must(t, closed[0])
 		})
-		must(t, closed[0])
 	}
 }
 

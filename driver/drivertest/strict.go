@@ -11,25 +11,27 @@ import (
 // proveForgotten leaves one Recv out, of several, and has one Recv too many.
 func proveForgotten(t *testing.T, h Harness) {
 	for _, forgotten := range []driver.Operation{driver.Send, driver.Recv} {
-		b := newBench(t, h, 3, 1<<20, options{check: true, strict: true})
-		b.spoilt = true
-		errs := b.outcomes(func(r *rank) error {
-			for step := range 4 {
-				if err := b.forget(r, step, forgotten); err != nil {
-					return fmt.Errorf("step %d: %w", step, err)
+		t.Run(forgotten.String(), func(t *testing.T) {
+			b := newBench(t, h, 3, 1<<20, options{check: true, strict: true})
+			b.spoilt = true
+			errs := b.outcomes(func(r *rank) error {
+				for step := range 4 {
+					if err := b.forget(r, step, forgotten); err != nil {
+						return fmt.Errorf("step %d: %w", step, err)
+					}
+				}
+				return nil
+			})
+			for number, err := range errs {
+				var e *driver.MessageError
+				if forgotten == driver.Send && errors.Is(err, driver.ErrFault) {
+					continue // the Recv of rank 2 and the barriers notice at once: others may be first
+				}
+				if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || e.Sequence != 3 {
+					t.Errorf("rank %d got %v, want a MessageError at collective 3", number, err)
 				}
 			}
-			return nil
 		})
-		for number, err := range errs {
-			var e *driver.MessageError
-			if forgotten == driver.Send && errors.Is(err, driver.ErrFault) {
-				continue // the Recv of rank 2 and the barriers notice at once: others may be first
-			}
-			if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || e.Sequence != 3 {
-				t.Errorf("rank %d got %v, want a MessageError at collective 3", number, err)
-			}
-		}
 	}
 }
 
@@ -62,28 +64,30 @@ func (b *bench) forget(r *rank, step int, forgotten driver.Operation) error {
 // equal.
 func proveMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
-		b := newBench(t, h, 3, 1<<20, options{strict: true})
-		b.spoilt = true
-		errs := b.outcomes(func(r *rank) error {
-			var call driver.Call
-			switch r.number {
-			case 0:
-				call = letter(driver.Send, 2, 5, b.send[0], 0, 100)
-			case 2:
-				call = letter(driver.Recv, source, 1, b.recv[2], 0, 100)
-			}
-			if r.number != 1 {
-				if err := r.queue(r.group, r.stream, call); err != nil {
-					return err
+		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {
+			b := newBench(t, h, 3, 1<<20, options{strict: true})
+			b.spoilt = true
+			errs := b.outcomes(func(r *rank) error {
+				var call driver.Call
+				switch r.number {
+				case 0:
+					call = letter(driver.Send, 2, 5, b.send[0], 0, 100)
+				case 2:
+					call = letter(driver.Recv, source, 1, b.recv[2], 0, 100)
 				}
+				if r.number != 1 {
+					if err := r.queue(r.group, r.stream, call); err != nil {
+						return err
+					}
+				}
+				return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier})
+			})
+			var e *driver.MessageError
+			if err := errs[2]; !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched ||
+				e.Sequence != 1 {
+				t.Errorf("source %d: the receiver got %v, want a MessageError at collective 1", source, err)
 			}
-			return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier})
 		})
-		var e *driver.MessageError
-		if err := errs[2]; !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched ||
-			e.Sequence != 1 {
-			t.Errorf("source %d: the receiver got %v, want a MessageError at collective 1", source, err)
-		}
 	}
 }
 

@@ -61,7 +61,8 @@ type rank struct {
 	closers []func() error
 }
 
-// newWorld opens n ranks and closes them when the test ends.
+// newWorld opens n ranks and closes them when the test ends. What breaks a world is a test of its
+// own, so that its groups are torn down before the next world connects: see Anytime.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {

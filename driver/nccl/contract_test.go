@@ -9,7 +9,6 @@ import (
 	"symmem/driver"
 	"symmem/driver/drivertest"
 	"symmem/internal/cuda"
-	"symmem/internal/mps"
 )
 
 // TestContract runs on the GPUs of the machine, or, where there are none, on the software GPU.
@@ -17,9 +16,9 @@ func TestContract(t *testing.T) {
 	without := map[drivertest.Part]string{
 		drivertest.Failures: "kernels that a GPU has been given run on",
 	}
-	if sharing() && mps.Running(os.Getenv) {
-		without[drivertest.Anytime] = "these ranks are goroutines of one process and share GPUs, by " +
-			"NVIDIA's Multi-Process Service"
+	if sharing() {
+		without[drivertest.Anytime] = "these ranks are goroutines of one process and share GPUs: the " +
+			"end of a group waits there for kernels that wait for other ranks"
 	}
 	drivertest.Run(t, drivertest.Harness{
 		Open: Backend{}.Open, Ranks: devices(t), Unordered: true,
