@@ -45,9 +45,10 @@
 // without a branch, and an Alloc after a Free searches before that Free merges, which lets the
 // processor do both at once; see free.go.
 //
-// In one run with a bare TLSF without streams, counters and checks of handles, which tlsf_test.go
-// has, on a busy virtual machine, alloc and free together, the least of many short runs: a size
-// that comes and goes 14 ns against 26; random sizes among 10,000 live blocks 79 against 74.
+// In one run with a bare TLSF without streams, counters and checks of handles, which
+// bench_tlsf_test.go has, on a busy virtual machine, alloc and free together, the least of many
+// short runs: a size that comes and goes 14 ns against 26; random sizes among 10,000 live blocks
+// 79 against 74.
 //
 // Records are 32 bytes and free of pointers, in slabs that only grow; in steady state no call
 // allocates.

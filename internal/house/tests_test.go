@@ -8,7 +8,7 @@ import (
 
 // kinds are the names of test files that say how something is tested, or that Go knows.
 var kinds = []string{
-	"bench", "contract", "example", "export", "fuzz", "main", "model", "norace", "race",
+	"bench", "contract", "example", "export", "fuzz", "main", "model", "norace", "race", "transcript",
 }
 
 // suites are the ideas whose tests have no one source file, and what tests share.
@@ -21,18 +21,20 @@ var suites = map[string][]string{
 
 var testRules = []rule{
 	{
-		name:  "tests of the API and of backends are named after what they test",
+		name:  "tests are named after what they test",
 		why:   "who changes a file finds its tests next to it, by its name",
 		check: misnamedTests,
 		bad: []map[string]string{
 			{"a.go": "package a\n", "b_test.go": "package a\n"},
 			{"driver/p/a.go": "package p\n", "driver/p/ab_test.go": "package p\n", "ab.go": "package a\n"},
+			{"internal/p/ab.go": "package p\n", "internal/p/a_test.go": "package p\n"},
 		},
 		good: []map[string]string{
 			{"a.go": "package a\n", "a_test.go": "package a\n", "a_more_test.go": "package a\n"},
 			{"driver/p/a.go": "package p\n", "driver/p/p_test.go": "package p\n"},
 			{"driver/p/a.go": "package p\n", "driver/p/main_test.go": "package p\n"},
-			{"driver/p/doc.go": "package p\n", "driver/p/any_test.go": "package p\n"},
+			{"internal/p/a_amd64.go": "package p\n", "internal/p/a_test.go": "package p\n"},
+			{"cmd/p/doc.go": "package p\n", "cmd/p/any_test.go": "package p\n"},
 		},
 	},
 }
@@ -47,13 +49,14 @@ func misnamedTests(files []*file) []finding {
 	var all []finding
 	for _, f := range files {
 		in := f.folder()
-		if !f.test() || len(sources[in]) == 0 || in != "" && !strings.HasPrefix(in+"/", "driver/") {
+		if !f.test() || len(sources[in]) == 0 {
 			continue
 		}
 		name := strings.TrimSuffix(path.Base(f.path), "_test.go")
 		after := func(what string) bool { return name == what || strings.HasPrefix(name, what+"_") }
+		part := func(source string) bool { return strings.HasPrefix(source, name+"_") }
 		if !slices.ContainsFunc(slices.Concat(sources[in], kinds, suites[in]), after) &&
-			!after(path.Base(in)) {
+			!slices.ContainsFunc(sources[in], part) && !after(path.Base(in)) {
 			all = append(all, f.find(f.syntax.Package, "no source file has the name of this test"))
 		}
 	}

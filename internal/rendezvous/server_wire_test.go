@@ -2,9 +2,7 @@ package rendezvous
 
 import (
 	"bytes"
-	"context"
 	"encoding/hex"
-	"errors"
 	"io"
 	"net"
 	"strings"
@@ -38,7 +36,7 @@ const (
 )
 
 // exchanges are the golden bytes of every query and its answer, in an order in which one server
-// gives all of them. The client's own calls are compared with the same bytes below.
+// gives all of them. client_wire_test.go compares the client's own calls with the same bytes.
 var exchanges = []struct{ name, send, want string }{
 	{"PING", "0d 78563412", "78563412"},
 	{"SET", "01" + two64 + "'/k'" + one64 + "'v'", ""},
@@ -175,130 +173,5 @@ func TestServerHangsUp(t *testing.T) {
 				t.Fatalf("got % x, %v; want the end", rest, err)
 			}
 		})
-	}
-}
-
-// scripted gives a client whose server reads and writes exactly what the script says, after a
-// handshake. In what it expects, "ping" stands for a PING, which it echoes after the reply.
-func scripted(t *testing.T, want, reply string) (*Client, <-chan error) {
-	t.Helper()
-	done := make(chan error, 1)
-	c := newClient("script", func(ctx context.Context) (*link, error) {
-		ours, theirs := net.Pipe()
-		go func() { done <- play(t, theirs, want, reply) }()
-		return handshake(ctx, ours, Endpoint{Address: "script"})
-	})
-	closeLater(t, c)
-	return c, done
-}
-
-func play(t *testing.T, conn net.Conn, want, reply string) error {
-	defer conn.Close()
-	if err := playPing(t, conn, hello, ""); err != nil {
-		return err
-	}
-	query, ping := strings.CutSuffix(want, "ping")
-	if ping {
-		return playPing(t, conn, query, reply)
-	}
-	return playQuery(t, conn, query, reply)
-}
-
-func playQuery(t *testing.T, conn net.Conn, want, reply string) error {
-	b := unhex(t, want)
-	got := make([]byte, len(b))
-	if _, err := io.ReadFull(conn, got); err != nil {
-		return err
-	}
-	if !bytes.Equal(got, b) {
-		return errors.New("got " + hex.EncodeToString(got))
-	}
-	if reply == "" {
-		return nil // An empty write to a pipe waits for a reader.
-	}
-	_, err := conn.Write(unhex(t, reply))
-	return err
-}
-
-func playPing(t *testing.T, conn net.Conn, want, reply string) error {
-	if err := playQuery(t, conn, want+"0d", reply); err != nil {
-		return err
-	}
-	var nonce [4]byte
-	if _, err := io.ReadFull(conn, nonce[:]); err != nil {
-		return err
-	}
-	_, err := conn.Write(nonce[:])
-	return err
-}
-
-// TestClientSendsEveryQueryByteForByte compares what the calls send with golden bytes.
-func TestClientSendsEveryQueryByteForByte(t *testing.T) {
-	ctx := testContext(t)
-	k := two64 + "'/k'"
-	rows := []struct {
-		name, want, reply string
-		call              func(c *Client) error
-	}{
-		{"Set", "01" + k + one64 + "'v' ping", "", func(c *Client) error {
-			return c.Set(ctx, "k", []byte("v"))
-		}},
-		{"Add", "04" + k + three64, three64, func(c *Client) error {
-			_, err := c.Add(ctx, "k", 3)
-			return err
-		}},
-		{"CompareSet", "02" + k + one64 + "'e'" + zero64, zero64, func(c *Client) error {
-			_, err := c.CompareSet(ctx, "k", []byte("e"), nil)
-			return err
-		}},
-		{"Wait", "06" + two64 + k + two64 + "'/l'", "00", func(c *Client) error {
-			return c.Wait(ctx, "k", "l")
-		}},
-	}
-	for _, r := range rows {
-		t.Run(r.name, func(t *testing.T) {
-			c, done := scripted(t, r.want, r.reply)
-			if err := errors.Join(r.call(c), <-done); err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
-}
-
-// TestClientReadsInTwoQueries has those calls that wait before they read.
-func TestClientReadsInTwoQueries(t *testing.T) {
-	ours, theirs := net.Pipe()
-	l := &link{conn: ours, d: newDecoder(ours, "script"), trusted: true}
-	c := newClient("script", nil)
-	closeLater(t, c)
-	c.adopt(l)
-	_ = c.release(l, nil)
-	k := two64 + "'/k'"
-	done := make(chan error, 1)
-	go func() {
-		done <- errors.Join(
-			playQuery(t, theirs, "06"+one64+k, "00"), playQuery(t, theirs, "03"+k, one64+"'v'"),
-			theirs.Close())
-	}()
-	wantValue(t, c, "k", "v")
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestALinkIsInDoubtOnlyIfAnythingWasSaid, before or now: nobody reads here, so that a request that
-// is cut off has left no byte.
-func TestALinkIsInDoubtOnlyIfAnythingWasSaid(t *testing.T) {
-	ours, theirs := net.Pipe()
-	closeLater(t, ours)
-	closeLater(t, theirs)
-	ctx, cancel := context.WithCancel(testContext(t))
-	cancel()
-	for _, before := range []bool{false, true} {
-		l := &link{conn: ours, d: newDecoder(ours, "mute"), trusted: true, doubt: before}
-		err := l.exchange(ctx, []byte{1}, func(*decoder) error { return nil })
-		if !errors.Is(err, context.Canceled) || l.doubt != before {
-			t.Errorf("%v, and in doubt: %v, want that it is as before, %v", err, l.doubt, before)
-		}
 	}
 }

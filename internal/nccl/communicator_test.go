@@ -1,0 +1,67 @@
+package nccl
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+)
+
+func word(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
+
+func half(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+
+func TestNumbersOfACommunicator(t *testing.T) {
+	library, recorder := load(t, "22809", declarations+newer)
+	recorder.Output(1, half(7))
+	for name, number := range map[string]func(Comm) (int, error){
+		"ncclCommCount": library.Count, "ncclCommCuDevice": library.Device,
+		"ncclCommUserRank": library.UserRank,
+	} {
+		n, err := number(comm)
+		if got := recorder.Last(); n != 7 || err != nil || got.Name != name || got.Args[0] != comm {
+			t.Errorf("%s gives %d, %v from %s%v", name, n, err, got.Name, got.Args)
+		}
+	}
+}
+
+func TestAnIDComesBackWhole(t *testing.T) {
+	library, recorder := load(t, "22809", declarations+newer)
+	var want UniqueID
+	for i := range want {
+		want[i] = byte(255 - i)
+	}
+	recorder.Output(0, want[:])
+	if id, err := library.UniqueID(); id != want || err != nil {
+		t.Errorf("the id is %v, %v", id, err)
+	}
+}
+
+func TestACommunicatorIsMadeFromOneID(t *testing.T) {
+	library, recorder := load(t, "22809", declarations+newer)
+	id := UniqueID{0: 1, 127: 2}
+	recorder.Output(0, word(comm))
+	recorder.Input(4, 128)
+	made, err := library.CommInitRank(8, 3, id)
+	got := recorder.Last()
+	if made != comm || err != nil || got.Name != "ncclCommInitRankScalable" {
+		t.Fatalf("it made %#x, %v by %s", made, err, got.Name)
+	}
+	if got.Args[1] != 8 || got.Args[2] != 3 || got.Args[3] != 1 || got.Args[5] != 0 ||
+		UniqueID(got.Seen[4][:128]) != id {
+		t.Errorf("called with %v and id %v", got.Args, got.Seen[4][:128])
+	}
+}
+
+func TestACommunicatorThatDoesNotBlockIsUnderWay(t *testing.T) {
+	library, recorder := load(t, "22809", declarations+newer)
+	recorder.Output(0, word(comm))
+	recorder.Result(7)
+	if _, err := library.CommInitRank(2, 0, UniqueID{}); !errors.Is(err, ErrInProgress) {
+		t.Errorf("it is made with %v, want ErrInProgress", err)
+	}
+	recorder.Reset()
+	recorder.Output(1, half(7))
+	if err := library.AsyncError(comm); !errors.Is(err, ErrInProgress) {
+		t.Errorf("it is %v, want ErrInProgress", err)
+	}
+}

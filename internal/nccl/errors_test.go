@@ -1,0 +1,28 @@
+package nccl
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestErrorsAreTyped(t *testing.T) {
+	library, recorder := load(t, "22809", declarations+newer)
+	recorder.Result(5)
+	err := library.GroupEnd()
+	var typed *Error
+	if !errors.Is(err, ErrInvalidUsage) || errors.Is(err, ErrRemote) || !errors.As(err, &typed) {
+		t.Fatalf("the error is %v, want ErrInvalidUsage", err)
+	}
+	want := Error{"ncclGroupEnd", ErrInvalidUsage, "invalid usage", "Duplicate GPU detected"}
+	if *typed != want {
+		t.Errorf("the error is %+v, want %+v", *typed, want)
+	}
+	if want := "ncclGroupEnd: invalid usage (5): Duplicate GPU detected"; err.Error() != want {
+		t.Errorf("the text is %q, want %q", err, want)
+	}
+	recorder.Reset()
+	recorder.Output(1, half(6))
+	if err := library.AsyncError(comm); !errors.Is(err, ErrRemote) {
+		t.Errorf("a lost peer is %v, want ErrRemote", err)
+	}
+}

@@ -1,0 +1,86 @@
+package nccl
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestVersionsDecideWhatThereIs(t *testing.T) {
+	for name, c := range map[string]struct {
+		version, declarations string
+		windows               bool
+		refused               map[string]string
+	}{
+		"2.26 has no windows, and says which version has": {
+			"22605", declarations, false, map[string]string{
+				"window":   "ncclCommWindowRegister needs NCCL 2.27.3, and * is 2.26.5",
+				"alltoall": "ncclAlltoAll needs NCCL 2.28.3, and * is 2.26.5",
+			},
+		},
+		"2.27.1 has windows that are not ready": {
+			"22701", declarations + newer, false, map[string]string{
+				"window":     "ncclCommWindowRegister needs NCCL 2.27.3, and * is 2.27.1",
+				"deregister": "ncclCommWindowDeregister needs NCCL 2.27.3, and * is 2.27.1",
+			},
+		},
+		"2.28.9 has what it exports": {
+			"22809", declarations + newer, true, map[string]string{},
+		},
+		"one that is new enough and lacks a function says so": {
+			"23007", declarations, false, map[string]string{
+				"alltoall": "* (NCCL 2.30.7) has no ncclAlltoAll",
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			library, recorder := load(t, c.version, c.declarations)
+			if library.Windows() != c.windows {
+				t.Errorf("windows: %v, want %v", library.Windows(), c.windows)
+			}
+			if err := queue(library.AllReduce(1, 2, 3, Float32, Sum, comm)); err != nil {
+				t.Errorf("the plain path gives %v", err)
+			}
+			recorder.Reset()
+			_, window := library.WindowRegister(comm, address, many, WindowSymmetric)
+			for call, err := range map[string]error{
+				"window": window, "deregister": library.WindowDeregister(comm, 1),
+				"alltoall": queue(library.AlltoAll(1, 2, 3, Int8, comm)),
+			} {
+				want, refused := c.refused[call]
+				if refused {
+					checkRefused(t, library, err, want)
+				} else if err != nil && c.windows {
+					t.Errorf("%s gives %v", call, err)
+				}
+			}
+		})
+	}
+}
+
+// checkRefused compares a refusal with a text in which * stands for the library's file.
+func checkRefused(t *testing.T, l *Library, err error, want string) {
+	t.Helper()
+	var typed *VersionError
+	if !errors.As(err, &typed) || !errors.Is(err, ErrUnsupported) {
+		t.Fatalf("the error is %v, want a VersionError", err)
+	}
+	before, after := want, ""
+	for i := range want {
+		if want[i] == '*' {
+			before, after = want[:i], want[i+1:]
+		}
+	}
+	if err.Error() != before+l.Path()+after {
+		t.Errorf("the error is %q, want %q", err, want)
+	}
+}
+
+func TestVersionsReadAsPeopleWriteThem(t *testing.T) {
+	for code, want := range map[int]string{
+		22703: "2.27.3", 22809: "2.28.9", 23007: "2.30.7", 2708: "2.7.8", 21003: "2.10.3",
+	} {
+		if got := VersionText(code); got != want {
+			t.Errorf("%d reads %s, want %s", code, got, want)
+		}
+	}
+}

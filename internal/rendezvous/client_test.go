@@ -1,0 +1,109 @@
+package rendezvous
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"testing"
+)
+
+// listenRaw runs answer for every connection to a TCP address.
+func listenRaw(t *testing.T, answer func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, l)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			answer(conn)
+			conn.Close()
+		}
+	}()
+	return l.Addr().String()
+}
+
+func TestClientNamesAServerThatSpeaksGarbage(t *testing.T) {
+	addr := listenRaw(t, func(conn net.Conn) { _, _ = conn.Write([]byte("HTTP/1.1 400\r\n")) })
+	_, err := Dial(testContext(t), Endpoint{Address: addr})
+	var protocol *ProtocolError
+	if !errors.As(err, &protocol) || !errors.Is(err, ErrProtocol) {
+		t.Fatalf("%v is no ProtocolError", err)
+	}
+	if protocol.Addr != addr || !strings.Contains(err.Error(), "answered with 0x50545448") {
+		t.Fatalf("the message names neither address nor answer: %v", err)
+	}
+}
+
+func TestClientRefusesAbsurdReplies(t *testing.T) {
+	ctx := testContext(t)
+	k := two64 + "'/k'"
+	rows := map[string]struct {
+		want, reply string
+		call        func(c *Client) error
+	}{
+		"a value without end": {
+			"02" + k + zero64 + zero64, "ffffffffffffffff",
+			func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err },
+		},
+		"a value over 8 MiB": {
+			"02" + k + zero64 + zero64, "0100800000000000",
+			func(c *Client) error { _, err := c.CompareSet(ctx, "k", nil, nil); return err },
+		},
+		"WAIT that was never cancelled": {
+			"06" + one64 + k, "01",
+			func(c *Client) error { return c.Wait(ctx, "k") },
+		},
+	}
+	for name, r := range rows {
+		t.Run(name, func(t *testing.T) {
+			c, _ := scripted(t, r.want, r.reply)
+			if err := r.call(c); !errors.Is(err, ErrProtocol) {
+				t.Fatalf("%v is no ErrProtocol", err)
+			}
+			if len(c.all) != 0 {
+				t.Fatal("the connection was kept")
+			}
+		})
+	}
+}
+
+func TestStoreThatGoesAwayIsLost(t *testing.T) {
+	s, c := serveOn(t, privateName(), "")
+	if err := c.Set(testContext(t), "k", nil); err != nil {
+		t.Fatal(err)
+	}
+	waiting := make(chan error, 1)
+	ctx := testContext(t)
+	go func() { waiting <- c.Wait(ctx, "never") }()
+	// Whether the wait has reached the server or not, it is lost.
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waiting; !errors.Is(err, ErrLost) {
+		t.Fatalf("waiting: %v", err)
+	}
+	if err := c.Set(testContext(t), "k", nil); !errors.Is(err, ErrLost) {
+		t.Fatalf("afterwards: %v", err)
+	}
+	c.Close()
+	if err := c.Set(testContext(t), "k", nil); !errors.Is(err, ErrClosed) {
+		t.Fatalf("after Close: %v", err)
+	}
+}
+
+func TestCloseEndsCallsInProgress(t *testing.T) {
+	_, c := serveOn(t, privateName(), "")
+	waiting := make(chan error, 1)
+	ctx := testContext(t)
+	go func() { waiting <- c.Wait(ctx, "never") }()
+	c.Close()
+	if err := <-waiting; !errors.Is(err, ErrClosed) {
+		t.Fatal(err)
+	}
+}

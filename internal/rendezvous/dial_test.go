@@ -1,0 +1,55 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestARankWithoutATokenDoesNotTryForLong(t *testing.T) {
+	s, _ := serveOn(t, privateName(), "secret")
+	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: s.Address()}})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, _, err := Connect(ctx, worlds[1]); !errors.Is(err, ErrToken) || ctx.Err() != nil {
+		t.Fatalf("%v, and then %v", err, ctx.Err())
+	}
+}
+
+func TestDialWaitsForTheServer(t *testing.T) {
+	address := privateName()
+	dialed := make(chan error, 1)
+	ctx := testContext(t)
+	go func() {
+		c, err := Dial(ctx, Endpoint{Address: address})
+		if err == nil {
+			err = c.Close()
+		}
+		dialed <- err
+	}()
+	s, err := Listen(address, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, s)
+	if err := <-dialed; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDialGivesUpWithTheLastError(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(testContext(t))
+	cause := errors.New("the user left")
+	cancel(cause)
+	_, err := Dial(ctx, Endpoint{Address: privateName()})
+	if !errors.Is(err, cause) || !strings.Contains(err.Error(), "the last attempt: dial unix") {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"", "host", "host:", "unix:", "unix:@", ":"} {
+		if _, err := Dial(testContext(t), Endpoint{Address: bad}); err == nil {
+			t.Fatalf("%q is an address", bad)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package rendezvous
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestTokens(t *testing.T) {
+	token := NewToken()
+	for _, address := range []string{"127.0.0.1:0", privateName()} {
+		s, c := serveOn(t, address, token)
+		if err := c.Set(testContext(t), "k", nil); err != nil {
+			t.Fatal(err)
+		}
+		_, wrong := Dial(testContext(t), Endpoint{Address: s.Address(), Token: token + "x"})
+		if !errors.Is(wrong, ErrToken) {
+			t.Fatalf("wrong token: %v", wrong)
+		}
+		stranger, err := Dial(testContext(t), Endpoint{Address: s.Address()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		closeLater(t, stranger)
+		if err := stranger.Set(testContext(t), "k", nil); !errors.Is(err, ErrToken) {
+			t.Fatalf("no token: %v", err)
+		}
+		if strings.Contains(wrong.Error()+token.String()+token.GoString(), string(token)) {
+			t.Fatal("the token shows")
+		}
+	}
+}
+
+func TestTokenOfAServerThatWantsNone(t *testing.T) {
+	s, _ := serveOn(t, privateName(), "")
+	_, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: NewToken()})
+	if !errors.Is(err, ErrToken) {
+		t.Fatal(err)
+	}
+}
+
+func TestStrangersAreReadNoMoreThanAToken(t *testing.T) {
+	s := newServer("test", "secret")
+	closeLater(t, s)
+	conn := rawConn(t, s)
+	send(t, conn, hello+"0d 01020304")
+	expect(t, conn, "01020304")
+	long := strings.Repeat("k", maxTokenBytes)
+	r := request{query: queryCheck, keys: []string{long, long}}
+	go func() { _, _ = conn.Write(r.append(nil)) }()
+	if rest, err := io.ReadAll(conn); err != nil || len(rest) != 0 {
+		t.Fatalf("% x, %v", rest, err)
+	}
+}
+
+func TestTCPRequiresAToken(t *testing.T) {
+	if s, err := Listen("127.0.0.1:0", ""); err == nil {
+		s.Close()
+		t.Fatal("a server without a token listens on TCP")
+	}
+}
+
+func TestOtherUsersAreKeptOut(t *testing.T) {
+	s, c := serveOn(t, privateName(), "")
+	if err := c.Set(testContext(t), "k", nil); err != nil {
+		t.Fatal(err)
+	}
+	other := uint32(os.Geteuid()) + 1
+	_, err := dial(testContext(t), Endpoint{Address: s.Address()}, other)
+	var peer *PeerError
+	if !errors.As(err, &peer) || peer.UID != other-1 || peer.Want != other {
+		t.Fatalf("the client talks to a server of another user: %v", err)
+	}
+	strict := newServer(privateName(), "")
+	strict.uid = other
+	name := strings.TrimPrefix(strict.address, unixScheme)
+	if strict.listener, err = net.Listen("unix", name); err != nil {
+		t.Fatal(err)
+	}
+	strict.running.Go(strict.accept)
+	closeLater(t, strict)
+	conn, err := net.Dial("unix", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = handshake(testContext(t), conn, Endpoint{Address: strict.address})
+	if !errors.Is(err, ErrLost) {
+		t.Fatalf("the server talks to a client of another user: %v", err)
+	}
+}
