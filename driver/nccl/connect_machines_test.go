@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"symmem/driver"
-	"symmem/internal/cuda"
 	"symmem/internal/sys/systest"
 )
 
@@ -104,11 +103,10 @@ func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 	if !spread(t) {
 		return
 	}
-	w := newTeam(t, 2, 10*time.Second)
-	w.play(0, 1)
+	w := newGroup(t, 2, 10*time.Second)
 	w.must(func(m *mate) error {
 		m.group.SetCheck(true)
-		theirs, adopted, err := m.adopt(1)
+		all, err := m.newOwned(1)
 		if err != nil {
 			return err
 		}
@@ -116,17 +114,13 @@ func TestRecordedCallsBetweenMachinesAreCompared(t *testing.T) {
 		plan, err := prepare(m.group, driver.Call{
 			Operation: driver.Barrier, DataType: driver.Uint8, Path: path, Digest: uint64(m.rank),
 		})
-		gpu := m.device.gpu.CUDA
-		err = errors.Join(err, m.device.gpu.Do(func() error {
-			return gpu.BeginCapture(theirs[0], cuda.CaptureRelaxed)
+		err = errors.Join(err, all[0].capture(func() error {
+			recorded := m.group.(driver.Recorder).Record(all[0].stream, plan)
+			if differs := (*driver.MismatchError)(nil); !errors.As(recorded, &differs) {
+				t.Errorf("rank %d records another call than the other: got %v", m.rank, recorded)
+			}
+			return nil
 		}))
-		recorded := m.group.(driver.Recorder).Record(adopted[0], plan)
-		if differs := (*driver.MismatchError)(nil); !errors.As(recorded, &differs) {
-			t.Errorf("rank %d records another call than the other: got %v", m.rank, recorded)
-		}
-		return errors.Join(err, m.device.gpu.Do(func() error {
-			graph, err := gpu.EndCapture(theirs[0])
-			return errors.Join(err, gpu.GraphDestroy(graph), gpu.StreamDestroy(theirs[0]))
-		}))
+		return errors.Join(err, finish(all...))
 	})
 }

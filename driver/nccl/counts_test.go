@@ -15,20 +15,15 @@ func TestNCCLsCountsAreInATimeout(t *testing.T) {
 	if soft(t) {
 		t.Skip("not supported here: the NCCL of the software GPU has no RAS")
 	}
-	w := newTeam(t, 2, 6*time.Second)
-	w.play(0, 1)
-	w.must(func(m *mate) error {
+	w := newGroup(t, 2, 6*time.Second)
+	w.withPower(1024, func(m *mate, p *power) error {
 		m.group.SetCheck(false) // else NCCL would not see the call of one rank alone
-		p, err := m.newPower(w, 1, 1024)
-		if err != nil {
-			return err
-		}
 		for range 2 - m.rank {
 			if err := p.raise(m.group, m.stream, driver.PathPlain); err != nil {
 				return err
 			}
 		}
-		err = m.stream.Synchronize(t.Context())
+		err := m.stream.Synchronize(t.Context())
 		if m.rank == 1 {
 			return err
 		}

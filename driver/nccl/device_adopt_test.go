@@ -57,8 +57,7 @@ func giveBack(d *Device) error {
 // while it is asked whether its work is done. CUDA loses the capture of a stream that is asked, and
 // its driver may crash where that begins or ends just then.
 func TestQuestionsLoseNoCaptureOfTheOwner(t *testing.T) {
-	w := newTeam(t, 2, time.Minute)
-	w.play(0, 1)
+	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *mate) error {
 		return m.captureWhile(w, func(s *stream.Stream) error { s.Idle(); return nil })
 	})
@@ -66,8 +65,7 @@ func TestQuestionsLoseNoCaptureOfTheOwner(t *testing.T) {
 
 // TestAWaitLosesNoCaptureOfTheOwner has one thread wait for a stream while its owner captures it.
 func TestAWaitLosesNoCaptureOfTheOwner(t *testing.T) {
-	w := newTeam(t, 2, time.Minute)
-	w.play(0, 1)
+	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *mate) error {
 		var begun sync.Once
 		waited := make(chan error, 1)
@@ -93,8 +91,7 @@ func TestAPointInACaptureOfTheOwnerIsNotAsked(t *testing.T) {
 		t.Skip(fmt.Errorf("recording an event where another thread begins a capture: CUDA's driver may "+
 			"crash: %w", driver.ErrUnsupported))
 	}
-	w := newTeam(t, 2, time.Minute)
-	w.play(0, 1)
+	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *mate) error {
 		return m.captureWhile(w, func(s *stream.Stream) error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Microsecond)
@@ -192,21 +189,19 @@ func (d *Device) captureNothing(theirs cuda.Stream) error {
 
 // busyStream is an adopted stream with a collective that waits until the stream is released.
 type busyStream struct {
-	m       *mate
+	*owned
 	power   *power
-	theirs  cuda.Stream
-	stream  *stream.Stream
 	release func() error
 }
 
 // busy makes a stream of another library busy.
 func (m *mate) busy(w *team) (*busyStream, error) {
-	b := &busyStream{m: m}
-	var err error
-	if b.power, err = m.newPower(w, 1, 1000); err != nil {
+	all, err := m.newOwned(1)
+	if err != nil {
 		return nil, err
 	}
-	if b.theirs, b.stream, err = m.device.foreign(); err != nil {
+	b := &busyStream{owned: all[0]}
+	if b.power, err = m.newPower(w, 1, 1000); err != nil {
 		return nil, err
 	}
 	if b.release, err = m.occupy(b.theirs); err != nil {
@@ -217,45 +212,27 @@ func (m *mate) busy(w *team) (*busyStream, error) {
 
 // finish lets the stream go on, checks the sums on a stream, and gives the first one back.
 func (b *busyStream) finish(w *team, on driver.Stream) error {
-	return errors.Join(b.release(), b.m.check(w, b.power, on), b.stream.Close(),
-		b.m.device.destroy(b.theirs))
+	return errors.Join(b.release(), b.m.check(w, b.power, on), finish(b.owned))
 }
 
 // TestEventsMarkWhatCameBeforeACaptureOfTheOwner records one while the owner of a busy stream
 // captures it, which the capture must survive, and so must a wait in the capture.
 func TestEventsMarkWhatCameBeforeACaptureOfTheOwner(t *testing.T) {
-	w := newTeam(t, 2, time.Minute)
-	w.play(0, 1)
+	w := newGroup(t, 2, time.Minute)
 	w.must(func(m *mate) error {
 		b, err := m.busy(w)
 		if err != nil {
 			return err
 		}
 		e := m.device.streams.NewEvent()
-		err = m.captureBy(b.theirs, func() error {
+		err = b.capture(func() error {
 			return errors.Join(b.stream.Record(e), m.stream.Wait(e), b.stream.Wait(e))
 		})
+		err = errors.Join(err, b.replay())
 		if e.Done() || m.stream.(*stream.Stream).Idle() {
 			err = errors.Join(err, errors.New("the event does not mark the work that goes on"))
 		}
 		return errors.Join(err, b.finish(w, m.stream), e.Synchronize(t.Context()))
-	})
-}
-
-// captureBy launches what the owner of a stream has captured on it.
-func (m *mate) captureBy(theirs cuda.Stream, work func() error) error {
-	graph, err := m.device.recordBy(theirs, work)
-	if err != nil {
-		return err
-	}
-	d := m.device
-	return d.gpu.Do(func() error {
-		exec, err := d.gpu.CUDA.GraphInstantiate(graph)
-		if err != nil {
-			return err
-		}
-		return errors.Join(d.gpu.CUDA.GraphLaunch(exec, theirs), d.gpu.CUDA.GraphExecDestroy(exec),
-			d.gpu.CUDA.GraphDestroy(graph))
 	})
 }
 
@@ -276,14 +253,13 @@ func (d *Device) recordBy(theirs cuda.Stream, work func() error) (graph cuda.Gra
 // TestARefusalOnABusyStreamOfAnotherLibraryIsToldAtOnce: its owner waits for it without us, so who
 // heard of it later would have taken what was not computed for a result.
 func TestARefusalOnABusyStreamOfAnotherLibraryIsToldAtOnce(t *testing.T) {
-	w := newTeam(t, 2, 20*time.Second)
-	w.play(0, 1)
+	w := newGroup(t, 2, 20*time.Second)
 	w.must(func(m *mate) error {
-		theirs, adopted, err := m.adopt(1)
+		all, err := m.newOwned(1)
 		if err != nil {
 			return err
 		}
-		end, err := m.occupy(theirs[0])
+		end, err := m.occupy(all[0].theirs)
 		if err != nil {
 			return err
 		}
@@ -291,12 +267,11 @@ func TestARefusalOnABusyStreamOfAnotherLibraryIsToldAtOnce(t *testing.T) {
 			Operation: driver.Barrier, DataType: driver.Uint8, Path: driver.PathPlain,
 			Digest: uint64(m.rank),
 		})
-		err = errors.Join(err, m.group.Launch(adopted[0], plan))
+		err = errors.Join(err, m.group.Launch(all[0].stream, plan))
 		if differs := (*driver.MismatchError)(nil); !errors.As(err, &differs) {
 			t.Errorf("rank %d launches another call than the other: got %v", m.rank, err)
 		}
-		return errors.Join(end(), adopted[0].Synchronize(t.Context()), adopted[0].Close(),
-			m.device.destroy(theirs[0]))
+		return errors.Join(end(), all[0].stream.Synchronize(t.Context()), finish(all...))
 	})
 }
 

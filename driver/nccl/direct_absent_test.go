@@ -89,24 +89,15 @@ func (w *team) abort(count int64, calls int) {
 // everything is closed, and all ranks go on in a new group over new memory.
 func (w *team) desert(count int64, alone func(m *mate, p *power) error) {
 	w.t.Helper()
-	everybody := make([]int, len(w.mates))
-	for r := range everybody {
-		everybody[r] = r
-	}
-	absent := everybody[len(everybody)-1]
-	w.play(everybody...)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, count)
-		if err != nil {
-			return err
-		}
+	w.play()
+	w.withPower(count, func(m *mate, p *power) error {
 		if err := p.raise(m.group, m.stream, driver.PathDirect); err != nil {
 			return err
 		}
 		if err := m.check(w, p, m.stream); err != nil {
 			return err
 		}
-		if m.rank == absent {
+		if m.rank == len(w.mates)-1 {
 			return nil
 		}
 		return alone(m, p)
@@ -119,12 +110,8 @@ func (w *team) desert(count int64, alone func(m *mate, p *power) error) {
 		m.owned, m.mapped = nil, 0
 		return err
 	})
-	w.play(everybody...)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, count)
-		if err != nil {
-			return err
-		}
+	w.play()
+	w.withPower(count, func(m *mate, p *power) error {
 		if err := p.raise(m.group, m.stream, driver.PathDirect); err != nil {
 			return err
 		}

@@ -26,8 +26,7 @@ func TestGroupsWithoutNVLinkHaveNoDirectPath(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer dl.Setenv("SOFTGPU_LINK", "")
-			w := newTeam(t, 3, time.Minute)
-			w.play(0, 1, 2)
+			w := newGroup(t, 3, time.Minute)
 			said := make([]string, len(w.playing))
 			w.must(func(m *mate) (err error) {
 				said[m.rank], err = m.doWithout(w)

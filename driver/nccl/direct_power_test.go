@@ -27,13 +27,10 @@ type power struct {
 	want uint32
 }
 
-// newPower makes such a buffer, in a window of the group. It is collective.
+// newPower makes such a buffer, in a window of the group. It is collective. The unit of the first
+// one is 1.
 func (m *mate) newPower(w *team, name uint32, count int64) (*power, error) {
-	return m.newPowerOf(w, name, count, 1)
-}
-
-// newPowerOf is newPower with numbers that are unit at first.
-func (m *mate) newPowerOf(w *team, name uint32, count int64, unit uint32) (*power, error) {
+	unit := 1 + 1000*(name-1)
 	cfg, bytes, own := &m.group.(*communicator).cfg, 4*count, int64(0)
 	if w.steps {
 		bytes, own = bytes*int64(len(cfg.Ranks)), bytes*int64(cfg.Rank)

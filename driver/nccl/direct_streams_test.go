@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -17,10 +16,8 @@ import (
 // odd opens a team of three ranks, whose powers stay odd, or of two that step.
 func odd(t *testing.T) *team {
 	t.Helper()
-	all := []int{0, 1, 2}[:atMost(t, 3)]
-	w := newTeam(t, len(all), time.Minute)
-	w.steps = len(all) == 2
-	w.play(all...)
+	w := newGroup(t, atMost(t, 3), time.Minute)
+	w.steps = len(w.mates) == 2
 	return w
 }
 
@@ -28,20 +25,12 @@ func odd(t *testing.T) *team {
 // of one group run one after the other whatever stream they are on.
 func TestStreamsTakeTurns(t *testing.T) {
 	w := odd(t)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
+	w.withPower(1000, func(m *mate, p *power) error {
+		others, err := m.newStreams(2)
 		if err != nil {
 			return err
 		}
-		streams := []driver.Stream{m.stream}
-		for range 2 {
-			s, err := m.device.NewStream()
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			streams = append(streams, s)
-		}
+		streams := []driver.Stream{m.stream, others[0], others[1]}
 		for i := range 300 {
 			// Ranks take their streams in orders of their own.
 			if err := p.raise(m.group, streams[(i+i/7*m.rank)%3], driver.PathDirect); err != nil {
@@ -56,44 +45,38 @@ func TestStreamsTakeTurns(t *testing.T) {
 // last launch, and then on another one: that launch still runs second.
 func TestACaptureDoesNotEndTheOrderOfStreams(t *testing.T) {
 	w := odd(t)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
+	w.withPower(1000, func(m *mate, p *power) error {
+		others, err := m.newStreams(1)
 		if err != nil {
 			return err
 		}
-		second, err := m.device.NewStream()
-		if err != nil {
-			return err
-		}
-		defer second.Close()
 		err = p.raise(m.group, m.stream, driver.PathDirect)
-		_, failed := m.capture(p, 1)
+		_, failed := m.capture(p, driver.PathDirect, 1)
 		end, busy := m.occupy(m.stream.(*stream.Stream).CUDA)
 		if err = errors.Join(err, failed, busy); err != nil {
 			return err
 		}
 		err = errors.Join(p.raise(m.group, m.stream, driver.PathDirect),
-			p.raise(m.group, second, driver.PathDirect))
+			p.raise(m.group, others[0], driver.PathDirect))
 		soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if err == nil && gpu.Poll(soon, second.(*stream.Stream).Idle) == nil {
+		if err == nil && gpu.Poll(soon, others[0].Idle) == nil {
 			err = errors.New("the second launch has run, and the first has not")
 		}
-		return errors.Join(err, end(), m.check(w, p, m.stream, second))
+		return errors.Join(err, end(), m.check(w, p, m.stream, others[0]))
 	})
 }
 
 // TestPathsMix takes all paths in turn over the same memory.
 func TestPathsMix(t *testing.T) {
 	w := odd(t)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 5000)
+	w.withPower(5000, func(m *mate, p *power) error {
 		for i := range 200 {
-			if err == nil {
-				err = p.raise(m.group, m.stream, driver.Path(i%int(driver.Paths)))
+			if err := p.raise(m.group, m.stream, driver.Path(i%int(driver.Paths))); err != nil {
+				return err
 			}
 		}
-		return errors.Join(err, m.check(w, p, m.stream))
+		return m.check(w, p, m.stream)
 	})
 }
 
@@ -102,25 +85,14 @@ func TestPathsMix(t *testing.T) {
 // that run them in different orders would wait for each other. Our graphs keep the order, too.
 func TestPathsTakeTurns(t *testing.T) {
 	w := odd(t)
-	w.must(func(m *mate) error {
-		other, err := m.device.NewStream()
+	w.withPowers(two(1000), func(m *mate, powers []*power) error {
+		others, err := m.newStreams(1)
+		recorded, failed := m.capture(powers[1], driver.PathDirect, 1)
+		err = errors.Join(err, failed, m.warm(powers), m.check(w, powers[0], m.stream))
 		if err != nil {
 			return err
 		}
-		defer other.Close()
-		var powers [2]*power
-		for i := range powers {
-			if powers[i], err = m.newPower(w, uint32(i+1), 1000); err != nil {
-				return err
-			}
-			for path := range driver.Paths { // NCCL connects at the first call
-				err = errors.Join(err, powers[i].raise(m.group, m.stream, path))
-			}
-		}
-		recorded, failed := m.capture(powers[1], 1)
-		if err = errors.Join(err, failed, m.check(w, powers[0], m.stream)); err != nil {
-			return err
-		}
+		other := others[0]
 		for path := range driver.Paths {
 			for second := range driver.Paths + 1 {
 				second := func() error {
@@ -130,7 +102,7 @@ func TestPathsTakeTurns(t *testing.T) {
 					return powers[1].raise(m.group, other, second)
 				}
 				first := func() error { return powers[0].raise(m.group, m.stream, path) }
-				err := m.inOrder(m.stream.(*stream.Stream).CUDA, first, other.(*stream.Stream).CUDA, second)
+				err := m.inOrder(m.stream.(*stream.Stream).CUDA, first, other.CUDA, second)
 				if err != nil {
 					return fmt.Errorf("path %v and then another call: %w", path, err)
 				}
@@ -143,19 +115,9 @@ func TestPathsTakeTurns(t *testing.T) {
 // TestPathsTakeTurnsWithReplays does the same with graphs of another library.
 func TestPathsTakeTurnsWithReplays(t *testing.T) {
 	w := odd(t)
-	w.must(func(m *mate) error {
-		var powers [2]*power
-		var err error
-		for i := range powers {
-			if powers[i], err = m.newPower(w, uint32(i+1), 1000); err != nil {
-				return err
-			}
-			for path := range driver.Paths { // NCCL connects at the first call
-				err = errors.Join(err, powers[i].raise(m.group, m.stream, path))
-			}
-		}
-		all, failed := m.newOwned(int(driver.Paths))
-		err = errors.Join(err, failed)
+	w.withPowers(two(1000), func(m *mate, powers []*power) error {
+		all, err := m.newOwned(int(driver.Paths))
+		err = errors.Join(err, m.warm(powers))
 		for path, o := range all {
 			err = errors.Join(err, o.capture(func() error {
 				return o.record(driver.Path(path), powers[0])
@@ -176,6 +138,16 @@ func TestPathsTakeTurnsWithReplays(t *testing.T) {
 		return errors.Join(finish(all...), m.check(w, powers[0], m.stream),
 			m.check(w, powers[1], m.stream))
 	})
+}
+
+// warm has NCCL connect, which it does at the first call.
+func (m *mate) warm(powers []*power) (err error) {
+	for _, p := range powers {
+		for path := range driver.Paths {
+			err = errors.Join(err, p.raise(m.group, m.stream, path))
+		}
+	}
+	return err
 }
 
 // inOrder makes a call on a stream that is kept busy, and then another one on another stream. It
@@ -205,25 +177,19 @@ func TestEagerAndCapturedCallsMix(t *testing.T) {
 	const replays = 1000
 	calls := []int{3, 1}
 	w := odd(t)
-	w.must(func(m *mate) error {
-		var powers [2]*power
+	w.withPowers([]int64{500, sizes["buffers"]}, func(m *mate, powers []*power) error {
+		others, err := m.newStreams(1)
 		var graphs [2]driver.Graph
-		for i, count := range []int64{500, sizes["buffers"]} {
-			var err error
-			if powers[i], err = m.newPower(w, uint32(i+1), count); err != nil {
-				return err
-			}
-			if graphs[i], err = m.capture(powers[i], calls[i]); err != nil {
-				return err
-			}
+		for i, p := range powers {
+			var failed error
+			graphs[i], failed = m.capture(p, driver.PathDirect, calls[i])
+			err = errors.Join(err, failed)
 		}
-		other, err := m.device.NewStream()
 		if err != nil {
 			return err
 		}
-		defer other.Close()
 		for i := range replays {
-			on := []driver.Stream{m.stream, other}[i/10%2]
+			on := []driver.Stream{m.stream, others[0]}[i/10%2]
 			err := powers[0].replay(m, graphs[0], on, calls[0])
 			if err == nil && i%3 == 0 {
 				err = powers[0].raise(m.group, on, driver.PathDirect)
@@ -235,34 +201,27 @@ func TestEagerAndCapturedCallsMix(t *testing.T) {
 				return fmt.Errorf("replay %d: %w", i, err)
 			}
 		}
-		return errors.Join(m.check(w, powers[0], m.stream, other), m.check(w, powers[1], m.stream))
+		return errors.Join(m.check(w, powers[0], m.stream, others[0]), m.check(w, powers[1], m.stream))
 	})
 }
 
-// capture records calls of the group, which do not run. The graph is the rank's.
-func (m *mate) capture(p *power, calls int) (driver.Graph, error) {
+// capture records calls of the group, which do not run.
+func (m *mate) capture(p *power, path driver.Path, calls int) (driver.Graph, error) {
 	want := p.want
 	defer func() { p.want = want }()
-	err := m.stream.BeginCapture()
-	for range calls {
-		err = errors.Join(err, p.raise(m.group, m.stream, driver.PathDirect))
-	}
-	g, end := m.stream.EndCapture()
-	if end == nil {
-		m.graphs = append(m.graphs, g)
-	}
-	return g, errors.Join(err, end)
+	return m.captured(m.stream, func() (err error) {
+		for range calls {
+			err = errors.Join(err, p.raise(m.group, m.stream, path))
+		}
+		return err
+	})
 }
 
 // TestLargeCallsAreCaptured: those over the buffers of peers.
 func TestLargeCallsAreCaptured(t *testing.T) {
 	w := odd(t)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, sizes["buffers"])
-		if err != nil {
-			return err
-		}
-		g, err := m.capture(p, 2)
+	w.withPower(sizes["buffers"], func(m *mate, p *power) error {
+		g, err := m.capture(p, driver.PathDirect, 2)
 		if err != nil {
 			return err
 		}
@@ -289,10 +248,11 @@ func TestGroupsWorkAtOnce(t *testing.T) {
 			return err
 		}
 		groups = append(groups, second)
-		powers, streams := make([]*power, 2), []driver.Stream{m.stream, nil}
-		if streams[1], err = m.device.NewStream(); err != nil {
+		others, err := m.newStreams(1)
+		if err != nil {
 			return err
 		}
+		powers, streams := make([]*power, 2), []driver.Stream{m.stream, others[0]}
 		first := m.group
 		for i, g := range groups {
 			m.group = g
@@ -313,7 +273,7 @@ func TestGroupsWorkAtOnce(t *testing.T) {
 		for _, p := range powers {
 			err = errors.Join(err, m.check(w, p, streams...))
 		}
-		err = errors.Join(err, powers[1].window.Deregister(), streams[1].Close(), second.Close())
+		err = errors.Join(err, powers[1].window.Deregister(), second.Close())
 		powers[1].window = nil
 		return err
 	})
@@ -323,16 +283,12 @@ func TestGroupsWorkAtOnce(t *testing.T) {
 // while their owner captures them.
 func TestStreamsOfOthersTakeTurns(t *testing.T) {
 	w := odd(t)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
+	w.withPower(1000, func(m *mate, p *power) error {
+		all, err := m.newOwned(2)
 		if err != nil {
 			return err
 		}
-		theirs, adopted, err := m.adopt(2)
-		if err != nil {
-			return err
-		}
-		streams := append(slices.Clone(adopted), m.stream)
+		streams := []driver.Stream{all[0].stream, all[1].stream, m.stream}
 		for i := range 100 {
 			if err := p.raise(m.group, streams[i%len(streams)], driver.PathDirect); err != nil {
 				return err
@@ -342,22 +298,15 @@ func TestStreamsOfOthersTakeTurns(t *testing.T) {
 			return err
 		}
 		// When the group is closed later, CUDA must not be asked about streams that are destroyed.
-		err = errors.Join(m.replayOwned(w, p, theirs[0], adopted[0]),
-			adopted[0].Close(), adopted[1].Close())
-		return errors.Join(err, m.device.destroy(theirs[0]), m.device.destroy(theirs[1]))
-	})
-}
-
-// adopt makes streams as another library does, and adopts them.
-func (m *mate) adopt(n int) (theirs []cuda.Stream, adopted []driver.Stream, err error) {
-	for range n {
-		handle, s, err := m.device.foreign()
-		if err != nil {
-			return nil, nil, err
+		o := all[0]
+		err = o.capture(func() error { return o.record(driver.PathDirect, p, p) })
+		for range 50 {
+			if err == nil {
+				err = errors.Join(o.replay(p, p), p.raise(m.group, o.stream, driver.PathDirect))
+			}
 		}
-		theirs, adopted = append(theirs, handle), append(adopted, s)
-	}
-	return theirs, adopted, nil
+		return errors.Join(err, m.check(w, p, o.stream), finish(all...))
+	})
 }
 
 // foreign makes a stream as another library does, and adopts it.
@@ -379,35 +328,4 @@ func (d *Device) foreign() (theirs cuda.Stream, adopted *stream.Stream, err erro
 // destroy ends a stream as its owner does.
 func (d *Device) destroy(theirs cuda.Stream) error {
 	return d.gpu.Do(func() error { return d.gpu.CUDA.StreamDestroy(theirs) })
-}
-
-// replayOwned puts calls into a capture of the stream's owner, and replays its graph.
-func (m *mate) replayOwned(w *team, p *power, theirs cuda.Stream, s driver.Stream) error {
-	plan, err := prepare(m.group, p.call(driver.PathDirect))
-	if err != nil {
-		return err
-	}
-	d, recorder := m.device, m.group.(driver.Recorder)
-	var exec cuda.GraphExec
-	graph, err := m.device.recordBy(theirs, func() error {
-		return errors.Join(recorder.Record(s, plan), recorder.Record(s, plan))
-	})
-	if err != nil {
-		return err
-	}
-	err = d.gpu.Do(func() (err error) {
-		exec, err = d.gpu.CUDA.GraphInstantiate(graph)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	for range 50 {
-		p.ran(m.group.(*communicator), 2)
-		err = errors.Join(err, d.gpu.Do(func() error { return d.gpu.CUDA.GraphLaunch(exec, theirs) }),
-			p.raise(m.group, s, driver.PathDirect))
-	}
-	return errors.Join(err, m.check(w, p, s), d.gpu.Do(func() error {
-		return errors.Join(d.gpu.CUDA.GraphExecDestroy(exec), d.gpu.CUDA.GraphDestroy(graph))
-	}))
 }

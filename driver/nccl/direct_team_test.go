@@ -11,6 +11,7 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/drivertest"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/dl"
 )
 
@@ -44,6 +45,8 @@ type mate struct {
 	ran map[string]int
 	// graphs are what it has captured. A group is not torn down while a graph of it is open.
 	graphs []driver.Graph
+	// others are more streams of its own.
+	others []*stream.Stream
 }
 
 // stretch is memory of a rank, and its window in the group if it has one.
@@ -75,6 +78,22 @@ func newTeam(t *testing.T, n int, timeout time.Duration) *team {
 	return w
 }
 
+// newGroup is newTeam with a group of all ranks.
+func newGroup(t *testing.T, n int, timeout time.Duration) *team {
+	t.Helper()
+	w := newTeam(t, n, timeout)
+	w.play()
+	return w
+}
+
+// newSteps is newGroup with powers that add.
+func newSteps(t *testing.T, n int, timeout time.Duration) *team {
+	t.Helper()
+	w := newGroup(t, n, timeout)
+	w.steps = true
+	return w
+}
+
 func (m *mate) open(t *testing.T, cfg driver.Config) error {
 	ctx, cancel := connecting(t.Context())
 	defer cancel()
@@ -103,6 +122,9 @@ func (m *mate) close() error {
 	var errs []error
 	for _, g := range m.graphs {
 		errs = append(errs, g.Close())
+	}
+	for _, s := range m.others {
+		errs = append(errs, s.Close())
 	}
 	if m.stream != nil {
 		errs = append(errs, m.stream.Close())
@@ -167,13 +189,35 @@ func (w *team) must(f func(m *mate) error) {
 	}
 }
 
+// withPower is must for ranks of which each has numbers.
+func (w *team) withPower(count int64, f func(m *mate, p *power) error) {
+	w.t.Helper()
+	w.withPowers([]int64{count}, func(m *mate, powers []*power) error { return f(m, powers[0]) })
+}
+
+// withPowers is withPower with several buffers.
+func (w *team) withPowers(counts []int64, f func(m *mate, powers []*power) error) {
+	w.t.Helper()
+	w.must(func(m *mate) error {
+		powers := make([]*power, len(counts))
+		for i, count := range counts {
+			var err error
+			if powers[i], err = m.newPower(w, uint32(i+1), count); err != nil {
+				return err
+			}
+		}
+		return f(m, powers)
+	})
+}
+
 // connecting bounds the time to make a device or a group. On a busy machine that takes longer than
 // the timeout of the ranks in some tests.
 func connecting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Minute)
 }
 
-// play makes a group of some ranks, which leave the one that they had.
+// play makes a group of some ranks, or of all if it is given none, which leave the one that they
+// had.
 func (w *team) play(numbers ...int) {
 	w.t.Helper()
 	w.must(func(m *mate) error {
@@ -185,6 +229,11 @@ func (w *team) play(numbers ...int) {
 	w.groups++
 	id := fmt.Sprintf("group %d", w.groups)
 	w.playing = nil
+	if len(numbers) == 0 {
+		for _, m := range w.mates {
+			numbers = append(numbers, m.number)
+		}
+	}
 	for _, number := range numbers {
 		w.playing = append(w.playing, w.mates[number])
 	}
@@ -197,6 +246,29 @@ func (w *team) play(numbers ...int) {
 		})
 		return err
 	})
+}
+
+// newStreams opens streams, which end with the rank.
+func (m *mate) newStreams(n int) ([]*stream.Stream, error) {
+	first := len(m.others)
+	for range n {
+		s, err := m.device.NewStream()
+		if err != nil {
+			return nil, err
+		}
+		m.others = append(m.others, s.(*stream.Stream))
+	}
+	return m.others[first:], nil
+}
+
+// captured records what is queued on a stream, which does not run. The graph is the rank's.
+func (m *mate) captured(on driver.Stream, work func() error) (driver.Graph, error) {
+	err := errors.Join(on.BeginCapture(), work())
+	g, end := on.EndCapture()
+	if end == nil {
+		m.graphs = append(m.graphs, g)
+	}
+	return g, errors.Join(err, end)
 }
 
 // grow maps memory on a rank.

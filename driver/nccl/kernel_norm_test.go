@@ -250,9 +250,8 @@ func TestNormsAreCaptured(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			err = errors.Join(m.stream.BeginCapture(), m.launch(m.stream, call))
-			g, end := m.stream.EndCapture()
-			if err = errors.Join(err, end); err != nil {
+			g, err := m.captured(m.stream, func() error { return m.launch(m.stream, call) })
+			if err != nil {
 				return err
 			}
 			for range replays {
@@ -267,7 +266,7 @@ func TestNormsAreCaptured(t *testing.T) {
 					return err
 				}
 			}
-			return g.Close()
+			return nil
 		})
 	}
 }

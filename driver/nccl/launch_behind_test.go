@@ -9,23 +9,18 @@ import (
 
 	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
-	"symmem/driver/nccl/internal/stream"
 )
 
 // TestACallDoesNotWaitForAGraphThatSendsAgain has rank 0 launch a graph with a Send twice, the
 // second time behind a call: the stream waits there until rank 1, behind its next call, receives.
 func TestACallDoesNotWaitForAGraphThatSendsAgain(t *testing.T) {
-	w := newTeam(t, 2, 10*time.Second)
-	w.steps = true
-	w.play(0, 1)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
-		mailed, failed := m.grow(8)
-		other, opened := m.device.NewStream()
-		if err = errors.Join(err, failed, opened); err != nil {
+	w := newSteps(t, 2, 10*time.Second)
+	w.withPower(1000, func(m *mate, p *power) error {
+		mailed, err := m.grow(8)
+		others, failed := m.newStreams(1)
+		if err = errors.Join(err, failed); err != nil {
 			return err
 		}
-		defer other.Close()
 		message := driver.Call{
 			Operation: driver.Send, DataType: driver.Uint8, Count: 8, Root: 1 - m.rank,
 			Send: mailed.segment.Address(), Recv: mailed.segment.Address(),
@@ -37,20 +32,17 @@ func TestACallDoesNotWaitForAGraphThatSendsAgain(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		mail, first := func() error { return m.group.Launch(other, plan) }, m.stream
+		other, first := others[0], m.stream
+		mail := func() error { return m.group.Launch(other, plan) }
 		if m.rank == 0 {
-			err = errors.Join(first.BeginCapture(), m.group.Launch(first, plan))
-			g, failed := first.EndCapture()
-			if err = errors.Join(err, failed); err != nil {
-				return err
+			g, failed := m.captured(first, func() error { return m.group.Launch(first, plan) })
+			if failed != nil {
+				return failed
 			}
-			m.graphs = append(m.graphs, g)
 			mail = func() error { return g.Launch(first) }
-			err = mail()
-		}
-		err = errors.Join(err, p.raise(m.group, first, driver.PathDirect))
-		if m.rank == 0 {
-			err = errors.Join(err, mail())
+			err = errors.Join(mail(), p.raise(m.group, first, driver.PathDirect), mail())
+		} else {
+			err = p.raise(m.group, first, driver.PathDirect)
 		}
 		err = errors.Join(err, p.raise(m.group, other, driver.PathDirect))
 		if m.rank == 1 {
@@ -64,15 +56,9 @@ func TestACallDoesNotWaitForAGraphThatSendsAgain(t *testing.T) {
 // its time, while it queues what may wait for something, captures and ends on another stream that
 // has had calls of the group.
 func TestAStreamIsNotHeldUpByALaunchOnAnother(t *testing.T) {
-	w := newTeam(t, 2, time.Minute)
-	w.steps = true
-	w.play(0, 1)
+	w := newSteps(t, 2, time.Minute)
 	begun := make(chan struct{})
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
-		if err != nil {
-			return err
-		}
+	w.withPower(1000, func(m *mate, p *power) error {
 		other, err := m.device.NewStream()
 		if err != nil {
 			return err
@@ -122,16 +108,10 @@ func (m *mate) meanwhile(w *team, p *power, other driver.Stream, known chan stru
 // latest call, and the stream end, when the group has begun to close. A launch that was let in
 // before goes on behind that call, and not on a stream that is no more.
 func TestAStreamThatEndsIsLeftByAGroupThatIsClosing(t *testing.T) {
-	w := newTeam(t, 2, time.Minute)
-	w.steps = true
-	w.play(0, 1)
+	w := newSteps(t, 2, time.Minute)
 	ctx, cancel := connecting(t.Context())
 	defer cancel()
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
-		if err != nil {
-			return err
-		}
+	w.withPower(1000, func(m *mate, p *power) error {
 		old, err := m.device.NewStream()
 		if err != nil {
 			return err
@@ -159,24 +139,17 @@ func TestAStreamThatEndsIsLeftByAGroupThatIsClosing(t *testing.T) {
 // TestTheOrderOfAGroupOutlivesItsAbort ends a group while a call of its own kernels has to wait.
 // The next such call has two of NCCL's before it, which NCCL orders, also where it has them end.
 func TestTheOrderOfAGroupOutlivesItsAbort(t *testing.T) {
-	w := newTeam(t, 2, time.Minute)
-	w.steps = true
-	w.play(0, 1)
+	w := newSteps(t, 2, time.Minute)
 	var queued sync.WaitGroup
 	queued.Add(2)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
+	w.withPower(1000, func(m *mate, p *power) error {
+		streams, err := m.newStreams(4)
 		if err != nil {
 			return err
 		}
-		var streams [4]*stream.Stream
-		for i := range streams {
-			s, err := m.device.NewStream()
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			streams[i] = s.(*stream.Stream)
+		m.others = nil
+		for _, s := range streams {
+			defer s.Close() // with the error of the group
 		}
 		end, err := m.occupy(streams[0].CUDA)
 		paths := []driver.Path{driver.PathDirect, driver.PathPlain, driver.PathPlain, driver.PathDirect}

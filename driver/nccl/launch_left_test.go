@@ -13,14 +13,10 @@ import (
 func TestALaunchThatARankWhichLeftHasNotMadeIsRefused(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathWindow, driver.PathDirect} {
 		t.Run(path.String(), func(t *testing.T) {
-			w := newTeam(t, 2, time.Minute)
-			w.play(0, 1)
+			w := newGroup(t, 2, time.Minute)
 			left := make(chan struct{})
-			w.must(func(m *mate) error {
-				p, err := m.newPower(w, 1, sizes["lines"])
-				if err == nil {
-					err = errors.Join(p.raise(m.group, m.stream, path), m.stream.Synchronize(t.Context()))
-				}
+			w.withPower(sizes["lines"], func(m *mate, p *power) error {
+				err := errors.Join(p.raise(m.group, m.stream, path), m.stream.Synchronize(t.Context()))
 				if err != nil {
 					return err
 				}

@@ -14,25 +14,11 @@ import (
 // TestACallThatMovesNothingKeepsTheOrder puts an AllToAllV without parts, of which NCCL hears
 // nothing, between one of NCCL's kernels, which has to wait, and one of ours.
 func TestACallThatMovesNothingKeepsTheOrder(t *testing.T) {
-	w := newTeam(t, 2, time.Minute)
-	w.steps = true
-	w.play(0, 1)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
-		if err != nil {
+	w := newSteps(t, 2, time.Minute)
+	w.withPower(1000, func(m *mate, p *power) error {
+		others, err := m.newStreams(2)
+		if err = errors.Join(err, m.warm([]*power{p})); err != nil {
 			return err
-		}
-		for path := range driver.Paths { // NCCL connects at the first call
-			err = errors.Join(err, p.raise(m.group, m.stream, path))
-		}
-		var others [2]*stream.Stream
-		for i := range others {
-			s, failed := m.device.NewStream()
-			if err = errors.Join(err, failed); err != nil {
-				return err
-			}
-			defer s.Close()
-			others[i] = s.(*stream.Stream)
 		}
 		plan, failed := prepare(m.group, m.uneven(p, 0, driver.PathPlain))
 		if err = errors.Join(err, failed, m.check(w, p, m.stream)); err != nil {
@@ -58,10 +44,8 @@ func TestACallDoesNotWaitForWhatComesBehindAnother(t *testing.T) {
 		}
 		for _, kind := range kinds {
 			t.Run(fmt.Sprintf("%s, adopted: %v", kind, adopted), func(t *testing.T) {
-				w := newTeam(t, 2, 10*time.Second)
-				w.steps = true
-				w.play(0, 1)
-				w.must(func(m *mate) error { return m.crossing(w, kind, adopted) })
+				w := newSteps(t, 2, 10*time.Second)
+				w.withPower(1000, func(m *mate, p *power) error { return m.crossing(w, p, kind, adopted) })
 			})
 		}
 	}
@@ -69,25 +53,16 @@ func TestACallDoesNotWaitForWhatComesBehindAnother(t *testing.T) {
 
 // crossing makes a call on each of two streams. Behind the first one there is, on rank 0, what ends
 // with a message that rank 1 sends behind the second.
-func (m *mate) crossing(w *team, kind string, adopted bool) error {
-	p, err := m.newPower(w, 1, 1000)
-	mailed, failed := m.grow(8)
-	if err = errors.Join(err, failed); err != nil {
+func (m *mate) crossing(w *team, p *power, kind string, adopted bool) error {
+	mailed, err := m.grow(8)
+	streams, opened := m.newStreams(3)
+	all, failed := m.newOwned(3)
+	if err = errors.Join(err, opened, failed); err != nil {
 		return err
 	}
-	all, err := m.newOwned(3)
-	if err != nil {
-		return err
-	}
-	streams := []driver.Stream{all[0].stream, all[1].stream, all[2].stream}
-	for i := range streams {
-		if !adopted {
-			s, err := m.device.NewStream()
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			streams[i] = s
+	for i, o := range all {
+		if adopted {
+			streams[i] = o.stream
 		}
 	}
 	message := driver.Call{
@@ -107,12 +82,10 @@ func (m *mate) crossing(w *team, kind string, adopted bool) error {
 	}
 	mail := func() error { return m.group.Launch(on, plan) }
 	if kind == "a graph" {
-		err = errors.Join(on.BeginCapture(), mail())
-		g, failed := on.EndCapture()
-		if err = errors.Join(err, failed); err != nil {
+		g, err := m.captured(on, mail)
+		if err != nil {
 			return err
 		}
-		m.graphs = append(m.graphs, g)
 		mail = func() error { return g.Launch(on) }
 	}
 	err = errors.Join(err, p.raise(m.group, streams[0], driver.PathDirect))

@@ -12,8 +12,7 @@ import (
 // TestAPlanIsMadeWhileItsGroupEnds prepares calls of the direct path while the group is torn down,
 // which gives back what kernels report to. The race detector has the last word.
 func TestAPlanIsMadeWhileItsGroupEnds(t *testing.T) {
-	w := newTeam(t, 2, 10*time.Second)
-	w.play(0, 1)
+	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.mates[0].group)
 	m := w.mates[0]
 	s, err := m.grow(1 << 20)

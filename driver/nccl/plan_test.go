@@ -30,8 +30,7 @@ func TestWhatNCCLDoesNotHaveIsRefused(t *testing.T) {
 
 // TestAKernelIsChosenOnceForAPlan counts, however often an offer is asked before a path is taken.
 func TestAKernelIsChosenOnceForAPlan(t *testing.T) {
-	w := newTeam(t, 2, 10*time.Second)
-	w.play(0, 1)
+	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.mates[0].group)
 	w.must(func(m *mate) error {
 		s, err := m.grow(1 << 20)

@@ -12,62 +12,6 @@ import (
 	"symmem/internal/dl"
 )
 
-// foreignGraph is a graph of another library that has calls of a rank's group.
-type foreignGraph struct {
-	d      *Device
-	theirs cuda.Stream
-	on     driver.AdoptedStream
-	graph  cuda.Graph
-	exec   cuda.GraphExec
-}
-
-// capturedBy has the owner of a new stream capture a call of the rank's group on a path.
-func (m *mate) capturedBy(call driver.Call) (*foreignGraph, error) {
-	theirs, s, err := m.device.foreign()
-	if err != nil {
-		return nil, err
-	}
-	plan, err := prepare(m.group, call)
-	if err != nil {
-		return nil, err
-	}
-	g := &foreignGraph{d: m.device, theirs: theirs, on: s}
-	g.graph, err = m.device.recordBy(theirs, func() error {
-		return m.group.(driver.Recorder).Record(s, plan)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return g, g.d.gpu.Do(func() (err error) {
-		g.exec, err = g.d.gpu.CUDA.GraphInstantiate(g.graph)
-		return err
-	})
-}
-
-func (g *foreignGraph) launch() error {
-	return g.d.gpu.Do(func() error { return g.d.gpu.CUDA.GraphLaunch(g.exec, g.theirs) })
-}
-
-// ends waits for the replays, and says how long that took.
-func (g *foreignGraph) ends() (time.Duration, error) {
-	begin := time.Now()
-	err := gpu.Within(time.Minute, func() (done bool, err error) {
-		_ = g.d.gpu.Do(func() error { done, err = g.d.gpu.CUDA.StreamQuery(g.theirs); return nil })
-		return done, err
-	})
-	return time.Since(begin), err
-}
-
-// destroy ends the graph as its owner does.
-func (g *foreignGraph) destroy() error {
-	return g.d.gpu.Do(func() error {
-		return errors.Join(g.d.gpu.CUDA.GraphExecDestroy(g.exec), g.d.gpu.CUDA.GraphDestroy(g.graph))
-	})
-}
-
-// leave ends the stream, too.
-func (g *foreignGraph) leave() error { return errors.Join(g.on.Close(), g.d.destroy(g.theirs)) }
-
 // torn waits until the teardown of a communicator has come to an end.
 func torn(c *communicator) error {
 	select {
@@ -88,18 +32,14 @@ func TestAFaultLeavesMemoryToGraphsOfOthers(t *testing.T) {
 }
 
 func replayAfterAFault(t *testing.T, count int64) {
-	w := newTeam(t, 2, time.Minute)
-	w.play(0, 1)
-	graphs := make([]*foreignGraph, 2)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, count)
-		if err != nil {
-			return err
-		}
+	w := newGroup(t, 2, time.Minute)
+	graphs := make([]*owned, 2)
+	w.withPower(count, func(m *mate, p *power) error {
+		var err error
 		if graphs[m.rank], err = m.capturedBy(p.call(driver.PathDirect)); err != nil || m.rank == 1 {
 			return err
 		}
-		return graphs[0].launch()
+		return graphs[0].replay()
 	})
 	lost := &driver.RankLostError{Ranks: []int{1}}
 	w.playing[0].group.Abort(lost)
@@ -116,7 +56,7 @@ func replayAfterAFault(t *testing.T, count int64) {
 			if err != nil || took > 30*time.Second {
 				return fmt.Errorf("a replay took %v after the fault: %w", took, err)
 			}
-			if err := g.launch(); err != nil {
+			if err := g.replay(); err != nil {
 				return err
 			}
 		}
@@ -151,14 +91,10 @@ func replayAfterAFault(t *testing.T, count int64) {
 func TestMemoryUnderAGraphOfAnotherLibraryStays(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathPlain, driver.PathDirect} {
 		t.Run(fmt.Sprint(path), func(t *testing.T) {
-			w := newTeam(t, 2, time.Minute)
-			w.play(0, 1)
-			graphs := make([]*foreignGraph, 2)
-			w.must(func(m *mate) error {
-				p, err := m.newPower(w, 1, sizes["buffers"])
-				if err == nil {
-					graphs[m.rank], err = m.capturedBy(p.call(path))
-				}
+			w := newGroup(t, 2, time.Minute)
+			graphs := make([]*owned, 2)
+			w.withPower(sizes["buffers"], func(m *mate, p *power) (err error) {
+				graphs[m.rank], err = m.capturedBy(p.call(path))
 				return err
 			})
 			w.must(func(m *mate) error { return m.closeUnder(graphs[m.rank]) })
@@ -167,7 +103,7 @@ func TestMemoryUnderAGraphOfAnotherLibraryStays(t *testing.T) {
 }
 
 // closeUnder closes all that a rank has while a graph of another library has a call on it.
-func (m *mate) closeUnder(g *foreignGraph) error {
+func (m *mate) closeUnder(g *owned) error {
 	d, c, s := m.device, m.group.(*communicator), m.owned[0]
 	at := s.segment.Address()
 	errs := []error{s.window.Deregister(), s.segment.Unmap(), m.arena.Close()}
@@ -176,7 +112,7 @@ func (m *mate) closeUnder(g *foreignGraph) error {
 	}
 	errs = append(errs, m.stream.Close(), c.Close(), d.gpu.Do(func() error {
 		return d.gpu.CUDA.MemFreeHost(dl.AddressOf(&m.pinned[0]))
-	}), g.on.Close())
+	}), g.stream.Close())
 	// The owner of the stream goes on in the GPU's context.
 	_, err := d.gpu.RetainPrimary()
 	begin := time.Now()
@@ -185,7 +121,7 @@ func (m *mate) closeUnder(g *foreignGraph) error {
 		errs = append(errs, fmt.Errorf("closing the device took %v", took))
 	}
 	for range 2 {
-		errs = append(errs, g.launch())
+		errs = append(errs, g.replay())
 		_, err := g.ends()
 		errs = append(errs, err)
 	}
@@ -203,13 +139,8 @@ func (m *mate) closeUnder(g *foreignGraph) error {
 
 // TestALostCaptureHoldsNothing loses a capture that has a call, and closes the group.
 func TestALostCaptureHoldsNothing(t *testing.T) {
-	w := newTeam(t, 2, time.Minute)
-	w.play(0, 1)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
-		if err != nil {
-			return err
-		}
+	w := newGroup(t, 2, time.Minute)
+	w.withPower(1000, func(m *mate, p *power) error {
 		plan, err := prepare(m.group, p.call(driver.PathDirect))
 		if err != nil {
 			return err

@@ -34,18 +34,10 @@ func (m *mate) fault(w *team) error {
 func TestAlikeGraphsInOppositeOrderDiverge(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
-			w := newTeam(t, ranks, 20*time.Second)
-			w.steps = true
-			w.play([]int{0, 1, 2, 3}[:ranks]...)
-			w.must(func(m *mate) error {
+			w := newSteps(t, ranks, 20*time.Second)
+			w.withPowers(two(1000), func(m *mate, powers []*power) error {
 				all, err := m.newOwned(2)
-				powers := make([]*power, len(all))
 				for i, o := range all {
-					var failed error
-					powers[i], failed = m.newPower(w, uint32(i+1), 1000)
-					if err = errors.Join(err, failed); err != nil {
-						return err
-					}
 					err = errors.Join(err, o.capture(func() error {
 						return o.record(driver.PathDirect, powers[i], powers[i])
 					}))
@@ -86,25 +78,14 @@ func wantDiverged(found error, capture int, launch bool) error {
 func TestGraphsOfOursInOppositeOrderDiverge(t *testing.T) {
 	for _, path := range []driver.Path{driver.PathDirect, driver.PathPlain} {
 		t.Run(path.String(), func(t *testing.T) {
-			w := newTeam(t, 2, 20*time.Second)
-			w.steps = true
-			w.play(0, 1)
-			w.must(func(m *mate) error {
-				graphs := make([]driver.Graph, 2)
-				for i := range graphs {
-					p, err := m.newPower(w, uint32(i+1), 1000)
-					if err != nil {
+			w := newSteps(t, 2, 20*time.Second)
+			w.withPowers(two(1000), func(m *mate, powers []*power) error {
+				for _, p := range powers {
+					if _, err := m.capture(p, path, 1); err != nil {
 						return err
 					}
-					err = errors.Join(m.stream.BeginCapture(), p.raise(m.group, m.stream, path))
-					g, end := m.stream.EndCapture()
-					if err = errors.Join(err, end); err != nil {
-						return err
-					}
-					graphs[i] = g
-					m.graphs = append(m.graphs, g)
 				}
-				err := graphs[m.rank].Launch(m.stream)
+				err := m.graphs[m.rank].Launch(m.stream)
 				if err == nil {
 					err = m.stream.Synchronize(t.Context())
 				}
@@ -116,14 +97,8 @@ func TestGraphsOfOursInOppositeOrderDiverge(t *testing.T) {
 
 // TestACallInACaptureIsNoOtherCall: one rank replays what the other one calls.
 func TestACallInACaptureIsNoOtherCall(t *testing.T) {
-	w := newTeam(t, 2, 20*time.Second)
-	w.steps = true
-	w.play(0, 1)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
-		if err != nil {
-			return err
-		}
+	w := newSteps(t, 2, 20*time.Second)
+	w.withPower(1000, func(m *mate, p *power) error {
 		all, err := m.newOwned(1)
 		err = errors.Join(err, all[0].capture(func() error {
 			return all[0].record(driver.PathDirect, p)
@@ -148,13 +123,8 @@ func TestACallInACaptureIsNoOtherCall(t *testing.T) {
 
 // TestACallInACaptureThatIsLostFailsNoGroup: another thread has called what CUDA forbids meanwhile.
 func TestACallInACaptureThatIsLostFailsNoGroup(t *testing.T) {
-	w := newTeam(t, 2, 10*time.Second)
-	w.play(0, 1)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
-		if err != nil {
-			return err
-		}
+	w := newGroup(t, 2, 10*time.Second)
+	w.withPower(1000, func(m *mate, p *power) error {
 		all, err := m.newOwned(1)
 		if err != nil {
 			return err
@@ -180,15 +150,9 @@ func TestACallInACaptureThatIsLostFailsNoGroup(t *testing.T) {
 // its calls would have the numbers of a launch that is none. Neither the capture nor the group is
 // lost.
 func TestAGraphInACaptureOfTheOwnerIsRefused(t *testing.T) {
-	w := newTeam(t, 2, 10*time.Second)
-	w.steps = true
-	w.play(0, 1)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
-		if err != nil {
-			return err
-		}
-		g, err := m.capture(p, 1)
+	w := newSteps(t, 2, 10*time.Second)
+	w.withPower(1000, func(m *mate, p *power) error {
+		g, err := m.capture(p, driver.PathDirect, 1)
 		all, failed := m.newOwned(1)
 		if err = errors.Join(err, failed); err != nil {
 			return err

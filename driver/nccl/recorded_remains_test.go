@@ -21,8 +21,7 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("SYMMEM_TEST_GROUPS")); err == nil {
 		groups = n
 	}
-	w := newTeam(t, 2, time.Minute)
-	w.play(0, 1)
+	w := newGroup(t, 2, time.Minute)
 	var powers [2]*power
 	w.must(func(m *mate) (err error) {
 		powers[m.rank], err = m.newPower(w, 1, 600_000)
@@ -59,7 +58,7 @@ func TestCapturedGroupsLeaveNothingBehind(t *testing.T) {
 func (w *team) captureAndEnd(powers [2]*power, i int) {
 	fails, first := i%2 == 0, i/2%2 == 0
 	w.play(0, 1)
-	graphs := make([][]*foreignGraph, 2)
+	graphs := make([][]*owned, 2)
 	w.must(func(m *mate) error {
 		p := powers[m.rank]
 		if err := m.register(w, p.stretch, 1); err != nil {
@@ -71,11 +70,7 @@ func (w *team) captureAndEnd(powers [2]*power, i int) {
 				return err
 			}
 			graphs[m.rank] = append(graphs[m.rank], g)
-			p.ran(m.group.(*communicator), 1)
-			if err := g.launch(); err != nil {
-				return err
-			}
-			if _, err := g.ends(); err != nil {
+			if err := g.replayed(p); err != nil {
 				return err
 			}
 		}
@@ -106,7 +101,7 @@ func (w *team) captureAndEnd(powers [2]*power, i int) {
 		}
 		<-c.left
 		for _, g := range graphs[m.rank] {
-			err = errors.Join(err, g.launch())
+			err = errors.Join(err, g.replay())
 		}
 		return errors.Join(err, destroy(), torn(c))
 	})

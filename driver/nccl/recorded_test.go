@@ -45,18 +45,31 @@ func (o *owned) capture(work func() error) (err error) {
 	})
 }
 
+// capturedBy has the owner of a new stream capture a call of the rank's group.
+func (m *mate) capturedBy(call driver.Call) (*owned, error) {
+	all, err := m.newOwned(1)
+	if err != nil {
+		return nil, err
+	}
+	return all[0], all[0].capture(func() error { return all[0].recordCall(call) })
+}
+
 // record puts calls of the rank's group into a capture that the stream is in.
 func (o *owned) record(path driver.Path, powers ...*power) error {
 	for _, p := range powers {
-		plan, err := prepare(o.m.group, p.call(path))
-		if err != nil {
-			return err
-		}
-		if err := o.m.group.(driver.Recorder).Record(o.stream, plan); err != nil {
+		if err := o.recordCall(p.call(path)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (o *owned) recordCall(call driver.Call) error {
+	plan, err := prepare(o.m.group, call)
+	if err != nil {
+		return err
+	}
+	return o.m.group.(driver.Recorder).Record(o.stream, plan)
 }
 
 // replay launches the graph, which has a call for each power.
@@ -67,24 +80,48 @@ func (o *owned) replay(powers ...*power) error {
 	return o.m.device.gpu.Do(func() error { return o.m.device.gpu.CUDA.GraphLaunch(o.exec, o.theirs) })
 }
 
+// replayed is replay, and waits for it.
+func (o *owned) replayed(powers ...*power) error {
+	if err := o.replay(powers...); err != nil {
+		return err
+	}
+	_, err := o.ends()
+	return err
+}
+
+// ends waits for the replays, and says how long that took.
+func (o *owned) ends() (time.Duration, error) {
+	begin, d := time.Now(), o.m.device
+	err := gpu.Within(time.Minute, func() (done bool, err error) {
+		err = d.gpu.Do(func() error { done, err = d.gpu.CUDA.StreamQuery(o.theirs); return err })
+		return done, err
+	})
+	return time.Since(begin), err
+}
+
+// destroy ends the graph as its owner does.
+func (o *owned) destroy() error {
+	d := o.m.device
+	return d.gpu.Do(func() error {
+		if o.exec == 0 {
+			return nil
+		}
+		return errors.Join(d.gpu.CUDA.GraphExecDestroy(o.exec), d.gpu.CUDA.GraphDestroy(o.graph))
+	})
+}
+
+// leave ends the stream.
+func (o *owned) leave() error { return errors.Join(o.stream.Close(), o.m.device.destroy(o.theirs)) }
+
 // finish waits for the streams and gives back what they have.
 func finish(all ...*owned) error {
 	var errs []error
 	for _, o := range all {
-		d := o.m.device
-		errs = append(errs, gpu.Within(time.Minute, func() (done bool, err error) {
-			err = d.gpu.Do(func() error { done, err = d.gpu.CUDA.StreamQuery(o.theirs); return err })
-			return done, err
-		}))
+		_, err := o.ends()
+		errs = append(errs, err)
 	}
 	for _, o := range all {
-		d := o.m.device
-		errs = append(errs, o.stream.Close(), d.gpu.Do(func() error {
-			if o.exec == 0 {
-				return nil
-			}
-			return errors.Join(d.gpu.CUDA.GraphExecDestroy(o.exec), d.gpu.CUDA.GraphDestroy(o.graph))
-		}), d.destroy(o.theirs))
+		errs = append(errs, o.stream.Close(), o.destroy(), o.m.device.destroy(o.theirs))
 	}
 	return errors.Join(errs...)
 }
@@ -102,38 +139,32 @@ func join(waits, ahead *owned) error {
 	})
 }
 
+// two are as many counts.
+func two(count int64) []int64 { return []int64{count, count} }
+
 // pairs are two calls of a group that would run at once if nothing kept them apart.
 var pairs = []struct {
 	name   string
-	counts [2]int64
+	counts []int64
 	paths  [2]driver.Path
 }{
-	{"alike", [2]int64{250, 250}, [2]driver.Path{driver.PathDirect, driver.PathDirect}},
-	{"long", [2]int64{60_000, 60_000}, [2]driver.Path{driver.PathDirect, driver.PathDirect}},
-	{"different", [2]int64{250, 60_000}, [2]driver.Path{driver.PathDirect, driver.PathDirect}},
-	{"of two paths", [2]int64{5000, 5000}, [2]driver.Path{driver.PathPlain, driver.PathDirect}},
-	{"in windows", [2]int64{5000, 5000}, [2]driver.Path{driver.PathWindow, driver.PathDirect}},
-	{"of NCCL", [2]int64{5000, 5000}, [2]driver.Path{driver.PathPlain, driver.PathPlain}},
+	{"alike", []int64{250, 250}, [2]driver.Path{driver.PathDirect, driver.PathDirect}},
+	{"long", []int64{60_000, 60_000}, [2]driver.Path{driver.PathDirect, driver.PathDirect}},
+	{"different", []int64{250, 60_000}, [2]driver.Path{driver.PathDirect, driver.PathDirect}},
+	{"of two paths", []int64{5000, 5000}, [2]driver.Path{driver.PathPlain, driver.PathDirect}},
+	{"in windows", []int64{5000, 5000}, [2]driver.Path{driver.PathWindow, driver.PathDirect}},
+	{"of NCCL", []int64{5000, 5000}, [2]driver.Path{driver.PathPlain, driver.PathPlain}},
 }
 
 // forPairs runs a test of two calls for each pair, with 2 and with 4 ranks.
 func forPairs(
-	t *testing.T, test func(m *mate, w *team, powers [2]*power, p [2]driver.Path) error,
+	t *testing.T, test func(m *mate, w *team, powers []*power, p [2]driver.Path) error,
 ) {
 	for _, ranks := range []int{2, 4} {
 		for _, pair := range pairs {
 			t.Run(fmt.Sprintf("%s, %d ranks", pair.name, ranks), func(t *testing.T) {
-				w := newTeam(t, ranks, 20*time.Second)
-				w.steps = true
-				w.play([]int{0, 1, 2, 3}[:ranks]...)
-				w.must(func(m *mate) (err error) {
-					var powers [2]*power
-					for i := range powers {
-						powers[i], err = m.newPowerOf(w, uint32(i+1), pair.counts[i], uint32(1+1000*i))
-						if err != nil {
-							return err
-						}
-					}
+				w := newSteps(t, ranks, 20*time.Second)
+				w.withPowers(pair.counts, func(m *mate, powers []*power) error {
 					if err := test(m, w, powers, pair.paths); err != nil {
 						return err
 					}
@@ -147,7 +178,7 @@ func forPairs(
 // TestReplaysOnSeveralStreamsTakeTurns replays two graphs of another library's, each on a stream of
 // its own.
 func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
-	forPairs(t, func(m *mate, _ *team, powers [2]*power, paths [2]driver.Path) error {
+	forPairs(t, func(m *mate, _ *team, powers []*power, paths [2]driver.Path) error {
 		all, err := m.newOwned(2)
 		for i, o := range all {
 			err = errors.Join(err, o.capture(func() error { return o.record(paths[i], powers[i]) }))
@@ -165,7 +196,7 @@ func TestReplaysOnSeveralStreamsTakeTurns(t *testing.T) {
 // TestReplaysAndOtherCallsTakeTurns replays a graph while calls are made on other streams: one of
 // ours and one of the other library.
 func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
-	forPairs(t, func(m *mate, w *team, powers [2]*power, paths [2]driver.Path) error {
+	forPairs(t, func(m *mate, w *team, powers []*power, paths [2]driver.Path) error {
 		all, err := m.newOwned(2)
 		if err != nil {
 			return err
@@ -184,7 +215,7 @@ func TestReplaysAndOtherCallsTakeTurns(t *testing.T) {
 // TestBranchesOfACaptureTakeTurns puts calls into two branches of a capture that nothing joins
 // until its end.
 func TestBranchesOfACaptureTakeTurns(t *testing.T) {
-	forPairs(t, func(m *mate, _ *team, powers [2]*power, paths [2]driver.Path) error {
+	forPairs(t, func(m *mate, _ *team, powers []*power, paths [2]driver.Path) error {
 		all, err := m.newOwned(2)
 		if err != nil {
 			return err
@@ -209,21 +240,15 @@ func TestBranchesOfACaptureTakeTurns(t *testing.T) {
 
 // TestGraphsOfOursAndOfOthersTakeTurns replays one of each kind on different streams.
 func TestGraphsOfOursAndOfOthersTakeTurns(t *testing.T) {
-	forPairs(t, func(m *mate, w *team, powers [2]*power, paths [2]driver.Path) error {
+	forPairs(t, func(m *mate, w *team, powers []*power, paths [2]driver.Path) error {
 		all, err := m.newOwned(1)
 		if err != nil {
 			return err
 		}
-		want := powers[1].want
-		err = m.stream.BeginCapture()
-		err = errors.Join(err, powers[1].raise(m.group, m.stream, paths[1]),
-			powers[1].raise(m.group, m.stream, paths[1]))
-		g, end := m.stream.EndCapture()
-		powers[1].want = want
-		if err = errors.Join(err, end); err != nil {
+		g, err := m.capture(powers[1], paths[1], 2)
+		if err != nil {
 			return err
 		}
-		m.graphs = append(m.graphs, g)
 		err = all[0].capture(func() error { return all[0].record(paths[0], powers[0]) })
 		for range 8 {
 			err = errors.Join(err, all[0].replay(powers[0]), powers[1].replay(m, g, m.stream, 2))
@@ -234,17 +259,8 @@ func TestGraphsOfOursAndOfOthersTakeTurns(t *testing.T) {
 
 // TestACaptureGetsTwoNodesForEachGroup counts the nodes and looks at what they depend on.
 func TestACaptureGetsTwoNodesForEachGroup(t *testing.T) {
-	w := newTeam(t, 2, 20*time.Second)
-	w.steps = true
-	w.play(0, 1)
-	w.must(func(m *mate) error {
-		var powers [2]*power
-		for i := range powers {
-			var err error
-			if powers[i], err = m.newPower(w, uint32(i+1), 1000); err != nil {
-				return err
-			}
-		}
+	w := newSteps(t, 2, 20*time.Second)
+	w.withPowers(two(1000), func(m *mate, powers []*power) error {
 		second, err := m.device.Connect(t.Context(), driver.GroupConfig{
 			ID: "second", Ranks: []int{0, 1}, Rank: m.rank, Check: ofOneMachine(),
 		})
@@ -327,15 +343,9 @@ func TestWhereEdgesStayThereAreMoreNodes(t *testing.T) {
 	if !apart(t, "cuGraphRemoveDependencies_v2:1:801") {
 		return
 	}
-	w := newTeam(t, 2, 20*time.Second)
-	w.steps = true
-	w.play(0, 1)
+	w := newSteps(t, 2, 20*time.Second)
 	nodes := make([]int, 2)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
-		if err != nil {
-			return err
-		}
+	w.withPower(1000, func(m *mate, p *power) error {
 		all, err := m.newOwned(1)
 		err = errors.Join(err, all[0].capture(func() error {
 			return all[0].record(driver.PathDirect, p, p, p)

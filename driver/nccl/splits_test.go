@@ -26,17 +26,12 @@ func (m *mate) uneven(p *power, count int64, path driver.Path) driver.Call {
 
 // TestSplitsInACaptureAreCompared: a replay would wait without end for what nobody sends.
 func TestSplitsInACaptureAreCompared(t *testing.T) {
-	w := newTeam(t, 2, 10*time.Second)
-	w.play(0, 1)
-	w.must(func(m *mate) error {
+	w := newGroup(t, 2, 10*time.Second)
+	w.withPower(1000, func(m *mate, p *power) error {
 		m.group.SetCheck(true)
-		p, err := m.newPower(w, 1, 1000)
-		if err != nil {
-			return err
-		}
 		call := m.uneven(p, 10, driver.PathPlain)
 		call.Splits.RecvCounts[1-m.rank] += int64(m.rank)
-		_, err = m.capturedBy(call)
+		_, err := m.capturedBy(call)
 		if differ := (*driver.MessageError)(nil); !errors.As(err, &differ) || len(differ.Ends) != 1 {
 			return fmt.Errorf("got %w, want a MessageError of one pair", err)
 		}

@@ -41,8 +41,7 @@ func TestAFillGoesBeforeKernelsThatStartEarly(t *testing.T) {
 }
 
 func TestKernelsOverWindowsWaitForWhatIsAhead(t *testing.T) {
-	w := newTeam(t, 2, 10*time.Second)
-	w.play(0, 1)
+	w := newGroup(t, 2, 10*time.Second)
 	early := w.mates[0].device.startsEarly()
 	if early {
 		t.Log(guarded)
@@ -92,8 +91,7 @@ func (m *mate) guards(w *team, call driver.Call, early bool) error {
 }
 
 func TestACommunicatorWhoseKernelsStartEarlyIsNotAdopted(t *testing.T) {
-	w := newTeam(t, 1, 10*time.Second)
-	w.play(0)
+	w := newGroup(t, 1, 10*time.Second)
 	m := w.mates[0]
 	if !m.device.startsEarly() {
 		t.Skipf("NCCL of this machine has kernels over windows that wait: %v", driver.ErrUnsupported)
@@ -111,8 +109,7 @@ func TestACommunicatorWhoseKernelsStartEarlyIsNotAdopted(t *testing.T) {
 
 // TestBuffersThatLieApartAreRemarked is about large symmetric buffers on the direct path.
 func TestBuffersThatLieApartAreRemarked(t *testing.T) {
-	w := newTeam(t, 2, 10*time.Second)
-	w.play(0, 1)
+	w := newGroup(t, 2, 10*time.Second)
 	needDirect(t, w.mates[0].group)
 	w.must(func(m *mate) error {
 		s, err := m.grow(96 << 20)

@@ -65,13 +65,8 @@ func TestAFaultInAReplayIsTold(t *testing.T) {
 
 func replayAlone(t *testing.T, count int64) {
 	ranks := atMost(t, 4)
-	w := newTeam(t, ranks, time.Second)
-	var everybody []int
-	for r := range ranks {
-		everybody = append(everybody, r)
-	}
-	w.play(everybody...)
-	graphs, powers := make([]*foreignGraph, ranks), make([]*power, ranks)
+	w := newGroup(t, ranks, time.Second)
+	graphs, powers := make([]*owned, ranks), make([]*power, ranks)
 	w.must(func(m *mate) (err error) {
 		if powers[m.rank], err = m.newPower(w, 1, count); err != nil {
 			return err
@@ -82,11 +77,7 @@ func replayAlone(t *testing.T, count int64) {
 		if m.rank != 0 {
 			return nil
 		}
-		if err := graphs[0].launch(); err != nil {
-			return err
-		}
-		_, err = graphs[0].ends()
-		return err
+		return graphs[0].replayed()
 	})
 	w.must(func(m *mate) error {
 		cause := m.known(untoldFor)
@@ -106,7 +97,7 @@ func replayAlone(t *testing.T, count int64) {
 }
 
 // told asks a group that has failed in every way.
-func told(t *testing.T, m *mate, g *foreignGraph, p *power, cause error) error {
+func told(t *testing.T, m *mate, g *owned, p *power, cause error) error {
 	plan, err := prepare(m.group, p.call(driver.PathDirect))
 	if err != nil {
 		return err
@@ -118,10 +109,10 @@ func told(t *testing.T, m *mate, g *foreignGraph, p *power, cause error) error {
 	_, exchanged := m.group.Exchange(t.Context(), driver.LaneControl, nil)
 	asked := map[string]error{
 		"an exchange":                   exchanged,
-		"a wait for its stream":         g.on.Synchronize(t.Context()),
+		"a wait for its stream":         g.stream.Synchronize(t.Context()),
 		"a wait for another stream":     elsewhere.Synchronize(t.Context()),
-		"a launch":                      m.group.Launch(g.on, plan),
-		"a call that is to be captured": m.group.(driver.Recorder).Record(g.on, plan),
+		"a launch":                      m.group.Launch(g.stream, plan),
+		"a call that is to be captured": m.group.(driver.Recorder).Record(g.stream, plan),
 	}
 	for what, got := range asked {
 		if !errors.Is(got, cause) {
@@ -134,8 +125,8 @@ func told(t *testing.T, m *mate, g *foreignGraph, p *power, cause error) error {
 // launchMarked replays a graph of a group that has failed, which ends at once. The others may find
 // what rank 0 has given before it failed, and then have sums besides marks. Where peers read and
 // write the buffers, in place, they may take marks for numbers: of integers nothing is promised.
-func (g *foreignGraph) launchMarked(w *team, m *mate, p *power) error {
-	if err := g.launch(); err != nil {
+func (g *owned) launchMarked(w *team, m *mate, p *power) error {
+	if err := g.replay(); err != nil {
 		return err
 	}
 	took, err := g.ends()
@@ -162,13 +153,8 @@ func (g *foreignGraph) launchMarked(w *team, m *mate, p *power) error {
 // TestARankThatPausesInReplays has one rank come to a replay long after the others have given up.
 // It may have its sum, and all later replays leave marks, on all ranks: never another number.
 func TestARankThatPausesInReplays(t *testing.T) {
-	w := newTeam(t, 2, time.Second)
-	w.play(0, 1)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
-		if err != nil {
-			return err
-		}
+	w := newGroup(t, 2, time.Second)
+	w.withPower(1000, func(m *mate, p *power) error {
 		g, err := m.capturedBy(p.call(driver.PathDirect))
 		if err != nil {
 			return err
@@ -177,11 +163,7 @@ func TestARankThatPausesInReplays(t *testing.T) {
 			if round == 1 && m.rank == 1 {
 				<-w.playing[0].group.Failed()
 			}
-			p.ran(m.group.(*communicator), 1)
-			if err := g.launch(); err != nil {
-				return err
-			}
-			if _, err := g.ends(); err != nil {
+			if err := g.replayed(p); err != nil {
 				return err
 			}
 			marks, err := m.marksIn(w, p, p.want)
@@ -192,7 +174,7 @@ func TestARankThatPausesInReplays(t *testing.T) {
 				return fmt.Errorf("%d of %d numbers are marks after replay %d", marks, p.count, round)
 			}
 		}
-		cause, got := m.known(untoldFor), g.on.Synchronize(t.Context())
+		cause, got := m.known(untoldFor), g.stream.Synchronize(t.Context())
 		if cause == nil || !errors.Is(got, cause) {
 			return fmt.Errorf("the group knows %w, and the stream %w", cause, got)
 		}
@@ -202,13 +184,8 @@ func TestARankThatPausesInReplays(t *testing.T) {
 
 // TestADivergenceInAReplay replays graphs of different calls on two ranks.
 func TestADivergenceInAReplay(t *testing.T) {
-	w := newTeam(t, 2, time.Minute)
-	w.play(0, 1)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
-		if err != nil {
-			return err
-		}
+	w := newGroup(t, 2, time.Minute)
+	w.withPower(1000, func(m *mate, p *power) error {
 		call := p.call(driver.PathDirect)
 		if m.rank == 1 {
 			call.Count--
@@ -219,7 +196,7 @@ func TestADivergenceInAReplay(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := g.launch(); err != nil {
+		if err := g.replay(); err != nil {
 			return err
 		}
 		cause := m.known(20 * time.Second)
@@ -231,7 +208,7 @@ func TestADivergenceInAReplay(t *testing.T) {
 			return err
 		}
 		p.count = call.Count
-		if err := g.on.Synchronize(t.Context()); !errors.Is(err, cause) {
+		if err := g.stream.Synchronize(t.Context()); !errors.Is(err, cause) {
 			return fmt.Errorf("the stream gives %w, want %w", err, cause)
 		}
 		return errors.Join(m.allMarked(w, p), g.destroy(), g.leave())
@@ -241,8 +218,7 @@ func TestADivergenceInAReplay(t *testing.T) {
 // TestARankIsSilentAfterAFault has a rank give up on a call while it has another one queued behind:
 // what it would give for that one was not summed up.
 func TestARankIsSilentAfterAFault(t *testing.T) {
-	w := newTeam(t, 2, time.Second)
-	w.play(0, 1)
+	w := newGroup(t, 2, time.Second)
 	var release func() error
 	powers := make([]*power, 2)
 	w.must(func(m *mate) (err error) {
@@ -279,19 +255,10 @@ func TestARankIsSilentAfterAFault(t *testing.T) {
 // TestReplaysEndWithARank aborts the group of a rank while others wait for it in a replay, and a
 // group that is watched ends the replay long before the kernel's own time.
 func TestReplaysEndWithARank(t *testing.T) {
-	w := newTeam(t, atMost(t, 4), time.Minute)
-	var everybody []int
-	for r := range w.mates {
-		everybody = append(everybody, r)
-	}
-	w.play(everybody...)
+	w := newGroup(t, atMost(t, 4), time.Minute)
 	var replaying sync.WaitGroup // the others
 	replaying.Add(len(w.mates) - 1)
-	w.must(func(m *mate) error {
-		p, err := m.newPower(w, 1, 1000)
-		if err != nil {
-			return err
-		}
+	w.withPower(1000, func(m *mate, p *power) error {
 		g, err := m.capturedBy(p.call(driver.PathDirect))
 		if err != nil {
 			return err
@@ -299,10 +266,10 @@ func TestReplaysEndWithARank(t *testing.T) {
 		if m.rank == 0 {
 			replaying.Wait()
 			m.group.Abort(errGivenUp)
-			_ = g.on.Synchronize(t.Context()) // this rank's own fault
+			_ = g.stream.Synchronize(t.Context()) // this rank's own fault
 			return errors.Join(g.destroy(), g.leave())
 		}
-		err = g.launch()
+		err = g.replay()
 		replaying.Done()
 		if err != nil {
 			return err
@@ -313,7 +280,7 @@ func TestReplaysEndWithARank(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if err := g.on.Synchronize(ctx); !errors.Is(err, driver.ErrFault) {
+		if err := g.stream.Synchronize(ctx); !errors.Is(err, driver.ErrFault) {
 			return fmt.Errorf("the stream gives %w, want the fault", err)
 		}
 		return errors.Join(m.allMarked(w, p), g.destroy(), g.leave())

@@ -37,14 +37,9 @@ func (p *power) inPlace(o driver.Operation, rank int) driver.Call {
 // pauses has rank 1 replay a graph late, behind a replay that went well.
 func pauses(t *testing.T, o driver.Operation, knows bool) {
 	const reused = 7 // what rank 0 has in its buffer once it has given up
-	w := newTeam(t, 2, time.Second)
-	w.play(0, 1)
-	graphs, powers := make([]*foreignGraph, 2), make([]*power, 2)
-	w.must(func(m *mate) (err error) {
-		p, err := m.newPower(w, 1, sizes["buffers"])
-		if err != nil {
-			return err
-		}
+	w := newGroup(t, 2, time.Second)
+	graphs, powers := make([]*owned, 2), make([]*power, 2)
+	w.withPower(sizes["buffers"], func(m *mate, p *power) (err error) {
 		call := p.inPlace(o, m.rank)
 		launch, err := kernels.Choose(m.group.Offer(call).(*plan).request())
 		if err != nil || !launch.Bulk {
@@ -54,7 +49,7 @@ func pauses(t *testing.T, o driver.Operation, knows bool) {
 		if graphs[m.rank], err = m.capturedBy(call); err != nil {
 			return err
 		}
-		return graphs[m.rank].replay()
+		return graphs[m.rank].replayed()
 	})
 	w.must(func(m *mate) error {
 		if m.rank == 1 {
@@ -63,7 +58,7 @@ func pauses(t *testing.T, o driver.Operation, knows bool) {
 		}
 		p := powers[0]
 		p.unit = reused
-		return errors.Join(graphs[0].replay(), m.reset(w, p, 4*p.count))
+		return errors.Join(graphs[0].replayed(), m.reset(w, p, 4*p.count))
 	})
 	w.must(func(m *mate) error {
 		if m.rank == 0 {
@@ -77,7 +72,7 @@ func pauses(t *testing.T, o driver.Operation, knows bool) {
 			}
 			clear(dl.Bytes(at.Report, int(unsafe.Sizeof(kernels.Report{}))))
 		}
-		return errors.Join(graphs[1].replay(), m.allMarked(w, powers[1]))
+		return errors.Join(graphs[1].replayed(), m.allMarked(w, powers[1]))
 	})
 	w.must(func(m *mate) error {
 		marks := 0
@@ -89,18 +84,9 @@ func pauses(t *testing.T, o driver.Operation, knows bool) {
 			err = fmt.Errorf("%d numbers of a buffer that was used again are marks", marks)
 		}
 		g := graphs[m.rank]
-		if fault := g.on.Synchronize(t.Context()); fault == nil {
+		if fault := g.stream.Synchronize(t.Context()); fault == nil {
 			err = errors.Join(err, errors.New("the stream gives no fault"))
 		}
 		return errors.Join(err, g.destroy(), g.leave())
 	})
-}
-
-// replay launches the graph once, and waits for it.
-func (g *foreignGraph) replay() error {
-	if err := g.launch(); err != nil {
-		return err
-	}
-	_, err := g.ends()
-	return err
 }
