@@ -25,8 +25,7 @@ func TestKernelsThatWereNotLoadedAreLoadedForTheNextGroup(t *testing.T) {
 	if !apart(t, "cuModuleLoadData:3:2") {
 		return
 	}
-	var p pairOfRanks
-	p.open(t, time.Minute)
+	p := openPair(t, time.Minute)
 	call := p.call(0, driver.PathDirect)
 	err := p[0].group.(*communicator).Offer(call).Refusal(driver.PathDirect)
 	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "cuModuleLoadData") {

@@ -106,9 +106,7 @@ func (p *pairOfRanks) reason(t *testing.T, r int, err error) error {
 // TestAStreamWhoseWorkIsDoneHasNoFault though its group fails while a call of the group is made:
 // the watcher has not come to see that the work is done.
 func TestAStreamWhoseWorkIsDoneHasNoFault(t *testing.T) {
-	needDevices(t, 2)
-	var p pairOfRanks
-	p.open(t, 20*time.Second)
+	p := openPair(t, 20*time.Second)
 	both(t, func(r int) error {
 		_, err := p.sum(t.Context(), r, driver.PathPlain, 1)
 		return err
@@ -126,9 +124,7 @@ func TestAStreamWhoseWorkIsDoneHasNoFault(t *testing.T) {
 
 // TestWorkThatEndsBeforeAllRanksHaveComeIsAFault: its result cannot be right.
 func TestWorkThatEndsBeforeAllRanksHaveComeIsAFault(t *testing.T) {
-	needDevices(t, 2)
-	var p pairOfRanks
-	p.open(t, 20*time.Second)
+	p := openPair(t, 20*time.Second)
 	c, s := p[0].group.(*communicator), p[0].stream.(*stream.Stream)
 	prepared, err := prepare(c, p.call(0, driver.PathPlain))
 	if err != nil {

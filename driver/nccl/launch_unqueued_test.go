@@ -61,24 +61,11 @@ func TestAGraphThatCannotBeLaunchedIsNotWaitedFor(t *testing.T) {
 	if !apart(t, "cuGraphLaunch:1:2") {
 		return
 	}
-	var p pairOfRanks
-	p.open(t, 5*time.Second)
+	p := openPair(t, 5*time.Second)
 	var graphs [2]driver.Graph
 	both(t, func(r int) error {
-		me := &p[r]
-		at := me.segment.Address()
-		plan, err := prepare(me.group, driver.Call{
-			Operation: driver.AllReduce, DataType: driver.Float32, Count: 8, Send: at, Recv: at,
-		})
-		if err != nil {
-			return err
-		}
-		err = errors.Join(me.stream.BeginCapture(), me.group.Launch(me.stream, plan))
-		if err != nil {
-			return err
-		}
-		graphs[r], err = me.stream.EndCapture()
-		return err
+		graphs[r] = p.capture(t, r, func() error { return p.launch(r, driver.PathPlain) })
+		return nil
 	})
 	if err := graphs[0].Launch(p[0].stream); !errors.Is(err, cuda.ErrOutOfMemory) {
 		t.Fatalf("got %v, want the injected failure", err)
@@ -104,8 +91,7 @@ func TestAReceiveInAGraphBehindWhichNothingCanBeQueuedEnds(t *testing.T) {
 	if !apart(t, "cuEventRecordWithFlags:1:2") {
 		return
 	}
-	var p pairOfRanks
-	p.open(t, 5*time.Second)
+	p := openPair(t, 5*time.Second)
 	at := p[1].segment.Address()
 	g := p.capture(t, 1, func() error { return p.message(1, driver.Recv, at, 8, 0) })
 	if err := g.Launch(p[1].stream); err == nil {
@@ -130,8 +116,7 @@ func TestAMessageThatCannotBeQueuedIsNotWaitedFor(t *testing.T) {
 	if !apart(t, "cuStreamWriteValue32_v2:2:2") {
 		return
 	}
-	var p pairOfRanks
-	p.open(t, 5*time.Second)
+	p := openPair(t, 5*time.Second)
 	if err := p.message(1, driver.Recv, p[1].segment.Address(), 8, 0); err != nil {
 		t.Fatal(err)
 	}

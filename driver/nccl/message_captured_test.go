@@ -17,9 +17,7 @@ import (
 // TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn has graphs wait in messages only when the
 // group has long been torn down, since their streams had other work.
 func TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn(t *testing.T) {
-	needDevices(t, 2)
-	var p pairOfRanks
-	p.open(t, 20*time.Second)
+	p := openPair(t, 20*time.Second)
 	gate := make(chan struct{})
 	var graphs [2]driver.Graph
 	for r, o := range []driver.Operation{driver.Send, driver.Recv} {
@@ -58,10 +56,8 @@ func TestAStreamThatComesLateToAMessageOfAFailedGroupGoesOn(t *testing.T) {
 // message after the other: the last launch waits as long as two messages take, but for the second
 // one only since it is its turn.
 func TestEachReplayOfASendHasTheWholeTimeout(t *testing.T) {
-	needDevices(t, 2)
 	const timeout = 2 * time.Second
-	var p pairOfRanks
-	p.open(t, timeout)
+	p := openPair(t, timeout)
 	at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
 	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], 8, 0) })
 	for range 3 {
@@ -88,9 +84,7 @@ func TestEachReplayOfASendHasTheWholeTimeout(t *testing.T) {
 
 // TestAGraphWithMoreSendsThanThereArePlacesIsRefused at once, and the group goes on.
 func TestAGraphWithMoreSendsThanThereArePlacesIsRefused(t *testing.T) {
-	needDevices(t, 2)
-	var p pairOfRanks
-	p.open(t, 5*time.Second)
+	p := openPair(t, 5*time.Second)
 	at := p[0].segment.Address()
 	var err error
 	g := p.capture(t, 0, func() error {
@@ -123,10 +117,8 @@ func TestAGraphWithMoreSendsThanThereArePlacesIsRefused(t *testing.T) {
 // TestAGraphWithMessagesIsLaunchedOnTwoStreams: its launches come one after the other, so each
 // waits for a message of its own. Other receives of the same messages come in between.
 func TestAGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
-	needDevices(t, 2)
 	const launches, size = 40, 1000
-	var p pairOfRanks
-	p.open(t, 20*time.Second)
+	p := openPair(t, 20*time.Second)
 	at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
 	var graphs [2]driver.Graph
 	var streams [2][2]driver.Stream
@@ -161,10 +153,8 @@ func TestAGraphWithMessagesIsLaunchedOnTwoStreams(t *testing.T) {
 // TestAReleasedReplayDoesNotPassForTheMessageBefore: the group of the sender ends while a replay
 // waits for a message to be taken, whose memory it then fills. The receiver has not heard of it.
 func TestAReleasedReplayDoesNotPassForTheMessageBefore(t *testing.T) {
-	needDevices(t, 2)
 	const size = 1000
-	var p pairOfRanks
-	p.open(t, time.Second)
+	p := openPair(t, time.Second)
 	at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
 	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], size, 0) })
 	for i := range 2 {
@@ -205,10 +195,8 @@ func TestAReleasedReplayDoesNotPassForTheMessageBefore(t *testing.T) {
 // TestAMessageOfAGraphOutlivesTheGroupOfItsSender is about one in memory that the receiver has not
 // mapped before.
 func TestAMessageOfAGraphOutlivesTheGroupOfItsSender(t *testing.T) {
-	needDevices(t, 2)
 	const large = 16 << 20
-	var p pairOfRanks
-	p.open(t, 10*time.Second)
+	p := openPair(t, 10*time.Second)
 	var at [2]uintptr
 	for r := range p {
 		arena, err := p[r].device.NewArena(large)

@@ -10,9 +10,7 @@ import (
 // TestARecvIsGivenItsMessageWhileItsCopyCannotBeQueued has the call behind the wait of a Recv not
 // return: on GPUs a thread that frees memory waits for all streams, and with it that call.
 func TestARecvIsGivenItsMessageWhileItsCopyCannotBeQueued(t *testing.T) {
-	needDevices(t, 2)
-	var p pairOfRanks
-	p.open(t, 20*time.Second)
+	p := openPair(t, 20*time.Second)
 	taken, let, gone := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -25,13 +23,10 @@ func TestARecvIsGivenItsMessageWhileItsCopyCannotBeQueued(t *testing.T) {
 	<-taken
 	received, given := make(chan error, 1), make(chan struct{})
 	go func() {
-		plan, err := prepare(p[1].group, driver.Call{
+		err := p.queue(1, driver.Call{
 			Operation: driver.Recv, DataType: driver.Uint8, Count: 8, Recv: p[1].segment.Address(),
 			Arrived: func(int) { close(given) },
 		})
-		if err == nil {
-			err = p[1].group.Launch(p[1].stream, plan)
-		}
 		if err == nil {
 			err = p[1].stream.Synchronize(t.Context())
 		}

@@ -26,14 +26,10 @@ func (p *pairOfRanks) message(
 func (p *pairOfRanks) tagged(
 	r int, o driver.Operation, at uintptr, bytes int64, digest uint64, tag int,
 ) error {
-	plan, err := prepare(p[r].group, driver.Call{
+	return p.queue(r, driver.Call{
 		Operation: o, DataType: driver.Uint8, Count: bytes, Send: at, Recv: at, Root: 1 - r,
 		Digest: digest, Tag: tag,
 	})
-	if err != nil {
-		return err
-	}
-	return p[r].group.Launch(p[r].stream, plan)
 }
 
 // read waits for a rank's stream and returns what lies in its segment.
@@ -63,10 +59,8 @@ func (p *pairOfRanks) capture(t *testing.T, r int, calls func() error) driver.Gr
 // TestAMessageThatDiffersLeavesWhatComesBeforeIt has a Recv refused for which the stream does not
 // wait yet, since it has to fill the buffer first.
 func TestAMessageThatDiffersLeavesWhatComesBeforeIt(t *testing.T) {
-	needDevices(t, 2)
 	const bytes = 1 << 20
-	var p pairOfRanks
-	p.open(t, 10*time.Second)
+	p := openPair(t, 10*time.Second)
 	sender, receiver := &p[0], &p[1]
 	sender.group.SetCheck(true)
 	receiver.group.SetCheck(true)
@@ -96,10 +90,8 @@ func TestAMessageThatDiffersLeavesWhatComesBeforeIt(t *testing.T) {
 // TestReplaysOfASendMayBeAheadOfTheirReceives launches a graph with a Send many times before the
 // first Recv, and then that as often, of which each third is no replay.
 func TestReplaysOfASendMayBeAheadOfTheirReceives(t *testing.T) {
-	needDevices(t, 2)
 	const replays, size = 30, 1000
-	var p pairOfRanks
-	p.open(t, 20*time.Second)
+	p := openPair(t, 20*time.Second)
 	at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
 	sends := p.capture(t, 0, func() error { return p.message(0, driver.Send, at[0], size, 0) })
 	recvs := p.capture(t, 1, func() error { return p.message(1, driver.Recv, at[1], size, 0) })
@@ -135,9 +127,7 @@ func TestReplaysOfASendMayBeAheadOfTheirReceives(t *testing.T) {
 
 // TestAReplayedSendThatNobodyTakesNamesTheReceiver: its stream waits for the one before.
 func TestAReplayedSendThatNobodyTakesNamesTheReceiver(t *testing.T) {
-	needDevices(t, 2)
-	var p pairOfRanks
-	p.open(t, time.Second)
+	p := openPair(t, time.Second)
 	at := p[0].segment.Address()
 	g := p.capture(t, 0, func() error { return p.message(0, driver.Send, at, 8, 0) })
 	if err := g.Launch(p[0].stream); err != nil {
@@ -179,9 +169,7 @@ func wantLate(t *testing.T, err error) {
 // TestMoreMessagesThanHavePlacesAreWaitedFor sends as many messages as may be under way, twice: at
 // first nobody receives, and then somebody does.
 func TestMoreMessagesThanHavePlacesAreWaitedFor(t *testing.T) {
-	needDevices(t, 2)
-	var p pairOfRanks
-	p.open(t, 20*time.Second)
+	p := openPair(t, 20*time.Second)
 	both(t, func(r int) error {
 		o := driver.Send
 		if r == 1 {
@@ -201,8 +189,7 @@ func TestMoreMessagesThanHavePlacesAreWaitedFor(t *testing.T) {
 	})
 	p.closeAll(t)
 
-	p = pairOfRanks{}
-	p.open(t, time.Second)
+	p = openPair(t, time.Second)
 	var err error
 	for i := 0; i <= p2p.Places && err == nil; i++ {
 		err = p.message(0, driver.Send, p[0].segment.Address(), 1, 0)
@@ -225,8 +212,7 @@ func TestASendWithoutMemoryDoesNothing(t *testing.T) {
 		return
 	}
 	const large = 100 << 20
-	var p pairOfRanks
-	p.open(t, 2*time.Second)
+	p := openPair(t, 2*time.Second)
 	arena, err := p[0].device.NewArena(large)
 	if err != nil {
 		t.Fatal(err)
@@ -256,9 +242,7 @@ func TestASendWithoutMemoryDoesNothing(t *testing.T) {
 
 // TestAMessageOutlivesTheGroupOfItsSender: what was sent before Close is received after it.
 func TestAMessageOutlivesTheGroupOfItsSender(t *testing.T) {
-	needDevices(t, 2)
-	var p pairOfRanks
-	p.open(t, 10*time.Second)
+	p := openPair(t, 10*time.Second)
 	err := errors.Join(
 		p[0].stream.Fill(p[0].segment.Address(), 7, 100),
 		p.message(0, driver.Send, p[0].segment.Address(), 100, 0),
@@ -276,9 +260,7 @@ func TestAMessageOutlivesTheGroupOfItsSender(t *testing.T) {
 // TestAbortsInTheMiddleOfMessagesEndThem aborts groups at any time, with messages under way in both
 // directions, eager ones and replays.
 func TestAbortsInTheMiddleOfMessagesEndThem(t *testing.T) {
-	needDevices(t, 2)
-	var p pairOfRanks
-	p.open(t, 20*time.Second)
+	p := openPair(t, 20*time.Second)
 	for round := range 10 {
 		var graphs [2]driver.Graph
 		calls := func(r int) error {
@@ -340,9 +322,7 @@ func TestAbortsInTheMiddleOfMessagesEndThem(t *testing.T) {
 // TestARecvWhoseSendDoesNotComeToItsTurnNamesTheSender: the Send was called, but its stream has
 // other work. A Recv that waits for this rank's own work is not late.
 func TestARecvWhoseSendDoesNotComeToItsTurnNamesTheSender(t *testing.T) {
-	needDevices(t, 2)
-	var p pairOfRanks
-	p.open(t, time.Second)
+	p := openPair(t, time.Second)
 	at := [2]uintptr{p[0].segment.Address(), p[1].segment.Address()}
 	sending, receiving := make(chan struct{}), make(chan struct{})
 	err := errors.Join(
@@ -368,10 +348,8 @@ func TestARecvWhoseSendDoesNotComeToItsTurnNamesTheSender(t *testing.T) {
 // TestMessagesOfAnySizeAndPlace has kernels copy messages from and to odd addresses, and nothing
 // else: what lies before and behind them stays what it was.
 func TestMessagesOfAnySizeAndPlace(t *testing.T) {
-	needDevices(t, 2)
 	const most = 300_000
-	var p pairOfRanks
-	p.open(t, 20*time.Second)
+	p := openPair(t, 20*time.Second)
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(uint64(seed), 0))
@@ -407,9 +385,7 @@ func TestMessagesOfAnySizeAndPlace(t *testing.T) {
 // TestARecvThatIsQueuedWhileItsGroupFailsEnds holds up a Recv just before it is queued, until the
 // group has come to the end of its teardown.
 func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
-	needDevices(t, 2)
-	var p pairOfRanks
-	p.open(t, 20*time.Second)
+	p := openPair(t, 20*time.Second)
 	c := p[0].group.(*communicator)
 	held, goOn := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -457,9 +433,7 @@ func TestARecvThatIsQueuedWhileItsGroupFailsEnds(t *testing.T) {
 // TestAMessageThatIsRefusedTellsOfTheFaultOnce: who has the error of the call is not told again by
 // Synchronize.
 func TestAMessageThatIsRefusedTellsOfTheFaultOnce(t *testing.T) {
-	needDevices(t, 2)
-	var p pairOfRanks
-	p.open(t, 20*time.Second)
+	p := openPair(t, 20*time.Second)
 	if err := p.message(0, driver.Recv, p[0].segment.Address(), 8, 0); err != nil {
 		t.Fatal(err)
 	}

@@ -27,17 +27,12 @@ func TestACallThatWaitsForARankEndsWhereWindowKernelsWere(t *testing.T) {
 				return
 			}
 			firstSums = false
-			var p pairOfRanks
-			p.open(t, 20*time.Second)
-			both(t, func(r int) error {
-				_, err := p.sum(t.Context(), r, driver.PathWindow, 1)
-				return err
-			})
+			p := firstSumWithin(t, 20*time.Second)
 			if row.stay {
 				if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
 					t.Fatal(err)
 				}
-				if err := p.launch(driver.PathWindow); err != nil {
+				if err := p.launch(0, driver.PathWindow); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -46,7 +41,7 @@ func TestACallThatWaitsForARankEndsWhereWindowKernelsWere(t *testing.T) {
 			before, _ := c.history.last()
 			ended := make(chan error, 1)
 			go func() {
-				ended <- errors.Join(p.launch(driver.PathPlain), p[0].stream.Synchronize(t.Context()))
+				ended <- errors.Join(p.launch(0, driver.PathPlain), p[0].stream.Synchronize(t.Context()))
 			}()
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
@@ -78,15 +73,6 @@ func TestACallThatWaitsForARankEndsWhereWindowKernelsWere(t *testing.T) {
 	}
 }
 
-// launch launches a sum of rank 0 alone.
-func (p *pairOfRanks) launch(path driver.Path) error {
-	plan, err := prepare(p[0].group, p.call(0, path))
-	if err != nil {
-		return err
-	}
-	return p[0].group.Launch(p[0].stream, plan)
-}
-
 // TestAnAbortEndsACallBehindWindowKernelsThatAreOver: the call hears of the abort, though window
 // kernels would not.
 func TestAnAbortEndsACallBehindWindowKernelsThatAreOver(t *testing.T) {
@@ -94,14 +80,9 @@ func TestAnAbortEndsACallBehindWindowKernelsThatAreOver(t *testing.T) {
 	if !apart(t, "") {
 		return
 	}
-	var p pairOfRanks
-	p.open(t, 20*time.Second)
-	both(t, func(r int) error {
-		_, err := p.sum(t.Context(), r, driver.PathWindow, 1)
-		return err
-	})
+	p := firstSumWithin(t, 20*time.Second)
 	p[0].group.(*communicator).busy.Windows.Store(true) // as until the watcher looks
-	if err := p.launch(driver.PathPlain); err != nil {
+	if err := p.launch(0, driver.PathPlain); err != nil {
 		t.Fatal(err)
 	}
 	p[1].group.Abort(errGivenUp)

@@ -21,12 +21,7 @@ func TestAStreamThatIsGivenUpIsSoBeforeItsFaultIsTold(t *testing.T) {
 	if err := dl.Setenv("SOFTGPU_DEAF", "1"); err != nil {
 		t.Fatal(err)
 	}
-	var p pairOfRanks
-	p.open(t, time.Second)
-	both(t, func(r int) error {
-		_, err := p.sum(t.Context(), r, driver.PathWindow, 1)
-		return err
-	})
+	p := firstSumWithin(t, time.Second)
 	_, err := p.sum(t.Context(), 0, driver.PathWindow, 1)
 	var late *driver.TimeoutError
 	if !errors.As(err, &late) {

@@ -39,11 +39,14 @@ func both(t *testing.T, f func(r int) error) {
 	}
 }
 
-// open opens the ranks; a group waits for the given time.
-func (p *pairOfRanks) open(t *testing.T, timeout time.Duration) {
+// openPair opens both ranks; their group waits for the given time. A machine with fewer GPUs skips
+// the test.
+func openPair(t *testing.T, timeout time.Duration) *pairOfRanks {
 	t.Helper()
-	store := &drivertest.Store{}
+	needDevices(t, 2)
+	p, store := &pairOfRanks{}, &drivertest.Store{}
 	both(t, func(r int) error { return p.openOne(t.Context(), r, store, timeout) })
+	return p
 }
 
 func (p *pairOfRanks) openOne(
@@ -94,6 +97,18 @@ func (p *pairOfRanks) call(r int, path driver.Path) driver.Call {
 	}
 }
 
+// queue launches a call of a rank on its stream.
+func (p *pairOfRanks) queue(r int, call driver.Call) error {
+	plan, err := prepare(p[r].group, call)
+	if err != nil {
+		return err
+	}
+	return p[r].group.Launch(p[r].stream, plan)
+}
+
+// launch launches a sum of a rank.
+func (p *pairOfRanks) launch(r int, path driver.Path) error { return p.queue(r, p.call(r, path)) }
+
 // sum adds a value of each rank and returns what the first element became.
 func (p *pairOfRanks) sum(
 	ctx context.Context, r int, path driver.Path, value float32,
@@ -108,17 +123,13 @@ func (p *pairOfRanks) sum(
 	if err := me.stream.Copy(at, host, 4*count); err != nil {
 		return 0, err
 	}
-	plan, err := prepare(me.group, p.call(r, path))
-	if err != nil {
-		return 0, err
-	}
-	if err := me.group.Launch(me.stream, plan); err != nil {
+	if err := p.launch(r, path); err != nil {
 		return 0, err
 	}
 	if err := me.stream.Synchronize(ctx); err != nil {
 		return 0, err
 	}
-	err = errors.Join(me.stream.Copy(host, at+4*count, 4), me.stream.Synchronize(ctx))
+	err := errors.Join(me.stream.Copy(host, at+4*count, 4), me.stream.Synchronize(ctx))
 	return input[0], err
 }
 
@@ -127,10 +138,7 @@ func (p *pairOfRanks) sum(
 func (p *pairOfRanks) desert(t *testing.T) {
 	t.Helper()
 	me := &p[0]
-	plan, err := prepare(me.group, p.call(0, driver.PathWindow))
-	if err == nil {
-		err = me.group.Launch(me.stream, plan)
-	}
+	err := p.launch(0, driver.PathWindow)
 	if err == nil {
 		err = me.stream.Fill(me.segment.Address(), 0, 4)
 	}
@@ -213,10 +221,6 @@ func TestAStreamBehindAKernelThatDoesNotEndIsClosed(t *testing.T) {
 	const timeout = time.Minute
 	p := firstSumWithin(t, timeout)
 	me := &p[0]
-	plan, err := prepare(me.group, p.call(0, driver.PathWindow))
-	if err != nil {
-		t.Fatal(err)
-	}
 	behind, err := me.device.NewStream()
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +229,7 @@ func TestAStreamBehindAKernelThatDoesNotEndIsClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(me.group.Launch(me.stream, plan), me.stream.Record(e), behind.Wait(e),
+	if err := errors.Join(p.launch(0, driver.PathWindow), me.stream.Record(e), behind.Wait(e),
 		behind.Fill(me.segment.Address(), 0, 4)); err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +267,7 @@ func TestAGroupIsClosedBesideAKernelThatDoesNotEnd(t *testing.T) {
 	p := firstSum(t)
 	first := [2]driver.Communicator{p[0].group, p[1].group}
 	both(t, func(r int) error { return p.connect(t.Context(), r, "second") })
-	if err := p.launch(driver.PathWindow); err != nil {
+	if err := p.launch(0, driver.PathWindow); err != nil {
 		t.Fatal(err)
 	}
 	both(t, func(r int) error { return first[r].Close() })
@@ -333,8 +337,7 @@ func firstSum(t *testing.T) *pairOfRanks {
 // firstSumWithin has the groups wait for a while.
 func firstSumWithin(t *testing.T, timeout time.Duration) *pairOfRanks {
 	t.Helper()
-	var p pairOfRanks
-	p.open(t, timeout)
+	p := openPair(t, timeout)
 	both(t, func(r int) error {
 		got, err := p.sum(t.Context(), r, driver.PathWindow, float32(r+1))
 		if err == nil && got != 3 {
@@ -342,5 +345,5 @@ func firstSumWithin(t *testing.T, timeout time.Duration) *pairOfRanks {
 		}
 		return err
 	})
-	return &p
+	return p
 }
