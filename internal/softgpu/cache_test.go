@@ -19,8 +19,9 @@ func (f *filling) fill(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "library"), []byte("new"), 0o600)
 }
 
-// has fails the test unless a folder of the cache has exactly the file and the mark.
-func (c cache) has(t *testing.T, f *filling, key string) {
+// has fails the test unless a folder of the cache has exactly the file and the mark, and folders
+// were filled so often.
+func (c cache) has(t *testing.T, f *filling, key string, times int32) {
 	t.Helper()
 	dir, err := c.take(key, f.fill)
 	if err != nil {
@@ -33,6 +34,9 @@ func (c cache) has(t *testing.T, f *filling, key string) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
 		t.Errorf("the folder has %v, %v, want the library and the mark", entries, err)
 	}
+	if n := f.times.Load(); n != times {
+		t.Errorf("folders were made %d times, want %d", n, times)
+	}
 }
 
 // TestWithoutAHomeTheCacheIsAmongTemporaryFiles, and what another user may write to is refused.
@@ -44,7 +48,7 @@ func TestWithoutAHomeTheCacheIsAmongTemporaryFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.has(t, &filling{}, "key")
+	c.has(t, &filling{}, "key", 1)
 	if err := os.Chmod(c.dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
@@ -55,14 +59,11 @@ func TestWithoutAHomeTheCacheIsAmongTemporaryFiles(t *testing.T) {
 
 func TestAFolderWithoutItsMarkIsMadeAnew(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filling{}
-	c.has(t, f, "key")
+	c.has(t, f, "key", 1)
 	if err := os.Remove(filepath.Join(c.dir, "key", complete)); err != nil {
 		t.Fatal(err)
 	}
-	c.has(t, f, "key")
-	if n := f.times.Load(); n != 2 {
-		t.Errorf("it was made %d times", n)
-	}
+	c.has(t, f, "key", 2)
 }
 
 func TestManyThatAskAtOnceGetWhatOneMakes(t *testing.T) {
@@ -76,10 +77,7 @@ func TestManyThatAskAtOnceGetWhatOneMakes(t *testing.T) {
 		})
 	}
 	all.Wait()
-	c.has(t, f, "key")
-	if n := f.times.Load(); n != 1 {
-		t.Errorf("it was made %d times", n)
-	}
+	c.has(t, f, "key", 1)
 }
 
 func TestWhatAKilledProcessHasBegunGoes(t *testing.T) {
@@ -90,7 +88,7 @@ func TestWhatAKilledProcessHasBegunGoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.has(t, f, "key")
+	c.has(t, f, "key", 1)
 	if _, err := os.Stat(half); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("what was begun is there: %v", err)
 	}
@@ -106,28 +104,25 @@ func TestWhatCannotBeMadeLeavesNothing(t *testing.T) {
 	if left, err := os.ReadDir(c.dir); err != nil || len(left) != 1 || left[0].Name() != "lock" {
 		t.Errorf("%v is there, %v, want the lock alone", left, err)
 	}
-	c.has(t, f, "key")
+	c.has(t, f, "key", 2)
 }
 
 func TestWhatNobodyAsksForGoes(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filling{}
 	old := time.Now().Add(-unused - time.Hour)
-	c.has(t, f, "used")
-	c.has(t, f, "unused")
+	c.has(t, f, "used", 1)
+	c.has(t, f, "unused", 2)
 	for _, key := range []string{"used", "unused"} {
 		if err := os.Chtimes(filepath.Join(c.dir, key), old, old); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c.has(t, f, "used")
-	c.has(t, f, "another")
+	c.has(t, f, "used", 2)
+	c.has(t, f, "another", 3)
 	if _, err := os.Stat(filepath.Join(c.dir, "unused")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the folder is there: %v", err)
 	}
-	c.has(t, f, "used")
-	if n := f.times.Load(); n != 3 {
-		t.Errorf("they were made %d times, want once each", n)
-	}
+	c.has(t, f, "used", 3)
 }
 
 func TestKeysTellSourcesAndFlagsApart(t *testing.T) {

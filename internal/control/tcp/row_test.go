@@ -29,18 +29,22 @@ func TestStepsComeOneAfterTheOther(t *testing.T) {
 			post(trackControl, 1), post(trackControl, 2), post(trackControl, 3),
 		}, 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := row{}
-			for i, m := range c.messages {
-				err := r.apply(m, time.Now())
-				if i < c.good && err != nil {
-					t.Errorf("message %d: %v", i, err)
-				}
-				if i >= c.good && !errors.Is(err, ErrProtocol) {
-					t.Errorf("message %d: got %v, want ErrProtocol", i, err)
-				}
-			}
-		})
+		t.Run(name, func(t *testing.T) { takes(t, c.messages, c.good) })
+	}
+}
+
+// takes checks that a row takes so many messages, and refuses those behind them.
+func takes(t *testing.T, messages []message, good int) {
+	t.Helper()
+	r := row{}
+	for i, m := range messages {
+		err := r.apply(m, time.Now())
+		if i < good && err != nil {
+			t.Errorf("message %d: %v", i, err)
+		}
+		if i >= good && !errors.Is(err, ErrProtocol) {
+			t.Errorf("message %d: got %v, want ErrProtocol", i, err)
+		}
 	}
 }
 

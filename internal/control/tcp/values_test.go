@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -32,18 +31,7 @@ func TestValuesComeOneAfterTheOther(t *testing.T) {
 		"too many names":            {tooMany, driver.MaxValueNames},
 		"after a fault":             {[]message{fault, value("a", 7)}, 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := row{}
-			for i, m := range c.messages {
-				err := r.apply(m, time.Now())
-				if i < c.good && err != nil {
-					t.Errorf("message %d: %v", i, err)
-				}
-				if i >= c.good && !errors.Is(err, ErrProtocol) {
-					t.Errorf("message %d: got %v, want ErrProtocol", i, err)
-				}
-			}
-		})
+		t.Run(name, func(t *testing.T) { takes(t, c.messages, c.good) })
 	}
 }
 
