@@ -72,13 +72,13 @@ func TestDirectRoundsHaveTheKernelsOfTheirNames(t *testing.T) {
 		{bulk, false, false},
 	} {
 		for _, ranks := range []int{2, lostRanks} {
-			launch, err := kernels.Choose(&kernels.Request{
+			launch := kernels.Launch{
 				Call: &driver.Call{
 					Operation: driver.AllReduce, DataType: driver.Float32, Count: row.count,
 				},
 				Ranks: ranks, Symmetric: row.symmetric, Multiprocessors: 132,
-			})
-			if err != nil || launch.Bulk != row.bulk {
+			}
+			if err := launch.Choose(); err != nil || launch.Bulk != row.bulk {
 				t.Errorf("%d ranks, %d elements, in windows: %v: %s, over buffers: %v, %v", ranks,
 					row.count, row.symmetric, launch.Kernel, launch.Bulk, err)
 			}

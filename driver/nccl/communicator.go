@@ -81,8 +81,8 @@ type communicator struct {
 type directPath struct {
 	// none says why the group has none; empty if it has. It is set before the group is used.
 	none string
-	// choose is kernels.Choose; a test counts its calls.
-	choose   func(*kernels.Request) (kernels.Launch, error)
+	// choose is Launch.Choose; a test counts its calls.
+	choose   func(*kernels.Launch) error
 	exchange direct.Exchange
 	turns    direct.Turns
 	// shown is where ranks see what others have launched.

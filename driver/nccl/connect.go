@@ -39,7 +39,7 @@ func (d *Device) Connect(
 	}
 	c.group = &owner{c}
 	c.check.Store(group.Check)
-	c.direct.choose = kernels.Choose
+	c.direct.choose = (*kernels.Launch).Choose
 	if err := (joining{c}).join(ctx); err != nil {
 		err = fmt.Errorf("connecting group %s: %w", group.Name(), err)
 		return nil, errors.Join(err, joining{c}.discard())

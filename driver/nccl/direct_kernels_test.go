@@ -34,7 +34,7 @@ func (p *pitch) offers(w way) map[string][]trial {
 				continue
 			}
 			call := c.call(m.rank, send, recv)
-			launch, err := kernels.Choose(m.group.Offer(call).(*plan).request())
+			launch, err := m.group.Offer(call).(*plan).choose()
 			if err == nil {
 				all[launch.Kernel] = append(all[launch.Kernel], c)
 			}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"symmem/driver"
-	"symmem/driver/nccl/kernels"
 	"symmem/internal/dl"
 )
 
@@ -78,7 +77,7 @@ func (p *power) call(path driver.Path) driver.Call {
 func (p *power) raise(c driver.Communicator, on driver.Stream, path driver.Path) error {
 	call, group := p.call(path), c.(*communicator)
 	if path == driver.PathDirect {
-		launch, err := kernels.Choose(group.Offer(call).(*plan).request())
+		launch, err := group.Offer(call).(*plan).choose()
 		if want := p.count >= sizes["buffers"]; err == nil && launch.Bulk != want {
 			return fmt.Errorf("%s of %d numbers: over buffers of peers: %v, want %v", launch.Kernel,
 				p.count, launch.Bulk, want)

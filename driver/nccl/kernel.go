@@ -22,13 +22,11 @@ type kernel struct {
 
 // inPieces is the kernel once for each piece of a launch. The pieces have one digest, and numbers
 // of their own as calls have: ranks that have come to the same call have the same pieces.
-func (k *kernel) inPieces(
-	of *kernels.Launch, r *kernels.Request, at *kernels.Places,
-) *kernel {
+func (k *kernel) inPieces(of *kernels.Launch, at *kernels.Places) *kernel {
 	first := k.then
 	for i := of.Pieces - 1; i >= 0; i-- {
 		one, piece := *k, of.Piece(i)
-		one.params, one.then = piece.Params(r, at), first
+		one.params, one.then = piece.Params(at), first
 		first = &one
 	}
 	return first

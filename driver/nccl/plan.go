@@ -36,8 +36,8 @@ type plan struct {
 	// of it has ended; nil for calls that begin so by themselves (nccl.EarlyStart).
 	guard   func(on cuda.Stream, gpu *cuda.Driver) error
 	guarded nccl.Call
-	// chosen is how a kernel of our own runs the call, refused why there is none. They are set once
-	// the direct path is asked about, until a path is taken.
+	// chosen is how a kernel of our own runs the call, and refused why there is none, if there is
+	// none. They are set once the direct path is asked about, until a path is taken.
 	chosen  *kernels.Launch
 	refused error
 }
@@ -294,9 +294,14 @@ func (p *plan) copy(on cuda.Stream, gpu *cuda.Driver) error {
 // choose finds the kernel of our own that a call takes on the direct path, or why there is none,
 // once.
 func (p *plan) choose() (*kernels.Launch, error) {
-	if p.chosen == nil && p.refused == nil {
-		launch, err := p.c.direct.choose(p.request())
-		p.chosen, p.refused = &launch, err
+	if p.chosen == nil {
+		c, send, recv := p.c, p.in(p.SendWindow), p.in(p.RecvWindow)
+		p.chosen = &kernels.Launch{
+			Call: &p.Call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Formula: c.cfg.Formula,
+			Symmetric:       send != nil && send.reached && recv != nil && recv.reached,
+			Multiprocessors: c.direct.exchange.Multiprocessors,
+		}
+		p.refused = c.direct.choose(p.chosen)
 	}
 	return p.chosen, p.refused
 }
@@ -329,16 +334,6 @@ func (p *plan) refuseWindow() error {
 		return fmt.Errorf("%s: %w", why, driver.ErrUnsupported)
 	}
 	return nil
-}
-
-// request is what the choice of a kernel needs to know of a call.
-func (p *plan) request() *kernels.Request {
-	c, send, recv := p.c, p.in(p.SendWindow), p.in(p.RecvWindow)
-	return &kernels.Request{
-		Call: &p.Call, Rank: c.cfg.Rank, Ranks: len(c.cfg.Ranks), Formula: c.cfg.Formula,
-		Symmetric:       send != nil && send.reached && recv != nil && recv.reached,
-		Multiprocessors: c.direct.exchange.Multiprocessors,
-	}
 }
 
 // in is the window of the group that a buffer lies in, or nil.
@@ -405,7 +400,7 @@ func (p *plan) prepareDirect() error {
 		if err == nil && k.then != nil {
 			k.then.function, err = c.device.collectives.Function(c.device.gpu, then)
 		}
-		p.kernel, p.meetings = k.inPieces(launch, p.request(), &at), launch.Pieces
+		p.kernel, p.meetings = k.inPieces(launch, &at), launch.Pieces
 		return err
 	})
 }

@@ -48,9 +48,9 @@ func TestAKernelIsChosenOnceForAPlan(t *testing.T) {
 			Operation: driver.AllReduce, DataType: driver.Float32, Count: 64, SendWindow: s.window,
 			RecvWindow: s.window, Send: s.segment.Address(), Recv: s.segment.Address(),
 		}
-		c.direct.choose = func(r *kernels.Request) (kernels.Launch, error) {
+		c.direct.choose = func(l *kernels.Launch) error {
 			times++
-			return kernels.Choose(r)
+			return l.Choose()
 		}
 		for path, want := range map[driver.Path]int{
 			driver.PathPlain: 0, driver.PathWindow: 0, driver.PathDirect: 1,

@@ -41,7 +41,7 @@ func pauses(t *testing.T, o driver.Operation, knows bool) {
 	graphs, powers := make([]*owned, 2), make([]*power, 2)
 	w.withPower(sizes["buffers"], func(m *mate, p *power) (err error) {
 		call := p.inPlace(o, m.rank)
-		launch, err := kernels.Choose(m.group.Offer(call).(*plan).request())
+		launch, err := m.group.Offer(call).(*plan).choose()
 		if err != nil || !launch.Bulk {
 			return fmt.Errorf("%s is not over buffers of peers: %w", launch.Kernel, err)
 		}

@@ -104,7 +104,7 @@ var points = []point{
 				"Broadcast": "the root can end first", "Reduce": "others can end before the root",
 				"Send": message, "Recv": message, "AllToAllV": bySplits,
 			}},
-			{in: "driver/nccl/kernels", name: "Request.parts", without: map[string]string{
+			{in: "driver/nccl/kernels", name: "Launch.parts", without: map[string]string{
 				"Send": message, "Recv": message, "AllReduceRMSNorm": byNorm, "AllToAllV": bySplits,
 			}},
 			{in: ".", name: "OpAllReduce", spelled: withOp, without: map[string]string{
@@ -144,7 +144,7 @@ var points = []point{
 			{in: "driver", name: "reduceOpNames", spelled: lower},
 			{in: "driver/formula", name: "pair"},
 			{in: "driver/nccl", name: "reduceOps"},
-			{in: "driver/nccl/kernels", name: "Request.reduction"},
+			{in: "driver/nccl/kernels", name: "Launch.reduction"},
 			{in: "driver/nccl/kernels/src/call.h", without: average},
 			{in: "driver/nccl/kernels/src/any.h", without: average},
 			{in: "internal/softgpu/src/nccl/reduce.c", spelled: withNCCL, without: map[string]string{

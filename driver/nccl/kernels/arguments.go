@@ -25,16 +25,16 @@ func WithDigest(p cuda.Params, digest uint64) cuda.Params { return p.With(digest
 
 // Params packs the arguments of a call as struct Call or Bulk of src/call.h, those of a call in
 // pieces for one of them. The call has its digest: kernels fail where ranks differ in it.
-func (l *Launch) Params(r *Request, at *Places) cuda.Params {
+func (l *Launch) Params(at *Places) cuda.Params {
 	var p cuda.Params
 	for _, word := range []uint32{
-		uint32(r.Rank), uint32(r.Ranks), l.sendTo, l.recvFrom, l.op, l.divisor,
+		uint32(l.Rank), uint32(l.Ranks), l.sendTo, l.recvFrom, l.op, l.divisor,
 	} {
 		p.Uint32(word)
 	}
-	p.Uint64(r.Digest)
-	p.Address(r.Send + uintptr(l.from))
-	p.Address(r.Recv + uintptr(l.from))
+	p.Uint64(l.Digest)
+	p.Address(l.Send + uintptr(l.from))
+	p.Address(l.Recv + uintptr(l.from))
 	for _, bytes := range []int64{l.bytes, l.sendStride, l.recvStride} {
 		p.Uint64(uint64(bytes))
 	}

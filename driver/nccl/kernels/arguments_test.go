@@ -138,10 +138,10 @@ func packed(p cuda.Params) []byte {
 // TestArgumentsLieWhereKernelsReadThem packs a number of its own for each field.
 func TestArgumentsLieWhereKernelsReadThem(t *testing.T) {
 	l := Launch{
+		Call: &driver.Call{Digest: 107, Send: 108, Recv: 109}, Rank: 101, Ranks: 102,
 		Bulk: true, bytes: 110, sendStride: 111, recvStride: 112, sendTo: 103, recvFrom: 104, op: 105,
 		divisor: 106,
 	}
-	r := Request{Call: &driver.Call{Digest: 107, Send: 108, Recv: 109}, Rank: 101, Ranks: 102}
 	at := Places{Timeout: 113 * time.Nanosecond, Report: 114}
 	for i := range uintptr(MaxRanks) {
 		at.Exchange[i], at.SendAt[i], at.RecvAt[i] = 200+i, 300+i, 400+i
@@ -151,7 +151,7 @@ func TestArgumentsLieWhereKernelsReadThem(t *testing.T) {
 		"digest": 107, "send": 108, "recv": 109, "bytes": 110, "sendStride": 111, "recvStride": 112,
 		"timeout": 113, "report": 114, "exchange": 200, "sendAt": 300, "recvAt": 400,
 	}
-	found, bulk := places(t), packed(l.Params(&r, &at))
+	found, bulk := places(t), packed(l.Params(&at))
 	for name, value := range want {
 		p, known := found["Bulk."+name]
 		if !known {
@@ -168,13 +168,13 @@ func TestArgumentsLieWhereKernelsReadThem(t *testing.T) {
 		t.Errorf("%d bytes are packed for a Bulk of %d", len(bulk), found["Bulk"].size)
 	}
 	const digest = 1 << 60
-	other := packed(WithDigest(l.Params(&r, &at), digest))
-	r.Digest = digest
-	if string(other) != string(packed(l.Params(&r, &at))) || string(other) == string(bulk) {
+	other := packed(WithDigest(l.Params(&at), digest))
+	l.Digest = digest
+	if string(other) != string(packed(l.Params(&at))) || string(other) == string(bulk) {
 		t.Error("another digest does not lie where the first one did, or has changed that, too")
 	}
-	r.Digest, l.Bulk = 107, false
-	call := packed(l.Params(&r, &at))
+	l.Digest, l.Bulk = 107, false
+	call := packed(l.Params(&at))
 	if len(call) != found["Call"].size || string(call) != string(bulk[:len(call)]) {
 		t.Errorf("%d bytes are packed for a Call of %d, or others", len(call), found["Call"].size)
 	}

@@ -75,7 +75,7 @@
 //
 // Blocks wait for blocks of other ranks, never for blocks of their own grid. All ranks launch grids
 // of the same size, and every rank's GPU holds such a grid at once if it runs nothing else.
-// Request.resident says how many blocks that is, and a test checks the objects: the registers are
+// Launch.resident says how many blocks that is, and a test checks the objects: the registers are
 // enough for it. Other work ends by itself and makes room. A kernel that overlaps with the one
 // before it in its stream is launched once all blocks of that one have started, and holds its own
 // blocks while it waits. Kernels of any reduction, whose blocks take a whole multiprocessor each,

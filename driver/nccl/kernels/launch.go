@@ -47,9 +47,10 @@ const (
 // Overlaps reports whether the kernel may begin before those ahead of it in the stream have ended.
 func (l *Launch) Overlaps() bool { return !l.Bulk && !l.any }
 
-// Request is a call to find a kernel for, with what matters of its group. What Choose looks at is
-// alike on all ranks, except for Rank.
-type Request struct {
+// Launch is a call and what matters of its group, and how to run it once Choose has worked that
+// out.
+type Launch struct {
+	// What Choose looks at is alike on all ranks, except for Rank.
 	*driver.Call
 	// Rank is this rank of the group, Ranks their number.
 	Rank, Ranks int
@@ -60,10 +61,7 @@ type Request struct {
 	Symmetric bool
 	// Multiprocessors is the smallest number of multiprocessors of any rank's GPU.
 	Multiprocessors int
-}
 
-// Launch says how to run a call.
-type Launch struct {
 	// Kernel is the name of the kernel, Blocks and Threads its grid.
 	Kernel          string
 	Blocks, Threads int
@@ -83,85 +81,83 @@ type Launch struct {
 // errNone is wrapped by the errors of Choose: there is no kernel for the call.
 var errNone = errors.New("no kernel of symmem's own")
 
-// Choose finds the kernel of a call, or says why there is none. All ranks get the same answer,
+// Choose finds the kernel of the call, or says why there is none. All ranks get the same answer,
 // except for the sets of ranks. For AllReduceRMSNorm it is the first kernel, the all-reduce; Local
 // is the second.
-func Choose(r *Request) (Launch, error) {
-	if r.Ranks < 2 || r.Ranks > MaxRanks {
-		return Launch{}, fmt.Errorf("%w for %d ranks", errNone, r.Ranks)
+func (l *Launch) Choose() error {
+	if l.Ranks < 2 || l.Ranks > MaxRanks {
+		return fmt.Errorf("%w for %d ranks", errNone, l.Ranks)
 	}
-	if r.Operation == driver.AllReduceRMSNorm {
-		sums, call := *r, *r.Call
-		call.Operation, sums.Call = driver.AllReduce, &call
-		l, err := Choose(&sums)
-		if err == nil && !l.Bulk && l.whole > twoStepLimit(r.Ranks) {
-			return Launch{}, r.doesNotFit(l.whole)
+	if call := l.Call; call.Operation == driver.AllReduceRMSNorm {
+		sum := *call
+		sum.Operation, l.Call = driver.AllReduce, &sum
+		err := l.Choose()
+		if l.Call = call; err == nil && !l.Bulk && l.whole > twoStepLimit(l.Ranks) {
+			err = l.doesNotFit(l.whole)
 		}
-		return l, err
+		return err
 	}
-	l, err := r.parts()
-	if err != nil {
-		return Launch{}, err
+	if err := l.parts(); err != nil {
+		return err
 	}
-	inPlace := r.Operation == driver.AllToAll && r.Send == r.Recv
-	if r.Symmetric && !inPlace && l.bytes > r.largest() {
-		l.bulk(r)
-		return l, nil
+	overPeers := l.Symmetric && (l.Operation != driver.AllToAll || l.Send != l.Recv)
+	if overPeers && l.bytes > l.largest() {
+		l.bulk()
+		return nil
 	}
-	if l.lines(r) {
-		return l, nil
+	if l.lines() {
+		return nil
 	}
 	switch {
-	case r.Symmetric && !inPlace:
-		l.bulk(r)
-	case r.Operation.Reduces():
-		l.cut(r)
-	case !r.Symmetric:
-		return Launch{}, r.doesNotFit(l.bytes)
+	case overPeers:
+		l.bulk()
+	case l.Operation.Reduces():
+		l.cut()
+	case !l.Symmetric:
+		return l.doesNotFit(l.bytes)
 	default:
-		return Launch{}, fmt.Errorf("%w for %v in place of parts of %d bytes", errNone, r.Operation,
-			l.bytes)
+		return fmt.Errorf("%w for %v in place of parts of %d bytes", errNone, l.Operation, l.bytes)
 	}
-	return l, nil
+	return nil
 }
 
-func (r *Request) doesNotFit(bytes int64) error {
+func (l *Launch) doesNotFit(bytes int64) error {
 	return fmt.Errorf("%w for %v of %d bytes: they do not fit into exchange memory, and the buffers "+
-		"do not lie in windows", errNone, r.Operation, bytes)
+		"do not lie in windows", errNone, l.Operation, bytes)
 }
 
 // parts works out who sends what to whom.
-func (r *Request) parts() (Launch, error) {
-	size := r.Count * int64(r.DataType.Size())
-	all, root := uint32(1)<<r.Ranks-1, uint32(1)<<r.Root
-	l := Launch{Pieces: 1, whole: size, bytes: size, sendTo: all, recvFrom: all, divisor: 1}
-	switch r.Operation {
+func (l *Launch) parts() error {
+	size := l.Count * int64(l.DataType.Size())
+	all, root := uint32(1)<<l.Ranks-1, uint32(1)<<l.Root
+	l.Pieces, l.whole, l.bytes, l.sendTo, l.recvFrom, l.divisor = 1, size, size, all, all, 1
+	switch l.Operation {
 	case driver.AllReduce:
-		return l, r.reduction(&l)
+		return l.reduction()
 	case driver.ReduceScatter:
 		l.sendStride = size
-		return l, r.reduction(&l)
+		return l.reduction()
 	case driver.Reduce:
 		l.sendTo, l.recvFrom = root, 0
-		if r.Rank == r.Root {
+		if l.Rank == l.Root {
 			l.sendTo, l.recvFrom = 0, all
 		}
-		return l, r.reduction(&l)
+		return l.reduction()
 	case driver.AllGather:
 		l.recvStride = size
 	case driver.AllToAll:
 		l.sendStride, l.recvStride = size, size
 	case driver.Broadcast:
 		l.recvFrom = root
-		if r.Rank != r.Root {
+		if l.Rank != l.Root {
 			l.sendTo = 0
 		}
 	case driver.Barrier:
 		l.whole, l.bytes, l.sendTo, l.recvFrom = 0, 0, 0, 0
 	default:
-		return l, fmt.Errorf("%w for %v", errNone, r.Operation)
+		return fmt.Errorf("%w for %v", errNone, l.Operation)
 	}
-	return l, nil
+	return nil
 }
 
 // One step sends every rank everything. Two steps send less and take longer; with 2 ranks they
@@ -178,48 +174,48 @@ const (
 const largestPart = 2 << 20
 
 // largest is the size of a part up to which lines are faster than symmetric buffers.
-func (r *Request) largest() int64 {
+func (l *Launch) largest() int64 {
 	switch {
-	case r.Operation != driver.AllReduce:
+	case l.Operation != driver.AllReduce:
 		return largestPart
-	case r.Ranks == 2:
+	case l.Ranks == 2:
 		return pairSum
 	default:
-		ranks := int64(r.Ranks)
+		ranks := int64(l.Ranks)
 		return twoSteps * ranks / (2 * (ranks - 1))
 	}
 }
 
 // lines chooses a line kernel, if the call fits into exchange memory.
-func (l *Launch) lines(r *Request) bool {
-	if r.Operation == driver.AllReduce && r.Ranks > 2 && l.bytes > oneStep/int64(r.Ranks-1) {
-		return l.inTwoSteps(r)
+func (l *Launch) lines() bool {
+	if l.Operation == driver.AllReduce && l.Ranks > 2 && l.bytes > oneStep/int64(l.Ranks-1) {
+		return l.inTwoSteps()
 	}
-	if l.bytes > oneStepLimit(r.Ranks) {
+	if l.bytes > oneStepLimit(l.Ranks) {
 		return false
 	}
 	if l.any {
 		l.Kernel = "wide_any"
-		l.grid(chunks(l.bytes, wideLines), noSmall, r.resident(l.Kernel))
+		l.grid(chunks(l.bytes, wideLines), noSmall, l.resident(l.Kernel))
 		return true
 	}
 	family, all := "line", chunks(l.bytes, lineLines)
-	if l.grid(all, 2*r.Multiprocessors, r.resident(family)); all > l.warps() {
-		family = l.packs(r)
+	if l.grid(all, 2*l.Multiprocessors, l.resident(family)); all > l.warps() {
+		family = l.packs()
 	}
-	if r.Operation.Reduces() {
-		l.Kernel = r.kernel(family + "_sum")
+	if l.Operation.Reduces() {
+		l.Kernel = l.kernel(family + "_sum")
 	} else {
-		l.Kernel = r.kernel(family + "_copy")
+		l.Kernel = l.kernel(family + "_copy")
 	}
 	return true
 }
 
 // packs chooses the kernels of a call that has more chunks of words than the grid has warps. With
 // sums of 2 ranks twice as many chunks as warps need no loop.
-func (l *Launch) packs(r *Request) (family string) {
-	all, most := chunks(l.bytes, wideLines), r.resident("wide")
-	if l.grid(all, noSmall, most); all <= l.warps() || !r.Operation.Reduces() || r.Ranks != 2 {
+func (l *Launch) packs() (family string) {
+	all, most := chunks(l.bytes, wideLines), l.resident("wide")
+	if l.grid(all, noSmall, most); all <= l.warps() || !l.Operation.Reduces() || l.Ranks != 2 {
 		return "wide"
 	}
 	if l.grid((all+1)/2, most.blocks, most); all <= 2*l.warps() {
@@ -229,20 +225,20 @@ func (l *Launch) packs(r *Request) (family string) {
 }
 
 // inTwoSteps chooses the kernel that sums up in two steps, if the call fits.
-func (l *Launch) inTwoSteps(r *Request) bool {
-	if l.bytes > twoStepLimit(r.Ranks) {
+func (l *Launch) inTwoSteps() bool {
+	if l.bytes > twoStepLimit(l.Ranks) {
 		return false
 	}
-	l.sendStride = (l.bytes/int64(r.Ranks) + 7) / 8 * 8
-	if int64(r.Ranks)*l.sendStride < l.bytes {
+	l.sendStride = (l.bytes/int64(l.Ranks) + 7) / 8 * 8
+	if int64(l.Ranks)*l.sendStride < l.bytes {
 		l.sendStride += 8
 	}
 	family := "line_two_shot"
-	l.Kernel = r.kernel(family)
+	l.Kernel = l.kernel(family)
 	if l.any {
 		l.Kernel, family = "line_two_shot_any", "line_two_shot_any"
 	}
-	l.grid(chunks(l.sendStride, lineLines), r.Multiprocessors, r.resident(family))
+	l.grid(chunks(l.sendStride, lineLines), l.Multiprocessors, l.resident(family))
 	return true
 }
 
@@ -268,16 +264,16 @@ type room struct{ blocks, threads int }
 // resident is the room of a family. Some kernels have registers for two blocks on a multiprocessor
 // (KERNEL_OF of src/collectives.cu), the others for one. Grids do not take all of it, so that a
 // small call of another group finds room.
-func (r *Request) resident(family string) room {
+func (l *Launch) resident(family string) room {
 	switch {
 	case strings.HasSuffix(family, "_any"):
-		return room{min(maxBlocks, (3*r.Multiprocessors+3)/4), 512}
-	case family == "line_two_shot" && r.Ranks == 4:
-		return room{min(maxBlocks, r.Multiprocessors*9/5), 512}
-	case r.Ranks == 2, r.Ranks == 4 && family == "line":
-		return room{min(maxBlocks, r.Multiprocessors*9/5), 640}
+		return room{min(maxBlocks, (3*l.Multiprocessors+3)/4), 512}
+	case family == "line_two_shot" && l.Ranks == 4:
+		return room{min(maxBlocks, l.Multiprocessors*9/5), 512}
+	case l.Ranks == 2, l.Ranks == 4 && family == "line":
+		return room{min(maxBlocks, l.Multiprocessors*9/5), 640}
 	default:
-		return room{min(maxBlocks, (3*r.Multiprocessors+3)/4), 512}
+		return room{min(maxBlocks, (3*l.Multiprocessors+3)/4), 512}
 	}
 }
 
@@ -302,21 +298,21 @@ func (l *Launch) grid(chunks int64, small int, most room) {
 func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
 
 // bulk chooses a bulk kernel.
-func (l *Launch) bulk(r *Request) {
-	switch allReduce := r.Operation == driver.AllReduce; {
+func (l *Launch) bulk() {
+	switch allReduce := l.Operation == driver.AllReduce; {
 	case l.any && allReduce:
 		l.Kernel = "bulk_two_shot_any"
 	case l.any:
 		l.Kernel = "bulk_any"
 	case allReduce:
-		l.Kernel = r.kernel("bulk_two_shot")
-	case r.Operation.Reduces():
-		l.Kernel = r.kernel("bulk_sum")
+		l.Kernel = l.kernel("bulk_two_shot")
+	case l.Operation.Reduces():
+		l.Kernel = l.kernel("bulk_sum")
 	default:
-		l.Kernel = r.kernel("bulk_copy")
+		l.Kernel = l.kernel("bulk_copy")
 	}
-	l.Bulk, l.Threads, l.Blocks = true, 512, min(64, r.Multiprocessors)
-	if total := l.bytes; total >= 8<<20 || max(l.sendStride, l.recvStride)*int64(r.Ranks) >= 8<<20 {
-		l.Blocks = min(maxBulkBlocks, r.Multiprocessors)
+	l.Bulk, l.Threads, l.Blocks = true, 512, min(64, l.Multiprocessors)
+	if total := l.bytes; total >= 8<<20 || max(l.sendStride, l.recvStride)*int64(l.Ranks) >= 8<<20 {
+		l.Blocks = min(maxBulkBlocks, l.Multiprocessors)
 	}
 }

@@ -195,6 +195,12 @@ var choices = []struct {
 	},
 }
 
+// choose is Choose of a launch that stays what it was.
+func choose(l Launch) (Launch, error) {
+	err := l.Choose()
+	return l, err
+}
+
 func TestChoose(t *testing.T) {
 	for _, c := range choices {
 		t.Run(c.sentence, func(t *testing.T) {
@@ -205,7 +211,7 @@ func TestChoose(t *testing.T) {
 			if !c.inPlace {
 				call.Recv = 1 << 40
 			}
-			l, err := Choose(&Request{
+			l, err := choose(Launch{
 				Call: call, Ranks: c.ranks, Symmetric: c.symmetric, Multiprocessors: 132,
 			})
 			switch {
@@ -221,7 +227,7 @@ func TestChoose(t *testing.T) {
 }
 
 func TestGridsGrowWithTheMessage(t *testing.T) {
-	request := Request{
+	asked := Launch{
 		Call:  &driver.Call{DataType: driver.Uint8, Operation: driver.AllGather},
 		Ranks: 2, Symmetric: true, Multiprocessors: 132,
 	}
@@ -242,8 +248,8 @@ func TestGridsGrowWithTheMessage(t *testing.T) {
 		{"buffers of peers get more", 2*mib + 1, 64, 512},
 		{"and large ones most", 4 * mib, 128, 512},
 	} {
-		request.Count = c.count
-		l, err := Choose(&request)
+		asked.Count = c.count
+		l, err := choose(asked)
 		if err != nil {
 			t.Fatal(err)
 		}

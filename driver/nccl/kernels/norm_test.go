@@ -24,7 +24,7 @@ var norms = []struct {
 
 func TestChooseNorms(t *testing.T) {
 	for _, c := range norms {
-		l, err := Choose(normRequest(c.ranks, c.rows*c.hidden))
+		l, err := choose(normOf(c.ranks, c.rows*c.hidden))
 		switch {
 		case err != nil && !strings.Contains(err.Error(), c.kernel):
 			t.Errorf("%s: got %v, want %s", c.sentence, err, c.kernel)
@@ -34,8 +34,8 @@ func TestChooseNorms(t *testing.T) {
 	}
 }
 
-func normRequest(ranks int, count int64) *Request {
-	return &Request{
+func normOf(ranks int, count int64) Launch {
+	return Launch{
 		Call: &driver.Call{
 			Operation: driver.AllReduceRMSNorm, DataType: driver.BFloat16, Count: count,
 		},
@@ -48,15 +48,15 @@ func normRequest(ranks int, count int64) *Request {
 func TestNormsBeginAsSums(t *testing.T) {
 	for _, count := range []int64{0, 8, 1 << 12, 1 << 17, 1 << 22} {
 		for _, symmetric := range []bool{false, true} {
-			r := normRequest(4, count)
+			r := normOf(4, count)
 			r.Symmetric = symmetric
-			norm, refused := Choose(r)
+			norm, refused := choose(r)
 			r.Operation = driver.AllReduce
-			sum, err := Choose(r)
+			sum, err := choose(r)
 			if sum.Pieces > 1 {
-				sum, err = Launch{}, errNone
+				err = errNone
 			}
-			if norm != sum || (refused == nil) != (err == nil) {
+			if (refused == nil) != (err == nil) || err == nil && norm != sum {
 				t.Errorf("%d elements, symmetric %v: %+v (%v), want %+v (%v)", count, symmetric, norm,
 					refused, sum, err)
 			}
@@ -70,7 +70,7 @@ func TestRowsFitUpToTheirLimit(t *testing.T) {
 		for hidden := int64(driver.NormUnit); hidden <= driver.MaxHidden; hidden *= 2 {
 			limit := RowLimit(ranks, hidden)
 			for rows, fits := range map[int64]bool{limit: true, limit + 1: false} {
-				if _, err := Choose(normRequest(ranks, rows*hidden)); (err == nil) != fits {
+				if _, err := choose(normOf(ranks, rows*hidden)); (err == nil) != fits {
 					t.Errorf("%d rows of %d on %d ranks: %v", rows, hidden, ranks, err)
 				}
 			}

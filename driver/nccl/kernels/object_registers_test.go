@@ -36,7 +36,7 @@ func residents(kernel string) int {
 		return maxThreads
 	}
 	const multiprocessors = 100
-	most := (&Request{Ranks: ranks, Multiprocessors: multiprocessors}).resident(familyOf(kernel))
+	most := (&Launch{Ranks: ranks, Multiprocessors: multiprocessors}).resident(familyOf(kernel))
 	return (most.blocks + multiprocessors - 1) / multiprocessors * most.threads
 }
 

@@ -29,7 +29,7 @@ func kernelNames() map[string]bool {
 		for operation := range driver.Barrier + 1 {
 			for _, dataType := range reduce.DataTypes() {
 				for _, bytes := range []int64{0, kib, 512 * kib, 2 * mib, 3 * mib, 5 * mib, 64 * mib} {
-					l, err := Choose(&Request{
+					l, err := choose(Launch{
 						Call: &driver.Call{
 							Operation: operation, DataType: dataType,
 							Count: bytes / int64(dataType.Size()), Recv: 1,

@@ -8,17 +8,17 @@ const pieceUnit = 512
 
 // cut splits a reduction that does not fit into exchange memory into pieces that do, alike on all
 // ranks. To the kernels each piece is a call of its own, with its own number.
-func (l *Launch) cut(r *Request) {
-	most := oneStepLimit(r.Ranks)
-	if r.Operation == driver.AllReduce {
-		most = twoStepLimit(r.Ranks)
+func (l *Launch) cut() {
+	most := oneStepLimit(l.Ranks)
+	if l.Operation == driver.AllReduce {
+		most = twoStepLimit(l.Ranks)
 	}
 	most = most / pieceUnit * pieceUnit
 	pieces := (l.whole + most - 1) / most
 	l.bytes = (l.whole/pieces + pieceUnit) / pieceUnit * pieceUnit
 	l.bytes = min(l.bytes, most)
 	l.Pieces = int((l.whole + l.bytes - 1) / l.bytes)
-	l.lines(r)
+	l.lines()
 }
 
 // Piece is the i-th launch of a call.

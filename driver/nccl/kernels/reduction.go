@@ -31,17 +31,17 @@ const (
 	typeUnit     = 32
 )
 
-// reduction works out the word that describes a call's reduction to the kernels.
-func (r *Request) reduction(l *Launch) error {
-	t, known := types[r.DataType]
+// reduction works out the word that describes the call's reduction to the kernels.
+func (l *Launch) reduction() error {
+	t, known := types[l.DataType]
 	if !known {
-		return fmt.Errorf("%w for %v of %v", errNone, r.Operation, r.DataType)
+		return fmt.Errorf("%w for %v of %v", errNone, l.Operation, l.DataType)
 	}
-	switch r.ReduceOp {
+	switch l.ReduceOp {
 	case driver.Sum:
 		l.op = opSum
 	case driver.Avg:
-		l.op, l.divisor = opSum, uint32(r.Ranks)
+		l.op, l.divisor = opSum, uint32(l.Ranks)
 	case driver.Prod:
 		l.op = opProd
 	case driver.Min:
@@ -49,9 +49,9 @@ func (r *Request) reduction(l *Launch) error {
 	case driver.Max:
 		l.op = opMax
 	default:
-		return fmt.Errorf("%w for %v with %v", errNone, r.Operation, r.ReduceOp)
+		return fmt.Errorf("%w for %v with %v", errNone, l.Operation, l.ReduceOp)
 	}
-	order, err := r.order()
+	order, err := l.order()
 	if l.any = t.name == "" || l.op == opProd || order != 0; l.any {
 		l.op |= order | t.number*typeUnit
 	}
@@ -60,35 +60,35 @@ func (r *Request) reduction(l *Launch) error {
 
 // order is what is added to that word if the formula gives other bits than the order of ranks. With
 // two ranks a tree gives the same.
-func (r *Request) order() (uint32, error) {
-	if r.Formula != driver.Tree && r.Formula != driver.RoundedTree {
+func (l *Launch) order() (uint32, error) {
+	if l.Formula != driver.Tree && l.Formula != driver.RoundedTree {
 		return 0, nil
 	}
-	if r.Ranks&(r.Ranks-1) != 0 {
+	if l.Ranks&(l.Ranks-1) != 0 {
 		return 0, fmt.Errorf("%w for the formula %v of %d ranks: a power of two is wanted", errNone,
-			r.Formula, r.Ranks)
+			l.Formula, l.Ranks)
 	}
-	rounds := r.Formula == driver.RoundedTree && r.DataType.Size() == 2
+	rounds := l.Formula == driver.RoundedTree && l.DataType.Size() == 2
 	switch {
-	case !r.DataType.Float(), r.ReduceOp == driver.Min, r.ReduceOp == driver.Max:
+	case !l.DataType.Float(), l.ReduceOp == driver.Min, l.ReduceOp == driver.Max:
 		return 0, nil
-	case rounds && (r.Ranks > 2 || r.ReduceOp == driver.Avg):
+	case rounds && (l.Ranks > 2 || l.ReduceOp == driver.Avg):
 		return orderTree | orderRounded, nil
-	case r.Ranks > 2:
+	case l.Ranks > 2:
 		return orderTree, nil
 	}
 	return 0, nil
 }
 
-// kernel is the name of a kernel for the request. Kernels are there for 2 and 4 ranks, and for any
+// kernel is the name of a kernel for the call. Kernels are there for 2 and 4 ranks, and for any
 // number up to 8.
-func (r *Request) kernel(family string) string {
+func (l *Launch) kernel(family string) string {
 	ranks := 8
-	if r.Ranks == 2 || r.Ranks == 4 {
-		ranks = r.Ranks
+	if l.Ranks == 2 || l.Ranks == 4 {
+		ranks = l.Ranks
 	}
-	if r.Operation.Reduces() {
-		return fmt.Sprintf("%s_%s_%d", family, types[r.DataType].name, ranks)
+	if l.Operation.Reduces() {
+		return fmt.Sprintf("%s_%s_%d", family, types[l.DataType].name, ranks)
 	}
 	return fmt.Sprintf("%s_%d", family, ranks)
 }

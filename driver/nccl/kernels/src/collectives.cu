@@ -7,7 +7,7 @@
 #include <line.h>
 #include <local.h>
 
-// Of these a multiprocessor has room for two blocks, of all others of collectives for one (Request.resident). Two steps
+// Of these a multiprocessor has room for two blocks, of all others of collectives for one (Launch.resident). Two steps
 // run in blocks of 512; the bound of 576 leaves registers for a block of a small call besides.
 #define LINE_2 KERNEL_OF(640, 2)
 #define LINE_4 KERNEL_OF(640, 2)

@@ -10,8 +10,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// drawRequest draws a call of rank 0. Counts are spread over all sizes.
-func drawRequest(t *rapid.T) Request {
+// drawLaunch draws a call of rank 0, without a kernel. Counts are spread over all sizes.
+func drawLaunch(t *rapid.T) Launch {
 	ranks := rapid.IntRange(2, MaxRanks).Draw(t, "ranks")
 	size := int64(1) << rapid.IntRange(0, 30).Draw(t, "power")
 	call := &driver.Call{
@@ -25,7 +25,7 @@ func drawRequest(t *rapid.T) Request {
 	if !rapid.Bool().Draw(t, "in place") {
 		call.Recv = 1 << 40
 	}
-	return Request{
+	return Launch{
 		Call: call, Ranks: ranks, Symmetric: rapid.Bool().Draw(t, "symmetric"),
 		Formula: rapid.SampledFrom([]driver.Formula{
 			driver.AnyFormula, driver.RankOrder, driver.Tree, driver.RoundedTree,
@@ -35,31 +35,31 @@ func drawRequest(t *rapid.T) Request {
 }
 
 // chooseAll chooses on all ranks, which must find the same or nothing.
-func chooseAll(t *rapid.T, request Request) []Launch {
+func chooseAll(t *rapid.T, asked Launch) []Launch {
 	var all []Launch
 	var refusal string
-	for request.Rank = range request.Ranks {
-		l, err := Choose(&request)
+	for asked.Rank = range asked.Ranks {
+		l, err := choose(asked)
 		switch {
 		case err == nil:
 			all = append(all, l)
-		case request.Rank > 0 && err.Error() != refusal:
-			t.Fatalf("rank %d: %v, but the ranks before: %q", request.Rank, err, refusal)
+		case asked.Rank > 0 && err.Error() != refusal:
+			t.Fatalf("rank %d: %v, but the ranks before: %q", asked.Rank, err, refusal)
 		default:
 			refusal = err.Error()
 		}
 	}
-	if len(all) != 0 && len(all) != request.Ranks {
-		t.Fatalf("%d of %d ranks have a kernel", len(all), request.Ranks)
+	if len(all) != 0 && len(all) != asked.Ranks {
+		t.Fatalf("%d of %d ranks have a kernel", len(all), asked.Ranks)
 	}
 	return all
 }
 
 func TestAllRanksLaunchTheSame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		all := chooseAll(t, drawRequest(t))
+		all := chooseAll(t, drawLaunch(t))
 		for r, l := range all {
-			l.sendTo, l.recvFrom = all[0].sendTo, all[0].recvFrom
+			l.Rank, l.sendTo, l.recvFrom = 0, all[0].sendTo, all[0].recvFrom
 			if l != all[0] {
 				t.Fatalf("rank %d launches %+v, but rank 0 %+v", r, l, all[0])
 			}
@@ -72,7 +72,7 @@ func TestAllRanksLaunchTheSame(t *testing.T) {
 // sends waits forever.
 func TestWhoIsSentToWaits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		all := chooseAll(t, drawRequest(t))
+		all := chooseAll(t, drawLaunch(t))
 		for from := range all {
 			for to := range all {
 				sends, waits := all[from].sendTo>>to&1, all[to].recvFrom>>from&1
@@ -88,10 +88,10 @@ func TestWhoIsSentToWaits(t *testing.T) {
 // TestLinesFitIntoExchangeMemory: what a call writes lies in its half.
 func TestLinesFitIntoExchangeMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		request := drawRequest(t)
-		for _, l := range chooseAll(t, request) {
+		asked := drawLaunch(t)
+		for _, l := range chooseAll(t, asked) {
 			l = l.Piece(rapid.IntRange(0, l.Pieces-1).Draw(t, "piece"))
-			ranks := int64(request.Ranks)
+			ranks := int64(asked.Ranks)
 			room, lines, part := int64(halfBytes), int64(lineLines), l.bytes
 			switch {
 			case l.Bulk:
@@ -114,11 +114,11 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 
 func TestGridsFitOnTheGPU(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		request := drawRequest(t)
-		for _, l := range chooseAll(t, request) {
-			most := room{min(request.Multiprocessors, maxBulkBlocks), 512}
+		asked := drawLaunch(t)
+		for _, l := range chooseAll(t, asked) {
+			most := room{min(asked.Multiprocessors, maxBulkBlocks), 512}
 			if !l.Bulk {
-				most = request.resident(familyOf(l.Kernel))
+				most = asked.resident(familyOf(l.Kernel))
 			}
 			if l.Blocks < 1 || l.Blocks > most.blocks {
 				t.Fatalf("%d blocks of at most %d", l.Blocks, most.blocks)
@@ -135,15 +135,15 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 // Its pieces are all of it.
 func TestEveryReductionHasALaunch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		request := drawRequest(t)
-		request.Operation = rapid.SampledFrom([]driver.Operation{
+		asked := drawLaunch(t)
+		asked.Operation = rapid.SampledFrom([]driver.Operation{
 			driver.AllReduce, driver.ReduceScatter, driver.Reduce,
 		}).Draw(t, "reduces")
-		trees := request.Formula == driver.Tree || request.Formula == driver.RoundedTree
-		l, err := Choose(&request)
-		if power := request.Ranks&(request.Ranks-1) == 0; trees && !power {
+		trees := asked.Formula == driver.Tree || asked.Formula == driver.RoundedTree
+		l, err := choose(asked)
+		if power := asked.Ranks&(asked.Ranks-1) == 0; trees && !power {
 			if err == nil || !strings.Contains(err.Error(), "a power of two is wanted") {
-				t.Fatalf("a tree of %d ranks: %+v, %v", request.Ranks, l, err)
+				t.Fatalf("a tree of %d ranks: %+v, %v", asked.Ranks, l, err)
 			}
 			return
 		}
@@ -163,7 +163,7 @@ func TestEveryReductionHasALaunch(t *testing.T) {
 			}
 			at += l.Piece(i).bytes
 		}
-		if whole := request.Count * int64(request.DataType.Size()); at != whole {
+		if whole := asked.Count * int64(asked.DataType.Size()); at != whole {
 			t.Fatalf("%d pieces have %d bytes, the call %d", l.Pieces, at, whole)
 		}
 	})
@@ -173,12 +173,12 @@ func TestEveryReductionHasALaunch(t *testing.T) {
 // where its bits differ.
 func TestTheOrderOfRanksHasTheKernelsOfNoOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		request := drawRequest(t)
-		request.Formula = driver.AnyFormula
-		free := chooseAll(t, request)
-		request.Formula = driver.RankOrder
-		for r, l := range chooseAll(t, request) {
-			if l != free[r] {
+		asked := drawLaunch(t)
+		asked.Formula = driver.AnyFormula
+		free := chooseAll(t, asked)
+		asked.Formula = driver.RankOrder
+		for r, l := range chooseAll(t, asked) {
+			if l.Formula = driver.AnyFormula; l != free[r] {
 				t.Fatalf("rank %d launches %+v, not %+v", r, l, free[r])
 			}
 		}
@@ -202,7 +202,7 @@ func TestTheOrderOfRanksHasTheKernelsOfNoOrder(t *testing.T) {
 		{driver.RoundedTree, driver.Float16, driver.Sum, 2, 0},
 		{driver.RoundedTree, driver.Float16, driver.Avg, 2, orderTree | orderRounded},
 	} {
-		l, err := Choose(&Request{
+		l, err := choose(Launch{
 			Call: &driver.Call{
 				Operation: driver.AllReduce, DataType: c.dataType, ReduceOp: c.op, Count: 100,
 			},
@@ -220,18 +220,19 @@ func TestTheOrderOfRanksHasTheKernelsOfNoOrder(t *testing.T) {
 // TestOnlyLargeCallsNeedWindows: small ones go on any memory.
 func TestOnlyLargeCallsNeedWindows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		request := drawRequest(t)
-		all := chooseAll(t, request)
+		asked := drawLaunch(t)
+		all := chooseAll(t, asked)
 		if len(all) == 0 || all[0].Bulk || all[0].Pieces > 1 {
 			return
 		}
-		request.Symmetric = !request.Symmetric
-		request.Recv ^= 1 << 40 // in place or not
-		again := chooseAll(t, request)
-		if request.Operation == driver.AllReduceRMSNorm {
-			request.Operation = driver.AllReduce // whose kernel it gets
+		asked.Symmetric = !asked.Symmetric
+		asked.Recv ^= 1 << 40 // in place or not
+		again := chooseAll(t, asked)
+		if asked.Operation == driver.AllReduceRMSNorm {
+			asked.Operation = driver.AllReduce // whose kernel it gets
 		}
-		early := request.Symmetric && all[0].bytes > request.largest()
+		early := asked.Symmetric && all[0].bytes > asked.largest()
+		all[0].Symmetric = asked.Symmetric
 		if len(again) == 0 || again[0] != all[0] && !(early && again[0].Bulk) {
 			t.Fatalf("in other memory: %+v, not %+v", again, all[0])
 		}
