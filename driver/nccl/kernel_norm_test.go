@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/kernels"
+	"symmem/internal/control"
 	"symmem/internal/dl"
 	"symmem/internal/reduce"
 )
@@ -272,50 +274,102 @@ func TestNormsAreCaptured(t *testing.T) {
 }
 
 // TestNormsThatDifferFail launches other shapes on the ranks, under the digests that stand for
-// them, after a norm that is alike.
+// them, after a norm that is alike. A rank whose call was let in has marks. One that hears of the
+// fault just before that is refused, and has what it had.
 func TestNormsThatDifferFail(t *testing.T) {
 	draws := drawing(t)
 	w, desks := newDesks(t, 2, time.Minute)
-	sheets := [][2]*sheet{
+	for _, pair := range [][2]*sheet{
 		{newSheet(draws, 2, 2, 1024), newSheet(draws, 2, 1, 2048)},
 		{newSheet(draws, 2, 100, 2048), newSheet(draws, 2, 200, 1024)},
 		{newSheet(draws, 2, 0, 1024), newSheet(draws, 2, 1, 1024)},
-	}
-	for _, pair := range sheets {
+	} {
 		w.play(0, 1)
-		pair[0].inPlace, pair[1].inPlace = false, false
-		for r, err := range w.each(func(m *mate) error {
-			call, err := desks[m.number].lay(m, pair[0])
-			if err == nil {
-				err = m.launch(m.stream, call)
-			}
-			if err != nil {
-				return err
-			}
-			s := pair[m.rank]
-			if call, err = desks[m.number].lay(m, s); err != nil {
-				return err
-			}
-			call.Digest = uint64(s.rows)
-			if err := m.launch(m.stream, call); err != nil {
-				return err
-			}
-			return m.stream.Synchronize(t.Context())
-		}) {
-			var mismatch *driver.MismatchError
-			if !errors.As(err, &mismatch) || mismatch.Call.Norm.Rows != int64(pair[r].rows) ||
-				mismatch.Sequence != 2 {
-				t.Errorf("%v: rank %d got %v, want a MismatchError about the second call", pair[r], r, err)
-			}
-		}
-		w.must(func(m *mate) error {
-			out, err := m.copied(w, desks[m.number].recv, 64)
-			if err == nil && !marked(out) && pair[m.rank].rows > 0 {
-				err = fmt.Errorf("%v: the output is % x, want marks", pair[m.rank], out)
-			}
-			return errors.Join(err, desks[m.number].spoiled(w, m, pair[m.rank]))
-		})
+		w.differ(desks, pair)
 	}
+}
+
+// TestANormIsRefusedAfterAFault has rank 0 hear that the other one differs between what it shows of
+// its call and the launch.
+func TestANormIsRefusedAfterAFault(t *testing.T) {
+	if !ofOneMachine() {
+		t.Skip("ranks that are apart show nothing")
+	}
+	draws := drawing(t)
+	w, desks := newDesks(t, 2, time.Minute)
+	w.play(0, 1)
+	c := w.playing[0].group.(*communicator)
+	c.direct.shown = heldUp{c.direct.shown, c.plane}
+	launched := w.differ(desks, [2]*sheet{newSheet(draws, 2, 2, 1024), newSheet(draws, 2, 1, 2048)})
+	if launched[0] || !launched[1] {
+		t.Errorf("let in: %v, want rank 1 alone", launched)
+	}
+}
+
+// heldUp is a rank that does nothing after it has shown its second call, until a peer has failed.
+type heldUp struct {
+	control.Announcements
+	plane control.Plane
+}
+
+func (h heldUp) Announce(ticket, digest uint64) {
+	h.Announcements.Announce(ticket, digest)
+	if ticket == 2 {
+		_ = gpu.Within(20*time.Second, func() (bool, error) { return h.plane.PeerFailed(), nil })
+	}
+}
+
+// differ has the ranks of a new group call different norms, after one that is alike, and returns
+// which of these were let in.
+func (w *team) differ(desks []desk, pair [2]*sheet) (launched [2]bool) {
+	w.t.Helper()
+	pair[0].inPlace, pair[1].inPlace = false, false
+	for r, err := range w.each(func(m *mate) error {
+		call, err := desks[m.number].lay(m, pair[0])
+		if err == nil {
+			err = m.launch(m.stream, call)
+		}
+		if err != nil {
+			return err
+		}
+		s := pair[m.rank]
+		if call, err = desks[m.number].lay(m, s); err != nil {
+			return err
+		}
+		call.Digest = uint64(s.rows)
+		if err := m.launch(m.stream, call); err != nil {
+			return err
+		}
+		launched[m.rank] = true
+		return m.stream.Synchronize(w.t.Context())
+	}) {
+		var mismatch *driver.MismatchError
+		if !errors.As(err, &mismatch) || mismatch.Call.Norm.Rows != int64(pair[r].rows) ||
+			mismatch.Sequence != 2 {
+			w.t.Errorf("%v: rank %d got %v, want a MismatchError about the second call", pair[r], r, err)
+		}
+	}
+	w.must(func(m *mate) error {
+		d, s := &desks[m.number], pair[m.rank]
+		out, err := m.copied(w, d.recv, int64(2*len(s.residual))) // filled with ones before the call
+		if err == nil && !marked(out) {
+			err = fmt.Errorf("%v: the output has other values than marks", s)
+		}
+		if launched[m.rank] {
+			return errors.Join(err, d.spoiled(w, m, s))
+		}
+		return errors.Join(err, d.kept(w, m, s))
+	})
+	return launched
+}
+
+// kept makes sure that a call which was refused has left the residual as it was.
+func (d *desk) kept(w *team, m *mate, s *sheet) error {
+	got, err := m.copied(w, d.residual, int64(2*len(s.residual)))
+	if err == nil && !bytes.Equal(got, packed(s.residual)) {
+		err = fmt.Errorf("%v: the call was refused, and the residual is another one", s)
+	}
+	return err
 }
 
 // spoiled makes sure that a call which failed has left nothing but marks in the residual.
