@@ -128,8 +128,9 @@ func (d *Device) Close() error {
 	// What a stream uses that has yet to come past a message stays for as long as the process.
 	past := func() (bool, error) { return d.messages.Late.Load() == 0, nil }
 	carries := gpu.Within(gpu.EndingTime, past) != nil
+	keeps := d.gpu.Keeps() || carries
 	d.mu.Lock()
-	ends := !d.ended && !gpu.Stuck.Load() && !d.streams.GivenUp.Load() && !carries
+	ends := !d.ended && !keeps
 	d.mu.Unlock()
 	if !ends {
 		return errors.Join(errs...)
@@ -139,7 +140,7 @@ func (d *Device) Close() error {
 			for _, c := range held {
 				<-c.tornDown
 			}
-			if !gpu.Stuck.Load() {
+			if !d.gpu.Keeps() {
 				_ = d.end()
 			}
 		}()

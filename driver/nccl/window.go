@@ -274,7 +274,7 @@ func (w *window) Deregister() error {
 		if err := c.awaitEnd(c.quiet, false); err != nil {
 			return err
 		}
-		if w.putOff() {
+		if w.putOff() || !c.busy.AllIdle() {
 			return nil
 		}
 		return w.part()
@@ -393,11 +393,11 @@ func (w *window) reach(ctx context.Context, told [][]byte) error {
 	return nil
 }
 
-// part gives the mappings of the other ranks' segments back.
+// part gives the mappings of the other ranks' segments back, unless a kernel may still use them.
 func (w *window) part() error {
 	w.parting.Lock()
 	defer w.parting.Unlock()
-	if gpu.Stuck.Load() {
+	if w.c.device.gpu.Keeps() {
 		return nil
 	}
 	return w.c.device.gpu.Do(func() error {

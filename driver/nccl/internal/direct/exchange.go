@@ -213,9 +213,10 @@ func (x *Exchange) borrow(ctx context.Context, key handoff.Key, all []equipment)
 	return nil
 }
 
-// Close gives the memory back. No kernel of the group runs any more, nor will one.
+// Close gives the memory back, unless a kernel may still use it. No kernel of the group runs on an
+// open stream any more, nor will one.
 func (x *Exchange) Close() error {
-	if gpu.Stuck.Load() || x.group.Loans == nil {
+	if x.group.Loans == nil || x.group.Loans.GPU.Keeps() {
 		return nil
 	}
 	report := x.retire()

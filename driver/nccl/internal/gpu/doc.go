@@ -11,6 +11,9 @@
 // more: memory stays mapped, contexts stay held, and kernels are not loaded ahead of their
 // launches.
 //
+// Work may outlive its stream, whose Close waits for it only so long (GPU.Leave). Until it has
+// ended nothing that it may use is unmapped (GPU.Keeps), and the context stays held.
+//
 // # Threads
 //
 // CUDA's current context belongs to an operating system thread. Single calls make it current in the

@@ -33,6 +33,8 @@ type GPU struct {
 
 	mu      ranked.Mutex[gpuMu]
 	holders int // guarded by mu
+	// left is work that goes on without its stream; guarded by mu.
+	left []func() bool
 }
 
 // hold holds the primary context of a GPU.

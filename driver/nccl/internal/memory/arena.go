@@ -3,6 +3,7 @@ package memory
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"syscall"
 
 	"symmem/driver"
@@ -21,6 +22,8 @@ type Arena struct {
 	// Memory.mu.
 	kept   bool
 	keeper Keeper
+	// keeps reports whether a segment stays mapped there until the process ends.
+	keeps atomic.Bool
 }
 
 // Keep has the arena outlive the device. All its addresses stay reserved: CUDA gives them back only
@@ -109,7 +112,7 @@ func (a *Arena) Close() error {
 // release gives the addresses back now.
 func (a *Arena) release() error {
 	m := a.memory
-	if gpu.Stuck.Load() {
+	if a.keeps.Load() || m.gpu.Keeps() {
 		return nil // segments are still mapped there; see segment.release
 	}
 	err := m.gpu.Do(func() error {

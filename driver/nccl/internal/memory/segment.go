@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"symmem/driver"
-	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/cuda"
 	"symmem/internal/ranked"
 )
@@ -78,13 +77,14 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	return nil
 }
 
-// release takes both mappings away, and with them the memory. While a kernel is stuck it keeps them
-// until the process ends: the driver may wait for the whole device before it unmaps.
+// release takes both mappings away, and with them the memory. Where a kernel may still use them
+// they stay until the process ends.
 func (s *Segment) release() error {
-	if gpu.Stuck.Load() {
+	m := s.arena.memory
+	if m.gpu.Keeps() {
+		s.arena.keeps.Store(true)
 		return nil
 	}
-	m := s.arena.memory
 	return errors.Join(m.gpu.CUDA.Unmap(s.Address(), s.bytes),
 		m.gpu.CUDA.Unmap(s.plainAddress(), s.bytes))
 }

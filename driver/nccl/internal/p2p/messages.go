@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"symmem/driver"
-	"symmem/driver/nccl/internal/gpu"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/control"
 )
@@ -141,7 +140,7 @@ func (m *Messages) Close() error {
 	m.stop()
 	m.Mu.Lock() // a message may be on its way into a stream
 	defer m.Mu.Unlock()
-	if m.known == nil || m.closed || gpu.Stuck.Load() || m.Carrying() {
+	if m.known == nil || m.closed || m.Device.GPU.Keeps() || m.Carrying() {
 		return nil
 	}
 	m.closed = true

@@ -5,7 +5,7 @@
 // A Stream is a CUDA stream with what CUDA does not keep: whose collectives it has, and the first
 // fault that one of them met. It is open; capturing, from BeginCapture to EndCapture, while work is
 // recorded into a graph; closed, for good. Close ends a capture, and waits for the work as long as
-// that can be expected to end; if it does not the device keeps what it has (Streams.GivenUp).
+// that can be expected to end; if it does not the device keeps what it has (gpu.GPU.Keeps).
 // Stream.Mu guards the state, which changes with Stream.questions held as well when it closes: so
 // CUDA is asked nothing about a stream that its owner may have ended. Captures use CUDA's relaxed
 // mode, since goroutines change threads.

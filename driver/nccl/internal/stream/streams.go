@@ -18,9 +18,6 @@ type Streams struct {
 	NewCalls func() Calls
 	// Capturing counts the streams that record.
 	Capturing atomic.Int32
-	// GivenUp reports whether a stream was closed whose work does not end. CUDA waits for that
-	// wherever it gives memory back, so the device leaves its own to the end of the process.
-	GivenUp atomic.Bool
 	// Order makes the order of streams one of Go's memory model: host functions read it before and
 	// add to it after their work, and who learns that work is done reads it.
 	Order atomic.Uint64

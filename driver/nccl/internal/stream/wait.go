@@ -223,7 +223,7 @@ func (s *Stream) close(ask func() (captured bool, err error)) error {
 	}
 	switch quiet := s.Quiet(); {
 	case !quiet:
-		s.streams.GivenUp.Store(true)
+		errs = append(errs, s.leaveWork())
 	case s.word != nil && !captured:
 		s.gpu.Words.Put(s.word)
 	}
@@ -237,4 +237,16 @@ func (s *Stream) close(ask func() (captured bool, err error)) error {
 		}))
 	}
 	return errors.Join(errs...)
+}
+
+// leaveWork has the device keep what the work of a stream that is being closed may use, until that
+// has ended. s.Mu is held.
+func (s *Stream) leaveWork() error {
+	var end *Event
+	err := s.gpu.Do(func() (err error) {
+		end, err = s.Mark(&Event{}, true)
+		return err
+	})
+	s.gpu.Leave(func() bool { return err == nil && end.Done() })
+	return err
 }

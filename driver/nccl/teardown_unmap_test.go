@@ -1,0 +1,145 @@
+package nccl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/kernels"
+)
+
+// behindHost are two ranks with a call over each other's buffers, which waits on some of them
+// behind a host function.
+type behindHost struct {
+	*team
+	powers [2]*power
+	gate   chan struct{}
+	// passed is closed, by rank, once the call has ended.
+	passed [2]chan struct{}
+}
+
+// holdBack queues such a call.
+func holdBack(t *testing.T, timeout time.Duration, behind ...int) *behindHost {
+	t.Helper()
+	h := &behindHost{team: newTeam(t, 2, timeout), gate: make(chan struct{})}
+	h.play(0, 1)
+	needDirect(t, h.mates[0].group)
+	h.must(func(m *mate) (err error) {
+		if h.powers[m.rank], err = m.newPower(h.team, 1, 3<<20); err != nil {
+			return err
+		}
+		passed := make(chan struct{})
+		h.passed[m.rank] = passed
+		if slices.Contains(behind, m.rank) {
+			err = m.stream.Host(func() { <-h.gate })
+		}
+		return errors.Join(err, h.powers[m.rank].raise(m.group, m.stream, driver.PathDirect),
+			m.stream.Host(func() { close(passed) }))
+	})
+	return h
+}
+
+// release lets the calls run, and waits until they have ended on some ranks.
+func (h *behindHost) release(ranks ...int) {
+	h.t.Helper()
+	close(h.gate)
+	for _, r := range ranks {
+		select {
+		case <-h.passed[r]:
+		case <-time.After(20 * time.Second):
+			h.t.Fatalf("rank %d: the call does not end", r)
+		}
+	}
+}
+
+// closeStream closes a rank's stream, whose work does not end in time.
+func (m *mate) closeStream() error {
+	err := m.stream.Close()
+	m.stream = nil
+	m.pinned = nil // CUDA waits for the whole device before it takes such memory back
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("closing the stream gave %w, want that its work has not ended", err)
+	}
+	return nil
+}
+
+// TestNothingIsUnmappedUnderWorkOfAClosedStream closes everything while calls are yet to come,
+// which then read and write the memory of both ranks.
+func TestNothingIsUnmappedUnderWorkOfAClosedStream(t *testing.T) {
+	if !apart(t, "") {
+		return
+	}
+	h := holdBack(t, 500*time.Millisecond, 0, 1)
+	h.must((*mate).closeStream)
+	h.must((*mate).close)
+	h.forget(h.mates...)
+	h.release(0, 1)
+}
+
+// forget leaves out what ranks have closed already.
+func (h *behindHost) forget(mates ...*mate) {
+	for _, m := range mates {
+		*m = mate{number: m.number}
+	}
+}
+
+// TestMemoryComesBackOnceTheWorkOfAClosedStreamHasEnded: what has ended keeps nothing.
+func TestMemoryComesBackOnceTheWorkOfAClosedStreamHasEnded(t *testing.T) {
+	if !apart(t, "") {
+		return
+	}
+	h := holdBack(t, 500*time.Millisecond, 0, 1)
+	h.must((*mate).closeStream)
+	h.release(0, 1)
+	h.must(func(m *mate) error {
+		return gpu.Within(20*time.Second, func() (bool, error) { return !m.device.gpu.Keeps(), nil })
+	})
+	before := h.free()
+	h.must((*mate).leave)
+	h.must(func(m *mate) error { return m.owned[0].segment.Unmap() })
+	for r, free := range h.free() {
+		if least := before[r] + kernels.ExchangeBytes + h.powers[r].segment.Bytes(); free < least {
+			t.Errorf("rank %d: %d bytes are free, want %d", r, free, least)
+		}
+	}
+	h.must(func(m *mate) error {
+		m.owned = nil
+		return m.close()
+	})
+	h.forget(h.mates...)
+}
+
+// TestPeersStayMappedUnderWorkThatOutlivesItsGroup: a kernel that comes when its group has failed
+// may read the memory of a peer, which Deregister leaves to it.
+func TestPeersStayMappedUnderWorkThatOutlivesItsGroup(t *testing.T) {
+	h := holdBack(t, time.Minute, 0)
+	late, early := h.mates[0], h.mates[1]
+	early.group.Abort(errGivenUp)
+	if err := early.stream.Synchronize(t.Context()); !errors.Is(err, errGivenUp) {
+		t.Fatalf("got %v, want what the rank has given up with", err)
+	}
+	w := late.owned[0].window.(*window)
+	<-late.group.(*communicator).quiet
+	if err := w.Deregister(); err != nil {
+		t.Error(err)
+	}
+	if w.at[early.rank] == 0 {
+		t.Error("the segment of the peer is not mapped any more")
+	}
+	h.release(0)
+	if err := late.stream.Synchronize(t.Context()); !errors.Is(err, driver.ErrFault) {
+		t.Errorf("got %v, want ErrFault", err)
+	}
+	var overdue *driver.TimeoutError
+	if err := late.leave(); !errors.As(err, &overdue) {
+		t.Errorf("got %v, want that the kernel did not end in time", err)
+	}
+	if w.at[early.rank] != 0 {
+		t.Error("the segment of the peer is still mapped")
+	}
+}
