@@ -101,6 +101,9 @@ func (g *Group) run(ctx context.Context, s *Stream, r *request, e *extras) error
 	if s.rt != g.rt {
 		return invalid("%v on group %s: the stream is of another runtime", r.operation, g.id)
 	}
+	if g.site.Load() != e.site {
+		g.site.Store(e.site)
+	}
 	p, err := planner{g}.plan(ctx, r, e, s)
 	if err != nil {
 		if cause := g.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
@@ -185,7 +188,13 @@ func (g *Group) AllToAllV(
 // or SetPath has chosen. Other errors are those of all collectives; after a fault Residual and
 // Output are undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
+	return g.normalize(ctx, a, s, 0)
+}
+
+// normalize is AllReduceRMSNorm for a place.
+func (g *Group) normalize(ctx context.Context, a NormArgs, s *Stream, site uint32) error {
 	e := a.extras()
+	e.site = site
 	return g.run(ctx, s, &request{
 		operation: driver.AllReduceRMSNorm, dataType: BFloat16, reduceOp: Sum,
 		send: a.Input, recv: a.Output, count: a.Rows * a.Hidden,

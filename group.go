@@ -57,7 +57,7 @@ type Group struct {
 	plans      [planSlots]atomic.Pointer[preparedPlan]
 
 	registered atomic.Uint64
-	site       atomic.Uint32 // the place of the latest call that came with one, see Interop.At
+	site       atomic.Uint32 // the place of the latest call, or 0; see Interop.At
 	agreed     atomic.Uint64
 }
 
@@ -277,7 +277,7 @@ func (g *Group) Stats() GroupStats {
 	return s
 }
 
-// latestSite is the place of the group's latest call that came with one.
+// latestSite is the place of the group's latest call, if it came with one.
 func (g *Group) latestSite() string { return g.rt.sites.named(g.site.Load()) }
 
 // SetPath changes who chooses the path of the group's collectives from now on, for benchmarks and

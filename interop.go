@@ -137,24 +137,15 @@ func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 	if c.Path == PathAuto {
 		c.Path = PathDefault
 	}
-	i.mark(g)
 	return g.run(ctx, s, &request{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: c.Count,
 		send: c.Send, recv: c.Recv, choice: c.Path,
-	}, &extras{tag: c.Tag, splits: c.Splits, arrived: c.Arrived})
+	}, &extras{tag: c.Tag, splits: c.Splits, arrived: c.Arrived, site: i.site})
 }
 
 // AllReduceRMSNorm is Group.AllReduceRMSNorm.
 func (i Interop) AllReduceRMSNorm(ctx context.Context, g *Group, a NormArgs, s *Stream) error {
-	i.mark(g)
-	return g.AllReduceRMSNorm(ctx, a, s)
-}
-
-// mark notes the place of a group's latest call.
-func (i Interop) mark(g *Group) {
-	if i.site != 0 {
-		g.site.Store(i.site)
-	}
+	return g.normalize(ctx, a, s, i.site)
 }
 
 // Ordinal is the number of this rank's device among those that the process sees, or -1 where

@@ -33,6 +33,8 @@ type extras struct {
 	norm    driver.Norm
 	// others are the buffers of a norm besides send and recv: its residual and its weight.
 	others [2]Memory
+	// site is the place that makes the call, see Interop.At. Calls of several places are the same.
+	site uint32
 }
 
 // noExtras is shared by all calls that have no extras.

@@ -1,0 +1,40 @@
+package symmem_test
+
+import (
+	"errors"
+	"testing"
+
+	"symmem"
+)
+
+// TestACallWithoutAPlaceHasNone: a difference is not told with the place of an earlier call.
+func TestACallWithoutAPlaceHasNone(t *testing.T) {
+	call := func(count int64, m symmem.Memory) symmem.Call {
+		return symmem.Call{
+			Operation: symmem.OpAllReduce, Type: symmem.Float32, Op: symmem.Sum, Count: count,
+			Send: m, Recv: m,
+		}
+	}
+	for name, differ := range map[string]func(r *rank, count int64, m symmem.Memory) error{
+		"of a binding": func(r *rank, count int64, m symmem.Memory) error {
+			return r.Interop().At(0).Do(r.ctx, r.World(), call(count, m), nil)
+		},
+		"of Go": func(r *rank, count int64, m symmem.Memory) error {
+			return r.World().AllReduce(r.ctx, m, m, count, symmem.Float32, symmem.Sum, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			together(t, 2, symmem.Options{}, func(r *rank) {
+				m, s, here := symmem.Host(make([]float32, 2)), r.DefaultStream(), r.Interop()
+				here = here.At(here.Site("model.py:1"))
+				r.ok(errors.Join(here.Do(r.ctx, r.World(), call(1, m), nil), s.Synchronize(r.ctx)))
+				d := r.diverged(errors.Join(differ(r, int64(1+r.Rank()), m), s.Synchronize(r.ctx)))
+				for _, side := range d.Sides {
+					if side.Site != "" {
+						r.failf("a call without a place has that of %s", side.Site)
+					}
+				}
+			})
+		})
+	}
+}
