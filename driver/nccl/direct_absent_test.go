@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/stream"
 )
 
 // sizes are how many numbers a call has that goes in lines, and one that goes over the peers'
@@ -80,6 +82,45 @@ func (w *team) abort(count int64, calls int) {
 		}
 		if err := m.stream.Synchronize(w.t.Context()); !errors.Is(err, want) {
 			return fmt.Errorf("got %w, want %w", err, want)
+		}
+		return nil
+	})
+}
+
+// TestAWarpWaitsForABlockNoLongerThanForRanks has the first block of a rank count fewer calls than
+// the others, which wait for it once the call has failed. No kernel does that.
+func TestAWarpWaitsForABlockNoLongerThanForRanks(t *testing.T) {
+	if !apart(t, "") {
+		return
+	}
+	gpu.EndingTime = 20 * time.Second
+	w := newTeam(t, 2, time.Second)
+	w.play(0, 1)
+	w.must(func(m *mate) error {
+		p, err := m.newPower(w, 1, 50_000)
+		if err == nil {
+			err = errors.Join(p.raise(m.group, m.stream, driver.PathDirect), m.check(w, p, m.stream))
+		}
+		if err != nil || m.rank == 1 {
+			return err
+		}
+		at, err := m.group.(*communicator).direct.exchange.Places()
+		if err != nil {
+			return err
+		}
+		err = errors.Join(m.write(at.Exchange[0], make([]byte, 8)),
+			p.raise(m.group, m.stream, driver.PathDirect))
+		if err != nil {
+			return err
+		}
+		var late *driver.TimeoutError
+		if err := m.stream.Synchronize(t.Context()); !errors.As(err, &late) {
+			return fmt.Errorf("got %w, want a TimeoutError", err)
+		}
+		idle := func() (bool, error) { return m.stream.(*stream.Stream).Idle(), nil }
+		if err := gpu.Within(20*time.Second, idle); err != nil {
+			m.pinned = nil // CUDA waits for the kernel before it takes such memory back
+			return err
 		}
 		return nil
 	})

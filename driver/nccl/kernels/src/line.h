@@ -381,7 +381,7 @@ DEVICE void end(const Call& call, const S& s, bool done) {
 	if (!well && !last) s.spoil(s.w.warp, s.w.warps, s.bytes);
 	finish(call, s.w.epoch());
 	if (well || !last) return;
-	settled(state(call, 0), s.w.epoch());
+	settled(call, s.w.epoch());
 	s.spoil(0, 1, s.bytes < 8 ? s.bytes : 8);
 }
 
