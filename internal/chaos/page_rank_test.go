@@ -78,7 +78,12 @@ func (r *pageRank) prepare(level symmem.CheckLevel) (err error) {
 	if r.aside, err = r.rt.NewStream(); err != nil {
 		return err
 	}
-	return errors.Join(r.rt.World().Barrier(ctx, nil), r.rt.DefaultStream().Synchronize(ctx))
+	err = errors.Join(r.rt.World().Barrier(ctx, nil), r.rt.DefaultStream().Synchronize(ctx))
+	var lost *symmem.RankLostError
+	if r.task.Fault == "killed" && errors.As(err, &lost) {
+		return nil // the victim has met all, and was killed before this rank knew that it had
+	}
+	return err
 }
 
 // meet has the victim tell the others its process.
