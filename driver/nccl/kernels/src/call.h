@@ -56,9 +56,9 @@ struct Report {
 	u32 unused[7];
 };
 
-// State is what a block reads when it begins: both words lie side by side, so that neither load waits for
-// the other. There are several states, so that not all blocks read the same one.
-struct State {
+// State is what a block reads when it begins, in one load. There are several states, so that not all blocks
+// read the same one.
+struct alignas(16) State {
 	// The number of calls so far.
 	u64 epoch;
 	// The fault word: the first fault of the rank. It ends kernels that run, and later ones do nothing,

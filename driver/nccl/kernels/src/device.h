@@ -87,9 +87,14 @@ DEVICE u64 acquire(const u64* at) {
 	return value;
 }
 
-// relaxed reads and writes words that others change, in no order.
+// relaxed reads and writes words that others change, in no order. A Pack is two words in one load.
 DEVICE u64 load_relaxed(const u64* at) { return *(const volatile u64*)at; }
 DEVICE u32 load_relaxed(const u32* at) { return *(const volatile u32*)at; }
+DEVICE Pack load_relaxed(const Pack* at) {
+	Pack p;
+	asm volatile("ld.volatile.global.v2.u64 {%0,%1},[%2];" : "=l"(p.a), "=l"(p.b) : "l"(at) : "memory");
+	return p;
+}
 DEVICE void store_relaxed(u64* at, u64 value) { *(volatile u64*)at = value; }
 DEVICE void store_relaxed(u32* at, u32 value) { *(volatile u32*)at = value; }
 

@@ -99,7 +99,7 @@ DEVICE bool meet(const Call& call, u32 r, u64 epoch) {
 }
 
 // Begun is what the threads of a block find: the epoch of the call before, and the first fault of all
-// before. Both loads are still in flight when begin returns, and the first use of either waits for it: so
+// before. The load is still in flight when begin returns, and the first use of either waits for it: so
 // input is loaded first.
 struct Begun {
 	u64 last;
@@ -109,13 +109,14 @@ struct Begun {
 	MEMBER bool well() const { return fault == None; }
 };
 
-// begin waits for the work before. All threads call it first.
+// begin waits for the work before. All threads call it first. Every warp asks the L2 cache for its block's
+// state, and eight states share a line: so both words are one load, and one thread of a block has it fetched.
 DEVICE Begun begin(const Call& call) {
 	const State* e = state(call, dev::block());
-	dev::fetch(e);
+	if (dev::thread() == 0) dev::fetch(e);
 	dev::await_previous();
-	u64 last = dev::load_relaxed(&e->epoch);
-	return {last, dev::load_relaxed(&e->fault)};
+	Pack both = dev::load_relaxed((const Pack*)e);
+	return {both.a, (u32)both.b};
 }
 
 // count notes that a block has ended, all of whose threads have read the epoch.

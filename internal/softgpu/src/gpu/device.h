@@ -83,6 +83,7 @@ enum { Load = __ATOMIC_RELAXED, Store = __ATOMIC_RELAXED };
 #endif
 DEVICE u64 load_relaxed(const u64* at) { return __atomic_load_n(at, Load); }
 DEVICE u32 load_relaxed(const u32* at) { return __atomic_load_n(at, Load); }
+DEVICE Pack load_relaxed(const Pack* at) { return {load_relaxed(&at->a), load_relaxed(&at->b)}; }
 DEVICE void store_relaxed(u64* at, u64 value) { __atomic_store_n(at, value, Store); }
 DEVICE void store_relaxed(u32* at, u32 value) { __atomic_store_n(at, value, Store); }
 
